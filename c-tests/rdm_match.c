@@ -276,6 +276,40 @@ static void one_receive_for_several(struct self *s)
 	}
 }
 
+/* Into receives that wait for them: of the lengths around what a line of a ring has room for, and longer ones. */
+static void data_comes_along(struct self *s)
+{
+	static const size_t lens[] = {0, 8, 32, 33, 40, 1000, 6000, 100000};
+	enum { COUNT = sizeof lens / sizeof *lens };
+	unsigned char *bytes[COUNT];
+	for (uintptr_t i = 0; i < COUNT; i++) {
+		bytes[i] = (unsigned char *)calloc(lens[i] + 1, 1);
+		if (s->rank == 1)
+			trecv(s, 0, bytes[i], lens[i], i, 0, i);
+	}
+	meet(s);
+	for (uintptr_t i = 0; i < COUNT; i++) {
+		uint64_t data = UINT64_MAX - i;
+		if (s->rank == 1) {
+			gdrfab_cq_tagged_entry e = await(s, i, NULL);
+			CHECK(e.data == data && e.tag == i && e.len == lens[i]);
+			CHECK_EQ(e.flags, GDRFAB_RECV | GDRFAB_TAGGED | GDRFAB_REMOTE_CQ_DATA);
+			CHECK_FILLED("the message", bytes[i], lens[i], 0, (uint32_t)i);
+			continue;
+		}
+		fill(bytes[i], lens[i], 0, (uint32_t)i);
+		if (i % 2 && lens[i] <= s->info->inject_size) {
+			OK(gdrfab_tinjectdata(s->ep, bytes[i], lens[i], data, 1, i));
+			continue;
+		}
+		OK(gdrfab_tsenddata(s->ep, bytes[i], lens[i], NULL, data, 1, i, context_of(i)));
+		CHECK_EQ(await(s, i, NULL).flags, GDRFAB_SEND | GDRFAB_TAGGED);
+	}
+	meet(s);
+	for (int i = 0; i < COUNT; i++)
+		free(bytes[i]);
+}
+
 TEST_TABLE(claims)
 {
 	static const struct rdm_claim both[] = {
@@ -283,6 +317,7 @@ TEST_TABLE(claims)
 		{"thousands_of_receives", thousands_of_receives, 2, false},
 		{"cut_off_at_every_size", cut_off_at_every_size, 2, false},
 		{"cancelled_receives", cancelled_receives, 2, false},
+		{"data_comes_along", data_comes_along, 2, false},
 		{"peek_claim_and_discard_of_all_lengths", peek_claim_and_discard_of_all_lengths, 2, false},
 		{"one_receive_for_several", one_receive_for_several, 2, false},
 	};

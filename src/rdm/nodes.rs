@@ -75,9 +75,7 @@ impl<T, const LISTS: usize> Nodes<T, LISTS> {
             return (self.all.len() - 1) as u32;
         };
         if let Some(n) = self.all.get_mut(at as usize) {
-            (n.number, n.source, n.tag, n.threaded) = (number, source, tag, false);
-            // SAFETY: what is free has no item, so there is nothing to drop.
-            unsafe { std::ptr::write(&mut n.item, Some(item)) };
+            (n.number, n.source, n.tag, n.threaded, n.item) = (number, source, tag, false, Some(item));
         }
         at
     }

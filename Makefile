@@ -123,10 +123,10 @@ NCCL_SO := libnccl-net-gdrfab.so
 NCCL_C  := $(wildcard plugins/nccl/*.c)
 
 # Needs neither NCCL nor CUDA, only gdrfab as pkg-config finds it in what was just installed. At run time the plugin looks
-# for libgdrfab.so beside itself first.
+# for libgdrfab.so beside itself first. What NCCL closes stays loaded (nodelete): it may leave connections open, and helpers.
 plugin-nccl: check-install
 	$(CC) -std=c99 -D_GNU_SOURCE -O2 -g -fPIC -fvisibility=hidden -pthread -Wall -Wextra -Wpedantic -Werror -shared \
-		-Wl,-soname,$(NCCL_SO) -Wl,-z,defs -Wl,-rpath,'$$ORIGIN' -o $(OUT)/$(NCCL_SO) $(NCCL_C) \
+		-Wl,-soname,$(NCCL_SO) -Wl,-z,defs -Wl,-z,nodelete -Wl,-rpath,'$$ORIGIN' -o $(OUT)/$(NCCL_SO) $(NCCL_C) \
 		$$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab)
 	$(call split_debug,$(NCCL_SO))
 

@@ -13,6 +13,13 @@ static ncclResult_t broke(struct comm *comm, const char *what)
 
 /* ---- the receiver's side */
 
+static void came_whole(struct request *request, uint32_t i)
+{
+	request->missing &= ~(1u << i);
+	if (!request->missing)
+		set_done(request);
+}
+
 /* Bytes of an eager message into the receive that they belong to. */
 static bool place_eager(struct comm *comm, struct request *request, int i, uint32_t place)
 {
@@ -33,8 +40,7 @@ static bool place_eager(struct comm *comm, struct request *request, int i, uint3
 		}
 	}
 	request->sizes[i] = size;
-	request->missing &= ~(1u << i);
-	request->done = !request->missing;
+	came_whole(request, i);
 	return true;
 }
 
@@ -50,7 +56,7 @@ static bool waiting_for(struct comm *comm, uint32_t tag, struct request **reques
 {
 	for (uint32_t group = comm->group_next - NCCL_NET_MAX_REQUESTS; group != comm->group_next; group++) {
 		struct request *r = request_of(comm, group);
-		if (!r->comm || r->number != group)
+		if (is_free(r) || r->number != group)
 			continue;
 		for (int k = 0; k < r->n; k++)
 			if (r->missing & 1u << k && r->tags[k] == tag) {
@@ -89,7 +95,7 @@ static void data_came(struct comm *comm, uint32_t place, size_t size)
 {
 	struct request *request = request_of(comm, place / MAX_RECVS);
 	uint32_t i = place % MAX_RECVS;
-	if (place >= MAX_SENDS || !request->comm || !(request->missing & 1u << i)) {
+	if (place >= MAX_SENDS || is_free(request) || !(request->missing & 1u << i)) {
 		broke(comm, "data came for a receive that nobody waits for");
 		return;
 	}
@@ -98,8 +104,8 @@ static void data_came(struct comm *comm, uint32_t place, size_t size)
 		return;
 	}
 	request->sizes[i] = size;
-	request->missing &= ~(1u << i);
-	request->done = !request->missing;
+	comm->gets_long = size >= LONG;
+	came_whole(request, i);
 }
 
 void take_kept(struct comm *comm, struct request *request)
@@ -203,7 +209,7 @@ static void entry_came(struct comm *comm, const gdrfab_cq_data_entry *entry)
 	if (!request)
 		return;
 	comm->direct -= request->direct;
-	request->done = true;
+	set_done(request);
 }
 
 void peer_takes_no_more(struct comm *comm, int err, const char *words)
@@ -235,20 +241,76 @@ static void error_came(struct comm *comm)
 		peer_takes_no_more(comm, error.err, words);
 }
 
-void progress(struct comm *comm)
+/* The other side waits for these bytes, so that there is a time by which it has them. Records and eager messages have none: over
+ * tcp they are acknowledged when NCCL next calls there, minutes later perhaps. So would these bytes be, if theirs is the last
+ * receive for which NCCL calls, and the sender waits: the answer is asked for with them. */
+static ssize_t post(struct comm *comm, struct request *request)
+{
+	uint64_t answered = comm->device->ways[comm->way]->kind == KIND_TCP ? GDRFAB_DELIVERY_COMPLETE : 0;
+	struct iovec from = {(void *)(uintptr_t)request->from, request->to.len};
+	gdrfab_msg_rma msg = {.struct_size = sizeof msg, .msg_iov = &from, .desc = &request->desc, .iov_count = 1,
+			      .rma_iov = &request->to, .rma_iov_count = 1, .context = request,
+			      .data = word(DATA_CAME, request->place), .timeout_ns = comm->device->of->settings.timeout_ns};
+	return gdrfab_writemsg(comm->ep, &msg, GDRFAB_REMOTE_CQ_DATA | GDRFAB_COMPLETION | answered);
+}
+
+/* The oldest send that waits, without the lock, as it may be copied on the way; none: NULL. */
+static struct request *next_post(struct comm *comm)
+{
+	pthread_mutex_lock(&comm->lock);
+	struct request *request = comm->verdict == ncclSuccess ? comm->posts : NULL;
+	pthread_mutex_unlock(&comm->lock);
+	return request;
+}
+
+static bool post_all(struct comm *comm)
+{
+	struct request *request;
+	bool any = false;
+	while ((request = next_post(comm))) {
+		ssize_t r = post(comm, request);
+		if (r == -EAGAIN)
+			break;
+		any = true;
+		pthread_mutex_lock(&comm->lock);
+		comm->posts = request->next;
+		if (!comm->posts)
+			comm->posts_end = &comm->posts;
+		if (r < 0)
+			comm_fail(comm, (int)-r, "posting", gdrfab_last_error());
+		pthread_mutex_unlock(&comm->lock);
+	}
+	return any;
+}
+
+/* With reader. */
+static bool drive(struct comm *comm)
 {
 	gdrfab_cq_data_entry entries[16];
-	for (;;) {
+	bool any = post_all(comm), again = true;
+	while (again) {
 		ssize_t n = gdrfab_cq_read(comm->cq, entries, 16);
-		if (n == -GDRFAB_EAVAIL && comm->verdict == ncclSuccess) {
+		if (n == -EAGAIN)
+			break;
+		any = true;
+		pthread_mutex_lock(&comm->lock);
+		again = comm->verdict == ncclSuccess && (n == 16 || n == -GDRFAB_EAVAIL);
+		if (again && n < 0)
 			error_came(comm);
-			continue;
-		}
 		for (ssize_t i = 0; i < n && comm->verdict == ncclSuccess; i++)
 			entry_came(comm, &entries[i]);
-		if (n < 16)
-			return;
+		pthread_mutex_unlock(&comm->lock);
 	}
+	return any;
+}
+
+bool progress(struct comm *comm)
+{
+	if (pthread_mutex_trylock(&comm->reader))
+		return false;
+	bool any = drive(comm);
+	pthread_mutex_unlock(&comm->reader);
+	return any;
 }
 
 void look_for_end(struct comm *comm)
@@ -261,6 +323,10 @@ void look_for_end(struct comm *comm)
 	if (got >= 0 && kind != GDRFAB_SHUTDOWN)
 		return;
 	/* What came before the end still counts. */
-	progress(comm);
+	pthread_mutex_lock(&comm->reader);
+	drive(comm);
+	pthread_mutex_unlock(&comm->reader);
+	pthread_mutex_lock(&comm->lock);
 	comm->peer_left = true;
+	pthread_mutex_unlock(&comm->lock);
 }

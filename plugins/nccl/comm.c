@@ -24,7 +24,7 @@ ncclResult_t comm_fail(struct comm *comm, int err, const char *doing, const char
 		      err == EPROTO || err == EKEYREJECTED || err == EREMOTEIO || err == ECONNABORTED || err == EHOSTUNREACH;
 	if (comm->verdict != ncclSuccess)
 		return comm->verdict;
-	comm->verdict = remote ? ncclRemoteError : ncclSystemError;
+	__atomic_store_n(&comm->verdict, remote ? ncclRemoteError : ncclSystemError, __ATOMIC_RELEASE);
 	WARN("%s over %s: %s: %s", comm->sends ? "sending" : "receiving",
 	     comm->device->ways[comm->way]->info->domain_name, doing, words && *words ? words : gdrfab_strerror(err));
 	/* NCCL looks no more at what else is under way, and a copy of a device ends for the other side when this one looks: it
@@ -39,6 +39,7 @@ void comm_free(struct comm *comm)
 {
 	if (!comm)
 		return;
+	help_end(comm);
 	/* First the endpoint: its operations end, and nothing touches the board or a caller's buffer any more. */
 	if (comm->ep && gdrfab_ep_close(comm->ep) < 0)
 		INFO("closing an endpoint: %s", gdrfab_last_error());
@@ -54,6 +55,8 @@ void comm_free(struct comm *comm)
 	free(comm->requests);
 	free(comm->asked);
 	inventory_drop(comm->device->of);
+	pthread_mutex_destroy(&comm->lock);
+	pthread_mutex_destroy(&comm->reader);
 	free(comm);
 }
 
@@ -120,6 +123,9 @@ struct comm *comm_new(struct device *device, bool sends)
 		comm->device = device;
 		inventory_hold(device->of);
 		comm->sends = sends;
+		comm->posts_end = &comm->posts;
+		pthread_mutex_init(&comm->reader, NULL);
+		pthread_mutex_init(&comm->lock, NULL);
 		/* Until a record says otherwise. */
 		comm->peer_takes_host = true;
 	}

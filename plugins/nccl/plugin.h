@@ -9,7 +9,7 @@
  *   inventory.c  contexts, who holds devices  accept.c    listening, accepting
  *   memory.c     registered memory            connect.c   connecting, closing
  *   hello.c      what both sides say first    transfer.c  the protocol: receives offered, data written
- *                                             arrivals.c  what comes of it
+ *   helpers.c    threads for long messages    arrivals.c  what comes of it
  */
 #ifndef GDRFAB_NCCL_PLUGIN_H
 #define GDRFAB_NCCL_PLUGIN_H
@@ -39,7 +39,10 @@ struct settings {
 	size_t eager;		 /* bytes of host memory that are sent before they are asked for */
 	enum gpu_copies gpu;	 /* where no card reaches memory of GPUs by itself */
 	bool tune;		 /* whether NCCL's own variables may be set */
+	int threads;		 /* that move long messages between memories of the host */
 };
+
+enum { MAX_THREADS = 16, USUAL_THREADS = 8, USUAL_RANKS = 8 };
 
 /* False with words in the log if a variable makes no sense. */
 bool settings_read(struct settings *s);
@@ -128,12 +131,19 @@ struct device *device_get(int number);
 /* ---- tune.c */
 
 #define TUNE_WIDTH "16"
+#define TUNE_WIDTH_TCP "8"
+
+/* Whose measurements the tuner goes by: of memory of GPUs over shm, or of the host over shm or tcp. */
+enum tune_way { TUNE_NOTHING, TUNE_GPUS, TUNE_HOST, TUNE_TCP };
 
 /* At each init, as NCCL reads some of these for each communicator: before the devices are found, and after. */
 void tune_begin(const struct settings *s, bool asks_tuner);
 void tune_level(const struct inventory *it);
 /* Channels that communicators were given for the tuner to narrow; 0: none. */
 int tune_width(void);
+enum tune_way tune_way(void);
+/* Whether collectives are better off without memory that the user has registered. */
+bool tune_prefers_own_buffers(void);
 /* Whether NCCL_PROTO forbids LL. */
 bool no_ll(void);
 
@@ -194,10 +204,17 @@ struct eager {
 };
 
 struct request {
-	struct comm *comm; /* NULL: free */
+	struct comm *comm; /* NULL: free. Atomic, as done is: they are looked at without the lock */
 	int n;		   /* of a receive: its group; of a send: 1 */
 	bool done, sends, direct;
+	bool helped; /* counted in its connection's long_ones */
 	uint32_t number;
+	/* a send that is not posted yet */
+	struct request *next;
+	const void *from;
+	void *desc;
+	struct gdrfab_rma_iov to;
+	uint32_t place;
 	uint32_t missing; /* receives without data, a bit each */
 	size_t sizes[MAX_RECVS];
 	uint32_t tags[MAX_RECVS];
@@ -206,8 +223,21 @@ struct request {
 	struct memory *memory[MAX_RECVS];
 };
 
-/* A connection. isend, irecv and test of one communicator are called from one thread at a time. */
+/* A connection that helpers look after. */
+struct slot {
+	pthread_mutex_t lock;
+	struct comm *comm; /* NULL: free */
+	int long_ones;	   /* requests under way that are the helpers'; atomic */
+} __attribute__((aligned(64)));
+
+/* A connection. isend, irecv and test of one communicator are called from one thread at a time; a helper may take its
+ * completions and post its writes at the same time. Locked in this order: reader, lock. */
 struct comm {
+	pthread_mutex_t reader; /* whoever posts what waits, and takes completions: these drive the endpoint, and may take long */
+	pthread_mutex_t lock;	/* what follows, for moments only */
+	struct request *posts, **posts_end; /* sends that are not posted yet */
+	struct slot *slot; /* NULL: none of its requests has been a helper's */
+	bool gets_long; /* the last message was long: what room its receive had says nothing */
 	bool sends;
 	struct device *device;
 	int way; /* of device->ways */
@@ -226,10 +256,12 @@ struct comm {
 	size_t peer_eager_room;
 	size_t eager_max; /* bytes of an eager message's body that both sides agree to */
 
-	ncclResult_t verdict; /* not ncclSuccess: the connection is over */
+	ncclResult_t verdict; /* not ncclSuccess: the connection is over; atomic */
 	bool peer_left;	      /* the other side has closed it, or takes no more records */
 	int left_err;	      /* why, if not because it said so */
 	bool explained;
+	int own[2];   /* regions of NCCL's first buffers: of the host, of GPUs */
+	bool refused; /* a user's */
 	unsigned idle;
 	struct request *requests;
 	int requests_count, request_next;
@@ -284,6 +316,22 @@ int64_t now_ms(void);
 int64_t timeout_ms(const struct device *device);
 /* Ends the connection for its requests, with words in the log; gives what NCCL is to be told. */
 ncclResult_t comm_fail(struct comm *comm, int err, const char *doing, const char *words);
+
+static inline ncclResult_t verdict_of(const struct comm *comm)
+{
+	return __atomic_load_n(&comm->verdict, __ATOMIC_ACQUIRE);
+}
+
+/* ---- helpers.c */
+
+enum { LONG = 64 << 10 }; /* bytes from which on handing a message over pays */
+
+/* Whether a helper is to move this communicator's long messages from or to this memory. */
+bool help_is_wanted(const struct comm *comm, const struct memory *memory);
+/* A long request more is under way: helpers look after the connection until it has none. False: nobody can. */
+bool help_begin(struct comm *comm);
+/* The connection is about to be closed. */
+void help_end(struct comm *comm);
 
 /* ---- transfer.c, with arrivals.c behind it */
 

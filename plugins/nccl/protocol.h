@@ -23,6 +23,27 @@ static inline unsigned char *body_of(struct eager *eager)
 	return (unsigned char *)(eager + 1);
 }
 
+static inline bool is_done(const struct request *request)
+{
+	return __atomic_load_n(&request->done, __ATOMIC_ACQUIRE);
+}
+
+static inline void set_done(struct request *request)
+{
+	__atomic_store_n(&request->done, true, __ATOMIC_RELEASE);
+}
+
+static inline bool is_free(const struct request *request)
+{
+	return !__atomic_load_n(&request->comm, __ATOMIC_ACQUIRE);
+}
+
+/* Whether helpers drive the connection now: NCCL's thread leaves it to them. */
+static inline bool is_helped(const struct comm *comm)
+{
+	return comm->slot && __atomic_load_n(&comm->slot->long_ones, __ATOMIC_RELAXED) > 0;
+}
+
 static inline struct request *request_of(struct comm *comm, uint32_t group)
 {
 	return &comm->requests[group % NCCL_NET_MAX_REQUESTS];
@@ -35,9 +56,10 @@ static inline struct record *asked_at(const struct comm *comm, uint32_t number)
 
 /* ---- arrivals.c */
 
-/* Takes what has come, and ends what has ended. */
-void progress(struct comm *comm);
-/* The connection's end shows in its event queue alone if nothing of ours was under way. */
+/* Posts what waits, takes what has come, and ends what has ended; whether there was any. Without the lock; nothing happens if
+ * another thread is at it. */
+bool progress(struct comm *comm);
+/* The connection's end shows in its event queue alone if nothing of ours was under way. Without the lock. */
 void look_for_end(struct comm *comm);
 /* A record cannot be delivered. That ends the receives that lack data, and no others: a sender may close its side as soon
  * as its last, eager message has arrived. */

@@ -3,6 +3,7 @@
 #include "plugin.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -113,6 +114,38 @@ static bool read_bytes(const char *name, size_t max, size_t *bytes)
 	return true;
 }
 
+/* Ranks of this host, as a launcher says; 0: nobody does. */
+static long ranks_here(void)
+{
+	static const char *const names[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"};
+	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+		if (number_of(names[i]) > 0)
+			return number_of(names[i]);
+	return 0;
+}
+
+/* By itself half of this rank's share of the CPUs, and a power of two, as the channels are, which they share. */
+static bool read_threads(const char *name, int *threads)
+{
+	const char *text = getenv(name);
+	cpu_set_t cpus;
+	char *end;
+	if (text && *text) {
+		long value = strtol(text, &end, 10);
+		if (*end || value < 0 || value > MAX_THREADS) {
+			WARN("%s=%s: a number of threads is expected, 0 to %d", name, text, MAX_THREADS);
+			return false;
+		}
+		*threads = (int)value;
+		return true;
+	}
+	long all = sched_getaffinity(0, sizeof cpus, &cpus) ? 0 : CPU_COUNT(&cpus), ranks = ranks_here();
+	long share = all / (ranks ? ranks : USUAL_RANKS);
+	for (*threads = share < 4 ? 0 : 2; *threads && *threads < USUAL_THREADS && *threads * 4 <= share;)
+		*threads *= 2;
+	return true;
+}
+
 bool settings_read(struct settings *s)
 {
 	const char *list = getenv("GDRFAB_NCCL_PROVIDERS");
@@ -121,7 +154,8 @@ bool settings_read(struct settings *s)
 	s->eager = 8192;
 	s->tune = true;
 	if (!read_gpu("GDRFAB_NCCL_GDR", &s->gpu) || !read_seconds("GDRFAB_NCCL_TIMEOUT", &s->timeout_ns) ||
-	    !read_bytes("GDRFAB_NCCL_EAGER", 1 << 20, &s->eager) || !read_switch("GDRFAB_NCCL_TUNE", &s->tune))
+	    !read_bytes("GDRFAB_NCCL_EAGER", 1 << 20, &s->eager) || !read_switch("GDRFAB_NCCL_TUNE", &s->tune) ||
+	    !read_threads("GDRFAB_NCCL_THREADS", &s->threads))
 		return false;
 	if (list && *list) {
 		s->named = true;

@@ -21,18 +21,13 @@ static struct request *request_new(struct comm *comm)
 	for (int i = 0; i < comm->requests_count; i++) {
 		struct request *request = &comm->requests[comm->request_next];
 		comm->request_next = (comm->request_next + 1) % comm->requests_count;
-		if (!request->comm)
+		if (is_free(request))
 			return request;
 	}
 	return NULL;
 }
 
 /* ---- isend */
-
-static ncclResult_t post_failed(struct comm *comm, ssize_t error)
-{
-	return comm_fail(comm, (int)-error, "posting", gdrfab_last_error());
-}
 
 static ncclResult_t send_eagerly(struct comm *comm, const void *data, size_t size, uint32_t tag, struct request **out)
 {
@@ -57,7 +52,7 @@ static ncclResult_t send_eagerly(struct comm *comm, const void *data, size_t siz
 	if (r == -EAGAIN)
 		return ncclSuccess;
 	if (r < 0)
-		return post_failed(comm, r);
+		return comm_fail(comm, (int)-r, "posting", gdrfab_last_error());
 	comm->eager_sizes[place] = size;
 	comm->early += size;
 	comm->eager_sent++;
@@ -71,38 +66,24 @@ static ncclResult_t send_eagerly(struct comm *comm, const void *data, size_t siz
 	return ncclSuccess;
 }
 
-static ncclResult_t send_to(struct comm *comm, const void *data, size_t size, const struct offer *offer, uint32_t number,
-			    uint32_t i, gdrfab_mr *mr, struct request **out)
+/* Leaves it to progress to post. */
+static void send_to(struct comm *comm, const void *data, size_t size, const struct offer *offer, uint32_t number, uint32_t i,
+		    gdrfab_mr *mr, struct request *request)
 {
-	struct request *request = request_new(comm);
-	if (!request)
-		return ncclSuccess;
-	uint32_t place = number % NCCL_NET_MAX_REQUESTS * MAX_RECVS + i;
-	struct iovec from = {(void *)(uintptr_t)data, size};
-	struct gdrfab_rma_iov to = {offer->addr, size, offer->key};
-	void *desc = gdrfab_mr_desc(mr);
-	/* The other side waits for these bytes, so that there is a time by which it has them. Records and eager messages have
-	 * none: over tcp they are acknowledged when NCCL next calls there, minutes later perhaps. So would these bytes be, if
-	 * theirs is the last receive for which NCCL calls, and the sender waits: the answer is asked for with them. */
-	uint64_t answered = comm->device->ways[comm->way]->kind == KIND_TCP ? GDRFAB_DELIVERY_COMPLETE : 0;
-	gdrfab_msg_rma msg = {.struct_size = sizeof msg, .msg_iov = &from, .desc = &desc, .iov_count = 1, .rma_iov = &to,
-			      .rma_iov_count = 1, .context = request, .data = word(DATA_CAME, place),
-			      .timeout_ns = comm->device->of->settings.timeout_ns};
-	ssize_t r = gdrfab_writemsg(comm->ep, &msg, GDRFAB_REMOTE_CQ_DATA | GDRFAB_COMPLETION | answered);
-	if (r == -EAGAIN)
-		return ncclSuccess;
-	if (r < 0)
-		return post_failed(comm, r);
 	memset(request, 0, sizeof *request);
-	request->comm = comm;
 	request->sends = request->direct = true;
 	request->n = 1;
 	request->sizes[0] = size;
+	request->from = data;
+	request->desc = gdrfab_mr_desc(mr);
+	request->to = (struct gdrfab_rma_iov){offer->addr, size, offer->key};
+	request->place = number % NCCL_NET_MAX_REQUESTS * MAX_RECVS + i;
+	request->comm = comm;
+	*comm->posts_end = request;
+	comm->posts_end = &request->next;
 	comm->direct++;
 	comm->taken[number % RECORDS] |= (uint8_t)(1u << i);
 	skip_served(comm);
-	*out = request;
-	return ncclSuccess;
 }
 
 /* The oldest receive of that tag that is not served. */
@@ -117,36 +98,69 @@ static bool offered(struct comm *comm, uint32_t tag, uint32_t *number, uint32_t 
 	return false;
 }
 
-ncclResult_t net_isend(struct comm *comm, void *data, size_t size, int tag, struct memory *memory, struct request **out)
+static ncclResult_t send_locked(struct comm *comm, void *data, size_t size, uint32_t tag, struct memory *memory, struct request **out)
 {
 	uint32_t number, i;
-	*out = NULL;
-	progress(comm);
-	if (comm->verdict != ncclSuccess)
-		return comm->verdict;
-	if (!memory) {
-		WARN("sending: the memory is not registered");
-		return ncclInvalidArgument;
-	}
-	if (offered(comm, (uint32_t)tag, &number, &i)) {
+	if (offered(comm, tag, &number, &i)) {
 		const struct offer *offer = &asked_at(comm, number)->offers[i];
 		if (size > offer->size) {
 			WARN("sending %zu bytes, tag %d, where the receive has room for %llu: sizes differ between ranks", size,
-			     tag, (unsigned long long)offer->size);
+			     (int)tag, (unsigned long long)offer->size);
 			return ncclInvalidUsage;
 		}
 		gdrfab_mr *mr = memory_region(memory, comm);
 		if (!mr)
 			return ncclSystemError;
-		return send_to(comm, data, size, offer, number, i, mr, out);
+		*out = request_new(comm);
+		if (*out)
+			send_to(comm, data, size, offer, number, i, mr, *out);
+		return ncclSuccess;
 	}
 	if (size <= comm->eager_max && memory->host && comm->peer_takes_host && !comm->direct &&
 	    comm->unasked_count < EAGERS && comm->eager_sent - comm->eager_freed < EAGERS &&
 	    (comm->early == 0 || comm->early + size <= comm->early_limit))
-		return send_eagerly(comm, data, size, (uint32_t)tag, out);
-	if ((++comm->idle & 1023) == 0)
-		look_for_end(comm);
-	return comm->peer_left ? peer_is_gone(comm) : ncclSuccess;
+		return send_eagerly(comm, data, size, tag, out);
+	return ncclSuccess;
+}
+
+/* Where nothing has come: whether anything still can. */
+static ncclResult_t verdict_on(struct comm *comm, const struct request *request)
+{
+	if (pthread_mutex_trylock(&comm->lock))
+		return ncclSuccess;
+	bool gone = comm->peer_left && !(request && is_done(request));
+	ncclResult_t result = gone ? peer_is_gone(comm) : comm->verdict;
+	pthread_mutex_unlock(&comm->lock);
+	return result;
+}
+
+ncclResult_t net_isend(struct comm *comm, void *data, size_t size, int tag, struct memory *memory, struct request **out)
+{
+	*out = NULL;
+	if (!is_helped(comm))
+		progress(comm);
+	if (verdict_of(comm) != ncclSuccess)
+		return verdict_of(comm);
+	if (!memory) {
+		WARN("sending: the memory is not registered");
+		return ncclInvalidArgument;
+	}
+	/* A helper has it for a moment: NCCL comes again. */
+	if (pthread_mutex_trylock(&comm->lock))
+		return ncclSuccess;
+	ncclResult_t result = send_locked(comm, data, size, (uint32_t)tag, memory, out);
+	pthread_mutex_unlock(&comm->lock);
+	if (result != ncclSuccess)
+		return result;
+	if (!*out) {
+		if ((++comm->idle & 1023) == 0)
+			look_for_end(comm);
+		return verdict_on(comm, NULL);
+	}
+	(*out)->helped = (*out)->direct && size >= LONG && help_is_wanted(comm, memory) && help_begin(comm);
+	if ((*out)->direct && !is_helped(comm))
+		progress(comm);
+	return verdict_of(comm);
 }
 
 /* ---- irecv */
@@ -163,10 +177,9 @@ static ssize_t post_record(struct comm *comm, const struct record *record, uint3
 				comm->peer_key, NULL);
 }
 
-ncclResult_t net_irecv(struct comm *comm, int n, void **data, const size_t *sizes, const int *tags,
-		       struct memory **memory, struct request **out)
+static ncclResult_t receive_locked(struct comm *comm, int n, void **data, const size_t *sizes, const int *tags,
+				   struct memory **memory, struct request **out)
 {
-	*out = NULL;
 	if (n < 1 || n > MAX_RECVS) {
 		WARN("receiving: a group of %d, 1 to %d are possible", n, MAX_RECVS);
 		return ncclInvalidArgument;
@@ -174,7 +187,7 @@ ncclResult_t net_irecv(struct comm *comm, int n, void **data, const size_t *size
 	if (comm->verdict != ncclSuccess)
 		return comm->verdict;
 	struct request *request = request_of(comm, comm->group_next);
-	if (request->comm)
+	if (!is_free(request))
 		return ncclSuccess;
 	uint32_t place = comm->group_next % RECORDS;
 	struct record *record = &comm->records[place];
@@ -198,19 +211,35 @@ ncclResult_t net_irecv(struct comm *comm, int n, void **data, const size_t *size
 		request->memory[i] = memory[i];
 	}
 	ssize_t r = post_record(comm, record, place);
-	if (r == -EAGAIN) {
-		progress(comm);
-		return comm->verdict;
-	}
+	if (r == -EAGAIN)
+		return ncclSuccess;
 	if (r < 0)
 		peer_takes_no_more(comm, (int)-r, gdrfab_last_error());
-	request->comm = comm;
 	request->n = n;
 	request->number = comm->group_next++;
 	request->missing = (1u << n) - 1;
+	request->comm = comm;
 	take_kept(comm, request);
 	*out = request;
 	return comm->verdict;
+}
+
+ncclResult_t net_irecv(struct comm *comm, int n, void **data, const size_t *sizes, const int *tags,
+		       struct memory **memory, struct request **out)
+{
+	*out = NULL;
+	if (pthread_mutex_trylock(&comm->lock))
+		return ncclSuccess;
+	ncclResult_t result = receive_locked(comm, n, data, sizes, tags, memory, out);
+	bool gets_long = comm->gets_long;
+	pthread_mutex_unlock(&comm->lock);
+	if (result != ncclSuccess)
+		return result;
+	if (!*out && !is_helped(comm))
+		progress(comm);
+	if (*out)
+		(*out)->helped = gets_long && help_is_wanted(comm, memory[0]) && help_begin(comm);
+	return verdict_of(comm);
 }
 
 ncclResult_t net_iflush(struct comm *comm, int n, const int *sizes, struct memory **memory)
@@ -237,17 +266,21 @@ ncclResult_t net_test(struct request *request, int *done, int *sizes)
 		WARN("test of a request that has ended");
 		return ncclInvalidArgument;
 	}
-	if (!request->done) {
+	bool helped = is_helped(comm);
+	if (!is_done(request) && !helped)
 		progress(comm);
-		if (!request->done && (++comm->idle & 1023) == 0)
+	if (!is_done(request)) {
+		if ((++comm->idle & 1023) == 0)
 			look_for_end(comm);
-	}
-	if (!request->done) {
-		return comm->peer_left ? peer_is_gone(comm) : comm->verdict;
+		ncclResult_t result = helped && comm->idle & 63 ? ncclSuccess : verdict_on(comm, request);
+		if (!is_done(request))
+			return result;
 	}
 	for (int i = 0; sizes && i < request->n; i++)
 		sizes[i] = (int)request->sizes[i];
 	*done = 1;
-	request->comm = NULL;
+	if (request->helped)
+		__atomic_sub_fetch(&comm->slot->long_ones, 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&request->comm, NULL, __ATOMIC_RELEASE);
 	return ncclSuccess;
 }

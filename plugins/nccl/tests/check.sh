@@ -41,7 +41,7 @@ if [ ! -e "$TEST_NCCL_PLUGIN" ]; then
 	exit 1
 fi
 # What a launcher or a user has set is not theirs to decide here.
-unset GDRFAB_NCCL_PROVIDERS GDRFAB_NCCL_TIMEOUT GDRFAB_NCCL_EAGER GDRFAB_NCCL_GDR GDRFAB_NCCL_TUNE NCCL_P2P_DISABLE NCCL_SHM_DISABLE GDRFAB_TCP_IFACE NCCL_SOCKET_IFNAME
+unset GDRFAB_NCCL_THREADS GDRFAB_NCCL_PROVIDERS GDRFAB_NCCL_TIMEOUT GDRFAB_NCCL_EAGER GDRFAB_NCCL_GDR GDRFAB_NCCL_TUNE NCCL_P2P_DISABLE NCCL_SHM_DISABLE GDRFAB_TCP_IFACE NCCL_SOCKET_IFNAME
 unset WORLD_SIZE LOCAL_WORLD_SIZE OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_SIZE
 
 mkdir -p "$build"
@@ -62,6 +62,8 @@ for provider in $providers; do
 		these=$programs
 		# What is slow because it waits has nothing to do with the version.
 		[ "$version" = 11 ] || [ "$versions" = "$version" ] || these=${programs/nccl_patience/}
+		# Helpers have nothing to do with the version either: one has them.
+		[ "$version" = 12 ] && export GDRFAB_NCCL_THREADS=2 || export GDRFAB_NCCL_THREADS=0
 		# shellcheck disable=SC2086 # a list of words
 		TEST_PROVIDER=$provider TEST_NCCL_ABI=$version TEST_FAST=${TEST_FAST:-$quick} \
 			"$root/c-tests/run.sh" --suite nccl --built --jobs "$jobs" $these >"$build.pass" 2>&1

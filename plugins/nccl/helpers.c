@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Threads for long messages between memories of the host. NCCL drives all channels of a communicator from one thread, and what
+ * the bytes cost is that thread's: over shm the sender's copy, over tcp the calls of the kernel that copy on both sides. A
+ * connection with long requests under way is the helpers': they post and take completions there, while NCCL's thread only asks
+ * whether they are done. Short messages stay with NCCL's thread, which is sooner.
+ *
+ * Each helper has its share of the connections, and looks after the others' when its own have nothing to do: collectives use
+ * some of a communicator's channels, and these need not be shared out evenly.
+ */
+#include "protocol.h"
+
+#include <semaphore.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+	SLOTS = 1024,	/* connections that are looked after; those beyond are NCCL's thread's */
+	OWN_TURNS = 8,	/* of a helper's own share without anything, before it looks at the others' once */
+	SPINS = 2000,	/* turns without anything before it naps, as NCCL asks for receives long before they come */
+	NAP_NS = 50000,
+};
+
+static struct slot slots[SLOTS];
+static int slots_used; /* up to the last that ever was; atomic */
+
+static sem_t wake;
+static int asleep; /* that nobody has woken; atomic */
+static bool ends;  /* atomic */
+
+/* Of beginnings and ends. */
+static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;
+static pthread_t threads[MAX_THREADS];
+static int threads_count, held; /* the first is atomic */
+static pid_t whose; /* a child of fork() has its parent's slots, but not the threads */
+
+bool help_is_wanted(const struct comm *comm, const struct memory *memory)
+{
+	enum kind kind = comm->device->ways[comm->way]->kind;
+	/* Over shm the sender alone copies. */
+	bool copies = kind == KIND_TCP || (kind == KIND_SHM && comm->sends);
+	return copies && memory->host && comm->device->of->settings.threads > 0;
+}
+
+/* ---- a helper */
+
+static bool is_active(const struct slot *slot)
+{
+	return __atomic_load_n(&slot->long_ones, __ATOMIC_SEQ_CST) > 0;
+}
+
+/* Whether anything was moved. */
+static bool serve(struct slot *slot)
+{
+	/* Another helper is at it, or its end has come. */
+	if (!is_active(slot) || pthread_mutex_trylock(&slot->lock))
+		return false;
+	bool moved = slot->comm && verdict_of(slot->comm) == ncclSuccess && progress(slot->comm);
+	pthread_mutex_unlock(&slot->lock);
+	return moved;
+}
+
+static void sleep_until_woken(void)
+{
+	bool any = false;
+	__atomic_add_fetch(&asleep, 1, __ATOMIC_SEQ_CST);
+	/* Whoever began a request before that was stored has woken nobody. */
+	for (int i = 0; i < slots_used; i++)
+		any |= is_active(&slots[i]);
+	if (!any && !__atomic_load_n(&ends, __ATOMIC_SEQ_CST))
+		sem_wait(&wake);
+}
+
+/* Waits for nobody, as NCCL's thread must not. Whoever did not sleep after all wakes once in vain. */
+static void wake_all(void)
+{
+	for (int n = __atomic_exchange_n(&asleep, 0, __ATOMIC_SEQ_CST); n > 0; n--)
+		sem_post(&wake);
+}
+
+static void *run(void *arg)
+{
+	int own = (int)(intptr_t)arg, idle = 0;
+	pthread_setname_np(pthread_self(), "gdrfab-nccl");
+	while (!__atomic_load_n(&ends, __ATOMIC_ACQUIRE)) {
+		int used = __atomic_load_n(&slots_used, __ATOMIC_ACQUIRE);
+		int step = __atomic_load_n(&threads_count, __ATOMIC_RELAXED);
+		bool others = idle % OWN_TURNS == OWN_TURNS - 1, moved = false, any = false;
+		for (int i = others ? 0 : own; i < used; i += others ? 1 : step) {
+			any |= is_active(&slots[i]);
+			moved |= serve(&slots[i]);
+		}
+		idle = moved ? 0 : idle + 1;
+		if (others && !any)
+			sleep_until_woken();
+		else if (idle > SPINS)
+			nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+	}
+	return NULL;
+}
+
+/* ---- their beginning and end, with life */
+
+static void begin(int wanted)
+{
+	sem_init(&wake, 0, 0);
+	asleep = 0;
+	ends = false;
+	/* All of them see how many there are. */
+	__atomic_store_n(&threads_count, wanted, __ATOMIC_RELAXED);
+	for (int i = 0; i < wanted; i++)
+		if (pthread_create(&threads[i], NULL, run, (void *)(intptr_t)i)) {
+			INFO("%d threads for long messages, not %d: there are no more", i, wanted);
+			__atomic_store_n(&threads_count, i, __ATOMIC_RELAXED);
+			break;
+		}
+}
+
+static void end(void)
+{
+	__atomic_store_n(&ends, true, __ATOMIC_SEQ_CST);
+	wake_all();
+	for (int i = 0; i < threads_count; i++)
+		pthread_join(threads[i], NULL);
+	threads_count = 0;
+}
+
+static struct slot *take_slot(struct comm *comm)
+{
+	int i = 0;
+	while (i < SLOTS && slots[i].comm)
+		i++;
+	if (i == SLOTS)
+		return NULL;
+	if (i == slots_used) {
+		pthread_mutex_init(&slots[i].lock, NULL);
+		__atomic_store_n(&slots_used, i + 1, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_lock(&slots[i].lock);
+	slots[i].comm = comm;
+	pthread_mutex_unlock(&slots[i].lock);
+	return &slots[i];
+}
+
+static struct slot *join(struct comm *comm)
+{
+	const struct inventory *it = comm->device->of;
+	struct slot *slot = NULL;
+	pthread_mutex_lock(&life);
+	if (whose != getpid()) {
+		memset(slots, 0, sizeof slots);
+		slots_used = threads_count = held = 0;
+		whose = getpid();
+	}
+	if (it->pid == whose && !held)
+		begin(it->settings.threads);
+	if (it->pid == whose && threads_count)
+		slot = take_slot(comm);
+	held += slot != NULL;
+	pthread_mutex_unlock(&life);
+	return slot;
+}
+
+bool help_begin(struct comm *comm)
+{
+	if (!comm->slot)
+		comm->slot = join(comm);
+	if (!comm->slot)
+		return false;
+	__atomic_add_fetch(&comm->slot->long_ones, 1, __ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&asleep, __ATOMIC_SEQ_CST) > 0)
+		wake_all();
+	return true;
+}
+
+void help_end(struct comm *comm)
+{
+	struct slot *slot = comm->slot;
+	if (!slot || comm->device->of->pid != getpid())
+		return;
+	pthread_mutex_lock(&life);
+	/* A helper that is at it ends its turn first. */
+	pthread_mutex_lock(&slot->lock);
+	slot->comm = NULL;
+	__atomic_store_n(&slot->long_ones, 0, __ATOMIC_SEQ_CST);
+	pthread_mutex_unlock(&slot->lock);
+	if (--held == 0)
+		end();
+	pthread_mutex_unlock(&life);
+	comm->slot = NULL;
+}

@@ -313,10 +313,11 @@ static void pci_dir(const char *link, char *to, size_t size)
 enum { HOST_LINK = 384 };
 
 /* NCCL gives a send and its receive a channel for each device that it takes to fill that link, and since 2.28.3 reads no
- * variable that an init could set instead: where communicators are wide, shm is offered as often as they have channels. */
-static int shm_devices(const struct inventory *it, bool between)
+ * variable that an init could set instead: where communicators are wide, a way is offered as often as they have channels. */
+static int times_offered(const struct inventory *it, bool gpus)
 {
-	return between && it->settings.offered == 1 && tune_width() ? tune_width() : 1;
+	bool tuned = it->settings.offered == 1 && tune_width() && (tune_way() == TUNE_GPUS) == gpus;
+	return !tuned ? 1 : gpus ? tune_width() : it->settings.threads;
 }
 
 static void offer_shm(struct inventory *it)
@@ -329,7 +330,7 @@ static void offer_shm(struct inventory *it)
 	int support = probe(way, &peers);
 	/* The speed of a core that copies or, between GPUs, of NVLink, which is more than the link's. */
 	bool between = peers && (support & NCCL_PTR_CUDA);
-	int count = shm_devices(it, between);
+	int count = times_offered(it, between);
 	for (int i = 0; i < count; i++) {
 		char name[16] = "shm";
 		if (count > 1)
@@ -350,15 +351,21 @@ static void offer_tcp(struct inventory *it)
 	gdrfab_info *info = ask(KIND_TCP, placed ? node : NULL, NULL);
 	struct way *way = info ? way_add(it, KIND_TCP, info) : NULL;
 	snprintf(name, sizeof name, "tcp:%s", iface);
-	struct device *device = way ? device_add(way, name) : NULL;
-	if (!device)
+	if (!way)
 		return;
-	device->ptr_support = probe(way, &peers);
+	int support = probe(way, &peers), count = times_offered(it, false);
 	long speed = from_file(iface, "speed");
-	device->speed = speed > 0 ? (int)speed : 10000;
-	device->latency = 15;
 	snprintf(link, sizeof link, "/sys/class/net/%s/device", iface);
-	pci_dir(link, device->pci, sizeof device->pci);
+	for (int i = 0; i < count; i++) {
+		struct device *device = device_add(way, name);
+		if (!device)
+			return;
+		device->ptr_support = support;
+		device->speed = count > 1 ? HOST_LINK * 1000 / count : speed > 0 ? (int)speed : 10000;
+		device->latency = 15;
+		pci_dir(link, device->pci, sizeof device->pci);
+		snprintf(name, sizeof name, "tcp:%s:%d", iface, i + 1);
+	}
 	if (strcmp(iface, "lo") && !info->auth_key && !getenv("GDRFAB_TCP_KEY_FILE"))
 		INFO("tcp listens at %s without a key: whoever reads NCCL's bootstrap may connect (GDRFAB_TCP_KEY_FILE)",
 		     placed ? node : iface);

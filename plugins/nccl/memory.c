@@ -44,6 +44,21 @@ static gdrfab_mr *region_of(const struct memory *memory, struct way *way, const 
 	return mr;
 }
 
+/* Buffers of NCCL's own on a connection for collectives: of LL in the host, of LL128 and Simple on the GPU. */
+enum { OWN_GPU = 2 };
+
+/* Whether this is memory that the user has registered, on a connection for collectives, where it is refused: NCCL then uses its
+ * own buffers, with which a wide communicator is several times faster. Those of send and receive have none of LL. */
+static bool is_users(struct comm *comm, int type)
+{
+	if (type != NCCL_PTR_CUDA || !comm->own[0] || comm->own[1] < OWN_GPU || !tune_prefers_own_buffers())
+		return false;
+	if (!comm->refused)
+		INFO("collectives do without the user's registered memory: before 2.30, NCCL gives that one channel (GDRFAB_NCCL_TUNE=0 takes it)");
+	comm->refused = true;
+	return true;
+}
+
 static ncclResult_t make(struct comm *comm, void *data, size_t size, int type, const gdrfab_mr_dmabuf *file,
 			 struct memory **out)
 {
@@ -54,6 +69,8 @@ static ncclResult_t make(struct comm *comm, void *data, size_t size, int type, c
 		WARN("registering: memory of type %d is neither host nor device memory", type);
 		return ncclInvalidArgument;
 	}
+	if (is_users(comm, type))
+		return ncclInvalidUsage;
 	memory = calloc(1, sizeof *memory);
 	if (!memory)
 		return ncclSystemError;
@@ -74,6 +91,7 @@ static ncclResult_t make(struct comm *comm, void *data, size_t size, int type, c
 		memory->iface = info.iface;
 		memory->device = info.device;
 	}
+	comm->own[type == NCCL_PTR_CUDA]++;
 	*out = memory;
 	return ncclSuccess;
 }

@@ -19,6 +19,8 @@ typedef enum {
 enum {
 	NCCL_TUNER_ALGORITHMS = 7,
 	NCCL_TUNER_PROTOCOLS = 3,
+	NCCL_TUNER_RING = 1,
+	NCCL_TUNER_SIMPLE = 2,
 };
 
 typedef struct {

@@ -15,10 +15,16 @@
 #include <unistd.h>
 
 static int width;
+static enum tune_way way;
 
 int tune_width(void)
 {
 	return __atomic_load_n(&width, __ATOMIC_ACQUIRE);
+}
+
+enum tune_way tune_way(void)
+{
+	return __atomic_load_n(&way, __ATOMIC_ACQUIRE);
 }
 
 /* Not setenv(), which may free the array that another thread's getenv() walks through: a longer copy takes its place in one
@@ -105,47 +111,79 @@ static bool any_set(const char *const *names)
 static const char *const channels[] = {"NCCL_MAX_NCHANNELS", "NCCL_MIN_NRINGS", "NCCL_MAX_NRINGS", "NCCL_MIN_CTAS",
 				       "NCCL_MAX_CTAS", NULL};
 
-/* Wide for the large sizes; the tuner narrows the others. */
-static bool widen(void)
+/* Wide for the large sizes; the tuner narrows the others. Gives how wide. */
+static int widen(const char *channels_wanted, const char *because)
 {
 	char path[PATH_MAX];
 	const char *tuner = getenv("NCCL_TUNER_PLUGIN"), *own = getenv("NCCL_MIN_NCHANNELS");
-	if (any_set(channels) || (own && strcmp(own, TUNE_WIDTH) != 0)) {
+	if (any_set(channels) || (own && strcmp(own, channels_wanted) != 0)) {
 		INFO("the number of channels is left to NCCL: the environment has something to say of it");
-		return false;
+		return 0;
 	}
 	if (!own && !own_path(path, sizeof path))
-		return false;
+		return 0;
 	if (!own && tuner && strcmp(tuner, path) != 0) {
 		INFO("the number of channels is left to NCCL: NCCL_TUNER_PLUGIN=%s would not narrow it for small sizes", tuner);
-		return false;
+		return 0;
 	}
 	if (!own) {
 		/* By name, so that NCCL counts the tuner's use of the file too, and no other tuner precedes. */
 		set("NCCL_TUNER_PLUGIN", path, "the plugin's tuner narrows wide communicators for small sizes");
-		set("NCCL_MIN_NCHANNELS", TUNE_WIDTH, "each channel has one chunk on its way, and large sizes need more of them");
+		set("NCCL_MIN_NCHANNELS", channels_wanted, because);
 	}
-	set("NCCL_BUFFSIZE", "16777216", "larger chunks make fewer copies; takes 32 MiB of GPU memory per channel and peer");
-	set("NCCL_P2P_NET_CHUNKSIZE", "1048576", "the same for send and receive; takes 512 MiB of GPU memory");
 	/* Also where a user has set that, or this process inherited it from one with the plugin: the values decide, not who. */
-	return getenv("NCCL_MIN_NCHANNELS") != NULL;
+	return getenv("NCCL_MIN_NCHANNELS") ? atoi(channels_wanted) : 0;
+}
+
+/* For memory of GPUs over shm. */
+static int widen_for_gpus(bool asks_tuner)
+{
+	if (!getenv("NCCL_PROTO"))
+		set("NCCL_PROTO", "^LL", "LL sends from host memory into memory of GPUs, which no other process copies");
+	if (!no_ll()) {
+		INFO("NCCL_PROTO allows LL, with which memory of GPUs is not used: nothing else is set");
+		return 0;
+	}
+	/* Before version 9, NCCL may be one that does not look for a tuner here. */
+	int wide = asks_tuner ? widen(TUNE_WIDTH, "each channel has one chunk on its way, and large sizes need more of them") : 0;
+	if (wide) {
+		set("NCCL_BUFFSIZE", "16777216", "larger chunks make fewer copies; takes 32 MiB of GPU memory per channel and peer");
+		set("NCCL_P2P_NET_CHUNKSIZE", "1048576", "the same for send and receive; takes 512 MiB of GPU memory");
+	}
+	return wide;
+}
+
+/* For memory of the host. */
+static int widen_for_threads(bool asks_tuner, enum tune_way by)
+{
+	const char *channels_wanted = by == TUNE_HOST ? TUNE_WIDTH : TUNE_WIDTH_TCP;
+	int wide = asks_tuner ? widen(channels_wanted, "the helpers share the channels") : 0;
+	if (wide && by == TUNE_HOST)
+		set("NCCL_BUFFSIZE", "2097152", "what is copied through the host stays in its caches");
+	else if (wide)
+		set("NCCL_P2P_NET_CHUNKSIZE", "524288", "larger pieces of send and receive make fewer calls");
+	return wide;
 }
 
 void tune_begin(const struct settings *s, bool asks_tuner)
 {
 	int wide = 0;
+	enum tune_way by = TUNE_NOTHING;
 	if (!s->tune)
 		INFO("NCCL's variables are left alone: GDRFAB_NCCL_TUNE=0");
-	else if (s->gpu == GPU_ELSEWHERE && s->offered > 0 && s->order[0] == KIND_SHM && all_is_ours()) {
-		if (!getenv("NCCL_PROTO"))
-			set("NCCL_PROTO", "^LL", "LL sends from host memory into memory of GPUs, which no other process copies");
-		if (!no_ll())
-			INFO("NCCL_PROTO allows LL, with which memory of GPUs is not used: nothing else is set");
-		/* Before version 9, NCCL may be one that does not look for a tuner here. */
-		else if (asks_tuner && widen())
-			wide = atoi(TUNE_WIDTH);
-	}
+	else if (s->offered > 0 && s->order[0] == KIND_SHM && s->gpu == GPU_ELSEWHERE && all_is_ours())
+		wide = widen_for_gpus(asks_tuner), by = TUNE_GPUS;
+	else if (s->offered > 0 && s->threads > 1 && all_is_ours() &&
+		 (s->order[0] == KIND_SHM ? s->gpu == GPU_BY_NOBODY : s->order[0] == KIND_TCP && s->gpu != GPU_HERE))
+		wide = widen_for_threads(asks_tuner, by = s->order[0] == KIND_SHM ? TUNE_HOST : TUNE_TCP);
+	__atomic_store_n(&way, wide ? by : TUNE_NOTHING, __ATOMIC_RELEASE);
 	__atomic_store_n(&width, wide, __ATOMIC_RELEASE);
+}
+
+bool tune_prefers_own_buffers(void)
+{
+	/* With LL buffers, connections of send and receive look like those of collectives. */
+	return tune_way() == TUNE_GPUS && !on("NCCL_ALLOC_P2P_NET_LL_BUFFERS");
 }
 
 /* Each rank for itself: NCCL asks this for each connection. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A tuner for NCCL: how many of a wide communicator's channels a collective of some size takes. All ranks must answer alike,
+ * A tuner for NCCL: how many of a wide communicator's channels a collective of some size takes, and through the host which
+ * protocol. All ranks must answer alike,
  * so an answer depends on what is equal on all of them: the environment (tune.c), the ranks, the collective, its size. Buffers
  * may be registered on one rank alone, so that says nothing here. What was not measured is left to NCCL.
  */
@@ -17,11 +18,20 @@ struct measured {
 	double us;
 };
 
-static const struct measured table[] = {
+static const struct measured of_gpus[] = {
 #include "tuner_table.h"
+}, of_host[] = {
+#include "tuner_table_host.h"
+}, of_tcp[] = {
+#include "tuner_table_tcp.h"
 };
 
-enum { ROWS = sizeof table / sizeof table[0] };
+#define TABLE(rows) {rows, sizeof(rows) / sizeof(rows)[0]}
+
+static const struct table {
+	const struct measured *rows;
+	size_t count;
+} tables[] = {[TUNE_GPUS] = TABLE(of_gpus), [TUNE_HOST] = TABLE(of_host), [TUNE_TCP] = TABLE(of_tcp)};
 
 /* NCCL's own least share of a channel with its Simple protocol: 512 threads of 64 bytes. */
 enum { SHARE = 32768 };
@@ -32,6 +42,7 @@ enum { SIZES = 24, FUNCS = ncclFuncAllReduce + 1 };
 /* What was fastest, by size: worked out once, as NCCL asks before each launch. */
 struct tuner {
 	int width;
+	enum tune_way way;
 	struct choices {
 		int count;
 		struct choice {
@@ -42,11 +53,11 @@ struct tuner {
 };
 
 /* The fastest row of this size; NULL unless two numbers of channels were compared. */
-static const struct measured *best(ncclFunc_t func, size_t ranks, size_t bytes)
+static const struct measured *best(const struct table *table, ncclFunc_t func, size_t ranks, size_t bytes)
 {
 	const struct measured *fastest = NULL;
 	bool compared = false;
-	for (const struct measured *row = table; row < table + ROWS; row++) {
+	for (const struct measured *row = table->rows; row < table->rows + table->count; row++) {
 		if (row->func != func || row->ranks != ranks || row->bytes != bytes)
 			continue;
 		compared |= fastest && fastest->channels != row->channels;
@@ -57,13 +68,13 @@ static const struct measured *best(ncclFunc_t func, size_t ranks, size_t bytes)
 }
 
 /* A size's rows stand together. */
-static void choices_find(struct choices *choices, ncclFunc_t func, size_t ranks)
+static void choices_find(struct choices *choices, const struct table *table, ncclFunc_t func, size_t ranks)
 {
 	size_t before = 0;
-	for (const struct measured *row = table; row < table + ROWS && choices->count < SIZES; row++) {
+	for (const struct measured *row = table->rows; row < table->rows + table->count && choices->count < SIZES; row++) {
 		if (row->func != func || row->ranks != ranks || row->bytes == before)
 			continue;
-		const struct measured *fastest = best(func, ranks, before = row->bytes);
+		const struct measured *fastest = best(table, func, ranks, before = row->bytes);
 		if (fastest)
 			choices->by_size[choices->count++] = (struct choice){fastest->bytes, fastest->channels};
 	}
@@ -97,11 +108,30 @@ static int channels_for(const struct tuner *t, ncclFunc_t func, size_t bytes)
 	return channels < t->width ? channels : t->width;
 }
 
-static ncclResult_t choose(void *ctx, ncclFunc_t func, size_t bytes, int pipelined, int *channels)
+/* Bytes from which on NCCL's LL, which it then still prefers, was slower than Simple; 0: left to NCCL. */
+static size_t simple_from(enum tune_way way, ncclFunc_t func)
 {
-	int chosen = ctx && channels && pipelined == 1 ? channels_for(ctx, func, bytes) : 0;
-	if (chosen)
-		*channels = chosen;
+	if (way == TUNE_HOST)
+		return 256 << 10;
+	return way == TUNE_TCP && func == ncclFuncAllReduce ? 128 << 10 : 0;
+}
+
+/* costs: NULL where an interface has no such table. */
+static ncclResult_t choose(void *ctx, ncclFunc_t func, size_t bytes, int pipelined, float *costs, int algorithms, int protocols,
+			   int *channels)
+{
+	const struct tuner *t = ctx;
+	int chosen = t && channels && pipelined == 1 ? channels_for(t, func, bytes) : 0;
+	if (!chosen)
+		return ncclSuccess;
+	*channels = chosen;
+	size_t from = simple_from(t->way, func);
+	if (costs && from && bytes >= from && algorithms > NCCL_TUNER_RING && protocols > NCCL_TUNER_SIMPLE) {
+		float *cost = &costs[NCCL_TUNER_RING * protocols + NCCL_TUNER_SIMPLE];
+		/* Below 0: not to be had. */
+		if (*cost > 0)
+			*cost = 0;
+	}
 	return ncclSuccess;
 }
 
@@ -118,8 +148,9 @@ static ncclResult_t begin(size_t ranks, size_t nodes, ncclDebugLogger_t log, voi
 	if (!t)
 		return ncclSystemError;
 	t->width = tune_width();
+	t->way = tune_way();
 	for (int func = 0; func < FUNCS; func++)
-		choices_find(&t->of[func], (ncclFunc_t)func, ranks);
+		choices_find(&t->of[func], &tables[t->way], (ncclFunc_t)func, ranks);
 	INFO("%zu ranks: collectives take as many of the %d channels as was measured to be fastest (GDRFAB_NCCL_TUNE=0: NCCL's choice)",
 	     ranks, t->width);
 	*ctx = t;
@@ -137,21 +168,20 @@ static ncclResult_t choose_v2(void *ctx, ncclFunc_t func, size_t bytes, int coll
 			      int *protocol, int *channels)
 {
 	(void)collNet, (void)nvls, (void)algorithm, (void)protocol;
-	return choose(ctx, func, bytes, pipelined, channels);
+	return choose(ctx, func, bytes, pipelined, NULL, 0, 0, channels);
 }
 
 static ncclResult_t choose_v3(void *ctx, ncclFunc_t func, size_t bytes, int pipelined, float **costs, int algorithms,
 			      int protocols, int *channels)
 {
-	(void)costs, (void)algorithms, (void)protocols;
-	return choose(ctx, func, bytes, pipelined, channels);
+	return choose(ctx, func, bytes, pipelined, (float *)(void *)costs, algorithms, protocols, channels);
 }
 
 static ncclResult_t choose_v4(void *ctx, ncclFunc_t func, size_t bytes, int pipelined, float **costs, int algorithms,
 			      int protocols, int registered, int *channels)
 {
-	(void)costs, (void)algorithms, (void)protocols, (void)registered;
-	return choose(ctx, func, bytes, pipelined, channels);
+	(void)registered;
+	return choose(ctx, func, bytes, pipelined, (float *)(void *)costs, algorithms, protocols, channels);
 }
 
 static ncclResult_t end(void *ctx)

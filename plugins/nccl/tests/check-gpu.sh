@@ -9,7 +9,7 @@
 #   collectives [transports]     all operations, sizes and types; the transports' results must be equal (gdrfab p2p)
 #   bench [transports] [N=V...]  interleaved, ROUNDS=3, medians (gdrfab gdrfab-tcp socket shm p2p); N=V is for all of them
 #   sweep [N=V1,V2...]...        gdrfab-fixed with each combination of these variables, `-` for unset; one round
-#   sweep                        numbers of channels, ROUNDS=3; the rows for plugins/nccl/tuner_table.h are then in OUT/tuner_table.h
+#   sweep                        numbers of channels (WIDTHS="1 2..."), ROUNDS=3, of TRANSPORT; the rows for the tuner's table are then in OUT/tuner_table*.h
 #   train SECONDS                two trainings at the same time, gdrfab's and the default's: equal losses, nothing grows
 #   killed [transport]           a rank is killed while it trains: how long until the other one ends with an error
 #   train-begin SECONDS          the same in the background, for where a command may not run that long, and
@@ -75,7 +75,7 @@ settings() { # <transport[,NAME=VALUE...]> -> NAME=VALUE...
 way() { # <transport>
 	case ${1%%,*} in
 	gdrfab | gdrfab-fixed | gdrfab-here) echo 'NET/gdrfab/[0-9]+/GDRDMA' ;;
-	gdrfab-host | gdrfab-tcp) echo 'NET/gdrfab/0' ;;
+	gdrfab-host | gdrfab-tcp) echo 'NET/gdrfab/[0-9]+(/[^G].*)?$' ;;
 	socket) echo 'NET/Socket/' ;;
 	shm) echo 'SHM' ;;
 	p2p) echo 'P2P/' ;;
@@ -208,12 +208,18 @@ bench() { # [transports...] [NAME=VALUE...]
 
 # What the tuner chooses from: as wide as the plugin makes communicators, and narrower.
 sweep_channels() {
-	local n round list=$out/sweep.jobs
+	local n round own widths table list=$out/sweep.jobs
 	local BENCH=${BENCH:---ops all_reduce,all_gather,reduce_scatter,broadcast --sizes 8K,32K,64K,128K,256K,512K,1M,2M,4M,8M,16M,64M,256M}
+	# The buffers that the plugin would set: with channels that are named, it leaves them alone.
+	case ${TRANSPORT:-gdrfab-fixed} in
+	gdrfab-fixed) own=,NCCL_BUFFSIZE=16777216 widths="1 2 4 8 16" table=tuner_table.h ;;
+	gdrfab-host) own=,NCCL_BUFFSIZE=2097152 widths="1 2 4 8 16" table=tuner_table_host.h ;;
+	gdrfab-tcp) own='' widths="1 2 4 8" table=tuner_table_tcp.h ;;
+	esac
 	rm -f "$out/sweep.json" "$list" "$list.names"
 	for round in $(seq "${ROUNDS:-3}"); do
-		for n in 1 2 4 8 16; do
-			add_job "$list" "$n-$round" "gdrfab-fixed,NCCL_MIN_NCHANNELS=$n,NCCL_MAX_NCHANNELS=$n,NCCL_BUFFSIZE=16777216" '' \
+		for n in ${WIDTHS:-$widths}; do
+			add_job "$list" "$n-$round" "${TRANSPORT:-gdrfab-fixed}${own},NCCL_MIN_NCHANNELS=$n,NCCL_MAX_NCHANNELS=$n" '' \
 				"$out/sweep.json" "$n"
 		done
 	done
@@ -225,10 +231,10 @@ sweep_channels() {
 	"$python" "$programs/table.py" by-setting "$out/sweep.json"
 	{
 		echo "/* $ranks ranks, $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sort | uniq -c | tr -s ' \n' ' ')"
-		echo " * $(grep -a -o -h -m 1 'NCCL version [^ ]*' "$out"/sweep/*.log | head -n 1), NCCL_BUFFSIZE=16777216, PyTorch */"
+		echo " * $(grep -a -o -h -m 1 'NCCL version [^ ]*' "$out"/sweep/*.log | head -n 1), ${own#,}, PyTorch */"
 		"$python" "$programs/table.py" tuner "$out/sweep.json" "$ranks"
-	} >"$out/tuner_table.h"
-	echo "for plugins/nccl/tuner_table.h: $out/tuner_table.h"
+	} >"$out/$table"
+	echo "for plugins/nccl/$table: $out/$table"
 }
 
 sweep() { # NAME=V1,V2...

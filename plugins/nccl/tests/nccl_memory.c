@@ -54,6 +54,11 @@ void log_line(ncclDebugLogLevel level, unsigned long subsystem, const char *file
 	(void)subsystem, (void)file, (void)line, (void)format;
 	warned += level == NCCL_LOG_WARN;
 }
+static bool prefers_own;
+bool tune_prefers_own_buffers(void)
+{
+	return prefers_own;
+}
 void inventory_hold(struct inventory *it)
 {
 	(void)it;
@@ -144,4 +149,33 @@ TEST(a_dmabuf_with_an_offset_begins_at_its_memory)
 		CHECK(made[1].attr.dmabuf == NULL && made[1].base == bytes);
 		CHECK(memory_release(memory) == ncclSuccess);
 	}
+}
+
+/* {collectives, send and receive} x {tuned, not}: what NCCL registers first is its own, what follows is a user's. */
+TEST(collectives_go_by_nccls_own_buffers)
+{
+	static char bytes[4096];
+	enum { SIZE = sizeof bytes };
+	furnish(&one);
+	for (int collective = 0; collective < 2; collective++)
+		for (int tuned = 0; tuned < 2; tuned++) {
+			struct comm comm = comm_of(&one, 0, 0);
+			struct memory *own[3], *users;
+			int count = 0;
+			made_count = 0;
+			prefers_own = tuned;
+			for (int type = NCCL_PTR_HOST; collective && type <= NCCL_PTR_CUDA; type++)
+				CHECK(memory_register(&comm, bytes, SIZE, type, &own[count++]) == ncclSuccess);
+			CHECK(memory_register(&comm, bytes, SIZE, NCCL_PTR_CUDA, &own[count++]) == ncclSuccess);
+			for (int turn = 0; turn < 4; turn++) {
+				ncclResult_t result =
+					turn % 2 ? memory_register_dmabuf(&comm, bytes, SIZE, NCCL_PTR_CUDA, 0, 7, &users)
+						 : memory_register(&comm, bytes, SIZE, NCCL_PTR_CUDA, &users);
+				CHECK((result != ncclSuccess) == (collective && tuned));
+				CHECK(result != ncclSuccess || memory_release(users) == ncclSuccess);
+			}
+			while (count)
+				CHECK(memory_release(own[--count]) == ncclSuccess);
+			CHECK_EQ(held, 0);
+		}
 }

@@ -25,6 +25,7 @@ static void user_begins(void)
 	for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
 		unsetenv(others[i]);
 	setenv("GDRFAB_NCCL_PROVIDERS", "shm", 1);
+	setenv("GDRFAB_NCCL_THREADS", "0", 1);
 	setenv("NCCL_P2P_DISABLE", "1", 1);
 	setenv("NCCL_SHM_DISABLE", "1", 1);
 }
@@ -86,6 +87,8 @@ static ncclResult_t tuner_init(struct tuner *t, int version, size_t ranks, size_
 	return result;
 }
 
+static bool asked_simple;
+
 /* A communicator of NCCL's: its table, with what it ignores at -1, is followed by what is not the tuner's. Gives nChannels, 0
  * if that was left to NCCL. */
 static int ask(struct tuner *t, ncclFunc_t func, size_t bytes, int pipelined, int registered)
@@ -96,6 +99,8 @@ static int ask(struct tuner *t, ncclFunc_t func, size_t bytes, int pipelined, in
 		for (int p = 0; p < NCCL_TUNER_PROTOCOLS; p++)
 			costs[a][p] = a % 2 == 0 && p ? 12.5f * (float)(a + p) : -1.0f;
 	memcpy(before, costs, sizeof before);
+	/* Through the host, large ones go by Simple, unless that is not to be had. */
+	float *simple = &costs[1 + NCCL_TUNER_RING][NCCL_TUNER_SIMPLE], had = *simple;
 	float **table = (float **)(void *)costs[1];
 	enum { A = NCCL_TUNER_ALGORITHMS, P = NCCL_TUNER_PROTOCOLS };
 	switch (t->version) {
@@ -105,6 +110,9 @@ static int ask(struct tuner *t, ncclFunc_t func, size_t bytes, int pipelined, in
 	case 5: NET(T(5)->getCollInfo(t->ctx, func, bytes, pipelined, table, A, P, registered, &channels[1])); break;
 	default: NET(T(6)->getCollInfo(t->ctx, func, bytes, pipelined, table, A, P, registered, &channels[1]));
 	}
+	asked_simple = *simple != had;
+	CHECK(*simple == had || *simple == 0);
+	*simple = had;
 	CHECK_EQ(memcmp(before, costs, sizeof before), 0);
 	CHECK(algorithm == -1 && protocol == -1);
 	CHECK(channels[0] == -77 && channels[2] == -77);
@@ -329,31 +337,82 @@ static void not_a_switch(TEST_UNUSED const void *arg)
 
 /* --- the tuner --- */
 
-static const struct row {
+struct row {
 	ncclFunc_t func;
 	size_t ranks, bytes;
 	int channels;
 	double us;
-} rows[] = {
-#include "../tuner_table.h"
 };
 
+static const struct row of_gpus[] = {
+#include "../tuner_table.h"
+}, of_host[] = {
+#include "../tuner_table_host.h"
+}, of_tcp[] = {
+#include "../tuner_table_tcp.h"
+};
+
+/* What is sent, by which settings of the user; how wide communicators then are, and what was measured. */
+static const struct sent {
+	const char *name, *providers, *gdr, *threads, *channels, *buffer, *chunk;
+	int wide, devices;
+	const struct row *rows;
+	size_t count;
+} sents[] = {
+	{"gpus", "shm", NULL, "0", "16", "16777216", "1048576", 16, 0, of_gpus, sizeof of_gpus / sizeof *of_gpus},
+	{"host", "shm", "0", "2", "16", "2097152", NULL, 16, 2, of_host, sizeof of_host / sizeof *of_host},
+	{"tcp", "tcp", NULL, "4", "8", NULL, "524288", 8, 4, of_tcp, sizeof of_tcp / sizeof *of_tcp},
+};
+
+static void *sent_begins(const struct sent *sent)
+{
+	user_begins();
+	setenv("GDRFAB_NCCL_PROVIDERS", sent->providers, 1);
+	setenv("GDRFAB_NCCL_THREADS", sent->threads, 1);
+	if (sent->gdr)
+		setenv("GDRFAB_NCCL_GDR", sent->gdr, 1);
+	return loaded();
+}
+
+/* With helpers, memory of the host takes wide communicators too, and any protocol. */
+static void widens_for(const void *arg)
+{
+	const struct sent *sent = (const struct sent *)arg;
+	void *ctx = sent_begins(sent);
+	is("NCCL_MIN_NCHANNELS", widens() ? sent->channels : NULL);
+	is("NCCL_BUFFSIZE", widens() ? sent->buffer : NULL);
+	is("NCCL_P2P_NET_CHUNKSIZE", widens() ? sent->chunk : NULL);
+	is("NCCL_PROTO", sent->devices ? NULL : "^LL");
+	CHECK_EQ(getenv("NCCL_TUNER_PLUGIN") != NULL, widens());
+	NET(net.count(&net.devices));
+	CHECK_EQ(net.devices, sent->devices && widens() ? sent->devices : net.devices);
+	NET(net_finalize(ctx));
+	/* One thread cannot share. */
+	if (sent->devices) {
+		struct sent one = *sent;
+		one.threads = "1";
+		CHECK_EQ(dlclose(net.library), 0);
+		ctx = sent_begins(&one);
+		none_set();
+		NET(net_finalize(ctx));
+	}
+}
+
 /* Of the rows of this size; and no channel has less than NCCL would give it. */
-static int fastest(const struct row *of)
+static int fastest(const struct sent *sent, const struct row *of)
 {
 	const struct row *best = of;
 	int shares = (int)(of->bytes / 32768);
-	for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-		if (rows[i].func == of->func && rows[i].ranks == of->ranks && rows[i].bytes == of->bytes && rows[i].us < best->us)
-			best = &rows[i];
+	for (const struct row *row = sent->rows; row < sent->rows + sent->count; row++)
+		if (row->func == of->func && row->ranks == of->ranks && row->bytes == of->bytes && row->us < best->us)
+			best = row;
 	return best->channels <= shares ? best->channels : shares ? shares : 1;
 }
 
-static void narrows(TEST_UNUSED const void *arg)
+static void narrows(const void *arg)
 {
-	void *ctx;
-	user_begins();
-	ctx = loaded();
+	const struct sent *sent = (const struct sent *)arg;
+	void *ctx = sent_begins(sent);
 	if (!widens()) {
 		leaves_all_alone(2, 2);
 		NET(net_finalize(ctx));
@@ -369,14 +428,17 @@ static void narrows(TEST_UNUSED const void *arg)
 				CHECK_EQ(ask(&one, (ncclFunc_t)func, bytes, 1, 0), ask(&other, (ncclFunc_t)func, bytes, 1, 1));
 		/* What was measured: few for the small, all for the large, and at each size what was fastest there. */
 		CHECK_EQ(ask(&one, ncclFuncAllReduce, 8192, 1, 0), 1);
-		CHECK_EQ(ask(&one, ncclFuncAllReduce, 262144, 1, 0), 2);
-		CHECK_EQ(ask(&one, ncclFuncAllReduce, 16 << 20, 1, 0), WIDE);
-		CHECK_EQ(ask(&one, ncclFuncAllReduce, 256 << 20, 1, 0), WIDE);
-		for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-			if (rows[i].ranks == 2)
-				CHECK_EQ(ask(&one, rows[i].func, rows[i].bytes, 1, 0), fastest(&rows[i]));
+		CHECK(ask(&one, ncclFuncAllReduce, 262144, 1, 0) <= 4);
+		CHECK_EQ(ask(&one, ncclFuncAllReduce, 256 << 20, 1, 0), sent->wide);
+		for (const struct row *row = sent->rows; row < sent->rows + sent->count; row++)
+			if (row->ranks == 2)
+				CHECK_EQ(ask(&one, row->func, row->bytes, 1, 0), fastest(sent, row));
 		for (size_t bytes = 8192; bytes <= 256 << 20; bytes += bytes / 8)
 			CHECK(ask(&one, ncclFuncAllReduce, bytes, 1, 0) >= 1);
+		ask(&one, ncclFuncAllReduce, 65536, 1, 0);
+		CHECK(!asked_simple);
+		ask(&one, ncclFuncAllReduce, 1 << 20, 1, 0);
+		CHECK_EQ(asked_simple, sent->devices && version > 2);
 		/* And what was not. */
 		CHECK_EQ(ask(&one, ncclFuncAllReduce, 4096, 1, 0), 0);
 		CHECK_EQ(ask(&one, ncclFuncAllReduce, 512 << 20, 1, 0), 0);
@@ -413,6 +475,12 @@ TEST_TABLE(nccl_tuner)
 		test_add(names[i], user_wins, &owns[i], 20);
 	}
 	test_add("not_a_switch", not_a_switch, NULL, 20);
-	test_add("narrows", narrows, NULL, 20);
+	static char widens_names[3][40], narrows_names[3][40];
+	for (size_t i = 0; i < sizeof sents / sizeof sents[0]; i++) {
+		snprintf(widens_names[i], sizeof widens_names[i], "widens_for_%s", sents[i].name);
+		snprintf(narrows_names[i], sizeof narrows_names[i], "narrows_for_%s", sents[i].name);
+		test_add(widens_names[i], widens_for, &sents[i], 20);
+		test_add(narrows_names[i], narrows, &sents[i], 20);
+	}
 	test_add("alone", tuner_alone, NULL, 20);
 }

@@ -66,7 +66,7 @@ static void sleep_until_woken(void)
 	bool any = false;
 	__atomic_add_fetch(&asleep, 1, __ATOMIC_SEQ_CST);
 	/* Whoever began a request before that was stored has woken nobody. */
-	for (int i = 0; i < slots_used; i++)
+	for (int i = 0, used = __atomic_load_n(&slots_used, __ATOMIC_SEQ_CST); i < used; i++)
 		any |= is_active(&slots[i]);
 	if (!any && !__atomic_load_n(&ends, __ATOMIC_SEQ_CST))
 		sem_wait(&wake);
@@ -135,7 +135,7 @@ static struct slot *take_slot(struct comm *comm)
 		return NULL;
 	if (i == slots_used) {
 		pthread_mutex_init(&slots[i].lock, NULL);
-		__atomic_store_n(&slots_used, i + 1, __ATOMIC_RELEASE);
+		__atomic_store_n(&slots_used, i + 1, __ATOMIC_SEQ_CST);
 	}
 	pthread_mutex_lock(&slots[i].lock);
 	slots[i].comm = comm;

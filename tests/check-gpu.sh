@@ -4,12 +4,14 @@
 # with one GPU in view, once with all. Prints tables in Markdown; the output of each program is kept in OUT.
 #
 #   PREFIX=<installed gdrfab> BUILD=<programs> OUT=<logs> tests/check-gpu.sh [claim text]
+#   PREFIX=<installed gdrfab> tests/check-gpu.sh containers [options]      tests/gpu-containers.sh, which needs no programs
 #
 # The programs may have been built on another machine (c-tests/run.sh --build): then neither cargo, nor pkg-config, nor a
 # compiler is needed here. With compute-sanitizer in PATH some of the claims run under it as well.
 set -u
 
 root=$(cd "$(dirname "$0")/.." && pwd)
+[ "${1-}" != containers ] || exec "$root/tests/gpu-containers.sh" "${@:2}"
 target=${CARGO_TARGET_DIR:-$root/target}
 prefix=${PREFIX:-$target/prefix} build=${BUILD:-$target/c-tests} out=${OUT:-$target/check/gpu}
 claim=${1:-cuda}

@@ -3,6 +3,7 @@
 #include "siege.h"
 #include "fab_mem.h"
 #include "fab_node.h"
+#include "fab_provider.h"
 #include "fab_wait.h"
 
 #include <sys/mman.h>
@@ -97,6 +98,16 @@ static void look_at_events(struct node *n, struct guests *g)
 	}
 }
 
+/* Calls where a hostile one has asked for it. */
+static void call(struct node *n, struct guests *g)
+{
+	char address[128];
+	CHECK(g->count < GUESTS);
+	gdrfab_ep *ep = g->ep[g->count++] = ep_new(n, n->info, NULL);
+	int len = snprintf(address, sizeof address, "tcp://%s:%s", node_name(), siege->calls);
+	OK(gdrfab_ep_connect(ep, address, (size_t)len + 1, NULL, 0));
+}
+
 static void measure(void)
 {
 	size_t rss = rss_kib();
@@ -112,6 +123,7 @@ static void serves(struct node *n)
 	struct mem open, readable, closed;
 	unsigned char *secret = (unsigned char *)malloc(4096);
 	uint64_t next = 0;
+	unsigned called = 0;
 	node_open(n);
 	node_listen(n);
 	snprintf(siege->service, sizeof siege->service, "%s", n->service);
@@ -156,6 +168,8 @@ static void serves(struct node *n)
 			CHECK_EQ(got, -EAGAIN);
 		}
 		look_at_events(n, &g);
+		for (; called != __atomic_load_n(&siege->asked, __ATOMIC_ACQUIRE); called++)
+			call(n, &g);
 		if (turn % 8 == 0)
 			measure();
 	}

@@ -14,6 +14,8 @@
 /* What the three know of each other; shared. */
 struct siege {
 	char service[64];
+	char calls[64];   /* where a hostile one listens; the server calls there as often as it is asked */
+	unsigned asked;
 	int ready;        /* the server serves, and the good one uses it */
 	struct remote open, readable, closed;
 	uint64_t secret;  /* the address of memory that is not registered */

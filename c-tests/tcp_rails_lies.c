@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * A peer with rails that lies about segments, says them again, and starves its rails: a client of the library's server, and
+ * a server that the library calls. What it loses is its own connection, with words for why; a good peer goes on, over rails
+ * of its own, and every byte of the other's memory stays as it is.
+ */
+#include "fab.h"
+#include "raw_rails.h"
+
+#include <sys/socket.h>
+
+#define SOON 5000 /* ms: by then what broke the protocol is closed */
+
+/* --- lies about segments --- */
+
+struct lie {
+	const char *what;
+	uint64_t kind, len, from; /* from: behind what was said, but for DOWN */
+	const char *why;
+};
+
+static const struct lie lies[] = {
+	{"a segment of one byte too many", DATA, SEGMENT + 1, 0, "longer than it may be"},
+	{"a segment of 2 GiB", DATA, INT32_MAX, 0, "longer than it may be"},
+	{"a segment of 4 GiB", DATA, UINT32_MAX, 0, "longer than it may be"},
+	{"a segment behind all numbers", DATA, 1, UINT64_MAX, "longer than it may be"},
+	{"a segment one byte behind the window", DATA, 1, WINDOW, "beyond what may be on their way"},
+	{"a segment far ahead", DATA, 1, (uint64_t)1 << 62, "beyond what may be on their way"},
+	{"a kind to come", 2, 0, 0, "a kind that does not exist"},
+	{"bytes that are zero", 1 << 8, 1, 0, "a kind that does not exist"},
+	{"more of them", 1u << 31, 1, 0, "a kind that does not exist"},
+	{"the end of a rail beyond all rails", DOWN, 0, 8, "a kind that does not exist"},
+	{"the end of a rail, with bytes", DOWN, 1, 0, "a kind that does not exist"},
+};
+
+static void tells_lies(void)
+{
+	static unsigned char some[1024];
+	for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+		const struct lie *l = &lies[i];
+		struct hostile h = rails_open();
+		rails_go_well(&h);
+		bool wraps = l->from == UINT64_MAX || l->kind == DOWN;
+		rails_segment(h.rail[i % 2], (int)l->kind, l->len, wraps ? l->from : h.next + l->from, 0, some, l->len == 1);
+		rails_broken(&h, l->what, l->why);
+	}
+	/* Word that it took what nobody sent: of bytes, and of those that may be waiting. */
+	for (int i = 0; i < 2; i++) {
+		struct hostile h = rails_open();
+		rails_go_well(&h);
+		rails_segment(h.rail[1], DATA, 0, 0, i ? UINT64_MAX : h.taken + WINDOW, some, 0);
+		rails_broken(&h, "bytes taken that were never sent", "bytes which were never sent");
+	}
+	static const struct {
+		uint64_t from, len;
+	} cuts[] = {{150, 100}, {50, 100}, {100, 101}, {100, 99}, {101, 99}, {120, 10}, {0, 300}, {199, 2}};
+	for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
+		struct hostile h = rails_open();
+		rails_go_well(&h);
+		rails_segment(h.rail[1], DATA, 100, h.next + 100, 0, some, 100);
+		rails_segment(h.rail[1], DATA, cuts[i].len, h.next + cuts[i].from, 0, some, (size_t)cuts[i].len);
+		rails_broken(&h, "a segment over another", "cut in another way");
+	}
+	/* Many of one byte, none of them the next. */
+	struct hostile h = rails_open();
+	rails_go_well(&h);
+	for (uint64_t i = 0; i < 2049 && rails_segment(h.rail[1], DATA, 1, h.next + 1 + 2 * i, 0, some, 1); i++)
+		;
+	rails_broken(&h, "more segments than may be on their way", "beyond what may be on their way");
+	/* What is inside of segments is looked at as over one connection. */
+	h = rails_open();
+	rails_go_well(&h);
+	memset(some, 0xee, sizeof some);
+	rails_say(&h, 1, some, sizeof some);
+	rails_broken(&h, "a frame that makes no sense", "");
+}
+
+TEST_WITHIN(60, lies_about_segments)
+{
+	rails_siege("lies", tells_lies, 8192, 60);
+}
+
+TEST_WITHIN(60, lies_about_segments_of_who_is_called)
+{
+	rails_siege_back("lies", tells_lies, 2, 8192, 60);
+}
+
+/* --- what may be: again, late, empty --- */
+
+static void repeats(void)
+{
+	static unsigned char bytes[WRITES], other[WRITES];
+	struct hostile h = rails_open();
+	rails_write_frame(bytes, RAW_PROMPT);
+	memset(other, 0xee, sizeof other);
+	for (int i = 0; i < 8; i++) {
+		/* Twice over either, before and behind the rest of it; the first to come counts. */
+		for (int rail = 0; rail < 2; rail++)
+			rails_segment(h.rail[rail], DATA, WRITES - 100, h.next + 100, 0, bytes + 100, WRITES - 100);
+		rails_segment(h.rail[i % 2], DATA, 100, h.next, 0, bytes, 100);
+		rails_await_done(&h, ++h.writes);
+		h.next += WRITES;
+		for (int rail = 0; rail < 2; rail++)
+			rails_segment(h.rail[rail], DATA, WRITES, h.next - WRITES, 0, other, WRITES);
+		rails_segment(h.rail[1], DATA, 16, 0, 0, other, 16);
+		/* Nothing, from anywhere; what was taken is told late, or never. */
+		rails_segment(h.rail[0], DATA, 0, UINT64_MAX, 0, other, 0);
+		rails_segment(h.rail[1], DATA, 0, WINDOW * 2, 1, other, 0);
+		/* The end of rails as they are not. */
+		rails_segment(h.rail[0], DOWN, 0, 1 | (uint64_t)7 << 32, 0, other, 0);
+		rails_segment(h.rail[0], DOWN, 0, 7 | (uint64_t)1 << 32, 0, other, 0);
+		rails_go_well(&h);
+	}
+	/* A rail that is said to be down is, and the other goes on. */
+	rails_segment(h.rail[0], DOWN, 0, 1 | (uint64_t)2 << 32, 0, other, 0);
+	CHECK(raw_closed(h.rail[1], SOON));
+	close(h.rail[1]);
+	h.rail[1] = -1;
+	rails_go_well(&h);
+	/* And the last one is the end. */
+	rails_segment(h.rail[0], DOWN, 0, 0 | (uint64_t)1 << 32, 0, other, 0);
+	CHECK(raw_closed(h.rail[0], SOON));
+	rails_end(&h);
+}
+
+TEST_WITHIN(60, segments_again_and_empty_ones)
+{
+	rails_siege("repeating", repeats, 8192, 60);
+}
+
+TEST_WITHIN(60, segments_again_and_empty_ones_of_who_is_called)
+{
+	rails_siege_back("repeating", repeats, 2, 8192, 60);
+}
+
+/* Nothing new, as fast as it goes: the server goes round all the same. */
+static void floods_with(bool empty)
+{
+	static unsigned char some[SEGMENT];
+	struct hostile h = rails_open();
+	rails_go_well(&h);
+	unsigned until = __atomic_load_n(&siege->rounds, __ATOMIC_ACQUIRE) + 10;
+	uint64_t limit = test_now_ms() + (uint64_t)test_ms(20000);
+	int rail = 0;
+	while (__atomic_load_n(&siege->rounds, __ATOMIC_ACQUIRE) < until && test_now_ms() < limit) {
+		static unsigned char heads[512][HEAD];
+		bool good = empty ? raw_send(h.rail[rail], heads, sizeof heads) : rails_segment(h.rail[rail], DATA, 1000, 16, 0, some, 1000);
+		CHECK(good);
+		rail = !rail;
+		/* It is told each time what was taken; what nobody reads must not keep it. */
+		while (recv(h.rail[rail], some, sizeof some, MSG_DONTWAIT) > 0)
+			;
+	}
+	if (siege->rounds < until)
+		test_wrong(__FILE__, __LINE__, "the good peer has stood still");
+	rails_end(&h);
+}
+
+static void floods(void)
+{
+	floods_with(true);
+	floods_with(false);
+}
+
+TEST_WITHIN(60, floods_of_nothing_new)
+{
+	rails_siege("floods", floods, 8192, 60);
+}
+
+TEST_WITHIN(60, floods_of_nothing_new_of_who_is_called)
+{
+	rails_siege_back("floods", floods, 2, 8192, 60);
+}
+
+/* --- rails that starve --- */
+
+/* As many writes as the window holds, of which the first segment comes by half. */
+static void withholds(bool breaks)
+{
+	size_t count = WINDOW / WRITES, all = count * WRITES;
+	unsigned char *bytes = (unsigned char *)malloc(all);
+	struct hostile h = rails_open();
+	for (size_t i = 0; i < count; i++)
+		rails_write_frame(bytes + i * WRITES, i + 1 == count ? RAW_PROMPT : 0);
+	/* Half of the first one. */
+	rails_segment(h.rail[0], DATA, SEGMENT, h.next, 0, bytes, SEGMENT / 2);
+	for (size_t at = SEGMENT; at < all; at += SEGMENT) {
+		size_t n = all - at < SEGMENT ? all - at : SEGMENT;
+		CHECK(rails_segment(h.rail[1], DATA, n, h.next + at, 0, bytes + at, n));
+	}
+	/* The good peer goes on. */
+	unsigned until = __atomic_load_n(&siege->rounds, __ATOMIC_ACQUIRE) + 10;
+	uint64_t limit = test_now_ms() + (uint64_t)test_ms(20000);
+	while (__atomic_load_n(&siege->rounds, __ATOMIC_ACQUIRE) < until && test_now_ms() < limit)
+		test_sleep_ms(5);
+	CHECK(siege->rounds >= until);
+	if (breaks) {
+		raw_reset(h.rail[0]);
+		h.rail[0] = -1;
+		rails_segment(h.rail[1], DATA, SEGMENT, h.next, 0, bytes, SEGMENT);
+	} else {
+		CHECK(raw_send(h.rail[0], bytes + SEGMENT / 2, SEGMENT / 2));
+	}
+	h.next += all;
+	rails_await_done(&h, h.writes += (unsigned)count);
+	rails_go_well(&h);
+	free(bytes);
+	rails_end(&h);
+}
+
+static void starves(void)
+{
+	withholds(false);
+	withholds(true);
+	/* Never to come: one byte more than the window. */
+	struct hostile h = rails_open();
+	rails_go_well(&h);
+	static unsigned char some[SEGMENT];
+	uint64_t at = h.next + 1;
+	while (rails_segment(h.rail[1], DATA, SEGMENT, at, 0, some, SEGMENT))
+		at += SEGMENT;
+	rails_broken(&h, "more bytes than may be on their way", "beyond what may be on their way");
+	/* Asks, and never says what it took: what waits for that is the window, and no more. */
+	h = rails_open();
+	unsigned char bytes[RAW_HEADER + 24];
+	struct raw_frame f = raw_rma(RAW_READ, 0, siege->open.base, siege->open.key, SIEGE_LEN / 2);
+	for (int i = 0; i < 64; i++)
+		rails_say(&h, i % 2, bytes, raw_frame(bytes, &f));
+	uint64_t until = test_now_ms() + 500;
+	while (test_now_ms() < until)
+		for (int i = 0; i < 2; i++)
+			while (recv(h.rail[i], some, sizeof some, MSG_DONTWAIT) > 0)
+				;
+	CHECK(!raw_closed(h.rail[0], 100));
+	rails_end(&h);
+}
+
+TEST_WITHIN(90, rails_that_starve)
+{
+	/* The window of each direction, in buffers that may be a third larger, and what is kept for the next ones. */
+	rails_siege("starving", starves, 28 * 1024, 60);
+}
+
+TEST_WITHIN(90, rails_that_starve_of_who_is_called)
+{
+	rails_siege_back("starving", starves, 2, 28 * 1024, 60);
+}

@@ -166,13 +166,11 @@ impl Rails {
         if self.asleep {
             self.arm();
         }
-        match &self.gone {
-            Some(why) if self.count_up() == 0 => Err(why.clone()),
-            _ => {
-                let free = self.berths.iter().flat_map(|b| &b.up).any(|rail| !rail.blocked && !rail.is_sending());
-                Ok(self.todo.is_empty() && free && self.room() > 0)
-            }
+        if let Some(why) = self.end() {
+            return Err(why);
         }
+        let free = self.berths.iter().flat_map(|b| &b.up).any(|rail| !rail.blocked && !rail.is_sending());
+        Ok(self.todo.is_empty() && free && self.room() > 0)
     }
 
     /// Loses a rail that has carried what GDRFAB_FAULT lets it, where another is up and the peer knows it.

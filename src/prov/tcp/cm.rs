@@ -175,12 +175,13 @@ impl State {
         }
     }
 
-    /// Moves on what has to do with rails, and tells of those that are lost and back.
+    /// Moves on what has to do with rails, and tells of those that are lost and back; whether that is over.
     #[cold]
-    pub fn look_at_rails(&mut self, domain: &Domain, now: u64) {
-        let Some(conn) = self.conn.as_deref_mut() else { return };
-        let Some(junction) = &mut conn.junction else { return };
+    pub fn look_at_rails(&mut self, domain: &Domain, now: u64) -> bool {
+        let Some(conn) = self.conn.as_deref_mut() else { return false };
+        let Some(junction) = &mut conn.junction else { return false };
         let news = junction.look(domain.key.as_ref(), conn.tx.short, now, self.bind.has_event_room());
+        let is_over = conn.rails().is_some_and(|rails| rails.lock().end().is_some());
         if conn.dying.is_none() {
             for News { words, errno, is_up, .. } in news {
                 crate::log!(Info, "{words}");
@@ -189,6 +190,7 @@ impl State {
             }
         }
         self.flush();
+        is_over
     }
 
     /// The stream of frames begins.

@@ -149,6 +149,11 @@ impl Dial {
         matches!(self.step, Step::Connecting) || !self.out.is_empty()
     }
 
+    /// Whether somebody is there.
+    pub fn is_heard(&self) -> bool {
+        !matches!(self.step, Step::Connecting | Step::Over)
+    }
+
     /// Where it is connecting to.
     pub fn peer(&self) -> SocketAddr {
         self.at

@@ -150,7 +150,7 @@ impl Junction {
     /// Moves on what comes up, and finds what is silent. What the user is to know of is given once it is sure and there
     /// is room for it.
     pub fn look(&mut self, key: Option<&Key>, short: usize, now: u64, room: bool) -> Vec<News> {
-        if now.wrapping_sub(self.looked) < LOOK_NS {
+        if now.wrapping_sub(self.looked) < LOOK_NS && !self.rails.lock().is_undecided() {
             return Vec::new();
         }
         self.looked = now;
@@ -169,8 +169,13 @@ impl Junction {
                 }
             }
         }
+        let comes = match &self.role {
+            Role::Calls(calls, _) => calls.iter().any(|call| call.dial.as_ref().is_some_and(|dial| dial.is_heard())),
+            Role::Awaits(doors) => doors.iter().any(|door| door.pending() > 0),
+        };
         let mut rails = self.rails.lock();
         let config = &config::get().tcp;
+        rails.decide(comes, now, config.rail_timeout_ms);
         rails.look_after(now, config.rail_timeout_ms, config.timeout_ms);
         if !rails.all_taken() {
             rails.begin_turn();
@@ -191,6 +196,7 @@ impl Junction {
         };
         let nap = rails.nap_ns(config::get().tcp.rail_timeout_ms);
         let nap = if rails.news.is_empty() { nap } else { nap.min(TELL_NS) };
+        let nap = if rails.is_undecided() { LOOK_NS } else { nap };
         if calling { nap.min(5 * LOOK_NS) } else { nap }
     }
 
@@ -283,6 +289,11 @@ fn admit(request: Request, rails: &Mutex<Rails>, most: usize, now: u64) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::prov::tcp::hello::HIGHEST;
+    use crate::prov::tcp::rail::{self, Buf, HEADROOM};
+    use crate::sys::stream::Moved;
+    use crate::sys::time;
+    use std::net::{TcpListener, TcpStream};
 
     #[test]
     fn addresses_of_one_network_find_each_other() {
@@ -293,5 +304,165 @@ mod tests {
         let found = pairs(&own, &peer);
         assert_eq!(found, [(own[0], peer[2]), (own[1], peer[0]), (own[2], peer[3])]);
         assert!(pairs(&own[2..3], &peer[..1]).is_empty());
+    }
+
+    const TOKEN: u64 = 77;
+    const PIECE: usize = 20_000;
+
+    struct Side {
+        rails: Shared,
+        junction: Option<Junction>,
+        /// Bytes of the stream that were put, and that came.
+        put: u64,
+        got: u64,
+        buf: Buf,
+        /// The last rail was lost, and it is not over; how often another came after that.
+        waits: bool,
+        revived: u32,
+    }
+
+    fn byte(at: u64) -> u8 {
+        (at % 251) as u8
+    }
+
+    impl Side {
+        fn new(first: TcpStream, junction: impl FnOnce(Shared) -> Junction) -> Side {
+            first.set_nonblocking(true).unwrap();
+            let rails = begin().unwrap();
+            rails.lock().attach(0, 1, Link { socket: first.into(), version: HIGHEST, seal: None, room: None }).unwrap();
+            let junction = Some(junction(rails.clone()));
+            Side { rails, junction, put: 0, got: 0, buf: rail::buffer(), waits: false, revived: 0 }
+        }
+
+        fn look(&mut self) {
+            let Some(junction) = &mut self.junction else { return };
+            junction.looked = 0;
+            junction.look(None, usize::MAX, time::now_ns(), true);
+            let rails = self.rails.lock();
+            self.revived += u32::from(self.waits && rails.count_up() > 0);
+            self.waits = rails.is_undecided();
+        }
+
+        /// Sends and takes; what comes is what was put, in order.
+        fn pump(&mut self) {
+            let mut rails = self.rails.lock();
+            rails.begin_turn();
+            let mut over = rails.push(usize::MAX).is_err();
+            loop {
+                let mut window = (HEADROOM, HEADROOM);
+                match rails.read(&mut self.buf, &mut window, usize::MAX) {
+                    Ok(Moved::Bytes(_)) => {
+                        assert!((window.0..window.1).all(|i| self.buf[i] == byte(self.got + (i - window.0) as u64)));
+                        self.got += (window.1 - window.0) as u64;
+                    }
+                    Ok(_) => break,
+                    Err(_) => {
+                        over = true;
+                        break;
+                    }
+                }
+            }
+            drop(rails);
+            if over {
+                self.end();
+            }
+        }
+
+        fn end(&mut self) {
+            let mut rails = self.rails.lock();
+            rails.finish();
+            rails.berths.clear();
+            self.junction = None;
+        }
+
+        fn put(&mut self) {
+            let bytes: Vec<u8> = (self.put..self.put + PIECE as u64).map(byte).collect();
+            self.put += if self.junction.is_some() { self.rails.lock().put(&bytes) as u64 } else { 0 };
+        }
+
+        /// A rail is lost here: as if its path were, with or without a word to the peer's kernel.
+        fn lose(&mut self, number: usize, way: u64) {
+            let mut rails = self.rails.lock();
+            let Some(rail) = rails.berths.get(number).and_then(|b| b.up.as_ref()) else { return };
+            match way {
+                0 => rustix::net::shutdown(rail.socket.as_fd(), rustix::net::Shutdown::Both).unwrap_or(()),
+                1 => rustix::net::sockopt::set_socket_linger(rail.socket.as_fd(), Some(std::time::Duration::ZERO)).unwrap(),
+                _ => {}
+            }
+            if way > 0 {
+                rails.lose(number, &Error::fixed(errno::ETIMEDOUT, "lost"));
+            }
+            self.waits |= rails.is_undecided();
+        }
+
+        /// Pauses are over.
+        fn wait(&mut self) {
+            self.rails.lock().berths.iter_mut().for_each(|b| b.since = b.since.saturating_sub(2 * TOO_SOON_NS));
+            if let Some(Junction { role: Role::Calls(calls, _), .. }) = &mut self.junction {
+                calls.iter_mut().filter(|call| call.dial.is_none()).for_each(|call| call.until = 0);
+            }
+        }
+    }
+
+    fn pair() -> [Side; 2] {
+        let ips = [1, 2].map(|n| IpAddr::from([127, 0, 0, n]));
+        let doors = ips.map(|ip| Greeter::listen(SocketAddr::new(ip, 0), Purpose::Rail, TOKEN, None).unwrap());
+        let call = |i: usize| Call { from: ips[i], to: doors[i].local(), dial: None, generation: 1, until: 0, pause: PAUSE_NS };
+        let calls = vec![call(0), call(1)];
+        let listener = TcpListener::bind((ips[0], 0)).unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let dialer = Side::new(socket, |rails| Junction { rails, role: Role::Calls(calls, TOKEN), looked: 0 });
+        [dialer, Side::new(listener.accept().unwrap().0, |rails| Junction::awaits(rails, doors.into()))]
+    }
+
+    /// Whatever is lost when, at which side: both go on and every byte comes, or both end, and neither waits for ever. What a
+    /// side was told of as taken has come to the other.
+    #[test]
+    fn both_sides_agree_on_the_end() {
+        let mut revived = 0;
+        for seed in 1..200u64 {
+            let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut random = |n: u64| {
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                x % n
+            };
+            let mut sides = pair();
+            for _ in 0..60 {
+                let side = &mut sides[random(2) as usize];
+                match random(8) {
+                    0 | 1 => side.look(),
+                    2 => side.wait(),
+                    3 => side.put(),
+                    4 => side.lose(random(2) as usize, random(3)),
+                    _ => side.pump(),
+                }
+            }
+            if seed % 4 == 0 {
+                sides[random(2) as usize].end();
+            }
+            let until = time::now_ns() + 3_000_000_000;
+            let settled = |sides: &[Side; 2]| match (&sides[0].junction, &sides[1].junction) {
+                (None, None) => true,
+                (Some(_), Some(_)) => sides[0].put == sides[1].got && sides[1].put == sides[0].got,
+                _ => false,
+            };
+            while !settled(&sides) {
+                assert!(time::now_ns() < until, "seed {seed}: {:?}", sides.map(|s| (s.junction.is_some(), s.put, s.got)));
+                for side in &mut sides {
+                    side.wait();
+                    side.look();
+                    side.pump();
+                }
+            }
+            let [a, b] = &sides;
+            for (from, to) in [(a, b), (b, a)] {
+                assert!(from.rails.lock().acked <= to.got && to.got <= from.put, "seed {seed}");
+                assert!(from.junction.is_none() || to.got == from.put, "seed {seed}");
+                revived += from.revived;
+            }
+        }
+        assert!(revived > 60, "{revived} rails came in the place of the last");
     }
 }

@@ -177,7 +177,12 @@ impl State {
             self.look_at_streams(domain, time::now_ns());
         }
         if self.conn.as_ref().is_some_and(|c| c.junction.is_some()) {
-            self.look_at_rails(domain, time::now_ns());
+            // Nothing else wakes who sleeps on them.
+            if self.look_at_rails(domain, time::now_ns())
+                && let Err(e) = self.turn(domain, false)
+            {
+                self.down(domain, e);
+            }
         }
         if self.conn.is_some() {
             self.look_at_peer(domain, time::now_ns());

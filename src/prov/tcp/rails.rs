@@ -95,7 +95,11 @@ pub struct Rails {
     /// Somebody sleeps until one of them has something.
     pub(super) asleep: bool,
     pub news: Vec<News>,
+    /// A lie of the peer's; or how the last of them was lost, and when.
     pub(super) gone: Option<Error>,
+    lost_at: u64,
+    /// None is to come in the place of the last.
+    pub(super) is_over: bool,
 }
 
 fn lost(words: &str) -> Error {
@@ -125,6 +129,8 @@ impl Rails {
             asleep: false,
             news: Vec::new(),
             gone: None,
+            lost_at: 0,
+            is_over: false,
         })
     }
 
@@ -142,6 +148,9 @@ impl Rails {
 
     /// The rail with this number is up, perhaps again; what the one before it had is sent anew.
     pub fn attach(&mut self, number: usize, generation: u32, link: Link) -> Result<()> {
+        if self.is_over {
+            return Err(Error::fixed(errno::ESHUTDOWN, "the connection is over"));
+        }
         let ends = (tcp::local(link.socket.as_fd()), tcp::peer(link.socket.as_fd()));
         let ends = if let (Ok(own), Ok(peer)) = ends { Some((own.ip(), peer.ip())) } else { None };
         let now = time::now_ns();
@@ -158,6 +167,7 @@ impl Rails {
         (berth.up, berth.generation, berth.since, berth.ends, berth.begun) = (Some(rail), generation, now, ends, 0);
         // What was told over a rail that is gone may not have come.
         self.tells |= is_back;
+        self.gone = self.gone.take().filter(|why| why.code == Code::PeerBroke);
         if is_back {
             self.tell(number, errno::EPERM, true, "is up again");
         }
@@ -244,7 +254,24 @@ impl Rails {
         self.tell(number, why.errno, false, &why.words);
         if self.count_up() == 0 {
             self.gone.get_or_insert(lost(&format!("the last of its rails is lost: {}", why.words)));
+            self.lost_at = time::now_ns();
         }
+    }
+
+    /// Whether the last one is lost, and nobody has said yet whether another comes.
+    pub fn is_undecided(&self) -> bool {
+        self.gone.is_some() && self.count_up() == 0 && !self.is_over
+    }
+
+    /// Says so. One that comes, the peer may have taken for up: it is waited for, but not longer than for a silent one.
+    pub fn decide(&mut self, comes: bool, now: u64, silence_ms: u32) {
+        let late = now.saturating_sub(self.lost_at) > u64::from(silence_ms) * 1_000_000;
+        self.is_over |= self.is_undecided() && (late || !comes);
+    }
+
+    /// Why nothing more goes and comes.
+    pub(super) fn end(&self) -> Option<Error> {
+        self.gone.clone().filter(|_| self.is_over)
     }
 
     /// Gives the next bytes of the stream to a reader whose buffer this is.
@@ -266,10 +293,7 @@ impl Rails {
         if self.deliver(buf, window) || (self.fill(short)? && (self.deliver(buf, window) || self.count_up() > 0)) {
             return Ok(Moved::Bytes(window.1 - window.0));
         }
-        match &self.gone {
-            Some(why) if self.count_up() == 0 => Err(why.clone()),
-            _ => Ok(Moved::Blocked),
-        }
+        self.end().map_or(Ok(Moved::Blocked), Err)
     }
 
     /// Takes segments from the rails; whether any came. Who asks again after a lie hears of it again.

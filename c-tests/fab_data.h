@@ -33,6 +33,7 @@ struct setup {
 	bool by_address;      /* connect by exchanged addresses instead of listen and connect */
 	uint64_t deadline_ms; /* GDRFAB_OPT_DEADLINE and GDRFAB_OPT_RECV_DEADLINE */
 	uint32_t tcp_streams[TEST_SIDES]; /* GDRFAB_OPT_TCP_STREAMS of that side; 0: as the environment says */
+	const char *rails[TEST_SIDES]; /* GDRFAB_OPT_RAILS of that side; NULL: as the environment says */
 	const char *key[TEST_SIDES]; /* auth_key of that side; NULL: none */
 	enum test_side victim; /* this side is expected to be killed by SIGKILL */
 };

@@ -254,6 +254,9 @@ gdrfab_ep *ep_new(struct node *n, const gdrfab_info *info, void *context)
 	uint32_t streams = n->setup->tcp_streams[n->side];
 	if (streams)
 		OK(gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_TCP_STREAMS, &streams, sizeof streams));
+	const char *rails = n->setup->rails[n->side];
+	if (rails)
+		OK(gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_RAILS, rails, strlen(rails)));
 	OK(gdrfab_ep_enable(ep));
 	if (n->setup->deadline_ms) {
 		uint64_t ns = n->setup->deadline_ms * 1000000u;

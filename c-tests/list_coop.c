@@ -105,7 +105,7 @@ static void moves(struct node *n)
 {
 	static struct lists l;
 	uint64_t writes = 0, reads = 0;
-	uint32_t waking = 2;
+	uint32_t waking = GDRFAB_COOP_WAKING;
 	begin(n, &l);
 	OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_COOP, &waking, sizeof waking));
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(20000);

@@ -8,6 +8,7 @@
  * tests/check-tcp.sh makes them. TEST_RAIL_ROUNDS: so many rounds.
  */
 #include "fab.h"
+#include "misuse.h"
 #include "raw.h"
 
 #include <arpa/inet.h>
@@ -360,6 +361,18 @@ TEST_WITHIN(40, over_two_by_exchanged_addresses)
 	run((struct setup){.by_address = true}, (struct plan){BOTH});
 }
 
+/* Of one endpoint, whatever the environment says. */
+TEST_WITHIN(40, over_two_by_an_option)
+{
+	const char *server = addresses(TEST_SERVER), *client = addresses(TEST_CLIENT);
+	run((struct setup){.rails = {[TEST_SERVER] = server, [TEST_CLIENT] = client}}, (struct plan){.up = 2});
+}
+
+TEST_WITHIN(40, over_one_by_an_option)
+{
+	run((struct setup){.rails = {[TEST_CLIENT] = ""}}, (struct plan){.server = "", .client = ""});
+}
+
 TEST_WITHIN(40, over_one_if_the_server_names_none)
 {
 	run((struct setup){0}, (struct plan){.client = ""});
@@ -424,4 +437,52 @@ TEST(unknown_interface)
 	if (!test_says(gdrfab_last_error(), "no-such-interface"))
 		test_fail(__FILE__, __LINE__, "the words name no interface: %s", gdrfab_last_error());
 	gdrfab_freeinfo(hints);
+}
+
+static void sets(struct node *n)
+{
+	static const struct {
+		const char *rails;
+		int errno_;
+		const char *why;
+	} wrong[] = {{"127.0.0.1,no-such-interface", ENODEV, "no-such-interface"}, {"192.0.2.1", EADDRNOTAVAIL, "192.0.2.1"},
+		     {"127.0.0.1,127.0.0.1,127.0.0.1,127.0.0.1,127.0.0.1,127.0.0.1,127.0.0.1,127.0.0.1,127.0.0.1", EINVAL, "9 addresses"},
+		     {"\xff", EINVAL, "UTF-8"}};
+	enum { LEVEL = GDRFAB_OPT_ENDPOINT, RAILS = GDRFAB_OPT_RAILS };
+	char now[64] = "?";
+	size_t len = sizeof now;
+	unsetenv("GDRFAB_TCP_RAILS");
+	node_open(n);
+	if (n->side == TEST_CLIENT) {
+		gdrfab_ep *ep = ep_new(n, n->info, NULL);
+		OK(gdrfab_ep_getopt(ep, LEVEL, RAILS, now, &len));
+		CHECK(len == 1 && *now == 0);
+		for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+			MISUSE(gdrfab_ep_setopt(ep, LEVEL, RAILS, wrong[i].rails, strlen(wrong[i].rails)), -wrong[i].errno_, wrong[i].why);
+		MISUSE(gdrfab_ep_setopt(ep, LEVEL, RAILS, "a\0b", 3), -EINVAL, "NUL");
+		MISUSE(gdrfab_ep_setopt(ep, LEVEL, RAILS, NULL, 3), -EINVAL, "optval");
+		MISUSE(gdrfab_ep_setopt(ep, LEVEL, RAILS, "a", 1 << 20), -EINVAL, "optlen");
+		OK(gdrfab_ep_setopt(ep, LEVEL, RAILS, " lo,127.0.0.2", 13));
+		len = 3;
+		MISUSE(gdrfab_ep_getopt(ep, LEVEL, RAILS, now, &len), -GDRFAB_ETOOSMALL, "optlen");
+		CHECK(len <= sizeof now);
+		OK(gdrfab_ep_getopt(ep, LEVEL, RAILS, now, &len));
+		CHECK(strlen(now) + 1 == len && strncmp(now, "127.0.0.1,", 10) == 0 && strstr(now, ",127.0.0.2"));
+		OK(gdrfab_ep_close(ep));
+		barrier(n);
+		node_connect(n);
+	} else {
+		node_listen(n);
+		barrier(n);
+		node_accept(n);
+	}
+	/* It is agreed on when they connect. */
+	MISUSE(gdrfab_ep_setopt(n->ep, LEVEL, RAILS, "127.0.0.1", 9), -GDRFAB_EOPBADSTATE, "before");
+	node_down(n);
+}
+
+TEST(the_option_is_honoured_or_refused)
+{
+	skip_unless(path_known(PATH_SOCKET), "this is about connections of sockets");
+	pair(NULL, sets, sets, NULL);
 }

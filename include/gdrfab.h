@@ -1757,11 +1757,13 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 #define GDRFAB_OPT_REQUIRE_PATH 258
 
 #define GDRFAB_OPT_FORBID_PATH 259      /**< uint64_t of GDRFAB_PATH_*: RMA never uses these. */
-
-/** uint32_t 0, 1 (default) or 2, shm only: share large copies with a peer that polls; 2: or that sleeps in a
- * wait, which is woken for a MiB of them. One that is stopped meanwhile holds the operation up. Elsewhere 0;
- * others are -EOPNOTSUPP. */
-#define GDRFAB_OPT_COOP 260
+#define GDRFAB_OPT_COOP 260             /**< uint32_t, a GDRFAB_COOP_*, of shm: whether the target takes
+                                             part in large copies. Elsewhere GDRFAB_COOP_OFF; others are
+                                             -EOPNOTSUPP. */
+#define GDRFAB_COOP_OFF 0               /**< The initiator copies alone. */
+#define GDRFAB_COOP_POLLING 1           /**< Shared with a target that polls (default). One that is stopped
+                                             meanwhile holds the operation up. */
+#define GDRFAB_COOP_WAKING 2            /**< And with one that sleeps in a wait, which is woken for a MiB. */
 
 /** uint64_t, a stream of the caller's (CUstream, ...) as a number: what a device's driver copies for
  * operations posted from now on begins after what that stream holds at the post; 0 (default): none. Fails
@@ -1794,6 +1796,13 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 /** uint32_t 1 to 16, tcp only: transfers of 256 KiB and more of connections made from now on go over so many
  * further sockets, or as many as the peer wants if those are fewer; 1: none. Default: GDRFAB_TCP_STREAMS. */
 #define GDRFAB_OPT_TCP_STREAMS 269
+
+/**
+ * char[], interfaces and addresses with commas, nearest first, a NUL at the end or none; tcp only, set before
+ * connecting or accepting (connectionless: of peers that are reached from now on): the rails of this
+ * endpoint's connections, if the peer wants some too; "": one connection. Read back as addresses. Default:
+ * GDRFAB_TCP_RAILS. Not one of this host: -ENODEV, -EADDRNOTAVAIL. */
+#define GDRFAB_OPT_RAILS 270
 
 /** Which path an operation uses, and why not another. */
 typedef struct gdrfab_path_info {

@@ -51,7 +51,7 @@ pub struct Tcp {
     /// Connections for long bodies, beside the first; 1: none, the first carries all.
     pub streams: u32,
     /// Interfaces and addresses that a connection may use at once; none: one of them.
-    pub rails: Vec<String>,
+    pub rails: String,
     pub rail_timeout_ms: u32,
     pub window: u32,
     pub budget: u32,
@@ -174,8 +174,7 @@ fn tcp() -> Tcp {
         buffer: number("GDRFAB_TCP_BUFFER") as usize,
         congestion: text("GDRFAB_TCP_CONGESTION"),
         streams: number("GDRFAB_TCP_STREAMS") as u32,
-        rails: text("GDRFAB_TCP_RAILS")
-            .map_or(Vec::new(), |t| t.split(',').map(|w| w.trim().to_string()).filter(|w| !w.is_empty()).collect()),
+        rails: text("GDRFAB_TCP_RAILS").unwrap_or_default(),
         rail_timeout_ms: number("GDRFAB_TCP_RAIL_TIMEOUT_MS") as u32,
         window: number("GDRFAB_TCP_WINDOW") as u32,
         budget: number("GDRFAB_TCP_BUDGET") as u32,

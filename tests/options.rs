@@ -34,6 +34,8 @@ enum Value {
     U64(u64),
     /// So many of the paths that the provider knows, the fastest first, are passed over.
     Path(usize),
+    /// A text, that is read back with a NUL.
+    Text(&'static str),
 }
 
 /// Every option of the header but the level.
@@ -54,6 +56,7 @@ const OPTIONS: &[(&str, Value)] = &[
     ("DRIVER_CALLS", Value::U32(0)),
     ("WHOLE_NAME", Value::U32(1)),
     ("TCP_STREAMS", Value::U32(2)),
+    ("RAILS", Value::Text("127.0.0.1,127.0.0.2")),
 ];
 
 fn root() -> &'static Path {
@@ -255,13 +258,14 @@ fn options_of(provider: &str) {
             // Each a new one: an option may depend on another, and some are set before anything else happens.
             assert_eq!(objects::gdrfab_ep_open(domain, list, null_mut(), &mut ep), 0, "{}", last_words());
             let nth = |n| Paths::ALL.into_iter().filter(|p| (*list).paths & p.bits() != 0).nth(n).unwrap().bits();
-            let (wanted, len) = match value {
-                Value::ReadOnly => (0, 8),
-                Value::U32(v) => (u64::from(*v), 4),
-                Value::U64(v) => (*v, 8),
-                Value::Path(n) => (nth(*n), 8),
+            let wanted = match value {
+                Value::ReadOnly => vec![0; 8],
+                Value::U32(v) => v.to_ne_bytes().into(),
+                Value::U64(v) => v.to_ne_bytes().into(),
+                Value::Path(n) => nth(*n).to_ne_bytes().into(),
+                Value::Text(text) => format!("{text}\0").into(),
             };
-            row(&format!("GDRFAB_OPT_{name}"), &ask(ep, numbers[*name], wanted, len, matches!(value, Value::ReadOnly)));
+            row(&format!("GDRFAB_OPT_{name}"), &ask(ep, numbers[*name], &wanted, value));
             assert_eq!(objects::gdrfab_ep_close(ep), 0);
         }
         assert_eq!(objects::gdrfab_domain_close(domain), 0);
@@ -279,26 +283,31 @@ fn last_words() -> String {
 
 /// # Safety
 /// The endpoint is open.
-unsafe fn ask(ep: *mut objects::gdrfab_ep, option: c_int, wanted: u64, len: usize, read_only: bool) -> String {
+unsafe fn ask(ep: *mut objects::gdrfab_ep, option: c_int, wanted: &[u8], kind: &Value) -> String {
     let get = || {
-        let (mut value, mut room) = (0u64, len);
+        let (mut value, mut room) = ([0u8; 64], wanted.len());
         // SAFETY: the caller's promise; the value has room for every option.
-        let rc = unsafe { options::gdrfab_ep_getopt(ep, 0, option, (&raw mut value).cast::<c_void>(), &mut room) };
-        if rc == 0 { Ok(value) } else { Err((-rc, last_words())) }
+        let rc = unsafe { options::gdrfab_ep_getopt(ep, 0, option, value.as_mut_ptr().cast::<c_void>(), &mut room) };
+        if rc == 0 { Ok(value[..room].to_vec()) } else { Err((-rc, last_words())) }
+    };
+    // Of a number the first bytes are its low ones on every CPU that the library is for.
+    let shown = |value: &[u8]| match kind {
+        Value::Text(_) => format!("{:?}", String::from_utf8_lossy(value).trim_end_matches('\0')),
+        _ => value.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte)).to_string(),
     };
     let before = get();
-    // SAFETY: as above; the value's first bytes are its low ones on every CPU that the library is for.
-    let rc = unsafe { options::gdrfab_ep_setopt(ep, 0, option, (&raw const wanted).cast::<c_void>(), len) };
+    // SAFETY: as above.
+    let rc = unsafe { options::gdrfab_ep_setopt(ep, 0, option, wanted.as_ptr().cast::<c_void>(), wanted.len()) };
     let (number, words) = (-rc, last_words());
-    match (before, rc) {
-        (Ok(value), _) if read_only && rc == -errno::ENOPROTOOPT => format!("{value}"),
-        (Ok(before), 0) => {
-            assert_eq!(get(), Ok(wanted), "option {option} was set to {wanted}, and is forgotten");
-            format!("holds ({before})")
+    match (before.as_deref().map(shown), rc) {
+        (Ok(value), _) if matches!(kind, Value::ReadOnly) && rc == -errno::ENOPROTOOPT => value,
+        (Ok(text), 0) => {
+            assert_eq!(get().as_deref(), Ok(wanted), "option {option} was set to {wanted:?}, and is forgotten");
+            format!("holds ({text})")
         }
-        (Ok(before), _) => {
-            assert_eq!(get(), Ok(before), "option {option} is refused, and changes");
-            format!("({before}) {}", refused(number, &words))
+        (Ok(text), _) => {
+            assert_eq!(get(), before, "option {option} is refused, and changes");
+            format!("({text}) {}", refused(number, &words))
         }
         (Err(e), _) => {
             assert_eq!(e.0, number, "option {option} can be set and not read, or the other way round");

@@ -50,7 +50,7 @@ std::string Link::open(const Settings &s)
 	/* The name is in the agent's metadata, and nowhere else. */
 	uint32_t whole_name = 1;
 	/* A peer's thread sleeps while it is a mere target. */
-	uint32_t waking = 2;
+	uint32_t waking = GDRFAB_COOP_WAKING;
 	bool in_host = strstr(info->prov_name, "shm") != nullptr;
 	if (gdrfab_fabric_open(info, nullptr, &fabric) < 0 || gdrfab_domain_open(fabric, info, nullptr, &domain) < 0 ||
 	    gdrfab_cq_open(domain, &attr, nullptr, &cq) < 0 || gdrfab_av_open(domain, nullptr, nullptr, &av) < 0 ||

@@ -27,10 +27,15 @@ pub const GDRFAB_OPT_CONNECT_TIMEOUT: c_int = 257;
 pub const GDRFAB_OPT_REQUIRE_PATH: c_int = 258;
 /// uint64_t of GDRFAB_PATH_*: RMA never uses these.
 pub const GDRFAB_OPT_FORBID_PATH: c_int = 259;
-/// uint32_t 0, 1 (default) or 2, shm only: share large copies with a peer that polls; 2: or that sleeps in a
-/// wait, which is woken for a MiB of them. One that is stopped meanwhile holds the operation up. Elsewhere 0;
+/// uint32_t, a GDRFAB_COOP_*, of shm: whether the target takes part in large copies. Elsewhere GDRFAB_COOP_OFF;
 /// others are -EOPNOTSUPP.
 pub const GDRFAB_OPT_COOP: c_int = 260;
+/// The initiator copies alone.
+pub const GDRFAB_COOP_OFF: u32 = 0;
+/// Shared with a target that polls (default). One that is stopped meanwhile holds the operation up.
+pub const GDRFAB_COOP_POLLING: u32 = 1;
+/// And with one that sleeps in a wait, which is woken for a MiB.
+pub const GDRFAB_COOP_WAKING: u32 = 2;
 /// uint64_t, a stream of the caller's (CUstream, ...) as a number: what a device's driver copies for
 /// operations posted from now on begins after what that stream holds at the post; 0 (default): none. Fails
 /// with ENOSYS where the vendor has no such order. Of verbs and of connectionless endpoints only 0, else
@@ -64,6 +69,11 @@ pub const GDRFAB_OPT_WHOLE_NAME: c_int = 268;
 /// uint32_t 1 to 16, tcp only: transfers of 256 KiB and more of connections made from now on go over so many
 /// further sockets, or as many as the peer wants if those are fewer; 1: none. Default: GDRFAB_TCP_STREAMS.
 pub const GDRFAB_OPT_TCP_STREAMS: c_int = 269;
+/// char[], interfaces and addresses with commas, nearest first, a NUL at the end or none; tcp only, set before
+/// connecting or accepting (connectionless: of peers that are reached from now on): the rails of this
+/// endpoint's connections, if the peer wants some too; "": one connection. Read back as addresses. Default:
+/// GDRFAB_TCP_RAILS. Not one of this host: -ENODEV, -EADDRNOTAVAIL.
+pub const GDRFAB_OPT_RAILS: c_int = 270;
 
 /// Which path an operation uses, and why not another.
 #[repr(C)]
@@ -181,6 +191,9 @@ unsafe impl Sized0 for gdrfab_stats {
     const FIRST: usize = 96;
 }
 
+/// Bytes of an option that is a text.
+const TEXT_MAX: usize = 4096;
+
 fn check_level(level: c_int) -> Result<()> {
     match level {
         GDRFAB_OPT_ENDPOINT => Ok(()),
@@ -208,6 +221,24 @@ unsafe fn switch(from: *const c_void, len: usize) -> Result<bool> {
     match unsafe { value::<u32>(from, len)? } {
         on @ (0 | 1) => Ok(on == 1),
         n => Err(Error::invalid(format!("optval: {n}, must be 0 or 1"))),
+    }
+}
+
+/// # Safety
+/// As for `value`.
+unsafe fn text(from: *const c_void, len: usize) -> Result<String> {
+    if from.is_null() {
+        return Err(null("optval"));
+    }
+    if len > TEXT_MAX {
+        return Err(Error::invalid(format!("optlen: {len}, a text has at most {TEXT_MAX} bytes")));
+    }
+    // SAFETY: the caller says that `len` bytes are readable.
+    let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) };
+    let bytes = bytes.strip_suffix(&[0]).unwrap_or(bytes);
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.contains('\0') => Ok(text.to_string()),
+        _ => Err(Error::invalid("optval: no text of UTF-8, or a NUL in the middle of it")),
     }
 }
 
@@ -260,6 +291,7 @@ pub unsafe extern "C" fn gdrfab_ep_setopt(ep: *mut gdrfab_ep, level: c_int, optn
             GDRFAB_OPT_DRIVER_CALLS => ep.set_driver_calls(switch(optval, optlen)?)?,
             GDRFAB_OPT_WHOLE_NAME => ep.set_whole_name(switch(optval, optlen)?)?,
             GDRFAB_OPT_TCP_STREAMS => ep.set_tcp_streams(value(optval, optlen)?)?,
+            GDRFAB_OPT_RAILS => ep.set_rails(&text(optval, optlen)?)?,
             n => match effort(n) {
                 Some(what) => ep.set_effort(what, value(optval, optlen)?)?,
                 None => return Err(unknown(n)),
@@ -300,6 +332,7 @@ pub unsafe extern "C" fn gdrfab_ep_getopt(
             GDRFAB_OPT_DRIVER_CALLS => u32::from(ep.driver_calls()).to_ne_bytes().into(),
             GDRFAB_OPT_WHOLE_NAME => u32::from(ep.whole_name()?).to_ne_bytes().into(),
             GDRFAB_OPT_TCP_STREAMS => ep.tcp_streams()?.to_ne_bytes().into(),
+            GDRFAB_OPT_RAILS => (ep.rails()? + "\0").into(),
             n => match effort(n) {
                 Some(what) => ep.effort(what)?.to_ne_bytes().into(),
                 None => return Err(unknown(n)),

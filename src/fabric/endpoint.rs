@@ -441,6 +441,17 @@ impl Endpoint {
         }
     }
 
+    /// The addresses of its rails, with commas.
+    pub fn rails(&self) -> Result<String> {
+        let usual = self.domain.prov.rails(None)?;
+        Ok(self.prov().options().rails.unwrap_or(usual).words())
+    }
+
+    pub fn set_rails(&self, words: &str) -> Result<()> {
+        let rails = self.domain.prov.rails(Some(words))?;
+        self.prov().set_rails(rails)
+    }
+
     fn streams(&self) -> Result<(u32, u32)> {
         let none = || Error::fixed(errno::ENOPROTOOPT, "optname: only an endpoint that reaches peers over tcp has streams");
         self.domain.prov.tcp_streams().ok_or_else(none)

@@ -11,7 +11,7 @@ use super::queue::{Completion, Counter, Failure, Queue, Waiter};
 use super::source::Source;
 use crate::error::{Code, Error, Result, errno};
 
-pub use super::options::{Coop, Effort, Options};
+pub use super::options::{Coop, Effort, Options, RAILS_MAX, RailList};
 pub use super::outstanding::{ANY_PATH, Ending, INJECT_FLAGS, PART, SILENT};
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};

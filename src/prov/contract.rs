@@ -9,7 +9,7 @@
 //! [`Threading::Promised`]. Nothing waits, but where a method says so.
 
 use super::atomic::AtomicOp;
-use super::bind::{Binding, Coop, Effort, Options};
+use super::bind::{Binding, Coop, Effort, Options, RailList};
 use super::flags;
 use super::info::{Ask, CM_DATA_MAX, Info, Nic};
 use super::list::{List, Native, Pair, Run};
@@ -119,6 +119,11 @@ pub trait Domain: Send + Sync {
     /// of this provider.
     fn tcp_streams(&self) -> Option<(u32, u32)> {
         None
+    }
+
+    /// The rails that these interfaces and addresses are; none: that endpoints have which are told of none.
+    fn rails(&self, _words: Option<&str>) -> Result<RailList> {
+        Err(Error::fixed(errno::ENOPROTOOPT, "optname: only an endpoint that reaches peers over tcp has rails"))
     }
 
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId>;
@@ -343,6 +348,12 @@ pub trait Endpoint: Send + Sync {
                 Err(Error::new(errno::EOPNOTSUPP, words))
             }
         }
+    }
+
+    /// Rails of connections that are made from now on.
+    fn set_rails(&self, rails: RailList) -> Result<()> {
+        self.set_options(&mut |o| o.rails = Some(rails));
+        Ok(())
     }
 
     /// How hard an RDMA device tries before it fails an operation.

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Options of an endpoint: what every provider keeps, and what is asked of an RDMA device.
 
+use crate::error::{Error, Result};
 use crate::mr::PathPolicy;
+use std::net::IpAddr;
+
+/// Rails of a connection at most.
+pub const RAILS_MAX: usize = 8;
 
 /// Whose cores carry large copies within a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,6 +33,28 @@ impl Coop {
     }
 }
 
+/// Addresses of this host from which a connection's rails go, nearest first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RailList([Option<IpAddr>; RAILS_MAX]);
+
+impl RailList {
+    pub fn of(ips: &[IpAddr]) -> Result<RailList> {
+        if ips.len() > RAILS_MAX {
+            return Err(Error::invalid(format!("{} addresses for rails, of which there are {RAILS_MAX} at most", ips.len())));
+        }
+        Ok(RailList(std::array::from_fn(|i| ips.get(i).copied())))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = IpAddr> {
+        self.0.iter().flatten().copied()
+    }
+
+    /// With commas.
+    pub fn words(&self) -> String {
+        self.iter().map(|ip| ip.to_string()).collect::<Vec<_>>().join(",")
+    }
+}
+
 /// Options that `setopt` changes.
 #[derive(Clone, Copy)]
 pub struct Options {
@@ -47,6 +74,8 @@ pub struct Options {
     pub whole_name: bool,
     /// Further tcp connections for long transfers; none: as GDRFAB_TCP_STREAMS says.
     pub tcp_streams: Option<u32>,
+    /// Addresses at once; none: as GDRFAB_TCP_RAILS says.
+    pub rails: Option<RailList>,
 }
 
 impl Default for Options {
@@ -62,6 +91,7 @@ impl Default for Options {
             min_multi_recv: 64,
             whole_name: false,
             tcp_streams: None,
+            rails: None,
         }
     }
 }

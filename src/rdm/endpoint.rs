@@ -15,7 +15,7 @@ use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::atomic::AtomicOp;
 use crate::prov::av::Name;
-use crate::prov::bind::{Binding, Bindings, Coop, Options};
+use crate::prov::bind::{Binding, Bindings, Coop, Options, RailList};
 use crate::prov::info::Info;
 use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::name;
@@ -390,6 +390,14 @@ impl prov::Endpoint for Endpoint {
             return Err(prov::no_coop());
         }
         self.set_options(&mut |o| o.coop = coop);
+        Ok(())
+    }
+
+    fn set_rails(&self, rails: RailList) -> Result<()> {
+        if let Some(only) = &self.state.lock().only {
+            only.link.ep.set_rails(rails)?;
+        }
+        self.set_options(&mut |o| o.rails = Some(rails));
         Ok(())
     }
 

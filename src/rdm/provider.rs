@@ -10,6 +10,7 @@ use crate::mr::key::{INDEX_BITS, desc_of};
 use crate::mr::location;
 use crate::mr::{Access, Attr, Facts, RegionId, Source};
 use crate::prov::av::{Name, SCHEME};
+use crate::prov::bind::RailList;
 use crate::prov::info::{Ask, EP_RDM, Info, Nic};
 use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
@@ -253,6 +254,13 @@ impl prov::Domain for Domain {
 
     fn tcp_streams(&self) -> Option<(u32, u32)> {
         self.lanes.iter().find_map(|lane| lane.domain.tcp_streams())
+    }
+
+    fn rails(&self, words: Option<&str>) -> Result<RailList> {
+        let has_none = |answer: &Result<RailList>| answer.as_ref().is_err_and(|e| e.errno == errno::ENOPROTOOPT);
+        let answers: Vec<_> = self.lanes.iter().map(|lane| lane.domain.rails(words)).collect();
+        let which = answers.iter().position(|answer| !has_none(answer)).unwrap_or(0);
+        answers.into_iter().nth(which).unwrap_or_else(|| Err(Error::fixed(errno::ENODEV, "no lane")))
     }
 
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {

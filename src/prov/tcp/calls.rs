@@ -11,7 +11,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov;
 use crate::prov::atomic::AtomicOp;
-use crate::prov::bind::{Binding, Bindings, Options};
+use crate::prov::bind::{Binding, Bindings, Options, RailList};
 use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
 use crate::prov::ops::{Dispatch, OpFlags};
@@ -266,6 +266,15 @@ impl prov::Endpoint for Endpoint {
 
     fn set_options(&self, change: &mut dyn FnMut(&mut Options)) {
         change(&mut self.state.lock().options)
+    }
+
+    fn set_rails(&self, rails: RailList) -> Result<()> {
+        let mut s = self.state.lock();
+        if !matches!(s.phase, Phase::Fresh | Phase::Enabled) {
+            return Err(Error::fixed(errno::EOPBADSTATE, "GDRFAB_OPT_RAILS: is set before the endpoint connects"));
+        }
+        s.options.rails = Some(rails);
+        Ok(())
     }
 
     /// The memory of this side and the key decide: whether the peer has such a region, only an operation tells.

@@ -52,7 +52,7 @@ impl State {
             None if config::get().tcp.iface.is_some() => Some(SocketAddr::new(own_ip(to.resolve()?.first().map(SocketAddr::ip))?, 0)),
             source => source,
         };
-        let terms = Terms { streams: streams::wanted(&self.options), rails: junction::wanted(), ..self.terms(data) };
+        let terms = Terms { streams: streams::wanted(&self.options), rails: junction::wanted(&self.options), ..self.terms(data) };
         match Dial::new(to, from, purpose, token, terms, domain.key.clone()) {
             Ok(dial) => self.phase = Phase::Connecting { how: How::Dial(Box::new(dial)), deadline },
             // What cannot even begin, the event queue tells as well as what fails later.
@@ -113,7 +113,7 @@ impl State {
         let mut terms = request.terms().clone();
         let deadline = time::deadline(self.options.connect_timeout_ns);
         let mut ours = self.terms(data);
-        let doors = junction::doors(&request, domain.key.clone());
+        let doors = junction::doors(&request, domain.key.clone(), &self.options);
         let doors = if let Some((doors, at, token)) = doors {
             (ours.rails, ours.rail_token) = (at, token);
             Some(doors)
@@ -159,7 +159,7 @@ impl State {
         let short = self.faults.as_ref().and_then(|f| f.short());
         self.talk(domain, link, name, terms, (config.window, self.budget()), is_dialer, short)?;
         if let (true, Some(rails)) = (is_dialer, self.rails()) {
-            self.keep_rails(Junction::calls(rails, terms, own.ip(), peer.ip()));
+            self.keep_rails(Junction::calls(rails, terms, own.ip(), peer.ip(), &self.options));
         }
         Ok(())
     }

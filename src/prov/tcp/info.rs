@@ -121,7 +121,7 @@ fn own(info: &mut Info, like: Option<IpAddr>) -> Result<()> {
 /// The one candidate of this host.
 pub fn candidates(ask: &Ask<'_>) -> Vec<Info> {
     let mut info = info();
-    if let Err(e) = check_congestion().and_then(|()| junction::own()).and_then(|_| answer(&mut info, ask)) {
+    if let Err(e) = check_congestion().and_then(|()| junction::usual()).and_then(|_| answer(&mut info, ask)) {
         info.reason = Some(e);
     }
     vec![info]

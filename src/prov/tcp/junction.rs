@@ -13,6 +13,7 @@ use super::shake::Link;
 use super::tune::tune;
 use crate::config;
 use crate::error::{Error, Result, errno};
+use crate::prov::bind::{Options, RailList};
 use crate::sys::{process, tcp};
 use parking_lot::Mutex;
 use std::net::{IpAddr, SocketAddr};
@@ -31,33 +32,34 @@ const TOO_SOON_NS: u64 = 50_000_000;
 /// So long a loss is not told of: the whole connection may be ending.
 const TELL_NS: u64 = 50_000_000;
 
-/// The addresses of this side that may have rails, in the order in which they are preferred; none: there are to be none.
-pub fn own() -> Result<Vec<IpAddr>> {
+/// The addresses that these interfaces and addresses of this side are, in their order.
+pub fn own(words: &str) -> Result<RailList> {
     let mut found = Vec::new();
-    for word in &config::get().tcp.rails {
-        let words = |e: Error| e.context("GDRFAB_TCP_RAILS");
-        let ips = match word.parse::<IpAddr>() {
-            Ok(ip) => vec![ip],
-            Err(_) => {
-                let both = [false, true].map(|v6| tcp::interface_address(word, v6));
-                match both {
-                    [Err(e), Err(_)] => return Err(words(e)),
-                    both => both.into_iter().flatten().collect(),
-                }
-            }
-        };
-        found.extend(ips);
+    for word in words.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        if let Ok(ip) = word.parse::<IpAddr>() {
+            found.push(ip);
+            continue;
+        }
+        match [false, true].map(|v6| tcp::interface_address(word, v6)) {
+            [Err(e), Err(_)] => return Err(e),
+            both => found.extend(both.into_iter().flatten()),
+        }
     }
-    Ok(found)
+    RailList::of(&found)
 }
 
-/// What this side asks for in its INTRO.
-pub fn wanted() -> Vec<SocketAddr> {
-    let own = own().unwrap_or_else(|e| {
+/// Those of endpoints that are told of none.
+pub fn usual() -> Result<RailList> {
+    own(&config::get().tcp.rails).map_err(|e| e.context("GDRFAB_TCP_RAILS"))
+}
+
+/// What this side asks for in its INTRO: none, if it wants no rails.
+pub fn wanted(options: &Options) -> Vec<SocketAddr> {
+    let own = options.rails.map_or_else(usual, Ok).unwrap_or_else(|e| {
         crate::log!(Warn, "no rails: {e}");
-        Vec::new()
+        RailList::default()
     });
-    own.into_iter().map(|ip| SocketAddr::new(ip, 0)).take(RAILS_MAX).collect()
+    own.iter().map(|ip| SocketAddr::new(ip, 0)).collect()
 }
 
 /// A rail that this side calls for.
@@ -107,8 +109,8 @@ fn pairs(own: &[IpAddr], peer: &[SocketAddr]) -> Vec<(IpAddr, SocketAddr)> {
 }
 
 /// Where a listener awaits rails, if both sides want them: doors, and what its ANSWER says of them.
-pub fn doors(request: &Request, key: Option<Key>) -> Option<(Vec<Greeter>, Vec<SocketAddr>, u64)> {
-    let own = wanted();
+pub fn doors(request: &Request, key: Option<Key>, options: &Options) -> Option<(Vec<Greeter>, Vec<SocketAddr>, u64)> {
+    let own = wanted(options);
     let first = request.called_at().filter(|_| !own.is_empty() && !request.terms().rails.is_empty())?;
     let mut raw = [0; 8];
     process::random(&mut raw).ok()?;
@@ -138,10 +140,10 @@ impl Junction {
     }
 
     /// Of the side that has called, whose first rail goes from `own` to `peer`.
-    pub fn calls(rails: Shared, terms: &Terms, own: IpAddr, peer: IpAddr) -> Junction {
+    pub fn calls(rails: Shared, terms: &Terms, own: IpAddr, peer: IpAddr, options: &Options) -> Junction {
         let call = |(from, to)| Call { from, to, dial: None, generation: 1, until: 0, pause: PAUSE_NS };
         let first = terms.rails.first().copied().unwrap_or(SocketAddr::new(peer, 0));
-        let mine: Vec<IpAddr> = wanted().iter().map(SocketAddr::ip).filter(|ip| *ip != own).collect();
+        let mine: Vec<IpAddr> = wanted(options).iter().map(SocketAddr::ip).filter(|ip| *ip != own).collect();
         let others = pairs(&mine, terms.rails.get(1..).unwrap_or(&[]));
         let calls = std::iter::once((own, first)).chain(others).take(RAILS_MAX).map(call).collect();
         Junction { rails, role: Role::Calls(calls, terms.rail_token), looked: 0 }

@@ -5,15 +5,18 @@ use super::domain::Domain;
 use super::endpoint::Endpoint;
 use super::hello::STREAMS_MAX;
 use super::pep::Listener;
-use super::{info, locate};
+use super::{info, junction, locate};
 use crate::config;
 use crate::error::Result;
 use crate::mr::registry::wait_until;
 use crate::mr::{Attr, Facts, Paths, RegionId};
+use crate::prov::bind::RailList;
 use crate::prov::info::{Ask, Info};
 use crate::prov::queue::Counter;
 use crate::prov::{self, Offer, Provider};
 use crate::sync::serial::Threading;
+use crate::sys::tcp;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// How long closing a region waits for a copy that touches it.
@@ -75,6 +78,14 @@ impl prov::Domain for Domain {
 
     fn tcp_streams(&self) -> Option<(u32, u32)> {
         Some((config::get().tcp.streams, STREAMS_MAX))
+    }
+
+    fn rails(&self, words: Option<&str>) -> Result<RailList> {
+        let Some(words) = words else { return junction::usual() };
+        let rails = junction::own(words)?;
+        // Whether each is this host's shows by taking any port of it for a moment.
+        rails.iter().try_for_each(|ip| tcp::bind(SocketAddr::new(ip, 0)).map(|_| ()))?;
+        Ok(rails)
     }
 
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {

@@ -25,6 +25,7 @@
 
 use super::frame::broken;
 use crate::error::Result;
+pub use crate::prov::bind::RAILS_MAX;
 
 /// Bytes before a segment.
 pub const SEGMENT_HEAD: usize = 24;
@@ -33,8 +34,6 @@ pub const SEGMENT: usize = 60 << 10;
 /// Bytes and segments of a direction that may be on their way and not known to have come.
 pub const WINDOW: u64 = 8 << 20;
 pub const SEGMENTS: usize = 2048;
-/// Rails of a connection at most.
-pub const RAILS_MAX: usize = 8;
 
 const DATA: u8 = 0;
 const DOWN: u8 = 1;

@@ -122,10 +122,10 @@ fn options_are_as_documented() {
 const HEAD: &str = "\
 # Options and promises, by provider
 
-`make options` writes this file, and `tests/options.rs` fails if the library answers otherwise. An
-option is set on an endpoint and read back: *holds*, or the errno that refuses it, with its words
-below, and in parentheses the default. A promise is asked for by hints, or by a call. Limits of verbs
-are the device's, here a fake one. What an option means is in `gdrfab.h`.
+`make options` writes this file from the library's answers. An option is set on an endpoint and read
+back: *holds*, or the errno that refuses it, with its words below, and in parentheses the default. A
+promise is asked for by hints, or a call. Limits of verbs are the device's, here a fake one. What an
+option means: `gdrfab.h`.
 
 ```
 ";

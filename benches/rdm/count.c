@@ -3,12 +3,13 @@
  * Sends messages over shm between two endpoints of one process, so that callgrind counts each step alone: count.sh prints
  * the table. The names of the steps are those of the functions.
  *
- *   count send|sent|recv|arrive|idle msg|rdm|tag domain|safe BYTES ROUNDS [POSTED [exact|wild]]
+ *   count send|sent|recv|arrive|idle msg|rdm|tag|data domain|safe BYTES ROUNDS [POSTED [exact|wild]]
  *   count time SECONDS [domain|safe]
  *
  * A round posts a receive, sends a message, reads the entry of the send, and then that of the receive. POSTED receives
- * that no message fits stand in front of each of them. `time` runs connected, connectionless and tagged messages in turns
- * and prints the least time of a round of each, the last also with 1000 receives posted.
+ * that no message fits stand in front of each of them. `data` are tagged messages with data. `time` runs connected,
+ * connectionless and tagged messages in turns and prints the least time of a round of each, of the last also with data, and
+ * with 1000 receives posted.
  */
 #define _GNU_SOURCE
 #include "../ok.h"
@@ -22,7 +23,7 @@ enum { LONGEST = 8192, FITS = 7, SPARE = 1 << 20 };
 
 static char source[LONGEST], target[LONGEST], spare[8];
 
-enum kind { MSG, RDM, TAG };
+enum kind { MSG, RDM, TAG, DATA };
 
 struct side {
 	gdrfab_domain *domain;
@@ -102,14 +103,15 @@ static void done(ssize_t rc, const char *what)
 
 STEP recv_(struct side *s, enum kind kind, size_t bytes)
 {
-	done(kind == TAG ? gdrfab_trecv(s->ep, target, bytes, NULL, GDRFAB_ADDR_UNSPEC, FITS, 0, s)
+	done(kind >= TAG ? gdrfab_trecv(s->ep, target, bytes, NULL, GDRFAB_ADDR_UNSPEC, FITS, 0, s)
 			 : gdrfab_recv(s->ep, target, bytes, NULL, GDRFAB_ADDR_UNSPEC, s), "a receive");
 }
 
 STEP send_(struct side *s, enum kind kind, size_t bytes)
 {
-	done(kind == TAG ? gdrfab_tsend(s->ep, source, bytes, NULL, 0, FITS, NULL) : gdrfab_send(s->ep, source, bytes, NULL, 0, NULL),
-	     "a send");
+	done(kind == DATA  ? gdrfab_tsenddata(s->ep, source, bytes, NULL, FITS, 0, FITS, NULL)
+	     : kind == TAG ? gdrfab_tsend(s->ep, source, bytes, NULL, 0, FITS, NULL)
+			   : gdrfab_send(s->ep, source, bytes, NULL, 0, NULL), "a send");
 }
 
 /* A send has no context, a receive that of its side. */
@@ -221,13 +223,14 @@ static double now_ns(void)
 
 static void measure(double seconds, bool one_thread)
 {
-	static const char *const names[] = {"msg", "rdm", "tag", "tag, 1000 posted exact", "tag, 1000 posted wild"};
-	struct pair pairs[] = {open_pair(MSG, one_thread), open_pair(RDM, one_thread), open_pair(TAG, one_thread), open_pair(TAG, one_thread), open_pair(TAG, one_thread)};
+	static const char *const names[] = {"msg", "rdm", "tag", "tag, with data", "tag, 1000 posted exact", "tag, 1000 posted wild"};
+	struct pair pairs[] = {open_pair(MSG, one_thread), open_pair(RDM, one_thread), open_pair(TAG, one_thread),
+			       open_pair(DATA, one_thread), open_pair(TAG, one_thread), open_pair(TAG, one_thread)};
 	enum { COUNT = sizeof pairs / sizeof *pairs, BATCH = 1000 };
 	double least[COUNT], until = now_ns() + seconds * 1e9;
 
-	post_spare(&pairs[3], 1000, false);
-	post_spare(&pairs[4], 1000, true);
+	post_spare(&pairs[4], 1000, false);
+	post_spare(&pairs[5], 1000, true);
 	for (int k = 0; k < COUNT; k++)
 		least[k] = 1e9;
 	while (now_ns() < until)
@@ -256,10 +259,14 @@ int main(int argc, char **argv)
 	long rounds = argc >= 6 ? atol(argv[5]) : 0;
 
 	if (bytes > LONGEST || rounds < 1) {
-		fprintf(stderr, "usage: count STEP msg|rdm|tag domain|safe BYTES ROUNDS [POSTED [exact|wild]]\n");
+		fprintf(stderr, "usage: count STEP msg|rdm|tag|data domain|safe BYTES ROUNDS [POSTED [exact|wild]]\n");
 		return 2;
 	}
-	struct pair p = open_pair(!strcmp(argv[2], "msg") ? MSG : !strcmp(argv[2], "rdm") ? RDM : TAG, !strcmp(argv[3], "domain"));
+	static const char *const kinds[] = {"msg", "rdm", "tag", "data"};
+	enum kind kind = MSG;
+	while (kind < DATA && strcmp(argv[2], kinds[kind]))
+		kind++;
+	struct pair p = open_pair(kind, !strcmp(argv[3], "domain"));
 
 	post_spare(&p, argc > 6 ? atol(argv[6]) : 0, argc > 7 && !strcmp(argv[7], "wild"));
 	for (long round = 1; round <= rounds; round++) {

@@ -41,7 +41,7 @@ row() { # <kind> <how> <bytes> [<posted> <how>]
 }
 for bytes in "$@"; do
 	for how in domain safe; do
-		for kind in msg rdm tag; do row $kind $how "$bytes"; done
+		for kind in msg rdm tag data; do row $kind $how "$bytes"; done
 	done
 done
 for fit in exact wild; do row tag domain 8 1000 $fit; done

@@ -272,6 +272,8 @@ for provider in $PROVIDERS; do
 	for connect in cm addresses; do
 		claim "$provider: memory beyond a server's bound ($connect)" bounded "$provider" --max-memory $connect --max-memory 16M -- -s 8M -n 10
 		claim "$provider: time beyond a server's bound ($connect)" bounded "$provider" --max-time $connect --max-time $slow -- -s 4K -D $((5 * slow))
+		ldconfig -p | grep -q 'libcuda\.so\.1' || claim "$provider: memory whose driver the server lacks ($connect)" \
+			bounded "$provider" "turned us away: cuda:0" $connect -- --local-mem host --remote-mem cuda:0
 	done
 done
 claim "a latency of several endpoints is refused" refused "one operation under way" write-lat -q 2

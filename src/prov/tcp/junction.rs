@@ -86,6 +86,11 @@ pub struct Junction {
     looked: u64,
 }
 
+/// How long a call may take.
+fn patience_ms() -> u32 {
+    config::get().tcp.rail_timeout_ms.max(500)
+}
+
 /// How many leading bits two addresses of a family share.
 fn likeness(a: IpAddr, b: IpAddr) -> Option<u32> {
     match (a, b) {
@@ -177,7 +182,7 @@ impl Junction {
         };
         let mut rails = self.rails.lock();
         let config = &config::get().tcp;
-        rails.decide(comes, now, config.rail_timeout_ms);
+        rails.decide(comes, now, 2 * patience_ms());
         rails.look_after(now, config.rail_timeout_ms, config.timeout_ms);
         if !rails.all_taken() {
             rails.begin_turn();
@@ -210,7 +215,14 @@ impl Junction {
 
 impl Call {
     fn look(&mut self, number: usize, rails: &Mutex<Rails>, token: u64, key: Option<&Key>, now: u64) {
-        let since = rails.lock().berths.get(number).filter(|b| b.up.is_some()).map(|b| b.since);
+        let (since, undecided) = {
+            let rails = rails.lock();
+            (rails.berths.get(number).filter(|b| b.up.is_some()).map(|b| b.since), rails.is_undecided())
+        };
+        if undecided {
+            // The connection hangs on it.
+            (self.pause, self.until) = (PAUSE_NS, if self.dial.is_some() { self.until } else { self.until.min(now + PAUSE_NS) });
+        }
         if let Some(since) = since {
             if now.saturating_sub(since) > LASTING_NS {
                 (self.pause, self.until) = (PAUSE_NS, 0);
@@ -225,7 +237,7 @@ impl Call {
             let mut data = vec![number as u8];
             data.extend(self.generation.to_le_bytes());
             let (to, from) = (Address::of(self.to, None), SocketAddr::new(self.from, 0));
-            let patience = config::get().tcp.rail_timeout_ms.max(500);
+            let patience = patience_ms();
             match Dial::new(&to, Some(from), Purpose::Rail, token, Terms { data, ..Terms::default() }, key.cloned()) {
                 Ok(dial) => (self.dial, self.until) = (Some(Box::new(dial)), now + u64::from(patience) * 1_000_000),
                 Err(e) => self.again(&e, now),
@@ -244,7 +256,12 @@ impl Call {
                     Err(e) => self.again(&e, now),
                 }
             }
-            Err(e) => self.again(&e, now),
+            Err(e) => {
+                if e.errno == errno::ECONNREFUSED {
+                    rails.lock().give_up();
+                }
+                self.again(&e, now);
+            }
         }
     }
 

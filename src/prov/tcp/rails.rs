@@ -25,6 +25,8 @@ const TELL: u64 = 512 << 10;
 const TELL_SEGMENTS: u32 = 256;
 /// Segments that a rail is read for before the next one is.
 const TURN: usize = 8;
+/// Rails that are lost within so long are lost together.
+const AT_ONCE_NS: u64 = 50_000_000;
 /// News that may wait; beyond these a loss and the return after it are not told of.
 const NEWS: usize = 64;
 /// Carries nothing now.
@@ -51,6 +53,7 @@ pub struct Berth {
     /// Bytes of segments that it carried out and in, and how often it was lost.
     pub(super) carried: (u64, u64),
     pub(super) losses: u64,
+    pub(super) lost_at: u64,
     /// Segments out since it came up.
     pub(super) begun: u64,
 }
@@ -98,6 +101,8 @@ pub struct Rails {
     /// A lie of the peer's; or how the last of them was lost, and when.
     pub(super) gone: Option<Error>,
     lost_at: u64,
+    /// When the last was lost another had been for longer: it was being called already, and may be up at one side alone.
+    is_repaired: bool,
     /// None is to come in the place of the last.
     pub(super) is_over: bool,
 }
@@ -130,6 +135,7 @@ impl Rails {
             news: Vec::new(),
             gone: None,
             lost_at: 0,
+            is_repaired: false,
             is_over: false,
         })
     }
@@ -248,6 +254,9 @@ impl Rails {
         if !self.drop_rail(number) {
             return;
         }
+        if let Some(berth) = self.berths.get_mut(number) {
+            berth.lost_at = time::now_ns();
+        }
         let generation = self.berths.get(number).map_or(0, |b| b.generation);
         self.downs.retain(|(other, _)| *other != number);
         self.downs.push_back((number, generation));
@@ -255,6 +264,9 @@ impl Rails {
         if self.count_up() == 0 {
             self.gone.get_or_insert(lost(&format!("the last of its rails is lost: {}", why.words)));
             self.lost_at = time::now_ns();
+            // A peer that died took all of them at once.
+            let (now, known) = (self.lost_at, |b: &&Berth| b.generation > 0);
+            self.is_repaired = self.berths.iter().filter(known).any(|b| now.saturating_sub(b.lost_at) > AT_ONCE_NS);
         }
     }
 
@@ -263,10 +275,15 @@ impl Rails {
         self.gone.is_some() && self.count_up() == 0 && !self.is_over
     }
 
-    /// Says so. One that comes, the peer may have taken for up: it is waited for, but not longer than for a silent one.
-    pub fn decide(&mut self, comes: bool, now: u64, silence_ms: u32) {
-        let late = now.saturating_sub(self.lost_at) > u64::from(silence_ms) * 1_000_000;
-        self.is_over |= self.is_undecided() && (late || !comes);
+    /// Says so. One that comes, the peer may have taken for up: it is waited for, but not without end.
+    pub fn decide(&mut self, comes: bool, now: u64, most_ms: u32) {
+        let late = now.saturating_sub(self.lost_at) > u64::from(most_ms) * 1_000_000;
+        self.is_over |= self.is_undecided() && (late || !(comes || self.is_repaired));
+    }
+
+    /// Nobody is there any more who would let another in.
+    pub fn give_up(&mut self) {
+        self.is_repaired = false;
     }
 
     /// Why nothing more goes and comes.

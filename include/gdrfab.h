@@ -1847,17 +1847,19 @@ typedef struct gdrfab_stats {
     uint64_t bytes_dmabuf;    /**< Bytes by GDRFAB_PATH_DMABUF. */
     uint64_t ops_peer_mem;    /**< RMA operations by GDRFAB_PATH_PEER_MEM. */
     uint64_t bytes_peer_mem;  /**< Bytes by GDRFAB_PATH_PEER_MEM. */
-    uint64_t rails_lost;      /**< Rails that were lost, each time counted (GDRFAB_TCP_RAILS). */
+    uint64_t rails_lost;      /**< Rails that were lost, each time counted (GDRFAB_TCP_RAILS,
+                                   GDRFAB_VERBS_RAILS). */
 } gdrfab_stats;
 
-/** One rail of a connection that has several (GDRFAB_TCP_RAILS). */
+/** One rail of a connection that has several (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS). */
 typedef struct gdrfab_rail_info {
     size_t struct_size;  /**< sizeof(gdrfab_rail_info), set by the caller */
     uint32_t up;         /**< 1: it is up; 0: it is lost, and called for again. */
     uint32_t losses;     /**< How often it was lost. */
-    uint64_t bytes_out;  /**< Bytes that it carried out; what went twice is counted twice. */
+    uint64_t bytes_out;  /**< Bytes that it carried out; what went twice is counted twice. The first one of
+                              verbs counts parts of what goes over several. */
     uint64_t bytes_in;   /**< Bytes that it carried in. */
-    char own[48];        /**< This side's address, without a port. */
+    char own[48];        /**< This side's address, without a port: of InfiniBand its GID. */
     char peer[48];       /**< The peer's. */
 } gdrfab_rail_info;
 
@@ -1909,7 +1911,8 @@ ssize_t gdrfab_ep_explain(struct gdrfab_ep *ep, uint64_t key, char *buf, size_t 
 /** gdrfab_ep_explain() for one peer: length of the text, or as gdrfab_ep_query_peer(). */
 ssize_t gdrfab_ep_explain_peer(struct gdrfab_ep *ep, uint64_t peer, uint64_t key, char *buf, size_t len);
 
-/** Tells of one rail of a connection that has several (GDRFAB_TCP_RAILS); gdrfab_ep_explain() lists them.
+/** Tells of one rail of a connection that has several (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS);
+ * gdrfab_ep_explain() lists them.
  *
  * @param peer index of a connectionless endpoint's peer; a connected one has one, and this is not looked at
  * @param rail from 0, which is the nearest

@@ -62,6 +62,8 @@ pub struct Tcp {
 pub struct Verbs {
     /// Only these; empty: all.
     pub devices: Vec<String>,
+    /// Ports that are rails, as device or device:port; empty: there are none.
+    pub rails: Vec<String>,
     pub gid_index: Option<u8>,
     pub tx_size: usize,
     pub rx_size: usize,
@@ -181,10 +183,16 @@ fn tcp() -> Tcp {
     }
 }
 
+/// Words between commas.
+fn list(name: &str) -> Vec<String> {
+    text(name).map_or(Vec::new(), |t| t.split(',').map(|w| w.trim().to_string()).filter(|w| !w.is_empty()).collect())
+}
+
 fn verbs() -> Verbs {
     let byte = |name: &str| number(name) as u8;
     Verbs {
         devices: text("GDRFAB_VERBS_DEVICE").map_or(Vec::new(), |t| t.split(',').map(|w| w.trim().to_string()).collect()),
+        rails: list("GDRFAB_VERBS_RAILS"),
         gid_index: text("GDRFAB_VERBS_GID_INDEX").and_then(|t| t.parse().ok()),
         tx_size: number("GDRFAB_VERBS_TX_SIZE") as usize,
         rx_size: number("GDRFAB_VERBS_RX_SIZE") as usize,

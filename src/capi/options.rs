@@ -155,11 +155,11 @@ pub struct gdrfab_stats {
     pub ops_peer_mem: u64,
     /// Bytes by GDRFAB_PATH_PEER_MEM.
     pub bytes_peer_mem: u64,
-    /// Rails that were lost, each time counted (GDRFAB_TCP_RAILS).
+    /// Rails that were lost, each time counted (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS).
     pub rails_lost: u64,
 }
 
-/// One rail of a connection that has several (GDRFAB_TCP_RAILS).
+/// One rail of a connection that has several (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS).
 #[repr(C)]
 pub struct gdrfab_rail_info {
     /// sizeof(gdrfab_rail_info), set by the caller
@@ -168,11 +168,11 @@ pub struct gdrfab_rail_info {
     pub up: u32,
     /// How often it was lost.
     pub losses: u32,
-    /// Bytes that it carried out; what went twice is counted twice.
+    /// Bytes that it carried out; what went twice is counted twice. The first one of verbs counts parts of what goes over several.
     pub bytes_out: u64,
     /// Bytes that it carried in.
     pub bytes_in: u64,
-    /// This side's address, without a port.
+    /// This side's address, without a port: of InfiniBand its GID.
     pub own: [c_char; 48],
     /// The peer's.
     pub peer: [c_char; 48],
@@ -449,7 +449,8 @@ pub unsafe extern "C" fn gdrfab_ep_explain_peer(ep: *mut gdrfab_ep, peer: u64, k
     })
 }
 
-/// Tells of one rail of a connection that has several (GDRFAB_TCP_RAILS); gdrfab_ep_explain() lists them.
+/// Tells of one rail of a connection that has several (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS);
+/// gdrfab_ep_explain() lists them.
 ///
 /// @param peer index of a connectionless endpoint's peer; a connected one has one, and this is not looked at
 /// @param rail from 0, which is the nearest

@@ -119,7 +119,7 @@ fn one(text: &str) -> Result<Fault, String> {
         },
     };
     match (provider, what(rest)?) {
-        (Some(other), What::Rail { .. }) if other != "tcp" => Err(format!("{other} has no rails, tcp has")),
+        (Some("shm"), What::Rail { .. }) => Err("shm has no rails, tcp and verbs have".into()),
         (provider, what) => Ok(Fault { provider, what }),
     }
 }

@@ -220,6 +220,12 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable { name: "GDRFAB_VERBS_DEVICE", kind: Kind::Text, default: "", help: "only these RDMA devices are offered (mlx5_0,mlx5_1)" },
     Variable {
+        name: "GDRFAB_VERBS_RAILS",
+        kind: Kind::Text,
+        default: "",
+        help: "ports over which a verbs connection's long RMA goes at once, if both sides name theirs in this order (mlx5_0:1,mlx5_1:1); unset: one",
+    },
+    Variable {
         name: "GDRFAB_VERBS_GID_INDEX",
         kind: Kind::Index,
         default: "-1",

@@ -117,6 +117,11 @@ impl Plan {
         self.faults.iter().filter_map(after).min().unwrap_or(0)
     }
 
+    /// Whether operations or registrations are concerned, and not rails alone.
+    pub fn concerns_operations(&self) -> bool {
+        self.faults.iter().any(|f| !matches!(f.what, What::Rail { .. }))
+    }
+
     /// Why a rail is.
     pub fn rail_gone() -> Error {
         Error::fixed(errno::ECONNRESET, "lost on demand, GDRFAB_FAULT=rail")

@@ -4,10 +4,11 @@
 
 use super::abi::ibv_access_flags as flag;
 use super::backing::Backing;
-use super::device::Transport;
+use super::card::Card;
+use super::device::{Context, Transport};
 use super::domain::Domain;
-use super::mr::Attached;
-use super::object::RawMr;
+use super::mr::{Attached, OnRail};
+use super::object::{Pd, RawMr};
 use super::steps::{PINNED, Record, Steps};
 use crate::config;
 use crate::error::{Error, Result, errno};
@@ -16,6 +17,7 @@ use crate::mr::region::{Location, Pieces};
 use crate::mr::{Access, Attr, Iov, Memory, Paths, Source, file, location};
 use crate::sys::mem;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 /// Whether a region can be reached by copies: of peers only where there is a service queue pair to ask for them.
 fn may_stage(domain: &Domain, access: Access) -> Result<()> {
@@ -28,7 +30,7 @@ fn may_stage(domain: &Domain, access: Access) -> Result<()> {
 }
 
 /// Rights as the device knows them.
-fn device_access(domain: &Domain, access: Access) -> u32 {
+fn device_access(context: &Context, access: Access) -> u32 {
     let mut bits = 0;
     let local = Access::READ | Access::RECV | Access::REMOTE_WRITE;
     if access.intersects(local) {
@@ -38,7 +40,7 @@ fn device_access(domain: &Domain, access: Access) -> u32 {
         bits |= flag::IBV_ACCESS_REMOTE_READ;
     }
     // Over iWARP the answer to a read is a write of the peer's.
-    let sink = domain.context().transport == Transport::Iwarp && access.contains(Access::READ);
+    let sink = context.transport == Transport::Iwarp && access.contains(Access::READ);
     if access.contains(Access::REMOTE_WRITE) || sink {
         bits |= flag::IBV_ACCESS_REMOTE_WRITE;
     }
@@ -48,13 +50,27 @@ fn device_access(domain: &Domain, access: Access) -> u32 {
     bits
 }
 
+/// With the device of the domain, and by the same path with those of its further rails: where one cannot, that rail carries
+/// nothing of the region.
 pub fn attach(domain: &Domain, attr: &Attr<'_>) -> Result<Attached> {
     let allowed = Paths::from_bits_truncate(config::get().verbs.paths) & attr.policy.allowed();
     let refused = domain.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())?;
-    let mut steps = Steps::new(allowed, refused);
+    let mut attached = attach_to(domain, &domain.memory.pd, attr, Steps::new(allowed, refused))?;
+    // A key names one registration, and so does a rail's.
+    if let ([_], Some(further)) = (attached.mrs.as_slice(), domain.cards.get(1..)) {
+        let of_rail = |card: &Arc<Card>| {
+            let there = attach_to(domain, &card.pd, attr, Steps::new(attached.path, Paths::empty()));
+            (card.name.clone(), there.map(|there| OnRail { mrs: there.mrs, local: there.local, _backing: there.backing }))
+        };
+        attached.rails = further.iter().map(of_rail).collect();
+    }
+    Ok(attached)
+}
+
+fn attach_to(domain: &Domain, pd: &Arc<Pd>, attr: &Attr<'_>, mut steps: Steps) -> Result<Attached> {
     match &attr.source {
-        Source::File { fd, offset, len, base_addr } => attach_file(domain, attr, &mut steps, *fd, *offset, *len, *base_addr),
-        Source::Iov(iovs) => attach_ranges(domain, attr, &mut steps, iovs),
+        Source::File { fd, offset, len, base_addr } => attach_file(domain, pd, attr, &mut steps, *fd, *offset, *len, *base_addr),
+        Source::Iov(iovs) => attach_ranges(domain, pd, attr, &mut steps, iovs),
     }
 }
 
@@ -64,37 +80,44 @@ pub fn attach_plain(domain: &Domain, iov: Iov, access: Access) -> Option<Attache
     let config = &config::get().verbs;
     let allowed = Paths::from_bits_truncate(config.paths).contains(PINNED.path) && domain.faults.is_none();
     let len = iov.len() as u64;
-    if !allowed || !domain.virt_addr || domain.on_demand || super::populate::may(iov.len()) || check_limits(domain, len).is_err() {
+    if !allowed
+        || !domain.cards.is_empty()
+        || !domain.virt_addr
+        || domain.on_demand
+        || super::populate::may(iov.len())
+        || check_limits(domain.context(), len).is_err()
+    {
         return None;
     }
     let base = iov.addr() as u64;
     // SAFETY: the C caller keeps the range mapped until the region is closed; the kernel checks it.
-    let mr = unsafe { RawMr::host(&domain.memory.pd, iov.addr(), iov.len(), base, device_access(domain, access)) }.ok()?;
+    let mr = unsafe { RawMr::host(&domain.memory.pd, iov.addr(), iov.len(), base, device_access(domain.context(), access)) }.ok()?;
     let location = location_of(&[iov], len, Site::HOST, Kind::Host);
-    Some(Attached { location, base, named: base, mrs: vec![mr], local: None, backing: None, path: PINNED.path, record: Record::of(PINNED) })
+    let (path, record) = (PINNED.path, Record::of(PINNED));
+    Some(Attached { location, base, named: base, mrs: vec![mr], local: None, backing: None, path, record, rails: Vec::new() })
 }
 
 fn location_of(iovs: &[Iov], len: u64, site: Site, kind: Kind) -> Location<()> {
     Location { pieces: Pieces::of(iovs, |_| ()), base: iovs.first().map_or(0, |v| v.addr() as u64), len, site, kind }
 }
 
-fn check_limits(domain: &Domain, len: u64) -> Result<()> {
-    let most = domain.context().attr.max_mr_size;
+fn check_limits(context: &Context, len: u64) -> Result<()> {
+    let most = context.attr.max_mr_size;
     if most != 0 && len > most {
         return Err(Error::new(
             errno::EMSGSIZE,
-            format!("len: {len} bytes, {} registers at most {most} at once; a verbs key names one registration", domain.context().name),
+            format!("len: {len} bytes, {} registers at most {most} at once; a verbs key names one registration", context.name),
         ));
     }
     Ok(())
 }
 
-fn attach_ranges(domain: &Domain, attr: &Attr<'_>, steps: &mut Steps, iovs: &[Iov]) -> Result<Attached> {
+fn attach_ranges(domain: &Domain, pd: &Arc<Pd>, attr: &Attr<'_>, steps: &mut Steps, iovs: &[Iov]) -> Result<Attached> {
     let mut sum = 0u64;
     for (i, iov) in iovs.iter().enumerate() {
         location::check_range(iov, i)?;
         sum = sum.checked_add(iov.len() as u64).ok_or_else(|| Error::invalid("iov: the lengths sum to more than 64 bits"))?;
-        check_limits(domain, iov.len() as u64)?;
+        check_limits(&pd.context, iov.len() as u64)?;
     }
     // A lane tells its peers that there is no way to those.
     if iovs.len() > 1 && !domain.is_of_lanes() && attr.access.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE) {
@@ -119,7 +142,7 @@ fn attach_ranges(domain: &Domain, attr: &Attr<'_>, steps: &mut Steps, iovs: &[Io
         return Err(Error::invalid("offset: offset plus length overflows"));
     }
     let site = location::site_of(attr.memory, first.addr() as u64)?;
-    let plan = Plan { domain, access: attr.access, iovs, base, len: sum };
+    let plan = Plan { domain, pd, access: attr.access, iovs, base, len: sum };
     match site {
         Some(site) => plan.device(steps, site),
         None => plan.host(steps, Kind::Host),
@@ -131,6 +154,7 @@ type Registered = (Vec<RawMr>, Option<RawMr>);
 
 struct Plan<'a> {
     domain: &'a Domain,
+    pd: &'a Arc<Pd>,
     access: Access,
     iovs: &'a [Iov],
     base: u64,
@@ -150,6 +174,7 @@ impl Plan<'_> {
             backing,
             path,
             record,
+            rails: Vec::new(),
         }
     }
 
@@ -170,10 +195,10 @@ impl Plan<'_> {
     }
 
     fn pinned(&self, extra: u32) -> Result<Registered> {
-        let access = device_access(self.domain, self.access) | extra;
+        let access = device_access(&self.pd.context, self.access) | extra;
         self.each(|iov, iova| {
             // SAFETY: the C caller keeps the range mapped until the region is closed; the kernel checks it.
-            unsafe { RawMr::host(&self.domain.memory.pd, iov.addr(), iov.len(), iova, access) }
+            unsafe { RawMr::host(self.pd, iov.addr(), iov.len(), iova, access) }
         })
     }
 
@@ -218,10 +243,10 @@ impl Plan<'_> {
 
     /// One range of device memory by its driver's dma-buf, whose descriptor is closed again at once.
     fn exported(&self, up: &dyn Interface, iov: &Iov, iova: u64, pcie: bool) -> Result<RawMr> {
-        self.domain.context().dmabuf()?;
+        self.pd.context.dmabuf()?;
         let buf = up.export_dmabuf(iov.addr() as u64, iov.len() as u64, pcie)?;
         check_congruent(iova, buf.offset)?;
-        RawMr::dmabuf(&self.domain.memory.pd, buf.fd.as_fd(), buf.offset, iov.len(), iova, device_access(self.domain, self.access))
+        RawMr::dmabuf(self.pd, buf.fd.as_fd(), buf.offset, iov.len(), iova, device_access(&self.pd.context, self.access))
     }
 }
 
@@ -244,8 +269,10 @@ fn check_file(fd: BorrowedFd<'_>, offset: u64, end: u64) -> Result<bool> {
 }
 
 /// A descriptor of the caller's: a dma-buf, or another file that can be mapped.
+#[allow(clippy::too_many_arguments)]
 fn attach_file(
     domain: &Domain,
+    pd: &Arc<Pd>,
     attr: &Attr<'_>,
     steps: &mut Steps,
     fd: BorrowedFd<'_>,
@@ -256,7 +283,7 @@ fn attach_file(
     if len == 0 {
         return Err(Error::invalid("dmabuf->len: 0"));
     }
-    check_limits(domain, len as u64)?;
+    check_limits(&pd.context, len as u64)?;
     let end = offset.checked_add(len as u64).ok_or_else(|| Error::invalid("dmabuf->offset + len overflows"))?;
     let base = base_addr.checked_add(offset).ok_or_else(|| Error::invalid("dmabuf->base_addr + offset overflows"))?;
     let base = if domain.virt_addr { base } else { attr.offset };
@@ -276,9 +303,9 @@ fn attach_file(
         // SAFETY: numbers by which operations name the bytes; nobody but the device takes them for addresses.
         let named = unsafe { Iov::new(own as usize, len) };
         let location = location_of(&[named], len as u64, site, Kind::Host);
-        Ok(Attached { location, base, named: base, mrs, local, backing, path, record })
+        Ok(Attached { location, base, named: base, mrs, local, backing, path, record, rails: Vec::new() })
     };
-    let access = device_access(domain, attr.access);
+    let access = device_access(&pd.context, attr.access);
     let site = match attr.memory {
         Memory::Device(site) => site,
         _ => Site::HOST,
@@ -286,8 +313,8 @@ fn attach_file(
     // The kernel asks the same of the descriptor as we do, whether it is a dma-buf and how large; of a small one our own
     // questions would show beside its registration, so they wait for a refusal, which needs words.
     let by_fd = || {
-        domain.context().dmabuf()?;
-        twice(&|iova| RawMr::dmabuf(&domain.memory.pd, fd, offset, len, iova, access))
+        pd.context.dmabuf()?;
+        twice(&|iova| RawMr::dmabuf(pd, fd, offset, len, iova, access))
     };
     let tried = steps.permits(Paths::DMABUF).then(by_fd);
     let is_dmabuf = match &tried {
@@ -304,7 +331,7 @@ fn attach_file(
     let mapped = || {
         let backing = backing.as_ref().map_err(Clone::clone)?;
         // SAFETY: the mapping stays as long as the region, which keeps the backing.
-        twice(&|iova| unsafe { RawMr::host(&domain.memory.pd, backing.address(), len, iova, access) })
+        twice(&|iova| unsafe { RawMr::host(pd, backing.address(), len, iova, access) })
     };
     if let Some(pieces) = steps.attempt(path, "the file's mapping pinned (ibv_reg_mr)", mapped) {
         return done(steps, pieces, backing.ok(), path, site);

@@ -21,7 +21,7 @@ use crate::prov::bind::{Binding, Bindings, Effort, Options};
 use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::op::{Common, Dir, Iov, One, RmaIov};
 use crate::prov::ops::{Dispatch, OpFlags};
-use crate::prov::report::{PathReport, Refusals, Stats};
+use crate::prov::report::{PathReport, RailReport, Refusals, Stats, no_rail};
 use crate::prov::request::own_request;
 use crate::sync::gate::Fences;
 use crate::sys::epoll::Poller;
@@ -91,7 +91,11 @@ impl prov::Endpoint for Endpoint {
         let (tx, rx) = (self.capacity.tx as usize, self.capacity.rx as usize);
         let tx_tag = tx_cq.add(&self.shared, tx)?;
         let rx_tag = rx_cq.add(&self.shared, rx).inspect_err(|_| tx_cq.remove(&self.shared))?;
+        let rails = self
+            .make_rails()
+            .inspect_err(|_| [&tx_cq, &rx_cq].into_iter().chain(domain.rail_cqs()).for_each(|cq| cq.remove(&self.shared)))?;
         let mut s = self.shared.state.lock();
+        s.rails = rails;
         (s.tx_tag, s.rx_tag) = (tx_tag, rx_tag);
         s.qp = Some(qp);
         s.op_flags = op_flags.tx;
@@ -179,10 +183,11 @@ impl prov::Endpoint for Endpoint {
             s.bind = Bindings::default();
             s.service = None;
             let Queues { tx, rx } = std::mem::take(&mut *self.queues.lock());
+            s.rails = None;
             [tx, rx]
         };
         // The service queue pair may be gone before, with a queue pair that gave nothing back.
-        queues.iter().flatten().chain(self.domain.service_cq()).for_each(|cq| cq.remove(&self.shared));
+        queues.iter().flatten().chain(self.domain.service_cq()).chain(self.domain.rail_cqs()).for_each(|cq| cq.remove(&self.shared));
         Ok(())
     }
 
@@ -211,7 +216,7 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn list_part(&self, dir: Dir, runs: &[Run], pairs: &[Pair], c: &Common) -> Result<usize> {
-        self.shared.state.lock().list_part(dir, runs, pairs, c)
+        self.shared.state.lock().list_part(&self.shared.memory, dir, runs, pairs, c)
     }
 
     fn atomics(&self) -> bool {
@@ -267,10 +272,11 @@ impl prov::Endpoint for Endpoint {
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
         if force || turn & self.mask == 0 {
             self.progress_all(force);
-        } else if self.shared.staging.load(Ordering::Relaxed)
-            && let Some(cq) = self.domain.service_cq()
-        {
-            cq.poll(false);
+        } else if self.shared.staging.load(Ordering::Relaxed) {
+            if let Some(cq) = self.domain.service_cq() {
+                cq.poll(false);
+            }
+            self.poll_rails();
         }
     }
 
@@ -282,7 +288,7 @@ impl prov::Endpoint for Endpoint {
             s.link.watch(poller)?;
             self.queues(&s)
         };
-        queues.iter().flatten().try_for_each(|cq| cq.sleep(poller))?;
+        queues.into_iter().try_for_each(|cq| cq.sleep(poller))?;
         Ok(None)
     }
 
@@ -301,7 +307,7 @@ impl prov::Endpoint for Endpoint {
             let s = self.shared.state.lock();
             self.queues(&s)
         };
-        queues.iter().flatten().for_each(|cq| cq.awake());
+        queues.for_each(|cq| cq.awake());
     }
 
     /// How long a sleeper may sleep before this endpoint has something to do by itself.
@@ -312,7 +318,11 @@ impl prov::Endpoint for Endpoint {
         let now = time::now_ns();
         let until = |at: u64| if at == 0 { LONG } else { at.saturating_sub(now).clamp(SHORT, LONG) };
         let draining = if matches!(s.phase, Phase::Draining) || s.peer_end.is_some() { SHORT } else { LONG };
-        let nap = until(s.earliest).min(until(s.held_until())).min(until(s.connecting_deadline().unwrap_or(0))).min(draining);
+        let nap = until(s.earliest)
+            .min(until(s.held_until()))
+            .min(until(s.connecting_deadline().unwrap_or(0)))
+            .min(until(s.rails_due()))
+            .min(draining);
         s.bind.sleeps(now, nap)
     }
 
@@ -394,8 +404,14 @@ impl prov::Endpoint for Endpoint {
         let offered = if staged { Paths::STAGED } else { PATHS };
         let path = paths.best();
         let device = &self.domain.context().name;
-        let text = format!("to the peer's region {key:#x}, by {device}: {}\n{}", path.words(), refusals.lines(path));
+        let text = format!("to the peer's region {key:#x}, by {device}: {}\n{}{}", path.words(), refusals.lines(path), s.rail_lines());
         Ok(PathReport { path, paths, offered, refusals, text })
+    }
+
+    fn rail(&self, _peer: u64, number: usize) -> Result<RailReport> {
+        let s = self.shared.state.lock();
+        s.check_connected()?;
+        s.rails.as_ref().and_then(|rails| rails.report(number, s.peer_ip())).ok_or_else(no_rail)
     }
 
     fn stats(&self) -> Stats {

@@ -73,17 +73,17 @@ impl State {
 
     /// Accepts a request; on failure it is lost, as its peer is.
     pub fn take_request(&mut self, domain: &Domain, request: Request, data: &[u8]) -> Result<()> {
-        let service = request.service();
+        let (service, rails) = (request.service(), request.rails());
         let mut id = request.into_id().ok_or(Error::fixed(errno::EINVAL, "info->handle: the request was answered already"))?;
         self.check_device(domain, &id)?;
         let channel = Channel::new()?;
         id.migrate(&channel)?;
         self.hurry(&id);
         self.steps_of(domain, &id, service)?;
-        let private = Greeting { service: self.service_number(), data }.encode();
+        let private = Greeting { service: self.service_number(), rails: self.rail_count(), data }.encode();
         id.accept(&self.parameters(domain, &private)?)?;
         let peer = id.peer();
-        self.link = Link { id: Some(id), channel: Some(channel), peer, ..Link::default() };
+        self.link = Link { id: Some(id), channel: Some(channel), peer, rails, ..Link::default() };
         let deadline = time::deadline(self.options.connect_timeout_ns);
         self.phase = Phase::Connecting(Box::new(Connecting { step: Step::Establish, deadline, data: Vec::new() }));
         Ok(())
@@ -111,6 +111,10 @@ impl State {
             ));
         }
         Ok(())
+    }
+
+    fn rail_count(&self) -> u8 {
+        self.rails.as_ref().map_or(0, |rails| rails.further.len() as u8 + 1)
     }
 
     fn service_number(&self) -> Option<u32> {
@@ -217,7 +221,8 @@ impl State {
         qp.ready_to_receive(domain.context(), &local, &remote, &self.patience)?;
         qp.ready_to_send(domain.context(), &local, &self.patience)?;
         let service = peer.service.map(|qpn| Remote { qpn, psn: Service::psn(qpn), ..remote });
-        self.link = Link { by_address: Some(peer), service, ..Link::default() };
+        // Whether the peer has rails shows when it answers.
+        self.link = Link { by_address: Some(peer), service, rails: u8::MAX, ..Link::default() };
         if self.link.service.is_none() || self.service.is_none() {
             // A peer without one: nothing but an operation can tell whether it is there.
             self.phase = Phase::Connected;
@@ -281,6 +286,11 @@ impl State {
         }
         let greeting = greeting::decode(&event.private_data);
         let service = greeting.as_ref().and_then(|g| g.service);
+        if let Some(greeting) = &greeting
+            && matches!(event.kind, CmEventKind::ConnectResponse)
+        {
+            self.link.rails = greeting.rails;
+        }
         let peer_data = greeting.map(|g| g.data.to_vec());
         let next = match event.kind {
             CmEventKind::AddrResolved => self.resolved(domain),
@@ -340,7 +350,7 @@ impl State {
             Phase::Connecting(c) => c.data.as_slice(),
             _ => &[],
         };
-        let private = Greeting { service: self.service_number(), data }.encode();
+        let private = Greeting { service: self.service_number(), rails: self.rail_count(), data }.encode();
         let there = || self.link.peer().map_or(String::new(), |p| p.to_string());
         self.id()?.connect(&self.parameters(domain, &private)?).map_err(|e| e.context(format_args!("connecting to {}", there())))?;
         self.step(Step::Answer);

@@ -41,6 +41,8 @@ pub struct Link {
     pub(super) peer: Option<SocketAddr>,
     /// The peer's service queue pair.
     pub(super) service: Option<Remote>,
+    /// How many rails the peer may have.
+    pub(super) rails: u8,
     /// The peer has said goodbye, so it needs none.
     pub(super) heard_bye: bool,
     /// The service queue pair found nobody and begins anew.

@@ -52,11 +52,21 @@ unsafe extern "C" fn no_poll(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c_int 
     -1
 }
 
+/// Whose completions a queue gets.
+#[derive(Clone, Copy)]
+enum Whose {
+    /// Of the caller's operations, and of lanes.
+    Caller,
+    /// Of the library's own words between endpoints.
+    Service,
+    /// Of the rail of this number.
+    Rail(usize),
+}
+
 pub struct Cq {
     /// Where arrivals go; an endpoint with counters alone has none.
     pub queue: Option<Arc<Queue>>,
-    /// It carries the library's own words between endpoints.
-    service: bool,
+    of: Whose,
     pub inner: Serial<Inner>,
     sleepers: AtomicUsize,
     /// Behind the members, whose queue pairs are destroyed first.
@@ -65,20 +75,25 @@ pub struct Cq {
 
 impl Cq {
     pub fn open(context: &Arc<Context>, threading: Threading, size: usize, queue: &Arc<Queue>) -> Result<Arc<Cq>> {
-        Self::make(context, threading, size, Some(queue.clone()), false)
+        Self::make(context, threading, size, Some(queue.clone()), Whose::Caller)
     }
 
     /// A queue for an endpoint that has no completion queue of the caller's.
     pub fn hidden(context: &Arc<Context>, threading: Threading) -> Result<Arc<Cq>> {
-        Self::make(context, threading, 0, None, false)
+        Self::make(context, threading, 0, None, Whose::Caller)
     }
 
     /// The queue of a domain's service queue pairs.
     pub fn service(context: &Arc<Context>, threading: Threading) -> Result<Arc<Cq>> {
-        Self::make(context, threading, 0, None, true)
+        Self::make(context, threading, 0, None, Whose::Service)
     }
 
-    fn make(context: &Arc<Context>, threading: Threading, size: usize, queue: Option<Arc<Queue>>, service: bool) -> Result<Arc<Cq>> {
+    /// The queue of a domain's rail of this number, which is not the first.
+    pub fn rail(context: &Arc<Context>, threading: Threading, number: usize) -> Result<Arc<Cq>> {
+        Self::make(context, threading, 0, None, Whose::Rail(number))
+    }
+
+    fn make(context: &Arc<Context>, threading: Threading, size: usize, queue: Option<Arc<Queue>>, of: Whose) -> Result<Arc<Cq>> {
         let most = context.attr.max_cqe.max(1) as usize;
         let raw = RawCq::new(context, size.max(ROOM).min(most))?;
         // SAFETY: plain numbers.
@@ -86,7 +101,7 @@ impl Cq {
         // SAFETY: the queue was just made, of a context that is open.
         let poll = unsafe { (*(*raw.raw()).context).ops.poll_cq }.unwrap_or(no_poll);
         let inner = Inner { wcs, members: Vec::new(), charged: 0, generation: 0, last: None, poll };
-        Ok(Arc::new(Cq { raw, queue, service, inner: Serial::new(threading, inner), sleepers: AtomicUsize::new(0) }))
+        Ok(Arc::new(Cq { raw, queue, of, inner: Serial::new(threading, inner), sleepers: AtomicUsize::new(0) }))
     }
 
     /// Makes room for an endpoint whose operations can have `charge` completions outstanding, so that the device's
@@ -170,7 +185,11 @@ impl Cq {
             let member = members.get(Tag::member(wc.wr_id)).filter(|m| m.tag.is_of(wc.wr_id));
             if let Some(ep) = member.and_then(|m| m.ep.as_ref()) {
                 let (recv, seq) = (wc.wr_id & Tag::RECV != 0, wc.wr_id as u32);
-                if self.service { ep.complete_service(wc, recv, seq) } else { ep.complete(wc, recv, seq) }
+                match self.of {
+                    Whose::Caller => ep.complete(wc, recv, seq),
+                    Whose::Service => ep.complete_service(wc, recv, seq),
+                    Whose::Rail(number) => ep.complete_rail(number, wc, seq),
+                }
             }
         }
     }

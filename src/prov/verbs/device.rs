@@ -316,6 +316,12 @@ impl Context {
         (1..=self.attr.phys_port_cnt).map(|number| self.port(number))
     }
 
+    /// Whether traffic may flow through a port now.
+    pub fn is_active(&self, port: u8) -> bool {
+        // SAFETY: an open device.
+        unsafe { ext::query_port(self.raw(), port) }.is_ok_and(|attr| attr.state == ibv_port_state::IBV_PORT_ACTIVE)
+    }
+
     /// Asks the port anew; `number` counts from 1.
     pub fn port(&self, number: u8) -> Result<Port> {
         if number == 0 || number > self.attr.phys_port_cnt {

@@ -2,6 +2,7 @@
 //! A domain of the verbs provider: one port of a device with one of its addresses, a protection domain, and what is
 //! registered in it.
 
+use super::card::Card;
 use super::cm_channel::Channel;
 use super::cm_id::Id;
 use super::cq::Cq;
@@ -23,7 +24,7 @@ use crate::prov::op::IOV_LIMIT;
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::usercopy::UserCopy;
 use parking_lot::Mutex;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 
 pub struct Domain {
@@ -49,6 +50,12 @@ pub struct Domain {
     /// Bytes of the port's longest message.
     pub longest: u32,
     pub faults: Option<Box<Plan>>,
+    /// Rails: this domain's own port and further ones; none if there are to be none.
+    pub cards: Vec<Arc<Card>>,
+    /// The queues of the further ones.
+    rail_cqs: Vec<Arc<Cq>>,
+    /// Keys that peers were told of regions that are gone, and may still keep.
+    pub(super) stale: Arc<AtomicUsize>,
 }
 
 impl Domain {
@@ -56,7 +63,7 @@ impl Domain {
         let choice = Choice::of(info)?;
         let pd = Pd::new(choice.context.clone())?;
         let on_demand = config::get().verbs.odp && choice.context.odp().is_ok_and(|o| o.supported);
-        let port = choice.port;
+        let port = choice.port.clone();
         // Keys of the caller's choice are for lanes, which ask each other what they name.
         let lanes = info.mr_mode & flags::MR_MODE_PROV_KEY == 0;
         let lane_cq = lanes.then(|| Cq::hidden(&choice.context, threading)).transpose()?;
@@ -67,27 +74,36 @@ impl Domain {
             _ if lanes => None,
             _ => Cq::service(&choice.context, threading).inspect_err(|e| crate::log!(Info, "no staged transfers in this domain: {e}")).ok(),
         };
+        let (gid, number) = (choice.gid.clone(), port.number);
+        let (mtu, lid, ethernet) = (port.mtu, port.lid, port.link == Link::Ethernet);
+        let longest = port.max_message.clamp(1, MAX_MSG as u32);
+        let cards = Card::all(choice, &pd)?;
+        let further = cards.iter().skip(1).enumerate();
+        let rail_cqs = further.map(|(i, card)| Cq::rail(card.context(), threading, i + 1)).collect::<Result<Vec<_>>>()?;
         Ok(Arc::new(Domain {
             memory: Arc::new(Registered::new(pd, Serial::new(threading, Regions::new(lanes)?))),
-            port: port.number,
-            gid: choice.gid,
+            port: number,
+            gid,
             mtu: match config::get().verbs.mtu {
-                0 => port.mtu,
-                asked => asked.min(port.mtu),
+                0 => mtu,
+                asked => asked.min(mtu),
             },
-            lid: port.lid,
-            ethernet: port.link == Link::Ethernet,
+            lid,
+            ethernet,
             threading,
             virt_addr: lanes || info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0,
             offsets: lanes && info.mr_mode & flags::MR_MODE_VIRT_ADDR == 0,
-            longest: port.max_message.clamp(1, MAX_MSG as u32),
+            longest,
             lane_cq,
             user,
             on_demand,
             watch: Watch::default(),
             allocations: Allocations::default(),
             service_cq,
-            faults: Plan::of("verbs"),
+            faults: Plan::of("verbs").filter(|plan| plan.concerns_operations()),
+            cards,
+            rail_cqs,
+            stale: Arc::default(),
         }))
     }
 
@@ -108,6 +124,11 @@ impl Domain {
     /// The queue of the service queue pairs, where the transport allows those.
     pub fn service_cq(&self) -> Option<&Arc<Cq>> {
         self.service_cq.as_ref()
+    }
+
+    /// The queues of rails, from the second on.
+    pub fn rail_cqs(&self) -> &[Arc<Cq>] {
+        &self.rail_cqs
     }
 
     pub fn context(&self) -> &Arc<Context> {

@@ -9,6 +9,8 @@ use super::fault::Faults;
 use super::limits::ANSWER_NS;
 use super::line::Staging;
 use super::qp::{Capacity, Patience};
+use super::rail::{DEPTH, Rail};
+use super::rails::Rails;
 use super::ring::Ring;
 use super::service::Service;
 use super::state::{Phase, Shared, State};
@@ -49,6 +51,8 @@ pub struct Endpoint {
     pub(super) turns: AtomicU32,
     /// Bits of their number that are 0 when it is time for what changes rarely.
     pub(super) mask: u32,
+    /// What is promised of order.
+    order: u64,
 }
 
 impl Endpoint {
@@ -98,7 +102,10 @@ impl Endpoint {
             staging: Staging::default(),
             data_sent: 0,
             data_seen: 0,
-            faults: Plan::of("verbs").filter(|_| !domain.is_of_lanes()).map(|plan| Faults { plan, held: VecDeque::new() }),
+            faults: Plan::of("verbs")
+                .filter(|plan| !domain.is_of_lanes() && plan.concerns_operations())
+                .map(|plan| Faults { plan, held: VecDeque::new() }),
+            rails: None,
             lane: None,
             longest: domain.longest,
         };
@@ -107,7 +114,7 @@ impl Endpoint {
         let psn = crate::mr::KeySource::new()?.draw() as u32 & 0xff_ffff;
         let (staging, memory) = (AtomicBool::new(false), domain.memory.clone());
         let shared = Arc::new(Shared { memory, staging, state: Serial::new(domain.threading, state) });
-        Ok(Endpoint { shared, domain, queues: Mutex::default(), capacity, psn, turns: AtomicU32::new(0), mask })
+        Ok(Endpoint { shared, domain, queues: Mutex::default(), capacity, psn, turns: AtomicU32::new(0), mask, order: info.msg_order })
     }
 
     /// Makes the queue pair for the library's own messages, where the transport allows one. Without it there are no
@@ -145,9 +152,11 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn queues(&self, s: &State) -> [Option<Arc<Cq>>; 3] {
+    pub(super) fn queues(&self, s: &State) -> impl Iterator<Item = Arc<Cq>> + use<'_> {
         let Queues { tx, rx } = self.queues.lock().clone();
-        [tx, rx, self.domain.service_cq().filter(|_| s.service.is_some()).cloned()]
+        let service = self.domain.service_cq().filter(|_| s.service.is_some()).cloned();
+        let rails = if s.rails.is_some() { self.domain.rail_cqs() } else { &[] };
+        [tx, rx, service].into_iter().flatten().chain(rails.iter().cloned())
     }
 
     /// Of a lane: what was sent goes before the end does, for a bounded time.
@@ -172,10 +181,10 @@ impl Endpoint {
             s.drop_parcels();
             s.begin_end(why, true);
             s.finish_if_drained();
-            self.queues(&s)
+            self.queues(&s).collect::<Vec<_>>()
         };
         while matches!(self.shared.state.lock().phase, Phase::Draining) {
-            queues.iter().flatten().for_each(|cq| cq.poll(true));
+            queues.iter().for_each(|cq| cq.poll(true));
             self.shared.state.lock().finish_if_drained();
             std::thread::yield_now();
         }
@@ -208,6 +217,7 @@ impl Endpoint {
             // What waits for the last of its chain waits no longer than this.
             s.ring_promised();
             s.progress_connection(&self.domain);
+            s.rails_turn(&self.domain);
             if s.faults.is_some() {
                 s.release_held();
             }
@@ -216,7 +226,26 @@ impl Endpoint {
             s.finish_if_drained();
             self.queues(&s)
         };
-        queues.iter().flatten().for_each(|cq| cq.poll(force));
+        queues.for_each(|cq| cq.poll(force));
+    }
+
+    /// Looks for parts that further rails have carried.
+    pub(super) fn poll_rails(&self) {
+        self.domain.rail_cqs().iter().for_each(|cq| cq.poll(false));
+    }
+
+    /// The further rails of the domain, for this endpoint.
+    pub(super) fn make_rails(&self) -> Result<Option<Box<Rails>>> {
+        let domain = &self.domain;
+        let Some((own, further)) = domain.cards.split_first().filter(|(_, further)| !further.is_empty()) else { return Ok(None) };
+        let (plan, most) = (Plan::of("verbs"), domain.cards.iter().map(|card| card.context().attr.max_sge.max(1) as u32).min());
+        let mut rails = Vec::with_capacity(further.len());
+        for (i, (card, cq)) in further.iter().zip(domain.rail_cqs()).enumerate() {
+            let tag = cq.add(&self.shared, DEPTH)?;
+            rails.push(Rail::new(card.clone(), tag, plan.as_ref().map_or(0, |plan| plan.rail(i + 1))));
+        }
+        let pieces = self.capacity.tx_pieces.min(most.unwrap_or(1));
+        Ok(Some(Box::new(Rails::new(own.clone(), rails, self.order, pieces, domain.stale.clone()))))
     }
 
     /// How hard the connection will try, which is agreed on when it is made.

@@ -71,6 +71,7 @@ impl State {
         t.wr.sg_list = &raw mut t.piece;
         t.wr.num_sge = 1;
         t.inline = qp.capacity.inline as usize;
+        t.longest = self.rails.as_ref().map_or(LONGEST, |rails| rails.least.min(LONGEST) - 1);
         t.qp = qp.raw();
         // SAFETY: the pair lives, and so does its context.
         if let Some(post) = unsafe { (*(*t.qp).context).ops.post_send } {
@@ -131,7 +132,9 @@ impl State {
             return one.local.addr() != 0 && self.arm_sized::<KIND, LOCKED, true>(one, lkey, wanted);
         }
         let Some(lkey) = mr::local_key(one.desc) else { return false };
-        one.local.addr() != 0 && one.local.len().wrapping_sub(1) < LONGEST && self.arm_sized::<KIND, LOCKED, false>(one, lkey, wanted)
+        one.local.addr() != 0
+            && one.local.len().wrapping_sub(1) < self.fast.longest
+            && self.arm_sized::<KIND, LOCKED, false>(one, lkey, wanted)
     }
 
     /// As `arm`, for what was looked at.

@@ -2,7 +2,7 @@
 //! What goes ahead of the caller's private data: InfiniBand pads it with zeros, so its length must travel too, and
 //! a peer that is no gdrfab is told by the lack of it.
 //!
-//! `'g' 'f' version length | service queue pair, 24 bits, big endian; 0: none | 0`
+//! `'g' 'f' version length | service queue pair, 24 bits, big endian; 0: none | rails`
 
 const MAGIC: [u8; 2] = *b"gf";
 const VERSION: u8 = 1;
@@ -14,13 +14,15 @@ pub const DATA_MAX: usize = 56 - BYTES;
 pub struct Greeting<'a> {
     /// Number of the queue pair for the library's own messages.
     pub service: Option<u32>,
+    /// How many rails that side has; 0: it is none for rails.
+    pub rails: u8,
     pub data: &'a [u8],
 }
 
 impl Greeting<'_> {
     pub fn encode(&self) -> Vec<u8> {
         let service = self.service.unwrap_or(0).to_be_bytes();
-        let mut bytes = vec![MAGIC[0], MAGIC[1], VERSION, self.data.len() as u8, service[1], service[2], service[3], 0];
+        let mut bytes = vec![MAGIC[0], MAGIC[1], VERSION, self.data.len() as u8, service[1], service[2], service[3], self.rails];
         bytes.extend_from_slice(self.data);
         bytes
     }
@@ -29,12 +31,12 @@ impl Greeting<'_> {
 /// `None`: not from a gdrfab of this version.
 pub fn decode(bytes: &[u8]) -> Option<Greeting<'_>> {
     let (head, rest) = bytes.split_at_checked(BYTES)?;
-    let [g, f, VERSION, len, a, b, c, _] = *head else { return None };
+    let [g, f, VERSION, len, a, b, c, rails] = *head else { return None };
     if [g, f] != MAGIC {
         return None;
     }
     let service = u32::from_be_bytes([0, a, b, c]);
-    Some(Greeting { service: (service != 0).then_some(service), data: rest.get(..len as usize)? })
+    Some(Greeting { service: (service != 0).then_some(service), rails, data: rest.get(..len as usize)? })
 }
 
 #[cfg(test)]
@@ -43,10 +45,10 @@ mod tests {
 
     #[test]
     fn the_length_survives_padding() {
-        let mut bytes = Greeting { service: Some(0xabcdef), data: b"hello\0" }.encode();
+        let mut bytes = Greeting { service: Some(0xabcdef), rails: 2, data: b"hello\0" }.encode();
         bytes.resize(56, 0);
         let back = decode(&bytes).expect("ours");
-        assert_eq!((back.service, back.data), (Some(0xabcdef), b"hello\0".as_slice()));
+        assert_eq!((back.service, back.rails, back.data), (Some(0xabcdef), 2, b"hello\0".as_slice()));
         assert!(decode(b"").is_none() && decode(&[0; 56]).is_none() && decode(&bytes[..10]).is_none());
         bytes[2] = 2;
         assert!(decode(&bytes).is_none(), "another version");

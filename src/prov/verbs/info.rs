@@ -10,6 +10,7 @@ use super::greeting::DATA_MAX;
 use super::library;
 use super::limits::{INLINE_MAX, MAX_MSG, PATHS};
 use super::mr::MAX_REGIONS;
+use super::named;
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::mr::MR_IOV_LIMIT;
@@ -73,6 +74,16 @@ impl Choice {
         };
         let gid = best_gid(&port, kind, ip).cloned();
         let gid = gid.ok_or_else(|| Error::new(errno::EADDRNOTAVAIL, format!("{name}: the port has no such address now")))?;
+        Ok(Choice { context, port, gid })
+    }
+
+    /// A port's usual address of this type.
+    pub fn of_port(device: &str, port: u8, kind: GidKind) -> Result<Choice> {
+        let context = Context::open(device)?;
+        let port = context.port(port)?;
+        let gid = best_gid(&port, kind, None).cloned();
+        let gid =
+            gid.ok_or_else(|| Error::new(errno::EADDRNOTAVAIL, format!("the port has no address of the type {} now", kind.name())))?;
         Ok(Choice { context, port, gid })
     }
 }
@@ -210,6 +221,7 @@ fn devices(near: Option<&str>) -> Result<(Devices, Vec<String>)> {
             "libibverbs knows no RDMA device of this host: its drivers may be missing, or /dev/infiniband closed to this user",
         ));
     }
+    named::check(&names)?;
     if !config.devices.is_empty() {
         names.retain(|n| config.devices.contains(n));
     }

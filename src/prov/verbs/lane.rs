@@ -200,6 +200,9 @@ impl State {
 
     /// Something of the library's own was sent.
     pub(super) fn done_inside(&mut self, op: &TxOp) {
+        if op.striped {
+            return self.part_done(op);
+        }
         if let Some(lane) = self.lane.as_mut().filter(|_| op.how == PARCEL) {
             lane.sent();
         }
@@ -241,6 +244,7 @@ impl Lane for Endpoint {
             self.progress_all(force);
         } else if let Some(cq) = self.domain.lane_cq() {
             cq.poll(false);
+            self.poll_rails();
         }
         let Some(mut s) = (if force { Some(self.shared.state.lock()) } else { self.shared.state.try_lock() }) else { return };
         if let Err(e) = s.lane_turn(&self.domain, each) {

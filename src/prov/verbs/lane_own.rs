@@ -23,6 +23,7 @@ fn words_of(kind: u8) -> Option<usize> {
         kind::ASK | kind::WRITTEN | kind::DONE => 2,
         kind::ATOMIC => 4,
         kind::TOLD => 7,
+        kind::RAIL => 8,
         _ => return None,
     })
 }
@@ -58,6 +59,10 @@ impl State {
             }
             kind::WRITTEN => {
                 self.bind.remote_data(parcel.word(0) as usize, parcel.word(1));
+                Ok(())
+            }
+            kind::RAIL => {
+                self.on_rail_word(&domain.memory, &std::array::from_fn(|i| parcel.word(i)));
                 Ok(())
             }
             kind::SYNC => self.answer(kind::DONE, &[parcel.word(0), 0], &[]),

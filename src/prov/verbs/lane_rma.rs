@@ -11,6 +11,7 @@ use super::memory::Registered;
 use super::mr;
 use super::parcels::{ACKS, Ack, AtomicJob, JOBS, Job, Move, Told, kind};
 use super::state::State;
+use super::striping::Striped;
 use super::work::{FETCH, Target, TxOp};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::{Access, Paths};
@@ -109,6 +110,7 @@ impl State {
             begun: 0,
             over: false,
             counted: 0,
+            stripe: 0,
             data,
             deliver,
             how: how | if direct { FETCH } else { 0 },
@@ -209,6 +211,13 @@ impl State {
             return Ok(false);
         }
         let (most, sges) = (self.longest as usize, self.check_connected()?.capacity.tx_pieces as usize);
+        if m.begun == 0 && !m.over && self.rails.as_ref().is_some_and(|rails| m.total >= rails.least || m.stripe != 0) {
+            match self.stripe_move(m) {
+                Some(Striped::Gone) => return Ok(true),
+                Some(Striped::Waits) => return Ok(false),
+                Some(Striped::Over) | None => {}
+            }
+        }
         while !m.over {
             if !self.has_work() {
                 return Ok(false);

@@ -4,6 +4,7 @@
 use super::abi::ibv_sge;
 use super::bounce::Bounce;
 use super::service::SLOTS;
+use super::stripe::Stripe;
 use super::work::Ready;
 use crate::error::Error;
 use crate::prov::bind::Ending;
@@ -55,6 +56,8 @@ pub enum Job {
     Transfer(Box<Transfer>),
     /// An operation of the caller's queue pair.
     Plain(Box<Ready>),
+    /// One over several rails, that has not begun.
+    Striped(Box<Stripe>),
 }
 
 #[derive(Default)]
@@ -123,6 +126,7 @@ impl Job {
         match self {
             Job::Transfer(t) => &t.end,
             Job::Plain(p) => &p.op.end,
+            Job::Striped(s) => &s.end,
         }
     }
 
@@ -131,6 +135,7 @@ impl Job {
         match self {
             Job::Transfer(t) => t.held,
             Job::Plain(p) => p.held,
+            Job::Striped(s) => s.held,
         }
     }
 
@@ -138,6 +143,7 @@ impl Job {
         match self {
             Job::Transfer(t) => t.held = until,
             Job::Plain(p) => p.held = until,
+            Job::Striped(s) => s.held = until,
         }
     }
 }

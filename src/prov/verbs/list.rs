@@ -4,6 +4,7 @@
 
 use super::abi::*;
 use super::line::kind_of;
+use super::memory::Registered;
 use super::mr;
 use super::state::State;
 use super::status;
@@ -35,7 +36,12 @@ impl State {
     }
 
     /// Posts one chain of a list; gives how many runs it took.
-    pub fn list_part(&mut self, dir: Dir, runs: &[Run], pairs: &[Pair], c: &Common) -> Result<usize> {
+    pub fn list_part(&mut self, memory: &Registered, dir: Dir, runs: &[Run], pairs: &[Pair], c: &Common) -> Result<usize> {
+        if self.rails.is_some()
+            && let Some(striped) = self.stripe_list(memory, dir, runs, pairs, c)
+        {
+            return striped;
+        }
         let most_pieces = (self.check_connected()?.capacity.tx_pieces as usize).min(IOV_LIMIT);
         // What was promised to go out with the next one goes now.
         self.ring_promised();

@@ -6,6 +6,7 @@
 
 use super::abi::ibv_sge;
 use super::backing::Backing;
+use super::keys::Keys;
 use super::object::RawMr;
 use super::steps::Record;
 use crate::error::{Error, Result, errno};
@@ -15,6 +16,7 @@ use crate::mr::registry::{CHOSEN_KEY, KeyOf, Registry};
 use crate::mr::{Access, Attr, DEVICE_DESC, Iov, Paths, RegionId, Source};
 use crate::prov::op::IOV_LIMIT;
 use crate::prov::queue::Counter;
+use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -131,6 +133,16 @@ pub struct Attached {
     pub backing: Option<Backing>,
     pub path: Paths,
     pub record: Record,
+    /// The same with the devices of further rails, by their names.
+    pub rails: Vec<(String, Result<OnRail>)>,
+}
+
+/// Memory as the device of a further rail knows it.
+pub struct OnRail {
+    /// As of [`Attached`].
+    pub mrs: Vec<RawMr>,
+    pub local: Option<RawMr>,
+    pub _backing: Option<Backing>,
 }
 
 /// A region with the device's registrations of its pieces.
@@ -147,6 +159,7 @@ pub struct Published {
     /// Where the CPU sees a file that the device reached by its mapping.
     _backing: Option<Backing>,
     record: Record,
+    rails: Vec<(String, Result<OnRail>)>,
     /// From peers' addresses to the device's.
     shift: u64,
     /// Its addresses are none of this process's.
@@ -199,6 +212,23 @@ pub struct Regions {
     registry: Registry<Region, INDEX_BITS>,
     /// Keys are the caller's.
     chosen: bool,
+    /// Of a domain with rails: a region's keys by the first rail's local one, and by that which peers know.
+    by_lkey: HashMap<u32, Arc<Keys>>,
+    by_rkey: HashMap<u32, Arc<Keys>>,
+}
+
+impl Attached {
+    /// Its keys on every rail that can carry something of it; none without rails.
+    pub fn keys(&self) -> Option<Keys> {
+        let [own] = self.mrs.as_slice() else { return None };
+        let named = |mrs: &[RawMr], local: &Option<RawMr>| {
+            let peers = mrs.first()?;
+            Some((local.as_ref().unwrap_or(peers).keys().0, peers.keys().1))
+        };
+        let further = self.rails.iter().map(|(_, there)| there.as_ref().ok().and_then(|there| named(&there.mrs, &there.local)));
+        let all = std::iter::once(named(std::slice::from_ref(own), &self.local)).chain(further);
+        (!self.rails.is_empty()).then(|| Keys::of(all))
+    }
 }
 
 /// Whether a key names a staged region: those keys are above what a device's can be.
@@ -215,11 +245,12 @@ impl Deref for Regions {
 
 impl Regions {
     pub fn new(chosen: bool) -> Result<Regions> {
-        Ok(Regions { registry: Registry::new(0)?, chosen })
+        Ok(Regions { registry: Registry::new(0)?, chosen, by_lkey: HashMap::new(), by_rkey: HashMap::new() })
     }
 
     pub fn add(&mut self, attached: Attached, attr: &Attr<'_>) -> Result<RegionId> {
-        let Attached { location, base, named, mrs, local, backing, path, record } = attached;
+        let keys = attached.keys();
+        let Attached { location, base, named, mrs, local, backing, path, record, rails } = attached;
         let device = !location.site.is_host();
         let key = match mrs.as_slice() {
             _ if self.chosen => KeyOf::Caller(attr.requested_key),
@@ -229,6 +260,10 @@ impl Regions {
             _ => KeyOf::Device(0),
         };
         let reserved = self.registry.reserve(key, device)?;
+        if let Some(keys) = keys.map(Arc::new) {
+            self.by_lkey.insert(keys.lkeys[0], keys.clone());
+            self.by_rkey.insert(keys.rkeys[0], keys);
+        }
         let desc = match mrs.as_slice() {
             [] => desc_of(reserved.index, Paths::STAGED, device, true),
             [one] => desc_of(local.as_ref().unwrap_or(one).keys().0, path, device, false),
@@ -245,6 +280,7 @@ impl Regions {
             staged,
             _backing: backing,
             record,
+            rails,
             shift: base.wrapping_sub(named),
             is_file,
             told: AtomicBool::new(false),
@@ -268,15 +304,47 @@ impl Regions {
     /// Last step: the device lets go. The region stays if that fails.
     pub fn detach(&mut self, id: RegionId) -> Result<()> {
         let own = &mut self.registry.get_mut(id)?.own;
+        let lkey = own.local.as_ref().or(own.mrs.first()).map_or(0, |mr| mr.keys().0);
         // The one that peers know first.
-        own.mrs.iter_mut().chain(&mut own.local).try_for_each(RawMr::close)?;
+        own.mrs.iter_mut().try_for_each(RawMr::close)?;
+        for (_, there) in &mut own.rails {
+            there.iter_mut().flat_map(|there| there.mrs.iter_mut().chain(&mut there.local)).try_for_each(RawMr::close)?;
+        }
+        own.local.iter_mut().try_for_each(RawMr::close)?;
+        self.by_lkey.remove(&lkey);
         self.registry.drop_region(id);
         Ok(())
     }
 
+    /// No peer is told its keys on further rails any more; gives those that some may have been told.
+    pub fn hide(&mut self, id: RegionId) -> Option<Arc<Keys>> {
+        let rkey = self.registry.get(id).ok()?.own.mrs.first()?.keys().1;
+        self.by_rkey.remove(&rkey)
+    }
+
+    /// The keys on every rail of the region that a descriptor is of.
+    pub fn rails_of(&self, desc: u64) -> Option<&Arc<Keys>> {
+        self.by_lkey.get(&local_key(desc)?)
+    }
+
+    /// The same by the first rail's local key.
+    pub fn rails_by(&self, lkey: u32) -> Option<&Arc<Keys>> {
+        self.by_lkey.get(&lkey)
+    }
+
+    /// The same of the region that peers know by this key of the first rail.
+    pub fn rails_to(&self, rkey: u32) -> Option<&Arc<Keys>> {
+        self.by_rkey.get(&rkey)
+    }
+
     pub fn explain(&self, id: RegionId, device: &str) -> Result<String> {
         let r = self.registry.get(id)?;
-        Ok(format!("{}{}\n{}", r.headline(&format!(" on {device}")), r.paths.words(), r.own.record.lines()))
+        let rail = |(i, (name, there)): (usize, &(String, Result<OnRail>))| match there {
+            Ok(_) => format!("  rail {}, {name}: carries it too\n", i + 1),
+            Err(e) => format!("  rail {}, {name}: carries nothing of it: {e}\n", i + 1),
+        };
+        let rails: String = r.own.rails.iter().enumerate().map(rail).collect();
+        Ok(format!("{}{}\n{}{rails}", r.headline(&format!(" on {device}")), r.paths.words(), r.own.record.lines()))
     }
 
     /// The region whose number a descriptor carries.
@@ -399,6 +467,7 @@ mod tests {
             backing: Some(Backing::memory(Site::HOST, &[iov], 4096)),
             path: Paths::STAGED,
             record: Default::default(),
+            rails: Vec::new(),
         };
         let mut regions = Regions::new(false).unwrap();
         let id = regions.add(attached, &Attr::plain(Access::REMOTE_READ)).expect("a place");

@@ -52,6 +52,8 @@ pub mod kind {
     pub const DONE: u8 = 9;
     /// Writes to what a key names came before this, which counts them: key.
     pub const COUNT: u8 = 10;
+    /// Words of the service's about rails and keys (`service::kind`).
+    pub const RAIL: u8 = 11;
 }
 
 /// What a key of the peer's names.
@@ -95,6 +97,8 @@ pub struct Move {
     pub over: bool,
     /// Pieces that were counted at the peer, or need not be.
     pub counted: usize,
+    /// It is under way over several rails, by this number; 0: it is not.
+    pub stripe: u64,
     pub data: Option<u64>,
     /// Its end waits until the peer has seen it.
     pub deliver: bool,
@@ -125,7 +129,7 @@ impl Job {
     /// Nothing of it has gone to the device or to the peer.
     pub fn is_fresh(&self) -> bool {
         match self {
-            Job::Move(m) => m.begun == 0 && !m.over && !m.asked,
+            Job::Move(m) => m.begun == 0 && !m.over && !m.asked && m.stripe == 0,
             Job::Atomic(_) => true,
         }
     }

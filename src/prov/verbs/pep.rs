@@ -20,6 +20,7 @@ const BACKLOG: i32 = 1024;
 pub struct Request {
     id: Option<Id>,
     service: Option<u32>,
+    rails: u8,
     data: Vec<u8>,
 }
 
@@ -27,6 +28,11 @@ impl Request {
     /// The peer's service queue pair.
     pub fn service(&self) -> Option<u32> {
         self.service
+    }
+
+    /// How many rails the peer has.
+    pub fn rails(&self) -> u8 {
+        self.rails
     }
 
     /// The device and port that it came through.
@@ -60,7 +66,7 @@ impl prov::Request for Request {
 
     fn reject(mut self: Box<Self>, data: &[u8]) -> Result<()> {
         match self.id.take() {
-            Some(id) => id.reject(&Greeting { service: None, data }.encode()),
+            Some(id) => id.reject(&Greeting { service: None, rails: 0, data }.encode()),
             None => Ok(()),
         }
     }
@@ -69,7 +75,7 @@ impl prov::Request for Request {
 impl Drop for Request {
     fn drop(&mut self) {
         if let Some(id) = self.id.take()
-            && let Err(e) = id.reject(&Greeting { service: None, data: &[] }.encode())
+            && let Err(e) = id.reject(&Greeting { service: None, rails: 0, data: &[] }.encode())
         {
             crate::log!(Debug, "{e}");
         }
@@ -135,8 +141,9 @@ impl prov::Listener for Listener {
                     if let CmEventKind::ConnectRequest { id } = event.kind {
                         let greeting = greeting::decode(&event.private_data);
                         let service = greeting.as_ref().and_then(|g| g.service);
+                        let rails = greeting.as_ref().map_or(0, |g| g.rails);
                         let data = greeting.map_or(event.private_data.clone(), |g| g.data.to_vec());
-                        requests.push(Box::new(Request { id: Some(id), service, data }));
+                        requests.push(Box::new(Request { id: Some(id), service, rails, data }));
                     }
                 }
                 Ok(None) => return (requests, None),

@@ -70,6 +70,11 @@ impl State {
             (Dir::Read, None) => (ibv_wr_opcode::IBV_WR_RDMA_READ, flags::RMA | flags::READ),
             (Dir::Read, Some(_)) => return Err(data_with_read()),
         };
+        if self.rails.as_ref().is_some_and(|rails| total >= rails.least)
+            && let Some(striped) = self.stripe_rma(memory, dir, local, total, there, c, descs)
+        {
+            return striped;
+        }
         self.post(memory, opcode, kind, local, total, target, data, c, descs)
     }
 

@@ -76,6 +76,10 @@ impl Domain {
         if self.is_of_lanes() && self.memory.regions.lock().get(id)?.own.was_told() {
             self.revoke(id.key);
         }
+        let shown = if self.cards.is_empty() { None } else { self.memory.regions.lock().hide(id) };
+        if let Some(keys) = shown {
+            self.revoke_rails(&keys);
+        }
         wait_until(limit_ms, "operations still copy from or to the region; call mr_close again", || self.memory.regions.lock().shut(id))?;
         self.memory.regions.lock().detach(id)
     }
@@ -99,11 +103,17 @@ impl prov::Domain for Domain {
             return Err(Error::fixed(errno::EOPNOTSUPP, "flags: GDRFAB_RMA_EVENT: RDMA devices do not report a peer's plain writes"));
         }
         // Pinning takes long and needs no lock.
-        let attached = match self.offsets {
+        let attach = || match self.offsets {
             // Devices map no other addresses than those that agree with the memory's within a page.
-            true => Attached { named: attr.offset, ..attach::attach(self, &Attr { offset: 0, ..*attr })? },
-            false => attach::attach(self, attr)?,
+            true => Ok(Attached { named: attr.offset, ..attach::attach(self, &Attr { offset: 0, ..*attr })? }),
+            false => attach::attach(self, attr),
         };
+        let mut attached = attach()?;
+        // Other keys than those that a peer may still take for another region's.
+        let mut spare = Vec::new();
+        while attached.keys().is_some_and(|keys| self.may_be_mistaken(&keys)) {
+            spare.push(std::mem::replace(&mut attached, attach()?));
+        }
         self.memory.regions.lock().add(attached, attr)
     }
 

@@ -46,6 +46,16 @@ pub mod kind {
     pub const GET: u8 = 6;
     /// What became of a PUT or GET.
     pub const DONE: u8 = 7;
+    /// Of rails; the second byte has the number, the upper half the life of the sender's queue pair. OFFER: GID, number of
+    /// the queue pair, LID and MTU. READY: the life of the receiver's to which it is connected. GONE: it is destroyed.
+    pub const RAIL_OFFER: u8 = 8;
+    pub const RAIL_READY: u8 = 9;
+    pub const RAIL_GONE: u8 = 10;
+    /// Of keys: asks for the further rails' keys of a region; the rails that have one, and those; one is gone; it is forgotten.
+    pub const KEYS_ASK: u8 = 11;
+    pub const KEYS_TOLD: u8 = 12;
+    pub const KEYS_GONE: u8 = 13;
+    pub const KEYS_FORGOT: u8 = 14;
 }
 
 /// Kinds of work requests, in their numbers.
@@ -164,6 +174,11 @@ impl Service {
     pub fn send(&mut self, words: Words) -> Result<()> {
         self.waiting.push_back(words);
         self.flush()
+    }
+
+    /// Many messages wait for a place: the peer takes none.
+    pub fn is_behind(&self) -> bool {
+        self.waiting.len() > 1024
     }
 
     fn flush(&mut self) -> Result<()> {

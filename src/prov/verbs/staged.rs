@@ -57,7 +57,12 @@ impl State {
             if job.held() != 0 && now_ns() < job.held() {
                 return self.staging.jobs.push_front(job);
             }
+            // What is over several rails is not overtaken.
+            let busy = self.rails.as_ref().is_some_and(|r| !r.active.is_empty());
             match job {
+                Job::Striped(stripe) if self.may_begin(&stripe) => _ = self.begin_stripe(*stripe),
+                Job::Striped(_) => return self.staging.jobs.push_front(job),
+                _ if busy => return self.staging.jobs.push_front(job),
                 Job::Plain(ready) => {
                     if self.tx.is_full() {
                         return self.staging.jobs.push_front(Job::Plain(ready));
@@ -180,6 +185,7 @@ impl State {
                 }
             }
             kind::DONE => self.on_done(words),
+            kind::RAIL_OFFER..=kind::KEYS_FORGOT => self.on_rail_word(memory, words),
             _ => {}
         }
     }
@@ -195,6 +201,7 @@ impl State {
                         self.finish_transfer(*t);
                     }
                     Job::Plain(ready) => self.post_ready(*ready),
+                    Job::Striped(stripe) => _ = self.begin_stripe(*stripe),
                 }
             }
             self.staging.asked = false;
@@ -251,7 +258,7 @@ impl State {
     /// Whether an operation that goes to the caller's queue pair must wait in line.
     #[inline(always)]
     pub fn must_wait(&self) -> bool {
-        !self.staging.jobs.is_empty()
+        !self.staging.jobs.is_empty() || self.rails.as_ref().is_some_and(|r| !r.active.is_empty())
     }
 }
 

@@ -10,6 +10,7 @@ use super::memory::Registered;
 use super::mr;
 use super::parcels::Parcels;
 use super::qp::{Patience, Qp};
+use super::rails::Rails;
 use super::ring::Ring;
 use super::service::{Heard, Service, kind};
 use super::status::{self, Failed};
@@ -90,6 +91,8 @@ pub struct State {
     pub data_sent: u64,
     pub data_seen: u64,
     pub faults: Option<Faults>,
+    /// With further rails.
+    pub rails: Option<Box<Rails>>,
     /// What it keeps as a lane. Behind the queue pair, which is destroyed first.
     pub lane: Option<Box<Parcels>>,
     /// Bytes of the device's longest message.
@@ -99,7 +102,7 @@ pub struct State {
 /// What an endpoint and its completion queues share.
 pub struct Shared {
     pub memory: Arc<Registered>,
-    /// Staged transfers were asked for: every turn of progress looks for the library's own messages.
+    /// There are staged transfers or further rails: every turn of progress looks for the library's own messages, and for parts.
     pub staging: AtomicBool,
     pub state: Serial<State>,
 }
@@ -127,7 +130,7 @@ impl Shared {
         match service.complete(wc, recv, seq) {
             Heard::Nothing => {}
             Heard::Message(words) => {
-                if matches!(words[0] as u8, kind::OPEN | kind::OPENED) {
+                if matches!(words[0] as u8, kind::OPEN | kind::OPENED | kind::RAIL_OFFER) {
                     self.staging.store(true, Ordering::Relaxed);
                 }
                 s.on_message(&self.memory, &words);
@@ -261,7 +264,9 @@ impl State {
     #[cold]
     pub fn spoil(&mut self, op: &TxOp, error: Error) {
         if !op.end.part {
-            if !op.internal {
+            if op.striped {
+                self.stripe_failed(op.end.context as u64, op.run, error);
+            } else if !op.internal {
                 self.stats.errors += 1;
                 self.bind.fail(&op.end, error);
             }
@@ -334,6 +339,9 @@ impl State {
         self.drained_by = time::now_ns() + DRAIN_NS;
         self.say_goodbye();
         self.drop_batch();
+        if let Some(rails) = &mut self.rails {
+            rails.end();
+        }
         if let Some(qp) = &self.qp
             && let Err(e) = qp.fail()
         {
@@ -386,6 +394,7 @@ impl State {
             }
         }
         self.flush_held();
+        self.flush_stripes();
         self.flush_line();
         self.flush_lane();
         let why = self.why.clone().unwrap_or(Error::fixed(errno::ECONNRESET, "the connection ended"));
@@ -409,7 +418,8 @@ impl State {
             return;
         }
         self.expire_jobs();
-        let lined_up = || self.staging.jobs.iter().map(|j| j.ending().deadline);
+        let striped = || self.rails.iter().flat_map(|r| r.active.iter().map(|s| s.end.deadline));
+        let lined_up = || self.staging.jobs.iter().map(|j| j.ending().deadline).chain(striped());
         let posted = || self.tx.iter().map(|o| o.end.deadline).chain(self.rx.iter().map(|o| o.deadline));
         let held = || self.faults.iter().flat_map(|f| f.held.iter().map(|(_, held)| held.op.deadline));
         let deadlines = || posted().chain(self.lane_deadlines()).chain(lined_up()).chain(held()).filter(|d| *d != 0);

@@ -21,6 +21,8 @@ pub struct Template {
     pub(super) post: PostSend,
     /// Bytes that travel in it.
     pub(super) inline: usize,
+    /// Operations of more bytes go another way.
+    pub(super) longest: usize,
     /// False: something about the endpoint keeps operations from the fast path. Whoever changes that closes it; the next
     /// operation of the slow path looks anew.
     pub(super) open: bool,
@@ -60,6 +62,7 @@ impl Default for Template {
             qp: null_mut(),
             post: nothing,
             inline: 0,
+            longest: 0,
             open: false,
             every: false,
             recv_wr,

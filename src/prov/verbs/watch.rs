@@ -89,6 +89,14 @@ impl Domain {
         if self.removed() {
             self.tell(&AsyncEvent::gone());
         }
+        for (i, card) in self.cards.iter().enumerate().skip(1) {
+            while !card.context().is_gone()
+                && let Some(event) = card.context().poll_async()
+            {
+                crate::log!(Info, "{}: {} ({event:?})", card.name, event.words);
+                self.watch.endpoints().iter().for_each(|ep| ep.state.lock().on_rail_event(i, &card.context().name, &event));
+            }
+        }
     }
 
     /// Whether the connection manager says that the device is being removed, which waits until it is closed.
@@ -185,6 +193,12 @@ impl Domain {
             poller.remove(self.context().async_fd());
         } else {
             poller.add(self.context().async_fd())?;
+        }
+        for context in self.cards.iter().skip(1).map(|card| card.context()) {
+            match context.is_gone() {
+                true => poller.remove(context.async_fd()),
+                false => poller.add(context.async_fd())?,
+            }
         }
         let channel = self.watch.inner.lock().bound.as_ref().map(|b| b.channel.clone());
         channel.map_or(Ok(()), |c| poller.add(c.as_fd()))

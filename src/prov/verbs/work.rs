@@ -15,8 +15,10 @@ pub struct TxOp {
     pub bounce: Option<Box<Bounce>>,
     /// Nobody hears of its end: it is not the caller's, or one of a chain before the last.
     pub internal: bool,
-    /// Of a chain: the first run that it has of the list's part.
+    /// Of a chain: the first run that it has of the list's part. Of an operation over several rails: which part.
     pub run: u16,
+    /// The last work request of a part of an operation over several rails, which `end.context` names.
+    pub striped: bool,
     /// Ended, while an older one has not.
     pub over: bool,
     /// And how, if not well.
@@ -37,7 +39,7 @@ impl Default for TxOp {
     /// As most are, so that the fast path need not say so.
     fn default() -> TxOp {
         let end = Ending { wanted: true, ..Ending::default() };
-        TxOp { end, bounce: None, internal: false, run: 0, over: false, fate: None, how: 0 }
+        TxOp { end, bounce: None, internal: false, run: 0, striped: false, over: false, fate: None, how: 0 }
     }
 }
 

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One memory's keys on every rail: each device has its own for it.
+
+use super::named::RAILS_MAX;
+
+/// What each rail's device calls a memory; 0 where `mask` lacks its bit.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// Rails that carry something of it.
+    pub mask: u8,
+    /// For operations of this side.
+    pub lkeys: [u32; RAILS_MAX],
+    /// For those of peers.
+    pub rkeys: [u32; RAILS_MAX],
+}
+
+impl Keys {
+    /// Of local and remote keys, the first rail's first.
+    pub fn of(all: impl Iterator<Item = Option<(u32, u32)>>) -> Keys {
+        let mut keys = Keys::default();
+        for (i, (lkey, rkey)) in all.take(RAILS_MAX).enumerate().filter_map(|(i, both)| Some((i, both?))) {
+            (keys.lkeys[i], keys.rkeys[i]) = (lkey, rkey);
+            keys.mask |= 1 << i;
+        }
+        keys
+    }
+
+    /// Whether a rail has the same key for both memories.
+    pub fn clashes(&self, other: &Keys) -> bool {
+        (0..RAILS_MAX).any(|i| self.mask & other.mask & 1 << i != 0 && self.rkeys[i] == other.rkeys[i])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rail_that_carries_nothing_clashes_with_none() {
+        let (a, b) = (Keys::of([Some((1, 2)), None, Some((3, 4))].into_iter()), Keys::of([Some((5, 6)), Some((7, 0))].into_iter()));
+        assert_eq!((a.mask, a.lkeys[2], a.rkeys[2], b.mask), (5, 3, 4, 3));
+        assert!(!a.clashes(&b) && a.clashes(&Keys::of([None, None, Some((9, 4))].into_iter())));
+    }
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The ports that `GDRFAB_VERBS_RAILS` names, before any of them is opened.
+
+use crate::config;
+use crate::error::{Error, Result, errno};
+
+/// Rails of a connection, at most.
+pub const RAILS_MAX: usize = 8;
+
+/// Device and port of a word of the list.
+pub fn parse(word: &str) -> Result<(&str, u8)> {
+    let (device, port) = word.rsplit_once(':').unwrap_or((word, "1"));
+    let port = port.parse().map_err(|_| Error::invalid(format!("GDRFAB_VERBS_RAILS: {word:?} is not device:port")))?;
+    Ok((device, port))
+}
+
+/// Whether the list can be had on a host that has these devices.
+pub fn check(devices: &[String]) -> Result<()> {
+    let rails = &config::get().verbs.rails;
+    if rails.len() > RAILS_MAX {
+        return Err(Error::invalid(format!("GDRFAB_VERBS_RAILS: {} ports, the most is {RAILS_MAX}", rails.len())));
+    }
+    for (i, word) in rails.iter().enumerate() {
+        let (device, port) = parse(word)?;
+        if !devices.iter().any(|d| d == device) {
+            let words = format!("GDRFAB_VERBS_RAILS: {word:?} is no RDMA device of this host, which has {}", devices.join(" "));
+            return Err(Error::new(errno::ENODEV, words));
+        }
+        if rails.iter().take(i).any(|other| parse(other).is_ok_and(|other| other == (device, port))) {
+            return Err(Error::invalid(format!("GDRFAB_VERBS_RAILS: names {word:?} twice")));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_the_list() {
+        assert_eq!(parse("mlx5_0:2").unwrap(), ("mlx5_0", 2));
+        assert_eq!(parse("rxe1").unwrap(), ("rxe1", 1));
+        assert!(parse("rxe1:x").is_err() && parse("rxe1:300").is_err());
+    }
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A further rail of a connection: a queue pair on another port, that carries parts of long RMA and nothing else. It comes and
+//! goes while the connection stays. Each side makes its queue pair and tells the peer (OFFER); who knows both connects its own
+//! and says so (READY); then a write of nothing tries the way. A side that loses it destroys its queue pair at once and says so
+//! (GONE); what the rail had not finished goes over others only when the peer has said the same, so that no late packet of it
+//! reaches memory any more. Each queue pair of a rail has a number, its life, by which these words name it.
+
+use super::card::Card;
+use super::qp::{Qp, Remote};
+use super::tag::Tag;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Work requests that a rail can have with the device.
+pub const DEPTH: usize = 256;
+/// Bytes under way from which on a rail gets no more.
+pub const WINDOW: usize = 8 << 20;
+/// Until the next attempt, after the first and after many that failed.
+const SOON_NS: u64 = 10_000_000;
+const LATE_NS: u64 = 5_000_000_000;
+/// Over so long a rail's speed is measured at least.
+const MEASURE_NS: u64 = 20_000;
+
+/// What the peer says of its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    pub life: u32,
+    pub gid: [u8; 16],
+    pub lid: u16,
+    pub qpn: u32,
+    pub mtu: u32,
+}
+
+impl Offer {
+    pub fn remote(&self, card: &Card, psn: u32, service_level: u8, traffic_class: u8) -> Remote {
+        let (gid, lid, qpn, mtu) = (self.gid, self.lid, self.qpn, self.mtu.min(card.mtu));
+        Remote { gid, lid, qpn, psn, mtu, service_level, traffic_class, hop_limit: 64 }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// No queue pair; when the next one is made.
+    Down {
+        again: u64,
+    },
+    /// The peer was told of one.
+    Offered,
+    /// It is connected to the peer's; the peer's may not be yet.
+    Ready,
+    /// A write of nothing is under way.
+    Tried,
+    Up,
+    /// Lost: there is none, and the peer's of this life may still be there.
+    Lost {
+        peer: u32,
+    },
+}
+
+/// A part that the device has.
+pub struct Flight {
+    pub seq: u32,
+    /// Of which operation; 0: of none, the write that tries the way.
+    pub stripe: u64,
+    pub part: u16,
+    pub len: usize,
+    pub requests: usize,
+}
+
+/// How fast a rail is, measured while it has something to do.
+pub struct Pace {
+    /// Bytes in a microsecond; and as the port says.
+    pub speed: f64,
+    nominal: f64,
+    /// Bytes under way.
+    pub flying: usize,
+    since: u64,
+    done: usize,
+}
+
+impl Pace {
+    pub fn new(bits_per_second: u64) -> Pace {
+        let nominal = (bits_per_second as f64 / 8e6).max(1.0);
+        Pace { speed: nominal, nominal, flying: 0, since: 0, done: 0 }
+    }
+
+    /// One that was found slow and is idle may be faster by now, and is only measured if it gets something.
+    pub fn hope(&mut self) {
+        if self.flying == 0 && self.speed < self.nominal {
+            self.speed += (self.nominal - self.speed) / 256.0;
+        }
+    }
+
+    pub fn begin(&mut self, len: usize, now: u64) {
+        if self.flying == 0 {
+            (self.since, self.done) = (now, 0);
+        }
+        self.flying += len;
+    }
+
+    pub fn end(&mut self, len: usize, now: u64) {
+        self.flying = self.flying.saturating_sub(len);
+        self.done += len;
+        let took = now.saturating_sub(self.since);
+        if took >= MEASURE_NS {
+            let seen = self.done as f64 * 1e3 / took as f64;
+            self.speed = (self.speed * 0.75 + seen * 0.25).max(1.0);
+            (self.since, self.done) = (now, 0);
+        }
+    }
+
+    /// Microseconds until so many bytes more are through.
+    pub fn until(&self, len: usize) -> f64 {
+        (self.flying + len) as f64 / self.speed
+    }
+
+    pub fn stop(&mut self) {
+        self.flying = 0;
+    }
+}
+
+pub struct Rail {
+    pub card: Arc<Card>,
+    pub tag: Tag,
+    /// Destroyed before whatever it reaches.
+    pub qp: Option<Qp>,
+    pub stage: Stage,
+    /// The number of its queue pair, or of the last one.
+    pub life: u32,
+    pub peer: Option<Offer>,
+    /// The peer's is connected to this life.
+    pub peer_ready: bool,
+    pub flights: VecDeque<Flight>,
+    next: u32,
+    pub requests: usize,
+    /// Parts that go over other rails as soon as the peer's queue pair is gone.
+    pub lost: Vec<(u64, u16)>,
+    pub pace: Pace,
+    /// Bytes out and in.
+    pub carried: (u64, u64),
+    pub losses: u64,
+    /// It was up before.
+    pub was_up: bool,
+    /// Attempts since it was up last.
+    attempts: u32,
+    /// Parts after which it is lost on demand, 0: never; and those so far.
+    pub breaks: u64,
+    pub begun: u64,
+}
+
+impl Rail {
+    pub fn new(card: Arc<Card>, tag: Tag, breaks: u64) -> Rail {
+        let pace = Pace::new(card.speed);
+        Rail {
+            card,
+            tag,
+            qp: None,
+            stage: Stage::Down { again: 1 },
+            life: 0,
+            peer: None,
+            peer_ready: false,
+            flights: VecDeque::new(),
+            next: 0,
+            requests: 0,
+            lost: Vec::new(),
+            pace,
+            carried: (0, 0),
+            losses: 0,
+            was_up: false,
+            attempts: 0,
+            breaks,
+            begun: 0,
+        }
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.stage == Stage::Up
+    }
+
+    /// The sequence of the next work requests; a few bits of the life keep those of an earlier one apart.
+    pub fn seq(&self) -> u32 {
+        self.life << 24 | self.next & 0xff_ffff
+    }
+
+    pub fn begin(&mut self, flight: Flight, now: u64) {
+        self.next = self.next.wrapping_add(1);
+        self.requests += flight.requests;
+        self.pace.begin(flight.len, now);
+        self.flights.push_back(flight);
+    }
+
+    /// The flight that ended.
+    pub fn end(&mut self, seq: u32, now: u64) -> Option<Flight> {
+        self.flights.front().filter(|f| f.seq == seq)?;
+        let flight = self.flights.pop_front()?;
+        self.requests -= flight.requests;
+        self.pace.end(flight.len, now);
+        Some(flight)
+    }
+
+    /// When the next attempt is due.
+    pub fn again(&mut self, now: u64) -> Stage {
+        let wait = (SOON_NS << (2 * self.attempts.min(8))).min(LATE_NS);
+        self.attempts += 1;
+        Stage::Down { again: now + wait }
+    }
+
+    pub fn came_up(&mut self) {
+        (self.stage, self.attempts) = (Stage::Up, 0);
+    }
+
+    /// Its queue pair is destroyed, and with it all that the device had; what it had of operations is kept for other rails.
+    pub fn destroy(&mut self) {
+        self.qp = None;
+        self.peer_ready = false;
+        self.lost.extend(self.flights.drain(..).filter(|f| f.stripe != 0).map(|f| (f.stripe, f.part)));
+        self.requests = 0;
+        self.pace.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pace_follows_what_is_seen() {
+        let mut pace = Pace::new(8_000_000_000);
+        assert_eq!(pace.speed, 1000.0);
+        let mut now = 1_000_000;
+        for _ in 0..60 {
+            pace.begin(1 << 20, now);
+            now += 100_000;
+            pace.end(1 << 20, now);
+        }
+        assert!((pace.speed - 10_485.76).abs() < 1.0, "{}", pace.speed);
+        // Several that end at once are measured together, and what is idle not at all.
+        now += 1_000_000_000;
+        (0..4).for_each(|_| pace.begin(1 << 20, now));
+        (0..4).for_each(|_| pace.end(1 << 20, now + 400_000));
+        assert!((pace.speed - 10_485.76).abs() < 4_000.0 && pace.flying == 0, "{}", pace.speed);
+    }
+}

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How further rails come and go (`rail`), and the words about them between the two sides: by the service queue pair, or by a
+//! lane's parcels. All that is heard is the peer's, and is checked.
+
+use super::abi::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
+use super::address::Address;
+use super::domain::Domain;
+use super::event::AsyncEvent;
+use super::keys::Keys;
+use super::memory::Registered;
+use super::named::RAILS_MAX;
+use super::parcels;
+use super::qp::{Capacity, Qp};
+use super::rail::{DEPTH, Flight, Offer, Rail, Stage};
+use super::rails::Rails;
+use super::service::{Service, Words, kind};
+use super::state::{Phase, Shared, State};
+use super::status;
+use crate::config;
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::event::EventKind;
+use crate::sys::time::now_ns;
+use std::mem::zeroed;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+fn words(kind: u8, number: usize, life: u32) -> Words {
+    [u64::from(kind) | (number as u64) << 8 | u64::from(life) << 32, 0, 0, 0, 0, 0, 0, 0]
+}
+
+fn lost(words: &'static str) -> Error {
+    Error::coded(errno::ECONNRESET, Code::PeerGone, words)
+}
+
+impl Rail {
+    fn make(&mut self, domain: &Domain, number: usize, pieces: u32) -> Result<Words> {
+        let cq = domain.rail_cqs().get(number - 1).ok_or(Error::fixed(errno::ENODEV, "no such rail"))?;
+        let asked = Capacity { tx: DEPTH as u32, rx: 1, tx_pieces: pieces, rx_pieces: 1, inline: 0 };
+        let qp = Qp::new(&self.card.pd, &cq.raw, &cq.raw, asked)?;
+        qp.init(self.card.port)?;
+        self.life += 1;
+        let mut words = words(kind::RAIL_OFFER, number, self.life);
+        let (high, low) = self.card.gid.raw.split_at(8);
+        words[1] = u64::from_be_bytes(high.try_into().unwrap_or_default());
+        words[2] = u64::from_be_bytes(low.try_into().unwrap_or_default());
+        words[3] = u64::from(qp.number);
+        words[4] = u64::from(self.card.lid) | u64::from(self.card.mtu) << 32;
+        self.qp = Some(qp);
+        self.stage = Stage::Offered;
+        Ok(words)
+    }
+
+    /// Connects the queue pair to the peer's.
+    fn join(&mut self, patience: &super::qp::Patience) -> Result<()> {
+        let (Some(qp), Some(peer)) = (&self.qp, &self.peer) else { return Ok(()) };
+        let config = &config::get().verbs;
+        let remote = peer.remote(&self.card, Service::psn(peer.qpn), config.service_level, config.traffic_class);
+        let local = self.card.local(Service::psn(qp.number));
+        qp.ready_to_receive(self.card.context(), &local, &remote, patience)?;
+        qp.ready_to_send(self.card.context(), &local, patience)
+    }
+
+    /// Posts a write of nothing.
+    fn try_out(&mut self) -> Result<()> {
+        let Some(qp) = &self.qp else { return Ok(()) };
+        // SAFETY: plain numbers and pointers.
+        let mut wr: ibv_send_wr = unsafe { zeroed() };
+        wr.wr_id = self.tag.send(self.seq());
+        wr.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+        wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED;
+        // SAFETY: the request is live, and has no pieces.
+        unsafe { qp.post_send(&mut wr) }.map_err(|(_, err)| status::call_error("trying a rail", err))?;
+        self.begin(Flight { seq: self.seq(), stripe: 0, part: 0, len: 0, requests: 1 }, now_ns());
+        self.stage = Stage::Tried;
+        Ok(())
+    }
+}
+
+impl State {
+    /// Says something about rails.
+    pub(super) fn say(&mut self, words: Words) {
+        if !matches!(self.phase, Phase::Connected) {
+            return;
+        }
+        let said = match (&mut self.service, self.lane.is_some()) {
+            (_, true) => self.answer(parcels::kind::RAIL, &words, &[]),
+            (Some(service), _) => service.send(words),
+            _ => Ok(()),
+        };
+        if let Err(e) = said {
+            crate::log!(Warn, "{e}");
+        }
+    }
+
+    /// Makes queue pairs for rails that are due.
+    pub(super) fn rails_turn(&mut self, domain: &Domain) {
+        let Some(rails) = &self.rails else { return };
+        let now = now_ns();
+        let due = rails.due(self.link.rails);
+        let can = self.lane.is_some() || self.service.as_ref().is_some_and(|s| s.up);
+        if due == 0 || now < due || !can || !matches!(self.phase, Phase::Connected) {
+            return;
+        }
+        for number in 1..=rails.further.len().min(usize::from(self.link.rails).saturating_sub(1)) {
+            let Some(rails) = &mut self.rails else { return };
+            let pieces = rails.pieces;
+            let Some(rail) = rails.rail(number).filter(|r| matches!(r.stage, Stage::Down { again } if again <= now)) else { continue };
+            if !rail.card.context().is_active(rail.card.port) {
+                rail.stage = rail.again(now);
+                continue;
+            }
+            match rail.make(domain, number, pieces) {
+                Ok(offer) => {
+                    self.say(offer);
+                    self.join_rail(number);
+                }
+                Err(e) => {
+                    crate::log!(Info, "rail {number}: {e}");
+                    rail.stage = rail.again(now);
+                }
+            }
+        }
+    }
+
+    /// Connects a rail's queue pair, if both sides have one.
+    fn join_rail(&mut self, number: usize) {
+        let patience = self.patience;
+        let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
+        let Some(peer) = rail.peer.filter(|_| rail.stage == Stage::Offered) else { return };
+        match rail.join(&patience) {
+            Ok(()) => {
+                rail.stage = Stage::Ready;
+                let mut words = words(kind::RAIL_READY, number, rail.life);
+                words[1] = u64::from(peer.life);
+                self.say(words);
+                self.try_rail(number);
+            }
+            Err(e) => self.lose_rail(number, e),
+        }
+    }
+
+    fn try_rail(&mut self, number: usize) {
+        let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
+        if rail.peer_ready
+            && rail.stage == Stage::Ready
+            && let Err(e) = rail.try_out()
+        {
+            self.lose_rail(number, e);
+        }
+    }
+
+    /// The write of nothing has come through.
+    pub(super) fn rail_came_up(&mut self, number: usize) {
+        let Some(rails) = &mut self.rails else { return };
+        let Some(rail) = rails.rail(number) else { return };
+        rail.came_up();
+        let is_back = std::mem::replace(&mut rail.was_up, true);
+        rails.measure();
+        let words = format!("{}: is up{}", rails.name(number), if is_back { " again" } else { "" });
+        crate::log!(Debug, "{words}");
+        if is_back {
+            self.event(EventKind::Notify, words.into_bytes(), None);
+        }
+        self.close_fast();
+        self.feed();
+    }
+
+    /// This side has lost a rail, or could not bring it up: its queue pair goes at once, and the peer is told.
+    #[cold]
+    pub(super) fn lose_rail(&mut self, number: usize, why: Error) {
+        let Some(was_up) = self.drop_rail(number, &why) else { return };
+        if let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) {
+            rail.stage = match rail.peer {
+                Some(peer) if was_up => Stage::Lost { peer: peer.life },
+                _ => rail.again(now_ns()),
+            };
+        }
+    }
+
+    /// Destroys a rail's queue pair and says so; whether it was up. None: it has none.
+    fn drop_rail(&mut self, number: usize, why: &Error) -> Option<bool> {
+        let rails = self.rails.as_mut()?;
+        let name = rails.name(number);
+        let rail = rails.rail(number).filter(|r| r.qp.is_some())?;
+        let (was_up, life) = (rail.is_up(), rail.life);
+        rail.destroy();
+        rail.losses += u64::from(was_up);
+        // What it was, until the caller says what it is.
+        rail.stage = Stage::Down { again: u64::MAX };
+        rails.measure();
+        crate::log!(Debug, "{name}: {why}");
+        self.say(words(kind::RAIL_GONE, number, life));
+        if was_up {
+            self.stats.rails_lost += 1;
+            self.event(EventKind::Notify, Vec::new(), Some(Error::coded(why.errno, why.code, format!("{name}: {}", why.words))));
+            self.close_fast();
+        }
+        Some(was_up)
+    }
+
+    /// The peer's queue pair is gone: what the rail had goes over others.
+    fn peer_lost_rail(&mut self, number: usize) {
+        self.drop_rail(number, &lost("the peer has lost it"));
+        let Some(rails) = &mut self.rails else { return };
+        let Some(rail) = rails.rail(number) else { return };
+        rail.stage = rail.again(now_ns());
+        rail.peer = None;
+        for (id, part) in std::mem::take(&mut rail.lost) {
+            if let Some(stripe) = rails.stripe(id) {
+                stripe.todo.push_front(part);
+            }
+        }
+        self.feed();
+    }
+
+    /// Words about rails.
+    pub(super) fn on_rail_word(&mut self, memory: &Registered, words: &Words) {
+        let Some(rails) = &mut self.rails else { return };
+        let (number, life) = ((words[0] >> 8 & 0xff) as usize, (words[0] >> 32) as u32);
+        let key = words[1] as u32;
+        match words[0] as u8 {
+            kind::RAIL_OFFER => self.on_offer(number, life, words),
+            kind::RAIL_READY => {
+                let Some(rail) = rails.rail(number) else { return };
+                if rail.qp.is_some() && u64::from(rail.life) == words[1] && rail.peer.is_some_and(|peer| peer.life == life) {
+                    rail.peer_ready = true;
+                    self.try_rail(number);
+                }
+            }
+            kind::RAIL_GONE => {
+                let Some(rail) = rails.rail(number) else { return };
+                match (rail.stage, rail.peer) {
+                    (Stage::Lost { peer }, _) if peer == life => self.peer_lost_rail(number),
+                    (Stage::Ready | Stage::Tried | Stage::Up, Some(peer)) if peer.life == life => self.peer_lost_rail(number),
+                    (Stage::Down { .. } | Stage::Offered, Some(peer)) if peer.life == life => rail.peer = None,
+                    _ => {}
+                }
+            }
+            // Who asks without listening gets no answer.
+            kind::KEYS_ASK | kind::KEYS_GONE if self.service.as_ref().is_some_and(Service::is_behind) => {}
+            kind::KEYS_ASK => {
+                let keys = memory.regions.lock().rails_to(key).cloned();
+                let mut told = [u64::from(kind::KEYS_TOLD), u64::from(key), 0, 0, 0, 0, 0, 0];
+                if let Some(keys) = keys {
+                    rails.show(&keys);
+                    told[0] |= u64::from(keys.mask) << 8;
+                    for (i, rkey) in keys.rkeys.into_iter().enumerate() {
+                        told[2 + i / 2] |= u64::from(rkey) << (32 * (i % 2));
+                    }
+                }
+                self.say(told);
+            }
+            kind::KEYS_TOLD => {
+                let mut rkeys = [0; RAILS_MAX];
+                for (i, rkey) in rkeys.iter_mut().enumerate() {
+                    *rkey = (words[2 + i / 2] >> (32 * (i % 2))) as u32;
+                }
+                rkeys[0] = key;
+                rails.learn(key, (words[0] >> 8) as u8, rkeys);
+            }
+            kind::KEYS_GONE => {
+                rails.forget(key);
+                self.say([u64::from(kind::KEYS_FORGOT), u64::from(key), 0, 0, 0, 0, 0, 0]);
+            }
+            kind::KEYS_FORGOT => rails.forgotten(key),
+            _ => {}
+        }
+    }
+
+    fn on_offer(&mut self, number: usize, life: u32, words: &Words) {
+        let mut gid = [0; 16];
+        gid[..8].copy_from_slice(&words[1].to_be_bytes());
+        gid[8..].copy_from_slice(&words[2].to_be_bytes());
+        let offer = Offer { life, gid, lid: words[4] as u16, qpn: words[3] as u32 & 0xff_ffff, mtu: (words[4] >> 32) as u32 };
+        let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
+        // A new life is the end of the one before.
+        match rail.stage {
+            Stage::Ready | Stage::Tried | Stage::Up | Stage::Lost { .. } => self.peer_lost_rail(number),
+            _ => {}
+        }
+        let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
+        (rail.peer, rail.peer_ready) = (Some(offer), false);
+        self.join_rail(number);
+    }
+
+    /// What a device says of a further rail's port, or of the queue pair.
+    pub(super) fn on_rail_event(&mut self, number: usize, device: &str, event: &AsyncEvent) {
+        use super::abi::ibv_event_type::{IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR};
+        let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
+        match *event {
+            AsyncEvent { port: Some(port), .. } if port != rail.card.port => {}
+            AsyncEvent { port: Some(port), kind: IBV_EVENT_PORT_ERR, .. } => {
+                self.lose_rail(number, Error::new(errno::ENETDOWN, format!("port {port} of {device} went down")));
+            }
+            AsyncEvent { port: Some(_), kind: IBV_EVENT_PORT_ACTIVE, .. } => {
+                if let Stage::Down { again } = &mut rail.stage {
+                    *again = (*again).min(now_ns());
+                }
+            }
+            AsyncEvent { qpn: Some(qpn), fatal: true, .. } if rail.qp.as_ref().is_some_and(|qp| qp.number == qpn) => {
+                self.lose_rail(number, Error::new(errno::EIO, event.words));
+            }
+            AsyncEvent { qpn: None, cq: None, port: None, fatal: true, .. } => {
+                self.lose_rail(number, Error::new(errno::ENODEV, event.words));
+            }
+            _ => {}
+        }
+    }
+
+    /// When an attempt is due; 0: none is.
+    pub(super) fn rails_due(&self) -> u64 {
+        match self.phase {
+            Phase::Connected => self.rails.as_ref().map_or(0, |r| r.due(self.link.rails)),
+            _ => 0,
+        }
+    }
+
+    /// The address of the peer's end of the first rail.
+    pub(super) fn peer_ip(&self) -> Option<IpAddr> {
+        match self.link.peer()? {
+            Address::Cm(at) => Some(at.ip()),
+            Address::Qp(qp) => {
+                let v6 = Ipv6Addr::from(qp.gid);
+                Some(v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4))
+            }
+        }
+    }
+
+    /// Each rail in a line; nothing without further ones.
+    pub(super) fn rail_lines(&self) -> String {
+        self.rails.as_deref().map_or(String::new(), Rails::lines)
+    }
+}
+
+impl Domain {
+    /// Tells peers that may have kept a region's keys that they name nothing any more.
+    pub(super) fn revoke_rails(&self, keys: &Arc<Keys>) {
+        for ep in self.watch.endpoints() {
+            let mut s = ep.state.lock();
+            if s.rails.as_mut().is_some_and(|rails| rails.revoke(keys)) {
+                s.say([u64::from(kind::KEYS_GONE), u64::from(keys.rkeys[0]), 0, 0, 0, 0, 0, 0]);
+            }
+        }
+    }
+
+    /// Whether some peer may take one of these keys for those of a region that is gone.
+    pub(super) fn may_be_mistaken(&self, keys: &Keys) -> bool {
+        let mistakes = |ep: Arc<Shared>| ep.state.lock().rails.as_ref().is_some_and(|rails| rails.may_mistake(keys));
+        self.stale.load(Ordering::Relaxed) > 0 && self.watch.endpoints().into_iter().any(mistakes)
+    }
+}

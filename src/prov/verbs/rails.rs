@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The rails of a connection: the first, which is the endpoint's own queue pair and carries all that is short or a message, and
+//! the further ones; what is under way over several of them; and which keys of the peer's go together. The loss of the first is the
+//! end of the connection: receives that were posted there and messages under way would have to be counted and sent anew.
+//!
+//! A part goes to the rail that will be through with it first, by what was measured, so each rail's share follows its speed. The
+//! peer is asked for a key's fellows when an operation first names it, which does not wait for the answer: nothing here needs the
+//! peer's CPU but the loss of a rail. Who closes a region tells those that were told of it; until they have forgotten, no other
+//! region gets one of its keys, so what was kept too long is refused and never means other memory.
+
+use super::card::Card;
+use super::keys::Keys;
+use super::named::RAILS_MAX;
+use super::rail::{Pace, Rail, Stage, WINDOW};
+use super::stripe::Stripe;
+use crate::prov::report::RailReport;
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Keys of the peer's that are kept, at most.
+const TOLD: usize = 4096;
+/// Operations on a key without fellows after which the peer is asked again.
+const AGAIN: u32 = 64;
+/// An operation is cut if that saves so many microseconds, which is what it costs.
+const SAVES_US: f64 = 8.0;
+/// And if it has so many bytes; and whatever it saves from so many on, so that a speed is measured anew that was low once.
+const LEAST: usize = 128 << 10;
+const ALWAYS: usize = 2 << 20;
+
+/// What is known of a key of the peer's.
+enum Known {
+    Asked,
+    /// The rail of this key alone; so often used.
+    Alone(u32),
+    Keys(Arc<Keys>),
+}
+
+pub struct Rails {
+    pub card: Arc<Card>,
+    /// Of the first.
+    pub pace: Pace,
+    pub carried: (u64, u64),
+    /// From the second on.
+    pub further: Vec<Rail>,
+    told: HashMap<u32, Known>,
+    /// Keys of this side that the peer may keep; and those of them that are gone.
+    shown: HashMap<u32, Arc<Keys>>,
+    gone: HashMap<u32, Arc<Keys>>,
+    /// How many those are in the domain.
+    stale: Arc<AtomicUsize>,
+    /// Operations that are under way, in the order of posting.
+    pub active: VecDeque<Stripe>,
+    last: u64,
+    /// Bytes from which on an operation goes over several.
+    pub least: usize,
+    /// The last operation of a lane that has ended and whose job waits for that.
+    pub over: u64,
+    /// What the endpoint promises of order.
+    pub order: u64,
+    /// Pieces of a work request that every rail's device takes.
+    pub pieces: u32,
+}
+
+fn address(gid: &[u8; 16], ip: Option<IpAddr>) -> IpAddr {
+    let v6 = Ipv6Addr::from(*gid);
+    ip.or(v6.to_ipv4_mapped().map(IpAddr::V4)).unwrap_or(IpAddr::V6(v6))
+}
+
+impl Rails {
+    pub fn new(card: Arc<Card>, further: Vec<Rail>, order: u64, pieces: u32, stale: Arc<AtomicUsize>) -> Rails {
+        let pace = Pace::new(card.speed);
+        let (told, shown, gone) = Default::default();
+        let (carried, active) = Default::default();
+        Rails { card, pace, carried, further, told, shown, gone, stale, active, last: 0, over: 0, least: usize::MAX, order, pieces }
+    }
+
+    pub fn rail(&mut self, number: usize) -> Option<&mut Rail> {
+        self.further.get_mut(number.checked_sub(1)?)
+    }
+
+    /// Rails that carry something now.
+    pub fn up(&self) -> u8 {
+        self.further.iter().enumerate().filter(|(_, r)| r.is_up()).fold(1, |mask, (i, _)| mask | 2 << i)
+    }
+
+    /// Rails came or went, or their speeds are other ones.
+    pub fn measure(&mut self) {
+        let all: f64 = self.further.iter().filter(|r| r.is_up()).map(|r| r.pace.speed).sum();
+        let saved = 1.0 / self.pace.speed - 1.0 / (self.pace.speed + all);
+        self.least = if all > 0.0 { ((SAVES_US / saved) as usize).clamp(LEAST, ALWAYS) } else { usize::MAX };
+    }
+
+    /// The rail that will be through with so many bytes first; none if that one takes no more now.
+    pub fn best(&mut self, mask: u8, len: usize, requests: usize, has_room: bool) -> Option<usize> {
+        let fits = |pace: &Pace| pace.flying == 0 || pace.flying + len <= WINDOW;
+        let mut best = (self.pace.until(len), 0, has_room && fits(&self.pace));
+        for (i, rail) in self.further.iter_mut().enumerate().filter(|(i, rail)| mask & 2 << i != 0 && rail.is_up()) {
+            let until = rail.pace.until(len);
+            rail.pace.hope();
+            if until < best.0 {
+                best = (until, i + 1, rail.requests + requests <= super::rail::DEPTH && fits(&rail.pace));
+            }
+        }
+        Some(best.1).filter(|_| best.2)
+    }
+
+    /// All of the peer's keys that go with this one of the first rail; none if there are none. True: the peer is to be asked.
+    pub fn fellows(&mut self, rkey: u32) -> (Option<Arc<Keys>>, bool) {
+        match self.told.get_mut(&rkey) {
+            Some(Known::Keys(keys)) => return (Some(keys.clone()), false),
+            Some(Known::Alone(uses)) if *uses < AGAIN => *uses += 1,
+            Some(Known::Asked) => {}
+            _ => {
+                if self.told.len() >= TOLD {
+                    self.told.clear();
+                }
+                self.told.insert(rkey, Known::Asked);
+                return (None, true);
+            }
+        }
+        (None, false)
+    }
+
+    /// The peer's answer.
+    pub fn learn(&mut self, rkey: u32, mask: u8, rkeys: [u32; RAILS_MAX]) {
+        let Some(known) = self.told.get_mut(&rkey).filter(|known| matches!(known, Known::Asked)) else { return };
+        *known = match mask & !1 {
+            0 => Known::Alone(0),
+            further => Known::Keys(Arc::new(Keys { mask: further | 1, lkeys: [0; RAILS_MAX], rkeys })),
+        };
+    }
+
+    pub fn forget(&mut self, rkey: u32) {
+        self.told.remove(&rkey);
+    }
+
+    pub fn show(&mut self, keys: &Arc<Keys>) {
+        self.shown.insert(keys.rkeys[0], keys.clone());
+    }
+
+    /// A region of these keys goes; whether the peer is to be told.
+    pub fn revoke(&mut self, keys: &Arc<Keys>) -> bool {
+        let shown = self.shown.remove(&keys.rkeys[0]).is_some();
+        if shown && self.gone.insert(keys.rkeys[0], keys.clone()).is_none() {
+            self.stale.fetch_add(1, Ordering::Relaxed);
+        }
+        shown
+    }
+
+    /// The peer has forgotten them.
+    pub fn forgotten(&mut self, rkey: u32) {
+        if self.gone.remove(&rkey).is_some() {
+            self.stale.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the peer may take one of these keys for another region's.
+    pub fn may_mistake(&self, keys: &Keys) -> bool {
+        self.gone.values().any(|gone| gone.clashes(keys))
+    }
+
+    pub fn number(&mut self, mut stripe: Stripe) -> Stripe {
+        self.last += 1;
+        stripe.id = self.last;
+        stripe
+    }
+
+    pub fn stripe(&mut self, id: u64) -> Option<&mut Stripe> {
+        self.active.iter_mut().find(|s| s.id == id)
+    }
+
+    /// A rail in words.
+    pub fn name(&self, number: usize) -> String {
+        let Some(rail) = number.checked_sub(1).and_then(|i| self.further.get(i)) else {
+            return format!("rail {number}, {}", self.card.name);
+        };
+        let own = address(&rail.card.gid.raw, rail.card.gid.ip);
+        match &rail.peer {
+            Some(peer) => format!("rail {number}, {} {own} to {}", rail.card.name, address(&peer.gid, None)),
+            None => format!("rail {number}, {} {own}", rail.card.name),
+        }
+    }
+
+    /// The rail of this number as the caller sees it.
+    pub fn report(&self, number: usize, peer: Option<IpAddr>) -> Option<RailReport> {
+        let Some(number) = number.checked_sub(1) else {
+            let ends = peer.map(|peer| (address(&self.card.gid.raw, self.card.gid.ip), peer));
+            return Some(RailReport { up: true, losses: 0, bytes: self.carried, ends });
+        };
+        let rail = self.further.get(number)?;
+        let ends = rail.peer.map(|peer| (address(&rail.card.gid.raw, rail.card.gid.ip), address(&peer.gid, None)));
+        Some(RailReport { up: rail.is_up(), losses: rail.losses, bytes: rail.carried, ends })
+    }
+
+    /// Each rail in a line.
+    pub fn lines(&self) -> String {
+        let mut text = String::new();
+        let all = std::iter::once((true, self.carried, 0)).chain(self.further.iter().map(|r| (r.is_up(), r.carried, r.losses)));
+        for (number, (is_up, (out, come), losses)) in all.enumerate() {
+            let state = if is_up { "up" } else { "down" };
+            let _ = writeln!(text, "  {}: {state}, {out} bytes out, {come} in, lost {losses} times", self.name(number));
+        }
+        if self.least != usize::MAX {
+            let _ = writeln!(text, "  rails: reads and writes of {} bytes and more go over several", self.least);
+        }
+        text
+    }
+
+    /// When an attempt is due, of so many rails; 0: none is.
+    pub fn due(&self, count: u8) -> u64 {
+        let at = |rail: &Rail| if let Stage::Down { again } = rail.stage { Some(again) } else { None };
+        self.further.iter().take(usize::from(count).saturating_sub(1)).filter_map(at).min().unwrap_or(0)
+    }
+
+    /// Every further queue pair is destroyed: the connection ends.
+    pub fn end(&mut self) {
+        for rail in &mut self.further {
+            rail.destroy();
+            rail.stage = Stage::Down { again: u64::MAX };
+        }
+        self.least = usize::MAX;
+    }
+}
+
+impl Drop for Rails {
+    fn drop(&mut self) {
+        self.stale.fetch_sub(self.gone.len(), Ordering::Relaxed);
+    }
+}

@@ -35,6 +35,7 @@ struct setup {
 	uint32_t tcp_streams[TEST_SIDES]; /* GDRFAB_OPT_TCP_STREAMS of that side; 0: as the environment says */
 	const char *rails[TEST_SIDES]; /* GDRFAB_OPT_RAILS of that side; NULL: as the environment says */
 	const char *key[TEST_SIDES]; /* auth_key of that side; NULL: none */
+	const char *env[TEST_SIDES][2]; /* variables of that side, NAME=VALUE: before the library is first used */
 	enum test_side victim; /* this side is expected to be killed by SIGKILL */
 };
 

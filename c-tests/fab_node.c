@@ -69,6 +69,8 @@ static void run_side(enum test_side side, int oob, const void *arg)
 			setenv("TEST_OWN_NODE", node, 1);
 		test_enter_namespaces(getenv("TEST_CLIENT_NAMESPACES"));
 	}
+	for (size_t i = 0; i < 2 && p->setup->env[side][i]; i++)
+		putenv((char *)(uintptr_t)p->setup->env[side][i]);
 	local_prepare();
 	settle();
 	n.fds = test_count_fds();

@@ -9,8 +9,8 @@
 #     --programs "P..."    only these (default: all, on each device those that apply)
 #     --claim TEXT         only claims with TEXT in their names
 #     --examples           only the examples and gdrfab-perf
-#     --passes "D..."      only these devices: rxe, domain (rxe without locks), norxe (refuses dma-bufs), siw; or shm, the
-#                          other provider in the guest
+#     --passes "D..."      only these devices: rxe, domain (rxe without locks), norxe (refuses dma-bufs), siw; rails (both of rxe);
+#                          or shm, the other provider in the guest
 #     --keep-going         the next device even if one had failures
 #     --stock              the packaged soft-RoCE instead of the patched one, and no soft-iWARP
 #     --shell-cmd 'CMD'    runs CMD in the prepared guest instead, with the environment of the first device
@@ -37,7 +37,7 @@ while [ $# -gt 0 ]; do
 	--vm) vm=$2 && shift ;;
 	--timeout) limit=$2 && shift ;;
 	*)
-		sed -n '3,24s/^# \{0,1\}//p' "$0" >&2
+		sed -n '3,25s/^# \{0,1\}//p' "$0" >&2
 		exit 2
 		;;
 	esac
@@ -109,7 +109,7 @@ fi
 # ---- what runs there
 if [ -z "$passes" ]; then
 	passes=rxe
-	[ -n "$stock" ] || passes="rxe domain norxe siw"
+	[ -n "$stock" ] || passes="rxe domain norxe siw rails"
 fi
 list=
 for pass in $passes; do
@@ -118,6 +118,7 @@ for pass in $passes; do
 	norxe) default="device device_rma device_fails device_cuda memory rma:_from_ verbs:refused" ;;
 	# Without locks operations take the fast path.
 	domain) default="cq cq_error rma_order rma:every_call_nic msg:every_call_and_size_by protect:nic_malloc" ;;
+	rails) default="verbs_rails_rdm list_ways:host rma:every_call_nic" ;;
 	siw) default="info:without_hints connection cq cq_error memory:malloc memory:ten_thousand msg msg_order rma rma_order wait deadline list_ways:all_move_host" ;;
 	# The last one takes links and devices away. Lists are many small operations over verbs, whose endpoints do not rest (idle_connections).
 	*) default="$(echo "$all" | grep -vxE 'verbs|idle_connections|list|list_[a-z]*|rdm_scale|tagged|containers|sizing') list:nic_malloc list_ways:host list_end:given_up list_end:peer_dies $nccl verbs" ;;

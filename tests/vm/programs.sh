@@ -7,7 +7,8 @@
 #   programs.sh --shell PASS 'CMD'        runs CMD with the environment of a pass
 #
 # A pass is a device: rxe, norxe (soft-RoCE that refuses dma-bufs), siw; domain, which is rxe by programs that promise to
-# use a domain from one thread at a time; or shm, without a device. SCRIPT prints claims of its own, and runs after the
+# use a domain from one thread at a time; rails, both of soft-RoCE at once, the second lost again and again; or shm, without a
+# device. SCRIPT prints claims of its own, and runs after the
 # passes with the environment of rxe.
 set -u
 
@@ -39,10 +40,12 @@ export TEST_IFACES
 
 choose() { # <pass>
 	export TEST_PROVIDER=verbs
-	unset TEST_THREADING
+	unset TEST_THREADING TEST_RAILS TEST_LINK GDRFAB_VERBS_RAILS GDRFAB_FAULT
+	[ ! -d /sys/class/infiniband/rxe1 ] || export TEST_RAILS=rxe0:1,rxe1:1 TEST_LINK=rdma-eth1
 	case $1 in
 	rxe) export TEST_NODE=10.77.0.1 ;;
 	domain) export TEST_NODE=10.77.0.1 TEST_THREADING=domain ;;
+	rails) export TEST_NODE=10.77.0.1 GDRFAB_VERBS_RAILS=$TEST_RAILS GDRFAB_FAULT=verbs/rail=5 ;;
 	norxe) export TEST_NODE=10.78.0.1 ;;
 	siw) export TEST_NODE=10.88.0.1 ;;
 	shm) export TEST_PROVIDER=shm && unset TEST_NODE ;;

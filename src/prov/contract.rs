@@ -405,8 +405,8 @@ pub trait Lane {
         false
     }
 
-    /// A turn of progress. Parcels that came go to `each` in their order.
-    fn take(&self, force: bool, each: &mut dyn Taker);
+    /// A turn of progress. Parcels that came go to `each` in their order. True: there was something else to do, too.
+    fn take(&self, force: bool, each: &mut dyn Taker) -> bool;
 
     /// As `take`, of all parcels that have come by now.
     fn take_all(&self, each: &mut dyn Taker) {

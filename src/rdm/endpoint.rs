@@ -9,6 +9,7 @@ use super::matcher::Matcher;
 use super::ops;
 pub use super::ops::Endpoint;
 use super::reader::Reader;
+use super::rota::Rota;
 use super::state::{Op, Ops, State, UNKNOWN};
 use super::wire::{Label, MATCHED_LEN, VERSION};
 use crate::config;
@@ -80,8 +81,7 @@ impl Endpoint {
             reads: Vec::new(),
             busy: Vec::new(),
             awaiting: Vec::new(),
-            ready: Vec::new(),
-            cursor: 0,
+            ready: Rota::default(),
             joining: Vec::new(),
             leaving: Vec::new(),
             links: HashMap::new(),

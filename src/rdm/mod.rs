@@ -31,6 +31,7 @@ mod progress;
 mod provider;
 mod reader;
 mod recv;
+mod rota;
 mod send;
 mod state;
 mod tagged;

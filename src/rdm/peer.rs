@@ -15,7 +15,7 @@ use crate::prov::{Endpoint, Lane, Listener};
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// The number of a peer at this endpoint.
 pub type Id = u32;
@@ -33,6 +33,9 @@ pub struct Link {
     pub eager_max: usize,
     /// When its peer called, if the address vector did not name it; 0: it does, or this side called.
     pub unlisted: AtomicU64,
+    /// Its place in the rota, and how many looks in a row were in vain.
+    place: AtomicUsize,
+    vain: AtomicU32,
 }
 
 // SAFETY: `lane` is a part of `ep`, which is both.
@@ -47,7 +50,7 @@ impl Link {
             // SAFETY: only the lifetime changes; it lies in what `ep` owns, and that stays as long as the link (`lane` below).
             NonNull::from(unsafe { std::mem::transmute::<&dyn Lane, &'static dyn Lane>(lane) })
         });
-        Link { ep, lane, of, number, eager_max, unlisted: AtomicU64::new(0) }
+        Link { ep, lane, of, number, eager_max, unlisted: AtomicU64::new(0), place: AtomicUsize::new(0), vain: AtomicU32::new(0) }
     }
 
     /// The endpoint's options, but for who calls drivers: that is settled where a lane is opened.
@@ -62,6 +65,30 @@ impl Link {
 
     pub fn set_unlisted(&self, since: u64) {
         self.unlisted.store(since, Ordering::Relaxed);
+    }
+
+    // Relaxed: as above, also the next two.
+    #[inline]
+    pub fn place(&self) -> usize {
+        self.place.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub fn set_place(&self, place: usize) {
+        self.place.store(place, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn set_vain(&self, looks: u32) {
+        self.vain.store(looks, Ordering::Relaxed);
+    }
+
+    /// One more look was in vain: how many there were.
+    #[inline]
+    pub fn one_more_in_vain(&self) -> u32 {
+        let looks = self.vain.load(Ordering::Relaxed).saturating_add(1);
+        self.set_vain(looks);
+        looks
     }
 
     #[inline(always)]
@@ -325,6 +352,11 @@ impl Peer {
             patience: 0,
             no_device: None,
         }
+    }
+
+    /// Nothing of this side's waits for its lane.
+    pub fn is_at_rest(&self) -> bool {
+        self.under_way == 0 && self.waiting.is_empty() && self.control.is_empty()
     }
 
     /// Nothing of it is left but its record.

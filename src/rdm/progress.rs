@@ -4,7 +4,8 @@
 
 use super::domain::Domain;
 use super::matcher::At;
-use super::peer::{Id, Link};
+use super::peer::{Id, Link, Peer};
+use super::rota::VAIN;
 use super::state::{Op, State, UNKNOWN};
 use super::wire::Label;
 use crate::error::{Code, Error, errno};
@@ -15,8 +16,6 @@ use crate::sync::cursor::Brief;
 use crate::sys::time;
 use std::sync::Arc;
 
-/// Lanes that are looked at in every turn; of more, a part each time.
-const LANES: usize = 16;
 /// Ticks between two looks at what is rare.
 const LOOK: u64 = 100_000;
 /// Looks for one at the doors.
@@ -77,44 +76,45 @@ impl State {
 
     #[inline(never)]
     fn poll_all(&mut self, force: bool) {
-        let mut ready = std::mem::take(&mut self.ready);
-        match force || ready.len() <= 2 * LANES {
-            true => ready.iter().for_each(|(id, link)| {
-                self.poll_lane(*id, link, force);
-            }),
-            false => self.poll_some(&mut ready),
-        }
-        self.ready = ready;
-    }
-
-    /// Of many: those that brought something lately, which stand first, and a part of the others.
-    #[inline(never)]
-    fn poll_some(&mut self, ready: &mut [(Id, Arc<Link>)]) {
-        let rest = ready.len() - LANES;
-        for k in 0..2 * LANES {
-            let at = if k < LANES {
-                k
-            } else {
-                self.cursor = (self.cursor + 1) % rest;
-                LANES + self.cursor
-            };
-            if let Some((id, link)) = ready.get(at)
-                && self.poll_lane(*id, link, false)
-                && at >= LANES
-            {
-                ready.swap(at, (self.turns as usize).wrapping_mul(7) % LANES);
+        if force {
+            for place in 0..self.ready.len() {
+                self.poll_place(place, true);
             }
+            return;
         }
+        let (lively, silent) = self.ready.turn();
+        let mut brought = false;
+        for k in 0..lively + silent {
+            let place = if k < lively { self.ready.next_lively() } else { self.ready.next_silent() };
+            brought |= self.poll_place(place, false);
+        }
+        self.ready.end_turn(brought);
     }
 
-    /// True: it brought something.
+    #[inline(always)]
+    fn poll_place(&mut self, place: usize, force: bool) -> bool {
+        let Some((id, link)) = self.ready.get(place) else { return false };
+        let (id, link) = (*id, Arc::as_ptr(link));
+        // SAFETY: as above, and a lane that changes its place is still the same.
+        let link = unsafe { &*link };
+        let brought = self.poll_lane(id, link, force);
+        if brought {
+            self.ready.rouse(link);
+        } else if !force
+            && link.one_more_in_vain() >= VAIN
+            && self.peers.get(id as usize).and_then(Option::as_deref).is_some_and(Peer::is_at_rest)
+        {
+            self.ready.lull(link);
+        }
+        brought
+    }
+
+    /// True: it brought something, or works on something.
     #[inline(always)]
     pub fn poll_lane(&mut self, id: Id, link: &Link, force: bool) -> bool {
         let mut hand = Hand { of: self, id, link: link.number, brought: false };
-        if let Some(lane) = link.lane() {
-            lane.take(force, &mut hand);
-        }
-        hand.brought
+        let works = link.lane().is_some_and(|lane| lane.take(force, &mut hand));
+        works || hand.brought
     }
 
     /// All that the peer has said by now.

@@ -324,6 +324,7 @@ impl State {
                 self.read_ended(number, Err(sender_gone()));
                 continue;
             };
+            self.ready.rouse(&link);
             let posted = domain.descs_of(link.of, &descs).and_then(|(descs, count)| {
                 let timeout_ns = time::left(deadline);
                 let c = Common {

@@ -6,6 +6,7 @@ use super::kept::Unexpected;
 use super::matcher::{At, Matcher, Turn};
 use super::peer::{End, Greeter, Id, Link, Only, Peer};
 use super::reader::Reader;
+use super::rota::Rota;
 use super::wire::{Label, Offer};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
@@ -218,8 +219,7 @@ pub struct State {
     /// Peers whose calls are awaited.
     pub awaiting: Vec<Id>,
     /// Lanes that bring parcels.
-    pub ready: Vec<(Id, Arc<Link>)>,
-    pub cursor: usize,
+    pub ready: Rota,
     /// Lanes that are being connected.
     pub joining: Vec<(Id, Arc<Link>)>,
     /// Lanes that are over, and cannot be closed yet.

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 mod ends;
 mod lies;
+mod rota;
 
 const SETS: [&str; 3] = ["shm+tcp", "shm", "tcp"];
 

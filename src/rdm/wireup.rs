@@ -239,7 +239,7 @@ impl State {
         }
         self.links.remove(&link.number);
         self.joining.retain(|(_, l)| l.number != link.number);
-        self.ready.retain(|(_, l)| l.number != link.number);
+        self.ready.remove(link);
         self.leaving.push(link.clone());
     }
 
@@ -344,7 +344,7 @@ impl State {
 
     pub fn joined(&mut self, domain: &Domain, id: Id, link: Arc<Link>) {
         self.joining.retain(|(_, l)| l.number != link.number);
-        self.ready.push((id, link.clone()));
+        self.ready.push(id, link.clone());
         if let Some(peer) = self.peer(id) {
             crate::log!(Debug, "rdm: {} by {}", peer.name, domain.lanes.get(link.of).map_or("?", |l| l.provider.name()));
             peer.phase = Phase::Ready(link);

@@ -111,9 +111,7 @@ impl State {
         if !goes_on {
             return Some(false);
         }
-        let conn = self.conn.as_deref()?;
-        let waits = conn.slots.active.len() | conn.devices.len() | conn.reads_out.len() | conn.backlog.len();
-        let over = rest && waits == 0 && conn.helping.is_none() && self.polls & FULL_TURN != FULL_TURN;
+        let over = rest && rests(self.conn.as_deref()?) && self.polls & FULL_TURN != FULL_TURN;
         self.polls = self.polls.wrapping_add(u32::from(over));
         over.then_some(true)
     }
@@ -122,6 +120,12 @@ impl State {
 /// Whether a parcel overtakes nothing now, and the peer has room for it.
 fn may_go(conn: &mut Conn, header: Header) -> Result<bool> {
     Ok(conn.is_clear() && credit(conn)? && conn.room(header)?)
+}
+
+/// Nothing is under way but messages.
+#[inline(always)]
+fn rests(conn: &Conn) -> bool {
+    conn.slots.active.len() | conn.devices.len() | conn.reads_out.len() | conn.backlog.len() == 0 && conn.helping.is_none()
 }
 
 impl Lane for Endpoint {
@@ -173,12 +177,19 @@ impl Lane for Endpoint {
         true
     }
 
-    fn take(&self, force: bool, each: &mut dyn Taker) {
-        let Some(mut s) = (if force { Some(self.state.lock()) } else { self.state.try_lock() }) else { return };
+    fn take(&self, force: bool, each: &mut dyn Taker) -> bool {
+        let Some(mut s) = (if force { Some(self.state.lock()) } else { self.state.try_lock() }) else { return true };
         match s.take_brief(each) {
-            Some(true) if !force => {}
-            Some(false) => s.progress(&self.domain, force),
-            _ => self.take_rest(&mut s, force, each),
+            Some(true) if !force => false,
+            Some(false) => {
+                s.progress(&self.domain, force);
+                true
+            }
+            _ => {
+                let works = s.rx.as_ref().is_some_and(|rx| !rx.is_empty()) || !s.conn.as_deref().is_some_and(rests);
+                self.take_rest(&mut s, force, each);
+                works
+            }
         }
     }
 

@@ -56,6 +56,7 @@ impl Endpoint {
             sleepers: 0,
             resting: Vec::new(),
             rests_until: 0,
+            came: false,
             turns: 0,
             last_look: 0,
         };

@@ -68,11 +68,12 @@ impl Lane for Endpoint {
         Ok(true)
     }
 
-    fn take(&self, force: bool, each: &mut dyn Taker) {
-        let Some(mut s) = (if force { Some(self.state.lock()) } else { self.state.try_lock() }) else { return };
+    fn take(&self, force: bool, each: &mut dyn Taker) -> bool {
+        let Some(mut s) = (if force { Some(self.state.lock()) } else { self.state.try_lock() }) else { return true };
         s.progress(&self.domain, force);
         if let Err(e) = s.take_parcels(each) {
             s.down(&self.domain, e);
         }
+        std::mem::take(&mut s.came) || !s.conn.as_deref().is_some_and(|conn| conn.tx.is_empty() && conn.reads.is_empty())
     }
 }

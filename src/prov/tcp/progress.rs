@@ -67,6 +67,7 @@ impl State {
         if !self.unexpected.is_empty() && !self.recvs.is_empty() {
             self.match_unexpected();
         }
+        self.came |= came;
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         conn.pay(came, force);
         if !conn.tx.is_empty() && !conn.tx.blocked && (force || !conn.may_wait_on()) {

@@ -69,6 +69,8 @@ pub struct State {
     /// Where it rests, and until when at the latest.
     pub resting: Vec<(Arc<Rest>, u64)>,
     pub rests_until: u64,
+    /// Something has come since the last turn as a lane.
+    pub came: bool,
     pub turns: u32,
     pub last_look: u64,
 }

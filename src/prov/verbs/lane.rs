@@ -238,7 +238,7 @@ impl Lane for Endpoint {
         }
     }
 
-    fn take(&self, force: bool, each: &mut dyn Taker) {
+    fn take(&self, force: bool, each: &mut dyn Taker) -> bool {
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
         if force || turn & self.mask == 0 {
             self.progress_all(force);
@@ -246,12 +246,14 @@ impl Lane for Endpoint {
             cq.poll(false);
             self.poll_rails();
         }
-        let Some(mut s) = (if force { Some(self.shared.state.lock()) } else { self.shared.state.try_lock() }) else { return };
+        let Some(mut s) = (if force { Some(self.shared.state.lock()) } else { self.shared.state.try_lock() }) else { return true };
+        let works = s.lane.as_ref().is_some_and(|lane| !lane.inbox.is_empty() || !lane.jobs.is_empty() || !lane.outbox.is_empty());
         if let Err(e) = s.lane_turn(&self.domain, each) {
             s.drop_parcels();
             s.begin_end(e, false);
         }
         s.finish_if_drained();
+        works
     }
 }
 

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The order in which turns of progress look at an endpoint's lanes: at lively ones, which had something to do lately, in every
+//! turn, at silent ones now and then. So a thousand peers that say nothing cost one that speaks next to nothing.
+
+use super::peer::{Id, Link};
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// Lively lanes that are looked at in one turn; of more, a part each time.
+const LIVELY: usize = 32;
+/// Silent ones in a turn while the endpoint has nothing else to do: when `IDLE` turns have brought nothing.
+const SILENT: usize = 16;
+const IDLE: u32 = 32;
+/// Else one in so many turns.
+const SELDOM: u32 = 32;
+/// Looks in vain after which a lane is silent.
+pub const VAIN: u32 = 256;
+
+/// Lanes that bring parcels, lively ones in front.
+#[derive(Default)]
+pub struct Rota {
+    lanes: Vec<(Id, Arc<Link>)>,
+    lively: usize,
+    /// Where the last look at lively ones was, and at silent ones.
+    at: usize,
+    silent_at: usize,
+    /// Turns in a row that brought nothing.
+    idle: u32,
+    turns: u32,
+}
+
+impl Deref for Rota {
+    type Target = [(Id, Arc<Link>)];
+
+    fn deref(&self) -> &[(Id, Arc<Link>)] {
+        &self.lanes
+    }
+}
+
+impl Rota {
+    /// A lane is there; it has something to say.
+    pub fn push(&mut self, id: Id, link: Arc<Link>) {
+        link.set_place(self.lanes.len());
+        self.lanes.push((id, link.clone()));
+        self.rouse(&link);
+    }
+
+    pub fn remove(&mut self, link: &Link) {
+        self.lull(link);
+        if let Some(place) = self.place_of(link) {
+            self.swap(place, self.lanes.len() - 1);
+            self.lanes.pop();
+        }
+    }
+
+    fn place_of(&self, link: &Link) -> Option<usize> {
+        self.lanes.get(link.place()).filter(|(_, l)| l.number == link.number).map(|_| link.place())
+    }
+
+    fn swap(&mut self, a: usize, b: usize) {
+        self.lanes.swap(a, b);
+        for place in [a, b] {
+            if let Some((_, link)) = self.lanes.get(place) {
+                link.set_place(place);
+            }
+        }
+    }
+
+    /// There is something to do for this lane.
+    #[inline]
+    pub fn rouse(&mut self, link: &Link) {
+        link.set_vain(0);
+        if link.place() >= self.lively
+            && let Some(place) = self.place_of(link)
+        {
+            self.swap(place, self.lively);
+            self.lively += 1;
+        }
+    }
+
+    /// There is nothing, and has not been for long.
+    pub fn lull(&mut self, link: &Link) {
+        if let Some(place) = self.place_of(link).filter(|place| *place < self.lively) {
+            self.lively -= 1;
+            self.swap(place, self.lively);
+        }
+    }
+
+    /// A turn begins: how many lively and silent lanes it looks at.
+    #[inline]
+    pub fn turn(&mut self) -> (usize, usize) {
+        self.turns = self.turns.wrapping_add(1);
+        let silent = self.lanes.len() - self.lively;
+        let most = if self.lively == 0 || self.idle >= IDLE { SILENT } else { usize::from(self.turns.is_multiple_of(SELDOM)) };
+        (self.lively.min(LIVELY), silent.min(most))
+    }
+
+    /// It is over.
+    #[inline]
+    pub fn end_turn(&mut self, brought: bool) {
+        self.idle = if brought { 0 } else { self.idle.saturating_add(1) };
+    }
+
+    /// The place of the next one to look at. Downwards, so that one that is lulled changes places with one that was looked at.
+    #[inline]
+    pub fn next_lively(&mut self) -> usize {
+        self.at = if (1..=self.lively).contains(&self.at) { self.at } else { self.lively } - usize::from(self.lively > 0);
+        self.at
+    }
+
+    #[inline]
+    pub fn next_silent(&mut self) -> usize {
+        let next = self.silent_at + 1;
+        self.silent_at = if next < self.lanes.len() { next.max(self.lively) } else { self.lively };
+        self.silent_at
+    }
+}

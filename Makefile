@@ -396,6 +396,15 @@ bench-idle:
 	$(USE_TEST_PREFIX) KEEP_AS='make bench-idle' benches/keep.sh tcp-idle sh -e -c 'for n in 0 99 9999; do \
 		$(EXAMPLES_OUT)/idle $$n; $(EXAMPLES_OUT)/idle $$n 101 poll; done'
 
+# Connectionless endpoints: silent peers beside one that speaks, 1,000 of 10,000 names in use, 256 processes all to all.
+bench-rdm:
+	@$(INSTALL_TEST_PREFIX)
+	@mkdir -p $(EXAMPLES_OUT)
+	$(CC) -std=c99 -O2 -Wall -Wextra -o $(EXAMPLES_OUT)/silent benches/rdm/silent.c $$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab)
+	$(USE_TEST_PREFIX) KEEP_AS='make bench-rdm' benches/keep.sh rdm sh -e -c 'for n in 1 15 99 999; do \
+		$(EXAMPLES_OUT)/silent shm $$n 301; done; for n in 15 999; do $(EXAMPLES_OUT)/silent tcp $$n; done; \
+		TEST_RDM_PROCESSES=256 c-tests/run.sh rdm_scale'
+
 # In the virtual machine of check-verbs: gdrfab beside perftest and the bare verbs; and its instructions, on this machine.
 bench-verbs:
 	@$(INSTALL_TEST_PREFIX)
@@ -442,4 +451,4 @@ deps-bench:
 clean:
 	$(CARGO) clean
 
-.PHONY: all help plugin-nccl install-plugin-nccl examples hello install install-debug uninstall check check-all check-gpu check-nccl-gpu test-plugins $(addprefix check-,$(CHECKS_BUILD) $(CHECKS) $(CHECKS_ALONE) $(CHECKS_PAIRS)) fuzz header options abi demo bench bench-quick bench-gpu bench-verbs bench-verbs-count bench-idle bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric plugin-nixl install-plugin-nixl
+.PHONY: all help plugin-nccl install-plugin-nccl examples hello install install-debug uninstall check check-all check-gpu check-nccl-gpu test-plugins $(addprefix check-,$(CHECKS_BUILD) $(CHECKS) $(CHECKS_ALONE) $(CHECKS_PAIRS)) fuzz header options abi demo bench bench-quick bench-gpu bench-verbs bench-verbs-count bench-idle bench-rdm bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric plugin-nixl install-plugin-nixl

@@ -195,6 +195,22 @@ mod tests {
         assert_eq!(silent.earned(), 0);
     }
 
+    /// And what it said before still counts.
+    #[test]
+    fn a_peer_that_lies_of_its_receives_is_caught() {
+        let mut credit = Credit::default();
+        (0..5).for_each(|_| drop(credit.send()));
+        let most = RECEIVES - FIRST + 5;
+        for lie in [most + 1, u32::MAX, 1 << 31] {
+            let e = credit.heard(lie).unwrap_err();
+            assert!(e.code == Code::PeerBroke && e.to_string().contains("promises more"), "{lie}: {e}");
+        }
+        credit.heard(most).unwrap();
+        assert!(credit.heard(most - 1).is_err(), "it takes back what it promised");
+        let sent = (0..).take_while(|_| credit.may_send(Class::Credit) && credit.send() == 0).count();
+        assert_eq!(sent, RECEIVES as usize);
+    }
+
     #[test]
     fn both_sides_full_go_on_again() {
         let (mut a, mut b) = (Side::default(), Side::default());

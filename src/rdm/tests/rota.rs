@@ -59,7 +59,7 @@ fn lanes_come_and_go_in_any_order() {
             (0..3, false) => (rota.push(n as u32, links[n].clone()), there[n] = true).1,
             (3..9, _) => rota.lull(&links[n]),
             (9..15, _) => rota.rouse(&links[n]),
-            _ => drop(looks_at_all(&mut rota, &there)),
+            _ => looks_at_all(&mut rota, &there),
         }
         assert!(
             rota.iter().enumerate().all(|(place, (id, link))| link.place() == place && *id as usize == link.number && there[*id as usize])

@@ -59,6 +59,12 @@ static void round_of(struct self *s, struct place peer, uint32_t round)
 	}
 }
 
+static void drive_for(struct self *s, int ms)
+{
+	for (uint64_t until = test_now_ms() + (uint64_t)ms; test_now_ms() < until; drive(s))
+		;
+}
+
 static void check_rails(struct self *s)
 {
 	gdrfab_rail_info rail = {.struct_size = sizeof rail};
@@ -109,11 +115,13 @@ static void side(enum test_side side, int oob, const void *arg)
 	own = (struct place){(uintptr_t)region, gdrfab_mr_key(mr)};
 	test_oob_send(oob, &own, sizeof own);
 	test_oob_recv(oob, &peer, sizeof peer, NULL, NULL);
-	for (uint32_t round = 0; round < rounds; round++)
+	for (uint32_t round = 0; round < rounds; round++) {
 		round_of(&s, peer, round);
+		/* A rail is lost on demand only where another has been up for a while. */
+		drive_for(&s, round == 0 ? 400 : 30);
+	}
 	test_barrier(oob, (test_drive_fn)drive, &s);
-	for (uint64_t until = test_now_ms() + 100; test_now_ms() < until; drive(&s))
-		;
+	drive_for(&s, 100);
 	CHECK_EQ(s.kept_count, 0);
 	CHECK_EQ(s.lost_count, 0);
 	memcpy(counters, region + COUNTERS, sizeof counters);

@@ -322,6 +322,8 @@ impl prov::Endpoint for Endpoint {
     fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
         let mut s = self.state.lock();
         s.sleepers += 1;
+        // What waits for credit is offered now.
+        s.settle(&self.domain);
         let mut fences = None;
         for (_, link) in s.ready.iter().chain(&s.joining) {
             match link.ep.sleep(poller)? {

@@ -16,6 +16,9 @@ pub const OFFERS_MAX: usize = 1 << 16;
 /// Bytes of unexpected messages that a peer may send at first, and at most.
 pub const FIRST_GRANT: u64 = 64 << 10;
 pub const MOST_GRANT: u64 = 1 << 20;
+/// Turns in which a short message waits for credit, after the last that came, before it is offered: a receiver that is merely
+/// behind returns some in time, and to one that wants other messages first it costs little.
+pub const PATIENCE: u32 = 1024;
 /// Bytes of grants beyond the first, of all peers together.
 pub const GRANTS_MAX: u64 = 64 << 20;
 /// Callers with a lane that the address vector does not name.

@@ -2,7 +2,7 @@
 //! What an endpoint knows of a peer once it was used: its name, the lane that leads to it, what waits for the lane, and the
 //! grants of both sides.
 
-use super::limits::{EAGER_MAX, FIRST_GRANT, GRANT_LIMIT, HEAD, MOST_GRANT};
+use super::limits::{EAGER_MAX, FIRST_GRANT, GRANT_LIMIT, HEAD, MOST_GRANT, PATIENCE};
 use super::wire::{Label, OVERHEAD, Words};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
@@ -193,6 +193,8 @@ pub struct Credit {
     granted: u64,
     charged: u64,
     returned: u64,
+    /// Turns in which something waited for more, since some came.
+    waited: u32,
     /// What the peer may send: our grant, what came, what was consumed of it, and what the peer was told of.
     grant: u64,
     came: u64,
@@ -235,12 +237,18 @@ impl Credit {
         self.charged += len as u64 + OVERHEAD;
     }
 
+    /// There is none for a message; whether it is worth waiting for some.
+    pub fn is_worth_waiting(&mut self) -> bool {
+        self.waited += u32::from(self.waited < PATIENCE);
+        self.waited < PATIENCE
+    }
+
     /// The peer tells what it has consumed, and its grant.
     pub fn returned(&mut self, consumed: u64, grant: u64) -> Result<()> {
         if consumed < self.returned || consumed > self.charged || grant < self.granted {
             return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer takes back what it granted, or counts what was not sent"));
         }
-        (self.returned, self.granted) = (consumed, grant.min(GRANT_LIMIT));
+        (self.returned, self.granted, self.waited) = (consumed, grant.min(GRANT_LIMIT), 0);
         Ok(())
     }
 

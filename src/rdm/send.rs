@@ -183,6 +183,7 @@ impl State {
     }
 
     fn start(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut Waiting) -> Step {
+        let sleepers = self.sleepers;
         let Some(peer) = self.peer(id) else { return Step::Wait };
         if w.flags & flags::FENCE != 0 && peer.under_way > 0 {
             return Step::Wait;
@@ -193,7 +194,12 @@ impl State {
         let What::Message { label, offered } = &w.what else { return Step::Wait };
         let (label, fresh) = (*label, offered.is_none());
         let whole = w.site.is_host() && w.end.len <= link.eager_max && w.flags & flags::DELIVERY_COMPLETE == 0;
-        if whole && fresh && peer.credit.may_send(w.end.len) {
+        let may_go = whole && fresh && peer.credit.may_send(w.end.len);
+        // What was injected has no entry for which the caller would look, and who sleeps does not look either.
+        if whole && fresh && !may_go && w.owned.is_none() && sleepers == 0 && peer.credit.is_worth_waiting() {
+            return Step::Wait;
+        }
+        if may_go {
             return match put_eager(link, &label, w.pieces.as_slice()) {
                 Ok(true) => {
                     peer.credit.sent(w.end.len);

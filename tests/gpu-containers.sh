@@ -51,7 +51,8 @@ flags_of() { # <kind>: options of unshare
 	none) ;;
 	user) echo "--user --map-root-user" ;;
 	net | ipc | mount) echo "--$1" ;;
-	pid) echo "--pid --fork --kill-child" ;;
+	# Without a /proc of the namespace CUDA does not begin.
+	pid) echo "--pid --fork --kill-child --mount" ;;
 	container) echo "--pid --fork --kill-child --mount --net --ipc --uts" ;;
 	all) echo "--user --map-root-user --pid --fork --kill-child --mount --net --ipc --uts" ;;
 	*) return 1 ;;
@@ -69,7 +70,7 @@ case $KIND in mount|container|all)
 	mount --move "$HOLDER/aside" "$HOLDER/own/volume"
 	[ ! -d /dev/shm ] || mount -t tmpfs own /dev/shm ;;
 esac
-case $KIND in container|all) mount -t proc own /proc || echo "/proc stays the host'"'"'s" >&2 ;; esac
+case $KIND in pid|container|all) mount -t proc own /proc || echo "/proc stays the host'"'"'s" >&2 ;; esac
 exec "$@"'
 
 inside() { # <kind> <visible GPUs> <command...>

@@ -39,7 +39,6 @@ void comm_free(struct comm *comm)
 {
 	if (!comm)
 		return;
-	help_end(comm);
 	/* First the endpoint: its operations end, and nothing touches the board or a caller's buffer any more. */
 	if (comm->ep && gdrfab_ep_close(comm->ep) < 0)
 		INFO("closing an endpoint: %s", gdrfab_last_error());

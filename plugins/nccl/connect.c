@@ -221,6 +221,7 @@ ncclResult_t net_connect(const struct context *ctx, int dev, void *in_handle, st
 
 ncclResult_t net_close(struct comm *comm)
 {
+	help_end(comm);
 	comm_free(comm);
 	return ncclSuccess;
 }

@@ -176,7 +176,7 @@ bool help_begin(struct comm *comm)
 
 void help_end(struct comm *comm)
 {
-	struct slot *slot = comm->slot;
+	struct slot *slot = comm ? comm->slot : NULL;
 	if (!slot || comm->device->of->pid != getpid())
 		return;
 	pthread_mutex_lock(&life);

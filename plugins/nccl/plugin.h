@@ -330,7 +330,7 @@ enum { LONG = 64 << 10 }; /* bytes from which on handing a message over pays */
 bool help_is_wanted(const struct comm *comm, const struct memory *memory);
 /* A long request more is under way: helpers look after the connection until it has none. False: nobody can. */
 bool help_begin(struct comm *comm);
-/* The connection is about to be closed. */
+/* The connection, if there is one, is about to be closed. */
 void help_end(struct comm *comm);
 
 /* ---- transfer.c, with arrivals.c behind it */

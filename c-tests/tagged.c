@@ -94,7 +94,7 @@ static void door(struct node *n)
 		EVENT(n->eq, GDRFAB_CONNECTED, n->ep, &e);
 		EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, &e);
 	} else {
-		uint64_t until = test_now_ms() + 300;
+		uint64_t until = test_now_ms() + (uint64_t)test_ms(test_checked() ? 3000 : 300);
 		uint32_t event;
 		while (test_now_ms() < until)
 			CHECK_EQ(gdrfab_eq_read(n->eq, &event, &e.entry, sizeof e.entry, 0), -EAGAIN);

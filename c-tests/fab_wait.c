@@ -165,6 +165,24 @@ int eq_next(gdrfab_eq *eq, uint32_t *event, struct event *e, struct eq_failure *
 	return 1;
 }
 
+void rails_told(struct node *n, struct rail_news *news, const char *words)
+{
+	struct eq_failure f;
+	struct event e;
+	uint32_t event;
+	int got;
+	while ((got = eq_next(n->eq, &event, &e, &f)) != 0) {
+		CHECK_EQ(got < 0 ? f.entry.data : event, GDRFAB_NOTIFY);
+		if (got > 0) {
+			news->back++;
+			continue;
+		}
+		CHECK(f.entry.object == n->ep && f.entry.err != 0);
+		CHECK(test_says((const char *)f.data, words));
+		news->lost++;
+	}
+}
+
 void expect_event(const char *file, int line, gdrfab_eq *eq, uint32_t event, const void *object, struct event *out)
 {
 	struct event local;

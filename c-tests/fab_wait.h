@@ -52,6 +52,12 @@ uint64_t cq_data(const struct node *n, uint64_t value);
 
 /* 1: an event; -1: an error, with its words; 0: neither is there. */
 int eq_next(gdrfab_eq *eq, uint32_t *event, struct event *e, struct eq_failure *f);
+
+/* What the event queue tells of rails: losses are errors with words, these among them, and returns are events. */
+struct rail_news {
+	int lost, back;
+};
+void rails_told(struct node *n, struct rail_news *news, const char *words);
 void expect_event(const char *file, int line, gdrfab_eq *eq, uint32_t event, const void *object, struct event *out);
 void expect_eq_failure(const char *file, int line, gdrfab_eq *eq, const void *object, int err, int ms,
 		       struct eq_failure *out);

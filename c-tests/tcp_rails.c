@@ -82,29 +82,6 @@ static void await_rails(struct node *n, int count)
 	}
 }
 
-/* What the event queue has told: losses are errors with words, returns are events. */
-struct told {
-	int lost, back;
-};
-
-static void take_events(struct node *n, struct told *t)
-{
-	struct eq_failure f;
-	struct event e;
-	uint32_t event;
-	int got;
-	while ((got = eq_next(n->eq, &event, &e, &f)) != 0) {
-		CHECK_EQ(got < 0 ? f.entry.data : event, GDRFAB_NOTIFY);
-		if (got > 0) {
-			t->back++;
-			continue;
-		}
-		CHECK(f.entry.object == n->ep && f.entry.err != 0);
-		CHECK(test_says((const char *)f.data, "rail "));
-		t->lost++;
-	}
-}
-
 /* Ends one of this process's rails: with a reset, which forgets what is in the kernel, or in order. */
 static void break_rail(int number, bool reset)
 {
@@ -226,7 +203,7 @@ static pid_t cutter(void)
 }
 
 /* What the caller is told of each rail, as data. */
-static void check_rails(struct node *n, const struct told *t, int up)
+static void check_rails(struct node *n, const struct rail_news *t, int up)
 {
 	gdrfab_rail_info rail = {.struct_size = sizeof rail};
 	gdrfab_stats stats = {.struct_size = sizeof stats};
@@ -254,13 +231,13 @@ static bool is_lossy(const struct plan *p)
 	return p->breaks || p->cuts || p->fault[TEST_SERVER] || p->fault[TEST_CLIENT];
 }
 
-static void end_rounds(struct node *n, struct told *t)
+static void end_rounds(struct node *n, struct rail_news *t)
 {
 	const struct plan *p = (const struct plan *)n->arg;
 	bool lossy = is_lossy(p);
 	await_rails(n, p->up);
 	QUIET(n->cq, 150);
-	take_events(n, t);
+	rails_told(n, t, "rail ");
 	/* A loss is followed by a return, and by one only. */
 	CHECK_EQ(t->lost, t->back);
 	CHECK(lossy ? t->lost > 0 : t->lost == 0);
@@ -272,7 +249,7 @@ static void serves(struct node *n)
 {
 	const struct plan *p = (const struct plan *)n->arg;
 	unsigned char *in = (unsigned char *)calloc(1, MESSAGE), *out = (unsigned char *)calloc(1, MESSAGE);
-	struct told told = {0, 0};
+	struct rail_news told = {0, 0};
 	uint32_t count = 0;
 	pid_t cuts = 0;
 	struct mem m;
@@ -289,7 +266,7 @@ static void serves(struct node *n)
 		if (p->breaks)
 			await_rails(n, p->up);
 		server_round(n, &m, in, out, count);
-		take_events(n, &told);
+		rails_told(n, &told, "rail ");
 	}
 	if (cuts) {
 		kill(cuts, SIGKILL);
@@ -313,7 +290,7 @@ static void asks(struct node *n)
 {
 	const struct plan *p = (const struct plan *)n->arg;
 	unsigned char *memory[] = {malloc(LARGE), malloc(BLOCKS * BLOCK), malloc(MESSAGE), malloc(MESSAGE)};
-	struct told told = {0, 0};
+	struct rail_news told = {0, 0};
 	begin(n);
 	struct remote to = mem_fetch(n);
 	await_rails(n, p->up);
@@ -327,7 +304,7 @@ static void asks(struct node *n)
 		if (p->breaks)
 			await_rails(n, p->up);
 		client_round(n, to, memory, round);
-		take_events(n, &told);
+		rails_told(n, &told, "rail ");
 	}
 	oob_send(n, "\0", 1);
 	barrier(n);

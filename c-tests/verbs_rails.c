@@ -47,29 +47,6 @@ static void await_rail(struct node *n)
 	}
 }
 
-/* What the event queue has told: losses are errors with words, returns are events. */
-struct told {
-	int lost, back;
-};
-
-static void take_events(struct node *n, struct told *t)
-{
-	struct eq_failure f;
-	struct event e;
-	uint32_t event;
-	int got;
-	while ((got = eq_next(n->eq, &event, &e, &f)) != 0) {
-		CHECK_EQ(got < 0 ? f.entry.data : event, GDRFAB_NOTIFY);
-		if (got > 0) {
-			t->back++;
-			continue;
-		}
-		CHECK(f.entry.object == n->ep && f.entry.err != 0);
-		CHECK(test_says((const char *)f.data, "rail 1"));
-		t->lost++;
-	}
-}
-
 struct memory {
 	struct mem m; /* the peer's to write and read */
 	struct remote to;
@@ -190,7 +167,7 @@ static void both(struct node *n)
 	bool lossy = p->fault[TEST_SERVER] || p->fault[TEST_CLIENT] || p->cuts;
 	gdrfab_stats stats = {.struct_size = sizeof stats};
 	gdrfab_rail_info info = {.struct_size = sizeof info};
-	struct told told = {0, 0};
+	struct rail_news told = {0, 0};
 	struct memory a;
 	char words[4096];
 	pid_t cuts = 0;
@@ -203,7 +180,7 @@ static void both(struct node *n)
 	uint32_t rounds = (uint32_t)(p->cuts ? test_count(60, 8) : lossy ? test_count(40, 5) : 3);
 	for (uint32_t round = 0; round < rounds; round++) {
 		one_round(n, &a, round);
-		take_events(n, &told);
+		rails_told(n, &told, "rail 1");
 	}
 	if (cuts) {
 		kill(cuts, SIGKILL);
@@ -213,7 +190,7 @@ static void both(struct node *n)
 	barrier(n);
 	await_rail(n);
 	QUIET(n->cq, 150);
-	take_events(n, &told);
+	rails_told(n, &told, "rail 1");
 	CHECK_EQ(told.lost, told.back);
 	CHECK(lossy ? told.lost > 0 : told.lost == 0);
 	OK(gdrfab_ep_stats(n->ep, &stats));

@@ -4,8 +4,7 @@
 use crate::config;
 use crate::error::{Error, Result, errno};
 
-/// Rails of a connection, at most.
-pub const RAILS_MAX: usize = 8;
+pub use crate::prov::bind::RAILS_MAX;
 
 /// Device and port of a word of the list.
 pub fn parse(word: &str) -> Result<(&str, u8)> {

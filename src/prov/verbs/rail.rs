@@ -177,7 +177,7 @@ impl Rail {
         self.stage == Stage::Up
     }
 
-    /// The sequence of the next work requests; a few bits of the life keep those of an earlier one apart.
+    /// The sequence of the next work requests; by a few bits of the life those of an earlier one are known.
     pub fn seq(&self) -> u32 {
         self.life << 24 | self.next & 0xff_ffff
     }

@@ -3,6 +3,7 @@
 import ctypes
 import importlib
 import multiprocessing
+import multiprocessing.connection
 import os
 import sys
 import tempfile
@@ -45,13 +46,13 @@ class Memory:
 class Self:
     """One process of a claim: its role, its agent, and the way to the others."""
 
-    def __init__(self, role, count, queues, api):
-        self.role, self.count, self.queues, self.api = role, count, queues, api
+    def __init__(self, role, count, pipes, api):
+        self.role, self.count, self.pipes, self.api = role, count, pipes, api
         self.kept = []
         self.notes = []
 
     def put(self, role, value):
-        self.queues[role].put((self.role, value))
+        self.pipes[role][self.role][1].send(value)
 
     def get(self, role=None, timeout=20, drive=True):
         """The next value that another role has put; progress goes on meanwhile."""
@@ -61,11 +62,11 @@ class Self:
                 if role is None or sender == role:
                     del self.kept[i]
                     return value
-            try:
-                self.kept.append(self.queues[self.role].get(timeout=0.002 if drive else 0.2))
-            except Exception:
-                if drive and hasattr(self, "agent"):
-                    self.look()
+            senders = {reader: sender for sender, (reader, _) in self.pipes[self.role].items()}
+            ready = multiprocessing.connection.wait(senders, timeout=0.002 if drive else 0.2)
+            self.kept += ((senders[reader], reader.recv()) for reader in ready)
+            if not ready and drive and hasattr(self, "agent"):
+                self.look()
         raise AssertionError(f"role {self.role}: nothing came from {role}")
 
     def open(self, thread=True, params=None, name=None):
@@ -160,19 +161,16 @@ def load(root):
     return importlib.import_module(package + "._api")
 
 
-def child(f, role, count, queues, root, env, log):
+def child(f, role, count, pipes, root, env, log):
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update(env)
     try:
-        f(Self(role, count, queues, load(root)))
+        f(Self(role, count, pipes, load(root)))
         code = 0
     except BaseException:
         traceback.print_exc()
         code = 1
-    for queue in queues:
-        queue.close()
-        queue.join_thread()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -183,12 +181,13 @@ def run(entry, over, root):
     name, f, count, _, env, killed = entry
     env = {"GDRFAB_PROVIDER": over, "GDRFAB_TCP_IFACE": "lo", "TEST_ROOT": root, **env}
     fork = multiprocessing.get_context("fork")
-    queues = [fork.Queue() for _ in range(count)]
+    # One from each to each: whoever is killed while it says something holds up nobody else (-1: from here).
+    pipes = [{sender: fork.Pipe(duplex=False) for sender in range(-1, count)} for _ in range(count)]
     with tempfile.TemporaryFile() as log:
-        children = [fork.Process(target=child, args=(f, role, count, queues, root, env, log.fileno())) for role in range(count)]
+        children = [fork.Process(target=child, args=(f, role, count, pipes, root, env, log.fileno())) for role in range(count)]
         for c in children:
             c.start()
-        queues[0].put((-1, [c.pid for c in children]))
+        pipes[0][-1][1].send([c.pid for c in children])
         until = time.monotonic() + 50 * PATIENCE
         late = False
         for c in children:

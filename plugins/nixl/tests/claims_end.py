@@ -28,9 +28,6 @@ def dies(s, size, op, note, first, active):
     name, addr = there[1]
     if first:
         s.move("WRITE", [(mine.addr, 64)], [(addr, 64)], name, b"first")
-    else:
-        # What it said came through a pipe, and it is to be out of that.
-        time.sleep(0.2)
     handle = s.handle(op, [(mine.addr, size)], [(addr, size)], name, note)
     if active:
         state = s.post(handle)

@@ -56,3 +56,10 @@ fi
 # Of the threaded claims one is left out: that automatic progress has written to memory is told to its reader by
 # another process, and the sanitizer cannot see an order that another process makes.
 run threads:one threads:each cntr connection cq cq_error deadline eq fork info info_hints msg msg_order options wait
+
+# The plugin for NCCL, whose helpers share connections with NCCL's thread.
+plugin=$work/libnccl-net-gdrfab.so
+gcc -std=c99 -D_GNU_SOURCE -g -O1 -fsanitize=thread -fPIC -shared -pthread -o "$plugin" -Wl,-z,nodelete plugins/nccl/*.c \
+	$(PKG_CONFIG_PATH=$work/prefix/lib/pkgconfig pkg-config --cflags --libs gdrfab) -ldl
+TEST_NCCL_PLUGIN=$plugin TEST_NCCL_ABI=12 TEST_PROVIDER=shm GDRFAB_NCCL_THREADS=2 run --suite nccl nccl_helpers:mixed \
+	nccl_helpers:closed nccl_order:bytes

@@ -325,8 +325,8 @@ TEST(regions)
 	if (path_known(PATH_DIRECT) || path_known(PATH_SOCKET)) {
 		BAD_FLAGS(gdrfab_mr_bind_cntr(real, cntr, 0));
 		BAD_FLAGS(gdrfab_mr_bind_cntr(real, cntr, GARBAGE_FLAGS));
-		/* Not registered for it. */
-		MISUSE(gdrfab_mr_bind_cntr(real, cntr, GDRFAB_REMOTE_WRITE), -EINVAL, "RMA_EVENT");
+		OK(gdrfab_mr_bind_cntr(real, cntr, GDRFAB_REMOTE_WRITE));
+		MISUSE(gdrfab_cntr_close(cntr), -EBUSY, "regions");
 	} else {
 		/* No region can be. */
 		MISUSE(gdrfab_mr_bind_cntr(real, cntr, GDRFAB_REMOTE_WRITE), -EOPNOTSUPP, "");

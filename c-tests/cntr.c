@@ -112,9 +112,34 @@ TEST(fd)
 enum { SENDS, RECVS, READS, WRITES, REMOTE_WRITES, COUNTERS };
 static const uint64_t counts[COUNTERS] = {GDRFAB_SEND, GDRFAB_RECV, GDRFAB_READ, GDRFAB_WRITE, GDRFAB_REMOTE_WRITE};
 
-/* node_up with a counter of each sort bound before the endpoint is enabled. */
+static void bind_counters(struct node *n, gdrfab_cntr **c)
+{
+	for (int i = 0; i < COUNTERS; i++) {
+		c[i] = counter(n, GDRFAB_WAIT_UNSPEC);
+		OK(gdrfab_ep_bind_cntr(n->ep, c[i], counts[i]));
+		CHECK_EQ(gdrfab_ep_bind_cntr(n->ep, c[0], counts[i] | counts[0]), -EBUSY);
+	}
+}
+
+/* A message each way, that nobody counts. */
+static void uncounted(struct node *n)
+{
+	char word[8] = "early";
+	for (int side = TEST_SERVER; side <= TEST_CLIENT; side++) {
+		bool sends = (int)n->side == side;
+		if (!sends)
+			POST(n->cq, gdrfab_recv(n->ep, word, 8, local_desc(n, word, 8), 0, word));
+		barrier(n);
+		if (sends)
+			POST(n->cq, gdrfab_send(n->ep, word, 8, local_desc(n, word, 8), 0, word));
+		DONE(n->cq, word, sends ? GDRFAB_SEND : GDRFAB_RECV, NULL);
+	}
+}
+
+/* node_up with a counter of each sort, bound before the endpoint is enabled, or when it has already worked. */
 static void up_with_counters(struct node *n, gdrfab_cntr **c)
 {
+	bool late = *(const bool *)n->arg;
 	node_open(n);
 	if (n->side == TEST_SERVER) {
 		node_listen(n);
@@ -127,10 +152,8 @@ static void up_with_counters(struct node *n, gdrfab_cntr **c)
 	OK(gdrfab_ep_open(n->domain, n->request ? n->request : n->info, n, &n->ep));
 	OK(gdrfab_ep_bind_cq(n->ep, n->cq, GDRFAB_TRANSMIT | GDRFAB_RECV));
 	OK(gdrfab_ep_bind_eq(n->ep, n->eq, 0));
-	for (int i = 0; i < COUNTERS; i++) {
-		c[i] = counter(n, GDRFAB_WAIT_UNSPEC);
-		OK(gdrfab_ep_bind_cntr(n->ep, c[i], counts[i]));
-	}
+	if (!late)
+		bind_counters(n, c);
 	OK(gdrfab_ep_enable(n->ep));
 	if (n->side == TEST_SERVER)
 		OK(gdrfab_ep_accept(n->ep, NULL, 0));
@@ -138,6 +161,12 @@ static void up_with_counters(struct node *n, gdrfab_cntr **c)
 		OK(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, NULL, 0));
 	EVENT(n->eq, GDRFAB_CONNECTED, n->ep, NULL);
 	barrier(n);
+	if (late) {
+		uncounted(n);
+		bind_counters(n, c);
+		CHECK_EQ(gdrfab_ep_bind_cq(n->ep, n->cq, GDRFAB_TRANSMIT), -GDRFAB_EOPBADSTATE);
+		barrier(n);
+	}
 }
 
 static void expect_counts(gdrfab_cntr **c, uint64_t sends, uint64_t recvs, uint64_t reads, uint64_t writes,
@@ -222,7 +251,14 @@ static void counted_initiator(struct node *n)
 
 TEST(endpoint_counters)
 {
-	pair(NULL, counted_target, counted_initiator, NULL);
+	static const bool late = false;
+	pair(NULL, counted_target, counted_initiator, &late);
+}
+
+TEST(endpoint_counters_bound_later)
+{
+	static const bool late = true;
+	pair(NULL, counted_target, counted_initiator, &late);
 }
 
 /* --- a region's counter: every write into it, by every call and path --- */
@@ -245,7 +281,8 @@ static void region_target(struct node *n)
 	attr.require = way->path->bit;
 	attr.mr_iov = m.kind->file ? NULL : &iov;
 	attr.dmabuf = m.kind->file ? &dmabuf : NULL;
-	uint64_t flags = GDRFAB_RMA_EVENT | (m.kind->file ? GDRFAB_MR_DMABUF : 0);
+	/* Files are registered for it; of other regions peers learn it as they first look them up. */
+	uint64_t flags = m.kind->file ? GDRFAB_RMA_EVENT | GDRFAB_MR_DMABUF : 0;
 	int rc = gdrfab_mr_regattr(n->domain, &attr, flags, &m.mr);
 	if (rc == -EOPNOTSUPP && m.kind->file && way->path->bit == GDRFAB_PATH_CMA)
 		test_skip("%s", gdrfab_last_error());

@@ -118,7 +118,8 @@ const char *gdrfab_last_error(void);
 #define GDRFAB_HMEM (1ull << 47)          /**< Device memory. */
 #define GDRFAB_LOCAL_COMM (1ull << 51)    /**< Reaches processes of this host. */
 #define GDRFAB_REMOTE_COMM (1ull << 52)   /**< Reaches other hosts. */
-#define GDRFAB_RMA_EVENT (1ull << 56)     /**< Counters of remote writes. Of registration: it may have one. */
+#define GDRFAB_RMA_EVENT (1ull << 56)     /**< Counters of remote writes. Of registration: peers report
+                                               theirs from the first on. */
 
 #define GDRFAB_DIRECTED_RECV (1ull << 59)  /**< src_addr of a receive may name the only peer. */
 
@@ -132,7 +133,8 @@ const char *gdrfab_last_error(void);
 #define GDRFAB_MR_VIRT_ADDR (1u << 4)  /**< Remote addresses are virtual; else they count from attr.offset. */
 #define GDRFAB_MR_ALLOCATED (1u << 5)  /**< Registered memory has its pages. No provider asks for it. */
 #define GDRFAB_MR_PROV_KEY (1u << 6)   /**< The provider chooses the keys; else requested_key is the key. */
-#define GDRFAB_MR_RMA_EVENT (1u << 8)  /**< Regions for counters are registered with GDRFAB_RMA_EVENT. */
+#define GDRFAB_MR_RMA_EVENT (1u << 8)  /**< Regions for counters are registered with GDRFAB_RMA_EVENT. No
+                                            provider asks for it. */
 #define GDRFAB_MR_ENDPOINT (1u << 9)   /**< Regions belong to endpoints. No provider asks for it. */
 #define GDRFAB_MR_HMEM (1u << 10)      /**< Device buffers are registered. */
 
@@ -459,12 +461,14 @@ int gdrfab_ep_bind_cq(struct gdrfab_ep *ep, struct gdrfab_cq *cq, uint64_t flags
  *   -GDRFAB_EOPBADSTATE (enabled) */
 int gdrfab_ep_bind_eq(struct gdrfab_ep *ep, struct gdrfab_eq *eq, uint64_t flags);
 
-/** Binds a counter, before gdrfab_ep_enable(). Mirrors fi_ep_bind.
+/** Binds a counter, before gdrfab_ep_enable() or later; what was posted before then may go uncounted. Mirrors
+ * fi_ep_bind.
  *
  * @param cntr  counter of the same domain
  * @param flags what it counts: completions of GDRFAB_SEND, GDRFAB_RECV, GDRFAB_READ, GDRFAB_WRITE;
  *   GDRFAB_REMOTE_WRITE for writes with data that arrive
- * @return 0, -EINVAL (also: another domain), -GDRFAB_EBADFLAGS, -EPERM, -GDRFAB_EOPBADSTATE (enabled) */
+ * @return 0, -EINVAL (also: another domain), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (one of these has a counter)
+ */
 int gdrfab_ep_bind_cntr(struct gdrfab_ep *ep, struct gdrfab_cntr *cntr, uint64_t flags);
 
 /** gdrfab_ep_bind_eq() of a passive endpoint, before gdrfab_pep_listen(). Mirrors fi_pep_bind. */
@@ -796,10 +800,12 @@ void *gdrfab_mr_desc(struct gdrfab_mr *mr);
 
 /** Binds a counter that grows by one with each complete write of a peer into the region. Mirrors fi_mr_bind.
  *
- * @param mr    region registered with GDRFAB_RMA_EVENT, before peers have its key
+ * @param mr    region; one that peers have used already was registered with GDRFAB_RMA_EVENT, or what they
+ *   write may go uncounted
  * @param cntr  counter; closed after the region
  * @param flags GDRFAB_REMOTE_WRITE
- * @return 0, -EINVAL (also: registered without GDRFAB_RMA_EVENT), -GDRFAB_EBADFLAGS, -EPERM */
+ * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EPERM, -EOPNOTSUPP (connected endpoints over verbs: a card does not
+ *   report plain writes) */
 int gdrfab_mr_bind_cntr(struct gdrfab_mr *mr, struct gdrfab_cntr *cntr, uint64_t flags);
 
 /** Tells what a region is and which paths it offers: 0 or -EINVAL. */

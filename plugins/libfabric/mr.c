@@ -30,12 +30,12 @@ static int mr_bind(struct fid *fid, struct fid *other, uint64_t flags)
 {
 	enter(((struct mr *)fid)->lib);
 	struct mr *mr = (struct mr *)fid;
+	int result;
 	switch (other->fclass) {
 	case FI_CLASS_CNTR:
+		result = told(gdrfab_mr_bind_cntr(mr->it, ((struct cntr *)other)->it, flags), FI_LOG_MR, "binding a counter to a region");
 		/* The errno of providers whose regions have no counters, which clients go on without. */
-		if (!mr->counts)
-			return REFUSE(FI_ENOSYS, FI_LOG_MR, "fi_mr_bind: a region has a counter if it was registered with FI_RMA_EVENT\n");
-		return told(gdrfab_mr_bind_cntr(mr->it, ((struct cntr *)other)->it, flags), FI_LOG_MR, "binding a counter to a region");
+		return result == -FI_EOPNOTSUPP ? -FI_ENOSYS : result;
 	case FI_CLASS_EP:
 		/* Regions belong to domains; where FI_MR_ENDPOINT is asked for nevertheless, this changes nothing. */
 		return 0;
@@ -77,7 +77,6 @@ static int make(struct fid *fid, const gdrfab_mr_attr *attr, uint64_t flags, str
 		return result;
 	}
 	mr->lib = caller;
-	mr->counts = flags & FI_RMA_EVENT;
 	mr->mr.fid.fclass = FI_CLASS_MR;
 	mr->mr.fid.context = attr->context;
 	mr->mr.fid.ops = &fid_ops;

@@ -197,7 +197,6 @@ struct mr {
 	struct fid_mr mr;
 	struct libfabric *lib;
 	gdrfab_mr *it;
-	bool counts; /* registered with FI_RMA_EVENT */
 };
 
 /* Bytes of an event that the application writes. */

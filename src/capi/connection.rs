@@ -32,12 +32,13 @@ pub unsafe extern "C" fn gdrfab_ep_bind_eq(ep: *mut gdrfab_ep, eq: *mut gdrfab_e
     control(|| unsafe { shared(ep, "ep")?.bind_eq(&shared(eq, "eq")?, flags) })
 }
 
-/// Binds a counter, before gdrfab_ep_enable(). Mirrors fi_ep_bind.
+/// Binds a counter, before gdrfab_ep_enable() or later; what was posted before then may go uncounted. Mirrors
+/// fi_ep_bind.
 ///
 /// @param cntr  counter of the same domain
 /// @param flags what it counts: completions of GDRFAB_SEND, GDRFAB_RECV, GDRFAB_READ, GDRFAB_WRITE;
 ///   GDRFAB_REMOTE_WRITE for writes with data that arrive
-/// @return 0, -EINVAL (also: another domain), -GDRFAB_EBADFLAGS, -EPERM, -GDRFAB_EOPBADSTATE (enabled)
+/// @return 0, -EINVAL (also: another domain), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (one of these has a counter)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_bind_cntr(ep: *mut gdrfab_ep, cntr: *mut gdrfab_cntr, flags: u64) -> c_int {
     // SAFETY: the C caller says that the handles are open.

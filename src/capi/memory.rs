@@ -390,10 +390,12 @@ pub unsafe extern "C" fn gdrfab_mr_desc(mr: *mut gdrfab_mr) -> *mut c_void {
 
 /// Binds a counter that grows by one with each complete write of a peer into the region. Mirrors fi_mr_bind.
 ///
-/// @param mr    region registered with GDRFAB_RMA_EVENT, before peers have its key
+/// @param mr    region; one that peers have used already was registered with GDRFAB_RMA_EVENT, or what they
+///   write may go uncounted
 /// @param cntr  counter; closed after the region
 /// @param flags GDRFAB_REMOTE_WRITE
-/// @return 0, -EINVAL (also: registered without GDRFAB_RMA_EVENT), -GDRFAB_EBADFLAGS, -EPERM
+/// @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EPERM, -EOPNOTSUPP (connected endpoints over verbs: a card does not
+///   report plain writes)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_bind_cntr(mr: *mut gdrfab_mr, cntr: *mut gdrfab_cntr, flags: u64) -> c_int {
     // SAFETY: the C caller says that the handles are open.

@@ -107,7 +107,7 @@ pub const GDRFAB_HMEM: u64 = 1u64 << 47;
 pub const GDRFAB_LOCAL_COMM: u64 = 1u64 << 51;
 /// Reaches other hosts.
 pub const GDRFAB_REMOTE_COMM: u64 = 1u64 << 52;
-/// Counters of remote writes. Of registration: it may have one.
+/// Counters of remote writes. Of registration: peers report theirs from the first on.
 pub const GDRFAB_RMA_EVENT: u64 = 1u64 << 56;
 
 /// src_addr of a receive may name the only peer.
@@ -127,7 +127,7 @@ pub const GDRFAB_MR_VIRT_ADDR: u32 = 1u32 << 4;
 pub const GDRFAB_MR_ALLOCATED: u32 = 1u32 << 5;
 /// The provider chooses the keys; else requested_key is the key.
 pub const GDRFAB_MR_PROV_KEY: u32 = 1u32 << 6;
-/// Regions for counters are registered with GDRFAB_RMA_EVENT.
+/// Regions for counters are registered with GDRFAB_RMA_EVENT. No provider asks for it.
 pub const GDRFAB_MR_RMA_EVENT: u32 = 1u32 << 8;
 /// Regions belong to endpoints. No provider asks for it.
 pub const GDRFAB_MR_ENDPOINT: u32 = 1u32 << 9;

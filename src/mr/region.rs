@@ -178,7 +178,7 @@ pub struct Region<P, O> {
     /// What it offers to peers.
     pub paths: Paths,
     pub policy: PathPolicy,
-    /// Peers' writes are counted.
+    /// Peers that look it up are to report their writes.
     pub event: bool,
     pub location: Location<P>,
     pub door: Door,

@@ -100,7 +100,7 @@ pub struct Counters {
 
 #[derive(Default)]
 pub struct Bindings {
-    /// Nothing is bound any more.
+    /// Nothing but counters is bound any more.
     pub enabled: bool,
     pub tx: Option<Arc<Queue>>,
     pub rx: Option<Arc<Queue>>,
@@ -138,7 +138,7 @@ const BEHIND_MAX: usize = 16384;
 impl Bindings {
     /// Binds one thing more; `EBUSY` if its place is taken.
     pub fn bind(&mut self, what: Binding) -> Result<()> {
-        self.check_can_bind()?;
+        self.check_can_bind(&what)?;
         let taken = |what: &str| Err(Error::new(errno::EBUSY, format!("ep: {what} is bound already")));
         match what {
             Binding::Cq { queue, transmit, receive, selective, .. } => {
@@ -174,19 +174,21 @@ impl Bindings {
                     (flags::WRITE, &mut c.write),
                     (flags::REMOTE_WRITE, &mut c.remote_write),
                 ];
-                for (bit, place) in places {
-                    if flags & bit != 0 {
-                        *place = Some(counter.clone());
-                    }
+                if places.iter().any(|(bit, place)| flags & bit != 0 && place.is_some()) {
+                    return taken("a counter for these operations");
+                }
+                for (_, place) in places.into_iter().filter(|(bit, _)| flags & bit != 0) {
+                    *place = Some(counter.clone());
                 }
             }
         }
         Ok(())
     }
 
-    pub fn check_can_bind(&self) -> Result<()> {
-        match self.enabled {
-            true => Err(Error::fixed(errno::EOPBADSTATE, "ep: objects are bound before ep_enable")),
+    /// Operations end in queues that were chosen before; counters only look on, and may come later.
+    pub fn check_can_bind(&self, what: &Binding) -> Result<()> {
+        match self.enabled && !matches!(what, Binding::Counter { .. }) {
+            true => Err(Error::fixed(errno::EOPBADSTATE, "ep: all but counters is bound before ep_enable")),
             false => Ok(()),
         }
     }
@@ -203,7 +205,7 @@ impl Bindings {
         Ok(())
     }
 
-    /// Nothing is bound any more.
+    /// Nothing but counters is bound any more.
     pub fn enable(&mut self, op_flags: OpFlags) {
         (self.enabled, self.rx_op_flags) = (true, op_flags.rx);
     }

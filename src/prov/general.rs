@@ -49,14 +49,24 @@ impl Posting {
     /// Enables the endpoint; from now on its operations are those of the table that the provider chooses.
     pub fn enable(&self) -> Result<()> {
         self.prov.enable(self.head.op_flags())?;
+        self.take_table();
+        Ok(())
+    }
+
+    fn take_table(&self) {
         let general = Dispatch { ops: &GENERAL, of: std::ptr::null(), tx: std::ptr::null() };
         self.head.enable(self.prov.dispatch().unwrap_or(general));
-        Ok(())
     }
 
     pub fn bind(&self, what: Binding) -> Result<()> {
         self.prov.bind(what.clone())?;
         self.lists.bind(what);
+        // Enabled: with a counter it may have to take another table.
+        if !self.head.of().is_null() {
+            self.replaced.store(std::ptr::null_mut(), Ordering::Relaxed);
+            self.take_table();
+            self.choose_table();
+        }
         Ok(())
     }
 

@@ -127,7 +127,7 @@ impl prov::Endpoint for Endpoint {
 
     fn bind(&self, what: Binding) -> Result<()> {
         let mut s = self.state.lock();
-        s.bind.check_can_bind()?;
+        s.bind.check_can_bind(&what)?;
         match what {
             Binding::Av(_) if s.only.is_none() && s.av.is_some() => {
                 return Err(Error::new(errno::EBUSY, "ep: an address vector is bound already"));
@@ -140,6 +140,7 @@ impl prov::Endpoint for Endpoint {
             }
             other => s.bind.bind(other)?,
         }
+        s.settle_fast();
         Ok(())
     }
 

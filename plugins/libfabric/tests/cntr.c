@@ -105,16 +105,22 @@ TEST(an_addition_ends_a_wait)
 enum { SENDS, RECVS, READS, WRITES, KINDS };
 static const uint64_t kind_flag[KINDS] = {FI_SEND, FI_RECV, FI_READ, FI_WRITE};
 
-static struct fid_ep *counted_connect(struct node *n, struct fid_cntr **cntr, enum fi_wait_obj wait, uint64_t cq_flags)
+static void bind_counters(struct node *n, struct fid_ep *ep, struct fid_cntr **cntr, enum fi_wait_obj wait)
+{
+	for (int k = 0; k < KINDS; k++) {
+		cntr[k] = cntr_new(n, wait);
+		OK(fi_ep_bind(ep, &cntr[k]->fid, kind_flag[k]));
+	}
+}
+
+static struct fid_ep *counted_connect(struct node *n, struct fid_cntr **cntr, enum fi_wait_obj wait, uint64_t cq_flags, bool late)
 {
 	struct fi_info *info = n->side == TEST_SERVER ? await_request(n, n->pep) : n->info;
 	struct fid_ep *ep = ep_bare(n, info, n);
 	OK(fi_ep_bind(ep, &n->eq->fid, 0));
 	OK(fi_ep_bind(ep, &n->cq->fid, FI_TRANSMIT | FI_RECV | cq_flags));
-	for (int k = 0; k < KINDS; k++) {
-		cntr[k] = cntr_new(n, wait);
-		OK(fi_ep_bind(ep, &cntr[k]->fid, kind_flag[k]));
-	}
+	if (!late)
+		bind_counters(n, ep, cntr, wait);
 	OK(fi_enable(ep));
 	if (n->side == TEST_SERVER) {
 		OK(fi_accept(ep, NULL, 0));
@@ -123,6 +129,8 @@ static struct fid_ep *counted_connect(struct node *n, struct fid_cntr **cntr, en
 		OK(fi_connect(ep, n->info->dest_addr, NULL, 0));
 	}
 	EVENT(n, FI_CONNECTED, ep, NULL);
+	if (late)
+		bind_counters(n, ep, cntr, wait);
 	return ep;
 }
 
@@ -133,7 +141,7 @@ static void counted(struct node *n)
 	uint64_t *at = (uint64_t *)pages(4096), in[32], out = 1;
 	struct remote r;
 	node_open(n);
-	n->ep = counted_connect(n, cntr, FI_WAIT_NONE, FI_SELECTIVE_COMPLETION);
+	n->ep = counted_connect(n, cntr, FI_WAIT_NONE, FI_SELECTIVE_COMPLETION, *(const bool *)n->arg);
 	struct fid_mr *mr = mr_new(n, at, 4096, FI_REMOTE_READ | FI_REMOTE_WRITE);
 	mr_publish(n, mr, at, 4096);
 	r = mr_fetch(n);
@@ -185,10 +193,17 @@ static void counted(struct node *n)
 	free(at);
 }
 
-TEST(of_an_endpoint)
+static void of_an_endpoint(const void *late)
 {
 	skip_unless(is_gdrfab(), "has no counters");
-	pair(NULL, counted, counted, NULL);
+	pair(NULL, counted, counted, late);
+}
+
+TEST_TABLE(of_endpoints)
+{
+	static const bool late[] = {false, true};
+	test_add("of_an_endpoint", of_an_endpoint, &late[0], 20);
+	test_add("of_an_endpoint_that_was_enabled_before", of_an_endpoint, &late[1], 20);
 }
 
 /* --- asleep until a counter moves --- */
@@ -202,7 +217,7 @@ static void sleeper(struct node *n)
 	uint64_t in = 0, out = 0;
 	int rounds = test_count(ROUNDS, 100), fd = -1;
 	node_open(n);
-	n->ep = counted_connect(n, cntr, by_fd ? FI_WAIT_FD : FI_WAIT_UNSPEC, FI_SELECTIVE_COMPLETION);
+	n->ep = counted_connect(n, cntr, by_fd ? FI_WAIT_FD : FI_WAIT_UNSPEC, FI_SELECTIVE_COMPLETION, false);
 	void *in_desc = local_desc(n, &in, 8), *desc = local_desc(n, &out, 8);
 	if (by_fd)
 		OK(fi_control(&cntr[RECVS]->fid, FI_GETWAIT, &fd));

@@ -272,14 +272,10 @@ static void counting_owner(struct node *n)
 	memset(&attr, 0, sizeof attr);
 	node_up(n);
 	OK(fi_cntr_open(n->domain, &attr, &cntr, NULL));
-	/* A counter is announced when the region is registered. */
-	OK(fi_mr_reg(n->domain, at, LEN, REMOTE, 0, 99, 0, &mr, NULL));
-	CHECK_EQ(fi_mr_bind(mr, &cntr->fid, FI_REMOTE_WRITE), -FI_ENOSYS);
-	CLOSE(mr);
-	OK(fi_mr_reg(n->domain, at, LEN, REMOTE, 0, 99, FI_RMA_EVENT, &mr, NULL));
+	/* Offered, and not needed: a region may have a counter whether or not it was registered so. */
+	CHECK_EQ(n->info->domain_attr->mr_mode & (FI_MR_ENDPOINT | FI_MR_RMA_EVENT), 0);
+	OK(fi_mr_reg(n->domain, at, LEN, REMOTE, 0, 99, *(const uint64_t *)n->arg, &mr, NULL));
 	OK(fi_mr_bind(mr, &cntr->fid, FI_REMOTE_WRITE));
-	if (n->info->domain_attr->mr_mode & (FI_MR_ENDPOINT | FI_MR_RMA_EVENT))
-		OK(fi_mr_enable(mr));
 	/* A bound counter cannot be closed under its region. */
 	CHECK_EQ(fi_close(&cntr->fid), -FI_EBUSY);
 	mr_publish(n, mr, at, LEN);
@@ -320,10 +316,17 @@ static void counted_writer(struct node *n)
 	node_down(n);
 }
 
-TEST(counter_of_a_region)
+static void counter_of_a_region(const void *flags)
 {
 	struct setup setup = {.caps = FI_MSG | FI_RMA | FI_RMA_EVENT};
 	skip_unless(is_gdrfab(), "has no counters");
 	skip_unless(!is_carried_by("verbs"), "tells no events of regions");
-	pair(&setup, counting_owner, counted_writer, NULL);
+	pair(&setup, counting_owner, counted_writer, flags);
+}
+
+TEST_TABLE(counters)
+{
+	static const uint64_t flags[] = {0, FI_RMA_EVENT};
+	test_add("counter_of_a_region", counter_of_a_region, &flags[0], 20);
+	test_add("counter_of_a_region_registered_for_it", counter_of_a_region, &flags[1], 20);
 }

@@ -5,6 +5,7 @@
  */
 #include "fi_rdm.h"
 
+#include <rdma/fi_atomic.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -278,6 +279,55 @@ TEST(writes_and_reads_with_counters)
 	CLOSE(cntr);
 	end_close(&a);
 	end_close(&b);
+}
+
+/* As Sandia OpenSHMEM asks: it chooses keys, counts from 0, and binds counters to what is registered, and enabled, already. */
+TEST(what_a_shmem_asks_for)
+{
+	struct end a, b;
+	struct fid_cntr *wrote, *read_, *arrived;
+	struct fid_mr *mr;
+	static uint64_t target[512];
+	uint64_t one = 7, back = 0;
+	struct fi_info *hints = rdm_hints(FI_RMA | FI_ATOMIC | FI_RMA_EVENT);
+	hints->domain_attr->mr_mode = FI_MR_RMA_EVENT;
+	hints->domain_attr->mr_key_size = 1;
+	hints->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
+	end_open_with(&a, hints, FI_AV_TABLE, FI_SELECTIVE_COMPLETION);
+	end_open_with(&b, hints, FI_AV_TABLE, FI_SELECTIVE_COMPLETION);
+	fi_freeinfo(hints);
+	CHECK_EQ(a.info->domain_attr->mr_mode, 0);
+	CHECK_EQ(end_knows(&a, &b), 0);
+	OK(fi_mr_reg(b.domain, target, sizeof target, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 1, 0, &mr, NULL));
+	OK(fi_cntr_open(b.domain, NULL, &arrived, NULL));
+	OK(fi_mr_bind(mr, &arrived->fid, FI_REMOTE_WRITE));
+	OK(fi_cntr_open(a.domain, NULL, &wrote, NULL));
+	OK(fi_cntr_open(a.domain, NULL, &read_, NULL));
+	OK(fi_ep_bind(a.ep, &wrote->fid, FI_WRITE));
+	OK(fi_ep_bind(a.ep, &read_->fid, FI_READ));
+	CHECK_EQ(fi_ep_bind(a.ep, &read_->fid, FI_READ), -FI_EBUSY);
+	for (uint64_t i = 0; i < 10; i++) {
+		OK(fi_inject_write(a.ep, &one, 8, 0, 8 * i, 1));
+		OK(fi_inject_atomic(a.ep, &one, 1, 0, 8 * i, 1, FI_UINT64, FI_SUM));
+		OK(fi_read(a.ep, &back, 8, NULL, 0, 8 * i, 1, NULL));
+		for (uint64_t until = test_now_ms() + 10000; (fi_cntr_read(read_) <= i || fi_cntr_read(wrote) < 2 * i + 2) && test_now_ms() < until;)
+			fi_cntr_read(arrived);
+		CHECK(fi_cntr_read(read_) == i + 1 && fi_cntr_read(wrote) == 2 * i + 2);
+		OK(fi_cntr_wait(arrived, 2 * i + 2, test_ms(10000)));
+		CHECK_EQ(fi_cntr_read(arrived), 2 * i + 2);
+		CHECK_EQ(target[i], 14);
+	}
+	CLOSE(mr);
+	CLOSE(arrived);
+	end_close(&b);
+	CLOSE(a.ep);
+	CLOSE(wrote);
+	CLOSE(read_);
+	CLOSE(a.av);
+	CLOSE(a.cq);
+	CLOSE(a.domain);
+	CLOSE(a.fabric);
+	fi_freeinfo(a.info);
 }
 
 /* FI_INJECT of the endpoint: the buffer is the caller's at once, and longer ones are refused. */

@@ -123,7 +123,13 @@ impl prov::Endpoint for Endpoint {
 
     /// Bytes of private data that connect and accept take.
     fn bind(&self, what: Binding) -> Result<()> {
-        self.state.lock().bind.bind(what)
+        let mut s = self.state.lock();
+        s.bind.bind(what)?;
+        if s.bind.enabled {
+            s.settle_fast();
+            s.fast &= s.bind.is_fast();
+        }
+        Ok(())
     }
 
     /// Enables it for operations that the layer above posts with `op_flags` by default; tells whether they may take

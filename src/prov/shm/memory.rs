@@ -143,7 +143,7 @@ impl prov::Domain for Domain {
     }
 
     fn bind_counter(&self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
-        self.regions.lock().bind_counter(id, counter)
+        self.regions.lock().bind_counter(&self.table, id, counter)
     }
 
     /// Open regions that touch `[addr, addr+len)`.

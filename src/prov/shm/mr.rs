@@ -251,12 +251,10 @@ impl Regions {
         Some(region)
     }
 
-    pub fn bind_counter(&mut self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
-        let region = self.registry.get_mut(id)?;
-        if !region.event {
-            return Err(Error::invalid("mr: the region was not registered with GDRFAB_RMA_EVENT, so peers do not report their writes"));
-        }
-        region.own.counter = Some(counter);
+    /// From now on peers that look the region up report their writes, as all do if it was registered so.
+    pub fn bind_counter(&mut self, table: &Table, id: RegionId, counter: Arc<Counter>) -> Result<()> {
+        self.registry.get_mut(id)?.own.counter = Some(counter);
+        table.entry(id.index()).rights.fetch_or(table::EVENT, Ordering::Relaxed);
         Ok(())
     }
 

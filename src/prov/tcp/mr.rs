@@ -110,9 +110,7 @@ impl Region {
 
     /// A peer's write to the region ended.
     pub fn count_write(&self) {
-        if self.event
-            && let Some(counter) = &*self.own.counter.lock()
-        {
+        if let Some(counter) = &*self.own.counter.lock() {
             counter.add(1);
         }
     }
@@ -179,11 +177,7 @@ impl Regions {
     }
 
     pub fn bind_counter(&mut self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
-        let region = self.registry.get(id)?;
-        if !region.event {
-            return Err(Error::invalid("mr: the region was not registered with GDRFAB_RMA_EVENT, so writes to it are not counted"));
-        }
-        *region.own.counter.lock() = Some(counter);
+        *self.registry.get(id)?.own.counter.lock() = Some(counter);
         Ok(())
     }
 

@@ -54,6 +54,10 @@ impl prov::Endpoint for Endpoint {
             _ => None,
         };
         s.bind.bind(what)?;
+        if s.bind.enabled {
+            s.settle_signals();
+            s.close_fast();
+        }
         if let Some((cq, transmit, receive)) = source {
             let mut queues = self.queues.lock();
             if transmit {
@@ -83,7 +87,7 @@ impl prov::Endpoint for Endpoint {
         let rx_cq = bound.rx.map_or_else(|| if bound.tx.is_none() { Ok(tx_cq.clone()) } else { hidden() }, Ok)?;
         let qp = Qp::new(&domain.memory.pd, &tx_cq.raw, &rx_cq.raw, self.capacity)?;
         qp.init(domain.port)?;
-        s.signal_all = s.unordered || s.bind.counters.send.is_some() || s.bind.counters.write.is_some() || s.bind.counters.read.is_some();
+        s.settle_signals();
         s.cqs = [&tx_cq, &rx_cq].map(|cq| cq.raw.raw().addr());
         *self.queues.lock() = Queues { tx: Some(tx_cq.clone()), rx: Some(rx_cq.clone()) };
         // Queues are locked before endpoints.

@@ -291,7 +291,10 @@ impl Regions {
     }
 
     pub fn bind_counter(&mut self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
-        self.registry.get_mut(id)?.own.counter = Some(counter);
+        let region = self.registry.get_mut(id)?;
+        // Who asks what its key names is told so from now on.
+        region.event = true;
+        region.own.counter = Some(counter);
         Ok(())
     }
 

@@ -152,6 +152,12 @@ fn operation(kind: u64) -> &'static str {
 }
 
 impl State {
+    /// From what is bound: which operations ask for a completion of the device.
+    pub fn settle_signals(&mut self) {
+        let c = &self.bind.counters;
+        self.signal_all = self.unordered || c.send.is_some() || c.write.is_some() || c.read.is_some();
+    }
+
     pub fn event(&self, kind: EventKind, data: Vec<u8>, error: Option<Error>) {
         tell(kind, self.object, error.as_ref(), || self.reached());
         self.bind.event(kind, self.object, self.context, data, error);

@@ -154,6 +154,16 @@ static void messages_come_behind(struct self *s)
 	}
 }
 
+/* CPUs carry them out, so that no region is a card's alone. */
+static void not_by_a_card(struct self *s)
+{
+	uint64_t word = 0;
+	gdrfab_mr *mr = NULL;
+	CHECK_EQ(gdrfab_mr_reg(s->domain, &word, sizeof word, GDRFAB_ATOMIC | GDRFAB_REMOTE_WRITE, 0, 9, 0, NULL, &mr), -EOPNOTSUPP);
+	SAYS(gdrfab_last_error(), "GDRFAB_ATOMIC");
+	CHECK(mr == NULL);
+}
+
 TEST_TABLE(claims)
 {
 	static const struct rdm_claim claims[] = {
@@ -161,6 +171,7 @@ TEST_TABLE(claims)
 		{"eight_add_to_private_memory", everybody_adds_to_private, 8, false},
 		{"a_lock_of_four", a_lock_of_all, 4, false},
 		{"messages_come_behind", messages_come_behind, 2, false},
+		{"a_region_for_a_card_is_refused", not_by_a_card, 2, false},
 	};
 	rdm_add(claims, sizeof claims / sizeof *claims);
 }

@@ -701,7 +701,8 @@ typedef struct gdrfab_mr_attr {
     const struct iovec *mr_iov;             /**< Pieces of the region, in order; not with GDRFAB_MR_DMABUF. */
     const struct gdrfab_mr_dmabuf *dmabuf;  /**< With GDRFAB_MR_DMABUF: the file. */
     size_t iov_count;                       /**< Pieces, up to mr_iov_limit; 1 with GDRFAB_MR_DMABUF. */
-    uint64_t access;                        /**< GDRFAB_SEND, RECV, READ, WRITE, REMOTE_READ, REMOTE_WRITE. */
+    uint64_t access;                        /**< GDRFAB_SEND, RECV, READ, WRITE, REMOTE_READ, REMOTE_WRITE;
+                                                 ATOMIC: a card's. */
     uint64_t offset;                        /**< Without GDRFAB_MR_VIRT_ADDR: the base address; else 0. */
     uint64_t requested_key;                 /**< The key, without GDRFAB_MR_PROV_KEY; else ignored. */
     void *context;                          /**< Any pointer; gdrfab_mr_context() returns it. */
@@ -1174,7 +1175,14 @@ int gdrfab_list_close(struct gdrfab_list *list);
  *   -EOPNOTSUPP   the datatype, call, provider or peer (tcp, before 0.2) has none; device memory on this side
  *
  * The region's rights are GDRFAB_REMOTE_WRITE and, to fetch, GDRFAB_REMOTE_READ; of GDRFAB_ATOMIC_READ only
- * the latter. To orders and counters one that fetches is a read, and another one is a write. */
+ * the latter. To orders and counters one that fetches is a read, and another one is a write.
+ *
+ * Connected endpoints of verbs leave them to the card (IBV_WR_ATOMIC_*), on regions whose access has
+ * GDRFAB_ATOMIC, which is the only right that is needed, and no CPU touches those for a peer. They have
+ * GDRFAB_SUM, GDRFAB_ATOMIC_READ and GDRFAB_CSWAP of one GDRFAB_INT64 or GDRFAB_UINT64; what else the queries
+ * refuse, and a count of 0, is -EOPNOTSUPP, and the caps have no GDRFAB_ATOMIC. They are atomic with what the
+ * same card carries out; with CPUs' instructions and with other cards only if gdrfab_nic_attr of the target's
+ * card has atomics 2. No other domain registers such a region: -EOPNOTSUPP. */
 
 /* Datatypes. */
 #define GDRFAB_INT8 0    /**< int8_t */

@@ -361,7 +361,7 @@ fn promises_of(provider: &str) {
     let mut bytes = [0u8; 64];
     // SAFETY: the bytes outlive the operations.
     let place = unsafe { Iov::new(bytes.as_mut_ptr() as usize, bytes.len()) };
-    let access = gdrfab::mr::Access::all();
+    let access = gdrfab::mr::Access::all() - gdrfab::mr::Access::ATOMIC;
     let mr = world.register(gdrfab::mr::Attr { access, ..world::memory(&[place]) }).unwrap();
     ep.recv(&[place], &Common { context: 9, peer: UNSPEC, ..Common::default() }, &[mr.desc()]).unwrap();
     let cancelled = match ep.cancel(9) {

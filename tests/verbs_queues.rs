@@ -11,14 +11,15 @@ use fakes::{Case, fails, fault};
 use gdrfab::error::{Code, errno};
 use gdrfab::fabric::{Coop, Domain, Effort, Endpoint, Fabric, Info, Stats};
 use gdrfab::hmem::{self, Iface, Site};
-use gdrfab::mr::{Attr, Memory};
+use gdrfab::mr::{Access, Attr, Memory};
 use gdrfab::mr::{PathPolicy, Paths};
+use gdrfab::prov::atomic::{Atomic, AtomicOp, Datatype, Form, Op, Operands};
 use gdrfab::prov::flags;
 use gdrfab::prov::list::{Block, List};
-use gdrfab::prov::op::{Common, Dir, RmaIov};
+use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
 use gdrfab::prov::queue::Taken;
 use std::sync::Arc;
-use world::{LIB, NO_CM, SMALL, World, fences, hints, iov, list, memory, named, posted, write};
+use world::{LIB, NO_CM, SMALL, World, fences, hints, iov, last_atomic, list, memory, named, posted, write};
 
 const CASES: &[Case] = &[
     ("options", "verbs", &[LIB, NO_CM], options),
@@ -26,6 +27,9 @@ const CASES: &[Case] = &[
     ("posting", "verbs", &[LIB, NO_CM, SMALL], posting),
     ("fences", "verbs", &[LIB, NO_CM, SMALL], fence),
     ("a chain", "verbs", &[LIB, NO_CM, SMALL], chain),
+    ("atomics", "verbs", &[LIB, NO_CM, SMALL], atomics),
+    ("atomics in line", "verbs", &[LIB, NO_CM, SMALL, ("GDRFAB_FAULT", "delay=1:write")], atomics),
+    ("no atomics", "verbs", &[LIB, NO_CM, ("FAKE_IBVERBS_ATOMICS", "0")], no_atomics),
     ("a list", "verbs", &[LIB, NO_CM, ("GDRFAB_VERBS_TX_SIZE", "64"), ("FAKE_FAULT", "none=1")], lists),
 ];
 
@@ -230,6 +234,90 @@ fn fence() {
     assert_eq!(world.contexts(), [1, 2, 3, 4, 5, 6]);
     post(Dir::Write, 7, flags::FENCE);
     assert_eq!(fences(), 2, "the reads are over");
+    [a, b].iter().for_each(|ep| ep.close().unwrap());
+}
+
+/// What a card is told; and nothing is that it has not.
+fn atomics() {
+    let world = World::new();
+    let (a, b) = world.pair(false);
+    let (bytes, old) = ([7u8; 64], std::cell::UnsafeCell::new(1u64));
+    let at = [iov(&bytes)];
+    let mr = world.register(Attr { access: Access::ATOMIC, ..memory(&at) }).unwrap();
+    assert_eq!((mr.facts().unwrap().access, mr.facts().unwrap().paths), (Access::ATOMIC, Paths::NIC));
+    let op = |op, datatype, form, count| {
+        let what = Atomic { op, datatype, form, count };
+        // SAFETY: numbers that stay until all is over.
+        let of = |number: *const u64| unsafe { Iov::new(number as usize, 8) };
+        let given = |is_there, number| if is_there { of(number) } else { Iov::EMPTY };
+        let (operand, compare) = (given(what.writes(), &TWO), given(form == Form::Compare, &NINE));
+        let with = Operands { operand, compare, old: given(what.fetches(), old.get()) };
+        AtomicOp { what, with, addr: 0x1000, key: mr.key() }
+    };
+    let post = |op: AtomicOp, flags| a.atomic(&op, &Common { context: 5, flags, ..Common::default() }, &[]);
+    let ended = |kind| {
+        let found = world.entries_of(1);
+        assert_eq!((found[0].context, found[0].flags, found[0].len), (5, flags::ATOMIC | kind, 8));
+    };
+    use Datatype::{I64, U32, U64};
+    post(op(Op::Sum, U64, Form::Plain, 1), 0).unwrap();
+    ended(flags::WRITE);
+    assert_eq!(last_atomic(), [6, 0x1000, TWO, 0, mr.key(), 8]);
+    post(op(Op::Sum, I64, Form::Fetch, 1), flags::MORE).unwrap();
+    ended(flags::READ);
+    post(op(Op::Read, U64, Form::Fetch, 1), 0).unwrap();
+    ended(flags::READ);
+    assert_eq!(last_atomic(), [6, 0x1000, 0, 0, mr.key(), 8]);
+    post(op(Op::Cswap, U64, Form::Compare, 1), 0).unwrap();
+    ended(flags::READ);
+    assert_eq!(last_atomic(), [5, 0x1000, NINE, TWO, mr.key(), 8]);
+    // Into memory of the library's, and from there into the caller's, which so needs no registration.
+    // SAFETY: all is over.
+    assert_eq!(unsafe { *old.get() }, 0);
+    let before = posted();
+    for (refused, number, words) in [
+        (op(Op::Sum, U32, Form::Plain, 1), errno::EOPNOTSUPP, "64-bit integers, no Sum of U32"),
+        (op(Op::Min, U64, Form::Fetch, 1), errno::EOPNOTSUPP, "atomics of a card"),
+        (op(Op::Write, U64, Form::Plain, 1), errno::EOPNOTSUPP, "atomics of a card"),
+        (op(Op::CswapNe, U64, Form::Compare, 1), errno::EOPNOTSUPP, "atomics of a card"),
+        (op(Op::Sum, U64, Form::Plain, 0), errno::EOPNOTSUPP, "count: 0"),
+        (op(Op::Sum, U64, Form::Plain, 2), errno::EMSGSIZE, "count: 2"),
+        (AtomicOp { addr: 0x1004, ..op(Op::Sum, U64, Form::Plain, 1) }, errno::EINVAL, "multiple"),
+        (AtomicOp { key: 1 << 40, ..op(Op::Sum, U64, Form::Plain, 1) }, errno::EINVAL, "key"),
+    ] {
+        fails(post(refused, 0), number, words);
+    }
+    fails(post(op(Op::Sum, U64, Form::Plain, 1), flags::DELIVERY_COMPLETE), errno::EOPNOTSUPP, "DELIVERY_COMPLETE");
+    assert_eq!(posted(), before);
+    // No more are under way than the queue holds.
+    let most = (0..).take_while(|_| post(op(Op::Sum, U64, Form::Plain, 1), 0).is_ok()).count();
+    assert!(post(op(Op::Sum, U64, Form::Plain, 1), 0).is_err_and(|e| e.is_again()) && (8..=16).contains(&most), "{most}");
+    assert_eq!(world.entries_of(most).len(), most);
+    a.set_policy(Paths::empty(), Paths::NIC);
+    post(op(Op::Sum, U64, Form::Plain, 1), 0).unwrap();
+    assert_eq!(world.cq.read_error().unwrap().1.error.code, Code::Path);
+    // What no card reaches, and what is no single registration, is no region for it.
+    let staged = PathPolicy { require: Paths::STAGED, forbid: Paths::empty() };
+    fails(world.register(Attr { access: Access::ATOMIC, policy: staged, ..memory(&at) }).map(drop), errno::EOPNOTSUPP, "does not reach");
+    let two = [iov(&bytes), iov(&bytes)];
+    fails(world.register(Attr { access: Access::ATOMIC, ..memory(&two) }).map(drop), errno::EOPNOTSUPP, "one range");
+    [a, b].iter().for_each(|ep| ep.close().unwrap());
+}
+
+static TWO: u64 = 2;
+static NINE: u64 = 9;
+
+fn no_atomics() {
+    let world = World::new();
+    let (a, b) = world.pair(false);
+    let at = [iov(&[7u8; 64])];
+    let declared = || world.register(Attr { access: Access::ATOMIC, ..memory(&at) });
+    fails(declared().map(drop), errno::EOPNOTSUPP, "access: GDRFAB_ATOMIC: fake0 carries out no atomic operations");
+    let what = Atomic { op: Op::Sum, datatype: Datatype::U64, form: Form::Plain, count: 1 };
+    fails(a.atomic_valid(what).map(drop), errno::EOPNOTSUPP, "ep: fake0 carries out no atomic operations");
+    let with = Operands { operand: iov(&[0; 8]), compare: Iov::EMPTY, old: Iov::EMPTY };
+    let op = AtomicOp { what, with, addr: 0x1000, key: 0x100 };
+    fails(a.atomic(&op, &Common::default(), &[]), errno::EOPNOTSUPP, "IBV_ATOMIC_NONE");
     [a, b].iter().for_each(|ep| ep.close().unwrap());
 }
 

@@ -5,7 +5,8 @@
  * proves nothing about a real device. Programs load it by GDRFAB_VERBS_LIBRARY only.
  *
  * FAKE_DEVICES: how many devices (1). FAKE_IBVERBS_LINK=ib: an InfiniBand port instead of RoCE. FAKE_IBVERBS_DMABUF=0:
- * the kernel refuses dma-bufs. FAKE_IBVERBS_PEER_MEM=1: it pins what the CPU does not reach. FAKE_FAULT as in fakemem.h.
+ * the kernel refuses dma-bufs. FAKE_IBVERBS_PEER_MEM=1: it pins what the CPU does not reach. FAKE_IBVERBS_ATOMICS: the number
+ * that is its atomic_cap (1). FAKE_FAULT as in fakemem.h.
  *
  * -DFAKE_OLD: a library without dma-bufs, ibv_reg_mr_iova2, GID tables and extended verbs.
  */
@@ -89,7 +90,8 @@ API int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *attr)
 	attr->max_cqe = 1 << 20;
 	attr->max_mr = 1 << 24;
 	attr->max_qp_rd_atom = attr->max_qp_init_rd_atom = 16;
-	attr->atomic_cap = IBV_ATOMIC_HCA;
+	const char *atomics = getenv("FAKE_IBVERBS_ATOMICS");
+	attr->atomic_cap = atomics ? (enum ibv_atomic_cap)atoi(atomics) : IBV_ATOMIC_HCA;
 	attr->max_pkeys = 1;
 	attr->phys_port_cnt = PORTS;
 	return 0;

@@ -18,6 +18,7 @@
 
 static struct qp *qps; /* under fake_lock */
 static int fences, bells, requests;
+static uint64_t last[6]; /* of the newest atomic operation */
 
 /* For tests: work requests so far that asked for a fence; calls that posted any, and how many those took. */
 API int fake_verbs_fences(void);
@@ -36,6 +37,13 @@ API int fake_verbs_requests(void);
 API int fake_verbs_requests(void)
 {
 	return __atomic_load_n(&requests, __ATOMIC_RELAXED);
+}
+
+/* Opcode, remote address, what is compared or added, what is swapped in, remote key and bytes of the last atomic operation. */
+API const uint64_t *fake_verbs_atomic(void);
+API const uint64_t *fake_verbs_atomic(void)
+{
+	return last;
 }
 
 static void complete(struct cq *cq, const struct ibv_wc *wc)
@@ -173,6 +181,10 @@ int queue_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **
 		uint32_t len = 0;
 		for (int i = 0; i < wr->num_sge; i++)
 			len += wr->sg_list[i].length;
+		if (wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+			last[0] = wr->opcode, last[1] = wr->wr.atomic.remote_addr, last[2] = wr->wr.atomic.compare_add;
+			last[3] = wr->wr.atomic.swap, last[4] = wr->wr.atomic.rkey, last[5] = len;
+		}
 		if ((wr->send_flags & IBV_SEND_INLINE) && len > qp->max_inline) {
 			*bad = wr;
 			return ENOMEM;

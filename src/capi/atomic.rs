@@ -6,7 +6,7 @@ use super::objects::gdrfab_ep;
 use super::rma::check_op_flags;
 use crate::error::{Error, Result, errno};
 use crate::fabric::Endpoint;
-use crate::prov::atomic::{Atomic, AtomicOp, BYTES_MAX, DATATYPES, Form, OPS, Operands};
+use crate::prov::atomic::{Atomic, AtomicOp, DATATYPES, Form, OPS, Operands};
 use crate::prov::op::{Common, Iov};
 use libc::{c_int, c_void, ssize_t};
 
@@ -138,7 +138,7 @@ fn unnamed(datatype: u32, op: u32, form: Form) -> Error {
 
 #[cold]
 fn too_many(count: usize, what: Atomic) -> Error {
-    let most = BYTES_MAX / what.datatype.size();
+    let most = what.most();
     Error::new(errno::EMSGSIZE, format!("count: {count}, the limit is {most} elements of {:?}", what.datatype))
 }
 
@@ -162,7 +162,7 @@ unsafe fn post(ep: *mut gdrfab_ep, m: &gdrfab_msg_atomic, form: Form, flags: Opt
     unsafe {
         let ep: &Endpoint = object(ep, "ep")?;
         let what = named(m.datatype, m.op, form)?;
-        if m.count > BYTES_MAX / what.datatype.size() {
+        if m.count > what.most() {
             return Err(too_many(m.count, what));
         }
         let what = Atomic { count: m.count as u16, ..what };
@@ -285,11 +285,9 @@ unsafe fn valid(ep: *mut gdrfab_ep, datatype: u32, op: u32, form: Form, count: *
     control(|| unsafe {
         let ep: &Endpoint = object(ep, "ep")?;
         let what = named(datatype, op, form)?;
-        if !ep.atomics() {
-            return Err(Error::fixed(errno::EOPNOTSUPP, "ep: this provider has no atomic operations"));
-        }
+        let most = ep.atomic_valid(what)?;
         if !count.is_null() {
-            *output(count, "count")? = BYTES_MAX / what.datatype.size();
+            *output(count, "count")? = most;
         }
         Ok(())
     })

@@ -53,7 +53,7 @@ pub struct gdrfab_mr_attr {
     pub dmabuf: *const gdrfab_mr_dmabuf,
     /// Pieces, up to mr_iov_limit; 1 with GDRFAB_MR_DMABUF.
     pub iov_count: usize,
-    /// GDRFAB_SEND, RECV, READ, WRITE, REMOTE_READ, REMOTE_WRITE.
+    /// GDRFAB_SEND, RECV, READ, WRITE, REMOTE_READ, REMOTE_WRITE; ATOMIC: a card's.
     pub access: u64,
     /// Without GDRFAB_MR_VIRT_ADDR: the base address; else 0.
     pub offset: u64,
@@ -109,10 +109,11 @@ unsafe impl Sized0 for gdrfab_mr_info {
     const FIRST: usize = 72;
 }
 
-const ACCESS_ALL: u64 = GDRFAB_SEND | GDRFAB_RECV | GDRFAB_READ | GDRFAB_WRITE | GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE;
+/// The rights that any provider grants.
+const ACCESS_PLAIN: u64 = GDRFAB_SEND | GDRFAB_RECV | GDRFAB_READ | GDRFAB_WRITE | GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE;
 
 fn access(bits: u64) -> Result<Access> {
-    match bits & !ACCESS_ALL {
+    match bits & !(ACCESS_PLAIN | GDRFAB_ATOMIC) {
         0 => Ok(Access::from_bits_truncate(bits)),
         unknown => Err(Error::invalid(format!("access: {unknown:#x} are no access rights"))),
     }
@@ -172,7 +173,7 @@ unsafe fn register_fast(domain: *mut gdrfab_domain, attr: *const gdrfab_mr_attr,
         }
         let a = &*attr;
         let plain = a.iov_count == 1 && a.iface == GDRFAB_HMEM_SYSTEM && (a.reserved, a.require, a.forbid, a.offset) == (0, 0, 0, 0);
-        if !plain || a.access & !ACCESS_ALL != 0 || a.mr_iov.is_null() || !a.mr_iov.is_aligned() {
+        if !plain || a.access & !ACCESS_PLAIN != 0 || a.mr_iov.is_null() || !a.mr_iov.is_aligned() {
             return false;
         }
         let iov = a.mr_iov.cast::<Iov>().read();

@@ -391,6 +391,13 @@ pub const GDRFAB_DELIVERY_COMPLETE: u64 = 1u64 << 28;
 //
 // The region's rights are GDRFAB_REMOTE_WRITE and, to fetch, GDRFAB_REMOTE_READ; of GDRFAB_ATOMIC_READ only
 // the latter. To orders and counters one that fetches is a read, and another one is a write.
+//
+// Connected endpoints of verbs leave them to the card (IBV_WR_ATOMIC_*), on regions whose access has
+// GDRFAB_ATOMIC, which is the only right that is needed, and no CPU touches those for a peer. They have
+// GDRFAB_SUM, GDRFAB_ATOMIC_READ and GDRFAB_CSWAP of one GDRFAB_INT64 or GDRFAB_UINT64; what else the queries
+// refuse, and a count of 0, is -EOPNOTSUPP, and the caps have no GDRFAB_ATOMIC. They are atomic with what the
+// same card carries out; with CPUs' instructions and with other cards only if gdrfab_nic_attr of the target's
+// card has atomics 2. No other domain registers such a region: -EOPNOTSUPP.
 
 // == Messages ==
 // Two-sided: each message goes into one posted receive of the peer, in the order of posting. Parameters,

@@ -133,6 +133,9 @@ impl Domain {
 
     pub fn register(self: &Arc<Domain>, attr: &Attr<'_>) -> Result<Box<Mr>> {
         self.owner.check()?;
+        if attr.access.contains(Access::ATOMIC) {
+            self.prov.check_card_atomics()?;
+        }
         let id = self.prov.register(attr)?;
         let mut mr = Mr::spare(self, || self.clone());
         mr.id = id;

@@ -11,7 +11,7 @@ use super::info::{EP_RDM, Info};
 use super::{Context, check_data, no_flags, requests};
 use crate::error::{Error, Result, errno};
 use crate::mr::{PathPolicy, Paths};
-use crate::prov::atomic::AtomicOp;
+use crate::prov::atomic::{Atomic, AtomicOp};
 use crate::prov::av::Name;
 use crate::prov::bind::{Binding, Coop, Effort};
 use crate::prov::general::Posting;
@@ -276,9 +276,9 @@ impl Endpoint {
         self.prov().rma(dir, local, remote, common, descs)
     }
 
-    /// Whether it has atomic operations.
-    pub fn atomics(&self) -> bool {
-        self.prov().atomics()
+    /// Most elements of an atomic operation. An error: it has none such.
+    pub fn atomic_valid(&self, what: Atomic) -> Result<usize> {
+        self.prov().atomic_valid(what)
     }
 
     #[inline]

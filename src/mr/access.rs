@@ -5,6 +5,8 @@ bitflags::bitflags! {
     /// Rights of a region; the bits are libfabric's.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Access: u64 {
+        /// The target of atomics that a card carries out, and no CPU does.
+        const ATOMIC = 1 << 4;
         const READ = 1 << 8;
         const WRITE = 1 << 9;
         const RECV = 1 << 10;
@@ -17,6 +19,11 @@ bitflags::bitflags! {
 impl Access {
     /// Whether an operation may change the memory: what a file is then mapped for.
     pub fn is_written(self) -> bool {
-        self.intersects(Access::REMOTE_WRITE | Access::RECV | Access::READ)
+        self.intersects(Access::REMOTE_WRITE | Access::RECV | Access::READ | Access::ATOMIC)
+    }
+
+    /// Whether peers reach it.
+    pub fn is_remote(self) -> bool {
+        self.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE | Access::ATOMIC)
     }
 }

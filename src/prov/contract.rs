@@ -8,7 +8,7 @@
 //! Threads: every method may be called from any thread at any time, unless the domain was opened with
 //! [`Threading::Promised`]. Nothing waits, but where a method says so.
 
-use super::atomic::AtomicOp;
+use super::atomic::{Atomic, AtomicOp};
 use super::bind::{Binding, Coop, Effort, Options, RailList};
 use super::flags;
 use super::info::{Ask, CM_DATA_MAX, Info, Nic};
@@ -126,6 +126,15 @@ pub trait Domain: Send + Sync {
         Err(Error::fixed(errno::ENOPROTOOPT, "optname: only an endpoint that reaches peers over tcp has rails"))
     }
 
+    /// Whether a card carries out atomics on regions that are registered for that. An error: none does, and no such region
+    /// is registered.
+    fn check_card_atomics(&self) -> Result<()> {
+        Err(Error::fixed(
+            errno::EOPNOTSUPP,
+            "access: GDRFAB_ATOMIC: atomics of this domain are carried out by CPUs, in any region; by a card over verbs' connected endpoints",
+        ))
+    }
+
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId>;
 
     /// As `register` for one range of host memory, any path, and keys and addresses of the provider's choice; checked by the
@@ -231,9 +240,9 @@ pub trait Endpoint: Send + Sync {
     /// pieces stay as the operation needs them until it completes; so for `send` and `recv`.
     fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common, descs: &[u64]) -> Result<()>;
 
-    /// Whether it has atomic operations.
-    fn atomics(&self) -> bool {
-        false
+    /// Most elements that an operation takes (`what.count` counts for nothing). An error: there is none such.
+    fn atomic_valid(&self, _what: Atomic) -> Result<usize> {
+        Err(Error::fixed(errno::EOPNOTSUPP, "ep: this provider has no atomic operations"))
     }
 
     /// Posts an atomic operation, which was checked. Operands are read at once; the old values come by the completion.

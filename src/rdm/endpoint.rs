@@ -14,7 +14,7 @@ use super::state::{Op, Ops, State, UNKNOWN};
 use super::wire::{Label, MATCHED_LEN, VERSION};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
-use crate::prov::atomic::AtomicOp;
+use crate::prov::atomic::{Atomic, AtomicOp};
 use crate::prov::av::Name;
 use crate::prov::bind::{Binding, Bindings, Coop, Options, RailList};
 use crate::prov::info::Info;
@@ -232,8 +232,8 @@ impl prov::Endpoint for Endpoint {
         self.state.lock().rma(&self.domain, dir, local, remote, common, descs)
     }
 
-    fn atomics(&self) -> bool {
-        true
+    fn atomic_valid(&self, what: Atomic) -> Result<usize> {
+        Ok(what.most())
     }
 
     fn atomic(&self, op: &AtomicOp, common: &Common) -> Result<()> {

@@ -127,6 +127,11 @@ impl Atomic {
         usize::from(self.count) * self.datatype.size()
     }
 
+    /// Most elements of one operation.
+    pub fn most(self) -> usize {
+        BYTES_MAX / self.datatype.size()
+    }
+
     /// Bytes of the operands.
     pub fn operands(self) -> usize {
         match (self.op, self.form) {

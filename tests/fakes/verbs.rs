@@ -64,6 +64,12 @@ pub fn posted() -> [i32; 2] {
     [counter(b"fake_verbs_bells\0"), counter(b"fake_verbs_requests\0")]
 }
 
+/// Opcode, remote address, compared or added, swapped in, remote key and bytes of the last atomic operation.
+pub fn last_atomic() -> [u64; 6] {
+    // SAFETY: as above; the array is the library's, which stays.
+    unsafe { *Library::new("libibverbs.so.1").unwrap().get::<unsafe extern "C" fn() -> *const [u64; 6]>(b"fake_verbs_atomic\0").unwrap()() }
+}
+
 pub fn raise(kind: i32, port: c_int) {
     type Raise = unsafe extern "C" fn(c_int, *mut c_void, c_int);
     // SAFETY: as above; no element, so the port is what the event is about.
@@ -139,6 +145,18 @@ impl World {
         all
     }
 
+    /// So many entries, which faults on demand may hold back.
+    pub fn entries_of(&self, count: usize) -> Vec<Completion> {
+        let mut all = Vec::new();
+        while all.len() < count {
+            match self.cq.sread(count, 2000, |_, c| all.push(*c)).unwrap() {
+                Taken::Some(_) => {}
+                other => panic!("{} of {count} entries, then {other:?}", all.len()),
+            }
+        }
+        all
+    }
+
     /// Their contexts.
     pub fn contexts(&self) -> Vec<usize> {
         self.entries().iter().map(|c| c.context).collect()
@@ -149,7 +167,7 @@ pub fn memory(iovs: &[Iov]) -> Attr<'_> {
     Attr {
         source: Source::Iov(iovs),
         memory: Memory::Host,
-        access: Access::all(),
+        access: Access::all() - Access::ATOMIC,
         offset: 0,
         requested_key: 0,
         policy: PathPolicy::default(),

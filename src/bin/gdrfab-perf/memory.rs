@@ -168,7 +168,7 @@ impl Memory {
         Attr {
             source,
             memory: if self.site.is_host() { mr::Memory::Host } else { mr::Memory::Device(self.site) },
-            access: Access::all(),
+            access: Access::all() - Access::ATOMIC,
             offset: 0,
             requested_key: 0,
             policy,

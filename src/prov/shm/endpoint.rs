@@ -17,7 +17,7 @@ use super::state::{Connecting, Faults, How, Phase, State};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier;
-use crate::prov::atomic::AtomicOp;
+use crate::prov::atomic::{Atomic, AtomicOp};
 use crate::prov::bind::{Binding, Bindings, Coop, Options, Stage};
 use crate::prov::fault::Plan;
 use crate::prov::list::{List, Native};
@@ -244,8 +244,8 @@ impl prov::Endpoint for Endpoint {
         self.state.lock().posted(|s| s.rma(&self.domain, dir, local, remote, &c))
     }
 
-    fn atomics(&self) -> bool {
-        true
+    fn atomic_valid(&self, what: Atomic) -> Result<usize> {
+        Ok(what.most())
     }
 
     fn atomic(&self, op: &AtomicOp, common: &Common) -> Result<()> {

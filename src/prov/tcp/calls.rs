@@ -10,7 +10,7 @@ use super::{cm, mr, ops, rma};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov;
-use crate::prov::atomic::AtomicOp;
+use crate::prov::atomic::{Atomic, AtomicOp};
 use crate::prov::bind::{Binding, Bindings, Options, RailList};
 use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
@@ -116,8 +116,8 @@ impl prov::Endpoint for Endpoint {
         self.act(|s| s.rma(&self.domain, dir, local, remote, &c))
     }
 
-    fn atomics(&self) -> bool {
-        true
+    fn atomic_valid(&self, what: Atomic) -> Result<usize> {
+        Ok(what.most())
     }
 
     fn atomic(&self, op: &AtomicOp, common: &Common) -> Result<()> {

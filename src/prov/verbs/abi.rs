@@ -335,17 +335,26 @@ pub struct ibv_send_wr {
     pub _bind_mw: ibv_send_wr_bind_mw,
 }
 
-/// `wr` of [`ibv_send_wr`]: what is written of a union with what atomics and datagrams need.
+/// `wr` of [`ibv_send_wr`]: what is written of a union with what datagrams need.
 #[repr(C)]
 pub union ibv_send_wr_to {
     pub rdma: ibv_send_wr_rdma,
-    pub _atomic: [u64; 4],
+    pub atomic: ibv_send_wr_atomic,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_send_wr_rdma {
     pub remote_addr: u64,
+    pub rkey: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_send_wr_atomic {
+    pub remote_addr: u64,
+    pub compare_add: u64,
+    pub swap: u64,
     pub rkey: u32,
 }
 

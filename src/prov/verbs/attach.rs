@@ -22,6 +22,9 @@ use std::sync::Arc;
 /// Whether a region can be reached by copies: of peers only where there is a service queue pair to ask for them.
 fn may_stage(domain: &Domain, access: Access) -> Result<()> {
     match domain.service_cq() {
+        _ if access.contains(Access::ATOMIC) => {
+            Err(Error::fixed(errno::EOPNOTSUPP, "access: GDRFAB_ATOMIC: a card carries nothing out in memory that it does not reach"))
+        }
         None if access.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE) => {
             Err(Error::fixed(errno::EOPNOTSUPP, "no staged transfers with peers over lanes or iWARP"))
         }
@@ -32,12 +35,15 @@ fn may_stage(domain: &Domain, access: Access) -> Result<()> {
 /// Rights as the device knows them.
 fn device_access(context: &Context, access: Access) -> u32 {
     let mut bits = 0;
-    let local = Access::READ | Access::RECV | Access::REMOTE_WRITE;
+    let local = Access::READ | Access::RECV | Access::REMOTE_WRITE | Access::ATOMIC;
     if access.intersects(local) {
         bits |= flag::IBV_ACCESS_LOCAL_WRITE;
     }
     if access.contains(Access::REMOTE_READ) {
         bits |= flag::IBV_ACCESS_REMOTE_READ;
+    }
+    if access.contains(Access::ATOMIC) {
+        bits |= flag::IBV_ACCESS_REMOTE_ATOMIC;
     }
     // Over iWARP the answer to a read is a write of the peer's.
     let sink = context.transport == Transport::Iwarp && access.contains(Access::READ);
@@ -59,6 +65,8 @@ pub fn attach(domain: &Domain, attr: &Attr<'_>) -> Result<Attached> {
     // A key names one registration, and so does a rail's.
     if let ([_], Some(further)) = (attached.mrs.as_slice(), domain.cards.get(1..)) {
         let of_rail = |card: &Arc<Card>| {
+            // Two cards' atomics are not atomic with each other.
+            let attr = &Attr { access: attr.access - Access::ATOMIC, ..*attr };
             let there = attach_to(domain, &card.pd, attr, Steps::new(attached.path, Paths::empty()));
             (card.name.clone(), there.map(|there| OnRail { mrs: there.mrs, local: there.local, _backing: there.backing }))
         };
@@ -120,7 +128,7 @@ fn attach_ranges(domain: &Domain, pd: &Arc<Pd>, attr: &Attr<'_>, steps: &mut Ste
         check_limits(&pd.context, iov.len() as u64)?;
     }
     // A lane tells its peers that there is no way to those.
-    if iovs.len() > 1 && !domain.is_of_lanes() && attr.access.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE) {
+    if iovs.len() > 1 && !domain.is_of_lanes() && attr.access.is_remote() {
         return Err(Error::new(
             errno::EOPNOTSUPP,
             format!("iov_count: {}; a verbs key names one range, so regions of several are for local use only", iovs.len()),
@@ -204,6 +212,7 @@ impl Plan<'_> {
 
     fn host(&self, steps: &mut Steps, kind: Kind) -> Result<Attached> {
         if self.domain.on_demand
+            && !self.access.contains(Access::ATOMIC)
             && let Some(pieces) = steps.attempt(Paths::NIC, "host pages on demand (ibv_reg_mr)", || self.pinned(flag::IBV_ACCESS_ON_DEMAND))
         {
             return Ok(self.attached(steps, pieces, Paths::NIC, Site::HOST, kind));

@@ -11,12 +11,12 @@ use super::parcels::Parcels;
 use super::pep::Request;
 use super::qp::Qp;
 use super::state::Phase;
-use super::{cm, mr, ops};
+use super::{atomic, cm, mr, ops};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov;
 use crate::prov::Lane;
-use crate::prov::atomic::AtomicOp;
+use crate::prov::atomic::{Atomic, AtomicOp};
 use crate::prov::bind::{Binding, Bindings, Effort, Options};
 use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::op::{Common, Dir, Iov, One, RmaIov};
@@ -223,16 +223,19 @@ impl prov::Endpoint for Endpoint {
         self.shared.state.lock().list_part(&self.shared.memory, dir, runs, pairs, c)
     }
 
-    fn atomics(&self) -> bool {
-        self.domain.is_of_lanes()
+    fn atomic_valid(&self, what: Atomic) -> Result<usize> {
+        match self.domain.is_of_lanes() {
+            true => Ok(what.most()),
+            false => atomic::opcode(self.domain.context(), what).map(|_| 1),
+        }
     }
 
-    /// Carried out by the peer's CPU, of a lane.
+    /// Carried out by the peer's CPU, of a lane; else by the peer's card.
     fn atomic(&self, op: &AtomicOp, c: &Common) -> Result<()> {
         let mut s = self.shared.state.lock();
         match s.lane {
             Some(_) => s.lane_atomic(op, c),
-            None => Err(Error::fixed(errno::EOPNOTSUPP, "ep: connected endpoints of verbs have no atomic operations")),
+            None => s.card_atomic(&self.shared.memory, op, c),
         }
     }
 

@@ -67,6 +67,7 @@ macro_rules! each_enumeration {
                 IBV_ACCESS_LOCAL_WRITE = 1 << 0,
                 IBV_ACCESS_REMOTE_WRITE = 1 << 1,
                 IBV_ACCESS_REMOTE_READ = 1 << 2,
+                IBV_ACCESS_REMOTE_ATOMIC = 1 << 3,
                 IBV_ACCESS_ON_DEMAND = 1 << 6,
                 IBV_ACCESS_RELAXED_ORDERING = 1 << 20,
             }
@@ -103,6 +104,8 @@ macro_rules! each_enumeration {
                 IBV_WR_SEND = 2,
                 IBV_WR_SEND_WITH_IMM = 3,
                 IBV_WR_RDMA_READ = 4,
+                IBV_WR_ATOMIC_CMP_AND_SWP = 5,
+                IBV_WR_ATOMIC_FETCH_AND_ADD = 6,
             }
             ibv_send_flags: c_uint {
                 IBV_SEND_FENCE = 1 << 0,

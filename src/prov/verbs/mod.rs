@@ -3,6 +3,7 @@
 
 mod abi;
 pub mod address;
+mod atomic;
 mod attach;
 mod backing;
 mod bounce;

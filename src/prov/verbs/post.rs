@@ -21,9 +21,9 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE;
-const FENCE: u32 = ibv_send_flags::IBV_SEND_FENCE;
+pub(super) const FENCE: u32 = ibv_send_flags::IBV_SEND_FENCE;
 
-fn key_of(key: u64) -> Result<u32> {
+pub(super) fn key_of(key: u64) -> Result<u32> {
     u32::try_from(key).map_err(|_| Error::invalid(format!("key: {key:#x} has more than the 32 bits of a verbs key")))
 }
 
@@ -43,6 +43,14 @@ fn data_of(c: &Common) -> Result<Option<u32>> {
     }
     let data = u32::try_from(c.data).map_err(|_| Error::invalid(format!("data: {:#x} has more than cq_data_size = 4 bytes", c.data)))?;
     Ok(Some(data))
+}
+
+#[inline(always)]
+pub(super) fn check_completion(c: &Common) -> Result<()> {
+    match c.flags & flags::DELIVERY_COMPLETE {
+        0 => Ok(()),
+        _ => Err(Error::fixed(errno::EOPNOTSUPP, "flags: verbs has no GDRFAB_DELIVERY_COMPLETE; its completions are TRANSMIT_COMPLETE")),
+    }
 }
 
 impl State {
@@ -105,12 +113,7 @@ impl State {
         if local.len() > capacity.tx_pieces as usize {
             return Err(too_many(local.len(), capacity.tx_pieces));
         }
-        if c.flags & flags::DELIVERY_COMPLETE != 0 {
-            return Err(Error::fixed(
-                errno::EOPNOTSUPP,
-                "flags: verbs has no GDRFAB_DELIVERY_COMPLETE; its completions are TRANSMIT_COMPLETE",
-            ));
-        }
+        check_completion(c)?;
         if self.tx.is_full() || self.batch.len == CHAIN {
             return Err(Error::AGAIN);
         }
@@ -175,7 +178,8 @@ impl State {
         // With faults on demand everything goes through the line, where they are committed.
         if self.must_wait() || self.faults.is_some() {
             let pieces = self.batch.pieces[at];
-            let ready = Ready { opcode, pieces, count, target, data, send_flags: send_flags | SIGNALED, _owned: None, op, held: 0 };
+            let send_flags = send_flags | SIGNALED;
+            let ready = Ready { pieces, count, target, send_flags, op, ..Ready::empty(opcode, data) };
             return self.wait_in_line(ready, inject);
         }
         let wr = &mut self.batch.wrs[at];
@@ -269,9 +273,7 @@ impl State {
         if local.len() > most as usize {
             return Err(too_many(local.len(), most));
         }
-        if c.flags & flags::DELIVERY_COMPLETE != 0 {
-            return Err(Error::fixed(errno::EOPNOTSUPP, "flags: verbs has no GDRFAB_DELIVERY_COMPLETE"));
-        }
+        check_completion(c)?;
         if self.staging.jobs.len() >= self.tx.limit() as usize {
             return Err(Error::AGAIN);
         }
@@ -316,7 +318,7 @@ impl State {
 
     /// Behind transfers that take longer. The bytes of an inject call are copied, since the caller gets them back now.
     #[cold]
-    fn wait_in_line(&mut self, mut ready: Ready, inject: bool) -> Result<()> {
+    pub(super) fn wait_in_line(&mut self, mut ready: Ready, inject: bool) -> Result<()> {
         if self.staging.jobs.len() >= self.tx.limit() as usize {
             if ready.op.end.wanted
                 && let Some(q) = &self.bind.tx
@@ -348,8 +350,13 @@ impl State {
         wr.num_sge = ready.count as i32;
         wr.opcode = ready.opcode;
         wr.send_flags = ready.send_flags;
-        wr.wr.rdma.remote_addr = ready.target.addr;
-        wr.wr.rdma.rkey = ready.target.key;
+        let Target { addr: remote_addr, key: rkey } = ready.target;
+        match (ready.opcode, ready.operands) {
+            (ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, [compare_add, swap]) => {
+                wr.wr.atomic = ibv_send_wr_atomic { remote_addr, compare_add, swap, rkey };
+            }
+            _ => wr.wr.rdma = ibv_send_wr_rdma { remote_addr, rkey },
+        }
         if let Some(data) = ready.data {
             wr.imm_data = data.to_be();
         }

@@ -6,7 +6,7 @@ use super::domain::Domain;
 use super::endpoint::Endpoint;
 use super::mr::Attached;
 use super::pep::Listener;
-use super::{attach, info, nic, ops};
+use super::{atomic, attach, info, nic, ops};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::registry::wait_until;
 use crate::mr::{Access, Attr, Facts, RegionId};
@@ -96,6 +96,10 @@ impl prov::Domain for Domain {
 
     fn in_use(&self) -> (usize, usize) {
         (self.memory.regions.lock().open_count(), self.allocations.count())
+    }
+
+    fn check_card_atomics(&self) -> Result<()> {
+        atomic::check(self.context(), "access: GDRFAB_ATOMIC")
     }
 
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {

@@ -2,7 +2,7 @@
 //! A reliable connected queue pair and its states.
 
 use super::abi::*;
-use super::device::Context;
+use super::device::{Atomics, Context};
 use super::library::verbs;
 use super::object::{Pd, RawCq};
 use super::status::{call_error, pointer, returned};
@@ -61,7 +61,7 @@ pub struct Qp {
     raw: NonNull<ibv_qp>,
     pub number: u32,
     pub capacity: Capacity,
-    _pd: Arc<Pd>,
+    pd: Arc<Pd>,
 }
 
 // SAFETY: libibverbs lets any thread use and destroy a pair.
@@ -105,7 +105,7 @@ impl Qp {
         let number = unsafe { (*raw.as_ptr()).qp_num };
         // Devices round up; what was asked for is what is counted.
         let inline = attr.cap.max_inline_data.min(asked.inline);
-        Ok(Qp { raw, number, capacity: Capacity { inline, ..asked }, _pd: pd.clone() })
+        Ok(Qp { raw, number, capacity: Capacity { inline, ..asked }, pd: pd.clone() })
     }
 
     #[inline(always)]
@@ -135,7 +135,8 @@ impl Qp {
         let mut attr: ibv_qp_attr = unsafe { zeroed() };
         attr.qp_state = ibv_qp_state::IBV_QPS_INIT;
         attr.port_num = port;
-        attr.qp_access_flags = ACCESS;
+        let atomic = self.pd.context.atomics() != Atomics::None;
+        attr.qp_access_flags = ACCESS | if atomic { ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC } else { 0 };
         let mask = ibv_qp_attr_mask::IBV_QP_STATE
             | ibv_qp_attr_mask::IBV_QP_PKEY_INDEX
             | ibv_qp_attr_mask::IBV_QP_PORT

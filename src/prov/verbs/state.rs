@@ -146,6 +146,7 @@ impl Shared {
 fn operation(kind: u64) -> &'static str {
     match kind {
         k if k & flags::SEND != 0 => "send",
+        k if k & flags::ATOMIC != 0 => "atomic operation",
         k if k & flags::READ != 0 => "read",
         _ => "write",
     }

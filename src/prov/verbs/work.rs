@@ -111,6 +111,8 @@ pub struct Ready {
     pub(super) pieces: [ibv_sge; IOV_LIMIT],
     pub(super) count: usize,
     pub(super) target: Target,
+    /// Of an atomic operation: what is compared or added, and what is swapped in.
+    pub(super) operands: [u64; 2],
     pub(super) data: Option<u32>,
     pub(super) send_flags: u32,
     /// The bytes of an inject call, to which the only piece points.
@@ -133,6 +135,7 @@ impl Ready {
             pieces,
             count: 0,
             target: Target::default(),
+            operands: [0; 2],
             data,
             send_flags: SIGNALED,
             _owned: None,

@@ -66,6 +66,10 @@ void rdm_add_connected(const struct rdm_claim *claims, size_t count);
 /* What else is bound before an endpoint is enabled, and closed after it; or NULL. */
 extern void (*rdm_bind)(struct self *s);
 extern void (*rdm_unbound)(void);
+/* What is done when all processes have ended, or NULL. */
+extern void (*rdm_after)(void);
+/* Messages may meet a device without a receive for them. */
+extern bool rdm_meets_none;
 
 void *context_of(uintptr_t context);
 /* Keeps what comes. */

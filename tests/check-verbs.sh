@@ -96,7 +96,7 @@ fi
 # The guest's memory holds all this.
 find "$stage/gdrfab" -type f \( -name '*.so*' -o -perm -100 \) ! -name '*.sh' -exec strip -g {} + 2>/dev/null
 ${CC:-cc} -std=c99 -Wall -Wextra -Wpedantic -Werror -O2 -fPIC -shared -fvisibility=hidden \
-	-o "$stage/gdrfab/lib/libgdrfab-dmabuf.so" "$root/tests/vm/dmabuf-shim.c" -Wl,--no-as-needed -libverbs -ldl || exit 1
+	-o "$stage/gdrfab/lib/libgdrfab-dmabuf.so" "$root"/tests/vm/{dmabuf,liar}-shim.c -Wl,--no-as-needed -libverbs -ldl || exit 1
 
 modules=() module_note="the packaged rdma_rxe"
 if [ -z "$stock" ]; then

@@ -406,7 +406,9 @@ impl State {
         self.flush_lane();
         let why = self.why.clone().unwrap_or(Error::fixed(errno::ECONNRESET, "the connection ended"));
         self.phase = Phase::Down(why);
-        let fault = self.fault.take();
+        // Who uses a lane hears of no entry what its peer did against the rules.
+        let broken = |why: &Error| self.lane.is_some() && (why.code == Code::PeerBroke || why.errno == errno::ENORX);
+        let fault = self.fault.take().or_else(|| self.why.clone().filter(broken));
         if !self.silent {
             if fault.is_some() {
                 self.event(EventKind::Shutdown, Vec::new(), fault);

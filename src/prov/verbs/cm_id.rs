@@ -29,7 +29,7 @@ use std::sync::Arc;
 pub struct Id {
     raw: NonNull<rdma_cm_id>,
     // After the identifier: it reports here.
-    channel: Arc<Channel>,
+    _channel: Arc<Channel>,
 }
 
 // SAFETY: librdmacm may be called from any thread.
@@ -111,7 +111,7 @@ impl Id {
         // SAFETY: a channel that lives; the identifier is written on success.
         let rc = unsafe { cm()?.rdma_create_id(channel.raw(), &mut raw, null_mut(), rdma_port_space::RDMA_PS_TCP)? };
         returned(rc, "creating an rdma_cm identifier")?;
-        Ok(Id { raw: pointer(raw, "creating an rdma_cm identifier")?, channel: channel.clone() })
+        Ok(Id { raw: pointer(raw, "creating an rdma_cm identifier")?, _channel: channel.clone() })
     }
 
     /// Takes over the identifier that came with a request, which reports to `channel`.
@@ -119,16 +119,12 @@ impl Id {
     /// # Safety
     /// Nobody else has it.
     pub(super) unsafe fn adopt(raw: NonNull<rdma_cm_id>, channel: &Arc<Channel>) -> Id {
-        Id { raw, channel: channel.clone() }
+        Id { raw, _channel: channel.clone() }
     }
 
     /// Tells this identifier from every other that lives; what events say.
     pub fn number(&self) -> usize {
         self.raw.as_ptr().addr()
-    }
-
-    pub fn channel(&self) -> &Arc<Channel> {
-        &self.channel
     }
 
     fn call(&self, doing: impl fmt::Display, call: impl FnOnce(&Cm, *mut rdma_cm_id) -> Result<c_int>) -> Result<()> {
@@ -215,7 +211,7 @@ impl Id {
     pub fn migrate(&mut self, channel: &Arc<Channel>) -> Result<()> {
         // SAFETY: an identifier and a channel, both alive.
         self.call("moving an rdma_cm identifier", |cm, id| unsafe { cm.rdma_migrate_id(id, channel.raw()) })?;
-        self.channel = channel.clone();
+        self._channel = channel.clone();
         Ok(())
     }
 

@@ -3,8 +3,7 @@
 
 use super::abi::ibv_odp_transport_cap_bits as odp;
 use super::abi::{
-    ibv_atomic_cap, ibv_context, ibv_device, ibv_device_attr, ibv_event_type, ibv_odp_general_caps, ibv_port_attr, ibv_port_state,
-    ibv_transport_type,
+    ibv_atomic_cap, ibv_context, ibv_device, ibv_device_attr, ibv_event_type, ibv_odp_general_caps, ibv_port_state, ibv_transport_type,
 };
 use super::event::AsyncEvent;
 use super::ext;
@@ -86,7 +85,6 @@ pub struct Port {
     /// Bytes of the longest message.
     pub max_message: u32,
     pub gids: Vec<Gid>,
-    pub attr: ibv_port_attr,
 }
 
 /// An open device.
@@ -351,7 +349,6 @@ impl Context {
             max_message: attr.max_msg_sz,
             // SAFETY: an open device.
             gids: unsafe { source.read() }.map_err(|e| e.context(&self.name))?,
-            attr,
         })
     }
 }
@@ -392,11 +389,6 @@ fn state_words(state: u32) -> &'static str {
 /// `enum ibv_mtu` in bytes; 0 if unknown.
 pub fn mtu_bytes(code: u32) -> u32 {
     if (1..=5).contains(&code) { 128 << code } else { 0 }
-}
-
-/// The `enum ibv_mtu` of so many bytes.
-pub fn mtu_code(bytes: u32) -> Option<u32> {
-    (1..=5).find(|code| mtu_bytes(*code) == bytes)
 }
 
 /// Bits per second of `active_speed` (a bit per generation) and `active_width` (a bit per number of lanes).
@@ -440,7 +432,7 @@ mod tests {
     #[test]
     fn mtu_codes() {
         assert_eq!([1, 2, 3, 4, 5].map(mtu_bytes), [256, 512, 1024, 2048, 4096]);
-        assert_eq!((mtu_bytes(0), mtu_bytes(6), mtu_code(1024), mtu_code(1500)), (0, 0, Some(3), None));
+        assert_eq!((mtu_bytes(0), mtu_bytes(6)), (0, 0));
     }
 
     #[test]

@@ -62,11 +62,6 @@ pub struct Gid {
 }
 
 impl Gid {
-    /// The IP address that a RoCE GID is, mapped IPv4 as IPv4.
-    pub fn as_ip(&self) -> Option<IpAddr> {
-        matches!(self.kind, GidKind::RoceV1 | GidKind::RoceV2).then(|| ip_in(&self.raw))
-    }
-
     /// 32 hexadecimal digits.
     pub fn hex(&self) -> String {
         self.raw.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -231,10 +226,10 @@ mod tests {
         let devs = [dev("eth0", &[2, 0, 0, 0, 0, 1], &["10.0.0.1"])];
         let entry = GidEntry { gid: bytes("::ffff:10.0.0.1"), index: 1, port: 1, kind: 2, ifindex: 0 };
         let gid = placed(&entry, GidKind::RoceV2, Some("eth0".into()), &devs);
-        assert_eq!((gid.index, gid.ip, gid.as_ip()), (1, Some(ip("10.0.0.1")), Some(ip("10.0.0.1"))));
+        assert_eq!((gid.index, gid.ip), (1, Some(ip("10.0.0.1"))));
         let entry = GidEntry { gid: bytes("fe80::ff:fe00:1"), ..entry };
         let gid = placed(&entry, GidKind::RoceV2, Some("eth0".into()), &devs);
-        assert_eq!((gid.ip, gid.as_ip()), (None, Some(ip("fe80::ff:fe00:1"))));
+        assert_eq!(gid.ip, None);
         assert_eq!(gid.hex(), "fe8000000000000000".to_string() + "0000fffe000001");
     }
 
@@ -245,7 +240,7 @@ mod tests {
         raw[..6].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
         let entry = GidEntry { gid: raw, port: 1, ..GidEntry::default() };
         let gid = placed(&entry, GidKind::Iwarp, None, &devs);
-        assert_eq!((gid.netdev.as_deref(), gid.ip, gid.as_ip()), (Some("eth1"), Some(ip("10.0.0.9")), None));
+        assert_eq!((gid.netdev.as_deref(), gid.ip), (Some("eth1"), Some(ip("10.0.0.9"))));
     }
 
     #[test]

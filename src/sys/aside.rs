@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Work that somebody else may hold up, the kernel or a peer, on a few threads that nobody waits for.
+
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+
+pub type Work = Box<dyn FnOnce() + Send>;
+
+struct List {
+    waiting: VecDeque<Work>,
+    threads: usize,
+    /// The process that has the threads: a child of fork() has none.
+    process: u32,
+}
+
+pub struct Aside {
+    /// Of its threads.
+    name: &'static str,
+    /// Threads, at most, each of which one piece of work may hold up.
+    most: usize,
+    list: Mutex<List>,
+}
+
+impl Aside {
+    pub const fn new(name: &'static str, most: usize) -> Aside {
+        Aside { name, most, list: Mutex::new(List { waiting: VecDeque::new(), threads: 0, process: 0 }) }
+    }
+
+    /// Has it done some time. False: no thread could be started, so it waits until one can.
+    #[cold]
+    pub fn give(&'static self, work: impl IntoIterator<Item = Work>) -> bool {
+        let mut list = self.list.lock();
+        let here = std::process::id();
+        if std::mem::replace(&mut list.process, here) != here {
+            list.threads = 0;
+        }
+        list.waiting.extend(work);
+        let start = || std::thread::Builder::new().name(self.name.into()).spawn(|| self.run());
+        if list.threads < self.most && start().is_ok() {
+            list.threads += 1;
+        }
+        list.threads > 0
+    }
+
+    /// Pieces of work that no thread has begun.
+    pub fn waiting(&self) -> usize {
+        self.list.lock().waiting.len()
+    }
+
+    fn run(&self) {
+        loop {
+            let mut list = self.list.lock();
+            let Some(work) = list.waiting.pop_front() else {
+                list.threads -= 1;
+                return;
+            };
+            drop(list);
+            work();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    /// As many threads as may be, and each goes when there is nothing left.
+    #[test]
+    fn what_is_held_up_holds_up_no_more_than_its_thread() {
+        static TWO: Aside = Aside::new("gdrfab-test", 2);
+        let (go, held) = channel::<()>();
+        let (say, hear) = channel();
+        let later = |n| {
+            let say = say.clone();
+            Box::new(move || say.send(n).unwrap()) as Work
+        };
+        assert!(TWO.give([Box::new(move || _ = held.recv()) as Work]));
+        assert!(TWO.give((0..5).map(later)));
+        assert_eq!(hear.iter().take(5).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+        drop(go);
+        while TWO.list.lock().threads > 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(TWO.waiting(), 0);
+    }
+}

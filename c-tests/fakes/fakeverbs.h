@@ -54,12 +54,21 @@ struct cq {
 	bool armed, overrun;
 };
 
+struct receive {
+	uint64_t id;
+	void *at; /* its first piece */
+	uint32_t room;
+};
+
+#define SAID 64
 struct qp {
 	struct ibv_qp ibv;
 	pthread_spinlock_t lock; /* of the receives */
-	uint64_t *receives;
+	struct receive *receives;
 	uint32_t size, head, count;
-	bool signal_all, faulty;
+	bool signal_all, faulty, deaf;
+	uint64_t said[SAID][8]; /* its last messages of so many bytes */
+	uint32_t says;
 	uint32_t max_inline;
 	struct ibv_qp_attr attr;
 	struct qp *peer, *next;

@@ -6,7 +6,8 @@
  * A send, or a write with immediate data, to a queue pair of this process ends the oldest receive posted there, if any.
  * Faults: `post_send`, `post_recv`, `wc` (the status of a completion) and `qp_event` (the number of an asynchronous event
  * of the queue pair, which comes before the completion); looked for only if FAKE_FAULT is set when the queue pair is
- * created, because asking takes longer than posting.
+ * created, because asking takes longer than posting. A test then can speak for the peer as well: what comes as a message
+ * (`fake_verbs_deliver`), what was said to it (`fake_verbs_said`), and that it takes nothing (`fake_verbs_deafen`).
  */
 #define _GNU_SOURCE
 #include "fakeverbs.h"
@@ -106,7 +107,7 @@ static void end_receive(struct qp *qp, enum ibv_wc_status status, const struct i
 		pthread_spin_unlock(&qp->lock);
 		return;
 	}
-	wc.wr_id = qp->receives[qp->head];
+	wc.wr_id = qp->receives[qp->head].id;
 	qp->head = qp->head + 1 < qp->size ? qp->head + 1 : 0;
 	qp->count--;
 	pthread_spin_unlock(&qp->lock);
@@ -189,6 +190,10 @@ int queue_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **
 			*bad = wr;
 			return ENOMEM;
 		}
+		if (qp->faulty && wr->opcode == IBV_WR_SEND && wr->num_sge == 1 && len == sizeof *qp->said)
+			memcpy(qp->said[qp->says++ % SAID], (void *)(uintptr_t)wr->sg_list->addr, len);
+		if (qp->deaf)
+			continue;
 		enum ibv_wc_status status = ibv->state == IBV_QPS_ERR ? IBV_WC_WR_FLUSH_ERR : (unsigned)fail(qp, "wc");
 		int event = fail(qp, "qp_event");
 		if (event)
@@ -222,7 +227,10 @@ int queue_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **
 			refused = ENOMEM;
 		if (!refused) {
 			uint32_t at = qp->head + qp->count++;
-			qp->receives[at < qp->size ? at : at - qp->size] = wr->wr_id;
+			struct receive *r = &qp->receives[at < qp->size ? at : at - qp->size];
+			r->id = wr->wr_id;
+			r->at = wr->num_sge ? (void *)(uintptr_t)wr->sg_list->addr : NULL;
+			r->room = wr->num_sge ? wr->sg_list->length : 0;
 		}
 		pthread_spin_unlock(&qp->lock);
 		if (refused) {
@@ -233,6 +241,49 @@ int queue_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **
 	if (ibv->state == IBV_QPS_ERR)
 		flush(qp);
 	return 0;
+}
+
+/* For tests, about the queue pair of this number. `len` bytes come, of which as many are copied as its receive takes. */
+API void fake_verbs_deliver(uint32_t number, const void *bytes, uint32_t len);
+/* Its message of this place, from 0 on; false: it has not sent so many, or many more. */
+API bool fake_verbs_said(uint32_t number, uint32_t place, void *bytes);
+/* From now on nothing that it sends is acknowledged. */
+API void fake_verbs_deafen(uint32_t number);
+
+static struct qp *number(uint32_t number)
+{
+	fake_lock();
+	struct qp *qp = find(number);
+	fake_unlock();
+	return qp;
+}
+
+API void fake_verbs_deliver(uint32_t to, const void *bytes, uint32_t len)
+{
+	static const struct ibv_send_wr plain = {.opcode = IBV_WR_SEND};
+	struct qp *qp = number(to);
+	if (!qp || !qp->count)
+		return;
+	const struct receive *r = &qp->receives[qp->head];
+	if (r->at)
+		memcpy(r->at, bytes, len < r->room ? len : r->room);
+	end_receive(qp, IBV_WC_SUCCESS, &plain, len);
+}
+
+API bool fake_verbs_said(uint32_t from, uint32_t place, void *bytes)
+{
+	struct qp *qp = number(from);
+	if (!qp || place >= qp->says || qp->says - place > SAID)
+		return false;
+	memcpy(bytes, qp->said[place % SAID], sizeof *qp->said);
+	return true;
+}
+
+API void fake_verbs_deafen(uint32_t of)
+{
+	struct qp *qp = number(of);
+	if (qp)
+		qp->deaf = true;
 }
 
 API struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *data, struct ibv_comp_channel *channel,

@@ -9,7 +9,7 @@ use super::fault::Faults;
 use super::limits::ANSWER_NS;
 use super::line::Staging;
 use super::qp::{Capacity, Patience};
-use super::rail::{DEPTH, Rail};
+use super::rail::{DEPTH, Rail, SOON};
 use super::rails::Rails;
 use super::ring::Ring;
 use super::service::Service;
@@ -29,7 +29,7 @@ use crate::sys::time;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Turns of progress between two looks at what changes rarely: a power of two.
 const RARELY: u32 = 1024;
@@ -112,8 +112,8 @@ impl Endpoint {
         // A fault's delay ends by itself, so it is looked for in every turn.
         let mask = if state.faults.is_some() { 0 } else { RARELY - 1 };
         let psn = crate::mr::KeySource::new()?.draw() as u32 & 0xff_ffff;
-        let (staging, memory) = (AtomicBool::new(false), domain.memory.clone());
-        let shared = Arc::new(Shared { memory, staging, state: Serial::new(domain.threading, state) });
+        let (staging, moving, memory) = (AtomicBool::new(false), AtomicBool::new(false), domain.memory.clone());
+        let shared = Arc::new(Shared { memory, staging, moving, state: Serial::new(domain.threading, state) });
         Ok(Endpoint { shared, domain, queues: Mutex::default(), capacity, psn, turns: AtomicU32::new(0), mask, order: info.msg_order })
     }
 
@@ -232,6 +232,12 @@ impl Endpoint {
     /// Looks for parts that further rails have carried.
     pub(super) fn poll_rails(&self) {
         self.domain.rail_cqs().iter().for_each(|cq| cq.poll(false));
+        if self.shared.moving.load(Ordering::Relaxed)
+            && let Some(mut s) = self.shared.state.try_lock()
+        {
+            s.rails_turn(&self.domain);
+            self.shared.moving.store(s.rails_due() == SOON, Ordering::Relaxed);
+        }
     }
 
     /// The further rails of the domain, for this endpoint.

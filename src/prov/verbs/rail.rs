@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A further rail of a connection: a queue pair on another port, that carries parts of long RMA and nothing else. It comes and
 //! goes while the connection stays. Each side makes its queue pair and tells the peer (OFFER); who knows both connects its own
-//! and says so (READY); then a write of nothing tries the way. A side that loses it destroys its queue pair at once and says so
+//! and says so (READY); then a write of nothing tries the way. Connecting is the work of a thread that nobody waits for, since
+//! the kernel looks for the peer's address meanwhile. A side that loses a rail destroys its queue pair at once and says so
 //! (GONE); what the rail had not finished goes over others only when the peer has said the same, so that no late packet of it
 //! reaches memory any more. Each queue pair of a rail has a number, its life, by which these words name it.
 
 use super::card::Card;
 use super::qp::{Qp, Remote};
 use super::tag::Tag;
+use crate::error::Result;
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -15,6 +18,8 @@ use std::sync::Arc;
 pub const DEPTH: usize = 256;
 /// Bytes under way from which on a rail gets no more.
 pub const WINDOW: usize = 8 << 20;
+/// When a rail is to be moved on that is being connected: at the next occasion.
+pub const SOON: u64 = 1;
 /// Until the next attempt, after the first and after many that failed.
 const SOON_NS: u64 = 10_000_000;
 const LATE_NS: u64 = 5_000_000_000;
@@ -46,6 +51,8 @@ pub enum Stage {
     },
     /// The peer was told of one.
     Offered,
+    /// A thread has it, and connects it to the peer's.
+    Joining,
     /// It is connected to the peer's; the peer's may not be yet.
     Ready,
     /// A write of nothing is under way.
@@ -56,6 +63,9 @@ pub enum Stage {
         peer: u32,
     },
 }
+
+/// A queue pair that a thread connects, and how that went once it has.
+pub type Joining = Arc<Mutex<Option<(Qp, Result<()>)>>>;
 
 /// A part that the device has.
 pub struct Flight {
@@ -124,6 +134,8 @@ pub struct Rail {
     pub tag: Tag,
     /// Destroyed before whatever it reaches.
     pub qp: Option<Qp>,
+    /// It instead, as long as a thread connects it.
+    pub joining: Option<Joining>,
     pub stage: Stage,
     /// The number of its queue pair, or of the last one.
     pub life: u32,
@@ -155,6 +167,7 @@ impl Rail {
             card,
             tag,
             qp: None,
+            joining: None,
             stage: Stage::Down { again: 1 },
             life: 0,
             peer: None,
@@ -175,6 +188,21 @@ impl Rail {
 
     pub fn is_up(&self) -> bool {
         self.stage == Stage::Up
+    }
+
+    /// It has a queue pair.
+    pub fn has_pair(&self) -> bool {
+        self.qp.is_some() || self.joining.is_some()
+    }
+
+    /// When it is to be moved on; 0: not by itself.
+    pub fn due(&self) -> u64 {
+        match self.stage {
+            Stage::Down { again } => again,
+            Stage::Offered if self.peer.is_some() => SOON,
+            Stage::Joining => SOON,
+            _ => 0,
+        }
     }
 
     /// The sequence of the next work requests; by a few bits of the life those of an earlier one are known.
@@ -211,7 +239,8 @@ impl Rail {
 
     /// Its queue pair is destroyed, and with it all that the device had; what it had of operations is kept for other rails.
     pub fn destroy(&mut self) {
-        self.qp = None;
+        // What a thread still has goes with that: it has carried nothing, since the peer was told of no READY.
+        (self.qp, self.joining) = (None, None);
         self.peer_ready = false;
         self.lost.extend(self.flights.drain(..).filter(|f| f.stripe != 0).map(|f| (f.stripe, f.part)));
         self.requests = 0;

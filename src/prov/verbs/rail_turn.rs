@@ -4,14 +4,15 @@
 
 use super::abi::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 use super::address::Address;
+use super::cq::Cq;
 use super::domain::Domain;
 use super::event::AsyncEvent;
 use super::keys::Keys;
 use super::memory::Registered;
 use super::named::RAILS_MAX;
 use super::parcels;
-use super::qp::{Capacity, Qp};
-use super::rail::{DEPTH, Flight, Offer, Rail, Stage};
+use super::qp::{Capacity, Patience, Qp};
+use super::rail::{DEPTH, Flight, Joining, Offer, Rail, Stage};
 use super::rails::Rails;
 use super::service::{Service, Words, kind};
 use super::state::{Phase, Shared, State};
@@ -19,11 +20,15 @@ use super::status;
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
+use crate::sys::aside::{Aside, Work};
 use crate::sys::time::now_ns;
 use std::mem::zeroed;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// What connects rails, each for a second at most.
+static JOINERS: Aside = Aside::new("gdrfab-rail", 8);
 
 fn words(kind: u8, number: usize, life: u32) -> Words {
     [u64::from(kind) | (number as u64) << 8 | u64::from(life) << 32, 0, 0, 0, 0, 0, 0, 0]
@@ -51,14 +56,45 @@ impl Rail {
         Ok(words)
     }
 
-    /// Connects the queue pair to the peer's.
-    fn join(&mut self, patience: &super::qp::Patience) -> Result<()> {
-        let (Some(qp), Some(peer)) = (&self.qp, &self.peer) else { return Ok(()) };
+    /// Has the queue pair connected to the peer's by a thread, which keeps what it reaches: the kernel looks for the peer's
+    /// address meanwhile, for a second if nobody answers.
+    fn join(&mut self, cq: &Arc<Cq>, patience: Patience) -> Result<()> {
+        let (Some(qp), Some(peer)) = (self.qp.take(), &self.peer) else { return Ok(()) };
         let config = &config::get().verbs;
         let remote = peer.remote(&self.card, Service::psn(peer.qpn), config.service_level, config.traffic_class);
-        let local = self.card.local(Service::psn(qp.number));
-        qp.ready_to_receive(self.card.context(), &local, &remote, patience)?;
-        qp.ready_to_send(self.card.context(), &local, patience)
+        let (card, cq, process) = (self.card.clone(), cq.clone(), std::process::id());
+        let joining = Joining::default();
+        let wanted = Arc::downgrade(&joining);
+        (self.stage, self.joining) = (Stage::Joining, Some(joining));
+        let work = move || {
+            if std::process::id() != process {
+                // In a child of fork(), whose parent has the queue pair.
+                return std::mem::forget((qp, cq));
+            }
+            let local = card.local(Service::psn(qp.number));
+            let connect = || {
+                qp.ready_to_receive(card.context(), &local, &remote, &patience)?;
+                qp.ready_to_send(card.context(), &local, &patience)
+            };
+            let joined = if wanted.strong_count() > 0 { connect() } else { Ok(()) };
+            match wanted.upgrade() {
+                Some(joining) => *joining.lock() = Some((qp, joined)),
+                None => drop(qp),
+            }
+            // Behind the queue pair that completes there.
+            drop(cq);
+        };
+        match JOINERS.give([Box::new(work) as Work]) {
+            true => Ok(()),
+            false => Err(Error::fixed(errno::EAGAIN, "no thread could be started to connect it")),
+        }
+    }
+
+    /// How connecting went, once it has.
+    fn joined(&mut self) -> Option<Result<()>> {
+        let (qp, joined) = self.joining.as_ref()?.lock().take()?;
+        (self.qp, self.joining) = (Some(qp), None);
+        Some(joined)
     }
 
     /// Posts a write of nothing.
@@ -93,7 +129,7 @@ impl State {
         }
     }
 
-    /// Makes queue pairs for rails that are due.
+    /// Moves rails on that are due.
     pub(super) fn rails_turn(&mut self, domain: &Domain) {
         let Some(rails) = &self.rails else { return };
         let now = now_ns();
@@ -103,41 +139,42 @@ impl State {
             return;
         }
         for number in 1..=rails.further.len().min(usize::from(self.link.rails).saturating_sub(1)) {
-            let Some(rails) = &mut self.rails else { return };
-            let pieces = rails.pieces;
-            let Some(rail) = rails.rail(number).filter(|r| matches!(r.stage, Stage::Down { again } if again <= now)) else { continue };
-            if !rail.card.context().is_active(rail.card.port) {
-                rail.stage = rail.again(now);
-                continue;
-            }
-            match rail.make(domain, number, pieces) {
-                Ok(offer) => {
-                    self.say(offer);
-                    self.join_rail(number);
-                }
-                Err(e) => {
-                    crate::log!(Info, "rail {number}: {e}");
-                    rail.stage = rail.again(now);
-                }
+            if let Err(e) = self.rail_turn(domain, number, now) {
+                self.lose_rail(number, e);
             }
         }
     }
 
-    /// Connects a rail's queue pair, if both sides have one.
-    fn join_rail(&mut self, number: usize) {
-        let patience = self.patience;
-        let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
-        let Some(peer) = rail.peer.filter(|_| rail.stage == Stage::Offered) else { return };
-        match rail.join(&patience) {
-            Ok(()) => {
+    fn rail_turn(&mut self, domain: &Domain, number: usize, now: u64) -> Result<()> {
+        let (patience, Some(rails)) = (self.patience, &mut self.rails) else { return Ok(()) };
+        let pieces = rails.pieces;
+        let Some(rail) = rails.rail(number) else { return Ok(()) };
+        match rail.stage {
+            Stage::Down { again } if again <= now && !rail.card.context().is_active(rail.card.port) => rail.stage = rail.again(now),
+            Stage::Down { again } if again <= now => match rail.make(domain, number, pieces) {
+                Ok(offer) => self.say(offer),
+                Err(e) => {
+                    crate::log!(Info, "rail {number}: {e}");
+                    rail.stage = rail.again(now);
+                }
+            },
+            Stage::Offered => {
+                if let Some(cq) = domain.rail_cqs().get(number - 1).filter(|_| rail.peer.is_some()) {
+                    rail.join(cq, patience)?;
+                }
+            }
+            Stage::Joining => {
+                let (Some(joined), Some(peer)) = (rail.joined(), rail.peer) else { return Ok(()) };
+                joined?;
                 rail.stage = Stage::Ready;
                 let mut words = words(kind::RAIL_READY, number, rail.life);
                 words[1] = u64::from(peer.life);
                 self.say(words);
                 self.try_rail(number);
             }
-            Err(e) => self.lose_rail(number, e),
+            _ => {}
         }
+        Ok(())
     }
 
     fn try_rail(&mut self, number: usize) {
@@ -182,7 +219,7 @@ impl State {
     fn drop_rail(&mut self, number: usize, why: &Error) -> Option<bool> {
         let rails = self.rails.as_mut()?;
         let name = rails.name(number);
-        let rail = rails.rail(number).filter(|r| r.qp.is_some())?;
+        let rail = rails.rail(number).filter(|r| r.has_pair())?;
         let (was_up, life) = (rail.is_up(), rail.life);
         rail.destroy();
         rail.losses += u64::from(was_up);
@@ -223,7 +260,7 @@ impl State {
             kind::RAIL_OFFER => self.on_offer(number, life, words),
             kind::RAIL_READY => {
                 let Some(rail) = rails.rail(number) else { return };
-                if rail.qp.is_some() && u64::from(rail.life) == words[1] && rail.peer.is_some_and(|peer| peer.life == life) {
+                if rail.has_pair() && u64::from(rail.life) == words[1] && rail.peer.is_some_and(|peer| peer.life == life) {
                     rail.peer_ready = true;
                     self.try_rail(number);
                 }
@@ -232,7 +269,9 @@ impl State {
                 let Some(rail) = rails.rail(number) else { return };
                 match (rail.stage, rail.peer) {
                     (Stage::Lost { peer }, _) if peer == life => self.peer_lost_rail(number),
-                    (Stage::Ready | Stage::Tried | Stage::Up, Some(peer)) if peer.life == life => self.peer_lost_rail(number),
+                    (Stage::Joining | Stage::Ready | Stage::Tried | Stage::Up, Some(peer)) if peer.life == life => {
+                        self.peer_lost_rail(number)
+                    }
                     (Stage::Down { .. } | Stage::Offered, Some(peer)) if peer.life == life => rail.peer = None,
                     _ => {}
                 }
@@ -276,12 +315,11 @@ impl State {
         let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
         // A new life is the end of the one before.
         match rail.stage {
-            Stage::Ready | Stage::Tried | Stage::Up | Stage::Lost { .. } => self.peer_lost_rail(number),
+            Stage::Joining | Stage::Ready | Stage::Tried | Stage::Up | Stage::Lost { .. } => self.peer_lost_rail(number),
             _ => {}
         }
         let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
         (rail.peer, rail.peer_ready) = (Some(offer), false);
-        self.join_rail(number);
     }
 
     /// What a device says of a further rail's port, or of the queue pair.

@@ -209,10 +209,10 @@ impl Rails {
         text
     }
 
-    /// When an attempt is due, of so many rails; 0: none is.
+    /// When one of so many rails is to be moved on; 0: none is.
     pub fn due(&self, count: u8) -> u64 {
-        let at = |rail: &Rail| if let Stage::Down { again } = rail.stage { Some(again) } else { None };
-        self.further.iter().take(usize::from(count).saturating_sub(1)).filter_map(at).min().unwrap_or(0)
+        let all = self.further.iter().take(usize::from(count).saturating_sub(1)).map(Rail::due);
+        all.filter(|due| *due != 0).min().unwrap_or(0)
     }
 
     /// Every further queue pair is destroyed: the connection ends.

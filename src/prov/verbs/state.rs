@@ -104,6 +104,8 @@ pub struct Shared {
     pub memory: Arc<Registered>,
     /// There are staged transfers or further rails: every turn of progress looks for the library's own messages, and for parts.
     pub staging: AtomicBool,
+    /// So does every turn move rails on: some are being connected.
+    pub moving: AtomicBool,
     pub state: Serial<State>,
 }
 
@@ -132,6 +134,9 @@ impl Shared {
             Heard::Message(words) => {
                 if matches!(words[0] as u8, kind::OPEN | kind::OPENED | kind::RAIL_OFFER) {
                     self.staging.store(true, Ordering::Relaxed);
+                }
+                if words[0] as u8 == kind::RAIL_OFFER {
+                    self.moving.store(true, Ordering::Relaxed);
                 }
                 s.on_message(&self.memory, &words);
             }

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The words about rails, by a peer that the tests speak for, against the fake libibverbs of `c-tests/fakes`. `fakes` says how
+//! the cases run.
+
+mod fakes;
+#[path = "fakes/verbs.rs"]
+mod world;
+
+use fakes::Case;
+use gdrfab::fabric::Endpoint;
+use gdrfab::prov::flags;
+use libloading::os::unix::Library;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use world::{LIB, NO_CM, World, iov, lives, write};
+
+/// Faults are looked for, and what is said is kept.
+const HEARD: (&str, &str) = ("FAKE_FAULT", "none=1");
+const ENV: &[(&str, &str)] = &[LIB, NO_CM, ("FAKE_DEVICES", "2"), ("GDRFAB_VERBS_RAILS", "fake0:1,fake1:1"), HEARD];
+
+const CASES: &[Case] = &[("a peer that is slow to find", "verbs", ENV, slow)];
+
+#[test]
+fn verbs_rails() {
+    world::each(CASES);
+}
+
+/// Kinds of words.
+const OFFER: u64 = 8;
+const READY: u64 = 9;
+const GONE: u64 = 10;
+
+type Words = [u64; 8];
+
+fn rail(kind: u64, number: u64, life: u32, more: [u64; 4]) -> Words {
+    [kind | number << 8 | u64::from(life) << 32, more[0], more[1], more[2], more[3], 0, 0, 0]
+}
+
+fn offer(number: u64, life: u32) -> Words {
+    rail(OFFER, number, life, [0, 0xffff_7f00_0001, 0x4711, 4096 << 32])
+}
+
+/// The other end of an endpoint's service queue pair.
+struct Peer {
+    library: Library,
+    service: u32,
+    heard: u32,
+}
+
+impl Peer {
+    fn new(service: u32) -> Peer {
+        // SAFETY: the fake is loaded already.
+        Peer { library: unsafe { Library::new("libibverbs.so.1").unwrap() }, service, heard: 0 }
+    }
+
+    fn bytes(&self, bytes: &[u8]) {
+        // SAFETY: the prototype is the fake's own.
+        unsafe {
+            let deliver = self.library.get::<unsafe extern "C" fn(u32, *const u8, u32)>(b"fake_verbs_deliver\0").unwrap();
+            deliver(self.service, bytes.as_ptr(), bytes.len() as u32);
+        }
+    }
+
+    fn say(&self, words: Words) {
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
+        self.bytes(&bytes);
+    }
+
+    /// What it was told, but for signs of life.
+    fn hear(&mut self) -> Option<Words> {
+        let mut words = [0; 8];
+        // SAFETY: as above.
+        while unsafe {
+            self.library.get::<unsafe extern "C" fn(u32, u32, *mut Words) -> bool>(b"fake_verbs_said\0").unwrap()(
+                self.service,
+                self.heard,
+                &mut words,
+            )
+        } {
+            self.heard += 1;
+            if words[0] != 1 {
+                return Some(words);
+            }
+        }
+        None
+    }
+}
+
+fn turn(world: &World) {
+    world.cq.sread(1, 1, |_, _| ()).ok();
+}
+
+/// What the peer is told next, within five seconds.
+fn next(world: &World, peer: &mut Peer) -> Words {
+    let until = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < until {
+        if let Some(words) = peer.hear() {
+            return words;
+        }
+        turn(world);
+    }
+    panic!("nothing was said");
+}
+
+/// An endpoint, and the peer that it is connected to.
+fn connect(world: &World) -> (Arc<Endpoint>, Peer) {
+    let ep = world.endpoint(false).unwrap();
+    let own = ep.address().unwrap();
+    let field = |name: &str| own.split('&').find_map(|f| f.strip_prefix(name)).unwrap();
+    let service = field("svc=");
+    let there = own.replace(&format!("qpn={}", field("qpn=")), "qpn=4001").replace(&format!("svc={service}"), "svc=4002");
+    ep.connect_addr(&there).unwrap();
+    assert_eq!(world.event().0, 2, "connected");
+    (ep, Peer::new(service.parse().unwrap()))
+}
+
+fn is_up(ep: &Endpoint) -> bool {
+    ep.rail(0, 1).unwrap().up
+}
+
+/// Brings the second rail up, whose next offer is `mine`.
+fn bring_up(world: &World, ep: &Endpoint, peer: &mut Peer, mine: Words, life: u32) {
+    peer.say(offer(1, life));
+    let ready = next(world, peer);
+    assert_eq!((ready[0] & 0xffff, ready[0] >> 32, ready[1]), (READY | 1 << 8, mine[0] >> 32, u64::from(life)));
+    peer.say(rail(READY, 1, life, [mine[0] >> 32, 0, 0, 0]));
+    while !is_up(ep) {
+        turn(world);
+    }
+}
+
+fn works(world: &World, ep: &Endpoint) {
+    let bytes = [0u8; 8];
+    (1..=3).for_each(|context| write(ep, iov(&bytes), 0, context, flags::INJECT).unwrap());
+    assert_eq!(world.contexts(), [1, 2, 3]);
+}
+
+fn slow() {
+    let file = std::env::temp_dir().join(format!("gdrfab-rails-{}", std::process::id()));
+    // SAFETY: no other thread of this process runs.
+    unsafe { std::env::set_var("FAKE_HANG", format!("ibv_modify_qp@{}", file.display())) };
+    let world = World::new();
+    let (ep, mut peer) = connect(&world);
+    let mine = next(&world, &mut peer);
+    assert_eq!(mine, rail(OFFER, 1, 1, mine[1..5].try_into().unwrap()));
+    let hang = |peer: &Peer, life| {
+        std::fs::write(&file, "").unwrap();
+        peer.say(offer(1, life));
+        // The driver has taken the file: it is inside, and stays there.
+        while file.exists() {
+            turn(&world);
+        }
+    };
+    let let_go = |objects: i32| {
+        while lives() > objects {
+            std::fs::write(&file, "").unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        _ = std::fs::remove_file(&file);
+    };
+    hang(&peer, 5);
+    (0..50).for_each(|_| works(&world, &ep));
+    assert!(!is_up(&ep) && peer.hear().is_none());
+    // The peer loses it meanwhile: what is being connected is nobody's any more, and the next one does not wait for it.
+    peer.say(rail(GONE, 1, 5, [0; 4]));
+    assert_eq!(next(&world, &mut peer), rail(GONE, 1, 1, [0; 4]));
+    let mine = next(&world, &mut peer);
+    bring_up(&world, &ep, &mut peer, mine, 6);
+    let_go(lives() - 1);
+    works(&world, &ep);
+    // An endpoint that is closed leaves what is being connected to the thread that has it, which destroys it.
+    peer.say(rail(GONE, 1, 6, [0; 4]));
+    assert_eq!(next(&world, &mut peer), rail(GONE, 1, 2, [0; 4]));
+    assert_eq!(next(&world, &mut peer)[0] & 0xff, OFFER);
+    hang(&peer, 7);
+    let before = lives();
+    ep.close().unwrap();
+    assert_eq!(lives(), before - 3, "its own two queue pairs, and their buffer");
+    let_go(before - 4);
+}

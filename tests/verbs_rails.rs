@@ -1,24 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The words about rails, by a peer that the tests speak for, against the fake libibverbs of `c-tests/fakes`. `fakes` says how
-//! the cases run.
+//! The words about rails, by a peer that the tests speak for, against the fake libibverbs of `c-tests/fakes`: one that keeps to
+//! the protocol while the kernel takes its time, and others that do not. `fakes` says how the cases run.
 
 mod fakes;
 #[path = "fakes/verbs.rs"]
 mod world;
 
 use fakes::Case;
+use gdrfab::error::{Code, errno};
 use gdrfab::fabric::Endpoint;
 use gdrfab::prov::flags;
 use libloading::os::unix::Library;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use world::{LIB, NO_CM, World, iov, lives, write};
+use world::{LIB, NO_CM, World, iov, lives, memory, write};
 
 /// Faults are looked for, and what is said is kept.
 const HEARD: (&str, &str) = ("FAKE_FAULT", "none=1");
 const ENV: &[(&str, &str)] = &[LIB, NO_CM, ("FAKE_DEVICES", "2"), ("GDRFAB_VERBS_RAILS", "fake0:1,fake1:1"), HEARD];
 
-const CASES: &[Case] = &[("a peer that is slow to find", "verbs", ENV, slow)];
+const CASES: &[Case] = &[
+    ("a peer that is slow to find", "verbs", ENV, slow),
+    ("words that make no sense", "verbs", ENV, nonsense),
+    ("a rail that comes and goes", "verbs", ENV, comes_and_goes),
+    ("a peer that asks and does not listen", "verbs", ENV, deaf),
+    ("a peer that keeps keys", "verbs", ENV, keeps),
+];
 
 #[test]
 fn verbs_rails() {
@@ -29,6 +36,10 @@ fn verbs_rails() {
 const OFFER: u64 = 8;
 const READY: u64 = 9;
 const GONE: u64 = 10;
+const ASK: u64 = 11;
+const TOLD: u64 = 12;
+const KEY_GONE: u64 = 13;
+const FORGOT: u64 = 14;
 
 type Words = [u64; 8];
 
@@ -38,6 +49,10 @@ fn rail(kind: u64, number: u64, life: u32, more: [u64; 4]) -> Words {
 
 fn offer(number: u64, life: u32) -> Words {
     rail(OFFER, number, life, [0, 0xffff_7f00_0001, 0x4711, 4096 << 32])
+}
+
+fn key(kind: u64, key: u64) -> Words {
+    [kind, key, 0, 0, 0, 0, 0, 0]
 }
 
 /// The other end of an endpoint's service queue pair.
@@ -83,6 +98,11 @@ impl Peer {
             }
         }
         None
+    }
+
+    fn deafen(&self) {
+        // SAFETY: as above.
+        unsafe { self.library.get::<unsafe extern "C" fn(u32)>(b"fake_verbs_deafen\0").unwrap()(self.service) }
     }
 }
 
@@ -136,6 +156,11 @@ fn works(world: &World, ep: &Endpoint) {
 }
 
 fn slow() {
+    // Who waits for the driver under the endpoint's lock waits for ever.
+    std::thread::spawn(|| {
+        std::thread::sleep(Duration::from_secs(60));
+        std::process::abort();
+    });
     let file = std::env::temp_dir().join(format!("gdrfab-rails-{}", std::process::id()));
     // SAFETY: no other thread of this process runs.
     unsafe { std::env::set_var("FAKE_HANG", format!("ibv_modify_qp@{}", file.display())) };
@@ -177,4 +202,136 @@ fn slow() {
     ep.close().unwrap();
     assert_eq!(lives(), before - 3, "its own two queue pairs, and their buffer");
     let_go(before - 4);
+}
+
+fn nonsense() {
+    let world = World::new();
+    let (ep, mut peer) = connect(&world);
+    let mine = next(&world, &mut peer);
+    // Of rails and queue pairs that there are not, and answers that nobody awaits.
+    for number in [0, 2, 7, 8, 255] {
+        for kind in [READY, GONE, OFFER] {
+            peer.say(rail(kind, number, 1, [1, 2, 3, 4]));
+            peer.say(rail(kind, number, u32::MAX, [u64::MAX; 4]));
+        }
+        (0..10).for_each(|_| turn(&world));
+    }
+    assert!(peer.hear().is_none(), "none of these is to be joined");
+    for life in [0, 1, 2, u32::MAX] {
+        peer.say(rail(GONE, 1, life, [0; 4]));
+        peer.say(rail(READY, 1, life, [1, 0, 0, 0]));
+        peer.say(rail(READY, 1, life, [u64::MAX; 4]));
+    }
+    for number in [0, 1, u64::from(u32::MAX), u64::MAX] {
+        peer.say([TOLD | 0xff << 8, number, u64::MAX, u64::MAX, u64::MAX, u64::MAX, 0, 0]);
+        peer.say(key(FORGOT, number));
+    }
+    // Of no kind, and of other lengths.
+    peer.say([0; 8]);
+    peer.say([u64::MAX; 8]);
+    for len in [0, 1, 63, 65, 4096] {
+        peer.bytes(&vec![OFFER as u8; len]);
+    }
+    (0..10).for_each(|_| turn(&world));
+    assert!(!is_up(&ep) && peer.hear().is_none(), "none of this has an answer");
+    let bytes = vec![7u8; 512];
+    let mr = world.register(memory(&[iov(&bytes)])).unwrap();
+    // A key of a region, one of none, and one that has more bits than there are.
+    for (asked, mask) in [(mr.key(), 3), (mr.key() + 1, 0), (mr.key() | 1 << 32, 3)] {
+        peer.say(key(ASK, asked));
+        let told = next(&world, &mut peer);
+        assert_eq!((told[0], told[1]), (TOLD | mask << 8, asked & u64::from(u32::MAX)), "{asked:#x}");
+    }
+    peer.say(key(KEY_GONE, u64::MAX));
+    assert_eq!(next(&world, &mut peer), key(FORGOT, u64::from(u32::MAX)));
+    works(&world, &ep);
+    bring_up(&world, &ep, &mut peer, mine, 9);
+    // A rail that is called for twice is lost, and so is what the peer says is gone.
+    peer.say(offer(1, 9));
+    assert_eq!(next(&world, &mut peer), rail(GONE, 1, 1, [0; 4]));
+    let mine = next(&world, &mut peer);
+    assert_eq!(mine[0], OFFER | 1 << 8 | 2 << 32);
+    let ready = next(&world, &mut peer);
+    assert_eq!(ready, rail(READY, 1, 2, [9, 0, 0, 0]), "the second offer counts");
+    // Numbers of all sorts, in any order.
+    let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    let objects = lives();
+    for i in 0..5_000 {
+        let odd = |n: u64| [n, n & 3, 0, u64::MAX, n >> 32, u64::from(u32::MAX)][(n >> 48) as usize % 6];
+        let mut words: Words = std::array::from_fn(|_| odd(random()));
+        words[0] = (OFFER + random() % 7) | (random() & 3) << 8 | (random() % 12) << 32;
+        peer.say(words);
+        if i % 16 == 0 {
+            turn(&world);
+        }
+    }
+    (0..100).for_each(|_| turn(&world));
+    assert!(lives() <= objects + 1, "{} objects, there were {objects}", lives());
+    works(&world, &ep);
+    ep.close().unwrap();
+    mr.close().unwrap();
+}
+
+/// Each time is an event, and a peer cannot have as many as it likes.
+fn comes_and_goes() {
+    let world = World::new();
+    let (ep, mut peer) = connect(&world);
+    let until = Instant::now() + Duration::from_secs(2);
+    let mut times = 0;
+    'all: for life in 1.. {
+        let mine = loop {
+            match peer.hear() {
+                Some(words) if words[0] & 0xff == OFFER => break words,
+                _ if Instant::now() > until => break 'all,
+                _ => turn(&world),
+            }
+        };
+        bring_up(&world, &ep, &mut peer, mine, life);
+        times += 1;
+        peer.say(rail(GONE, 1, life, [0; 4]));
+    }
+    assert!((10..140).contains(&times), "{times}");
+    works(&world, &ep);
+    ep.close().unwrap();
+}
+
+fn deaf() {
+    let world = World::new();
+    let (ep, mut peer) = connect(&world);
+    next(&world, &mut peer);
+    peer.deafen();
+    for i in 0..5_000 {
+        peer.say(key(if i % 2 == 0 { ASK } else { KEY_GONE }, i));
+        if i % 16 == 0 {
+            turn(&world);
+        }
+    }
+    let (kind, _, error) = world.event();
+    assert!(kind == 3 && error.is_none());
+    let why = write(&ep, iov(&[0u8; 8]), 0, 1, flags::INJECT).unwrap_err();
+    assert!(why.errno == errno::ESHUTDOWN && why.code == Code::PeerBroke && why.words.contains("without taking the answers"), "{why}");
+    ep.close().unwrap();
+}
+
+fn keeps() {
+    let world = World::new();
+    let (ep, mut peer) = connect(&world);
+    next(&world, &mut peer);
+    let bytes = vec![7u8; 512];
+    let why = (0..1000).find_map(|_| {
+        let regions: Vec<_> = (0..16).map(|_| world.register(memory(&[iov(&bytes)])).unwrap()).collect();
+        regions.iter().for_each(|mr| peer.say(key(ASK, mr.key())));
+        turn(&world);
+        regions.iter().for_each(|mr| mr.close().unwrap());
+        ep.rail(0, 1).err()
+    });
+    let why = why.expect("an end");
+    assert!(why.code == Code::PeerBroke && why.words.contains("keys of regions"), "{why}");
+    ep.close().unwrap();
 }

@@ -383,7 +383,7 @@ impl State {
     }
 
     /// The attempt failed: an error event, and the endpoint is over.
-    fn give_up(&mut self, why: Error, data: Vec<u8>) {
+    pub(super) fn give_up(&mut self, why: Error, data: Vec<u8>) {
         self.begin_end(why.clone(), true);
         self.finish_if_drained();
         self.event(EventKind::Connected, data, Some(why));

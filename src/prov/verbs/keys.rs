@@ -25,9 +25,9 @@ impl Keys {
         keys
     }
 
-    /// Whether a rail has the same key for both memories.
-    pub fn clashes(&self, other: &Keys) -> bool {
-        (0..RAILS_MAX).any(|i| self.mask & other.mask & 1 << i != 0 && self.rkeys[i] == other.rkeys[i])
+    /// What peers name it by, on each rail.
+    pub fn names(&self) -> impl Iterator<Item = (usize, u32)> {
+        (0..RAILS_MAX).filter(|i| self.mask & 1 << i != 0).map(|i| (i, self.rkeys[i]))
     }
 }
 
@@ -36,9 +36,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rail_that_carries_nothing_clashes_with_none() {
+    fn a_rail_that_carries_nothing_has_no_name() {
         let (a, b) = (Keys::of([Some((1, 2)), None, Some((3, 4))].into_iter()), Keys::of([Some((5, 6)), Some((7, 0))].into_iter()));
         assert_eq!((a.mask, a.lkeys[2], a.rkeys[2], b.mask), (5, 3, 4, 3));
-        assert!(!a.clashes(&b) && a.clashes(&Keys::of([None, None, Some((9, 4))].into_iter())));
+        assert_eq!([a, b].map(|keys| keys.names().collect::<Vec<_>>()), [[(0, 2), (2, 4)], [(0, 6), (1, 0)]]);
     }
 }

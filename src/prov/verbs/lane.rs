@@ -22,7 +22,7 @@ const WORDS: usize = 32;
 /// Work requests that operations leave to parcels of the lane's own.
 const SPARE: u32 = 16;
 /// Answers that wait, of a peer that keeps to what it may ask.
-const ANSWERS: usize = 4 * RECEIVES as usize;
+pub(super) const ANSWERS: usize = 4 * RECEIVES as usize;
 
 /// The peer broke the protocol of lanes, which ends the connection.
 #[cold]

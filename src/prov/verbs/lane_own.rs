@@ -61,10 +61,7 @@ impl State {
                 self.bind.remote_data(parcel.word(0) as usize, parcel.word(1));
                 Ok(())
             }
-            kind::RAIL => {
-                self.on_rail_word(&domain.memory, &std::array::from_fn(|i| parcel.word(i)));
-                Ok(())
-            }
+            kind::RAIL => self.on_rail_word(&domain.memory, &std::array::from_fn(|i| parcel.word(i))),
             kind::SYNC => self.answer(kind::DONE, &[parcel.word(0), 0], &[]),
             kind::ATOMIC => {
                 let what = Atomic::decode(parcel.word(1)).filter(|what| what.operands() == parcel.len());

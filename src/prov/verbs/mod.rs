@@ -26,6 +26,7 @@ pub mod event;
 pub mod ext;
 mod fast;
 mod fault;
+mod fellows;
 pub mod gid;
 mod greeting;
 mod held;

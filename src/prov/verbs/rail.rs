@@ -23,6 +23,10 @@ pub const SOON: u64 = 1;
 /// Until the next attempt, after the first and after many that failed.
 const SOON_NS: u64 = 10_000_000;
 const LATE_NS: u64 = 5_000_000_000;
+/// Losses from which a rail may recover at once, and how long it takes until there is one more: it comes and goes three times in
+/// a second at most, if it does so for long.
+const QUICK: u32 = 128;
+const SECOND_NS: u64 = 1_000_000_000;
 /// Over so long a rail's speed is measured at least.
 const MEASURE_NS: u64 = 20_000;
 
@@ -129,6 +133,37 @@ impl Pace {
     }
 }
 
+/// How long a rail stays down, longer after each attempt that failed. One that comes and goes without end is treated so too:
+/// a peer has a say in how often, and each time is told of.
+struct Pauses {
+    attempts: u32,
+    /// Losses that it may recover from at once, and since when no second's was added.
+    quick: u32,
+    since: u64,
+}
+
+impl Pauses {
+    fn new() -> Pauses {
+        Pauses { attempts: 0, quick: QUICK, since: 0 }
+    }
+
+    fn next(&mut self) -> u64 {
+        let wait = (SOON_NS << (2 * self.attempts.min(8))).min(LATE_NS);
+        self.attempts += 1;
+        wait
+    }
+
+    fn came_up(&mut self, now: u64) {
+        let seconds = now.saturating_sub(self.since) / SECOND_NS;
+        if seconds > 0 {
+            (self.quick, self.since) = (QUICK.min(self.quick.saturating_add(seconds as u32)), now);
+        }
+        if self.quick > 0 {
+            (self.quick, self.attempts) = (self.quick - 1, 0);
+        }
+    }
+}
+
 pub struct Rail {
     pub card: Arc<Card>,
     pub tag: Tag,
@@ -153,8 +188,7 @@ pub struct Rail {
     pub losses: u64,
     /// It was up before.
     pub was_up: bool,
-    /// Attempts since it was up last.
-    attempts: u32,
+    pauses: Pauses,
     /// Parts after which it is lost on demand, 0: never; and those so far.
     pub breaks: u64,
     pub begun: u64,
@@ -180,7 +214,7 @@ impl Rail {
             carried: (0, 0),
             losses: 0,
             was_up: false,
-            attempts: 0,
+            pauses: Pauses::new(),
             breaks,
             begun: 0,
         }
@@ -228,13 +262,12 @@ impl Rail {
 
     /// When the next attempt is due.
     pub fn again(&mut self, now: u64) -> Stage {
-        let wait = (SOON_NS << (2 * self.attempts.min(8))).min(LATE_NS);
-        self.attempts += 1;
-        Stage::Down { again: now + wait }
+        Stage::Down { again: now + self.pauses.next() }
     }
 
-    pub fn came_up(&mut self) {
-        (self.stage, self.attempts) = (Stage::Up, 0);
+    pub fn came_up(&mut self, now: u64) {
+        self.stage = Stage::Up;
+        self.pauses.came_up(now);
     }
 
     /// Its queue pair is destroyed, and with it all that the device had; what it had of operations is kept for other rails.
@@ -251,6 +284,22 @@ impl Rail {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_that_comes_and_goes_without_end_does_so_once_in_a_while() {
+        let (mut pauses, mut now, mut rounds) = (Pauses::new(), 1 << 60, 0);
+        assert_eq!((pauses.next(), pauses.next()), (SOON_NS, 4 * SOON_NS));
+        let until = now + 600 * SECOND_NS;
+        while now < until {
+            pauses.came_up(now);
+            now += pauses.next();
+            rounds += 1;
+        }
+        assert!((QUICK..QUICK + 3 * 600).contains(&rounds), "{rounds}");
+        // Peace makes up for it.
+        pauses.came_up(now + 2 * u64::from(QUICK) * SECOND_NS);
+        assert!(pauses.quick == QUICK - 1 && pauses.next() == SOON_NS);
+    }
 
     #[test]
     fn a_pace_follows_what_is_seen() {

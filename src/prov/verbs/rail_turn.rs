@@ -8,6 +8,7 @@ use super::cq::Cq;
 use super::domain::Domain;
 use super::event::AsyncEvent;
 use super::keys::Keys;
+use super::lane::ANSWERS;
 use super::memory::Registered;
 use super::named::RAILS_MAX;
 use super::parcels;
@@ -129,6 +130,25 @@ impl State {
         }
     }
 
+    /// Answers what the peer says of rails, which may know before this side that they are connected. An error: it asks more than
+    /// it may.
+    fn reply(&mut self, words: Words) -> Result<()> {
+        let is_there = matches!(self.phase, Phase::Connected | Phase::Connecting(_));
+        match &mut self.service {
+            _ if self.lane.is_some() => self.answer(parcels::kind::RAIL, &words, &[]),
+            Some(service) if is_there && service.up => service.answer(words),
+            _ => Ok(()),
+        }
+    }
+
+    /// The peer takes nothing now.
+    pub(super) fn is_behind(&self) -> bool {
+        match &self.lane {
+            Some(lane) => lane.outbox.len() >= ANSWERS / 2,
+            None => self.service.as_ref().is_some_and(Service::is_behind),
+        }
+    }
+
     /// Moves rails on that are due.
     pub(super) fn rails_turn(&mut self, domain: &Domain) {
         let Some(rails) = &self.rails else { return };
@@ -191,7 +211,7 @@ impl State {
     pub(super) fn rail_came_up(&mut self, number: usize) {
         let Some(rails) = &mut self.rails else { return };
         let Some(rail) = rails.rail(number) else { return };
-        rail.came_up();
+        rail.came_up(now_ns());
         let is_back = std::mem::replace(&mut rail.was_up, true);
         rails.measure();
         let words = format!("{}: is up{}", rails.name(number), if is_back { " again" } else { "" });
@@ -251,22 +271,22 @@ impl State {
         self.feed();
     }
 
-    /// Words about rails.
-    pub(super) fn on_rail_word(&mut self, memory: &Registered, words: &Words) {
-        let Some(rails) = &mut self.rails else { return };
+    /// Words about rails. What names no rail, queue pair or key of now is late, or a lie, and changes nothing.
+    pub(super) fn on_rail_word(&mut self, memory: &Registered, words: &Words) -> Result<()> {
+        let Some(rails) = &mut self.rails else { return Ok(()) };
         let (number, life) = ((words[0] >> 8 & 0xff) as usize, (words[0] >> 32) as u32);
         let key = words[1] as u32;
         match words[0] as u8 {
             kind::RAIL_OFFER => self.on_offer(number, life, words),
             kind::RAIL_READY => {
-                let Some(rail) = rails.rail(number) else { return };
+                let Some(rail) = rails.rail(number) else { return Ok(()) };
                 if rail.has_pair() && u64::from(rail.life) == words[1] && rail.peer.is_some_and(|peer| peer.life == life) {
                     rail.peer_ready = true;
                     self.try_rail(number);
                 }
             }
             kind::RAIL_GONE => {
-                let Some(rail) = rails.rail(number) else { return };
+                let Some(rail) = rails.rail(number) else { return Ok(()) };
                 match (rail.stage, rail.peer) {
                     (Stage::Lost { peer }, _) if peer == life => self.peer_lost_rail(number),
                     (Stage::Joining | Stage::Ready | Stage::Tried | Stage::Up, Some(peer)) if peer.life == life => {
@@ -276,19 +296,17 @@ impl State {
                     _ => {}
                 }
             }
-            // Who asks without listening gets no answer.
-            kind::KEYS_ASK | kind::KEYS_GONE if self.service.as_ref().is_some_and(Service::is_behind) => {}
             kind::KEYS_ASK => {
                 let keys = memory.regions.lock().rails_to(key).cloned();
                 let mut told = [u64::from(kind::KEYS_TOLD), u64::from(key), 0, 0, 0, 0, 0, 0];
                 if let Some(keys) = keys {
-                    rails.show(&keys);
+                    rails.fellows.show(&keys);
                     told[0] |= u64::from(keys.mask) << 8;
                     for (i, rkey) in keys.rkeys.into_iter().enumerate() {
                         told[2 + i / 2] |= u64::from(rkey) << (32 * (i % 2));
                     }
                 }
-                self.say(told);
+                self.reply(told)?;
             }
             kind::KEYS_TOLD => {
                 let mut rkeys = [0; RAILS_MAX];
@@ -296,15 +314,16 @@ impl State {
                     *rkey = (words[2 + i / 2] >> (32 * (i % 2))) as u32;
                 }
                 rkeys[0] = key;
-                rails.learn(key, (words[0] >> 8) as u8, rkeys);
+                rails.fellows.learn(key, (words[0] >> 8) as u8, rkeys);
             }
             kind::KEYS_GONE => {
-                rails.forget(key);
-                self.say([u64::from(kind::KEYS_FORGOT), u64::from(key), 0, 0, 0, 0, 0, 0]);
+                rails.fellows.forget(key);
+                self.reply([u64::from(kind::KEYS_FORGOT), u64::from(key), 0, 0, 0, 0, 0, 0])?;
             }
-            kind::KEYS_FORGOT => rails.forgotten(key),
+            kind::KEYS_FORGOT => rails.fellows.forgotten(key),
             _ => {}
         }
+        Ok(())
     }
 
     fn on_offer(&mut self, number: usize, life: u32, words: &Words) {
@@ -376,15 +395,17 @@ impl Domain {
     pub(super) fn revoke_rails(&self, keys: &Arc<Keys>) {
         for ep in self.watch.endpoints() {
             let mut s = ep.state.lock();
-            if s.rails.as_mut().is_some_and(|rails| rails.revoke(keys)) {
-                s.say([u64::from(kind::KEYS_GONE), u64::from(keys.rkeys[0]), 0, 0, 0, 0, 0, 0]);
+            match s.rails.as_mut().map(|rails| rails.fellows.revoke(keys)) {
+                Some(Ok(true)) => s.say([u64::from(kind::KEYS_GONE), u64::from(keys.rkeys[0]), 0, 0, 0, 0, 0, 0]),
+                Some(Err(e)) => s.begin_end(e, false),
+                _ => {}
             }
         }
     }
 
     /// Whether some peer may take one of these keys for those of a region that is gone.
     pub(super) fn may_be_mistaken(&self, keys: &Keys) -> bool {
-        let mistakes = |ep: Arc<Shared>| ep.state.lock().rails.as_ref().is_some_and(|rails| rails.may_mistake(keys));
+        let mistakes = |ep: Arc<Shared>| ep.state.lock().rails.as_ref().is_some_and(|rails| rails.fellows.may_mistake(keys));
         self.stale.load(Ordering::Relaxed) > 0 && self.watch.endpoints().into_iter().any(mistakes)
     }
 }

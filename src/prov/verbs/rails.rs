@@ -9,34 +9,21 @@
 //! region gets one of its keys, so what was kept too long is refused and never means other memory.
 
 use super::card::Card;
-use super::keys::Keys;
-use super::named::RAILS_MAX;
+use super::fellows::Fellows;
 use super::rail::{Pace, Rail, Stage, WINDOW};
 use super::stripe::Stripe;
 use crate::prov::report::RailReport;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
-/// Keys of the peer's that are kept, at most.
-const TOLD: usize = 4096;
-/// Operations on a key without fellows after which the peer is asked again.
-const AGAIN: u32 = 64;
 /// An operation is cut if that saves so many microseconds, which is what it costs.
 const SAVES_US: f64 = 8.0;
 /// And if it has so many bytes; and whatever it saves from so many on, so that a speed is measured anew that was low once.
 const LEAST: usize = 128 << 10;
 const ALWAYS: usize = 2 << 20;
-
-/// What is known of a key of the peer's.
-enum Known {
-    Asked,
-    /// The rail of this key alone; so often used.
-    Alone(u32),
-    Keys(Arc<Keys>),
-}
 
 pub struct Rails {
     pub card: Arc<Card>,
@@ -45,12 +32,7 @@ pub struct Rails {
     pub carried: (u64, u64),
     /// From the second on.
     pub further: Vec<Rail>,
-    told: HashMap<u32, Known>,
-    /// Keys of this side that the peer may keep; and those of them that are gone.
-    shown: HashMap<u32, Arc<Keys>>,
-    gone: HashMap<u32, Arc<Keys>>,
-    /// How many those are in the domain.
-    stale: Arc<AtomicUsize>,
+    pub fellows: Fellows,
     /// Operations that are under way, in the order of posting.
     pub active: VecDeque<Stripe>,
     last: u64,
@@ -72,9 +54,9 @@ fn address(gid: &[u8; 16], ip: Option<IpAddr>) -> IpAddr {
 impl Rails {
     pub fn new(card: Arc<Card>, further: Vec<Rail>, order: u64, pieces: u32, stale: Arc<AtomicUsize>) -> Rails {
         let pace = Pace::new(card.speed);
-        let (told, shown, gone) = Default::default();
         let (carried, active) = Default::default();
-        Rails { card, pace, carried, further, told, shown, gone, stale, active, last: 0, over: 0, least: usize::MAX, order, pieces }
+        let fellows = Fellows::new(stale);
+        Rails { card, pace, carried, further, fellows, active, last: 0, over: 0, least: usize::MAX, order, pieces }
     }
 
     pub fn rail(&mut self, number: usize) -> Option<&mut Rail> {
@@ -105,61 +87,6 @@ impl Rails {
             }
         }
         Some(best.1).filter(|_| best.2)
-    }
-
-    /// All of the peer's keys that go with this one of the first rail; none if there are none. True: the peer is to be asked.
-    pub fn fellows(&mut self, rkey: u32) -> (Option<Arc<Keys>>, bool) {
-        match self.told.get_mut(&rkey) {
-            Some(Known::Keys(keys)) => return (Some(keys.clone()), false),
-            Some(Known::Alone(uses)) if *uses < AGAIN => *uses += 1,
-            Some(Known::Asked) => {}
-            _ => {
-                if self.told.len() >= TOLD {
-                    self.told.clear();
-                }
-                self.told.insert(rkey, Known::Asked);
-                return (None, true);
-            }
-        }
-        (None, false)
-    }
-
-    /// The peer's answer.
-    pub fn learn(&mut self, rkey: u32, mask: u8, rkeys: [u32; RAILS_MAX]) {
-        let Some(known) = self.told.get_mut(&rkey).filter(|known| matches!(known, Known::Asked)) else { return };
-        *known = match mask & !1 {
-            0 => Known::Alone(0),
-            further => Known::Keys(Arc::new(Keys { mask: further | 1, lkeys: [0; RAILS_MAX], rkeys })),
-        };
-    }
-
-    pub fn forget(&mut self, rkey: u32) {
-        self.told.remove(&rkey);
-    }
-
-    pub fn show(&mut self, keys: &Arc<Keys>) {
-        self.shown.insert(keys.rkeys[0], keys.clone());
-    }
-
-    /// A region of these keys goes; whether the peer is to be told.
-    pub fn revoke(&mut self, keys: &Arc<Keys>) -> bool {
-        let shown = self.shown.remove(&keys.rkeys[0]).is_some();
-        if shown && self.gone.insert(keys.rkeys[0], keys.clone()).is_none() {
-            self.stale.fetch_add(1, Ordering::Relaxed);
-        }
-        shown
-    }
-
-    /// The peer has forgotten them.
-    pub fn forgotten(&mut self, rkey: u32) {
-        if self.gone.remove(&rkey).is_some() {
-            self.stale.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether the peer may take one of these keys for another region's.
-    pub fn may_mistake(&self, keys: &Keys) -> bool {
-        self.gone.values().any(|gone| gone.clashes(keys))
     }
 
     pub fn number(&mut self, mut stripe: Stripe) -> Stripe {
@@ -222,11 +149,5 @@ impl Rails {
             rail.stage = Stage::Down { again: u64::MAX };
         }
         self.least = usize::MAX;
-    }
-}
-
-impl Drop for Rails {
-    fn drop(&mut self) {
-        self.stale.fetch_sub(self.gone.len(), Ordering::Relaxed);
     }
 }

@@ -4,7 +4,7 @@
 //! ever takes one of the caller's.
 //!
 //! Messages have 64 bytes. Each request has one answer, and no side has more requests out than the other has receives,
-//! so none is ever turned away for want of one.
+//! so none is ever turned away for want of one. A peer that asks on and takes no answers breaks the protocol.
 
 use super::abi::*;
 use super::memory::{Buffer, Registered};
@@ -26,6 +26,8 @@ const MESSAGE: usize = size_of::<Words>();
 const RECEIVES: usize = 32;
 /// Messages that may be on their way.
 const SENDS: usize = 32;
+/// Answers that wait, of a peer that keeps to what it may ask.
+const ANSWERS: usize = 1024;
 /// Work requests beside them: bulk of staged transfers.
 const BULK: usize = 32;
 /// A target's buffers for staged transfers, which the initiator fills and empties.
@@ -82,8 +84,9 @@ pub struct Service {
     tag: Tag,
     /// Receives first, then messages to send.
     area: Buffer,
-    /// Messages that wait for a place.
-    waiting: VecDeque<Words>,
+    /// Messages that wait for a place; whether each is an answer, and how many are.
+    waiting: VecDeque<(Words, bool)>,
+    owed: usize,
     /// Places of messages that are on their way.
     sending: [Option<u8>; SENDS],
     /// Work requests that the device holds, receives left out.
@@ -108,6 +111,7 @@ impl Service {
             tag: Tag::default(),
             area,
             waiting: VecDeque::new(),
+            owed: 0,
             sending: [None; SENDS],
             outstanding: 0,
             epoch: 0,
@@ -172,19 +176,30 @@ impl Service {
 
     /// Sends a message, now or when there is room.
     pub fn send(&mut self, words: Words) -> Result<()> {
-        self.waiting.push_back(words);
+        self.waiting.push_back((words, false));
         self.flush()
     }
 
-    /// Many messages wait for a place: the peer takes none.
+    /// The same of an answer.
+    pub fn answer(&mut self, words: Words) -> Result<()> {
+        if self.owed >= ANSWERS {
+            return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer asks on without taking the answers"));
+        }
+        self.owed += 1;
+        self.waiting.push_back((words, true));
+        self.flush()
+    }
+
+    /// Many messages wait for a place: what can be left unsaid is.
     pub fn is_behind(&self) -> bool {
-        self.waiting.len() > 1024
+        self.waiting.len() > ANSWERS
     }
 
     fn flush(&mut self) -> Result<()> {
         while let Some(place) = self.sending.iter().position(Option::is_none)
-            && let Some(words) = self.waiting.pop_front()
+            && let Some((words, is_answer)) = self.waiting.pop_front()
         {
+            self.owed -= usize::from(is_answer);
             // SAFETY: the place is ours, aligned, and no message in it is on its way.
             unsafe { self.words_at(RECEIVES + place).write(words) };
             self.sending[place] = Some(words[0] as u8);
@@ -249,6 +264,7 @@ impl Service {
         self.epoch = self.epoch.wrapping_add(1);
         (self.outstanding, self.sending) = (0, [None; SENDS]);
         self.waiting.clear();
+        self.owed = 0;
         self.qp.reset()?;
         self.qp.init(port)?;
         (0..RECEIVES).try_for_each(|i| self.post_receive(i))

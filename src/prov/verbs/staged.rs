@@ -7,7 +7,7 @@ use super::abi::ibv_wr_opcode;
 use super::line::{Chunk, Job, NOTES, Staging, There, Transfer};
 use super::memory::Registered;
 use super::mr;
-use super::service::{self, SLOTS, Service, Words, kind};
+use super::service::{self, SLOTS, Words, kind};
 use super::state::State;
 use super::work::{Ready, TxOp};
 use crate::error::{Code, Error, Result, errno};
@@ -102,7 +102,7 @@ impl State {
             let Some(slot) = self.staging.busy[..there.count].iter().position(Option::is_none) else { break };
             let len = (total - t.begun).min(most);
             let chunk = Chunk { offset: t.begun, len };
-            let place = there.addr + (slot * there.size) as u64;
+            let place = there.addr.wrapping_add((slot * there.size) as u64);
             if t.dir == Dir::Write && len > 0 {
                 let (mut pieces, n) = t.cut(chunk.offset, len);
                 service.write(&mut pieces[..n], place, there.rkey)?;
@@ -114,7 +114,7 @@ impl State {
                 u64::from(what) | (slot as u64) << 8,
                 0,
                 t.key,
-                t.addr + chunk.offset as u64,
+                t.addr.wrapping_add(chunk.offset as u64),
                 len as u64,
                 note,
                 total as u64,
@@ -151,28 +151,20 @@ impl State {
     }
 
     /// A message of the peer's library, or word of one of ours.
-    pub fn on_message(&mut self, memory: &Registered, words: &Words) {
-        let answer = |s: &mut State, words: Words| {
-            if let Some(service) = &mut s.service
-                && let Err(e) = service.send(words)
-            {
-                crate::log!(Warn, "{e}");
-            }
-        };
+    pub fn on_message(&mut self, memory: &Registered, words: &Words) -> Result<()> {
         match words[0] as u8 {
             kind::BYE => {
                 self.link.heard_bye();
                 self.peer_ends(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection"));
             }
             kind::OPEN => {
-                let opened = self.service.as_mut().map(|s| s.open_slots(memory));
-                match opened {
-                    Some(Ok(words)) => answer(self, words),
-                    Some(Err(e)) => {
+                if let Some(service) = &mut self.service {
+                    let refused = |e| {
                         crate::log!(Error, "slots for staged transfers: {e}");
-                        answer(self, [u64::from(kind::OPENED), 0, 0, 0, 0, 0, 0, 0]);
-                    }
-                    None => {}
+                        [u64::from(kind::OPENED), 0, 0, 0, 0, 0, 0, 0]
+                    };
+                    let opened = service.open_slots(memory).unwrap_or_else(refused);
+                    service.answer(opened)?;
                 }
             }
             kind::OPENED => self.on_opened(words),
@@ -180,14 +172,16 @@ impl State {
                 if words[5] != 0 && self.staging.notes.len() < NOTES {
                     self.staging.notes.push_back((words[5] - 1, words[6] as usize));
                 }
-                if let Some(done) = self.service.as_ref().map(|s: &Service| s.serve(memory, words)) {
-                    answer(self, done);
+                if let Some(service) = &mut self.service {
+                    let done = service.serve(memory, words);
+                    service.answer(done)?;
                 }
             }
             kind::DONE => self.on_done(words),
-            kind::RAIL_OFFER..=kind::KEYS_FORGOT => self.on_rail_word(memory, words),
+            kind::RAIL_OFFER..=kind::KEYS_FORGOT => self.on_rail_word(memory, words)?,
             _ => {}
         }
+        Ok(())
     }
 
     fn on_opened(&mut self, words: &Words) {
@@ -221,7 +215,7 @@ impl State {
             (Some(e), ..) => t.failed = Some(e),
             (None, Dir::Read, Some(there), Some(service)) if chunk.len > 0 => {
                 let (mut pieces, n) = t.cut(chunk.offset, chunk.len);
-                match service.read(slot, &mut pieces[..n], there.addr + (slot * there.size) as u64, there.rkey) {
+                match service.read(slot, &mut pieces[..n], there.addr.wrapping_add((slot * there.size) as u64), there.rkey) {
                     Ok(()) => over = false,
                     Err(e) => t.failed = Some(e),
                 }

@@ -138,7 +138,11 @@ impl Shared {
                 if words[0] as u8 == kind::RAIL_OFFER {
                     self.moving.store(true, Ordering::Relaxed);
                 }
-                s.on_message(&self.memory, &words);
+                match s.on_message(&self.memory, &words) {
+                    Err(e) if s.connecting_deadline().is_some() => s.give_up(e, Vec::new()),
+                    Err(e) => s.begin_end(e, false),
+                    Ok(()) => {}
+                }
             }
             Heard::Sent(sent) => s.on_sent(sent),
             Heard::Read(slot) => s.free_slot(slot),

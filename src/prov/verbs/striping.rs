@@ -60,8 +60,8 @@ impl State {
     /// All keys of the peer's that go with this one; the peer is asked, for the next time.
     fn fellows(&mut self, key: u64) -> Option<Arc<Keys>> {
         let rkey = u32::try_from(key).ok()?;
-        let (found, ask) = self.rails.as_mut()?.fellows(rkey);
-        if ask {
+        let (found, ask) = self.rails.as_mut()?.fellows.of(rkey);
+        if ask && !self.is_behind() {
             self.say([u64::from(kind::KEYS_ASK), key, 0, 0, 0, 0, 0, 0]);
         }
         found

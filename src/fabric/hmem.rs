@@ -36,7 +36,11 @@ fn no_device(iface: Iface, number: u32, count: usize) -> Error {
 pub fn human(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units.iter().find(|(shift, _)| bytes >> shift != 0) {
-        Some((shift, unit)) => format!("{} {unit}", (bytes as f64 / (1u64 << shift) as f64 * 10.0).round() / 10.0),
+        // Without floating point, whose formatting would be 15 KB of the library.
+        Some((shift, unit)) => match (bytes >> shift) * 10 + (((bytes & ((1 << shift) - 1)) * 10 + (1 << (shift - 1))) >> shift) {
+            tenths if tenths % 10 == 0 => format!("{} {unit}", tenths / 10),
+            tenths => format!("{}.{} {unit}", tenths / 10, tenths % 10),
+        },
         None => format!("{bytes} bytes"),
     }
 }
@@ -263,5 +267,6 @@ mod tests {
     #[test]
     fn sizes_are_written_for_people() {
         assert_eq!((human(80 << 30), human(1536), human(7)), ("80 GiB".into(), "1.5 KiB".into(), "7 bytes".into()));
+        assert_eq!((human((1 << 20) - 1), human(u64::MAX)), ("1024 KiB".into(), "16777216 TiB".into()));
     }
 }

@@ -110,6 +110,12 @@ size_t all_ways_list(void)
 	return count;
 }
 
+bool kind_spared(const struct memkind *kind)
+{
+	bool slow = test_checked() || !strcmp(provider(), "verbs");
+	return slow && test_count(0, 1) && kind->opaque && kind != device_kinds[0] && kind->iface != GDRFAB_HMEM_SYNAPSEAI;
+}
+
 void way_register(struct node *n, struct mem *m, size_t offset, size_t len, const struct way *way)
 {
 	int result = mem_try_register(n, m, offset, len, ANY_ACCESS, way->path->bit, 0);

@@ -29,6 +29,10 @@ size_t ways_list(void);
 bool way_leads(size_t i);
 /* And with those to device memory behind them; returns how many there are in all. */
 size_t all_ways_list(void);
+
+/* Under a memory checker and in an emulated machine, where time is short, another kind of device memory stands for this one: one
+ * that peers map, or one that they cannot. Each has its turn where neither is. */
+bool kind_spared(const struct memkind *kind);
 /* At the target: registers so that only this way is offered; skips the claim where the kind need not offer it. */
 void way_register(struct node *n, struct mem *m, size_t offset, size_t len, const struct way *way);
 /* At the initiator: skips the claim where the kernel refuses the path, fails it where it does not. */

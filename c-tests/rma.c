@@ -309,18 +309,12 @@ static bool worth_it(const struct memkind *local, const struct way *way)
 				      way->kind->alloc == local->alloc && way->kind->flavour == CUDA_SEGMENTS);
 }
 
-/* With TEST_FAST, of memory that the CPU copies, a vendor's that peers map and one's that they cannot stand for all. */
-static bool left_out(const struct memkind *kind)
-{
-	return test_count(0, 1) && kind->opaque && kind != device_kinds[0] && kind->iface != GDRFAB_HMEM_SYNAPSEAI;
-}
-
 TEST_TABLE(every_call)
 {
 	const struct memkind *host = &memkinds[KIND_MALLOC];
 	size_t count = all_ways_list(), kinds = device_kinds_list();
 	for (size_t i = 0; i < count; i++)
-		if (ways[i].path->bit != GDRFAB_PATH_STAGED || !left_out(ways[i].kind))
+		if (ways[i].path->bit != GDRFAB_PATH_STAGED || !kind_spared(ways[i].kind))
 			add(&ways[i], host, NULL, NULL);
 	for (size_t v = 0; v < COUNT(variants); v++)
 		for (size_t i = 0; i < count && is_ours(variants[v].variable); i++)
@@ -344,6 +338,7 @@ TEST_TABLE(every_call)
 				add(&ways[i], &memkinds[k], NULL, NULL);
 	for (size_t k = 0; k < kinds; k++)
 		for (size_t i = 0; i < count; i++)
-			if (device_kinds[k]->opaque && !left_out(device_kinds[k]) && worth_it(device_kinds[k], &ways[i]))
+			if (device_kinds[k]->opaque && !(fast && device_kinds[k]->alloc == cuda_kinds[0].alloc) &&
+			    !kind_spared(device_kinds[k]) && worth_it(device_kinds[k], &ways[i]))
 				add(&ways[i], device_kinds[k], NULL, NULL);
 }

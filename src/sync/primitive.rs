@@ -65,6 +65,10 @@ pub mod watched {
             self.0.fetch_sub(n, order)
         }
 
+        pub fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
+            self.0.fetch_or(bits, order)
+        }
+
         pub fn fetch_update(&self, set: Ordering, get: Ordering, next: impl FnMut(u64) -> Option<u64>) -> Result<u64, u64> {
             self.0.fetch_update(set, get, next)
         }

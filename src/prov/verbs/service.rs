@@ -286,13 +286,13 @@ impl Service {
         let [head, id, key, addr, len, ..] = *words;
         let slot = (head >> 8 & 0xff) as usize;
         let outcome = self.transfer(memory, head as u8 == kind::PUT, slot, key, addr, len);
-        let (err, code) = outcome.map_or_else(|e| (e.errno, e.code.0), |()| (0, 0));
-        [u64::from(kind::DONE) | (slot as u64) << 8, id, err as u64, code as u64, 0, 0, 0, 0]
+        let (err, code) = outcome.map_or_else(|e| (e.errno, if e.code == Code::None { Code::Fault } else { e.code }), |()| (0, Code::None));
+        [u64::from(kind::DONE) | (slot as u64) << 8, id, err as u64, code.0 as u64, 0, 0, 0, 0]
     }
 
     fn transfer(&self, memory: &Registered, put: bool, slot: usize, key: u64, addr: u64, len: u64) -> Result<()> {
         let slots = self.slots.as_ref().filter(|_| slot < SLOTS && len <= SLOT_BYTES as u64);
-        let slots = slots.ok_or(Error::fixed(errno::EPROTO, "no such slot"))?;
+        let slots = slots.ok_or(Error::coded(errno::EPROTO, Code::PeerBroke, "no such slot"))?;
         let region = memory.regions.lock().by_key(key);
         let region: Arc<Staged> = region.ok_or(Error::coded(errno::EKEYREJECTED, Code::Key, "no such key"))?;
         let need = if put { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
@@ -308,11 +308,23 @@ impl Service {
     }
 }
 
-/// The error that a DONE tells of; none: it went well.
+/// The error that a DONE tells of, whose code says which; none: it went well.
 pub fn outcome(words: &Words) -> Option<Error> {
-    let (err, code) = (words[2] as i32, Code(words[3] as i32));
-    match err {
-        0 => None,
-        err => Some(Error::coded(err, code, format!("the peer reports: {}", Code::words(code.0)))),
+    (words[2] != 0).then(|| Error::reported(Code(words[3] as i32)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_number_a_peer_gives_an_error_is_one_of_this_library() {
+        let told = |err, code| outcome(&[0, 0, err, code, 0, 0, 0, 0]).map(|e| (e.errno, e.code));
+        assert_eq!(told(0, 1), None);
+        assert_eq!(told(1 << 32, 1), Some((errno::EKEYREJECTED, Code::Key)));
+        assert_eq!(
+            (told(u64::MAX, 0), told(2, u64::MAX)),
+            (Some((errno::EPROTO, Code::PeerBroke)), Some((errno::EPROTO, Code::PeerBroke)))
+        );
     }
 }

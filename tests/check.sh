@@ -99,14 +99,14 @@ note_installed() { # <step>
 	plugins) installed+=(-o test-plugins) ;;
 	esac
 }
-side_by_side= running=0 beside=()
+side_by_side= beside=()
 for word in "$@"; do
 	case $word in
 	--pairs) side_by_side=1 ;;
 	--alone)
 		wait
 		for step in "${beside[@]}"; do note_installed "$step"; done
-		side_by_side= running=0 beside=()
+		side_by_side= beside=()
 		;;
 	*)
 		if [ -z "$side_by_side" ]; then
@@ -114,12 +114,10 @@ for word in "$@"; do
 			note_installed "$word"
 			continue
 		fi
-		if [ $running -eq 2 ]; then
-			wait -n
-			running=1
-		fi
+		# Counted, because wait -n may tell of one that an earlier wait has seen end.
+		while [ "$(jobs -pr | wc -l)" -ge 2 ]; do wait -n; done
 		run_step "$word" &
-		running=$((running + 1)) beside+=("$word")
+		beside+=("$word")
 		;;
 	esac
 done

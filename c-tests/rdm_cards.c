@@ -5,7 +5,6 @@
  */
 #include "fab_rdm.h"
 
-#include <stdarg.h>
 #include <unistd.h>
 
 #define LONG ((size_t)1 << 20)
@@ -32,16 +31,6 @@ static void is_back(void)
 	snprintf(path, sizeof path, AWAY, (int)getpid());
 	for (uint64_t until = test_now_ms() + (uint64_t)test_ms(WAIT_MS); access(path, F_OK) == 0; test_sleep_ms(10))
 		CHECK(test_now_ms() < until);
-}
-
-static int command(const char *command, ...)
-{
-	char text[256];
-	va_list args;
-	va_start(args, command);
-	vsnprintf(text, sizeof text, command, args);
-	va_end(args);
-	return system(text);
 }
 
 /* Packets that the device has sent, as soft-RoCE counts them. */
@@ -175,7 +164,7 @@ static uint64_t loses_second(struct card *cards[CARDS], uint64_t added)
 	/* It comes back when nobody has it open any more: the kernel waits for that. */
 	snprintf(device, sizeof device, "%.*s", (int)strcspn(lost->info->domain_name, ":"), lost->info->domain_name);
 	if (s->rank == 0)
-		CHECK_EQ(command("n=$(cat /sys/class/infiniband/%s/ports/1/gid_attrs/ndevs/0); touch " AWAY
+		CHECK_EQ(test_system("n=$(cat /sys/class/infiniband/%s/ports/1/gid_attrs/ndevs/0); touch " AWAY
 				 "; { rdma link delete %s; rdma link add %s type rxe netdev $n; rm " AWAY "; } 2>/dev/null &",
 				 device, (int)getppid(), device, device, (int)getppid()), 0);
 	CHECK_EQ(await_failure(lost, RECEIVED, words).err != 0, 1);

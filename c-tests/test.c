@@ -210,6 +210,16 @@ uint64_t test_now_ms(void)
 	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
+int test_system(const char *command, ...)
+{
+	char text[256];
+	va_list args;
+	va_start(args, command);
+	vsnprintf(text, sizeof text, command, args);
+	va_end(args);
+	return system(text);
+}
+
 void test_sleep_ms(int ms)
 {
 	struct timespec t = {ms / 1000, (ms % 1000) * 1000000L};

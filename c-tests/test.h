@@ -121,6 +121,8 @@ bool test_checked(void);
 int test_ms(int ms);
 uint64_t test_now_ms(void);
 void test_sleep_ms(int ms);
+/* Has the shell run what is printed so: as system(). */
+int test_system(const char *command, ...) __attribute__((format(printf, 1, 2)));
 
 /* Bytes whose value depends on position and seed, and the search for the first that differs. */
 void fill(void *to, size_t len, size_t position, uint32_t seed);

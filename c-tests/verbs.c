@@ -6,22 +6,11 @@
  */
 #include "fab.h"
 
-#include <stdarg.h>
 #include <sys/resource.h>
 
 static void only_here(void)
 {
 	skip_unless(strcmp(provider(), "verbs") == 0, "this is about RDMA devices");
-}
-
-static int run(const char *command, ...)
-{
-	char text[256];
-	va_list args;
-	va_start(args, command);
-	vsnprintf(text, sizeof text, command, args);
-	va_end(args);
-	return system(text);
 }
 
 /* "rxe0" of "rxe0:1:roce-v2". */
@@ -239,13 +228,13 @@ static void loses_its_link(struct node *n)
 	char *bytes = (char *)malloc(65536);
 	struct remote to = mem_fetch(n);
 	barrier(n);
-	CHECK_EQ(run("ip link set dev %s down", netdev), 0);
+	CHECK_EQ(test_system("ip link set dev %s down", netdev), 0);
 	int told = await_eq_failure(n, 1000);
 	/* Between two queue pairs of one device soft-RoCE needs no link: what matters is that nothing is lost or hangs. */
 	POST(n->cq, gdrfab_write(n->ep, bytes, 65536, local_desc(n, bytes, 65536), 0, to.base, to.key, bytes));
 	done entry;
 	int r = cq_next(n->cq, &entry, 20000);
-	CHECK_EQ(run("ip link set dev %s up", netdev), 0);
+	CHECK_EQ(test_system("ip link set dev %s up", netdev), 0);
 	test_sleep_ms(300);
 	if (told != ENETDOWN)
 		test_fail(__FILE__, __LINE__, "the event that tells of the link has errno %d", told);
@@ -275,7 +264,7 @@ static void loses_its_device(struct node *n)
 	POST(n->cq, gdrfab_recv(n->ep, bytes, 4096, desc, 0, bytes));
 	barrier(n);
 	/* The kernel waits until nobody has the device open. */
-	CHECK_EQ(run("rdma link delete %s &", device), 0);
+	CHECK_EQ(test_system("rdma link delete %s &", device), 0);
 	FAILED(n->cq, bytes, ECANCELED, GDRFAB_PROV_PEER_GONE, &f);
 	CHECK(strstr(f.words, "removed"));
 	EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
@@ -311,7 +300,7 @@ TEST(a_device_that_is_removed_is_told)
 	/* It goes when the last process that had it open has ended. */
 	int made = -1;
 	for (int i = 0; i < 200 && made != 0; i++) {
-		made = run("rdma link add %s type rxe netdev %s 2>/dev/null", device, netdev);
+		made = test_system("rdma link add %s type rxe netdev %s 2>/dev/null", device, netdev);
 		test_sleep_ms(50);
 	}
 	CHECK_EQ(made, 0);

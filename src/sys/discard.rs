@@ -2,8 +2,8 @@
 //! Closes descriptors that a peer has sent where nobody waits for it: whoever serves a file (FUSE), or has a socket linger,
 //! holds up who closes it. A few threads do that and no more, so what is held up stays in a list.
 
-use super::aside::{Aside, Work};
 use super::socket;
+use super::workqueue::{Work, WorkQueue};
 use rustix::net::AddressFamily;
 use rustix::net::sockopt::{set_socket_linger, socket_domain};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +13,7 @@ const MOST: usize = 256;
 /// Packets that are read from one socket of those.
 const PACKETS: usize = 256;
 
-static CLOSERS: Aside = Aside::new("gdrfab-close", 4);
+static CLOSERS: WorkQueue = WorkQueue::new("gdrfab-close", 4);
 
 /// Closes descriptors, some time.
 pub fn discard(fds: Vec<OwnedFd>) {

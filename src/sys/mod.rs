@@ -2,7 +2,6 @@
 //! Facts of the operating system and the CPU, without policy: every raw system call and every
 //! instruction-set detail of the library sits here.
 
-pub mod aside;
 pub mod atomics;
 pub mod copy;
 pub mod discard;
@@ -19,3 +18,4 @@ pub mod stream;
 pub mod tcp;
 pub mod time;
 pub mod usercopy;
+pub mod workqueue;

@@ -21,15 +21,15 @@ use super::status;
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
-use crate::sys::aside::{Aside, Work};
 use crate::sys::time::now_ns;
+use crate::sys::workqueue::{Work, WorkQueue};
 use std::mem::zeroed;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// What connects rails, each for a second at most.
-static JOINERS: Aside = Aside::new("gdrfab-rail", 8);
+static JOINERS: WorkQueue = WorkQueue::new("gdrfab-rail", 8);
 
 fn words(kind: u8, number: usize, life: u32) -> Words {
     [u64::from(kind) | (number as u64) << 8 | u64::from(life) << 32, 0, 0, 0, 0, 0, 0, 0]

@@ -13,7 +13,7 @@ struct List {
     process: u32,
 }
 
-pub struct Aside {
+pub struct WorkQueue {
     /// Of its threads.
     name: &'static str,
     /// Threads, at most, each of which one piece of work may hold up.
@@ -21,9 +21,9 @@ pub struct Aside {
     list: Mutex<List>,
 }
 
-impl Aside {
-    pub const fn new(name: &'static str, most: usize) -> Aside {
-        Aside { name, most, list: Mutex::new(List { waiting: VecDeque::new(), threads: 0, process: 0 }) }
+impl WorkQueue {
+    pub const fn new(name: &'static str, most: usize) -> WorkQueue {
+        WorkQueue { name, most, list: Mutex::new(List { waiting: VecDeque::new(), threads: 0, process: 0 }) }
     }
 
     /// Has it done some time. False: no thread could be started, so it waits until one can.
@@ -68,7 +68,7 @@ mod tests {
     /// As many threads as may be, and each goes when there is nothing left.
     #[test]
     fn what_is_held_up_holds_up_no_more_than_its_thread() {
-        static TWO: Aside = Aside::new("gdrfab-test", 2);
+        static TWO: WorkQueue = WorkQueue::new("gdrfab-test", 2);
         let (go, held) = channel::<()>();
         let (say, hear) = channel();
         let later = |n| {

@@ -251,6 +251,51 @@ TEST(offset_addressing)
 	pair(&s, offset_target, offset_initiator, NULL);
 }
 
+/* --- reads of no bytes, in places of a queue that writes have used --- */
+
+static void empty_target(struct node *n)
+{
+	struct mem m;
+	node_up(n);
+	mem_new(n, &m, &memkinds[KIND_MALLOC], TARGET_SIZE);
+	mem_fill(&m, 0, TARGET_SIZE, 0, BASE_SEED);
+	mem_register(n, &m, 0, TARGET_SIZE, REMOTE_ACCESS, 0);
+	mem_publish(n, &m);
+	obey(n, &m);
+	mem_end(n, &m);
+	node_down(n);
+}
+
+static void empty_initiator(struct node *n)
+{
+	enum { LEN = 40 };
+	node_up(n);
+	struct remote to = mem_fetch(n);
+	struct mem local;
+	mem_new(n, &local, &memkinds[KIND_MALLOC], TARGET_SIZE);
+	void *desc = mem_needed_desc(n, &local);
+	struct transfer t = {n, to, &local, local.addr, 0, LEN, MARGIN, desc, 0, 1, 1};
+	mem_fill(&local, 0, TARGET_SIZE, MARGIN, BASE_SEED);
+	/* Three to a round: in the end each place has had each of them. */
+	for (size_t round = 0; round < at_most(n->info->tx_size, 512) + 3; round++) {
+		POST(n->cq, gdrfab_inject_write(n->ep, t.buf, LEN, GDRFAB_ADDR_UNSPEC, there(&t), to.key));
+		t.len = LEN;
+		put(&t);
+		t.len = 0;
+		get(&t);
+	}
+	CHECK_MEM("what no read was for", &local, 0, TARGET_SIZE, MARGIN, BASE_SEED);
+	struct order end = {END, 0, 0, 0, 0, 0};
+	oob_send(n, &end, sizeof end);
+	mem_end(n, &local);
+	node_down(n);
+}
+
+TEST(empty_reads_move_nothing)
+{
+	pair(NULL, empty_target, empty_initiator, NULL);
+}
+
 /* --- the claims --- */
 
 /* With a setting of the provider changed: what is slower or smaller is as correct. */

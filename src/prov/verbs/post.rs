@@ -145,6 +145,10 @@ impl State {
             (self.batch.pieces[at][0], count) = (fresh.piece(), usize::from(total > 0));
             bounce = Some(fresh);
         }
+        // soft-iWARP takes one piece of a read that has none: what an earlier request left in its place of the queue.
+        if read && count == 0 && self.unordered {
+            (self.batch.pieces[at][0], count) = (ibv_sge { addr: 0, length: 0, lkey: 0 }, 1);
+        }
         let end_wanted = self.bind.wants_entry(c.flags);
         if !self.bind.reserve(end_wanted) {
             return Err(Error::AGAIN);

@@ -397,10 +397,12 @@ TEST_TABLE(per_way)
 	char name[64];
 	for (size_t i = 0; i < count; i++) {
 		const struct way *w = &ways[i];
-		snprintf(name, sizeof name, "blocks_move_%s", w->name);
-		test_add(name, blocks_move, w, 30);
 		/* What is said is the same of each kind of memory, and a memory checker learns no more from others. */
 		bool stands_for_all = w->kind->opaque ? strstr(w->name, "cuda_plain") != NULL : way_leads(i) || !test_checked();
+		if (stands_for_all || !kind_spared(w->kind)) {
+			snprintf(name, sizeof name, "blocks_move_%s", w->name);
+			test_add(name, blocks_move, w, 30);
+		}
 		if (stands_for_all || !test_count(0, 1)) {
 			snprintf(name, sizeof name, "names_the_block_%s", w->name);
 			test_add(name, names_the_block, w, 30);

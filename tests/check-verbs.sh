@@ -117,7 +117,7 @@ for pass in $passes; do
 	# The other devices repeat only what depends on them.
 	norxe) default="device device_rma device_fails device_cuda memory rma:_from_ verbs:refused" ;;
 	# Without locks operations take the fast path.
-	domain) default="cq cq_error rma_order rma:every_call_nic msg:every_call_and_size_by protect:nic_malloc" ;;
+	domain) default="cq cq_error rma_order:_nic_ rma:every_call_nic msg:every_call_and_size_by protect:nic_malloc" ;;
 	rails) default="verbs_rails_rdm list_ways:host rma:every_call_nic_mem_alloc" ;;
 	siw) default="info:without_hints connection cq cq_error memory:malloc memory:ten_thousand msg msg_order rma rma_order wait deadline list_ways:all_move_host atomic_card" ;;
 	# The last one takes links and devices away. Lists are many small operations over verbs, whose endpoints do not rest (idle_connections).

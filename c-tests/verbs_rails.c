@@ -21,7 +21,7 @@
 struct plan {
 	bool rails[TEST_SIDES]; /* which sides name ports */
 	const char *fault[TEST_SIDES]; /* GDRFAB_FAULT=... of that side; rails are lost by it */
-	bool cuts, closes;
+	bool cuts, closes, all; /* all: they name none, but say all */
 };
 
 static bool has_rails(const struct node *n)
@@ -86,7 +86,7 @@ static void over(struct setup s, struct plan p, side_fn server, side_fn client)
 	skip_unless(strcmp(provider(), "verbs") == 0, "this is about RDMA devices");
 	if (!getenv("TEST_RAILS"))
 		test_skip("TEST_RAILS names no two ports");
-	snprintf(rails, sizeof rails, "GDRFAB_VERBS_RAILS=%s", getenv("TEST_RAILS"));
+	snprintf(rails, sizeof rails, "GDRFAB_VERBS_RAILS=%s", p.all ? "all" : getenv("TEST_RAILS"));
 	for (int side = TEST_SERVER; side <= TEST_CLIENT; side++) {
 		s.env[side][0] = p.rails[side] ? rails : p.fault[side];
 		s.env[side][1] = p.rails[side] ? p.fault[side] : NULL;
@@ -228,6 +228,12 @@ TEST_WITHIN(60, over_two)
 TEST_WITHIN(60, over_two_by_exchanged_addresses)
 {
 	over((struct setup){.by_address = true}, (struct plan){BOTH}, both, both);
+}
+
+/* The same two: the third device has another type of address. */
+TEST_WITHIN(60, over_every_port)
+{
+	over((struct setup){0}, (struct plan){BOTH, .all = true}, both, both);
 }
 
 TEST_WITHIN(60, over_one_if_the_server_names_none)

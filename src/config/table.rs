@@ -223,7 +223,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "GDRFAB_VERBS_RAILS",
         kind: Kind::Text,
         default: "",
-        help: "ports over which a verbs connection's long RMA goes at once, if both sides name theirs in this order (mlx5_0:1,mlx5_1:1); unset: one",
+        help: "ports over which a verbs connection's long RMA goes at once, if both sides name theirs in this order (mlx5_0:1,mlx5_1:1), or all; unset: one",
     },
     Variable {
         name: "GDRFAB_VERBS_GID_INDEX",

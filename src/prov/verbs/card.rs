@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A rail's port: one of those that `GDRFAB_VERBS_RAILS` names, opened for a domain, with a protection domain of its own. The
-//! first of a domain is its own port; the others follow in the order of the list, and meet the peer's of the same number.
+//! first of a domain is its own port; the others follow in the order of the list, or of their distance, and meet the peer's of
+//! the same number.
 
-use super::device::{Context, Link};
+use super::device::{Context, Devices, Link};
+use super::distance;
 use super::gid::{Gid, GidKind};
 use super::info::Choice;
-use super::named;
+use super::named::{self, RAILS_MAX};
 use super::object::Pd;
 use super::qp::Local;
 use crate::config;
@@ -50,6 +52,9 @@ impl Card {
     /// The rails of a domain of this port; none if it is none of the list, or alone in it.
     pub fn all(own: Choice, pd: &Arc<Pd>) -> Result<Vec<Arc<Card>>> {
         let rails = &config::get().verbs.rails;
+        if named::all() && own.gid.kind != GidKind::Iwarp {
+            return Card::of_host(own, pd);
+        }
         let words = rails.iter().map(|word| named::parse(word)).collect::<Result<Vec<_>>>()?;
         let (name, kind) = ((own.context.name.clone(), own.port.number), own.gid.kind);
         let is_own = |(device, port): &(&str, u8)| *device == name.0 && *port == name.1;
@@ -62,6 +67,30 @@ impl Card {
                 Choice::of_port(device, *port, kind).map_err(|e| e.context(format_args!("GDRFAB_VERBS_RAILS: {device}:{port}")))?;
             all.push(Card::of(choice, None)?);
         }
+        Ok(all)
+    }
+
+    /// This port and every other active one with such an address, the nearest first.
+    fn of_host(own: Choice, pd: &Arc<Pd>) -> Result<Vec<Arc<Card>>> {
+        let list = Devices::list()?;
+        let (place, number, kind) = (own.context.place.clone(), own.port.number, own.gid.kind);
+        let mut names = list.names();
+        let offered = &config::get().verbs.devices;
+        names.retain(|name| offered.is_empty() || offered.contains(name));
+        names.sort_by_cached_key(|name| distance::order(name, Some(&place)));
+        let own_name = own.context.name.clone();
+        let mut all = vec![Card::of(own, Some(pd.clone()))?];
+        for name in &names {
+            match Choice::of_device(&list, name, kind) {
+                Ok(ports) => {
+                    for port in ports.into_iter().filter(|choice| *name != own_name || choice.port.number != number) {
+                        all.push(Card::of(port, None)?);
+                    }
+                }
+                Err(e) => crate::log!(Info, "no rail of {name}: {e}"),
+            }
+        }
+        all.truncate(if all.len() > 1 { RAILS_MAX } else { 0 });
         Ok(all)
     }
 

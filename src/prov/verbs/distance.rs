@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The distance of a NIC from an accelerator: what their directories under /sys/devices have in common.
 
-use super::device::Place;
+use super::device::{self, Place};
 use crate::prov::info::Near;
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,7 @@ impl From<Distance> for Near {
 /// The PCIe functions on the way to a device, from the root port down, and the root complex above them.
 fn chain(path: &Path) -> (Option<&str>, Vec<&str>) {
     let parts = || path.iter().filter_map(|part| part.to_str());
-    (parts().find(|part| part.starts_with("pci") && part.contains(':')), parts().filter(|part| super::device::is_pci(part)).collect())
+    (parts().find(|part| part.starts_with("pci") && part.contains(':')), parts().filter(|part| device::is_pci(part)).collect())
 }
 
 /// The distance of two devices, by where they sit.
@@ -63,8 +63,19 @@ pub fn of_pci(pci: &str) -> Place {
     Place { pci: Some(pci.to_string()), path: Some(path), numa }
 }
 
+/// From the device of this name to what sits `there`.
+pub fn of_device(name: &str, there: Option<&Place>) -> Option<Distance> {
+    there.map(|there| between(&device::place(name), there))
+}
+
+/// By which devices are put in order: how far they are, and then as people count their names.
+pub fn order(name: &str, there: Option<&Place>) -> impl Ord + use<> {
+    let (stem, number, len) = counted(name);
+    (of_device(name, there), stem.to_string(), number, len)
+}
+
 /// A name in the order in which people count: mlx5_2 before mlx5_10.
-pub fn counted(name: &str) -> (&str, u64, usize) {
+fn counted(name: &str) -> (&str, u64, usize) {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     (stem, name[stem.len()..].parse().unwrap_or(0), name.len())
 }

@@ -3,8 +3,8 @@
 
 use super::address::Address;
 use super::credit::RECEIVES;
-use super::device::{self, Context, Devices, Place, Port, Transport};
-use super::distance::{self, Distance};
+use super::device::{Context, Devices, Port, Transport};
+use super::distance;
 use super::gid::{Gid, GidKind};
 use super::greeting::DATA_MAX;
 use super::library;
@@ -85,6 +85,13 @@ impl Choice {
         let gid =
             gid.ok_or_else(|| Error::new(errno::EADDRNOTAVAIL, format!("the port has no address of the type {} now", kind.name())))?;
         Ok(Choice { context, port, gid })
+    }
+
+    /// Of each active port of a device its usual address of this type.
+    pub fn of_device(list: &Devices, device: &str, kind: GidKind) -> Result<Vec<Choice>> {
+        let context = Context::open_of(list, device)?;
+        let active = context.ports().flatten().filter(|port| port.active);
+        Ok(active.filter_map(|port| Some(Choice { gid: best_gid(&port, kind, None)?.clone(), context: context.clone(), port })).collect())
     }
 }
 
@@ -229,16 +236,8 @@ fn devices(near: Option<&str>) -> Result<(Devices, Vec<String>)> {
         return Err(Error::new(errno::ENODEV, format!("GDRFAB_VERBS_DEVICE={} names no device of this host", config.devices.join(","))));
     }
     let there = near.map(distance::of_pci);
-    names.sort_by_cached_key(|name| {
-        let (stem, number, len) = distance::counted(name);
-        (distance(name, there.as_ref()), stem.to_string(), number, len)
-    });
+    names.sort_by_cached_key(|name| distance::order(name, there.as_ref()));
     Ok((list, names))
-}
-
-/// From the device of this name to the accelerator that sits `there`.
-fn distance(name: &str, there: Option<&Place>) -> Option<Distance> {
-    there.map(|there| distance::between(&device::place(name), there))
 }
 
 /// The candidates of a device, each with its port's speed.
@@ -287,7 +286,7 @@ pub fn candidates(ask: &Ask<'_>) -> Vec<Info> {
             all.push((None, 0, Info { prov_name: Some(NAME.into()), domain_name: Some(name.clone()), ..Info::default() }));
             continue;
         }
-        let near = distance(name, there.as_ref());
+        let near = distance::of_device(name, there.as_ref());
         match of_device(&list, name, ask) {
             Ok(found) => all.extend(found.into_iter().map(|(speed, info)| (near, speed, info))),
             Err(e) => all.push((near, 0, left_out(Some(name.clone()), e))),

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The ports that `GDRFAB_VERBS_RAILS` names, before any of them is opened.
+//! The ports that `GDRFAB_VERBS_RAILS` names, or that it leaves to the host, before any of them is opened.
 
 use crate::config;
 use crate::error::{Error, Result, errno};
 
 pub use crate::prov::bind::RAILS_MAX;
+
+/// Whether the rails are all ports there are.
+pub fn all() -> bool {
+    config::get().verbs.rails == ["all"]
+}
 
 /// Device and port of a word of the list.
 pub fn parse(word: &str) -> Result<(&str, u8)> {
@@ -16,6 +21,9 @@ pub fn parse(word: &str) -> Result<(&str, u8)> {
 /// Whether the list can be had on a host that has these devices.
 pub fn check(devices: &[String]) -> Result<()> {
     let rails = &config::get().verbs.rails;
+    if all() {
+        return Ok(());
+    }
     if rails.len() > RAILS_MAX {
         return Err(Error::invalid(format!("GDRFAB_VERBS_RAILS: {} ports, the most is {RAILS_MAX}", rails.len())));
     }

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Atomics of many connectionless endpoints on the same words: their sum is exact, and what is sent behind them comes behind. */
+/*
+ * Atomics of many connectionless endpoints on the same words: their sum is exact, and what is sent behind them comes behind. By
+ * a card in regions that were registered for it, where other ways and operations are refused.
+ */
 #include "fab_rdm.h"
+
+#include <signal.h>
 
 enum { WINDOW = 16 };
 
@@ -12,15 +17,20 @@ static struct remote_word {
 	return w;
 }
 
+#define RIGHTS (GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE)
+#define ADD(s, by, at, key, ctx) gdrfab_atomic((s)->ep, by, 1, NULL, 0, at, key, GDRFAB_UINT64, GDRFAB_SUM, context_of(ctx))
+#define FETCH(s, by, old, peer, at, key, op, ctx)                                                                      \
+	gdrfab_fetch_atomic((s)->ep, by, 1, NULL, old, NULL, peer, at, key, GDRFAB_INT64, op, context_of(ctx))
+
 /* Rank 0's memory, which peers of this host map or which its process alone reaches. */
-static void *publish(struct self *s, bool shared, uint64_t flags, gdrfab_mr **mr)
+static void *publish(struct self *s, bool shared, uint64_t access, uint64_t flags, gdrfab_mr **mr)
 {
 	void *at = NULL;
 	if (shared)
 		OK(gdrfab_mem_alloc(s->domain, 4096, 0, &at));
 	else
 		at = calloc(1, 4096);
-	OK(gdrfab_mr_reg(s->domain, at, 4096, GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE, 0, 0, flags, NULL, mr));
+	OK(gdrfab_mr_reg(s->domain, at, 4096, access, 0, 0, flags, NULL, mr));
 	put_number(s, 0, (uintptr_t)at);
 	put_number(s, 1, gdrfab_mr_key(*mr));
 	return at;
@@ -42,7 +52,7 @@ static void everybody_adds(struct self *s, bool shared)
 	gdrfab_mr *mr = NULL;
 	const char *ms = getenv("ATOMIC_MS");
 	if (s->rank == 0)
-		at = (uint64_t *)publish(s, shared, 0, &mr);
+		at = (uint64_t *)publish(s, shared, RIGHTS, 0, &mr);
 	meet(s);
 	struct remote_word w = word_of(s);
 	for (uint64_t until = test_now_ms() + (ms ? strtoull(ms, NULL, 10) : (uint64_t)test_count(700, 100)); test_now_ms() < until;) {
@@ -89,7 +99,7 @@ static void a_lock_of_all(struct self *s)
 	uint64_t mine = (uint64_t)s->rank + 1, nobody = 0, was, tally, *at = NULL;
 	gdrfab_mr *mr = NULL;
 	if (s->rank == 0)
-		at = (uint64_t *)publish(s, true, 0, &mr);
+		at = (uint64_t *)publish(s, true, RIGHTS, 0, &mr);
 	meet(s);
 	struct remote_word w = word_of(s);
 	for (int i = 0; i < ROUNDS; i++) {
@@ -118,7 +128,7 @@ static void a_lock_of_all(struct self *s)
 }
 
 /* A message finds what was added before it, and a region's counter has counted it. */
-static void messages_come_behind(struct self *s)
+static void come_behind(struct self *s, uint64_t access)
 {
 	enum { ROUNDS = 50 };
 	uint64_t one = 1, *at = NULL;
@@ -126,7 +136,7 @@ static void messages_come_behind(struct self *s)
 	gdrfab_mr *mr = NULL;
 	gdrfab_cntr *cntr = NULL;
 	if (s->rank == 0) {
-		at = (uint64_t *)publish(s, true, GDRFAB_RMA_EVENT, &mr);
+		at = (uint64_t *)publish(s, true, access, GDRFAB_RMA_EVENT, &mr);
 		OK(gdrfab_cntr_open(s->domain, NULL, NULL, &cntr));
 		OK(gdrfab_mr_bind_cntr(mr, cntr, GDRFAB_REMOTE_WRITE));
 	}
@@ -134,7 +144,7 @@ static void messages_come_behind(struct self *s)
 	struct remote_word w = word_of(s);
 	for (uint64_t i = 1; i <= ROUNDS; i++) {
 		if (s->rank == 1) {
-			OK(gdrfab_atomic(s->ep, &one, 1, NULL, 0, w.addr, w.key, GDRFAB_UINT64, GDRFAB_SUM, context_of(1)));
+			OK(ADD(s, &one, w.addr, w.key, 1));
 			tsend(s, 0, "added", 6, i, 2);
 			await(s, 1, NULL);
 			await(s, 2, NULL);
@@ -154,14 +164,215 @@ static void messages_come_behind(struct self *s)
 	}
 }
 
-/* CPUs carry them out, so that no region is a card's alone. */
-static void not_by_a_card(struct self *s)
+static void messages_come_behind(struct self *s)
+{
+	come_behind(s, RIGHTS);
+}
+
+/* --- by a card --- */
+
+#define BY_CARD (GDRFAB_ATOMIC | RIGHTS)
+
+/* Whether the other ranks reach rank 0 by its card. Without one CPUs carry all out, so that no region is a card's alone. */
+static bool reach_by_card(struct self *s)
 {
 	uint64_t word = 0;
 	gdrfab_mr *mr = NULL;
-	CHECK_EQ(gdrfab_mr_reg(s->domain, &word, sizeof word, GDRFAB_ATOMIC | GDRFAB_REMOTE_WRITE, 0, 9, 0, NULL, &mr), -EOPNOTSUPP);
+	if (strstr(s->lanes, "verbs"))
+		return s->two_hosts || strcmp(s->lanes, "verbs") == 0;
+	CHECK_EQ(gdrfab_mr_reg(s->domain, &word, sizeof word, BY_CARD, 0, 9, 0, NULL, &mr), -EOPNOTSUPP);
 	SAYS(gdrfab_last_error(), "GDRFAB_ATOMIC");
 	CHECK(mr == NULL);
+	test_skip("over %s no card carries out atomics", s->lanes);
+}
+
+static void needs_card(struct self *s)
+{
+	if (!reach_by_card(s))
+		test_skip("within a host another lane is nearer");
+}
+
+/* Sums, some of which fetch or are injected, and as many swaps: two processes lose nothing of each other's. */
+static void two_change_a_cards_words(struct self *s)
+{
+	uint64_t *at = NULL, by = 2 * (uint64_t)s->rank + 1, old = 0, last = 0, seen = 0, sum = 0, swapped = 0;
+	gdrfab_mr *mr = NULL;
+	needs_card(s);
+	if (s->rank == 0)
+		at = (uint64_t *)publish(s, false, BY_CARD, 0, &mr);
+	meet(s);
+	struct remote_word w = word_of(s);
+	for (int left = s->rank ? test_count(300, 40) : 0; left > 0; left--) {
+		OK(ADD(s, &by, w.addr, w.key, 1));
+		OK(gdrfab_inject_atomic(s->ep, &by, 1, 0, w.addr, w.key, GDRFAB_UINT64, GDRFAB_SUM));
+		OK(FETCH(s, &by, &old, 0, w.addr, w.key, GDRFAB_SUM, 2));
+		await(s, 1, NULL);
+		CHECK_EQ(await(s, 2, NULL).flags, GDRFAB_ATOMIC | GDRFAB_READ);
+		CHECK(old >= last + 2 * by);
+		last = old + by, sum += 3 * by;
+		for (bool mine = false; !mine; seen = old) {
+			uint64_t next = seen + by;
+			OK(gdrfab_compare_atomic(s->ep, &next, 1, NULL, &seen, NULL, &old, NULL, 0, w.addr + 8, w.key, GDRFAB_UINT64,
+						 GDRFAB_CSWAP, context_of(3)));
+			await(s, 3, NULL);
+			mine = old == seen;
+		}
+		swapped += by;
+	}
+	put_number(s, 2 * s->rank + 2, sum);
+	put_number(s, 2 * s->rank + 3, swapped);
+	meet(s);
+	if (s->rank == 0) {
+		OK(gdrfab_mr_close(mr));
+		CHECK_EQ(at[0], get_number(s, 4) + get_number(s, 6));
+		CHECK_EQ(at[1], get_number(s, 5) + get_number(s, 7));
+		CHECK_EQ(at[2], 0);
+		free(at);
+	}
+}
+
+static void messages_come_behind_a_cards(struct self *s)
+{
+	needs_card(s);
+	come_behind(s, BY_CARD);
+}
+
+static void fails(struct self *s, uintptr_t context, int err, const char *says)
+{
+	char words[256];
+	CHECK_EQ(await_failure(s, context, words).err, err);
+	SAYS(words, says);
+}
+
+/* Whatever another actor or another card would do there; and the connection goes on. */
+static void what_no_card_does_is_refused(struct self *s)
+{
+	uint64_t *at = NULL, one[2] = {1, 1}, old = 77;
+	gdrfab_mr *mr = NULL, *plain = NULL, *bare = NULL, *parts = NULL;
+	bool by_card = reach_by_card(s);
+	if (s->rank == 0) {
+		at = (uint64_t *)publish(s, true, BY_CARD, 0, &mr);
+		struct iovec two[2] = {{at, 64}, {at + 64, 64}};
+		CHECK_EQ(gdrfab_mr_regv(s->domain, two, 2, BY_CARD, 0, 0, 0, NULL, &parts), -EOPNOTSUPP);
+		SAYS(gdrfab_last_error(), "iov_count");
+		OK(gdrfab_mr_reg(s->domain, at + 16, 64, RIGHTS, 0, 0, 0, NULL, &plain));
+		OK(gdrfab_mr_reg(s->domain, at + 32, 64, GDRFAB_ATOMIC, 0, 0, 0, NULL, &bare));
+		put_number(s, 2, gdrfab_mr_key(plain));
+		put_number(s, 3, gdrfab_mr_key(bare));
+		/* This process's CPU is another actor, too. */
+		OK(FETCH(s, one, &old, 0, (uintptr_t)at, gdrfab_mr_key(mr), GDRFAB_SUM, 1));
+		fails(s, 1, EOPNOTSUPP, "GDRFAB_ATOMIC");
+	}
+	meet(s);
+	struct remote_word w = word_of(s);
+	uint64_t other = get_number(s, 2), atomics = get_number(s, 3);
+	if (s->rank && !by_card) {
+		OK(FETCH(s, one, &old, 0, w.addr, w.key, GDRFAB_SUM, 2));
+		fails(s, 2, EOPNOTSUPP, "shm");
+		OK(FETCH(s, one, &old, 0, w.addr, w.key, GDRFAB_ATOMIC_READ, 2));
+		fails(s, 2, EOPNOTSUPP, "GDRFAB_ATOMIC");
+		CHECK_EQ(old, 77);
+	}
+	if (s->rank) {
+		for (uint32_t type = GDRFAB_INT8; type <= GDRFAB_DOUBLE; type++)
+			for (uint32_t op = GDRFAB_MIN; op <= GDRFAB_ATOMIC_WRITE; op++) {
+				bool word = type == GDRFAB_INT64 || type == GDRFAB_UINT64;
+				if ((word && (op == GDRFAB_SUM || op == GDRFAB_ATOMIC_READ)) || gdrfab_fetch_atomicvalid(s->ep, type, op, NULL))
+					continue;
+				CHECK_EQ(gdrfab_fetch_atomic(s->ep, one, 1, NULL, &old, NULL, 0, w.addr, w.key, type, op, NULL), -EOPNOTSUPP);
+				SAYS(gdrfab_last_error(), "card");
+			}
+		CHECK_EQ(gdrfab_atomic(s->ep, one, 2, NULL, 0, w.addr, w.key, GDRFAB_UINT64, GDRFAB_SUM, NULL), -EMSGSIZE);
+		CHECK_EQ(gdrfab_atomic(s->ep, one, 0, NULL, 0, w.addr, w.key, GDRFAB_UINT64, GDRFAB_SUM, NULL), -EOPNOTSUPP);
+		SAYS(gdrfab_last_error(), "count");
+		CHECK_EQ(ADD(s, one, w.addr + 4, w.key, 3), -EINVAL);
+	}
+	if (s->rank && by_card) {
+		OK(ADD(s, one, w.addr + 4096, w.key, 3));
+		fails(s, 3, ERANGE, "");
+		/* Nobody declared this one, whatever is made of its key. */
+		OK(ADD(s, one, w.addr + 128, other ^ (other ^ w.key) >> 61 << 61, 3));
+		fails(s, 3, EKEYREJECTED, "");
+		OK(gdrfab_read(s->ep, &old, 8, NULL, 0, w.addr + 256, atomics, context_of(3)));
+		fails(s, 3, EACCES, "");
+		CHECK_EQ(old, 77);
+		OK(ADD(s, one, w.addr + 256, atomics, 3));
+		await(s, 3, NULL);
+		/* Writes and reads go as anywhere, in their order, and the CPU serves the regions beside. */
+		for (uint64_t i = 1; i <= 20; i++) {
+			OK(gdrfab_write(s->ep, &i, 8, NULL, 0, w.addr, w.key, context_of(4)));
+			OK(FETCH(s, one, &old, 0, w.addr, w.key, GDRFAB_SUM, 5));
+			OK(gdrfab_atomic(s->ep, one, 1, NULL, 0, w.addr + 128, other, GDRFAB_UINT64, GDRFAB_BXOR, context_of(6)));
+			OK(gdrfab_read(s->ep, &one[1], 8, NULL, 0, w.addr, w.key, context_of(7)));
+			for (uintptr_t context = 4; context < 8; context++)
+				await(s, context, NULL);
+			CHECK_EQ(old, i);
+			CHECK_EQ(one[1], i + 1);
+		}
+	}
+	meet(s);
+	if (s->rank == 0) {
+		OK(gdrfab_mr_close(plain));
+		OK(gdrfab_mr_close(bare));
+		CHECK_EQ(at[0], by_card ? 21 : 0);
+		CHECK_EQ(at[16], 0);
+		CHECK_EQ(at[32], by_card);
+		withdraw(s, true, at, mr);
+	}
+	/* Who is told that one is closed reaches it no more, and its peer as before. */
+	char word[8];
+	trecv(s, !s->rank, word, 8, 1, 0, 8);
+	if (s->rank) {
+		await(s, 8, NULL);
+		OK(ADD(s, one, w.addr, w.key, 9));
+		fails(s, 9, by_card ? EKEYREJECTED : EOPNOTSUPP, "");
+	}
+	tsend(s, !s->rank, "over", 5, 1, 10);
+	await(s, 10, NULL);
+	if (s->rank == 0)
+		await(s, 8, NULL);
+}
+
+/* The target dies: each ends once; what was told to be done is, and nothing is done twice. */
+static void a_cards_target_dies(struct self *s)
+{
+	enum { UNDER_WAY = 64 };
+	static uint64_t one = 1, old[UNDER_WAY];
+	pid_t victim = (pid_t)get_number(s, 0);
+	uint64_t *word = &s->w->number[4], done = 0;
+	gdrfab_mr *mr = NULL;
+	needs_card(s);
+	if (s->rank == 1) {
+		OK(gdrfab_mr_reg(s->domain, word, 8, GDRFAB_ATOMIC, 0, 0, 0, NULL, &mr));
+		put_number(s, 1, (uintptr_t)word);
+		put_number(s, 2, gdrfab_mr_key(mr));
+		for (meet(s);; drive(s))
+			;
+	}
+	meet(s);
+	memset(old, 0xee, sizeof old);
+	for (uintptr_t i = 0; i < UNDER_WAY; i++)
+		OK(FETCH(s, &one, &old[i], 1, get_number(s, 1), get_number(s, 2), GDRFAB_SUM, i + 1));
+	while (!has_come(s, 1))
+		;
+	OK(kill(victim, SIGKILL));
+	for (uint64_t until = test_now_ms() + (uint64_t)test_ms(WAIT_MS); s->kept_count + s->lost_count < UNDER_WAY; drive(s))
+		CHECK(test_now_ms() < until);
+	for (int i = 0; i < s->kept_count; i++)
+		done |= 1ull << ((uintptr_t)s->kept[i].entry.op_context - 1);
+	/* What each found grows, for it was alone; of one that failed nothing is known. */
+	for (uint64_t i = 0, next = 0; i < UNDER_WAY; i++) {
+		CHECK(done >> i & 1 ? old[i] >= next : old[i] == 0xeeeeeeeeeeeeeeee);
+		next = done >> i & 1 ? old[i] + 1 : next;
+	}
+	for (int i = 0; i < s->lost_count; i++) {
+		uint64_t bit = 1ull << ((uintptr_t)s->lost[i].entry.op_context - 1);
+		CHECK(!(done & bit));
+		done |= bit;
+	}
+	CHECK_EQ(~done, 0);
+	CHECK(get_number(s, 4) >= (uint64_t)s->kept_count && get_number(s, 4) <= UNDER_WAY);
+	s->kept_count = s->lost_count = 0;
 }
 
 TEST_TABLE(claims)
@@ -171,7 +382,10 @@ TEST_TABLE(claims)
 		{"eight_add_to_private_memory", everybody_adds_to_private, 8, false},
 		{"a_lock_of_four", a_lock_of_all, 4, false},
 		{"messages_come_behind", messages_come_behind, 2, false},
-		{"a_region_for_a_card_is_refused", not_by_a_card, 2, false},
+		{"two_change_a_cards_words", two_change_a_cards_words, 3, false},
+		{"messages_come_behind_a_cards", messages_come_behind_a_cards, 2, false},
+		{"what_no_card_does_is_refused", what_no_card_does_is_refused, 2, false},
+		{"a_cards_target_dies", a_cards_target_dies, 2, true},
 	};
 	rdm_add(claims, sizeof claims / sizeof *claims);
 }

@@ -1177,12 +1177,17 @@ int gdrfab_list_close(struct gdrfab_list *list);
  * The region's rights are GDRFAB_REMOTE_WRITE and, to fetch, GDRFAB_REMOTE_READ; of GDRFAB_ATOMIC_READ only
  * the latter. To orders and counters one that fetches is a read, and another one is a write.
  *
- * Connected endpoints of verbs leave them to the card (IBV_WR_ATOMIC_*), on regions whose access has
- * GDRFAB_ATOMIC, which is the only right that is needed, and no CPU touches those for a peer. They have
- * GDRFAB_SUM, GDRFAB_ATOMIC_READ and GDRFAB_CSWAP of one GDRFAB_INT64 or GDRFAB_UINT64; what else the queries
- * refuse, and a count of 0, is -EOPNOTSUPP, and the caps have no GDRFAB_ATOMIC. They are atomic with what the
- * same card carries out; with CPUs' instructions and with other cards only if gdrfab_nic_attr of the target's
- * card has atomics 2. No other domain registers such a region: -EOPNOTSUPP. */
+ * Over verbs the card carries them out (IBV_WR_ATOMIC_*) on regions whose access has GDRFAB_ATOMIC, which
+ * is the only right that is needed, and no CPU touches those for a peer. A card has GDRFAB_SUM, CSWAP and
+ * ATOMIC_READ of one GDRFAB_INT64 or GDRFAB_UINT64, and no count of 0: the rest is -EOPNOTSUPP. They are
+ * atomic with what the same card carries out; with CPUs' instructions and with other cards only if
+ * gdrfab_nic_attr of the target's card has atomics 2. No domain without a card registers such a region,
+ * and none with keys of the caller's choice: -EOPNOTSUPP. By kind of endpoint:
+ *
+ *   connected, verbs   the card's alone: other regions have none, as the queries and caps say
+ *   connected, other   the CPU's alone
+ *   connectionless     the CPU's, which the queries are about; on such regions the card's, over verbs. Over
+ *                      shm or tcp, and to oneself, operations on them fail: EOPNOTSUPP */
 
 /* Datatypes. */
 #define GDRFAB_INT8 0    /**< int8_t */

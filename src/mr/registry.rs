@@ -18,6 +18,8 @@ use std::sync::Arc;
 pub const CHOSEN_KEY: u64 = 1 << 63;
 /// Set in such a key if it names a device's memory, where peers are told so.
 pub const DEVICE_KEY: u64 = 1 << 62;
+/// Set in such a key of a connectionless endpoint's domain if atomics there are the card's alone.
+pub const CARD_KEY: u64 = 1 << 61;
 
 /// Where a region's key comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

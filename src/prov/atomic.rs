@@ -86,6 +86,20 @@ impl AtomicOp {
     }
 }
 
+/// What cards carry out: SUM, ATOMIC_READ and CSWAP of one 64-bit integer.
+pub fn check_card(Atomic { op, datatype, count, .. }: Atomic) -> Result<()> {
+    let (known, word) = (matches!(op, Op::Sum | Op::Read | Op::Cswap), matches!(datatype, Datatype::I64 | Datatype::U64));
+    match count {
+        _ if !known || !word => {
+            let words = format!("op: atomics of a card are SUM, ATOMIC_READ and CSWAP of 64-bit integers, no {op:?} of {datatype:?}");
+            Err(Error::new(errno::EOPNOTSUPP, words))
+        }
+        1 => Ok(()),
+        0 => Err(Error::fixed(errno::EOPNOTSUPP, "count: 0; a card looks at no key without an element")),
+        n => Err(Error::new(errno::EMSGSIZE, format!("count: {n}, a card changes 1 element at once"))),
+    }
+}
+
 /// Carries an operation out on `pieces` of a region, which is held open. `user`: the pages
 /// may be gone, so the kernel is asked first.
 pub fn carry_out(what: Atomic, site: Site, pieces: &[Iov], user: Option<&UserCopy>, with: Operands) -> Result<()> {

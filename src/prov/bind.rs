@@ -12,7 +12,7 @@ use super::source::Source;
 use crate::error::{Code, Error, Result, errno};
 
 pub use super::options::{Coop, Effort, Options, RAILS_MAX, RailList};
-pub use super::outstanding::{ANY_PATH, Ending, INJECT_FLAGS, PART, SILENT};
+pub use super::outstanding::{ANY_PATH, BY_CARD, Ending, INJECT_FLAGS, PART, SILENT};
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;

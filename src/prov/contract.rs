@@ -131,7 +131,7 @@ pub trait Domain: Send + Sync {
     fn check_card_atomics(&self) -> Result<()> {
         Err(Error::fixed(
             errno::EOPNOTSUPP,
-            "access: GDRFAB_ATOMIC: atomics of this domain are carried out by CPUs, in any region; by a card over verbs' connected endpoints",
+            "access: GDRFAB_ATOMIC: atomics of this domain are carried out by CPUs, in any region; a card's take a domain over verbs",
         ))
     }
 

@@ -12,6 +12,8 @@ pub const SILENT: u64 = 1 << 63;
 pub const PART: u64 = 1 << 62;
 /// Any path does, whatever the endpoint's options say: they are about RMA, and this reads a message.
 pub const ANY_PATH: u64 = 1 << 61;
+/// This atomic operation is the peer's card's, whose key is of a region that was declared so.
+pub const BY_CARD: u64 = 1 << 60;
 /// Flags of inject calls: no entry on success, and the buffer is the caller's again on return.
 pub const INJECT_FLAGS: u64 = flags::INJECT | SILENT;
 

@@ -1,18 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Atomics: by the peer's lane, in the order of what else goes there; of the endpoint to itself, by this process's CPU.
+//! Atomics: by the peer's lane, in the order of what else goes there; of the endpoint to itself, by this process's CPU. In a
+//! region that was declared so they are the card's alone, and other ways to it are refused: two actors lose each other's.
 
 use super::domain::Domain;
 use super::peer::{Waiting, What};
 use super::state::State;
-use crate::error::Result;
+use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
-use crate::prov::atomic::{AtomicOp, carry_out, need};
+use crate::prov::atomic::{AtomicOp, carry_out, check_card, need};
 use crate::prov::op::{Common, Iov, Pieces, RmaIov};
+
+/// Of a region where nobody but the card may carry atomics out, and of another way to it.
+#[cold]
+pub(super) fn only_by_card(key: u64, way: &str) -> Error {
+    let words = format!("key: {key:#x} names a region with access GDRFAB_ATOMIC, where atomics are the card's alone: none by way of {way}");
+    Error::coded(errno::EOPNOTSUPP, Code::Path, words)
+}
 
 impl State {
     /// Posts an atomic operation, which was checked.
     pub fn atomic(&mut self, domain: &Domain, op: &AtomicOp, c: &Common) -> Result<()> {
         self.check_enabled()?;
+        if domain.is_cards(op.key) {
+            check_card(op.what)?;
+        }
         let id = self.route(c.peer)?;
         let local = if op.what.fetches() { op.with.old } else { op.with.operand };
         let end = self.end_of(c, op.kind(), &[local], op.what.bytes(), 0);
@@ -30,6 +41,9 @@ impl State {
     }
 
     fn atomic_own(&mut self, domain: &Domain, op: &AtomicOp) -> Result<()> {
+        if domain.is_cards(op.key) {
+            return Err(only_by_card(op.key, "this very endpoint"));
+        }
         let (what, bytes) = (op.what, op.what.bytes());
         // The region stays as long as the lock is held.
         let regions = domain.regions.lock();

@@ -4,7 +4,7 @@
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::key::{desc_fits, desc_index};
-use crate::mr::registry::{CHOSEN_KEY, DEVICE_KEY};
+use crate::mr::registry::{CARD_KEY, CHOSEN_KEY, DEVICE_KEY};
 use crate::mr::{Access, Attr, DEVICE_DESC, KeySource, Memory, PathPolicy, RegionId, Source};
 use crate::prov::info::Info;
 use crate::prov::op::{IOV_LIMIT, Iov};
@@ -109,9 +109,16 @@ impl Domain {
         self.keys.lock().draw()
     }
 
-    /// A key that tells peers, as a lane's own would, whether it names a device's memory.
-    pub fn draw_key(&self, on_device: bool) -> u64 {
-        self.draw() & !DEVICE_KEY | CHOSEN_KEY | if on_device { DEVICE_KEY } else { 0 }
+    /// A key that tells peers, as a lane's own would, whether it names a device's memory; and whose atomics there are.
+    pub fn draw_key(&self, on_device: bool, access: Access) -> u64 {
+        let (device, card) = (if on_device { DEVICE_KEY } else { 0 }, if access.contains(Access::ATOMIC) { CARD_KEY } else { 0 });
+        self.draw() & !(DEVICE_KEY | CARD_KEY) | CHOSEN_KEY | device | card
+    }
+
+    /// Whether a peer's key says that atomics there are its card's alone. Keys of callers' choice say nothing.
+    pub fn is_cards(&self, key: u64) -> bool {
+        const MARKS: u64 = CHOSEN_KEY | CARD_KEY;
+        key & MARKS == MARKS && !self.user_keys
     }
 
     /// Where local memory lies that an operation describes by `desc`.
@@ -167,7 +174,8 @@ impl Domain {
             None => {
                 let source = Source::Iov(std::slice::from_ref(&iov));
                 let memory = if site.is_host() { Memory::Host } else { Memory::Device(site) };
-                let attr = Attr { source, memory, requested_key: self.draw_key(!site.is_host()), ..Attr::plain(Access::REMOTE_READ) };
+                let access = Access::REMOTE_READ;
+                let attr = Attr { source, memory, requested_key: self.draw_key(!site.is_host(), access), ..Attr::plain(access) };
                 lane.domain.register(&attr)?
             }
         };

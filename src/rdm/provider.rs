@@ -263,18 +263,34 @@ impl prov::Domain for Domain {
         answers.into_iter().nth(which).unwrap_or_else(|| Err(Error::fixed(errno::ENODEV, "no lane")))
     }
 
+    fn check_card_atomics(&self) -> Result<()> {
+        match self.lanes.iter().find(|lane| lane.provider.reach() == Reach::Devices) {
+            Some(_) if self.user_keys => Err(Error::fixed(
+                errno::EOPNOTSUPP,
+                "access: GDRFAB_ATOMIC: peers learn from a key of the library's choice (GDRFAB_MR_PROV_KEY) that atomics are the card's",
+            )),
+            Some(cards) => cards.domain.check_card_atomics(),
+            None => self.lanes.first().map_or(Ok(()), |lane| lane.domain.check_card_atomics()),
+        }
+    }
+
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
         let key = match &attr.source {
             _ if self.user_keys => attr.requested_key,
-            Source::Iov(iovs) => self.draw_key(location::site_of(attr.memory, location::extent(iovs)?.0)?.is_some()),
-            Source::File { .. } => self.draw_key(false),
+            Source::Iov(iovs) => self.draw_key(location::site_of(attr.memory, location::extent(iovs)?.0)?.is_some(), attr.access),
+            Source::File { .. } => self.draw_key(false, attr.access),
         };
         let mut ids: Vec<Option<RegionId>> = Vec::new();
         for lane in &self.lanes {
             match lane.domain.register(&Attr { requested_key: key, ..*attr }) {
                 Ok(id) => ids.push(Some(id)),
-                // Another lane may have a way to what a device does not reach.
-                Err(e) if lane.provider.reach() == Reach::Devices && self.lanes.len() > 1 && e.errno == errno::EOPNOTSUPP => {
+                // Another lane may have a way to what a device does not reach, but none to a card's atomics.
+                Err(e)
+                    if lane.provider.reach() == Reach::Devices
+                        && self.lanes.len() > 1
+                        && e.errno == errno::EOPNOTSUPP
+                        && !attr.access.contains(Access::ATOMIC) =>
+                {
                     crate::log!(Info, "not registered over {}: {e}", lane.provider.name());
                     ids.push(None);
                 }

@@ -2,6 +2,7 @@
 //! Operations that this side posts: at once where the lane and the grants have room, else in the peer's list, in their order.
 //! Short messages travel as parcels; longer ones, and those beyond the grant, are offered: the receiver reads them.
 
+use super::atomic::only_by_card;
 use super::domain::Domain;
 use super::limits::{INJECT_SIZE, MAX_MSG, OFFERS_MAX};
 use super::peer::{Id, Link, Phase, Waiting, What};
@@ -11,7 +12,9 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::RegionId;
 use crate::mr::piece::load;
+use crate::prov::Reach;
 use crate::prov::atomic::{AtomicOp, Operands};
+use crate::prov::bind::BY_CARD;
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure, total};
 use crate::sys::time;
@@ -267,7 +270,14 @@ impl State {
             }
             What::Atomic(op) => {
                 let with = Operands::joined(op.what, w.pieces.as_slice().first().copied().unwrap_or_default(), op.with.old);
-                link.ep.atomic(&AtomicOp { with, ..**op }, &c)
+                let op = AtomicOp { with, ..**op };
+                match domain.lanes.get(link.of) {
+                    Some(lane) if domain.is_cards(op.key) => match lane.provider.reach() {
+                        Reach::Devices => link.ep.atomic(&op, &Common { flags: how | BY_CARD, ..c }),
+                        _ => Err(only_by_card(op.key, lane.provider.name())),
+                    },
+                    _ => link.ep.atomic(&op, &c),
+                }
             }
             What::Message { .. } => Err(Error::AGAIN),
         };

@@ -16,6 +16,7 @@ use crate::sync::serial::Threading;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+mod card;
 mod ends;
 mod lies;
 mod rota;

@@ -127,8 +127,8 @@ fn attach_ranges(domain: &Domain, pd: &Arc<Pd>, attr: &Attr<'_>, steps: &mut Ste
         sum = sum.checked_add(iov.len() as u64).ok_or_else(|| Error::invalid("iov: the lengths sum to more than 64 bits"))?;
         check_limits(&pd.context, iov.len() as u64)?;
     }
-    // A lane tells its peers that there is no way to those.
-    if iovs.len() > 1 && !domain.is_of_lanes() && attr.access.is_remote() {
+    // A lane tells its peers that there is no way to those, but a card's atomics have no other.
+    if iovs.len() > 1 && attr.access.is_remote() && (!domain.is_of_lanes() || attr.access.contains(Access::ATOMIC)) {
         return Err(Error::new(
             errno::EOPNOTSUPP,
             format!("iov_count: {}; a verbs key names one range, so regions of several are for local use only", iovs.len()),

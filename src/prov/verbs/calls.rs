@@ -226,15 +226,15 @@ impl prov::Endpoint for Endpoint {
     fn atomic_valid(&self, what: Atomic) -> Result<usize> {
         match self.domain.is_of_lanes() {
             true => Ok(what.most()),
-            false => atomic::opcode(self.domain.context(), what).map(|_| 1),
+            false => atomic::check_op(self.domain.context(), Atomic { count: 1, ..what }).map(|()| 1),
         }
     }
 
-    /// Carried out by the peer's CPU, of a lane; else by the peer's card.
+    /// Of a lane carried out by the peer's CPU, unless the key says otherwise; else by the peer's card.
     fn atomic(&self, op: &AtomicOp, c: &Common) -> Result<()> {
         let mut s = self.shared.state.lock();
         match s.lane {
-            Some(_) => s.lane_atomic(op, c),
+            Some(_) => s.lane_atomic(&self.shared.memory, op, c),
             None => s.card_atomic(&self.shared.memory, op, c),
         }
     }

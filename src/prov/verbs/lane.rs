@@ -6,6 +6,7 @@ use super::abi::*;
 use super::credit::{Class, RECEIVES};
 use super::endpoint::Endpoint;
 use super::parcels::{HEADER, MOST, Own, SMALL, kind};
+use super::post::aim;
 use super::state::{Phase, State};
 use super::status;
 use super::work::{PARCEL, RxOp, SIGNALED, Target, TxOp};
@@ -72,6 +73,7 @@ impl State {
         opcode: ibv_wr_opcode::Type,
         pieces: &mut [ibv_sge],
         target: Target,
+        operands: [u64; 2],
         inline: bool,
         op: TxOp,
     ) -> Result<()> {
@@ -83,8 +85,7 @@ impl State {
         wr.num_sge = pieces.len() as i32;
         wr.opcode = opcode;
         wr.send_flags = SIGNALED | if inline { ibv_send_flags::IBV_SEND_INLINE } else { 0 };
-        wr.wr.rdma.remote_addr = target.addr;
-        wr.wr.rdma.rkey = target.key;
+        aim(&mut wr, target, operands);
         let Some(qp) = &self.qp else { return Err(self.not_connected()) };
         // SAFETY: the request and its pieces live until the call returns, and inline bytes are copied within it. Other bytes stay
         // until the completion: a parcel's place is the lane's, an operation's buffers are its caller's (`Iov::new`) or `op.bounce`.
@@ -122,7 +123,7 @@ impl State {
         let Some(at) = lane.room(class, inline.then_some(&mut small)) else { return Ok(false) };
         let mut piece = lane.write(at, kind, words, bytes);
         let op = TxOp { internal: true, how: if inline { 0 } else { PARCEL }, ..TxOp::default() };
-        self.launch(ibv_wr_opcode::IBV_WR_SEND, std::slice::from_mut(&mut piece), Target::default(), inline, op)?;
+        self.launch(ibv_wr_opcode::IBV_WR_SEND, std::slice::from_mut(&mut piece), Target::default(), [0; 2], inline, op)?;
         Ok(true)
     }
 

@@ -83,7 +83,7 @@ impl Domain {
         let regions = self.memory.regions.lock();
         let refused = |code: Code| [0, code.0 as u64, 0, 0, 0, 0, 0];
         let Some(region) = regions.find(key) else { return refused(Code::Key) };
-        let remote = region.access & (Access::REMOTE_READ | Access::REMOTE_WRITE);
+        let remote = region.access & (Access::REMOTE_READ | Access::REMOTE_WRITE | Access::ATOMIC);
         let Some((rkey, shift)) = region.own.name() else { return refused(if remote.is_empty() { Code::Access } else { Code::Path }) };
         region.own.tell();
         // One that the caller chose may come again.
@@ -96,6 +96,10 @@ impl Domain {
         let regions = self.memory.regions.lock();
         let region = regions.find(key).ok_or(Code::Key)?;
         let skip = region.range(addr, what.bytes() as u64, need(what))?;
+        // Those are the card's.
+        if region.access.contains(Access::ATOMIC) {
+            return Err(Code::Path);
+        }
         if region.is_stale() {
             return Err(Code::Fault);
         }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! RMA and atomics over a lane. A key is the library's or the caller's choice and not the device's, so the peer is asked what it
+//! RMA and atomics over a lane, of the peer's CPU or, as RMA goes, of its card. A key is the library's or the caller's choice and not the device's, so the peer is asked what it
 //! names to its device, and the answer is kept. Local memory that nobody registered is copied, or registered for the operation.
 
 use super::abi::*;
+use super::atomic::{self, on_card};
 use super::bounce;
 use super::credit::Class;
 use super::lane::broken;
@@ -17,7 +18,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::mr::{Access, Paths};
 use crate::prov::Parcel;
 use crate::prov::atomic::AtomicOp;
-use crate::prov::bind::{ANY_PATH, Ending};
+use crate::prov::bind::{ANY_PATH, BY_CARD, Ending};
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, RmaIov, measure};
 use crate::prov::parcel::Flat;
@@ -96,38 +97,51 @@ impl State {
         if let Some(lane) = self.lane.as_mut().filter(|_| direct) {
             lane.fetches.begin(total);
         }
+        let how = how | if direct { FETCH } else { 0 };
+        let remote = remote.to_vec();
         self.begin_job(Job::Move(Box::new(Move {
-            dir,
             pieces,
             hold,
             inline,
-            remote: remote.to_vec(),
-            told: Vec::with_capacity(remote.len()),
+            remote,
             direct,
-            asked: false,
-            refused: None,
             total,
-            begun: 0,
-            over: false,
-            counted: 0,
-            stripe: 0,
             data,
             deliver,
-            how: how | if direct { FETCH } else { 0 },
-            end,
+            how,
+            ..Move::new(dir, end)
         })));
         Ok(())
     }
 
-    pub fn lane_atomic(&mut self, op: &AtomicOp, c: &Common) -> Result<()> {
+    pub fn lane_atomic(&mut self, memory: &Arc<Registered>, op: &AtomicOp, c: &Common) -> Result<()> {
         self.check_connected()?;
         if self.lane.as_ref().is_none_or(|lane| lane.jobs.len() >= JOBS) {
             return Err(Error::AGAIN);
+        }
+        if c.flags & BY_CARD != 0 {
+            return self.lane_atomic_by_card(memory, op, c);
         }
         let end = self.lane_end(c, op.kind(), op.what.bytes(), op.buf())?;
         let old = if op.what.fetches() { op.with.old } else { Iov::EMPTY };
         let words = [op.what.encode(), op.addr, op.key];
         self.begin_job(Job::Atomic(AtomicJob { words, operands: op.operands(), old, end }));
+        Ok(())
+    }
+
+    fn lane_atomic_by_card(&mut self, memory: &Arc<Registered>, op: &AtomicOp, c: &Common) -> Result<()> {
+        let (what, total) = (op.what, op.what.bytes());
+        atomic::check_op(&memory.pd.context, what)?;
+        if let Some(why) = self.ruled_out(Paths::NIC) {
+            return Err(why);
+        }
+        let hold = atomic::fetched(memory, op)?;
+        let end = self.lane_end(c, op.kind(), total, op.buf())?;
+        let dir = if what.writes() { Dir::Write } else { Dir::Read };
+        let remote = vec![RmaIov { addr: op.addr, len: total, key: op.key }];
+        let (pieces, hold, card) = (vec![hold.piece()], Some(hold), Some(on_card(op)));
+        // It ends when the card has answered, and so is delivered.
+        self.begin_job(Job::Move(Box::new(Move { pieces, hold, card, remote, total, ..Move::new(dir, end) })));
         Ok(())
     }
 
@@ -230,8 +244,12 @@ impl State {
                 // Kept until the last work request is over; those before it are over by then.
                 (op.end, op.bounce) = (m.end, m.hold.take());
             }
-            let opcode = if m.dir == Dir::Write { ibv_wr_opcode::IBV_WR_RDMA_WRITE } else { ibv_wr_opcode::IBV_WR_RDMA_READ };
-            self.launch(opcode, &mut pieces[..n], target, m.inline, op)?;
+            let (opcode, operands) = match &m.card {
+                Some(card) => (card.opcode, card.operands),
+                None if m.dir == Dir::Write => (ibv_wr_opcode::IBV_WR_RDMA_WRITE, [0; 2]),
+                None => (ibv_wr_opcode::IBV_WR_RDMA_READ, [0; 2]),
+            };
+            self.launch(opcode, &mut pieces[..n], target, operands, m.inline, op)?;
             m.begun += len;
         }
         while m.dir == Dir::Write
@@ -363,13 +381,20 @@ impl State {
 /// connection.
 fn admit(m: &mut Move, told: Told) -> Result<()> {
     let Some(there) = m.remote.get(m.told.len()) else { return Ok(()) };
-    let need = if m.dir == Dir::Write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
+    let need = match m.dir {
+        _ if m.card.is_some() => Access::ATOMIC,
+        Dir::Write => Access::REMOTE_WRITE,
+        Dir::Read => Access::REMOTE_READ,
+    };
     let within = |at: &u64| at.checked_add(there.len as u64).is_some_and(|end| end <= told.len);
     if there.addr.checked_sub(told.base).filter(within).is_none() {
         return Err(Error::reported(Code::Bounds));
     }
     if !told.access.contains(need) {
         return Err(Error::reported(Code::Access));
+    }
+    if m.card.is_some() && !there.addr.wrapping_add(told.shift).is_multiple_of(8) {
+        return Err(Error::fixed(errno::EINVAL, "addr: the region's first byte is at no multiple of the 8 bytes of an element"));
     }
     m.told.push(told);
     Ok(())
@@ -406,4 +431,26 @@ fn cut(from: &[ibv_sge], mut skip: usize, room: usize, most: usize) -> ([ibv_sge
         (n, len, skip) = (n + 1, len + take, 0);
     }
     (out, n, len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::work::OnCard;
+    use super::*;
+
+    /// What the device would refuse, and so end the connection.
+    #[test]
+    fn a_cards_atomic_goes_where_it_may() {
+        let card = Some(OnCard { opcode: ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, operands: [1, 0] });
+        let remote = vec![RmaIov { addr: 0x1000, len: 8, key: 5 }];
+        let mut m = Move { card, remote, total: 8, ..Move::new(Dir::Write, Ending::default()) };
+        let told = Told { base: 0x1000, len: 8, access: Access::ATOMIC, ..Told::direct(9) };
+        let mut refuses = |told| admit(&mut m, told).err().map(|e| e.errno);
+        assert_eq!(refuses(Told { access: Access::all() - Access::ATOMIC, ..told }), Some(errno::EACCES));
+        assert_eq!(refuses(Told { len: 7, ..told }), Some(errno::ERANGE));
+        assert_eq!(refuses(Told { shift: 4, ..told }), Some(errno::EINVAL));
+        assert_eq!(refuses(Told { shift: 0x20000, ..told }), None);
+        let (target, room) = place(&m, 0);
+        assert_eq!((target.addr, target.key, room), (0x21000, 9, 8));
+    }
 }

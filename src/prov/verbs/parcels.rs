@@ -6,6 +6,7 @@ use super::abi::ibv_sge;
 use super::bounce::Bounce;
 use super::credit::{Class, Credit, FIRST, Fetches};
 use super::memory::{Buffer, Registered};
+use super::work::OnCard;
 use crate::error::{Error, Result};
 use crate::mr::Access;
 use crate::prov::bind::Ending;
@@ -83,6 +84,8 @@ pub struct Move {
     /// What has to stay on this side until the end: a bounce buffer, or registrations for this operation.
     pub hold: Option<Box<Bounce>>,
     pub inline: bool,
+    /// It is an atomic operation of the card's.
+    pub card: Option<OnCard>,
     pub remote: Vec<RmaIov>,
     /// What the first so many of `remote` name.
     pub told: Vec<Told>,
@@ -104,6 +107,33 @@ pub struct Move {
     pub deliver: bool,
     pub how: u8,
     pub end: Ending,
+}
+
+impl Move {
+    /// One that goes nowhere yet.
+    pub fn new(dir: Dir, end: Ending) -> Move {
+        Move {
+            dir,
+            pieces: Vec::new(),
+            hold: None,
+            inline: false,
+            card: None,
+            remote: Vec::new(),
+            told: Vec::new(),
+            direct: false,
+            asked: false,
+            refused: None,
+            total: 0,
+            begun: 0,
+            over: false,
+            counted: 0,
+            stripe: 0,
+            data: None,
+            deliver: false,
+            how: 0,
+            end,
+        }
+    }
 }
 
 pub struct AtomicJob {

@@ -53,6 +53,16 @@ pub(super) fn check_completion(c: &Common) -> Result<()> {
     }
 }
 
+/// Fills in what a work request asks of the peer's memory, by its opcode.
+pub(super) fn aim(wr: &mut ibv_send_wr, Target { addr: remote_addr, key: rkey }: Target, [compare_add, swap]: [u64; 2]) {
+    match wr.opcode {
+        ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            wr.wr.atomic = ibv_send_wr_atomic { remote_addr, compare_add, swap, rkey };
+        }
+        _ => wr.wr.rdma = ibv_send_wr_rdma { remote_addr, rkey },
+    }
+}
+
 impl State {
     /// Writes or reads: one remote piece against up to eight local ones.
     #[inline]
@@ -354,13 +364,7 @@ impl State {
         wr.num_sge = ready.count as i32;
         wr.opcode = ready.opcode;
         wr.send_flags = ready.send_flags;
-        let Target { addr: remote_addr, key: rkey } = ready.target;
-        match (ready.opcode, ready.operands) {
-            (ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, [compare_add, swap]) => {
-                wr.wr.atomic = ibv_send_wr_atomic { remote_addr, compare_add, swap, rkey };
-            }
-            _ => wr.wr.rdma = ibv_send_wr_rdma { remote_addr, rkey },
-        }
+        aim(&mut wr, ready.target, ready.operands);
         if let Some(data) = ready.data {
             wr.imm_data = data.to_be();
         }

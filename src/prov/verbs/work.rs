@@ -105,13 +105,19 @@ pub struct Target {
     pub key: u32,
 }
 
+/// An atomic operation of the peer's card: what is compared or added, and what is swapped in.
+pub struct OnCard {
+    pub opcode: ibv_wr_opcode::Type,
+    pub operands: [u64; 2],
+}
+
 /// A work request that is not posted yet.
 pub struct Ready {
     pub(super) opcode: ibv_wr_opcode::Type,
     pub(super) pieces: [ibv_sge; IOV_LIMIT],
     pub(super) count: usize,
     pub(super) target: Target,
-    /// Of an atomic operation: what is compared or added, and what is swapped in.
+    /// As of `OnCard`.
     pub(super) operands: [u64; 2],
     pub(super) data: Option<u32>,
     pub(super) send_flags: u32,

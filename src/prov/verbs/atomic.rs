@@ -37,11 +37,13 @@ pub fn check_op(context: &Context, what: Atomic) -> Result<()> {
 
 /// The work request that an operation is which `check_op` has let pass.
 pub fn on_card(op: &AtomicOp) -> OnCard {
-    let mut words = op.operands().chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_ne_bytes)).collect::<Vec<_>>();
+    let mut operands = [0; 2];
     // Compared first, and swapped in behind that. Reading adds nothing.
-    words.reverse();
+    for (place, word) in operands.iter_mut().zip(op.operands().rchunks_exact(8)) {
+        *place = word.try_into().map_or(0, u64::from_ne_bytes);
+    }
     let opcode = if op.what.op == Op::Cswap { IBV_WR_ATOMIC_CMP_AND_SWP } else { IBV_WR_ATOMIC_FETCH_AND_ADD };
-    OnCard { opcode, operands: std::array::from_fn(|i| words.get(i).copied().unwrap_or(0)) }
+    OnCard { opcode, operands }
 }
 
 /// A place for what the card fetches, as it always does: memory of ours, so that the caller's needs no registration.
@@ -83,5 +85,27 @@ impl State {
         self.ring_promised();
         self.post_ready(ready);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prov::atomic::{Datatype, Form, Operands};
+    use crate::prov::op::Iov;
+
+    #[test]
+    fn what_is_compared_comes_first() {
+        static WORDS: [u64; 2] = [2, 9];
+        // SAFETY: a static.
+        let [swap, compare] = [0, 8].map(|skip| unsafe { Iov::new(WORDS.as_ptr() as usize + skip, 8) });
+        let posted = |op, form, operand, compare| {
+            let what = Atomic { op, datatype: Datatype::U64, form, count: 1 };
+            on_card(&AtomicOp { what, with: Operands { operand, compare, old: Iov::EMPTY }, addr: 0, key: 0 })
+        };
+        let of = |card: OnCard| (card.opcode, card.operands);
+        assert_eq!(of(posted(Op::Cswap, Form::Compare, swap, compare)), (IBV_WR_ATOMIC_CMP_AND_SWP, [9, 2]));
+        assert_eq!(of(posted(Op::Sum, Form::Plain, swap, Iov::EMPTY)), (IBV_WR_ATOMIC_FETCH_AND_ADD, [2, 0]));
+        assert_eq!(of(posted(Op::Read, Form::Fetch, Iov::EMPTY, Iov::EMPTY)), (IBV_WR_ATOMIC_FETCH_AND_ADD, [0, 0]));
     }
 }

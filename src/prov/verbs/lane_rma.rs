@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! RMA and atomics over a lane, of the peer's CPU or, as RMA goes, of its card. A key is the library's or the caller's choice and not the device's, so the peer is asked what it
-//! names to its device, and the answer is kept. Local memory that nobody registered is copied, or registered for the operation.
+//! RMA and atomics over a lane, of the peer's CPU or, as RMA goes, of its card. A key is the library's or the caller's choice
+//! and not the device's, so the peer is asked what it names to its device, and the answer is kept. Local memory that nobody
+//! registered is copied, or registered for the operation.
 
 use super::abi::*;
 use super::atomic::{self, on_card};

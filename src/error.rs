@@ -136,15 +136,21 @@ impl Error {
         Error { errno, code: Code::None, words: Cow::Borrowed(words), piece: None }
     }
 
+    #[cold]
+    #[inline(never)]
     pub fn new(errno: i32, words: impl Into<Cow<'static, str>>) -> Self {
         Error { errno, code: Code::None, words: words.into(), piece: None }
     }
 
+    #[cold]
+    #[inline(never)]
     pub fn coded(errno: i32, code: Code, words: impl Into<Cow<'static, str>>) -> Self {
         Error { errno, code, words: words.into(), piece: None }
     }
 
     /// Bad argument: the words name it.
+    #[cold]
+    #[inline(never)]
     pub fn invalid(words: impl Into<Cow<'static, str>>) -> Self {
         Error::new(errno::EINVAL, words)
     }
@@ -173,6 +179,8 @@ impl Error {
     }
 
     /// The same error with the caller's purpose put before the words.
+    #[cold]
+    #[inline(never)]
     pub fn context(mut self, doing: impl fmt::Display) -> Self {
         self.words = format!("{doing}: {}", self.words).into();
         self

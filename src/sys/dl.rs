@@ -53,7 +53,9 @@ impl Library {
         unsafe { self.raw.get::<*mut c_void>(symbol.as_bytes()) }.ok().and_then(|at| NonNull::new(*at))
     }
 
-    /// The error of a call whose symbol the library lacks.
+    /// The error of a call whose symbol the library lacks. Not inlined, for the same reason.
+    #[cold]
+    #[inline(never)]
     pub fn lacks(name: &str, symbol: &str) -> Error {
         Error::new(errno::ENOSYS, format!("{name} has no symbol {symbol}"))
     }

@@ -3,13 +3,13 @@
  * Sends messages over shm between two endpoints of one process, so that callgrind counts each step alone: count.sh prints
  * the table. The names of the steps are those of the functions.
  *
- *   count send|sent|recv|arrive|idle msg|rdm|tag|data domain|safe BYTES ROUNDS [POSTED [exact|wild]]
+ *   count send|sent|recv|arrive|idle msg|rdm|tag|data domain|safe BYTES ROUNDS [POSTED [exact|wild|same]]
  *   count time SECONDS [domain|safe]
  *
  * A round posts a receive, sends a message, reads the entry of the send, and then that of the receive. POSTED receives
- * that no message fits stand in front of each of them. `data` are tagged messages with data. `time` runs connected,
- * connectionless and tagged messages in turns and prints the least time of a round of each, of the last also with data, and
- * with 1000 receives posted.
+ * that no message fits stand in front of each of them; with `same`, as many that every message fits. `data` are tagged
+ * messages with data. `time` runs connected, connectionless and tagged messages in turns and prints the least time of a
+ * round of each, of the last also with data, and with 1000 receives posted.
  */
 #define _GNU_SOURCE
 #include "../ok.h"
@@ -196,6 +196,12 @@ static void close_pair(struct pair *p)
 	gdrfab_freeinfo(p->info);
 }
 
+static void post_same(struct pair *p, long count, size_t bytes)
+{
+	for (long i = 0; i < count; i++)
+		recv_(&p->b, p->kind, bytes);
+}
+
 static void post_spare(struct pair *p, long count, bool wild)
 {
 	for (long i = 0; i < count; i++)
@@ -259,7 +265,7 @@ int main(int argc, char **argv)
 	long rounds = argc >= 6 ? atol(argv[5]) : 0;
 
 	if (bytes > LONGEST || rounds < 1) {
-		fprintf(stderr, "usage: count STEP msg|rdm|tag|data domain|safe BYTES ROUNDS [POSTED [exact|wild]]\n");
+		fprintf(stderr, "usage: count STEP msg|rdm|tag|data domain|safe BYTES ROUNDS [POSTED [exact|wild|same]]\n");
 		return 2;
 	}
 	static const char *const kinds[] = {"msg", "rdm", "tag", "data"};
@@ -268,7 +274,10 @@ int main(int argc, char **argv)
 		kind++;
 	struct pair p = open_pair(kind, !strcmp(argv[3], "domain"));
 
-	post_spare(&p, argc > 6 ? atol(argv[6]) : 0, argc > 7 && !strcmp(argv[7], "wild"));
+	if (argc > 7 && !strcmp(argv[7], "same"))
+		post_same(&p, atol(argv[6]), bytes);
+	else
+		post_spare(&p, argc > 6 ? atol(argv[6]) : 0, argc > 7 && !strcmp(argv[7], "wild"));
 	for (long round = 1; round <= rounds; round++) {
 		memset(source, (int)round, bytes);
 		turn(&p, bytes, true);

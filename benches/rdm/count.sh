@@ -45,5 +45,6 @@ for bytes in "$@"; do
 	done
 done
 for fit in exact wild; do row tag domain 8 1000 $fit; done
+row tag domain 8 1 same
 echo
 "$build/count" time "${SECONDS_EACH:-2}" domain

@@ -84,13 +84,14 @@ impl State {
         let wanted = self.entry_by_default;
         let space = if TAG { &mut self.tagged } else { &mut self.untagged };
         let want = Want { source, tag: one.key, ignore };
-        let recv = Recv { first: one.local, room: one.local.len(), context: one.context, wanted, tagged: TAG, more: None };
+        let (first, context) = (one.local, one.context);
+        let recv = move || Recv { first, room: first.len(), context, wanted, tagged: TAG, more: None };
         match space.find_unexpected(&want) {
             None => {
                 space.post(want, recv);
                 true
             }
-            Some(at) => self.take_waiting(domain, TAG, at, recv),
+            Some(at) => self.take_waiting(domain, TAG, at, recv()),
         }
     }
 

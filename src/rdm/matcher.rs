@@ -136,7 +136,7 @@ impl<R, U> Matcher<R, U> {
 
     /// Posts a receive, for which no message waits.
     #[inline(always)]
-    pub fn post(&mut self, want: Want, item: R) -> At {
+    pub fn post(&mut self, want: Want, item: impl FnOnce() -> R) -> At {
         let key = match self.class_of(&want) {
             Some(c) => match self.classes.get_mut(c) {
                 Some(class) => {
@@ -207,11 +207,9 @@ impl<R, U> Matcher<R, U> {
     /// As `remove_posted` of one that has nothing to be dropped.
     #[inline(always)]
     pub fn forget_posted(&mut self, at: At) {
-        let Some(node) = self.posted.get(at.0) else { return };
-        if let Some(class) = self.classes.get_mut(usize::from(node.class())) {
+        if let Some(class) = self.posted.forget(at.0).and_then(|class| self.classes.get_mut(usize::from(class))) {
             class.posted -= 1;
         }
-        self.posted.forget(at.0);
     }
 
     #[inline(always)]
@@ -276,7 +274,7 @@ impl<R, U> Matcher<R, U> {
             if let Some(class) = self.classes.get_mut(usize::from(key.class)) {
                 class.posted += 1;
             }
-            self.posted.add(key, number, Asked { source: want.source, tag: want.tag, ignore: want.ignore }, item);
+            self.posted.add(key, number, Asked { source: want.source, tag: want.tag, ignore: want.ignore }, || item);
         }
     }
 

@@ -49,7 +49,7 @@ pub struct Posted<R> {
     /// The highest number among those that were taken out.
     newest: u64,
     places: Box<[u32]>,
-    /// The only one, which the hash does not lead to yet: a program that posts one at a time hashes nothing.
+    /// The oldest of the only sort, which the hash does not lead to yet: a program that posts one sort at a time hashes nothing.
     lone: u32,
     secret: [u64; 2],
 }
@@ -128,30 +128,59 @@ impl<R> Posted<R> {
 
     /// Adds one behind those of its sort. `number` grows from one to the next.
     #[inline(always)]
-    pub fn add(&mut self, key: Key, number: u64, asked: Asked, item: R) -> u32 {
-        if self.count == 0 && self.free != NONE {
-            let at = self.free;
-            self.place(at, Node { item: Some(item), number, key, hash: 0, asked, before: NONE, next: NONE, last: at, chain: NONE });
-            self.lone = at;
-            return at;
-        }
-        if self.lone != NONE {
-            self.hash_lone();
-        }
-        let hash = self.hash_of(&key);
-        if self.first_at(hash, &key) != NONE || self.sorts >= self.places.len() || self.free == NONE {
-            return self.add_slowly(hash, key, number, asked, item);
+    pub fn add(&mut self, key: Key, number: u64, asked: Asked, item: impl FnOnce() -> R) -> u32 {
+        if self.free == NONE {
+            self.grow();
         }
         let at = self.free;
-        self.fill(at, hash, key, number, asked, item);
+        let (before, last) = if self.count == 0 {
+            self.lone = at;
+            (NONE, at)
+        } else {
+            let Some(lone) = self.nodes.get_mut(self.lone as usize).filter(|lone| lone.key == key) else {
+                return self.add_hashed(key, number, asked, item());
+            };
+            let before = std::mem::replace(&mut lone.last, at);
+            if let Some(node) = self.node(before) {
+                node.next = at;
+            }
+            (before, NONE)
+        };
+        self.place(at, (key, 0, NONE), number, asked, (before, last), item);
         at
     }
 
-    /// Makes a free one the first of its sort.
-    #[inline(always)]
-    fn fill(&mut self, at: u32, hash: u32, key: Key, number: u64, asked: Asked, item: R) {
-        let chain = self.lead_to(at, hash);
-        self.place(at, Node { item: Some(item), number, key, hash, asked, before: NONE, next: NONE, last: at, chain });
+    /// Makes a free one.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) {
+        let (key, asked) = (Key { class: 0, source: 0, tag: 0 }, Asked { source: 0, tag: 0, ignore: 0 });
+        self.free = self.nodes.len() as u32;
+        self.nodes.push(Node { item: None, number: 0, key, hash: 0, asked, before: NONE, next: NONE, last: NONE, chain: NONE });
+    }
+
+    /// The same of one of several sorts.
+    #[inline(never)]
+    fn add_hashed(&mut self, key: Key, number: u64, asked: Asked, item: R) -> u32 {
+        if self.lone != NONE {
+            self.hash_lone();
+        }
+        let (at, hash) = (self.free, self.hash_of(&key));
+        let first = self.first_at(hash, &key);
+        let (chain, before, last) = if first == NONE {
+            if self.sorts >= self.places.len() {
+                self.widen();
+            }
+            (self.lead_to(at, hash), NONE, at)
+        } else {
+            let before = self.node(first).map_or(NONE, |n| std::mem::replace(&mut n.last, at));
+            if let Some(node) = self.node(before) {
+                node.next = at;
+            }
+            (NONE, before, NONE)
+        };
+        self.place(at, (key, hash, chain), number, asked, (before, last), || item);
+        at
     }
 
     /// Makes it the first at its place of the hash; gives what was that.
@@ -162,17 +191,29 @@ impl<R> Posted<R> {
         self.places.get_mut(hash as usize & mask).map_or(NONE, |head| std::mem::replace(head, at))
     }
 
-    /// Puts one where `free` leads to.
+    /// Puts one where `free` leads to. Field by field: what is made elsewhere and copied waits for its stores.
     #[inline(always)]
-    fn place(&mut self, at: u32, new: Node<R>) {
+    fn place(
+        &mut self,
+        at: u32,
+        (key, hash, chain): (Key, u32, u32),
+        number: u64,
+        asked: Asked,
+        (before, last): (u32, u32),
+        item: impl FnOnce() -> R,
+    ) {
         let Some(node) = self.nodes.get_mut(at as usize) else { return };
         self.free = node.next;
         // SAFETY: what is free has no item, so there is nothing to drop.
-        unsafe { std::ptr::write(node, new) };
+        unsafe { std::ptr::write(&mut node.item, Some(item())) };
+        (node.key.class, node.key.source, node.key.tag) = (key.class, key.source, key.tag);
+        (node.asked.source, node.asked.tag, node.asked.ignore) = (asked.source, asked.tag, asked.ignore);
+        (node.number, node.hash) = (number, hash);
+        (node.before, node.next, node.last, node.chain) = (before, NONE, last, chain);
         self.count += 1;
     }
 
-    /// Another one comes: from now on the hash leads to the first.
+    /// Another sort comes: from now on the hash leads to the first.
     #[inline(never)]
     fn hash_lone(&mut self) {
         let at = std::mem::replace(&mut self.lone, NONE);
@@ -183,33 +224,6 @@ impl<R> Posted<R> {
         }
     }
 
-    /// The same where the array or the hash has to grow, or others of its sort wait.
-    #[inline(never)]
-    fn add_slowly(&mut self, hash: u32, key: Key, number: u64, asked: Asked, item: R) -> u32 {
-        if self.sorts >= self.places.len() {
-            self.widen();
-        }
-        if self.free == NONE {
-            self.free = self.nodes.len() as u32;
-            self.nodes.push(Node { item: None, number, key, hash, asked, before: NONE, next: NONE, last: NONE, chain: NONE });
-        }
-        let (at, first) = (self.free, self.first_at(hash, &key));
-        if first == NONE {
-            self.fill(at, hash, key, number, asked, item);
-            return at;
-        }
-        let last = self.node(first).map_or(NONE, |n| std::mem::replace(&mut n.last, at));
-        if let Some(node) = self.node(last) {
-            node.next = at;
-        }
-        if let Some(node) = self.nodes.get_mut(at as usize) {
-            self.free = node.next;
-            *node = Node { item: Some(item), number, key, hash, asked, before: last, next: NONE, last: NONE, chain: NONE };
-            self.count += 1;
-        }
-        at
-    }
-
     /// Takes one out.
     #[inline(always)]
     pub fn take(&mut self, at: u32) -> Option<R> {
@@ -218,42 +232,40 @@ impl<R> Posted<R> {
         Some(item)
     }
 
-    /// The same of an item that has nothing to be dropped.
+    /// The same of an item that has nothing to be dropped; gives its class.
     #[inline(always)]
-    pub fn forget(&mut self, at: u32) {
-        if let Some(node) = self.nodes.get_mut(at as usize) {
-            std::mem::forget(node.item.take());
-            self.release(at);
-        }
+    pub fn forget(&mut self, at: u32) -> Option<u8> {
+        let node = self.nodes.get_mut(at as usize)?;
+        let class = node.key.class;
+        std::mem::forget(node.item.take());
+        self.release(at);
+        Some(class)
     }
 
     /// Takes one out whose item is gone.
     #[inline(always)]
     fn release(&mut self, at: u32) {
         let Some(node) = self.nodes.get_mut(at as usize) else { return };
+        let (hash, before, last, chain) = (node.hash, node.before, node.last, node.chain);
         let next = std::mem::replace(&mut node.next, std::mem::replace(&mut self.free, at));
         self.newest = self.newest.max(node.number);
         self.count -= 1;
-        if at == self.lone {
-            self.lone = NONE;
-            return;
-        }
-        let Some(node) = self.nodes.get(at as usize) else { return };
-        let (hash, before, last, chain) = (node.hash, node.before, node.last, node.chain);
         if before != NONE {
             return self.unlink(at, before, next);
         }
-        // The next of its sort takes its place in the hash.
+        // The next of its sort takes its place.
         let heir = match self.nodes.get_mut(next as usize) {
             Some(node) => {
-                (node.before, node.last, node.chain) = (NONE, last, chain);
+                (node.hash, node.before, node.last, node.chain) = (hash, NONE, last, chain);
                 next
             }
-            None => {
-                self.sorts -= 1;
-                chain
-            }
+            None => chain,
         };
+        if at == self.lone {
+            self.lone = heir;
+            return;
+        }
+        self.sorts -= usize::from(next == NONE);
         let place = hash as usize & (self.places.len() - 1);
         match self.places.get_mut(place) {
             Some(head) if *head == at => *head = heir,

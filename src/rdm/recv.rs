@@ -78,14 +78,14 @@ impl State {
         recv.more = if is_plain { None } else { Some(Box::new(more)) };
         let Some(first) = self.space(tagged).find_unexpected(&want) else {
             self.check_enabled()?;
-            self.space(tagged).post(want, recv);
+            self.space(tagged).post(want, || recv);
             return Ok(());
         };
         if recv.multi().is_none() {
             self.join(tagged, first, recv, Some(want));
             return Ok(());
         }
-        let at = self.space(tagged).post(want, recv);
+        let at = self.space(tagged).post(want, || recv);
         let mut next = Some(first);
         while let Some(message) = next {
             let len = self.len_of(tagged, message);

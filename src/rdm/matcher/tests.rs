@@ -53,7 +53,7 @@ fn run(seed: u64, masks: &[u64], steps: u32) {
             8..16 => {
                 let found = matcher.find_unexpected(&want).and_then(|at| matcher.remove_unexpected(at));
                 if found.is_none() {
-                    matcher.post(want, id);
+                    matcher.post(want, || id);
                 }
                 match model.peek(&want) {
                     Some(at) => assert_eq!(found, Some(model.unexpected.remove(at).2)),
@@ -119,12 +119,36 @@ fn more_masks_than_classes_match_as_well() {
 fn lists_are_freed() {
     let mut m = Matcher::<(), ()>::default();
     for tag in 0..1000 {
-        let at = m.post(Want { source: 1, tag, ignore: 0 }, ());
+        let at = m.post(Want { source: 1, tag, ignore: 0 }, || ());
         m.remove_posted(at);
         let at = m.keep(1, tag, ());
         m.remove_unexpected(at);
     }
     assert!(m.posted.is_as_new() && m.waiting.is_empty() && m.unexpected.is_as_new());
+}
+
+/// The heirs of a sort that was alone are found when another comes, and in the order in which they were posted.
+#[test]
+fn a_sort_that_was_alone_gets_its_place_in_the_hash_when_another_comes() {
+    let exact = |tag| Want { source: 1, tag, ignore: 0 };
+    let take = |m: &mut Matcher<u64, ()>, tag| m.find_posted(1, tag).and_then(|at| m.remove_posted(at));
+    for (alone, taken) in [(1, 0), (2, 0), (2, 1), (3, 1), (3, 2), (9, 4)] {
+        for others in [1, 200] {
+            let mut m = Matcher::<u64, ()>::default();
+            for i in 0..alone {
+                m.post(exact(7), || i);
+            }
+            (0..taken).for_each(|i| assert_eq!(take(&mut m, 7), Some(i)));
+            for i in 0..others {
+                m.post(exact(1000 + i), || i);
+            }
+            m.post(exact(7), || alone);
+            (taken..=alone).for_each(|i| assert_eq!(take(&mut m, 7), Some(i)));
+            assert_eq!(take(&mut m, 7), None);
+            (0..others).for_each(|i| assert_eq!(take(&mut m, 1000 + i), Some(i)));
+            assert_eq!(m.posted_count(), 0);
+        }
+    }
 }
 
 /// Looks into lists and hashes, whatever time they take.
@@ -135,9 +159,9 @@ fn a_match_costs_the_same_with_10000_waiting() {
     for many in [1u64, 10_000] {
         let mut m = Matcher::<u64, u64>::default();
         for i in 0..many {
-            m.post(exact(1 << 40 | i), i);
-            m.post(wild(2 << 40 | i << 16), i);
-            m.post(exact(7), i);
+            m.post(exact(1 << 40 | i), || i);
+            m.post(wild(2 << 40 | i << 16), || i);
+            m.post(exact(7), || i);
         }
         for i in [0, many / 2, many - 1] {
             m.probes.set(0);
@@ -147,8 +171,8 @@ fn a_match_costs_the_same_with_10000_waiting() {
             assert_eq!(m.remove_posted(at), Some(i));
             assert!(m.find_posted(3, 1 << 50).is_none());
             assert!(m.probes.get() <= 6, "{} probes of {many}", m.probes.get());
-            m.post(exact(1 << 40 | i), i);
-            m.post(wild(2 << 40 | i << 16), i);
+            m.post(exact(1 << 40 | i), || i);
+            m.post(wild(2 << 40 | i << 16), || i);
         }
         for i in 0..many {
             m.keep(1, 3 << 40 | i, i);

@@ -136,6 +136,7 @@ impl Error {
         Error { errno, code: Code::None, words: Cow::Borrowed(words), piece: None }
     }
 
+    // These are not inlined: hundreds of places make errors, and none of them is hot.
     #[cold]
     #[inline(never)]
     pub fn new(errno: i32, words: impl Into<Cow<'static, str>>) -> Self {

@@ -11,7 +11,7 @@ use super::named::{self, RAILS_MAX};
 use super::object::Pd;
 use super::qp::Local;
 use crate::config;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use std::sync::Arc;
 
 /// Bits per second of a port that does not tell.
@@ -81,14 +81,14 @@ impl Card {
         let own_name = own.context.name.clone();
         let mut all = vec![Card::of(own, Some(pd.clone()))?];
         for name in &names {
-            match Choice::of_device(&list, name, kind) {
-                Ok(ports) => {
-                    for port in ports.into_iter().filter(|choice| *name != own_name || choice.port.number != number) {
-                        all.push(Card::of(port, None)?);
-                    }
-                }
-                Err(e) => crate::log!(Info, "no rail of {name}: {e}"),
-            }
+            let others = |ports: Vec<Choice>| ports.into_iter().filter(|choice| *name != own_name || choice.port.number != number);
+            let cards = Choice::of_device(&list, name, kind).and_then(|ports| others(ports).map(|port| Card::of(port, None)).collect());
+            // Nobody has asked for this one.
+            let cards: Vec<_> = cards.unwrap_or_else(|e: Error| {
+                crate::log!(Info, "no rail of {name}: {e}");
+                Vec::new()
+            });
+            all.extend(cards);
         }
         all.truncate(if all.len() > 1 { RAILS_MAX } else { 0 });
         Ok(all)

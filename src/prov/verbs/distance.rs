@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The distance of a NIC from an accelerator: what their directories under /sys/devices have in common.
+//! The distance of a NIC from an accelerator or another NIC: what their directories under /sys/devices have in common.
 
 use super::device::{self, Place};
 use crate::prov::info::Near;

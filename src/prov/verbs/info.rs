@@ -345,8 +345,8 @@ pub fn lanes(near: Option<&str>) -> Vec<Info> {
 
 const NO_KEYS: &str = "auth_key, GDRFAB_TCP_KEY_FILE: RDMA cards keep nobody out who does not know the key";
 
-/// Keys of memory are the lane's affair, and so is memory that nobody registered; peers' CPUs carry out atomics, but those in a card's
-/// regions.
+/// Keys of memory are the lane's affair, and so is memory that nobody registered; peers' CPUs carry out atomics, but
+/// those in a card's regions.
 fn as_lane(info: Info) -> Info {
     let cpu = Info::of_cpu(NAME);
     Info {

@@ -271,14 +271,13 @@ check-modes: check-install
 	$(USE_TEST_PREFIX) TEST_COMP_ORDER=strict TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma msg msg_order cq cq_error protect deadline fault fault_refuse
 	$(USE_TEST_PREFIX) TEST_TAGGED=1 TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) connection connection_many cntr protect rma
 
-# The layout guard reads the debug information of a development build, which check-rust has made already. The library that
-# panics on demand is made of the same dependencies, and moved away at once.
+# One library, made of the dependencies that check-rust has built, serves two guards: it panics on demand, and its debug
+# information says how the compiler laid out what the header declares. It is moved away at once.
 check-guards: check-install
-	$(CARGO) rustc --lib --crate-type cdylib -- --cfg gdrfab_panic -C opt-level=0 -C debuginfo=0
+	$(CARGO) rustc --lib --crate-type cdylib -- --cfg gdrfab_panic -C opt-level=0 -C debuginfo=2
 	@mkdir -p $(CARGO_TARGET_DIR)/panic && mv $(CARGO_TARGET_DIR)/debug/$(SO) $(CARGO_TARGET_DIR)/panic/$(SONAME)
-	$(CARGO) build --lib
 	$(USE_TEST_PREFIX) MAKE="$(MAKE)" VERSION=$(VERSION) SONAME=$(SONAME) \
-		BUILT_SO=$(SO_OUT)/$(SO) DEBUG_SO=$(CARGO_TARGET_DIR)/debug/$(SO) PANIC_DIR=$(CARGO_TARGET_DIR)/panic tests/guards.sh
+		BUILT_SO=$(SO_OUT)/$(SO) PANIC_DIR=$(CARGO_TARGET_DIR)/panic tests/guards.sh
 
 check-memcheck: check-install
 	$(USE_TEST_PREFIX) TEST_PROVIDER=tcp c-tests/run.sh --jobs 2 --memcheck tcp tcp_paths tcp_key tcp_hostile tcp_split connection cntr cq cq_error

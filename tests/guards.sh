@@ -4,9 +4,9 @@
 # and that its ABI has not moved. `make check-guards` sets the environment:
 #
 #   PREFIX           where the library is installed        VERSION, SONAME  what they must be
-#   PKG_CONFIG_PATH, LD_LIBRARY_PATH  point into PREFIX     DEBUG_SO         a build of it with full debug information
-#   BUILT_SO         the installed library with its symbols
-#   MAKE             for install and uninstall              PANIC_DIR        a build of it that panics on demand lies here
+#   PKG_CONFIG_PATH, LD_LIBRARY_PATH  point into PREFIX     PANIC_DIR        here lies a build of it that panics on demand,
+#   BUILT_SO         the installed library with its symbols                  with full debug information
+#   MAKE             for install and uninstall
 set -u
 export LC_ALL=C
 
@@ -175,7 +175,7 @@ layout() { # <xml>
 
 guard_layout() { # the header is made from source text; this compares it with what the compiler built
 	[ -s "$work/now.abi" ] || tests/abi-dump.sh "$work/now.abi" || return 1
-	abidw --load-all-types --no-show-locs --out-file "$work/rust.abi" "$DEBUG_SO" || return 1
+	abidw --load-all-types --no-show-locs --out-file "$work/rust.abi" "$PANIC_DIR/$SONAME" || return 1
 	layout "$work/now.abi" >"$work/layout.c"
 	[ -s "$work/layout.c" ] || { echo "found no struct in the header"; return 1; }
 	# Handles are opaque in C and have a layout in Rust: only what the header defines is compared.

@@ -9,6 +9,9 @@ use super::ring::{Store, shift_of};
 use crate::sys::copy::copy_any;
 use crate::sys::iov::Iov;
 
+/// Lines that are claimed before their turn, as far as measured: fewer are late, and more are taken back.
+const AHEAD: u64 = 4;
+
 /// The writing end.
 pub struct Producer<S> {
     store: S,
@@ -18,6 +21,8 @@ pub struct Producer<S> {
     /// As far as is known; while only the first lines are mapped, so much less than 0 that no others seem free.
     returned: u64,
     area: Outgoing,
+    /// What had come from the other side at the last write.
+    heard: u64,
 }
 
 impl<S: Store> Producer<S> {
@@ -25,7 +30,7 @@ impl<S: Store> Producer<S> {
     pub fn new(store: S, area: usize) -> Self {
         let (size, mapped) = (store.capacity() as u64, store.lines().len() as u64);
         let returned = mapped.wrapping_sub(size);
-        Producer { shift: shift_of(&store), mask: size - 1, store, tail: 0, returned, area: Outgoing::new(area) }
+        Producer { shift: shift_of(&store), mask: size - 1, store, tail: 0, returned, area: Outgoing::new(area), heard: 0 }
     }
 
     /// Whether a line is free for all that the last look at the consumer's word tells.
@@ -87,6 +92,18 @@ impl<S: Store> Producer<S> {
         line.header.store(header.pack(lap(self.tail, self.shift)), Ordering::Release);
         self.tail += 1;
         true
+    }
+
+    /// In a stream, asks for a line whose turn comes soon: the consumer's core still has it, and a writer that waits for each gets
+    /// half as many through. `heard` is what came from the consumer's side: if that goes on, a dialogue, the lines ahead are those
+    /// that the consumer looks at, and are left to it.
+    #[inline(always)]
+    pub fn claim_ahead(&mut self, heard: u64) {
+        if self.heard != heard {
+            self.heard = heard;
+        } else if let Some(line) = self.store.lines().get((self.tail.wrapping_add(AHEAD) & self.mask) as usize) {
+            line.claim();
+        }
     }
 
     /// Free lines, looking at the consumer's word only if the last look does not suffice.

@@ -171,6 +171,7 @@ impl Lane for Endpoint {
             [first, tag, data] => conn.tx.write_line_behind(kind::PARCEL, &[first, tag, data], from),
             _ => return false,
         }
+        conn.tx.claim_ahead(s.rx.as_ref().map_or(0, |rx| rx.passed()));
         conn.link.nudge();
         conn.sent += 1;
         s.stats.sends += 1;

@@ -161,6 +161,7 @@ impl State {
             _ if HOW != LINE && (has_data || len > LINE_BYTES) => conn.tx.write(header, &[c.data][..usize::from(has_data)], &[*one]),
             _ => conn.tx.write_line(kind::SEND, *one),
         }
+        conn.tx.claim_ahead(self.rx.as_ref().map_or(0, |rx| rx.passed()));
         // Complete.
         let asleep = conn.link.must_wake();
         if any && asleep {

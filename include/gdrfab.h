@@ -1844,30 +1844,36 @@ typedef struct gdrfab_path_info {
 /** What an endpoint has done so far. Bytes and RMA operations are counted by path; an RDMA device's by how it
  * reaches the memory of this side. */
 typedef struct gdrfab_stats {
-    size_t struct_size;       /**< sizeof(gdrfab_stats), set by the caller */
-    uint64_t ops_direct;      /**< RMA operations by GDRFAB_PATH_DIRECT. */
-    uint64_t ops_cma;         /**< RMA operations by GDRFAB_PATH_CMA. */
-    uint64_t ops_staged;      /**< RMA operations by GDRFAB_PATH_STAGED. */
-    uint64_t bytes_direct;    /**< Bytes by GDRFAB_PATH_DIRECT. */
-    uint64_t bytes_cma;       /**< Bytes by GDRFAB_PATH_CMA. */
-    uint64_t bytes_staged;    /**< Bytes by GDRFAB_PATH_STAGED. */
-    uint64_t bytes_helped;    /**< Bytes of this side's operations that the peer's CPU carried. */
-    uint64_t sends;           /**< Messages sent. */
-    uint64_t recvs;           /**< Messages received. */
-    uint64_t errors;          /**< Operations and receives that failed. */
-    uint64_t unexpected;      /**< Messages that came before their receive. */
-    uint64_t ops_ipc;         /**< RMA operations by GDRFAB_PATH_IPC. */
-    uint64_t bytes_ipc;       /**< Bytes by GDRFAB_PATH_IPC. */
-    uint64_t ops_nic;         /**< RMA operations by GDRFAB_PATH_NIC. */
-    uint64_t bytes_nic;       /**< Bytes by GDRFAB_PATH_NIC. */
-    uint64_t ops_socket;      /**< RMA operations by GDRFAB_PATH_SOCKET. */
-    uint64_t bytes_socket;    /**< Bytes by GDRFAB_PATH_SOCKET. */
-    uint64_t ops_dmabuf;      /**< RMA operations by GDRFAB_PATH_DMABUF. */
-    uint64_t bytes_dmabuf;    /**< Bytes by GDRFAB_PATH_DMABUF. */
-    uint64_t ops_peer_mem;    /**< RMA operations by GDRFAB_PATH_PEER_MEM. */
-    uint64_t bytes_peer_mem;  /**< Bytes by GDRFAB_PATH_PEER_MEM. */
-    uint64_t rails_lost;      /**< Rails that were lost, each time counted (GDRFAB_TCP_RAILS,
-                                   GDRFAB_VERBS_RAILS). */
+    size_t struct_size;        /**< sizeof(gdrfab_stats), set by the caller */
+    uint64_t ops_direct;       /**< RMA operations by GDRFAB_PATH_DIRECT. */
+    uint64_t ops_cma;          /**< RMA operations by GDRFAB_PATH_CMA. */
+    uint64_t ops_staged;       /**< RMA operations by GDRFAB_PATH_STAGED. */
+    uint64_t bytes_direct;     /**< Bytes by GDRFAB_PATH_DIRECT. */
+    uint64_t bytes_cma;        /**< Bytes by GDRFAB_PATH_CMA. */
+    uint64_t bytes_staged;     /**< Bytes by GDRFAB_PATH_STAGED. */
+    uint64_t bytes_helped;     /**< Bytes of this side's operations that the peer's CPU carried. */
+    uint64_t sends;            /**< Messages sent. */
+    uint64_t recvs;            /**< Messages received. */
+    uint64_t errors;           /**< Operations and receives that failed. */
+    uint64_t unexpected;       /**< Messages that came before their receive. */
+    uint64_t ops_ipc;          /**< RMA operations by GDRFAB_PATH_IPC. */
+    uint64_t bytes_ipc;        /**< Bytes by GDRFAB_PATH_IPC. */
+    uint64_t ops_nic;          /**< RMA operations by GDRFAB_PATH_NIC. */
+    uint64_t bytes_nic;        /**< Bytes by GDRFAB_PATH_NIC. */
+    uint64_t ops_socket;       /**< RMA operations by GDRFAB_PATH_SOCKET. */
+    uint64_t bytes_socket;     /**< Bytes by GDRFAB_PATH_SOCKET. */
+    uint64_t ops_dmabuf;       /**< RMA operations by GDRFAB_PATH_DMABUF. */
+    uint64_t bytes_dmabuf;     /**< Bytes by GDRFAB_PATH_DMABUF. */
+    uint64_t ops_peer_mem;     /**< RMA operations by GDRFAB_PATH_PEER_MEM. */
+    uint64_t bytes_peer_mem;   /**< Bytes by GDRFAB_PATH_PEER_MEM. */
+    uint64_t rails_lost;       /**< Rails that were lost, each time counted (GDRFAB_TCP_RAILS,
+                                    GDRFAB_VERBS_RAILS). */
+    uint64_t cache_hits;       /**< Of the domain of a connectionless endpoint: messages read by a card
+                                    from device memory whose region lacks GDRFAB_REMOTE_READ, and whose
+                                    registration was kept from an earlier one. */
+    uint64_t cache_misses;     /**< The same, registered for the message. */
+    uint64_t cache_evictions;  /**< Kept registrations that were closed before their region: for others, or
+                                    because the memory was freed. */
 } gdrfab_stats;
 
 /** One rail of a connection that has several (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS). */

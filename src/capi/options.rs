@@ -157,6 +157,13 @@ pub struct gdrfab_stats {
     pub bytes_peer_mem: u64,
     /// Rails that were lost, each time counted (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS).
     pub rails_lost: u64,
+    /// Of the domain of a connectionless endpoint: messages read by a card from device memory whose region lacks
+    /// GDRFAB_REMOTE_READ, and whose registration was kept from an earlier one.
+    pub cache_hits: u64,
+    /// The same, registered for the message.
+    pub cache_misses: u64,
+    /// Kept registrations that were closed before their region: for others, or because the memory was freed.
+    pub cache_evictions: u64,
 }
 
 /// One rail of a connection that has several (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS).
@@ -517,6 +524,9 @@ pub unsafe extern "C" fn gdrfab_ep_stats(ep: *mut gdrfab_ep, stats: *mut gdrfab_
             ops_peer_mem: s.ops_peer_mem,
             bytes_peer_mem: s.bytes_peer_mem,
             rails_lost: s.rails_lost,
+            cache_hits: s.cache_hits,
+            cache_misses: s.cache_misses,
+            cache_evictions: s.cache_evictions,
         };
         write_sized(out, &counts);
         Ok(())

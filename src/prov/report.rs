@@ -29,6 +29,10 @@ pub struct Stats {
     pub errors: u64,
     pub unexpected: u64,
     pub rails_lost: u64,
+    /// Of the domain, and so not added.
+    pub cache_hits: u64,
+    pub cache_misses: u64,
+    pub cache_evictions: u64,
 }
 
 impl Stats {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A domain over the domains of the lanes: each region is registered with all of them under one key.
 
+use super::cache::{Cache, Counts, Source as Lent};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::key::{desc_fits, desc_index};
@@ -49,6 +50,8 @@ pub struct Regions {
     pub count: u64,
     /// Open ones by their keys.
     pub by_key: HashMap<u64, u32>,
+    /// What of them was registered once more for messages.
+    pub cache: Cache,
 }
 
 impl Regions {
@@ -165,24 +168,62 @@ impl Domain {
     }
 
     /// Lets a peer of one lane read memory, until the region is closed; gives it with the address and the key that the peer uses.
-    pub fn lend(&self, lane: usize, site: Site, iov: Iov) -> Result<(RegionId, u64, u64)> {
+    pub fn lend(&self, lane: usize, site: Site, iov: Iov, desc: u64) -> Result<(RegionId, u64, u64)> {
         let at = lane;
         let Some(lane) = self.lanes.get(at) else { return Err(Error::fixed(errno::EINVAL, "no such lane")) };
         let fast = if site.is_host() { lane.domain.lend(iov) } else { None };
         let id = match fast {
             Some(id) => id,
-            None => {
-                let source = Source::Iov(std::slice::from_ref(&iov));
-                let memory = if site.is_host() { Memory::Host } else { Memory::Device(site) };
-                let access = Access::REMOTE_READ;
-                let attr = Attr { source, memory, requested_key: self.draw_key(!site.is_host(), access), ..Attr::plain(access) };
-                lane.domain.register(&attr)?
-            }
+            None if !site.is_host() && lane.provider.reach() == Reach::Devices => self.lend_device(at, site, iov, desc)?,
+            None => register(&*lane.domain, site, iov, self.draw_key(!site.is_host(), Access::REMOTE_READ))?,
         };
         let base = if lane.info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0 { iov.addr() as u64 } else { 0 };
         let named = lane.domain.message_name(id, iov).inspect_err(|_| self.leave([(at, id)]))?;
         let (addr, key) = named.unwrap_or((base, id.key));
         Ok((id, addr, key))
+    }
+
+    /// Device memory, which a card may know from an earlier message.
+    #[cold]
+    fn lend_device(&self, at: usize, site: Site, iov: Iov, desc: u64) -> Result<RegionId> {
+        let Some(lane) = self.lanes.get(at) else { return Err(Error::fixed(errno::EINVAL, "no such lane")) };
+        let owner = self.regions.lock().named(desc)?.generation;
+        let lent = Lent::of(at, site, iov, owner);
+        if let Some(known) = lent.as_ref().and_then(|lent| self.regions.lock().cache.take(lent)) {
+            return Ok(known);
+        }
+        let id = register(&*lane.domain, site, iov, self.draw_key(true, Access::REMOTE_READ))?;
+        if let Some(lent) = lent {
+            let mut regions = self.regions.lock();
+            // Its end is its region's, which another thread may have closed.
+            let gone = if regions.named(desc).is_ok() { regions.cache.keep(lent, id) } else { Vec::new() };
+            drop(regions);
+            self.close_evicted(gone);
+        }
+        Ok(id)
+    }
+
+    fn close_evicted(&self, gone: Vec<(usize, RegionId)>) {
+        if !gone.is_empty() {
+            self.leave(gone);
+            self.close_left();
+        }
+    }
+
+    /// Closes what is kept of a region that closes.
+    pub fn close_kept(&self, owner: u64) -> Result<()> {
+        let kept = self.regions.lock().cache.end_of(owner);
+        for (at, id) in kept {
+            if let Some(lane) = self.lanes.get(at) {
+                lane.domain.try_close_region(id)?;
+            }
+            self.regions.lock().cache.forget(at, id);
+        }
+        Ok(())
+    }
+
+    pub fn cached(&self) -> Counts {
+        self.regions.lock().cache.counts
     }
 
     /// Whether what was lent may be closed before the peer is through with it.
@@ -192,11 +233,17 @@ impl Domain {
 
     /// Closes a region that was lent. True: a peer may still be inside, and it is to be tried again.
     pub fn is_held(&self, (lane, id): (usize, RegionId)) -> bool {
+        if id.desc & DEVICE_DESC != 0 {
+            self.regions.lock().cache.forget(lane, id);
+        }
         self.lanes.get(lane).is_some_and(|lane| lane.domain.try_close_region(id).is_err_and(|e| e.errno == errno::EBUSY))
     }
 
-    /// The same for one that the peer is through with, or was never told of.
+    /// The same for one that the peer is through with, or was never told of; it may be kept.
     pub fn is_held_back(&self, (lane, id): (usize, RegionId)) -> bool {
+        if id.desc & DEVICE_DESC != 0 && self.regions.lock().cache.put_back(lane, id) {
+            return false;
+        }
         self.lanes.get(lane).is_some_and(|lane| lane.domain.take_back(id).is_err_and(|e| e.errno == errno::EBUSY))
     }
 
@@ -209,6 +256,13 @@ impl Domain {
         let left = std::mem::take(&mut *self.left.lock());
         self.leave(left.into_iter().filter(|region| self.is_held(*region)));
     }
+}
+
+/// Registers memory for a peer to read.
+fn register(domain: &dyn prov::Domain, site: Site, iov: Iov, requested_key: u64) -> Result<RegionId> {
+    let source = Source::Iov(std::slice::from_ref(&iov));
+    let memory = if site.is_host() { Memory::Host } else { Memory::Device(site) };
+    domain.register(&Attr { source, memory, requested_key, ..Attr::plain(Access::REMOTE_READ) })
 }
 
 /// Of device memory that a lane's device does not reach.

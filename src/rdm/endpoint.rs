@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A connectionless endpoint: the calls of the layer above, each under the endpoint's lock.
 
+use super::cache::Counts;
 use super::connected::connectionless;
 use super::domain::Domain;
 use super::listen::{listen, source_of};
@@ -472,6 +473,16 @@ impl prov::Endpoint for Endpoint {
         let s = self.state.lock();
         let mut all = s.past;
         s.ready.iter().for_each(|(_, link)| all.add(&link.ep.stats()));
-        Stats { sends: s.stats.sends, recvs: s.stats.recvs, errors: s.stats.errors, unexpected: s.stats.unexpected, ..all }
+        let Counts { hits, misses, evictions } = self.domain.cached();
+        Stats {
+            sends: s.stats.sends,
+            recvs: s.stats.recvs,
+            errors: s.stats.errors,
+            unexpected: s.stats.unexpected,
+            cache_hits: hits,
+            cache_misses: misses,
+            cache_evictions: evictions,
+            ..all
+        }
     }
 }

@@ -213,14 +213,17 @@ impl Provider for Rdm {
 
 impl Domain {
     fn close_by(&self, id: RegionId, close: impl Fn(&dyn prov::Domain, RegionId) -> Result<()>) -> Result<()> {
-        let ids = {
+        let (ids, on_device) = {
             let mut regions = self.regions.lock();
-            let (ids, key) = regions.get(id).map(|r| (r.ids.clone(), r.key))?;
+            let (ids, key, on_device) = regions.get(id).map(|r| (r.ids.clone(), r.key, !r.site.is_host()))?;
             if regions.by_key.get(&key) == Some(&id.index()) {
                 regions.by_key.remove(&key);
             }
-            ids
+            (ids, on_device)
         };
+        if on_device {
+            self.close_kept(id.generation)?;
+        }
         for (at, lane) in self.lanes.iter().enumerate() {
             if let Some(of_lane) = ids.get(at).copied().flatten() {
                 close(&*lane.domain, of_lane)?;
@@ -311,7 +314,7 @@ impl prov::Domain for Domain {
             Source::File { .. } => facts.base as usize,
         };
         let mut regions = self.regions.lock();
-        let Regions { all, free, count, by_key } = &mut *regions;
+        let Regions { all, free, count, by_key, .. } = &mut *regions;
         *count += 1;
         let generation = *count << INDEX_BITS;
         let readable = attr.access.contains(Access::REMOTE_READ) && matches!(attr.source, Source::Iov([_]) | Source::File { .. });

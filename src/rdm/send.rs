@@ -372,7 +372,7 @@ fn lend(domain: &Domain, lane: usize, pieces: &[Iov], site: Site, descs: &[u64])
             Err(e) if !site.is_host() => return Err(e),
             _ => {}
         }
-        match domain.lend(lane, site, *piece) {
+        match domain.lend(lane, site, *piece, desc) {
             Ok((id, addr, key)) => {
                 lent.push((lane, id));
                 places.push(RmaIov { addr, len: piece.len(), key });

@@ -6,6 +6,7 @@
 #include "fab_rdm.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 enum { WINDOW = 16 };
 
@@ -375,6 +376,56 @@ static void a_cards_target_dies(struct self *s)
 	s->kept_count = s->lost_count = 0;
 }
 
+/* Their device's link goes down and up meanwhile: each ends once, with words if it fails, and the sum lies between. */
+static void a_cards_link_is_cut(struct self *s)
+{
+	const char *may = getenv("TEST_BREAK");
+	uint64_t *at = NULL, one = 1, old[WINDOW], posted = 0, done = 0;
+	gdrfab_mr *mr = NULL;
+	needs_card(s);
+	if (!may || strcmp(may, "1") != 0)
+		test_skip("TEST_BREAK=1 lets this claim take links away");
+	if (s->rank == 0)
+		at = (uint64_t *)publish(s, false, BY_CARD, 0, &mr);
+	meet(s);
+	struct remote_word w = word_of(s);
+	if (s->rank)
+		CHECK_EQ(test_system("n=$(cat /sys/class/infiniband/%.*s/ports/1/gid_attrs/ndevs/0); for i in 1 2 3; do sleep 0.1; "
+				     "ip link set dev $n down; sleep 0.2; ip link set dev $n up; done; touch /tmp/gdrfab-cut-%d &",
+				     (int)strcspn(s->info->domain_name, ":"), s->info->domain_name, (int)getpid()), 0);
+	char over[64];
+	snprintf(over, sizeof over, "/tmp/gdrfab-cut-%d", (int)getpid());
+	for (bool last = s->rank == 0; !last;) {
+		last = access(over, F_OK) == 0;
+		for (uintptr_t i = 0; i < WINDOW; i++, posted++)
+			OK(FETCH(s, &one, &old[i], 0, w.addr, w.key, GDRFAB_SUM, i));
+		for (uint64_t until = test_now_ms() + (uint64_t)test_ms(WAIT_MS); s->kept_count + s->lost_count < WINDOW; drive(s))
+			CHECK(test_now_ms() < until);
+		uint32_t ended = 0;
+		for (int i = 0; i < s->kept_count; i++)
+			ended |= 1u << (uintptr_t)s->kept[i].entry.op_context;
+		for (int i = 0; i < s->lost_count; i++) {
+			CHECK(s->lost[i].entry.err != 0 && s->lost[i].words[0]);
+			ended |= 1u << (uintptr_t)s->lost[i].entry.op_context;
+		}
+		CHECK_EQ(ended, (1u << WINDOW) - 1);
+		done += (uint64_t)s->kept_count;
+		s->kept_count = s->lost_count = 0;
+	}
+	if (s->rank) {
+		CHECK(done > 0);
+		OK(unlink(over));
+		put_number(s, 2, done);
+		put_number(s, 3, posted);
+	}
+	meet(s);
+	if (s->rank == 0) {
+		OK(gdrfab_mr_close(mr));
+		CHECK(*at >= get_number(s, 2) && *at <= get_number(s, 3));
+		free(at);
+	}
+}
+
 TEST_TABLE(claims)
 {
 	static const struct rdm_claim claims[] = {
@@ -386,6 +437,7 @@ TEST_TABLE(claims)
 		{"messages_come_behind_a_cards", messages_come_behind_a_cards, 2, false},
 		{"what_no_card_does_is_refused", what_no_card_does_is_refused, 2, false},
 		{"a_cards_target_dies", a_cards_target_dies, 2, true},
+		{"a_cards_link_is_cut", a_cards_link_is_cut, 2, false},
 	};
 	rdm_add(claims, sizeof claims / sizeof *claims);
 }

@@ -28,13 +28,13 @@ impl Line {
     /// Asks for the line to be written soon. A hint: nothing waits for it.
     #[inline(always)]
     pub fn claim(&self) {
-        // SAFETY: changes nothing; a CPU that does not know the instruction takes it for none.
         #[cfg(target_arch = "x86_64")]
+        // SAFETY: changes nothing; a CPU that does not know the instruction takes it for none.
         unsafe {
             std::arch::asm!("prefetchw [{}]", in(reg) self, options(nostack, preserves_flags, readonly));
         }
-        // SAFETY: changes nothing.
         #[cfg(target_arch = "aarch64")]
+        // SAFETY: changes nothing.
         unsafe {
             std::arch::asm!("prfm pstl1keep, [{}]", in(reg) self, options(nostack, preserves_flags, readonly));
         }

@@ -24,9 +24,10 @@ ncclResult_t comm_fail(struct comm *comm, int err, const char *doing, const char
 		      err == EPROTO || err == EKEYREJECTED || err == EREMOTEIO || err == ECONNABORTED || err == EHOSTUNREACH;
 	if (comm->verdict != ncclSuccess)
 		return comm->verdict;
-	__atomic_store_n(&comm->verdict, remote ? ncclRemoteError : ncclSystemError, __ATOMIC_RELEASE);
+	/* First the words: NCCL's thread, which reads the verdict while a helper is here, takes it as the end. */
 	WARN("%s over %s: %s: %s", comm->sends ? "sending" : "receiving",
 	     comm->device->ways[comm->way]->info->domain_name, doing, words && *words ? words : gdrfab_strerror(err));
+	__atomic_store_n(&comm->verdict, remote ? ncclRemoteError : ncclSystemError, __ATOMIC_RELEASE);
 	/* NCCL looks no more at what else is under way, and a copy of a device ends for the other side when this one looks: it
 	 * ends here, or the other side could not give its memory back. */
 	int r = gdrfab_ep_shutdown(comm->ep, 0);

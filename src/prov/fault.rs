@@ -117,6 +117,12 @@ impl Plan {
         self.faults.iter().filter_map(after).min().unwrap_or(0)
     }
 
+    /// The same of a first rail that is lost only if it is named.
+    pub fn first_rail(&self) -> u64 {
+        let after = |f: &Fault| if let What::Rail { segments, number: Some(0) } = f.what { Some(segments) } else { None };
+        self.faults.iter().filter_map(after).min().unwrap_or(0)
+    }
+
     /// Whether operations or registrations are concerned, and not rails alone.
     pub fn concerns_operations(&self) -> bool {
         self.faults.iter().any(|f| !matches!(f.what, What::Rail { .. }))

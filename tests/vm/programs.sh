@@ -40,8 +40,8 @@ export TEST_IFACES
 
 choose() { # <pass>
 	export TEST_PROVIDER=verbs
-	unset TEST_THREADING TEST_RAILS TEST_LINK GDRFAB_VERBS_RAILS GDRFAB_FAULT
-	[ ! -d /sys/class/infiniband/rxe1 ] || export TEST_RAILS=rxe0:1,rxe1:1 TEST_LINK=rdma-eth1
+	unset TEST_THREADING TEST_RAILS TEST_LINK TEST_FIRST_LINK GDRFAB_VERBS_RAILS GDRFAB_FAULT
+	[ ! -d /sys/class/infiniband/rxe1 ] || export TEST_RAILS=rxe0:1,rxe1:1 TEST_LINK=rdma-eth1 TEST_FIRST_LINK=rdma-eth0
 	case $1 in
 	rxe) export TEST_NODE=10.77.0.1 ;;
 	domain) export TEST_NODE=10.77.0.1 TEST_THREADING=domain ;;

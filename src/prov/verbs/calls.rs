@@ -6,6 +6,7 @@ use super::cq::Cq;
 use super::endpoint::{Endpoint, Queues};
 use super::fast::{READ, SEND, WRITE};
 use super::greeting::DATA_MAX;
+use super::kept::Kept;
 use super::limits::PATHS;
 use super::parcels::Parcels;
 use super::pep::Request;
@@ -26,6 +27,7 @@ use crate::prov::request::own_request;
 use crate::sync::gate::Fences;
 use crate::sys::epoll::Poller;
 use crate::sys::time;
+use parking_lot::Mutex;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -85,19 +87,24 @@ impl prov::Endpoint for Endpoint {
         let hidden = || lanes.cloned().map_or_else(|| Cq::hidden(domain.context(), domain.threading), Ok);
         let tx_cq = bound.tx.clone().map_or_else(hidden, Ok)?;
         let rx_cq = bound.rx.map_or_else(|| if bound.tx.is_none() { Ok(tx_cq.clone()) } else { hidden() }, Ok)?;
-        let qp = Qp::new(&domain.memory.pd, &tx_cq.raw, &rx_cq.raw, self.capacity)?;
-        qp.init(domain.port)?;
         s.settle_signals();
         s.cqs = [&tx_cq, &rx_cq].map(|cq| cq.raw.raw().addr());
         *self.queues.lock() = Queues { tx: Some(tx_cq.clone()), rx: Some(rx_cq.clone()) };
         // Queues are locked before endpoints.
         drop(s);
-        let (tx, rx) = (self.capacity.tx as usize, self.capacity.rx as usize);
+        let (tx, rx) = (self.capacity.tx as usize + usize::from(!domain.rail_cqs().is_empty()), self.capacity.rx as usize);
         let tx_tag = tx_cq.add(&self.shared, tx)?;
         let rx_tag = rx_cq.add(&self.shared, rx).inspect_err(|_| tx_cq.remove(&self.shared))?;
-        let rails = self
-            .make_rails()
-            .inspect_err(|_| [&tx_cq, &rx_cq].into_iter().chain(domain.rail_cqs()).for_each(|cq| cq.remove(&self.shared)))?;
+        let make = || {
+            let rails = self.make_rails()?;
+            let asked = rails.as_ref().map_or(self.capacity, |rails| rails.asked);
+            let mut qp = Qp::new(&domain.memory.pd, &tx_cq.raw, &rx_cq.raw, asked)?;
+            qp.init(domain.port)?;
+            qp.kept = rails.as_ref().map(|rails| Arc::new(Mutex::new(Kept::new(asked.tx, asked.rx, rails.first.breaks))));
+            Ok((rails, qp))
+        };
+        let forget = |_: &Error| [&tx_cq, &rx_cq].into_iter().chain(domain.rail_cqs()).for_each(|cq| cq.remove(&self.shared));
+        let (rails, qp) = make().inspect_err(forget)?;
         let mut s = self.shared.state.lock();
         s.rails = rails;
         (s.tx_tag, s.rx_tag) = (tx_tag, rx_tag);

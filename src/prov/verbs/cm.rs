@@ -182,6 +182,9 @@ impl State {
         }
         let failed = Failed { operation: "sign of life", receive: false, status, qpn: self.service_number().unwrap_or(0), vendor_err: 0 };
         let e = status::completion_error(&failed);
+        if !self.is_to_blame(status, false, None) && self.may_outlive() {
+            return self.lose_first(e);
+        }
         self.begin_end(Error::coded(e.errno, Code::PeerGone, e.words), false);
     }
 

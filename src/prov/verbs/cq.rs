@@ -188,7 +188,7 @@ impl Cq {
                 match self.of {
                     Whose::Caller => ep.complete(wc, recv, seq),
                     Whose::Service => ep.complete_service(wc, recv, seq),
-                    Whose::Rail(number) => ep.complete_rail(number, wc, seq),
+                    Whose::Rail(number) => ep.complete_rail(number, wc, recv, seq),
                 }
             }
         }

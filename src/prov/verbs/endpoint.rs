@@ -9,7 +9,8 @@ use super::fault::Faults;
 use super::limits::ANSWER_NS;
 use super::line::Staging;
 use super::qp::{Capacity, Patience};
-use super::rail::{DEPTH, Rail, SOON};
+use super::rail::{Rail, SOON, Stage};
+use super::rail_join::CHARGE;
 use super::rails::Rails;
 use super::ring::Ring;
 use super::service::Service;
@@ -133,7 +134,7 @@ impl Endpoint {
         }
         let make = || {
             let cq = domain.service_cq().ok_or(Error::fixed(errno::ENOSYS, "the domain has no queue for them"))?;
-            let mut service = Service::new(&domain.memory, &cq.raw, domain.port, domain.most_pieces())?;
+            let mut service = Service::new(&domain.memory, &cq.raw, domain.port, domain.most_pieces(), !domain.rail_cqs().is_empty())?;
             // Queues are locked before endpoints.
             let tag = cq.add(&self.shared, Service::CHARGE)?;
             service.begin(tag).inspect_err(|_| cq.remove(&self.shared))?;
@@ -218,6 +219,7 @@ impl Endpoint {
             s.ring_promised();
             s.progress_connection(&self.domain);
             s.rails_turn(&self.domain);
+            s.first_turn(|| self.first_queues());
             if s.faults.is_some() {
                 s.release_held();
             }
@@ -236,8 +238,15 @@ impl Endpoint {
             && let Some(mut s) = self.shared.state.try_lock()
         {
             s.rails_turn(&self.domain);
-            self.shared.moving.store(s.rails_due() == SOON, Ordering::Relaxed);
+            s.first_turn(|| self.first_queues());
+            self.shared.moving.store(s.rails_due() == SOON || s.is_out(), Ordering::Relaxed);
         }
+    }
+
+    /// Where the first rail completes.
+    fn first_queues(&self) -> Option<[Arc<Cq>; 2]> {
+        let Queues { tx, rx } = self.queues.lock().clone();
+        Some([tx?, rx?])
     }
 
     /// The further rails of the domain, for this endpoint.
@@ -247,11 +256,15 @@ impl Endpoint {
         let (plan, most) = (Plan::of("verbs"), domain.cards.iter().map(|card| card.context().attr.max_sge.max(1) as u32).min());
         let mut rails = Vec::with_capacity(further.len());
         for (i, (card, cq)) in further.iter().zip(domain.rail_cqs()).enumerate() {
-            let tag = cq.add(&self.shared, DEPTH)?;
+            let tag = cq.add(&self.shared, CHARGE)?;
             rails.push(Rail::new(card.clone(), tag, plan.as_ref().map_or(0, |plan| plan.rail(i + 1))));
         }
         let pieces = self.capacity.tx_pieces.min(most.unwrap_or(1));
-        Ok(Some(Box::new(Rails::new(own.clone(), rails, self.order, pieces, domain.stale.clone()))))
+        let mut first = Rail::new(own.clone(), Tag::default(), plan.map_or(0, |plan| plan.first_rail()));
+        first.stage = Stage::Up;
+        // One work request more than operations, to find out when the device has let go of those.
+        let asked = Capacity { tx: (self.capacity.tx + 1).min(own.context().attr.max_qp_wr.max(1) as u32), ..self.capacity };
+        Ok(Some(Box::new(Rails::new(first, rails, asked, self.order, pieces, domain.stale.clone()))))
     }
 
     /// How hard the connection will try, which is agreed on when it is made.

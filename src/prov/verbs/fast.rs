@@ -5,6 +5,7 @@
 //! a message, its receive and two entries 1,043 and 2,737 (`make bench-verbs-count`).
 
 use super::abi::*;
+use super::kept::{receive_kept, send_kept};
 use super::mr;
 use super::state::{Phase, Shared, State};
 use super::status;
@@ -15,6 +16,8 @@ use crate::mr::Paths;
 use crate::prov::flags;
 use crate::prov::op::{Iov, One};
 use crate::sync::serial::Reached;
+use std::ptr::null_mut;
+use std::sync::Arc;
 
 const INLINED: u32 = ibv_send_flags::IBV_SEND_INLINE;
 /// The longest operation of this path; a number that a comparison holds.
@@ -63,8 +66,13 @@ impl State {
     fn open_fast(&mut self) {
         let free = self.options.policy.allowed().contains(Paths::NIC | Paths::DMABUF | Paths::PEER_MEM);
         let fits = !self.unordered && !self.signal_all && self.op_flags & !FAST_FLAGS == 0 && self.options.deadline_ns == 0 && free;
-        let idle = matches!(self.phase, Phase::Connected) && !self.must_wait() && self.batch.is_empty() && self.faults.is_none();
+        let idle =
+            matches!(self.phase, Phase::Connected) && !self.must_wait() && self.batch.is_empty() && self.faults.is_none() && !self.is_out();
         let Some(qp) = self.qp.as_ref().filter(|_| fits && idle && self.bind.tx.is_some()) else { return };
+        // Faults on demand are committed on the way that this one leaves out.
+        if qp.kept.as_ref().is_some_and(|kept| kept.lock().breaks != 0) {
+            return;
+        }
         let every = self.bind.wants_entry(self.op_flags);
         let t = &mut self.fast;
         // The state stays where it is as long as the endpoint is open.
@@ -75,7 +83,9 @@ impl State {
         t.qp = qp.raw();
         // SAFETY: the pair lives, and so does its context.
         if let Some(post) = unsafe { (*(*t.qp).context).ops.post_send } {
-            (t.post, t.open, t.every) = (post, true, every);
+            let keeper = qp.kept.as_ref().map(Arc::as_ptr);
+            t.wr.next = keeper.map_or(null_mut(), |keeper| keeper.cast_mut().cast());
+            (t.post, t.open, t.every) = (if keeper.is_some() { send_kept } else { post }, true, every);
             self.follow();
         }
     }
@@ -93,7 +103,7 @@ impl State {
         let bind = &self.bind;
         let counted = bind.counters.recv.is_some() || bind.counters.remote_write.is_some();
         let fits = !self.unordered && !counted && bind.wants_plain_receive() && self.options.recv_deadline_ns == 0;
-        let idle = matches!(self.phase, Phase::Enabled | Phase::Connecting(_) | Phase::Connected) && !self.must_wait();
+        let idle = matches!(self.phase, Phase::Enabled | Phase::Connecting(_) | Phase::Connected) && !self.must_wait() && !self.is_out();
         let Some(qp) = self.qp.as_ref().filter(|_| fits && idle && self.faults.is_none() && !self.own_receives) else { return };
         let t = &mut self.fast;
         t.recv_wr.sg_list = &raw mut t.recv_piece;
@@ -101,7 +111,9 @@ impl State {
         t.qp = qp.raw();
         // SAFETY: the pair lives, and so does its context.
         if let Some(post) = unsafe { (*(*t.qp).context).ops.post_recv } {
-            (t.post_recv, t.recv_open) = (post, true);
+            let keeper = qp.kept.as_ref().map(Arc::as_ptr);
+            t.recv_wr.next = keeper.map_or(null_mut(), |keeper| keeper.cast_mut().cast());
+            (t.post_recv, t.recv_open) = (if keeper.is_some() { receive_kept } else { post }, true);
             self.follow();
         }
     }

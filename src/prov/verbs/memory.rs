@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// Bytes that a domain keeps for reuse.
 const KEPT: usize = 64 << 20;
-const LOCAL: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+pub(super) const LOCAL: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
 /// The largest single one.
 const LARGEST: usize = 1 << 30;
 
@@ -44,7 +44,7 @@ impl Buffer {
         self.mr.keys().1
     }
 
-    fn new(pd: &Arc<Pd>, len: usize, access: u32) -> Result<Buffer> {
+    pub(super) fn new(pd: &Arc<Pd>, len: usize, access: u32) -> Result<Buffer> {
         if len > LARGEST {
             return Err(Error::new(errno::EMSGSIZE, format!("len: {len} bytes; what is staged moves at most {LARGEST} at once")));
         }

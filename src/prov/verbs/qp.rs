@@ -3,6 +3,7 @@
 
 use super::abi::*;
 use super::device::{Atomics, Context};
+use super::kept::Keeper;
 use super::library::verbs;
 use super::object::{Pd, RawCq};
 use super::status::{call_error, pointer, returned};
@@ -61,6 +62,8 @@ pub struct Qp {
     raw: NonNull<ibv_qp>,
     pub number: u32,
     pub capacity: Capacity,
+    /// With further rails: keeps what is posted.
+    pub kept: Option<Keeper>,
     pd: Arc<Pd>,
 }
 
@@ -105,7 +108,7 @@ impl Qp {
         let number = unsafe { (*raw.as_ptr()).qp_num };
         // Devices round up; what was asked for is what is counted.
         let inline = attr.cap.max_inline_data.min(asked.inline);
-        Ok(Qp { raw, number, capacity: Capacity { inline, ..asked }, pd: pd.clone() })
+        Ok(Qp { raw, number, capacity: Capacity { inline, ..asked }, kept: None, pd: pd.clone() })
     }
 
     #[inline(always)]
@@ -208,11 +211,43 @@ impl Qp {
     #[inline(always)]
     pub unsafe fn post_send(&self, first: *mut ibv_send_wr) -> std::result::Result<(), (*mut ibv_send_wr, i32)> {
         let mut bad = null_mut();
-        // SAFETY: the pair lives; who calls `post_send` keeps chain, pieces and buffers.
-        match unsafe { ibv_post_send(self.raw(), first, &mut bad) } {
+        let rc = match &self.kept {
+            // SAFETY: the pair lives; who calls `post_send` keeps chain, pieces and buffers.
+            None => unsafe { ibv_post_send(self.raw(), first, &mut bad) },
+            // SAFETY: as above.
+            Some(_) => unsafe { self.post_kept(first, &mut bad) },
+        };
+        match rc {
             0 => Ok(()),
             rc => Err((bad, rc.saturating_abs())),
         }
+    }
+
+    /// Posts a write of nothing, that nobody keeps; an errno.
+    pub fn post_nothing(&self, wr_id: u64) -> c_int {
+        // SAFETY: plain numbers and pointers.
+        let mut wr: ibv_send_wr = unsafe { zeroed() };
+        (wr.wr_id, wr.opcode) = (wr_id, ibv_wr_opcode::IBV_WR_RDMA_WRITE);
+        wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED;
+        let mut bad = null_mut();
+        // SAFETY: the pair lives, and the request, which has no pieces, for the call.
+        unsafe { ibv_post_send(self.raw(), &mut wr, &mut bad) }
+    }
+
+    /// # Safety
+    /// As for `post_send`.
+    #[cold]
+    #[inline(never)]
+    unsafe fn post_kept(&self, first: *mut ibv_send_wr, bad: &mut *mut ibv_send_wr) -> c_int {
+        let Some(mut kept) = self.kept.as_ref().map(|kept| kept.lock()) else { return errno::EINVAL };
+        // SAFETY: as above.
+        let rc = unsafe { kept.send(self.raw(), first, bad) };
+        if kept.is_due()
+            && let Err(e) = self.fail()
+        {
+            crate::log!(Warn, "{e}");
+        }
+        rc
     }
 
     /// # Safety
@@ -220,8 +255,13 @@ impl Qp {
     #[inline(always)]
     pub unsafe fn post_recv(&self, one: *mut ibv_recv_wr) -> Result<()> {
         let mut bad = null_mut();
-        // SAFETY: the pair lives; who calls `post_recv` keeps request, pieces and buffers.
-        match unsafe { ibv_post_recv(self.raw(), one, &mut bad) } {
+        let rc = match &self.kept {
+            // SAFETY: the pair lives; who calls `post_recv` keeps request, pieces and buffers.
+            None => unsafe { ibv_post_recv(self.raw(), one, &mut bad) },
+            // SAFETY: as above.
+            Some(kept) => unsafe { kept.lock().receive(self.raw(), one, &mut bad) },
+        };
+        match rc {
             0 => Ok(()),
             rc if rc.saturating_abs() == errno::ENOMEM => Err(crate::error::Error::AGAIN),
             rc => Err(call_error("posting a receive", rc.saturating_abs())),

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A further rail of a connection: a queue pair on another port, that carries parts of long RMA and nothing else. It comes and
-//! goes while the connection stays. Each side makes its queue pair and tells the peer (OFFER); who knows both connects its own
-//! and says so (READY); then a write of nothing tries the way. Connecting is the work of a thread that nobody waits for, since
-//! the kernel looks for the peer's address meanwhile. A side that loses a rail destroys its queue pair at once and says so
-//! (GONE); what the rail had not finished goes over others only when the peer has said the same, so that no late packet of it
-//! reaches memory any more. Each queue pair of a rail has a number, its life, by which these words name it.
+//! A further rail of a connection: a queue pair on another port, that carries parts of long RMA, and a few words while the first
+//! rail is lost. It comes and goes while the connection stays. Each side makes its queue pair and tells the peer (OFFER); who
+//! knows both connects its own and says so (READY); then a write of nothing tries the way. Connecting is the work of a thread
+//! that nobody waits for, since the kernel looks for the peer's address meanwhile. A side that loses a rail destroys its queue
+//! pair at once and says so (GONE); what the rail had not finished goes over others only when the peer has said the same, so
+//! that no late packet of it reaches memory any more. Each queue pair of a rail has a number, its life, by which these words
+//! name it.
 
 use super::card::Card;
+use super::memory::Buffer;
 use super::qp::{Qp, Remote};
 use super::tag::Tag;
 use crate::error::Result;
@@ -171,6 +173,8 @@ pub struct Rail {
     pub qp: Option<Qp>,
     /// It instead, as long as a thread connects it.
     pub joining: Option<Joining>,
+    /// Where the peer's words arrive that this rail carries.
+    pub ear: Option<Buffer>,
     pub stage: Stage,
     /// The number of its queue pair, or of the last one.
     pub life: u32,
@@ -189,7 +193,7 @@ pub struct Rail {
     /// It was up before.
     pub was_up: bool,
     pauses: Pauses,
-    /// Parts after which it is lost on demand, 0: never; and those so far.
+    /// Parts after which it is lost on demand (of a first one, work requests), 0: never; and those so far.
     pub breaks: u64,
     pub begun: u64,
 }
@@ -202,6 +206,7 @@ impl Rail {
             tag,
             qp: None,
             joining: None,
+            ear: None,
             stage: Stage::Down { again: 1 },
             life: 0,
             peer: None,
@@ -265,12 +270,22 @@ impl Rail {
         Stage::Down { again: now + self.pauses.next() }
     }
 
+    /// Its port is active again.
+    pub fn hurry(&mut self, now: u64) {
+        self.pauses.attempts = 0;
+        if let Stage::Down { again } = &mut self.stage {
+            *again = (*again).min(now);
+        }
+    }
+
     pub fn came_up(&mut self, now: u64) {
         self.stage = Stage::Up;
         self.pauses.came_up(now);
     }
 
     /// Its queue pair is destroyed, and with it all that the device had; what it had of operations is kept for other rails.
+    #[cold]
+    #[inline(never)]
     pub fn destroy(&mut self) {
         // What a thread still has goes with that: it has carried nothing, since the peer was told of no READY.
         (self.qp, self.joining) = (None, None);

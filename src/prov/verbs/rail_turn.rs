@@ -2,9 +2,7 @@
 //! How further rails come and go (`rail`), and the words about them between the two sides: by the service queue pair, or by a
 //! lane's parcels. All that is heard is the peer's, and is checked.
 
-use super::abi::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 use super::address::Address;
-use super::cq::Cq;
 use super::domain::Domain;
 use super::event::AsyncEvent;
 use super::keys::Keys;
@@ -12,106 +10,21 @@ use super::lane::ANSWERS;
 use super::memory::Registered;
 use super::named::RAILS_MAX;
 use super::parcels;
-use super::qp::{Capacity, Patience, Qp};
-use super::rail::{DEPTH, Flight, Joining, Offer, Rail, Stage};
+use super::rail::{Offer, Stage};
+use super::rail_join::words;
 use super::rails::Rails;
 use super::service::{Service, Words, kind};
 use super::state::{Phase, Shared, State};
-use super::status;
-use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
+use crate::prov::report::no_rail;
 use crate::sys::time::now_ns;
-use crate::sys::workqueue::{Work, WorkQueue};
-use std::mem::zeroed;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What connects rails, each for a second at most.
-static JOINERS: WorkQueue = WorkQueue::new("gdrfab-rail", 8);
-
-fn words(kind: u8, number: usize, life: u32) -> Words {
-    [u64::from(kind) | (number as u64) << 8 | u64::from(life) << 32, 0, 0, 0, 0, 0, 0, 0]
-}
-
 fn lost(words: &'static str) -> Error {
     Error::coded(errno::ECONNRESET, Code::PeerGone, words)
-}
-
-impl Rail {
-    fn make(&mut self, domain: &Domain, number: usize, pieces: u32) -> Result<Words> {
-        let cq = domain.rail_cqs().get(number - 1).ok_or(Error::fixed(errno::ENODEV, "no such rail"))?;
-        let asked = Capacity { tx: DEPTH as u32, rx: 1, tx_pieces: pieces, rx_pieces: 1, inline: 0 };
-        let qp = Qp::new(&self.card.pd, &cq.raw, &cq.raw, asked)?;
-        qp.init(self.card.port)?;
-        self.life += 1;
-        let mut words = words(kind::RAIL_OFFER, number, self.life);
-        let (high, low) = self.card.gid.raw.split_at(8);
-        words[1] = u64::from_be_bytes(high.try_into().unwrap_or_default());
-        words[2] = u64::from_be_bytes(low.try_into().unwrap_or_default());
-        words[3] = u64::from(qp.number);
-        words[4] = u64::from(self.card.lid) | u64::from(self.card.mtu) << 32;
-        self.qp = Some(qp);
-        self.stage = Stage::Offered;
-        Ok(words)
-    }
-
-    /// Has the queue pair connected to the peer's by a thread, which keeps what it reaches: the kernel looks for the peer's
-    /// address meanwhile, for a second if nobody answers.
-    fn join(&mut self, cq: &Arc<Cq>, patience: Patience) -> Result<()> {
-        let (Some(qp), Some(peer)) = (self.qp.take(), &self.peer) else { return Ok(()) };
-        let config = &config::get().verbs;
-        let remote = peer.remote(&self.card, Service::psn(peer.qpn), config.service_level, config.traffic_class);
-        let (card, cq, process) = (self.card.clone(), cq.clone(), std::process::id());
-        let joining = Joining::default();
-        let wanted = Arc::downgrade(&joining);
-        (self.stage, self.joining) = (Stage::Joining, Some(joining));
-        let work = move || {
-            if std::process::id() != process {
-                // In a child of fork(), whose parent has the queue pair.
-                return std::mem::forget((qp, cq));
-            }
-            let local = card.local(Service::psn(qp.number));
-            let connect = || {
-                qp.ready_to_receive(card.context(), &local, &remote, &patience)?;
-                qp.ready_to_send(card.context(), &local, &patience)
-            };
-            let joined = if wanted.strong_count() > 0 { connect() } else { Ok(()) };
-            match wanted.upgrade() {
-                Some(joining) => *joining.lock() = Some((qp, joined)),
-                None => drop(qp),
-            }
-            // Behind the queue pair that completes there.
-            drop(cq);
-        };
-        match JOINERS.give([Box::new(work) as Work]) {
-            true => Ok(()),
-            false => Err(Error::fixed(errno::EAGAIN, "no thread could be started to connect it")),
-        }
-    }
-
-    /// How connecting went, once it has.
-    fn joined(&mut self) -> Option<Result<()>> {
-        let (qp, joined) = self.joining.as_ref()?.lock().take()?;
-        (self.qp, self.joining) = (Some(qp), None);
-        Some(joined)
-    }
-
-    /// Posts a write of nothing.
-    fn try_out(&mut self) -> Result<()> {
-        let Some(qp) = &self.qp else { return Ok(()) };
-        // SAFETY: plain numbers and pointers.
-        let mut wr: ibv_send_wr = unsafe { zeroed() };
-        wr.wr_id = self.tag.send(self.seq());
-        wr.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
-        wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED;
-        // SAFETY: the request is live, and has no pieces.
-        unsafe { qp.post_send(&mut wr) }.map_err(|(_, err)| status::call_error("trying a rail", err))?;
-        self.begin(Flight { seq: self.seq(), stripe: 0, part: 0, len: 0, requests: 1 }, now_ns());
-        self.stage = Stage::Tried;
-        Ok(())
-    }
 }
 
 impl State {
@@ -171,16 +84,18 @@ impl State {
         let Some(rail) = rails.rail(number) else { return Ok(()) };
         match rail.stage {
             Stage::Down { again } if again <= now && !rail.card.context().is_active(rail.card.port) => rail.stage = rail.again(now),
-            Stage::Down { again } if again <= now => match rail.make(domain, number, pieces) {
-                Ok(offer) => self.say(offer),
-                Err(e) => {
-                    crate::log!(Info, "rail {number}: {e}");
-                    rail.stage = rail.again(now);
+            Stage::Down { again } if again <= now => {
+                match domain.rail_cqs().get(number - 1).ok_or_else(no_rail).and_then(|cq| rail.make(cq, number, pieces)) {
+                    Ok(offer) => self.say(offer),
+                    Err(e) => {
+                        crate::log!(Info, "rail {number}: {e}");
+                        rail.stage = rail.again(now);
+                    }
                 }
-            },
+            }
             Stage::Offered => {
                 if let Some(cq) = domain.rail_cqs().get(number - 1).filter(|_| rail.peer.is_some()) {
-                    rail.join(cq, patience)?;
+                    rail.join([cq.clone(), cq.clone()], patience)?;
                 }
             }
             Stage::Joining => {
@@ -213,14 +128,20 @@ impl State {
         let Some(rail) = rails.rail(number) else { return };
         rail.came_up(now_ns());
         let is_back = std::mem::replace(&mut rail.was_up, true);
+        self.tell_up(number, is_back);
+        self.tell_again(number);
+        self.close_fast();
+        self.feed();
+    }
+
+    pub(super) fn tell_up(&mut self, number: usize, is_back: bool) {
+        let Some(rails) = &mut self.rails else { return };
         rails.measure();
         let words = format!("{}: is up{}", rails.name(number), if is_back { " again" } else { "" });
         crate::log!(Debug, "{words}");
         if is_back {
             self.event(EventKind::Notify, words.into_bytes(), None);
         }
-        self.close_fast();
-        self.feed();
     }
 
     /// This side has lost a rail, or could not bring it up: its queue pair goes at once, and the peer is told.
@@ -252,6 +173,7 @@ impl State {
             self.stats.rails_lost += 1;
             self.event(EventKind::Notify, Vec::new(), Some(Error::coded(why.errno, why.code, format!("{name}: {}", why.words))));
             self.close_fast();
+            self.check_first(why);
         }
         Some(was_up)
     }
@@ -327,10 +249,7 @@ impl State {
     }
 
     fn on_offer(&mut self, number: usize, life: u32, words: &Words) {
-        let mut gid = [0; 16];
-        gid[..8].copy_from_slice(&words[1].to_be_bytes());
-        gid[8..].copy_from_slice(&words[2].to_be_bytes());
-        let offer = Offer { life, gid, lid: words[4] as u16, qpn: words[3] as u32 & 0xff_ffff, mtu: (words[4] >> 32) as u32 };
+        let offer = Offer::heard(life, words);
         let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
         // A new life is the end of the one before.
         match rail.stage {
@@ -350,11 +269,7 @@ impl State {
             AsyncEvent { port: Some(port), kind: IBV_EVENT_PORT_ERR, .. } => {
                 self.lose_rail(number, Error::new(errno::ENETDOWN, format!("port {port} of {device} went down")));
             }
-            AsyncEvent { port: Some(_), kind: IBV_EVENT_PORT_ACTIVE, .. } => {
-                if let Stage::Down { again } = &mut rail.stage {
-                    *again = (*again).min(now_ns());
-                }
-            }
+            AsyncEvent { port: Some(_), kind: IBV_EVENT_PORT_ACTIVE, .. } => rail.hurry(now_ns()),
             AsyncEvent { qpn: Some(qpn), fatal: true, .. } if rail.qp.as_ref().is_some_and(|qp| qp.number == qpn) => {
                 self.lose_rail(number, Error::new(errno::EIO, event.words));
             }

@@ -1,23 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The rails of a connection: the first, which is the endpoint's own queue pair and carries all that is short or a message, and
-//! the further ones; what is under way over several of them; and which keys of the peer's go together. The loss of the first is the
-//! end of the connection: receives that were posted there and messages under way would have to be counted and sent anew.
+//! the further ones; what is under way over several of them; and which keys of the peer's go together. What becomes of the first
+//! when it is lost is in `first`.
 //!
 //! A part goes to the rail that will be through with it first, by what was measured, so each rail's share follows its speed. The
 //! peer is asked for a key's fellows when an operation first names it, which does not wait for the answer: nothing here needs the
 //! peer's CPU but the loss of a rail. Who closes a region tells those that were told of it; until they have forgotten, no other
 //! region gets one of its keys, so what was kept too long is refused and never means other memory.
 
-use super::card::Card;
 use super::fellows::Fellows;
+use super::qp::Capacity;
 use super::rail::{Pace, Rail, Stage, WINDOW};
+use super::service::Words;
 use super::stripe::Stripe;
+use crate::error::Error;
 use crate::prov::report::RailReport;
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+
+/// While the first rail is lost.
+pub struct Outage {
+    pub why: Error,
+    /// When that is the end of the connection; 0: never.
+    pub until: u64,
+    /// One beyond the last operation that the device was given; and how many of all those took a receive of the peer's, or will.
+    pub end: u32,
+    pub given: u32,
+    /// A completion has told which operations had ended before; and one that none is left with the device.
+    pub headed: bool,
+    pub tx_over: bool,
+    /// One beyond the last receive that came back, and that the device was given.
+    pub rx_seen: u32,
+    pub rx_given: u32,
+    /// What was said of it, and is said again over a rail that comes.
+    pub said: Vec<Words>,
+    /// How many receives the peer has used, and of its service queue pair; and the number of that.
+    pub peer: Option<[u32; 2]>,
+    pub service: u32,
+}
 
 /// An operation is cut if that saves so many microseconds, which is what it costs.
 const SAVES_US: f64 = 8.0;
@@ -26,10 +49,14 @@ const LEAST: usize = 128 << 10;
 const ALWAYS: usize = 2 << 20;
 
 pub struct Rails {
-    pub card: Arc<Card>,
-    /// Of the first.
-    pub pace: Pace,
-    pub carried: (u64, u64),
+    /// While it is lost, with the next queue pair; else the endpoint has that.
+    pub first: Rail,
+    pub outage: Option<Box<Outage>>,
+    /// Losses of the first so far; the operation that it said was wrong, last (none: of the service's).
+    pub epoch: u32,
+    pub blamed: Option<Option<u32>>,
+    /// What its queue pair is to have.
+    pub asked: Capacity,
     /// From the second on.
     pub further: Vec<Rail>,
     pub fellows: Fellows,
@@ -52,11 +79,20 @@ fn address(gid: &[u8; 16], ip: Option<IpAddr>) -> IpAddr {
 }
 
 impl Rails {
-    pub fn new(card: Arc<Card>, further: Vec<Rail>, order: u64, pieces: u32, stale: Arc<AtomicUsize>) -> Rails {
-        let pace = Pace::new(card.speed);
-        let (carried, active) = Default::default();
+    pub fn new(first: Rail, further: Vec<Rail>, asked: Capacity, order: u64, pieces: u32, stale: Arc<AtomicUsize>) -> Rails {
+        let (outage, epoch, active, last, over, least) = (None, 0, VecDeque::new(), 0, 0, usize::MAX);
         let fellows = Fellows::new(stale);
-        Rails { card, pace, carried, further, fellows, active, last: 0, over: 0, least: usize::MAX, order, pieces }
+        Rails { first, outage, epoch, blamed: None, asked, further, fellows, active, last, over, least, order, pieces }
+    }
+
+    /// A further one carries words.
+    pub fn speaks(&self) -> bool {
+        self.further.iter().any(Rail::speaks)
+    }
+
+    /// The first is lost.
+    pub fn is_out(&self) -> bool {
+        self.outage.is_some()
     }
 
     pub fn rail(&mut self, number: usize) -> Option<&mut Rail> {
@@ -69,16 +105,20 @@ impl Rails {
     }
 
     /// Rails came or went, or their speeds are other ones.
+    #[inline(never)]
     pub fn measure(&mut self) {
         let all: f64 = self.further.iter().filter(|r| r.is_up()).map(|r| r.pace.speed).sum();
-        let saved = 1.0 / self.pace.speed - 1.0 / (self.pace.speed + all);
+        let saved = 1.0 / self.first.pace.speed - 1.0 / (self.first.pace.speed + all);
         self.least = if all > 0.0 { ((SAVES_US / saved) as usize).clamp(LEAST, ALWAYS) } else { usize::MAX };
     }
 
     /// The rail that will be through with so many bytes first; none if that one takes no more now.
     pub fn best(&mut self, mask: u8, len: usize, requests: usize, has_room: bool) -> Option<usize> {
         let fits = |pace: &Pace| pace.flying == 0 || pace.flying + len <= WINDOW;
-        let mut best = (self.pace.until(len), 0, has_room && fits(&self.pace));
+        let mut best = match self.is_out() {
+            true => (f64::INFINITY, 0, false),
+            false => (self.first.pace.until(len), 0, has_room && fits(&self.first.pace)),
+        };
         for (i, rail) in self.further.iter_mut().enumerate().filter(|(i, rail)| mask & 2 << i != 0 && rail.is_up()) {
             let until = rail.pace.until(len);
             rail.pace.hope();
@@ -100,9 +140,10 @@ impl Rails {
     }
 
     /// A rail in words.
+    #[cold]
     pub fn name(&self, number: usize) -> String {
         let Some(rail) = number.checked_sub(1).and_then(|i| self.further.get(i)) else {
-            return format!("rail {number}, {}", self.card.name);
+            return format!("rail {number}, {}", self.first.card.name);
         };
         let own = address(&rail.card.gid.raw, rail.card.gid.ip);
         match &rail.peer {
@@ -111,11 +152,17 @@ impl Rails {
         }
     }
 
+    /// Of what the first was lost by, and what comes of it.
+    #[cold]
+    pub fn lost_first(&self, why: &Error, what: &str) -> Error {
+        Error::coded(why.errno, why.code, format!("{}: {}; {what}", self.name(0), why.words))
+    }
+
     /// The rail of this number as the caller sees it.
     pub fn report(&self, number: usize, peer: Option<IpAddr>) -> Option<RailReport> {
         let Some(number) = number.checked_sub(1) else {
-            let ends = peer.map(|peer| (address(&self.card.gid.raw, self.card.gid.ip), peer));
-            return Some(RailReport { up: true, losses: 0, bytes: self.carried, ends });
+            let ends = peer.map(|peer| (address(&self.first.card.gid.raw, self.first.card.gid.ip), peer));
+            return Some(RailReport { up: !self.is_out(), losses: self.first.losses, bytes: self.first.carried, ends });
         };
         let rail = self.further.get(number)?;
         let ends = rail.peer.map(|peer| (address(&rail.card.gid.raw, rail.card.gid.ip), address(&peer.gid, None)));
@@ -125,7 +172,8 @@ impl Rails {
     /// Each rail in a line.
     pub fn lines(&self) -> String {
         let mut text = String::new();
-        let all = std::iter::once((true, self.carried, 0)).chain(self.further.iter().map(|r| (r.is_up(), r.carried, r.losses)));
+        let first = (!self.is_out(), self.first.carried, self.first.losses);
+        let all = std::iter::once(first).chain(self.further.iter().map(|r| (r.is_up(), r.carried, r.losses)));
         for (number, (is_up, (out, come), losses)) in all.enumerate() {
             let state = if is_up { "up" } else { "down" };
             let _ = writeln!(text, "  {}: {state}, {out} bytes out, {come} in, lost {losses} times", self.name(number));
@@ -139,12 +187,13 @@ impl Rails {
     /// When one of so many rails is to be moved on; 0: none is.
     pub fn due(&self, count: u8) -> u64 {
         let all = self.further.iter().take(usize::from(count).saturating_sub(1)).map(Rail::due);
-        all.filter(|due| *due != 0).min().unwrap_or(0)
+        let first = self.outage.iter().flat_map(|outage| [outage.until, self.first.due()]);
+        all.chain(first).filter(|due| *due != 0).min().unwrap_or(0)
     }
 
     /// Every further queue pair is destroyed: the connection ends.
     pub fn end(&mut self) {
-        for rail in &mut self.further {
+        for rail in self.further.iter_mut().chain([&mut self.first]) {
             rail.destroy();
             rail.stage = Stage::Down { again: u64::MAX };
         }

@@ -96,6 +96,9 @@ impl State {
 
     /// A receive was used, or came back.
     pub(super) fn arrived(&mut self, wc: &ibv_wc, seq: u32) {
+        if wc.status != ibv_wc_status::IBV_WC_SUCCESS && self.outlives(wc, true, seq) {
+            return;
+        }
         let Some(op) = self.rx.pop_until(seq) else { return };
         if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
             self.rx_failed(op, wc);

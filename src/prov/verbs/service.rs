@@ -7,10 +7,11 @@
 //! so none is ever turned away for want of one. A peer that asks on and takes no answers breaks the protocol.
 
 use super::abi::*;
+use super::device::Context;
 use super::memory::{Buffer, Registered};
 use super::mr::Staged;
 use super::object::RawCq;
-use super::qp::{Capacity, Qp};
+use super::qp::{Capacity, Local, Patience, Qp, Remote};
 use super::tag::Tag;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Access;
@@ -58,6 +59,9 @@ pub mod kind {
     pub const KEYS_TOLD: u8 = 12;
     pub const KEYS_GONE: u8 = 13;
     pub const KEYS_FORGOT: u8 = 14;
+    /// Over a further rail: the first is lost for the so-manieth time (upper half), and its queue pair has stopped. How many
+    /// receives it has used, and those of the service. OFFER and READY of the number 0 follow.
+    pub const FIRST_LOST: u8 = 15;
 }
 
 /// Kinds of work requests, in their numbers.
@@ -97,11 +101,51 @@ pub struct Service {
     pub up: bool,
     /// The slots that this side offers.
     slots: Option<Buffer>,
+    /// With further rails: work requests that have not ended, which go again if the port is lost.
+    kept: Option<Vec<Kept>>,
+    /// Nothing goes to the device.
+    parked: bool,
+    /// Work requests that the device holds, receives too.
+    pub held: u32,
+    /// Messages that arrived, and that were sent.
+    pub heard: u32,
+    sent: u32,
+}
+
+struct Kept {
+    what: u8,
+    index: usize,
+    opcode: ibv_wr_opcode::Type,
+    pieces: Vec<ibv_sge>,
+    addr: u64,
+    rkey: u32,
+    /// Messages sent before it.
+    number: u32,
+}
+
+// SAFETY: numbers.
+unsafe impl Send for Kept {}
+
+/// Forgets what the peer has, which has received `used` of `sent` messages. False: it lies.
+fn settle(kept: &mut Vec<Kept>, sent: u32, used: u32) -> bool {
+    let ended = kept.iter().find(|k| k.what == work::SEND).map_or(sent, |k| k.number);
+    let used = used.wrapping_sub(ended);
+    if used > sent.wrapping_sub(ended) {
+        return false;
+    }
+    let arrived = |k: &Kept| k.what == work::SEND && k.number.wrapping_sub(ended) < used;
+    let mut left = kept.iter().rposition(arrived).map_or(0, |last| last + 1);
+    kept.retain(|k| {
+        let is_over = left > 0 && k.what != work::READ;
+        left = left.saturating_sub(1);
+        !is_over
+    });
+    true
 }
 
 impl Service {
-    /// One that completes in `cq`, whose work requests have up to `pieces` pieces.
-    pub fn new(memory: &Registered, cq: &RawCq, port: u8, pieces: u32) -> Result<Service> {
+    /// One that completes in `cq`, whose work requests have up to `pieces` pieces; `keeps`: there are further rails.
+    pub fn new(memory: &Registered, cq: &RawCq, port: u8, pieces: u32, keeps: bool) -> Result<Service> {
         let asked = Capacity { tx: (SENDS + BULK) as u32, rx: RECEIVES as u32, tx_pieces: pieces, rx_pieces: 1, inline: 0 };
         let qp = Qp::new(&memory.pd, cq, cq, asked)?;
         qp.init(port)?;
@@ -117,6 +161,11 @@ impl Service {
             epoch: 0,
             up: false,
             slots: None,
+            kept: keeps.then(Vec::new),
+            parked: false,
+            held: 0,
+            heard: 0,
+            sent: 0,
         })
     }
 
@@ -146,15 +195,46 @@ impl Service {
         (self.area.address() + place * MESSAGE) as *mut Words
     }
 
-    fn post_receive(&self, place: usize) -> Result<()> {
+    fn post_receive(&mut self, place: usize) -> Result<()> {
+        if self.parked {
+            return Ok(());
+        }
         let mut piece = self.piece(place);
         let mut wr = ibv_recv_wr { wr_id: self.tag.recv(self.seq(0, place)), next: null_mut(), sg_list: &mut piece, num_sge: 1 };
         // SAFETY: the request is live, and the buffer ours.
-        unsafe { self.qp.post_recv(&mut wr) }
+        unsafe { self.qp.post_recv(&mut wr)? };
+        self.held += 1;
+        Ok(())
     }
 
-    /// Posts a work request that gives a completion.
+    /// Posts a work request that gives a completion, or keeps it until it may be.
     fn post(&mut self, what: u8, index: usize, opcode: ibv_wr_opcode::Type, pieces: &mut [ibv_sge], addr: u64, rkey: u32) -> Result<()> {
+        if let Some(kept) = &mut self.kept {
+            kept.push(Kept { what, index, opcode, pieces: pieces.to_vec(), addr, rkey, number: self.sent });
+            self.sent = self.sent.wrapping_add(u32::from(what == work::SEND));
+        }
+        if self.parked {
+            self.outstanding += 1;
+            return Ok(());
+        }
+        let posted = self.post_now(what, index, opcode, pieces, addr, rkey);
+        if posted.is_err()
+            && let Some(k) = self.kept.as_mut().and_then(Vec::pop)
+        {
+            self.sent = k.number;
+        }
+        posted
+    }
+
+    fn post_now(
+        &mut self,
+        what: u8,
+        index: usize,
+        opcode: ibv_wr_opcode::Type,
+        pieces: &mut [ibv_sge],
+        addr: u64,
+        rkey: u32,
+    ) -> Result<()> {
         // SAFETY: plain numbers and pointers.
         let mut wr: ibv_send_wr = unsafe { zeroed() };
         wr.wr_id = self.tag.send(self.seq(what, index));
@@ -168,6 +248,7 @@ impl Service {
         match unsafe { self.qp.post_send(&mut wr) } {
             Ok(()) => {
                 self.outstanding += 1;
+                self.held += 1;
                 Ok(())
             }
             Err((_, err)) => Err(super::status::call_error("posting a work request of the library's own", err)),
@@ -196,7 +277,8 @@ impl Service {
     }
 
     fn flush(&mut self) -> Result<()> {
-        while let Some(place) = self.sending.iter().position(Option::is_none)
+        while !self.parked
+            && let Some(place) = self.sending.iter().position(Option::is_none)
             && let Some((words, is_answer)) = self.waiting.pop_front()
         {
             self.owed -= usize::from(is_answer);
@@ -231,10 +313,15 @@ impl Service {
         }
         let (what, index) = ((seq >> 16) as u8, (seq & 0xffff) as usize);
         let good = wc.status == ibv_wc_status::IBV_WC_SUCCESS;
+        self.held = self.held.saturating_sub(1);
+        if self.parked && !good {
+            return Heard::Nothing;
+        }
         if recv {
             if !good || index >= RECEIVES {
                 return Heard::Nothing;
             }
+            self.heard = self.heard.wrapping_add(1);
             // SAFETY: a place of ours, aligned, that the device has filled and let go of.
             let words = unsafe { self.words_at(index).read() };
             if let Err(e) = self.post_receive(index) {
@@ -243,6 +330,9 @@ impl Service {
             return if wc.byte_len as usize == MESSAGE { Heard::Message(words) } else { Heard::Nothing };
         }
         self.outstanding = self.outstanding.saturating_sub(1);
+        if let Some(kept) = self.kept.as_mut().filter(|kept| good && !kept.is_empty()) {
+            kept.remove(0);
+        }
         if what == work::SEND
             && let Some(sent) = self.sending.get_mut(index).and_then(Option::take)
             && good
@@ -264,10 +354,56 @@ impl Service {
         self.epoch = self.epoch.wrapping_add(1);
         (self.outstanding, self.sending) = (0, [None; SENDS]);
         self.waiting.clear();
-        self.owed = 0;
+        (self.owed, self.held, self.heard, self.sent) = (0, 0, 0, 0);
+        self.kept.iter_mut().for_each(Vec::clear);
         self.qp.reset()?;
         self.qp.init(port)?;
         (0..RECEIVES).try_for_each(|i| self.post_receive(i))
+    }
+
+    // ---- the loss of the port, and its return
+
+    /// Gives the device nothing more, and has it give back what it holds.
+    pub fn park(&mut self) -> Result<()> {
+        self.parked = true;
+        self.qp.fail()
+    }
+
+    /// The peer has received so many messages: those, and what was posted before, need not go again. False: it lies.
+    pub fn settle(&mut self, used: u32) -> bool {
+        self.kept.as_mut().is_none_or(|kept| settle(kept, self.sent, used))
+    }
+
+    /// Connects it anew; what is sent is still kept.
+    pub fn remake(&mut self, port: u8, context: &Context, local: &Local, remote: &Remote, patience: &Patience) -> Result<()> {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.held = 0;
+        self.qp.reset()?;
+        self.qp.init(port)?;
+        let patience = Patience { rnr_retries: 7, ..*patience };
+        self.qp.ready_to_receive(context, local, remote, &patience)?;
+        self.qp.ready_to_send(context, local, &patience)?;
+        self.parked = false;
+        let posted = (0..RECEIVES).try_for_each(|i| self.post_receive(i));
+        self.parked = true;
+        posted
+    }
+
+    /// What was kept goes, and what waits behind it.
+    pub fn resume(&mut self) -> Result<()> {
+        self.parked = false;
+        (self.outstanding, self.sending) = (0, [None; SENDS]);
+        let mut kept = self.kept.take();
+        let posted = kept.iter_mut().flatten().try_for_each(|k| {
+            if k.what == work::SEND {
+                // SAFETY: a place of ours, aligned, with a message of ours.
+                self.sending[k.index] = Some(unsafe { self.words_at(RECEIVES + k.index).read()[0] as u8 });
+            }
+            self.post_now(k.what, k.index, k.opcode, &mut k.pieces, k.addr, k.rkey)
+        });
+        self.kept = kept;
+        posted?;
+        self.flush()
     }
 
     // ---- the target's side of staged transfers
@@ -326,5 +462,23 @@ mod tests {
             (told(u64::MAX, 0), told(2, u64::MAX)),
             (Some((errno::EPROTO, Code::PeerBroke)), Some((errno::EPROTO, Code::PeerBroke)))
         );
+    }
+
+    #[test]
+    fn a_word_that_the_peer_has_is_not_said_again() {
+        for before in [0, u32::MAX - 1] {
+            let left = |used: u32| {
+                let kept = [(work::BULK, 0), (work::SEND, 0), (work::READ, 1), (work::SEND, 1), (work::BULK, 2)];
+                let keep = |(i, (what, n)): (usize, (u8, u32))| {
+                    let opcode = ibv_wr_opcode::IBV_WR_SEND;
+                    Kept { what, index: i, opcode, pieces: Vec::new(), addr: 0, rkey: 0, number: before.wrapping_add(n) }
+                };
+                let mut kept = kept.into_iter().enumerate().map(keep).collect();
+                settle(&mut kept, before.wrapping_add(2), before.wrapping_add(used))
+                    .then(|| kept.iter().map(|k| k.index).collect::<Vec<_>>())
+            };
+            assert_eq!((left(0), left(1), left(2)), (Some(vec![0, 1, 2, 3, 4]), Some(vec![2, 3, 4]), Some(vec![2, 4])));
+            assert_eq!((left(3), left(u32::MAX)), (None, None), "more than it was sent, or fewer than it has acknowledged");
+        }
     }
 }

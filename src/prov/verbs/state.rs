@@ -200,6 +200,9 @@ impl State {
     #[inline]
     fn carried_out(&mut self, wc: &ibv_wc, seq: u32) {
         let failed = wc.status != ibv_wc_status::IBV_WC_SUCCESS;
+        if failed && self.outlives(wc, false, seq) {
+            return;
+        }
         if self.unordered {
             return self.carried_out_unordered(wc, seq, failed);
         }
@@ -226,7 +229,7 @@ impl State {
         }
         while let Some(mut op) = self.tx.pop_if(|op| op.over) {
             match op.fate.take() {
-                None => self.tx_succeeded(op),
+                None => self.ended_well(op),
                 Some(error) => self.spoil(&op, *error),
             }
         }
@@ -236,7 +239,7 @@ impl State {
     }
 
     #[inline(always)]
-    fn tx_succeeded(&mut self, op: TxOp) {
+    pub(super) fn tx_succeeded(&mut self, op: TxOp) {
         let end = &op.end;
         if op.internal && !end.part {
             return self.done_inside(&op);
@@ -259,7 +262,7 @@ impl State {
             None => self.bind.succeed(end),
             Some(bounce) => {
                 let placed = if end.kind & flags::READ != 0 { bounce.scatter(end.len) } else { Ok(()) };
-                match placed {
+                match op.fate.map_or(placed, |unknown| Err(*unknown)) {
                     Ok(()) => self.bind.succeed(end),
                     Err(e) => {
                         self.stats.errors += 1;
@@ -356,6 +359,7 @@ impl State {
         self.say_goodbye();
         self.drop_batch();
         if let Some(rails) = &mut self.rails {
+            self.drained_by *= u64::from(!rails.is_out());
             rails.end();
         }
         if let Some(qp) = &self.qp

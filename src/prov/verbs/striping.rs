@@ -11,6 +11,7 @@ use super::mr;
 use super::parcels::Move;
 use super::part::Requests;
 use super::rail::Flight;
+use super::rail_join::MESSAGE;
 use super::service::kind;
 use super::state::{Shared, State};
 use super::status::{self, Failed};
@@ -24,13 +25,14 @@ use crate::prov::list::{Pair, Run};
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, RmaIov};
 use crate::sys::time::now_ns;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Order of reads after reads, and of writes after writes.
 const READS: u64 = 1 << 0;
 const WRITES: u64 = 1 << 4;
 
 /// The operation is to blame, and not the rail: it ends the connection, as over one.
-fn is_its_own(status: u32) -> bool {
+pub(super) fn is_its_own(status: u32) -> bool {
     use ibv_wc_status::*;
     matches!(
         status,
@@ -46,9 +48,15 @@ fn is_its_own(status: u32) -> bool {
 
 impl Shared {
     /// One completion of a further rail.
-    pub fn complete_rail(&self, number: usize, wc: &ibv_wc, seq: u32) {
+    pub fn complete_rail(&self, number: usize, wc: &ibv_wc, recv: bool, seq: u32) {
         let mut s = self.state.lock();
-        s.rail_completed(number, wc, seq);
+        match recv {
+            true => s.rail_heard(number, wc, seq),
+            false => s.rail_completed(number, wc, seq),
+        }
+        if s.is_out() {
+            self.moving.store(true, Ordering::Relaxed);
+        }
         if s.must_wait() {
             s.pump();
         }
@@ -316,7 +324,7 @@ impl State {
         *unsignalled = 0;
         stripe.todo.pop_front();
         let len = stripe.parts.get(part as usize).map_or(0, |p| p.len);
-        rails.pace.begin(len, now_ns());
+        rails.first.pace.begin(len, now_ns());
         Ok(true)
     }
 
@@ -351,6 +359,7 @@ impl State {
         }
         if wc.status == ibv_wc_status::IBV_WC_SUCCESS {
             match rail.end(seq, now_ns()) {
+                Some(Flight { part: MESSAGE, .. }) => {}
                 Some(Flight { stripe: 0, .. }) => self.rail_came_up(number),
                 Some(flight) => self.part_ended(flight.stripe, flight.part, number),
                 None => {}
@@ -380,8 +389,8 @@ impl State {
         stripe.ended(part);
         let carried = match number {
             0 => {
-                rails.pace.end(len, now_ns());
-                Some(&mut rails.carried)
+                rails.first.pace.end(len, now_ns());
+                Some(&mut rails.first.carried)
             }
             _ => rails.rail(number).map(|rail| &mut rail.carried),
         };

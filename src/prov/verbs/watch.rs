@@ -128,7 +128,10 @@ impl Domain {
                 Concern::End(why) => s.broken(why),
                 Concern::Fault(why) => s.faulted(why),
                 Concern::Warning(why) => s.event(EventKind::Notify, Vec::new(), Some(why)),
-                Concern::Notice(words) => s.event(EventKind::Notify, words.into_bytes(), None),
+                Concern::Notice(words) => {
+                    s.event(EventKind::Notify, words.into_bytes(), None);
+                    s.hurry_first();
+                }
             }
         }
     }
@@ -137,7 +140,7 @@ impl Domain {
         let name = &self.context().name;
         match *event {
             AsyncEvent { qpn: Some(qpn), fatal, .. } => match &s.qp {
-                Some(qp) if qp.number == qpn && fatal => {
+                Some(qp) if qp.number == qpn && fatal && !s.is_out() => {
                     let number = match event.kind {
                         ibv_event_type::IBV_EVENT_QP_ACCESS_ERR => errno::EACCES,
                         ibv_event_type::IBV_EVENT_QP_REQ_ERR => errno::EREMOTEIO,

@@ -134,6 +134,55 @@ static void cut_off_at_every_size(struct self *s)
 	}
 }
 
+static uint64_t unexpected(struct self *s)
+{
+	gdrfab_stats stats = {.struct_size = sizeof stats};
+	OK(gdrfab_ep_stats(s->ep, &stats));
+	return stats.unexpected;
+}
+
+/* As programs do it that have so many receives at a time, and read until there is nothing more: what came too early is not kept,
+ * unless the next receives do not follow; and nothing waits behind it. */
+static void windows_of_receives(struct self *s)
+{
+	enum { WINDOW = 16, WINDOWS = 20, ALONE = 1000 };
+	uint32_t in[WINDOW], last = 0;
+	int *sent = &s->w->met[2000];
+	if (s->rank != 0) {
+		meet(s);
+		for (uint32_t i = 0; i < WINDOW * WINDOWS; i++)
+			OK(gdrfab_tinject(s->ep, &i, 4, 0, 3));
+		OK(gdrfab_tinject(s->ep, &last, 4, 0, 4));
+		__atomic_store_n(sent, 1, __ATOMIC_SEQ_CST);
+		meet(s);
+		return;
+	}
+	trecv(s, ANY, &last, 4, 4, 0, ALONE);
+	for (uint32_t w = 0; w < WINDOWS - 1; w++) {
+		for (uint32_t i = 0; i < WINDOW; i++)
+			trecv(s, ANY, &in[i], 4, 3, 0, i + 1);
+		if (w == 0)
+			meet(s);
+		/* Not looked at before all of it is there. */
+		for (uint64_t until = test_now_ms() + (uint64_t)test_ms(WAIT_MS); !__atomic_load_n(sent, __ATOMIC_SEQ_CST); usleep(100))
+			CHECK(test_now_ms() < until);
+		for (uint32_t i = 0; i < WINDOW; i++) {
+			await(s, i + 1, NULL);
+			CHECK_EQ(in[i], w * WINDOW + i);
+		}
+	}
+	CHECK_EQ(unexpected(s), 0);
+	await(s, ALONE, NULL);
+	CHECK_EQ(unexpected(s), WINDOW);
+	for (uint32_t i = 0; i < WINDOW; i++)
+		trecv(s, ANY, &in[i], 4, 3, 0, i + 1);
+	for (uint32_t i = 0; i < WINDOW; i++) {
+		await(s, i + 1, NULL);
+		CHECK_EQ(in[i], (WINDOWS - 1) * WINDOW + i);
+	}
+	meet(s);
+}
+
 static void cancelled_receives(struct self *s)
 {
 	char a[8] = "", b[8] = "", words[256];
@@ -316,6 +365,7 @@ TEST_TABLE(claims)
 		{"tagged_and_untagged_do_not_mix", tagged_and_untagged_do_not_mix, 2, false},
 		{"thousands_of_receives", thousands_of_receives, 2, false},
 		{"cut_off_at_every_size", cut_off_at_every_size, 2, false},
+		{"windows_of_receives", windows_of_receives, 2, false},
 		{"cancelled_receives", cancelled_receives, 2, false},
 		{"data_comes_along", data_comes_along, 2, false},
 		{"peek_claim_and_discard_of_all_lengths", peek_claim_and_discard_of_all_lengths, 2, false},

@@ -1855,7 +1855,7 @@ typedef struct gdrfab_stats {
     uint64_t sends;            /**< Messages sent. */
     uint64_t recvs;            /**< Messages received. */
     uint64_t errors;           /**< Operations and receives that failed. */
-    uint64_t unexpected;       /**< Messages that came before their receive. */
+    uint64_t unexpected;       /**< Messages kept until their receive was posted. */
     uint64_t ops_ipc;          /**< RMA operations by GDRFAB_PATH_IPC. */
     uint64_t bytes_ipc;        /**< Bytes by GDRFAB_PATH_IPC. */
     uint64_t ops_nic;          /**< RMA operations by GDRFAB_PATH_NIC. */

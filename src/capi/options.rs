@@ -133,7 +133,7 @@ pub struct gdrfab_stats {
     pub recvs: u64,
     /// Operations and receives that failed.
     pub errors: u64,
-    /// Messages that came before their receive.
+    /// Messages kept until their receive was posted.
     pub unexpected: u64,
     /// RMA operations by GDRFAB_PATH_IPC.
     pub ops_ipc: u64,

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Registrations with a card of device memory that messages are read from, kept for the next message from there: for each
 //! a driver exports and a card pins, which takes longer than most messages. What is kept is found by the driver's identity of the
-//! allocation, which no other allocation gets, so that memory that was freed is never taken for what lies there now. Host
-//! memory has no such thing, and nothing of it is kept.
+//! allocation, which no other allocation gets, so that memory that was freed is never taken for what lies there now.
+//!
+//! Host memory has no such thing, and nothing of it is kept. userfaultfd tells of less than it seems: not of `MADV_GUARD_INSTALL`
+//! and `SHM_REMAP`, of `MADV_DONTNEED` before the pages go, so that a message in between takes the old ones; and programs that
+//! use it themselves get `EBUSY`.
 
 use crate::hmem::{self, Site};
 use crate::mr::RegionId;

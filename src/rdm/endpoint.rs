@@ -104,6 +104,7 @@ impl Endpoint {
             grants: 0,
             earliest: 0,
             turns: 0,
+            filled: u32::MAX / 2,
             last_look: 0,
             looks: 0,
             stats: Stats::default(),

@@ -19,6 +19,18 @@ const PLAIN: u64 = kind::EAGER as u64;
 const PLAIN_TAGGED: u64 = PLAIN | TAGGED;
 const TAGGED_DATA: u64 = PLAIN_TAGGED | DATA;
 
+/// What became of a message.
+pub enum Fast {
+    /// It filled a receive.
+    Filled,
+    /// No receive waits for it, and it waits here.
+    Kept,
+    /// No receive waits for it, and it was not to be kept.
+    Left,
+    /// Nothing was done.
+    Declined,
+}
+
 impl State {
     /// The peer of an index, if it is known and the vector has not changed.
     #[inline(always)]
@@ -115,30 +127,33 @@ impl State {
         true
     }
 
-    /// Puts a message that came as one parcel into the receive that waits for it, or keeps it. False: nothing was done.
+    /// Puts a message that came as one parcel into the receive that waits for it, or keeps it, unless it is to be left.
     #[inline(always)]
-    pub fn on_fast<P: Parcel + ?Sized>(&mut self, id: Id, link: usize, parcel: &P) -> bool {
+    pub fn on_fast<P: Parcel + ?Sized>(&mut self, id: Id, link: usize, parcel: &P, leave: bool) -> Fast {
         let first = parcel.word(0);
         match parcel.words() {
-            2 if first == PLAIN_TAGGED => self.place_fast::<2, P>(id, link, parcel, parcel.word(1)),
-            3 if first == TAGGED_DATA => self.place_fast::<3, P>(id, link, parcel, parcel.word(1)),
-            1 if first == PLAIN => self.place_fast::<1, P>(id, link, parcel, 0),
-            _ => false,
+            2 if first == PLAIN_TAGGED => self.place_fast::<2, P>(id, link, parcel, parcel.word(1), leave),
+            3 if first == TAGGED_DATA => self.place_fast::<3, P>(id, link, parcel, parcel.word(1), leave),
+            1 if first == PLAIN => self.place_fast::<1, P>(id, link, parcel, 0, leave),
+            _ => Fast::Declined,
         }
     }
 
     #[inline(always)]
-    fn place_fast<const WORDS: usize, P: Parcel + ?Sized>(&mut self, id: Id, link: usize, parcel: &P, tag: u64) -> bool {
-        let Some(Some(peer)) = self.peers.get_mut(id as usize) else { return false };
+    fn place_fast<const WORDS: usize, P: Parcel + ?Sized>(&mut self, id: Id, link: usize, parcel: &P, tag: u64, leave: bool) -> Fast {
+        let Some(Some(peer)) = self.peers.get_mut(id as usize) else { return Fast::Declined };
         let (len, source) = (parcel.len(), peer.source);
         let space = if WORDS > 1 { &mut self.tagged } else { &mut self.untagged };
         let Some(at) = space.find_posted(source, tag) else {
+            if leave {
+                return Fast::Left;
+            }
             let data = (WORDS > 2).then(|| parcel.word(2));
             return self.keep_fast(WORDS > 1, (source, tag, data), (id, link), parcel);
         };
-        let Some(recv) = space.posted(at) else { return false };
+        let Some(recv) = space.posted(at) else { return Fast::Declined };
         if recv.more.is_some() || len > recv.room || !self.fast_recv || !peer.credit.passes(len) {
-            return false;
+            return Fast::Declined;
         }
         let (to, context, wanted) = (recv.first, recv.context, recv.wanted);
         space.forget_posted(at);
@@ -151,10 +166,10 @@ impl State {
                 q.push_from(entry, State::origin((WORDS > 1).then_some(tag), source));
             }
         }
-        true
+        Fast::Filled
     }
 
-    /// Keeps a message for which no receive waits. False: nothing was done.
+    /// Keeps a message for which no receive waits.
     #[inline(never)]
     fn keep_fast<P: Parcel + ?Sized>(
         &mut self,
@@ -162,15 +177,15 @@ impl State {
         (source, tag, data): (u64, u64, Option<u64>),
         (from, link): (Id, usize),
         parcel: &P,
-    ) -> bool {
-        let Some(Some(peer)) = self.peers.get_mut(from as usize) else { return false };
+    ) -> Fast {
+        let Some(Some(peer)) = self.peers.get_mut(from as usize) else { return Fast::Declined };
         if !peer.credit.takes(parcel.len()) {
-            return false;
+            return Fast::Declined;
         }
         let bytes = Kept::of(parcel);
         self.stats.unexpected += 1;
         self.space(tagged).keep(source, tag, Unexpected::Eager { from, link, bytes, data });
-        true
+        Fast::Kept
     }
 
     /// From what is bound and chosen: which fast paths operations may take.

@@ -3,6 +3,7 @@
 //! and then callers, lanes that are being connected, and deadlines. A turn costs what is active.
 
 use super::domain::Domain;
+use super::fast::Fast;
 use super::matcher::At;
 use super::peer::{Id, Link, Peer};
 use super::rota::VAIN;
@@ -18,6 +19,9 @@ use std::sync::Arc;
 
 /// Ticks between two looks at what is rare.
 const LOOK: u64 = 100_000;
+/// Turns without any after one that filled a receive, in which messages without a receive are left: a caller that reads until
+/// there is nothing more does so once before it posts again.
+const PATIENCE: u32 = 2;
 /// Looks for one at the doors.
 const GREET: u32 = 4;
 
@@ -27,17 +31,42 @@ struct Hand<'a> {
     id: Id,
     link: usize,
     brought: bool,
+    /// A message without a receive stays with the lane for a moment where receives are being filled: the caller who learns of
+    /// that is about to post the next, and what is not kept costs half.
+    patient: bool,
+    leaves: bool,
+}
+
+impl<'a> Hand<'a> {
+    #[inline(always)]
+    fn new(of: &'a mut State, id: Id, link: usize, patient: bool) -> Hand<'a> {
+        let leaves = patient && of.turns.wrapping_sub(of.filled) <= PATIENCE;
+        Hand { of, id, link, brought: false, patient, leaves }
+    }
+
+    #[inline(always)]
+    fn accept<P: Parcel + ?Sized>(&mut self, parcel: &P, all: &dyn Parcel) -> bool {
+        self.brought = true;
+        match self.of.on_fast(self.id, self.link, parcel, self.leaves) {
+            Fast::Filled => {
+                self.of.filled = self.of.turns;
+                self.leaves = self.patient;
+                true
+            }
+            Fast::Kept => true,
+            Fast::Left => false,
+            Fast::Declined => self.of.on_parcel(self.id, self.link, all),
+        }
+    }
 }
 
 impl Taker for Hand<'_> {
     fn take(&mut self, parcel: &dyn Parcel) -> bool {
-        self.brought = true;
-        self.of.on_fast(self.id, self.link, parcel) || self.of.on_parcel(self.id, self.link, parcel)
+        self.accept(parcel, parcel)
     }
 
     fn take_brief(&mut self, parcel: Brief<'_>) -> bool {
-        self.brought = true;
-        self.of.on_fast(self.id, self.link, &parcel) || self.of.on_parcel(self.id, self.link, &parcel)
+        self.accept(&parcel, &parcel)
     }
 }
 
@@ -112,14 +141,14 @@ impl State {
     /// True: it brought something, or works on something.
     #[inline(always)]
     pub fn poll_lane(&mut self, id: Id, link: &Link, force: bool) -> bool {
-        let mut hand = Hand { of: self, id, link: link.number, brought: false };
+        let mut hand = Hand::new(self, id, link.number, !force);
         let works = link.lane().is_some_and(|lane| lane.take(force, &mut hand));
         works || hand.brought
     }
 
     /// All that the peer has said by now.
     pub fn hear_lane(&mut self, id: Id, link: &Link) {
-        let mut hand = Hand { of: self, id, link: link.number, brought: false };
+        let mut hand = Hand::new(self, id, link.number, false);
         if let Some(lane) = link.lane() {
             lane.take_all(&mut hand);
         }

@@ -251,6 +251,8 @@ pub struct State {
     pub grants: u64,
     pub earliest: u64,
     pub turns: u32,
+    /// The last turn that filled a receive from a lane.
+    pub filled: u32,
     pub last_look: u64,
     pub looks: u32,
     pub stats: Stats,

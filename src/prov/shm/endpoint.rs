@@ -72,6 +72,7 @@ impl Endpoint {
             unexpected: VecDeque::new(),
             parcels: VecDeque::new(),
             taking: false,
+            refusals: 0,
             matched: 0,
             published: 0,
             fetched: 0,

@@ -22,6 +22,8 @@ use crate::sync::ring::Header;
 const WORDS: usize = 32;
 /// Turns that only take parcels before a full one, which looks after the rest.
 const FULL_TURN: u32 = 15;
+/// Turns in a row that may leave the first parcel in the ring, and with it what is behind.
+const REFUSALS: u8 = 16;
 
 impl State {
     /// A parcel that came amid other messages, while nobody takes any.
@@ -57,6 +59,7 @@ impl State {
                 if !each.take_brief(parcel) {
                     return Ok(false);
                 }
+                self.refusals = 0;
                 cursor.skip();
                 let head = cursor.head();
                 rx.pass(head);
@@ -68,6 +71,7 @@ impl State {
                     if !each.take(&message) {
                         return Ok(false);
                     }
+                    self.refusals = 0;
                     message.finish();
                 }
                 _ => return Ok(true),
@@ -77,8 +81,8 @@ impl State {
         Ok(true)
     }
 
-    /// The same of parcels of one line, up to another message. `None`: there is more to do in this turn; false: `each` wants no
-    /// more.
+    /// The same of parcels of one line, up to another message. `None`: there is more to do in this turn; true: `each` wants no
+    /// more for now.
     #[inline(always)]
     fn take_brief(&mut self, each: &mut dyn Taker) -> Option<bool> {
         if !self.parcels.is_empty() {
@@ -108,12 +112,10 @@ impl State {
                 self.publish_matches();
             }
         }
-        if !goes_on {
-            return Some(false);
-        }
-        let over = rest && rests(self.conn.as_deref()?) && self.polls & FULL_TURN != FULL_TURN;
+        self.refusals = if n > 0 { 0 } else { self.refusals.saturating_add(u8::from(!goes_on)) };
+        let over = (rest || !goes_on) && rests(self.conn.as_deref()?) && self.polls & FULL_TURN != FULL_TURN && self.refusals < REFUSALS;
         self.polls = self.polls.wrapping_add(u32::from(over));
-        over.then_some(true)
+        over.then_some(!goes_on)
     }
 }
 
@@ -181,11 +183,7 @@ impl Lane for Endpoint {
     fn take(&self, force: bool, each: &mut dyn Taker) -> bool {
         let Some(mut s) = (if force { Some(self.state.lock()) } else { self.state.try_lock() }) else { return true };
         match s.take_brief(each) {
-            Some(true) if !force => false,
-            Some(false) => {
-                s.progress(&self.domain, force);
-                true
-            }
+            Some(works) if !force => works,
             _ => {
                 let works = s.rx.as_ref().is_some_and(|rx| !rx.is_empty()) || !s.conn.as_deref().is_some_and(rests);
                 self.take_rest(&mut s, force, each);
@@ -204,10 +202,12 @@ impl Endpoint {
     /// A turn of progress with all that there may be to do.
     #[inline(never)]
     fn take_rest(&self, s: &mut State, force: bool, each: &mut dyn Taker) {
-        // Parcels that come behind other messages are left to the second look.
-        s.taking = self.take_parcels(s, each);
+        let goes_on = self.take_parcels(s, each);
+        s.refusals = s.refusals.saturating_add(u8::from(!goes_on));
+        // Parcels that come behind other messages are left to the second look, and one that is not wanted now to the next turn.
+        s.taking = goes_on || (!force && s.refusals < REFUSALS);
         s.progress(&self.domain, force);
-        if std::mem::take(&mut s.taking) {
+        if std::mem::take(&mut s.taking) && goes_on {
             self.take_parcels(s, each);
         }
     }

@@ -106,6 +106,8 @@ pub struct State {
     pub parcels: VecDeque<Held>,
     /// Whoever takes parcels looks at the ring again behind this turn of progress.
     pub taking: bool,
+    /// Turns in a row in which nobody wanted the first parcel.
+    pub refusals: u8,
     /// Messages matched so far, and how many of them the peer was told of.
     pub matched: u64,
     pub published: u64,

@@ -112,6 +112,7 @@ impl State {
         }
         crate::log!(Debug, "ep: lane {} is shut down", link.number);
         self.send_owed(domain);
+        self.hear_lane(ONLY, &link);
         self.end_all(domain);
         Ok(())
     }

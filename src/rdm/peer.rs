@@ -36,6 +36,8 @@ pub struct Link {
     /// Its place in the rota, and how many looks in a row were in vain.
     place: AtomicUsize,
     vain: AtomicU32,
+    /// The endpoint's last turn in which it filled a receive.
+    filled: AtomicU32,
 }
 
 // SAFETY: `lane` is a part of `ep`, which is both.
@@ -50,7 +52,17 @@ impl Link {
             // SAFETY: only the lifetime changes; it lies in what `ep` owns, and that stays as long as the link (`lane` below).
             NonNull::from(unsafe { std::mem::transmute::<&dyn Lane, &'static dyn Lane>(lane) })
         });
-        Link { ep, lane, of, number, eager_max, unlisted: AtomicU64::new(0), place: AtomicUsize::new(0), vain: AtomicU32::new(0) }
+        Link {
+            ep,
+            lane,
+            of,
+            number,
+            eager_max,
+            unlisted: AtomicU64::new(0),
+            place: AtomicUsize::new(0),
+            vain: AtomicU32::new(0),
+            filled: AtomicU32::new(u32::MAX / 2),
+        }
     }
 
     /// The endpoint's options, but for who calls drivers: that is settled where a lane is opened.
@@ -76,6 +88,17 @@ impl Link {
     #[inline]
     pub fn set_place(&self, place: usize) {
         self.place.store(place, Ordering::Relaxed);
+    }
+
+    /// Turns since it filled a receive.
+    #[inline(always)]
+    pub fn since_filled(&self, turn: u32) -> u32 {
+        turn.wrapping_sub(self.filled.load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    pub fn set_filled(&self, turn: u32) {
+        self.filled.store(turn, Ordering::Relaxed);
     }
 
     #[inline]

@@ -29,7 +29,7 @@ const GREET: u32 = 4;
 struct Hand<'a> {
     of: &'a mut State,
     id: Id,
-    link: usize,
+    link: &'a Link,
     brought: bool,
     /// A message without a receive stays with the lane for a moment where receives are being filled: the caller who learns of
     /// that is about to post the next, and what is not kept costs half.
@@ -39,23 +39,28 @@ struct Hand<'a> {
 
 impl<'a> Hand<'a> {
     #[inline(always)]
-    fn new(of: &'a mut State, id: Id, link: usize, patient: bool) -> Hand<'a> {
-        let leaves = patient && of.turns.wrapping_sub(of.filled) <= PATIENCE;
+    fn new(of: &'a mut State, id: Id, link: &'a Link, patient: bool) -> Hand<'a> {
+        let leaves = patient && link.since_filled(of.turns) <= PATIENCE;
         Hand { of, id, link, brought: false, patient, leaves }
     }
 
     #[inline(always)]
     fn accept<P: Parcel + ?Sized>(&mut self, parcel: &P, all: &dyn Parcel) -> bool {
         self.brought = true;
-        match self.of.on_fast(self.id, self.link, parcel, self.leaves) {
+        match self.of.on_fast(self.id, self.link.number, parcel, self.leaves) {
             Fast::Filled => {
                 self.of.filled = self.of.turns;
+                self.link.set_filled(self.of.turns);
                 self.leaves = self.patient;
                 true
             }
-            Fast::Kept => true,
+            Fast::Kept => {
+                // It was in vain, and is not tried again in this turn.
+                self.patient = false;
+                true
+            }
             Fast::Left => false,
-            Fast::Declined => self.of.on_parcel(self.id, self.link, all),
+            Fast::Declined => self.of.on_parcel(self.id, self.link.number, all),
         }
     }
 }
@@ -141,17 +146,29 @@ impl State {
     /// True: it brought something, or works on something.
     #[inline(always)]
     pub fn poll_lane(&mut self, id: Id, link: &Link, force: bool) -> bool {
-        let mut hand = Hand::new(self, id, link.number, !force);
+        // Who sleeps relies on it that all was taken, and a deadline on it that what came in time is seen.
+        let patient = !force && self.sleepers == 0 && self.earliest == 0;
+        let mut hand = Hand::new(self, id, link, patient);
         let works = link.lane().is_some_and(|lane| lane.take(force, &mut hand));
         works || hand.brought
     }
 
     /// All that the peer has said by now.
     pub fn hear_lane(&mut self, id: Id, link: &Link) {
-        let mut hand = Hand::new(self, id, link.number, false);
+        let mut hand = Hand::new(self, id, link, false);
         if let Some(lane) = link.lane() {
             lane.take_all(&mut hand);
         }
+    }
+
+    /// What was left with lanes.
+    pub fn hear_left(&mut self) {
+        if !self.listens || self.turns.wrapping_sub(self.filled) > PATIENCE + 1 {
+            return;
+        }
+        let left = |(_, link): &&(Id, Arc<Link>)| link.since_filled(self.turns) <= PATIENCE + 1;
+        let lanes: Vec<_> = self.ready.iter().filter(left).cloned().collect();
+        lanes.iter().for_each(|(id, link)| self.hear_lane(*id, link));
     }
 
     /// What turned out while lanes were looked at.

@@ -53,6 +53,9 @@ impl State {
         };
         let (wanted, tagged) = (self.bind.wants_receive(c.flags), tag.is_some());
         let mut recv = Recv { first, room, context: c.context, wanted, tagged, more: None };
+        if c.flags & PEEK != 0 {
+            self.hear_left();
+        }
         self.ask_again(tagged, &want);
         if c.flags & (PEEK | CLAIM | DISCARD) != 0 {
             recv.more = Some(Box::new(more));

@@ -251,7 +251,7 @@ pub struct State {
     pub grants: u64,
     pub earliest: u64,
     pub turns: u32,
-    /// The last turn that filled a receive from a lane.
+    /// The last turn in which a lane filled a receive.
     pub filled: u32,
     pub last_look: u64,
     pub looks: u32,

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 mod card;
 mod ends;
+mod left;
 mod lies;
 mod rota;
 

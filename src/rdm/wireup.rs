@@ -264,6 +264,12 @@ impl State {
         if event.kind == EventKind::Notify as u32 {
             return self.pass_on(event);
         }
+        // Of a lane that has ended, what came before.
+        if event.kind != EventKind::Connected as u32
+            && let Some(link) = self.peer(id).and_then(|p| p.ready().cloned())
+        {
+            self.hear_lane(id, &link);
+        }
         if self.only.is_some() {
             return self.on_only_event(domain, event);
         }

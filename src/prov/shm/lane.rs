@@ -45,6 +45,7 @@ impl State {
                 return false;
             }
             self.parcels.pop_front();
+            self.refusals = 0;
             self.count_match();
         }
         true

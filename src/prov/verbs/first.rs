@@ -61,6 +61,11 @@ impl State {
     /// A completion that tells of no operation's fault, but of the rail's. False: it is another one, or ends the connection.
     #[cold]
     pub(super) fn outlives(&mut self, wc: &ibv_wc, receive: bool, seq: u32) -> bool {
+        if self.is_out() && matches!(self.phase, Phase::Draining) {
+            // The end came meanwhile. What was kept has failed, and must not be taken for what ended before this one.
+            self.finish_if_drained();
+            return true;
+        }
         if !matches!(self.phase, Phase::Connected) || self.is_to_blame(wc.status, receive, Some(seq)) {
             return false;
         }
@@ -118,6 +123,7 @@ impl State {
         let (was_up, stage) = (!rails.is_out(), rails.first.stage);
         let given = kept.messages();
         drop(kept);
+        let patience = if rails.is_out() { patience } else { rails.tried.until([tx.first(), rx.0], patience) };
         let outage = rails.outage.get_or_insert_with(|| {
             // Where nothing is left with the device, nothing comes back.
             let is_idle = tx.first() == end;
@@ -231,7 +237,10 @@ impl State {
             }
             Stage::Offered if first.peer.is_some() => {
                 let Some(cqs) = cqs else { return Ok(()) };
-                first.join(cqs, patience)
+                if let Err(e) = first.join(cqs, patience) {
+                    self.lose_first(e);
+                }
+                Ok(())
             }
             Stage::Joining => match first.joined() {
                 None => Ok(()),
@@ -293,7 +302,7 @@ impl State {
         }
         match self.rails.as_ref().filter(|rails| rails.speaks()).map(|rails| rails.further.len()) {
             Some(count) => (1..=count).for_each(|number| self.tell_again(number)),
-            None => self.begin_end(Error::coded(why.errno, why.code, format!("no rail is left: {}", why.words)), false),
+            None => self.begin_end(Error::coded(why.errno, Code::PeerGone, format!("no rail is left: {}", why.words)), false),
         }
     }
 
@@ -353,7 +362,9 @@ impl State {
                     op.striped = false;
                     let part = op.run;
                     if let Some(stripe) = rails.stripe(op.end.context as u64) {
-                        (0..stripe.requests_of(part as usize) as u32).for_each(|i| kept.void(seq.wrapping_sub(i)));
+                        let requests = stripe.requests_of(part as usize) as u32;
+                        // Those of before `start` have ended, and their places are others'.
+                        (0..requests).filter(|i| *i <= seq.wrapping_sub(start)).for_each(|i| kept.void(seq.wrapping_sub(i)));
                         stripe.todo.push_front(part);
                     }
                 }
@@ -398,6 +409,7 @@ impl State {
         self.ring_promised();
         let State { rails: Some(rails), qp: Some(qp), tx, rx, rx_tag, service, .. } = self else { return Ok(()) };
         let Some(outage) = rails.outage.take() else { return Ok(()) };
+        rails.tried.came_back(!tx.is_empty(), [tx.first(), rx.first()], outage.until);
         repeat_receives(qp, *rx_tag, outage.rx_given, rx.next())?;
         if let Some(mut kept) = qp.kept.as_ref().map(|kept| kept.lock()) {
             kept.parked = false;
@@ -425,7 +437,22 @@ fn repeat_receives(qp: &Qp, tag: Tag, first: u32, next: u32) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rails::Tried;
     use super::*;
+
+    #[test]
+    fn a_way_back_that_carries_nothing_is_none() {
+        let mut tried = Tried::default();
+        assert_eq!(tried.until([3, 5], 100), 100);
+        tried.came_back(true, [3, 5], 100);
+        assert_eq!(tried.until([3, 5], 200), 100);
+        for first in [[4, 5], [3, 6]] {
+            tried.came_back(true, [3, 5], 100);
+            assert_eq!(tried.until(first, 200), 200);
+        }
+        tried.came_back(false, [3, 5], 100);
+        assert_eq!(tried.until([3, 5], 200), 200);
+    }
 
     #[test]
     fn packets_are_counted_from_another_number_after_each_loss() {

@@ -42,6 +42,23 @@ pub struct Outage {
     pub service: u32,
 }
 
+/// The first operation and receive that waited when the first rail came back last, and when that loss was to be the end: if nothing
+/// gets through, the rail may come back for ever, and each loss is still that one.
+#[derive(Default)]
+pub struct Tried(Option<([u32; 2], u64)>);
+
+impl Tried {
+    /// It came back; `waiting`: operations go again.
+    pub fn came_back(&mut self, waiting: bool, first: [u32; 2], until: u64) {
+        self.0 = waiting.then_some((first, until));
+    }
+
+    /// When the loss that begins now is the end; `patience`: of a new one.
+    pub fn until(&mut self, first: [u32; 2], patience: u64) -> u64 {
+        self.0.take().filter(|(began, _)| *began == first).map_or(patience, |(_, until)| until)
+    }
+}
+
 /// An operation is cut if that saves so many microseconds, which is what it costs.
 const SAVES_US: f64 = 8.0;
 /// And if it has so many bytes; and whatever it saves from so many on, so that a speed is measured anew that was low once.
@@ -52,6 +69,7 @@ pub struct Rails {
     /// While it is lost, with the next queue pair; else the endpoint has that.
     pub first: Rail,
     pub outage: Option<Box<Outage>>,
+    pub tried: Tried,
     /// Losses of the first so far; the operation that it said was wrong, last (none: of the service's).
     pub epoch: u32,
     pub blamed: Option<Option<u32>>,
@@ -82,7 +100,22 @@ impl Rails {
     pub fn new(first: Rail, further: Vec<Rail>, asked: Capacity, order: u64, pieces: u32, stale: Arc<AtomicUsize>) -> Rails {
         let (outage, epoch, active, last, over, least) = (None, 0, VecDeque::new(), 0, 0, usize::MAX);
         let fellows = Fellows::new(stale);
-        Rails { first, outage, epoch, blamed: None, asked, further, fellows, active, last, over, least, order, pieces }
+        Rails {
+            first,
+            outage,
+            epoch,
+            blamed: None,
+            tried: Tried::default(),
+            asked,
+            further,
+            fellows,
+            active,
+            last,
+            over,
+            least,
+            order,
+            pieces,
+        }
     }
 
     /// A further one carries words.

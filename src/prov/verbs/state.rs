@@ -261,8 +261,12 @@ impl State {
         match op.bounce {
             None => self.bind.succeed(end),
             Some(bounce) => {
-                let placed = if end.kind & flags::READ != 0 { bounce.scatter(end.len) } else { Ok(()) };
-                match op.fate.map_or(placed, |unknown| Err(*unknown)) {
+                let placed = match op.fate {
+                    Some(unknown) => Err(*unknown),
+                    None if end.kind & flags::READ != 0 => bounce.scatter(end.len),
+                    None => Ok(()),
+                };
+                match placed {
                     Ok(()) => self.bind.succeed(end),
                     Err(e) => {
                         self.stats.errors += 1;

@@ -94,7 +94,11 @@ impl Domain {
                 && let Some(event) = card.context().poll_async()
             {
                 crate::log!(Info, "{}: {} ({event:?})", card.name, event.words);
-                self.watch.endpoints().iter().for_each(|ep| ep.state.lock().on_rail_event(i, &card.context().name, &event));
+                for ep in self.watch.endpoints() {
+                    let mut s = ep.state.lock();
+                    s.on_rail_event(i, &card.context().name, &event);
+                    s.finish_if_drained();
+                }
             }
         }
     }
@@ -140,10 +144,12 @@ impl Domain {
         let name = &self.context().name;
         match *event {
             AsyncEvent { qpn: Some(qpn), fatal, .. } => match &s.qp {
-                Some(qp) if qp.number == qpn && fatal && !s.is_out() => {
+                Some(qp) if qp.number == qpn && fatal => {
                     let number = match event.kind {
                         ibv_event_type::IBV_EVENT_QP_ACCESS_ERR => errno::EACCES,
                         ibv_event_type::IBV_EVENT_QP_REQ_ERR => errno::EREMOTEIO,
+                        // Of a rail that is lost, no lost port has the two above.
+                        _ if s.is_out() => return Concern::None,
                         _ => errno::EIO,
                     };
                     Concern::Fault(Error::new(number, format!("{name}, queue pair {qpn:#x}: {}", event.words)))

@@ -22,7 +22,7 @@ struct Sent {
     number: u32,
 }
 
-// SAFETY: the pointers in it lead to its own pieces and bytes, and are set anew when it is posted.
+// SAFETY: the pointers in it are followed only when it is posted, and lead to its own pieces and bytes by then.
 unsafe impl Send for Sent {}
 
 #[derive(Default)]

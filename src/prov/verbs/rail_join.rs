@@ -124,7 +124,7 @@ impl Rail {
         let Some(qp) = &self.qp else { return Ok(()) };
         let wr_id = self.tag.recv(self.life << 24 | place as u32);
         let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: &mut piece, num_sge: 1 };
-        // SAFETY: the request is live, and the place ours; it stays longer than the pair.
+        // SAFETY: the request is live and the place ours; before the place goes, the device loses its leave to write there.
         unsafe { qp.post_recv(&mut wr) }
     }
 

@@ -184,8 +184,8 @@ impl Provider for Rdm {
             }
         }
         // The device whose address was asked for comes first.
-        all.sort_by_key(|(elsewhere, _)| *elsewhere);
-        all.into_iter().map(|(_, info)| info).collect()
+        let (asked, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(elsewhere, _)| !elsewhere);
+        asked.into_iter().chain(others).map(|(_, info)| info).collect()
     }
 
     fn check_address(&self, address: &str) -> Result<()> {

@@ -25,7 +25,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 impl State {
-    /// Bytes of unexpected messages that the peer may send. Parcels of a lane are taken at once, and cannot be asked for.
+    /// Bytes of unexpected messages that the peer may send. Parcels of a lane are taken within a few turns, and cannot be asked for.
     fn budget(&self) -> u32 {
         let budget = config::get().tcp.budget;
         if self.bind.is_lane() { budget.max(WHOLE_MAX as u32) } else { budget }

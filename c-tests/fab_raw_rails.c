@@ -303,7 +303,7 @@ static void run(const char *what, void (*attack)(void), int rails, size_t kib, i
 		len += (size_t)snprintf(words + len, sizeof words - len, "%s127.0.0.%d", i > 1 ? "," : "", i);
 	setenv("GDRFAB_TCP_RAILS", words, 1);
 	siege_run(attack, LIMIT);
-	siege_was_bounded(what, kib, fds);
+	siege_was_bounded(what, kib, fds - SIEGE_RAIL * rails);
 }
 
 void rails_siege(const char *what, void (*attack)(void), size_t kib, int fds)

@@ -10,6 +10,9 @@
 
 #define SIEGE_LEN ((size_t)512 * 1024) /* of each region; the second half is the good peer's */
 #define SIEGE_SEED 41u
+/* Descriptors of the good peer's connections for each address in GDRFAB_TCP_RAILS: a rail, and of the next connection a
+ * socket, a listener with its three, and what is being closed. */
+#define SIEGE_RAIL 8
 
 /* What the three know of each other; shared. */
 struct siege {
@@ -33,7 +36,8 @@ extern struct siege *siege;
 void siege_run(void (*attack)(void), int limit_ms);
 /* A connection of the hostile process that has got as far as frames. */
 int siege_greeted(void);
-/* Is the server as large as it was, and has it as few descriptors, up to so many KiB and so many? Says what it found. */
+/* Is the server as large as it was, and has it as few descriptors, up to so many KiB and so many, and SIEGE_RAIL more for
+ * each rail? Says what it found. */
 void siege_was_bounded(const char *what, size_t kib, int fds);
 
 #endif

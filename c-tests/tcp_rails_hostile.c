@@ -112,7 +112,8 @@ static void silence(void)
 
 TEST_WITHIN(60, silent_connections_at_the_doors)
 {
-	rails_siege("silent connections", silence, 8192, 16 + 40);
+	/* Beside those that are silent, one more connection of the good peer, with two rails. */
+	rails_siege("silent connections", silence, 8192, 16 + 40 + 5 * 2);
 }
 
 /* Opens and closes a rail as fast as it is let in. */
@@ -122,10 +123,11 @@ static void flaps(void)
 	uint64_t first = 0, last = 0;
 	unsigned in = 0;
 	for (uint32_t i = 2; i < 2 + (uint32_t)test_count(2000, 500); i++) {
+		uint64_t before = test_now_ms();
 		int fd, status = rails_join(&h, 1, h.token, 1, i, &fd);
 		if (status == 0) {
 			last = test_now_ms();
-			first = in++ == 0 ? last : first;
+			first = in++ == 0 ? before : first;
 		} else {
 			CHECK_EQ(status, RAW_REJECTED);
 		}
@@ -133,7 +135,7 @@ static void flaps(void)
 	}
 	CHECK(in > 0);
 	/* None within 50 ms of the one before, however fast this machine is. */
-	if (last - first + 60 < (in - 1) * 50ull)
+	if (last - first < (in - 1) * 50ull)
 		test_wrong(__FILE__, __LINE__, "%u rails were let in within %u ms", in, (unsigned)(last - first));
 	rails_go_well(&h);
 	/* The same with one that stays open: it is thrown out for a later one. */
@@ -180,13 +182,28 @@ static struct hostile grants(uint32_t rails, unsigned char (*places)[PLACE], siz
 	return h;
 }
 
+static unsigned good_rounds(void)
+{
+	return __atomic_load_n(&siege->rounds, __ATOMIC_ACQUIRE);
+}
+
+/* The good peer has gone on since then, or does so soon: on a busy machine it may be others' turn. */
+static void goes_on_since(unsigned rounds, uint64_t start)
+{
+	uint64_t until = test_now_ms() + (uint64_t)test_ms(SOON);
+	while (good_rounds() <= rounds && test_now_ms() < until)
+		test_sleep_ms(5);
+	if (good_rounds() <= rounds)
+		test_wrong(__FILE__, __LINE__, "the good peer has stood still for %u ms", (unsigned)(test_now_ms() - start));
+}
+
 /* The good peer goes on meanwhile. */
 static void pass(int ms)
 {
-	unsigned rounds = __atomic_load_n(&siege->rounds, __ATOMIC_ACQUIRE);
+	unsigned rounds = good_rounds();
+	uint64_t start = test_now_ms();
 	test_sleep_ms(ms);
-	if (__atomic_load_n(&siege->rounds, __ATOMIC_ACQUIRE) <= rounds)
-		test_wrong(__FILE__, __LINE__, "the good peer has stood still for %d ms", ms);
+	goes_on_since(rounds, start);
 }
 
 static void addresses(void)
@@ -285,13 +302,16 @@ static void calls(void)
 	int door = rails_door(&port);
 	for (int manner = MANNERS - 1; manner >= 0; manner -= test_count(1, 2)) {
 		unsigned char places[RAILS][PLACE];
-		int held[64], count = 0, open = 0, ms = 400;
+		int held[64], count = 0, open = 0;
+		uint64_t begin = test_now_ms(), start, now;
 		for (uint32_t at = 0; at < RAILS; at++)
 			rails_place(places[at], 0x7f000001 + at, port);
 		struct hostile h = grants(RAILS, places, RAILS);
 		rails_go_well(&h);
-		unsigned rounds = __atomic_load_n(&siege->rounds, __ATOMIC_ACQUIRE);
-		for (uint64_t until = test_now_ms() + (uint64_t)ms; test_now_ms() < until;) {
+		unsigned rounds = good_rounds();
+		/* Each of them calls; on a busy machine that may take longer. */
+		for (start = now = test_now_ms(); now < start + (count < RAILS - 1 ? (uint64_t)test_ms(SOON) : 400u);
+		     now = test_now_ms()) {
 			int fd = rails_called(door, 5);
 			if (fd < 0)
 				continue;
@@ -299,10 +319,11 @@ static void calls(void)
 			if ((fd = receive(fd, (enum manner)manner)) >= 0 && open < 64)
 				held[open++] = fd;
 		}
+		int ms = (int)(now - begin);
 		fprintf(stderr, "     manner %d: %d calls in %d ms\n", manner, count, ms);
 		if (count < RAILS - 1 || count > (RAILS - 1) * (2 + ms / 100))
 			test_wrong(__FILE__, __LINE__, "manner %d: %d calls in %d ms", manner, count, ms);
-		CHECK(__atomic_load_n(&siege->rounds, __ATOMIC_ACQUIRE) > rounds);
+		goes_on_since(rounds, start);
 		rails_go_well(&h);
 		/* It takes its calls along. */
 		rails_end(&h);

@@ -5,6 +5,8 @@
  */
 #include "nccl_drive.h"
 
+#include <sys/mman.h>
+
 #define TIMEOUT "1"
 #define PAUSE 2500
 #define TAG 3
@@ -68,6 +70,9 @@ static void stopped_sender(const void *arg)
 	pair(NULL, asks, sends_after_a_while, arg);
 }
 
+#define EARLY 8192 /* bytes that go early */
+static bool *went; /* atomic, shared by both sides: the early message has */
+
 /* Sends, and asks all the while; with an early message the request may end at once. */
 static void sends_at_once(struct node *n)
 {
@@ -78,12 +83,15 @@ static void sends_at_once(struct node *n)
 	buf_fill(&b, 0, size_of(n), 5);
 	barrier(n);
 	struct op op = send_op(l.send, &b, 0, size_of(n), TAG);
-	uint64_t start = test_now_ms(), until = start + PAUSE + 500;
+	bool early = size_of(n) <= EARLY;
+	uint64_t until = test_now_ms() + (early ? (uint64_t)test_ms(10000) : PAUSE + 500u);
 	while (!op.done && test_now_ms() < until)
 		NET(op_step(&op));
-	/* What goes early need not wait for anybody. */
-	if (size_of(n) <= 8192)
-		CHECK(op.done && test_now_ms() - start < PAUSE / 2);
+	/* What goes early need not wait for anybody: the other side receives only after this. */
+	if (early) {
+		CHECK(op.done);
+		__atomic_store_n(went, true, __ATOMIC_RELEASE);
+	}
 	op_finish(&op);
 	buf_end(&b);
 	sides_down(n, &l);
@@ -97,6 +105,9 @@ static void receives_after_a_while(struct node *n)
 	buf_reg(&b, l.recv);
 	barrier(n);
 	test_sleep_ms(PAUSE);
+	for (uint64_t until = test_now_ms() + (uint64_t)test_ms(15000);
+	     size_of(n) <= EARLY && !__atomic_load_n(went, __ATOMIC_ACQUIRE) && test_now_ms() < until;)
+		test_sleep_ms(1);
 	struct op op = recv_op(l.recv, &b, 0, size_of(n), TAG);
 	op_finish(&op);
 	BUF_CHECK(&b, 0, size_of(n), 5);
@@ -106,13 +117,14 @@ static void receives_after_a_while(struct node *n)
 
 static void late_receiver(const void *arg)
 {
+	went = (bool *)mmap(NULL, sizeof *went, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(went != MAP_FAILED);
 	pair(NULL, receives_after_a_while, sends_at_once, arg);
 }
 
 /* As many early messages as there may be, for a process that reads none of them: the kernel's buffers hold them, or the
  * sender waits, and nobody takes that for a dead network. */
 #define FLOOD 24
-#define EARLY 8192
 
 static void flood_op(struct op *op, void *comm, struct buf *b, int i, bool send)
 {

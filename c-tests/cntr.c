@@ -49,10 +49,19 @@ static void *adds_later(void *arg)
 	return NULL;
 }
 
+/* A wait ends by what fails after it has begun: something does so until it is over. */
+struct failing {
+	gdrfab_cntr *cntr;
+	bool over; /* atomic */
+};
+
 static void *fails_later(void *arg)
 {
-	test_sleep_ms(60);
-	gdrfab_cntr_adderr((gdrfab_cntr *)arg, 1);
+	struct failing *f = (struct failing *)arg;
+	do {
+		test_sleep_ms(60);
+		gdrfab_cntr_adderr(f->cntr, 1);
+	} while (!__atomic_load_n(&f->over, __ATOMIC_ACQUIRE));
 	return NULL;
 }
 
@@ -65,16 +74,18 @@ TEST(wait)
 	OK(gdrfab_cntr_wait(c, 0, 0));
 	uint64_t start = test_now_ms();
 	CHECK_EQ(gdrfab_cntr_wait(c, 1, 0), -ETIMEDOUT);
-	CHECK(test_now_ms() - start < 1000);
+	CHECK(test_now_ms() - start < (uint64_t)test_ms(1000));
 	CHECK_EQ(gdrfab_cntr_wait(c, 1, 100), -ETIMEDOUT);
 	CHECK(test_now_ms() - start >= 99);
-	CHECK(test_now_ms() - start < 3000);
+	CHECK(test_now_ms() - start < (uint64_t)test_ms(3000));
 	CHECK_EQ(pthread_create(&thread, NULL, adds_later, c), 0);
 	OK(gdrfab_cntr_wait(c, 1, -1));
 	pthread_join(thread, NULL);
 	OK(gdrfab_cntr_wait(c, 1, 0));
-	CHECK_EQ(pthread_create(&thread, NULL, fails_later, c), 0);
+	struct failing failing = {c, false};
+	CHECK_EQ(pthread_create(&thread, NULL, fails_later, &failing), 0);
 	CHECK_EQ(gdrfab_cntr_wait(c, 100, test_ms(LONG)), -GDRFAB_EAVAIL);
+	__atomic_store_n(&failing.over, true, __ATOMIC_RELEASE);
 	pthread_join(thread, NULL);
 	/* Only a change of the error count ends a wait. */
 	CHECK_EQ(gdrfab_cntr_wait(c, 100, 50), -ETIMEDOUT);

@@ -67,8 +67,7 @@ static void copies_initiator(struct node *n)
 	uint32_t off = 0, value = 1;
 	size_t len = sizeof value;
 	skip_unless(path_known(PATH_IPC), "it has no ipc path");
-	setenv("GDRFAB_HMEM_PROCESS", "1", 1);
-	node_up(n);
+	copier_up(n);
 	OK(gdrfab_ep_getopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DRIVER_CALLS, &value, &len));
 	CHECK_EQ(value, 0);
 	CHECK_EQ(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DRIVER_CALLS, &off, sizeof off),
@@ -107,7 +106,7 @@ static void copies_initiator(struct node *n)
 							&peer);
 		CHECK_EITHER(rc, 0, -EAGAIN);
 		i += rc == 0;
-		if (rc && cq_next(n->cq, &entry, 1000) == 1)
+		if (rc && cq_next(n->cq, &entry, 10000) == 1)
 			ended++;
 		else if (rc)
 			test_fail(__FILE__, __LINE__, "%d of %d writes ended, and no more", ended, i);
@@ -154,8 +153,7 @@ static void needs_initiator(struct node *n)
 	struct mem device, host;
 	struct failure f;
 	skip_unless(path_known(PATH_IPC), "it has no ipc path");
-	setenv("GDRFAB_HMEM_PROCESS", "1", 1);
-	node_up(n);
+	copier_up(n);
 	memory(n, &device, (const struct memkind *)n->arg);
 	memory(n, &host, &memkinds[KIND_MEM_ALLOC]);
 	struct remote far_device = mem_fetch(n), far_host = mem_fetch(n);
@@ -262,8 +260,7 @@ static void deserted(struct node *n)
 {
 	struct mem m;
 	struct failure f;
-	setenv("GDRFAB_HMEM_PROCESS", "1", 1);
-	node_up(n);
+	copier_up(n);
 	memory(n, &m, (const struct memkind *)n->arg);
 	struct remote peer = mem_fetch(n);
 	POST(n->cq, gdrfab_write(n->ep, m.addr, LEN, mem_desc(&m), 0, peer.base, peer.key, &m));

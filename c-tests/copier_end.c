@@ -123,11 +123,10 @@ static void initiator(struct node *n)
 	int posted = 0;
 	char delay[32];
 	prepare();
-	setenv("GDRFAB_HMEM_PROCESS", "1", 1);
 	snprintf(delay, sizeof delay, "%d", DELAY_MS * 1000);
 	if (act->stage == FLYING)
 		setenv("FAKE_DELAY_US", delay, 1);
-	node_up(n);
+	copier_up(n);
 	memory(n, &m, 2);
 	mem_new(n, &fresh, kind_used(), LEN);
 	mem_register(n, &fresh, 0, LEN, ANY_ACCESS, 0);
@@ -222,8 +221,7 @@ static void heirs_witness(struct node *n)
 static void heirs_owner(struct node *n)
 {
 	prepare();
-	setenv("GDRFAB_HMEM_PROCESS", "1", 1);
-	node_up(n);
+	copier_up(n);
 	struct remote to = mem_fetch(n);
 	pid_t pid = copier_of(n, to.key);
 	pid_t child = *(const int *)n->arg == BY_FORK ? fork() : (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
@@ -270,8 +268,7 @@ static void inherits_owner(struct node *n)
 	CHECK_EQ(dup2(n->oob, 200), 200);
 	if (*(const bool *)n->arg)
 		without_close_range();
-	setenv("GDRFAB_HMEM_PROCESS", "1", 1);
-	node_up(n);
+	copier_up(n);
 	struct remote to = mem_fetch(n);
 	pid_t pid = copier_of(n, to.key);
 	snprintf(path, sizeof path, "/proc/%d/fd/200", (int)pid);

@@ -8,6 +8,8 @@
 #include "test_pair.h"
 
 #include <signal.h>
+#include <stdarg.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 /* --- the two processes --- */
@@ -85,6 +87,32 @@ void pair(const struct setup *setup, side_fn server, side_fn client, const void 
 	p.fn[TEST_CLIENT] = client;
 	unique_service(p.service, sizeof p.service);
 	test_pair(run_side, p.setup->victim, &p);
+}
+
+/* What came late; shared by both sides. */
+static char *late;
+enum { LATE_LEN = 200 };
+
+void pair_in_time(const struct setup *setup, side_fn server, side_fn client, const void *arg)
+{
+	late = (char *)mmap(NULL, LATE_LEN, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(late != MAP_FAILED);
+	for (int i = 0; i < 3; i++) {
+		*late = 0;
+		pair(setup, server, client, arg);
+		if (!*late)
+			return;
+		fprintf(stderr, "     late: %s\n", late);
+	}
+	test_fail(__FILE__, __LINE__, "three times out of three: %s", late);
+}
+
+void came_late(const char *format, ...)
+{
+	va_list list;
+	va_start(list, format);
+	vsnprintf(late, LATE_LEN, format, list);
+	va_end(list);
 }
 
 void oob_send(struct node *n, const void *data, size_t len)
@@ -330,7 +358,7 @@ static void exchange_names(struct node *n)
 	CHECK_EQ(gdrfab_av_insert(n->av, names, PEER + 1, NULL, 0, NULL), PEER + 1);
 }
 
-static void connection(struct node *n)
+void node_meet(struct node *n)
 {
 	if (n->setup->rdm) {
 		exchange_names(n);
@@ -352,7 +380,7 @@ static void connection(struct node *n)
 void node_up(struct node *n)
 {
 	node_open(n);
-	connection(n);
+	node_meet(n);
 }
 
 void recover(struct node *n)
@@ -372,7 +400,7 @@ void recover(struct node *n)
 		if (got == -GDRFAB_EAVAIL)
 			cq_failure(__FILE__, __LINE__, n->cq, &f);
 	}
-	connection(n);
+	node_meet(n);
 }
 
 void lead_recovery(struct node *n)
@@ -426,6 +454,10 @@ void node_close(struct node *n)
 	/* A real driver keeps files of its own, also where only a peer's memory made the library open it. */
 	if (n->drivers || getenv("TEST_REAL"))
 		return;
+	/* A thread that the library ends or lets close for it may hold one a moment longer. */
+	uint64_t until = test_now_ms() + (uint64_t)test_ms(2000);
+	while (test_count_fds() != n->fds && test_now_ms() < until)
+		test_sleep_ms(2);
 	if (test_count_fds() != n->fds)
 		test_list_fds();
 	CHECK_EQ(test_count_fds(), n->fds);

@@ -12,11 +12,16 @@ extern "C" {
 /* Forks both sides; each gets a node with nothing open. Returns when both have ended well. */
 void pair(const struct setup *setup, side_fn server, side_fn client, const void *arg);
 
+/* The same up to three times, until no side has said that something came late: a busy machine may have been why. */
+void pair_in_time(const struct setup *setup, side_fn server, side_fn client, const void *arg);
+void came_late(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* One process alone: everything but an endpoint is opened. */
 void node_alone(struct node *n, const struct setup *setup);
 /* Opens everything and connects; afterwards both sides hold a connected n->ep. */
 void node_up(struct node *n);
-/* The steps of node_up. */
+/* The steps of node_up: node_open, and node_meet, which connects. */
+void node_meet(struct node *n);
 gdrfab_info *hints_new(const struct setup *setup);
 void node_info(struct node *n);
 void node_open(struct node *n);   /* info, fabric, EQ; a client's also domain and CQ */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Paths, which kinds of memory can offer which of them, and claims that are about one of each. */
 #include "fab_ways.h"
+#include "fab_node.h"
 #include "fab_mem.h"
 #include "fab_provider.h"
 
@@ -172,6 +173,18 @@ void way_check(struct node *n, const struct way *way, uint64_t key)
 		  way->path->name, (unsigned long long)info.path, (unsigned long long)info.paths,
 		  (unsigned long long)info.offered, strerror(info.direct_errno), strerror(info.cma_errno),
 		  strerror(info.staged_errno), strerror(info.ipc_errno), words);
+}
+
+void copier_up(struct node *n)
+{
+	gdrfab_ep *ep = NULL;
+	uint32_t off = 0;
+	setenv("GDRFAB_HMEM_PROCESS", "1", 1);
+	node_open(n);
+	OK(gdrfab_ep_open(n->domain, n->info, NULL, &ep));
+	OK(gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DRIVER_CALLS, &off, sizeof off));
+	OK(gdrfab_ep_close(ep));
+	node_meet(n);
 }
 
 pid_t copier_of(struct node *n, uint64_t key)

@@ -39,6 +39,9 @@ void way_register(struct node *n, struct mem *m, size_t offset, size_t len, cons
 void way_check(struct node *n, const struct way *way, uint64_t key);
 /* The process that copies for this endpoint, as the explanation of the path to a region names it. */
 pid_t copier_of(struct node *n, uint64_t key);
+/* node_up of a client whose device copies another process makes. That process is there before this one connects: a listener
+ * gives it five seconds from then, and a memory checker may take them. */
+void copier_up(struct node *n);
 /* May this process copy the peer's memory with process_vm_readv? 0, or the errno. */
 int cma_refused(struct node *n);
 

@@ -179,7 +179,7 @@ static void restarted_on_the_same_port(struct self *s)
 	await(s, 1, NULL);
 	meet(s);
 	/* A message may be under way before this side hears of the end. */
-	for (uint64_t until = test_now_ms() + 300; test_now_ms() < until;)
+	for (uint64_t until = test_now_ms() + (uint64_t)test_ms(300); test_now_ms() < until;)
 		drive(s);
 	uint64_t index = 0;
 	tsend(s, 1, "old ", 4, 2, 2);

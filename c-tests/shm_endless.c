@@ -36,7 +36,7 @@ static double cpu_ms(void)
 static void was_short(double longest)
 {
 	if (longest > (double)test_ms(LONGEST_MS))
-		test_fail(__FILE__, __LINE__, "one call took %.0f ms of CPU time", longest);
+		came_late("one call took %.0f ms of CPU time", longest);
 }
 
 enum ending { STAYS, BREAKS, LEAVES };
@@ -303,7 +303,7 @@ static const struct attack offers[] = {
 static void endure(const void *arg)
 {
 	skip_unless(path_known(PATH_DIRECT), no_sharing);
-	pair(NULL, endures, attacks, arg);
+	pair_in_time(NULL, endures, attacks, arg);
 }
 
 TEST_TABLE(offers)
@@ -392,5 +392,5 @@ TEST_WITHIN(30, a_region_of_many_extents_leaves_calls_short)
 	/* A memory checker has no pidfd_getfd: 4096 files would be asked for one by one. */
 	if (!test_count(1, 0))
 		test_skip("TEST_FAST: the time that calls take is another's under a checker");
-	pair(NULL, blows_up, looks_up, NULL);
+	pair_in_time(NULL, blows_up, looks_up, NULL);
 }

@@ -229,7 +229,7 @@ static void loses_its_link(struct node *n)
 	struct remote to = mem_fetch(n);
 	barrier(n);
 	CHECK_EQ(test_system("ip link set dev %s down", netdev), 0);
-	int told = await_eq_failure(n, 1000);
+	int told = await_eq_failure(n, 5000);
 	/* Between two queue pairs of one device soft-RoCE needs no link: what matters is that nothing is lost or hangs. */
 	POST(n->cq, gdrfab_write(n->ep, bytes, 65536, local_desc(n, bytes, 65536), 0, to.base, to.key, bytes));
 	done entry;

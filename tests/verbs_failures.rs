@@ -177,24 +177,28 @@ fn events() {
     let world = World::new();
     let (a, _b) = world.pair(false);
     let quiet = || assert!(world.eq.sread(20, |_| (true, ())).unwrap().is_none(), "an event that concerns nobody");
-    // A sleeper hears at once.
-    let late = std::thread::spawn(|| {
-        std::thread::sleep(std::time::Duration::from_millis(100));
-        raise(10, 1);
+    // A sleeper hears at once, and not by the second that it sleeps at most; of three times a busy machine may spoil two.
+    let took = [(); 3].map(|()| {
+        let late = std::thread::spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            raise(10, 1);
+        });
+        let begin = std::time::Instant::now();
+        for _ in 0..2 {
+            let (kind, _, error) = world.event();
+            let error = error.unwrap();
+            assert!(kind == 0 && error.errno == errno::ENETDOWN && error.words.contains("port 1 of fake0 went down"), "{error}");
+        }
+        let took = begin.elapsed().as_millis();
+        late.join().unwrap();
+        raise(9, 1);
+        for _ in 0..2 {
+            let (kind, words, error) = world.event();
+            assert!(kind == 0 && error.is_none() && words == b"port 1 of fake0 is active", "{words:?}");
+        }
+        took
     });
-    let begin = std::time::Instant::now();
-    for _ in 0..2 {
-        let (kind, _, error) = world.event();
-        let error = error.unwrap();
-        assert!(kind == 0 && error.errno == errno::ENETDOWN && error.words.contains("port 1 of fake0 went down"), "{error}");
-    }
-    assert!(begin.elapsed().as_millis() < 900, "{:?}", begin.elapsed());
-    late.join().unwrap();
-    raise(9, 1);
-    for _ in 0..2 {
-        let (kind, words, error) = world.event();
-        assert!(kind == 0 && error.is_none() && words == b"port 1 of fake0 is active", "{words:?}");
-    }
+    assert!(took.iter().any(|ms| *ms < 900), "{took:?} ms");
     // Of another port; addresses that this domain does not use; an event that nobody knows.
     for (kind, port) in [(10, 2), (18, 1), (11, 1), (99, 1)] {
         raise(kind, port);

@@ -61,10 +61,19 @@ static void *adder(void *arg)
 	return NULL;
 }
 
+/* A wait ends by what fails after it has begun: something does so until it is over. */
+struct failing {
+	struct fid_cntr *cntr;
+	bool over; /* atomic */
+};
+
 static void *failer(void *arg)
 {
-	test_sleep_ms(100);
-	OK(fi_cntr_adderr((struct fid_cntr *)arg, 1));
+	struct failing *f = (struct failing *)arg;
+	do {
+		test_sleep_ms(60);
+		OK(fi_cntr_adderr(f->cntr, 1));
+	} while (!__atomic_load_n(&f->over, __ATOMIC_ACQUIRE));
 	return NULL;
 }
 
@@ -76,8 +85,10 @@ TEST(a_failure_ends_a_wait)
 	skip_unless(is_gdrfab(), "has no counters");
 	node_alone(&n, NULL);
 	struct fid_cntr *cntr = cntr_new(&n, FI_WAIT_UNSPEC);
-	CHECK_EQ(pthread_create(&thread, NULL, failer, cntr), 0);
+	struct failing failing = {cntr, false};
+	CHECK_EQ(pthread_create(&thread, NULL, failer, &failing), 0);
 	CHECK_EQ(fi_cntr_wait(cntr, 5, test_ms(5000)), -FI_EAVAIL);
+	__atomic_store_n(&failing.over, true, __ATOMIC_RELEASE);
 	pthread_join(thread, NULL);
 	CLOSE(cntr);
 	node_close(&n);

@@ -179,7 +179,8 @@ void open_ep(struct self *s, const char *service)
 
 void close_ep(struct self *s)
 {
-	OK(gdrfab_ep_close(s->ep));
+	if (s->ep)
+		OK(gdrfab_ep_close(s->ep));
 	if (rdm_unbound)
 		rdm_unbound();
 	if (s->av)

@@ -83,6 +83,7 @@ void meet(struct self *s);
 void open_ep(struct self *s, const char *service);
 /* Opens a connected endpoint with tags, as rank 0 or as rank 1, which calls it. */
 void open_connected(struct self *s);
+/* With `ep` NULL the endpoint is closed already. */
 void close_ep(struct self *s);
 void put_number(struct self *s, int i, uint64_t number);
 uint64_t get_number(struct self *s, int i);

@@ -186,12 +186,48 @@ static void what_has_an_entry_has_left(struct self *s)
 	meet(s);
 }
 
+/* Closing the endpoint sends the rest: over a card this key is asked for first, and nothing has left by then. */
+static void closes_behind_it(struct self *s)
+{
+	static unsigned char memory[8 * IN_A_ROW];
+	char met[4];
+	gdrfab_mr *mr = NULL;
+	uint64_t word = 7;
+	if (s->rank == 1) {
+		OK(gdrfab_mr_reg(s->domain, memory, sizeof memory, REMOTE_ACCESS, 0, 0, 0, NULL, &mr));
+		put_number(s, 0, (uint64_t)(uintptr_t)memory);
+		put_number(s, 1, gdrfab_mr_key(mr));
+		trecv(s, 0, met, sizeof met, 1, 0, 1);
+	}
+	meet(s);
+	if (s->rank == 0)
+		tsend(s, 1, "met", 4, 1, 1);
+	await(s, 1, NULL);
+	meet(s);
+	if (s->rank == 0) {
+		for (uint64_t k = 0; k < IN_A_ROW; k++)
+			POST(s->cq, gdrfab_inject_write(s->ep, &word, sizeof word, 1, get_number(s, 0) + 8 * k, get_number(s, 1)));
+		OK(gdrfab_ep_close(s->ep));
+		s->ep = NULL;
+		put_number(s, 2, 1);
+	} else {
+		uint64_t last = 0;
+		for (uint64_t until = test_now_ms() + (uint64_t)test_ms(5000); last != word && test_now_ms() < until; drive(s))
+			memcpy(&last, memory + sizeof memory - 8, 8);
+		CHECK_EQ(last, word);
+		rest_until(s, 2, 1);
+		OK(gdrfab_mr_close(mr));
+	}
+	meet(s);
+}
+
 TEST_TABLE(claims)
 {
 	static const int kinds[] = {KIND_MEM_ALLOC, KIND_MALLOC};
 	static const struct rdm_claim rdm[] = {
 		{"after_a_meeting", met_and_rests, 2, false},
 		{"what_has_an_entry_has_left", what_has_an_entry_has_left, 2, false},
+		{"closes_behind_it", closes_behind_it, 2, false},
 	};
 	/* So that a socket is full of few messages. */
 	setenv("GDRFAB_TCP_BUFFER", "32768", 0);

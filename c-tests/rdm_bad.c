@@ -100,6 +100,34 @@ static void removed_index(struct self *s)
 	meet(s);
 }
 
+/* A length that no message has is refused, whatever it comes to with what a parcel carries beside, and the peer goes on. */
+static void endless_lengths(struct self *s)
+{
+	char in[8] = "";
+	if (s->rank == 0) {
+		tsend(s, 1, "met", 4, 1, 1);
+		await(s, 1, NULL);
+		for (size_t i = 0; i < 40; i++) {
+			size_t len = SIZE_MAX - i;
+			CHECK_EQ(gdrfab_send(s->ep, in, len, NULL, 1, NULL), -EMSGSIZE);
+			CHECK_EQ(gdrfab_tsend(s->ep, in, len, NULL, 1, 2, NULL), -EMSGSIZE);
+			CHECK_EQ(gdrfab_tsenddata(s->ep, in, len, NULL, 3, 1, 2, NULL), -EMSGSIZE);
+			CHECK_EQ(gdrfab_inject(s->ep, in, len, 1), -EMSGSIZE);
+			CHECK_EQ(gdrfab_tinject(s->ep, in, len, 1, 2), -EMSGSIZE);
+			CHECK_EQ(gdrfab_trecv(s->ep, in, len, NULL, 1, 2, 0, NULL), -EMSGSIZE);
+		}
+		tsend(s, 1, "again", 6, 3, 2);
+		await(s, 2, NULL);
+	} else {
+		trecv(s, 0, in, sizeof in, 1, 0, 1);
+		await(s, 1, NULL);
+		trecv(s, 0, in, sizeof in, 3, 0, 2);
+		await(s, 2, NULL);
+		CHECK(strcmp(in, "again") == 0 && s->kept_count == 0);
+	}
+	meet(s);
+}
+
 /* Text in which anything is missing: refused with words, or the name of somebody else, never one's own. */
 TEST(names_cut_off_at_every_length)
 {
@@ -137,6 +165,6 @@ TEST(names_cut_off_at_every_length)
 
 TEST_TABLE(claims)
 {
-	static const struct rdm_claim claims[] = {{"removed_index", removed_index, 3, false}};
-	rdm_add(claims, 1);
+	static const struct rdm_claim claims[] = {{"removed_index", removed_index, 3, false}, {"endless_lengths", endless_lengths, 2, false}};
+	rdm_add(claims, 2);
 }

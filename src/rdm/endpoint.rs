@@ -102,6 +102,8 @@ impl Endpoint {
             events: Arc::new(EventQueue::default()),
             drivers: Arc::default(),
             grants: 0,
+            offered: 0,
+            ended: 0,
             earliest: 0,
             turns: 0,
             filled: u32::MAX / 2,

@@ -53,15 +53,15 @@ impl State {
         let Some(id) = self.known(one.addr) else { return false };
         let Some(Some(peer)) = self.peers.get_mut(id as usize) else { return false };
         let Phase::Ready(link) = &peer.phase else { return false };
-        if !peer.waiting.is_empty() || !peer.control.is_empty() || !peer.credit.may_send(one.local.len()) {
+        // The caller's length may be any number.
+        if one.local.len() > link.eager_max || !peer.waiting.is_empty() || !peer.control.is_empty() {
             return false;
         }
-        let Some(lane) = link.lane() else { return false };
+        let Some(lane) = link.lane().filter(|_| peer.credit.may_send(one.local.len())) else { return false };
         let all = [[PLAIN, PLAIN_TAGGED, TAGGED_DATA][WORDS - 1], one.key, one.data];
         let words = &all[..WORDS];
         if !lane.put_brief(words, one.local) {
-            let len = one.local.len();
-            let fits = len <= link.eager_max && (how & flags::INJECT == 0 || len <= INJECT_SIZE);
+            let fits = how & flags::INJECT == 0 || one.local.len() <= INJECT_SIZE;
             if !fits || !matches!(lane.put(words, &[one.local]), Ok(true)) {
                 return false;
             }

@@ -91,18 +91,21 @@ impl State {
         if before == source {
             return None;
         }
+        let of_it = |message: &Unexpected| match message {
+            Unexpected::Eager { from, .. } | Unexpected::Offered { from, .. } => *from == id,
+            Unexpected::Own { .. } => false,
+        };
         for space in [&mut self.tagged, &mut self.untagged] {
-            let of_it = |message: &Unexpected| match message {
-                Unexpected::Eager { from, .. } | Unexpected::Offered { from, .. } => *from == id,
-                Unexpected::Own { .. } => false,
-            };
             let moved: Vec<_> = space.each_unexpected().filter(|(_, s, m)| *s == before && of_it(m)).map(|(at, ..)| at).collect();
             moved.into_iter().for_each(|at| space.refile(at, source));
         }
+        let claimed = self.claimed.values_mut().filter(|(s, .., m)| *s == before && of_it(m));
+        claimed.for_each(|(s, ..)| *s = source);
         Some((before, source))
     }
 
-    /// Messages of peers that were just inserted wait under their index from now on.
+    /// Messages of peers that were just inserted wait under their index from now on, and come under it.
+    #[inline(always)]
     pub fn look_at_av(&mut self) {
         if self.av.as_ref().is_some_and(|av| av.changes() != self.av_changes) {
             self.reroute();

@@ -13,6 +13,12 @@ pub const EAGER_MAX: usize = 8 << 10;
 pub const HEAD: usize = 64;
 /// Offers of one peer's that wait for their receives; messages behind them wait at the sender, and who offers more is cut off.
 pub const OFFERS_MAX: usize = 1 << 16;
+/// Offers of all peers, beyond which one that the address vector does not name has a fair share.
+pub const OFFERS_ALL: usize = if cfg!(test) { 1 << 12 } else { 1 << 20 };
+/// Bytes of messages that wait though their peers have ended, and records of such peers that have no index: with more of either,
+/// callers that the address vector does not name are refused.
+pub const ENDED_MAX: u64 = if cfg!(test) { 256 << 10 } else { 64 << 20 };
+pub const ENDED_PEERS_MAX: usize = if cfg!(test) { 128 } else { 1 << 14 };
 /// Bytes of unexpected messages that a peer may send at first, and at most.
 pub const FIRST_GRANT: u64 = 64 << 10;
 pub const MOST_GRANT: u64 = 1 << 20;

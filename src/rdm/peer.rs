@@ -332,6 +332,12 @@ impl Credit {
     pub fn grant(&self) -> u64 {
         self.grant
     }
+
+    /// What came and was not consumed.
+    pub fn unread(&mut self) -> u64 {
+        self.settle();
+        self.came - self.consumed
+    }
 }
 
 pub struct Peer {

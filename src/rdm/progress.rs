@@ -19,6 +19,9 @@ use std::sync::Arc;
 
 /// Ticks between two looks at what is rare.
 const LOOK: u64 = 100_000;
+/// The same while lanes are being connected, and how many of them one look drives: each costs calls of the kernel's.
+const JOIN: u64 = 10_000;
+const JOINS: usize = 16;
 /// Turns without any after one that filled a receive, in which messages without a receive are left: a caller that reads until
 /// there is nothing more does so once before it posts again.
 const PATIENCE: u32 = 2;
@@ -84,14 +87,15 @@ impl State {
     /// The same in line.
     #[inline(always)]
     pub fn turn(&mut self, domain: &Domain, force: bool) {
+        self.look_at_av();
         if self.listens || self.listens_again() {
             self.poll_lanes(force);
         } else if !self.bind.enabled || self.closed {
             return self.clear_away(domain);
         }
         self.turns = self.turns.wrapping_add(1);
-        let due = self.turns & 15 == 0 && time::ticks().wrapping_sub(self.last_look) > LOOK;
-        if force || due || !self.joining.is_empty() {
+        let joins = !self.joining.is_empty();
+        if force || ((joins || self.turns & 15 == 0) && time::ticks().wrapping_sub(self.last_look) > if joins { JOIN } else { LOOK }) {
             self.look(domain, force);
         }
         self.settle(domain);
@@ -292,14 +296,15 @@ impl State {
     /// Looks at what is rare.
     #[cold]
     fn look(&mut self, domain: &Domain, force: bool) {
-        self.last_look = time::ticks();
-        self.look_at_av();
         self.looks = self.looks.wrapping_add(1);
         // Each costs a call of the kernel's, and callers are rare.
         if force || self.looks.is_multiple_of(GREET) {
             self.greet(domain);
         }
-        let joining = self.joining.clone();
+        // Those that call and say no more hold up nobody who does.
+        let (all, most) = (self.joining.len(), if force { usize::MAX } else { JOINS });
+        let from = (self.looks as usize).wrapping_mul(JOINS).checked_rem(all).unwrap_or(0);
+        let joining: Vec<_> = self.joining.iter().cycle().skip(from).take(all.min(most)).cloned().collect();
         joining.iter().for_each(|(_, link)| link.ep.progress(true));
         self.take_events(domain);
         let now = time::now_ns();

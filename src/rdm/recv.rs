@@ -4,12 +4,12 @@
 
 use super::domain::Domain;
 use super::kept::{Kept, Unexpected};
-use super::limits::{FIRST_GRANT, GRANTS_MAX, MAX_MSG, OFFERS_MAX};
+use super::limits::{FIRST_GRANT, GRANTS_MAX, MAX_MSG, OFFERS_ALL, OFFERS_MAX, UNLISTED_MAX};
 use super::matcher::{At, Turn, Want};
 use super::peer::{Id, Waiting};
 use super::send::kept;
 use super::state::{More, Multi, Op, Recv, State};
-use super::wire::{Head, Label, Offer, Words};
+use super::wire::{Head, Label, OVERHEAD, Offer, Words};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::parts;
 use crate::mr::piece::{load, store};
@@ -58,6 +58,9 @@ impl State {
         }
         self.ask_again(tagged, &want);
         if c.flags & (PEEK | CLAIM | DISCARD) != 0 {
+            if c.flags & PEEK == 0 {
+                more.deadline = self.recv_deadline(c);
+            }
             recv.more = Some(Box::new(more));
             return self.probe(&want, recv, c.flags);
         }
@@ -172,8 +175,11 @@ impl State {
     /// An unexpected message of the peer's was matched.
     pub(super) fn consumed(&mut self, from: Id, link: usize, len: usize) {
         let mut grants = self.grants;
-        // Of a lane that is over, nobody wants to hear.
-        let Some(peer) = self.peer(from).filter(|p| p.link().is_some_and(|l| l.number == link)) else { return };
+        let Some(peer) = self.peer(from).filter(|p| p.link().is_some_and(|l| l.number == link)) else {
+            // Of a lane that is over, nobody wants to hear.
+            self.ended = self.ended.saturating_sub(len as u64 + OVERHEAD);
+            return;
+        };
         let widen = |more: u64| {
             let enough = grants + more <= GRANTS_MAX;
             grants += if enough { more } else { 0 };
@@ -181,7 +187,11 @@ impl State {
         };
         let tell = peer.credit.consumed(len, widen);
         if let Some(words) = tell {
-            peer.control.push_back(words);
+            // The last count counts.
+            match peer.control.back_mut().filter(|last| last.is_credit()) {
+                Some(last) => *last = words,
+                None => peer.control.push_back(words),
+            }
             self.grants = grants;
             self.stay_busy(from);
         }
@@ -257,7 +267,12 @@ impl State {
         let Some(peer) = self.peer(id) else { return Ok(()) };
         let source = peer.source;
         peer.offered += 1;
-        if peer.offered > OFFERS_MAX {
+        let (offered, unlisted) = (peer.offered, peer.link().is_some_and(|l| l.unlisted_since() != 0));
+        self.offered += 1;
+        if self.offered > OFFERS_ALL && offered > OFFERS_ALL / UNLISTED_MAX && unlisted {
+            return Err(Error::coded(errno::EBUSY, Code::Busy, "peers that the address vector does not name offer more messages than are kept"));
+        }
+        if offered > OFFERS_MAX {
             return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer offers more messages than one of this library does"));
         }
         if offer.len > MAX_MSG as u64 {
@@ -301,7 +316,6 @@ impl State {
 
     pub fn tell_done(&mut self, to: Id, number: u64, status: Code) {
         if let Some(peer) = self.peer(to) {
-            peer.offered = peer.offered.saturating_sub(1);
             peer.control.push_back(Words::done(number, status));
             self.stay_busy(to);
         }

@@ -145,12 +145,14 @@ impl State {
             if let Some(words) = peer.control.front() {
                 match put(&link, words.as_slice(), &[]) {
                     Ok(true) => {
-                        peer.control.pop_front();
+                        if peer.control.pop_front().is_some_and(|words| words.is_done()) {
+                            peer.offered = peer.offered.saturating_sub(1);
+                            self.offered = self.offered.saturating_sub(1);
+                        }
                         continue;
                     }
-                    Ok(false) => return self.stay_busy(id),
-                    // The lane is over, and its event tells.
-                    Err(_) => return,
+                    // Of a lane that is over, an event tells.
+                    Ok(false) | Err(_) => return self.stay_busy(id),
                 }
             }
             let Some(mut waiting) = peer.waiting.pop_front() else { return };
@@ -301,8 +303,11 @@ impl State {
 
     /// The peer has taken an offer, or could not.
     pub fn on_done(&mut self, id: Id, number: u64, status: Code) -> Result<()> {
+        // One that waits for room in the lane was not made yet.
+        let first = self.peer(id).and_then(|p| p.waiting.front());
+        let waits = first.is_some_and(|w| matches!(w.what, What::Message { offered: Some((n, _)), .. } if n == number));
         match self.ops.get(number) {
-            Some(Op::Offered { peer, .. } | Op::Withdrawn { peer }) if *peer == id => {}
+            Some(Op::Offered { peer, .. } | Op::Withdrawn { peer }) if *peer == id && !waits => {}
             _ => return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer took an offer that was never made")),
         }
         let op = self.ops.take(number);

@@ -249,6 +249,10 @@ pub struct State {
     pub drivers: Arc<Drivers>,
     /// Of all grants beyond the first.
     pub grants: u64,
+    /// Offers of all peers that were not told to be done.
+    pub offered: usize,
+    /// Bytes of messages that wait though their lanes are over.
+    pub ended: u64,
     pub earliest: u64,
     pub turns: u32,
     /// The last turn in which a lane filled a receive.
@@ -273,7 +277,7 @@ impl State {
 
     /// Something is still to be sent of which the caller thinks that it was: injected messages, and that offers were taken.
     pub fn owes(&mut self) -> bool {
-        self.ops.each().any(|(_, op)| matches!(op, Op::Offered { end, .. } if end.silent))
+        self.ops.each().any(|(_, op)| matches!(op, Op::Offered { end, .. } | Op::Rma { end, .. } if end.silent))
             || self
                 .active()
                 .into_iter()

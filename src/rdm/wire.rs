@@ -180,6 +180,18 @@ impl Words {
         self.words.get(..self.count).unwrap_or_default()
     }
 
+    fn is(&self, kind: u8) -> bool {
+        self.as_slice().first().is_some_and(|first| *first as u8 == kind)
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.is(kind::DONE)
+    }
+
+    pub fn is_credit(&self) -> bool {
+        self.is(kind::CREDIT)
+    }
+
     pub fn offer(label: &Label, number: u64, len: u64, places: &[RmaIov]) -> Words {
         let mut words = Words::of(u64::from(kind::OFFER) | label.flags());
         [number, len].iter().chain(&label.tag).chain(&label.data).for_each(|w| words.add(*w));

@@ -5,7 +5,7 @@
 
 use super::domain::Domain;
 use super::kept::Unexpected;
-use super::limits::{FIRST_GRANT, UNLISTED_MAX};
+use super::limits::{ENDED_MAX, ENDED_PEERS_MAX, FIRST_GRANT, UNLISTED_MAX};
 use super::peer::{Credit, Id, Link, Phase};
 use super::state::{Op, State, Torn};
 use super::wire::{Intro, Label, Refusal};
@@ -143,6 +143,10 @@ impl State {
             crate::log!(Warn, "{} is refused: {UNLISTED_MAX} callers that the address vector does not name are connected", intro.name);
             return request.reject(&Refusal::Full.encode());
         }
+        if unlisted && (self.ended > ENDED_MAX || self.dead.len() > ENDED_PEERS_MAX) {
+            crate::log!(Warn, "{} is refused: {} bytes of peers that have ended wait for receives", intro.name, self.ended);
+            return request.reject(&Refusal::Full.encode());
+        }
         let id = match self.find_peer(&intro.name) {
             Some(id) => id,
             None => self.add_peer(intro.name),
@@ -252,9 +256,9 @@ impl State {
         }
     }
 
-    /// What a lane tells of its rails or ports, the caller is told; without a connection of his own, of no object.
+    /// What a lane tells of its rails or ports, the caller is told if he reads it; without a connection of his own, of no object.
     fn pass_on(&self, event: Event) {
-        let Some(eq) = &self.bind.eq else { return };
+        let Some(eq) = self.bind.eq.as_ref().filter(|_| self.bind.has_event_room()) else { return };
         let (object, context) = self.only.as_ref().map_or((0, 0), |only| (only.object, only.context));
         eq.push(Event { object, context, ..event });
     }
@@ -395,7 +399,7 @@ impl State {
         self.routes.iter_mut().filter(|route| route.is_some_and(|(_, to)| to == id)).for_each(|route| *route = None);
         let Some(peer) = self.peer(id) else { return };
         let waiting = std::mem::take(&mut peer.waiting);
-        let source = peer.source;
+        let (source, offered, unread) = (peer.source, peer.offered, peer.credit.unread());
         peer.control.clear();
         peer.under_way = peer.under_way.saturating_sub(peer.offers);
         let reads = std::mem::take(&mut peer.reads);
@@ -405,6 +409,8 @@ impl State {
             // A bare address means whoever listens there next.
             peer.name = asked;
         }
+        self.offered = self.offered.saturating_sub(offered);
+        self.ended += unread;
         for w in waiting {
             self.drop_waiting(w, why.clone());
         }

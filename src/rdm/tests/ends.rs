@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::mr::{PathPolicy, Paths};
-use crate::rdm::limits::UNLISTED_MAX;
+use crate::rdm::limits::{EAGER_MAX, ENDED_MAX, ENDED_PEERS_MAX, OFFERS_ALL, UNLISTED_MAX};
 
 fn send_for(side: &Side, to: u64, bytes: &[u8], tag: u64, context: usize, timeout_ns: u64) {
     let c = Common { context, peer: to, timeout_ns, ..Common::default() };
@@ -332,4 +332,128 @@ fn messages_of_a_peer_that_has_ended_are_received() {
             assert_eq!(u64::from_le_bytes(word), i, "{set}");
         }
     }
+}
+
+/// Of peers that nobody has named and that have ended, so much waits and no more: others are let in when it was received.
+#[test]
+fn what_ended_callers_leave_is_bounded() {
+    const LEN: usize = 7000;
+    for set in SETS {
+        let info = info(set);
+        let mut a = Side::open(&info);
+        let (message, mut to, mut let_in) = (bytes(LEN, 1), vec![0u8; LEN], 0);
+        let mut refused = loop {
+            let mut caller = Side::open(&info);
+            caller.av.insert(a.name).unwrap();
+            (0..8).for_each(|_| caller.send(0, &message, 1, 1));
+            let begun = Instant::now();
+            while a.ep.stats().unexpected < let_in + 8 && begun.elapsed() < Duration::from_millis(300) {
+                a.turn();
+                caller.turn();
+            }
+            if a.ep.stats().unexpected < let_in + 8 {
+                break caller;
+            }
+            let_in += 8;
+            assert!(let_in < 4 * ENDED_MAX / LEN as u64, "{set}");
+        };
+        assert!(refused.failed.is_empty() && let_in as usize * LEN > ENDED_MAX as usize / 2, "{set}: it calls again");
+        for i in 0..let_in {
+            a.recv(UNSPEC, &mut to, 1, 0, 2);
+            both(&mut a, &mut refused, |s| s[0].take(2).is_some());
+            assert!(to == message, "{set}: {i}");
+        }
+        both(&mut a, &mut refused, |s| s[0].ep.stats().unexpected >= let_in + 8);
+    }
+}
+
+#[test]
+fn records_of_ended_callers_are_bounded() {
+    let info = info("shm");
+    let mut a = Side::open(&info);
+    let mut left = Vec::new();
+    for i in 0.. {
+        let mut caller = Side::open(&info);
+        caller.av.insert(a.name).unwrap();
+        caller.send(0, &[1; 8], 1, 1);
+        let begun = Instant::now();
+        while a.ep.stats().unexpected == i && begun.elapsed() < Duration::from_millis(300) {
+            a.turn();
+            caller.turn();
+        }
+        if a.ep.stats().unexpected == i {
+            break;
+        }
+        assert!(i < 4 * ENDED_PEERS_MAX as u64, "all are let in");
+        left.push(caller.name);
+    }
+    assert!(left.len() > ENDED_PEERS_MAX / 4);
+    // Who has an index is welcome.
+    let mut named = Side::open(&info);
+    a.av.insert(named.name).unwrap();
+    named.av.insert(a.name).unwrap();
+    named.send(0, &[3; 8], 3, 3);
+    both(&mut a, &mut named, |s| s[1].take(3).is_some());
+}
+
+/// Callers that nobody has named share what may be offered, and who goes beyond its share ends alone.
+#[test]
+fn offers_of_callers_that_nobody_has_named_are_bounded() {
+    let info = info("shm");
+    let mut a = Side::open(&info);
+    let [mut one, mut greedy, mut modest] = std::array::from_fn(|_| Side::open(&info));
+    let long = vec![1u8; EAGER_MAX + 1];
+    for (side, count) in [(&mut one, OFFERS_ALL * 3 / 4), (&mut greedy, OFFERS_ALL / 2), (&mut modest, 5)] {
+        side.av.insert(a.name).unwrap();
+        let before = a.ep.stats().unexpected;
+        (0..count).for_each(|_| side.send(0, &long, 1, 1));
+        both(&mut a, side, |s| !s[1].failed.is_empty() || s[0].ep.stats().unexpected == before + count as u64);
+    }
+    both(&mut a, &mut greedy, |s| s[1].failed.len() == OFFERS_ALL / 2);
+    let mut to = vec![0u8; long.len()];
+    a.recv(UNSPEC, &mut to, 1, 0, 2);
+    until(&mut [&mut a, &mut one, &mut modest], |s| s[0].take(2).is_some());
+    assert!(to == long && one.failed.is_empty() && modest.failed.is_empty());
+}
+
+/// An index that was given to another peer does not name the one that had it, from the next message on.
+#[test]
+fn who_has_lost_its_index_is_told_under_no_other() {
+    for set in SETS {
+        let (mut a, mut b) = pair(set);
+        let other = Side::open(&info(set));
+        let mut word = [0u8; 8];
+        b.recv(UNSPEC, &mut word, 1, 0, 1);
+        a.send(0, &[1; 8], 1, 2);
+        both(&mut a, &mut b, |s| s[1].take(1).is_some_and(|(_, from)| from.peer == 0));
+        b.recv(UNSPEC, &mut word, 1, 0, 1);
+        b.av.remove(0).unwrap();
+        assert_eq!(b.av.insert(other.name).unwrap(), 0);
+        a.send(0, &[2; 8], 1, 2);
+        let mut came = None;
+        both(&mut a, &mut b, |s| {
+            came = s[1].take(1);
+            came.is_some()
+        });
+        assert!(came.is_some_and(|(_, from)| from.peer == UNSPEC), "{set}");
+        assert_eq!(word, [2; 8]);
+    }
+}
+
+/// A message that was claimed is read within the time of the receive that takes it.
+#[test]
+fn the_receive_of_a_claimed_message_has_a_deadline() {
+    let (mut a, mut b) = pair("tcp");
+    let long = bytes(1 << 20, 1);
+    let mut to = vec![0u8; long.len()];
+    a.send(0, &long, 1, 2);
+    both(&mut a, &mut b, |s| s[1].ep.stats().unexpected == 1);
+    b.probe(UNSPEC, 1, PEEK | CLAIM, 7);
+    until(&mut [&mut b], |s| s[0].take(7).is_some());
+    // Its sender does not go on.
+    let c = Common { context: 7, flags: CLAIM, timeout_ns: 20_000_000, ..Common::default() };
+    b.ep.trecv(&[iov(&to)], &c, &[], 1, 0).unwrap();
+    until(&mut [&mut b], |s| !s[0].failed.is_empty());
+    assert_eq!(b.take_failed(7).unwrap().1.error.errno, errno::ETIMEDOUT);
+    to.fill(0);
 }

@@ -3,9 +3,10 @@
 //! off with words, and others are served.
 
 use super::*;
-use crate::prov::{self, EventQueue};
-use crate::rdm::limits::FIRST_GRANT;
+use crate::prov::{self, EventQueue, Parcel, Taker};
+use crate::rdm::limits::{EAGER_MAX, FIRST_GRANT, OFFERS_MAX};
 use crate::rdm::wire::{Intro, Label, OVERHEAD, Words, eager, kind};
+use crate::sync::cursor::Brief;
 
 struct Liar {
     ep: Box<dyn Endpoint>,
@@ -41,6 +42,21 @@ impl Liar {
     fn say(&self, words: &[u64], bytes: &[u8]) {
         let _ = self.ep.lane().unwrap().put(words, &[iov(bytes)]);
         self.ep.progress(true);
+    }
+
+    /// The same, and reads nothing of what it is told. False: the other has cut it off.
+    fn say_and_not_hear(&self, to: &mut Side, words: &Words) -> bool {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(20) {
+            to.turn();
+            if !to.failed.is_empty() {
+                return false;
+            }
+            if self.ep.lane().unwrap().put(words.as_slice(), &[]).is_ok_and(|put| put) {
+                return true;
+            }
+        }
+        panic!("the lane has no room");
     }
 }
 
@@ -89,4 +105,58 @@ fn a_peer_that_lies_is_cut_off_and_others_are_served() {
             a.ep.close().unwrap();
         }
     }
+}
+
+/// Words that a peer does not take off its lane are kept for it only as long as it offers no more than it may.
+#[test]
+fn who_reads_no_answers_is_not_answered_for_ever() {
+    let (mut a, _b) = pair("shm");
+    let liar = Liar::call("shm", &mut a);
+    let (index, mut never) = (a.av.find(&liar.name).unwrap(), [0; 8]);
+    a.recv(index, &mut never, 5, 0, 1);
+    for number in 0..2 * OFFERS_MAX as u64 {
+        let offer = Words::offer(&Label { tag: Some(9), data: None }, number, 0, &[]);
+        if !liar.say_and_not_hear(&mut a, &offer) || !liar.say_and_not_hear(&mut a, &Words::withdraw(number)) {
+            break;
+        }
+    }
+    until(&mut [&mut a], |s| !s[0].failed.is_empty());
+    let (_, why, _) = a.take_failed(1).unwrap();
+    assert!(why.error.words.contains("offers more messages"), "{}", why.error.words);
+}
+
+/// Offers for which the lane had no room are not there yet: nobody takes them, and each message ends once.
+#[test]
+fn an_offer_that_was_not_made_is_not_taken() {
+    const COUNT: usize = 6000;
+    struct First(Option<u64>);
+    impl Taker for First {
+        fn take(&mut self, parcel: &dyn Parcel) -> bool {
+            self.0 = Some(parcel.word(1));
+            true
+        }
+        fn take_brief(&mut self, parcel: Brief<'_>) -> bool {
+            self.take(&parcel)
+        }
+    }
+    let (mut a, _b) = pair("shm");
+    let liar = Liar::call("shm", &mut a);
+    let (index, long) = (a.av.find(&liar.name).unwrap(), vec![1; EAGER_MAX + 1]);
+    a.send(index, &long, 1, 1000);
+    let mut first = First(None);
+    while first.0.is_none() {
+        a.turn();
+        liar.ep.lane().unwrap().take_all(&mut first);
+    }
+    (1..COUNT).for_each(|i| a.send(index, &long, 1, 1000 + i));
+    for i in 0..COUNT as u64 {
+        if !liar.say_and_not_hear(&mut a, &Words::done(first.0.unwrap() + i, Code::None)) {
+            break;
+        }
+    }
+    until(&mut [&mut a], |s| s[0].done.len() + s[0].failed.len() >= COUNT);
+    let mut ended: Vec<_> = a.done.iter().map(|(c, _)| c.context).chain(a.failed.iter().map(|(c, ..)| c.context)).collect();
+    ended.sort_unstable();
+    assert!(ended.into_iter().eq(1000..1000 + COUNT), "each once");
+    assert!(!a.done.is_empty() && a.failed.iter().any(|(_, why, _)| why.error.words.contains("never made")), "{:?}", a.failed.first());
 }

@@ -198,7 +198,7 @@ CHECKS := c tcp plugins
 # Deeper: alone where limits are those of a quiet machine, and two at a time where limits are wide or nobody looks at a clock, the
 # longest first; libfabric-deep has a virtual machine of its own, and takes the turn of the first one.
 CHECKS_ALONE := perf modes tcp-links nccl libfabric
-CHECKS_PAIRS := verbs memcheck tsan fuzz libfabric-deep guards nixl examples doc bindings
+CHECKS_PAIRS := verbs memcheck libfabric-deep fuzz tsan nixl guards examples doc bindings
 # Programs of c-tests side by side; see c-tests/run.sh. They wait most of the time.
 JOBS ?= 4
 

@@ -61,8 +61,8 @@ struct rdm_claim {
 	bool killed;
 };
 void rdm_add(const struct rdm_claim *claims, size_t count);
-/* The same over connected endpoints with tags, of claims of two processes. */
-void rdm_add_connected(const struct rdm_claim *claims, size_t count);
+/* And over connected endpoints with tags, of claims of two processes. */
+void rdm_add_both(const struct rdm_claim *claims, size_t count);
 /* What else is bound before an endpoint is enabled, and closed after it; or NULL. */
 extern void (*rdm_bind)(struct self *s);
 extern void (*rdm_unbound)(void);
@@ -70,6 +70,8 @@ extern void (*rdm_unbound)(void);
 extern void (*rdm_after)(void);
 /* Messages may meet a device without a receive for them. */
 extern bool rdm_meets_none;
+/* No claim is about a card beside other lanes. */
+extern bool rdm_cards_alone;
 
 void *context_of(uintptr_t context);
 /* Keeps what comes. */

@@ -110,6 +110,5 @@ TEST_TABLE(claims)
 {
 	static const struct rdm_claim claims[] = {{"counters_of_both_sides", counted, 2, false}};
 	rdm_bind = bind_counters, rdm_unbound = close_counters;
-	rdm_add(claims, 1);
-	rdm_add_connected(claims, 1);
+	rdm_add_both(claims, 1);
 }

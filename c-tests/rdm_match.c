@@ -375,9 +375,8 @@ TEST_TABLE(claims)
 	static const struct rdm_claim connectionless[] = {
 		{"sources_masks_and_order", sources_masks_and_order, 4, false},
 	};
-	rdm_add(both, sizeof both / sizeof *both);
+	rdm_add_both(both, sizeof both / sizeof *both);
 	rdm_add(connectionless, sizeof connectionless / sizeof *connectionless);
-	rdm_add_connected(both, sizeof both / sizeof *both);
 }
 
 /* --- alone --- */

@@ -271,7 +271,7 @@ TEST_TABLE(device_transfers)
 	for (size_t w = 0; w < count; w++) {
 		const struct way *way = &ways[w];
 		bool ipc = way->path->bit == GDRFAB_PATH_IPC;
-		if (left_out(way))
+		if (left_out(way) || way_spared(way))
 			continue;
 		bool by_driver = way->kind->alloc == cuda_kinds[0].alloc && way->kind->opaque;
 		if (by_driver && !traits()->adapter && way->kind->flavour != CUDA_MANAGED)

@@ -111,10 +111,24 @@ size_t all_ways_list(void)
 	return count;
 }
 
+static bool slow(void)
+{
+	return test_count(0, 1) && (test_checked() || !strcmp(provider(), "verbs"));
+}
+
 bool kind_spared(const struct memkind *kind)
 {
-	bool slow = test_checked() || !strcmp(provider(), "verbs");
-	return slow && test_count(0, 1) && kind->opaque && kind != device_kinds[0] && kind->iface != GDRFAB_HMEM_SYNAPSEAI;
+	return slow() && kind->opaque && kind != device_kinds[0] && kind->iface != GDRFAB_HMEM_SYNAPSEAI;
+}
+
+bool way_spared(const struct way *way)
+{
+	if (way->kind->opaque)
+		return kind_spared(way->kind);
+	/* What a card imports differs by exporter. */
+	if (!slow() || way == ways || way->path->bit == GDRFAB_PATH_DMABUF)
+		return false;
+	return way[-1].path == way->path && !way[-1].kind->dmabuf == !way->kind->dmabuf;
 }
 
 void way_register(struct node *n, struct mem *m, size_t offset, size_t len, const struct way *way)

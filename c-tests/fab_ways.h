@@ -31,8 +31,11 @@ bool way_leads(size_t i);
 size_t all_ways_list(void);
 
 /* Under a memory checker and in an emulated machine, where time is short, another kind of device memory stands for this one: one
- * that peers map, or one that they cannot. Each has its turn where neither is. */
+ * that peers map, or one that they cannot. Each has its turn where neither is; and what vendors differ in has it here as well, by
+ * the programs that call them (hmem, device). */
 bool kind_spared(const struct memkind *kind);
+/* As well of ways[i]: of host memory, the first kind stands for all that take this path. */
+bool way_spared(const struct way *way);
 /* At the target: registers so that only this way is offered; skips the claim where the kind need not offer it. */
 void way_register(struct node *n, struct mem *m, size_t offset, size_t len, const struct way *way);
 /* At the initiator: skips the claim where the kernel refuses the path, fails it where it does not. */

@@ -398,8 +398,8 @@ TEST_TABLE(per_way)
 	for (size_t i = 0; i < count; i++) {
 		const struct way *w = &ways[i];
 		/* What is said is the same of each kind of memory, and a memory checker learns no more from others. */
-		bool stands_for_all = w->kind->opaque ? strstr(w->name, "cuda_plain") != NULL : way_leads(i) || !test_checked();
-		if (stands_for_all || !kind_spared(w->kind)) {
+		bool stands_for_all = w->kind->opaque ? strstr(w->name, "cuda_plain") != NULL : !way_spared(w);
+		if (stands_for_all || !(way_spared(w) || (test_checked() && w->kind == device_kinds[0]))) {
 			snprintf(name, sizeof name, "blocks_move_%s", w->name);
 			test_add(name, blocks_move, w, 30);
 		}
@@ -411,12 +411,15 @@ TEST_TABLE(per_way)
 		    (!test_checked() || stands_for_all || strstr(w->name, "cuda_segments"))) {
 			snprintf(name, sizeof name, "host_blocks_move_%s", w->name);
 			test_add(name, host_blocks_move, w, 30);
+		}
+		if (w->kind->opaque && w->path->bit == GDRFAB_PATH_IPC && (!test_checked() || stands_for_all)) {
 			snprintf(name, sizeof name, "closed_regions_end_a_prepared_list_%s", w->name);
 			test_add(name, closed_regions_end_a_prepared_list, w, 30);
 		}
 		uint64_t kernels = path_known(PATH_IPC) ? GDRFAB_PATH_IPC : GDRFAB_PATH_STAGED;
 		if (strstr(w->name, "cuda_plain") && w->path->bit == kernels) {
-			test_add("blocks_move_without_a_kernel", blocks_move_without_a_kernel, w, 30);
+			if (!test_checked())
+				test_add("blocks_move_without_a_kernel", blocks_move_without_a_kernel, w, 30);
 			if (!getenv("TEST_REAL"))
 				test_add("blocks_move_where_no_kernel_loads", blocks_move_where_no_kernel_loads, w, 30);
 		}
@@ -427,7 +430,7 @@ TEST_TABLE(per_way)
 			snprintf(name, sizeof name, "many_blocks_%s", w->name);
 			test_add(name, many_blocks, w, 30);
 		}
-		if (!w->kind->opaque || strstr(w->name, "cuda_plain")) {
+		if (w->kind->opaque ? strstr(w->name, "cuda_plain") != NULL : !way_spared(w)) {
 			snprintf(name, sizeof name, "rdm_blocks_move_%s", w->name);
 			test_add(name, blocks_move_rdm, w, 30);
 			snprintf(name, sizeof name, "rdm_names_the_block_%s", w->name);

@@ -464,7 +464,7 @@ TEST_TABLE(devices)
 	size_t kinds = device_kinds_list();
 	for (size_t k = 0; k < kinds; k++) {
 		const struct memkind *kind = device_kinds[k];
-		if (!kind->opaque)
+		if (!kind->opaque || kind_spared(kind))
 			continue;
 		if (test_count(1, 0) || kind->alloc != cuda_kinds[0].alloc)
 			add(kind, kind, false);

@@ -363,7 +363,8 @@ TEST_TABLE(every_call)
 	const struct memkind *host = &memkinds[KIND_MALLOC];
 	size_t count = all_ways_list(), kinds = device_kinds_list();
 	for (size_t i = 0; i < count; i++)
-		if (ways[i].path->bit != GDRFAB_PATH_STAGED || !kind_spared(ways[i].kind))
+		/* What maps a driver's memory, or has a card import it, is the vendor's own. */
+		if (!way_spared(&ways[i]) || ways[i].path->bit & (GDRFAB_PATH_IPC | GDRFAB_PATH_DMABUF))
 			add(&ways[i], host, NULL, NULL);
 	for (size_t v = 0; v < COUNT(variants); v++)
 		for (size_t i = 0; i < count && is_ours(variants[v].variable); i++)
@@ -377,7 +378,7 @@ TEST_TABLE(every_call)
 	/* Drivers that only a thread of the library's own may enter. */
 	uint32_t last = GDRFAB_HMEM_SYSTEM;
 	for (size_t i = 0; i < count; i++)
-		if (ways[i].path->bit == GDRFAB_PATH_IPC && ways[i].kind->iface != last) {
+		if (ways[i].path->bit == GDRFAB_PATH_IPC && ways[i].kind->iface != last && !kind_spared(ways[i].kind)) {
 			last = ways[i].kind->iface;
 			add(&ways[i], ways[i].kind, "GDRFAB_HMEM_THREAD", "1");
 		}

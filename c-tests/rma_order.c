@@ -351,15 +351,19 @@ TEST_TABLE(per_way)
 	size_t count = test_count(1, 0) ? all_ways_list() : ways_list();
 	char name[64];
 	for (size_t i = 0; i < count; i++) {
+		if (way_spared(&ways[i]))
+			continue;
 		snprintf(name, sizeof name, "flag_after_data_%s", ways[i].name);
 		test_add(name, flag_after_data, &ways[i], 30);
 	}
 	for (size_t i = 0; i < count && keeps_behind_reads(); i++) {
+		if (way_spared(&ways[i]))
+			continue;
 		snprintf(name, sizeof name, "behind_a_read_%s", ways[i].name);
 		test_add(name, behind_a_read, &ways[i], 30);
 	}
 	for (size_t i = 0; i < count; i++) {
-		if (!one_sided(&ways[i]))
+		if (!one_sided(&ways[i]) || way_spared(&ways[i]))
 			continue;
 		snprintf(name, sizeof name, "target_stands_still_%s", ways[i].name);
 		test_add(name, target_stands_still, &ways[i], 30);

@@ -216,7 +216,7 @@ TEST_TABLE(paths)
 	for (size_t k = 0; k < kinds; k++) {
 		snprintf(name, sizeof name, "paths_of_%s", device_kinds[k]->name);
 		test_add(name, paths_of, device_kinds[k], 20);
-		if (!device_kinds[k]->opaque)
+		if (!device_kinds[k]->opaque || kind_spared(device_kinds[k]))
 			continue;
 		snprintf(name, sizeof name, "paths_of_an_endpoint_to_%s", device_kinds[k]->name);
 		test_add(name, paths_of_an_endpoint, device_kinds[k], 20);

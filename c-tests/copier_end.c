@@ -312,6 +312,9 @@ TEST_TABLE(ends)
 						continue;
 					if (end == DIE && stage == UNKNOWN)
 						continue;
+					/* The checker sees each stage once. */
+					if (test_checked() && ((stage == POSTED && !read) || (stage == FLYING && read)))
+						continue;
 					acts[count] = (struct act){(enum stage)stage, (enum blow)blow, (enum end)end, read};
 					snprintf(names[count], sizeof names[count], "%s_%s_%s%s", ends[end], blows[blow], stages[stage],
 						 stage == IDLE || stage == UNKNOWN ? "" : read ? "_read" : "_write");

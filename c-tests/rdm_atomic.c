@@ -3,6 +3,7 @@
  * Atomics of many connectionless endpoints on the same words: their sum is exact, and what is sent behind them comes behind. By
  * a card in regions that were registered for it, where other ways and operations are refused.
  */
+#include "fab_provider.h"
 #include "fab_rdm.h"
 
 #include <signal.h>
@@ -442,5 +443,6 @@ TEST_TABLE(claims)
 		{"a_cards_link_is_cut", a_cards_link_is_cut, 2, false},
 	};
 	rdm_add(by_cpu, sizeof by_cpu / sizeof *by_cpu);
-	rdm_add(by_card, sizeof by_card / sizeof *by_card);
+	/* Where all of them skip, with TEST_FAST the first says why. */
+	rdm_add(by_card, strcmp(provider(), "verbs") && test_count(0, 1) ? 1 : sizeof by_card / sizeof *by_card);
 }

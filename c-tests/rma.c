@@ -363,8 +363,8 @@ TEST_TABLE(every_call)
 	const struct memkind *host = &memkinds[KIND_MALLOC];
 	size_t count = all_ways_list(), kinds = device_kinds_list();
 	for (size_t i = 0; i < count; i++)
-		/* What maps a driver's memory, or has a card import it, is the vendor's own. */
-		if (!way_spared(&ways[i]) || ways[i].path->bit & (GDRFAB_PATH_IPC | GDRFAB_PATH_DMABUF))
+		/* What maps a driver's memory, or has a card pin or import pages, differs by whose they are. */
+		if (!way_spared(&ways[i]) || ways[i].path->bit & (GDRFAB_PATH_IPC | GDRFAB_PATH_NIC | GDRFAB_PATH_DMABUF))
 			add(&ways[i], host, NULL, NULL);
 	for (size_t v = 0; v < COUNT(variants); v++)
 		for (size_t i = 0; i < count && is_ours(variants[v].variable); i++)

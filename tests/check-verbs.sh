@@ -119,7 +119,7 @@ for pass in $passes; do
 	[ "$pass" != shm ] || elsewhere=tcp
 	case $pass in
 	# The other devices repeat only what depends on them.
-	norxe) default="device device_rma device_fails device_cuda memory rma:_from_ verbs:refused" ;;
+	norxe) default="device device_rma device_fails device_cuda memory:paths_offered rma:_from_ verbs:refused" ;;
 	# Without locks operations take the fast path.
 	domain) default="cq cq_error rma_order:_nic_ rma:every_call_nic msg:every_call_and_size_by protect:nic_malloc" ;;
 	rails) default="verbs_rails_rdm list_ways:host rma:every_call_nic_mem_alloc" ;;

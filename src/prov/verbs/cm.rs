@@ -11,6 +11,7 @@ use super::conn::{Connecting, Link, Step};
 use super::device::Transport;
 use super::domain::Domain;
 use super::greeting::{self, Greeting};
+use super::limits::ALIVE_NS;
 use super::pep::Request;
 use super::qp::{Local, Patience, Qp, Remote};
 use super::service::{Service, kind};
@@ -26,8 +27,6 @@ use std::net::SocketAddr;
 const RESOLVE_MS: i32 = 2000;
 /// `IB_CM_REJ_CONSUMER_DEFINED`.
 const CONSUMER_DEFINED: i32 = 28;
-/// How often a peer that no connection manager watches is asked for a sign of life.
-const ALIVE_NS: u64 = 1_000_000_000;
 
 impl State {
     pub fn patience_of(config: &config::Verbs) -> Patience {

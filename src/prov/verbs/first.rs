@@ -12,8 +12,9 @@
 use super::abi::*;
 use super::cq::Cq;
 use super::kept::Fate;
+use super::limits::ALIVE_NS;
 use super::qp::Qp;
-use super::rail::{Offer, Stage};
+use super::rail::{Offer, Rail, Stage};
 use super::rail_join::words;
 use super::rails::Outage;
 use super::service::{Service, Words, kind};
@@ -131,6 +132,7 @@ impl State {
             let new = Outage {
                 why: why.clone(),
                 until: patience,
+                asks: now_ns() + ALIVE_NS,
                 end,
                 given,
                 headed,
@@ -172,7 +174,21 @@ impl State {
     /// Moves the return of the first rail on; `cqs`: where it completes.
     pub(super) fn first_turn(&mut self, cqs: impl FnOnce() -> Option<[Arc<Cq>; 2]>) {
         if self.is_out() {
+            self.ask_alive();
             self.advance_first(cqs());
+        }
+    }
+
+    /// A peer that dies or closes is noticed by that, whatever `GDRFAB_OPT_CONNECT_TIMEOUT` says.
+    fn ask_alive(&mut self) {
+        let now = now_ns();
+        let Some(rails) = self.rails.as_mut().filter(|_| matches!(self.phase, Phase::Connected)) else { return };
+        let Some(outage) = rails.outage.as_mut().filter(|outage| now >= outage.asks) else { return };
+        outage.asks = now + ALIVE_NS;
+        for number in 1..=rails.further.len() {
+            if let Some(Err(e)) = self.rails.as_mut().and_then(|rails| rails.rail(number)).map(Rail::ask_alive) {
+                self.lose_rail(number, e);
+            }
         }
     }
 

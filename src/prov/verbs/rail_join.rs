@@ -21,7 +21,7 @@ use std::sync::Arc;
 const WORDS: usize = 8;
 /// Completions that a rail can have outstanding.
 pub const CHARGE: usize = DEPTH + 2 * WORDS;
-/// Instead of a part: a message.
+/// Instead of a part: a message, or a question whether the peer is there.
 pub const MESSAGE: u16 = u16::MAX;
 
 /// What connects rails, each for a second at most.
@@ -112,6 +112,15 @@ impl Rail {
         status::returned(qp.post_nothing(self.tag.send(self.seq())), "trying a rail")?;
         self.begin(Flight { seq: self.seq(), stripe: 0, part: 0, len: 0, requests: 1 }, now_ns());
         self.stage = Stage::Tried;
+        Ok(())
+    }
+
+    /// Asks the peer's card, by a write of nothing, whether its queue pair is there, unless something under way does. No word:
+    /// those take receives, which a peer that sleeps does not post again.
+    pub(super) fn ask_alive(&mut self) -> Result<()> {
+        let Some(qp) = self.qp.as_ref().filter(|_| self.is_up() && self.flights.is_empty()) else { return Ok(()) };
+        status::returned(qp.post_nothing(self.tag.send(self.seq())), "asking for a sign of life")?;
+        self.begin(Flight { seq: self.seq(), stripe: 0, part: MESSAGE, len: 0, requests: 1 }, now_ns());
         Ok(())
     }
 

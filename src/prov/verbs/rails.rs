@@ -26,6 +26,8 @@ pub struct Outage {
     pub why: Error,
     /// When that is the end of the connection; 0: never.
     pub until: u64,
+    /// When the further rails are asked next whether the peer is there: nothing else may be under way.
+    pub asks: u64,
     /// One beyond the last operation that the device was given; and how many of all those took a receive of the peer's, or will.
     pub end: u32,
     pub given: u32,
@@ -220,7 +222,7 @@ impl Rails {
     /// When one of so many rails is to be moved on; 0: none is.
     pub fn due(&self, count: u8) -> u64 {
         let all = self.further.iter().take(usize::from(count).saturating_sub(1)).map(Rail::due);
-        let first = self.outage.iter().flat_map(|outage| [outage.until, self.first.due()]);
+        let first = self.outage.iter().flat_map(|outage| [outage.until, outage.asks, self.first.due()]);
         all.chain(first).filter(|due| *due != 0).min().unwrap_or(0)
     }
 

@@ -10,6 +10,7 @@ use fakes::Case;
 use gdrfab::error::{Code, errno};
 use gdrfab::fabric::Endpoint;
 use gdrfab::prov::flags;
+use gdrfab::prov::op::Common;
 use libloading::os::unix::Library;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,6 +27,7 @@ const CASES: &[Case] = &[
     ("a peer that asks and does not listen", "verbs", ENV, deaf),
     ("a peer that keeps keys", "verbs", ENV, keeps),
     ("a peer that lies about the first rail", "verbs", ENV, lies_about_the_first),
+    ("a peer that is back on the first rail", "verbs", ENV, back_on_the_first),
 ];
 
 #[test]
@@ -343,19 +345,32 @@ fn lost(epoch: u32, used: u64, words: u64) -> Words {
     [FIRST_LOST | u64::from(epoch) << 32, used, words, 0, 0, 0, 0, 0]
 }
 
+/// With the second rail up: the peer at the service queue pair, and that at the other rail's.
+fn both(world: &World) -> (Arc<Endpoint>, Peer, Peer) {
+    let (ep, mut peer) = connect(world);
+    let mine = next(world, &mut peer);
+    bring_up(world, &ep, &mut peer, mine, 1);
+    assert!(peer.hear().is_none());
+    (ep, peer, Peer::new(mine[3] as u32))
+}
+
+fn first_is_up(ep: &Endpoint) -> bool {
+    ep.rail(0, 0).unwrap().up
+}
+
+/// Until the first rail is up, and there are so many entries, within five seconds.
+fn until_up(world: &World, ep: &Endpoint, entries: usize) -> Vec<usize> {
+    let (mut came, until) = (Vec::new(), Instant::now() + Duration::from_secs(5));
+    while Instant::now() < until && (!first_is_up(ep) || came.len() < entries) {
+        world.cq.sread(1, 1, |_, entry| came.push(entry.context)).ok();
+    }
+    assert!(first_is_up(ep));
+    came
+}
+
 fn lies_about_the_first() {
     let world = World::new();
-    // With the second rail up: the peer at the service queue pair, and that at the other rail's.
-    let both = || {
-        let (ep, mut peer) = connect(&world);
-        let mine = next(&world, &mut peer);
-        bring_up(&world, &ep, &mut peer, mine, 1);
-        assert!(peer.hear().is_none());
-        let rail = Peer::new(mine[3] as u32);
-        (ep, peer, rail)
-    };
-    let first_is_up = |ep: &Endpoint| ep.rail(0, 0).unwrap().up;
-    let (ep, peer, mut second) = both();
+    let (ep, peer, mut second) = both(&world);
     // Of other losses than the next, and of the way back from none.
     for epoch in [0, 2, 3, u32::MAX] {
         second.say(lost(epoch, 0, 0));
@@ -382,18 +397,14 @@ fn lies_about_the_first() {
         assert_eq!(next(&world, &mut second)[0], READY | u64::from(epoch) << 32);
         assert!(!first_is_up(&ep));
         (0..2).for_each(|_| second.say(rail(READY, 0, epoch, [0; 4])));
-        let mut came = Vec::new();
-        while !first_is_up(&ep) || came.is_empty() {
-            world.cq.sread(1, 1, |_, entry| came.push(entry.context)).ok();
-        }
-        assert_eq!(came, [9]);
+        assert_eq!(until_up(&world, &ep, 1), [9]);
         works(&world, &ep);
         assert!(second.hear().is_none());
     }
     ep.close().unwrap();
     // More than it was sent, or less than it has acknowledged.
     for (used, words) in [(1, 0), (u64::from(u32::MAX), 0), (0, 1), (0, u64::MAX)] {
-        let (ep, peer, second) = both();
+        let (ep, peer, second) = both(&world);
         second.say(lost(1, used, u64::from(peer.heard).wrapping_add(words)));
         while ep.rail(0, 0).is_ok() {
             turn(&world);
@@ -402,4 +413,23 @@ fn lies_about_the_first() {
         assert!(why.errno == errno::ESHUTDOWN && why.code == Code::PeerBroke && why.words.contains("was not sent"), "{why}");
         ep.close().unwrap();
     }
+}
+
+/// It has heard READY and goes on; what is posted from then on it finds.
+fn back_on_the_first() {
+    let world = World::new();
+    let (ep, peer, mut second) = both(&world);
+    second.say(lost(1, 0, u64::from(peer.heard)));
+    assert_eq!(next(&world, &mut second)[0], lost(1, 0, 2)[0]);
+    let mine = next(&world, &mut second);
+    second.say(offer(0, 1));
+    assert_eq!(next(&world, &mut second)[0], READY | 1 << 32);
+    let bytes = [0u8; 8];
+    let mr = world.register(memory(&[iov(&bytes)])).unwrap();
+    ep.recv(&[iov(&bytes)], &Common { context: 5, ..Common::default() }, &[mr.desc()]).unwrap();
+    Peer::new(mine[3] as u32).bytes(&[1; 8]);
+    second.say(rail(READY, 0, 1, [0; 4]));
+    assert_eq!(until_up(&world, &ep, 1), [5]);
+    ep.close().unwrap();
+    mr.close().unwrap();
 }

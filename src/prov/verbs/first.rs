@@ -119,7 +119,7 @@ impl State {
         let (end, rx) = (self.tx.next().wrapping_sub(self.batch.len as u32), (self.rx.first(), self.rx.next()));
         let State { rails: Some(rails), qp: Some(qp), tx, tx_tag, service, .. } = self else { return };
         let Some(mut kept) = qp.kept.as_ref().map(|kept| kept.lock()) else { return };
-        kept.parked = true;
+        (kept.parked, kept.deaf) = (true, true);
         rails.epoch = rails.epoch.wrapping_add(1);
         let (was_up, stage) = (!rails.is_out(), rails.first.stage);
         let given = kept.messages();
@@ -147,8 +147,8 @@ impl State {
         });
         (outage.said, outage.peer) = (Vec::new(), None);
         if !was_up {
-            // A next queue pair has had receives at most, and of one that was not in its place yet nothing is known.
-            outage.rx_seen = if stage == Stage::Ready { rx.0 } else { outage.rx_given };
+            // A next queue pair has had receives at most, and none before it was in its place.
+            (outage.rx_seen, outage.rx_given) = if stage == Stage::Ready { rx } else { (outage.rx_given, outage.rx_given) };
         }
         rails.first.destroy();
         (rails.first.stage, rails.first.peer) = (Stage::Lost { peer: rails.epoch }, None);
@@ -402,7 +402,6 @@ impl State {
         qp.kept = last.kept.take();
         *last = qp;
         repeat_receives(last, *rx_tag, rx.first(), rx.next())?;
-        (outage.rx_seen, outage.rx_given) = (rx.first(), rx.next());
         first.stage = Stage::Ready;
         if let Some(service) = service.as_mut().filter(|service| service.up) {
             let config = &crate::config::get().verbs;
@@ -423,10 +422,9 @@ impl State {
     fn resume_first(&mut self) -> Result<()> {
         // As long as it is kept, what waits for the last of its chain goes the same way.
         self.ring_promised();
-        let State { rails: Some(rails), qp: Some(qp), tx, rx, rx_tag, service, .. } = self else { return Ok(()) };
+        let State { rails: Some(rails), qp: Some(qp), tx, rx, service, .. } = self else { return Ok(()) };
         let Some(outage) = rails.outage.take() else { return Ok(()) };
         rails.tried.came_back(!tx.is_empty(), [tx.first(), rx.first()], outage.until);
-        repeat_receives(qp, *rx_tag, outage.rx_given, rx.next())?;
         if let Some(mut kept) = qp.kept.as_ref().map(|kept| kept.lock()) {
             kept.parked = false;
             for seq in (0..tx.len()).map(|i| tx.first().wrapping_add(i)) {
@@ -442,9 +440,11 @@ impl State {
     }
 }
 
-/// Receives that were kept, from `first` up to `next`.
+/// Receives that were kept, from `first` up to `next`. From now on the device gets those that are posted: the peer may send as soon
+/// as it has heard READY.
 fn repeat_receives(qp: &Qp, tag: Tag, first: u32, next: u32) -> Result<()> {
     let Some(mut kept) = qp.kept.as_ref().map(|kept| kept.lock()) else { return Ok(()) };
+    kept.deaf = false;
     (0..next.wrapping_sub(first)).try_for_each(|i| {
         // SAFETY: the pair lives; who posted the receive keeps its buffers until it completes.
         status::returned(unsafe { kept.receive_again(qp.raw(), tag.recv(first.wrapping_add(i))) }, "posting receives again")

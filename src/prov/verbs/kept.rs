@@ -31,8 +31,9 @@ pub struct Kept {
     sends: Vec<Sent>,
     receives: Vec<Vec<ibv_sge>>,
     masks: [u32; 2],
-    /// Nothing goes to the device.
+    /// No operations go to the device; nor receives, which a next queue pair gets before.
     pub parked: bool,
+    pub deaf: bool,
     /// Operations so far that take a receive of the peer's.
     messages: u32,
     /// After so many work requests the rail is lost on demand, 0: never; those so far; whether another one lasts.
@@ -121,7 +122,7 @@ impl Kept {
             let kept = self.received((*wr).wr_id);
             kept.clear();
             kept.extend((0..(*wr).num_sge.max(0) as usize).map(|i| *(*wr).sg_list.add(i)));
-            if self.parked { 0 } else { ibv_post_recv(qp, wr, bad) }
+            if self.deaf { 0 } else { ibv_post_recv(qp, wr, bad) }
         }
     }
 

@@ -142,6 +142,7 @@ impl State {
                 said,
                 peer: None,
                 service: 0,
+                came: (0, 0),
             };
             Box::new(new)
         });
@@ -267,7 +268,7 @@ impl State {
                     Ok(())
                 }
             },
-            Stage::Ready if first.peer_ready => self.resume_first(),
+            Stage::Ready if first.peer_ready || outage.came != (first_rx, service.1) => self.resume_first(),
             _ => Ok(()),
         }
     }
@@ -313,6 +314,10 @@ impl State {
     /// A further rail was lost: while the first is, another one has to be left.
     pub(super) fn check_first(&mut self, why: &Error) {
         self.note_others();
+        // With it the peer's READY may have been lost.
+        if self.rails.as_ref().is_some_and(|rails| rails.first.stage == Stage::Ready) {
+            self.advance_first(None);
+        }
         if !self.is_out() || !matches!(self.phase, Phase::Connected) {
             return;
         }
@@ -413,6 +418,7 @@ impl State {
                 return Ok(());
             }
         }
+        outage.came = (rx.first(), service.as_ref().map_or(0, |service| service.heard));
         let words = words(kind::RAIL_READY, 0, rails.epoch);
         self.tell_of_first(words);
         self.step_first(None)

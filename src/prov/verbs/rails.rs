@@ -42,6 +42,8 @@ pub struct Outage {
     /// How many receives the peer has used, and of its service queue pair; and the number of that.
     pub peer: Option<[u32; 2]>,
     pub service: u32,
+    /// This side's first receive, and words heard, when it was ready: what has come since tells that the peer is.
+    pub came: (u32, u32),
 }
 
 /// The first operation and receive that waited when the first rail came back last, and when that loss was to be the end: if nothing

@@ -28,6 +28,7 @@ const CASES: &[Case] = &[
     ("a peer that keeps keys", "verbs", ENV, keeps),
     ("a peer that lies about the first rail", "verbs", ENV, lies_about_the_first),
     ("a peer that is back on the first rail", "verbs", ENV, back_on_the_first),
+    ("a peer that loses the first rail and does not listen", "verbs", ENV, deaf_to_losses),
 ];
 
 #[test]
@@ -443,4 +444,20 @@ fn back_on_the_first() {
     assert!(!is_up(&ep));
     ep.close().unwrap();
     mr.close().unwrap();
+}
+
+/// A rail has room for so many words, and who loses the first again and again has them said.
+fn deaf_to_losses() {
+    let world = World::new();
+    let (ep, peer, second) = both(&world);
+    second.deafen();
+    let losses = (1..100).take_while(|epoch| {
+        second.say(lost(*epoch, 0, u64::from(peer.heard)));
+        turn(&world);
+        ep.rail(0, 0).is_ok()
+    });
+    assert!((4..=8).contains(&losses.count()));
+    let why = write(&ep, iov(&[0u8; 8]), 0, 1, flags::INJECT).unwrap_err();
+    assert!(why.words.contains("acknowledges no words"), "{why}");
+    ep.close().unwrap();
 }

@@ -155,6 +155,10 @@ impl Rail {
     /// Sends words to the peer.
     pub(super) fn tell(&mut self, words: &Words) -> Result<()> {
         let Some(qp) = self.qp.as_ref().filter(|_| self.speaks()) else { return Ok(()) };
+        // A peer that keeps to what it may say has acknowledged some by now.
+        if self.flights.iter().filter(|f| f.part == MESSAGE).count() >= WORDS {
+            return Err(Error::fixed(errno::ETIMEDOUT, "the peer's card acknowledges no words"));
+        }
         let mut piece = ibv_sge { addr: words.as_ptr().addr() as u64, length: size_of::<Words>() as u32, lkey: 0 };
         // SAFETY: plain numbers and pointers.
         let mut wr: ibv_send_wr = unsafe { zeroed() };

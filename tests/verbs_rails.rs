@@ -8,13 +8,13 @@ mod world;
 
 use fakes::Case;
 use gdrfab::error::{Code, errno};
-use gdrfab::fabric::Endpoint;
+use gdrfab::fabric::{Endpoint, Info};
 use gdrfab::prov::flags;
 use gdrfab::prov::op::Common;
 use libloading::os::unix::Library;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use world::{LIB, NO_CM, World, iov, lives, memory, write};
+use world::{LIB, NO_CM, World, hints, iov, list, lives, memory, write};
 
 /// Faults are looked for, and what is said is kept.
 const HEARD: (&str, &str) = ("FAKE_FAULT", "none=1");
@@ -28,6 +28,7 @@ const CASES: &[Case] = &[
     ("a peer that keeps keys", "verbs", ENV, keeps),
     ("a peer that lies about the first rail", "verbs", ENV, lies_about_the_first),
     ("a peer that is back on the first rail", "verbs", ENV, back_on_the_first),
+    ("the longest queue", "verbs", ENV, longest),
     ("a peer that loses the first rail and does not listen", "verbs", ENV, deaf_to_losses),
 ];
 
@@ -460,4 +461,12 @@ fn deaf_to_losses() {
     let why = write(&ep, iov(&[0u8; 8]), 0, 1, flags::INJECT).unwrap_err();
     assert!(why.words.contains("acknowledges no words"), "{why}");
     ep.close().unwrap();
+}
+
+/// Of the device's, one place is for the library.
+fn longest() {
+    let most = gdrfab::fabric::nic(&list(0, &hints()).unwrap()[0]).unwrap().max_qp_wr as usize;
+    assert!(list(0, &Info { tx_size: most, ..hints() }).is_err());
+    let world = World::of(Info { tx_size: most - 1, ..hints() }, 64);
+    world.endpoint(true).unwrap().close().unwrap();
 }

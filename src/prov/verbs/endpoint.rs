@@ -63,7 +63,7 @@ impl Endpoint {
         let attr = &domain.context().attr;
         let sge = attr.max_sge.clamp(1, crate::prov::op::IOV_LIMIT as i32) as usize;
         let capacity = Capacity {
-            tx: or(info.tx_size, config.tx_size).min(attr.max_qp_wr.max(1) as u32),
+            tx: or(info.tx_size, config.tx_size).min(attr.max_qp_wr.max(1) as u32 - u32::from(domain.cards.len() > 1)).max(1),
             rx: or(info.rx_size, config.rx_size).min(attr.max_qp_wr.max(1) as u32),
             tx_pieces: or(info.tx_iov_limit, sge).min(sge as u32),
             rx_pieces: or(info.rx_iov_limit, sge).min(sge as u32),
@@ -263,7 +263,7 @@ impl Endpoint {
         let mut first = Rail::new(own.clone(), Tag::default(), plan.map_or(0, |plan| plan.first_rail()));
         first.stage = Stage::Up;
         // One work request more than operations, to find out when the device has let go of those.
-        let asked = Capacity { tx: (self.capacity.tx + 1).min(own.context().attr.max_qp_wr.max(1) as u32), ..self.capacity };
+        let asked = Capacity { tx: self.capacity.tx + 1, ..self.capacity };
         Ok(Some(Box::new(Rails::new(first, rails, asked, self.order, pieces, domain.stale.clone()))))
     }
 

@@ -101,6 +101,8 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
     let rma = flags::RMA | flags::READ | flags::WRITE | flags::REMOTE_READ | flags::REMOTE_WRITE;
     let sge = (context.attr.max_sge.max(1) as usize).min(IOV_LIMIT);
     let work = context.attr.max_qp_wr.max(1) as usize;
+    // With further rails the queue has a place for the request that comes back last.
+    let sends = work - usize::from(!config.rails.is_empty() && work > 1);
     let inline = context.inline(config.inline);
     Info {
         caps: flags::MSG | flags::SEND | flags::RECV | rma | flags::HMEM | flags::LOCAL_COMM | flags::REMOTE_COMM,
@@ -118,7 +120,7 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
         // iWARP has no immediate data.
         cq_data_size: if iwarp { 0 } else { 4 },
         inject_size: inline,
-        tx_size: config.tx_size.min(work),
+        tx_size: config.tx_size.min(sends),
         rx_size: config.rx_size.min(work),
         // An iWARP read has one place for its answer.
         tx_iov_limit: if iwarp { 1 } else { sge },
@@ -135,7 +137,7 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
         limits: Limits {
             tx_op_flags: flags::COMPLETION | flags::INJECT | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE,
             mr_mode: flags::MR_MODE_LOCAL | flags::MR_MODE_PROV_KEY | if iwarp { flags::MR_MODE_VIRT_ADDR } else { 0 },
-            tx_size: work,
+            tx_size: sends,
             rx_size: work,
             inject_size: context.inline(INLINE_MAX),
         },

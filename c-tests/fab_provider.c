@@ -5,6 +5,8 @@
  */
 #include "fab_provider.h"
 
+#include <dlfcn.h>
+
 #define OWN_PATHS (GDRFAB_PATH_DIRECT | GDRFAB_PATH_CMA | GDRFAB_PATH_STAGED | GDRFAB_PATH_IPC)
 #define NIC_PATHS (GDRFAB_PATH_STAGED | GDRFAB_PATH_NIC | GDRFAB_PATH_DMABUF | GDRFAB_PATH_PEER_MEM)
 
@@ -217,4 +219,20 @@ bool failure_ends(uint64_t key)
 bool flushed(const gdrfab_cq_err_entry *e)
 {
 	return !traits()->survives_failures && failure_is(e, ECANCELED, GDRFAB_PROV_CANCELED);
+}
+
+void *liar(const char *function)
+{
+	const char *path = getenv("GDRFAB_VERBS_LIBRARY");
+	void *library = path ? dlopen(path, RTLD_NOW) : NULL, *found = library ? dlsym(library, function) : NULL;
+	if (!found)
+		test_skip("no libibverbs that has %s (tests/vm)", function);
+	return found;
+}
+
+const char *first_device(void)
+{
+	static char device[64];
+	snprintf(device, sizeof device, "%.*s", (int)strcspn(getenv("TEST_RAILS"), ":"), getenv("TEST_RAILS"));
+	return device;
 }

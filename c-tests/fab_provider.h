@@ -46,6 +46,10 @@ bool tells_failed_writes(const struct node *n);
 uint64_t best_path(void);
 /* The path to host memory that needs the target's progress; 0: there is none that is always to be had. */
 uint64_t helped_path(void);
+/* A function of the libibverbs that misbehaves (tests/vm/liar-shim.c), which GDRFAB_VERBS_LIBRARY names; without it the claim is
+ * skipped. And the device that has the first port of TEST_RAILS. */
+void *liar(const char *function);
+const char *first_device(void);
 /* Endpoints connect by exchanged addresses as well. */
 bool by_address_too(const struct node *n);
 

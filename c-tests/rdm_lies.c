@@ -4,26 +4,11 @@
  * has, one takes back what it promised, and one has none of those that it promised. Each is told with words and loses its
  * connection, and who is honest is served as before. What lies is below the library (tests/vm/liar-shim.c).
  */
+#include "fab_provider.h"
 #include "fab_rdm.h"
-
-#include <dlfcn.h>
 
 enum { VICTIM, PROMISES, TAKES_BACK, HAS_NONE, HONEST, RANKS };
 enum { HELLO = 1, LIE, PING, RECEIVED = 100, SENT = 200, GREETED = 300 };
-
-typedef void (*lie_fn)(int credits, bool no_receives);
-
-static lie_fn liar(void)
-{
-	const char *path = getenv("GDRFAB_VERBS_LIBRARY");
-	void *library = path ? dlopen(path, RTLD_NOW) : NULL;
-	lie_fn lie = NULL;
-	if (library)
-		*(void **)&lie = dlsym(library, "verbs_lie");
-	if (!lie)
-		test_skip("no libibverbs that lies (tests/vm)");
-	return lie;
-}
 
 static void greet(struct self *s, int other)
 {
@@ -74,7 +59,8 @@ static void lies(struct self *s)
 	int rounds = test_count(200, 30);
 	if (strcmp(s->lanes, "verbs") != 0)
 		test_skip("RDMA devices alone");
-	lie_fn lie = liar();
+	void (*lie)(int credits, bool no_receives);
+	*(void **)&lie = liar("verbs_lie");
 	if (s->rank == VICTIM)
 		for (int i = 1; i < RANKS; i++)
 			greet(s, i);

@@ -6,7 +6,6 @@
  */
 #include "fab.h"
 
-#include <dlfcn.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -236,16 +235,9 @@ static void hear(struct node *n, struct rail_news *news)
 /* The libibverbs of the virtual machine may lose what the first device is answered. */
 static void lose_answers(int of_each)
 {
-	static char device[64];
-	void (*lose)(const char *, int) = NULL;
-	const char *path = getenv("GDRFAB_VERBS_LIBRARY");
-	void *library = path ? dlopen(path, RTLD_NOW) : NULL;
-	if (library)
-		*(void **)&lose = dlsym(library, "verbs_lose_answers");
-	if (!lose)
-		test_skip("no libibverbs that loses answers (tests/vm)");
-	snprintf(device, sizeof device, "%.*s", (int)strcspn(getenv("TEST_RAILS"), ":"), getenv("TEST_RAILS"));
-	lose(device, of_each);
+	void (*lose)(const char *, int);
+	*(void **)&lose = liar("verbs_lose_answers");
+	lose(first_device(), of_each);
 }
 
 static void both(struct node *n)

@@ -6,7 +6,6 @@
  */
 #include "fab.h"
 
-#include <dlfcn.h>
 #include <signal.h>
 
 #define WRITES 3
@@ -57,16 +56,9 @@ static void link_goes(const char *which, const char *where)
 /* The libibverbs of the virtual machine may fail to connect queue pairs of the first device; gives how often it still would. */
 static int fail_to_connect(int times)
 {
-	static char device[64];
-	int (*fails)(const char *, int) = NULL;
-	const char *path = getenv("GDRFAB_VERBS_LIBRARY");
-	void *library = path ? dlopen(path, RTLD_NOW) : NULL;
-	if (library)
-		*(void **)&fails = dlsym(library, "verbs_fail_to_connect");
-	if (!fails)
-		test_skip("no libibverbs that fails to connect (tests/vm)");
-	snprintf(device, sizeof device, "%.*s", (int)strcspn(getenv("TEST_RAILS"), ":"), getenv("TEST_RAILS"));
-	return fails(device, times);
+	int (*fails)(const char *, int);
+	*(void **)&fails = liar("verbs_fail_to_connect");
+	return fails(first_device(), times);
 }
 
 /* The end of the connection is told, after the loss of the first rail. */

@@ -229,21 +229,30 @@ impl Kept {
     }
 }
 
-/// What the fast path posts with: `next` of its work request names the keeper.
+/// Posts by the keeper that `next` of a work request names, which is the end of its chain meanwhile.
 ///
 /// # Safety
-/// As for `ibv_post_send`; and `next` is a [`Keeper`]'s, which lives.
-pub unsafe extern "C" fn send_kept(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+/// `next` is live, and a [`Keeper`]'s, which lives.
+unsafe fn by_keeper<T>(next: *mut *mut T, post: impl FnOnce(&mut Kept) -> c_int) -> c_int {
     let post = || {
         // SAFETY: as above.
         unsafe {
-            let keeper = std::mem::replace(&mut (*wr).next, null_mut());
-            let rc = (*keeper.cast::<Mutex<Kept>>()).lock().send(qp, wr, bad);
-            (*wr).next = keeper;
+            let keeper = next.replace(null_mut());
+            let rc = post(&mut (*keeper.cast::<Mutex<Kept>>()).lock());
+            next.write(keeper);
             rc
         }
     };
     hold(|rc| rc, post)
+}
+
+/// What the fast path posts with.
+///
+/// # Safety
+/// As for `ibv_post_send`; and `next` is a [`Keeper`]'s, which lives.
+pub unsafe extern "C" fn send_kept(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+    // SAFETY: as above.
+    unsafe { by_keeper(&raw mut (*wr).next, |kept| kept.send(qp, wr, bad)) }
 }
 
 /// The same of receives.
@@ -251,16 +260,8 @@ pub unsafe extern "C" fn send_kept(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *
 /// # Safety
 /// As for `send_kept`.
 pub unsafe extern "C" fn receive_kept(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
-    let post = || {
-        // SAFETY: as above.
-        unsafe {
-            let keeper = std::mem::replace(&mut (*wr).next, null_mut());
-            let rc = (*keeper.cast::<Mutex<Kept>>()).lock().receive(qp, wr, bad);
-            (*wr).next = keeper;
-            rc
-        }
-    };
-    hold(|rc| rc, post)
+    // SAFETY: as above.
+    unsafe { by_keeper(&raw mut (*wr).next, |kept| kept.receive(qp, wr, bad)) }
 }
 
 #[cfg(test)]

@@ -240,6 +240,12 @@ static void lose_answers(int of_each)
 	lose(first_device(), of_each);
 }
 
+/* Queue pairs of this process with the first device. */
+static int pairs(void)
+{
+	return test_system("exit $(rdma resource show qp link %s | grep -c 'pid %d ')", first_device(), (int)getpid()) / 256;
+}
+
 static void both(struct node *n)
 {
 	const struct plan *p = (const struct plan *)n->arg;
@@ -255,6 +261,7 @@ static void both(struct node *n)
 	memory_new(n, &a);
 	await_rail(n);
 	barrier(n);
+	int had = p->first ? pairs() : 0;
 	if (p->cuts && n->side == TEST_SERVER)
 		cuts = cutter(link);
 	if (p->unanswered && n->side == TEST_SERVER)
@@ -279,6 +286,8 @@ static void both(struct node *n)
 	hear(n, &told);
 	CHECK_EQ(told.lost, told.back);
 	CHECK(lossy ? told.lost > 0 : told.lost == 0);
+	/* rdma_cm ends a connection by the number of its queue pair: nobody else has it. */
+	CHECK(!had || pairs() == had + !n->setup->by_address);
 	OK(gdrfab_ep_stats(n->ep, &stats));
 	CHECK_EQ(stats.rails_lost, (uint64_t)told.lost);
 	CHECK_EQ(stats.errors, 0);

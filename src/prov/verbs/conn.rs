@@ -4,7 +4,7 @@
 use super::address::{Address, QpAddress};
 use super::cm_channel::Channel;
 use super::cm_id::Id;
-use super::qp::Remote;
+use super::qp::{Qp, Remote};
 use crate::error::Result;
 use crate::sys::epoll::Poller;
 use std::net::SocketAddr;
@@ -36,6 +36,9 @@ pub struct Link {
     /// The identifier before its channel: it is destroyed first.
     pub(super) id: Option<Id>,
     pub(super) channel: Option<Arc<Channel>>,
+    /// The queue pair whose number the identifier knows, after the loss of the first rail: no other connection may get the number,
+    /// which the connection manager would end instead.
+    pub(super) stopped: Option<Qp>,
     /// Exchanged out of band.
     pub(super) by_address: Option<QpAddress>,
     pub(super) peer: Option<SocketAddr>,

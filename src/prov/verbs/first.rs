@@ -401,11 +401,14 @@ impl State {
 
     /// The next queue pair is connected: it takes the place of the last one, gets the receives, and the peer is told.
     fn replace_first(&mut self) -> Result<()> {
-        let State { rails: Some(rails), qp: Some(last), rx, rx_tag, service, patience, .. } = self else { return Ok(()) };
+        let State { rails: Some(rails), qp: Some(last), rx, rx_tag, service, patience, link, .. } = self else { return Ok(()) };
         let (Some(outage), first) = (&mut rails.outage, &mut rails.first) else { return Ok(()) };
         let (Some(mut qp), Some(offer)) = (first.qp.take(), &first.peer) else { return Ok(()) };
         qp.kept = last.kept.take();
-        *last = qp;
+        let stopped = std::mem::replace(last, qp);
+        if link.id.is_some() {
+            link.stopped.get_or_insert(stopped);
+        }
         repeat_receives(last, *rx_tag, rx.first(), rx.next())?;
         first.stage = Stage::Ready;
         if let Some(service) = service.as_mut().filter(|service| service.up) {

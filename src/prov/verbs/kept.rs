@@ -234,16 +234,13 @@ impl Kept {
 /// # Safety
 /// `next` is live, and a [`Keeper`]'s, which lives.
 unsafe fn by_keeper<T>(next: *mut *mut T, post: impl FnOnce(&mut Kept) -> c_int) -> c_int {
-    let post = || {
-        // SAFETY: as above.
-        unsafe {
-            let keeper = next.replace(null_mut());
-            let rc = post(&mut (*keeper.cast::<Mutex<Kept>>()).lock());
-            next.write(keeper);
-            rc
-        }
-    };
-    hold(|rc| rc, post)
+    // SAFETY: as above.
+    unsafe {
+        let keeper = next.replace(null_mut());
+        let rc = post(&mut (*keeper.cast::<Mutex<Kept>>()).lock());
+        next.write(keeper);
+        rc
+    }
 }
 
 /// What the fast path posts with.
@@ -252,7 +249,7 @@ unsafe fn by_keeper<T>(next: *mut *mut T, post: impl FnOnce(&mut Kept) -> c_int)
 /// As for `ibv_post_send`; and `next` is a [`Keeper`]'s, which lives.
 pub unsafe extern "C" fn send_kept(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
     // SAFETY: as above.
-    unsafe { by_keeper(&raw mut (*wr).next, |kept| kept.send(qp, wr, bad)) }
+    hold(|rc| rc, || unsafe { by_keeper(&raw mut (*wr).next, |kept| kept.send(qp, wr, bad)) })
 }
 
 /// The same of receives.
@@ -261,7 +258,7 @@ pub unsafe extern "C" fn send_kept(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *
 /// As for `send_kept`.
 pub unsafe extern "C" fn receive_kept(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
     // SAFETY: as above.
-    unsafe { by_keeper(&raw mut (*wr).next, |kept| kept.receive(qp, wr, bad)) }
+    hold(|rc| rc, || unsafe { by_keeper(&raw mut (*wr).next, |kept| kept.receive(qp, wr, bad)) })
 }
 
 #[cfg(test)]

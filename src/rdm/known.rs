@@ -73,9 +73,12 @@ impl State {
     fn set_sources(&mut self, ids: &[Id]) {
         let mut moved = Vec::new();
         for id in ids {
-            if let Some((before, source)) = self.set_source(*id) {
+            if let Some((before, source)) = self.look_up(*id) {
                 moved.extend([true, false].map(|tagged| (tagged, source, self.space(tagged).take_posted_for(before))));
             }
+        }
+        if !moved.is_empty() {
+            self.refile();
         }
         for (tagged, source, receives) in moved {
             self.space(tagged).post_again(source, receives);
@@ -83,25 +86,34 @@ impl State {
         ids.iter().for_each(|id| self.bury(*id));
     }
 
-    /// Looks up the index of a peer, by which its messages are matched; gives what it was and is, if it is another now.
-    pub fn set_source(&mut self, id: Id) -> Option<(u64, u64)> {
+    /// Looks up the index of a peer, by which its messages are matched.
+    pub fn set_source(&mut self, id: Id) {
+        if self.look_up(id).is_some() {
+            self.refile();
+        }
+    }
+
+    /// Gives what it was and is, if it is another now; messages that wait are filed under what it was still.
+    fn look_up(&mut self, id: Id) -> Option<(u64, u64)> {
         let name = self.peer(id).map(|p| p.name)?;
         let source = self.av.as_ref().and_then(|av| av.find(&name)).unwrap_or(UNKNOWN | u64::from(id));
         let before = self.peer(id).map(|p| std::mem::replace(&mut p.source, source))?;
-        if before == source {
-            return None;
-        }
-        let of_it = |message: &Unexpected| match message {
-            Unexpected::Eager { from, .. } | Unexpected::Offered { from, .. } => *from == id,
-            Unexpected::Own { .. } => false,
+        (before != source).then_some((before, source))
+    }
+
+    /// Files messages under the indexes of their peers.
+    fn refile(&mut self) {
+        let peers = &self.peers;
+        let of = |message: &Unexpected| match message {
+            Unexpected::Eager { from, .. } | Unexpected::Offered { from, .. } => Some(peers.get(*from as usize)?.as_deref()?.source),
+            Unexpected::Own { .. } => None,
         };
         for space in [&mut self.tagged, &mut self.untagged] {
-            let moved: Vec<_> = space.each_unexpected().filter(|(_, s, m)| *s == before && of_it(m)).map(|(at, ..)| at).collect();
-            moved.into_iter().for_each(|at| space.refile(at, source));
+            space.refile(of);
         }
-        let claimed = self.claimed.values_mut().filter(|(s, .., m)| *s == before && of_it(m));
-        claimed.for_each(|(s, ..)| *s = source);
-        Some((before, source))
+        for (source, .., message) in self.claimed.values_mut() {
+            *source = of(message).unwrap_or(*source);
+        }
     }
 
     /// Messages of peers that were just inserted wait under their index from now on, and come under it.
@@ -138,7 +150,8 @@ impl State {
             *place = Some(Box::new(peer));
         }
         self.by_place.entry(name.socket()).or_default().push(id);
-        self.set_source(id);
+        // Nothing of it waits yet.
+        self.look_up(id);
         id
     }
 

@@ -302,8 +302,9 @@ impl<R, U> Matcher<R, U> {
         At(at)
     }
 
-    fn thread(&mut self, at: u32, source: u64, tag: u64) {
-        for (c, class) in self.classes.iter().enumerate() {
+    /// `moved`: it is in the lists of receives from anyone still.
+    fn thread(&mut self, at: u32, source: u64, tag: u64, moved: bool) {
+        for (c, class) in self.classes.iter().enumerate().filter(|(_, class)| !(moved && class.any)) {
             self.unexpected.link(c, self.waiting.entry(class.key(c, source, tag)).or_insert(EMPTY), at);
         }
         if let Some(node) = self.unexpected.get_mut(at) {
@@ -316,7 +317,7 @@ impl<R, U> Matcher<R, U> {
     fn thread_loose(&mut self) {
         let mut at = std::mem::replace(&mut self.loose, NONE);
         while let Some((source, tag, behind)) = self.unexpected.get(at).map(|n| (n.source, n.tag, n.links[CLASSES].behind)) {
-            self.thread(at, source, tag);
+            self.thread(at, source, tag, false);
             at = behind;
         }
     }
@@ -326,7 +327,16 @@ impl<R, U> Matcher<R, U> {
         if self.loose == at {
             self.loose = behind;
         }
-        for (c, class) in self.classes.iter().enumerate().take(if threaded { CLASSES } else { 0 }) {
+        if threaded {
+            self.unclass(at, source, tag, false);
+        }
+        self.unexpected.unlink(CLASSES, &mut self.everything, at);
+    }
+
+    /// The reverse of `thread`.
+    #[inline]
+    fn unclass(&mut self, at: u32, source: u64, tag: u64, moves: bool) {
+        for (c, class) in self.classes.iter().enumerate().filter(|(_, class)| !(moves && class.any)) {
             let key = class.key(c, source, tag);
             if let Some(ends) = self.waiting.get_mut(&key) {
                 self.unexpected.unlink(c, ends, at);
@@ -335,7 +345,6 @@ impl<R, U> Matcher<R, U> {
                 }
             }
         }
-        self.unexpected.unlink(CLASSES, &mut self.everything, at);
     }
 
     /// The oldest message that a receive fits.
@@ -383,21 +392,33 @@ impl<R, U> Matcher<R, U> {
         self.unexpected.take(at.0)
     }
 
-    /// Messages that wait, in no particular order.
-    pub fn each_unexpected(&self) -> impl Iterator<Item = (At, u64, &U)> {
-        self.unexpected.each().map(|(at, n, item)| (At(at), n.source, item))
+    /// Messages that wait, in the order in which they came.
+    pub fn each_unexpected(&self) -> impl Iterator<Item = (At, &U)> {
+        let mut behind = self.everything.first;
+        std::iter::from_fn(move || {
+            let (at, node) = (behind, self.unexpected.get(behind)?);
+            behind = node.links[CLASSES].behind;
+            Some((At(at), node.item.as_ref()?))
+        })
     }
 
-    /// A message's source got another number; the message keeps its turn.
-    pub fn refile(&mut self, at: At, source: u64) {
-        let Some((from, tag)) = self.unexpected.get(at.0).map(|n| (n.source, n.tag)) else { return };
-        self.thread_loose();
-        self.unthread(at.0, from, tag);
-        if let Some(node) = self.unexpected.get_mut(at.0) {
-            node.source = source;
+    /// Sources have got other numbers: `source` gives those of messages, which keep their turns. All leave the lists of what they
+    /// were before the first is put into another, so each finds its place there at the end, or near it.
+    pub fn refile(&mut self, source: impl Fn(&U) -> Option<u64>) {
+        let new = |(at, m): (At, &U)| Some((at.0, source(m)?, self.unexpected.get(at.0)?));
+        let moved = self.each_unexpected().filter_map(new).filter(|(_, to, n)| *to != n.source);
+        let moved: Vec<_> = moved.map(|(at, to, n)| (at, n.source, to, n.tag, n.threaded)).collect();
+        for (at, from, _, tag, _) in moved.iter().filter(|m| m.4) {
+            self.unclass(*at, *from, *tag, true);
         }
-        self.thread(at.0, source, tag);
-        self.unexpected.link(CLASSES, &mut self.everything, at.0);
+        for (at, _, to, tag, threaded) in moved {
+            if let Some(node) = self.unexpected.get_mut(at) {
+                node.source = to;
+            }
+            if threaded {
+                self.thread(at, to, tag, true);
+            }
+        }
     }
 
     pub fn posted_count(&self) -> usize {

@@ -36,11 +36,20 @@ pub struct Nodes<T, const LISTS: usize> {
     all: Vec<Node<T, LISTS>>,
     free: Vec<u32>,
     pub count: usize,
+    /// Of walks to places in lists.
+    #[cfg(test)]
+    pub steps: usize,
 }
 
 impl<T, const LISTS: usize> Nodes<T, LISTS> {
     pub fn new() -> Self {
-        Nodes { all: Vec::new(), free: Vec::new(), count: 0 }
+        Nodes {
+            all: Vec::new(),
+            free: Vec::new(),
+            count: 0,
+            #[cfg(test)]
+            steps: 0,
+        }
     }
 
     #[inline(always)]
@@ -51,10 +60,6 @@ impl<T, const LISTS: usize> Nodes<T, LISTS> {
     #[inline(always)]
     pub fn get_mut(&mut self, at: u32) -> Option<&mut Node<T, LISTS>> {
         self.all.get_mut(at as usize).filter(|n| n.item.is_some())
-    }
-
-    pub fn each(&self) -> impl Iterator<Item = (u32, &Node<T, LISTS>, &T)> {
-        self.all.iter().enumerate().filter_map(|(at, n)| Some((at as u32, n, n.item.as_ref()?)))
     }
 
     #[cfg(test)]
@@ -95,6 +100,8 @@ impl<T, const LISTS: usize> Nodes<T, LISTS> {
         let mut before = ends.last;
         while before != NONE && self.number(before) > number {
             before = self.get(before).map_or(NONE, |n| n.links[k].before);
+            #[cfg(test)]
+            (self.steps += 1);
         }
         let behind = match before {
             NONE => std::mem::replace(&mut ends.first, at),

@@ -82,9 +82,9 @@ fn run(seed: u64, masks: &[u64], steps: u32) {
             }
             _ => {
                 let other = random.below(4);
-                let moved: Vec<At> = matcher.each_unexpected().filter(|(_, s, _)| *s == source).map(|(at, ..)| at).collect();
-                moved.into_iter().for_each(|at| matcher.refile(at, other));
                 model.unexpected.iter_mut().filter(|(s, ..)| *s == source).for_each(|(s, ..)| *s = other);
+                matcher.refile(|id| model.unexpected.iter().find(|(.., m)| m == id).map(|(s, ..)| *s));
+                assert!(matcher.each_unexpected().map(|(_, id)| id).eq(model.unexpected.iter().map(|(.., id)| id)));
             }
         }
         assert_eq!(matcher.posted_count(), model.posted.len());
@@ -190,5 +190,23 @@ fn a_match_costs_the_same_with_10000_waiting() {
             m.keep(1, 3 << 40 | i, i);
             m.keep(2, 4 << 40 | i << 16 | 9, i);
         }
+    }
+}
+
+/// Peers that change places each go through what waits once: the later ones' messages do not stand in the others' way.
+#[test]
+fn messages_are_refiled_in_as_many_steps_as_there_are_messages() {
+    const MANY: u64 = 65_536;
+    let exact = |source| Want { source, tag: 7, ignore: 0 };
+    let mut m = Matcher::<u64, u64>::default();
+    for i in 0..MANY {
+        m.keep(2 + u64::from(i >= MANY / 2), 7, i);
+    }
+    assert!(m.find_unexpected(&exact(9)).is_none() && m.find_unexpected(&Want { source: UNSPEC, ..exact(9) }).is_some());
+    m.refile(|i| Some(3 - u64::from(*i >= MANY / 2)));
+    assert!(m.unexpected.steps < MANY as usize, "{} steps", m.unexpected.steps);
+    for i in (MANY / 2..MANY).chain(0..MANY / 2) {
+        let at = m.find_unexpected(&exact(3 - u64::from(i >= MANY / 2))).unwrap();
+        assert_eq!(m.remove_unexpected(at), Some(i));
     }
 }

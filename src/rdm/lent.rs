@@ -4,7 +4,7 @@
 
 use super::domain::Domain;
 use super::kept::Unexpected;
-use super::peer::Id;
+use super::peer::{Id, Place};
 use super::state::{Op, State, Torn};
 use super::wire::Words;
 use crate::error::{Code, Error, errno};
@@ -87,20 +87,21 @@ impl State {
 
     /// The peer takes an offer back. One that was matched or claimed ends with its read.
     pub fn on_withdraw(&mut self, id: Id, number: u64) {
-        let of_it = |m: &Unexpected| matches!(m, Unexpected::Offered { from, offer, .. } if *from == id && offer.number == number);
-        for tagged in [true, false] {
-            let space = self.space(tagged);
-            let found = space.each_unexpected().find(|(.., m)| of_it(m)).map(|(at, ..)| at);
-            if let Some(at) = found {
-                space.remove_unexpected(at);
-                return self.tell_done(id, number, Code::Canceled);
+        // What is done already is unknown here.
+        match self.peer(id).and_then(|p| p.place_of(number)) {
+            Some(Place::Waits { tagged, at }) => {
+                let space = self.space(tagged);
+                let is_it = |m: &Unexpected| matches!(m, Unexpected::Offered { from, offer, .. } if *from == id && offer.number == number);
+                if space.unexpected(at).is_some_and(|(.., m)| is_it(m)) {
+                    space.remove_unexpected(at);
+                    self.tell_done(id, number, Code::Canceled);
+                }
             }
-        }
-        let of_it = |op: Option<&mut Op>| matches!(op, Some(Op::Reading { offer, .. }) if offer.number == number);
-        let Some(queued) = self.peer(id).map(|p| p.reads.iter().copied().collect::<Vec<_>>()) else { return };
-        if let Some(read) = queued.into_iter().find(|read| of_it(self.ops.get(*read))) {
-            // `reads` may name it still, where nothing is found then.
-            self.read_ended(read, Err(Error::coded(errno::EKEYREJECTED, Code::Key, "it was not read yet")));
+            // The peer's `reads` may name it still, where nothing is found then.
+            Some(Place::Read(read)) if matches!(self.ops.get(read), Some(Op::Reading { queued: true, .. })) => {
+                self.read_ended(read, Err(Error::coded(errno::EKEYREJECTED, Code::Key, "it was not read yet")));
+            }
+            _ => {}
         }
     }
 }

@@ -7,7 +7,7 @@
 //! oldest of what they give. Beyond eight masks the rest is one list, walked in order.
 
 use super::mix::Mixer;
-use super::nodes::{EMPTY, Ends, Nodes};
+use super::nodes::{EMPTY, Ends, Nodes, step};
 use super::posted::{self, Asked, Key, NONE, Posted};
 use crate::prov::av::UNSPEC;
 use std::collections::HashMap;
@@ -396,6 +396,7 @@ impl<R, U> Matcher<R, U> {
     pub fn each_unexpected(&self) -> impl Iterator<Item = (At, &U)> {
         let mut behind = self.everything.first;
         std::iter::from_fn(move || {
+            step();
             let (at, node) = (behind, self.unexpected.get(behind)?);
             behind = node.links[CLASSES].behind;
             Some((At(at), node.item.as_ref()?))

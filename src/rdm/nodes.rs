@@ -32,24 +32,27 @@ pub struct Node<T, const LISTS: usize> {
     pub links: [Link; LISTS],
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Of walks through lists.
+    pub static STEPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+#[inline(always)]
+pub fn step() {
+    #[cfg(test)]
+    STEPS.set(STEPS.get() + 1);
+}
+
 pub struct Nodes<T, const LISTS: usize> {
     all: Vec<Node<T, LISTS>>,
     free: Vec<u32>,
     pub count: usize,
-    /// Of walks to places in lists.
-    #[cfg(test)]
-    pub steps: usize,
 }
 
 impl<T, const LISTS: usize> Nodes<T, LISTS> {
     pub fn new() -> Self {
-        Nodes {
-            all: Vec::new(),
-            free: Vec::new(),
-            count: 0,
-            #[cfg(test)]
-            steps: 0,
-        }
+        Nodes { all: Vec::new(), free: Vec::new(), count: 0 }
     }
 
     #[inline(always)]
@@ -100,8 +103,7 @@ impl<T, const LISTS: usize> Nodes<T, LISTS> {
         let mut before = ends.last;
         while before != NONE && self.number(before) > number {
             before = self.get(before).map_or(NONE, |n| n.links[k].before);
-            #[cfg(test)]
-            (self.steps += 1);
+            step();
         }
         let behind = match before {
             NONE => std::mem::replace(&mut ends.first, at),

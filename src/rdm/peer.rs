@@ -3,6 +3,8 @@
 //! grants of both sides.
 
 use super::limits::{EAGER_MAX, FIRST_GRANT, GRANT_LIMIT, HEAD, MOST_GRANT, PATIENCE};
+use super::matcher::At;
+use super::mix::Mixer;
 use super::wire::{Label, OVERHEAD, Words};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
@@ -12,7 +14,7 @@ use crate::prov::bind::Options;
 use crate::prov::event::{Event, EventKind};
 use crate::prov::op::{Dir, Pieces, RmaIov};
 use crate::prov::{Endpoint, Lane, Listener};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -340,6 +342,13 @@ impl Credit {
     }
 }
 
+/// Where an offer of the peer's is, by the operation that reads it, or where it waits for a receive, unless that has claimed it.
+#[derive(Clone, Copy)]
+pub enum Place {
+    Waits { tagged: bool, at: At },
+    Read(u64),
+}
+
 pub struct Peer {
     /// As far as it is known: in full once a lane was connected.
     pub name: Name,
@@ -358,6 +367,8 @@ pub struct Peer {
     pub offers: usize,
     /// Its offers that it was not told to be done.
     pub offered: usize,
+    /// Those of them that are not done, by its numbers; none before the first.
+    places: Option<Box<HashMap<u64, Place, Mixer>>>,
     /// Reads of its offers that are to be posted.
     pub reads: VecDeque<u64>,
     /// It is in the endpoint's list of those that have something to send.
@@ -383,12 +394,30 @@ impl Peer {
             under_way: 0,
             offers: 0,
             offered: 0,
+            places: None,
             reads: VecDeque::new(),
             busy: false,
             called_for_list: false,
             patience: 0,
             no_device: None,
         }
+    }
+
+    pub fn place_of(&self, offer: u64) -> Option<Place> {
+        self.places.as_ref()?.get(&offer).copied()
+    }
+
+    pub fn set_place(&mut self, offer: u64, place: Place) {
+        self.places.get_or_insert_default().insert(offer, place);
+    }
+
+    /// An offer is done.
+    pub fn forget_offer(&mut self, offer: u64) {
+        self.places.as_mut().and_then(|all| all.remove(&offer));
+    }
+
+    pub fn forget_offers(&mut self) {
+        (self.offered, self.places) = (0, None);
     }
 
     /// Nothing of this side's waits for its lane.

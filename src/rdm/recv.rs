@@ -6,7 +6,7 @@ use super::domain::Domain;
 use super::kept::{Kept, Unexpected};
 use super::limits::{FIRST_GRANT, GRANTS_MAX, MAX_MSG, OFFERS_ALL, OFFERS_MAX, UNLISTED_MAX};
 use super::matcher::{At, Turn, Want};
-use super::peer::{Id, Waiting};
+use super::peer::{Id, Place, Waiting};
 use super::send::kept;
 use super::state::{More, Multi, Op, Recv, State};
 use super::wire::{Head, Label, OVERHEAD, Offer, Words};
@@ -266,6 +266,9 @@ impl State {
     fn on_offer(&mut self, id: Id, link: usize, label: Label, offer: Offer) -> Result<()> {
         let Some(peer) = self.peer(id) else { return Ok(()) };
         let source = peer.source;
+        if peer.place_of(offer.number).is_some() {
+            return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer offers two messages under one number"));
+        }
         peer.offered += 1;
         let (offered, unlisted) = (peer.offered, peer.link().is_some_and(|l| l.unlisted_since() != 0));
         self.offered += 1;
@@ -288,7 +291,11 @@ impl State {
             }
             None => {
                 self.stats.unexpected += 1;
-                self.space(tagged).keep(source, tag, Unexpected::Offered { from: id, link, offer, data: label.data });
+                let number = offer.number;
+                let at = self.space(tagged).keep(source, tag, Unexpected::Offered { from: id, link, offer, data: label.data });
+                if let Some(peer) = self.peer(id) {
+                    peer.set_place(number, Place::Waits { tagged, at });
+                }
             }
         }
         Ok(())
@@ -305,8 +312,10 @@ impl State {
             self.received(&recv, 0, offer.len as usize, &label, source);
             return self.tell_done(from, offer.number, Code::None);
         }
-        let number = self.ops.add(Op::Reading { peer: from, link, recv, posted, offer, label, source });
+        let offered = offer.number;
+        let number = self.ops.add(Op::Reading { peer: from, link, recv, posted, offer, label, source, queued: true });
         if let Some(peer) = self.peer(from) {
+            peer.set_place(offered, Place::Read(number));
             peer.reads.push_back(number);
             if peer.reads.len() == 1 {
                 self.reads.push(from);
@@ -316,6 +325,7 @@ impl State {
 
     pub fn tell_done(&mut self, to: Id, number: u64, status: Code) {
         if let Some(peer) = self.peer(to) {
+            peer.forget_offer(number);
             peer.control.push_back(Words::done(number, status));
             self.stay_busy(to);
         }
@@ -354,7 +364,11 @@ impl State {
                 link.ep.rma(crate::prov::op::Dir::Read, &local, &remote, &c, descs.get(..count).unwrap_or_default())
             });
             match posted {
-                Ok(()) => {}
+                Ok(()) => {
+                    if let Some(Op::Reading { queued, .. }) = self.ops.get(number) {
+                        *queued = false;
+                    }
+                }
                 Err(e) if e.is_again() => {
                     if let Some(peer) = self.peer(id) {
                         peer.reads.push_front(number);
@@ -369,7 +383,7 @@ impl State {
 
     /// The read of an offer is over.
     pub fn read_ended(&mut self, number: u64, result: Result<()>) {
-        let Some(Op::Reading { peer, link, recv, posted, offer, label, source }) = self.ops.take(number) else { return };
+        let Some(Op::Reading { peer, link, recv, posted, offer, label, source, .. }) = self.ops.take(number) else { return };
         let status = result.as_ref().map_or_else(|e| if e.code == Code::None { Code::Fault } else { e.code }, |()| Code::None);
         // Who is there now may be another, who offered nothing.
         let is_there = self.peer(peer).and_then(|p| p.link()).is_some_and(|l| l.number == link);

@@ -112,6 +112,8 @@ pub enum Op {
         offer: Offer,
         label: Label,
         source: u64,
+        /// The lane has not got the read yet.
+        queued: bool,
     },
     /// A message to this endpoint itself, whose receive is still to come.
     Own {

@@ -4,6 +4,8 @@
 use super::*;
 use crate::mr::{PathPolicy, Paths};
 use crate::rdm::limits::{EAGER_MAX, ENDED_MAX, ENDED_PEERS_MAX, OFFERS_ALL, UNLISTED_MAX};
+use crate::rdm::nodes::STEPS;
+use crate::rdm::wire::Words;
 
 fn send_for(side: &Side, to: u64, bytes: &[u8], tag: u64, context: usize, timeout_ns: u64) {
     let c = Common { context, peer: to, timeout_ns, ..Common::default() };
@@ -43,6 +45,25 @@ fn an_offer_that_is_taken_back_is_never_matched() {
         b.ep.close().unwrap();
         assert_eq!((a.domain.in_use(), b.domain.in_use()), ((0, 0), (0, 0)));
     }
+}
+
+/// The last one first, and those that are unknown: none walks through the others.
+#[test]
+fn offers_are_taken_back_without_a_walk_through_those_that_wait() {
+    const COUNT: usize = 2000;
+    let (mut a, mut b) = pair("shm+tcp");
+    let long = bytes(10_000, 4);
+    (0..COUNT).for_each(|i| a.send(0, &long, i as u64, i));
+    both(&mut a, &mut b, |s| s[1].ep.stats().unexpected == COUNT as u64);
+    STEPS.set(0);
+    (0..COUNT).rev().for_each(|i| a.ep.cancel(i).unwrap());
+    both(&mut a, &mut b, |s| s[0].failed.len() == COUNT);
+    let liar = lies::Liar::call("shm", &mut b);
+    (0..100).for_each(|i| liar.say(Words::withdraw(i).as_slice(), &[]));
+    (0..100).for_each(|_| b.turn());
+    assert!(STEPS.get() < COUNT, "{} steps", STEPS.get());
+    b.probe(0, 0, PEEK, 1);
+    assert!(b.take_failed(1).is_some(), "nothing waits");
 }
 
 /// The receiver hears of the message and of its end at once: the receive that it was matched with takes the next one.

@@ -8,14 +8,14 @@ use crate::rdm::limits::{EAGER_MAX, FIRST_GRANT, OFFERS_MAX};
 use crate::rdm::wire::{Intro, Label, OVERHEAD, Words, eager, kind};
 use crate::sync::cursor::Brief;
 
-struct Liar {
+pub struct Liar {
     ep: Box<dyn Endpoint>,
     name: Name,
     _domain: Arc<dyn Domain>,
 }
 
 impl Liar {
-    fn call(lane: &str, to: &mut Side) -> Liar {
+    pub fn call(lane: &str, to: &mut Side) -> Liar {
         let name: Name = "rdm://192.0.2.1:7000/0000000000000001/0000000000000001".parse().unwrap();
         to.av.insert(name).unwrap();
         let info = info(lane);
@@ -39,7 +39,7 @@ impl Liar {
         Liar { ep, name, _domain: domain }
     }
 
-    fn say(&self, words: &[u64], bytes: &[u8]) {
+    pub fn say(&self, words: &[u64], bytes: &[u8]) {
         let _ = self.ep.lane().unwrap().put(words, &[iov(bytes)]);
         self.ep.progress(true);
     }
@@ -74,6 +74,10 @@ const LIES: &[Lie] = &[
     ("do not make its length", |liar| {
         let place = RmaIov { addr: 4096, len: 10, key: 1 };
         liar.say(Words::offer(&Label::default(), 1, 11, &[place]).as_slice(), &[]);
+    }),
+    ("two messages under one number", |liar| {
+        let place = RmaIov { addr: 4096, len: 10, key: 1 };
+        (0..2).for_each(|_| liar.say(Words::offer(&Label::default(), 1, 10, &[place]).as_slice(), &[]));
     }),
     ("more than a message may have", |liar| {
         let place = RmaIov { addr: 4096, len: 1 << 50, key: 1 };

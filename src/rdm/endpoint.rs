@@ -11,10 +11,10 @@ use super::ops;
 pub use super::ops::Endpoint;
 use super::reader::Reader;
 use super::rota::Rota;
-use super::state::{Op, Ops, State, UNKNOWN};
-use super::wire::{Label, MATCHED_LEN, VERSION};
+use super::state::{Ops, State};
+use super::wire::{MATCHED_LEN, VERSION};
 use crate::config;
-use crate::error::{Code, Error, Result, errno};
+use crate::error::{Error, Result, errno};
 use crate::prov::atomic::{Atomic, AtomicOp};
 use crate::prov::av::Name;
 use crate::prov::bind::{Binding, Bindings, Coop, Options, RailList};
@@ -78,6 +78,7 @@ impl Endpoint {
             untagged: Matcher::default(),
             claimed: HashMap::new(),
             multi: Vec::new(),
+            posts: 0,
             ops: Ops::default(),
             reads: Vec::new(),
             busy: Vec::new(),
@@ -275,46 +276,7 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn cancel(&self, context: usize) -> Result<()> {
-        let mut s = self.state.lock();
-        let why = Error::coded(errno::ECANCELED, Code::Canceled, "cancelled by the caller");
-        for tagged in [true, false] {
-            if let Some(at) = s.space(tagged).search_posted(|r| r.context == context)
-                && let Some(recv) = s.withdraw_recv(tagged, at)
-            {
-                s.abandon(&recv, why, &Label::default(), UNKNOWN);
-                return Ok(());
-            }
-        }
-        let waiting = s.active().into_iter().find_map(|id| {
-            let peer = s.peer(id)?;
-            let at = peer.waiting.iter().position(|w| w.end.context == context)?;
-            peer.waiting.remove(at)
-        });
-        if let Some(waiting) = waiting {
-            s.drop_waiting(waiting, why);
-            return Ok(());
-        }
-        let found = s.ops.each().find_map(|(number, op)| match op {
-            Op::Offered { end, .. } | Op::Own { end, .. } if end.context == context => Some((number, None)),
-            Op::Rma { peer, end, .. } if end.context == context => Some((number, Some(*peer))),
-            _ => None,
-        });
-        if let Some((number, None)) = found {
-            if !matches!(s.ops.get(number), Some(Op::Own { .. })) {
-                s.withdraw(&self.domain, number, why);
-                s.settle(&self.domain);
-                return Ok(());
-            }
-            if s.withdraw_own(number, why) {
-                return Ok(());
-            }
-        }
-        if let Some((number, Some(peer))) = found
-            && let Some(link) = s.peer(peer).and_then(|p| p.link().cloned())
-        {
-            return link.ep.cancel(number as usize);
-        }
-        Err(Error::new(errno::ENOENT, "context: no operation of this endpoint with it can still be cancelled"))
+        self.state.lock().cancel(&self.domain, context)
     }
 
     fn progress(&self, force: bool) {

@@ -100,7 +100,8 @@ impl State {
         let recv = move || Recv { first, room: first.len(), context, wanted, tagged: TAG, more: None };
         match space.find_unexpected(&want) {
             None => {
-                space.post(want, recv);
+                self.posts += 1;
+                space.post(self.posts, want, recv);
                 true
             }
             Some(at) => self.take_waiting(domain, TAG, at, recv()),
@@ -119,6 +120,8 @@ impl State {
             return false;
         }
         recv.first.put(bytes.as_slice());
+        self.posts += 1;
+        space.fills(self.posts);
         space.remove_unexpected(at);
         self.consumed(from, link, len);
         self.received(&recv, len, 0, &label, source);

@@ -5,9 +5,9 @@
 use super::domain::Domain;
 use super::kept::Unexpected;
 use super::peer::{Id, Place};
-use super::state::{Op, State, Torn};
-use super::wire::Words;
-use crate::error::{Code, Error, errno};
+use super::state::{Op, State, Torn, UNKNOWN};
+use super::wire::{Label, Words};
+use crate::error::{Code, Error, Result, errno};
 use crate::prov::flags;
 
 /// Regions that one turn tries again to close.
@@ -58,6 +58,57 @@ impl State {
         over
     }
 
+    /// Cancels the first receive with this context, or else the first operation that still can be.
+    pub fn cancel(&mut self, domain: &Domain, context: usize) -> Result<()> {
+        let why = Error::coded(errno::ECANCELED, Code::Canceled, "cancelled by the caller");
+        let first = self.find_receives(|r| r.context == context).first().copied();
+        if let Some(recv) = first.and_then(|(tagged, at)| self.withdraw_recv(tagged, at)) {
+            self.abandon(&recv, why, &Label::default(), UNKNOWN);
+            return Ok(());
+        }
+        let mut result = Err(nothing_to_cancel());
+        let mut found = Vec::new();
+        for id in self.active() {
+            let waiting = self.peer(id).and_then(|p| p.waiting.iter().find(|w| w.end.context == context));
+            found.extend(waiting.map(|w| (w.end.post, Err(id))));
+        }
+        found.extend(self.ops.each().filter_map(|(number, op)| match op {
+            Op::Offered { end, .. } | Op::Own { end, .. } | Op::Rma { end, .. } if end.context == context => Some((end.post, Ok(number))),
+            _ => None,
+        }));
+        found.sort_unstable();
+        for (post, place) in found {
+            result = match place {
+                Err(id) => {
+                    let Some(peer) = self.peer(id) else { continue };
+                    let at = peer.waiting.iter().position(|w| w.end.post == post);
+                    let Some(waiting) = at.and_then(|at| peer.waiting.remove(at)) else { continue };
+                    self.drop_waiting(waiting, why.clone());
+                    Ok(())
+                }
+                Ok(number) => self.cancel_op(domain, number, why.clone()),
+            };
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+
+    fn cancel_op(&mut self, domain: &Domain, number: u64, why: Error) -> Result<()> {
+        let id = match self.ops.get(number) {
+            Some(Op::Rma { peer, .. }) => *peer,
+            Some(Op::Offered { .. }) => {
+                self.withdraw(domain, number, why);
+                self.settle(domain);
+                return Ok(());
+            }
+            _ => return if self.withdraw_own(number, why) { Ok(()) } else { Err(nothing_to_cancel()) },
+        };
+        let link = self.peer(id).and_then(|p| p.link().cloned()).ok_or_else(nothing_to_cancel)?;
+        link.ep.cancel(number as usize)
+    }
+
     /// Takes an offer back: the peer does not match it from now on, and if it reads it already, that read fails.
     pub fn withdraw(&mut self, domain: &Domain, number: u64, why: Error) {
         let Some(op) = self.ops.get(number) else { return };
@@ -104,4 +155,8 @@ impl State {
             _ => {}
         }
     }
+}
+
+fn nothing_to_cancel() -> Error {
+    Error::new(errno::ENOENT, "context: no operation of this endpoint with it can still be cancelled")
 }

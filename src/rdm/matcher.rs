@@ -36,7 +36,7 @@ impl Want {
 pub type Turn = (u64, Want);
 
 /// A posted receive or an unexpected message, while it waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct At(u32);
 
 #[derive(Clone, Copy)]
@@ -64,7 +64,8 @@ pub struct Matcher<R, U> {
     waiting: HashMap<Key, Ends, Mixer>,
     everything: Ends,
     loose: u32,
-    next: u64,
+    /// How many messages were kept.
+    kept: u64,
     #[cfg(test)]
     probes: std::cell::Cell<usize>,
 }
@@ -78,7 +79,7 @@ impl<R, U> Default for Matcher<R, U> {
             waiting: HashMap::default(),
             everything: EMPTY,
             loose: NONE,
-            next: 0,
+            kept: 0,
             #[cfg(test)]
             probes: std::cell::Cell::new(0),
         }
@@ -97,11 +98,6 @@ impl<R, U> Matcher<R, U> {
     fn probe(&self) {
         #[cfg(test)]
         self.probes.set(self.probes.get() + 1);
-    }
-
-    fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
     }
 
     /// The class of a receive, learned if there is room for one more.
@@ -134,9 +130,9 @@ impl<R, U> Matcher<R, U> {
         Some(c)
     }
 
-    /// Posts a receive, for which no message waits.
+    /// Posts a receive, for which no message waits. Its number is above those of all before.
     #[inline(always)]
-    pub fn post(&mut self, want: Want, item: impl FnOnce() -> R) -> At {
+    pub fn post(&mut self, number: u64, want: Want, item: impl FnOnce() -> R) -> At {
         let key = match self.class_of(&want) {
             Some(c) => match self.classes.get_mut(c) {
                 Some(class) => {
@@ -147,7 +143,6 @@ impl<R, U> Matcher<R, U> {
             },
             None => OTHER_KEY,
         };
-        let number = self.number();
         let asked = Asked { source: want.source, tag: want.tag, ignore: want.ignore };
         At(self.posted.add(key, number, asked, item))
     }
@@ -212,8 +207,16 @@ impl<R, U> Matcher<R, U> {
         }
     }
 
+    /// Takes a receive that gets a message.
     #[inline(always)]
     pub fn remove_posted(&mut self, at: At) -> Option<R> {
+        self.posted.fills(self.posted.get(at.0)?.number);
+        self.withdraw_posted(at)
+    }
+
+    /// Takes one that gets none now: nothing comes out of turn by it.
+    #[inline(always)]
+    pub fn withdraw_posted(&mut self, at: At) -> Option<R> {
         let class = usize::from(self.posted.get(at.0)?.class());
         if let Some(class) = self.classes.get_mut(class) {
             class.posted -= 1;
@@ -221,9 +224,9 @@ impl<R, U> Matcher<R, U> {
         self.posted.take(at.0)
     }
 
-    /// The first posted receive for which `which` holds, and what it was for; in no particular order.
-    pub fn search_posted(&self, mut which: impl FnMut(&R) -> bool) -> Option<At> {
-        self.posted.each().find(|(.., r)| which(r)).map(|(at, ..)| At(at))
+    /// Posted receives for which `which` holds, with their numbers, by which they are in order.
+    pub fn search_posted(&self, mut which: impl FnMut(&R) -> bool) -> impl Iterator<Item = (u64, At)> {
+        self.posted.each().filter(move |(.., r)| which(r)).map(|(at, n, _)| (n.number, At(at)))
     }
 
     /// By which a receive can be posted again.
@@ -231,31 +234,28 @@ impl<R, U> Matcher<R, U> {
         self.posted.get(at.0).map(|n| (n.number, want_of(n)))
     }
 
-    /// The turn of a receive that found its message waiting.
-    pub fn turn_now(&mut self, want: Want) -> Turn {
-        (self.number(), want)
+    /// The receive of this number, which is not posted or stays so, gets a message.
+    #[inline(always)]
+    pub fn fills(&mut self, number: u64) {
+        self.posted.fills(number);
     }
 
-    /// Whether a receive can be posted again so that none has been taken out of turn: those behind it still wait.
+    /// Whether a receive can be posted again so that none has been filled out of turn: those behind it still wait.
     pub fn is_next(&self, turn: &Turn) -> bool {
         self.posted.newest() <= turn.0
     }
 
-    /// Receives that only messages of `source` can fill.
+    /// Receives that only messages of `source` can fill, in their order.
     pub fn posted_for(&self, source: u64) -> Vec<At> {
-        self.posted.each().filter(|(_, n, _)| n.asked.source == source).map(|(at, ..)| At(at)).collect()
-    }
-
-    pub fn search_all(&self, mut which: impl FnMut(&R) -> bool) -> Vec<At> {
-        self.posted.each().filter(|(.., r)| which(r)).map(|(at, ..)| At(at)).collect()
+        let mut found: Vec<_> = self.posted.each().filter(|(_, n, _)| n.asked.source == source).map(|(at, n, _)| (n.number, at)).collect();
+        found.sort_unstable();
+        found.into_iter().map(|(_, at)| At(at)).collect()
     }
 
     /// Takes out the receives that only messages of `source` can fill, in their order.
     pub fn take_posted_for(&mut self, source: u64) -> Vec<(u64, Want, R)> {
-        let found = self.posted.each().filter(|(_, n, _)| n.asked.source == source);
-        let mut found: Vec<_> = found.map(|(at, n, _)| (At(at), n.number, want_of(n))).collect();
-        found.sort_unstable_by_key(|(_, number, _)| *number);
-        found.into_iter().filter_map(|(at, number, want)| Some((number, want, self.remove_posted(at)?))).collect()
+        let found = self.posted_for(source).into_iter();
+        found.filter_map(|at| self.turn_of(at).and_then(|(number, want)| Some((number, want, self.withdraw_posted(at)?)))).collect()
     }
 
     /// Posts receives again, as those of `source`, which is `UNSPEC` for any; they keep their turns, also among those that are there already.
@@ -265,7 +265,7 @@ impl<R, U> Matcher<R, U> {
             let Some(key) = all.get(k).map(|(_, want, _)| *want).map(|want| self.key_of(&want)) else { continue };
             while let Some(n) = self.posted.get(self.posted.first(&key)) {
                 let (at, number, want) = (self.posted.first(&key), n.number, want_of(n));
-                all.extend(self.remove_posted(At(at)).map(|item| (number, want, item)));
+                all.extend(self.withdraw_posted(At(at)).map(|item| (number, want, item)));
             }
         }
         all.sort_unstable_by_key(|(number, ..)| *number);
@@ -293,8 +293,8 @@ impl<R, U> Matcher<R, U> {
 
     /// Keeps a message for which no receive waits.
     pub fn keep(&mut self, source: u64, tag: u64, item: U) -> At {
-        let number = self.number();
-        let at = self.unexpected.add(number, source, tag, item);
+        self.kept += 1;
+        let at = self.unexpected.add(self.kept, source, tag, item);
         self.unexpected.link(CLASSES, &mut self.everything, at);
         if self.loose == NONE {
             self.loose = at;

@@ -171,6 +171,8 @@ pub enum Phase {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct End {
     pub context: usize,
+    /// Its number, by which operations are in order.
+    pub post: u64,
     /// Completion flags.
     pub kind: u64,
     pub len: usize,

@@ -46,7 +46,7 @@ pub struct Posted<R> {
     count: usize,
     /// Sorts that have receives.
     sorts: usize,
-    /// The highest number among those that were taken out.
+    /// The highest number of a receive that got a message.
     newest: u64,
     places: Box<[u32]>,
     /// The oldest of the only sort, which the hash does not lead to yet: a program that posts one sort at a time hashes nothing.
@@ -224,7 +224,7 @@ impl<R> Posted<R> {
         }
     }
 
-    /// Takes one out.
+    /// Takes one out, whether it is to be filled or not.
     #[inline(always)]
     pub fn take(&mut self, at: u32) -> Option<R> {
         let item = self.nodes.get_mut(at as usize)?.item.take()?;
@@ -232,11 +232,12 @@ impl<R> Posted<R> {
         Some(item)
     }
 
-    /// The same of an item that has nothing to be dropped; gives its class.
+    /// Takes one out that is filled, whose item has nothing to be dropped; gives its class.
     #[inline(always)]
     pub fn forget(&mut self, at: u32) -> Option<u8> {
         let node = self.nodes.get_mut(at as usize)?;
         let class = node.key.class;
+        self.newest = self.newest.max(node.number);
         std::mem::forget(node.item.take());
         self.release(at);
         Some(class)
@@ -248,7 +249,6 @@ impl<R> Posted<R> {
         let Some(node) = self.nodes.get_mut(at as usize) else { return };
         let (hash, before, last, chain) = (node.hash, node.before, node.last, node.chain);
         let next = std::mem::replace(&mut node.next, std::mem::replace(&mut self.free, at));
-        self.newest = self.newest.max(node.number);
         self.count -= 1;
         if before != NONE {
             return self.unlink(at, before, next);
@@ -316,6 +316,12 @@ impl<R> Posted<R> {
                 node.chain = chain;
             }
         }
+    }
+
+    /// The receive of this number gets a message.
+    #[inline(always)]
+    pub fn fills(&mut self, number: u64) {
+        self.newest = self.newest.max(number);
     }
 
     pub fn newest(&self) -> u64 {

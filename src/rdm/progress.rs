@@ -4,7 +4,6 @@
 
 use super::domain::Domain;
 use super::fast::Fast;
-use super::matcher::At;
 use super::peer::{Id, Link, Peer};
 use super::rota::VAIN;
 use super::state::{Op, State, UNKNOWN};
@@ -334,26 +333,20 @@ impl State {
             peer.waiting.extend(kept);
             ended.extend(gone);
         }
-        let taken: Vec<u64> = self
-            .ops
-            .each()
-            .filter(|(_, op)| matches!(op, Op::Offered { end, .. } | Op::Own { end, .. } if is_late(end.deadline)))
-            .map(|(n, _)| n)
-            .collect();
+        ended.sort_by_key(|w| w.end.post);
+        let offered = self.ops.each().filter_map(|(n, op)| match op {
+            Op::Offered { end, .. } | Op::Own { end, .. } if is_late(end.deadline) => Some((end.post, n)),
+            _ => None,
+        });
+        let taken = offered.collect::<std::collections::BTreeMap<_, _>>();
         // Of reads that were posted, the lanes know the deadlines.
         let queued = self.reads.iter().filter_map(|id| self.peers.get(*id as usize)?.as_deref()).flat_map(|p| p.reads.iter().copied());
         let mut reads = queued.collect::<Vec<u64>>();
         reads.retain(|n| matches!(self.ops.get(*n), Some(Op::Reading { recv, .. }) if is_late(recv.deadline())));
-        let receives: Vec<(bool, At)> = [true, false]
-            .into_iter()
-            .flat_map(|tagged| {
-                let space = if tagged { &self.tagged } else { &self.untagged };
-                space.search_all(|recv| is_late(recv.deadline())).into_iter().map(move |at| (tagged, at))
-            })
-            .collect();
+        let receives = self.find_receives(|recv| is_late(recv.deadline()));
         self.earliest = next;
         ended.into_iter().for_each(|w| self.drop_waiting(w, late()));
-        for number in taken {
+        for number in taken.into_values() {
             match self.ops.get(number) {
                 Some(Op::Own { .. }) => drop(self.withdraw_own(number, late())),
                 _ => self.withdraw(domain, number, late()),
@@ -394,14 +387,9 @@ impl State {
 
     /// Ends posted receives, in their order.
     pub fn end_receives(&mut self, why: &Error) {
-        for tagged in [true, false] {
-            let space = self.space(tagged);
-            let mut all = space.search_all(|_| true);
-            all.sort_unstable_by_key(|at| space.turn_of(*at).map(|(number, _)| number));
-            for at in all {
-                if let Some(recv) = self.withdraw_recv(tagged, at) {
-                    self.abandon(&recv, why.clone(), &Label::default(), UNKNOWN);
-                }
+        for (tagged, at) in self.find_receives(|_| true) {
+            if let Some(recv) = self.withdraw_recv(tagged, at) {
+                self.abandon(&recv, why.clone(), &Label::default(), UNKNOWN);
             }
         }
     }

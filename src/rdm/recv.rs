@@ -84,14 +84,16 @@ impl State {
         recv.more = if is_plain { None } else { Some(Box::new(more)) };
         let Some(first) = self.space(tagged).find_unexpected(&want) else {
             self.check_enabled()?;
-            self.space(tagged).post(want, || recv);
+            let number = self.next_post();
+            self.space(tagged).post(number, want, || recv);
             return Ok(());
         };
+        let number = self.next_post();
         if recv.multi().is_none() {
-            self.join(tagged, first, recv, Some(want));
+            self.join(tagged, first, recv, Some((number, want)));
             return Ok(());
         }
-        let at = self.space(tagged).post(want, || recv);
+        let at = self.space(tagged).post(number, want, || recv);
         let mut next = Some(first);
         while let Some(message) = next {
             let len = self.len_of(tagged, message);
@@ -130,16 +132,19 @@ impl State {
         }
     }
 
-    /// A message that waited has its receive.
-    fn join(&mut self, tagged: bool, at: At, recv: Recv, want: Option<Want>) {
+    /// A message that waited has its receive; `turn` as for `give`.
+    fn join(&mut self, tagged: bool, at: At, recv: Recv, turn: Option<Turn>) {
         let Some((source, tag, _)) = self.space(tagged).unexpected(at) else { return };
+        if let Some((number, _)) = turn {
+            self.space(tagged).fills(number);
+        }
         if let Some(message) = self.space(tagged).remove_unexpected(at) {
-            self.give(message, recv, tagged.then_some(tag), source, want);
+            self.give(message, recv, tagged.then_some(tag), source, turn);
         }
     }
 
-    /// `want`: what the receive was posted for, if another message may fill it as well.
-    pub(super) fn give(&mut self, message: Unexpected, recv: Recv, tag: Option<u64>, source: u64, want: Option<Want>) {
+    /// `turn`: as what the receive was posted, if another message may fill it as well.
+    pub(super) fn give(&mut self, message: Unexpected, recv: Recv, tag: Option<u64>, source: u64, turn: Option<Turn>) {
         match message {
             Unexpected::Eager { from, link, bytes, data } => {
                 let (label, bytes) = (Label { tag, data }, bytes.as_slice());
@@ -149,8 +154,7 @@ impl State {
                 self.placed(&recv, placed, n, bytes.len() - n, &label, source);
             }
             Unexpected::Offered { from, link, offer, data } => {
-                let posted = want.map(|want| self.space(tag.is_some()).turn_now(want));
-                self.take_offer(from, Some(link), offer, Label { tag, data }, recv, source, posted);
+                self.take_offer(from, Some(link), offer, Label { tag, data }, recv, source, turn);
             }
             Unexpected::Own { number, data } => {
                 let Some(Op::Own { end, pieces, site, .. }) = self.ops.get(number) else { return };
@@ -411,7 +415,7 @@ impl State {
         let (want, tagged) = (Want { source, ..want }, recv.tagged);
         self.expires(recv.deadline());
         match self.space(tagged).find_unexpected(&want) {
-            Some(message) => self.join(tagged, message, recv, Some(want)),
+            Some(message) => self.join(tagged, message, recv, Some((number, want))),
             None => self.space(tagged).post_again(want.source, vec![(number, want, recv)]),
         }
     }

@@ -213,6 +213,8 @@ pub struct State {
     /// Messages that a peek has claimed, by the context of the call.
     pub claimed: HashMap<usize, (u64, u64, bool, Unexpected)>,
     pub multi: Vec<Option<Multi>>,
+    /// Receives, tagged or not, and operations that were posted, but for sends of the fast path: what gives them their order.
+    pub posts: u64,
     pub ops: Ops,
     /// Peers whose offers are to be read.
     pub reads: Vec<Id>,
@@ -299,6 +301,19 @@ impl State {
         }
     }
 
+    pub fn next_post(&mut self) -> u64 {
+        self.posts += 1;
+        self.posts
+    }
+
+    /// Posted receives for which `which` holds, tagged or not, in their order.
+    pub fn find_receives(&self, mut which: impl FnMut(&Recv) -> bool) -> Vec<(bool, At)> {
+        let mut found: Vec<_> = self.tagged.search_posted(&mut which).map(|(number, at)| (number, true, at)).collect();
+        found.extend(self.untagged.search_posted(which).map(|(number, at)| (number, false, at)));
+        found.sort_unstable();
+        found.into_iter().map(|(_, tagged, at)| (tagged, at)).collect()
+    }
+
     fn until(&mut self, relative: u64) -> u64 {
         let deadline = time::deadline(relative);
         self.expires(deadline);
@@ -327,6 +342,7 @@ impl State {
     pub fn end_of(&mut self, c: &Common, kind: u64, local: &[Iov], len: usize, tag: u64) -> End {
         End {
             context: c.context,
+            post: self.next_post(),
             kind,
             len,
             buf: local.first().map_or(0, |v| v.addr()),
@@ -451,6 +467,9 @@ impl State {
             None => return self.space(tagged).remove_posted(at),
         };
         let min = self.multi.get(slot as usize).and_then(Option::as_ref).map_or(1, |m| m.min.max(1));
+        if let Some((number, _)) = self.space(tagged).turn_of(at) {
+            self.space(tagged).fills(number);
+        }
         let recv = self.space(tagged).posted(at)?;
         let room = recv.room - used;
         let now = used + len.min(room);
@@ -472,7 +491,7 @@ impl State {
 
     /// Takes a posted receive that will not be filled.
     pub fn withdraw_recv(&mut self, tagged: bool, at: At) -> Option<Recv> {
-        let recv = self.space(tagged).remove_posted(at)?;
+        let recv = self.space(tagged).withdraw_posted(at)?;
         if let Some(Some(multi)) = recv.multi().and_then(|(slot, _)| self.multi.get_mut(slot as usize)) {
             (multi.full, multi.arriving) = (true, multi.arriving + 1);
         }

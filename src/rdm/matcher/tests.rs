@@ -13,6 +13,14 @@ impl Random {
     }
 }
 
+impl<R, U> Matcher<R, U> {
+    fn put(&mut self, want: Want, item: impl FnOnce() -> R) -> At {
+        // Of its own, where the endpoint counts for two matchers.
+        self.kept += 1;
+        self.post(self.kept, want, item)
+    }
+}
+
 /// What the matcher is held against: two lists, walked from their beginning.
 #[derive(Default)]
 struct Model {
@@ -54,7 +62,7 @@ fn run(seed: u64, masks: &[u64], steps: u32) {
             8..16 => {
                 let found = matcher.find_unexpected(&want).and_then(|at| matcher.remove_unexpected(at));
                 if found.is_none() {
-                    matcher.post(want, || id);
+                    matcher.put(want, || id);
                 }
                 match model.peek(&want) {
                     Some(at) => assert_eq!(found, Some(model.unexpected.remove(at).2)),
@@ -77,7 +85,8 @@ fn run(seed: u64, masks: &[u64], steps: u32) {
             17 | 18 => {
                 // Cancel one of those that were posted.
                 let victim = random.below(u64::from(id) + 1) as u32;
-                let found = matcher.search_posted(|r| *r == victim).and_then(|at| matcher.remove_posted(at));
+                let place = matcher.search_posted(|r| *r == victim).next();
+                let found = place.and_then(|(_, at)| matcher.withdraw_posted(at));
                 let there = model.posted.iter().position(|(_, r)| *r == victim);
                 assert_eq!(found, there.map(|at| model.posted.remove(at).1));
             }
@@ -92,8 +101,9 @@ fn run(seed: u64, masks: &[u64], steps: u32) {
         assert_eq!(matcher.unexpected_count(), model.unexpected.len());
         assert_eq!(matcher.each_posted().count(), model.posted.len());
         if random.below(400) == 0 {
-            while let Some(at) = matcher.search_posted(|_| true) {
-                matcher.remove_posted(at);
+            let all: Vec<_> = matcher.search_posted(|_| true).collect();
+            for (_, at) in all {
+                matcher.withdraw_posted(at);
             }
             model.posted.clear();
         }
@@ -120,7 +130,7 @@ fn more_masks_than_classes_match_as_well() {
 fn lists_are_freed() {
     let mut m = Matcher::<(), ()>::default();
     for tag in 0..1000 {
-        let at = m.post(Want { source: 1, tag, ignore: 0 }, || ());
+        let at = m.put(Want { source: 1, tag, ignore: 0 }, || ());
         m.remove_posted(at);
         let at = m.keep(1, tag, ());
         m.remove_unexpected(at);
@@ -137,13 +147,13 @@ fn a_sort_that_was_alone_gets_its_place_in_the_hash_when_another_comes() {
         for others in [1, 200] {
             let mut m = Matcher::<u64, ()>::default();
             for i in 0..alone {
-                m.post(exact(7), || i);
+                m.put(exact(7), || i);
             }
             (0..taken).for_each(|i| assert_eq!(take(&mut m, 7), Some(i)));
             for i in 0..others {
-                m.post(exact(1000 + i), || i);
+                m.put(exact(1000 + i), || i);
             }
-            m.post(exact(7), || alone);
+            m.put(exact(7), || alone);
             (taken..=alone).for_each(|i| assert_eq!(take(&mut m, 7), Some(i)));
             assert_eq!(take(&mut m, 7), None);
             (0..others).for_each(|i| assert_eq!(take(&mut m, 1000 + i), Some(i)));
@@ -160,9 +170,9 @@ fn a_match_costs_the_same_with_10000_waiting() {
     for many in [1u64, 10_000] {
         let mut m = Matcher::<u64, u64>::default();
         for i in 0..many {
-            m.post(exact(1 << 40 | i), || i);
-            m.post(wild(2 << 40 | i << 16), || i);
-            m.post(exact(7), || i);
+            m.put(exact(1 << 40 | i), || i);
+            m.put(wild(2 << 40 | i << 16), || i);
+            m.put(exact(7), || i);
         }
         for i in [0, many / 2, many - 1] {
             m.probes.set(0);
@@ -172,8 +182,8 @@ fn a_match_costs_the_same_with_10000_waiting() {
             assert_eq!(m.remove_posted(at), Some(i));
             assert!(m.find_posted(3, 1 << 50).is_none());
             assert!(m.probes.get() <= 6, "{} probes of {many}", m.probes.get());
-            m.post(exact(1 << 40 | i), || i);
-            m.post(wild(2 << 40 | i << 16), || i);
+            m.put(exact(1 << 40 | i), || i);
+            m.put(wild(2 << 40 | i << 16), || i);
         }
         for i in 0..many {
             m.keep(1, 3 << 40 | i, i);
@@ -211,4 +221,29 @@ fn messages_are_refiled_in_as_many_steps_as_there_are_messages() {
         let at = m.find_unexpected(&exact(3 - u64::from(i >= MANY / 2))).unwrap();
         assert_eq!(m.remove_unexpected(at), Some(i));
     }
+}
+
+/// Only a message that gets a receive behind brings one out of turn: not posting again, moving to another source, or an end.
+#[test]
+fn a_receive_is_next_until_one_behind_it_gets_a_message() {
+    let want = Want { source: 1, tag: 7, ignore: 0 };
+    let mut m = Matcher::<u64, u64>::default();
+    let first = m.put(want, || 1);
+    m.put(want, || 2);
+    let turn = m.turn_of(first).unwrap();
+    for _ in 0..2 {
+        let at = m.find_posted(1, 7).unwrap();
+        let item = m.remove_posted(at).unwrap();
+        assert!(item == 1 && m.is_next(&turn));
+        m.post_again(1, vec![(turn.0, want, item)]);
+        let moved = m.take_posted_for(1);
+        assert!(moved.iter().map(|(.., item)| item).eq(&[1, 2]));
+        m.post_again(1, moved);
+        let third = m.put(want, || 3);
+        assert_eq!(m.withdraw_posted(third), Some(3));
+        assert!(m.is_next(&turn));
+    }
+    m.remove_posted(first);
+    m.fills(turn.0 + 1);
+    assert!(!m.is_next(&turn));
 }

@@ -57,13 +57,15 @@ fn offers_are_taken_back_without_a_walk_through_those_that_wait() {
     both(&mut a, &mut b, |s| s[1].ep.stats().unexpected == COUNT as u64);
     STEPS.set(0);
     (0..COUNT).rev().for_each(|i| a.ep.cancel(i).unwrap());
-    both(&mut a, &mut b, |s| s[0].failed.len() == COUNT);
+    both(&mut a, &mut b, |s| {
+        s[1].probe(0, 0, PEEK, 1);
+        s[1].take(1);
+        s[1].take_failed(1).is_some() && s[0].failed.len() == COUNT
+    });
     let liar = lies::Liar::call("shm", &mut b);
     (0..100).for_each(|i| liar.say(Words::withdraw(i).as_slice(), &[]));
     (0..100).for_each(|_| b.turn());
     assert!(STEPS.get() < COUNT, "{} steps", STEPS.get());
-    b.probe(0, 0, PEEK, 1);
-    assert!(b.take_failed(1).is_some(), "nothing waits");
 }
 
 /// The receiver hears of the message and of its end at once: the receive that it was matched with takes the next one.
@@ -80,14 +82,92 @@ fn a_receive_outlives_an_offer_that_is_taken_back() {
         let [one, other] = &mut to;
         b.recv(0, one, 7, 0, 1);
         b.recv(0, other, 7, 0, 2);
-        send_for(&a, 0, &long[0], 7, 3, 0);
-        (0..100).for_each(|_| a.turn());
-        a.ep.cancel(3).unwrap();
-        until(&mut [&mut a], |s| s[0].take_failed(3).is_some_and(|(_, why, _)| why.error.code == Code::Canceled));
+        for _ in 0..2 {
+            send_for(&a, 0, &long[0], 7, 3, 0);
+            (0..100).for_each(|_| a.turn());
+            a.ep.cancel(3).unwrap();
+            both(&mut a, &mut b, |s| s[0].take_failed(3).is_some_and(|(_, why, _)| why.error.code == Code::Canceled));
+            (0..100).for_each(|_| both(&mut a, &mut b, |s| s[1].failed.is_empty()));
+        }
         a.send(0, &long[1], 7, 4);
         a.send(0, &long[2], 7, 5);
         both(&mut a, &mut b, |s| s[0].done.len() == 2 && s[1].done.len() == 2);
         assert!(to[..] == long[1..] && b.take(1).is_some() && b.take(2).is_some() && b.failed.is_empty(), "{set}");
+    }
+}
+
+/// Which got what has come meanwhile: the receive before it ends, as what it would get now is behind that.
+#[test]
+fn a_receive_ends_with_its_offer_if_one_behind_it_has_a_message() {
+    let (mut a, mut b) = pair("tcp");
+    let (long, mut first, mut second) = (bytes(1 << 20, 1), vec![0u8; 1 << 20], [0; 5]);
+    b.recv(0, &mut second, 1, 0, 9);
+    a.send(0, b"hello", 1, 9);
+    both(&mut a, &mut b, |s| s[1].take(9).is_some());
+    let chat = |b: &mut Side| (0..100).for_each(|_| b.turn());
+    b.recv(0, &mut first, 7, 0, 1);
+    send_for(&a, 0, &long, 7, 3, 0);
+    a.send(0, b"other", 7, 4);
+    chat(&mut a);
+    // The read is on its way, and the sender looks at nothing.
+    until(&mut [&mut b], |s| s[0].ep.stats().unexpected == 1);
+    chat(&mut b);
+    b.recv(0, &mut second, 7, 0, 2);
+    assert_eq!(&second, b"other");
+    a.ep.cancel(3).unwrap();
+    a.send(0, b"third", 7, 5);
+    both(&mut a, &mut b, |s| s[1].take_failed(1).is_some_and(|(_, why, _)| why.error.code == Code::Key));
+    b.recv(0, &mut second, 7, 0, 6);
+    both(&mut a, &mut b, |s| s[1].take(6).is_some());
+    assert_eq!(&second, b"third");
+}
+
+/// Whatever places they have, and tagged or not.
+#[test]
+fn receives_with_one_context_are_cancelled_and_expire_in_their_order() {
+    let (mut a, mut b) = pair("shm");
+    let to = [[0u8; 8]; 5];
+    let plain = |b: &Side, at: usize, timeout_ns| {
+        let c = Common { context: 1, peer: 0, timeout_ns, ..Common::default() };
+        b.ep.recv(&[iov(&to[at])], &c, &[]).unwrap();
+    };
+    let tagged = |b: &Side, at: usize, timeout_ns| {
+        let c = Common { context: 1, peer: 0, timeout_ns, ..Common::default() };
+        b.ep.trecv(&[iov(&to[at])], &c, &[], at as u64, 0).unwrap();
+    };
+    for timeout_ns in [0, 50_000_000] {
+        tagged(&b, 0, 0);
+        plain(&b, 1, timeout_ns);
+        tagged(&b, 2, timeout_ns);
+        a.send(0, b"0", 0, 9);
+        both(&mut a, &mut b, |s| s[1].take(1).is_some());
+        // At the place of the one that was filled.
+        tagged(&b, 3, timeout_ns);
+        plain(&b, 4, timeout_ns);
+        if timeout_ns == 0 {
+            (0..4).for_each(|_| b.ep.cancel(1).unwrap());
+        }
+        until(&mut [&mut b], |s| s[0].failed.len() == 4);
+        let ended = b.failed.drain(..).map(|(c, ..)| c.buf);
+        assert!(ended.eq((1..5).map(|at| to[at].as_ptr() as usize)));
+    }
+}
+
+/// Those that wait for the first connection, and those that a peer has.
+#[test]
+fn operations_with_one_context_are_cancelled_in_their_order() {
+    let (mut a, mut b) = pair("shm");
+    let long = bytes(100_000, 5);
+    for _ in 0..2 {
+        for i in [0, 1, 0, 1] {
+            a.send(i, &long, 7, 1);
+        }
+        (0..4).for_each(|_| a.ep.cancel(1).unwrap());
+        assert_eq!(a.ep.cancel(1).unwrap_err().errno, errno::ENOENT);
+        both(&mut a, &mut b, |s| s[0].failed.len() == 4);
+        a.failed.clear();
+        a.send(0, b"hello", 1, 2);
+        both(&mut a, &mut b, |s| s[0].take(2).is_some());
     }
 }
 

@@ -1340,8 +1340,10 @@ ssize_t gdrfab_recvv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc,
  *   capability) */
 ssize_t gdrfab_recvmsg(struct gdrfab_ep *ep, const struct gdrfab_msg *msg, uint64_t flags);
 
-/** Cancels the first receive, tagged or not, waiting operation or unmatched message with this context: it
- * completes with ECANCELED, and its buffer is not touched after the call. Mirrors fi_cancel.
+/**
+ * Cancels the first receive with this context, tagged or not, or if there is none the first waiting operation
+ * or unmatched message, in the order of posting: it completes with ECANCELED, and its buffer is not touched
+ * after the call. Mirrors fi_cancel.
  *
  * @return 0, -EINVAL, -ENOENT (none with that context can still be cancelled), -EOPNOTSUPP (verbs: a queue
  *   pair returns no single request; shut the endpoint down, or give operations a deadline, which ends the

@@ -4,9 +4,10 @@
 
 use super::domain::Domain;
 use super::fast::Fast;
+use super::matcher::At;
 use super::peer::{Id, Link, Peer};
 use super::rota::VAIN;
-use super::state::{Op, State, UNKNOWN};
+use super::state::{Op, Recv, State, UNKNOWN};
 use super::wire::Label;
 use crate::error::{Code, Error, errno};
 use crate::prov::av::UNSPEC;
@@ -383,6 +384,14 @@ impl State {
         self.listens = false;
         self.settle_fast();
         self.take_back(domain);
+    }
+
+    /// Posted receives for which `which` holds, tagged or not, in their order.
+    pub fn find_receives(&self, mut which: impl FnMut(&Recv) -> bool) -> Vec<(bool, At)> {
+        let mut found: Vec<_> = self.tagged.search_posted(&mut which).map(|(number, at)| (number, true, at)).collect();
+        found.extend(self.untagged.search_posted(which).map(|(number, at)| (number, false, at)));
+        found.sort_unstable();
+        found.into_iter().map(|(_, tagged, at)| (tagged, at)).collect()
     }
 
     /// Ends posted receives, in their order.

@@ -277,7 +277,11 @@ impl State {
         let (offered, unlisted) = (peer.offered, peer.link().is_some_and(|l| l.unlisted_since() != 0));
         self.offered += 1;
         if self.offered > OFFERS_ALL && offered > OFFERS_ALL / UNLISTED_MAX && unlisted {
-            return Err(Error::coded(errno::EBUSY, Code::Busy, "peers that the address vector does not name offer more messages than are kept"));
+            return Err(Error::coded(
+                errno::EBUSY,
+                Code::Busy,
+                "peers that the address vector does not name offer more messages than are kept",
+            ));
         }
         if offered > OFFERS_MAX {
             return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer offers more messages than one of this library does"));

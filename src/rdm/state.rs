@@ -306,14 +306,6 @@ impl State {
         self.posts
     }
 
-    /// Posted receives for which `which` holds, tagged or not, in their order.
-    pub fn find_receives(&self, mut which: impl FnMut(&Recv) -> bool) -> Vec<(bool, At)> {
-        let mut found: Vec<_> = self.tagged.search_posted(&mut which).map(|(number, at)| (number, true, at)).collect();
-        found.extend(self.untagged.search_posted(which).map(|(number, at)| (number, false, at)));
-        found.sort_unstable();
-        found.into_iter().map(|(_, tagged, at)| (tagged, at)).collect()
-    }
-
     fn until(&mut self, relative: u64) -> u64 {
         let deadline = time::deadline(relative);
         self.expires(deadline);

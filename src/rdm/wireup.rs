@@ -403,8 +403,7 @@ impl State {
         peer.control.clear();
         peer.under_way = peer.under_way.saturating_sub(peer.offers);
         let reads = std::mem::take(&mut peer.reads);
-        peer.forget_offers();
-        (peer.offers, peer.patience) = (0, 0);
+        (peer.offers, peer.offered, peer.places, peer.patience) = (0, 0, None, 0);
         (peer.credit, peer.phase, peer.meant) = (Credit::default(), Phase::Fresh, 0);
         if let Some(asked) = asked {
             // A bare address means whoever listens there next.

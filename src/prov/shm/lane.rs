@@ -164,7 +164,11 @@ impl Lane for Endpoint {
         let mut guard = self.state.lock();
         let s = &mut *guard;
         let Some(conn) = s.conn.as_deref_mut() else { return false };
-        if from.len() > LINE_BYTES.saturating_sub(words.len() * 8) || !conn.is_clear() || conn.sent - conn.credited >= WINDOW || !conn.tx.is_open() {
+        if from.len() > LINE_BYTES.saturating_sub(words.len() * 8)
+            || !conn.is_clear()
+            || conn.sent - conn.credited >= WINDOW
+            || !conn.tx.is_open()
+        {
             return false;
         }
         // Each with its own copy, whose place in the line is known then.

@@ -327,14 +327,17 @@ impl State {
 
     /// The peer has seen, or done, what it was asked for.
     pub(super) fn on_done_there(&mut self, parcel: &Flat<'_>) -> Result<()> {
-        let Some(Ack { end, old, atomic }) = self.lane.as_mut().and_then(|lane| lane.acks.remove(&parcel.word(0))) else {
-            return Err(broken("an answer to nothing"));
-        };
-        if let Some(lane) = &mut self.lane {
-            lane.atomics -= usize::from(atomic);
+        let Some(lane) = &mut self.lane else { return Ok(()) };
+        // An operation stays until its answer is known to be one, so that the end of the connection fails it.
+        match lane.acks.get(&parcel.word(0)) {
+            Some(ack) if parcel.word(1) == 0 && parcel.rest().len() != ack.old.len() => {
+                return Err(broken("old values of another length than the operation has"));
+            }
+            _ => {}
         }
+        let Some(Ack { end, old, atomic }) = lane.acks.remove(&parcel.word(0)) else { return Err(broken("an answer to nothing")) };
+        lane.atomics -= usize::from(atomic);
         match parcel.word(1) {
-            0 if parcel.rest().len() != old.len() => return Err(broken("old values of another length than the operation has")),
             0 => {
                 old.put(parcel.rest());
                 self.stats.moved(Paths::NIC, end.len);

@@ -5,7 +5,7 @@
 use super::abi::*;
 use super::credit::{Class, RECEIVES};
 use super::endpoint::Endpoint;
-use super::parcels::{HEADER, MOST, Own, SMALL, kind};
+use super::parcels::{HEADER, MOST, Move, Own, SMALL, kind};
 use super::post::aim;
 use super::state::{Phase, State};
 use super::status;
@@ -104,6 +104,11 @@ impl State {
 
     /// Sends a parcel, if there is room for it.
     pub(super) fn put_parcel(&mut self, kind: u8, class: Class, words: &[u64], bytes: &[Iov]) -> Result<bool> {
+        self.put_parcel_of(kind, class, words, bytes, None)
+    }
+
+    /// The same of a parcel with whose end this operation ends.
+    pub(super) fn put_parcel_of(&mut self, kind: u8, class: Class, words: &[u64], bytes: &[Iov], of: Option<&mut Move>) -> Result<bool> {
         if !matches!(self.phase, Phase::Connected) {
             return Err(self.not_connected());
         }
@@ -122,8 +127,16 @@ impl State {
         }
         let Some(at) = lane.room(class, inline.then_some(&mut small)) else { return Ok(false) };
         let mut piece = lane.write(at, kind, words, bytes);
-        let op = TxOp { internal: true, how: if inline { 0 } else { PARCEL }, ..TxOp::default() };
+        let how = if inline { 0 } else { PARCEL };
+        let op = match &of {
+            Some(m) => TxOp { end: m.end, how: m.how | how, ..TxOp::default() },
+            None => TxOp { internal: true, how, ..TxOp::default() },
+        };
+        let seq = self.tx.next();
         self.launch(ibv_wr_opcode::IBV_WR_SEND, std::slice::from_mut(&mut piece), Target::default(), [0; 2], inline, op)?;
+        if let (Some(m), Some(op)) = (of, self.tx.get_mut(seq)) {
+            op.bounce = m.hold.take();
+        }
         Ok(true)
     }
 

@@ -14,7 +14,7 @@ use super::mr;
 use super::parcels::{ACKS, Ack, AtomicJob, JOBS, Job, Move, Told, kind};
 use super::state::State;
 use super::striping::Striped;
-use super::work::{FETCH, Target, TxOp};
+use super::work::{FETCH, PARCEL, Target, TxOp};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::{Access, Paths};
 use crate::prov::Parcel;
@@ -175,6 +175,8 @@ impl State {
                 (Ok(true), _) => {}
                 (Ok(false), Some(lane)) => return lane.jobs.push_front(job),
                 (Ok(false), None) => return,
+                // The device has a part of it, and the connection ends: it does so with that.
+                (Err(_), Some(lane)) if job.has_begun() => return lane.jobs.push_front(job),
                 (Err(e), _) => self.drop_job(&job, e),
             }
         }
@@ -195,6 +197,17 @@ impl State {
     pub(super) fn fetch_ended(&mut self, len: usize) {
         if let Some(lane) = &mut self.lane {
             lane.fetches.end(len);
+        }
+    }
+
+    /// What the lane keeps of an operation of its caller's has ended: of a fetch, or of a place that a parcel had.
+    #[cold]
+    pub(super) fn part_of_lane_ended(&mut self, how: u8, len: usize) {
+        if how & FETCH != 0 {
+            self.fetch_ended(len);
+        }
+        if let Some(lane) = self.lane.as_mut().filter(|_| how & PARCEL != 0) {
+            lane.sent();
         }
     }
 
@@ -241,10 +254,13 @@ impl State {
             let (target, room) = place(m, m.begun);
             let (mut pieces, n, len) = cut(&m.pieces, m.begun, room.min(most), sges);
             m.over = m.begun + len == m.total;
-            let mut op = TxOp { internal: !m.over || m.deliver, how: m.how, ..TxOp::default() };
+            let mut op = TxOp { internal: !m.over || m.deliver || m.has_news(), how: m.how, ..TxOp::default() };
             if m.over {
+                op.end = Ending { part: m.end.part && !op.internal, ..m.end };
+            }
+            if m.over && (m.deliver || !m.has_news()) {
                 // Kept until the last work request is over; those before it are over by then.
-                (op.end, op.bounce) = (m.end, m.hold.take());
+                op.bounce = m.hold.take();
             }
             let (opcode, operands) = match &m.card {
                 Some(card) => (card.opcode, card.operands),
@@ -255,15 +271,16 @@ impl State {
             m.begun += len;
         }
         while m.dir == Dir::Write
-            && let (Some(there), Some(told)) = (m.remote.get(m.counted), m.told.get(m.counted))
+            && let (Some(there), Some(told)) = (m.remote.get(m.counted).copied(), m.told.get(m.counted))
         {
-            if told.counts && !self.put_parcel(kind::COUNT, Class::Own, &[there.key], &[])? {
+            let is_last = m.data.is_none() && m.told.iter().skip(m.counted + 1).all(|told| !told.counts);
+            if told.counts && !self.put_news(kind::COUNT, &[there.key], m, is_last)? {
                 return Ok(false);
             }
             m.counted += 1;
         }
         if let Some(data) = m.data {
-            if !self.put_parcel(kind::WRITTEN, Class::Own, &[m.total as u64, data], &[])? {
+            if !self.put_news(kind::WRITTEN, &[m.total as u64, data], m, true)? {
                 return Ok(false);
             }
             m.data = None;
@@ -277,6 +294,11 @@ impl State {
             self.await_ack(Ack { end: m.end, old: Iov::EMPTY, atomic: false });
         }
         Ok(true)
+    }
+
+    /// Tells the peer of a write; by the last of these parcels the write ends here as well, so that what has ended is never lost.
+    fn put_news(&mut self, kind: u8, words: &[u64], m: &mut Move, is_last: bool) -> Result<bool> {
+        self.put_parcel_of(kind, Class::Own, words, &[], Some(m).filter(|m| is_last && !m.deliver))
     }
 
     fn advance_atomic(&mut self, a: &AtomicJob) -> Result<bool> {

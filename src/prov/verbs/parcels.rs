@@ -134,6 +134,11 @@ impl Move {
             end,
         }
     }
+
+    /// The peer is to hear of it in parcels of its own.
+    pub fn has_news(&self) -> bool {
+        self.data.is_some() || (self.dir == Dir::Write && self.told.iter().any(|told| told.counts))
+    }
 }
 
 pub struct AtomicJob {
@@ -162,6 +167,11 @@ impl Job {
             Job::Move(m) => m.begun == 0 && !m.over && !m.asked && m.stripe == 0,
             Job::Atomic(_) => true,
         }
+    }
+
+    /// The device has, or had, some of it.
+    pub fn has_begun(&self) -> bool {
+        matches!(self, Job::Move(m) if m.begun > 0 || m.over)
     }
 }
 

@@ -16,7 +16,7 @@ use super::service::{Heard, Service, kind};
 use super::status::{self, Failed};
 use super::tag::Tag;
 use super::template::Template;
-use super::work::{Batch, Chain, FETCH, RxOp, TxOp};
+use super::work::{Batch, Chain, FETCH, PARCEL, RxOp, TxOp};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
@@ -248,8 +248,8 @@ impl State {
             self.stats.sends += 1;
         } else {
             self.stats.moved(mr::path_of(op.how), end.len);
-            if op.how & FETCH != 0 {
-                self.fetch_ended(end.len);
+            if op.how & (FETCH | PARCEL) != 0 {
+                self.part_of_lane_ended(op.how, end.len);
             }
         }
         if op.internal {

@@ -209,7 +209,7 @@ impl State {
                 return Some(Striped::Waits);
             }
             (m.stripe, m.begun, m.over) = (0, m.total, true);
-            if !m.deliver {
+            if !m.deliver && !m.has_news() {
                 self.stats.moved(mr::path_of(m.how), m.total);
                 self.bind.succeed(&m.end);
             }

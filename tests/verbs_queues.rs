@@ -234,6 +234,11 @@ fn fence() {
     assert_eq!(world.contexts(), [1, 2, 3, 4, 5, 6]);
     post(Dir::Write, 7, flags::FENCE);
     assert_eq!(fences(), 2, "the reads are over");
+    let what = Atomic { op: Op::Sum, datatype: Datatype::U64, form: Form::Plain, count: 1 };
+    let with = Operands { operand: iov(&bytes[..8]), compare: Iov::EMPTY, old: Iov::EMPTY };
+    a.atomic(&AtomicOp { what, with, addr: 0x1000, key: mr.key() }, &Common { context: 8, ..Common::default() }, &[]).unwrap();
+    post(Dir::Write, 9, flags::FENCE);
+    assert_eq!(fences(), 3, "an atomic is answered as a read is");
     [a, b].iter().for_each(|ep| ep.close().unwrap());
 }
 

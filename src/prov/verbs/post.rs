@@ -257,16 +257,16 @@ impl State {
         Ok(())
     }
 
-    /// Whether the device has to hold a fenced operation back. A queue pair executes in order all but what follows a read,
-    /// which is answered later; and soft-RoCE may forget to wake a request that it holds back.
+    /// Whether the device has to hold a fenced operation back. A queue pair executes in order all but what follows a read
+    /// or an atomic, which are answered later; and soft-RoCE may forget to wake a request that it holds back.
     #[cold]
     pub fn needs_fence(&self, read: bool) -> bool {
         // Reads of one connection are answered in order, and soft-iWARP refuses a fence before one.
         if read && self.unordered {
             return false;
         }
-        // What waits in line may be a read.
-        self.must_wait() || self.faults.is_some() || self.tx.iter().any(|op| op.end.kind & flags::READ != 0)
+        // What waits in line may be one.
+        self.must_wait() || self.faults.is_some() || self.tx.iter().any(|op| op.end.kind & (flags::READ | flags::ATOMIC) != 0)
     }
 
     /// A transfer to or from memory that the peer's device does not reach.

@@ -76,6 +76,8 @@ pub struct Stripe {
     pub how: u8,
     /// Nobody cares what it overtakes.
     pub free: bool,
+    /// It overtakes nothing, whatever the endpoint promises of order.
+    pub fenced: bool,
     pub whose: Whose,
     /// A fault on demand keeps it until then; 0 = none does.
     pub held: u64,
@@ -106,6 +108,7 @@ impl Stripe {
             total,
             how,
             free: false,
+            fenced: false,
             whose: Whose::Caller,
             held: 0,
             size: size_of_part(total, rails),

@@ -134,6 +134,7 @@ impl State {
         if !self.bind.reserve(wanted) {
             return Some(Err(Error::AGAIN));
         }
+        stripe.fenced = c.flags & flags::FENCE != 0;
         (stripe.end.wanted, stripe.end.deadline) = (wanted, self.deadline(c.timeout_ns));
         // What was promised to go out with the next one goes now.
         self.ring_promised();
@@ -191,7 +192,8 @@ impl State {
             ..Ending::default()
         };
         let mut stripe = Stripe::new(dir, total, mask.count_ones() as usize, self.most_requests(), end, how);
-        (stripe.own, stripe.there, stripe.free) = (own, there, true);
+        (stripe.own, stripe.there) = (own, there);
+        (stripe.free, stripe.fenced) = (true, c.flags & flags::FENCE != 0);
         for (i, run) in runs.iter().enumerate() {
             let of = places.get(run.pair as usize).copied().flatten().unwrap_or(0);
             let piece = Piece { addr: run.buf() as u64, len: run.len() as u32, of };
@@ -256,7 +258,7 @@ impl State {
             Some(before) => {
                 let kept = if stripe.dir == Dir::Read { READS } else { WRITES };
                 let loose = (before.free && stripe.free) || rails.order & kept == 0;
-                before.dir == stripe.dir && loose
+                !stripe.fenced && before.dir == stripe.dir && loose
             }
             None if self.tx.is_empty() => true,
             None => {

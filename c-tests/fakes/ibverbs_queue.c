@@ -247,6 +247,8 @@ int queue_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **
 API void fake_verbs_deliver(uint32_t number, const void *bytes, uint32_t len);
 /* Its message of this place, from 0 on; false: it has not sent so many, or many more. */
 API bool fake_verbs_said(uint32_t number, uint32_t place, void *bytes);
+/* Reads that it may have under way at once. */
+API int fake_verbs_reads(uint32_t number);
 /* From now on nothing that it sends is acknowledged. */
 API void fake_verbs_deafen(uint32_t number);
 
@@ -277,6 +279,12 @@ API bool fake_verbs_said(uint32_t from, uint32_t place, void *bytes)
 		return false;
 	memcpy(bytes, qp->said[place % SAID], sizeof *qp->said);
 	return true;
+}
+
+API int fake_verbs_reads(uint32_t of)
+{
+	struct qp *qp = number(of);
+	return qp ? qp->attr.max_rd_atomic : -1;
 }
 
 API void fake_verbs_deafen(uint32_t of)
@@ -396,6 +404,8 @@ API int ibv_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask)
 		qp->attr.dest_qp_num = attr->dest_qp_num;
 		fake_unlock();
 	}
+	if (mask & IBV_QP_MAX_QP_RD_ATOMIC)
+		qp->attr.max_rd_atomic = attr->max_rd_atomic;
 	if (mask & IBV_QP_ACCESS_FLAGS)
 		qp->attr.qp_access_flags = attr->qp_access_flags;
 	if (!(mask & IBV_QP_STATE))

@@ -129,7 +129,9 @@ impl State {
         for (state, words) in [(ibv_qp_state::IBV_QPS_RTR, "RTR"), (ibv_qp_state::IBV_QPS_RTS, "RTS")] {
             let (mut attr, mask) = id.qp_attr(state)?;
             attr.min_rnr_timer = self.patience.min_rnr_timer;
-            // The manager's are what the peer wanted for its own sake.
+            // The manager's are what the peer wanted for its own sake, and may be more than this side's device has.
+            attr.max_dest_rd_atomic = attr.max_dest_rd_atomic.min(domain.context().reads_in());
+            attr.max_rd_atomic = attr.max_rd_atomic.min(domain.context().reads_out());
             (attr.retry_cnt, attr.rnr_retry) = (self.patience.retries, self.patience.rnr_retries);
             qp.modify(&mut attr, mask, words)?;
             if let (Some(mine), Some(peer)) = (&self.service, service) {
@@ -150,7 +152,7 @@ impl State {
         let local = local_of(domain, Service::psn(mine.qp.number));
         let patience = Patience { rnr_retries: 7, ..self.patience };
         mine.qp.ready_to_receive(domain.context(), &local, peer, &patience)?;
-        mine.qp.ready_to_send(domain.context(), &local, &patience)
+        mine.qp.ready_to_send(domain.context(), &local, peer, &patience)
     }
 
     /// Asks the peer's device for a sign that it is there.
@@ -219,9 +221,10 @@ impl State {
             service_level: config.service_level,
             traffic_class: config.traffic_class,
             hop_limit: 64,
+            reads: peer.reads,
         };
         qp.ready_to_receive(domain.context(), &local, &remote, &self.patience)?;
-        qp.ready_to_send(domain.context(), &local, &self.patience)?;
+        qp.ready_to_send(domain.context(), &local, &remote, &self.patience)?;
         let service = peer.service.map(|qpn| Remote { qpn, psn: Service::psn(qpn), ..remote });
         // Whether the peer has rails shows when it answers.
         self.link = Link { by_address: Some(peer), service, rails: u8::MAX, ..Link::default() };

@@ -46,6 +46,8 @@ pub struct Remote {
     pub service_level: u8,
     pub traffic_class: u8,
     pub hop_limit: u8,
+    /// Reads and atomics that it serves at once.
+    pub reads: u8,
 }
 
 /// What this end puts into its packets.
@@ -178,7 +180,7 @@ impl Qp {
     }
 
     /// RTR to RTS: it can send too.
-    pub fn ready_to_send(&self, context: &Context, local: &Local, patience: &Patience) -> Result<()> {
+    pub fn ready_to_send(&self, context: &Context, local: &Local, remote: &Remote, patience: &Patience) -> Result<()> {
         // SAFETY: plain numbers.
         let mut attr: ibv_qp_attr = unsafe { zeroed() };
         attr.qp_state = ibv_qp_state::IBV_QPS_RTS;
@@ -186,7 +188,8 @@ impl Qp {
         attr.retry_cnt = patience.retries;
         attr.rnr_retry = patience.rnr_retries;
         attr.sq_psn = local.psn;
-        attr.max_rd_atomic = context.reads_out();
+        // More than the peer serves would be an invalid request.
+        attr.max_rd_atomic = context.reads_out().min(remote.reads);
         let mask = ibv_qp_attr_mask::IBV_QP_STATE
             | ibv_qp_attr_mask::IBV_QP_TIMEOUT
             | ibv_qp_attr_mask::IBV_QP_RETRY_CNT

@@ -40,12 +40,13 @@ pub struct Offer {
     pub lid: u16,
     pub qpn: u32,
     pub mtu: u32,
+    pub reads: u8,
 }
 
 impl Offer {
     pub fn remote(&self, card: &Card, psn: u32, service_level: u8, traffic_class: u8) -> Remote {
         let (gid, lid, qpn, mtu) = (self.gid, self.lid, self.qpn, self.mtu.min(card.mtu));
-        Remote { gid, lid, qpn, psn, mtu, service_level, traffic_class, hop_limit: 64 }
+        Remote { gid, lid, qpn, psn, mtu, service_level, traffic_class, hop_limit: 64, reads: self.reads }
     }
 }
 

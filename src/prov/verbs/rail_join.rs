@@ -36,7 +36,9 @@ impl Offer {
         let mut gid = [0; 16];
         gid[..8].copy_from_slice(&words[1].to_be_bytes());
         gid[8..].copy_from_slice(&words[2].to_be_bytes());
-        Offer { life, gid, lid: words[4] as u16, qpn: words[3] as u32 & 0xff_ffff, mtu: (words[4] >> 32) as u32 }
+        // One that does not say serves one.
+        let (lid, reads, mtu) = (words[4] as u16, ((words[4] >> 16) as u8).max(1), (words[4] >> 32) as u32);
+        Offer { life, gid, lid, qpn: words[3] as u32 & 0xff_ffff, mtu, reads }
     }
 }
 
@@ -59,7 +61,8 @@ impl Rail {
         words[1] = u64::from_be_bytes(high.try_into().unwrap_or_default());
         words[2] = u64::from_be_bytes(low.try_into().unwrap_or_default());
         words[3] = u64::from(qp.number);
-        words[4] = u64::from(self.card.lid) | u64::from(self.card.mtu) << 32;
+        let reads = self.card.context().reads_in();
+        words[4] = u64::from(self.card.lid) | u64::from(reads) << 16 | u64::from(self.card.mtu) << 32;
         self.qp = Some(qp);
         self.stage = Stage::Offered;
         Ok(words)
@@ -83,7 +86,7 @@ impl Rail {
             let local = card.local(Service::psn(qp.number));
             let connect = || {
                 qp.ready_to_receive(card.context(), &local, &remote, &patience)?;
-                qp.ready_to_send(card.context(), &local, &patience)
+                qp.ready_to_send(card.context(), &local, &remote, &patience)
             };
             let joined = if wanted.strong_count() > 0 { connect() } else { Ok(()) };
             match wanted.upgrade() {

@@ -382,7 +382,7 @@ impl Service {
         self.qp.init(port)?;
         let patience = Patience { rnr_retries: 7, ..*patience };
         self.qp.ready_to_receive(context, local, remote, &patience)?;
-        self.qp.ready_to_send(context, local, &patience)?;
+        self.qp.ready_to_send(context, local, remote, &patience)?;
         self.parked = false;
         let posted = (0..RECEIVES).try_for_each(|i| self.post_receive(i));
         self.parked = true;

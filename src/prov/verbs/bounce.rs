@@ -2,7 +2,7 @@
 //! The bytes of an operation in a bounce buffer: registered host memory between the device and memory that it does not
 //! reach.
 
-use super::abi::{ibv_access_flags, ibv_sge};
+use super::abi::ibv_sge;
 use super::memory::{Buffer, Registered};
 use super::mr::{self, Staged};
 use super::object::RawMr;
@@ -56,7 +56,7 @@ pub fn registered(
     named: impl Iterator<Item = (bool, Iov)>,
     pieces: &mut [ibv_sge],
 ) -> Result<Box<Bounce>> {
-    let access = if written { ibv_access_flags::IBV_ACCESS_LOCAL_WRITE } else { 0 };
+    let access = if written { memory.filled() } else { 0 };
     let mut mrs = Vec::new();
     for ((_, iov), piece) in named.zip(pieces).filter(|((is_named, _), _)| !is_named) {
         // SAFETY: who posts the operation keeps its pieces until it has ended, and this with it.

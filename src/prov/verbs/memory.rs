@@ -3,6 +3,7 @@
 //! for the next operation that needs some.
 
 use super::abi::ibv_access_flags;
+use super::device::Transport;
 use super::mr::Regions;
 use super::object::{Pd, RawMr};
 use crate::error::{Error, Result, errno};
@@ -90,7 +91,13 @@ impl Registered {
                 return Ok(found);
             }
         }
-        Buffer::new(&self.pd, len, LOCAL)
+        Buffer::new(&self.pd, len, self.filled())
+    }
+
+    /// Rights of memory that the device fills here: over iWARP the answer to a read is a write of the peer's.
+    pub fn filled(&self) -> u32 {
+        let is_sink = self.pd.context.transport == Transport::Iwarp;
+        LOCAL | if is_sink { ibv_access_flags::IBV_ACCESS_REMOTE_WRITE } else { 0 }
     }
 
     /// A buffer that the peer may write and read too; it is nobody else's afterwards.

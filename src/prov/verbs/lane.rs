@@ -147,10 +147,18 @@ impl State {
             return Ok(());
         }
         let Some(lane) = &mut self.lane else { return Ok(()) };
-        if lane.outbox.len() >= ANSWERS {
+        if lane.owed >= ANSWERS {
             return Err(broken("more questions than it may ask at a time"));
         }
-        lane.outbox.push_back(Own { kind, words: words.into(), bytes: bytes.into() });
+        lane.owed += 1;
+        lane.outbox.push_back(Own { is_answer: true, kind, words: words.into(), bytes: bytes.into() });
+        self.flush_outbox()
+    }
+
+    /// Tells the peer what it did not ask for, of which who says it bounds how much there is.
+    pub(super) fn tell_peer(&mut self, kind: u8, words: &[u64]) -> Result<()> {
+        let (Phase::Connected, Some(lane)) = (&self.phase, &mut self.lane) else { return Ok(()) };
+        lane.outbox.push_back(Own { is_answer: false, kind, words: words.into(), bytes: Box::default() });
         self.flush_outbox()
     }
 
@@ -158,12 +166,13 @@ impl State {
         while let Some(own) = self.lane.as_mut().and_then(|lane| lane.outbox.pop_front()) {
             // SAFETY: `own` keeps the bytes until `put_parcel` has copied them.
             let bytes = unsafe { Iov::of(&own.bytes) };
-            if !self.put_parcel(own.kind, Class::Own, &own.words, &[bytes])? {
-                if let Some(lane) = &mut self.lane {
-                    lane.outbox.push_front(own);
-                }
+            let sent = self.put_parcel(own.kind, Class::Own, &own.words, &[bytes])?;
+            let Some(lane) = &mut self.lane else { return Ok(()) };
+            if !sent {
+                lane.outbox.push_front(own);
                 return Ok(());
             }
+            lane.owed -= usize::from(own.is_answer);
         }
         Ok(())
     }

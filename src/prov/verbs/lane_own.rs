@@ -133,7 +133,7 @@ impl Domain {
             let ep: Arc<Shared> = ep;
             let mut s = ep.state.lock();
             if s.lane.as_mut().is_some_and(|lane| lane.shown.remove(&key))
-                && let Err(e) = s.answer(kind::GONE, &[key], &[])
+                && let Err(e) = s.tell_peer(kind::GONE, &[key])
             {
                 crate::log!(Debug, "{e}");
             }

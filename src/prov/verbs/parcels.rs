@@ -184,6 +184,8 @@ pub struct Ack {
 }
 
 pub struct Own {
+    /// The peer asked for it.
+    pub is_answer: bool,
     pub kind: u8,
     pub words: Vec<u64>,
     pub bytes: Box<[u8]>,
@@ -223,6 +225,8 @@ pub struct Parcels {
     pub inbox: VecDeque<(u32, usize)>,
     /// Answers that wait for room; the caller's parcels wait behind them.
     pub outbox: VecDeque<Own>,
+    /// How many of these are answers.
+    pub owed: usize,
     pub jobs: VecDeque<Job>,
     told: HashMap<u64, Told>,
     /// Keys of this side that the peer may have kept.
@@ -245,6 +249,7 @@ impl Parcels {
             credit: Credit::default(),
             inbox: VecDeque::new(),
             outbox: VecDeque::new(),
+            owed: 0,
             jobs: VecDeque::new(),
             told: HashMap::new(),
             shown: HashSet::new(),

@@ -34,7 +34,7 @@ impl State {
             return;
         }
         let said = match (&mut self.service, self.lane.is_some()) {
-            (_, true) => self.answer(parcels::kind::RAIL, &words, &[]),
+            (_, true) => self.tell_peer(parcels::kind::RAIL, &words),
             (Some(service), _) => service.send(words),
             _ => Ok(()),
         };

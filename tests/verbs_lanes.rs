@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A lane over the fake libibverbs of `c-tests/fakes`, whose peer the tests speak for: which operations end, how, and how often,
+//! whatever the peer says or does not say. `fakes` says how the cases run.
+
+mod fakes;
+#[path = "fakes/verbs.rs"]
+mod world;
+
+use fakes::Case;
+use gdrfab::error::errno;
+use gdrfab::mr::{Access, Attr, Source};
+use gdrfab::prov::atomic::{Atomic, AtomicOp, Datatype, Form, Op, Operands};
+use gdrfab::prov::bind::Binding;
+use gdrfab::prov::info::Info;
+use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
+use gdrfab::prov::ops::OpFlags;
+use gdrfab::prov::queue::{Completion, Taken};
+use gdrfab::prov::{Domain, Endpoint, EventQueue, Parcel, Queue, Taker, flags, get};
+use gdrfab::sync::cursor::Brief;
+use gdrfab::sync::serial::Threading;
+use libloading::os::unix::Library;
+use std::cell::Cell;
+use std::sync::Arc;
+use world::{LIB, NO_CM, iov, posted};
+
+const ENV: &[(&str, &str)] = &[LIB, NO_CM];
+
+const CASES: &[Case] = &[
+    ("an answer of another length", "verbs", ENV, another_length),
+    ("a peer that takes nothing", "verbs", ENV, takes_nothing),
+    ("more keys than answers", "verbs", ENV, many_keys),
+];
+
+#[test]
+fn verbs_lanes() {
+    world::each(CASES);
+}
+
+/// Kinds of parcels.
+const CREDIT: u64 = 2;
+const ASK: u64 = 3;
+const TOLD: u64 = 4;
+const DONE: u64 = 9;
+
+const ADDR: u64 = 0x1000;
+const KEY: u64 = 77;
+
+struct Lane {
+    ep: Box<dyn Endpoint>,
+    domain: Arc<dyn Domain>,
+    queue: Arc<Queue>,
+    library: Library,
+    number: u32,
+    /// Parcels that the peer has taken.
+    taken: Cell<i32>,
+}
+
+struct Nobody;
+
+impl Taker for Nobody {
+    fn take(&mut self, _: &dyn Parcel) -> bool {
+        true
+    }
+
+    fn take_brief(&mut self, _: Brief<'_>) -> bool {
+        true
+    }
+}
+
+impl Lane {
+    /// Connected to a peer that there is not.
+    fn open() -> Lane {
+        let info = world::list(0, &world::hints()).unwrap().remove(0);
+        let prov = get(Some("verbs")).unwrap();
+        let info = Info { mr_mode: info.mr_mode & !flags::MR_MODE_PROV_KEY, ..info };
+        let domain = prov.open_domain(&info, Threading::Safe).unwrap();
+        let ep = domain.clone().open_endpoint(&info, 0).unwrap();
+        let queue = Arc::new(Queue::new(1000, Threading::Safe));
+        ep.bind(Binding::Cq { queue: queue.clone(), source: None, transmit: true, receive: true, selective: false }).unwrap();
+        ep.bind(Binding::Eq(Arc::new(EventQueue::default()))).unwrap();
+        ep.bind(Binding::Arrivals(1)).unwrap();
+        ep.enable(OpFlags::default()).unwrap();
+        let own = ep.address().unwrap();
+        let number = own.split(['&', '?']).find_map(|f| f.strip_prefix("qpn=")).unwrap();
+        let there = own.replace(&format!("qpn={number}"), "qpn=4001").replace("rd=16", "rd=3");
+        ep.connect_addr(&there).unwrap();
+        let number = number.parse().unwrap();
+        // SAFETY: the fake is loaded already, and the prototype is its own.
+        let (library, reads) = unsafe {
+            let library = Library::new("libibverbs.so.1").unwrap();
+            let reads = library.get::<unsafe extern "C" fn(u32) -> i32>(b"fake_verbs_reads\0").unwrap()(number);
+            (library, reads)
+        };
+        assert!(own.contains("rd=16") && reads == 3, "as many as the peer serves: {reads}");
+        Lane { ep, domain, queue, library, number, taken: Cell::new(0) }
+    }
+
+    fn turn(&self) {
+        self.ep.lane().unwrap().take(true, &mut Nobody);
+    }
+
+    /// A parcel of the peer's.
+    fn hear(&self, kind: u64, words: &[u64], rest: &[u8]) {
+        let header = kind | (words.len() as u64) << 8 | (self.taken.get() as u64) << 32;
+        let words = std::iter::once(header).chain(words.iter().copied());
+        let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).chain(rest.iter().copied()).collect();
+        // SAFETY: the prototype is the fake's own.
+        unsafe {
+            let deliver = self.library.get::<unsafe extern "C" fn(u32, *const u8, u32)>(b"fake_verbs_deliver\0").unwrap();
+            deliver(self.number, bytes.as_ptr(), bytes.len() as u32);
+        }
+        self.turn();
+    }
+
+    /// The peer says that the key asked for names 64 KiB, which count writes or not.
+    fn told(&self, counts: bool) {
+        self.hear(TOLD, &[0, 0, 5, 0, ADDR, 1 << 16, Access::all().bits() | u64::from(counts) << 33], &[]);
+    }
+
+    fn write(&self, context: usize, flags: u64, bytes: &[u8]) {
+        let to = [RmaIov { addr: ADDR, len: bytes.len(), key: KEY }];
+        self.ep.rma(Dir::Write, &[iov(bytes)], &to, &Common { context, flags, ..Common::default() }, &[0]).unwrap();
+    }
+
+    /// Contexts of what has ended well, and of what has failed and with which errno.
+    fn ended(&self) -> (Vec<usize>, Vec<(usize, i32)>) {
+        let (mut well, mut badly) = (Vec::new(), Vec::new());
+        loop {
+            match self.queue.take(100, |_, done: &Completion| well.push(done.context)) {
+                Taken::Some(_) => {}
+                Taken::ErrorFirst => {
+                    let (done, failure, _) = self.queue.take_error().unwrap();
+                    badly.push((done.context, failure.error.errno));
+                }
+                _ => return (well, badly),
+            }
+        }
+    }
+}
+
+fn another_length() {
+    let (lane, number) = (Lane::open(), [1u64]);
+    let what = Atomic { op: Op::Sum, datatype: Datatype::U64, form: Form::Fetch, count: 1 };
+    // SAFETY: it stays until all is over.
+    let of = || unsafe { Iov::new(number.as_ptr() as usize, 8) };
+    let with = Operands { operand: of(), compare: Iov::EMPTY, old: of() };
+    lane.ep.atomic(&AtomicOp { what, with, addr: ADDR, key: KEY }, &Common { context: 3, ..Common::default() }).unwrap();
+    lane.turn();
+    assert_eq!(lane.ended(), (vec![], vec![]));
+    lane.hear(DONE, &[1, 0], &[0; 7]);
+    lane.ep.close().unwrap();
+    assert_eq!(lane.ended(), (vec![], vec![(3, errno::ECANCELED)]), "it ends once");
+}
+
+/// What was told as done has been said to the peer, and whatever was posted ends once.
+fn takes_nothing() {
+    const MANY: usize = 40;
+    for (counts, data) in [(false, true), (true, false), (true, true), (false, false)] {
+        let (lane, bytes) = (Lane::open(), [7u8; 8]);
+        let flags = if data { flags::REMOTE_CQ_DATA } else { 0 };
+        let before = posted()[1];
+        (0..MANY).for_each(|i| lane.write(i, flags, &bytes));
+        assert_eq!(posted()[1] - before, 1, "it asks what the key names");
+        lane.told(counts);
+        (0..10).for_each(|_| lane.turn());
+        let (well, badly) = lane.ended();
+        // Of the 24 parcels that it may send at first, the question was one, and one is for credits.
+        let each = usize::from(counts) + usize::from(data);
+        let most = 22usize.checked_div(each).unwrap_or(MANY);
+        assert_eq!((&well, badly), (&(0..most).collect(), vec![]), "{counts} {data}");
+        lane.ep.close().unwrap();
+        let (rest, badly) = lane.ended();
+        assert_eq!((rest, badly), (vec![], (most..MANY).map(|i| (i, errno::ECANCELED)).collect()), "{counts} {data}");
+    }
+}
+
+/// A peer that has used many keys is told that each is gone, and may ask on.
+fn many_keys() {
+    const MANY: i32 = 300;
+    let (lane, bytes) = (Lane::open(), [7u8; 8]);
+    let at = [iov(&bytes)];
+    let before = posted()[1];
+    let sent = || posted()[1] - before;
+    let register = |i| Attr { source: Source::Iov(&at), requested_key: 1000 + i as u64, ..Attr::plain(Access::REMOTE_WRITE) };
+    let regions: Vec<_> = (0..MANY).map(|i| lane.domain.register(&register(i)).unwrap()).collect();
+    for id in &regions {
+        lane.taken.set(sent());
+        lane.hear(ASK, &[0, id.key], &[]);
+    }
+    // Meanwhile it takes nothing.
+    regions.iter().for_each(|id| lane.domain.close_region(*id).unwrap());
+    (0..100).for_each(|_| lane.hear(ASK, &[0, 1], &[]));
+    assert!(lane.ep.peer_address().is_ok());
+    while lane.taken.get() != sent() {
+        lane.taken.set(sent());
+        lane.hear(CREDIT, &[], &[]);
+    }
+    assert!(sent() >= 2 * MANY + 100, "{}", sent());
+    lane.ep.close().unwrap();
+}

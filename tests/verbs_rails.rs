@@ -14,7 +14,7 @@ use gdrfab::prov::op::Common;
 use libloading::os::unix::Library;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use world::{LIB, NO_CM, World, hints, iov, list, lives, memory, write};
+use world::{LIB, NO_CM, World, hints, iov, list, lives, memory, posted, raise, write};
 
 /// Faults are looked for, and what is said is kept.
 const HEARD: (&str, &str) = ("FAKE_FAULT", "none=1");
@@ -26,6 +26,8 @@ const CASES: &[Case] = &[
     ("a rail that comes and goes", "verbs", ENV, comes_and_goes),
     ("a peer that asks and does not listen", "verbs", ENV, deaf),
     ("a peer that keeps keys", "verbs", ENV, keeps),
+    ("a fence", "verbs", ENV, fenced),
+    ("a rail's queue fails", "verbs", ENV, queue_fails),
     ("a peer that lies about the first rail", "verbs", ENV, lies_about_the_first),
     ("a peer that is back on the first rail", "verbs", ENV, back_on_the_first),
     ("the longest queue", "verbs", ENV, longest),
@@ -339,6 +341,47 @@ fn keeps() {
     });
     let why = why.expect("an end");
     assert!(why.code == Code::PeerBroke && why.words.contains("keys of regions"), "{why}");
+    ep.close().unwrap();
+}
+
+/// What is over several rails overtakes what is fenced no more than what has order.
+fn fenced() {
+    let mut world = World::new();
+    world.info.msg_order = 0;
+    let bytes = vec![7u8; 2 << 20];
+    let at = iov(&bytes);
+    let mr = world.register(memory(&[at])).unwrap();
+    for fence in [0, flags::FENCE] {
+        let (ep, mut peer) = connect(&world);
+        let mine = next(&world, &mut peer);
+        bring_up(&world, &ep, &mut peer, mine, 1);
+        Peer::new(mine[3] as u32).deafen();
+        write(&ep, at, mr.desc(), 1, 0).unwrap();
+        assert_eq!(next(&world, &mut peer), key(ASK, 0x100));
+        peer.say([TOLD | 3 << 8, 0x100, 0x101 << 32, 0, 0, 0, 0, 0]);
+        while world.contexts() != [1] {}
+        turn(&world);
+        let before = posted()[1];
+        write(&ep, at, mr.desc(), 2, 0).unwrap();
+        let first = posted()[1];
+        write(&ep, at, mr.desc(), 3, fence).unwrap();
+        assert!(first > before && (posted()[1] > first) == (fence == 0), "{fence:#x}");
+        ep.close().unwrap();
+        while world.cq.read_error().is_some() || !world.contexts().is_empty() {}
+    }
+}
+
+fn queue_fails() {
+    const CQ_ERR: i32 = 0;
+    let world = World::new();
+    let (ep, mut peer) = connect(&world);
+    let mine = next(&world, &mut peer);
+    bring_up(&world, &ep, &mut peer, mine, 1);
+    // Of both devices, of queues that are none of the first's.
+    raise(CQ_ERR, 1);
+    assert_eq!(next(&world, &mut peer), rail(GONE, 1, 1, [0; 4]));
+    assert!(!is_up(&ep));
+    works(&world, &ep);
     ep.close().unwrap();
 }
 

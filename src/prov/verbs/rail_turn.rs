@@ -273,6 +273,8 @@ impl State {
             AsyncEvent { qpn: Some(qpn), fatal: true, .. } if rail.qp.as_ref().is_some_and(|qp| qp.number == qpn) => {
                 self.lose_rail(number, Error::new(errno::EIO, event.words));
             }
+            // That of this rail: its device has no other of this domain's.
+            AsyncEvent { cq: Some(_), fatal: true, .. } => self.lose_rail(number, Error::new(errno::EIO, event.words)),
             AsyncEvent { qpn: None, cq: None, port: None, fatal: true, .. } => {
                 self.lose_rail(number, Error::new(errno::ENODEV, event.words));
             }

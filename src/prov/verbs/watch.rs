@@ -156,7 +156,7 @@ impl Domain {
                 }
                 _ => Concern::None,
             },
-            AsyncEvent { cq: Some(cq), .. } => match s.cqs.contains(&cq) {
+            AsyncEvent { cq: Some(cq), .. } => match s.cqs.contains(&cq) || self.is_service(s, cq) {
                 true => Concern::End(Error::new(errno::EIO, format!("{name}: {}", event.words))),
                 false => Concern::None,
             },
@@ -193,6 +193,11 @@ impl Domain {
             }
             _ => Concern::None,
         }
+    }
+
+    /// Whether the library's own words of this endpoint come by this queue.
+    fn is_service(&self, s: &State, cq: usize) -> bool {
+        s.service.is_some() && self.service_cq().is_some_and(|service| service.raw.raw().addr() == cq)
     }
 
     /// Has what the device says end a sleep on `poller`.

@@ -369,8 +369,8 @@ pub struct Peer {
     pub offers: usize,
     /// Its offers that it was not told to be done.
     pub offered: usize,
-    /// Those of them that are not done, by its numbers; none before the first.
-    pub places: Option<Box<HashMap<u64, Place, Mixer>>>,
+    /// Those of them that are not done, by its numbers.
+    pub places: HashMap<u64, Place, Mixer>,
     /// Reads of its offers that are to be posted.
     pub reads: VecDeque<u64>,
     /// It is in the endpoint's list of those that have something to send.
@@ -396,7 +396,7 @@ impl Peer {
             under_way: 0,
             offers: 0,
             offered: 0,
-            places: None,
+            places: HashMap::default(),
             reads: VecDeque::new(),
             busy: false,
             called_for_list: false,
@@ -406,16 +406,16 @@ impl Peer {
     }
 
     pub fn place_of(&self, offer: u64) -> Option<Place> {
-        self.places.as_ref()?.get(&offer).copied()
+        self.places.get(&offer).copied()
     }
 
     pub fn set_place(&mut self, offer: u64, place: Place) {
-        self.places.get_or_insert_default().insert(offer, place);
+        self.places.insert(offer, place);
     }
 
     /// An offer is done.
     pub fn forget_offer(&mut self, offer: u64) {
-        self.places.as_mut().and_then(|all| all.remove(&offer));
+        self.places.remove(&offer);
     }
 
     /// Nothing of this side's waits for its lane.

@@ -16,7 +16,7 @@ use crate::prov::event::{Event, EventKind};
 use crate::prov::ops::OpFlags;
 use crate::prov::{Endpoint, Reach, Request};
 use crate::sys::time;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// How long the call of a peer is awaited that has crossed ours.
@@ -403,7 +403,7 @@ impl State {
         peer.control.clear();
         peer.under_way = peer.under_way.saturating_sub(peer.offers);
         let reads = std::mem::take(&mut peer.reads);
-        (peer.offers, peer.offered, peer.places, peer.patience) = (0, 0, None, 0);
+        (peer.offers, peer.offered, peer.places, peer.patience) = (0, 0, HashMap::default(), 0);
         (peer.credit, peer.phase, peer.meant) = (Credit::default(), Phase::Fresh, 0);
         if let Some(asked) = asked {
             // A bare address means whoever listens there next.

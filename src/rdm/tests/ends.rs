@@ -159,12 +159,15 @@ fn operations_with_one_context_are_cancelled_in_their_order() {
     let (mut a, mut b) = pair("shm");
     let long = bytes(100_000, 5);
     for _ in 0..2 {
-        for i in [0, 1, 0, 1] {
-            a.send(i, &long, 7, 1);
+        for (k, to) in [0, 1, 0, 1].into_iter().enumerate() {
+            a.send(to, &long[k..], 7, 1);
         }
-        (0..4).for_each(|_| a.ep.cancel(1).unwrap());
+        for k in 0..4 {
+            a.ep.cancel(1).unwrap();
+            both(&mut a, &mut b, |s| s[0].failed.len() == k + 1);
+            assert_eq!(a.failed[k].0.buf, long[k..].as_ptr() as usize, "{k}");
+        }
         assert_eq!(a.ep.cancel(1).unwrap_err().errno, errno::ENOENT);
-        both(&mut a, &mut b, |s| s[0].failed.len() == 4);
         a.failed.clear();
         a.send(0, b"hello", 1, 2);
         both(&mut a, &mut b, |s| s[0].take(2).is_some());

@@ -94,10 +94,10 @@ fn acquired() {
     let app = App::new();
     let (a, b) = (app.malloc(5 << 20), app.malloc(3 << 20));
     let up = up();
-    assert_eq!((up.devices()[0].pci.as_str(), up.devices()[0].memory), ("0000:4d:00.0", 256 << 20));
+    assert_eq!((up.devices()[0].pci.as_str(), up.devices()[0].memory), ("0000:4d:00.0", 32 << 20));
     assert!(up.devices()[0].dmabuf.is_none() && up.devices()[0].ipc.is_some());
     let found = up.detect(b + 77).unwrap().unwrap();
-    assert_eq!((found.base, found.len, found.id, found.device), (a, 256 << 20, 0, 0));
+    assert_eq!((found.base, found.len, found.id, found.device), (a, 32 << 20, 0, 0));
     assert_eq!(hmem::detect(b).unwrap(), found);
     assert_eq!(up.export(&found).unwrap_err().errno, errno::EOPNOTSUPP);
     let bytes = pattern(2_500_000);
@@ -121,7 +121,7 @@ fn acquired() {
     assert_eq!((up.alloc(0, 5000).unwrap(), up.identity(c)), (c, Some(ours.id + 1)));
     assert_eq!(up.free(c + 1).unwrap_err().errno, errno::EINVAL);
     assert_eq!(up.alloc(1, 5000).unwrap_err().errno, errno::ENODEV);
-    assert_eq!(store(a + (256 << 20) - 1, &[1, 2]).unwrap_err().errno, errno::EINVAL);
+    assert_eq!(store(a + (32 << 20) - 1, &[1, 2]).unwrap_err().errno, errno::EINVAL);
     let mut stream = up.stream(0).unwrap();
     // SAFETY: a static slice.
     assert_eq!(unsafe { stream.post(Dir::ToDevice, b, b"static".as_ptr() as u64, 6) }.unwrap(), 1);

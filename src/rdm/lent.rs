@@ -4,7 +4,7 @@
 
 use super::domain::Domain;
 use super::kept::Unexpected;
-use super::peer::{Id, Place};
+use super::peer::{End, Id, Place};
 use super::state::{Op, State, Torn, UNKNOWN};
 use super::wire::{Label, Words};
 use crate::error::{Code, Error, Result, errno};
@@ -66,31 +66,32 @@ impl State {
             self.abandon(&recv, why, &Label::default(), UNKNOWN);
             return Ok(());
         }
-        let mut result = Err(nothing_to_cancel());
-        let mut found = Vec::new();
-        for id in self.active() {
-            let waiting = self.peer(id).and_then(|p| p.waiting.iter().find(|w| w.end.context == context));
-            found.extend(waiting.map(|w| (w.end.post, Err(id))));
-        }
-        found.extend(self.ops.each().filter_map(|(number, op)| match op {
-            Op::Offered { end, .. } | Op::Own { end, .. } | Op::Rma { end, .. } if end.context == context => Some((end.post, Ok(number))),
-            _ => None,
-        }));
-        found.sort_unstable();
-        for (post, place) in found {
-            result = match place {
-                Err(id) => {
-                    let Some(peer) = self.peer(id) else { continue };
-                    let at = peer.waiting.iter().position(|w| w.end.post == post);
-                    let Some(waiting) = at.and_then(|at| peer.waiting.remove(at)) else { continue };
+        let (mut result, mut after) = (Err(nothing_to_cancel()), 0);
+        // What the peer has may refuse, and then it is the next one's turn.
+        while result.is_err() {
+            let is_next = |end: &End| end.context == context && end.post > after;
+            let mut first = None;
+            for id in self.active() {
+                let Some(peer) = self.peers.get(id as usize).and_then(Option::as_deref) else { continue };
+                let waiting = peer.waiting.iter().enumerate().find(|(_, w)| is_next(&w.end));
+                first = earlier(first, waiting.map(|(at, w)| (w.end.post, Some(id), at as u64)));
+            }
+            for (number, op) in self.ops.each() {
+                if let Op::Offered { end, .. } | Op::Own { end, .. } | Op::Rma { end, .. } = op
+                    && is_next(end)
+                {
+                    first = earlier(first, Some((end.post, None, number)));
+                }
+            }
+            let Some((post, waits_for, number)) = first else { break };
+            after = post;
+            result = match waits_for.and_then(|id| self.peer(id)).and_then(|p| p.waiting.remove(number as usize)) {
+                Some(waiting) => {
                     self.drop_waiting(waiting, why.clone());
                     Ok(())
                 }
-                Ok(number) => self.cancel_op(domain, number, why.clone()),
+                None => self.cancel_op(domain, number, why.clone()),
             };
-            if result.is_ok() {
-                break;
-            }
         }
         result
     }
@@ -154,6 +155,16 @@ impl State {
             }
             _ => {}
         }
+    }
+}
+
+/// When an operation was posted, and its place in what waits for a peer or its number.
+type Posted = (u64, Option<Id>, u64);
+
+fn earlier(one: Option<Posted>, other: Option<Posted>) -> Option<Posted> {
+    match (one, other) {
+        (Some(one), Some(other)) if other.0 < one.0 => Some(other),
+        (one, other) => one.or(other),
     }
 }
 

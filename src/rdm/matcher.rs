@@ -39,6 +39,12 @@ pub type Turn = (u64, Want);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct At(u32);
 
+/// Receives by their numbers; of each, whether it is a tagged one.
+pub fn in_order(mut found: Vec<(u64, (bool, At))>) -> Vec<(bool, At)> {
+    found.sort_unstable();
+    found.into_iter().map(|(_, receive)| receive).collect()
+}
+
 #[derive(Clone, Copy)]
 struct Class {
     ignore: u64,
@@ -247,9 +253,8 @@ impl<R, U> Matcher<R, U> {
 
     /// Receives that only messages of `source` can fill, in their order.
     pub fn posted_for(&self, source: u64) -> Vec<At> {
-        let mut found: Vec<_> = self.posted.each().filter(|(_, n, _)| n.asked.source == source).map(|(at, n, _)| (n.number, at)).collect();
-        found.sort_unstable();
-        found.into_iter().map(|(_, at)| At(at)).collect()
+        let found = self.posted.each().filter(|(_, n, _)| n.asked.source == source);
+        in_order(found.map(|(at, n, _)| (n.number, (false, At(at)))).collect()).into_iter().map(|(_, at)| at).collect()
     }
 
     /// Takes out the receives that only messages of `source` can fill, in their order.

@@ -4,7 +4,7 @@
 
 use super::domain::Domain;
 use super::fast::Fast;
-use super::matcher::At;
+use super::matcher::{At, in_order};
 use super::peer::{Id, Link, Peer};
 use super::rota::VAIN;
 use super::state::{Op, Recv, State, UNKNOWN};
@@ -304,8 +304,11 @@ impl State {
         // Those that call and say no more hold up nobody who does.
         let (all, most) = (self.joining.len(), if force { usize::MAX } else { JOINS });
         let from = (self.looks as usize).wrapping_mul(JOINS).checked_rem(all).unwrap_or(0);
-        let joining: Vec<_> = self.joining.iter().cycle().skip(from).take(all.min(most)).cloned().collect();
-        joining.iter().for_each(|(_, link)| link.ep.progress(true));
+        for at in (0..all.min(most)).map(|k| (from + k) % all) {
+            if let Some((_, link)) = self.joining.get(at) {
+                link.ep.progress(true);
+            }
+        }
         self.take_events(domain);
         let now = time::now_ns();
         self.end_waits(now);
@@ -334,12 +337,12 @@ impl State {
             peer.waiting.extend(kept);
             ended.extend(gone);
         }
-        ended.sort_by_key(|w| w.end.post);
-        let offered = self.ops.each().filter_map(|(n, op)| match op {
-            Op::Offered { end, .. } | Op::Own { end, .. } if is_late(end.deadline) => Some((end.post, n)),
-            _ => None,
-        });
-        let taken = offered.collect::<std::collections::BTreeMap<_, _>>();
+        let taken: Vec<u64> = self
+            .ops
+            .each()
+            .filter(|(_, op)| matches!(op, Op::Offered { end, .. } | Op::Own { end, .. } if is_late(end.deadline)))
+            .map(|(n, _)| n)
+            .collect();
         // Of reads that were posted, the lanes know the deadlines.
         let queued = self.reads.iter().filter_map(|id| self.peers.get(*id as usize)?.as_deref()).flat_map(|p| p.reads.iter().copied());
         let mut reads = queued.collect::<Vec<u64>>();
@@ -347,7 +350,7 @@ impl State {
         let receives = self.find_receives(|recv| is_late(recv.deadline()));
         self.earliest = next;
         ended.into_iter().for_each(|w| self.drop_waiting(w, late()));
-        for number in taken.into_values() {
+        for number in taken {
             match self.ops.get(number) {
                 Some(Op::Own { .. }) => drop(self.withdraw_own(number, late())),
                 _ => self.withdraw(domain, number, late()),
@@ -388,10 +391,9 @@ impl State {
 
     /// Posted receives for which `which` holds, tagged or not, in their order.
     pub fn find_receives(&self, mut which: impl FnMut(&Recv) -> bool) -> Vec<(bool, At)> {
-        let mut found: Vec<_> = self.tagged.search_posted(&mut which).map(|(number, at)| (number, true, at)).collect();
-        found.extend(self.untagged.search_posted(which).map(|(number, at)| (number, false, at)));
-        found.sort_unstable();
-        found.into_iter().map(|(_, tagged, at)| (tagged, at)).collect()
+        let mut found: Vec<_> = self.tagged.search_posted(&mut which).map(|(number, at)| (number, (true, at))).collect();
+        found.extend(self.untagged.search_posted(which).map(|(number, at)| (number, (false, at))));
+        in_order(found)
     }
 
     /// Ends posted receives, in their order.

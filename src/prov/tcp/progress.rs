@@ -105,6 +105,8 @@ impl State {
     pub fn flush(&mut self) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         if conn.tx.is_empty() {
+            // What was in the way may have left with a look at the rails.
+            conn.tx.blocked &= conn.tx.is_full();
             return;
         }
         let Conn { fd, tx, dying, .. } = conn;

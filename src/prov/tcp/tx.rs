@@ -80,6 +80,11 @@ impl Tx {
         self.sent == self.out.len() && self.items.is_empty() && self.outlet.as_ref().is_none_or(|outlet| outlet.is_out())
     }
 
+    /// Whether the rails have as much under way as they may.
+    pub fn is_full(&self) -> bool {
+        self.outlet.as_ref().is_some_and(|outlet| outlet.room() == 0)
+    }
+
     /// Whether a record or a segment is on its way.
     pub fn is_passing(&self) -> bool {
         self.outlet.as_ref().is_some_and(|outlet| !outlet.is_out())

@@ -271,10 +271,11 @@ mod tests {
         }
         // It keeps talking, which gives it no more time; the timer wakes whoever sleeps.
         slow.write_all(b"GDR").unwrap();
-        while greeter.acceptor.set.wait(Some(20_000_000)) == Woken::Ready {
-            assert!(greeter.poll().is_empty() && greeter.pending() == 1);
+        while greeter.pending() == 1 && greeter.acceptor.set.wait(Some(20_000_000)) == Woken::Ready {
+            assert!(greeter.poll().is_empty());
         }
-        assert!(greeter.acceptor.set.wait(Some(1_000_000_000)) == Woken::Ready);
+        // A busy machine may have slept through it.
+        assert!(greeter.pending() == 0 || greeter.acceptor.set.wait(Some(1_000_000_000)) == Woken::Ready);
         assert!(greeter.poll().is_empty() && greeter.pending() == 0);
         assert!((greeter.acceptor.set.wait(Some(0)), greeter.acceptor.is_timed()) == (Woken::Timeout, false));
     }

@@ -66,32 +66,31 @@ impl State {
             self.abandon(&recv, why, &Label::default(), UNKNOWN);
             return Ok(());
         }
-        let (mut result, mut after) = (Err(nothing_to_cancel()), 0);
+        let (mut result, mut after) = (Err(nothing_to_cancel()), None);
         // What the peer has may refuse, and then it is the next one's turn.
         while result.is_err() {
-            let is_next = |end: &End| end.context == context && end.post > after;
+            let is_next = |end: &End, found: Posted| end.context == context && after.is_none_or(|after| found > after);
             let mut first = None;
             for id in self.active() {
                 let Some(peer) = self.peers.get(id as usize).and_then(Option::as_deref) else { continue };
-                let waiting = peer.waiting.iter().enumerate().find(|(_, w)| is_next(&w.end));
-                first = earlier(first, waiting.map(|(at, w)| (w.end.post, Some(id), at as u64)));
+                let mut waiting = peer.waiting.iter().enumerate().map(|(at, w)| (&w.end, (w.end.post, false, at as u64, id)));
+                first = earlier(first, waiting.find(|(end, found)| is_next(end, *found)).map(|(_, found)| found));
             }
             for (number, op) in self.ops.each() {
                 if let Op::Offered { end, .. } | Op::Own { end, .. } | Op::Rma { end, .. } = op
-                    && is_next(end)
+                    && is_next(end, (end.post, true, number, 0))
                 {
-                    first = earlier(first, Some((end.post, None, number)));
+                    first = earlier(first, Some((end.post, true, number, 0)));
                 }
             }
-            let Some((post, waits_for, number)) = first else { break };
-            after = post;
-            result = match waits_for.and_then(|id| self.peer(id)).and_then(|p| p.waiting.remove(number as usize)) {
-                Some(waiting) => {
-                    self.drop_waiting(waiting, why.clone());
-                    Ok(())
-                }
-                None => self.cancel_op(domain, number, why.clone()),
-            };
+            let Some((_, is_under_way, number, id)) = first else { break };
+            after = first;
+            if is_under_way {
+                result = self.cancel_op(domain, number, why.clone());
+            } else if let Some(waiting) = self.peer(id).and_then(|p| p.waiting.remove(number as usize)) {
+                self.drop_waiting(waiting, why.clone());
+                result = Ok(());
+            }
         }
         result
     }
@@ -158,12 +157,13 @@ impl State {
     }
 }
 
-/// When an operation was posted, and its place in what waits for a peer or its number.
-type Posted = (u64, Option<Id>, u64);
+/// When an operation was posted (parts of a list: 0), whether it is under way, its number or else its place in what waits for this
+/// peer.
+type Posted = (u64, bool, u64, Id);
 
 fn earlier(one: Option<Posted>, other: Option<Posted>) -> Option<Posted> {
     match (one, other) {
-        (Some(one), Some(other)) if other.0 < one.0 => Some(other),
+        (Some(one), Some(other)) if other < one => Some(other),
         (one, other) => one.or(other),
     }
 }

@@ -44,6 +44,16 @@ bool hello_read(struct hello *hello, const void *data, size_t size)
 	return hello->magic == MAGIC;
 }
 
+/* Over tcp further ones come later, and only if the other side names some too. */
+static bool may_have_rails(gdrfab_ep *ep)
+{
+	gdrfab_rail_info second = {.struct_size = sizeof second};
+	char none[1];
+	size_t size = sizeof none;
+	return gdrfab_ep_query_rail(ep, 0, 1, &second) == 0 ||
+	       gdrfab_ep_getopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_RAILS, none, &size) == -GDRFAB_ETOOSMALL;
+}
+
 void comm_join(struct comm *comm, const struct hello *hello)
 {
 	comm->peer_addr = hello->addr;
@@ -52,6 +62,7 @@ void comm_join(struct comm *comm, const struct hello *hello)
 	if (hello->eager_max < comm->eager_max)
 		comm->eager_max = hello->eager_max;
 	comm->early_limit = SIZE_MAX;
+	comm->has_rails = may_have_rails(comm->ep);
 	if (comm->device->ways[comm->way]->kind != KIND_TCP)
 		return;
 	/* The other side may read nothing for minutes, and what its kernel takes meanwhile is bounded. */
@@ -71,10 +82,14 @@ int event_of(struct comm *comm, void *data, size_t *size, char *words, size_t wo
 	if (got == -EAGAIN)
 		return 0;
 	if (got == -GDRFAB_EAVAIL) {
-		gdrfab_eq_err_entry error = {.struct_size = sizeof error};
-		char text[256];
+		char text[256], own[GDRFAB_CM_DATA_MAX] = "";
+		gdrfab_eq_err_entry error = {.struct_size = sizeof error, .err_data = own, .err_data_size = sizeof own - 1};
 		gdrfab_eq_readerr(comm->eq, &error, 0);
-		const char *why = gdrfab_eq_strerror(comm->eq, error.prov_errno, error.err_data, text, sizeof text);
+		if (error.data == GDRFAB_NOTIFY) {
+			INFO("the connection goes on: %s", own);
+			return 0;
+		}
+		const char *why = gdrfab_eq_strerror(comm->eq, error.prov_errno, NULL, text, sizeof text);
 		snprintf(words, words_size, "%s", error.prov_errno ? why : gdrfab_strerror(error.err));
 		return error.err ? -error.err : -EIO;
 	}
@@ -82,6 +97,8 @@ int event_of(struct comm *comm, void *data, size_t *size, char *words, size_t wo
 		snprintf(words, words_size, "%s", gdrfab_last_error());
 		return (int)got;
 	}
+	if (kind == GDRFAB_NOTIFY && (size_t)got > sizeof event.entry)
+		INFO("the connection goes on: %.*s", (int)((size_t)got - sizeof event.entry), (const char *)event.data);
 	if (data && (size_t)got > sizeof event.entry) {
 		*size = (size_t)got - sizeof event.entry;
 		memcpy(data, event.data, *size);

@@ -195,10 +195,12 @@ help:
 # has a target directory, or a profile's, of its own. Then what needs the installed library.
 CHECKS_BUILD := fmt clippy install rust loom
 CHECKS := c tcp plugins
-# Deeper: alone where limits are those of a quiet machine, and two at a time where limits are wide or nobody looks at a clock, the
-# longest first; libfabric-deep has a virtual machine of its own, and takes the turn of the first one.
-CHECKS_ALONE := perf modes tcp-links nccl libfabric
-CHECKS_PAIRS := verbs memcheck libfabric-deep fuzz tsan nixl guards examples doc bindings
+# Deeper: alone where limits are those of a quiet machine, and two at a time what waits most of its time; then, where limits are
+# wide or nobody looks at a clock, what does not, the longest first; libfabric-deep has a virtual machine of its own, and takes the
+# turn of the first one.
+CHECKS_ALONE := perf modes
+CHECKS_WAIT := nccl libfabric tcp-links examples doc
+CHECKS_PAIRS := verbs memcheck libfabric-deep fuzz tsan nixl guards bindings
 # Programs of c-tests side by side; see c-tests/run.sh. They wait most of the time.
 JOBS ?= 4
 
@@ -206,7 +208,7 @@ check:
 	@MAKE="$(MAKE)" tests/check.sh check 9 --pairs $(CHECKS_BUILD) --alone $(CHECKS) guards
 
 check-all:
-	@MAKE="$(MAKE)" tests/check.sh check-all 55 --pairs $(CHECKS_BUILD) --alone $(CHECKS) $(CHECKS_ALONE) --pairs $(CHECKS_PAIRS)
+	@MAKE="$(MAKE)" tests/check.sh check-all 55 --pairs $(CHECKS_BUILD) --alone $(CHECKS) $(CHECKS_ALONE) --pairs $(CHECKS_WAIT) --alone --pairs $(CHECKS_PAIRS)
 
 check-fmt:
 	$(CARGO) fmt --all --check
@@ -450,4 +452,4 @@ deps-bench:
 clean:
 	$(CARGO) clean
 
-.PHONY: all help plugin-nccl install-plugin-nccl examples hello install install-debug uninstall check check-all check-gpu check-nccl-gpu test-plugins $(addprefix check-,$(CHECKS_BUILD) $(CHECKS) $(CHECKS_ALONE) $(CHECKS_PAIRS)) fuzz header options abi demo bench bench-quick bench-gpu bench-verbs bench-verbs-count bench-idle bench-rdm bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric plugin-nixl install-plugin-nixl
+.PHONY: all help plugin-nccl install-plugin-nccl examples hello install install-debug uninstall check check-all check-gpu check-nccl-gpu test-plugins $(addprefix check-,$(CHECKS_BUILD) $(CHECKS) $(CHECKS_ALONE) $(CHECKS_WAIT) $(CHECKS_PAIRS)) fuzz header options abi demo bench bench-quick bench-gpu bench-verbs bench-verbs-count bench-idle bench-rdm bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric plugin-nixl install-plugin-nixl

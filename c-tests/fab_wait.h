@@ -58,6 +58,8 @@ struct rail_news {
 	int lost, back;
 };
 void rails_told(struct node *n, struct rail_news *news, const char *words);
+/* TEST_RAIL_ROUNDS, or what is usual. */
+int rail_rounds(int usual);
 void expect_event(const char *file, int line, gdrfab_eq *eq, uint32_t event, const void *object, struct event *out);
 void expect_eq_failure(const char *file, int line, gdrfab_eq *eq, const void *object, int err, int ms,
 		       struct eq_failure *out);

@@ -52,12 +52,6 @@ static void begin(struct node *n)
 	node_up(n);
 }
 
-static int rounds(int usual)
-{
-	const char *text = getenv("TEST_RAIL_ROUNDS");
-	return text && *text ? atoi(text) : usual;
-}
-
 /* How many lines of the explanation say this. */
 static int rails_that_are(struct node *n, const char *state)
 {
@@ -300,7 +294,7 @@ static void asks(struct node *n)
 	await_rails(n, p->up);
 	barrier(n);
 	/* Links take their time: so many seconds as otherwise rounds. */
-	int want = rounds(p->cuts ? 16 : p->breaks ? 24 : is_lossy(p) ? 150 : 4);
+	int want = rail_rounds(p->cuts ? 16 : p->breaks ? 24 : is_lossy(p) ? 150 : 4);
 	uint64_t until = test_now_ms() + (uint64_t)want * 1000;
 	uint32_t round = 0;
 	for (; p->cuts ? test_now_ms() < until : round < (uint32_t)want; round++) {

@@ -2,7 +2,8 @@
 /*
  * A connection over two RDMA ports (GDRFAB_VERBS_RAILS): whenever one is lost, every byte, message and notification
  * comes once and in order, and the event queue tells of the loss and of the return. Both sides write, read and send at the same
- * time. TEST_RAILS names the ports, first that of TEST_NODE; links go down where TEST_BREAK=1 says that they may.
+ * time. TEST_RAILS names the ports, first that of TEST_NODE; links go down where TEST_BREAK=1 says that they may. TEST_RAIL_ROUNDS: so
+ * many rounds.
  */
 #include "fab.h"
 
@@ -266,7 +267,7 @@ static void both(struct node *n)
 		cuts = cutter(link);
 	if (p->unanswered && n->side == TEST_SERVER)
 		lose_answers(p->unanswered);
-	uint32_t rounds = (uint32_t)(p->cuts ? test_count(60, p->first ? 5 : 8) : lossy ? test_count(40, p->first ? 3 : 5) : 3);
+	uint32_t rounds = (uint32_t)rail_rounds(p->cuts ? test_count(60, p->first ? 5 : 8) : lossy ? test_count(40, p->first ? 3 : 5) : 3);
 	for (uint32_t round = 0; round < rounds; round++) {
 		one_round(n, &a, round);
 		if (p->first)
@@ -347,7 +348,7 @@ TEST_WITHIN(120, broken_by_one_side)
 	over((struct setup){0}, (struct plan){BOTH, .fault = {[TEST_SERVER] = "GDRFAB_FAULT=verbs/rail=2:1"}}, both, both);
 }
 
-TEST_WITHIN(120, broken_by_both_sides)
+TEST_WITHIN(3600, broken_by_both_sides)
 {
 	over((struct setup){0}, (struct plan){BOTH, .fault = {[TEST_SERVER] = "GDRFAB_FAULT=verbs/rail=1", [TEST_CLIENT] = "GDRFAB_FAULT=verbs/rail=3"}}, both, both);
 }
@@ -357,7 +358,7 @@ TEST_WITHIN(120, broken_with_a_thread_that_makes_progress)
 	over((struct setup){.progress = GDRFAB_PROGRESS_AUTO}, (struct plan){BOTH, .fault = {[TEST_CLIENT] = "GDRFAB_FAULT=verbs/rail=1"}}, both, both);
 }
 
-TEST_WITHIN(120, cut)
+TEST_WITHIN(3600, cut)
 {
 	skip_unless(getenv("TEST_BREAK") && getenv("TEST_LINK"), "TEST_BREAK=1 and TEST_LINK let this claim take a link away");
 	over((struct setup){0}, (struct plan){BOTH, .cuts = true}, both, both);
@@ -370,7 +371,7 @@ TEST_WITHIN(120, first_broken_by_one_side)
 	over((struct setup){0}, (struct plan){BOTH, .first = true, .fault = {[TEST_SERVER] = "GDRFAB_FAULT=verbs/rail=37:0"}}, both, both);
 }
 
-TEST_WITHIN(120, first_broken_by_both_sides)
+TEST_WITHIN(3600, first_broken_by_both_sides)
 {
 	over((struct setup){.by_address = true}, (struct plan){BOTH, .first = true, .fault = {[TEST_SERVER] = "GDRFAB_FAULT=verbs/rail=37:0", [TEST_CLIENT] = "GDRFAB_FAULT=verbs/rail=23:0"}}, both, both);
 }

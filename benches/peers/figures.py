@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Which figures there are, what they are measured with, and the bar that each has to reach. report.py measures and
 judges; whoever adds a figure adds it here."""
+import atexit
+import functools
+import os
+import tempfile
 from collections import namedtuple
 
 from compare import rmabench
@@ -16,6 +20,16 @@ Column = namedtuple('Column', 'needs command keep')
 # the limit is one of nanoseconds.
 Bar = namedtuple('Bar', 'size kind limit ref who', defaults=(None, 'gdrfab'))
 Row = namedtuple('Row', 'name sizes columns bars rate', defaults=(False,))
+
+
+@functools.cache
+def key_file():
+    """A key of its own, of which nobody else may read."""
+    fd, path = tempfile.mkstemp(prefix='gdrfab-bench-key')
+    os.write(fd, os.urandom(32))
+    os.close(fd)
+    atexit.register(os.unlink, path)
+    return path
 
 
 def rma(mode, unit='ns', **specs):
@@ -68,6 +82,9 @@ def shm():
     yield Row('get', [8, 64, K, 4 * K],
               rma('getlat', floor='memfd', gdrfab='gdrfab', UCX=POSIX + 'ucp', libfabric='ofi:shm'),
               [Bar(8, '<=', 0.1, 'UCX'), Bar(4 * K, '<=', 1.3, 'floor')])
+    yield Row('fetch-and-add of 8 bytes; floor = lock xadd to the mapping', [8],
+              rma('faddlat', floor='memfd', gdrfab='gdrfab', UCX=POSIX + 'ucp'),
+              [Bar(8, '<=', 40), Bar(8, '<=', 1, 'UCX')])
     yield Row('send/recv, half round trip; heap = buffers in private memory', [8, 64, K, 4 * K, 64 * K, M],
               rma('sendlat', floor='memfd', gdrfab='gdrfab', gdrfab_heap='gdrfab:srcheap', UCX=CMA + 'ucp',
                   libfabric='ofi:shm,inject'),
@@ -150,6 +167,16 @@ def tcp():
         yield Row(f'tcp: {verb} of a list of 1024 blocks in random places; as one = one operation of all its bytes',
                   [4 * M, 16 * M, 64 * M], {**rma(plain, as_one='gdrfab:tcp'), **rma(f'{verb}list', gdrfab='gdrfab:tcp')},
                   [Bar(16 * M, '>=', 0.9, 'as one')], True)
+    yield Row('tcp: tagged message of a connectionless endpoint, half round trip', [8, K, 64 * K],
+              columns('sendlat', 'gdrfab:tcp,rdm', 'ofi:tcp;ofi_rxm'), [Bar(8, '<=', 0.9, peer) for peer in peers])
+    yield Row('tcp: fetch-and-add of 8 bytes', [8],
+              {**rma('getlat', get='gdrfab:tcp'), **rma('faddlat', gdrfab='gdrfab:tcp')}, [Bar(8, '<=', 1.1, 'get')])
+    sealed = f'GDRFAB_TCP_KEY_FILE={key_file()} '
+    yield Row('tcp, sealed: put, half round trip', [8, 64 * K],
+              rma('lat', open='gdrfab:tcp', gdrfab=sealed + 'gdrfab:tcp'), [Bar(8, '<=', 1.15, 'open')])
+    yield Row('tcp, sealed: put bandwidth; streams = over two further sockets', [M, 64 * M],
+              rma('bw', open='gdrfab:tcp', gdrfab=sealed + 'gdrfab:tcp', streams=sealed + 'GDRFAB_TCP_STREAMS=2 gdrfab:tcp'),
+              [Bar(64 * M, '>=', 0.45, 'open')], True)
     yield Row('tcp: exec to first put completed', [0],
               startup('tcp', '/exec_to_first_put', gdrfab='gdrfab', libfabric='ofi'),
               [Bar(0, '<=', 3e6), Bar(0, '<', 1, 'libfabric')])

@@ -6,6 +6,7 @@
  *   lat       put ping-pong; the peer polls the last 8 bytes and answers alike; half round trip
  *   dclat     put and wait until delivered (flush)
  *   getlat    one get at a time
+ *   faddlat   one fetch-and-add of 8 bytes at a time; no sizes
  *   bw        window of puts, flushed at the end; ns per put and GB/s
  *   getbw     window of gets
  *   readlist  window of gets, each of a list of -b blocks (1024) in random places of both sides; a size is all its bytes
@@ -14,7 +15,7 @@
  *   sendrate  window of sends to posted receives, until the last has arrived; ns per message
  *   waitlat   sendlat with both sides in the back-end's blocking wait
  *   idle      both sides wait in vain for a second; CPU time of side 0, ns per second; no sizes
- * -i: in the one-way modes (dclat getlat bw getbw readlist writelist) side 1 sleeps instead of driving its transport. A transport that
+ * -i: in the one-way modes (dclat getlat faddlat bw getbw readlist writelist) side 1 sleeps instead of driving its transport. A transport that
  *     needs its target's help never ends with it. */
 #include "bench.h"
 #include "transport.h"
@@ -38,9 +39,9 @@ static const struct tp_ops *const backends[] = {
 };
 #define NBACKENDS (sizeof backends / sizeof *backends)
 
-enum mode { LAT, DCLAT, GETLAT, BW, GETBW, READLIST, WRITELIST, SENDLAT, SENDRATE, WAITLAT, IDLE, NMODES };
+enum mode { LAT, DCLAT, GETLAT, FADDLAT, BW, GETBW, READLIST, WRITELIST, SENDLAT, SENDRATE, WAITLAT, IDLE, NMODES };
 static const char *const mode_name[] = {
-	"lat", "dclat", "getlat", "bw", "getbw", "readlist", "writelist", "sendlat", "sendrate", "waitlat", "idle"
+	"lat", "dclat", "getlat", "faddlat", "bw", "getbw", "readlist", "writelist", "sendlat", "sendrate", "waitlat", "idle"
 };
 
 struct ctl {
@@ -137,7 +138,7 @@ static double oneway(enum mode m, size_t n, long it)
 {
 	static uint64_t round;
 	int puts = m == DCLAT || m == BW || m == WRITELIST, lists = m == READLIST || m == WRITELIST;
-	long posted = 0, done = 0, win = m == DCLAT || m == GETLAT ? 1 : window;
+	long posted = 0, done = 0, win = m == DCLAT || m == GETLAT || m == FADDLAT ? 1 : window;
 	long slots = (long)(tp->bytes / n);
 	double t;
 
@@ -157,7 +158,8 @@ static double oneway(enum mode m, size_t n, long it)
 			while (posted < it && posted - done < win) {
 				size_t off = (size_t)(posted % slots) * n;
 
-				if (lists ? !tp->ops->list(tp, blocks, block_count, n / block_count, !puts)
+				if (m == FADDLAT ? !tp->ops->fadd(tp, off, off)
+				    : lists ? !tp->ops->list(tp, blocks, block_count, n / block_count, !puts)
 					  : !(puts ? tp->ops->put : tp->ops->get)(tp, off, off, n))
 					break;
 				posted++;
@@ -382,12 +384,15 @@ int main(int argc, char **argv)
 		DIE("-r takes 1 to %d", MAX_REPS);
 	open.msg = m >= SENDLAT;
 	open.sleeps = m == WAITLAT || m == IDLE;
+	open.atomic = m == FADDLAT;
 	if (open.sleeps && !ops->wait)
 		DIE("%s does not wait asleep", ops->name);
 	if (open.msg && !ops->send)
 		DIE("%s has no messages", ops->name);
 	if ((m == READLIST || m == WRITELIST) && !ops->list)
 		DIE("%s has no lists", ops->name);
+	if (m == FADDLAT && !ops->fadd)
+		DIE("%s has no atomics", ops->name);
 	if (block_count < 1 || block_count > 1 << 20)
 		DIE("-b takes 1 to %d", 1 << 20);
 	if (idle && (m == LAT || open.msg))
@@ -400,7 +405,7 @@ int main(int argc, char **argv)
 			DIE("-s: sizes are multiples of 8");
 		end = e;
 	}
-	if (m == IDLE) {
+	if (m == IDLE || m == FADDLAT) {
 		sizes = "";
 		sz[0] = 8;
 		nsz = 1;

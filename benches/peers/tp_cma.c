@@ -101,5 +101,5 @@ static void c_close(struct tp *t)
 
 const struct tp_ops tp_cma = {
 	"cma", "the floor for private memory: process_vm_writev / readv", c_version, NULL, c_open, c_put, c_get,
-	NULL, NULL, c_list, c_progress, NULL, c_flush, c_close
+	NULL, NULL, c_list, NULL, c_progress, NULL, c_flush, c_close
 };

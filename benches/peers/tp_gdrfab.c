@@ -194,7 +194,7 @@ static struct tp *g_open(const struct tp_open *o)
 	size_t alen = sizeof me.addr;
 	uint32_t off = 0;
 
-	h.caps = GDRFAB_MSG | GDRFAB_RMA;
+	h.caps = GDRFAB_MSG | GDRFAB_RMA | (o->atomic ? GDRFAB_ATOMIC : 0);
 	h.ep_type = GDRFAB_EP_MSG;
 	g->peer = GDRFAB_ADDR_UNSPEC;
 	if (has_opt(o->arg, "rdm")) {
@@ -316,6 +316,16 @@ static int g_list(struct tp *t, const struct tp_block *blocks, size_t count, siz
 	return posted(g, "gdrfab_writelist", gdrfab_writelist(g->ep, &m, 0));
 }
 
+static int g_fadd(struct tp *t, size_t l, size_t r)
+{
+	static const uint64_t one = 1;
+	struct gf *g = (void *)t;
+
+	return posted(g, "gdrfab_fetch_atomic",
+		      gdrfab_fetch_atomic(g->ep, &one, 1, NULL, t->source + l, g->d_src, g->peer, g->rbase + r, g->rkey,
+					  GDRFAB_UINT64, GDRFAB_SUM, NULL));
+}
+
 static int g_send(struct tp *t, size_t off, size_t n)
 {
 	struct gf *g = (void *)t;
@@ -390,5 +400,5 @@ static void g_close(struct tp *t)
 
 const struct tp_ops tp_gdrfab = {
 	"gdrfab", "[tcp][,fd][,heap][,staged][,srcheap][,nodesc][,dc][,inject][,safe][,nocoop][,auto]", g_version, NULL, g_open,
-	g_put, g_get, g_send, g_recv, g_list, g_progress, g_wait, g_flush, g_close
+	g_put, g_get, g_send, g_recv, g_list, g_fadd, g_progress, g_wait, g_flush, g_close
 };

@@ -104,6 +104,15 @@ static int m_list(struct tp *t, const struct tp_block *blocks, size_t count, siz
 	return 1;
 }
 
+static int m_fadd(struct tp *t, size_t l, size_t r)
+{
+	struct me *m = (void *)t;
+
+	*(uint64_t *)(void *)(t->source + l) = atomic_fetch_add((_Atomic uint64_t *)(void *)(m->peer + r), 1);
+	m->done++;
+	return 1;
+}
+
 /* messages of this length that fit the ring at once */
 static uint64_t capacity(size_t n)
 {
@@ -190,5 +199,5 @@ static void m_close(struct tp *t)
 
 const struct tp_ops tp_memfd = {
 	"memfd", "the floor: shared mapping, plain stores [nt]", m_version, m_setup, m_open, m_put, m_get,
-	m_send, m_recv, m_list, m_progress, NULL, m_flush, m_close
+	m_send, m_recv, m_list, m_fadd, m_progress, NULL, m_flush, m_close
 };

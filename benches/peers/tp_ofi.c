@@ -274,5 +274,5 @@ static void o_close(struct tp *t)
 
 const struct tp_ops tp_ofi = {
 	"ofi", "libfabric: <prov>[,dc][,order][,inject][,safe][,auto]", o_version, NULL, o_open, o_put, o_get,
-	o_send, o_recv, NULL, o_progress, NULL, o_flush, o_close
+	o_send, o_recv, NULL, NULL, o_progress, NULL, o_flush, o_close
 };

@@ -104,7 +104,7 @@ static struct tp *u_open(const struct tp_open *o)
 	uint64_t mine;
 	char a = 0, b;
 
-	pr.features = o->msg ? UCP_FEATURE_TAG : UCP_FEATURE_RMA;
+	pr.features = o->msg ? UCP_FEATURE_TAG : UCP_FEATURE_RMA | (o->atomic ? UCP_FEATURE_AMO64 : 0);
 	wp.thread_mode = UCS_THREAD_MODE_SINGLE;
 	OK(ucp_config_read(NULL, NULL, &cf));
 	OK(ucp_init(&pr, cf, &p->ctx));
@@ -164,6 +164,17 @@ static int u_get(struct tp *t, size_t l, size_t r, size_t n)
 	return post(p, ucp_get_nbx(p->ep, t->source + l, n, p->rbase + r, p->rkey, &q));
 }
 
+static int u_fadd(struct tp *t, size_t l, size_t r)
+{
+	static const uint64_t one = 1;
+	struct up *p = (void *)t;
+	ucp_request_param_t q = { .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+		UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_REPLY_BUFFER, .cb.send = sent, .user_data = p,
+		.datatype = ucp_dt_make_contig(8), .reply_buffer = t->source + l };
+
+	return post(p, ucp_atomic_op_nbx(p->ep, UCP_ATOMIC_OP_ADD, &one, 1, p->rbase + r, p->rkey, &q));
+}
+
 static int u_send(struct tp *t, size_t off, size_t n)
 {
 	struct up *p = (void *)t;
@@ -209,5 +220,5 @@ static void u_close(struct tp *t)
 
 const struct tp_ops tp_ucp = {
 	"ucp", "UCX: [heap]; UCX_TLS selects transports", u_version, NULL, u_open, u_put, u_get, u_send, u_recv,
-	NULL, u_progress, NULL, u_flush, u_close
+	NULL, u_fadd, u_progress, NULL, u_flush, u_close
 };

@@ -26,6 +26,7 @@ struct tp_open {
 	int oob;		/* connected stream socket */
 	int msg;		/* 1: the run sends and receives; 0: it puts and gets */
 	int sleeps;		/* 1: the run calls wait */
+	int atomic;		/* 1: it adds */
 	size_t bytes;
 };
 
@@ -43,6 +44,8 @@ struct tp_ops {
 	int (*recv)(struct tp *, size_t off, size_t len);	/* NULL together with send: no messages */
 	/* one transfer of `count` blocks of `len` bytes each; NULL: this back-end has none, or nobody asked it yet */
 	int (*list)(struct tp *, const struct tp_block *blocks, size_t count, size_t len, int reads);
+	/* adds 1 to 8 bytes of the peer's and fetches what they were; NULL: this back-end has none, or nobody asked it yet */
+	int (*fadd)(struct tp *, size_t loff, size_t roff);
 	/* drive the transport; returns newly finished transfers of ours, not receives (tp->received) */
 	int (*progress)(struct tp *);
 	/* the same, asleep until something comes or `ms` have passed; NULL: this back-end cannot, or nobody asked it yet */

@@ -307,8 +307,10 @@ check-plugins: test-plugins
 	$(USE_TEST_PREFIX) plugins/libfabric/tests/check.sh --parts "tools pingpong"
 
 # The plugin, driven as NCCL drives it, without NCCL and without a GPU; two at a time, as no call may take long. See plugins/nccl/tests/check.sh.
+# NCCL_WHEELS="2.20.5 ...": whether these NCCLs find an interface in it; see wheels.sh.
 check-nccl: test-plugins
 	$(USE_TEST_PREFIX) plugins/nccl/tests/check.sh --jobs 2
+	$(if $(NCCL_WHEELS),$(USE_TEST_PREFIX) plugins/nccl/tests/wheels.sh $(NCCL_WHEELS))
 
 # The provider under libfabric's own tools, under Open MPI and under a newer libfabric. See plugins/libfabric/tests/check.sh.
 check-libfabric: test-plugins

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * A tuner for NCCL: how many of a wide communicator's channels a collective of some size takes, and through the host which
- * protocol. All ranks must answer alike,
- * so an answer depends on what is equal on all of them: the environment (tune.c), the ranks, the collective, its size. Buffers
- * may be registered on one rank alone, so that says nothing here. What was not measured is left to NCCL.
+ * protocol. All ranks must answer alike, so an answer depends on what is equal on all of them: what tune.c goes by, the ranks,
+ * the collective, its size. Buffers may be registered on one rank alone, so that says nothing here. Sizes and collectives that
+ * were not measured are left to NCCL; numbers of ranks are not, as all channels at 256 KiB are worse than any answer.
  */
 #include "plugin.h"
 
@@ -67,6 +67,21 @@ static const struct measured *best(const struct table *table, ncclFunc_t func, s
 	return compared ? fastest : NULL;
 }
 
+static double ratio(size_t a, size_t b)
+{
+	return a > b ? (double)a / (double)b : (double)b / (double)a;
+}
+
+/* Of those that were measured; 0: none was. */
+static size_t nearest_ranks(const struct table *table, ncclFunc_t func, size_t ranks)
+{
+	size_t nearest = 0;
+	for (const struct measured *row = table->rows; row < table->rows + table->count; row++)
+		if (row->func == func && (!nearest || ratio(row->ranks, ranks) < ratio(nearest, ranks)))
+			nearest = row->ranks;
+	return nearest;
+}
+
 /* A size's rows stand together. */
 static void choices_find(struct choices *choices, const struct table *table, ncclFunc_t func, size_t ranks)
 {
@@ -78,11 +93,6 @@ static void choices_find(struct choices *choices, const struct table *table, ncc
 		if (fastest)
 			choices->by_size[choices->count++] = (struct choice){fastest->bytes, fastest->channels};
 	}
-}
-
-static double ratio(size_t a, size_t b)
-{
-	return a > b ? (double)a / (double)b : (double)b / (double)a;
 }
 
 /* 0: NCCL's own choice, also beyond the sizes that were measured. */
@@ -142,7 +152,7 @@ static ncclResult_t begin(size_t ranks, size_t nodes, ncclDebugLogger_t log, voi
 	*ctx = NULL;
 	log_set(log);
 	/* Without NCCL's own ways between GPUs of a host, each of them is a node. */
-	if (!tune_width() || ranks != nodes)
+	if (!tune_width() || ranks != nodes || ranks < 2)
 		return ncclSuccess;
 	struct tuner *t = calloc(1, sizeof *t);
 	if (!t)
@@ -150,7 +160,7 @@ static ncclResult_t begin(size_t ranks, size_t nodes, ncclDebugLogger_t log, voi
 	t->width = tune_width();
 	t->way = tune_way();
 	for (int func = 0; func < FUNCS; func++)
-		choices_find(&t->of[func], &tables[t->way], (ncclFunc_t)func, ranks);
+		choices_find(&t->of[func], &tables[t->way], (ncclFunc_t)func, nearest_ranks(&tables[t->way], (ncclFunc_t)func, ranks));
 	INFO("%zu ranks: collectives take as many of the %d channels as was measured to be fastest (GDRFAB_NCCL_TUNE=0: NCCL's choice)",
 	     ranks, t->width);
 	*ctx = t;

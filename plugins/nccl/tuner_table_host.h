@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * As tuner_table.h, of memory of the host: GDRFAB_NCCL_GDR=0, shm, 7 and 8 helpers on 16 CPUs a rank, H100s, NCCL_BUFFSIZE of 1
- * MiB, for 16 channels also of 2. Beyond 8 MiB NCCL is left its 26 channels: all_reduce of 256 MiB 25.6 GB/s, with 16 19.8.
+ * As tuner_table.h, of memory of the host: GDRFAB_NCCL_GDR=0, shm, two ranks, 7 and 8 helpers on 16 CPUs a rank, H100s. With
+ * NCCL_BUFFSIZE of 1 MiB; only 16 channels also with the 2 MiB that init sets. sweep measures with 2 MiB; not run since. Beyond 8
+ * MiB NCCL is left its 26 channels: all_reduce of 256 MiB 25.6 GB/s, with 16 19.8.
  */
 {ncclFuncAllReduce, 2, 8192, 1, 40.77},
 {ncclFuncAllReduce, 2, 8192, 2, 32.66},

@@ -3,145 +3,14 @@
  * What init sets of NCCL's variables, and the tuner that narrows the channels: never over what a user has set, the same on all
  * ranks, nothing written but the answer. Each version of the tuner interface is called as NCCL calls it.
  */
-#include "nccl_drive.h"
-
-#include "../nccl_tuner.h"
+#include "nccl_vars.h"
 
 #include <dlfcn.h>
-
-enum { OLDEST_TUNER = 2, NEWEST_TUNER = 6, WIDE = 16 };
-
-/* What a user forbids, so that everything goes through the plugin; a launcher may say anything. */
-static const char *const ours[] = {"NCCL_PROTO",    "NCCL_TUNER_PLUGIN",	"NCCL_MIN_NCHANNELS",
-				   "NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_NET_GDR_LEVEL"};
-enum { OURS = sizeof ours / sizeof ours[0] };
-
-static void user_begins(void)
-{
-	static const char *const others[] = {"NCCL_MAX_NCHANNELS", "NCCL_MIN_NRINGS", "NCCL_MAX_NRINGS", "NCCL_MIN_CTAS",
-					     "NCCL_MAX_CTAS", "NCCL_P2P_LEVEL", "GDRFAB_NCCL_TUNE", "GDRFAB_NCCL_GDR"};
-	for (size_t i = 0; i < OURS; i++)
-		unsetenv(ours[i]);
-	for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
-		unsetenv(others[i]);
-	setenv("GDRFAB_NCCL_PROVIDERS", "shm", 1);
-	setenv("GDRFAB_NCCL_THREADS", "0", 1);
-	setenv("NCCL_P2P_DISABLE", "1", 1);
-	setenv("NCCL_SHM_DISABLE", "1", 1);
-}
-
-static void is(const char *name, const char *want)
-{
-	const char *text = getenv(name);
-	if (want ? !text || strcmp(text, want) != 0 : text != NULL)
-		test_fail(__FILE__, __LINE__, "%s is %s, not %s; \"%s\"", name, text ? text : "unset", want ? want : "unset",
-			  log_all());
-}
-
-static void none_set(void)
-{
-	for (size_t i = 0; i < OURS; i++)
-		is(ours[i], NULL);
-}
 
 /* Before version 9, NCCL may be one that looks for no tuner here. */
 static bool widens(void)
 {
 	return net.version >= 9;
-}
-
-/* --- the versions --- */
-
-struct tuner {
-	int version;
-	const void *table;
-	void *ctx;
-};
-
-#define T(v) ((const ncclTuner_v##v##_t *)t->table)
-
-static ncclResult_t tuner_init(struct tuner *t, int version, size_t ranks, size_t nodes)
-{
-	char symbol[32];
-	ncclNvlDomainInfo_v5_t domains = {1, (int)ranks, (int)ranks};
-	double constants[200]; /* more than NCCL's; nothing of it is ours */
-	memset(constants, 0x5a, sizeof constants);
-	ncclTunerConstants_v5_t *model = (ncclTunerConstants_v5_t *)(void *)constants;
-	t->version = version;
-	snprintf(symbol, sizeof symbol, "ncclTunerPlugin_v%d", version);
-	t->table = dlsym(net.library, symbol);
-	if (!t->table)
-		test_fail(__FILE__, __LINE__, "the plugin has no %s", symbol);
-	t->ctx = &domains; /* must be written */
-	ncclResult_t result;
-	switch (version) {
-	case 2: result = T(2)->init(ranks, nodes, NULL, &t->ctx); break;
-	case 3: result = T(3)->init(ranks, nodes, NULL, &t->ctx); break;
-	case 4: result = T(4)->init(ranks, nodes, NULL, &t->ctx); break;
-	case 5: result = T(5)->init(&t->ctx, ranks, ranks, nodes, NULL, &domains, model); break;
-	default: result = T(6)->init(&t->ctx, ranks, ranks, nodes, NULL, &domains, model);
-	}
-	CHECK(t->ctx != &domains);
-	for (size_t i = 0; i < sizeof constants; i++)
-		CHECK_EQ(((unsigned char *)constants)[i], 0x5a);
-	return result;
-}
-
-static bool asked_simple;
-
-/* A communicator of NCCL's: its table, with what it ignores at -1, is followed by what is not the tuner's. Gives nChannels, 0
- * if that was left to NCCL. */
-static int ask(struct tuner *t, ncclFunc_t func, size_t bytes, int pipelined, int registered)
-{
-	float costs[NCCL_TUNER_ALGORITHMS + 2][NCCL_TUNER_PROTOCOLS], before[NCCL_TUNER_ALGORITHMS + 2][NCCL_TUNER_PROTOCOLS];
-	int algorithm = -1, protocol = -1, channels[3] = {-77, 0, -77};
-	for (int a = 0; a < NCCL_TUNER_ALGORITHMS + 2; a++)
-		for (int p = 0; p < NCCL_TUNER_PROTOCOLS; p++)
-			costs[a][p] = a % 2 == 0 && p ? 12.5f * (float)(a + p) : -1.0f;
-	memcpy(before, costs, sizeof before);
-	/* Through the host, large ones go by Simple, unless that is not to be had. */
-	float *simple = &costs[1 + NCCL_TUNER_RING][NCCL_TUNER_SIMPLE], had = *simple;
-	float **table = (float **)(void *)costs[1];
-	enum { A = NCCL_TUNER_ALGORITHMS, P = NCCL_TUNER_PROTOCOLS };
-	switch (t->version) {
-	case 2: NET(T(2)->getCollInfo(t->ctx, func, bytes, 0, 0, pipelined, &algorithm, &protocol, &channels[1])); break;
-	case 3: NET(T(3)->getCollInfo(t->ctx, func, bytes, pipelined, table, A, P, &channels[1])); break;
-	case 4: NET(T(4)->getCollInfo(t->ctx, func, bytes, pipelined, table, A, P, registered, &channels[1])); break;
-	case 5: NET(T(5)->getCollInfo(t->ctx, func, bytes, pipelined, table, A, P, registered, &channels[1])); break;
-	default: NET(T(6)->getCollInfo(t->ctx, func, bytes, pipelined, table, A, P, registered, &channels[1]));
-	}
-	asked_simple = *simple != had;
-	CHECK(*simple == had || *simple == 0);
-	*simple = had;
-	CHECK_EQ(memcmp(before, costs, sizeof before), 0);
-	CHECK(algorithm == -1 && protocol == -1);
-	CHECK(channels[0] == -77 && channels[2] == -77);
-	CHECK(channels[1] >= 0 && channels[1] <= WIDE);
-	return channels[1];
-}
-
-static void tuner_end(struct tuner *t)
-{
-	switch (t->version) {
-	case 2: NET(T(2)->destroy(t->ctx)); break;
-	case 3: NET(T(3)->destroy(t->ctx)); break;
-	case 4: NET(T(4)->destroy(t->ctx)); break;
-	case 5: NET(T(5)->finalize(t->ctx)); break;
-	default: NET(T(6)->finalize(t->ctx));
-	}
-}
-
-/* Whatever it is asked, NCCL chooses. */
-static void leaves_all_alone(size_t ranks, size_t nodes)
-{
-	for (int version = OLDEST_TUNER; version <= NEWEST_TUNER; version++) {
-		struct tuner t;
-		NET(tuner_init(&t, version, ranks, nodes));
-		for (int func = ncclFuncBroadcast; func <= ncclFuncAllReduce; func++)
-			for (size_t bytes = 1; bytes <= (size_t)1 << 32; bytes *= 4)
-				CHECK_EQ(ask(&t, (ncclFunc_t)func, bytes, 1, 0), 0);
-		tuner_end(&t);
-	}
 }
 
 /* --- the variables --- */
@@ -200,31 +69,12 @@ static void sets_what_it_takes(TEST_UNUSED const void *arg)
 	is("NCCL_PROTO", "^LL");
 }
 
-static void *loaded(void)
-{
-	void *ctx;
-	net_load();
-	NET(net_init(&ctx));
-	return ctx;
-}
-
-/* Only where memory of GPUs is really offered; see net_open_with() for what that takes. */
-static void over_cuda(void **ctx)
-{
-	struct node n;
-	net_alone(&n);
-	if (strcmp(provider(), "shm") != 0 || !test_says(getenv("TEST_IFACES"), "cuda"))
-		test_skip("no CUDA over shm here");
-	cuda_use(device_count(&n, GDRFAB_HMEM_CUDA) - 1);
-	*ctx = loaded();
-}
-
 static void sets_the_level(TEST_UNUSED const void *arg)
 {
 	struct props p;
 	void *ctx;
 	user_begins();
-	over_cuda(&ctx);
+	ctx = loaded_over_cuda();
 	NET(net_props(0, &p));
 	CHECK(p.ptr_support & NCCL_PTR_CUDA);
 	is("NCCL_NET_GDR_LEVEL", "SYS");
@@ -252,7 +102,7 @@ static void one_device(TEST_UNUSED const void *arg)
 	void *ctx;
 	user_begins();
 	setenv("GDRFAB_NCCL_TUNE", "0", 1);
-	over_cuda(&ctx);
+	ctx = loaded_over_cuda();
 	NET(net.count(&net.devices));
 	CHECK_EQ(net.devices, 1);
 	NET(net_finalize(ctx));
@@ -356,13 +206,13 @@ static const struct row of_gpus[] = {
 static const struct sent {
 	const char *name, *providers, *gdr, *threads, *channels, *buffer, *chunk;
 	int wide, devices;
-	size_t most; /* measured */
+	size_t ranks, most; /* measured, besides two ranks */
 	const struct row *rows;
 	size_t count;
 } sents[] = {
-	{"gpus", "shm", NULL, "0", "16", "16777216", "1048576", 16, 0, 256 << 20, of_gpus, sizeof of_gpus / sizeof *of_gpus},
-	{"host", "shm", "0", "2", "16", "2097152", NULL, 16, 2, 8 << 20, of_host, sizeof of_host / sizeof *of_host},
-	{"tcp", "tcp", NULL, "4", "8", NULL, "524288", 8, 4, 256 << 20, of_tcp, sizeof of_tcp / sizeof *of_tcp},
+	{"gpus", "shm", NULL, "0", "16", "16777216", "1048576", 16, 0, 4, 256 << 20, of_gpus, sizeof of_gpus / sizeof *of_gpus},
+	{"host", "shm", "0", "2", "16", "2097152", NULL, 16, 2, 2, 8 << 20, of_host, sizeof of_host / sizeof *of_host},
+	{"tcp", "tcp", NULL, "4", "8", NULL, "524288", 8, 4, 2, 256 << 20, of_tcp, sizeof of_tcp / sizeof *of_tcp},
 };
 
 static void *sent_begins(const struct sent *sent)
@@ -410,6 +260,22 @@ static int fastest(const struct sent *sent, const struct row *of)
 	return best->channels <= shares ? best->channels : shares ? shares : 1;
 }
 
+/* A communicator of so many ranks answers as was measured for these. */
+static void as_measured(const struct sent *sent, int version, size_t ranks, size_t of)
+{
+	struct tuner t;
+	size_t rows[ncclFuncAllReduce + 1] = {0};
+	NET(tuner_init(&t, version, ranks, ranks));
+	for (const struct row *row = sent->rows; row < sent->rows + sent->count; row++) {
+		if (row->ranks != of)
+			continue;
+		rows[row->func]++;
+		CHECK_EQ(ask(&t, row->func, row->bytes, 1, 0), fastest(sent, row));
+	}
+	CHECK(rows[ncclFuncAllReduce] && rows[ncclFuncAllGather] && rows[ncclFuncReduceScatter] && rows[ncclFuncBroadcast]);
+	tuner_end(&t);
+}
+
 static void narrows(const void *arg)
 {
 	const struct sent *sent = (const struct sent *)arg;
@@ -431,9 +297,12 @@ static void narrows(const void *arg)
 		CHECK_EQ(ask(&one, ncclFuncAllReduce, 8192, 1, 0), 1);
 		CHECK(ask(&one, ncclFuncAllReduce, 262144, 1, 0) <= 4);
 		CHECK_EQ(ask(&one, ncclFuncAllReduce, sent->most, 1, 0), sent->wide);
-		for (const struct row *row = sent->rows; row < sent->rows + sent->count; row++)
-			if (row->ranks == 2)
-				CHECK_EQ(ask(&one, row->func, row->bytes, 1, 0), fastest(sent, row));
+		as_measured(sent, version, 2, 2);
+		as_measured(sent, version, sent->ranks, sent->ranks);
+		/* The nearest number of ranks, for what was not measured. */
+		as_measured(sent, version, 3, sent->ranks);
+		as_measured(sent, version, 8, sent->ranks);
+		as_measured(sent, version, 1000, sent->ranks);
 		for (size_t bytes = 8192; bytes <= sent->most; bytes += bytes / 8)
 			CHECK(ask(&one, ncclFuncAllReduce, bytes, 1, 0) >= 1);
 		ask(&one, ncclFuncAllReduce, 65536, 1, 0);
@@ -449,7 +318,7 @@ static void narrows(const void *arg)
 		tuner_end(&one);
 		tuner_end(&other);
 	}
-	leaves_all_alone(3, 3);
+	leaves_all_alone(1, 1);
 	leaves_all_alone(2, 1);
 	NET(net_finalize(ctx));
 }

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # What c-tests/Makefile adds for these programs.
-OWN := nccl_drive nccl_buf nccl_ops nccl_raw
+OWN := nccl_drive nccl_buf nccl_ops nccl_raw nccl_vars

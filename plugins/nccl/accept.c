@@ -44,6 +44,7 @@ ncclResult_t net_close_listener(struct listener *listener)
 		comm_free(listener->coming[i]);
 	inventory_drop(listener->device->of);
 	free(listener->nonces);
+	explicit_bzero(listener->secret, sizeof listener->secret);
 	free(listener);
 	return ncclSuccess;
 }

@@ -89,8 +89,8 @@ int event_of(struct comm *comm, void *data, size_t *size, char *words, size_t wo
 			INFO("the connection goes on: %s", own);
 			return 0;
 		}
-		const char *why = gdrfab_eq_strerror(comm->eq, error.prov_errno, NULL, text, sizeof text);
-		snprintf(words, words_size, "%s", error.prov_errno ? why : gdrfab_strerror(error.err));
+		const char *why = gdrfab_eq_strerror(comm->eq, error.prov_errno, *own ? own : NULL, text, sizeof text);
+		snprintf(words, words_size, "%s", *own || error.prov_errno ? why : gdrfab_strerror(error.err));
 		return error.err ? -error.err : -EIO;
 	}
 	if (got < 0) {

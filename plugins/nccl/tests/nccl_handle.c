@@ -6,6 +6,7 @@
 
 #include "../proof.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 
 /* Of the paper's authors: key 00 01 ... 0f, message 00 01 ..., 0, 8 and 16 bytes of it. */
@@ -260,6 +261,131 @@ static void impostor(const void *arg)
 	pair(NULL, stands_in, is_not_taken_in, arg);
 }
 
+/* --- a key besides --- */
+
+#define KEY "a key of this test 0123456789abc"
+#define OTHER_KEY "another one of it 0123456789abcd"
+
+static const struct keys {
+	const char *of[TEST_SIDES];
+	bool equal;
+} keys[] = {
+	{{[TEST_SERVER] = KEY, [TEST_CLIENT] = KEY}, true},
+	{{[TEST_SERVER] = KEY, [TEST_CLIENT] = OTHER_KEY}, false},
+	{{[TEST_SERVER] = KEY}, false},
+	{{[TEST_CLIENT] = KEY}, false},
+};
+
+/* The file is read when the first listener or connection is made, and may be gone from then on. */
+static char path[300];
+
+static void opened_with_key(const struct node *n)
+{
+	const char *dir = getenv("TMPDIR"), *key = ((const struct keys *)n->arg)->of[n->side];
+	if (strcmp(provider(), "tcp") != 0)
+		test_skip("this is about keys of sockets");
+	unsetenv("GDRFAB_TCP_KEY_FILE");
+	snprintf(path, sizeof path, "%s/gdrfab-nccl-%d.key", dir && *dir ? dir : "/tmp", (int)getpid());
+	if (key) {
+		int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+		CHECK(fd >= 0 && write(fd, key, strlen(key)) == (ssize_t)strlen(key) && close(fd) == 0);
+		setenv("GDRFAB_TCP_KEY_FILE", path, 1);
+	}
+	net_open();
+}
+
+static void has_key(struct node *n)
+{
+	struct handle h;
+	opened_with_key(n);
+	void *listener = listen_at(0, &h);
+	unlink(path);
+	oob_send(n, &h, sizeof h);
+	if (((const struct keys *)n->arg)->equal) {
+		void *comm = accept_from(listener);
+		message_in(n, comm, 100000, 1);
+		barrier(n);
+		NET(net.close_recv(comm));
+	} else {
+		CHECK(accept_until_met(n, listener) == NULL);
+	}
+	NET(net.close_listen(listener));
+	net_close(n);
+}
+
+static void has_handle(struct node *n)
+{
+	ncclResult_t result = ncclSuccess;
+	uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
+	void *comm = NULL;
+	struct handle h;
+	opened_with_key(n);
+	oob_recv(n, &h, sizeof h);
+	log_forget();
+	while (result == ncclSuccess && !comm && test_now_ms() < until) {
+		result = net_connect(net.ctx, 0, &h, &comm);
+		test_sleep_ms(1);
+	}
+	unlink(path);
+	if (((const struct keys *)n->arg)->equal) {
+		CHECK(result == ncclSuccess && comm);
+		message_out(n, comm, 100000, 1);
+		barrier(n);
+		NET(net.close_send(comm));
+	} else {
+		network_error(__FILE__, __LINE__, result);
+		if (!test_says(log_warnings(), "GDRFAB_TCP_KEY_FILE"))
+			test_fail(__FILE__, __LINE__, "it said \"%s\"", log_warnings());
+		barrier(n);
+	}
+	net_close(n);
+}
+
+static void key_besides(const void *arg)
+{
+	pair(NULL, has_key, has_handle, arg);
+}
+
+/* --- what is closed --- */
+
+/* How often this is in memory of this process that its stacks are not; it is given turned round, so as not to be found itself. */
+static size_t times_kept(uint64_t turned)
+{
+	char line[400];
+	size_t found = 0;
+	FILE *maps = fopen("/proc/self/maps", "re");
+	CHECK(maps != NULL);
+	while (fgets(line, sizeof line, maps)) {
+		unsigned long from, to, inode;
+		char mode[5], name[64] = "";
+		if (sscanf(line, "%lx-%lx %4s %*s %*s %lu %63s", &from, &to, mode, &inode, name) < 4)
+			continue;
+		if (strcmp(mode, "rw-p") != 0 || inode || strncmp(name, "[stack", 6) == 0 || strncmp(name, "[v", 2) == 0)
+			continue;
+		for (const volatile uint64_t *at = (const volatile uint64_t *)from; at < (const volatile uint64_t *)to; at++)
+			found += *at == ~turned;
+	}
+	fclose(maps);
+	return found;
+}
+
+static void forgets(TEST_UNUSED const void *arg)
+{
+	struct node n;
+	struct handle h;
+	uint64_t turned;
+	net_alone(&n);
+	net_open();
+	void *listener = listen_at(0, &h);
+	memcpy(&turned, h.bytes + HANDLE_SECRET + 8, sizeof turned);
+	turned = ~turned;
+	memset(&h, 0, sizeof h);
+	CHECK(times_kept(turned) > 0);
+	NET(net.close_listen(listener));
+	CHECK_EQ(times_kept(turned), 0);
+	net_close(&n);
+}
+
 TEST_TABLE(nccl_handle)
 {
 	if (nccl_absent())
@@ -268,4 +394,9 @@ TEST_TABLE(nccl_handle)
 	test_add("proof_of_every_byte_and_good_once", proof, NULL, 60);
 	test_add("one_of_many", one_of_many, NULL, 40);
 	test_add("listener_without_the_secret", impostor, NULL, 40);
+	test_add("the_same_key_besides", key_besides, &keys[0], 40);
+	test_add("another_key", key_besides, &keys[1], 40);
+	test_add("no_key_where_one_is_asked_for", key_besides, &keys[2], 40);
+	test_add("a_key_where_none_is_known", key_besides, &keys[3], 40);
+	test_add("closed_listener_forgets", forgets, NULL, 40);
 }

@@ -313,11 +313,34 @@ static void pci_dir(const char *link, char *to, size_t size)
 enum { HOST_LINK = 384 };
 
 /* NCCL gives a send and its receive a channel for each device that it takes to fill that link, and since 2.28.3 reads no
- * variable that an init could set instead: where communicators are wide, a way is offered as often as they have channels. */
+ * variable that an init could set instead: where communicators are wide, the way that comes first is offered as often as they
+ * have channels. */
 static int times_offered(const struct inventory *it, bool gpus)
 {
-	bool tuned = it->settings.offered == 1 && tune_width() && (tune_way() == TUNE_GPUS) == gpus;
+	bool tuned = tune_width() && (tune_way() == TUNE_GPUS) == gpus;
 	return !tuned ? 1 : gpus ? tune_width() : it->settings.threads;
+}
+
+/* The first device as often as its way says. NCCL uses the fastest alone, so others count as slower than each of these. */
+static void repeat_first(struct inventory *it)
+{
+	struct device *first = it->devices, *others;
+	int count = first->ways[0]->times, room = MAX_DEVICES - it->devices_count + 1;
+	count = count < room ? count : room;
+	if (count < 2)
+		return;
+	others = first + count;
+	memmove(others, first + 1, (size_t)(it->devices_count - 1) * sizeof *first);
+	it->devices_count += count - 1;
+	first->speed = HOST_LINK * 1000 / count;
+	for (int i = count - 1; i >= 0; i--) {
+		first[i] = *first;
+		first[i].guid += (uint64_t)i << 8;
+		snprintf(first[i].name + strlen(first->name), sizeof first->name - strlen(first->name), ":%d", i);
+	}
+	for (; others < first + it->devices_count; others++)
+		if (others->speed > first->speed / 2)
+			others->speed = first->speed / 2;
 }
 
 static void offer_shm(struct inventory *it)
@@ -330,18 +353,13 @@ static void offer_shm(struct inventory *it)
 	int support = probe(way, &peers);
 	/* The speed of a core that copies or, between GPUs, of NVLink, which is more than the link's. */
 	bool between = peers && (support & NCCL_PTR_CUDA);
-	int count = times_offered(it, between);
-	for (int i = 0; i < count; i++) {
-		char name[16] = "shm";
-		if (count > 1)
-			snprintf(name, sizeof name, "shm:%d", i);
-		struct device *device = device_add(way, name);
-		if (!device)
-			return;
-		device->ptr_support = support;
-		device->speed = count > 1 ? HOST_LINK * 1000 / count : between ? 1600000 : 100000;
-		device->latency = between ? 6 : 2;
-	}
+	struct device *device = device_add(way, "shm");
+	if (!device)
+		return;
+	way->times = times_offered(it, between);
+	device->ptr_support = support;
+	device->speed = between ? 1600000 : 100000;
+	device->latency = between ? 6 : 2;
 }
 
 static void offer_tcp(struct inventory *it)
@@ -353,19 +371,17 @@ static void offer_tcp(struct inventory *it)
 	snprintf(name, sizeof name, "tcp:%s", iface);
 	if (!way)
 		return;
-	int support = probe(way, &peers), count = times_offered(it, false);
+	struct device *device = device_add(way, name);
+	if (!device)
+		return;
 	long speed = from_file(iface, "speed");
 	snprintf(link, sizeof link, "/sys/class/net/%s/device", iface);
-	for (int i = 0; i < count; i++) {
-		struct device *device = device_add(way, name);
-		if (!device)
-			return;
-		device->ptr_support = support;
-		device->speed = count > 1 ? HOST_LINK * 1000 / count : speed > 0 ? (int)speed : 10000;
-		device->latency = 15;
-		pci_dir(link, device->pci, sizeof device->pci);
-		snprintf(name, sizeof name, "tcp:%s:%d", iface, i + 1);
-	}
+	/* Beside it, shm is one device. */
+	way->times = it->settings.offered == 1 ? times_offered(it, false) : 1;
+	device->ptr_support = probe(way, &peers);
+	device->speed = speed > 0 ? (int)speed : 10000;
+	device->latency = 15;
+	pci_dir(link, device->pci, sizeof device->pci);
 	if (strcmp(iface, "lo") && !info->auth_key && !getenv("GDRFAB_TCP_KEY_FILE"))
 		INFO("tcp listens at %s without a key: whoever reads NCCL's bootstrap may connect (GDRFAB_TCP_KEY_FILE)",
 		     placed ? node : iface);
@@ -460,6 +476,9 @@ void devices_find(struct inventory *it)
 		if (way)
 			probe(way, &peers);
 	}
+	/* Cards are not to stand back: who offers them beside shm may have ranks on several hosts, and their ports share the channels. */
+	if (it->devices_count && !cards)
+		repeat_first(it);
 	join_ways(it);
 	for (int i = 0; i < it->devices_count; i++) {
 		const struct device *d = &it->devices[i];

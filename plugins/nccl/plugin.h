@@ -70,6 +70,7 @@ struct way {
 	gdrfab_fabric *fabric;
 	gdrfab_domain *domain;
 	bool sees_devices; /* memory of accelerators can be registered */
+	int times;	   /* that NCCL is offered it, if it is the first */
 };
 
 /* What NCCL calls a network device. Peers of this host are reached by the first way, if it is shm. */

@@ -36,6 +36,7 @@ cuda() {
 }
 cuda libcuda.so.1
 cuda old/libcuda.so.1 -DFAKE_OLD
+build libnccl.so.2 nccl.c
 build libze_loader.so.1 ze.c "$here/ze_copy.c"
 build old/libze_loader.so.1 ze.c "$here/ze_copy.c" -DFAKE_OLD
 

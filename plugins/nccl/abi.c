@@ -14,11 +14,11 @@ static ncclResult_t get_devices(int *count)
 	return ncclSuccess;
 }
 
-/* NCCL 2.20 takes version 8, and looks for no tuner here; what takes version 9 is 2.23 or newer, and does. */
+/* What takes version 9 is NCCL 2.23 or newer, and looks for a tuner here. */
 static ncclResult_t init_v8(ncclDebugLogger_t log)
 {
 	log_set(log);
-	return devices_begin(NULL, false);
+	return devices_begin(NULL, tune_is_asked_for());
 }
 
 static ncclResult_t init_once(ncclDebugLogger_t log)

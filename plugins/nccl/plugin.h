@@ -134,6 +134,9 @@ struct device *device_get(int number);
 #define TUNE_WIDTH "16"
 #define TUNE_WIDTH_TCP "8"
 
+/* Whether the NCCL that calls looks for a tuner in this library, if it takes the oldest version of the net's interface. */
+bool tune_is_asked_for(void);
+
 /* Whose measurements the tuner goes by: of memory of GPUs over shm, or of the host over shm or tcp. */
 enum tune_way { TUNE_NOTHING, TUNE_GPUS, TUNE_HOST, TUNE_TCP };
 

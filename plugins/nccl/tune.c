@@ -165,6 +165,31 @@ static int widen_for_threads(bool asks_tuner, enum tune_way by)
 	return wide;
 }
 
+/* As 22809; 0: not to be had. */
+static int nccl_version(void)
+{
+	union {
+		void *address;
+		ncclResult_t (*get)(int *version);
+	} found = {dlsym(RTLD_DEFAULT, "ncclGetVersion")};
+	int version = 0;
+	/* PyTorch opens its NCCL for itself alone. */
+	void *file = found.address ? NULL : dlopen("libnccl.so.2", RTLD_LAZY | RTLD_NOLOAD);
+	if (file)
+		found.address = dlsym(file, "ncclGetVersion");
+	if (!found.address || found.get(&version) != ncclSuccess)
+		version = 0;
+	if (file)
+		dlclose(file);
+	return version;
+}
+
+bool tune_is_asked_for(void)
+{
+	/* 2.20 knows version 1 of tuners alone; 2.21 takes version 2, 2.22 version 3. */
+	return nccl_version() >= 22100;
+}
+
 void tune_begin(const struct settings *s, bool asks_tuner)
 {
 	int wide = 0;

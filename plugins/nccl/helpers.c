@@ -40,7 +40,7 @@ bool help_is_wanted(const struct comm *comm, const struct memory *memory)
 	enum kind kind = comm->device->ways[comm->way]->kind;
 	/* Over shm the sender alone copies. */
 	bool copies = kind == KIND_TCP || (kind == KIND_SHM && comm->sends);
-	return copies && memory->host && comm->device->of->settings.threads > 0;
+	return copies && memory->host && comm->device->of->settings.own_threads > 0;
 }
 
 /* ---- a helper */
@@ -154,7 +154,7 @@ static struct slot *join(struct comm *comm)
 		whose = getpid();
 	}
 	if (it->pid == whose && !held)
-		begin(it->settings.threads);
+		begin(it->settings.own_threads);
 	if (it->pid == whose && threads_count)
 		slot = take_slot(comm);
 	held += slot != NULL;

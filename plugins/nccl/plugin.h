@@ -39,7 +39,8 @@ struct settings {
 	size_t eager;		 /* bytes of host memory that are sent before they are asked for */
 	enum gpu_copies gpu;	 /* where no card reaches memory of GPUs by itself */
 	bool tune;		 /* whether NCCL's own variables may be set */
-	int threads;		 /* that move long messages between memories of the host */
+	int threads;		 /* that move long messages between memories of the host, of any rank that all CPUs are open to */
+	int own_threads;	 /* of this rank */
 };
 
 enum { MAX_THREADS = 16, USUAL_THREADS = 8, USUAL_RANKS = 8 };

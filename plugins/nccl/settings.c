@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 const char *const kind_names[KINDS] = {"shm", "verbs", "tcp"};
 
@@ -124,8 +125,19 @@ static long ranks_here(void)
 	return 0;
 }
 
-/* By itself half of this rank's share of the CPUs, and a power of two, as the channels are, which they share. */
-static bool read_threads(const char *name, int *threads)
+/* Of a rank that shares these CPUs with the others: half of its part, and a power of two, as the channels are, which they share. */
+static int threads_of(long cpus)
+{
+	long ranks = ranks_here(), part = cpus / (ranks ? ranks : USUAL_RANKS);
+	int threads = part < 4 ? 0 : 2;
+	while (threads && threads < USUAL_THREADS && threads * 4 <= part)
+		threads *= 2;
+	return threads;
+}
+
+/* How wide communicators are must not follow from the CPUs to which a rank is bound, as others are bound otherwise; how many
+ * threads it starts itself may. */
+static bool read_threads(const char *name, int *threads, int *own)
 {
 	const char *text = getenv(name);
 	cpu_set_t cpus;
@@ -136,13 +148,16 @@ static bool read_threads(const char *name, int *threads)
 			WARN("%s=%s: a number of threads is expected, 0 to %d", name, text, MAX_THREADS);
 			return false;
 		}
-		*threads = (int)value;
+		*threads = *own = (int)value;
 		return true;
 	}
-	long all = sched_getaffinity(0, sizeof cpus, &cpus) ? 0 : CPU_COUNT(&cpus), ranks = ranks_here();
-	long share = all / (ranks ? ranks : USUAL_RANKS);
-	for (*threads = share < 4 ? 0 : 2; *threads && *threads < USUAL_THREADS && *threads * 4 <= share;)
-		*threads *= 2;
+	*own = sched_getaffinity(0, sizeof cpus, &cpus) ? 0 : threads_of(CPU_COUNT(&cpus));
+	*threads = threads_of(sysconf(_SC_NPROCESSORS_CONF));
+	if (*own > *threads)
+		*own = *threads;
+	if (*own < *threads)
+		INFO("%d threads for long messages, not %d: this rank may use some CPUs only (%s says how many it starts)", *own,
+		     *threads, name);
 	return true;
 }
 
@@ -155,7 +170,7 @@ bool settings_read(struct settings *s)
 	s->tune = true;
 	if (!read_gpu("GDRFAB_NCCL_GDR", &s->gpu) || !read_seconds("GDRFAB_NCCL_TIMEOUT", &s->timeout_ns) ||
 	    !read_bytes("GDRFAB_NCCL_EAGER", 1 << 20, &s->eager) || !read_switch("GDRFAB_NCCL_TUNE", &s->tune) ||
-	    !read_threads("GDRFAB_NCCL_THREADS", &s->threads))
+	    !read_threads("GDRFAB_NCCL_THREADS", &s->threads, &s->own_threads))
 		return false;
 	if (list && *list) {
 		s->named = true;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * NCCL's own variables, which a net plugin's init may still set: NCCL builds its topology, and looks for a tuner, after it.
- * Whether to, and what, follows from the environment alone, which NCCL wants equal on all ranks: ranks with different
- * protocols or numbers of channels wait for each other for ever.
+ * Whether to, and what, follows from what is equal on all ranks, as those with different protocols or numbers of channels wait
+ * for each other for ever: the environment, and the CPUs that a host has, whichever of them a rank may use. Where hosts differ
+ * in these and ranks send by tcp through host memory, GDRFAB_NCCL_THREADS or GDRFAB_NCCL_TUNE=0 on all of them decides.
  */
 #include "plugin.h"
 

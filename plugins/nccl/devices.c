@@ -476,7 +476,7 @@ void devices_find(struct inventory *it)
 		if (way)
 			probe(way, &peers);
 	}
-	/* Cards are not to stand back: who offers them beside shm may have ranks on several hosts, and their ports share the channels. */
+	/* Cards are not to stand back: beside them shm may have peers on other hosts, and their ports share the channels. */
 	if (it->devices_count && !cards)
 		repeat_first(it);
 	join_ways(it);

@@ -303,7 +303,7 @@ test-plugins: check-install
 
 # Each plugin once: NCCL's present interface with small counts, and libfabric's own tools.
 check-plugins: test-plugins
-	$(USE_TEST_PREFIX) plugins/nccl/tests/check.sh --fast --versions 11 --providers shm --programs "nccl nccl_tuner nccl_message nccl_group"
+	$(USE_TEST_PREFIX) plugins/nccl/tests/check.sh --fast --versions 11 --providers shm --programs "nccl nccl_ranks nccl_tuner nccl_message nccl_group"
 	$(USE_TEST_PREFIX) plugins/libfabric/tests/check.sh --parts "tools pingpong"
 
 # The plugin, driven as NCCL drives it, without NCCL and without a GPU; two at a time, as no call may take long. See plugins/nccl/tests/check.sh.

@@ -14,7 +14,7 @@ static ncclResult_t get_devices(int *count)
 	return ncclSuccess;
 }
 
-/* What takes version 9 is NCCL 2.23 or newer, and looks for a tuner here. */
+/* What takes version 9 is NCCL 2.24 or newer, and looks for a tuner here. */
 static ncclResult_t init_v8(ncclDebugLogger_t log)
 {
 	log_set(log);

@@ -242,21 +242,17 @@ static void error_came(struct comm *comm)
 		peer_takes_no_more(comm, error.err, words);
 }
 
-uint64_t answered(const struct comm *comm)
-{
-	return comm->device->ways[comm->way]->kind == KIND_TCP ? GDRFAB_DELIVERY_COMPLETE : 0;
-}
-
 /* The other side waits for these bytes, so that there is a time by which it has them. Records and eager messages have none: over
  * tcp they are acknowledged when NCCL next calls there, minutes later perhaps. So would these bytes be, if theirs is the last
  * receive for which NCCL calls, and the sender waits: the answer is asked for with them. */
 static ssize_t post(struct comm *comm, struct request *request)
 {
+	uint64_t answered = comm->device->ways[comm->way]->kind == KIND_TCP ? GDRFAB_DELIVERY_COMPLETE : 0;
 	struct iovec from = {(void *)(uintptr_t)request->from, request->to.len};
 	gdrfab_msg_rma msg = {.struct_size = sizeof msg, .msg_iov = &from, .desc = &request->desc, .iov_count = 1,
 			      .rma_iov = &request->to, .rma_iov_count = 1, .context = request,
 			      .data = word(DATA_CAME, request->place), .timeout_ns = comm->device->of->settings.timeout_ns};
-	return gdrfab_writemsg(comm->ep, &msg, GDRFAB_REMOTE_CQ_DATA | GDRFAB_COMPLETION | answered(comm));
+	return gdrfab_writemsg(comm->ep, &msg, GDRFAB_REMOTE_CQ_DATA | GDRFAB_COMPLETION | answered);
 }
 
 /* The oldest send that waits, without the lock, as it may be copied on the way; none: NULL. */

@@ -256,6 +256,13 @@ static struct device *device_add(struct way *way, const char *name)
 	return device;
 }
 
+/* What a lost rail had goes again, messages and answers, by calls of both sides; NCCL calls for nothing that is done. */
+static bool has_rails(enum kind kind)
+{
+	const char *list = kind == KIND_SHM ? NULL : getenv(kind == KIND_TCP ? "GDRFAB_TCP_RAILS" : "GDRFAB_VERBS_RAILS");
+	return list && *list;
+}
+
 static gdrfab_info *ask(enum kind kind, const char *node, const char *domain)
 {
 	gdrfab_info *hints = gdrfab_dupinfo(NULL), *list = NULL;
@@ -265,7 +272,7 @@ static gdrfab_info *ask(enum kind kind, const char *node, const char *domain)
 	hints->caps = GDRFAB_RMA | GDRFAB_HMEM;
 	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_ALLOCATED | GDRFAB_MR_PROV_KEY | GDRFAB_MR_HMEM;
 	hints->threading = GDRFAB_THREAD_SAFE;
-	hints->progress = GDRFAB_PROGRESS_MANUAL;
+	hints->progress = has_rails(kind) ? GDRFAB_PROGRESS_AUTO : GDRFAB_PROGRESS_MANUAL;
 	hints->prov_name = (char *)(uintptr_t)kind_names[kind];
 	hints->domain_name = (char *)(uintptr_t)domain;
 	if (gdrfab_getinfo(gdrfab_version(), node, NULL, GDRFAB_SOURCE, hints, &list) < 0)

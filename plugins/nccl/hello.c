@@ -44,16 +44,6 @@ bool hello_read(struct hello *hello, const void *data, size_t size)
 	return hello->magic == MAGIC;
 }
 
-/* Over tcp further ones come later, and only if the other side names some too. */
-static bool may_have_rails(gdrfab_ep *ep)
-{
-	gdrfab_rail_info second = {.struct_size = sizeof second};
-	char none[1];
-	size_t size = sizeof none;
-	return gdrfab_ep_query_rail(ep, 0, 1, &second) == 0 ||
-	       gdrfab_ep_getopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_RAILS, none, &size) == -GDRFAB_ETOOSMALL;
-}
-
 void comm_join(struct comm *comm, const struct hello *hello)
 {
 	comm->peer_addr = hello->addr;
@@ -62,7 +52,6 @@ void comm_join(struct comm *comm, const struct hello *hello)
 	if (hello->eager_max < comm->eager_max)
 		comm->eager_max = hello->eager_max;
 	comm->early_limit = SIZE_MAX;
-	comm->has_rails = may_have_rails(comm->ep);
 	if (comm->device->ways[comm->way]->kind != KIND_TCP)
 		return;
 	/* The other side may read nothing for minutes, and what its kernel takes meanwhile is bounded. */
@@ -89,8 +78,10 @@ int event_of(struct comm *comm, void *data, size_t *size, char *words, size_t wo
 			INFO("the connection goes on: %s", own);
 			return 0;
 		}
-		const char *why = gdrfab_eq_strerror(comm->eq, error.prov_errno, *own ? own : NULL, text, sizeof text);
-		snprintf(words, words_size, "%s", *own || error.prov_errno ? why : gdrfab_strerror(error.err));
+		/* Else they are the other side's, whoever that is. */
+		const char *said = *own && error.prov_errno != GDRFAB_PROV_REJECTED ? own : NULL;
+		const char *why = gdrfab_eq_strerror(comm->eq, error.prov_errno, said, text, sizeof text);
+		snprintf(words, words_size, "%s", said || error.prov_errno ? why : gdrfab_strerror(error.err));
 		return error.err ? -error.err : -EIO;
 	}
 	if (got < 0) {

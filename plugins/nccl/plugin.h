@@ -278,7 +278,6 @@ struct comm {
 	uint32_t direct;		   /* writes on their way */
 	uint32_t eager_sent, eager_freed;
 	size_t early, early_limit; /* bytes of eager messages that the receiver has not taken, and their limit */
-	bool has_rails;			   /* what one of them had goes again by this side's calls */
 	size_t eager_sizes[EAGERS];
 	uint32_t unasked[EAGERS];	   /* tags of eager messages for which no record came yet, oldest first */
 	int unasked_count;

@@ -61,8 +61,6 @@ static inline struct record *asked_at(const struct comm *comm, uint32_t number)
 bool progress(struct comm *comm);
 /* The connection's end shows in its event queue alone if nothing of ours was under way. Without the lock. */
 void look_for_end(struct comm *comm);
-/* How the end of bytes is had that the other side waits for. */
-uint64_t answered(const struct comm *comm);
 /* A record cannot be delivered. That ends the receives that lack data, and no others: a sender may close its side as soon
  * as its last, eager message has arrived. */
 void peer_takes_no_more(struct comm *comm, int err, const char *words);

@@ -45,12 +45,10 @@ static ncclResult_t send_eagerly(struct comm *comm, const void *data, size_t siz
 				    from.iov_len, comm->peer_key};
 	void *desc = gdrfab_mr_desc(comm->board_region);
 	/* Done when the bytes are on their way: the other side may not call for minutes. Their place here is not used again
-	 * before it has said that its own is free. Over rails they may have to go again, for which NCCL must call until they have
-	 * arrived. */
-	uint64_t done = !comm->has_rails ? GDRFAB_INJECT_COMPLETE : answered(comm);
+	 * before it has said that its own is free. */
 	gdrfab_msg_rma msg = {.struct_size = sizeof msg, .msg_iov = &from, .desc = &desc, .iov_count = 1, .rma_iov = &to,
 			      .rma_iov_count = 1, .context = request, .data = word(EAGER_CAME, place)};
-	ssize_t r = gdrfab_writemsg(comm->ep, &msg, GDRFAB_REMOTE_CQ_DATA | GDRFAB_COMPLETION | done);
+	ssize_t r = gdrfab_writemsg(comm->ep, &msg, GDRFAB_REMOTE_CQ_DATA | GDRFAB_COMPLETION | GDRFAB_INJECT_COMPLETE);
 	if (r == -EAGAIN)
 		return ncclSuccess;
 	if (r < 0)

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Processes of one host that share a directory and, perhaps, no namespace: which paths they have, who is let in, and what
- * may lie where a socket should. tests/check-containers.sh runs these and others with the client in namespaces of its
- * own (TEST_CLIENT_NAMESPACES) and sockets in a directory (TEST_VOLUME, GDRFAB_SHM_DIR).
+ * may lie where a socket should. tests/check-containers.sh runs these and others with the client or both sides in namespaces
+ * of their own (TEST_CLIENT_NAMESPACES, TEST_SERVER_NAMESPACES) and sockets in a directory (TEST_VOLUME, GDRFAB_SHM_DIR).
  */
 #include "fab.h"
 #include "fab_rdm.h"
 #include "test_namespaces.h"
 #include "test_pair.h"
 
+#include <ctype.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -18,6 +19,7 @@
 
 #define LEN ((size_t)200000)
 #define OTHER_USER 12345 /* a user that owns nothing */
+#define THIRD_USER "54321" /* one that nobody is */
 
 /* A directory of this claim, gone with it. */
 static char dir[] = "/tmp/gdrfab-c-XXXXXX";
@@ -37,10 +39,19 @@ static void dir_new(mode_t mode)
 	CHECK_EQ(chmod(dir, mode), 0);
 }
 
-static bool client_has_own(const char *word)
+/* Whether the sides are in different namespaces of this kind. */
+static bool differ_in(const char *word)
 {
-	const char *words = getenv("TEST_CLIENT_NAMESPACES");
-	return words && strstr(words, word);
+	const char *client = getenv("TEST_CLIENT_NAMESPACES"), *server = getenv("TEST_SERVER_NAMESPACES");
+	return (client && strstr(client, word)) || (server && strstr(server, word));
+}
+
+/* The network namespace of another user's process is not told. */
+static bool network_is_told(struct node *n)
+{
+	char path[64], where[64];
+	snprintf(path, sizeof path, "/proc/%d/ns/net", n->peer);
+	return readlink(path, where, sizeof where) > 0;
 }
 
 /* ---- paths */
@@ -86,13 +97,13 @@ static void reaches(struct node *n)
 		/* The file comes by descriptor, whoever may trace whom. */
 		if (i == 0)
 			CHECK_EQ(info.path, GDRFAB_PATH_DIRECT);
-		if (i == 1 && (client_has_own("pid") || client_has_own("user"))) {
+		if (i == 1 && (differ_in("pid") || differ_in("user"))) {
 			CHECK_EQ(info.path, GDRFAB_PATH_STAGED);
 			CHECK(info.cma_errno != 0);
-			SAYS(words, client_has_own("pid") ? "another pid namespace" : "trace the peer");
+			SAYS(words, differ_in("pid") ? "another pid namespace" : "trace the peer");
 		}
-		if (!client_has_own("pid") && client_has_own("net") && !client_has_own("user"))
-			SAYS(words, "net");
+		if (!differ_in("pid") && differ_in("net") && network_is_told(n))
+			SAYS(words, "net namespace");
 	}
 	barrier(n);
 	node_down(n);
@@ -113,6 +124,13 @@ struct policy {
 	const char *word;
 };
 
+static void hears_callers(void *of)
+{
+	uint32_t event;
+	gdrfab_eq_cm_entry entry;
+	CHECK_EQ(gdrfab_eq_read(((struct node *)of)->eq, &event, &entry, sizeof entry, 0), -EAGAIN);
+}
+
 static void lets_in(struct node *n)
 {
 	const struct policy *p = (const struct policy *)n->arg;
@@ -122,24 +140,24 @@ static void lets_in(struct node *n)
 		node_open(n);
 		node_listen(n);
 		barrier(n);
-		barrier(n);
-		gdrfab_eq_read(n->eq, NULL, NULL, 0, 0);
+		test_barrier(n->oob, hears_callers, n);
 		node_down(n);
 		return;
 	}
 	owns(n);
 }
 
-/* Nobody waits here: the listener's queue is read until the refusal is there. */
 static void comes(struct node *n)
 {
 	const struct policy *p = (const struct policy *)n->arg;
 	struct eq_failure f;
 	char users[16];
 	snprintf(n->service, sizeof n->service, "%s/s", dir);
-	snprintf(users, sizeof users, "%s", *p->users == '1' ? "0" : p->users);
+	/* The other side is let in, whom else it lets in. */
+	snprintf(users, sizeof users, "%s", isdigit((unsigned char)*p->users) ? "0" : p->users);
 	setenv("GDRFAB_SHM_USERS", users, 1);
-	CHECK_EQ(setresuid(OTHER_USER, OTHER_USER, OTHER_USER), 0);
+	if (setresuid(OTHER_USER, OTHER_USER, OTHER_USER) != 0)
+		test_skip("user %d: %s", OTHER_USER, strerror(errno));
 	if (!p->err) {
 		reaches(n);
 		return;
@@ -150,6 +168,7 @@ static void comes(struct node *n)
 	int rc = gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, NULL, 0);
 	if (rc == 0) {
 		EQ_FAILED(n->eq, n->ep, p->err, 3000, &f);
+		SAYS((const char *)f.data, p->word);
 	} else {
 		CHECK_EQ(rc, -p->err);
 		SAYS(gdrfab_last_error(), p->word);
@@ -162,8 +181,6 @@ static void admission(const struct policy *p)
 {
 	if (geteuid() != 0)
 		test_skip("only root has two users");
-	if (client_has_own("user"))
-		test_skip("one user has a number there");
 	dir_new(p->mode);
 	pair(NULL, lets_in, comes, p);
 	dir_gone();
@@ -172,13 +189,19 @@ static void admission(const struct policy *p)
 TEST(another_user_is_turned_away)
 {
 	/* By the file's mode, which is 0600. */
-	static const struct policy same = {"same", 0755, EACCES, ""};
+	static const struct policy same = {"same", 0755, EACCES, "Permission denied"};
 	admission(&same);
 }
 
 TEST(a_user_of_the_list_connects)
 {
 	static const struct policy list = {"12345", 0755, 0, NULL};
+	admission(&list);
+}
+
+TEST(a_user_whom_the_list_lacks_is_told_so)
+{
+	static const struct policy list = {THIRD_USER, 0755, EACCES, "GDRFAB_SHM_USERS"};
 	admission(&list);
 }
 
@@ -190,7 +213,7 @@ TEST(a_user_who_may_open_the_path_connects)
 
 TEST(a_user_who_may_not_open_the_directory_does_not)
 {
-	static const struct policy path = {"path", 0700, EACCES, "directory"};
+	static const struct policy path = {"path", 0700, EACCES, "Permission denied"};
 	admission(&path);
 }
 
@@ -312,32 +335,44 @@ TEST(a_directory_of_everybody_lets_nobody_in_by_path)
 
 #define HERE "10.88.0.1"
 
+/* Opens an endpoint, and learns the other one's name: index 0 is the server's. */
+static void open_composite(struct self *s, enum test_side side, int oob, const char *service)
+{
+	unsigned char names[2][NAME];
+	size_t len = NAME;
+	s->lanes = "shm+tcp", s->rank = side == TEST_CLIENT, s->count = 2;
+	open_ep(s, service);
+	OK(gdrfab_ep_getname(s->ep, names[s->rank], &len));
+	test_oob_send(oob, names[s->rank], NAME);
+	test_oob_recv(oob, names[!s->rank], NAME, NULL, NULL);
+	CHECK_EQ(gdrfab_av_insert(s->av, names, 2, NULL, 0, NULL), 2);
+}
+
+static void is_over_tcp(struct self *s, const char *why)
+{
+	char words[2048];
+	CHECK(gdrfab_ep_explain_peer(s->ep, (uint64_t)!s->rank, 0, words, sizeof words) > 0);
+	SAYS(words, "over tcp");
+	SAYS(words, why);
+}
+
 static void rdm_in_two_networks(enum test_side side, int oob, const void *arg)
 {
 	static struct self s;
-	unsigned char names[2][NAME], in = 0, out = 7;
-	size_t len = NAME;
-	char words[2048];
+	unsigned char in = 0, out = 7;
 	(void)arg;
-	s.lanes = "shm+tcp", s.rank = side == TEST_CLIENT, s.count = 2;
 	/* As one of another network namespace: its local sockets are elsewhere. */
 	if (side == TEST_SERVER)
 		setenv("GDRFAB_SHM_DIR", dir, 1);
 	else
 		unsetenv("GDRFAB_SHM_DIR");
-	open_ep(&s, "rdm://" HERE ":0");
-	OK(gdrfab_ep_getname(s.ep, names[s.rank], &len));
-	test_oob_send(oob, names[s.rank], NAME);
-	test_oob_recv(oob, names[!s.rank], NAME, NULL, NULL);
-	CHECK_EQ(gdrfab_av_insert(s.av, names, 2, NULL, 0, NULL), 2);
+	open_composite(&s, side, oob, "rdm://" HERE ":0");
 	trecv(&s, GDRFAB_ADDR_UNSPEC, &in, 1, 5, 0, 1);
 	tsend(&s, !s.rank, &out, 1, 5, 2);
 	await(&s, 1, NULL);
 	await(&s, 2, NULL);
 	CHECK_EQ(in, 7);
-	CHECK(gdrfab_ep_explain_peer(s.ep, (uint64_t)!s.rank, 0, words, sizeof words) > 0);
-	SAYS(words, "over tcp");
-	SAYS(words, "another network namespace");
+	is_over_tcp(&s, "another network namespace");
 	test_barrier(oob, (test_drive_fn)drive, &s);
 	close_ep(&s);
 }
@@ -353,4 +388,39 @@ TEST(the_composite_takes_tcp_where_shm_does_not_reach_and_says_so)
 		test_skip("no address for the loopback of a namespace");
 	test_pair(rdm_in_two_networks, TEST_REFEREE, NULL);
 	dir_gone();
+}
+
+/* The server lets in neither the client nor whom it does not know; the client would have the server. */
+static void rdm_of_two_users(enum test_side side, int oob, const void *arg)
+{
+	static struct self s;
+	unsigned char in = 0, out = 7;
+	(void)arg;
+	setenv("GDRFAB_SHM_USERS", side == TEST_SERVER ? THIRD_USER : "0", 1);
+	/* Names that anybody may call. */
+	unsetenv("GDRFAB_SHM_DIR");
+	if (side == TEST_CLIENT)
+		CHECK_EQ(setresuid(OTHER_USER, OTHER_USER, OTHER_USER), 0);
+	open_composite(&s, side, oob, NULL);
+	if (side == TEST_SERVER) {
+		trecv(&s, GDRFAB_ADDR_UNSPEC, &in, 1, 5, 0, 1);
+		await(&s, 1, NULL);
+		CHECK_EQ(in, 7);
+	} else {
+		uint64_t begun = test_now_ms();
+		tsend(&s, 0, &out, 1, 5, 2);
+		await(&s, 2, NULL);
+		CHECK(test_now_ms() - begun < (uint64_t)test_ms(1000));
+	}
+	is_over_tcp(&s, side == TEST_CLIENT ? "GDRFAB_SHM_USERS" : "the peer who called");
+	test_barrier(oob, (test_drive_fn)drive, &s);
+	close_ep(&s);
+}
+
+TEST(the_composite_takes_tcp_where_shm_lets_its_user_not_in_and_says_so)
+{
+	skip_unless(path_known(PATH_DIRECT), "this is about shm");
+	if (geteuid() != 0)
+		test_skip("only root has two users");
+	test_pair(rdm_of_two_users, TEST_REFEREE, NULL);
 }

@@ -423,8 +423,11 @@ impl prov::Endpoint for Endpoint {
                 let lane = of.map_or("", |of| of.name());
                 let is_local = |of: &dyn Provider| of.reach() == Reach::Host;
                 let local = self.domain.lanes.iter().any(|lane| is_local(lane.provider)) && !of.is_some_and(is_local);
-                let not_local = name.as_ref().zip(s.name.as_ref()).filter(|_| local).map(|(name, own)| local::why_not_local(name, own));
-                let device = s.peers.get(id as usize).and_then(Option::as_deref).and_then(|p| p.no_device.as_deref());
+                let peer = s.peers.get(id as usize).and_then(Option::as_deref);
+                let tried = peer.and_then(|p| p.not_local.as_deref());
+                let names = name.as_ref().zip(s.name.as_ref()).filter(|_| local);
+                let not_local = names.map(|(name, own)| local::why_not_local(name, own, tried));
+                let device = peer.and_then(|p| p.no_device.as_deref());
                 let device = device.filter(|_| of.is_some_and(|of| of.reach() == Reach::Ports));
                 let why = not_local.into_iter().chain(device).collect::<Vec<_>>().join("; ");
                 let why = if why.is_empty() { why } else { format!(" ({why})") };

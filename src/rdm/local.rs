@@ -18,12 +18,12 @@ pub fn host_hint() -> u64 {
     (u64::from(process::host_id()) << 32 | place & 0xffff_ffff).max(1)
 }
 
-/// Why a peer of this name is not reached by local sockets from `own`, where it is another lane that leads there.
-pub fn why_not_local(name: &Name, own: &Name) -> &'static str {
-    match (name.host, name.host == own.host, name.host >> 32 == own.host >> 32) {
-        (0, ..) => "shm: nobody listened under the peer's address",
-        (_, true, _) => "shm: tried first, and nobody answered there",
-        (_, _, true) => "shm: on this host, but in another network namespace, and not in the same GDRFAB_SHM_DIR",
+/// Why a peer of this name is not reached by local sockets from `own`, where it is another lane that leads there. `tried`: what
+/// came of it.
+pub fn why_not_local<'a>(name: &Name, own: &Name, tried: Option<&'a str>) -> &'a str {
+    match (name.host == own.host, name.host >> 32 == own.host >> 32) {
+        (true, _) => tried.unwrap_or("shm: not tried, as it was the peer who called"),
+        (_, true) => "shm: on this host, but in another network namespace, and not in the same GDRFAB_SHM_DIR",
         _ => "shm: on another host",
     }
 }

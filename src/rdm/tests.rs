@@ -20,6 +20,7 @@ mod card;
 mod ends;
 mod left;
 mod lies;
+mod refused;
 mod rota;
 
 const SETS: [&str; 3] = ["shm+tcp", "shm", "tcp"];

@@ -99,7 +99,7 @@ impl State {
                     return self.rouse();
                 }
                 Err(e) => {
-                    self.note_device(domain, id, of, &e);
+                    self.note_why_not(domain, id, of, &e);
                     last = e;
                 }
             }
@@ -303,7 +303,7 @@ impl State {
             (Phase::Dialing(link), Some(why)) => {
                 let link = link.clone();
                 let next = link.of + 1;
-                self.note_device(domain, id, link.of, &why);
+                self.note_why_not(domain, id, link.of, &why);
                 self.forget_link(&link);
                 match Refusal::decode(&event.data) {
                     Some(Refusal::Crossed) => self.await_peer(id, AWAIT_NS),
@@ -327,11 +327,14 @@ impl State {
         }
     }
 
-    /// Keeps why a device's lane does not lead to a peer.
-    fn note_device(&mut self, domain: &Domain, id: Id, of: usize, why: &Error) {
-        let lane = domain.lanes.get(of).filter(|lane| lane.provider.reach() == Reach::Devices);
-        if let (Some(lane), Some(peer)) = (lane, self.peer(id)) {
-            peer.no_device = Some(format!("{}: {}", lane.provider.name(), why.words).into());
+    /// Keeps why a lane does not lead to a peer, where another one may.
+    fn note_why_not(&mut self, domain: &Domain, id: Id, of: usize, why: &Error) {
+        let (Some(lane), Some(peer)) = (domain.lanes.get(of), self.peer(id)) else { return };
+        let why = || Some(format!("{}: {}", lane.provider.name(), why.words).into());
+        match lane.provider.reach() {
+            Reach::Host => peer.not_local = why(),
+            Reach::Devices => peer.no_device = why(),
+            Reach::Ports => {}
         }
     }
 

@@ -239,7 +239,7 @@ fn read_answer(fd: &Arc<Control>) -> Result<Option<Answer>> {
             Ok(Some(Answer::Accepted(intro, Brought::new(fds, lacking)?)))
         }
         Frame::Reject(data) => Ok(Some(Answer::Rejected(data))),
-        Frame::Refuse(why) => Err(Error::coded(errno::ECONNREFUSED, Code::Busy, why.words())),
+        Frame::Refuse(why) => Err(why.error()),
         _ => Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the listener's answer makes no sense")),
     }
 }

@@ -2,12 +2,12 @@
 //! Packets of the control socket. Few and rare: introductions, requests for a memory file, a wake,
 //! and goodbye. Everything read here comes from another process and is bounded before use.
 
-use crate::error::{Error, Result, errno};
+use crate::error::{Code, Error, Result, errno};
 use crate::sys::socket::{self, MAX_FDS, Received};
 use crate::sys::{discard, process};
 use std::os::fd::AsFd;
 
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Longest packet.
 pub const MAX: usize = 1024;
 /// Longest private data.
@@ -48,24 +48,36 @@ pub enum Kind {
     Bye = 7,
     /// The dialer has joined: from now on the listener may reach its regions.
     Ready = 8,
-    /// The listener has no room for the connection: not the program's own refusal.
+    /// The listener does not take the connection: not the program's own refusal.
     Refuse = 9,
 }
 
-/// Why a listener has no room.
+/// Why a listener turns a caller away: it has no room now, or it never takes this one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Why {
     Requests = 1,
     Descriptors = 2,
+    User = 3,
+    Version = 4,
 }
 
 impl Why {
-    pub fn words(self) -> &'static str {
-        match self {
-            Why::Requests => "the listener has too many connection requests that its program has not answered",
-            Why::Descriptors => "the listener's process has no descriptor left (RLIMIT_NOFILE; its event queue tells its owner)",
-        }
+    /// What it means to the caller.
+    pub fn error(self) -> Error {
+        let (errno, code, words) = match self {
+            Why::Requests => {
+                (errno::ECONNREFUSED, Code::Busy, "the listener has too many connection requests that its program has not answered")
+            }
+            Why::Descriptors => (
+                errno::ECONNREFUSED,
+                Code::Busy,
+                "the listener's process has no descriptor left (RLIMIT_NOFILE; its event queue tells its owner)",
+            ),
+            Why::User => (errno::EACCES, Code::None, "the listener does not let this process's user in (GDRFAB_SHM_USERS there)"),
+            Why::Version => (errno::EPROTONOSUPPORT, Code::PeerBroke, "the listener speaks another version of the shm protocol"),
+        };
+        Error::coded(errno, code, words)
     }
 }
 
@@ -153,7 +165,7 @@ fn get_intro(from: &mut In<'_>) -> Option<Result<Intro>> {
     let version = from.u32()?;
     if version != VERSION {
         return Some(Err(Error::new(
-            errno::EPROTO,
+            errno::EPROTONOSUPPORT,
             format!("the peer speaks version {version} of the shm protocol, this library version {VERSION}"),
         )));
     }
@@ -244,6 +256,8 @@ impl Frame {
             9 => Frame::Refuse(match from.u32()? {
                 1 => Why::Requests,
                 2 => Why::Descriptors,
+                3 => Why::User,
+                4 => Why::Version,
                 _ => return None,
             }),
             _ => return None,
@@ -276,7 +290,10 @@ mod tests {
             Frame::FileBring { id: 1, size: 2, found: true },
             Frame::Bye,
             Frame::Ready,
+            Frame::Refuse(Why::Requests),
             Frame::Refuse(Why::Descriptors),
+            Frame::Refuse(Why::User),
+            Frame::Refuse(Why::Version),
         ]
     }
 
@@ -294,9 +311,9 @@ mod tests {
 
     #[test]
     fn random_packets_are_errors_not_panics() {
-        let mut seed = 7u64;
+        let (mut seed, all) = (7u64, samples());
         for round in 0..20_000 {
-            let mut packet = samples()[round % 9].encode();
+            let mut packet = all[round % all.len()].encode();
             for _ in 0..1 + round % 5 {
                 seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 let at = (seed >> 33) as usize % packet.len();

@@ -125,23 +125,25 @@ impl Greeter {
                 break;
             }
             match self.acceptor.take(now, socket::accept) {
-                // Other users are turned away at the door.
                 // What it brings could not be closed.
                 Taken::One(socket) if discard::is_full() => {
                     let socket = Control::from(socket);
                     let _ = frame::recv(&socket, &mut [0; frame::MAX]);
                     refuse(&socket, Why::Descriptors);
                 }
-                Taken::One(socket) => match check_peer(socket.as_fd(), &self.name).and_then(|_| self.acceptor.set.add(socket.as_fd())) {
-                    Ok(()) => {
-                        if self.pending.len() >= PENDING {
-                            self.pending.remove(0);
+                // Other users are turned away at the door.
+                Taken::One(socket) => {
+                    let socket = Control::from(socket);
+                    match self.admit(&socket).and_then(|_| self.acceptor.set.add(socket.as_fd())) {
+                        Ok(()) => {
+                            if self.pending.len() >= PENDING {
+                                self.pending.remove(0);
+                            }
+                            self.hear(Pending { socket, until: now + PATIENCE_NS }, by_name, now, &mut requests);
                         }
-                        let socket = Control::from(socket);
-                        self.hear(Pending { socket, until: now + PATIENCE_NS }, by_name, now, &mut requests);
+                        Err(e) => crate::log!(Info, "{e}"),
                     }
-                    Err(e) => crate::log!(Info, "{e}"),
-                },
+                }
                 Taken::TurnAway(socket) => {
                     let socket = Control::from(socket);
                     // A socket that is closed with a packet unread takes its answer back.
@@ -175,6 +177,11 @@ impl Greeter {
         }
     }
 
+    /// The caller's number, if its user may come in; else it is told so.
+    fn admit(&self, socket: &Control) -> Result<i32> {
+        check_peer(socket.as_fd(), &self.name).inspect_err(|_| refuse(socket, Why::User))
+    }
+
     fn read_hello(&self, one: Pending, by_name: bool, full: bool) -> Result<Heard> {
         let mut buf = [0u8; frame::MAX];
         let (len, fds, lacking) = match frame::recv(&one.socket, &mut buf)? {
@@ -182,10 +189,15 @@ impl Greeter {
             socket::Received::Closed => return Ok(Heard::Nobody),
             socket::Received::Packet { len, fds, lacking } => (len, fds, lacking),
         };
-        let Frame::Hello(intro) = Frame::decode(&buf[..len])? else {
+        let frame = Frame::decode(&buf[..len]).inspect_err(|e| {
+            if e.errno == errno::EPROTONOSUPPORT {
+                refuse(&one.socket, Why::Version);
+            }
+        })?;
+        let Frame::Hello(intro) = frame else {
             return Err(Error::fixed(errno::EPROTO, "the first packet is not an introduction"));
         };
-        let pid = check_peer(one.socket.as_fd(), &self.name)?;
+        let pid = self.admit(&one.socket)?;
         check_intro(&intro)?;
         if intro.by_name != by_name {
             return Err(Error::fixed(errno::EPROTO, "meant for another kind of endpoint"));
@@ -248,4 +260,34 @@ pub fn check_intro(intro: &Intro) -> Result<()> {
         return Err(Error::fixed(errno::EHOSTUNREACH, "the peer runs on another host"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_speaks_another_version_is_told_so() {
+        let name = format!("gdrfab-test-{}-version", process::pid());
+        let mut greeter = Greeter::listen(name.clone(), true).unwrap();
+        let Ok(socket::Connect::Done(caller)) = address::dial(&name) else { panic!("nobody listens") };
+        let intro = Intro {
+            host: process::host_id(),
+            ring_lines: 256,
+            fences_remote: true,
+            probe_addr: 0,
+            probe_word: 0,
+            by_name: false,
+            name: String::new(),
+            data: Vec::new(),
+        };
+        let mut hello = Frame::Hello(intro).encode();
+        hello[8..12].copy_from_slice(&(frame::VERSION + 1).to_le_bytes());
+        socket::send(caller.as_fd(), &hello, &[]).unwrap();
+        assert!(greeter.poll(false).is_empty());
+        let mut buf = [0; frame::MAX];
+        let Ok(socket::Received::Packet { len, .. }) = frame::recv(&caller, &mut buf) else { panic!("no answer") };
+        assert_eq!(Frame::decode(&buf[..len]).unwrap(), Frame::Refuse(Why::Version));
+        assert_eq!(Why::Version.error().errno, errno::EPROTONOSUPPORT);
+    }
 }

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Listeners of the local lane that take nobody: the next lane is tried, or the same again, by the reason that they give.
+
+use super::*;
+use crate::sys::socket;
+
+/// Answers for a listener of the local lane, whose endpoint has none: a refusal of docs/shm-format.md for each caller.
+struct Refuses {
+    listener: std::os::fd::OwnedFd,
+    why: u32,
+    calls: usize,
+}
+
+impl Refuses {
+    fn at(side: &Side, why: u32) -> Refuses {
+        let name = format!("gdrfab/rdm.{}", side.name.socket().to_string().replace(':', "_"));
+        Refuses { listener: socket::listen(&name, 8).unwrap(), why, calls: 0 }
+    }
+
+    fn turn(&mut self) {
+        use std::os::fd::AsFd;
+        while let Some(caller) = socket::accept(self.listener.as_fd()).unwrap() {
+            let packet: Vec<u8> = [0x6764_7266u32, 9, self.why].iter().flat_map(|word| word.to_le_bytes()).collect();
+            socket::send(caller.as_fd(), &packet, &[]).unwrap();
+            self.calls += 1;
+        }
+    }
+}
+
+/// `a` calls `b`, whose local listener refuses so, and is heard within a second; or it calls for as long.
+fn call(why: u32) -> (Side, Side, Refuses, bool) {
+    let (mut a, mut b) = (Side::open(&info("shm+tcp")), Side::open(&info("tcp")));
+    assert_eq!(a.av.insert(b.name).unwrap(), 0);
+    let mut refuses = Refuses::at(&b, why);
+    let mut to = [0u8; 8];
+    b.recv(UNSPEC, &mut to, 1, 0, 2);
+    a.send(0, &[7; 8], 1, 1);
+    let begun = Instant::now();
+    let mut heard = false;
+    while !heard && begun.elapsed() < Duration::from_secs(1) {
+        refuses.turn();
+        a.turn();
+        b.turn();
+        heard = b.take(2).is_some();
+    }
+    // What it waits for is this function's.
+    b.ep.close().unwrap();
+    (a, b, refuses, heard)
+}
+
+#[test]
+fn whom_a_local_listener_never_takes_reaches_it_over_tcp_and_says_why() {
+    for (why, words) in [(3, "GDRFAB_SHM_USERS"), (4, "version")] {
+        let (a, _b, refuses, heard) = call(why);
+        assert!(heard && refuses.calls == 1, "{} calls", refuses.calls);
+        let text = a.ep.report_to(0, 0, 0).unwrap().text;
+        assert!(text.starts_with("over tcp (shm: the listener") && text.contains(words), "{text}");
+    }
+}
+
+#[test]
+fn a_local_listener_without_room_is_called_again() {
+    for why in [1, 2] {
+        let (_a, _b, refuses, heard) = call(why);
+        assert!(!heard && refuses.calls > 2, "{} calls", refuses.calls);
+    }
+}

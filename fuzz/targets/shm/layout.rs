@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where things lie, and packets, after docs/shm-format.md and not after the code.
 
+pub const VERSION: u32 = 5;
 pub const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"gdrfabS5");
 pub const TABLE_MAGIC: u64 = u64::from_le_bytes(*b"gdrfabT3");
 pub const TABLE_BYTES: usize = 22_544_448;
@@ -73,6 +74,7 @@ pub const FILE_ASK: u32 = 5;
 pub const FILE_BRING: u32 = 6;
 pub const BYE: u32 = 7;
 pub const READY: u32 = 8;
+pub const REFUSE: u32 = 9;
 
 /// A packet of `kind` with numbers of four and eight bytes behind it.
 pub fn packet(kind: u32) -> Vec<u8> {

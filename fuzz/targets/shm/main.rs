@@ -79,6 +79,8 @@ fuzz_target!(init: world::begin(), |data: &[u8]| {
         register(&mut input, &mut side);
     }
     greet(&mut input, &mut side);
+    // Where the peer knows the format, its first choices lead behind the greeting.
+    assert!(side.is_connected() || !data.is_empty());
     match input.byte() {
         how if how & 1 == 0 => peer(|p| p.furnish(how)),
         _ => {}
@@ -133,11 +135,18 @@ fn greet(input: &mut Input<'_>, side: &mut Side) {
     let how = input.byte();
     let pid = std::process::id();
     match how & 15 {
-        0..10 => {
+        0..9 => {
             side.connect(&world().name);
             peer(|p| {
                 p.accept();
                 p.introduce(input, layout::ACCEPT, b"", false, true);
+            });
+        }
+        9 => {
+            side.connect(&world().name);
+            peer(|p| {
+                p.accept();
+                p.refuse(input);
             });
         }
         10 => {

@@ -130,7 +130,7 @@ impl Peer {
         let arena = &world().arena;
         arena.word(0).store(0x5eed_5eed_5eed_5eed, Relaxed);
         let mut of = Intro {
-            version: 3,
+            version: VERSION,
             host: gdrfab::sys::process::host_id(),
             lines: lines as u32,
             fences: u32::from(how & 8 == 0),
@@ -187,6 +187,13 @@ impl Peer {
             packet.extend(input.bytes());
         }
         self.send(&packet, &fds);
+    }
+
+    /// Turns the caller away: for a reason that the format knows, or for another one.
+    pub fn refuse(&self, input: &mut Input<'_>) {
+        let mut packet = at::packet(REFUSE);
+        packet.extend((input.below(6) as u32).to_le_bytes());
+        self.send(&packet, &[]);
     }
 
     pub fn send(&self, bytes: &[u8], fds: &[RawFd]) {
@@ -404,7 +411,7 @@ impl Peer {
     }
 
     fn packet(&mut self, input: &mut Input<'_>) {
-        let mut bytes = at::packet([WAKE, READY, BYE, FILE_ASK, FILE_BRING, REJECT, HELLO, 99][input.below(8)]);
+        let mut bytes = at::packet([WAKE, READY, BYE, FILE_ASK, FILE_BRING, REJECT, HELLO, 99, REFUSE][input.below(9)]);
         match bytes[4] {
             5 => bytes.extend(input.number().wrapping_add(4096).to_le_bytes()),
             4 | 7 | 8 => {}

@@ -134,6 +134,10 @@ impl Side {
         });
     }
 
+    pub fn is_connected(&self) -> bool {
+        self.head.prov().peer_address().is_ok()
+    }
+
     /// Calls the listener `name`.
     pub fn connect(&self, name: &str) {
         let _ = timed(|| self.head.prov().connect(&format!("shm://{name}"), b"hello"));

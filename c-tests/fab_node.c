@@ -69,8 +69,8 @@ static void run_side(enum test_side side, int oob, const void *arg)
 		const char *node = test_enter_netns();
 		if (node)
 			setenv("TEST_OWN_NODE", node, 1);
-		test_enter_namespaces(getenv("TEST_CLIENT_NAMESPACES"));
 	}
+	test_enter_namespaces(getenv(side == TEST_CLIENT ? "TEST_CLIENT_NAMESPACES" : "TEST_SERVER_NAMESPACES"));
 	for (size_t i = 0; i < 2 && p->setup->env[side][i]; i++)
 		putenv((char *)(uintptr_t)p->setup->env[side][i]);
 	local_prepare();

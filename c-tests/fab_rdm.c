@@ -243,8 +243,7 @@ static void child(const struct claim *c, struct world *w, int rank)
 		if (getenv("TEST_CLIENT_LANES"))
 			s.lanes = getenv("TEST_CLIENT_LANES");
 	}
-	if (rank)
-		test_enter_namespaces(getenv("TEST_CLIENT_NAMESPACES"));
+	test_enter_namespaces(getenv(rank ? "TEST_CLIENT_NAMESPACES" : "TEST_SERVER_NAMESPACES"));
 	if (c->connected) {
 		open_connected(&s);
 	} else {

@@ -15,23 +15,63 @@ static void enter(int kind, const char *word)
 		test_skip("no %s namespace of one's own: %s", word, strerror(errno));
 }
 
-static void put(const char *path, const char *text)
+static bool try_put(const char *path, const char *text)
 {
 	int fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text))
-		test_skip("%s: %s", path, strerror(errno));
-	close(fd);
+	bool put = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+	if (fd >= 0)
+		close(fd);
+	return put;
 }
 
-/* This user is root there, and nobody else has a number. */
+static void put(const char *path, const char *text)
+{
+	if (!try_put(path, text))
+		test_skip("%s: %s", path, strerror(errno));
+}
+
+/* A process that stays outside, and gives the users of the namespace that its parent enters their numbers there. */
+static pid_t mapper_start(int *go)
+{
+	static const char *const all = "0 0 65536";
+	char path[64], word;
+	int ends[2];
+	CHECK_EQ(pipe2(ends, O_CLOEXEC), 0);
+	fflush(NULL);
+	pid_t of = getpid(), mapper = fork();
+	CHECK(mapper >= 0);
+	if (mapper == 0) {
+		close(ends[1]);
+		if (read(ends[0], &word, 1) != 1)
+			_exit(1);
+		snprintf(path, sizeof path, "/proc/%d/uid_map", of);
+		bool users = try_put(path, all);
+		snprintf(path, sizeof path, "/proc/%d/gid_map", of);
+		_exit(users && try_put(path, all) ? 0 : 1);
+	}
+	close(ends[0]);
+	*go = ends[1];
+	return mapper;
+}
+
+/* Where this user is root, all users have their numbers; else this user is root there, and nobody else has a number. */
 static void enter_user(void)
 {
 	char map[64];
 	unsigned uid = geteuid(), gid = getegid();
+	int go = -1, status = 1;
+	pid_t mapper = uid ? 0 : mapper_start(&go);
 	enter(CLONE_NEWUSER, "user");
 	/* What a change of credentials takes away: the death of the parent is this process's, and it may be traced. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	prctl(PR_SET_DUMPABLE, 1);
+	if (mapper) {
+		CHECK_EQ(write(go, "g", 1), 1);
+		CHECK_EQ(waitpid(mapper, &status, 0), mapper);
+		close(go);
+		if (status == 0)
+			return;
+	}
 	put("/proc/self/setgroups", "deny");
 	snprintf(map, sizeof map, "0 %u 1", uid);
 	put("/proc/self/uid_map", map);

@@ -4,7 +4,7 @@
 #
 #   benches/tcp/rails.sh PROGRAM [RATE RATE]...     PROGRAM: rails.c, built; rates as of tc (1gbit 1gbit 1gbit 100mbit)
 #
-# BYTES and SECONDS of each run (16 MiB, 4); ROUNDS (3), of which the medians are printed, in MB/s.
+# BYTES and SECONDS_EACH: of each run (16 MiB, 4); ROUNDS (3), of which the medians are printed, in MB/s.
 set -u -o pipefail
 
 if [ "${1-}" != --inside ]; then

@@ -123,7 +123,7 @@ pub trait Domain: Send + Sync {
 
     /// The rails that these interfaces and addresses are; none: that endpoints have which are told of none.
     fn rails(&self, _words: Option<&str>) -> Result<RailList> {
-        Err(Error::fixed(errno::ENOPROTOOPT, "optname: only an endpoint that reaches peers over tcp has rails"))
+        Err(Error::fixed(errno::ENOPROTOOPT, "optname: only over tcp are rails an endpoint's own (verbs: GDRFAB_VERBS_RAILS)"))
     }
 
     /// Whether a card carries out atomics on regions that are registered for that. An error: none does, and no such region

@@ -5,6 +5,9 @@
  */
 #include "fab_rdm.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #define ANY GDRFAB_ADDR_UNSPEC
 
 static void start(struct self *s)
@@ -126,6 +129,43 @@ static void endless_lengths(struct self *s)
 		CHECK(strcmp(in, "again") == 0 && s->kept_count == 0);
 	}
 	meet(s);
+}
+
+/* A message to oneself as long as most of what this process may still map arrives, before its receive and behind it. */
+TEST(to_oneself_without_room_for_a_copy)
+{
+	enum { LEN = 64 << 20 };
+	static struct self self, *s = &self;
+	const char *preload = getenv("LD_PRELOAD");
+	struct rlimit r;
+	unsigned long pages = 0;
+	if (preload && strstr(preload, "vgpreload"))
+		test_skip("a memory checker maps what it likes");
+	start(s);
+	char *from = (char *)malloc(LEN), *to = (char *)malloc(LEN);
+	CHECK(from && to);
+	fill(from, LEN, 0, 3);
+	tsend(s, 0, from, 100, 0, 1), trecv(s, 0, to, 100, 0, 0, 2);
+	await(s, 1, NULL), await(s, 2, NULL);
+	FILE *f = fopen("/proc/self/statm", "r");
+	CHECK(f && fscanf(f, "%lu", &pages) == 1);
+	fclose(f);
+	OK(getrlimit(RLIMIT_AS, &r));
+	r.rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) + LEN / 2;
+	OK(setrlimit(RLIMIT_AS, &r));
+	for (uint64_t first = 0; first < 2; first++) {
+		memset(to, 0, LEN);
+		if (first)
+			trecv(s, 0, to, LEN, first, 0, 2);
+		tsend(s, 0, from, LEN, first, 1);
+		if (!first)
+			trecv(s, 0, to, LEN, first, 0, 2);
+		await(s, 1, NULL);
+		CHECK_EQ(await(s, 2, NULL).len, LEN);
+		CHECK_FILLED("the message", to, LEN, 0, 3);
+	}
+	free(from), free(to);
+	close_ep(s);
 }
 
 /* Text in which anything is missing: refused with words, or the name of somebody else, never one's own. */

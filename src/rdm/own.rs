@@ -67,12 +67,30 @@ fn copy((there, to): (Site, Iov), (here, from): (Site, Iov)) -> Result<()> {
                 hmem::get(there.iface)?.copy(there.device, hmem::Dir::Within, to.addr() as u64, from.addr() as u64, len)
             }
             (false, false) => {
-                let mut bytes = vec![0u8; len];
-                here.load(bytes.as_mut_ptr(), from.addr() as u64, len)?;
-                there.store(to.addr() as u64, bytes.as_ptr(), len)
+                let mut bytes = vec![0u8; len.min(TURN)];
+                for at in (0..len).step_by(TURN) {
+                    let n = (len - at).min(TURN);
+                    here.load(bytes.as_mut_ptr(), (from.addr() + at) as u64, n)?;
+                    there.store((to.addr() + at) as u64, bytes.as_ptr(), n)?;
+                }
+                Ok(())
             }
         }
     }
+}
+
+/// Copies the first `len` bytes of pieces into others, which have as many, without a copy of them all between.
+pub(super) fn copy_all((there, to): (Site, &[Iov]), (here, from): (Site, &[Iov]), len: usize) -> Result<()> {
+    let mut at = 0;
+    for to in parts(to, 0, len) {
+        let mut moved = 0;
+        for from in parts(from, at, to.len()) {
+            copy((there, to.part(moved, from.len())), (here, from))?;
+            moved += from.len();
+        }
+        at += to.len();
+    }
+    Ok(())
 }
 
 /// Moves the bytes of an operation; nothing of it, if any piece is refused.

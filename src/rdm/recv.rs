@@ -6,13 +6,14 @@ use super::domain::Domain;
 use super::kept::{Kept, Unexpected};
 use super::limits::{FIRST_GRANT, GRANTS_MAX, MAX_MSG, OFFERS_ALL, OFFERS_MAX, UNLISTED_MAX};
 use super::matcher::{At, Turn, Want};
+use super::own::copy_all;
 use super::peer::{Id, Place, Waiting};
 use super::send::kept;
 use super::state::{More, Multi, Op, Recv, State};
 use super::wire::{Head, Label, OVERHEAD, Offer, Words};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::parts;
-use crate::mr::piece::{load, store};
+use crate::mr::piece::store;
 use crate::prov::Parcel;
 use crate::prov::av::UNSPEC;
 use crate::prov::bind::ANY_PATH;
@@ -159,9 +160,7 @@ impl State {
             Unexpected::Own { number, data } => {
                 let Some(Op::Own { end, pieces, site, .. }) = self.ops.get(number) else { return };
                 let (end, site, n) = (*end, *site, end.len.min(recv.room));
-                let mut bytes = vec![0u8; n];
-                let loaded = load(site, pieces.as_slice(), 0, &mut bytes);
-                let placed = loaded.and_then(|()| store(recv.site(), recv.pieces(), 0, &bytes));
+                let placed = copy_all((recv.site(), recv.pieces()), (site, pieces.as_slice()), n);
                 self.ops.take(number);
                 self.placed(&recv, placed, n, end.len - n, &Label { tag, data }, source);
                 self.succeed(&end);

@@ -18,6 +18,7 @@ use gdrfab::prov::queue::{Completion, Taken};
 use gdrfab::prov::{Domain, Endpoint, EventQueue, Parcel, Queue, Taker, flags, get};
 use gdrfab::sync::cursor::Brief;
 use gdrfab::sync::serial::Threading;
+use gdrfab::sys::epoll::{Poller, Woken};
 use libloading::os::unix::Library;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -25,10 +26,16 @@ use world::{LIB, NO_CM, iov, posted};
 
 const ENV: &[(&str, &str)] = &[LIB, NO_CM];
 
+const RAILS: &[(&str, &str)] =
+    &[LIB, NO_CM, ("FAKE_FAULT", "ibv_resize_cq=38"), ("FAKE_DEVICES", "2"), ("GDRFAB_VERBS_RAILS", "fake0:1,fake1:1")];
+
 const CASES: &[Case] = &[
     ("an answer of another length", "verbs", ENV, another_length),
     ("a peer that takes nothing", "verbs", ENV, takes_nothing),
     ("more keys than answers", "verbs", ENV, many_keys),
+    ("a card that resizes no queue", "verbs", &[LIB, NO_CM, ("FAKE_FAULT", "ibv_resize_cq=38")], || many_lanes(30)),
+    ("rails whose cards resize no queue", "verbs", RAILS, || many_lanes(30)),
+    ("a card of short queues", "verbs", &[LIB, NO_CM, ("FAKE_IBVERBS_CQE", "32767")], || many_lanes(200)),
 ];
 
 #[test]
@@ -68,13 +75,22 @@ impl Taker for Nobody {
 }
 
 impl Lane {
-    /// Connected to a peer that there is not.
-    fn open() -> Lane {
+    /// What lanes are opened with.
+    fn info() -> Info {
         let info = world::list(0, &world::hints()).unwrap().remove(0);
-        let prov = get(Some("verbs")).unwrap();
-        let info = Info { mr_mode: info.mr_mode & !flags::MR_MODE_PROV_KEY, ..info };
-        let domain = prov.open_domain(&info, Threading::Safe).unwrap();
-        let ep = domain.clone().open_endpoint(&info, 0).unwrap();
+        Info { mr_mode: info.mr_mode & !flags::MR_MODE_PROV_KEY, ..info }
+    }
+
+    fn open() -> Lane {
+        let info = Lane::info();
+        let domain = get(Some("verbs")).unwrap().open_domain(&info, Threading::Safe).unwrap();
+        Lane::of(&domain, &info)
+    }
+
+    /// Connected to a peer that there is not.
+    fn of(domain: &Arc<dyn Domain>, info: &Info) -> Lane {
+        let domain = domain.clone();
+        let ep = domain.clone().open_endpoint(info, 0).unwrap();
         let queue = Arc::new(Queue::new(1000, Threading::Safe));
         ep.bind(Binding::Cq { queue: queue.clone(), source: None, transmit: true, receive: true, selective: false }).unwrap();
         ep.bind(Binding::Eq(Arc::new(EventQueue::default()))).unwrap();
@@ -197,4 +213,41 @@ fn many_keys() {
     }
     assert!(sent() >= 2 * MANY + 100, "{}", sent());
     lane.ep.close().unwrap();
+}
+
+/// One domain's lanes are more than a queue of its card has room for: each hears its peer, ends its operations, and wakes who
+/// sleeps; what closes makes room for others.
+fn many_lanes(count: usize) {
+    let info = Lane::info();
+    let domain = get(Some("verbs")).unwrap().open_domain(&info, Threading::Safe).unwrap();
+    let mut lanes: Vec<_> = (0..count).map(|_| Lane::of(&domain, &info)).collect();
+    let bytes = [7u8; 8];
+    for lane in &lanes {
+        let poller = Poller::new().unwrap();
+        let woken = || matches!(poller.wait(Some(0)), Woken::Ready);
+        // What another lane of its queue got may be first.
+        while {
+            lane.ep.sleep(&poller).unwrap();
+            lane.turn();
+            woken()
+        } {
+            lane.ep.awake(Some(&poller));
+        }
+        lane.write(1, 0, &bytes);
+        assert!(woken());
+        lane.ep.awake(Some(&poller));
+        lane.told(false);
+        lane.turn();
+        assert_eq!(lane.ended(), (vec![1], vec![]));
+        lane.write(2, 0, &bytes);
+        lane.ep.lane().unwrap().take(false, &mut Nobody);
+        assert_eq!(lane.ended(), (vec![2], vec![]));
+    }
+    let before = world::lives();
+    lanes.drain(count / 3..count / 2).for_each(|lane| lane.ep.close().unwrap());
+    lanes.extend((lanes.len()..count).map(|_| Lane::of(&domain, &info)));
+    assert!(world::lives() <= before, "a queue more than needed");
+    lanes.iter().for_each(|lane| lane.ep.close().unwrap());
+    drop((lanes, domain));
+    assert_eq!(world::lives(), 0);
 }

@@ -6,7 +6,7 @@
  *
  * FAKE_DEVICES: how many devices (1). FAKE_IBVERBS_LINK=ib: an InfiniBand port instead of RoCE. FAKE_IBVERBS_DMABUF=0:
  * the kernel refuses dma-bufs. FAKE_IBVERBS_PEER_MEM=1: it pins what the CPU does not reach. FAKE_IBVERBS_ATOMICS: the number
- * that is its atomic_cap (1). FAKE_FAULT as in fakemem.h.
+ * that is its atomic_cap (1); FAKE_IBVERBS_CQE: its max_cqe. FAKE_FAULT as in fakemem.h.
  *
  * -DFAKE_OLD: a library without dma-bufs, ibv_reg_mr_iova2, GID tables and extended verbs.
  */
@@ -87,7 +87,7 @@ API int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *attr)
 	attr->max_qp = attr->max_cq = attr->max_pd = 1 << 16;
 	attr->max_qp_wr = 1 << 14;
 	attr->max_sge = attr->max_sge_rd = 16;
-	attr->max_cqe = 1 << 20;
+	attr->max_cqe = fake_most_entries();
 	attr->max_mr = 1 << 24;
 	attr->max_qp_rd_atom = attr->max_qp_init_rd_atom = 16;
 	const char *atomics = getenv("FAKE_IBVERBS_ATOMICS");

@@ -294,11 +294,17 @@ API void fake_verbs_deafen(uint32_t of)
 		qp->deaf = true;
 }
 
+int fake_most_entries(void)
+{
+	const char *most = getenv("FAKE_IBVERBS_CQE");
+	return most ? atoi(most) : 1 << 20;
+}
+
 API struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *data, struct ibv_comp_channel *channel,
 				 int vector)
 {
 	FAULT_NULL(ibv_create_cq);
-	if (cqe <= 0 || cqe > 1 << 20 || vector != 0) {
+	if (cqe <= 0 || cqe > fake_most_entries() || vector != 0) {
 		errno = EINVAL;
 		return NULL;
 	}
@@ -323,7 +329,7 @@ API int ibv_resize_cq(struct ibv_cq *ibv, int cqe)
 {
 	struct cq *cq = (struct cq *)ibv;
 	FAKE_FAULT(ibv_resize_cq);
-	struct ibv_wc *ring = cqe > 0 && (uint32_t)cqe >= cq->count ? calloc((size_t)cqe, sizeof *ring) : NULL;
+	struct ibv_wc *ring = cqe > 0 && cqe <= fake_most_entries() && (uint32_t)cqe >= cq->count ? calloc((size_t)cqe, sizeof *ring) : NULL;
 	if (!ring)
 		return EINVAL;
 	pthread_spin_lock(&cq->lock);

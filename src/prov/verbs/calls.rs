@@ -83,18 +83,24 @@ impl prov::Endpoint for Endpoint {
             // Only a peer that promises receives which it has not lets a parcel wait for one, and that may not be for ever.
             s.patience.rnr_retries = s.patience.rnr_retries.min(RNR_RETRIES);
         }
-        let lanes = domain.lane_cq().filter(|_| s.lane.is_some());
-        let hidden = || lanes.cloned().map_or_else(|| Cq::hidden(domain.context(), domain.threading), Ok);
-        let tx_cq = bound.tx.clone().map_or_else(hidden, Ok)?;
-        let rx_cq = bound.rx.map_or_else(|| if bound.tx.is_none() { Ok(tx_cq.clone()) } else { hidden() }, Ok)?;
         s.settle_signals();
-        s.cqs = [&tx_cq, &rx_cq].map(|cq| cq.raw.raw().addr());
-        *self.queues.lock() = Queues { tx: Some(tx_cq.clone()), rx: Some(rx_cq.clone()) };
+        let is_lane = s.lane.is_some();
         // Queues are locked before endpoints.
         drop(s);
         let (tx, rx) = (self.capacity.tx as usize + usize::from(!domain.rail_cqs().is_empty()), self.capacity.rx as usize);
-        let tx_tag = tx_cq.add(&self.shared, tx)?;
-        let rx_tag = rx_cq.add(&self.shared, rx).inspect_err(|_| tx_cq.remove(&self.shared))?;
+        let (tx_cq, rx_cq, [tx_tag, rx_tag]) = if is_lane {
+            let (cq, tags) = domain.join_lanes(&self.shared, tx, rx)?;
+            (cq.clone(), cq, tags)
+        } else {
+            let hidden = || Cq::hidden(domain.context(), domain.threading);
+            let tx_cq = bound.tx.clone().map_or_else(hidden, Ok)?;
+            let rx_cq = bound.rx.map_or_else(|| if bound.tx.is_none() { Ok(tx_cq.clone()) } else { hidden() }, Ok)?;
+            let tx_tag = tx_cq.add(&self.shared, tx)?;
+            let rx_tag = rx_cq.add(&self.shared, rx).inspect_err(|_| tx_cq.remove(&self.shared))?;
+            (tx_cq, rx_cq, [tx_tag, rx_tag])
+        };
+        self.shared.state.lock().cqs = [&tx_cq, &rx_cq].map(|cq| cq.raw.raw().addr());
+        *self.queues.lock() = Queues { tx: Some(tx_cq.clone()), rx: Some(rx_cq.clone()) };
         let make = || {
             let rails = self.make_rails()?;
             let asked = rails.as_ref().map_or(self.capacity, |rails| rails.asked);
@@ -114,6 +120,7 @@ impl prov::Endpoint for Endpoint {
         s.bind.enable(op_flags);
         domain.watch.add(&self.shared);
         if s.lane.is_some() {
+            self.lane_cq.get_or_init(|| tx_cq);
             return s.post_receives();
         }
         if s.own_receives {

@@ -136,6 +136,11 @@ impl Cq {
         Ok(tag)
     }
 
+    /// The same of one that sends and receives here.
+    pub fn add_both(&self, ep: &Arc<Shared>, tx: usize, rx: usize) -> Result<[Tag; 2]> {
+        Ok([self.add(ep, tx)?, self.add(ep, rx).inspect_err(|_| self.remove(ep))?])
+    }
+
     /// Forgets an endpoint; completions that it left behind go nowhere.
     pub fn remove(&self, ep: &Arc<Shared>) {
         let mut inner = self.inner.lock();

@@ -14,8 +14,9 @@ use super::memory::Registered;
 use super::mr::Regions;
 use super::object::Pd;
 use super::state::Shared;
+use super::tag::Tag;
 use crate::config;
-use crate::error::Result;
+use crate::error::{Error, Result, errno};
 use crate::mr::alloc::Allocations;
 use crate::prov::fault::Plan;
 use crate::prov::flags;
@@ -42,8 +43,8 @@ pub struct Domain {
     pub watch: Watch,
     pub(super) allocations: Allocations,
     service_cq: Option<Arc<Cq>>,
-    /// Of a domain whose endpoints are lanes: the queue of all of them, and what copies for peers.
-    lane_cq: Option<Arc<Cq>>,
+    /// Of a domain whose endpoints are lanes: their queues, and what copies for peers.
+    lane_cqs: Option<Mutex<Vec<Arc<Cq>>>>,
     pub user: Option<UserCopy>,
     /// Regions begin at the address of the caller's choice, and not at their own.
     pub offsets: bool,
@@ -67,6 +68,7 @@ impl Domain {
         // Keys of the caller's choice are for lanes, which ask each other what they name.
         let lanes = info.mr_mode & flags::MR_MODE_PROV_KEY == 0;
         let lane_cq = lanes.then(|| Cq::hidden(&choice.context, threading)).transpose()?;
+        let lane_cqs = lane_cq.map(|cq| Mutex::new(vec![cq]));
         let user = lanes.then(UserCopy::new).transpose()?;
         // Here and not with the first endpoint, so that a domain's descriptors are all there from the beginning.
         let service_cq = match choice.context.transport {
@@ -94,7 +96,7 @@ impl Domain {
             virt_addr: lanes || info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0,
             offsets: lanes && info.mr_mode & flags::MR_MODE_VIRT_ADDR == 0,
             longest,
-            lane_cq,
+            lane_cqs,
             user,
             on_demand,
             watch: Watch::default(),
@@ -112,13 +114,24 @@ impl Domain {
         self.context().attr.max_sge.clamp(1, IOV_LIMIT as i32) as u32
     }
 
-    /// The queue of lanes, in a domain that is one of lanes.
-    pub fn lane_cq(&self) -> Option<&Arc<Cq>> {
-        self.lane_cq.as_ref()
+    /// Takes a lane, which can have so many completions outstanding, into a queue, with tags for both directions. A device
+    /// bounds what one queue holds, and not every device resizes any: what is full is followed by another.
+    pub(super) fn join_lanes(&self, lane: &Arc<Shared>, tx: usize, rx: usize) -> Result<(Arc<Cq>, [Tag; 2])> {
+        let Some(cqs) = &self.lane_cqs else { return Err(Error::fixed(errno::EOPNOTSUPP, "a domain of no lanes")) };
+        let mut cqs = cqs.lock();
+        for cq in cqs.iter().rev() {
+            if let Ok(tags) = cq.add_both(lane, tx, rx) {
+                return Ok((cq.clone(), tags));
+            }
+        }
+        let cq = Cq::hidden(self.context(), self.threading)?;
+        let tags = cq.add_both(lane, tx, rx)?;
+        cqs.push(cq.clone());
+        Ok((cq, tags))
     }
 
     pub fn is_of_lanes(&self) -> bool {
-        self.lane_cq.is_some()
+        self.lane_cqs.is_some()
     }
 
     /// The queue of the service queue pairs, where the transport allows those.

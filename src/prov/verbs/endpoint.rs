@@ -29,8 +29,8 @@ use crate::sync::serial::{Serial, Threading};
 use crate::sys::time;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Turns of progress between two looks at what changes rarely: a power of two.
 const RARELY: u32 = 1024;
@@ -47,6 +47,8 @@ pub struct Endpoint {
     pub(super) shared: Arc<Shared>,
     pub(super) domain: Arc<Domain>,
     pub(super) queues: Mutex<Queues>,
+    /// That of a lane, once it is enabled.
+    pub(super) lane_cq: OnceLock<Arc<Cq>>,
     pub(super) capacity: Capacity,
     pub(super) psn: u32,
     pub(super) turns: AtomicU32,
@@ -115,7 +117,8 @@ impl Endpoint {
         let psn = crate::mr::KeySource::new()?.draw() as u32 & 0xff_ffff;
         let (staging, moving, memory) = (AtomicBool::new(false), AtomicBool::new(false), domain.memory.clone());
         let shared = Arc::new(Shared { memory, staging, moving, state: Serial::new(domain.threading, state) });
-        Ok(Endpoint { shared, domain, queues: Mutex::default(), capacity, psn, turns: AtomicU32::new(0), mask, order: info.msg_order })
+        let (queues, lane_cq, turns) = (Mutex::default(), OnceLock::new(), AtomicU32::new(0));
+        Ok(Endpoint { shared, domain, queues, lane_cq, capacity, psn, turns, mask, order: info.msg_order })
     }
 
     /// Makes the queue pair for the library's own messages, where the transport allows one. Without it there are no
@@ -164,7 +167,7 @@ impl Endpoint {
     fn send_rest(&self) {
         let until = time::now_ns() + ANSWER_NS;
         let is_owed = |s: &State| s.lane.is_some() && matches!(s.phase, Phase::Connected) && s.peer_end.is_none() && !s.tx.is_empty();
-        while let Some(cq) = self.domain.lane_cq()
+        while let Some(cq) = self.lane_cq.get()
             && is_owed(&self.shared.state.lock())
             && time::now_ns() < until
         {
@@ -256,7 +259,14 @@ impl Endpoint {
         let (plan, most) = (Plan::of("verbs"), domain.cards.iter().map(|card| card.context().attr.max_sge.max(1) as u32).min());
         let mut rails = Vec::with_capacity(further.len());
         for (i, (card, cq)) in further.iter().zip(domain.rail_cqs()).enumerate() {
-            let tag = cq.add(&self.shared, CHARGE)?;
+            let tag = match cq.add(&self.shared, CHARGE) {
+                Ok(tag) => tag,
+                Err(e) => {
+                    crate::log!(Info, "rail {}: {e}; this connection goes over one card", i + 1);
+                    domain.rail_cqs().iter().for_each(|cq| cq.remove(&self.shared));
+                    return Ok(None);
+                }
+            };
             rails.push(Rail::new(card.clone(), tag, plan.as_ref().map_or(0, |plan| plan.rail(i + 1))));
         }
         let pieces = self.capacity.tx_pieces.min(most.unwrap_or(1));

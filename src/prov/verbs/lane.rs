@@ -265,7 +265,7 @@ impl Lane for Endpoint {
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
         if force || turn & self.mask == 0 {
             self.progress_all(force);
-        } else if let Some(cq) = self.domain.lane_cq() {
+        } else if let Some(cq) = self.lane_cq.get() {
             cq.poll(false);
             self.poll_rails();
         }

@@ -11,7 +11,6 @@ use crate::mr::piece::{load, store};
 use crate::mr::{Access, DEVICE_DESC};
 pub use crate::sys::atomics::{Atomic, BYTES_MAX, DATATYPES, Datatype, Form, OPERANDS_MAX, OPS, Op, Operands};
 use crate::sys::atomics::{check, probe, run};
-use crate::sys::usercopy::UserCopy;
 use parking_lot::Mutex;
 
 /// An operation that is posted.
@@ -100,17 +99,15 @@ pub fn check_card(Atomic { op, datatype, count, .. }: Atomic) -> Result<()> {
     }
 }
 
-/// Carries an operation out on `pieces` of a region, which is held open. `user`: the pages
-/// may be gone, so the kernel is asked first.
-pub fn carry_out(what: Atomic, site: Site, pieces: &[Iov], user: Option<&UserCopy>, with: Operands) -> Result<()> {
+/// Carries an operation out on `pieces` of a region, which is held open. `asks`: the pages may be gone, so the kernel is asked
+/// first.
+pub fn carry_out(what: Atomic, site: Site, pieces: &[Iov], asks: bool, with: Operands) -> Result<()> {
     if !site.is_host() {
         return on_device(what, site, pieces, with);
     }
     check(pieces, what.datatype)?;
-    if let Some(user) = user {
-        for piece in pieces.iter().filter(|p| !p.is_empty()) {
-            if what.writes() { probe(*piece)? } else { user.read(*piece, &mut Vec::new())? }
-        }
+    if asks {
+        pieces.iter().filter(|p| !p.is_empty()).try_for_each(|piece| probe(*piece, what.writes()))?;
     }
     // SAFETY: pieces of a region (`Iov::new`), whose pages are there and whose rights were checked.
     unsafe { run(what, pieces, with) };

@@ -50,7 +50,7 @@ impl State {
         let r = RmaIov { addr: op.addr, len: bytes, key: op.key };
         let (region, skip) = regions.range(&r, need(what), self.options.policy)?;
         let pieces: Vec<Iov> = crate::prov::op::parts(&region.pieces, skip, bytes).collect();
-        carry_out(what, region.site, &pieces, None, op.with)?;
+        carry_out(what, region.site, &pieces, true, op.with)?;
         if let Some(counter) = region.counter.as_ref().filter(|_| what.writes()) {
             counter.add(1);
         }

@@ -20,6 +20,7 @@ mod card;
 mod ends;
 mod left;
 mod lies;
+mod own;
 mod refused;
 mod rota;
 

@@ -307,27 +307,23 @@ pub unsafe fn run(what: Atomic, pieces: &[Iov], with: Operands) {
     }
 }
 
-/// Asks the kernel whether host memory of at most two pages is there and may be written, which changes none of it: it adds
-/// nothing to a word of each page.
-pub fn probe(piece: Iov) -> Result<()> {
+/// Asks the kernel whether host memory of at most two pages is there and may be read, or written, which changes none of it: it
+/// adds nothing to a word of each page, or compares it and wakes nobody.
+pub fn probe(piece: Iov, write: bool) -> Result<()> {
     const ADD_NOTHING: libc::c_int = libc::FUTEX_OP_ADD << 28;
     let unused = 0u32;
     let last = piece.addr() + piece.len().max(1) - 1;
-    for at in [piece.addr(), last] {
-        // SAFETY: the kernel checks the page; a word to which 0 is added atomically is what it was.
-        let rc = unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                &raw const unused,
-                libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG,
-                0,
-                std::ptr::null::<libc::timespec>(),
-                at & !3,
-                ADD_NOTHING,
-            )
+    for at in [piece.addr(), last].map(|at| at & !3) {
+        let unused = (&raw const unused).addr();
+        let (first, how, second, value) = match write {
+            true => (unused, libc::FUTEX_WAKE_OP, at, ADD_NOTHING),
+            false => (at, libc::FUTEX_CMP_REQUEUE, unused, 0),
         };
-        if rc < 0 {
-            return Err(Error::coded(errno::EFAULT, Code::Fault, "memory of a region is not there, or may not be written"));
+        // SAFETY: the kernel checks the page; a word to which 0 is added atomically is what it was.
+        let rc = unsafe { libc::syscall(libc::SYS_futex, first, how | libc::FUTEX_PRIVATE_FLAG, 0usize, 0usize, second, value) };
+        // EAGAIN: it has read another value.
+        if rc < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EAGAIN) {
+            return Err(Error::coded(errno::EFAULT, Code::Fault, "memory of a region is not there, or may not be used so"));
         }
     }
     Ok(())
@@ -417,11 +413,14 @@ mod tests {
             let flags = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
             let at = rustix::mm::mmap_anonymous(std::ptr::null_mut(), 2 * page, flags.0, flags.1).unwrap();
             let of = |skip: usize, len: usize| Iov::new(at as usize + skip, len);
-            assert!(probe(of(0, 8)).is_ok() && probe(of(page - 8, 16)).is_ok() && probe(of(2 * page - 1, 1)).is_ok());
+            let both = |skip, len| [false, true].map(|write| probe(of(skip, len), write).map_err(|e| e.code));
+            assert_eq!([both(0, 8), both(page - 8, 16), both(2 * page - 1, 1)], [[Ok(()); 2]; 3]);
+            *at.cast::<u32>() = 7;
+            assert_eq!(both(0, 8), [Ok(()); 2]);
             rustix::mm::mprotect(at.wrapping_byte_add(page), page, MprotectFlags::READ).unwrap();
-            assert!(probe(of(page - 8, 8)).is_ok() && probe(of(page - 8, 16)).is_err_and(|e| e.code == Code::Fault));
+            assert_eq!([both(page - 8, 8), both(page - 8, 16)], [[Ok(()); 2], [Ok(()), Err(Code::Fault)]]);
             rustix::mm::munmap(at, 2 * page).unwrap();
-            assert!(probe(of(0, 8)).is_err());
+            assert_eq!(both(0, 8), [Err(Code::Fault); 2]);
         }
     }
 }

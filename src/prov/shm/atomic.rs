@@ -175,7 +175,7 @@ impl State {
         let pieces: Vec<Iov> = place.walk(offset, what.bytes()).map(|(run, n)| unsafe { Iov::new(run.here, n) }).collect();
         // SAFETY: the operands stay with the operation.
         let with = Operands::joined(what, unsafe { Iov::of(&job.operands) }, job.op.with.old);
-        let done = carry_out(what, place.site, &pieces, None, with);
+        let done = carry_out(what, place.site, &pieces, false, with);
         conn.gate.leave(busy);
         done?;
         let dir = if what.writes() { Dir::Write } else { Dir::Read };
@@ -197,10 +197,9 @@ impl State {
         message.copy_into(0, operands);
         let mut old = vec![0; if what.fetches() { what.bytes() } else { 0 }];
         let done = domain.pin(key, addr, what.bytes(), need(what), conn.may_call_drivers()).and_then(|pin| {
-            let user = (!pin.stays).then_some(&domain.user);
             // SAFETY: both outlive the call.
             let with = unsafe { Operands::joined(what, Iov::of(operands), Iov::of_mut(&mut old)) };
-            let done = carry_out(what, pin.site, &pin.pieces, user, with);
+            let done = carry_out(what, pin.site, &pin.pieces, !pin.stays, with);
             let mut regions = domain.regions.lock();
             regions.unpin(pin);
             match done {

@@ -122,7 +122,7 @@ impl Conn {
         // SAFETY: both outlive the call.
         let with = unsafe { Operands::joined(what, Iov::of(operands), Iov::of_mut(old)) };
         let done = region.begin_cpu(what.writes()).and_then(|()| {
-            let done = carry_out(what, region.site(), &pieces, region.user(), with);
+            let done = carry_out(what, region.site(), &pieces, region.may_be_gone(), with);
             done.and(region.end_cpu(what.writes()))
         });
         region.leave();

@@ -89,9 +89,9 @@ impl Region {
         Ok(())
     }
 
-    /// Who copies where the pages may be gone; none if they stay.
-    pub fn user(&self) -> Option<&UserCopy> {
-        (!self.own.own).then_some(&*self.own.user)
+    /// Whether its pages may be, without a word to the library.
+    pub fn may_be_gone(&self) -> bool {
+        !self.own.own
     }
 
     /// Whether its memory is a mapping of a caller's file.

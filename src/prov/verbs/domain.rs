@@ -23,7 +23,6 @@ use crate::prov::flags;
 use crate::prov::info::Info;
 use crate::prov::op::IOV_LIMIT;
 use crate::sync::serial::{Serial, Threading};
-use crate::sys::usercopy::UserCopy;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
@@ -43,9 +42,8 @@ pub struct Domain {
     pub watch: Watch,
     pub(super) allocations: Allocations,
     service_cq: Option<Arc<Cq>>,
-    /// Of a domain whose endpoints are lanes: their queues, and what copies for peers.
+    /// Of a domain whose endpoints are lanes: their queues.
     lane_cqs: Option<Mutex<Vec<Arc<Cq>>>>,
-    pub user: Option<UserCopy>,
     /// Regions begin at the address of the caller's choice, and not at their own.
     pub offsets: bool,
     /// Bytes of the port's longest message.
@@ -69,7 +67,6 @@ impl Domain {
         let lanes = info.mr_mode & flags::MR_MODE_PROV_KEY == 0;
         let lane_cq = lanes.then(|| Cq::hidden(&choice.context, threading)).transpose()?;
         let lane_cqs = lane_cq.map(|cq| Mutex::new(vec![cq]));
-        let user = lanes.then(UserCopy::new).transpose()?;
         // Here and not with the first endpoint, so that a domain's descriptors are all there from the beginning.
         let service_cq = match choice.context.transport {
             Transport::Iwarp => None,
@@ -97,7 +94,6 @@ impl Domain {
             offsets: lanes && info.mr_mode & flags::MR_MODE_VIRT_ADDR == 0,
             longest,
             lane_cqs,
-            user,
             on_demand,
             watch: Watch::default(),
             allocations: Allocations::default(),

@@ -110,7 +110,7 @@ impl Domain {
         let pieces: Vec<Iov> = parts(&iovs, skip as usize, what.bytes()).collect();
         // SAFETY: both are borrowed until this function returns, and `carry_out` keeps neither.
         let with = unsafe { Operands::joined(what, Iov::of(operands), Iov::of_mut(old)) };
-        carry_out(what, region.site(), &pieces, self.user.as_ref(), with).map_err(|e: Error| {
+        carry_out(what, region.site(), &pieces, true, with).map_err(|e: Error| {
             crate::log!(Warn, "a peer's atomic operation failed: {e}");
             if e.code == Code::Bounds { Code::Bounds } else { Code::Fault }
         })?;

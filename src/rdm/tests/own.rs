@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What an endpoint does to itself.
+
+use super::*;
+use crate::prov::atomic::{Atomic, AtomicOp, Datatype, Form, Op, Operands};
+use crate::sys::mem;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+
+/// Pieces of a message meet those of its receive wherever either ends.
+#[test]
+fn a_message_in_pieces_is_copied_into_pieces() {
+    let (_a, mut b) = pair("shm");
+    let (from, mut to) = (bytes(1000, 3), vec![0u8; 1001]);
+    let cut = |bytes: &[u8], at: [usize; 2]| [iov(&bytes[..at[0]]), Iov::EMPTY, iov(&bytes[at[0]..at[1]]), iov(&bytes[at[1]..])];
+    for (sent, asked) in [([1, 999], [500, 500]), ([333, 700], [334, 699]), ([0, 1000], [1, 2])] {
+        for expected in [true, false] {
+            to.fill(0);
+            let recv = |b: &Side| {
+                let c = Common { context: 1, peer: 1, ..Common::default() };
+                b.ep.trecv(&cut(&to, asked), &c, &[], 7, 0).unwrap();
+            };
+            if expected {
+                recv(&b);
+            }
+            b.ep.tsend(&cut(&from, sent), &Common { context: 2, peer: 1, ..Common::default() }, &[], 7).unwrap();
+            if !expected {
+                recv(&b);
+            }
+            b.turn();
+            assert_eq!((b.take(1).unwrap().0.len, b.take(2).is_some()), (1000, true));
+            assert!(to[..1000] == from && to[1000] == 0, "{sent:?} {asked:?}");
+        }
+    }
+    b.ep.close().unwrap();
+}
+
+/// Its own pages may be as gone as a peer's.
+#[test]
+fn an_atomic_on_pages_that_are_gone_is_an_error() {
+    let (_a, mut b) = pair("shm");
+    let page = mem::page_size();
+    // SAFETY: a fresh mapping, which only this test uses.
+    let at = unsafe {
+        let flags = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        rustix::mm::mmap_anonymous(std::ptr::null_mut(), 2 * page, flags.0, flags.1).unwrap()
+    };
+    // SAFETY: as above.
+    let all = [unsafe { Iov::new(at as usize, 2 * page) }];
+    let region = b.domain.register(&Attr { source: Source::Iov(&all), ..Attr::plain(Access::all() - Access::ATOMIC) }).unwrap();
+    // SAFETY: as above; nobody touches the second page any more.
+    unsafe {
+        rustix::mm::mprotect(at, page, MprotectFlags::READ).unwrap();
+        rustix::mm::munmap(at.wrapping_byte_add(page), page).unwrap();
+    }
+    let word = [1u64];
+    // SAFETY: the word outlives the operations.
+    let operand = unsafe { Iov::new(word.as_ptr() as usize, 8) };
+    for (op, skip, fault) in [(Op::Sum, 0, true), (Op::Sum, page, true), (Op::Read, page, true), (Op::Read, 0, false)] {
+        let what = Atomic { op, datatype: Datatype::U64, form: Form::Fetch, count: 1 };
+        let with = Operands { operand, compare: Iov::EMPTY, old: operand };
+        let op = AtomicOp { what, with, addr: (at as usize + skip) as u64, key: region.key };
+        b.ep.atomic(&op, &Common { context: 3, peer: 1, ..Common::default() }).unwrap();
+        b.turn();
+        let failed = b.take_failed(3).map(|(_, why, _)| (why.error.errno, why.error.code));
+        assert_eq!(failed, fault.then_some((errno::EFAULT, Code::Fault)), "{what:?} at {skip}");
+        assert_eq!(b.take(3).is_some(), !fault);
+    }
+    b.domain.close_region(region).unwrap();
+    b.ep.close().unwrap();
+    // SAFETY: as above.
+    unsafe { rustix::mm::munmap(at, page).unwrap() };
+}

@@ -8,7 +8,8 @@ mod world;
 
 use fakes::Case;
 use gdrfab::error::errno;
-use gdrfab::mr::{Access, Attr, Source};
+use gdrfab::hmem::{self, Iface, Site};
+use gdrfab::mr::{Access, Attr, Memory, Source};
 use gdrfab::prov::atomic::{Atomic, AtomicOp, Datatype, Form, Op, Operands};
 use gdrfab::prov::bind::Binding;
 use gdrfab::prov::info::Info;
@@ -22,6 +23,7 @@ use gdrfab::sys::epoll::{Poller, Woken};
 use libloading::os::unix::Library;
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 use world::{LIB, NO_CM, iov, posted};
 
 const ENV: &[(&str, &str)] = &[LIB, NO_CM];
@@ -35,6 +37,7 @@ const CASES: &[Case] = &[
     ("more keys than answers", "verbs", ENV, many_keys),
     ("a card that resizes no queue", "verbs", &[LIB, NO_CM, ("FAKE_FAULT", "ibv_resize_cq=38")], || many_lanes(30)),
     ("rails whose cards resize no queue", "verbs", RAILS, || many_lanes(30)),
+    ("a driver that hangs in an atomic", ":verbs", ENV, driver_hangs),
     ("a card of short queues", "verbs", &[LIB, NO_CM, ("FAKE_IBVERBS_CQE", "32767")], || many_lanes(200)),
 ];
 
@@ -47,6 +50,7 @@ fn verbs_lanes() {
 const CREDIT: u64 = 2;
 const ASK: u64 = 3;
 const TOLD: u64 = 4;
+const ATOMIC: u64 = 8;
 const DONE: u64 = 9;
 
 const ADDR: u64 = 0x1000;
@@ -213,6 +217,48 @@ fn many_keys() {
     }
     assert!(sent() >= 2 * MANY + 100, "{}", sent());
     lane.ep.close().unwrap();
+}
+
+/// Device memory that a peer changes stays while its driver does not return, and nothing else of the domain waits.
+fn driver_hangs() {
+    let (lane, file) = (Lane::open(), std::env::temp_dir().join(format!("gdrfab-hang-{}", std::process::id())));
+    let bytes = [0u8; 64];
+    let (host, device) = ([iov(&bytes)], [world::named(hmem::get(Iface::Cuda).unwrap().alloc(0, 4096).unwrap() as usize, 4096)]);
+    let attr =
+        |source, memory, requested_key| Attr { source: Source::Iov(source), memory, requested_key, ..Attr::plain(Access::REMOTE_WRITE) };
+    let site = Memory::Device(Site { iface: Iface::Cuda, device: 0 });
+    let region = lane.domain.register(&attr(&device, site, KEY)).unwrap();
+    let other = lane.domain.register(&attr(&host, Memory::Host, KEY + 1)).unwrap();
+    // SAFETY: no other thread of this process runs.
+    unsafe { std::env::set_var("FAKE_HANG", format!("cuMemcpyDtoHAsync_v2@{}", file.display())) };
+    std::fs::write(&file, "").unwrap();
+    let wait = |what: &dyn Fn() -> bool| {
+        (0..5000).any(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            what()
+        })
+    };
+    let domain = lane.domain.clone();
+    std::thread::scope(|threads| {
+        let watching = threads.spawn(|| {
+            // The driver has taken the file: it is inside.
+            let inside = wait(&|| !file.exists());
+            let others = threads.spawn(|| {
+                domain.close_region(other).unwrap();
+                domain.register(&attr(&host, Memory::Host, KEY + 2)).unwrap();
+                domain.try_close_region(region).is_err_and(|e| e.errno == errno::EBUSY)
+            });
+            let went_on = wait(&|| others.is_finished());
+            std::fs::write(&file, "").unwrap();
+            (inside, went_on, others.join().unwrap())
+        });
+        let what = Atomic { op: Op::Sum, datatype: Datatype::U64, form: Form::Plain, count: 1 };
+        lane.hear(ATOMIC, &[1, what.encode(), device[0].addr() as u64, KEY], &[1; 8]);
+        assert_eq!(watching.join().unwrap(), (true, true, true), "the driver hung, others went on, the region stayed");
+    });
+    lane.domain.close_region(region).unwrap();
+    lane.ep.close().unwrap();
+    std::fs::remove_file(&file).unwrap();
 }
 
 /// One domain's lanes are more than a queue of its card has room for: each hears its peer, ends its operations, and wakes who

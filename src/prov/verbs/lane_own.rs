@@ -9,10 +9,11 @@ use super::parcels::kind;
 use super::state::{Shared, State};
 use crate::error::{Code, Error, Result};
 use crate::mr::Access;
+use crate::mr::region::Piece;
 use crate::mr::registry::CHOSEN_KEY;
 use crate::prov::Parcel;
 use crate::prov::atomic::{Atomic, Operands, carry_out, need};
-use crate::prov::op::{Iov, parts};
+use crate::prov::op::Iov;
 use crate::prov::parcel::Flat;
 use std::sync::Arc;
 
@@ -92,32 +93,38 @@ impl Domain {
     }
 
     fn run_atomic(&self, what: Atomic, addr: u64, key: u64, operands: &[u8], old: &mut [u8]) -> std::result::Result<(), Code> {
-        // The region stays as long as the lock is held.
-        let regions = self.memory.regions.lock();
-        let region = regions.find(key).ok_or(Code::Key)?;
-        let skip = region.range(addr, what.bytes() as u64, need(what))?;
-        // Those are the card's.
-        if region.access.contains(Access::ATOMIC) {
-            return Err(Code::Path);
+        let (place, site, pieces) = {
+            let regions = self.memory.regions.lock();
+            let region = regions.find(key).ok_or(Code::Key)?;
+            let skip = region.range(addr, what.bytes() as u64, need(what))?;
+            // Those are the card's.
+            if region.access.contains(Access::ATOMIC) || region.own.is_nowhere() {
+                return Err(Code::Path);
+            }
+            region.enter()?;
+            let part = |(p, from, n): (&Piece<()>, usize, usize)| Piece { iov: p.iov.part(from, n), ..*p };
+            (regions.index_of(key), region.site(), region.walk(skip, what.bytes()).map(part).collect::<Vec<_>>())
+        };
+        // The region stays without the lock, which a driver that hangs must not keep.
+        let done = match pieces.iter().any(|p| p.is_stale(site)) {
+            true => Err(Code::Fault),
+            false => {
+                let iovs: Vec<Iov> = pieces.iter().map(|p| p.iov).collect();
+                // SAFETY: both are borrowed until this function returns, and `carry_out` keeps neither.
+                let with = unsafe { Operands::joined(what, Iov::of(operands), Iov::of_mut(old)) };
+                carry_out(what, site, &iovs, true, with).map_err(|e: Error| {
+                    crate::log!(Warn, "a peer's atomic operation failed: {e}");
+                    if e.code == Code::Bounds { Code::Bounds } else { Code::Fault }
+                })
+            }
+        };
+        if let Some(region) = self.memory.regions.lock().at(place) {
+            if done.is_ok() && what.writes() {
+                region.own.count();
+            }
+            region.leave();
         }
-        if region.is_stale() {
-            return Err(Code::Fault);
-        }
-        let iovs: Vec<Iov> = region.pieces().iter().map(|p| p.iov).collect();
-        if region.own.is_nowhere() {
-            return Err(Code::Path);
-        }
-        let pieces: Vec<Iov> = parts(&iovs, skip as usize, what.bytes()).collect();
-        // SAFETY: both are borrowed until this function returns, and `carry_out` keeps neither.
-        let with = unsafe { Operands::joined(what, Iov::of(operands), Iov::of_mut(old)) };
-        carry_out(what, region.site(), &pieces, true, with).map_err(|e: Error| {
-            crate::log!(Warn, "a peer's atomic operation failed: {e}");
-            if e.code == Code::Bounds { Code::Bounds } else { Code::Fault }
-        })?;
-        if what.writes() {
-            region.own.count();
-        }
-        Ok(())
+        done
     }
 
     /// A peer says that it has written.

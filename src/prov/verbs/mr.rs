@@ -298,10 +298,11 @@ impl Regions {
         Ok(())
     }
 
-    /// First step of closing: no copy starts from now on. Tells whether none runs any more: those hold the backing, and
-    /// so does the region, once, until it is gone.
+    /// First step of closing: no copy starts from now on. Tells whether none runs any more: those have entered, or hold the
+    /// backing, and so does the region, once, until it is gone.
     pub fn shut(&mut self, id: RegionId) -> Result<bool> {
-        Ok(self.registry.shut(id)?.own.staged.as_ref().is_none_or(|s| Arc::strong_count(s) == 1))
+        let region = self.registry.shut(id)?;
+        Ok(region.door.is_empty() && region.own.staged.as_ref().is_none_or(|s| Arc::strong_count(s) == 1))
     }
 
     /// Last step: the device lets go. The region stays if that fails.

@@ -29,10 +29,11 @@ static void *name_out(struct av *a, const char *name, uint32_t addr_format, size
 	return made;
 }
 
-/* Bytes from one address to the next; 0: of strings. */
+/* Bytes from one address to the next, whatever it says of itself where all are alike; 0: of strings, and of no known family. */
 static size_t stride(uint32_t addr_format, const void *addr)
 {
-	switch (address_format(addr, addr_format)) {
+	bool alike = addr_format == FI_SOCKADDR_IN || addr_format == FI_SOCKADDR_IN6;
+	switch (alike ? addr_format : address_format(addr, addr_format)) {
 	case ADDR_NAME:
 		return GDRFAB_NAME_LEN;
 	case FI_SOCKADDR_IN:
@@ -71,6 +72,7 @@ static int av_insert(struct fid_av *av, const void *addr, size_t count, fi_addr_
 	struct av *a = (struct av *)av;
 	const char *at = addr;
 	int *errors = flags & FI_SYNC_ERR ? context : NULL;
+	size_t step = 0;
 	int inserted = 0;
 	if (flags & ~(FI_MORE | FI_SYNC_ERR))
 		return REFUSE(FI_EBADFLAGS, FI_LOG_AV, "fi_av_insert: flags: %#llx\n", (unsigned long long)flags);
@@ -86,9 +88,10 @@ static int av_insert(struct fid_av *av, const void *addr, size_t count, fi_addr_
 		if (errors)
 			errors[i] = -result;
 		inserted += result == 0;
-		at += text ? 0 : stride(a->domain->addr_format, one);
-		if (!text && stride(a->domain->addr_format, one) == 0)
-			break;
+		/* Behind a first one of no known family there is nowhere to look: the others are refused with it. */
+		if (!text && stride(a->domain->addr_format, one))
+			step = stride(a->domain->addr_format, one);
+		at += step;
 	}
 	return inserted;
 }

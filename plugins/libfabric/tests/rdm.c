@@ -224,6 +224,46 @@ TEST(names_that_are_none)
 	end_close(&a);
 }
 
+/* One of no family, or of another than the vector's, is refused alone as well; where all may have different lengths, it is taken
+ * to be as long as the one before, and behind a first one there is nowhere to look. */
+TEST(addresses_that_are_none)
+{
+	static const struct act {
+		uint32_t format;
+		int bad;
+		sa_family_t family;
+		int inserted;
+	} acts[] = {{FI_SOCKADDR_IN, 1, 0, 2}, {FI_SOCKADDR_IN, 0, AF_INET6, 2}, {FI_SOCKADDR, 1, 0, 2}, {FI_SOCKADDR, 0, 0, 0}};
+	struct end a;
+	end_open(&a, FI_MSG);
+	for (size_t i = 0; i < sizeof acts / sizeof *acts; i++) {
+		struct sockaddr_in all[3];
+		int errors[3] = {-1, -1, -1};
+		fi_addr_t index[3] = {77, 77, 77}, next = 0;
+		struct fi_av_attr attr = {.type = FI_AV_TABLE};
+		struct fid_domain *domain;
+		struct fid_av *av;
+		a.info->addr_format = acts[i].format;
+		OK(fi_domain(a.fabric, a.info, &domain, NULL));
+		OK(fi_av_open(domain, &attr, &av, NULL));
+		memset(all, 0, sizeof all);
+		for (int k = 0; k < 3; k++) {
+			all[k].sin_family = k == acts[i].bad ? acts[i].family : AF_INET;
+			all[k].sin_port = htons((uint16_t)(7000 + k));
+			all[k].sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+		}
+		CHECK_EQ(fi_av_insert(av, all, 3, index, FI_SYNC_ERR, errors), acts[i].inserted);
+		for (int k = 0; k < 3; k++) {
+			bool good = acts[i].inserted && k != acts[i].bad;
+			CHECK_EQ(errors[k], good ? 0 : EINVAL);
+			CHECK_EQ(index[k], good ? next++ : FI_ADDR_NOTAVAIL);
+		}
+		CLOSE(av);
+		CLOSE(domain);
+	}
+	end_close(&a);
+}
+
 TEST(what_there_is_not)
 {
 	struct end a;

@@ -13,6 +13,7 @@ use super::reader::Reader;
 use super::rota::Rota;
 use super::state::{Ops, State};
 use super::wire::{MATCHED_LEN, VERSION};
+use super::wireup::full;
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::prov::atomic::{Atomic, AtomicOp};
@@ -433,7 +434,10 @@ impl prov::Endpoint for Endpoint {
                 let why = if why.is_empty() { why } else { format!(" ({why})") };
                 Ok(PathReport { text: format!("over {lane}{why}:\n{}", report.text), ..report })
             }
-            None => Err(Error::new(errno::ENOTCONN, "peer: it was not reached yet, so no way to it is settled")),
+            None => {
+                let why = if s.peer(id).is_some_and(|p| p.refused > 0) { format!(": {}", full().words) } else { String::new() };
+                Err(Error::new(errno::ENOTCONN, format!("peer: it was not reached yet, so no way to it is settled{why}")))
+            }
         }
     }
 

@@ -379,6 +379,8 @@ pub struct Peer {
     pub called_for_list: bool,
     /// Until when it is called; 0: it was not called yet.
     pub patience: u64,
+    /// How often in a row it had no room for a caller.
+    pub refused: u8,
     /// Why the local lane does not lead there, if it was tried; and the device's.
     pub not_local: Option<Box<str>>,
     pub no_device: Option<Box<str>>,
@@ -402,6 +404,7 @@ impl Peer {
             busy: false,
             called_for_list: false,
             patience: 0,
+            refused: 0,
             not_local: None,
             no_device: None,
         }

@@ -21,8 +21,9 @@ use std::sync::Arc;
 
 /// How long the call of a peer is awaited that has crossed ours.
 const AWAIT_NS: u64 = 500_000_000;
-/// After how long a peer is called again that had no room.
+/// After how long a peer is called again that had no room, at first and in the end.
 const AGAIN_NS: u64 = 20_000_000;
+const AGAIN_MAX_NS: u64 = 1_000_000_000;
 /// How long a caller that the address vector does not name has to join, where there is no room for another.
 const SLOW_NS: u64 = 100_000_000;
 /// How long a peer's device is called that may not be there, before another lane is tried.
@@ -63,6 +64,7 @@ impl State {
         // All lanes together have the time of one.
         let left = match (self.options.connect_timeout_ns, self.patience(id)) {
             (0, _) => 0,
+            (_, 0) if self.peer(id).is_some_and(|p| p.refused > 0) => return self.over(id, full()),
             (_, 0) => return self.over(id, Error::new(errno::ETIMEDOUT, format!("{name}: not reached within GDRFAB_OPT_CONNECT_TIMEOUT"))),
             (_, left) => left,
         };
@@ -232,7 +234,7 @@ impl State {
             if !peer.waiting.is_empty() {
                 return self.stay_busy(id);
             }
-            peer.patience = 0;
+            (peer.patience, peer.refused) = (0, 0);
             self.bury(id);
         }
     }
@@ -308,7 +310,7 @@ impl State {
                 match Refusal::decode(&event.data) {
                     Some(Refusal::Crossed) => self.await_peer(id, AWAIT_NS),
                     Some(Refusal::Stale) => self.over(id, stale()),
-                    Some(Refusal::Full) if self.patience(id) > 0 => self.await_peer(id, AGAIN_NS),
+                    Some(Refusal::Full) if self.patience(id) > 0 => self.await_room(id),
                     Some(Refusal::Full) => self.over(id, full()),
                     Some(Refusal::Unnamed) => self.over(id, unnamed()),
                     // It is there, so another lane would be another choice than its own.
@@ -338,6 +340,18 @@ impl State {
         }
     }
 
+    /// It has no room, and is called less and less often.
+    fn await_room(&mut self, id: Id) {
+        let left = self.patience(id);
+        let Some(peer) = self.peer(id) else { return };
+        if peer.refused == 0 {
+            crate::log!(Warn, "{}: {}; it is called again until it has room", peer.name, full().words);
+        }
+        let pause = (AGAIN_NS << peer.refused).min(AGAIN_MAX_NS).min(left);
+        peer.refused = (peer.refused + 1).min(6);
+        self.await_peer(id, pause);
+    }
+
     fn await_peer(&mut self, id: Id, for_ns: u64) {
         if let Some(peer) = self.peer(id) {
             peer.phase = Phase::Awaiting { until: time::now_ns() + for_ns };
@@ -361,7 +375,7 @@ impl State {
         if let Some(peer) = self.peer(id) {
             crate::log!(Debug, "rdm: {} by {}", peer.name, domain.lanes.get(link.of).map_or("?", |l| l.provider.name()));
             peer.phase = Phase::Ready(link);
-            peer.patience = 0;
+            (peer.patience, peer.refused) = (0, 0);
         }
         self.stay_busy(id);
         self.rouse();
@@ -406,7 +420,7 @@ impl State {
         peer.control.clear();
         peer.under_way = peer.under_way.saturating_sub(peer.offers);
         let reads = std::mem::take(&mut peer.reads);
-        (peer.offers, peer.offered, peer.places, peer.patience) = (0, 0, HashMap::default(), 0);
+        (peer.offers, peer.offered, peer.places, peer.patience, peer.refused) = (0, 0, HashMap::default(), 0, 0);
         (peer.credit, peer.phase, peer.meant) = (Credit::default(), Phase::Fresh, 0);
         if let Some(asked) = asked {
             // A bare address means whoever listens there next.
@@ -445,7 +459,7 @@ impl State {
     }
 }
 
-fn full() -> Error {
+pub(super) fn full() -> Error {
     let words = "the peer has as many callers that its address vector does not name as it takes";
     Error::coded(errno::ECONNREFUSED, Code::Busy, words)
 }

@@ -2,10 +2,13 @@
 //! Deadlines, cancelling, and peers that do not go on: what ends, and that nothing else does.
 
 use super::*;
+use crate::log;
 use crate::mr::{PathPolicy, Paths};
 use crate::rdm::limits::{EAGER_MAX, ENDED_MAX, ENDED_PEERS_MAX, OFFERS_ALL, UNLISTED_MAX};
 use crate::rdm::nodes::STEPS;
 use crate::rdm::wire::Words;
+use crate::rdm::wireup::full;
+use parking_lot::Mutex;
 
 fn send_for(side: &Side, to: u64, bytes: &[u8], tag: u64, context: usize, timeout_ns: u64) {
     let c = Common { context, peer: to, timeout_ns, ..Common::default() };
@@ -295,13 +298,21 @@ fn callers_that_nobody_has_named_are_bounded() {
             one.send(0, &[1; 8], 1, 1);
             both(&mut a, one, |s| s[0].ep.stats().unexpected > 0 && s[1].take(1).is_some());
         }
+        let (words, name, lines) = (full().words, last.name.to_string(), Arc::new(Mutex::new(Vec::new())));
+        let sink = lines.clone();
+        log::set(log::Level::Warn, Some(Box::new(move |_, line| sink.lock().push(line.to_string()))));
         last.send(0, &[2; 8], 2, 2);
         let begun = Instant::now();
-        while begun.elapsed() < Duration::from_millis(100) {
+        while begun.elapsed() < Duration::from_millis(500) {
             a.turn();
             last.turn();
         }
         assert!(last.take(2).is_none() && last.failed.is_empty(), "{set}: it calls again");
+        assert!(last.ep.report_to(0, 0, 0).is_err_and(|e| e.errno == errno::ENOTCONN && e.words.contains(words.as_ref())));
+        let lines = std::mem::take(&mut *lines.lock());
+        let of = |text: &str, words: &str| lines.iter().filter(|line| line.contains(text) && line.contains(words)).count();
+        let (calls, told) = (of(&name, "is refused"), of(&a.name.to_string(), &words));
+        assert!((2..8).contains(&calls) && told == 1, "{set}: {calls} calls in half a second, {lines:?}");
         a.av.insert(others[0].name).unwrap();
         both(&mut a, last, |s| s[1].take(2).is_some());
         // Who has an index is welcome at any time.

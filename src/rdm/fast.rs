@@ -121,7 +121,7 @@ impl State {
         }
         recv.first.put(bytes.as_slice());
         self.posts += 1;
-        space.fills(self.posts);
+        space.fills(self.posts, source);
         space.remove_unexpected(at);
         self.consumed(from, link, len);
         self.received(&recv, len, 0, &label, source);
@@ -159,7 +159,7 @@ impl State {
             return Fast::Declined;
         }
         let (to, context, wanted) = (recv.first, recv.context, recv.wanted);
-        space.forget_posted(at);
+        space.forget_posted(at, source);
         parcel.copy_all(to);
         self.stats.recvs += 1;
         if wanted && let Some(q) = &self.bind.rx {

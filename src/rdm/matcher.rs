@@ -207,16 +207,16 @@ impl<R, U> Matcher<R, U> {
 
     /// As `remove_posted` of one that has nothing to be dropped.
     #[inline(always)]
-    pub fn forget_posted(&mut self, at: At) {
-        if let Some(class) = self.posted.forget(at.0).and_then(|class| self.classes.get_mut(usize::from(class))) {
+    pub fn forget_posted(&mut self, at: At, source: u64) {
+        if let Some(class) = self.posted.forget(at.0, source).and_then(|class| self.classes.get_mut(usize::from(class))) {
             class.posted -= 1;
         }
     }
 
-    /// Takes a receive that gets a message.
+    /// Takes a receive that gets a message of `source`.
     #[inline(always)]
-    pub fn remove_posted(&mut self, at: At) -> Option<R> {
-        self.posted.fills(self.posted.get(at.0)?.number);
+    pub fn remove_posted(&mut self, at: At, source: u64) -> Option<R> {
+        self.posted.fills(self.posted.get(at.0)?.number, source);
         self.withdraw_posted(at)
     }
 
@@ -240,15 +240,16 @@ impl<R, U> Matcher<R, U> {
         self.posted.get(at.0).map(|n| (n.number, want_of(n)))
     }
 
-    /// The receive of this number, which is not posted or stays so, gets a message.
+    /// The receive of this number, which is not posted or stays so, gets a message of `source`.
     #[inline(always)]
-    pub fn fills(&mut self, number: u64) {
-        self.posted.fills(number);
+    pub fn fills(&mut self, number: u64, source: u64) {
+        self.posted.fills(number, source);
     }
 
-    /// Whether a receive can be posted again so that none has been filled out of turn: those behind it still wait.
-    pub fn is_next(&self, turn: &Turn) -> bool {
-        self.posted.newest() <= turn.0
+    /// Whether a receive, whose sender is `source` by now, can be posted again so that none has been filled out of turn: those
+    /// behind it have got no message that may have been its own.
+    pub fn is_next(&self, (number, want): &Turn, source: u64) -> bool {
+        self.posted.newest((want.source != UNSPEC).then_some(source)) <= *number
     }
 
     /// Receives that only messages of `source` can fill, in their order.
@@ -411,6 +412,7 @@ impl<R, U> Matcher<R, U> {
     /// Sources have got other numbers: `source` gives those of messages, which keep their turns. All leave the lists of what they
     /// were before the first is put into another, so each finds its place there at the end, or near it.
     pub fn refile(&mut self, source: impl Fn(&U) -> Option<u64>) {
+        self.posted.forget_senders();
         let new = |(at, m): (At, &U)| Some((at.0, source(m)?, self.unexpected.get(at.0)?));
         let moved = self.each_unexpected().filter_map(new).filter(|(_, to, n)| *to != n.source);
         let moved: Vec<_> = moved.map(|(at, to, n)| (at, n.source, to, n.tag, n.threaded)).collect();

@@ -7,6 +7,8 @@ use std::hash::{BuildHasher, RandomState};
 pub const NONE: u32 = u32::MAX;
 /// Places of the hash at first.
 const PLACES: usize = 64;
+/// Sorts of senders that are told from each other.
+const SENDERS: usize = 64;
 
 /// What a sort of receives is for. Peers choose tags, and must not choose where they fall: the hash has a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,8 +48,8 @@ pub struct Posted<R> {
     count: usize,
     /// Sorts that have receives.
     sorts: usize,
-    /// The highest number of a receive that got a message.
-    newest: u64,
+    /// The highest number of a receive that got a message of such a sender's.
+    newest: [u64; SENDERS],
     places: Box<[u32]>,
     /// The oldest of the only sort, which the hash does not lead to yet: a program that posts one sort at a time hashes nothing.
     lone: u32,
@@ -64,7 +66,16 @@ impl<R> Node<R> {
 impl<R> Posted<R> {
     pub fn new() -> Self {
         let secret = [1u8, 2].map(|n| RandomState::new().hash_one(n));
-        Posted { nodes: Vec::new(), free: NONE, count: 0, sorts: 0, newest: 0, places: vec![NONE; PLACES].into(), lone: NONE, secret }
+        Posted {
+            nodes: Vec::new(),
+            free: NONE,
+            count: 0,
+            sorts: 0,
+            newest: [0; SENDERS],
+            places: vec![NONE; PLACES].into(),
+            lone: NONE,
+            secret,
+        }
     }
 
     #[inline(always)]
@@ -232,13 +243,13 @@ impl<R> Posted<R> {
         Some(item)
     }
 
-    /// Takes one out that is filled, whose item has nothing to be dropped; gives its class.
+    /// Takes one out that a message of `source` fills, whose item has nothing to be dropped; gives its class.
     #[inline(always)]
-    pub fn forget(&mut self, at: u32) -> Option<u8> {
+    pub fn forget(&mut self, at: u32, source: u64) -> Option<u8> {
         let node = self.nodes.get_mut(at as usize)?;
-        let class = node.key.class;
-        self.newest = self.newest.max(node.number);
+        let (class, number) = (node.key.class, node.number);
         std::mem::forget(node.item.take());
+        self.fills(number, source);
         self.release(at);
         Some(class)
     }
@@ -318,14 +329,22 @@ impl<R> Posted<R> {
         }
     }
 
-    /// The receive of this number gets a message.
+    /// The receive of this number gets a message of `source`.
     #[inline(always)]
-    pub fn fills(&mut self, number: u64) {
-        self.newest = self.newest.max(number);
+    pub fn fills(&mut self, number: u64, source: u64) {
+        let newest = &mut self.newest[source as usize % SENDERS];
+        *newest = number.max(*newest);
     }
 
-    pub fn newest(&self) -> u64 {
-        self.newest
+    /// The highest number of a receive that got a message of such a sender's, or of any.
+    pub fn newest(&self, source: Option<u64>) -> u64 {
+        let of_all = || self.newest.iter().copied().max().unwrap_or(0);
+        source.map_or_else(of_all, |source| self.newest[source as usize % SENDERS])
+    }
+
+    /// Senders have other numbers: what each got is not known any more.
+    pub fn forget_senders(&mut self) {
+        self.newest = [self.newest(None); SENDERS];
     }
 
     /// All of them, in no particular order.

@@ -97,8 +97,9 @@ impl State {
         let at = self.space(tagged).post(number, want, || recv);
         let mut next = Some(first);
         while let Some(message) = next {
-            let len = self.len_of(tagged, message);
-            let Some(part) = self.take_recv(tagged, at, len) else { break };
+            let (len, source) =
+                (self.len_of(tagged, message), self.space(tagged).unexpected(message).map_or(UNSPEC, |(source, ..)| source));
+            let Some(part) = self.take_recv(tagged, at, len, source) else { break };
             self.join(tagged, message, part, None);
             next = match self.space(tagged).posted(at) {
                 Some(_) => self.space(tagged).find_unexpected(&want),
@@ -137,7 +138,7 @@ impl State {
     fn join(&mut self, tagged: bool, at: At, recv: Recv, turn: Option<Turn>) {
         let Some((source, tag, _)) = self.space(tagged).unexpected(at) else { return };
         if let Some((number, _)) = turn {
-            self.space(tagged).fills(number);
+            self.space(tagged).fills(number, source);
         }
         if let Some(message) = self.space(tagged).remove_unexpected(at) {
             self.give(message, recv, tagged.then_some(tag), source, turn);
@@ -244,7 +245,7 @@ impl State {
         let (len, source) = (parcel.len(), peer.source);
         peer.credit.came(len)?;
         let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
-        let Some(recv) = self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, len)) else {
+        let Some(recv) = self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, len, source)) else {
             let bytes = Kept::of(parcel);
             self.stats.unexpected += 1;
             self.space(tagged).keep(source, tag, Unexpected::Eager { from: id, link, bytes, data: label.data });
@@ -291,7 +292,7 @@ impl State {
         let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
         let at = self.space(tagged).find_posted(source, tag);
         let posted = at.and_then(|at| self.space(tagged).turn_of(at));
-        match at.and_then(|at| self.take_recv(tagged, at, offer.len as usize)) {
+        match at.and_then(|at| self.take_recv(tagged, at, offer.len as usize, source)) {
             Some(recv) => {
                 let posted = posted.filter(|_| recv.multi().is_none());
                 self.take_offer(id, None, offer, label, recv, source, posted);
@@ -393,11 +394,12 @@ impl State {
         let Some(Op::Reading { peer, link, recv, posted, offer, label, source, .. }) = self.ops.take(number) else { return };
         let status = result.as_ref().map_or_else(|e| if e.code == Code::None { Code::Fault } else { e.code }, |()| Code::None);
         // Who is there now may be another, who offered nothing.
-        let is_there = self.peer(peer).and_then(|p| p.link()).is_some_and(|l| l.number == link);
+        let there = self.peer(peer).filter(|p| p.link().is_some_and(|l| l.number == link)).map(|p| p.source);
+        let is_there = there.is_some();
         if is_there {
             self.tell_done(peer, offer.number, status);
         }
-        let posted = posted.filter(|turn| is_there && self.space(recv.tagged).is_next(turn));
+        let posted = posted.filter(|turn| there.is_some_and(|source| self.space(recv.tagged).is_next(turn, source)));
         match (result, posted) {
             (Ok(()), _) => {
                 let n = recv.room.min(offer.len as usize);
@@ -430,7 +432,7 @@ impl State {
         let source = self.own_source();
         let number = self.ops.add(Op::Own { end, pieces, site, _owned: owned });
         let message = Unexpected::Own { number, data: label.data };
-        match self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, end.len)) {
+        match self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, end.len, source)) {
             Some(recv) => self.give(message, recv, label.tag, source, None),
             None => {
                 self.stats.unexpected += 1;

@@ -452,15 +452,15 @@ impl State {
         over
     }
 
-    /// Takes a posted receive for a message of `len` bytes, or the next part of one for several.
-    pub fn take_recv(&mut self, tagged: bool, at: At, len: usize) -> Option<Recv> {
+    /// Takes a posted receive for a message of `len` bytes from `source`, or the next part of one for several.
+    pub fn take_recv(&mut self, tagged: bool, at: At, len: usize, source: u64) -> Option<Recv> {
         let (slot, used) = match self.space(tagged).posted(at)?.multi() {
             Some(multi) => multi,
-            None => return self.space(tagged).remove_posted(at),
+            None => return self.space(tagged).remove_posted(at, source),
         };
         let min = self.multi.get(slot as usize).and_then(Option::as_ref).map_or(1, |m| m.min.max(1));
         if let Some((number, _)) = self.space(tagged).turn_of(at) {
-            self.space(tagged).fills(number);
+            self.space(tagged).fills(number, source);
         }
         let recv = self.space(tagged).posted(at)?;
         let room = recv.room - used;
@@ -472,7 +472,7 @@ impl State {
         }
         let full = recv.room - now < min;
         if full {
-            self.space(tagged).remove_posted(at);
+            self.space(tagged).remove_posted(at, source);
         }
         if let Some(Some(multi)) = self.multi.get_mut(slot as usize) {
             multi.arriving += 1;

@@ -53,7 +53,7 @@ fn run(seed: u64, masks: &[u64], steps: u32) {
         let want = Want { source: source_wanted, tag, ignore: masks[random.below(masks.len() as u64) as usize] };
         match random.below(20) {
             0..8 => {
-                let found = matcher.find_posted(source, tag).and_then(|at| matcher.remove_posted(at));
+                let found = matcher.find_posted(source, tag).and_then(|at| matcher.remove_posted(at, source));
                 if found.is_none() {
                     matcher.keep(source, tag, id);
                 }
@@ -131,7 +131,7 @@ fn lists_are_freed() {
     let mut m = Matcher::<(), ()>::default();
     for tag in 0..1000 {
         let at = m.put(Want { source: 1, tag, ignore: 0 }, || ());
-        m.remove_posted(at);
+        m.remove_posted(at, 1);
         let at = m.keep(1, tag, ());
         m.remove_unexpected(at);
     }
@@ -142,7 +142,7 @@ fn lists_are_freed() {
 #[test]
 fn a_sort_that_was_alone_gets_its_place_in_the_hash_when_another_comes() {
     let exact = |tag| Want { source: 1, tag, ignore: 0 };
-    let take = |m: &mut Matcher<u64, ()>, tag| m.find_posted(1, tag).and_then(|at| m.remove_posted(at));
+    let take = |m: &mut Matcher<u64, ()>, tag| m.find_posted(1, tag).and_then(|at| m.remove_posted(at, 1));
     for (alone, taken) in [(1, 0), (2, 0), (2, 1), (3, 1), (3, 2), (9, 4)] {
         for others in [1, 200] {
             let mut m = Matcher::<u64, ()>::default();
@@ -177,9 +177,9 @@ fn a_match_costs_the_same_with_10000_waiting() {
         for i in [0, many / 2, many - 1] {
             m.probes.set(0);
             let at = m.find_posted(1, 1 << 40 | i).expect("exact");
-            assert_eq!(m.remove_posted(at), Some(i));
+            assert_eq!(m.remove_posted(at, 1), Some(i));
             let at = m.find_posted(3, 2 << 40 | i << 16 | 5).expect("wild");
-            assert_eq!(m.remove_posted(at), Some(i));
+            assert_eq!(m.remove_posted(at, 1), Some(i));
             assert!(m.find_posted(3, 1 << 50).is_none());
             assert!(m.probes.get() <= 6, "{} probes of {many}", m.probes.get());
             m.put(exact(1 << 40 | i), || i);
@@ -233,17 +233,23 @@ fn a_receive_is_next_until_one_behind_it_gets_a_message() {
     let turn = m.turn_of(first).unwrap();
     for _ in 0..2 {
         let at = m.find_posted(1, 7).unwrap();
-        let item = m.remove_posted(at).unwrap();
-        assert!(item == 1 && m.is_next(&turn));
+        let item = m.remove_posted(at, 1).unwrap();
+        assert!(item == 1 && m.is_next(&turn, 1));
         m.post_again(1, vec![(turn.0, want, item)]);
         let moved = m.take_posted_for(1);
         assert!(moved.iter().map(|(.., item)| item).eq(&[1, 2]));
         m.post_again(1, moved);
         let third = m.put(want, || 3);
         assert_eq!(m.withdraw_posted(third), Some(3));
-        assert!(m.is_next(&turn));
+        assert!(m.is_next(&turn, 1));
     }
-    m.remove_posted(first);
-    m.fills(turn.0 + 1);
-    assert!(!m.is_next(&turn));
+    m.remove_posted(first, 1);
+    m.fills(turn.0 + 1, 2);
+    let from_any = (turn.0, Want { source: UNSPEC, ..want });
+    assert!(m.is_next(&turn, 1) && !m.is_next(&from_any, 1), "a message of another sender's");
+    m.fills(turn.0 + 1, 1);
+    assert!(!m.is_next(&turn, 1) && m.is_next(&turn, 3));
+    // One that is another now may be any.
+    m.refile(|_| None);
+    assert!(!m.is_next(&turn, 3));
 }

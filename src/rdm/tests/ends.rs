@@ -125,6 +125,33 @@ fn a_receive_ends_with_its_offer_if_one_behind_it_has_a_message() {
     assert_eq!(&second, b"third");
 }
 
+/// Which is another sender's: one behind it that got that one's message does not concern it.
+#[test]
+fn a_receive_from_one_sender_outlives_its_offer_whatever_others_send() {
+    for set in SETS {
+        let (mut a, mut b) = pair(set);
+        let mut c = Side::open(&info(set));
+        assert_eq!((b.av.insert(c.name).unwrap(), c.av.insert(b.name).unwrap()), (2, 0));
+        let (long, mut first, mut second) = (bytes(1 << 20, 1), vec![0u8; 1 << 20], [0; 5]);
+        for (side, from) in [(&mut a, 0), (&mut c, 2)] {
+            b.recv(from, &mut second, 1, 0, 9);
+            side.send(0, b"hello", 1, 9);
+            both(side, &mut b, |s| s[1].take(9).is_some() && s[0].take(9).is_some());
+        }
+        b.recv(0, &mut first, 7, 0, 1);
+        b.recv(2, &mut second, 7, 0, 2);
+        send_for(&a, 0, &long, 7, 3, 0);
+        (0..100).for_each(|_| a.turn());
+        a.ep.cancel(3).unwrap();
+        c.send(0, b"other", 7, 4);
+        both(&mut c, &mut b, |s| s[1].take(2).is_some());
+        a.send(0, &long[1..], 7, 5);
+        until(&mut [&mut a, &mut b, &mut c], |s| s[1].take(1).is_some() || !s[1].failed.is_empty());
+        assert!(b.failed.is_empty() && first[..long.len() - 1] == long[1..] && &second == b"other", "{set}: {:?}", b.failed);
+        [a, b, c].iter().for_each(|side| side.ep.close().unwrap());
+    }
+}
+
 /// Whatever places they have, and tagged or not.
 #[test]
 fn receives_with_one_context_are_cancelled_and_expire_in_their_order() {

@@ -333,7 +333,7 @@ static void region_initiator(struct node *n)
 	done entry;
 	node_up(n);
 	struct remote to = mem_fetch(n);
-	way_check(n, way, to.key);
+	way_check(n, way, to);
 	void *desc = local_desc(n, buf, sizeof buf);
 	for (uint32_t i = 1; i <= 8; i++) {
 		size_t len = i == 8 ? sizeof buf : 64;

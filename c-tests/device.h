@@ -49,7 +49,7 @@ static inline struct remote initiator_new(struct node *n)
 {
 	node_up(n);
 	struct remote to = mem_fetch(n);
-	way_check(n, way_of(n), to.key);
+	way_check(n, way_of(n), to);
 	return to;
 }
 

@@ -176,15 +176,29 @@ void peer_kill(struct node *n)
 
 /* --- opening and connecting --- */
 
+/* TEST_RDM=1: what holds of connected endpoints, and is not about connections, holds of these. */
+bool connectionless(const struct setup *setup)
+{
+	return setup->rdm || getenv("TEST_RDM");
+}
+
+void skip_if_connectionless(void)
+{
+	if (getenv("TEST_RDM"))
+		test_skip("about connections");
+}
+
 gdrfab_info *hints_new(const struct setup *setup)
 {
 	gdrfab_info *hints = gdrfab_dupinfo(NULL);
 	CHECK(hints != NULL);
 	hints->caps = setup->caps ? setup->caps : GDRFAB_MSG | GDRFAB_RMA;
 	/* TEST_TAGGED=1: what holds of connected endpoints holds of those with tags. */
-	if (getenv("TEST_TAGGED") && !setup->rdm)
+	if (getenv("TEST_TAGGED") && !connectionless(setup))
 		hints->caps |= GDRFAB_TAGGED;
-	hints->ep_type = setup->rdm ? GDRFAB_EP_RDM : GDRFAB_EP_MSG;
+	if (getenv("TEST_RDM"))
+		hints->caps |= GDRFAB_DIRECTED_RECV;
+	hints->ep_type = connectionless(setup) ? GDRFAB_EP_RDM : GDRFAB_EP_MSG;
 	hints->mr_mode = GDRFAB_MR_LOCAL;
 	hints->mr_mode |= setup->offsets ? 0 : GDRFAB_MR_VIRT_ADDR;
 	hints->mr_mode |= setup->given_keys ? 0 : GDRFAB_MR_PROV_KEY;
@@ -208,11 +222,11 @@ void node_info(struct node *n)
 {
 	gdrfab_info *hints = hints_new(n->setup);
 	const char *key = n->setup->key[n->side];
-	skip_unless(!n->setup->rdm || !traits()->adapter, "no connectionless endpoints");
+	skip_unless(!connectionless(n->setup) || !traits()->adapter, "no connectionless endpoints");
 	hints->auth_key = key;
 	hints->auth_key_size = key ? strlen(key) : 0;
-	const char *service = n->setup->rdm ? NULL : n->service;
-	int rc = provider_getinfo(service, n->side == TEST_SERVER || n->setup->rdm ? GDRFAB_SOURCE : 0, hints, &n->info);
+	const char *service = connectionless(n->setup) ? NULL : n->service;
+	int rc = provider_getinfo(service, n->side == TEST_SERVER || connectionless(n->setup) ? GDRFAB_SOURCE : 0, hints, &n->info);
 	/* The caller's, as strings in hints are. */
 	hints->auth_key = NULL;
 	hints->auth_key_size = 0;
@@ -249,7 +263,7 @@ void node_open(struct node *n)
 	OK(gdrfab_fabric_open(n->info, n, &n->fabric));
 	gdrfab_eq_attr attr = {sizeof attr, 0, 0, GDRFAB_WAIT_UNSPEC, 0};
 	OK(gdrfab_eq_open(n->fabric, &attr, n, &n->eq));
-	if (n->side == TEST_CLIENT || n->setup->by_address || n->setup->rdm)
+	if (n->side == TEST_CLIENT || n->setup->by_address || connectionless(n->setup))
 		node_domain(n, n->info);
 }
 
@@ -360,7 +374,7 @@ static void exchange_names(struct node *n)
 
 void node_meet(struct node *n)
 {
-	if (n->setup->rdm) {
+	if (connectionless(n->setup)) {
 		exchange_names(n);
 	} else if (n->setup->by_address) {
 		n->ep = ep_new(n, n->info, n);
@@ -374,6 +388,19 @@ void node_meet(struct node *n)
 		barrier(n);
 		node_connect(n);
 	}
+	barrier(n);
+}
+
+void node_reach(struct node *n)
+{
+	char in, out = 'r';
+	done entry;
+	if (!connectionless(n->setup))
+		return;
+	POST(n->cq, gdrfab_recv(n->ep, &in, 1, NULL, PEER, &in));
+	POST(n->cq, gdrfab_send(n->ep, &out, 1, NULL, PEER, &out));
+	CHECK_EQ(cq_next(n->cq, &entry, 10000), 1);
+	CHECK_EQ(cq_next(n->cq, &entry, 10000), 1);
 	barrier(n);
 }
 

@@ -22,7 +22,13 @@ void node_alone(struct node *n, const struct setup *setup);
 void node_up(struct node *n);
 /* The steps of node_up: node_open, and node_meet, which connects. */
 void node_meet(struct node *n);
+/* Both sides: a connectionless endpoint reaches its peer when it first has something for it; here, by a message. */
+void node_reach(struct node *n);
 gdrfab_info *hints_new(const struct setup *setup);
+/* As the setup or TEST_RDM says. */
+bool connectionless(const struct setup *setup);
+/* A claim about connections is none with TEST_RDM. */
+void skip_if_connectionless(void);
 void node_info(struct node *n);
 void node_open(struct node *n);   /* info, fabric, EQ; a client's also domain and CQ */
 void node_domain(struct node *n, const gdrfab_info *info);

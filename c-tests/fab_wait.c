@@ -115,7 +115,7 @@ bool data_takes_receive(const struct node *n)
 void data_room(struct node *n)
 {
 	if (data_takes_receive(n))
-		POST(n->cq, gdrfab_recv(n->ep, NULL, 0, NULL, 0, n));
+		POST(n->cq, gdrfab_recv(n->ep, NULL, 0, NULL, PEER, n));
 }
 
 void expect_data(const char *file, int line, struct node *n, done *entry)

@@ -4,6 +4,7 @@
 #include "fab_node.h"
 #include "fab_mem.h"
 #include "fab_provider.h"
+#include "fab_wait.h"
 
 #include <sys/uio.h>
 
@@ -154,14 +155,20 @@ int cma_refused(struct node *n)
 	return errno ? errno : EIO;
 }
 
-void way_check(struct node *n, const struct way *way, uint64_t key)
+void way_check(struct node *n, const struct way *way, struct remote to)
 {
 	gdrfab_path_info info;
+	uint64_t key = to.key;
+	/* Of a peer that was not reached yet there is no way to be seen. */
+	if (connectionless(n->setup)) {
+		POST(n->cq, gdrfab_read(n->ep, &info, 0, NULL, PEER, to.base, key, &info));
+		DONE(n->cq, &info, GDRFAB_READ, NULL);
+	}
 	memset(&info, 0, sizeof info);
 	info.struct_size = sizeof info;
 	/* An adapter cannot ask another what lies behind a key: the key alone tells whether it is for an adapter. */
 	if (!traits()->knows_regions) {
-		OK(gdrfab_ep_query(n->ep, key, &info));
+		OK(gdrfab_ep_query_peer(n->ep, PEER, key, &info));
 		/* With host memory on this side. */
 		uint64_t other = path_known(PATH_SOCKET) ? GDRFAB_PATH_SOCKET : GDRFAB_PATH_NIC;
 		CHECK_EQ(info.path, way->path->bit == GDRFAB_PATH_STAGED ? GDRFAB_PATH_STAGED : other);
@@ -171,13 +178,13 @@ void way_check(struct node *n, const struct way *way, uint64_t key)
 	/* Where a mapping must first be asked for, it is there a moment after the first question. */
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(1000);
 	do {
-		OK(gdrfab_ep_query(n->ep, key, &info));
+		OK(gdrfab_ep_query_peer(n->ep, PEER, key, &info));
 		if (info.path == way->path->bit)
 			return;
 		gdrfab_cq_read(n->cq, NULL, 0);
 	} while (test_now_ms() < until);
 	char words[512] = "";
-	gdrfab_ep_explain(n->ep, key, words, sizeof words);
+	gdrfab_ep_explain_peer(n->ep, PEER, key, words, sizeof words);
 	int refused = way->path->bit == GDRFAB_PATH_CMA ? cma_refused(n) : 0;
 	if (refused)
 		test_skip("this kernel does not let a process copy another's memory (process_vm_readv: %s)",

@@ -39,7 +39,7 @@ bool way_spared(const struct way *way);
 /* At the target: registers so that only this way is offered; skips the claim where the kind need not offer it. */
 void way_register(struct node *n, struct mem *m, size_t offset, size_t len, const struct way *way);
 /* At the initiator: skips the claim where the kernel refuses the path, fails it where it does not. */
-void way_check(struct node *n, const struct way *way, uint64_t key);
+void way_check(struct node *n, const struct way *way, struct remote to);
 /* The process that copies for this endpoint, as the explanation of the path to a region names it. */
 pid_t copier_of(struct node *n, uint64_t key);
 /* node_up of a client whose device copies another process makes. That process is there before this one connects: a listener

@@ -202,7 +202,7 @@ static void few_here(struct node *n)
 	void *desc = local_desc(n, buf, f->len);
 	if (f->way) {
 		struct remote to = mem_fetch(n);
-		way_check(n, f->way, to.key);
+		way_check(n, f->way, to);
 		barrier(n);
 		POST(n->cq, gdrfab_read(n->ep, buf, f->len, desc, 0, to.base + 1, to.key, buf));
 		DONE(n->cq, buf, GDRFAB_READ, NULL);

@@ -65,6 +65,24 @@ static void *strike_later(void *arg)
 	return NULL;
 }
 
+/* Of a peer that is dead. A connected endpoint has an event of it, and takes no more; a connectionless one looks for the peer anew. */
+static void is_over(struct node *n, void *buf)
+{
+	void *desc = local_desc(n, buf, 1);
+	struct failure f;
+	done e;
+	if (!connectionless(n->setup)) {
+		EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
+		CHECK_EQ(gdrfab_send(n->ep, buf, 1, desc, PEER, NULL), -ESHUTDOWN);
+		return;
+	}
+	POST(n->cq, gdrfab_send(n->ep, buf, 1, desc, PEER, buf));
+	CHECK_EQ(cq_next(n->cq, &e, PATIENCE), -1);
+	cq_failure(__FILE__, __LINE__, n->cq, &f);
+	CHECK_EITHER(f.entry.err, ECONNREFUSED, ECONNRESET);
+	CHECK(f.entry.op_context == buf && f.words[0]);
+}
+
 /* What is left to do for a survivor, whatever the stage was. */
 static void close_up(struct node *n)
 {
@@ -163,8 +181,9 @@ static void waits_in_receive(struct node *n)
 {
 	static char in[64];
 	node_up(n);
+	node_reach(n);
 	if (fault_of(n)->round % 2)
-		POST(n->cq, gdrfab_recv(n->ep, in, sizeof in, local_desc(n, in, sizeof in), 0, in));
+		POST(n->cq, gdrfab_recv(n->ep, in, sizeof in, local_desc(n, in, sizeof in), PEER, in));
 	barrier(n);
 	for_ever(n);
 }
@@ -173,9 +192,10 @@ static void waits_too(struct node *n)
 {
 	static char in[3][64];
 	node_up(n);
+	node_reach(n);
 	bool killed = fault_of(n)->signal == SIGKILL;
 	for (int i = 0; i < 3; i++)
-		POST(n->cq, gdrfab_recv(n->ep, in[i], sizeof in[i], local_desc(n, in[i], sizeof in[i]), 0, in[i]));
+		POST(n->cq, gdrfab_recv(n->ep, in[i], sizeof in[i], local_desc(n, in[i], sizeof in[i]), PEER, in[i]));
 	barrier(n);
 	uint64_t start = test_now_ms();
 	strike(n);
@@ -190,10 +210,8 @@ static void waits_too(struct node *n)
 			CHECK(failure_is(&f.entry, ETIMEDOUT, GDRFAB_PROV_DEADLINE) || (i > 0 && flushed(&f.entry)));
 	}
 	CHECK(test_now_ms() - start < (uint64_t)test_ms(DEADLINE + PATIENCE));
-	if (killed) {
-		EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
-		CHECK_EQ(gdrfab_send(n->ep, in[0], 1, local_desc(n, in[0], 1), 0, NULL), -ESHUTDOWN);
-	}
+	if (killed)
+		is_over(n, in[0]);
 	close_up(n);
 }
 
@@ -224,7 +242,7 @@ static void serves(struct node *n)
 		if (f->round % 2)
 			for_ever(n);
 		ssize_t rc;
-		while ((rc = gdrfab_recv(n->ep, in, CHUNK, local_desc(n, in, CHUNK), 0, in)) == -EAGAIN)
+		while ((rc = gdrfab_recv(n->ep, in, CHUNK, local_desc(n, in, CHUNK), PEER, in)) == -EAGAIN)
 			gdrfab_cq_read(n->cq, NULL, 0);
 		/* It was stopped, and goes on when the other side has given up. */
 		if (rc == -ESHUTDOWN)
@@ -246,7 +264,7 @@ static void drives(struct node *n)
 	bool killed = f->signal == SIGKILL;
 	if (f->way) {
 		to = mem_fetch(n);
-		way_check(n, f->way, to.key);
+		way_check(n, f->way, to);
 	}
 	bool alone = f->way && one_sided(f->way);
 	barrier(n);
@@ -264,11 +282,11 @@ static void drives(struct node *n)
 		while (!stop && posted - ended < 4) {
 			ssize_t rc;
 			if (f->kind == WRITES)
-				rc = gdrfab_write(n->ep, buf, CHUNK, desc, 0, to.base, to.key, buf);
+				rc = gdrfab_write(n->ep, buf, CHUNK, desc, PEER, to.base, to.key, buf);
 			else if (f->kind == READS)
-				rc = gdrfab_read(n->ep, buf, CHUNK, desc, 0, to.base, to.key, buf);
+				rc = gdrfab_read(n->ep, buf, CHUNK, desc, PEER, to.base, to.key, buf);
 			else
-				rc = gdrfab_send(n->ep, buf, CHUNK, desc, 0, buf);
+				rc = gdrfab_send(n->ep, buf, CHUNK, desc, PEER, buf);
 			if (rc == -EAGAIN)
 				break;
 			if (rc == -ESHUTDOWN) {
@@ -296,14 +314,17 @@ static void drives(struct node *n)
 			/* To an adapter a dying process loses its regions before its queue pairs. */
 			bool gone = failure_is(&why.entry, ECONNRESET, GDRFAB_PROV_PEER_GONE) ||
 				    (traits()->adapter && (failure_is(&why.entry, EKEYREJECTED, GDRFAB_PROV_KEY) ||
-							    failure_is(&why.entry, EREMOTEIO, TOO_LONG)));
+							    failure_is(&why.entry, EREMOTEIO, TOO_LONG))) ||
+				    (connectionless(n->setup) && why.entry.err == ECONNREFUSED);
 			/* A message nobody receives may run into its deadline before the blow. */
 			if (killed ? !gone && !(f->kind == SENDS && timed_out) : !timed_out)
 				test_fail(__FILE__, __LINE__, "%s, provider code %d, \"%s\"",
 					  test_number(-why.entry.err), why.entry.prov_errno, why.words);
 		}
-		/* It may have begun to fetch one message, which keeps its buffer until the peer goes on. */
-		if (!killed && stop && posted - ended == 1 && test_now_ms() > until - (uint64_t)test_ms(PATIENCE) / 2)
+		/* It may have begun to fetch one message, which keeps its buffer until the peer goes on; of a connectionless endpoint
+		 * whoever is inside of one may be inside of all. */
+		bool kept = connectionless(n->setup) ? f->kind == SENDS : stop && posted - ended == 1;
+		if (!killed && kept && test_now_ms() > until - (uint64_t)test_ms(PATIENCE) / 2)
 			peer_continue(n);
 		if (test_now_ms() > until)
 			test_fail(__FILE__, __LINE__, "%zu of %zu operations never ended (%zu failed)", posted - ended,
@@ -312,8 +333,7 @@ static void drives(struct node *n)
 	pthread_join(later.thread, NULL);
 	if (killed) {
 		await_gone(n);
-		EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
-		CHECK_EQ(gdrfab_send(n->ep, buf, 1, local_desc(n, buf, 1), 0, NULL), -ESHUTDOWN);
+		is_over(n, buf);
 	} else if (alone) {
 		CHECK_EQ(failed, 0);
 	} else {
@@ -332,13 +352,13 @@ static void hammers(struct node *n)
 	unsigned char value = 3;
 	node_up(n);
 	struct remote to = mem_fetch(n);
-	way_check(n, f->way, to.key);
+	way_check(n, f->way, to);
 	barrier(n);
 	for (;;) {
 		done e;
 		memset(buf, value++, CHUNK);
 		struct failure why;
-		if (gdrfab_write(n->ep, buf, CHUNK, local_desc(n, buf, CHUNK), 0, to.base, to.key, buf) == -ESHUTDOWN)
+		if (gdrfab_write(n->ep, buf, CHUNK, local_desc(n, buf, CHUNK), PEER, to.base, to.key, buf) == -ESHUTDOWN)
 			for_ever(n);
 		if (gdrfab_cq_read(n->cq, &e, 1) == -GDRFAB_EAVAIL)
 			cq_failure(__FILE__, __LINE__, n->cq, &why);
@@ -379,9 +399,9 @@ static void is_hammered(struct node *n)
 		gdrfab_cq_read(n->cq, NULL, 0);
 	CHECK_EQ(memcmp(copy, m.addr, CHUNK), 0);
 	mem_end(n, &m);
-	free(copy);
 	if (f->signal == SIGKILL)
-		EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
+		is_over(n, copy);
+	free(copy);
 	close_up(n);
 }
 
@@ -389,6 +409,7 @@ static void is_hammered(struct node *n)
 
 static void request_stage(const void *arg)
 {
+	skip_if_connectionless();
 	run(is_asked, asks_and_waits, (const struct fault *)arg, test_count(4, 2));
 }
 

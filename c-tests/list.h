@@ -22,11 +22,7 @@ static inline void list_begin(struct node *n, struct lists *l, const struct memk
 	node_up(n);
 	const struct way *way = (const struct way *)n->arg;
 	l->to = mem_fetch(n);
-	/* Of a peer that was not reached yet there is no way to be seen. */
-	if (!n->setup->rdm)
-		way_check(n, way, l->to.key);
-	else if (way->path->bit == GDRFAB_PATH_CMA && cma_refused(n))
-		test_skip("this kernel does not let a process copy another's memory");
+	way_check(n, way, l->to);
 	mem_new(n, &l->local, kind, TARGET);
 	mem_register(n, &l->local, 0, TARGET, ANY_ACCESS, 0);
 	l->desc = mem_desc(&l->local);

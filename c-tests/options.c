@@ -234,7 +234,7 @@ static void chooses(struct node *n)
 	struct remote easy = mem_fetch(n), plain = mem_fetch(n);
 	const struct way best = {&paths[PATH_DIRECT], &memkinds[KIND_MEM_ALLOC], "direct_mem_alloc"};
 	int refused = cma_refused(n);
-	way_check(n, &best, easy.key);
+	way_check(n, &best, easy);
 	gdrfab_path_info info = path_to(n, easy.key);
 	CHECK_EQ(info.path, GDRFAB_PATH_DIRECT);
 	CHECK((info.paths & GDRFAB_PATH_STAGED) != 0);

@@ -137,6 +137,7 @@ static void every_call_refused(struct refusal r)
 	msg.msg_iov = &iov;
 	msg.desc = local_descs(n, &iov, 1, &descs);
 	msg.iov_count = 1;
+	msg.addr = PEER;
 	msg.rma_iov = &remote;
 	msg.rma_iov_count = 1;
 	msg.context = &r;
@@ -148,17 +149,17 @@ static void every_call_refused(struct refusal r)
 	turn++;
 	if (!r.write_ok && tells_failed_writes(n)) {
 		if (has_its_turn(&r, 0, turn))
-			refused(&r, 0, gdrfab_write(n->ep, scratch, r.len, desc, 0, r.addr, r.key, &r));
+			refused(&r, 0, gdrfab_write(n->ep, scratch, r.len, desc, PEER, r.addr, r.key, &r));
 		if (has_its_turn(&r, 1, turn) && n->info->cq_data_size > 0)
-			refused(&r, 1, gdrfab_writedata(n->ep, scratch, r.len, desc, 99, 0, r.addr, r.key, &r));
+			refused(&r, 1, gdrfab_writedata(n->ep, scratch, r.len, desc, 99, PEER, r.addr, r.key, &r));
 		if (has_its_turn(&r, 2, turn) && r.len <= n->info->inject_size)
-			refused(&r, 2, gdrfab_inject_write(n->ep, scratch, r.len, 0, r.addr, r.key));
+			refused(&r, 2, gdrfab_inject_write(n->ep, scratch, r.len, PEER, r.addr, r.key));
 		if (has_its_turn(&r, 3, turn))
 			refused(&r, 3, gdrfab_writemsg(n->ep, &msg, GDRFAB_COMPLETION));
 	}
 	if (!r.read_ok) {
 		if (has_its_turn(&r, 4, turn))
-			refused(&r, 4, gdrfab_read(n->ep, scratch, r.len, desc, 0, r.addr, r.key, &r));
+			refused(&r, 4, gdrfab_read(n->ep, scratch, r.len, desc, PEER, r.addr, r.key, &r));
 		if (has_its_turn(&r, 5, turn))
 			refused(&r, 5, gdrfab_readmsg(n->ep, &msg, GDRFAB_COMPLETION));
 	}
@@ -172,7 +173,7 @@ static void asker(struct node *n)
 	struct grants g;
 	node_up(n);
 	oob_recv(n, &g, sizeof g);
-	way_check(n, way, g.both.key);
+	way_check(n, way, g.both);
 	uint64_t base = g.both.base, good = g.both.key;
 	fill(scratch, sizeof scratch, 0, 77);
 	const struct refusal table[] = {
@@ -216,6 +217,7 @@ static void asker(struct node *n)
 	msg.msg_iov = &iov;
 	msg.desc = local_descs(n, &iov, 1, &desc);
 	msg.iov_count = 1;
+	msg.addr = PEER;
 	msg.rma_iov = parts;
 	msg.rma_iov_count = 2;
 	msg.context = &msg;
@@ -229,15 +231,15 @@ static void asker(struct node *n)
 
 	/* The connection, or the last that followed it, is as good as before; the region is open up to its edges. */
 	fill(scratch, LEN, 0, SEED + 1);
-	POST(n->cq, gdrfab_write(n->ep, scratch, LEN, local_desc(n, scratch, LEN), 0, base, good, scratch));
+	POST(n->cq, gdrfab_write(n->ep, scratch, LEN, local_desc(n, scratch, LEN), PEER, base, good, scratch));
 	DONE(n->cq, scratch, GDRFAB_WRITE, NULL);
 	unsigned char last = 0;
-	POST(n->cq, gdrfab_read(n->ep, &last, 1, local_desc(n, &last, 1), 0, base + LEN - 1, g.readable.key, &last));
+	POST(n->cq, gdrfab_read(n->ep, &last, 1, local_desc(n, &last, 1), PEER, base + LEN - 1, g.readable.key, &last));
 	DONE(n->cq, &last, GDRFAB_READ, NULL);
 	CHECK_EQ(last, scratch[LEN - 1]);
-	POST(n->cq, gdrfab_write(n->ep, &last, 1, local_desc(n, &last, 1), 0, base + LEN - 1, g.writable.key, &last));
+	POST(n->cq, gdrfab_write(n->ep, &last, 1, local_desc(n, &last, 1), PEER, base + LEN - 1, g.writable.key, &last));
 	DONE(n->cq, &last, GDRFAB_WRITE, NULL);
-	POST(n->cq, gdrfab_write(n->ep, scratch, 0, local_desc(n, scratch, 0), 0, base, good, scratch));
+	POST(n->cq, gdrfab_write(n->ep, scratch, 0, local_desc(n, scratch, 0), PEER, base, good, scratch));
 	DONE(n->cq, scratch, GDRFAB_WRITE, NULL);
 	barrier(n);
 	node_down(n);
@@ -335,21 +337,21 @@ static void parts_initiator(struct node *n)
 	node_up(n);
 	skip_unless(n->info->mr_iov_limit >= PARTS || !traits()->adapter, few_parts);
 	struct remote to = mem_fetch(n);
-	way_check(n, way, to.key);
+	way_check(n, way, to);
 	for (uint32_t s = 0; s < SPANS; s++) {
 		uint64_t at = to.base + spans[s].offset;
 		size_t len = spans[s].len;
 		fill(out, len, 0, 100 + s);
-		POST(n->cq, gdrfab_write(n->ep, out, len, local_desc(n, out, len), 0, at, to.key, out));
+		POST(n->cq, gdrfab_write(n->ep, out, len, local_desc(n, out, len), PEER, at, to.key, out));
 		DONE(n->cq, out, GDRFAB_WRITE, NULL);
 		memset(in, 0, sizeof in);
-		POST(n->cq, gdrfab_read(n->ep, in, len, local_desc(n, in, len), 0, at, to.key, in));
+		POST(n->cq, gdrfab_read(n->ep, in, len, local_desc(n, in, len), PEER, at, to.key, in));
 		DONE(n->cq, in, GDRFAB_READ, NULL);
 		CHECK_FILLED("read back", in, len, 0, 100 + s);
 		barrier(n);
 		barrier(n);
 	}
-	POST(n->cq, gdrfab_write(n->ep, out, 2, local_desc(n, out, 2), 0, to.base + PARTS_TOTAL - 1, to.key, out));
+	POST(n->cq, gdrfab_write(n->ep, out, 2, local_desc(n, out, 2), PEER, to.base + PARTS_TOTAL - 1, to.key, out));
 	FAILED(n->cq, out, ERANGE, GDRFAB_PROV_BOUNDS, NULL);
 	barrier(n);
 	node_down(n);
@@ -414,7 +416,7 @@ static void hammer(struct node *n)
 	for (int round = 0; round < rounds; round++) {
 		struct remote to = mem_fetch(n);
 		if (round == 0) {
-			way_check(n, way, to.key);
+			way_check(n, way, to);
 			barrier(n);
 		}
 		bool closed = false;
@@ -425,7 +427,7 @@ static void hammer(struct node *n)
 			while (!closed && pending < 4) {
 				/* Ever new bytes, or a write that comes late would change nothing that can be seen. */
 				memset(data, value++, FIRE);
-				ssize_t rc = gdrfab_write(n->ep, data, FIRE, desc, 0, to.base, to.key, data);
+				ssize_t rc = gdrfab_write(n->ep, data, FIRE, desc, PEER, to.base, to.key, data);
 				/* The connection may be over before its first failure has been read. */
 				if (rc == -EAGAIN || (rc == -ESHUTDOWN && !traits()->survives_failures && pending > 0))
 					break;

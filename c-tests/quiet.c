@@ -183,7 +183,7 @@ static struct remote initiator_new(struct node *n, struct mem *m, unsigned char 
 	set(m, value);
 	mem_register(n, m, 0, LEN, ANY_ACCESS, 0);
 	struct remote to = mem_fetch(n);
-	way_check(n, t->way, to.key);
+	way_check(n, t->way, to);
 	oob_send(n, "r", 1);
 	return to;
 }

@@ -159,7 +159,7 @@ static void initiator(struct node *n)
 	CHECK(n->info->tx_iov_limit >= 1);
 	CHECK(n->info->rma_iov_limit >= 1);
 	struct remote to = mem_fetch(n);
-	way_check(n, plan->way, to.key);
+	way_check(n, plan->way, to);
 
 	struct mem local;
 	mem_new(n, &local, plan->local, TARGET_SIZE);
@@ -208,8 +208,9 @@ static void offset_target(struct node *n)
 	bool given = n->setup->given_keys;
 	struct mem m;
 	node_up(n);
-	CHECK_EQ(n->request->mr_mode & GDRFAB_MR_VIRT_ADDR, 0);
-	CHECK_EQ(n->request->mr_mode & GDRFAB_MR_PROV_KEY, given ? 0 : GDRFAB_MR_PROV_KEY);
+	const gdrfab_info *info = n->request ? n->request : n->info;
+	CHECK_EQ(info->mr_mode & GDRFAB_MR_VIRT_ADDR, 0);
+	CHECK_EQ(info->mr_mode & GDRFAB_MR_PROV_KEY, given ? 0 : GDRFAB_MR_PROV_KEY);
 	mem_new(n, &m, &memkinds[KIND_MEM_ALLOC], TARGET_SIZE);
 	mem_fill(&m, 0, TARGET_SIZE, 0, BASE_SEED);
 	OK(mem_try_register(n, &m, 0, TARGET_SIZE, REMOTE_ACCESS, 0, 4711));
@@ -278,7 +279,7 @@ static void empty_initiator(struct node *n)
 	mem_fill(&local, 0, TARGET_SIZE, MARGIN, BASE_SEED);
 	/* Three to a round: in the end each place has had each of them. */
 	for (size_t round = 0; round < at_most(n->info->tx_size, 512) + 3; round++) {
-		POST(n->cq, gdrfab_inject_write(n->ep, t.buf, LEN, GDRFAB_ADDR_UNSPEC, there(&t), to.key));
+		POST(n->cq, gdrfab_inject_write(n->ep, t.buf, LEN, PEER, there(&t), to.key));
 		t.len = LEN;
 		put(&t);
 		t.len = 0;

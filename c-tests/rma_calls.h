@@ -64,7 +64,8 @@ static uint64_t there(const struct transfer *t)
 	return t->to.base + t->offset;
 }
 
-static uint64_t fenced; /* bytes that fences have read into memory of this process */
+/* Bytes that fences have read into memory of this process, and those that a connectionless endpoint has copied there. */
+static uint64_t fenced;
 /* An injected write says nothing when it is done: a fenced read behind it does. */
 static void fence(struct transfer *t)
 {
@@ -81,6 +82,7 @@ static void fence(struct transfer *t)
 	msg.iov_count = 1;
 	msg.rma_iov = &remote;
 	msg.rma_iov_count = 1;
+	msg.addr = PEER;
 	msg.context = &byte;
 	POST(t->n->cq, gdrfab_readmsg(t->n->ep, &msg, GDRFAB_COMPLETION | GDRFAB_FENCE));
 	DONE(t->n->cq, &byte, GDRFAB_READ | GDRFAB_RMA, NULL);
@@ -88,7 +90,7 @@ static void fence(struct transfer *t)
 
 static void put(struct transfer *t)
 {
-	POST(t->n->cq, gdrfab_write(t->n->ep, t->buf, t->len, t->desc, GDRFAB_ADDR_UNSPEC, there(t), t->to.key, t));
+	POST(t->n->cq, gdrfab_write(t->n->ep, t->buf, t->len, t->desc, PEER, there(t), t->to.key, t));
 	DONE(t->n->cq, t, GDRFAB_WRITE | GDRFAB_RMA, NULL);
 }
 
@@ -97,7 +99,7 @@ static void put_v(struct transfer *t)
 	struct iovec iov[MAX_IOV];
 	void *desc[MAX_IOV];
 	scatter(t, iov, desc, t->iov_limit);
-	POST(t->n->cq, gdrfab_writev(t->n->ep, iov, t->desc ? desc : NULL, t->iov_limit, GDRFAB_ADDR_UNSPEC, there(t),
+	POST(t->n->cq, gdrfab_writev(t->n->ep, iov, t->desc ? desc : NULL, t->iov_limit, PEER, there(t),
 				     t->to.key, t));
 	DONE(t->n->cq, t, GDRFAB_WRITE | GDRFAB_RMA, NULL);
 }
@@ -117,7 +119,7 @@ static const gdrfab_msg_rma *rma_message(const struct transfer *t, struct messag
 	m->msg.msg_iov = m->iov;
 	m->msg.desc = t->desc ? m->desc : NULL;
 	m->msg.iov_count = t->iov_limit;
-	m->msg.addr = GDRFAB_ADDR_UNSPEC;
+	m->msg.addr = PEER;
 	m->msg.rma_iov = m->remote;
 	m->msg.rma_iov_count = scatter_remote(t, m->remote);
 	m->msg.context = (void *)t;
@@ -145,6 +147,7 @@ static void put_msg_inject(struct transfer *t)
 {
 	struct message m;
 	POST(t->n->cq, gdrfab_writemsg(t->n->ep, rma_message(t, &m), GDRFAB_COMPLETION | GDRFAB_INJECT));
+	fenced += connectionless(t->n->setup) ? t->len : 0;
 	mem_fill(t->local, t->lead, t->len, 0, 99); /* the buffer is the caller's again at once */
 	DONE(t->n->cq, t, GDRFAB_WRITE | GDRFAB_RMA, NULL);
 	/* Complete when the buffer may be reused; a fenced read behind it proves that the bytes are there. */
@@ -153,21 +156,21 @@ static void put_msg_inject(struct transfer *t)
 
 static void put_data(struct transfer *t)
 {
-	POST(t->n->cq, gdrfab_writedata(t->n->ep, t->buf, t->len, t->desc, t->data, GDRFAB_ADDR_UNSPEC, there(t),
+	POST(t->n->cq, gdrfab_writedata(t->n->ep, t->buf, t->len, t->desc, t->data, PEER, there(t),
 					t->to.key, t));
 	DONE(t->n->cq, t, GDRFAB_WRITE | GDRFAB_RMA, NULL);
 }
 
 static void put_inject(struct transfer *t)
 {
-	POST(t->n->cq, gdrfab_inject_write(t->n->ep, t->buf, t->len, GDRFAB_ADDR_UNSPEC, there(t), t->to.key));
+	POST(t->n->cq, gdrfab_inject_write(t->n->ep, t->buf, t->len, PEER, there(t), t->to.key));
 	memset(t->buf, 0xee, t->len); /* the buffer is the caller's again at once */
 	fence(t);
 }
 
 static void put_inject_data(struct transfer *t)
 {
-	POST(t->n->cq, gdrfab_inject_writedata(t->n->ep, t->buf, t->len, t->data, GDRFAB_ADDR_UNSPEC, there(t),
+	POST(t->n->cq, gdrfab_inject_writedata(t->n->ep, t->buf, t->len, t->data, PEER, there(t),
 					       t->to.key));
 	memset(t->buf, 0xee, t->len);
 	fence(t);
@@ -175,7 +178,7 @@ static void put_inject_data(struct transfer *t)
 
 static void get(struct transfer *t)
 {
-	POST(t->n->cq, gdrfab_read(t->n->ep, t->buf, t->len, t->desc, GDRFAB_ADDR_UNSPEC, there(t), t->to.key, t));
+	POST(t->n->cq, gdrfab_read(t->n->ep, t->buf, t->len, t->desc, PEER, there(t), t->to.key, t));
 	DONE(t->n->cq, t, GDRFAB_READ | GDRFAB_RMA, NULL);
 }
 
@@ -184,7 +187,7 @@ static void get_v(struct transfer *t)
 	struct iovec iov[MAX_IOV];
 	void *desc[MAX_IOV];
 	scatter(t, iov, desc, t->iov_limit);
-	POST(t->n->cq, gdrfab_readv(t->n->ep, iov, t->desc ? desc : NULL, t->iov_limit, GDRFAB_ADDR_UNSPEC, there(t),
+	POST(t->n->cq, gdrfab_readv(t->n->ep, iov, t->desc ? desc : NULL, t->iov_limit, PEER, there(t),
 				    t->to.key, t));
 	DONE(t->n->cq, t, GDRFAB_READ | GDRFAB_RMA, NULL);
 }

@@ -66,7 +66,7 @@ static void flag_initiator(struct node *n)
 	const struct way *way = (const struct way *)n->arg;
 	node_up(n);
 	struct remote to = mem_fetch(n);
-	way_check(n, way, to.key);
+	way_check(n, way, to);
 	CHECK((n->info->msg_order & GDRFAB_ORDER_WAW) != 0);
 	unsigned char *data = (unsigned char *)malloc(SIZE);
 	/* A look at device memory is a call of its driver. */
@@ -75,8 +75,8 @@ static void flag_initiator(struct node *n)
 		struct round r = {number, sizes[number % 6]};
 		fill(data, r.size, 0, (uint32_t)number);
 		oob_send(n, &r, sizeof r);
-		POST(n->cq, gdrfab_write(n->ep, data, r.size, local_desc(n, data, r.size), 0, to.base, to.key, data));
-		POST(n->cq, gdrfab_write(n->ep, &number, sizeof number, local_desc(n, &number, sizeof number), 0,
+		POST(n->cq, gdrfab_write(n->ep, data, r.size, local_desc(n, data, r.size), PEER, to.base, to.key, data));
+		POST(n->cq, gdrfab_write(n->ep, &number, sizeof number, local_desc(n, &number, sizeof number), PEER,
 					 to.base + SIZE, to.key, &number));
 		/* The bytes arrive in order; which completion is read first is not said. */
 		done first, second;
@@ -132,16 +132,16 @@ static void behind_a_read_initiator(struct node *n)
 	done end;
 	node_up(n);
 	struct remote to = mem_fetch(n);
-	way_check(n, way, to.key);
+	way_check(n, way, to);
 	fill(out, SIZE, 0, 4);
 	barrier(n);
 	for (uint32_t seed = 1; seed <= 3; seed += 2) {
 		void *local = local_desc(n, in, SIZE);
-		POST(n->cq, gdrfab_read(n->ep, in, SIZE, local, 0, to.base, to.key, in));
+		POST(n->cq, gdrfab_read(n->ep, in, SIZE, local, PEER, to.base, to.key, in));
 		if (seed == 1)
-			POST(n->cq, gdrfab_send(n->ep, out, 8, local_desc(n, out, 8), 0, out));
+			POST(n->cq, gdrfab_send(n->ep, out, 8, local_desc(n, out, 8), PEER, out));
 		else
-			POST(n->cq, gdrfab_write(n->ep, out, SIZE, local_desc(n, out, SIZE), 0, to.base, to.key, out));
+			POST(n->cq, gdrfab_write(n->ep, out, SIZE, local_desc(n, out, SIZE), PEER, to.base, to.key, out));
 		oob_send(n, "", 1);
 		CHECK_EQ(cq_next(n->cq, &end, 10000), 1);
 		CHECK_EQ(cq_next(n->cq, &end, 10000), 1);
@@ -199,19 +199,19 @@ static void still_initiator(struct node *n)
 	size_t large = 1024 * 1024 + 3;
 	node_up(n);
 	struct remote to = mem_fetch(n);
-	way_check(n, way, to.key);
+	way_check(n, way, to);
 	barrier(n);
 	unsigned char *buf = (unsigned char *)malloc(large);
 	unsigned char *back = (unsigned char *)calloc(1, large);
 	/* The first operation may open the way (map the memory); even that needs nothing from the target. */
 	peer_stop(n);
 	fill(buf, 64, 0, 2);
-	POST(n->cq, gdrfab_write(n->ep, buf, 64, local_desc(n, buf, 64), 0, to.base, to.key, buf));
+	POST(n->cq, gdrfab_write(n->ep, buf, 64, local_desc(n, buf, 64), PEER, to.base, to.key, buf));
 	DONE(n->cq, buf, GDRFAB_WRITE, NULL);
 	fill(buf, large, 0, 3);
-	POST(n->cq, gdrfab_write(n->ep, buf, large, local_desc(n, buf, large), 0, to.base + 4096, to.key, buf));
+	POST(n->cq, gdrfab_write(n->ep, buf, large, local_desc(n, buf, large), PEER, to.base + 4096, to.key, buf));
 	DONE(n->cq, buf, GDRFAB_WRITE, NULL);
-	POST(n->cq, gdrfab_read(n->ep, back, large, local_desc(n, back, large), 0, to.base + 4096, to.key, back));
+	POST(n->cq, gdrfab_read(n->ep, back, large, local_desc(n, back, large), PEER, to.base + 4096, to.key, back));
 	DONE(n->cq, back, GDRFAB_READ, NULL);
 	CHECK_FILLED("read back from the stopped process", back, large, 0, 3);
 	peer_continue(n);
@@ -260,7 +260,7 @@ static void window_initiator(struct node *n)
 	const struct way *way = (const struct way *)n->arg;
 	node_up(n);
 	struct remote to = mem_fetch(n);
-	way_check(n, way, to.key);
+	way_check(n, way, to);
 	size_t slots = slots_of(n);
 	unsigned char *data = (unsigned char *)malloc((size_t)SLOT * slots);
 	unsigned char *seen = (unsigned char *)calloc(1, slots);
@@ -273,7 +273,7 @@ static void window_initiator(struct node *n)
 		for (; posted < slots; posted++) {
 			unsigned char *at = data + posted * SLOT;
 			void *desc = local_desc(n, data, (size_t)SLOT * slots);
-			ssize_t rc = gdrfab_write(n->ep, at, SLOT, desc, 0, to.base + posted * SLOT, to.key, at);
+			ssize_t rc = gdrfab_write(n->ep, at, SLOT, desc, PEER, to.base + posted * SLOT, to.key, at);
 			if (rc == -EAGAIN)
 				break;
 			OK(rc);
@@ -319,15 +319,15 @@ static void crossing(struct node *n)
 	way_register(n, &m, 0, len, way);
 	mem_publish(n, &m);
 	struct remote to = mem_fetch(n);
-	way_check(n, way, to.key);
+	way_check(n, way, to);
 	unsigned char *out = (unsigned char *)malloc(len), *in = (unsigned char *)calloc(1, len);
 	int rounds = test_count(20, 3);
 	for (int round = 0; round < rounds; round++) {
 		fill(out, len, 0, mine * 1000 + (uint32_t)round);
 		barrier(n);
-		POST(n->cq, gdrfab_write(n->ep, out, len, local_desc(n, out, len), 0, to.base, to.key, out));
+		POST(n->cq, gdrfab_write(n->ep, out, len, local_desc(n, out, len), PEER, to.base, to.key, out));
 		DONE(n->cq, out, GDRFAB_WRITE, NULL);
-		POST(n->cq, gdrfab_read(n->ep, in, len, local_desc(n, in, len), 0, to.base, to.key, in));
+		POST(n->cq, gdrfab_read(n->ep, in, len, local_desc(n, in, len), PEER, to.base, to.key, in));
 		DONE(n->cq, in, GDRFAB_READ, NULL);
 		CHECK_FILLED("what this side wrote, read back", in, len, 0, mine * 1000 + (uint32_t)round);
 		barrier(n);

@@ -73,7 +73,7 @@ static void shares(struct node *n)
 	CHECK(local != NULL);
 	memset(local, 1, SHARED);
 	struct way direct = {&paths[PATH_DIRECT], &memkinds[KIND_MEM_ALLOC], "direct"};
-	way_check(n, &direct, to.key);
+	way_check(n, &direct, to);
 	barrier(n);
 	if (writes)
 		POST(n->cq, gdrfab_write(n->ep, local, SHARED, NULL, 0, to.base, to.key, local));

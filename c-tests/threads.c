@@ -92,14 +92,14 @@ static void *writes_own_slot(void *arg)
 	for (int i = 0; i < s->rounds; i++) {
 		size_t len = 1 + (size_t)(i * 37 % SLOT);
 		fill(out, len, 0, (uint32_t)(s->number * 10000 + i));
-		FLY(n, &f, gdrfab_write(n->ep, out, len, local_desc(n, out, len), 0, at, s->to.key, &f));
+		FLY(n, &f, gdrfab_write(n->ep, out, len, local_desc(n, out, len), PEER, at, s->to.key, &f));
 		land(n, &f, "write");
-		FLY(n, &f, gdrfab_read(n->ep, back, len, local_desc(n, back, len), 0, at, s->to.key, &f));
+		FLY(n, &f, gdrfab_read(n->ep, back, len, local_desc(n, back, len), PEER, at, s->to.key, &f));
 		land(n, &f, "read");
 		CHECK_FILLED("read back by the thread that wrote", back, len, 0, (uint32_t)(s->number * 10000 + i));
 	}
 	fill(out, SLOT, 0, (uint32_t)s->number);
-	FLY(n, &f, gdrfab_write(n->ep, out, SLOT, local_desc(n, out, SLOT), 0, at, s->to.key, &f));
+	FLY(n, &f, gdrfab_write(n->ep, out, SLOT, local_desc(n, out, SLOT), PEER, at, s->to.key, &f));
 	land(n, &f, "write");
 	return NULL;
 }
@@ -126,7 +126,7 @@ static void slots_initiator(struct node *n)
 	struct shared s[THREADS];
 	node_up(n);
 	struct remote to = mem_fetch(n);
-	way_check(n, way, to.key);
+	way_check(n, way, to);
 	for (int i = 0; i < THREADS; i++) {
 		s[i].n = n;
 		s[i].to = to;
@@ -161,7 +161,7 @@ static void *sends_letters(void *arg)
 		l.thread = (uint32_t)s->number;
 		l.number = (uint32_t)i;
 		fill(l.body, sizeof l.body, 0, l.thread * 100000 + l.number);
-		FLY(s->n, &f, gdrfab_send(s->n->ep, &l, sizeof l, local_desc(s->n, &l, sizeof l), 0, &f));
+		FLY(s->n, &f, gdrfab_send(s->n->ep, &l, sizeof l, local_desc(s->n, &l, sizeof l), PEER, &f));
 		land(s->n, &f, "send");
 	}
 	return NULL;
@@ -175,7 +175,7 @@ static void *receives_letters(void *arg)
 	struct letter l;
 	struct flight f;
 	for (int i = 0; i < s->rounds; i++) {
-		FLY(s->n, &f, gdrfab_recv(s->n->ep, &l, sizeof l, local_desc(s->n, &l, sizeof l), 0, &f));
+		FLY(s->n, &f, gdrfab_recv(s->n->ep, &l, sizeof l, local_desc(s->n, &l, sizeof l), PEER, &f));
 		land(s->n, &f, "receive");
 		CHECK(l.thread < THREADS && l.number < (uint32_t)s->rounds);
 		CHECK_FILLED("a letter", l.body, sizeof l.body, 0, l.thread * 100000 + l.number);
@@ -214,9 +214,8 @@ TEST_WITHIN(60, messages_on_one_endpoint_automatic_progress)
 struct own {
 	struct node *n;
 	gdrfab_cq *cq;
+	gdrfab_av *av;
 	gdrfab_ep *ep;
-	struct mem m;
-	struct remote to;
 	int number;
 };
 
@@ -230,14 +229,14 @@ static void *plays_ping_pong(void *arg)
 		size_t len = (size_t)(i * 71 % 3000);
 		done e;
 		fill(out, len, 0, (uint32_t)(o->number * 1000 + i));
-		POST(o->cq, gdrfab_recv(o->ep, in, sizeof in, local_desc(o->n, in, sizeof in), 0, in));
+		POST(o->cq, gdrfab_recv(o->ep, in, sizeof in, local_desc(o->n, in, sizeof in), PEER, in));
 		if (first)
-			POST(o->cq, gdrfab_send(o->ep, out, len, local_desc(o->n, out, len), 0, out));
+			POST(o->cq, gdrfab_send(o->ep, out, len, local_desc(o->n, out, len), PEER, out));
 		for (int left = first ? 2 : 1; left > 0; left--)
 			CHECK_EQ(cq_next(o->cq, &e, 15000), 1);
 		CHECK_FILLED("ping or pong", in, len, 0, (uint32_t)(o->number * 1000 + i));
 		if (!first) {
-			POST(o->cq, gdrfab_send(o->ep, out, len, local_desc(o->n, out, len), 0, out));
+			POST(o->cq, gdrfab_send(o->ep, out, len, local_desc(o->n, out, len), PEER, out));
 			CHECK_EQ(cq_next(o->cq, &e, 15000), 1);
 		}
 		/* And registration while others transfer. */
@@ -258,8 +257,10 @@ static void endpoint_each(struct node *n)
 		o[i].n = n;
 		o[i].number = i;
 		o[i].cq = n->cq = cq_new(n, GDRFAB_CQ_FORMAT_DATA, 64, 0);
-		o[i].ep = ep_new(n, n->info, &o[i]);
-		ep_connect_by_address(n, o[i].ep);
+		node_meet(n);
+		o[i].ep = n->ep;
+		o[i].av = n->av;
+		n->ep = NULL, n->av = NULL;
 	}
 	n->cq = common;
 	barrier(n);
@@ -267,6 +268,8 @@ static void endpoint_each(struct node *n)
 	barrier(n);
 	for (int i = 0; i < THREADS; i++) {
 		OK(gdrfab_ep_close(o[i].ep));
+		if (o[i].av)
+			OK(gdrfab_av_close(o[i].av));
 		OK(gdrfab_cq_close(o[i].cq));
 	}
 	node_down(n);
@@ -292,7 +295,7 @@ static void idle_target(struct node *n)
 	memset(in, 0, PLENTY);
 	/* Where there is always a path that needs the target, that one. */
 	mem_register(n, &m, 0, PLENTY, REMOTE_ACCESS, kind_paths(m.kind) & ~kind_maybe(m.kind) & GDRFAB_PATH_STAGED);
-	POST(n->cq, gdrfab_recv(n->ep, in, PLENTY, local_desc(n, in, PLENTY), 0, in));
+	POST(n->cq, gdrfab_recv(n->ep, in, PLENTY, local_desc(n, in, PLENTY), PEER, in));
 	mem_publish(n, &m);
 	n->idle = true;
 	barrier(n);
@@ -313,13 +316,13 @@ static void busy_initiator(struct node *n)
 	node_up(n);
 	struct remote to = mem_fetch(n);
 	fill(out, PLENTY, 0, 1);
-	POST(n->cq, gdrfab_write(n->ep, out, PLENTY, local_desc(n, out, PLENTY), 0, to.base, to.key, out));
+	POST(n->cq, gdrfab_write(n->ep, out, PLENTY, local_desc(n, out, PLENTY), PEER, to.base, to.key, out));
 	DONE(n->cq, out, GDRFAB_WRITE, NULL);
-	POST(n->cq, gdrfab_read(n->ep, back, PLENTY, local_desc(n, back, PLENTY), 0, to.base, to.key, back));
+	POST(n->cq, gdrfab_read(n->ep, back, PLENTY, local_desc(n, back, PLENTY), PEER, to.base, to.key, back));
 	DONE(n->cq, back, GDRFAB_READ, NULL);
 	CHECK_FILLED("read without the target's help", back, PLENTY, 0, 1);
 	fill(out, PLENTY, 0, 2);
-	POST(n->cq, gdrfab_send(n->ep, out, PLENTY, local_desc(n, out, PLENTY), 0, out));
+	POST(n->cq, gdrfab_send(n->ep, out, PLENTY, local_desc(n, out, PLENTY), PEER, out));
 	DONE(n->cq, out, GDRFAB_SEND, NULL);
 	barrier(n);
 	free(out);
@@ -367,10 +370,10 @@ static void posts_while_another_sleeps(struct node *n)
 	for (int i = 0; i < rounds; i++) {
 		void *to = local_desc(n, in, sizeof in), *from = local_desc(n, &word, 1);
 		ssize_t rc;
-		while ((rc = gdrfab_recv(n->ep, in, sizeof in, to, 0, NULL)) == -EAGAIN && test_now_ms() < until)
+		while ((rc = gdrfab_recv(n->ep, in, sizeof in, to, PEER, NULL)) == -EAGAIN && test_now_ms() < until)
 			sched_yield();
 		OK(rc);
-		while ((rc = gdrfab_send(n->ep, &word, 1, from, 0, NULL)) == -EAGAIN && test_now_ms() < until)
+		while ((rc = gdrfab_send(n->ep, &word, 1, from, PEER, NULL)) == -EAGAIN && test_now_ms() < until)
 			sched_yield();
 		OK(rc);
 		if (i % 16 == 0)

@@ -133,23 +133,23 @@ static void one_by_one(struct node *n, const struct remote given[2], enum damage
 		size_t len = sizes[i], well = len < GOOD ? len : GOOD;
 		uint64_t at = address(&given[0], len, damage), key = given[0].key;
 		test_at(__FILE__, __LINE__);
-		POST(n->cq, gdrfab_read(n->ep, local, len, desc, 0, at, key, local));
+		POST(n->cq, gdrfab_read(n->ep, local, len, desc, PEER, at, key, local));
 		if (damage == READ_ONLY) {
 			DONE(n->cq, local, GDRFAB_READ, NULL);
 			CHECK_FILLED("memory that may still be read", local, len, 0, SEED);
 		} else {
 			FAILED(n->cq, local, EFAULT, GDRFAB_PROV_FAULT, NULL);
 		}
-		POST(n->cq, gdrfab_write(n->ep, local, len, desc, 0, at, key, local + 1));
+		POST(n->cq, gdrfab_write(n->ep, local, len, desc, PEER, at, key, local + 1));
 		FAILED(n->cq, local + 1, EFAULT, GDRFAB_PROV_FAULT, NULL);
-		POST(n->cq, gdrfab_writedata(n->ep, local, len, desc, 9, 0, at, key, local + 2));
+		POST(n->cq, gdrfab_writedata(n->ep, local, len, desc, 9, PEER, at, key, local + 2));
 		FAILED(n->cq, local + 2, EFAULT, GDRFAB_PROV_FAULT, NULL);
 		/* The next one, elsewhere. */
 		fill(local, well, 0, 100 + (uint32_t)i);
-		POST(n->cq, gdrfab_write(n->ep, local, well, desc, 0, given[1].base, given[1].key, local));
+		POST(n->cq, gdrfab_write(n->ep, local, well, desc, PEER, given[1].base, given[1].key, local));
 		DONE(n->cq, local, GDRFAB_WRITE, NULL);
 		memset(local, 0, well);
-		POST(n->cq, gdrfab_read(n->ep, local, well, desc, 0, given[1].base, given[1].key, local));
+		POST(n->cq, gdrfab_read(n->ep, local, well, desc, PEER, given[1].base, given[1].key, local));
 		DONE(n->cq, local, GDRFAB_READ, NULL);
 		CHECK_FILLED("what went elsewhere", local, well, 0, 100 + (uint32_t)i);
 	}
@@ -171,8 +171,8 @@ static void among_others(struct node *n, const struct remote given[2], enum dama
 				size_t len = lens[posted % 6];
 				unsigned char *mine = local + (size_t)posted * ROOM;
 				uint64_t to = lost ? address(&given[0], len, damage) : given[1].base, key = given[lost ? 0 : 1].key;
-				ssize_t rc = write ? gdrfab_write(n->ep, mine, len, NULL, 0, to, key, &state[posted])
-						   : gdrfab_read(n->ep, mine, len, NULL, 0, to, key, &state[posted]);
+				ssize_t rc = write ? gdrfab_write(n->ep, mine, len, NULL, PEER, to, key, &state[posted])
+						   : gdrfab_read(n->ep, mine, len, NULL, PEER, to, key, &state[posted]);
 				if (rc == -EAGAIN)
 					break;
 				OK(rc);
@@ -279,11 +279,11 @@ static void undisturbed_peer(struct node *n)
 	void *desc = *(const enum reach *)n->arg == JOINED ? gdrfab_mr_desc(mr) : NULL;
 	oob_recv(n, &given, sizeof given);
 	for (int i = 0; i < SIZES; i++) {
-		POST(n->cq, gdrfab_read(n->ep, local, sizes[i], desc, 0, given.base, given.key, local));
+		POST(n->cq, gdrfab_read(n->ep, local, sizes[i], desc, PEER, given.base, given.key, local));
 		DONE(n->cq, local, GDRFAB_READ, NULL);
 		CHECK_FILLED("what the owner may not read", local, sizes[i], 0, i == 0 ? SEED : SEED + 1);
 		fill(local, SPAN, 0, SEED + 1);
-		POST(n->cq, gdrfab_write(n->ep, local, SPAN, desc, 0, given.base, given.key, local));
+		POST(n->cq, gdrfab_write(n->ep, local, SPAN, desc, PEER, given.base, given.key, local));
 		DONE(n->cq, local, GDRFAB_WRITE, NULL);
 	}
 	barrier(n);
@@ -318,14 +318,14 @@ static void hopeful(struct node *n)
 	node_up(n);
 	skip_unless(path_known(PATH_SOCKET), "this is about bytes that the kernel gathers for a socket");
 	size_t len = *(const size_t *)n->arg;
-	POST(n->cq, gdrfab_recv(n->ep, buf, GOOD, NULL, 0, buf));
+	POST(n->cq, gdrfab_recv(n->ep, buf, GOOD, NULL, PEER, buf));
 	barrier(n);
 	/* Whatever becomes of the connection, this is no message. */
 	done entry;
 	struct failure f;
 	CHECK_EQ(cq_next(n->cq, &entry, 5000), -1);
 	cq_failure(__FILE__, __LINE__, n->cq, &f);
-	CHECK_EITHER(f.entry.err, len > 16384 ? EFAULT : ECONNRESET, ECONNRESET);
+	CHECK_EITHER(f.entry.err, len > 16384 || connectionless(n->setup) ? EFAULT : ECONNRESET, ECONNRESET);
 	barrier(n);
 	node_down(n);
 	free(buf);
@@ -339,8 +339,9 @@ static void empty_handed(struct node *n)
 	void *at = pages(GOOD);
 	CHECK_EQ(mprotect(at, GOOD, PROT_NONE), 0);
 	barrier(n);
-	POST(n->cq, gdrfab_send(n->ep, at, len, NULL, 0, at));
-	FAILED(n->cq, at, EFAULT, GDRFAB_PROV_FAULT, NULL);
+	POST(n->cq, gdrfab_send(n->ep, at, len, NULL, PEER, at));
+	/* Of a connectionless endpoint the receiver reads it, and tells. */
+	FAILED(n->cq, at, connectionless(n->setup) ? EIO : EFAULT, GDRFAB_PROV_FAULT, NULL);
 	barrier(n);
 	node_down(n);
 	munmap(at, GOOD);

@@ -37,9 +37,9 @@ static void waker(struct node *n)
 		if (w.after_ms)
 			test_sleep_ms(w.after_ms);
 		if (w.what == WANT_SEND)
-			POST(n->cq, gdrfab_send(n->ep, &word, 1, desc, 0, &word));
+			POST(n->cq, gdrfab_send(n->ep, &word, 1, desc, PEER, &word));
 		else
-			POST(n->cq, gdrfab_writedata(n->ep, &word, 8, desc, 77, 0, w.to.base, w.to.key, &word));
+			POST(n->cq, gdrfab_writedata(n->ep, &word, 8, desc, 77, PEER, w.to.base, w.to.key, &word));
 		DONE(n->cq, &word, 0, NULL);
 	}
 	node_down(n);
@@ -80,7 +80,7 @@ static void sleeper(struct node *n)
 	for (int round = 0; round < test_count(60, 8); round++) {
 		int pause = round < 5 ? 50 : round % 3;
 		int what = round % 2 && n->info->cq_data_size > 0 ? WANT_WRITEDATA : WANT_SEND;
-		POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, &in));
+		POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), PEER, &in));
 		ask(n, what, pause, &m);
 		start = test_now_ms();
 		CHECK_EQ(gdrfab_cq_sread(n->cq, &e, 1, NULL, round % 4 == 3 ? -1 : test_ms(LONG)), 1);
@@ -166,7 +166,7 @@ static void poller(struct node *n)
 	for (int round = 0; round < rounds; round++) {
 		bool writes = round % 2 && n->info->cq_data_size > 0;
 		if (!writes || data_takes_receive(n))
-			POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, &in));
+			POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), PEER, &in));
 		/* Before, during and after the moment in which this side goes to sleep. */
 		ask(n, writes ? WANT_WRITEDATA : WANT_SEND, round % 10 == 0 ? 5 : 0, &m);
 		for (int turns = 0;; turns++) {
@@ -190,7 +190,7 @@ static void poller(struct node *n)
 		}
 	}
 	/* With something to read nobody may sleep. */
-	POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, &in));
+	POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), PEER, &in));
 	ask(n, WANT_SEND, 0, NULL);
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(LONG);
 	while (gdrfab_cq_trywait(n->cq) == 0) {
@@ -226,8 +226,9 @@ static void poller_of_a_dying_peer(struct node *n)
 	char in;
 	int fd = -1;
 	node_up(n);
+	node_reach(n);
 	OK(gdrfab_cq_fd(n->cq, &fd));
-	POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, &in));
+	POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), PEER, &in));
 	barrier(n);
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(LONG);
 	done e;
@@ -246,6 +247,7 @@ static void poller_of_a_dying_peer(struct node *n)
 static void dies_a_little_later(struct node *n)
 {
 	node_up(n);
+	node_reach(n);
 	barrier(n);
 	test_sleep_ms(50);
 	raise(SIGKILL);
@@ -269,7 +271,7 @@ static void poller_with_a_deadline(struct node *n)
 	barrier(n);
 	/* The deadline counts from the call. */
 	uint64_t start = test_now_ms();
-	POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, &in));
+	POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), PEER, &in));
 	while ((got = gdrfab_cq_read(n->cq, &e, 1)) == -EAGAIN) {
 		struct pollfd p = {fd, POLLIN, 0};
 		if (gdrfab_cq_trywait(n->cq) == 0)
@@ -301,7 +303,8 @@ static void sleeper_with_a_dying_peer(struct node *n)
 	char in;
 	done e;
 	node_up(n);
-	POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, &in));
+	node_reach(n);
+	POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), PEER, &in));
 	barrier(n);
 	CHECK_EQ(gdrfab_cq_sread(n->cq, &e, 1, NULL, -1), -GDRFAB_EAVAIL);
 	FAILED(n->cq, &in, ECONNRESET, GDRFAB_PROV_PEER_GONE, NULL);

@@ -209,6 +209,46 @@ TEST_WITHIN(60, messages_on_one_endpoint_automatic_progress)
 	pair(&s, letters, letters, NULL);
 }
 
+/* --- all of it at once, from both sides --- */
+
+static void *plays_a_part(void *arg)
+{
+	struct shared *s = (struct shared *)arg;
+	if (s->number < 2)
+		return sends_letters(s);
+	return s->number < 4 ? receives_letters(s) : writes_own_slot(s);
+}
+
+static void everything(struct node *n)
+{
+	struct shared s[THREADS];
+	struct mem m;
+	node_up(n);
+	skip_unless(waits_for_receive(n), hasty);
+	mem_new(n, &m, &memkinds[KIND_MALLOC], (size_t)THREADS * SLOT);
+	memset(m.addr, 0, m.len);
+	mem_register(n, &m, 0, m.len, ANY_ACCESS, 0);
+	mem_publish(n, &m);
+	struct remote to = mem_fetch(n);
+	for (int i = 0; i < THREADS; i++)
+		s[i] = (struct shared){n, to, i, test_count(1000, 30)};
+	run_threads(plays_a_part, s, sizeof s[0]);
+	barrier(n);
+	for (int i = 0; i < 2; i++)
+		for (int k = 0; k < s[i].rounds; k++)
+			CHECK_EQ(arrived[i][k], 1);
+	for (uint32_t i = 4; i < THREADS; i++)
+		CHECK_FILLED("a thread's slot", m.addr + i * SLOT, SLOT, 0, i);
+	barrier(n);
+	mem_end(n, &m);
+	node_down(n);
+}
+
+TEST_WITHIN(60, messages_and_rma_on_one_endpoint)
+{
+	pair(&safe, everything, everything, NULL);
+}
+
 /* --- an endpoint and a queue for each thread --- */
 
 struct own {

@@ -56,6 +56,7 @@ fi
 # Of the threaded claims one is left out: that automatic progress has written to memory is told to its reader by
 # another process, and the sanitizer cannot see an order that another process makes.
 run threads:one threads:each cntr connection cq cq_error deadline eq fork info info_hints msg msg_order options wait
+TEST_RDM=1 run threads:one threads:each
 
 # The plugin for NCCL, whose helpers share connections with NCCL's thread.
 plugin=$work/libnccl-net-gdrfab.so

@@ -15,7 +15,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
 prefix=${PREFIX:-$target/prefix} build=${BUILD:-$target/c-tests} out=${OUT:-$target/check/gpu}
 claim=${1:-cuda}
-programs="device device_rma device_cuda one_process copier rma rma_order msg msg_order memory"
+programs="device device_rma device_cuda rdm_device one_process copier rma rma_order msg msg_order memory"
 export TEST_REAL=1 TEST_IFACES=${TEST_IFACES:-cuda}
 export LD_LIBRARY_PATH=$prefix/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 mkdir -p "$out" || exit 1
@@ -42,7 +42,7 @@ run_all() { # <name> [command before the program...]
 	shift
 	for program in $programs; do
 		# These have claims without the interface's name.
-		if [[ $program = device* || $program = one_process || $program = copier ]] && [ "$claim" = cuda ]; then
+		if [[ $program = *device* || $program = one_process || $program = copier ]] && [ "$claim" = cuda ]; then
 			timeout 900 "$@" "$build/$program" >"$out/$name.$program" 2>&1
 		else
 			timeout 900 "$@" "$build/$program" "$claim" >"$out/$name.$program" 2>&1

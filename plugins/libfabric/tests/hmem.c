@@ -3,7 +3,7 @@
  * Device memory (FI_HMEM): CUDA's, of the fake driver of GDRFAB_FAKES or, with TEST_REAL=1, of a real one. The program
  * has it by calls of the driver and names it to the provider by fi_mr_regattr. Fake memory dies under a stray load.
  */
-#include "fi.h"
+#include "fi_rdm.h"
 
 #include <dlfcn.h>
 
@@ -83,12 +83,27 @@ static void *cuda_entry(const char *name)
 			test_fail(__FILE__, __LINE__, "%s is %d", #name, code_);                                       \
 	} while (0)
 
-static void cuda_up(void)
+static void cuda_up_on(int device)
 {
 	void *context = NULL;
-	CU(cuInit, (unsigned), 0);
-	CU(cuDevicePrimaryCtxRetain, (void **, int), &context, 0);
+	CU(cuDevicePrimaryCtxRetain, (void **, int), &context, device);
 	CU(cuCtxSetCurrent, (void *), context);
+}
+
+static void cuda_up(void)
+{
+	CU(cuInit, (unsigned), 0);
+	cuda_up_on(0);
+}
+
+/* Two devices where there are two: the client has the last. */
+static int own_device(const struct node *n)
+{
+	int count = 0;
+	CU(cuInit, (unsigned), 0);
+	CU(cuDeviceGetCount, (int *), &count);
+	CHECK(count > 0);
+	return n->side == TEST_SERVER ? 0 : count - 1;
 }
 
 static unsigned char *device_new(size_t len)
@@ -146,10 +161,10 @@ struct ways {
 	bool remote, local;
 };
 
-static unsigned char *memory_new(struct node *n, bool device, struct fid_mr **mr)
+static unsigned char *memory_new(struct node *n, bool device, int number, struct fid_mr **mr)
 {
 	unsigned char *at = device ? device_new(LEN) : (unsigned char *)pages(LEN);
-	OK(device_register(n, at, LEN, device ? FI_HMEM_CUDA : FI_HMEM_SYSTEM, 0, 50u + (unsigned)n->side, mr));
+	OK(device_register(n, at, LEN, device ? FI_HMEM_CUDA : FI_HMEM_SYSTEM, device ? number : 0, 50u + (unsigned)n->side, mr));
 	return at;
 }
 
@@ -184,7 +199,7 @@ static void initiator(struct node *n)
 	struct fid_mr *mr = NULL;
 	node_up(n);
 	cuda_up();
-	unsigned char *at = memory_new(n, w->local, &mr), one = 0;
+	unsigned char *at = memory_new(n, w->local, 0, &mr), one = 0;
 	void *desc = fi_mr_desc(mr);
 	struct remote r = mr_fetch(n);
 	for (size_t i = 0; i < SIZES; i++) {
@@ -228,7 +243,7 @@ static void target(struct node *n)
 	done entry;
 	node_up(n);
 	cuda_up();
-	unsigned char *at = memory_new(n, w->remote, &mr);
+	unsigned char *at = memory_new(n, w->remote, 0, &mr);
 	void *desc = fi_mr_desc(mr);
 	mr_publish(n, mr, at, LEN);
 	for (size_t i = 0; i < SIZES; i++) {
@@ -269,6 +284,67 @@ TEST_TABLE(moves)
 	test_add("host_to_device", moves, &all[1], 30);
 	test_add("device_to_host", moves, &all[2], 30);
 	test_add("host_to_host", moves, &all[3], 30);
+}
+
+/* --- tagged messages of connectionless endpoints --- */
+
+/* Each size from either side, before its receive is posted and after it. */
+static void tagged(struct node *n)
+{
+	const struct ways *w = (const struct ways *)n->arg;
+	bool device = n->side == TEST_SERVER ? w->remote : w->local;
+	struct fi_info *hints = rdm_hints(FI_TAGGED | FI_HMEM);
+	struct end own, other;
+	struct fid_mr *mr = NULL;
+	hints->domain_attr->mr_mode |= FI_MR_HMEM;
+	end_open_with(&own, hints, FI_AV_TABLE, 0);
+	fi_freeinfo(hints);
+	CHECK_EQ(own.info->caps & FI_HMEM, FI_HMEM);
+	n->domain = own.domain;
+	n->cq = own.cq;
+	oob_send(n, own.name, own.namelen);
+	oob_recv(n, other.name, own.namelen);
+	fi_addr_t peer = end_knows(&own, &other);
+	int number = own_device(n);
+	cuda_up_on(number);
+	unsigned char *at = memory_new(n, device, number, &mr);
+	for (uint32_t i = 0; i < 4 * SIZES; i++) {
+		size_t len = sizes[i / 4];
+		bool sends = i % 2 == (n->side == TEST_CLIENT), early = i % 4 < 2;
+		memory_fill(device, at, LEN, sends ? i : 99);
+		if (sends ? !early : early)
+			barrier(n);
+		if (sends)
+			POST(own.cq, fi_tsend(own.ep, at, len, fi_mr_desc(mr), peer, i, at));
+		else
+			POST(own.cq, fi_trecv(own.ep, at, LEN, fi_mr_desc(mr), FI_ADDR_UNSPEC, i, 0, at));
+		if (sends ? early : !early)
+			barrier(n);
+		const struct fi_cq_tagged_entry *entry = end_next(&own, &own, NULL);
+		CHECK(entry && entry->op_context == at);
+		CHECK_EQ(entry->flags, FI_TAGGED | (sends ? FI_SEND : FI_RECV));
+		if (!sends) {
+			CHECK(entry->len == len && entry->tag == i);
+			memory_check(device, "the message", at, len, i);
+		}
+		barrier(n);
+	}
+	memory_end(device, at, mr);
+	end_close(&own);
+}
+
+static void messages(const void *arg)
+{
+	skip_unless(is_gdrfab(), "has endpoints of its own kind");
+	pair(&device_setup, tagged, tagged, arg);
+}
+
+TEST_TABLE(tagged)
+{
+	static const struct ways all[] = {{true, true}, {true, false}, {false, true}};
+	test_add("tagged_device_to_device", messages, &all[0], 30);
+	test_add("tagged_host_to_device", messages, &all[1], 30);
+	test_add("tagged_device_to_host", messages, &all[2], 30);
 }
 
 /* --- what is refused --- */

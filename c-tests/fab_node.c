@@ -393,12 +393,15 @@ void node_meet(struct node *n)
 
 void node_reach(struct node *n)
 {
-	char in, out = 'r';
+	char byte[2] = "r";
+	struct iovec in = {byte, 1}, out = {byte + 1, 1};
+	gdrfab_msg recv = {.struct_size = sizeof recv, .msg_iov = &in, .iov_count = 1, .addr = PEER, .timeout_ns = UINT64_MAX}, send = recv;
 	done entry;
 	if (!connectionless(n->setup))
 		return;
-	POST(n->cq, gdrfab_recv(n->ep, &in, 1, NULL, PEER, &in));
-	POST(n->cq, gdrfab_send(n->ep, &out, 1, NULL, PEER, &out));
+	send.msg_iov = &out;
+	POST(n->cq, gdrfab_recvmsg(n->ep, &recv, GDRFAB_COMPLETION));
+	POST(n->cq, gdrfab_sendmsg(n->ep, &send, GDRFAB_COMPLETION));
 	CHECK_EQ(cq_next(n->cq, &entry, 10000), 1);
 	CHECK_EQ(cq_next(n->cq, &entry, 10000), 1);
 	barrier(n);

@@ -161,7 +161,11 @@ void way_check(struct node *n, const struct way *way, struct remote to)
 	uint64_t key = to.key;
 	/* Of a peer that was not reached yet there is no way to be seen. */
 	if (connectionless(n->setup)) {
-		POST(n->cq, gdrfab_read(n->ep, &info, 0, NULL, PEER, to.base, key, &info));
+		struct iovec iov = {&info, 0};
+		gdrfab_rma_iov remote = {to.base, 0, key};
+		gdrfab_msg_rma read = {.struct_size = sizeof read, .msg_iov = &iov, .iov_count = 1, .addr = PEER, .rma_iov = &remote,
+				       .rma_iov_count = 1, .context = &info, .timeout_ns = UINT64_MAX};
+		POST(n->cq, gdrfab_readmsg(n->ep, &read, GDRFAB_COMPLETION));
 		DONE(n->cq, &info, GDRFAB_READ, NULL);
 	}
 	memset(&info, 0, sizeof info);

@@ -18,7 +18,7 @@ static inline gdrfab_msg_list list_of(const struct node *n, const gdrfab_block *
 	msg.desc_count = 1;
 	msg.key = keys;
 	msg.key_count = key_count;
-	msg.addr = n->setup->rdm ? PEER : 0;
+	msg.addr = connectionless(n->setup) ? PEER : 0;
 	msg.context = context;
 	return msg;
 }

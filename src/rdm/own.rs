@@ -79,16 +79,20 @@ fn copy((there, to): (Site, Iov), (here, from): (Site, Iov)) -> Result<()> {
     }
 }
 
-/// Copies the first `len` bytes of pieces into others, which have as many, without a copy of them all between.
-pub(super) fn copy_all((there, to): (Site, &[Iov]), (here, from): (Site, &[Iov]), len: usize) -> Result<()> {
-    let mut at = 0;
-    for to in parts(to, 0, len) {
+/// Memory at a site, from this byte of the pieces on.
+type Run<'a> = (Site, &'a [Iov], usize);
+
+/// Copies `len` bytes from or to `local`, which both have, without a copy of them all between.
+pub(super) fn copy_pieces(dir: Dir, (here, local, mut at): Run<'_>, (there, remote, skip): Run<'_>, len: usize) -> Result<()> {
+    for remote in parts(remote, skip, len) {
         let mut moved = 0;
-        for from in parts(from, at, to.len()) {
-            copy((there, to.part(moved, from.len())), (here, from))?;
-            moved += from.len();
+        for local in parts(local, at, remote.len()) {
+            let (local, remote) = ((here, local), (there, remote.part(moved, local.len())));
+            let (to, from) = if dir == Dir::Write { (remote, local) } else { (local, remote) };
+            copy(to, from).map_err(|e| Error::coded(e.errno, Code::Fault, e.words))?;
+            moved += local.1.len();
         }
-        at += to.len();
+        at += remote.len();
     }
     Ok(())
 }
@@ -109,17 +113,8 @@ fn run(domain: &Domain, dir: Dir, local: (Site, &[Iov]), remote: &[RmaIov], poli
             // The region stays as long as the lock is held.
             let regions = domain.regions.lock();
             let (region, skip) = regions.range(&part, need, policy)?;
-            for there in parts(&region.pieces, skip, n) {
-                let mut moved = 0;
-                for here in parts(local.1, at, there.len()) {
-                    let (here, there) = ((local.0, here), (region.site, there.part(moved, here.len())));
-                    let (to, from) = if dir == Dir::Write { (there, here) } else { (here, there) };
-                    copy(to, from).map_err(|e| Error::coded(e.errno, Code::Fault, e.words))?;
-                    moved += here.1.len();
-                }
-                at += there.len();
-            }
-            done += n;
+            copy_pieces(dir, (local.0, local.1, at), (region.site, &region.pieces, skip), n)?;
+            (at, done) = (at + n, done + n);
         }
         let regions = domain.regions.lock();
         if dir == Dir::Write

@@ -6,7 +6,7 @@ use super::domain::Domain;
 use super::kept::{Kept, Unexpected};
 use super::limits::{FIRST_GRANT, GRANTS_MAX, MAX_MSG, OFFERS_ALL, OFFERS_MAX, UNLISTED_MAX};
 use super::matcher::{At, Turn, Want};
-use super::own::copy_all;
+use super::own::copy_pieces;
 use super::peer::{Id, Place, Waiting};
 use super::send::kept;
 use super::state::{More, Multi, Op, Recv, State};
@@ -18,7 +18,7 @@ use crate::prov::Parcel;
 use crate::prov::av::UNSPEC;
 use crate::prov::bind::ANY_PATH;
 use crate::prov::flags::{self, CLAIM, DISCARD, PEEK};
-use crate::prov::op::{Common, Iov, RmaIov, measure};
+use crate::prov::op::{Common, Dir, Iov, RmaIov, measure};
 use crate::sys::time;
 
 impl State {
@@ -161,7 +161,7 @@ impl State {
             Unexpected::Own { number, data } => {
                 let Some(Op::Own { end, pieces, site, .. }) = self.ops.get(number) else { return };
                 let (end, site, n) = (*end, *site, end.len.min(recv.room));
-                let placed = copy_all((recv.site(), recv.pieces()), (site, pieces.as_slice()), n);
+                let placed = copy_pieces(Dir::Write, (site, pieces.as_slice(), 0), (recv.site(), recv.pieces(), 0), n);
                 self.ops.take(number);
                 self.placed(&recv, placed, n, end.len - n, &Label { tag, data }, source);
                 self.succeed(&end);
@@ -369,7 +369,7 @@ impl State {
                     timeout_ns,
                     ..Common::default()
                 };
-                link.ep.rma(crate::prov::op::Dir::Read, &local, &remote, &c, descs.get(..count).unwrap_or_default())
+                link.ep.rma(Dir::Read, &local, &remote, &c, descs.get(..count).unwrap_or_default())
             });
             match posted {
                 Ok(()) => {

@@ -9,7 +9,7 @@ use gdrfab::prov::info::{Info, Secret};
 use gdrfab::prov::op::{Common, Dir, RmaIov};
 use gdrfab::prov::ops::OpFlags;
 use gdrfab::prov::queue::Taken;
-use gdrfab::prov::tcp::noise::Noise;
+use gdrfab::prov::tcp::noise::{Noise, Proof};
 use gdrfab::prov::tcp::seal::{Cipher, Seal};
 use gdrfab::prov::tcp::{Domain, Endpoint, HIGHEST, Link, Listener, Terms};
 use gdrfab::prov::{Completion, Domain as _, Endpoint as _, EventKind, EventQueue, PassiveEndpoint, Queue};
@@ -34,7 +34,7 @@ fn settings() {
 
 /// The keys of a handshake, for dialer and listener.
 fn seals(cipher: Cipher) -> (Seal, Seal) {
-    let new = |is_dialer| Noise::new(&[3; 32], cipher, b"", is_dialer).unwrap();
+    let new = |is_dialer| Noise::new(Proof::Shared(&[3; 32]), cipher, b"", is_dialer).unwrap();
     let (mut dialer, mut listener) = (new(true), new(false));
     listener.read(&dialer.write(b"").unwrap()).unwrap();
     dialer.read(&listener.write(b"").unwrap()).unwrap();
@@ -72,7 +72,7 @@ impl Side {
         let side = self;
         socket.set_nonblocking(true).unwrap();
         let terms = Terms { window: 64, budget: 1 << 20, ..Terms::default() };
-        let link = Link { socket: socket.into(), version: HIGHEST, seal: Some(Box::new(seal)), room: None };
+        let link = Link { socket: socket.into(), version: HIGHEST, seal: Some(Box::new(seal)), key: None, room: None };
         side.ep.adopt(link, &terms, (64, 1 << 20), true, short).unwrap();
         side
     }

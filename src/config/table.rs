@@ -144,7 +144,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "GDRFAB_TCP_KEY_FILE",
         kind: Kind::Text,
         default: "",
-        help: "file with the key (16 to 1024 bytes, of this user or root, readable by its owner only) that tcp peers must know, where auth_key is not given",
+        help: "file with the key (16 to 1024 bytes), or keys of hosts, that tcp peers must have where auth_key is not given; of this user or root, readable by its owner only",
     },
     Variable {
         name: "GDRFAB_TCP_SECURITY",

@@ -2,6 +2,7 @@
 //! The handshake of the tcp provider over real sockets of the loopback: with good peers, and with ones that lie, dawdle,
 //! or come by the thousand.
 
+mod hosts;
 mod load;
 mod peers;
 
@@ -111,77 +112,91 @@ fn keys_must_be_there_on_both_sides_and_be_the_same() {
     }
 }
 
+/// Of a dialer and a listener that may connect: one key, or each its own.
+fn pairs() -> [(Key, Key); 2] {
+    [(secret(4), secret(4)), (host(4, &[("127.0.0.1", 5)]), host(5, &[("*", 4)]))].map(|(one, other)| (one.unwrap(), other.unwrap()))
+}
+
 #[test]
 fn an_introduction_is_good_for_one_connection() {
-    let key = secret(4).unwrap();
-    let mut greeter = greeter(Some(key.clone()));
-    let body = terms(b"once").encode().unwrap();
-    let mut first = Raw::greet(&mut greeter, hello(true, 5));
-    let good = intro(&first.transcript, Some((&key, &first.stream)), &body);
-    first.stream.write_all(&good).unwrap();
-    drop(one_request(&mut greeter));
-    // The same nonce of the dialer, and the same introduction: the listener's nonce is another one.
-    let mut again = Raw::greet(&mut greeter, hello(true, 5));
-    assert_ne!(again.challenge().nonce, first.challenge().nonce);
-    again.stream.write_all(&good).unwrap();
-    let head = Head::decode(&answer::<HEAD_LEN>(&mut greeter, &mut again.stream).unwrap()).unwrap();
-    assert_eq!((head.status, head.body, head.ephemeral), (Status::KeyWrong, 0, [0; 32]));
-    assert!(answer::<1>(&mut greeter, &mut again.stream).is_none());
-    // Nor does a changed body pass.
-    let mut third = Raw::greet(&mut greeter, hello(true, 6));
-    let mut bent = intro(&third.transcript, Some((&key, &third.stream)), &body);
-    *bent.last_mut().unwrap() ^= 1;
-    third.stream.write_all(&bent).unwrap();
-    assert_eq!(Head::decode(&answer(&mut greeter, &mut third.stream).unwrap()).unwrap().status, Status::KeyWrong);
+    for (key, theirs) in pairs() {
+        let mut greeter = greeter(Some(theirs));
+        let body = terms(b"once").encode().unwrap();
+        let mut first = Raw::greet(&mut greeter, hello_of(&key, 5));
+        let good = intro(&first.transcript, Some((&key, &first.stream)), &body);
+        first.stream.write_all(&good).unwrap();
+        drop(one_request(&mut greeter));
+        // The same nonce of the dialer, and the same introduction: the listener's nonce is another one.
+        let mut again = Raw::greet(&mut greeter, hello_of(&key, 5));
+        assert_ne!(again.challenge().nonce, first.challenge().nonce);
+        again.stream.write_all(&good).unwrap();
+        let head = Head::decode(&answer::<HEAD_LEN>(&mut greeter, &mut again.stream).unwrap()).unwrap();
+        assert_eq!((head.status, head.body, head.ephemeral), (Status::KeyWrong, 0, [0; 32]));
+        assert!(answer::<1>(&mut greeter, &mut again.stream).is_none());
+        // Nor does a changed body pass.
+        let mut third = Raw::greet(&mut greeter, hello_of(&key, 6));
+        let mut bent = intro(&third.transcript, Some((&key, &third.stream)), &body);
+        *bent.last_mut().unwrap() ^= 1;
+        third.stream.write_all(&bent).unwrap();
+        assert_eq!(Head::decode(&answer(&mut greeter, &mut third.stream).unwrap()).unwrap().status, Status::KeyWrong);
+    }
 }
 
 /// What the dialer has seen and what the listener has are two things as soon as anybody between them changes anything.
 #[test]
 fn what_was_changed_on_the_way_is_found() {
-    let key = secret(4).unwrap();
-    let mut greeter = greeter(Some(key.clone()));
-    let body = terms(b"x").encode().unwrap();
-    let mut refuses = |bend: &dyn Fn(&mut Transcript, &mut SocketAddr, &mut SocketAddr)| {
-        let mut raw = Raw::greet(&mut greeter, hello(true, 5));
-        let (mut own, mut peer) = (raw.stream.local_addr().unwrap(), raw.stream.peer_addr().unwrap());
-        bend(&mut raw.transcript, &mut own, &mut peer);
-        raw.stream.write_all(&intro_between(&raw.transcript, &key, own, peer, &body)).unwrap();
-        let refusal = answer(&mut greeter, &mut raw.stream).map(|bytes| Head::decode(&bytes).unwrap().status);
-        assert!(refusal.is_none_or(|status| status == Status::KeyWrong) && greeter.pending() == 0);
-        refusal.is_some()
-    };
-    // Another version, no seal, another cipher, another nonce: whoever asked for less, or was answered with less.
-    for (at, bit) in [(8, 1), (10, 4), (12, 2), (12, 4), (13, 1), (16, 1), (47, 0x80)] {
-        assert!(refuses(&|t, _, _| t.hello[at] ^= bit), "{at} {bit}");
-        // The cipher is chosen by the challenge: one that was changed there opens nothing either.
-        assert!(refuses(&|t, _, _| t.challenge[at] ^= bit), "{at} {bit}");
+    for (key, theirs) in pairs() {
+        let mut greeter = greeter(Some(theirs));
+        let body = terms(b"x").encode().unwrap();
+        let mut refuses = |bend: &dyn Fn(&mut Transcript, &mut SocketAddr, &mut SocketAddr)| {
+            let mut raw = Raw::greet(&mut greeter, hello_of(&key, 5));
+            let (mut own, mut peer) = (raw.stream.local_addr().unwrap(), raw.stream.peer_addr().unwrap());
+            bend(&mut raw.transcript, &mut own, &mut peer);
+            raw.stream.write_all(&intro_between(&raw.transcript, &key, own, peer, &body)).unwrap();
+            let refusal = answer(&mut greeter, &mut raw.stream).map(|bytes| Head::decode(&bytes).unwrap().status);
+            assert!(refusal.is_none_or(|status| status == Status::KeyWrong) && greeter.pending() == 0);
+            refusal.is_some()
+        };
+        // Another version, no seal, another cipher, another nonce: whoever asked for less, or was answered with less.
+        for (at, bit) in [(8, 1), (10, 4), (12, 2), (12, 4), (13, 1), (16, 1), (47, 0x80)] {
+            assert!(refuses(&|t, _, _| t.hello[at] ^= bit), "{at} {bit}");
+            // The cipher is chosen by the challenge: one that was changed there opens nothing either.
+            assert!(refuses(&|t, _, _| t.challenge[at] ^= bit), "{at} {bit}");
+        }
+        // A shared key instead of the host's own, the key of another.
+        for (at, bit) in [(12, 8), (48, 1), (63, 0x80)] {
+            assert!(refuses(&|t, _, _| t.hello[at] ^= bit), "{at} {bit}");
+        }
+        // A relay: each of the two is somewhere else than the other believes.
+        assert!(refuses(&|_, own, _| own.set_port(own.port() ^ 1)));
+        assert!(refuses(&|_, _, peer| peer.set_port(peer.port() ^ 1)));
+        assert!(refuses(&|_, own, _| own.set_ip(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2)))));
+        assert!(refuses(&|_, _, peer| peer.set_ip(IpAddr::V6(Ipv6Addr::LOCALHOST))));
+        assert!(refuses(&|_, own, peer| std::mem::swap(own, peer)));
     }
-    // A relay: each of the two is somewhere else than the other believes.
-    assert!(refuses(&|_, own, _| own.set_port(own.port() ^ 1)));
-    assert!(refuses(&|_, _, peer| peer.set_port(peer.port() ^ 1)));
-    assert!(refuses(&|_, own, _| own.set_ip(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2)))));
-    assert!(refuses(&|_, _, peer| peer.set_ip(IpAddr::V6(Ipv6Addr::LOCALHOST))));
-    assert!(refuses(&|_, own, peer| std::mem::swap(own, peer)));
 }
 
-/// Two hosts that share a key, and one between them that passes everything on as it is.
+/// Two hosts that trust each other, and one between them that passes everything on as it is.
 #[test]
 fn a_relay_gets_nobody_connected() {
-    let mut greeter = greeter(secret(4));
-    let (there, back) = (TcpListener::bind(LOOPBACK).unwrap(), greeter.local());
-    let mut dial = dial(there.local_addr().unwrap(), secret(4));
-    let thread = std::thread::spawn(move || {
-        let (dialer, listener) = (there.accept().unwrap().0, TcpStream::connect(back).unwrap());
-        let pass = |mut from: TcpStream, mut to: TcpStream| std::thread::spawn(move || std::io::copy(&mut from, &mut to));
-        let up = pass(dialer.try_clone().unwrap(), listener.try_clone().unwrap());
-        pass(listener, dialer.try_clone().unwrap()).join().unwrap().ok();
-        dialer.shutdown(std::net::Shutdown::Both).ok();
-        up.join().unwrap().ok();
-    });
-    let e = failure(Some(&mut greeter), &mut dial);
-    assert!(e.errno == errno::EACCES && e.words.contains("another key"), "{e}");
-    drop(greeter);
-    thread.join().unwrap();
+    for (key, theirs) in pairs() {
+        let errno = if key.id().is_some() { errno::EKEYREJECTED } else { errno::EACCES };
+        let mut greeter = greeter(Some(theirs));
+        let (there, back) = (TcpListener::bind(LOOPBACK).unwrap(), greeter.local());
+        let mut dial = dial(there.local_addr().unwrap(), Some(key));
+        let thread = std::thread::spawn(move || {
+            let (dialer, listener) = (there.accept().unwrap().0, TcpStream::connect(back).unwrap());
+            let pass = |mut from: TcpStream, mut to: TcpStream| std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            let up = pass(dialer.try_clone().unwrap(), listener.try_clone().unwrap());
+            pass(listener, dialer.try_clone().unwrap()).join().unwrap().ok();
+            dialer.shutdown(std::net::Shutdown::Both).ok();
+            up.join().unwrap().ok();
+        });
+        let e = failure(Some(&mut greeter), &mut dial);
+        assert!(e.errno == errno && (e.words.contains("another key") || e.words.contains("stands between")), "{e}");
+        drop(greeter);
+        thread.join().unwrap();
+    }
 }
 
 #[test]
@@ -196,8 +211,8 @@ fn the_body_of_an_unproven_introduction_is_not_looked_at() {
 #[test]
 fn without_a_common_version_the_listener_says_which_it_has() {
     let mut greeter = greeter(None);
-    let mut raw = Raw::greet(&mut greeter, Hello { lowest: 6, highest: 9, ..hello(false, 1) });
-    assert_eq!(raw.transcript.challenge[8..12], [1, 0, 5, 0]);
+    let mut raw = Raw::greet(&mut greeter, Hello { lowest: 7, highest: 9, ..hello(false, 1) });
+    assert_eq!(raw.transcript.challenge[8..12], [1, 0, 6, 0]);
     assert_eq!(raw.challenge().status, Status::Version);
     assert!(answer::<1>(&mut greeter, &mut raw.stream).is_none());
 }

@@ -3,8 +3,10 @@
 
 use gdrfab::error::{Error, Result};
 use gdrfab::prov::info::Secret;
-use gdrfab::prov::tcp::auth::{Key, Transcript};
+use gdrfab::prov::tcp::auth::{Key, Keys, Transcript};
 use gdrfab::prov::tcp::hello::{HELLO_LEN, Head, Hello, Status};
+use gdrfab::prov::tcp::known::Known;
+use gdrfab::prov::tcp::noise::public_of;
 use gdrfab::prov::tcp::{Address, Dial, Dialed, Greeter, Link, Purpose, Request, Terms};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -14,12 +16,27 @@ pub const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST)
 pub const LIMIT: Duration = Duration::from_secs(20);
 
 pub fn secret(byte: u8) -> Option<Key> {
-    Some(Key::new(&Secret::new(&[byte; 32]).unwrap(), true).unwrap())
+    Some(Key::of(Keys::Shared(Secret::new(&[byte; 32]).unwrap()), true).unwrap())
 }
 
 /// A key that decides who may connect, and no more.
 pub fn unsealed(byte: u8) -> Option<Key> {
-    Some(Key::new(&Secret::new(&[byte; 32]).unwrap(), false).unwrap())
+    Some(Key::of(Keys::Shared(Secret::new(&[byte; 32]).unwrap()), false).unwrap())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// The keys of a host whose private key is this byte over and over, and which knows such peers.
+pub fn known(own: u8, peers: &[(&str, u8)]) -> Known {
+    let line = |(names, byte): &(&str, u8)| format!("peer {names} {}\n", hex(&public_of(&[*byte; 32])));
+    let text = format!("private {}\n{}", hex(&[own; 32]), peers.iter().map(line).collect::<String>());
+    Known::parse(text.as_bytes()).unwrap()
+}
+
+pub fn host(own: u8, peers: &[(&str, u8)]) -> Option<Key> {
+    Some(Key::of(Keys::Hosts(known(own, peers)), true).unwrap())
 }
 
 pub fn greeter(key: Option<Key>) -> Greeter {
@@ -98,7 +115,22 @@ pub struct Raw {
 
 pub fn hello(keyed: bool, nonce: u8) -> Hello {
     let version = if keyed { 3 } else { 1 };
-    Hello { lowest: version, highest: version, keyed, sealed: keyed, aes: keyed, purpose: 0, status: Status::Good, nonce: [nonce; 32] }
+    Hello {
+        lowest: version,
+        highest: version,
+        keyed,
+        sealed: keyed,
+        aes: keyed,
+        purpose: 0,
+        status: Status::Good,
+        nonce: [nonce; 32],
+        id: None,
+    }
+}
+
+/// That of a dialer with this key.
+pub fn hello_of(key: &Key, nonce: u8) -> Hello {
+    Hello { lowest: key.since(), highest: key.since(), id: key.id(), ..hello(true, nonce) }
 }
 
 /// An introduction as bytes.
@@ -111,10 +143,13 @@ pub fn intro(transcript: &Transcript, key: Option<(&Key, &TcpStream)>, body: &[u
 /// One under a key, of a dialer that believes both sides to be there.
 pub fn intro_between(transcript: &Transcript, key: &Key, own: SocketAddr, peer: SocketAddr, body: &[u8]) -> Vec<u8> {
     let mut known = *transcript;
-    // One that cannot be read chooses no cipher.
+    // One that cannot be read chooses neither cipher nor key.
     if Hello::decode(&known.challenge).is_err() {
+        let id = key.id().map(|_| known.challenge[48..].try_into().unwrap());
+        let first = Hello { id, ..hello_of(key, 0) }.encode();
         known.challenge = [0; HELLO_LEN];
-        known.challenge[..16].copy_from_slice(&hello(true, 0).encode()[..16]);
+        known.challenge[..16].copy_from_slice(&first[..16]);
+        known.challenge[48..].copy_from_slice(&first[48..]);
     }
     let message = known.noise(key, own, peer, true).unwrap().write(&[&[0; 16], body].concat()).unwrap();
     let head = Head { body: message.len() - 32, status: Status::Good, token: 0, ephemeral: message[..32].try_into().unwrap() };

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who may connect: where the shared key comes from, what it is used for, and what a handshake with it is bound to.
+//! Who may connect: where keys come from, what they are used for, and what a handshake with them is bound to.
 
-use super::hello::{HELLO_LEN, Hello};
-use super::noise::Noise;
+use super::address::Host;
+use super::hello::{HELLO_LEN, Hello, Id, NOISE_SINCE, STATIC_SINCE};
+use super::known::{self, Known};
+use super::noise::{Noise, Proof};
 use super::seal::{Cipher, KEY};
 use crate::config;
 use crate::error::{Error, Result, errno};
@@ -18,31 +20,39 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 const FILE: &str = "GDRFAB_TCP_KEY_FILE";
 const MODE: &str = "GDRFAB_TCP_SECURITY";
 
+/// What a file, or a program, has.
+pub enum Keys {
+    /// One that all share.
+    Shared(Secret),
+    /// One for each host.
+    Hosts(Known),
+}
+
 /// The key that an object opened with `info` uses: the program's own, else that of the file, else none.
 pub fn key(info: &Info) -> Result<Option<Key>> {
-    let secret = match &info.auth_key {
-        Some(own) => Some(own.clone()),
+    let keys = match &info.auth_key {
+        Some(own) => Some(Keys::Shared(own.clone())),
         None => of_file()?,
     };
-    with(config::get().tcp.security.as_deref(), secret)
+    with(config::get().tcp.security.as_deref(), keys)
 }
 
 /// What `mode` makes of a key; one that asks for what there is not is refused.
-fn with(mode: Option<&str>, secret: Option<Secret>) -> Result<Option<Key>> {
-    match (mode, secret) {
+fn with(mode: Option<&str>, keys: Option<Keys>) -> Result<Option<Key>> {
+    match (mode, keys) {
         (Some("none"), Some(_)) => Err(Error::invalid(format!("{MODE}=none, but a key is set (auth_key, {FILE})"))),
         (Some(mode @ ("greeting" | "sealed")), None) => Err(Error::invalid(format!("{MODE}={mode} needs a key (auth_key, {FILE})"))),
-        (mode, secret) => secret.map(|secret| Key::new(&secret, mode != Some("greeting"))).transpose(),
+        (mode, keys) => keys.map(|keys| Key::of(keys, mode != Some("greeting"))).transpose(),
     }
 }
 
-/// The key of `GDRFAB_TCP_KEY_FILE`; none where that is unset.
-pub fn of_file() -> Result<Option<Secret>> {
+/// The keys of `GDRFAB_TCP_KEY_FILE`; none where that is unset.
+pub fn of_file() -> Result<Option<Keys>> {
     config::get().tcp.key_file.as_deref().map(read).transpose()
 }
 
-/// Reads a key. A file that others may read is no secret.
-fn read(path: &str) -> Result<Secret> {
+/// Reads keys. A file that others may read has no secret, and one that others may write no list of who may connect.
+fn read(path: &str) -> Result<Keys> {
     let io = |e: std::io::Error| Error::new(e.raw_os_error().unwrap_or(errno::EIO), format!("{FILE}={path}: {e}"));
     let refuse = |why: String| Error::new(errno::EACCES, format!("{FILE}={path}: {why}"));
     // A pipe under that name must not make the open wait.
@@ -62,31 +72,81 @@ fn read(path: &str) -> Result<Secret> {
     if facts.mode() & 0o077 != 0 {
         return Err(refuse(format!("group or others have rights to it (mode {:03o}); chmod 600", facts.mode() & 0o777)));
     }
-    let mut bytes = Vec::with_capacity(Secret::MAX + 2);
-    file.take(Secret::MAX as u64 + 2).read_to_end(&mut bytes).map_err(io)?;
+    let mut bytes = Vec::new();
+    file.take(known::FILE_MAX as u64 + 1).read_to_end(&mut bytes).map_err(io)?;
+    if Known::has(&bytes) {
+        let keys = if bytes.len() > known::FILE_MAX { Err(Error::invalid("is too long")) } else { Known::parse(&bytes) };
+        return keys.map(Keys::Hosts).map_err(|e| e.context(format_args!("{FILE}={path}")));
+    }
     if bytes.last() == Some(&b'\n') {
         bytes.pop();
     }
     match bytes.len() {
         n if n < Secret::MIN => Err(refuse(format!("has {n} bytes; a key has {} to {}", Secret::MIN, Secret::MAX))),
         n if n > Secret::MAX => Err(refuse(format!("has more than {} bytes; a key has {} to {}", Secret::MAX, Secret::MIN, Secret::MAX))),
-        _ => Secret::new(&bytes),
+        _ => Secret::new(&bytes).map(Keys::Shared),
     }
 }
 
-/// What both sides of a connection must know, and what it is for.
+#[derive(Clone)]
+enum Kind {
+    /// Derived from what both sides know.
+    Shared([u8; KEY]),
+    /// Each side's own.
+    Hosts(Known),
+}
+
+/// What both sides of a connection must prove, and what it is for.
 #[derive(Clone)]
 pub struct Key {
-    psk: [u8; KEY],
+    kind: Kind,
     /// What follows the handshake is sealed.
     pub seal: bool,
 }
 
 impl Key {
-    pub fn new(secret: &Secret, seal: bool) -> Result<Key> {
-        let mut mac = keyed(secret.bytes())?;
-        mac.update(b"gdrfab tcp 3 psk");
-        Ok(Key { psk: mac.finalize().into_bytes().into(), seal })
+    pub fn of(keys: Keys, seal: bool) -> Result<Key> {
+        let kind = match keys {
+            Keys::Hosts(known) => Kind::Hosts(known),
+            Keys::Shared(secret) => {
+                let mut mac = keyed(secret.bytes())?;
+                mac.update(b"gdrfab tcp 3 psk");
+                Kind::Shared(mac.finalize().into_bytes().into())
+            }
+        };
+        Ok(Key { kind, seal })
+    }
+
+    /// The first version of the format that knows of such keys.
+    pub fn since(&self) -> u16 {
+        if self.id().is_some() { STATIC_SINCE } else { NOISE_SINCE }
+    }
+
+    /// Names this host's key, if it has one of its own.
+    pub fn id(&self) -> Option<Id> {
+        match &self.kind {
+            Kind::Shared(_) => None,
+            Kind::Hosts(known) => Some(known.id()),
+        }
+    }
+
+    /// The key for whoever is called at `at`, as which `to` is known.
+    pub fn toward(&self, to: &Host, at: SocketAddr) -> Result<Key> {
+        let kind = match &self.kind {
+            Kind::Shared(_) => self.kind.clone(),
+            Kind::Hosts(known) => Kind::Hosts(known.toward(to, at).map_err(|e| e.context(FILE))?),
+        };
+        Ok(Key { kind, seal: self.seal })
+    }
+
+    /// The key for the peer that says that it has this one; none if it may not connect with it.
+    pub fn only(&self, peer: Option<Id>) -> Option<Key> {
+        let kind = match (&self.kind, peer) {
+            (Kind::Shared(_), None) => self.kind.clone(),
+            (Kind::Hosts(known), Some(id)) => Kind::Hosts(known.only(&id)?),
+            _ => return None,
+        };
+        Some(Key { kind, seal: self.seal })
     }
 }
 
@@ -117,8 +177,19 @@ impl Transcript {
 
     /// The handshake of a side with a key, once CHALLENGE is known.
     pub fn noise(&self, key: &Key, dialer: SocketAddr, listener: SocketAddr, is_dialer: bool) -> Result<Noise> {
-        let aes = Hello::decode(&self.challenge)?.aes;
-        Noise::new(&key.psk, if aes { Cipher::Aes } else { Cipher::ChaCha }, &self.prologue(dialer, listener), is_dialer)
+        let challenge = Hello::decode(&self.challenge)?;
+        let proof = match &key.kind {
+            Kind::Shared(psk) => Proof::Shared(psk),
+            Kind::Hosts(known) => {
+                let peer = if is_dialer { challenge.id } else { Hello::decode(&self.hello)?.id };
+                let pair = peer.and_then(|id| known.pair(&id));
+                let (private, peer) =
+                    pair.ok_or(Error::fixed(errno::EKEYREJECTED, "the peer has another key than GDRFAB_TCP_KEY_FILE says"))?;
+                Proof::Own { private, peer }
+            }
+        };
+        let cipher = if challenge.aes { Cipher::Aes } else { Cipher::ChaCha };
+        Noise::new(proof, cipher, &self.prologue(dialer, listener), is_dialer)
     }
 }
 
@@ -167,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_mode_and_a_key_must_fit() {
-        let secret = || Some(Secret::new(&[1; 16]).unwrap());
+        let secret = || Some(Keys::Shared(Secret::new(&[1; 16]).unwrap()));
         let seal = |mode: Option<&str>, secret| with(mode, secret).map(|key| key.map(|key| key.seal));
         assert!(matches!((seal(None, None), seal(Some("none"), None)), (Ok(None), Ok(None))));
         assert!(matches!(seal(None, secret()), Ok(Some(true))) && matches!(seal(Some("sealed"), secret()), Ok(Some(true))));
@@ -182,11 +253,14 @@ mod tests {
     fn a_key_file_must_be_a_secret_of_the_right_size() {
         let path = std::env::temp_dir().join(format!("gdrfab-key-{}", std::process::id()));
         let name = path.to_str().unwrap();
-        let with = |bytes: &[u8], mode: u32| {
+        let with = |bytes: &[u8], mode: u32| -> Result<Secret> {
             let _ = std::fs::remove_file(&path);
             std::fs::write(&path, bytes).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            read(name)
+            match read(name)? {
+                Keys::Shared(secret) => Ok(secret),
+                Keys::Hosts(_) => panic!("{bytes:?} is a shared key"),
+            }
         };
         assert_eq!(with(b"0123456789abcdef\n", 0o600).unwrap().bytes(), b"0123456789abcdef");
         assert_eq!(with(&[9; 1024], 0o400).unwrap().bytes().len(), 1024);
@@ -202,15 +276,24 @@ mod tests {
             let e = with(bytes, mode).unwrap_err();
             assert!(e.errno == errno::EACCES && e.words.contains(words) && e.words.contains(name), "{e}");
         }
+        // The same of keys of hosts; the words name the file and the line.
+        for (file, mode, errno, words) in [
+            (b"private 00\n".to_vec(), 0o600, errno::EINVAL, "line 1"),
+            (b"private 00\n".to_vec(), 0o644, errno::EACCES, "644"),
+            (b"peer \n".repeat(known::FILE_MAX / 6 + 1), 0o600, errno::EINVAL, "too long"),
+        ] {
+            let e = with(&file, mode).unwrap_err();
+            assert!(e.errno == errno && e.words.contains(words) && e.words.contains(name), "{e}");
+        }
         // Only root can make a file that is another's.
         if process::euid() == 0 {
             with(b"0123456789abcdef", 0o600).unwrap();
             std::os::unix::fs::chown(&path, Some(12345), None).unwrap();
-            let e = read(name).unwrap_err();
+            let e = read(name).err().unwrap();
             assert!(e.errno == errno::EACCES && e.words.contains("user 12345"), "{e}");
         }
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(read(name).unwrap_err().errno, errno::ENOENT);
+        assert_eq!(read(name).err().unwrap().errno, errno::ENOENT);
         assert!(read("/").is_err());
     }
 }

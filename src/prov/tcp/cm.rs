@@ -113,7 +113,7 @@ impl State {
         let mut terms = request.terms().clone();
         let deadline = time::deadline(self.options.connect_timeout_ns);
         let mut ours = self.terms(data);
-        let doors = junction::doors(&request, domain.key.clone(), &self.options);
+        let doors = junction::doors(&request, &self.options);
         let doors = if let Some((doors, at, token)) = doors {
             (ours.rails, ours.rail_token) = (at, token);
             Some(doors)
@@ -122,7 +122,7 @@ impl State {
             None
         };
         // Rails carry what streams would.
-        let door = if doors.is_some() { None } else { streams::door(&request, domain, &self.options) };
+        let door = if doors.is_some() { None } else { streams::door(&request, &self.options) };
         if let Some((count, token, greeter)) = &door {
             (ours.streams, ours.door) = (*count, (greeter.local().port(), *token));
         }
@@ -177,10 +177,10 @@ impl State {
 
     /// Moves on what has to do with rails, and tells of those that are lost and back; whether that is over.
     #[cold]
-    pub fn look_at_rails(&mut self, domain: &Domain, now: u64) -> bool {
+    pub fn look_at_rails(&mut self, now: u64) -> bool {
         let Some(conn) = self.conn.as_deref_mut() else { return false };
         let Some(junction) = &mut conn.junction else { return false };
-        let news = junction.look(domain.key.as_ref(), conn.tx.short, now, self.bind.has_event_room());
+        let news = junction.look(conn.key.as_ref(), conn.tx.short, now, self.bind.has_event_room());
         let is_over = conn.rails().is_some_and(|rails| rails.lock().end().is_some());
         if conn.dying.is_none() {
             for News { words, errno, is_up, .. } in news {

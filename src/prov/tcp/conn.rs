@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A live connection: what this side has asked of the peer and not heard of yet, and what it owes the peer.
 
+use super::auth::Key;
 use super::dial::Dial;
 use super::frame::{Header, Kind, WHOLE_MAX, broken};
 use super::hello::{ATOMICS_SINCE, LISTS_SINCE, Terms};
@@ -175,6 +176,8 @@ pub struct Conn {
     pub wants_more: bool,
     pub looked: u64,
     pub vigil: Vigil,
+    /// What further connections with this peer begin with.
+    pub key: Option<Key>,
     /// What keeps its rails, if it has several.
     pub junction: Option<Box<Junction>>,
     /// The region of the last operation: the next one is often in it too.
@@ -184,7 +187,7 @@ pub struct Conn {
 impl Conn {
     #[allow(clippy::too_many_arguments)]
     pub fn new(
-        link: Link,
+        mut link: Link,
         member: Option<Member>,
         peer: String,
         theirs: &Terms,
@@ -194,6 +197,7 @@ impl Conn {
         rails: Option<Shared>,
     ) -> Result<Conn> {
         let (version, is_sealed) = (link.version, link.seal.is_some());
+        let key = link.key.take();
         let (fd, outlet, inlet) = ends_of(link, rails)?;
         Ok(Conn {
             fd,
@@ -233,6 +237,7 @@ impl Conn {
             wants_more: false,
             looked: 0,
             vigil: Vigil::default(),
+            key,
             junction: None,
             region: Weak::new(),
         })

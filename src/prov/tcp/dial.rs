@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The dialer's side of the handshake: a connection that this side begins.
 
-use super::address::Address;
+use super::address::{Address, Host};
 use super::auth::{Key, Transcript};
-use super::hello::{HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LOWEST, NOISE_SINCE, Purpose, RAILS_SINCE, STREAMS_SINCE, Status, Terms};
+use super::hello::{HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LOWEST, Purpose, RAILS_SINCE, STREAMS_SINCE, Status, Terms};
 use super::noise::Noise;
 use super::seal::Cipher;
 use super::shake::{Inbox, Link, hear, nonce, nonsense, say};
@@ -18,13 +18,21 @@ const NEXT_NS: u64 = 2_000_000_000;
 
 /// What a status of the listener means to the dialer. `Code::Rejected` is the program's own refusal alone: with it goes the
 /// program's data, with the others words.
-fn refused(status: Status) -> Error {
+fn refused(status: Status, key: Option<&Key>) -> Error {
     let (errno, code, words) = match status {
         Status::Version => (errno::EPROTONOSUPPORT, Code::PeerBroke, "the listener speaks no version of the format that this library does"),
         Status::KeyNeeded => {
             (errno::EACCES, Code::None, "one side insists on a key (auth_key, GDRFAB_TCP_KEY_FILE) and the other has none")
         }
+        Status::KeyWrong if key.is_some_and(|key| key.id().is_some()) => (
+            errno::EKEYREJECTED,
+            Code::None,
+            "the listener does not permit this side's key, or somebody stands between (GDRFAB_TCP_KEY_FILE)",
+        ),
         Status::KeyWrong => (errno::EACCES, Code::None, "the listener has another key (auth_key, GDRFAB_TCP_KEY_FILE)"),
+        Status::KeyKind => {
+            (errno::EACCES, Code::None, "one side has a shared key, the other one of its own (auth_key, GDRFAB_TCP_KEY_FILE)")
+        }
         Status::SealNeeded => (errno::EACCES, Code::None, "one side seals the connection and the other does not (GDRFAB_TCP_SECURITY)"),
         Status::WrongDoor => (errno::ECONNREFUSED, Code::None, "no endpoint of that address is there, or it is of another kind"),
         Status::Busy => (
@@ -67,7 +75,11 @@ pub struct Dial {
     purpose: Purpose,
     token: u64,
     terms: Terms,
+    /// As what it is called.
+    host: Host,
     key: Option<Key>,
+    /// Of `key`, what is for the address that is tried.
+    toward: Option<Key>,
     transcript: Transcript,
     noise: Option<Box<Noise>>,
     out: Vec<u8>,
@@ -91,7 +103,7 @@ impl Dial {
             return Err(Error::new(errno::EADDRNOTAVAIL, format!("addr: {to} has no address of the family of this side's")));
         };
         let hello = Hello {
-            lowest: if key.is_some() { NOISE_SINCE } else { LOWEST },
+            lowest: key.as_ref().map_or(LOWEST, Key::since),
             highest: HIGHEST,
             keyed: key.is_some(),
             sealed: key.as_ref().is_some_and(|key| key.seal),
@@ -99,6 +111,7 @@ impl Dial {
             purpose: purpose as u8,
             status: Status::Good,
             nonce: nonce()?,
+            id: key.as_ref().and_then(Key::id),
         };
         let transcript = Transcript { hello: hello.encode(), challenge: [0; HELLO_LEN] };
         let mut dial = Dial {
@@ -110,7 +123,9 @@ impl Dial {
             purpose,
             token,
             terms,
+            host: to.host.clone(),
             key,
+            toward: None,
             transcript,
             noise: None,
             out: Vec::new(),
@@ -127,8 +142,10 @@ impl Dial {
         while let Some(at) = self.others.pop_front() {
             self.at = at;
             self.patience = time::now_ns() + NEXT_NS;
-            match tcp::connect(at, self.from) {
-                Ok(socket) => {
+            let key = self.key.as_ref().map(|key| key.toward(&self.host, at)).transpose();
+            match key.and_then(|key| Ok((tcp::connect(at, self.from)?, key))) {
+                Ok((socket, key)) => {
+                    self.toward = key;
                     self.socket = Some(socket);
                     return Ok(());
                 }
@@ -221,29 +238,33 @@ impl Dial {
         }
         let challenge = Hello::decode(&bytes)?;
         let versions = (challenge.lowest, challenge.highest);
-        let lowest = if self.key.is_some() { NOISE_SINCE } else { LOWEST };
-        let key_needed = challenge.status == Status::Good && challenge.keyed != self.key.is_some();
+        let key = self.toward.as_ref();
+        let lowest = key.map_or(LOWEST, Key::since);
+        let key_needed = challenge.status == Status::Good && challenge.keyed != key.is_some();
         match challenge.status {
-            Status::Good if key_needed => return Err(refused(Status::KeyNeeded)),
+            Status::Good if key_needed => return Err(refused(Status::KeyNeeded, key)),
             Status::Good if versions.0 == versions.1 && (lowest..=HIGHEST).contains(&versions.0) => {}
             Status::Good | Status::Version => {
                 let (low, high) = versions;
-                return Err(refused(Status::Version).context(format_args!("it has {low} to {high}, this side {lowest} to {HIGHEST}")));
+                return Err(refused(Status::Version, key).context(format_args!("it has {low} to {high}, this side {lowest} to {HIGHEST}")));
             }
-            status => return Err(refused(status)),
+            status => return Err(refused(status, key)),
         }
         if challenge.purpose != self.purpose as u8 {
             return Err(nonsense("the listener answered for another purpose"));
         }
         let ours = Hello::decode(&self.transcript.hello)?;
         if challenge.sealed != ours.sealed {
-            return Err(refused(Status::SealNeeded));
+            return Err(refused(Status::SealNeeded, key));
+        }
+        if challenge.id.is_some() != ours.id.is_some() {
+            return Err(refused(Status::KeyKind, key));
         }
         if challenge.aes && !ours.aes {
             return Err(nonsense("the listener chose a cipher that it was not offered"));
         }
         self.transcript.challenge = bytes;
-        if let (Some(key), Some(socket)) = (&self.key, &self.socket) {
+        if let (Some(key), Some(socket)) = (key, &self.socket) {
             let (own, peer) = (tcp::local(socket.as_fd())?, tcp::peer(socket.as_fd())?);
             self.noise = Some(Box::new(self.transcript.noise(key, own, peer, true)?));
         }
@@ -262,7 +283,7 @@ impl Dial {
     fn answered(&mut self, head: &Head) -> Result<Dialed> {
         let has_key = self.noise.is_some();
         if !matches!(head.status, Status::Good | Status::Rejected) {
-            return Err(refused(head.status));
+            return Err(refused(head.status, self.toward.as_ref()));
         }
         let unproven = || Error::coded(errno::EACCES, Code::PeerBroke, "the listener has not proven that it knows the key");
         if has_key && head.status != Status::Good {
@@ -273,7 +294,7 @@ impl Dial {
         match status {
             Status::Good => {}
             Status::Rejected => return Ok(Dialed::Rejected(terms.data)),
-            status => return Err(refused(status)),
+            status => return Err(refused(status, self.toward.as_ref())),
         }
         if terms.streams > self.terms.streams || (terms.streams > 0 && terms.door.0 == 0) {
             return Err(nonsense("the listener wants streams that it was not offered"));
@@ -283,7 +304,7 @@ impl Dial {
         }
         let version = Hello::decode(&self.transcript.challenge)?.highest;
         match self.socket.take() {
-            Some(socket) => Ok(Dialed::Accepted { link: Link::new(socket, version, self.noise.take(), self.key.as_ref())?, terms }),
+            Some(socket) => Ok(Dialed::Accepted { link: Link::new(socket, version, self.noise.take(), self.toward.take())?, terms }),
             None => Err(Error::fixed(errno::EOPBADSTATE, "the attempt is over")),
         }
     }

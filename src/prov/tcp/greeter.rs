@@ -50,6 +50,11 @@ impl Request {
         self.peer
     }
 
+    /// The key for it alone.
+    pub fn key(&self) -> Option<Key> {
+        self.heard.as_ref().and_then(|heard| heard.key.clone())
+    }
+
     /// Where on this host it has called.
     pub fn called_at(&self) -> Option<SocketAddr> {
         self.heard.as_ref().and_then(|heard| tcp::local(heard.socket.as_fd()).ok())

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// Versions of the format that this library speaks.
 pub const LOWEST: u16 = 1;
-pub const HIGHEST: u16 = 5;
+pub const HIGHEST: u16 = 6;
 /// The first that knows of several streams.
 pub const STREAMS_SINCE: u16 = 2;
 /// The first with the Noise handshake, and from which on a key is known.
@@ -20,6 +20,8 @@ pub const ATOMICS_SINCE: u16 = 3;
 pub const LISTS_SINCE: u16 = 4;
 /// The first one with rails.
 pub const RAILS_SINCE: u16 = 5;
+/// The first in which hosts have keys of their own.
+pub const STATIC_SINCE: u16 = 6;
 /// The most streams.
 pub const STREAMS_MAX: u32 = 16;
 /// Bytes of HELLO and of CHALLENGE.
@@ -35,13 +37,17 @@ pub const ADDRESS_MAX: usize = 255;
 /// The most private data of accept, reject and connect.
 pub const DATA_MAX: usize = 256;
 pub const NONCE_LEN: usize = 32;
+pub const ID_LEN: usize = 16;
+/// What names a public key.
+pub type Id = [u8; ID_LEN];
 
 const MAGIC: [u8; 8] = *b"GDRFABt\0";
 /// Flags of HELLO and CHALLENGE: this side has a key and insists on one; it seals what follows, and insists on that; it is
-/// fast at AES, in CHALLENGE both are.
+/// fast at AES, in CHALLENGE both are; its key is its own, and it insists on one that is the peer's.
 const KEYED: u8 = 1;
 const SEALED: u8 = 2;
 const AES: u8 = 4;
+const STATIC: u8 = 8;
 
 fn nonsense(words: &'static str) -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, words)
@@ -73,10 +79,11 @@ pub enum Status {
     WrongDoor = 5,
     Busy = 6,
     SealNeeded = 7,
+    KeyKind = 8,
 }
 
 impl Status {
-    const ALL: [Status; 8] = [
+    const ALL: [Status; 9] = [
         Status::Good,
         Status::Rejected,
         Status::Version,
@@ -85,6 +92,7 @@ impl Status {
         Status::WrongDoor,
         Status::Busy,
         Status::SealNeeded,
+        Status::KeyKind,
     ];
 
     fn decode(raw: u16) -> Result<Status> {
@@ -104,6 +112,8 @@ pub struct Hello {
     pub purpose: u8,
     pub status: Status,
     pub nonce: [u8; NONCE_LEN],
+    /// Which key it is, of a side that has its own.
+    pub id: Option<Id>,
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
@@ -120,11 +130,12 @@ impl Hello {
         out[..8].copy_from_slice(&MAGIC);
         out[8..10].copy_from_slice(&self.lowest.to_le_bytes());
         out[10..12].copy_from_slice(&self.highest.to_le_bytes());
-        let flags = [(self.keyed, KEYED), (self.sealed, SEALED), (self.aes, AES)];
+        let flags = [(self.keyed, KEYED), (self.sealed, SEALED), (self.aes, AES), (self.id.is_some(), STATIC)];
         out[12] = flags.iter().filter(|(is, _)| *is).map(|(_, flag)| flag).sum();
         out[13] = self.purpose;
         out[14..16].copy_from_slice(&(self.status as u16).to_le_bytes());
         out[16..48].copy_from_slice(&self.nonce);
+        out[48..].copy_from_slice(&self.id.unwrap_or_default());
         out
     }
 
@@ -135,6 +146,8 @@ impl Hello {
         }
         let mut nonce = [0; NONCE_LEN];
         nonce.copy_from_slice(&bytes[16..48]);
+        let mut id = [0; ID_LEN];
+        id.copy_from_slice(&bytes[48..]);
         let mut hello = Hello {
             lowest: u16_at(bytes, 8),
             highest: u16_at(bytes, 10),
@@ -144,6 +157,7 @@ impl Hello {
             purpose: bytes[13],
             status: Status::Version,
             nonce,
+            id: (bytes[12] & STATIC != 0).then_some(id),
         };
         if hello.lowest > hello.highest {
             return Err(nonsense("the handshake has no range of versions"));
@@ -152,8 +166,12 @@ impl Hello {
             return Ok(hello);
         }
         hello.status = Status::decode(u16_at(bytes, 14))?;
-        let flags = if hello.keyed { KEYED | SEALED | AES } else { 0 };
-        if bytes[12] & !flags != 0 || bytes[48..].iter().any(|b| *b != 0) {
+        let flags = match hello.keyed {
+            true if hello.highest >= STATIC_SINCE => KEYED | SEALED | AES | STATIC,
+            true => KEYED | SEALED | AES,
+            false => 0,
+        };
+        if bytes[12] & !flags != 0 || (hello.id.is_none() && id != [0; ID_LEN]) {
             return Err(nonsense("the handshake has unknown flags, or bytes that must be zero"));
         }
         Ok(hello)
@@ -333,6 +351,7 @@ mod tests {
             purpose: 1,
             status: Status::Good,
             nonce: std::array::from_fn(|i| i as u8),
+            id: None,
         }
     }
 
@@ -357,6 +376,9 @@ mod tests {
         let all = Hello { sealed: true, aes: true, ..hello() };
         assert_eq!((all.encode()[12], Hello::decode(&all.encode()).unwrap()), (7, all));
         assert!(Hello::decode(&Hello { keyed: false, ..all }.encode()).is_err());
+        let own = Hello { highest: STATIC_SINCE, id: Some([8; ID_LEN]), ..all };
+        assert_eq!((own.encode()[12], &own.encode()[48..], Hello::decode(&own.encode()).unwrap()), (15, &[8; ID_LEN][..], own));
+        assert!(Hello::decode(&Hello { highest: STATIC_SINCE - 1, ..own }.encode()).is_err());
         let body = Terms { window: 1, budget: 2, address: "ab".into(), data: vec![5], ..Terms::default() }.encode().unwrap();
         assert_eq!(body, [1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 2, 0, b'a', b'b', 1, 0, 5]);
     }
@@ -415,12 +437,12 @@ mod tests {
             bytes[at] = 1;
             assert!(Hello::decode(&bytes).is_err(), "{at}");
         }
-        for (at, value) in [(12, 2), (12, 9), (14, 8), (15, 1), (0, b'g'), (7, 1)] {
+        for (at, value) in [(12, 2), (12, 9), (14, 9), (15, 1), (0, b'g'), (7, 1)] {
             let mut bytes = hello().encode();
             bytes[at] = value;
             assert!(Hello::decode(&bytes).is_err(), "{at}");
         }
-        for (at, value) in [(4, 8), (5, 1), (6, 1), (7, 1)] {
+        for (at, value) in [(4, 9), (5, 1), (6, 1), (7, 1)] {
             let mut bytes = head().encode();
             bytes[at] = value;
             assert!(Head::decode(&bytes).is_err(), "{at}");

@@ -2,7 +2,7 @@
 //! Discovery: the one candidate of this host, its addresses, and what the host lets the provider do.
 
 use super::address::{Address, Host, SCHEME, host};
-use super::auth;
+use super::auth::{self, Keys};
 use super::hello::DATA_MAX;
 use super::junction;
 use super::limits::{INJECT_SIZE, MAX_MSG, RX_SIZE, TX_SIZE};
@@ -173,9 +173,14 @@ fn interfaces() -> Fact {
 
 fn authentication() -> Fact {
     match auth::of_file() {
-        Ok(Some(_)) => {
+        Ok(Some(Keys::Shared(_))) => {
             Ok("peers must know the key of GDRFAB_TCP_KEY_FILE, or that of auth_key; GDRFAB_TCP_SECURITY says whether all is sealed".into())
         }
+        Ok(Some(Keys::Hosts(known))) => Ok(format!(
+            "{} public keys in GDRFAB_TCP_KEY_FILE may connect; this host's is {}; GDRFAB_TCP_SECURITY says whether all is sealed",
+            known.peers(),
+            known.public()
+        )),
         Ok(None) => Ok("none, unless auth_key is given: GDRFAB_TCP_KEY_FILE names no file".into()),
         Err(e) => Err(e.to_string()),
     }

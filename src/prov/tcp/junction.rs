@@ -114,7 +114,7 @@ fn pairs(own: &[IpAddr], peer: &[SocketAddr]) -> Vec<(IpAddr, SocketAddr)> {
 }
 
 /// Where a listener awaits rails, if both sides want them: doors, and what its ANSWER says of them.
-pub fn doors(request: &Request, key: Option<Key>, options: &Options) -> Option<(Vec<Greeter>, Vec<SocketAddr>, u64)> {
+pub fn doors(request: &Request, options: &Options) -> Option<(Vec<Greeter>, Vec<SocketAddr>, u64)> {
     let own = wanted(options);
     let first = request.called_at().filter(|_| !own.is_empty() && !request.terms().rails.is_empty())?;
     let mut raw = [0; 8];
@@ -123,7 +123,7 @@ pub fn doors(request: &Request, key: Option<Key>, options: &Options) -> Option<(
     let others = own.iter().map(SocketAddr::ip).filter(|ip| *ip != first.ip());
     let mut doors = Vec::new();
     for ip in std::iter::once(first.ip()).chain(others).take(RAILS_MAX) {
-        match Greeter::listen(SocketAddr::new(ip, 0), Purpose::Rail, token, key.clone()) {
+        match Greeter::listen(SocketAddr::new(ip, 0), Purpose::Rail, token, request.key()) {
             Ok(door) => doors.push(door),
             Err(e) => crate::log!(Info, "no rail from {ip}: {e}"),
         }
@@ -348,7 +348,7 @@ mod tests {
         fn new(first: TcpStream, junction: impl FnOnce(Shared) -> Junction) -> Side {
             first.set_nonblocking(true).unwrap();
             let rails = begin().unwrap();
-            rails.lock().attach(0, 1, Link { socket: first.into(), version: HIGHEST, seal: None, room: None }).unwrap();
+            rails.lock().attach(0, 1, Link { socket: first.into(), version: HIGHEST, seal: None, key: None, room: None }).unwrap();
             let junction = Some(junction(rails.clone()));
             Side { rails, junction, put: 0, got: 0, buf: rail::buffer(), waits: false, revived: 0 }
         }

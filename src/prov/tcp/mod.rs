@@ -2,7 +2,7 @@
 //! The tcp provider: the same fabric where there is no RDMA NIC, over plain sockets, between hosts.
 //!
 //! `docs/tcp-wire.md` describes what two endpoints say to each other. A connection begins in `dial` (dialer) and
-//! `pending` (listener), in the words of `hello`, with a key under the handshake of `noise`, and is a stream of frames from then on, whose records
+//! `pending` (listener), in the words of `hello`, with a key (`auth`, `known`) under the handshake of `noise`, and is a stream of frames from then on, whose records
 //! `seal` makes and opens: `tx` and `body` send them, `rx` and `incoming` take them, `slots` bring device memory to and from them. `streams` are further connections
 //! for long bodies, which `scatter` and `gather` send and take; with `rails` frames go over several paths, which `junction` keeps up. `vigil` finds peers that are gone. `conn` and `state` are the data on which `rma`, `msg`,
 //! `handle` and `progress` work; `provider` and `calls` are what the layer above calls.
@@ -30,6 +30,7 @@ pub mod hello;
 mod incoming;
 pub mod info;
 mod junction;
+pub mod known;
 mod lane;
 mod limits;
 mod list;

@@ -1,24 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The Noise handshake of two sides that have a key: `Noise_NNpsk0_25519`, by the crate snow, with the primitives of ring and
-//! sha2. It knows neither sockets nor what its messages say.
+//! The Noise handshake of two sides that have keys, by the crate snow with the primitives of ring, sha2 and curve25519-dalek:
+//! `NNpsk0` where they share one, `KK` where each has its own and knows the other's public one. It knows neither sockets nor
+//! what its messages say.
 
 use super::seal::{Cipher, Half, KEY, Seal, TAG};
 use crate::error::{Error, Result, errno};
 use crate::sys::process;
+use curve25519_dalek::constants::X25519_BASEPOINT;
+use curve25519_dalek::montgomery::MontgomeryPoint;
+use curve25519_dalek::traits::IsIdentity;
 use ring::aead::{Aad, LessSafeKey};
-use ring::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
-use ring::rand::SystemRandom;
 use sha2::{Digest, Sha256};
 use snow::params::{CipherChoice, DHChoice, HashChoice};
 use snow::resolvers::CryptoResolver;
 use snow::types::{self, Dh, Hash, Random};
 use snow::{Builder, HandshakeState};
-use std::sync::Mutex;
 
 /// Bytes of an ephemeral key, with which each message begins.
 pub const EPHEMERAL: usize = 32;
 /// Bytes by which a message is longer than what it says.
 pub const LONGER: usize = EPHEMERAL + TAG;
+
+/// The public key of a private one.
+pub fn public_of(private: &[u8; KEY]) -> [u8; KEY] {
+    X25519_BASEPOINT.mul_clamped(*private).to_bytes()
+}
+
+/// What a private key and a public one agree on; nothing with one of low order, with which anybody would agree on the same.
+pub fn agree(private: &[u8; KEY], public: &[u8; KEY]) -> Option<[u8; KEY]> {
+    let shared = MontgomeryPoint(*public).mul_clamped(*private);
+    (!shared.is_identity()).then(|| shared.to_bytes())
+}
+
+/// What a side proves in its handshake, and wants proven.
+#[derive(Clone, Copy)]
+pub enum Proof<'a> {
+    /// That it knows this.
+    Shared(&'a [u8; KEY]),
+    /// That it has this private key; of the other, that it has the private one of this public key.
+    Own { private: &'a [u8; KEY], peer: &'a [u8; KEY] },
+}
 
 /// One side of a handshake.
 pub struct Noise {
@@ -37,14 +58,20 @@ fn failed(e: snow::Error) -> Error {
 }
 
 impl Noise {
-    /// `psk`: what both sides know; `prologue`: what both have seen, or the handshake fails.
-    pub fn new(psk: &[u8; KEY], cipher: Cipher, prologue: &[u8], is_dialer: bool) -> Result<Noise> {
-        let name = match cipher {
-            Cipher::ChaCha => "Noise_NNpsk0_25519_ChaChaPoly_SHA256",
-            Cipher::Aes => "Noise_NNpsk0_25519_AESGCM_SHA256",
+    /// `prologue`: what both have seen, or the handshake fails.
+    pub fn new(proof: Proof<'_>, cipher: Cipher, prologue: &[u8], is_dialer: bool) -> Result<Noise> {
+        let name = match (proof, cipher) {
+            (Proof::Shared(_), Cipher::ChaCha) => "Noise_NNpsk0_25519_ChaChaPoly_SHA256",
+            (Proof::Shared(_), Cipher::Aes) => "Noise_NNpsk0_25519_AESGCM_SHA256",
+            (Proof::Own { .. }, Cipher::ChaCha) => "Noise_KK_25519_ChaChaPoly_SHA256",
+            (Proof::Own { .. }, Cipher::Aes) => "Noise_KK_25519_AESGCM_SHA256",
         };
         let build = || {
-            let builder = Builder::with_resolver(name.parse()?, Box::new(Primitives)).prologue(prologue)?.psk(0, psk)?;
+            let builder = Builder::with_resolver(name.parse()?, Box::new(Primitives)).prologue(prologue)?;
+            let builder = match proof {
+                Proof::Shared(psk) => builder.psk(0, psk)?,
+                Proof::Own { private, peer } => builder.local_private_key(private)?.remote_public_key(peer)?,
+            };
             if is_dialer { builder.build_initiator() } else { builder.build_responder() }
         };
         Ok(Noise { state: build().map_err(failed)?, cipher, is_dialer })
@@ -86,7 +113,7 @@ impl CryptoResolver for Primitives {
     }
 
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
-        matches!(choice, DHChoice::Curve25519).then(|| Box::new(Ephemeral::default()) as Box<dyn Dh>)
+        matches!(choice, DHChoice::Curve25519).then(|| Box::new(Pair::default()) as Box<dyn Dh>)
     }
 
     fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
@@ -110,14 +137,14 @@ impl Random for Kernel {
     }
 }
 
-/// A key of X25519 that is made for one handshake and used once, which is all that NN does with one.
+/// A key of X25519: a host's own, or one that is made for one handshake.
 #[derive(Default)]
-struct Ephemeral {
-    own: Mutex<Option<EphemeralPrivateKey>>,
-    public: [u8; EPHEMERAL],
+struct Pair {
+    private: [u8; KEY],
+    public: [u8; KEY],
 }
 
-impl Dh for Ephemeral {
+impl Dh for Pair {
     fn name(&self) -> &'static str {
         "25519"
     }
@@ -130,14 +157,16 @@ impl Dh for Ephemeral {
         KEY
     }
 
-    /// No pattern of ours has static keys.
-    fn set(&mut self, _: &[u8]) {}
+    fn set(&mut self, private: &[u8]) {
+        if let Some(private) = private.first_chunk() {
+            (self.private, self.public) = (*private, public_of(private));
+        }
+    }
 
-    fn generate(&mut self, _: &mut dyn Random) -> std::result::Result<(), snow::Error> {
-        let own = EphemeralPrivateKey::generate(&X25519, &SystemRandom::new()).map_err(|_| snow::Error::Rng)?;
-        let public = own.compute_public_key().map_err(|_| snow::Error::Rng)?;
-        self.public = public.as_ref().try_into().map_err(|_| snow::Error::Rng)?;
-        self.own = Mutex::new(Some(own));
+    fn generate(&mut self, from: &mut dyn Random) -> std::result::Result<(), snow::Error> {
+        let mut private = [0; KEY];
+        from.try_fill_bytes(&mut private)?;
+        self.set(&private);
         Ok(())
     }
 
@@ -145,22 +174,14 @@ impl Dh for Ephemeral {
         &self.public
     }
 
-    /// ring gives it to nobody.
     fn privkey(&self) -> &[u8] {
-        &[]
+        &self.private
     }
 
     fn dh(&self, theirs: &[u8], out: &mut [u8]) -> std::result::Result<(), snow::Error> {
-        let own = self.own.lock().ok().and_then(|mut own| own.take()).ok_or(snow::Error::Dh)?;
-        let theirs = theirs.get(..EPHEMERAL).ok_or(snow::Error::Dh)?;
-        agree_ephemeral(own, &UnparsedPublicKey::new(&X25519, theirs), |shared| match out.get_mut(..shared.len()) {
-            Some(place) => {
-                place.copy_from_slice(shared);
-                Ok(())
-            }
-            None => Err(snow::Error::Dh),
-        })
-        .map_err(|_| snow::Error::Dh)?
+        let shared = theirs.first_chunk().and_then(|theirs| agree(&self.private, theirs)).ok_or(snow::Error::Dh)?;
+        out.get_mut(..KEY).ok_or(snow::Error::Dh)?.copy_from_slice(&shared);
+        Ok(())
     }
 }
 
@@ -247,8 +268,8 @@ mod tests {
     const CIPHERS: [Cipher; 2] = [Cipher::ChaCha, Cipher::Aes];
 
     fn meet(cipher: Cipher) -> (Noise, Noise) {
-        let mut dialer = Noise::new(&[3; KEY], cipher, b"seen", true).unwrap();
-        let mut listener = Noise::new(&[3; KEY], cipher, b"seen", false).unwrap();
+        let mut dialer = Noise::new(Proof::Shared(&[3; KEY]), cipher, b"seen", true).unwrap();
+        let mut listener = Noise::new(Proof::Shared(&[3; KEY]), cipher, b"seen", false).unwrap();
         let first = dialer.write(b"hello").unwrap();
         assert_eq!(first.len(), 5 + LONGER);
         assert_eq!(listener.read(&first).unwrap(), b"hello");
@@ -297,21 +318,124 @@ mod tests {
 
     #[test]
     fn another_key_prologue_or_cipher_is_wrong() {
-        let first = Noise::new(&[3; KEY], Cipher::Aes, b"seen", true).unwrap().write(b"hello").unwrap();
+        let first = Noise::new(Proof::Shared(&[3; KEY]), Cipher::Aes, b"seen", true).unwrap().write(b"hello").unwrap();
         for (psk, cipher, seen) in [(4, Cipher::Aes, b"seen"), (3, Cipher::Aes, b"Seen"), (3, Cipher::ChaCha, b"seen")] {
-            assert_eq!(Noise::new(&[psk; KEY], cipher, seen, false).unwrap().read(&first), Err(Wrong));
+            assert_eq!(Noise::new(Proof::Shared(&[psk; KEY]), cipher, seen, false).unwrap().read(&first), Err(Wrong));
         }
         for at in 0..first.len() {
             let mut bad = first.clone();
             bad[at] ^= 1;
-            assert_eq!(Noise::new(&[3; KEY], Cipher::Aes, b"seen", false).unwrap().read(&bad), Err(Wrong), "{at}");
-            assert_eq!(Noise::new(&[3; KEY], Cipher::Aes, b"seen", false).unwrap().read(&first[..at]), Err(Wrong), "{at}");
+            assert_eq!(Noise::new(Proof::Shared(&[3; KEY]), Cipher::Aes, b"seen", false).unwrap().read(&bad), Err(Wrong), "{at}");
+            assert_eq!(Noise::new(Proof::Shared(&[3; KEY]), Cipher::Aes, b"seen", false).unwrap().read(&first[..at]), Err(Wrong), "{at}");
+        }
+    }
+
+    /// A dialer or listener that has one private key and believes the peer to have another.
+    fn own(private: u8, peer: u8, is_dialer: bool) -> Noise {
+        Noise::new(Proof::Own { private: &[private; KEY], peer: &public_of(&[peer; KEY]) }, Cipher::Aes, b"seen", is_dialer).unwrap()
+    }
+
+    #[test]
+    fn two_that_know_each_others_public_key_meet_and_nobody_else() {
+        let (mut dialer, mut listener) = (own(1, 2, true), own(2, 1, false));
+        let first = dialer.write(b"hello").unwrap();
+        assert_eq!((first.len(), listener.read(&first).unwrap()), (5 + LONGER, b"hello".to_vec()));
+        let second = listener.write(b"").unwrap();
+        assert_eq!((second.len(), dialer.read(&second).unwrap()), (LONGER, Vec::new()));
+        assert!(dialer.split().is_ok() && listener.split().is_ok());
+        // Another private key, another that is expected, a shared one: neither message is believed.
+        assert_eq!(own(2, 3, false).read(&first), Err(Wrong));
+        assert_eq!(own(3, 1, false).read(&first), Err(Wrong));
+        assert_eq!(Noise::new(Proof::Shared(&public_of(&[1; KEY])), Cipher::Aes, b"seen", false).unwrap().read(&first), Err(Wrong));
+        let mut dialer = own(1, 2, true);
+        let (first, mut other) = (dialer.write(b"").unwrap(), own(3, 1, false));
+        // It has the ephemeral key, and so all that is public.
+        other.read(&own(1, 3, true).write(b"").unwrap()).unwrap();
+        assert_eq!(dialer.read(&other.write(b"").unwrap()), Err(Wrong));
+        for len in 0..first.len() {
+            assert_eq!(own(2, 1, false).read(&first[..len]), Err(Wrong), "{len}");
+            let mut bent = first.clone();
+            bent[len] ^= 1;
+            assert_eq!(own(2, 1, false).read(&bent), Err(Wrong), "{len}");
+        }
+    }
+
+    /// With a point of low order everybody would agree on the same.
+    #[test]
+    fn a_key_that_proves_nothing_is_refused() {
+        let mut eight = [0; KEY];
+        for (place, byte) in eight.iter_mut().zip("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800".as_bytes().chunks(2)) {
+            *place = u8::from_str_radix(std::str::from_utf8(byte).unwrap(), 16).unwrap();
+        }
+        let mut one = [0; KEY];
+        one[0] = 1;
+        for weak in [[0; KEY], one, eight] {
+            assert_eq!(agree(&[7; KEY], &weak), None);
+            let mut listener = own(2, 1, false);
+            assert_eq!(listener.read(&[&weak[..], &[0; TAG]].concat()), Err(Wrong));
+            let proof = Proof::Own { private: &[1; KEY], peer: &weak };
+            assert!(Noise::new(proof, Cipher::Aes, b"", true).unwrap().write(b"").is_err());
+        }
+        assert_eq!(agree(&[7; KEY], &public_of(&[8; KEY])), agree(&[8; KEY], &public_of(&[7; KEY])));
+    }
+
+    /// Noise_KK_25519_*_SHA256 of cacophony's test vectors.
+    #[test]
+    fn kk_is_the_published_one() {
+        let hex =
+            |text: &str| -> Vec<u8> { (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect() };
+        let keys = [
+            "e61ef9919cde45dd5f82166404bd08e38bceb5dfdfded0a34c8df7ed542214d1",
+            "4a3acbfdb163dec651dfa3194dece676d437029c62a408b4c5ea9114246e4893",
+            "893e28b9dc6ca8d611ab664754b8ceb7bac5117349a4439a6b0569da977c464a",
+            "bbdb4cdbd309f1a1f2e1456967fe288cadd6f712d65dc7b7793d5e63da6b375b",
+        ];
+        let [dialers, listeners, ephemeral, answers] = keys.map(|key| <[u8; KEY]>::try_from(hex(key)).unwrap());
+        assert_eq!(public_of(&dialers).to_vec(), hex("6bc3822a2aa7f4e6981d6538692b3cdf3e6df9eea6ed269eb41d93c22757b75a"));
+        let vectors = [
+            (
+                "Noise_KK_25519_AESGCM_SHA256",
+                Cipher::Aes,
+                [
+                    "ca35def5ae56cec33dc2036731ab14896bc4c75dbb07a61f879f8e3afa4c79448564738a841228e693caeec4c497a8bd562231c3e51a1f03c4fd45dfe3a67870",
+                    "95ebc60d2b1fa672c1f46a8aa265ef51bfe38e7ccb39ec5be34069f144808843b94504c4d83506f5dd2568b68490eba8ed6f9cf2cca194a273c56d7ae3c558",
+                    "6a5c10a201d4e3a08f79f64949e55731f774913a4d949bda3fcebf",
+                ],
+            ),
+            (
+                "Noise_KK_25519_ChaChaPoly_SHA256",
+                Cipher::ChaCha,
+                [
+                    "ca35def5ae56cec33dc2036731ab14896bc4c75dbb07a61f879f8e3afa4c79440177015efc1fe7a37c629af7120a96274e6ab7afcc9261901d0e09ae32a5bb96",
+                    "95ebc60d2b1fa672c1f46a8aa265ef51bfe38e7ccb39ec5be34069f144808843b274d3429adc47ca093ba63ef90f8da89fda108db471dccfa4894aa7b00003",
+                    "966b05bc69ec01b8454d3160a214e6f24a3d884eb31ec2408af63f",
+                ],
+            ),
+        ];
+        for (name, cipher, messages) in vectors {
+            let side = |private: &[u8; KEY], peer: &[u8; KEY], once: &[u8; KEY], is_dialer: bool| {
+                let peer = public_of(peer);
+                let builder = Builder::with_resolver(name.parse().unwrap(), Box::new(Primitives)).prologue(b"John Galt").unwrap();
+                let builder = builder.local_private_key(private).unwrap().remote_public_key(&peer).unwrap();
+                let builder = builder.fixed_ephemeral_key_for_testing_only(once);
+                let state = if is_dialer { builder.build_initiator() } else { builder.build_responder() };
+                Noise { state: state.unwrap(), cipher, is_dialer }
+            };
+            let (mut dialer, mut listener) = (side(&dialers, &listeners, &ephemeral, true), side(&listeners, &dialers, &answers, false));
+            assert_eq!(dialer.write(b"Ludwig von Mises").unwrap(), hex(messages[0]));
+            assert_eq!(listener.read(&hex(messages[0])).unwrap(), b"Ludwig von Mises");
+            assert_eq!(listener.write(b"Murray Rothbard").unwrap(), hex(messages[1]));
+            assert_eq!(dialer.read(&hex(messages[1])).unwrap(), b"Murray Rothbard");
+            let (mut sealer, mut buf) = (Sealer::new(dialer.split().unwrap().out), vec![0; 64]);
+            buf[LENGTH..LENGTH + 11].copy_from_slice(b"F. A. Hayek");
+            sealer.seal(&mut buf, 11).unwrap();
+            assert_eq!(sealer.rest(&buf)[LENGTH..], hex(messages[2]));
         }
     }
 
     #[test]
     fn an_answer_is_for_one_question() {
-        let new = |is_dialer| Noise::new(&[3; KEY], Cipher::Aes, b"seen", is_dialer).unwrap();
+        let new = |is_dialer| Noise::new(Proof::Shared(&[3; KEY]), Cipher::Aes, b"seen", is_dialer).unwrap();
         let (mut one, mut other, mut listener) = (new(true), new(true), new(false));
         let first = one.write(b"hello").unwrap();
         other.write(b"hello").unwrap();

@@ -2,9 +2,7 @@
 //! The listener's side of the handshake: a pending connection, hostile until its introduction has been checked.
 
 use super::auth::{Key, Transcript};
-use super::hello::{
-    HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LOWEST, NOISE_SINCE, NONCE_LEN, Purpose, RAILS_SINCE, STREAMS_SINCE, Status, Terms,
-};
+use super::hello::{HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LOWEST, NONCE_LEN, Purpose, RAILS_SINCE, STREAMS_SINCE, Status, Terms};
 use super::noise::{EPHEMERAL, Noise};
 use super::seal::Cipher;
 use super::shake::{Inbox, Link, hear, nonce, nonsense, say};
@@ -37,8 +35,8 @@ pub struct Pending {
     turn: Turn,
     /// The version that both speak.
     version: u16,
-    /// This side has a key.
-    keyed: bool,
+    /// The lowest that this side speaks.
+    lowest: u16,
     /// When it last said anything.
     heard: u64,
     /// When to give it up.
@@ -52,7 +50,8 @@ pub struct Heard {
     pub terms: Terms,
     version: u16,
     noise: Option<Box<Noise>>,
-    key: Option<Key>,
+    /// For this peer alone.
+    pub key: Option<Key>,
 }
 
 impl Heard {
@@ -69,7 +68,7 @@ impl Heard {
 
     /// The connection, once it was accepted.
     pub fn link(self) -> Result<Link> {
-        Link::new(self.socket, self.version, self.noise, self.key.as_ref())
+        Link::new(self.socket, self.version, self.noise, self.key)
     }
 }
 
@@ -93,7 +92,7 @@ impl Pending {
             inbox: Inbox::of(HELLO_LEN),
             turn: Turn::Hello,
             version: HIGHEST,
-            keyed: false,
+            lowest: LOWEST,
             heard: now,
             until: now + patience_ns,
         })
@@ -132,10 +131,10 @@ impl Pending {
     /// A CHALLENGE that is none. For want of a common version it says which ones there are.
     fn refusal(&self, status: Status) -> Hello {
         let (lowest, highest) = match status {
-            Status::Version => (if self.keyed { NOISE_SINCE } else { LOWEST }, HIGHEST),
+            Status::Version => (self.lowest, HIGHEST),
             _ => (self.version, self.version),
         };
-        Hello { lowest, highest, keyed: false, sealed: false, aes: false, purpose: 0, status, nonce: [0; NONCE_LEN] }
+        Hello { lowest, highest, keyed: false, sealed: false, aes: false, purpose: 0, status, nonce: [0; NONCE_LEN], id: None }
     }
 
     /// As `refuse`, of one that is closed at once: what it has said already is read, because a socket that is closed with
@@ -179,7 +178,7 @@ impl Pending {
     /// HELLO is there: CHALLENGE goes out.
     fn greet(&mut self, door: &Door) -> Result<()> {
         self.transcript.hello = self.inbox.array()?;
-        self.keyed = door.key.is_some();
+        self.lowest = door.key.as_ref().map_or(LOWEST, Key::since);
         let hello = Hello::decode(&self.transcript.hello)?;
         if !hello.speaks_ours() {
             return Err(self.turn_away(Status::Version, errno::EPROTONOSUPPORT, "speaks no version of the format that this library does"));
@@ -194,17 +193,23 @@ impl Pending {
             _ => {}
         }
         if let Some(key) = &door.key {
-            if hello.highest < NOISE_SINCE {
-                return Err(self.turn_away(Status::Version, errno::EPROTONOSUPPORT, "speaks no version in which a key is known"));
+            if hello.highest < self.lowest {
+                return Err(self.turn_away(Status::Version, errno::EPROTONOSUPPORT, "speaks no version in which such a key is known"));
             }
             if hello.sealed != key.seal {
                 return Err(self.turn_away(Status::SealNeeded, errno::EACCES, "seals, or does not, unlike this side"));
+            }
+            if hello.id.is_some() != key.id().is_some() {
+                return Err(self.turn_away(Status::KeyKind, errno::EACCES, "has a shared key, or its own, unlike this side"));
+            }
+            if key.only(hello.id).is_none() {
+                return Err(self.turn_away(Status::KeyWrong, errno::EKEYREJECTED, "has a key that GDRFAB_TCP_KEY_FILE does not have"));
             }
         }
         if hello.purpose != door.purpose as u8 {
             return Err(self.turn_away(Status::WrongDoor, errno::ECONNREFUSED, "meant another kind of endpoint"));
         }
-        let flags = Hello { aes: hello.aes && Cipher::is_aes_fast(), ..hello };
+        let flags = Hello { aes: hello.aes && Cipher::is_aes_fast(), id: door.key.as_ref().and_then(Key::id), ..hello };
         self.transcript.challenge = Hello { nonce: nonce()?, lowest: self.version, highest: self.version, ..flags }.encode();
         whole(self.socket.as_fd(), &self.transcript.challenge)?;
         self.inbox = Inbox::of(HEAD_LEN);
@@ -212,10 +217,17 @@ impl Pending {
         Ok(())
     }
 
+    /// The key for who said HELLO.
+    fn key_of(&self, key: &Key) -> Result<Key> {
+        let id = Hello::decode(&self.transcript.hello)?.id;
+        key.only(id).ok_or(Error::fixed(errno::EKEYREJECTED, "has a key that GDRFAB_TCP_KEY_FILE does not have"))
+    }
+
     /// INTRO is there. What it says under a key is nobody's until that is found to be ours.
     fn introduced(self, head: &Head, door: &Door) -> Result<Heard> {
         let here = tcp::local(self.socket.as_fd())?;
-        let mut noise = match &door.key {
+        let key = door.key.as_ref().map(|key| self.key_of(key)).transpose()?;
+        let mut noise = match &key {
             Some(key) => Some(Box::new(self.transcript.noise(key, self.peer, here, false)?)),
             None => None,
         };
@@ -233,6 +245,6 @@ impl Pending {
         if (self.version < STREAMS_SINCE && terms.streams > 0) || (self.version < RAILS_SINCE && !terms.rails.is_empty()) {
             return Err(nonsense("the introduction has flags that its version does not"));
         }
-        Ok(Heard { socket: self.socket, peer: self.peer, terms, version: self.version, noise, key: door.key.clone() })
+        Ok(Heard { socket: self.socket, peer: self.peer, terms, version: self.version, noise, key })
     }
 }

@@ -177,11 +177,11 @@ impl State {
             cm::advance(self, domain);
         }
         if self.conn.as_ref().is_some_and(|c| !matches!(c.more, More::None)) {
-            self.look_at_streams(domain, time::now_ns());
+            self.look_at_streams(time::now_ns());
         }
         if self.conn.as_ref().is_some_and(|c| c.junction.is_some()) {
             // Nothing else wakes who sleeps on them.
-            if self.look_at_rails(domain, time::now_ns())
+            if self.look_at_rails(time::now_ns())
                 && let Err(e) = self.turn(domain, false)
             {
                 self.down(domain, e);

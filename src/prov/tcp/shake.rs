@@ -56,14 +56,16 @@ pub struct Link {
     pub version: u16,
     /// Of a connection that is sealed.
     pub seal: Option<Box<Seal>>,
+    /// For this peer alone: what further connections with it begin with.
+    pub key: Option<Key>,
     /// A buffer for what it sends, if that was asked for before.
     pub room: Option<Landing>,
 }
 
 impl Link {
-    pub(super) fn new(socket: OwnedFd, version: u16, noise: Option<Box<Noise>>, key: Option<&Key>) -> Result<Link> {
-        let noise = noise.filter(|_| key.is_some_and(|key| key.seal));
-        Ok(Link { socket, version, seal: noise.map(|noise| noise.split()).transpose()?.map(Box::new), room: None })
+    pub(super) fn new(socket: OwnedFd, version: u16, noise: Option<Box<Noise>>, key: Option<Key>) -> Result<Link> {
+        let noise = noise.filter(|_| key.as_ref().is_some_and(|key| key.seal));
+        Ok(Link { socket, version, seal: noise.map(|noise| noise.split()).transpose()?.map(Box::new), key, room: None })
     }
 }
 

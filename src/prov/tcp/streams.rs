@@ -6,7 +6,6 @@
 use super::address::Address;
 use super::conn::{Conn, More};
 use super::dial::{Dial, Dialed};
-use super::domain::Domain;
 use super::frame::{Header, Kind, STRIPED_MIN, broken};
 use super::gather::Gather;
 use super::greeter::{Greeter, Request};
@@ -39,7 +38,7 @@ pub fn wanted(options: &Options) -> u32 {
 }
 
 /// A door for the streams of who asks to connect; none where one side wants none, or it cannot be had.
-pub fn door(request: &Request, domain: &Domain, options: &Options) -> Option<(u32, u64, Greeter)> {
+pub fn door(request: &Request, options: &Options) -> Option<(u32, u64, Greeter)> {
     let count = request.terms().streams.min(wanted(options));
     let mut at = request.called_at().filter(|_| count > 0)?;
     at.set_port(0);
@@ -47,7 +46,7 @@ pub fn door(request: &Request, domain: &Domain, options: &Options) -> Option<(u3
         let mut raw = [0; 8];
         process::random(&mut raw)?;
         let token = u64::from_le_bytes(raw).max(1);
-        Ok((count, token, Greeter::listen(at, Purpose::Stream, token, domain.key.clone())?))
+        Ok((count, token, Greeter::listen(at, Purpose::Stream, token, request.key())?))
     };
     open().map_err(|e: Error| crate::log!(Info, "no further streams: {e}")).ok()
 }
@@ -145,7 +144,7 @@ impl Conn {
 impl State {
     /// Moves on what has to do with further streams.
     #[cold]
-    pub fn look_at_streams(&mut self, domain: &Domain, now: u64) {
+    pub fn look_at_streams(&mut self, now: u64) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         if now.wrapping_sub(conn.looked) < LOOK_NS {
             return;
@@ -161,7 +160,7 @@ impl State {
             More::Could { at, token, count } if conn.wants_more => {
                 let (to, token, count) = (Address::of(*at, None), *token, *count);
                 let from = tcp::local(conn.socket()).map(|at| SocketAddr::new(at.ip(), 0)).ok();
-                let dial = |_| Dial::new(&to, from, Purpose::Stream, token, Terms::default(), domain.key.clone());
+                let dial = |_| Dial::new(&to, from, Purpose::Stream, token, Terms::default(), conn.key.clone());
                 let until = now + config::get().tcp.greeting_ms.saturating_mul(1_000_000);
                 conn.more = match (0..count).map(dial).collect() {
                     Ok(dials) => More::Calling { dials, links: Vec::new(), until },

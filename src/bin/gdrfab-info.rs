@@ -38,6 +38,7 @@ The drivers of accelerators are opened to ask them; GDRFAB_HMEM=none leaves them
   -e, --env            the environment variables: default, value now, meaning
   -v, --verbose        every attribute of every provider, and the facts of the host
       --json           everything, as JSON
+      --make-key FILE  only makes FILE, with a private key for GDRFAB_TCP_KEY_FILE, and prints its public key
   -V, --version        the version
   -h, --help           this text
 
@@ -51,6 +52,7 @@ struct Options {
     env: bool,
     verbose: bool,
     json: bool,
+    make_key: Option<String>,
 }
 
 /// "cuda:0", or "cuda" for its first device.
@@ -78,6 +80,7 @@ fn parse() -> Result<Result<Options, String>, String> {
             "-e" | "--env" => options.env = true,
             "-v" | "--verbose" => options.verbose = true,
             "--json" => options.json = true,
+            "--make-key" => options.make_key = Some(args.value(&option)?),
             "-V" | "--version" => return Ok(Err(format!("gdrfab-info {VERSION}\n"))),
             "-h" | "--help" => return Ok(Err(HELP.to_string())),
             _ => return Err(format!("{option}: there is no such option")),
@@ -179,6 +182,18 @@ fn main() -> ExitCode {
         }
         Err(words) => return cli::usage("gdrfab-info", &words),
     };
+    if let Some(path) = &options.make_key {
+        return match prov::tcp::known::make(path) {
+            Ok(public) => {
+                cli::say(&format!("{public}\n"));
+                ExitCode::SUCCESS
+            }
+            Err(e) => {
+                cli::complain(&format!("gdrfab-info: {e}"));
+                ExitCode::FAILURE
+            }
+        };
+    }
     let only_env = options.env && !options.verbose && options.provider.is_none() && options.near.is_none() && !options.json;
     if only_env {
         let wrong = config::check().err();

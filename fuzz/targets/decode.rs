@@ -10,6 +10,7 @@ use gdrfab::prov::tcp::frame::{
     self, BODY_MAX, HEAD_MAX, HEADER, Header, LIST, PART, PARTS, STRIPED, STRIPED_MIN, Spot, WHOLE_MAX, spot, wire_len,
 };
 use gdrfab::prov::tcp::hello::{self, HEAD_LEN, HELLO_LEN, Head, Hello, Terms};
+use gdrfab::prov::tcp::known::Known;
 use gdrfab::prov::tcp::segment::{RAILS_MAX, SEGMENT, SEGMENT_HEAD, SegmentHead, Word};
 use gdrfab::rdm::wire::{self, Intro, Refusal, Words};
 use libfuzzer_sys::fuzz_target;
@@ -25,7 +26,10 @@ fuzz_target!(|data: &[u8]| {
         6 => parcel(rest),
         7 => name(rest),
         8 => segment(rest),
-        _ => address(rest),
+        _ => {
+            address(rest);
+            keys(rest);
+        }
     }
 });
 
@@ -93,6 +97,7 @@ fn greeting(data: &[u8]) {
     let Ok(hello) = Hello::decode(bytes) else { return };
     assert!(hello.lowest <= hello.highest);
     if hello.speaks_ours() {
+        assert!(hello.id.is_none() || hello.keyed && hello.highest >= hello::STATIC_SINCE);
         assert_eq!(hello.encode(), *bytes);
     }
 }
@@ -115,6 +120,14 @@ fn address(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(address) = text.parse::<Address>() else { return };
     assert_eq!(address.to_string().parse::<Address>().expect("what it prints it reads"), address);
+}
+
+/// A file with keys of hosts.
+fn keys(data: &[u8]) {
+    let Ok(known) = Known::parse(data) else { return };
+    assert!(Known::has(data) && known.peers() > 0 && known.public().len() == 64);
+    // It may have itself among them, and then is itself alone.
+    assert!(known.only(&known.id()).is_none_or(|one| one.peers() == 1 && one.pair(&known.id()).is_some()));
 }
 
 /// What a connectionless endpoint says as it calls another.

@@ -88,7 +88,7 @@ impl Side {
             theirs.rails.push((std::net::Ipv4Addr::LOCALHOST, 1).into());
         }
         let short = [None, None, None, Some(1), Some(7), Some(5000)][input.below(6)];
-        let link = Link { socket, version: HIGHEST, seal: None, room: None };
+        let link = Link { socket, version: HIGHEST, seal: None, key: None, room: None };
         endpoint.adopt(link, &theirs, (window(ours.0).max(1), budget(ours.1)), how & 32 == 0, short).expect("connected");
         let (regions, known, ops) = (Vec::new(), Vec::new(), BTreeMap::new());
         let mut side = Side { domain, endpoint, queues, counter, ends, regions, known, ops, told: Vec::new(), next: 1, virt_addr };
@@ -98,7 +98,7 @@ impl Side {
 
     /// A rail comes up.
     pub fn join(&self, number: usize, generation: u32, socket: UnixStream) {
-        let link = Link { socket: socket.into(), version: HIGHEST, seal: None, room: None };
+        let link = Link { socket: socket.into(), version: HIGHEST, seal: None, key: None, room: None };
         self.endpoint.adopt_rail(number, generation, link).expect("a rail");
     }
 

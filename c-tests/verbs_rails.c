@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * A connection over two RDMA ports (GDRFAB_VERBS_RAILS): whenever one is lost, every byte, message and notification
- * comes once and in order, and the event queue tells of the loss and of the return. Both sides write, read and send at the same
- * time. TEST_RAILS names the ports, first that of TEST_NODE; links go down where TEST_BREAK=1 says that they may. TEST_RAIL_ROUNDS: so
- * many rounds.
+ * comes once and in order, and the event queue tells of both. Both sides write, read and send at the same time. TEST_RAILS names
+ * the ports, first that of TEST_NODE; links go down where TEST_BREAK=1 says that they may. TEST_RAIL_ROUNDS: so many rounds.
  */
 #include "fab.h"
 

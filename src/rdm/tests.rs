@@ -23,6 +23,7 @@ mod lies;
 mod own;
 mod refused;
 mod rota;
+mod withdrawn;
 
 const SETS: [&str; 3] = ["shm+tcp", "shm", "tcp"];
 

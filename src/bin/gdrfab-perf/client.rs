@@ -58,8 +58,10 @@ impl Outcome {
 impl Client<'_> {
     pub fn run(&mut self) -> Result<()> {
         for i in 0..self.options.sizes.len() {
-            let row = self.measure(self.options.sizes[i])?;
-            self.report.row(row)?;
+            match self.measure(self.options.sizes[i]) {
+                Ok(row) => self.report.row(row)?,
+                Err(e) => return Err(self.link.last_words(e)),
+            }
         }
         self.link.post_last(Kinds::Bye, &[])
     }

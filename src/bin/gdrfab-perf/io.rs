@@ -267,6 +267,17 @@ impl Link {
         if failure.error.code == Code::PeerGone { failure.error } else { failure.error.context(what) }
     }
 
+    /// Why the peer has left, if it said so: an operation may find that it is gone before its last words are read.
+    #[cold]
+    pub fn last_words(&mut self, e: Error) -> Error {
+        if e.errno != errno::ESHUTDOWN {
+            return e;
+        }
+        // What is wrong now is known.
+        let _ = self.poll();
+        self.mail.iter().find(|m| m.kind == Kinds::Fail).map_or(e, peer_failed)
+    }
+
     /// Lets another thread have the CPU that both sides run on.
     #[inline]
     pub fn give_way(&self) {

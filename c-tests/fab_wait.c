@@ -165,6 +165,19 @@ int eq_next(gdrfab_eq *eq, uint32_t *event, struct event *e, struct eq_failure *
 	return 1;
 }
 
+void text_both_ways(struct node *n, const char *text)
+{
+	char out[64] = "", in[64] = "";
+	done e;
+	CHECK(strlen(text) < sizeof out);
+	memcpy(out, text, strlen(text));
+	POST(n->cq, gdrfab_recv(n->ep, in, sizeof in, NULL, 0, in));
+	POST(n->cq, gdrfab_send(n->ep, out, sizeof out, NULL, 0, out));
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(cq_next(n->cq, &e, 10000), 1);
+	CHECK_EQ(strcmp(in, out), 0);
+}
+
 int rail_rounds(int usual)
 {
 	const char *text = getenv("TEST_RAIL_ROUNDS");

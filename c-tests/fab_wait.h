@@ -58,6 +58,8 @@ struct rail_news {
 	int lost, back;
 };
 void rails_told(struct node *n, struct rail_news *news, const char *words);
+/* Both sides send these words, of 63 bytes at most, and get them. */
+void text_both_ways(struct node *n, const char *text);
 /* TEST_RAIL_ROUNDS, or what is usual. */
 int rail_rounds(int usual);
 void expect_event(const char *file, int line, gdrfab_eq *eq, uint32_t event, const void *object, struct event *out);

@@ -490,8 +490,9 @@ int gdrfab_pep_listen(struct gdrfab_pep *pep);
  *
  * The outcome is an event: GDRFAB_CONNECTED with the acceptor's data, or an error entry with ECONNREFUSED
  * (nobody listens; or rejected: GDRFAB_PROV_REJECTED, with the rejecting side's data), ETIMEDOUT
- * (GDRFAB_OPT_CONNECT_TIMEOUT), EACCES (the listener is another user's), EPROTO (the peer has another
- * version).
+ * (GDRFAB_OPT_CONNECT_TIMEOUT), EACCES (shm: the listener does not let this user in; tcp: the keys differ, or
+ * one side has none), EKEYREJECTED (tcp: keys of hosts that do not know each other), EPROTONOSUPPORT (the
+ * peer has another version), EPROTO (its answer makes no sense).
  *
  * @param ep       enabled endpoint with an event queue
  * @param addr     "shm://name", "tcp://host:port" or "verbs://host:port", as of gdrfab_pep_getname() or

@@ -262,7 +262,7 @@ impl Endpoint {
             let tag = match cq.add(&self.shared, CHARGE) {
                 Ok(tag) => tag,
                 Err(e) => {
-                    crate::log!(Info, "rail {}: {e}; this connection goes over one card", i + 1);
+                    crate::log!(Warn, "rail {}: {e}; this connection goes over one card", i + 1);
                     domain.rail_cqs().iter().for_each(|cq| cq.remove(&self.shared));
                     return Ok(None);
                 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * gdrfab's plugin for NCCL over several rails: while some of them are lost and come back, every message comes whole, and
- * NCCL's log is told; the connection ends with the last one alone.
+ * NCCL's log is told.
  */
 #include "nccl_drive.h"
 

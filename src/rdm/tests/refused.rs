@@ -27,8 +27,8 @@ impl Refuses {
     }
 }
 
-/// `a` calls `b`, whose local listener refuses so, and is heard within a second; or it calls for as long.
-fn call(why: u32) -> (Side, Side, Refuses, bool) {
+/// `a` calls `b`, whose local listener refuses so, and is heard within so many seconds; or it calls for as long.
+fn call(why: u32, seconds: u64) -> (Side, Side, Refuses, bool) {
     let (mut a, mut b) = (Side::open(&info("shm+tcp")), Side::open(&info("tcp")));
     assert_eq!(a.av.insert(b.name).unwrap(), 0);
     let mut refuses = Refuses::at(&b, why);
@@ -37,7 +37,7 @@ fn call(why: u32) -> (Side, Side, Refuses, bool) {
     a.send(0, &[7; 8], 1, 1);
     let begun = Instant::now();
     let mut heard = false;
-    while !heard && begun.elapsed() < Duration::from_secs(1) {
+    while !heard && begun.elapsed() < Duration::from_secs(seconds) {
         refuses.turn();
         a.turn();
         b.turn();
@@ -51,7 +51,7 @@ fn call(why: u32) -> (Side, Side, Refuses, bool) {
 #[test]
 fn whom_a_local_listener_never_takes_reaches_it_over_tcp_and_says_why() {
     for (why, words) in [(3, "GDRFAB_SHM_USERS"), (4, "version")] {
-        let (a, _b, refuses, heard) = call(why);
+        let (a, _b, refuses, heard) = call(why, 5);
         assert!(heard && refuses.calls == 1, "{} calls", refuses.calls);
         let text = a.ep.report_to(0, 0, 0).unwrap().text;
         assert!(text.starts_with("over tcp (shm: the listener") && text.contains(words), "{text}");
@@ -61,7 +61,7 @@ fn whom_a_local_listener_never_takes_reaches_it_over_tcp_and_says_why() {
 #[test]
 fn a_local_listener_without_room_is_called_again() {
     for why in [1, 2] {
-        let (_a, _b, refuses, heard) = call(why);
+        let (_a, _b, refuses, heard) = call(why, 1);
         assert!(!heard && refuses.calls > 2, "{} calls", refuses.calls);
     }
 }

@@ -12,6 +12,9 @@
 #   sweep                        numbers of channels (WIDTHS="1 2..."), ROUNDS=3, of TRANSPORT; the rows for the tuner's table are then in OUT/tuner_table*.h
 #   train SECONDS                two trainings at the same time, gdrfab's and the default's: equal losses, nothing grows
 #   killed [transport]           a rank is killed while it trains: how long until the other one ends with an error
+#   stopped [transport]          a rank is stopped for STILL=30 seconds while it trains: it goes on, with the default's losses
+#   nccl-tests [transports]      NVIDIA's, built elsewhere (NCCL_TESTS is their directory): 8 B to 1 GiB with values checked, one
+#                                process with all GPUs and one each (MPIEXEC, if they were built with MPI), registered or not
 #   train-begin SECONDS          the same in the background, for where a command may not run that long, and
 #   train-end [LIMIT]            waits for it, says how it went
 #   all                          smoke, smoke gdrfab-tcp, collectives, bench
@@ -330,6 +333,48 @@ killed() { # [transport]
 	why "$out/killed.logs/killed.log"
 }
 
+stopped() { # [transport]
+	local transport=${1:-gdrfab} still=${STILL:-30}
+	echo "## A rank is stopped for $still s: $transport"
+	one_training "$transport" $((still + 60)) --steps 300 --stop 100 --still "$still" ||
+		{ fail "stopped: $transport" && why "$out/train.$transport.log"; }
+	path_was "$transport" "$out/train.$transport.log"
+	one_training p2p 60 --steps 300 || fail "stopped: p2p"
+	grep -a -E '^[0-9]+ steps' "$out/train.$transport.log" "$out/train.p2p.log"
+	cmp "$out/train.$transport" "$out/train.p2p" || fail "stopped: other losses"
+}
+
+nccl_tests() { # [transports...]
+	local transport test how registered log words command code since
+	echo "## nccl-tests"
+	echo "| transport | test | processes | registered | wrong values | 8 MiB, GB/s | 256 MiB, GB/s | seconds |"
+	echo "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |"
+	for transport in "${@:-gdrfab}"; do
+		words=$(settings "$transport") || exit 2
+		for how in one ${MPIEXEC:+each}; do
+			for test in all_reduce all_gather broadcast reduce_scatter sendrecv alltoall; do
+				for registered in 0 1; do
+					[ "$SECONDS" -lt "${BUDGET:-540}" ] || { fail "nccl-tests: no time left for $transport $test" && return; }
+					log=$out/nccl-tests.$transport.$test.$how.$registered.log since=$SECONDS
+					command=("${NCCL_TESTS:?the directory of all_reduce_perf}/${test}_perf" -g "$ranks")
+					[ "$how" = one ] || command=("$MPIEXEC" -n "$ranks" "${command[0]}" -g 1)
+					rm -f "$log".*
+					# shellcheck disable=SC2086
+					env $words NCCL_DEBUG_FILE="$log.%p" timeout -k 5 "${LIMIT:-60}" "${command[@]}" -b 8 -e 1G -f 2 -w 1 -n 2 -c 1 \
+						-R "$registered" >"$log" 2>&1
+					code=$?
+					cat "$log".* >"$log.nccl"
+					[ "$code" = 0 ] && grep -q 'Out of bounds values : 0 OK' "$log" ||
+						{ fail "nccl-tests: $transport $test $how $registered: exit $code" && why "$log"; }
+					path_was "$transport" "$log.nccl"
+					echo "| $transport | $test | $how | $registered | $(sed -n 's/.*Out of bounds values : //p' "$log" | head -n 1) |" \
+						"$(awk '$1 == 8388608 {a = $8} $1 == 268435456 {b = $8} END {print a " | " b}' "$log") | $((SECONDS - since)) |"
+				done
+			done
+		done
+	done
+}
+
 train_begin() { # <seconds>
 	rm -f "$out/train.rc"
 	# shellcheck disable=SC2016
@@ -357,7 +402,7 @@ if [ "$backend" = nccl ] && [ ! -f "$plugin" ]; then
 	echo "no $plugin: PREFIX names where the plugin is installed" >&2
 	exit 2
 fi
-mode=${1:?smoke, collectives, bench, sweep, train, killed, train-begin, train-end or all}
+mode=${1:?smoke, collectives, bench, sweep, train, killed, stopped, nccl-tests, train-begin, train-end or all}
 shift
 SECONDS=0
 case $mode in
@@ -366,6 +411,8 @@ collectives) collectives "$@" ;;
 bench) bench "$@" ;;
 sweep) sweep "$@" ;;
 killed) killed "$@" ;;
+stopped) stopped "$@" ;;
+nccl-tests) nccl_tests "$@" ;;
 train) train "${1:?seconds}" ;;
 train-begin) train_begin "${1:?seconds}" ;;
 train-end) train_end "$@" ;;

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
 import time
 
 # Before CUDA is initialised: without it cuBLAS may choose another order of summation from run to run.
@@ -99,6 +100,8 @@ def main():
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--every", type=float, default=5, help="seconds from one look at what the process holds to the next")
     parser.add_argument("--die", type=int, help="the last rank kills itself at this step, without a word")
+    parser.add_argument("--stop", type=int, help="the last rank stops at this step, and goes on after --still seconds")
+    parser.add_argument("--still", type=float, default=5)
     args = parser.parse_args()
     if args.seconds is None and args.steps is None:
         parser.error("either --seconds or --steps")
@@ -126,6 +129,9 @@ def main():
         optimizer.zero_grad(set_to_none=True)
         if step == args.die and job.rank == job.world - 1:
             os.kill(os.getpid(), signal.SIGKILL)
+        if step == args.stop and job.rank == job.world - 1:
+            me = os.getpid()
+            subprocess.Popen(["sh", "-c", f"kill -STOP {me}; sleep {args.still}; kill -CONT {me}"])
         loss.backward()
         optimizer.step()
         now = time.monotonic()

@@ -8,7 +8,7 @@
 #   PROVIDER=perftest measures perftest against itself: the noise of the method.
 #   TESTs: write-bw:64K read-bw:1M write-lat:8 send-lat:4K and so on, bandwidth also with :N for one completion every N
 #   operations on both sides (perftest's -Q; without, each has its own, which is perftest's usual for more than 8 KiB; for
-#   less it is 100)
+#   less it is 100); send-lat:8::rdm is gdrfab's connectionless endpoints beside the same perftest
 #
 # Same on both sides: device, GID index and so MTU, tx depth, number of operations, completions, placing on CPUs. Both
 # connect over the device's own address; perftest exchanges its addresses over TCP, gdrfab by rdma_cm.
@@ -17,7 +17,7 @@ set -u
 rounds=${ROUNDS:-9} device=${DEVICE:-rxe0} node=${NODE:-${TEST_NODE:-10.77.0.1}} gid=${GID:-1}
 provider=${PROVIDER:-${TEST_PROVIDER:-verbs}}
 [ $# -gt 0 ] || set -- write-bw:8:100 write-bw:4K:100 write-bw:64K write-bw:1M read-bw:8:100 read-bw:4K:100 read-bw:64K \
-	read-bw:1M write-lat:8 write-lat:4K write-lat:64K write-lat:1M send-lat:8
+	read-bw:1M write-lat:8 write-lat:4K write-lat:64K write-lat:1M send-lat:8 send-lat:8::rdm
 depth=128
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -57,9 +57,9 @@ perftest() { # <test> <bytes> <iterations> <operations to a completion>
 	wait $server
 }
 
-gdrfab() { # <test> <bytes> <iterations> <operations to a completion>
+gdrfab() { # <test> <bytes> <iterations> <operations to a completion> [rdm]
 	[ "$provider" != perftest ] || { perftest "$@" && return; }
-	local options="-p $provider -s $2 -n $3 --cpus 1,0" key=t_typical_usec
+	local options="-p $provider -s $2 -n $3 --cpus 1,0${5:+ --ep $5}" key=t_typical_usec
 	[ "$provider" != verbs ] || options="$options --name $node"
 	# perftest's target of writes and reads sleeps, and so leaves its CPU to the emulated device.
 	case $1 in *-bw) options="$options -d $depth -Q $4 --sleep" key=bw_average_mb_s ;; esac
@@ -79,7 +79,7 @@ echo
 echo "| test | size | tx depth | completion every | perftest | gdrfab | unit | ratio | of all rounds | bar |"
 echo "|---|---|---|---|---:|---:|---|---:|---|---|"
 for each in "$@"; do
-	IFS=: read -r test size every <<<"$each"
+	IFS=: read -r test size every kind <<<"$each"
 	bytes=$(echo "$size" | sed 's/K$/ * 1024/; s/M$/ * 1048576/')
 	bytes=$((bytes))
 	n=$(iterations "$test" "$bytes")
@@ -87,9 +87,9 @@ for each in "$@"; do
 	for ((round = 0; round < rounds; round++)); do
 		# In turns also within the round.
 		if [ $((round % 2)) -eq 0 ]; then
-			p=$(perftest "$test" "$bytes" "$n" "${every:-1}") g=$(gdrfab "$test" "$bytes" "$n" "${every:-1}")
+			p=$(perftest "$test" "$bytes" "$n" "${every:-1}") g=$(gdrfab "$test" "$bytes" "$n" "${every:-1}" "$kind")
 		else
-			g=$(gdrfab "$test" "$bytes" "$n" "${every:-1}") p=$(perftest "$test" "$bytes" "$n" "${every:-1}")
+			g=$(gdrfab "$test" "$bytes" "$n" "${every:-1}" "$kind") p=$(perftest "$test" "$bytes" "$n" "${every:-1}")
 		fi
 		if [ -z "$p" ] || [ -z "$g" ]; then
 			echo "$test $size: perftest '$p', gdrfab '$g': $(tail -n 2 "$work/err")" >&2
@@ -105,7 +105,7 @@ for each in "$@"; do
 	*) unit=us bar="<= 1.05" in_flight=1 every= ;;
 	esac
 	touch "$work"/{perftest,gdrfab,ratio}
-	printf '| %s | %s | %s | %s | %.4g | %.4g | %s | %.3f | %s | %s |\n' "$test" "$size" $in_flight "${every:-1}" \
+	printf '| %s | %s | %s | %s | %.4g | %.4g | %s | %.3f | %s | %s |\n' "$test${kind:+ $kind}" "$size" $in_flight "${every:-1}" \
 		"$(median <"$work/perftest")" "$(median <"$work/gdrfab")" $unit "$(median <"$work/ratio")" \
 		"$(sort -g "$work/ratio" | sed -n '1p;$p' | paste -sd- | sed 's/-/ to /')" "$bar"
 done

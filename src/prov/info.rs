@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::hmem::Site;
 use crate::mr::{MR_IOV_LIMIT, Paths};
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
 /// Bytes of private data that no connection goes beyond, and of an address with its NUL.
 pub const CM_DATA_MAX: usize = 256;
@@ -116,7 +117,7 @@ impl Info {
 
 /// A shared key. Its bytes show up nowhere but where they are asked for.
 #[derive(Clone)]
-pub struct Secret(Arc<[u8]>);
+pub struct Secret(Arc<Zeroizing<Vec<u8>>>);
 
 impl Secret {
     pub const MIN: usize = 16;
@@ -124,7 +125,7 @@ impl Secret {
 
     pub fn new(bytes: &[u8]) -> Result<Secret> {
         match bytes.len() {
-            Secret::MIN..=Secret::MAX => Ok(Secret(bytes.into())),
+            Secret::MIN..=Secret::MAX => Ok(Secret(Arc::new(bytes.to_vec().into()))),
             n => Err(Error::invalid(format!("auth_key_size: {n}; a key has {} to {} bytes", Secret::MIN, Secret::MAX))),
         }
     }

@@ -16,6 +16,7 @@ use std::fs::File;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use zeroize::Zeroizing;
 
 const FILE: &str = "GDRFAB_TCP_KEY_FILE";
 const MODE: &str = "GDRFAB_TCP_SECURITY";
@@ -72,7 +73,8 @@ fn read(path: &str) -> Result<Keys> {
     if facts.mode() & 0o077 != 0 {
         return Err(refuse(format!("group or others have rights to it (mode {:03o}); chmod 600", facts.mode() & 0o777)));
     }
-    let mut bytes = Vec::new();
+    // Room for all of it: a vector that grows leaves what it had behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(facts.len().min(known::FILE_MAX as u64) as usize + 64));
     file.take(known::FILE_MAX as u64 + 1).read_to_end(&mut bytes).map_err(io)?;
     if Known::has(&bytes) {
         let keys = if bytes.len() > known::FILE_MAX { Err(Error::invalid("is too long")) } else { Known::parse(&bytes) };
@@ -91,7 +93,7 @@ fn read(path: &str) -> Result<Keys> {
 #[derive(Clone)]
 enum Kind {
     /// Derived from what both sides know.
-    Shared([u8; KEY]),
+    Shared(Zeroizing<[u8; KEY]>),
     /// Each side's own.
     Hosts(Known),
 }
@@ -111,7 +113,7 @@ impl Key {
             Keys::Shared(secret) => {
                 let mut mac = keyed(secret.bytes())?;
                 mac.update(b"gdrfab tcp 3 psk");
-                Kind::Shared(mac.finalize().into_bytes().into())
+                Kind::Shared(Zeroizing::new(mac.finalize().into_bytes().into()))
             }
         };
         Ok(Key { kind, seal })

@@ -15,6 +15,7 @@ use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
 /// The longest file: more than ten thousand peers.
 pub const FILE_MAX: usize = 1 << 20;
@@ -45,7 +46,7 @@ struct Peer {
 }
 
 struct Own {
-    private: [u8; KEY],
+    private: Zeroizing<[u8; KEY]>,
     public: [u8; KEY],
     id: Id,
 }
@@ -78,7 +79,7 @@ impl Known {
                 (None, ..) => {}
                 (Some(word), ..) if word.starts_with('#') => {}
                 (Some(PRIVATE), Some(own), None, _) => {
-                    if private.replace(key(own)?).is_some() {
+                    if private.replace(Zeroizing::new(key(own)?)).is_some() {
                         return Err(wrong("a second private key"));
                     }
                 }
@@ -126,7 +127,7 @@ impl Known {
 
     /// This host's private key and that peer's public one.
     pub fn pair(&self, peer: &Id) -> Option<(&[u8; KEY], &[u8; KEY])> {
-        self.peer(peer).map(|peer| (&self.own.private, &peer.key))
+        self.peer(peer).map(|peer| (&*self.own.private, &peer.key))
     }
 
     /// The same without any other peer, wherever this one is: for what belongs to a connection with it.
@@ -188,7 +189,7 @@ fn unhex(text: &str) -> Option<[u8; KEY]> {
 }
 
 fn hex(key: &[u8; KEY]) -> String {
-    key.iter().fold(String::new(), |mut text, byte| {
+    key.iter().fold(String::with_capacity(2 * KEY), |mut text, byte| {
         // Memory takes every byte.
         let _ = write!(text, "{byte:02x}");
         text
@@ -198,11 +199,12 @@ fn hex(key: &[u8; KEY]) -> String {
 /// Makes a file with a new private key, which only its owner may read; gives the public one. A file that is there stays.
 pub fn make(path: &str) -> Result<String> {
     let io = |e: std::io::Error| Error::new(e.raw_os_error().unwrap_or(errno::EIO), format!("{path}: {e}"));
-    let mut private = [0; KEY];
-    process::random(&mut private)?;
+    let mut private = Zeroizing::new([0; KEY]);
+    process::random(&mut *private)?;
     let public = hex(&public_of(&private));
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(path).map_err(io)?;
-    file.write_all(format!("{PRIVATE} {}\n# public: {public}\n", hex(&private)).as_bytes()).map_err(io)?;
+    let text = Zeroizing::new(format!("{PRIVATE} {}\n# public: {public}\n", *Zeroizing::new(hex(&private))));
+    file.write_all(text.as_bytes()).map_err(io)?;
     Ok(public)
 }
 

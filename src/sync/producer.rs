@@ -164,7 +164,7 @@ impl<S: Store> Producer<S> {
     fn write_out_of_line(&mut self, header: Header, fixed: &[u64], pieces: &[Iov]) -> bool {
         let lines = self.store.lines();
         let line = &lines[(self.tail & self.mask) as usize];
-        let Some((to, rest)) = line.words.split_at_checked(OUT_OF_LINE_WORDS) else { return false };
+        let Some(([place, len], rest)) = line.words.split_first_chunk::<OUT_OF_LINE_WORDS>() else { return false };
         if fixed.len() > rest.len() || !self.has_area() {
             return false;
         }
@@ -178,7 +178,9 @@ impl<S: Store> Producer<S> {
                 end = end.add(from.len());
             }
         }
-        for (word, value) in to.iter().chain(rest).zip([at, u64::from(header.bytes)].iter().chain(fixed)) {
+        place.store(at, Ordering::Relaxed);
+        len.store(header.bytes.into(), Ordering::Relaxed);
+        for (word, value) in rest.iter().zip(fixed) {
             word.store(*value, Ordering::Relaxed);
         }
         let words = (fixed.len() + OUT_OF_LINE_WORDS) as u8;

@@ -82,8 +82,8 @@ impl State {
         Ok(true)
     }
 
-    /// The same of parcels of one line, up to another message. `None`: there is more to do in this turn; true: `each` wants no
-    /// more for now.
+    /// The same of parcels alone, up to another message. `None`: there is more to do in this turn; true: `each` wants no more for
+    /// now.
     #[inline(always)]
     fn take_brief(&mut self, each: &mut dyn Taker) -> Option<bool> {
         if !self.parcels.is_empty() {
@@ -113,10 +113,32 @@ impl State {
                 self.publish_matches();
             }
         }
+        if goes_on && !rest {
+            (goes_on, rest, n) = self.take_long(each, n)?;
+        }
         self.refusals = if n > 0 { 0 } else { self.refusals.saturating_add(u8::from(!goes_on)) };
         let over = (rest || !goes_on) && rests(self.conn.as_deref()?) && self.polls & FULL_TURN != FULL_TURN && self.refusals < REFUSALS;
         self.polls = self.polls.wrapping_add(u32::from(over));
         over.then_some(!goes_on)
+    }
+
+    /// Goes on after `n` with parcels of any length. Whether `each` wants more, whether nothing is left, and how many were taken.
+    #[inline(never)]
+    fn take_long(&mut self, each: &mut dyn Taker, mut n: u64) -> Option<(bool, bool, u64)> {
+        while n < BUDGET as u64 {
+            // What is wrong with a message, the full turn finds.
+            let Some(message) = self.rx.as_mut()?.front().ok()? else { return Some((true, true, n)) };
+            if message.header.kind != kind::PARCEL {
+                return None;
+            }
+            if !each.take(&message) {
+                return Some((false, false, n));
+            }
+            message.finish();
+            self.count_match();
+            n += 1;
+        }
+        Some((true, false, n))
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Messages of device memory between connectionless endpoints: of every kind that there is, by either side, before and
  * after the receive. */
-#include "fab_mem.h"
+#include "fab.h"
 #include "fab_rdm.h"
 #include "fab_ways.h"
 
@@ -73,6 +73,44 @@ static void of_every_kind(struct self *s)
 		mem_end(&n, &host);
 		mem_end(&n, &device);
 	}
+}
+
+/* A peer learns from a key, or by asking, by which path its memory is reached: host memory that a driver made is the host's. */
+static void lends_every_kind(struct node *n)
+{
+	size_t count = all_ways_list();
+	node_up(n);
+	node_reach(n);
+	for (size_t i = 0; i < count; i++) {
+		struct mem m;
+		mem_new(n, &m, ways[i].kind, 4096);
+		way_register(n, &m, 0, 4096, &ways[i]);
+		mem_publish(n, &m);
+		barrier(n);
+		mem_end(n, &m);
+	}
+	node_down(n);
+}
+
+static void looks_at_every_kind(struct node *n)
+{
+	size_t count = all_ways_list();
+	node_up(n);
+	node_reach(n);
+	for (size_t i = 0; i < count; i++) {
+		struct remote to = mem_fetch(n);
+		test_at(__FILE__, __LINE__);
+		way_check(n, &ways[i], to);
+		barrier(n);
+	}
+	node_down(n);
+}
+
+TEST(each_kind_has_its_path)
+{
+	struct setup s = {.rdm = true};
+	skip_unless(!traits()->adapter, "a card's own lanes have their own claims");
+	pair(&s, lends_every_kind, looks_at_every_kind, NULL);
 }
 
 TEST_TABLE(claims)

@@ -44,6 +44,16 @@ pub fn site_of(memory: Memory, base: u64) -> Result<Option<Site>> {
     }
 }
 
+/// Whether it is a device's, and not host memory that its vendor made, which the CPU reaches. Nothing is refused here.
+pub fn is_on_device(memory: Memory, base: u64) -> bool {
+    let found = match memory {
+        Memory::Host => return false,
+        Memory::Device(site) => hmem::get(site.iface).and_then(|up| up.detect(base)).ok().flatten(),
+        Memory::Auto => hmem::detect(base).ok(),
+    };
+    found.is_some_and(|of| !matches!(of.kind, Kind::Host | Kind::Pinned))
+}
+
 /// Refuses device addresses, on which the CPU would fault. Only open drivers are asked, because this
 /// process cannot have such an address of another through us.
 pub fn refuse_device_memory(iovs: &[Iov]) -> Result<()> {

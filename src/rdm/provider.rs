@@ -280,7 +280,7 @@ impl prov::Domain for Domain {
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
         let key = match &attr.source {
             _ if self.user_keys => attr.requested_key,
-            Source::Iov(iovs) => self.draw_key(location::site_of(attr.memory, location::extent(iovs)?.0)?.is_some(), attr.access),
+            Source::Iov(iovs) => self.draw_key(location::is_on_device(attr.memory, location::extent(iovs)?.0), attr.access),
             Source::File { .. } => self.draw_key(false, attr.access),
         };
         let mut ids: Vec<Option<RegionId>> = Vec::new();

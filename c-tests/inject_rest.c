@@ -37,16 +37,29 @@ static void injects(gdrfab_ep *ep, gdrfab_cq *cq, uint64_t index, struct remote 
 		POST(cq, gdrfab_inject_atomic(ep, &one, 1, index, to.base + AT_ATOMICS + 8 * k, to.key, GDRFAB_UINT64, GDRFAB_SUM));
 }
 
-/* --- connected --- */
+/* --- between two --- */
+
+struct act {
+	int kind;
+	/* The memory's file comes by a question, and its answer at a call that is not made. */
+	bool asks, rdm;
+};
+
+static uint64_t rounds_of(const struct act *a)
+{
+	return a->asks ? 1 : (uint64_t)test_count(100, 10);
+}
 
 static void rests(struct node *n)
 {
+	const struct act *a = (const struct act *)n->arg;
 	node_up(n);
+	node_reach(n);
 	struct remote to = mem_fetch(n);
-	for (uint64_t i = 1; i <= (uint64_t)test_count(100, 10); i++) {
+	for (uint64_t i = 1; i <= rounds_of(a); i++) {
 		char all;
 		barrier(n);
-		injects(n->ep, n->cq, 0, to, i);
+		injects(n->ep, n->cq, connectionless(n->setup) ? PEER : 0, to, i);
 		if (read(n->oob, &all, 1) != 1)
 			test_fail(__FILE__, __LINE__, "the other side has not said that it has them");
 	}
@@ -55,14 +68,15 @@ static void rests(struct node *n)
 
 static void sees(struct node *n)
 {
-	const int *kind = (const int *)n->arg;
+	const struct act *a = (const struct act *)n->arg;
 	struct mem m;
 	node_up(n);
-	mem_new(n, &m, &memkinds[*kind], LEN);
+	node_reach(n);
+	mem_new(n, &m, &memkinds[a->kind], LEN);
 	memset(m.addr, 0, LEN);
 	mem_register(n, &m, 0, LEN, REMOTE_ACCESS, 0);
 	mem_publish(n, &m);
-	for (uint64_t i = 1; i <= (uint64_t)test_count(100, 10); i++) {
+	for (uint64_t i = 1; i <= rounds_of(a); i++) {
 		barrier(n);
 		uint64_t until = test_now_ms() + (uint64_t)test_ms(5000);
 		while (!has_words(m.addr, i) && test_now_ms() < until)
@@ -74,13 +88,17 @@ static void sees(struct node *n)
 	node_down(n);
 }
 
-static void connected(const void *arg)
+static void between_two(const void *arg)
 {
+	const struct act *a = (const struct act *)arg;
+	struct setup s = {.rdm = a->rdm};
 	skip_unless(!traits()->adapter, "has no atomics");
-	pair(NULL, sees, rests, arg);
+	if (a->asks)
+		setenv("GDRFAB_SHM_PIDFD", "0", 1);
+	pair(&s, sees, rests, arg);
 }
 
-/* --- connectionless --- */
+/* --- connectionless, after a meeting --- */
 
 /* Sleeps, and not in the library, until the other side has got so far. */
 static void rest_until(struct self *s, int which, uint64_t value)
@@ -223,7 +241,8 @@ static void closes_behind_it(struct self *s)
 
 TEST_TABLE(claims)
 {
-	static const int kinds[] = {KIND_MEM_ALLOC, KIND_MALLOC};
+	static const struct act acts[] = {{.kind = KIND_MEM_ALLOC}, {.kind = KIND_MALLOC}, {.kind = KIND_MEM_ALLOC, .asks = true},
+					  {.kind = KIND_MEM_ALLOC, .asks = true, .rdm = true}};
 	static const struct rdm_claim rdm[] = {
 		{"after_a_meeting", met_and_rests, 2, false},
 		{"what_has_an_entry_has_left", what_has_an_entry_has_left, 2, false},
@@ -231,7 +250,11 @@ TEST_TABLE(claims)
 	};
 	/* So that a socket is full of few messages. */
 	setenv("GDRFAB_TCP_BUFFER", "32768", 0);
-	test_add("to_shared_memory", connected, &kinds[0], 30);
-	test_add("to_private_memory", connected, &kinds[1], 30);
+	test_add("to_shared_memory", between_two, &acts[0], 30);
+	test_add("to_private_memory", between_two, &acts[1], 30);
+	if (path_known(PATH_DIRECT)) {
+		test_add("to_memory_that_is_asked_for", between_two, &acts[2], 30);
+		test_add("connectionless_to_memory_that_is_asked_for", between_two, &acts[3], 30);
+	}
 	rdm_add(rdm, sizeof rdm / sizeof *rdm);
 }

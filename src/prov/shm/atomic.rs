@@ -8,7 +8,7 @@ use super::flight::{Flight, ReadOut};
 use super::job::{AtomicJob, Job, Step};
 use super::layout::{SLOTS, SegmentRef};
 use super::limits::TX_SIZE;
-use super::remote::{Remote, Resolved, no_such_key};
+use super::remote::{Remote, no_such_key};
 use super::rma::SLOW_FLAGS;
 use super::state::State;
 use super::wire::{gone, kind, protocol, slot_word, status_of, unpack_slot};
@@ -120,11 +120,8 @@ impl State {
         if conn.coop > 0 || fenced || !conn.devices.is_idle() {
             return Ok(Step::Blocked);
         }
-        if matches!(conn.remotes.resolve(&conn.link, job.op.key)?, Resolved::Wait) {
-            conn.ask_for_files();
-            return Ok(Step::Blocked);
-        }
-        let place = conn.remotes.cached(job.op.key).ok_or_else(|| no_such_key(job.op.key))?.clone();
+        let meanwhile = if job.flags & flags::INJECT != 0 { Paths::STAGED } else { Paths::empty() };
+        let Some(place) = conn.reach(job.op.key, meanwhile)? else { return Ok(Step::Blocked) };
         let offset = place.check(job.op.addr, bytes, need(what))?;
         if place.path == Paths::DIRECT {
             let line = Header { words: 3, ..Header::default() };

@@ -9,7 +9,7 @@ use super::frame::Frame;
 use super::job::Job;
 use super::layout::{SLOTS, SegmentRef};
 use super::link::Link;
-use super::remote::Remotes;
+use super::remote::{Remote, Remotes, Resolved, no_such_key};
 use super::wire::{FRAGMENT_BYTES, broken};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
@@ -128,6 +128,18 @@ impl Conn {
                 }
                 // Full, or over: the next look at the socket tells.
                 _ => return,
+            }
+        }
+    }
+
+    /// The peer's region, as it is reached now; `None`: once the peer has handed its memory over. What is injected goes by one of
+    /// the paths `meanwhile`, as nobody may come back for it.
+    pub fn reach(&mut self, key: u64, meanwhile: Paths) -> Result<Option<Remote>> {
+        match self.remotes.resolve(&self.link, key)? {
+            Resolved::Ready => self.remotes.cached(key).cloned().map(Some).ok_or_else(|| no_such_key(key)),
+            Resolved::Wait => {
+                self.ask_for_files();
+                if meanwhile.is_empty() { Ok(None) } else { self.remotes.without_files(&self.link, key, meanwhile) }
             }
         }
     }

@@ -278,6 +278,15 @@ impl Remotes {
         Ok(Resolved::Ready)
     }
 
+    /// The region, by one of these paths, which need no memory file; `None`: it has none of them.
+    #[cold]
+    pub fn without_files(&mut self, link: &Link, key: u64, paths: Paths) -> Result<Option<Remote>> {
+        let mut r = self.look_up(link, key)?;
+        r.offered &= paths;
+        let chosen = self.choose(link, &mut r);
+        Ok(chosen.is_ok().then_some(r))
+    }
+
     fn look_up(&mut self, link: &Link, key: u64) -> Result<Remote> {
         let index = link.table.find(key)?.ok_or_else(|| no_such_key(key))?;
         // The owner must know that we use this region before we trust the gate.

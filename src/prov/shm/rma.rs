@@ -8,7 +8,7 @@ use super::domain::Domain;
 use super::fast::{FEW, LOCKED as ANY, WORD, is_any};
 use super::job::{Job, RmaJob, Step, Stream, needs_driver, settle};
 use super::limits::{INJECT_SIZE, MAX_MSG, TX_SIZE};
-use super::remote::{Remote, Resolved, no_such_key};
+use super::remote::Remote;
 use super::state::State;
 use super::wire::gone;
 use super::{coop, device, staged, ways};
@@ -288,19 +288,13 @@ impl State {
             return Ok(Step::Blocked);
         }
         conn.remotes.map_for(job.site);
+        let injected = job.flags & flags::INJECT != 0 && job.dir == Dir::Write;
+        let meanwhile = if injected { Paths::CMA | Paths::STAGED } else { Paths::empty() };
         let mut places: Vec<(Remote, u64)> = Vec::with_capacity(job.count);
         for r in job.remote() {
-            match conn.remotes.resolve(&conn.link, r.key)? {
-                Resolved::Wait => {
-                    conn.ask_for_files();
-                    return Ok(Step::Blocked);
-                }
-                Resolved::Ready => {
-                    let place = conn.remotes.cached(r.key).ok_or_else(|| no_such_key(r.key))?;
-                    let offset = place.check(r.addr, r.len, job.need())?;
-                    places.push((place.clone(), offset));
-                }
-            }
+            let Some(place) = conn.reach(r.key, meanwhile)? else { return Ok(Step::Blocked) };
+            let offset = place.check(r.addr, r.len, job.need())?;
+            places.push((place, offset));
         }
         if conn.devices.copier.is_some() {
             device::check_no_driver(job, &places)?;

@@ -5,6 +5,8 @@
 #include "fab_rdm.h"
 #include "fab_ways.h"
 
+#include <pthread.h>
+
 enum { MOST_BYTES = 1 << 20 };
 static const size_t lengths[] = {1, 100, 8192, 8193, 100000, MOST_BYTES};
 #define LENGTHS (sizeof lengths / sizeof *lengths)
@@ -111,6 +113,82 @@ TEST(each_kind_has_its_path)
 	struct setup s = {.rdm = true};
 	skip_unless(!traits()->adapter, "a card's own lanes have their own claims");
 	pair(&s, lends_every_kind, looks_at_every_kind, NULL);
+}
+
+/* --- a driver that takes its time over a copy of the endpoint to itself --- */
+
+struct slow {
+	struct self self;
+	struct mem device;
+	uint64_t word;
+	bool atomic;
+	int begun, result;
+};
+
+static void *copies_to_itself(void *arg)
+{
+	struct slow *s = (struct slow *)arg;
+	uint64_t at = s->device.base, key = s->device.key;
+	__atomic_store_n(&s->begun, 1, __ATOMIC_SEQ_CST);
+	if (s->atomic)
+		s->result = (int)gdrfab_atomic(s->self.ep, &s->word, 1, NULL, 0, at, key, GDRFAB_UINT64, GDRFAB_ATOMIC_WRITE, context_of(1));
+	else
+		s->result = (int)gdrfab_write(s->self.ep, &s->word, 8, NULL, 0, at, key, context_of(1));
+	return NULL;
+}
+
+/* Nobody else waits for it who registers memory; who closes this region does, for a second at most. */
+static void slow_copy(const void *arg)
+{
+	static struct slow slow, *s = &slow;
+	unsigned char name[NAME];
+	size_t len = NAME, kinds = device_kinds_list(), k = 0;
+	struct node n;
+	pthread_t thread;
+	void *mine;
+	while (k < kinds && !(device_kinds[k]->opaque && device_kinds[k]->iface == GDRFAB_HMEM_CUDA))
+		k++;
+	if (k == kinds || getenv("TEST_REAL"))
+		test_skip("no fake driver that can be told to take its time");
+	s->self.lanes = "shm+tcp", s->self.count = 1, s->word = 7, s->atomic = *(const bool *)arg;
+	open_ep(&s->self, NULL);
+	OK(gdrfab_ep_getname(s->self.ep, name, &len));
+	CHECK_EQ(gdrfab_av_insert(s->self.av, name, 1, NULL, 0, NULL), 1);
+	n = node_of(&s->self);
+	mem_new(&n, &s->device, device_kinds[k], 4096);
+	mem_register(&n, &s->device, 0, 4096, REMOTE_ACCESS, 0);
+	setenv("FAKE_DELAY_US", "1500000", 1);
+	uint64_t start = test_now_ms();
+	CHECK_EQ(pthread_create(&thread, NULL, copies_to_itself, s), 0);
+	while (!__atomic_load_n(&s->begun, __ATOMIC_SEQ_CST))
+		test_sleep_ms(1);
+	test_sleep_ms(200);
+	for (int i = 0; i < 20; i++) {
+		gdrfab_mr *mr;
+		OK(gdrfab_mr_reg(s->self.domain, &mine, sizeof mine, REMOTE_ACCESS, 0, 0, 0, NULL, &mr));
+		OK(gdrfab_mr_close(mr));
+		test_sleep_ms(5);
+	}
+	bool before = test_now_ms() - start < 1500;
+	int closed = gdrfab_mr_close(s->device.mr);
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+	CHECK_EQ(s->result, 0);
+	await(&s->self, 1, NULL);
+	CHECK(before && test_now_ms() - start >= 1500);
+	CHECK_EITHER(closed, 0, -EBUSY);
+	unsetenv("FAKE_DELAY_US");
+	if (closed)
+		OK(gdrfab_mr_close(s->device.mr));
+	s->device.mr = NULL;
+	mem_end(&n, &s->device);
+	close_ep(&s->self);
+}
+
+TEST_TABLE(to_oneself)
+{
+	static const bool kinds[] = {false, true};
+	test_add("a_slow_write_to_oneself_holds_up_no_registration", slow_copy, &kinds[0], 30);
+	test_add("a_slow_atomic_to_oneself_holds_up_no_registration", slow_copy, &kinds[1], 30);
 }
 
 TEST_TABLE(claims)

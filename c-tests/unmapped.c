@@ -310,22 +310,35 @@ TEST_TABLE(per_reach)
 
 /* --- the initiator's own memory --- */
 
-static const size_t messages[] = {9000, 100000, GOOD};
+struct message {
+	size_t len;
+	bool rdm;
+};
+
+static void only_where_the_kernel_reads(struct node *n)
+{
+	bool read = path_known(PATH_SOCKET) || (connectionless(n->setup) && !traits()->adapter);
+	skip_unless(read, "this is about bytes that the kernel gathers for a socket, or that a connectionless receiver reads");
+}
 
 static void hopeful(struct node *n)
 {
-	unsigned char *buf = (unsigned char *)malloc(GOOD);
+	const struct message *m = (const struct message *)n->arg;
+	bool rdm = connectionless(n->setup);
+	unsigned char *buf = (unsigned char *)malloc(2 * GOOD);
 	node_up(n);
-	skip_unless(path_known(PATH_SOCKET), "this is about bytes that the kernel gathers for a socket");
-	size_t len = *(const size_t *)n->arg;
-	POST(n->cq, gdrfab_recv(n->ep, buf, GOOD, NULL, PEER, buf));
+	only_where_the_kernel_reads(n);
+	for (int i = 0; i < 1 + rdm; i++)
+		POST(n->cq, gdrfab_recv(n->ep, buf, 2 * GOOD, NULL, PEER, buf));
 	barrier(n);
 	/* Whatever becomes of the connection, this is no message. */
-	done entry;
-	struct failure f;
-	CHECK_EQ(cq_next(n->cq, &entry, 5000), -1);
-	cq_failure(__FILE__, __LINE__, n->cq, &f);
-	CHECK_EITHER(f.entry.err, len > 16384 || connectionless(n->setup) ? EFAULT : ECONNRESET, ECONNRESET);
+	for (int i = 0; i < 1 + rdm; i++) {
+		done entry;
+		struct failure f;
+		CHECK_EQ(cq_next(n->cq, &entry, 5000), -1);
+		cq_failure(__FILE__, __LINE__, n->cq, &f);
+		CHECK_EITHER(f.entry.err, m->len > 16384 || rdm ? EFAULT : ECONNRESET, rdm ? EFAULT : ECONNRESET);
+	}
 	barrier(n);
 	node_down(n);
 	free(buf);
@@ -333,30 +346,79 @@ static void hopeful(struct node *n)
 
 static void empty_handed(struct node *n)
 {
+	const struct message *m = (const struct message *)n->arg;
+	struct failure f;
 	node_up(n);
-	skip_unless(path_known(PATH_SOCKET), "this is about bytes that the kernel gathers for a socket");
-	size_t len = *(const size_t *)n->arg;
-	void *at = pages(GOOD);
+	only_where_the_kernel_reads(n);
+	unsigned char *at = (unsigned char *)pages(GOOD), *good = (unsigned char *)pages(GOOD);
 	CHECK_EQ(mprotect(at, GOOD, PROT_NONE), 0);
 	barrier(n);
-	POST(n->cq, gdrfab_send(n->ep, at, len, NULL, PEER, at));
-	/* Of a connectionless endpoint the receiver reads it, and tells. */
-	FAILED(n->cq, at, connectionless(n->setup) ? EIO : EFAULT, GDRFAB_PROV_FAULT, NULL);
+	POST(n->cq, gdrfab_send(n->ep, at, m->len, NULL, PEER, at));
+	FAILED(n->cq, at, EFAULT, GDRFAB_PROV_FAULT, &f);
+	/* The receiver reads it, and cannot tell whose memory is not there. */
+	if (connectionless(n->setup)) {
+		struct iovec iov[2] = {{good, GOOD}, {at + 100, m->len - 100}};
+		SAYS(f.words, "buf: ");
+		POST(n->cq, gdrfab_sendv(n->ep, iov, NULL, 2, PEER, good));
+		FAILED(n->cq, good, EFAULT, GDRFAB_PROV_FAULT, &f);
+		SAYS(f.words, "iov[1]: ");
+	}
+	barrier(n);
+	node_down(n);
+	munmap(at, GOOD);
+	munmap(good, GOOD);
+}
+
+static void nothing_is_sent_for_it(const void *arg)
+{
+	struct setup s = {.rdm = ((const struct message *)arg)->rdm};
+	pair(&s, hopeful, empty_handed, arg);
+}
+
+/* The receiver has no memory where it said so: the sender is told that it was not its own. */
+static void absent_minded(struct node *n)
+{
+	node_up(n);
+	only_where_pages_matter(n, USUAL);
+	unsigned char *at = (unsigned char *)pages(GOOD);
+	CHECK_EQ(mprotect(at, GOOD, PROT_NONE), 0);
+	POST(n->cq, gdrfab_recv(n->ep, at, GOOD, NULL, PEER, at));
+	barrier(n);
+	FAILED(n->cq, at, EFAULT, GDRFAB_PROV_FAULT, NULL);
 	barrier(n);
 	node_down(n);
 	munmap(at, GOOD);
 }
 
-static void nothing_is_sent_for_it(const void *arg)
+static void innocent(struct node *n)
 {
-	pair(NULL, hopeful, empty_handed, arg);
+	node_up(n);
+	only_where_pages_matter(n, USUAL);
+	unsigned char *at = (unsigned char *)pages(GOOD);
+	barrier(n);
+	POST(n->cq, gdrfab_send(n->ep, at, GOOD, NULL, PEER, at));
+	FAILED(n->cq, at, EIO, GDRFAB_PROV_FAULT, NULL);
+	barrier(n);
+	node_down(n);
+	munmap(at, GOOD);
+}
+
+static void lost_by_its_receiver(const void *arg)
+{
+	struct setup s = {.rdm = true};
+	pair(&s, absent_minded, innocent, arg);
 }
 
 TEST_TABLE(per_message)
 {
-	static char names[3][64];
-	for (size_t i = 0; i < 3; i++) {
-		snprintf(names[i], sizeof names[i], "a_message_of_forbidden_memory_is_none_%zu", messages[i]);
-		test_add(names[i], nothing_is_sent_for_it, &messages[i], 20);
+	static const struct message messages[] = {{9000, false}, {100000, false}, {GOOD, false}, {9000, true}, {GOOD, true}};
+	enum { MESSAGES = sizeof messages / sizeof messages[0] };
+	static char names[MESSAGES][80];
+	for (size_t i = 0; i < MESSAGES; i++) {
+		const struct message *m = &messages[i];
+		snprintf(names[i], sizeof names[i], "a_message_of_forbidden_memory_is_none_%zu%s", m->len, m->rdm ? "_connectionless" : "");
+		test_add(names[i], nothing_is_sent_for_it, m, 20);
 	}
+	if (path_known(PATH_CMA))
+		test_add("the_sender_hears_of_a_receiver_without_memory", lost_by_its_receiver, NULL, 20);
 }

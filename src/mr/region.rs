@@ -6,6 +6,7 @@ use super::piece::{Span, Walk, walk};
 use super::{Access, Facts, Iov, PathPolicy, Paths};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Allocation, Kind, Site};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -287,6 +288,14 @@ impl<P, O> Region<P, O> {
 
 /// Somebody touches the region's memory.
 pub struct Inside<P, O>(Arc<Region<P, O>>);
+
+impl<P, O> Deref for Inside<P, O> {
+    type Target = Region<P, O>;
+
+    fn deref(&self) -> &Region<P, O> {
+        &self.0
+    }
+}
 
 impl<P, O> Drop for Inside<P, O> {
     fn drop(&mut self) {

@@ -3,6 +3,7 @@
 //! region that was declared so they are the card's alone, and other ways to it are refused: two actors lose each other's.
 
 use super::domain::Domain;
+use super::own::{parts_of, path_of};
 use super::peer::{Waiting, What};
 use super::state::State;
 use crate::error::{Code, Error, Result, errno};
@@ -45,17 +46,14 @@ impl State {
             return Err(only_by_card(op.key, "this very endpoint"));
         }
         let (what, bytes) = (op.what, op.what.bytes());
-        // The region stays as long as the lock is held.
-        let regions = domain.regions.lock();
         let r = RmaIov { addr: op.addr, len: bytes, key: op.key };
-        let (region, skip) = regions.range(&r, need(what), self.options.policy)?;
-        let pieces: Vec<Iov> = crate::prov::op::parts(&region.pieces, skip, bytes).collect();
-        carry_out(what, region.site, &pieces, true, op.with)?;
-        if let Some(counter) = region.counter.as_ref().filter(|_| what.writes()) {
-            counter.add(1);
+        let (inside, skip) = domain.regions.lock().range(&r, need(what), self.options.policy)?;
+        let pieces: Vec<Iov> = parts_of(&inside, skip, bytes).collect();
+        carry_out(what, inside.site(), &pieces, true, op.with)?;
+        if what.writes() {
+            domain.regions.lock().count_write(op.key);
         }
-        let path = super::own::path_of(region.site);
-        self.past.moved(path, bytes);
+        self.past.moved(path_of(inside.site()), bytes);
         Ok(())
     }
 }

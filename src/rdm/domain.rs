@@ -6,12 +6,13 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::key::{desc_fits, desc_index};
 use crate::mr::registry::{CARD_KEY, CHOSEN_KEY, DEVICE_KEY};
-use crate::mr::{Access, Attr, DEVICE_DESC, KeySource, Memory, PathPolicy, RegionId, Source};
+use crate::mr::{Access, Attr, DEVICE_DESC, KeySource, Memory, RegionId, Source, region};
 use crate::prov::info::Info;
 use crate::prov::op::{IOV_LIMIT, Iov};
 use crate::prov::queue::Counter;
 use crate::prov::{self, Provider, Reach, flags};
 use crate::sync::serial::{Serial, Threading};
+use crate::sys::usercopy::UserCopy;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,19 +25,16 @@ pub struct LaneDomain {
     pub info: Info,
 }
 
+/// A region as this process itself reaches it; it has no pieces if it was given as a descriptor. Who copies enters it, without
+/// the regions' lock: a driver may take its time.
+pub type Own = region::Region<(), ()>;
+
 pub struct Region {
     pub generation: u64,
     /// By lane; `None` once it is closed there.
     pub ids: Vec<Option<RegionId>>,
-    pub site: Site,
     pub start: usize,
-    pub base: u64,
-    pub key: u64,
-    pub len: u64,
-    pub access: Access,
-    pub policy: PathPolicy,
-    /// Where it lies in this process; nowhere, if it was given as a descriptor.
-    pub pieces: Box<[Iov]>,
+    pub own: Arc<Own>,
     /// Counts writes to it.
     pub counter: Option<Arc<Counter>>,
     /// Peers may read it, and it is in one piece.
@@ -76,6 +74,8 @@ pub struct Domain {
     keys: Serial<KeySource>,
     /// The caller chooses the keys.
     pub user_keys: bool,
+    /// Copies within this process, of memory whose pages may be gone.
+    pub user: Arc<UserCopy>,
 }
 
 impl Domain {
@@ -93,6 +93,7 @@ impl Domain {
             left: Serial::new(threading, Vec::new()),
             keys: Serial::new(threading, KeySource::new()?),
             user_keys: info.mr_mode & flags::MR_MODE_PROV_KEY == 0,
+            user: Arc::new(UserCopy::new()?),
         })
     }
 
@@ -126,7 +127,7 @@ impl Domain {
 
     /// Where local memory lies that an operation describes by `desc`.
     pub fn site(&self, desc: u64) -> Result<Site> {
-        if desc & DEVICE_DESC == 0 { Ok(Site::HOST) } else { self.regions.lock().named(desc).map(|r| r.site) }
+        if desc & DEVICE_DESC == 0 { Ok(Site::HOST) } else { self.regions.lock().named(desc).map(|r| r.own.site()) }
     }
 
     /// What `descs` are for one lane. Those of host memory are help at most, so one that names nothing is as none.
@@ -139,7 +140,7 @@ impl Domain {
                     Ok(region) => match region.ids.get(lane).copied().flatten() {
                         Some(id) => id.desc,
                         // The CPU does not reach it either.
-                        None if !region.site.is_host() => return Err(unreachable(self.lanes.get(lane))),
+                        None if !region.own.site().is_host() => return Err(unreachable(self.lanes.get(lane))),
                         None => 0,
                     },
                     Err(_) if *desc & DEVICE_DESC == 0 => 0,
@@ -154,13 +155,13 @@ impl Domain {
     pub fn remote_name(&self, lane: usize, desc: u64, iov: Iov) -> Result<Option<(u64, u64)>> {
         let regions = self.regions.lock();
         let region = regions.named(desc)?;
-        let within = |skip: &usize| skip.checked_add(iov.len()).is_some_and(|end| end as u64 <= region.len);
+        let within = |skip: &usize| skip.checked_add(iov.len()).is_some_and(|end| end as u64 <= region.own.location.len);
         match iov.addr().checked_sub(region.start).filter(within) {
             Some(_) if !region.readable => Ok(None),
             Some(skip) => {
                 let (Some(of), Some(id)) = (self.lanes.get(lane), region.ids.get(lane).copied().flatten()) else { return Ok(None) };
-                let own = of.domain.message_name(id, iov)?;
-                Ok(Some(own.unwrap_or((region.base.wrapping_add(skip as u64), region.key))))
+                let named = of.domain.message_name(id, iov)?;
+                Ok(Some(named.unwrap_or((region.own.base.wrapping_add(skip as u64), region.own.key))))
             }
             None if region.readable => Err(Error::invalid("desc: the buffer does not lie in its region")),
             None => Ok(None),

@@ -9,9 +9,10 @@ use super::local;
 use super::matcher::Matcher;
 use super::ops;
 pub use super::ops::Endpoint;
+use super::outstanding::Ops;
 use super::reader::Reader;
 use super::rota::Rota;
-use super::state::{Ops, State};
+use super::state::State;
 use super::wire::{MATCHED_LEN, VERSION};
 use super::wireup::full;
 use crate::config;
@@ -103,6 +104,7 @@ impl Endpoint {
             results: Arc::new(Queue::new(RESULTS, domain.threading)),
             events: Arc::new(EventQueue::default()),
             drivers: Arc::default(),
+            user: domain.user.clone(),
             grants: 0,
             offered: 0,
             ended: 0,

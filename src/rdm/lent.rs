@@ -4,8 +4,9 @@
 
 use super::domain::Domain;
 use super::kept::Unexpected;
+use super::outstanding::{Op, Torn};
 use super::peer::{End, Id, Place};
-use super::state::{Op, State, Torn, UNKNOWN};
+use super::state::{State, UNKNOWN};
 use super::wire::{Label, Words};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::flags;

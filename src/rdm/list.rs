@@ -2,8 +2,9 @@
 //! Lists of blocks: the lane to the peer moves them as it would for its own endpoint.
 
 use super::domain::Domain;
+use super::outstanding::Op;
 use super::peer::{End, Phase};
-use super::state::{Op, State};
+use super::state::State;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::PART;
 use crate::prov::flags;

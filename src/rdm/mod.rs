@@ -24,6 +24,7 @@ pub mod matcher;
 mod mix;
 mod nodes;
 mod ops;
+mod outstanding;
 mod own;
 mod peer;
 mod posted;

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! RMA of an endpoint to itself: copies within the process, whose keys, bounds and rights are checked as a peer's are.
 
-use super::domain::{Domain, Region, Regions};
+use super::domain::{Domain, Own, Region, Regions};
 use super::peer::End;
 use super::state::State;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Site};
-use crate::mr::{Access, PathPolicy, Paths};
+use crate::mr::piece::{load, store};
+use crate::mr::{Access, PathPolicy, Paths, region};
 use crate::prov::av::UNSPEC;
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, Iov, RmaIov, parts};
 use crate::prov::queue::Completion;
 use crate::prov::report::{PathReport, Refusals};
+use crate::sys::usercopy::UserCopy;
 
 /// Bytes that are copied before a region may close.
 const TURN: usize = 1 << 20;
@@ -25,71 +27,90 @@ pub(super) fn path_of(site: Site) -> Paths {
     if site.is_host() { Paths::DIRECT } else { Paths::IPC }
 }
 
+/// Somebody copies within a region.
+pub(super) type Inside = region::Inside<(), ()>;
+
+/// The parts of `len` bytes of a region from byte `skip` on.
+pub(super) fn parts_of(region: &Own, skip: usize, len: usize) -> impl Iterator<Item = Iov> + '_ {
+    region.walk(skip as u64, len).map(|(piece, from, n)| piece.iov.part(from, n))
+}
+
 impl Regions {
     fn of_key(&self, key: u64) -> Result<&Region> {
         let region = self.by_key.get(&key).and_then(|at| self.all.get(*at as usize)).and_then(Option::as_ref);
-        region.filter(|r| r.key == key).ok_or_else(|| refused(Code::Key, errno::EKEYREJECTED))
+        region.filter(|r| r.own.key == key).ok_or_else(|| refused(Code::Key, errno::EKEYREJECTED))
     }
 
-    /// Checks a range that an operation names; gives its region, and the byte where it begins.
-    pub(super) fn range(&self, r: &RmaIov, need: Access, policy: PathPolicy) -> Result<(&Region, usize)> {
-        let region = self.of_key(r.key)?;
-        let within = |skip: &u64| skip.checked_add(r.len as u64).is_some_and(|end| end <= region.len);
-        let skip = r.addr.checked_sub(region.base).filter(within).ok_or_else(|| refused(Code::Bounds, errno::ERANGE))?;
-        if !region.access.contains(need) {
-            return Err(refused(Code::Access, errno::EACCES));
-        }
-        let path = path_of(region.site);
-        if region.pieces.is_empty() {
+    /// Checks a range that an operation names; gives its region, entered, and the byte where it begins.
+    pub(super) fn range(&self, r: &RmaIov, need: Access, policy: PathPolicy) -> Result<(Inside, usize)> {
+        let own = &self.of_key(r.key)?.own;
+        let skip = own.range(r.addr, r.len as u64, need).map_err(|code| match code {
+            Code::Bounds => refused(code, errno::ERANGE),
+            code => refused(code, errno::EACCES),
+        })?;
+        let path = path_of(own.site());
+        if own.pieces().is_empty() {
             let words = "a region of a descriptor, which lies nowhere in this process: the endpoint itself cannot copy it";
             return Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
         }
-        if !policy.allowed().contains(path) || !region.policy.allowed().contains(path) {
+        if !policy.allowed().contains(path) || !own.policy.allowed().contains(path) {
             return Err(refused(Code::Path, errno::EOPNOTSUPP));
         }
-        Ok((region, skip as usize))
+        let inside = own.hold().map_err(|code| refused(code, errno::EKEYREJECTED))?;
+        Ok((inside, skip as usize))
     }
-}
 
-/// Copies as many bytes as both have; of host memory they may overlap.
-fn copy((there, to): (Site, Iov), (here, from): (Site, Iov)) -> Result<()> {
-    let len = to.len().min(from.len());
-    // SAFETY: both are memory (`Iov::new`) at their sites, whose drivers check a device's.
-    unsafe {
-        match (there.is_host(), here.is_host()) {
-            (true, true) => {
-                std::ptr::copy(from.as_ptr(), to.as_ptr(), len);
-                Ok(())
-            }
-            (true, false) => here.load(to.as_ptr(), from.addr() as u64, len),
-            (false, true) => there.store(to.addr() as u64, from.as_ptr(), len),
-            (false, false) if there.iface == here.iface => {
-                hmem::get(there.iface)?.copy(there.device, hmem::Dir::Within, to.addr() as u64, from.addr() as u64, len)
-            }
-            (false, false) => {
-                let mut bytes = vec![0u8; len.min(TURN)];
-                for at in (0..len).step_by(TURN) {
-                    let n = (len - at).min(TURN);
-                    here.load(bytes.as_mut_ptr(), (from.addr() + at) as u64, n)?;
-                    there.store((to.addr() + at) as u64, bytes.as_ptr(), n)?;
-                }
-                Ok(())
-            }
+    /// A write to a region ended.
+    pub(super) fn count_write(&self, key: u64) {
+        if let Ok(Some(counter)) = self.of_key(key).map(|r| r.counter.as_ref()) {
+            counter.add(1);
         }
     }
 }
 
-/// Memory at a site, from this byte of the pieces on.
-type Run<'a> = (Site, &'a [Iov], usize);
+/// Copies as many bytes as both have. Pages may be gone, so it is the kernel that copies host memory; and a driver copies only
+/// from and to bytes of ours.
+fn copy(user: &UserCopy, (there, to): (Site, Iov), (here, from): (Site, Iov)) -> Result<()> {
+    let len = to.len().min(from.len());
+    if there.is_host() && here.is_host() {
+        return user.copy(from.part(0, len), to.part(0, len));
+    }
+    if there.iface == here.iface {
+        // SAFETY: no side is the host's, and the driver checks both.
+        return unsafe { hmem::get(there.iface)?.copy(there.device, hmem::Dir::Within, to.addr() as u64, from.addr() as u64, len) };
+    }
+    let mut bytes = Vec::with_capacity(len.min(TURN));
+    for at in (0..len).step_by(TURN) {
+        let (to, from) = (to.part(at, TURN.min(len - at)), from.part(at, TURN.min(len - at)));
+        bytes.clear();
+        if here.is_host() {
+            user.read(from, &mut bytes)?;
+        } else {
+            bytes.resize(from.len(), 0);
+            load(here, &[from], 0, &mut bytes)?;
+        }
+        if there.is_host() { user.write(&bytes, to)? } else { store(there, &[to], 0, &bytes)? }
+    }
+    Ok(())
+}
 
-/// Copies `len` bytes from or to `local`, which both have, without a copy of them all between.
-pub(super) fn copy_pieces(dir: Dir, (here, local, mut at): Run<'_>, (there, remote, skip): Run<'_>, len: usize) -> Result<()> {
-    for remote in parts(remote, skip, len) {
+/// Memory at a site, in pieces.
+type Run<I> = (Site, I);
+
+/// Copies between `local`, from byte `at` on, and `remote`, without a copy of them all between.
+pub(super) fn copy_pieces(
+    user: &UserCopy,
+    dir: Dir,
+    (here, local): Run<&[Iov]>,
+    mut at: usize,
+    (there, remote): Run<impl Iterator<Item = Iov>>,
+) -> Result<()> {
+    for remote in remote {
         let mut moved = 0;
         for local in parts(local, at, remote.len()) {
             let (local, remote) = ((here, local), (there, remote.part(moved, local.len())));
             let (to, from) = if dir == Dir::Write { (remote, local) } else { (local, remote) };
-            copy(to, from).map_err(|e| Error::coded(e.errno, Code::Fault, e.words))?;
+            copy(user, to, from).map_err(|e| Error::coded(e.errno, Code::Fault, e.words))?;
             moved += local.1.len();
         }
         at += remote.len();
@@ -98,29 +119,23 @@ pub(super) fn copy_pieces(dir: Dir, (here, local, mut at): Run<'_>, (there, remo
 }
 
 /// Moves the bytes of an operation; nothing of it, if any piece is refused.
-fn run(domain: &Domain, dir: Dir, local: (Site, &[Iov]), remote: &[RmaIov], policy: PathPolicy) -> Result<Paths> {
+fn run(domain: &Domain, dir: Dir, local: Run<&[Iov]>, remote: &[RmaIov], policy: PathPolicy) -> Result<Paths> {
     let need = if dir == Dir::Write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
     let mut path = Paths::DIRECT;
     for r in remote {
-        path = path_of(domain.regions.lock().range(r, need, policy)?.0.site);
+        path = path_of(domain.regions.lock().range(r, need, policy)?.0.site());
     }
     let mut at = 0;
     for r in remote {
-        let mut done = 0;
-        while done < r.len {
+        for done in (0..r.len).step_by(TURN) {
             let n = (r.len - done).min(TURN);
             let part = RmaIov { addr: r.addr.wrapping_add(done as u64), len: n, key: r.key };
-            // The region stays as long as the lock is held.
-            let regions = domain.regions.lock();
-            let (region, skip) = regions.range(&part, need, policy)?;
-            copy_pieces(dir, (local.0, local.1, at), (region.site, &region.pieces, skip), n)?;
-            (at, done) = (at + n, done + n);
+            let (inside, skip) = domain.regions.lock().range(&part, need, policy)?;
+            copy_pieces(&domain.user, dir, local, at, (inside.site(), parts_of(&inside, skip, n)))?;
+            at += n;
         }
-        let regions = domain.regions.lock();
-        if dir == Dir::Write
-            && let Ok(Some(counter)) = regions.of_key(r.key).map(|r| r.counter.as_ref())
-        {
-            counter.add(1);
+        if dir == Dir::Write {
+            domain.regions.lock().count_write(r.key);
         }
     }
     Ok(path)
@@ -153,13 +168,14 @@ impl State {
         let regions = domain.regions.lock();
         let region = regions.of_key(key)?;
         let mut refusals = Refusals::refused("the endpoint itself is meant, and copies within its process");
-        let possible = RmaIov { addr: region.base, len: 0, key };
+        let site = region.own.site();
+        let possible = RmaIov { addr: region.own.base, len: 0, key };
         let refusal = regions.range(&possible, Access::empty(), self.options.policy).err();
-        let path = path_of(region.site);
+        let path = path_of(site);
         let place = if path == Paths::DIRECT { &mut refusals.direct } else { &mut refusals.ipc };
         *place = refusal;
         let paths = refusals.possible();
-        let text = format!("to this very endpoint, {} memory: by copies within the process\n{}", region.site, refusals.lines(paths));
+        let text = format!("to this very endpoint, {site} memory: by copies within the process\n{}", refusals.lines(paths));
         Ok(PathReport { path: paths, paths, offered: path, refusals, text })
     }
 }

@@ -3,7 +3,8 @@
 
 use super::kept::Unexpected;
 use super::matcher::Want;
-use super::state::{Op, Recv, State};
+use super::outstanding::{Op, Recv};
+use super::state::State;
 use super::wire::Label;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::av::UNSPEC;

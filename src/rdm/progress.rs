@@ -5,9 +5,10 @@
 use super::domain::Domain;
 use super::fast::Fast;
 use super::matcher::{At, in_order};
+use super::outstanding::{Op, Recv};
 use super::peer::{Id, Link, Peer};
 use super::rota::VAIN;
-use super::state::{Op, Recv, State, UNKNOWN};
+use super::state::{State, UNKNOWN};
 use super::wire::Label;
 use crate::error::{Code, Error, errno};
 use crate::prov::av::UNSPEC;

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What `fabric` calls: the sets of lanes that there are, each as a provider, and a domain of one.
 
-use super::domain::{Domain, Region, Regions};
+use super::domain::{Domain, Own, Region, Regions};
 use super::endpoint::Endpoint;
 use super::limits::{INJECT_SIZE, MAX_MSG, SIZE};
 use super::listen::source_of;
+use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::mr::key::{INDEX_BITS, desc_of};
 use crate::mr::location;
+use crate::mr::region::{Location, Pieces};
+use crate::mr::registry::wait_until;
 use crate::mr::{Access, Attr, Facts, RegionId, Source};
 use crate::prov::av::{Name, SCHEME};
 use crate::prov::bind::RailList;
 use crate::prov::info::{Ask, EP_RDM, Info, Nic};
-use crate::prov::op::Iov;
 use crate::prov::queue::Counter;
 use crate::prov::{self, Offer, Provider, Reach, flags};
 use crate::sync::serial::Threading;
@@ -212,16 +214,21 @@ impl Provider for Rdm {
 }
 
 impl Domain {
-    fn close_by(&self, id: RegionId, close: impl Fn(&dyn prov::Domain, RegionId) -> Result<()>) -> Result<()> {
-        let (ids, on_device) = {
+    /// `limit_ms`: how long it waits for copies of this process's own.
+    fn close_by(&self, id: RegionId, limit_ms: u64, close: impl Fn(&dyn prov::Domain, RegionId) -> Result<()>) -> Result<()> {
+        let (ids, own) = {
             let mut regions = self.regions.lock();
-            let (ids, key, on_device) = regions.get(id).map(|r| (r.ids.clone(), r.key, !r.site.is_host()))?;
-            if regions.by_key.get(&key) == Some(&id.index()) {
-                regions.by_key.remove(&key);
+            let (ids, own) = regions.get(id).map(|r| (r.ids.clone(), r.own.clone()))?;
+            if regions.by_key.get(&own.key) == Some(&id.index()) {
+                regions.by_key.remove(&own.key);
             }
-            (ids, on_device)
+            (ids, own)
         };
-        if on_device {
+        own.door.shut();
+        wait_until(limit_ms, "an endpoint of this process still copies from or to the region; call mr_close again", || {
+            Ok(own.door.is_empty())
+        })?;
+        if !own.site().is_host() {
             self.close_kept(id.generation)?;
         }
         for (at, lane) in self.lanes.iter().enumerate() {
@@ -318,10 +325,10 @@ impl prov::Domain for Domain {
         *count += 1;
         let generation = *count << INDEX_BITS;
         let readable = attr.access.contains(Access::REMOTE_READ) && matches!(attr.source, Source::Iov([_]) | Source::File { .. });
-        let pieces: Box<[Iov]> = if let Source::Iov(iov) = attr.source { iov.into() } else { Box::default() };
-        let (access, policy) = (attr.access, attr.policy);
-        let Facts { site, base, len, .. } = facts;
-        let region = Some(Region { generation, ids, site, start, base, key, len, access, policy, pieces, counter: None, readable });
+        let Facts { site, kind, base, len, paths, .. } = facts;
+        let pieces = Pieces::of(if let Source::Iov(iovs) = attr.source { iovs } else { &[] }, |_| ());
+        let own = Arc::new(Own::new(attr, key, base, paths, Location { pieces, base, len, site, kind }, ()));
+        let region = Some(Region { generation, ids, start, own, counter: None, readable });
         let index = match free.pop() {
             Some(index) => index,
             None => {
@@ -333,15 +340,15 @@ impl prov::Domain for Domain {
             *place = region;
             by_key.insert(key, index);
         }
-        Ok(RegionId::new(index, generation, key, desc_of(index, generation, !facts.site.is_host())))
+        Ok(RegionId::new(index, generation, key, desc_of(index, generation, !site.is_host())))
     }
 
     fn close_region(&self, id: RegionId) -> Result<()> {
-        self.close_by(id, |domain, id| domain.close_region(id))
+        self.close_by(id, config::get().close_ms, |domain, id| domain.close_region(id))
     }
 
     fn try_close_region(&self, id: RegionId) -> Result<()> {
-        self.close_by(id, |domain, id| domain.try_close_region(id))
+        self.close_by(id, 0, |domain, id| domain.try_close_region(id))
     }
 
     fn facts(&self, id: RegionId) -> Result<Facts> {

@@ -4,21 +4,23 @@
 
 use super::domain::Domain;
 use super::kept::{Kept, Unexpected};
-use super::limits::{FIRST_GRANT, GRANTS_MAX, MAX_MSG, OFFERS_ALL, OFFERS_MAX, UNLISTED_MAX};
+use super::limits::{EAGER_MAX, FIRST_GRANT, GRANTS_MAX, MAX_MSG, OFFERS_ALL, OFFERS_MAX, UNLISTED_MAX};
 use super::matcher::{At, Turn, Want};
+use super::outstanding::{More, Multi, Op, Recv};
 use super::own::copy_pieces;
 use super::peer::{Id, Place, Waiting};
-use super::send::kept;
-use super::state::{More, Multi, Op, Recv, State};
+use super::send::{kept, unread};
+use super::state::State;
 use super::wire::{Head, Label, OVERHEAD, Offer, Words};
 use crate::error::{Code, Error, Result, errno};
+use crate::hmem::Site;
 use crate::mr::parts;
-use crate::mr::piece::store;
+use crate::mr::piece::{load, store};
 use crate::prov::Parcel;
 use crate::prov::av::UNSPEC;
 use crate::prov::bind::ANY_PATH;
 use crate::prov::flags::{self, CLAIM, DISCARD, PEEK};
-use crate::prov::op::{Common, Dir, Iov, RmaIov, measure};
+use crate::prov::op::{Common, Dir, Iov, Pieces, RmaIov, measure};
 use crate::sys::time;
 
 impl State {
@@ -159,12 +161,17 @@ impl State {
                 self.take_offer(from, Some(link), offer, Label { tag, data }, recv, source, turn);
             }
             Unexpected::Own { number, data } => {
-                let Some(Op::Own { end, pieces, site, .. }) = self.ops.get(number) else { return };
-                let (end, site, n) = (*end, *site, end.len.min(recv.room));
-                let placed = copy_pieces(Dir::Write, (site, pieces.as_slice(), 0), (recv.site(), recv.pieces(), 0), n);
-                self.ops.take(number);
+                let Some(Op::Own { end, pieces, site, _owned }) = self.ops.take(number) else { return };
+                let n = end.len.min(recv.room);
+                let (from, to) = ((site, pieces.as_slice()), (recv.site(), recv.pieces()));
+                let placed = match n {
+                    ..=EAGER_MAX => copy_short(from, to, n),
+                    _ => copy_pieces(&self.user, Dir::Write, from, 0, (to.0, parts(to.1, 0, n))),
+                };
+                let on_host = if site.is_host() { pieces } else { Pieces::One(Iov::EMPTY) };
+                let sent = placed.as_ref().copied().map_err(|_| unread(&self.user, Code::Fault, &on_host));
                 self.placed(&recv, placed, n, end.len - n, &Label { tag, data }, source);
-                self.succeed(&end);
+                self.end(&end, sent);
             }
         }
     }
@@ -440,6 +447,13 @@ impl State {
             }
         }
     }
+}
+
+/// Copies the first bytes of buffers that are there.
+fn copy_short((here, from): (Site, &[Iov]), (there, to): (Site, &[Iov]), len: usize) -> Result<()> {
+    let mut bytes = vec![0; len];
+    load(here, from, 0, &mut bytes)?;
+    store(there, to, 0, &bytes)
 }
 
 fn sender_gone() -> Error {

@@ -5,8 +5,9 @@
 use super::atomic::only_by_card;
 use super::domain::Domain;
 use super::limits::{INJECT_SIZE, MAX_MSG, OFFERS_MAX};
+use super::outstanding::Op;
 use super::peer::{Id, Link, Phase, Waiting, What};
-use super::state::{Op, State};
+use super::state::State;
 use super::wire::{Label, Words, eager};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
@@ -18,6 +19,7 @@ use crate::prov::bind::BY_CARD;
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure, total};
 use crate::sys::time;
+use crate::sys::usercopy::UserCopy;
 use std::sync::Arc;
 
 /// What trying to start an operation came to.
@@ -234,6 +236,7 @@ impl State {
                 end: w.end,
                 own: lent.len() != places.len() || !domain.can_cut_off(link.of),
                 lent,
+                pieces: if w.site.is_host() { w.pieces.clone() } else { Pieces::One(Iov::EMPTY) },
                 _owned: None,
             });
             w.what = What::Message { label, offered: Some((number, places)) };
@@ -314,14 +317,10 @@ impl State {
         if let Some(peer) = self.peer(id) {
             (peer.offers, peer.under_way) = (peer.offers.saturating_sub(1), peer.under_way.saturating_sub(1));
         }
-        let result = match status {
-            Code::None => Ok(()),
-            code => Err(Error::coded(errno::EIO, code, format!("the receiver could not read the message: {}", Code::words(code.0)))),
-        };
         match op {
-            Some(Op::Offered { end, lent, .. }) => {
+            Some(Op::Offered { end, lent, pieces, .. }) => {
                 self.lent.extend(lent);
-                self.end(&end, result);
+                self.end(&end, if status == Code::None { Ok(()) } else { Err(unread(&self.user, status, &pieces)) });
             }
             // Its entry may wait for just this.
             _ => {
@@ -335,6 +334,18 @@ impl State {
         self.stay_busy(id);
         Ok(())
     }
+}
+
+/// Why the receiver could not read a message: this side's memory, if that is not there, else what the receiver says.
+#[cold]
+pub(super) fn unread(user: &UserCopy, code: Code, pieces: &Pieces) -> Error {
+    if code == Code::Fault
+        && let Some(at) = user.unreadable(pieces.as_slice())
+    {
+        let argument = if let Pieces::One(_) = pieces { "buf".into() } else { format!("iov[{at}]") };
+        return Error::coded(errno::EFAULT, code, format!("{argument}: memory of the message is not there, or may not be read"));
+    }
+    Error::coded(errno::EIO, code, format!("the receiver could not read the message: {}", Code::words(code.0)))
 }
 
 impl Waiting {

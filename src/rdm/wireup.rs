@@ -6,8 +6,9 @@
 use super::domain::Domain;
 use super::kept::Unexpected;
 use super::limits::{ENDED_MAX, ENDED_PEERS_MAX, FIRST_GRANT, UNLISTED_MAX};
+use super::outstanding::{Op, Torn};
 use super::peer::{Credit, Id, Link, Phase};
-use super::state::{Op, State, Torn};
+use super::state::State;
 use super::wire::{Intro, Label, Refusal};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::av::{Av, Name};

@@ -34,24 +34,81 @@ fn a_message_in_pieces_is_copied_into_pieces() {
     b.ep.close().unwrap();
 }
 
+/// Two pages, of which only the first is there, and may only be read.
+fn half_gone() -> (*mut std::ffi::c_void, usize) {
+    let page = mem::page_size();
+    // SAFETY: a fresh mapping. A page that is forbidden is no other thread's afterwards.
+    unsafe {
+        let flags = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let at = rustix::mm::mmap_anonymous(std::ptr::null_mut(), 2 * page, flags.0, flags.1).unwrap();
+        rustix::mm::mprotect(at, page, MprotectFlags::READ).unwrap();
+        rustix::mm::mprotect(at.wrapping_byte_add(page), page, MprotectFlags::empty()).unwrap();
+        (at, page)
+    }
+}
+
+/// Its own pages may be as gone as a peer's, on either side.
+#[test]
+fn rma_on_pages_that_are_gone_is_an_error() {
+    let (_a, mut b) = pair("shm");
+    let (at, page) = half_gone();
+    let mut good = vec![0u8; 2 * page];
+    // SAFETY: the vector outlives the operations, and who says that the pages are memory may be wrong.
+    let [gone, fine] = [at as usize, good.as_mut_ptr() as usize].map(|at| unsafe { Iov::new(at, 2 * page) });
+    let register = |iov| b.domain.register(&Attr { source: Source::Iov(&[iov]), ..Attr::plain(Access::all() - Access::ATOMIC) }).unwrap();
+    let (lost, kept) = (register(gone), register(fine));
+    for len in [8, page + 8, 2 * page] {
+        for (dir, local, remote, key, fault) in [
+            (Dir::Write, fine, gone, lost.key, true),
+            (Dir::Read, gone, fine, kept.key, true),
+            (Dir::Read, fine, gone, lost.key, len > page),
+            (Dir::Write, gone, fine, kept.key, len > page),
+        ] {
+            let to = RmaIov { addr: remote.addr() as u64, len, key };
+            b.ep.rma(dir, &[local.part(0, len)], &[to], &Common { context: 3, peer: 1, ..Common::default() }, &[]).unwrap();
+            b.turn();
+            let failed = b.take_failed(3).map(|(_, why, _)| (why.error.errno, why.error.code));
+            assert_eq!(failed, fault.then_some((errno::EFAULT, Code::Fault)), "{dir:?} of {len} bytes");
+            assert_eq!(b.take(3).is_some(), !fault);
+        }
+    }
+    for region in [lost, kept] {
+        b.domain.close_region(region).unwrap();
+    }
+    b.ep.close().unwrap();
+    // SAFETY: as above.
+    unsafe { rustix::mm::munmap(at, 2 * page).unwrap() };
+}
+
+#[test]
+fn a_long_message_of_pages_that_are_gone_is_an_error() {
+    let (_a, mut b) = pair("shm");
+    let (at, page) = half_gone();
+    let mut to = vec![0u8; 3 * page];
+    // SAFETY: as above.
+    let pieces = [iov(&to[..page]), unsafe { Iov::new(at as usize, 2 * page) }];
+    b.ep.trecv(&[iov(&to)], &Common { context: 1, peer: 1, ..Common::default() }, &[], 7, 0).unwrap();
+    b.ep.tsend(&pieces, &Common { context: 2, peer: 1, ..Common::default() }, &[], 7).unwrap();
+    b.turn();
+    for context in [1, 2] {
+        let (_, why, _) = b.take_failed(context).unwrap();
+        assert_eq!((why.error.errno, why.error.code), (errno::EFAULT, Code::Fault));
+        assert!(context == 1 || why.error.words.starts_with("iov[1]: "), "{}", why.error.words);
+    }
+    b.ep.close().unwrap();
+    to.clear();
+    // SAFETY: as above.
+    unsafe { rustix::mm::munmap(at, 2 * page).unwrap() };
+}
+
 /// Its own pages may be as gone as a peer's.
 #[test]
 fn an_atomic_on_pages_that_are_gone_is_an_error() {
     let (_a, mut b) = pair("shm");
-    let page = mem::page_size();
-    // SAFETY: a fresh mapping, which only this test uses.
-    let at = unsafe {
-        let flags = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        rustix::mm::mmap_anonymous(std::ptr::null_mut(), 2 * page, flags.0, flags.1).unwrap()
-    };
-    // SAFETY: as above.
+    let (at, page) = half_gone();
+    // SAFETY: who says that the pages are memory may be wrong.
     let all = [unsafe { Iov::new(at as usize, 2 * page) }];
     let region = b.domain.register(&Attr { source: Source::Iov(&all), ..Attr::plain(Access::all() - Access::ATOMIC) }).unwrap();
-    // SAFETY: as above; nobody touches the second page any more.
-    unsafe {
-        rustix::mm::mprotect(at, page, MprotectFlags::READ).unwrap();
-        rustix::mm::munmap(at.wrapping_byte_add(page), page).unwrap();
-    }
     let word = [1u64];
     // SAFETY: the word outlives the operations.
     let operand = unsafe { Iov::new(word.as_ptr() as usize, 8) };
@@ -68,5 +125,5 @@ fn an_atomic_on_pages_that_are_gone_is_an_error() {
     b.domain.close_region(region).unwrap();
     b.ep.close().unwrap();
     // SAFETY: as above.
-    unsafe { rustix::mm::munmap(at, page).unwrap() };
+    unsafe { rustix::mm::munmap(at, 2 * page).unwrap() };
 }

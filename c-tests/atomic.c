@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-enum { ELEMENTS = 3, AT = 64, LEN = 8192 };
+enum { AT = 64, LEN = 8192 };
 
 /* --- each by each way --- */
 
@@ -46,37 +46,29 @@ static void target(struct node *n)
 
 static void try_one(struct node *n, uint64_t to_index, struct remote to, uint32_t type, uint32_t op, int seed)
 {
-	unsigned char t[ELEMENTS * 8], b[ELEMENTS * 8], c[ELEMENTS * 8], want[ELEMENTS * 8], old[ELEMENTS * 8], now[ELEMENTS * 8];
-	size_t size = sizes[type], len = ELEMENTS * size;
-	for (size_t i = 0; i < ELEMENTS; i++) {
-		number(type, t + i * size, seed + (int)i);
-		number(type, b + i * size, seed / 8 + (int)(i * 3));
-		number(type, c + i * size, i == 1 ? seed + 1 : seed + 2);
-	}
-	memcpy(want, t, len);
-	for (size_t i = 0; i < ELEMENTS; i++)
-		models[type](op, want + i * size, b + i * size, c + i * size);
+	struct trial t = trial_of(type, op, seed);
+	unsigned char old[sizeof t.before], now[sizeof t.before], *from = t.before;
 	uint64_t at = to.base + AT;
-	bool plain = !compares(op) && op != GDRFAB_ATOMIC_READ && seed % 2;
 	/* A write, then the operation, then a read of what it left: in this order without a wait. */
-	POST(n->cq, gdrfab_write(n->ep, t, len, NULL, to_index, at, to.key, t));
+	POST(n->cq, gdrfab_write(n->ep, from, t.len, NULL, to_index, at, to.key, from));
 	memset(old, 0xee, sizeof old);
-	if (plain)
-		POST(n->cq, gdrfab_atomic(n->ep, b, ELEMENTS, NULL, to_index, at, to.key, type, op, old));
+	if (t.plain)
+		POST(n->cq, gdrfab_atomic(n->ep, t.operand, ELEMENTS, NULL, to_index, at, to.key, type, op, old));
 	else if (compares(op))
-		POST(n->cq, gdrfab_compare_atomic(n->ep, b, ELEMENTS, NULL, c, NULL, old, NULL, to_index, at, to.key, type, op, old));
+		POST(n->cq, gdrfab_compare_atomic(n->ep, t.operand, ELEMENTS, NULL, t.compare, NULL, old, NULL, to_index, at, to.key,
+						  type, op, old));
 	else
-		POST(n->cq, gdrfab_fetch_atomic(n->ep, op == GDRFAB_ATOMIC_READ ? NULL : b, ELEMENTS, NULL, old, NULL, to_index, at,
-						to.key, type, op, old));
-	POST(n->cq, gdrfab_read(n->ep, now, len, NULL, to_index, at, to.key, now));
+		POST(n->cq, gdrfab_fetch_atomic(n->ep, op == GDRFAB_ATOMIC_READ ? NULL : t.operand, ELEMENTS, NULL, old, NULL,
+						to_index, at, to.key, type, op, old));
+	POST(n->cq, gdrfab_read(n->ep, now, t.len, NULL, to_index, at, to.key, now));
 	for (int left = 3; left > 0; left--) {
 		done entry;
 		CHECK_EQ(cq_next(n->cq, &entry, 10000), 1);
-		uint64_t kind = entry.op_context == old ? GDRFAB_ATOMIC | (plain ? GDRFAB_WRITE : GDRFAB_READ)
-				: GDRFAB_RMA | (entry.op_context == t ? GDRFAB_WRITE : GDRFAB_READ);
+		uint64_t kind = entry.op_context == old ? GDRFAB_ATOMIC | (t.plain ? GDRFAB_WRITE : GDRFAB_READ)
+				: GDRFAB_RMA | (entry.op_context == from ? GDRFAB_WRITE : GDRFAB_READ);
 		CHECK_EQ(entry.flags & (GDRFAB_ATOMIC | GDRFAB_RMA | GDRFAB_READ | GDRFAB_WRITE), kind);
 	}
-	if (memcmp(now, want, len) != 0 || (!plain && memcmp(old, t, len) != 0))
+	if (memcmp(now, t.after, t.len) != 0 || (!t.plain && memcmp(old, t.before, t.len) != 0))
 		test_fail(__FILE__, __LINE__, "datatype %u, operation %u, seed %d: another result than C's", type, op, seed);
 }
 

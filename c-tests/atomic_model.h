@@ -80,4 +80,27 @@ static bool is_defined(uint32_t op, uint32_t type)
 	return !(bits && type >= GDRFAB_FLOAT);
 }
 
+/* One operation on a few elements: what lies there before it and after it, and whether it is posted as one that fetches nothing. */
+enum { ELEMENTS = 3 };
+struct trial {
+	unsigned char before[ELEMENTS * 8], operand[ELEMENTS * 8], compare[ELEMENTS * 8], after[ELEMENTS * 8];
+	size_t len;
+	bool plain;
+};
+
+static struct trial trial_of(uint32_t type, uint32_t op, int seed)
+{
+	size_t size = sizes[type];
+	struct trial t = {.len = ELEMENTS * size, .plain = !compares(op) && op != GDRFAB_ATOMIC_READ && seed % 2};
+	for (size_t i = 0; i < ELEMENTS; i++) {
+		number(type, t.before + i * size, seed + (int)i);
+		number(type, t.operand + i * size, seed / 8 + (int)(i * 3));
+		number(type, t.compare + i * size, i == 1 ? seed + 1 : seed + 2);
+	}
+	memcpy(t.after, t.before, t.len);
+	for (size_t i = 0; i < ELEMENTS; i++)
+		models[type](op, t.after + i * size, t.operand + i * size, t.compare + i * size);
+	return t;
+}
+
 #endif

@@ -1448,21 +1448,6 @@ ssize_t gdrfab_trecvmsg(struct gdrfab_ep *ep, const struct gdrfab_msg_tagged *ms
 #define GDRFAB_WAIT_UNSPEC 1  /**< As GDRFAB_WAIT_NONE. */
 #define GDRFAB_WAIT_FD 3      /**< A descriptor that poll() can wait on. */
 
-/* prov_errno of error entries: what failed, more closely than errno. */
-#define GDRFAB_PROV_KEY 1         /**< EKEYREJECTED: the key is stale, foreign, or its region closed. */
-#define GDRFAB_PROV_BOUNDS 2      /**< ERANGE: outside the peer's region. */
-#define GDRFAB_PROV_ACCESS 3      /**< EACCES: the peer's region lacks the right. */
-#define GDRFAB_PROV_PATH 4        /**< EOPNOTSUPP: no path is both possible and permitted. */
-#define GDRFAB_PROV_FAULT 5       /**< EFAULT: memory vanished under a copy. */
-#define GDRFAB_PROV_PEER_GONE 6   /**< ECONNRESET: the peer closed or died. */
-#define GDRFAB_PROV_PEER_BROKE 7  /**< EPROTO: what the peer wrote makes no sense. */
-#define GDRFAB_PROV_DEADLINE 8    /**< ETIMEDOUT: the deadline passed. */
-#define GDRFAB_PROV_CANCELED 9    /**< ECANCELED: by gdrfab_cancel(), or by close or shutdown of this side. */
-#define GDRFAB_PROV_TRUNC 10      /**< GDRFAB_ETRUNC: the message was longer than the receive. */
-#define GDRFAB_PROV_REJECTED 11   /**< ECONNREFUSED: rejected; err_data is the peer's private data. */
-#define GDRFAB_PROV_BUSY 12       /**< ECONNREFUSED: the listener has no room for another connection now. */
-#define GDRFAB_PROV_VERBS 100     /**< This plus the ibv_wc_status of a failed work request. */
-
 /** Attributes of a completion queue (mirrors fi_cq_attr). */
 typedef struct gdrfab_cq_attr {
     size_t struct_size;  /**< sizeof(gdrfab_cq_attr) */
@@ -1484,6 +1469,21 @@ int gdrfab_cq_close(struct gdrfab_cq *cq);
 
 /** The context of gdrfab_cq_open(); NULL for NULL. Mirrors fid->context. */
 void *gdrfab_cq_context(struct gdrfab_cq *cq);
+
+/* prov_errno of error entries: what failed, more closely than errno. */
+#define GDRFAB_PROV_KEY 1         /**< EKEYREJECTED: the key is stale, foreign, or its region closed. */
+#define GDRFAB_PROV_BOUNDS 2      /**< ERANGE: outside the peer's region. */
+#define GDRFAB_PROV_ACCESS 3      /**< EACCES: the peer's region lacks the right. */
+#define GDRFAB_PROV_PATH 4        /**< EOPNOTSUPP: no path is both possible and permitted. */
+#define GDRFAB_PROV_FAULT 5       /**< EFAULT: memory vanished under a copy. */
+#define GDRFAB_PROV_PEER_GONE 6   /**< ECONNRESET: the peer closed or died. */
+#define GDRFAB_PROV_PEER_BROKE 7  /**< EPROTO: what the peer wrote makes no sense. */
+#define GDRFAB_PROV_DEADLINE 8    /**< ETIMEDOUT: the deadline passed. */
+#define GDRFAB_PROV_CANCELED 9    /**< ECANCELED: by gdrfab_cancel(), or by close or shutdown of this side. */
+#define GDRFAB_PROV_TRUNC 10      /**< GDRFAB_ETRUNC: the message was longer than the receive. */
+#define GDRFAB_PROV_REJECTED 11   /**< ECONNREFUSED: rejected; err_data is the peer's private data. */
+#define GDRFAB_PROV_BUSY 12       /**< ECONNREFUSED: the listener has no room for another connection now. */
+#define GDRFAB_PROV_VERBS 100     /**< This plus the ibv_wc_status of a failed work request. */
 
 /** GDRFAB_CQ_FORMAT_CONTEXT (mirrors fi_cq_entry). */
 typedef struct gdrfab_cq_entry {
@@ -1826,6 +1826,24 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
  * GDRFAB_TCP_RAILS. Not one of this host: -ENODEV, -EADDRNOTAVAIL. */
 #define GDRFAB_OPT_RAILS 270
 
+/** Sets an option. Mirrors fi_setopt.
+ *
+ * @param level   GDRFAB_OPT_ENDPOINT
+ * @param optval  the value, of the option's type
+ * @return 0, -EINVAL, -ENOPROTOOPT (no such option, or not of this provider), -EOPNOTSUPP (a value that this
+ *   provider cannot keep to), -GDRFAB_EOPBADSTATE (an option that is set before connecting, and the endpoint
+ *   has begun to); of GDRFAB_OPT_DRIVER_CALLS also -ENOENT (no gdrfab-copier is found), -EPROTO (it is of
+ *   another build), -EIO (it has ended), -ETIMEDOUT (no answer for a minute), or what its driver answers
+ *   (-EBUSY, -ENOMEM, ...) */
+int gdrfab_ep_setopt(struct gdrfab_ep *ep, int level, int optname, const void *optval, size_t optlen);
+
+/** Reads an option. Mirrors fi_getopt.
+ *
+ * @param level   GDRFAB_OPT_ENDPOINT
+ * @param optlen  in: bytes of optval; out: bytes of the value, also with -GDRFAB_ETOOSMALL
+ * @return 0, -EINVAL, -ENOPROTOOPT (no such option), -GDRFAB_ETOOSMALL */
+int gdrfab_ep_getopt(struct gdrfab_ep *ep, int level, int optname, void *optval, size_t *optlen);
+
 /** Which path an operation uses, and why not another. */
 typedef struct gdrfab_path_info {
     size_t struct_size;  /**< sizeof(gdrfab_path_info), set by the caller */
@@ -1890,24 +1908,6 @@ typedef struct gdrfab_rail_info {
     char own[48];        /**< This side's address, without a port: of InfiniBand its GID. */
     char peer[48];       /**< The peer's. */
 } gdrfab_rail_info;
-
-/** Sets an option. Mirrors fi_setopt.
- *
- * @param level   GDRFAB_OPT_ENDPOINT
- * @param optval  the value, of the option's type
- * @return 0, -EINVAL, -ENOPROTOOPT (no such option, or not of this provider), -EOPNOTSUPP (a value that this
- *   provider cannot keep to), -GDRFAB_EOPBADSTATE (an option that is set before connecting, and the endpoint
- *   has begun to); of GDRFAB_OPT_DRIVER_CALLS also -ENOENT (no gdrfab-copier is found), -EPROTO (it is of
- *   another build), -EIO (it has ended), -ETIMEDOUT (no answer for a minute), or what its driver answers
- *   (-EBUSY, -ENOMEM, ...) */
-int gdrfab_ep_setopt(struct gdrfab_ep *ep, int level, int optname, const void *optval, size_t optlen);
-
-/** Reads an option. Mirrors fi_getopt.
- *
- * @param level   GDRFAB_OPT_ENDPOINT
- * @param optlen  in: bytes of optval; out: bytes of the value, also with -GDRFAB_ETOOSMALL
- * @return 0, -EINVAL, -ENOPROTOOPT (no such option), -GDRFAB_ETOOSMALL */
-int gdrfab_ep_getopt(struct gdrfab_ep *ep, int level, int optname, void *optval, size_t *optlen);
 
 /** Tells which path the next operation to a peer's region uses from this endpoint, and of each other path why
  * not. Nothing is sent.

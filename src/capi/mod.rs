@@ -44,4 +44,6 @@ pub mod eq;
 
 pub mod options;
 
+pub mod paths;
+
 pub mod log;

@@ -452,34 +452,6 @@ pub const GDRFAB_WAIT_UNSPEC: u32 = 1;
 /// A descriptor that poll() can wait on.
 pub const GDRFAB_WAIT_FD: u32 = 3;
 
-// prov_errno of error entries: what failed, more closely than errno.
-/// EKEYREJECTED: the key is stale, foreign, or its region closed.
-pub const GDRFAB_PROV_KEY: c_int = 1;
-/// ERANGE: outside the peer's region.
-pub const GDRFAB_PROV_BOUNDS: c_int = 2;
-/// EACCES: the peer's region lacks the right.
-pub const GDRFAB_PROV_ACCESS: c_int = 3;
-/// EOPNOTSUPP: no path is both possible and permitted.
-pub const GDRFAB_PROV_PATH: c_int = 4;
-/// EFAULT: memory vanished under a copy.
-pub const GDRFAB_PROV_FAULT: c_int = 5;
-/// ECONNRESET: the peer closed or died.
-pub const GDRFAB_PROV_PEER_GONE: c_int = 6;
-/// EPROTO: what the peer wrote makes no sense.
-pub const GDRFAB_PROV_PEER_BROKE: c_int = 7;
-/// ETIMEDOUT: the deadline passed.
-pub const GDRFAB_PROV_DEADLINE: c_int = 8;
-/// ECANCELED: by gdrfab_cancel(), or by close or shutdown of this side.
-pub const GDRFAB_PROV_CANCELED: c_int = 9;
-/// GDRFAB_ETRUNC: the message was longer than the receive.
-pub const GDRFAB_PROV_TRUNC: c_int = 10;
-/// ECONNREFUSED: rejected; err_data is the peer's private data.
-pub const GDRFAB_PROV_REJECTED: c_int = 11;
-/// ECONNREFUSED: the listener has no room for another connection now.
-pub const GDRFAB_PROV_BUSY: c_int = 12;
-/// This plus the ibv_wc_status of a failed work request.
-pub const GDRFAB_PROV_VERBS: c_int = 100;
-
 // == Event queue ==
 // Tells of connections, and drives connecting and listening.
 

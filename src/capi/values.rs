@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The header's constants are literals (types.rs); these assertions hold them to the values that the layers underneath use.
+//! The header's constants are literals; these assertions hold them to the values that the layers underneath use.
 
+use super::cq::*;
 use super::types::*;
 use crate::error::{Code, errno};
 use crate::fabric;

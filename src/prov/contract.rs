@@ -12,6 +12,7 @@ use super::atomic::{Atomic, AtomicOp};
 use super::bind::{Binding, Coop, Effort, Options, RailList};
 use super::flags;
 use super::info::{Ask, CM_DATA_MAX, Info, Nic};
+use super::lane::Lane;
 use super::list::{List, Native, Pair, Run};
 use super::op::{Common, Dir, Iov, RmaIov};
 use super::ops::{Dispatch, OpFlags};
@@ -22,7 +23,6 @@ use super::rest::Rest;
 use super::source::Source;
 use crate::error::{Error, Result, errno};
 use crate::mr::{Access, Attr, Facts, RegionId};
-use crate::sync::cursor::Brief;
 use crate::sync::gate::Fences;
 use crate::sync::serial::Threading;
 use crate::sys::epoll::Poller;
@@ -396,96 +396,6 @@ pub fn no_coop() -> Error {
 
 fn no_tags() -> Error {
     Error::fixed(errno::EOPNOTSUPP, "ep: tagged messages need an endpoint opened with GDRFAB_TAGGED in info->caps")
-}
-
-/// A connected endpoint as an ordered link of one that matches messages. It takes RMA as ever, and parcels instead of messages: they
-/// need no receive and give no entry. Both ends use it so from the first parcel on.
-pub trait Lane {
-    /// Bytes that one parcel may have, words included.
-    fn max(&self) -> usize;
-
-    /// Sends a parcel of words and pieces of host memory, copied at once, behind all RMA and parcels posted before. False: there
-    /// is no room now, or it would overtake something; progress brings it.
-    fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool>;
-
-    /// As `put` for one to three words and few bytes, where that takes nothing but a store. False: nothing was done, and `put` is to
-    /// be asked.
-    fn put_brief(&self, _words: &[u64], _from: Iov) -> bool {
-        false
-    }
-
-    /// A turn of progress. Parcels that came go to `each` in their order. True: there was something else to do, too.
-    fn take(&self, force: bool, each: &mut dyn Taker) -> bool;
-
-    /// As `take`, of all parcels that have come by now.
-    fn take_all(&self, each: &mut dyn Taker) {
-        self.take(true, each);
-    }
-}
-
-/// Who takes parcels. False: this one stays, and so do those behind it.
-pub trait Taker {
-    fn take(&mut self, parcel: &dyn Parcel) -> bool;
-
-    /// One that lies in a line of a ring.
-    fn take_brief(&mut self, parcel: Brief<'_>) -> bool;
-}
-
-/// What a lane has brought: the peer's, and so not to be trusted.
-pub trait Parcel {
-    fn words(&self) -> usize;
-
-    /// 0 beyond the last one.
-    fn word(&self, i: usize) -> u64;
-
-    /// Bytes behind the words.
-    fn len(&self) -> usize;
-
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Copies the bytes from byte `skip` on, as many as `to` and the parcel have.
-    fn copy(&self, skip: usize, to: Iov);
-
-    /// Copies the bytes from the first on, as many as `to` and the parcel have.
-    fn copy_all(&self, to: Iov) {
-        self.copy(0, to);
-    }
-
-    /// A copy of the first `len` bytes.
-    fn bytes(&self, len: usize) -> Box<[u8]> {
-        let mut bytes = vec![0; len].into_boxed_slice();
-        // SAFETY: they outlive the call.
-        self.copy(0, unsafe { Iov::of_mut(&mut bytes) });
-        bytes
-    }
-}
-
-impl Parcel for Brief<'_> {
-    #[inline(always)]
-    fn words(&self) -> usize {
-        Brief::words(self)
-    }
-
-    #[inline(always)]
-    fn word(&self, i: usize) -> u64 {
-        if i < Brief::words(self) { self.raw_word(i) } else { 0 }
-    }
-
-    #[inline(always)]
-    fn len(&self) -> usize {
-        Brief::len(self)
-    }
-
-    #[inline(always)]
-    fn copy_all(&self, to: Iov) {
-        self.copy_to(to);
-    }
-
-    fn copy(&self, skip: usize, to: Iov) {
-        self.copy_part(skip, to);
-    }
 }
 
 fn no_effort() -> Error {

@@ -14,6 +14,7 @@ pub mod fault;
 pub mod flags;
 pub mod general;
 pub mod info;
+pub mod lane;
 pub mod list;
 mod list_work;
 pub mod lists;
@@ -35,8 +36,9 @@ pub mod tcp;
 pub mod verbs;
 pub mod waiter;
 
-pub use contract::{Domain, Endpoint, Lane, Listener, Offer, Parcel, Provider, Reach, Taker, no_coop};
+pub use contract::{Domain, Endpoint, Listener, Offer, Provider, Reach, no_coop};
 pub use event::{Event, EventKind, EventQueue};
+pub use lane::{Lane, Parcel, Taker};
 pub use pep::PassiveEndpoint;
 pub use queue::{Completion, Counter, Queue};
 pub use request::Request;

@@ -2,7 +2,7 @@
 //! A parcel of a connectionless endpoint as tcp and verbs receive it, in one piece: its words, as little-endian bytes, and what
 //! is behind them. The peer wrote it, so no length in it is believed.
 
-use super::contract::Parcel;
+use super::lane::Parcel;
 use super::op::Iov;
 
 pub struct Flat<'a> {

@@ -7,7 +7,7 @@
 use super::abi::{ibv_cq, ibv_wc};
 use super::device::Context;
 use super::object::RawCq;
-use super::state::Shared;
+use super::shared::Shared;
 use super::tag::Tag;
 use crate::error::{Error, Result, errno};
 use crate::prov::queue::Queue;

@@ -13,7 +13,7 @@ use super::limits::MAX_MSG;
 use super::memory::Registered;
 use super::mr::Regions;
 use super::object::Pd;
-use super::state::Shared;
+use super::shared::Shared;
 use super::tag::Tag;
 use crate::config;
 use crate::error::{Error, Result, errno};

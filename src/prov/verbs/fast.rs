@@ -7,7 +7,8 @@
 use super::abi::*;
 use super::kept::{receive_kept, send_kept};
 use super::mr;
-use super::state::{Phase, Shared, State};
+use super::shared::Shared;
+use super::state::{Phase, State};
 use super::status;
 use super::template::NEVER;
 use super::work::{ENTRY_ONLY, SIGNALED};

@@ -64,6 +64,7 @@ mod rails;
 mod recv;
 mod ring;
 mod service;
+mod shared;
 mod staged;
 mod state;
 pub mod status;

@@ -4,7 +4,7 @@
 
 use super::cq::Cq;
 use super::fast::{Armed, READ, SEND, WRITE};
-use super::state::Shared;
+use super::shared::Shared;
 use crate::guard::{failed, hold};
 use crate::prov::fast::{FastPath, fast_message, fast_rma};
 use crate::prov::general;

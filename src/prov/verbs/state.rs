@@ -6,13 +6,12 @@ use super::conn::{Connecting, Link};
 use super::fault::Faults;
 use super::limits::{ANSWER_NS, DRAIN_NS, PATHS};
 use super::line::Staging;
-use super::memory::Registered;
 use super::mr;
 use super::parcels::Parcels;
 use super::qp::{Patience, Qp};
 use super::rails::Rails;
 use super::ring::Ring;
-use super::service::{Heard, Service, kind};
+use super::service::Service;
 use super::status::{self, Failed};
 use super::tag::Tag;
 use super::template::Template;
@@ -25,10 +24,7 @@ use crate::prov::event::{EventKind, tell, tell_end};
 use crate::prov::flags;
 use crate::prov::queue::Completion;
 use crate::prov::report::Stats;
-use crate::sync::serial::Serial;
 use crate::sys::time;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 pub enum Phase {
     Fresh,
@@ -99,59 +95,6 @@ pub struct State {
     pub longest: u32,
 }
 
-/// What an endpoint and its completion queues share.
-pub struct Shared {
-    pub memory: Arc<Registered>,
-    /// There are staged transfers or further rails: every turn of progress looks for the library's own messages, and for parts.
-    pub staging: AtomicBool,
-    /// So does every turn move rails on: some are being connected.
-    pub moving: AtomicBool,
-    pub state: Serial<State>,
-}
-
-impl Shared {
-    /// One completion of the device.
-    #[inline]
-    pub fn complete(&self, wc: &ibv_wc, recv: bool, seq: u32) {
-        let mut s = self.state.lock();
-        if recv {
-            s.arrived(wc, seq)
-        } else {
-            s.carried_out(wc, seq)
-        }
-        s.follow();
-        if s.must_wait() {
-            s.pump();
-        }
-    }
-
-    /// One completion of the service queue pair.
-    pub fn complete_service(&self, wc: &ibv_wc, recv: bool, seq: u32) {
-        let mut s = self.state.lock();
-        let Some(service) = &mut s.service else { return };
-        match service.complete(wc, recv, seq) {
-            Heard::Nothing => {}
-            Heard::Message(words) => {
-                if matches!(words[0] as u8, kind::OPEN | kind::OPENED | kind::RAIL_OFFER) {
-                    self.staging.store(true, Ordering::Relaxed);
-                }
-                if words[0] as u8 == kind::RAIL_OFFER {
-                    self.moving.store(true, Ordering::Relaxed);
-                }
-                match s.on_message(&self.memory, &words) {
-                    Err(e) if s.connecting_deadline().is_some() => s.give_up(e, Vec::new()),
-                    Err(e) => s.begin_end(e, false),
-                    Ok(()) => {}
-                }
-            }
-            Heard::Sent(sent) => s.on_sent(sent),
-            Heard::Read(slot) => s.free_slot(slot),
-            Heard::Failed(status) => s.on_service_failed(status),
-        }
-        s.finish_if_drained();
-    }
-}
-
 fn operation(kind: u64) -> &'static str {
     match kind {
         k if k & flags::SEND != 0 => "send",
@@ -198,7 +141,7 @@ impl State {
 
     /// An operation of this side and all before it ended.
     #[inline]
-    fn carried_out(&mut self, wc: &ibv_wc, seq: u32) {
+    pub fn carried_out(&mut self, wc: &ibv_wc, seq: u32) {
         let failed = wc.status != ibv_wc_status::IBV_WC_SUCCESS;
         if failed && self.outlives(wc, false, seq) {
             return;

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Answers about the paths that an endpoint's bytes take, its rails, and what it has done so far.
+
+use super::boundary::{Sized0, control, counted, null, object, output_sized, write_sized, write_text};
+use super::objects::gdrfab_ep;
+use crate::error::{Error, Result};
+use crate::fabric::PathAnswer;
+use libc::{c_char, c_int, c_void, ssize_t};
+use std::net::IpAddr;
+
+// == Options, paths, statistics ==
+
+/// Which path an operation uses, and why not another.
+#[repr(C)]
+pub struct gdrfab_path_info {
+    /// sizeof(gdrfab_path_info), set by the caller
+    pub struct_size: usize,
+    /// The GDRFAB_PATH_* that operations use; 0: none is possible and permitted.
+    pub path: u64,
+    /// Those that are possible and permitted.
+    pub paths: u64,
+    /// Those that the peer's region offers.
+    pub offered: u64,
+    /// Why not GDRFAB_PATH_DIRECT, as errno; 0: possible. The same for the others:
+    pub direct_errno: c_int,
+    /// GDRFAB_PATH_CMA
+    pub cma_errno: c_int,
+    /// GDRFAB_PATH_STAGED
+    pub staged_errno: c_int,
+    /// GDRFAB_PATH_IPC
+    pub ipc_errno: c_int,
+    /// GDRFAB_PATH_NIC
+    pub nic_errno: c_int,
+    /// GDRFAB_PATH_DMABUF
+    pub dmabuf_errno: c_int,
+    /// GDRFAB_PATH_PEER_MEM
+    pub peer_mem_errno: c_int,
+    /// GDRFAB_PATH_SOCKET
+    pub socket_errno: c_int,
+    /// In: gdrfab_mr_desc() of the local memory that operations will name, by which tcp and verbs choose too;
+    /// NULL: host memory.
+    pub desc: *const c_void,
+}
+
+/// What an endpoint has done so far. Bytes and RMA operations are counted by path; an RDMA device's by how it
+/// reaches the memory of this side.
+#[repr(C)]
+pub struct gdrfab_stats {
+    /// sizeof(gdrfab_stats), set by the caller
+    pub struct_size: usize,
+    /// RMA operations by GDRFAB_PATH_DIRECT.
+    pub ops_direct: u64,
+    /// RMA operations by GDRFAB_PATH_CMA.
+    pub ops_cma: u64,
+    /// RMA operations by GDRFAB_PATH_STAGED.
+    pub ops_staged: u64,
+    /// Bytes by GDRFAB_PATH_DIRECT.
+    pub bytes_direct: u64,
+    /// Bytes by GDRFAB_PATH_CMA.
+    pub bytes_cma: u64,
+    /// Bytes by GDRFAB_PATH_STAGED.
+    pub bytes_staged: u64,
+    /// Bytes of this side's operations that the peer's CPU carried.
+    pub bytes_helped: u64,
+    /// Messages sent.
+    pub sends: u64,
+    /// Messages received.
+    pub recvs: u64,
+    /// Operations and receives that failed.
+    pub errors: u64,
+    /// Messages kept until their receive was posted.
+    pub unexpected: u64,
+    /// RMA operations by GDRFAB_PATH_IPC.
+    pub ops_ipc: u64,
+    /// Bytes by GDRFAB_PATH_IPC.
+    pub bytes_ipc: u64,
+    /// RMA operations by GDRFAB_PATH_NIC.
+    pub ops_nic: u64,
+    /// Bytes by GDRFAB_PATH_NIC.
+    pub bytes_nic: u64,
+    /// RMA operations by GDRFAB_PATH_SOCKET.
+    pub ops_socket: u64,
+    /// Bytes by GDRFAB_PATH_SOCKET.
+    pub bytes_socket: u64,
+    /// RMA operations by GDRFAB_PATH_DMABUF.
+    pub ops_dmabuf: u64,
+    /// Bytes by GDRFAB_PATH_DMABUF.
+    pub bytes_dmabuf: u64,
+    /// RMA operations by GDRFAB_PATH_PEER_MEM.
+    pub ops_peer_mem: u64,
+    /// Bytes by GDRFAB_PATH_PEER_MEM.
+    pub bytes_peer_mem: u64,
+    /// Rails that were lost, each time counted (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS).
+    pub rails_lost: u64,
+    /// Of the domain of a connectionless endpoint: messages read by a card from device memory whose region lacks
+    /// GDRFAB_REMOTE_READ, and whose registration was kept from an earlier one.
+    pub cache_hits: u64,
+    /// The same, registered for the message.
+    pub cache_misses: u64,
+    /// Kept registrations that were closed before their region: for others, or because the memory was freed.
+    pub cache_evictions: u64,
+}
+
+/// One rail of a connection that has several (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS).
+#[repr(C)]
+pub struct gdrfab_rail_info {
+    /// sizeof(gdrfab_rail_info), set by the caller
+    pub struct_size: usize,
+    /// 1: it is up; 0: it is lost, and called for again.
+    pub up: u32,
+    /// How often it was lost.
+    pub losses: u32,
+    /// Bytes that it carried out; what went twice is counted twice. The first one of verbs counts parts of what goes over several.
+    pub bytes_out: u64,
+    /// Bytes that it carried in.
+    pub bytes_in: u64,
+    /// This side's address, without a port: of InfiniBand its GID.
+    pub own: [c_char; 48],
+    /// The peer's.
+    pub peer: [c_char; 48],
+}
+
+// SAFETY: repr(C), size first; `desc` is a number in a pointer's clothes.
+unsafe impl Sized0 for gdrfab_path_info {
+    const FIRST: usize = 48;
+}
+// SAFETY: repr(C), size first, integers only.
+unsafe impl Sized0 for gdrfab_rail_info {
+    const FIRST: usize = 128;
+}
+// SAFETY: repr(C), size first, integers only.
+unsafe impl Sized0 for gdrfab_stats {
+    const FIRST: usize = 96;
+}
+
+/// Tells which path the next operation to a peer's region uses from this endpoint, and of each other path why
+/// not. Nothing is sent.
+///
+/// shm looks the key up in the peer's table. tcp and verbs judge by the key and by this side's memory, and
+/// only an operation finds out whether the peer has such a region. With verbs the key does not say by which of
+/// nic, dmabuf and peer-mem the peer's device reaches the memory, so the answer, GDRFAB_OPT_REQUIRE_PATH and
+/// GDRFAB_OPT_FORBID_PATH are about this side's memory, and about staged on either. A path has EAGAIN while it
+/// cannot be known: shm waits for the peer's memory file, where this process may not fetch it; tcp: a key that
+/// its owner chose (no GDRFAB_MR_PROV_KEY) does not say what memory it names.
+///
+/// @param info gets the answer; the caller sets struct_size and desc
+/// @return 0, -EINVAL (also: desc is none of this domain), -ENOTCONN (not connected yet), -ESHUTDOWN (not
+///   connected any more), -EKEYREJECTED (shm: the peer has no such region; verbs: no verbs key), -EPROTO (shm:
+///   the peer's table makes no sense)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_ep_query(ep: *mut gdrfab_ep, key: u64, info: *mut gdrfab_path_info) -> c_int {
+    // SAFETY: the C caller says that the handle is open and the struct writable for its size.
+    control(|| unsafe {
+        let ep = object(ep, "ep")?;
+        answer(info, |desc| ep.query(key, desc))
+    })
+}
+
+/// gdrfab_ep_query() for one peer of a connectionless endpoint; a connected one has one peer.
+///
+/// @return as gdrfab_ep_query(); -ENOTCONN: nothing has connected the peer yet; -EINVAL also: peer names none
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_ep_query_peer(ep: *mut gdrfab_ep, peer: u64, key: u64, info: *mut gdrfab_path_info) -> c_int {
+    // SAFETY: the C caller says that the handle is open and the struct writable for its size.
+    control(|| unsafe {
+        let ep = object(ep, "ep")?;
+        answer(info, |desc| ep.query_peer(peer, key, desc))
+    })
+}
+
+/// Writes what is known of paths into the caller's struct.
+///
+/// # Safety
+/// `info` is null or points to a struct of the size that it says.
+unsafe fn answer(info: *mut gdrfab_path_info, query: impl FnOnce(u64) -> Result<PathAnswer>) -> Result<()> {
+    // SAFETY: the caller says that the struct has the size that it says.
+    unsafe {
+        let out = output_sized(info, "info")?;
+        // Only a struct that reaches so far has one.
+        let has_desc = out.cast::<usize>().read() >= size_of::<gdrfab_path_info>();
+        let desc = if has_desc { (&raw const (*out).desc).read() } else { std::ptr::null() };
+        let a = query(desc as u64)?;
+        let v = &a.refusals;
+        let errno_of = |e: &Option<Error>| e.as_ref().map_or(0, |e| e.errno);
+        let answer = gdrfab_path_info {
+            struct_size: 0,
+            path: a.path.bits(),
+            paths: a.paths.bits(),
+            offered: a.offered.bits(),
+            direct_errno: errno_of(&v.direct),
+            cma_errno: errno_of(&v.cma),
+            staged_errno: errno_of(&v.staged),
+            ipc_errno: errno_of(&v.ipc),
+            nic_errno: errno_of(&v.nic),
+            dmabuf_errno: errno_of(&v.dmabuf),
+            peer_mem_errno: errno_of(&v.peer_mem),
+            socket_errno: errno_of(&v.socket),
+            desc,
+        };
+        write_sized(out, &answer);
+        Ok(())
+    }
+}
+
+/// gdrfab_ep_query() in words, with host memory on this side.
+///
+/// @return length of the text, or as gdrfab_ep_query()
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_ep_explain(ep: *mut gdrfab_ep, key: u64, buf: *mut c_char, len: usize) -> ssize_t {
+    // SAFETY: the C caller says that the handle is open and the buffer writable.
+    counted(|| unsafe {
+        let ep = object(ep, "ep")?;
+        if buf.is_null() && len > 0 {
+            return Err(null("buf"));
+        }
+        write_text(buf, len, &ep.query(key, 0)?.text)
+    })
+}
+
+/// gdrfab_ep_explain() for one peer: length of the text, or as gdrfab_ep_query_peer().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_ep_explain_peer(ep: *mut gdrfab_ep, peer: u64, key: u64, buf: *mut c_char, len: usize) -> ssize_t {
+    // SAFETY: the C caller says that the handle is open and the buffer writable.
+    counted(|| unsafe {
+        let ep = object(ep, "ep")?;
+        if buf.is_null() && len > 0 {
+            return Err(null("buf"));
+        }
+        write_text(buf, len, &ep.query_peer(peer, key, 0)?.text)
+    })
+}
+
+/// Tells of one rail of a connection that has several (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS);
+/// gdrfab_ep_explain() lists them.
+///
+/// @param peer index of a connectionless endpoint's peer; a connected one has one, and this is not looked at
+/// @param rail from 0, which is the nearest
+/// @param info gets the answer; the caller sets struct_size
+/// @return 0, -EINVAL (also: peer names none), -ENOENT (no such rail, or there are none), -ENOTCONN (not
+///   connected yet), -ESHUTDOWN (not connected any more)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_ep_query_rail(ep: *mut gdrfab_ep, peer: u64, rail: u32, info: *mut gdrfab_rail_info) -> c_int {
+    // SAFETY: the C caller says that the handle is open and the struct writable for its size.
+    control(|| unsafe {
+        let out = output_sized(info, "info")?;
+        let r = object(ep, "ep")?.rail(peer, rail)?;
+        let (own, peer) = r.ends.unzip();
+        let answer = gdrfab_rail_info {
+            struct_size: 0,
+            up: r.up.into(),
+            losses: r.losses.try_into().unwrap_or(u32::MAX),
+            bytes_out: r.bytes.0,
+            bytes_in: r.bytes.1,
+            own: text_of(own),
+            peer: text_of(peer),
+        };
+        write_sized(out, &answer);
+        Ok(())
+    })
+}
+
+/// An address as a C string; none is empty.
+fn text_of(ip: Option<IpAddr>) -> [c_char; 48] {
+    let text = ip.map_or(String::new(), |ip| ip.to_string());
+    let mut out = [0; 48];
+    out.iter_mut().take(47).zip(text.bytes()).for_each(|(to, byte)| *to = byte as c_char);
+    out
+}
+
+/// Tells what an endpoint has done so far: 0 or -EINVAL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdrfab_ep_stats(ep: *mut gdrfab_ep, stats: *mut gdrfab_stats) -> c_int {
+    // SAFETY: the C caller says that the handle is open and the struct writable for its size.
+    control(|| unsafe {
+        let out = output_sized(stats, "stats")?;
+        let s = object(ep, "ep")?.stats();
+        let counts = gdrfab_stats {
+            struct_size: 0,
+            ops_direct: s.ops_direct,
+            ops_cma: s.ops_cma,
+            ops_staged: s.ops_staged,
+            bytes_direct: s.bytes_direct,
+            bytes_cma: s.bytes_cma,
+            bytes_staged: s.bytes_staged,
+            bytes_helped: s.bytes_helped,
+            sends: s.sends,
+            recvs: s.recvs,
+            errors: s.errors,
+            unexpected: s.unexpected,
+            ops_ipc: s.ops_ipc,
+            ops_nic: s.ops_nic,
+            bytes_nic: s.bytes_nic,
+            ops_socket: s.ops_socket,
+            bytes_socket: s.bytes_socket,
+            bytes_ipc: s.bytes_ipc,
+            ops_dmabuf: s.ops_dmabuf,
+            bytes_dmabuf: s.bytes_dmabuf,
+            ops_peer_mem: s.ops_peer_mem,
+            bytes_peer_mem: s.bytes_peer_mem,
+            rails_lost: s.rails_lost,
+            cache_hits: s.cache_hits,
+            cache_misses: s.cache_misses,
+            cache_evictions: s.cache_evictions,
+        };
+        write_sized(out, &counts);
+        Ok(())
+    })
+}

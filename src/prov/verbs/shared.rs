@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An endpoint as its completion queues have it: its state under a lock, and what a completion of the device comes to.
+
+use super::abi::ibv_wc;
+use super::memory::Registered;
+use super::service::{Heard, kind};
+use super::state::State;
+use crate::sync::serial::Serial;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What an endpoint and its completion queues share.
+pub struct Shared {
+    pub memory: Arc<Registered>,
+    /// There are staged transfers or further rails: every turn of progress looks for the library's own messages, and for parts.
+    pub staging: AtomicBool,
+    /// So does every turn move rails on: some are being connected.
+    pub moving: AtomicBool,
+    pub state: Serial<State>,
+}
+
+impl Shared {
+    /// One completion of the device.
+    #[inline]
+    pub fn complete(&self, wc: &ibv_wc, recv: bool, seq: u32) {
+        let mut s = self.state.lock();
+        if recv {
+            s.arrived(wc, seq)
+        } else {
+            s.carried_out(wc, seq)
+        }
+        s.follow();
+        if s.must_wait() {
+            s.pump();
+        }
+    }
+
+    /// One completion of the service queue pair.
+    pub fn complete_service(&self, wc: &ibv_wc, recv: bool, seq: u32) {
+        let mut s = self.state.lock();
+        let Some(service) = &mut s.service else { return };
+        match service.complete(wc, recv, seq) {
+            Heard::Nothing => {}
+            Heard::Message(words) => {
+                if matches!(words[0] as u8, kind::OPEN | kind::OPENED | kind::RAIL_OFFER) {
+                    self.staging.store(true, Ordering::Relaxed);
+                }
+                if words[0] as u8 == kind::RAIL_OFFER {
+                    self.moving.store(true, Ordering::Relaxed);
+                }
+                match s.on_message(&self.memory, &words) {
+                    Err(e) if s.connecting_deadline().is_some() => s.give_up(e, Vec::new()),
+                    Err(e) => s.begin_end(e, false),
+                    Ok(()) => {}
+                }
+            }
+            Heard::Sent(sent) => s.on_sent(sent),
+            Heard::Read(slot) => s.free_slot(slot),
+            Heard::Failed(status) => s.on_service_failed(status),
+        }
+        s.finish_if_drained();
+    }
+}

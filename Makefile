@@ -272,9 +272,9 @@ check-c: check-install
 check-modes: check-install
 	$(USE_TEST_PREFIX) TEST_THREADING=domain TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma rma_order msg msg_order cq cq_error protect
 	$(USE_TEST_PREFIX) TEST_COMP_ORDER=strict TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma msg msg_order cq cq_error protect deadline fault fault_refuse
-	$(USE_TEST_PREFIX) TEST_TAGGED=1 TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) connection connection_many cntr protect rma
+	$(USE_TEST_PREFIX) TEST_TAGGED=1 TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) connection connection_many cntr protect rma fault
 	$(USE_TEST_PREFIX) TEST_RDM=1 TEST_FAST=1 sh -e -c 'for p in shm tcp; do TEST_PROVIDER=$$p c-tests/run.sh --jobs $(JOBS) \
-		rma rma_order msg msg_order protect deadline faults wait unmapped threads; done'
+		rma rma_order msg msg_order protect deadline fault faults wait unmapped threads; done'
 
 # One library, made of the dependencies that check-rust has built, serves two guards: it panics on demand, and its debug
 # information says how the compiler laid out what the header declares. It is moved away at once.

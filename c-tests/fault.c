@@ -9,9 +9,16 @@
 
 /* --- a connection that is lost --- */
 
-/* The connection is over, for the reason that a dead peer gives. */
+/* The connection is over, for the reason that a dead peer gives. A connectionless endpoint calls its peer anew. */
 static void is_over(struct node *n, struct place *p)
 {
+	if (connectionless(n->setup)) {
+		QUIET(n->cq, 20);
+		barrier(n);
+		POST(n->cq, post(n, p, n->side == TEST_SERVER ? RECV : SEND, LEN - 8, 8));
+		DONE(n->cq, p->m.addr + LEN - 8, 0, NULL);
+		return;
+	}
 	EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
 	for (int op = 0; op < OPS; op++)
 		CHECK_EQ(post(n, p, (enum op)op, 0, 8), -ESHUTDOWN);
@@ -41,6 +48,7 @@ static void loses(struct node *n)
 {
 	enum op op = *(const enum op *)n->arg;
 	struct place p;
+	struct failure f;
 	place_up(n, &p);
 	barrier(n);
 	for (size_t i = 0; i < 2; i++) {
@@ -49,7 +57,8 @@ static void loses(struct node *n)
 	}
 	/* The call takes the operation; what becomes of it is told by its entry. */
 	POST(n->cq, post(n, &p, op, 128, 64));
-	FAILED(n->cq, p.m.addr + 128, ECONNRESET, GDRFAB_PROV_PEER_GONE, NULL);
+	FAILED(n->cq, p.m.addr + 128, ECONNRESET, GDRFAB_PROV_PEER_GONE, &f);
+	SAYS(f.words, "GDRFAB_FAULT=drop");
 	is_over(n, &p);
 	place_down(n, &p);
 }
@@ -168,7 +177,7 @@ static void is_left_alone(struct node *n)
 	mem_fill(&p.m, 0, LEN, 0, 9);
 	barrier(n);
 	is_over(n, &p);
-	CHECK_MEM("memory that nothing has reached", &p.m, 0, LEN, 0, 9);
+	CHECK_MEM("memory that nothing has reached", &p.m, 0, LEN - 8, 0, 9);
 	place_down(n, &p);
 }
 
@@ -182,12 +191,16 @@ static void connect_again(struct node *n)
 {
 	done e;
 	struct failure f;
-	EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
-	OK(gdrfab_ep_close(n->ep));
-	n->ep = NULL;
+	if (!connectionless(n->setup)) {
+		EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
+		OK(gdrfab_ep_close(n->ep));
+		n->ep = NULL;
+	}
 	while (cq_next(n->cq, &e, 0) == -1)
 		cq_failure(__FILE__, __LINE__, n->cq, &f);
 	barrier(n);
+	if (connectionless(n->setup))
+		return;
 	if (n->side == TEST_SERVER) {
 		node_accept(n);
 		return;
@@ -371,7 +384,7 @@ static void gives_buffers_back(struct node *n)
 	barrier(n);
 	for (size_t i = 0; i < 32; i++) {
 		fill(word, sizeof word, i * sizeof word, 5);
-		POST(n->cq, gdrfab_inject_write(n->ep, word, sizeof word, 0, p.to.base + i * sizeof word, p.to.key));
+		POST(n->cq, gdrfab_inject_write(n->ep, word, sizeof word, PEER, p.to.base + i * sizeof word, p.to.key));
 	}
 	memset(word, 0, sizeof word);
 	/* Behind all of them. */
@@ -473,7 +486,12 @@ static void closes_what_is_late(struct node *n)
 	barrier(n);
 	POST(n->cq, post(n, &p, RECV, 0, 64));
 	POST(n->cq, post(n, &p, WRITE, 64, 64));
-	OK(gdrfab_ep_shutdown(n->ep, 0));
+	if (connectionless(n->setup)) {
+		OK(gdrfab_ep_close(n->ep));
+		n->ep = NULL;
+	} else {
+		OK(gdrfab_ep_shutdown(n->ep, 0));
+	}
 	FAILED(n->cq, p.m.addr + 64, ECANCELED, GDRFAB_PROV_CANCELED, NULL);
 	FAILED(n->cq, p.m.addr, ECANCELED, GDRFAB_PROV_CANCELED, NULL);
 	place_down(n, &p);

@@ -9,6 +9,7 @@ use crate::config;
 use crate::config::faults::{Fault, Step, What};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
+use crate::prov::flags;
 use crate::sys::time;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,6 +38,17 @@ impl From<crate::prov::op::Dir> for Op {
     }
 }
 
+impl Op {
+    /// Of an operation with these completion flags.
+    pub fn of(kind: u64) -> Op {
+        match kind {
+            k if k & flags::SEND != 0 => Op::Send,
+            k if k & flags::READ != 0 => Op::Read,
+            _ => Op::Write,
+        }
+    }
+}
+
 /// The faults of one endpoint or domain.
 #[derive(Debug)]
 pub struct Plan {
@@ -53,8 +65,17 @@ impl Plan {
         Plan::among(&config::get().faults, provider)
     }
 
+    /// What is wanted of operations over any of these providers.
+    pub fn of_operations(providers: &[&str]) -> Option<Box<Plan>> {
+        let all = config::get().faults.iter().filter(|f| matches!(f.what, What::Delay { .. } | What::Drop { .. }));
+        Plan::made(all.filter(|f| f.provider.is_none_or(|p| providers.contains(&p))).cloned().collect())
+    }
+
     fn among(faults: &[Fault], provider: &str) -> Option<Box<Plan>> {
-        let faults: Vec<Fault> = faults.iter().filter(|f| f.provider.is_none_or(|p| p == provider)).cloned().collect();
+        Plan::made(faults.iter().filter(|f| f.provider.is_none_or(|p| p == provider)).cloned().collect())
+    }
+
+    fn made(faults: Vec<Fault>) -> Option<Box<Plan>> {
         (!faults.is_empty()).then(|| Box::new(Plan { faults, posted: [0; OPS], registered: AtomicU64::new(0) }))
     }
 

@@ -2,7 +2,7 @@
 //! What endpoints that match messages ask of a connected one beneath them: a lane, and the parcels that it brings.
 
 use super::op::Iov;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sync::cursor::Brief;
 
 /// A connected endpoint as an ordered link of one that matches messages. It takes RMA as ever, and parcels instead of messages: they
@@ -28,6 +28,9 @@ pub trait Lane {
     fn take_all(&self, each: &mut dyn Taker) {
         self.take(true, each);
     }
+
+    /// Ends the connection as if the peer had died.
+    fn lose(&self, why: Error);
 }
 
 /// Who takes parcels. False: this one stays, and so do those behind it.

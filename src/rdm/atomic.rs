@@ -37,7 +37,11 @@ impl State {
         // SAFETY: the bytes stay with the operation.
         let pieces = Pieces::One(unsafe { Iov::of(&operands) });
         let what = What::Atomic(Box::new(*op));
-        self.queue(domain, id, Waiting { end, flags: c.flags, pieces, descs: Vec::new(), site: Site::HOST, owned: Some(operands), what });
+        self.queue(
+            domain,
+            id,
+            Waiting { end, held: 0, flags: c.flags, pieces, descs: Vec::new(), site: Site::HOST, owned: Some(operands), what },
+        );
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use super::local;
 use super::matcher::Matcher;
 use super::ops;
 pub use super::ops::Endpoint;
-use super::outstanding::Ops;
+use super::outstanding::{Faults, Ops};
 use super::reader::Reader;
 use super::rota::Rota;
 use super::state::State;
@@ -56,6 +56,7 @@ impl Endpoint {
             name: None,
             bind: Bindings::default(),
             options: Options { coop: Coop::of(config::get().coop && domain.shares_copies()), ..Options::default() },
+            faults: Faults::wanted(&domain),
             av: None,
             only: None,
             av_changes: u64::MAX,
@@ -325,7 +326,9 @@ impl prov::Endpoint for Endpoint {
         const NAP: u64 = 10_000_000;
         let s = self.state.lock();
         let now = time::now_ns();
-        let own = if s.earliest == 0 { u64::MAX } else { s.earliest.saturating_sub(now).max(1_000_000) };
+        let until = |at: u64| at.saturating_sub(now).max(1_000_000);
+        let own = if s.earliest == 0 { u64::MAX } else { until(s.earliest) };
+        let own = s.faults.as_ref().map_or(own, |faults| own.min(until(faults.next())));
         let idle = s.awaiting.is_empty() && s.leaving.is_empty() && s.stuck.is_empty() && s.torn.is_empty();
         // Room in the caller's queue is announced to nobody.
         let own = if idle && (s.listens || s.closed) { own } else { own.min(NAP) };

@@ -194,7 +194,7 @@ impl State {
 
     /// From what is bound and chosen: which fast paths operations may take.
     pub fn settle_fast(&mut self) {
-        let open = self.bind.enabled && !self.closed;
+        let open = self.bind.enabled && !self.closed && self.faults.is_none();
         let b = &self.bind;
         self.fast_send = open && b.tx.is_some() && b.counters.send.is_none() && !self.deliver;
         self.entry_by_default = b.wants_plain_receive();

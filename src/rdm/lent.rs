@@ -67,6 +67,9 @@ impl State {
             self.abandon(&recv, why, &Label::default(), UNKNOWN);
             return Ok(());
         }
+        if self.end_held(&why, 1, |held| held.recv.context == context) > 0 {
+            return Ok(());
+        }
         let (mut result, mut after) = (Err(nothing_to_cancel()), None);
         // What the peer has may refuse, and then it is the next one's turn.
         while result.is_err() {

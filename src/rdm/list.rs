@@ -32,6 +32,9 @@ impl State {
             Phase::Ready(link) => link.clone(),
         };
         peer.called_for_list = false;
+        if peer.plan.is_some() {
+            return Ok(Native::Pieces);
+        }
         let fenced = c.flags & flags::FENCE != 0 && peer.under_way > 0;
         if fenced || !peer.waiting.is_empty() || !peer.control.is_empty() {
             return Ok(Native::Blocked);

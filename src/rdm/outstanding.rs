@@ -2,13 +2,16 @@
 //! What is outstanding at an endpoint: receives; and operations that the lanes or a peer has, by number. A number that was used
 //! names nothing afterwards.
 
-use super::matcher::Turn;
+use super::matcher::{Turn, Want};
 use super::peer::{End, Id};
 use super::wire::{Label, Offer};
 use crate::error::Error;
 use crate::hmem::Site;
 use crate::mr::RegionId;
+use crate::prov::fault::Plan;
 use crate::prov::op::{Iov, Pieces};
+use std::collections::VecDeque;
+
 /// A buffer for several messages.
 pub struct Multi {
     /// Messages that are on their way into it.
@@ -63,6 +66,22 @@ impl Recv {
     pub fn multi(&self) -> Option<(u32, usize)> {
         self.more.as_ref().and_then(|m| m.multi)
     }
+}
+
+/// Faults on demand of an endpoint.
+pub struct Faults {
+    /// Of receives for whoever sends, and for peers that are not connected: those are late, and count for nobody.
+    pub plan: Box<Plan>,
+    pub held: VecDeque<Held>,
+}
+
+/// A receive that was accepted, and when messages may find it.
+pub struct Held {
+    pub until: u64,
+    /// The only peer that can fill it, whose index may change meanwhile.
+    pub from: Option<Id>,
+    pub want: Want,
+    pub recv: Recv,
 }
 
 /// What the lanes or a peer has.

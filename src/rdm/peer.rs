@@ -12,6 +12,7 @@ use crate::prov::atomic::AtomicOp;
 use crate::prov::av::Name;
 use crate::prov::bind::Options;
 use crate::prov::event::{Event, EventKind};
+use crate::prov::fault::Plan;
 use crate::prov::op::{Dir, Pieces, RmaIov};
 use crate::prov::{Endpoint, Lane, Listener};
 use std::collections::{HashMap, VecDeque};
@@ -189,6 +190,8 @@ pub struct End {
 /// A message or an RMA operation that has not started.
 pub struct Waiting {
     pub end: End,
+    /// Until when a fault on demand keeps it; 0: none does.
+    pub held: u64,
     pub flags: u64,
     pub pieces: Pieces,
     pub descs: Vec<u64>,
@@ -384,6 +387,8 @@ pub struct Peer {
     /// Why the local lane does not lead there, if it was tried; and the device's.
     pub not_local: Option<Box<str>>,
     pub no_device: Option<Box<str>>,
+    /// Faults on demand of its lane.
+    pub plan: Option<Box<Plan>>,
 }
 
 impl Peer {
@@ -407,6 +412,7 @@ impl Peer {
             refused: 0,
             not_local: None,
             no_device: None,
+            plan: None,
         }
     }
 

@@ -315,6 +315,7 @@ impl State {
         self.end_waits(now);
         self.leaving.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
         self.retry(domain, now);
+        self.release_held(now);
         if self.earliest != 0 && now >= self.earliest {
             self.expire(domain, now);
         }
@@ -349,6 +350,8 @@ impl State {
         let mut reads = queued.collect::<Vec<u64>>();
         reads.retain(|n| matches!(self.ops.get(*n), Some(Op::Reading { recv, .. }) if is_late(recv.deadline())));
         let receives = self.find_receives(|recv| is_late(recv.deadline()));
+        let unfilled = Error::coded(errno::ETIMEDOUT, Code::Deadline, "no message came before the receive's deadline");
+        self.end_held(&unfilled, usize::MAX, |held| is_late(held.recv.deadline()));
         self.earliest = next;
         ended.into_iter().for_each(|w| self.drop_waiting(w, late()));
         for number in taken {
@@ -362,8 +365,7 @@ impl State {
         }
         for (tagged, at) in receives {
             if let Some(recv) = self.withdraw_recv(tagged, at) {
-                let why = Error::coded(errno::ETIMEDOUT, Code::Deadline, "no message came before the receive's deadline");
-                self.abandon(&recv, why, &Label::default(), UNKNOWN);
+                self.abandon(&recv, unfilled.clone(), &Label::default(), UNKNOWN);
             }
         }
     }
@@ -404,6 +406,7 @@ impl State {
                 self.abandon(&recv, why.clone(), &Label::default(), UNKNOWN);
             }
         }
+        self.end_held(why, usize::MAX, |_| true);
     }
 
     /// Sends what the caller thinks was sent, and has not gone yet, for a bounded time.

@@ -34,13 +34,11 @@ impl State {
         if self.bind.rx.is_none() && self.bind.counters.recv.is_none() {
             return Err(Error::new(errno::ENOCQ, "ep: no completion queue or counter is bound for receives"));
         }
-        let source = match c.peer {
-            peer if peer == UNSPEC || !self.directed => UNSPEC,
-            peer => {
-                let id = self.route(peer)?;
-                self.peer(id).map_or(UNSPEC, |p| p.source)
-            }
+        let from = match c.peer {
+            peer if peer == UNSPEC || !self.directed => None,
+            peer => Some(self.route(peer)?),
         };
+        let source = from.and_then(|id| self.peer(id)).map_or(UNSPEC, |p| p.source);
         let (tag, ignore) = tag.map_or((None, 0), |(tag, ignore)| (Some(tag), ignore));
         let want = Want { source, tag: tag.unwrap_or(0), ignore };
         let room = measure(local, MAX_MSG)?;
@@ -85,6 +83,15 @@ impl State {
         }
         let is_plain = more.pieces.is_none() && more.descs.is_empty() && more.site.is_host() && more.deadline == 0 && more.multi.is_none();
         recv.more = if is_plain { None } else { Some(Box::new(more)) };
+        match self.faults.is_none() || self.closed {
+            true => self.post_recv(want, recv),
+            false => self.post_faulty(from, want, recv),
+        }
+    }
+
+    /// Posts a receive that was accepted.
+    pub(super) fn post_recv(&mut self, want: Want, recv: Recv) -> Result<()> {
+        let tagged = recv.tagged;
         let Some(first) = self.space(tagged).find_unexpected(&want) else {
             self.check_enabled()?;
             let number = self.next_post();

@@ -69,6 +69,7 @@ impl State {
         };
         self.stats.sends += 1;
         if on_host
+            && self.faults.is_none()
             && flags & (flags::FENCE | flags::DELIVERY_COMPLETE) == 0
             && let Some(peer) = self.peer(id)
             && let Phase::Ready(link) = &peer.phase
@@ -85,7 +86,7 @@ impl State {
         let site = domain.site(descs.first().copied().unwrap_or(0))?;
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let mut waiting =
-            Waiting { end, flags, pieces, descs: kept(descs), site, owned: None, what: What::Message { label, offered: None } };
+            Waiting { end, held: 0, flags, pieces, descs: kept(descs), site, owned: None, what: What::Message { label, offered: None } };
         waiting.own(flags & flags::INJECT != 0)?;
         if self.peer(id).is_some_and(|p| matches!(p.phase, Phase::Own)) {
             self.send_own(waiting, label);
@@ -118,7 +119,7 @@ impl State {
         }
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let what = What::Rma { dir, remote: remote.to_vec(), data: c.data };
-        let mut waiting = Waiting { end, flags: c.flags, pieces, descs: kept(descs), site, owned: None, what };
+        let mut waiting = Waiting { end, held: 0, flags: c.flags, pieces, descs: kept(descs), site, owned: None, what };
         waiting.own(injected)?;
         self.queue(domain, id, waiting);
         Ok(())
@@ -126,8 +127,11 @@ impl State {
 
     pub(super) fn queue(&mut self, domain: &Domain, id: Id, waiting: Waiting) {
         if let Some(peer) = self.peer(id) {
+            let last = peer.waiting.len();
             peer.waiting.push_back(waiting);
-            self.flush(domain, id);
+            if self.faults.is_none() || self.judge(id, last) {
+                self.flush(domain, id);
+            }
             // Results that a lane gave at once are told at once.
             self.take_results();
         }
@@ -135,7 +139,7 @@ impl State {
 
     /// Sends what waits for a peer, as far as there is room.
     pub fn flush(&mut self, domain: &Domain, id: Id) {
-        if self.peer(id).is_some_and(|p| matches!(p.phase, Phase::Fresh)) {
+        if self.peer(id).is_some_and(|p| matches!(p.phase, Phase::Fresh) && !p.waiting.is_empty()) {
             self.dial(domain, id, 0);
         }
         loop {
@@ -192,7 +196,7 @@ impl State {
     fn start(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut Waiting) -> Step {
         let sleepers = self.sleepers;
         let Some(peer) = self.peer(id) else { return Step::Wait };
-        if w.flags & flags::FENCE != 0 && peer.under_way > 0 {
+        if w.flags & flags::FENCE != 0 && peer.under_way > 0 || w.held != 0 && w.held > time::now_ns() {
             return Step::Wait;
         }
         if !matches!(w.what, What::Message { .. }) {

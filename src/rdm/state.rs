@@ -3,8 +3,8 @@
 //! the one way in which operations end.
 
 use super::kept::Unexpected;
-use super::matcher::{At, Matcher};
-use super::outstanding::{More, Multi, Op, Ops, Recv, Torn};
+use super::matcher::Matcher;
+use super::outstanding::{Faults, Multi, Op, Ops, Recv, Torn};
 use super::peer::{End, Greeter, Id, Link, Only, Peer};
 use super::reader::Reader;
 use super::rota::Rota;
@@ -33,6 +33,7 @@ pub struct State {
     pub name: Option<Name>,
     pub bind: Bindings,
     pub options: Options,
+    pub faults: Option<Box<Faults>>,
     pub av: Option<Arc<Av>>,
     /// Of a connected endpoint, which has no address vector.
     pub only: Option<Box<Only>>,
@@ -293,57 +294,6 @@ impl State {
         if let Some(q) = &self.bind.rx {
             q.fail_from(entry, Failure { error, olen: 0, block: 0 }, State::origin(label.tag, source));
         }
-    }
-
-    /// A message of a buffer for several is in place; true: nothing more touches the buffer.
-    fn leave_multi(&mut self, recv: &Recv) -> bool {
-        let Some((at, _)) = recv.multi() else { return false };
-        let Some(place) = self.multi.get_mut(at as usize) else { return false };
-        let Some(multi) = place else { return false };
-        multi.arriving = multi.arriving.saturating_sub(1);
-        let over = multi.full && multi.arriving == 0;
-        if over {
-            *place = None;
-        }
-        over
-    }
-
-    /// Takes a posted receive for a message of `len` bytes from `source`, or the next part of one for several.
-    pub fn take_recv(&mut self, tagged: bool, at: At, len: usize, source: u64) -> Option<Recv> {
-        let (slot, used) = match self.space(tagged).posted(at)?.multi() {
-            Some(multi) => multi,
-            None => return self.space(tagged).remove_posted(at, source),
-        };
-        let min = self.multi.get(slot as usize).and_then(Option::as_ref).map_or(1, |m| m.min.max(1));
-        if let Some((number, _)) = self.space(tagged).turn_of(at) {
-            self.space(tagged).fills(number, source);
-        }
-        let recv = self.space(tagged).posted(at)?;
-        let room = recv.room - used;
-        let now = used + len.min(room);
-        let more = recv.more.as_ref().map(|m| Box::new(More { deadline: 0, ..More::clone(m) }));
-        let part = Recv { first: recv.first.part(used, room), room, context: recv.context, wanted: recv.wanted, tagged, more };
-        if let Some(more) = &mut recv.more {
-            more.multi = Some((slot, now));
-        }
-        let full = recv.room - now < min;
-        if full {
-            self.space(tagged).remove_posted(at, source);
-        }
-        if let Some(Some(multi)) = self.multi.get_mut(slot as usize) {
-            multi.arriving += 1;
-            multi.full |= full;
-        }
-        Some(part)
-    }
-
-    /// Takes a posted receive that will not be filled.
-    pub fn withdraw_recv(&mut self, tagged: bool, at: At) -> Option<Recv> {
-        let recv = self.space(tagged).withdraw_posted(at)?;
-        if let Some(Some(multi)) = recv.multi().and_then(|(slot, _)| self.multi.get_mut(slot as usize)) {
-            (multi.full, multi.arriving) = (true, multi.arriving + 1);
-        }
-        Some(recv)
     }
 
     /// Wakes who sleeps on the endpoint, for there is something else to watch or to do.

@@ -378,6 +378,9 @@ impl State {
             peer.phase = Phase::Ready(link);
             (peer.patience, peer.refused) = (0, 0);
         }
+        if self.faults.is_some() && !self.begin_faults(domain, id) {
+            return;
+        }
         self.stay_busy(id);
         self.rouse();
     }
@@ -422,7 +425,7 @@ impl State {
         peer.under_way = peer.under_way.saturating_sub(peer.offers);
         let reads = std::mem::take(&mut peer.reads);
         (peer.offers, peer.offered, peer.places, peer.patience, peer.refused) = (0, 0, HashMap::default(), 0, 0);
-        (peer.credit, peer.phase, peer.meant) = (Credit::default(), Phase::Fresh, 0);
+        (peer.credit, peer.phase, peer.meant, peer.plan) = (Credit::default(), Phase::Fresh, 0, None);
         if let Some(asked) = asked {
             // A bare address means whoever listens there next.
             peer.name = asked;
@@ -454,6 +457,9 @@ impl State {
                     self.abandon(&recv, why.clone(), &Label::default(), source);
                 }
             }
+        }
+        if was_ready {
+            self.end_held(&why, usize::MAX, |held| held.from == Some(id));
         }
         self.bury(id);
         self.only_is_over(why);

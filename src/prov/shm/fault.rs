@@ -6,11 +6,12 @@ use super::state::{Phase, State};
 use crate::prov::fault::{Op, Verdict};
 
 impl State {
-    /// What a fault on demand does to an operation that was accepted.
+    /// What a fault on demand does to an operation that was accepted; of a lane, who uses it looks after that.
     #[inline]
     pub fn judge(&mut self, op: Op) -> Verdict {
         match (&mut self.faults, &self.phase) {
             (None, _) => Verdict::Go,
+            _ if self.bind.is_lane() => Verdict::Go,
             (Some(f), Phase::Connected) => f.plan.post(op),
             (Some(f), Phase::Enabled | Phase::Connecting(_)) => f.plan.early(op),
             // What is over is not late any more.

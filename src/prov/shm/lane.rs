@@ -223,6 +223,10 @@ impl Lane for Endpoint {
     fn take_all(&self, each: &mut dyn Taker) {
         self.take_rest(&mut self.state.lock(), false, each);
     }
+
+    fn lose(&self, why: Error) {
+        self.state.lock().down(&self.domain, why);
+    }
 }
 
 impl Endpoint {

@@ -8,10 +8,11 @@ use crate::prov::event::tell_end;
 use crate::prov::fault::{Op, Plan, Verdict};
 
 impl State {
-    /// With faults: starts, holds or loses an operation that was accepted. Gives it back if there are none.
+    /// With faults: starts, holds or loses an operation that was accepted. Gives it back if there are none, and if this is a lane:
+    /// who uses it looks after that.
     #[inline]
     pub fn faulty(&mut self, domain: &Domain, job: Job) -> Option<Job> {
-        if self.faults.is_none() { Some(job) } else { self.judge(domain, job) }
+        if self.faults.is_none() || self.bind.is_lane() { Some(job) } else { self.judge(domain, job) }
     }
 
     #[cold]

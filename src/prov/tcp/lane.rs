@@ -76,4 +76,8 @@ impl Lane for Endpoint {
         }
         std::mem::take(&mut s.came) || !s.conn.as_deref().is_some_and(|conn| conn.tx.is_empty() && conn.reads.is_empty())
     }
+
+    fn lose(&self, why: Error) {
+        self.state.lock().down(&self.domain, why);
+    }
 }

@@ -12,9 +12,10 @@ use crate::prov::op::IOV_LIMIT;
 use crate::sys::time::now_ns;
 
 impl State {
-    /// What a fault on demand does to an operation that was accepted.
+    /// What a fault on demand does to an operation that was accepted; of a lane, who uses it looks after that.
     pub fn judge(&mut self, op: Op) -> Verdict {
         match (&mut self.faults, &self.phase) {
+            _ if self.bind.is_lane() => Verdict::Go,
             (Some(f), Phase::Connected) => f.plan.post(op),
             (Some(f), Phase::Enabled | Phase::Connecting(_)) => f.plan.early(op),
             _ => Verdict::Go,

@@ -278,6 +278,13 @@ impl Lane for Endpoint {
         s.finish_if_drained();
         works
     }
+
+    fn lose(&self, why: Error) {
+        let mut s = self.shared.state.lock();
+        s.drop_parcels();
+        s.begin_end(why, false);
+        s.finish_if_drained();
+    }
 }
 
 impl State {

@@ -13,7 +13,6 @@ use super::work::{Ready, TxOp};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov::fault::{Op, Verdict};
-use crate::prov::flags;
 use crate::prov::op::Dir;
 use crate::sys::time::now_ns;
 
@@ -35,7 +34,7 @@ impl State {
             ));
         }
         self.close_fast();
-        let verdict = self.judge(op_of(job.ending().kind));
+        let verdict = self.judge(Op::of(job.ending().kind));
         match verdict {
             Verdict::Go => {}
             Verdict::Hold(until) => job.hold(until),
@@ -253,13 +252,5 @@ impl State {
     #[inline(always)]
     pub fn must_wait(&self) -> bool {
         !self.staging.jobs.is_empty() || self.rails.as_ref().is_some_and(|r| !r.active.is_empty())
-    }
-}
-
-fn op_of(kind: u64) -> Op {
-    match kind {
-        k if k & flags::SEND != 0 => Op::Send,
-        k if k & flags::READ != 0 => Op::Read,
-        _ => Op::Write,
     }
 }

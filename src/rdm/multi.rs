@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Receives as messages take them: whole, or of a buffer for several messages one part after the other.
+
+use super::matcher::At;
+use super::outstanding::{More, Recv};
+use super::state::State;
+
+impl State {
+    /// A message of a buffer for several is in place; true: nothing more touches the buffer.
+    pub fn leave_multi(&mut self, recv: &Recv) -> bool {
+        let Some((at, _)) = recv.multi() else { return false };
+        let Some(place) = self.multi.get_mut(at as usize) else { return false };
+        let Some(multi) = place else { return false };
+        multi.arriving = multi.arriving.saturating_sub(1);
+        let over = multi.full && multi.arriving == 0;
+        if over {
+            *place = None;
+        }
+        over
+    }
+
+    /// Takes a posted receive for a message of `len` bytes from `source`, or the next part of one for several.
+    pub fn take_recv(&mut self, tagged: bool, at: At, len: usize, source: u64) -> Option<Recv> {
+        let (slot, used) = match self.space(tagged).posted(at)?.multi() {
+            Some(multi) => multi,
+            None => return self.space(tagged).remove_posted(at, source),
+        };
+        let min = self.multi.get(slot as usize).and_then(Option::as_ref).map_or(1, |m| m.min.max(1));
+        if let Some((number, _)) = self.space(tagged).turn_of(at) {
+            self.space(tagged).fills(number, source);
+        }
+        let recv = self.space(tagged).posted(at)?;
+        let room = recv.room - used;
+        let now = used + len.min(room);
+        let more = recv.more.as_ref().map(|m| Box::new(More { deadline: 0, ..More::clone(m) }));
+        let part = Recv { first: recv.first.part(used, room), room, context: recv.context, wanted: recv.wanted, tagged, more };
+        if let Some(more) = &mut recv.more {
+            more.multi = Some((slot, now));
+        }
+        let full = recv.room - now < min;
+        if full {
+            self.space(tagged).remove_posted(at, source);
+        }
+        if let Some(Some(multi)) = self.multi.get_mut(slot as usize) {
+            multi.arriving += 1;
+            multi.full |= full;
+        }
+        Some(part)
+    }
+
+    /// Takes a posted receive that will not be filled.
+    pub fn withdraw_recv(&mut self, tagged: bool, at: At) -> Option<Recv> {
+        let recv = self.space(tagged).withdraw_posted(at)?;
+        self.fill_up(&recv);
+        Some(recv)
+    }
+
+    /// Nothing more is placed in a receive that will not be filled.
+    pub fn fill_up(&mut self, recv: &Recv) {
+        if let Some(Some(multi)) = recv.multi().and_then(|(slot, _)| self.multi.get_mut(slot as usize)) {
+            (multi.full, multi.arriving) = (true, multi.arriving + 1);
+        }
+    }
+}

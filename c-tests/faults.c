@@ -321,9 +321,8 @@ static void drives(struct node *n)
 				test_fail(__FILE__, __LINE__, "%s, provider code %d, \"%s\"",
 					  test_number(-why.entry.err), why.entry.prov_errno, why.words);
 		}
-		/* It may have begun to fetch one message, which keeps its buffer until the peer goes on; of a connectionless endpoint
-		 * whoever is inside of one may be inside of all. */
-		bool kept = connectionless(n->setup) ? f->kind == SENDS : stop && posted - ended == 1;
+		/* It may have begun to fetch one message, which keeps its buffer until the peer goes on. */
+		bool kept = (f->kind == SENDS || !connectionless(n->setup)) && stop && posted - ended == 1;
 		if (!killed && kept && test_now_ms() > until - (uint64_t)test_ms(PATIENCE) / 2)
 			peer_continue(n);
 		if (test_now_ms() > until)

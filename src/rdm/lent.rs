@@ -123,7 +123,12 @@ impl State {
             peer.control.push_back(Words::withdraw(number));
         }
         self.stay_busy(id);
-        self.end_torn(domain, Torn { end, number, lent, own, why, _owned });
+        if !self.end_torn(domain, Torn { end, number, lent, own, why, _owned })
+            && let Some(torn) = self.torn.back_mut()
+        {
+            torn.why.words =
+                format!("{}; the peer may have been reading its buffer, which was kept until that was over", torn.why.words).into();
+        }
     }
 
     /// Takes a message to this very endpoint back that no receive has got.

@@ -44,9 +44,15 @@ pub fn barrier(fences: Fences) -> Result<()> {
     }
 }
 
+/// Bits of a mark that tell which region it is in, one more than its index, or 0 for some region. They stand behind the bit that says
+/// busy, and before the count.
+pub const PLACE_BITS: u32 = 19;
+const STEP: u64 = 1 << (PLACE_BITS + 1);
+
 /// The initiator's side: one per connection, used by one thread at a time.
 #[derive(Debug)]
 pub struct Initiator {
+    /// Of copies, in steps of `STEP`.
     seq: u64,
     fences: Fences,
 }
@@ -56,10 +62,10 @@ impl Initiator {
         Initiator { seq: 0, fences }
     }
 
-    /// Marks `busy` and checks that `gate` still shows `generation`. False: closed; nothing is marked.
+    /// Marks `busy` and checks that `gate`, of the region `index`, still shows `generation`. False: closed; nothing is marked.
     #[inline(always)]
-    pub fn enter(&mut self, busy: &AtomicU64, gate: &AtomicU64, generation: u64) -> bool {
-        self.mark(busy);
+    pub fn enter(&mut self, busy: &AtomicU64, gate: &AtomicU64, generation: u64, index: u32) -> bool {
+        self.mark_in(busy, index);
         if shows(gate, generation) {
             return true;
         }
@@ -74,10 +80,17 @@ impl Initiator {
         light(self.fences);
     }
 
+    /// The same for the region `index` alone: its peer may close the others while this side does not go on.
+    #[inline(always)]
+    pub fn mark_in(&mut self, busy: &AtomicU64, index: u32) {
+        busy.store(self.seq | (u64::from(index) + 1) << 1 | 1, Ordering::Relaxed);
+        light(self.fences);
+    }
+
     /// The copy is over.
     #[inline(always)]
     pub fn leave(&mut self, busy: &AtomicU64) {
-        self.seq = self.seq.wrapping_add(2);
+        self.seq = self.seq.wrapping_add(STEP);
         // Release: the copy's stores and loads come before the mark goes.
         busy.store(self.seq, Ordering::Release);
     }
@@ -85,7 +98,7 @@ impl Initiator {
     /// The copy is over, and everything stored is visible everywhere when this returns.
     #[inline(always)]
     pub fn leave_delivered(&mut self, busy: &AtomicU64) {
-        self.seq = self.seq.wrapping_add(2);
+        self.seq = self.seq.wrapping_add(STEP);
         // One exchange is store and full barrier in a single instruction.
         busy.swap(self.seq, Ordering::SeqCst);
     }
@@ -103,13 +116,36 @@ pub fn close(gate: &AtomicU64) {
     gate.store(0, Ordering::SeqCst);
 }
 
-/// The mark of an initiator that may be inside; `None` if it is not.
-pub fn inside(busy: &AtomicU64) -> Option<u64> {
+/// The mark of an initiator that may be inside the region `index`; `None` if it is not.
+pub fn inside(busy: &AtomicU64, index: u32) -> Option<u64> {
     let mark = busy.load(Ordering::Acquire);
-    (mark & 1 == 1).then_some(mark)
+    let place = (mark & (STEP - 1)) >> 1;
+    (mark & 1 == 1 && (place == 0 || place == u64::from(index) + 1)).then_some(mark)
 }
 
 /// Whether the initiator has left since `mark` was read.
 pub fn left(busy: &AtomicU64, mark: u64) -> bool {
     busy.load(Ordering::Acquire) != mark
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_of_its_region_alone_or_of_any() {
+        let (busy, gate) = (AtomicU64::new(0), AtomicU64::new(7));
+        let mut me = Initiator { seq: 0u64.wrapping_sub(STEP), fences: Fences::Full };
+        for index in [0, 5, (1 << (PLACE_BITS - 1)) - 1] {
+            assert!(me.enter(&busy, &gate, 7, index) && !left(&busy, inside(&busy, index).unwrap()));
+            assert!(inside(&busy, index ^ 1).is_none() && inside(&busy, index + 1).is_none());
+            let mark = inside(&busy, index).unwrap();
+            me.leave(&busy);
+            assert!(left(&busy, mark) && inside(&busy, index).is_none());
+            me.mark(&busy);
+            assert!(left(&busy, mark) && inside(&busy, index).is_some() && inside(&busy, 9).is_some());
+            me.leave_delivered(&busy);
+        }
+        assert!(!me.enter(&busy, &gate, 8, 5) && inside(&busy, 5).is_none());
+    }
 }

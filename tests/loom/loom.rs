@@ -106,7 +106,7 @@ fn no_copy_runs_in_a_region_whose_close_has_returned() {
         let (g, b, f) = (gate_word.clone(), busy.clone(), gone.clone());
         let initiator = thread::spawn(move || {
             let mut me = Initiator::new(Fences::Full);
-            if me.enter(&b, &g, 5) {
+            if me.enter(&b, &g, 5, 3) {
                 // Inside: the memory must still be there, at the beginning and at the end of the copy.
                 assert_eq!(f.load(Ordering::Relaxed), 0);
                 assert_eq!(f.load(Ordering::Relaxed), 0);
@@ -115,7 +115,7 @@ fn no_copy_runs_in_a_region_whose_close_has_returned() {
         });
         gate::close(&gate_word);
         fence(Ordering::SeqCst);
-        if let Some(mark) = gate::inside(&busy) {
+        if let Some(mark) = gate::inside(&busy, 3) {
             while !gate::left(&busy, mark) {
                 thread::yield_now();
             }
@@ -133,7 +133,7 @@ fn no_copy_runs_after_its_initiator_has_said_that_it_is_through() {
         let (g, b, f, d) = (gate_word.clone(), busy.clone(), gone.clone(), done.clone());
         let initiator = thread::spawn(move || {
             let mut me = Initiator::new(Fences::Full);
-            assert!(me.enter(&b, &g, 5), "nobody closes it before");
+            assert!(me.enter(&b, &g, 5, 3), "nobody closes it before");
             assert_eq!(f.load(Ordering::Relaxed), 0);
             me.leave(&b);
             // As the line of a ring is handed over.
@@ -145,7 +145,7 @@ fn no_copy_runs_after_its_initiator_has_said_that_it_is_through() {
         // Neither a fence nor a look at the mark.
         gate_word.store(0, Ordering::Release);
         gone.store(1, Ordering::Relaxed);
-        assert!(gate::inside(&busy).is_none());
+        assert!(gate::inside(&busy, 3).is_none());
         initiator.join().unwrap();
     });
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where things lie, and packets, after docs/shm-format.md and not after the code.
 
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 pub const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"gdrfabS5");
 pub const TABLE_MAGIC: u64 = u64::from_le_bytes(*b"gdrfabT3");
 pub const TABLE_BYTES: usize = 22_544_448;

@@ -164,7 +164,7 @@ impl State {
     fn run_mapped(&mut self, place: &Remote, offset: u64, job: &AtomicJob) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Err(gone()) };
         let (what, busy) = (job.op.what, conn.link.mine.busy());
-        if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation) {
+        if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation, place.index) {
             conn.remotes.evict(place.key);
             return Err(no_such_key(place.key));
         }

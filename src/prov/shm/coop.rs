@@ -82,7 +82,7 @@ fn copy_chunk(conn: &mut Conn, place: &Remote, dir: Dir, local: &Iov, offset: u6
     let n = chunk.min(local.len() - at);
     if place.path == Paths::DIRECT && local.len() >= config::get().nt_threshold {
         let busy = conn.link.mine.busy();
-        if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation) {
+        if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation, place.index) {
             conn.remotes.evict(place.key);
             return Err(no_such_key(place.key));
         }

@@ -33,7 +33,7 @@ pub fn copy_now(
         conn.check_alive()?;
     }
     let busy = conn.link.mine.busy();
-    if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation) {
+    if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation, place.index) {
         conn.remotes.evict(place.key);
         return Err(no_such_key(place.key));
     }

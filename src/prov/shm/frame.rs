@@ -7,7 +7,7 @@ use crate::sys::socket::{self, MAX_FDS, Received};
 use crate::sys::{discard, process};
 use std::os::fd::AsFd;
 
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Longest packet.
 pub const MAX: usize = 1024;
 /// Longest private data.

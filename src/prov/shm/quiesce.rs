@@ -15,10 +15,10 @@ pub type Initiators = Vec<(Arc<Link>, Inside)>;
 
 /// Who may be inside the region `index`. Call after the barrier.
 pub fn initiators(links: &[Arc<Link>], index: u32) -> Initiators {
-    // The busy mark says "some region"; a device copy's word names the region.
+    // The mark of a short copy says "some region", that of a long one which, as does a device copy's word.
     let mut inside = Initiators::new();
     for l in links.iter().filter(|l| used(l, index)) {
-        inside.extend(gate::inside(l.peer.busy()).map(|mark| (l.clone(), Inside::Copy(mark))));
+        inside.extend(gate::inside(l.peer.busy(), index).map(|mark| (l.clone(), Inside::Copy(mark))));
         for k in 0..FLIGHTS {
             let word = l.peer.flight(k).load(Ordering::Acquire);
             if word as u32 == index + 1 {

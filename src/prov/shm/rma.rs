@@ -79,7 +79,11 @@ impl State {
         }
         // SAFETY: a word of our own segment, which the link of this connection maps.
         let busy = unsafe { &*(conn.busy as *const AtomicU64) };
-        conn.gate.mark(busy);
+        if any {
+            conn.gate.mark_in(busy, place.index)
+        } else {
+            conn.gate.mark(busy)
+        }
         // SAFETY: the gate word of the region's entry in the peer's table, which the link maps as well.
         if !gate::shows(unsafe { &*(place.gate as *const AtomicU64) }, place.generation) {
             conn.gate.leave(busy);
@@ -138,7 +142,7 @@ impl State {
             return Fast::Again;
         }
         let busy = conn.link.mine.busy();
-        if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation) {
+        if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation, place.index) {
             return Fast::Declined;
         }
         let moved = attach_copy(conn.link.pid, how, &[local], &[piece(place.one.addr() + offset, len)]);

@@ -11,6 +11,7 @@ use crate::error::{Error, Result, errno};
 use crate::hmem::{Export, HANDLE_BYTES, Iface, Offer};
 use crate::mr::registry::{CHOSEN_KEY, Reserved};
 use crate::mr::{Access, Paths};
+use crate::sync::gate;
 use crate::sync::primitive::{AtomicU64, Ordering};
 use crate::sys::mem::{self, Mapping, Protection};
 use crate::sys::process;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 /// Bits of a provider key that hold the entry's index.
 pub use crate::mr::key::INDEX_BITS;
 pub const MAX_REGIONS: usize = 1 << INDEX_BITS;
+const _: () = assert!(INDEX_BITS < gate::PLACE_BITS);
 pub const MAX_EXTENTS: usize = 1 << 15;
 pub const MAX_FILES: usize = 4096;
 /// Twice as many as regions, so that a key's place is seldom taken.

@@ -66,7 +66,7 @@ fn move_now(conn: &mut Conn, job: &mut RmaJob, place: &Remote, offset: u64, skip
 
 /// Enters the region's gate; the caller leaves it.
 fn enter(conn: &mut Conn, place: &Remote) -> Result<()> {
-    if conn.gate.enter(conn.link.mine.busy(), &conn.link.table.entry(place.index).gate, place.generation) {
+    if conn.gate.enter(conn.link.mine.busy(), &conn.link.table.entry(place.index).gate, place.generation, place.index) {
         return Ok(());
     }
     conn.remotes.evict(place.key);

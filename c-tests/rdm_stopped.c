@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * A receiver that is stopped while it reads an offered message: that one may be held beyond its deadline, for its buffer is
+ * being read; those that nobody reads end at theirs.
+ */
+#include "fab_provider.h"
+#include "fab_rdm.h"
+
+#include <signal.h>
+
+enum { LONG = 64 << 20, SHORT = 64 << 10, OFFERS = 6, ROUNDS = 30, DEADLINE_MS = 300 };
+
+/* Both sides: offers of before, so that what is known of their places is what an endpoint that has run for a while knows. */
+static void warm_up(struct self *s, char *buf)
+{
+	for (uintptr_t i = 0; i < 4 * OFFERS; i++)
+		if (s->rank == 0)
+			tsend(s, 1, buf, SHORT, 1, i);
+		else
+			trecv(s, 0, buf, SHORT, 1, 0, i);
+	for (uintptr_t i = 0; i < 4 * OFFERS; i++)
+		await(s, i, NULL);
+	meet(s);
+}
+
+/* Number 0: the round that rank 1 may begin; 1: its process; 2: the round that is over, beyond all of them if it was the last. */
+static void reads(struct self *s, char *buf)
+{
+	put_number(s, 1, (uint64_t)getpid());
+	for (uint64_t round = 1; round <= ROUNDS; round++) {
+		meet(s);
+		while (get_number(s, 0) < round)
+			drive(s);
+		trecv(s, 0, buf, LONG, 1 + round, 0, 1);
+		while (get_number(s, 2) < round)
+			drive(s);
+		gdrfab_cancel(s->ep, context_of(1));
+		meet(s);
+		s->kept_count = s->lost_count = 0;
+		if (get_number(s, 2) > ROUNDS)
+			return;
+	}
+}
+
+/* The short ones that have failed. */
+static int count_late(struct self *s)
+{
+	int n = 0;
+	drive(s);
+	for (int i = 0; i < s->lost_count; i++)
+		n += s->lost[i].entry.op_context != context_of(1) && s->lost[i].entry.err == ETIMEDOUT;
+	return n;
+}
+
+static bool is_over(struct self *s)
+{
+	bool over = has_come(s, 1);
+	for (int i = 0; i < s->lost_count; i++)
+		over |= s->lost[i].entry.op_context == context_of(1);
+	return over;
+}
+
+static void offers(struct self *s, char *buf)
+{
+	uint64_t ns = (uint64_t)test_ms(DEADLINE_MS) * 1000000;
+	/* Over tcp the sender's own process reads: nothing is ever held. */
+	bool by_socket = strcmp(s->lanes, "tcp") == 0;
+	int caught = 0, enough = by_socket ? 0 : 3;
+	OK(gdrfab_ep_setopt(s->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DEADLINE, &ns, sizeof ns));
+	for (uint64_t round = 1; round <= ROUNDS; round++) {
+		meet(s);
+		pid_t reader = (pid_t)get_number(s, 1);
+		tsend(s, 1, buf, LONG, 1 + round, 1);
+		for (uintptr_t i = 0; i < OFFERS; i++)
+			tsend(s, 1, buf + i * SHORT, SHORT, 99, 2 + i);
+		drive(s);
+		put_number(s, 0, round);
+		for (uint64_t until = test_now_ms() + 1 + round % 5; test_now_ms() < until;)
+			drive(s);
+		OK(kill(reader, SIGSTOP));
+		while (test_process_state(reader) != 'T')
+			test_sleep_ms(1);
+		bool early = is_over(s);
+		for (uint64_t until = test_now_ms() + (uint64_t)test_ms(DEADLINE_MS + 2000); count_late(s) < OFFERS && test_now_ms() < until;)
+			;
+		int late = count_late(s);
+		bool held = !early && !is_over(s);
+		OK(kill(reader, SIGCONT));
+		if (late < OFFERS)
+			test_fail(__FILE__, __LINE__, "%d of %d offers that nobody reads were held%s", OFFERS - late, (int)OFFERS,
+				  held ? " beside the one that is being read" : "");
+		for (uint64_t until = test_now_ms() + (uint64_t)test_ms(WAIT_MS); !is_over(s); drive(s))
+			CHECK(test_now_ms() < until);
+		caught += held;
+		if (held)
+			for (int i = 0; i < s->lost_count; i++)
+				if (s->lost[i].entry.op_context == context_of(1))
+					SAYS(s->lost[i].words, "reading");
+		bool last = caught == enough || round == ROUNDS;
+		put_number(s, 2, last ? ROUNDS + 1 : round);
+		meet(s);
+		s->kept_count = s->lost_count = 0;
+		if (last)
+			break;
+	}
+	CHECK(by_socket ? caught == 0 : caught > 0);
+}
+
+static void stopped(struct self *s)
+{
+	if (test_checked())
+		test_skip("under a checker no read takes long because of its length");
+	char *buf = (char *)malloc(LONG);
+	memset(buf, 1, LONG);
+	warm_up(s, buf);
+	(s->rank ? reads : offers)(s, buf);
+	free(buf);
+}
+
+TEST_TABLE(stopped_readers)
+{
+	static const struct rdm_claim claims[] = {
+		{"a reader that is stopped holds the offer it reads and no other", stopped, 2, false},
+	};
+	/* A card reads until its process has said that it will not. */
+	if (!traits()->adapter)
+		rdm_add_both(claims, sizeof claims / sizeof *claims);
+}

@@ -16,6 +16,7 @@ use crate::sys::usercopy::UserCopy;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// A provider whose endpoints serve as lanes, and its domain.
 pub struct LaneDomain {
@@ -72,6 +73,9 @@ pub struct Domain {
     /// Regions that endpoints lent which are closed, by lane.
     left: Serial<Vec<(usize, RegionId)>>,
     keys: Serial<KeySource>,
+    /// Of all endpoints: what they grant beyond the first grants, and what waits there of peers that have ended.
+    pub grants: Arc<AtomicU64>,
+    pub ended: Arc<AtomicU64>,
     /// The caller chooses the keys.
     pub user_keys: bool,
     /// Copies within this process, of memory whose pages may be gone.
@@ -92,6 +96,8 @@ impl Domain {
             regions: Serial::new(threading, Regions::default()),
             left: Serial::new(threading, Vec::new()),
             keys: Serial::new(threading, KeySource::new()?),
+            grants: Arc::default(),
+            ended: Arc::default(),
             user_keys: info.mr_mode & flags::MR_MODE_PROV_KEY == 0,
             user: Arc::new(UserCopy::new()?),
         })

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A connectionless endpoint: the calls of the layer above, each under the endpoint's lock.
 
+use super::budget::Share;
 use super::cache::Counts;
 use super::connected::connectionless;
 use super::domain::Domain;
@@ -106,9 +107,9 @@ impl Endpoint {
             events: Arc::new(EventQueue::default()),
             drivers: Arc::default(),
             user: domain.user.clone(),
-            grants: 0,
+            grants: Share::of(&domain.grants),
             offered: 0,
-            ended: 0,
+            ended: Share::of(&domain.ended),
             earliest: 0,
             turns: 0,
             filled: u32::MAX / 2,

@@ -15,8 +15,8 @@ pub const HEAD: usize = 64;
 pub const OFFERS_MAX: usize = 1 << 16;
 /// Offers of all peers, beyond which one that the address vector does not name has a fair share.
 pub const OFFERS_ALL: usize = if cfg!(test) { 1 << 12 } else { 1 << 20 };
-/// Bytes of messages that wait though their peers have ended, and records of such peers that have no index: with more of either,
-/// callers that the address vector does not name are refused.
+/// Bytes of messages that wait in a domain though their peers have ended, and records of such peers that have no index: with more of
+/// either, callers that the address vector does not name are refused.
 pub const ENDED_MAX: u64 = if cfg!(test) { 256 << 10 } else { 64 << 20 };
 pub const ENDED_PEERS_MAX: usize = if cfg!(test) { 128 } else { 1 << 14 };
 /// Bytes of unexpected messages that a peer may send at first, and at most.
@@ -25,8 +25,8 @@ pub const MOST_GRANT: u64 = 1 << 20;
 /// Turns in which a short message waits for credit, after the last that came, before it is offered: a receiver that is merely
 /// behind returns some in time, and to one that wants other messages first it costs little.
 pub const PATIENCE: u32 = 1024;
-/// Bytes of grants beyond the first, of all peers together.
-pub const GRANTS_MAX: u64 = 64 << 20;
+/// Bytes of grants beyond the first, of all peers of a domain together.
+pub const GRANTS_MAX: u64 = if cfg!(test) { 1 << 20 } else { 64 << 20 };
 /// Callers with a lane that the address vector does not name.
 pub const UNLISTED_MAX: usize = if cfg!(test) { 4 } else { 1024 };
 /// More than a peer of this library grants.

@@ -7,6 +7,7 @@
 //! what the layer above calls. `connected` is an endpoint with one lane and no names, which `tagged` and `door` give tags.
 
 mod atomic;
+mod budget;
 mod cache;
 mod connected;
 mod domain;

@@ -192,25 +192,19 @@ impl State {
 
     /// An unexpected message of the peer's was matched.
     pub(super) fn consumed(&mut self, from: Id, link: usize, len: usize) {
-        let mut grants = self.grants;
-        let Some(peer) = self.peer(from).filter(|p| p.link().is_some_and(|l| l.number == link)) else {
+        let peer = self.peers.get_mut(from as usize).and_then(Option::as_deref_mut);
+        let Some(peer) = peer.filter(|p| p.link().is_some_and(|l| l.number == link)) else {
             // Of a lane that is over, nobody wants to hear.
-            self.ended = self.ended.saturating_sub(len as u64 + OVERHEAD);
-            return;
+            return self.ended.give_back(len as u64 + OVERHEAD);
         };
-        let widen = |more: u64| {
-            let enough = grants + more <= GRANTS_MAX;
-            grants += if enough { more } else { 0 };
-            enough
-        };
-        let tell = peer.credit.consumed(len, widen);
+        let grants = &mut self.grants;
+        let tell = peer.credit.consumed(len, |more| grants.add_within(more, GRANTS_MAX));
         if let Some(words) = tell {
             // The last count counts.
             match peer.control.back_mut().filter(|last| last.is_credit()) {
                 Some(last) => *last = words,
                 None => peer.control.push_back(words),
             }
-            self.grants = grants;
             self.stay_busy(from);
         }
     }
@@ -218,7 +212,7 @@ impl State {
     /// What a peer gave up of its grant, when its lane is over.
     pub fn forget_grant(&mut self, id: Id) {
         let grant = self.peer(id).map_or(0, |p| p.credit.grant());
-        self.grants = self.grants.saturating_sub(grant.saturating_sub(FIRST_GRANT));
+        self.grants.give_back(grant.saturating_sub(FIRST_GRANT));
     }
 
     /// A parcel of a peer. False: it stays; `broken` says why.

@@ -2,6 +2,7 @@
 //! The state of a connectionless endpoint: its peers, what is under way, receives and messages that wait for one another, and
 //! the one way in which operations end.
 
+use super::budget::Share;
 use super::kept::Unexpected;
 use super::matcher::Matcher;
 use super::outstanding::{Faults, Multi, Op, Ops, Recv, Torn};
@@ -109,11 +110,11 @@ pub struct State {
     pub drivers: Arc<Drivers>,
     pub user: Arc<UserCopy>,
     /// Of all grants beyond the first.
-    pub grants: u64,
+    pub grants: Share,
     /// Offers of all peers that were not told to be done.
     pub offered: usize,
     /// Bytes of messages that wait though their lanes are over.
-    pub ended: u64,
+    pub ended: Share,
     pub earliest: u64,
     pub turns: u32,
     /// The last turn in which a lane filled a receive.

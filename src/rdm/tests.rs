@@ -16,6 +16,7 @@ use crate::sync::serial::Threading;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+mod budget;
 mod card;
 mod ends;
 mod left;
@@ -51,7 +52,10 @@ fn info(set: &str) -> Info {
 
 impl Side {
     fn open(info: &Info) -> Side {
-        let domain = get(info.prov_name.as_deref()).unwrap().open_domain(info, Threading::Safe).unwrap();
+        Side::open_in(get(info.prov_name.as_deref()).unwrap().open_domain(info, Threading::Safe).unwrap(), info)
+    }
+
+    fn open_in(domain: Arc<dyn Domain>, info: &Info) -> Side {
         let ep = domain.clone().open_endpoint(info, 0).unwrap();
         // As small as MPI's.
         let queue = Arc::new(Queue::new(100, Threading::Safe));

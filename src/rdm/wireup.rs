@@ -146,8 +146,8 @@ impl State {
             crate::log!(Warn, "{} is refused: {UNLISTED_MAX} callers that the address vector does not name are connected", intro.name);
             return request.reject(&Refusal::Full.encode());
         }
-        if unlisted && (self.ended > ENDED_MAX || self.dead.len() > ENDED_PEERS_MAX) {
-            crate::log!(Warn, "{} is refused: {} bytes of peers that have ended wait for receives", intro.name, self.ended);
+        if unlisted && (self.ended.all() > ENDED_MAX || self.dead.len() > ENDED_PEERS_MAX) {
+            crate::log!(Warn, "{} is refused: {} bytes of peers that have ended wait for receives", intro.name, self.ended.all());
             return request.reject(&Refusal::Full.encode());
         }
         let id = match self.find_peer(&intro.name) {
@@ -431,7 +431,7 @@ impl State {
             peer.name = asked;
         }
         self.offered = self.offered.saturating_sub(offered);
-        self.ended += unread;
+        self.ended.add(unread);
         for w in waiting {
             self.drop_waiting(w, why.clone());
         }

@@ -26,6 +26,8 @@ static void bind_the_rest(struct self *s)
 	for (int i = 1; i < COUNTERS; i += 2)
 		OK(gdrfab_ep_bind_cntr(s->ep, all[i], counts[i]));
 	CHECK_EQ(gdrfab_ep_bind_cntr(s->ep, all[0], GDRFAB_RECV), -EBUSY);
+	CHECK_EQ(gdrfab_ep_bind_cntr(s->ep, all[0], GDRFAB_REMOTE_READ), -EOPNOTSUPP);
+	SAYS(gdrfab_last_error(), "GDRFAB_REMOTE_READ");
 }
 
 static void expect_counts(uint64_t sends, uint64_t recvs, uint64_t reads, uint64_t writes, uint64_t remote)

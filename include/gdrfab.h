@@ -466,9 +466,10 @@ int gdrfab_ep_bind_eq(struct gdrfab_ep *ep, struct gdrfab_eq *eq, uint64_t flags
  *
  * @param cntr  counter of the same domain
  * @param flags what it counts: completions of GDRFAB_SEND, GDRFAB_RECV, GDRFAB_READ, GDRFAB_WRITE;
- *   GDRFAB_REMOTE_WRITE for writes with data that arrive
- * @return 0, -EINVAL (also: another domain), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (one of these has a counter)
- */
+ *   GDRFAB_REMOTE_WRITE for writes with data that arrive. Peers' other operations, over mapped memory or by a
+ *   card, pass no CPU of this side that could count them; gdrfab_mr_bind_cntr() counts a region's writes
+ * @return 0, -EINVAL (also: another domain), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (one of these has a counter),
+ *   -EOPNOTSUPP (GDRFAB_REMOTE_READ) */
 int gdrfab_ep_bind_cntr(struct gdrfab_ep *ep, struct gdrfab_cntr *cntr, uint64_t flags);
 
 /** gdrfab_ep_bind_eq() of a passive endpoint, before gdrfab_pep_listen(). Mirrors fi_pep_bind. */

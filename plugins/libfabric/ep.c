@@ -72,7 +72,8 @@ static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
 		/* gdrfab's counts writes with data alone, libfabric's all; where no peer may do any, that is no difference. */
 		if (flags & e->caps & (FI_REMOTE_READ | FI_REMOTE_WRITE))
 			return REFUSE(FI_ENOSYS, FI_LOG_EP_CTRL,
-				      "fi_ep_bind: no counter of an endpoint's remote reads and writes; regions have one of writes\n");
+				      "fi_ep_bind: no counter of an endpoint's remote reads and writes, which may pass no CPU of its side; "
+				      "regions have one of writes\n");
 		flags &= ~(FI_REMOTE_READ | FI_REMOTE_WRITE);
 		result = flags ? gdrfab_ep_bind_cntr(e->it, ((struct cntr *)other)->it, flags) : 0;
 		break;

@@ -37,8 +37,10 @@ pub unsafe extern "C" fn gdrfab_ep_bind_eq(ep: *mut gdrfab_ep, eq: *mut gdrfab_e
 ///
 /// @param cntr  counter of the same domain
 /// @param flags what it counts: completions of GDRFAB_SEND, GDRFAB_RECV, GDRFAB_READ, GDRFAB_WRITE;
-///   GDRFAB_REMOTE_WRITE for writes with data that arrive
-/// @return 0, -EINVAL (also: another domain), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (one of these has a counter)
+///   GDRFAB_REMOTE_WRITE for writes with data that arrive. Peers' other operations, over mapped memory or by a
+///   card, pass no CPU of this side that could count them; gdrfab_mr_bind_cntr() counts a region's writes
+/// @return 0, -EINVAL (also: another domain), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (one of these has a counter),
+///   -EOPNOTSUPP (GDRFAB_REMOTE_READ)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_bind_cntr(ep: *mut gdrfab_ep, cntr: *mut gdrfab_cntr, flags: u64) -> c_int {
     // SAFETY: the C caller says that the handles are open.

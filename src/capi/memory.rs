@@ -402,7 +402,7 @@ pub unsafe extern "C" fn gdrfab_mr_bind_cntr(mr: *mut gdrfab_mr, cntr: *mut gdrf
     // SAFETY: the C caller says that the handles are open.
     control(|| unsafe {
         if flags != GDRFAB_REMOTE_WRITE {
-            return Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {flags:#x}, must be GDRFAB_REMOTE_WRITE")));
+            return Err(Error::new(GDRFAB_EBADFLAGS, format!("flags: {flags:#x}, must be GDRFAB_REMOTE_WRITE; reads are not reported")));
         }
         mr_of(mr)?.bind_cntr(object(cntr, "cntr")?)
     })

@@ -134,6 +134,11 @@ impl Endpoint {
     pub fn bind_cntr(self: &Arc<Self>, cntr: &Arc<Cntr>, bits: u64) -> Result<()> {
         self.domain.owner.check()?;
         let known = flags::SEND | flags::RECV | flags::READ | flags::WRITE | flags::REMOTE_WRITE;
+        if bits & !known == flags::REMOTE_READ {
+            let words =
+                "flags: GDRFAB_REMOTE_READ: a peer's read, over mapped memory or by a card, passes no CPU of this side, so none is counted";
+            return Err(Error::fixed(errno::EOPNOTSUPP, words));
+        }
         if bits == 0 || bits & !known != 0 {
             return Err(Error::new(errno::EBADFLAGS, format!("flags: {bits:#x}; any of GDRFAB_SEND, RECV, READ, WRITE, REMOTE_WRITE")));
         }

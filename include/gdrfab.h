@@ -1816,8 +1816,9 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 #define GDRFAB_OPT_WHOLE_NAME 268     /**< uint32_t 0 (default) or, connectionless only, 1: who lacks its
                                            whole name (gdrfab_ep_getname()) gets ECONNREFUSED. */
 
-/** uint32_t 1 to 16, tcp only: transfers of 256 KiB and more of connections made from now on go over so many
- * further sockets, or as many as the peer wants if those are fewer; 1: none. Default: GDRFAB_TCP_STREAMS. */
+/** uint32_t 0 to 16, tcp only: transfers of 256 KiB and more of connections made from now on go over so many
+ * further sockets, or as many as the peer wants if those are fewer; 1: none; 0: automatic, between hosts
+ * where the network holds one connection up and more are faster. Default: GDRFAB_TCP_STREAMS. */
 #define GDRFAB_OPT_TCP_STREAMS 269
 
 /**

@@ -88,8 +88,8 @@ static std::string read_streams(const std::string &text, uint32_t &streams)
 {
 	char *end;
 	unsigned long n = strtoul(text.c_str(), &end, 10);
-	if (*end || text[0] < '0' || text[0] > '9' || n < 1 || n > 16)
-		return std::string(STREAMS) + "=" + text + ": a number is expected, 1 to 16";
+	if (*end || text[0] < '0' || text[0] > '9' || n > 16)
+		return std::string(STREAMS) + "=" + text + ": a number is expected, 0 to 16";
 	streams = static_cast<uint32_t>(n);
 	return {};
 }

@@ -65,8 +65,9 @@ pub const GDRFAB_OPT_RECV_DEADLINE: c_int = 267;
 /// uint32_t 0 (default) or, connectionless only, 1: who lacks its
 /// whole name (gdrfab_ep_getname()) gets ECONNREFUSED.
 pub const GDRFAB_OPT_WHOLE_NAME: c_int = 268;
-/// uint32_t 1 to 16, tcp only: transfers of 256 KiB and more of connections made from now on go over so many
-/// further sockets, or as many as the peer wants if those are fewer; 1: none. Default: GDRFAB_TCP_STREAMS.
+/// uint32_t 0 to 16, tcp only: transfers of 256 KiB and more of connections made from now on go over so many
+/// further sockets, or as many as the peer wants if those are fewer; 1: none; 0: automatic, between hosts
+/// where the network holds one connection up and more are faster. Default: GDRFAB_TCP_STREAMS.
 pub const GDRFAB_OPT_TCP_STREAMS: c_int = 269;
 /// char[], interfaces and addresses with commas, nearest first, a NUL at the end or none; tcp only, set before
 /// connecting or accepting (connectionless: of peers that are reached from now on): the rails of this

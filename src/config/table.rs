@@ -190,9 +190,9 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "GDRFAB_TCP_STREAMS",
-        kind: Kind::Number(1, 16),
-        default: "1",
-        help: "transfers of 256 KiB and more go over so many tcp connections beside the first, if both sides want it (1: none)",
+        kind: Kind::Number(0, 16),
+        default: "0",
+        help: "transfers of 256 KiB and more go over so many tcp connections beside the first, if both sides want it (1: none; 0: automatic, between hosts)",
     },
     Variable {
         name: "GDRFAB_TCP_RAILS",

@@ -430,7 +430,7 @@ impl Endpoint {
         self.prov().set_driver_calls(on)
     }
 
-    /// Further tcp connections for long transfers; 1: none.
+    /// Further tcp connections for long transfers; 1: none, 0: automatic.
     pub fn tcp_streams(&self) -> Result<u32> {
         let (usual, _) = self.streams()?;
         Ok(self.prov().options().tcp_streams.unwrap_or(usual))
@@ -438,7 +438,7 @@ impl Endpoint {
 
     pub fn set_tcp_streams(&self, count: u32) -> Result<()> {
         match self.streams()? {
-            (_, most) if !(1..=most).contains(&count) => Err(Error::invalid(format!("optval: {count}, must be 1 to {most}"))),
+            (_, most) if count > most => Err(Error::invalid(format!("optval: {count}, must be 0 to {most}"))),
             _ => {
                 self.prov().set_options(&mut |o| o.tcp_streams = Some(count));
                 Ok(())

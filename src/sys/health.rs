@@ -4,6 +4,68 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 const MS: u64 = 1_000_000;
+/// Bytes of TCP_INFO that are asked for, by the kernel's layout, which only grows.
+const BYTES: usize = 232;
+
+/// TCP_INFO of a socket; what this kernel does not know is 0.
+struct Raw([u8; BYTES]);
+
+impl Raw {
+    fn of(fd: BorrowedFd<'_>) -> Option<Raw> {
+        let mut raw = [0u8; BYTES];
+        let mut len = BYTES as libc::socklen_t;
+        // SAFETY: the buffer is live and as long as the length says.
+        let rc = unsafe { libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, raw.as_mut_ptr().cast(), &raw mut len) };
+        (rc == 0).then_some(Raw(raw))
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        self.0[at..at + 4].try_into().map_or(0, u32::from_ne_bytes)
+    }
+
+    fn long(&self, at: usize) -> u64 {
+        self.0[at..at + 8].try_into().map_or(0, u64::from_ne_bytes)
+    }
+}
+
+/// Bytes that the peer's kernel has not acknowledged.
+fn queued(fd: BorrowedFd<'_>) -> Option<u64> {
+    let mut queued: libc::c_int = 0;
+    // SAFETY: the kernel writes one int.
+    (unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut queued) } == 0).then_some(queued.max(0) as u64)
+}
+
+/// What a connection has sent since it is there, and what has held it up.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Bytes that have arrived.
+    pub acked: u64,
+    pub queued: u64,
+    /// Of these, those that the path or the peer does not let go yet.
+    pub unsent: u64,
+    /// Time with something on its way, and of that with a window that was full.
+    pub busy_us: u64,
+    pub full_us: u64,
+    /// Bytes that the peer would take now, at the time of its last word.
+    pub window: u32,
+    /// The shortest round trip.
+    pub rtt_us: u32,
+}
+
+impl Tally {
+    pub fn of(fd: BorrowedFd<'_>) -> Option<Tally> {
+        let raw = Raw::of(fd)?;
+        Some(Tally {
+            acked: raw.long(120),
+            queued: queued(fd)?,
+            unsent: raw.word(144).into(),
+            busy_us: raw.long(168),
+            full_us: raw.long(176),
+            window: raw.word(228),
+            rtt_us: raw.word(148),
+        })
+    }
+}
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Health {
@@ -19,27 +81,14 @@ pub struct Health {
 impl Health {
     /// Asks the kernel (TCP_INFO) at `now`; what it does not say stays as it was.
     pub fn update(&mut self, fd: BorrowedFd<'_>, now: u64) {
-        // By the kernel's layout, which only grows.
-        const BYTES: usize = 168;
-        let mut raw = [0u8; BYTES];
-        let mut len = BYTES as libc::socklen_t;
-        // SAFETY: the buffer is live and as long as the length says.
-        let rc = unsafe { libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, raw.as_mut_ptr().cast(), &raw mut len) };
-        if rc != 0 {
-            return;
-        }
-        let word = |at: usize| raw[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
-        self.rtt_us = word(68).into();
-        self.listen((raw[2], word(24), word(8) / 1000), raw[3], word(52).min(word(56)), now);
-        let rate = raw[160..168].try_into().map_or(0, u64::from_ne_bytes);
+        let Some(raw) = Raw::of(fd) else { return };
+        self.rtt_us = raw.word(68).into();
+        self.listen((raw.0[2], raw.word(24), raw.word(8) / 1000), raw.0[3], raw.word(52).min(raw.word(56)), now);
+        let rate = raw.long(160);
         // Where the program has sent too little, it says too little.
-        let limited = raw[7] & 1 != 0;
+        let limited = raw.0[7] & 1 != 0;
         self.rate = if limited { self.rate.max(rate) } else { rate.max(self.rate - self.rate / 8) };
-        let mut queued: libc::c_int = 0;
-        // SAFETY: the kernel writes one int.
-        if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut queued) } == 0 {
-            self.queued = queued.max(0) as u64;
-        }
+        self.queued = queued(fd).unwrap_or(self.queued);
     }
 
     /// `repeats`: how often the oldest of `unacked` packets was sent again; `pause_ms`: until it is again; `probes`: of a closed

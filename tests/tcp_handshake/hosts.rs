@@ -155,7 +155,7 @@ fn what_belongs_to_a_connection_is_for_its_peer_alone() {
 fn versions_without_such_keys_are_told() {
     let mut greeter = greeter(host(1, &[("*", 2)]));
     let mut raw = Raw::greet(&mut greeter, Hello { highest: STATIC_SINCE - 1, ..hello(true, 1) });
-    assert_eq!((raw.challenge().status, raw.transcript.challenge[8..12].to_vec()), (Status::Version, vec![6, 0, 6, 0]));
+    assert_eq!((raw.challenge().status, raw.transcript.challenge[8..12].to_vec()), (Status::Version, vec![6, 0, 7, 0]));
     assert!(answer::<1>(&mut greeter, &mut raw.stream).is_none());
     // A HELLO that a listener of before would understand gets it: its lowest version is too high for it.
     let listener = TcpListener::bind(LOOPBACK).unwrap();

@@ -70,7 +70,11 @@ impl Peer {
     fn header(&mut self, input: &mut Input<'_>) -> Header {
         let how = input.byte();
         let kind = KINDS[input.below(KINDS.len())];
-        let kind = if how & 0x87 == 0x80 { Kind::Atomic } else { kind };
+        let kind = match how & 0x87 {
+            0x80 => Kind::Atomic,
+            0x82 => Kind::Door,
+            _ => kind,
+        };
         let mut len = match (kind, input.byte()) {
             (Kind::Answered, 128..) => self.reads.first().map_or(0, |n| *n as u64),
             (_, 240..) => input.number(),

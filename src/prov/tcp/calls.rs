@@ -305,10 +305,7 @@ impl prov::Endpoint for Endpoint {
         };
         let paths = refusals.possible();
         let offered = if there == Some(true) { Paths::STAGED } else { Paths::SOCKET | Paths::STAGED };
-        let streams = match conn.rx.streams.as_ref().map(|streams| streams.count()) {
-            Some(count) => format!("  from 256 KiB of host memory on over {count} connections of their own\n"),
-            None => String::new(),
-        };
+        let streams = conn.streams_lines();
         let path = paths.best();
         let rails = conn.junction.as_ref().map_or(String::new(), |junction| junction.lines());
         let sealed = if conn.is_sealed { "  every byte sealed (GDRFAB_TCP_SECURITY)\n" } else { "" };

@@ -2,7 +2,7 @@
 //! Connecting: what an endpoint does until it has a connection, and the moment when it has one.
 
 use super::address::Address;
-use super::conn::{Conn, More};
+use super::conn::Conn;
 use super::dial::{Dial, Dialed};
 use super::domain::Domain;
 use super::frame::{Header, Kind, WHOLE_MAX};
@@ -14,7 +14,7 @@ use super::outlet::Shared;
 use super::rails::News;
 use super::shake::Link;
 use super::state::{How, Phase, State};
-use super::streams;
+use super::streams::{self, Offer};
 use super::tune::tune;
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
@@ -52,7 +52,8 @@ impl State {
             None if config::get().tcp.iface.is_some() => Some(SocketAddr::new(own_ip(to.resolve()?.first().map(SocketAddr::ip))?, 0)),
             source => source,
         };
-        let terms = Terms { streams: streams::wanted(&self.options), rails: junction::wanted(&self.options), ..self.terms(data) };
+        let (streams, later) = streams::wanted(&self.options);
+        let terms = Terms { streams, later, rails: junction::wanted(&self.options), ..self.terms(data) };
         match Dial::new(to, from, purpose, token, terms, domain.key.clone()) {
             Ok(dial) => self.phase = Phase::Connecting { how: How::Dial(Box::new(dial)), deadline },
             // What cannot even begin, the event queue tells as well as what fails later.
@@ -122,17 +123,12 @@ impl State {
             None
         };
         // Rails carry what streams would.
-        let door = if doors.is_some() { None } else { streams::door(&request, &self.options) };
-        if let Some((count, token, greeter)) = &door {
-            (ours.streams, ours.door) = (*count, (greeter.local().port(), *token));
-        }
+        let offer = if doors.is_some() { Offer::None } else { streams::offer(&request, &self.options) };
+        offer.tell(&mut ours);
         match request.accept(ours) {
             Ok(link) => {
                 self.join(domain, link, &terms, false)?;
-                if let (Some((count, _, greeter)), Some(conn)) = (door, self.conn.as_deref_mut()) {
-                    conn.more = More::Awaits { count, links: Vec::new() };
-                    self.greeter = Some(greeter);
-                }
+                self.keep_offer(offer);
                 if let (Some(doors), Some(rails)) = (doors, self.rails()) {
                     self.keep_rails(Junction::awaits(rails, doors));
                 }
@@ -262,7 +258,7 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
                 state.phase = Phase::Connected;
                 state.event(EventKind::Connected, terms.data.clone(), None);
                 if let Some(conn) = state.conn.as_deref_mut() {
-                    conn.more = More::of(&terms, conn);
+                    conn.agree(&terms, &state.options);
                     conn.put(Header::new(Kind::Ready, 0, 0));
                 }
                 state.flush();

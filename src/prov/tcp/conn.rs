@@ -5,6 +5,7 @@ use super::auth::Key;
 use super::dial::Dial;
 use super::frame::{Header, Kind, WHOLE_MAX, broken};
 use super::hello::{ATOMICS_SINCE, LISTS_SINCE, Terms};
+use super::judge::Judge;
 use super::junction::Junction;
 use super::mr::Region;
 use super::outlet::{Inlet, Outlet, Shared};
@@ -98,6 +99,12 @@ pub struct Taking {
 /// How a connection stands with further streams.
 pub enum More {
     None,
+    /// There are none, for this reason.
+    Refused(Box<Error>),
+    /// So many may be asked for, once they would help.
+    Later(u32),
+    /// The dialer has asked the listener where to call.
+    Asked(u32),
     /// The dialer may call for them.
     Could {
         at: SocketAddr,
@@ -109,10 +116,11 @@ pub enum More {
         links: Vec<Link>,
         until: u64,
     },
-    /// The listener waits for so many.
+    /// The listener waits for so many, in time.
     Awaits {
         count: u32,
         links: Vec<Link>,
+        until: u64,
     },
     Open,
 }
@@ -175,6 +183,8 @@ pub struct Conn {
     pub more: More,
     pub wants_more: bool,
     pub looked: u64,
+    /// Whether they would help, where that decides.
+    pub judge: Option<Box<Judge>>,
     pub vigil: Vigil,
     /// What further connections with this peer begin with.
     pub key: Option<Key>,
@@ -236,6 +246,7 @@ impl Conn {
             more: More::None,
             wants_more: false,
             looked: 0,
+            judge: None,
             vigil: Vigil::default(),
             key,
             junction: None,

@@ -3,7 +3,7 @@
 
 use super::address::{Address, Host};
 use super::auth::{Key, Transcript};
-use super::hello::{HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LOWEST, Purpose, RAILS_SINCE, STREAMS_SINCE, Status, Terms};
+use super::hello::{HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LATER_SINCE, LOWEST, Purpose, RAILS_SINCE, STREAMS_SINCE, Status, Terms};
 use super::noise::Noise;
 use super::seal::Cipher;
 use super::shake::{Inbox, Link, hear, nonce, nonsense, say};
@@ -268,8 +268,8 @@ impl Dial {
             let (own, peer) = (tcp::local(socket.as_fd())?, tcp::peer(socket.as_fd())?);
             self.noise = Some(Box::new(self.transcript.noise(key, own, peer, true)?));
         }
-        if challenge.highest < STREAMS_SINCE {
-            self.terms.streams = 0;
+        if challenge.highest < if self.terms.later { LATER_SINCE } else { STREAMS_SINCE } {
+            (self.terms.streams, self.terms.later) = (0, false);
         }
         if challenge.highest < RAILS_SINCE {
             self.terms.rails.clear();
@@ -296,13 +296,14 @@ impl Dial {
             Status::Rejected => return Ok(Dialed::Rejected(terms.data)),
             status => return Err(refused(status, self.toward.as_ref())),
         }
-        if terms.streams > self.terms.streams || (terms.streams > 0 && terms.door.0 == 0) {
+        let version = Hello::decode(&self.transcript.challenge)?.highest;
+        let called_for = if terms.later { version >= LATER_SINCE } else { !self.terms.later && terms.door.0 != 0 };
+        if terms.streams > self.terms.streams || (terms.streams > 0 && !called_for) {
             return Err(nonsense("the listener wants streams that it was not offered"));
         }
         if !terms.rails.is_empty() && (self.terms.rails.is_empty() || terms.streams > 0) {
             return Err(nonsense("the listener wants rails that it was not offered"));
         }
-        let version = Hello::decode(&self.transcript.challenge)?.highest;
         match self.socket.take() {
             Some(socket) => Ok(Dialed::Accepted { link: Link::new(socket, version, self.noise.take(), self.toward.take())?, terms }),
             None => Err(Error::fixed(errno::EOPBADSTATE, "the attempt is over")),

@@ -45,9 +45,10 @@ pub enum Kind {
     Bye = 12,
     Streams = 13,
     Atomic = 14,
+    Door = 15,
 }
 
-const KINDS: [Kind; 15] = [
+const KINDS: [Kind; 16] = [
     Kind::Ready,
     Kind::Write,
     Kind::Read,
@@ -63,6 +64,7 @@ const KINDS: [Kind; 15] = [
     Kind::Bye,
     Kind::Streams,
     Kind::Atomic,
+    Kind::Door,
 ];
 
 pub const DATA: u8 = 1;
@@ -107,7 +109,7 @@ impl Kind {
             Kind::Offer | Kind::Take => 1,
             Kind::Taken => 1 + usize::from(flags & FAILED != 0),
             Kind::Atomic => 3,
-            Kind::Report | Kind::Got | Kind::Matched => 2,
+            Kind::Report | Kind::Got | Kind::Matched | Kind::Door => 2,
             Kind::Answered => usize::from(flags & FAILED != 0),
             _ => 0,
         }
@@ -163,7 +165,7 @@ impl Header {
             if self.kind.has_pieces() && !self.has(LIST) { (1..=IOV_LIMIT as u8).contains(&self.pieces) } else { self.pieces == 0 };
         let paths_fit =
             if self.kind.has_pieces() || self.kind == Kind::Atomic { self.paths & !(SOCKET | STAGED) == 0 } else { self.paths == 0 };
-        let counts = self.kind.has_body() || matches!(self.kind, Kind::Read | Kind::Offer | Kind::Take | Kind::Streams);
+        let counts = self.kind.has_body() || matches!(self.kind, Kind::Read | Kind::Offer | Kind::Take | Kind::Streams | Kind::Door);
         let long = self.len > WHOLE_MAX;
         let cut_up = self.flags & (PARTS | STRIPED);
         let words = match () {
@@ -316,7 +318,7 @@ mod tests {
             assert!(Header::decode(&h.encode()).is_err(), "{h:?}");
         }
         let mut bytes = Header::new(Kind::Bye, 0, 0).encode();
-        bytes[0] = 15;
+        bytes[0] = 16;
         assert!(Header::decode(&bytes).is_err());
     }
 

@@ -55,6 +55,11 @@ impl Request {
         self.heard.as_ref().and_then(|heard| heard.key.clone())
     }
 
+    /// Of the format, that both speak.
+    pub fn version(&self) -> u16 {
+        self.heard.as_ref().map_or(0, |heard| heard.version)
+    }
+
     /// Where on this host it has called.
     pub fn called_at(&self) -> Option<SocketAddr> {
         self.heard.as_ref().and_then(|heard| tcp::local(heard.socket.as_fd()).ok())

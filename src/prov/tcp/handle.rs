@@ -169,6 +169,7 @@ impl State {
                 Ok(())
             }
             Kind::Streams => self.on_streams(h.len),
+            Kind::Door => self.on_door(h.len, word(words, 0), word(words, 1)),
             Kind::Bye => {
                 conn.dying = Some(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection"));
                 Ok(())

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// Versions of the format that this library speaks.
 pub const LOWEST: u16 = 1;
-pub const HIGHEST: u16 = 6;
+pub const HIGHEST: u16 = 7;
 /// The first that knows of several streams.
 pub const STREAMS_SINCE: u16 = 2;
 /// The first with the Noise handshake, and from which on a key is known.
@@ -22,6 +22,8 @@ pub const LISTS_SINCE: u16 = 4;
 pub const RAILS_SINCE: u16 = 5;
 /// The first in which hosts have keys of their own.
 pub const STATIC_SINCE: u16 = 6;
+/// The first in which streams may be called for later.
+pub const LATER_SINCE: u16 = 7;
 /// The most streams.
 pub const STREAMS_MAX: u32 = 16;
 /// Bytes of HELLO and of CHALLENGE.
@@ -243,6 +245,8 @@ pub struct Terms {
     pub data: Vec<u8>,
     /// Further streams that this side would use.
     pub streams: u32,
+    /// They are called for once there is evidence that they help.
+    pub later: bool,
     /// Where they call, and what they name there: of a listener that agrees.
     pub door: (u16, u64),
     /// Addresses for rails: of a dialer without ports; of a listener that agrees where they call, the first for the first.
@@ -262,12 +266,12 @@ impl Terms {
         let mut out = Vec::with_capacity(16 + self.address.len() + self.data.len());
         out.extend_from_slice(&self.window.to_le_bytes());
         out.extend_from_slice(&self.budget.to_le_bytes());
-        out.extend_from_slice(&(self.streams | (self.rails.len() as u32) << 16).to_le_bytes());
+        out.extend_from_slice(&(self.streams | u32::from(self.later) << 15 | (self.rails.len() as u32) << 16).to_le_bytes());
         for bytes in [self.address.as_bytes(), &self.data] {
             out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
             out.extend_from_slice(bytes);
         }
-        if self.streams > 0 {
+        if self.streams > 0 && !self.later {
             out.extend_from_slice(&self.door.0.to_le_bytes());
             out.extend_from_slice(&self.door.1.to_le_bytes());
         }
@@ -289,15 +293,15 @@ impl Terms {
         if body.len() < 12 || body.len() > BODY_MAX {
             return Err(nonsense("the handshake has a body of a length that cannot be"));
         }
-        let (streams, rails) = (u32_at(body, 8) & 0xffff, (u32_at(body, 8) >> 16) as usize);
-        if streams > STREAMS_MAX || rails > RAILS_MAX {
+        let (streams, later, rails) = (u32_at(body, 8) & 0x7fff, body[9] >> 7 != 0, (u32_at(body, 8) >> 16) as usize);
+        if streams > STREAMS_MAX || (later && streams == 0) || rails > RAILS_MAX {
             return Err(nonsense("the handshake wants more streams or rails than there can be"));
         }
         let (address, rest) = counted(&body[12..], ADDRESS_MAX)?;
         let (data, rest) = counted(rest, DATA_MAX)?;
         let (door, rest) = match rest.split_first_chunk::<DOOR>() {
-            Some(([p, q, token @ ..], rest)) if streams > 0 => ((u16::from_le_bytes([*p, *q]), u64::from_le_bytes(*token)), rest),
-            _ if streams > 0 => return Err(nonsense("the handshake has a body that ends too early")),
+            Some(([p, q, token @ ..], rest)) if streams > 0 && !later => ((u16::from_le_bytes([*p, *q]), u64::from_le_bytes(*token)), rest),
+            None if streams > 0 && !later => return Err(nonsense("the handshake has a body that ends too early")),
             _ => ((0, 0), rest),
         };
         let (rail_token, rails, rest) = match rest.split_first_chunk::<8>() {
@@ -313,7 +317,7 @@ impl Terms {
         }
         let address = std::str::from_utf8(address).map_err(|_| nonsense("the handshake has an address that is no text"))?;
         let (window, budget) = (u32_at(body, 0), u32_at(body, 4));
-        Ok(Terms { window, budget, address: address.to_string(), data: data.to_vec(), streams, door, rails, rail_token })
+        Ok(Terms { window, budget, address: address.to_string(), data: data.to_vec(), streams, later, door, rails, rail_token })
     }
 }
 
@@ -397,6 +401,9 @@ mod tests {
             let body = more.encode().unwrap();
             assert_eq!(Terms::decode(&body).unwrap(), more);
             assert!(Terms::decode(&body[..body.len() - 1]).is_err());
+            let later = Terms { later: true, door: (0, 0), ..more.clone() };
+            assert_eq!(Terms::decode(&later.encode().unwrap()).unwrap(), later);
+            assert!(Terms::decode(&Terms { streams: 0, ..later }.encode().unwrap()).is_err());
             let at = ["192.0.2.1:7", "[2001:db8::1]:65535"].map(|at| at.parse().unwrap());
             let rails = Terms { rails: at.to_vec(), rail_token: 1 << 63, ..more.clone() };
             let body = rails.encode().unwrap();

@@ -29,6 +29,7 @@ mod held;
 pub mod hello;
 mod incoming;
 pub mod info;
+mod judge;
 mod junction;
 pub mod known;
 mod lane;

@@ -2,7 +2,9 @@
 //! The listener's side of the handshake: a pending connection, hostile until its introduction has been checked.
 
 use super::auth::{Key, Transcript};
-use super::hello::{HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LOWEST, NONCE_LEN, Purpose, RAILS_SINCE, STREAMS_SINCE, Status, Terms};
+use super::hello::{
+    HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LATER_SINCE, LOWEST, NONCE_LEN, Purpose, RAILS_SINCE, STREAMS_SINCE, Status, Terms,
+};
 use super::noise::{EPHEMERAL, Noise};
 use super::seal::Cipher;
 use super::shake::{Inbox, Link, hear, nonce, nonsense, say};
@@ -48,7 +50,7 @@ pub struct Heard {
     pub socket: OwnedFd,
     pub peer: SocketAddr,
     pub terms: Terms,
-    version: u16,
+    pub version: u16,
     noise: Option<Box<Noise>>,
     /// For this peer alone.
     pub key: Option<Key>,
@@ -242,7 +244,8 @@ impl Pending {
             return Err(self.turn_away(Status::WrongDoor, errno::ECONNREFUSED, "named an endpoint that is not here"));
         }
         let terms = Terms::decode(&body)?;
-        if (self.version < STREAMS_SINCE && terms.streams > 0) || (self.version < RAILS_SINCE && !terms.rails.is_empty()) {
+        let streams_since = if terms.later { LATER_SINCE } else { STREAMS_SINCE };
+        if (self.version < streams_since && terms.streams > 0) || (self.version < RAILS_SINCE && !terms.rails.is_empty()) {
             return Err(nonsense("the introduction has flags that its version does not"));
         }
         Ok(Heard { socket: self.socket, peer: self.peer, terms, version: self.version, noise, key })

@@ -177,7 +177,9 @@ impl State {
             cm::advance(self, domain);
         }
         if self.conn.as_ref().is_some_and(|c| !matches!(c.more, More::None)) {
-            self.look_at_streams(time::now_ns());
+            let now = time::now_ns();
+            self.look_at_streams(now);
+            self.judge_streams(now);
         }
         if self.conn.as_ref().is_some_and(|c| c.junction.is_some()) {
             // Nothing else wakes who sleeps on them.

@@ -44,9 +44,14 @@ impl Scatter {
         Scatter { fds: fds.into(), seals: seals.into(), number: 0, blocked }
     }
 
-    /// Cuts a body up that is long enough. A device's slots are filled in order, so its bodies go over the first stream.
+    /// Whether a body is for them. A device's slots are filled in order, so its bodies go over the first stream.
+    pub fn takes(body: &Body) -> bool {
+        body.len >= STRIPED_MIN && !matches!(body.source, Source::Device(_) | Source::Nothing)
+    }
+
+    /// Cuts such a body up.
     pub fn cut_up(&mut self, body: &mut Body) {
-        if body.len < STRIPED_MIN || matches!(body.source, Source::Device(_) | Source::Nothing) {
+        if !Scatter::takes(body) {
             return;
         }
         self.number += 1;

@@ -4,12 +4,14 @@
 //! stream carries everything.
 
 use super::address::Address;
+use super::auth::Key;
 use super::conn::{Conn, More};
 use super::dial::{Dial, Dialed};
 use super::frame::{Header, Kind, STRIPED_MIN, broken};
 use super::gather::Gather;
 use super::greeter::{Greeter, Request};
-use super::hello::{Purpose, Terms};
+use super::hello::{LATER_SINCE, Purpose, Terms};
+use super::judge::Judge;
 use super::scatter::Scatter;
 use super::sealed::SealedOut;
 use super::shake::Link;
@@ -19,8 +21,9 @@ use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::prov::bind::Options;
 use crate::sys::epoll::Poller;
-use crate::sys::{process, tcp};
-use std::net::SocketAddr;
+use crate::sys::health::Tally;
+use crate::sys::{process, tcp, time};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
@@ -28,44 +31,152 @@ use std::sync::Arc;
 const LOOK_NS: u64 = 1_000_000;
 /// Bytes that such a stream takes ahead of what it can send: what it has, no other can carry.
 const UNSENT: i32 = 128 << 10;
+/// How many are asked for where the number is left to the library.
+const AUTOMATIC: u32 = 4;
 
-/// How many this side would use.
-pub fn wanted(options: &Options) -> u32 {
+/// How many this side would use; true: once they would help.
+pub fn wanted(options: &Options) -> (u32, bool) {
     match options.tcp_streams.unwrap_or(config::get().tcp.streams) {
-        1 => 0,
-        n => n,
+        0 => (AUTOMATIC, true),
+        1 => (0, false),
+        n => (n, false),
     }
 }
 
-/// A door for the streams of who asks to connect; none where one side wants none, or it cannot be had.
-pub fn door(request: &Request, options: &Options) -> Option<(u32, u64, Greeter)> {
-    let count = request.terms().streams.min(wanted(options));
-    let mut at = request.called_at().filter(|_| count > 0)?;
-    at.set_port(0);
-    let open = || {
-        let mut raw = [0; 8];
-        process::random(&mut raw)?;
-        let token = u64::from_le_bytes(raw).max(1);
-        Ok((count, token, Greeter::listen(at, Purpose::Stream, token, request.key())?))
-    };
-    open().map_err(|e: Error| crate::log!(Info, "no further streams: {e}")).ok()
+/// What a listener answers who would use further streams.
+pub enum Offer {
+    None,
+    Later(u32),
+    Now(u32, u64, Box<Greeter>),
 }
 
-impl More {
-    /// What a dialer may do by what the listener has answered.
-    pub fn of(terms: &Terms, conn: &Conn) -> More {
-        let (port, token) = terms.door;
-        match tcp::peer(conn.socket()) {
-            Ok(mut at) if terms.streams > 0 => {
-                at.set_port(port);
-                More::Could { at, token, count: terms.streams }
-            }
-            _ => More::None,
+pub fn offer(request: &Request, options: &Options) -> Offer {
+    let ((count, later), terms) = (wanted(options), request.terms());
+    let count = count.min(terms.streams);
+    let Some(at) = request.called_at().filter(|_| count > 0) else { return Offer::None };
+    if later || terms.later {
+        let may = request.version() >= LATER_SINCE && !is_here(at.ip(), request.peer().ip());
+        return if may { Offer::Later(count) } else { Offer::None };
+    }
+    match open_door(at, request.key()) {
+        Ok((token, greeter)) => Offer::Now(count, token, Box::new(greeter)),
+        Err(e) => {
+            crate::log!(Info, "no further streams: {e}");
+            Offer::None
         }
     }
 }
 
+/// Where streams call, and what they name there.
+fn open_door(mut at: SocketAddr, key: Option<Key>) -> Result<(u64, Greeter)> {
+    at.set_port(0);
+    let mut raw = [0; 8];
+    process::random(&mut raw)?;
+    let token = u64::from_le_bytes(raw).max(1);
+    Ok((token, Greeter::listen(at, Purpose::Stream, token, key)?))
+}
+
+/// Both ends are this host's: no network is between them.
+fn is_here(own: IpAddr, peer: IpAddr) -> bool {
+    own == peer || peer.is_loopback()
+}
+
+impl Offer {
+    pub fn tell(&self, terms: &mut Terms) {
+        match self {
+            Offer::None => {}
+            Offer::Later(count) => (terms.streams, terms.later) = (*count, true),
+            Offer::Now(count, token, greeter) => (terms.streams, terms.door) = (*count, (greeter.local().port(), *token)),
+        }
+    }
+}
+
+impl State {
+    /// The offer was made.
+    pub fn keep_offer(&mut self, offer: Offer) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        match offer {
+            Offer::None => {}
+            Offer::Later(count) => conn.begin_to_judge(count),
+            Offer::Now(count, _, greeter) => {
+                conn.more = More::Awaits { count, links: Vec::new(), until: u64::MAX };
+                self.greeter = Some(*greeter);
+            }
+        }
+    }
+}
+
+fn until() -> u64 {
+    time::now_ns() + config::get().tcp.greeting_ms.saturating_mul(1_000_000)
+}
+
 impl Conn {
+    /// What a dialer may do by what the listener has answered.
+    pub fn agree(&mut self, terms: &Terms, options: &Options) {
+        match terms.streams {
+            0 if wanted(options).0 > 0 && terms.rails.is_empty() && !self.is_near() => {
+                self.more = More::Refused(Box::new(Error::fixed(errno::EOPNOTSUPP, "the peer uses none")));
+            }
+            0 => {}
+            count if terms.later => self.begin_to_judge(count),
+            count => self.may_call(count, terms.door),
+        }
+    }
+
+    fn may_call(&mut self, count: u32, (port, token): (u16, u64)) {
+        if let Ok(mut at) = tcp::peer(self.socket()) {
+            at.set_port(port);
+            self.more = More::Could { at, token, count };
+        }
+    }
+
+    fn is_near(&self) -> bool {
+        let ends = (tcp::local(self.socket()), tcp::peer(self.socket()));
+        matches!(ends, (Ok(own), Ok(peer)) if is_here(own.ip(), peer.ip()))
+    }
+
+    fn begin_to_judge(&mut self, count: u32) {
+        if !self.is_near() {
+            self.more = More::Later(count);
+            self.judge = Some(Box::new(Judge::new()));
+        }
+    }
+
+    fn refuse_more(&mut self, why: Error) {
+        crate::log!(Info, "no further streams to {}: {why}", self.peer);
+        self.more = More::Refused(Box::new(why));
+    }
+
+    /// What the kernel says of all its sockets.
+    fn tally(&self) -> Option<Tally> {
+        let mut sum = Tally::of(self.socket())?;
+        if let Some(streams) = &self.rx.streams {
+            streams.each(false, |_, fd, _| {
+                let of = Tally::of(fd).unwrap_or_default();
+                sum.acked += of.acked;
+                sum.queued += of.queued;
+            });
+        }
+        Some(sum)
+    }
+
+    /// For people.
+    pub fn streams_lines(&self) -> String {
+        let why = self.judge.as_ref().map_or(String::new(), |judge| judge.words());
+        let count = self.rx.streams.as_ref().map_or(0, |streams| streams.count());
+        match &self.more {
+            More::None | More::Could { .. } => String::new(),
+            More::Refused(e) => format!("  no further connections: {e}\n"),
+            More::Open if why.is_empty() => format!("  from 256 KiB of host memory on over {count} connections of their own\n"),
+            More::Open if self.judge.as_ref().is_some_and(|judge| judge.uses()) => {
+                format!("  from 256 KiB of host memory on over {count} connections of their own: {why}\n")
+            }
+            More::Open => format!("  {count} further connections rest: {why}\n"),
+            _ if why.is_empty() => String::new(),
+            _ => format!("  {why}\n"),
+        }
+    }
+
     /// The streams are there: from now on both sides may use them.
     fn open_streams(&mut self, links: Vec<Link>) -> Result<()> {
         let (mut ins, mut outs) = (Vec::new(), Vec::new());
@@ -80,6 +191,10 @@ impl Conn {
         }
         self.rx.streams = Some(Box::new(Gather::new(ins)));
         self.tx.streams = Some(Box::new(Scatter::new(outs)));
+        if let Some(judge) = &mut self.judge {
+            judge.open();
+            crate::log!(Info, "further streams to {}: {}", self.peer, judge.words());
+        }
         self.more = More::Open;
         Ok(())
     }
@@ -125,6 +240,8 @@ impl Conn {
         match &self.rx.streams {
             Some(streams) if streams.is_over() || (self.dying.is_some() && self.rx.is_gathering()) => 5 * LOOK_NS,
             _ if looked_at => LOOK_NS,
+            // A door is shut in time.
+            _ if matches!(self.more, More::Awaits { until, .. } if until != u64::MAX) => 100 * LOOK_NS,
             _ => u64::MAX,
         }
     }
@@ -133,7 +250,13 @@ impl Conn {
     pub fn body(&mut self, mut body: super::body::Body) -> super::body::Body {
         if body.len >= STRIPED_MIN {
             self.wants_more = true;
-            if let Some(streams) = &mut self.tx.streams {
+            let uses = self.judge.as_mut().is_none_or(|judge| {
+                if Scatter::takes(&body) {
+                    judge.feed();
+                }
+                judge.uses()
+            });
+            if let Some(streams) = self.tx.streams.as_mut().filter(|_| uses) {
                 streams.cut_up(&mut body);
             }
         }
@@ -151,7 +274,7 @@ impl State {
         }
         conn.looked = now;
         match &mut conn.more {
-            More::None => {}
+            More::None | More::Refused(_) | More::Later(_) | More::Asked(_) => {}
             More::Open => {
                 if let Some(Err(e)) = conn.rx.streams.as_mut().map(|streams| streams.check(now)) {
                     conn.dying.get_or_insert(e);
@@ -161,14 +284,10 @@ impl State {
                 let (to, token, count) = (Address::of(*at, None), *token, *count);
                 let from = tcp::local(conn.socket()).map(|at| SocketAddr::new(at.ip(), 0)).ok();
                 let dial = |_| Dial::new(&to, from, Purpose::Stream, token, Terms::default(), conn.key.clone());
-                let until = now + config::get().tcp.greeting_ms.saturating_mul(1_000_000);
-                conn.more = match (0..count).map(dial).collect() {
-                    Ok(dials) => More::Calling { dials, links: Vec::new(), until },
-                    Err(e) => {
-                        crate::log!(Info, "no further streams: {e}");
-                        More::None
-                    }
-                };
+                match (0..count).map(dial).collect() {
+                    Ok(dials) => conn.more = More::Calling { dials, links: Vec::new(), until: until() },
+                    Err(e) => self.give_up_streams(e),
+                }
             }
             More::Could { .. } => {}
             More::Calling { dials, links, until } => match call(dials, links, now > *until) {
@@ -181,18 +300,17 @@ impl State {
                             conn.put(Header::new(Kind::Streams, 0, count));
                             self.flush();
                         }
-                        Err(e) => {
-                            crate::log!(Info, "no further streams: {e}");
-                            conn.more = More::None;
-                        }
+                        Err(e) => self.give_up_streams(e),
                     }
                 }
-                Err(e) => {
-                    crate::log!(Info, "no further streams: {e}");
-                    conn.more = More::None;
-                }
+                Err(e) => self.give_up_streams(e),
             },
-            More::Awaits { count, links } => {
+            // Nobody has come: all of them would be there now, or be the dialer's to tell of.
+            More::Awaits { count, links, until } if now > *until && (links.len() as u32) < *count => {
+                conn.refuse_more(Error::fixed(errno::ETIMEDOUT, "the peer did not call in time"));
+                self.greeter = None;
+            }
+            More::Awaits { count, links, .. } => {
                 let requests = self.greeter.as_mut().map_or(Vec::new(), Greeter::poll);
                 // Attempts that the dialer has given up.
                 let fds: Vec<_> = links.iter().map(|link| link.socket.as_fd()).collect();
@@ -209,6 +327,95 @@ impl State {
                 }
             }
         }
+    }
+
+    /// The dialer's calls came to nothing, which the listener need not wait for.
+    fn give_up_streams(&mut self, why: Error) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        conn.refuse_more(why);
+        if conn.judge.is_some() {
+            conn.put_words(Kind::Door, 0, 0, &[0, 0]);
+            self.flush();
+        }
+    }
+
+    /// Asks for streams, once they would help.
+    #[cold]
+    pub fn judge_streams(&mut self, now: u64) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        if matches!(conn.more, More::Refused(_)) || !conn.judge.as_ref().is_some_and(|judge| judge.is_due(now)) {
+            return;
+        }
+        let (Some(sum), Some(judge)) = (conn.tally(), &mut conn.judge) else { return };
+        if !judge.look(now, &sum, conn.tx.is_in_stripes(), conn.tx.blocked) {
+            return;
+        }
+        let More::Later(count) = conn.more else { return };
+        crate::log!(Info, "asking for further streams to {}: {}", conn.peer, judge.words());
+        let peer = tcp::peer(conn.socket()).map(|at| at.ip());
+        if peer.is_ok_and(|ip| tcp::interfaces().is_ok_and(|all| all.iter().any(|i| i.ip == ip))) {
+            conn.refuse_more(Error::fixed(errno::EOPNOTSUPP, "the peer is on this host"));
+        } else if conn.is_dialer {
+            conn.more = More::Asked(count);
+            conn.put_words(Kind::Door, 0, count.into(), &[0, 0]);
+        } else {
+            return self.invite(count);
+        }
+        self.flush();
+    }
+
+    /// The listener opens a door, once in the life of a connection, and says where.
+    fn invite(&mut self, count: u32) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        let opened = tcp::local(conn.socket()).and_then(|at| open_door(at, conn.key.clone()));
+        let (count, port, token) = match opened {
+            Ok((token, greeter)) => {
+                conn.more = More::Awaits { count, links: Vec::new(), until: until() + until() - time::now_ns() };
+                let port = greeter.local().port();
+                self.greeter = Some(greeter);
+                (count, port, token)
+            }
+            Err(e) => {
+                conn.refuse_more(e);
+                (0, 0, 0)
+            }
+        };
+        conn.put_words(Kind::Door, 0, count.into(), &[port.into(), token]);
+        self.flush();
+        if self.sleepers > 0 {
+            // They do not watch the door yet.
+            self.bind.rouse();
+        }
+    }
+
+    /// From the dialer: it wants so many, or has given up. From the listener: where to call, or that it cannot be had.
+    pub fn on_door(&mut self, count: u64, port: u64, token: u64) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        if conn.judge.is_none() {
+            return Err(broken("word of a door for streams, which were not agreed on"));
+        }
+        if !conn.is_dialer {
+            match conn.more {
+                More::Later(most) if (1..=u64::from(most)).contains(&count) => self.invite(count as u32),
+                More::Awaits { .. } if count == 0 => {
+                    conn.refuse_more(Error::fixed(errno::ECONNREFUSED, "the peer could not call"));
+                    self.greeter = None;
+                }
+                // It was answered, or they cross.
+                _ => {}
+            }
+            return Ok(());
+        }
+        let (More::Later(most) | More::Asked(most)) = conn.more else { return Err(broken("a second door for streams")) };
+        match (count, u16::try_from(port)) {
+            (0, _) => conn.refuse_more(Error::fixed(errno::ECONNREFUSED, "the peer could not open a port for them")),
+            (1.., Ok(port @ 1..)) if count <= u64::from(most) => {
+                conn.may_call(count as u32, (port, token));
+                conn.wants_more = true;
+            }
+            _ => return Err(broken("a door for streams that cannot be")),
+        }
+        Ok(())
     }
 
     /// The dialer says that all streams are there.

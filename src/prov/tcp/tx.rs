@@ -175,6 +175,11 @@ impl Tx {
         first.is_some_and(|(_, item)| matches!(item, Item::Body(b) if b.stripes.as_ref().is_some_and(|s| !s.are_out())))
     }
 
+    /// Whether the first body goes over the other streams; none: there is no body.
+    pub fn is_in_stripes(&self) -> Option<bool> {
+        self.items.iter().find_map(|(_, item)| if let Item::Body(body) = item { Some(body.stripes.is_some()) } else { None })
+    }
+
     /// Sends what the first body has for the other streams, once its frame has left.
     fn scatter(&mut self) -> Result<()> {
         let here = self.base + self.sent as u64;

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether further streams would carry long bodies faster: asked for where the path holds one connection up, and not the
+//! peer or this host; then tried, because a link of its own and a share of a wide one look alike from here. Whichever was
+//! faster is kept, and the other tried again after pauses that grow.
+
+use crate::sys::health::Tally;
+
+/// Time between two looks, and what is worth a verdict: time with something to send, and bytes.
+const LOOK_NS: u64 = 10_000_000;
+const STRETCH_NS: u64 = 400_000_000;
+const STRETCH_BYTES: u64 = 1 << 20;
+/// The same in round trips, of long paths: windows open within some.
+const STRETCH_TRIPS: u64 = 16;
+/// Bytes under way from which on there is something to send; less is the talk between bodies.
+const BUSY: u64 = 64 << 10;
+/// Stretches that a trial of one and of several takes at most: windows that begin small grow for seconds on a path that
+/// loses packets. And between two trials; so many times more where several are used, which a trial costs most of.
+const TRIALS: [u32; 2] = [2, 10];
+const PAUSES: (u32, u32) = (16, 256);
+const USED: u32 = 4;
+/// Percent of one's rate that several must have to be taken, and to be kept: on a path that loses packets rates swing for
+/// seconds, and one that has rested begins well.
+const TAKEN: u64 = 115;
+const KEPT: u64 = 95;
+/// Percent of what was before: it grows.
+const GROWS: u64 = 105;
+
+/// What has passed while there was something to send.
+#[derive(Clone, Copy, Default)]
+pub struct Stretch {
+    pub ns: u64,
+    pub bytes: u64,
+    /// Looks, and those that found bytes held up here.
+    pub looks: u32,
+    pub waits: u32,
+    /// Time on the wire, and of that with the window of a peer that takes nothing.
+    pub busy_us: u64,
+    pub shut_us: u64,
+}
+
+impl Stretch {
+    /// Bytes were held up most of the time, and not by the peer. Where processors are what is slow, the wire is idle half
+    /// of the time, even with a socket that is full at every look.
+    pub fn is_held_up(&self) -> bool {
+        2 * self.waits >= self.looks && self.busy_us >= self.ns / 1000 / 5 * 4 && 4 * self.shut_us <= self.busy_us
+    }
+
+    /// KB/s.
+    fn rate(&self) -> u64 {
+        self.bytes.saturating_mul(1_000_000) / self.ns.max(1)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Stage {
+    /// One connection; the last stretch was held up.
+    One(bool),
+    /// Others were asked for.
+    Asked,
+    /// They are there: in the middle of a trial, or so many stretches before the next.
+    There { trial: bool, left: u32 },
+}
+
+pub struct Judge {
+    stage: Stage,
+    uses: bool,
+    /// What comes next is not counted: windows open first.
+    fresh: bool,
+    pause: u32,
+    /// Of one connection, and of several: means of what came last.
+    rates: [u64; 2],
+    /// When the kernel is asked next, and what it said last, while there is something to send.
+    due: u64,
+    last: Option<(u64, Tally)>,
+    /// There was a long body since.
+    fed: bool,
+    widest: u32,
+    stretch: Stretch,
+}
+
+impl Judge {
+    pub fn new() -> Judge {
+        Judge {
+            stage: Stage::One(false),
+            uses: false,
+            fresh: true,
+            pause: PAUSES.0,
+            rates: [0; 2],
+            due: 0,
+            last: None,
+            fed: false,
+            widest: 0,
+            stretch: Stretch::default(),
+        }
+    }
+
+    pub fn feed(&mut self) {
+        self.fed = true;
+    }
+
+    /// Whether bodies go over the streams that are there.
+    pub fn uses(&self) -> bool {
+        self.uses
+    }
+
+    pub fn is_due(&self, now: u64) -> bool {
+        self.fed && now >= self.due
+    }
+
+    /// What the kernel says of all streams together; `in_stripes`: whether the body that leaves goes over the others;
+    /// `blocked`: there is no room for it. True: others are to be asked for.
+    pub fn look(&mut self, now: u64, sum: &Tally, in_stripes: Option<bool>, blocked: bool) -> bool {
+        self.due = now + LOOK_NS;
+        self.widest = self.widest.max(sum.window);
+        if in_stripes.is_none() && sum.queued < BUSY {
+            (self.fed, self.last) = (false, None);
+            return false;
+        }
+        // Those that were begun in the other way end in it.
+        if in_stripes.is_some_and(|way| way != self.uses) {
+            self.last = None;
+            return false;
+        }
+        if let Some((then, last)) = self.last.replace((now, *sum)) {
+            let s = &mut self.stretch;
+            s.ns += now - then;
+            s.bytes += sum.acked.saturating_sub(last.acked);
+            s.looks += 1;
+            s.waits += u32::from(blocked || sum.unsent > 0);
+            s.busy_us += sum.busy_us.saturating_sub(last.busy_us);
+            // A window that is full and open is a buffer too small for the path.
+            if sum.window / 3 * 4 < self.widest {
+                s.shut_us += sum.full_us.saturating_sub(last.full_us);
+            }
+        }
+        let least = STRETCH_NS.max(u64::from(sum.rtt_us) * 1000 * STRETCH_TRIPS);
+        if self.stretch.ns < least || self.stretch.bytes < STRETCH_BYTES {
+            return false;
+        }
+        let stretch = std::mem::take(&mut self.stretch);
+        self.weigh(&stretch)
+    }
+
+    fn weigh(&mut self, stretch: &Stretch) -> bool {
+        let held_up = stretch.is_held_up();
+        crate::log!(Debug, "over several: {}, {} KB/s, held up: {held_up}", self.uses, stretch.rate());
+        if std::mem::take(&mut self.fresh) {
+            return false;
+        }
+        let way = usize::from(self.uses);
+        let (rate, first) = (stretch.rate(), self.stage == Stage::There { trial: true, left: TRIALS[way] });
+        let mean = &mut self.rates[way];
+        let grows = first || rate >= *mean / 100 * GROWS;
+        *mean = if first || *mean == 0 { rate } else { (3 * *mean + rate) / 4 };
+        match self.stage {
+            Stage::One(true) if held_up => self.stage = Stage::Asked,
+            Stage::One(_) => self.stage = Stage::One(held_up),
+            Stage::Asked => return false,
+            Stage::There { trial: true, left: left @ 2.. } if grows && (first || !self.uses || !self.reach(TAKEN)) => {
+                self.stage = Stage::There { trial: true, left: left - 1 };
+            }
+            Stage::There { trial: true, .. } => {
+                let better = self.reach(if self.uses { TAKEN } else { KEPT });
+                self.pause = if better == self.uses { PAUSES.0 } else { PAUSES.1.min(2 * self.pause) };
+                self.fresh = better != self.uses;
+                self.uses = better;
+                self.stage = Stage::There { trial: false, left: if better { USED * self.pause } else { self.pause } };
+            }
+            // They have become slower than one was.
+            Stage::There { .. } if self.uses && !self.reach(KEPT) => self.turn(),
+            Stage::There { left: 0, .. } if self.uses || held_up => self.turn(),
+            Stage::There { left, .. } => self.stage = Stage::There { trial: false, left: left.saturating_sub(1) },
+        }
+        self.stage == Stage::Asked
+    }
+
+    /// Whether several have so many percent of one's rate.
+    fn reach(&self, percent: u64) -> bool {
+        self.rates[1] >= self.rates[0] / 100 * percent
+    }
+
+    /// Tries the other.
+    fn turn(&mut self) {
+        (self.uses, self.fresh, self.stretch) = (!self.uses, true, Stretch::default());
+        self.stage = Stage::There { trial: true, left: TRIALS[usize::from(self.uses)] };
+    }
+
+    /// Streams are there: who has asked for them tries them.
+    pub fn open(&mut self) {
+        match self.stage {
+            Stage::Asked => self.turn(),
+            _ => self.stage = Stage::There { trial: false, left: 0 },
+        }
+        self.last = None;
+    }
+
+    /// For people.
+    pub fn words(&self) -> String {
+        let [one, several] = self.rates.map(|kb| kb / 1000);
+        match self.stage {
+            Stage::One(_) => "one connection: nothing shows that the network holds it up".into(),
+            _ if one == 0 => "the peer asked for them".into(),
+            _ if several == 0 => format!("the network holds one connection up, at {one} MB/s"),
+            _ => format!("{several} MB/s over several connections, {one} over one"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const WINDOW: u32 = 3 << 20;
+
+    /// A sender of long bodies, and what its kernel counts.
+    struct Sender {
+        judge: Judge,
+        now: u64,
+        sum: Tally,
+    }
+
+    /// What a look finds: KB that arrived, percent of the time on the wire and with a full window, how open that is, and bytes
+    /// that wait.
+    struct Look {
+        kb: u64,
+        busy: u64,
+        full: u64,
+        window: u32,
+        unsent: u64,
+    }
+
+    const LIMITED: Look = Look { kb: 100, busy: 100, full: 0, window: WINDOW, unsent: 1 << 20 };
+
+    impl Sender {
+        fn new() -> Sender {
+            let sum = Tally { window: WINDOW, ..Tally::default() };
+            Sender { judge: Judge::new(), now: MS, sum }
+        }
+
+        /// Looks for so long, or until others are asked for.
+        fn sends(&mut self, ms: u64, look: &Look) -> bool {
+            let end = self.now + ms * MS;
+            while self.now < end {
+                let step = LOOK_NS / 1000;
+                self.now += LOOK_NS;
+                let Tally { acked, busy_us, full_us, .. } = self.sum;
+                self.sum = Tally {
+                    acked: acked + look.kb * 1000,
+                    queued: 4 << 20,
+                    unsent: look.unsent,
+                    busy_us: busy_us + step * look.busy / 100,
+                    full_us: full_us + step * look.full / 100,
+                    window: look.window,
+                    rtt_us: 100,
+                };
+                self.judge.feed();
+                assert!(self.judge.is_due(self.now));
+                if self.judge.look(self.now, &self.sum, Some(self.judge.uses()), false) {
+                    return true;
+                }
+            }
+            false
+        }
+
+        fn opened(look: &Look) -> Sender {
+            let mut s = Sender::new();
+            assert!(s.sends(5000, look));
+            s.judge.open();
+            s
+        }
+    }
+
+    #[test]
+    fn a_path_that_holds_one_up_is_reason_to_ask_once() {
+        let mut s = Sender::new();
+        assert!(!s.sends(1000, &LIMITED) && s.sends(1000, &LIMITED));
+        assert!(s.judge.words().contains("at 10 MB/s"), "{}", s.judge.words());
+        assert!(!s.sends(5000, &LIMITED) && !s.judge.uses());
+        // A receiver's buffer that is small for the path is full and open; a sender's leaves nothing unsent to be seen.
+        assert!(Sender::new().sends(2000, &Look { full: 95, ..LIMITED }));
+        // Where round trips are long, so are stretches.
+        let mut far = Sender::new();
+        far.sum.rtt_us = 100;
+        assert!(!far.sends(1000, &LIMITED));
+    }
+
+    #[test]
+    fn a_slow_peer_or_host_is_none() {
+        let slow_peer = Look { full: 90, window: WINDOW / 10, ..LIMITED };
+        let slow_host = Look { busy: 50, ..LIMITED };
+        let slow_program = Look { unsent: 0, ..LIMITED };
+        for look in [slow_peer, slow_host, slow_program] {
+            let mut s = Sender::new();
+            // Its window was open once.
+            s.sends(20, &Look { kb: 0, ..LIMITED });
+            assert!(!s.sends(10_000, &look));
+            assert!(s.judge.words().contains("nothing shows"));
+        }
+        // Too little for a verdict.
+        assert!(!Sender::new().sends(1000, &Look { kb: 1, ..LIMITED }));
+    }
+
+    #[test]
+    fn what_is_faster_is_kept() {
+        let mut s = Sender::opened(&LIMITED);
+        assert!(s.judge.uses());
+        s.sends(1300, &Look { kb: 350, ..LIMITED });
+        assert!(s.judge.uses() && s.judge.words().starts_with("35 MB/s over several connections, 10 over one"));
+        // One is tried again after a while, and no better.
+        let mut alone = 0;
+        for _ in 0..100 {
+            s.sends(400, &Look { kb: if s.judge.uses() { 350 } else { 100 }, ..LIMITED });
+            alone += u32::from(!s.judge.uses());
+        }
+        assert!(s.judge.uses() && (2..6).contains(&alone), "{alone}");
+        // Several that become slower than one was are found out before that.
+        for _ in 0..20 {
+            s.sends(400, &Look { kb: if s.judge.uses() { 50 } else { 100 }, ..LIMITED });
+        }
+        assert!(!s.judge.uses());
+    }
+
+    #[test]
+    fn windows_that_open_slowly_get_their_time() {
+        let mut s = Sender::opened(&LIMITED);
+        for kb in [10, 20, 35, 50, 65, 80, 95, 110, 125] {
+            assert!(s.judge.uses(), "{kb}");
+            s.sends(400, &Look { kb, ..LIMITED });
+        }
+        s.sends(2000, &Look { kb: 140, ..LIMITED });
+        assert!(s.judge.uses(), "{}", s.judge.words());
+        // They do not open at all.
+        let mut s = Sender::opened(&LIMITED);
+        s.sends(1300, &Look { kb: 50, ..LIMITED });
+        assert!(!s.judge.uses());
+    }
+
+    #[test]
+    fn what_is_no_faster_rests_and_is_tried_less_and_less() {
+        let mut s = Sender::opened(&LIMITED);
+        s.sends(1300, &Look { kb: 105, ..LIMITED });
+        assert!(!s.judge.uses());
+        let mut tried = 0;
+        for _ in 0..200 {
+            s.sends(400, &LIMITED);
+            tried += u32::from(s.judge.uses());
+        }
+        assert!(!s.judge.uses() && (4..20).contains(&tried), "{tried}");
+    }
+
+    #[test]
+    fn who_was_not_held_up_does_not_try_what_the_peer_asked_for() {
+        let mut s = Sender::new();
+        s.judge.open();
+        s.sends(5000, &Look { busy: 50, ..LIMITED });
+        assert!(!s.judge.uses());
+        assert!(!s.sends(1000, &LIMITED) && s.judge.uses());
+    }
+
+    #[test]
+    fn bodies_of_the_other_way_and_talk_between_them_do_not_count() {
+        let mut s = Sender::new();
+        s.judge.feed();
+        for _ in 0..1000 {
+            s.now += LOOK_NS;
+            s.sum.acked += 1 << 20;
+            s.sum.busy_us += 10_000;
+            assert!(!s.judge.look(s.now, &s.sum, Some(true), true));
+        }
+        assert_eq!(s.judge.stretch.looks, 0);
+        assert!(!s.judge.look(s.now, &Tally { queued: BUSY - 1, ..s.sum }, None, false) && !s.judge.is_due(u64::MAX));
+    }
+}

@@ -197,7 +197,7 @@ int raw_meet(int fd, struct raw_meeting *m)
 		return (int)raw_get(bytes + 14, 2);
 	CHECK_EQ(raw_get(bytes + 8, 4), (uint64_t)m->version << 16 | (uint64_t)m->version);
 	size_t len = raw_intro(bytes, 16, 1 << 20, m->data, m->len);
-	size_t more = (m->streams > 0 ? 10 : 0) + (m->rails > 0 ? 8 + 18 * (size_t)m->rails : 0);
+	size_t more = (m->streams > 0 && m->streams < RAW_LATER ? 10 : 0) + (m->rails > 0 ? 8 + 18 * (size_t)m->rails : 0);
 	CHECK(len + more <= sizeof bytes);
 	memset(bytes + len, 0, more);
 	raw_put(bytes + RAW_INTRO + 8, m->streams, 2);
@@ -236,6 +236,7 @@ static int words_of(const struct raw_frame *f)
 	case RAW_REPORT:
 	case RAW_GOT:
 	case RAW_MATCHED:
+	case RAW_DOOR:
 		return words + 2;
 	case RAW_ANSWERED:
 		return words + (f->flags & RAW_FAILED ? 1 : 0);

@@ -18,9 +18,10 @@ enum {
 	RAW_PART = 256 << 10,
 };
 enum { RAW_READY, RAW_WRITE, RAW_READ, RAW_ANSWERED, RAW_SEND, RAW_OFFER, RAW_TAKE, RAW_TAKEN, RAW_REPORT, RAW_GOT,
-       RAW_MATCHED, RAW_NOTHING, RAW_BYE, RAW_STREAMS, RAW_ATOMIC, RAW_KINDS };
+       RAW_MATCHED, RAW_NOTHING, RAW_BYE, RAW_STREAMS, RAW_ATOMIC, RAW_DOOR, RAW_KINDS };
 enum { RAW_DATA = 1, RAW_ACK = 2, RAW_PROMPT = 4, RAW_PARTS = 8, RAW_FAILED = 16 };
 enum { RAW_REJECTED = 1, RAW_VERSION, RAW_KEY_NEEDED, RAW_KEY_WRONG, RAW_WRONG_DOOR, RAW_BUSY, RAW_SEAL_NEEDED };
+enum { RAW_LATER = 0x8000 }; /* of the number of streams: once they would help */
 
 void raw_put(unsigned char *to, uint64_t value, int bytes);
 uint64_t raw_get(const unsigned char *from, int bytes);
@@ -55,7 +56,7 @@ bool raw_greet_as(int fd, int version, struct raw_terms *terms);
 struct raw_meeting {
 	int version, purpose;
 	uint64_t token;
-	uint32_t streams, rails; /* wanted; rails have addresses of zeros */
+	uint32_t streams, rails; /* wanted, perhaps with RAW_LATER; rails have addresses of zeros */
 	const void *data;
 	size_t len;
 	unsigned char body[RAW_BODY_MAX];

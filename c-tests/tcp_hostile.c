@@ -30,7 +30,7 @@ static const struct greeting greetings[] = {
 	{"another magic", 0, 8, 0x1122334455667788u, 0},
 	{"a magic that ends otherwise", 7, 1, 1, 0},
 	{"no version", 8, 4, 0, RAW_VERSION},
-	{"versions to come", 8, 4, 0x00090007, RAW_VERSION},
+	{"versions to come", 8, 4, 0x00090008, RAW_VERSION},
 	{"versions the wrong way round", 8, 4, 0x00000001, 0},
 	{"all flags", 12, 1, 255, 0},
 	{"a key that nobody has", 12, 1, 1, RAW_KEY_NEEDED},

@@ -5,6 +5,7 @@
  */
 #include "fab.h"
 #include "siege.h"
+#include "test_pair.h"
 
 #include <sys/socket.h>
 
@@ -156,6 +157,79 @@ static void knocks(void)
 	other = raw_connect(siege->service);
 	CHECK_EQ(introduces(other, 0, 0, 17, NULL), -1);
 	raw_reset(other);
+}
+
+/* --- a door that is asked for --- */
+
+static void asks(int fd, uint64_t count)
+{
+	unsigned char bytes[RAW_HEADER + 16];
+	memset(bytes, 0, sizeof bytes);
+	bytes[0] = RAW_DOOR;
+	raw_put(bytes + 8, count, 8);
+	raw_send(fd, bytes, sizeof bytes);
+}
+
+static struct hostile connects_for_later(int granted)
+{
+	struct raw_meeting m = {.version = 7, .streams = 16 | RAW_LATER, .data = "hostile", .len = 7};
+	struct hostile h;
+	memset(&h, 0, sizeof h);
+	h.first = raw_connect(siege->service);
+	CHECK(h.first >= 0);
+	CHECK_EQ(raw_meet(h.first, &m), 0);
+	CHECK_EQ(raw_get(m.body + 8, 2), granted > 0 ? (uint64_t)granted | RAW_LATER : 0);
+	says(h.first, RAW_READY, 0, 0);
+	return h;
+}
+
+static bool has_door(const struct hostile *h)
+{
+	int fd = raw_connect(h->door);
+	if (fd >= 0)
+		raw_reset(fd);
+	return fd >= 0;
+}
+
+static void must_be_shut(const struct hostile *h)
+{
+	uint64_t until = test_now_ms() + (uint64_t)test_ms(SOON);
+	while (has_door(h)) {
+		CHECK(test_now_ms() < until);
+		test_sleep_ms(20);
+	}
+}
+
+/* Within a host there is nothing to ask for. */
+static void asks_here(void)
+{
+	struct hostile h = connects_for_later(0);
+	asks(h.first, 1);
+	must_be_closed(&h, "a door that was not agreed on");
+}
+
+/* One door is opened, for as long as a call takes, however often it is asked for. */
+static void asks_endlessly(void)
+{
+	unsigned char bytes[RAW_HEADER + 16];
+	test_enter_netns();
+	for (int give_up = 0; give_up < 2; give_up++) {
+		struct hostile h = connects_for_later(4);
+		for (int i = 0; i < 5000; i++)
+			asks(h.first, 1 + (uint64_t)i % 4);
+		CHECK_EQ(raw_recv(h.first, bytes, sizeof bytes, SOON), 1);
+		CHECK_EQ(bytes[0], RAW_DOOR);
+		CHECK_EQ(raw_get(bytes + 8, 8), 1);
+		snprintf(h.door, sizeof h.door, "%u", (unsigned)raw_get(bytes + 16, 8));
+		CHECK(has_door(&h));
+		if (give_up)
+			asks(h.first, 0);
+		must_be_shut(&h);
+		asks(h.first, 4);
+		CHECK_EQ(raw_recv(h.first, bytes, 1, 300), -1);
+		says(h.first, STREAMS, 0, 1);
+		must_be_closed(&h, "streams behind a door that is shut");
+	}
 }
 
 static void besieged(const char *what, void (*attack)(void), int fds)
@@ -370,4 +444,13 @@ static void stalls(void)
 TEST_WITHIN(60, streams_that_stall_or_die)
 {
 	besieged("stalling", stalls, 60);
+}
+
+TEST_WITHIN(60, a_door_that_is_asked_for)
+{
+	skip_unless(path_known(PATH_SOCKET), "this is about what tcp says on the wire");
+	unsetenv("GDRFAB_TCP_STREAMS");
+	setenv("GDRFAB_TCP_GREETING_MS", "600", 1);
+	siege_run(getenv("TEST_CLIENT_NETNS") ? asks_endlessly : asks_here, LIMIT);
+	siege_was_bounded("asking", 4096, 12);
 }

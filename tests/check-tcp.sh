@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Runs the conformance programs over tcp: over loopback of both families, with a key that seals all of it, and between two
 # network namespaces that it makes itself, with a link of 1,500-byte packets, a slow one that loses packets, one that is
-# cut, and two that are cut in turn. Nothing of the machine's own network is touched. What cannot be had is one line that begins with "skip" and says why.
+# cut, two that are cut in turn, and one that limits each connection. Nothing of the machine's own network is touched. What cannot be had is one line that begins with "skip" and says why.
 #
 #   tests/check-tcp.sh [options]
 #     --passes "P..."      only these: loopback, sealed (with a key), rails (over two addresses), ipv6, domain (without
-#                          locks), netns (two namespaces), mtu, lossy, cut, links
+#                          locks), netns (two namespaces), mtu, lossy, cut, links, limited
 #     --programs "P..."    these programs instead of the passes' own; PROGRAM or PROGRAM:TEXT in a claim's name
 #     --jobs N             so many programs at a time (1), but for a link that loses packets
 #     --full               without TEST_FAST
@@ -18,7 +18,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 self=$root/tests/check-tcp.sh
 target=${CARGO_TARGET_DIR:-$root/target}
 build=${BUILD:-$target/c-tests}
-passes="loopback sealed rails ipv6 domain netns mtu lossy cut links"
+passes="loopback sealed rails ipv6 domain netns mtu lossy cut links limited"
 programs= inside= fast=1 jobs=1
 while [ $# -gt 0 ]; do
 	case $1 in
@@ -50,11 +50,13 @@ of_pass() { # <pass>
 	ipv6) echo connection connection_many:name info:addresses info:hint info_hints msg:by_address rma:socket_mem_alloc tcp_split ;;
 	domain) echo cq cq_error rma_order:malloc rma:every_call_socket_mem rma:staged_cuda_alloc msg:by_address protect:malloc ;;
 	netns) echo connection faults:killed faults:stopped_while msg:by_address msg_order:order_auto rma:socket_mem rma:staged_cuda_plain \
-		rma_order:malloc wait:fd deadline:receive tcp_streams:over_four tcp_streams:with_a_key ;;
+		rma_order:malloc wait:fd deadline:receive tcp_streams:over_four tcp_streams:with_a_key tcp_streams_auto:not_for_a_slow_peer \
+		tcp_streams_hostile:a_door_that_is_asked_for ;;
 	mtu) echo msg:by_address rma:socket_mem rma_order:both_at_once_socket_malloc ;;
 	lossy) echo connection:data msg:by_address msg_order:large_in_order rma:socket_memfd rma_order:both_at_once_socket_malloc deadline:large ;;
 	cut) echo tcp_link ;;
 	links) echo tcp_rails:broken tcp_rails:cut ;;
+	limited) echo tcp_streams_auto ;;
 	*) echo "check-tcp.sh: there is no pass $1" >&2 && exit 2 ;;
 	esac
 }
@@ -108,19 +110,24 @@ lossy_link() {
 		return
 	fi
 	tc qdisc del dev $link root 2>/dev/null
+	relayed lossy gdrlossy 1 5 10 && echo "     no netem in this kernel: tests/lossy-link.c, 5 ms and 1 % loss each way"
+}
+
+# A link through a process.
+relayed() { # <pass> <device> <third byte> <how: tests/lossy-link.c>...
+	local pass=$1 device=$2 third=$3 word
+	shift 3
 	if [ ! -e /dev/net/tun ]; then
-		skip lossy "neither netem (tc: $(tc qdisc add dev lo root netem delay 5ms 2>&1 | head -n 1)) nor /dev/net/tun"
+		skip "$pass" "neither netem (tc: $(tc qdisc add dev lo root netem delay 5ms 2>&1 | head -n 1)) nor /dev/net/tun"
 		return 1
 	fi
 	${CC:-cc} -std=c99 -Wall -Wextra -Wpedantic -Werror -O2 -o "$build/lossy-link" "$root/tests/lossy-link.c" || return 1
-	coproc relay { exec "$build/lossy-link" gdrlossy "/proc/$peer/ns/net" 5 10 2>&1; }
-	local word
+	coproc relay { exec "$build/lossy-link" "$device" "/proc/$peer/ns/net" "$@" 2>&1; }
 	if ! read -r -t 5 -u "${relay[0]}" word || [ "$word" != ready ]; then
-		skip lossy "no netem, and no device of one's own: ${word:-no answer}"
+		skip "$pass" "no device of one's own: ${word:-no answer}"
 		return 1
 	fi
-	echo "     no netem in this kernel: tests/lossy-link.c, 5 ms and 1 % loss each way"
-	addresses gdrlossy 1
+	addresses "$device" "$third"
 }
 
 namespaces() {
@@ -136,7 +143,7 @@ namespaces() {
 	export TEST_CLIENT_NETNS=/proc/$peer/ns/net
 	local words
 	if ! words=$(ip link add $link type veth peer name $link netns "$peer" 2>&1); then
-		for pass in netns mtu lossy cut links; do
+		for pass in netns mtu lossy cut links limited; do
 			wanted $pass && skip $pass "no veth: $words"
 		done
 		return
@@ -156,6 +163,10 @@ namespaces() {
 	fi
 	if wanted lossy && lossy_link; then
 		TEST_TIME_SCALE=${TEST_TIME_SCALE:-3} run_pass lossy
+		kill ${relay_PID:+"$relay_PID"} 2>/dev/null && wait "$relay_PID"
+	fi
+	if wanted limited && relayed limited gdrlimit 2 2 0 100; then
+		TEST_LIMIT=100 run_pass limited
 	fi
 }
 
@@ -194,7 +205,7 @@ fi
 wanted domain && TEST_THREADING=domain run_pass domain
 
 netns=
-for pass in netns mtu lossy cut links; do
+for pass in netns mtu lossy cut links limited; do
 	wanted $pass && netns="$netns $pass"
 done
 if [ -n "$netns" ]; then

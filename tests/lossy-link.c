@@ -3,7 +3,9 @@
  * A link between two network namespaces that is slow and loses packets, for kernels without netem: a network device in
  * each, and this process in between.
  *
- *   lossy-link NAME NETNS DELAY_MS LOSS_PERMILLE      the device NAME here and in the namespace at NETNS; runs until killed
+ *   lossy-link NAME NETNS DELAY_MS LOSS_PERMILLE [MBIT]
+ *
+ * The device NAME here and in the namespace at NETNS; runs until killed. MBIT: of each connection each way, as clouds have.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -22,7 +24,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SLOTS 8192
+#define FLOWS 16
+#define SLOTS 4096 /* of each, a power of two */
+#define QUEUE_US 50000
 #define LARGEST 2048
 
 struct packet {
@@ -31,10 +35,23 @@ struct packet {
 	unsigned char bytes[LARGEST];
 };
 
-struct direction {
+/* What two ports have to do with each other. */
+struct flow {
+	uint32_t ports;
+	uint64_t free_at; /* when the link has carried what it was given */
 	struct packet *slot;
 	unsigned head, tail; /* taken out, put in */
 };
+
+struct direction {
+	struct flow flow[FLOWS];
+	unsigned next; /* who makes room for another */
+};
+
+static struct {
+	uint64_t delay_us, mbit;
+	uint32_t loss; /* of a million */
+} path;
 
 static void fail(const char *what)
 {
@@ -63,32 +80,50 @@ static int device(const char *name)
 	return fd;
 }
 
-static uint32_t random_permille(void)
+static uint32_t random_million(void)
 {
 	static uint64_t state = 88172645463325252u;
 	state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-	return (uint32_t)(state >> 33) % 1000;
+	return (uint32_t)(state >> 33) % 1000000;
+}
+
+/* Connections beyond so many take each other's place, which costs what they had on the way. */
+static struct flow *flow_of(struct direction *d, const unsigned char *bytes, size_t len)
+{
+	uint32_t ports = 0;
+	size_t at = bytes[0] >> 4 == 4 ? (size_t)(bytes[0] & 15) * 4 : 40;
+	if (path.mbit && len >= at + 4)
+		memcpy(&ports, bytes + at, 4);
+	for (int i = 0; i < FLOWS; i++)
+		if (d->flow[i].ports == ports)
+			return &d->flow[i];
+	struct flow *f = &d->flow[1 + d->next++ % (FLOWS - 1)];
+	f->ports = ports, f->free_at = 0, f->head = f->tail;
+	return f;
 }
 
 /* What has come: kept until it is due, unless it is lost or the queue is full, as in any router. */
-static void take(int fd, struct direction *d, uint64_t delay_us, uint32_t loss)
+static void take(int fd, struct direction *d)
 {
 	unsigned char bytes[LARGEST];
 	for (;;) {
 		ssize_t len = read(fd, bytes, sizeof bytes);
 		if (len <= 0)
 			return;
-		if (random_permille() < loss || d->tail - d->head == SLOTS)
+		struct flow *f = flow_of(d, bytes, (size_t)len);
+		uint64_t now = now_us(), begin = f->free_at > now ? f->free_at : now;
+		if (random_million() < path.loss || f->tail - f->head == SLOTS || begin - now > QUEUE_US)
 			continue;
-		struct packet *p = &d->slot[d->tail++ % SLOTS];
-		p->due = now_us() + delay_us;
+		f->free_at = begin + (path.mbit ? (uint64_t)len * 8 / path.mbit : 0);
+		struct packet *p = &f->slot[f->tail++ % SLOTS];
+		p->due = f->free_at + path.delay_us;
 		p->len = (size_t)len;
 		memcpy(p->bytes, bytes, p->len);
 	}
 }
 
 /* Returns microseconds until the next is due, or -1. */
-static int64_t give(int fd, struct direction *d)
+static int64_t give_of(int fd, struct flow *d)
 {
 	while (d->head != d->tail) {
 		struct packet *p = &d->slot[d->head % SLOTS];
@@ -103,31 +138,43 @@ static int64_t give(int fd, struct direction *d)
 	return -1;
 }
 
+static int64_t give(int fd, struct direction *d)
+{
+	int64_t first = -1;
+	for (int i = 0; i < FLOWS; i++) {
+		int64_t due = give_of(fd, &d->flow[i]);
+		if (due >= 0 && (first < 0 || due < first))
+			first = due;
+	}
+	return first;
+}
+
 int main(int argc, char **argv)
 {
-	struct direction there, back;
-	if (argc != 5) {
-		fprintf(stderr, "usage: lossy-link NAME NETNS DELAY_MS LOSS_PERMILLE\n");
+	static struct direction there, back;
+	if (argc != 5 && argc != 6) {
+		fprintf(stderr, "usage: lossy-link NAME NETNS DELAY_MS LOSS_PERMILLE [MBIT]\n");
 		return 2;
 	}
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	uint64_t delay_us = strtoull(argv[3], NULL, 10) * 1000;
-	uint32_t loss = (uint32_t)strtoul(argv[4], NULL, 10);
+	path.delay_us = (uint64_t)(strtod(argv[3], NULL) * 1000);
+	path.loss = (uint32_t)(strtod(argv[4], NULL) * 1000);
+	path.mbit = argc == 6 ? strtoull(argv[5], NULL, 10) : 0;
 	int here = device(argv[1]), netns = open(argv[2], O_RDONLY | O_CLOEXEC);
 	if (netns < 0 || setns(netns, CLONE_NEWNET) < 0)
 		fail(argv[2]);
 	int other = device(argv[1]);
-	memset(&there, 0, sizeof there);
-	memset(&back, 0, sizeof back);
-	there.slot = calloc(SLOTS, sizeof(struct packet));
-	back.slot = calloc(SLOTS, sizeof(struct packet));
-	if (!there.slot || !back.slot)
-		fail("calloc");
+	for (int i = 0; i < 2 * FLOWS; i++) {
+		struct flow *f = &(i % 2 ? &there : &back)->flow[i / 2];
+		f->slot = calloc(SLOTS, sizeof(struct packet));
+		if (!f->slot)
+			fail("calloc");
+	}
 	puts("ready");
 	fflush(stdout);
 	for (;;) {
-		take(here, &there, delay_us, loss);
-		take(other, &back, delay_us, loss);
+		take(here, &there);
+		take(other, &back);
 		int64_t first = give(other, &there), second = give(here, &back);
 		int64_t wait = first < 0 || (second >= 0 && second < first) ? second : first;
 		struct timespec limit = {wait / 1000000, wait % 1000000 * 1000};

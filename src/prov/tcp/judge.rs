@@ -42,7 +42,7 @@ impl Stretch {
     /// Bytes were held up most of the time, and not by the peer. Where processors are what is slow, the wire is idle half
     /// of the time, even with a socket that is full at every look.
     pub fn is_held_up(&self) -> bool {
-        2 * self.waits >= self.looks && self.busy_us >= self.ns / 1000 / 5 * 4 && 4 * self.shut_us <= self.busy_us
+        2 * self.waits >= self.looks && self.busy_us >= self.ns / 10_000 * 9 && 4 * self.shut_us <= self.busy_us
     }
 
     /// KB/s.

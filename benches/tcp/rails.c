@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Bandwidth of writes over one connection: `rails serve NODE PORT`, and `rails write NODE PORT BYTES SECONDS`, which prints
- * MB/s (10^6). rails.sh runs it over shaped links.
+ * Bandwidth over one connection: `rails serve NODE PORT`, and `rails write NODE PORT BYTES SECONDS` or `rails read ...`,
+ * which print MB/s (10^6). rails.sh and streams.sh run it over links that are not the best.
  */
 #define _GNU_SOURCE
 #include "../ok.h"
@@ -26,7 +26,7 @@ static double now(void)
 
 int main(int argc, char **argv)
 {
-	bool serves = argc == 4 && strcmp(argv[1], "serve") == 0;
+	bool serves = argc == 4 && strcmp(argv[1], "serve") == 0, reads = argc == 6 && strcmp(argv[1], "read") == 0;
 	gdrfab_cq_attr attr = {.struct_size = sizeof attr, .size = 64, .format = GDRFAB_CQ_FORMAT_CONTEXT, .wait_obj = GDRFAB_WAIT_FD};
 	struct {
 		gdrfab_eq_cm_entry entry;
@@ -44,7 +44,7 @@ int main(int argc, char **argv)
 	uint32_t event;
 
 	if (!serves && argc != 6)
-		fail("usage", "rails serve NODE PORT | rails write NODE PORT BYTES SECONDS");
+		fail("usage", "rails serve NODE PORT | rails write|read NODE PORT BYTES SECONDS");
 	memset(memory, 1, ROOM);
 	hints->prov_name = name;
 	OK(gdrfab_getinfo(gdrfab_version(), argv[2], argv[3], serves ? GDRFAB_SOURCE : 0, hints, &info));
@@ -66,7 +66,7 @@ int main(int argc, char **argv)
 	OK(gdrfab_ep_enable(ep));
 	if (serves) {
 		struct target here = {(uint64_t)memory, 0};
-		OK(gdrfab_mr_reg(domain, memory, ROOM, GDRFAB_REMOTE_WRITE, 0, 0, 0, NULL, &mr));
+		OK(gdrfab_mr_reg(domain, memory, ROOM, GDRFAB_REMOTE_WRITE | GDRFAB_REMOTE_READ, 0, 0, 0, NULL, &mr));
 		here.key = gdrfab_mr_key(mr);
 		if (!(info->mr_mode & GDRFAB_MR_VIRT_ADDR))
 			here.addr = 0;
@@ -84,9 +84,11 @@ int main(int argc, char **argv)
 	double start = now() + 1, measured = 0, end = start + seconds;
 	size_t before = 0;
 	while (now() < end || ended < posted) {
-		if (posted - ended < DEPTH && now() < end &&
-		    gdrfab_write(ep, memory, bytes, NULL, 0, came.target.addr, came.target.key, NULL) == 0)
-			posted++;
+		if (posted - ended < DEPTH && now() < end) {
+			struct target *t = &came.target;
+			posted += (reads ? gdrfab_read(ep, memory, bytes, NULL, 0, t->addr, t->key, NULL)
+					 : gdrfab_write(ep, memory, bytes, NULL, 0, t->addr, t->key, NULL)) == 0;
+		}
 		ssize_t n = gdrfab_cq_sread(cq, &done, 1, NULL, 5);
 		if (n == 1)
 			ended++;

@@ -13,7 +13,6 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Errno values that `errno.h` lacks; the numbers are libfabric's.
 pub mod errno {
     use parking_lot::Mutex;
-    use std::collections::BTreeMap;
     use std::ffi::{CStr, CString};
 
     pub const ETOOSMALL: i32 = 257;
@@ -49,11 +48,16 @@ pub mod errno {
 
     /// As `words`, and never freed.
     pub fn static_words(err: i32) -> &'static CStr {
-        static WORDS: Mutex<BTreeMap<i32, &CStr>> = Mutex::new(BTreeMap::new());
+        static WORDS: Mutex<Vec<(i32, &CStr)>> = Mutex::new(Vec::new());
         // Numbers that no errno has share theirs, so that what is never freed has an end.
         let number = if (0..4096).contains(&err.saturating_abs()) { err.saturating_abs() } else { 4096 };
-        let kept = || Box::leak(CString::new(words(number)).unwrap_or_default().into_boxed_c_str());
-        WORDS.lock().entry(number).or_insert_with(|| kept())
+        let mut all = WORDS.lock();
+        if let Some((_, words)) = all.iter().find(|(known, _)| *known == number) {
+            return words;
+        }
+        let kept = Box::leak(CString::new(words(number)).unwrap_or_default().into_boxed_c_str());
+        all.push((number, kept));
+        kept
     }
 }
 

@@ -114,7 +114,7 @@ impl List {
     /// The runs of these ranges alone, those of one pair together.
     pub fn grouped(&self, ranges: impl Iterator<Item = Range<usize>>) -> List {
         let mut runs: Vec<Run> = ranges.flat_map(|range| self.runs[range].iter().copied()).collect();
-        runs.sort_by_key(|run| run.pair);
+        runs.sort_unstable_by_key(|run| (run.pair, run.first));
         List { number: 0, runs: runs.into(), pairs: self.pairs.clone(), total: self.total, addr: self.addr, ends: self.ends.clone() }
     }
 

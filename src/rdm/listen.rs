@@ -27,10 +27,9 @@ pub fn listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr
 fn try_listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr, Vec<Greeter>)> {
     let mut at = wanted.or_else(|| domain.device_address());
     let mut greeters = Vec::new();
-    let mut lanes: Vec<_> = domain.lanes.iter().enumerate().collect();
     // Those with ports first, as they may choose one.
-    lanes.sort_by_key(|(_, lane)| lane.provider.reach());
-    for (of, lane) in lanes {
+    let of_reach = |reach: Reach| domain.lanes.iter().enumerate().filter(move |(_, lane)| lane.provider.reach() == reach);
+    for (of, lane) in [Reach::Ports, Reach::Devices, Reach::Host].into_iter().flat_map(of_reach) {
         let reach = lane.provider.reach();
         if reach == Reach::Host {
             let here = at.get_or_insert(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));

@@ -309,10 +309,12 @@ pub fn interface_address(name: &str, v6: bool) -> Result<IpAddr> {
     let all = interfaces()?;
     let mut its = all.iter().filter(|i| i.name == name).peekable();
     if its.peek().is_none() {
-        let mut names: Vec<&str> = all.iter().map(|i| i.name.as_str()).collect();
-        names.dedup();
-        names.sort_unstable();
-        names.dedup();
+        let mut names: Vec<&str> = Vec::new();
+        all.iter().for_each(|i| {
+            if !names.contains(&i.name.as_str()) {
+                names.push(&i.name)
+            }
+        });
         return Err(Error::new(errno::ENODEV, format!("no interface {name:?} with an IP address; this host has {}", names.join(", "))));
     }
     its.find(|i| i.ip.is_ipv6() == v6 && !is_link_local(i.ip)).map(|i| i.ip).ok_or_else(|| {

@@ -13,7 +13,6 @@ use crate::mr::Paths;
 use crate::prov::info::{Ask, Info};
 use crate::prov::{Offer, flags};
 use crate::sys::tcp;
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 
@@ -158,16 +157,19 @@ fn sockets() -> Fact {
 }
 
 fn interfaces() -> Fact {
-    let mut of: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut all: Vec<(String, String)> = Vec::new();
     for i in tcp::interfaces().map_err(|e| e.to_string())? {
         let ip = if i.up { i.ip.to_string() } else { format!("{} (down)", i.ip) };
-        of.entry(i.name).or_default().push(ip);
+        match all.iter_mut().find(|(name, _)| *name == i.name) {
+            Some((_, ips)) => *ips = format!("{ips} {ip}"),
+            None => all.push((i.name, ip)),
+        }
     }
     let chosen = match &config::get().tcp.iface {
         None => "unless an address is named, endpoints listen on the loopback".to_string(),
         Some(_) => format!("GDRFAB_TCP_IFACE: {}", own_ip(None).map_err(|e| e.to_string())?),
     };
-    let all: Vec<String> = of.iter().map(|(name, ips)| format!("{name} {}", ips.join(" "))).collect();
+    let all: Vec<String> = all.into_iter().map(|(name, ips)| format!("{name} {ips}")).collect();
     Ok(format!("{}; {chosen}", all.join(", ")))
 }
 

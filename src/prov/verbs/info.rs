@@ -285,17 +285,17 @@ pub fn candidates(ask: &Ask<'_>) -> Vec<Info> {
     for name in &names {
         // Opening takes long, and another device was asked for: its name is enough to leave it out by.
         if ask.domain.is_some_and(|attr| attr.split(':').next() != Some(name)) {
-            all.push((None, 0, Info { prov_name: Some(NAME.into()), domain_name: Some(name.clone()), ..Info::default() }));
+            all.push((None, 0, all.len(), Info { prov_name: Some(NAME.into()), domain_name: Some(name.clone()), ..Info::default() }));
             continue;
         }
         let near = distance::of_device(name, there.as_ref());
         match of_device(&list, name, ask) {
-            Ok(found) => all.extend(found.into_iter().map(|(speed, info)| (near, speed, info))),
-            Err(e) => all.push((near, 0, left_out(Some(name.clone()), e))),
+            Ok(found) => found.into_iter().for_each(|(speed, info)| all.push((near, speed, all.len(), info))),
+            Err(e) => all.push((near, 0, all.len(), left_out(Some(name.clone()), e))),
         }
     }
-    // Stable, so that names and a port's types of address keep their order.
-    all.sort_by_key(|(near, speed, _)| (*near, Reverse(*speed)));
+    // By the place at last, so that names and a port's types of address keep their order.
+    all.sort_unstable_by_key(|(near, speed, place, _)| (*near, Reverse(*speed), *place));
     all.into_iter().map(|(.., info)| info).collect()
 }
 

@@ -8,7 +8,6 @@ use super::limits::INLINE_MAX;
 use super::status::pointer;
 use crate::error::Result;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::mem::zeroed;
 use std::ptr::{NonNull, null_mut};
 
@@ -16,16 +15,17 @@ impl Context {
     /// Bytes that travel inside a work request, up to `asked`.
     pub fn inline(&self, asked: usize) -> usize {
         // Of the hardware, so that a device opened anew need not be tried anew.
-        static KNOWN: Mutex<BTreeMap<(String, u64), usize>> = Mutex::new(BTreeMap::new());
+        static KNOWN: Mutex<Vec<(String, u64, usize)>> = Mutex::new(Vec::new());
         let probe = || {
-            let key = (self.name.clone(), self.guid);
-            if let Some(known) = KNOWN.lock().get(&key) {
+            let mut known = KNOWN.lock();
+            if let Some((.., known)) = known.iter().find(|(name, guid, _)| *name == self.name && *guid == self.guid) {
                 return *known;
             }
-            match probe_inline(self) {
-                Ok(found) => *KNOWN.lock().entry(key).or_insert(found),
-                Err(_) => 0,
+            let found = probe_inline(self).unwrap_or(0);
+            if found > 0 {
+                known.push((self.name.clone(), self.guid, found));
             }
+            found
         };
         asked.min(*self.inline.get_or_init(probe))
     }

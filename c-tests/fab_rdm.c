@@ -348,15 +348,14 @@ void rdm_add(const struct rdm_claim *claims, size_t count)
 
 void rdm_add_both(const struct rdm_claim *claims, size_t count)
 {
-	/* No card takes part in the connected ones. */
-	if (!strcmp(provider(), "verbs")) {
+	bool cards = !strcmp(provider(), "verbs");
+	if (cards)
 		add_cards(claims, count);
-		return;
-	}
-	add_usual(claims, count, true);
-	for (size_t l = test_checked() ? 1 : 0; l < 2; l++)
+	else
+		add_usual(claims, count, true);
+	for (size_t l = cards || test_checked() ? 1 : 0; l < 2; l++)
 		for (size_t k = 0; k < count; k++)
-			add(&claims[k], l ? "tcp" : "shm", true, false);
+			add(&claims[k], cards ? "verbs" : l ? "tcp" : "shm", true, false);
 }
 
 void tsend(struct self *s, int to, const void *buf, size_t len, uint64_t tag, uintptr_t context)

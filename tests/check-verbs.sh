@@ -125,7 +125,7 @@ for pass in $passes; do
 	rails) default="verbs_rails_rdm list_ways:host rma:every_call_nic_mem_alloc" ;;
 	siw) default="info:without_hints connection cq cq_error memory:malloc memory:ten_thousand msg msg_order rma rma_order wait deadline list_ways:all_move_host atomic_card" ;;
 	# The last one takes links and devices away. Lists are many small operations over verbs, whose endpoints do not rest (idle_connections).
-	*) default="$(echo "$all" | grep -vxE "verbs|idle_connections|list|list_[a-z]*|rdm_scale|rdm_rails|tcp_[a-z_]*|tagged|containers|sizing|$elsewhere") atomic:a_provider_without list:nic_malloc list_ways:host list_end:given_up list_end:peer_dies $nccl verbs" ;;
+	*) default="$(echo "$all" | grep -vxE "verbs|idle_connections|list|list_[a-z]*|rdm_scale|rdm_rails|tcp_[a-z_]*|containers|sizing|$elsewhere") atomic:a_provider_without list:nic_malloc list_ways:host list_end:given_up list_end:peer_dies $nccl verbs" ;;
 	esac
 	# shellcheck disable=SC2086
 	list="$list $pass=$(echo ${programs:-$default} | tr ' ' ,)"

@@ -12,7 +12,7 @@ use gdrfab::hmem::{self, Iface, Site};
 use gdrfab::mr::{Access, Attr, Memory, Source};
 use gdrfab::prov::atomic::{Atomic, AtomicOp, Datatype, Form, Op, Operands};
 use gdrfab::prov::bind::Binding;
-use gdrfab::prov::info::Info;
+use gdrfab::prov::info::{EP_RDM, Info};
 use gdrfab::prov::op::{Common, Dir, Iov, RmaIov};
 use gdrfab::prov::ops::OpFlags;
 use gdrfab::prov::queue::{Completion, Taken};
@@ -82,7 +82,7 @@ impl Lane {
     /// What lanes are opened with.
     fn info() -> Info {
         let info = world::list(0, &world::hints()).unwrap().remove(0);
-        Info { mr_mode: info.mr_mode & !flags::MR_MODE_PROV_KEY, ..info }
+        Info { mr_mode: info.mr_mode & !flags::MR_MODE_PROV_KEY, ep_type: EP_RDM, ..info }
     }
 
     fn open() -> Lane {

@@ -82,12 +82,17 @@ pub trait Provider: Sync {
         format!("{}://{at}", self.name())
     }
 
-    /// As `candidates`, of what its endpoints are as lanes.
+    /// What a candidate is as a lane, or the reason why it is none.
+    fn as_lane(&self, info: Info) -> Info {
+        info
+    }
+
+    /// As `candidates`, of what its endpoints are as lanes of connectionless ones.
     fn lanes(&self, near: Option<&str>) -> Vec<Info> {
         self.candidates(&Ask { node: None, service: None, source: false, domain: None, near })
     }
 
-    /// What a domain and endpoints are opened with that are lanes of those of `info`. Keys are drawn above, so that all lanes
+    /// What a domain and endpoints are opened with that are lanes of those of `info`, of either kind. Keys are drawn above, so that all lanes
     /// have the same.
     fn lane_info(&self, info: &Info) -> Result<Info> {
         let (mr_mode, prov_name) = (info.mr_mode & !flags::MR_MODE_PROV_KEY, Some(self.name().into()));

@@ -12,7 +12,7 @@ use crate::sync::serial::Threading;
 use std::sync::Arc;
 
 /// Providers whose endpoints are lanes.
-static LANES: &[Matched] = &[Matched("shm"), Matched("tcp")];
+static LANES: &[Matched] = &[Matched("shm"), Matched("verbs"), Matched("tcp")];
 
 /// Connected endpoints of one provider whose messages are matched here.
 struct Matched(&'static str);
@@ -27,8 +27,14 @@ pub fn get(name: Option<&str>) -> Result<&'static dyn Provider> {
 
 /// As `prov::candidates`, with tags where there can be any.
 pub fn candidates(ask: &Ask<'_>, wanted: impl Fn(&str) -> bool) -> Vec<Info> {
-    let tagged = |info: Info| if get(info.prov_name.as_deref()).is_ok() && info.reason.is_none() { with_tags(info) } else { info };
     prov::candidates(ask, wanted).into_iter().map(tagged).collect()
+}
+
+fn tagged(info: Info) -> Info {
+    match LANES.iter().find(|lane| Some(lane.0) == info.prov_name.as_deref()).map(Matched::lane) {
+        Some(Ok(lane)) if info.reason.is_none() => with_tags(lane.as_lane(info)),
+        _ => info,
+    }
 }
 
 fn with_tags(lane: Info) -> Info {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// Whether a region can be reached by copies: of peers only where there is a service queue pair to ask for them.
 fn may_stage(domain: &Domain, access: Access) -> Result<()> {
-    match domain.service_cq() {
+    match domain.service_cq().filter(|_| !domain.is_of_lanes()) {
         _ if access.contains(Access::ATOMIC) => {
             Err(Error::fixed(errno::EOPNOTSUPP, "access: GDRFAB_ATOMIC: a card carries nothing out in memory that it does not reach"))
         }

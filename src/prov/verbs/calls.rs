@@ -20,6 +20,7 @@ use crate::prov::Lane;
 use crate::prov::atomic::{Atomic, AtomicOp};
 use crate::prov::bind::{Binding, Bindings, Effort, Options};
 use crate::prov::list::{List, Native, Pair, Run};
+use crate::prov::name;
 use crate::prov::op::{Common, Dir, Iov, One, RmaIov};
 use crate::prov::ops::{Dispatch, OpFlags};
 use crate::prov::report::{PathReport, RailReport, Refusals, Stats, no_rail};
@@ -134,7 +135,7 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
-        self.ensure_service();
+        self.ensure_service(false);
         let mut s = self.shared.state.lock();
         s.check_can_connect()?;
         s.dial(&self.domain, address, data)
@@ -142,6 +143,7 @@ impl prov::Endpoint for Endpoint {
 
     fn connect_addr(&self, address: &str) -> Result<()> {
         self.check_by_address()?;
+        name::check_plain(address)?;
         let mut s = self.shared.state.lock();
         s.check_can_connect()?;
         s.by_address(&self.domain, address, self.psn)?;
@@ -153,7 +155,7 @@ impl prov::Endpoint for Endpoint {
     /// Accepts; on failure the request is lost, as its peer is.
     fn accept(&self, request: Box<dyn prov::Request>, data: &[u8]) -> Result<()> {
         let request: Request = own_request(request)?;
-        self.ensure_service();
+        self.ensure_service(false);
         let mut s = self.shared.state.lock();
         s.check_can_connect()?;
         s.take_request(&self.domain, request, data)
@@ -162,7 +164,7 @@ impl prov::Endpoint for Endpoint {
     /// The address by which a peer's endpoint can connect to this one's queue pair.
     fn address(&self) -> Result<String> {
         self.check_by_address()?;
-        self.ensure_service();
+        self.ensure_service(true);
         let s = self.shared.state.lock();
         match &s.qp {
             Some(qp) => Ok(cm::address_of(&self.domain, qp, self.psn, s.service.as_ref().map(|v| v.qp.number)).to_string()),

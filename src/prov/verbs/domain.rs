@@ -20,7 +20,7 @@ use crate::error::{Error, Result, errno};
 use crate::mr::alloc::Allocations;
 use crate::prov::fault::Plan;
 use crate::prov::flags;
-use crate::prov::info::Info;
+use crate::prov::info::{EP_RDM, Info};
 use crate::prov::op::IOV_LIMIT;
 use crate::sync::serial::{Serial, Threading};
 use parking_lot::Mutex;
@@ -70,7 +70,8 @@ impl Domain {
         // Here and not with the first endpoint, so that a domain's descriptors are all there from the beginning.
         let service_cq = match choice.context.transport {
             Transport::Iwarp => None,
-            _ if lanes => None,
+            // Peers of exchanged addresses tell by it that they are there.
+            _ if lanes && info.ep_type == EP_RDM => None,
             _ => Cq::service(&choice.context, threading).inspect_err(|e| crate::log!(Info, "no staged transfers in this domain: {e}")).ok(),
         };
         let (gid, number) = (choice.gid.clone(), port.number);

@@ -123,16 +123,13 @@ impl Endpoint {
     }
 
     /// Makes the queue pair for the library's own messages, where the transport allows one. Without it there are no
-    /// staged transfers.
-    pub(super) fn ensure_service(&self) {
+    /// staged transfers; a lane has those never, and of its peer's end a connection manager tells, where there is one.
+    pub(super) fn ensure_service(&self, by_address: bool) {
         let domain = &self.domain;
         {
             let s = self.shared.state.lock();
-            if s.service.is_some()
-                || s.lane.is_some()
-                || !matches!(s.phase, Phase::Enabled)
-                || domain.context().transport == Transport::Iwarp
-            {
+            let needs_none = domain.context().transport == Transport::Iwarp || (s.lane.is_some() && !by_address);
+            if s.service.is_some() || needs_none || !matches!(s.phase, Phase::Enabled) {
                 return;
             }
         }

@@ -15,7 +15,7 @@ use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::mr::MR_IOV_LIMIT;
 use crate::mr::Paths;
-use crate::prov::info::{ADDR_STR, Ask, EP_MSG, Info, Limits, PROGRESS_MANUAL, THREAD_SAFE};
+use crate::prov::info::{ADDR_STR, Ask, EP_MSG, EP_RDM, Info, Limits, PROGRESS_MANUAL, THREAD_SAFE};
 use crate::prov::op::IOV_LIMIT;
 use crate::prov::{Offer, flags};
 use std::cmp::Reverse;
@@ -23,6 +23,8 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 const NAME: &str = "verbs";
+/// The fabric of such ports.
+const IWARP: &str = "iWARP";
 /// Work requests that a lane can have with the device.
 const LANE_TX: usize = 128;
 /// The kernel lists its RDMA devices here.
@@ -149,7 +151,7 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
 fn fabric_name(gid: &Gid) -> String {
     match gid.kind {
         GidKind::Ib => format!("IB-{}", &gid.hex()[..16]),
-        GidKind::Iwarp => "iWARP".into(),
+        GidKind::Iwarp => IWARP.into(),
         _ => "RoCE".into(),
     }
 }
@@ -325,32 +327,34 @@ pub fn lanes(near: Option<&str>) -> Vec<Info> {
     for info in candidates(&Ask { node: None, service: None, source: false, domain: None, near }) {
         let port = |info: &Info| info.domain_name.as_deref().and_then(|d| d.rsplit_once(':')).map(|(port, _)| port.to_string());
         // Of a port's types of address the first that serves.
-        if all.iter().any(|other| other.reason.is_none() && port(other) == port(&info)) {
-            continue;
+        if !all.iter().any(|other| other.reason.is_none() && port(other) == port(&info)) {
+            all.push(connectionless(as_lane(info)));
         }
-        let why = match &info.reason {
-            Some(why) => Some(why.clone()),
-            None if info.cq_data_size == 0 => Some(Error::fixed(
-                errno::EOPNOTSUPP,
-                "iWARP: lanes need queue pairs that this library moves itself, and keys of remote reads",
-            )),
-            None if config::get().tcp.key_file.is_some() => Some(Error::fixed(errno::EOPNOTSUPP, NO_KEYS)),
-            None if info.src_addr.is_none() => {
-                Some(Error::fixed(errno::EADDRNOTAVAIL, "the port has no IP address, by which peers would find it"))
-            }
-            None => library::cm().err(),
-        };
-        all.push(Info { reason: why, ..as_lane(info) });
     }
     all
+}
+
+/// A lane of a connectionless endpoint, or why it is none.
+fn connectionless(lane: Info) -> Info {
+    let why = match &lane.reason {
+        Some(why) => Some(why.clone()),
+        None if config::get().tcp.key_file.is_some() => Some(Error::fixed(errno::EOPNOTSUPP, NO_KEYS)),
+        None if lane.src_addr.is_none() => {
+            Some(Error::fixed(errno::EADDRNOTAVAIL, "the port has no IP address, by which peers would find it"))
+        }
+        None => library::cm().err(),
+    };
+    Info { reason: why, ..lane }
 }
 
 const NO_KEYS: &str = "auth_key, GDRFAB_TCP_KEY_FILE: RDMA cards keep nobody out who does not know the key";
 
 /// Keys of memory are the lane's affair, and so is memory that nobody registered; peers' CPUs carry out atomics, but
 /// those in a card's regions.
-fn as_lane(info: Info) -> Info {
+pub fn as_lane(info: Info) -> Info {
     let cpu = Info::of_cpu(NAME);
+    let iwarp = info.fabric_name.as_deref() == Some(IWARP);
+    let none = || Error::fixed(errno::EOPNOTSUPP, "iWARP: lanes need queue pairs that this library moves itself, and keys of remote reads");
     Info {
         caps: cpu.caps | flags::RMA_EVENT | flags::ATOMIC | flags::HMEM | flags::LOCAL_COMM | flags::REMOTE_COMM,
         msg_order: info.msg_order | flags::ORDER_ATOMICS,
@@ -360,24 +364,34 @@ fn as_lane(info: Info) -> Info {
         inject_size: info.inject_size,
         max_msg_size: info.max_msg_size,
         mr_cnt: info.mr_cnt,
+        cm_data_size: info.cm_data_size,
+        fabric_name: info.fabric_name,
         domain_name: info.domain_name,
         src_addr: info.src_addr,
-        reason: info.reason,
+        dest_addr: info.dest_addr,
+        reason: info.reason.or_else(|| iwarp.then(none)),
         ..cpu
     }
 }
 
 /// What a domain and endpoints are opened with that are lanes of those of `info`, whose domain names the device.
 pub fn lane_info(info: &Info) -> Result<Info> {
-    if info.auth_key.is_some() {
+    let is_rdm = info.ep_type == EP_RDM;
+    // A connected one's caller has accepted its peer.
+    if is_rdm && info.auth_key.is_some() {
         return Err(Error::fixed(errno::EOPNOTSUPP, NO_KEYS));
     }
-    let mr_mode = info.mr_mode & !flags::MR_MODE_PROV_KEY;
-    let found = lanes(None).into_iter().find(|lane| lane.domain_name == info.domain_name);
-    match found
-        .ok_or_else(|| Error::new(errno::ENODEV, format!("info->domain_name: {:?} is no device of this host now", info.domain_name)))?
-    {
-        Info { reason: Some(why), .. } => Err(why),
-        lane => Ok(Info { mr_mode, ..lane }),
+    let domain = info.domain_name.as_deref();
+    let all = candidates(&Ask { node: None, service: None, source: false, domain, near: None });
+    let found = all.into_iter().find(|found| found.domain_name == info.domain_name).map(as_lane);
+    let lane = found.ok_or_else(|| Error::new(errno::ENODEV, format!("info->domain_name: {domain:?} is no device of this host now")))?;
+    let lane = if is_rdm { connectionless(lane) } else { lane };
+    match lane.reason {
+        Some(why) => Err(why),
+        None => {
+            let own = info.src_addr.clone().filter(|at| at.starts_with(super::address::CM));
+            let mr_mode = info.mr_mode & !flags::MR_MODE_PROV_KEY;
+            Ok(Info { mr_mode, ep_type: info.ep_type, src_addr: own.or(lane.src_addr), ..lane })
+        }
     }
 }

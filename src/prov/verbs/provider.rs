@@ -50,6 +50,10 @@ impl Provider for Verbs {
         false
     }
 
+    fn as_lane(&self, info: Info) -> Info {
+        info::as_lane(info)
+    }
+
     fn lanes(&self, near: Option<&str>) -> Vec<Info> {
         info::lanes(near)
     }

@@ -98,15 +98,32 @@ void meet(struct self *s)
 	meet_of(s, s->count);
 }
 
+/* That of the device under test. */
+static gdrfab_info *of_device(gdrfab_info *list)
+{
+	const char *node = strcmp(provider(), "verbs") ? NULL : node_name();
+	gdrfab_info *i = list;
+	while (i && node && !(i->src_addr && strstr(i->src_addr, node)))
+		i = i->next;
+	return i ? i : list;
+}
+
+bool rdm_over_iwarp(const struct self *s)
+{
+	return strstr(s->info->domain_name, ":iwarp") != NULL;
+}
+
 static void find(struct self *s, const char *service, uint64_t flags)
 {
-	gdrfab_info hints = {0};
+	gdrfab_info hints = {0}, *list = NULL;
 	hints.struct_size = sizeof hints, hints.prov_name = (char *)s->lanes;
 	hints.ep_type = s->connected ? GDRFAB_EP_MSG : GDRFAB_EP_RDM;
 	hints.caps = GDRFAB_MSG | GDRFAB_TAGGED | GDRFAB_RMA | GDRFAB_MULTI_RECV;
 	hints.caps |= s->connected ? 0 : GDRFAB_DIRECTED_RECV | GDRFAB_SOURCE;
 	hints.mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, service, flags, &hints, &s->info));
+	OK(gdrfab_getinfo(gdrfab_version(), NULL, service, flags, &hints, &list));
+	s->info = gdrfab_dupinfo(of_device(list));
+	gdrfab_freeinfo(list);
 	CHECK(strcmp(s->info->prov_name, s->lanes) == 0);
 	CHECK_EQ(s->info->ep_type, hints.ep_type);
 	CHECK_EQ(s->info->caps, hints.caps);

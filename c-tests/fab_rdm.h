@@ -73,6 +73,8 @@ extern bool rdm_meets_none;
 /* No claim is about a card beside other lanes. */
 extern bool rdm_cards_alone;
 
+/* Whether the lane's card is one of iWARP. */
+bool rdm_over_iwarp(const struct self *s);
 void *context_of(uintptr_t context);
 /* Keeps what comes. */
 void drive(struct self *s);

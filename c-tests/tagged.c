@@ -53,11 +53,27 @@ TEST(tags_come_to_who_asks)
 	MISUSE(gdrfab_ep_bind_av(ep, av, 0), -EINVAL, "GDRFAB_EP_RDM");
 	OK(gdrfab_ep_close(ep));
 	n.ep = ep_new(&n, n.info, &n);
-	char name[GDRFAB_ADDR_MAX], byte = 0;
+	char byte = 0;
+	MISUSE(gdrfab_tsend(n.ep, &byte, 1, NULL, 0, 1, &byte), -ENOTCONN, "not connected");
+	MISUSE(gdrfab_ep_shutdown(n.ep, 0), -ENOTCONN, "not connected");
+	OK(gdrfab_av_close(av));
+	gdrfab_freeinfo(hints), gdrfab_freeinfo(info);
+	node_close(&n);
+}
+
+/* Each kind is refused the addresses of the other. */
+TEST(exchanged_addresses_tell_of_tags)
+{
+	static struct setup exchanged;
+	char name[GDRFAB_ADDR_MAX];
 	size_t len = sizeof name;
+	struct node n;
+	skip_without_tags();
+	exchanged = tags, exchanged.by_address = true;
+	node_alone(&n, &exchanged);
+	n.ep = ep_new(&n, n.info, &n);
 	OK(gdrfab_ep_getname(n.ep, name, &len));
 	MISUSE(gdrfab_ep_connect_addr(n.ep, name, len), -EINVAL, "own address");
-	/* Each kind is refused the addresses of the other. */
 	char other[GDRFAB_ADDR_MAX];
 	size_t other_len = sizeof other;
 	struct node untagged;
@@ -69,10 +85,6 @@ TEST(tags_come_to_who_asks)
 	strcpy(name + strlen(name), "9");
 	MISUSE(gdrfab_ep_connect_addr(n.ep, name, len + 1), -EINVAL, "version");
 	node_close(&untagged);
-	MISUSE(gdrfab_tsend(n.ep, &byte, 1, NULL, 0, 1, &byte), -ENOTCONN, "not connected");
-	MISUSE(gdrfab_ep_shutdown(n.ep, 0), -ENOTCONN, "not connected");
-	OK(gdrfab_av_close(av));
-	gdrfab_freeinfo(hints), gdrfab_freeinfo(info);
 	node_close(&n);
 }
 
@@ -133,6 +145,35 @@ TEST(a_listener_without_tags_is_left_by_who_has_some)
 {
 	skip_without_tags();
 	pair(NULL, door, knocks, NULL);
+}
+
+/* --- who has called says nothing --- */
+
+static void speaks(struct node *n)
+{
+	node_up(n);
+	OK(gdrfab_tsend(n->ep, "welcome", 8, NULL, 0, 3, n));
+	DONE(n->cq, n, GDRFAB_SEND | GDRFAB_TAGGED, NULL);
+	barrier(n);
+	node_down(n);
+}
+
+static void listens(struct node *n)
+{
+	char in[8];
+	node_up(n);
+	OK(gdrfab_trecv(n->ep, in, sizeof in, NULL, 0, 3, 0, in));
+	DONE(n->cq, in, GDRFAB_RECV | GDRFAB_TAGGED, NULL);
+	CHECK(memcmp(in, "welcome", 8) == 0);
+	barrier(n);
+	node_down(n);
+}
+
+TEST(who_accepts_speaks_first)
+{
+	skip_without_tags();
+	for (int i = 0; i < test_count(20, 8); i++)
+		pair(&tags, speaks, listens, NULL);
 }
 
 /* --- what is left when the peer goes --- */

@@ -77,8 +77,8 @@ pub trait Provider: Sync {
         true
     }
 
-    /// The address by which a lane reaches the connectionless endpoint that listens at `at`.
-    fn lane_address(&self, at: SocketAddr) -> String {
+    /// The address at which lanes of such an info listen, and are called, of the connectionless endpoint that peers know by `at`.
+    fn lane_address(&self, _info: &Info, at: SocketAddr) -> String {
         format!("{}://{at}", self.name())
     }
 

@@ -27,19 +27,19 @@ pub fn listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr
 fn try_listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr, Vec<Greeter>)> {
     let mut at = wanted.or_else(|| domain.device_address());
     let mut greeters = Vec::new();
-    // Those with ports first, as they may choose one.
+    // Those with ports first, as they choose one.
     let of_reach = |reach: Reach| domain.lanes.iter().enumerate().filter(move |(_, lane)| lane.provider.reach() == reach);
     for (of, lane) in [Reach::Ports, Reach::Devices, Reach::Host].into_iter().flat_map(of_reach) {
         let reach = lane.provider.reach();
-        if reach == Reach::Host {
+        if reach != Reach::Ports {
             let here = at.get_or_insert(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
             if here.port() == 0 {
                 here.set_port(20_000 + (domain.draw() % 40_000) as u16);
             }
         }
-        let src_addr = at.map(|at| lane.provider.lane_address(at));
+        let src_addr = at.map(|at| lane.provider.lane_address(&lane.info, at));
         let opened = lane.provider.open_listener(&Info { src_addr, ..lane.info.clone() }).and_then(|mut listener| {
-            if reach != Reach::Host {
+            if reach == Reach::Ports {
                 let told = listener.address();
                 let bound: Option<SocketAddr> = told.split_once("://").and_then(|(_, rest)| rest.parse().ok());
                 at = Some(bound.ok_or_else(|| Error::new(errno::EPROTO, format!("ep: {told:?} is no socket address")))?);

@@ -198,7 +198,7 @@ impl Provider for Rdm {
         match self.providers()?.into_iter().find(|p| p.reach() == Reach::Devices) {
             Some(provider) => {
                 let at = info.src_addr.as_deref().and_then(|text| source_of(text).ok());
-                provider.nic(&Info { src_addr: at.map(|at| provider.lane_address(at)), ..info.clone() }, near)
+                provider.nic(&Info { src_addr: at.map(|at| provider.lane_address(info, at)), ..info.clone() }, near)
             }
             None => Err(Error::new(errno::ENODATA, format!("info: provider {} has no NIC", self.name))),
         }

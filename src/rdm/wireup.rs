@@ -85,7 +85,7 @@ impl State {
                 last = Error::new(errno::EHOSTUNREACH, words);
                 continue;
             }
-            let address = lane.provider.lane_address(name.socket());
+            let address = lane.provider.lane_address(&lane.info, name.socket());
             // Where the peer has no such device, nobody may say so.
             let limit = if reach == Reach::Devices && more { DEVICE_NS.min(if left == 0 { DEVICE_NS } else { left / 2 }) } else { left };
             let called = self.open_link(domain, of, limit).and_then(|link| {

@@ -37,8 +37,20 @@ static unsigned count;
 static int (*poll_fn)(struct ibv_cq *, int, struct ibv_wc *);
 static int lie;
 static bool deaf;
-static int (*send_fn)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
-static int (*recv_fn)(struct ibv_qp *, struct ibv_recv_wr *, struct ibv_recv_wr **);
+/* What a device posts with, of those that the process has open. */
+static struct device {
+	struct ibv_context *of;
+	int (*send)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
+	int (*recv)(struct ibv_qp *, struct ibv_recv_wr *, struct ibv_recv_wr **);
+} devices[64];
+
+static struct device *device_of(struct ibv_context *context)
+{
+	struct device *at = devices;
+	while (at < devices + 63 && at->of && at->of != context)
+		at++;
+	return at;
+}
 
 API void verbs_lie(int credits, bool no_receives)
 {
@@ -51,12 +63,12 @@ static int send_lies(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
 	for (struct ibv_send_wr *at = wr; at && lie; at = at->next)
 		if (at->opcode == IBV_WR_SEND && at->num_sge == 1 && at->sg_list->length >= 8)
 			((uint32_t *)(uintptr_t)at->sg_list->addr)[1] += (uint32_t)lie;
-	return send_fn(qp, wr, bad);
+	return device_of(qp->context)->send(qp, wr, bad);
 }
 
 static int receive_not(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
-	return deaf ? 0 : recv_fn(qp, wr, bad);
+	return deaf ? 0 : device_of(qp->context)->recv(qp, wr, bad);
 }
 
 API void verbs_lose_answers(const char *device, int of_each)
@@ -131,7 +143,8 @@ API struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *att
 	}
 	struct ibv_qp *qp = create(pd, attr);
 	if (qp && qp->context->ops.post_send != send_lies) {
-		send_fn = qp->context->ops.post_send, recv_fn = qp->context->ops.post_recv;
+		struct device *device = device_of(qp->context);
+		device->of = qp->context, device->send = qp->context->ops.post_send, device->recv = qp->context->ops.post_recv;
 		qp->context->ops.post_send = send_lies, qp->context->ops.post_recv = receive_not;
 	}
 	if (qp) {

@@ -96,7 +96,7 @@ impl Provider for Shm {
 
     /// Names of sockets in a network namespace are as unique as its ports; in a directory that several share, who comes second
     /// finds the name taken.
-    fn lane_address(&self, at: SocketAddr) -> String {
+    fn lane_address(&self, _info: &Info, at: SocketAddr) -> String {
         address::of_lane(at)
     }
 

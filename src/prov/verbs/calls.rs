@@ -345,6 +345,7 @@ impl prov::Endpoint for Endpoint {
             .min(until(s.held_until()))
             .min(until(s.connecting_deadline().unwrap_or(0)))
             .min(until(s.rails_due()))
+            .min(until(s.link.again_at))
             .min(draining);
         s.bind.sleeps(now, nap)
     }

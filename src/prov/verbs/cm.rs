@@ -8,7 +8,6 @@ use super::cm_channel::Channel;
 use super::cm_event::{CmEvent, CmEventKind};
 use super::cm_id::{ConnParam, Id};
 use super::conn::{Connecting, Link, Step};
-use super::device::Transport;
 use super::domain::Domain;
 use super::greeting::{self, Greeting};
 use super::limits::ALIVE_NS;
@@ -122,7 +121,7 @@ impl State {
 
     /// Moves the queue pairs as the connection manager says; over iWARP the kernel does it.
     fn steps_of(&mut self, domain: &Domain, id: &Id, service: Option<u32>) -> Result<()> {
-        if domain.context().transport == Transport::Iwarp {
+        if domain.is_iwarp() {
             return Ok(());
         }
         let qp = self.qp.as_ref().ok_or(Error::fixed(errno::EOPBADSTATE, "ep: not enabled"))?;
@@ -258,6 +257,7 @@ impl State {
             self.give_up(e, Vec::new());
         }
         self.look_alive();
+        self.repeat_first();
         if self.connecting_deadline().is_some_and(|d| d != 0 && now_ns() > d) {
             let words = "the peer did not answer the connection request in time";
             self.give_up(Error::coded(errno::ETIMEDOUT, Code::Deadline, words), Vec::new());
@@ -324,15 +324,20 @@ impl State {
         };
         match next {
             Ok(None) => {}
-            Ok(Some(data)) => {
-                self.phase = Phase::Connected;
-                self.event(EventKind::Connected, data, None);
-            }
+            Ok(Some(data)) => match self.lane.is_some() && domain.is_iwarp() {
+                true => self.join_in_order(data),
+                false => self.joined(data),
+            },
             Err(e) => self.give_up(e, Vec::new()),
         }
     }
 
-    fn step(&mut self, to: Step) {
+    pub(super) fn joined(&mut self, data: Vec<u8>) {
+        self.phase = Phase::Connected;
+        self.event(EventKind::Connected, data, None);
+    }
+
+    pub(super) fn step(&mut self, to: Step) {
         if let Phase::Connecting(c) = &mut self.phase {
             c.step = to;
         }

@@ -20,6 +20,8 @@ pub enum Step {
     Answer,
     /// The peer's word that it has seen ours.
     Establish,
+    /// The caller's first parcel, over iWARP.
+    First,
     /// The acknowledgement of a first message by the peer's service queue pair.
     Hello,
 }
@@ -52,6 +54,9 @@ pub struct Link {
     pub(super) again: bool,
     /// When the peer was last asked for a sign of life.
     pub(super) asked_alive: u64,
+    /// When the first parcel is said again (`mpa.rs`), 0: it is not; and how often it was.
+    pub(super) again_at: u64,
+    pub(super) said: u32,
 }
 
 impl Link {

@@ -127,6 +127,10 @@ impl Domain {
         Ok((cq, tags))
     }
 
+    pub fn is_iwarp(&self) -> bool {
+        self.context().transport == Transport::Iwarp
+    }
+
     pub fn is_of_lanes(&self) -> bool {
         self.lane_cqs.is_some()
     }

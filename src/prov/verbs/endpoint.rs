@@ -3,7 +3,6 @@
 
 use super::conn::Link;
 use super::cq::Cq;
-use super::device::Transport;
 use super::domain::Domain;
 use super::fault::Faults;
 use super::limits::ANSWER_NS;
@@ -64,11 +63,13 @@ impl Endpoint {
         let config = &config::get().verbs;
         let or = |n: usize, usual: usize| if n == 0 { usual as u32 } else { n as u32 };
         let attr = &domain.context().attr;
-        let sge = attr.max_sge.clamp(1, crate::prov::op::IOV_LIMIT as i32) as usize;
+        let sge = domain.most_pieces() as usize;
+        // An iWARP read has one place for its answer.
+        let tx_sge = if domain.is_iwarp() { 1 } else { sge };
         let capacity = Capacity {
             tx: or(info.tx_size, config.tx_size).min(attr.max_qp_wr.max(1) as u32 - u32::from(domain.cards.len() > 1)).max(1),
             rx: or(info.rx_size, config.rx_size).min(attr.max_qp_wr.max(1) as u32),
-            tx_pieces: or(info.tx_iov_limit, sge).min(sge as u32),
+            tx_pieces: or(info.tx_iov_limit, tx_sge).min(tx_sge as u32),
             rx_pieces: or(info.rx_iov_limit, sge).min(sge as u32),
             inline: if info.inject_size == 0 { domain.context().inline(config.inline) } else { info.inject_size } as u32,
         };
@@ -89,7 +90,7 @@ impl Endpoint {
             unsignalled: 0,
             signal_all: false,
             op_flags: 0,
-            unordered: domain.context().transport == Transport::Iwarp,
+            unordered: domain.is_iwarp(),
             own_receives: info.caps != 0 && info.caps & (flags::MSG | flags::RECV) == 0,
             batch: Batch::new(),
             chain: Default::default(),
@@ -128,7 +129,7 @@ impl Endpoint {
         let domain = &self.domain;
         {
             let s = self.shared.state.lock();
-            let needs_none = domain.context().transport == Transport::Iwarp || (s.lane.is_some() && !by_address);
+            let needs_none = domain.is_iwarp() || (s.lane.is_some() && !by_address);
             if s.service.is_some() || needs_none || !matches!(s.phase, Phase::Enabled) {
                 return;
             }
@@ -148,9 +149,9 @@ impl Endpoint {
     }
 
     pub(super) fn check_by_address(&self) -> Result<()> {
-        match self.domain.context().transport {
-            Transport::Iwarp => Err(Error::fixed(errno::EOPNOTSUPP, "iWARP connects by rdma_cm alone, not by exchanged addresses")),
-            _ => Ok(()),
+        match self.domain.is_iwarp() {
+            true => Err(Error::fixed(errno::EOPNOTSUPP, "iWARP connects by rdma_cm alone, not by exchanged addresses")),
+            false => Ok(()),
         }
     }
 

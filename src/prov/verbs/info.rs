@@ -23,8 +23,10 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 const NAME: &str = "verbs";
-/// The fabric of such ports.
+/// The fabric of ports of iWARP.
 const IWARP: &str = "iWARP";
+/// In the numbers of ports at which lanes over iWARP listen.
+const BESIDE: u16 = 1 << 14;
 /// Work requests that a lane can have with the device.
 const LANE_TX: usize = 128;
 /// The kernel lists its RDMA devices here.
@@ -353,8 +355,6 @@ const NO_KEYS: &str = "auth_key, GDRFAB_TCP_KEY_FILE: RDMA cards keep nobody out
 /// those in a card's regions.
 pub fn as_lane(info: Info) -> Info {
     let cpu = Info::of_cpu(NAME);
-    let iwarp = info.fabric_name.as_deref() == Some(IWARP);
-    let none = || Error::fixed(errno::EOPNOTSUPP, "iWARP: lanes need queue pairs that this library moves itself, and keys of remote reads");
     Info {
         caps: cpu.caps | flags::RMA_EVENT | flags::ATOMIC | flags::HMEM | flags::LOCAL_COMM | flags::REMOTE_COMM,
         msg_order: info.msg_order | flags::ORDER_ATOMICS,
@@ -369,9 +369,19 @@ pub fn as_lane(info: Info) -> Info {
         domain_name: info.domain_name,
         src_addr: info.src_addr,
         dest_addr: info.dest_addr,
-        reason: info.reason.or_else(|| iwarp.then(none)),
+        reason: info.reason,
         ..cpu
     }
+}
+
+/// The ports of iWARP are those of tcp, where a lane over tcp listens as well: it takes others, far from those that other endpoints
+/// are likely to have.
+pub fn lane_address(info: &Info, at: SocketAddr) -> String {
+    let port = match info.fabric_name.as_deref() {
+        Some(IWARP) if at.port() != BESIDE => at.port() ^ BESIDE,
+        _ => at.port(),
+    };
+    Address::Cm(SocketAddr::new(at.ip(), port)).to_string()
 }
 
 /// What a domain and endpoints are opened with that are lanes of those of `info`, whose domain names the device.

@@ -81,8 +81,10 @@ impl State {
         let mut wr: ibv_send_wr = unsafe { zeroed() };
         wr.wr_id = self.tx_tag.send(self.tx.next());
         wr.next = null_mut();
-        wr.sg_list = pieces.as_mut_ptr();
-        wr.num_sge = pieces.len() as i32;
+        let (mut nothing, none) = (ibv_sge { addr: 0, length: 0, lkey: 0 }, pieces.is_empty());
+        wr.sg_list = if none { &mut nothing } else { pieces.as_mut_ptr() };
+        // Soft-iWARP takes one piece of a read that has none.
+        wr.num_sge = if none && self.unordered && opcode == ibv_wr_opcode::IBV_WR_RDMA_READ { 1 } else { pieces.len() as i32 };
         wr.opcode = opcode;
         wr.send_flags = SIGNALED | if inline { ibv_send_flags::IBV_SEND_INLINE } else { 0 };
         aim(&mut wr, target, operands);
@@ -235,6 +237,9 @@ impl State {
     pub(super) fn parcel_came(&mut self, place: usize, len: usize) {
         if let Some(lane) = &mut self.lane {
             lane.inbox.push_back((place as u32, len));
+            if !std::mem::replace(&mut lane.heard, true) {
+                self.heard_first();
+            }
         }
     }
 

@@ -43,6 +43,7 @@ mod limits;
 mod line;
 mod list;
 mod memory;
+mod mpa;
 mod mr;
 mod named;
 pub mod netdev;

@@ -223,6 +223,8 @@ pub struct Parcels {
     pub credit: Credit,
     /// Places that the device has filled, with how many bytes.
     pub inbox: VecDeque<(u32, usize)>,
+    /// Some have come.
+    pub heard: bool,
     /// Answers that wait for room; the caller's parcels wait behind them.
     pub outbox: VecDeque<Own>,
     /// How many of these are answers.
@@ -248,6 +250,7 @@ impl Parcels {
             memory: memory.clone(),
             credit: Credit::default(),
             inbox: VecDeque::new(),
+            heard: false,
             outbox: VecDeque::new(),
             owed: 0,
             jobs: VecDeque::new(),

@@ -16,6 +16,7 @@ use crate::prov::ops::{CqFormat, CqOps};
 use crate::prov::queue::{Counter, Queue};
 use crate::prov::{self, Offer, Provider, Reach};
 use crate::sync::serial::Threading;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// How long closing a region waits for copies of this process.
@@ -48,6 +49,10 @@ impl Provider for Verbs {
     /// Whoever reaches the card's port can call.
     fn heeds_keys(&self) -> bool {
         false
+    }
+
+    fn lane_address(&self, info: &Info, at: SocketAddr) -> String {
+        info::lane_address(info, at)
     }
 
     fn as_lane(&self, info: Info) -> Info {

@@ -32,6 +32,8 @@ TEST(tags_come_to_who_asks)
 	CHECK_EQ(info->ep_type, GDRFAB_EP_MSG);
 	CHECK_EQ(info->caps, tags.caps);
 	CHECK(info->cm_data_size < GDRFAB_CM_DATA_MAX);
+	gdrfab_nic_attr nic = {.struct_size = sizeof nic};
+	CHECK_EQ(gdrfab_info_nic(info, &nic), traits()->adapter ? 0 : -ENODATA);
 	gdrfab_freeinfo(info);
 	hints->caps = 0;
 	CHECK_EQ(provider_getinfo("1", GDRFAB_SOURCE, hints, &info), 0);
@@ -53,6 +55,14 @@ TEST(tags_come_to_who_asks)
 	MISUSE(gdrfab_ep_bind_av(ep, av, 0), -EINVAL, "GDRFAB_EP_RDM");
 	OK(gdrfab_ep_close(ep));
 	n.ep = ep_new(&n, n.info, &n);
+	uint32_t retries = 3, set = 0;
+	size_t len = sizeof set;
+	CHECK_EQ(gdrfab_ep_setopt(n.ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_RNR_RETRY, &retries, sizeof retries),
+		 traits()->adapter ? 0 : -ENOPROTOOPT);
+	if (traits()->adapter) {
+		OK(gdrfab_ep_getopt(n.ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_RNR_RETRY, &set, &len));
+		CHECK_EQ(set, retries);
+	}
 	char byte = 0;
 	MISUSE(gdrfab_tsend(n.ep, &byte, 1, NULL, 0, 1, &byte), -ENOTCONN, "not connected");
 	MISUSE(gdrfab_ep_shutdown(n.ep, 0), -ENOTCONN, "not connected");

@@ -403,7 +403,7 @@ fn no_tags() -> Error {
     Error::fixed(errno::EOPNOTSUPP, "ep: tagged messages need an endpoint opened with GDRFAB_TAGGED in info->caps")
 }
 
-fn no_effort() -> Error {
+pub fn no_effort() -> Error {
     Error::fixed(errno::ENOPROTOOPT, "optname: an option of RDMA devices; this endpoint has none")
 }
 

@@ -36,7 +36,7 @@ pub mod tcp;
 pub mod verbs;
 pub mod waiter;
 
-pub use contract::{Domain, Endpoint, Listener, Offer, Provider, Reach, no_coop};
+pub use contract::{Domain, Endpoint, Listener, Offer, Provider, Reach, no_coop, no_effort};
 pub use event::{Event, EventKind, EventQueue};
 pub use lane::{Lane, Parcel, Taker};
 pub use pep::PassiveEndpoint;

@@ -20,7 +20,7 @@ use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::prov::atomic::{Atomic, AtomicOp};
 use crate::prov::av::Name;
-use crate::prov::bind::{Binding, Bindings, Coop, Options, RailList};
+use crate::prov::bind::{Binding, Bindings, Coop, Effort, Options, RailList};
 use crate::prov::info::Info;
 use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::name;
@@ -375,6 +375,14 @@ impl prov::Endpoint for Endpoint {
         }
         self.set_options(&mut |o| o.rails = Some(rails));
         Ok(())
+    }
+
+    fn effort(&self, what: Effort) -> Result<u32> {
+        self.state.lock().only.as_ref().map_or_else(|| Err(prov::no_effort()), |only| only.link.ep.effort(what))
+    }
+
+    fn set_effort(&self, what: Effort, value: u32) -> Result<()> {
+        self.state.lock().only.as_ref().map_or_else(|| Err(prov::no_effort()), |only| only.link.ep.set_effort(what, value))
     }
 
     /// An operation may start long after its post, and a message in device memory is read by its receiver.

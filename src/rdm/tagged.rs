@@ -6,7 +6,7 @@ use super::door::Door;
 use super::limits::{INJECT_SIZE, MAX_MSG, SIZE};
 use super::wire::MATCHED_LEN;
 use crate::error::{Error, Result, errno};
-use crate::prov::info::{Ask, Info};
+use crate::prov::info::{Ask, Info, Nic};
 use crate::prov::{self, Listener, Offer, Provider, flags};
 use crate::sync::serial::Threading;
 use std::sync::Arc;
@@ -75,6 +75,10 @@ impl Provider for Matched {
 
     fn check_address(&self, address: &str) -> Result<()> {
         self.lane()?.check_address(address)
+    }
+
+    fn nic(&self, info: &Info, near: Option<&str>) -> Result<Nic> {
+        self.lane()?.nic(info, near)
     }
 
     fn open_domain(&self, info: &Info, threading: Threading) -> Result<Arc<dyn prov::Domain>> {

@@ -405,3 +405,20 @@ pub fn lane_info(info: &Info) -> Result<Info> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lane over tcp has the port by which the peer is known.
+    #[test]
+    fn lanes_over_iwarp_keep_off_the_ports_of_others() {
+        let of = |fabric: &str, port: u16| {
+            let info = Info { fabric_name: Some(fabric.into()), ..Info::default() };
+            lane_address(&info, SocketAddr::new(IpAddr::from([192, 0, 2, 1]), port))
+        };
+        assert_eq!((of("RoCE", 7471), of(IWARP, 7471)), ("verbs://192.0.2.1:7471".into(), "verbs://192.0.2.1:23855".into()));
+        let ports: std::collections::HashSet<String> = (1..=u16::MAX).map(|port| of(IWARP, port)).collect();
+        assert!(ports.len() == usize::from(u16::MAX) && !ports.contains(&of("RoCE", 0)), "each has one of its own, and none has any");
+    }
+}

@@ -115,7 +115,7 @@ list=
 # What is about shm, tcp, CPUs or drivers alone skips here, or is as elsewhere.
 elsewhere="atomic|atomic_end|copier|copier_end|device_fails|device_rma|hmem|hmem_cuda|layout|listen_hostile|one_process|panics"
 elsewhere="$elsewhere|rdma_transport_pieces|scribble|shm_[a-z]*|tcp|unmapped|verbs_rails_rdm"
-lanes="tagged rdm rdm_match rdm_end rdm_atomic rdm_bad rdm_lies rdm_many rdm_reuse rdm_cards inject_rest"
+lanes="tagged rdm rdm_match rdm_pieces rdm_end rdm_atomic rdm_bad rdm_lies rdm_many rdm_reuse rdm_cards inject_rest"
 for pass in $passes; do
 	[ "$pass" != shm ] || elsewhere=tcp
 	case $pass in

@@ -81,10 +81,8 @@ impl State {
         let mut wr: ibv_send_wr = unsafe { zeroed() };
         wr.wr_id = self.tx_tag.send(self.tx.next());
         wr.next = null_mut();
-        let (mut nothing, none) = (ibv_sge { addr: 0, length: 0, lkey: 0 }, pieces.is_empty());
-        wr.sg_list = if none { &mut nothing } else { pieces.as_mut_ptr() };
-        // Soft-iWARP takes one piece of a read that has none.
-        wr.num_sge = if none && self.unordered && opcode == ibv_wr_opcode::IBV_WR_RDMA_READ { 1 } else { pieces.len() as i32 };
+        wr.sg_list = pieces.as_mut_ptr();
+        wr.num_sge = pieces.len() as i32;
         wr.opcode = opcode;
         wr.send_flags = SIGNALED | if inline { ibv_send_flags::IBV_SEND_INLINE } else { 0 };
         aim(&mut wr, target, operands);

@@ -264,7 +264,8 @@ impl State {
             }
             let (opcode, operands) = match &m.card {
                 Some(card) => (card.opcode, card.operands),
-                None if m.dir == Dir::Write => (ibv_wr_opcode::IBV_WR_RDMA_WRITE, [0; 2]),
+                // Soft-iWARP fails reads of no bytes behind others.
+                None if m.dir == Dir::Write || (m.total == 0 && self.unordered) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE, [0; 2]),
                 None => (ibv_wr_opcode::IBV_WR_RDMA_READ, [0; 2]),
             };
             self.launch(opcode, &mut pieces[..n], target, operands, m.inline, op)?;

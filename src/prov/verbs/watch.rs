@@ -144,6 +144,11 @@ impl Domain {
         let name = &self.context().name;
         match *event {
             AsyncEvent { qpn: Some(qpn), fatal, .. } => match &s.qp {
+                // Soft-iWARP says so when it cannot answer a read, because nobody is there any more.
+                Some(qp) if qp.number == qpn && s.unordered && s.lane.is_some() && event.kind == ibv_event_type::IBV_EVENT_QP_REQ_ERR => {
+                    let words = "the peer closed the connection or died, and took no answer to its read";
+                    Concern::Fault(Error::coded(errno::ECONNRESET, Code::PeerGone, words))
+                }
                 Some(qp) if qp.number == qpn && fatal => {
                     let number = match event.kind {
                         ibv_event_type::IBV_EVENT_QP_ACCESS_ERR => errno::EACCES,

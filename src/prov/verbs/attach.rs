@@ -5,7 +5,7 @@
 use super::abi::ibv_access_flags as flag;
 use super::backing::Backing;
 use super::card::Card;
-use super::device::{Context, Transport};
+use super::device::Context;
 use super::domain::Domain;
 use super::mr::{Attached, OnRail};
 use super::object::{Pd, RawMr};
@@ -33,7 +33,12 @@ fn may_stage(domain: &Domain, access: Access) -> Result<()> {
 }
 
 /// Rights as the device knows them.
-fn device_access(context: &Context, access: Access) -> u32 {
+fn device_access(domain: &Domain, access: Access) -> u32 {
+    let relaxed = if config::get().verbs.relaxed_ordering { flag::IBV_ACCESS_RELAXED_ORDERING } else { 0 };
+    rights(access, domain.is_iwarp(), domain.is_of_lanes()) | relaxed
+}
+
+fn rights(access: Access, iwarp: bool, lanes: bool) -> u32 {
     let mut bits = 0;
     let local = Access::READ | Access::RECV | Access::REMOTE_WRITE | Access::ATOMIC;
     if access.intersects(local) {
@@ -45,13 +50,10 @@ fn device_access(context: &Context, access: Access) -> u32 {
     if access.contains(Access::ATOMIC) {
         bits |= flag::IBV_ACCESS_REMOTE_ATOMIC;
     }
-    // Over iWARP the answer to a read is a write of the peer's.
-    let sink = context.transport == Transport::Iwarp && access.contains(Access::READ);
+    // Over iWARP the answer to a read is a write of the peer's; a lane reads long messages.
+    let sink = iwarp && access.intersects(if lanes { Access::READ | Access::RECV } else { Access::READ });
     if access.contains(Access::REMOTE_WRITE) || sink {
         bits |= flag::IBV_ACCESS_REMOTE_WRITE;
-    }
-    if config::get().verbs.relaxed_ordering {
-        bits |= flag::IBV_ACCESS_RELAXED_ORDERING;
     }
     bits
 }
@@ -99,7 +101,7 @@ pub fn attach_plain(domain: &Domain, iov: Iov, access: Access) -> Option<Attache
     }
     let base = iov.addr() as u64;
     // SAFETY: the C caller keeps the range mapped until the region is closed; the kernel checks it.
-    let mr = unsafe { RawMr::host(&domain.memory.pd, iov.addr(), iov.len(), base, device_access(domain.context(), access)) }.ok()?;
+    let mr = unsafe { RawMr::host(&domain.memory.pd, iov.addr(), iov.len(), base, device_access(domain, access)) }.ok()?;
     let location = location_of(&[iov], len, Site::HOST, Kind::Host);
     let (path, record) = (PINNED.path, Record::of(PINNED));
     Some(Attached { location, base, named: base, mrs: vec![mr], local: None, backing: None, path, record, rails: Vec::new() })
@@ -203,7 +205,7 @@ impl Plan<'_> {
     }
 
     fn pinned(&self, extra: u32) -> Result<Registered> {
-        let access = device_access(&self.pd.context, self.access) | extra;
+        let access = device_access(self.domain, self.access) | extra;
         self.each(|iov, iova| {
             // SAFETY: the C caller keeps the range mapped until the region is closed; the kernel checks it.
             unsafe { RawMr::host(self.pd, iov.addr(), iov.len(), iova, access) }
@@ -255,7 +257,7 @@ impl Plan<'_> {
         self.pd.context.dmabuf()?;
         let buf = up.export_dmabuf(iov.addr() as u64, iov.len() as u64, pcie)?;
         check_congruent(iova, buf.offset)?;
-        RawMr::dmabuf(self.pd, buf.fd.as_fd(), buf.offset, iov.len(), iova, device_access(&self.pd.context, self.access))
+        RawMr::dmabuf(self.pd, buf.fd.as_fd(), buf.offset, iov.len(), iova, device_access(self.domain, self.access))
     }
 }
 
@@ -314,7 +316,7 @@ fn attach_file(
         let location = location_of(&[named], len as u64, site, Kind::Host);
         Ok(Attached { location, base, named: base, mrs, local, backing, path, record, rails: Vec::new() })
     };
-    let access = device_access(&pd.context, attr.access);
+    let access = device_access(domain, attr.access);
     let site = match attr.memory {
         Memory::Device(site) => site,
         _ => Site::HOST,
@@ -348,5 +350,18 @@ fn attach_file(
     match steps.attempt(Paths::STAGED, "staged through buffers of the library", || may_stage(domain, attr.access).and(backing)) {
         Some(backing) => done(steps, (Vec::new(), None), Some(backing), Paths::STAGED, site),
         None => Err(steps.exhausted()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn over_iwarp_a_read_needs_more_rights_than_elsewhere() {
+        let written = |access, iwarp, lanes| rights(access, iwarp, lanes) & flag::IBV_ACCESS_REMOTE_WRITE != 0;
+        assert!(written(Access::READ, true, false) && !written(Access::READ, false, true));
+        assert!(written(Access::RECV, true, true), "a long message is read");
+        assert!(!written(Access::RECV, true, false) && !written(Access::SEND | Access::WRITE, true, true));
     }
 }

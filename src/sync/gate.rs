@@ -83,7 +83,8 @@ impl Initiator {
     /// The same for the region `index` alone: its peer may close the others while this side does not go on.
     #[inline(always)]
     pub fn mark_in(&mut self, busy: &AtomicU64, index: u32) {
-        busy.store(self.seq | (u64::from(index) + 1) << 1 | 1, Ordering::Relaxed);
+        // Release: who closes the region before and sees this mark waits no longer, and has what was copied in it.
+        busy.store(self.seq | (u64::from(index) + 1) << 1 | 1, Ordering::Release);
         light(self.fences);
     }
 

@@ -15,6 +15,7 @@ use snow::params::{CipherChoice, DHChoice, HashChoice};
 use snow::resolvers::CryptoResolver;
 use snow::types::{self, Dh, Hash, Random};
 use snow::{Builder, HandshakeState};
+use zeroize::Zeroizing;
 
 /// Bytes of an ephemeral key, with which each message begins.
 pub const EPHEMERAL: usize = 32;
@@ -140,7 +141,7 @@ impl Random for Kernel {
 /// A key of X25519: a host's own, or one that is made for one handshake.
 #[derive(Default)]
 struct Pair {
-    private: [u8; KEY],
+    private: Zeroizing<[u8; KEY]>,
     public: [u8; KEY],
 }
 
@@ -159,14 +160,14 @@ impl Dh for Pair {
 
     fn set(&mut self, private: &[u8]) {
         if let Some(private) = private.first_chunk() {
-            (self.private, self.public) = (*private, public_of(private));
+            (*self.private, self.public) = (*private, public_of(private));
         }
     }
 
     fn generate(&mut self, from: &mut dyn Random) -> std::result::Result<(), snow::Error> {
-        let mut private = [0; KEY];
-        from.try_fill_bytes(&mut private)?;
-        self.set(&private);
+        let mut private = Zeroizing::new([0; KEY]);
+        from.try_fill_bytes(&mut *private)?;
+        self.set(&*private);
         Ok(())
     }
 
@@ -175,7 +176,7 @@ impl Dh for Pair {
     }
 
     fn privkey(&self) -> &[u8] {
-        &self.private
+        &self.private[..]
     }
 
     fn dh(&self, theirs: &[u8], out: &mut [u8]) -> std::result::Result<(), snow::Error> {

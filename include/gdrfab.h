@@ -777,9 +777,9 @@ int gdrfab_mr_regattr(struct gdrfab_domain *domain, const struct gdrfab_mr_attr 
  * have ended, those of broken connections too, and later operations on the key fail at their initiator with
  * EKEYREJECTED. A hostile process of the same user can keep what it has mapped. Mirrors fi_close.
  *
- * @return 0, -EINVAL, -EPERM, or -EBUSY: a peer (stopped, perhaps) has been inside a copy for
- *   GDRFAB_SHM_CLOSE_MS, and gdrfab_last_error() names it. The region stays closed to new operations; the
- *   call is to be repeated */
+ * @return 0, -EINVAL, -EPERM, or -EBUSY: a peer (stopped, perhaps) or a thread of this process has been
+ *   inside a copy for GDRFAB_SHM_CLOSE_MS, and gdrfab_last_error() says which. The region stays closed to new
+ *   operations; the call is to be repeated */
 int gdrfab_mr_close(struct gdrfab_mr *mr);
 
 /** The context that a region was registered with; NULL for NULL. Mirrors fid->context. */

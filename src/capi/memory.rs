@@ -346,9 +346,9 @@ fn no_descriptor(fd: c_int) -> Error {
 /// have ended, those of broken connections too, and later operations on the key fail at their initiator with
 /// EKEYREJECTED. A hostile process of the same user can keep what it has mapped. Mirrors fi_close.
 ///
-/// @return 0, -EINVAL, -EPERM, or -EBUSY: a peer (stopped, perhaps) has been inside a copy for
-///   GDRFAB_SHM_CLOSE_MS, and gdrfab_last_error() names it. The region stays closed to new operations; the
-///   call is to be repeated
+/// @return 0, -EINVAL, -EPERM, or -EBUSY: a peer (stopped, perhaps) or a thread of this process has been
+///   inside a copy for GDRFAB_SHM_CLOSE_MS, and gdrfab_last_error() says which. The region stays closed to new
+///   operations; the call is to be repeated
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_close(mr: *mut gdrfab_mr) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.

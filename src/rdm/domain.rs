@@ -220,13 +220,14 @@ impl Domain {
     /// Closes what is kept of a region that closes.
     pub fn close_kept(&self, owner: u64) -> Result<()> {
         let kept = self.regions.lock().cache.end_of(owner);
+        let mut all = Ok(());
         for (at, id) in kept {
-            if let Some(lane) = self.lanes.get(at) {
-                lane.domain.try_close_region(id)?;
+            match self.lanes.get(at).map_or(Ok(()), |lane| lane.domain.try_close_region(id)) {
+                Ok(()) => self.regions.lock().cache.forget(at, id),
+                e => all = all.and(e),
             }
-            self.regions.lock().cache.forget(at, id);
         }
-        Ok(())
+        all
     }
 
     pub fn cached(&self) -> Counts {

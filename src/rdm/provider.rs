@@ -225,20 +225,24 @@ impl Domain {
             (ids, own)
         };
         own.door.shut();
-        wait_until(limit_ms, "an endpoint of this process still copies from or to the region; call mr_close again", || {
-            Ok(own.door.is_empty())
-        })?;
-        if !own.site().is_host() {
-            self.close_kept(id.generation)?;
-        }
+        // Whoever is inside, all are shut before this tells of it. Once one is busy, the others are not waited for.
+        let mut shut = if own.site().is_host() { Ok(()) } else { self.close_kept(id.generation) };
         for (at, lane) in self.lanes.iter().enumerate() {
             if let Some(of_lane) = ids.get(at).copied().flatten() {
-                close(&*lane.domain, of_lane)?;
-                if let Some(place) = self.regions.lock().get(id)?.ids.get_mut(at) {
-                    *place = None;
+                match if shut.is_ok() { close(&*lane.domain, of_lane) } else { lane.domain.try_close_region(of_lane) } {
+                    Ok(()) => {
+                        if let Some(place) = self.regions.lock().get(id)?.ids.get_mut(at) {
+                            *place = None;
+                        }
+                    }
+                    e => shut = shut.and(e),
                 }
             }
         }
+        shut?;
+        wait_until(limit_ms, "an endpoint of this process still copies from or to the region; call mr_close again", || {
+            Ok(own.door.is_empty())
+        })?;
         let mut regions = self.regions.lock();
         if let Some(place) = regions.all.get_mut(id.index() as usize) {
             *place = None;
@@ -251,7 +255,8 @@ impl Domain {
 impl prov::Domain for Domain {
     fn in_use(&self) -> (usize, usize) {
         self.close_left();
-        self.lanes.iter().map(|lane| lane.domain.in_use()).find(|held| *held != (0, 0)).unwrap_or_default()
+        let of_lanes = self.lanes.iter().map(|lane| lane.domain.in_use()).find(|held| *held != (0, 0));
+        of_lanes.unwrap_or_else(|| (self.regions.lock().all.iter().flatten().count(), 0))
     }
 
     fn open_endpoint(self: Arc<Self>, info: &Info, context: usize) -> Result<Box<dyn prov::Endpoint>> {
@@ -386,7 +391,9 @@ impl prov::Domain for Domain {
     }
 
     fn regions_covering(&self, addr: u64, len: u64) -> usize {
-        self.lanes.first().map_or(0, |lane| lane.domain.regions_covering(addr, len))
+        // Those too that no lane has any more, while an endpoint of this process copies there.
+        let own = self.regions.lock().all.iter().flatten().filter(|r| r.own.touches(addr, len)).count();
+        self.lanes.first().map_or(0, |lane| lane.domain.regions_covering(addr, len)).max(own)
     }
 
     fn allocate(&self, len: usize) -> Result<usize> {
@@ -397,6 +404,13 @@ impl prov::Domain for Domain {
     }
 
     fn free(&self, addr: usize) -> Result<()> {
+        // How long the memory is, only the lane knows, which no longer knows of such a region.
+        if self.regions.lock().all.iter().flatten().any(|r| r.own.door.is_shut() && !r.own.door.is_empty()) {
+            return Err(Error::fixed(
+                errno::EBUSY,
+                "addr: an endpoint of this process copies in a region that is being closed; close that first",
+            ));
+        }
         match self.lanes.first() {
             Some(lane) => lane.domain.free(addr),
             None => Err(Error::fixed(errno::ENODEV, "domain: it has no lanes")),

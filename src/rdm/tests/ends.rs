@@ -376,3 +376,20 @@ fn the_receive_of_a_claimed_message_has_a_deadline() {
     assert_eq!(b.take_failed(7).unwrap().1.error.errno, errno::ETIMEDOUT);
     to.fill(0);
 }
+
+#[test]
+fn nobody_there_is_an_error_in_words() {
+    for set in SETS {
+        let info = info(set);
+        let mut a = Side::open(&info);
+        let gone = Side::open(&info);
+        a.av.insert(gone.name).unwrap();
+        gone.ep.close().unwrap();
+        drop(gone);
+        a.send(0, &[1; 8], 1, 1);
+        until(&mut [&mut a], |s| s[0].take_failed(1).is_some_and(|(_, why, _)| !why.error.words.is_empty()));
+        let c = Common { peer: 7, ..Common::default() };
+        assert!(a.ep.tsend(&[], &c, &[], 0).is_err_and(|e| e.errno == errno::EINVAL && e.words.contains('7')));
+        assert!(a.ep.trecv(&[], &c, &[], 0, 0).is_err_and(|e| e.errno == errno::EINVAL));
+    }
+}

@@ -127,3 +127,43 @@ fn an_atomic_on_pages_that_are_gone_is_an_error() {
     // SAFETY: as above.
     unsafe { rustix::mm::munmap(at, 2 * page).unwrap() };
 }
+
+/// Whoever is still inside, and in whatever way.
+#[test]
+fn a_region_whose_close_was_busy_stays_closed_to_peers() {
+    let info = info("shm");
+    let domain = open_domain(&info);
+    let (mut a, mut b) = (Side::open(&info), Side::open_in(domain.clone(), &info));
+    assert_eq!((a.av.insert(b.name).unwrap(), b.av.insert(a.name).unwrap()), (0, 0));
+    let at = domain.allocate(4096).unwrap();
+    // SAFETY: the memory stays until it is freed below.
+    let all = [unsafe { Iov::new(at, 4096) }];
+    let region = b.domain.register(&Attr { source: Source::Iov(&all), ..Attr::plain(Access::all() - Access::ATOMIC) }).unwrap();
+    let remote = [RmaIov { addr: at as u64, len: 8, key: region.key }];
+    let write = |a: &mut Side, b: &mut Side| {
+        let c = Common { context: 3, peer: 0, ..Common::default() };
+        a.ep.rma(Dir::Write, &[iov(&[7; 8])], &remote, &c, &[]).unwrap();
+        let mut ended = None;
+        both(a, b, |s| {
+            ended = s[0].take(3).map(|_| Code::None).or_else(|| s[0].take_failed(3).map(|(_, why, _)| why.error.code));
+            ended.is_some()
+        });
+        ended.unwrap()
+    };
+    assert_eq!(write(&mut a, &mut b), Code::None);
+    let inside = domain.regions.lock().range(&remote[0], Access::REMOTE_READ, Default::default()).unwrap();
+    for _ in 0..2 {
+        assert!(b.domain.try_close_region(region).is_err_and(|e| e.errno == errno::EBUSY && e.words.contains("of this process")));
+        assert_eq!(write(&mut a, &mut b), Code::Key);
+    }
+    // It counts as open until it is closed.
+    assert_eq!((b.domain.in_use().0, b.domain.regions_covering(at as u64 + 8, 1)), (0, 1));
+    assert!(b.domain.free(at).is_err_and(|e| e.errno == errno::EBUSY));
+    drop(inside);
+    b.domain.close_region(region).unwrap();
+    assert_eq!(b.domain.regions_covering(at as u64, 4096), 0);
+    b.domain.free(at).unwrap();
+    assert_eq!(b.domain.in_use(), (0, 0));
+    a.ep.close().unwrap();
+    b.ep.close().unwrap();
+}

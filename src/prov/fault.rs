@@ -71,6 +71,12 @@ impl Plan {
         Plan::made(all.filter(|f| f.provider.is_none_or(|p| providers.contains(&p))).cloned().collect())
     }
 
+    /// What is wanted by these words, and not by the environment's.
+    #[cfg(test)]
+    pub fn of_words(words: &str) -> Option<Box<Plan>> {
+        Plan::made(config::faults::parse(words).0)
+    }
+
     fn among(faults: &[Fault], provider: &str) -> Option<Box<Plan>> {
         Plan::made(faults.iter().filter(|f| f.provider.is_none_or(|p| p == provider)).cloned().collect())
     }

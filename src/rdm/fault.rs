@@ -107,6 +107,28 @@ impl State {
         }
     }
 
+    /// A peer is over, and index `source` is its own still: receives that are held and would have been given what it has sent by now
+    /// are posted in their order, those for anyone as well if they stand before one for it. The others it leaves.
+    #[cold]
+    pub fn release_for(&mut self, id: Id, source: u64) {
+        let is_only = self.only.is_some();
+        let Some(Faults { held, .. }) = self.faults.as_deref_mut() else { return };
+        let last = if is_only { held.len() } else { held.iter().rposition(|h| h.from == Some(id)).map_or(0, |at| at + 1) };
+        let mut left = Vec::new();
+        for Held { until, from, want, recv } in held.drain(..last).collect::<Vec<_>>() {
+            let of_it = Want { source, ..want };
+            let finds = from.is_none_or(|from| from == id) && self.space(recv.tagged).find_unexpected(&of_it).is_some();
+            if !finds {
+                left.push(Held { until, from, want, recv });
+            } else if let Err(e) = self.post_recv(if from.is_some() { of_it } else { want }, recv) {
+                crate::log!(Warn, "a receive that GDRFAB_FAULT has held: {e}");
+            }
+        }
+        if let Some(faults) = &mut self.faults {
+            left.into_iter().rev().for_each(|held| faults.held.push_front(held));
+        }
+    }
+
     /// Ends up to `most` receives that are held and for which `which` holds; gives how many.
     pub fn end_held(&mut self, why: &Error, most: usize, mut which: impl FnMut(&Held) -> bool) -> usize {
         let Some(faults) = &mut self.faults else { return 0 };

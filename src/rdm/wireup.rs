@@ -450,6 +450,9 @@ impl State {
         for number in reads {
             self.read_ended(number, Err(why.clone()));
         }
+        if was_ready && !self.closed {
+            self.release_for(id, source);
+        }
         // A peer that was never reached may still come.
         for tagged in [true, false].into_iter().filter(|_| was_ready) {
             for at in self.space(tagged).posted_for(source) {

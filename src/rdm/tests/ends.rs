@@ -4,9 +4,13 @@
 use super::*;
 use crate::log;
 use crate::mr::{PathPolicy, Paths};
+use crate::prov::fault::Plan;
+use crate::rdm::endpoint::Endpoint as Rdm;
 use crate::rdm::limits::{EAGER_MAX, ENDED_MAX, ENDED_PEERS_MAX, OFFERS_ALL, UNLISTED_MAX};
+use crate::rdm::outstanding::Faults;
 use crate::rdm::wireup::full;
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 
 #[test]
 fn receives_for_a_peer_that_was_taken_out_stay_with_it() {
@@ -392,4 +396,92 @@ fn nobody_there_is_an_error_in_words() {
         assert!(a.ep.tsend(&[], &c, &[], 0).is_err_and(|e| e.errno == errno::EINVAL && e.words.contains('7')));
         assert!(a.ep.trecv(&[], &c, &[], 0, 0).is_err_and(|e| e.errno == errno::EINVAL));
     }
+}
+
+/// Receives of an endpoint that are posted before its peer is there are a minute late.
+fn delay(ep: &Rdm) {
+    ep.state.lock().faults = Plan::of_words("delay=60000000:recv").map(|plan| Box::new(Faults { plan, held: VecDeque::new() }));
+}
+
+/// Those that a message waits for are filled in their order as the peer goes, and the others end.
+#[test]
+fn receives_that_a_fault_holds_get_what_has_come_before_the_end() {
+    for set in ["shm", "tcp"] {
+        let info = info(set);
+        let (mut a, domain) = (Side::open(&info), open_domain(&info));
+        let ep = Rdm::open(domain.clone(), &info).unwrap();
+        delay(&ep);
+        let mut b = Side::of(Box::new(ep), domain);
+        assert_eq!((a.av.insert(b.name).unwrap(), b.av.insert(a.name).unwrap(), b.av.insert(b.name).unwrap()), (0, 0, 1));
+        let mut to = [[0u8; 8]; 6];
+        let [anyone, first, second, none, own, behind] = &mut to;
+        b.recv(UNSPEC, anyone, 5, 0, 1);
+        b.recv(1, own, 5, 0, 2);
+        b.recv(0, first, 5, 0, 3);
+        b.recv(0, second, 5, 0, 4);
+        b.recv(0, none, 5, 0, 5);
+        b.recv(UNSPEC, behind, 6, 0, 6);
+        for k in 1..=3u8 {
+            a.send(0, &[k; 8], 5, k.into());
+        }
+        a.send(0, &[4; 8], 6, 4);
+        both(&mut a, &mut b, |s| s[1].ep.stats().unexpected == 4 && s[0].done.len() == 4);
+        assert!(b.done.is_empty());
+        a.ep.close().unwrap();
+        until(&mut [&mut b], |s| s[0].take_failed(5).is_some_and(|(_, why, _)| why.error.errno == errno::ECONNRESET));
+        assert_eq!(b.done.drain(..).map(|(c, _)| c.context).collect::<Vec<_>>(), [1, 3, 4], "{set}");
+        // What is not for it alone waits as long as it was told to.
+        assert!(b.failed.is_empty());
+        b.ep.close().unwrap();
+        until(&mut [&mut b], |s| s[0].take_failed(2).is_some() && s[0].take_failed(6).is_some());
+        assert_eq!(to, [[1; 8], [2; 8], [3; 8], [0; 8], [0; 8], [0; 8]]);
+    }
+}
+
+#[test]
+fn receives_of_a_connection_that_a_fault_holds_get_what_has_come_before_its_end() {
+    let info = Info { ep_type: crate::prov::info::EP_MSG, ..info("shm") };
+    let open = || Rdm::open_connected(open_domain(&info), &info, 0).unwrap();
+    let (a, b, queue) = (open(), open(), Arc::new(Queue::new(100, Threading::Safe)));
+    delay(&b);
+    for ep in [&a, &b] {
+        ep.bind(Binding::Cq { queue: queue.clone(), source: None, transmit: false, receive: true, selective: false }).unwrap();
+        ep.bind(Binding::Cq {
+            queue: Arc::new(Queue::new(100, Threading::Safe)),
+            source: None,
+            transmit: true,
+            receive: false,
+            selective: false,
+        })
+        .unwrap();
+        ep.bind(Binding::Eq(Arc::default())).unwrap();
+        ep.enable(OpFlags::default()).unwrap();
+    }
+    let to = [[0u8; 8]; 3];
+    for (context, tag) in [(0, 6), (1, 5), (2, 5)] {
+        b.trecv(&[iov(&to[context])], &Common { context, peer: UNSPEC, ..Common::default() }, &[], tag, 0).unwrap();
+    }
+    let (of_a, of_b) = (a.address().unwrap(), b.address().unwrap());
+    a.connect_addr(&of_b).unwrap();
+    b.connect_addr(&of_a).unwrap();
+    let start = Instant::now();
+    let until = |what: &dyn Fn() -> bool| {
+        while !what() {
+            [&a, &b].into_iter().for_each(|ep| ep.progress(false));
+            assert!(start.elapsed() < Duration::from_secs(20), "it takes too long");
+        }
+    };
+    let c = Common { flags: INJECT_FLAGS, ..Common::default() };
+    until(&|| a.tsend(&[iov(&[7; 8])], &c, &[], 5).is_ok());
+    until(&|| b.stats().unexpected == 1);
+    a.close().unwrap();
+    let mut ended = Vec::new();
+    while ended.len() < 3 {
+        until(&|| !queue.is_empty());
+        if let Taken::ErrorFirst = queue.take_from(64, |_, c, _| ended.push((c.context, 0))) {
+            ended.extend(queue.take_error().map(|(c, why, _)| (c.context, why.error.errno)));
+        }
+    }
+    assert_eq!((ended, to[1]), (vec![(1, 0), (0, errno::ECONNRESET), (2, errno::ECONNRESET)], [7; 8]));
+    b.close().unwrap();
 }

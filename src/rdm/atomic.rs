@@ -51,11 +51,11 @@ impl State {
         }
         let (what, bytes) = (op.what, op.what.bytes());
         let r = RmaIov { addr: op.addr, len: bytes, key: op.key };
-        let (inside, skip) = domain.regions.lock().range(&r, need(what), self.options.policy)?;
+        let (inside, skip, counter) = domain.regions.lock().range(&r, need(what), self.options.policy)?;
         let pieces: Vec<Iov> = parts_of(&inside, skip, bytes).collect();
         carry_out(what, inside.site(), &pieces, true, op.with)?;
-        if what.writes() {
-            domain.regions.lock().count_write(op.key);
+        if let (true, Some(counter)) = (what.writes(), counter) {
+            counter.add(1);
         }
         self.past.moved(path_of(inside.site()), bytes);
         Ok(())

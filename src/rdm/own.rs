@@ -11,9 +11,10 @@ use crate::mr::{Access, PathPolicy, Paths, region};
 use crate::prov::av::UNSPEC;
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, Iov, RmaIov, parts};
-use crate::prov::queue::Completion;
+use crate::prov::queue::{Completion, Counter};
 use crate::prov::report::{PathReport, Refusals};
 use crate::sys::usercopy::UserCopy;
+use std::sync::Arc;
 
 /// Bytes that are copied before a region may close.
 const TURN: usize = 1 << 20;
@@ -41,9 +42,10 @@ impl Regions {
         region.filter(|r| r.own.key == key).ok_or_else(|| refused(Code::Key, errno::EKEYREJECTED))
     }
 
-    /// Checks a range that an operation names; gives its region, entered, and the byte where it begins.
-    pub(super) fn range(&self, r: &RmaIov, need: Access, policy: PathPolicy) -> Result<(Inside, usize)> {
-        let own = &self.of_key(r.key)?.own;
+    /// Checks a range that an operation names; gives its region, entered, the byte where it begins, and what counts writes
+    /// there: the key may name another region by the time that one ends.
+    pub(super) fn range(&self, r: &RmaIov, need: Access, policy: PathPolicy) -> Result<(Inside, usize, Option<Arc<Counter>>)> {
+        let Region { own, counter, .. } = self.of_key(r.key)?;
         let skip = own.range(r.addr, r.len as u64, need).map_err(|code| match code {
             Code::Bounds => refused(code, errno::ERANGE),
             code => refused(code, errno::EACCES),
@@ -57,14 +59,7 @@ impl Regions {
             return Err(refused(Code::Path, errno::EOPNOTSUPP));
         }
         let inside = own.hold().map_err(|code| refused(code, errno::EKEYREJECTED))?;
-        Ok((inside, skip as usize))
-    }
-
-    /// A write to a region ended.
-    pub(super) fn count_write(&self, key: u64) {
-        if let Ok(Some(counter)) = self.of_key(key).map(|r| r.counter.as_ref()) {
-            counter.add(1);
-        }
+        Ok((inside, skip as usize, counter.clone()))
     }
 }
 
@@ -127,15 +122,17 @@ fn run(domain: &Domain, dir: Dir, local: Run<&[Iov]>, remote: &[RmaIov], policy:
     }
     let mut at = 0;
     for r in remote {
-        for done in (0..r.len).step_by(TURN) {
+        // One of no bytes is written, too.
+        for done in (0..r.len.max(1)).step_by(TURN) {
             let n = (r.len - done).min(TURN);
             let part = RmaIov { addr: r.addr.wrapping_add(done as u64), len: n, key: r.key };
-            let (inside, skip) = domain.regions.lock().range(&part, need, policy)?;
+            // Who closes the region waits for `inside`, and may close the counter then.
+            let (inside, skip, counter) = domain.regions.lock().range(&part, need, policy)?;
             copy_pieces(&domain.user, dir, local, at, (inside.site(), parts_of(&inside, skip, n)))?;
             at += n;
-        }
-        if dir == Dir::Write {
-            domain.regions.lock().count_write(r.key);
+            if let (Dir::Write, Some(counter), true) = (dir, counter, done + n == r.len) {
+                counter.add(1);
+            }
         }
     }
     Ok(path)

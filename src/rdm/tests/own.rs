@@ -3,8 +3,10 @@
 
 use super::*;
 use crate::prov::atomic::{Atomic, AtomicOp, Datatype, Form, Op, Operands};
+use crate::prov::queue::Counter;
 use crate::sys::mem;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Pieces of a message meet those of its receive wherever either ends.
 #[test]
@@ -166,4 +168,59 @@ fn a_region_whose_close_was_busy_stays_closed_to_peers() {
     assert_eq!(b.domain.in_use(), (0, 0));
     a.ep.close().unwrap();
     b.ep.close().unwrap();
+}
+
+/// A key of the caller's choice names another region by the time that the write ends, which nobody may write to.
+#[test]
+fn a_write_is_counted_where_it_went() {
+    const KEY: u64 = 77;
+    let info = Info { mr_mode: info("shm").mr_mode & !flags::MR_MODE_PROV_KEY, ..info("shm") };
+    let mut b = Side::open(&info);
+    let own = b.av.insert(b.name).unwrap();
+    let domain = b.domain.clone();
+    let (from, into) = (bytes(1 << 20, 1), vec![0u8; 1 << 20]);
+    let remote = [RmaIov { addr: into.as_ptr() as u64, len: into.len(), key: KEY }];
+    let (stop, mut busy) = (AtomicBool::new(false), 0);
+    let counter = || Arc::new(Counter::default());
+    let (ours, other) = (counter(), counter());
+    std::thread::scope(|s| {
+        let writer = s.spawn(|| {
+            let mut done = 0u64;
+            while !stop.load(Ordering::Relaxed) {
+                b.ep.rma(Dir::Write, &[iov(&from)], &remote, &Common { context: 3, peer: own, ..Common::default() }, &[]).unwrap();
+                b.turn();
+                done += b.done.drain(..).count() as u64;
+                b.failed.clear();
+            }
+            b.ep.close().unwrap();
+            done
+        });
+        let register = |access, counter: &Arc<Counter>| {
+            let list = [iov(&into)];
+            let attr = Attr { source: Source::Iov(&list), requested_key: KEY, ..Attr::plain(access) };
+            let id = domain.register(&attr).unwrap();
+            domain.bind_counter(id, counter.clone()).unwrap();
+            id
+        };
+        let start = Instant::now();
+        for round in 0u64.. {
+            if busy > 20 || start.elapsed() > Duration::from_secs(20) {
+                break;
+            }
+            let first = register(Access::REMOTE_WRITE, &ours);
+            std::thread::sleep(Duration::from_micros(round * 37 % 500));
+            if domain.try_close_region(first).is_ok() {
+                continue;
+            }
+            busy += 1;
+            let second = register(Access::REMOTE_READ, &other);
+            domain.close_region(first).unwrap();
+            domain.close_region(second).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+        // A write may come before the counter is bound.
+        assert!((1..=writer.join().unwrap()).contains(&ours.value.get()));
+    });
+    assert!(busy > 20, "{busy}");
+    assert_eq!(other.value.get(), 0);
 }

@@ -129,6 +129,7 @@ impl State {
             // What is wrong with a message, the full turn finds.
             let Some(message) = self.rx.as_mut()?.front().ok()? else { return Some((true, true, n)) };
             if message.header.kind != kind::PARCEL {
+                self.refusals = if n > 0 { 0 } else { self.refusals };
                 return None;
             }
             if !each.take(&message) {
@@ -250,5 +251,60 @@ impl Endpoint {
                 s.down(&self.domain, e);
                 true
             })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prov::bind::{Binding, INJECT_FLAGS};
+    use crate::prov::op::Common;
+    use crate::prov::ops::OpFlags;
+    use crate::prov::queue::Queue;
+    use crate::prov::shm::domain::Domain;
+    use crate::prov::{Endpoint as _, Parcel};
+    use crate::sync::cursor::Brief;
+    use crate::sync::serial::Threading;
+    use std::sync::Arc;
+
+    struct All(usize);
+
+    impl Taker for All {
+        fn take(&mut self, _parcel: &dyn Parcel) -> bool {
+            self.0 += 1;
+            true
+        }
+
+        fn take_brief(&mut self, _parcel: Brief<'_>) -> bool {
+            self.take(&Held { words: Box::default(), bytes: Box::default() })
+        }
+    }
+
+    #[test]
+    fn parcels_in_front_of_another_message_end_a_row_of_refusals() {
+        let ends = [(); 2].map(|()| Endpoint::open(Arc::new(Domain::open(Threading::Safe, true, false).unwrap()), 0));
+        for ep in &ends {
+            let queue = Arc::new(Queue::new(100, Threading::Safe));
+            ep.bind(Binding::Cq { queue, source: None, transmit: true, receive: true, selective: false }).unwrap();
+            ep.bind(Binding::Eq(Arc::default())).unwrap();
+            ep.enable(OpFlags::default()).unwrap();
+        }
+        let [a, b] = &ends;
+        let (of_a, of_b) = (a.address().unwrap(), b.address().unwrap());
+        a.connect_addr(&of_b).unwrap();
+        b.connect_addr(&of_a).unwrap();
+        let bytes = [7u8; 200];
+        // SAFETY: the bytes outlive the call.
+        let long = unsafe { Iov::of(&bytes) };
+        while !a.put(&[1], &[long]).unwrap_or(false) || b.state.lock().rx.is_none() {
+            ends.iter().for_each(|ep| ep.progress(true));
+        }
+        b.state.lock().refusals = REFUSALS - 1;
+        a.send(&[long], &Common { flags: INJECT_FLAGS, ..Common::default() }, &[]).unwrap();
+        let mut all = All(0);
+        while all.0 == 0 {
+            b.take(false, &mut all);
+        }
+        assert_eq!((all.0, b.state.lock().refusals), (1, 0));
     }
 }

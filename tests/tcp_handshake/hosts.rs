@@ -163,7 +163,7 @@ fn versions_without_such_keys_are_told() {
     let thread = std::thread::spawn(move || {
         let (mut stream, mut bytes) = (listener.accept().unwrap().0, [0; HELLO_LEN]);
         stream.read_exact(&mut bytes).unwrap();
-        assert_eq!((bytes[8], bytes[10], bytes[12] & 8), (6, 6, 8));
+        assert_eq!((bytes[8], bytes[10], bytes[12] & 8), (6, 7, 8));
         // A key was asked for, and one that is shared is offered.
         stream.write_all(&Hello { lowest: 5, highest: 5, ..hello(true, 1) }.encode()).unwrap();
     });

@@ -211,8 +211,8 @@ fn the_body_of_an_unproven_introduction_is_not_looked_at() {
 #[test]
 fn without_a_common_version_the_listener_says_which_it_has() {
     let mut greeter = greeter(None);
-    let mut raw = Raw::greet(&mut greeter, Hello { lowest: 7, highest: 9, ..hello(false, 1) });
-    assert_eq!(raw.transcript.challenge[8..12], [1, 0, 6, 0]);
+    let mut raw = Raw::greet(&mut greeter, Hello { lowest: 8, highest: 9, ..hello(false, 1) });
+    assert_eq!(raw.transcript.challenge[8..12], [1, 0, 7, 0]);
     assert_eq!(raw.challenge().status, Status::Version);
     assert!(answer::<1>(&mut greeter, &mut raw.stream).is_none());
 }

@@ -297,7 +297,7 @@ check-tcp: check-install
 
 # Over IPv6, without locks, and between network namespaces where this user may make them; and shm between all sorts of them.
 check-tcp-links: check-install
-	$(USE_TEST_PREFIX) tests/check-tcp.sh --jobs $(JOBS) --passes "sealed rails ipv6 domain netns mtu lossy cut links"
+	$(USE_TEST_PREFIX) tests/check-tcp.sh --jobs $(JOBS) --passes "sealed rails ipv6 domain netns mtu lossy cut links limited"
 	$(USE_TEST_PREFIX) tests/check-containers.sh --jobs $(JOBS)
 
 test-plugins: check-install

@@ -7,19 +7,10 @@
 # BYTES and SECONDS_EACH: of each run (16 MiB, 4); ROUNDS (3), of which the medians are printed, in MB/s.
 set -u -o pipefail
 
-if [ "${1-}" != --inside ]; then
-	as=-Urn
-	unshare -n true 2>/dev/null && as=-n
-	exec unshare $as "$0" --inside "$@"
-fi
-shift
+. "$(dirname "$0")/netns.sh"
 program=$1 && shift
 [ $# -gt 0 ] || set -- 1gbit 1gbit 1gbit 100mbit
-unshare -n sleep 100000 &
-peer=$!
 trap 'kill $peer' EXIT
-while [ "$(readlink /proc/$peer/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do sleep 0.05; done
-there() { nsenter -t "$peer" -n "$@"; }
 for i in 0 1; do
 	ip link add rail$i type veth peer name rail$i netns "$peer" && ip addr add 10.77.$i.1/24 dev rail$i &&
 		there ip addr add 10.77.$i.2/24 dev rail$i && ip link set rail$i up && there ip link set rail$i up || exit

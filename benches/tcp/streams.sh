@@ -8,19 +8,10 @@
 # BYTES and SECONDS_EACH: of each run (16 MiB, 12); ROUNDS (3), of which the medians are printed, in MB/s.
 set -u -o pipefail
 
-if [ "${1-}" != --inside ]; then
-	as=-Urn
-	unshare -n true 2>/dev/null && as=-n
-	exec unshare $as "$0" --inside "$@"
-fi
-shift
+. "$(dirname "$0")/netns.sh"
 program=$1 && shift
 relay=
-unshare -n sleep 100000 &
-peer=$!
 trap 'kill $peer $relay' EXIT
-while [ "$(readlink /proc/$peer/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do sleep 0.05; done
-there() { nsenter -t "$peer" -n "$@"; }
 ip link set lo up && there ip link set lo up || exit
 link=$(mktemp) || exit
 ${CC:-cc} -std=c99 -O2 -o "$link" "$(dirname "$0")/../../tests/lossy-link.c" || exit

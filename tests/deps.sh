@@ -95,7 +95,8 @@ check() {
 	need pkg-config:libfabric libfabric-dev
 	need fi_info libfabric-bin
 	# Its bindgen understands none newer; without one of these the bindings are not compared with the headers.
-	if ! ls /usr/lib/llvm-1[1-5]/lib/libclang*so* >/dev/null 2>&1; then
+	# libclang-cpp, which may lie there alone, is another library.
+	if ! ls /usr/lib/llvm-1[1-5]/lib/libclang.so* /usr/lib/llvm-1[1-5]/lib/libclang-[0-9]*so* 2>/dev/null | grep -q .; then
 		libclang=needed
 		choose_libclang
 	fi

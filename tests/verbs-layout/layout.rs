@@ -157,6 +157,7 @@ fn structures_are_the_headers() {
             _bind_mw = bind_mw_tso_union
         }
         whole ibv_send_wr_rdma = rdma_t { remote_addr, rkey }
+        whole ibv_send_wr_atomic = atomic_t { remote_addr, compare_add, swap, rkey }
         whole ibv_send_wr_bind_mw = bind_mw_t {
             mw, rkey, mr = bind_info.mr, addr = bind_info.addr, length = bind_info.length, access = bind_info.mw_access_flags
         }

@@ -32,6 +32,30 @@ static void messages_of_all_lengths(struct self *s)
 	}
 }
 
+/* Where a lane keeps bytes for the receiver is used again and again, and grows meanwhile. */
+static void streams_of_several_lengths(struct self *s)
+{
+	enum { COUNT = 1300, POSTED = 4 };
+	static const size_t lens[] = {57, 600, 1024, 4096};
+	static char buf[POSTED][4096];
+	for (uint32_t i = 0; i < 4 * COUNT + POSTED; i++) {
+		char *at = buf[i % POSTED];
+		size_t len = lens[i / COUNT % 4];
+		if (s->rank == 0 && i < 4 * COUNT) {
+			fill(at, len, 0, i);
+			tsend(s, 1, at, len, 7, 2);
+			await(s, 2, NULL);
+		} else if (s->rank == 1 && i >= POSTED) {
+			size_t came = await(s, 3 + i % POSTED, NULL).len;
+			CHECK_EQ(came, lens[(i - POSTED) / COUNT]);
+			CHECK_FILLED("the message", at, came, 0, i - POSTED);
+		}
+		if (s->rank == 1 && i < 4 * COUNT)
+			trecv(s, 0, at, len, 7, 0, 3 + i % POSTED);
+	}
+	meet(s);
+}
+
 static void order_masks_and_truncation(struct self *s)
 {
 	enum { COUNT = 1000 };
@@ -454,6 +478,7 @@ TEST_TABLE(claims)
 	static const struct rdm_claim both[] = {
 		{"one_key_for_all_lanes", one_key_for_all_lanes, 2, false},
 		{"messages_of_all_lengths", messages_of_all_lengths, 2, false},
+		{"streams_of_several_lengths", streams_of_several_lengths, 2, false},
 		{"order_masks_and_truncation", order_masks_and_truncation, 2, false},
 		{"the_target_carries_a_part_of_large_copies", the_target_carries_a_part_of_large_copies, 2, false},
 		{"writes_with_data_tell_their_source", writes_with_data_tell_their_source, 2, false},

@@ -15,7 +15,7 @@ pub trait Lane {
     /// is no room now, or it would overtake something; progress brings it.
     fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool>;
 
-    /// As `put` for one to three words and few bytes, where that takes nothing but a store. False: nothing was done, and `put` is to
+    /// As `put` for one to three words and one piece, where that takes nothing but a store or a copy. False: nothing was done, and `put` is to
     /// be asked.
     fn put_brief(&self, _words: &[u64], _from: Iov) -> bool {
         false
@@ -80,7 +80,7 @@ impl Parcel for Brief<'_> {
 
     #[inline(always)]
     fn word(&self, i: usize) -> u64 {
-        if i < Brief::words(self) { self.raw_word(i) } else { 0 }
+        Brief::word(self, i)
     }
 
     #[inline(always)]

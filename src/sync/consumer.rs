@@ -2,7 +2,7 @@
 //! The reading end of a ring.
 
 use super::area::Incoming;
-use super::cursor::Cursor;
+use super::cursor::{Brief, Cursor};
 use super::header::{Broken, Header, MAX_LINES, OUT_OF_LINE, OUT_OF_LINE_WORDS, Trouble, Unmapped, lap};
 use super::line::{LINE_BYTES, WORDS};
 use super::primitive::Ordering;
@@ -66,10 +66,30 @@ impl<S: Store> Consumer<S> {
     /// The message at the cursor, if it is bytes alone and they lie out of line.
     #[inline(never)]
     pub fn out_of_line(&self, cursor: &Cursor<'_>, kind: u8) -> Option<OutOfLine> {
-        let [at, len] = cursor.out_of_line(kind)?;
+        self.find(cursor.out_of_line(kind)?)
+    }
+
+    /// What lies where the words of a message say. Checking may map more of the area.
+    #[inline(always)]
+    fn find(&self, [at, len]: [u64; OUT_OF_LINE_WORDS]) -> Option<OutOfLine> {
         let (end, area) = (self.area.check(at, len, &self.store).ok()?, self.store.area()?);
         let len = usize::from(u16::try_from(len).ok()?);
         Some(OutOfLine { from: area.address(at, len), len, end })
+    }
+
+    /// The same with words before the bytes; and where the bytes end.
+    #[inline(never)]
+    pub fn brief_out_of_line<'a>(&'a self, cursor: &Cursor<'a>, kind: u8) -> Option<(Brief<'a>, u64)> {
+        let (own, place) = cursor.words_out_of_line(kind)?;
+        let found = self.find(place)?;
+        // SAFETY: so many bytes lie there until `pass_area`, for which nobody may borrow this.
+        Some((unsafe { Brief::new(own, found.from.cast(), found.len) }, found.end))
+    }
+
+    /// Goes on behind a message whose bytes lie out of line up to `end`.
+    pub fn pass_out_of_line(&mut self, end: u64) {
+        self.pass_area(end);
+        self.give_back(1);
     }
 
     /// Gives back what lies in front of `end` in the area.
@@ -331,6 +351,46 @@ mod tests {
     }
 
     #[test]
+    fn a_brief_has_its_words_and_its_bytes_in_the_line_or_out_of_it() {
+        let shared = Shared::new(1024);
+        let (mut p, mut c) = (Producer::new(shared.clone(), area::START), Consumer::new(shared));
+        let data: Vec<u8> = (0..8000u32).map(|i| (i % 251) as u8).collect();
+        for round in 0..4000usize {
+            let len = if round & 1 == 0 { round % 41 } else { area::FROM + round * 13 % 7000 };
+            let words = &[round as u64, 5, 6][..1 + round % 2];
+            assert!(p.room(1).unwrap());
+            // SAFETY: `data` outlives the call.
+            let from = unsafe { Iov::of(&data[..len]) };
+            match round % 4 {
+                1 => assert!(p.write_bytes_out_of_line(9, words, from)),
+                _ => assert!(send(&mut p, 9, words, &data[..len])),
+            }
+            assert!(c.cursor().one_line(8).is_none() && c.brief_out_of_line(&c.cursor(), 8).is_none());
+            let (cursor, mut end) = (c.cursor(), None);
+            let found = cursor.one_line(9).or_else(|| {
+                let (found, e) = c.brief_out_of_line(&cursor, 9)?;
+                end = Some(e);
+                Some(found)
+            });
+            let found = found.expect("just sent");
+            assert_eq!((found.words(), found.len(), found.word(0), found.word(words.len())), (words.len(), len, round as u64, 0));
+            let mut out = vec![0xEEu8; len + 8];
+            // SAFETY: it outlives the calls, and holds more.
+            unsafe { found.copy_out(out.as_mut_ptr()) };
+            assert!(out[..len] == data[..len] && out[len..] == [0xEE; 8]);
+            // SAFETY: as above.
+            let part = unsafe { Iov::of_mut(&mut out[..len + 2]) };
+            found.copy_part(3, part);
+            assert_eq!(out[..len.saturating_sub(3)], data[..len][len.min(3)..]);
+            match end {
+                Some(end) => c.pass_out_of_line(end),
+                None => c.front().unwrap().expect("the same").finish(),
+            }
+            assert!(c.is_empty());
+        }
+    }
+
+    #[test]
     fn a_cursor_leaves_a_long_message_whose_lines_are_not_in_order() {
         let shared = Shared::new(1024);
         let (mut p, mut c) = (Producer::new(shared.clone(), area::START), Consumer::new(shared.clone()));
@@ -408,6 +468,11 @@ mod tests {
                     let mut out = vec![0u8; found.len];
                     // SAFETY: `found` was checked to be inside the area.
                     unsafe { std::ptr::copy_nonoverlapping(found.from, out.as_mut_ptr(), found.len) };
+                }
+                if let Some((found, _)) = c.brief_out_of_line(&c.cursor(), 1) {
+                    let mut out = vec![0u8; found.len()];
+                    // SAFETY: `out` holds as many.
+                    unsafe { found.copy_out(out.as_mut_ptr()) };
                 }
                 if let Ok(Some(m)) = c.front() {
                     let mut out = vec![0u8; m.header.bytes as usize];

@@ -2,29 +2,37 @@
 //! A reader's place in a ring for the messages that nearly all are: bytes alone, one message after the other. It checks
 //! what `ring.rs` checks, and what is not of that sort it leaves to it.
 
-use super::header::{Header, MAX_LINES, lap};
-use super::line::{LINE_BYTES, Line};
-use super::primitive::Ordering;
+use super::header::{Header, MAX_LINES, OUT_OF_LINE_WORDS, lap};
+use super::line::{LINE_BYTES, Line, drain};
+use super::primitive::{AtomicU64, Ordering};
+use crate::sys::copy::copy_any;
 use crate::sys::iov::Iov;
 
-/// A message of one line, as it lies there: words, and bytes behind them.
+/// A message of one line, as it lies there: words, and bytes behind them or out of line.
 #[derive(Clone, Copy)]
 pub struct Brief<'a> {
-    line: &'a Line,
-    words: usize,
+    words: &'a [AtomicU64],
+    from: *const AtomicU64,
     bytes: usize,
 }
 
-impl Brief<'_> {
+impl<'a> Brief<'a> {
+    /// # Safety
+    /// At `from` lie `bytes` bytes, rounded up to whole words.
     #[inline(always)]
-    pub fn words(&self) -> usize {
-        self.words
+    pub(super) unsafe fn new(words: &'a [AtomicU64], from: *const AtomicU64, bytes: usize) -> Brief<'a> {
+        Brief { words, from, bytes }
     }
 
-    /// What lies in word `i` of the line, the message's or not.
     #[inline(always)]
-    pub fn raw_word(&self, i: usize) -> u64 {
-        self.line.words.get(i).map_or(0, |w| w.load(Ordering::Relaxed))
+    pub fn words(&self) -> usize {
+        self.words.len()
+    }
+
+    /// 0 beyond the last one.
+    #[inline(always)]
+    pub fn word(&self, i: usize) -> u64 {
+        self.words.get(i).map_or(0, |w| w.load(Ordering::Relaxed))
     }
 
     #[inline(always)]
@@ -43,8 +51,13 @@ impl Brief<'_> {
     /// `to` is writable for `len()` bytes.
     #[inline(always)]
     pub unsafe fn copy_out(&self, to: *mut u8) {
-        // SAFETY: `to` has room for all, as the caller says; words and bytes lie in the line.
-        unsafe { self.line.drain_behind(self.words, to, self.bytes) }
+        // SAFETY: `to` has room for all, as the caller says, and so many lie there, as who made this said.
+        unsafe {
+            match self.bytes <= LINE_BYTES {
+                true => drain(std::slice::from_raw_parts(self.from, self.bytes.div_ceil(8)), to, self.bytes),
+                false => copy_any(to, self.from.cast(), self.bytes),
+            }
+        }
     }
 
     /// Copies as many bytes as both have.
@@ -59,10 +72,9 @@ impl Brief<'_> {
 
     /// Copies the bytes from byte `skip` on, as many as both have.
     pub fn copy_part(&self, skip: usize, to: Iov) {
-        let mut all = [0u8; LINE_BYTES];
-        // SAFETY: the bytes of a line fit.
-        unsafe { self.copy_out(all.as_mut_ptr()) };
-        to.put(all.get(skip..self.bytes).unwrap_or_default());
+        let skip = skip.min(self.bytes);
+        // SAFETY: so many bytes lie there, and `to` has room for as many as are copied.
+        unsafe { copy_any(to.as_ptr(), self.from.cast::<u8>().add(skip), to.len().min(self.bytes - skip)) };
     }
 }
 
@@ -74,14 +86,14 @@ pub struct Cursor<'a> {
     head: u64,
 }
 
-impl Cursor<'_> {
+impl<'a> Cursor<'a> {
     #[inline(always)]
-    pub(super) fn new(lines: &[Line], mask: u64, shift: u32, head: u64) -> Cursor<'_> {
+    pub(super) fn new(lines: &'a [Line], mask: u64, shift: u32, head: u64) -> Cursor<'a> {
         Cursor { lines, mask, shift, head }
     }
 
     #[inline(always)]
-    fn at(&self, position: u64) -> Option<&Line> {
+    fn at(&self, position: u64) -> Option<&'a Line> {
         self.lines.get((position & self.mask) as usize)
     }
 
@@ -95,10 +107,15 @@ impl Cursor<'_> {
 
     /// The next message, if it has arrived, is of this kind, has no flags, and lies in one line.
     #[inline(always)]
-    pub fn one_line(&self, kind: u8) -> Option<Brief<'_>> {
+    pub fn one_line(&self, kind: u8) -> Option<Brief<'a>> {
         let line = self.at(self.head)?;
         let (words, bytes) = Header::unflagged(line.header.load(Ordering::Acquire), kind, lap(self.head, self.shift))?;
-        (words * 8 + bytes <= LINE_BYTES).then_some(Brief { line, words, bytes })
+        if words * 8 + bytes > LINE_BYTES {
+            return None;
+        }
+        let (words, rest) = line.words.split_at_checked(words)?;
+        // SAFETY: the rest of the line has as many.
+        Some(unsafe { Brief::new(words, rest.as_ptr(), bytes) })
     }
 
     /// Whether the lines behind the first of a longer message are in order.
@@ -117,6 +134,15 @@ impl Cursor<'_> {
         let line = self.at(self.head)?;
         let raw = line.header.load(Ordering::Acquire);
         Header::is_out_of_line(raw, kind, lap(self.head, self.shift)).then(|| [0, 1].map(|i| line.words[i].load(Ordering::Relaxed)))
+    }
+
+    /// Of the next message, if it has arrived, is of this kind, and its bytes lie out of line: its own words, and those that tell where.
+    #[inline(always)]
+    pub(super) fn words_out_of_line(&self, kind: u8) -> Option<(&'a [AtomicU64], [u64; OUT_OF_LINE_WORDS])> {
+        let line = self.at(self.head)?;
+        let words = Header::words_out_of_line(line.header.load(Ordering::Acquire), kind, lap(self.head, self.shift))?;
+        let (place, rest) = line.words.split_first_chunk::<OUT_OF_LINE_WORDS>()?;
+        Some((rest.get(..words)?, place.each_ref().map(|w| w.load(Ordering::Relaxed))))
     }
 
     /// Goes on to the next, behind a message of one line.

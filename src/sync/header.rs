@@ -64,6 +64,15 @@ impl Header {
         raw == Header { kind, flags: OUT_OF_LINE, words: OUT_OF_LINE_WORDS as u8, bytes: 0 }.pack(lap)
     }
 
+    /// The words of the message under this header besides those that tell where its bytes lie, if it is of `kind`, in lap `lap`, has
+    /// its bytes out of line, and no other flags.
+    #[inline(always)]
+    pub(super) fn words_out_of_line(raw: u64, kind: u8, lap: u16) -> Option<usize> {
+        let low = Header { kind, flags: OUT_OF_LINE, ..Header::default() }.pack(lap);
+        let words = usize::from((raw >> 32) as u8).checked_sub(OUT_OF_LINE_WORDS)?;
+        ((raw ^ low) << 32 == 0 && raw >> 40 == 0).then_some(words)
+    }
+
     pub(super) fn unpack(raw: u64) -> Header {
         Header { kind: (raw >> 16) as u8, flags: (raw >> 24) as u8, words: (raw >> 32) as u8, bytes: (raw >> 40) as u16 }
     }

@@ -71,16 +71,6 @@ impl Line {
         // SAFETY: `to` has room for `len` bytes, as the caller says.
         unsafe { drain(&self.words, to, len) }
     }
-
-    /// The same of the bytes behind the first `words`.
-    ///
-    /// # Safety
-    /// As for `drain`; what lies behind the line is not written.
-    #[inline(always)]
-    pub unsafe fn drain_behind(&self, words: usize, to: *mut u8, len: usize) {
-        // SAFETY: `to` has room for `len` bytes, as the caller says.
-        unsafe { drain(self.words.get(words..).unwrap_or_default(), to, len) }
-    }
 }
 
 /// # Safety
@@ -107,10 +97,12 @@ unsafe fn fill(words: &[AtomicU64], from: *const u8, len: usize) {
     }
 }
 
+/// Loads `len` bytes.
+///
 /// # Safety
-/// As for `Line::drain`.
+/// As for `Line::drain`; what lies behind the words is not written.
 #[inline(always)]
-unsafe fn drain(words: &[AtomicU64], to: *mut u8, len: usize) {
+pub(super) unsafe fn drain(words: &[AtomicU64], to: *mut u8, len: usize) {
     if len == 8
         && let [first, ..] = words
     {

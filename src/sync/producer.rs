@@ -69,25 +69,27 @@ impl<S: Store> Producer<S> {
         self.tail += 1;
     }
 
-    /// Writes a message of bytes alone out of line, after `is_open`. False: there is no room for it, and nothing was written.
+    /// Writes a message of few words, and bytes out of line, after `is_open`. False: there is no room for it, and nothing was written.
     ///
     /// The piece has no more than a message's header can count.
     #[inline(always)]
-    pub fn write_bytes_out_of_line(&mut self, kind: u8, from: Iov) -> bool {
+    pub fn write_bytes_out_of_line(&mut self, kind: u8, words: &[u64], from: Iov) -> bool {
         let len = from.len();
         debug_assert!(self.is_open());
         let lines = self.store.lines();
         let Some(line) = lines.get((self.tail & self.mask) as usize) else { return false };
-        if !self.has_area() {
+        let Some(([place, length], rest)) = line.words.split_first_chunk::<OUT_OF_LINE_WORDS>() else { return false };
+        if words.len() > rest.len() || !self.has_area() {
             return false;
         }
         let Some(at) = self.area.allocate(len, &self.store) else { return false };
         let Some(area) = self.store.area() else { return false };
         // SAFETY: the piece is memory (`Iov::new`); `allocate` gave room for all of it in one run.
         unsafe { copy_any(area.address(at, len), from.as_ptr(), len) };
-        line.words[0].store(at, Ordering::Relaxed);
-        line.words[1].store(len as u64, Ordering::Relaxed);
-        let header = Header { kind, flags: OUT_OF_LINE, words: OUT_OF_LINE_WORDS as u8, bytes: 0 };
+        place.store(at, Ordering::Relaxed);
+        length.store(len as u64, Ordering::Relaxed);
+        rest.iter().zip(words).for_each(|(to, word)| to.store(*word, Ordering::Relaxed));
+        let header = Header { kind, flags: OUT_OF_LINE, words: (OUT_OF_LINE_WORDS + words.len()) as u8, bytes: 0 };
         // Release: whoever sees the header sees the words, and the bytes out of line.
         line.header.store(header.pack(lap(self.tail, self.shift)), Ordering::Release);
         self.tail += 1;

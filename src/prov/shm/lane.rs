@@ -14,6 +14,7 @@ use crate::config::RING_MOST;
 use crate::error::{Error, Result, errno};
 use crate::prov::op::{IOV_LIMIT, Iov, total};
 use crate::prov::{Lane, Taker};
+use crate::sync::area;
 use crate::sync::consumer::Message;
 use crate::sync::line::LINE_BYTES;
 use crate::sync::ring::Header;
@@ -126,6 +127,19 @@ impl State {
     #[inline(never)]
     fn take_long(&mut self, each: &mut dyn Taker, mut n: u64) -> Option<(bool, bool, u64)> {
         while n < BUDGET as u64 {
+            let rx = self.rx.as_mut()?;
+            if rx.is_empty() {
+                return Some((true, true, n));
+            }
+            if let Some((parcel, end)) = rx.brief_out_of_line(&rx.cursor(), kind::PARCEL) {
+                if !each.take_brief(parcel) {
+                    return Some((false, false, n));
+                }
+                rx.pass_out_of_line(end);
+                self.count_match();
+                n += 1;
+                continue;
+            }
             // What is wrong with a message, the full turn finds.
             let Some(message) = self.rx.as_mut()?.front().ok()? else { return Some((true, true, n)) };
             if message.header.kind != kind::PARCEL {
@@ -146,6 +160,17 @@ impl State {
 /// Whether a parcel overtakes nothing now, and the peer has room for it.
 fn may_go(conn: &mut Conn, header: Header) -> Result<bool> {
     Ok(conn.is_clear() && credit(conn)? && conn.room(header)?)
+}
+
+/// As `put_brief` of more than a line holds.
+#[inline(never)]
+fn put_out_of_line(conn: &mut Conn, words: &[u64], from: Iov) -> bool {
+    let went = (area::FROM..=RING_MOST).contains(&from.len()) && conn.tx.write_bytes_out_of_line(kind::PARCEL, words, from);
+    if went {
+        conn.link.nudge();
+        conn.sent += 1;
+    }
+    went
 }
 
 /// Nothing is under way but messages.
@@ -187,12 +212,13 @@ impl Lane for Endpoint {
         let mut guard = self.state.lock();
         let s = &mut *guard;
         let Some(conn) = s.conn.as_deref_mut() else { return false };
-        if from.len() > LINE_BYTES.saturating_sub(words.len() * 8)
-            || !conn.is_clear()
-            || conn.sent - conn.credited >= WINDOW
-            || !conn.tx.is_open()
-        {
+        if !conn.is_clear() || conn.sent - conn.credited >= WINDOW || !conn.tx.is_open() {
             return false;
+        }
+        if from.len() > LINE_BYTES.saturating_sub(words.len() * 8) {
+            let went = put_out_of_line(conn, words, from);
+            s.stats.sends += u64::from(went);
+            return went;
         }
         // Each with its own copy, whose place in the line is known then.
         match *words {

@@ -156,7 +156,7 @@ impl State {
         }
         let len = one.len();
         match HOW {
-            OUT_OF_LINE if !conn.tx.write_bytes_out_of_line(kind::SEND, *one) => return Fast::Declined,
+            OUT_OF_LINE if !conn.tx.write_bytes_out_of_line(kind::SEND, &[], *one) => return Fast::Declined,
             OUT_OF_LINE => {}
             _ if HOW != LINE && (has_data || len > LINE_BYTES) => conn.tx.write(header, &[c.data][..usize::from(has_data)], &[*one]),
             _ => conn.tx.write_line(kind::SEND, *one),

@@ -156,7 +156,7 @@ unsafe fn given(at: *const c_void, len: usize, name: &'static str) -> Result<Iov
 
 /// # Safety
 /// `ep` is open, and the buffers are as the operation needs them.
-#[inline]
+#[inline(always)]
 unsafe fn post(ep: *mut gdrfab_ep, m: &gdrfab_msg_atomic, form: Form, flags: Option<u64>, descs: &[u64]) -> Result<()> {
     // SAFETY: the C caller says that the handle is open, and keeps the buffers until the completion.
     unsafe {

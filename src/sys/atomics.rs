@@ -234,6 +234,15 @@ fn nth<const N: usize>(piece: Iov, i: usize) -> [u8; N] {
     }
 }
 
+/// Writes the `i`th element's bytes, if the piece holds it.
+#[inline(always)]
+fn put_nth<const N: usize>(piece: Iov, i: usize, bytes: [u8; N]) {
+    if (i + 1) * N <= piece.len() {
+        // SAFETY: the bytes are inside of the piece, which may be written (`Iov::new`).
+        unsafe { piece.as_ptr().add(i * N).cast::<[u8; N]>().write_unaligned(bytes) };
+    }
+}
+
 /// What an operation takes and gives: the operand, what it is compared with, and where the old values go, as far as there are.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
@@ -286,7 +295,7 @@ pub unsafe fn run(what: Atomic, pieces: &[Iov], with: Operands) {
                     let at = piece.as_ptr().wrapping_add(k * $size);
                     // SAFETY: an element of the piece, which the caller answers for.
                     let was: [u8; $size] = unsafe { $one(what.op, at, nth(with.operand, i), nth(with.compare, i)) };
-                    with.old.part(i * $size, $size).put(&was);
+                    put_nth(with.old, i, was);
                     i += 1;
                 }
             }

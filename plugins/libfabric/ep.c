@@ -176,7 +176,7 @@ static struct fi_ops_ep ops = {
 	.tx_size_left = no_size_left,
 };
 
-/* A peer that computes answers no call meanwhile, which is no reason to end an MPI job; one that dies ends the call. */
+/* A peer that computes answers no call meanwhile, which is no reason to end a job; one that dies ends the call. */
 static int waits_for_peers(struct ep *e)
 {
 	uint64_t never = 0;
@@ -188,10 +188,8 @@ static int open_it(struct ep *e, struct opening *opening, fid_t handle)
 {
 	gdrfab_info *request;
 	int result;
-	if (!handle) {
-		result = gdrfab_ep_open(e->domain->it, opening->info, e, &e->it);
-		return result < 0 || e->domain->fabric->kind != KIND_RDM ? result : waits_for_peers(e);
-	}
+	if (!handle)
+		return gdrfab_ep_open(e->domain->it, opening->info, e, &e->it);
 	if (pep_is(e->domain->fabric, handle)) {
 		result = pep_give_address(handle, opening->src);
 		if (result < 0)
@@ -237,6 +235,8 @@ int ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep,
 	result = opening_make(&opening, d->info, info);
 	if (result == 0) {
 		result = told(open_it(e, &opening, info->handle), FI_LOG_EP_CTRL, "fi_endpoint");
+		if (result == 0)
+			result = told(waits_for_peers(e), FI_LOG_EP_CTRL, "fi_endpoint");
 		memcpy(e->src, opening.src, sizeof e->src);
 		memcpy(e->dest, opening.dest, sizeof e->dest);
 	}

@@ -7,8 +7,7 @@ static size_t cm_data_size(fid_t fid)
 	size_t most = 0, size = sizeof most;
 	OK(fi_getopt(fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &most, &size));
 	CHECK_EQ(size, sizeof most);
-	/* ofi_rxm needs as much. */
-	CHECK(most >= 24 && most <= DATA_MAX);
+	CHECK(most >= 24 && most <= DATA_MAX); /* ofi_rxm needs as much */
 	return most;
 }
 
@@ -101,6 +100,25 @@ static void connecting(struct node *n)
 TEST(accept_with_data)
 {
 	pair(NULL, accepting, connecting, NULL);
+}
+
+/* Who computes before it answers is late, not lost: the call waits for it. */
+TEST(accept_that_is_late)
+{
+	struct node n;
+	skip_unless(!test_count(0, 1), "waits 11 s");
+	node_alone(&n, NULL);
+	n.ep = ep_new(&n, n.info, NULL);
+	OK(fi_connect(n.ep, n.addr, NULL, 0));
+	struct fi_info *request = await_request(&n, n.pep);
+	EQ_QUIET(&n, 11000);
+	struct fid_ep *ep = ep_new(&n, request, NULL);
+	OK(fi_accept(ep, NULL, 0));
+	EVENT(&n, FI_CONNECTED, is_gdrfab() ? n.ep : ep, NULL);
+	EVENT(&n, FI_CONNECTED, is_gdrfab() ? ep : n.ep, NULL);
+	fi_freeinfo(request);
+	CLOSE(ep);
+	node_close(&n);
 }
 
 static void rejecting(struct node *n)
@@ -257,8 +275,7 @@ static void named(struct node *n)
 	} else {
 		check_name(&n->ep->fid, get_peer, NULL, 0);
 	}
-	/* Each side's own name is the name that its peer sees, except over shared memory, where the connecting side has
-	 * no address. */
+	/* Each side's own name is the name that its peer sees, except over shm, where the connecting side has no address. */
 	OK(fi_getname(&n->ep->fid, name, &len));
 	node_down(n);
 }

@@ -7,6 +7,7 @@ use super::hello::{HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LATER_SINCE, LOWES
 use super::noise::Noise;
 use super::seal::Cipher;
 use super::shake::{Inbox, Link, hear, nonce, nonsense, say};
+use super::tune::keep_alive;
 use crate::error::{Code, Error, Result, errno};
 use crate::sys::{tcp, time};
 use std::collections::VecDeque;
@@ -194,6 +195,7 @@ impl Dial {
                 match tcp::connected(fd) {
                     Ok(Some(())) => {
                         tcp::set_no_delay(fd)?;
+                        keep_alive(fd)?;
                         self.out = self.transcript.hello.to_vec();
                         self.step = Step::Challenge;
                     }

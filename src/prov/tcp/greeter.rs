@@ -320,6 +320,14 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_for_an_answer_notices_a_host_that_dies() {
+        let mut greeter = Greeter::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
+        let (dialed, dial, held) = call(&mut greeter);
+        assert!(matches!(dialed, Ok(Dialed::Waiting)) && held.len() == 1);
+        assert!(rustix::net::sockopt::socket_keepalive(dial.fd().unwrap()).unwrap());
+    }
+
+    #[test]
     fn requests_that_nobody_answers_are_bounded() {
         let mut greeter = Greeter::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
         greeter.most_requests = 1;

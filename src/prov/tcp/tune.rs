@@ -10,14 +10,20 @@ use std::os::fd::BorrowedFd;
 /// paces nothing.
 const LOCAL_CONGESTION: &str = "reno";
 
+/// A peer whose host dies is noticed, while its answer is awaited too: a call may have no limit.
+pub fn keep_alive(socket: BorrowedFd<'_>) -> Result<()> {
+    match config::get().tcp.timeout_ms {
+        0 => Ok(()),
+        ms => tcp::set_keep_alive(socket, ms),
+    }
+}
+
 /// Makes a connected socket what a connection's should be.
 pub fn tune(socket: BorrowedFd<'_>) -> Result<()> {
     let config = &config::get().tcp;
     let (local, peer) = (tcp::local(socket)?, tcp::peer(socket)?);
     tcp::set_no_delay(socket)?;
-    if config.timeout_ms > 0 {
-        tcp::set_keep_alive(socket, config.timeout_ms)?;
-    }
+    keep_alive(socket)?;
     if config.buffer > 0 {
         tcp::set_buffers(socket, config.buffer)?;
     }

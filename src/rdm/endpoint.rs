@@ -5,6 +5,7 @@ use super::budget::Share;
 use super::cache::Counts;
 use super::connected::connectionless;
 use super::domain::Domain;
+use super::door::Rounds;
 use super::listen::{listen, source_of};
 use super::local;
 use super::matcher::Matcher;
@@ -115,6 +116,7 @@ impl Endpoint {
             filled: u32::MAX / 2,
             last_look: 0,
             looks: 0,
+            rounds: Rounds::default(),
             stats: Stats::default(),
             past: Stats::default(),
             sleepers: 0,

@@ -26,8 +26,6 @@ const JOINS: usize = 16;
 /// Turns without any after one that filled a receive, in which messages without a receive are left: a caller that reads until
 /// there is nothing more does so once before it posts again.
 const PATIENCE: u32 = 2;
-/// Looks for one at the doors.
-const GREET: u32 = 4;
 
 /// Takes what one lane brings.
 struct Hand<'a> {
@@ -298,9 +296,9 @@ impl State {
     #[cold]
     fn look(&mut self, domain: &Domain, force: bool) {
         self.looks = self.looks.wrapping_add(1);
-        // Each costs a call of the kernel's, and callers are rare.
-        if force || self.looks.is_multiple_of(GREET) {
-            self.greet(domain);
+        if self.rounds.is_due() || force {
+            let called = self.greet(domain);
+            self.rounds.made(called || force || !self.joining.is_empty());
         }
         // Those that call and say no more hold up nobody who does.
         let (all, most) = (self.joining.len(), if force { usize::MAX } else { JOINS });

@@ -3,6 +3,7 @@
 //! the one way in which operations end.
 
 use super::budget::Share;
+use super::door::Rounds;
 use super::kept::Unexpected;
 use super::matcher::Matcher;
 use super::outstanding::{Faults, Multi, Op, Ops, Recv, Torn};
@@ -121,6 +122,8 @@ pub struct State {
     pub filled: u32,
     pub last_look: u64,
     pub looks: u32,
+    /// Looks at the doors.
+    pub rounds: Rounds,
     pub stats: Stats,
     pub past: Stats,
     pub sleepers: u32,

@@ -110,12 +110,14 @@ impl State {
         self.over(id, last);
     }
 
-    /// Takes callers.
-    pub fn greet(&mut self, domain: &Domain) {
+    /// Takes callers; true: there were some.
+    pub fn greet(&mut self, domain: &Domain) -> bool {
+        let mut called = false;
         let mut greeters = std::mem::take(&mut self.greeters);
         for greeter in &mut greeters {
             let (requests, trouble) = greeter.listener.poll();
             trouble.iter().for_each(|e| crate::log!(Warn, "{e}"));
+            called |= !requests.is_empty();
             for request in requests {
                 if let Err(e) = self.answer(domain, greeter.of, request) {
                     crate::log!(Info, "a caller was sent away: {e}");
@@ -123,6 +125,7 @@ impl State {
             }
         }
         self.greeters = greeters;
+        called
     }
 
     fn answer(&mut self, domain: &Domain, of: usize, request: Box<dyn Request>) -> Result<()> {

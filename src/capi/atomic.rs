@@ -154,6 +154,8 @@ unsafe fn given(at: *const c_void, len: usize, name: &'static str) -> Result<Iov
     Ok(unsafe { Iov::new(at as usize, len) })
 }
 
+/// In line: parameters that go through memory are stores for which the locked instruction waits.
+///
 /// # Safety
 /// `ep` is open, and the buffers are as the operation needs them.
 #[inline(always)]

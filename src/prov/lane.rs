@@ -15,8 +15,8 @@ pub trait Lane {
     /// is no room now, or it would overtake something; progress brings it.
     fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool>;
 
-    /// As `put` for one to three words and one piece, where that takes nothing but a store or a copy. False: nothing was done, and `put` is to
-    /// be asked.
+    /// As `put` for one to three words and one piece, where that takes nothing but a store or a copy. False: nothing was done, and
+    /// `put` is to be asked.
     fn put_brief(&self, _words: &[u64], _from: Iov) -> bool {
         false
     }

@@ -77,12 +77,12 @@ impl<S: Store> Consumer<S> {
         Some(OutOfLine { from: area.address(at, len), len, end })
     }
 
-    /// The same with words before the bytes; and where the bytes end.
+    /// The message at the cursor, if its bytes lie out of line, with its words; and where the bytes end.
     #[inline(never)]
     pub fn brief_out_of_line<'a>(&'a self, cursor: &Cursor<'a>, kind: u8) -> Option<(Brief<'a>, u64)> {
         let (own, place) = cursor.words_out_of_line(kind)?;
         let found = self.find(place)?;
-        // SAFETY: so many bytes lie there until `pass_area`, for which nobody may borrow this.
+        // SAFETY: so many bytes lie there, in whole lines, until `pass_area`, for which nobody may borrow this.
         Some((unsafe { Brief::new(own, found.from.cast(), found.len) }, found.end))
     }
 

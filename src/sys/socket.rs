@@ -10,11 +10,16 @@ use rustix::net::{
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 /// Descriptors that one packet may carry.
 pub const MAX_FDS: usize = 4;
 /// Those that a peer may put into one (SCM_MAX_FD): what is not received, the kernel closes there and then.
 const MOST_FDS: usize = 253;
+
+/// Tries, a millisecond apart, for a name that is in use: that of a listener which was closed is, while a thread inside of
+/// epoll_wait() still asks the socket.
+const TRIES: u32 = 20;
 
 pub(super) fn fresh() -> Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
@@ -27,8 +32,14 @@ fn address(name: &str) -> Result<SocketAddrUnix> {
 
 /// A non-blocking listener on abstract name `name`; `EADDRINUSE` if somebody has it.
 pub fn listen(name: &str, backlog: i32) -> Result<OwnedFd> {
-    let fd = fresh()?;
-    rustix::net::bind(&fd, &address(name)?).map_err(|e| Error::os(format_args!("listening on {name:?}"), e))?;
+    let (fd, address, mut tries) = (fresh()?, address(name)?, TRIES);
+    loop {
+        match rustix::net::bind(&fd, &address) {
+            Err(rustix::io::Errno::ADDRINUSE) if tries > 0 => tries -= 1,
+            bound => break bound.map_err(|e| Error::os(format_args!("listening on {name:?}"), e))?,
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
     rustix::net::listen(&fd, backlog).map_err(|e| Error::os(format_args!("listening on {name:?}"), e))?;
     Ok(fd)
 }
@@ -198,4 +209,22 @@ pub fn readable(fd: impl AsFd) -> bool {
     let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
     let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     matches!(rustix::event::poll(&mut fds, Some(&zero)), Ok(n) if n > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_free_soon_after_its_listener_was_closed() {
+        let name = format!("gdrfab/listen-again-{}", std::process::id());
+        let first = listen(&name, 1).unwrap();
+        assert!(listen(&name, 1).is_err_and(|e| e.errno == errno::EADDRINUSE));
+        let asking = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(5));
+            drop(first);
+        });
+        listen(&name, 1).unwrap();
+        asking.join().unwrap();
+    }
 }

@@ -103,10 +103,14 @@ static void removed_index(struct self *s)
 	meet(s);
 }
 
-/* A length that no message has is refused, whatever it comes to with what a parcel carries beside, and the peer goes on. */
+/*
+ * A length that no message has is refused, whatever it comes to with what a parcel carries beside, and so is one that no inject
+ * call takes; the peer goes on.
+ */
 static void endless_lengths(struct self *s)
 {
 	char in[8] = "";
+	static char longer[8192];
 	if (s->rank == 0) {
 		tsend(s, 1, "met", 4, 1, 1);
 		await(s, 1, NULL);
@@ -118,6 +122,12 @@ static void endless_lengths(struct self *s)
 			CHECK_EQ(gdrfab_inject(s->ep, in, len, 1), -EMSGSIZE);
 			CHECK_EQ(gdrfab_tinject(s->ep, in, len, 1, 2), -EMSGSIZE);
 			CHECK_EQ(gdrfab_trecv(s->ep, in, len, NULL, 1, 2, 0, NULL), -EMSGSIZE);
+		}
+		CHECK(s->info->inject_size < sizeof longer);
+		for (size_t len = s->info->inject_size + 1; len <= sizeof longer; len += 1000) {
+			CHECK_EQ(gdrfab_inject(s->ep, longer, len, 1), -EMSGSIZE);
+			CHECK_EQ(gdrfab_tinject(s->ep, longer, len, 1, 2), -EMSGSIZE);
+			CHECK_EQ(gdrfab_tinjectdata(s->ep, longer, len, 3, 1, 2), -EMSGSIZE);
 		}
 		tsend(s, 1, "again", 6, 3, 2);
 		await(s, 2, NULL);

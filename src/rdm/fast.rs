@@ -48,7 +48,8 @@ impl State {
     #[inline(always)]
     pub fn send_fast<const WORDS: usize>(&mut self, one: &One, how: u64) -> bool {
         let special = how & (flags::FENCE | flags::DELIVERY_COMPLETE) != 0;
-        if !self.fast_send || special || one.local.is_missing() {
+        let too_long = how & flags::INJECT != 0 && one.local.len() > INJECT_SIZE;
+        if !self.fast_send || special || too_long || one.local.is_missing() {
             return false;
         }
         let Some(id) = self.known(one.addr) else { return false };
@@ -61,11 +62,8 @@ impl State {
         let Some(lane) = link.lane().filter(|_| peer.credit.may_send(one.local.len())) else { return false };
         let all = [[PLAIN, PLAIN_TAGGED, TAGGED_DATA][WORDS - 1], one.key, one.data];
         let words = &all[..WORDS];
-        if !lane.put_brief(words, one.local) {
-            let fits = how & flags::INJECT == 0 || one.local.len() <= INJECT_SIZE;
-            if !fits || !matches!(lane.put(words, &[one.local]), Ok(true)) {
-                return false;
-            }
+        if !lane.put_brief(words, one.local) && !matches!(lane.put(words, &[one.local]), Ok(true)) {
+            return false;
         }
         peer.credit.sent(one.local.len());
         self.stats.sends += 1;

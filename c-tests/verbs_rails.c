@@ -261,17 +261,20 @@ static void both(struct node *n)
 	memory_new(n, &a);
 	await_rail(n);
 	barrier(n);
-	int had = p->first ? pairs() : 0;
+	int had = p->first ? pairs() : 0, lost = 0;
 	if (p->cuts && n->side == TEST_SERVER)
 		cuts = cutter(link);
 	if (p->unanswered && n->side == TEST_SERVER)
 		lose_answers(p->unanswered);
 	uint32_t rounds = (uint32_t)rail_rounds(p->cuts ? test_count(60, p->first ? 5 : 8) : lossy ? test_count(40, p->first ? 3 : 5) : 3);
-	for (uint32_t round = 0; round < rounds; round++) {
+	/* Cuts come in their own time: as long as one side has heard of none, there are more rounds. */
+	for (uint32_t round = 0; round < rounds || (p->cuts && (told.lost == 0 || lost == 0)); round++) {
 		one_round(n, &a, round);
 		if (p->first)
 			short_ones(n, &a, round);
+		barrier(n);
 		hear(n, &told);
+		oob_send(n, &told.lost, sizeof told.lost), oob_recv(n, &lost, sizeof lost);
 	}
 	if (p->unanswered && n->side == TEST_SERVER)
 		lose_answers(0);

@@ -103,7 +103,7 @@ TEST(accept_with_data)
 }
 
 /* Who computes before it answers is late, not lost: the call waits for it. */
-TEST(accept_that_is_late)
+TEST_WITHIN(60, accept_that_is_late)
 {
 	struct node n;
 	skip_unless(!test_count(0, 1), "waits 11 s");

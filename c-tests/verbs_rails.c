@@ -266,9 +266,9 @@ static void both(struct node *n)
 		cuts = cutter(link);
 	if (p->unanswered && n->side == TEST_SERVER)
 		lose_answers(p->unanswered);
-	uint32_t rounds = (uint32_t)rail_rounds(p->cuts ? test_count(60, p->first ? 5 : 8) : lossy ? test_count(40, p->first ? 3 : 5) : 3);
+	uint32_t round = 0, rounds = (uint32_t)rail_rounds(p->cuts ? test_count(60, p->first ? 5 : 8) : lossy ? test_count(40, p->first ? 3 : 5) : 3);
 	/* Cuts come in their own time: as long as one side has heard of none, there are more rounds. */
-	for (uint32_t round = 0; round < rounds || (p->cuts && (told.lost == 0 || lost == 0)); round++) {
+	for (; round < rounds || (p->cuts && (told.lost == 0 || lost == 0)); round++) {
 		one_round(n, &a, round);
 		if (p->first)
 			short_ones(n, &a, round);
@@ -308,7 +308,7 @@ static void both(struct node *n)
 		CHECK(gdrfab_mr_explain(a.m.mr, words, sizeof words) > 0);
 		CHECK(test_says(words, "carries it too"));
 		if (lossy && n->side == TEST_CLIENT)
-			fprintf(stderr, "     %u rounds, the %s rail lost %d times\n", rounds, p->first ? "first" : "second", told.lost);
+			fprintf(stderr, "     %u rounds, the %s rail lost %d times\n", round, p->first ? "first" : "second", told.lost);
 	}
 	barrier(n);
 	local_forget_all(n);

@@ -242,6 +242,8 @@ int ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep,
 	}
 	opening_free(&opening);
 	if (result < 0) {
+		if (e->it)
+			gdrfab_ep_close(e->it);
 		free(e);
 		return result;
 	}

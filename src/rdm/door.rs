@@ -65,8 +65,8 @@ impl Default for Rounds {
 }
 
 impl Rounds {
-    /// Whether it is time for one.
-    pub fn is_due(&mut self) -> bool {
+    /// One more look of progress: whether it is time for a round.
+    pub fn look(&mut self) -> bool {
         self.left = self.left.saturating_sub(1);
         self.left == 0
     }
@@ -109,7 +109,7 @@ mod tests {
     /// How many of so many looks are rounds.
     fn rounds(of: &mut Rounds, looks: u32, busy: bool) -> usize {
         let mut look = || {
-            let due = of.is_due();
+            let due = of.look();
             if due {
                 of.made(busy);
             }

@@ -296,7 +296,7 @@ impl State {
     #[cold]
     fn look(&mut self, domain: &Domain, force: bool) {
         self.looks = self.looks.wrapping_add(1);
-        if self.rounds.is_due() || force {
+        if self.rounds.look() || force {
             let called = self.greet(domain);
             self.rounds.made(called || force || !self.joining.is_empty());
         }

@@ -122,7 +122,7 @@ pub struct State {
     pub filled: u32,
     pub last_look: u64,
     pub looks: u32,
-    /// Looks at the doors.
+    /// When the doors are looked at.
     pub rounds: Rounds,
     pub stats: Stats,
     pub past: Stats,

@@ -17,7 +17,7 @@ pub const MAX_FDS: usize = 4;
 /// Those that a peer may put into one (SCM_MAX_FD): what is not received, the kernel closes there and then.
 const MOST_FDS: usize = 253;
 
-/// Tries, a millisecond apart, for a name that is in use: that of a listener which was closed is, while a thread inside of
+/// Tries, one each millisecond, for a name that is in use: that of a listener which was closed is, while a thread inside of
 /// epoll_wait() still asks the socket.
 const TRIES: u32 = 20;
 

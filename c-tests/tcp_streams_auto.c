@@ -8,7 +8,7 @@
 
 #define LARGE ((size_t)1024 * 1024)
 #define DEPTH 2
-#define TICK 20 /* ms: what a slow peer sleeps between two looks */
+#define TICK 100 /* ms: what a slow peer sleeps between two looks; a wire whose CPU is busy carries 2 MiB in 20 */
 
 struct plan {
 	bool reads;   /* the listener sends */

@@ -30,7 +30,7 @@ const GROWS: u64 = 105;
 pub struct Stretch {
     pub ns: u64,
     pub bytes: u64,
-    /// Looks, and those that found bytes held up here.
+    /// Looks, and those that found bytes held up here as the one before did: one right behind a post always does.
     pub looks: u32,
     pub waits: u32,
     /// Time on the wire, and of that with the window of a peer that takes nothing.
@@ -69,9 +69,10 @@ pub struct Judge {
     pause: u32,
     /// Of one connection, and of several: means of what came last.
     rates: [u64; 2],
-    /// When the kernel is asked next, and what it said last, while there is something to send.
+    /// When the kernel is asked next; and when it was last and what it said, while there is something to send, and whether
+    /// bytes were held up.
     due: u64,
-    last: Option<(u64, Tally)>,
+    last: Option<(u64, Tally, bool)>,
     /// There was a long body since.
     fed: bool,
     widest: u32,
@@ -121,12 +122,13 @@ impl Judge {
             self.last = None;
             return false;
         }
-        if let Some((then, last)) = self.last.replace((now, *sum)) {
+        let held = blocked || sum.unsent > 0;
+        if let Some((then, last, was_held)) = self.last.replace((now, *sum, held)) {
             let s = &mut self.stretch;
             s.ns += now - then;
             s.bytes += sum.acked.saturating_sub(last.acked);
             s.looks += 1;
-            s.waits += u32::from(blocked || sum.unsent > 0);
+            s.waits += u32::from(held && was_held);
             s.busy_us += sum.busy_us.saturating_sub(last.busy_us);
             // A window that is full and open is a buffer too small for the path.
             if sum.window / 3 * 4 < self.widest {
@@ -296,6 +298,13 @@ mod tests {
             s.sends(20, &Look { kb: 0, ..LIMITED });
             assert!(!s.sends(10_000, &look));
             assert!(s.judge.words().contains("nothing shows"));
+        }
+        // It acknowledges late what it takes late: each second look is right behind a post.
+        let mut s = Sender::new();
+        for _ in 0..1000 {
+            for unsent in [1 << 20, 0] {
+                assert!(!s.sends(10, &Look { unsent, ..LIMITED }));
+            }
         }
         // Too little for a verdict.
         assert!(!Sender::new().sends(1000, &Look { kb: 1, ..LIMITED }));

@@ -12,8 +12,9 @@ impl State {
     fn is_idle(&self) -> bool {
         let quiet = match self.conn.as_deref() {
             Some(conn) => {
-                let open = matches!(self.phase, Phase::Connected) && matches!(conn.more, More::None) && conn.junction.is_none();
-                open && conn.is_quiet() && !conn.owes() && !conn.rx.holds_more()
+                // Whether further streams would help, long bodies tell.
+                let one = matches!(conn.more, More::None | More::Refused(_) | More::Later(_) | More::Asked(_)) && conn.junction.is_none();
+                one && matches!(self.phase, Phase::Connected) && conn.is_quiet() && !conn.owes() && !conn.rx.holds_more()
             }
             None => matches!(self.phase, Phase::Down(_)) && self.recvs.is_empty(),
         };

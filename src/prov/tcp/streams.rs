@@ -136,10 +136,12 @@ impl Conn {
     }
 
     fn begin_to_judge(&mut self, count: u32) {
-        if !self.is_near() {
-            self.more = More::Later(count);
-            self.judge = Some(Box::new(Judge::new()));
-        }
+        self.judge = Some(Box::new(Judge::new()));
+        self.more = match self.is_near() {
+            false => More::Later(count),
+            // Whoever relays the connection is; the peer, which sees a network, may still ask.
+            true => More::Refused(Box::new(Error::fixed(errno::EOPNOTSUPP, "the peer is on this host"))),
+        };
     }
 
     fn refuse_more(&mut self, why: Error) {
@@ -406,7 +408,12 @@ impl State {
             }
             return Ok(());
         }
-        let (More::Later(most) | More::Asked(most)) = conn.more else { return Err(broken("a second door for streams")) };
+        let most = match conn.more {
+            More::Later(most) | More::Asked(most) => most,
+            // It shuts in time.
+            More::Refused(_) => return Ok(()),
+            _ => return Err(broken("a second door for streams")),
+        };
         match (count, u16::try_from(port)) {
             (0, _) => conn.refuse_more(Error::fixed(errno::ECONNREFUSED, "the peer could not open a port for them")),
             (1.., Ok(port @ 1..)) if count <= u64::from(most) => {

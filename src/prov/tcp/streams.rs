@@ -367,7 +367,7 @@ impl State {
     }
 
     /// The listener opens a door, once in the life of a connection, and says where.
-    fn invite(&mut self, count: u32) {
+    pub(super) fn invite(&mut self, count: u32) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         let opened = tcp::local(conn.socket()).and_then(|at| open_door(at, conn.key.clone()));
         let (count, port, token) = match opened {

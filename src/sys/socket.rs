@@ -32,7 +32,11 @@ fn address(name: &str) -> Result<SocketAddrUnix> {
 
 /// A non-blocking listener on abstract name `name`; `EADDRINUSE` if somebody has it.
 pub fn listen(name: &str, backlog: i32) -> Result<OwnedFd> {
-    let (fd, address, mut tries) = (fresh()?, address(name)?, TRIES);
+    listen_within(TRIES, name, backlog)
+}
+
+fn listen_within(mut tries: u32, name: &str, backlog: i32) -> Result<OwnedFd> {
+    let (fd, address) = (fresh()?, address(name)?);
     loop {
         match rustix::net::bind(&fd, &address) {
             Err(rustix::io::Errno::ADDRINUSE) if tries > 0 => tries -= 1,
@@ -224,7 +228,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(5));
             drop(first);
         });
-        listen(&name, 1).unwrap();
+        listen_within(10_000, &name, 1).unwrap();
         asking.join().unwrap();
     }
 }

@@ -51,7 +51,7 @@ of_pass() { # <pass>
 	domain) echo cq cq_error rma_order:malloc rma:every_call_socket_mem rma:staged_cuda_alloc msg:by_address protect:malloc ;;
 	netns) echo connection faults:killed faults:stopped_while msg:by_address msg_order:order_auto rma:socket_mem rma:staged_cuda_plain \
 		rma_order:malloc wait:fd deadline:receive tcp_streams:over_four tcp_streams:with_a_key tcp_streams_auto:not_for_a_slow_peer \
-		tcp_streams_hostile:a_door_that_is_asked_for ;;
+		tcp_streams_hostile:a_door_that_is_asked_for idle_connections ;;
 	mtu) echo msg:by_address rma:socket_mem rma_order:both_at_once_socket_malloc ;;
 	lossy) echo connection:data msg:by_address msg_order:large_in_order rma:socket_memfd rma_order:both_at_once_socket_malloc deadline:large ;;
 	cut) echo tcp_link ;;

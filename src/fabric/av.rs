@@ -3,6 +3,7 @@
 
 use super::Context;
 use super::domain::Domain;
+use super::users::Kind;
 use crate::error::{Error, Result, errno};
 use crate::prov::av::{self, Name};
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -20,7 +21,7 @@ pub struct Av {
 impl Av {
     pub fn open(domain: &Arc<Domain>) -> Result<Arc<Av>> {
         domain.owner.check()?;
-        domain.users.add();
+        domain.users.add(Kind::AddressVector);
         let names = Arc::new(av::Av::default());
         Ok(Arc::new(Av { context: Context::default(), domain: domain.clone(), names, bound: AtomicUsize::new(0) }))
     }
@@ -40,7 +41,7 @@ impl Av {
     pub fn close(&self) -> Result<()> {
         self.domain.owner.check()?;
         match self.bound.load(Ordering::Acquire) {
-            0 => self.domain.users.remove(),
+            0 => self.domain.users.remove(Kind::AddressVector),
             n => return Err(Error::new(errno::EBUSY, format!("av: {n} open endpoint(s) are bound to it"))),
         }
         Ok(())

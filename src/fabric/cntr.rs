@@ -6,6 +6,7 @@ use super::descriptor::Descriptor;
 use super::domain::{Domain, Mr};
 use super::drive::EpRef;
 use super::roster::Roster;
+use super::users::Kind;
 use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::queue::{Counter, Waiter};
@@ -37,7 +38,7 @@ impl Cntr {
         // Who has a share of it keeps it from being closed.
         let of_roster = Arc::downgrade(&counter);
         let wake = move || of_roster.upgrade().iter().for_each(|counter| counter.waiter.notify());
-        domain.users.add();
+        domain.users.add(Kind::Counter);
         Ok(Arc::new(Cntr {
             context: Context::default(),
             domain: domain.clone(),
@@ -67,7 +68,7 @@ impl Cntr {
         if bound > 0 || Arc::strong_count(&self.counter) > 1 {
             return Err(Error::new(errno::EBUSY, "cntr: open endpoints or regions are bound to it"));
         }
-        self.domain.users.remove();
+        self.domain.users.remove(Kind::Counter);
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use super::descriptor::Descriptor;
 use super::domain::Domain;
 use super::drive::EpRef;
 use super::roster::Roster;
+use super::users::Kind;
 use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::Source;
@@ -45,7 +46,7 @@ impl Cq {
         let waiter = if wait_fd { Waiter::with_descriptor()? } else { Waiter::default() };
         let queue = Arc::new(Queue::new(size, domain.threading).with_waiter(waiter));
         let source = domain.prov.clone().open_source(size, &queue)?;
-        domain.users.add();
+        domain.users.add(Kind::CompletionQueue);
         let of_roster = queue.clone();
         let roster = Roster::new(domain.threading, move || of_roster.waiter.notify());
         let (ops, of) = match &source {
@@ -85,7 +86,7 @@ impl Cq {
         if bound > 0 {
             return Err(Error::new(errno::EBUSY, format!("cq: {bound} open endpoint(s) are bound to it")));
         }
-        self.domain.users.remove();
+        self.domain.users.remove(Kind::CompletionQueue);
         Ok(())
     }
 

@@ -3,10 +3,12 @@
 
 use super::drive::EpRef;
 use super::info::{EP_RDM, Info, PROGRESS_AUTO, THREAD_DOMAIN};
+use super::origin::Origin;
 use super::progressor::Progressor;
 use super::root::Fabric;
 use super::roster::Roster;
-use super::{Context, Owner, Users};
+use super::users::{Kind, Users, none_or_busy};
+use super::{Context, Owner};
 use crate::error::{Error, Result, errno};
 use crate::hmem::{self, Iface};
 use crate::mr::Access;
@@ -22,6 +24,7 @@ use std::sync::Arc;
 pub struct Domain {
     pub context: Context,
     pub(crate) fabric: Arc<Fabric>,
+    pub(super) origin: Origin,
     pub(crate) owner: Owner,
     pub(crate) users: Users,
     pub(crate) prov: Arc<dyn prov::Domain>,
@@ -46,9 +49,7 @@ impl Domain {
     pub fn open(fabric: &Arc<Fabric>, info: &Info, promise: Option<Promise>) -> Result<Arc<Domain>> {
         fabric.owner.check()?;
         super::info::check(info)?;
-        if info.prov_name.as_deref() != Some(fabric.provider) {
-            return Err(Error::invalid(format!("info->prov_name: the fabric was opened with {:?}", fabric.provider)));
-        }
+        fabric.origin.check(info)?;
         let auto = info.progress == PROGRESS_AUTO;
         // The progress thread works beside the caller's, whatever the caller promised about its own.
         let threading = match promise {
@@ -58,12 +59,13 @@ impl Domain {
         let connectionless = info.ep_type == EP_RDM;
         let prov = super::info::provider(info)?.open_domain(info, threading)?;
         let progressor = if auto { Some(Progressor::start()?) } else { None };
-        fabric.users.add();
+        fabric.users.add(Kind::Domain);
         let drivers = Arc::new(Drivers::new(progressor.as_ref().map(Progressor::waiter)));
         let of_roster = drivers.clone();
         Ok(Arc::new(Domain {
             context: Context::default(),
             fabric: fabric.clone(),
+            origin: Origin::of_domain(fabric.origin.provider(), info),
             owner: Owner::here(),
             users: Users::default(),
             prov,
@@ -80,22 +82,15 @@ impl Domain {
 
     /// The provider that it was opened of.
     pub fn provider(&self) -> &str {
-        self.fabric.provider
+        self.fabric.origin.provider()
     }
 
     pub fn check_close(&self) -> Result<()> {
         self.owner.check()?;
-        self.users.none_or_busy("domain")?;
-        let allocations = self.device_memory.lock().len();
-        if allocations > 0 {
-            return Err(Error::new(errno::EBUSY, format!("domain: {allocations} allocation(s) of device memory are still there")));
-        }
-        match self.prov.in_use() {
-            (0, 0) => Ok(()),
-            (r, a) => {
-                Err(Error::new(errno::EBUSY, format!("domain: {r} open region(s) and {a} allocation(s) of mem_alloc are still there")))
-            }
-        }
+        let (regions, allocations) = self.prov.in_use();
+        let on_devices = self.device_memory.lock().len();
+        let memory = [(regions, "region"), (allocations, "allocation"), (on_devices, "device allocation")];
+        none_or_busy("domain", &[self.users.open(), memory.to_vec()].concat())
     }
 
     /// Called once, by the close that passed `check_close`.
@@ -105,7 +100,7 @@ impl Domain {
         }
         let spares = std::mem::take(&mut *self.spares.lock());
         drop(spares);
-        self.fabric.users.remove();
+        self.fabric.users.remove(Kind::Domain);
     }
 
     pub(crate) fn watch(&self, ep: &EpRef) {

@@ -8,6 +8,7 @@ use super::domain::Domain;
 use super::drive::EpRef;
 use super::eq::Eq;
 use super::info::{EP_RDM, Info};
+use super::users::Kind;
 use super::{Context, check_data, no_flags, requests};
 use crate::error::{Error, Result, errno};
 use crate::mr::{PathPolicy, Paths};
@@ -48,6 +49,7 @@ impl Endpoint {
     pub fn open(domain: &Arc<Domain>, info: &Info, context: usize) -> Result<Arc<Endpoint>> {
         domain.owner.check()?;
         super::info::check(info)?;
+        domain.origin.check(info)?;
         if domain.connectionless != (info.ep_type == EP_RDM) {
             return Err(Error::invalid(format!("info->ep_type: {}; the domain was opened with the info of another type", info.ep_type)));
         }
@@ -78,7 +80,7 @@ impl Endpoint {
         if info.comp_order != 0 {
             ep.posting.bind(Binding::Order)?;
         }
-        domain.users.add();
+        domain.users.add(Kind::Endpoint);
         ep.prov().set_object(Arc::as_ptr(&ep) as usize);
         Ok(ep)
     }
@@ -259,7 +261,7 @@ impl Endpoint {
         if let Some(av) = &bound.av {
             av.detach();
         }
-        self.domain.users.remove();
+        self.domain.users.remove(Kind::Endpoint);
         Ok(())
     }
 

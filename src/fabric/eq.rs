@@ -8,6 +8,7 @@ use super::pep::{Announces, Pep};
 use super::requests;
 use super::root::Fabric;
 use super::roster::Roster;
+use super::users::Kind;
 use super::wait::{Driven, wait};
 use super::{Context, no_flags};
 use crate::error::{Error, Result, errno};
@@ -36,7 +37,7 @@ impl Eq {
         let waiter = if wait_fd { Waiter::with_descriptor()? } else { Waiter::default() };
         let events = Arc::new(EventQueue::with_waiter(waiter));
         let of_roster = events.clone();
-        fabric.users.add();
+        fabric.users.add(Kind::EventQueue);
         Ok(Arc::new(Eq {
             context: Context::default(),
             fabric: fabric.clone(),
@@ -71,7 +72,7 @@ impl Eq {
         if bound > 0 {
             return Err(Error::new(errno::EBUSY, format!("eq: {bound} open endpoint(s) are bound to it")));
         }
-        self.fabric.users.remove();
+        self.fabric.users.remove(Kind::EventQueue);
         Ok(())
     }
 

@@ -13,12 +13,14 @@ mod eq;
 pub mod hmem;
 mod info;
 mod list;
+mod origin;
 mod pep;
 mod progressor;
 mod read;
 mod requests;
 mod root;
 mod roster;
+mod users;
 mod wait;
 
 pub use crate::prov::av::{NAME_LEN, Name, UNSPEC};
@@ -42,27 +44,6 @@ pub use root::Fabric;
 use crate::error::{Error, Result, errno};
 pub(crate) use crate::prov::ops::Owner;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// Counts the objects that use another one.
-#[derive(Default)]
-pub(crate) struct Users(AtomicUsize);
-
-impl Users {
-    fn add(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn remove(&self) {
-        self.0.fetch_sub(1, Ordering::Release);
-    }
-
-    fn none_or_busy(&self, what: &str) -> Result<()> {
-        match self.0.load(Ordering::Acquire) {
-            0 => Ok(()),
-            n => Err(Error::new(errno::EBUSY, format!("{what}: {n} object(s) opened from it are still open"))),
-        }
-    }
-}
 
 /// The pointer that a caller opened an object with, kept as it is and handed back.
 #[derive(Default)]

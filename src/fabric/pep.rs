@@ -4,6 +4,7 @@
 use super::info::{EP_RDM, Info};
 use super::requests::{self, RequestId};
 use super::root::Fabric;
+use super::users::Kind;
 use super::{Context, check_data};
 use crate::error::{Error, Result};
 use crate::prov::{EventQueue, PassiveEndpoint};
@@ -32,11 +33,12 @@ impl Pep {
     pub fn open(fabric: &Arc<Fabric>, info: &Info, context: usize) -> Result<Arc<Pep>> {
         fabric.owner.check()?;
         super::info::check(info)?;
+        fabric.origin.check(info)?;
         if info.ep_type == EP_RDM {
             return Err(Error::invalid("info->ep_type: a connectionless endpoint listens by itself, and needs no passive one"));
         }
         let inner = PassiveEndpoint::new(super::info::provider(info)?.open_listener(info)?, context);
-        fabric.users.add();
+        fabric.users.add(Kind::PassiveEndpoint);
         let pep =
             Arc::new(Pep { context: Context::default(), fabric: fabric.clone(), prov: inner, eq: Mutex::new(None), info: info.clone() });
         pep.prov.set_object(Arc::as_ptr(&pep) as usize);
@@ -66,8 +68,9 @@ impl Pep {
     pub fn reject(&self, id: RequestId, data: &[u8]) -> Result<()> {
         self.fabric.owner.check()?;
         check_data(data, self.prov.cm_data_size())?;
-        let request =
-            requests::take(id).ok_or_else(|| Error::invalid("handle: no such connection request: answered already, or never made"))?;
+        let request = requests::take_of(std::ptr::from_ref(self) as usize, id).ok_or_else(|| {
+            Error::invalid("handle: no such connection request of this passive endpoint: answered already, another's, or never made")
+        })?;
         crate::log!(Debug, "pep {self:p}: rejects {}", request.from());
         request.reject(data)
     }
@@ -84,7 +87,7 @@ impl Pep {
             eq.detach_pep(self);
         }
         requests::forget(me);
-        self.fabric.users.remove();
+        self.fabric.users.remove(Kind::PassiveEndpoint);
         Ok(())
     }
 

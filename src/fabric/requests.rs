@@ -28,6 +28,16 @@ pub fn take(id: RequestId) -> Option<Box<dyn Request>> {
     Some(REQUESTS.lock().as_mut()?.1.remove(&id.0)?.request)
 }
 
+/// As `take`, of a request that arrived at passive endpoint `pep`.
+pub fn take_of(pep: usize, id: RequestId) -> Option<Box<dyn Request>> {
+    let mut guard = REQUESTS.lock();
+    let (_, held) = guard.as_mut()?;
+    if held.get(&id.0)?.pep != pep {
+        return None;
+    }
+    Some(held.remove(&id.0)?.request)
+}
+
 /// Drops, and so rejects, what a closing passive endpoint leaves unanswered.
 pub fn forget(pep: usize) {
     let dropped: Vec<Held> = match REQUESTS.lock().as_mut() {

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Counts of the objects that use another one, by kind: a close that is refused names them.
+
+use crate::error::{Error, Result, errno};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What a fabric or a domain opens.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    Domain,
+    PassiveEndpoint,
+    EventQueue,
+    Endpoint,
+    CompletionQueue,
+    Counter,
+    AddressVector,
+}
+
+/// In the order of `Kind`.
+const NAMES: [&str; 7] = ["domain", "passive endpoint", "event queue", "endpoint", "completion queue", "counter", "address vector"];
+
+#[derive(Default)]
+pub(crate) struct Users([AtomicUsize; NAMES.len()]);
+
+impl Users {
+    pub fn add(&self, kind: Kind) {
+        self.0[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn remove(&self, kind: Kind) {
+        self.0[kind as usize].fetch_sub(1, Ordering::Release);
+    }
+
+    /// Each kind of which some are open, with their number.
+    pub fn open(&self) -> Vec<(usize, &'static str)> {
+        let counts = self.0.iter().zip(NAMES).map(|(count, name)| (count.load(Ordering::Acquire), name));
+        counts.filter(|(count, _)| *count > 0).collect()
+    }
+}
+
+/// `EBUSY` if anything of `open` is there: "domain: 2 endpoints, 1 region are still open".
+pub(crate) fn none_or_busy(what: &str, open: &[(usize, &str)]) -> Result<()> {
+    let count = |(n, name): &(usize, &str)| match n {
+        0 => None,
+        1 => Some(format!("1 {name}")),
+        n => Some(format!("{n} {name}s")),
+    };
+    let words: Vec<String> = open.iter().filter_map(count).collect();
+    if words.is_empty() {
+        return Ok(());
+    }
+    let are = if open.iter().map(|(n, _)| n).sum::<usize>() == 1 { "is" } else { "are" };
+    Err(Error::new(errno::EBUSY, format!("{what}: {} {are} still open", words.join(", "))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_close_names_what_is_open() {
+        let users = Users::default();
+        let busy = |more: &[(usize, &str)]| none_or_busy("domain", &[users.open(), more.to_vec()].concat()).unwrap_err();
+        users.add(Kind::Endpoint);
+        assert_eq!(busy(&[(0, "region")]).words, "domain: 1 endpoint is still open");
+        users.add(Kind::Endpoint);
+        users.add(Kind::Counter);
+        assert_eq!(busy(&[(3, "region")]).words, "domain: 2 endpoints, 1 counter, 3 regions are still open");
+        users.remove(Kind::Endpoint);
+        users.remove(Kind::Endpoint);
+        users.remove(Kind::Counter);
+        assert_eq!(busy(&[(1, "region")]).errno, errno::EBUSY);
+        none_or_busy("domain", &users.open()).unwrap();
+    }
+}

@@ -110,7 +110,15 @@ impl Address {
         }
     }
 
-    /// Where it leads, best first; a name is looked up now.
+    /// Port 0 is nobody's to be called at.
+    pub fn check_port(&self) -> Result<()> {
+        match self.port() {
+            0 => Err(Error::invalid(format!("addr: {self} has no port"))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where it leads, best first; a name is looked up now, for as long as name servers take.
     pub fn resolve(&self) -> Result<Vec<SocketAddr>> {
         match &self.host {
             Host::Ip(at) => Ok(vec![*at]),

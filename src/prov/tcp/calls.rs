@@ -190,10 +190,10 @@ impl prov::Endpoint for Endpoint {
                 rails.lock().sleep(true);
             }
         }
-        if let Phase::Connecting { how: How::Dial(dial), .. } = &s.phase
-            && let Some(fd) = dial.fd()
+        if let Phase::Connecting { how, .. } = &s.phase
+            && let Some((fd, writes)) = how.fd()
         {
-            poller.watch(fd, dial.wants_write())?;
+            poller.watch(fd, writes)?;
         }
         if let Some(greeter) = &s.greeter {
             greeter.watch(poller)?;
@@ -205,7 +205,7 @@ impl prov::Endpoint for Endpoint {
     fn watched(&self) -> u64 {
         let s = self.state.lock();
         let dial = match &s.phase {
-            Phase::Connecting { how: How::Dial(dial), .. } => dial.fd().map(|fd| (fd.as_raw_fd(), dial.wants_write())),
+            Phase::Connecting { how, .. } => how.fd().map(|(fd, writes)| (fd.as_raw_fd(), writes)),
             _ => None,
         };
         let conn = s.conn.as_ref().map(|c| (c.socket().as_raw_fd(), c.waits_for_room()));

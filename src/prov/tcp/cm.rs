@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Connecting: what an endpoint does until it has a connection, and the moment when it has one.
 
-use super::address::Address;
+use super::address::{Address, Host};
 use super::conn::Conn;
 use super::dial::{Dial, Dialed};
 use super::domain::Domain;
@@ -10,10 +10,11 @@ use super::greeter::{Greeter, Request};
 use super::hello::{Purpose, Terms};
 use super::info::own_ip;
 use super::junction::{self, Junction};
+use super::lookup::Lookup;
 use super::outlet::Shared;
 use super::rails::News;
 use super::shake::Link;
-use super::state::{How, Phase, State};
+use super::state::{Asked, How, Phase, State};
 use super::streams::{self, Offer};
 use super::tune::tune;
 use crate::config;
@@ -48,19 +49,32 @@ impl State {
 
     fn call(&mut self, domain: &Domain, to: &Address, purpose: Purpose, token: u64, data: &[u8]) -> Result<()> {
         let deadline = time::deadline(self.options.connect_timeout_ns);
-        let from = match self.source {
-            None if config::get().tcp.iface.is_some() => Some(SocketAddr::new(own_ip(to.resolve()?.first().map(SocketAddr::ip))?, 0)),
-            source => source,
+        to.check_port()?;
+        let begun = match &to.host {
+            Host::Ip(at) => self.dial_any(domain, to, vec![*at], purpose, token, data),
+            Host::Name(..) => {
+                let asked = |lookup| Asked { lookup, to: to.clone(), purpose, token, data: data.to_vec() };
+                Lookup::begin(to).map(|lookup| How::Lookup(Box::new(asked(lookup))))
+            }
         };
-        let (streams, later) = streams::wanted(&self.options);
-        let terms = Terms { streams, later, rails: junction::wanted(&self.options), ..self.terms(data) };
-        match Dial::new(to, from, purpose, token, terms, domain.key.clone()) {
-            Ok(dial) => self.phase = Phase::Connecting { how: How::Dial(Box::new(dial)), deadline },
+        match begun {
+            Ok(how) => self.phase = Phase::Connecting { how, deadline },
             // What cannot even begin, the event queue tells as well as what fails later.
             Err(e) if e.errno != errno::EINVAL => self.give_up(domain, e, Vec::new()),
             Err(e) => return Err(e),
         }
         Ok(())
+    }
+
+    fn dial_any(&self, domain: &Domain, to: &Address, found: Vec<SocketAddr>, purpose: Purpose, token: u64, data: &[u8]) -> Result<How> {
+        let from = match self.source {
+            None if config::get().tcp.iface.is_some() => Some(SocketAddr::new(own_ip(found.first().map(SocketAddr::ip))?, 0)),
+            source => source,
+        };
+        let (streams, later) = streams::wanted(&self.options);
+        let terms = Terms { streams, later, rails: junction::wanted(&self.options), ..self.terms(data) };
+        let dial = Dial::to_any(to, found, from, purpose, token, terms, domain.key.clone())?;
+        Ok(How::Dial(Box::new(dial)))
     }
 
     /// Connects by exchanged addresses: the endpoint with the smaller token calls, the other waits.
@@ -242,6 +256,14 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
     let Phase::Connecting { how, deadline } = &mut state.phase else { return Ok(()) };
     let late = *deadline != 0 && time::now_ns() > *deadline;
     match how {
+        How::Lookup(asked) => {
+            if let Some(found) = asked.lookup.take() {
+                let Asked { to, purpose, token, data, .. } = &**asked;
+                let (to, purpose, token, data, deadline) = (to.clone(), *purpose, *token, data.clone(), *deadline);
+                let how = state.dial_any(domain, &to, found?, purpose, token, &data)?;
+                state.phase = Phase::Connecting { how, deadline };
+            }
+        }
         How::Joining => match &state.conn {
             Some(conn) if conn.dying.is_some() => {
                 return Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer that asked to connect is gone"));
@@ -282,6 +304,7 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
     }
     if late && matches!(state.phase, Phase::Connecting { .. }) {
         let whom = match &state.phase {
+            Phase::Connecting { how: How::Lookup(asked), .. } => format!("no name server told the address of {}", asked.to),
             Phase::Connecting { how: How::Dial(dial), .. } => format!("{} did not answer", dial.peer()),
             Phase::Connecting { how: How::Await(peer), .. } => format!("{peer} did not call"),
             _ => "the peer did not join".to_string(),

@@ -89,14 +89,25 @@ pub struct Dial {
 }
 
 impl Dial {
-    /// Begins to connect to the first address of `to` that takes it. `token`: that of the endpoint that is called, 0 for a
-    /// passive one. Fails at once where nothing can come of it.
+    /// Begins to connect to `to`, which is no name. `token`: that of the endpoint that is called, 0 for a passive one. Fails
+    /// at once where nothing can come of it.
     pub fn new(to: &Address, from: Option<SocketAddr>, purpose: Purpose, token: u64, terms: Terms, key: Option<Key>) -> Result<Dial> {
-        if to.port() == 0 {
-            return Err(Error::invalid(format!("addr: {to} has no port")));
-        }
+        Dial::to_any(to, to.resolve()?, from, purpose, token, terms, key)
+    }
+
+    /// As `new`, to the first of the addresses that `to` has which takes it.
+    pub fn to_any(
+        to: &Address,
+        found: Vec<SocketAddr>,
+        from: Option<SocketAddr>,
+        purpose: Purpose,
+        token: u64,
+        terms: Terms,
+        key: Option<Key>,
+    ) -> Result<Dial> {
+        to.check_port()?;
         terms.encode()?;
-        let mut others: VecDeque<SocketAddr> = to.resolve()?.into();
+        let mut others: VecDeque<SocketAddr> = found.into();
         if let Some(from) = from {
             others.retain(|at| at.is_ipv4() == from.is_ipv4());
         }

@@ -36,6 +36,7 @@ mod lane;
 mod limits;
 mod list;
 mod locate;
+mod lookup;
 mod mr;
 mod msg;
 pub mod noise;

@@ -2,10 +2,13 @@
 //! The state of an endpoint: its phase, its bindings, receives that wait for messages and messages that wait for receives;
 //! and the one way in which operations end.
 
+use super::address::Address;
 use super::conn::Conn;
 use super::dial::Dial;
 use super::fault::Faults;
 use super::greeter::Greeter;
+use super::hello::Purpose;
+use super::lookup::Lookup;
 use super::recv::{Recv, Unexpected};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
@@ -20,15 +23,38 @@ use crate::prov::rest::Rest;
 use crate::sys::time;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+
+/// A call that waits for the addresses of a host's name.
+pub struct Asked {
+    pub lookup: Lookup,
+    pub to: Address,
+    pub purpose: Purpose,
+    pub token: u64,
+    pub data: Vec<u8>,
+}
 
 /// How an endpoint gets its peer.
 pub enum How {
+    /// Looks up the name of the host that it will call.
+    Lookup(Box<Asked>),
     Dial(Box<Dial>),
     /// Waits for the endpoint with this address to call.
     Await(String),
     /// Has accepted, and waits until the dialer says that it knows.
     Joining,
+}
+
+impl How {
+    /// A descriptor to sleep on, and whether until it is writable as well; none: no descriptor of its own.
+    pub fn fd(&self) -> Option<(BorrowedFd<'_>, bool)> {
+        match self {
+            How::Lookup(asked) => Some((asked.lookup.fd(), false)),
+            How::Dial(dial) => Some((dial.fd()?, dial.wants_write())),
+            How::Await(_) | How::Joining => None,
+        }
+    }
 }
 
 pub enum Phase {

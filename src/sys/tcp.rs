@@ -136,10 +136,12 @@ pub fn local(fd: BorrowedFd<'_>) -> Result<SocketAddr> {
     SocketAddr::try_from(at).map_err(|e| Error::os("asking for a socket's address", e))
 }
 
-/// The other side's address.
+/// The other side's address, of a socket that was connected.
 pub fn peer(fd: BorrowedFd<'_>) -> Result<SocketAddr> {
-    let at = rustix::net::getpeername(fd).map_err(|e| Error::os("asking for the peer's address", e))?;
-    at.and_then(|a| SocketAddr::try_from(a).ok()).ok_or_else(|| Error::fixed(errno::ENOTCONN, "the socket has no peer"))
+    let gone = || Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection");
+    let at = rustix::net::getpeername(fd)
+        .map_err(|e| if e == Errno::NOTCONN { gone() } else { Error::os("asking for the peer's address", e) })?;
+    at.and_then(|a| SocketAddr::try_from(a).ok()).ok_or_else(gone)
 }
 
 /// Small packets leave at once.

@@ -139,9 +139,8 @@ impl State {
         // Rails carry what streams would.
         let offer = if doors.is_some() { Offer::None } else { streams::offer(&request, &self.options) };
         offer.tell(&mut ours);
-        match request.accept(ours) {
-            Ok(link) => {
-                self.join(domain, link, &terms, false)?;
+        match request.accept(ours).and_then(|link| self.join(domain, link, &terms, false)) {
+            Ok(()) => {
                 self.keep_offer(offer);
                 if let (Some(doors), Some(rails)) = (doors, self.rails()) {
                     self.keep_rails(Junction::awaits(rails, doors));

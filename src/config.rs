@@ -5,6 +5,7 @@
 pub mod faults;
 
 mod names;
+mod spelling;
 mod table;
 mod value;
 
@@ -151,17 +152,24 @@ fn paths(name: &str, known: &[(&str, u64)]) -> u64 {
     text(name).map_or(known.iter().fold(0, |sum, (_, bit)| sum | bit), bits)
 }
 
-/// Whether every variable has a value that it can have; the words name each that has not.
+/// Whether every variable has a value that it can have, and none that decides who may connect is mistyped; the words name
+/// each that is wrong.
 pub fn check() -> Result<()> {
-    let wrong: Vec<String> = VARIABLES.iter().filter_map(|v| wrong(v, &environment::get(v.name)?)).collect();
+    let wrong: Vec<String> = VARIABLES.iter().filter_map(|v| wrong(v, &environment::get(v.name)?)).chain(mistyped()).collect();
     if wrong.is_empty() { Ok(()) } else { Err(Error::invalid(format!("the environment: {}", wrong.join("; ")))) }
+}
+
+/// What is wrong with the names of variables that are set.
+fn mistyped() -> impl Iterator<Item = String> {
+    let set = |name: &String| environment::get(name).is_some();
+    environment::names("GDRFAB").into_iter().filter(set).filter_map(|name| spelling::wrong(&name))
 }
 
 /// Variables of the environment that are named like ours, and are not: mistyped, perhaps. Those of the plugins have names
 /// of their own.
 pub fn unknown() -> Vec<String> {
-    let ours = |name: &String| VARIABLES.iter().any(|v| v.name == name) || name.starts_with("GDRFAB_NCCL_");
-    environment::names("GDRFAB_").into_iter().filter(|name| !ours(name)).collect()
+    let told = |name: &String| (name.starts_with("GDRFAB_") && spelling::is_unknown(name)) || spelling::meant(name).is_some();
+    environment::names("GDRFAB").into_iter().filter(told).collect()
 }
 
 fn tcp() -> Tcp {
@@ -243,7 +251,8 @@ pub fn get() -> &'static Config {
             log!(Warn, "{e}");
         }
         for name in unknown() {
-            log!(Warn, "{name} is no variable of this library");
+            let meant = spelling::meant(&name).map_or(String::new(), |known| format!("; {known} is"));
+            log!(Warn, "{name} is no variable of this library{meant}");
         }
         read()
     })

@@ -18,10 +18,13 @@ pub fn get(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// The names of all variables that begin so.
+/// The names of all variables that begin so, in capitals or not.
 pub fn names(prefix: &str) -> Vec<String> {
     if is_untrusted() {
         return Vec::new();
     }
-    std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| name.starts_with(prefix)).collect()
+    std::env::vars_os()
+        .filter_map(|(name, _)| name.into_string().ok())
+        .filter(|name| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix)))
+        .collect()
 }

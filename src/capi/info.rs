@@ -319,7 +319,7 @@ pub extern "C" fn gdrfab_last_error() -> *const c_char {
 /// @return 0, or
 ///   -ENODATA nothing fits: gdrfab_last_error() names every candidate and why it does not;
 ///   -EINVAL also a GDRFAB_ variable of the environment with a value that it cannot have (`gdrfab-info -e`
-///   lists them);
+///   lists them), or an unknown one whose name is nearly that of one which decides who may connect;
 ///   -ENOSYS version is newer than this library, or the driver of hints->near_iface is not there;
 ///   -ENODEV hints->near_device does not exist; -E2BIG; -GDRFAB_EBADFLAGS
 #[unsafe(no_mangle)]

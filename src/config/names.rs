@@ -13,6 +13,9 @@ pub const SHM_PATHS: [(&str, u64); 4] = [("direct", 1), ("cma", 2), ("staged", 4
 /// Words of `GDRFAB_TCP_PATHS` and their path bits.
 pub const TCP_PATHS: [(&str, u64); 2] = [("staged", 1 << 2), ("socket", 1 << 7)];
 
+/// Variables that decide who may connect.
+pub const SECURITY: [&str; 3] = ["GDRFAB_TCP_KEY_FILE", "GDRFAB_TCP_SECURITY", "GDRFAB_SHM_USERS"];
+
 /// Words of `GDRFAB_TCP_SECURITY`.
 pub const TCP_SECURITY: [&str; 3] = ["none", "greeting", "sealed"];
 

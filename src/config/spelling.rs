@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Variables of the environment that are named nearly like ours: a mistyped one has no effect, which nobody notices.
+
+use super::names::SECURITY;
+use super::table::VARIABLES;
+
+/// Before the names of what plugins and tests read for themselves.
+const OTHERS: [&str; 3] = ["GDRFAB_NCCL_", "GDRFAB_NIXL_", "GDRFAB_FAKE"];
+/// Letters that a mistyped name has wrong, at most.
+const MISTYPED: usize = 2;
+/// Letters that the beginning of a name has at least, to stand for it: "GDRFABTCPKEY".
+const BEGINNING: usize = 12;
+
+/// Whether it is neither a variable of the library's nor of a plugin's.
+pub fn is_unknown(name: &str) -> bool {
+    VARIABLES.iter().all(|v| v.name != name) && !OTHERS.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// The letters that count: people forget underscores, and write them where there are none.
+fn letters(name: &str) -> Vec<u8> {
+    name.bytes().filter(|b| *b != b'_').map(|b| b.to_ascii_uppercase()).collect()
+}
+
+/// How many letters have to be changed, added, left out or exchanged with their neighbour.
+fn distance(a: &[u8], b: &[u8]) -> usize {
+    let width = b.len() + 1;
+    let mut rows: Vec<usize> = (0..width).collect();
+    for (i, x) in a.iter().enumerate() {
+        for j in 0..width {
+            let above = rows[i * width + j] + 1;
+            let Some(before) = j.checked_sub(1) else {
+                rows.push(above);
+                continue;
+            };
+            let changed = rows[i * width + before] + usize::from(*x != b[before]);
+            let mut best = above.min(rows[(i + 1) * width + before] + 1).min(changed);
+            if i > 0 && before > 0 && *x == b[before - 1] && a[i - 1] == b[before] {
+                best = best.min(rows[(i - 1) * width + before - 1] + 1);
+            }
+            rows.push(best);
+        }
+    }
+    rows.last().copied().unwrap_or_default()
+}
+
+/// The variable that an unknown one was probably meant to be.
+pub fn meant(name: &str) -> Option<&'static str> {
+    // Of a name that is far longer than ours no more is needed.
+    if name.len() > 64 || !is_unknown(name) {
+        return None;
+    }
+    let given = letters(name);
+    let near = VARIABLES.iter().map(|v| (distance(&given, &letters(v.name)), v.name)).filter(|(far, _)| *far <= MISTYPED);
+    near.min().map(|(_, known)| known).or_else(|| SECURITY.into_iter().find(|known| begins(&given, &letters(known))))
+}
+
+/// Whether one is the other's beginning.
+fn begins(a: &[u8], b: &[u8]) -> bool {
+    a.len().min(b.len()) >= BEGINNING && (a.starts_with(b) || b.starts_with(a))
+}
+
+/// What is wrong with a variable that decides who may connect, if this is meant to be one.
+pub fn wrong(name: &str) -> Option<String> {
+    let known = meant(name).filter(|known| SECURITY.contains(known))?;
+    Some(format!("{name} is no variable of this library, and has no effect; {known} decides who may connect"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistyped_name_is_known_again() {
+        for (name, known) in [
+            ("GDRFAB_TCP_KEYFILE", "GDRFAB_TCP_KEY_FILE"),
+            ("GDRFAB_TCP_KEY_FIEL", "GDRFAB_TCP_KEY_FILE"),
+            ("GDRFAB_TCP_KEY_FILES", "GDRFAB_TCP_KEY_FILE"),
+            ("GDRFAB_TCP_KEY", "GDRFAB_TCP_KEY_FILE"),
+            ("GDRFAB_TCP_KEY_FILE_PATH", "GDRFAB_TCP_KEY_FILE"),
+            ("GDRFAB_tcp_key_file", "GDRFAB_TCP_KEY_FILE"),
+            ("GDRFABTCP_KEY_FILE", "GDRFAB_TCP_KEY_FILE"),
+            ("GDRFAB_TCP_SECURTIY", "GDRFAB_TCP_SECURITY"),
+            ("GDRFAB_SHM_USER", "GDRFAB_SHM_USERS"),
+            ("GDRFAB_SPINUS", "GDRFAB_SPIN_US"),
+        ] {
+            assert_eq!(meant(name), Some(known), "{name}");
+            assert_eq!(wrong(name).is_some(), SECURITY.contains(&known), "{name}");
+        }
+        for name in ["GDRFAB_NO_SUCH_VARIABLE", "GDRFAB_NCCL_KEY_FILE", "GDRFAB_TCP_", "GDRFAB_", "", "GDRFAB_FAKES"] {
+            assert_eq!(meant(name), None, "{name}");
+        }
+        assert!(meant(&"GDRFAB_".repeat(10_000)).is_none());
+        assert!(VARIABLES.iter().all(|v| meant(v.name).is_none() && wrong(v.name).is_none()));
+        assert!(SECURITY.iter().all(|name| VARIABLES.iter().any(|v| v.name == *name)));
+    }
+
+    #[test]
+    fn letters_that_differ_are_counted() {
+        for (a, b, far) in
+            [("", "", 0), ("a", "", 1), ("", "ab", 2), ("abc", "abc", 0), ("abc", "acb", 1), ("abc", "xbz", 2), ("ab", "ba", 1)]
+        {
+            assert_eq!(distance(a.as_bytes(), b.as_bytes()), far, "{a:?} {b:?}");
+        }
+    }
+}

@@ -29,6 +29,9 @@ void hints_make(enum kind kind, uint32_t version, const struct fi_info *hints, g
 	want->ep_type = kind_type(kind);
 	want->prov_name = kind == KIND_RDM ? NULL : (char *)(uintptr_t)kind_names[kind];
 	want->mr_mode = (uint32_t)mr_mode_offered(version, hints);
+	/* To gdrfab, 0 asks for nothing; a caller of libfabric undertakes nothing by it. */
+	if (want->mr_mode == 0)
+		want->mr_mode = GDRFAB_MR_ALLOCATED;
 	if (!hints)
 		return;
 	want->fabric_name = OF(hints, fabric_attr, name);

@@ -21,9 +21,8 @@ pub struct gdrfab_connreq {
 
 /// What a provider offers, or, as hints, what a caller needs (mirrors fi_info, flattened).
 ///
-/// As hints: gdrfab_dupinfo(NULL), or zeros with struct_size set. A field of 0 or NULL asks for nothing,
-/// except mr_mode, where a missing bit is one that the caller does not undertake. Strings that a caller sets
-/// stay the caller's.
+/// As hints: gdrfab_dupinfo(NULL), or zeros with struct_size set, which ask for nothing, as NULL for hints does. A
+/// field of 0 or NULL asks for nothing. Strings that a caller sets stay the caller's.
 #[repr(C)]
 pub struct gdrfab_info {
     /// sizeof(gdrfab_info)
@@ -38,7 +37,9 @@ pub struct gdrfab_info {
     pub msg_order: u64,
     /// GDRFAB_PATH_* that the provider has. Hint: one of these is needed.
     pub paths: u64,
-    /// GDRFAB_MR_*. Hint: what the caller can do; result: what it must.
+    /// GDRFAB_MR_*. Result: what the caller must do. Hint: what it can; of a hint that is not 0, a missing bit is
+    /// one that the caller does not undertake, so GDRFAB_MR_LOCAL alone asks for keys of the caller's choice
+    /// and for offsets.
     pub mr_mode: u32,
     /// GDRFAB_EP_MSG or GDRFAB_EP_RDM
     pub ep_type: u32,

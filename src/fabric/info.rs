@@ -127,8 +127,10 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
     // Messages that are offered end when their receivers have them, in any order.
     COMP_ORDER.fit(hints.comp_order, if info.is_matched() { 0 } else { flags::ORDER_ALL })?;
     MR_MODE.fit(u64::from(hints.mr_mode), MR_MODE.known)?;
-    if info.limits.mr_mode & !hints.mr_mode != 0 {
-        let lacks = info.limits.mr_mode & !hints.mr_mode;
+    // Without any bit the hints ask for nothing, as none do.
+    let can = if hints.mr_mode == 0 { info.mr_mode } else { hints.mr_mode };
+    if info.limits.mr_mode & !can != 0 {
+        let lacks = info.limits.mr_mode & !can;
         return Err(Error::new(
             errno::ENODATA,
             format!(
@@ -170,7 +172,7 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
     info.src_addr = hints.src_addr.clone().or(info.src_addr.take());
     info.dest_addr = hints.dest_addr.clone().or(info.dest_addr.take());
     // Without the bit the caller does without: offsets instead of addresses, keys of its own.
-    info.mr_mode &= hints.mr_mode;
+    info.mr_mode &= can;
     info.caps = if hints.caps == 0 { info.caps } else { hints.caps };
     if info.caps & (flags::MSG | flags::RECV) == 0 {
         // Where the caller posts no receives, the provider posts its own for writes with data.

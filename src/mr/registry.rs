@@ -127,7 +127,12 @@ impl<R: Held, const BITS: u32> Registry<R, BITS> {
 
     #[cold]
     fn known(key: u64) -> Error {
-        Error::new(errno::ENOKEY, format!("requested_key {key:#x} already names a region of this domain"))
+        Error::new(
+            errno::ENOKEY,
+            format!(
+                "requested_key: {key:#x} already names a region of this domain, whose keys its user chooses (info->mr_mode lacks GDRFAB_MR_PROV_KEY)"
+            ),
+        )
     }
 
     #[cold]

@@ -13,6 +13,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Errno values that `errno.h` lacks; the numbers are libfabric's.
 pub mod errno {
     use parking_lot::Mutex;
+    use std::borrow::Cow;
     use std::ffi::{CStr, CString};
 
     pub const ETOOSMALL: i32 = 257;
@@ -44,6 +45,20 @@ pub mod errno {
             _ => return std::io::Error::from_raw_os_error(err).to_string().replace(&format!(" (os error {err})"), ""),
         };
         own.to_string()
+    }
+
+    /// Takes the number out of the words that `std` has for a failed system call: "No such file or directory (os error 2)".
+    pub(super) fn without_numbers(mut text: Cow<'static, str>) -> Cow<'static, str> {
+        const BEFORE: &str = " (os error ";
+        while let Some(at) = text.find(BEFORE) {
+            let digits = text[at + BEFORE.len()..].bytes().take_while(u8::is_ascii_digit).count();
+            let end = at + BEFORE.len() + digits;
+            if digits == 0 || text.as_bytes().get(end) != Some(&b')') {
+                return text;
+            }
+            text = format!("{}{}", &text[..at], &text[end + 1..]).into();
+        }
+        text
     }
 
     /// As `words`, and never freed.
@@ -132,9 +147,11 @@ pub struct Error {
     pub piece: Option<(u16, u32)>,
 }
 
+const AGAIN_WORDS: &str = "resource temporarily unavailable: read the completion queue and call again";
+
 impl Error {
     /// The queue is full or empty: progress and call again.
-    pub const AGAIN: Error = Error::fixed(errno::EAGAIN, "resource temporarily unavailable: read the completion queue and call again");
+    pub const AGAIN: Error = Error::fixed(errno::EAGAIN, AGAIN_WORDS);
 
     pub const fn fixed(errno: i32, words: &'static str) -> Self {
         Error { errno, code: Code::None, words: Cow::Borrowed(words), piece: None }
@@ -144,13 +161,13 @@ impl Error {
     #[cold]
     #[inline(never)]
     pub fn new(errno: i32, words: impl Into<Cow<'static, str>>) -> Self {
-        Error { errno, code: Code::None, words: words.into(), piece: None }
+        Error::coded(errno, Code::None, words)
     }
 
     #[cold]
     #[inline(never)]
     pub fn coded(errno: i32, code: Code, words: impl Into<Cow<'static, str>>) -> Self {
-        Error { errno, code, words: words.into(), piece: None }
+        Error { errno, code, words: errno::without_numbers(words.into()), piece: None }
     }
 
     /// Bad argument: the words name it.
@@ -187,20 +204,61 @@ impl Error {
     #[cold]
     #[inline(never)]
     pub fn context(mut self, doing: impl fmt::Display) -> Self {
-        self.words = format!("{doing}: {}", self.words).into();
+        self.words = errno::without_numbers(format!("{doing}: {}", self.words).into());
         self
     }
 
     pub fn is_again(&self) -> bool {
         self.errno == errno::EAGAIN
     }
+
+    /// Whether it is [`Error::AGAIN`], and not what a system call lacked.
+    pub fn is_back_pressure(&self) -> bool {
+        self.is_again() && matches!(self.words, Cow::Borrowed(words) if words == AGAIN_WORDS)
+    }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let general = errno::words(self.errno);
-        if self.words.ends_with(&general) { f.write_str(&self.words) } else { write!(f, "{} ({general})", self.words) }
+        if self.words.contains(&general) { f.write_str(&self.words) } else { write!(f, "{} ({general})", self.words) }
     }
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_an_errno_are_said_once_and_without_its_number() {
+        let io = || std::io::Error::from_raw_os_error(libc::ENOENT);
+        let os = Error::os("opening", rustix::io::Errno::NOENT);
+        let all = [
+            Error::fixed(errno::ENOENT, "no such thing"),
+            Error::new(errno::ENOENT, format!("opening: {}", io())),
+            Error::new(errno::ENOENT, format!("either {} or {}; neither", io(), io())),
+            Error::coded(errno::ENOENT, Code::Path, format!("opening: {}", io())),
+            Error::invalid(format!("name: {}", io())),
+            Error::reported(Code::Fault),
+            os.clone(),
+            os.context("registering"),
+            Error::new(errno::ENOENT, "told by another").context(io()),
+            Error::new(errno::ENODATA, "no provider fits: a: it lacks it (No data available)"),
+        ];
+        for e in all {
+            let (text, general) = (e.to_string(), errno::words(e.errno));
+            assert!(!text.contains("os error") && text.contains(&general), "{text}");
+            assert!(text.matches(&general).count() == 1 || text.contains("either"), "{text}");
+        }
+        for odd in ["an (os error ", "(os error x)", " (os error 2", " (os error )"] {
+            assert_eq!(errno::without_numbers(odd.into()), odd);
+        }
+    }
+
+    #[test]
+    fn a_failed_system_call_is_no_back_pressure() {
+        assert!(Error::AGAIN.is_back_pressure() && !Error::os("starting a thread", rustix::io::Errno::AGAIN).is_back_pressure());
+    }
+}

@@ -16,7 +16,7 @@ thread_local! {
 /// Keeps the words of a failure for `gdrfab_last_error`, and gives the negative errno.
 #[cold]
 pub fn failed(e: &Error) -> c_int {
-    if !e.is_again() {
+    if !e.is_back_pressure() {
         crate::log!(Debug, "{e}");
         let text = CString::new(e.to_string().replace('\0', "?")).unwrap_or_default();
         // A thread that is ending has no storage left; its words are lost, its errno is not.

@@ -225,7 +225,9 @@ fn consider(info: &mut Info, hints: Option<&Info>) -> Result<()> {
 pub fn left_out(candidates: &[Info]) -> String {
     let mut lines: Vec<(String, String)> = Vec::new();
     for info in candidates {
-        let Some(why) = info.reason.as_ref().map(Error::to_string) else { continue };
+        let Some(why) = info.reason.as_ref() else { continue };
+        // The list as a whole says that no data is available.
+        let why = if why.errno == errno::ENODATA { why.words.to_string() } else { why.to_string() };
         let domain = info.domain_name.as_ref().filter(|d| Some(*d) != info.prov_name.as_ref()).map_or(String::new(), |d| format!(" ({d})"));
         let name = format!("{}{domain}", info.prov_name.as_deref().unwrap_or("?"));
         match lines.last_mut() {

@@ -6,9 +6,14 @@ use super::objects::gdrfab_ep;
 use crate::error::{Error, Result};
 use crate::fabric::PathAnswer;
 use libc::{c_char, c_int, c_void, ssize_t};
+use std::mem::offset_of;
 use std::net::IpAddr;
 
 // == Options, paths, statistics ==
+
+/// In the place of a region's key: the way of messages is asked for. A region that its owner gave this key
+/// cannot be asked about.
+pub const GDRFAB_KEY_MESSAGES: u64 = 0;
 
 /// Which path an operation uses, and why not another.
 #[repr(C)]
@@ -40,6 +45,11 @@ pub struct gdrfab_path_info {
     /// In: gdrfab_mr_desc() of the local memory that operations will name, by which tcp and verbs choose too;
     /// NULL: host memory.
     pub desc: *const c_void,
+    /// Of messages (GDRFAB_KEY_MESSAGES): the GDRFAB_PATH_* of those with up to short_size bytes, where it is
+    /// another way than that of longer ones; else 0.
+    pub short_path: u64,
+    /// Bytes of the longest message that goes by short_path.
+    pub short_size: usize,
 }
 
 /// What an endpoint has done so far. Bytes and RMA operations are counted by path; an RDMA device's by how it
@@ -143,6 +153,11 @@ unsafe impl Sized0 for gdrfab_stats {
 /// cannot be known: shm waits for the peer's memory file, where this process may not fetch it; tcp: a key that
 /// its owner chose (no GDRFAB_MR_PROV_KEY) does not say what memory it names.
 ///
+/// By GDRFAB_KEY_MESSAGES it tells the way of messages from the memory that desc names: path is that of long
+/// ones, whose bytes the receiver may fetch once it has a receive (shm, connectionless endpoints); it chooses
+/// by its own options too. Messages use staged whatever GDRFAB_OPT_FORBID_PATH says of it.
+///
+/// @param key  of the peer's region, or GDRFAB_KEY_MESSAGES
 /// @param info gets the answer; the caller sets struct_size and desc
 /// @return 0, -EINVAL (also: desc is none of this domain), -ENOTCONN (not connected yet), -ESHUTDOWN (not
 ///   connected any more), -EKEYREJECTED (shm: the peer has no such region; verbs: no verbs key), -EPROTO (shm:
@@ -177,7 +192,7 @@ unsafe fn answer(info: *mut gdrfab_path_info, query: impl FnOnce(u64) -> Result<
     unsafe {
         let out = output_sized(info, "info")?;
         // Only a struct that reaches so far has one.
-        let has_desc = out.cast::<usize>().read() >= size_of::<gdrfab_path_info>();
+        let has_desc = out.cast::<usize>().read() >= offset_of!(gdrfab_path_info, desc) + size_of::<*const c_void>();
         let desc = if has_desc { (&raw const (*out).desc).read() } else { std::ptr::null() };
         let a = query(desc as u64)?;
         let v = &a.refusals;
@@ -196,6 +211,8 @@ unsafe fn answer(info: *mut gdrfab_path_info, query: impl FnOnce(u64) -> Result<
             peer_mem_errno: errno_of(&v.peer_mem),
             socket_errno: errno_of(&v.socket),
             desc,
+            short_path: a.short.map_or(0, |short| short.path.bits()),
+            short_size: a.short.map_or(0, |short| short.most),
         };
         write_sized(out, &answer);
         Ok(())
@@ -213,7 +230,7 @@ pub unsafe extern "C" fn gdrfab_ep_explain(ep: *mut gdrfab_ep, key: u64, buf: *m
         if buf.is_null() && len > 0 {
             return Err(null("buf"));
         }
-        write_text(buf, len, &ep.query(key, 0)?.text)
+        write_text(buf, len, &ep.query(key, 0)?.words())
     })
 }
 
@@ -226,7 +243,7 @@ pub unsafe extern "C" fn gdrfab_ep_explain_peer(ep: *mut gdrfab_ep, peer: u64, k
         if buf.is_null() && len > 0 {
             return Err(null("buf"));
         }
-        write_text(buf, len, &ep.query_peer(peer, key, 0)?.text)
+        write_text(buf, len, &ep.query_peer(peer, key, 0)?.words())
     })
 }
 

@@ -151,12 +151,42 @@ pub fn no_rail() -> Error {
     Error::fixed(errno::ENOENT, "rail: the connection has none of that number")
 }
 
-/// Which path an endpoint would take to a region, and why not the others.
+/// The key by which a program asks for the way of its messages, which need no region.
+pub const MESSAGES: u64 = 0;
+
+/// How messages travel that are short.
+#[derive(Clone, Copy)]
+pub struct Short {
+    pub path: Paths,
+    /// Bytes of the longest.
+    pub most: usize,
+    pub how: &'static str,
+}
+
+/// Which path an endpoint would take to a region, or with a message, and why not the others.
 pub struct PathReport {
     pub path: Paths,
     /// Possible and permitted.
     pub paths: Paths,
     pub offered: Paths,
     pub refusals: Refusals,
+    /// Of messages, where short ones travel otherwise than the others.
+    pub short: Option<Short>,
     pub text: String,
+}
+
+impl PathReport {
+    /// Of messages. `to`: whom they reach. `how`: by what means those go that are not short. `more`: further lines.
+    pub fn of_messages(to: &str, short: Option<Short>, how: &str, refusals: Refusals, more: &str) -> PathReport {
+        let (paths, path) = (refusals.possible(), refusals.possible().best());
+        let text = format!("messages to {to}: {}, {how}\n{}{more}", path.words(), refusals.lines(path));
+        PathReport { path, paths, offered: paths, refusals, short, text }
+    }
+
+    pub fn words(&self) -> String {
+        match &self.short {
+            None => self.text.clone(),
+            Some(Short { path, most, how }) => format!("{}  of up to {most} bytes: {}, {how}\n", self.text, path.words()),
+        }
+    }
 }

@@ -28,7 +28,7 @@ use crate::prov::name;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
 use crate::prov::ops::{Dispatch, OpFlags};
 use crate::prov::queue::Queue;
-use crate::prov::report::{PathReport, RailReport, Stats, no_rail};
+use crate::prov::report::{MESSAGES, PathReport, RailReport, Short, Stats, no_rail};
 use crate::prov::{self, EventQueue, Provider, Reach, Request, flags};
 use crate::sync::gate::Fences;
 use crate::sync::serial::Serial;
@@ -404,7 +404,7 @@ impl prov::Endpoint for Endpoint {
         match &s.ready[..] {
             [(_, link)] => {
                 let (descs, _) = self.domain.descs_of(link.of, &[desc])?;
-                link.ep.report(key, descs[0])
+                link.ep.report(key, descs[0]).map(|report| of_lane(report, key, link.eager_max))
             }
             [] => Err(Error::new(errno::ENOTCONN, "ep: no peer was reached yet")),
             _ => Err(Error::new(errno::EOPNOTSUPP, "ep: has several peers; ask for the path to one by gdrfab_ep_query_peer")),
@@ -429,13 +429,13 @@ impl prov::Endpoint for Endpoint {
         s.check_enabled()?;
         let id = s.route(index)?;
         if s.own == Some(id) {
-            return s.report_own(&self.domain, key);
+            return s.report_own(&self.domain, key, desc);
         }
         let name = s.peer(id).map(|p| p.name);
         match s.peer(id).and_then(|p| p.ready()) {
             Some(link) => {
                 let (descs, _) = self.domain.descs_of(link.of, &[desc])?;
-                let report = link.ep.report(key, descs[0])?;
+                let report = of_lane(link.ep.report(key, descs[0])?, key, link.eager_max);
                 let of = self.domain.lanes.get(link.of).map(|lane| lane.provider);
                 let lane = of.map_or("", |of| of.name());
                 let is_local = |of: &dyn Provider| of.reach() == Reach::Host;
@@ -473,4 +473,14 @@ impl prov::Endpoint for Endpoint {
             ..all
         }
     }
+}
+
+/// What a lane says of its own messages, for those that are matched above it: short ones are its parcels, of the others the
+/// receiver reads the bytes as an operation would.
+fn of_lane(report: PathReport, key: u64, eager_max: usize) -> PathReport {
+    if key != MESSAGES {
+        return report;
+    }
+    let path = report.short.map_or(report.path, |short| short.path);
+    PathReport { short: Some(Short { path, most: eager_max, how: "with their bytes; of longer ones the receiver reads them" }), ..report }
 }

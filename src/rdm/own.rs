@@ -12,7 +12,7 @@ use crate::prov::av::UNSPEC;
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, Iov, RmaIov, parts};
 use crate::prov::queue::{Completion, Counter};
-use crate::prov::report::{PathReport, Refusals};
+use crate::prov::report::{MESSAGES, PathReport, Refusals};
 use crate::sys::usercopy::UserCopy;
 use std::sync::Arc;
 
@@ -161,7 +161,13 @@ impl State {
     }
 
     /// Which path operations to this very endpoint take.
-    pub fn report_own(&self, domain: &Domain, key: u64) -> Result<PathReport> {
+    pub fn report_own(&self, domain: &Domain, key: u64, desc: u64) -> Result<PathReport> {
+        if key == MESSAGES {
+            let mut refusals = Refusals::refused("the endpoint itself is meant, and copies within its process");
+            let path = path_of(domain.site(desc)?);
+            *(if path == Paths::DIRECT { &mut refusals.direct } else { &mut refusals.ipc }) = None;
+            return Ok(PathReport::of_messages("this very endpoint", None, "copied within the process", refusals, ""));
+        }
         let regions = domain.regions.lock();
         let region = regions.of_key(key)?;
         let mut refusals = Refusals::refused("the endpoint itself is meant, and copies within its process");
@@ -173,6 +179,6 @@ impl State {
         *place = refusal;
         let paths = refusals.possible();
         let text = format!("to this very endpoint, {site} memory: by copies within the process\n{}", refusals.lines(paths));
-        Ok(PathReport { path: paths, paths, offered: path, refusals, text })
+        Ok(PathReport { path: paths, paths, offered: path, refusals, short: None, text })
     }
 }

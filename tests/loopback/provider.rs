@@ -391,7 +391,7 @@ impl Endpoint for Ep {
     fn report(&self, _key: u64, _desc: u64) -> Result<PathReport> {
         let refusals = Refusals { direct: None, ..Refusals::refused("the peer is in this process") };
         let paths = refusals.possible();
-        Ok(PathReport { path: paths.best(), paths, offered: paths, text: refusals.lines(paths.best()), refusals })
+        Ok(PathReport { path: paths.best(), paths, offered: paths, text: refusals.lines(paths.best()), refusals, short: None })
     }
 
     fn stats(&self) -> Stats {

@@ -23,7 +23,7 @@ use crate::prov::fault::Plan;
 use crate::prov::list::{List, Native};
 use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
 use crate::prov::ops::{Dispatch, OpFlags};
-use crate::prov::report::{PathReport, Stats};
+use crate::prov::report::{MESSAGES, PathReport, Stats};
 use crate::prov::request::own_request;
 use crate::prov::{self, flags};
 use crate::sync::gate::Fences;
@@ -451,9 +451,12 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    /// The peer's region alone decides, whatever memory of this side takes part.
-    fn report(&self, key: u64, _desc: u64) -> Result<PathReport> {
+    /// Of a region, the peer's alone decides, whatever memory of this side takes part.
+    fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
         let mut s = self.state.lock();
+        if key == MESSAGES {
+            return s.report_messages(&self.domain, desc);
+        }
         let Some(conn) = s.conn.as_deref_mut() else { return Err(s.not_connected()) };
         let link = conn.link.clone();
         let place = conn.remotes.inspect(&link, key)?;
@@ -467,7 +470,7 @@ impl prov::Endpoint for Endpoint {
             conn.remotes.words(&link, &place)
         );
         let paths = refusals.possible();
-        Ok(PathReport { path: place.path, paths, offered: place.offered, refusals, text })
+        Ok(PathReport { path: place.path, paths, offered: place.offered, refusals, short: None, text })
     }
 
     fn stats(&self) -> Stats {

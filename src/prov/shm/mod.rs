@@ -35,6 +35,7 @@ mod list;
 mod list_copy;
 mod locate;
 mod memory;
+mod messages;
 mod mr;
 mod ops;
 mod parcel;

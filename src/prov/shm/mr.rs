@@ -323,6 +323,13 @@ impl Regions {
         (piece.at.file != 0 && n == iov.len()).then(|| (piece.at.file, piece.at.offset + from as u64))
     }
 
+    /// Where the memory of the region `desc` names lies, and whether peers can map all of it.
+    pub fn message_memory(&self, desc: u64) -> Result<(Site, bool)> {
+        let region = self.registry.described(desc).ok_or(Error::fixed(errno::EINVAL, "desc: names no open region of this domain"))?;
+        let shared = matches!(region.pieces(), [one] if self.shared_place(desc, one.iov).is_some());
+        Ok((region.site(), shared))
+    }
+
     /// The local pieces as the process knows them that copies for this one. They were checked by `local`. The second:
     /// a file that is not mapped there yet, and what that process needs for it.
     pub fn elsewhere(&mut self, desc: u64, local: &[Iov], copier: &'static Copier) -> Result<std::result::Result<Vec<Iov>, Away>> {

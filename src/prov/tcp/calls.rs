@@ -15,7 +15,7 @@ use crate::prov::bind::{Binding, Bindings, Options, RailList};
 use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
 use crate::prov::ops::{Dispatch, OpFlags};
-use crate::prov::report::{PathReport, RailReport, Refusals, Stats, no_rail};
+use crate::prov::report::{MESSAGES, PathReport, RailReport, Refusals, Stats, no_rail};
 use crate::prov::request::own_request;
 use crate::prov::rest::Rest;
 use crate::sync::gate::Fences;
@@ -288,6 +288,20 @@ impl prov::Endpoint for Endpoint {
             (!allowed.contains(path)).then(|| Error::coded(errno::EACCES, Code::Path, words))
         };
         let here = rma::site_of(&self.domain, desc, &[])?;
+        let rails = conn.junction.as_ref().map_or(String::new(), |junction| junction.lines());
+        let sealed = if conn.is_sealed { "  every byte sealed (GDRFAB_TCP_SECURITY)\n" } else { "" };
+        let ways = format!("{}{rails}{sealed}", conn.streams_lines());
+        let refused = || Refusals::refused("no path of tcp: the peer is reached over a connection");
+        if key == MESSAGES {
+            let refusals = match here.is_host() {
+                true => Refusals { socket: None, staged: no("the message lies in host memory: nothing is staged"), ..refused() },
+                false => {
+                    let socket = no("the message lies in a device's memory, which the kernel does not reach");
+                    Refusals { socket, staged: permit(Paths::STAGED), ..refused() }
+                }
+            };
+            return Ok(PathReport::of_messages(&conn.peer, None, "of any length", refusals, &ways));
+        }
         let there = mr::names_device(key);
         let (socket, staged) = match (here.is_host(), there) {
             (false, _) => (no("this side's memory is a device's, which the kernel does not reach"), None),
@@ -298,20 +312,13 @@ impl prov::Endpoint for Endpoint {
                 (None, Some(Error::coded(errno::EAGAIN, Code::Path, words)))
             }
         };
-        let refusals = Refusals {
-            socket: socket.or_else(|| permit(Paths::SOCKET)),
-            staged: staged.or_else(|| permit(Paths::STAGED)),
-            ..Refusals::refused("no path of tcp: the peer is reached over a connection")
-        };
+        let refusals =
+            Refusals { socket: socket.or_else(|| permit(Paths::SOCKET)), staged: staged.or_else(|| permit(Paths::STAGED)), ..refused() };
         let paths = refusals.possible();
         let offered = if there == Some(true) { Paths::STAGED } else { Paths::SOCKET | Paths::STAGED };
-        let streams = conn.streams_lines();
         let path = paths.best();
-        let rails = conn.junction.as_ref().map_or(String::new(), |junction| junction.lines());
-        let sealed = if conn.is_sealed { "  every byte sealed (GDRFAB_TCP_SECURITY)\n" } else { "" };
-        let text =
-            format!("to the peer's region {key:#x} ({}): {}\n{}{streams}{rails}{sealed}", conn.peer, path.words(), refusals.lines(path));
-        Ok(PathReport { path, paths, offered, refusals, text })
+        let text = format!("to the peer's region {key:#x} ({}): {}\n{}{ways}", conn.peer, path.words(), refusals.lines(path));
+        Ok(PathReport { path, paths, offered, refusals, short: None, text })
     }
 
     fn rail(&self, _peer: u64, number: usize) -> Result<RailReport> {

@@ -23,7 +23,7 @@ use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::name;
 use crate::prov::op::{Common, Dir, Iov, One, RmaIov};
 use crate::prov::ops::{Dispatch, OpFlags};
-use crate::prov::report::{PathReport, RailReport, Refusals, Stats, no_rail};
+use crate::prov::report::{MESSAGES, PathReport, RailReport, Refusals, Stats, no_rail};
 use crate::prov::request::own_request;
 use crate::sync::gate::Fences;
 use crate::sys::epoll::Poller;
@@ -399,7 +399,7 @@ impl prov::Endpoint for Endpoint {
     fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
         let s = self.shared.state.lock();
         s.check_connected()?;
-        let staged = s.lane.is_none() && mr::is_staged(key);
+        let staged = key != MESSAGES && s.lane.is_none() && mr::is_staged(key);
         if !staged && key >> 32 != 0 && s.lane.is_none() {
             let words = format!("key: {key:#x} is no key of a verbs region: it has more than 32 bits and names no staged region");
             return Err(Error::coded(errno::EKEYREJECTED, Code::Key, words));
@@ -411,6 +411,21 @@ impl prov::Endpoint for Endpoint {
             () if here != path => no(format!("this side's memory is registered by the path {}", here.words())),
             () => s.ruled_out(path),
         };
+        if key == MESSAGES {
+            let refusals = Refusals {
+                nic: by_device(Paths::NIC),
+                dmabuf: by_device(Paths::DMABUF),
+                peer_mem: by_device(Paths::PEER_MEM),
+                staged: if here == Paths::STAGED {
+                    s.ruled_out(here)
+                } else {
+                    no("the device reaches the memory: nothing is staged".into())
+                },
+                ..Refusals::refused("no path of verbs: the peer is reached by an RDMA device")
+            };
+            let to = format!("the peer, by {}", self.domain.context().name);
+            return Ok(PathReport::of_messages(&to, None, "of any length", refusals, &s.rail_lines()));
+        }
         let served = s.service.as_ref().is_some_and(|service| service.up);
         let by_copies = match (staged, here) {
             (true, _) if !served => no("this connection has no staged transfers (iWARP, or a peer that is no gdrfab)".into()),
@@ -429,7 +444,7 @@ impl prov::Endpoint for Endpoint {
         let path = paths.best();
         let device = &self.domain.context().name;
         let text = format!("to the peer's region {key:#x}, by {device}: {}\n{}{}", path.words(), refusals.lines(path), s.rail_lines());
-        Ok(PathReport { path, paths, offered, refusals, text })
+        Ok(PathReport { path, paths, offered, refusals, short: None, text })
     }
 
     fn rail(&self, _peer: u64, number: usize) -> Result<RailReport> {

@@ -109,6 +109,8 @@ pub struct Config {
     pub verbs: Verbs,
     /// Faults on demand; usually none.
     pub faults: Vec<faults::Fault>,
+    /// Local descriptors of every operation are checked.
+    pub debug: bool,
 }
 
 impl Config {
@@ -281,5 +283,6 @@ fn read() -> Config {
         tcp: tcp(),
         verbs: verbs(),
         faults: faults(),
+        debug: switch("GDRFAB_DEBUG"),
     }
 }

@@ -318,6 +318,12 @@ pub const VARIABLES: &[Variable] = &[
     Variable { name: "GDRFAB_VERBS_LIBRARY", kind: Kind::Text, default: "", help: "opened in place of libibverbs.so.1" },
     Variable { name: "GDRFAB_RDMACM_LIBRARY", kind: Kind::Text, default: "", help: "opened in place of librdmacm.so.1" },
     Variable {
+        name: "GDRFAB_DEBUG",
+        kind: SWITCH,
+        default: "0",
+        help: "1: every operation's local descriptors (desc) are checked, also where the provider needs none; operations take longer",
+    },
+    Variable {
         name: "GDRFAB_FAULT",
         kind: Kind::Faults,
         default: "",

@@ -9,11 +9,13 @@ use super::root::Fabric;
 use super::roster::Roster;
 use super::users::{Kind, Users, none_or_busy};
 use super::{Context, Owner};
+use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::hmem::{self, Iface};
 use crate::mr::Access;
-use crate::mr::{Attr, Facts, RegionId};
+use crate::mr::{Attr, Facts, RegionId, Source};
 use crate::prov;
+use crate::prov::described::Described;
 use crate::prov::drivers::Drivers;
 use crate::prov::op::Iov;
 use crate::sync::serial::{Promise, Serial, Threading};
@@ -37,6 +39,8 @@ pub struct Domain {
     pub(crate) drivers: Arc<Drivers>,
     /// Endpoints that are enabled: whom a counter of a region drives.
     roster: Roster,
+    /// With GDRFAB_DEBUG: the open regions by their descriptors.
+    pub(super) described: Option<Arc<Described>>,
     /// Device memory that was allocated here and not freed yet: address -> who made it, and its length.
     device_memory: Mutex<HashMap<u64, (Iface, u64)>>,
     /// Handles of closed regions, for the next ones.
@@ -75,6 +79,7 @@ impl Domain {
             drivers,
             progressor,
             roster: Roster::new(Threading::Safe, move || of_roster.notify()),
+            described: config::get().debug.then(Arc::default),
             device_memory: Mutex::default(),
             spares: Serial::new(threading, Vec::new()),
         }))
@@ -132,6 +137,9 @@ impl Domain {
             self.prov.check_card_atomics()?;
         }
         let id = self.prov.register(attr)?;
+        if let Some(described) = &self.described {
+            described.open(id.desc, if let Source::Iov(pieces) = attr.source { pieces } else { &[] });
+        }
         let mut mr = Mr::spare(self, || self.clone());
         mr.id = id;
         Ok(mr)
@@ -140,7 +148,7 @@ impl Domain {
     /// As `register` for one plain range, checked by the caller. `None`: nothing was done. `own` as of `Mr::spare`.
     #[inline]
     pub fn register_fast(&self, iov: Iov, access: Access, own: impl FnOnce() -> Arc<Domain>) -> Option<Box<Mr>> {
-        if !self.owner.is_here() {
+        if !self.owner.is_here() || self.described.is_some() {
             return None;
         }
         let mut mr = Mr::spare(self, own);
@@ -226,6 +234,9 @@ impl Mr {
     #[inline]
     pub fn close(&self) -> Result<()> {
         self.domain.owner.check()?;
+        if let Some(described) = &self.domain.described {
+            described.close(self.id.desc);
+        }
         self.domain.prov.close_region(self.id)
     }
 

@@ -69,7 +69,8 @@ impl Endpoint {
                 domain.owner,
                 OpFlags { tx: info.tx_op_flags, rx: info.rx_op_flags },
                 info.tx_iov_limit.min(info.rma_iov_limit),
-            )?,
+            )?
+            .checks(domain.described.clone()),
             max_msg_size: info.max_msg_size,
             context: Context::default(),
             domain: domain.clone(),
@@ -277,9 +278,15 @@ impl Endpoint {
         self.head().op_flags().rx
     }
 
+    #[inline]
+    fn check_local(&self, local: &[Iov], descs: &[u64]) -> Result<()> {
+        self.domain.owner.check()?;
+        self.posting.described().map_or(Ok(()), |described| described.check(local, descs))
+    }
+
     /// `descs`: of each local piece, or none.
     pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common, descs: &[u64]) -> Result<()> {
-        self.domain.owner.check()?;
+        self.check_local(local, descs)?;
         self.prov().rma(dir, local, remote, common, descs)
     }
 
@@ -292,6 +299,7 @@ impl Endpoint {
     pub fn atomic(&self, op: &AtomicOp, common: &Common, descs: &[u64]) -> Result<()> {
         self.domain.owner.check()?;
         op.check(common, descs)?;
+        self.posting.described().map_or(Ok(()), |described| described.check_atomic(op, descs))?;
         self.prov().atomic(op, common)
     }
 
@@ -302,16 +310,17 @@ impl Endpoint {
 
     pub fn list(&self, dir: Dir, list: &Arc<List>, common: &Common) -> Result<()> {
         self.domain.owner.check()?;
+        self.posting.described().map_or(Ok(()), |described| described.check_list(list))?;
         self.posting.list(dir, list.clone(), common)
     }
 
     pub fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
-        self.domain.owner.check()?;
+        self.check_local(local, descs)?;
         self.prov().send(local, common, descs)
     }
 
     pub fn recv(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
-        self.domain.owner.check()?;
+        self.check_local(local, descs)?;
         if common.flags & flags::MULTI_RECV != 0 && !self.domain.matched {
             return Err(Error::fixed(errno::EOPNOTSUPP, "flags: GDRFAB_MULTI_RECV needs an endpoint opened with that capability"));
         }
@@ -319,12 +328,12 @@ impl Endpoint {
     }
 
     pub fn tsend(&self, local: &[Iov], common: &Common, descs: &[u64], tag: u64) -> Result<()> {
-        self.domain.owner.check()?;
+        self.check_local(local, descs)?;
         self.prov().tsend(local, common, descs, tag)
     }
 
     pub fn trecv(&self, local: &[Iov], common: &Common, descs: &[u64], tag: u64, ignore: u64) -> Result<()> {
-        self.domain.owner.check()?;
+        self.check_local(local, descs)?;
         self.prov().trecv(local, common, descs, tag, ignore)
     }
 

@@ -4,6 +4,7 @@
 
 use super::bind::{Binding, INJECT_FLAGS};
 use super::contract::Endpoint;
+use super::described::Described;
 use super::flags::REMOTE_CQ_DATA;
 use super::list::List;
 use super::lists::Lists;
@@ -24,6 +25,8 @@ pub struct Posting {
     head: EpHead,
     prov: Box<dyn Endpoint>,
     lists: Lists,
+    /// With GDRFAB_DEBUG.
+    described: Option<Arc<Described>>,
     /// The provider's table while lists have the general one in its place: its entries for arrivals would not go on with them.
     replaced: AtomicPtr<EpOps>,
 }
@@ -33,7 +36,18 @@ impl Posting {
     pub fn new(prov: Box<dyn Endpoint>, owner: Owner, op_flags: OpFlags, iov_limit: usize) -> Result<Posting> {
         let lists = Lists::new(iov_limit);
         prov.bind(lists.ends())?;
-        Ok(Posting { head: EpHead::new(&GENERAL, owner, op_flags), prov, lists, replaced: AtomicPtr::default() })
+        Ok(Posting { head: EpHead::new(&GENERAL, owner, op_flags), prov, lists, described: None, replaced: AtomicPtr::default() })
+    }
+
+    /// Every operation's local descriptors are held against these.
+    pub fn checks(self, described: Option<Arc<Described>>) -> Posting {
+        Posting { described, ..self }
+    }
+
+    /// What operations' local descriptors are held against, with GDRFAB_DEBUG.
+    #[inline(always)]
+    pub fn described(&self) -> Option<&Described> {
+        self.described.as_deref()
     }
 
     pub fn head(&self) -> &EpHead {
@@ -55,7 +69,9 @@ impl Posting {
 
     fn take_table(&self) {
         let general = Dispatch { ops: &GENERAL, of: std::ptr::null(), tx: std::ptr::null() };
-        self.head.enable(self.prov.dispatch().unwrap_or(general));
+        // A provider's own entries look at no descriptor that they do not need.
+        let own = if self.described.is_none() { self.prov.dispatch() } else { None };
+        self.head.enable(own.unwrap_or(general));
     }
 
     pub fn bind(&self, what: Binding) -> Result<()> {
@@ -168,9 +184,12 @@ impl Posting {
         Ok(unsafe { &*ep.cast::<Posting>() })
     }
 
-    fn check(&self, local: Iov) -> Result<()> {
+    fn check(&self, local: Iov, desc: u64) -> Result<()> {
         self.head.owner().check()?;
-        if local.is_missing() { Err(null("buf")) } else { Ok(()) }
+        if local.is_missing() {
+            return Err(null("buf"));
+        }
+        self.described().map_or(Ok(()), |described| described.check_one(local, desc))
     }
 }
 
@@ -198,7 +217,7 @@ pub const GENERAL_ENTRIES: EpOps =
 /// Out of line: what `hold` runs in line goes through memory.
 #[inline(never)]
 fn rma(ep: &Posting, dir: Dir, local: Iov, addr: u64, key: u64, c: &Common) -> Result<()> {
-    ep.check(local)?;
+    ep.check(local, c.desc)?;
     let c = Common { flags: c.flags | ep.head.tx_op_flags(), ..*c };
     ep.prov.rma(dir, &[local], &[RmaIov { addr, len: local.len(), key }], &c, from_ref(&c.desc))
 }
@@ -259,7 +278,7 @@ pub unsafe extern "C" fn inject_write(ep: *const EpHead, buf: *mut c_void, len: 
 
 #[inline(never)]
 fn message(ep: &Posting, local: Iov, c: &Common) -> Result<()> {
-    ep.check(local)?;
+    ep.check(local, c.desc)?;
     let c = Common { flags: c.flags | ep.head.tx_op_flags(), ..*c };
     ep.prov.send(&[local], &c, from_ref(&c.desc))
 }
@@ -310,7 +329,7 @@ pub unsafe extern "C" fn recv(
     posting(|| {
         // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
         let (ep, local) = unsafe { (Posting::of(ep)?, Iov::new(buf as usize, len)) };
-        ep.check(local)?;
+        ep.check(local, c.desc)?;
         let c = Common { flags: ep.head.op_flags().rx, ..c };
         ep.prov.recv(&[local], &c, from_ref(&c.desc))
     })
@@ -318,7 +337,7 @@ pub unsafe extern "C" fn recv(
 
 #[inline(never)]
 fn tagged(ep: &Posting, local: Iov, c: &Common, tag: u64) -> Result<()> {
-    ep.check(local)?;
+    ep.check(local, c.desc)?;
     let c = Common { flags: c.flags | ep.head.tx_op_flags(), ..*c };
     ep.prov.tsend(&[local], &c, from_ref(&c.desc), tag)
 }
@@ -405,7 +424,7 @@ pub unsafe extern "C" fn trecv(
     posting(|| {
         // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
         let (ep, local) = unsafe { (Posting::of(ep)?, Iov::new(buf as usize, len)) };
-        ep.check(local)?;
+        ep.check(local, c.desc)?;
         let c = Common { flags: ep.head.op_flags().rx, ..c };
         ep.prov.trecv(&[local], &c, from_ref(&c.desc), tag, ignore)
     })

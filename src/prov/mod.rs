@@ -7,6 +7,7 @@ pub mod atomic;
 pub mod av;
 pub mod bind;
 pub mod contract;
+pub mod described;
 pub mod drivers;
 pub mod event;
 pub mod fast;

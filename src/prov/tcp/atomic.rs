@@ -7,6 +7,7 @@ use super::domain::Domain;
 use super::frame::{self, FAILED, HEADER, Header, Kind, PROMPT, broken, status_of, word};
 use super::incoming::{Sink, Then, Wanted};
 use super::limits::TX_SIZE;
+use super::refusal::There;
 use super::state::State;
 use super::target::paths_of;
 use super::tx::QUEUE_MAX;
@@ -45,11 +46,12 @@ impl State {
         let header = Header { paths, ..Header::new(Kind::Atomic, prompt, op.what.operands() as u64) };
         conn.put_with(header, &[op.what.encode(), op.addr, op.key]);
         conn.tx.put_pieces(&[op.with.operand, op.with.compare]);
+        let at = There { addr: op.addr, key: op.key };
         if fetches {
-            conn.reads.push_back(ReadOp { end, pieces: Pieces::One(op.with.old), site: Site::HOST, over: false });
+            conn.reads.push_back(ReadOp { end, at, pieces: Pieces::One(op.with.old), site: Site::HOST, over: false });
         } else {
             conn.sequence = conn.sequence.wrapping_add(1);
-            conn.writes.push_back(WriteOp { end, fate: Fate::Open, refused: None });
+            conn.writes.push_back(WriteOp { end, at, fate: Fate::Open, refused: None });
         }
         self.kick(domain, c.flags);
         Ok(())

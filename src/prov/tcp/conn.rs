@@ -11,6 +11,7 @@ use super::mr::Region;
 use super::outlet::{Inlet, Outlet, Shared};
 use super::pollset::Member;
 use super::recv::Recv;
+use super::refusal::There;
 use super::rx::Rx;
 use super::sealed::{SealedIn, SealedOut};
 use super::shake::Link;
@@ -55,6 +56,7 @@ pub enum Fate {
 /// A WRITE that was not acknowledged yet.
 pub struct WriteOp {
     pub end: Ending,
+    pub at: There,
     pub fate: Fate,
     pub refused: Option<Box<Error>>,
 }
@@ -62,6 +64,7 @@ pub struct WriteOp {
 /// A READ that was not answered yet.
 pub struct ReadOp {
     pub end: Ending,
+    pub at: There,
     pub pieces: Pieces,
     pub site: Site,
     /// Its end was told; what comes is left out.

@@ -10,6 +10,7 @@ use super::frame::{ACK, DATA, HEADER, Header, Kind, PROMPT, word};
 use super::incoming::scatter;
 use super::limits::{INJECT_SIZE, TX_SIZE};
 use super::recv::Recv;
+use super::refusal::There;
 use super::rma::{COPY_MAX, path_of};
 use super::rx::Read;
 use super::state::{Phase, State};
@@ -85,9 +86,9 @@ impl State {
         if WRITE {
             conn.sequence = conn.sequence.wrapping_add(1);
             conn.tx.put_pieces(&[local]);
-            conn.writes.push_back(WriteOp { end, fate: Fate::Open, refused: None });
+            conn.writes.push_back(WriteOp { end, at: There { addr, key }, fate: Fate::Open, refused: None });
         } else {
-            conn.reads.push_back(ReadOp { end, pieces: Pieces::One(local), site: Site::HOST, over: false });
+            conn.reads.push_back(ReadOp { end, at: There { addr, key }, pieces: Pieces::One(local), site: Site::HOST, over: false });
         }
         self.kick(domain, op_flags);
         Fast::Done

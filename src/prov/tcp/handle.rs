@@ -10,6 +10,7 @@ use super::frame::{
 };
 use super::incoming::{Incoming, Sink, Then};
 use super::recv::Unexpected;
+use super::refusal;
 use super::rx::Read;
 use super::slots::Storing;
 use super::state::State;
@@ -262,6 +263,7 @@ impl State {
         if h.has(FAILED) {
             let said = if read.end.part { error_of_list(word(words, 0)) } else { error_of(word(words, 0)) };
             let why = said.err().ok_or_else(|| broken("a failure that is none"))?;
+            let why = refusal::refused(why, &read.end, read.at);
             return self.begin(Sink::Nothing, Then::Answer, h, Some(why));
         }
         if h.len != read.end.len as u64 {
@@ -297,7 +299,7 @@ impl State {
         let Some(op) = conn.writes.get_mut(at) else { return Err(broken("a report of a write that was never sent")) };
         let said = if op.end.part { error_of_list(status) } else { error_of(status) };
         let why = said.err().ok_or_else(|| broken("a failure that is none"))?;
-        op.refused = Some(Box::new(why));
+        op.refused = Some(Box::new(refusal::refused(why, &op.end, op.at)));
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use super::frame::{BLOCK, BLOCKS_MAX, BODY_MAX, Header, Kind, LIST, PROMPT, brok
 use super::incoming::{Incoming, Sink, Then};
 use super::limits::TX_SIZE;
 use super::mr::Region;
+use super::refusal::There;
 use super::rma::{COPY_MAX, path_of};
 use super::source::{Run, Runs, Source, gather, source_of};
 use super::state::State;
@@ -146,7 +147,7 @@ impl State {
             Some(body) => conn.tx.put_body(body),
             None => conn.tx.put_pieces(pieces.as_slice()),
         }
-        conn.writes.push_back(WriteOp { end, fate: Fate::Open, refused: None });
+        conn.writes.push_back(WriteOp { end, at: There::default(), fate: Fate::Open, refused: None });
     }
 
     fn ask_for_list(&mut self, runs: &[list::Run], pairs: &[Pair], end: Ending, pieces: Pieces, site: Site, paths: u8) {
@@ -159,7 +160,7 @@ impl State {
         }
         conn.put(Header { paths, ..Header::new(Kind::Read, LIST, end.len as u64) });
         conn.put_blocks(runs, pairs);
-        conn.reads.push_back(ReadOp { end, pieces, site, over: false });
+        conn.reads.push_back(ReadOp { end, at: There::default(), pieces, site, over: false });
     }
 
     /// A list has come whole: its frame is a WRITE, whose bytes follow, or a READ.

@@ -50,6 +50,7 @@ mod provider;
 mod rail;
 mod rails;
 mod recv;
+mod refusal;
 mod reorder;
 mod rest;
 mod rma;

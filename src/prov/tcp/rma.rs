@@ -8,6 +8,7 @@ use super::domain::Domain;
 use super::fault::{Job, Posted};
 use super::frame::{self, DATA, Header, Kind, PROMPT};
 use super::limits::{INJECT_SIZE, MAX_MSG, TX_SIZE};
+use super::refusal::There;
 use super::source::source_of;
 use super::state::State;
 use super::tx::QUEUE_MAX;
@@ -34,6 +35,10 @@ pub fn measure_op(local: &[Iov], c: &Common, read: bool) -> Result<usize> {
 /// Where the local pieces of an operation lie.
 pub fn site_of(domain: &Domain, desc: u64, local: &[Iov]) -> Result<Site> {
     if desc & DEVICE_DESC == 0 { Ok(Site::HOST) } else { domain.local_site(desc, local) }
+}
+
+fn beginning(remote: &[RmaIov]) -> There {
+    remote.first().map_or(There::default(), |r| There { addr: r.addr, key: r.key })
 }
 
 /// The path of an operation, as far as this side knows: by its own memory, and by what a peer's key says.
@@ -164,7 +169,7 @@ impl State {
         let fate = if early { Fate::Told } else { Fate::Open };
         // What is told when the bytes are out is told once.
         let later = if early { Ending { wanted: false, ticket: None, ..end } } else { end };
-        conn.writes.push_back(WriteOp { end: later, fate, refused: None });
+        conn.writes.push_back(WriteOp { end: later, at: beginning(remote), fate, refused: None });
     }
 
     fn put_read(&mut self, remote: &[RmaIov], end: Ending, pieces: Pieces, site: Site, paths: u8) {
@@ -181,7 +186,7 @@ impl State {
             conn.tx.put_word(r.len as u64);
             conn.tx.put_word(r.key);
         }
-        conn.reads.push_back(ReadOp { end, pieces, site, over: false });
+        conn.reads.push_back(ReadOp { end, at: beginning(remote), pieces, site, over: false });
     }
 
     /// Sends what waits, unless more is about to come. What was injected does not wait: nobody looks for its completion,

@@ -194,6 +194,13 @@ impl Error {
         Error::coded(errno, code, format!("the peer reports: {}", Code::words(code.0)))
     }
 
+    /// A deadline passed on a path that takes the target's progress.
+    #[cold]
+    pub fn late(what: &str) -> Self {
+        let words = "its path needs the target's progress, and the target may make none: it reads and waits on no queue, and has no GDRFAB_PROGRESS_AUTO";
+        Error::coded(errno::ETIMEDOUT, Code::Deadline, format!("{what} before its deadline; {words}"))
+    }
+
     /// A system call failed; `doing` says what for.
     pub fn os(doing: impl fmt::Display, e: rustix::io::Errno) -> Self {
         let n = e.raw_os_error();

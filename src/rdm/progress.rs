@@ -329,7 +329,7 @@ impl State {
             }
             deadline != 0 && deadline <= now
         };
-        let late = || Error::coded(errno::ETIMEDOUT, Code::Deadline, "the operation could not start or finish before its deadline");
+        let late = || Error::late("the operation could not start or finish");
         let mut ended = Vec::new();
         for id in self.active() {
             let Some(peer) = self.peer(id) else { continue };

@@ -381,7 +381,7 @@ impl State {
         let flights: Vec<u16> =
             conn.slots.active.iter().copied().filter(|i| conn.slots.flight(*i).is_some_and(|f| late(f.ending()))).collect();
         for index in flights {
-            let error = Error::coded(errno::ETIMEDOUT, Code::Deadline, "the peer did not finish the operation before its deadline");
+            let error = Error::late("the peer did not finish the operation");
             let Some(conn) = self.conn.as_deref_mut() else { return };
             let grace = conn.slots.flight(index).map_or(0, |f| f.ending().deadline) + config::get().close_ms * 1_000_000;
             match leaving::withdraw(conn, index) {
@@ -397,7 +397,7 @@ impl State {
             return self.down(domain, error);
         }
         if conn.backlog.iter().any(|j| late(j.ending())) {
-            let error = Error::coded(errno::ETIMEDOUT, Code::Deadline, "the operation could not start or finish before its deadline");
+            let error = Error::late("the operation could not start or finish");
             self.drop_jobs(|j| late(j.ending()), &error);
         }
     }

@@ -207,9 +207,9 @@ impl State {
     /// Ends operations whose deadline has passed, and finds the next one.
     fn expire(&mut self, now: u64) {
         let late = |end: &Ending| end.deadline != 0 && end.deadline <= now;
-        let why = Error::coded(errno::ETIMEDOUT, Code::Deadline, "the operation did not end before its deadline");
-        self.end_operations(late, &why, usize::MAX);
-        self.end_receives(|deadline, _| deadline != 0 && deadline <= now, &why, usize::MAX);
+        self.end_operations(late, &Error::late("the operation did not end"), usize::MAX);
+        let unfilled = Error::coded(errno::ETIMEDOUT, Code::Deadline, "no message came before the receive's deadline");
+        self.end_receives(|deadline, _| deadline != 0 && deadline <= now, &unfilled, usize::MAX);
         let mut earliest = u64::MAX;
         let mut seen = |deadline: u64| {
             if deadline != 0 {

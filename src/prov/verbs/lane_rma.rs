@@ -382,7 +382,7 @@ impl State {
         let (gone, kept): (Vec<_>, Vec<_>) = lane.jobs.drain(..).partition(late);
         lane.jobs = kept.into();
         for job in gone {
-            self.drop_job(&job, Error::coded(errno::ETIMEDOUT, Code::Deadline, "the operation could not start before its deadline"));
+            self.drop_job(&job, Error::late("the operation could not start"));
         }
     }
 

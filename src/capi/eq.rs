@@ -36,7 +36,8 @@ pub struct gdrfab_eq_err_entry {
     /// The event that failed: GDRFAB_CONNECTED or GDRFAB_SHUTDOWN; GDRFAB_NOTIFY where the connection goes on
     /// (a port or rail went down, an address changed); GDRFAB_CONNREQ where a passive endpoint of shm or
     /// tcp cannot accept peers (err EMFILE, ENFILE, ENOMEM...), told once until it can again: it still
-    /// listens, and refuses or holds them.
+    /// listens, and refuses or holds them; or where one of tcp refused a peer for its key (err EACCES,
+    /// EKEYREJECTED; the words have its address), told once a second at most for all.
     pub data: u64,
     /// Errno, positive.
     pub err: c_int,

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Events of a queue that nobody reads, from which on only ends and requests are added.
-const EVENTS: usize = 1024;
+pub const EVENTS: usize = 1024;
 
 /// What a caller binds to an endpoint.
 #[derive(Clone)]

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A passive endpoint: what its listener takes becomes events. The same for every provider.
 
+use super::bind::EVENTS;
 use super::contract::Listener;
 use super::event::{Event, EventKind, EventQueue};
 use super::request::Request;
-use crate::error::{Error, Result, errno};
+use crate::error::{Code, Error, Result, errno};
 use crate::sys::epoll::Poller;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -88,7 +89,11 @@ impl PassiveEndpoint {
         let mut inner = self.inner.lock();
         let Some(listener) = &mut inner.listener else { return Vec::new() };
         let (requests, trouble) = listener.poll();
-        if let (Some(error), Some(eq)) = (trouble, &inner.eq) {
+        // Callers that are refused must not fill a queue that nobody reads.
+        let fits = |error: &Error, eq: &EventQueue| error.code != Code::Rejected || eq.len() < EVENTS;
+        if let (Some(error), Some(eq)) = (trouble, &inner.eq)
+            && fits(&error, eq)
+        {
             eq.push(Event { error: Some(error), ..Event::new(EventKind::ConnReq, inner.object, self.context) });
         }
         requests

@@ -6,6 +6,7 @@ use super::address::Address;
 use super::auth::Key;
 use super::hello::{Purpose, Status, Terms};
 use super::pending::{Door, Heard, Pending};
+use super::refused_keys::RefusedKeys;
 use super::sealed::SealedOut;
 use super::shake::Link;
 use crate::config;
@@ -114,6 +115,7 @@ pub struct Greeter {
     door: Door,
     /// Oldest first.
     pending: Vec<Pending>,
+    refused: RefusedKeys,
     most: usize,
     patience_ns: u64,
     requests: Arc<()>,
@@ -136,6 +138,7 @@ impl Greeter {
             at,
             door: Door { purpose, token, key },
             pending: Vec::new(),
+            refused: RefusedKeys::default(),
             // One dialer alone is awaited there, as long as the connection lasts.
             most: if matches!(purpose, Purpose::Rail) { config.pending.min(RAIL_PENDING) } else { config.pending },
             requests: Arc::default(),
@@ -164,9 +167,9 @@ impl Greeter {
         self.most_silent().filter(|_| full).map_or(0, |(_, heard)| heard + SILENCE_NS)
     }
 
-    /// Why connections cannot be taken, if the owner was not told yet.
+    /// Why connections cannot be taken, or were refused for their key, if the owner was not told yet.
     pub fn trouble(&mut self) -> Option<Error> {
-        self.acceptor.trouble()
+        self.acceptor.trouble().or_else(|| self.refused.tell(time::now_ns()))
     }
 
     /// What becomes readable when `poll` has something to do.
@@ -217,7 +220,10 @@ impl Greeter {
                 requests.push(Request::new(heard, self.requests.clone()));
             }
             Ok(Err(pending)) => self.keep(pending, now),
-            Err(e) => crate::log!(Info, "a connection attempt of {peer} was dropped: {e}"),
+            Err(e) => {
+                crate::log!(Info, "a connection attempt of {peer} was dropped: {e}");
+                self.refused.note(peer, e);
+            }
         }
     }
 

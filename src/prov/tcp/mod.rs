@@ -51,6 +51,7 @@ mod rail;
 mod rails;
 mod recv;
 mod refusal;
+mod refused_keys;
 mod reorder;
 mod rest;
 mod rma;

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Callers whose key a listener refused, for its owner: the first at once, further ones together, because anybody may call as
+//! often as they like.
+
+use crate::error::{Code, Error, errno};
+use std::net::SocketAddr;
+
+/// Its owner is told no more often.
+const PAUSE_NS: u64 = 1_000_000_000;
+
+#[derive(Default)]
+pub struct RefusedKeys {
+    /// When the owner was told last.
+    told: Option<u64>,
+    /// Of those that the owner was not told of: the last, and how many there are.
+    last: Option<(SocketAddr, Error)>,
+    count: u64,
+}
+
+/// Whether a caller was sent away for its key.
+fn is_of_key(why: &Error) -> bool {
+    matches!(why.errno, errno::EACCES | errno::EKEYREJECTED)
+}
+
+impl RefusedKeys {
+    pub fn note(&mut self, peer: SocketAddr, why: Error) {
+        if is_of_key(&why) {
+            self.count = self.count.saturating_add(1);
+            self.last = Some((peer, why));
+        }
+    }
+
+    /// What the owner is to be told at this time.
+    pub fn tell(&mut self, now: u64) -> Option<Error> {
+        if self.last.is_none() || self.told.is_some_and(|told| now.saturating_sub(told) < PAUSE_NS) {
+            return None;
+        }
+        let (peer, why) = self.last.take()?;
+        let others = match std::mem::take(&mut self.count) - 1 {
+            0 => String::new(),
+            n => format!(", and {n} other attempts since the last report"),
+        };
+        self.told = Some(now);
+        Some(Error::coded(why.errno, Code::Rejected, format!("a connection attempt was refused: {peer} {}{others}", why.words)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn callers_are_told_of_once_a_second_together() {
+        let peer: SocketAddr = (Ipv4Addr::LOCALHOST, 7).into();
+        let mut refused = RefusedKeys::default();
+        assert!(refused.tell(0).is_none());
+        refused.note(peer, Error::fixed(errno::EPROTO, "nonsense"));
+        assert!(refused.tell(0).is_none());
+        refused.note(peer, Error::fixed(errno::EACCES, "has another key"));
+        let first = refused.tell(5).unwrap();
+        assert!(first.errno == errno::EACCES && first.words.contains("127.0.0.1:7 has another key"), "{first}");
+        for _ in 0..1000 {
+            refused.note(peer, Error::fixed(errno::EKEYREJECTED, "has another key"));
+            assert!(refused.tell(PAUSE_NS).is_none());
+        }
+        let more = refused.tell(PAUSE_NS + 5).unwrap();
+        assert!(more.words.contains("999 other"), "{more}");
+        assert!(refused.tell(u64::MAX).is_none());
+    }
+}

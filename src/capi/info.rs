@@ -311,7 +311,8 @@ pub extern "C" fn gdrfab_last_error() -> *const c_char {
 /// one of them; domain, passive endpoint and peer are then opened with the same.
 ///
 /// @param version what the caller was compiled for: GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
-/// @param node    host name, or NULL; a name of another host leaves shm out
+/// @param node    host name, or NULL; a name of another host leaves shm out. The call waits for the name servers
+///   that it takes to look a name up
 /// @param service where to listen (GDRFAB_SOURCE) or to connect: a name (shm), a port (tcp, verbs), or an
 ///   address with its scheme; or NULL
 /// @param flags   0, GDRFAB_SOURCE, GDRFAB_GETINFO_ALL

@@ -55,7 +55,8 @@ if [ $# -gt 0 ]; then
 fi
 # Of the threaded claims one is left out: that automatic progress has written to memory is told to its reader by
 # another process, and the sanitizer cannot see an order that another process makes.
-run threads:one threads:each cntr connection cq cq_error deadline eq fork info info_hints msg msg_order options wait
+run threads:one threads:each cntr connection cq cq_error deadline eq fork info info_hints msg msg_order options wait \
+	rdma_transport_races:memory rdma_transport_races:words
 TEST_RDM=1 run threads:one threads:each
 
 # The plugin for NCCL, whose helpers share connections with NCCL's thread.

@@ -36,7 +36,6 @@ namespace detail {
 struct Registration {
 	std::shared_ptr<Domain> domain;
 	gdrfab_mr *mr = nullptr;
-	void *desc = nullptr;
 };
 
 // What an RdmaMemory and its views share.
@@ -50,16 +49,14 @@ public:
 	Region(const Region &) = delete;
 	Region &operator=(const Region &) = delete;
 
-	// The registration in a domain, made now if this is the first use there. Every operation asks: no lock where the
-	// answer is known.
-	const Registration &in(const std::shared_ptr<Domain> &domain)
+	// The descriptor of the registration in a domain, made now if this is the first use there. Every operation asks: no
+	// lock where the answer is known.
+	void *in(const std::shared_ptr<Domain> &domain)
 	{
 		const size_t n = used_.load(std::memory_order_acquire);
 		for (size_t i = 0; i < n; i++)
-			if (slots_[i].domain == domain)
-				return slots_[i];
-		if (closed_.load(std::memory_order_acquire))
-			throw std::invalid_argument("view: its RdmaMemory is gone");
+			if (slots_[i].serves.load(std::memory_order_acquire) == domain.get())
+				return slots_[i].desc;
 		std::lock_guard<std::mutex> lock(mutex_);
 		return add(domain);
 	}
@@ -87,8 +84,8 @@ public:
 	template <typename Each> void each(Each use)
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
-		for (size_t i = 0; i < used_.load(std::memory_order_relaxed); i++)
-			use(slots_[i]);
+		for (size_t i = 0; !closed_ && i < used_.load(std::memory_order_relaxed); i++)
+			use(slots_[i].made);
 	}
 	std::string refused()
 	{
@@ -100,15 +97,16 @@ public:
 	bool close()
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
-		closed_.store(true, std::memory_order_release);
-		const size_t n = used_.exchange(0, std::memory_order_acq_rel);
+		const size_t n = closed_ ? 0 : used_.load(std::memory_order_relaxed);
+		closed_ = true;
 		bool quiet = true;
 		for (size_t i = 0; i < n; i++) {
-			if (gdrfab_mr_close(slots_[i].mr) != 0) {
-				slots_[i].domain->leave(slots_[i].mr);
+			slots_[i].serves.store(nullptr, std::memory_order_release);
+			const Registration was = std::exchange(slots_[i].made, Registration());
+			if (gdrfab_mr_close(was.mr) != 0) {
+				was.domain->leave(was.mr);
 				quiet = false;
 			}
-			slots_[i] = Registration();
 		}
 		void *const at = const_cast<unsigned char *>(data);
 		if (allocator_ && gdrfab_mem_free(allocator_->domain.get(), at) != 0)
@@ -140,12 +138,15 @@ private:
 		}
 		return domains;
 	}
-	const Registration &add(const std::shared_ptr<Domain> &domain)
+	// With mutex_ held.
+	void *add(const std::shared_ptr<Domain> &domain)
 	{
+		if (closed_)
+			throw std::invalid_argument("view: its RdmaMemory is gone");
 		const size_t n = used_.load(std::memory_order_relaxed);
 		for (size_t i = 0; i < n; i++)
-			if (slots_[i].domain == domain)
-				return slots_[i];
+			if (slots_[i].made.domain == domain)
+				return slots_[i].desc;
 		if (n == slots_.size())
 			throw RdmaError(ENOSPC, "RdmaMemory: registered in " + std::to_string(n) + " domains already");
 		domain->retry();
@@ -161,17 +162,28 @@ private:
 		attr.forbid = options_.forbid;
 		gdrfab_mr *mr = nullptr;
 		check("gdrfab_mr_regattr", gdrfab_mr_regattr(domain->domain.get(), &attr, 0, &mr));
-		slots_[n] = Registration{domain, mr, gdrfab_mr_desc(mr)};
+		slots_[n].made = Registration{domain, mr};
+		slots_[n].desc = gdrfab_mr_desc(mr);
+		slots_[n].serves.store(domain.get(), std::memory_order_relaxed);
 		used_.store(n + 1, std::memory_order_release);
-		return slots_[n];
+		return slots_[n].desc;
 	}
+
+	struct Slot {
+		// The domain, without owning it; null again once the region is closed.
+		std::atomic<const Domain *> serves{nullptr};
+		// Written once, before used_ counts the slot.
+		void *desc = nullptr;
+		// Under mutex_.
+		Registration made;
+	};
 
 	const RdmaMemoryOptions options_;
 	std::mutex mutex_;
-	// Filled from the front, emptied only by close().
-	std::array<Registration, 16> slots_;
+	// Filled from the front, and never filled again.
+	std::array<Slot, 16> slots_;
 	std::atomic<size_t> used_{0};
-	std::atomic<bool> closed_{false};
+	bool closed_ = false; // under mutex_
 	std::shared_ptr<Domain> allocator_;
 	std::string refused_;
 	int error_ = ENODEV;

@@ -141,7 +141,7 @@ private:
 					 RdmaNotify notify, Timeout timeout);
 	// What one call of the library transfers: an operation, or a part of one.
 	struct Piece {
-		const detail::Registration &local;
+		void *desc;
 		const unsigned char *at;
 		size_t len;
 		uint64_t addr, key;
@@ -161,7 +161,9 @@ private:
 	const int device_;
 	const RdmaOptions options_;
 	const std::shared_ptr<detail::Connection> connection_;
-	std::mutex mutex_;
+	mutable std::mutex mutex_;
+	// Under mutex_. The connection's state follows later, and bind() must not take it back.
+	bool closed_ = false;
 	// Under mutex_ until connect() has chosen.
 	std::vector<std::unique_ptr<detail::Rail>> rails_;
 	detail::Url url_;

@@ -52,7 +52,7 @@ inline bool RdmaTransport::supported(int device, std::string *why)
 inline std::string RdmaTransport::bind()
 {
 	std::lock_guard<std::mutex> lock(mutex_);
-	if (connection_->state() == detail::Connection::Closed)
+	if (closed_)
 		throw std::logic_error("bind: the transport is closed");
 	if (url_.id)
 		return url_.text();
@@ -103,8 +103,8 @@ inline RdmaStatus RdmaTransport::connect(const std::string &peerUrl)
 		std::lock_guard<std::mutex> lock(mutex_);
 		if (connection_->state() == Connection::New)
 			throw std::logic_error("connect: bind() comes first");
-		if (connection_->state() == Connection::Closed)
-			return connection_->end();
+		if (closed_)
+			return RdmaStatus(RdmaCode::Aborted, ECANCELED, "this side closed the transport");
 		if (connection_->state() != Connection::Bound)
 			throw std::logic_error("connect: a transport connects once; make another");
 		if (peer.id == url_.id)
@@ -288,7 +288,7 @@ inline ssize_t RdmaTransport::post_in_parts(detail::Op *op, Piece &piece, detail
 	piece.data = detail::Parts::split(piece.data, ahead, count, half_told_);
 	for (unsigned i = 0; i < count; i++) {
 		const ssize_t rc = when_room(limit, timeout, [&](Timeout) {
-			return gdrfab_writedata(ep, piece.at, 0, piece.local.desc, ahead[i], 0, piece.addr, piece.key, nullptr);
+			return gdrfab_writedata(ep, piece.at, 0, piece.desc, ahead[i], 0, piece.addr, piece.key, nullptr);
 		});
 		if (rc < 0)
 			return rc;
@@ -306,7 +306,7 @@ inline ssize_t RdmaTransport::post(detail::Op *op, const Piece &piece, Timeout t
 	gdrfab_ep *ep = rail.ep.get();
 	unsigned char *at = const_cast<unsigned char *>(piece.at);
 	const size_t len = piece.len;
-	void *desc = piece.local.desc;
+	void *desc = piece.desc;
 	// The endpoint's own deadline is the default's.
 	if (!timeout) {
 		if (piece.notify)
@@ -371,6 +371,7 @@ inline std::string RdmaTransport::path(const RdmaRemoteBuffer &remote)
 
 inline std::string RdmaTransport::explain() const
 {
+	std::lock_guard<std::mutex> lock(mutex_);
 	return chosen_why_ + refused_;
 }
 
@@ -392,6 +393,7 @@ inline void RdmaTransport::close()
 {
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
+		closed_ = true;
 		if (url_.id) {
 			Registry &registry = Registry::here();
 			std::lock_guard<std::mutex> registering(registry.mutex);

@@ -151,6 +151,8 @@ static int pep_setname(fid_t fid, void *addr, size_t addrlen)
 	int result;
 	if (p->listens)
 		return REFUSE(FI_EOPBADSTATE, FI_LOG_EP_CTRL, "fi_setname: the endpoint listens already\n");
+	if (!addrlen)
+		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_setname: addrlen: 0\n");
 	result = address_import(p->fabric->kind, addr, addrlen, p->info->addr_format, text);
 	if (result < 0)
 		return result;

@@ -147,11 +147,11 @@ static int ep_setopt(fid_t fid, int level, int optname, const void *optval, size
 	case OPT_CUDA_API_PERMITTED:
 		if (!optval || optlen != sizeof(bool))
 			return -FI_EINVAL;
-		return told(driver_calls(e, *(const bool *)optval), FI_LOG_EP_CTRL, "FI_OPT_CUDA_API_PERMITTED");
+		return told(driver_calls(e, *(const unsigned char *)optval != 0), FI_LOG_EP_CTRL, "FI_OPT_CUDA_API_PERMITTED");
 	case OPT_SHARED_MEMORY_PERMITTED:
 		if (!optval || optlen != sizeof(bool))
 			return -FI_EINVAL;
-		return *(const bool *)optval || !strstr(e->domain->info->prov_name, "shm") ? 0 : -FI_EOPNOTSUPP;
+		return *(const unsigned char *)optval || !strstr(e->domain->info->prov_name, "shm") ? 0 : -FI_EOPNOTSUPP;
 	default:
 		return -FI_ENOPROTOOPT;
 	}

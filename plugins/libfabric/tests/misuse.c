@@ -2,6 +2,10 @@
 /* Objects closed too early, bound wrongly, or used before they can be: an error each time, and all goes on. */
 #include "fi.h"
 
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 static bool refused(ssize_t rc)
 {
 	return rc < 0 && rc != -FI_EAGAIN;
@@ -286,6 +290,34 @@ TEST(queues_that_cannot_be)
 	node_close(&n);
 }
 
+/* --- addresses --- */
+
+/* Nothing behind an address is read. */
+TEST(addresses_at_the_end_of_memory)
+{
+	struct node n;
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	skip_unless(is_gdrfab(), "trusts its caller");
+	node_alone(&n, NULL);
+	char *memory = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(memory != MAP_FAILED);
+	OK(mprotect(memory + page, page, PROT_NONE));
+	struct fid_pep *pep = NULL;
+	OK(fi_passive_ep(n.fabric, n.info, &pep, NULL));
+	for (int family = 0; family < 12; family++)
+		for (size_t len = 0; len < 28; len++) {
+			char *addr = memory + page - len;
+			sa_family_t is = (sa_family_t)family;
+			memset(addr, 0, len);
+			memcpy(addr, &is, len < sizeof is ? len : sizeof is);
+			if (len < sizeof(struct sockaddr_in) || family != AF_INET)
+				CHECK(refused(fi_setname(&pep->fid, addr, len)));
+		}
+	CLOSE(pep);
+	munmap(memory, 2 * page);
+	node_close(&n);
+}
+
 /* --- options --- */
 
 TEST(options)
@@ -308,6 +340,12 @@ TEST(options)
 		/* Of ofi_rxm's own, for other providers. */
 		CHECK_EQ(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, (int)(FI_PROV_SPECIFIC | 7), &value, sizeof value),
 			 -FI_ENOPROTOOPT);
+		/* FI_OPT_CUDA_API_PERMITTED and FI_OPT_SHARED_MEMORY_PERMITTED, which older headers lack: any byte but 0 is yes. */
+		for (int option = 10; option <= 11; option++)
+			for (int byte = 1; byte < 256; byte++) {
+				unsigned char yes = (unsigned char)byte;
+				OK(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, option, &yes, sizeof yes));
+			}
 	}
 	CLOSE(ep);
 	node_close(&n);

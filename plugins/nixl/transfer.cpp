@@ -160,6 +160,8 @@ void Transfer::notified(uint64_t of, int err, const std::string &words)
 
 void Transfer::ended(const Ending &e)
 {
+	/* Another thread may release it as soon as its notification has left. */
+	std::shared_ptr<Transfer> self = shared_from_this();
 	std::unique_lock<std::mutex> held(lock);
 	outstanding--;
 	if (e.err)

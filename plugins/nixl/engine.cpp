@@ -201,12 +201,14 @@ Gdrfab::Gdrfab(const border::InitParams &init) : Engine(init)
 		return;
 	}
 	state->threaded = init.progress_thread;
+	/* What fails once, for want of memory, does not end the thread. */
 	if (state->threaded)
 		state->thread = std::thread([this] {
-			hold("progress", [this] {
-				state->run();
-				return border::SUCCESS;
-			});
+			while (!state->stop)
+				hold("progress", [this] {
+					state->run();
+					return border::SUCCESS;
+				});
 		});
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 /* Receives that wait; more messages than that wait in the library. */
 constexpr int SLOTS = 32;
@@ -135,9 +136,13 @@ void Mail::came(Slot *slot, const Ending &e)
 	std::string wrong = e.err ? "a message: " + e.words : wire::decode(slot->bytes, e.len, part);
 	if (wrong.empty() && !wire::same(part.secret, own.secret))
 		wrong = "a notification from somebody who has not this agent's metadata";
-	if (wrong.empty())
-		join(part, slot->bytes + wire::PART_HEAD, e.len - wire::PART_HEAD);
-	else if (refused++ < 16)
+	try {
+		if (wrong.empty())
+			join(part, slot->bytes + wire::PART_HEAD, e.len - wire::PART_HEAD);
+	} catch (const std::bad_alloc &) {
+		wrong = "a part of a notification: no memory";
+	}
+	if (!wrong.empty() && refused++ < 16)
 		logs::say(logs::WARN, "dropped " + wrong);
 	post(slot);
 }
@@ -156,17 +161,19 @@ void Mail::join(const wire::Part &part, const char *bytes, size_t len)
 		/* The oldest number of a sender: its sender died, or tried to. */
 		if (partials.size() >= PARTIALS_MOST)
 			partials.erase(partials.begin());
-		at = partials.emplace(key, Partial{{}, 0}).first;
+		at = partials.emplace(key, Partial{part.total, 0, {}}).first;
 	}
 	Partial &p = at->second;
-	if (p.bytes.size() < part.offset + len)
-		p.bytes.resize(part.offset + len);
-	memcpy(&p.bytes[part.offset], bytes, len);
-	p.have += len;
-	if (p.have < part.total)
+	if (p.total != part.total || !p.parts.try_emplace(part.offset, bytes, len).second)
 		return;
-	if (p.bytes.size() == part.total)
-		deliver(p.bytes.data());
+	p.have += len;
+	if (p.have < p.total)
+		return;
+	std::string whole;
+	whole.reserve(p.total);
+	for (auto &[offset, text] : p.parts)
+		whole += text;
+	deliver(whole.data());
 	partials.erase(at);
 }
 

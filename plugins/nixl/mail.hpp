@@ -46,10 +46,10 @@ private:
 	void join(const wire::Part &, const char *bytes, size_t len);
 	void post(Slot *);
 
-	/* A notification of which parts are missing. */
+	/* A notification of which parts are missing. Memory is used for what has come, not for what is said to come. */
 	struct Partial {
-		std::string bytes;
-		uint64_t have;
+		uint64_t total, have;
+		std::map<uint64_t, std::string> parts; /* by offset */
 	};
 
 	Link &link;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "wire.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <sys/random.h>
 
@@ -115,6 +116,8 @@ std::string decode(const char *bytes, size_t len, Part &p)
 		return "a notification of " + std::to_string(p.total) + " bytes, " + std::to_string(NOTIFICATION_MOST) + " at most";
 	if (p.name_len > p.total || p.offset > p.total || len - PART_HEAD > p.total - p.offset)
 		return "a part of a notification that lies outside of it";
+	if (p.offset % PART_MOST || len - PART_HEAD != std::min<uint64_t>(PART_MOST, p.total - p.offset))
+		return "a part of a notification that was cut at another place";
 	return {};
 }
 

@@ -26,7 +26,7 @@ struct Region {
 	uint32_t kind;
 };
 
-/* In front of each part of a notification: where the part belongs. What is notified is the sender's name, then the text. */
+/* In front of each part of a notification: where the part belongs. All parts but the last have PART_MOST bytes. What is notified is the sender's name, then the text. */
 struct Part {
 	Secret secret;
 	uint64_t sender, number;

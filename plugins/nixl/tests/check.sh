@@ -20,8 +20,10 @@ skip() {
 if [ $# -eq 0 ]; then
 	alone=$(mktemp)
 	trap 'rm -f "$alone"' EXIT
-	CXXFLAGS=$(pkg-config --cflags --libs gdrfab) ./engine.sh "$alone"
-	"$alone"
+	for each in engine hostile; do
+		CXXFLAGS=$(pkg-config --cflags --libs gdrfab) ./engine.sh "$alone" $each.cpp
+		"$alone"
+	done
 fi
 command -v python3 >/dev/null || skip "no python3"
 # shellcheck disable=SC2086 # a list of words

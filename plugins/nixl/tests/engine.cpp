@@ -1,43 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Two agents of the backend in one process, without NIXL: over each set that the library has connectionless endpoints of, and over
  * what it offers first. */
-#include "../engine.hpp"
+#include "backend.hpp"
 
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <unistd.h>
-
-static int passed, failed;
-static FILE *said; /* the log */
-
-static void claim(const std::string &name, const std::string &wrong)
-{
-	printf(wrong.empty() ? "ok   nixl: %s\n" : "FAIL nixl: %s: %s\n", name.c_str(), wrong.c_str());
-	(wrong.empty() ? passed : failed)++;
-}
-
-/* What the log has had since the last call. */
-static std::string take_log()
-{
-	std::string text;
-	char piece[4096];
-	rewind(said);
-	for (size_t n; (n = fread(piece, 1, sizeof piece, said)) > 0;)
-		text.append(piece, n);
-	if (ftruncate(fileno(said), 0))
-		abort();
-	return text;
-}
-
-static std::unique_ptr<Gdrfab> open_agent(const std::string &name, const std::string &set)
-{
-	border::Params params;
-	if (!set.empty())
-		params["GDRFAB_PROVIDER"] = set;
-	border::InitParams init{name, border::BACKEND, &params, true, 0, 0, false};
-	return std::make_unique<Gdrfab>(init);
-}
 
 /* Empty, or what went wrong on the way of a megabyte from a to b. `over`: what the log and the counters are to say. */
 static std::string move(const std::string &set, const char *over)
@@ -103,9 +69,7 @@ int main()
 {
 	gdrfab_info *hints = gdrfab_dupinfo(nullptr), *all = nullptr;
 	std::string last;
-	setenv("NIXL_LOG_LEVEL", "INFO", 1);
-	said = tmpfile();
-	if (!hints || !said || dup2(fileno(said), STDERR_FILENO) < 0)
+	if (!hints || !begin_log())
 		return 1;
 	hints->ep_type = GDRFAB_EP_RDM;
 	hints->mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY | GDRFAB_MR_HMEM;
@@ -130,6 +94,5 @@ int main()
 	claim("a set that does not exist is refused", refused("shm+pigeon", "\"shm+pigeon\", but over shm+verbs+tcp, shm+tcp, verbs, shm, tcp"));
 	gdrfab_freeinfo(all);
 	gdrfab_freeinfo(hints);
-	printf("%d passed, %d failed, 0 skipped\n", passed, failed);
-	return failed ? 1 : 0;
+	return end_of_claims();
 }

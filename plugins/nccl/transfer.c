@@ -39,7 +39,8 @@ static ncclResult_t send_eagerly(struct comm *comm, const void *data, size_t siz
 	eager->number = comm->eager_sent;
 	eager->tag = tag;
 	eager->size = size;
-	memcpy(body_of(eager), data, size);
+	if (size)
+		memcpy(body_of(eager), data, size);
 	struct iovec from = {eager, sizeof *eager + size};
 	struct gdrfab_rma_iov to = {comm->peer_addr + RECORDS * sizeof(struct record) + place * comm->peer_eager_room,
 				    from.iov_len, comm->peer_key};
@@ -145,6 +146,10 @@ ncclResult_t net_isend(struct comm *comm, void *data, size_t size, int tag, stru
 		WARN("sending: the memory is not registered");
 		return ncclInvalidArgument;
 	}
+	if (!data && size) {
+		WARN("sending %zu bytes: data is NULL", size);
+		return ncclInvalidArgument;
+	}
 	/* A helper has it for a moment: NCCL comes again. */
 	if (pthread_mutex_trylock(&comm->lock))
 		return ncclSuccess;
@@ -198,6 +203,10 @@ static ncclResult_t receive_locked(struct comm *comm, int n, void **data, const 
 	for (int i = 0; i < n; i++) {
 		if (!memory[i]) {
 			WARN("receiving: the memory is not registered");
+			return ncclInvalidArgument;
+		}
+		if (!data[i] && sizes[i]) {
+			WARN("receiving %zu bytes: data is NULL", sizes[i]);
 			return ncclInvalidArgument;
 		}
 		gdrfab_mr *mr = memory_region(memory[i], comm);

@@ -197,6 +197,35 @@ static void wrong_count(TEST_UNUSED const void *arg)
 	net_close(&n);
 }
 
+/* Bytes that are to be at NULL, or in memory that was not registered. */
+static void nowhere(TEST_UNUSED const void *arg)
+{
+	struct node n;
+	struct handle h;
+	struct buf b;
+	net_alone(&n);
+	net_open();
+	void *listener = listen_at(0, &h), *request = NULL;
+	struct link l = link_to_itself(&h, listener);
+	NET(net.close_listen(listener));
+	buf_new(&n, &b, HOST_MEM, 100);
+	buf_reg(&b, l.recv);
+	for (size_t len = 1; len <= 1u << 20; len *= 16)
+		for (int what = 0; what < 2; what++) {
+			void *data[2] = {b.at, what ? NULL : b.at}, *mhandles[2] = {b.mhandle, what ? b.mhandle : NULL};
+			int tags[2] = {0, 1};
+			size_t sizes[2] = {len < 10 ? len : 10, len};
+			NET_FAILS(net_isend(l.send, data[1], len, 0, mhandles[1], &request), ncclInvalidArgument);
+			NET_FAILS(net_irecv(l.recv, 1, data + 1, sizes + 1, tags, mhandles + 1, &request), ncclInvalidArgument);
+			NET_FAILS(net_irecv(l.recv, 2, data, sizes, tags, mhandles, &request), ncclInvalidArgument);
+			CHECK(request == NULL);
+		}
+	message_to_itself(&n, &l, 1000, 1);
+	buf_end(&b);
+	link_down(&l);
+	net_close(&n);
+}
+
 /* --- the claims --- */
 
 TEST_TABLE(nccl_group)
@@ -233,4 +262,5 @@ TEST_TABLE(nccl_group)
 		test_add(name, grouped, &plans[i], 60);
 	}
 	test_add("group_of_nine", wrong_count, NULL, 40);
+	test_add("bytes_nowhere", nowhere, NULL, 40);
 }

@@ -25,6 +25,7 @@ CC         ?= cc
 CXX        ?= c++
 INSTALL    ?= install
 OBJCOPY    ?= objcopy
+NM         ?= nm
 
 # One absolute path for cargo and for the scripts, wherever they are started.
 export CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
@@ -40,6 +41,7 @@ MAJOR       := $(firstword $(subst ., ,$(VERSION)))
 SO          := libgdrfab.so
 SONAME      := $(SO).$(MAJOR)
 PROGRAMS    := gdrfab-info gdrfab-perf
+PC_FILES    := gdrfab.pc gdrfab-static.pc
 # The process that copies for those who may not call a driver; the library looks for it here, beside itself.
 COPIER      := gdrfab/gdrfab-copier
 EXAMPLES     := $(basename $(notdir $(wildcard examples/*.c)))
@@ -63,6 +65,14 @@ split_debug = @mkdir -p $(STRIPPED); cd $(STRIPPED) && for f in $(1); do from=$(
 	$(OBJCOPY) --only-keep-debug $$from $$f.debug && chmod 644 $$f.debug && \
 	$(OBJCOPY) --strip-unneeded --add-gnu-debuglink=$$f.debug $$from $$f; } || exit 1; done
 
+# The archive shows nothing but gdrfab_*: another static library in Rust brings its own copy of Rust's runtime. It is one object, as
+# names that several objects share cannot be local. Bitcode of Rust's own library does not survive the joining (-R).
+local_archive = @cd $(STRIPPED) && { [ libgdrfab.a -nt $(OUT)/libgdrfab.a ] || { \
+	$(NM) -D --defined-only $(SO_OUT)/$(SO) | sed 's/.* //' >exports && \
+	$(LD) -r --force-group-allocation -o libgdrfab.o $$(sed 's/^/-u /' exports) $(OUT)/libgdrfab.a && \
+	$(OBJCOPY) --strip-debug -R .llvmbc -R .llvmcmd --keep-global-symbols=exports libgdrfab.o && \
+	rm -f libgdrfab.a && $(AR) rcs libgdrfab.a libgdrfab.o && rm libgdrfab.o exports; }; }
+
 # In one run with the rlib that the programs link, rustc keeps all that the rlib offers in the shared library too. That of a
 # release is built alone, at the same time, and is a sixteenth smaller.
 all: $(OUT)/native-static-libs
@@ -74,13 +84,14 @@ else
 endif
 	$(call split_debug,$(SO),$(SO_OUT))
 	$(call split_debug,$(PROGRAMS) $(notdir $(COPIER)))
-	@cd $(STRIPPED) && { [ libgdrfab.a -nt $(OUT)/libgdrfab.a ] || $(OBJCOPY) --strip-debug $(OUT)/libgdrfab.a libgdrfab.a; }
+	$(call local_archive)
 
-# What a static link needs besides libgdrfab.a. Only the compiler knows, and it says so only when it links.
-$(OUT)/native-static-libs: Cargo.toml
+# What a static link needs besides libgdrfab.a. Only the compiler knows, and it says so only when it links. C compilers add the
+# unwinder (gcc_s) themselves, and it has no archive of that name for -static.
+$(OUT)/native-static-libs: Cargo.toml Makefile
 	@mkdir -p $(@D)
 	@echo '' | $(RUSTC) --crate-type staticlib --print native-static-libs -o $@.a - 2>&1 | \
-		sed -n 's/.*native-static-libs: *//p' > $@.new
+		sed -n 's/.*native-static-libs: *//p' | sed 's/-lgcc_s *//' > $@.new
 	@rm -f $@.a
 	@test -s $@.new && mv $@.new $@
 
@@ -100,12 +111,12 @@ install: $(if $(shell command -v $(CARGO)),all)
 	$(INSTALL) -m 644 $(STRIPPED)/libgdrfab.a $(DESTDIR)$(LIBDIR)/libgdrfab.a
 	$(INSTALL) -m 644 include/gdrfab.h $(DESTDIR)$(INCLUDEDIR)/gdrfab.h
 	$(INSTALL) -m 644 include/gdrfab/*.hpp $(DESTDIR)$(INCLUDEDIR)/gdrfab
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' \
+	for pc in $(PC_FILES); do sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' \
 		-e 's|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|' \
 		-e 's|@INCLUDEDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(INCLUDEDIR))|' \
 		-e "s|@LIBS_PRIVATE@|$$(cat $(OUT)/native-static-libs)|" \
-		pkgconfig/gdrfab.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/gdrfab.pc
-	chmod 644 $(DESTDIR)$(LIBDIR)/pkgconfig/gdrfab.pc
+		pkgconfig/$$pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/$$pc && \
+		chmod 644 $(DESTDIR)$(LIBDIR)/pkgconfig/$$pc || exit 1; done
 	$(INSTALL) -m 755 $(addprefix $(STRIPPED)/,$(PROGRAMS)) $(DESTDIR)$(BINDIR)
 	$(INSTALL) -m 755 $(STRIPPED)/$(notdir $(COPIER)) $(DESTDIR)$(LIBDIR)/$(COPIER)
 
@@ -178,7 +189,7 @@ endif
 # Everything that install and the plugins' installs have put there, and of directories those that they made and that are empty.
 uninstall:
 	rm -f $(DESTDIR)$(LIBDIR)/libfabric/$(FI_SO) $(DESTDIR)$(LIBDIR)/nixl/$(NIXL_SO)
-	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(NCCL_SO) $(SO) $(SONAME) $(SO).$(VERSION) libgdrfab.a pkgconfig/gdrfab.pc $(COPIER))
+	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(NCCL_SO) $(SO) $(SONAME) $(SO).$(VERSION) libgdrfab.a $(addprefix pkgconfig/,$(PC_FILES)) $(COPIER))
 	rm -f $(addprefix $(DESTDIR)$(INCLUDEDIR)/gdrfab/,$(notdir $(wildcard include/gdrfab/*.hpp)))
 	rm -f $(DESTDIR)$(INCLUDEDIR)/gdrfab.h $(addprefix $(DESTDIR)$(BINDIR)/,$(PROGRAMS))
 	rm -f $(addprefix $(DESTDIR)$(BINDIR)/.debug/,$(addsuffix .debug,$(PROGRAMS)))

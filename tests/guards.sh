@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # The border of the installed library, seen from outside: what it exports, what it needs, that C and C++ can use it,
-# and that its ABI has not moved. `make check-guards` sets the environment:
+# and that its ABI has not moved: tests/guards.sh [GUARD...]. `make check-guards` sets the environment:
 #
 #   PREFIX           where the library is installed        VERSION, SONAME  what they must be
 #   PKG_CONFIG_PATH, LD_LIBRARY_PATH  point into PREFIX     PANIC_DIR        here lies a build of it that panics on demand,
@@ -144,14 +144,44 @@ guard_dynamic_link() {
 	"$work/dynamic" >/dev/null
 }
 
-guard_static_link() { # -l:libgdrfab.a, since a plain -lgdrfab prefers the .so beside it
-	local libs
-	libs=$(pkg-config --static --libs gdrfab)
+guard_static_link() { # the archive alone, and with -static the C library too
 	echo "$program" >"$work/static.c"
-	# shellcheck disable=SC2046,SC2086
-	gcc -std=c99 "${strict[@]}" -o "$work/static" "$work/static.c" $(pkg-config --cflags gdrfab) ${libs/-lgdrfab/-l:libgdrfab.a} || return 1
+	# shellcheck disable=SC2046
+	gcc -std=c99 "${strict[@]}" -o "$work/static" "$work/static.c" $(pkg-config --cflags --libs gdrfab-static) || return 1
 	! readelf -dW "$work/static" | grep libgdrfab || return 1
+	env -u LD_LIBRARY_PATH "$work/static" >/dev/null || return 1
+	[ -e "$(gcc -print-file-name=libc.a)" ] || { echo "skipped: -static, as this system has no libc.a"; return 0; }
+	# shellcheck disable=SC2046
+	gcc -std=c99 -static -o "$work/static" "$work/static.c" $(pkg-config --static --cflags --libs gdrfab) || return 1
+	! readelf -dW "$work/static" | grep NEEDED || return 1
 	env -u LD_LIBRARY_PATH "$work/static" >/dev/null
+}
+
+guard_static_symbols() { # the archive defines what the header declares, and nothing else that another object could see
+	nm -g --defined-only "$PREFIX/lib/libgdrfab.a" | awk 'NF == 3 { print $3 }' | sort >"$work/archived"
+	declared | diff --label archive --label header -u "$work/archived" -
+}
+
+guard_static_beside_rust() { # another static library in Rust, and the runtime that it brings
+	local linker way order
+	command -v "${RUSTC:-rustc}" >/dev/null || { echo "skipped: there is no rustc"; return 0; }
+	printf '%s\n' '#[unsafe(no_mangle)]' 'pub extern "C" fn second() -> i32 {' \
+		'    std::thread::spawn(|| std::panic::catch_unwind(|| std::env::args().count() as i32).unwrap_or(0)).join().unwrap_or(0)' \
+		'}' >"$work/second.rs"
+	printf '#include <gdrfab.h>\nint second(void);\n%s\n' \
+		'int main(void) { gdrfab_info *i; return second() != 1 || gdrfab_getinfo(gdrfab_version(), 0, 0, 0, 0, &i) != 0; }' >"$work/both.c"
+	for way in lto=fat lto=off; do
+		"${RUSTC:-rustc}" --edition 2024 --crate-type staticlib -O -C $way -o "$work/second.a" "$work/second.rs" || return 1
+		for linker in bfd gold lld; do
+			command -v ld.$linker >/dev/null || continue
+			for order in "$PREFIX/lib/libgdrfab.a $work/second.a" "$work/second.a $PREFIX/lib/libgdrfab.a"; do
+				rm -f "$work/both"
+				# shellcheck disable=SC2046,SC2086
+				gcc -fuse-ld=$linker -o "$work/both" "$work/both.c" $(pkg-config --cflags gdrfab) $order \
+					$(pkg-config --libs gdrfab-static) && "$work/both" || { echo "$way, ld.$linker, $order"; return 1; }
+			done
+		done
+	done
 }
 
 guard_abi() { # added functions and grown size-tagged structs are welcome; `make abi` accepts anything else
@@ -190,9 +220,9 @@ guard_install() {
 	(cd "$dest/opt/gdrfab" && find . ! -type d | sort) >"$work/installed"
 	# shellcheck disable=SC2046 # a list of words
 	printf './%s\n' bin/gdrfab-info bin/gdrfab-perf include/gdrfab.h $(ls include/gdrfab/*.hpp) lib64/gdrfab/gdrfab-copier lib64/gdrfab/directories \
-		lib64/libgdrfab.a lib64/libgdrfab.so "lib64/$SONAME" "lib64/libgdrfab.so.$VERSION" lib64/pkgconfig/gdrfab.pc | sort | diff -u - "$work/installed" || return 1
-	! grep -n "$work" "$dest/opt/gdrfab/lib64/pkgconfig/gdrfab.pc" || { echo "DESTDIR has found its way into gdrfab.pc"; return 1; }
-	! grep -n '@' "$dest/opt/gdrfab/lib64/pkgconfig/gdrfab.pc" || { echo "gdrfab.pc is not filled in"; return 1; }
+		lib64/libgdrfab.a lib64/libgdrfab.so "lib64/$SONAME" "lib64/libgdrfab.so.$VERSION" lib64/pkgconfig/gdrfab{,-static}.pc | sort | diff -u - "$work/installed" || return 1
+	! grep -n "$work" "$dest"/opt/gdrfab/lib64/pkgconfig/*.pc || { echo "^ DESTDIR has found its way into this"; return 1; }
+	! grep -n '@' "$dest"/opt/gdrfab/lib64/pkgconfig/*.pc || { echo "^ this is not filled in"; return 1; }
 	"$MAKE" -s uninstall DESTDIR="$dest" PREFIX=/opt/gdrfab LIBDIR=/opt/gdrfab/lib64 || return 1
 	! find "$dest" ! -type d | grep . || { echo "uninstall left these behind"; return 1; }
 }
@@ -221,7 +251,8 @@ guard_uninstall() { # with the plugins, into directories that were there and oth
 }
 
 failed=0
-guards=(needed soname flags stripped symbols unwinding panics c99 cxx11 readme dynamic_link static_link abi layout install uninstall)
+guards=(needed soname flags stripped symbols unwinding panics c99 cxx11 readme dynamic_link static_link static_symbols static_beside_rust abi layout install uninstall)
+[ $# -eq 0 ] || guards=("$@")
 for guard in "${guards[@]}"; do
 	if output=$("guard_$guard" 2>&1); then
 		echo "ok      $guard $(grep '^skipped' <<<"$output")"

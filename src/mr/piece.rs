@@ -24,6 +24,13 @@ pub struct Walk<'a, P> {
     left: usize,
 }
 
+// Derived, it would ask for pieces that can be copied.
+impl<P> Clone for Walk<'_, P> {
+    fn clone(&self) -> Self {
+        Walk { pieces: self.pieces.clone(), ..*self }
+    }
+}
+
 /// Walks `len` bytes from byte `skip` of the pieces on; it ends early where the pieces do. No part is empty.
 #[inline]
 pub fn walk<P: Span>(pieces: &[P], skip: usize, len: usize) -> Walk<'_, P> {

@@ -14,6 +14,7 @@ pub mod mem;
 pub mod path_socket;
 pub mod process;
 pub mod socket;
+pub mod space;
 pub mod stream;
 pub mod tcp;
 pub mod time;

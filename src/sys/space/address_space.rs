@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Copies with the address space of another process.
+
+use super::batch::{Batch, within};
+use super::call::{Attach, Piece, attach, piece};
+use super::facts::{maps, page_map, threads};
+use super::guard::Guard;
+use super::pages;
+use super::populate::{self, Turn};
+use crate::error::{Code, Error, Result, errno};
+use crate::sys::iov::Iov;
+use parking_lot::Mutex;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+/// Bytes of one call, so that a copy which runs while the peer executes another program ends soon; the kernel stops at 2 GiB anyway.
+pub const STEP: usize = 64 << 20;
+/// Pieces of a copy whose arrays lie on the stack, with the guard.
+const FEW: usize = 8;
+/// How long a connection waits for the peer's guard.
+const GUARD_WAIT: Duration = Duration::from_millis(100);
+/// A child of fork() may find the lock held by a thread that it does not have.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// An address space that is not this endpoint's, as it was when its process connected.
+pub struct AddressSpace {
+    pid: i32,
+    /// A thread of it: another one once the first has ended.
+    tid: AtomicI32,
+    guard: Guard,
+    /// Which of its pages are there; follows the address space, not the number.
+    pages: Result<OwnedFd>,
+    /// Why there are no copies any more.
+    over: OnceLock<Error>,
+    /// Pages that are waited for, of whichever connection.
+    turn: Mutex<Weak<Turn>>,
+}
+
+/// Those that connections use; connections to one process share one.
+static KNOWN: Mutex<Vec<Weak<AddressSpace>>> = Mutex::new(Vec::new());
+
+impl AddressSpace {
+    /// That of the process with this number, if the number is known here, it has this guard, and the kernel lets us copy.
+    pub fn of(pid: i32, guard: Guard) -> Result<Arc<AddressSpace>> {
+        if pid <= 0 {
+            return Err(Error::fixed(errno::ESRCH, "the peer lives in another pid namespace, so cross-memory attach cannot name it"));
+        }
+        let same = |s: &Arc<AddressSpace>| s.pid == pid && s.guard == guard && s.over.get().is_none();
+        if let Some(all) = KNOWN.try_lock_for(PATIENCE)
+            && let Some(known) = all.iter().filter_map(Weak::upgrade).find(same)
+        {
+            return Ok(known);
+        }
+        let fresh = Arc::new(AddressSpace::open(pid, guard)?);
+        if let Some(mut all) = KNOWN.try_lock_for(PATIENCE) {
+            all.retain(|other| other.strong_count() > 0);
+            all.push(Arc::downgrade(&fresh));
+        }
+        Ok(fresh)
+    }
+
+    fn open(pid: i32, guard: Guard) -> Result<AddressSpace> {
+        let mut space = AddressSpace {
+            pid,
+            tid: AtomicI32::new(pid),
+            guard,
+            // Before the guard is read: the page map is of the same address space, or of one before it.
+            pages: page_map(pid),
+            over: OnceLock::new(),
+            turn: Mutex::new(Weak::new()),
+        };
+        space.await_guard()?;
+        space.greet()?;
+        if space.tid() != pid {
+            // The first thread has ended, and another was found.
+            space.pages = page_map(space.tid());
+            space.greet()?;
+        }
+        Ok(space)
+    }
+
+    /// The guard's page may be one that never comes, and a connection waits for nobody.
+    fn await_guard(&self) -> Result<()> {
+        if self.pages.as_ref().is_ok_and(|map| pages::is_there(map, self.guard.addr) != Some(false)) {
+            return Ok(());
+        }
+        let turn = self.send_for(Attach::Read, Vec::new())?;
+        let begun = Instant::now();
+        while !turn.is_over() {
+            if begun.elapsed() > GUARD_WAIT {
+                return Err(Error::fixed(errno::ETIMEDOUT, "the page by which the peer's memory is recognised does not come"));
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Reads the guard alone.
+    fn greet(&self) -> Result<()> {
+        let read = self.once(Attach::Read, &mut [Iov::EMPTY], &mut [piece(0, 0)], 0);
+        read.map_err(|e| match e.errno {
+            errno::EPERM => e.context(
+                "this process may not trace the peer: another user or user namespace, Yama's ptrace_scope, or CAP_SYS_PTRACE lacking",
+            ),
+            _ => e,
+        })
+    }
+
+    /// Why nothing is copied any more.
+    pub fn why_over(&self) -> Option<&Error> {
+        self.over.get()
+    }
+
+    fn tid(&self) -> i32 {
+        self.tid.load(Ordering::Relaxed)
+    }
+
+    /// Copies all of it, or gives an error; a copy in several calls may have moved a part. The peer's pieces are checked by the
+    /// kernel.
+    pub(super) fn copy(&self, how: Attach, local: &[Iov], remote: &[Piece]) -> Result<()> {
+        let want: usize = remote.iter().map(|p| p.iov_len).sum();
+        if want <= STEP && local.len() < FEW && remote.len() < FEW {
+            let (mut ours, mut theirs) = ([Iov::EMPTY; FEW], [piece(0, 0); FEW]);
+            ours[1..=local.len()].copy_from_slice(local);
+            theirs[1..=remote.len()].copy_from_slice(remote);
+            return self.once(how, &mut ours[..=local.len()], &mut theirs[..=remote.len()], want);
+        }
+        self.in_steps(how, local, remote, want, STEP)
+    }
+
+    #[cold]
+    pub(super) fn in_steps(&self, how: Attach, local: &[Iov], remote: &[Piece], want: usize, step: usize) -> Result<()> {
+        let mut batch = Batch::default();
+        for done in (0..want).step_by(step) {
+            let n = step.min(want - done);
+            batch.clear();
+            within(local, Iov::len, done, n).for_each(|(of, from, n)| batch.push_local(of.part(from, n)));
+            within(remote, |p| p.iov_len, done, n)
+                .for_each(|(of, from, n)| batch.push_remote(piece((of.iov_base as u64).wrapping_add(from as u64), n)));
+            self.once(how, &mut batch.ours, &mut batch.theirs, n)?;
+        }
+        Ok(())
+    }
+
+    /// One call. The first piece on each side is free, and becomes the guard.
+    #[inline]
+    pub(super) fn once(&self, how: Attach, ours: &mut [Iov], theirs: &mut [Piece], want: usize) -> Result<()> {
+        if how == Attach::Write && !self.guard.is_apart() {
+            // Any program may have memory at such an address.
+            self.greet()?;
+        }
+        let mut word = if how == Attach::Write { self.guard.word.to_ne_bytes() } else { [0; 8] };
+        // SAFETY: the word outlives the call.
+        ours[0] = unsafe { Iov::of_mut(&mut word) };
+        theirs[0] = piece(self.guard.addr, word.len());
+        let got = attach(self.tid(), how, ours, theirs);
+        if got == Ok(want + word.len()) && u64::from_ne_bytes(word) == self.guard.word {
+            return Ok(());
+        }
+        self.failed(how, ours, theirs, want, got, u64::from_ne_bytes(word))
+    }
+
+    #[cold]
+    fn failed(
+        &self,
+        how: Attach,
+        ours: &mut [Iov],
+        theirs: &mut [Piece],
+        want: usize,
+        got: std::result::Result<usize, i32>,
+        word: u64,
+    ) -> Result<()> {
+        let name = how.name();
+        match got {
+            Err(errno::ESRCH) if self.find_thread() => self.once(how, ours, theirs, want),
+            Err(errno::ESRCH) => Err(self.ends("the peer's process has ended")),
+            // Nothing but a guard that is not there fails without a byte.
+            Err(errno::EFAULT) => Err(self.ends("the peer's process has executed another program, or has ended")),
+            Ok(_) if word != self.guard.word => Err(self.ends("the peer's process has executed another program, or has ended")),
+            Err(e @ (errno::EPERM | errno::EACCES | errno::ENOSYS)) => {
+                let words = format!("{name} with process {} is refused: {}", self.pid, errno::words(e));
+                Err(self.over.get_or_init(|| Error::coded(e, Code::Path, words)).clone())
+            }
+            Err(e) => Err(Error::new(e, format!("{name} with process {}: {}", self.pid, errno::words(e)))),
+            Ok(got) => {
+                let moved = got.saturating_sub(8);
+                if self.is_withheld(how, &theirs[1..], moved) {
+                    let words = format!("{name} with process {}: the kernel copies this memory for no other process", self.pid);
+                    return Err(Error::coded(errno::EFAULT, Code::Path, words));
+                }
+                Err(Error::new(
+                    errno::EFAULT,
+                    format!("{name} with process {} moved {moved} of {want} bytes: the rest is not mapped", self.pid),
+                ))
+            }
+        }
+    }
+
+    fn ends(&self, words: &'static str) -> Error {
+        self.over.get_or_init(|| Error::coded(errno::ECONNRESET, Code::PeerGone, words)).clone()
+    }
+
+    /// Another thread of the same address space takes the place of one that has ended.
+    fn find_thread(&self) -> bool {
+        let is_of_it = |tid: &i32| {
+            let mut word = [0; 8];
+            // SAFETY: the word outlives the call.
+            let ours = [unsafe { Iov::of_mut(&mut word) }];
+            attach(*tid, Attach::Read, &ours, &[piece(self.guard.addr, word.len())]) == Ok(8) && u64::from_ne_bytes(word) == self.guard.word
+        };
+        let Some(tid) = threads(self.pid).find(is_of_it) else { return false };
+        self.tid.store(tid, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether the byte after the first `moved` is mapped for such a copy, although the kernel does not copy it.
+    fn is_withheld(&self, how: Attach, theirs: &[Piece], moved: usize) -> bool {
+        let Some((of, from, _)) = within(theirs, |p| p.iov_len, moved, 1).next() else { return false };
+        let addr = (of.iov_base as u64).wrapping_add(from as u64);
+        let mut byte = [0; 9];
+        // SAFETY: the bytes outlive the call.
+        let ours = [unsafe { Iov::of_mut(&mut byte) }];
+        // What can be read lacks nothing but a right, or our own memory was at fault.
+        let read = attach(self.tid(), Attach::Read, &ours, &[piece(self.guard.addr, 8), piece(addr, 1)]);
+        read == Ok(8) && maps(self.tid(), addr, how)
+    }
+
+    /// Which pages are there, if the kernel tells.
+    pub(super) fn page_map(&self) -> Option<&OwnedFd> {
+        self.pages.as_ref().ok()
+    }
+
+    /// Whether the guard's page is there, or its address space no more.
+    pub(super) fn has_guard(&self) -> bool {
+        self.page_map().is_some_and(|map| pages::is_there(map, self.guard.addr) != Some(false))
+    }
+
+    /// Whether a thread waits for pages of it, of whichever connection.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.turn.lock().upgrade().is_some_and(|turn| !turn.is_over())
+    }
+
+    /// Has a thread wait for pages.
+    pub(super) fn send_for(&self, how: Attach, ranges: Vec<(u64, usize)>) -> Result<Arc<Turn>> {
+        let turn = Turn::new(self.tid(), self.guard, how, ranges);
+        populate::submit(turn.clone())?;
+        *self.turn.lock() = Arc::downgrade(&turn);
+        Ok(turn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::process;
+
+    /// None in a sandbox that refuses the calls.
+    fn own() -> Option<Arc<AddressSpace>> {
+        match AddressSpace::of(process::pid(), Guard::own().unwrap()) {
+            Err(e) if matches!(e.errno, errno::EPERM | errno::ENOSYS) => None,
+            other => Some(other.unwrap()),
+        }
+    }
+
+    #[test]
+    fn copies_read_and_write() {
+        let Some(space) = own() else { return };
+        let (mut a, b) = ([0u8; 100], [7u8; 100]);
+        // SAFETY: the array outlives the calls.
+        let (here, there) = (unsafe { Iov::of_mut(&mut a) }, piece(b.as_ptr() as u64, 100));
+        space.copy(Attach::Read, &[here], &[there]).unwrap();
+        assert_eq!(a, b);
+        let bad = space.copy(Attach::Write, &[here], &[piece(8, 100)]).unwrap_err();
+        assert_eq!((bad.errno, bad.code), (errno::EFAULT, Code::None));
+        assert!(space.why_over().is_none());
+    }
+
+    #[test]
+    fn what_one_call_cannot_move_goes_in_steps() {
+        let Some(space) = own() else { return };
+        let theirs: Vec<u8> = (0..=255).collect();
+        let at = |from: usize, n: usize| piece(theirs[from..].as_ptr() as u64, n);
+        let wanted = [&theirs[100..190], &theirs[..0], &theirs[3..10], &theirs[200..253]].concat();
+        for step in [1, 7, 64, 149, 150, 1000] {
+            let (mut a, mut b) = ([0u8; 70], [0u8; 80]);
+            // SAFETY: the arrays outlive the calls.
+            let ours = unsafe { [Iov::of_mut(&mut a), Iov::EMPTY, Iov::of_mut(&mut b)] };
+            space.in_steps(Attach::Read, &ours, &[at(100, 90), at(0, 0), at(3, 7), at(200, 53)], 150, step).unwrap();
+            assert!([&a[..], &b[..]].concat() == wanted, "steps of {step}");
+        }
+    }
+
+    #[test]
+    fn an_address_space_without_the_guard_is_not_touched() {
+        let Some(known) = own() else { return };
+        for guard in [Guard { word: !known.guard.word, ..known.guard }, Guard { addr: 8, ..known.guard }] {
+            assert_eq!(AddressSpace::of(process::pid(), guard).err().unwrap().code, Code::PeerGone);
+        }
+        let lost = AddressSpace { guard: Guard { addr: 4096, ..known.guard }, ..AddressSpace::open(process::pid(), known.guard).unwrap() };
+        let (mut a, mut b) = ([1u8; 100], [2u8; 100]);
+        // SAFETY: the arrays outlive the calls.
+        let (here, there) = (unsafe { Iov::of_mut(&mut a) }, piece(b.as_mut_ptr() as u64, 100));
+        assert_eq!(lost.copy(Attach::Write, &[here], &[there]).unwrap_err().code, Code::PeerGone);
+        assert_eq!(lost.copy(Attach::Read, &[here], &[there]).unwrap_err().code, Code::PeerGone);
+        assert_eq!((a, b), ([1; 100], [2; 100]));
+        assert!(lost.why_over().is_some());
+    }
+
+    #[test]
+    fn memory_that_the_kernel_copies_for_nobody_is_told_from_none() {
+        let Some(space) = own() else { return };
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        // The kernel's own page of clocks.
+        let line = maps.lines().find(|line| line.ends_with("[vvar]"));
+        let Some(addr) = line.and_then(|line| u64::from_str_radix(line.split('-').next()?, 16).ok()) else { return };
+        let mut byte = [0];
+        // SAFETY: the byte outlives the call.
+        let withheld = space.copy(Attach::Read, &[unsafe { Iov::of_mut(&mut byte) }], &[piece(addr, 1)]).unwrap_err();
+        assert_eq!((withheld.errno, withheld.code), (errno::EFAULT, Code::Path));
+    }
+
+    #[test]
+    fn another_thread_stands_for_a_first_one_that_has_ended() {
+        let Some(space) = own() else { return };
+        // A number that no process has.
+        space.tid.store(i32::MAX, Ordering::Relaxed);
+        let (stop, wait) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || wait.recv());
+        let (mut a, b) = ([0u8; 8], [7u8; 8]);
+        // SAFETY: the array outlives the call.
+        space.copy(Attach::Read, &[unsafe { Iov::of_mut(&mut a) }], &[piece(b.as_ptr() as u64, 8)]).unwrap();
+        assert_eq!(a, b);
+        drop(stop);
+        let _ = other.join();
+    }
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What /proc tells of another process.
+
+use super::call::Attach;
+use crate::error::{Error, Result, errno};
+use crate::sys::process;
+use std::os::fd::OwnedFd;
+
+/// Whether /proc is that of this pid namespace.
+fn is_our_proc() -> bool {
+    std::fs::read_link("/proc/self").is_ok_and(|own| own.to_str().and_then(|n| n.parse().ok()) == Some(process::pid()))
+}
+
+pub fn page_map(tid: i32) -> Result<OwnedFd> {
+    if !is_our_proc() {
+        return Err(Error::fixed(errno::ENOENT, "/proc is not mounted for this pid namespace"));
+    }
+    let map = std::fs::File::open(format!("/proc/{tid}/pagemap"));
+    map.map(OwnedFd::from).map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EIO), format!("opening the peer's page map: {e}")))
+}
+
+/// The threads of a process, but for the first.
+pub fn threads(pid: i32) -> impl Iterator<Item = i32> {
+    let all = std::fs::read_dir(format!("/proc/{pid}/task")).ok().into_iter().flatten();
+    all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter(move |tid| *tid != pid)
+}
+
+/// Whether something is mapped there that such a copy may touch.
+pub fn maps(tid: i32, addr: u64, how: Attach) -> bool {
+    let Ok(text) = std::fs::read_to_string(format!("/proc/{tid}/maps")) else { return false };
+    let holds = |line: &str| {
+        let (range, rest) = line.split_once(' ')?;
+        let (low, high) = range.split_once('-')?;
+        let number = |hex| u64::from_str_radix(hex, 16).ok();
+        let right = rest.as_bytes().get(usize::from(how == Attach::Write))?;
+        Some((number(low)?..number(high)?).contains(&addr) && *right != b'-')
+    };
+    text.lines().any(|line| holds(line) == Some(true))
+}

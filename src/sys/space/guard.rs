@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One page of each process by which others recognise its address space. The page lies at a random address and begins with a random
+//! word. A program that the process executes later has no such page there, and a child of fork() has another word in it.
+
+use crate::error::{Error, Result, errno};
+use crate::sys::{mem, process};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Where a guard lies, and its word; what a peer says of its own is checked by reading it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Guard {
+    pub addr: u64,
+    pub word: u64,
+}
+
+/// Random addresses that are tried.
+const DRAWS: usize = 8;
+/// Neither programs, nor libraries, nor stacks, nor heaps lie between these.
+const LOW: u64 = 0x1000_0000_0000;
+const HIGH: u64 = 0x5000_0000_0000;
+
+impl Guard {
+    /// This process's own.
+    pub fn own() -> Result<Guard> {
+        let addr = page()?;
+        // SAFETY: the page is there for ever, and begins with eight aligned bytes.
+        let word = unsafe { &*(addr as *const AtomicU64) };
+        // The kernel wipes the page in children.
+        if word.load(Ordering::Relaxed) == 0 {
+            let _ = word.compare_exchange(0, random()? | 1, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        Ok(Guard { addr: addr as u64, word: word.load(Ordering::Relaxed) })
+    }
+
+    /// Whether the address alone tells this address space from others, so that bytes may be written there unread.
+    pub fn is_apart(&self) -> bool {
+        (LOW..HIGH).contains(&self.addr)
+    }
+}
+
+fn random() -> Result<u64> {
+    let mut raw = [0; 8];
+    process::random(&mut raw)?;
+    Ok(u64::from_ne_bytes(raw))
+}
+
+/// The address of the page, which is mapped once.
+fn page() -> Result<usize> {
+    static PAGE: AtomicUsize = AtomicUsize::new(0);
+    let known = PAGE.load(Ordering::Acquire);
+    if known != 0 {
+        return Ok(known);
+    }
+    let fresh = map()?;
+    match PAGE.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Ok(fresh),
+        Err(other) => {
+            // SAFETY: another thread was faster, and nobody knows of this page.
+            unsafe { libc::munmap(fresh as *mut libc::c_void, mem::page_size()) };
+            Ok(other)
+        }
+    }
+}
+
+fn map() -> Result<usize> {
+    let len = mem::page_size();
+    let at = |addr: usize, flags: i32| {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags);
+        // SAFETY: a fresh mapping, which replaces no other.
+        let got = unsafe { libc::mmap(addr as *mut libc::c_void, len, protection, flags, -1, 0) };
+        if got == libc::MAP_FAILED { Err(std::io::Error::last_os_error()) } else { Ok(got as usize) }
+    };
+    let mut found = None;
+    for _ in 0..DRAWS {
+        let addr = (LOW + random()? % (HIGH - LOW)) as usize & !(len - 1);
+        match at(addr, libc::MAP_FIXED_NOREPLACE) {
+            Ok(got) => {
+                found = Some(got);
+                break;
+            }
+            Err(e) if e.raw_os_error() == Some(libc::EEXIST) => {}
+            // A small address space, or a tool that keeps the place to itself.
+            Err(_) => break,
+        }
+    }
+    let addr = match found {
+        Some(addr) => addr,
+        None => at(0, 0).map_err(|e| {
+            let words = format!("mapping the page by which peers recognise this process: {e}");
+            Error::new(e.raw_os_error().unwrap_or(errno::ENOMEM), words)
+        })?,
+    };
+    // SAFETY: advice on the page just mapped. A kernel before 4.14 does not take it: then a child has the same word, and another
+    // process number.
+    unsafe { libc::madvise(addr as *mut libc::c_void, len, libc::MADV_WIPEONFORK) };
+    Ok(addr)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_one_guard_and_its_child_another() {
+        let guard = Guard::own().unwrap();
+        assert_eq!(guard, Guard::own().unwrap());
+        assert_ne!(guard.word, 0);
+        // SAFETY: the child calls nothing but what is safe after fork() in a process with threads, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let other = Guard::own().is_ok_and(|own| own.addr == guard.addr && own.word != guard.word);
+            // SAFETY: the child ends.
+            unsafe { libc::_exit(i32::from(!other)) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+    }
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Threads that wait in the place of the library's callers until pages of another process have come. Such a thread touches no
+//! buffer: the kernel makes the pages come and finds nowhere to copy. A thread whose pages never come is left alone until the kernel
+//! lets it go, and others serve other processes; there is one for each process at most, and none for long when idle.
+
+use super::call::{Attach, Piece, attach, piece};
+use super::guard::Guard;
+use crate::error::{Error, Result, errno};
+use crate::sys::iov::Iov;
+use crate::sys::{mem, process};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Pages that one call makes come: what the kernel holds at once.
+const PAGES: usize = 1024;
+/// How long an idle thread stays.
+const IDLE: Duration = Duration::from_secs(1);
+/// A child of fork() may find the lock held by a thread that it does not have.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Pages that are to come, and whether the thread is through with them.
+pub struct Turn {
+    tid: i32,
+    guard: Guard,
+    how: Attach,
+    ranges: Vec<(u64, usize)>,
+    over: AtomicBool,
+}
+
+impl Turn {
+    pub fn new(tid: i32, guard: Guard, how: Attach, ranges: Vec<(u64, usize)>) -> Arc<Turn> {
+        Arc::new(Turn { tid, guard, how, ranges, over: AtomicBool::new(false) })
+    }
+
+    /// Whether the pages have come, or cannot: what a copy of them now finds, it finds at once.
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    fn carry_out(&self) {
+        let mut word = self.guard.word.to_ne_bytes();
+        // SAFETY: the word outlives the calls.
+        let word = unsafe { Iov::of_mut(&mut word) };
+        let pages = PAGES * mem::page_size();
+        let call = |addr: u64, len: usize| {
+            // SAFETY: the kernel can write none of it, and reads none.
+            let ours = [word, unsafe { Iov::new(nowhere(), len) }];
+            let theirs: [Piece; 2] = [piece(self.guard.addr, word.len()), piece(addr, len)];
+            // More than the guard's bytes never move.
+            attach(self.tid, self.how, &ours, &theirs) == Ok(word.len())
+        };
+        let mut well = nowhere() != 0 && (!self.ranges.is_empty() || call(self.guard.addr, word.len()));
+        for (addr, len) in &self.ranges {
+            for from in (0..*len).step_by(pages) {
+                well = well && call(addr.wrapping_add(from as u64), pages.min(len - from));
+            }
+        }
+        self.over.store(true, Ordering::Release);
+    }
+}
+
+/// Memory that nobody may touch, for the bytes of one call; 0: there is none.
+fn nowhere() -> usize {
+    static PAGE: OnceLock<usize> = OnceLock::new();
+    *PAGE.get_or_init(|| {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a fresh mapping, never unmapped.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), PAGES * mem::page_size(), libc::PROT_NONE, flags, -1, 0) };
+        if at == libc::MAP_FAILED { 0 } else { at as usize }
+    })
+}
+
+struct Pool {
+    /// The process whose threads these are.
+    of: i32,
+    idle: usize,
+    waiting: VecDeque<Arc<Turn>>,
+}
+
+static POOL: Mutex<Pool> = Mutex::new(Pool { of: 0, idle: 0, waiting: VecDeque::new() });
+static BELL: Condvar = Condvar::new();
+
+/// Gives a turn to a thread.
+pub fn submit(turn: Arc<Turn>) -> Result<()> {
+    if let Some(mut pool) = POOL.try_lock_for(PATIENCE) {
+        if pool.of != process::pid() {
+            *pool = Pool { of: process::pid(), idle: 0, waiting: VecDeque::new() };
+        }
+        if pool.idle > pool.waiting.len() {
+            pool.waiting.push_back(turn);
+            BELL.notify_one();
+            return Ok(());
+        }
+    }
+    let thread = std::thread::Builder::new().name("gdrfab-pages".into()).stack_size(64 << 10);
+    unsignalled(|| thread.spawn(move || run(turn))).map(drop).map_err(|e| {
+        let words = format!("starting a thread that waits for a peer's pages: {e}");
+        Error::new(e.raw_os_error().unwrap_or(errno::EAGAIN), words)
+    })
+}
+
+/// With the program's signals held off, so that a thread which `start` makes gets none of them.
+fn unsignalled<R>(start: impl FnOnce() -> R) -> R {
+    // SAFETY: all zeros are a set of signals, which the calls fill in; the mask is this thread's own, and is put back.
+    unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
+        let started = start();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        started
+    }
+}
+
+fn run(first: Arc<Turn>) {
+    let mut next = Some(first);
+    while let Some(turn) = next {
+        turn.carry_out();
+        drop(turn);
+        let mut pool = POOL.lock();
+        if pool.waiting.is_empty() {
+            pool.idle += 1;
+            BELL.wait_for(&mut pool, IDLE);
+            pool.idle -= 1;
+        }
+        next = pool.waiting.pop_front();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::space::pages;
+    use std::time::Instant;
+
+    fn await_over(turn: &Turn) {
+        let begun = Instant::now();
+        while !turn.is_over() {
+            assert!(begun.elapsed() < Duration::from_secs(20));
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn pages_come_and_keep_their_bytes() {
+        let Ok(map) = std::fs::File::open("/proc/self/pagemap").map(std::os::fd::OwnedFd::from) else { return };
+        let (guard, len) = (Guard::own().unwrap(), 3 * PAGES * mem::page_size() + 5);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a fresh mapping.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) } as u64;
+        // SAFETY: a byte of it.
+        unsafe { (at as *mut u8).write_volatile(7) };
+        let last = at + len as u64 - 1;
+        assert_eq!(pages::is_there(&map, last), Some(false));
+        let turn = Turn::new(process::pid(), guard, Attach::Write, vec![(at, len)]);
+        submit(turn.clone()).unwrap();
+        await_over(&turn);
+        // A sandbox may refuse the call.
+        let mut byte = [0];
+        // SAFETY: both outlive the call.
+        if attach(process::pid(), Attach::Read, &[unsafe { Iov::of_mut(&mut byte) }], &[piece(at, 1)]) != Ok(1) {
+            return;
+        }
+        assert_eq!((byte[0], pages::is_there(&map, last)), (7, Some(true)));
+        // SAFETY: a byte of the mapping.
+        assert_eq!(unsafe { (last as *const u8).read_volatile() }, 0);
+    }
+
+    #[test]
+    fn no_page_of_a_space_without_the_guard_comes() {
+        let turn = Turn::new(process::pid(), Guard { addr: 8, word: 1 }, Attach::Write, vec![(8, 1)]);
+        submit(turn.clone()).unwrap();
+        await_over(&turn);
+    }
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One connection's way to the memory of its peer.
+
+use super::address_space::{AddressSpace, STEP};
+use super::batch::Batch;
+use super::call::{Attach, Piece};
+use super::pages::{self, Seen};
+use super::populate::Turn;
+use crate::error::{Code, Error, Result};
+use crate::sys::iov::Iov;
+use crate::sys::time;
+use std::sync::Arc;
+
+/// How long a caller waits for a peer's pages before it does something else.
+const GLANCE_NS: u64 = 50_000;
+
+/// What a caller asked for when it began to wait.
+#[derive(PartialEq, Eq)]
+struct Wanted {
+    how: Attach,
+    first: u64,
+    total: usize,
+}
+
+impl Wanted {
+    fn of(how: Attach, ranges: &[(u64, usize)]) -> Wanted {
+        Wanted { how, first: ranges.first().map_or(0, |(addr, _)| *addr), total: ranges.iter().map(|(_, len)| len).sum() }
+    }
+}
+
+/// The address space, what was seen of its pages, and those that this connection waits for.
+pub struct Reach {
+    space: Result<Arc<AddressSpace>>,
+    seen: Seen,
+    /// When the guard's page was seen.
+    guarded: u64,
+    waits: Option<(Wanted, Arc<Turn>)>,
+}
+
+impl Reach {
+    pub fn new(space: Result<Arc<AddressSpace>>) -> Reach {
+        Reach { space, seen: Seen::default(), guarded: 0, waits: None }
+    }
+
+    fn space(&self) -> Result<&AddressSpace> {
+        self.space.as_deref().map_err(|e| Error::coded(e.errno, Code::Path, e.words.clone()))
+    }
+
+    /// That the peer has executed another program, or has ended, if a copy found it.
+    pub fn end(&self) -> Option<&Error> {
+        self.space.as_ref().ok()?.why_over().filter(|e| e.code == Code::PeerGone)
+    }
+
+    #[inline]
+    fn saw_guard(&self, now: u64) -> bool {
+        now.wrapping_sub(self.guarded) < pages::FRESH_TICKS
+    }
+
+    /// Whether the pages of a range were seen a moment ago, so that a copy waits for none of them.
+    #[inline]
+    pub fn saw(&self, how: Attach, addr: u64, len: usize) -> bool {
+        let now = time::ticks();
+        self.saw_guard(now) && self.seen.has(how, addr, len, now)
+    }
+
+    /// Whether the pages of the ranges are there, so that a copy waits for none of them. False: those that are not are on their
+    /// way, or will never come; ask again later.
+    pub fn has(&mut self, how: Attach, ranges: impl Iterator<Item = (u64, usize)> + Clone) -> bool {
+        let (Ok(space), now) = (&self.space, time::ticks()) else { return true };
+        let ranges = ranges.filter(|(_, len)| *len > 0);
+        if self.saw_guard(now) && ranges.clone().all(|(addr, len)| self.seen.has(how, addr, len, now)) {
+            return true;
+        }
+        // A process whose pages are waited for is asked nothing, as its locks in the kernel may be taken.
+        if space.is_waiting() {
+            return false;
+        }
+        let waited = self.waits.take();
+        if !self.saw_guard(now) && space.has_guard() {
+            self.guarded = now;
+        }
+        let missing: Vec<_> = ranges.filter(|(addr, len)| !self.seen.look(space.page_map(), how, *addr, *len, now)).collect();
+        if missing.is_empty() && self.saw_guard(now) {
+            return true;
+        }
+        let wanted = Wanted::of(how, &missing);
+        if waited.is_none_or(|(before, _)| before != wanted) && !self.wait(wanted, &missing) {
+            return false;
+        }
+        // Pages that have not come by now do not exist, and a copy finds that at once.
+        self.note(how, &missing);
+        true
+    }
+
+    fn note(&mut self, how: Attach, ranges: &[(u64, usize)]) {
+        let now = time::ticks();
+        self.guarded = now;
+        ranges.iter().for_each(|(addr, len)| self.seen.note(how, *addr, *len, now));
+    }
+
+    /// Sends for pages and waits a little. False: they have not come yet.
+    #[cold]
+    fn wait(&mut self, wanted: Wanted, ranges: &[(u64, usize)]) -> bool {
+        let Ok(space) = &self.space else { return true };
+        let turn = match space.send_for(wanted.how, ranges.to_vec()) {
+            Ok(turn) => turn,
+            Err(e) => {
+                crate::log!(Warn, "{e}");
+                return false;
+            }
+        };
+        let until = time::now_ns() + GLANCE_NS;
+        while !turn.is_over() {
+            if time::now_ns() > until {
+                self.waits = Some((wanted, turn));
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    /// Copies all of it, or gives an error: code `PeerGone` if the address space is no more, `Path` if the kernel copies this
+    /// memory, or any of the peer's, no more.
+    #[inline]
+    pub fn copy(&self, how: Attach, local: &[Iov], remote: &[Piece]) -> Result<()> {
+        self.space()?.copy(how, local, remote)
+    }
+
+    /// The same of many pieces, `len` bytes in all.
+    pub fn copy_batch(&self, how: Attach, batch: &mut Batch, len: usize) -> Result<()> {
+        let space = self.space()?;
+        match len <= STEP {
+            true => space.once(how, &mut batch.ours, &mut batch.theirs, len),
+            false => space.in_steps(how, &batch.ours[1..], &batch.theirs[1..], len, STEP),
+        }
+    }
+}

@@ -1,81 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Other processes: cross-memory attach, pidfds, and the process-wide barrier that lets a fast path
-//! go without fences.
+//! Other processes: pidfds, and the process-wide barrier that lets a fast path go without fences.
 
-use super::iov::Iov;
 use crate::error::{Error, Result, errno};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A remote piece for cross-memory attach: address and length.
-pub type Piece = libc::iovec;
-
-pub fn piece(addr: u64, len: usize) -> Piece {
-    Piece { iov_base: addr as *mut libc::c_void, iov_len: len }
-}
-
-/// Direction of a cross-memory copy, seen from this process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Attach {
-    Read,
-    Write,
-}
-
-/// Copies between this process and `pid`, all of it or an error. The remote pieces are checked by the kernel.
-pub fn attach_copy(pid: i32, how: Attach, local: &[Iov], remote: &[Piece]) -> Result<()> {
-    attach_by(pid, how, local, remote, STEP)
-}
-
-/// Bytes of one call: the kernel stops at MAX_RW_COUNT (2 GiB less a page).
-const STEP: usize = 1 << 30;
-
-fn attach_by(pid: i32, how: Attach, local: &[Iov], remote: &[Piece], step: usize) -> Result<()> {
-    let want: usize = remote.iter().map(|p| p.iov_len).sum();
-    if want <= step {
-        return attach_once(pid, how, local, remote, want);
-    }
-    for done in (0..want).step_by(step) {
-        let n = step.min(want - done);
-        let ours: Vec<Iov> = within(local, Iov::len, done, n).map(|(of, from, n)| of.part(from, n)).collect();
-        let theirs = within(remote, |p| p.iov_len, done, n).map(|(of, from, n)| piece((of.iov_base as u64).wrapping_add(from as u64), n));
-        attach_once(pid, how, &ours, &theirs.collect::<Vec<_>>(), n)?;
-    }
-    Ok(())
-}
-
-/// The pieces that `len` bytes lie in from byte `skip` on: where in each, and how many.
-fn within<T>(pieces: &[T], len_of: fn(&T) -> usize, skip: usize, len: usize) -> impl Iterator<Item = (&T, usize, usize)> {
-    let mut begin = 0usize;
-    pieces.iter().filter_map(move |p| {
-        let (first, end) = (begin, begin.saturating_add(len_of(p)));
-        begin = end;
-        let (from, to) = (first.max(skip), end.min(skip + len));
-        (from < to).then(|| (p, from - first, to - from))
-    })
-}
-
-fn attach_once(pid: i32, how: Attach, local: &[Iov], remote: &[Piece], want: usize) -> Result<()> {
-    let ours = local.as_ptr().cast::<libc::iovec>();
-    // SAFETY: the arrays are live, their counts true and of `iovec`'s layout; the local pieces are memory (`Iov::new`).
-    let got = unsafe {
-        match how {
-            Attach::Read => libc::process_vm_readv(pid, ours, local.len() as _, remote.as_ptr(), remote.len() as _, 0),
-            Attach::Write => libc::process_vm_writev(pid, ours, local.len() as _, remote.as_ptr(), remote.len() as _, 0),
-        }
-    };
-    if got == want as isize {
-        return Ok(());
-    }
-    let name = if how == Attach::Read { "process_vm_readv" } else { "process_vm_writev" };
-    if got < 0 {
-        let e = std::io::Error::last_os_error().raw_os_error().unwrap_or(errno::EIO);
-        return Err(Error::new(e, format!("{name} with process {pid}: {}", errno::words(e))));
-    }
-    // A short count means that a later page was not there.
-    Err(Error::new(errno::EFAULT, format!("{name} with process {pid} moved {got} of {want} bytes: the rest is not mapped")))
-}
 
 /// A pidfd of a live process.
 pub fn open(pid: i32) -> Result<OwnedFd> {
@@ -309,39 +239,6 @@ pub fn random(out: &mut [u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn attach_reads_and_writes_our_own_memory() {
-        let (mut a, b) = ([0u8; 100], [7u8; 100]);
-        // SAFETY: the array outlives the calls.
-        let (pa, pb) = (unsafe { Iov::of_mut(&mut a) }, piece(b.as_ptr() as u64, 100));
-        let done = attach_copy(pid(), Attach::Read, &[pa], &[pb]);
-        if done.as_ref().is_err_and(|e| matches!(e.errno, errno::EPERM | errno::ENOSYS)) {
-            return;
-        }
-        done.unwrap();
-        assert_eq!(a, b);
-        let bad = attach_copy(pid(), Attach::Write, &[pa], &[piece(8, 100)]);
-        assert_eq!(bad.unwrap_err().errno, errno::EFAULT);
-    }
-
-    #[test]
-    fn what_one_call_cannot_move_goes_in_steps() {
-        let theirs: Vec<u8> = (0..=255).collect();
-        let at = |from: usize, n: usize| piece(theirs[from..].as_ptr() as u64, n);
-        let wanted = [&theirs[100..190], &theirs[..0], &theirs[3..10], &theirs[200..253]].concat();
-        for step in [1, 7, 64, 149, 150, 1000] {
-            let (mut a, mut b) = ([0u8; 70], [0u8; 80]);
-            // SAFETY: the arrays outlive the calls.
-            let ours = unsafe { [Iov::of_mut(&mut a), Iov::EMPTY, Iov::of_mut(&mut b)] };
-            let done = attach_by(pid(), Attach::Read, &ours, &[at(100, 90), at(0, 0), at(3, 7), at(200, 53)], step);
-            if done.as_ref().is_err_and(|e| matches!(e.errno, errno::EPERM | errno::ENOSYS)) {
-                return;
-            }
-            done.unwrap();
-            assert!([&a[..], &b[..]].concat() == wanted, "steps of {step}");
-        }
-    }
 
     #[test]
     fn a_pidfd_tells_that_its_process_ended() {

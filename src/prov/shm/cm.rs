@@ -9,7 +9,7 @@ use super::domain::Domain;
 use super::frame::{self, Frame, Intro};
 use super::greeter::{Brought, Request, check_intro};
 use super::layout::Segment;
-use super::link::{Link, probe_cma, probe_word};
+use super::link::Link;
 use super::peer::check_peer;
 use super::state::{Connecting, How, Phase, State};
 use super::table::Table;
@@ -22,6 +22,7 @@ use crate::prov::name;
 use crate::sync::consumer::Consumer;
 use crate::sync::gate::Fences;
 use crate::sync::ring::Store;
+use crate::sys::space::{AddressSpace, Guard};
 use crate::sys::{process, socket, time};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -29,12 +30,13 @@ use std::sync::Arc;
 impl State {
     fn intro(&self, domain: &Domain, data: &[u8], by_name: bool) -> Result<Intro> {
         let Some((segment, _)) = &self.segment else { return Err(Error::new(errno::EOPBADSTATE, "ep: not enabled")) };
+        let guard = Guard::own()?;
         Ok(Intro {
             host: process::host_id(),
             ring_lines: segment.capacity() as u32,
             fences_remote: domain.remote_fences,
-            probe_addr: probe_word() as *const u64 as u64,
-            probe_word: *probe_word(),
+            guard_addr: guard.addr,
+            guard_word: guard.word,
             by_name,
             name: self.address.as_deref().and_then(|a| a.strip_prefix(SCHEME)).unwrap_or("").to_string(),
             data: data.to_vec(),
@@ -60,12 +62,13 @@ impl State {
         let peer = Segment::attach(brought.segment.as_fd(), intro.ring_lines as usize)?;
         let table = Table::attach(brought.table.as_fd())?;
         let fences = if intro.fences_remote && domain.remote_fences { Fences::Remote } else { Fences::Full };
-        let cma = match domain.modes.paths.contains(Paths::CMA) {
-            true => probe_cma(pid, intro.probe_addr, intro.probe_word),
+        let guard = Guard { addr: intro.guard_addr, word: intro.guard_word };
+        let space = match domain.modes.paths.contains(Paths::CMA) {
+            true => AddressSpace::of(pid, guard),
             false => Err(Error::fixed(errno::EACCES, "ruled out by GDRFAB_SHM_PATHS")),
         };
         let Some((mine, _)) = self.segment.take() else { return Err(Error::new(errno::EOPBADSTATE, "ep: not enabled")) };
-        let link = Arc::new(Link::new(mine.clone(), peer, table, socket, pid, fences, cma).with_copier(brought.copier));
+        let link = Arc::new(Link::new(mine.clone(), peer, table, socket, pid, fences, space).with_copier(brought.copier));
         domain.add_link(link.clone());
         self.rx = Some(Consumer::new(mine));
         let fragment = self.faults.as_ref().and_then(|f| f.plan.short());

@@ -18,14 +18,11 @@ use crate::mr::Paths;
 use crate::sync::gate::Initiator;
 use crate::sync::producer::Producer;
 use crate::sync::ring::Header;
-use crate::sys::{socket, time};
+use crate::sys::socket;
+use crate::sys::space::Reach;
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-
-/// Ticks after which a peer's life is checked again before its number is used for a copy. Numbers
-/// are reused only after the whole pid space went round, which takes longer.
-const ALIVE_TICKS: u64 = 2_000_000;
 
 pub struct Conn {
     pub link: Arc<Link>,
@@ -55,8 +52,12 @@ pub struct Conn {
     pub helping: Option<Helping>,
     /// By slot of the peer, as far as any was used.
     pub rendezvous_in: Vec<Option<RendezvousIn>>,
-    /// When the peer was last known to live, in ticks.
-    pub seen_alive: u64,
+    /// The way to the peer's memory.
+    pub reach: Reach,
+    /// The first message that was offered waits for pages of the peer.
+    pub offer_waits: bool,
+    /// A copy has found that a path leads nowhere any more: whoever tries again takes another.
+    pub rerouted: bool,
     /// Bytes of a fragment: `FRAGMENT_BYTES`, or less by a fault on demand.
     pub fragment: usize,
 }
@@ -81,7 +82,9 @@ impl Conn {
             reads_out: VecDeque::new(),
             helping: None,
             rendezvous_in: Vec::new(),
-            seen_alive: time::ticks(),
+            reach: Reach::new(link.space.clone()),
+            offer_waits: false,
+            rerouted: false,
             fragment: fragment.map_or(FRAGMENT_BYTES, |n| n.min(FRAGMENT_BYTES)),
             link,
         }
@@ -144,20 +147,27 @@ impl Conn {
         }
     }
 
-    /// Makes sure now and then that the peer's number still means the peer.
-    pub fn check_alive(&mut self) -> Result<()> {
-        is_alive(&self.link, &mut self.seen_alive)
+    /// A copy with a region has failed. Where only cross-memory attach is to blame, the region is reached by another path from now
+    /// on; gives what the operation ends with otherwise.
+    #[cold]
+    pub fn attach_failed(&mut self, place: &Remote, e: Error) -> Error {
+        if e.code == Code::Path {
+            if self.link.why_no_cma().is_some() {
+                self.remotes.evict_all();
+            } else {
+                self.remotes.refuse(place, e.clone());
+            }
+            self.rerouted = true;
+        }
+        attach_error(e)
     }
 }
 
-/// As `Conn::check_alive`; `seen` is when the peer was last known to live.
-pub fn is_alive(link: &Link, seen: &mut u64) -> Result<()> {
-    let now = time::ticks();
-    if now.wrapping_sub(*seen) > ALIVE_TICKS {
-        if link.peer_ended() {
-            return Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer's process has ended"));
-        }
-        *seen = now;
+/// What a failed cross-memory copy means for the operation.
+pub fn attach_error(e: Error) -> Error {
+    match (e.code, e.errno) {
+        (Code::PeerGone, _) => e,
+        (Code::Path, _) => Error::coded(errno::EOPNOTSUPP, Code::Path, e.words),
+        (_, errno) => Error::coded(errno, Code::Fault, e.words),
     }
-    Ok(())
 }

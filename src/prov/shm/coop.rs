@@ -15,14 +15,17 @@ use super::limits::MAX_MSG;
 use super::remote::{Remote, no_such_key};
 use super::share::{Claim, copy_back, report};
 use super::state::State;
+use super::ways::attach_of;
 use super::wire::{gone, kind, mark, protocol, unpack_slot};
 use crate::config;
 use crate::error::{Code, Result};
+use crate::hmem::Site;
 use crate::mr::{Access, Paths};
-use crate::prov::op::{Dir, Iov, parts};
+use crate::prov::flags;
+use crate::prov::op::{Dir, IOV_LIMIT, Iov, Pieces, RmaIov, parts};
 use crate::sync::claim::MAX_CHUNKS;
 use crate::sys::copy;
-use crate::sys::process::{Attach, attach_copy, piece};
+use crate::sys::space::{Attach, Reach, piece};
 
 /// Bytes at the end that are not shared.
 const TAIL: usize = 64;
@@ -117,6 +120,40 @@ pub fn finish(state: &mut State, shared: &Shared, status: u16) -> Result<()> {
     Ok(())
 }
 
+/// Whether the peer's pages are there that the rest of a shared copy may need.
+pub fn is_there(reach: &mut Reach, shared: &Shared) -> bool {
+    let Work::One { place, local, offset, .. } = &shared.what else { return true };
+    if place.path != Paths::CMA {
+        return true;
+    }
+    let whole = place.walk(*offset, local.len() + TAIL).map(|(run, n)| (run.addr, n));
+    reach.has(attach_of(shared.dir), whole)
+}
+
+/// The whole operation, once more: by the path that the region has now.
+pub fn again(shared: &Shared) -> Option<RmaJob> {
+    let Work::One { place, local, tail, offset, .. } = &shared.what else { return None };
+    let total = local.len() + tail.len();
+    let mut remote = [RmaIov::default(); IOV_LIMIT];
+    remote[0] = RmaIov { addr: place.base + offset, len: total, key: place.key };
+    Some(RmaJob {
+        site: Site::HOST,
+        stream_after: 0,
+        dir: shared.dir,
+        local: Pieces::of_list(vec![*local, *tail]),
+        remote,
+        count: 1,
+        total,
+        flags: if shared.data.is_some() { flags::REMOTE_CQ_DATA } else { 0 },
+        data: shared.data.unwrap_or(0),
+        desc: 0,
+        end: shared.end,
+        owned: None,
+        stream: None,
+        held: 0,
+    })
+}
+
 /// Target's side: looks at a copy that a peer offers. Whatever does not fit is left to the initiator.
 pub fn join(conn: &mut Conn, marks: u8, words: [u64; 8]) -> Result<()> {
     let (slot, generation) = unpack_slot(words[0])?;
@@ -138,7 +175,7 @@ pub fn join(conn: &mut Conn, marks: u8, words: [u64; 8]) -> Result<()> {
     } else {
         None
     };
-    if mapped.is_some() || (conn.link.cma.is_ok() && allowed.contains(Paths::CMA) && conn.check_alive().is_ok()) {
+    if mapped.is_some() || (conn.link.why_no_cma().is_none() && allowed.contains(Paths::CMA)) {
         let part = Part { slot, generation, chunks: len.div_ceil(chunk) as u32, done: 0 };
         conn.helping = Some(Helping { part, read, what: Offered::One { key, addr, len, chunk, source, mapped } });
     }
@@ -154,7 +191,7 @@ pub fn help(conn: &mut Conn, domain: &Domain, h: &mut Helping) -> bool {
     // Where our pages may be gone, the kernel copies, if it does; otherwise the initiator does all.
     // SAFETY: the mapping covers the source, and is held as long as `h` is.
     let map = mapped.as_ref().filter(|_| pin.stays).map(|(_held, address)| unsafe { Iov::new(*address, *len) });
-    if !pin.site.is_host() || (map.is_none() && (conn.link.cma.is_err() || conn.check_alive().is_err())) {
+    if !pin.site.is_host() || (map.is_none() && conn.link.why_no_cma().is_some()) {
         domain.regions.lock().unpin(pin);
         return false;
     }
@@ -163,7 +200,7 @@ pub fn help(conn: &mut Conn, domain: &Domain, h: &mut Helping) -> bool {
         let at = i as usize * chunk;
         let (n, mut from) = ((*chunk).min(len - at), at);
         for here in parts(&pin.pieces, at, n) {
-            help_run(conn.link.pid, map, *source, from, here, h.read, streaming).map_err(|_| Code::Fault)?;
+            help_run(&mut conn.reach, map, *source, from, here, h.read, streaming)?;
             from += here.len();
         }
         Ok(n)
@@ -172,13 +209,25 @@ pub fn help(conn: &mut Conn, domain: &Domain, h: &mut Helping) -> bool {
     report(conn, &h.part, &took)
 }
 
-fn help_run(pid: i32, mapped: Option<Iov>, source: u64, at: usize, here: Iov, read: bool, streaming: bool) -> Result<()> {
+/// What fails here is done by the initiator.
+fn help_run(
+    reach: &mut Reach,
+    mapped: Option<Iov>,
+    source: u64,
+    at: usize,
+    here: Iov,
+    read: bool,
+    streaming: bool,
+) -> std::result::Result<(), Code> {
     if let Some(map) = mapped {
         let run = map.part(at, here.len());
         // SAFETY: `Iov::new`: one may be read, and the other, inside our pinned region whose pages stay, as well; no longer than either.
         unsafe { copy::copy(here.as_ptr(), run.as_ptr(), run.len(), if streaming { 0 } else { usize::MAX }) };
         return Ok(());
     }
-    let how = if read { Attach::Write } else { Attach::Read };
-    attach_copy(pid, how, &[here], &[piece(source + at as u64, here.len())])
+    let (how, from) = (if read { Attach::Write } else { Attach::Read }, source + at as u64);
+    if !reach.has(how, std::iter::once((from, here.len()))) {
+        return Err(Code::Fault);
+    }
+    reach.copy(how, &[here], &[piece(from, here.len())]).map_err(|_| Code::Fault)
 }

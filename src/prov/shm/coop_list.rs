@@ -6,7 +6,7 @@ use super::conn::Conn;
 use super::copy::notify;
 use super::domain::Domain;
 use super::flight::{Flight, Helping, Offered, Part, Row, Shared, SharedList, Work};
-use super::list_copy::{ATTACH_MAX, attach};
+use super::list_copy::{attach, pages_are_there};
 use super::region::Pin;
 use super::remote::Remote;
 use super::share::{Claim, copy_back, report};
@@ -18,7 +18,7 @@ use crate::mr::{Access, Paths};
 use crate::prov::bind::Ending;
 use crate::prov::list::{LIST_MAX, List, Native, Run};
 use crate::prov::op::{Dir, Iov, parts};
-use crate::sys::process::{Attach, Piece, attach_copy, piece};
+use crate::sys::space::{Attach, Batch, Reach, piece};
 use std::ops::Range;
 
 /// A list is shared from so many times the bytes on that a single operation is.
@@ -47,7 +47,7 @@ fn longest(list: &List) -> usize {
 fn rows_of_chunk(list: &List) -> usize {
     let bytes = (list.total / 32).clamp(CHUNK_MIN, CHUNK_MAX);
     let average = list.total / list.runs.len();
-    (bytes / average).clamp(1, ATTACH_MAX).min(CHUNK_MOST / longest(list))
+    (bytes / average).clamp(1, Batch::MOST).min(CHUNK_MOST / longest(list))
 }
 
 fn runs(i: u32, per: usize, all: usize) -> Range<usize> {
@@ -149,15 +149,20 @@ fn named(list: &List, block: usize, why: Error) -> Error {
     Error { piece: u16::try_from(run).ok().zip(u32::try_from(before).ok()), ..why }
 }
 
+/// Whether the peer's pages are there that the rest of a list may need.
+pub fn is_there(reach: &mut Reach, dir: Dir, work: &SharedList) -> bool {
+    pages_are_there(reach, &work.list, &work.places, dir)
+}
+
 /// Target's side: looks at a list that a peer offers.
 pub fn join(conn: &mut Conn, marks: u8, words: [u64; 4]) -> Result<()> {
     let (slot, generation) = unpack_slot(words[0])?;
     let [_, table, rows, per] = words;
     let bytes = rows.saturating_mul(size_of::<Row>() as u64);
-    if rows == 0 || rows > LIST_MAX as u64 || per == 0 || per > ATTACH_MAX as u64 || table.checked_add(bytes).is_none() {
+    if rows == 0 || rows > LIST_MAX as u64 || per == 0 || per > Batch::MOST as u64 || table.checked_add(bytes).is_none() {
         return Err(protocol("the peer offered a shared list that makes no sense"));
     }
-    if conn.link.cma.is_ok() && conn.remotes.allowed.contains(Paths::CMA) && conn.check_alive().is_ok() {
+    if conn.link.why_no_cma().is_none() && conn.remotes.allowed.contains(Paths::CMA) {
         let (rows, per) = (rows as usize, per as usize);
         let part = Part { slot, generation, chunks: rows.div_ceil(per) as u32, done: 0 };
         conn.helping = Some(Helping { part, read: marks & mark::READ != 0, what: Offered::List { table, rows, per } });
@@ -169,17 +174,17 @@ pub fn join(conn: &mut Conn, marks: u8, words: [u64; 4]) -> Result<()> {
 #[cold]
 pub fn help(conn: &mut Conn, domain: &Domain, h: &mut Helping) -> bool {
     let Offered::List { table, rows, per } = h.what else { return false };
-    if conn.check_alive().is_err() {
-        return false;
-    }
     let mut buf = vec![Row::default(); per.min(rows)];
     let took = copy_back(conn, &mut h.part, |conn, i| {
         let which = runs(i, per, rows);
         let buf = &mut buf[..which.len()];
         // SAFETY: the rows are plain numbers, and stay during the call.
         let here = unsafe { Iov::new(buf.as_mut_ptr() as usize, size_of_val(buf)) };
-        let there = piece(table + (which.start * size_of::<Row>()) as u64, here.len());
-        attach_copy(conn.link.pid, Attach::Read, &[here], &[there]).map_err(|_| Code::Fault)?;
+        let there = table + (which.start * size_of::<Row>()) as u64;
+        if !conn.reach.has(Attach::Read, std::iter::once((there, here.len()))) {
+            return Err(Code::Fault);
+        }
+        conn.reach.copy(Attach::Read, &[here], &[piece(there, here.len())]).map_err(|_| Code::Fault)?;
         copy_rows(conn, domain, h.read, buf)
     });
     report(conn, &h.part, &took)
@@ -212,7 +217,7 @@ fn spans_of(rows: &[Row]) -> std::result::Result<(Vec<Span>, usize), Code> {
     }
 }
 
-fn copy_rows(conn: &Conn, domain: &Domain, read: bool, rows: &[Row]) -> std::result::Result<usize, Code> {
+fn copy_rows(conn: &mut Conn, domain: &Domain, read: bool, rows: &[Row]) -> std::result::Result<usize, Code> {
     let (mut spans, bytes) = spans_of(rows)?;
     let need = if read { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
     let mut copied = Ok(());
@@ -231,17 +236,18 @@ fn copy_rows(conn: &Conn, domain: &Domain, read: bool, rows: &[Row]) -> std::res
     copied.map(|()| bytes)
 }
 
-fn move_rows(conn: &Conn, read: bool, rows: &[Row], spans: &[Span]) -> std::result::Result<(), Code> {
-    let (mut ours, mut theirs): (Vec<Iov>, Vec<Piece>) = (Vec::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
+fn move_rows(conn: &mut Conn, read: bool, rows: &[Row], spans: &[Span]) -> std::result::Result<(), Code> {
+    let (mut batch, mut len) = (Batch::default(), 0);
     for row in rows {
         let span = spans.iter().rev().find(|s| s.key == row.key).ok_or(Code::Key)?;
         let pieces = span.pin.as_ref().map_or(&[][..], |pin| &pin.pieces);
-        ours.extend(parts(pieces, (row.addr - span.low) as usize, row.len as usize));
-        theirs.push(piece(row.buf, row.len as usize));
-    }
-    if ours.len() > ATTACH_MAX {
-        return Err(Code::Fault);
+        parts(pieces, (row.addr - span.low) as usize, row.len as usize).for_each(|part| batch.push_local(part));
+        batch.push_remote(piece(row.buf, row.len as usize));
+        len += row.len as usize;
     }
     let how = if read { Attach::Write } else { Attach::Read };
-    attach_copy(conn.link.pid, how, &ours, &theirs).map_err(|_| Code::Fault)
+    if batch.len() > Batch::MOST || !conn.reach.has(how, rows.iter().map(|row| (row.buf, row.len as usize))) {
+        return Err(Code::Fault);
+    }
+    conn.reach.copy_batch(how, &mut batch, len).map_err(|_| Code::Fault)
 }

@@ -7,7 +7,7 @@ use super::layout::SegmentRef;
 use super::remote::{Remote, no_such_key};
 use super::wire::{kind, mark};
 use crate::config;
-use crate::error::{Code, Error, Result, errno};
+use crate::error::Result;
 use crate::hmem::Site;
 use crate::mr::Paths;
 use crate::mr::piece::store;
@@ -15,7 +15,7 @@ use crate::prov::op::{Dir, Iov, parts};
 use crate::sync::consumer::Message;
 use crate::sync::ring::Header;
 use crate::sys::copy;
-use crate::sys::process::{Attach, Piece, attach_copy, piece};
+use crate::sys::space::{Attach, Piece, Reach, piece};
 
 /// Copies one run between local pieces and a peer's region by its path, under the gate.
 #[allow(clippy::too_many_arguments)]
@@ -29,9 +29,6 @@ pub fn copy_now(
     len: usize,
     deliver: bool,
 ) -> Result<()> {
-    if place.path == Paths::CMA {
-        conn.check_alive()?;
-    }
     let busy = conn.link.mine.busy();
     if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation, place.index) {
         conn.remotes.evict(place.key);
@@ -54,35 +51,24 @@ pub fn copy_now(
             }
             Ok(())
         }
-        _ => attach_run(conn.link.pid, place, dir, local, skip, offset, len),
+        _ => attach_run(&conn.reach, place, dir, local, skip, offset, len),
     };
     if deliver {
         conn.gate.leave_delivered(busy)
     } else {
         conn.gate.leave(busy)
     }
-    result
+    result.map_err(|e| conn.attach_failed(place, e))
 }
 
-fn attach_run(pid: i32, place: &Remote, dir: Dir, local: &[Iov], skip: usize, offset: u64, len: usize) -> Result<()> {
+fn attach_run(reach: &Reach, place: &Remote, dir: Dir, local: &[Iov], skip: usize, offset: u64, len: usize) -> Result<()> {
     if len == 0 {
         return Ok(());
     }
     let ours: Vec<Iov> = parts(local, skip, len).collect();
     let theirs: Vec<Piece> = place.walk(offset, len).map(|(run, n)| piece(run.addr, n)).collect();
     let how = if dir == Dir::Write { Attach::Write } else { Attach::Read };
-    attach_copy(pid, how, &ours, &theirs).map_err(attach_error)
-}
-
-/// What a failed cross-memory copy means for the operation.
-pub fn attach_error(e: Error) -> Error {
-    let code = match e.errno {
-        errno::ESRCH => return Error::coded(errno::ECONNRESET, Code::PeerGone, e.words),
-        errno::EFAULT => Code::Fault,
-        errno::EPERM | errno::ENOSYS => return Error::coded(errno::EOPNOTSUPP, Code::Path, e.words),
-        _ => Code::Fault,
-    };
-    Error::coded(e.errno, code, e.words)
+    reach.copy(how, &ours, &theirs)
 }
 
 /// What `notify` takes of the ring at most, for so many regions.

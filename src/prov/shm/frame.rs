@@ -87,8 +87,8 @@ pub struct Intro {
     pub host: u32,
     pub ring_lines: u32,
     pub fences_remote: bool,
-    pub probe_addr: u64,
-    pub probe_word: u64,
+    pub guard_addr: u64,
+    pub guard_word: u64,
     /// Whom the hello is meant for: a passive endpoint, or the endpoint of that name.
     pub by_name: bool,
     pub name: String,
@@ -154,8 +154,8 @@ fn put_intro(out: &mut Out, intro: &Intro) {
     out.u32(intro.host);
     out.u32(intro.ring_lines);
     out.u32(u32::from(intro.fences_remote));
-    out.u64(intro.probe_addr);
-    out.u64(intro.probe_word);
+    out.u64(intro.guard_addr);
+    out.u64(intro.guard_word);
     out.u32(u32::from(intro.by_name));
     out.bytes(intro.name.as_bytes());
     out.bytes(&intro.data);
@@ -173,8 +173,8 @@ fn get_intro(from: &mut In<'_>) -> Option<Result<Intro>> {
         host: from.u32()?,
         ring_lines: from.u32()?,
         fences_remote: from.u32()? == 1,
-        probe_addr: from.u64()?,
-        probe_word: from.u64()?,
+        guard_addr: from.u64()?,
+        guard_word: from.u64()?,
         by_name: from.u32()? == 1,
         name: String::from_utf8(from.bytes(NAME_MAX)?.to_vec()).ok()?,
         data: from.bytes(DATA_MAX)?.to_vec(),
@@ -275,8 +275,8 @@ mod tests {
             host: 1,
             ring_lines: 2048,
             fences_remote: true,
-            probe_addr: 5,
-            probe_word: 6,
+            guard_addr: 5,
+            guard_word: 6,
             by_name: true,
             name: "e-1".into(),
             data: vec![1, 2, 3],

@@ -8,14 +8,14 @@ use super::exports::Exports;
 use super::layout::SegmentRef;
 use super::peer;
 use super::table::Table;
-use crate::error::{Error, Result, errno};
+use crate::error::{Error, Result};
 use crate::sync::gate::{self, Fences};
 use crate::sync::sleep;
-use crate::sys::iov::Iov;
+use crate::sys::space::AddressSpace;
 use crate::sys::{process, socket};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 pub struct Link {
     pub mine: SegmentRef,
@@ -24,8 +24,8 @@ pub struct Link {
     pub socket: Arc<Control>,
     pub pid: i32,
     pub fences: Fences,
-    /// Whether cross-memory attach to the peer works, as tried when connecting.
-    pub cma: Result<()>,
+    /// The peer's memory, if cross-memory attach worked when connecting.
+    pub space: Result<Arc<AddressSpace>>,
     /// The endpoint is over on this side.
     torn: AtomicBool,
     /// What the peer has exported, if it is a domain of this process.
@@ -37,48 +37,32 @@ pub struct Link {
     copier: Option<OwnedFd>,
 }
 
-/// A random number at a known address: what a peer reads to find out whether it may.
-pub fn probe_word() -> &'static u64 {
-    static WORD: OnceLock<u64> = OnceLock::new();
-    WORD.get_or_init(|| {
-        let mut raw = [0u8; 8];
-        // Without random bytes the probe is weaker, not wrong.
-        let _ = process::random(&mut raw);
-        u64::from_ne_bytes(raw)
-    })
-}
-
-/// Tries to read the peer's probe word across processes.
-pub fn probe_cma(pid: i32, address: u64, expect: u64) -> Result<()> {
-    if pid <= 0 {
-        return Err(Error::fixed(errno::ESRCH, "the peer lives in another pid namespace, so cross-memory attach cannot name it"));
-    }
-    let mut seen = [0; 8];
-    // SAFETY: `seen` outlives the call.
-    let here = unsafe { Iov::of_mut(&mut seen) };
-    let read = process::attach_copy(pid, process::Attach::Read, &[here], &[process::piece(address, 8)]);
-    read.map_err(|e| match e.errno {
-        errno::EPERM => {
-            e.context("this process may not trace the peer: another user or user namespace, Yama's ptrace_scope, or CAP_SYS_PTRACE lacking")
-        }
-        _ => e,
-    })?;
-    if u64::from_ne_bytes(seen) != expect {
-        return Err(Error::new(errno::ESRCH, format!("process {pid} is not the peer: its probe word differs")));
-    }
-    Ok(())
-}
-
 impl Link {
-    pub fn new(mine: SegmentRef, peer: SegmentRef, table: Table, socket: Arc<Control>, pid: i32, fences: Fences, cma: Result<()>) -> Link {
+    pub fn new(
+        mine: SegmentRef,
+        peer: SegmentRef,
+        table: Table,
+        socket: Arc<Control>,
+        pid: i32,
+        fences: Fences,
+        space: Result<Arc<AddressSpace>>,
+    ) -> Link {
         let pidfd = peer::process_of(socket.as_fd(), pid);
         let exports = table.exports_of(pid);
-        Link { mine, peer, table, socket, pid, fences, cma, torn: AtomicBool::new(false), exports, pidfd, copier: None }
+        Link { mine, peer, table, socket, pid, fences, space, torn: AtomicBool::new(false), exports, pidfd, copier: None }
     }
 
     /// With what the peer sent to tell when its device copies are over after its own end.
     pub fn with_copier(self, copier: Option<OwnedFd>) -> Link {
         Link { copier, ..self }
+    }
+
+    /// Why the peer's memory is not reached by cross-memory attach.
+    pub fn why_no_cma(&self) -> Option<&Error> {
+        match &self.space {
+            Ok(space) => space.why_over(),
+            Err(e) => Some(e),
+        }
     }
 
     pub fn pidfd(&self) -> Option<&OwnedFd> {

@@ -8,11 +8,11 @@ use super::copy::{notices, notify};
 use super::device;
 use super::domain::Domain;
 use super::layout::FLIGHTS;
-use super::list_copy::{attach, pass};
+use super::list_copy::{attach, pages_are_there, pass};
 use super::remote::{Remote, Resolved, no_such_key};
 use super::state::State;
 use crate::config;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::hmem::Site;
 use crate::mr::{Access, Paths};
 use crate::prov::bind::Ending;
@@ -69,6 +69,9 @@ impl State {
         if self.options.coop.is_on() && large && !shares && matches!(way, Way::Direct | Way::Attach) {
             return Ok(Native::Pieces);
         }
+        if matches!(way, Way::Attach) && !pages_are_there(&mut conn.reach, list, &places, dir) {
+            return Ok(Native::Blocked);
+        }
         let events: Vec<(u64, bool, usize)> = if dir == Dir::Write { counted(list, &places) } else { Vec::new() };
         if events.len() > IOV_LIMIT {
             return Ok(Native::Pieces);
@@ -82,7 +85,7 @@ impl State {
             && conn.devices.is_idle()
             && let Some(native) = coop_list::start(self, dir, list, &places, self.part(dir, list, c), data, &events)?
         {
-            return Ok(native);
+            return Ok(self.settled(domain, native));
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Err(self.not_connected()) };
         let moved = match way {
@@ -101,11 +104,23 @@ impl State {
             Way::Attach => attach(conn, list, &places, dir, 0..list.runs.len()),
         };
         if let Err((block, why)) = moved {
-            return Ok(Native::Failed(block, why));
+            return Ok(self.settled(domain, Native::Failed(block, why)));
         }
         notify(conn, dir, data, list.total, &events);
         self.stats.moved(places[0].path, list.total);
         Ok(Native::Done)
+    }
+
+    /// What a list comes to whose copies failed: one that other paths can carry goes piece by piece, and a peer that is gone ends
+    /// the connection.
+    fn settled(&mut self, domain: &Domain, native: Native) -> Native {
+        let Native::Failed(_, why) = &native else { return native };
+        if why.code == Code::PeerGone {
+            self.down(domain, why.clone());
+        } else if self.conn.as_mut().is_some_and(|conn| std::mem::take(&mut conn.rerouted)) {
+            return Native::Pieces;
+        }
+        native
     }
 
     fn part(&self, dir: Dir, list: &List, c: &Common) -> Ending {

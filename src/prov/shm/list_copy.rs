@@ -2,23 +2,19 @@
 //! How the blocks of a list are copied: through mappings, or by as many as one call of the kernel takes.
 
 use super::conn::Conn;
-use super::copy::attach_error;
 use super::remote::{Remote, no_such_key};
+use super::ways::attach_of;
 use crate::error::{Error, errno};
 use crate::prov::list::{List, Run};
-use crate::prov::op::{Dir, Iov};
+use crate::prov::op::Dir;
 use crate::sync::gate;
 use crate::sys::copy;
-use crate::sys::process::{Attach, Piece, attach_copy, piece};
+use crate::sys::space::{Attach, Batch, Piece, Reach, STEP, piece};
 use std::ops::Range;
 
 /// Bytes, and blocks, copied under one mark, so that a region is closed in bounded time.
 const MARK_BYTES: usize = 64 << 20;
 const MARK_RUNS: usize = 16 << 10;
-/// Blocks that one call of the kernel takes on each side (UIO_MAXIOV).
-pub const ATTACH_MAX: usize = 1024;
-/// Bytes that one call moves at most.
-const ATTACH_BYTES: usize = 1 << 30;
 
 /// Enters all regions under one mark; the place of one that is closed.
 fn enter(conn: &mut Conn, places: &[Remote]) -> std::result::Result<(), usize> {
@@ -111,51 +107,59 @@ fn pieces(run: &Run, place: &Remote, dir: Dir, streaming: usize) {
     }
 }
 
+/// Whether the peer's pages are there that the kernel is to copy.
+pub fn pages_are_there(reach: &mut Reach, list: &List, places: &[Remote], dir: Dir) -> bool {
+    let ranges = list.runs.iter().flat_map(|run| {
+        let place = &places[run.pair as usize];
+        place.walk(run.addr - place.base, run.len()).map(|(there, n)| (there.addr, n))
+    });
+    reach.has(attach_of(dir), ranges)
+}
+
 /// Has the kernel copy some runs, as many at a time as it takes.
 pub fn attach(conn: &mut Conn, list: &List, places: &[Remote], dir: Dir, which: Range<usize>) -> Moved {
-    let how = if dir == Dir::Write { Attach::Write } else { Attach::Read };
-    conn.check_alive().map_err(|e| (list.runs[which.start].first as usize, e))?;
-    let (mut ours, mut theirs): (Vec<Iov>, Vec<Piece>) = (Vec::new(), Vec::new());
+    let how = attach_of(dir);
+    let mut batch = Batch::default();
     let mut at = which.start;
     while at < which.end {
-        ours.clear();
-        theirs.clear();
+        batch.clear();
         let (first, mut bytes) = (at, 0);
         while let Some(run) = list.runs[..which.end].get(at) {
             let place = &places[run.pair as usize];
             let parts = place.more.as_ref().map_or(1, |more| more.len());
-            if at > first && (theirs.len() + parts > ATTACH_MAX || ours.len() == ATTACH_MAX || bytes + run.len() > ATTACH_BYTES) {
+            if at > first && (batch.len() + parts > Batch::MOST || bytes + run.len() > STEP) {
                 break;
             }
-            ours.push(run.local);
-            theirs.extend(place.walk(run.addr - place.base, run.len()).map(|(there, n)| piece(there.addr, n)));
+            batch.push_local(run.local);
+            place.walk(run.addr - place.base, run.len()).for_each(|(there, n)| batch.push_remote(piece(there.addr, n)));
             bytes += run.len();
             at += 1;
         }
         enter(conn, places).map_err(|i| (first_of(list, first, i), no_such_key(places[i].key)))?;
-        let moved = attach_copy(conn.link.pid, how, &ours, &theirs);
+        let moved = conn.reach.copy_batch(how, &mut batch, bytes);
         let blame = moved.map_err(|e| match e.errno {
             errno::EFAULT => blame(conn, list, places, how, first..at, e),
-            _ => (list.runs[first].first as usize, e),
+            _ => (list.runs[first].first as usize, list.runs[first].pair, e),
         });
         conn.gate.leave(conn.link.mine.busy());
-        blame.map_err(|(block, e)| (block, attach_error(e)))?;
+        blame.map_err(|(block, pair, e)| (block, conn.attach_failed(&places[pair as usize], e)))?;
     }
     Ok(())
 }
 
-/// Which of the blocks that one call moved is it that the kernel could not.
+/// Which of the blocks that one call moved is it that the kernel could not, and of which pair.
 #[cold]
-fn blame(conn: &Conn, list: &List, places: &[Remote], how: Attach, among: Range<usize>, all: Error) -> (usize, Error) {
-    let first = list.runs[among.start].first as usize;
+fn blame(conn: &Conn, list: &List, places: &[Remote], how: Attach, among: Range<usize>, all: Error) -> (usize, u32, Error) {
+    let first = &list.runs[among.start];
+    let (first, pair) = (first.first as usize, first.pair);
     for i in among {
         for block in list.blocks_of(i) {
             let place = &places[block.pair as usize];
             let theirs: Vec<Piece> = place.walk(block.addr - place.base, block.len()).map(|(there, n)| piece(there.addr, n)).collect();
-            if let Err(e) = attach_copy(conn.link.pid, how, &[block.local], &theirs) {
-                return (block.first as usize, e);
+            if let Err(e) = conn.reach.copy(how, &[block.local], &theirs) {
+                return (block.first as usize, block.pair, e);
             }
         }
     }
-    (first, all)
+    (first, pair, all)
 }

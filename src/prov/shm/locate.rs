@@ -10,7 +10,7 @@ use crate::hmem::{self, Allocation, Export, Interface, Kind, Pinned, Site};
 use crate::mr::region::{Location, Pieces};
 use crate::mr::{Access, Attr, Iov, Paths, Source, file, location};
 use crate::sys::mem::{self, Mappable};
-use crate::sys::process;
+use crate::sys::space;
 use std::os::fd::BorrowedFd;
 
 /// What can be found out about memory without the regions' lock: what drivers are asked for. One that takes long, or hangs,
@@ -156,8 +156,7 @@ fn pinned(mut list: Vec<Piece>, (base, len): (u64, u64)) -> Located {
         let mut byte = 0u8;
         // SAFETY: `byte` outlives the call.
         let here = unsafe { Iov::of_mut(std::slice::from_mut(&mut byte)) };
-        let there = process::piece(piece.iov.addr() as u64, 1);
-        if let Err(e) = process::attach_copy(process::pid(), process::Attach::Read, &[here], &[there]) {
+        if let Err(e) = space::copy_own(piece.iov.part(0, 1), here) {
             obstacles.cma = Some(e.to_string().into());
         }
     }

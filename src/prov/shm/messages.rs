@@ -31,7 +31,7 @@ impl State {
             direct: if site.is_host() { mapped(Paths::DIRECT) } else { no("the message lies in a device's memory") },
             ipc: if site.is_host() { no("the message lies in host memory") } else { mapped(Paths::IPC) },
             cma: match site.is_host() {
-                true => permit(Paths::CMA).or_else(|| conn.link.cma.as_ref().err().cloned()),
+                true => permit(Paths::CMA).or_else(|| conn.link.why_no_cma().cloned()),
                 false => no("the message lies in a device's memory, which the kernel does not copy"),
             },
             // The ring takes messages whatever paths are permitted.

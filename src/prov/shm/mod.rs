@@ -73,6 +73,7 @@ use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::mr::Paths;
 use crate::sync::serial::Threading;
+use crate::sys::space::{AddressSpace, Guard};
 use crate::sys::{mem, path_socket, process};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -135,12 +136,12 @@ fn offer() -> Offer {
         file.map(|_| "memfd and sealing work: memory of mem_alloc and sealable memfds is mapped by peers".to_string())
             .map_err(|e| e.to_string()),
     );
-    let cma = link::probe_cma(process::pid(), link::probe_word() as *const u64 as u64, *link::probe_word());
+    let cma = Guard::own().and_then(|guard| AddressSpace::of(process::pid(), guard));
     fact(
         "cma",
         match cma {
             Err(e) => Err(e.to_string()),
-            Ok(()) => match std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").map(|s| s.trim().to_string()) {
+            Ok(_) => match std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").map(|s| s.trim().to_string()) {
                 Ok(scope) if scope != "0" => Err(format!(
                     "cross-memory attach works within this process, but kernel.yama.ptrace_scope={scope} refuses it between unrelated processes"
                 )),

@@ -64,6 +64,9 @@ impl State {
                 Offered::List { .. } => coop_list::help(conn, domain, &mut helping),
             };
             conn.helping = goes_on.then_some(helping);
+            if let Some(why) = conn.reach.end() {
+                return Err(why.clone());
+            }
         }
         if !conn.reads_out.is_empty() {
             staged::pump_reads(conn, domain)?;
@@ -223,14 +226,30 @@ impl State {
         if !conn.room(notices(IOV_LIMIT))? {
             return Ok(());
         }
+        if let Some(Flight::Coop(shared)) = conn.slots.flight(index)
+            && !match &shared.what {
+                Work::One { .. } => coop::is_there(&mut conn.reach, shared),
+                Work::List(work) => coop_list::is_there(&mut conn.reach, shared.dir, work),
+            }
+        {
+            return Ok(());
+        }
         let Some(Flight::Coop(shared)) = conn.slots.land(index) else { return Ok(()) };
         conn.coop -= 1;
         let result = match shared.what {
             Work::One { .. } => coop::finish(self, &shared, status),
             Work::List(_) => coop_list::finish(self, &shared, status),
         };
+        if let (Err(Error { code: Code::Path, .. }), Some(conn)) = (&result, &mut self.conn)
+            && std::mem::take(&mut conn.rerouted)
+            && let Some(job) = coop::again(&shared)
+        {
+            conn.backlog.push_front(Job::Rma(Box::new(job)));
+            return Ok(());
+        }
+        let gone = peer_gone(&result);
         self.end(&shared.end, result);
-        Ok(())
+        gone
     }
 
     fn pump_backlog(&mut self, domain: &Domain) -> Result<()> {
@@ -249,8 +268,9 @@ impl State {
             };
             match step {
                 Step::Done(result) => {
-                    let end = *job.ending();
+                    let (end, gone) = (*job.ending(), peer_gone(&result));
                     self.end(&end, result);
+                    gone?;
                 }
                 Step::Flying => {}
                 Step::Blocked => {
@@ -270,7 +290,8 @@ impl State {
     pub fn has_more(&self) -> bool {
         let room = self.bind.rx.as_ref().is_none_or(|q| q.has_room());
         let came = self.rx.as_ref().is_some_and(|rx| !rx.is_empty()) || !(self.unexpected.is_empty() || self.recvs.is_empty());
-        room && came || self.conn.as_ref().is_some_and(|conn| conn.helping.is_some())
+        room && came && !self.conn.as_ref().is_some_and(|conn| conn.offer_waits)
+            || self.conn.as_ref().is_some_and(|conn| conn.helping.is_some())
     }
 
     /// Looks at the control socket and the deadlines.
@@ -319,10 +340,7 @@ impl State {
                 conn.ask_for_files();
             }
             let (len, fds) = match frame::recv(&conn.link.socket, &mut buf)? {
-                socket::Received::Nothing => {
-                    conn.seen_alive = time::ticks();
-                    return Ok(());
-                }
+                socket::Received::Nothing => return Ok(()),
                 socket::Received::Closed => return self.peer_left(domain),
                 socket::Received::Packet { len, fds, .. } => (len, fds),
             };
@@ -400,5 +418,13 @@ impl State {
             let error = Error::late("the operation could not start or finish");
             self.drop_jobs(|j| late(j.ending()), &error);
         }
+    }
+}
+
+/// An operation that found the peer's process gone ends the connection.
+fn peer_gone(result: &Result<()>) -> Result<()> {
+    match result {
+        Err(e) if e.code == Code::PeerGone => Err(e.clone()),
+        _ => Ok(()),
     }
 }

@@ -76,7 +76,12 @@ impl State {
                     self.placed(&recv, placed, n, bytes.len() - n, data, ack);
                     self.count_match();
                 }
-                Unexpected::Rendezvous(offered) => self.accept_offer(offered)?,
+                Unexpected::Rendezvous(offered) => {
+                    self.accept_offer(offered)?;
+                    if self.conn.as_ref().is_some_and(|conn| conn.offer_waits) {
+                        break;
+                    }
+                }
             }
         }
         Ok(())

@@ -11,12 +11,15 @@ use crate::mr::piece::{self, Span};
 use crate::mr::{Access, Paths};
 use crate::prov::report::Refusals;
 use crate::sync::primitive::{Ordering, fence};
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
 /// Entries of the cache; a power of two.
 const CACHE: usize = 128;
+/// Regions that are remembered because the kernel does not copy them; more are tried anew.
+const WITHHELD: usize = 1024;
 
 /// A contiguous piece of a peer's region.
 #[derive(Clone, Default)]
@@ -153,7 +156,7 @@ impl Remote {
 
     /// The parts of `[offset, offset+len)`.
     #[inline]
-    pub fn walk(&self, offset: u64, len: usize) -> impl Iterator<Item = (Run, usize)> + '_ {
+    pub fn walk(&self, offset: u64, len: usize) -> impl Iterator<Item = (Run, usize)> + Clone + '_ {
         piece::walk(self.extents(), offset as usize, len).map(|(e, from, n)| {
             let here = if e.here == 0 { 0 } else { e.here + from };
             let id = e.map.as_ref().map_or(0, |map| map.id());
@@ -180,6 +183,8 @@ pub struct Remotes {
     filter: Vec<u64>,
     /// What this endpoint's options and environment permit.
     pub allowed: Paths,
+    /// Regions, by key and generation, whose memory the kernel copies for no other process.
+    withheld: HashMap<u64, (u64, Error)>,
 }
 
 /// An empty cache.
@@ -196,7 +201,13 @@ fn tell_path(link: &Link, r: &Remote) {
 
 impl Remotes {
     pub fn new(allowed: Paths) -> Remotes {
-        Remotes { cache: no_remotes(), imports: Imports::default(), filter: vec![0; super::layout::FILTER_BITS / 64], allowed }
+        Remotes {
+            cache: no_remotes(),
+            imports: Imports::default(),
+            filter: vec![0; super::layout::FILTER_BITS / 64],
+            allowed,
+            withheld: HashMap::new(),
+        }
     }
 
     /// From now on the peer's memory is mapped for the device of this local buffer. For one of the host any will do,
@@ -416,7 +427,7 @@ impl Remotes {
                 return Ok(true);
             }
         }
-        if usable.contains(Paths::CMA) && link.cma.is_ok() {
+        if usable.contains(Paths::CMA) && link.why_no_cma().is_none() && self.why_withheld(r).is_none() {
             r.path = Paths::CMA;
         } else if usable.contains(Paths::STAGED) {
             r.path = Paths::STAGED;
@@ -428,6 +439,19 @@ impl Remotes {
             ));
         }
         Ok(false)
+    }
+
+    /// The kernel does not copy the region's memory: it is reached by another path from now on.
+    pub fn refuse(&mut self, r: &Remote, why: Error) {
+        if self.withheld.len() >= WITHHELD {
+            self.withheld.clear();
+        }
+        self.withheld.insert(r.key, (r.generation, why));
+        self.evict(r.key);
+    }
+
+    fn why_withheld(&self, r: &Remote) -> Option<&Error> {
+        self.withheld.get(&r.key).filter(|(generation, _)| *generation == r.generation).map(|(_, why)| why)
     }
 
     pub fn refusals(&self, link: &Link, r: &Remote) -> Refusals {
@@ -443,7 +467,7 @@ impl Remotes {
         Refusals {
             direct: policy(Paths::DIRECT).or_else(|| r.extents().iter().any(|x| x.here == 0).then(|| self.imports.why_not())),
             ipc: policy(Paths::IPC).or_else(|| r.extents().iter().any(|x| x.here == 0).then(|| self.imports.why_not())),
-            cma: policy(Paths::CMA).or_else(|| link.cma.as_ref().err().cloned()),
+            cma: policy(Paths::CMA).or_else(|| link.why_no_cma().or(self.why_withheld(r)).cloned()),
             staged: policy(Paths::STAGED),
             ..Refusals::refused("no path of shm: the peer is a process of this host")
         }

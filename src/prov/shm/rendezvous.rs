@@ -3,12 +3,15 @@
 //! bytes itself (by mapping, by a device's driver, by cross-memory attach) or asks for fragments.
 
 use super::arrivals::{Offered, Recv, RendezvousIn, Unexpected};
-use super::conn::Conn;
-use super::copy::{attach_error, deliver};
+use super::conn::{Conn, attach_error};
+use super::copy::deliver;
 use super::flight::Flight;
+use super::import::Import;
 use super::job::{SendJob, Step};
 use super::layout::SegmentRef;
 use super::limits::MAX_MSG;
+use super::link::Link;
+use super::remote::Remotes;
 use super::state::State;
 use super::wire::{STATUS_SEND_FRAGMENTS, broken, kind, mark, protocol, slot_word, status_of, unpack_slot};
 use crate::config;
@@ -19,7 +22,7 @@ use crate::prov::op::{IOV_LIMIT, Iov, Pieces, parts};
 use crate::sync::consumer::Message;
 use crate::sync::ring::Header;
 use crate::sys::copy;
-use crate::sys::process::{Attach, Piece, attach_copy, piece};
+use crate::sys::space::{Attach, Piece, Reach, piece};
 
 const OFFER_WORDS: usize = 6;
 
@@ -56,23 +59,36 @@ impl State {
         Ok(())
     }
 
-    /// Fetches an offered message into the first receive, of which the caller knows, or asks for it in fragments.
+    /// Fetches an offered message into the first receive, or asks for it in fragments. Where the peer's pages are not there yet, the
+    /// message stays the first of the unexpected ones, and is offered again.
     pub fn accept_offer(&mut self, offered: Offered) -> Result<()> {
-        self.count_match();
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        let Some(Some(first)) = self.recvs.first(1).first() else { return Ok(()) };
         if conn.rendezvous_in.get(offered.slot as usize).is_some_and(Option::is_some) {
             return Err(protocol("the peer offered a message in a slot whose last one has not ended"));
+        }
+        conn.remotes.map_for(first.site);
+        let n = offered.total.min(first.room);
+        let source = find(&mut conn.remotes, &conn.link, &offered, first.site, n);
+        conn.offer_waits = match &source {
+            Source::Attached(from) => !conn.reach.has(Attach::Read, from.iter().map(|p| (p.iov_base as u64, p.iov_len))),
+            _ => false,
+        };
+        if conn.offer_waits {
+            self.unexpected.push_front(Unexpected::Rendezvous(offered));
+            return Ok(());
         }
         let peer = conn.link.peer.clone();
         let slot = peer.slot(offered.slot as usize);
         if slot.claim_back(offered.generation).is_none() {
             // The sender cancelled it: as if it had never come.
+            self.count_match();
             return Ok(());
         }
         let Some(mut recv) = self.recvs.pop_front() else { return Ok(()) };
-        let n = offered.total.min(recv.room);
         recv.ticket = self.bind.matched(false);
-        match fetch(conn, &offered, &recv, n) {
+        let mut ended = Ok(());
+        match fetch(&conn.reach, source, &recv, n) {
             Fetched::Done => {
                 self.fetched = self.fetched.saturating_add(n);
                 slot.report(offered.generation, 0, 1);
@@ -82,6 +98,9 @@ impl State {
             Fetched::Failed(e) => {
                 slot.report(offered.generation, status_of(Code::Fault), 1);
                 conn.link.nudge();
+                if e.code == Code::PeerGone {
+                    ended = Err(e.clone());
+                }
                 self.abandon(&recv, e);
             }
             Fetched::Impossible => {
@@ -96,7 +115,8 @@ impl State {
                 conn.link.nudge();
             }
         }
-        Ok(())
+        self.count_match();
+        ended
     }
 
     /// A part of a long message arrived.
@@ -167,54 +187,66 @@ pub fn offer(conn: &mut Conn, job: &mut SendJob, has_data: bool, place: (u64, u6
     Ok(Step::Flying)
 }
 
+/// Where the bytes of an offered message are found.
+enum Source<'a> {
+    /// In a mapping here, from this address on.
+    Mapped(&'a Import, usize),
+    /// In the peer's memory, by the kernel.
+    Attached(Vec<Piece>),
+    /// The sender has to send them.
+    Nowhere,
+}
+
+fn find<'a>(remotes: &'a mut Remotes, link: &Link, offered: &Offered, to: Site, n: usize) -> Source<'a> {
+    let (path, allowed) = (if offered.on_device { Paths::IPC } else { Paths::DIRECT }, remotes.allowed);
+    if offered.file != 0
+        && allowed.contains(path)
+        && let Some((import, from)) = remotes.mapped(link, offered.file, offered.file_offset, offered.total as u64)
+    {
+        return Source::Mapped(import, from);
+    }
+    if offered.on_device || !to.is_host() || link.why_no_cma().is_some() || !allowed.contains(Paths::CMA) {
+        return Source::Nowhere;
+    }
+    let mut left = n;
+    let run = |&(addr, len): &(u64, usize)| {
+        let run = len.min(left);
+        left -= run;
+        piece(addr, run)
+    };
+    Source::Attached(offered.pieces.iter().map(run).collect())
+}
+
 enum Fetched {
     Done,
     Failed(Error),
     Impossible,
 }
 
-fn fetch(conn: &mut Conn, offered: &Offered, recv: &Recv, n: usize) -> Fetched {
-    let path = if offered.on_device { Paths::IPC } else { Paths::DIRECT };
-    conn.remotes.map_for(recv.site);
-    if offered.file != 0
-        && conn.remotes.allowed.contains(path)
-        && let Some((import, from)) = conn.remotes.mapped(&conn.link, offered.file, offered.file_offset, offered.total as u64)
-    {
-        if !import.site().is_host() || !recv.site.is_host() {
-            return fetch_by_driver(recv, n, from as u64, import.site());
+fn fetch(reach: &Reach, source: Source<'_>, recv: &Recv, n: usize) -> Fetched {
+    match source {
+        Source::Mapped(import, from) if !import.site().is_host() || !recv.site.is_host() => {
+            fetch_by_driver(recv, n, from as u64, import.site())
         }
-        let mut at = 0;
-        for to in parts(recv.pieces.as_slice(), 0, n) {
-            // SAFETY: the mapping, borrowed here, covers the offered bytes; `to` is memory of the receive's.
-            unsafe { copy::copy(to.as_ptr(), (from + at) as *const u8, to.len(), config::get().nt_threshold) };
-            at += to.len();
+        Source::Mapped(_held, from) => {
+            let mut at = 0;
+            for to in parts(recv.pieces.as_slice(), 0, n) {
+                // SAFETY: the mapping, borrowed here, covers the offered bytes; `to` is memory of the receive's.
+                unsafe { copy::copy(to.as_ptr(), (from + at) as *const u8, to.len(), config::get().nt_threshold) };
+                at += to.len();
+            }
+            Fetched::Done
         }
-        return Fetched::Done;
-    }
-    if offered.on_device || !recv.site.is_host() || conn.link.cma.is_err() || !conn.remotes.allowed.contains(Paths::CMA) {
-        return Fetched::Impossible;
-    }
-    if n == 0 {
-        return Fetched::Done;
-    }
-    if let Err(e) = conn.check_alive() {
-        return Fetched::Failed(e);
-    }
-    let to: Vec<Iov> = parts(recv.pieces.as_slice(), 0, n).collect();
-    let mut left = n;
-    let from: Vec<Piece> = offered
-        .pieces
-        .iter()
-        .map(|&(addr, len)| {
-            let run = len.min(left);
-            left -= run;
-            piece(addr, run)
-        })
-        .collect();
-    match attach_copy(conn.link.pid, Attach::Read, &to, &from) {
-        Ok(()) => Fetched::Done,
-        Err(e) if matches!(e.errno, errno::EPERM | errno::ENOSYS) => Fetched::Impossible,
-        Err(e) => Fetched::Failed(attach_error(e)),
+        Source::Attached(_) if n == 0 => Fetched::Done,
+        Source::Attached(from) => {
+            let to: Vec<Iov> = parts(recv.pieces.as_slice(), 0, n).collect();
+            match reach.copy(Attach::Read, &to, &from) {
+                Ok(()) => Fetched::Done,
+                Err(e) if e.code == Code::Path => Fetched::Impossible,
+                Err(e) => Fetched::Failed(attach_error(e)),
+            }
+        }
+        Source::Nowhere => Fetched::Impossible,
     }
 }
 

@@ -2,7 +2,6 @@
 //! RMA, the initiator's side: copy at once where the path allows it, otherwise stream through the
 //! ring; and in any case in the order of posting.
 
-use super::conn::is_alive;
 use super::copy::{notices, notify};
 use super::domain::Domain;
 use super::fast::{FEW, LOCKED as ANY, WORD, is_any};
@@ -12,7 +11,7 @@ use super::remote::Remote;
 use super::state::State;
 use super::wire::gone;
 use super::{coop, device, staged, ways};
-use crate::error::{Error, Result, errno};
+use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::DEVICE_DESC;
 use crate::mr::{Access, Paths};
@@ -26,7 +25,7 @@ use crate::sync::gate;
 use crate::sync::primitive::AtomicU64;
 use crate::sync::ring::Header;
 use crate::sys::copy;
-use crate::sys::process::{Attach, attach_copy, piece};
+use crate::sys::space::{Attach, piece};
 
 /// What keeps an operation from the fast paths.
 pub const SLOW_FLAGS: u64 = flags::REMOTE_CQ_DATA | flags::FENCE | PART;
@@ -134,7 +133,8 @@ impl State {
         let Some(place) = conn.remotes.attached(key, need) else { return Fast::Declined };
         let Ok(offset) = place.check(addr, len, need) else { return Fast::Declined };
         let special = op_flags & SLOW_FLAGS != 0 || len >= self.shared_from || len == 0 || buf == 0;
-        if special || !conn.is_clear() || is_alive(&conn.link, &mut conn.seen_alive).is_err() {
+        let addr = place.one.addr() + offset;
+        if special || !conn.is_clear() || !conn.reach.saw(how, addr, len) {
             return Fast::Declined;
         }
         let queue = self.bind.tx.as_deref().filter(|_| wanted);
@@ -145,7 +145,7 @@ impl State {
         if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation, place.index) {
             return Fast::Declined;
         }
-        let moved = attach_copy(conn.link.pid, how, &[local], &[piece(place.one.addr() + offset, len)]);
+        let moved = conn.reach.copy(how, &[local], &[piece(addr, len)]);
         conn.gate.leave(busy);
         if moved.is_err() {
             // The general path tries it again, and says why.
@@ -240,8 +240,12 @@ impl State {
             return Err(Error::AGAIN);
         }
         let step = if queued { Step::Blocked } else { self.start_rma(domain, &mut job) };
+        let mut gone = None;
         match step {
-            Step::Done(result) => self.end(&job.end, result),
+            Step::Done(result) => {
+                gone = result.as_ref().err().filter(|e| e.code == Code::PeerGone).cloned();
+                self.end(&job.end, result)
+            }
             Step::Flying => {}
             Step::Blocked if injected => return Err(Error::AGAIN),
             Step::Blocked => {
@@ -256,6 +260,8 @@ impl State {
         }
         if verdict == Verdict::Lose {
             self.down(domain, Plan::gone());
+        } else if let Some(why) = gone {
+            self.down(domain, why);
         }
         Ok(())
     }
@@ -266,7 +272,14 @@ impl State {
             Some(conn) if job.flags & ANY_PATH != 0 => conn.remotes.rule(domain.modes.paths),
             _ => None,
         };
-        let step = self.try_rma(domain, job);
+        let mut step = self.try_rma(domain, job);
+        // A path that leads nowhere any more costs one try for each region at most.
+        for _ in 0..=job.count {
+            if step.is_ok() || !self.conn.as_mut().is_some_and(|conn| std::mem::take(&mut conn.rerouted)) {
+                break;
+            }
+            step = self.try_rma(domain, job);
+        }
         if let (Some(ruled), Some(conn)) = (free, &mut self.conn) {
             conn.remotes.rule(ruled);
         }
@@ -302,6 +315,9 @@ impl State {
         }
         if conn.devices.copier.is_some() {
             device::check_no_driver(job, &places)?;
+        }
+        if !ways::are_there(conn, job, &places) {
+            return Ok(Step::Blocked);
         }
         let notes = notices(job.count);
         let has_notes = job.has_data() || places.iter().any(|(p, _)| p.event);

@@ -152,9 +152,9 @@ impl State {
     /// The peer and the ways to it, for the log.
     fn reached(&self) -> String {
         let Some(conn) = &self.conn else { return self.peer_address() };
-        let (paths, why) = match &conn.link.cma {
-            Ok(()) => (conn.remotes.allowed, String::new()),
-            Err(e) => (conn.remotes.allowed - Paths::CMA, format!("; no cma: {e}")),
+        let (paths, why) = match conn.link.why_no_cma() {
+            None => (conn.remotes.allowed, String::new()),
+            Some(e) => (conn.remotes.allowed - Paths::CMA, format!("; no cma: {e}")),
         };
         format!("{}, {}, paths {}{why}", self.peer_address(), conn.link.who(), paths.words())
     }
@@ -201,6 +201,7 @@ impl State {
     pub fn is_stalled(&self) -> bool {
         self.conn.as_ref().is_some_and(|c| {
             !c.backlog.is_empty()
+                || c.offer_waits
                 || !c.devices.is_idle()
                 || !c.reads_out.is_empty()
                 || c.slots.active.iter().any(|i| matches!(c.slots.flight(*i), Some(Flight::Rendezvous { sent: Some(_), .. })))

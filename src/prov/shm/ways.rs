@@ -3,7 +3,7 @@
 //! Each region is moved by its own path, within the call, once nothing is under way that this could overtake.
 
 use super::conn::Conn;
-use super::copy::{attach_error, copy_now};
+use super::copy::copy_now;
 use super::import::still_there;
 use super::job::{RmaJob, settle};
 use super::remote::{Remote, no_such_key};
@@ -13,7 +13,7 @@ use crate::mr::{Paths, piece};
 use crate::prov::flags;
 use crate::prov::op::{Dir, Iov, parts};
 use crate::prov::report::Stats;
-use crate::sys::process::{self, Attach, attach_copy};
+use crate::sys::space::{self, Attach};
 
 /// Bytes of the bounce buffer between device memory and cross-memory attach.
 const BOUNCE: usize = 4 << 20;
@@ -35,6 +35,20 @@ pub fn are_several(local: Site, places: &[(Remote, u64)]) -> Result<bool> {
     let count = places.iter().filter(|(p, _)| by_driver(local, p)).count();
     let bounced = !local.is_host() && places.iter().any(|(p, _)| p.path == Paths::CMA);
     Ok(vendors || bounced || (count != 0 && count != places.len()))
+}
+
+/// Whether the peer's pages are there that the kernel is to copy.
+pub fn are_there(conn: &mut Conn, job: &RmaJob, places: &[(Remote, u64)]) -> bool {
+    let attached = places.iter().zip(job.remote()).filter(|((place, _), _)| place.path == Paths::CMA);
+    if attached.clone().next().is_none() {
+        return true;
+    }
+    let ranges = attached.flat_map(|((place, offset), r)| place.walk(*offset, r.len).map(|(run, n)| (run.addr, n)));
+    conn.reach.has(attach_of(job.dir), ranges)
+}
+
+pub fn attach_of(dir: Dir) -> Attach {
+    if dir == Dir::Write { Attach::Write } else { Attach::Read }
 }
 
 /// Moves all but what goes through the ring; gives key, whether it counts writes, and bytes, of each region.
@@ -104,7 +118,6 @@ fn drive(conn: &mut Conn, job: &mut RmaJob, place: &Remote, offset: u64, skip: u
 
 /// Between device memory here and a peer's private host memory: through a bounce buffer.
 fn bounce(conn: &mut Conn, job: &mut RmaJob, place: &Remote, offset: u64, skip: usize, len: usize) -> Result<()> {
-    conn.check_alive()?;
     settle(job.site, &mut job.stream_after)?;
     let mut buffer = vec![0u8; len.min(BOUNCE)];
     let mut done = 0;
@@ -125,11 +138,11 @@ fn bounce(conn: &mut Conn, job: &mut RmaJob, place: &Remote, offset: u64, skip: 
 /// Between the bounce buffer and the peer's memory: the kernel copies.
 fn across(conn: &mut Conn, dir: Dir, place: &Remote, offset: u64, buffer: &mut [u8]) -> Result<()> {
     enter(conn, place)?;
-    let theirs: Vec<_> = place.walk(offset, buffer.len()).map(|(run, n)| process::piece(run.addr, n)).collect();
-    let how = if dir == Dir::Write { Attach::Write } else { Attach::Read };
+    let theirs: Vec<_> = place.walk(offset, buffer.len()).map(|(run, n)| space::piece(run.addr, n)).collect();
+    let how = attach_of(dir);
     // SAFETY: `buffer` is borrowed, by us alone, until the copy below has returned.
     let ours = unsafe { Iov::of_mut(buffer) };
-    let moved = attach_copy(conn.link.pid, how, &[ours], &theirs);
+    let moved = conn.reach.copy(how, &[ours], &theirs);
     conn.gate.leave(conn.link.mine.busy());
-    moved.map_err(attach_error)
+    moved.map_err(|e| conn.attach_failed(place, e))
 }

@@ -77,7 +77,7 @@ local_archive = @cd $(STRIPPED) && { [ libgdrfab.a -nt $(OUT)/libgdrfab.a ] || {
 # release is built alone, at the same time, and is a sixteenth smaller.
 all: $(OUT)/native-static-libs
 ifeq ($(PROFILE),release)
-	@$(CARGO) rustc -q --profile shared --lib --no-default-features --crate-type cdylib & shared=$$!; \
+	@$(CARGO) rustc -q --profile shared --lib --no-default-features --features reserve --crate-type cdylib & shared=$$!; \
 		$(CARGO) build --profile $(PROFILE); built=$$?; wait $$shared && exit $$built
 else
 	$(CARGO) build --profile $(PROFILE)

@@ -4,13 +4,54 @@
 //! function.
 
 use crate::error::{Error, Result, errno};
+use crate::reserve;
 use std::any::Any;
-use std::cell::RefCell;
-use std::ffi::{CString, c_char, c_int};
+use std::cell::Cell;
+use std::ffi::{c_char, c_int};
+use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// Words for a C caller, with their NUL, as much of them as there is room for. They need no destructor: where the C library has
+/// no memory to note one, it ends the process.
+pub struct Words {
+    len: Cell<usize>,
+    bytes: [Cell<u8>; 1024],
+}
+
+impl Words {
+    pub const NONE: Words = Words { len: Cell::new(0), bytes: [const { Cell::new(0) }; 1024] };
+
+    pub fn keep(&self, words: impl fmt::Display) -> *const c_char {
+        self.len.set(0);
+        // The only error is that the room has ended.
+        let _ = write!(Writer(self), "{words}");
+        self.get()
+    }
+
+    fn get(&self) -> *const c_char {
+        self.bytes.as_ptr().cast()
+    }
+}
+
+struct Writer<'a>(&'a Words);
+
+impl Write for Writer<'_> {
+    fn write_char(&mut self, c: char) -> fmt::Result {
+        let (mut utf8, len) = ([0; 4], self.0.len.get());
+        let next = if c == '\0' { "?" } else { c.encode_utf8(&mut utf8) };
+        let room = self.0.bytes.get(len..=len + next.len()).ok_or(fmt::Error)?;
+        room.iter().zip(next.bytes().chain([0])).for_each(|(to, from)| to.set(from));
+        self.0.len.set(len + next.len());
+        Ok(())
+    }
+
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        s.chars().try_for_each(|c| self.write_char(c))
+    }
+}
+
 thread_local! {
-    static LAST: RefCell<CString> = RefCell::new(CString::default());
+    static LAST: Words = const { Words::NONE };
 }
 
 /// Keeps the words of a failure for `gdrfab_last_error`, and gives the negative errno.
@@ -18,15 +59,13 @@ thread_local! {
 pub fn failed(e: &Error) -> c_int {
     if !e.is_back_pressure() {
         crate::log!(Debug, "{e}");
-        let text = CString::new(e.to_string().replace('\0', "?")).unwrap_or_default();
-        // A thread that is ending has no storage left; its words are lost, its errno is not.
-        let _ = LAST.try_with(|last| *last.borrow_mut() = text);
+        LAST.with(|last| last.keep(e));
     }
     -e.errno
 }
 
 pub fn last_words() -> *const c_char {
-    hold(|_| c"".as_ptr(), || LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr()))
+    hold(|_| c"".as_ptr(), || LAST.with(Words::get))
 }
 
 /// Runs what an exported function does. A panic of it goes no further: unwinding out of an `extern "C"` function ends the
@@ -74,10 +113,25 @@ extern "C" fn panicked(panic: Box<dyn Any + Send>) -> c_int {
     -errno::ENOTRECOVERABLE
 }
 
+/// 0: a call that may allocate may begin. -ENOMEM: memory has run out, and the call does nothing.
+#[inline(always)]
+pub fn begin() -> c_int {
+    if reserve::is_low() { begin_if_enough() } else { 0 }
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn begin_if_enough() -> c_int {
+    hold(|rc| rc, || reserve::enough().map_or_else(|e| failed(&e), |()| 0))
+}
+
 /// Runs a posting call: 0 or a negative errno; a panic becomes -ENOTRECOVERABLE.
 #[inline(always)]
 pub fn posting(f: impl FnOnce() -> Result<()>) -> isize {
-    hold(|rc| rc as isize, || f().map_or_else(|e| failed(&e) as isize, |()| 0))
+    match begin() {
+        0 => hold(|rc| rc as isize, || f().map_or_else(|e| failed(&e) as isize, |()| 0)),
+        refused => refused as isize,
+    }
 }
 
 /// Tries what ends most calls at once. `None`: it is not for this one, and nothing was done.

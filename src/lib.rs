@@ -10,6 +10,8 @@ pub mod environment;
 pub mod error;
 pub mod guard;
 pub mod log;
+pub mod reserve;
+pub mod room;
 
 pub mod config;
 pub mod hmem;

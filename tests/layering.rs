@@ -15,7 +15,8 @@ mod c;
 mod circles;
 
 /// Bottom up: a layer may import itself and what stands before it.
-const LAYERS: [&str; 13] = ["error", "environment", "log", "guard", "config", "sys", "sync", "hmem", "mr", "prov", "rdm", "fabric", "capi"];
+const LAYERS: [&str; 15] =
+    ["error", "reserve", "room", "environment", "log", "guard", "config", "sys", "sync", "hmem", "mr", "prov", "rdm", "fabric", "capi"];
 
 /// Modules of one directory that must not know each other.
 const PEERS: [(&str, &[&str]); 2] =

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Address vectors.
 
-use super::boundary::{Sized0, bytes, control, counted, failed, give, hold, null, object, output, read_sized, reclaim, shared, text};
+use super::boundary::{
+    Sized0, bytes, control, counted, failed, give, hold, null, object, output, read_sized, reclaim, release, shared, text,
+};
 use super::boundary::{no_flags, write_name, write_text};
 use super::objects::{gdrfab_av, gdrfab_domain, gdrfab_ep, no_attr_flags, no_reserved};
 use super::types::*;
@@ -64,7 +66,7 @@ pub unsafe extern "C" fn gdrfab_av_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_av_close(av: *mut gdrfab_av) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
-    control(|| unsafe {
+    release(|| unsafe {
         object(av, "av")?.close()?;
         drop(reclaim(av));
         Ok(())
@@ -181,7 +183,7 @@ fn indexes(fi_addr: *mut u64) -> Result<*mut u64> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_av_remove(av: *mut gdrfab_av, fi_addr: *const u64, count: usize, flags: u64) -> c_int {
     // SAFETY: the C caller says that the handle is open and the array as long as count says.
-    control(|| unsafe {
+    release(|| unsafe {
         let av = object(av, "av")?;
         no_flags(flags)?;
         if count > 0 && fi_addr.is_null() || !fi_addr.is_aligned() {

@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result, errno};
 use crate::fabric;
+use crate::guard::begin;
 use crate::prov::general::ops_of;
 use crate::prov::op::Iov;
 use crate::prov::ops::{CqHead, EpOps};
@@ -10,14 +11,22 @@ use libc::{c_char, c_int, c_void, ssize_t};
 use std::ffi::CStr;
 use std::sync::Arc;
 
-pub(super) use crate::guard::{failed, hold, last_words, null, posting};
+pub(super) use crate::guard::{Words, failed, hold, last_words, null, posting};
 
 /// Runs a control call: 0 or a negative errno; a panic becomes -ENOTRECOVERABLE.
 pub(super) fn control(f: impl FnOnce() -> Result<()>) -> c_int {
+    match begin() {
+        0 => release(f),
+        refused => refused,
+    }
+}
+
+/// As `control`, of a call that gives memory back or wakes others: it also begins where memory has run out.
+pub(super) fn release(f: impl FnOnce() -> Result<()>) -> c_int {
     hold(|rc| rc, || f().map_or_else(|e| failed(&e), |()| 0))
 }
 
-/// As `control`, with a count.
+/// As `release`, with a count.
 pub(super) fn counted(f: impl FnOnce() -> Result<usize>) -> ssize_t {
     hold(|rc| rc as isize, || f().map_or_else(|e| failed(&e) as isize, |n| n as isize))
 }

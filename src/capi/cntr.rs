@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Counters.
 
-use super::boundary::{control, hold, object, output};
+use super::boundary::{control, hold, object, output, release};
 use super::objects::gdrfab_cntr;
 use crate::error::{Error, errno};
 use crate::fabric::Reached;
@@ -27,28 +27,28 @@ pub unsafe extern "C" fn gdrfab_cntr_readerr(cntr: *mut gdrfab_cntr) -> u64 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cntr_add(cntr: *mut gdrfab_cntr, value: u64) -> c_int {
     // SAFETY: the C caller says that the handle is open.
-    control(|| unsafe { object(cntr, "cntr").map(|c| c.counter.add(value)) })
+    release(|| unsafe { object(cntr, "cntr").map(|c| c.counter.add(value)) })
 }
 
 /// Sets the count of successes: 0 or -EINVAL. Mirrors fi_cntr_set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cntr_set(cntr: *mut gdrfab_cntr, value: u64) -> c_int {
     // SAFETY: the C caller says that the handle is open.
-    control(|| unsafe { object(cntr, "cntr").map(|c| c.counter.set(value)) })
+    release(|| unsafe { object(cntr, "cntr").map(|c| c.counter.set(value)) })
 }
 
 /// Adds to the count of failures: 0 or -EINVAL. Mirrors fi_cntr_adderr.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cntr_adderr(cntr: *mut gdrfab_cntr, value: u64) -> c_int {
     // SAFETY: the C caller says that the handle is open.
-    control(|| unsafe { object(cntr, "cntr").map(|c| c.counter.add_error(value)) })
+    release(|| unsafe { object(cntr, "cntr").map(|c| c.counter.add_error(value)) })
 }
 
 /// Sets the count of failures: 0 or -EINVAL. Mirrors fi_cntr_seterr.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cntr_seterr(cntr: *mut gdrfab_cntr, value: u64) -> c_int {
     // SAFETY: the C caller says that the handle is open.
-    control(|| unsafe { object(cntr, "cntr").map(|c| c.counter.set_error(value)) })
+    release(|| unsafe { object(cntr, "cntr").map(|c| c.counter.set_error(value)) })
 }
 
 /// Waits until the count of successes is at least `threshold`. Mirrors fi_cntr_wait.
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn gdrfab_cntr_seterr(cntr: *mut gdrfab_cntr, value: u64) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cntr_wait(cntr: *mut gdrfab_cntr, threshold: u64, timeout_ms: c_int) -> c_int {
     // SAFETY: the C caller says that the handle is open.
-    control(|| unsafe {
+    release(|| unsafe {
         match object(cntr, "cntr")?.wait(threshold, timeout_ms)? {
             Reached::Threshold => Ok(()),
             Reached::ErrorsChanged => {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Binding and connecting.
 
-use super::boundary::{address, bytes, control, object, output, shared, write_address, write_name};
+use super::boundary::{address, bytes, control, object, output, release, shared, write_address, write_name};
 use super::info::gdrfab_connreq;
 use super::objects::*;
 use crate::fabric::RequestId;
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn gdrfab_pep_reject(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_shutdown(ep: *mut gdrfab_ep, flags: u64) -> c_int {
     // SAFETY: the C caller says that the handle is open.
-    control(|| unsafe {
+    release(|| unsafe {
         let ep = object(ep, "ep")?;
         crate::log!(Debug, "ep {ep:p}: is shut down by this side");
         ep.shutdown(flags)

@@ -2,7 +2,7 @@
 //! Reading completion queues.
 
 use super::boundary::{
-    Sized0, control, counted, cq_head, hold, no_cq, no_flags, null, object, output, output_sized, write_sized, write_text,
+    Sized0, Words, control, counted, cq_head, hold, no_cq, no_flags, null, object, output, output_sized, release, write_sized, write_text,
 };
 use super::objects::gdrfab_cq;
 use crate::error::{Code, Error, Result};
@@ -279,7 +279,7 @@ pub unsafe extern "C" fn gdrfab_cq_readerr(cq: *mut gdrfab_cq, entry: *mut gdrfa
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_signal(cq: *mut gdrfab_cq) -> c_int {
     // SAFETY: the C caller says that the handle is open.
-    control(|| unsafe { object(cq, "cq")?.signal() })
+    release(|| unsafe { object(cq, "cq")?.signal() })
 }
 
 /// Words for a provider code. Mirrors fi_cq_strerror.
@@ -305,7 +305,7 @@ pub unsafe extern "C" fn gdrfab_cq_strerror(
 #[inline(always)]
 pub(super) unsafe fn words(prov_errno: c_int, err_data: *const c_void, buf: *mut c_char, len: usize) -> *const c_char {
     thread_local! {
-        static WORDS: std::cell::RefCell<std::ffi::CString> = std::cell::RefCell::new(std::ffi::CString::default());
+        static WORDS: Words = const { Words::NONE };
     }
     let said = || -> *const c_char {
         // SAFETY: the caller says that `err_data` ends with a NUL and that `buf` holds `len` bytes.
@@ -321,12 +321,7 @@ pub(super) unsafe fn words(prov_errno: c_int, err_data: *const c_void, buf: *mut
                 let _ = write_text(buf, len, &text);
                 return buf.cast_const();
             }
-            WORDS
-                .try_with(|w| {
-                    *w.borrow_mut() = std::ffi::CString::new(text).unwrap_or_default();
-                    w.borrow().as_ptr()
-                })
-                .unwrap_or(c"".as_ptr())
+            WORDS.with(|words| words.keep(text))
         }
     };
     hold(|_| std::ptr::null(), said)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Lists: many blocks in one operation.
 
-use super::boundary::{Handle, Sized0, control, give, null, object, output, posting, read_sized, reclaim, shared};
+use super::boundary::{Handle, Sized0, control, give, null, object, output, posting, read_sized, reclaim, release, shared};
 use super::objects::gdrfab_ep;
 use super::rma::check_op_flags;
 use super::types::*;
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn gdrfab_list_post(list: *mut gdrfab_list, flags: u64, da
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_list_close(list: *mut gdrfab_list) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
-    control(|| unsafe {
+    release(|| unsafe {
         object(list, "list")?;
         drop(reclaim(list));
         Ok(())

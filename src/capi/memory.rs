@@ -2,7 +2,7 @@
 //! Registration, and memory made to be reachable.
 
 use super::boundary::{
-    Sized0, control, counted, hold, iovecs, null, object, output, output_sized, read_sized, share, shared, write_sized, write_text,
+    Sized0, control, counted, hold, iovecs, null, object, output, output_sized, read_sized, release, share, shared, write_sized, write_text,
 };
 use super::objects::{gdrfab_cntr, gdrfab_domain};
 use super::types::*;
@@ -352,7 +352,7 @@ fn no_descriptor(fd: c_int) -> Error {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_close(mr: *mut gdrfab_mr) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
-    control(|| unsafe {
+    release(|| unsafe {
         mr_of(mr)?.close()?;
         Box::from_raw(mr.cast::<Mr>()).put_back();
         Ok(())
@@ -467,5 +467,5 @@ pub unsafe extern "C" fn gdrfab_mem_alloc(domain: *mut gdrfab_domain, len: usize
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mem_free(domain: *mut gdrfab_domain, addr: *mut c_void) -> c_int {
     // SAFETY: the C caller says that the handle is open; the address is looked up.
-    control(|| unsafe { object(domain, "domain")?.free(addr as usize) })
+    release(|| unsafe { object(domain, "domain")?.free(addr as usize) })
 }

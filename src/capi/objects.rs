@@ -2,7 +2,7 @@
 //! Opening and closing. Every close takes its own type; an object that others still use answers
 //! -EBUSY and stays open.
 
-use super::boundary::{Handle, Sized0, control, give, hold, object, output, read_sized, reclaim, shared};
+use super::boundary::{Handle, Sized0, control, give, hold, object, output, read_sized, reclaim, release, shared};
 use super::info::{gdrfab_info, import};
 use super::types::*;
 use crate::error::{Error, Result};
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn gdrfab_fabric_open(info: *const gdrfab_info, context: *
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_fabric_close(fabric: *mut gdrfab_fabric) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
-    control(|| unsafe {
+    release(|| unsafe {
         object(fabric, "fabric")?.check_close()?;
         drop(reclaim(fabric));
         Ok(())
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn gdrfab_domain_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_domain_close(domain: *mut gdrfab_domain) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
-    control(|| unsafe {
+    release(|| unsafe {
         object(domain, "domain")?.check_close()?;
         reclaim(domain).close();
         Ok(())
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn gdrfab_ep_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_close(ep: *mut gdrfab_ep) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
-    control(|| unsafe {
+    release(|| unsafe {
         shared(ep, "ep")?.close()?;
         crate::log!(Debug, "ep {ep:p}: closed");
         drop(reclaim(ep));
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn gdrfab_pep_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_pep_close(pep: *mut gdrfab_pep) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
-    control(|| unsafe {
+    release(|| unsafe {
         shared(pep, "pep")?.close()?;
         drop(reclaim(pep));
         Ok(())
@@ -330,7 +330,7 @@ pub unsafe extern "C" fn gdrfab_cq_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_close(cq: *mut gdrfab_cq) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
-    control(|| unsafe {
+    release(|| unsafe {
         object(cq, "cq")?.close()?;
         drop(reclaim(cq));
         Ok(())
@@ -398,7 +398,7 @@ pub unsafe extern "C" fn gdrfab_eq_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_eq_close(eq: *mut gdrfab_eq) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
-    control(|| unsafe {
+    release(|| unsafe {
         object(eq, "eq")?.close()?;
         drop(reclaim(eq));
         Ok(())
@@ -464,7 +464,7 @@ pub unsafe extern "C" fn gdrfab_cntr_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cntr_close(cntr: *mut gdrfab_cntr) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
-    control(|| unsafe {
+    release(|| unsafe {
         object(cntr, "cntr")?.close()?;
         drop(reclaim(cntr));
         Ok(())

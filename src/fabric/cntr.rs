@@ -10,6 +10,7 @@ use super::users::Kind;
 use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::queue::{Counter, Waiter};
+use crate::reserve;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -78,7 +79,9 @@ impl Cntr {
     }
 
     fn progress(&self) {
-        self.roster().glance();
+        if !reserve::is_lowest() {
+            self.roster().glance();
+        }
     }
 
     fn driven(&self) -> Option<Driven<'_>> {

@@ -12,6 +12,7 @@ use crate::error::{Error, Result, errno};
 use crate::prov::Source;
 use crate::prov::ops::{CqFormat, CqHead, CqOps, Entry, EpHead, ReadSole, Rest};
 use crate::prov::queue::{Completion, Failure, Origin, Queue, Taken, Waiter};
+use crate::reserve;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -132,7 +133,9 @@ impl Cq {
         if self.descriptor.is_armed() {
             self.disarm();
         }
-        self.roster.glance();
+        if !reserve::is_lowest() {
+            self.roster.glance();
+        }
     }
 
     /// The rest of `read` after a source that had nothing.
@@ -172,6 +175,9 @@ impl Cq {
                     return taken;
                 }
             }
+        }
+        if reserve::is_lowest() {
+            return Taken::ErrorFirst;
         }
         self.progress();
         let taken = take();
@@ -249,10 +255,13 @@ impl Cq {
         }
     }
 
-    /// EAVAIL, with the words of the error entry that is next.
+    /// EAVAIL, with the words of the error entry that is next; or ENOMEM: no memory is left to go on with.
     #[cold]
     pub fn error_first(&self) -> Error {
-        Error::new(errno::EAVAIL, self.queue.peek_error().map_or_else(String::new, |why| why.words.into()))
+        match self.queue.peek_error() {
+            None if reserve::is_lowest() => reserve::NONE_LEFT,
+            why => Error::new(errno::EAVAIL, why.map_or_else(String::new, |why| why.words.into())),
+        }
     }
 
     pub fn read_error(&self) -> Option<(Completion, Failure)> {

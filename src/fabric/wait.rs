@@ -8,6 +8,7 @@ use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::prov::queue::Waiter;
 use crate::prov::rest::Rest;
+use crate::reserve;
 use crate::sync::gate::{Fences, barrier};
 use crate::sys::epoll::{Poller, Woken};
 use crate::sys::time::now_ns;
@@ -135,6 +136,9 @@ pub(crate) fn wait<'a, R>(
     let mut spin_until = start.saturating_add(spin).min(until);
     let mut set = driven();
     loop {
+        if reserve::is_lowest() {
+            return ready().map_or(Err(reserve::NONE_LEFT), |r| Ok(Some(r)));
+        }
         if let Some(d) = &set {
             d.glance();
         }

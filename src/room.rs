@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Growth that follows a number of the caller's or of a peer's: it fails with -ENOMEM instead of ending the process.
+//! tests/growth.rs finds growth that does not come by here.
+
+use crate::error::Result;
+use crate::reserve::{NONE_LEFT, enough};
+use std::collections::{HashMap, HashSet, TryReserveError, VecDeque};
+use std::hash::{BuildHasher, Hash};
+
+/// A collection that makes room before it takes more.
+pub trait Room {
+    fn try_room(&mut self, more: usize) -> std::result::Result<(), TryReserveError>;
+    /// Elements that it takes without another allocation.
+    fn spare(&self) -> usize;
+
+    /// After this, `more` elements go in without an allocation.
+    #[inline]
+    fn room(&mut self, more: usize) -> Result<()> {
+        if self.spare() >= more { Ok(()) } else { grow(self, more) }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn grow<R: Room + ?Sized>(of: &mut R, more: usize) -> Result<()> {
+    // Memory of the reserve is for what cannot fail.
+    enough()?;
+    of.try_room(more).map_err(|_| NONE_LEFT)
+}
+
+impl<T> Room for Vec<T> {
+    fn try_room(&mut self, more: usize) -> std::result::Result<(), TryReserveError> {
+        self.try_reserve(more)
+    }
+    fn spare(&self) -> usize {
+        self.capacity() - self.len()
+    }
+}
+
+impl<T> Room for VecDeque<T> {
+    fn try_room(&mut self, more: usize) -> std::result::Result<(), TryReserveError> {
+        self.try_reserve(more)
+    }
+    fn spare(&self) -> usize {
+        self.capacity() - self.len()
+    }
+}
+
+impl<K: Eq + Hash, V, S: BuildHasher> Room for HashMap<K, V, S> {
+    fn try_room(&mut self, more: usize) -> std::result::Result<(), TryReserveError> {
+        self.try_reserve(more)
+    }
+    fn spare(&self) -> usize {
+        self.capacity() - self.len()
+    }
+}
+
+impl<K: Eq + Hash, S: BuildHasher> Room for HashSet<K, S> {
+    fn try_room(&mut self, more: usize) -> std::result::Result<(), TryReserveError> {
+        self.try_reserve(more)
+    }
+    fn spare(&self) -> usize {
+        self.capacity() - self.len()
+    }
+}
+
+/// An empty vector that takes `n` elements.
+pub fn with_room<T>(n: usize) -> Result<Vec<T>> {
+    let mut all = Vec::new();
+    all.room(n)?;
+    Ok(all)
+}
+
+/// `n` times the same, as `vec![value; n]`.
+pub fn filled<T: Clone>(value: T, n: usize) -> Result<Vec<T>> {
+    let mut all = with_room(n)?;
+    all.resize(n, value);
+    Ok(all)
+}
+
+/// `n` bytes of zeros, whose pages the kernel fills when they are touched.
+pub fn zeroed(n: usize) -> Result<Box<[u8]>> {
+    filled(0, n).map(Vec::into_boxed_slice)
+}
+
+/// As `from.to_vec()`.
+pub fn copied<T: Copy>(from: &[T]) -> Result<Vec<T>> {
+    let mut all = with_room(from.len())?;
+    all.extend_from_slice(from);
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_system_has_is_an_error_and_the_collection_stays_as_it_was() {
+        const MUCH: usize = 1 << 60;
+        let (mut list, mut map) = (vec![1u64], HashMap::from([(1u64, 2u64)]));
+        for rc in [list.room(MUCH), map.room(MUCH), with_room::<u64>(MUCH).map(|_| ()), filled(0u64, MUCH).map(|_| ())] {
+            assert_eq!(rc.map_err(|e| e.errno), Err(libc::ENOMEM));
+        }
+        assert!(list == [1] && map[&1] == 2);
+        assert_eq!(copied(&[1, 2, 3]).unwrap(), [1, 2, 3]);
+    }
+}

@@ -1,86 +1,108 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory for the small allocations of a call that has begun when the system has none left: an arena in .bss, counted against
-//! the address space from the start. The next call ends with -ENOMEM before it does anything ([`enough`]).
-//!
-//! Large allocations never come from here. Their callers ask for them by [`crate::room`], which can fail.
+//! Memory for the allocations of a call that has begun when the system has none left: two arenas in .bss, counted against the
+//! address space from the start. The next call ends with -ENOMEM before it does anything ([`enough`]).
 
 use crate::error::{Error, Result, errno};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The unit of the arena, and the largest alignment that it gives.
-const GRANULE: usize = 256;
-const WORDS: usize = 80;
-const ARENA: usize = WORDS * 64 * GRANULE;
-/// Longer allocations are refused.
-const MOST: usize = 64 * GRANULE;
+/// Pieces of memory in units of `UNIT` bytes, the largest alignment that they have.
+#[repr(C, align(4096))]
+struct Arena<const UNIT: usize, const WORDS: usize> {
+    memory: UnsafeCell<[[[u8; UNIT]; 64]; WORDS]>,
+    /// A bit for each unit. A piece lies within one word, so that one exchange takes it: no lock, also after fork().
+    taken: [AtomicU64; WORDS],
+}
+
+// SAFETY: a piece belongs to the one who has set its bits.
+unsafe impl<const UNIT: usize, const WORDS: usize> Sync for Arena<UNIT, WORDS> {}
+
+impl<const UNIT: usize, const WORDS: usize> Arena<UNIT, WORDS> {
+    const BYTES: usize = WORDS * 64 * UNIT;
+    /// Longer pieces are refused.
+    const MOST: usize = 64 * UNIT;
+
+    const fn new() -> Self {
+        Arena { memory: UnsafeCell::new([[[0; UNIT]; 64]; WORDS]), taken: [const { AtomicU64::new(0) }; WORDS] }
+    }
+
+    fn bits(size: usize) -> u64 {
+        u64::MAX >> (64 - size.div_ceil(UNIT).clamp(1, 64))
+    }
+
+    fn take(&self, layout: Layout) -> *mut u8 {
+        if layout.size() > Self::MOST || layout.align() > UNIT.min(4096) {
+            return std::ptr::null_mut();
+        }
+        let piece = Self::bits(layout.size());
+        for (at, word) in self.taken.iter().enumerate() {
+            let mut now = word.load(Ordering::Relaxed);
+            while let Some(shift) = (0..=piece.leading_zeros()).find(|s| now & (piece << s) == 0) {
+                match word.compare_exchange_weak(now, now | piece << shift, Ordering::Acquire, Ordering::Relaxed) {
+                    Ok(_) => {
+                        USED.fetch_add(piece.count_ones() as usize * UNIT, Ordering::Relaxed);
+                        return self.memory.get().cast::<u8>().wrapping_add((at * 64 + shift as usize) * UNIT);
+                    }
+                    Err(other) => now = other,
+                }
+            }
+        }
+        std::ptr::null_mut()
+    }
+
+    #[inline(always)]
+    fn has(&self, at: *mut u8) -> bool {
+        at.addr().wrapping_sub(self.memory.get().addr()) < Self::BYTES
+    }
+
+    /// Takes back what `take` gave.
+    fn give(&self, at: *mut u8, size: usize) {
+        let (piece, first) = (Self::bits(size), at.addr().wrapping_sub(self.memory.get().addr()) / UNIT);
+        if let Some(word) = self.taken.get(first / 64) {
+            word.fetch_and(!(piece << (first % 64)), Ordering::Release);
+            USED.fetch_sub(piece.count_ones() as usize * UNIT, Ordering::Relaxed);
+        }
+    }
+}
+
+/// For records, and for collections whose length has a bound. Longer ones than both take grow by [`crate::room`], which can fail.
+#[repr(C)]
+struct Both {
+    small: Arena<256, 80>,
+    large: Arena<32768, 1>,
+}
+
+static PLACE: Both = Both { small: Arena::new(), large: Arena::new() };
+/// Bytes of both that are in use.
+static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// In use beyond this, a call begins only if the system has memory again.
-const LOW: usize = ARENA / 8;
+const LOW: usize = 160 << 10;
 /// In use beyond this, no call begins that may allocate, and progress waits. The rest is for calls that run, and for those that
 /// give memory back.
-const HIGH: usize = ARENA / 2;
+const HIGH: usize = 640 << 10;
 /// What the system must have to count as having memory again.
 const PROBE: usize = 256 << 10;
 
-#[repr(C, align(4096))]
-struct Arena(UnsafeCell<[u8; ARENA]>);
-// SAFETY: a piece of the arena belongs to the one thread that has set its bits in `TAKEN`.
-unsafe impl Sync for Arena {}
-
-static PLACE: Arena = Arena(UnsafeCell::new([0; ARENA]));
-/// A bit for each granule. A piece lies within one word, so that one exchange takes it: no lock, also after fork().
-static TAKEN: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
-/// Bytes of the arena in use.
-static USED: AtomicUsize = AtomicUsize::new(0);
-
-fn bits(size: usize) -> u64 {
-    u64::MAX >> (64 - size.div_ceil(GRANULE).clamp(1, 64))
-}
-
-fn take(layout: Layout) -> *mut u8 {
-    if layout.size() > MOST || layout.align() > GRANULE {
-        return std::ptr::null_mut();
-    }
-    let piece = bits(layout.size());
-    for (at, word) in TAKEN.iter().enumerate() {
-        let mut now = word.load(Ordering::Relaxed);
-        while let Some(shift) = (0..=piece.leading_zeros()).find(|s| now & (piece << s) == 0) {
-            match word.compare_exchange_weak(now, now | piece << shift, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => {
-                    USED.fetch_add(piece.count_ones() as usize * GRANULE, Ordering::Relaxed);
-                    return PLACE.0.get().cast::<u8>().wrapping_add((at * 64 + shift as usize) * GRANULE);
-                }
-                Err(other) => now = other,
-            }
-        }
-    }
-    std::ptr::null_mut()
-}
-
-/// Where in the arena `at` lies, if it does.
 #[inline(always)]
-fn offset(at: *mut u8) -> Option<usize> {
-    let offset = at.addr().wrapping_sub(PLACE.0.get().addr());
-    (offset < ARENA).then_some(offset)
+fn is_ours(at: *mut u8) -> bool {
+    at.addr().wrapping_sub((&raw const PLACE).addr()) < size_of::<Both>()
 }
 
 #[cold]
 #[inline(never)]
-fn give(offset: usize, size: usize) {
-    let piece = bits(size);
-    let first = offset / GRANULE;
-    if let Some(word) = TAKEN.get(first / 64) {
-        word.fetch_and(!(piece << (first % 64)), Ordering::Release);
-        USED.fetch_sub(piece.count_ones() as usize * GRANULE, Ordering::Relaxed);
-    }
+fn give(at: *mut u8, size: usize) {
+    if PLACE.small.has(at) { PLACE.small.give(at, size) } else { PLACE.large.give(at, size) }
 }
 
 #[cold]
 #[inline(never)]
 fn fall_back(layout: Layout, zeroed: bool) -> *mut u8 {
-    let at = take(layout);
+    let mut at = PLACE.small.take(layout);
+    if at.is_null() {
+        at = PLACE.large.take(layout);
+    }
     if zeroed && !at.is_null() {
         // SAFETY: `take` gave that many bytes.
         unsafe { at.write_bytes(0, layout.size()) };
@@ -88,7 +110,7 @@ fn fall_back(layout: Layout, zeroed: bool) -> *mut u8 {
     at
 }
 
-/// The system's allocator, and the arena where that has none.
+/// The system's allocator, and the arenas where that has none.
 pub struct Reserve;
 
 #[cfg(feature = "reserve")]
@@ -113,17 +135,17 @@ unsafe impl GlobalAlloc for Reserve {
 
     #[inline]
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        match offset(at) {
-            Some(offset) => give(offset, layout.size()),
-            // SAFETY: outside the arena it is the system's, of this layout says the caller.
-            None => unsafe { System.dealloc(at, layout) },
+        if is_ours(at) {
+            return give(at, layout.size());
         }
+        // SAFETY: outside the arenas it is the system's, of this layout says the caller.
+        unsafe { System.dealloc(at, layout) }
     }
 
     #[inline]
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        if offset(at).is_none() {
-            // SAFETY: outside the arena it is the system's, of this layout says the caller.
+        if !is_ours(at) {
+            // SAFETY: outside the arenas it is the system's, of this layout says the caller.
             let new = unsafe { System.realloc(at, layout, size) };
             if !new.is_null() {
                 return new;
@@ -191,18 +213,18 @@ mod tests {
         let _alone = ALONE.lock();
         let before = USED.load(Ordering::Relaxed);
         let mut pieces = Vec::new();
-        for size in (0..MOST).step_by(199).cycle() {
+        for size in (0..40_000).step_by(199).chain(0..).map(|n| n % 16_385) {
             let layout = Layout::from_size_align(size, 16).unwrap();
-            let at = take(layout);
+            let at = fall_back(layout, false);
             if at.is_null() {
                 break;
             }
-            assert!(at.addr() % GRANULE == 0 && offset(at).is_some_and(|o| o + size <= ARENA));
+            assert!(at.is_aligned() && is_ours(at) && is_ours(at.wrapping_add(size.max(1) - 1)));
             // SAFETY: the piece is `size` long.
             unsafe { at.write_bytes(pieces.len() as u8, size) };
             pieces.push((at, layout));
         }
-        assert!(pieces.len() > ARENA / MOST && is_lowest() && enough().is_err());
+        assert!(pieces.len() > 100 && is_lowest() && enough().is_err());
         for (k, (at, layout)) in pieces.into_iter().enumerate() {
             // SAFETY: as written above.
             assert!((0..layout.size()).all(|i| unsafe { at.add(i).read() } == k as u8), "piece {k}");
@@ -215,8 +237,8 @@ mod tests {
     #[test]
     fn what_is_long_or_aligned_to_more_is_refused_and_what_grows_is_moved() {
         let _alone = ALONE.lock();
-        assert!(take(Layout::from_size_align(MOST + 1, 8).unwrap()).is_null());
-        assert!(take(Layout::from_size_align(8, 2 * GRANULE).unwrap()).is_null());
+        assert!(fall_back(Layout::from_size_align((2 << 20) + 1, 8).unwrap(), false).is_null());
+        assert!(fall_back(Layout::from_size_align(8, 8192).unwrap(), false).is_null());
         let layout = Layout::from_size_align(100, 8).unwrap();
         // SAFETY: memory of the allocator, with the layouts that it has.
         unsafe {
@@ -224,7 +246,7 @@ mod tests {
             assert!((0..100).all(|i| at.add(i).read() == 0));
             at.write(7);
             let moved = Reserve.realloc(at, layout, 100_000);
-            assert!(offset(moved).is_none() && moved.read() == 7);
+            assert!(!is_ours(moved) && moved.read() == 7);
             Reserve.dealloc(moved, Layout::from_size_align(100_000, 8).unwrap());
         }
     }

@@ -56,7 +56,7 @@ impl Side {
 
     fn of(domain: Arc<Domain>, info: &Info) -> Side {
         let ep = Endpoint::open(domain.clone(), info, 7).unwrap();
-        let (cq, eq) = (Arc::new(Queue::new(256, Threading::Safe)), Arc::new(EventQueue::default()));
+        let (cq, eq) = (Arc::new(Queue::new(256, Threading::Safe).unwrap()), Arc::new(EventQueue::default()));
         ep.bind(Binding::Cq { queue: cq.clone(), source: None, transmit: true, receive: true, selective: false }).unwrap();
         ep.bind(Binding::Eq(eq.clone())).unwrap();
         ep.enable(OpFlags::default()).unwrap();

@@ -95,7 +95,7 @@ impl Lane {
     fn of(domain: &Arc<dyn Domain>, info: &Info) -> Lane {
         let domain = domain.clone();
         let ep = domain.clone().open_endpoint(info, 0).unwrap();
-        let queue = Arc::new(Queue::new(1000, Threading::Safe));
+        let queue = Arc::new(Queue::new(1000, Threading::Safe).unwrap());
         ep.bind(Binding::Cq { queue: queue.clone(), source: None, transmit: true, receive: true, selective: false }).unwrap();
         ep.bind(Binding::Eq(Arc::new(EventQueue::default()))).unwrap();
         ep.bind(Binding::Arrivals(1)).unwrap();

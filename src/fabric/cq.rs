@@ -45,7 +45,7 @@ impl Cq {
     ) -> Result<Arc<Cq>> {
         domain.owner.check()?;
         let waiter = if wait_fd { Waiter::with_descriptor()? } else { Waiter::default() };
-        let queue = Arc::new(Queue::new(size, domain.threading).with_waiter(waiter));
+        let queue = Arc::new(Queue::new(size, domain.threading)?.with_waiter(waiter));
         let source = domain.prov.clone().open_source(size, &queue)?;
         domain.users.add(Kind::CompletionQueue);
         let of_roster = queue.clone();

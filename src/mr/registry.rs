@@ -9,6 +9,7 @@ use super::key::{INDEX_BITS, KeySource, desc_fits, desc_index, desc_of};
 use super::region::{Local, Region};
 use super::{Facts, Iov, RegionId};
 use crate::error::{Error, Result, errno};
+use crate::room::Room;
 use crate::sys::time::now_ns;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -99,14 +100,16 @@ impl<R: Held, const BITS: u32> Registry<R, BITS> {
     /// Reserves a slot, and names for what will be there.
     #[inline(always)]
     pub fn reserve(&mut self, key: KeyOf, on_device: bool) -> Result<Reserved> {
-        if let KeyOf::Caller(wanted) = key
-            && self.by_key.contains_key(&wanted)
-        {
-            return Err(Self::known(wanted));
+        if let KeyOf::Caller(wanted) = key {
+            if self.by_key.contains_key(&wanted) {
+                return Err(Self::known(wanted));
+            }
+            self.by_key.room(1)?;
         }
         let index = match self.free.pop() {
             Some(index) => index,
             None if self.slots.len() < Self::MAX => {
+                self.widen()?;
                 self.slots.push(Slot { generation: 0, region: None });
                 self.slots.len() as u32 - 1
             }
@@ -123,6 +126,15 @@ impl<R: Held, const BITS: u32> Registry<R, BITS> {
             }
         };
         Ok(Reserved { index, generation, key })
+    }
+
+    /// Room for one slot more, and for all slots among those that are free.
+    #[cold]
+    #[inline(never)]
+    fn widen(&mut self) -> Result<()> {
+        self.slots.room(1)?;
+        let more = self.slots.len() + 1;
+        self.free.room(more - self.free.len())
     }
 
     #[cold]

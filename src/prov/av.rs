@@ -4,6 +4,8 @@
 use super::name::Key;
 pub use super::name::{NAME_LEN, Name, SCHEME};
 use crate::error::{Error, Result, errno};
+use crate::reserve::enough;
+use crate::room::{Room, filled, with_room};
 use parking_lot::RwLock;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -49,14 +51,16 @@ impl Places {
         self.blocks.get_mut(at / BLOCK)?.get_mut(at % BLOCK)
     }
 
-    fn push(&mut self) {
+    fn push(&mut self) -> Result<()> {
         if self.count.is_multiple_of(BLOCK) {
-            self.blocks.push(Vec::with_capacity(BLOCK));
+            self.blocks.room(1)?;
+            self.blocks.push(with_room(BLOCK)?);
         }
         if let Some(block) = self.blocks.last_mut() {
             block.push(Place { name: Name::NOBODY, generation: 0 });
             self.count += 1;
         }
+        Ok(())
     }
 }
 
@@ -85,12 +89,20 @@ impl Av {
         let name = name.check()?;
         let mut av = self.inner.write();
         let Inner { places, free, index, twins, recent } = &mut *av;
+        let first = index.find(&name, places);
+        match first {
+            None => index.room_for_one(places)?,
+            // A set's nodes are small, but one call may add many.
+            Some(_) => enough().and_then(|()| twins.room(1))?,
+        }
+        // A removal needs no memory then.
+        free.room(places.count + 1 - free.len())?;
         let at = match free.pop() {
             Some(at) => at,
             None => {
                 let at = u32::try_from(places.count).ok().filter(|at| *at < Index::GONE);
                 let at = at.ok_or_else(|| Error::new(errno::ENOSPC, "av: it is full"))?;
-                places.push();
+                places.push()?;
                 at
             }
         };
@@ -98,12 +110,12 @@ impl Av {
             place.name = name;
         }
         // The index has the first of those that are equal.
-        match index.find(&name, places) {
+        match first {
             Some((slot, first)) => {
                 index.set(slot, first.min(at));
                 twins.entry(name.key()).or_default().insert(first.max(at));
             }
-            None => index.insert(&name, at, places),
+            None => index.put(&name, at),
         }
         note(recent, u64::from(at), name);
         self.changes.fetch_add(1, Ordering::Release);
@@ -242,21 +254,23 @@ impl Index {
         }
     }
 
-    /// Adds a name that is not in it.
-    fn insert(&mut self, name: &Name, at: u32, places: &Places) {
-        if 3 * (self.taken + 1) > 2 * self.slots.len() {
-            let kept: Vec<u32> = self.slots.iter().copied().filter(|at| *at < Index::GONE).collect();
-            // With some room, so that the next few insertions and removals do not end here again.
-            let room = 3 * (kept.len() + 1) + kept.len() / 16;
-            self.slots = vec![Index::EMPTY; room.div_ceil(2).next_power_of_two().max(16)];
-            self.taken = 0;
-            for at in kept {
-                if let Some(name) = places.name(at) {
-                    self.put(&name, at);
-                }
+    /// Makes room for a name that is not in it.
+    fn room_for_one(&mut self, places: &Places) -> Result<()> {
+        if 3 * (self.taken + 1) <= 2 * self.slots.len() {
+            return Ok(());
+        }
+        let kept = self.slots.iter().filter(|at| **at < Index::GONE).count();
+        // With some more, so that the next few insertions and removals do not end here again.
+        let room = 3 * (kept + 1) + kept / 16;
+        let wider = filled(Index::EMPTY, room.div_ceil(2).next_power_of_two().max(16))?;
+        let before = std::mem::replace(&mut self.slots, wider);
+        self.taken = 0;
+        for at in before.into_iter().filter(|at| *at < Index::GONE) {
+            if let Some(name) = places.name(at) {
+                self.put(&name, at);
             }
         }
-        self.put(name, at);
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@
 
 use crate::error::{Error, Result, errno};
 use crate::mr::{DEVICE_DESC, Iov};
+use crate::room::{Room, copied, with_room};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,13 +87,13 @@ impl List {
         let mut pairs = vec![Pair { desc: pick(descs, 0), key: pick(keys, 0) }];
         let several = descs.len() > 1 || keys.len() > 1;
         // SAFETY: the caller's promise is handed on.
-        let simple = if several { None } else { unsafe { one_each(blocks, max) } };
+        let simple = if several { None } else { unsafe { one_each(blocks, max)? } };
         let (runs, total, merged) = match simple {
             Some((runs, total)) => (runs, total, false),
             // SAFETY: as above.
             None => unsafe { join(blocks, descs, keys, max, &mut pairs)? },
         };
-        let ends = if merged { ends_of(blocks, &runs) } else { Box::default() };
+        let ends = if merged { ends_of(blocks, &runs)? } else { Box::default() };
         Ok(List { number: 0, runs: runs.into(), pairs: pairs.into(), total, addr: blocks.first().map_or(0, |b| b.addr), ends })
     }
 
@@ -107,15 +108,18 @@ impl List {
     }
 
     /// The same blocks by other names.
-    pub fn renamed(&self, pairs: Box<[Pair]>) -> List {
-        List { number: self.number, runs: self.runs.clone(), pairs, total: self.total, addr: self.addr, ends: self.ends.clone() }
+    pub fn renamed(&self, pairs: Box<[Pair]>) -> Result<List> {
+        let (runs, ends) = (copied(&self.runs)?.into(), copied(&self.ends)?.into());
+        Ok(List { number: self.number, runs, pairs, total: self.total, addr: self.addr, ends })
     }
 
     /// The runs of these ranges alone, those of one pair together.
-    pub fn grouped(&self, ranges: impl Iterator<Item = Range<usize>>) -> List {
-        let mut runs: Vec<Run> = ranges.flat_map(|range| self.runs[range].iter().copied()).collect();
+    pub fn grouped(&self, ranges: impl Iterator<Item = Range<usize>>) -> Result<List> {
+        let mut runs: Vec<Run> = with_room(self.runs.len())?;
+        runs.extend(ranges.flat_map(|range| self.runs[range].iter().copied()));
         runs.sort_unstable_by_key(|run| (run.pair, run.first));
-        List { number: 0, runs: runs.into(), pairs: self.pairs.clone(), total: self.total, addr: self.addr, ends: self.ends.clone() }
+        let (pairs, ends) = (copied(&self.pairs)?.into(), copied(&self.ends)?.into());
+        Ok(List { number: 0, runs: runs.into(), pairs, total: self.total, addr: self.addr, ends })
     }
 
     pub fn first_buf(&self) -> usize {
@@ -151,7 +155,8 @@ impl List {
 ///
 /// # Safety
 /// As for [`List::new`].
-unsafe fn one_each(blocks: &[Block], max: usize) -> Option<(Vec<Run>, usize)> {
+unsafe fn one_each(blocks: &[Block], max: usize) -> Result<Option<(Vec<Run>, usize)>> {
+    let mut runs = with_room(blocks.len())?;
     // From here on an address plus the length of a block may overflow.
     let (high, high_there) = (usize::MAX - max, u64::MAX - max as u64);
     let (mut total, mut other, mut end) = (0u128, false, 0);
@@ -162,9 +167,8 @@ unsafe fn one_each(blocks: &[Block], max: usize) -> Option<(Vec<Run>, usize)> {
         // SAFETY: the C caller says that the block's bytes stay until the list has ended.
         Run { local: unsafe { Iov::new(b.buf, b.len) }, addr: b.addr, first: i as u32, pair: 0 }
     };
-    let runs = blocks.iter().enumerate().map(run).collect();
-    let total = usize::try_from(total).ok()?;
-    (!other).then_some((runs, total))
+    runs.extend(blocks.iter().enumerate().map(run));
+    Ok(usize::try_from(total).ok().filter(|_| !other).map(|total| (runs, total)))
 }
 
 /// The blocks as runs, those that adjoin on both sides as one; all their bytes, and whether some were joined.
@@ -172,7 +176,7 @@ unsafe fn one_each(blocks: &[Block], max: usize) -> Option<(Vec<Run>, usize)> {
 /// # Safety
 /// As for [`List::new`].
 unsafe fn join(blocks: &[Block], descs: &[u64], keys: &[u64], max: usize, pairs: &mut Vec<Pair>) -> Result<(Vec<Run>, usize, bool)> {
-    let mut runs: Vec<Run> = Vec::with_capacity(blocks.len());
+    let mut runs: Vec<Run> = with_room(blocks.len())?;
     let mut places: HashMap<Pair, u32> = HashMap::new();
     let (mut last, mut total, mut merged) = (0u32, 0u128, false);
     let several = descs.len() > 1 || keys.len() > 1;
@@ -186,6 +190,8 @@ unsafe fn join(blocks: &[Block], descs: &[u64], keys: &[u64], max: usize, pairs:
         if several {
             let pair = Pair { desc: pick(descs, i), key: pick(keys, i) };
             if pairs[last as usize] != pair {
+                places.room(2)?;
+                pairs.room(1)?;
                 places.entry(pairs[0]).or_insert(0);
                 last = *places.entry(pair).or_insert_with(|| {
                     pairs.push(pair);
@@ -227,7 +233,8 @@ fn check(i: usize, b: &Block, max: usize) -> Result<()> {
 
 /// Where each block ends in its run; blocks of no bytes end where the one before them does.
 #[cold]
-fn ends_of(blocks: &[Block], runs: &[Run]) -> Box<[usize]> {
+fn ends_of(blocks: &[Block], runs: &[Run]) -> Result<Box<[usize]>> {
+    let mut all = with_room(blocks.len())?;
     let (mut next, mut at) = (runs.iter().map(|r| r.first as usize).peekable(), 0);
     let ends = blocks.iter().enumerate().map(|(i, b)| {
         if next.peek() == Some(&i) {
@@ -237,7 +244,8 @@ fn ends_of(blocks: &[Block], runs: &[Run]) -> Box<[usize]> {
         at += b.len;
         at
     });
-    ends.collect()
+    all.extend(ends);
+    Ok(all.into())
 }
 
 /// How far a provider's own way with a list came.
@@ -288,7 +296,7 @@ mod tests {
     fn blocks_of_other_keys_stay_apart_and_keys_stand_once() {
         let blocks = [block(100, 1000, 8), block(108, 1008, 8), block(116, 1016, 8), block(124, 1024, 8)];
         let made = list(&blocks, &[], &[1, 2, 1, 1], 1 << 20).unwrap();
-        assert_eq!(made.grouped([0..1, 1..3].into_iter()).runs.iter().map(|r| r.first).collect::<Vec<_>>(), [0, 2, 1]);
+        assert_eq!(made.grouped([0..1, 1..3].into_iter()).unwrap().runs.iter().map(|r| r.first).collect::<Vec<_>>(), [0, 2, 1]);
         assert_eq!((made.runs.len(), made.pairs.len()), (3, 2));
         assert_eq!(made.runs.iter().map(|r| made.pair(r).key).collect::<Vec<_>>(), [1, 2, 1]);
     }

@@ -247,7 +247,7 @@ impl Waiting {
             Native::Pieces => {
                 if list.pairs.len() > 1 {
                     // An operation whose regions are reached in several ways waits for more than one in which they are alike.
-                    work.list = Arc::new(list.grouped(std::iter::once(0..list.runs.len())));
+                    work.list = Arc::new(list.grouped(std::iter::once(0..list.runs.len()))?);
                 }
                 work.stage = Stage::Pieces;
             }
@@ -299,7 +299,7 @@ impl Waiting {
             if work.out > 0 {
                 return Ok(false);
             }
-            self.regroup(at);
+            self.regroup(at)?;
         }
         let work = &self.works[at];
         let (list, dir, first) = (work.list.clone(), work.dir, work.next);
@@ -329,12 +329,14 @@ impl Waiting {
 
     /// What is left of a list once the peer has refused to take several regions at once: no order was promised.
     #[cold]
-    fn regroup(&mut self, at: usize) {
+    fn regroup(&mut self, at: usize) -> Result<()> {
         let work = &mut self.works[at];
-        let rest = work.again.drain(..).map(|(first, count)| first..first + count).chain(std::iter::once(work.next..work.list.runs.len()));
-        let list = Arc::new(work.list.grouped(rest));
+        let rest = work.again.iter().map(|(first, count)| *first..first + count).chain(std::iter::once(work.next..work.list.runs.len()));
+        let list = Arc::new(work.list.grouped(rest)?);
         self.runs -= work.list.runs.len() - list.runs.len();
         (work.list, work.next) = (list, 0);
+        work.again.clear();
+        Ok(())
     }
 
     fn probe(&mut self, prov: &dyn Endpoint, at: usize) -> Result<()> {

@@ -4,7 +4,8 @@
 //! A queue never overruns: whoever posts an operation reserves the entry first, and arrivals wait in
 //! the transport until there is room.
 
-use crate::error::Error;
+use crate::error::{Error, Result, errno};
+use crate::room::{self, Room};
 use crate::sync::serial::{Promised, Reached, Serial, Threading};
 use crate::sync::wakeup::{Count, Signals};
 use std::collections::VecDeque;
@@ -67,20 +68,24 @@ pub struct Entries {
     /// What `free` is when the queue is full: below 0 where the ring is still smaller than the queue.
     floor: isize,
     failures: VecDeque<Failure>,
+    /// Entries that nobody could reserve, and for which no memory was left: one error entry stands for all of them.
+    lost: usize,
     /// Beside each place of the ring, once an entry had one: its origin, and the entry's number, as those without one leave
     /// the place as it was.
     origins: Box<[(usize, Origin)]>,
 }
 
+const LOST: Error = Error::fixed(errno::ENOMEM, "no memory was left for entries of cancelled receives: olen says how many are lost");
+
 impl Entries {
-    fn new(size: usize) -> Entries {
-        let ring: Box<[Completion]> = vec![Completion::default(); size.clamp(2, 4096).next_power_of_two()].into();
+    fn new(size: usize) -> Result<Entries> {
+        let ring: Box<[Completion]> = room::filled(Completion::default(), size.clamp(2, 4096).next_power_of_two())?.into();
         let mask = ring.len() - 1;
         let mut entries =
-            Entries { ring, head: 0, tail: 0, mask, size, limit: 0, floor: 0, failures: VecDeque::new(), origins: Box::default() };
+            Entries { ring, head: 0, tail: 0, mask, size, limit: 0, floor: 0, failures: VecDeque::new(), lost: 0, origins: Box::default() };
         entries.limit = entries.bound() as usize;
         entries.floor = entries.bound() - size as isize;
-        entries
+        Ok(entries)
     }
 
     /// How many entries `free` counts at most.
@@ -116,12 +121,19 @@ impl Entries {
         self.free() > 0
     }
 
-    /// Reserves an entry for an operation about to be posted; false if the queue could overrun.
+    /// Reserves an entry for an operation about to be posted; false if the queue could overrun, or has no memory to grow.
     #[inline(always)]
     pub fn reserve(&mut self) -> bool {
-        let room = self.room() > 0;
+        let room = self.is_open() || self.opens();
         self.limit = self.limit.wrapping_sub(usize::from(room));
         room
+    }
+
+    /// Whether there is room for one entry more, for which the ring grows.
+    #[cold]
+    #[inline(never)]
+    fn opens(&mut self) -> bool {
+        self.room() > 0 && self.grow().is_ok()
     }
 
     /// Gives `n` reserved entries back unused.
@@ -156,8 +168,9 @@ impl Entries {
     /// Adds an entry; one that was reserved is to be released.
     #[inline(always)]
     fn append(&mut self, done: Completion) {
-        if self.len() == self.ring.len() {
-            self.grow();
+        if self.len() == self.ring.len() && self.grow().is_err() {
+            self.lost += 1;
+            return;
         }
         let mask = self.ring.len() - 1;
         if let Some(place) = self.ring.get_mut(self.tail & mask) {
@@ -166,12 +179,24 @@ impl Entries {
         }
     }
 
+    /// Keeps what belongs to an entry that comes next. False: there is no memory for both, and the entry is lost.
+    #[cold]
+    fn takes(&mut self, failure: Failure) -> bool {
+        let full = self.len() == self.ring.len();
+        if self.failures.room(1).is_err() || (full && self.grow().is_err()) {
+            self.lost += 1;
+            return false;
+        }
+        self.failures.push_back(failure);
+        true
+    }
+
     /// Hands up to `count` successes to `each`, stopping before an error.
     #[inline(always)]
     pub fn take(&mut self, count: usize, mut each: impl FnMut(usize, &Completion)) -> Taken {
         let (there, head, mask, ring) = (self.len(), self.head, self.mask, self.ring.as_ptr());
         if there == 0 {
-            return Taken::Empty;
+            return if self.lost > 0 { Taken::ErrorFirst } else { Taken::Empty };
         }
         let most = there.min(count);
         let mut n = 0;
@@ -234,23 +259,25 @@ impl Entries {
     }
 
     #[cold]
-    fn grow(&mut self) {
+    fn grow(&mut self) -> Result<()> {
+        let mut ring = room::with_room(self.ring.len() * 2)?;
         if !self.origins.is_empty() {
-            let mut wider: Vec<_> = (0..self.len()).map(|i| (i, self.origin(self.head.wrapping_add(i)))).collect();
+            let mut wider = room::with_room(self.ring.len() * 2)?;
+            wider.extend((0..self.len()).map(|i| (i, self.origin(self.head.wrapping_add(i)))));
             wider.resize(self.ring.len() * 2, (usize::MAX, Origin::NONE));
             self.origins = wider.into();
         }
         let (free, bound) = (self.free(), self.bound());
-        let mut wider = Vec::with_capacity(self.ring.len() * 2);
         let mask = self.ring.len() - 1;
-        wider.extend((0..self.len()).filter_map(|i| self.ring.get((self.head + i) & mask).copied()));
-        self.tail = wider.len();
+        ring.extend((0..self.len()).filter_map(|i| self.ring.get((self.head + i) & mask).copied()));
+        self.tail = ring.len();
         self.head = 0;
-        wider.resize(self.ring.len() * 2, Completion::default());
-        self.ring = wider.into();
+        ring.resize(self.ring.len() * 2, Completion::default());
+        self.ring = ring.into();
         self.mask = self.ring.len() - 1;
         self.limit = self.tail.wrapping_add_signed(free + self.bound() - bound);
         self.floor = self.bound() - self.size as isize;
+        Ok(())
     }
 }
 
@@ -262,8 +289,8 @@ pub struct Queue {
 }
 
 impl Queue {
-    pub fn new(size: usize, threading: Threading) -> Queue {
-        Queue { size, entries: Serial::new(threading, Entries::new(size)), waiter: Waiter::default(), signals: Signals::default() }
+    pub fn new(size: usize, threading: Threading) -> Result<Queue> {
+        Ok(Queue { size, entries: Serial::new(threading, Entries::new(size)?), waiter: Waiter::default(), signals: Signals::default() })
     }
 
     /// With a waiter of the caller's making.
@@ -321,8 +348,9 @@ impl Queue {
         {
             let mut e = self.entries.lock();
             done.flags |= FAILED;
-            e.failures.push_back(failure);
-            e.append_from(done, from);
+            if e.takes(failure) {
+                e.append_from(done, from);
+            }
         }
         self.waiter.notify();
     }
@@ -333,8 +361,9 @@ impl Queue {
         {
             let mut e = self.entries.lock();
             done.flags |= FAILED;
-            e.failures.push_back(failure);
-            e.append(done);
+            if e.takes(failure) {
+                e.append(done);
+            }
             e.release(usize::from(reserved));
         }
         self.waiter.notify();
@@ -342,7 +371,8 @@ impl Queue {
 
     #[inline(always)]
     pub fn has_room(&self) -> bool {
-        self.entries.lock().room() > 0
+        let mut e = self.entries.lock();
+        e.is_open() || e.opens()
     }
 
     /// Entries that fit without a reservation.
@@ -404,6 +434,10 @@ impl Queue {
     /// The failure at the head, if there is one.
     pub fn take_error(&self) -> Option<(Completion, Failure, Origin)> {
         let mut e = self.entries.lock();
+        if e.lost > 0 && e.is_empty() {
+            let failure = Failure { error: LOST, olen: std::mem::take(&mut e.lost), block: 0 };
+            return Some((Completion::default(), failure, Origin::NONE));
+        }
         let mut done = *e.front()?;
         if done.flags & FAILED == 0 {
             return None;
@@ -419,6 +453,9 @@ impl Queue {
     /// What the failure at the head says, which stays there.
     pub fn peek_error(&self) -> Option<Error> {
         let e = self.entries.lock();
+        if e.lost > 0 && e.is_empty() {
+            return Some(LOST);
+        }
         e.front().filter(|done| done.flags & FAILED != 0).and_then(|_| e.failures.front()).map(|f| f.error.clone())
     }
 

@@ -44,16 +44,16 @@ const RESULTS: usize = 1 << 30;
 impl Endpoint {
     pub fn open(domain: Arc<Domain>, info: &Info) -> Result<Endpoint> {
         let source = info.src_addr.as_deref().map(source_of).transpose()?;
-        Ok(Endpoint::with_source(domain, info, source))
+        Endpoint::with_source(domain, info, source)
     }
 
     pub fn open_connected(domain: Arc<Domain>, info: &Info, context: usize) -> Result<Endpoint> {
-        let opened = Endpoint::with_source(domain, info, None);
+        let opened = Endpoint::with_source(domain, info, None)?;
         opened.state.lock().open_only(&opened.domain, context)?;
         Ok(opened)
     }
 
-    fn with_source(domain: Arc<Domain>, info: &Info, source: Option<SocketAddr>) -> Endpoint {
+    fn with_source(domain: Arc<Domain>, info: &Info, source: Option<SocketAddr>) -> Result<Endpoint> {
         let state = State {
             name: None,
             bind: Bindings::default(),
@@ -104,7 +104,7 @@ impl Endpoint {
             greeters: Vec::new(),
             lists: 0,
             list_ends: Arc::default(),
-            results: Arc::new(Queue::new(RESULTS, domain.threading)),
+            results: Arc::new(Queue::new(RESULTS, domain.threading)?),
             events: Arc::new(EventQueue::default()),
             drivers: Arc::default(),
             user: domain.user.clone(),
@@ -121,7 +121,7 @@ impl Endpoint {
             past: Stats::default(),
             sleepers: 0,
         };
-        Endpoint { source, state: Serial::new(domain.threading, state), domain }
+        Ok(Endpoint { source, state: Serial::new(domain.threading, state), domain })
     }
 }
 

@@ -97,6 +97,9 @@ impl State {
         let want = Want { source, tag: one.key, ignore };
         let (first, context) = (one.local, one.context);
         let recv = move || Recv { first, room: first.len(), context, wanted, tagged: TAG, more: None };
+        if space.room_to_post().is_err() {
+            return false;
+        }
         match space.find_unexpected(&want) {
             None => {
                 self.posts += 1;
@@ -147,7 +150,7 @@ impl State {
         let (len, source) = (parcel.len(), peer.source);
         let space = if WORDS > 1 { &mut self.tagged } else { &mut self.untagged };
         let Some(at) = space.find_posted(source, tag) else {
-            if leave {
+            if leave || space.room_to_keep().is_err() {
                 return Fast::Left;
             }
             let data = (WORDS > 2).then(|| parcel.word(2));

@@ -103,7 +103,7 @@ fn names_for(domain: &Domain, lane: usize, list: &List) -> Result<Option<List>> 
     if list.pairs.iter().all(|p| p.desc == 0) {
         return Ok(None);
     }
-    Ok(Some(list.renamed(names_of(domain, lane, &list.pairs)?)))
+    list.renamed(names_of(domain, lane, &list.pairs)?).map(Some)
 }
 
 fn names_of(domain: &Domain, lane: usize, pairs: &[Pair]) -> Result<Box<[Pair]>> {

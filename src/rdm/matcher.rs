@@ -9,6 +9,7 @@
 use super::mix::Mixer;
 use super::nodes::{EMPTY, Ends, Nodes, step};
 use super::posted::{self, Asked, Key, NONE, Posted};
+use crate::error::Result;
 use crate::prov::av::UNSPEC;
 use std::collections::HashMap;
 
@@ -134,6 +135,18 @@ impl<R, U> Matcher<R, U> {
             at = behind;
         }
         Some(c)
+    }
+
+    /// Room for a receive.
+    #[inline(always)]
+    pub fn room_to_post(&mut self) -> Result<()> {
+        self.posted.room()
+    }
+
+    /// Room for a message.
+    #[inline]
+    pub fn room_to_keep(&mut self) -> Result<()> {
+        self.unexpected.room()
     }
 
     /// Posts a receive, for which no message waits. Its number is above those of all before.

@@ -2,6 +2,8 @@
 //! Messages that wait, in lists of several kinds: a node stays where it is, and is filled and emptied in place.
 
 use super::posted::NONE;
+use crate::error::Result;
+use crate::room::Room;
 
 /// What stands before and behind a node in one list.
 #[derive(Clone, Copy)]
@@ -73,6 +75,16 @@ impl<T, const LISTS: usize> Nodes<T, LISTS> {
     #[inline]
     fn number(&self, at: u32) -> u64 {
         self.get(at).map_or(u64::MAX, |n| n.number)
+    }
+
+    /// Room for one more, and for all among those that are free.
+    #[inline]
+    pub fn room(&mut self) -> Result<()> {
+        if self.free.is_empty() {
+            self.all.room(1)?;
+            self.free.room(self.all.len() + 1)?;
+        }
+        Ok(())
     }
 
     #[inline]

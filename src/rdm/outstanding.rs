@@ -5,11 +5,12 @@
 use super::matcher::{Turn, Want};
 use super::peer::{End, Id};
 use super::wire::{Label, Offer};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::hmem::Site;
 use crate::mr::RegionId;
 use crate::prov::fault::Plan;
 use crate::prov::op::{Iov, Pieces};
+use crate::room::Room;
 use std::collections::VecDeque;
 
 /// A buffer for several messages.
@@ -146,6 +147,15 @@ pub struct Ops {
 }
 
 impl Ops {
+    /// Room for one more, and for all among those that are free.
+    pub fn room(&mut self) -> Result<()> {
+        if self.free.is_empty() {
+            self.all.room(1)?;
+            self.free.room(self.all.len() + 1)?;
+        }
+        Ok(())
+    }
+
     pub fn add(&mut self, op: Op) -> u64 {
         let at = self.free.pop().unwrap_or_else(|| {
             self.all.push((0, None));

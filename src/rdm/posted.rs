@@ -2,6 +2,8 @@
 //! Receives that wait, found by what they are for: a hash whose places lead to the oldest of each sort, and the oldest to those
 //! behind it. All of it lies in one array, so that posting and taking one allocates nothing.
 
+use crate::error::Result;
+use crate::room::{Room, filled};
 use std::hash::{BuildHasher, RandomState};
 
 pub const NONE: u32 = u32::MAX;
@@ -140,8 +142,9 @@ impl<R> Posted<R> {
     /// Adds one behind those of its sort. `number` grows from one to the next.
     #[inline(always)]
     pub fn add(&mut self, key: Key, number: u64, asked: Asked, item: impl FnOnce() -> R) -> u32 {
+        // What could fail has asked for room.
         if self.free == NONE {
-            self.grow();
+            self.put_free();
         }
         let at = self.free;
         let (before, last) = if self.count == 0 {
@@ -161,10 +164,23 @@ impl<R> Posted<R> {
         at
     }
 
-    /// Makes a free one.
+    /// Room for one more.
+    #[inline(always)]
+    pub fn room(&mut self) -> Result<()> {
+        if self.free != NONE { Ok(()) } else { self.grow() }
+    }
+
     #[cold]
     #[inline(never)]
-    fn grow(&mut self) {
+    fn grow(&mut self) -> Result<()> {
+        self.nodes.room(1)?;
+        self.put_free();
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn put_free(&mut self) {
         let (key, asked) = (Key { class: 0, source: 0, tag: 0 }, Asked { source: 0, tag: 0, ignore: 0 });
         self.free = self.nodes.len() as u32;
         self.nodes.push(Node { item: None, number: 0, key, hash: 0, asked, before: NONE, next: NONE, last: NONE, chain: NONE });
@@ -318,7 +334,9 @@ impl<R> Posted<R> {
     #[cold]
     #[inline(never)]
     fn widen(&mut self) {
-        self.places = vec![NONE; self.places.len() * 2].into();
+        // Without memory for more places, each has more receives.
+        let Ok(places) = filled(NONE, self.places.len() * 2) else { return };
+        self.places = places.into();
         for at in 0..self.nodes.len() {
             let Some(hash) = self.nodes.get(at).filter(|n| n.item.is_some() && n.before == NONE).map(|n| n.hash) else { continue };
             let place = hash as usize & (self.places.len() - 1);

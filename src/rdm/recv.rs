@@ -21,6 +21,7 @@ use crate::prov::av::UNSPEC;
 use crate::prov::bind::ANY_PATH;
 use crate::prov::flags::{self, CLAIM, DISCARD, PEEK};
 use crate::prov::op::{Common, Dir, Iov, Pieces, RmaIov, measure};
+use crate::room::zeroed;
 use crate::sys::time;
 
 impl State {
@@ -38,6 +39,8 @@ impl State {
             peer if peer == UNSPEC || !self.directed => None,
             peer => Some(self.route(peer)?),
         };
+        self.space(tag.is_some()).room_to_post()?;
+        self.ops.room()?;
         let source = from.and_then(|id| self.peer(id)).map_or(UNSPEC, |p| p.source);
         let (tag, ignore) = tag.map_or((None, 0), |(tag, ignore)| (Some(tag), ignore));
         let want = Want { source, tag: tag.unwrap_or(0), ignore };
@@ -452,7 +455,7 @@ impl State {
 
 /// Copies the first bytes of buffers that are there.
 fn copy_short((here, from): (Site, &[Iov]), (there, to): (Site, &[Iov]), len: usize) -> Result<()> {
-    let mut bytes = vec![0; len];
+    let mut bytes = zeroed(len)?;
     load(here, from, 0, &mut bytes)?;
     store(there, to, 0, &bytes)
 }

@@ -18,6 +18,7 @@ use crate::prov::atomic::{AtomicOp, Operands};
 use crate::prov::bind::BY_CARD;
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure, total};
+use crate::room::{Room, zeroed};
 use crate::sys::time;
 use crate::sys::usercopy::UserCopy;
 use std::sync::Arc;
@@ -84,6 +85,8 @@ impl State {
             return Ok(());
         }
         let site = domain.site(descs.first().copied().unwrap_or(0))?;
+        self.room_to_wait(id)?;
+        self.space(tag.is_some()).room_to_keep()?;
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let mut waiting =
             Waiting { end, held: 0, flags, pieces, descs: kept(descs), site, owned: None, what: What::Message { label, offered: None } };
@@ -117,12 +120,19 @@ impl State {
             self.rma_own(domain, dir, (site, local), remote, c, &end);
             return Ok(());
         }
+        self.room_to_wait(id)?;
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let what = What::Rma { dir, remote: remote.to_vec(), data: c.data };
         let mut waiting = Waiting { end, held: 0, flags: c.flags, pieces, descs: kept(descs), site, owned: None, what };
         waiting.own(injected)?;
         self.queue(domain, id, waiting);
         Ok(())
+    }
+
+    /// Room for an operation that waits for a peer, or that a lane has.
+    pub(super) fn room_to_wait(&mut self, id: Id) -> Result<()> {
+        self.ops.room()?;
+        self.peer(id).map_or(Ok(()), |peer| peer.waiting.room(1))
     }
 
     pub(super) fn queue(&mut self, domain: &Domain, id: Id, waiting: Waiting) {
@@ -365,7 +375,7 @@ impl Waiting {
         if !inject || self.owned.is_some() {
             return Ok(());
         }
-        let mut bytes = vec![0u8; total(self.pieces.as_slice()).unwrap_or(0)].into_boxed_slice();
+        let mut bytes = zeroed(total(self.pieces.as_slice()).unwrap_or(0))?;
         load(self.site, self.pieces.as_slice(), 0, &mut bytes)?;
         // SAFETY: the bytes stay with the operation.
         self.pieces = Pieces::One(unsafe { Iov::of(&bytes) });

@@ -61,7 +61,7 @@ impl Side {
 
     fn of(ep: Box<dyn Endpoint>, domain: Arc<dyn Domain>) -> Side {
         // As small as MPI's.
-        let queue = Arc::new(Queue::new(100, Threading::Safe));
+        let queue = Arc::new(Queue::new(100, Threading::Safe).unwrap());
         let av = Arc::new(Av::default());
         ep.bind(Binding::Cq { queue: queue.clone(), source: None, transmit: true, receive: true, selective: false }).unwrap();
         ep.bind(Binding::Av(av.clone())).unwrap();

@@ -30,7 +30,7 @@ impl Side {
         let domain = Loopback.open_domain(&Info::default(), Threading::Safe).unwrap();
         let posting =
             Posting::new(domain.clone().open_endpoint(&Info::default(), context).unwrap(), Owner::here(), OpFlags::default(), 1).unwrap();
-        let (cq, eq) = (Arc::new(Queue::new(16, Threading::Safe)), Arc::new(EventQueue::default()));
+        let (cq, eq) = (Arc::new(Queue::new(16, Threading::Safe).unwrap()), Arc::new(EventQueue::default()));
         let ep = posting.prov();
         assert_eq!(posting.enable().unwrap_err().errno, errno::ENOCQ);
         ep.bind(Binding::Cq { queue: cq.clone(), source: None, transmit: true, receive: true, selective: false }).unwrap();

@@ -50,7 +50,7 @@ impl Peer {
         let info = Info { mr_mode: info.mr_mode & !flags::MR_MODE_PROV_KEY, ..info };
         let domain = prov::get(Some(lane)).and_then(|p| p.open_domain(&info, Threading::Safe)).expect("a domain");
         let ep = domain.open_endpoint(&info, 0).expect("an endpoint");
-        let (queue, events) = (Arc::new(Queue::new(1 << 20, Threading::Safe)), Arc::new(EventQueue::default()));
+        let (queue, events) = (Arc::new(Queue::new(1 << 20, Threading::Safe).unwrap()), Arc::new(EventQueue::default()));
         ep.bind(Binding::Cq { queue, source: None, transmit: true, receive: true, selective: false }).expect("bound");
         ep.bind(Binding::Eq(events.clone())).expect("bound");
         ep.bind(Binding::Arrivals(1)).expect("bound");

@@ -37,7 +37,7 @@ impl Side {
         let info = info(set);
         let domain = rdm::get(Some(set)).and_then(|p| p.open_domain(&info, Threading::Safe)).expect("a domain");
         let ep = domain.open_endpoint(&info, 0).expect("an endpoint");
-        let queue = Arc::new(Queue::new(100, Threading::Safe));
+        let queue = Arc::new(Queue::new(100, Threading::Safe).unwrap());
         let av = Arc::new(Av::default());
         ep.bind(Binding::Cq { queue: queue.clone(), source: None, transmit: true, receive: true, selective: false }).expect("bound");
         ep.bind(Binding::Av(av.clone())).expect("bound");

@@ -100,7 +100,7 @@ impl Side {
         let endpoint = Endpoint::open(domain.clone(), 7);
         let size = if how & 8 != 0 { 4 } else { 256 };
         let sides: &[(bool, bool)] = if how & 16 != 0 { &[(true, true)] } else { &[(true, false), (false, true)] };
-        let queues: Vec<_> = sides.iter().map(|_| (Arc::new(Queue::new(size, threading)), size)).collect();
+        let queues: Vec<_> = sides.iter().map(|_| (Arc::new(Queue::new(size, threading).unwrap()), size)).collect();
         for (&(transmit, receive), (queue, _)) in sides.iter().zip(&queues) {
             let cq = Binding::Cq { queue: queue.clone(), source: None, transmit, receive, selective: false };
             endpoint.bind(cq).expect("a queue");

@@ -8,7 +8,7 @@ fn what_is_free_is_neither_taken_nor_reserved() {
     // SAFETY: this thread alone has the queues.
     let promised = Threading::Promised(unsafe { Promise::given() });
     for size in [0, 1, 3, 64, 5000] {
-        let q = Queue::new(size, promised);
+        let q = Queue::new(size, promised).unwrap();
         let (mut there, mut reserved) = (0usize, 0usize);
         let entry = || Completion::default();
         let failure = || Failure { error: Error::AGAIN, olen: 0, block: 0 };

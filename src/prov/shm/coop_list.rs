@@ -18,6 +18,7 @@ use crate::mr::{Access, Paths};
 use crate::prov::bind::Ending;
 use crate::prov::list::{LIST_MAX, List, Native, Run};
 use crate::prov::op::{Dir, Iov, parts};
+use crate::room::{copied, with_room};
 use crate::sys::space::{Attach, Batch, Reach, piece};
 use std::ops::Range;
 
@@ -73,7 +74,11 @@ pub fn start(
     let conn = state.conn.as_deref_mut().ok_or_else(gone)?;
     let (per, all) = (rows_of_chunk(list), list.runs.len());
     let row = |r: &Run| Row { buf: r.buf() as u64, addr: r.addr, len: r.len() as u64, key: list.pair(r).key };
-    let rows: Box<[Row]> = list.runs.iter().map(row).collect();
+    let mut rows: Vec<Row> = with_room(all)?;
+    rows.extend(list.runs.iter().map(row));
+    // Once the list is offered, nothing may fail.
+    let kept = list.renamed(copied(&list.pairs)?.into())?;
+    let rows = rows.into_boxed_slice();
     let mut words = [0, rows.as_ptr() as u64, all as u64, per as u64];
     let chunks = all.div_ceil(per) as u32;
     let Some(mut claim) = Claim::offer(conn, state.options.coop, kind::COOP_LIST, dir, chunks, list.total, &mut words)? else {
@@ -102,8 +107,7 @@ pub fn start(
         }
         None => {
             let failed = failed.map(|why| named(list, block, why));
-            let list = list.renamed(list.pairs.clone());
-            let what = Work::List(SharedList { list, places: places.to_vec(), _rows: rows, per, events: events.to_vec() });
+            let what = Work::List(SharedList { list: kept, places: places.to_vec(), _rows: rows, per, events: events.to_vec() });
             let shared = Shared { end, dir, data, chunks, front: claim.front, failed, what };
             conn.coop += 1;
             conn.slots.launch(claim.slot, Flight::Coop(Box::new(shared)));

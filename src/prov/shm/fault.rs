@@ -25,6 +25,7 @@ impl State {
         let Some(faults) = &mut self.faults else { return };
         while let Some((until, recv)) = faults.held.front()
             && (*until <= now || (recv.deadline != 0 && recv.deadline <= now))
+            && self.recvs.room().is_ok()
             && let Some((_, recv)) = faults.held.pop_front()
         {
             self.recvs.push_back(recv);

@@ -8,6 +8,7 @@ use crate::prov::atomic::AtomicOp;
 use crate::prov::bind::Ending;
 use crate::prov::flags;
 use crate::prov::op::{Dir, IOV_LIMIT, Iov, Pieces, RmaIov, parts};
+use crate::room::{with_room, zeroed};
 use crate::sys::time;
 
 /// How far a staged operation has been put into the ring.
@@ -188,16 +189,16 @@ pub enum Step {
 /// Copies `total` bytes out of pieces of memory at `site`.
 pub fn gather(site: Site, pieces: &[Iov], total: usize) -> Result<Box<[u8]>> {
     if site.is_host() {
-        let mut bytes = Vec::with_capacity(total);
+        let mut bytes = with_room(total)?;
         for v in pieces.iter().filter(|v| !v.is_empty()) {
             // SAFETY: whoever posted the pieces promised that they are readable.
             bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(v.addr() as *const u8, v.len()) });
         }
         return Ok(bytes.into());
     }
-    let mut bytes = vec![0u8; total];
+    let mut bytes = zeroed(total)?;
     piece::load(site, pieces, 0, &mut bytes)?;
-    Ok(bytes.into())
+    Ok(bytes)
 }
 
 /// Waits for what the caller's stream holds now, for copies that go to no stream of ours; once, then

@@ -310,7 +310,7 @@ mod tests {
     fn parcels_in_front_of_another_message_end_a_row_of_refusals() {
         let ends = [(); 2].map(|()| Endpoint::open(Arc::new(Domain::open(Threading::Safe, true, false).unwrap()), 0));
         for ep in &ends {
-            let queue = Arc::new(Queue::new(100, Threading::Safe));
+            let queue = Arc::new(Queue::new(100, Threading::Safe).unwrap());
             ep.bind(Binding::Cq { queue, source: None, transmit: true, receive: true, selective: false }).unwrap();
             ep.bind(Binding::Eq(Arc::default())).unwrap();
             ep.enable(OpFlags::default()).unwrap();

@@ -3,6 +3,8 @@
 //! a CPU waits for what it has just written to move it; this makes the receive where it stays.
 
 use super::arrivals::Recv;
+use crate::error::Result;
+use crate::room::with_room;
 
 /// Places that the first receive brings.
 const FIRST: usize = 4;
@@ -45,25 +47,29 @@ impl Posted {
         true
     }
 
-    /// Posts a receive. The caller bounds their number.
+    /// Makes room for one receive more.
+    pub fn room(&mut self) -> Result<()> {
+        if self.len() == self.places.len() { self.grow() } else { Ok(()) }
+    }
+
+    /// Posts a receive, for which there is room.
     pub fn push_back(&mut self, recv: Recv) {
-        if self.len() == self.places.len() {
-            self.grow();
-        }
         let at = self.at(self.posted);
         self.places[at] = Some(recv);
         self.posted = self.posted.wrapping_add(1);
     }
 
     #[cold]
-    fn grow(&mut self) {
+    fn grow(&mut self) -> Result<()> {
         let most = (self.places.len() * 2).max(FIRST);
-        let mut places: Vec<_> = std::iter::repeat_with(|| None).take(most).collect();
+        let mut places = with_room(most)?;
+        places.resize_with(most, || None);
         for number in 0..self.len() {
             let number = self.taken.wrapping_add(number);
             places[number & (most - 1)] = self.places[self.at(number)].take();
         }
         self.places = places.into();
+        Ok(())
     }
 
     /// Takes the first.
@@ -119,10 +125,15 @@ mod tests {
     /// A ring of 8 places whose receives 6 to 13 lie across its end.
     fn wrapped() -> Posted {
         let mut ring = Posted::default();
-        (0..8).for_each(|i| ring.push_back(recv(i)));
+        (0..8).for_each(|i| add(&mut ring, recv(i)));
         (0..6).for_each(|i| assert_eq!(ring.pop_front().map(|r| r.context), Some(i)));
         (8..14).for_each(|i| assert!(ring.post(|| recv(i))));
         ring
+    }
+
+    fn add(ring: &mut Posted, recv: Recv) {
+        ring.room().unwrap();
+        ring.push_back(recv);
     }
 
     fn firsts(ring: &Posted) -> Vec<usize> {
@@ -148,7 +159,7 @@ mod tests {
     fn a_ring_that_lies_across_its_end_grows_in_order() {
         let mut ring = wrapped();
         assert_eq!(firsts(&ring), [6, 7]);
-        ring.push_back(recv(14));
+        add(&mut ring, recv(14));
         assert!(ring.post(|| recv(15)) && ring.len() == 10 && ring.places.len() == 16);
         assert_eq!(contexts(ring), Vec::from_iter(6..16));
     }
@@ -185,7 +196,7 @@ mod tests {
                 _ if i / 1000 % 2 == 1 && (draw / 8).is_multiple_of(2) => {}
                 _ => {
                     if !ring.post(|| recv(i)) {
-                        ring.push_back(recv(i));
+                        add(&mut ring, recv(i));
                     }
                     queue.push_back(i);
                 }

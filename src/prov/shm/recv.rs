@@ -16,6 +16,7 @@ use crate::prov::fault::{Op, Plan, Verdict};
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces, measure};
 use crate::prov::queue::{Completion, Queue};
+use crate::room::zeroed;
 use crate::sync::consumer::Message;
 use crate::sys::copy::copy_any;
 
@@ -37,6 +38,7 @@ impl State {
         if self.recvs.len() >= RX_SIZE {
             return Err(Error::AGAIN);
         }
+        self.recvs.room()?;
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let wanted = self.bind.wants_receive(c.flags);
         let deadline = self.recv_deadline_of(c);
@@ -128,9 +130,9 @@ impl State {
             return Ok(());
         }
         self.check_window()?;
-        let mut bytes = vec![0u8; len];
+        let mut bytes = zeroed(len)?;
         message.copy_into(0, &mut bytes);
-        self.unexpected.push_back(Unexpected::Eager { bytes: bytes.into(), data, ack });
+        self.unexpected.push_back(Unexpected::Eager { bytes, data, ack });
         self.stats.unexpected += 1;
         Ok(())
     }

@@ -15,6 +15,7 @@ use crate::error::{Code, Result};
 use crate::hmem::Site;
 use crate::mr::Access;
 use crate::prov::op::{Dir, IOV_LIMIT, Iov, parts};
+use crate::room::zeroed;
 use crate::sync::consumer::Message;
 use crate::sync::ring::Header;
 
@@ -139,6 +140,11 @@ fn fetch(domain: &Domain, pin: &Pin, n: usize, into: &mut Vec<u8>) -> Result<()>
 /// Puts as much of a staged operation into the ring as there is room for.
 pub fn stream(conn: &mut Conn, job: &mut RmaJob) -> Result<Step> {
     let Some(mut s) = job.stream else { return Ok(Step::Blocked) };
+    // What a device reads comes here first. Once the peer is asked, nothing may fail.
+    let bounce = match job.dir {
+        Dir::Read if !job.site.is_host() => Some((job.site, zeroed(job.total)?)),
+        _ => None,
+    };
     let word = slot_word(s.slot, s.generation);
     while s.at < job.count {
         let r = job.remote[s.at];
@@ -184,10 +190,7 @@ pub fn stream(conn: &mut Conn, job: &mut RmaJob) -> Result<Step> {
     conn.link.nudge();
     let flight = match job.dir {
         Dir::Write => Flight::Ack { end: job.end, staged: Some(job.total) },
-        Dir::Read => {
-            let bounce = (!job.site.is_host()).then(|| (job.site, vec![0u8; job.total].into_boxed_slice()));
-            Flight::Read { end: job.end, pieces: job.local.clone(), want: job.total, got: 0, bounce, atomic: false }
-        }
+        Dir::Read => Flight::Read { end: job.end, pieces: job.local.clone(), want: job.total, got: 0, bounce, atomic: false },
     };
     conn.slots.launch(s.slot, flight);
     Ok(Step::Flying)

@@ -283,11 +283,11 @@ impl State {
 
     /// Fails every posted receive.
     pub fn flush_receives(&mut self, error: &Error) {
-        if let Some(faults) = &mut self.faults {
-            faults.held.drain(..).for_each(|(_, recv)| self.recvs.push_back(recv));
-        }
         let mut recvs = std::mem::take(&mut self.recvs);
         while let Some(recv) = recvs.pop_front() {
+            self.abandon(&recv, error.clone());
+        }
+        for (_, recv) in self.faults.as_mut().map(|faults| std::mem::take(&mut faults.held)).unwrap_or_default() {
             self.abandon(&recv, error.clone());
         }
         self.recv_deadline = 0;

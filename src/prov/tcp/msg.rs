@@ -21,6 +21,7 @@ use crate::prov::bind::Ending;
 use crate::prov::fast::Fast;
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces, measure};
+use crate::room::Room;
 
 /// Copies host bytes into pieces of memory at `site`.
 pub fn store(site: Site, pieces: &Pieces, bytes: &[u8]) -> Result<()> {
@@ -216,6 +217,7 @@ impl State {
         if self.recvs.len() + self.held() >= RX_SIZE {
             return Err(Error::AGAIN);
         }
+        self.recvs.room(1)?;
         let deadline = self.recv_deadline(c);
         let recv = Recv { pieces, site, room, context: c.context, wanted: self.bind.wants_receive(c.flags), deadline, ticket: None };
         if let Some(Job::Recv(recv)) = self.faulty(domain, Job::Recv(recv)) {

@@ -90,7 +90,7 @@ mod tests {
         let info = Info::default();
         let ends = [(); 2].map(|()| Endpoint::open(Arc::new(Domain::open(&info, Threading::Safe).unwrap()), &info, 0).unwrap());
         for ep in &ends {
-            let queue = Arc::new(Queue::new(100, Threading::Safe));
+            let queue = Arc::new(Queue::new(100, Threading::Safe).unwrap());
             ep.bind(Binding::Cq { queue, source: None, transmit: true, receive: true, selective: false }).unwrap();
             ep.bind(Binding::Eq(Arc::default())).unwrap();
             ep.enable(OpFlags::default()).unwrap();

@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::hmem::Site;
 use crate::mr::piece::{self, Ends, Span, Walk, walk};
 use crate::prov::op::{Iov, Pieces, parts};
+use crate::room::zeroed;
 use std::sync::Arc;
 
 /// A run of a region's bytes.
@@ -79,9 +80,9 @@ pub fn gather(pieces: &[Iov], skip: u64, len: u64) -> Box<[u8]> {
 
 /// A copy of a device's bytes, now.
 pub fn load(site: Site, pieces: &[Iov], total: usize) -> Result<Box<[u8]>> {
-    let mut bytes = vec![0u8; total];
+    let mut bytes = zeroed(total)?;
     piece::load(site, pieces, 0, &mut bytes)?;
-    Ok(bytes.into())
+    Ok(bytes)
 }
 
 /// The source of a body of local memory. `owned`: the caller gets its buffer back now.

@@ -442,12 +442,12 @@ fn receives_that_a_fault_holds_get_what_has_come_before_the_end() {
 fn receives_of_a_connection_that_a_fault_holds_get_what_has_come_before_its_end() {
     let info = Info { ep_type: crate::prov::info::EP_MSG, ..info("shm") };
     let open = || Rdm::open_connected(open_domain(&info), &info, 0).unwrap();
-    let (a, b, queue) = (open(), open(), Arc::new(Queue::new(100, Threading::Safe)));
+    let (a, b, queue) = (open(), open(), Arc::new(Queue::new(100, Threading::Safe).unwrap()));
     delay(&b);
     for ep in [&a, &b] {
         ep.bind(Binding::Cq { queue: queue.clone(), source: None, transmit: false, receive: true, selective: false }).unwrap();
         ep.bind(Binding::Cq {
-            queue: Arc::new(Queue::new(100, Threading::Safe)),
+            queue: Arc::new(Queue::new(100, Threading::Safe).unwrap()),
             source: None,
             transmit: true,
             receive: false,

@@ -22,7 +22,7 @@ impl Liar {
         let info = Info { mr_mode: info.mr_mode & !flags::MR_MODE_PROV_KEY, ..info };
         let domain = prov::get(Some(lane)).unwrap().open_domain(&info, Threading::Safe).unwrap();
         let ep = domain.clone().open_endpoint(&info, 0).unwrap();
-        let (queue, events) = (Arc::new(Queue::new(1000, Threading::Safe)), Arc::new(EventQueue::default()));
+        let (queue, events) = (Arc::new(Queue::new(1000, Threading::Safe).unwrap()), Arc::new(EventQueue::default()));
         ep.bind(Binding::Cq { queue, source: None, transmit: true, receive: true, selective: false }).unwrap();
         ep.bind(Binding::Eq(events.clone())).unwrap();
         ep.bind(Binding::Arrivals(1)).unwrap();

@@ -12,6 +12,7 @@ pub mod guard;
 pub mod log;
 pub mod reserve;
 pub mod room;
+pub mod signals;
 
 pub mod config;
 pub mod hmem;

@@ -2,7 +2,7 @@
 //! Log lines go nowhere unless `GDRFAB_LOG` or the caller asks; one sink, chosen at run time. Logging never panics, and a
 //! line that cannot be written is lost.
 
-use crate::environment;
+use crate::{environment, signals};
 use parking_lot::RwLock;
 use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -91,8 +91,10 @@ pub fn emit(level: Level, args: fmt::Arguments<'_>) {
 /// One line in one write, so that lines of several threads and processes stay whole.
 fn print(level: Level, line: &str) {
     let whole = format!("{} gdrfab[{}] {}: {line}\n", now(), std::process::id(), level.word());
-    // SAFETY: the bytes are live. A full disk, a closed stderr: nobody can be told.
-    unsafe { libc::write(libc::STDERR_FILENO, whole.as_ptr().cast(), whole.len()) };
+    // SAFETY: the bytes are live.
+    let wrote = || unsafe { libc::write(libc::STDERR_FILENO, whole.as_ptr().cast(), whole.len()) };
+    // A full disk, a reader that has gone, a limit on the file's size: nobody can be told.
+    let _ = signals::without_signal(wrote);
 }
 
 /// "2026-01-31T12:00:00.123456Z"

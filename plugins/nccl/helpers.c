@@ -11,6 +11,7 @@
 #include "protocol.h"
 
 #include <semaphore.h>
+#include <signal.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -102,6 +103,17 @@ static void *run(void *arg)
 
 /* ---- their beginning and end, with life */
 
+/* Threads inherit the mask of the thread that starts them. A blocked signal of an instruction would end the process. */
+static void take_no_signals(sigset_t *before)
+{
+	static const int of_instructions[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+	sigset_t all;
+	sigfillset(&all);
+	for (size_t i = 0; i < sizeof of_instructions / sizeof *of_instructions; i++)
+		sigdelset(&all, of_instructions[i]);
+	pthread_sigmask(SIG_BLOCK, &all, before);
+}
+
 static void begin(int wanted)
 {
 	sem_init(&wake, 0, 0);
@@ -109,12 +121,15 @@ static void begin(int wanted)
 	ends = false;
 	/* All of them see how many there are. */
 	__atomic_store_n(&threads_count, wanted, __ATOMIC_RELAXED);
+	sigset_t before;
+	take_no_signals(&before);
 	for (int i = 0; i < wanted; i++)
 		if (pthread_create(&threads[i], NULL, run, (void *)(intptr_t)i)) {
 			INFO("%d threads for long messages, not %d: there are no more", i, wanted);
 			__atomic_store_n(&threads_count, i, __ATOMIC_RELAXED);
 			break;
 		}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 static void end(void)

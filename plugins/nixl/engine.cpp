@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 using border::Status;
@@ -23,6 +24,26 @@ struct LocalRegion final : border::Metadata {
 
 struct RemoteRegion final : border::Metadata {
 	wire::Region told{};
+};
+
+/* A thread inherits the mask of the one that starts it, and takes no signal of the program's then. Those of instructions stay: a
+ * blocked one would end the process. */
+class SignalsBlocked {
+public:
+	SignalsBlocked()
+	{
+		sigset_t all;
+		sigfillset(&all);
+		for (int of_instructions : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS})
+			sigdelset(&all, of_instructions);
+		pthread_sigmask(SIG_BLOCK, &all, &before);
+	}
+	~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+	SignalsBlocked(const SignalsBlocked &) = delete;
+	SignalsBlocked &operator=(const SignalsBlocked &) = delete;
+
+private:
+	sigset_t before;
 };
 
 /* No exception leaves the plugin. */
@@ -202,7 +223,8 @@ Gdrfab::Gdrfab(const border::InitParams &init) : Engine(init)
 	}
 	state->threaded = init.progress_thread;
 	/* What fails once, for want of memory, does not end the thread. */
-	if (state->threaded)
+	if (state->threaded) {
+		SignalsBlocked inherited;
 		state->thread = std::thread([this] {
 			while (!state->stop)
 				hold("progress", [this] {
@@ -210,6 +232,7 @@ Gdrfab::Gdrfab(const border::InitParams &init) : Engine(init)
 					return border::SUCCESS;
 				});
 		});
+	}
 }
 
 Gdrfab::~Gdrfab()

@@ -7,6 +7,7 @@ use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::waiter::Waiter;
 use crate::sync::serial::Threading;
+use crate::sys::thread;
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -33,9 +34,7 @@ impl Progressor {
         // What the thread sleeps on is made now, while somebody can be told that it cannot be.
         drop(shared.waiter.arm()?);
         let of_thread = shared.clone();
-        let thread = std::thread::Builder::new()
-            .name("gdrfab-progress".into())
-            .spawn(move || run(&of_thread))
+        let thread = thread::spawn("gdrfab-progress", move || run(&of_thread))
             .map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EAGAIN), format!("starting the progress thread: {e}")))?;
         Ok(Progressor { shared, thread: Mutex::new(Some(thread)) })
     }

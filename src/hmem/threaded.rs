@@ -5,6 +5,7 @@
 
 use super::{Allocation, Copy, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Offer, Pinned, Stream, Undo};
 use crate::error::{Error, Result, errno};
+use crate::sys::thread;
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -26,14 +27,13 @@ fn gone() -> Error {
 impl Worker {
     fn start(name: &str) -> Result<Worker> {
         let (give, jobs) = channel::<Job>();
-        std::thread::Builder::new()
-            .name(format!("gdrfab-{name}"))
-            .spawn(move || {
-                for (work, over) in jobs {
-                    work();
-                    drop(over);
-                }
-            })
+        let work_on = move || {
+            for (work, over) in jobs {
+                work();
+                drop(over);
+            }
+        };
+        thread::spawn(&format!("gdrfab-{name}"), work_on)
             .map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EAGAIN), format!("starting a thread for the driver: {e}")))?;
         Ok(Worker(Arc::new(Mutex::new(give))))
     }

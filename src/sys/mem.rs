@@ -2,9 +2,10 @@
 //! Memory files and mappings: memfds sealed so that no peer can make a mapping fault, and dma-bufs.
 
 use crate::error::{Error, Result, errno};
+use crate::signals;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -226,9 +227,20 @@ pub enum Mappable {
 pub fn memfd(name: &str, len: usize) -> Result<OwnedFd> {
     let doing = || format!("creating {len} bytes of shared memory");
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(|e| Error::os(doing(), e))?;
-    rustix::fs::ftruncate(&fd, len as u64).map_err(|e| Error::os(doing(), e))?;
+    set_size(fd.as_fd(), len).map_err(|e| e.context(doing()))?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(|e| Error::os(doing(), e))?;
     Ok(fd)
+}
+
+/// The kernel sends SIGXFSZ to a process that makes a file longer than its limit.
+fn set_size(fd: BorrowedFd<'_>, len: usize) -> Result<()> {
+    // SAFETY: changes no memory; the descriptor is open.
+    let cut = signals::without_signal(|| unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) } as isize);
+    match cut.map_err(|e| e.raw_os_error().unwrap_or(errno::EIO)) {
+        Ok(_) => Ok(()),
+        Err(errno::EFBIG) => Err(Error::fixed(errno::EFBIG, "more than this process's files may have (RLIMIT_FSIZE, ulimit -f)")),
+        Err(e) => Err(Error::new(e, errno::words(e))),
+    }
 }
 
 /// Forbids any further writable mapping and any further seal; mappings that exist stay writable.

@@ -17,6 +17,7 @@ pub mod socket;
 pub mod space;
 pub mod stream;
 pub mod tcp;
+pub mod thread;
 pub mod time;
 pub mod usercopy;
 pub mod workqueue;

@@ -7,6 +7,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Whether this process may not make files as long as it likes (RLIMIT_FSIZE). A program sets the limit whenever it wants.
+#[inline]
+pub fn limits_files() -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel fills in the limit, which is live.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) == 0 && limit.rlim_cur != libc::RLIM_INFINITY }
+}
+
 /// A pidfd of a live process.
 pub fn open(pid: i32) -> Result<OwnedFd> {
     let Some(pid) = Pid::from_raw(pid) else { return Err(Error::fixed(errno::ESRCH, "process id 0")) };

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Copies from and to memory of the caller's whose pages may be gone by now: the kernel makes them, so that a page that is
 //! not there is an answer instead of a signal. They go through a file in memory that this process has mapped: one call of
-//! pread or pwrite, some 220 and 290 ns for a few bytes, where process_vm_writev takes 450 and a pipe's two calls 600.
+//! pread or pwrite, some 220 and 290 ns for a few bytes, where process_vm_writev takes 450 and a pipe's two calls 600. Before a
+//! pwrite the limit on the size of files is asked for, which costs as much as a system call does.
 
 use super::iov::Iov;
 use super::mem::{Mapping, Protection, memfd, page_size};
+use super::process;
 use super::space;
 use super::stream::{Moved, outcome};
 use crate::error::{Code, Error, Result, errno};
@@ -24,6 +26,30 @@ impl Scratch {
         let file = memfd("gdrfab-copy", len).map_err(|e| e.context("memory for copies of the caller's memory"))?;
         let at = Mapping::new(file.as_fd(), 0, len, Protection::ReadWrite)?;
         Ok(Scratch { file, at })
+    }
+
+    /// Has the kernel copy the pieces, whose pages it checks, to byte `skip` on: bytes, or negative with an errno.
+    #[inline]
+    fn fill(&self, skip: usize, pieces: &[Iov]) -> isize {
+        let file = self.file.as_raw_fd();
+        if process::limits_files() {
+            return self.fill_by_attach(skip, pieces);
+        }
+        // SAFETY: the library may read the pieces (`Iov::new`), which are laid out as `iovec`s.
+        unsafe {
+            match pieces {
+                [one] => libc::pwrite(file, one.as_ptr().cast(), one.len(), skip as _),
+                _ => libc::pwritev(file, pieces.as_ptr().cast(), pieces.len() as _, skip as _),
+            }
+        }
+    }
+
+    /// Under a limit on the size of files, a write beyond it has the kernel send SIGXFSZ. This call writes to no file.
+    #[cold]
+    fn fill_by_attach(&self, skip: usize, pieces: &[Iov]) -> isize {
+        let here = libc::iovec { iov_base: self.at.as_ptr().wrapping_add(skip).cast(), iov_len: self.at.len().saturating_sub(skip) };
+        // SAFETY: the mapping has what `here` names, and the caller keeps it ours; the kernel checks the pieces.
+        unsafe { libc::process_vm_readv(process::pid(), &here, 1, pieces.as_ptr().cast(), pieces.len() as _, 0) }
     }
 }
 
@@ -69,9 +95,7 @@ impl UserCopy {
         let before = into.len();
         into.reserve(len);
         let read = self.each(len, |scratch, done, n| {
-            let from = from.as_ptr().cast::<libc::c_void>().wrapping_byte_add(done);
-            // SAFETY: the library may read the piece (`Iov::new`), of which the kernel checks every page.
-            check(unsafe { libc::pwrite(scratch.file.as_raw_fd(), from, n, 0) }, n)?;
+            check(scratch.fill(0, &[from.part(done, n)]), n)?;
             // SAFETY: the mapping holds a chunk, of which the kernel has just written `n` bytes, and the lock keeps it ours.
             into.extend_from_slice(unsafe { std::slice::from_raw_parts(scratch.at.as_ptr(), n) });
             Ok(())
@@ -109,9 +133,7 @@ impl UserCopy {
             (0..pages).step_by(TURN).all(|from| {
                 let n = TURN.min(pages - from);
                 let bytes: [Iov; TURN] = std::array::from_fn(|k| piece.part(((from + k) * page).saturating_sub(lead), 1));
-                // SAFETY: the library may read the piece (`Iov::new`), of which the kernel checks every page; as `iovec`s.
-                let got = unsafe { libc::pwritev(scratch.file.as_raw_fd(), bytes.as_ptr().cast(), n as _, 0) };
-                got == n as isize
+                scratch.fill(0, &bytes[..n]) == n as isize
             })
         };
         pieces.iter().position(|piece| !piece.is_empty() && !is_there(piece))
@@ -131,11 +153,9 @@ impl UserCopy {
         self.each(len, |scratch, done, n| {
             let at = if last_first { len - done - n } else { done };
             let (from, to, file) = (from.part(at, n), to.part(at, n), scratch.file.as_raw_fd());
-            // SAFETY: the library may read the one piece and write the other (`Iov::new`), of which the kernel checks every page.
-            unsafe {
-                check(libc::pwrite(file, from.as_ptr().cast(), n, 0), n)?;
-                check(libc::pread(file, to.as_ptr().cast(), n, 0), n)
-            }
+            check(scratch.fill(0, &[from]), n)?;
+            // SAFETY: the library may write the piece (`Iov::new`), of which the kernel checks every page.
+            check(unsafe { libc::pread(file, to.as_ptr().cast(), n, 0) }, n)
         })
     }
 }
@@ -166,9 +186,7 @@ impl Landing {
         if pieces.iter().map(Iov::len).sum::<usize>() > room {
             return Err(Error::fixed(errno::EIO, "more pieces than there is room for"));
         }
-        // SAFETY: the library may read the pieces (`Iov::new`), of which the kernel checks every page; they are laid out as it
-        // wants them.
-        outcome(unsafe { libc::pwritev(self.0.file.as_raw_fd(), pieces.as_ptr().cast(), pieces.len() as _, at as _) }, "copying")
+        outcome(self.0.fill(at, pieces), "copying")
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Work that somebody else may hold up, the kernel or a peer, on a few threads that nobody waits for.
 
+use super::thread;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 
@@ -35,7 +36,7 @@ impl WorkQueue {
             list.threads = 0;
         }
         list.waiting.extend(work);
-        let start = || std::thread::Builder::new().name(self.name.into()).spawn(|| self.run());
+        let start = || thread::spawn(self.name, || self.run());
         if list.threads < self.most && start().is_ok() {
             list.threads += 1;
         }

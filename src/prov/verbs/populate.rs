@@ -5,7 +5,7 @@
 
 use crate::mr::Access;
 use crate::prov::op::Iov;
-use crate::sys::mem;
+use crate::sys::{mem, thread};
 
 /// Bytes per thread that make a thread worth starting.
 const SHARE: usize = 32 << 20;
@@ -45,8 +45,7 @@ pub fn populate(iovs: &[Iov], access: Access, threads: usize) {
         std::thread::scope(|scope| {
             for at in (start..end).step_by(share) {
                 let n = share.min(end - at);
-                let spawned =
-                    std::thread::Builder::new().name("gdrfab-populate".into()).spawn_scoped(scope, move || mem::populate(at, n, write));
+                let spawned = thread::spawn_scoped("gdrfab-populate", scope, move || mem::populate(at, n, write));
                 if spawned.is_err() {
                     break;
                 }

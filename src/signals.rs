@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Signals that the library's own work must not bring upon the program: those that the kernel sends for a failed system call,
+//! and those of the program that a thread of the library would take.
+
+use libc::{c_int, sigset_t};
+use std::mem::MaybeUninit;
+
+/// Signals that an instruction causes: a blocked one ends the process, where the program may have a handler for it.
+const OF_INSTRUCTIONS: [c_int; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+fn none() -> sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset writes the whole set.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        set.assume_init()
+    }
+}
+
+fn all_but_those_of_instructions() -> sigset_t {
+    let mut set = none();
+    // SAFETY: `set` is live, and the signals exist.
+    unsafe {
+        libc::sigfillset(&mut set);
+        for signal in OF_INSTRUCTIONS {
+            libc::sigdelset(&mut set, signal);
+        }
+    }
+    set
+}
+
+/// This thread's mask as it was, for as long as more signals are blocked.
+struct Blocked(sigset_t);
+
+impl Blocked {
+    fn also(set: &sigset_t) -> Blocked {
+        let mut before = none();
+        // SAFETY: both sets are live. It fails only for an unknown way to change the mask.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set, &mut before) };
+        Blocked(before)
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // SAFETY: the set is live.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
+    }
+}
+
+/// Runs `f`, which starts a thread or a process: what it starts inherits this mask and takes no signal of the program's.
+pub fn blocked<R>(f: impl FnOnce() -> R) -> R {
+    let _blocked = Blocked::also(&all_but_those_of_instructions());
+    f()
+}
+
+/// The signal that the kernel sends to the calling thread along with this errno.
+fn sent_with(errno: Option<c_int>) -> Option<c_int> {
+    match errno? {
+        libc::EPIPE => Some(libc::SIGPIPE),
+        libc::EFBIG => Some(libc::SIGXFSZ),
+        _ => None,
+    }
+}
+
+/// Makes a system call that may fail with SIGPIPE or SIGXFSZ, and takes the signal back: the errno alone is the answer.
+pub fn without_signal(call: impl FnOnce() -> isize) -> std::io::Result<usize> {
+    let (mut both, mut pending) = (none(), none());
+    // SAFETY: the sets are live, and the signals exist.
+    unsafe {
+        libc::sigaddset(&mut both, libc::SIGPIPE);
+        libc::sigaddset(&mut both, libc::SIGXFSZ);
+    }
+    let _blocked = Blocked::also(&both);
+    // SAFETY: the set is live.
+    unsafe { libc::sigpending(&mut pending) };
+    let result = usize::try_from(call()).map_err(|_| std::io::Error::last_os_error());
+    let error = result.as_ref().err().and_then(std::io::Error::raw_os_error);
+    // SAFETY: the set is live.
+    if let Some(signal) = sent_with(error).filter(|signal| unsafe { libc::sigismember(&pending, *signal) } == 0) {
+        take(signal);
+    }
+    result
+}
+
+/// Takes back one signal. The kernel hands out a thread's own before one of the process, which is the program's.
+fn take(signal: c_int) {
+    let mut one = none();
+    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the set and the time are live.
+    unsafe {
+        libc::sigaddset(&mut one, signal);
+        while libc::sigtimedwait(&one, std::ptr::null_mut(), &at_once) < 0
+            && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
+        {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    fn is_pending(signal: c_int) -> bool {
+        let mut pending = none();
+        // SAFETY: the set is live.
+        unsafe {
+            libc::sigpending(&mut pending);
+            libc::sigismember(&pending, signal) == 1
+        }
+    }
+
+    fn write_where_nobody_reads() -> std::io::Result<usize> {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        // SAFETY: the byte is live.
+        without_signal(|| unsafe { libc::write(writer.as_raw_fd(), b"x".as_ptr().cast(), 1) })
+    }
+
+    #[test]
+    fn a_write_into_a_closed_pipe_is_an_errno_and_leaves_no_signal() {
+        let mut one = none();
+        // SAFETY: the set is live.
+        unsafe { libc::sigaddset(&mut one, libc::SIGPIPE) };
+        let outer = Blocked::also(&one);
+        assert_eq!(write_where_nobody_reads().unwrap_err().raw_os_error(), Some(libc::EPIPE));
+        assert!(!is_pending(libc::SIGPIPE));
+        // The program's own, which was there before, stays.
+        // SAFETY: the thread lives, and the signal is blocked.
+        unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
+        assert_eq!(write_where_nobody_reads().unwrap_err().raw_os_error(), Some(libc::EPIPE));
+        assert!(is_pending(libc::SIGPIPE));
+        take(libc::SIGPIPE);
+        drop(outer);
+    }
+
+    #[test]
+    fn a_thread_that_is_started_takes_no_signal() {
+        let mask = || Blocked::also(&none()).0;
+        let of_thread = blocked(|| std::thread::spawn(mask)).join().unwrap();
+        // SAFETY: the set is live.
+        let blocks = |signal| unsafe { libc::sigismember(&of_thread, signal) == 1 };
+        assert!([libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGPROF, libc::SIGCHLD].into_iter().all(blocks));
+        assert!(!OF_INSTRUCTIONS.into_iter().any(blocks));
+    }
+}

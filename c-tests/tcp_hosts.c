@@ -103,17 +103,26 @@ TEST(rails_are_of_the_same_host)
 	meet("127.0.0.1", says_hello, says_hello, &rails, true);
 }
 
-static void hears_of_nobody(struct node *n)
+static void hears_of_a_refusal(struct node *n)
 {
 	char word = 0;
+	int told = 0;
 	node_open(n);
 	node_listen(n);
 	barrier(n);
 	while (recv(n->oob, &word, 1, MSG_DONTWAIT) != 1) {
 		struct event e;
-		uint32_t event = UINT32_MAX;
-		CHECK_EQ(gdrfab_eq_sread(n->eq, &event, &e, sizeof e.entry + sizeof e.data, 5, 0), -EAGAIN);
+		struct eq_failure f;
+		uint32_t event;
+		int got = eq_next(n->eq, &event, &e, &f);
+		CHECK(got <= 0);
+		if (got < 0) {
+			CHECK_EQ(f.entry.err, EKEYREJECTED);
+			CHECK(test_says((char *)f.data, "GDRFAB_TCP_KEY_FILE"));
+			told++;
+		}
 	}
+	CHECK_EQ(told, 1);
 	node_close(n);
 }
 
@@ -137,7 +146,7 @@ static void is_turned_away(struct node *n)
 
 TEST(a_host_that_is_not_known)
 {
-	meet("*", hears_of_nobody, is_turned_away, NULL, false);
+	meet("*", hears_of_a_refusal, is_turned_away, NULL, false);
 }
 
 TEST(a_key_takes_no_other_keys_place)

@@ -181,23 +181,39 @@ TEST(keys_of_a_wrong_size_are_refused)
 
 /* --- different ones --- */
 
-static void hears_of_nobody(struct node *n)
+/* Drives the listener until the other side has its answers. There is no request at any time, and the owner is told of who was
+ * refused, once a second at most. */
+static void hears_of_refusals(struct node *n)
 {
 	struct event e;
 	uint32_t event = UINT32_MAX;
+	unsigned told = 0;
 	node_open(n);
 	node_listen(n);
+	uint64_t since = test_now_ms();
 	barrier(n);
-	/* Drives the listener until the other side has its answer; there is no request at any time. */
 	for (;;) {
 		char word;
-		ssize_t size = gdrfab_eq_sread(n->eq, &event, &e, sizeof e.entry + sizeof e.data, 5, 0);
-		if (size != -EAGAIN)
-			test_fail(__FILE__, __LINE__, "the listener's program hears of it: event %u, %s", event,
-				  test_number(size));
+		struct eq_failure f;
+		int got = eq_next(n->eq, &event, &e, &f);
+		if (got > 0)
+			test_fail(__FILE__, __LINE__, "the listener's program gets event %u", event);
+		if (got < 0) {
+			told++;
+			CHECK_EQ(f.entry.data, GDRFAB_CONNREQ);
+			CHECK(f.entry.object == n->pep && f.entry.context == n);
+			CHECK_EITHER(f.entry.err, EACCES, EKEYREJECTED);
+			CHECK_EQ(f.entry.prov_errno, GDRFAB_PROV_REJECTED);
+			if (!test_says((char *)f.data, "refused") || !test_says((char *)f.data, "key"))
+				test_fail(__FILE__, __LINE__, "the words tell of no refused key: %s", (char *)f.data);
+			CHECK(!test_says((char *)f.data, SECRET) && !test_says((char *)f.data, OTHER));
+		}
 		if (recv(n->oob, &word, 1, MSG_DONTWAIT) == 1)
 			break;
 	}
+	uint64_t most = 1 + (test_now_ms() - since) / 1000;
+	if (told < 1 || told > most)
+		test_fail(__FILE__, __LINE__, "told %u times in %llu s", told, (unsigned long long)most - 1);
 	node_close(n);
 }
 
@@ -230,7 +246,7 @@ static void keys_that_differ(const char *server, const char *client)
 {
 	struct setup s = {.key = {[TEST_SERVER] = server, [TEST_CLIENT] = client}};
 	only_tcp();
-	pair(&s, hears_of_nobody, is_turned_away, NULL);
+	pair(&s, hears_of_refusals, is_turned_away, NULL);
 }
 
 TEST(another_key)
@@ -365,7 +381,7 @@ TEST(proofs_that_are_none)
 {
 	struct setup s = {.key = {[TEST_SERVER] = SECRET}};
 	only_tcp();
-	pair(&s, hears_of_nobody, proves_nothing, NULL);
+	pair(&s, hears_of_refusals, proves_nothing, NULL);
 }
 
 /* A listener that claims to have the key, and proves nothing. */

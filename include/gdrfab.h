@@ -174,9 +174,8 @@ const char *gdrfab_last_error(void);
 
 /** What a provider offers, or, as hints, what a caller needs (mirrors fi_info, flattened).
  *
- * As hints: gdrfab_dupinfo(NULL), or zeros with struct_size set. A field of 0 or NULL asks for nothing,
- * except mr_mode, where a missing bit is one that the caller does not undertake. Strings that a caller sets
- * stay the caller's. */
+ * As hints: gdrfab_dupinfo(NULL), or zeros with struct_size set; these ask for nothing, as NULL in the place
+ * of hints does. A field of 0 or NULL asks for nothing. Strings that a caller sets stay the caller's. */
 typedef struct gdrfab_info {
     size_t struct_size;             /**< sizeof(gdrfab_info) */
     struct gdrfab_info *next;       /**< Next candidate, NULL at the end. */
@@ -184,7 +183,10 @@ typedef struct gdrfab_info {
     uint64_t tx_op_flags;           /**< Operation flags (*_COMPLETE, ...) of calls without flags. */
     uint64_t msg_order;             /**< GDRFAB_ORDER_*. Hint: all of these are needed. */
     uint64_t paths;                 /**< GDRFAB_PATH_* that the provider has. Hint: one of these is needed. */
-    uint32_t mr_mode;               /**< GDRFAB_MR_*. Hint: what the caller can do; result: what it must. */
+    /** GDRFAB_MR_*. Result: what the caller must do. Hint: what it can; of a hint that is not 0, a missing
+     * bit is one that the caller does not undertake, so GDRFAB_MR_LOCAL alone asks for keys of the
+     * caller's choice and for offsets. */
+    uint32_t mr_mode;
     uint32_t ep_type;               /**< GDRFAB_EP_MSG or GDRFAB_EP_RDM */
     uint32_t threading;             /**< GDRFAB_THREAD_* */
     uint32_t progress;              /**< GDRFAB_PROGRESS_* */
@@ -247,7 +249,8 @@ typedef struct gdrfab_info {
  * one of them; domain, passive endpoint and peer are then opened with the same.
  *
  * @param version what the caller was compiled for: GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
- * @param node    host name, or NULL; a name of another host leaves shm out
+ * @param node    host name, or NULL; a name of another host leaves shm out. The call waits for name servers
+ *   where there is a name to look up
  * @param service where to listen (GDRFAB_SOURCE) or to connect: a name (shm), a port (tcp, verbs), or an
  *   address with its scheme; or NULL
  * @param flags   0, GDRFAB_SOURCE, GDRFAB_GETINFO_ALL
@@ -256,7 +259,7 @@ typedef struct gdrfab_info {
  * @return 0, or
  *   -ENODATA nothing fits: gdrfab_last_error() names every candidate and why it does not;
  *   -EINVAL also a GDRFAB_ variable of the environment with a value that it cannot have (`gdrfab-info -e`
- *   lists them);
+ *   lists them), or an unknown one whose name is nearly that of one which decides who may connect;
  *   -ENOSYS version is newer than this library, or the driver of hints->near_iface is not there;
  *   -ENODEV hints->near_device does not exist; -E2BIG; -GDRFAB_EBADFLAGS */
 int gdrfab_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags,
@@ -380,8 +383,10 @@ void *gdrfab_fabric_context(struct gdrfab_fabric *fabric);
  * domain then locks whatever the threading level.
  *
  * @param info   a candidate of gdrfab_getinfo(), or the info of a connection request
- * @return 0, -EINVAL, -E2BIG, -EPERM, -EMFILE or -ENOMEM (no shared memory), -EAGAIN (no thread can be
- *   started) */
+ * @return 0, -EINVAL (also: the fabric was opened with the info of another provider or fabric), -E2BIG,
+ *   -EPERM, -EMFILE or -ENOMEM (no shared memory), -EAGAIN (no thread can be started), -ENOENT or -EACCES
+ *   (tcp: GDRFAB_TCP_KEY_FILE is not there, or others may read it), -ENODEV or -EADDRNOTAVAIL (verbs: the
+ *   device or its address is gone) */
 int gdrfab_domain_open(struct gdrfab_fabric *fabric, const struct gdrfab_info *info, void *context,
                        struct gdrfab_domain **domain);
 
@@ -411,7 +416,9 @@ void *gdrfab_domain_context(struct gdrfab_domain *domain);
  * @param info    a candidate, or the info of a GDRFAB_CONNREQ event, whose request this answers:
  *   gdrfab_ep_accept() follows
  * @param context returned in events of the endpoint, and by gdrfab_ep_context()
- * @return 0, -EINVAL (also: the request was answered before), -E2BIG, -EPERM */
+ * @return 0, -EINVAL (also: the request was answered before; the domain was opened with the info of another
+ *   provider, fabric, domain or type), -E2BIG, -EPERM, -EADDRNOTAVAIL (tcp: info->src_addr names no host;
+ *   a name is waited for), -EMFILE, -ENOMEM */
 int gdrfab_ep_open(struct gdrfab_domain *domain, const struct gdrfab_info *info, void *context,
                    struct gdrfab_ep **ep);
 
@@ -432,8 +439,11 @@ void *gdrfab_ep_context(struct gdrfab_ep *ep);
  *
  * @param info    its src_addr is where gdrfab_pep_listen() listens; NULL there: the library chooses a name
  * @param context returned in events of the passive endpoint, and by gdrfab_pep_context()
- * @return 0, -EINVAL (also: a malformed address), -E2BIG, -EPERM, -EHOSTUNREACH (an address of another host)
- */
+ * @return 0, -EINVAL (also: a malformed address; the fabric was opened with the info of another provider or
+ *   fabric), -E2BIG, -EPERM, -EHOSTUNREACH (shm: an address of another host), -EMFILE; of tcp and verbs,
+ *   which take their port now: -EADDRINUSE (somebody has it), -EADDRNOTAVAIL (no address of this host; a
+ *   name is waited for), -EACCES (a port below net.ipv4.ip_unprivileged_port_start); of tcp -ENOENT or
+ *   -EACCES (GDRFAB_TCP_KEY_FILE is not there, or others may read it) */
 int gdrfab_pep_open(struct gdrfab_fabric *fabric, const struct gdrfab_info *info, void *context,
                     struct gdrfab_pep **pep);
 
@@ -472,7 +482,9 @@ int gdrfab_ep_bind_eq(struct gdrfab_ep *ep, struct gdrfab_eq *eq, uint64_t flags
  *   -EOPNOTSUPP (GDRFAB_REMOTE_READ) */
 int gdrfab_ep_bind_cntr(struct gdrfab_ep *ep, struct gdrfab_cntr *cntr, uint64_t flags);
 
-/** gdrfab_ep_bind_eq() of a passive endpoint, before gdrfab_pep_listen(). Mirrors fi_pep_bind. */
+/** gdrfab_ep_bind_eq() of a passive endpoint, before gdrfab_pep_listen(). Mirrors fi_pep_bind.
+ *
+ * @return as gdrfab_ep_bind_eq() */
 int gdrfab_pep_bind_eq(struct gdrfab_pep *pep, struct gdrfab_eq *eq, uint64_t flags);
 
 /** Makes an endpoint ready for receives and for connecting. Mirrors fi_enable.
@@ -483,17 +495,19 @@ int gdrfab_ep_enable(struct gdrfab_ep *ep);
 
 /** Starts to listen; requests come as GDRFAB_CONNREQ on the event queue. Mirrors fi_listen.
  *
- * @return 0, -EINVAL, -EPERM, -GDRFAB_ENOEQ, -EADDRINUSE (another process listens there), -GDRFAB_EOPBADSTATE
- *   (listens already), -EMFILE */
+ * @return 0, -EINVAL, -EPERM, -GDRFAB_ENOEQ, -EADDRINUSE (another one listens there), -GDRFAB_EOPBADSTATE
+ *   (listens already), -EMFILE; of shm by a path: -EACCES, -ENOENT (its directory) */
 int gdrfab_pep_listen(struct gdrfab_pep *pep);
 
-/** Begins to connect to a passive endpoint; never waits. Mirrors fi_connect.
+/** Begins to connect to a passive endpoint; never waits: a thread of the library looks up a host's name
+ * meanwhile. Mirrors fi_connect.
  *
  * The outcome is an event: GDRFAB_CONNECTED with the acceptor's data, or an error entry with ECONNREFUSED
  * (nobody listens; or rejected: GDRFAB_PROV_REJECTED, with the rejecting side's data), ETIMEDOUT
- * (GDRFAB_OPT_CONNECT_TIMEOUT), EACCES (shm: the listener does not let this user in; tcp: the keys differ, or
- * one side has none), EKEYREJECTED (tcp: keys of hosts that do not know each other), EPROTONOSUPPORT (the
- * peer has another version), EPROTO (its answer makes no sense).
+ * (GDRFAB_OPT_CONNECT_TIMEOUT, also of the look-up), EADDRNOTAVAIL (no such host), EACCES (shm: the listener
+ * does not let this user in; tcp: the keys differ, or one side has none), EKEYREJECTED (tcp: keys of hosts
+ * that do not know each other), EPROTONOSUPPORT (the peer has another version), EPROTO (its answer makes no
+ * sense).
  *
  * @param ep       enabled endpoint with an event queue
  * @param addr     "shm://name", "tcp://host:port" or "verbs://host:port", as of gdrfab_pep_getname() or
@@ -1651,7 +1665,8 @@ typedef struct gdrfab_eq_err_entry {
     /** The event that failed: GDRFAB_CONNECTED or GDRFAB_SHUTDOWN; GDRFAB_NOTIFY where the connection goes on
      * (a port or rail went down, an address changed); GDRFAB_CONNREQ where a passive endpoint of shm or
      * tcp cannot accept peers (err EMFILE, ENFILE, ENOMEM...), told once until it can again: it still
-     * listens, and refuses or holds them. */
+     * listens, and refuses or holds them; or where one of tcp refused a peer for its key (err EACCES,
+     * EKEYREJECTED; the words have its address), told once a second at most for all. */
     uint64_t data;
     int err;               /**< Errno, positive. */
     int prov_errno;        /**< GDRFAB_PROV_* */
@@ -1846,22 +1861,28 @@ int gdrfab_ep_setopt(struct gdrfab_ep *ep, int level, int optname, const void *o
  * @return 0, -EINVAL, -ENOPROTOOPT (no such option), -GDRFAB_ETOOSMALL */
 int gdrfab_ep_getopt(struct gdrfab_ep *ep, int level, int optname, void *optval, size_t *optlen);
 
+#define GDRFAB_KEY_MESSAGES 0  /**< In the place of a region's key: the way of messages is asked for. A
+                                    region that its owner gave this key cannot be asked about. */
+
 /** Which path an operation uses, and why not another. */
 typedef struct gdrfab_path_info {
-    size_t struct_size;  /**< sizeof(gdrfab_path_info), set by the caller */
-    uint64_t path;       /**< The GDRFAB_PATH_* that operations use; 0: none is possible and permitted. */
-    uint64_t paths;      /**< Those that are possible and permitted. */
-    uint64_t offered;    /**< Those that the peer's region offers. */
-    int direct_errno;    /**< Why not GDRFAB_PATH_DIRECT, as errno; 0: possible. The same for the others: */
-    int cma_errno;       /**< GDRFAB_PATH_CMA */
-    int staged_errno;    /**< GDRFAB_PATH_STAGED */
-    int ipc_errno;       /**< GDRFAB_PATH_IPC */
-    int nic_errno;       /**< GDRFAB_PATH_NIC */
-    int dmabuf_errno;    /**< GDRFAB_PATH_DMABUF */
-    int peer_mem_errno;  /**< GDRFAB_PATH_PEER_MEM */
-    int socket_errno;    /**< GDRFAB_PATH_SOCKET */
-    const void *desc;    /**< In: gdrfab_mr_desc() of the local memory that operations will name, by which
-                              tcp and verbs choose too; NULL: host memory. */
+    size_t struct_size;   /**< sizeof(gdrfab_path_info), set by the caller */
+    uint64_t path;        /**< The GDRFAB_PATH_* that operations use; 0: none is possible and permitted. */
+    uint64_t paths;       /**< Those that are possible and permitted. */
+    uint64_t offered;     /**< Those that the peer's region offers. */
+    int direct_errno;     /**< Why not GDRFAB_PATH_DIRECT, as errno; 0: possible. The same for the others: */
+    int cma_errno;        /**< GDRFAB_PATH_CMA */
+    int staged_errno;     /**< GDRFAB_PATH_STAGED */
+    int ipc_errno;        /**< GDRFAB_PATH_IPC */
+    int nic_errno;        /**< GDRFAB_PATH_NIC */
+    int dmabuf_errno;     /**< GDRFAB_PATH_DMABUF */
+    int peer_mem_errno;   /**< GDRFAB_PATH_PEER_MEM */
+    int socket_errno;     /**< GDRFAB_PATH_SOCKET */
+    const void *desc;     /**< In: gdrfab_mr_desc() of the local memory that operations will name, by which
+                               tcp and verbs choose too; NULL: host memory. */
+    uint64_t short_path;  /**< Of messages (GDRFAB_KEY_MESSAGES): the GDRFAB_PATH_* of those with up to
+                               short_size bytes, where it is another way than that of longer ones; else 0. */
+    size_t short_size;    /**< Bytes of the longest message that goes by short_path. */
 } gdrfab_path_info;
 
 /** What an endpoint has done so far. Bytes and RMA operations are counted by path; an RDMA device's by how it
@@ -1921,6 +1942,11 @@ typedef struct gdrfab_rail_info {
  * cannot be known: shm waits for the peer's memory file, where this process may not fetch it; tcp: a key that
  * its owner chose (no GDRFAB_MR_PROV_KEY) does not say what memory it names.
  *
+ * By GDRFAB_KEY_MESSAGES it tells the way of messages from the memory that desc names: path is that of long
+ * ones, whose bytes the receiver may fetch once it has a receive (shm, connectionless endpoints); it chooses
+ * by its own options too. Messages use staged whatever GDRFAB_OPT_FORBID_PATH says of it.
+ *
+ * @param key  of the peer's region, or GDRFAB_KEY_MESSAGES
  * @param info gets the answer; the caller sets struct_size and desc
  * @return 0, -EINVAL (also: desc is none of this domain), -ENOTCONN (not connected yet), -ESHUTDOWN (not
  *   connected any more), -EKEYREJECTED (shm: the peer has no such region; verbs: no verbs key), -EPROTO (shm:

@@ -48,6 +48,8 @@ pub unsafe extern "C" fn gdrfab_ep_bind_cntr(ep: *mut gdrfab_ep, cntr: *mut gdrf
 }
 
 /// gdrfab_ep_bind_eq() of a passive endpoint, before gdrfab_pep_listen(). Mirrors fi_pep_bind.
+///
+/// @return as gdrfab_ep_bind_eq()
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_pep_bind_eq(pep: *mut gdrfab_pep, eq: *mut gdrfab_eq, flags: u64) -> c_int {
     // SAFETY: the C caller says that the handles are open.
@@ -66,21 +68,23 @@ pub unsafe extern "C" fn gdrfab_ep_enable(ep: *mut gdrfab_ep) -> c_int {
 
 /// Starts to listen; requests come as GDRFAB_CONNREQ on the event queue. Mirrors fi_listen.
 ///
-/// @return 0, -EINVAL, -EPERM, -GDRFAB_ENOEQ, -EADDRINUSE (another process listens there), -GDRFAB_EOPBADSTATE
-///   (listens already), -EMFILE
+/// @return 0, -EINVAL, -EPERM, -GDRFAB_ENOEQ, -EADDRINUSE (another one listens there), -GDRFAB_EOPBADSTATE
+///   (listens already), -EMFILE; of shm by a path: -EACCES, -ENOENT (its directory)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_pep_listen(pep: *mut gdrfab_pep) -> c_int {
     // SAFETY: the C caller says that the handle is open.
     control(|| unsafe { object(pep, "pep")?.listen() })
 }
 
-/// Begins to connect to a passive endpoint; never waits. Mirrors fi_connect.
+/// Begins to connect to a passive endpoint; never waits: a thread of the library looks up a host's name
+/// meanwhile. Mirrors fi_connect.
 ///
 /// The outcome is an event: GDRFAB_CONNECTED with the acceptor's data, or an error entry with ECONNREFUSED
 /// (nobody listens; or rejected: GDRFAB_PROV_REJECTED, with the rejecting side's data), ETIMEDOUT
-/// (GDRFAB_OPT_CONNECT_TIMEOUT), EACCES (shm: the listener does not let this user in; tcp: the keys differ, or
-/// one side has none), EKEYREJECTED (tcp: keys of hosts that do not know each other), EPROTONOSUPPORT (the
-/// peer has another version), EPROTO (its answer makes no sense).
+/// (GDRFAB_OPT_CONNECT_TIMEOUT, also of the look-up), EADDRNOTAVAIL (no such host), EACCES (shm: the listener
+/// does not let this user in; tcp: the keys differ, or one side has none), EKEYREJECTED (tcp: keys of hosts
+/// that do not know each other), EPROTONOSUPPORT (the peer has another version), EPROTO (its answer makes no
+/// sense).
 ///
 /// @param ep       enabled endpoint with an event queue
 /// @param addr     "shm://name", "tcp://host:port" or "verbs://host:port", as of gdrfab_pep_getname() or

@@ -21,8 +21,8 @@ pub struct gdrfab_connreq {
 
 /// What a provider offers, or, as hints, what a caller needs (mirrors fi_info, flattened).
 ///
-/// As hints: gdrfab_dupinfo(NULL), or zeros with struct_size set, which ask for nothing, as NULL for hints does. A
-/// field of 0 or NULL asks for nothing. Strings that a caller sets stay the caller's.
+/// As hints: gdrfab_dupinfo(NULL), or zeros with struct_size set; these ask for nothing, as NULL in the place
+/// of hints does. A field of 0 or NULL asks for nothing. Strings that a caller sets stay the caller's.
 #[repr(C)]
 pub struct gdrfab_info {
     /// sizeof(gdrfab_info)
@@ -37,9 +37,9 @@ pub struct gdrfab_info {
     pub msg_order: u64,
     /// GDRFAB_PATH_* that the provider has. Hint: one of these is needed.
     pub paths: u64,
-    /// GDRFAB_MR_*. Result: what the caller must do. Hint: what it can; of a hint that is not 0, a missing bit is
-    /// one that the caller does not undertake, so GDRFAB_MR_LOCAL alone asks for keys of the caller's choice
-    /// and for offsets.
+    /// GDRFAB_MR_*. Result: what the caller must do. Hint: what it can; of a hint that is not 0, a missing
+    /// bit is one that the caller does not undertake, so GDRFAB_MR_LOCAL alone asks for keys of the
+    /// caller's choice and for offsets.
     pub mr_mode: u32,
     /// GDRFAB_EP_MSG or GDRFAB_EP_RDM
     pub ep_type: u32,
@@ -311,8 +311,8 @@ pub extern "C" fn gdrfab_last_error() -> *const c_char {
 /// one of them; domain, passive endpoint and peer are then opened with the same.
 ///
 /// @param version what the caller was compiled for: GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
-/// @param node    host name, or NULL; a name of another host leaves shm out. The call waits for the name servers
-///   that it takes to look a name up
+/// @param node    host name, or NULL; a name of another host leaves shm out. The call waits for name servers
+///   where there is a name to look up
 /// @param service where to listen (GDRFAB_SOURCE) or to connect: a name (shm), a port (tcp, verbs), or an
 ///   address with its scheme; or NULL
 /// @param flags   0, GDRFAB_SOURCE, GDRFAB_GETINFO_ALL

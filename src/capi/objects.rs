@@ -124,8 +124,10 @@ pub unsafe extern "C" fn gdrfab_fabric_context(fabric: *mut gdrfab_fabric) -> *m
 /// domain then locks whatever the threading level.
 ///
 /// @param info   a candidate of gdrfab_getinfo(), or the info of a connection request
-/// @return 0, -EINVAL, -E2BIG, -EPERM, -EMFILE or -ENOMEM (no shared memory), -EAGAIN (no thread can be
-///   started)
+/// @return 0, -EINVAL (also: the fabric was opened with the info of another provider or fabric), -E2BIG,
+///   -EPERM, -EMFILE or -ENOMEM (no shared memory), -EAGAIN (no thread can be started), -ENOENT or -EACCES
+///   (tcp: GDRFAB_TCP_KEY_FILE is not there, or others may read it), -ENODEV or -EADDRNOTAVAIL (verbs: the
+///   device or its address is gone)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_domain_open(
     fabric: *mut gdrfab_fabric,
@@ -171,7 +173,9 @@ pub unsafe extern "C" fn gdrfab_domain_context(domain: *mut gdrfab_domain) -> *m
 /// @param info    a candidate, or the info of a GDRFAB_CONNREQ event, whose request this answers:
 ///   gdrfab_ep_accept() follows
 /// @param context returned in events of the endpoint, and by gdrfab_ep_context()
-/// @return 0, -EINVAL (also: the request was answered before), -E2BIG, -EPERM
+/// @return 0, -EINVAL (also: the request was answered before; the domain was opened with the info of another
+///   provider, fabric, domain or type), -E2BIG, -EPERM, -EADDRNOTAVAIL (tcp: info->src_addr names no host;
+///   a name is waited for), -EMFILE, -ENOMEM
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_open(
     domain: *mut gdrfab_domain,
@@ -220,7 +224,11 @@ pub unsafe extern "C" fn gdrfab_ep_context(ep: *mut gdrfab_ep) -> *mut c_void {
 ///
 /// @param info    its src_addr is where gdrfab_pep_listen() listens; NULL there: the library chooses a name
 /// @param context returned in events of the passive endpoint, and by gdrfab_pep_context()
-/// @return 0, -EINVAL (also: a malformed address), -E2BIG, -EPERM, -EHOSTUNREACH (an address of another host)
+/// @return 0, -EINVAL (also: a malformed address; the fabric was opened with the info of another provider or
+///   fabric), -E2BIG, -EPERM, -EHOSTUNREACH (shm: an address of another host), -EMFILE; of tcp and verbs,
+///   which take their port now: -EADDRINUSE (somebody has it), -EADDRNOTAVAIL (no address of this host; a
+///   name is waited for), -EACCES (a port below net.ipv4.ip_unprivileged_port_start); of tcp -ENOENT or
+///   -EACCES (GDRFAB_TCP_KEY_FILE is not there, or others may read it)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_pep_open(
     fabric: *mut gdrfab_fabric,

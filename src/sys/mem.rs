@@ -103,6 +103,17 @@ mod place {
     }
 }
 
+/// Of a process that locks its memory (mlockall), the kernel refuses more than its limit with EAGAIN, as if that would pass.
+#[cold]
+fn not_mapped(doing: impl std::fmt::Display, e: rustix::io::Errno) -> Error {
+    match e {
+        rustix::io::Errno::AGAIN => {
+            Error::new(errno::ENOMEM, format!("{doing}: all of this process's memory is locked, and RLIMIT_MEMLOCK allows no more of it"))
+        }
+        e => Error::os(doing, e),
+    }
+}
+
 /// A mapping that is undone when dropped.
 #[derive(Debug)]
 pub struct Mapping {
@@ -134,7 +145,7 @@ impl Mapping {
         // SAFETY: a fresh address chosen by the kernel, now or by `find`, disturbs no existing memory.
         let addr = unsafe { rustix::mm::mmap(place, len, prot, MapFlags::SHARED | flags, fd, offset) }
             .inspect_err(|_| place::leave(place, len))
-            .map_err(|e| Error::os(format_args!("mapping {len} bytes of shared memory"), e))?;
+            .map_err(|e| not_mapped(format_args!("mapping {len} bytes of shared memory"), e))?;
         match NonNull::new(addr.cast()) {
             Some(addr) => Ok(Mapping { addr, len }),
             None => Err(Error::fixed(errno::ENOMEM, "the kernel mapped shared memory at address zero")),
@@ -146,7 +157,7 @@ impl Mapping {
     ///
     /// The file must have as many bytes, for ever.
     pub fn again(&self, from: usize, len: usize) -> Result<Mapping> {
-        let doing = |e| Error::os(format_args!("mapping {len} bytes of shared memory once more"), e);
+        let doing = |e| not_mapped(format_args!("mapping {len} bytes of shared memory once more"), e);
         let whole = from.checked_add(len).ok_or(Error::fixed(errno::ENOMEM, "more than an address space"))?;
         // SAFETY: an old size of 0 leaves the old mapping as it is, and makes another at a place that the kernel chooses.
         let at = unsafe { rustix::mm::mremap(self.addr.as_ptr().cast(), 0, whole, rustix::mm::MremapFlags::MAYMOVE) }.map_err(doing)?;

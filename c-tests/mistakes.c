@@ -66,7 +66,7 @@ TEST(an_info_of_another_fabric_or_domain_opens_nothing)
 	info->fabric_name = elsewhere;
 	NAMES_BOTH(gdrfab_domain_open(n.fabric, info, NULL, &domain), -EINVAL, elsewhere, own);
 	NAMES_BOTH(gdrfab_ep_open(n.domain, info, NULL, &ep), -EINVAL, elsewhere, own);
-	if (!connectionless(NULL))
+	if (!connectionless(n.setup))
 		NAMES_BOTH(gdrfab_pep_open(n.fabric, info, NULL, &pep), -EINVAL, elsewhere, own);
 	info->fabric_name = own;
 	own = info->domain_name;
@@ -174,7 +174,7 @@ TEST(a_key_that_is_taken_is_the_callers_choice)
 	gdrfab_mr *mr = NULL, *second = NULL;
 	OK(gdrfab_mr_reg(n.domain, bytes[0], sizeof bytes[0], REMOTE_ACCESS, 0, 7, 0, NULL, &mr));
 	MISUSE(gdrfab_mr_reg(n.domain, bytes[1], sizeof bytes[1], REMOTE_ACCESS, 0, 7, 0, NULL, &second), -GDRFAB_ENOKEY, "requested_key");
-	if (!connectionless(NULL) && !names(gdrfab_last_error(), "GDRFAB_MR_PROV_KEY"))
+	if (!connectionless(n.setup) && !names(gdrfab_last_error(), "GDRFAB_MR_PROV_KEY"))
 		test_wrong(__FILE__, __LINE__, "the words do not say who chooses keys: %s", gdrfab_last_error());
 	OK(gdrfab_mr_close(mr));
 	node_close(&n);
@@ -199,6 +199,8 @@ TEST(the_words_of_an_errno_are_said_once)
 {
 	static char nowhere[] = "verbs", device[] = "no-such-device";
 	gdrfab_info *info = NULL, *hints = gdrfab_dupinfo(NULL);
+	/* Read when the library is first used. */
+	setenv("GDRFAB_TCP_KEY_FILE", "/nonexistent/key", 1);
 	ONCE(gdrfab_getinfo(gdrfab_version(), "another.host.invalid", NULL, 0, NULL, &info));
 	hints->caps = GDRFAB_MSG | 1ull << 40;
 	ONCE(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, hints, &info));
@@ -213,7 +215,6 @@ TEST(the_words_of_an_errno_are_said_once)
 		ONCE(-ENODATA);
 	hints->prov_name = NULL;
 	gdrfab_freeinfo(hints);
-	setenv("GDRFAB_TCP_KEY_FILE", "/nonexistent/key", 1);
 	static char tcp[] = "tcp";
 	gdrfab_info by_tcp = {.struct_size = sizeof by_tcp, .prov_name = tcp};
 	gdrfab_fabric *fabric = NULL;

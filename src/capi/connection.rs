@@ -93,7 +93,7 @@ pub unsafe extern "C" fn gdrfab_pep_listen(pep: *mut gdrfab_pep) -> c_int {
 /// @param param    private data for the peer's GDRFAB_CONNREQ, or NULL
 /// @param paramlen bytes of param, up to info->cm_data_size
 /// @return 0, -EINVAL, -EPERM, -EHOSTUNREACH (the address was made on another host), -GDRFAB_ENOEQ, -EISCONN,
-///   -GDRFAB_EOPBADSTATE (not enabled, or connected before)
+///   -GDRFAB_EOPBADSTATE (not enabled, or connected before), -EOPNOTSUPP (connectionless)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_connect(
     ep: *mut gdrfab_ep,

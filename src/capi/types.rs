@@ -349,6 +349,8 @@ pub const GDRFAB_DMABUF_PCIE: u64 = 1u64 << 0;
 //   -ESHUTDOWN   not connected any more
 //   -EINVAL      also: dest_addr names no peer of the address vector
 //   -EMSGSIZE    longer than info->max_msg_size, of inject calls than info->inject_size
+//   -GDRFAB_EOPBADSTATE, -GDRFAB_ENOCQ
+//                of ep_type GDRFAB_EP_RDM: not enabled; no queue or counter is bound for transmits
 //   -E2BIG, -GDRFAB_EBADFLAGS   as for all calls
 //
 // Several threads may post on one endpoint (GDRFAB_THREAD_SAFE).

@@ -298,8 +298,8 @@ impl Endpoint {
     #[inline]
     pub fn atomic(&self, op: &AtomicOp, common: &Common, descs: &[u64]) -> Result<()> {
         self.domain.owner.check()?;
-        op.check(common, descs)?;
         self.posting.described().map_or(Ok(()), |described| described.check_atomic(op, descs))?;
+        op.check(common, descs)?;
         self.prov().atomic(op, common)
     }
 

@@ -5,7 +5,7 @@ use super::bind::EVENTS;
 use super::contract::Listener;
 use super::event::{Event, EventKind, EventQueue};
 use super::request::Request;
-use crate::error::{Code, Error, Result, errno};
+use crate::error::{Error, Result, errno};
 use crate::sys::epoll::Poller;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -90,7 +90,8 @@ impl PassiveEndpoint {
         let Some(listener) = &mut inner.listener else { return Vec::new() };
         let (requests, trouble) = listener.poll();
         // Callers that are refused must not fill a queue that nobody reads.
-        let fits = |error: &Error, eq: &EventQueue| error.code != Code::Rejected || eq.len() < EVENTS;
+        let is_of_key = |error: &Error| matches!(error.errno, errno::EACCES | errno::EKEYREJECTED);
+        let fits = |error: &Error, eq: &EventQueue| !is_of_key(error) || eq.len() < EVENTS;
         if let (Some(error), Some(eq)) = (trouble, &inner.eq)
             && fits(&error, eq)
         {

@@ -2,7 +2,7 @@
 //! Callers whose key a listener refused, for its owner: the first at once, further ones together, because anybody may call as
 //! often as they like.
 
-use crate::error::{Code, Error, errno};
+use crate::error::{Error, errno};
 use std::net::SocketAddr;
 
 /// Its owner is told no more often.
@@ -41,7 +41,7 @@ impl RefusedKeys {
             n => format!(", and {n} other attempts since the last report"),
         };
         self.told = Some(now);
-        Some(Error::coded(why.errno, Code::Rejected, format!("a connection attempt was refused: {peer} {}{others}", why.words)))
+        Some(Error::new(why.errno, format!("a connection attempt was refused: {peer} {}{others}", why.words)))
     }
 }
 

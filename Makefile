@@ -262,6 +262,7 @@ examples: check-install
 
 check-examples: examples
 	$(USE_TEST_PREFIX) examples/hello.sh $(EXAMPLES_OUT)/hello
+	$(USE_TEST_PREFIX) CC="$(CC)" tests/check-examples.sh $(EXAMPLES_OUT)
 	$(USE_TEST_PREFIX) sh -e -c 'for e in $(filter-out hello,$(EXAMPLES)) $(EXAMPLES_CXX); do $(EXAMPLES_OUT)/$$e; done'
 	$(USE_TEST_PREFIX) $(EXAMPLES_OUT)/rdma_transport_pingpong --providers tcp --rounds 100
 	$(USE_TEST_PREFIX) $(EXAMPLES_OUT)/rdma_transport_batch tcp

@@ -6,6 +6,7 @@
  *   cc -o hello hello.c $(pkg-config --cflags --libs gdrfab)
  *   ./hello server &  sleep 1;  ./hello client        (or: ./hello.sh ./hello)
  */
+#include <errno.h>
 #include <gdrfab.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +41,44 @@ static void open_endpoint(gdrfab_info *from)
 	OK(gdrfab_ep_enable(ep));
 }
 
+static void peer_left(const char *before)
+{
+	fprintf(stderr, "the peer left before %s\n", before);
+	exit(1);
+}
+
+/* Waits for an event of the connection; others than the one that is wanted are its end, or a second client's request. */
+static void wait_event(uint32_t wanted, void *event, size_t len)
+{
+	for (uint32_t kind = 0; kind != wanted;) {
+		OK(gdrfab_eq_sread(eq, &kind, event, len, -1, 0));
+		if (kind == GDRFAB_SHUTDOWN)
+			peer_left("the connection stood");
+		if (kind == GDRFAB_CONNREQ && kind != wanted)
+			gdrfab_freeinfo(((gdrfab_eq_cm_entry *)event)->info);
+	}
+}
+
+/* Waits for a completion, and looks at the events meanwhile: a peer that has gone is told of there, and sends none. */
+static void wait_completion(gdrfab_cq_data_entry *done, const char *what)
+{
+	gdrfab_eq_cm_entry event;
+	uint32_t kind = 0;
+	ssize_t got;
+	/* After the end, the queue is read once more: its last completion may have come just before. */
+	while ((got = gdrfab_cq_sread(cq, done, 1, NULL, kind == GDRFAB_SHUTDOWN ? 0 : 100)) == -EAGAIN) {
+		if (kind == GDRFAB_SHUTDOWN)
+			peer_left(what);
+		got = gdrfab_eq_read(eq, &kind, &event, sizeof event, 0);
+		if (got == -EAGAIN)
+			continue;
+		OK(got);
+		if (kind == GDRFAB_CONNREQ)
+			gdrfab_freeinfo(event.info);
+	}
+	OK(got);
+}
+
 static void close_all(void)
 {
 	OK(gdrfab_ep_close(ep));
@@ -56,7 +95,6 @@ static void server(void)
 	gdrfab_mr *mr;
 	gdrfab_eq_cm_entry event;
 	gdrfab_cq_data_entry done;
-	uint32_t kind;
 	void *memory;
 
 	open_fabric(GDRFAB_SOURCE);
@@ -66,16 +104,16 @@ static void server(void)
 	printf("server: listening at %s\n", info->src_addr);
 	fflush(stdout);
 
-	OK(gdrfab_eq_sread(eq, &kind, &event, sizeof event, -1, 0)); /* GDRFAB_CONNREQ */
+	wait_event(GDRFAB_CONNREQ, &event, sizeof event);
 	open_endpoint(event.info);
 	gdrfab_freeinfo(event.info);
 	OK(gdrfab_mem_alloc(domain, 4096, 0, &memory));
 	OK(gdrfab_mr_reg(domain, memory, 4096, GDRFAB_REMOTE_WRITE, 0, 0, 0, NULL, &mr));
 	struct target target = {(uintptr_t)memory, gdrfab_mr_key(mr)};
 	OK(gdrfab_ep_accept(ep, &target, sizeof target));
-	OK(gdrfab_eq_sread(eq, &kind, &event, sizeof event, -1, 0)); /* GDRFAB_CONNECTED */
+	wait_event(GDRFAB_CONNECTED, &event, sizeof event);
 
-	OK(gdrfab_cq_sread(cq, &done, 1, NULL, -1));
+	wait_completion(&done, "its text came");
 	printf("server: %zu bytes arrived with the number %llu: \"%s\"\n", done.len, (unsigned long long)done.data,
 	       (const char *)memory);
 
@@ -91,12 +129,11 @@ static void client(void)
 	char text[] = "hello, other process", words[1024];
 	gdrfab_cq_data_entry done;
 	gdrfab_path_info path;
-	uint32_t kind;
 
 	open_fabric(0);
 	open_endpoint(info);
 	OK(gdrfab_ep_connect(ep, info->dest_addr, info->dest_addrlen, NULL, 0));
-	OK(gdrfab_eq_sread(eq, &kind, &accepted, sizeof accepted, -1, 0)); /* GDRFAB_CONNECTED */
+	wait_event(GDRFAB_CONNECTED, &accepted, sizeof accepted);
 
 	memset(&path, 0, sizeof path);
 	path.struct_size = sizeof path;
@@ -107,7 +144,7 @@ static void client(void)
 	printf("client: %s", words);
 
 	OK(gdrfab_writedata(ep, text, sizeof text, NULL, 42, 0, accepted.target.addr, accepted.target.key, NULL));
-	OK(gdrfab_cq_sread(cq, &done, 1, NULL, -1)); /* the text is there, and this buffer is ours again */
+	wait_completion(&done, "the text was there"); /* now it is, and this buffer is ours again */
 	printf("client: %zu bytes written\n", sizeof text);
 	close_all();
 }

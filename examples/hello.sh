@@ -4,7 +4,8 @@
 set -eu
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+server=
+trap 'rm -rf "$work"; [ -z "$server" ] || kill "$server" 2>/dev/null || :' EXIT
 mkfifo "$work/said"
 "$1" server >"$work/said" &
 server=$!

@@ -72,10 +72,16 @@ static void open_side(struct side *s, int out, int in)
 	OK(gdrfab_ep_enable(s->ep));
 
 	OK(gdrfab_ep_getname(s->ep, mine, &len));
-	if (write(out, mine, sizeof mine) != sizeof mine || read(in, theirs, sizeof theirs) != sizeof theirs)
+	if (write(out, mine, sizeof mine) != sizeof mine || read(in, theirs, sizeof theirs) != sizeof theirs) {
+		fprintf(stderr, "the peer left before it told its address\n");
 		exit(1);
+	}
 	OK(gdrfab_ep_connect_addr(s->ep, theirs, strlen(theirs) + 1));
-	OK(gdrfab_eq_sread(s->eq, &kind, &event, sizeof event, -1, 0)); /* GDRFAB_CONNECTED */
+	OK(gdrfab_eq_sread(s->eq, &kind, &event, sizeof event, -1, 0));
+	if (kind != GDRFAB_CONNECTED) {
+		fprintf(stderr, "the peer left before the connection stood\n");
+		exit(1);
+	}
 }
 
 static struct memory memory_of(struct side *s, uint32_t iface, size_t len, uint64_t access)
@@ -127,8 +133,10 @@ static bool next(struct side *s)
 
 static void must(struct side *s)
 {
-	if (!next(s))
-		exit(1);
+	if (next(s))
+		return;
+	fprintf(stderr, "the peer left before it was through\n");
+	exit(1);
 }
 
 static void close_side(struct side *s)
@@ -290,8 +298,14 @@ int main(int argc, char **argv)
 	parse(argc, argv);
 	if (pipe(there) < 0 || pipe(back) < 0)
 		return 1;
+	signal(SIGPIPE, SIG_IGN); /* a peer that has left is an error of write() */
 	/* fork first: a child must not use what its parent has opened. */
 	pid_t child = fork();
+	if (child < 0)
+		return 1;
+	/* A pipe ends when the peer does, if this side holds its own end alone. */
+	close(child ? there[1] : there[0]);
+	close(child ? back[0] : back[1]);
 	if (child == 0) {
 		open_side(&side, there[1], back[0]);
 		holder(&side);
@@ -301,5 +315,8 @@ int main(int argc, char **argv)
 	taker(&side);
 	if (waitpid(child, &status, 0) != child)
 		return 1;
-	return what.die ? !WIFSIGNALED(status) : status != 0;
+	bool good = what.die ? WIFSIGNALED(status) : status == 0;
+	if (!good)
+		fprintf(stderr, "the holder did not end as it should\n");
+	return !good;
 }

@@ -123,7 +123,9 @@ int main(int argc, char **argv)
 	}
 	close(in);
 	close(out);
-	if (child && (waitpid(child, &status, 0) != child || status != 0))
+	if (child && (waitpid(child, &status, 0) != child || status != 0) && !failed) {
+		std::fprintf(stderr, "rdma_transport_batch: the receiver did not end as it should\n");
 		failed = 1;
+	}
 	return failed;
 }

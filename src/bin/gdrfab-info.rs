@@ -33,7 +33,7 @@ Usage: gdrfab-info [options]
 
 The drivers of accelerators are opened to ask them; GDRFAB_HMEM=none leaves them alone.
 
-  -p, --provider PROV  only this provider
+  -p, --provider PROV  only this provider, or connectionless endpoints over this set: shm+tcp for instance
   -n, --near WHERE     NICs in the order of their distance to an accelerator, cuda:0 for instance
   -e, --env            the environment variables: default, value now, meaning
   -v, --verbose        every attribute of every provider, and the facts of the host
@@ -42,7 +42,7 @@ The drivers of accelerators are opened to ask them; GDRFAB_HMEM=none leaves them
   -V, --version        the version
   -h, --help           this text
 
-Exit status: 0, 1 if no provider can be used, 2 for a wrong command line.
+Exit status: 0, 1 if no provider can be used or the answer cannot be written, 2 for a wrong command line.
 ";
 
 #[derive(Default)]
@@ -87,7 +87,7 @@ fn parse() -> Result<Result<Options, String>, String> {
         }
     }
     if let Some(wanted) = &options.provider {
-        let names = prov::names();
+        let names = provider::names();
         if !names.contains(&wanted.as_str()) {
             return Err(format!("--provider {wanted}: this build has {}", names.join(", ")));
         }
@@ -143,9 +143,17 @@ fn text(options: &Options, providers: &[Provider], vendors: &[Vendor], complaint
     } else {
         let _ = writeln!(out, "on {}", pairs.join(", "));
     }
-    for provider in providers {
+    let (connected, sets): (Vec<&Provider>, Vec<&Provider>) = providers.iter().partition(|p| !p.is_set());
+    for provider in connected {
         out.push('\n');
         out.push_str(&provider.text(options.verbose));
+    }
+    // In full where they were asked for.
+    if options.verbose || options.provider.is_some() {
+        sets.iter().for_each(|set| out.push_str(&format!("\n{}", set.text(options.verbose))));
+    } else {
+        out.push_str("\nconnectionless endpoints over\n");
+        sets.iter().for_each(|set| out.push_str(&set.line()));
     }
     let _ = write!(out, "\naccelerators\n{}", accelerators::text(vendors, options.verbose));
     if options.env {
@@ -166,7 +174,8 @@ fn as_json(providers: &[Provider], vendors: &[Vendor], complaints: &[String]) ->
         "program": "gdrfab-info",
         "version": VERSION,
         "host": host::facts().into_iter().map(|f| (f.name.replace(' ', "_"), f.value.into())).collect::<Map<_, _>>(),
-        "providers": providers.iter().map(Provider::json).collect::<Value>(),
+        "providers": providers.iter().filter(|p| !p.is_set()).map(Provider::json).collect::<Value>(),
+        "connectionless": providers.iter().filter(|p| p.is_set()).map(Provider::json).collect::<Value>(),
         "accelerators": vendors.iter().map(Vendor::json).collect::<Value>(),
         "environment": environment_json(),
         "complaints": complaints,
@@ -176,18 +185,12 @@ fn as_json(providers: &[Provider], vendors: &[Vendor], complaints: &[String]) ->
 fn main() -> ExitCode {
     let options = match parse() {
         Ok(Ok(options)) => options,
-        Ok(Err(text)) => {
-            cli::say(&text);
-            return ExitCode::SUCCESS;
-        }
+        Ok(Err(text)) => return cli::conclude(&text),
         Err(words) => return cli::usage("gdrfab-info", &words),
     };
     if let Some(path) = &options.make_key {
         return match prov::tcp::known::make(path) {
-            Ok(public) => {
-                cli::say(&format!("{public}\n"));
-                ExitCode::SUCCESS
-            }
+            Ok(public) => cli::conclude(&format!("{public}\n")),
             Err(e) => {
                 cli::complain(&format!("gdrfab-info: {e}"));
                 ExitCode::FAILURE
@@ -197,8 +200,8 @@ fn main() -> ExitCode {
     let only_env = options.env && !options.verbose && options.provider.is_none() && options.near.is_none() && !options.json;
     if only_env {
         let wrong = config::check().err();
-        cli::say(&(environment_text() + &wrong.iter().map(|e| format!("\n{e}\n")).collect::<String>()));
-        return if wrong.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        let said = cli::say(&(environment_text() + &wrong.iter().map(|e| format!("\n{e}\n")).collect::<String>()));
+        return if said && wrong.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     let complaints = listen_to_complaints();
     let providers = match provider::all(options.provider.as_deref(), options.near) {
@@ -210,9 +213,9 @@ fn main() -> ExitCode {
     };
     let vendors = accelerators::all();
     let complaints = complaints.lock().unwrap_or_else(|e| e.into_inner()).clone();
-    cli::say(&match options.json {
+    let said = cli::say(&match options.json {
         true => format!("{:#}\n", as_json(&providers, &vendors, &complaints)),
         false => text(&options, &providers, &vendors, &complaints),
     });
-    if providers.iter().any(|p| p.is_usable()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if said && providers.iter().any(|p| p.is_usable()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What both tools share on the command line: options in the usual spellings, output that survives
-//! a closed pipe, and exit codes (1: it failed, 2: it was asked wrongly).
+//! What both tools share on the command line: options in the usual spellings, output whose loss is
+//! told, and exit codes (1: it failed, 2: it was asked wrongly).
 
 use std::collections::VecDeque;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::sync::Once;
 
 /// One word of the command line.
 pub enum Word {
@@ -91,10 +92,24 @@ impl Args {
     }
 }
 
-/// Writes to standard output; false if nobody reads it any more.
+/// Writes to standard output. A reader that has gone (EPIPE) wants no words about it; any other failure is told, once.
 pub fn say(text: &str) -> bool {
+    static TOLD: Once = Once::new();
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => true,
+        Err(e) => {
+            if e.kind() != ErrorKind::BrokenPipe {
+                TOLD.call_once(|| complain(&format!("standard output: {e}")));
+            }
+            false
+        }
+    }
+}
+
+/// Writes all that a program has to say, and ends it: it failed if that could not be written.
+pub fn conclude(text: &str) -> ExitCode {
+    if say(text) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Writes a line to standard error, in one piece: another process may be writing there too.

@@ -2,69 +2,64 @@
 //! A provider for a reader: its attributes with their names, and what it found out about the host.
 
 use crate::nics::{self, Port};
+use gdrfab::config;
 use gdrfab::error::Result;
 use gdrfab::fabric::{self, ADDR_STR, EP_MSG, EP_RDM, Info, PROGRESS_AUTO, PROGRESS_MANUAL, THREAD_DOMAIN, THREAD_SAFE};
 use gdrfab::hmem::Site;
-use gdrfab::prov::{self, Offer, flags};
+use gdrfab::prov::{self, flags};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
+/// A provider of connected endpoints, or a set of providers that connectionless ones go over.
 pub struct Provider {
-    offer: Offer,
+    name: &'static str,
+    is_set: bool,
+    facts: Vec<Fact>,
     /// The first that can be used, or if none can, the first.
     info: Info,
     ports: Vec<Port>,
 }
 
+/// What works here, or why not: see `prov::Offer`.
+type Fact = (String, std::result::Result<String, String>);
+
 /// What a caller can do that can do everything.
 const EVERY_MR_MODE: u32 = 0x1ffc;
 
-/// The providers of this build, or the one of that name; `near`: an accelerator whose nearest NICs come first.
+/// What `--provider` may name: the providers of this build, and sets of several.
+pub fn names() -> Vec<&'static str> {
+    let mut names = prov::names();
+    names.extend(config::SETS.into_iter().filter(|set| set.contains('+')));
+    names
+}
+
+/// The providers of this build and the sets, or those of that name; `near`: an accelerator whose nearest NICs come first.
 pub fn all(only: Option<&str>, near: Option<Site>) -> Result<Vec<Provider>> {
-    let hints = Info { prov_name: only.map(str::to_string), near, mr_mode: EVERY_MR_MODE, ..Info::default() };
-    let hints = (only.is_some() || near.is_some()).then_some(&hints);
-    let infos = fabric::getinfo(None, None, flags::GETINFO_ALL, hints)?;
     let mut found = Vec::new();
-    for offer in prov::offers() {
-        if only.is_some_and(|name| name != offer.name) {
-            continue;
+    if only.is_none_or(|name| prov::names().contains(&name)) {
+        let infos = infos(only, near, EP_MSG)?;
+        for offer in prov::offers().into_iter().filter(|offer| only.is_none_or(|name| name == offer.name)) {
+            found.extend(Provider::of(offer.name, false, offer.facts, &infos));
         }
-        let of_it: Vec<Info> = infos.iter().filter(|i| i.prov_name.as_deref() == Some(offer.name)).cloned().collect();
-        let first = of_it.iter().find(|i| i.reason.is_none()).or(of_it.first()).cloned();
-        if let Some(info) = first {
-            let ports = if offer.name == "verbs" { nics::of(&of_it) } else { Vec::new() };
-            found.push(Provider { offer, info, ports });
-        }
+    }
+    if only.is_none_or(|name| config::SETS.contains(&name)) {
+        let infos = infos(only, near, EP_RDM)?;
+        let sets = config::SETS.into_iter().filter(|set| only.is_none_or(|name| name == *set));
+        found.extend(sets.filter_map(|set| Provider::of(set, true, Vec::new(), &infos)));
     }
     Ok(found)
 }
 
-const CAPS: [(u64, &str); 12] = [
-    (flags::MSG, "MSG"),
-    (flags::RMA, "RMA"),
-    (flags::SEND, "SEND"),
-    (flags::RECV, "RECV"),
-    (flags::READ, "READ"),
-    (flags::WRITE, "WRITE"),
-    (flags::REMOTE_READ, "REMOTE_READ"),
-    (flags::REMOTE_WRITE, "REMOTE_WRITE"),
-    (flags::RMA_EVENT, "RMA_EVENT"),
-    (flags::HMEM, "HMEM"),
-    (flags::LOCAL_COMM, "LOCAL_COMM"),
-    (flags::REMOTE_COMM, "REMOTE_COMM"),
-];
-
-const MR_MODES: [(u64, &str); 3] =
-    [(flags::MR_MODE_LOCAL as u64, "LOCAL"), (flags::MR_MODE_VIRT_ADDR as u64, "VIRT_ADDR"), (flags::MR_MODE_PROV_KEY as u64, "PROV_KEY")];
+/// Every candidate of that kind of endpoint, refused ones with their reasons.
+fn infos(only: Option<&str>, near: Option<Site>, ep_type: u32) -> Result<Vec<Info>> {
+    let hints = Info { prov_name: only.map(str::to_string), near, ep_type, mr_mode: EVERY_MR_MODE, ..Info::default() };
+    fabric::getinfo(None, None, flags::GETINFO_ALL, Some(&hints))
+}
 
 /// Names of bits; a bit without a name shows as a number.
-fn names(bits: u64, of: &[(u64, &str)]) -> Vec<String> {
-    let mut list: Vec<String> = of.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| name.to_string()).collect();
-    let rest = of.iter().fold(bits, |rest, (bit, _)| rest & !bit);
-    if rest != 0 {
-        list.push(format!("{rest:#x}"));
-    }
-    list
+fn names_of(bits: u64, of: &[(u64, &str)], prefix: &str) -> Vec<String> {
+    let words = flags::words(bits, of);
+    words.split(" | ").filter(|word| !word.is_empty()).map(|word| word.strip_prefix(prefix).unwrap_or(word).to_string()).collect()
 }
 
 fn named(value: u32, of: &[(u32, &str)]) -> String {
@@ -73,11 +68,13 @@ fn named(value: u32, of: &[(u32, &str)]) -> String {
 
 fn order(bits: u64) -> String {
     if bits & flags::ORDER_ALL == flags::ORDER_ALL {
-        return "everything after everything".to_string();
+        let rest = names_of(bits & !flags::ORDER_ALL, flags::ORDER_NAMES, "ORDER_");
+        return ["everything after everything".to_string()].into_iter().chain(rest).collect::<Vec<_>>().join(", ");
     }
-    let names = ["RAR", "RAW", "RAS", "WAR", "WAW", "WAS", "SAR", "SAW", "SAS"];
-    let held: Vec<&str> = names.into_iter().enumerate().filter(|(i, _)| bits & 1 << i != 0).map(|(_, name)| name).collect();
-    format!("{} (R read, W write, S send; A after)", held.join(" "))
+    match names_of(bits, flags::ORDER_NAMES, "ORDER_") {
+        held if held.is_empty() => "none".to_string(),
+        held => format!("{} (R read, W write, S send; A after)", held.join(" ")),
+    }
 }
 
 /// A count of bytes or things as people write it.
@@ -90,13 +87,35 @@ fn human(n: usize) -> String {
 }
 
 impl Provider {
+    /// The one of that name, if the library has any candidate of it.
+    fn of(name: &'static str, is_set: bool, facts: Vec<Fact>, infos: &[Info]) -> Option<Provider> {
+        let of_it: Vec<Info> = infos.iter().filter(|i| i.prov_name.as_deref() == Some(name)).cloned().collect();
+        let info = of_it.iter().find(|i| i.reason.is_none()).or(of_it.first()).cloned()?;
+        let ports = if name == "verbs" && !is_set { nics::of(&of_it) } else { Vec::new() };
+        Some(Provider { name, is_set, facts, info, ports })
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.is_set
+    }
+
+    /// A set in one line.
+    pub fn line(&self) -> String {
+        let verdict = match &self.info.reason {
+            None => format!("yes: paths {}", self.info.paths.words()),
+            Some(why) => format!("no: {why}"),
+        };
+        format!("  {:<16} {verdict}\n", self.name)
+    }
+
     pub fn is_usable(&self) -> bool {
         self.info.reason.is_none()
     }
 
     fn words(&self) -> Vec<(&'static str, String)> {
         let i = &self.info;
-        let addresses = match self.offer.name {
+        let addresses = match self.name {
+            _ if self.is_set => "text: rdm://host:port",
             "shm" => "text: shm://name",
             "tcp" => "text: tcp://host:port",
             _ => "text: verbs://host:port, or that of a queue pair",
@@ -105,11 +124,11 @@ impl Provider {
             ("fabric", i.fabric_name.clone().unwrap_or_default()),
             ("domain", i.domain_name.clone().unwrap_or_default()),
             ("endpoints", named(i.ep_type, &[(EP_MSG, "MSG: connected, reliable"), (EP_RDM, "RDM: connectionless, reliable")])),
-            ("capabilities", names(i.caps, &CAPS).join(" ")),
+            ("capabilities", names_of(i.caps, flags::NAMES, "").join(" ")),
             ("addresses", named(i.addr_format, &[(ADDR_STR, addresses)])),
             ("threading", named(i.threading, &[(THREAD_SAFE, "SAFE; DOMAIN may be asked for"), (THREAD_DOMAIN, "DOMAIN")])),
             ("progress", named(i.progress, &[(PROGRESS_MANUAL, "MANUAL; AUTO may be asked for"), (PROGRESS_AUTO, "AUTO")])),
-            ("mr_mode", names(u64::from(i.mr_mode), &MR_MODES).join(" ")),
+            ("mr_mode", names_of(u64::from(i.mr_mode), flags::MR_MODE_NAMES, "MR_").join(" ")),
             ("message order", order(i.msg_order)),
         ]
     }
@@ -133,7 +152,8 @@ impl Provider {
     }
 
     pub fn text(&self, verbose: bool) -> String {
-        let mut out = format!("provider {}\n", self.offer.name);
+        let kind = if self.is_set { "connectionless endpoints over" } else { "provider" };
+        let mut out = format!("{kind} {}\n", self.name);
         let mut line = |name: &str, value: &str| {
             let _ = writeln!(out, "  {name:<16} {value}");
         };
@@ -142,7 +162,7 @@ impl Provider {
             Some(why) => line("usable", &format!("no: {why}")),
         }
         line("paths allowed", &self.info.paths.words());
-        for (name, fact) in &self.offer.facts {
+        for (name, fact) in &self.facts {
             match fact {
                 Ok(words) => line(name, words),
                 Err(words) => line(name, &format!("no: {words}")),
@@ -165,7 +185,7 @@ impl Provider {
 
     pub fn json(&self) -> Value {
         let i = &self.info;
-        let facts = self.offer.facts.iter().map(|(name, fact)| {
+        let facts = self.facts.iter().map(|(name, fact)| {
             let words = match fact {
                 Ok(words) | Err(words) => words,
             };
@@ -177,16 +197,16 @@ impl Provider {
             "fabric": i.fabric_name,
             "domain": i.domain_name,
             "ep_type": named(i.ep_type, &[(EP_MSG, "msg"), (EP_RDM, "rdm")]),
-            "caps": names(i.caps, &CAPS),
+            "caps": names_of(i.caps, flags::NAMES, ""),
             "addr_format": named(i.addr_format, &[(ADDR_STR, "str")]),
             "threading": threading(i.threading),
             "progress": progress(i.progress),
-            "mr_mode": names(u64::from(i.mr_mode), &MR_MODES),
-            "msg_order": format!("{:#x}", i.msg_order),
+            "mr_mode": names_of(u64::from(i.mr_mode), flags::MR_MODE_NAMES, "MR_"),
+            "msg_order": names_of(i.msg_order, flags::ORDER_NAMES, "ORDER_"),
         });
         self.limits().into_iter().for_each(|(name, n)| attributes[name] = n.into());
         let mut all = json!({
-            "name": self.offer.name,
+            "name": self.name,
             "usable": self.is_usable(),
             "reason": i.reason.as_ref().map(|e| e.to_string()),
             "paths": i.paths.words().split(',').collect::<Value>(),
@@ -197,5 +217,19 @@ impl Provider {
             all["nics"] = self.ports.iter().map(Port::json).collect();
         }
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bit_without_a_name_is_a_number() {
+        assert_eq!(names_of(flags::ATOMIC | 1 << 62, flags::NAMES, ""), ["ATOMIC", "0x4000000000000000"]);
+        assert_eq!(names_of(0, flags::NAMES, ""), Vec::<String>::new());
+        assert_eq!(order(1 << 7 | 1 << 40), "SAW 0x10000000000 (R read, W write, S send; A after)");
+        assert_eq!(order(flags::ORDER_ALL | 1 << 36), "everything after everything, ATOMIC_RAR");
+        assert_eq!(order(0), "none");
     }
 }

@@ -269,21 +269,20 @@ fn choose(o: &Options) {
 fn main() -> ExitCode {
     let parsed = cli::Args::of_process().and_then(args::parse);
     match parsed {
-        Ok(Parsed::Help(text)) => cli::say(&text),
-        Ok(Parsed::Version) => cli::say(concat!("gdrfab-perf ", env!("CARGO_PKG_VERSION"), "\n")),
-        Err(words) => return cli::usage("gdrfab-perf", &words),
-        Ok(Parsed::Plot(plot)) => return ended(plot::run(&plot), ""),
+        Ok(Parsed::Help(text)) => cli::conclude(&text),
+        Ok(Parsed::Version) => cli::conclude(concat!("gdrfab-perf ", env!("CARGO_PKG_VERSION"), "\n")),
+        Err(words) => cli::usage("gdrfab-perf", &words),
+        Ok(Parsed::Plot(plot)) => ended(plot::run(&plot), ""),
         Ok(Parsed::Compare(compare)) => {
             let outcome = compare::run(&compare);
             let Ok(Some(words)) = outcome else { return ended(outcome.map(|_| ()), "") };
             cli::complain(&format!("gdrfab-perf: {words}"));
-            return ExitCode::FAILURE;
+            ExitCode::FAILURE
         }
         Ok(Parsed::Run(options)) => {
             choose(&options);
             let serves = options.role == Role::Server && options.test != Test::MrReg;
-            return ended(run(&options), if serves { "server: " } else { "" });
+            ended(run(&options), if serves { "server: " } else { "" })
         }
-    };
-    ExitCode::SUCCESS
+    }
 }

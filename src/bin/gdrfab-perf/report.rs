@@ -240,7 +240,7 @@ impl Row {
 /// Whoever started us closed the other end of the pipe, and needs no words about it.
 pub const UNREAD: Error = Error::fixed(errno::EPIPE, "nobody reads the results");
 
-fn say(text: &str) -> Result<()> {
+pub fn say(text: &str) -> Result<()> {
     if cli::say(text) { Ok(()) } else { Err(UNREAD) }
 }
 

@@ -13,6 +13,7 @@ use crate::io::Link;
 use crate::measure::{Pulse, Until};
 use crate::memory::Mismatch;
 use crate::provider::listening;
+use crate::report::say;
 use crate::stats::Clock;
 use crate::stream::Stream;
 use crate::tests::Test;
@@ -69,7 +70,7 @@ pub fn run(o: &Options, clock: Clock) -> Result<()> {
     }
     let mut listener = Some(Door::open(o)?);
     while let Some(open) = &listener {
-        announce(o, &open.address());
+        announce(o, &open.address())?;
         let accepted = open.accept(clock, o.cpus.last().copied());
         if !o.keep
             && let Some(open) = listener.take()
@@ -94,7 +95,7 @@ pub fn run(o: &Options, clock: Clock) -> Result<()> {
         });
         match outcome {
             Ok(plan) if o.parent.is_none() && o.output.is_text() => {
-                cli::say(&format!("served {} up to {} bytes\n", plan.test.name(), plan.max_size));
+                say(&format!("served {} up to {} bytes\n", plan.test.name(), plan.max_size))?;
             }
             Ok(_) => {}
             Err(e) if o.keep => cli::complain(&format!("gdrfab-perf: server: {e}")),
@@ -106,18 +107,20 @@ pub fn run(o: &Options, clock: Clock) -> Result<()> {
     Ok(())
 }
 
-fn announce(o: &Options, address: &str) {
+fn announce(o: &Options, address: &str) -> Result<()> {
     if o.parent.is_some() {
-        cli::say(&format!("{address}\n"));
-    } else if o.output.is_text() {
+        return say(&format!("{address}\n"));
+    }
+    if o.output.is_text() {
         let words = if o.drive.addresses { "[options] --connect addresses" } else { "[options]" };
         let name = if o.drive.addresses || o.choice.network(o.name.as_deref()).is_some() {
             address
         } else {
             o.name.as_deref().unwrap_or(DEFAULT_NAME)
         };
-        cli::say(&format!("waiting on {address} for: gdrfab-perf {} {words} {name}\n", o.test.name()));
+        say(&format!("waiting on {address} for: gdrfab-perf {} {words} {name}\n", o.test.name()))?;
     }
+    Ok(())
 }
 
 /// Ends this process when the one that started it ends.

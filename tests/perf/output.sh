@@ -62,6 +62,7 @@ if command -v python3 >/dev/null; then
 import csv, json, sys
 lat, bw = json.load(open('lat.json')), json.load(open('bw.json'))
 for file in lat, json.load(open('lat2.json')), bw, json.load(open('mr.json')):
+    assert file['run']['complete'] is True and file['run']['error'] is None, file['run']
     assert list(file) == ['program', 'version', 'run', 'results'] and file['program'] == 'gdrfab-perf', list(file)
     for row in file['results']:
         assert 'cpu_client_percent' in row and 'cpu_server_percent' in row, row
@@ -102,6 +103,25 @@ claim "--json and --csv exclude each other" refused exclude write-lat --json --c
 claim "--out of another kind is refused" refused "--out lat.txt" write-lat --local --out lat.txt
 claim "--out at a server is refused" refused "--out lat.json" write-lat --out lat.json
 claim "a place that is not there is found before the run" fails 1 --out none/lat.json -- "$PERF" mr-reg --out none/lat.json
+# The 2500th write of the client loses its connection, which is in the third size.
+stops() { # <file>
+	! GDRFAB_FAULT=drop=2500:write local_run "$provider" write-bw -s 8:64 -n 1000 -w 10 --out "$1"
+}
+claim "a size that fails leaves those before it in JSON" stops part.json
+claim "a size that fails leaves those before it in CSV" stops part.csv
+claim "such a file says that it is incomplete, and why" bash -c '
+	grep -q "\"complete\": false" part.json && grep -q "\"error\": \".*GDRFAB_FAULT" part.json &&
+	[ "$(grep -c "\"bytes\":" part.json)" -eq 2 ] && [ "$(wc -l <part.csv)" -eq 3 ] && grep -q "false,.*GDRFAB_FAULT" part.csv'
+claim "so does a drawing of it" bash -c '"$PERF" plot -o part.svg part.json && grep -q "incomplete" part.svg'
+cp part.json kept.json
+claim "a run whose first size fails leaves the old file" bash -c '
+	! GDRFAB_FAULT=drop=1:write timeout 60 "$PERF" write-bw -s 8:64 --local -p "'"$provider"'" --out part.json && cmp part.json kept.json'
+claim "standard output that is full is told, and fails" bash -c '
+	for of in "--help" "mr-reg -s 4K -n 10" "mr-reg -s 4K -n 10 --json" "plot --help" "compare lat.json lat.json"; do
+		! timeout 20 "$PERF" $of >/dev/full 2>err && grep -q "standard output: No space left" err || { echo "$of"; exit 1; }
+	done'
+claim "a server whose standard output is full is told, and fails" \
+	fails 1 "standard output: No space left" -- bash -c 'exec "$PERF" write-lat --name full.$$ >/dev/full'
 mkdir -p dir.json
 claim "a directory is not overwritten" fails 1 --out dir.json -- "$PERF" mr-reg -s 4K -n 10 --out dir.json
 # ---- plot
@@ -111,6 +131,11 @@ claim "plot: a panel for latencies, one for bandwidths" \
 	"$PERF" plot -o both.svg --title 'a < b & c' lat.json --label '"mine"' bw.json
 claim "plot: the axes say what they are" \
 	bash -c 'grep -q "t_typical \[us\]" both.svg && grep -q "bw_average \[MB/s\]" both.svg && grep -q "^bytes" both.svg'
+spread=$(for size in 8 64 512 4096; do echo ",{\"bytes\":$size,\"bw_average_mb_s\":$((size * size)),\"path\":\"direct\"}"; done)
+echo "{\"program\":\"gdrfab-perf\",\"version\":\"0\",\"run\":{\"test\":\"write-bw\"},\"results\":[${spread#,}]}" >spread.json
+claim "plot: bandwidths of sizes far apart go over decades" bash -c '
+	"$PERF" plot -o spread.svg spread.json && for tick in 10 100 1000 10000; do grep -qx $tick spread.svg || exit 1; done'
+claim "plot: those of sizes close together begin at 0" bash -c '"$PERF" plot -o near.svg bw.json && grep -qx 0 near.svg'
 claim "plot: ticks are sizes" bash -c 'grep -qx 4K both.svg && grep -qx 64K both.svg && grep -qx 16 both.svg'
 claim "plot: runs are named by test, provider and path" grep -q "^write-lat, $provider, " lat.svg
 claim "plot: --label is used, in SVG's writing" has_text both.svg '&quot;mine&quot;'

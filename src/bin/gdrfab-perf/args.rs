@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The command line.
 
+use crate::action;
 use crate::blocks::{self, Blocks};
 use crate::bounds::{self, Bounds};
 use crate::cli::{Args, Word};
@@ -18,7 +19,7 @@ use gdrfab::mr::Paths;
 pub const DEFAULT_NAME: &str = "gdrfab-perf";
 
 fn help() -> String {
-    let tests: String = Test::ALL.iter().map(|t| format!("  {:<11} {}\n", t.name(), t.help())).collect();
+    let tests: String = Test::ALL.iter().map(|t| format!("  {:<17} {}\n", t.name(), t.help())).collect();
     let drive = format!("{}{}", drive::HELP, blocks::HELP);
     format!(
         "\
@@ -322,9 +323,15 @@ pub fn parse(mut args: Args) -> Result<Parsed, String> {
     o.bounds.meeting_ms = o.deadline_ms.unwrap_or(o.bounds.meeting_ms);
     let (low, high) = o.test.default_sizes();
     o.sizes = chosen.unwrap_or_else(|| sweep(low, high));
+    if o.test.action().is_some() && o.sizes != [action::SIZE] {
+        return Err(format!("--size: {} works on {} bytes", o.test.name(), action::SIZE));
+    }
     o.blocks.apply(o.test, o.drive.both, o.drive.list, &mut o.sizes)?;
     o.memory = local_memory.or(both_memory).unwrap_or(Kind::Alloc);
     o.remote_memory = remote_memory.or(both_memory).unwrap_or(o.memory);
+    if o.test.action().is_some() && o.memory.is_device() {
+        return Err(format!("--mem {}: operands of atomic operations lie in host memory", o.memory.name()));
+    }
     Ok(Parsed::Run(Box::new(o)))
 }
 
@@ -399,6 +406,9 @@ mod unit {
             ("write-lat --out results.csv", "client"),
             ("mr-reg x", "mr-reg"),
             ("write-lat a b", "\"b\""),
+            ("add-lat -s 16", "8 bytes"),
+            ("fetch-add-lat --mem cuda:0", "host memory"),
+            ("fetch-add-rate --bidirectional", "--bidirectional"),
         ] {
             assert!(run(line).unwrap_err().contains(word), "{line}");
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Axes that people can read: sizes in powers of two, times in decades, rates from 0 in round steps.
+//! Axes that people can read: sizes in powers of two, times and far-reaching rates in decades, others from 0 in round steps.
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use std::ops::Range;
@@ -23,6 +23,8 @@ pub struct Axis {
     /// What it shows, and the ticks, in logarithms if it has them.
     shown: Range<f64>,
     ticks: Vec<f64>,
+    /// What it was made for.
+    held: Range<f64>,
 }
 
 impl Axis {
@@ -33,7 +35,12 @@ impl Axis {
             Scale::Decades => decades(low.log10(), high.log10()),
             Scale::Linear => linear(high),
         };
-        Axis { scale, shown, ticks }
+        Axis { scale, shown, ticks, held: low..high }
+    }
+
+    /// Whether its sizes differ by 100 times and more.
+    pub fn spans_decades(&self) -> bool {
+        self.scale == Scale::Sizes && self.held.end / self.held.start >= 100.0
     }
 
     fn place(&self, value: f64) -> f64 {
@@ -143,6 +150,8 @@ mod unit {
         assert_eq!(labels(Scale::Decades, 0.3, 7.0), "0.2 0.5 1 2 5 10");
         assert_eq!(labels(Scale::Decades, 0.3, 30000.0), "0.1 1 10 100 1000 10000 100000");
         assert_eq!(labels(Scale::Linear, 1.0, 18000.0), "0 5000 10000 15000 20000");
+        let spans = |low, high| Axis::over(Scale::Sizes, low, high).spans_decades();
+        assert_eq!([spans(64.0, 64.0), spans(64.0, 4096.0), spans(8.0, 1024.0)], [false, false, true]);
         for (low, high) in [(1e-15, 1e15), (1e-15, 1e-15), (1e15, 1e15), (1.0, 1.0), (999.0, 1001.0), (1500.0, 1501.0)] {
             labels(Scale::Decades, low, high);
             labels(Scale::Linear, low, high);

@@ -7,7 +7,7 @@ use crate::inspect::{GUARD, inspect, poison};
 use crate::io::Link;
 use crate::measure::{Pulse, Until, latency};
 use crate::memory::{Mismatch, POISON};
-use crate::post::Op;
+use crate::post::{ALONE, Turn};
 use crate::report::{Bar, Figures, Latency, Report, Row};
 use crate::stats::{Clock, Histogram};
 use crate::stream::Stream;
@@ -125,15 +125,15 @@ impl Client<'_> {
         let before = (self.link.arrived, self.link.sent);
         let back = self.begin(size, false)?;
         self.link.stats();
-        let delivered = self.link.manners.delivered;
         let done = match test {
-            Test::WriteLat if self.options.one_way() => self.one_by_one(self.link.op(Dir::Write, size).complete(delivered), size)?,
+            Test::WriteLat if self.options.one_way() => self.one_write(size)?,
             Test::WriteLat => self.ping_writes(size, back, None)?,
             Test::SendLat => self.ping_messages(size, None)?,
-            Test::ReadLat => self.one_by_one(self.link.op(Dir::Read, size), size)?,
+            Test::ReadLat => self.one_read(size)?,
+            Test::AddLat | Test::FetchAddLat | Test::CompareSwapLat => self.one_atomic(size)?,
             Test::RdmaTransport => {
-                let write = self.one_by_one(self.link.op(Dir::Write, size).complete(delivered), size)?;
-                let read = self.one_by_one(self.link.op(Dir::Read, size), size)?;
+                let write = self.one_write(size)?;
+                let read = self.one_read(size)?;
                 write.and_read(read)
             }
             _ => self.windows(size)?,
@@ -199,7 +199,8 @@ impl Client<'_> {
         ];
         let taken = counts.into_iter().filter(|(_, n)| *n > 0).fold(Paths::empty(), |all, (p, _)| all | p);
         // Counted when they complete, which the last ones did unheard.
-        let taken = if (network || self.link.manners.rdm) && taken.is_empty() { self.link.path()?.path } else { taken };
+        let taken =
+            if (network || self.link.manners.rdm || test.action().is_some()) && taken.is_empty() { self.link.path()?.path } else { taken };
         check_required(size, required, taken)?;
         let bytes = [
             stats.bytes_direct,
@@ -277,10 +278,26 @@ impl Client<'_> {
         Ok(Outcome { iterations, batch: 1, figures: Figures::Latency(Latency::of(&samples, self.clock, 2)), cpu })
     }
 
-    fn one_by_one(&mut self, op: Op, size: usize) -> Result<Outcome> {
+    fn one_write(&mut self, size: usize) -> Result<Outcome> {
+        let op = self.link.op(Dir::Write, size).complete(self.link.manners.delivered);
+        self.one_by_one(size, move |l| l.rma(&op, true))
+    }
+
+    fn one_read(&mut self, size: usize) -> Result<Outcome> {
+        let op = self.link.op(Dir::Read, size);
+        self.one_by_one(size, move |l| l.rma(&op, true))
+    }
+
+    fn one_atomic(&mut self, size: usize) -> Result<Outcome> {
+        let action = self.options.test.action().ok_or(Error::fixed(errno::EINVAL, "this test has no atomic operation"))?;
+        let op = self.link.atomic(action)?;
+        self.one_by_one(size, move |l| l.atomic_by(&op, Turn { signal: true, ..ALONE }))
+    }
+
+    fn one_by_one(&mut self, size: usize, post: impl Fn(&Link) -> Result<bool> + Copy) -> Result<Outcome> {
         let once = move |l: &mut Link| {
             let next = l.done + 1;
-            l.must("room for an operation", |l| l.rma(&op, true))?;
+            l.must("room for an operation", post)?;
             l.wait("completion", |l| l.done >= next)
         };
         let warm_up = warm(self.link, self.warm_up(size), once)?;
@@ -322,6 +339,9 @@ impl Client<'_> {
 
     fn verify(&mut self, size: usize) -> Result<()> {
         let test = self.options.test;
+        if let Some(action) = test.action() {
+            return self.link.check_atomics(action)?.map_or(Ok(()), |m| Err(mismatch(size, "the integer", m)));
+        }
         if test.is_round_trip() && !self.options.one_way() {
             let before = (self.link.arrived, self.link.sent);
             let back = self.begin(size, true)?;

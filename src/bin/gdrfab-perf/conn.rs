@@ -15,8 +15,7 @@ use gdrfab::fabric::{
     Av, Coop, Cq, CqFormat, Domain, Endpoint, Eq, Fabric, Info, Mr, Name, PROGRESS_AUTO, PROGRESS_MANUAL, Pep, RequestId, THREAD_DOMAIN,
     THREAD_SAFE,
 };
-use gdrfab::mr::Facts;
-use gdrfab::mr::Paths;
+use gdrfab::mr::{Access, Facts, Paths};
 use gdrfab::prov::{Event, EventKind, flags};
 use gdrfab::sync::serial::Promise;
 use gdrfab::sys::process;
@@ -100,7 +99,9 @@ impl Side {
         let receives = Manners::of(&info).receives(plan.test, layout.receives);
         fit(&mut info, plan, receives)?;
         let manners = Manners::of(&info);
-        let memory = Memory::new(memory, &domain, layout.bytes())?;
+        let mut memory = Memory::new(memory, &domain, layout.bytes())?;
+        // A card, which changes such a region alone, is told; elsewhere reading and writing are right enough.
+        memory.access.set(Access::ATOMIC, plan.test.action().is_some() && manners.nic);
         let registered_bytes = layout.bytes();
         let before = now_ns();
         let mr = memory.register(&domain, registered_bytes, manners.of_region(plan.path))?;

@@ -145,6 +145,9 @@ impl Drive {
         if let Some((name, _)) = only.iter().find(|(_, given)| *given && !windows) {
             return Err(format!("{name}: for bandwidth and rate only: {} has one operation under way at a time", test.name()));
         }
+        if self.both && test.action().is_some() {
+            return Err(format!("--bidirectional: {} is of the client alone", test.name()));
+        }
         if !(1..=depth).contains(&self.list) {
             return Err(format!("--post-list {}: 1 to the depth, {depth}, is expected", self.list));
         }

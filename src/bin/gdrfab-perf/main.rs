@@ -2,7 +2,9 @@
 //! gdrfab-perf: latency, bandwidth and rate of writes, reads and messages between two processes, and
 //! the cost of registration; always with the path that the bytes took.
 
+mod action;
 mod args;
+mod atomics;
 mod axes;
 mod blocks;
 mod bounds;
@@ -65,20 +67,26 @@ fn run(o: &Options) -> Result<()> {
         save::check("--out", path)?;
     }
     let clock = Clock::calibrate();
+    if o.role == Role::Server && o.test != Test::MrReg {
+        return server::run(o, clock);
+    }
     let mut report = Report::new(&o.output, o.drive.gbits);
+    let outcome = measure(o, clock, &mut report);
+    report.end(outcome)
+}
+
+fn measure(o: &Options, clock: Clock, report: &mut Report) -> Result<()> {
     match (&o.role, o.test) {
-        (_, Test::MrReg) => mrreg::run(o, clock, &mut report)?,
-        (Role::Server, _) => return server::run(o, clock),
-        (Role::Client(server), _) => client(o, clock, server, &o.cpus, &mut report)?,
-        (Role::Local, _) => {
+        (_, Test::MrReg) => mrreg::run(o, clock, report),
+        (Role::Client(server), _) => client(o, clock, server, &o.cpus, report),
+        (Role::Server | Role::Local, _) => {
             let cpus = local::choose_cpus(&o.cpus);
             let server = LocalServer::start(o, &cpus)?;
             let address = server.address.clone();
-            client(o, clock, &address, &cpus, &mut report)?;
-            server.finish(Duration::from_secs(10))?;
+            client(o, clock, &address, &cpus, report)?;
+            server.finish(Duration::from_secs(10))
         }
     }
-    report.end()
 }
 
 fn client(o: &Options, clock: Clock, server: &str, cpus: &[usize], report: &mut Report) -> Result<()> {

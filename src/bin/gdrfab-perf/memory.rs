@@ -43,6 +43,8 @@ pub struct Memory {
     site: Site,
     given: Given,
     origin: Origin,
+    /// What its region permits.
+    pub access: Access,
 }
 
 /// The first byte that is not as it should be.
@@ -124,7 +126,7 @@ impl Memory {
         // The interface is opened here, where its absence has somewhere to be reported.
         hmem::get(site.iface)?;
         let given = if let Kind::Device(_, _, given) = kind { given } else { Given::Address };
-        let memory = Memory { addr, len, site, given, origin };
+        let memory = Memory { addr, len, site, given, origin, access: Access::all() - Access::ATOMIC };
         // Not every driver copies what it allocates, and that is better said here than in the middle of a run.
         memory.try_put(0, &[POISON][..len.min(1)])?;
         // Pages come with the first write; no measurement should pay for that.
@@ -168,7 +170,7 @@ impl Memory {
         Attr {
             source,
             memory: if self.site.is_host() { mr::Memory::Host } else { mr::Memory::Device(self.site) },
-            access: Access::all() - Access::ATOMIC,
+            access: self.access,
             offset: 0,
             requested_key: 0,
             policy,

@@ -23,7 +23,8 @@ Each FILE is what a run wrote with --out or --json, and becomes a line; latencie
       --label TEXT    what the FILE that follows is called (its test, provider, path and memory)
       --title TEXT    the title
       --figure KEY    this figure of the results, such as t_p99_usec or msg_rate_mpps, instead of t_typical_usec or
-                      bw_average_mb_s; times are drawn to a logarithmic scale
+                      bw_average_mb_s; times, and rates over sizes that differ by 100 times and
+                      more, are drawn to a logarithmic scale
   -h, --help          this text
 ";
 
@@ -145,6 +146,7 @@ fn default_label(file: &Results) -> String {
     words.extend(file.about("provider"));
     let paths = distinct(file.lines.iter().map(|line| line.path.as_str()));
     words.extend((!paths.is_empty()).then(|| tame(&paths.join(" then "))));
+    words.extend(file.about("complete").filter(|all| all == "false").map(|_| "incomplete".to_string()));
     let (here, there) = (file.about("memory"), file.about("remote_memory"));
     match (here, there) {
         (Some(here), Some(there)) if here == there => words.extend((here != "alloc").then_some(here)),
@@ -211,9 +213,14 @@ impl Series {
     }
 }
 
+/// Times, and rates over sizes that lie far apart, go over decades too: from 0 the small ones would be one flat line.
+fn scale(figure: &str, sizes: &Axis) -> Scale {
+    let rate = ["_mb_s", "_gb_s", "_mpps"].into_iter().any(|ending| figure.ends_with(ending));
+    if figure.ends_with("_usec") || rate && sizes.spans_decades() { Scale::Decades } else { Scale::Linear }
+}
+
 fn panel(area: &Area, x: &Axis, figure: &str, series: &[&Series]) -> Drawn {
-    let scale = if figure.ends_with("_usec") { Scale::Decades } else { Scale::Linear };
-    let y = Axis::from(scale, series.iter().flat_map(|s| &s.points).map(|p| p.1));
+    let y = Axis::from(scale(figure, x), series.iter().flat_map(|s| &s.points).map(|p| p.1));
     let mut builder = ChartBuilder::on(area);
     builder.margin(12).margin_right(24).x_label_area_size(44).y_label_area_size(76);
     let mut chart = builder.build_cartesian_2d(x.clone(), y)?;

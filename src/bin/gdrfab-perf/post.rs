@@ -35,7 +35,7 @@ pub struct Turn {
 }
 
 /// Of an operation that stands alone.
-const ALONE: Turn = Turn { lane: 0, signal: false, more: false };
+pub const ALONE: Turn = Turn { lane: 0, signal: false, more: false };
 
 impl Link {
     pub fn op(&self, dir: Dir, size: usize) -> Op {

@@ -271,12 +271,20 @@ impl Report {
         Ok(())
     }
 
-    pub fn end(&mut self) -> Result<()> {
+    /// Ends the report of a run that has come to `outcome`. The sizes of one that failed are kept too, with the reason.
+    pub fn end(&mut self, outcome: Result<()>) -> Result<()> {
         self.bar.clear();
-        if let Some((path, format)) = &self.output.file {
-            save::whole("--out", path, &self.text(*format))?;
+        let failed = outcome.as_ref().err();
+        if failed.is_some() && self.rows.is_empty() {
+            return outcome;
         }
-        say(&self.text(self.output.format))
+        self.about["complete"] = json!(failed.is_none());
+        self.about["error"] = json!(failed.map(Error::to_string));
+        let kept = match &self.output.file {
+            Some((path, format)) => save::whole("--out", path, &self.text(*format)),
+            None => Ok(()),
+        };
+        outcome.and(kept).and(say(&self.text(self.output.format)))
     }
 
     /// The results in one piece; as text, what is left to be said of them.

@@ -56,10 +56,12 @@ impl Stream {
     ) -> Result<Run> {
         let op = link.op(if matches!(test, Test::ReadBw | Test::ListRead) { Dir::Read } else { Dir::Write }, size);
         let lists = if test.is_list() { link.lists(&op, &self.blocks)? } else { Vec::new() };
-        let post = |l: &Link, turn: Turn| match lists.get(turn.lane) {
-            Some(list) => post_list(&op, list, turn.signal, turn.lane),
-            None if test == Test::SendBw => l.send_by(size, turn),
-            None => l.rma_by(&op, turn),
+        let atomic = test.action().map(|action| link.atomic(action)).transpose()?;
+        let post = |l: &Link, turn: Turn| match (lists.get(turn.lane), &atomic) {
+            (Some(list), _) => post_list(&op, list, turn.signal, turn.lane),
+            (None, Some(atomic)) => l.atomic_by(atomic, turn),
+            (None, None) if test == Test::SendBw => l.send_by(size, turn),
+            (None, None) => l.rma_by(&op, turn),
         };
         let mut shape = self.shape(clock);
         if let Some(flow) = before {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The measurements by name: what each is, and what it does unless told otherwise.
 
+use crate::action::{self, Action};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Test {
     WriteLat,
@@ -14,12 +16,37 @@ pub enum Test {
     RdmaTransport,
     ListRead,
     ListWrite,
+    AddLat,
+    AddRate,
+    FetchAddLat,
+    FetchAddRate,
+    CompareSwapLat,
+    CompareSwapRate,
 }
 
 use Test::*;
 
 impl Test {
-    pub const ALL: [Test; 11] = [WriteLat, WriteBw, ReadLat, ReadBw, SendLat, SendBw, WriteRate, MrReg, RdmaTransport, ListRead, ListWrite];
+    /// In the order of their codes.
+    pub const ALL: [Test; 17] = [
+        WriteLat,
+        WriteBw,
+        ReadLat,
+        ReadBw,
+        SendLat,
+        SendBw,
+        WriteRate,
+        MrReg,
+        RdmaTransport,
+        ListRead,
+        ListWrite,
+        AddLat,
+        AddRate,
+        FetchAddLat,
+        FetchAddRate,
+        CompareSwapLat,
+        CompareSwapRate,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -34,6 +61,12 @@ impl Test {
             RdmaTransport => "rdma-transport",
             ListRead => "list-read",
             ListWrite => "list-write",
+            AddLat => "add-lat",
+            AddRate => "add-rate",
+            FetchAddLat => "fetch-add-lat",
+            FetchAddRate => "fetch-add-rate",
+            CompareSwapLat => "compare-swap-lat",
+            CompareSwapRate => "compare-swap-rate",
         }
     }
 
@@ -50,6 +83,12 @@ impl Test {
             RdmaTransport => "one write at a time, from post to delivery, then one read at a time",
             ListRead => "bandwidth of lists of blocks that are read",
             ListWrite => "bandwidth of lists of blocks that are written",
+            AddLat => "one atomic addition to a 64-bit integer at a time, from post to completion",
+            AddRate => "atomic additions in a window, per second",
+            FetchAddLat => "the same with the value before, which is fetched",
+            FetchAddRate => "the same in a window, per second",
+            CompareSwapLat => "one atomic compare-and-swap at a time, each of which swaps",
+            CompareSwapRate => "the same in a window, per second",
         }
     }
 
@@ -68,7 +107,7 @@ impl Test {
 
     /// Whether the result is a time per operation rather than a rate.
     pub fn is_latency(self) -> bool {
-        matches!(self, WriteLat | ReadLat | SendLat | MrReg | RdmaTransport)
+        matches!(self, WriteLat | ReadLat | SendLat | MrReg | RdmaTransport | AddLat | FetchAddLat | CompareSwapLat)
     }
 
     /// Whether it runs over connectionless endpoints too.
@@ -82,7 +121,17 @@ impl Test {
 
     /// Whether many operations are under way at a time.
     pub fn is_window(self) -> bool {
-        matches!(self, WriteBw | ReadBw | SendBw | WriteRate) || self.is_list()
+        matches!(self, WriteBw | ReadBw | SendBw | WriteRate | AddRate | FetchAddRate | CompareSwapRate) || self.is_list()
+    }
+
+    /// The atomic operation, if it is about one.
+    pub fn action(self) -> Option<Action> {
+        match self {
+            AddLat | AddRate => Some(Action::Add),
+            FetchAddLat | FetchAddRate => Some(Action::FetchAdd),
+            CompareSwapLat | CompareSwapRate => Some(Action::CompareSwap),
+            _ => None,
+        }
     }
 
     /// Whether an operation is a list of blocks.
@@ -101,6 +150,7 @@ impl Test {
             WriteLat | ReadLat | SendLat => (8, 64 << 20),
             WriteBw | ReadBw | SendBw => (64 << 10, 64 << 10),
             WriteRate => (8, 8),
+            AddLat | AddRate | FetchAddLat | FetchAddRate | CompareSwapLat | CompareSwapRate => (action::SIZE, action::SIZE),
             MrReg => (4 << 10, 64 << 20),
             RdmaTransport => (8 << 10, 256 << 20),
             ListRead | ListWrite => (16 << 10, 16 << 10),

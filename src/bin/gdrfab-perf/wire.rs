@@ -137,7 +137,9 @@ impl Plan {
         if plan.rdm && !plan.test.is_for_rdm() || plan.tagged && !(plan.rdm && plan.test.is_message()) {
             return Err(wrong);
         }
-        if (plan.both || plan.endpoints > 1 || plan.list > 1) && !plan.test.is_window() || plan.both && plan.test.is_list() {
+        if (plan.both || plan.endpoints > 1 || plan.list > 1) && !plan.test.is_window()
+            || plan.both && (plan.test.is_list() || plan.test.action().is_some())
+        {
             return Err(wrong);
         }
         Ok((plan, Place { base, key }))

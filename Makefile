@@ -75,7 +75,7 @@ local_archive = @cd $(STRIPPED) && { [ libgdrfab.a -nt $(OUT)/libgdrfab.a ] || {
 
 # In one run with the rlib that the programs link, rustc keeps all that the rlib offers in the shared library too. That of a
 # release is built alone, at the same time, and is a sixteenth smaller.
-all: $(OUT)/native-static-libs
+all: has-rust $(OUT)/native-static-libs
 ifeq ($(PROFILE),release)
 	@$(CARGO) rustc -q --profile shared --lib --no-default-features --features reserve --crate-type cdylib & shared=$$!; \
 		$(CARGO) build --profile $(PROFILE); built=$$?; wait $$shared && exit $$built
@@ -86,9 +86,13 @@ endif
 	$(call split_debug,$(PROGRAMS) $(notdir $(COPIER)))
 	$(call local_archive)
 
+# Said before anything is fetched or built.
+has-rust:
+	@CARGO="$(CARGO)" RUSTC="$(RUSTC)" tests/deps.sh rust
+
 # What a static link needs besides libgdrfab.a. Only the compiler knows, and it says so only when it links. C compilers add the
 # unwinder (gcc_s) themselves, and it has no archive of that name for -static.
-$(OUT)/native-static-libs: Cargo.toml Makefile
+$(OUT)/native-static-libs: Cargo.toml Makefile | has-rust
 	@mkdir -p $(@D)
 	@echo '' | $(RUSTC) --crate-type staticlib --print native-static-libs -o $@.a - 2>&1 | \
 		sed -n 's/.*native-static-libs: *//p' | sed 's/-lgcc_s *//' > $@.new
@@ -216,9 +220,11 @@ CHECKS_PAIRS := verbs memcheck libfabric-deep fuzz tsan nixl guards bindings
 JOBS ?= 4
 
 check:
+	@CARGO="$(CARGO)" RUSTC="$(RUSTC)" tests/deps.sh check
 	@MAKE="$(MAKE)" tests/check.sh check 9 --pairs $(CHECKS_BUILD) --alone $(CHECKS) guards
 
 check-all:
+	@CARGO="$(CARGO)" RUSTC="$(RUSTC)" tests/deps.sh check-all
 	@MAKE="$(MAKE)" tests/check.sh check-all 55 --pairs $(CHECKS_BUILD) --alone $(CHECKS) $(CHECKS_ALONE) --pairs $(CHECKS_WAIT) --alone --pairs $(CHECKS_PAIRS)
 
 check-fmt:
@@ -386,7 +392,7 @@ abi: check-install
 # ---- one command from nothing
 
 demo:
-	@tests/deps.sh demo
+	@CARGO="$(CARGO)" RUSTC="$(RUSTC)" tests/deps.sh demo
 	@$(MAKE) --no-print-directory PROFILE=demo hello
 	@echo "--- examples/hello.c, built through pkg-config, as two processes:"
 	@$(USE_TEST_PREFIX) examples/hello.sh $(EXAMPLES_OUT)/hello
@@ -461,7 +467,7 @@ bench-libfabric: check-install
 	$(USE_TEST_PREFIX) KEEP_AS='make bench-libfabric' benches/keep.sh libfabric benches/libfabric/run.sh
 
 deps:
-	@tests/deps.sh check-all
+	@CARGO="$(CARGO)" RUSTC="$(RUSTC)" tests/deps.sh check-all
 
 deps-bench:
 	@tests/deps.sh demo bench
@@ -469,4 +475,4 @@ deps-bench:
 clean:
 	$(CARGO) clean
 
-.PHONY: all help plugin-nccl install-plugin-nccl examples hello install install-debug uninstall check check-all check-gpu check-nccl-gpu test-plugins $(addprefix check-,$(CHECKS_BUILD) $(CHECKS) $(CHECKS_ALONE) $(CHECKS_WAIT) $(CHECKS_PAIRS)) fuzz header options abi demo bench bench-quick bench-gpu bench-verbs bench-verbs-count bench-idle bench-rdm bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric plugin-nixl install-plugin-nixl
+.PHONY: all has-rust help plugin-nccl install-plugin-nccl examples hello install install-debug uninstall check check-all check-gpu check-nccl-gpu test-plugins $(addprefix check-,$(CHECKS_BUILD) $(CHECKS) $(CHECKS_ALONE) $(CHECKS_WAIT) $(CHECKS_PAIRS)) fuzz header options abi demo bench bench-quick bench-gpu bench-verbs bench-verbs-count bench-idle bench-rdm bench-rdma-transport deps deps-bench clean plugin-libfabric install-plugin-libfabric bench-libfabric plugin-nixl install-plugin-nixl

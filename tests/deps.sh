@@ -2,11 +2,48 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Installs what a bare Debian or Ubuntu lacks. Does nothing where all of it is present, on any system.
 #
+#   tests/deps.sh rust       nothing; says whether there is a Rust that is new enough, as all of these do first
 #   tests/deps.sh demo       what the build, and a C program on the library, need
 #   tests/deps.sh check      and the tools of `make check`
 #   tests/deps.sh check-all  and those of `make check-all`: Open MPI, MPICH and NIXL
 #   tests/deps.sh bench      the peers that `make bench` measures beside gdrfab
 set -eu
+
+# Rust comes first: without it nothing that is installed or built helps.
+cargo=${CARGO:-cargo} rustc=${RUSTC:-rustc}
+needed=$(sed -n 's/^rust-version *= *"\(.*\)"/\1/p' Cargo.toml)
+new_enough() { # <version>
+	[ -n "$1" ] && [ "$(printf '%s\n' "$needed" "$1" | sort -V | head -n 1)" = "$needed" ]
+}
+# The packages of this distribution, if they are known and new enough. Debian 12 has a newer Rust under names of its own.
+packaged_rust() {
+	command -v apt-cache >/dev/null 2>&1 || return 0
+	for suffix in '' -web; do
+		version=$(apt-cache policy "cargo$suffix" 2>/dev/null | sed -n 's/^ *Candidate: \([0-9.]*\).*/\1/p')
+		new_enough "$version" || continue
+		clippy=rust$suffix-clippy
+		echo ", or from this distribution: apt-get install cargo$suffix rustc$suffix (for 'make check' also rustfmt$suffix $clippy)"
+		return 0
+	done
+}
+wrong_rust() { # <what is wrong>
+	echo "$1. Rust $needed or newer is needed: from https://rustup.rs$(packaged_rust)" >&2
+	exit 1
+}
+for tool in "$cargo" "$rustc"; do
+	command -v "${tool%% *}" >/dev/null 2>&1 || wrong_rust "$tool is missing"
+	version=$($tool --version 2>/dev/null | awk '{ print $2; exit }')
+	new_enough "${version%%-*}" || wrong_rust "$tool is ${version:-of an unknown version} ($(command -v "${tool%% *}"))"
+done
+# rustup's minimal profile leaves these out.
+case " $* " in *" check"*)
+	if ! { $cargo fmt --version && $cargo clippy --version; } >/dev/null 2>&1; then
+		command -v rustup >/dev/null 2>&1 || wrong_rust "this Rust lacks rustfmt or clippy, which the tests need"
+		rustup component add rustfmt clippy
+	fi
+	;;
+esac
+[ "$*" != rust ] || exit 0
 
 packages=
 need() { # <probe: a command, or pkg-config:<module>> <packages...>
@@ -119,24 +156,12 @@ for set in "$@"; do
 		need python3 python3
 		;;
 	*)
-		echo "deps.sh: unknown set '$set': demo, check, check-all or bench" >&2
+		echo "deps.sh: unknown set '$set': rust, demo, check, check-all or bench" >&2
 		exit 2
 		;;
 	esac
 done
 
-if ! command -v cargo >/dev/null 2>&1; then
-	echo "cargo is missing: install Rust $(sed -n 's/^rust-version *= *"\(.*\)"/\1/p' Cargo.toml) or newer from https://rustup.rs" >&2
-	exit 1
-fi
-# rustup's minimal profile leaves these out, and `make check` needs them.
-if [ "$*" != demo ] && ! { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; then
-	if command -v rustup >/dev/null 2>&1; then
-		rustup component add rustfmt clippy
-	else
-		echo "note: 'make check' needs rustfmt and clippy, which this Rust lacks" >&2
-	fi
-fi
 [ -n "$packages$mpich$nixl" ] || exit 0
 
 if [ -n "$packages" ] && command -v apt-get >/dev/null 2>&1; then
@@ -154,7 +179,7 @@ if [ -n "$packages" ] && command -v apt-get >/dev/null 2>&1; then
 	# shellcheck disable=SC2086 # a list of words
 	$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $packages
 elif [ -n "$packages" ]; then
-	echo "please install what your system calls:$packages" >&2
+	echo "missing, and to be installed first; Debian calls it:$packages" >&2
 	exit 1
 fi
 [ -z "$mpich" ] || fetch_mpich

@@ -250,8 +250,24 @@ guard_uninstall() { # with the plugins, into directories that were there and oth
 	done
 }
 
+guard_old_rust() { # is told, with what to do, before anything is fetched or built
+	local tool out
+	mkdir -p "$work/rust"
+	for tool in cargo rustc; do
+		printf '#!/bin/sh\necho "%s 1.63.0 (Debian)"\n' $tool >"$work/rust/$tool"
+		chmod +x "$work/rust/$tool"
+	done
+	for tool in all check demo deps; do
+		! out=$("$MAKE" -s $tool CARGO="$work/rust/cargo" RUSTC="$work/rust/rustc" OUT="$work/rust/out" 2>&1) || { echo "make $tool goes on"; return 1; }
+		grep -q "cargo is 1.63.0 .*Rust [0-9.]* or newer is needed: from https://rustup.rs" <<<"$out" || { echo "make $tool: $out"; return 1; }
+		! out=$("$MAKE" -s $tool CARGO=no-cargo-here OUT="$work/rust/out" 2>&1) || { echo "make $tool goes on without"; return 1; }
+		grep -q "no-cargo-here is missing.*rustup.rs" <<<"$out" || { echo "make $tool without: $out"; return 1; }
+	done
+	[ ! -e "$work/rust/out" ] || { echo "something was built"; return 1; }
+}
+
 failed=0
-guards=(needed soname flags stripped symbols unwinding panics c99 cxx11 readme dynamic_link static_link static_symbols static_beside_rust abi layout install uninstall)
+guards=(needed soname flags stripped symbols unwinding panics c99 cxx11 readme dynamic_link static_link static_symbols static_beside_rust abi layout install uninstall old_rust)
 [ $# -eq 0 ] || guards=("$@")
 for guard in "${guards[@]}"; do
 	if output=$("guard_$guard" 2>&1); then

@@ -241,9 +241,9 @@ impl State {
             Work::List(_) => coop_list::finish(self, &shared, status),
         };
         if let (Err(Error { code: Code::Path, .. }), Some(conn)) = (&result, &mut self.conn)
-            && std::mem::take(&mut conn.rerouted)
             && let Some(job) = coop::again(&shared)
         {
+            conn.rerouted = false;
             conn.backlog.push_front(Job::Rma(Box::new(job)));
             return Ok(());
         }
@@ -268,7 +268,9 @@ impl State {
             };
             match step {
                 Step::Done(result) => {
-                    let (end, gone) = (*job.ending(), peer_gone(&result));
+                    let (mut end, gone) = (*job.ending(), peer_gone(&result));
+                    // What found it has an entry, injected or not.
+                    end.silent &= gone.is_ok();
                     self.end(&end, result);
                     gone?;
                 }
@@ -289,9 +291,10 @@ impl State {
     /// Whether the next turn has something to do that nobody will announce: turns end before all is done.
     pub fn has_more(&self) -> bool {
         let room = self.bind.rx.as_ref().is_none_or(|q| q.has_room());
-        let came = self.rx.as_ref().is_some_and(|rx| !rx.is_empty()) || !(self.unexpected.is_empty() || self.recvs.is_empty());
-        room && came && !self.conn.as_ref().is_some_and(|conn| conn.offer_waits)
-            || self.conn.as_ref().is_some_and(|conn| conn.helping.is_some())
+        let waits = self.conn.as_ref().is_some_and(|conn| conn.offer_waits);
+        let fits = !(waits || self.unexpected.is_empty() || self.recvs.is_empty());
+        let came = self.rx.as_ref().is_some_and(|rx| !rx.is_empty()) || fits;
+        room && came || self.conn.as_ref().is_some_and(|conn| conn.helping.is_some())
     }
 
     /// Looks at the control socket and the deadlines.

@@ -244,6 +244,8 @@ impl State {
         match step {
             Step::Done(result) => {
                 gone = result.as_ref().err().filter(|e| e.code == Code::PeerGone).cloned();
+                // What found it has an entry, injected or not.
+                job.end.silent &= gone.is_none();
                 self.end(&job.end, result)
             }
             Step::Flying => {}

@@ -201,7 +201,7 @@ impl State {
     pub fn is_stalled(&self) -> bool {
         self.conn.as_ref().is_some_and(|c| {
             !c.backlog.is_empty()
-                || c.offer_waits
+                || (c.offer_waits && !self.recvs.is_empty())
                 || !c.devices.is_idle()
                 || !c.reads_out.is_empty()
                 || c.slots.active.iter().any(|i| matches!(c.slots.flight(*i), Some(Flight::Rendezvous { sent: Some(_), .. })))

@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 pub const STEP: usize = 64 << 20;
 /// Pieces of a copy whose arrays lie on the stack, with the guard.
 const FEW: usize = 8;
-/// How long a connection waits for the peer's guard.
+/// How long a connection looks for the peer's guard: the kernel may be moving the page.
+const GUARD_GLANCE: Duration = Duration::from_millis(1);
+/// The same where only a thread can find out.
 const GUARD_WAIT: Duration = Duration::from_millis(100);
 /// A child of fork() may find the lock held by a thread that it does not have.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -34,8 +36,6 @@ pub struct AddressSpace {
     pages: Result<OwnedFd>,
     /// Why there are no copies any more.
     over: OnceLock<Error>,
-    /// Pages that are waited for, of whichever connection.
-    turn: Mutex<Weak<Turn>>,
 }
 
 /// Those that connections use; connections to one process share one.
@@ -69,7 +69,6 @@ impl AddressSpace {
             // Before the guard is read: the page map is of the same address space, or of one before it.
             pages: page_map(pid),
             over: OnceLock::new(),
-            turn: Mutex::new(Weak::new()),
         };
         space.await_guard()?;
         space.greet()?;
@@ -81,15 +80,16 @@ impl AddressSpace {
         Ok(space)
     }
 
-    /// The guard's page may be one that never comes, and a connection waits for nobody.
+    /// The guard's page may be one that never comes, and a connection waits for nobody: the page of a peer that has just told of it
+    /// is there.
     fn await_guard(&self) -> Result<()> {
-        if self.pages.as_ref().is_ok_and(|map| pages::is_there(map, self.guard.addr) != Some(false)) {
-            return Ok(());
-        }
-        let turn = self.send_for(Attach::Read, Vec::new())?;
-        let begun = Instant::now();
-        while !turn.is_over() {
-            if begun.elapsed() > GUARD_WAIT {
+        let (begun, turn) = (Instant::now(), Turn::new(self.pid, self.tid(), self.guard, Attach::Read, Vec::new()));
+        let mut sent = false;
+        while !self.has_guard() && !turn.is_over() {
+            if self.page_map().is_none() && !sent {
+                sent = populate::submit(&turn)?;
+            }
+            if begun.elapsed() > if self.page_map().is_some() { GUARD_GLANCE } else { GUARD_WAIT } {
                 return Err(Error::fixed(errno::ETIMEDOUT, "the page by which the peer's memory is recognised does not come"));
             }
             std::thread::yield_now();
@@ -237,17 +237,10 @@ impl AddressSpace {
         self.page_map().is_some_and(|map| pages::is_there(map, self.guard.addr) != Some(false))
     }
 
-    /// Whether a thread waits for pages of it, of whichever connection.
-    pub(super) fn is_waiting(&self) -> bool {
-        self.turn.lock().upgrade().is_some_and(|turn| !turn.is_over())
-    }
-
-    /// Has a thread wait for pages.
-    pub(super) fn send_for(&self, how: Attach, ranges: Vec<(u64, usize)>) -> Result<Arc<Turn>> {
-        let turn = Turn::new(self.tid(), self.guard, how, ranges);
-        populate::submit(turn.clone())?;
-        *self.turn.lock() = Arc::downgrade(&turn);
-        Ok(turn)
+    /// Has a thread wait for pages; `None`: one waits for others of that process.
+    pub(super) fn send_for(&self, how: Attach, ranges: Vec<(u64, usize)>) -> Result<Option<Arc<Turn>>> {
+        let turn = Turn::new(self.pid, self.tid(), self.guard, how, ranges);
+        Ok(populate::submit(&turn)?.then_some(turn))
     }
 }
 

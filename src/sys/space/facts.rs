@@ -4,6 +4,7 @@
 use super::call::Attach;
 use crate::error::{Error, Result, errno};
 use crate::sys::process;
+use std::io::Read;
 use std::os::fd::OwnedFd;
 
 /// Whether /proc is that of this pid namespace.
@@ -25,9 +26,16 @@ pub fn threads(pid: i32) -> impl Iterator<Item = i32> {
     all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter(move |tid| *tid != pid)
 }
 
-/// Whether something is mapped there that such a copy may touch.
+/// Bytes that are read of a list of mappings, which its process makes as long as it likes.
+const MAPS: u64 = 1 << 20;
+
+/// Whether something is mapped there that such a copy may touch, as far as the list is read.
 pub fn maps(tid: i32, addr: u64, how: Attach) -> bool {
-    let Ok(text) = std::fs::read_to_string(format!("/proc/{tid}/maps")) else { return false };
+    let mut text = Vec::new();
+    let read = std::fs::File::open(format!("/proc/{tid}/maps")).and_then(|list| list.take(MAPS).read_to_end(&mut text));
+    if read.is_err() {
+        return false;
+    }
     let holds = |line: &str| {
         let (range, rest) = line.split_once(' ')?;
         let (low, high) = range.split_once('-')?;
@@ -35,5 +43,5 @@ pub fn maps(tid: i32, addr: u64, how: Attach) -> bool {
         let right = rest.as_bytes().get(usize::from(how == Attach::Write))?;
         Some((number(low)?..number(high)?).contains(&addr) && *right != b'-')
     };
-    text.lines().any(|line| holds(line) == Some(true))
+    String::from_utf8_lossy(&text).lines().any(|line| holds(line) == Some(true))
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Threads that wait in the place of the library's callers until pages of another process have come. Such a thread touches no
 //! buffer: the kernel makes the pages come and finds nowhere to copy. A thread whose pages never come is left alone until the kernel
-//! lets it go, and others serve other processes; there is one for each process at most, and none for long when idle.
+//! lets it go, and others serve other processes: there is one for each process at most, and none for long when idle.
 
 use super::call::{Attach, Piece, attach, piece};
 use super::guard::Guard;
@@ -23,6 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Pages that are to come, and whether the thread is through with them.
 pub struct Turn {
+    pid: i32,
     tid: i32,
     guard: Guard,
     how: Attach,
@@ -31,8 +32,8 @@ pub struct Turn {
 }
 
 impl Turn {
-    pub fn new(tid: i32, guard: Guard, how: Attach, ranges: Vec<(u64, usize)>) -> Arc<Turn> {
-        Arc::new(Turn { tid, guard, how, ranges, over: AtomicBool::new(false) })
+    pub fn new(pid: i32, tid: i32, guard: Guard, how: Attach, ranges: Vec<(u64, usize)>) -> Arc<Turn> {
+        Arc::new(Turn { pid, tid, guard, how, ranges, over: AtomicBool::new(false) })
     }
 
     /// Whether the pages have come, or cannot: what a copy of them now finds, it finds at once.
@@ -58,7 +59,6 @@ impl Turn {
                 well = well && call(addr.wrapping_add(from as u64), pages.min(len - from));
             }
         }
-        self.over.store(true, Ordering::Release);
     }
 }
 
@@ -78,25 +78,39 @@ struct Pool {
     of: i32,
     idle: usize,
     waiting: VecDeque<Arc<Turn>>,
+    /// The processes whose turns are not over.
+    busy: Vec<i32>,
 }
 
-static POOL: Mutex<Pool> = Mutex::new(Pool { of: 0, idle: 0, waiting: VecDeque::new() });
+impl Pool {
+    const fn new(of: i32) -> Pool {
+        Pool { of, idle: 0, waiting: VecDeque::new(), busy: Vec::new() }
+    }
+}
+
+static POOL: Mutex<Pool> = Mutex::new(Pool::new(0));
 static BELL: Condvar = Condvar::new();
 
-/// Gives a turn to a thread.
-pub fn submit(turn: Arc<Turn>) -> Result<()> {
-    if let Some(mut pool) = POOL.try_lock_for(PATIENCE) {
-        if pool.of != process::pid() {
-            *pool = Pool { of: process::pid(), idle: 0, waiting: VecDeque::new() };
-        }
-        if pool.idle > pool.waiting.len() {
-            pool.waiting.push_back(turn);
-            BELL.notify_one();
-            return Ok(());
-        }
+/// Gives a turn to a thread. False: the last turn of that process is not over.
+pub fn submit(turn: &Arc<Turn>) -> Result<bool> {
+    let Some(mut pool) = POOL.try_lock_for(PATIENCE) else { return Ok(false) };
+    if pool.of != process::pid() {
+        *pool = Pool::new(process::pid());
     }
-    let thread = std::thread::Builder::new().name("gdrfab-pages".into()).stack_size(64 << 10);
-    unsignalled(|| thread.spawn(move || run(turn))).map(drop).map_err(|e| {
+    if pool.busy.contains(&turn.pid) {
+        return Ok(false);
+    }
+    pool.busy.push(turn.pid);
+    let turn = turn.clone();
+    if pool.idle > pool.waiting.len() {
+        pool.waiting.push_back(turn);
+        BELL.notify_one();
+        return Ok(true);
+    }
+    drop(pool);
+    let (pid, thread) = (turn.pid, std::thread::Builder::new().name("gdrfab-pages".into()).stack_size(128 << 10));
+    unsignalled(|| thread.spawn(move || run(turn))).map(|_| true).map_err(|e| {
+        POOL.lock().busy.retain(|busy| *busy != pid);
         let words = format!("starting a thread that waits for a peer's pages: {e}");
         Error::new(e.raw_os_error().unwrap_or(errno::EAGAIN), words)
     })
@@ -119,8 +133,10 @@ fn run(first: Arc<Turn>) {
     let mut next = Some(first);
     while let Some(turn) = next {
         turn.carry_out();
-        drop(turn);
         let mut pool = POOL.lock();
+        pool.busy.retain(|busy| *busy != turn.pid);
+        turn.over.store(true, Ordering::Release);
+        drop(turn);
         if pool.waiting.is_empty() {
             pool.idle += 1;
             BELL.wait_for(&mut pool, IDLE);
@@ -155,8 +171,10 @@ mod tests {
         unsafe { (at as *mut u8).write_volatile(7) };
         let last = at + len as u64 - 1;
         assert_eq!(pages::is_there(&map, last), Some(false));
-        let turn = Turn::new(process::pid(), guard, Attach::Write, vec![(at, len)]);
-        submit(turn.clone()).unwrap();
+        let turn = Turn::new(process::pid(), process::pid(), guard, Attach::Write, vec![(at, len)]);
+        while !submit(&turn).unwrap() {
+            std::thread::yield_now();
+        }
         await_over(&turn);
         // A sandbox may refuse the call.
         let mut byte = [0];
@@ -171,8 +189,10 @@ mod tests {
 
     #[test]
     fn no_page_of_a_space_without_the_guard_comes() {
-        let turn = Turn::new(process::pid(), Guard { addr: 8, word: 1 }, Attach::Write, vec![(8, 1)]);
-        submit(turn.clone()).unwrap();
+        let turn = Turn::new(1, process::pid(), Guard { addr: 8, word: 1 }, Attach::Write, vec![(8, 1)]);
+        while !submit(&turn).unwrap() {
+            std::thread::yield_now();
+        }
         await_over(&turn);
     }
 }

@@ -18,14 +18,10 @@ const GLANCE_NS: u64 = 50_000;
 #[derive(PartialEq, Eq)]
 struct Wanted {
     how: Attach,
-    first: u64,
-    total: usize,
-}
-
-impl Wanted {
-    fn of(how: Attach, ranges: &[(u64, usize)]) -> Wanted {
-        Wanted { how, first: ranges.first().map_or(0, |(addr, _)| *addr), total: ranges.iter().map(|(_, len)| len).sum() }
-    }
+    /// The first range, there or not.
+    first: Option<(u64, usize)>,
+    /// Of those that were not there, the first one's address and all bytes.
+    missing: (u64, usize),
 }
 
 /// The address space, what was seen of its pages, and those that this connection waits for.
@@ -71,11 +67,10 @@ impl Reach {
         if self.saw_guard(now) && ranges.clone().all(|(addr, len)| self.seen.has(how, addr, len, now)) {
             return true;
         }
-        // A process whose pages are waited for is asked nothing, as its locks in the kernel may be taken.
-        if space.is_waiting() {
+        let first = ranges.clone().next();
+        if self.waits.as_ref().is_some_and(|(wanted, turn)| wanted.how == how && wanted.first == first && !turn.is_over()) {
             return false;
         }
-        let waited = self.waits.take();
         if !self.saw_guard(now) && space.has_guard() {
             self.guarded = now;
         }
@@ -83,7 +78,9 @@ impl Reach {
         if missing.is_empty() && self.saw_guard(now) {
             return true;
         }
-        let wanted = Wanted::of(how, &missing);
+        let total = missing.iter().map(|(_, len)| len).sum();
+        let wanted = Wanted { how, first, missing: (missing.first().map_or(0, |(addr, _)| *addr), total) };
+        let waited = self.waits.take_if(|(_, turn)| turn.is_over());
         if waited.is_none_or(|(before, _)| before != wanted) && !self.wait(wanted, &missing) {
             return false;
         }
@@ -103,7 +100,8 @@ impl Reach {
     fn wait(&mut self, wanted: Wanted, ranges: &[(u64, usize)]) -> bool {
         let Ok(space) = &self.space else { return true };
         let turn = match space.send_for(wanted.how, ranges.to_vec()) {
-            Ok(turn) => turn,
+            Ok(Some(turn)) => turn,
+            Ok(None) => return false,
             Err(e) => {
                 crate::log!(Warn, "{e}");
                 return false;

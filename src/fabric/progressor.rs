@@ -22,7 +22,7 @@ struct Shared {
 /// The progress thread of a domain.
 pub(crate) struct Progressor {
     shared: Arc<Shared>,
-    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    thread: Mutex<Option<thread::Handle>>,
 }
 
 impl Progressor {

@@ -27,13 +27,13 @@ fn gone() -> Error {
 impl Worker {
     fn start(name: &str) -> Result<Worker> {
         let (give, jobs) = channel::<Job>();
-        let work_on = move || {
+        let work = move || {
             for (work, over) in jobs {
                 work();
                 drop(over);
             }
         };
-        thread::spawn(&format!("gdrfab-{name}"), work_on)
+        thread::spawn(&format!("gdrfab-{name}"), work)
             .map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EAGAIN), format!("starting a thread for the driver: {e}")))?;
         Ok(Worker(Arc::new(Mutex::new(give))))
     }

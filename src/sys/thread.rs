@@ -1,21 +1,107 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The threads of the library. None takes a signal of the program's: a program that reads SIGTERM from a signalfd, or has a
-//! handler end a wait, gets the signal on a thread of its own.
+//! handler end a wait, gets the signal on a thread of its own. Where there is no memory, starting one fails; the standard
+//! library would end the process.
 
 use crate::signals;
-use std::io::Result;
-use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
+use std::ffi::{c_int, c_void};
+use std::io::{Error, Result};
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::{null_mut, without_provenance_mut};
 
-/// Starts a thread.
-pub fn spawn<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
-    signals::blocked(|| Builder::new().name(name.into()).spawn(f))
+const STACK: usize = 2 << 20;
+
+type Body = Box<dyn FnOnce() + Send>;
+
+/// A thread; one that nobody joins goes on.
+pub struct Handle(Option<libc::pthread_t>);
+
+/// What a thread ends with that has panicked.
+const PANICKED: usize = 1;
+
+pub struct Panicked;
+
+impl Handle {
+    /// Waits for its end.
+    pub fn join(mut self) -> std::result::Result<(), Panicked> {
+        let mut told = null_mut();
+        if let Some(thread) = self.0.take() {
+            // SAFETY: it was started, and is joined once.
+            unsafe { libc::pthread_join(thread, &raw mut told) };
+        }
+        if told.addr() == PANICKED { Err(Panicked) } else { Ok(()) }
+    }
 }
 
-/// Starts a thread that may borrow what outlives `scope`.
-pub fn spawn_scoped<'scope, T: Send + 'scope>(
-    name: &str,
-    scope: &'scope Scope<'scope, '_>,
-    f: impl FnOnce() -> T + Send + 'scope,
-) -> Result<ScopedJoinHandle<'scope, T>> {
-    signals::blocked(|| Builder::new().name(name.into()).spawn_scoped(scope, f))
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            // SAFETY: it was started and not joined.
+            unsafe { libc::pthread_detach(thread) };
+        }
+    }
+}
+
+/// What a thread gets.
+struct Start {
+    name: [u8; 16],
+    body: Body,
+}
+
+/// Starts a thread; as much of the name as the kernel keeps.
+pub fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> Result<Handle> {
+    let mut start = Box::new(Start { name: [0; 16], body: Box::new(f) });
+    start.name.iter_mut().take(15).zip(name.bytes()).for_each(|(to, from)| *to = from);
+    let start = Box::into_raw(start);
+    let mut thread = MaybeUninit::uninit();
+    let mut attr = MaybeUninit::uninit();
+    let check = |rc: c_int| if rc == 0 { Ok(()) } else { Err(Error::from_raw_os_error(rc)) };
+    // SAFETY: attributes are used between their beginning and their end, and the thread's number if there is one.
+    let started = unsafe {
+        check(libc::pthread_attr_init(attr.as_mut_ptr())).and_then(|()| {
+            libc::pthread_attr_setstacksize(attr.as_mut_ptr(), STACK);
+            let rc = signals::blocked(|| libc::pthread_create(thread.as_mut_ptr(), attr.as_ptr(), run, start.cast()));
+            libc::pthread_attr_destroy(attr.as_mut_ptr());
+            check(rc).map(|()| thread.assume_init())
+        })
+    };
+    match started {
+        Ok(thread) => Ok(Handle(Some(thread))),
+        Err(e) => {
+            // SAFETY: from `into_raw` above; no thread has it.
+            drop(unsafe { Box::from_raw(start) });
+            Err(e)
+        }
+    }
+}
+
+extern "C" fn run(start: *mut c_void) -> *mut c_void {
+    // SAFETY: `spawn` gave it to this thread alone.
+    let start = unsafe { Box::from_raw(start.cast::<Start>()) };
+    // SAFETY: the name ends with a NUL.
+    unsafe { libc::pthread_setname_np(libc::pthread_self(), start.name.as_ptr().cast()) };
+    match catch_unwind(AssertUnwindSafe(start.body)) {
+        Ok(()) => null_mut(),
+        Err(panic) => {
+            // What a panic carries may panic again when it is dropped.
+            std::mem::forget(panic);
+            without_provenance_mut(PANICKED)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn a_thread_runs_and_its_panic_is_told() {
+        static RAN: AtomicBool = AtomicBool::new(false);
+        let name = || std::fs::read_to_string("/proc/thread-self/comm").unwrap();
+        let good = spawn("gdrfab-named-too-long", move || RAN.store(name() == "gdrfab-named-to\n", Ordering::Relaxed)).unwrap();
+        assert!(good.join().is_ok() && RAN.load(Ordering::Relaxed));
+        assert!(spawn("gdrfab-panics", || panic!("on purpose")).unwrap().join().is_err());
+    }
 }

@@ -42,15 +42,14 @@ pub fn populate(iovs: &[Iov], access: Access, threads: usize) {
             continue;
         }
         let share = ((end - start) / parts).next_multiple_of(STEP);
-        std::thread::scope(|scope| {
-            for at in (start..end).step_by(share) {
-                let n = share.min(end - at);
-                let spawned = thread::spawn_scoped("gdrfab-populate", scope, move || mem::populate(at, n, write));
-                if spawned.is_err() {
-                    break;
-                }
-            }
-        });
+        let begin = |at: usize| {
+            let n = share.min(end - at);
+            thread::spawn("gdrfab-populate", move || mem::populate(at, n, write)).ok()
+        };
+        let begun: Vec<_> = (start..end).step_by(share).map_while(begin).collect();
+        for part in begun {
+            let _ = part.join();
+        }
     }
 }
 

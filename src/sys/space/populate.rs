@@ -7,7 +7,7 @@ use super::call::{Attach, Piece, attach, piece};
 use super::guard::Guard;
 use crate::error::{Error, Result, errno};
 use crate::sys::iov::Iov;
-use crate::sys::{mem, process};
+use crate::sys::{mem, process, thread};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -108,25 +108,12 @@ pub fn submit(turn: &Arc<Turn>) -> Result<bool> {
         return Ok(true);
     }
     drop(pool);
-    let (pid, thread) = (turn.pid, std::thread::Builder::new().name("gdrfab-pages".into()).stack_size(128 << 10));
-    unsignalled(|| thread.spawn(move || run(turn))).map(|_| true).map_err(|e| {
+    let pid = turn.pid;
+    thread::spawn("gdrfab-pages", move || run(turn)).map(|_| true).map_err(|e| {
         POOL.lock().busy.retain(|busy| *busy != pid);
         let words = format!("starting a thread that waits for a peer's pages: {e}");
         Error::new(e.raw_os_error().unwrap_or(errno::EAGAIN), words)
     })
-}
-
-/// With the program's signals held off, so that a thread which `start` makes gets none of them.
-fn unsignalled<R>(start: impl FnOnce() -> R) -> R {
-    // SAFETY: all zeros are a set of signals, which the calls fill in; the mask is this thread's own, and is put back.
-    unsafe {
-        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
-        let started = start();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        started
-    }
 }
 
 fn run(first: Arc<Turn>) {

@@ -5,14 +5,19 @@
 use super::process;
 use super::socket::{Connect, fresh};
 use crate::error::{Error, Result, errno};
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
+use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long others may hold the lock of a directory.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Dead sockets that one listener takes away before it gives up.
+const TRIES: usize = 20;
 
 /// A listener's path, which goes with it.
 #[derive(Debug)]
@@ -29,12 +34,14 @@ impl Drop for Place {
         if self.by != process::pid() {
             return;
         }
-        // Without the lock, somebody may put his own there between the look and the removal: then it stays, as that of a
-        // killed process does.
-        let Ok(_lock) = lock(&self.path) else { return };
-        if look(&self.path).is_ok_and(|st| st.is_some_and(|st| identity(&st) == self.is)) {
-            let _ = rustix::fs::unlink(self.path.as_str());
-        }
+        // A socket that cannot be taken away stays, as that of a killed process does.
+        let _ = Spot::of(&self.path).and_then(|spot| {
+            let _lock = spot.lock();
+            if spot.look()?.is_some_and(|st| identity(&st) == self.is) {
+                Room::new(spot.dir.as_fd())?.take_away(&spot, self.is)?;
+            }
+            Ok(())
+        });
     }
 }
 
@@ -59,30 +66,121 @@ pub fn is_open_to_all(path: &str) -> Result<bool> {
     Ok(st.st_mode & 0o002 != 0)
 }
 
-/// What lies at a path, itself and not where it leads.
-fn look(path: &str) -> Result<Option<Stat>> {
-    match rustix::fs::lstat(path) {
-        Ok(st) => Ok(Some(st)),
-        Err(rustix::io::Errno::NOENT) => Ok(None),
-        Err(e) => Err(Error::os(format_args!("looking at {path}"), e)),
+fn open_directory(at: BorrowedFd<'_>, name: &OsStr, how: OFlags, doing: impl Display) -> Result<OwnedFd> {
+    rustix::fs::openat(at, name, how | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(|e| Error::os(doing, e))
+}
+
+/// A name in a directory, whatever lies there.
+struct Spot {
+    dir: OwnedFd,
+    name: OsString,
+    path: String,
+}
+
+impl Spot {
+    fn of(path: &str) -> Result<Spot> {
+        let of = directory(path);
+        let dir = open_directory(CWD, of.as_os_str(), OFlags::PATH, format_args!("opening the directory {}", of.display()))?;
+        let name = Path::new(path).file_name().ok_or_else(|| Error::invalid(format!("addr: {path} names no file")))?;
+        Ok(Spot { dir, name: name.to_owned(), path: path.to_string() })
+    }
+
+    /// What lies there, itself and not where it leads.
+    fn look(&self) -> Result<Option<Stat>> {
+        match rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(st) => Ok(Some(st)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(e) => Err(Error::os(format_args!("looking at {}", self.path), e)),
+        }
+    }
+
+    /// Keeps listeners that would take over the same dead socket apart. Others of the directory can hold the lock for ever, so
+    /// nothing depends on having it.
+    fn lock(&self) -> Option<OwnedFd> {
+        let dir = open_directory(self.dir.as_fd(), OsStr::new("."), OFlags::RDONLY, "locking a directory").ok()?;
+        let until = Instant::now() + PATIENCE;
+        while rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if Instant::now() >= until {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Some(dir)
     }
 }
 
-/// Keeps other listeners of this library from the directory of `path` until it is dropped.
-fn lock(path: &str) -> Result<OwnedFd> {
-    let of = directory(path);
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let fd =
-        rustix::fs::open(of, flags, Mode::empty()).map_err(|e| Error::os(format_args!("opening the directory {}", of.display()), e))?;
-    let until = Instant::now() + PATIENCE;
-    loop {
-        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(fd),
-            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) if Instant::now() < until => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            Err(e) => return Err(Error::os(format_args!("locking the directory {}", of.display()), e)),
+/// A directory beside a socket's place that this user alone may enter, which goes with it. Whatever is done by name is done in
+/// here, where nobody exchanges what a name means.
+struct Room<'a> {
+    of: BorrowedFd<'a>,
+    name: OsString,
+    dir: OwnedFd,
+}
+
+impl<'a> Room<'a> {
+    const SOCKET: &'static str = "socket";
+    const OLD: &'static str = "old";
+
+    fn new(of: BorrowedFd<'a>) -> Result<Room<'a>> {
+        const DOING: &str = "making a directory for a socket";
+        let mut random = [0; 8];
+        process::random(&mut random)?;
+        let name = OsString::from(format!(".gdrfab-{:016x}", u64::from_ne_bytes(random)));
+        rustix::fs::mkdirat(of, &name, Mode::RWXU).map_err(|e| Error::os(DOING, e))?;
+        let room = Room { of, dir: open_directory(of, &name, OFlags::PATH | OFlags::NOFOLLOW, DOING)?, name };
+        let st = rustix::fs::fstat(&room.dir).map_err(|e| Error::os(DOING, e))?;
+        // Another member of the directory's group may have put one of its own there.
+        if st.st_uid != process::euid() || st.st_mode & 0o077 != 0 {
+            return Err(Error::fixed(errno::EACCES, "another user exchanged the directory that was made for a socket"));
         }
+        Ok(room)
+    }
+
+    /// By this path only this directory is reached, whatever becomes of its name.
+    fn path_of(&self, name: &str) -> String {
+        format!("/proc/self/fd/{}/{name}", self.dir.as_raw_fd())
+    }
+
+    fn identity_of(&self, name: &str) -> Result<(u64, u64)> {
+        let st = rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW);
+        st.map(|st| identity(&st)).map_err(|e| Error::os("looking at a socket", e))
+    }
+
+    /// Moves the socket to its place. False: something lies there.
+    fn put(&self, spot: &Spot) -> Result<bool> {
+        let moved = match rustix::fs::renameat_with(&self.dir, Self::SOCKET, &spot.dir, &spot.name, RenameFlags::NOREPLACE) {
+            // Some file systems know a second name only.
+            Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::linkat(&self.dir, Self::SOCKET, &spot.dir, &spot.name, AtFlags::empty()),
+            moved => moved,
+        };
+        match moved {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => Ok(false),
+            Err(e) => Err(Error::os(format_args!("putting a socket at {}", spot.path), e)),
+        }
+    }
+
+    /// Removes the socket `is` from a place. What somebody else has put there meanwhile goes back.
+    fn take_away(&self, spot: &Spot, is: (u64, u64)) -> Result<()> {
+        match rustix::fs::renameat(&spot.dir, &spot.name, &self.dir, Self::OLD) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Ok(()),
+            Err(e) => return Err(Error::os(format_args!("removing {}, whose listener has ended", spot.path), e)),
+        }
+        if self.identity_of(Self::OLD)? == is {
+            let _ = rustix::fs::unlinkat(&self.dir, Self::OLD, AtFlags::empty());
+            return Ok(());
+        }
+        rustix::fs::renameat_with(&self.dir, Self::OLD, &spot.dir, &spot.name, RenameFlags::NOREPLACE)
+            .map_err(|e| Error::os(format_args!("putting back what another listener has put at {}", spot.path), e))
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        let _ = rustix::fs::unlinkat(&self.dir, Self::SOCKET, AtFlags::empty());
+        // Only an empty directory goes.
+        let _ = rustix::fs::unlinkat(self.of, &self.name, AtFlags::REMOVEDIR);
     }
 }
 
@@ -90,10 +188,21 @@ fn address(path: &str) -> Result<SocketAddrUnix> {
     SocketAddrUnix::new(path).map_err(|e| Error::os(format_args!("forming the local address {path}"), e))
 }
 
-/// Makes room for a listener, under the directory's lock: removes this user's socket if nobody listens on it.
-fn clear(path: &str) -> Result<()> {
+/// The file itself, by the path that leads to it and nowhere else.
+fn address_of(file: &OwnedFd) -> Result<SocketAddrUnix> {
+    address(&format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// Makes room for a listener: removes this user's socket if nobody listens on it.
+fn clear(spot: &Spot, room: &Room) -> Result<()> {
+    let path = &spot.path;
     let taken = |what: &str| Err(Error::new(errno::EADDRINUSE, format!("listening on {path}: {what}; it is left alone")));
-    let Some(st) = look(path)? else { return Ok(()) };
+    let file = match rustix::fs::openat(&spot.dir, &spot.name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(e) => return Err(Error::os(format_args!("looking at {path}"), e)),
+    };
+    let st = rustix::fs::fstat(&file).map_err(|e| Error::os(format_args!("looking at {path}"), e))?;
     match FileType::from_raw_mode(st.st_mode) {
         FileType::Socket => {}
         FileType::Symlink => return taken("a symbolic link is there"),
@@ -102,34 +211,35 @@ fn clear(path: &str) -> Result<()> {
     if st.st_uid != process::euid() {
         return taken(&format!("a socket of user {} is there", st.st_uid));
     }
-    match rustix::net::connect(fresh()?, &address(path)?) {
-        Err(rustix::io::Errno::CONNREFUSED) => {
-            rustix::fs::unlink(path).map_err(|e| Error::os(format_args!("removing {path}, whose listener has ended"), e))
-        }
-        Ok(()) | Err(rustix::io::Errno::AGAIN) => {
-            Err(Error::new(errno::EADDRINUSE, format!("listening on {path}: somebody listens there")))
-        }
+    match rustix::net::connect(fresh()?, &address_of(&file)?) {
+        Err(Errno::CONNREFUSED) => room.take_away(spot, identity(&st)),
+        Ok(()) | Err(Errno::AGAIN) => Err(Error::new(errno::EADDRINUSE, format!("listening on {path}: somebody listens there"))),
         Err(e) => taken(&format!("a socket of another kind is there ({e})")),
     }
 }
 
-/// A non-blocking listener at `path`, which other users may open if `open`; the socket of a listener of this user that has ended makes room.
+/// A non-blocking listener at `path`, which other users may open if `open`; the socket of a listener of this user that has ended makes
+/// room. It is made, given its mode and listened on in a directory of its own, and then moved to its place.
 pub fn listen(path: &str, backlog: i32, open: bool) -> Result<(OwnedFd, Place)> {
-    let doing = || format!("listening on {path}");
-    let mode = Mode::from_raw_mode(if open { 0o666 } else { 0o600 });
-    let _lock = lock(path).map_err(|e| e.context(doing()))?;
-    clear(path)?;
+    let doing = |e: Errno| Error::os(format_args!("listening on {path}"), e);
+    // Callers must be able to name it.
+    address(path)?;
+    let spot = Spot::of(path).map_err(|e| e.context(format_args!("listening on {path}")))?;
+    let _lock = spot.lock();
+    let room = Room::new(spot.dir.as_fd()).map_err(|e| e.context(format_args!("listening on {path}")))?;
     let fd = fresh()?;
-    // The file gets this mode from its beginning, less what the process's mask takes away.
-    rustix::fs::fchmod(&fd, mode).map_err(|e| Error::os(doing(), e))?;
-    rustix::net::bind(&fd, &address(path)?).map_err(|e| Error::os(doing(), e))?;
-    let st = rustix::fs::lstat(path).map_err(|e| Error::os(doing(), e))?;
-    let place = Place { path: path.to_string(), is: identity(&st), by: process::pid() };
-    if open {
-        rustix::fs::chmodat(rustix::fs::CWD, path, mode, AtFlags::empty()).map_err(|e| Error::os(doing(), e))?;
+    rustix::net::bind(&fd, &address(&room.path_of(Room::SOCKET))?).map_err(doing)?;
+    let mode = Mode::from_raw_mode(if open { 0o666 } else { 0o600 });
+    rustix::fs::chmodat(&room.dir, Room::SOCKET, mode, AtFlags::empty()).map_err(doing)?;
+    rustix::net::listen(&fd, backlog).map_err(doing)?;
+    let is = room.identity_of(Room::SOCKET)?;
+    for _ in 0..TRIES {
+        if room.put(&spot)? {
+            return Ok((fd, Place { path: path.to_string(), is, by: process::pid() }));
+        }
+        clear(&spot, &room)?;
     }
-    rustix::net::listen(&fd, backlog).map_err(|e| Error::os(doing(), e))?;
-    Ok((fd, place))
+    Err(Error::new(errno::EADDRINUSE, format!("listening on {path}: others put sockets there over and over")))
 }
 
 /// Connects to the listener at `path`, itself and not where it leads.
@@ -148,8 +258,8 @@ pub fn connect(path: &str) -> Result<Connect> {
         _ => return no_socket("a file"),
     }
     let fd = fresh()?;
-    // What was looked at, whatever is at the path by now.
-    match rustix::net::connect(&fd, &address(&format!("/proc/self/fd/{}", file.as_raw_fd()))?) {
+    // The file that was looked at, whatever is at the path by now.
+    match rustix::net::connect(&fd, &address_of(&file)?) {
         Ok(()) => Ok(Connect::Done(fd)),
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(Connect::Busy),
         Err(rustix::io::Errno::CONNREFUSED) => refused("the socket's listener has ended"),
@@ -208,14 +318,27 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_not_given_back_is_an_error() {
+    fn a_lock_that_is_not_given_back_keeps_nobody_out() {
         let folder = folder("lock");
         let path = format!("{folder}/s");
-        let held = lock(&path).unwrap();
-        assert!(listen(&path, 1, false).is_err_and(|e| e.errno == errno::EAGAIN && e.words.contains("locking")));
-        drop(held);
+        let _held = Spot::of(&path).unwrap().lock().unwrap();
         drop(listen(&path, 1, false).unwrap());
-        assert!(!std::fs::exists(&path).unwrap());
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_another_listener_has_put_there_goes_back() {
+        let folder = folder("back");
+        let path = format!("{folder}/s");
+        let (_fd, place) = listen(&path, 1, false).unwrap();
+        let spot = Spot::of(&path).unwrap();
+        Room::new(spot.dir.as_fd()).unwrap().take_away(&spot, (0, 0)).unwrap();
+        assert_eq!(identity(&spot.look().unwrap().unwrap()), place.is);
+        assert!(matches!(connect(&path), Ok(Connect::Done(_))));
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+        drop(place);
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -9,6 +9,8 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 /* A few messages and writes each way: the connection is alive. */
@@ -369,4 +371,48 @@ TEST(keys_of_forked_siblings_have_nothing_in_common)
 	qsort(all, count, sizeof *all, by_value);
 	for (size_t i = 1; i < count; i++)
 		CHECK(all[i - 1] != all[i]);
+}
+
+/* --- descriptors of large numbers --- */
+
+#define MANY 65600
+
+static int sockets_above(int first)
+{
+	int found = 0;
+	struct stat st;
+	for (int fd = first; fd < first + 400; fd++)
+		found += fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode);
+	return found;
+}
+
+static void forks_with_many(struct node *n)
+{
+	node_up(n);
+	CHECK(sockets_above(MANY) > 0);
+	pid_t pid = test_fork(TEST_SERVER);
+	if (pid == 0) {
+		CHECK_EQ(sockets_above(MANY), 0);
+		test_child_done();
+	}
+	await_child(pid);
+	struct mem m;
+	struct remote to = swap_regions(n, &m);
+	exchange(n, to, 1);
+	mem_end(n, &m);
+	node_down(n);
+}
+
+TEST(sockets_of_large_numbers_stay_not_with_children)
+{
+	struct rlimit limit = {MANY + 1000, MANY + 1000};
+	if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+		test_skip("no %d descriptors: %s", MANY + 1000, strerror(errno));
+	for (int fd = 100; fd < MANY; fd++)
+		if (dup2(2, fd) < 0)
+			test_skip("no descriptor %d: %s", fd, strerror(errno));
+	/* Those between are taken as well. */
+	while (dup(2) < MANY)
+		;
+	pair(NULL, forks_with_many, forks_with_many, NULL);
 }

@@ -317,9 +317,11 @@ pub unsafe fn run(what: Atomic, pieces: &[Iov], with: Operands) {
 }
 
 /// Asks the kernel whether host memory of at most two pages is there and may be read, or written, which changes none of it: it
-/// adds nothing to a word of each page, or compares it and wakes nobody.
+/// adds nothing to a word of each page, or compares it. Nobody who waits on that word is woken: the addition comes with a comparison
+/// that does not exist, so the kernel gives up (ENOSYS) before it wakes anybody, and a requeue moves as many as it is told, none.
 pub fn probe(piece: Iov, write: bool) -> Result<()> {
-    const ADD_NOTHING: libc::c_int = libc::FUTEX_OP_ADD << 28;
+    const NO_COMPARISON: libc::c_int = 15 << 24;
+    const ADD_NOTHING: libc::c_int = libc::FUTEX_OP_ADD << 28 | NO_COMPARISON;
     let unused = 0u32;
     let last = piece.addr() + piece.len().max(1) - 1;
     for at in [piece.addr(), last].map(|at| at & !3) {
@@ -330,8 +332,9 @@ pub fn probe(piece: Iov, write: bool) -> Result<()> {
         };
         // SAFETY: the kernel checks the page; a word to which 0 is added atomically is what it was.
         let rc = unsafe { libc::syscall(libc::SYS_futex, first, how | libc::FUTEX_PRIVATE_FLAG, 0usize, 0usize, second, value) };
+        let refused = std::io::Error::last_os_error().raw_os_error().filter(|_| rc < 0);
         // EAGAIN: it has read another value.
-        if rc < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EAGAIN) {
+        if refused.is_some_and(|e| e != if write { libc::ENOSYS } else { libc::EAGAIN }) {
             return Err(Error::coded(errno::EFAULT, Code::Fault, "memory of a region is not there, or may not be used so"));
         }
     }
@@ -412,6 +415,28 @@ mod tests {
         for word in [19, 10 << 8, 3 << 16, 1 << 24, 1 << 48, u64::MAX] {
             assert_eq!(Atomic::decode(word | 1 << 32), None, "{word:#x}");
         }
+    }
+
+    #[test]
+    fn who_waits_on_a_word_that_is_asked_for_sleeps_on() {
+        let word = std::sync::Arc::new(AtomicU32::new(0));
+        let of_waiter = word.clone();
+        let at_most = libc::timespec { tv_sec: 0, tv_nsec: 300_000_000 };
+        let waiter = std::thread::spawn(move || {
+            let how = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+            // SAFETY: the word and the time are live.
+            let rc = unsafe { libc::syscall(libc::SYS_futex, of_waiter.as_ptr(), how, 0, &raw const at_most) };
+            (rc, std::io::Error::last_os_error().raw_os_error())
+        });
+        // SAFETY: the word is live.
+        let piece = unsafe { Iov::new(word.as_ptr() as usize, 4) };
+        while !waiter.is_finished() {
+            for write in [false, true] {
+                probe(piece, write).unwrap();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert_eq!(waiter.join().unwrap(), (-1, Some(libc::ETIMEDOUT)));
     }
 
     #[test]

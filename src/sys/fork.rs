@@ -3,14 +3,18 @@
 //! may not use its parent's handles, so it loses them at once. Each becomes /dev/null, which leaves a number that can be
 //! closed again without harm, where a closed one might be somebody else's by then.
 
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::Once;
+use std::sync::{Once, OnceLock};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Descriptors above this stay with children.
-const MOST: usize = 65_536;
+/// Descriptors of one shelf, and shelves: for every descriptor that the kernel gives.
+const SHELF: usize = 1 << 16;
+const SHELVES: usize = 1 << 15;
 /// The inode of the socket that was given each descriptor; 0: none. A number that is another file's by now has another.
-static SOCKETS: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
+type Shelf = [AtomicU64; SHELF];
+/// Made when their first descriptor comes, and kept: a child reads them without a lock.
+static SOCKETS: [OnceLock<&'static Shelf>; SHELVES] = [const { OnceLock::new() }; SHELVES];
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 static ONCE: Once = Once::new();
 
@@ -24,10 +28,24 @@ pub fn keep_from_children(fd: BorrowedFd<'_>) {
         }
     });
     let number = fd.as_raw_fd() as usize;
-    if let (Some(place), Ok(facts)) = (SOCKETS.get(number), rustix::fs::fstat(fd)) {
+    let Some(shelf) = SOCKETS.get(number / SHELF).and_then(made) else {
+        return crate::log!(Warn, "children will inherit a socket: no memory to note descriptor {number}");
+    };
+    if let (Some(place), Ok(facts)) = (shelf.get(number % SHELF), rustix::fs::fstat(fd)) {
         place.store(facts.st_ino, Ordering::Relaxed);
         HIGHEST.fetch_max(number, Ordering::Relaxed);
     }
+}
+
+/// The shelf's memory, of which only pages that are used are there.
+fn made(shelf: &OnceLock<&'static Shelf>) -> Option<&'static Shelf> {
+    if let Some(shelf) = shelf.get() {
+        return Some(shelf);
+    }
+    let (rights, how) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: a fresh mapping that is never undone; zeros are numbers. One more of a thread that was later is never used.
+    let fresh = unsafe { &*mmap_anonymous(std::ptr::null_mut(), size_of::<Shelf>(), rights, how).ok()?.cast::<Shelf>() };
+    Some(shelf.get_or_init(|| fresh))
 }
 
 fn is_still(fd: i32, inode: u64) -> bool {
@@ -41,9 +59,15 @@ fn is_still(fd: i32, inode: u64) -> bool {
 /// In a child, before fork() returns: only calls that are safe in a signal handler.
 extern "C" fn in_child() {
     let mut null = -1;
-    for (number, place) in SOCKETS.iter().enumerate().take(HIGHEST.load(Ordering::Relaxed) + 1) {
-        let (fd, inode) = (number as i32, place.swap(0, Ordering::Relaxed));
-        if inode == 0 || !is_still(fd, inode) {
+    for number in 0..=HIGHEST.load(Ordering::Relaxed) {
+        let shelf = SOCKETS.get(number / SHELF).and_then(OnceLock::get);
+        let Some(place) = shelf.and_then(|shelf| shelf.get(number % SHELF)) else { continue };
+        let (fd, inode) = (number as i32, place.load(Ordering::Relaxed));
+        if inode == 0 {
+            continue;
+        }
+        place.store(0, Ordering::Relaxed);
+        if !is_still(fd, inode) {
             continue;
         }
         // SAFETY: the path is a C string; the descriptor is a socket of this library, which nobody uses in a child.

@@ -223,6 +223,11 @@ impl Error {
     pub fn is_back_pressure(&self) -> bool {
         self.is_again() && matches!(self.words, Cow::Borrowed(words) if words == AGAIN_WORDS)
     }
+
+    /// Whether something was lacking that there may be more of later: descriptors, memory.
+    pub fn is_for_want(&self) -> bool {
+        matches!(self.errno, errno::EMFILE | errno::ENFILE | errno::ENOMEM | errno::ENOBUFS | errno::EAGAIN)
+    }
 }
 
 impl fmt::Display for Error {

@@ -205,12 +205,16 @@ impl Drop for Mapping {
 /// of their own choice.
 pub fn maps_again() -> bool {
     static DOES: OnceLock<bool> = OnceLock::new();
-    *DOES.get_or_init(|| {
-        let page = page_size();
-        let probe = || Mapping::new(memfd("gdrfab-probe", 2 * page)?.as_fd(), 0, page, Protection::ReadWrite)?.again(page, page);
-        // Without guards around it, when fuzzed the probe's end would unmap what lies beside it.
-        cfg!(not(fuzzing)) && probe().is_ok()
-    })
+    if let Some(does) = DOES.get() {
+        return *does;
+    }
+    let page = page_size();
+    let probe = || Mapping::new(memfd("gdrfab-probe", 2 * page)?.as_fd(), 0, page, Protection::ReadWrite)?.again(page, page);
+    // Without guards around it, when fuzzed the probe's end would unmap what lies beside it.
+    match cfg!(not(fuzzing)).then(probe) {
+        Some(Err(e)) if e.is_for_want() => false,
+        probed => *DOES.get_or_init(|| probed.is_some_and(|made| made.is_ok())),
+    }
 }
 
 /// Gives a range its pages now; what cannot be done is left to whoever touches it.

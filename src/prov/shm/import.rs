@@ -12,6 +12,7 @@ use crate::hmem::{self, Allocation, Iface, Pinned, Site};
 use crate::sync::primitive::Ordering;
 use crate::sys::mem::{Mapping, Protection, check_peer_memory};
 use crate::sys::process;
+use crate::sys::time::now_ns;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicU64;
@@ -120,6 +121,28 @@ enum Missing {
     Asked,
     /// It cannot be had.
     Never(Error),
+    /// This process lacked a descriptor or memory; it is tried again from this time on.
+    Later(Error, u64),
+}
+
+impl Missing {
+    /// How long a file is left alone that this process had no room for.
+    const REST_NS: u64 = 100_000_000;
+
+    fn of(e: Error) -> Missing {
+        match e.is_for_want() {
+            true => Missing::Later(e, now_ns() + Missing::REST_NS),
+            false => Missing::Never(e),
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        matches!(self, Missing::Later(_, from) if now_ns() >= *from)
+    }
+
+    fn reason(&self) -> Option<&Error> {
+        if let Missing::Never(e) | Missing::Later(e, _) = self { Some(e) } else { None }
+    }
 }
 
 /// The device that a mapping is for, if it matters.
@@ -182,7 +205,8 @@ impl Imports {
         let result = if without { self.map_device(link, file, None) } else { self.fetch(link, file, write) };
         match result {
             Ok(()) => {}
-            Err(e) if without => drop(self.missing.insert(file, Missing::Never(e))),
+            // The peer could hand the file over, but this process could not take it.
+            Err(e) if without || e.is_for_want() => drop(self.missing.insert(file, Missing::of(e))),
             // Without ptrace permission the peer itself hands the file over, at its next progress.
             Err(e) => {
                 self.pidfd_refused = Some(e);
@@ -215,7 +239,7 @@ impl Imports {
         match self.map_host(link, file, size, fd.as_fd(), write) {
             // The fd is there; what fails from here on would fail with the peer's help as well.
             Err(e) if record.how.load(Ordering::Relaxed) != 0 => {
-                self.missing.insert(file, Missing::Never(e));
+                self.missing.insert(file, Missing::of(e));
                 Ok(())
             }
             other => other,
@@ -259,29 +283,31 @@ impl Imports {
         Ok(())
     }
 
-    /// The peer answered a question for a file.
-    pub fn brought(&mut self, link: &Link, file: u64, size: u64, fd: Option<BorrowedFd<'_>>) {
+    /// The peer answered a question for a file, which it has if it was `found`.
+    pub fn brought(&mut self, link: &Link, file: u64, size: u64, found: bool, fd: Option<BorrowedFd<'_>>) {
         if !matches!(self.missing.get(&file), Some(Missing::Asked)) {
             return;
         }
         let result = match fd {
             Some(fd) => self.map_host(link, file, size, fd, true).or_else(|_| self.map_host(link, file, size, fd, false)),
+            None if found => Err(Error::fixed(errno::EMFILE, "this process had no descriptor left for the memory file that the peer sent")),
             None => Err(Error::fixed(errno::ENOENT, "the peer has no such memory file any more")),
         };
         match result {
             Ok(()) => self.missing.remove(&file),
-            Err(e) => self.missing.insert(file, Missing::Never(e)),
+            Err(e) => self.missing.insert(file, Missing::of(e)),
         };
     }
 
-    /// Lets go of what the peer has freed or closed. True: something was.
+    /// Lets go of what the peer has freed or closed, and of reasons that may be over. True: what was found out no longer holds.
     pub fn sweep(&mut self, link: &Link) -> bool {
         let lives = |id: u64| link.table.file(id).id.load(Ordering::Acquire) == id;
-        self.missing.retain(|id, _| lives(*id));
+        let is_due = self.missing.values().any(Missing::is_due);
+        self.missing.retain(|id, why| lives(*id) && !why.is_due());
         self.to_ask.retain(|id| lives(*id));
         let before = self.all.len();
         self.all.retain(|(id, _), _| lives(*id));
-        self.all.len() < before
+        self.all.len() < before || is_due
     }
 
     /// The peer was asked for a file and has not answered.
@@ -294,7 +320,7 @@ impl Imports {
         if self.is_waiting() {
             return Error::fixed(errno::EAGAIN, "the peer was asked for its memory file and has not answered yet");
         }
-        let reason = self.missing.values().find_map(|m| if let Missing::Never(e) = m { Some(e.clone()) } else { None });
+        let reason = self.missing.values().find_map(Missing::reason).cloned();
         reason.or_else(|| self.pidfd_refused.clone()).unwrap_or(Error::fixed(errno::EAGAIN, "not mapped yet"))
     }
 }

@@ -360,7 +360,7 @@ impl State {
                     }
                 }
                 Frame::FileBring { id, size, found } => {
-                    conn.remotes.brought(&conn.link, id, size, fds.first().filter(|_| found).map(|f| f.as_fd()))
+                    conn.remotes.brought(&conn.link, id, size, found, fds.first().filter(|_| found).map(|f| f.as_fd()))
                 }
                 Frame::Bye => return self.peer_left(domain),
                 _ => return Err(protocol("the peer introduced itself twice")),

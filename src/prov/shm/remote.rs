@@ -399,8 +399,8 @@ impl Remotes {
     }
 
     /// The peer answered a question for a file.
-    pub fn brought(&mut self, link: &Link, file: u64, size: u64, fd: Option<BorrowedFd<'_>>) {
-        self.imports.brought(link, file, size, fd);
+    pub fn brought(&mut self, link: &Link, file: u64, size: u64, found: bool, fd: Option<BorrowedFd<'_>>) {
+        self.imports.brought(link, file, size, found, fd);
     }
 
     /// Lets go of what the peer has freed or closed; what is in use stays mapped as long as it is.

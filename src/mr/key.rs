@@ -8,7 +8,9 @@ use crate::sys::process;
 pub const DEVICE_DESC: u64 = 1;
 
 /// Bits of a key, and of a descriptor, that are the index of a region of host-side providers.
-pub const INDEX_BITS: u32 = 18;
+pub const INDEX_BITS: u32 = 19;
+/// Regions that the program may have in a domain of theirs. The other indexes are for what the library lends to peers.
+pub const OWN_REGIONS: usize = 1 << (INDEX_BITS - 1);
 const DESC_NUMBER: u64 = u64::MAX >> (INDEX_BITS + 1);
 
 /// What operations take as `desc`: index, part of the generation, and whether it is device memory.

@@ -5,7 +5,7 @@
 //! Closing is the same everywhere: `shut`, after which nobody finds or enters the region; then a bounded wait, outside of
 //! the domain's lock, for those inside, whom the provider knows ([`wait_until`]); then `remove`.
 
-use super::key::{INDEX_BITS, KeySource, desc_fits, desc_index, desc_of};
+use super::key::{INDEX_BITS, KeySource, OWN_REGIONS, desc_fits, desc_index, desc_of};
 use super::region::{Local, Region};
 use super::{Facts, Iov, RegionId};
 use crate::error::{Error, Result, errno};
@@ -81,16 +81,31 @@ pub struct Registry<R, const BITS: u32 = INDEX_BITS> {
     /// Set in chosen keys of device memory, and in no others.
     device_mark: u64,
     open: usize,
+    /// Regions that there may be.
+    most: usize,
 }
 
 const CLOSED: &str = "mr: this region is closed";
 
+/// A domain has as many regions as it may have.
+#[cold]
+pub fn full(most: usize) -> Error {
+    Error::new(errno::ENOSPC, format!("this domain already has {most} regions"))
+}
+
 impl<R: Held, const BITS: u32> Registry<R, BITS> {
     pub const MAX: usize = 1 << BITS;
 
+    /// Where the library chooses the indexes of host-side providers, half of them are for regions that it lends.
     pub fn new(device_mark: u64) -> Result<Self> {
         let (slots, free, by_key) = (Vec::new(), Vec::new(), HashMap::new());
-        Ok(Registry { slots, free, by_key, keys: KeySource::new()?, device_mark, open: 0 })
+        let most = if BITS == INDEX_BITS { OWN_REGIONS } else { Self::MAX };
+        Ok(Registry { slots, free, by_key, keys: KeySource::new()?, device_mark, open: 0, most })
+    }
+
+    /// Makes room for regions that the library lends beside the program's; whoever lends them counts both.
+    pub fn make_room(&mut self) {
+        self.most = Self::MAX;
     }
 
     pub fn open_count(&self) -> usize {
@@ -108,12 +123,12 @@ impl<R: Held, const BITS: u32> Registry<R, BITS> {
         }
         let index = match self.free.pop() {
             Some(index) => index,
-            None if self.slots.len() < Self::MAX => {
+            None if self.slots.len() < self.most => {
                 self.widen()?;
                 self.slots.push(Slot { generation: 0, region: None });
                 self.slots.len() as u32 - 1
             }
-            None => return Err(Self::full()),
+            None => return Err(full(self.most)),
         };
         let mark = if on_device { self.device_mark } else { 0 };
         let generation = (self.keys.draw() << BITS) & !self.device_mark | u64::from(index) | mark | CHOSEN_KEY;
@@ -145,11 +160,6 @@ impl<R: Held, const BITS: u32> Registry<R, BITS> {
                 "requested_key: {key:#x} already names a region of this domain, whose keys its user chooses (info->mr_mode lacks GDRFAB_MR_PROV_KEY)"
             ),
         )
-    }
-
-    #[cold]
-    fn full() -> Error {
-        Error::new(errno::ENOSPC, format!("this domain already has {} regions", Self::MAX))
     }
 
     /// Gives back a slot that was not filled.

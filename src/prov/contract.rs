@@ -148,6 +148,9 @@ pub trait Domain: Send + Sync {
         false
     }
 
+    /// The library lends regions here, beside the `mr_cnt` that the program may have, and counts them.
+    fn make_room(&self) {}
+
     /// Lets peers read one range of host memory under a key that no caller chose, whatever `mr_mode` says of keys, until
     /// `take_back`. `None`: nothing was done, `register` does it.
     fn lend(&self, _iov: Iov) -> Option<RegionId> {

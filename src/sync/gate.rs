@@ -46,7 +46,7 @@ pub fn barrier(fences: Fences) -> Result<()> {
 
 /// Bits of a mark that tell which region it is in, one more than its index, or 0 for some region. They stand behind the bit that says
 /// busy, and before the count.
-pub const PLACE_BITS: u32 = 19;
+pub const PLACE_BITS: u32 = 20;
 const STEP: u64 = 1 << (PLACE_BITS + 1);
 
 /// The initiator's side: one per connection, used by one thread at a time.

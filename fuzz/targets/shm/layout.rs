@@ -3,7 +3,7 @@
 
 pub const VERSION: u32 = 6;
 pub const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"gdrfabS5");
-pub const TABLE_MAGIC: u64 = u64::from_le_bytes(*b"gdrfabT3");
+pub const TABLE_MAGIC: u64 = u64::from_le_bytes(*b"gdrfabT4");
 pub const TABLE_BYTES: usize = 22_544_448;
 pub const AREA: usize = 2 << 20;
 

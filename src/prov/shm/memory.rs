@@ -107,6 +107,10 @@ impl prov::Domain for Domain {
         registered.map(|named| *id = named).is_some()
     }
 
+    fn make_room(&self) {
+        self.regions.lock().make_room();
+    }
+
     /// As `register_fast`; the key need not be listed, for it has the index.
     #[inline]
     fn lend(&self, iov: Iov) -> Option<RegionId> {

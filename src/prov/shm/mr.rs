@@ -74,6 +74,10 @@ impl Regions {
         Ok(Regions { registry: Registry::new(0)?, extents: Extents::default(), files: Files::default(), faults: Plan::of("shm"), fast })
     }
 
+    pub fn make_room(&mut self) {
+        self.registry.make_room();
+    }
+
     /// Paths that a fault on demand keeps from the next registration.
     pub fn refused(&self) -> Result<Paths> {
         self.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())

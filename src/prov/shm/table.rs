@@ -21,7 +21,10 @@ use std::sync::Arc;
 
 /// Bits of a provider key that hold the entry's index.
 pub use crate::mr::key::INDEX_BITS;
-pub const MAX_REGIONS: usize = 1 << INDEX_BITS;
+use crate::mr::key::OWN_REGIONS;
+pub const MAX_REGIONS: usize = OWN_REGIONS;
+/// Of the program's regions, and of those that the library lends.
+const ENTRIES: usize = 1 << INDEX_BITS;
 const _: () = assert!(INDEX_BITS < gate::PLACE_BITS);
 pub const MAX_EXTENTS: usize = 1 << 15;
 pub const MAX_FILES: usize = 4096;
@@ -143,12 +146,12 @@ struct Layout {
     head: Head,
     files: [File; MAX_FILES],
     extents: [Extent; MAX_EXTENTS],
-    entries: [Entry; MAX_REGIONS],
+    entries: [Entry; ENTRIES],
     /// Keys that callers chose, hashed: each place has one more than an entry's index, or 0.
     keys: [AtomicU64; KEY_PLACES],
 }
 
-const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabT3");
+const MAGIC: u64 = u64::from_le_bytes(*b"gdrfabT4");
 
 pub fn pack_rights(access: Access, paths: Paths, extra: u64) -> u64 {
     access.bits() >> 8 & 0xffff | (paths.bits() & 0xffff) << 16 | extra
@@ -198,7 +201,7 @@ impl Table {
             Table {
                 files: Window::new(offset_of!(Layout, files), MAX_FILES, whole),
                 extents: Window::new(offset_of!(Layout, extents), MAX_EXTENTS, whole),
-                entries: Window::new(offset_of!(Layout, entries), MAX_REGIONS, whole),
+                entries: Window::new(offset_of!(Layout, entries), ENTRIES, whole),
                 keys: Window::new(offset_of!(Layout, keys), KEY_PLACES, whole),
                 map,
                 exports,
@@ -278,7 +281,7 @@ impl Table {
             self.keys.reach(KEY_PLACES - 1, &self.map)?;
         }
         let listed = self.places(key, reach).filter_map(|(_, place)| place.load(Ordering::Relaxed).checked_sub(1));
-        for index in listed.map(|i| (i % MAX_REGIONS as u64) as u32) {
+        for index in listed.map(|i| (i % ENTRIES as u64) as u32) {
             if named(index)? {
                 return Ok(Some(index));
             }
@@ -335,7 +338,7 @@ mod tests {
         drop(fd);
         // Rows of every part, near and far; what was seen first is still there.
         let first = |index: usize| CHOSEN_KEY | index as u64;
-        let seen: Vec<&Entry> = [0, 1023, 1024, 70_000, MAX_REGIONS - 1]
+        let seen: Vec<&Entry> = [0, 1023, 1024, 70_000, MAX_REGIONS, ENTRIES - 1]
             .into_iter()
             .map(|index| {
                 table.entry(index as u32).key.store(first(index), Ordering::Relaxed);

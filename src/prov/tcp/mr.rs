@@ -5,7 +5,7 @@
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::file::MappedFile;
-use crate::mr::key::INDEX_BITS;
+use crate::mr::key::OWN_REGIONS;
 use crate::mr::region::{self, Location, Modes};
 use crate::mr::registry::{CHOSEN_KEY, DEVICE_KEY, KeyOf, Registry};
 use crate::mr::{Access, Attr, Iov, PathPolicy, Paths, RegionId};
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use std::ops::Deref;
 use std::sync::Arc;
 
-pub const MAX_REGIONS: usize = 1 << INDEX_BITS;
+pub const MAX_REGIONS: usize = OWN_REGIONS;
 
 /// Whether a key names a device's memory; `None`: its owner chose it, and it says nothing.
 pub fn names_device(key: u64) -> Option<bool> {
@@ -148,6 +148,10 @@ impl Deref for Regions {
 impl Regions {
     pub fn new(user: Arc<UserCopy>) -> Result<Regions> {
         Ok(Regions { registry: Registry::new(DEVICE_KEY)?, user })
+    }
+
+    pub fn make_room(&mut self) {
+        self.registry.make_room();
     }
 
     /// Registers; nothing is left behind on failure.

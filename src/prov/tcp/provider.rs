@@ -88,6 +88,10 @@ impl prov::Domain for Domain {
         Ok(rails)
     }
 
+    fn make_room(&self) {
+        self.regions.lock().make_room();
+    }
+
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
         let refused = self.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())?;
         // Drivers are asked without the lock.

@@ -2,10 +2,11 @@
 //! A domain over the domains of the lanes: each region is registered with all of them under one key.
 
 use super::cache::{Cache, Counts, Source as Lent};
+use super::room::Room;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::key::{desc_fits, desc_index};
-use crate::mr::registry::{CARD_KEY, CHOSEN_KEY, DEVICE_KEY};
+use crate::mr::registry::{CARD_KEY, CHOSEN_KEY, DEVICE_KEY, full};
 use crate::mr::{Access, Attr, DEVICE_DESC, KeySource, Memory, RegionId, Source, region};
 use crate::prov::info::Info;
 use crate::prov::op::{IOV_LIMIT, Iov};
@@ -72,6 +73,7 @@ pub struct Domain {
     pub regions: Serial<Regions>,
     /// Regions that endpoints lent which are closed, by lane.
     left: Serial<Vec<(usize, RegionId)>>,
+    pub room: Room,
     keys: Serial<KeySource>,
     /// Of all endpoints: what they grant beyond the first grants, and what waits there of peers that have ended.
     pub grants: Arc<AtomicU64>,
@@ -88,11 +90,14 @@ impl Domain {
         for provider in lanes {
             let of_lane = provider.lane_info(info)?;
             let domain = provider.open_domain(&of_lane, threading)?;
+            domain.make_room();
             open.push(LaneDomain { provider: *provider, domain, info: of_lane });
         }
+        let room = Room::of(open.iter().map(|lane| (lane.provider.reach(), lane.info.mr_cnt)));
         Ok(Domain {
             threading,
             lanes: open,
+            room,
             regions: Serial::new(threading, Regions::default()),
             left: Serial::new(threading, Vec::new()),
             keys: Serial::new(threading, KeySource::new()?),
@@ -174,7 +179,15 @@ impl Domain {
         }
     }
 
-    /// Lets a peer of one lane read memory, until the region is closed; gives it with the address and the key that the peer uses.
+    /// Whether the program may have one region more.
+    pub fn check_room(&self) -> Result<()> {
+        let regions = self.regions.lock();
+        let (open, most) = (regions.all.len() - regions.free.len(), self.room.most_own());
+        if open < most { Ok(()) } else { Err(full(most)) }
+    }
+
+    /// Lets a peer of one lane read memory, until the region is closed; gives it with the address and the key that the peer uses. Who
+    /// calls has asked `room`.
     pub fn lend(&self, lane: usize, site: Site, iov: Iov, desc: u64) -> Result<(RegionId, u64, u64)> {
         let at = lane;
         let Some(lane) = self.lanes.get(at) else { return Err(Error::fixed(errno::EINVAL, "no such lane")) };
@@ -184,6 +197,7 @@ impl Domain {
             None if !site.is_host() && lane.provider.reach() == Reach::Devices => self.lend_device(at, site, iov, desc)?,
             None => register(&*lane.domain, site, iov, self.draw_key(!site.is_host(), Access::REMOTE_READ))?,
         };
+        self.room.add(1);
         let base = if lane.info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0 { iov.addr() as u64 } else { 0 };
         let named = lane.domain.message_name(id, iov).inspect_err(|_| self.leave([(at, id)]))?;
         let (addr, key) = named.unwrap_or((base, id.key));
@@ -212,6 +226,7 @@ impl Domain {
 
     fn close_evicted(&self, gone: Vec<(usize, RegionId)>) {
         if !gone.is_empty() {
+            self.room.add(gone.len());
             self.leave(gone);
             self.close_left();
         }
@@ -244,15 +259,25 @@ impl Domain {
         if id.desc & DEVICE_DESC != 0 {
             self.regions.lock().cache.forget(lane, id);
         }
-        self.lanes.get(lane).is_some_and(|lane| lane.domain.try_close_region(id).is_err_and(|e| e.errno == errno::EBUSY))
+        self.is_still(lane, |domain| domain.try_close_region(id))
+    }
+
+    /// Whether what was lent is not closed by `close`, and so is still lent.
+    fn is_still(&self, lane: usize, close: impl FnOnce(&dyn prov::Domain) -> Result<()>) -> bool {
+        let busy = self.lanes.get(lane).is_some_and(|lane| close(&*lane.domain).is_err_and(|e| e.errno == errno::EBUSY));
+        if !busy {
+            self.room.give_back();
+        }
+        busy
     }
 
     /// The same for one that the peer is through with, or was never told of; it may be kept.
     pub fn is_held_back(&self, (lane, id): (usize, RegionId)) -> bool {
         if id.desc & DEVICE_DESC != 0 && self.regions.lock().cache.put_back(lane, id) {
+            self.room.give_back();
             return false;
         }
-        self.lanes.get(lane).is_some_and(|lane| lane.domain.take_back(id).is_err_and(|e| e.errno == errno::EBUSY))
+        self.is_still(lane, |domain| domain.take_back(id))
     }
 
     /// Takes over what an endpoint that closes could not take back.

@@ -120,6 +120,7 @@ impl State {
         let id = *peer;
         let Op::Offered { end, lent, own, _owned, .. } = std::mem::replace(op, Op::Withdrawn { peer: id }) else { return };
         if let Some(peer) = self.peer(id) {
+            peer.lent = peer.lent.saturating_sub(lent.len());
             peer.control.push_back(Words::withdraw(number));
         }
         self.stay_busy(id);

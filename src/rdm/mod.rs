@@ -36,6 +36,7 @@ mod progress;
 mod provider;
 mod reader;
 mod recv;
+mod room;
 mod rota;
 mod send;
 mod state;

@@ -370,6 +370,8 @@ pub struct Peer {
     pub under_way: usize,
     /// Offers that were not taken yet.
     pub offers: usize,
+    /// Regions of such offers.
+    pub lent: usize,
     /// Its offers that it was not told to be done.
     pub offered: usize,
     /// Those of them that are not done, by its numbers.
@@ -403,6 +405,7 @@ impl Peer {
             credit: Credit::default(),
             under_way: 0,
             offers: 0,
+            lent: 0,
             offered: 0,
             places: HashMap::default(),
             reads: VecDeque::new(),

@@ -5,6 +5,7 @@ use super::domain::{Domain, Own, Region, Regions};
 use super::endpoint::Endpoint;
 use super::limits::{INJECT_SIZE, MAX_MSG, SIZE};
 use super::listen::source_of;
+use super::room::own_of;
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::mr::key::{INDEX_BITS, desc_of};
@@ -132,6 +133,7 @@ impl Rdm {
 /// What those so far have in common with one lane more. The device that one of them has gives the domain its name and address.
 fn join(all: Option<Info>, lane: Info, reach: Reach) -> Info {
     let has_device = reach == Reach::Devices;
+    let lane = Info { mr_cnt: own_of(reach, lane.mr_cnt), ..lane };
     let Some(all) = all else {
         return if has_device { lane } else { Info { src_addr: None, ..lane } };
     };
@@ -290,6 +292,7 @@ impl prov::Domain for Domain {
     }
 
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
+        self.check_room()?;
         let key = match &attr.source {
             _ if self.user_keys => attr.requested_key,
             Source::Iov(iovs) => self.draw_key(location::is_on_device(attr.memory, location::extent(iovs)?.0), attr.access),

@@ -7,6 +7,7 @@ use super::domain::Domain;
 use super::limits::{INJECT_SIZE, MAX_MSG, OFFERS_MAX};
 use super::outstanding::Op;
 use super::peer::{Id, Link, Phase, Waiting, What};
+use super::room::is_want_of_room;
 use super::state::State;
 use super::wire::{Label, Words, eager};
 use crate::error::{Code, Error, Result, errno};
@@ -196,8 +197,11 @@ impl State {
     /// An operation that has not started ends.
     pub fn drop_waiting(&mut self, waiting: Waiting, why: Error) {
         if let What::Message { offered: Some((number, _)), .. } = waiting.what
-            && let Some(Op::Offered { lent, .. }) = self.ops.take(number)
+            && let Some(Op::Offered { peer: id, lent, .. }) = self.ops.take(number)
         {
+            if let Some(peer) = self.peer(id) {
+                peer.lent = peer.lent.saturating_sub(lent.len());
+            }
             self.lent.extend(lent);
         }
         self.fail(&waiting.end, why);
@@ -232,19 +236,21 @@ impl State {
             };
         }
         if fresh {
-            if peer.offers >= OFFERS_MAX {
+            if peer.offers >= OFFERS_MAX || !domain.room.may_lend(w.pieces.as_slice().len(), peer.lent) {
                 return Step::Wait;
             }
-            let lent = lend(domain, link.of, w.pieces.as_slice(), w.site, &w.descs);
-            let (lent, places) = match lent {
+            let lent = match lend(domain, link.of, w.pieces.as_slice(), w.site, &w.descs) {
                 // What the lane does not reach is copied, and that is lent.
-                Err(e) if e.errno == errno::EOPNOTSUPP && !w.site.is_host() => match w.copied(domain, link.of) {
-                    Ok(lent) => lent,
-                    Err(more) => return Step::Failed(more.context(e)),
-                },
+                Err(e) if e.errno == errno::EOPNOTSUPP && !w.site.is_host() => w.copied(domain, link.of).map_err(|more| more.context(e)),
+                lent => lent,
+            };
+            let (lent, places) = match lent {
+                // Room may come of what is lent, and a short message goes without once the receiver returns credit.
+                Err(e) if is_want_of_room(&e) && (whole || domain.room.lent() > 0) => return Step::Wait,
                 Err(e) => return Step::Failed(e),
                 Ok(lent) => lent,
             };
+            peer.lent += lent.len();
             let number = self.ops.add(Op::Offered {
                 peer: id,
                 end: w.end,
@@ -333,6 +339,9 @@ impl State {
         }
         match op {
             Some(Op::Offered { end, lent, pieces, .. }) => {
+                if let Some(peer) = self.peer(id) {
+                    peer.lent = peer.lent.saturating_sub(lent.len());
+                }
                 self.lent.extend(lent);
                 self.end(&end, if status == Code::None { Ok(()) } else { Err(unread(&self.user, status, &pieces)) });
             }

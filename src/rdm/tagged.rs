@@ -4,10 +4,11 @@
 use super::domain::Domain;
 use super::door::Door;
 use super::limits::{INJECT_SIZE, MAX_MSG, SIZE};
+use super::room::own_of;
 use super::wire::MATCHED_LEN;
 use crate::error::{Error, Result, errno};
 use crate::prov::info::{Ask, Info, Nic};
-use crate::prov::{self, Listener, Offer, Provider, flags};
+use crate::prov::{self, Listener, Offer, Provider, Reach, flags};
 use crate::sync::serial::Threading;
 use std::sync::Arc;
 
@@ -32,12 +33,12 @@ pub fn candidates(ask: &Ask<'_>, wanted: impl Fn(&str) -> bool) -> Vec<Info> {
 
 fn tagged(info: Info) -> Info {
     match LANES.iter().find(|lane| Some(lane.0) == info.prov_name.as_deref()).map(Matched::lane) {
-        Some(Ok(lane)) if info.reason.is_none() => with_tags(lane.as_lane(info)),
+        Some(Ok(lane)) if info.reason.is_none() => with_tags(lane.as_lane(info), lane.reach()),
         _ => info,
     }
 }
 
-fn with_tags(lane: Info) -> Info {
+fn with_tags(lane: Info, reach: Reach) -> Info {
     Info {
         caps: lane.caps | flags::MATCHED,
         msg_order: lane.msg_order & !flags::BEHIND_SENDS,
@@ -45,6 +46,7 @@ fn with_tags(lane: Info) -> Info {
         tx_size: SIZE,
         rx_size: SIZE,
         max_msg_size: MAX_MSG,
+        mr_cnt: own_of(reach, lane.mr_cnt),
         // Of a provider that nobody wants it is 0.
         cm_data_size: lane.cm_data_size.saturating_sub(MATCHED_LEN),
         ..lane

@@ -427,7 +427,8 @@ impl State {
         peer.control.clear();
         peer.under_way = peer.under_way.saturating_sub(peer.offers);
         let reads = std::mem::take(&mut peer.reads);
-        (peer.offers, peer.offered, peer.places, peer.patience, peer.refused) = (0, 0, HashMap::default(), 0, 0);
+        (peer.offers, peer.lent, peer.offered) = (0, 0, 0);
+        (peer.places, peer.patience, peer.refused) = (HashMap::default(), 0, 0);
         (peer.credit, peer.phase, peer.meant, peer.plan) = (Credit::default(), Phase::Fresh, 0, None);
         if let Some(asked) = asked {
             // A bare address means whoever listens there next.

@@ -39,7 +39,7 @@ impl State {
 
 /// Whether a parcel leaves now, and the peer has room for it: what was put counts as sent, and whoever posted it may rest.
 fn may_go(conn: &Conn, len: usize) -> bool {
-    !conn.tx.blocked && conn.outstanding() < TX_SIZE && conn.tx.waiting() <= QUEUE_MAX && conn.may_go_whole(len as u64)
+    conn.dying.is_none() && !conn.tx.blocked && conn.outstanding() < TX_SIZE && conn.tx.waiting() <= QUEUE_MAX && conn.may_go_whole(len as u64)
 }
 
 impl Lane for Endpoint {
@@ -65,7 +65,11 @@ impl Lane for Endpoint {
         s.stats.sends += 1;
         // Whoever has posted it may not come back soon.
         s.flush();
-        Ok(true)
+        match s.conn.as_deref().and_then(|conn| conn.dying.clone()) {
+            // The parcel has not left, or not to anybody.
+            Some(why) => Err(why),
+            None => Ok(true),
+        }
     }
 
     fn take(&self, force: bool, each: &mut dyn Taker) -> bool {

@@ -14,7 +14,7 @@ use super::tx::Left;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::Ending;
 use crate::prov::event::{EventKind, tell_end};
-use crate::sys::{stream, time};
+use crate::sys::{socket, stream, time};
 
 /// Ticks between two looks at the clock.
 const LOOK: u64 = 100_000;
@@ -109,11 +109,20 @@ impl State {
             conn.tx.blocked &= conn.tx.is_full();
             return;
         }
-        let Conn { fd, tx, dying, .. } = conn;
+        let Conn { fd, tx, dying, writes, .. } = conn;
         let waited = tx.blocked;
-        if let Err(e) = tx.flush(std::os::fd::AsFd::as_fd(fd)) {
+        // Of a peer that closed the connection since something was last sent, the kernel would still take one call.
+        let sent = match tx.has_rested() && socket::hung_up(&fd) {
+            true => Err(Error::fixed(errno::EPIPE, "it closed the connection or died")),
+            false => tx.flush(std::os::fd::AsFd::as_fd(fd)),
+        };
+        if let Err(e) = sent {
             // What the peer said before it went is still to be read.
             dying.get_or_insert(if e.code == Code::Fault { e } else { super::handle::gone(&e) });
+            if let Some(last) = writes.back_mut() {
+                // It was injected by this very call, and its bytes are still here.
+                last.end.silent = false;
+            }
         }
         if self.sleepers > 0 && tx.blocked && !waited {
             // They do not watch for room yet.
@@ -375,10 +384,12 @@ impl State {
             }
         }
         for left in conn.tx.take_all() {
-            match left {
-                Left::Mark(end) => ended.push(end),
-                Left::Body(body) => ended.extend(body.end),
-            }
+            let end = match left {
+                Left::Mark(end) => Some(end),
+                Left::Body(body) => body.end,
+            };
+            // What is still here is lost for certain, injected or not.
+            ended.extend(end.map(|end| Ending { silent: end.silent && why.code != Code::PeerGone, ..end }));
         }
         ended.extend(conn.writes.iter().filter(|w| w.fate == Fate::Open).map(|w| w.end));
         ended.extend(conn.reads.iter().filter(|r| !r.over).map(|r| r.end));

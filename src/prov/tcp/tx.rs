@@ -24,6 +24,8 @@ const BATCH_FRAMES: u32 = 96;
 /// Pieces and bytes of one call: enough for the call to be cheap, and little enough to stay in the cache.
 const PIECES: usize = 64;
 const CALL: u64 = 2 * PART;
+/// Ticks without a call after which the next one is worth a question whether the peer is still there.
+const REST: u64 = 2_000_000;
 
 enum Item {
     Body(Box<Body>),
@@ -78,6 +80,11 @@ impl Tx {
 
     pub fn is_empty(&self) -> bool {
         self.sent == self.out.len() && self.items.is_empty() && self.outlet.as_ref().is_none_or(|outlet| outlet.is_out())
+    }
+
+    /// Whether nothing was sent for a while, by the one socket that there is.
+    pub fn has_rested(&self) -> bool {
+        !matches!(self.outlet, Some(Outlet::Rails(_))) && ticks().wrapping_sub(self.last) > REST
     }
 
     /// Whether the rails have as much under way as they may.

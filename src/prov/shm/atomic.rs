@@ -58,7 +58,7 @@ impl State {
         // Nobody comes back for what was injected: it goes now, or its caller asks again.
         let injected = c.flags & INJECT_FLAGS == INJECT_FLAGS && verdict == Verdict::Go && job.end.ticket.is_none();
         match if queued { Step::Blocked } else { self.start_atomic(&job) } {
-            Step::Done(result) => self.end(&job.end, result),
+            Step::Done(result) => self.end_posted(&job.end, result),
             Step::Flying => {}
             Step::Blocked if injected => return Err(Error::AGAIN),
             Step::Blocked => {
@@ -116,6 +116,7 @@ impl State {
     fn try_atomic(&mut self, job: &AtomicJob) -> Result<Step> {
         let Some(conn) = self.conn.as_deref_mut() else { return Err(gone()) };
         let (what, bytes) = (job.op.what, job.op.what.bytes());
+        conn.check_alive()?;
         let fenced = job.flags & flags::FENCE != 0 && !conn.slots.active.is_empty();
         if conn.coop > 0 || fenced || !conn.devices.is_idle() {
             return Ok(Step::Blocked);

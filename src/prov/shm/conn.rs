@@ -8,6 +8,7 @@ use super::flight::{Helping, ReadOut, Slots};
 use super::frame::Frame;
 use super::job::Job;
 use super::layout::{SLOTS, SegmentRef};
+use super::limits::WINDOW;
 use super::link::Link;
 use super::remote::{Remote, Remotes, Resolved, no_such_key};
 use super::wire::{FRAGMENT_BYTES, broken};
@@ -18,11 +19,16 @@ use crate::mr::Paths;
 use crate::sync::gate::Initiator;
 use crate::sync::producer::Producer;
 use crate::sync::ring::Header;
-use crate::sys::socket;
 use crate::sys::space::Reach;
+use crate::sys::{socket, time};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+
+/// Ticks for which a look at the peer's process is good.
+const ALIVE_TICKS: u64 = 2_000_000;
+/// Messages that go to the ring before the clock tells whether the peer's life is due to be checked.
+const SENDS: u64 = 16;
 
 pub struct Conn {
     pub link: Arc<Link>,
@@ -45,6 +51,8 @@ pub struct Conn {
     pub late: u32,
     pub sent: u64,
     pub credited: u64,
+    /// How many may be sent before the window and the peer's life are looked at again.
+    pub sends_until: u64,
     /// Per slot of the peer: generation and first error of a staged write in progress.
     pub staged_in: Vec<(u16, u16)>,
     pub reads_out: VecDeque<ReadOut>,
@@ -52,6 +60,8 @@ pub struct Conn {
     pub helping: Option<Helping>,
     /// By slot of the peer, as far as any was used.
     pub rendezvous_in: Vec<Option<RendezvousIn>>,
+    /// When the peer's process was last known to live, in ticks.
+    seen_alive: u64,
     /// The way to the peer's memory.
     pub reach: Reach,
     /// The first message that was offered waits for pages of the peer.
@@ -78,10 +88,12 @@ impl Conn {
             late: 0,
             sent: 0,
             credited: 0,
+            sends_until: 0,
             staged_in: vec![(0, 0); SLOTS],
             reads_out: VecDeque::new(),
             helping: None,
             rendezvous_in: Vec::new(),
+            seen_alive: time::ticks(),
             reach: Reach::new(link.space.clone()),
             offer_waits: false,
             rerouted: false,
@@ -160,6 +172,39 @@ impl Conn {
             self.rerouted = true;
         }
         attach_error(e)
+    }
+
+    /// Whether another message may go, as far as the window and the peer's life are known.
+    #[inline(always)]
+    pub fn may_send(&self) -> bool {
+        self.sent < self.sends_until
+    }
+
+    /// Looks at the peer's life, if it is time, where no more may be sent: out of line, and last in a call.
+    #[cold]
+    #[inline(never)]
+    pub fn look_at_peer(&mut self) {
+        if self.check_alive().is_ok() {
+            self.renew_sends();
+        }
+    }
+
+    /// Lets some more messages go, as many as the window has; false: none.
+    pub fn renew_sends(&mut self) -> bool {
+        self.sends_until = (self.credited + WINDOW).min(self.sent + SENDS);
+        self.sent < self.sends_until
+    }
+
+    /// Looks at the peer's process if the last look is too old.
+    pub fn check_alive(&mut self) -> Result<()> {
+        let now = time::ticks();
+        if now.wrapping_sub(self.seen_alive) > ALIVE_TICKS {
+            if self.link.peer_ended() {
+                return Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer's process has ended"));
+            }
+            self.seen_alive = now;
+        }
+        Ok(())
     }
 }
 

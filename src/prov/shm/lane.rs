@@ -169,6 +169,9 @@ fn put_out_of_line(conn: &mut Conn, words: &[u64], from: Iov) -> bool {
     if went {
         conn.link.nudge();
         conn.sent += 1;
+        if !conn.may_send() {
+            conn.look_at_peer();
+        }
     }
     went
 }
@@ -212,7 +215,7 @@ impl Lane for Endpoint {
         let mut guard = self.state.lock();
         let s = &mut *guard;
         let Some(conn) = s.conn.as_deref_mut() else { return false };
-        if !conn.is_clear() || conn.sent - conn.credited >= WINDOW || !conn.tx.is_open() {
+        if !conn.is_clear() || !conn.may_send() || !conn.tx.is_open() {
             return false;
         }
         if from.len() > LINE_BYTES.saturating_sub(words.len() * 8) {
@@ -231,6 +234,9 @@ impl Lane for Endpoint {
         conn.link.nudge();
         conn.sent += 1;
         s.stats.sends += 1;
+        if !conn.may_send() {
+            conn.look_at_peer();
+        }
         true
     }
 

@@ -25,6 +25,8 @@ use std::os::fd::AsFd;
 const BACKLOG_TICKS: u64 = 2_000_000;
 /// Ticks between two looks at the control socket.
 const CONTROL_TICKS: u64 = 100_000;
+/// Ticks between two such looks from which on each asks for the peer's process as well.
+const SELDOM_TICKS: u64 = 2_000_000;
 
 impl State {
     /// One turn. `force`: look at the control socket now.
@@ -300,14 +302,16 @@ impl State {
     /// Looks at the control socket and the deadlines.
     #[cold]
     pub fn control(&mut self, domain: &Domain, thorough: bool) {
-        self.last_control = time::ticks();
+        let now = time::ticks();
+        let since = now.wrapping_sub(std::mem::replace(&mut self.last_control, now));
         self.controls = self.controls.wrapping_add(1);
         match self.phase {
             Phase::Connecting(_) => cm::advance(self, domain),
             Phase::Connected => {
                 let mut result = self.read_packets(domain);
                 // The socket tells of a peer's end unless a child of the peer still holds it.
-                if result.is_ok() && (thorough || self.controls & 63 == 0) && self.conn.as_ref().is_some_and(|c| c.link.peer_ended()) {
+                let due = thorough || since > SELDOM_TICKS || self.controls & 63 == 0;
+                if result.is_ok() && due && self.conn.as_ref().is_some_and(|c| c.link.peer_ended()) {
                     result = self.peer_left(domain);
                 }
                 if let Err(e) = result {

@@ -244,9 +244,7 @@ impl State {
         match step {
             Step::Done(result) => {
                 gone = result.as_ref().err().filter(|e| e.code == Code::PeerGone).cloned();
-                // What found it has an entry, injected or not.
-                job.end.silent &= gone.is_none();
-                self.end(&job.end, result)
+                self.end_posted(&job.end, result)
             }
             Step::Flying => {}
             Step::Blocked if injected => return Err(Error::AGAIN),
@@ -302,6 +300,7 @@ impl State {
         if job.stream.is_some() {
             return staged::stream(conn, job);
         }
+        conn.check_alive()?;
         let fenced = job.flags & flags::FENCE != 0 && !(conn.slots.active.is_empty() && conn.devices.is_idle());
         if conn.coop > 0 || fenced {
             return Ok(Step::Blocked);

@@ -8,7 +8,6 @@ use super::fast::{LINE, LOCKED as ANY, OUT_OF_LINE, is_any};
 use super::flight::Flight;
 use super::job::{Job, SendJob, Step, needs_driver, settle};
 use super::limits::{INJECT_SIZE, MAX_MSG, TX_SIZE, WINDOW};
-use super::link::Link;
 use super::rendezvous;
 use super::state::State;
 use super::wire::{broken, gone, kind, mark, protocol, slot_word};
@@ -84,7 +83,7 @@ impl State {
         }
         let step = if queued || verdict != Verdict::Go { Step::Blocked } else { self.start_send(domain, &mut job) };
         match step {
-            Step::Done(result) => self.end(&job.end, result),
+            Step::Done(result) => self.end_posted(&job.end, result),
             Step::Flying => {}
             Step::Blocked => {
                 if let Err(e) = job.own_bytes() {
@@ -127,7 +126,7 @@ impl State {
             return Fast::Declined;
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Fast::Declined };
-        if !conn.is_clear() || conn.sent - conn.credited >= WINDOW {
+        if !conn.is_clear() || !conn.may_send() {
             return Fast::Declined;
         }
         let has_data = any && c.flags & flags::REMOTE_CQ_DATA != 0;
@@ -187,8 +186,10 @@ impl State {
         if any && let Some(counter) = &self.bind.counters.send {
             counter.add(1);
         }
-        if !any && (asleep || armed) {
-            wake_both(&conn.link, asleep, queue.filter(|_| armed));
+        match any {
+            true if !conn.may_send() => conn.look_at_peer(),
+            false if asleep | armed | !conn.may_send() => see_to_rest(conn, asleep, queue.filter(|_| armed)),
+            _ => {}
         }
         Fast::Done
     }
@@ -222,15 +223,19 @@ impl State {
 
 /// Whether the receiver can take another message unmatched.
 pub fn credit(conn: &mut Conn) -> Result<bool> {
-    if conn.sent - conn.credited < WINDOW {
+    if conn.sent < conn.sends_until {
         return Ok(true);
+    }
+    conn.check_alive()?;
+    if conn.sent - conn.credited < WINDOW {
+        return Ok(conn.renew_sends());
     }
     let seen = conn.link.peer.matched().load(Ordering::Acquire);
     if seen < conn.credited || seen > conn.sent {
         return Err(protocol("the peer counts more matched messages than were sent"));
     }
     conn.credited = seen;
-    Ok(conn.sent - seen < WINDOW)
+    Ok(conn.renew_sends())
 }
 
 /// Whether a message that goes through the ring can go at once.
@@ -304,11 +309,14 @@ fn try_send(conn: &mut Conn, domain: &Domain, job: &mut SendJob) -> Result<Step>
 /// Out of line, so that whoever sends keeps nothing for calls that are hardly ever made.
 #[cold]
 #[inline(never)]
-fn wake_both(link: &Link, asleep: bool, queue: Option<&Queue>) {
+fn see_to_rest(conn: &mut Conn, asleep: bool, queue: Option<&Queue>) {
     if asleep {
-        link.wake();
+        conn.link.wake();
     }
     if let Some(queue) = queue {
         queue.waiter.notify();
+    }
+    if !conn.may_send() {
+        conn.look_at_peer();
     }
 }

@@ -253,6 +253,11 @@ impl State {
         }
     }
 
+    /// As `end` of an operation that its own call ended: its failure gives an entry, injected or not.
+    pub fn end_posted(&mut self, end: &Ending, result: Result<()>) {
+        self.end(&Ending { silent: false, ..*end }, result);
+    }
+
     pub fn end(&mut self, end: &Ending, result: Result<()>) {
         match result {
             Ok(()) => self.succeed(end),

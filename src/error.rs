@@ -215,6 +215,11 @@ impl Error {
         self
     }
 
+    /// Whether it says that who was at the other end of a socket is gone.
+    pub fn is_of_gone_peer(&self) -> bool {
+        self.code == Code::PeerGone || matches!(self.errno, errno::EPIPE | errno::ECONNRESET | errno::ENOTCONN)
+    }
+
     pub fn is_again(&self) -> bool {
         self.errno == errno::EAGAIN
     }

@@ -10,7 +10,7 @@ use super::eq::Eq;
 use super::info::{EP_RDM, Info};
 use super::users::Kind;
 use super::{Context, check_data, no_flags, requests};
-use crate::error::{Error, Result, errno};
+use crate::error::{Code, Error, Result, errno};
 use crate::mr::{PathPolicy, Paths};
 use crate::prov::atomic::{Atomic, AtomicOp};
 use crate::prov::av::Name;
@@ -215,7 +215,10 @@ impl Endpoint {
         let Some(request) = taken else {
             return Err(Error::new(errno::EOPBADSTATE, "ep: was not opened from a connection request (info->handle), or has answered it"));
         };
-        self.prov().accept(request, data)?;
+        self.prov().accept(request, data).map_err(|e| match e.is_of_gone_peer() {
+            true => Error::coded(errno::ECONNRESET, Code::PeerGone, format!("the peer is gone: {}", e.words)),
+            false => e,
+        })?;
         self.rouse();
         Ok(())
     }

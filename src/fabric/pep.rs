@@ -72,11 +72,10 @@ impl Pep {
             Error::invalid("handle: no such connection request of this passive endpoint: answered already, another's, or never made")
         })?;
         crate::log!(Debug, "pep {self:p}: rejects {}", request.from());
-        // The arguments are checked: what fails now is that nobody is there to be told.
-        if let Err(e) = request.reject(data) {
-            crate::log!(Debug, "pep {self:p}: the peer was gone before it was rejected: {e}");
+        match request.reject(data) {
+            Err(e) if e.is_of_gone_peer() => Ok(()),
+            rejected => rejected,
         }
-        Ok(())
     }
 
     pub fn close(self: &Arc<Self>) -> Result<()> {

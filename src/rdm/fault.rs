@@ -7,7 +7,6 @@ use super::matcher::Want;
 use super::outstanding::{Faults, Held, Recv};
 use super::peer::{Id, ONLY};
 use super::state::{State, UNKNOWN};
-use super::wire::Label;
 use crate::error::{Error, Result};
 use crate::prov::fault::{Op, Plan, Verdict};
 use std::collections::VecDeque;
@@ -78,8 +77,7 @@ impl State {
         let until = match verdict {
             Verdict::Lose => {
                 self.lose(id);
-                self.fill_up(&recv);
-                self.abandon(&recv, Plan::gone(), &Label::default(), UNKNOWN);
+                self.give_up(recv, Plan::gone(), UNKNOWN);
                 return Ok(());
             }
             Verdict::Hold(until) => until,
@@ -137,10 +135,8 @@ impl State {
             if ended.len() < most && which(&held) { ended.push(held.recv) } else { kept.push_back(held) }
         }
         faults.held = kept;
-        for recv in &ended {
-            self.fill_up(recv);
-            self.abandon(recv, why.clone(), &Label::default(), UNKNOWN);
-        }
-        ended.len()
+        let count = ended.len();
+        ended.into_iter().for_each(|recv| self.give_up(recv, why.clone(), UNKNOWN));
+        count
     }
 }

@@ -7,7 +7,7 @@ use super::kept::Unexpected;
 use super::outstanding::{Op, Torn};
 use super::peer::{End, Id, Place};
 use super::state::{State, UNKNOWN};
-use super::wire::{Label, Words};
+use super::wire::Words;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::flags;
 
@@ -64,7 +64,7 @@ impl State {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "cancelled by the caller");
         let first = self.find_receives(|r| r.context == context).first().copied();
         if let Some(recv) = first.and_then(|(tagged, at)| self.withdraw_recv(tagged, at)) {
-            self.abandon(&recv, why, &Label::default(), UNKNOWN);
+            self.give_up(recv, why, UNKNOWN);
             return Ok(());
         }
         if self.end_held(&why, 1, |held| held.recv.context == context) > 0 {

@@ -3,20 +3,50 @@
 
 use super::matcher::At;
 use super::outstanding::{More, Recv};
-use super::state::State;
+use super::state::{State, UNKNOWN};
+use super::wire::Label;
+use crate::error::Error;
 
 impl State {
-    /// A message of a buffer for several is in place; true: nothing more touches the buffer.
+    /// A message of a buffer for several is in place; true: nothing more touches the buffer, and no other entry follows.
     pub fn leave_multi(&mut self, recv: &Recv) -> bool {
         let Some((at, _)) = recv.multi() else { return false };
         let Some(place) = self.multi.get_mut(at as usize) else { return false };
         let Some(multi) = place else { return false };
         multi.arriving = multi.arriving.saturating_sub(1);
-        let over = multi.full && multi.arriving == 0;
+        let over = multi.full && multi.arriving == 0 && multi.end.is_none();
         if over {
             *place = None;
         }
         over
+    }
+
+    /// After the entry of a message in a buffer for several: ends the receive, if it ends with that message.
+    pub fn end_multi(&mut self, recv: &Recv) {
+        let Some((at, _)) = recv.multi() else { return };
+        if let Some(Some(multi)) = self.multi.get_mut(at as usize)
+            && multi.arriving == 0
+            && let Some(end) = multi.end.take()
+        {
+            let (recv, why) = *end;
+            self.give_up(recv, why, UNKNOWN);
+        }
+    }
+
+    /// Ends a receive that will not be filled. A buffer for several messages ends when those that are on their way are in place.
+    pub fn give_up(&mut self, recv: Recv, why: Error, source: u64) {
+        if let Some((at, _)) = recv.multi()
+            && let Some(Some(multi)) = self.multi.get_mut(at as usize)
+        {
+            multi.full = true;
+            if multi.arriving > 0 {
+                multi.end = Some(Box::new((recv, why)));
+                return;
+            }
+            // For its own entry.
+            multi.arriving = 1;
+        }
+        self.abandon(&recv, why, &Label::default(), source);
     }
 
     /// Takes a posted receive for a message of `len` bytes from `source`, or the next part of one for several.
@@ -50,15 +80,6 @@ impl State {
 
     /// Takes a posted receive that will not be filled.
     pub fn withdraw_recv(&mut self, tagged: bool, at: At) -> Option<Recv> {
-        let recv = self.space(tagged).withdraw_posted(at)?;
-        self.fill_up(&recv);
-        Some(recv)
-    }
-
-    /// Nothing more is placed in a receive that will not be filled.
-    pub fn fill_up(&mut self, recv: &Recv) {
-        if let Some(Some(multi)) = recv.multi().and_then(|(slot, _)| self.multi.get_mut(slot as usize)) {
-            (multi.full, multi.arriving) = (true, multi.arriving + 1);
-        }
+        self.space(tagged).withdraw_posted(at)
     }
 }

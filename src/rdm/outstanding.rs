@@ -21,6 +21,8 @@ pub struct Multi {
     pub full: bool,
     /// It is full when fewer bytes are left.
     pub min: usize,
+    /// The receive and its error, if it ends when those messages are in place.
+    pub end: Option<Box<(Recv, Error)>>,
 }
 
 /// A posted receive, or the part of one that a message goes to.

@@ -9,7 +9,6 @@ use super::outstanding::{Op, Recv};
 use super::peer::{Id, Link, Peer};
 use super::rota::VAIN;
 use super::state::{State, UNKNOWN};
-use super::wire::Label;
 use crate::error::{Code, Error, errno};
 use crate::prov::av::UNSPEC;
 use crate::prov::queue::{Completion, Taken};
@@ -363,7 +362,7 @@ impl State {
         }
         for (tagged, at) in receives {
             if let Some(recv) = self.withdraw_recv(tagged, at) {
-                self.abandon(&recv, unfilled.clone(), &Label::default(), UNKNOWN);
+                self.give_up(recv, unfilled.clone(), UNKNOWN);
             }
         }
     }
@@ -401,7 +400,7 @@ impl State {
     pub fn end_receives(&mut self, why: &Error) {
         for (tagged, at) in self.find_receives(|_| true) {
             if let Some(recv) = self.withdraw_recv(tagged, at) {
-                self.abandon(&recv, why.clone(), &Label::default(), UNKNOWN);
+                self.give_up(recv, why.clone(), UNKNOWN);
             }
         }
         self.end_held(why, usize::MAX, |_| true);

@@ -80,7 +80,7 @@ impl State {
                 self.multi.len() - 1
             });
             if let Some(place) = self.multi.get_mut(slot) {
-                *place = Some(Multi { arriving: 0, full: false, min });
+                *place = Some(Multi { arriving: 0, full: false, min, end: None });
             }
             more.multi = Some((slot as u32, 0));
         }

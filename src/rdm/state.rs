@@ -273,16 +273,18 @@ impl State {
         if let Some(counter) = &self.bind.counters.recv {
             if lost == 0 { counter.add(1) } else { counter.add_error(1) }
         }
-        let Some(q) = &self.bind.rx else { return };
-        // One buffer takes any number of messages without bytes.
-        self.listens &= recv.multi().is_none() || q.has_room();
-        if lost > 0 {
-            self.stats.errors += 1;
-            let words = format!("the message has {} bytes, the receive only {}", len + lost, recv.room);
-            q.fail_from(entry, Failure { error: Error::coded(errno::ETRUNC, Code::Trunc, words), olen: lost, block: 0 }, origin);
-        } else if recv.wanted || last != 0 {
-            q.push_from(entry, origin);
+        if let Some(q) = &self.bind.rx {
+            // One buffer takes any number of messages without bytes.
+            self.listens &= recv.multi().is_none() || q.has_room();
+            if lost > 0 {
+                self.stats.errors += 1;
+                let words = format!("the message has {} bytes, the receive only {}", len + lost, recv.room);
+                q.fail_from(entry, Failure { error: Error::coded(errno::ETRUNC, Code::Trunc, words), olen: lost, block: 0 }, origin);
+            } else if recv.wanted || last != 0 {
+                q.push_from(entry, origin);
+            }
         }
+        self.end_multi(recv);
     }
 
     /// A receive that will not be filled.
@@ -298,6 +300,7 @@ impl State {
         if let Some(q) = &self.bind.rx {
             q.fail_from(entry, Failure { error, olen: 0, block: 0 }, State::origin(label.tag, source));
         }
+        self.end_multi(recv);
     }
 
     /// Wakes who sleeps on the endpoint, for there is something else to watch or to do.

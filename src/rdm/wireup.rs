@@ -9,7 +9,7 @@ use super::limits::{ENDED_MAX, ENDED_PEERS_MAX, FIRST_GRANT, UNLISTED_MAX};
 use super::outstanding::{Op, Torn};
 use super::peer::{Credit, Id, Link, Phase};
 use super::state::State;
-use super::wire::{Intro, Label, Refusal};
+use super::wire::{Intro, Refusal};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::av::{Av, Name};
 use crate::prov::bind::{Binding, Options};
@@ -461,7 +461,7 @@ impl State {
         for tagged in [true, false].into_iter().filter(|_| was_ready) {
             for at in self.space(tagged).posted_for(source) {
                 if let Some(recv) = self.withdraw_recv(tagged, at) {
-                    self.abandon(&recv, why.clone(), &Label::default(), source);
+                    self.give_up(recv, why.clone(), source);
                 }
             }
         }

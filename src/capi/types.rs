@@ -337,7 +337,7 @@ pub const GDRFAB_DMABUF_PCIE: u64 = 1u64 << 0;
 //                alone, tx_op_flags and rx_op_flags do not apply
 //
 // Inject calls take up to info->inject_size bytes. Their buffer is the caller's again at once, and only a
-// failure gives an entry, the loss of the connection none.
+// failure gives an entry. On a connected endpoint the loss of the connection gives none for what had left.
 //
 // A result of 0 says that the operation is posted; it then gives one entry, error entry or count. Any other
 // result says that nothing was posted, for a reason on this side:

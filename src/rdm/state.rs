@@ -240,7 +240,7 @@ impl State {
         if let Some(counter) = self.counter_of(end.kind) {
             counter.add_error(1);
         }
-        if end.silent && matches!(error.code, Code::Canceled | Code::PeerGone) {
+        if end.silent && error.code == Code::Canceled {
             return;
         }
         if let Some(q) = &self.bind.tx {

@@ -423,6 +423,7 @@ impl State {
         self.routes.iter_mut().filter(|route| route.is_some_and(|(_, to)| to == id)).for_each(|route| *route = None);
         let Some(peer) = self.peer(id) else { return };
         let waiting = std::mem::take(&mut peer.waiting);
+        let is_gone = was_ready || is_gone_for_good(&peer.name, &why);
         let (source, offered, unread) = (peer.source, peer.offered, peer.credit.unread());
         peer.control.clear();
         peer.under_way = peer.under_way.saturating_sub(peer.offers);
@@ -457,20 +458,25 @@ impl State {
         if was_ready && !self.closed {
             self.release_for(id, source);
         }
-        // A peer that was never reached may still come.
-        for tagged in [true, false].into_iter().filter(|_| was_ready) {
+        // A peer that was never reached may still come, unless its place is empty or another's.
+        for tagged in [true, false].into_iter().filter(|_| is_gone) {
             for at in self.space(tagged).posted_for(source) {
                 if let Some(recv) = self.withdraw_recv(tagged, at) {
                     self.give_up(recv, why.clone(), source);
                 }
             }
         }
-        if was_ready {
+        if is_gone {
             self.end_held(&why, usize::MAX, |held| held.from == Some(id));
         }
         self.bury(id);
         self.only_is_over(why);
     }
+}
+
+/// Whether a call came to nothing because the endpoint of this name, whole, is no more: nobody listens there, or another does.
+fn is_gone_for_good(name: &Name, why: &Error) -> bool {
+    name.nonce != 0 && (why.code == Code::PeerGone || (why.errno == errno::ECONNREFUSED && why.code == Code::None))
 }
 
 pub(super) fn full() -> Error {

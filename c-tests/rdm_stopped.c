@@ -7,6 +7,7 @@
 #include "fab_rdm.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 enum { LONG = 64 << 20, SHORT = 64 << 10, OFFERS = 6, ROUNDS = 30, DEADLINE_MS = 300 };
 
@@ -121,10 +122,80 @@ static void stopped(struct self *s)
 	free(buf);
 }
 
+/*
+ * A buffer for several messages, cancelled while a sender that is stopped has one on its way into it: the entry that releases the buffer
+ * is the last of its context, and says so.
+ */
+static void cancelled_in_the_middle(struct self *s)
+{
+	enum { BYTES = 8 << 20 };
+	char *buf = (char *)malloc(2 * BYTES);
+	CHECK(buf != NULL);
+	memset(buf, 1, 2 * BYTES);
+	if (s->rank == 0) {
+		tsend(s, 1, "here", 4, 1, 1);
+		await(s, 1, NULL);
+		OK(gdrfab_send(s->ep, buf, BYTES, NULL, 1, context_of(2)));
+		drive(s);
+		put_number(s, 1, (uint64_t)getpid());
+		for (uint64_t until = test_now_ms() + (uint64_t)test_ms(WAIT_MS); !get_number(s, 2) && test_now_ms() < until;)
+			drive(s);
+	} else {
+		struct iovec iov = {buf, 2 * BYTES};
+		gdrfab_msg message = {.struct_size = sizeof message, .msg_iov = &iov, .iov_count = 1, .addr = 0, .context = context_of(7)};
+		bool released = false;
+		char word[4];
+		trecv(s, 0, word, 4, 1, 0, 1);
+		await(s, 1, NULL);
+		while (!get_number(s, 1))
+			drive(s);
+		pid_t sender = (pid_t)get_number(s, 1);
+		OK(kill(sender, SIGSTOP));
+		while (test_process_state(sender) != 'T')
+			test_sleep_ms(1);
+		OK(gdrfab_recvmsg(s->ep, &message, GDRFAB_MULTI_RECV | GDRFAB_COMPLETION));
+		for (int i = 0; i < 50; i++)
+			drive(s);
+		OK(gdrfab_cancel(s->ep, context_of(7)));
+		uint64_t until = test_now_ms() + (uint64_t)test_ms(WAIT_MS);
+		for (int turn = 0; !released && test_now_ms() < until; turn++) {
+			gdrfab_cq_tagged_entry e;
+			ssize_t n = gdrfab_cq_read(s->cq, &e, 1);
+			if (n == 1) {
+				CHECK(e.op_context == context_of(7) && e.len == BYTES && !(e.flags & GDRFAB_MULTI_RECV));
+			} else if (n == -GDRFAB_EAVAIL) {
+				gdrfab_cq_err_entry x = {.struct_size = sizeof x};
+				CHECK_EQ(gdrfab_cq_readerr(s->cq, &x, 0), 1);
+				CHECK(x.op_context == context_of(7) && x.err == ECANCELED);
+				CHECK(x.flags & GDRFAB_MULTI_RECV);
+				released = true;
+			}
+			if (turn == 1000)
+				OK(kill(sender, SIGCONT));
+		}
+		CHECK(released);
+		int before = s->kept_count + s->lost_count;
+		/* It is the program's now. */
+		memset(buf, 2, 2 * BYTES);
+		OK(kill(sender, SIGCONT));
+		for (int i = 0; i < 1000; i++)
+			drive(s);
+		CHECK_EQ(s->kept_count + s->lost_count, before);
+		for (size_t i = 0; i < 2 * BYTES; i += 4096)
+			CHECK_EQ(buf[i], 2);
+		put_number(s, 2, 1);
+	}
+	free(buf);
+}
+
 TEST_TABLE(stopped_readers)
 {
 	static const struct rdm_claim claims[] = {
 		{"a reader that is stopped holds the offer it reads and no other", stopped, 2, false},
 	};
+	static const struct rdm_claim bare[] = {
+		{"a buffer for several messages is released once nothing is on its way into it", cancelled_in_the_middle, 2, false},
+	};
 	rdm_add_both(claims, sizeof claims / sizeof *claims);
+	rdm_add(bare, sizeof bare / sizeof *bare);
 }

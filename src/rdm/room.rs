@@ -93,6 +93,6 @@ mod tests {
     fn a_card_keeps_regions_for_the_program() {
         let room = Room::of([(Reach::Host, OWN_REGIONS), (Reach::Devices, 400)].into_iter());
         assert_eq!((room.most_own(), own_of(Reach::Devices, 400), own_of(Reach::Host, 400)), (300, 300, 400));
-        assert!(room.may_lend(100, 0) && !room.may_lend(101, 0));
+        assert!(room.may_lend(50, 0) && !room.may_lend(51, 0));
     }
 }

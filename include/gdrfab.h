@@ -516,7 +516,7 @@ int gdrfab_pep_listen(struct gdrfab_pep *pep);
  * @param param    private data for the peer's GDRFAB_CONNREQ, or NULL
  * @param paramlen bytes of param, up to info->cm_data_size
  * @return 0, -EINVAL, -EPERM, -EHOSTUNREACH (the address was made on another host), -GDRFAB_ENOEQ, -EISCONN,
- *   -GDRFAB_EOPBADSTATE (not enabled, or connected before) */
+ *   -GDRFAB_EOPBADSTATE (not enabled, or connected before), -EOPNOTSUPP (connectionless) */
 int gdrfab_ep_connect(struct gdrfab_ep *ep, const void *addr, size_t addrlen, const void *param,
                       size_t paramlen);
 
@@ -1036,6 +1036,8 @@ int gdrfab_mem_alloc_on(struct gdrfab_domain *domain, uint32_t iface, uint32_t d
  *   -ESHUTDOWN   not connected any more
  *   -EINVAL      also: dest_addr names no peer of the address vector
  *   -EMSGSIZE    longer than info->max_msg_size, of inject calls than info->inject_size
+ *   -GDRFAB_EOPBADSTATE, -GDRFAB_ENOCQ
+ *                of ep_type GDRFAB_EP_RDM: not enabled; no queue or counter is bound for transmits
  *   -E2BIG, -GDRFAB_EBADFLAGS   as for all calls
  *
  * Several threads may post on one endpoint (GDRFAB_THREAD_SAFE).

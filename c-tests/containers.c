@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -241,6 +242,39 @@ static void alone(struct node *n)
 	static const struct setup defaults;
 	memset(n, 0, sizeof *n);
 	node_alone(n, &defaults);
+}
+
+/* ---- without /proc */
+
+/* An endpoint's own name tells its host. */
+static void is_refused(const char *name, const char *word)
+{
+	struct node n;
+	alone(&n);
+	gdrfab_ep *ep = ep_new(&n, n.info, NULL);
+	CHECK_EQ(gdrfab_ep_connect(ep, name, strlen(name) + 1, NULL, 0), -EHOSTUNREACH);
+	SAYS(gdrfab_last_error(), word);
+	OK(gdrfab_ep_close(ep));
+	node_close(&n);
+}
+
+TEST(names_of_other_hosts_are_told)
+{
+	skip_unless(path_known(PATH_DIRECT), "this is about shm");
+	is_refused("shm://@00000001.1.0", "another host");
+	/* As whoever lacks /proc names itself. */
+	is_refused("shm://@811c9dc5.1.0", "boot_id");
+}
+
+TEST(who_cannot_know_its_host_is_told_so)
+{
+	skip_unless(path_known(PATH_DIRECT), "this is about shm");
+	skip_unless(geteuid() == 0, "only root hides /proc");
+	CHECK_EQ(unshare(CLONE_NEWNS), 0);
+	CHECK_EQ(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL), 0);
+	CHECK_EQ(mount("none", "/proc", "tmpfs", 0, NULL), 0);
+	is_refused("shm://@00000001.1.0", "boot_id");
+	CHECK_EQ(umount("/proc"), 0);
 }
 
 static int socket_at(const char *path, bool listening)

@@ -21,9 +21,11 @@ pub fn host_hint() -> u64 {
 /// Why a peer of this name is not reached by local sockets from `own`, where it is another lane that leads there. `tried`: what
 /// came of it.
 pub fn why_not_local<'a>(name: &Name, own: &Name, tried: Option<&'a str>) -> &'a str {
+    let unknown = |of: &Name| of.host >> 32 == u64::from(process::HOST_UNKNOWN);
     match (name.host == own.host, name.host >> 32 == own.host >> 32) {
         (true, _) => tried.unwrap_or("shm: not tried, as it was the peer who called"),
         (_, true) => "shm: on this host, but in another network namespace, and not in the same GDRFAB_SHM_DIR",
+        _ if unknown(name) || unknown(own) => "shm: one of the two cannot read /proc/sys/kernel/random/boot_id, which tells the host",
         _ => "shm: on another host",
     }
 }

@@ -212,13 +212,18 @@ pub fn barrier_everywhere() -> Result<()> {
     Ok(())
 }
 
+/// Tells one boot of one host from others.
+pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// `host_id` of processes that cannot read `BOOT_ID`.
+pub const HOST_UNKNOWN: u32 = 0x811c_9dc5;
+
 /// An opaque identity of this boot of this host: two processes can only share memory if theirs agree.
 pub fn host_id() -> u32 {
     static ID: OnceLock<u32> = OnceLock::new();
     *ID.get_or_init(|| {
-        let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot = std::fs::read(BOOT_ID).unwrap_or_default();
         // FNV-1a: no secret, only equality matters.
-        boot.iter().fold(0x811c_9dc5u32, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193))
+        boot.iter().fold(HOST_UNKNOWN, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193))
     })
 }
 

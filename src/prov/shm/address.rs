@@ -35,17 +35,24 @@ pub fn check_address(address: &str) -> Result<&str> {
     {
         let host = rest.split('.').next().and_then(|h| u32::from_str_radix(h, 16).ok());
         match host {
-            Some(h) if h != process::host_id() => {
-                return Err(Error::new(
-                    errno::EHOSTUNREACH,
-                    format!("addr: {address:?} was made on another host (or before a reboot); shm reaches only this host"),
-                ));
+            Some(theirs) if theirs != process::host_id() => {
+                let why = elsewhere(theirs, process::host_id());
+                return Err(Error::new(errno::EHOSTUNREACH, format!("addr: {address:?}: {why}")));
             }
             Some(_) => {}
             None => return Err(Error::invalid(format!("addr: {address:?} is not a complete name"))),
         }
     }
     Ok(name)
+}
+
+/// Why a process whose host is `theirs` is out of reach of one whose host is `ours`.
+pub fn elsewhere(theirs: u32, ours: u32) -> String {
+    match (theirs, ours) {
+        (_, process::HOST_UNKNOWN) => format!("this process cannot read {}, which tells its host", process::BOOT_ID),
+        (process::HOST_UNKNOWN, _) => format!("the peer cannot read {}, which tells its host", process::BOOT_ID),
+        _ => "the peer is on another host (or was before a reboot); shm reaches only this host".into(),
+    }
 }
 
 /// A name that nobody else has, in the directory of `GDRFAB_SHM_DIR` if there is one.
@@ -100,4 +107,18 @@ pub fn dial(name: &str) -> Result<socket::Connect> {
     }
     check_directory(name, &config::get().users)?;
     path_socket::connect(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_know_its_host_is_not_on_another() {
+        assert!(elsewhere(1, 2).contains("another host"));
+        for (theirs, ours) in [(1, process::HOST_UNKNOWN), (process::HOST_UNKNOWN, 1)] {
+            assert!(elsewhere(theirs, ours).contains(process::BOOT_ID));
+            assert!(!elsewhere(theirs, ours).contains("another host"));
+        }
+    }
 }

@@ -257,7 +257,7 @@ impl Brought {
 
 pub fn check_intro(intro: &Intro) -> Result<()> {
     if intro.host != process::host_id() {
-        return Err(Error::fixed(errno::EHOSTUNREACH, "the peer runs on another host"));
+        return Err(Error::new(errno::EHOSTUNREACH, address::elsewhere(intro.host, process::host_id())));
     }
     Ok(())
 }

@@ -36,7 +36,10 @@ static bool fails(void)
 	if (!atomic_load(&armed) || (own && !inside))
 		return false;
 	long n = atomic_fetch_add(&made, 1) + 1;
-	return how == ONE ? n == failing : n >= failing;
+	if (how == ONE ? n != failing : n < failing)
+		return false;
+	errno = ENOMEM;
+	return true;
 }
 
 void *malloc(size_t size)
@@ -65,10 +68,8 @@ int posix_memalign(void **at, size_t align, size_t size)
 }
 void *mmap(void *at, size_t len, int prot, int flags, int fd, off_t offset)
 {
-	if (fails()) {
-		errno = ENOMEM;
+	if (fails())
 		return MAP_FAILED;
-	}
 	return (void *)syscall(SYS_mmap, at, len, prot, flags, fd, offset);
 }
 void *mmap64(void *at, size_t len, int prot, int flags, int fd, off_t offset)
@@ -175,8 +176,10 @@ static bool ended(struct side *s)
 		if (rc == -GDRFAB_EAVAIL) {
 			error.err_data = words, error.err_data_size = sizeof words;
 			STEP(gdrfab_cq_readerr(s->cq, &error, 0));
-			if (error.err != ENOMEM)
+			if (error.err != ENOMEM) {
+				doing = words;
 				wrong(-error.err);
+			}
 			atomic_store(&armed, false);
 			return false;
 		}
@@ -203,6 +206,19 @@ static gdrfab_info *hints_of(const char *prov, bool rdm)
 	return hints;
 }
 
+static void open_ep(struct side *s, bool rdm)
+{
+	STEP(gdrfab_ep_open(s->domain, s->info, NULL, &s->ep));
+	STEP(gdrfab_ep_bind_cq(s->ep, s->cq, GDRFAB_TRANSMIT | GDRFAB_RECV));
+	STEP(gdrfab_ep_bind_eq(s->ep, s->eq, 0));
+	STEP(gdrfab_ep_bind_cntr(s->ep, s->cntr, GDRFAB_WRITE));
+	if (rdm) {
+		STEP(gdrfab_av_open(s->domain, NULL, NULL, &s->av));
+		STEP(gdrfab_ep_bind_av(s->ep, s->av, 0));
+	}
+	STEP(gdrfab_ep_enable(s->ep));
+}
+
 static void open_side(struct side *s, const char *prov, bool rdm)
 {
 	const gdrfab_info *hints = hints_of(prov, rdm);
@@ -227,18 +243,10 @@ static void open_side(struct side *s, const char *prov, bool rdm)
 	STEP(gdrfab_mr_query(two, &told));
 	STEP(gdrfab_mr_explain(two, text, sizeof text));
 	CLOSE(gdrfab_mr_close(two));
-	STEP(gdrfab_ep_open(s->domain, s->info, NULL, &s->ep));
-	STEP(gdrfab_ep_bind_cq(s->ep, s->cq, GDRFAB_TRANSMIT | GDRFAB_RECV));
-	STEP(gdrfab_ep_bind_eq(s->ep, s->eq, 0));
-	STEP(gdrfab_ep_bind_cntr(s->ep, s->cntr, GDRFAB_WRITE));
-	if (rdm) {
-		STEP(gdrfab_av_open(s->domain, NULL, NULL, &s->av));
-		STEP(gdrfab_ep_bind_av(s->ep, s->av, 0));
-	}
-	STEP(gdrfab_ep_enable(s->ep));
+	open_ep(s, rdm);
 }
 
-static void meet(bool rdm)
+static bool meet(bool rdm)
 {
 	char names[2][GDRFAB_ADDR_MAX], text[256];
 	size_t len[2] = {GDRFAB_ADDR_MAX, GDRFAB_ADDR_MAX};
@@ -252,15 +260,16 @@ static void meet(bool rdm)
 		STEP(gdrfab_ep_connect_addr(sides[i].ep, names[!i], len[!i]));
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(8000);
 	for (int connected = 0; !rdm && connected < 2;) {
-		for (int i = 0; i < 2; i++) {
+		for (int i = 0; i < 2 && connected < 2; i++) {
 			gdrfab_eq_cm_entry entry;
 			uint32_t event = 0;
 			doing = "gdrfab_eq_read";
 			inside = true;
 			ssize_t rc = gdrfab_eq_read(sides[i].eq, &event, &entry, sizeof entry, 0);
 			inside = false;
-			if (rc > 0 && event != GDRFAB_CONNECTED)
-				wrong(event);
+			/* A side without memory: the other one is rejected, or finds it gone. */
+			if (rc == -GDRFAB_EAVAIL || (rc > 0 && event != GDRFAB_CONNECTED))
+				return false;
 			if (rc <= 0)
 				again(rc);
 			connected += rc > 0;
@@ -268,6 +277,27 @@ static void meet(bool rdm)
 		if (test_now_ms() > until)
 			wrong(-ETIMEDOUT);
 	}
+	return true;
+}
+
+/* Both sides anew, with memory. */
+static void meet_again(void)
+{
+	if (!atomic_load(&armed) && how == ALL_BEHIND)
+		wrong(-ENOTCONN);
+	atomic_store(&armed, false);
+	for (int i = 0; i < 2; i++) {
+		struct side *s = &sides[i];
+		gdrfab_eq_err_entry error = {.struct_size = sizeof error};
+		gdrfab_eq_cm_entry entry;
+		uint32_t event;
+		CLOSE(gdrfab_ep_close(s->ep));
+		while (gdrfab_eq_readerr(s->eq, &error, 0) > 0 || gdrfab_eq_read(s->eq, &event, &entry, sizeof entry, 0) > 0)
+			continue;
+		open_ep(s, false);
+	}
+	if (!meet(false))
+		wrong(-ENOTCONN);
 }
 
 /* A message from the first side to the second: with its receive posted before, or when it has come. */
@@ -406,7 +436,8 @@ static void live(const char *prov, bool rdm, long n, int mode)
 	atomic_store(&armed, true);
 	for (int i = 0; i < 2; i++)
 		open_side(&sides[i], prov, rdm);
-	meet(rdm);
+	if (!meet(rdm))
+		meet_again();
 	exchange(rdm, true);
 	for (int i = 0; i < 2; i++)
 		close_side(&sides[i]);

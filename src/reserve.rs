@@ -79,14 +79,19 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// In use beyond this, a call begins only if the system has memory again.
 const LOW: usize = 160 << 10;
-/// In use beyond this, no call begins that may allocate, and progress waits. The rest is for calls that run, and for those that
-/// give memory back.
+/// In use beyond this, progress waits until the system has memory again. The rest is for calls that run, and for those that give
+/// memory back.
 const HIGH: usize = 640 << 10;
+/// In use beyond this, no call begins that may allocate, whatever the system has.
+const HIGHEST: usize = 1 << 20;
+/// Longer pieces are refused, so that the arena of long ones has several.
+const LONGEST: usize = 512 << 10;
 /// What the system must have to count as having memory again.
 const PROBE: usize = 256 << 10;
 
+/// Whether it lies in the reserve.
 #[inline(always)]
-fn is_ours(at: *mut u8) -> bool {
+pub fn is_ours(at: *const u8) -> bool {
     at.addr().wrapping_sub((&raw const PLACE).addr()) < size_of::<Both>()
 }
 
@@ -100,7 +105,7 @@ fn give(at: *mut u8, size: usize) {
 #[inline(never)]
 fn fall_back(layout: Layout, zeroed: bool) -> *mut u8 {
     let mut at = PLACE.small.take(layout);
-    if at.is_null() {
+    if at.is_null() && layout.size() <= LONGEST {
         at = PLACE.large.take(layout);
     }
     if zeroed && !at.is_null() {
@@ -182,16 +187,18 @@ pub fn is_low() -> bool {
 
 /// Fails where memory has run out and the reserve is in use: before each call that may allocate, and within those that repeat.
 pub fn enough() -> Result<()> {
-    if !is_low() || (!is_lowest() && system_has_again()) { Ok(()) } else { Err(NONE_LEFT) }
+    let used = USED.load(Ordering::Relaxed);
+    if used <= LOW || (used <= HIGHEST && system_has_again()) { Ok(()) } else { Err(NONE_LEFT) }
 }
 
-/// Whether so much of the reserve is in use that also work which has begun waits.
+/// Whether memory has run out so far that also work which has begun waits.
 #[inline(always)]
 pub fn is_lowest() -> bool {
-    USED.load(Ordering::Relaxed) > HIGH
+    USED.load(Ordering::Relaxed) > HIGH && !system_has_again()
 }
 
 #[cold]
+#[inline(never)]
 fn system_has_again() -> bool {
     // SAFETY: what malloc gave is freed, once.
     unsafe {
@@ -224,7 +231,7 @@ mod tests {
             unsafe { at.write_bytes(pieces.len() as u8, size) };
             pieces.push((at, layout));
         }
-        assert!(pieces.len() > 100 && is_lowest() && enough().is_err());
+        assert!(pieces.len() > 100 && is_low() && enough().is_err());
         for (k, (at, layout)) in pieces.into_iter().enumerate() {
             // SAFETY: as written above.
             assert!((0..layout.size()).all(|i| unsafe { at.add(i).read() } == k as u8), "piece {k}");
@@ -237,7 +244,7 @@ mod tests {
     #[test]
     fn what_is_long_or_aligned_to_more_is_refused_and_what_grows_is_moved() {
         let _alone = ALONE.lock();
-        assert!(fall_back(Layout::from_size_align((2 << 20) + 1, 8).unwrap(), false).is_null());
+        assert!(fall_back(Layout::from_size_align(LONGEST + 1, 8).unwrap(), false).is_null());
         assert!(fall_back(Layout::from_size_align(8, 8192).unwrap(), false).is_null());
         let layout = Layout::from_size_align(100, 8).unwrap();
         // SAFETY: memory of the allocator, with the layouts that it has.

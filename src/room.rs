@@ -3,7 +3,7 @@
 //! tests/growth.rs finds growth that does not come by here.
 
 use crate::error::Result;
-use crate::reserve::{NONE_LEFT, enough};
+use crate::reserve::{NONE_LEFT, enough, is_ours};
 use std::collections::{HashMap, HashSet, TryReserveError, VecDeque};
 use std::hash::{BuildHasher, Hash};
 
@@ -23,7 +23,6 @@ pub trait Room {
 #[cold]
 #[inline(never)]
 fn grow<R: Room + ?Sized>(of: &mut R, more: usize) -> Result<()> {
-    // Memory of the reserve is for what cannot fail.
     enough()?;
     of.try_room(more).map_err(|_| NONE_LEFT)
 }
@@ -66,9 +65,10 @@ impl<K: Eq + Hash, S: BuildHasher> Room for HashSet<K, S> {
 
 /// An empty vector that takes `n` elements.
 pub fn with_room<T>(n: usize) -> Result<Vec<T>> {
-    let mut all = Vec::new();
+    let mut all: Vec<T> = Vec::new();
     all.room(n)?;
-    Ok(all)
+    // The reserve is for what cannot fail.
+    if is_ours(all.as_ptr().cast()) && n > 0 { Err(NONE_LEFT) } else { Ok(all) }
 }
 
 /// `n` times the same, as `vec![value; n]`.

@@ -259,8 +259,10 @@ impl Cq {
     #[cold]
     pub fn error_first(&self) -> Error {
         match self.queue.peek_error() {
+            Some(why) => Error::new(errno::EAVAIL, why.words),
             None if reserve::is_lowest() => reserve::NONE_LEFT,
-            why => Error::new(errno::EAVAIL, why.map_or_else(String::new, |why| why.words.into())),
+            // Another thread has read it, or has given memory back.
+            None => Error::AGAIN,
         }
     }
 

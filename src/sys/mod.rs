@@ -18,6 +18,7 @@ pub mod space;
 pub mod stream;
 pub mod tcp;
 pub mod thread;
+mod thread_end;
 pub mod time;
 pub mod usercopy;
 pub mod workqueue;

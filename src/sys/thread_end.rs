@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Notes the destructors of thread-local values, in place of the C library's `__cxa_thread_atexit_impl`, which ends the process
+//! where it has no memory. The standard library and parking_lot have such values. In the shared library alone (build.rs): in an
+//! archive the name would be taken from the whole program.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+
+type Destructor = unsafe extern "C" fn(*mut c_void);
+
+struct Noted {
+    destructor: Destructor,
+    of: *mut c_void,
+    before: *mut Noted,
+}
+
+thread_local! {
+    /// The last one noted.
+    static LAST: Cell<*mut Noted> = const { Cell::new(null_mut()) };
+}
+
+/// Whose destructor runs all of a thread; none: there are no keys left, and none is run.
+fn key() -> Option<libc::pthread_key_t> {
+    static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
+    *KEY.get_or_init(|| {
+        let mut key = 0;
+        // SAFETY: `run` takes any pointer.
+        (unsafe { libc::pthread_key_create(&raw mut key, Some(run)) } == 0).then_some(key)
+    })
+}
+
+/// # Safety
+/// The destructor may be called once with `of`, when the thread ends.
+unsafe extern "C" fn note(destructor: Destructor, of: *mut c_void, _library: *mut c_void) -> c_int {
+    let Some(key) = key() else { return -1 };
+    let last = Box::into_raw(Box::new(Noted { destructor, of, before: LAST.get() }));
+    LAST.set(last);
+    // SAFETY: the key stays. Where the C library has no memory for it, none of the thread's destructors is run.
+    unsafe { libc::pthread_setspecific(key, last.cast()) }
+}
+
+unsafe extern "C" fn run(_: *mut c_void) {
+    while let Some(last) = std::ptr::NonNull::new(LAST.get()) {
+        // SAFETY: `note` made it, and it leaves the list here.
+        let Noted { destructor, of, before } = *unsafe { Box::from_raw(last.as_ptr()) };
+        LAST.set(before);
+        // SAFETY: whoever noted it says that it may be called when the thread ends.
+        unsafe { destructor(of) };
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(".globl gdrfab_thread_end", ".hidden gdrfab_thread_end", "gdrfab_thread_end:", "jmp {note}", note = sym note);
+#[cfg(target_arch = "aarch64")]
+std::arch::global_asm!(".globl gdrfab_thread_end", ".hidden gdrfab_thread_end", "gdrfab_thread_end:", "b {note}", note = sym note);

@@ -18,7 +18,22 @@ mod places;
 
 /// Bottom up: a layer may import itself and what stands before it.
 const LAYERS: [&str; 16] = [
-    "error", "reserve", "room", "environment", "signals", "log", "guard", "config", "sys", "sync", "hmem", "mr", "prov", "rdm", "fabric", "capi",
+    "error",
+    "reserve",
+    "room",
+    "environment",
+    "signals",
+    "log",
+    "guard",
+    "config",
+    "sys",
+    "sync",
+    "hmem",
+    "mr",
+    "prov",
+    "rdm",
+    "fabric",
+    "capi",
 ];
 
 /// Modules of one directory that must not know each other.

@@ -9,6 +9,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::piece::{load, store};
 use crate::mr::{Access, DEVICE_DESC};
+use crate::sys::apart::{may_be_of_file, run_apart};
 pub use crate::sys::atomics::{Atomic, BYTES_MAX, DATATYPES, Datatype, Form, OPERANDS_MAX, OPS, Op, Operands};
 use crate::sys::atomics::{check, probe, run};
 use parking_lot::Mutex;
@@ -100,14 +101,19 @@ pub fn check_card(Atomic { op, datatype, count, .. }: Atomic) -> Result<()> {
 }
 
 /// Carries an operation out on `pieces` of a region, which is held open. `asks`: the pages may be gone, so the kernel is asked
-/// first.
+/// first; and pages of a file are touched by a child alone, because another process may shorten the file at that moment.
 pub fn carry_out(what: Atomic, site: Site, pieces: &[Iov], asks: bool, with: Operands) -> Result<()> {
     if !site.is_host() {
         return on_device(what, site, pieces, with);
     }
     check(pieces, what.datatype)?;
     if asks {
-        pieces.iter().filter(|p| !p.is_empty()).try_for_each(|piece| probe(*piece, what.writes()))?;
+        let mut live = pieces.iter().filter(|p| !p.is_empty());
+        live.clone().try_for_each(|piece| probe(*piece, what.writes()))?;
+        if live.any(|p| may_be_of_file(p.addr()) || may_be_of_file(p.addr() + p.len() - 1)) {
+            // SAFETY: pieces of a region (`Iov::new`), whose rights were checked.
+            return run_apart(|| unsafe { run(what, pieces, with) });
+        }
     }
     // SAFETY: pieces of a region (`Iov::new`), whose pages are there and whose rights were checked.
     unsafe { run(what, pieces, with) };

@@ -5,8 +5,8 @@
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::{Once, OnceLock};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Once, OnceLock};
 
 /// Descriptors of one shelf, and shelves: for every descriptor that the kernel gives.
 const SHELF: usize = 1 << 16;

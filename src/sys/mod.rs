@@ -2,6 +2,7 @@
 //! Facts of the operating system and the CPU, without policy: every raw system call and every
 //! instruction-set detail of the library sits here.
 
+pub mod apart;
 pub mod atomics;
 pub mod copy;
 pub mod discard;

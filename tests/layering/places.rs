@@ -61,10 +61,18 @@ fn calls_are_made_in_one_place() {
 /// The check above is worth what it would catch.
 #[test]
 fn misplaced_calls_are_seen() {
-    for source in ["fn f() { std::thread::spawn(|| ()); }", "use std::thread;", "#[cfg(test)] mod tests { fn f() {} } fn g() { libc::pthread_create(); }"] {
+    for source in [
+        "fn f() { std::thread::spawn(|| ()); }",
+        "use std::thread;",
+        "#[cfg(test)] mod tests { fn f() {} } fn g() { libc::pthread_create(); }",
+    ] {
         assert_eq!(misplaced("prov/x.rs", source).len(), 1, "{source}");
     }
-    for source in ["fn f() { thread::spawn(\"x\", || ()); }", "#[cfg(test)] mod tests { fn f() { std::thread::spawn(|| ()); } }", "fn f() { std::thread::sleep(x) }"] {
+    for source in [
+        "fn f() { thread::spawn(\"x\", || ()); }",
+        "#[cfg(test)] mod tests { fn f() { std::thread::spawn(|| ()); } }",
+        "fn f() { std::thread::sleep(x) }",
+    ] {
         assert_eq!(misplaced("prov/x.rs", source), Vec::<String>::new(), "{source}");
     }
 }

@@ -39,7 +39,11 @@ impl State {
 
 /// Whether a parcel leaves now, and the peer has room for it: what was put counts as sent, and whoever posted it may rest.
 fn may_go(conn: &Conn, len: usize) -> bool {
-    conn.dying.is_none() && !conn.tx.blocked && conn.outstanding() < TX_SIZE && conn.tx.waiting() <= QUEUE_MAX && conn.may_go_whole(len as u64)
+    conn.dying.is_none()
+        && !conn.tx.blocked
+        && conn.outstanding() < TX_SIZE
+        && conn.tx.waiting() <= QUEUE_MAX
+        && conn.may_go_whole(len as u64)
 }
 
 impl Lane for Endpoint {

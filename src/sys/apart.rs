@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Instructions on pages that another process can take away at any moment: pages of a file that somebody may shorten. The kernel
+//! answers an access behind the file's end with SIGBUS, which a look beforehand cannot exclude. A child that shares this address
+//! space runs such an instruction, so that the signal ends the child alone.
+
+use super::mem::page_size;
+use crate::error::{Code, Error, Result, errno};
+use crate::room::Room;
+use crate::signals;
+use libc::{c_int, c_void};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Pages whose kind one look finds out.
+const SPAN: usize = 512;
+/// Bits of an entry of /proc/self/pagemap: the page is there; it belongs to a file or to shared memory.
+const PRESENT: u64 = 1 << 63;
+const OF_FILE: u64 = 1 << 61;
+
+/// A fact holds for one to two times as many ticks.
+const EPOCH_BITS: u32 = 32;
+const FACTS: usize = 4096;
+/// Pages, and whole spans, that were private lately: number, kind and epoch in one word.
+static PRIVATE: [AtomicU64; FACTS] = [const { AtomicU64::new(0) }; FACTS];
+
+struct Fact(u64);
+
+impl Fact {
+    /// `number`: of the page, or of the span.
+    fn now(number: usize, is_span: bool) -> Fact {
+        let epoch = super::time::ticks() >> EPOCH_BITS;
+        Fact((number as u64) << 20 | u64::from(is_span) << 19 | epoch & 0x7_ffff)
+    }
+
+    fn place(&self) -> &'static AtomicU64 {
+        &PRIVATE[(self.0 >> 19) as usize % FACTS]
+    }
+
+    fn holds(&self) -> bool {
+        self.place().load(Ordering::Relaxed) == self.0
+    }
+
+    fn note(&self) {
+        self.place().store(self.0, Ordering::Relaxed);
+    }
+}
+
+/// Whether the page at `at`, which is there, may belong to a file. Where /proc does not tell, it may.
+pub fn may_be_of_file(at: usize) -> bool {
+    let page = at / page_size();
+    let (one, span) = (Fact::now(page, false), Fact::now(page / SPAN, true));
+    if one.holds() || span.holds() {
+        return false;
+    }
+    look(page, &one, &span)
+}
+
+#[cold]
+fn look(page: usize, one: &Fact, span: &Fact) -> bool {
+    let first = page / SPAN * SPAN;
+    let mut entries = [0u8; SPAN * 8];
+    let read = File::open("/proc/self/pagemap").and_then(|map| map.read_exact_at(&mut entries, first as u64 * 8));
+    let is_private = |entry: &[u8; 8]| u64::from_ne_bytes(*entry) & (PRESENT | OF_FILE) == PRESENT;
+    let (entries, _) = entries.as_chunks::<8>();
+    if read.is_err() || !entries.get(page - first).is_some_and(is_private) {
+        return true;
+    }
+    if entries.iter().all(is_private) {
+        span.note()
+    } else {
+        one.note()
+    }
+    false
+}
+
+/// Bytes of the child's stack, with room for a signal's frame.
+const STACK: usize = 64 << 10;
+
+struct Job<F> {
+    f: Option<F>,
+    is_done: AtomicBool,
+}
+
+/// Runs `f` in a child that shares this address space, while this thread waits, which takes 10 to 20 microseconds. `EFAULT`: a page
+/// was taken away before `f` was through.
+pub fn run_apart<F: FnOnce()>(f: F) -> Result<()> {
+    let mut stack = Vec::<u128>::new();
+    stack.room(STACK / size_of::<u128>())?;
+    let mut job = Job { f: Some(f), is_done: AtomicBool::new(false) };
+    // SAFETY: the child alone uses the stack, from its end down, and the job; both live until it has ended, as this thread does not
+    // go on before (CLONE_VFORK).
+    let child = signals::blocked(|| unsafe {
+        let top = stack.as_mut_ptr().wrapping_add(STACK / size_of::<u128>());
+        libc::clone(begin::<F>, top.cast(), libc::CLONE_VM | libc::CLONE_VFORK, (&raw mut job).cast())
+    });
+    if child < 0 {
+        let e = std::io::Error::last_os_error().raw_os_error().unwrap_or(errno::EAGAIN);
+        let words = format!("starting a process for an operation on memory of a file: {}", errno::words(e));
+        return Err(Error::coded(e, Code::Fault, words));
+    }
+    // SAFETY: a child of this process; its status is not asked for.
+    while unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WCLONE) } < 0
+        && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
+    {}
+    match job.is_done.load(Ordering::Acquire) {
+        true => Ok(()),
+        false => Err(Error::coded(errno::EFAULT, Code::Fault, "memory of a region is not there any more: its file was shortened")),
+    }
+}
+
+extern "C" fn begin<F: FnOnce()>(job: *mut c_void) -> c_int {
+    // SAFETY: `run_apart` gave its job, and waits. What follows changes signals of the child alone, which has a table and a mask of
+    // its own; the set and the action are live.
+    let job = unsafe {
+        let (mut action, mut faults): (libc::sigaction, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+        action.sa_sigaction = end as *const () as usize;
+        for signal in [libc::SIGBUS, libc::SIGSEGV] {
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+            libc::sigaddset(&mut faults, signal);
+        }
+        libc::sigprocmask(libc::SIG_UNBLOCK, &faults, std::ptr::null_mut());
+        &mut *job.cast::<Job<F>>()
+    };
+    if let Some(f) = job.f.take()
+        && catch_unwind(AssertUnwindSafe(f)).is_ok()
+    {
+        job.is_done.store(true, Ordering::Release);
+    }
+    0
+}
+
+extern "C" fn end(_signal: c_int) {
+    // SAFETY: it may be called in a handler of signals, and ends the child alone.
+    unsafe { libc::_exit(1) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::mem::{Mapping, Protection};
+    use std::os::fd::AsFd;
+    use std::sync::atomic::AtomicUsize;
+
+    #[test]
+    fn a_fault_ends_the_child_alone() {
+        let count = AtomicUsize::new(0);
+        run_apart(|| count.store(7, Ordering::Relaxed)).unwrap();
+        assert_eq!(count.load(Ordering::Relaxed), 7);
+        let file = rustix::fs::memfd_create("gdrfab-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, page_size() as u64).unwrap();
+        let map = Mapping::new(file.as_fd(), 0, page_size(), Protection::ReadWrite).unwrap();
+        // SAFETY: aligned, and mapped as long as `map` is.
+        let word = unsafe { &*map.as_ptr().cast::<AtomicUsize>() };
+        run_apart(|| word.store(1, Ordering::Relaxed)).unwrap();
+        assert!(may_be_of_file(map.as_ptr() as usize));
+        rustix::fs::ftruncate(&file, 0).unwrap();
+        assert_eq!(run_apart(|| word.store(2, Ordering::Relaxed)).unwrap_err().errno, errno::EFAULT);
+        assert!(catch_unwind(|| run_apart(|| panic!("on purpose"))).unwrap().is_err());
+    }
+
+    #[test]
+    fn private_memory_is_told_from_that_of_files() {
+        let own = vec![1u8; 4 * SPAN * page_size()];
+        for at in [0, page_size(), SPAN * page_size(), own.len() - 1] {
+            assert!(!may_be_of_file(own.as_ptr() as usize + at));
+            assert!(!may_be_of_file(own.as_ptr() as usize + at), "the second look");
+        }
+    }
+}

@@ -207,10 +207,10 @@ static int pep_reject(struct fid_pep *pep, fid_t handle, const void *param, size
 {
 	enter(((struct pep *)pep)->fabric->lib);
 	struct pep *p = (struct pep *)pep;
-	gdrfab_info *request = connreq_take(p->fabric, handle);
+	gdrfab_info *request = connreq_take(p->fabric, p, handle);
 	int result;
 	if (!request)
-		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_reject: handle: no request that waits for an answer\n");
+		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_reject: handle: no request to this listener that waits for an answer\n");
 	result = told(gdrfab_pep_reject(p->it, request->handle, param, paramlen), FI_LOG_EP_CTRL, "fi_reject");
 	gdrfab_freeinfo(request);
 	return result;

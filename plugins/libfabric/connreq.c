@@ -17,6 +17,7 @@ struct connreq *connreq_make(struct pep *pep, gdrfab_info *info)
 	r->fid.fclass = FI_CLASS_CONNREQ;
 	r->info = info;
 	r->fabric = pep->fabric;
+	r->pep = pep;
 	pthread_mutex_lock(&r->fabric->lock);
 	r->next = r->fabric->requests;
 	r->fabric->requests = r;
@@ -25,13 +26,13 @@ struct connreq *connreq_make(struct pep *pep, gdrfab_info *info)
 }
 
 /* A handle comes from the application: it is looked for, not followed. */
-gdrfab_info *connreq_take(struct fabric *fabric, fid_t handle)
+gdrfab_info *connreq_take(struct fabric *fabric, const struct pep *pep, fid_t handle)
 {
 	struct connreq *found;
 	gdrfab_info *info = NULL;
 	pthread_mutex_lock(&fabric->lock);
 	for (struct connreq **at = &fabric->requests; (found = *at) != NULL; at = &found->next) {
-		if (&found->fid != handle)
+		if (&found->fid != handle || (pep && found->pep != pep))
 			continue;
 		*at = found->next;
 		info = found->info;

@@ -201,7 +201,7 @@ static int open_it(struct ep *e, struct opening *opening, fid_t handle)
 			pep_take_back(handle);
 		return result;
 	}
-	request = connreq_take(e->domain->fabric, handle);
+	request = connreq_take(e->domain->fabric, NULL, handle);
 	if (!request)
 		return REFUSE(FI_EINVAL, FI_LOG_EP_CTRL, "fi_endpoint: info->handle: no request that waits for an answer\n");
 	opening->info->handle = request->handle;

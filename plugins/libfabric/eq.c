@@ -78,7 +78,7 @@ static int hold_connection(struct eq *q, uint32_t event, const union next *from,
 		if (!to.info) {
 			/* A request that cannot be told of cannot be answered: it is dropped. */
 			if (request)
-				gdrfab_freeinfo(connreq_take(pep->fabric, &request->fid));
+				gdrfab_freeinfo(connreq_take(pep->fabric, pep, &request->fid));
 			return -FI_ENOMEM;
 		}
 	}

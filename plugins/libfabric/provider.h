@@ -276,6 +276,7 @@ struct connreq {
 	struct fid fid;
 	gdrfab_info *info;
 	struct fabric *fabric;
+	const struct pep *pep; /* that was called; compared only */
 	struct connreq *next;
 };
 
@@ -318,8 +319,8 @@ void eq_tell_end(struct eq *eq, struct ep *ep);
 /* An endpoint is being closed. */
 void eq_forget(struct eq *eq, const struct fid *fid);
 
-/* Takes the request out of the list: it is answered now. NULL if it was already. */
-gdrfab_info *connreq_take(struct fabric *fabric, fid_t handle);
+/* Takes the request, of this listener unless it is NULL, out of the list: it is answered now. NULL if it was already. */
+gdrfab_info *connreq_take(struct fabric *fabric, const struct pep *pep, fid_t handle);
 /* Whether handle is a passive endpoint. Then it gives its address up, and src gets it; -FI_EINVAL if it cannot. */
 bool pep_is(struct fabric *fabric, fid_t handle);
 int pep_give_address(fid_t handle, char *src);

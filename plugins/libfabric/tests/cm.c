@@ -377,6 +377,11 @@ static void twice(struct node *n)
 	fi_freeinfo(request);
 	/* And of an accepted one. */
 	request = await_request(n, n->pep);
+	/* Another listener has no such request, and does not lose it. */
+	struct fid_pep *other = NULL;
+	OK(fi_passive_ep(n->fabric, n->info, &other, NULL));
+	CHECK(fi_reject(other, request->handle, NULL, 0) < 0);
+	CLOSE(other);
 	n->ep = ep_new(n, request, n);
 	OK(fi_accept(n->ep, NULL, 0));
 	CHECK(fi_accept(n->ep, NULL, 0) < 0);

@@ -236,6 +236,9 @@ pub(super) unsafe fn bytes<'a>(from: *const c_void, len: usize, name: &'static s
 pub(super) unsafe fn address<'a>(from: *const c_void, len: usize) -> Result<&'a str> {
     // SAFETY: the caller says that `len` bytes can be read.
     let raw = unsafe { bytes(from, len, "addr")? };
+    if raw.is_empty() {
+        return Err(Error::invalid("addr: NULL, or addrlen is 0"));
+    }
     let Some(end) = raw.iter().position(|b| *b == 0) else {
         return Err(Error::invalid("addr: no NUL within addrlen bytes"));
     };

@@ -24,8 +24,12 @@ pub fn refused(why: Error, end: &Ending, at: There) -> Error {
         Code::Key => format!("{range}: the peer has no region with this key: it is stale, foreign, or closed"),
         Code::Bounds => format!("{range}: the range lies outside it"),
         Code::Access => {
-            let right = if end.kind & flags::READ != 0 { "READ" } else { "WRITE" };
-            format!("{range}: the region was not registered with GDRFAB_REMOTE_{right}, or not with both that an atomic operation takes")
+            let right = match end.kind & (flags::READ | flags::ATOMIC) {
+                0 => "GDRFAB_REMOTE_WRITE",
+                flags::READ => "GDRFAB_REMOTE_READ",
+                _ => "the rights that an atomic operation takes",
+            };
+            format!("{range}: the region was not registered with {right}")
         }
         _ => format!("{range}: {}", why.words),
     };

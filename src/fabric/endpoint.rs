@@ -301,7 +301,9 @@ impl Endpoint {
     #[inline]
     pub fn atomic(&self, op: &AtomicOp, common: &Common, descs: &[u64]) -> Result<()> {
         self.domain.owner.check()?;
-        self.posting.described().map_or(Ok(()), |described| described.check_atomic(op, descs))?;
+        if let Some(described) = self.posting.described() {
+            described.check_atomic(op, descs)?;
+        }
         op.check(common, descs)?;
         self.prov().atomic(op, common)
     }

@@ -33,10 +33,14 @@ impl Described {
     }
 
     /// `descs`: of each piece, or fewer; 0 names no region.
+    #[cold]
+    #[inline(never)]
     pub fn check(&self, local: &[Iov], descs: &[u64]) -> Result<()> {
         local.iter().zip(descs).try_for_each(|(piece, desc)| self.check_one(*piece, *desc))
     }
 
+    #[cold]
+    #[inline(never)]
     pub fn check_one(&self, local: Iov, desc: u64) -> Result<()> {
         if desc == 0 {
             return Ok(());
@@ -60,6 +64,8 @@ impl Described {
     }
 
     /// `descs`: of the operand, of what it is compared with, and of the result; two are of operand and result.
+    #[cold]
+    #[inline(never)]
     pub fn check_atomic(&self, op: &AtomicOp, descs: &[u64]) -> Result<()> {
         let (operand, compare, old) = (op.with.operand, op.with.compare, op.with.old);
         let buffers = if descs.len() == 2 { [operand, old, old] } else { [operand, compare, old] };
@@ -67,6 +73,8 @@ impl Described {
         used.into_iter().try_for_each(|(buffer, desc)| self.check_one(buffer, *desc))
     }
 
+    #[cold]
+    #[inline(never)]
     pub fn check_list(&self, list: &List) -> Result<()> {
         list.runs.iter().try_for_each(|run| self.check_one(run.local, list.pair(run).desc))
     }

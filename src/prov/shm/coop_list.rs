@@ -32,6 +32,8 @@ const ROW_MAX: usize = 2 << 20;
 const CHUNK_MIN: usize = 128 << 10;
 const CHUNK_MAX: usize = 1 << 20;
 const CHUNK_MOST: usize = 16 << 20;
+/// Rows that a chunk has at most; a helper takes those that one call of the kernel does.
+const ROWS: u64 = 1024;
 /// Regions that a helper pins for one chunk.
 const SPANS: usize = 64;
 
@@ -163,7 +165,7 @@ pub fn join(conn: &mut Conn, marks: u8, words: [u64; 4]) -> Result<()> {
     let (slot, generation) = unpack_slot(words[0])?;
     let [_, table, rows, per] = words;
     let bytes = rows.saturating_mul(size_of::<Row>() as u64);
-    if rows == 0 || rows > LIST_MAX as u64 || per == 0 || per > Batch::MOST as u64 || table.checked_add(bytes).is_none() {
+    if rows == 0 || rows > LIST_MAX as u64 || per == 0 || per > ROWS || table.checked_add(bytes).is_none() {
         return Err(protocol("the peer offered a shared list that makes no sense"));
     }
     if conn.link.why_no_cma().is_none() && conn.remotes.allowed.contains(Paths::CMA) {

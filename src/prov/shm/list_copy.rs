@@ -109,6 +109,10 @@ fn pieces(run: &Run, place: &Remote, dir: Dir, streaming: usize) {
 
 /// Whether the peer's pages are there that the kernel is to copy.
 pub fn pages_are_there(reach: &mut Reach, list: &List, places: &[Remote], dir: Dir) -> bool {
+    if places.iter().all(|place| place.more.is_none()) {
+        let shifts: Vec<u64> = places.iter().map(|place| place.one.addr().wrapping_sub(place.base)).collect();
+        return reach.has(attach_of(dir), list.runs.iter().map(|run| (run.addr.wrapping_add(shifts[run.pair as usize]), run.len())));
+    }
     let ranges = list.runs.iter().flat_map(|run| {
         let place = &places[run.pair as usize];
         place.walk(run.addr - place.base, run.len()).map(|(there, n)| (there.addr, n))

@@ -119,7 +119,13 @@ impl AddressSpace {
 
     /// Copies all of it, or gives an error; a copy in several calls may have moved a part. The peer's pieces are checked by the
     /// kernel.
+    #[inline]
     pub(super) fn copy(&self, how: Attach, local: &[Iov], remote: &[Piece]) -> Result<()> {
+        if let ([here], [there]) = (local, remote)
+            && there.iov_len <= STEP
+        {
+            return self.once(how, &mut [Iov::EMPTY, *here], &mut [piece(0, 0), *there], there.iov_len);
+        }
         let want: usize = remote.iter().map(|p| p.iov_len).sum();
         if want <= STEP && local.len() < FEW && remote.len() < FEW {
             let (mut ours, mut theirs) = ([Iov::EMPTY; FEW], [piece(0, 0); FEW]);

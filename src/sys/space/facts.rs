@@ -3,9 +3,9 @@
 
 use super::call::Attach;
 use crate::error::{Error, Result, errno};
-use crate::sys::process;
+use crate::sys::{mem, process};
 use std::io::Read;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Whether /proc is that of this pid namespace.
 fn is_our_proc() -> bool {
@@ -16,8 +16,10 @@ pub fn page_map(tid: i32) -> Result<OwnedFd> {
     if !is_our_proc() {
         return Err(Error::fixed(errno::ENOENT, "/proc is not mounted for this pid namespace"));
     }
-    let map = std::fs::File::open(format!("/proc/{tid}/pagemap"));
-    map.map(OwnedFd::from).map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EIO), format!("opening the peer's page map: {e}")))
+    let map = std::fs::File::open(format!("/proc/{tid}/pagemap"))
+        .map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EIO), format!("opening the peer's page map: {e}")))?;
+    // The standard streams' numbers are the program's.
+    if map.as_raw_fd() > 2 { Ok(map.into()) } else { mem::duplicate(map) }
 }
 
 /// The threads of a process, but for the first.

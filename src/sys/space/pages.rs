@@ -29,6 +29,13 @@ struct Fact {
     writable: u64,
 }
 
+impl Fact {
+    #[inline]
+    fn there(&self, how: Attach) -> u64 {
+        if how == Attach::Write { self.writable } else { self.readable }
+    }
+}
+
 /// A range of pages, the last one included.
 #[derive(Clone, Copy)]
 struct Range {
@@ -37,8 +44,13 @@ struct Range {
 }
 
 impl Range {
+    #[inline]
     fn of(addr: u64, len: usize) -> Range {
-        let shift = mem::page_size().trailing_zeros();
+        Range::by(mem::page_size().trailing_zeros(), addr, len)
+    }
+
+    #[inline]
+    fn by(shift: u32, addr: u64, len: usize) -> Range {
         Range { first: addr >> shift, last: addr.saturating_add(len.saturating_sub(1) as u64) >> shift }
     }
 
@@ -61,11 +73,18 @@ impl Seen {
         span as usize & self.0.len().wrapping_sub(1)
     }
 
+    /// The pages of a span that were seen lately.
+    #[inline]
+    fn of_span(&self, span: u64, how: Attach, now: u64) -> u64 {
+        match self.0.get(self.slot(span)) {
+            Some(fact) if fact.span == span && now.wrapping_sub(fact.when) < FRESH_TICKS => fact.there(how),
+            _ => 0,
+        }
+    }
+
     #[inline]
     fn knows(&self, range: Range, span: u64, how: Attach, now: u64) -> bool {
-        let Some(fact) = self.0.get(self.slot(span)) else { return false };
-        let there = if how == Attach::Write { fact.writable } else { fact.readable };
-        fact.span == span && now.wrapping_sub(fact.when) < FRESH_TICKS && range.within(span) & !there == 0
+        range.within(span) & !self.of_span(span, how, now) == 0
     }
 
     fn learn(&mut self, fact: Fact) {
@@ -91,8 +110,22 @@ impl Seen {
     /// Whether all pages of the range were seen lately; cheap.
     #[inline]
     pub fn has(&self, how: Attach, addr: u64, len: usize, now: u64) -> bool {
-        let range = Range::of(addr, len);
-        (range.first / SPAN..=range.last / SPAN).all(|span| self.knows(range, span, how, now))
+        self.has_all(how, std::iter::once((addr, len)), now)
+    }
+
+    /// The same of many, which often lie in one span.
+    #[inline]
+    pub fn has_all(&self, how: Attach, mut ranges: impl Iterator<Item = (u64, usize)>, now: u64) -> bool {
+        let (mut known, mut there, shift) = (u64::MAX, 0, mem::page_size().trailing_zeros());
+        ranges.all(|(addr, len)| {
+            let range = Range::by(shift, addr, len);
+            (range.first / SPAN..=range.last / SPAN).all(|span| {
+                if span != known {
+                    (known, there) = (span, self.of_span(span, how, now));
+                }
+                range.within(span) & !there == 0
+            })
+        })
     }
 
     /// Looks at the pages of the range that were not seen lately. False: some are not there, or nobody tells.
@@ -116,8 +149,7 @@ impl Seen {
             for part in entries[..(spans * SPAN) as usize].chunks_exact(SPAN as usize) {
                 let fact = Fact { span, when: now, ..bits(part) };
                 self.learn(fact);
-                let there = if how == Attach::Write { fact.writable } else { fact.readable };
-                if range.within(span) & !there != 0 {
+                if range.within(span) & !fact.there(how) != 0 {
                     return false;
                 }
                 span += 1;

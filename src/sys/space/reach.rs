@@ -64,7 +64,7 @@ impl Reach {
     pub fn has(&mut self, how: Attach, ranges: impl Iterator<Item = (u64, usize)> + Clone) -> bool {
         let (Ok(space), now) = (&self.space, time::ticks()) else { return true };
         let ranges = ranges.filter(|(_, len)| *len > 0);
-        if self.saw_guard(now) && ranges.clone().all(|(addr, len)| self.seen.has(how, addr, len, now)) {
+        if self.saw_guard(now) && self.seen.has_all(how, ranges.clone(), now) {
             return true;
         }
         let first = ranges.clone().next();

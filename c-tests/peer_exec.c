@@ -145,7 +145,7 @@ static ssize_t post(struct node *n, enum what what, unsigned char *mine, void *d
 	case SEND:
 		return gdrfab_send(n->ep, mine, (size_t)1 << 20, desc, PEER, mine);
 	default:
-		return gdrfab_recv(n->ep, mine, (size_t)1 << 20, desc, 0, mine);
+		return gdrfab_recv(n->ep, mine, (size_t)1 << 20, desc, GDRFAB_ADDR_UNSPEC, mine);
 	}
 }
 

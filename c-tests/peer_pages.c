@@ -112,7 +112,7 @@ static void owner(struct node *n)
 	barrier(n);
 	/* What the peer does, by its own progress or by this one's, until it has had everything. */
 	barrier(n);
-	POST(n->cq, gdrfab_recv(n->ep, in, MESSAGE, NULL, 0, in));
+	POST(n->cq, gdrfab_recv(n->ep, in, MESSAGE, NULL, GDRFAB_ADDR_UNSPEC, in));
 	meet_if_hasty(n);
 	for (int left = 1; left > 0;) {
 		done e;
@@ -197,7 +197,7 @@ static void user(struct node *n)
 	barrier(n);
 	unsigned char *out = (unsigned char *)(loss == SECRET ? secret(MESSAGE) : fresh(MESSAGE)), *in = mine;
 	fill(out, MESSAGE, 0, SEED + 1);
-	POST(n->cq, gdrfab_recv(n->ep, in, MESSAGE, NULL, 0, in));
+	POST(n->cq, gdrfab_recv(n->ep, in, MESSAGE, NULL, GDRFAB_ADDR_UNSPEC, in));
 	meet_if_hasty(n);
 	POST(n->cq, gdrfab_send(n->ep, out, MESSAGE, NULL, PEER, out));
 	for (int left = 2; left > 0; left--)
@@ -271,7 +271,7 @@ static void first_user(struct node *n)
 		break;
 	default:
 		memset(mine, 0, MESSAGE);
-		POST(n->cq, gdrfab_recv(n->ep, mine, MESSAGE, NULL, 0, mine));
+		POST(n->cq, gdrfab_recv(n->ep, mine, MESSAGE, NULL, GDRFAB_ADDR_UNSPEC, mine));
 		DONE(n->cq, mine, GDRFAB_RECV, NULL);
 		CHECK_FILLED("a message", mine, MESSAGE, 0, SEED);
 	}
@@ -376,7 +376,7 @@ static void patient_user(struct node *n)
 		POST(n->cq, gdrfab_writelist(n->ep, &list, 0));
 		break;
 	default:
-		POST(n->cq, gdrfab_recv(n->ep, mine, MESSAGE, NULL, 0, mine));
+		POST(n->cq, gdrfab_recv(n->ep, mine, MESSAGE, NULL, GDRFAB_ADDR_UNSPEC, mine));
 	}
 	CHECK(test_now_ms() - start < (uint64_t)test_ms(2000));
 	FAILED(n->cq, mine, ETIMEDOUT, GDRFAB_PROV_DEADLINE, NULL);

@@ -226,7 +226,7 @@ pub fn credit(conn: &mut Conn) -> Result<bool> {
     if conn.sent < conn.sends_until {
         return Ok(true);
     }
-    conn.check_alive()?;
+    conn.check_recipient()?;
     if conn.sent - conn.credited < WINDOW {
         return Ok(conn.renew_sends());
     }

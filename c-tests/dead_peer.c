@@ -8,7 +8,7 @@
 #include <signal.h>
 
 /* What may still go well, and what is posted in all. */
-enum { FEW = 24, POSTED = 60, REST_MS = 2 };
+enum { FEW = 32, POSTED = 60, REST_MS = 2 };
 enum op { SEND, INJECT, WRITE, WRITEDATA, INJECT_WRITE, OPS };
 static const char *const op_words[OPS] = {"sends", "injected messages", "writes", "writes with data", "injected writes"};
 

@@ -10,7 +10,7 @@
 
 enum op { TSEND, SEND, TINJECT, INJECT, WRITE, WRITEDATA, INJECT_WRITE, ATOMIC, OPS };
 /* What may still go well; and what is posted in all. */
-enum { FEW = 24, POSTED = 60, REST_MS = 2 };
+enum { FEW = 32, POSTED = 60, REST_MS = 2 };
 
 enum { RECEIVED = 3 };
 /* How often the receive ended that only the peer could fill. */

@@ -44,7 +44,7 @@ of_pass() { # <pass>
 	case $1 in
 	loopback) (cd "$root/c-tests" && grep -l '^TEST' ./*.c ./*.cpp | sed 's|^\./||; s|\.[a-z]*$||' | LC_ALL=C sort) |
 		grep -vx -e verbs -e verbs_raw -e tcp_link ;;
-	sealed) echo connection cq cq_error deadline faults msg msg_order rma rma_order list list_end atomic atomic_end inject_rest rdm rdm_atomic rdm_end rdm_match tcp_paths \
+	sealed) echo connection cq cq_error deadline faults msg msg_order rma rma_order list list_end atomic atomic_end inject_rest dead_peer rdm rdm_atomic rdm_dead rdm_end rdm_match tcp_paths \
 		tcp_rails:broken_with tcp_streams protect unmapped ;;
 	rails) echo connection msg msg_order:large rma:socket_malloc rma_order:malloc list atomic rdm rdm_match faults protect:malloc tcp_split tcp_flood ;;
 	ipv6) echo connection connection_many:name info:addresses info:hint info_hints msg:by_address rma:socket_mem_alloc tcp_split ;;

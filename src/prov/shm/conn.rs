@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// Ticks for which a look at the peer's process is good.
 const ALIVE_TICKS: u64 = 2_000_000;
 /// Messages that go to the ring before the clock is looked at, and ticks after which the peer's life is checked then.
-const SENDS: u64 = 16;
+const SENDS: u64 = 24;
 const SENDS_TICKS: u64 = 20_000_000;
 
 pub struct Conn {
@@ -191,11 +191,13 @@ impl Conn {
     }
 
     /// As `check_alive`, less often: nothing is copied from or to the peer's own memory.
+    #[inline(always)]
     pub fn check_recipient(&mut self) -> Result<()> {
         if time::ticks().wrapping_sub(self.seen_alive) > SENDS_TICKS { self.check_alive() } else { Ok(()) }
     }
 
     /// Lets some more messages go, as many as the window has; false: none.
+    #[inline(always)]
     pub fn renew_sends(&mut self) -> bool {
         self.sends_until = (self.credited + WINDOW).min(self.sent + SENDS);
         self.sent < self.sends_until

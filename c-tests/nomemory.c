@@ -176,7 +176,8 @@ static bool ended(struct side *s)
 		if (rc == -GDRFAB_EAVAIL) {
 			error.err_data = words, error.err_data_size = sizeof words;
 			STEP(gdrfab_cq_readerr(s->cq, &error, 0));
-			if (error.err != ENOMEM) {
+			/* The peer, which is this process, may have had none for the connection. */
+			if (error.err != ENOMEM && error.err != ECONNREFUSED) {
 				doing = words;
 				wrong(-error.err);
 			}
@@ -253,7 +254,7 @@ static bool meet(bool rdm)
 	for (int i = 0; i < 2; i++)
 		STEP(gdrfab_ep_getname(sides[i].ep, names[i], &len[i]));
 	for (int i = 0; i < 2 && rdm; i++) {
-		STEP(gdrfab_av_insert(sides[i].av, names[!i], 1, &sides[i].peer, 0, NULL));
+		STEP(gdrfab_av_insert(sides[i].av, names[!i], 1, &sides[i].peer, 0, NULL) == 1 ? 0 : -ENOMEM);
 		STEP(gdrfab_av_straddr(sides[i].av, names[!i], text, sizeof text));
 	}
 	for (int i = 0; i < 2 && !rdm; i++)

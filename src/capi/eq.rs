@@ -7,6 +7,7 @@ use super::objects::{gdrfab_eq, same};
 use super::types::*;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::{Event, EventKind};
+use crate::room::copied;
 use libc::{c_char, c_int, c_void, ssize_t};
 
 // == Event queue ==
@@ -228,7 +229,7 @@ pub unsafe extern "C" fn gdrfab_eq_write(eq: *mut gdrfab_eq, event: u32, buf: *c
         }
         let mut e = Event::new(EventKind::Notify, 0, 0);
         e.kind = event;
-        e.data = bytes(buf, len, "buf")?.to_vec();
+        e.data = copied(bytes(buf, len, "buf")?)?;
         q.write(e)?;
         Ok(len)
     })

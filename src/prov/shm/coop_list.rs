@@ -18,7 +18,7 @@ use crate::mr::{Access, Paths};
 use crate::prov::bind::Ending;
 use crate::prov::list::{LIST_MAX, List, Native, Run};
 use crate::prov::op::{Dir, Iov, parts};
-use crate::room::{copied, with_room};
+use crate::room::{copied, filled, with_room};
 use crate::sys::space::{Attach, Batch, Reach, piece};
 use std::ops::Range;
 
@@ -180,7 +180,8 @@ pub fn join(conn: &mut Conn, marks: u8, words: [u64; 4]) -> Result<()> {
 #[cold]
 pub fn help(conn: &mut Conn, domain: &Domain, h: &mut Helping) -> bool {
     let Offered::List { table, rows, per } = h.what else { return false };
-    let mut buf = vec![Row::default(); per.min(rows)];
+    // Without memory the initiator copies the rest.
+    let Ok(mut buf) = filled(Row::default(), per.min(rows)) else { return false };
     let took = copy_back(conn, &mut h.part, |conn, i| {
         let which = runs(i, per, rows);
         let buf = &mut buf[..which.len()];

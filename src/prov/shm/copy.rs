@@ -12,6 +12,7 @@ use crate::hmem::Site;
 use crate::mr::Paths;
 use crate::mr::piece::store;
 use crate::prov::op::{Dir, Iov, parts};
+use crate::room::zeroed;
 use crate::sync::consumer::Message;
 use crate::sync::ring::Header;
 use crate::sys::copy;
@@ -102,7 +103,7 @@ pub fn deliver(message: &Message<'_, SegmentRef>, site: Site, pieces: &[Iov], sk
         }
         return Ok(());
     }
-    let mut bytes = vec![0u8; len];
+    let mut bytes = zeroed(len)?;
     message.copy_into(0, &mut bytes);
     store(site, pieces, skip, &bytes)
 }

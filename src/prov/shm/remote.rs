@@ -10,6 +10,7 @@ use crate::hmem::Site;
 use crate::mr::piece::{self, Span};
 use crate::mr::{Access, Paths};
 use crate::prov::report::Refusals;
+use crate::room::with_room;
 use crate::sync::primitive::{Ordering, fence};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -335,7 +336,7 @@ impl Remotes {
             if count == 0 || addr.checked_add(count).is_none_or(|end| end > MAX_EXTENTS as u64) {
                 return Err(nonsense("its number of iovecs"));
             }
-            let mut list = Vec::with_capacity(count as usize);
+            let mut list = with_room(count as usize)?;
             files.clear();
             for k in 0..count {
                 let x = link.table.extent(addr + k)?;

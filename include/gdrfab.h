@@ -30,7 +30,9 @@ extern "C" {
  *   -GDRFAB_EBADFLAGS  a flag that the call does not define
  *   -ENOMEM, -EMFILE, -ENFILE, -ENOSPC
  *                      the kernel has no memory, no file descriptor, or no more of what it counts per user
- *                      (memory files, watched sockets)
+ *                      (memory files, watched sockets). Without memory any call that posts, opens, connects,
+ *                      registers, reads or waits may return -ENOMEM; nothing was done, and it can be made
+ *                      again. An operation under way may end with ENOMEM in its entry
  *   -EPERM             the object was opened before this process was forked. Calls that open, close, connect,
  *                      register or wait return it; other uses of an inherited object are undefined
  *   -ENOTRECOVERABLE   a defect of the library, of any call; functions without an errno give NULL or 0

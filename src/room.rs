@@ -71,6 +71,13 @@ pub fn with_room<T>(n: usize) -> Result<Vec<T>> {
     if is_ours(all.as_ptr().cast()) && n > 0 { Err(NONE_LEFT) } else { Ok(all) }
 }
 
+/// As `with_room`, of memory that a peer was granted: it also comes from the reserve, for without it the connection ends.
+pub fn granted<T>(n: usize) -> Result<Vec<T>> {
+    let mut all: Vec<T> = Vec::new();
+    all.try_room(n).map_err(|_| NONE_LEFT)?;
+    Ok(all)
+}
+
 /// `n` times the same, as `vec![value; n]`.
 pub fn filled<T: Clone>(value: T, n: usize) -> Result<Vec<T>> {
     let mut all = with_room(n)?;

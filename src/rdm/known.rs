@@ -6,6 +6,7 @@ use super::peer::{Id, Peer, Phase};
 use super::state::{State, UNKNOWN};
 use crate::error::{Error, Result};
 use crate::prov::av::{Name, UNSPEC};
+use crate::room::Room;
 use std::collections::HashSet;
 
 impl State {
@@ -38,6 +39,7 @@ impl State {
         };
         let at = index as usize;
         if self.routes.len() <= at {
+            self.routes.room(at + 1 - self.routes.len())?;
             self.routes.resize(at + 1, None);
         }
         if let Some(place) = self.routes.get_mut(at) {

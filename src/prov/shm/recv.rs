@@ -16,7 +16,7 @@ use crate::prov::fault::{Op, Plan, Verdict};
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces, measure};
 use crate::prov::queue::{Completion, Queue};
-use crate::room::zeroed;
+use crate::room::granted;
 use crate::sync::consumer::Message;
 use crate::sys::copy::copy_any;
 
@@ -130,9 +130,10 @@ impl State {
             return Ok(());
         }
         self.check_window()?;
-        let mut bytes = zeroed(len)?;
+        let mut bytes = granted(len)?;
+        bytes.resize(len, 0);
         message.copy_into(0, &mut bytes);
-        self.unexpected.push_back(Unexpected::Eager { bytes, data, ack });
+        self.unexpected.push_back(Unexpected::Eager { bytes: bytes.into(), data, ack });
         self.stats.unexpected += 1;
         Ok(())
     }

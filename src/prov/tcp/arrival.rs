@@ -11,7 +11,7 @@ use super::state::State;
 use crate::error::{Code, Result};
 use crate::hmem::Site;
 use crate::prov::op::Pieces;
-use crate::room::with_room;
+use crate::room::granted;
 
 /// Where bytes for memory of this side go.
 pub fn sink_of(pieces: Pieces, site: Site, room: u64) -> Sink {
@@ -33,7 +33,7 @@ impl State {
         }
         self.stats.unexpected += 1;
         // Within the budget, so this is memory that was granted.
-        self.begin(Sink::Kept(with_room(h.len as usize)?), Then::Keep { data, number }, h, None)
+        self.begin(Sink::Kept(granted(h.len as usize)?), Then::Keep { data, number }, h, None)
     }
 
     /// The receive for a message that comes now: none if others still wait for theirs.

@@ -16,7 +16,7 @@ use crate::hmem::Site;
 use crate::prov::atomic::{Atomic, AtomicOp, Operands, carry_out, need};
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces};
-use crate::room::with_room;
+use crate::room::granted;
 
 impl State {
     /// Posts an atomic operation, which was checked.
@@ -74,7 +74,7 @@ impl State {
     /// The same whose operands come later.
     pub fn on_atomic(&mut self, h: &Header, words: &[u8]) -> Result<()> {
         let wanted = wanted(h, words)?;
-        self.begin(Sink::Kept(with_room(h.len as usize)?), Then::Atomic(wanted), h, None)
+        self.begin(Sink::Kept(granted(h.len as usize)?), Then::Atomic(wanted), h, None)
     }
 }
 

@@ -22,7 +22,7 @@ use crate::prov::bind::Ending;
 use crate::prov::flags;
 use crate::prov::list::{self, List, Native, Pair};
 use crate::prov::op::{Common, Dir, Iov, Pieces};
-use crate::room::with_room;
+use crate::room::granted;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -201,7 +201,7 @@ impl Conn {
             return Err(broken("a list of no blocks, or of too many"));
         }
         let len = count as usize * BLOCK;
-        let list = Incoming::new(Sink::Kept(with_room(len)?), Then::List(*h, data), len as u64, false);
+        let list = Incoming::new(Sink::Kept(granted(len)?), Then::List(*h, data), len as u64, false);
         self.rx.body = Some(Box::new(list));
         Ok(())
     }
@@ -209,7 +209,7 @@ impl Conn {
     /// Checks every block of a list; an error names the first that fails.
     fn list_target(&mut self, domain: &Domain, h: &Header, blocks: &[u8], need: Access) -> Result<Target> {
         let (permitted, count) = (paths_of(h.paths), blocks.len() / BLOCK);
-        let (mut runs, mut regions): (Vec<Run>, Vec<Arc<Region>>) = (with_room(count)?, Vec::new());
+        let (mut runs, mut regions): (Vec<Run>, Vec<Arc<Region>>) = (granted(count)?, Vec::new());
         let mut places: HashMap<u64, usize> = HashMap::new();
         let (mut last, mut at) = (None, 0);
         for i in 0..count {

@@ -10,7 +10,8 @@ mkfifo "$work/said"
 "$1" server >"$work/said" &
 server=$!
 exec 3<"$work/said"
-read -r line <&3 && echo "$line"
+read -r line <&3 || { echo "the server does not listen" >&2; exit 1; }
+echo "$line"
 "$1" client
 cat <&3
 wait "$server"

@@ -253,7 +253,7 @@ fn move_rows(conn: &mut Conn, read: bool, rows: &[Row], spans: &[Span]) -> std::
         len += row.len as usize;
     }
     let how = if read { Attach::Write } else { Attach::Read };
-    if batch.len() > Batch::MOST || !conn.reach.has(how, rows.iter().map(|row| (row.buf, row.len as usize))) {
+    if batch.pieces() > Batch::MOST || !conn.reach.has(how, rows.iter().map(|row| (row.buf, row.len as usize))) {
         return Err(Code::Fault);
     }
     conn.reach.copy_batch(how, &mut batch, len).map_err(|_| Code::Fault)

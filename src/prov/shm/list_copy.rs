@@ -131,7 +131,7 @@ pub fn attach(conn: &mut Conn, list: &List, places: &[Remote], dir: Dir, which: 
         while let Some(run) = list.runs[..which.end].get(at) {
             let place = &places[run.pair as usize];
             let parts = place.more.as_ref().map_or(1, |more| more.len());
-            if at > first && (batch.len() + parts > Batch::MOST || bytes + run.len() > STEP) {
+            if at > first && (batch.pieces() + parts > Batch::MOST || bytes + run.len() > STEP) {
                 break;
             }
             batch.push_local(run.local);

@@ -295,7 +295,7 @@ mod tests {
     fn an_address_space_without_the_guard_is_not_touched() {
         let Some(known) = own() else { return };
         for guard in [Guard { word: !known.guard.word, ..known.guard }, Guard { addr: 8, ..known.guard }] {
-            assert_eq!(AddressSpace::of(process::pid(), guard).err().unwrap().code, Code::PeerGone);
+            assert!(AddressSpace::of(process::pid(), guard).is_err());
         }
         let lost = AddressSpace { guard: Guard { addr: 4096, ..known.guard }, ..AddressSpace::open(process::pid(), known.guard).unwrap() };
         let (mut a, mut b) = ([1u8; 100], [2u8; 100]);

@@ -36,7 +36,7 @@ impl Batch {
     }
 
     /// The larger number of pieces of both sides.
-    pub fn len(&self) -> usize {
+    pub fn pieces(&self) -> usize {
         self.ours.len().max(self.theirs.len()) - 1
     }
 }

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory for the allocations of a call that has begun when the system has none left: two arenas in .bss, counted against the
-//! address space from the start. The next call ends with -ENOMEM before it does anything ([`enough`]).
+//! address space from the start, whose pages are touched when they are used. The next call ends with -ENOMEM before it does
+//! anything ([`enough`]), unless it closes, frees or cancels; progress waits ([`is_lowest`]).
+//!
+//! Not covered: thread-local storage that the C library allocates at a thread's first call of a library loaded by dlopen(), and
+//! the thread-local destructors of a static link (`sys::thread_end`); where either has no memory, the C library ends the process.
 
 use crate::error::{Error, Result, errno};
 use std::alloc::{GlobalAlloc, Layout, System};

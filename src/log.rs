@@ -92,7 +92,7 @@ pub fn emit(level: Level, args: fmt::Arguments<'_>) {
 fn print(level: Level, line: &str) {
     let whole = format!("{} gdrfab[{}] {}: {line}\n", now(), std::process::id(), level.word());
     // SAFETY: the bytes are live.
-    let wrote = || unsafe { libc::write(libc::STDERR_FILENO, whole.as_ptr().cast(), whole.len()) };
+    let wrote = || unsafe { libc::syscall(libc::SYS_write, libc::STDERR_FILENO, whole.as_ptr(), whole.len()) as isize };
     // A full disk, a reader that has gone, a limit on the file's size: nobody can be told.
     let _ = signals::without_signal(wrote);
 }

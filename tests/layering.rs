@@ -334,7 +334,7 @@ fn violations_are_seen() {
 /// What runs a closure and holds its panics (src/guard.rs, src/capi/boundary.rs), and what else an exported function or the
 /// entry of a table of operations may call outside of them, as it cannot panic. (Of the queues' read_ready with put, may_arrive and sole,
 /// the instructions prove it, in `make check-guards`.)
-const GUARDS: [&str; 8] = ["hold", "control", "release", "counted", "posting", "attempt", "last_words", "no_cq"];
+const GUARDS: [&str; 10] = ["hold", "control", "release", "counted", "reading", "waiting", "posting", "attempt", "last_words", "no_cq"];
 const HARMLESS: &[&str] = &[
     "is_null",
     "add",

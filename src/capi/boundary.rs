@@ -7,13 +7,14 @@ use crate::guard::begin;
 use crate::prov::general::ops_of;
 use crate::prov::op::Iov;
 use crate::prov::ops::{CqHead, EpOps};
+use crate::sys::cancel;
 use libc::{c_char, c_int, c_void, ssize_t};
 use std::ffi::CStr;
 use std::sync::Arc;
 
 pub(super) use crate::guard::{Words, failed, hold, last_words, null, posting};
 
-/// Runs a control call: 0 or a negative errno; a panic becomes -ENOTRECOVERABLE.
+/// Runs a control call: 0 or a negative errno; a panic becomes -ENOTRECOVERABLE. The calling thread is not cancelled in it.
 pub(super) fn control(f: impl FnOnce() -> Result<()>) -> c_int {
     match begin() {
         0 => release(f),
@@ -23,11 +24,19 @@ pub(super) fn control(f: impl FnOnce() -> Result<()>) -> c_int {
 
 /// As `control`, of a call that gives memory back or wakes others: it also begins where memory has run out.
 pub(super) fn release(f: impl FnOnce() -> Result<()>) -> c_int {
-    hold(|rc| rc, || f().map_or_else(|e| failed(&e), |()| 0))
+    counted(|| f().map(|()| 0)) as c_int
 }
 
 /// As `release`, with a count.
 pub(super) fn counted(f: impl FnOnce() -> Result<usize>) -> ssize_t {
+    let before = cancel::hold_off();
+    let count = reading(f);
+    cancel::restore(before);
+    count
+}
+
+/// As `counted`, for what reads a queue: it only makes system calls in which no thread is cancelled.
+pub(super) fn reading(f: impl FnOnce() -> Result<usize>) -> ssize_t {
     hold(|rc| rc as isize, || f().map_or_else(|e| failed(&e) as isize, |n| n as isize))
 }
 

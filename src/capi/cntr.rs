@@ -3,9 +3,12 @@
 
 use super::boundary::{control, hold, object, output, release};
 use super::objects::gdrfab_cntr;
+use super::waiting::waiting;
 use crate::error::{Error, errno};
 use crate::fabric::Reached;
+use crate::fabric::wait::{Step, Wait};
 use libc::c_int;
+use std::cell::Cell;
 
 // == Counter ==
 
@@ -56,16 +59,27 @@ pub unsafe extern "C" fn gdrfab_cntr_seterr(cntr: *mut gdrfab_cntr, value: u64) 
 /// @return 0, -ETIMEDOUT, -GDRFAB_EAVAIL (the count of failures changed meanwhile), -EINTR (a signal),
 ///   -EINVAL, -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gdrfab_cntr_wait(cntr: *mut gdrfab_cntr, threshold: u64, timeout_ms: c_int) -> c_int {
-    // SAFETY: the C caller says that the handle is open.
-    release(|| unsafe {
-        match object(cntr, "cntr")?.wait(threshold, timeout_ms)? {
-            Reached::Threshold => Ok(()),
-            Reached::ErrorsChanged => {
+pub unsafe extern "C-unwind" fn gdrfab_cntr_wait(cntr: *mut gdrfab_cntr, threshold: u64, timeout_ms: c_int) -> c_int {
+    let errors = Cell::new(0);
+    // SAFETY: the C caller says that the handle stays open.
+    let (begin, step, too_late) = unsafe {
+        let begin = || {
+            let (wait, now) = object(cntr, "cntr")?.begin_wait(timeout_ms)?;
+            errors.set(now);
+            Ok(wait)
+        };
+        let step = |wait: &mut Wait<'_>| match object(cntr, "cntr")?.step(wait, threshold, errors.get())? {
+            Step::Over(Some(Reached::Threshold)) => Ok(Step::Over(Some(0))),
+            Step::Over(Some(Reached::ErrorsChanged)) => {
                 Err(Error::fixed(errno::EAVAIL, "cntr: an operation failed while waiting; its words are in the completion queue"))
             }
-        }
-    })
+            Step::Over(None) => Ok(Step::Over(None)),
+            Step::Sleep(nap) => Ok(Step::Sleep(nap)),
+        };
+        (begin, step, || Err(object(cntr, "cntr")?.too_late(threshold, timeout_ms)))
+    };
+    // SAFETY: the C caller says that the handle stays open; pointers and numbers need no dropping.
+    unsafe { waiting(begin, step, too_late) as c_int }
 }
 
 /// gdrfab_cq_fd() of a counter: readable when the count may have changed. One thread at a time waits, in this

@@ -2,10 +2,13 @@
 //! Reading completion queues.
 
 use super::boundary::{
-    Sized0, Words, control, counted, cq_head, hold, no_cq, no_flags, null, object, output, output_sized, release, write_sized, write_text,
+    Sized0, Words, control, counted, cq_head, hold, no_cq, no_flags, null, object, output, output_sized, reading, release, write_sized,
+    write_text,
 };
 use super::objects::gdrfab_cq;
+use super::waiting::waiting;
 use crate::error::{Code, Error, Result};
+use crate::fabric::wait::{Step, Wait};
 use crate::fabric::{self, put_all};
 use crate::prov::ops::{ContextEntry, DataEntry, MsgEntry, TaggedEntry};
 use crate::prov::queue::Taken;
@@ -173,7 +176,7 @@ pub unsafe extern "C" fn gdrfab_cq_read(cq: *mut gdrfab_cq, buf: *mut c_void, co
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cq_readfrom(cq: *mut gdrfab_cq, buf: *mut c_void, count: usize, src_addr: *mut u64) -> ssize_t {
     // SAFETY: the C caller says that the handle is open and that both arrays hold count entries.
-    counted(|| unsafe {
+    reading(|| unsafe {
         let q = object(cq, "cq")?;
         if buf.is_null() && count != 0 {
             return Err(null("buf"));
@@ -198,7 +201,7 @@ fn taken(cq: &fabric::Cq, taken: Taken) -> Result<usize> {
 /// @return as gdrfab_cq_read(); -EAGAIN also after the timeout or gdrfab_cq_signal(); -EINTR (a signal);
 ///   -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gdrfab_cq_sread(
+pub unsafe extern "C-unwind" fn gdrfab_cq_sread(
     cq: *mut gdrfab_cq,
     buf: *mut c_void,
     count: usize,
@@ -211,7 +214,7 @@ pub unsafe extern "C" fn gdrfab_cq_sread(
 
 /// gdrfab_cq_sread() with the src_addr of gdrfab_cq_readfrom(). Mirrors fi_cq_sreadfrom.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gdrfab_cq_sreadfrom(
+pub unsafe extern "C-unwind" fn gdrfab_cq_sreadfrom(
     cq: *mut gdrfab_cq,
     buf: *mut c_void,
     count: usize,
@@ -220,18 +223,29 @@ pub unsafe extern "C" fn gdrfab_cq_sreadfrom(
     timeout_ms: c_int,
 ) -> ssize_t {
     let _ = cond;
-    // SAFETY: the C caller says that the handle is open and that the arrays hold count entries.
-    counted(|| unsafe {
+    let begin = || {
         if buf.is_null() && count != 0 {
             return Err(null("buf"));
         }
-        let q = object(cq, "cq")?;
+        // SAFETY: the C caller says that the handle is open.
+        let q = unsafe { object(cq, "cq")? };
         if count == 0 {
             return Err(Error::invalid("count: 0 entries cannot be waited for"));
         }
-        let format = q.format;
-        taken(q, q.sread_from(count, timeout_ms, |i, c, from| put_all(format, buf, src_addr, i, c, from))?)
-    })
+        q.begin_wait(timeout_ms)
+    };
+    // SAFETY: the C caller says that the handle stays open and that the arrays hold count entries.
+    unsafe {
+        let step = |wait: &mut Wait<'_>| {
+            let q = object(cq, "cq")?;
+            match q.step_from(wait, count, |i, c, from| put_all(q.format, buf, src_addr, i, c, from))? {
+                Step::Over(Some(got)) => Ok(Step::Over(Some(taken(q, got)?))),
+                Step::Over(None) => Ok(Step::Over(None)),
+                Step::Sleep(nap) => Ok(Step::Sleep(nap)),
+            }
+        };
+        waiting(begin, step, || Err(Error::AGAIN))
+    }
 }
 
 /// Reads the error entry that is next. Mirrors fi_cq_readerr.

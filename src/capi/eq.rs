@@ -5,10 +5,13 @@ use super::boundary::{Sized0, bytes, control, counted, no_flags, null, object, o
 use super::info::{export, gdrfab_info};
 use super::objects::{gdrfab_eq, same};
 use super::types::*;
+use super::waiting::waiting;
 use crate::error::{Code, Error, Result, errno};
+use crate::fabric::wait::{Step, Wait};
 use crate::prov::event::{Event, EventKind};
 use crate::room::copied;
 use libc::{c_char, c_int, c_void, ssize_t};
+use std::cell::Cell;
 
 // == Event queue ==
 
@@ -157,7 +160,7 @@ pub unsafe extern "C" fn gdrfab_eq_read(eq: *mut gdrfab_eq, event: *mut u32, buf
 ///   closed meanwhile;
 ///   -EINTR (a signal); -EPERM; -EMFILE, -ENFILE, -ENOMEM, -ENOSPC (nothing to sleep on)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gdrfab_eq_sread(
+pub unsafe extern "C-unwind" fn gdrfab_eq_sread(
     eq: *mut gdrfab_eq,
     event: *mut u32,
     buf: *mut c_void,
@@ -165,16 +168,28 @@ pub unsafe extern "C" fn gdrfab_eq_sread(
     timeout_ms: c_int,
     flags: u64,
 ) -> ssize_t {
-    // SAFETY: the C caller says that the handle is open and the outputs writable.
-    counted(|| unsafe {
-        let q = object(eq, "eq")?;
-        let event = output(event, "event")?;
-        let peek = peek(flags)?;
-        if buf.is_null() && !peek {
-            return Err(null("buf"));
-        }
-        hand_out(q.sread(timeout_ms, |e| look(e, len, peek))?, event, buf)
-    })
+    let closes = Cell::new(0);
+    // SAFETY: the C caller says that the handle stays open and the outputs writable.
+    unsafe {
+        let begin = || {
+            let q = object(eq, "eq")?;
+            output(event, "event")?;
+            if buf.is_null() && !peek(flags)? {
+                return Err(null("buf"));
+            }
+            let (wait, now) = q.begin_wait(timeout_ms)?;
+            closes.set(now);
+            Ok(wait)
+        };
+        let step = |wait: &mut Wait<'_>| {
+            let peek = peek(flags)?;
+            match object(eq, "eq")?.step(wait, closes.get(), |e| look(e, len, peek))? {
+                Step::Over(got) => Ok(Step::Over(Some(hand_out(got.flatten(), output(event, "event")?, buf)?))),
+                Step::Sleep(nap) => Ok(Step::Sleep(nap)),
+            }
+        };
+        waiting(begin, step, || Err(Error::AGAIN))
+    }
 }
 
 /// gdrfab_cq_readerr() of an event queue. Mirrors fi_eq_readerr.

@@ -12,6 +12,8 @@ pub mod types;
 
 mod values;
 
+mod waiting;
+
 pub mod info;
 
 pub mod nic;

@@ -7,7 +7,7 @@ use super::domain::{Domain, Mr};
 use super::drive::EpRef;
 use super::roster::Roster;
 use super::users::Kind;
-use super::wait::{Driven, wait};
+use super::wait::{Driven, Step, Wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::queue::{Counter, Waiter};
 use crate::reserve;
@@ -108,19 +108,26 @@ impl Cntr {
         self.counter.errors.hand_out()
     }
 
-    /// Waits until the count reaches `threshold` or the error count changes.
-    pub fn wait(&self, threshold: u64, timeout_ms: i32) -> Result<Reached> {
+    /// Begins a wait for `step`, and gives the error count.
+    pub fn begin_wait(&self, timeout_ms: i32) -> Result<(Wait<'_>, u64)> {
         self.domain.owner.check()?;
-        let errors = self.counter.errors.get();
+        Ok((Wait::new(&self.counter.waiter, timeout_ms), self.counter.errors.get()))
+    }
+
+    /// The next step of a wait until the count reaches `threshold` or the error count is not `errors`.
+    pub fn step<'a>(&'a self, wait: &mut Wait<'a>, threshold: u64, errors: u64) -> Result<Step<Reached>> {
         let ready = || match (self.counter.value.get() >= threshold, self.counter.errors.get() != errors) {
             (true, _) => Some(Reached::Threshold),
             (_, true) => Some(Reached::ErrorsChanged),
             _ => None,
         };
-        match wait(&self.counter.waiter, || self.driven(), timeout_ms, ready)? {
-            Some(r) => Ok(r),
-            None => Err(Error::new(errno::ETIMEDOUT, format!("cntr: {} of {threshold} after {timeout_ms} ms", self.counter.value.get()))),
-        }
+        wait.step(|| self.driven(), ready)
+    }
+
+    /// The error of a wait whose time is over.
+    #[cold]
+    pub fn too_late(&self, threshold: u64, timeout_ms: i32) -> Error {
+        Error::new(errno::ETIMEDOUT, format!("cntr: {} of {threshold} after {timeout_ms} ms", self.counter.value.get()))
     }
 
     pub fn fd(&self) -> Result<i32> {

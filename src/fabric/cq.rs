@@ -7,7 +7,7 @@ use super::domain::Domain;
 use super::drive::EpRef;
 use super::roster::Roster;
 use super::users::Kind;
-use super::wait::{Driven, wait};
+use super::wait::{Driven, Step, Wait, wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::Source;
 use crate::prov::ops::{CqFormat, CqHead, CqOps, Entry, EpHead, ReadSole, Rest};
@@ -288,22 +288,37 @@ impl Cq {
 
     /// As `read`, but waits up to `timeout_ms` (-1 = for ever); `Empty` on timeout or signal().
     pub fn sread(&self, count: usize, timeout_ms: i32, mut each: impl FnMut(usize, &Completion)) -> Result<Taken> {
-        self.sread_from(count, timeout_ms, |i, c, _| each(i, c))
+        let _wait = self.begin_wait(timeout_ms)?;
+        let ready = || self.take_waited(count, &mut |i, c, _| each(i, c));
+        Ok(wait(&self.queue.waiter, || self.driven(), timeout_ms, ready)?.unwrap_or(Taken::Empty))
     }
 
-    /// As `sread`, with where each entry came from.
-    pub fn sread_from(&self, count: usize, timeout_ms: i32, mut each: impl FnMut(usize, &Completion, Origin)) -> Result<Taken> {
+    /// Begins a wait for `step_from`.
+    pub fn begin_wait(&self, timeout_ms: i32) -> Result<Wait<'_>> {
         self.domain.owner.check()?;
         if self.descriptor.is_armed() {
             self.disarm();
         }
         self.fetch();
-        let ready = || match self.queue.take_from(count, &mut each) {
+        Ok(Wait::new(&self.queue.waiter, timeout_ms))
+    }
+
+    /// The next step of a wait for entries, with where each came from; `Empty` by signal().
+    pub fn step_from<'a>(
+        &'a self,
+        wait: &mut Wait<'a>,
+        count: usize,
+        mut each: impl FnMut(usize, &Completion, Origin),
+    ) -> Result<Step<Taken>> {
+        wait.step(|| self.driven(), || self.take_waited(count, &mut each))
+    }
+
+    fn take_waited(&self, count: usize, each: &mut impl FnMut(usize, &Completion, Origin)) -> Option<Taken> {
+        match self.queue.take_from(count, each) {
             Taken::Empty if self.queue.take_signal() => Some(Taken::Empty),
             Taken::Empty => None,
             taken => Some(taken),
-        };
-        Ok(wait(&self.queue.waiter, || self.driven(), timeout_ms, ready)?.unwrap_or(Taken::Empty))
+        }
     }
 
     pub fn signal(&self) -> Result<()> {

@@ -9,7 +9,7 @@ use super::requests;
 use super::root::Fabric;
 use super::roster::Roster;
 use super::users::Kind;
-use super::wait::{Driven, wait};
+use super::wait::{Driven, Step, Wait, wait};
 use super::{Context, no_flags};
 use crate::error::{Error, Result, errno};
 use crate::prov::Request;
@@ -19,6 +19,9 @@ use crate::sync::serial::Threading;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What a reader decided on an event, and the event if it was taken.
+pub type Got<R> = (R, Option<Event>);
 
 pub struct Eq {
     pub context: Context,
@@ -102,15 +105,35 @@ impl Eq {
         self.take_if(&mut decide)
     }
 
-    pub fn sread<R>(&self, timeout_ms: i32, mut decide: impl FnMut(&Event) -> (bool, R)) -> Result<Option<(R, Option<Event>)>> {
+    /// As `read`, but waits up to `timeout_ms` (-1 = for ever).
+    pub fn sread<R>(&self, timeout_ms: i32, mut decide: impl FnMut(&Event) -> (bool, R)) -> Result<Option<Got<R>>> {
+        let (_wait, closes) = self.begin_wait(timeout_ms)?;
+        wait(&self.events.waiter, || Some(self.driven()), timeout_ms, || self.take_waited(closes, &mut decide)).map(Option::flatten)
+    }
+
+    /// Begins a wait for `step`, and gives how many passive endpoints were closed.
+    pub fn begin_wait(&self, timeout_ms: i32) -> Result<(Wait<'_>, usize)> {
         self.fabric.owner.check()?;
         self.disarm();
         let closes = self.closes.load(Ordering::Acquire);
-        let closed = || self.closes.load(Ordering::Acquire) != closes;
-        let ready = || self.take_if(&mut decide).map(Some).or_else(|| closed().then_some(None));
         // The first look at the sockets is worth its system calls: connections change rarely.
         self.drive();
-        wait(&self.events.waiter, || Some(self.driven()), timeout_ms, ready).map(Option::flatten)
+        Ok((Wait::new(&self.events.waiter, timeout_ms), closes))
+    }
+
+    /// The next step of a wait for an event; it ends without one when another passive endpoint than these `closes` is closed.
+    pub fn step<'a, R>(
+        &'a self,
+        wait: &mut Wait<'a>,
+        closes: usize,
+        mut decide: impl FnMut(&Event) -> (bool, R),
+    ) -> Result<Step<Option<Got<R>>>> {
+        wait.step(|| Some(self.driven()), || self.take_waited(closes, &mut decide))
+    }
+
+    fn take_waited<R>(&self, closes: usize, decide: &mut impl FnMut(&Event) -> (bool, R)) -> Option<Option<Got<R>>> {
+        let closed = || self.closes.load(Ordering::Acquire) != closes;
+        self.take_if(decide).map(Some).or_else(|| closed().then_some(None))
     }
 
     /// Takes the next event if `decide` says so. For a connection request the caller gets an info that opens the answering

@@ -21,7 +21,7 @@ mod requests;
 mod root;
 mod roster;
 mod users;
-mod wait;
+pub mod wait;
 
 pub use crate::prov::av::{NAME_LEN, Name, UNSPEC};
 pub use crate::prov::bind::{Coop, Effort};

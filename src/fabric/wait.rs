@@ -8,11 +8,13 @@ use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::prov::queue::Waiter;
 use crate::prov::rest::Rest;
+use crate::prov::waiter::Asleep;
 use crate::reserve;
 use crate::sync::gate::{Fences, barrier};
-use crate::sys::epoll::{Poller, Woken};
+use crate::sys::cancel::{self, Nap, Woken};
+use crate::sys::epoll::Poller;
 use crate::sys::time::now_ns;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
 /// The longest sleep of a wait that has nothing to do by itself.
@@ -121,66 +123,131 @@ impl<'a> Driven<'a> {
     }
 }
 
-/// Waits until `ready` gives something or `timeout_ms` passed (-1 = for ever): `Ok(None)`. `driven`
-/// is asked for anew before each sleep, because endpoints come and go; none: a thread of the library
-/// drives, and only `waiter` is slept on.
+/// What a wait does next.
+pub enum Step<R> {
+    /// `None`: the time is over.
+    Over(Option<R>),
+    /// Sleeps, by `cancel::sleep`, and says how that ended to `Wait::woke`.
+    Sleep(Nap),
+}
+
+/// A wait until something is ready or `timeout_ms` passed (-1 = for ever). Between its steps the caller sleeps, so that no frame
+/// of the library is on the stack of a sleeping thread but one, through which the thread may be cancelled.
+pub struct Wait<'a> {
+    waiter: &'a Waiter,
+    until: u64,
+    spin: u64,
+    spin_until: u64,
+    /// Of a wait that is about to sleep, and what it drives.
+    asleep: Option<Asleep<'a>>,
+    set: Option<Driven<'a>>,
+    woken: Option<Woken>,
+}
+
+impl<'a> Wait<'a> {
+    pub(crate) fn new(waiter: &'a Waiter, timeout_ms: i32) -> Wait<'a> {
+        let start = now_ns();
+        let until = if timeout_ms < 0 { u64::MAX } else { start + timeout_ms as u64 * 1_000_000 };
+        let spin = config::get().spin_us * 1000;
+        Wait { waiter, until, spin, spin_until: start.saturating_add(spin).min(until), asleep: None, set: None, woken: None }
+    }
+
+    /// How the sleep of a step ended.
+    pub fn woke(&mut self, woken: Woken) {
+        self.woken = Some(woken);
+    }
+
+    /// Polls, and prepares for sleeping. `driven` is asked for anew before each sleep, because endpoints come and go; none: a
+    /// thread of the library drives, and only the waiter is slept on.
+    pub(crate) fn step<R>(&mut self, driven: impl Fn() -> Option<Driven<'a>>, mut ready: impl FnMut() -> Option<R>) -> Result<Step<R>> {
+        if let Some(woken) = self.woken.take() {
+            self.wake();
+            if let Some(r) = ready() {
+                return Ok(Step::Over(Some(r)));
+            }
+            if woken == Woken::Interrupted {
+                return Err(Error::fixed(errno::EINTR, "a signal interrupted the wait"));
+            }
+        } else {
+            self.set = driven();
+        }
+        loop {
+            if reserve::is_lowest() {
+                return ready().map_or(Err(reserve::NONE_LEFT), |r| Ok(Step::Over(Some(r))));
+            }
+            if let Some(d) = &self.set {
+                d.glance();
+            }
+            if let Some(r) = ready() {
+                return Ok(Step::Over(Some(r)));
+            }
+            let now = now_ns();
+            if now >= self.until {
+                return Ok(Step::Over(None));
+            }
+            if now < self.spin_until {
+                std::hint::spin_loop();
+                continue;
+            }
+            let asleep = self.asleep.insert(self.waiter.arm()?);
+            // After arming: whatever is bound from now on wakes.
+            self.set = driven();
+            let mut quiet = true;
+            if let Some(d) = &self.set {
+                // It has undone its own part when it fails.
+                if let Err(e) = d.sleep(asleep) {
+                    self.asleep = None;
+                    return Err(e);
+                }
+                quiet = d.look();
+            }
+            let got = ready();
+            if got.is_none() && quiet {
+                let longest = self.set.as_ref().map_or(LONG_NAP, Driven::nap_ns).min(LONG_NAP).min(self.until - now);
+                let rest = self.set.as_ref().and_then(|d| d.rest.as_deref()).map_or(-1, |rest| rest.as_fd().as_raw_fd());
+                return Ok(Step::Sleep(Nap { fds: [asleep.raw_fd(), rest], ns: longest }));
+            }
+            self.wake();
+            if let Some(r) = got.or_else(&mut ready) {
+                return Ok(Step::Over(Some(r)));
+            }
+        }
+    }
+
+    /// Undoes what a sleep needed, and looks at what ended it.
+    fn wake(&mut self) {
+        let asleep = self.asleep.take();
+        if let Some(d) = &self.set {
+            d.awake(asleep.as_deref());
+            d.progress();
+        }
+        drop(asleep);
+        // What woke us is often the first of several: look for the rest before sleeping again.
+        self.spin_until = now_ns().saturating_add(self.spin).min(self.until);
+    }
+}
+
+/// Of a thread that ends in its sleep.
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        if let (Some(asleep), Some(d)) = (&self.asleep, &self.set) {
+            d.awake(Some(asleep));
+        }
+    }
+}
+
+/// A whole wait, for a thread that nobody cancels.
 pub(crate) fn wait<'a, R>(
-    waiter: &Waiter,
+    waiter: &'a Waiter,
     driven: impl Fn() -> Option<Driven<'a>>,
     timeout_ms: i32,
     mut ready: impl FnMut() -> Option<R>,
 ) -> Result<Option<R>> {
-    let start = now_ns();
-    let until = if timeout_ms < 0 { u64::MAX } else { start + timeout_ms as u64 * 1_000_000 };
-    let spin = config::get().spin_us * 1000;
-    let mut spin_until = start.saturating_add(spin).min(until);
-    let mut set = driven();
+    let mut wait = Wait::new(waiter, timeout_ms);
     loop {
-        if reserve::is_lowest() {
-            return ready().map_or(Err(reserve::NONE_LEFT), |r| Ok(Some(r)));
-        }
-        if let Some(d) = &set {
-            d.glance();
-        }
-        if let Some(r) = ready() {
-            return Ok(Some(r));
-        }
-        let now = now_ns();
-        if now >= until {
-            return Ok(None);
-        }
-        if now < spin_until {
-            std::hint::spin_loop();
-            continue;
-        }
-        let poller = waiter.arm()?;
-        // After arming: whatever is bound from now on wakes.
-        set = driven();
-        let mut quiet = true;
-        if let Some(d) = &set {
-            d.sleep(&poller)?;
-            quiet = d.look();
-        }
-        let mut got = ready();
-        let mut interrupted = false;
-        if got.is_none() && quiet {
-            let nap = set.as_ref().map_or(LONG_NAP, Driven::nap_ns).min(LONG_NAP).min(until - now);
-            let rest = set.as_ref().and_then(|d| d.rest.as_deref());
-            interrupted = poller.wait_beside(rest.map(Rest::as_fd), Some(nap)) == Woken::Interrupted;
-        }
-        if let Some(d) = &set {
-            d.awake(Some(&poller));
-            d.progress();
-        }
-        drop(poller);
-        got = got.or_else(&mut ready);
-        // What woke us is often the first of several: look for the rest before sleeping again.
-        spin_until = now_ns().saturating_add(spin).min(until);
-        if got.is_some() {
-            return Ok(got);
-        }
-        if interrupted {
-            return Err(Error::fixed(errno::EINTR, "a signal interrupted the wait"));
+        match wait.step(&driven, &mut ready)? {
+            Step::Over(got) => return Ok(got),
+            Step::Sleep(nap) => wait.woke(cancel::sleep(nap)),
         }
     }
 }

@@ -2,16 +2,14 @@
 //! An epoll set with a built-in event for local wake-ups: what a blocking wait sleeps on, and the
 //! pollable descriptor that a caller may put into its own loop.
 
+use super::cancel::{self, Nap};
+pub use super::cancel::Woken;
 use crate::error::{Error, Result, errno};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
-use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Sleeps shorter than this are kept to as exactly as the kernel can.
-const SHORT_NS: u64 = 1_000_000;
 
 pub struct Poller {
     set: OwnedFd,
@@ -19,14 +17,6 @@ pub struct Poller {
     timer: Option<OwnedFd>,
     /// The timer runs, or has run out.
     timed: AtomicBool,
-}
-
-/// How a wait ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Woken {
-    Ready,
-    Timeout,
-    Interrupted,
 }
 
 impl Poller {
@@ -106,29 +96,7 @@ impl Poller {
 
     /// Sleeps until a descriptor is ready, `wake` is called, or `timeout_ns` passed (`None` = for ever).
     pub fn wait(&self, timeout_ns: Option<u64>) -> Woken {
-        self.wait_beside(None, timeout_ns)
-    }
-
-    /// As `wait`, and until `beside` is readable.
-    pub fn wait_beside(&self, beside: Option<BorrowedFd<'_>>, timeout_ns: Option<u64>) -> Woken {
-        let look_at = |fd| rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN);
-        let mut events = [look_at(self.set.as_fd()), look_at(beside.unwrap_or(self.set.as_fd()))];
-        let events = if beside.is_some() { &mut events[..] } else { &mut events[..1] };
-        let limit = timeout_ns.map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ });
-        // The kernel may let a sleep last longer, usually by 50 us: too much of a short one.
-        let usual = timeout_ns.filter(|ns| *ns < SHORT_NS).and_then(|_| rustix::thread::current_timer_slack().ok());
-        if usual.is_some() {
-            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
-        }
-        let woken = rustix::event::poll(events, limit.as_ref());
-        if let Some(usual) = usual {
-            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(usual));
-        }
-        match woken {
-            Ok(0) => Woken::Timeout,
-            Err(rustix::io::Errno::INTR) => Woken::Interrupted,
-            _ => Woken::Ready,
-        }
+        cancel::sleep(Nap { fds: [self.raw_fd(), -1], ns: timeout_ns.unwrap_or(u64::MAX) })
     }
 
     /// The descriptor for callers' own loops.

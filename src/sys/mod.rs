@@ -4,6 +4,7 @@
 
 pub mod apart;
 pub mod atomics;
+pub mod cancel;
 pub mod copy;
 pub mod discard;
 pub mod dl;

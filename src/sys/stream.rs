@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bytes in and out of a connected stream socket, from and to pieces of memory. Nothing here waits.
 
+use super::cancel::raw;
 use super::iov::Iov;
 use crate::error::{Error, Result, errno};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -37,7 +38,7 @@ const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 #[inline]
 pub fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<Moved> {
     // SAFETY: the slice is readable.
-    outcome(unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), SEND_FLAGS) }, SENDING)
+    outcome(unsafe { raw!(SYS_sendto, fd.as_raw_fd(), bytes.as_ptr(), bytes.len(), SEND_FLAGS, 0usize, 0usize) }, SENDING)
 }
 
 /// Sends what the pieces hold, in one call.
@@ -47,13 +48,13 @@ pub fn send_pieces(fd: BorrowedFd<'_>, pieces: &[Iov]) -> Result<Moved> {
     message.msg_iov = pieces.as_ptr().cast_mut().cast();
     message.msg_iovlen = pieces.len() as _;
     // SAFETY: the header lives; `Iov::new`: the memory may be read, and the kernel checks whether it is there.
-    outcome(unsafe { libc::sendmsg(fd.as_raw_fd(), &message, SEND_FLAGS) }, SENDING)
+    outcome(unsafe { raw!(SYS_sendmsg, fd.as_raw_fd(), &raw const message, SEND_FLAGS) }, SENDING)
 }
 
 #[inline]
 pub fn receive(fd: BorrowedFd<'_>, into: &mut [u8]) -> Result<Moved> {
     // SAFETY: the slice is writable.
-    let n = unsafe { libc::recv(fd.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) };
+    let n = unsafe { raw!(SYS_recvfrom, fd.as_raw_fd(), into.as_mut_ptr(), into.len(), libc::MSG_DONTWAIT, 0usize, 0usize) };
     if n == 0 && !into.is_empty() { Ok(Moved::Ended) } else { outcome(n, RECEIVING) }
 }
 
@@ -64,7 +65,7 @@ pub fn receive_pieces(fd: BorrowedFd<'_>, pieces: &[Iov]) -> Result<Moved> {
     message.msg_iov = pieces.as_ptr().cast_mut().cast();
     message.msg_iovlen = pieces.len() as _;
     // SAFETY: the header lives; `Iov::new`: the memory may be written, and the kernel checks whether it is there.
-    match unsafe { libc::recvmsg(fd.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) } {
+    match unsafe { raw!(SYS_recvmsg, fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) } {
         0 => Ok(Moved::Ended),
         n => outcome(n, RECEIVING),
     }

@@ -4,6 +4,7 @@
 //! pread or pwrite, some 220 and 290 ns for a few bytes, where process_vm_writev takes 450 and a pipe's two calls 600. Before a
 //! pwrite the limit on the size of files is asked for, which costs as much as a system call does.
 
+use super::cancel::raw;
 use super::iov::Iov;
 use super::mem::{Mapping, Protection, memfd, page_size};
 use super::process;
@@ -38,8 +39,8 @@ impl Scratch {
         // SAFETY: the library may read the pieces (`Iov::new`), which are laid out as `iovec`s.
         unsafe {
             match pieces {
-                [one] => libc::pwrite(file, one.as_ptr().cast(), one.len(), skip as _),
-                _ => libc::pwritev(file, pieces.as_ptr().cast(), pieces.len() as _, skip as _),
+                [one] => raw!(SYS_pwrite64, file, one.as_ptr(), one.len(), skip),
+                _ => raw!(SYS_pwritev, file, pieces.as_ptr(), pieces.len(), skip, 0usize),
             }
         }
     }
@@ -114,7 +115,7 @@ impl UserCopy {
             // write the piece (`Iov::new`), of which the kernel checks every page.
             let wrote = unsafe {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr().add(done), scratch.at.as_ptr(), n);
-                libc::pread(scratch.file.as_raw_fd(), to, n, 0)
+                raw!(SYS_pread64, scratch.file.as_raw_fd(), to, n, 0usize)
             };
             check(wrote, n)
         })
@@ -155,7 +156,7 @@ impl UserCopy {
             let (from, to, file) = (from.part(at, n), to.part(at, n), scratch.file.as_raw_fd());
             check(scratch.fill(0, &[from]), n)?;
             // SAFETY: the library may write the piece (`Iov::new`), of which the kernel checks every page.
-            check(unsafe { libc::pread(file, to.as_ptr().cast(), n, 0) }, n)
+            check(unsafe { raw!(SYS_pread64, file, to.as_ptr(), n, 0usize) }, n)
         })
     }
 }

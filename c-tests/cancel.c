@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * pthread_cancel() of a thread that is inside the library, and pthread_exit() in a signal handler that interrupts its sleep:
+ * a thread that waits ends there, one in another call ends after it, and the objects work on.
+ */
+#include "fab.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+enum call { CQ_SREAD, CQ_SREADFROM, EQ_SREAD, EQ_SREAD_PEEK, CNTR_WAIT, CALLS };
+static const char *const call_names[CALLS] = {"cq_sread", "cq_sreadfrom", "eq_sread", "eq_sread_peek", "cntr_wait"};
+
+struct waiter {
+	struct node *n;
+	gdrfab_cntr *cntr;
+	enum call call;
+	int timeout_ms;
+};
+
+/* Over and over, as a thread of a program does that lives for this. */
+static void *waits(void *arg)
+{
+	struct waiter *w = arg;
+	done e;
+	uint32_t event;
+	struct event of;
+	uint64_t from;
+
+	for (;;)
+		switch (w->call) {
+		case CQ_SREAD:
+			gdrfab_cq_sread(w->n->cq, &e, 1, NULL, w->timeout_ms);
+			break;
+		case CQ_SREADFROM:
+			gdrfab_cq_sreadfrom(w->n->cq, &e, 1, &from, NULL, w->timeout_ms);
+			break;
+		case EQ_SREAD:
+			gdrfab_eq_sread(w->n->eq, &event, &of, sizeof of, w->timeout_ms, 0);
+			break;
+		case EQ_SREAD_PEEK:
+			gdrfab_eq_sread(w->n->eq, &event, NULL, 0, w->timeout_ms, GDRFAB_PEEK);
+			break;
+		default:
+			gdrfab_cntr_wait(w->cntr, 5, w->timeout_ms);
+		}
+	return NULL;
+}
+
+static void leaves(int signal)
+{
+	(void)signal;
+	pthread_exit(NULL);
+}
+
+static void message(struct node *n)
+{
+	char out = 'x', in = 0;
+	done e;
+	POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, &in));
+	meet_if_hasty(n);
+	POST(n->cq, gdrfab_send(n->ep, &out, 1, local_desc(n, &out, 1), PEER, &out));
+	for (int left = 2; left > 0; left--)
+		CHECK_EQ(cq_next(n->cq, &e, 10000), 1);
+	CHECK_EQ(in, 'x');
+	barrier(n);
+}
+
+static void end_one(struct waiter *w, bool by_signal)
+{
+	pthread_t thread;
+	void *result;
+
+	CHECK_EQ(pthread_create(&thread, NULL, waits, w), 0);
+	test_sleep_ms(60);
+	CHECK_EQ(by_signal ? pthread_kill(thread, SIGUSR1) : pthread_cancel(thread), 0);
+	CHECK_EQ(pthread_join(thread, &result), 0);
+	CHECK(by_signal || result == PTHREAD_CANCELED);
+}
+
+static void loses_threads(struct node *n)
+{
+	struct waiter w = {.n = n};
+	node_up(n);
+	OK(gdrfab_cntr_open(n->domain, NULL, NULL, &w.cntr));
+	signal(SIGUSR1, leaves);
+	int fds = 0;
+	for (int by_signal = 0; by_signal < 2; by_signal++)
+		for (w.call = 0; w.call < CALLS; w.call++) {
+			static const int timeouts[] = {-1, 20000, 3};
+			/* With the last the thread is somewhere in the call; a handler may leave it only where it sleeps. */
+			for (size_t i = 0; i < (by_signal ? 2 : 3); i++) {
+				w.timeout_ms = timeouts[i];
+				end_one(&w, by_signal);
+			}
+			message(n);
+			/* What a wait sleeps on is used again. */
+			if (fds && test_count_fds() > fds)
+				test_fail(__FILE__, __LINE__, "%s leaves %d descriptors", call_names[w.call], test_count_fds() - fds);
+			if (w.call == CALLS - 1)
+				fds = test_count_fds();
+		}
+	OK(gdrfab_cntr_close(w.cntr));
+	node_down(n);
+}
+
+TEST_WITHIN(60, a_thread_that_waits_may_be_ended)
+{
+	pair(NULL, loses_threads, loses_threads, NULL);
+}
+
+TEST_WITHIN(60, and_where_a_thread_of_the_library_drives)
+{
+	static const struct setup setup = {.progress = GDRFAB_PROGRESS_AUTO, .threading = GDRFAB_THREAD_SAFE};
+	pair(&setup, loses_threads, loses_threads, NULL);
+}
+
+/* ---- calls that do not wait */
+
+static void enable(void)
+{
+	int before;
+	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
+}
+
+static long long disable(long long result)
+{
+	int before;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+	return result;
+}
+
+/* A call of the library alone, with a request to cancel this thread that waits. */
+#define PENDING(call) disable((enable(), (long long)(call)))
+
+static void *goes_on(void *arg)
+{
+	struct node *n = arg;
+	static char out[70000], in[70000];
+	gdrfab_mr *mr;
+	void *at;
+	int off;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &off);
+	pthread_cancel(pthread_self());
+	OK(gdrfab_log_set(4, NULL, NULL));
+	for (int round = 0; round < 20; round++) {
+		size_t len = round % 2 ? sizeof out : 8;
+		OK(PENDING(gdrfab_recv(n->ep, in, sizeof in, NULL, 0, in)));
+		while (PENDING(gdrfab_send(n->ep, out, len, NULL, PEER, out)) == -EAGAIN)
+			;
+		done e;
+		for (int left = 2; left > 0;) {
+			long long got = PENDING(gdrfab_cq_read(n->cq, &e, 1));
+			CHECK(got == 1 || got == -EAGAIN);
+			left -= got == 1;
+		}
+		OK(PENDING(gdrfab_mem_alloc(n->domain, 65536, 0, &at)));
+		OK(PENDING(gdrfab_mr_reg(n->domain, at, 65536, GDRFAB_REMOTE_WRITE, 0, 0, 0, NULL, &mr)));
+		OK(PENDING(gdrfab_mr_close(mr)));
+		OK(PENDING(gdrfab_mem_free(n->domain, at)));
+		gdrfab_info *info;
+		CHECK(PENDING(gdrfab_getinfo(gdrfab_version(), NULL, NULL, ~0ull, NULL, &info)) < 0);
+		barrier(n);
+	}
+	return n;
+}
+
+static void connects_and_moves(struct node *n)
+{
+	pthread_t thread;
+	void *result;
+	node_up(n);
+	skip_unless(!local_needed(n), "local buffers are regions");
+	CHECK_EQ(pthread_create(&thread, NULL, goes_on, n), 0);
+	CHECK_EQ(pthread_join(thread, &result), 0);
+	CHECK(result == n);
+	OK(gdrfab_log_set(0, NULL, NULL));
+	node_down(n);
+}
+
+TEST_WITHIN(60, a_call_that_does_not_wait_is_no_cancellation_point)
+{
+	CHECK(freopen("/dev/null", "w", stderr) != NULL);
+	pair(NULL, connects_and_moves, connects_and_moves, NULL);
+}

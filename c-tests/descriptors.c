@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 /* ---- none is left for a peer's memory file */
 
@@ -73,4 +74,71 @@ TEST(nor_is_one_that_the_peer_sends_lost)
 	static const struct setup setup = {.env = {[TEST_CLIENT] = {"GDRFAB_SHM_PIDFD=0"}}};
 	skip_unless(path_known(PATH_DIRECT), "this is about memory files of a peer");
 	pair(&setup, owns_memory, lacks_a_descriptor, NULL);
+}
+
+/* ---- the first three are closed */
+
+/* None of the three is open, and what is printed goes nowhere. */
+static void prints(struct node *n)
+{
+	(void)n;
+	for (int fd = 0; fd < 3; fd++) {
+		struct stat st;
+		if (fstat(fd, &st) == 0)
+			test_fail(__FILE__, __LINE__, "descriptor %d is open, with mode %o", fd, st.st_mode);
+	}
+	CHECK(write(1, "a line\n", 7) < 0 && write(2, "a line\n", 7) < 0);
+}
+
+static void without_the_first_three(struct node *n)
+{
+	struct mem m;
+	static char in[70000], out[70000];
+	done e;
+
+	for (int fd = 0; fd < 3; fd++)
+		n->fds -= close(fd) == 0;
+	OK(gdrfab_log_set(4, NULL, NULL));
+	node_up(n);
+	prints(n);
+	mem_new(n, &m, &memkinds[KIND_MEM_ALLOC], sizeof out);
+	mem_register(n, &m, 0, sizeof out, REMOTE_ACCESS, 0);
+	mem_publish(n, &m);
+	struct remote to = mem_fetch(n);
+	for (size_t len = 8; len <= sizeof out; len *= 20) {
+		fill(out, len, 0, (uint32_t)len);
+		POST(n->cq, gdrfab_write(n->ep, out, len, local_desc(n, out, sizeof out), PEER, to.base, to.key, out));
+		DONE(n->cq, out, GDRFAB_WRITE, NULL);
+		prints(n);
+		POST(n->cq, gdrfab_recv(n->ep, in, len, local_desc(n, in, sizeof in), 0, in));
+		meet_if_hasty(n);
+		POST(n->cq, gdrfab_send(n->ep, out, len, local_desc(n, out, sizeof out), PEER, out));
+		for (int left = 2; left > 0; left--)
+			CHECK_EQ(cq_next(n->cq, &e, 10000), 1);
+		CHECK_FILLED("a message", in, len, 0, (uint32_t)len);
+		CHECK_EQ(gdrfab_cq_sread(n->cq, &e, 1, NULL, 3), -EAGAIN);
+		prints(n);
+		barrier(n);
+	}
+	mem_end(n, &m);
+	OK(gdrfab_log_set(0, NULL, NULL));
+	node_down(n);
+	prints(n);
+}
+
+TEST(no_descriptor_of_the_library_is_a_standard_one)
+{
+	pair(NULL, without_the_first_three, without_the_first_three, NULL);
+}
+
+TEST(nor_where_a_thread_drives_and_the_queue_has_one)
+{
+	static const struct setup setup = {.progress = GDRFAB_PROGRESS_AUTO, .threading = GDRFAB_THREAD_SAFE, .cq_wait = GDRFAB_WAIT_FD};
+	pair(&setup, without_the_first_three, without_the_first_three, NULL);
+}
+
+TEST(nor_of_a_connectionless_endpoint)
+{
+	static const struct setup setup = {.rdm = true};
+	pair(&setup, without_the_first_three, without_the_first_three, NULL);
 }

@@ -3,6 +3,7 @@
 //! pollable descriptor that a caller may put into its own loop.
 
 use super::cancel::{self, Nap};
+use super::fd;
 pub use super::cancel::Woken;
 use crate::error::{Error, Result, errno};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -21,9 +22,9 @@ pub struct Poller {
 
 impl Poller {
     pub fn new() -> Result<Poller> {
-        let set = epoll::create(CreateFlags::CLOEXEC).map_err(|e| Error::os("creating a wait object (epoll)", e))?;
+        let set = epoll::create(CreateFlags::CLOEXEC).and_then(fd::own).map_err(|e| Error::os("creating a wait object (epoll)", e))?;
         let wake =
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| Error::os("creating a wait object (eventfd)", e))?;
+            bell().map_err(|e| Error::os("creating a wait object (eventfd)", e))?;
         let poller = Poller { set, wake, timer: None, timed: AtomicBool::new(false) };
         poller.add(poller.wake.as_fd())?;
         Ok(poller)
@@ -33,6 +34,7 @@ impl Poller {
     pub fn with_timer() -> Result<Poller> {
         let mut poller = Poller::new()?;
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
+            .and_then(fd::own)
             .map_err(|e| Error::os("creating a wait object (timerfd)", e))?;
         poller.add(timer.as_fd())?;
         poller.timer = Some(timer);
@@ -105,9 +107,14 @@ impl Poller {
     }
 }
 
+/// An event that a write rings, and a read takes back.
+pub fn bell() -> std::result::Result<OwnedFd, rustix::io::Errno> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).and_then(fd::own)
+}
+
 /// A descriptor in reserve, to be closed when another one is needed more.
 pub fn placeholder() -> Result<OwnedFd> {
-    eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| Error::os("keeping a descriptor in reserve (eventfd)", e))
+    eventfd(0, EventfdFlags::CLOEXEC).and_then(fd::own).map_err(|e| Error::os("keeping a descriptor in reserve (eventfd)", e))
 }
 
 /// A set can be an element of another one.
@@ -122,7 +129,7 @@ pub struct Edges(OwnedFd);
 
 impl Edges {
     pub fn new() -> Result<Edges> {
-        epoll::create(CreateFlags::CLOEXEC).map(Edges).map_err(|e| Error::os("creating a set of sockets (epoll)", e))
+        epoll::create(CreateFlags::CLOEXEC).and_then(fd::own).map(Edges).map_err(|e| Error::os("creating a set of sockets (epoll)", e))
     }
 
     /// Names it at each arrival. Closing `fd` removes it.

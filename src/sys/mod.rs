@@ -9,6 +9,7 @@ pub mod copy;
 pub mod discard;
 pub mod dl;
 pub mod epoll;
+pub mod fd;
 pub mod fork;
 pub mod health;
 pub mod iov;

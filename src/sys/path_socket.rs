@@ -2,7 +2,7 @@
 //! AF_UNIX SOCK_SEQPACKET sockets that have a path: processes find each other by a directory that they share, whatever network
 //! namespace each is in. Nothing is followed or removed that is not this user's own socket.
 
-use super::process;
+use super::{fd, process};
 use super::socket::{Connect, fresh};
 use crate::error::{Error, Result, errno};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
@@ -66,8 +66,12 @@ pub fn is_open_to_all(path: &str) -> Result<bool> {
     Ok(st.st_mode & 0o002 != 0)
 }
 
+fn open_at(at: BorrowedFd<'_>, name: &OsStr, how: OFlags) -> std::result::Result<OwnedFd, Errno> {
+    rustix::fs::openat(at, name, how | OFlags::CLOEXEC, Mode::empty()).and_then(fd::own)
+}
+
 fn open_directory(at: BorrowedFd<'_>, name: &OsStr, how: OFlags, doing: impl Display) -> Result<OwnedFd> {
-    rustix::fs::openat(at, name, how | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(|e| Error::os(doing, e))
+    open_at(at, name, how | OFlags::DIRECTORY).map_err(|e| Error::os(doing, e))
 }
 
 /// A name in a directory, whatever lies there.
@@ -197,7 +201,7 @@ fn address_of(file: &OwnedFd) -> Result<SocketAddrUnix> {
 fn clear(spot: &Spot, room: &Room) -> Result<()> {
     let path = &spot.path;
     let taken = |what: &str| Err(Error::new(errno::EADDRINUSE, format!("listening on {path}: {what}; it is left alone")));
-    let file = match rustix::fs::openat(&spot.dir, &spot.name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+    let file = match open_at(spot.dir.as_fd(), &spot.name, OFlags::PATH | OFlags::NOFOLLOW) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(()),
         Err(e) => return Err(Error::os(format_args!("looking at {path}"), e)),
@@ -245,7 +249,7 @@ pub fn listen(path: &str, backlog: i32, open: bool) -> Result<(OwnedFd, Place)> 
 /// Connects to the listener at `path`, itself and not where it leads.
 pub fn connect(path: &str) -> Result<Connect> {
     let refused = |why: &str| Err(Error::new(errno::ECONNREFUSED, format!("connecting to {path}: {why}")));
-    let file = match rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+    let file = match open_at(CWD, OsStr::new(path), OFlags::PATH | OFlags::NOFOLLOW) {
         Ok(file) => file,
         Err(rustix::io::Errno::NOENT) => return refused("nothing is there (in this mount namespace)"),
         Err(e) => return Err(Error::os(format_args!("connecting to {path}"), e)),

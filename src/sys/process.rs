@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Other processes: pidfds, and the process-wide barrier that lets a fast path go without fences.
 
+use super::fd;
 use crate::error::{Error, Result, errno};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,7 +19,7 @@ pub fn limits_files() -> bool {
 /// A pidfd of a live process.
 pub fn open(pid: i32) -> Result<OwnedFd> {
     let Some(pid) = Pid::from_raw(pid) else { return Err(Error::fixed(errno::ESRCH, "process id 0")) };
-    rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|e| Error::os("opening a pidfd of the peer", e))
+    rustix::process::pidfd_open(pid, PidfdFlags::empty()).and_then(fd::own).map_err(|e| Error::os("opening a pidfd of the peer", e))
 }
 
 /// Whether the process behind a pidfd has ended.
@@ -117,6 +118,7 @@ pub fn exists(pid: i32) -> bool {
 /// Takes a copy of the peer's descriptor `number`; needs the permission that ptrace needs.
 pub fn fetch_fd(pidfd: &OwnedFd, number: i32) -> Result<OwnedFd> {
     rustix::process::pidfd_getfd(pidfd.as_fd(), number, PidfdGetfdFlags::empty())
+        .and_then(fd::own)
         .map_err(|e| Error::os("fetching the peer's memory file by pidfd_getfd", e))
 }
 

@@ -2,6 +2,7 @@
 //! AF_UNIX SOCK_SEQPACKET sockets in the abstract namespace (nothing to clean up in any file
 //! system), with descriptor passing and peer credentials.
 
+use super::fd;
 use crate::error::{Error, Result, errno};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -23,6 +24,7 @@ const TRIES: u32 = 20;
 
 pub(super) fn fresh() -> Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+        .and_then(fd::own)
         .map_err(|e| Error::os("creating a local socket", e))
 }
 
@@ -69,7 +71,7 @@ pub fn connect(name: &str) -> Result<Connect> {
 
 /// The next connection, or none yet.
 pub fn accept(listener: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
-    match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+    match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).and_then(fd::own) {
         Ok(fd) => Ok(Some(fd)),
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => Ok(None),
         Err(e) => Err(Error::os("accepting a connection", e)),
@@ -98,7 +100,8 @@ pub fn peer_process(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     // SAFETY: raw and len are live, and len is raw's size.
     let rc = unsafe { libc::getsockopt(number, libc::SOL_SOCKET, SO_PEERPIDFD, (&raw mut raw).cast(), &raw mut len) };
     // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
-    (rc == 0 && raw >= 0).then(|| unsafe { std::os::fd::FromRawFd::from_raw_fd(raw) })
+    let made = (rc == 0 && raw >= 0).then(|| unsafe { std::os::fd::FromRawFd::from_raw_fd(raw) });
+    made.and_then(|made| fd::own(made).ok())
 }
 
 /// Sends one packet; false if the socket is full.
@@ -156,23 +159,29 @@ pub fn recv_any(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<(Received, bool)> 
         Err(rustix::io::Errno::CONNRESET | rustix::io::Errno::PIPE) => return Ok((Received::Closed, false)),
         Err(e) => return Err(Error::os("receiving from the peer", e)),
     };
-    let mut fds = Vec::new();
+    let (mut fds, mut lost) = (Vec::new(), false);
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = part {
-            fds.extend(rights);
+            for one in rights {
+                match fd::own(one) {
+                    Ok(one) => fds.push(one),
+                    Err(_) => lost = true,
+                }
+            }
         }
     }
     let cut = message.flags.contains(rustix::net::ReturnFlags::TRUNC);
     if message.bytes == 0 && fds.is_empty() && !cut {
         return Ok((Received::Closed, false));
     }
-    let lacking = message.flags.contains(rustix::net::ReturnFlags::CTRUNC) && fds.len() < MAX_FDS;
+    let lacking = lost || message.flags.contains(rustix::net::ReturnFlags::CTRUNC) && fds.len() < MAX_FDS;
     Ok((Received::Packet { len: message.bytes, fds, lacking }, cut))
 }
 
 /// Two ends of a connection without a name, neither of which goes to child programs.
 pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .and_then(|(one, other)| Ok((fd::own(one)?, fd::own(other)?)))
         .map_err(|e| Error::os("creating a pair of sockets", e))
 }
 

@@ -2,7 +2,7 @@
 //! TCP sockets: making, connecting and tuning them, and the addresses of this host's interfaces. No socket of
 //! these ever blocks.
 
-use super::fork;
+use super::{fd, fork};
 use crate::error::{Code, Error, Result, errno};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -15,6 +15,7 @@ use std::time::Duration;
 fn fresh(of: SocketAddr) -> Result<OwnedFd> {
     let family = if of.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let fd = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, Some(ipproto::TCP))
+        .and_then(fd::own)
         .map_err(|e| Error::os(format_args!("creating a TCP socket for {of}"), e))?;
     fork::keep_from_children(fd.as_fd());
     Ok(fd)
@@ -105,7 +106,8 @@ fn no_connection(e: Errno) -> Error {
 
 /// The next connection, or none yet.
 pub fn accept(listener: BorrowedFd<'_>) -> Result<Option<(OwnedFd, SocketAddr)>> {
-    match rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+    let accepted = rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+    match accepted.and_then(|(made, from)| Ok((fd::own(made)?, from))) {
         Ok((fd, from)) => match from.and_then(|a| SocketAddr::try_from(a).ok()) {
             Some(from) => {
                 fork::keep_from_children(fd.as_fd());

@@ -123,7 +123,15 @@ fn read_sources(capi: &Path) -> (Vec<Section>, HashMap<String, Place>) {
 
 /// The name that a line of the sources declares to C.
 fn item_name(line: &str) -> Option<&str> {
-    let declared = ["pub const ", "pub struct ", "pub type ", "pub unsafe extern \"C\" fn ", "pub extern \"C\" fn ", "// #define "];
+    let declared = [
+        "pub const ",
+        "pub struct ",
+        "pub type ",
+        "pub unsafe extern \"C\" fn ",
+        "pub unsafe extern \"C-unwind\" fn ",
+        "pub extern \"C\" fn ",
+        "// #define ",
+    ];
     let name = declared.iter().find_map(|start| line.strip_prefix(start))?;
     name.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next()
 }

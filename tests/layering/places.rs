@@ -7,13 +7,47 @@ use std::path::Path;
 
 const THREADS: &str = "its thread would take the program's signals: sys::thread starts threads";
 
+const DESCRIPTORS: &str = "a descriptor may be 0, 1 or 2: sys makes descriptors, by sys::fd::own";
+
 /// Words, the files of src/ that may have them, and why no other may.
 const ONE_PLACE: &[(&[&str], &[&str], &str)] = &[
     (&["use", "std", "::", "thread"], &[], THREADS),
     (&["std", "::", "thread", "::", "spawn"], &[], THREADS),
     (&["std", "::", "thread", "::", "Builder"], &[], THREADS),
     (&["pthread_create"], &["sys/thread.rs"], THREADS),
+    (&["socket_with", "("], &["sys/socket.rs", "sys/tcp.rs"], DESCRIPTORS),
+    (&["socketpair", "("], &["sys/socket.rs"], DESCRIPTORS),
+    (&["accept_with", "("], &["sys/socket.rs"], DESCRIPTORS),
+    (&["acceptfrom_with", "("], &["sys/tcp.rs"], DESCRIPTORS),
+    (&["eventfd", "("], &["sys/epoll.rs"], DESCRIPTORS),
+    (&["epoll", "::", "create", "("], &["sys/epoll.rs"], DESCRIPTORS),
+    (&["timerfd_create", "("], &["sys/epoll.rs"], DESCRIPTORS),
+    (&["memfd_create", "("], &["sys/mem.rs"], DESCRIPTORS),
+    (&["pidfd_open", "("], &["sys/process.rs"], DESCRIPTORS),
+    (&["pidfd_getfd", "("], &["sys/process.rs"], DESCRIPTORS),
+    (&["rustix", "::", "fs", "::", "open", "("], &[], DESCRIPTORS),
+    (&["rustix", "::", "fs", "::", "openat", "("], &["sys/path_socket.rs"], DESCRIPTORS),
 ];
+
+/// Files of `ONE_PLACE` that make descriptors: each call there is followed by `fd::own` before anything else is done.
+const MAKERS: [&str; 5] = ["sys/socket.rs", "sys/tcp.rs", "sys/epoll.rs", "sys/mem.rs", "sys/process.rs"];
+
+/// Calls that make a descriptor, and how many of them `fd::own` follows, in one file.
+fn made_and_owned(source: &str) -> (usize, usize) {
+    let tokens = without_tests(&tokens(source));
+    let count = |words: &[&str]| tokens.windows(words.len()).filter(|w| *w == words).count();
+    let calls = ONE_PLACE.iter().filter(|(_, _, why)| *why == DESCRIPTORS).map(|(words, ..)| count(words)).sum();
+    (calls, count(&["fd", "::", "own"]))
+}
+
+#[test]
+fn descriptors_are_made_above_the_standard_ones() {
+    for file in MAKERS {
+        let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(file)).unwrap();
+        let (made, owned) = made_and_owned(&source);
+        assert!(made > 0 && owned >= made, "{file}: {made} calls make descriptors, {owned} are followed by fd::own");
+    }
+}
 
 /// The tokens without those of items that only tests have.
 fn without_tests(tokens: &[String]) -> Vec<String> {

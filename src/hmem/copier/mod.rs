@@ -12,7 +12,7 @@ mod wire;
 
 use super::{DeviceId, Dir, Iface, Import, Interface, Offer, Site, Stream};
 use crate::error::{Error, Result, errno};
-use crate::sys::{fork, process, socket, time};
+use crate::sys::{epoll, fork, process, socket, time};
 use crate::{config, environment};
 use page::{ENTRIES, Page};
 use parking_lot::Mutex;
@@ -118,8 +118,7 @@ impl Copier {
     fn run(program: &PathBuf) -> Result<Copier> {
         let (ours, theirs) = socket::pair()?;
         let (lifeline, its_lifeline) = socket::pair()?;
-        let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
-            .map_err(|e| Error::os("making an eventfd", e))?;
+        let bell = epoll::bell().map_err(|e| Error::os("making an eventfd", e))?;
         fork::keep_from_children(ours.as_fd());
         fork::keep_from_children(lifeline.as_fd());
         let mut command = Command::new(program);

@@ -4,6 +4,7 @@
 
 use crate::error::{Error, Result, errno};
 use crate::sys::dl::{Library, entry_points};
+use crate::sys::fd;
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUipcMemHandle, CUmemAccessDesc, CUmemAllocationProp,
     CUmemGenericAllocationHandle, CUmemPoolPtrExportData, CUmemcpyAttributes, CUmemoryPool, CUmodule, CUstream, CUuuid,
@@ -225,5 +226,5 @@ pub fn own_fd(what: &str, raw: c_int) -> Result<OwnedFd> {
     let fd = unsafe { OwnedFd::from_raw_fd(raw) };
     // A descriptor that leaks into a child program is a nuisance, not a reason to fail.
     let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
-    Ok(fd)
+    fd::own(fd).map_err(|e| Error::os(what, e))
 }

@@ -3,9 +3,9 @@
 
 use super::call::Attach;
 use crate::error::{Error, Result, errno};
-use crate::sys::{mem, process};
+use crate::sys::{fd, process};
 use std::io::Read;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// Whether /proc is that of this pid namespace.
 fn is_our_proc() -> bool {
@@ -18,8 +18,7 @@ pub fn page_map(tid: i32) -> Result<OwnedFd> {
     }
     let map = std::fs::File::open(format!("/proc/{tid}/pagemap"))
         .map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EIO), format!("opening the peer's page map: {e}")))?;
-    // The standard streams' numbers are the program's.
-    if map.as_raw_fd() > 2 { Ok(map.into()) } else { mem::duplicate(map) }
+    fd::own(map.into()).map_err(|e| Error::os("keeping the peer's page map", e))
 }
 
 /// The threads of a process, but for the first.

@@ -16,6 +16,7 @@ struct waiter {
 	gdrfab_cntr *cntr;
 	enum call call;
 	int timeout_ms;
+	pid_t tid; /* atomic */
 };
 
 /* Over and over, as a thread of a program does that lives for this. */
@@ -27,6 +28,7 @@ static void *waits(void *arg)
 	struct event of;
 	uint64_t from;
 
+	__atomic_store_n(&w->tid, gettid(), __ATOMIC_RELEASE);
 	for (;;)
 		switch (w->call) {
 		case CQ_SREAD:
@@ -66,13 +68,30 @@ static void message(struct node *n)
 	barrier(n);
 }
 
+static bool sleeps(pid_t tid)
+{
+	char path[64], line[256] = "";
+	snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+	FILE *stat = tid ? fopen(path, "r") : NULL;
+	if (stat && !fgets(line, sizeof line, stat))
+		line[0] = 0;
+	if (stat)
+		fclose(stat);
+	char *end = strrchr(line, ')');
+	return end && end[2] == 'S';
+}
+
 static void end_one(struct waiter *w, bool by_signal)
 {
 	pthread_t thread;
 	void *result;
 
+	__atomic_store_n(&w->tid, 0, __ATOMIC_RELAXED);
 	CHECK_EQ(pthread_create(&thread, NULL, waits, w), 0);
 	test_sleep_ms(60);
+	/* A handler may leave a call by pthread_exit() only where the thread sleeps. */
+	while (by_signal && !sleeps(__atomic_load_n(&w->tid, __ATOMIC_ACQUIRE)))
+		test_sleep_ms(5);
 	CHECK_EQ(by_signal ? pthread_kill(thread, SIGUSR1) : pthread_cancel(thread), 0);
 	CHECK_EQ(pthread_join(thread, &result), 0);
 	CHECK(by_signal || result == PTHREAD_CANCELED);
@@ -183,4 +202,46 @@ TEST_WITHIN(60, a_call_that_does_not_wait_is_no_cancellation_point)
 {
 	CHECK(freopen("/dev/null", "w", stderr) != NULL);
 	pair(NULL, connects_and_moves, connects_and_moves, NULL);
+}
+
+/* ---- a connection that ends in a read of the queue, which closes its sockets */
+
+static void *reads_on(void *arg)
+{
+	struct node *n = arg;
+	uint32_t event;
+	struct event of;
+	done e;
+	int off;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &off);
+	pthread_cancel(pthread_self());
+	for (uint64_t until = test_now_ms() + (uint64_t)test_ms(10000); test_now_ms() < until;) {
+		PENDING(gdrfab_cq_read(n->cq, &e, 1));
+		if (PENDING(gdrfab_eq_read(n->eq, &event, &of, sizeof of, 0)) > 0 && event == GDRFAB_SHUTDOWN)
+			return n;
+	}
+	return NULL;
+}
+
+static void sees_the_end(struct node *n)
+{
+	pthread_t thread;
+	void *result;
+	node_up(n);
+	barrier(n);
+	if (n->side == TEST_SERVER) {
+		OK(gdrfab_ep_shutdown(n->ep, 0));
+	} else {
+		CHECK_EQ(pthread_create(&thread, NULL, reads_on, n), 0);
+		CHECK_EQ(pthread_join(thread, &result), 0);
+		CHECK(result == n);
+	}
+	node_down(n);
+}
+
+TEST(a_connection_ends_where_a_thread_is_to_be_cancelled)
+{
+	skip_if_connectionless();
+	pair(NULL, sees_the_end, sees_the_end, NULL);
 }

@@ -6,17 +6,8 @@ use super::boundary::counted;
 use crate::error::Result;
 use crate::fabric::wait::{Step, Wait};
 use crate::sys::cancel;
-use libc::{c_int, c_void, ssize_t};
+use libc::{c_void, ssize_t};
 use std::mem::{ManuallyDrop, MaybeUninit};
-
-/// As large as a C library's own, which fills it in.
-#[repr(C)]
-struct Cleanup([usize; 8]);
-
-unsafe extern "C" {
-    fn _pthread_cleanup_push(place: *mut Cleanup, undo: unsafe extern "C" fn(*mut c_void), of: *mut c_void);
-    fn _pthread_cleanup_pop(place: *mut Cleanup, run: c_int);
-}
 
 unsafe extern "C" fn undo(wait: *mut c_void) {
     // SAFETY: `waiting` gives a wait that has begun and lies in its frame, which is still there.
@@ -67,15 +58,15 @@ pub(super) unsafe fn waiting<'a>(
             cancel::restore(before);
             return count;
         };
-        let mut cleanup = Cleanup([0; 8]);
+        let mut cleanup = cancel::Cleanup::new();
         // SAFETY: both places stay until the handler is taken back, or has run as the thread unwinds.
-        unsafe { _pthread_cleanup_push(&raw mut cleanup, undo, wait.cast()) };
+        unsafe { cancel::push(&raw mut cleanup, undo, wait.cast()) };
         cancel::restore(before);
         let woken = cancel::sleep(nap);
         cancel::hold_off();
         // SAFETY: the one that was put there last; the wait lives.
         unsafe {
-            _pthread_cleanup_pop(&raw mut cleanup, 0);
+            cancel::take_back(&raw mut cleanup);
             (*wait).woke(woken);
         }
     }

@@ -3,10 +3,43 @@
 //! it must not go. So it is held off while a call is inside that may open, close or wait for something; the data path makes its system
 //! calls past the C library's cancellation points; and a wait sleeps in its outermost frame.
 
-use libc::{c_int, nfds_t, pollfd, sigset_t, timespec};
+use libc::{c_int, c_void, nfds_t, pollfd, sigset_t, timespec};
+
+/// What is to be done when the thread ends in its sleep: as large as a C library's own, which fills it in.
+#[repr(C)]
+pub struct Cleanup([usize; 8]);
 
 unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+    fn _pthread_cleanup_push(place: *mut Cleanup, undo: unsafe extern "C" fn(*mut c_void), of: *mut c_void);
+    fn _pthread_cleanup_pop(place: *mut Cleanup, run: c_int);
+}
+
+impl Cleanup {
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Cleanup {
+        Cleanup([0; 8])
+    }
+}
+
+/// Has `undo(of)` called if the thread ends before `take_back`.
+///
+/// # Safety
+/// `place` lies in the caller's frame, and both it and `of` stay until `take_back`, which the same frame calls.
+#[inline(always)]
+pub unsafe fn push(place: *mut Cleanup, undo: unsafe extern "C" fn(*mut c_void), of: *mut c_void) {
+    // SAFETY: the caller's word.
+    unsafe { _pthread_cleanup_push(place, undo, of) };
+}
+
+/// Undoes `push`.
+///
+/// # Safety
+/// `place` is the one that was pushed last.
+#[inline(always)]
+pub unsafe fn take_back(place: *mut Cleanup) {
+    // SAFETY: the caller's word.
+    unsafe { _pthread_cleanup_pop(place, 0) };
 }
 
 unsafe extern "C-unwind" {

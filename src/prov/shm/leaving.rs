@@ -16,7 +16,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::mr::piece;
 use crate::prov::event::{EventKind, tell_end};
 use crate::sync::ring::Header;
-use crate::sys::{socket, time};
+use crate::sys::{cancel, socket, time};
 use std::os::fd::AsFd;
 
 impl Leaving {
@@ -117,6 +117,7 @@ impl State {
     /// The connection is over: everything outstanding ends with `why`, and the event queue learns.
     #[cold]
     pub fn down(&mut self, domain: &Domain, why: Error) {
+        let _held = cancel::Held::new();
         tell_end(self.object, &self.peer_address(), &why);
         self.tear(domain, &why);
         self.phase = Phase::Down(why.clone());

@@ -18,7 +18,7 @@ use crate::hmem::Site;
 use crate::prov::bind::Ending;
 use crate::prov::op::{IOV_LIMIT, Iov, Pieces};
 use crate::sync::consumer::Message;
-use crate::sys::{socket, time};
+use crate::sys::{cancel, socket, time};
 use std::os::fd::AsFd;
 
 /// Ticks that the operations which wait may take of one turn.
@@ -302,6 +302,7 @@ impl State {
     /// Looks at the control socket and the deadlines.
     #[cold]
     pub fn control(&mut self, domain: &Domain, thorough: bool) {
+        let _held = cancel::Held::new();
         let now = time::ticks();
         let since = now.wrapping_sub(std::mem::replace(&mut self.last_control, now));
         self.controls = self.controls.wrapping_add(1);

@@ -21,7 +21,7 @@ use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
 use crate::prov::name;
-use crate::sys::{process, tcp, time};
+use crate::sys::{cancel, process, tcp, time};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
@@ -246,6 +246,7 @@ impl State {
 
 /// Moves a connection attempt on; its outcome goes to the event queue.
 pub fn advance(state: &mut State, domain: &Domain) {
+    let _held = cancel::Held::new();
     if let Err(e) = try_advance(state, domain) {
         state.give_up(domain, e, Vec::new());
     }

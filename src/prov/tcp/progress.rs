@@ -14,7 +14,7 @@ use super::tx::Left;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::Ending;
 use crate::prov::event::{EventKind, tell_end};
-use crate::sys::{socket, stream, time};
+use crate::sys::{cancel, socket, stream, time};
 
 /// Ticks between two looks at the clock.
 const LOOK: u64 = 100_000;
@@ -341,6 +341,7 @@ impl State {
     /// The connection is over: everything outstanding ends with `why`, and the event queue learns.
     #[cold]
     pub fn down(&mut self, domain: &Domain, why: Error) {
+        let _held = cancel::Held::new();
         tell_end(self.object, &self.peer_address(), &why);
         self.tear(domain, &why);
         self.over(why);

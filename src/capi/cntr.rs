@@ -61,8 +61,8 @@ pub unsafe extern "C" fn gdrfab_cntr_seterr(cntr: *mut gdrfab_cntr, value: u64) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gdrfab_cntr_wait(cntr: *mut gdrfab_cntr, threshold: u64, timeout_ms: c_int) -> c_int {
     let errors = Cell::new(0);
-    // SAFETY: the C caller says that the handle stays open.
-    let (begin, step, too_late) = unsafe {
+    // SAFETY: the C caller says that the handle stays open; pointers and numbers need no dropping.
+    unsafe {
         let begin = || {
             let (wait, now) = object(cntr, "cntr")?.begin_wait(timeout_ms)?;
             errors.set(now);
@@ -76,10 +76,9 @@ pub unsafe extern "C-unwind" fn gdrfab_cntr_wait(cntr: *mut gdrfab_cntr, thresho
             Step::Over(None) => Ok(Step::Over(None)),
             Step::Sleep(nap) => Ok(Step::Sleep(nap)),
         };
-        (begin, step, || Err(object(cntr, "cntr")?.too_late(threshold, timeout_ms)))
-    };
-    // SAFETY: the C caller says that the handle stays open; pointers and numbers need no dropping.
-    unsafe { waiting(begin, step, too_late) as c_int }
+        let too_late = || Err(object(cntr, "cntr")?.too_late(threshold, timeout_ms));
+        waiting(begin, step, too_late) as c_int
+    }
 }
 
 /// gdrfab_cq_fd() of a counter: readable when the count may have changed. One thread at a time waits, in this

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Words of README.md, SECURITY.md and docs/ together, as `wc -w` counts them.
-const WORDS: usize = 22_000;
+const WORDS: usize = 24_000;
 /// Columns of a line; of a row of a table, and of code.
 const COLUMNS: [usize; 2] = [104, 128];
 

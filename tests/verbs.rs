@@ -77,7 +77,7 @@ fn discovery() {
     // Hints that cannot be met are told per device.
     for (attr, words) in [
         (Info { cq_data_size: 8, ..hints() }, "cq_data_size"),
-        (Info { mr_mode: 0, ..hints() }, "mr_mode"),
+        (Info { mr_mode: flags::MR_MODE_VIRT_ADDR, ..hints() }, "mr_mode"),
         (Info { tx_op_flags: flags::DELIVERY_COMPLETE, ..hints() }, "tx_op_flags"),
         (Info { domain_name: Some("fake99:1:roce-v2".into()), ..hints() }, "fake99"),
     ] {

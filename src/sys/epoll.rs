@@ -2,9 +2,9 @@
 //! An epoll set with a built-in event for local wake-ups: what a blocking wait sleeps on, and the
 //! pollable descriptor that a caller may put into its own loop.
 
+pub use super::cancel::Woken;
 use super::cancel::{self, Nap};
 use super::fd;
-pub use super::cancel::Woken;
 use crate::error::{Error, Result, errno};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -23,8 +23,7 @@ pub struct Poller {
 impl Poller {
     pub fn new() -> Result<Poller> {
         let set = epoll::create(CreateFlags::CLOEXEC).and_then(fd::own).map_err(|e| Error::os("creating a wait object (epoll)", e))?;
-        let wake =
-            bell().map_err(|e| Error::os("creating a wait object (eventfd)", e))?;
+        let wake = bell().map_err(|e| Error::os("creating a wait object (eventfd)", e))?;
         let poller = Poller { set, wake, timer: None, timed: AtomicBool::new(false) };
         poller.add(poller.wake.as_fd())?;
         Ok(poller)

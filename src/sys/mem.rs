@@ -242,7 +242,9 @@ pub enum Mappable {
 /// An anonymous memory file of `len` bytes that can never change its size.
 pub fn memfd(name: &str, len: usize) -> Result<OwnedFd> {
     let doing = || format!("creating {len} bytes of shared memory");
-    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).and_then(fd::own).map_err(|e| Error::os(doing(), e))?;
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .and_then(fd::own)
+        .map_err(|e| Error::os(doing(), e))?;
     set_size(fd.as_fd(), len).map_err(|e| e.context(doing()))?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(|e| Error::os(doing(), e))?;
     Ok(fd)

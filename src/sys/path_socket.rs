@@ -2,8 +2,8 @@
 //! AF_UNIX SOCK_SEQPACKET sockets that have a path: processes find each other by a directory that they share, whatever network
 //! namespace each is in. Nothing is followed or removed that is not this user's own socket.
 
-use super::{fd, process};
 use super::socket::{Connect, fresh};
+use super::{fd, process};
 use crate::error::{Error, Result, errno};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;

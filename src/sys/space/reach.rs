@@ -7,6 +7,7 @@ use super::call::{Attach, Piece};
 use super::pages::{self, Seen};
 use super::populate::Turn;
 use crate::error::{Code, Error, Result};
+use crate::room::{Room, copied};
 use crate::sys::iov::Iov;
 use crate::sys::time;
 use std::sync::Arc;
@@ -74,7 +75,15 @@ impl Reach {
         if !self.saw_guard(now) && space.has_guard() {
             self.guarded = now;
         }
-        let missing: Vec<_> = ranges.filter(|(addr, len)| !self.seen.look(space.page_map(), how, *addr, *len, now)).collect();
+        let mut missing = Vec::new();
+        for (addr, len) in ranges {
+            if !self.seen.look(space.page_map(), how, addr, len, now) {
+                if missing.room(1).is_err() {
+                    return false;
+                }
+                missing.push((addr, len));
+            }
+        }
         if missing.is_empty() && self.saw_guard(now) {
             return true;
         }
@@ -99,7 +108,7 @@ impl Reach {
     #[cold]
     fn wait(&mut self, wanted: Wanted, ranges: &[(u64, usize)]) -> bool {
         let Ok(space) = &self.space else { return true };
-        let turn = match space.send_for(wanted.how, ranges.to_vec()) {
+        let turn = match copied(ranges).and_then(|ranges| space.send_for(wanted.how, ranges)) {
             Ok(Some(turn)) => turn,
             Ok(None) => return false,
             Err(e) => {

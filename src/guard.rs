@@ -19,7 +19,9 @@ pub struct Words {
 }
 
 impl Words {
-    pub const NONE: Words = Words { len: Cell::new(0), bytes: [const { Cell::new(0) }; 1024] };
+    pub const fn none() -> Words {
+        Words { len: Cell::new(0), bytes: [const { Cell::new(0) }; 1024] }
+    }
 
     pub fn keep(&self, words: impl fmt::Display) -> *const c_char {
         self.len.set(0);
@@ -51,7 +53,7 @@ impl Write for Writer<'_> {
 }
 
 thread_local! {
-    static LAST: Words = const { Words::NONE };
+    static LAST: Words = const { Words::none() };
 }
 
 /// Keeps the words of a failure for `gdrfab_last_error`, and gives the negative errno.

@@ -30,6 +30,7 @@ const BOUNDED: &[(&str, usize, &str)] = &[
     ("hmem/synapseai/mod.rs", 1, "BOUNCE"),
     ("hmem/ze/probe.rs", 2, "what the driver lists"),
     ("prov/atomic.rs", 1, "operands of one atomic"),
+    ("prov/described.rs", 1, "MR_IOV_LIMIT"),
     ("prov/info.rs", 1, "Secret::MAX"),
     ("prov/lane.rs", 1, "a message of the lane, which fits its eager limit"),
     ("prov/pep.rs", 1, "private data of a connection"),

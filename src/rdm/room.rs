@@ -77,12 +77,12 @@ mod tests {
         let room = Room::of([(Reach::Host, OWN_REGIONS), (Reach::Ports, OWN_REGIONS)].into_iter());
         assert_eq!(room.most_own(), OWN_REGIONS);
         let mut has = [0usize; 20];
-        for peer in 0..has.len() {
-            while room.may_lend(8, has[peer]) {
+        for (peer, lent) in has.iter_mut().enumerate() {
+            while room.may_lend(8, *lent) {
                 room.add(8);
-                has[peer] += 8;
+                *lent += 8;
             }
-            assert!(has[peer] >= LENT_FLOOR, "peer {peer} got {} of {LENT_MAX}", has[peer]);
+            assert!(*lent >= LENT_FLOOR, "peer {peer} got {lent} of {LENT_MAX}");
         }
         assert!(room.lent() <= LENT_MAX && has[0] <= LENT_MAX / 2);
         (0..has[0]).for_each(|_| room.give_back());

@@ -82,7 +82,7 @@ pub struct Held(State);
 
 impl Held {
     #[cold]
-    pub fn new() -> Held {
+    pub fn off() -> Held {
         Held(hold_off())
     }
 }

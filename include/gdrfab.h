@@ -810,7 +810,7 @@ void *gdrfab_mr_context(struct gdrfab_mr *mr);
 
 /** The key by which peers name the region; 0 for NULL. Mirrors fi_mr_key.
  *
- * Of the keys that shm and tcp choose 45 bits are random, of those of staged regions of verbs 43: who knows
+ * Of the keys that shm and tcp choose 44 bits are random, of those of staged regions of verbs 43: who knows
  * some keys of a domain cannot compute others. The device's own keys over verbs have 32 bits, as random as
  * the device makes them. */
 uint64_t gdrfab_mr_key(struct gdrfab_mr *mr);

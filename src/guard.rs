@@ -19,9 +19,9 @@ pub struct Words {
 }
 
 impl Words {
-    pub const fn none() -> Words {
-        Words { len: Cell::new(0), bytes: [const { Cell::new(0) }; 1024] }
-    }
+    /// A value to begin with: each use is one of its own.
+    #[expect(clippy::declare_interior_mutable_const)]
+    pub const NONE: Words = Words { len: Cell::new(0), bytes: [const { Cell::new(0) }; 1024] };
 
     pub fn keep(&self, words: impl fmt::Display) -> *const c_char {
         self.len.set(0);
@@ -53,7 +53,7 @@ impl Write for Writer<'_> {
 }
 
 thread_local! {
-    static LAST: Words = const { Words::none() };
+    static LAST: Words = const { Words::NONE };
 }
 
 /// Keeps the words of a failure for `gdrfab_last_error`, and gives the negative errno.

@@ -319,7 +319,7 @@ pub unsafe extern "C" fn gdrfab_cq_strerror(
 #[inline(always)]
 pub(super) unsafe fn words(prov_errno: c_int, err_data: *const c_void, buf: *mut c_char, len: usize) -> *const c_char {
     thread_local! {
-        static WORDS: Words = const { Words::none() };
+        static WORDS: Words = const { Words::NONE };
     }
     let said = || -> *const c_char {
         // SAFETY: the caller says that `err_data` ends with a NUL and that `buf` holds `len` bytes.

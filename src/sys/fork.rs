@@ -5,16 +5,17 @@
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Once, OnceLock};
+use std::ptr::null_mut;
+use std::sync::Once;
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// Descriptors of one shelf, and shelves: for every descriptor that the kernel gives.
 const SHELF: usize = 1 << 16;
 const SHELVES: usize = 1 << 15;
 /// The inode of the socket that was given each descriptor; 0: none. A number that is another file's by now has another.
 type Shelf = [AtomicU64; SHELF];
-/// Made when their first descriptor comes, and kept: a child reads them without a lock.
-static SOCKETS: [OnceLock<&'static Shelf>; SHELVES] = [const { OnceLock::new() }; SHELVES];
+/// Made when their first descriptor comes, and kept: a child reads them without a lock. NULL: not made.
+static SOCKETS: [AtomicPtr<Shelf>; SHELVES] = [const { AtomicPtr::new(null_mut()) }; SHELVES];
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 static ONCE: Once = Once::new();
 
@@ -37,15 +38,21 @@ pub fn keep_from_children(fd: BorrowedFd<'_>) {
     }
 }
 
+fn known(place: &AtomicPtr<Shelf>) -> Option<&'static Shelf> {
+    // SAFETY: `made` put it there, and it is never undone.
+    unsafe { place.load(Ordering::Acquire).as_ref() }
+}
+
 /// The shelf's memory, of which only pages that are used are there.
-fn made(shelf: &OnceLock<&'static Shelf>) -> Option<&'static Shelf> {
-    if let Some(shelf) = shelf.get() {
+fn made(place: &AtomicPtr<Shelf>) -> Option<&'static Shelf> {
+    if let Some(shelf) = known(place) {
         return Some(shelf);
     }
     let (rights, how) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a fresh mapping that is never undone; zeros are numbers. One more of a thread that was later is never used.
-    let fresh = unsafe { &*mmap_anonymous(std::ptr::null_mut(), size_of::<Shelf>(), rights, how).ok()?.cast::<Shelf>() };
-    Some(shelf.get_or_init(|| fresh))
+    let fresh = unsafe { mmap_anonymous(null_mut(), size_of::<Shelf>(), rights, how) }.ok()?;
+    let _ = place.compare_exchange(null_mut(), fresh.cast(), Ordering::AcqRel, Ordering::Acquire);
+    known(place)
 }
 
 fn is_still(fd: i32, inode: u64) -> bool {
@@ -60,7 +67,7 @@ fn is_still(fd: i32, inode: u64) -> bool {
 extern "C" fn in_child() {
     let mut null = -1;
     for number in 0..=HIGHEST.load(Ordering::Relaxed) {
-        let shelf = SOCKETS.get(number / SHELF).and_then(OnceLock::get);
+        let shelf = SOCKETS.get(number / SHELF).and_then(known);
         let Some(place) = shelf.and_then(|shelf| shelf.get(number % SHELF)) else { continue };
         let (fd, inode) = (number as i32, place.load(Ordering::Relaxed));
         if inode == 0 {

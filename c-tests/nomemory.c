@@ -102,7 +102,7 @@ static const char *doing;
 static void wrong(long rc)
 {
 	atomic_store(&armed, false);
-	fprintf(stdout, "%s is %s%s\n", doing, test_number(rc), rc < 0 ? test_words(rc) : "");
+	fprintf(stdout, "%s is %s%s: %s\n", doing, test_number(rc), rc < 0 ? test_words(rc) : "", gdrfab_last_error());
 	fflush(stdout);
 	_exit(1);
 }

@@ -94,7 +94,7 @@ impl Domain {
         self.owner.check()?;
         let (regions, allocations) = self.prov.in_use();
         let on_devices = self.device_memory.lock().len();
-        let memory = [(regions, "region"), (allocations, "allocation"), (on_devices, "device allocation")];
+        let memory = [(regions, "region"), (allocations, "allocation"), (on_devices, "device memory allocation")];
         none_or_busy("domain", &[self.users.open(), memory.to_vec()].concat())
     }
 

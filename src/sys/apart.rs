@@ -3,12 +3,14 @@
 //! answers an access behind the file's end with SIGBUS, which a look beforehand cannot exclude. A child that shares this address
 //! space runs such an instruction, so that the signal ends the child alone.
 
+use super::cancel::Held;
 use super::mem::page_size;
 use crate::error::{Code, Error, Result, errno};
 use crate::room::Room;
 use crate::signals;
 use libc::{c_int, c_void};
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,8 +24,8 @@ const OF_FILE: u64 = 1 << 61;
 /// A fact holds for one to two times as many ticks.
 const EPOCH_BITS: u32 = 32;
 const FACTS: usize = 4096;
-/// Pages, and whole spans, that were private lately: number, kind and epoch in one word.
-static PRIVATE: [AtomicU64; FACTS] = [const { AtomicU64::new(0) }; FACTS];
+/// Pages, and whole spans, that nobody else could take away lately: number, kind and epoch in one word.
+static KEPT: [AtomicU64; FACTS] = [const { AtomicU64::new(0) }; FACTS];
 
 struct Fact(u64);
 
@@ -35,7 +37,7 @@ impl Fact {
     }
 
     fn place(&self) -> &'static AtomicU64 {
-        &PRIVATE[(self.0 >> 19) as usize % FACTS]
+        &KEPT[(self.0 >> 19) as usize % FACTS]
     }
 
     fn holds(&self) -> bool {
@@ -47,7 +49,7 @@ impl Fact {
     }
 }
 
-/// Whether the page at `at`, which is there, may belong to a file. Where /proc does not tell, it may.
+/// Whether the page at `at`, which is there, may belong to a file that somebody can shorten. Where /proc does not tell, it may.
 pub fn may_be_of_file(at: usize) -> bool {
     let page = at / page_size();
     let (one, span) = (Fact::now(page, false), Fact::now(page / SPAN, true));
@@ -59,20 +61,35 @@ pub fn may_be_of_file(at: usize) -> bool {
 
 #[cold]
 fn look(page: usize, one: &Fact, span: &Fact) -> bool {
-    let first = page / SPAN * SPAN;
+    let (_held, first) = (Held::off(), page / SPAN * SPAN);
     let mut entries = [0u8; SPAN * 8];
     let read = File::open("/proc/self/pagemap").and_then(|map| map.read_exact_at(&mut entries, first as u64 * 8));
     let is_private = |entry: &[u8; 8]| u64::from_ne_bytes(*entry) & (PRESENT | OF_FILE) == PRESENT;
     let (entries, _) = entries.as_chunks::<8>();
-    if read.is_err() || !entries.get(page - first).is_some_and(is_private) {
+    if read.is_err() {
         return true;
     }
-    if entries.iter().all(is_private) {
-        span.note()
+    let is_whole = if entries.get(page - first).is_some_and(is_private) {
+        entries.iter().all(is_private)
     } else {
-        one.note()
-    }
+        let Some(kept) = kept_around(page * page_size()) else { return true };
+        kept.start <= first * page_size() && (first + SPAN) * page_size() <= kept.end
+    };
+    (if is_whole { span } else { one }).note();
     false
+}
+
+/// The mapping around `at` if it is of shared memory that nobody can open and shorten: anonymous, or System V's.
+fn kept_around(at: usize) -> Option<Range<usize>> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let range = |line: &str| {
+        let (low, high) = line.split_once(' ')?.0.split_once('-')?;
+        Some(usize::from_str_radix(low, 16).ok()?..usize::from_str_radix(high, 16).ok()?)
+    };
+    let line = maps.lines().find(|line| range(line).is_some_and(|range| range.contains(&at)))?;
+    let name = line.splitn(6, ' ').nth(5)?.trim_start();
+    let is_kept = name == "/dev/zero (deleted)" || name.starts_with("/SYSV");
+    range(line).filter(|_| is_kept)
 }
 
 /// Bytes of the child's stack, with room for a signal's frame.
@@ -86,7 +103,7 @@ struct Job<F> {
 /// Runs `f` in a child that shares this address space, while this thread waits, which takes 10 to 20 microseconds. `EFAULT`: a page
 /// was taken away before `f` was through.
 pub fn run_apart<F: FnOnce()>(f: F) -> Result<()> {
-    let mut stack = Vec::<u128>::new();
+    let (_held, mut stack) = (Held::off(), Vec::<u128>::new());
     stack.room(STACK / size_of::<u128>())?;
     let mut job = Job { f: Some(f), is_done: AtomicBool::new(false) };
     // SAFETY: the child alone uses the stack, from its end down, and the job; both live until it has ended, as this thread does not
@@ -158,6 +175,19 @@ mod tests {
         rustix::fs::ftruncate(&file, 0).unwrap();
         assert_eq!(run_apart(|| word.store(2, Ordering::Relaxed)).unwrap_err().errno, errno::EFAULT);
         assert!(catch_unwind(|| run_apart(|| panic!("on purpose"))).unwrap().is_err());
+    }
+
+    #[test]
+    fn shared_memory_that_nobody_can_open_is_no_file() {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+        let len = 3 * page_size();
+        // SAFETY: a fresh mapping, written within its bounds and undone at the end.
+        unsafe {
+            let at = mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).unwrap();
+            at.cast::<u8>().write_bytes(1, len);
+            assert!(!may_be_of_file(at as usize + page_size()));
+            munmap(at, len).unwrap();
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! handler end a wait, gets the signal on a thread of its own. Where there is no memory, starting one fails; the standard
 //! library would end the process.
 
+use crate::room::with_room;
 use crate::signals;
 use std::ffi::{c_int, c_void};
 use std::io::{Error, Result};
@@ -11,6 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{null_mut, without_provenance_mut};
 
 const STACK: usize = 2 << 20;
+/// Bytes that there are where memory is not what a thread lacked.
+const PROBE: usize = 64 << 10;
 
 type Body = Box<dyn FnOnce() + Send>;
 
@@ -71,7 +74,9 @@ pub fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> Result<Handle> {
         Err(e) => {
             // SAFETY: from `into_raw` above; no thread has it.
             drop(unsafe { Box::from_raw(start) });
-            Err(e)
+            // The C library says EAGAIN also where it has no memory, which is nothing to try again at once.
+            let is_memory = e.raw_os_error() == Some(libc::EAGAIN) && with_room::<u8>(PROBE).is_err();
+            Err(if is_memory { Error::from_raw_os_error(libc::ENOMEM) } else { e })
         }
     }
 }

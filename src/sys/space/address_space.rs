@@ -8,6 +8,7 @@ use super::guard::Guard;
 use super::pages;
 use super::populate::{self, Turn};
 use crate::error::{Code, Error, Result, errno};
+use crate::sys::cancel::Held;
 use crate::sys::iov::Iov;
 use parking_lot::Mutex;
 use std::os::fd::OwnedFd;
@@ -178,7 +179,7 @@ impl AddressSpace {
         got: std::result::Result<usize, i32>,
         word: u64,
     ) -> Result<()> {
-        let name = how.name();
+        let (_held, name) = (Held::off(), how.name());
         match got {
             Err(errno::ESRCH) if self.find_thread() => self.once(how, ours, theirs, want),
             Err(errno::ESRCH) => Err(self.ends("the peer's process has ended")),

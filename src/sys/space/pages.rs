@@ -3,6 +3,7 @@
 //! in the kernel for a page that is not there: in userfaultfd memory, in a mapping of a file of FUSE or of a server that is away.
 
 use super::call::Attach;
+use crate::sys::cancel::raw;
 use crate::sys::mem;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -187,7 +188,7 @@ fn bits(entries: &[u64]) -> Fact {
 /// Reads entries of a page map, from that of page `first` on: how many there are; none if the address space has ended.
 fn read(map: &OwnedFd, first: u64, into: &mut [u64]) -> Option<usize> {
     // SAFETY: the kernel writes no more than the slice has.
-    let got = unsafe { libc::pread(map.as_raw_fd(), into.as_mut_ptr().cast(), size_of_val(into), (first * 8) as libc::off_t) };
+    let got = unsafe { raw!(SYS_pread64, map.as_raw_fd(), into.as_mut_ptr(), size_of_val(into), first * 8) };
     usize::try_from(got).ok().map(|bytes| bytes / 8)
 }
 

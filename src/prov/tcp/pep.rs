@@ -17,7 +17,8 @@ use std::os::fd::{AsFd, OwnedFd};
 pub struct Listener {
     address: SocketAddr,
     /// Has its port from the beginning, so that it can be told, and listens when it is told to.
-    bound: Option<(OwnedFd, Option<Key>)>,
+    bound: Option<OwnedFd>,
+    key: Option<Key>,
     greeter: Option<Greeter>,
 }
 
@@ -46,7 +47,7 @@ impl Listener {
             None => tcp::bind(SocketAddr::new(discovery::own_ip(None)?, 0))?,
         };
         let address = tcp::local(fd.as_fd())?;
-        Ok(Listener { address, bound: Some((fd, key)), greeter: None })
+        Ok(Listener { address, bound: Some(fd), key, greeter: None })
     }
 }
 
@@ -60,10 +61,9 @@ impl prov::Listener for Listener {
     }
 
     fn listen(&mut self) -> Result<()> {
-        let Some((fd, key)) = self.bound.take() else {
-            return Err(Error::new(errno::EOPBADSTATE, "pep: an earlier pep_listen failed; open another one"));
-        };
-        self.greeter = Some(Greeter::start(fd, Purpose::Passive, 0, key)?);
+        // A call that failed has given the port back.
+        let fd = self.bound.take().map_or_else(|| tcp::bind(self.address), Ok)?;
+        self.greeter = Some(Greeter::start(fd, Purpose::Passive, 0, self.key.clone())?);
         Ok(())
     }
 

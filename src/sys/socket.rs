@@ -104,6 +104,9 @@ pub fn peer_process(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     made.and_then(|made| fd::own(made).ok())
 }
 
+/// How often the kernel may lack memory for one packet.
+const SENDS: u32 = 3;
+
 /// Sends one packet; false if the socket is full.
 pub fn send(fd: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result<bool> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -111,10 +114,16 @@ pub fn send(fd: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(Error::fixed(errno::E2BIG, "too many descriptors for one packet"));
     }
-    match rustix::net::sendmsg(fd, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-        Ok(_) => Ok(true),
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(false),
-        Err(e) => Err(Error::os("sending to the peer", e)),
+    let mut left = SENDS;
+    loop {
+        left -= 1;
+        match rustix::net::sendmsg(fd, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(_) => return Ok(true),
+            Err(rustix::io::Errno::AGAIN) => return Ok(false),
+            // A wake-up that is lost leaves the peer asleep.
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::NOBUFS | rustix::io::Errno::NOMEM) if left > 0 => {}
+            Err(e) => return Err(Error::os("sending to the peer", e)),
+        }
     }
 }
 

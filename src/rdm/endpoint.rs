@@ -164,9 +164,10 @@ impl prov::Endpoint for Endpoint {
         s.bind.check_can_enable()?;
         s.enable_only()?;
         if s.only.is_none() {
+            let host = local::host_hint()?;
             let (at, greeters) = listen(&self.domain, self.source)?;
             let mut name = Name::at(at);
-            (name.nonce, name.host) = (self.domain.draw(), local::host_hint());
+            (name.nonce, name.host) = (self.domain.draw(), host);
             s.name = Some(name);
             s.greeters = greeters;
         }

@@ -2,12 +2,13 @@
 //! The lane whose listeners have names instead of ports: which peers it may reach.
 
 use crate::config;
+use crate::error::Result;
 use crate::prov::av::Name;
 use crate::sys::{path_socket, process};
 
 /// What two processes of one host have in common that find each other's local sockets: the network namespace, or the
 /// directory of `GDRFAB_SHM_DIR`.
-pub fn host_hint() -> u64 {
+pub fn host_hint() -> Result<u64> {
     let place = match config::get().socket_dir.as_deref().map(path_socket::directory_id) {
         None => process::network_id(),
         // Not as a namespace's, which has the high bit.
@@ -15,7 +16,7 @@ pub fn host_hint() -> u64 {
         // Then listening fails, and says so.
         Some(Err(_)) => 0,
     };
-    (u64::from(process::host_id()) << 32 | place & 0xffff_ffff).max(1)
+    Ok((u64::from(process::host_id()?) << 32 | place & 0xffff_ffff).max(1))
 }
 
 /// Why a peer of this name is not reached by local sockets from `own`, where it is another lane that leads there. `tried`: what

@@ -219,14 +219,19 @@ pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// `host_id` of processes that cannot read `BOOT_ID`.
 pub const HOST_UNKNOWN: u32 = 0x811c_9dc5;
 
-/// An opaque identity of this boot of this host: two processes can only share memory if theirs agree.
-pub fn host_id() -> u32 {
+/// An opaque identity of this boot of this host: two processes can only share memory if theirs agree. A process that lacks
+/// something to read it with now is told so, and reads it the next time.
+pub fn host_id() -> Result<u32> {
     static ID: OnceLock<u32> = OnceLock::new();
-    *ID.get_or_init(|| {
-        let boot = std::fs::read(BOOT_ID).unwrap_or_default();
-        // FNV-1a: no secret, only equality matters.
-        boot.iter().fold(HOST_UNKNOWN, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193))
-    })
+    if let Some(id) = ID.get() {
+        return Ok(*id);
+    }
+    let boot = std::fs::read(BOOT_ID).or_else(|e| {
+        let e = Error::new(e.raw_os_error().unwrap_or(errno::EIO), format!("reading {BOOT_ID}: {e}"));
+        if e.is_for_want() { Err(e) } else { Ok(Vec::new()) }
+    })?;
+    // FNV-1a: no secret, only equality matters.
+    Ok(*ID.get_or_init(|| boot.iter().fold(HOST_UNKNOWN, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193))))
 }
 
 /// Whether a process is known to be in another namespace of this kind (of /proc/PID/ns) than this one.

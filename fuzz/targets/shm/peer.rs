@@ -131,7 +131,7 @@ impl Peer {
         arena.word(0).store(0x5eed_5eed_5eed_5eed, Relaxed);
         let mut of = Intro {
             version: VERSION,
-            host: gdrfab::sys::process::host_id(),
+            host: gdrfab::sys::process::host_id().unwrap_or(gdrfab::sys::process::HOST_UNKNOWN),
             lines: lines as u32,
             fences: u32::from(how & 8 == 0),
             probe: if cma && how & 16 == 0 { (arena.addr(), 0x5eed_5eed_5eed_5eed) } else { (8, 0) },

@@ -46,7 +46,8 @@ pub fn facts() -> Vec<Fact> {
     fact("cpus", false, format!("{cpus} usable by this process"));
     fact("copies with", false, instructions().to_string());
     fact("page size", false, format!("{} bytes", rustix::param::page_size()));
-    fact("boot", false, format!("{:08x}: only processes with the same number share memory", process::host_id()));
+    let boot = process::host_id().unwrap_or(process::HOST_UNKNOWN);
+    fact("boot", false, format!("{boot:08x}: only processes with the same number share memory"));
     fact("user", false, format!("{}: shm connects processes of one user", process::euid()));
     fact("open files", false, limit(Resource::Nofile));
     fact("locked memory", false, limit(Resource::Memlock));

@@ -35,11 +35,13 @@ pub fn check_address(address: &str) -> Result<&str> {
     {
         let host = rest.split('.').next().and_then(|h| u32::from_str_radix(h, 16).ok());
         match host {
-            Some(theirs) if theirs != process::host_id() => {
-                let why = elsewhere(theirs, process::host_id());
-                return Err(Error::new(errno::EHOSTUNREACH, format!("addr: {address:?}: {why}")));
+            Some(theirs) => {
+                let ours = process::host_id()?;
+                if theirs != ours {
+                    let why = elsewhere(theirs, ours);
+                    return Err(Error::new(errno::EHOSTUNREACH, format!("addr: {address:?}: {why}")));
+                }
             }
-            Some(_) => {}
             None => return Err(Error::invalid(format!("addr: {address:?} is not a complete name"))),
         }
     }
@@ -59,7 +61,7 @@ pub fn elsewhere(theirs: u32, ours: u32) -> String {
 pub fn fresh_name() -> Result<String> {
     let mut raw = [0u8; 8];
     process::random(&mut raw)?;
-    let own = format!("@{:08x}.{}.{:016x}", process::host_id(), process::pid(), u64::from_ne_bytes(raw));
+    let own = format!("@{:08x}.{}.{:016x}", process::host_id()?, process::pid(), u64::from_ne_bytes(raw));
     Ok(match &config::get().socket_dir {
         Some(dir) => format!("{}/{own}", dir.trim_end_matches('/')),
         None => own,

@@ -32,7 +32,7 @@ impl State {
         let Some((segment, _)) = &self.segment else { return Err(Error::new(errno::EOPBADSTATE, "ep: not enabled")) };
         let guard = Guard::own()?;
         Ok(Intro {
-            host: process::host_id(),
+            host: process::host_id()?,
             ring_lines: segment.capacity() as u32,
             fences_remote: domain.remote_fences,
             guard_addr: guard.addr,

@@ -256,8 +256,9 @@ impl Brought {
 }
 
 pub fn check_intro(intro: &Intro) -> Result<()> {
-    if intro.host != process::host_id() {
-        return Err(Error::new(errno::EHOSTUNREACH, address::elsewhere(intro.host, process::host_id())));
+    let ours = process::host_id()?;
+    if intro.host != ours {
+        return Err(Error::new(errno::EHOSTUNREACH, address::elsewhere(intro.host, ours)));
     }
     Ok(())
 }
@@ -272,7 +273,7 @@ mod tests {
         let mut greeter = Greeter::listen(name.clone(), true).unwrap();
         let Ok(socket::Connect::Done(caller)) = address::dial(&name) else { panic!("nobody listens") };
         let intro = Intro {
-            host: process::host_id(),
+            host: process::host_id().unwrap(),
             ring_lines: 256,
             fences_remote: true,
             guard_addr: 0,

@@ -79,7 +79,8 @@ fn look(page: usize, one: &Fact, span: &Fact) -> bool {
     false
 }
 
-/// The mapping around `at` if it is of shared memory that nobody can open and shorten: anonymous, or System V's.
+/// The mapping around `at` if it is of shared memory that nobody can shorten: anonymous, System V's, or a memory file of the
+/// library's, which is sealed (`mem::memfd`).
 fn kept_around(at: usize) -> Option<Range<usize>> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let range = |line: &str| {
@@ -88,7 +89,7 @@ fn kept_around(at: usize) -> Option<Range<usize>> {
     };
     let line = maps.lines().find(|line| range(line).is_some_and(|range| range.contains(&at)))?;
     let name = line.splitn(6, ' ').nth(5)?.trim_start();
-    let is_kept = name == "/dev/zero (deleted)" || name.starts_with("/SYSV");
+    let is_kept = name == "/dev/zero (deleted)" || ["/SYSV", "/memfd:gdrfab"].iter().any(|of| name.starts_with(of));
     range(line).filter(|_| is_kept)
 }
 
@@ -165,7 +166,7 @@ mod tests {
         let count = AtomicUsize::new(0);
         run_apart(|| count.store(7, Ordering::Relaxed)).unwrap();
         assert_eq!(count.load(Ordering::Relaxed), 7);
-        let file = rustix::fs::memfd_create("gdrfab-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let file = rustix::fs::memfd_create("a-program", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, page_size() as u64).unwrap();
         let map = Mapping::new(file.as_fd(), 0, page_size(), Protection::ReadWrite).unwrap();
         // SAFETY: aligned, and mapped as long as `map` is.

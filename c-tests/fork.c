@@ -284,7 +284,7 @@ TEST(exec_inherits_no_descriptor)
 }
 
 /* A forked child holds copies of every descriptor. The peer must learn of the death all the same. */
-static void leaves_an_heir(struct node *n)
+static void has_an_heir(struct node *n)
 {
 	node_up(n);
 	pid_t pid = test_fork(TEST_CLIENT);
@@ -295,22 +295,37 @@ static void leaves_an_heir(struct node *n)
 		for (;;)
 			pause();
 	}
-	oob_send(n, &pid, sizeof pid);
+	pid_t both[2] = {pid, getpid()};
+	oob_send(n, both, sizeof both);
 	test_sleep_ms(50);
+}
+
+static void leaves_an_heir(struct node *n)
+{
+	has_an_heir(n);
 	raise(SIGKILL);
+}
+
+/* The process lives on, in a program without this library. */
+static void leaves_an_heir_and_executes(struct node *n)
+{
+	has_an_heir(n);
+	execlp("sleep", "sleep", "300", (char *)NULL);
+	_exit(127);
 }
 
 static void hears_of_the_death(struct node *n)
 {
 	char in;
-	pid_t heir;
+	pid_t both[2];
 	node_up(n);
 	POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, &in));
-	oob_recv(n, &heir, sizeof heir);
+	oob_recv(n, both, sizeof both);
 	EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
 	FAILED(n->cq, &in, ECONNRESET, GDRFAB_PROV_PEER_GONE, NULL);
-	CHECK_EQ(kill(heir, 0), 0);
-	kill(heir, SIGKILL);
+	CHECK_EQ(kill(both[0], 0), 0);
+	kill(both[0], SIGKILL);
+	kill(both[1], SIGKILL);
 	node_close(n);
 }
 
@@ -319,6 +334,35 @@ TEST(a_death_is_noticed_although_a_child_lives)
 	skip_unless(!traits()->adapter, "the kernel keeps queue pairs for whoever holds their descriptors");
 	struct setup s = {.victim = TEST_CLIENT};
 	pair(&s, hears_of_the_death, leaves_an_heir, NULL);
+}
+
+TEST(an_exec_is_noticed_although_a_child_lives)
+{
+	skip_unless(!traits()->adapter, "the kernel keeps queue pairs for whoever holds their descriptors");
+	struct setup s = {.victim = TEST_CLIENT};
+	pair(&s, hears_of_the_death, leaves_an_heir_and_executes, NULL);
+}
+
+TEST(a_closed_listener_s_name_is_free_although_a_child_lives)
+{
+	struct node n;
+	int status;
+	node_alone(&n, NULL);
+	n.side = TEST_SERVER;
+	gdrfab_freeinfo(n.info);
+	n.info = NULL;
+	node_info(&n);
+	node_listen(&n);
+	pid_t pid = test_fork(TEST_SERVER);
+	if (pid == 0)
+		for (;;)
+			pause();
+	OK(gdrfab_pep_close(n.pep));
+	n.pep = NULL;
+	node_listen(&n);
+	kill(pid, SIGKILL);
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	node_close(&n);
 }
 
 enum { SIBLINGS = 4, KEYS = 64 };

@@ -2,7 +2,7 @@
 //! AF_UNIX SOCK_SEQPACKET sockets in the abstract namespace (nothing to clean up in any file
 //! system), with descriptor passing and peer credentials.
 
-use super::fd;
+use super::{fd, fork};
 use crate::error::{Error, Result, errno};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -22,10 +22,13 @@ const MOST_FDS: usize = 253;
 /// epoll_wait() still asks the socket.
 const TRIES: u32 = 20;
 
+/// A socket to listen on or to connect, which children do not inherit.
 pub(super) fn fresh() -> Result<OwnedFd> {
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
         .and_then(fd::own)
-        .map_err(|e| Error::os("creating a local socket", e))
+        .map_err(|e| Error::os("creating a local socket", e))?;
+    fork::keep_from_children(fd.as_fd());
+    Ok(fd)
 }
 
 fn address(name: &str) -> Result<SocketAddrUnix> {
@@ -69,10 +72,13 @@ pub fn connect(name: &str) -> Result<Connect> {
     }
 }
 
-/// The next connection, or none yet.
+/// The next connection, which children do not inherit, or none yet.
 pub fn accept(listener: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).and_then(fd::own) {
-        Ok(fd) => Ok(Some(fd)),
+        Ok(fd) => {
+            fork::keep_from_children(fd.as_fd());
+            Ok(Some(fd))
+        }
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => Ok(None),
         Err(e) => Err(Error::os("accepting a connection", e)),
     }

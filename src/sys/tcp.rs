@@ -95,6 +95,7 @@ pub fn connected(fd: BorrowedFd<'_>) -> Result<Option<()>> {
 fn no_connection(e: Errno) -> Error {
     let (errno, words) = match e {
         Errno::CONNREFUSED => (errno::ECONNREFUSED, "nobody listens there"),
+        Errno::CONNRESET => (errno::ECONNREFUSED, "the listener closed before it answered"),
         Errno::TIMEDOUT => (errno::ETIMEDOUT, "no answer: the host is down, or a firewall drops packets for this port"),
         Errno::HOSTUNREACH => (errno::EHOSTUNREACH, "the host cannot be reached, or a firewall refuses"),
         Errno::NETUNREACH => (errno::ENETUNREACH, "no route leads there"),
@@ -358,6 +359,16 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         panic!("nothing in two seconds")
+    }
+
+    /// With the caller in its queue.
+    #[test]
+    fn a_listener_that_closes_refuses() {
+        let listener = listen(ANY, 8).unwrap();
+        let one = connect(local(listener.as_fd()).unwrap(), None).unwrap();
+        drop(listener);
+        let refused = until(|| connected(one.as_fd())).unwrap_err();
+        assert_eq!((refused.errno, &*refused.words), (errno::ECONNREFUSED, "the listener closed before it answered"));
     }
 
     /// One that is free; whoever has it keeps it, and the other calls from elsewhere.

@@ -55,9 +55,10 @@ extern "C" {
  * Signals, cancellation, descriptors: the library changes no handler. Its threads take no signal of the
  * program's, and no SIGPIPE or SIGXFSZ comes of its system calls: -EFBIG where RLIMIT_FSIZE leaves no room
  * for memory files. gdrfab_cq_sread(), gdrfab_cq_sreadfrom(), gdrfab_eq_sread() and gdrfab_cntr_wait() are
- * cancellation points while they sleep, and a signal handler may end the thread there by pthread_exit(); in
- * any other call cancellation of the thread waits until it returns. The library's descriptors are 3 and more,
- * also where the program has closed 0, 1 or 2.
+ * cancellation points while they sleep, and a signal handler may end the thread there, and nowhere else, by
+ * pthread_exit(); in any other call cancellation of the thread waits until it returns. A thread calls nothing
+ * while its cancel type is asynchronous. The library's descriptors are 3 and more, also where the program has
+ * closed 0, 1 or 2.
  *
  * Handles: an open call stores a handle, and the close call of its kind frees it. Close in the reverse order
  * of opening; a close takes bounded time, and of an object that others still use it returns -EBUSY. Using a
@@ -505,7 +506,7 @@ int gdrfab_ep_enable(struct gdrfab_ep *ep);
 /** Starts to listen; requests come as GDRFAB_CONNREQ on the event queue. Mirrors fi_listen.
  *
  * @return 0, -EINVAL, -EPERM, -GDRFAB_ENOEQ, -EADDRINUSE (another one listens there), -GDRFAB_EOPBADSTATE
- *   (listens already), -EMFILE; of shm by a path: -EACCES, -ENOENT (its directory) */
+ *   (listens already), -EMFILE; of shm by a path: -EACCES, -ENOENT, -ENOTDIR (its directory) */
 int gdrfab_pep_listen(struct gdrfab_pep *pep);
 
 /** Begins to connect to a passive endpoint; never waits: a thread of the library looks up a host's name
@@ -513,10 +514,10 @@ int gdrfab_pep_listen(struct gdrfab_pep *pep);
  *
  * The outcome is an event: GDRFAB_CONNECTED with the acceptor's data, or an error entry with ECONNREFUSED
  * (nobody listens; or rejected: GDRFAB_PROV_REJECTED, with the rejecting side's data), ETIMEDOUT
- * (GDRFAB_OPT_CONNECT_TIMEOUT, also of the look-up), EADDRNOTAVAIL (no such host), EACCES (shm: the listener
- * does not let this user in; tcp: the keys differ, or one side has none), EKEYREJECTED (tcp: keys of hosts
- * that do not know each other), EPROTONOSUPPORT (the peer has another version), EPROTO (its answer makes no
- * sense).
+ * (GDRFAB_OPT_CONNECT_TIMEOUT, also of the look-up), EADDRNOTAVAIL (no such host), EHOSTUNREACH or
+ * ENETUNREACH (tcp: no way leads there), EACCES (shm: the listener does not let this user in; tcp: the keys
+ * differ, or one side has none), EKEYREJECTED (tcp: keys of hosts that do not know each other),
+ * EPROTONOSUPPORT (the peer has another version), EPROTO (its answer makes no sense).
  *
  * @param ep       enabled endpoint with an event queue
  * @param addr     "shm://name", "tcp://host:port" or "verbs://host:port", as of gdrfab_pep_getname() or

@@ -69,7 +69,7 @@ pub unsafe extern "C" fn gdrfab_ep_enable(ep: *mut gdrfab_ep) -> c_int {
 /// Starts to listen; requests come as GDRFAB_CONNREQ on the event queue. Mirrors fi_listen.
 ///
 /// @return 0, -EINVAL, -EPERM, -GDRFAB_ENOEQ, -EADDRINUSE (another one listens there), -GDRFAB_EOPBADSTATE
-///   (listens already), -EMFILE; of shm by a path: -EACCES, -ENOENT (its directory)
+///   (listens already), -EMFILE; of shm by a path: -EACCES, -ENOENT, -ENOTDIR (its directory)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_pep_listen(pep: *mut gdrfab_pep) -> c_int {
     // SAFETY: the C caller says that the handle is open.
@@ -81,10 +81,10 @@ pub unsafe extern "C" fn gdrfab_pep_listen(pep: *mut gdrfab_pep) -> c_int {
 ///
 /// The outcome is an event: GDRFAB_CONNECTED with the acceptor's data, or an error entry with ECONNREFUSED
 /// (nobody listens; or rejected: GDRFAB_PROV_REJECTED, with the rejecting side's data), ETIMEDOUT
-/// (GDRFAB_OPT_CONNECT_TIMEOUT, also of the look-up), EADDRNOTAVAIL (no such host), EACCES (shm: the listener
-/// does not let this user in; tcp: the keys differ, or one side has none), EKEYREJECTED (tcp: keys of hosts
-/// that do not know each other), EPROTONOSUPPORT (the peer has another version), EPROTO (its answer makes no
-/// sense).
+/// (GDRFAB_OPT_CONNECT_TIMEOUT, also of the look-up), EADDRNOTAVAIL (no such host), EHOSTUNREACH or
+/// ENETUNREACH (tcp: no way leads there), EACCES (shm: the listener does not let this user in; tcp: the keys
+/// differ, or one side has none), EKEYREJECTED (tcp: keys of hosts that do not know each other),
+/// EPROTONOSUPPORT (the peer has another version), EPROTO (its answer makes no sense).
 ///
 /// @param ep       enabled endpoint with an event queue
 /// @param addr     "shm://name", "tcp://host:port" or "verbs://host:port", as of gdrfab_pep_getname() or

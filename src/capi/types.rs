@@ -43,9 +43,10 @@ use libc::c_int;
 // Signals, cancellation, descriptors: the library changes no handler. Its threads take no signal of the
 // program's, and no SIGPIPE or SIGXFSZ comes of its system calls: -EFBIG where RLIMIT_FSIZE leaves no room
 // for memory files. gdrfab_cq_sread(), gdrfab_cq_sreadfrom(), gdrfab_eq_sread() and gdrfab_cntr_wait() are
-// cancellation points while they sleep, and a signal handler may end the thread there by pthread_exit(); in
-// any other call cancellation of the thread waits until it returns. The library's descriptors are 3 and more,
-// also where the program has closed 0, 1 or 2.
+// cancellation points while they sleep, and a signal handler may end the thread there, and nowhere else, by
+// pthread_exit(); in any other call cancellation of the thread waits until it returns. A thread calls nothing
+// while its cancel type is asynchronous. The library's descriptors are 3 and more, also where the program has
+// closed 0, 1 or 2.
 //
 // Handles: an open call stores a handle, and the close call of its kind frees it. Close in the reverse order
 // of opening; a close takes bounded time, and of an object that others still use it returns -EBUSY. Using a

@@ -186,7 +186,8 @@ static void initiator(struct node *n)
 			test_fail(__FILE__, __LINE__, "%s", got ? "the operation ended well" : "the operation does not end");
 		}
 	}
-	for (size_t i = 0; i < LEN && !plan->mapped; i++)
+	/* Over tcp a part of the message had left before, and may have such bytes. */
+	for (size_t i = 0; i < LEN && !plan->mapped && !(plan->what == RECV && traits()->numbered); i++)
 		if (mine[i] == NEW)
 			test_fail(__FILE__, __LINE__, "a byte of the new program was read");
 	/* Then everything is over. */

@@ -15,6 +15,7 @@ use std::sync::Arc;
 pub(super) use crate::guard::{Words, failed, hold, last_words, null, posting};
 
 /// Runs a control call: 0 or a negative errno; a panic becomes -ENOTRECOVERABLE. The calling thread is not cancelled in it.
+#[inline(always)] // each export holds its own panics
 pub(super) fn control(f: impl FnOnce() -> Result<()>) -> c_int {
     match begin() {
         0 => release(f),
@@ -23,11 +24,13 @@ pub(super) fn control(f: impl FnOnce() -> Result<()>) -> c_int {
 }
 
 /// As `control`, of a call that gives memory back or wakes others: it also begins where memory has run out.
+#[inline(always)]
 pub(super) fn release(f: impl FnOnce() -> Result<()>) -> c_int {
     counted(|| f().map(|()| 0)) as c_int
 }
 
 /// As `release`, with a count.
+#[inline(always)]
 pub(super) fn counted(f: impl FnOnce() -> Result<usize>) -> ssize_t {
     let before = cancel::hold_off();
     let count = reading(f);

@@ -3,6 +3,7 @@
 //! where it has no memory. The standard library and parking_lot have such values. In the shared library alone (build.rs): in an
 //! archive the name would be taken from the whole program.
 
+use crate::guard::hold;
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -34,11 +35,14 @@ fn key() -> Option<libc::pthread_key_t> {
 /// # Safety
 /// The destructor may be called once with `of`, when the thread ends.
 unsafe extern "C" fn note(destructor: Destructor, of: *mut c_void, _library: *mut c_void) -> c_int {
-    let Some(key) = key() else { return -1 };
-    let last = Box::into_raw(Box::new(Noted { destructor, of, before: LAST.get() }));
-    LAST.set(last);
-    // SAFETY: the key stays. Where the C library has no memory for it, none of the thread's destructors is run.
-    unsafe { libc::pthread_setspecific(key, last.cast()) }
+    let noted = || {
+        let Some(key) = key() else { return -1 };
+        let last = Box::into_raw(Box::new(Noted { destructor, of, before: LAST.get() }));
+        LAST.set(last);
+        // SAFETY: the key stays. Where the C library has no memory for it, none of the thread's destructors is run.
+        unsafe { libc::pthread_setspecific(key, last.cast()) }
+    };
+    hold(|_| -1, noted)
 }
 
 unsafe extern "C" fn run(_: *mut c_void) {

@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{null_mut, without_provenance_mut};
 
 const STACK: usize = 2 << 20;
-/// Bytes that there are where memory is not what a thread lacked.
+/// Bytes of a trial allocation: if it succeeds, the thread failed for another reason than memory.
 const PROBE: usize = 64 << 10;
 
 type Body = Box<dyn FnOnce() + Send>;

@@ -33,17 +33,17 @@ pub struct AddressSpace {
     /// A thread of it: another one once the first has ended.
     tid: AtomicI32,
     guard: Guard,
-    /// Which of its pages are there; follows the address space, not the number.
+    /// /proc/PID/pagemap. The descriptor follows the address space, not the process number.
     pages: Result<OwnedFd>,
-    /// Why there are no copies any more.
+    /// The reason why copies have ended.
     over: OnceLock<Error>,
 }
 
-/// Those that connections use; connections to one process share one.
+/// Address spaces that connections use. Connections to one process share one of them.
 static KNOWN: Mutex<Vec<Weak<AddressSpace>>> = Mutex::new(Vec::new());
 
 impl AddressSpace {
-    /// That of the process with this number, if the number is known here, it has this guard, and the kernel lets us copy.
+    /// Finds the address space of process `pid`. Fails if the process lacks the guard, or if the kernel refuses copies.
     pub fn of(pid: i32, guard: Guard) -> Result<Arc<AddressSpace>> {
         if pid <= 0 {
             return Err(Error::fixed(errno::ESRCH, "the peer lives in another pid namespace, so cross-memory attach cannot name it"));

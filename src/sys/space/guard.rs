@@ -6,7 +6,7 @@ use crate::error::{Error, Result, errno};
 use crate::sys::{mem, process};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Where a guard lies, and its word; what a peer says of its own is checked by reading it.
+/// Address and word of a guard. A peer announces its own guard, and reading the page checks the announcement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Guard {
     pub addr: u64,

@@ -43,7 +43,7 @@ impl Reach {
         self.space.as_deref().map_err(|e| Error::coded(e.errno, Code::Path, e.words.clone()))
     }
 
-    /// That the peer has executed another program, or has ended, if a copy found it.
+    /// The error of a copy that found the peer dead or in another program.
     pub fn end(&self) -> Option<&Error> {
         self.space.as_ref().ok()?.why_over().filter(|e| e.code == Code::PeerGone)
     }

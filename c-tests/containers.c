@@ -271,7 +271,7 @@ TEST(who_cannot_know_its_host_is_told_so)
 	skip_unless(path_known(PATH_DIRECT), "this is about shm");
 	skip_unless(geteuid() == 0, "only root hides /proc");
 	CHECK_EQ(unshare(CLONE_NEWNS), 0);
-	CHECK_EQ(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL), 0);
+	CHECK_EQ(mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL), 0);
 	CHECK_EQ(mount("none", "/proc", "tmpfs", 0, NULL), 0);
 	is_refused("shm://@00000001.1.0", "boot_id");
 	CHECK_EQ(umount("/proc"), 0);

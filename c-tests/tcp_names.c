@@ -41,7 +41,7 @@ static int silence_names(void)
 	struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(53)};
 	int server = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	CHECK_EQ(inet_pton(AF_INET, "127.9.9.9", &at.sin_addr), 1);
-	if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
+	if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL) != 0)
 		test_skip("no mount namespace: %s", strerror(errno));
 	if (bind(server, (struct sockaddr *)&at, sizeof at) != 0)
 		test_skip("no port 53: %s", strerror(errno));

@@ -16,7 +16,7 @@ judge() { # <claim> <program> <reports...>
 		stack = $0
 		sub(/<\/stack>.*/, "", stack)
 		ours = stack ~ /<obj>[^<]*libgdrfab/
-		if ($0 ~ /<kind>SyscallParam/ && stack ~ /libc[.]so[^<]*<\/obj>[^<]*<fn>(__libc_)?send/ && stack ~ /<fn>ompi_osc_pt2pt/)
+		if ($0 ~ /<kind>SyscallParam/ && $0 ~ /Syscall param (socketcall[.])?send/ && stack ~ /<fn>ompi_osc_pt2pt/)
 			next
 		# Whose code is at the top, but for the C library and valgrind itself?
 		count = split(stack, frames, /<frame>/)

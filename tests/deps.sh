@@ -56,6 +56,10 @@ need() { # <probe: a command, or pkg-config:<module>> <packages...>
 	packages="$packages $*"
 }
 
+need_pip() {
+	python3 -c 'import pip' 2>/dev/null || packages="$packages python3-pip ca-certificates"
+}
+
 # MPICH with a libfabric that is newer than any distribution's, for one part of check-libfabric: unpacked here, where the
 # script looks for it. Nothing else needs it, so a machine that cannot have it goes without.
 mpich=
@@ -63,32 +67,20 @@ mpich_dir=${XDG_CACHE_HOME:-$HOME/.cache}/gdrfab-mpich
 need_mpich() {
 	[ -e "$mpich_dir/lib/libmpi.so.12" ] && return
 	mpich=needed
-	need curl curl ca-certificates
-	need unzip unzip
+	need_pip
 }
 fetch_mpich() {
-	case $(uname -m) in
-	x86_64)
-		path=d0/4d/e75f3ac876dc25d65a19d82b6e067289313fbf81857e42c442b475a320da/mpich-5.0.2-py3-none-manylinux_2_28_x86_64.whl
-		sum=8fed465ebff269ea2ebac179a25de02671ddf8df476e0f115be089015015cfd4
-		;;
-	aarch64)
-		path=63/7f/79f678b1342fe0f0f2a4046ebb3bf009d3045fa35a2f45d76de7e05cae9f/mpich-5.0.2-py3-none-manylinux_2_28_aarch64.whl
-		sum=992ae6ebb0da97d49d7a67000ae8112da9a3825da1bb1e6f1d196428a0410f2d
-		;;
-	*)
-		echo "note: there is no packed MPICH for this machine; check-libfabric leaves its newer libfabric out" >&2
-		return 0
-		;;
-	esac
-	echo "fetching MPICH 5.0.2 with its libfabric from PyPI to $mpich_dir"
+	echo "fetching MPICH 5.0.2 with its libfabric, with pip, to $mpich_dir"
 	rm -rf "$mpich_dir.new"
 	mkdir -p "$mpich_dir.new"
-	if ! curl -sSfL -o "$mpich_dir.new/wheel" "https://files.pythonhosted.org/packages/$path" ||
-		! echo "$sum  $mpich_dir.new/wheel" | sha256sum -c --quiet - ||
-		! unzip -q -o "$mpich_dir.new/wheel" -d "$mpich_dir.new"; then
+	# The wheels for x86-64 and for aarch64.
+	cat >"$mpich_dir.new/wanted" <<-E
+		mpich==5.0.2 --hash=sha256:8fed465ebff269ea2ebac179a25de02671ddf8df476e0f115be089015015cfd4 --hash=sha256:992ae6ebb0da97d49d7a67000ae8112da9a3825da1bb1e6f1d196428a0410f2d
+	E
+	if ! python3 -m pip download -q --no-deps --only-binary=:all: -d "$mpich_dir.new" -r "$mpich_dir.new/wanted" >/dev/null ||
+		! python3 -m zipfile -e "$mpich_dir.new"/mpich-*.whl "$mpich_dir.new"; then
 		rm -rf "$mpich_dir.new"
-		echo "note: it could not be had; check-libfabric leaves its newer libfabric out" >&2
+		echo "note: pip did not get it; check-libfabric leaves its newer libfabric out" >&2
 		return 0
 	fi
 	chmod +x "$mpich_dir.new"/mpich-*.data/data/bin/*
@@ -98,7 +90,7 @@ fetch_mpich() {
 	rm -rf "$mpich_dir.new"
 }
 
-# NIXL from PyPI, for check-nixl, which is skipped without.
+# NIXL, for check-nixl, which is skipped without.
 nixl=
 fetch_nixl() {
 	plugins/nixl/tests/fetch.py || echo "note: check-nixl is skipped" >&2
@@ -148,6 +140,7 @@ for set in "$@"; do
 		mpicc --showme:version >/dev/null 2>&1 || need mpicc.openmpi libopenmpi-dev openmpi-bin
 		need_mpich
 		need python3 python3
+		need_pip
 		nixl=needed
 		;;
 	bench)

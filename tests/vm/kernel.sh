@@ -5,7 +5,7 @@
 #   kernel    its version, as `uname -r` says it      vmlinuz      the image
 #   modules   its tree of modules                     kernel_apt   an apt configuration that knows its packages
 #
-# GDRFAB_VM_SUITE and GDRFAB_VM_MIRROR choose another suite or mirror.
+# The mirror is the one of this machine's apt. GDRFAB_VM_SUITE and GDRFAB_VM_MIRROR choose another suite or mirror.
 
 # A Debian 13 host has the compiler of its own 6.12; the backport for Debian 12 suits all others.
 kernel_suite() {
@@ -22,7 +22,7 @@ kernel_mirror() {
 	local uri
 	uri=$(sed -n 's|^[^#]*[[:blank:]]\(https\{0,1\}://[^[:blank:]]*/debian\)/\{0,1\}\([[:blank:]].*\)\{0,1\}$|\1|p' \
 		/etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1)
-	echo "${GDRFAB_VM_MIRROR:-${uri:-http://deb.debian.org/debian}}"
+	echo "${GDRFAB_VM_MIRROR:-$uri}"
 }
 
 # Of the image's package: all but the families of modules that no such guest needs.
@@ -40,6 +40,7 @@ kernel_unpack() { # <.deb> <directory>
 kernel_find() {
 	local suite state image deb key dir
 	suite=${GDRFAB_VM_SUITE:-$(kernel_suite)} key=/usr/share/keyrings/debian-archive-keyring.gpg
+	[ -n "$(kernel_mirror)" ] || skip "apt knows no mirror of Debian; GDRFAB_VM_MIRROR names one"
 	want debian-archive-keyring || skip "cannot download packages"
 	[ -e "$unpacked$key" ] && key=$unpacked$key
 	kernel_apt=$(apt_state "$suite" "deb [signed-by=$key arch=amd64] $(kernel_mirror) $suite main") || die "cannot write $cache"

@@ -1,19 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Unpacks wheels of NIXL for this Python from PyPI into the cache, and numpy if Python lacks it.
+"""Unpacks wheels of NIXL for this Python into the cache, and numpy if Python lacks it. pip fetches them.
 
 fetch.py [PACKAGE==VERSION...]: by default one. Of a wheel, only what the tests load is kept.
 """
-import hashlib
 import importlib.util
-import io
 import os
-import platform
-import re
 import shutil
+import subprocess
 import sys
-import urllib.parse
-import urllib.request
+import tempfile
 import zipfile
 
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "gdrfab-nixl")
@@ -22,32 +18,18 @@ DEFAULT = ["nixl-cu13==1.5.1"]
 LEFT_OUT = ("nixl_ep", "libucx_perftest", "libaws", "libazure", "libplugin_OBJ", "libplugin_AZURE", "libplugin_GPUNETIO", ".scripts/")
 
 
-def get(url):
-    with urllib.request.urlopen(url, timeout=30) as answer:
-        return answer.read()
-
-
-def wheel_of(package, version):
-    """Address and SHA-256 of the wheel for this Python, as the index has them."""
-    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
-    index = f"https://pypi.org/simple/{package}/"
-    for link, digest in re.findall(r'href="([^"#]*)#sha256=([0-9a-f]{64})"', get(index).decode()):
-        name = link.rsplit("/", 1)[-1]
-        if f"-{version}-{tag}-{tag}-" in name and "manylinux" in name and platform.machine() in name:
-            return name, urllib.parse.urljoin(index, link), digest
-    raise RuntimeError(f"{package} {version} has no wheel for {tag} on {platform.machine()}")
-
-
 def unpack(package, version, to):
-    name, url, digest = wheel_of(package, version)
-    print(f"fetching {name} from PyPI to {to}", flush=True)
-    data = get(url)
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise RuntimeError(f"{name} is damaged")
-    new = f"{to}.new.{os.getpid()}"
-    shutil.rmtree(new, ignore_errors=True)
-    with zipfile.ZipFile(io.BytesIO(data)) as z:
-        z.extractall(new, [n for n in z.namelist() if not any(part in n for part in LEFT_OUT)])
+    """pip picks the wheel for this Python and checks it."""
+    print(f"fetching {package} {version} with pip to {to}", flush=True)
+    with tempfile.TemporaryDirectory() as wheels:
+        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", wheels, f"{package}=={version}"]
+        got = subprocess.run(pip, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if got.returncode != 0:
+            raise RuntimeError(f"pip has no {package} {version}: {got.stderr.strip()[-300:]}")
+        new = f"{to}.new.{os.getpid()}"
+        shutil.rmtree(new, ignore_errors=True)
+        with zipfile.ZipFile(os.path.join(wheels, os.listdir(wheels)[0])) as z:
+            z.extractall(new, [n for n in z.namelist() if not any(part in n for part in LEFT_OUT)])
     shutil.rmtree(to, ignore_errors=True)
     os.rename(new, to)
 
@@ -67,6 +49,6 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except Exception as e:  # no network, or no such wheel: whoever needs it goes without
+    except Exception as e:  # no pip, no network or no such wheel: the tests that need NIXL are skipped
         print(f"note: {e}", file=sys.stderr)
         sys.exit(1)

@@ -2,9 +2,10 @@
 //! The arrows between the layers of src/ point one way; docs/architecture.md draws them. At the top, exported functions hold
 //! their panics.
 //!
-//! The sources are read as text, so that an import counts wherever it is written: in a `use`, in a
+//! The sources are parsed, not compiled, so that an import counts wherever it is written: in a `use`, in a
 //! path inside an expression, through `super`, under a `cfg` that this build leaves out.
 
+use rust::words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +14,12 @@ use std::path::{Path, PathBuf};
 mod c;
 #[path = "layering/circles.rs"]
 mod circles;
+#[path = "layering/objects.rs"]
+mod objects;
 #[path = "layering/places.rs"]
 mod places;
+#[path = "layering/rust.rs"]
+mod rust;
 
 /// Bottom up: a layer may import itself and what stands before it.
 const LAYERS: [&str; 16] = [
@@ -62,142 +67,17 @@ const RESERVED: [(&[&str], &[&str], &str); 13] = [
     (&["dbg", "!"], &[], "nothing is printed unless asked"),
 ];
 
-/// Splits Rust into identifiers, `::` and single characters; comments and literals are left out.
-fn tokens(source: &str) -> Vec<String> {
-    let text: Vec<char> = source.chars().collect();
-    let at = |i: usize| text.get(i).copied().unwrap_or('\0');
-    let mut out = Vec::new();
-    let mut i = 0;
-    while i < text.len() {
-        let c = text[i];
-        let raw_string = |from: usize| {
-            let hashes = (from..).take_while(|&k| at(k) == '#').count();
-            (at(from + hashes) == '"').then_some(hashes)
-        };
-        if c == '/' && at(i + 1) == '/' {
-            while i < text.len() && text[i] != '\n' {
-                i += 1;
-            }
-        } else if c == '/' && at(i + 1) == '*' {
-            let mut depth = 1;
-            i += 2;
-            while i < text.len() && depth > 0 {
-                match (text[i], at(i + 1)) {
-                    ('/', '*') => depth += 1,
-                    ('*', '/') => depth -= 1,
-                    _ => {
-                        i += 1;
-                        continue;
-                    }
-                }
-                i += 2;
-            }
-        } else if let ('r', Some(hashes)) = (c, raw_string(i + 1)) {
-            i += 2 + hashes;
-            while i < text.len() && !(text[i] == '"' && (1..=hashes).all(|k| at(i + k) == '#')) {
-                i += 1;
-            }
-            i += 1 + hashes;
-        } else if c == '"' {
-            i += 1;
-            while i < text.len() && text[i] != '"' {
-                i += if text[i] == '\\' { 2 } else { 1 };
-            }
-            i += 1;
-        } else if c == '\'' && (at(i + 1) == '\\' || at(i + 2) == '\'') {
-            i += if at(i + 1) == '\\' { 3 } else { 2 };
-            while i < text.len() && text[i] != '\'' {
-                i += 1;
-            }
-            i += 1;
-        } else if c.is_alphanumeric() || c == '_' {
-            let start = i;
-            while at(i).is_alphanumeric() || at(i) == '_' {
-                i += 1;
-            }
-            // The prefix of a byte, C or raw string is not a word.
-            if at(i) != '"' || i - start > 2 {
-                out.push(text[start..i].iter().collect());
-            } else if text[i - 1] == 'r' {
-                i -= 1;
-            }
-        } else if c == ':' && at(i + 1) == ':' {
-            out.push("::".to_string());
-            i += 2;
-        } else {
-            if !c.is_whitespace() {
-                out.push(c.to_string());
-            }
-            i += 1;
-        }
-    }
-    out
-}
-
-/// Follows a path or a use tree from `i`, the token after a `::`; returns where it ends.
-fn follow(tokens: &[String], mut i: usize, mut path: Vec<String>, found: &mut Vec<Vec<String>>) -> usize {
-    let token = |i: usize| tokens.get(i).map_or("", String::as_str);
-    loop {
-        if token(i) == "{" {
-            i += 1;
-            while !matches!(token(i), "}" | "") {
-                i = follow(tokens, i, path.clone(), found);
-                while !matches!(token(i), "," | "}" | "") {
-                    i += 1;
-                }
-                if token(i) == "," {
-                    i += 1;
-                }
-            }
-            return i + 1;
-        }
-        if !matches!(token(i), "self" | "*") {
-            path.push(token(i).to_string());
-        }
-        i += 1;
-        if token(i) != "::" || !token(i + 1).starts_with(|c: char| c.is_alphabetic() || matches!(c, '_' | '{' | '*')) {
-            found.push(path);
-            return i;
-        }
-        i += 1;
-    }
-}
-
 /// Every path from the crate's root that a module mentions.
-fn mentions(module: &[String], tokens: &[String]) -> Vec<Vec<String>> {
-    let token = |i: usize| tokens.get(i).map_or("", String::as_str);
-    let mut found = Vec::new();
-    let mut inline: Vec<(String, usize)> = Vec::new();
-    let mut depth = 0;
-    let mut i = 0;
-    while i < tokens.len() {
-        match token(i) {
-            "{" => depth += 1,
-            "}" => {
-                depth -= 1;
-                if inline.last().is_some_and(|(_, opened)| *opened == depth) {
-                    inline.pop();
-                }
-            }
-            "mod" if token(i + 2) == "{" => inline.push((token(i + 1).to_string(), depth)),
-            "crate" if token(i + 1) == "::" => {
-                i = follow(tokens, i + 2, Vec::new(), &mut found);
-                continue;
-            }
-            "super" if token(i + 1) == "::" => {
-                let mut here: Vec<String> = module.iter().cloned().chain(inline.iter().map(|(name, _)| name.clone())).collect();
-                while token(i) == "super" && token(i + 1) == "::" {
-                    here.pop();
-                    i += 2;
-                }
-                i = follow(tokens, i, here, &mut found);
-                continue;
-            }
-            _ => (),
+fn mentions(module: &[String], file: &rust::File) -> Vec<Vec<String>> {
+    let from_root = |path: &Vec<String>| match path.first()?.as_str() {
+        "crate" => Some(path[1..].to_vec()),
+        "super" => {
+            let supers = path.iter().take_while(|word| *word == "super").count();
+            Some([&module[..module.len().saturating_sub(supers)], &path[supers..]].concat())
         }
-        i += 1;
-    }
-    found
+        _ => None,
+    };
+    file.imports.iter().map(|import| &import.path).chain(&file.paths).filter_map(from_root).collect()
 }
 
 /// `prov/shm/ring.rs` is prov::shm::ring, `prov/mod.rs` is prov.
@@ -214,7 +94,7 @@ fn check(file: &Path, source: &str) -> (usize, Vec<String>) {
     let name = file.display();
     let module = module_of(file);
     let layer = module[0].as_str();
-    let tokens = tokens(source);
+    let tokens = words(source);
     let mut wrong = Vec::new();
     for (words, places, why) in RESERVED {
         if tokens.windows(words.len()).any(|w| w == words) && !places.contains(&layer) {
@@ -235,7 +115,7 @@ fn check(file: &Path, source: &str) -> (usize, Vec<String>) {
         );
     }
     let mut arrows = 0;
-    for path in mentions(&module, &tokens) {
+    for path in mentions(&module, &rust::read(source, true)) {
         let Some(target) = path.first().and_then(|first| LAYERS.iter().position(|l| l == first)) else { continue };
         arrows += usize::from(target != rank);
         if rank > LAYERS.iter().position(|l| *l == "prov").unwrap()
@@ -457,7 +337,7 @@ fn exported_functions_and_entries_do_all_they_do_inside_a_guard() {
     let read = |dir: &str| {
         let mut files = Vec::new();
         sources(&src.join(dir), &mut files);
-        files.into_iter().filter(|f| !f.ends_with("boundary.rs")).map(|f| tokens(&fs::read_to_string(f).unwrap())).collect::<Vec<_>>()
+        files.into_iter().filter(|f| !f.ends_with("boundary.rs")).map(|f| words(&fs::read_to_string(f).unwrap())).collect::<Vec<_>>()
     };
     let (capi, below) = (read("capi"), [read("prov"), read("rdm"), read("fabric")].concat());
     let all: BTreeSet<String> = below.iter().flat_map(|t| entries(t)).collect();
@@ -477,7 +357,7 @@ fn exported_functions_and_entries_do_all_they_do_inside_a_guard() {
 #[test]
 fn unguarded_entries_are_seen() {
     let check = |source: &str| {
-        let tokens = tokens(source);
+        let tokens = words(source);
         unguarded(&unguarded_calls(&tokens), &entries(&tokens), &["write".to_string()].into()).len()
     };
     assert_eq!(check("unsafe extern \"C\" fn f() -> isize { let c = || g(); attempt(c); unsafe { write(1) } }"), 0);

@@ -2,8 +2,48 @@
 //! Who uses whom among the C files of a folder.
 
 use super::circles::{Graph, draw};
-use super::{closing, tokens};
+use super::closing;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Splits C into identifiers, numbers and single characters. Comments and literals are left out.
+fn tokens(source: &str) -> Vec<String> {
+    let text: Vec<char> = source.chars().collect();
+    let at = |i: usize| text.get(i).copied().unwrap_or('\0');
+    let mut out = Vec::new();
+    let mut i = 0;
+    while i < text.len() {
+        let c = text[i];
+        if c == '/' && at(i + 1) == '/' {
+            while i < text.len() && text[i] != '\n' {
+                i += 1;
+            }
+        } else if c == '/' && at(i + 1) == '*' {
+            i += 2;
+            while i < text.len() && (text[i] != '*' || at(i + 1) != '/') {
+                i += 1;
+            }
+            i += 2;
+        } else if c == '"' || c == '\'' {
+            i += 1;
+            while i < text.len() && text[i] != c {
+                i += if text[i] == '\\' { 2 } else { 1 };
+            }
+            i += 1;
+        } else if c.is_alphanumeric() || c == '_' {
+            let start = i;
+            while at(i).is_alphanumeric() || at(i) == '_' {
+                i += 1;
+            }
+            out.push(text[start..i].iter().collect());
+        } else {
+            if !c.is_whitespace() {
+                out.push(c.to_string());
+            }
+            i += 1;
+        }
+    }
+    out
+}
 
 /// What the C files of a folder define for others: functions and data, at the outermost level and not static.
 fn c_definitions(source: &str) -> Vec<String> {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files of one folder form no circle: what a file uses is read without it. Of Rust, the paths are read, and of C the
-//! includes and who calls whose functions; a Rust file's own tests stand above everything and do not count.
+//! Files of one folder form no circle: a file's uses are read before it. In Rust a file uses what its paths name (objects.rs has
+//! the method calls); in C, what it includes and whose functions it calls. Tests within a Rust file do not count.
 
 use super::c::c_graph;
-use super::{closing, sources, tokens};
+use super::{rust, sources};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -58,74 +58,16 @@ pub fn circles(graph: &Graph) -> Vec<String> {
 }
 
 /// One file of Rust, as a module of its crate.
-#[derive(Default)]
-struct Module {
-    tokens: Vec<String>,
-    /// What `use` binds: the path, and whether it is only handed on.
+pub struct Module {
+    pub file: rust::File,
+    /// The names that `use` binds: the path, and whether it is only passed on.
     names: BTreeMap<String, (Vec<String>, bool)>,
 }
 
-type Crate = BTreeMap<Vec<String>, Module>;
-
-/// Leaves out what stands under `#[cfg(test)]`.
-fn without_tests(tokens: Vec<String>) -> Vec<String> {
-    let mut kept = Vec::new();
-    let mut i = 0;
-    while i < tokens.len() {
-        let end = if tokens[i] == "#" { closing(&tokens, i + 1) } else { i };
-        let has = |word: &str| tokens[i..end.min(tokens.len())].iter().any(|t| t == word);
-        if tokens[i] == "#" && has("cfg") && has("test") && !has("not") {
-            i = end + 1;
-            while i < tokens.len() && !matches!(tokens[i].as_str(), ";" | "{" | ",") {
-                i = if matches!(tokens[i].as_str(), "(" | "[") { closing(&tokens, i) } else { i } + 1;
-            }
-            i = if tokens.get(i).is_some_and(|t| t == "{") { closing(&tokens, i) } else { i } + 1;
-            continue;
-        }
-        kept.push(tokens[i].clone());
-        i += 1;
-    }
-    kept
-}
-
-/// Whether an import begins here, and no `use<..>` of a type.
-fn is_import(tokens: &[String], i: usize) -> bool {
-    tokens[i] == "use" && tokens.get(i + 1).is_some_and(|t| t != "<")
-}
-
-/// The names that a `use` tree binds, each with its path as written; returns where the tree ends.
-fn use_tree(tokens: &[String], mut i: usize, mut path: Vec<String>, found: &mut Vec<(String, Vec<String>)>) -> usize {
-    let token = |i: usize| tokens.get(i).map_or("", String::as_str);
-    loop {
-        match token(i) {
-            "{" => {
-                i += 1;
-                while !matches!(token(i), "}" | "") {
-                    i = use_tree(tokens, i, path.clone(), found);
-                    i += usize::from(token(i) == ",");
-                }
-                return i + 1;
-            }
-            "self" if !path.is_empty() => (),
-            word => path.push(word.to_string()),
-        }
-        i += 1;
-        if token(i) != "::" {
-            break;
-        }
-        i += 1;
-    }
-    let mut name = path.last().cloned().unwrap_or_default();
-    if token(i) == "as" {
-        name = token(i + 1).to_string();
-        i += 2;
-    }
-    found.push((name, path));
-    i
-}
+pub type Crate = BTreeMap<Vec<String>, Module>;
 
 /// A path as written in `module`, from the crate's root; `None` if it leads out of the crate.
-fn absolute(all: &Crate, module: &[String], written: &[String]) -> Option<Vec<String>> {
+pub fn absolute(all: &Crate, module: &[String], written: &[String]) -> Option<Vec<String>> {
     let mut here = module.to_vec();
     let mut rest = written;
     match rest.first()?.as_str() {
@@ -151,27 +93,8 @@ fn absolute(all: &Crate, module: &[String], written: &[String]) -> Option<Vec<St
     Some(here)
 }
 
-/// Whether the module that begins at each token stands inside of others of its file, and how deep: `super` leads there first.
-fn depths(tokens: &[String]) -> Vec<usize> {
-    let mut depths = vec![0; tokens.len()];
-    for at in (2..tokens.len()).filter(|&i| tokens[i] == "{" && tokens[i - 2] == "mod") {
-        depths[at..closing(tokens, at).min(tokens.len())].iter_mut().for_each(|depth| *depth += 1);
-    }
-    depths
-}
-
-/// A path as it would be written outside of the modules within its file.
-fn outside(mut path: Vec<String>, depth: usize) -> Vec<String> {
-    let supers = path.iter().take_while(|word| *word == "super").count();
-    path.drain(..supers.min(depth));
-    if supers > 0 && supers <= depth {
-        path.insert(0, "self".to_string());
-    }
-    path
-}
-
 /// The module in which the thing at `path` is defined: through what modules hand on.
-fn home(all: &Crate, path: &[String]) -> Option<Vec<String>> {
+pub fn home(all: &Crate, path: &[String]) -> Option<Vec<String>> {
     let mut path = path.to_vec();
     for _ in 0..8 {
         let depth = (0..=path.len()).rev().find(|&n| all.contains_key(&path[..n]))?;
@@ -185,23 +108,15 @@ fn home(all: &Crate, path: &[String]) -> Option<Vec<String>> {
 }
 
 /// The crate of these files, each named by its module.
-fn load(files: impl IntoIterator<Item = (Vec<String>, String)>) -> Crate {
-    let read = |source: String| Module { tokens: without_tests(tokens(&source)), ..Module::default() };
+pub fn load(files: impl IntoIterator<Item = (Vec<String>, String)>) -> Crate {
+    let read = |source: String| Module { file: rust::read(&source, false), names: BTreeMap::new() };
     let mut all: Crate = files.into_iter().map(|(module, source)| (module, read(source))).collect();
-    // A path may begin with what another `use` of the file binds: the second round knows it.
+    // A path may begin with a name that another `use` of the file binds: the second round knows it.
     for _ in 0..2 {
         for module in all.keys().cloned().collect::<Vec<_>>() {
-            let (words, mut bound) = (&all[&module].tokens, BTreeMap::new());
-            let depths = depths(words);
-            for at in (0..words.len()).filter(|&i| is_import(words, i)) {
-                let mut names = Vec::new();
-                use_tree(words, at + 1, Vec::new(), &mut names);
-                let hands_on = at > 0 && (words[at - 1] == "pub" || words[at - 1] == ")");
-                for (name, path) in names {
-                    let name = if name == "*" { format!("* of {}", path.join("::")) } else { name };
-                    absolute(&all, &module, &outside(path, depths[at])).map(|path| bound.insert(name, (path, hands_on)));
-                }
-            }
+            let imports = &all[&module].file.imports;
+            let bound = imports.iter().filter_map(|i| Some((i.name.clone(), (absolute(&all, &module, &i.path)?, i.is_reexport))));
+            let bound = bound.collect();
             all.get_mut(&module).expect("just listed").names = bound;
         }
     }
@@ -210,33 +125,11 @@ fn load(files: impl IntoIterator<Item = (Vec<String>, String)>) -> Crate {
 
 /// The modules that a module uses, and what of each, for one.
 fn used(all: &Crate, module: &[String]) -> BTreeMap<Vec<String>, String> {
-    let Module { tokens, names } = &all[module];
-    let token = |i: usize| tokens.get(i).map_or("", String::as_str);
+    let Module { file, names } = &all[module];
     // A module that is only named is not used yet: what follows its name is.
-    let imports = names.values().filter(|(path, on)| !on && !all.contains_key(path));
-    let mut found: BTreeMap<Vec<String>, String> = imports.filter_map(|(path, _)| Some((home(all, path)?, path.join("::")))).collect();
-    let depths = depths(tokens);
-    let mut i = 0;
-    while i < tokens.len() {
-        if is_import(tokens, i) {
-            while !matches!(token(i), ";" | "") {
-                i += 1;
-            }
-        }
-        let begins = i == 0 || !matches!(token(i - 1), "::" | "." | "fn" | "mod" | "struct" | "enum" | "trait" | "type" | "const");
-        let is_path = matches!(token(i + 1), "::" | "!") || token(i).starts_with(|c: char| c.is_uppercase()) || token(i + 1) == "(";
-        if begins && is_path {
-            let (mut path, depth) = (vec![token(i).to_string()], depths[i]);
-            while token(i + 1) == "::" && token(i + 2).starts_with(|c: char| c.is_alphabetic() || c == '_') {
-                path.push(token(i + 2).to_string());
-                i += 2;
-            }
-            let path = outside(path, depth);
-            found.extend(absolute(all, module, &path).and_then(|to| Some((home(all, &to)?, path.join("::")))));
-        }
-        i += 1;
-    }
-    found
+    let imports = names.values().filter(|(path, on)| !on && !all.contains_key(path)).map(|(path, _)| (path.clone(), path));
+    let paths = file.paths.iter().filter_map(|path| Some((absolute(all, module, path)?, path)));
+    imports.chain(paths).filter_map(|(to, written)| Some((home(all, &to)?, written.join("::")))).collect()
 }
 
 /// What the files of each folder of a crate use of each other; a folder within is one file here. Folders are named by module.
@@ -253,7 +146,7 @@ fn rust_graphs(all: &Crate) -> BTreeMap<Vec<String>, Graph> {
 }
 
 /// The library and the programs: where each crate's modules lie, and the names of its folders.
-fn crates() -> Vec<(String, Crate)> {
+pub fn crates() -> Vec<(String, Crate)> {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let read = |dir: &Path| {
         let mut files = Vec::new();

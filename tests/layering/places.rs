@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Calls that one file makes for all others, because a promise of the library hangs on how they are made.
 
-use super::{closing, sources, tokens};
+use super::rust::words;
+use super::{closing, sources};
 use std::fs;
 use std::path::Path;
 
@@ -34,7 +35,7 @@ const MAKERS: [&str; 5] = ["sys/socket.rs", "sys/tcp.rs", "sys/epoll.rs", "sys/m
 
 /// Calls that make a descriptor, and how many of them `fd::own` follows, in one file.
 fn made_and_owned(source: &str) -> (usize, usize) {
-    let tokens = without_tests(&tokens(source));
+    let tokens = without_tests(&words(source));
     let count = |words: &[&str]| tokens.windows(words.len()).filter(|w| *w == words).count();
     let calls = ONE_PLACE.iter().filter(|(_, _, why)| *why == DESCRIPTORS).map(|(words, ..)| count(words)).sum();
     (calls, count(&["fd", "::", "own"]))
@@ -66,7 +67,7 @@ fn without_tests(tokens: &[String]) -> Vec<String> {
 }
 
 fn misplaced(file: &str, source: &str) -> Vec<String> {
-    let tokens = without_tests(&tokens(source));
+    let tokens = without_tests(&words(source));
     let has = |words: &[&str]| tokens.windows(words.len()).any(|w| w == words);
     let wrong = ONE_PLACE.iter().filter(|(words, places, _)| !places.contains(&file) && has(words));
     wrong.map(|(words, _, why)| format!("{file}: {}: {why}", words.concat())).collect()

@@ -25,7 +25,7 @@ static gdrfab_ep *ep;
 
 static void open_fabric(uint64_t flags)
 {
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, "hello", flags, NULL, &info));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, "hello", flags, NULL, &info));
 	OK(gdrfab_fabric_open(info, NULL, &fabric));
 	OK(gdrfab_eq_open(fabric, NULL, NULL, &eq));
 }

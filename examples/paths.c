@@ -45,7 +45,7 @@ int main(void)
 	if (fd < 0 || ftruncate(fd, (off_t)SIZE) < 0)
 		return 1;
 
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, NULL, &info));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, NULL, &info));
 	OK(gdrfab_fabric_open(info, NULL, &fabric));
 	OK(gdrfab_domain_open(fabric, info, NULL, &domain));
 	OK(gdrfab_mem_alloc(domain, SIZE, 0, &allocated));

@@ -90,13 +90,16 @@ typedef struct gdrfab_list gdrfab_list;        /**< A list that is prepared. */
 
 /* Version of this header. */
 #define GDRFAB_VERSION_MAJOR 0  /**< Changes when the ABI breaks; part of the SONAME. */
-#define GDRFAB_VERSION_MINOR 1  /**< Grows when functions or fields are added. */
+#define GDRFAB_VERSION_MINOR 2  /**< Grows when functions or fields are added. */
 #define GDRFAB_VERSION_PATCH 0  /**< Grows with corrections. */
 
-/** Version of the library at run time: major << 16 | minor. Mirrors fi_version. */
+/** Version of this header: major << 16 | minor, for gdrfab_getinfo(). Mirrors FI_VERSION. */
+#define GDRFAB_VERSION (GDRFAB_VERSION_MAJOR * 65536u + GDRFAB_VERSION_MINOR)
+
+/** Version of the library at run time, as GDRFAB_VERSION is that of the header. Mirrors fi_version. */
 uint32_t gdrfab_version(void);
 
-/** The same as text, "0.1.0". Static, not to be freed. */
+/** The same as text, "0.2.0". Static, not to be freed. */
 const char *gdrfab_version_string(void);
 
 /** Words for an errno or GDRFAB_E*, of either sign. Static, not to be freed. Mirrors fi_strerror. */
@@ -258,7 +261,7 @@ typedef struct gdrfab_info {
  * of which no others have. Connected ones have tags and multi-receive, over shm and tcp, if caps ask for
  * one of them; domain, passive endpoint and peer are then opened with the same.
  *
- * @param version what the caller was compiled for: GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
+ * @param version GDRFAB_VERSION: the header that the caller was compiled with
  * @param node    host name, or NULL; a name of another host leaves shm out. The call waits for name servers
  *   where there is a name to look up
  * @param service where to listen (GDRFAB_SOURCE) or to connect: a name (shm), a port (tcp, verbs), or an

@@ -61,7 +61,7 @@ static void connect_both(void)
 	} mine, theirs;
 	hints->caps = GDRFAB_RMA | GDRFAB_MSG;
 	hints->mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, hints, &info));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, hints, &info));
 	OK(gdrfab_fabric_open(info, NULL, &fabric));
 	OK(gdrfab_domain_open(fabric, info, NULL, &domain));
 	memset(&attr, 0, sizeof attr);

@@ -10,7 +10,7 @@ static void g_fabric(struct end *e, const char *service, uint64_t flags)
 
 	hints.prov_name = "shm";
 	hints.mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, service, flags, &hints, &e->gi));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, service, flags, &hints, &e->gi));
 	OK(gdrfab_fabric_open(e->gi, NULL, &e->gf));
 	OK(gdrfab_eq_open(e->gf, NULL, NULL, &e->geq));
 }

@@ -23,7 +23,7 @@ static char *g_open(const char *arg, size_t bytes)
 	h.mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
 	h.threading = GDRFAB_THREAD_DOMAIN;
 	h.prov_name = (char[]){ "shm" };
-	OK(gdrfab_getinfo(GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR, NULL, NULL, 0, &h, &info));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, &h, &info));
 	OK(gdrfab_fabric_open(info, NULL, &fabric));
 	OK(gdrfab_domain_open(fabric, info, NULL, &domain));
 	heap = !strcmp(arg, "heap");

@@ -35,7 +35,7 @@ void startup_child(const char *prov, double t[STEPS])
 	h.threading = GDRFAB_THREAD_DOMAIN;
 	h.progress = GDRFAB_PROGRESS_MANUAL;
 	h.prov_name = provider;
-	OK(gdrfab_getinfo(GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR, NULL, NULL, 0, &h, &i));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, &h, &i));
 	t[GETINFO] = now_ns();
 	OK(gdrfab_fabric_open(i, NULL, &f));
 	OK(gdrfab_domain_open(f, i, NULL, &d));

@@ -214,7 +214,7 @@ static struct tp *g_open(const struct tp_open *o)
 	h.prov_name = g->tcp ? (char[]){ "tcp" } : (char[]){ "shm" };
 	if (o->sleeps && has_opt(o->arg, "fd"))
 		cq.wait_obj = GDRFAB_WAIT_FD;
-	OK(gdrfab_getinfo(GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR, NULL, NULL, 0, &h, &g->info));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, &h, &g->info));
 	OK(gdrfab_fabric_open(g->info, NULL, &g->fabric));
 	OK(gdrfab_domain_open(g->fabric, g->info, NULL, &g->domain));
 	g->fd = -1;

@@ -156,7 +156,7 @@ static struct pair open_pair(enum kind kind, bool one_thread)
 	hints->caps = GDRFAB_MSG | (kind == MSG ? 0 : GDRFAB_TAGGED);
 	hints->mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
 	hints->threading = one_thread ? GDRFAB_THREAD_DOMAIN : GDRFAB_THREAD_SAFE;
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, hints, &p.info));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, hints, &p.info));
 	hints->prov_name = NULL;
 	gdrfab_freeinfo(hints);
 	OK(gdrfab_fabric_open(p.info, NULL, &p.fabric));

@@ -74,7 +74,7 @@ static struct place place_open(char *lanes)
 	hints->prov_name = lanes, hints->ep_type = GDRFAB_EP_RDM, hints->caps = GDRFAB_MSG | GDRFAB_TAGGED;
 	hints->threading = GDRFAB_THREAD_DOMAIN;
 	hints->mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, hints, &p.info));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, hints, &p.info));
 	hints->prov_name = NULL;
 	gdrfab_freeinfo(hints);
 	OK(gdrfab_fabric_open(p.info, NULL, &p.fabric));

@@ -219,7 +219,7 @@ int main(int argc, char **argv)
 	hints->caps = GDRFAB_MSG | GDRFAB_RMA | GDRFAB_READ | GDRFAB_WRITE | GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE;
 	hints->mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
 	hints->threading = one_thread ? GDRFAB_THREAD_DOMAIN : GDRFAB_THREAD_SAFE;
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, hints, &info));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, hints, &info));
 	hints->prov_name = NULL;
 	OK(gdrfab_fabric_open(info, NULL, &fabric));
 	struct side a = side_open(info, fabric), b = side_open(info, fabric);

@@ -60,7 +60,7 @@ static void place_open(struct place *p, const char *service, bool listens, size_
 
 	hints->prov_name = name;
 	hints->caps = GDRFAB_MSG;
-	OK(gdrfab_getinfo(gdrfab_version(), "127.0.0.1", service, listens ? GDRFAB_SOURCE : 0, hints, &p->info));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, "127.0.0.1", service, listens ? GDRFAB_SOURCE : 0, hints, &p->info));
 	hints->prov_name = NULL;
 	gdrfab_freeinfo(hints);
 	OK(gdrfab_fabric_open(p->info, NULL, &p->fabric));

@@ -47,7 +47,7 @@ int main(int argc, char **argv)
 		fail("usage", "rails serve NODE PORT | rails write|read NODE PORT BYTES SECONDS");
 	memset(memory, 1, ROOM);
 	hints->prov_name = name;
-	OK(gdrfab_getinfo(gdrfab_version(), argv[2], argv[3], serves ? GDRFAB_SOURCE : 0, hints, &info));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, argv[2], argv[3], serves ? GDRFAB_SOURCE : 0, hints, &info));
 	OK(gdrfab_fabric_open(info, NULL, &fabric));
 	OK(gdrfab_eq_open(fabric, NULL, NULL, &eq));
 	if (serves) {

@@ -215,7 +215,7 @@ static void by_gdrfab(bool one_thread, bool real, bool messages, int depth, long
 	hints->prov_name = name;
 	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
 	hints->threading = one_thread ? GDRFAB_THREAD_DOMAIN : GDRFAB_THREAD_SAFE;
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, hints, &info));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, hints, &info));
 	hints->prov_name = NULL;
 	OK(gdrfab_fabric_open(info, NULL, &fabric));
 	struct side a = side_open(info, fabric), b = side_open(info, fabric);

@@ -179,7 +179,7 @@ static void open_gdrfab(const char *device)
 	hints->prov_name = name;
 	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
 	hints->threading = GDRFAB_THREAD_DOMAIN;
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, hints, &list));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, hints, &list));
 	for (info = list; info && device && strncmp(info->domain_name, device, strlen(device)); info = info->next)
 		;
 	if (!info)

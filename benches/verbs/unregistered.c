@@ -94,7 +94,7 @@ int main(int argc, char **argv)
 	}
 	hints->prov_name = argv[1], hints->ep_type = GDRFAB_EP_RDM, hints->caps = GDRFAB_MSG | GDRFAB_TAGGED;
 	hints->mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
-	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, hints, &info));
+	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, hints, &info));
 	hints->prov_name = NULL;
 	gdrfab_freeinfo(hints);
 	OK(gdrfab_fabric_open(info, NULL, &fabric));

@@ -37,7 +37,7 @@ static bool find(struct fabric *f, const char *provider, const char *addr, uint6
 	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_ALLOCATED | GDRFAB_MR_PROV_KEY;
 	hints->msg_order = GDRFAB_ORDER_SAW; /* a message never overtakes the write before it */
 	hints->prov_name = colon ? scheme : (char *)(uintptr_t)provider;
-	int rc = gdrfab_getinfo(gdrfab_version(), NULL, addr, flags, hints, &f->info);
+	int rc = gdrfab_getinfo(GDRFAB_VERSION, NULL, addr, flags, hints, &f->info);
 	hints->prov_name = NULL; /* not the library's to free */
 	gdrfab_freeinfo(hints);
 	return rc == 0 || say("nothing fits: %s", gdrfab_last_error());

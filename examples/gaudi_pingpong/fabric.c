@@ -40,7 +40,7 @@ bool open_fabric(struct side *s, const char *node)
 		hints->near_device = s->device;
 	}
 	hints->prov_name = (char *)(uintptr_t)s->provider;
-	int rc = gdrfab_getinfo(gdrfab_version(), node, NULL, node ? GDRFAB_SOURCE : 0, hints, &s->info);
+	int rc = gdrfab_getinfo(GDRFAB_VERSION, node, NULL, node ? GDRFAB_SOURCE : 0, hints, &s->info);
 	hints->prov_name = NULL; /* not the library's to free */
 	gdrfab_freeinfo(hints);
 	return (rc == 0 || say("no provider: %s", gdrfab_last_error())) &&

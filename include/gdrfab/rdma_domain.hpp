@@ -102,7 +102,7 @@ inline InfoPtr candidates(const DomainRequest &request, const std::string &addre
 		hints->near_device = static_cast<uint32_t>(request.device);
 	gdrfab_info *list = nullptr;
 	const bool named = request.provider == "tcp" && !address.empty();
-	const int rc = gdrfab_getinfo(GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR, named ? address.c_str() : nullptr,
+	const int rc = gdrfab_getinfo(GDRFAB_VERSION, named ? address.c_str() : nullptr,
 				      named ? "0" : nullptr, named ? GDRFAB_SOURCE : 0, hints.get(), &list);
 	if (rc < 0) {
 		why = only_of(request.provider, failure("gdrfab_getinfo", rc));

@@ -421,7 +421,7 @@ static int offer_kind(struct list *list, enum kind kind, const struct ask *ask)
 	if (result < 0)
 		return 0;
 	hints_make(kind, ask->version, ask->hints, &want);
-	result = gdrfab_getinfo(GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR, p.node, p.service,
+	result = gdrfab_getinfo(GDRFAB_VERSION, p.node, p.service,
 				(p.source ? GDRFAB_SOURCE : 0) | GDRFAB_GETINFO_ALL, &want, &all);
 	if (told(result, FI_LOG_FABRIC, kind_names[kind]) < 0)
 		return result == -FI_ENOMEM ? result : 0;

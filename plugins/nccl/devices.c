@@ -275,7 +275,7 @@ static gdrfab_info *ask(enum kind kind, const char *node, const char *domain)
 	hints->progress = has_rails(kind) ? GDRFAB_PROGRESS_AUTO : GDRFAB_PROGRESS_MANUAL;
 	hints->prov_name = (char *)(uintptr_t)kind_names[kind];
 	hints->domain_name = (char *)(uintptr_t)domain;
-	if (gdrfab_getinfo(gdrfab_version(), node, NULL, GDRFAB_SOURCE, hints, &list) < 0)
+	if (gdrfab_getinfo(GDRFAB_VERSION, node, NULL, GDRFAB_SOURCE, hints, &list) < 0)
 		INFO("no %s device: %s", kind_names[kind], gdrfab_last_error());
 	/* The strings were ours. */
 	hints->prov_name = hints->domain_name = NULL;

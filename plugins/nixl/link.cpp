@@ -24,7 +24,7 @@ static std::string discover(const Settings &s, gdrfab_info **info)
 	hints.prov_name = providers.empty() ? nullptr : &providers[0];
 	hints.auth_key = s.key.empty() ? nullptr : s.key.data();
 	hints.auth_key_size = s.key.size();
-	if (gdrfab_getinfo(gdrfab_version(), nullptr, nullptr, 0, &hints, info) < 0)
+	if (gdrfab_getinfo(GDRFAB_VERSION, nullptr, nullptr, 0, &hints, info) < 0)
 		return (providers.empty() ? "" : "GDRFAB_PROVIDER=" + providers + ": ") + last_words();
 	/* A card has an address of its own. */
 	if (s.address.empty() || (!s.address_named && (*info)->src_addr))
@@ -33,7 +33,7 @@ static std::string discover(const Settings &s, gdrfab_info **info)
 	hints.prov_name = &providers[0];
 	gdrfab_freeinfo(*info);
 	*info = nullptr;
-	if (gdrfab_getinfo(gdrfab_version(), s.address.c_str(), nullptr, GDRFAB_SOURCE, &hints, info) < 0)
+	if (gdrfab_getinfo(GDRFAB_VERSION, s.address.c_str(), nullptr, GDRFAB_SOURCE, &hints, info) < 0)
 		return last_words();
 	return {};
 }

@@ -273,13 +273,13 @@ pub(super) unsafe fn import(from: *const gdrfab_info, name: &'static str) -> Res
 
 // == All calls ==
 
-/// Version of the library at run time: major << 16 | minor. Mirrors fi_version.
+/// Version of the library at run time, as GDRFAB_VERSION is that of the header. Mirrors fi_version.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdrfab_version() -> u32 {
     GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
 }
 
-/// The same as text, "0.1.0". Static, not to be freed.
+/// The same as text, "0.2.0". Static, not to be freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdrfab_version_string() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
@@ -310,7 +310,7 @@ pub extern "C" fn gdrfab_last_error() -> *const c_char {
 /// of which no others have. Connected ones have tags and multi-receive, over shm and tcp, if caps ask for
 /// one of them; domain, passive endpoint and peer are then opened with the same.
 ///
-/// @param version what the caller was compiled for: GDRFAB_VERSION_MAJOR << 16 | GDRFAB_VERSION_MINOR
+/// @param version GDRFAB_VERSION: the header that the caller was compiled with
 /// @param node    host name, or NULL; a name of another host leaves shm out. The call waits for name servers
 ///   where there is a name to look up
 /// @param service where to listen (GDRFAB_SOURCE) or to connect: a name (shm), a port (tcp, verbs), or an

@@ -78,9 +78,11 @@ pub const GDRFAB_ENORX: c_int = 269;
 /// Changes when the ABI breaks; part of the SONAME.
 pub const GDRFAB_VERSION_MAJOR: u32 = 0;
 /// Grows when functions or fields are added.
-pub const GDRFAB_VERSION_MINOR: u32 = 1;
+pub const GDRFAB_VERSION_MINOR: u32 = 2;
 /// Grows with corrections.
 pub const GDRFAB_VERSION_PATCH: u32 = 0;
+
+// #define GDRFAB_VERSION
 
 // == Discovery ==
 // gdrfab_getinfo() lists what the providers of this host offer; one of the list opens fabric, domain and

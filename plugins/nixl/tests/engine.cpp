@@ -73,7 +73,7 @@ int main()
 		return 1;
 	hints->ep_type = GDRFAB_EP_RDM;
 	hints->mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY | GDRFAB_MR_HMEM;
-	if (gdrfab_getinfo(gdrfab_version(), nullptr, nullptr, GDRFAB_GETINFO_ALL, hints, &all) < 0) {
+	if (gdrfab_getinfo(GDRFAB_VERSION, nullptr, nullptr, GDRFAB_GETINFO_ALL, hints, &all) < 0) {
 		claim("the sets", gdrfab_last_error());
 		return 1;
 	}

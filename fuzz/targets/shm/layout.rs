@@ -4,7 +4,7 @@
 pub const VERSION: u32 = 6;
 pub const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"gdrfabS5");
 pub const TABLE_MAGIC: u64 = u64::from_le_bytes(*b"gdrfabT4");
-pub const TABLE_BYTES: usize = 22_544_448;
+pub const TABLE_BYTES: usize = 39_321_664;
 pub const AREA: usize = 2 << 20;
 
 /// In a segment.
@@ -33,6 +33,7 @@ pub fn segment_bytes(lines: usize) -> usize {
 
 /// In a table.
 pub const REACH: usize = 8;
+pub const ENTRIES: usize = 524_288;
 
 pub fn file(slot: usize) -> usize {
     64 + 128 * (slot % 4096)
@@ -43,7 +44,7 @@ pub fn extent(index: usize) -> usize {
 }
 
 pub fn entry(index: usize) -> usize {
-    1_572_928 + 64 * (index % 262_144)
+    1_572_928 + 64 * (index % ENTRIES)
 }
 
 pub const EVENT: u64 = 1 << 32;
@@ -88,7 +89,7 @@ pub struct Intro<'a> {
     pub host: u32,
     pub lines: u32,
     pub fences: u32,
-    pub probe: (u64, u64),
+    pub guard: (u64, u64),
     pub by_name: u32,
     pub name: &'a [u8],
     pub data: &'a [u8],
@@ -97,7 +98,7 @@ pub struct Intro<'a> {
 pub fn intro(kind: u32, i: &Intro<'_>) -> Vec<u8> {
     let mut out = packet(kind);
     [i.version, i.host, i.lines, i.fences].iter().for_each(|n| out.extend(n.to_le_bytes()));
-    [i.probe.0, i.probe.1].iter().for_each(|n| out.extend(n.to_le_bytes()));
+    [i.guard.0, i.guard.1].iter().for_each(|n| out.extend(n.to_le_bytes()));
     out.extend(i.by_name.to_le_bytes());
     for bytes in [i.name, i.data] {
         out.extend((bytes.len() as u32).to_le_bytes());
@@ -106,9 +107,14 @@ pub fn intro(kind: u32, i: &Intro<'_>) -> Vec<u8> {
     out
 }
 
+/// A provider's key with these random bits, for the entry `index`.
+pub fn provider_key(random: u64, index: u64) -> u64 {
+    1 << 63 | random << 19 | index
+}
+
 /// Home of a key that its owner's caller chose.
 pub fn key_place(key: u64) -> usize {
     let x = (key ^ key >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let x = (x ^ x >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    18_350_144 + 8 * ((x ^ x >> 33) % 524_288) as usize
+    35_127_360 + 8 * ((x ^ x >> 33) % 524_288) as usize
 }

@@ -122,19 +122,19 @@ impl Peer {
         }
     }
 
-    /// Hello or accept. `cma`: the kernel lets the library read the probe.
+    /// Hello or accept. `cma`: the kernel lets the library read the guard, which lies apart, or where operations may write.
     pub fn introduce(&mut self, input: &mut Input<'_>, kind: u32, name: &[u8], by_name: bool, cma: bool) {
         let how = input.byte();
         let odd = how & 7 == 7;
         let lines = [256, 512, 1024, 65_536, 128, 300, 0, 257][if odd { input.below(8) } else { 0 }];
-        let arena = &world().arena;
-        arena.word(0).store(0x5eed_5eed_5eed_5eed, Relaxed);
+        let guard = if how & 32 == 0 { &world().guard } else { &world().arena };
+        guard.word(0).store(0x5eed_5eed_5eed_5eed, Relaxed);
         let mut of = Intro {
             version: VERSION,
             host: gdrfab::sys::process::host_id().unwrap_or(gdrfab::sys::process::HOST_UNKNOWN),
             lines: lines as u32,
             fences: u32::from(how & 8 == 0),
-            probe: if cma && how & 16 == 0 { (arena.addr(), 0x5eed_5eed_5eed_5eed) } else { (8, 0) },
+            guard: if cma && how & 16 == 0 { (guard.addr(), 0x5eed_5eed_5eed_5eed) } else { (8, 0) },
             by_name: u32::from(by_name),
             name,
             data: b"hi",
@@ -175,7 +175,7 @@ impl Peer {
                 8 => kind = input.below(10) as u32,
                 9 => of.name = b"\x01\xff",
                 10 => of.data = &[7; 300],
-                11 => of.probe = (arena.addr().wrapping_add(input.number()), input.number()),
+                11 => of.guard = (guard.addr().wrapping_add(input.number()), input.number()),
                 12 => self.mine.iter().for_each(|(s, _)| s.word(0).store(input.number(), Relaxed)),
                 13 => self.table.iter().for_each(|t| t.word(0).store(input.number(), Relaxed)),
                 _ => {}
@@ -311,7 +311,7 @@ impl Peer {
             x.iter().enumerate().for_each(|(i, w)| t.word(at::extent(k) + 8 * i).store(*w, Relaxed));
         }
         let (arena, event) = (world().arena.addr(), if how & 2 != 0 { EVENT } else { 0 });
-        let key = |i: u64| 1 << 63 | 9 << 18 | i;
+        let key = |i: u64| at::provider_key(9, i);
         let regions = [
             [key(0), 64, 262_144, 48 | 1 << 16, 0, 4096, 64],
             [key(1), 64, 131_072, 48 | 2 << 16, arena, 0, 0],
@@ -343,11 +343,11 @@ impl Peer {
     fn region(&mut self, input: &mut Input<'_>) {
         let how = input.byte();
         let Some(t) = &self.table else { return };
-        let index = if how & 15 == 15 { input.number() as usize % 262_144 } else { input.below(4) };
+        let index = if how & 15 == 15 { input.number() as usize % ENTRIES } else { input.below(4) };
         let len = input.size() as u64;
         let key = match how >> 4 & 3 {
             3 => input.number(),
-            n => 1 << 63 | (1 + n as u64) << 18 | index as u64,
+            n => at::provider_key(1 + n as u64, index as u64),
         };
         let (base, addr) = (if how & 64 == 0 { 64 } else { input.number() }, self.address(input));
         let ways = [1, 2, 4, 7, 1, 3, 15, 8][input.below(8)];

@@ -8,9 +8,13 @@ use std::ffi::CStr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Memory of the peer's process that this one sees too.
 pub const ARENA: usize = 512 << 10;
+/// Where the guard of the peer's process lies: between the addresses of the format.
+const GUARD_ADDR: usize = 0x2000_0000_0000;
+const PAGE: usize = 4096;
 /// Files of the pool.
 pub const FILES: usize = 12;
 
@@ -18,6 +22,7 @@ pub struct World {
     pub name: String,
     pub listener: OwnedFd,
     pub arena: Map,
+    pub guard: Map,
     files: Vec<OwnedFd>,
 }
 
@@ -41,9 +46,15 @@ unsafe impl Sync for Map {}
 impl Map {
     /// `fd` -1: fresh memory that children share.
     pub fn new(fd: RawFd, len: usize) -> Option<Map> {
-        let flags = libc::MAP_SHARED | if fd < 0 { libc::MAP_ANONYMOUS } else { 0 };
-        // SAFETY: a fresh address.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
+        Map::at(0, fd, len)
+    }
+
+    /// At `addr`, or anywhere if that is 0.
+    fn at(addr: usize, fd: RawFd, len: usize) -> Option<Map> {
+        let place = if addr == 0 { 0 } else { libc::MAP_FIXED_NOREPLACE };
+        let flags = libc::MAP_SHARED | place | if fd < 0 { libc::MAP_ANONYMOUS } else { 0 };
+        // SAFETY: a fresh address, or one where nothing else is.
+        let at = unsafe { libc::mmap(addr as *mut libc::c_void, len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
         (at != libc::MAP_FAILED).then_some(Map { at: at.cast(), len })
     }
 
@@ -64,6 +75,10 @@ impl Map {
         let n = bytes.len().min(self.len - offset);
         // SAFETY: n bytes from `offset` on are inside, and nobody runs meanwhile.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at.add(offset), n) };
+    }
+
+    fn touch(&self) {
+        (0..self.len).step_by(PAGE).for_each(|page| self.word(page).store(0, Relaxed));
     }
 
     pub fn wipe(&self) {
@@ -151,6 +166,7 @@ pub fn begin() {
     unsafe { std::env::set_var("GDRFAB_HMEM", "none") };
     let name = format!("fuzz.{}", std::process::id());
     let arena = Map::new(-1, ARENA).expect("an arena");
+    let guard = Map::at(GUARD_ADDR, -1, PAGE).expect("a guard");
     let files = files();
     // SAFETY: plain system calls; the child makes nothing else.
     let listener = unsafe {
@@ -165,6 +181,9 @@ pub fn begin() {
         match libc::fork() {
             0 => {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                // Nobody waits for pages that are there.
+                arena.touch();
+                guard.touch();
                 libc::listen(fd, 8);
                 if libc::getppid() == parent {
                     loop {
@@ -187,7 +206,7 @@ pub fn begin() {
     while !listens() {
         std::thread::yield_now();
     }
-    assert!(WORLD.set(World { name, listener, arena, files }).is_ok());
+    assert!(WORLD.set(World { name, listener, arena, guard, files }).is_ok());
 }
 
 /// For each input: what the last one may have changed.

@@ -65,32 +65,30 @@ fn page() -> Result<usize> {
 
 fn map() -> Result<usize> {
     let len = mem::page_size();
-    let at = |addr: usize, flags: i32| {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags);
+    // The address is a wish, not a command: ThreadSanitizer permits none of these addresses and turns a wish into 0. With
+    // MAP_FIXED_NOREPLACE, root gets page 0 then, and the sanitizer ends the process.
+    let at = |wish: usize| {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a fresh mapping, which replaces no other.
-        let got = unsafe { libc::mmap(addr as *mut libc::c_void, len, protection, flags, -1, 0) };
-        if got == libc::MAP_FAILED { Err(std::io::Error::last_os_error()) } else { Ok(got as usize) }
-    };
-    let mut found = None;
-    for _ in 0..DRAWS {
-        let addr = (LOW + random()? % (HIGH - LOW)) as usize & !(len - 1);
-        match at(addr, libc::MAP_FIXED_NOREPLACE) {
-            Ok(got) => {
-                found = Some(got);
-                break;
-            }
-            Err(e) if e.raw_os_error() == Some(libc::EEXIST) => {}
-            // A small address space, or a tool that keeps the place to itself.
-            Err(_) => break,
+        let got = unsafe { libc::mmap(wish as *mut libc::c_void, len, protection, flags, -1, 0) };
+        if got != libc::MAP_FAILED {
+            return Ok(got as usize);
         }
-    }
-    let addr = match found {
-        Some(addr) => addr,
-        None => at(0, 0).map_err(|e| {
-            let words = format!("mapping the page by which peers recognise this process: {e}");
-            Error::new(e.raw_os_error().unwrap_or(errno::ENOMEM), words)
-        })?,
+        let e = std::io::Error::last_os_error();
+        let words = format!("mapping the page by which peers recognise this process: {e}");
+        Err(Error::new(e.raw_os_error().unwrap_or(errno::ENOMEM), words))
     };
+    let mut addr = 0;
+    for draw in 1..=DRAWS {
+        let wish = (LOW + random()? % (HIGH - LOW)) as usize & !(len - 1);
+        addr = at(wish)?;
+        // The last one stays wherever it is: the address space is small, or a tool keeps these places to itself.
+        if addr == wish || draw == DRAWS {
+            break;
+        }
+        // SAFETY: the page just mapped, of which nobody knows.
+        unsafe { libc::munmap(addr as *mut libc::c_void, len) };
+    }
     // SAFETY: advice on the page just mapped. A kernel before 4.14 does not take it: then a child has the same word, and another
     // process number.
     unsafe { libc::madvise(addr as *mut libc::c_void, len, libc::MADV_WIPEONFORK) };

@@ -59,6 +59,8 @@ pub const COOP: u8 = 5;
 pub const STAGED_WRITE: u8 = 6;
 pub const STAGED_READ: u8 = 7;
 pub const STAGED_DATA: u8 = 8;
+pub const ATOMIC: u8 = 10;
+pub const COOP_LIST: u8 = 11;
 
 /// Their flags.
 pub const DATA: u8 = 1;

@@ -4,7 +4,11 @@
 use super::input::Input;
 use super::layout::{self as at, *};
 use super::peer::{Peer, some};
+use super::world::{ARENA, world};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+/// Rows of a list, in the peer's memory.
+const ROWS: usize = ARENA - 32 * 64;
 
 impl Peer {
     /// A slot of the peer's own, opened with so many chunks.
@@ -19,7 +23,11 @@ impl Peer {
 
     pub fn message(&mut self, input: &mut Input<'_>) {
         let how = input.byte();
-        let kind = [SEND, SEND, RENDEZVOUS, FRAGMENT, NOTIFY, COOP, STAGED_WRITE, STAGED_READ, STAGED_DATA][input.below(9)];
+        let kind = match how & 31 {
+            12 => ATOMIC,
+            28 => COOP_LIST,
+            _ => [SEND, SEND, RENDEZVOUS, FRAGMENT, NOTIFY, COOP, STAGED_WRITE, STAGED_READ, STAGED_DATA][input.below(9)],
+        };
         let mut flags = 0;
         let (mut words, mut len) = (Vec::new(), 0);
         match kind {
@@ -79,6 +87,26 @@ impl Peer {
             STAGED_READ => {
                 let (key, addr, n) = self.target(input);
                 words = vec![self.open(input, 1), key, addr, n, input.number()];
+            }
+            ATOMIC => {
+                let (key, addr, _) = self.target(input);
+                let (op, datatype, how, count) = (input.below(24), input.below(16), input.below(4), 1 + input.below(8));
+                let operation = (op | datatype << 8 | how << 16 | count << 32) as u64;
+                // As many operands as there are, most often.
+                let wanted = [0, 1, 1, 2][input.below(4)];
+                len = wanted * count * [1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 8, 16, 16, 32, 8, 0][datatype];
+                words = vec![self.open(input, 1), key, addr, operation];
+            }
+            COOP_LIST => {
+                let (rows, each) = (1 + input.below(64) as u64, 1 + input.below(8) as u64);
+                let list = &world().arena;
+                for row in 0..rows as usize {
+                    let (key, addr, n) = self.target(input);
+                    let fields = [self.address(input), addr, n.min(input.size() as u64), key];
+                    fields.iter().enumerate().for_each(|(i, w)| list.word(ROWS + 32 * row + 8 * i).store(*w, Relaxed));
+                }
+                flags = if input.flag() { 16 } else { 0 };
+                words = vec![self.open(input, rows.div_ceil(each)), list.addr() + ROWS as u64, rows, each];
             }
             _ => {
                 let (slot, want) = some(&self.seen, input.below(8)).copied().unwrap_or((0, 0));
@@ -250,7 +278,7 @@ impl Peer {
             let word = |i: usize| m.word(line + 8 + 8 * (first + i)).load(Relaxed);
             match kind {
                 SEND if flags & ACK != 0 => self.seen.push((word(usize::from(flags & DATA != 0)), 0)),
-                RENDEZVOUS | COOP => self.seen.push((word(0), 0)),
+                RENDEZVOUS | COOP | COOP_LIST => self.seen.push((word(0), 0)),
                 STAGED_WRITE if flags & LAST != 0 => self.seen.push((word(0), 0)),
                 STAGED_READ => self.seen.push((word(0), word(3))),
                 _ => {}

@@ -45,7 +45,7 @@ setarch "$(uname -m)" -R true 2>/dev/null && fixed=(setarch "$(uname -m)" -R)
 run() {
 	PKG_CONFIG_PATH=$work/prefix/lib/pkgconfig LD_LIBRARY_PATH=$work/prefix/lib BUILD=$work/c-tests \
 		TEST_FAST=1 TEST_TIME_SCALE=${TEST_TIME_SCALE:-5} \
-		TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp die_after_fork=0 exitcode=99" \
+		TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp history_size=7 die_after_fork=0 exitcode=99" \
 		"${fixed[@]}" c-tests/run.sh --cflags -fsanitize=thread "$@"
 }
 

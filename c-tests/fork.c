@@ -421,22 +421,23 @@ TEST(keys_of_forked_siblings_have_nothing_in_common)
 
 #define MANY 65600
 
-static int sockets_above(int first)
+/* Sockets of the library: that to the other side is the test's own. */
+static int sockets_above(int first, const struct node *n)
 {
 	int found = 0;
 	struct stat st;
 	for (int fd = first; fd < first + 400; fd++)
-		found += fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode);
+		found += fd != n->oob && fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode);
 	return found;
 }
 
 static void forks_with_many(struct node *n)
 {
 	node_up(n);
-	CHECK(sockets_above(MANY) > 0);
+	CHECK(sockets_above(MANY, n) > 0);
 	pid_t pid = test_fork(TEST_SERVER);
 	if (pid == 0) {
-		CHECK_EQ(sockets_above(MANY), 0);
+		CHECK_EQ(sockets_above(MANY, n), 0);
 		test_child_done();
 	}
 	await_child(pid);
@@ -450,6 +451,7 @@ static void forks_with_many(struct node *n)
 TEST(sockets_of_large_numbers_stay_not_with_children)
 {
 	struct rlimit limit = {MANY + 1000, MANY + 1000};
+	skip_unless(!traits()->adapter, "a connection over verbs has no socket");
 	if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
 		test_skip("no %d descriptors: %s", MANY + 1000, strerror(errno));
 	for (int fd = 100; fd < MANY; fd++)

@@ -23,6 +23,7 @@ impl Library {
     pub fn open(names: &[&'static str], adopt_only: bool) -> Result<Library> {
         let flags = RTLD_NOW | RTLD_LOCAL | if adopt_only { RTLD_NOLOAD } else { 0 };
         let mut why = String::new();
+        let _held = super::fd::hold_standard();
         for name in names {
             // SAFETY: loading a vendor's driver library runs its constructors, which is what the caller
             // of the C API asks for by naming that vendor's memory.
@@ -70,18 +71,20 @@ fn words_of(e: &libloading::Error) -> String {
 }
 
 /// A table of a library's entry points. Each becomes an unsafe method that gives `ENOSYS` with the
-/// symbol's name if the library lacks it; `has` asks beforehand.
+/// symbol's name if the library lacks it; `has` asks beforehand. `#[hold_standard]` marks a function that
+/// may open descriptors: none of them becomes a standard one (`sys::fd`).
 ///
 /// ```ignore
 /// entry_points! {
 ///     /// What we call of libfoo.
 ///     pub struct Foo {
+///         #[hold_standard]
 ///         fn foo_open(number: c_int) -> c_int;
 ///     }
 /// }
 /// ```
 macro_rules! entry_points {
-    ($(#[$doc:meta])* pub struct $table:ident { $(fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty;)* }) => {
+    ($(#[$doc:meta])* pub struct $table:ident { $($(#[$hold:ident])? fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty;)* }) => {
         $(#[$doc])*
         #[allow(non_snake_case)]
         pub struct $table {
@@ -115,6 +118,7 @@ macro_rules! entry_points {
                 /// As the vendor's documentation of the function of this name demands.
                 #[inline]
                 pub unsafe fn $name(&self, $($arg: $type),*) -> $crate::error::Result<$result> {
+                    $(let _held = $crate::sys::fd::$hold();)?
                     match self.$name {
                         // SAFETY: who calls keeps to the vendor's documentation of the function.
                         Some(f) => Ok(unsafe { f($($arg),*) }),

@@ -24,7 +24,7 @@ mod sys {
         macro_rules! entry_points {
             // Symbols behind inlines of the header, which rdma-sys leaves out.
             ($(#[$doc:meta])* pub struct Newer { $($all:tt)* }) => {};
-            ($(#[$doc:meta])* pub struct $table:ident { $(fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty;)* }) => {
+            ($(#[$doc:meta])* pub struct $table:ident { $($(#[$hold:ident])? fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty;)* }) => {
                 $(const _: unsafe extern "C" fn($($type),*) -> $result = rdma_sys::$name;)*
             };
         }

@@ -12,7 +12,7 @@ mod wire;
 
 use super::{DeviceId, Dir, Iface, Import, Interface, Offer, Site, Stream};
 use crate::error::{Error, Result, errno};
-use crate::sys::{epoll, fork, process, socket, time};
+use crate::sys::{epoll, fd, fork, process, socket, time};
 use crate::{config, environment};
 use page::{ENTRIES, Page};
 use parking_lot::Mutex;
@@ -127,9 +127,10 @@ impl Copier {
         if environment::is_untrusted() {
             command.env_clear();
         }
+        let held = fd::hold_standard();
         let child = command.stdin(Stdio::from(theirs)).stdout(Stdio::from(its_lifeline)).spawn();
         // It has this process's ends of the sockets, and their closing must show at the other side.
-        drop(command);
+        drop((command, held));
         let mut child = child.map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EIO), e.to_string()))?;
         // It leaves a child of its own behind and ends at once, so that nobody here has a child that he does not know.
         let until = Instant::now() + SHORT;

@@ -68,6 +68,7 @@ pub const FLUSH_TO_OWNER: c_uint = 100;
 entry_points! {
     /// What is called of libcuda. The names are those of the symbols, version suffix and all.
     pub struct Driver {
+        #[hold_standard]
         fn cuInit(flags: c_uint) -> Status;
         fn cuDriverGetVersion(out: *mut c_int) -> Status;
         fn cuGetErrorName(code: Status, out: *mut *const c_char) -> Status;
@@ -79,37 +80,52 @@ entry_points! {
         fn cuDeviceTotalMem_v2(out: *mut usize, device: CUdevice) -> Status;
         fn cuDeviceGetAttribute(out: *mut c_int, attribute: c_uint, device: CUdevice) -> Status;
         fn cuDeviceCanAccessPeer(out: *mut c_int, device: CUdevice, peer: CUdevice) -> Status;
+        #[hold_standard]
         fn cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice) -> Status;
         fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int) -> Status;
         fn cuCtxGetCurrent(out: *mut CUcontext) -> Status;
         fn cuCtxPushCurrent_v2(context: CUcontext) -> Status;
         fn cuCtxPopCurrent_v2(out: *mut CUcontext) -> Status;
+        #[hold_standard]
         fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint) -> Status;
         fn cuPointerGetAttribute(out: *mut c_void, attribute: c_uint, addr: CUdeviceptr) -> Status;
         fn cuPointerGetAttributes(count: c_uint, attributes: *mut c_uint, out: *mut *mut c_void, addr: CUdeviceptr) -> Status;
         fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, len: *mut usize, addr: CUdeviceptr) -> Status;
+        #[hold_standard]
         fn cuMemGetHandleForAddressRange(out: *mut c_void, addr: CUdeviceptr, len: usize, kind: c_uint, flags: c_ulonglong) -> Status;
+        #[hold_standard]
         fn cuMemAlloc_v2(out: *mut CUdeviceptr, len: usize) -> Status;
         fn cuMemFree_v2(addr: CUdeviceptr) -> Status;
+        #[hold_standard]
         fn cuMemHostRegister_v2(addr: *mut c_void, len: usize, flags: c_uint) -> Status;
         fn cuMemHostUnregister(addr: *mut c_void) -> Status;
+        #[hold_standard]
         fn cuIpcGetMemHandle(out: *mut CUipcMemHandle, addr: CUdeviceptr) -> Status;
+        #[hold_standard]
         fn cuIpcOpenMemHandle_v2(out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) -> Status;
         fn cuIpcCloseMemHandle(addr: CUdeviceptr) -> Status;
+        #[hold_standard]
         fn cuMemCreate(out: *mut CUmemGenericAllocationHandle, len: usize, how: *const CUmemAllocationProp, flags: c_ulonglong) -> Status;
         fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> Status;
         fn cuMemRetainAllocationHandle(out: *mut CUmemGenericAllocationHandle, addr: *mut c_void) -> Status;
         fn cuMemGetAllocationGranularity(out: *mut usize, how: *const CUmemAllocationProp, option: c_uint) -> Status;
+        #[hold_standard]
         fn cuMemExportToShareableHandle(out: *mut c_void, handle: CUmemGenericAllocationHandle, kind: c_uint, flags: c_ulonglong) -> Status;
+        #[hold_standard]
         fn cuMemImportFromShareableHandle(out: *mut CUmemGenericAllocationHandle, handle: *mut c_void, kind: c_uint) -> Status;
         fn cuMemAddressReserve(out: *mut CUdeviceptr, len: usize, align: usize, at: CUdeviceptr, flags: c_ulonglong) -> Status;
         fn cuMemAddressFree(addr: CUdeviceptr, len: usize) -> Status;
+        #[hold_standard]
         fn cuMemMap(addr: CUdeviceptr, len: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong) -> Status;
         fn cuMemUnmap(addr: CUdeviceptr, len: usize) -> Status;
+        #[hold_standard]
         fn cuMemSetAccess(addr: CUdeviceptr, len: usize, access: *const CUmemAccessDesc, count: usize) -> Status;
+        #[hold_standard]
         fn cuMemPoolExportToShareableHandle(out: *mut c_void, pool: CUmemoryPool, kind: c_uint, flags: c_ulonglong) -> Status;
+        #[hold_standard]
         fn cuMemPoolImportFromShareableHandle(out: *mut CUmemoryPool, handle: *mut c_void, kind: c_uint, flags: c_ulonglong) -> Status;
         fn cuMemPoolExportPointer(out: *mut CUmemPoolPtrExportData, addr: CUdeviceptr) -> Status;
+        #[hold_standard]
         fn cuMemPoolImportPointer(out: *mut CUdeviceptr, pool: CUmemoryPool, data: *mut CUmemPoolPtrExportData) -> Status;
         fn cuMemPoolSetAccess(pool: CUmemoryPool, access: *const CUmemAccessDesc, count: usize) -> Status;
         fn cuMemPoolDestroy(pool: CUmemoryPool) -> Status;
@@ -121,20 +137,24 @@ entry_points! {
         ) -> Status;
         fn cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, len: usize, stream: CUstream) -> Status;
         fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, len: usize, stream: CUstream) -> Status;
+        #[hold_standard]
         fn cuMemHostAlloc(out: *mut *mut c_void, len: usize, flags: c_uint) -> Status;
         fn cuMemFreeHost(addr: *mut c_void) -> Status;
+        #[hold_standard]
         fn cuModuleLoadData(out: *mut CUmodule, image: *const c_void) -> Status;
         fn cuModuleGetFunction(out: *mut CUfunction, module: CUmodule, name: *const c_char) -> Status;
         fn cuLaunchKernel(
             function: CUfunction, x: c_uint, y: c_uint, z: c_uint, wide: c_uint, high: c_uint, deep: c_uint, shared: c_uint, stream: CUstream,
             parameters: *mut *mut c_void, extra: *mut *mut c_void
         ) -> Status;
+        #[hold_standard]
         fn cuStreamCreate(out: *mut CUstream, flags: c_uint) -> Status;
         fn cuStreamDestroy_v2(stream: CUstream) -> Status;
         fn cuStreamSynchronize(stream: CUstream) -> Status;
         fn cuStreamQuery(stream: CUstream) -> Status;
         fn cuStreamGetCtx(stream: CUstream, out: *mut CUcontext) -> Status;
         fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) -> Status;
+        #[hold_standard]
         fn cuEventCreate(out: *mut CUevent, flags: c_uint) -> Status;
         fn cuEventDestroy_v2(event: CUevent) -> Status;
         fn cuEventRecord(event: CUevent, stream: CUstream) -> Status;

@@ -11,18 +11,24 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 entry_points! {
     /// What is called of libnrt: `NRT_STATUS` is an int, `nrt_tensor_t` opaque.
     pub struct Nrt {
+        #[hold_standard]
         fn nrt_get_total_nc_count(count: *mut u32) -> c_int;
+        #[hold_standard]
         fn nrt_get_visible_nc_count(count: *mut u32) -> c_int;
         fn nrt_get_status_as_str(status: c_int) -> *const c_char;
         fn nrt_tensor_allocate_empty(name: *const c_char, tensor: *mut *mut c_void) -> c_int;
+        #[hold_standard]
         fn nrt_tensor_allocate(placement: c_int, core: c_int, size: usize, name: *const c_char, tensor: *mut *mut c_void) -> c_int;
         fn nrt_tensor_free(tensor: *mut *mut c_void) -> ();
         fn nrt_tensor_get_va(tensor: *const c_void) -> *mut c_void;
         fn nrt_tensor_read(tensor: *const c_void, buf: *mut c_void, offset: usize, size: usize) -> c_int;
         fn nrt_tensor_write(tensor: *mut c_void, buf: *const c_void, offset: usize, size: usize) -> c_int;
         fn nrt_memcpy_to_device(dest: *mut c_void, src: *const c_void, size: usize) -> c_int;
+        #[hold_standard]
         fn nrt_get_hbm_mmap_va(device: c_int, hbm: c_int, addr: *mut *mut c_void, size: *mut usize) -> c_int;
+        #[hold_standard]
         fn nrt_get_dmabuf_fd(va: u64, size: u64, fd: *mut c_int) -> c_int;
+        #[hold_standard]
         fn nrt_get_dmabuf_fd_v2(va: u64, size: u64, fd: *mut c_int, offset: *mut u64) -> c_int;
     }
 }

@@ -97,6 +97,7 @@ pub const WAIT_STATE_BLOCKED: u32 = 0;
 entry_points! {
     /// The HSA runtime's functions.
     pub struct Hsa {
+        #[hold_standard]
         fn hsa_init() -> u32;
         fn hsa_shut_down() -> u32;
         fn hsa_status_string(status: u32, text: *mut *const c_char) -> u32;
@@ -104,6 +105,7 @@ entry_points! {
         fn hsa_iterate_agents(callback: AgentCallback, data: *mut c_void) -> u32;
         fn hsa_agent_get_info(agent: Agent, attribute: u32, value: *mut c_void) -> u32;
         fn hsa_memory_copy(to: *mut c_void, from: *const c_void, len: usize) -> u32;
+        #[hold_standard]
         fn hsa_signal_create(initial: i64, consumer_count: u32, consumers: *const Agent, signal: *mut Signal) -> u32;
         fn hsa_signal_destroy(signal: Signal) -> u32;
         fn hsa_signal_load_scacquire(signal: Signal) -> i64;
@@ -112,20 +114,27 @@ entry_points! {
         fn hsa_amd_agent_iterate_memory_pools(agent: Agent, callback: PoolCallback, data: *mut c_void) -> u32;
         fn hsa_amd_memory_pool_get_info(pool: Pool, attribute: u32, value: *mut c_void) -> u32;
         fn hsa_amd_agent_memory_pool_get_info(agent: Agent, pool: Pool, attribute: u32, value: *mut c_void) -> u32;
+        #[hold_standard]
         fn hsa_amd_memory_pool_allocate(pool: Pool, len: usize, flags: u32, ptr: *mut *mut c_void) -> u32;
         fn hsa_amd_memory_pool_free(ptr: *mut c_void) -> u32;
+        #[hold_standard]
         fn hsa_amd_agents_allow_access(count: u32, agents: *const Agent, flags: *const u32, ptr: *const c_void) -> u32;
         fn hsa_amd_memory_async_copy(to: *mut c_void, to_agent: Agent, from: *const c_void, from_agent: Agent, len: usize,
             dep_count: u32, deps: *const Signal, completion: Signal) -> u32;
+        #[hold_standard]
         fn hsa_amd_memory_lock(host: *mut c_void, len: usize, agents: *mut Agent, count: c_int, agent_ptr: *mut *mut c_void) -> u32;
         fn hsa_amd_memory_unlock(host: *mut c_void) -> u32;
         fn hsa_amd_pointer_info(ptr: *const c_void, info: *mut PointerInfo, alloc: Option<Allocator>, count: *mut u32,
             accessible: *mut *mut Agent) -> u32;
+        #[hold_standard]
         fn hsa_amd_ipc_memory_create(ptr: *mut c_void, len: usize, handle: *mut IpcHandle) -> u32;
+        #[hold_standard]
         fn hsa_amd_ipc_memory_attach(handle: *const IpcHandle, len: usize, count: u32, agents: *const Agent, ptr: *mut *mut c_void) -> u32;
         fn hsa_amd_ipc_memory_detach(ptr: *mut c_void) -> u32;
         fn hsa_amd_register_deallocation_callback(ptr: *mut c_void, callback: FreedCallback, data: *mut c_void) -> u32;
+        #[hold_standard]
         fn hsa_amd_portable_export_dmabuf(ptr: *const c_void, len: usize, fd: *mut c_int, offset: *mut u64) -> u32;
+        #[hold_standard]
         fn hsa_amd_portable_export_dmabuf_v2(ptr: *const c_void, len: usize, fd: *mut c_int, offset: *mut u64, flags: u64) -> u32;
     }
 }

@@ -18,10 +18,13 @@ entry_points! {
     /// What is called of libSynapse: `synStatus` is an int, `synStreamHandle` opaque.
     pub struct Lib {
         fn synDeviceGetInfoV2(device: u32, info: *mut Info) -> c_int;
+        #[hold_standard]
         fn synDeviceMalloc(device: u32, size: u64, at: u64, flags: u32, addr: *mut u64) -> c_int;
         fn synDeviceFree(device: u32, addr: u64, flags: u32) -> c_int;
+        #[hold_standard]
         fn synHostMap(device: u32, size: u64, addr: *const c_void) -> c_int;
         fn synHostUnmap(device: u32, addr: *const c_void) -> c_int;
+        #[hold_standard]
         fn synStreamCreateGeneric(stream: *mut *mut c_void, device: u32, flags: u32) -> c_int;
         fn synStreamDestroy(stream: *mut c_void) -> c_int;
         fn synMemCopyAsync(stream: *mut c_void, src: u64, size: u64, dst: u64, direction: c_int) -> c_int;

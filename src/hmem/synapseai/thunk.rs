@@ -12,16 +12,21 @@ use std::os::fd::{FromRawFd, OwnedFd};
 entry_points! {
     /// What is called of libhl-thunk: 0 or a descriptor, or a negative errno; handles and addresses are 0 on failure.
     pub struct HlThunk {
+        #[hold_standard]
         fn hlthunk_get_device_count(name: c_int) -> c_int;
+        #[hold_standard]
         fn hlthunk_open(name: c_int, busid: *const c_char) -> c_int;
         fn hlthunk_close(fd: c_int) -> c_int;
         fn hlthunk_get_device_name_from_fd(fd: c_int) -> c_int;
         fn hlthunk_get_pci_bus_id_from_fd(fd: c_int, out: *mut c_char, len: c_int) -> c_int;
+        #[hold_standard]
         fn hlthunk_device_memory_alloc(fd: c_int, size: u64, page_size: u64, contiguous: bool, shared: bool) -> u64;
         fn hlthunk_device_memory_free(fd: c_int, handle: u64) -> c_int;
         fn hlthunk_device_memory_map(fd: c_int, handle: u64, hint: u64) -> u64;
         fn hlthunk_memory_unmap(fd: c_int, va: u64) -> c_int;
+        #[hold_standard]
         fn hlthunk_device_memory_export_dmabuf_fd(fd: c_int, addr: u64, size: u64, flags: u32) -> c_int;
+        #[hold_standard]
         fn hlthunk_device_mapped_memory_export_dmabuf_fd(fd: c_int, addr: u64, size: u64, offset: u64, flags: u32) -> c_int;
     }
 }

@@ -230,9 +230,12 @@ pub const MEMORY_HOST_IMPORTED: u32 = 4;
 entry_points! {
     /// The loader's functions.
     pub struct Loader {
+        #[hold_standard]
         fn zeInit(flags: u32) -> u32;
+        #[hold_standard]
         fn zeDriverGet(count: *mut u32, drivers: *mut Handle) -> u32;
         fn zeDriverGetIpcProperties(driver: Handle, properties: *mut Flags) -> u32;
+        #[hold_standard]
         fn zeDeviceGet(driver: Handle, count: *mut u32, devices: *mut Handle) -> u32;
         fn zeDeviceGetRootDevice(device: Handle, root: *mut Handle) -> u32;
         fn zeDeviceGetProperties(device: Handle, properties: *mut DeviceProperties) -> u32;
@@ -241,22 +244,29 @@ entry_points! {
         fn zeDeviceGetCommandQueueGroupProperties(device: Handle, count: *mut u32, groups: *mut QueueGroupProperties) -> u32;
         fn zeDevicePciGetPropertiesExt(device: Handle, properties: *mut PciProperties) -> u32;
         fn zeDeviceCanAccessPeer(device: Handle, peer: Handle, yes: *mut u8) -> u32;
+        #[hold_standard]
         fn zeContextCreate(driver: Handle, desc: *const Flags, context: *mut Handle) -> u32;
         fn zeContextDestroy(context: Handle) -> u32;
+        #[hold_standard]
         fn zeMemAllocDevice(context: Handle, desc: *const FlagsAndNumber, len: usize, align: usize, device: Handle, ptr: *mut *mut c_void) -> u32;
         fn zeMemFree(context: Handle, ptr: *mut c_void) -> u32;
         fn zeMemGetAllocProperties(context: Handle, ptr: *const c_void, properties: *mut AllocationProperties, device: *mut Handle) -> u32;
         fn zeMemGetAddressRange(context: Handle, ptr: *const c_void, base: *mut *mut c_void, len: *mut usize) -> u32;
+        #[hold_standard]
         fn zeMemGetIpcHandle(context: Handle, ptr: *const c_void, handle: *mut IpcHandle) -> u32;
         fn zeMemPutIpcHandle(context: Handle, handle: IpcHandle) -> u32;
+        #[hold_standard]
         fn zeMemOpenIpcHandle(context: Handle, device: Handle, handle: IpcHandle, flags: u32, ptr: *mut *mut c_void) -> u32;
         fn zeMemCloseIpcHandle(context: Handle, ptr: *const c_void) -> u32;
+        #[hold_standard]
         fn zeCommandListCreateImmediate(context: Handle, device: Handle, desc: *const QueueDesc, list: *mut Handle) -> u32;
         fn zeCommandListDestroy(list: Handle) -> u32;
         fn zeCommandListAppendMemoryCopy(list: Handle, to: *mut c_void, from: *const c_void, len: usize, signal: Handle,
             wait_count: u32, waits: *mut Handle) -> u32;
+        #[hold_standard]
         fn zeEventPoolCreate(context: Handle, desc: *const FlagsAndNumber, count: u32, devices: *mut Handle, pool: *mut Handle) -> u32;
         fn zeEventPoolDestroy(pool: Handle) -> u32;
+        #[hold_standard]
         fn zeEventCreate(pool: Handle, desc: *const EventDesc, event: *mut Handle) -> u32;
         fn zeEventDestroy(event: Handle) -> u32;
         fn zeEventHostSynchronize(event: Handle, nanoseconds: u64) -> u32;

@@ -15,7 +15,7 @@ mod shared;
 use super::chain::{Chain, Move};
 use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, HANDLE_BYTES, Iface, Import, Interface, Kind, Offer, Stream, dmabuf};
 use crate::error::{Error, Result, errno};
-use crate::sys::mem;
+use crate::sys::{fd, mem};
 use driver::*;
 use parking_lot::Mutex;
 use shared::{Shared, no_properties};
@@ -74,6 +74,8 @@ impl Interface for Ze {
         let mut out = ExportFd { head: Head::new(STYPE_EXTERNAL_MEMORY_EXPORT_FD), flags: EXTERNAL_MEMORY_DMA_BUF, fd: -1 };
         let mut p = no_properties();
         p.head.next = ptr::from_mut(&mut out).cast();
+        // This question alone makes a descriptor; others of its kind are asked for each operation.
+        let _held = fd::hold_standard();
         // SAFETY: both structs say their kind, and outlive the call; the device is not asked for.
         let asked = unsafe { call!(self.0.ze, zeMemGetAllocProperties(context, addr as *const c_void, &mut p, ptr::null_mut())) };
         let fd = asked.and_then(|()| duplicate(out.fd)).map_err(|e| {

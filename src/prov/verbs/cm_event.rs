@@ -9,6 +9,7 @@ use super::cm_id::Id;
 use super::library::{cm, last_errno};
 use super::status::{call_error, returned};
 use crate::error::{Code, Error, Result, errno};
+use crate::sys::socket;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
@@ -93,6 +94,10 @@ impl Channel {
     pub fn next(self: &Arc<Channel>) -> Result<Option<CmEvent>> {
         let cm = cm()?;
         let mut raw: *mut rdma_cm_event = null_mut();
+        // A call for nothing would take standard descriptors for nothing.
+        if !socket::readable(self) {
+            return Ok(None);
+        }
         loop {
             // SAFETY: a channel; the event is written on success.
             if unsafe { cm.rdma_get_cm_event(self.raw(), &mut raw)? } == 0 {

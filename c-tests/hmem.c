@@ -370,6 +370,32 @@ static void forked(const void *arg)
 	test_child_ended(TEST_CLIENT, status);
 }
 
+/* The driver's descriptors are no standard ones where the library makes it open them. */
+static void without_the_first_three(const void *arg)
+{
+	const struct vendor *v = (const struct vendor *)arg;
+	gdrfab_hmem_info info;
+	gdrfab_mr_dmabuf out = {-1, 0, 0, 0, NULL};
+	char byte = 1;
+	struct node n;
+	use(v);
+	OK(query(v->iface, 0, &info));
+	node_alone(&n, NULL);
+	for (int fd = 0; fd < 3; fd++)
+		n.fds -= close(fd) == 0;
+	unsigned char *at = alloc_on(&n, v, 0, PIECE);
+	OK(gdrfab_hmem_copy_to(v->iface, 0, at, &byte, 1));
+	if (info.dmabuf == 0)
+		OK(gdrfab_hmem_export_dmabuf(at, PIECE, 0, &out));
+	for (int fd = 0; fd < 3; fd++)
+		if (fcntl(fd, F_GETFD) >= 0)
+			test_fail(__FILE__, __LINE__, "descriptor %d is open", fd);
+	if (info.dmabuf == 0)
+		CHECK_EQ(close(out.fd), 0);
+	OK(gdrfab_mem_free(n.domain, at));
+	node_close(&n);
+}
+
 TEST_TABLE(of_vendors)
 {
 	static const struct {
@@ -379,6 +405,7 @@ TEST_TABLE(of_vendors)
 		{"devices", devices}, {"pointers", pointers},	{"copies", copies},
 		{"flushes", flushes}, {"dmabufs", dmabufs},	{"belonging", belonging},
 		{"forked", forked},   {"covered_by_a_region", covered_by_a_region},
+		{"without_the_first_three", without_the_first_three},
 	};
 	static char words[VENDORS * sizeof claims / sizeof claims[0]][64];
 	size_t used = 0;

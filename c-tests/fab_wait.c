@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Waits for completions and events that end with words, not with a hang. */
 #include "fab_wait.h"
+#include "fab_local.h"
 #include "fab_provider.h"
 
 #include <sched.h>
@@ -171,8 +172,8 @@ void text_both_ways(struct node *n, const char *text)
 	done e;
 	CHECK(strlen(text) < sizeof out);
 	memcpy(out, text, strlen(text));
-	POST(n->cq, gdrfab_recv(n->ep, in, sizeof in, NULL, 0, in));
-	POST(n->cq, gdrfab_send(n->ep, out, sizeof out, NULL, 0, out));
+	POST(n->cq, gdrfab_recv(n->ep, in, sizeof in, local_desc(n, in, sizeof in), 0, in));
+	POST(n->cq, gdrfab_send(n->ep, out, sizeof out, local_desc(n, out, sizeof out), 0, out));
 	for (int i = 0; i < 2; i++)
 		CHECK_EQ(cq_next(n->cq, &e, 10000), 1);
 	CHECK_EQ(strcmp(in, out), 0);

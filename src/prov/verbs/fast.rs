@@ -67,8 +67,8 @@ impl State {
     fn open_fast(&mut self) {
         let free = self.options.policy.allowed().contains(Paths::NIC | Paths::DMABUF | Paths::PEER_MEM);
         let fits = !self.unordered && !self.signal_all && self.op_flags & !FAST_FLAGS == 0 && self.options.deadline_ns == 0 && free;
-        let idle =
-            matches!(self.phase, Phase::Connected) && !self.must_wait() && self.batch.is_empty() && self.faults.is_none() && !self.is_out();
+        let connected = matches!(self.phase, Phase::Connected) && self.peer_end.is_none();
+        let idle = connected && !self.must_wait() && self.batch.is_empty() && self.faults.is_none() && !self.is_out();
         let Some(qp) = self.qp.as_ref().filter(|_| fits && idle && self.bind.tx.is_some()) else { return };
         // Faults on demand are committed on the way that this one leaves out.
         if qp.kept.as_ref().is_some_and(|kept| kept.lock().breaks != 0) {

@@ -128,8 +128,9 @@ impl State {
     }
 
     pub fn not_connected(&self) -> Error {
-        match (&self.phase, &self.why) {
-            (Phase::Down(why), _) | (Phase::Draining, Some(why)) => {
+        let peer_end = self.peer_end.as_ref().map(|(why, _)| why);
+        match (&self.phase, self.why.as_ref().or(peer_end)) {
+            (Phase::Down(why), _) | (Phase::Draining | Phase::Connected, Some(why)) => {
                 Error::coded(errno::ESHUTDOWN, why.code, format!("ep: the connection is over: {}", why.words))
             }
             (Phase::Connecting(_), _) => {
@@ -324,6 +325,7 @@ impl State {
         if !matches!(self.phase, Phase::Connected) || self.tx.is_empty() {
             self.begin_end(why, false);
         } else if self.peer_end.is_none() {
+            self.close_fast();
             self.peer_end = Some((why, time::now_ns() + ANSWER_NS));
         }
     }
@@ -436,7 +438,8 @@ impl State {
 
     pub fn check_connected(&self) -> Result<&Qp> {
         match (&self.phase, &self.qp) {
-            (Phase::Connected, Some(qp)) => Ok(qp),
+            // The peer's end may leave an answer for what is under way, and none for what comes later.
+            (Phase::Connected, Some(qp)) if self.peer_end.is_none() => Ok(qp),
             // What has come can be answered: the queue pair sends since before it did, though the connection manager has
             // not said yet that the peer knows.
             (Phase::Connecting(_), Some(qp)) if self.stats.recvs > 0 => Ok(qp),

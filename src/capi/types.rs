@@ -46,7 +46,8 @@ use libc::c_int;
 // cancellation points while they sleep, and a signal handler may end the thread there, and nowhere else, by
 // pthread_exit(); in any other call cancellation of the thread waits until it returns. A thread calls nothing
 // while its cancel type is asynchronous. The library's descriptors are 3 and more, also where the program has
-// closed 0, 1 or 2.
+// closed 0, 1 or 2; calls that open, register or connect may take these numbers until they return, and
+// docs/abi.md tells what other threads see of that.
 //
 // Handles: an open call stores a handle, and the close call of its kind frees it. Close in the reverse order
 // of opening; a close takes bounded time, and of an object that others still use it returns -EBUSY. Using a

@@ -189,8 +189,10 @@ for example in "$@"; do
 		pair hello "$programs/hello server" 'listening at @' "$programs/hello client"
 		;;
 	readme)
-		server_done='bytes arrived' client_done='to the peer' stride=20
-		pair README "$programs/hello server" 'listening at @' "$work/readme"
+		both_done='child: over\|parent: '
+		for provider in shm tcp; do
+			fork "README over $provider" "GDRFAB_PROVIDER=$provider $work/readme"
+		done
 		;;
 	kvmove | rdma_transport_batch | rdma_transport_pingpong)
 		both_done='released\|GB/s\|every block\|rounds of'

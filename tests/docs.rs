@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What README.md, SECURITY.md and docs/ promise their reader: links lead somewhere, pages fit a terminal, and all of it can be read.
+//! README.md, SECURITY.md, CONTRIBUTING.md, CHANGELOG.md and docs/: links lead somewhere, lines fit a terminal, tables are whole,
+//! and every page is in the index.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ fn root() -> &'static Path {
 fn pages() -> Vec<(PathBuf, String)> {
     let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let mut paths: Vec<PathBuf> = docs.filter(|p| p.extension().is_some_and(|e| e == "md")).collect();
-    paths.extend(["README.md", "SECURITY.md", "CHANGELOG.md"].map(|name| root().join(name)));
+    paths.extend(["README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root().join(name)));
     paths.sort();
     paths.into_iter().map(|p| (p.clone(), fs::read_to_string(p).unwrap())).collect()
 }
@@ -88,15 +89,19 @@ fn broken_links_are_seen() {
 
 #[test]
 fn every_page_is_found_from_the_readme() {
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    for (page, _) in pages() {
+    let read = |name: &str| fs::read_to_string(root().join(name)).unwrap();
+    let (readme, index) = (read("README.md"), read("docs/README.md"));
+    for name in ["docs/README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"] {
+        assert!(readme.contains(&format!("({name})")), "README.md has no link to {name}");
+    }
+    for (page, _) in pages().iter().filter(|(page, _)| page.parent() == Some(&root().join("docs"))) {
         let name = page.file_name().unwrap().to_str().unwrap();
-        assert!(name == "README.md" || readme.contains(name), "README.md does not name {name}");
+        assert!(name == "README.md" || index.contains(&format!("({name})")), "docs/README.md has no link to {name}");
     }
 }
 
 #[test]
-fn it_can_be_read() {
+fn lines_fit_a_terminal() {
     let mut long = Vec::new();
     for (page, text) in pages().into_iter().filter(|(page, _)| !page.ends_with("CHANGELOG.md")) {
         for (n, line, code) in lines(&text) {

@@ -122,10 +122,12 @@ fn options_are_as_documented() {
 const HEAD: &str = "\
 # Options and promises, by provider
 
-`make options` writes this file from the library's answers. An option is set on an endpoint and read
-back: *holds*, or the errno that refuses it, with its words below, and in parentheses the default. A
-promise is asked for by hints, or a call. Limits of verbs are the device's, here a fake one. What an
-option means: `gdrfab.h`.
+This page is for programmers who need to know which option and which promise each provider keeps.
+`make options` writes it from the library's own answers: each option is set on an endpoint and read
+back. A cell says *holds*, with the default in parentheses, or the errno by which the provider refuses
+the option; the numbers in brackets lead to the words of the refusal, below. A promise is asked for by
+hints, or by a call. The limits of verbs are those of a device, here a fake one. The header `gdrfab.h`
+says what each option means.
 
 ```
 ";

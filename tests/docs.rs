@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! README.md, SECURITY.md, CONTRIBUTING.md, CHANGELOG.md and docs/: links lead somewhere, lines fit a terminal, tables are whole,
-//! and every page is in the index.
+//! every page is in the index and names its readers, and no sentence begins with a clause in the place of its subject.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -98,6 +98,74 @@ fn every_page_is_found_from_the_readme() {
         let name = page.file_name().unwrap().to_str().unwrap();
         assert!(name == "README.md" || index.contains(&format!("({name})")), "docs/README.md has no link to {name}");
     }
+}
+
+/// The paragraphs and list items of a page with the numbers of their first lines, each as one line without its mark.
+fn paragraphs(text: &str) -> Vec<(usize, String)> {
+    let mut found: Vec<(usize, String)> = Vec::new();
+    let mut open = false;
+    for (n, line, code) in lines(text) {
+        let line = line.trim();
+        let is_number = |mark: &str| mark.ends_with('.') && mark.len() < 4 && mark.starts_with(|c: char| c.is_ascii_digit());
+        let item = line.split_once(' ').filter(|(mark, _)| *mark == "-" || is_number(mark)).map(|(_, item)| item);
+        if code || line.is_empty() || line.starts_with(['#', '|']) {
+            open = false;
+        } else if let Some((_, paragraph)) = found.last_mut().filter(|_| open && item.is_none()) {
+            paragraph.push(' ');
+            paragraph.push_str(line);
+        } else {
+            found.push((n, item.unwrap_or(line).to_string()));
+            open = true;
+        }
+    }
+    found
+}
+
+#[test]
+fn pages_name_their_readers() {
+    let mut wrong = Vec::new();
+    for (page, text) in pages().iter().filter(|(page, _)| !page.ends_with("CHANGELOG.md")) {
+        let is_readme = *page == root().join("README.md");
+        let says = if is_readme { "It is for " } else { "This page is for " };
+        if !paragraphs(text).first().is_some_and(|(_, first)| first.contains(says)) {
+            wrong.push(format!("{}: {says:?} is not in its first paragraph", page.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The sentences of a paragraph that begin with a clause in the place of their subject; questions may.
+fn headless(paragraph: &str) -> Vec<&str> {
+    const WORDS: [&str; 6] = ["What", "Who", "Which", "Whoever", "Whatever", "Whether"];
+    let mut rest = paragraph;
+    let mut found = Vec::new();
+    while !rest.is_empty() {
+        let end = rest.match_indices(['.', '?', '!']).map(|(at, _)| at + 1).find(|end| {
+            let after = rest[*end..].trim_start_matches(['*', '_', ')', '"']);
+            after.is_empty() || after.starts_with(' ')
+        });
+        let (sentence, after) = rest.split_at(end.unwrap_or(rest.len()));
+        let first = sentence.trim_start_matches(|c: char| !c.is_alphanumeric() && c != '`').split(|c: char| !c.is_alphanumeric()).next();
+        if WORDS.contains(&first.unwrap_or_default()) && !sentence.ends_with('?') {
+            found.push(sentence.trim());
+        }
+        rest = after;
+    }
+    found
+}
+
+#[test]
+fn sentences_have_subjects() {
+    assert_eq!(headless("A queue is full. What comes then waits."), ["What comes then waits."]);
+    assert_eq!(headless("**Who may connect.** Anybody."), ["**Who may connect."]);
+    assert!(headless("Which way is taken? See `a.rs`. It says which. `Who` is a name. See 1.2 for more").is_empty());
+    let mut wrong = Vec::new();
+    for (page, text) in pages() {
+        for (n, paragraph) in paragraphs(&text) {
+            wrong.extend(headless(&paragraph).iter().map(|sentence| format!("{}:{n}: {sentence}", page.display())));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

@@ -214,7 +214,7 @@ fn the_fuzz_peer_of_shm_has_the_numbers_of_the_format() {
     // Offsets and sizes; multipliers of a hash are hexadecimal.
     let words = peer.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).map(|word| word.replace('_', ""));
     named.extend(words.filter(|word| word.len() > 3 && word.bytes().all(|b| b.is_ascii_digit())));
-    named.push(format!("Version {}", peer.split("VERSION: u32 = ").nth(1).and_then(|rest| rest.split(';').next()).unwrap()));
+    named.push(format!("version {}", peer.split("VERSION: u32 = ").nth(1).and_then(|rest| rest.split(';').next()).unwrap()));
     assert!(named.len() > 10);
     let missing: Vec<_> = named.iter().filter(|number| !page.contains(number.as_str())).collect();
     assert!(missing.is_empty(), "fuzz/targets/shm/layout.rs has numbers that docs/shm-format.md does not have: {missing:?}");

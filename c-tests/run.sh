@@ -53,9 +53,10 @@ if ! pkg-config --exists gdrfab; then
 fi
 build=${BUILD:-${CARGO_TARGET_DIR:-$root/target}/c-tests}
 mkdir -p "$build" && fakes=$(cd "$build" && pwd)/fakes || exit 1
-dir=$here build=${fakes%/fakes}
+dir=$here sources=("$here"/*/*.c "$here"/*/*.cpp) build=${fakes%/fakes}
 if [ -n "$suite" ]; then
 	dir=$root/plugins/$suite/tests build=$build.$suite
+	sources=("$dir"/*.c "$dir"/*.cpp)
 	mkdir -p "$build" || exit 1
 	# shellcheck source=/dev/null
 	[ ! -e "$dir/suite.sh" ] || . "$dir/suite.sh"
@@ -65,10 +66,7 @@ cd "$here" || exit 1
 # ---- building
 
 if [ ${#programs[@]} -eq 0 ]; then
-	for file in $(grep -sl '^TEST' "$dir"/*.c "$dir"/*.cpp | LC_ALL=C sort); do
-		file=${file##*/}
-		programs+=("${file%.*}")
-	done
+	mapfile -t programs < <(grep -sl '^TEST' "${sources[@]}" | sed 's|.*/||; s|\.[a-z]*$||' | LC_ALL=C sort)
 fi
 passed=0 failed=0 skipped=0
 finish() {

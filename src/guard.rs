@@ -85,7 +85,7 @@ pub fn hold<T>(otherwise: impl FnOnce(c_int) -> T, f: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Of a build for c-tests/panics.c alone. GDRFAB_PANIC=n: the n-th `hold` of this thread since the variable was set panics.
+/// Of a build for c-tests/process/panics.c alone. GDRFAB_PANIC=n: the n-th `hold` of this thread since the variable was set panics.
 #[cfg(gdrfab_panic)]
 fn panic_on_demand() {
     thread_local! {

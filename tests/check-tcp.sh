@@ -42,7 +42,7 @@ export TEST_PROVIDER=tcp BUILD=$build
 # What a pass repeats of the whole: where a way of connecting, of locking or of losing packets can make a difference.
 of_pass() { # <pass>
 	case $1 in
-	loopback) (cd "$root/c-tests" && grep -l '^TEST' ./*.c ./*.cpp | sed 's|^\./||; s|\.[a-z]*$||' | LC_ALL=C sort) |
+	loopback) (cd "$root/c-tests" && grep -l '^TEST' ./*/*.c ./*/*.cpp | sed 's|.*/||; s|\.[a-z]*$||' | LC_ALL=C sort) |
 		grep -vx -e verbs -e verbs_raw -e tcp_link ;;
 	sealed) echo connection cq cq_error deadline faults msg msg_order rma rma_order list list_end atomic atomic_end inject_rest dead_peer rdm rdm_atomic rdm_dead rdm_end rdm_match tcp_paths \
 		tcp_rails:broken_with tcp_streams protect unmapped ;;

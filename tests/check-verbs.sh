@@ -48,7 +48,7 @@ done
 [ "$examples" != only ] || programs=layout
 
 # ---- what goes into the guest
-all=$(cd "$root/c-tests" && grep -l '^TEST' ./*.c ./*.cpp | sed 's|^\./||; s|\.[a-z]*$||' | LC_ALL=C sort)
+all=$(cd "$root/c-tests" && grep -l '^TEST' ./*/*.c ./*/*.cpp | sed 's|.*/||; s|\.[a-z]*$||' | LC_ALL=C sort)
 # The plugin for NCCL, if it is installed: what cards do differently from shm and tcp.
 plugin=$prefix/lib/libnccl-net-gdrfab.so nccl=
 [ -e "$plugin" ] && nccl="nccl_connect:path nccl_message:every_size_host nccl_message:every_size_dmabuf nccl_order:bytes nccl_group nccl_patience"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Of the same library as dmabuf-shim.c: makes the process a peer that lies about its receives (c-tests/rdm_lies.c), or loses
- * what its card is answered, or the way to the peer's (c-tests/verbs_rails*.c). All else it does is the library's, so this comes
+ * Of the same library as dmabuf-shim.c: makes the process a peer that lies about its receives (c-tests/rdm/rdm_lies.c), or loses
+ * what its card is answered, or the way to the peer's (c-tests/verbs/verbs_rails*.c). All else it does is the library's, so this comes
  * in the middle of a connection that works.
  */
 #define _GNU_SOURCE

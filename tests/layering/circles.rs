@@ -170,8 +170,46 @@ pub fn crates() -> Vec<(String, Crate)> {
     found
 }
 
-const C_FOLDERS: [&str; 7] =
-    ["plugins/nccl", "plugins/libfabric", "plugins/nixl", "plugins/nccl/tests", "plugins/libfabric/tests", "c-tests", "c-tests/fakes"];
+const C_FOLDERS: [&str; 6] =
+    ["plugins/nccl", "plugins/libfabric", "plugins/nixl", "plugins/nccl/tests", "plugins/libfabric/tests", "c-tests/fakes"];
+
+/// The C files of a folder, each with its name and its text.
+fn c_files(folder: &str) -> Vec<(String, String)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let files = fs::read_dir(&path).unwrap_or_else(|e| panic!("{folder}: {e}")).map(|entry| entry.unwrap().path());
+    let is_c = |f: &Path| f.extension().is_some_and(|e| ["c", "h", "cpp", "hpp"].iter().any(|known| e == *known));
+    let name = |f: &Path| f.file_name().unwrap().to_string_lossy().into_owned();
+    files.filter(|f| is_c(f)).map(|f| (name(&f), fs::read_to_string(&f).unwrap())).collect()
+}
+
+/// The folders of c-tests that hold conformance programs, and the frame that the programs share.
+fn c_test_rooms() -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("c-tests");
+    let folders = fs::read_dir(path).unwrap().map(|entry| entry.unwrap()).filter(|entry| entry.file_type().unwrap().is_dir());
+    folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| name != "fakes").collect()
+}
+
+/// The room of each file of c-tests, by the file's name without its extension: a program is asked for by that name alone.
+fn room_of_each_file(rooms: &[String]) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for room in rooms {
+        for (name, _) in c_files(&format!("c-tests/{room}")) {
+            let stem = name.rsplit_once('.').unwrap().0.to_string();
+            let other = found.insert(stem, room.clone());
+            assert!(other.as_ref().is_none_or(|other| other == room), "c-tests: {name} is in {room} and in {other:?}");
+        }
+    }
+    found
+}
+
+/// The rooms that the files of a room use.
+fn room_graph(files: &Graph, room_of: &BTreeMap<String, String>) -> Graph {
+    let mut graph = Graph::new();
+    for (from, uses) in files {
+        uses.keys().for_each(|to| draw(&mut graph, &room_of[from], &room_of[to], &format!("{from} -> {to}")));
+    }
+    graph
+}
 
 #[test]
 fn files_of_a_folder_form_no_circle() {
@@ -188,13 +226,14 @@ fn files_of_a_folder_form_no_circle() {
         }
     }
     for folder in C_FOLDERS {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-        let files = fs::read_dir(&path).unwrap_or_else(|e| panic!("{folder}: {e}")).map(|entry| entry.unwrap().path());
-        let is_c = |f: &Path| f.extension().is_some_and(|e| ["c", "h", "cpp", "hpp"].iter().any(|known| e == *known));
-        let name = |f: &Path| f.file_name().unwrap().to_string_lossy().into_owned();
-        let files = files.filter(|f| is_c(f)).map(|f| (name(&f), fs::read_to_string(&f).unwrap())).collect::<Vec<_>>();
-        look(folder, &c_graph(&files));
+        look(folder, &c_graph(&c_files(folder)));
     }
+    // The rooms of c-tests find each other's headers by name alone: one graph of all files, and one of the rooms.
+    let rooms = c_test_rooms();
+    let files: Vec<(String, String)> = rooms.iter().flat_map(|room| c_files(&format!("c-tests/{room}"))).collect();
+    let graph = c_graph(&files);
+    look("c-tests", &graph);
+    look("c-tests, rooms", &room_graph(&graph, &room_of_each_file(&rooms)));
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
     assert!(arrows > 300, "only {arrows} arrows: does the scanner still read the files?");
 }

@@ -4,7 +4,7 @@
  * not distinguish. Its owner's calls stay short, it and its callers are told, and afterwards all is as before.
  */
 #include "fab.h"
-#include "raw.h"
+#include "tcp_raw.h"
 
 #include <fcntl.h>
 #include <sched.h>

@@ -5,7 +5,8 @@
 #ifndef FAB_H
 #define FAB_H
 
-#include "test.h"
+#include "claim.h"
+#include "pattern.h"
 #include "fab_data.h"
 #include "fab_provider.h"
 #include "fab_wait.h"

@@ -3,7 +3,7 @@
 #ifndef FAB_DATA_H
 #define FAB_DATA_H
 
-#include "test.h"
+#include "claim.h"
 #include <gdrfab.h>
 #include <sys/uio.h>
 

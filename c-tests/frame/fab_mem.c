@@ -4,6 +4,7 @@
  * its bytes are made and looked at in host memory, and the library's copies carry them over.
  */
 #include "fab_mem.h"
+#include "pattern.h"
 #include "fab_cuda.h"
 #include "fab_dmabuf.h"
 #include "fab_local.h"

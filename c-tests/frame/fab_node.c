@@ -4,8 +4,8 @@
 #include "fab_local.h"
 #include "fab_provider.h"
 #include "fab_wait.h"
-#include "test_namespaces.h"
-#include "test_pair.h"
+#include "namespaces.h"
+#include "process_pair.h"
 
 #include <signal.h>
 #include <stdarg.h>

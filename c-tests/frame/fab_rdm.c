@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "fab_provider.h"
 #include "fab_rdm.h"
-#include "test_namespaces.h"
+#include "namespaces.h"
 
 #include <glob.h>
 #include <stdio.h>

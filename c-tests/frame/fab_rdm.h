@@ -7,7 +7,8 @@
 #ifndef FAB_RDM_H
 #define FAB_RDM_H
 
-#include "test.h"
+#include "claim.h"
+#include "pattern.h"
 
 #include <gdrfab.h>
 

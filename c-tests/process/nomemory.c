@@ -4,7 +4,8 @@
  * each n: the n-th allocation that the library makes fails, alone or with all behind it until a call has said so. Each call
  * succeeds or is -ENOMEM with words, and succeeds when it is made again with memory; closes always succeed; bytes are intact.
  */
-#include "test.h"
+#include "claim.h"
+#include "pattern.h"
 
 #include <gdrfab.h>
 

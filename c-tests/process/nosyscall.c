@@ -5,7 +5,8 @@
  * filter asks a thread that has none). Each call succeeds or is an errno with words, and succeeds when it is made again, if need
  * be over a new connection; closes succeed; bytes are intact; no descriptor stays.
  */
-#include "test.h"
+#include "claim.h"
+#include "pattern.h"
 
 #include <gdrfab.h>
 

@@ -4,7 +4,7 @@
  * messages with tags, writes, reads and atomic operations come once, and in order.
  */
 #include "fab_rdm.h"
-#include "test_pair.h"
+#include "process_pair.h"
 
 #define LONG ((size_t)1 << 20)
 #define COUNTERS LONG

@@ -3,7 +3,7 @@
  * Connectionless endpoints in numbers: processes that all talk to all, and one that knows many peers and talks to some. CI runs
  * small ones; TEST_RDM_PROCESSES, TEST_RDM_ACTIVE and TEST_RDM_KNOWN choose others.
  */
-#include "test.h"
+#include "claim.h"
 
 #include <gdrfab.h>
 #include <sched.h>

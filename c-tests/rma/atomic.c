@@ -5,7 +5,7 @@
  */
 #include "atomic_model.h"
 #include "fab.h"
-#include "raw.h"
+#include "tcp_raw.h"
 
 #include <sys/mman.h>
 #include <sys/socket.h>

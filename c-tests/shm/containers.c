@@ -6,8 +6,8 @@
  */
 #include "fab.h"
 #include "fab_rdm.h"
-#include "test_namespaces.h"
-#include "test_pair.h"
+#include "namespaces.h"
+#include "process_pair.h"
 
 #include <ctype.h>
 #include <fcntl.h>

@@ -4,7 +4,7 @@
  * refused name their block and move nothing, and nonsense ends its connection alone.
  */
 #include "fab.h"
-#include "siege.h"
+#include "tcp_siege.h"
 
 #define SOON 5000 /* ms */
 #define LIMIT 5000

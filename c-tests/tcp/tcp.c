@@ -4,7 +4,7 @@
  * say nothing, or that are cut off.
  */
 #include "fab.h"
-#include "raw.h"
+#include "tcp_raw.h"
 
 #include <ifaddrs.h>
 #include <net/if.h>

@@ -4,7 +4,7 @@
  * comes in order is served meanwhile.
  */
 #include "fab.h"
-#include "siege.h"
+#include "tcp_siege.h"
 
 #include <netinet/in.h>
 #include <sys/resource.h>

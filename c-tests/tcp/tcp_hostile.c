@@ -5,7 +5,7 @@
  * server's memory.
  */
 #include "fab.h"
-#include "siege.h"
+#include "tcp_siege.h"
 
 #include <sys/socket.h>
 

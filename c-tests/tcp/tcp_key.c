@@ -4,7 +4,7 @@
  * nothing ever shows it.
  */
 #include "fab.h"
-#include "raw.h"
+#include "tcp_raw.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>

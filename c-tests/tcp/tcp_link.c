@@ -5,7 +5,7 @@
  * server's network namespace; tests/check-tcp.sh makes both.
  */
 #include "fab.h"
-#include "raw.h"
+#include "tcp_raw.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -9,7 +9,7 @@
  */
 #include "fab.h"
 #include "misuse.h"
-#include "raw.h"
+#include "tcp_raw.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -5,7 +5,7 @@
  * costs is bounded, in memory, descriptors and calls; a good peer goes on, over rails of its own.
  */
 #include "fab.h"
-#include "raw_rails.h"
+#include "tcp_raw_rails.h"
 
 #include <sys/socket.h>
 

@@ -5,7 +5,7 @@
  * of its own, and every byte of the other's memory stays as it is.
  */
 #include "fab.h"
-#include "raw_rails.h"
+#include "tcp_raw_rails.h"
 
 #include <sys/socket.h>
 

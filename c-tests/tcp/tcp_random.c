@@ -4,7 +4,7 @@
  * own connection. A good peer goes on, the server stays as large as it was, and its other memory as it is.
  */
 #include "fab.h"
-#include "raw_rails.h"
+#include "tcp_raw_rails.h"
 
 #include <sys/socket.h>
 

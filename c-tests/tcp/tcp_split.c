@@ -3,7 +3,7 @@
  * The tcp provider's wire a byte at a time, and in two pieces split anywhere, beside a good peer as in tcp_hostile.c.
  */
 #include "fab.h"
-#include "siege.h"
+#include "tcp_siege.h"
 
 #define SOON 5000 /* ms: by then an answer is here */
 #define LIMIT 5000

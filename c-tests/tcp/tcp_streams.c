@@ -5,7 +5,7 @@
  * words that name it.
  */
 #include "fab.h"
-#include "raw.h"
+#include "tcp_raw.h"
 
 #include <sys/socket.h>
 

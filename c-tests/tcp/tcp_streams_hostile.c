@@ -4,8 +4,8 @@
  * loses is its own connection, while a good peer goes on and every byte of the server's other memory stays as it is.
  */
 #include "fab.h"
-#include "siege.h"
-#include "test_pair.h"
+#include "tcp_siege.h"
+#include "process_pair.h"
 
 #include <sys/socket.h>
 

@@ -7,7 +7,8 @@
 #ifndef FI_H
 #define FI_H
 
-#include "test.h"
+#include "claim.h"
+#include "pattern.h"
 
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Two processes that open the provider each for itself, and connect. */
 #include "fi.h"
-#include "test_pair.h"
+#include "process_pair.h"
 
 #include <sys/socket.h>
 

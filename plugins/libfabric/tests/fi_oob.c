@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* What the two processes say to each other beside the provider. */
 #include "fi.h"
-#include "test_pair.h"
+#include "process_pair.h"
 
 void oob_send(struct node *n, const void *data, size_t len)
 {

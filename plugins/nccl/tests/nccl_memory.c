@@ -3,7 +3,7 @@
  * Registered memory of gdrfab's plugin for NCCL, its source taken in here with the library's calls replaced: which region a
  * communicator gets, and where that of a dma-buf begins, which no machine without a card and a GPU would show.
  */
-#include "test.h"
+#include "claim.h"
 
 #include "../memory.c"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-#include "test_pair.h"
+#include "process_pair.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-#include "test_namespaces.h"
+#include "namespaces.h"
 
 #include <fcntl.h>
 #include <sched.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A hostile peer with rails, of a server under siege, or that this one calls: see raw.h and siege.h. Written from
+/* A hostile peer with rails, of a server under siege, or that this one calls: see tcp_raw.h and tcp_siege.h. Written from
  * docs/tcp-wire.md alone. */
-#ifndef RAW_RAILS_H
-#define RAW_RAILS_H
+#ifndef TCP_RAW_RAILS_H
+#define TCP_RAW_RAILS_H
 
-#include "siege.h"
+#include "tcp_siege.h"
 
 #define HEAD 24
 #define SEGMENT 61440u

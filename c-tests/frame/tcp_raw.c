@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A peer of plain sockets: see raw.h. */
-#include "raw.h"
+/* A peer of plain sockets: see tcp_raw.h. */
+#include "tcp_raw.h"
 #include "fab_provider.h"
 
 #include <netdb.h>

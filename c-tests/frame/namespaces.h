@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* A side of a claim as if it ran in a container of its own. */
-#ifndef TEST_NAMESPACES_H
-#define TEST_NAMESPACES_H
+#ifndef NAMESPACES_H
+#define NAMESPACES_H
 
-#include "test.h"
+#include "claim.h"
 
 /* Enters new namespaces, of the words "user", "net", "ipc", "mount", "pid"; NULL or "": none. "mount" leaves the directory
  * TEST_VOLUME in common. The claim is skipped where one cannot be made. Returns in a child if "pid" is among them: the

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Bytes that differ by their places and a seed, to move and to recognise. */
-#include "test.h"
+#include "pattern.h"
+#include "claim.h"
 
 /* Eight bytes at once: emulated and instrumented CPUs spend most of their time here. */
 static uint64_t pattern_word(size_t index, uint32_t seed)

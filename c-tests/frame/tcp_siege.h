@@ -3,10 +3,10 @@
  * A listener under attack: one process serves, one uses it as a program does and checks every byte, and one is hostile.
  * Whatever the last does, the second must not notice, and the first must not grow.
  */
-#ifndef SIEGE_H
-#define SIEGE_H
+#ifndef TCP_SIEGE_H
+#define TCP_SIEGE_H
 
-#include "raw.h"
+#include "tcp_raw.h"
 
 #define SIEGE_LEN ((size_t)512 * 1024) /* of each region; the second half is the good peer's */
 #define SIEGE_SEED 41u
@@ -32,7 +32,7 @@ struct siege {
 };
 extern struct siege *siege;
 
-/* Runs one; `attack` is the hostile process, which may use raw.h and siege. limit_ms: for a new connection in between. */
+/* Runs one; `attack` is the hostile process, which may use tcp_raw.h and `siege`. limit_ms: for a new connection in between. */
 void siege_run(void (*attack)(void), int limit_ms);
 /* A connection of the hostile process that has got as far as frames. */
 int siege_greeted(void);

@@ -3,8 +3,8 @@
  * The other half of docs/tcp-wire.md, written from that text alone: a client of plain sockets that can say everything
  * that the library says, and everything that it never would.
  */
-#ifndef RAW_H
-#define RAW_H
+#ifndef TCP_RAW_H
+#define TCP_RAW_H
 
 #include "fab_data.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* A claim of two processes, with a socket between them on which they talk out of band. */
-#ifndef TEST_PAIR_H
-#define TEST_PAIR_H
+#ifndef PROCESS_PAIR_H
+#define PROCESS_PAIR_H
 
-#include "test.h"
+#include "claim.h"
 
 /* Both sides call run, each with its end of the socket, and end well; but the victim, if not TEST_REFEREE, may be killed. */
 typedef void (*test_side_fn)(enum test_side side, int oob, const void *arg);

@@ -4,8 +4,8 @@
  * time limit, so that one that hangs or crashes neither hides the others nor takes them along. What fails says where,
  * what was expected, what came instead, and the library's own words.
  */
-#ifndef TEST_H
-#define TEST_H
+#ifndef CLAIM_H
+#define CLAIM_H
 
 #include <errno.h>
 #include <stdbool.h>
@@ -123,12 +123,6 @@ uint64_t test_now_ms(void);
 void test_sleep_ms(int ms);
 /* Has the shell run what is printed so: as system(). */
 int test_system(const char *command, ...) __attribute__((format(printf, 1, 2)));
-
-/* Bytes whose value depends on position and seed, and the search for the first that differs. */
-void fill(void *to, size_t len, size_t position, uint32_t seed);
-void check_filled(const char *file, int line, const char *what, const void *at, size_t len, size_t position,
-		  uint32_t seed);
-#define CHECK_FILLED(what, at, len, position, seed) check_filled(__FILE__, __LINE__, what, at, len, position, seed)
 
 /* Open file descriptors of this process. */
 int test_count_fds(void);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A listener under attack: see siege.h. */
-#include "siege.h"
+/* A listener under attack: see tcp_siege.h. */
+#include "tcp_siege.h"
+#include "pattern.h"
 #include "fab_mem.h"
 #include "fab_node.h"
 #include "fab_provider.h"

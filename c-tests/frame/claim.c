@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* The frame's other half: runs each claim in a child, watches the clock, prints one line per claim. */
-#include "test.h"
+#include "claim.h"
 
 #include <dirent.h>
 #ifndef TEST_OWN_WORDS

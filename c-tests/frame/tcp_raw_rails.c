@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A hostile peer with rails: see raw_rails.h. */
-#include "raw_rails.h"
+/* A hostile peer with rails: see tcp_raw_rails.h. */
+#include "tcp_raw_rails.h"
 #include "fab_node.h"
 #include "fab_provider.h"
 #include "fab_ways.h"

@@ -288,11 +288,11 @@ check-c: check-install
 # Without locks, where operations take the fast path, with entries in the order of posting, with tags, and between connectionless
 # endpoints.
 check-modes: check-install
-	$(USE_TEST_PREFIX) TEST_THREADING=domain TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma rma_order msg msg_order cq cq_error protect
-	$(USE_TEST_PREFIX) TEST_COMP_ORDER=strict TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma msg msg_order cq cq_error protect deadline fault fault_refuse
-	$(USE_TEST_PREFIX) TEST_TAGGED=1 TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) connection connection_many cntr protect rma fault
+	$(USE_TEST_PREFIX) TEST_THREADING=domain TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma rma_order msg msg_order cq cq_error region_protection
+	$(USE_TEST_PREFIX) TEST_COMP_ORDER=strict TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma msg msg_order cq cq_error region_protection deadline fault_injection fault_injection_refuse
+	$(USE_TEST_PREFIX) TEST_TAGGED=1 TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) connection connection_many cntr region_protection rma fault_injection
 	$(USE_TEST_PREFIX) TEST_RDM=1 TEST_FAST=1 sh -e -c 'for p in shm tcp; do TEST_PROVIDER=$$p c-tests/run.sh --jobs $(JOBS) \
-		rma rma_order msg msg_order protect deadline fault faults wait unmapped threads; done'
+		rma rma_order msg msg_order region_protection deadline fault_injection peer_killed wait region_unmapped threads; done'
 
 # One library, made of the dependencies that check-rust has built, serves two guards: it panics on demand, and its debug
 # information says how the compiler laid out what the header declares. It is moved away at once.

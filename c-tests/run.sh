@@ -86,7 +86,7 @@ for item in "${programs[@]}"; do
 		continue
 	fi
 	# What it looks for is done by other processes and by the kernel.
-	if [ "$program" = quiet ] && [ -n "$tool" ]; then
+	if [ "$program" = transfer_end ] && [ -n "$tool" ]; then
 		printf '== %s\nskip %s: a memory checker does not see other processes write\n' "$program" "$program"
 		skipped=$((skipped + 1))
 		continue
@@ -99,7 +99,7 @@ for item in "${programs[@]}"; do
 	case $program in
 	listen_hostile | shm_hostile | shm_endless | tcp_flood | nccl_patience) alone+=("$program:$text") ;;
 	# The longest first, or they are all that is left at the end.
-	rma | rma_order | msg | msg_order | scribble | device_rma | device_fails | faults | fault | quiet | nccl_fault) long+=("$program:$text") ;;
+	rma | rma_order | msg | msg_order | shm_random | device_rma | device_fails | peer_killed | fault_injection | transfer_end | nccl_fault) long+=("$program:$text") ;;
 	*) side_by_side+=("$program:$text") ;;
 	esac
 done

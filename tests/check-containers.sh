@@ -18,9 +18,9 @@ target=${CARGO_TARGET_DIR:-$root/target}
 build=${BUILD:-$target/c-tests}
 kinds="none net pid mount user ipc all siblings" jobs=1
 few="containers:paths_that_cannot containers:memory_files msg:by_address"
-all="containers connection:data msg:by_address rma:direct_mem_alloc faults:killed rdm_match:shm"
+all="containers connection:data msg:by_address rma:direct_mem_alloc peer_killed:killed rdm_match:shm"
 # Nobody is killed there: no side has a number for the other.
-siblings=${all/ faults:killed/}
+siblings=${all/ peer_killed:killed/}
 programs=
 while [ $# -gt 0 ]; do
 	case $1 in

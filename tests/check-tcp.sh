@@ -44,12 +44,12 @@ of_pass() { # <pass>
 	case $1 in
 	loopback) (cd "$root/c-tests" && grep -l '^TEST' ./*/*.c ./*/*.cpp | sed 's|.*/||; s|\.[a-z]*$||' | LC_ALL=C sort) |
 		grep -vx -e verbs -e verbs_raw -e tcp_link ;;
-	sealed) echo connection cq cq_error deadline faults msg msg_order rma rma_order list list_end atomic atomic_end inject_rest dead_peer rdm rdm_atomic rdm_dead rdm_end rdm_match tcp_paths \
-		tcp_rails:broken_with tcp_streams protect unmapped ;;
-	rails) echo connection msg msg_order:large rma:socket_malloc rma_order:malloc list atomic rdm rdm_match faults protect:malloc tcp_split tcp_flood ;;
+	sealed) echo connection cq cq_error deadline peer_killed msg msg_order rma rma_order list list_end atomic atomic_end inject_rest post_to_dead_peer rdm rdm_atomic rdm_dead rdm_end rdm_match tcp_paths \
+		tcp_rails:broken_with tcp_streams region_protection region_unmapped ;;
+	rails) echo connection msg msg_order:large rma:socket_malloc rma_order:malloc list atomic rdm rdm_match peer_killed region_protection:malloc tcp_split tcp_flood ;;
 	ipv6) echo connection connection_many:name info:addresses info:hint info_hints msg:by_address rma:socket_mem_alloc tcp_split ;;
-	domain) echo cq cq_error rma_order:malloc rma:every_call_socket_mem rma:staged_cuda_alloc msg:by_address protect:malloc ;;
-	netns) echo connection faults:killed faults:stopped_while msg:by_address msg_order:order_auto rma:socket_mem rma:staged_cuda_plain \
+	domain) echo cq cq_error rma_order:malloc rma:every_call_socket_mem rma:staged_cuda_alloc msg:by_address region_protection:malloc ;;
+	netns) echo connection peer_killed:killed peer_killed:stopped_while msg:by_address msg_order:order_auto rma:socket_mem rma:staged_cuda_plain \
 		rma_order:malloc wait:fd deadline:receive tcp_streams:over_four tcp_streams:with_a_key tcp_streams_auto:not_for_a_slow_peer \
 		tcp_streams_hostile:a_door_that_is_asked_for idle_connections ;;
 	mtu) echo msg:by_address rma:socket_mem rma_order:both_at_once_socket_malloc ;;

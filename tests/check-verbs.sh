@@ -114,7 +114,7 @@ fi
 list=
 # What is about shm, tcp, CPUs or drivers alone skips here, or is as elsewhere.
 elsewhere="atomic|atomic_end|copier|copier_end|device_fails|device_rma|hmem|hmem_cuda|layout|listen_hostile|one_process|panics"
-elsewhere="$elsewhere|rdma_transport_pieces|scribble|shm_[a-z]*|tcp|unmapped|verbs_rails_rdm"
+elsewhere="$elsewhere|rdma_transport_pieces|shm_[a-z]*|tcp|region_unmapped|verbs_rails_rdm"
 lanes="tagged rdm rdm_match rdm_pieces rdm_end rdm_atomic rdm_bad rdm_lies rdm_many rdm_reuse rdm_cards inject_rest"
 for pass in $passes; do
 	[ "$pass" != shm ] || elsewhere=tcp
@@ -122,11 +122,11 @@ for pass in $passes; do
 	# The other devices repeat only what depends on them.
 	norxe) default="device device_rma device_fails device_cuda memory:paths_offered rma:_from_ verbs:refused" ;;
 	# Without locks operations take the fast path.
-	domain) default="cq cq_error rma_order:_nic_ rma:every_call_nic msg:every_call_and_size_by protect:nic_malloc" ;;
+	domain) default="cq cq_error rma_order:_nic_ rma:every_call_nic msg:every_call_and_size_by region_protection:nic_malloc" ;;
 	rails) default="verbs_rails_rdm list_ways:host rma:every_call_nic_mem_alloc" ;;
 	siw) default="info:without_hints connection cq cq_error memory:malloc memory:ten_thousand msg msg_order rma rma_order wait deadline list_ways:all_move_host atomic_card $lanes" ;;
 	# The last one takes links and devices away. Lists are many small operations over verbs, whose endpoints do not rest (idle_connections).
-	*) default="$(echo "$all" | grep -vxE "verbs|idle_connections|list|list_[a-z]*|rdm_scale|rdm_rails|tcp_[a-z_]*|containers|sizing|$elsewhere") atomic:a_provider_without list:nic_malloc list_ways:host list_end:given_up list_end:peer_dies $nccl verbs" ;;
+	*) default="$(echo "$all" | grep -vxE "verbs|idle_connections|list|list_[a-z]*|rdm_scale|rdm_rails|tcp_[a-z_]*|containers|connection_cost|$elsewhere") atomic:a_provider_without list:nic_malloc list_ways:host list_end:given_up list_end:peer_dies $nccl verbs" ;;
 	esac
 	# shellcheck disable=SC2086
 	list="$list $pass=$(echo ${programs:-$default} | tr ' ' ,)"

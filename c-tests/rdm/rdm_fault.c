@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * GDRFAB_FAULT between endpoints of several peers: the third message to a peer loses that one and nobody else, each peer
- * counts for itself, and receives are late, whomever they are for. What two endpoints see is the affair of fault.c.
+ * counts for itself, and receives are late, whomever they are for. What two endpoints see is the affair of fault_injection.c.
  */
 #include "fab_rdm.h"
 

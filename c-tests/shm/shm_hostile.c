@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * A shm peer that frees memory which is in use. That may cost the other side a connection, but no fault. shm_endless.c
- * is about work without end, and scribble.c writes without a plan.
+ * is about work without end, and shm_random.c writes without a plan.
  */
 #include "shm_peer.h"
 

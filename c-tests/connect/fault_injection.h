@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* What the programs about GDRFAB_FAULT share. Every claim is a process of its own, so each has its own faults. */
-#ifndef FAULT_H
-#define FAULT_H
+#ifndef FAULT_INJECTION_H
+#define FAULT_INJECTION_H
 
 #include "fab.h"
 

@@ -2,7 +2,7 @@
 /*
  * GDRFAB_FAULT: registrations that are refused, transfers a few bytes at a time, and words that make no sense.
  */
-#include "fault.h"
+#include "fault_injection.h"
 
 /* --- registrations that are refused --- */
 

@@ -3,7 +3,7 @@
  * GDRFAB_FAULT: connections that are lost and operations that are late, when they were told to be, look to both sides
  * like the real ones.
  */
-#include "fault.h"
+#include "fault_injection.h"
 
 #define LONG_AGO 60 /* ms of a delay that must be seen */
 

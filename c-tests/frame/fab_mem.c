@@ -342,6 +342,15 @@ struct remote mem_fetch(struct node *n)
 	return r;
 }
 
+gdrfab_mr *host_publish(struct node *n, void *at, size_t len, uint64_t access)
+{
+	gdrfab_mr *mr;
+	OK(gdrfab_mr_reg(n->domain, at, len, access, 0, 0, 0, NULL, &mr));
+	struct remote r = {gdrfab_mr_key(mr), (uint64_t)(uintptr_t)at, len};
+	oob_send(n, &r, sizeof r);
+	return mr;
+}
+
 gdrfab_mr_info mr_query(gdrfab_mr *mr)
 {
 	gdrfab_mr_info info;

@@ -44,6 +44,8 @@ void mem_check(const char *file, int line, const char *what, struct mem *m, size
 
 void mem_publish(struct node *n, const struct mem *m);
 struct remote mem_fetch(struct node *n);
+/* Registers host memory that the claim has made by itself, and tells the other side where it is, for its mem_fetch(). */
+gdrfab_mr *host_publish(struct node *n, void *at, size_t len, uint64_t access);
 
 #ifdef __cplusplus
 }

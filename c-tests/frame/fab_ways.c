@@ -155,6 +155,13 @@ int cma_refused(struct node *n)
 	return errno ? errno : EIO;
 }
 
+void skip_if_cma_refused(struct node *n)
+{
+	int refused = cma_refused(n);
+	if (refused)
+		test_skip("process_vm_readv of the other side is refused: %s", strerror(refused));
+}
+
 void way_check(struct node *n, const struct way *way, struct remote to)
 {
 	gdrfab_path_info info;

@@ -47,6 +47,8 @@ pid_t copier_of(struct node *n, uint64_t key);
 void copier_up(struct node *n);
 /* May this process copy the peer's memory with process_vm_readv? 0, or the errno. */
 int cma_refused(struct node *n);
+/* Skips the claim where it may not. */
+void skip_if_cma_refused(struct node *n);
 
 #ifdef __cplusplus
 }

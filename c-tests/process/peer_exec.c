@@ -68,6 +68,14 @@ static void memory_is_its_own(struct node *n)
 	CHECK_EQ(changed, 0);
 }
 
+/* Memory at the address where the next program has its own. */
+static void *mapped_at(size_t len)
+{
+	void *at = mmap(AT, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	CHECK(at != MAP_FAILED);
+	return at;
+}
+
 static void only_processes(void)
 {
 	skip_if_connectionless();
@@ -87,7 +95,6 @@ struct plan {
 static void peer(struct node *n)
 {
 	const struct plan *plan = (const struct plan *)n->arg;
-	gdrfab_mr *mr;
 	unsigned char *at;
 	char go;
 	only_processes();
@@ -95,12 +102,9 @@ static void peer(struct node *n)
 	if (plan->mapped)
 		OK(gdrfab_mem_alloc(n->domain, LEN, 0, (void **)&at));
 	else
-		at = (unsigned char *)mmap(AT, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-	CHECK(at != MAP_FAILED);
+		at = (unsigned char *)mapped_at(LEN);
 	fill(at, LEN, 0, SEED);
-	OK(gdrfab_mr_reg(n->domain, at, LEN, ANY_ACCESS, 0, 0, 0, NULL, &mr));
-	struct remote mine = {gdrfab_mr_key(mr), (uint64_t)(uintptr_t)at, LEN};
-	oob_send(n, &mine, sizeof mine);
+	gdrfab_mr *mr = host_publish(n, at, LEN, ANY_ACCESS);
 	barrier(n);
 	if (plan->what == RECV)
 		POST(n->cq, gdrfab_send(n->ep, at, (size_t)1 << 20, gdrfab_mr_desc(mr), PEER, at));
@@ -152,13 +156,12 @@ static ssize_t post(struct node *n, enum what what, unsigned char *mine, void *d
 static void initiator(struct node *n)
 {
 	const struct plan *plan = (const struct plan *)n->arg;
-	struct remote to;
 	done e;
 	char new;
 	gdrfab_mr *mr;
 	only_processes();
 	node_up(n);
-	oob_recv(n, &to, sizeof to);
+	struct remote to = mem_fetch(n);
 	unsigned char *mine = (unsigned char *)calloc(1, LEN);
 	OK(gdrfab_mr_reg(n->domain, mine, LEN, ANY_ACCESS, 0, 0, 0, NULL, &mr));
 	void *desc = gdrfab_mr_desc(mr);
@@ -227,17 +230,12 @@ TEST_TABLE(per_operation)
 
 static void awaits_first_byte(struct node *n)
 {
-	gdrfab_mr *mr;
 	only_processes();
 	skip_unless(path_known(PATH_CMA), "nothing copies into memory of a process that does not take part");
 	node_up(n);
-	volatile unsigned char *at =
-		(unsigned char *)mmap(AT, LONG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-	CHECK(at != MAP_FAILED);
+	volatile unsigned char *at = (unsigned char *)mapped_at(LONG);
 	memset((void *)(uintptr_t)at, 0, LONG);
-	OK(gdrfab_mr_reg(n->domain, (void *)(uintptr_t)at, LONG, REMOTE_ACCESS, 0, 0, 0, NULL, &mr));
-	struct remote mine = {gdrfab_mr_key(mr), (uint64_t)(uintptr_t)at, LONG};
-	oob_send(n, &mine, sizeof mine);
+	host_publish(n, (void *)(uintptr_t)at, LONG, REMOTE_ACCESS);
 	while (!*at)
 		;
 	become_another(n, LONG);
@@ -245,16 +243,13 @@ static void awaits_first_byte(struct node *n)
 
 static void writes_long(struct node *n)
 {
-	struct remote to;
 	char new;
 	done e;
 	only_processes();
 	skip_unless(path_known(PATH_CMA), "nothing copies into memory of a process that does not take part");
 	node_up(n);
-	int refused = cma_refused(n);
-	if (refused)
-		test_skip("process_vm_readv of the other side is refused: %s", strerror(refused));
-	oob_recv(n, &to, sizeof to);
+	skip_if_cma_refused(n);
+	struct remote to = mem_fetch(n);
 	unsigned char *mine = (unsigned char *)malloc(LONG);
 	memset(mine, 1, LONG);
 	OK(gdrfab_write(n->ep, mine, LONG, NULL, PEER, to.base, to.key, mine));
@@ -283,8 +278,7 @@ TEST_WITHIN(60, exec_amid_a_long_write)
 static void *reads_long(void *arg)
 {
 	struct node *n = (struct node *)arg;
-	struct remote from;
-	oob_recv(n, &from, sizeof from);
+	struct remote from = mem_fetch(n);
 	gdrfab_read(n->ep, AT, LONG, NULL, PEER, from.base, from.key, AT);
 	return NULL;
 }
@@ -295,9 +289,7 @@ static void reads_and_execs(struct node *n)
 	only_processes();
 	skip_unless(path_known(PATH_CMA), "nothing copies into memory of a process that does not take part");
 	node_up(n);
-	volatile unsigned char *at =
-		(unsigned char *)mmap(AT, LONG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-	CHECK(at != MAP_FAILED);
+	volatile unsigned char *at = (unsigned char *)mapped_at(LONG);
 	n->idle = true;
 	CHECK_EQ(pthread_create(&thread, NULL, reads_long, n), 0);
 	while (!*at)
@@ -307,20 +299,15 @@ static void reads_and_execs(struct node *n)
 
 static void would_help(struct node *n)
 {
-	gdrfab_mr *mr;
 	char new;
 	only_processes();
 	skip_unless(path_known(PATH_CMA), "nothing copies into memory of a process that does not take part");
 	node_up(n);
-	int refused = cma_refused(n);
-	if (refused)
-		test_skip("process_vm_readv of the other side is refused: %s", strerror(refused));
+	skip_if_cma_refused(n);
 	unsigned char *at = (unsigned char *)malloc(LONG);
 	memset(at, 1, LONG);
-	OK(gdrfab_mr_reg(n->domain, at, LONG, REMOTE_ACCESS, 0, 0, 0, NULL, &mr));
-	struct remote mine = {gdrfab_mr_key(mr), (uint64_t)(uintptr_t)at, LONG};
 	n->idle = true;
-	oob_send(n, &mine, sizeof mine);
+	gdrfab_mr *mr = host_publish(n, at, LONG, REMOTE_ACCESS);
 	oob_recv(n, &new, 1);
 	for (uint64_t until = test_now_ms() + 200; test_now_ms() < until;)
 		gdrfab_cq_read(n->cq, NULL, 0);
@@ -342,7 +329,6 @@ static void *lives_on(void *arg)
 	struct node *n = (struct node *)arg;
 	static unsigned char at[65536];
 	char path[64], state = 0;
-	gdrfab_mr *mr;
 	snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)getpid());
 	for (uint64_t until = test_now_ms() + (uint64_t)test_ms(5000); state != 'Z';) {
 		FILE *f = fopen(path, "r");
@@ -351,9 +337,7 @@ static void *lives_on(void *arg)
 		fclose(f);
 	}
 	fill(at, sizeof at, 0, SEED);
-	OK(gdrfab_mr_reg(n->domain, at, sizeof at, ANY_ACCESS, 0, 0, 0, NULL, &mr));
-	struct remote mine = {gdrfab_mr_key(mr), (uint64_t)(uintptr_t)at, sizeof at};
-	oob_send(n, &mine, sizeof mine);
+	host_publish(n, at, sizeof at, ANY_ACCESS);
 	barrier(n);
 	CHECK_FILLED("written", at, sizeof at, 0, SEED + 1);
 	/* The C library counts no open files of such a process. */
@@ -371,10 +355,9 @@ static void first_thread_ends(struct node *n)
 
 static void goes_on(struct node *n)
 {
-	struct remote to;
 	only_processes();
 	node_up(n);
-	oob_recv(n, &to, sizeof to);
+	struct remote to = mem_fetch(n);
 	unsigned char *mine = (unsigned char *)calloc(1, 65536);
 	POST(n->cq, gdrfab_read(n->ep, mine, 65536, local_desc(n, mine, 65536), PEER, to.base, to.key, mine));
 	DONE(n->cq, mine, GDRFAB_READ, NULL);

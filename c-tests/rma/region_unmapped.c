@@ -38,9 +38,8 @@ static void only_where_pages_matter(struct node *n, enum reach reach)
 	skip_unless(!traits()->adapter, "an adapter reaches pages that it has pinned, whatever their owner does");
 	if (reach == STAGED)
 		return;
-	int refused = path_known(PATH_CMA) ? cma_refused(n) : 0;
-	if (refused)
-		test_skip("process_vm_readv of the other side is refused: %s", strerror(refused));
+	if (path_known(PATH_CMA))
+		skip_if_cma_refused(n);
 }
 
 static void lose(unsigned char *at, enum damage damage)

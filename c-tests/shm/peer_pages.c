@@ -96,16 +96,13 @@ static void path_is_lost(struct node *n, const struct remote *to, enum loss loss
 static void owner(struct node *n)
 {
 	enum loss loss = *(const enum loss *)n->arg;
-	gdrfab_mr *mr;
 	only_where_the_kernel_copies();
 	if (loss == UNTRACEABLE)
 		be_nobody_special();
 	node_up(n);
 	unsigned char *at = (unsigned char *)(loss == SECRET ? secret(LEN) : fresh(LEN)), *in = (unsigned char *)fresh(MESSAGE);
 	memset(at, 0, LEN);
-	OK(gdrfab_mr_reg(n->domain, at, LEN, ANY_ACCESS, 0, 0, 0, NULL, &mr));
-	struct remote mine = {gdrfab_mr_key(mr), (uint64_t)(uintptr_t)at, LEN};
-	oob_send(n, &mine, sizeof mine);
+	gdrfab_mr *mr = host_publish(n, at, LEN, ANY_ACCESS);
 	barrier(n);
 	if (loss == UNTRACEABLE)
 		CHECK_EQ(prctl(PR_SET_DUMPABLE, 0), 0);
@@ -159,16 +156,13 @@ static void user(struct node *n)
 {
 	enum loss loss = *(const enum loss *)n->arg;
 	uint64_t one = 1, old = 9;
-	struct remote to;
 	done e;
 	only_where_the_kernel_copies();
 	if (loss == UNTRACEABLE)
 		be_nobody_special();
 	node_up(n);
-	int refused = cma_refused(n);
-	if (refused)
-		test_skip("process_vm_readv of the other side is refused: %s", strerror(refused));
-	oob_recv(n, &to, sizeof to);
+	skip_if_cma_refused(n);
+	struct remote to = mem_fetch(n);
 	unsigned char *mine = (unsigned char *)fresh(LEN);
 	if (loss != SECRET)
 		both_ways(n, &to, mine, 65536, SEED);
@@ -219,16 +213,13 @@ struct meeting {
 static void first_owner(struct node *n)
 {
 	const struct meeting *m = (const struct meeting *)n->arg;
-	gdrfab_mr *mr;
 	only_where_the_kernel_copies();
 	if (m->loss == UNTRACEABLE)
 		be_nobody_special();
 	node_up(n);
 	unsigned char *at = (unsigned char *)(m->loss == SECRET ? secret(LEN) : fresh(LEN));
 	fill(at, LEN, 0, SEED);
-	OK(gdrfab_mr_reg(n->domain, at, LEN, ANY_ACCESS, 0, 0, 0, NULL, &mr));
-	struct remote mine = {gdrfab_mr_key(mr), (uint64_t)(uintptr_t)at, LEN};
-	oob_send(n, &mine, sizeof mine);
+	gdrfab_mr *mr = host_publish(n, at, LEN, ANY_ACCESS);
 	barrier(n);
 	if (m->loss == UNTRACEABLE)
 		CHECK_EQ(prctl(PR_SET_DUMPABLE, 0), 0);
@@ -245,15 +236,12 @@ static void first_owner(struct node *n)
 static void first_user(struct node *n)
 {
 	const struct meeting *m = (const struct meeting *)n->arg;
-	struct remote to;
 	only_where_the_kernel_copies();
 	if (m->loss == UNTRACEABLE)
 		be_nobody_special();
 	node_up(n);
-	int refused = cma_refused(n);
-	if (refused)
-		test_skip("process_vm_readv of the other side is refused: %s", strerror(refused));
-	oob_recv(n, &to, sizeof to);
+	skip_if_cma_refused(n);
+	struct remote to = mem_fetch(n);
 	unsigned char *mine = (unsigned char *)fresh(LEN);
 	if (m->loss != SECRET) {
 		POST(n->cq, gdrfab_read(n->ep, mine, LEN, NULL, PEER, to.base, to.key, mine));
@@ -329,16 +317,13 @@ static void *pages_that_never_come(size_t len)
 static void odd_owner(struct node *n)
 {
 	enum touch touch = *(const enum touch *)n->arg;
-	gdrfab_mr *odd, *good;
 	char over;
 	only_where_the_kernel_copies();
 	node_up(n);
 	unsigned char *never = (unsigned char *)pages_that_never_come(LEN), *at = (unsigned char *)fresh(LEN);
 	fill(at, LEN, 0, SEED);
-	OK(gdrfab_mr_reg(n->domain, never, LEN, ANY_ACCESS, 0, 0, 0, NULL, &odd));
-	OK(gdrfab_mr_reg(n->domain, at, LEN, ANY_ACCESS, 0, 0, 0, NULL, &good));
-	struct remote mine[2] = {{gdrfab_mr_key(odd), (uint64_t)(uintptr_t)never, LEN}, {gdrfab_mr_key(good), (uint64_t)(uintptr_t)at, LEN}};
-	oob_send(n, mine, sizeof mine);
+	host_publish(n, never, LEN, ANY_ACCESS);
+	host_publish(n, at, LEN, ANY_ACCESS);
 	if (touch == RECEIVE)
 		POST(n->cq, gdrfab_send(n->ep, never, MESSAGE, NULL, PEER, never));
 	barrier(n);
@@ -352,13 +337,12 @@ static void odd_owner(struct node *n)
 static void patient_user(struct node *n)
 {
 	enum touch touch = *(const enum touch *)n->arg;
-	struct remote to[2];
 	only_where_the_kernel_copies();
 	node_up(n);
-	int refused = cma_refused(n);
-	if (refused)
-		test_skip("process_vm_readv of the other side is refused: %s", strerror(refused));
-	oob_recv(n, to, sizeof to);
+	skip_if_cma_refused(n);
+	struct remote to[2];
+	for (int i = 0; i < 2; i++)
+		to[i] = mem_fetch(n);
 	unsigned char *mine = (unsigned char *)fresh(LEN);
 	barrier(n);
 	uint64_t ns = (uint64_t)SOON * 1000000u, start = test_now_ms();
@@ -416,13 +400,10 @@ TEST_TABLE(per_touch)
 
 static void late_owner(struct node *n)
 {
-	gdrfab_mr *mr;
 	node_up(n);
 	unsigned char *at = (unsigned char *)fresh(LEN);
 	at[5000] = 1;
-	OK(gdrfab_mr_reg(n->domain, at, LEN, ANY_ACCESS, 0, 0, 0, NULL, &mr));
-	struct remote mine = {gdrfab_mr_key(mr), (uint64_t)(uintptr_t)at, LEN};
-	oob_send(n, &mine, sizeof mine);
+	gdrfab_mr *mr = host_publish(n, at, LEN, ANY_ACCESS);
 	barrier(n);
 	CHECK_FILLED("written", at + 4096, 4096, 0, SEED);
 	CHECK_FILLED("written", at + 100000, LEN - 100000, 0, SEED + 1);
@@ -433,9 +414,8 @@ static void late_owner(struct node *n)
 
 static void early_user(struct node *n)
 {
-	struct remote to;
 	node_up(n);
-	oob_recv(n, &to, sizeof to);
+	struct remote to = mem_fetch(n);
 	unsigned char *mine = (unsigned char *)fresh(LEN);
 	memset(mine, 1, 16);
 	POST(n->cq, gdrfab_read(n->ep, mine, 16, local_desc(n, mine, LEN), PEER, to.base + 20000, to.key, mine));

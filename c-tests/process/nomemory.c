@@ -5,6 +5,7 @@
  * succeeds or is -ENOMEM with words, and succeeds when it is made again with memory; closes always succeed; bytes are intact.
  */
 #include "claim.h"
+#include "attempt.h"
 #include "pattern.h"
 
 #include <gdrfab.h>
@@ -13,9 +14,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 /* --- the allocator that fails --- */
 
@@ -428,25 +427,6 @@ static void close_side(struct side *s)
 	inside = false;
 }
 
-/* Exits 0: the n-th allocation was made; 2: there are not so many. */
-static void live(const char *prov, bool rdm, long n, int mode)
-{
-	own = true;
-	failing = n, how = mode;
-	alarm((unsigned)test_ms(15000) / 1000);
-	atomic_store(&armed, true);
-	for (int i = 0; i < 2; i++)
-		open_side(&sides[i], prov, rdm);
-	if (!meet(rdm))
-		meet_again();
-	exchange(rdm, true);
-	for (int i = 0; i < 2; i++)
-		close_side(&sides[i]);
-	bool reached = atomic_load(&made) >= n;
-	atomic_store(&armed, false);
-	_exit(reached ? 0 : 2);
-}
-
 /* --- a child for each n --- */
 
 struct claim {
@@ -456,44 +436,48 @@ struct claim {
 	int mode;
 };
 
+/* Exits 0 if the allocation that fails was made, or NONE_LEFT if there are not so many. */
+enum { NONE_LEFT = 2 };
+static void live(const void *arg)
+{
+	const struct claim *c = arg;
+	own = true;
+	how = c->mode;
+	alarm((unsigned)test_ms(15000) / 1000);
+	atomic_store(&armed, true);
+	for (int i = 0; i < 2; i++)
+		open_side(&sides[i], c->prov, c->rdm);
+	if (!meet(c->rdm))
+		meet_again();
+	exchange(c->rdm, true);
+	for (int i = 0; i < 2; i++)
+		close_side(&sides[i]);
+	bool reached = atomic_load(&made) >= failing;
+	atomic_store(&armed, false);
+	_exit(reached ? 0 : NONE_LEFT);
+}
+
 static void each_in_turn(const void *arg)
 {
 	const struct claim *c = arg;
-	FILE *said = tmpfile();
+	struct attempt attempt;
 	long n = 1, wrongs = 0;
 	if (test_checked())
 		test_skip("a checker has an allocator of its own");
-	CHECK(said);
+	attempt_open(&attempt);
 	/* The more have succeeded, the fewer are new: all at first, then some. */
 	for (long step = 1;; n += step) {
-		pid_t child = fork();
-		CHECK(child >= 0);
-		if (child == 0) {
-			struct rlimit no_core = {0, 0};
-			setrlimit(RLIMIT_CORE, &no_core);
-			dup2(fileno(said), 1), dup2(fileno(said), 2);
-			live(c->prov, c->rdm, n, c->mode);
-		}
-		int status = 0;
-		char line[200] = "";
-		CHECK_EQ(waitpid(child, &status, 0), child);
-		fseek(said, 0, SEEK_SET);
-		if (!fgets(line, sizeof line, said))
-			*line = 0;
-		line[strcspn(line, "\n")] = 0;
-		fseek(said, 0, SEEK_SET);
-		CHECK_EQ(ftruncate(fileno(said), 0), 0);
-		if (WIFEXITED(status) && WEXITSTATUS(status) == 2)
+		failing = n;
+		bool well = attempt_run(&attempt, live, c);
+		if (attempt_exited(&attempt, NONE_LEFT))
 			break;
-		if (WIFSIGNALED(status))
-			test_wrong(__FILE__, __LINE__, "allocation %ld fails: signal %d; %s", n, WTERMSIG(status), line), wrongs++;
-		else if (WEXITSTATUS(status) || *line)
-			test_wrong(__FILE__, __LINE__, "allocation %ld fails: %s", n, line), wrongs++;
+		if (!well)
+			test_wrong(__FILE__, __LINE__, "allocation %ld fails: %s", n, attempt.words), wrongs++;
 		CHECK(wrongs < 20);
 		step = test_count(1, 7);
 	}
 	CHECK(n > 200);
-	fclose(said);
+	attempt_close(&attempt);
 }
 
 TEST_TABLE(claims)

@@ -6,6 +6,7 @@
  * be over a new connection; closes succeed; bytes are intact; no descriptor stays.
  */
 #include "claim.h"
+#include "attempt.h"
 #include "pattern.h"
 
 #include <gdrfab.h>
@@ -19,7 +20,6 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -723,53 +723,36 @@ struct claim {
 	bool rdm, apart;
 };
 
-/* False: it went wrong, and line says how. */
-static bool lives(const struct failure *f, FILE *said, char *line, int size)
+static void live_with(const void *failure)
+{
+	failing = *(const struct failure *)failure;
+	live();
+}
+
+/* False: it went wrong, and its words say how. */
+static bool lives(const struct failure *f, struct attempt *a)
 {
 	memset(page, 0, sizeof *page);
-	*line = 0;
-	pid_t child = fork();
-	CHECK(child >= 0);
-	if (child == 0) {
-		struct rlimit no_core = {0, 0};
-		setrlimit(RLIMIT_CORE, &no_core);
-		dup2(fileno(said), 1), dup2(fileno(said), 2);
-		failing = *f;
-		live();
-	}
-	int status = 0;
-	CHECK_EQ(waitpid(child, &status, 0), child);
-	if (WIFEXITED(status) && WEXITSTATUS(status) == TEST_SKIPPED)
+	bool well = attempt_run(a, live_with, f);
+	if (attempt_exited(a, TEST_SKIPPED))
 		test_skip("this kernel, or who confines this process, has no seccomp user notification");
-	fseek(said, 0, SEEK_SET);
-	size_t used = fread(line, 1, (size_t)size - 1, said);
-	line[used] = 0;
-	for (char *c = line; *c; c++)
-		if (*c == '\n')
-			*c = c[1] ? '|' : 0;
-	fseek(said, 0, SEEK_SET);
-	CHECK_EQ(ftruncate(fileno(said), 0), 0);
-	if (WIFSIGNALED(status))
-		snprintf(line + used, (size_t)size - used, " signal %d", WTERMSIG(status));
-	else if (WEXITSTATUS(status) && !*line)
-		snprintf(line, (size_t)size, "exit status %d", WEXITSTATUS(status));
-	return !*line;
+	return well;
 }
 
 static void each_in_turn(const void *arg)
 {
 	const struct claim *c = arg;
-	FILE *said = tmpfile();
-	char line[600];
+	struct attempt attempt;
 	long counts[KINDS];
 	int wrongs = 0;
 	if (test_checked())
 		test_skip("a checker makes system calls of its own");
 	prov = c->prov, rdm = c->rdm, apart = c->apart;
 	page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	CHECK(said && page != MAP_FAILED);
-	if (!lives(&(struct failure){-1, 0, 0}, said, line, sizeof line))
-		test_fail(__FILE__, __LINE__, "no system call fails: %s", line);
+	CHECK(page != MAP_FAILED);
+	attempt_open(&attempt);
+	if (!lives(&(struct failure){-1, 0, 0}, &attempt))
+		test_fail(__FILE__, __LINE__, "no system call fails: %s", attempt.words);
 	for (int i = 0; i < KINDS; i++)
 		counts[i] = atomic_load(&page->calls[i]);
 	CHECK(counts[0] + counts[1] > 0);
@@ -781,14 +764,14 @@ static void each_in_turn(const void *arg)
 		/* The more have succeeded, the fewer are new: all at first, then some. */
 		for (long n = 1; n <= counts[i]; n += n < 30 ? test_count(1, 9) : test_count(n / 8, n)) {
 			struct failure f = {i, n, kinds[i].errnos[turn++ % (unsigned)ways]};
-			if (lives(&f, said, line, sizeof line))
+			if (lives(&f, &attempt))
 				continue;
 			test_wrong(__FILE__, __LINE__, "%s number %ld of %ld is %s: %s", kinds[i].name, n, counts[i],
-				   strerror(f.err), line);
+				   strerror(f.err), attempt.words);
 			CHECK(++wrongs < 20);
 		}
 	}
-	fclose(said);
+	attempt_close(&attempt);
 }
 
 TEST_TABLE(claims)

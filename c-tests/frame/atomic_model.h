@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What each atomic operation on each datatype is to do, as the C language does it. */
+/* The expected result of each atomic operation on each datatype, computed by the C language. */
 #ifndef ATOMIC_MODEL_H
 #define ATOMIC_MODEL_H
 
@@ -80,7 +80,8 @@ static bool is_defined(uint32_t op, uint32_t type)
 	return !(bits && type >= GDRFAB_FLOAT);
 }
 
-/* One operation on a few elements: what lies there before it and after it, and whether it is posted as one that fetches nothing. */
+/* One operation on a few elements: the target before and after it, its operands, and whether it is posted as the call that
+ * fetches nothing. */
 enum { ELEMENTS = 3 };
 struct trial {
 	unsigned char before[ELEMENTS * 8], operand[ELEMENTS * 8], compare[ELEMENTS * 8], after[ELEMENTS * 8];

@@ -12,7 +12,7 @@ void attempt_open(struct attempt *a)
 	CHECK(a->output);
 }
 
-/* The child shares the offset of the file: the next child begins at its start again. */
+/* Reads and clears the file. Children share its offset, which goes back to the start for the next child. */
 static size_t take_output(struct attempt *a)
 {
 	fseek(a->output, 0, SEEK_SET);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The frame's other half: runs each claim in a child, watches the clock, prints one line per claim. */
+/* Runs the claims of a program: each in a child, within its time limit, with one line of output. Also the checks' reports. */
 #include "claim.h"
 
 #include <dirent.h>
@@ -27,7 +27,7 @@ struct claim {
 	int seconds;
 };
 
-/* Shared by all processes of a claim. Strings it points to are literals: every process is a fork of the same image. */
+/* Shared by all processes of a claim. Its strings are literals, valid in each: every process is a fork of the same image. */
 struct report {
 	int verdict; /* 0: none yet; 1: failed; TEST_SKIPPED */
 	int messages;
@@ -43,11 +43,11 @@ static int claim_count;
 static struct report *report;
 static enum test_side my_side;
 static bool muted;
-/* Shared by the processes of one trial: whether one of them has skipped it. */
+/* Whether a process of the current trial (test_trial()) has skipped it; shared by its processes. */
 static int *trial_skipped;
 
 #ifdef TEST_OWN_WORDS
-/* Programs that reach the library through another one (fi/) have that one's words, and do not link gdrfab. */
+/* Programs that reach gdrfab through another library (libfabric) do not link gdrfab, and take error texts from that library. */
 const char *test_own_strerror(int err);
 #define gdrfab_strerror test_own_strerror
 #endif
@@ -81,7 +81,7 @@ void test_trial(void)
 
 void test_at(const char *file, int line)
 {
-	/* A process has one slot, which is its first thread's. */
+	/* Each process has one slot: only its first thread records. */
 	static __thread enum { UNKNOWN, FIRST, OTHER } thread;
 	if (thread == UNKNOWN)
 		thread = syscall(SYS_gettid) == getpid() ? FIRST : OTHER;
@@ -107,7 +107,7 @@ static void say(int verdict, const char *file, int line, const char *format, va_
 	int none = 0;
 	bool first = __atomic_compare_exchange_n(&report->verdict, &none, verdict, false, __ATOMIC_ACQ_REL,
 						 __ATOMIC_ACQUIRE);
-	/* Once a claim is skipped, what its other process trips over is of no interest. */
+	/* After a skip, failures of the claim's other processes are consequences of the skip: ignored. */
 	if (!first && none == TEST_SKIPPED)
 		return;
 	int slot = __atomic_fetch_add(&report->messages, 1, __ATOMIC_ACQ_REL);
@@ -119,11 +119,11 @@ static void say(int verdict, const char *file, int line, const char *format, va_
 		used += snprintf(to + used, (size_t)(MESSAGE_SIZE - used), "%s:%d: ", file, line);
 	if (used < MESSAGE_SIZE)
 		used += vsnprintf(to + used, (size_t)(MESSAGE_SIZE - used), format, args);
-	/* Where the claim itself was, if the message comes from a helper. */
+	/* A message of a helper also names the claim's own last line. */
 	const char *at = report->at[my_side].file;
 	if (file && at && used < MESSAGE_SIZE && (strcmp(at, file) != 0 || report->at[my_side].line != line))
 		snprintf(to + used, (size_t)(MESSAGE_SIZE - used), " [after %s:%d]", at, report->at[my_side].line);
-	/* One line for each message, whatever the library's words look like. */
+	/* A message is one line, even if the library's text has several. */
 	for (char *c = to; *c; c++)
 		if (*c == '\n')
 			*c = ' ';
@@ -303,7 +303,7 @@ pid_t test_fork(enum test_side side)
 	if (pid == 0) {
 		my_side = side;
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		/* Under Yama's ptrace_scope 1 siblings may copy each other's memory only if told so. */
+		/* With Yama's ptrace_scope 1 a sibling may copy this process's memory only if this process allows it. */
 		prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
 	}
 	return pid;
@@ -311,7 +311,7 @@ pid_t test_fork(enum test_side side)
 
 void test_child_done(void)
 {
-	/* exit, not _exit: the library's destructors and a memory checker's report are part of what is tested. */
+	/* exit(), not _exit(): the claim covers the library's destructors and a memory checker's report. */
 	exit(0);
 }
 
@@ -349,7 +349,7 @@ static void child(const struct claim *c)
 	exit(0);
 }
 
-/* What the kernel tells of a process, in one line; nothing where it does not. */
+/* Prints a file of /proc about the process in one line; an unreadable file prints as empty. */
 static void show_file(pid_t pid, const char *name)
 {
 	char path[64], text[1000];
@@ -365,7 +365,7 @@ static void show_file(pid_t pid, const char *name)
 	printf(" %s=%s", name, text);
 }
 
-/* Where the processes of a claim that does not end are, in the kernel too. */
+/* For a claim that does not end: prints the state of each of its processes, with its system call and kernel stack. */
 static void show_group(pid_t group, const char *claim)
 {
 	DIR *all = opendir("/proc");

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The frame of the conformance programs. A program is a list of named claims; each runs in a process of its own with a
- * time limit, so that one that hangs or crashes neither hides the others nor takes them along. What fails says where,
- * what was expected, what came instead, and the library's own words.
+ * The frame of the conformance programs. A program is a list of named claims. Each claim runs in a process of its own
+ * with a time limit, so that a claim that hangs or crashes does not end the others. A failure prints its place, the
+ * expected and the actual value, and the library's text of the error (gdrfab_last_error()). This header knows nothing of
+ * the library; the helpers that use the library are in fab.h.
  */
 #ifndef CLAIM_H
 #define CLAIM_H
@@ -26,7 +27,7 @@ extern "C" {
 
 typedef void (*test_fn)(const void *arg);
 
-/* Adds a claim. TEST and TEST_WITHIN do it before main; TEST_TABLE is for claims made from a table. */
+/* Adds a claim. TEST and TEST_WITHIN add one before main() runs; TEST_TABLE is a function that adds claims from a table. */
 void test_add(const char *name, test_fn fn, const void *arg, int seconds);
 
 #define TEST_WITHIN(seconds, name)                                                                                     \
@@ -40,18 +41,18 @@ void test_add(const char *name, test_fn fn, const void *arg, int seconds);
 
 #define TEST_TABLE(name) __attribute__((constructor)) static void test_table_##name(void)
 
-/* Which process of the claim this is: it stands in front of every message. */
+/* The role of a process in its claim. Every message of the process begins with it. */
 enum test_side { TEST_REFEREE, TEST_SERVER, TEST_CLIENT, TEST_SIDES };
 
-/* A child of a claim: dies with its parent, and its failures reach the claim's verdict. */
+/* Forks a child of a claim. It dies with its parent, and its failures count for the claim. */
 pid_t test_fork(enum test_side side);
 /* Ends a child of test_fork that has done its part. */
 __attribute__((noreturn)) void test_child_done(void);
-/* Takes a child's exit status; what is not a clean end is a failure of the claim. */
+/* Evaluates a child's exit status: the claim fails unless the child ended with 0. */
 void test_child_ended(enum test_side side, int status);
-/* From here on this process is meant to go wrong: its failures and skips are not the claim's. */
+/* From here on this process is expected to fail: its failures and skips do not count for the claim. */
 void test_mute(void);
-/* This process and its children try one part of the claim: if they skip it, only their exit statuses say so. */
+/* This process and its children try one part of the claim: if they skip it, only their exit statuses tell, and the claim goes on. */
 void test_trial(void);
 /* True once some process of this claim has failed or skipped it. */
 bool test_decided(void);
@@ -61,10 +62,10 @@ __attribute__((noreturn, format(printf, 1, 2))) void test_skip(const char *forma
 /* A failure that lets the claim go on: it fails at its end, with all of them printed. */
 __attribute__((format(printf, 3, 4))) void test_wrong(const char *file, int line, const char *format, ...);
 
-/* Remembers the last line reached, for the report of a hang or a crash. */
+/* Records the last line reached, for the report of a hang or a crash. */
 void test_at(const char *file, int line);
 
-/* A number for a message, with the errno's name where it looks like one. Rotates over a few buffers. */
+/* Formats a number for a message, with the errno's name if it looks like an errno. Uses a few static buffers in turn. */
 const char *test_number(long long value);
 /* ": gdrfab_last_error() text" after a negative result, else "". */
 const char *test_words(long long value);
@@ -85,7 +86,7 @@ const char *test_words(long long value);
 				  test_number(want_), test_words(got_));                                               \
 	} while (0)
 
-/* One of two results: where two errnos describe the same misuse equally well. */
+/* Accepts either of two results, where two errnos describe the same misuse equally well. */
 #define CHECK_EITHER(got, one, other)                                                                                  \
 	do {                                                                                                           \
 		test_at(__FILE__, __LINE__);                                                                           \
@@ -113,22 +114,22 @@ const char *test_words(long long value);
 				   test_number(want_), test_words(got_));                                              \
 	} while (0)
 
-/* TEST_FAST=1 asks for the second of two counts (memory checkers are slow). */
+/* Returns `fast` with TEST_FAST=1 (memory checkers are slow), else `full`. */
 int test_count(int full, int fast);
-/* Under a checker, to which claims that differ in whose memory it is are the same. */
+/* Whether a memory checker runs this process: claims that differ only in the vendor of the memory are the same to it. */
 bool test_checked(void);
 /* A time limit in ms, stretched by TEST_TIME_SCALE. */
 int test_ms(int ms);
 uint64_t test_now_ms(void);
 void test_sleep_ms(int ms);
-/* Has the shell run what is printed so: as system(). */
+/* Formats a command and runs it in the shell, as system() does. */
 int test_system(const char *command, ...) __attribute__((format(printf, 1, 2)));
 
 /* Open file descriptors of this process. */
 int test_count_fds(void);
-/* Says which they are. */
+/* Prints them. */
 void test_list_fds(void);
-/* Whether the word stands in the text, in upper or lower case. text may be NULL. */
+/* Whether the text contains the word, in upper or lower case. text may be NULL. */
 bool test_says(const char *text, const char *word);
 
 #define SAYS(text, word)                                                                                               \
@@ -137,8 +138,8 @@ bool test_says(const char *text, const char *word);
 			test_fail(__FILE__, __LINE__, "the words are silent about %s: %s", word, text);                \
 	} while (0)
 
-/* What /proc says of a process: R, S, T and so on; 'X': there is none. Z (a zombie) is over, too; who reaps it depends on the
- * machine. */
+/* The state of a process as /proc has it: R, S, T and so on; 'X' if there is no such process. A zombie (Z) counts as over:
+ * the machine decides which process reaps it. */
 char test_process_state(pid_t pid);
 bool test_process_over(pid_t pid);
 /* False, with errno, where the kernel, or a memory checker, has no pidfds. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What the conformance programs share on top of the frame. From the data upwards; a helper uses those above it in this list:
+ * All helpers for programs about connected endpoints. A helper uses only those above it in this list. Helpers for
+ * connectionless endpoints are in fab_rdm.h.
  */
 #ifndef FAB_H
 #define FAB_H

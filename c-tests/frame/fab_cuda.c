@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * CUDA memory of each kind, made as a program makes it that has never heard of the library: by calls of the driver. The
- * prototypes and structs are written out here, so that no vendor header is needed.
+ * CUDA memory of each kind, allocated by calls of the driver, as a program does that does not know gdrfab. The prototypes
+ * and structs are written out here, so that no vendor header is needed.
  */
 #include "fab_cuda.h"
 
@@ -87,7 +87,7 @@ size_t cuda_segment_size(uint32_t device)
 	return size;
 }
 
-/* Segments of one memory; three, so that one has a border on either side. */
+/* Physical segments of one allocation; three, so that one of them has a neighbour on both sides. */
 #define SEGMENTS (MEM_HANDLES - 1)
 
 static void segments_new(struct mem *m, size_t count)
@@ -104,7 +104,7 @@ static void segments_new(struct mem *m, size_t count)
 		CU(cuMemMap, (device_ptr, size_t, size_t, uint64_t, uint64_t), at + i * each, each, 0, m->handles[i], 0);
 	}
 	CU(cuMemSetAccess, (device_ptr, size_t, const struct access_desc *, size_t), at, m->reserved, &access, 1);
-	/* Of several segments the first ends within the memory, however large a segment must be. */
+	/* With several segments the memory begins late in the first, so that it crosses a border however large a segment is. */
 	size_t skip = count > 1 ? (each - m->len / count) & ~(size_t)4095 : 0;
 	m->handles[SEGMENTS] = at;
 	m->addr = (unsigned char *)(uintptr_t)(at + skip);
@@ -207,6 +207,6 @@ const struct memkind cuda_kinds[CUDA_KINDS] = {
 	CUDA_KIND(CUDA_VMM, "vmm", MAPPED, 0, true),
 	CUDA_KIND(CUDA_SEGMENTS, "segments", MAPPED, 0, true),
 	CUDA_KIND(CUDA_MANAGED, "managed", GDRFAB_PATH_STAGED, 0, true),
-	/* The kernel may refuse to copy the driver's mapping for another process. */
+	/* The kernel may refuse process_vm_readv() on the driver's mapping, so this path is not promised. */
 	CUDA_KIND(CUDA_HOST, "host", GDRFAB_PATH_CMA | GDRFAB_PATH_STAGED, GDRFAB_PATH_CMA, false),
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* CUDA's own allocators. */
+/* Kinds of CUDA memory from CUDA's own allocators. */
 #ifndef FAB_CUDA_H
 #define FAB_CUDA_H
 
@@ -9,12 +9,12 @@
 extern "C" {
 #endif
 
-/* CUDA's, made by calls of its driver beside the library. */
+/* The kinds of memory, each allocated by calls of the CUDA driver, without the library. */
 enum { CUDA_PLAIN, CUDA_POOL, CUDA_PRIVATE_POOL, CUDA_VMM, CUDA_SEGMENTS, CUDA_MANAGED, CUDA_HOST, CUDA_KINDS };
 extern const struct memkind cuda_kinds[CUDA_KINDS];
-/* An entry of libcuda.so.1; the claim is skipped where there is none. */
+/* A function of libcuda.so.1; skips the claim if there is none. */
 void *cuda_entry(const char *name);
-/* A call of the driver whose code must be 0. `types` are its parameters'. */
+/* Calls a driver function, whose result must be 0. `types` are the types of its parameters. */
 #define CU(name, types, ...)                                                                                           \
 	do {                                                                                                           \
 		int (*call_) types;                                                                                    \
@@ -26,7 +26,7 @@ void *cuda_entry(const char *name);
 	} while (0)
 /* Makes the primary context of a device current, for calls that need one. */
 void cuda_use(uint32_t device);
-/* How much of the memory one physical segment holds. */
+/* The size of a physical segment. */
 size_t cuda_segment_size(uint32_t device);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What the helpers of the conformance programs hand to one another: sides of a pair, memory, ways, what came of an operation. */
+/* The data types that the helpers share: the two sides of a pair, memory, paths, and the results of operations. */
 #ifndef FAB_DATA_H
 #define FAB_DATA_H
 
@@ -25,7 +25,7 @@ struct setup {
 	uint64_t tx_op_flags; /* 0: COMPLETION, and DELIVERY_COMPLETE where there is that */
 	uint64_t rx_op_flags;
 	uint64_t caps;        /* 0: MSG|RMA */
-	bool counts_receives; /* by node->received */
+	bool counts_receives; /* node->received counts them */
 	uint64_t comp_order;  /* GDRFAB_ORDER_STRICT: also with TEST_COMP_ORDER=strict */
 	bool offsets;         /* mr_mode without VIRT_ADDR: addresses start at 0 */
 	bool given_keys;      /* mr_mode without PROV_KEY: keys are requested */
@@ -50,9 +50,9 @@ struct node {
 	char service[64];
 	int fds;         /* open files before the library opened any */
 	bool idle;       /* do not drive progress while waiting for the other side */
-	bool drivers;    /* a vendor's driver may have been opened: it keeps descriptors to the end */
+	bool drivers;    /* a vendor's driver may have been opened, which keeps descriptors until the process ends */
 	gdrfab_info *info;
-	gdrfab_info *request; /* the server's: what came with the connection request */
+	gdrfab_info *request; /* of the server: the info of the connection request */
 	gdrfab_fabric *fabric;
 	gdrfab_eq *eq;
 	gdrfab_pep *pep;
@@ -61,12 +61,12 @@ struct node {
 	gdrfab_ep *ep;
 	gdrfab_av *av; /* with rdm */
 	gdrfab_cntr *received;
-	struct local *locals; /* what local_desc has registered */
+	struct local *locals; /* the regions that local_desc() has registered */
 };
 
 typedef void (*side_fn)(struct node *n);
 
-/* Completions: the format of every CQ here, unless a claim wants another. */
+/* A completion, in the format of every CQ here unless a claim asks for another. */
 typedef gdrfab_cq_data_entry done;
 
 struct failure {
@@ -88,14 +88,14 @@ struct eq_failure {
 struct mem;
 struct memkind {
 	const char *name;
-	uint64_t paths; /* what this kind can offer where the kernel permits it; see kind_paths() */
+	uint64_t paths; /* the paths that this kind can offer if the kernel permits them; see kind_paths() */
 	void (*alloc)(struct node *n, struct mem *m);
 	void (*release)(struct node *n, struct mem *m);
 	bool file;      /* registered by its file descriptor */
-	bool dmabuf;    /* and it is a dma-buf */
-	uint64_t maybe; /* of paths: those that are only a courtesy; see kind_maybe() */
+	bool dmabuf;    /* the file is a dma-buf */
+	uint64_t maybe; /* the paths among them that are not promised; see kind_maybe() */
 	uint32_t iface; /* GDRFAB_HMEM_* */
-	bool opaque;    /* not for the CPU: bytes go through the driver */
+	bool opaque;    /* the CPU cannot access it: bytes go through the driver */
 	int flavour;    /* for the vendor's functions */
 };
 #define MEM_HANDLES 4
@@ -110,10 +110,10 @@ struct mem {
 	size_t registered;
 	uint32_t device;
 	uint64_t handles[MEM_HANDLES]; /* of the vendor */
-	size_t reserved;	       /* bytes that alloc took */
+	size_t reserved;	       /* bytes that alloc() allocated */
 };
 
-/* What the other side needs to know of a region. */
+/* A region as the other side addresses it. */
 struct remote {
 	uint64_t key, base, len;
 };
@@ -124,7 +124,7 @@ struct path {
 };
 enum { PATH_DIRECT, PATH_CMA, PATH_STAGED, PATH_IPC, PATH_NIC, PATH_DMABUF, PATH_PEER_MEM, PATH_SOCKET, PATHS };
 
-/* A (path, memory kind) that can exist. */
+/* A combination of a path and a kind of memory that can exist. */
 struct way {
 	const struct path *path;
 	const struct memkind *kind;

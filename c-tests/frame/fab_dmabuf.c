@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Host memory in dma-bufs, made by what a kernel has for that: udmabuf over a memory file, a heap, and the virtual
- * graphics driver vgem. The structs of the last are written out here, so that no graphics header is needed.
+ * Host memory in dma-bufs, from three exporters of the kernel: udmabuf over a memory file, the system heap, and the
+ * virtual graphics driver vgem. The structs of vgem are written out here, so that no graphics header is needed.
  */
 #include "fab_dmabuf.h"
 
@@ -26,7 +26,7 @@ static int open_or_skip(const char *path)
 	return fd;
 }
 
-/* The dma-buf is here: map it. */
+/* Maps the dma-buf and fills it with zeros. */
 static void take(struct mem *m, int fd)
 {
 	if (fd < 0)
@@ -116,7 +116,7 @@ void vgem_new(TEST_UNUSED struct node *n, struct mem *m)
 	int card = vgem_open();
 	struct drm_dumb dumb;
 	memset(&dumb, 0, sizeof dumb);
-	/* A line is a page. */
+	/* Each line of the dumb buffer is one page long. */
 	dumb.width = (uint32_t)sysconf(_SC_PAGESIZE) / 4;
 	dumb.bpp = 32;
 	dumb.height = (uint32_t)(pages(m->len) / (size_t)sysconf(_SC_PAGESIZE));

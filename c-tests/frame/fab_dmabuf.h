@@ -9,12 +9,12 @@
 extern "C" {
 #endif
 
-/* Those made by the kernel's exporters of dma-bufs; the claim is skipped where there is no such exporter. */
+/* Allocate a dma-buf by one of the kernel's exporters; the claim is skipped if this machine lacks the exporter. */
 void udmabuf_new(struct node *n, struct mem *m);
 void heap_new(struct node *n, struct mem *m);
 void vgem_new(struct node *n, struct mem *m);
 void dmabuf_end(struct node *n, struct mem *m);
-/* Stands around the CPU's own accesses to a dma-buf. */
+/* Begins or ends accesses of the CPU to a dma-buf. */
 void dmabuf_access(const struct mem *m, bool begins);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Local buffers where every one must lie in a region: one is made for the pages around a buffer when it is first used,
- * and kept. Memory that is freed stays this process's, so that its pages stay the same.
+ * Local buffers for providers that want each in a region: the pages around a buffer are registered when it is first used,
+ * and the region is kept. free() keeps pages in the process, so that a region never covers other pages later.
  */
 #include "fab_local.h"
 #include "fab_provider.h"
@@ -44,7 +44,7 @@ void *local_desc(struct node *n, const void *at, size_t len)
 	if (len == 0 || !local_needed(n))
 		return NULL;
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE) - 1;
-	static uint64_t key = 1u << 28; /* where keys are requested: far from those of the claims */
+	static uint64_t key = 1u << 28; /* for providers with requested keys; far from the keys of the claims */
 	uintptr_t from = (uintptr_t)at & ~page, to = ((uintptr_t)at + len + page) & ~page;
 	pthread_mutex_lock(&locals);
 	struct local *l = n->locals;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Memory of every kind: the parts of fab.h that are about regions. Device memory cannot be touched;
- * its bytes are made and looked at in host memory, and the library's copies carry them over.
+ * Memory of every kind, and its registration. The CPU cannot access device memory: its bytes are written and checked in
+ * host memory, and gdrfab_hmem_copy_*() copies them over.
  */
 #include "fab_mem.h"
 #include "pattern.h"
@@ -57,9 +57,10 @@ static void memfd_end(TEST_UNUSED struct node *n, struct mem *m)
 	close(m->fd);
 }
 
-/* Another process can map what lies in a file; process_vm_readv and the ring reach everything that has an address. */
+/* The paths of all host memory: process_vm_readv() and staging reach everything that has an address. Memory of a file can
+ * also be mapped by the peer (GDRFAB_PATH_DIRECT). */
 #define ANY_HOST (GDRFAB_PATH_CMA | GDRFAB_PATH_STAGED)
-/* A mapping of a dma-buf has no pages that process_vm_readv could follow. */
+/* A mapping of a dma-buf has no pages that process_vm_readv() could find. */
 #define DMABUF_KIND(text, make)                                                                                        \
 	{                                                                                                              \
 		.name = text, .paths = GDRFAB_PATH_DIRECT | GDRFAB_PATH_STAGED, .alloc = make, .release = dmabuf_end,  \
@@ -72,7 +73,7 @@ const struct memkind memkinds[KINDS] = {
 		 .paths = GDRFAB_PATH_DIRECT | ANY_HOST,
 		 .alloc = mem_alloc_new,
 		 .release = mem_alloc_end},
-	/* Of a file descriptor only direct mapping is promised: the caller's own mapping of it is a courtesy. */
+	/* Registered by descriptor, only direct mapping is promised; copying through the owner's mapping is not. */
 	[KIND_MEMFD] =
 		{.name = "memfd",
 		 .paths = GDRFAB_PATH_DIRECT | ANY_HOST,
@@ -87,7 +88,7 @@ const struct memkind memkinds[KINDS] = {
 
 /* --- device memory --- */
 
-/* Runtimes that are the application's to initialise, before anybody uses them. */
+/* Some runtimes must be initialised by the application before the library can use them. */
 static void *entry(const char *library, const char *name)
 {
 	void *handle = dlopen(library, RTLD_NOW);
@@ -114,7 +115,7 @@ static void initialise(const struct node *n, uint32_t iface)
 		*(void **)(void *)&init = entry("libSynapse.so", "synInitialize");
 		*(void **)(void *)&acquire = entry("libSynapse.so", "synDeviceAcquireByModuleId");
 		CHECK_EQ(init(), 0);
-		/* A device serves one process; whichever it is, this process calls it 0. */
+		/* A device serves one process: each side acquires its own, and its number is 0 in the process. */
 		CHECK_EQ(acquire(&device, n->side == TEST_SERVER ? 0 : 1), 0);
 	}
 }
@@ -176,7 +177,7 @@ static bool is_listed(const char *list, const char *word)
 
 size_t device_kinds_list(void)
 {
-	/* A memory checker learns nothing new from these. */
+	/* With TEST_FAST these kinds are left out: they take the same code as the others. */
 	static const int same[] = {[CUDA_PRIVATE_POOL] = 1, [CUDA_VMM] = 1, [CUDA_MANAGED] = 1, [CUDA_HOST] = 1};
 	const char *list = getenv("TEST_IFACES");
 	bool fast = test_count(0, 1);
@@ -200,7 +201,7 @@ void mem_new(struct node *n, struct mem *m, const struct memkind *kind, size_t l
 	m->kind = kind;
 	m->len = len;
 	m->fd = -1;
-	/* Two devices where there are two: the server has the first, the client the last. */
+	/* The server takes the first device and the client the last, so that two devices are used if there are two. */
 	if (kind->iface != GDRFAB_HMEM_SYSTEM) {
 		uint32_t devices = device_count(n, kind->iface);
 		m->device = n->side == TEST_SERVER ? 0 : devices - 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Two processes that open the library each for itself, and connect. */
+/* The two sides of a claim: see fab_node.h. */
 #include "fab_node.h"
 #include "fab_local.h"
 #include "fab_provider.h"
@@ -14,7 +14,7 @@
 
 /* --- the two processes --- */
 
-/* What a provider's libraries open once and keep is open before descriptors are counted. */
+/* Libraries of a provider open some descriptors once and keep them: opens these before descriptors are counted. */
 static void settle(void)
 {
 	static const struct setup defaults;
@@ -43,7 +43,7 @@ static void settle(void)
 	gdrfab_freeinfo(hints);
 }
 
-/* What one side of a pair is told. */
+/* The arguments of pair(), for its two processes. */
 struct pairing {
 	const struct setup *setup;
 	side_fn fn[TEST_SIDES];
@@ -65,7 +65,7 @@ static void run_side(enum test_side side, int oob, const void *arg)
 	oob_send(&n, &me, sizeof me);
 	oob_recv(&n, &n.peer, sizeof n.peer);
 	if (side == TEST_CLIENT) {
-		/* The client may live in another network namespace, and then listens there. */
+		/* A client in another network namespace listens at its own address. */
 		const char *node = test_enter_netns();
 		if (node)
 			setenv("TEST_OWN_NODE", node, 1);
@@ -89,7 +89,7 @@ void pair(const struct setup *setup, side_fn server, side_fn client, const void 
 	test_pair(run_side, p.setup->victim, &p);
 }
 
-/* What came late; shared by both sides. */
+/* The text of came_late(), or ""; shared by both sides. */
 static char *late;
 enum { LATE_LEN = 200 };
 
@@ -176,7 +176,7 @@ void peer_kill(struct node *n)
 
 /* --- opening and connecting --- */
 
-/* TEST_RDM=1: what holds of connected endpoints, and is not about connections, holds of these. */
+/* With TEST_RDM=1 the claims that are not about connections run on connectionless endpoints. */
 bool connectionless(const struct setup *setup)
 {
 	return setup->rdm || getenv("TEST_RDM");
@@ -193,7 +193,7 @@ gdrfab_info *hints_new(const struct setup *setup)
 	gdrfab_info *hints = gdrfab_dupinfo(NULL);
 	CHECK(hints != NULL);
 	hints->caps = setup->caps ? setup->caps : GDRFAB_MSG | GDRFAB_RMA;
-	/* TEST_TAGGED=1: what holds of connected endpoints holds of those with tags. */
+	/* TEST_TAGGED=1: the claims must also hold for endpoints with tags. */
 	if (getenv("TEST_TAGGED") && !connectionless(setup))
 		hints->caps |= GDRFAB_TAGGED;
 	if (getenv("TEST_RDM"))
@@ -203,12 +203,12 @@ gdrfab_info *hints_new(const struct setup *setup)
 	hints->mr_mode |= setup->offsets ? 0 : GDRFAB_MR_VIRT_ADDR;
 	hints->mr_mode |= setup->given_keys ? 0 : GDRFAB_MR_PROV_KEY;
 	hints->progress = setup->progress;
-	/* TEST_THREADING=domain: these processes have one thread, and say so. */
+	/* TEST_THREADING=domain: the processes have one thread, so they can promise this. */
 	const char *threading = getenv("TEST_THREADING");
 	hints->threading = setup->threading;
 	if (!hints->threading && threading && strcmp(threading, "domain") == 0)
 		hints->threading = GDRFAB_THREAD_DOMAIN;
-	/* TEST_COMP_ORDER=strict: all of these claims hold there, too. */
+	/* TEST_COMP_ORDER=strict: the claims must also hold with entries in the order of posting. */
 	const char *order = getenv("TEST_COMP_ORDER");
 	hints->comp_order = setup->comp_order;
 	if (order && strcmp(order, "strict") == 0)
@@ -227,10 +227,10 @@ void node_info(struct node *n)
 	hints->auth_key_size = key ? strlen(key) : 0;
 	const char *service = connectionless(n->setup) ? NULL : n->service;
 	int rc = provider_getinfo(service, n->side == TEST_SERVER || connectionless(n->setup) ? GDRFAB_SOURCE : 0, hints, &n->info);
-	/* The caller's, as strings in hints are. */
+	/* The key belongs to the claim: gdrfab_freeinfo() must not free it. */
 	hints->auth_key = NULL;
 	hints->auth_key_size = 0;
-	/* Not every provider can all that a setup may ask for beyond the usual. */
+	/* A provider may lack the options of an unusual setup. */
 	if (rc == -ENODATA) {
 		skip_unless(!traits()->adapter || !n->setup->given_keys, "keys cannot be requested");
 		skip_unless(!traits()->adapter || !n->setup->offsets, "remote addresses are virtual");
@@ -359,7 +359,7 @@ void ep_connect_by_address(struct node *n, gdrfab_ep *ep)
 	EVENT(n->eq, GDRFAB_CONNECTED, ep, NULL);
 }
 
-/* Nobody is called yet. */
+/* Opens connectionless endpoints and exchanges their names. No connection is made yet. */
 static void exchange_names(struct node *n)
 {
 	unsigned char names[PEER + 1][GDRFAB_NAME_LEN];
@@ -420,7 +420,7 @@ void recover(struct node *n)
 	EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
 	OK(gdrfab_ep_close(n->ep));
 	n->ep = NULL;
-	/* What was outstanding has been flushed. */
+	/* Takes the entries of operations that were flushed. */
 	for (;;) {
 		gdrfab_cq_data_entry entry;
 		struct failure f;
@@ -481,10 +481,10 @@ void node_close(struct node *n)
 	gdrfab_freeinfo(n->info);
 	n->ep = NULL, n->av = NULL, n->cq = NULL, n->received = NULL, n->domain = NULL, n->pep = NULL, n->eq = NULL, n->fabric = NULL;
 	n->info = n->request = NULL;
-	/* A real driver keeps files of its own, also where only a peer's memory made the library open it. */
+	/* A real driver keeps descriptors, even if only the memory of a peer made the library open it. */
 	if (n->drivers || getenv("TEST_REAL"))
 		return;
-	/* A thread that the library ends or lets close for it may hold one a moment longer. */
+	/* A thread of the library that is ending may hold a descriptor a moment longer. */
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(2000);
 	while (test_count_fds() != n->fds && test_now_ms() < until)
 		test_sleep_ms(2);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What providers differ in, in one place: the claims ask here, and are the same for all. Whatever an info tells is not
- * here.
+ * The differences between providers, in one place: claims ask here, and their text is the same for all providers.
+ * Differences that gdrfab_info tells are not here.
  */
 #include "fab_provider.h"
 
@@ -57,7 +57,7 @@ void skip_unless(bool possible, const char *why)
 void unique_service(char *to, size_t size)
 {
 	static unsigned next;
-	/* Below the ports that the kernel gives to whoever connects. */
+	/* Below the kernel's range of ephemeral ports. */
 	if (traits()->numbered)
 		snprintf(to, size, "%u", 10000 + ((unsigned)getpid() * 16 + next++ % 16) % 22000);
 	else if (getenv("TEST_VOLUME"))
@@ -103,16 +103,16 @@ gdrfab_info *provider_pick(gdrfab_info *list)
 
 int provider_getinfo(const char *service, uint64_t flags, gdrfab_info *hints, gdrfab_info **info)
 {
-	/* A string in hints is the caller's, so it is out again before anybody frees them. */
+	/* The string is on this stack: it is taken out again before the caller frees the hints. */
 	char *before = hints->prov_name, name[16];
 	snprintf(name, sizeof name, "%s", provider());
 	hints->prov_name = name;
-	/* In a network namespace of its own this process listens somewhere else than the other side. */
+	/* A process in a network namespace of its own listens at another address than the other side. */
 	const char *own = flags & GDRFAB_SOURCE ? getenv("TEST_OWN_NODE") : NULL;
 	int result = gdrfab_getinfo(gdrfab_version(), own ? own : node_name(), service, flags, hints, info);
 	hints->prov_name = before;
 	if (result == 0 && traits()->adapter && node_name() && !(flags & GDRFAB_GETINFO_ALL)) {
-		/* Others may have what this device lacks. */
+		/* The list may be of another device, which offers something that this device lacks. */
 		gdrfab_info *list = *info, *mine = find(list);
 		*info = mine ? gdrfab_dupinfo(mine) : NULL;
 		result = mine ? 0 : -ENODATA;
@@ -161,7 +161,7 @@ bool by_address_too(const struct node *n)
 	return !is_iwarp(n);
 }
 
-/* The codes of a queue pair's completions are its status behind 100. */
+/* The provider's code for a failed completion of a queue pair is 100 plus the ibv_wc_status. */
 enum {
 	NIC_LENGTH = 101,
 	NIC_FAILED_HERE = 102,
@@ -172,7 +172,7 @@ enum {
 	NIC_SILENCE = 112,
 };
 
-/* How a failure that has a name of the library's shows where an adapter finds it. */
+/* The errno and code that an adapter reports for a failure that shm reports with a GDRFAB_PROV_* code. */
 static const struct {
 	int prov;
 	struct {
@@ -182,7 +182,7 @@ static const struct {
 	{GDRFAB_PROV_KEY, {{EKEYREJECTED, NIC_ACCESS}}},
 	{GDRFAB_PROV_BOUNDS, {{EKEYREJECTED, NIC_ACCESS}}},
 	{GDRFAB_PROV_ACCESS, {{EKEYREJECTED, NIC_ACCESS}}},
-	/* What was posted is flushed; what is on its way may find that nobody answers. */
+	/* Posted operations are flushed; an operation under way may time out at the adapter. */
 	{GDRFAB_PROV_PEER_GONE,
 	 {{ECANCELED, GDRFAB_PROV_PEER_GONE},
 	  {ECANCELED, GDRFAB_PROV_CANCELED},
@@ -190,8 +190,8 @@ static const struct {
 	  {ECONNRESET, GDRFAB_PROV_PEER_GONE}}},
 	{GDRFAB_PROV_CANCELED,
 	 {{ECANCELED, GDRFAB_PROV_CANCELED}, {ECANCELED, GDRFAB_PROV_PEER_GONE}, {ECANCELED, NIC_FLUSHED}}},
-	/* Some adapters tell the receiver in the words that they tell the sender; soft-RoCE sees a receive that it
-	 * cannot carry out, and says no more. */
+	/* Some adapters report the sender's status to the receiver too; soft-RoCE reports a local failure of the receive,
+	 * without a reason. */
 	{GDRFAB_PROV_TRUNC, {{GDRFAB_ETRUNC, NIC_LENGTH}, {GDRFAB_ETRUNC, NIC_INVALID}, {EIO, NIC_FAILED_HERE}}},
 	{TOO_LONG, {{EREMOTEIO, NIC_INVALID}, {EREMOTEIO, NIC_FAILED_THERE}}},
 };
@@ -212,7 +212,8 @@ bool failure_is(const gdrfab_cq_err_entry *e, int err, int prov)
 
 bool failure_ends(uint64_t key)
 {
-	/* What no adapter reaches, and so the library looks after itself, has longer keys. */
+	/* Longer keys are of memory that no adapter reaches: the library itself carries such operations, and the connection
+	 * survives. */
 	return !traits()->survives_failures && key <= UINT32_MAX;
 }
 

@@ -18,7 +18,6 @@ void *context_of(uintptr_t context)
 	return (void *)context;
 }
 
-/* Keeps what comes. */
 void drive(struct self *s)
 {
 	for (;;) {
@@ -43,7 +42,6 @@ void drive(struct self *s)
 	}
 }
 
-/* The entry of this context; the failure of another one is a failure of the claim. */
 gdrfab_cq_tagged_entry await(struct self *s, uintptr_t context, uint64_t *from)
 {
 	for (uint64_t until = test_now_ms() + (uint64_t)test_ms(WAIT_MS); test_now_ms() < until;) {
@@ -83,7 +81,7 @@ gdrfab_cq_err_entry await_failure(struct self *s, uintptr_t context, char words[
 	test_fail(__FILE__, __LINE__, "operation %zu did not fail", (size_t)context);
 }
 
-/* Waits until `count` processes are here, and drives meanwhile. */
+/* A barrier of `count` processes; `count` is smaller than all once rank 1 was killed. */
 static void meet_of(struct self *s, int count)
 {
 	int *here = &s->w->met[s->meetings++];
@@ -98,7 +96,7 @@ void meet(struct self *s)
 	meet_of(s, s->count);
 }
 
-/* That of the device under test. */
+/* The info of the device under test, or the first. */
 static gdrfab_info *of_device(gdrfab_info *list)
 {
 	const char *node = strcmp(provider(), "verbs") ? NULL : node_name();
@@ -275,7 +273,7 @@ static void child(const struct claim *c, struct world *w, int rank)
 	test_child_done();
 }
 
-/* Messages that met a device without a receive for them, as soft-RoCE counts them; -1: no device here counts. */
+/* Messages that arrived at a device without a posted receive, as soft-RoCE counts them; -1: no device here counts them. */
 static long receivers_not_ready(void)
 {
 	glob_t found;
@@ -336,8 +334,8 @@ static void add_usual(const struct rdm_claim *claims, size_t count, bool connect
 	static const char *const lanes[] = {"shm+tcp", "shm", "tcp"};
 	for (size_t l = 0; l < 3; l++)
 		for (size_t k = 0; k < count; k++) {
-			/* With TEST_FAST nothing new is learnt from shm alone; nor by a memory checker from tcp, but of the first claim,
-			 * and what it sees between connected ones. */
+			/* TEST_FAST leaves out shm alone. A memory checker runs only the first claim over tcp, or none if the claims also
+			 * run over connected tcp endpoints. */
 			if ((l == 1 && test_count(0, 1)) || (l == 2 && test_checked() && (connected_too || k > 0)))
 				continue;
 			add(&claims[k], lanes[l], false, false);
@@ -348,7 +346,7 @@ static void add_cards(const struct rdm_claim *claims, size_t count)
 {
 	static const char *const lanes[] = {"verbs", "shm+verbs+tcp", "shm+verbs+tcp"};
 	for (size_t l = 0; l < 3; l++) {
-		/* With TEST_FAST the first claim shows which of several is chosen: then all goes over it, as if it were alone. */
+		/* With several lanes the endpoint chooses one and uses it alone: with TEST_FAST the first claim is enough. */
 		size_t most = l == 0 ? count : rdm_cards_alone ? 0 : (size_t)test_count((int)count, 1);
 		for (size_t k = 0; k < most; k++)
 			add(&claims[k], lanes[l], false, l == 2);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Connectionless endpoints of up to eight processes, over one set of lanes. They learn each other's names through shared
- * memory, and insert all of them in the order of their ranks, so that a rank is an index. Or connected endpoints with tags,
- * of two processes: the ranks that calls name mean nothing there, and entries are told to come from the other one.
+ * Claims about connectionless endpoints, of up to eight processes and over one set of lanes. The processes exchange their
+ * names through shared memory and insert them in the order of their ranks, so that a rank is an index in the address
+ * vector. A claim of two processes can also run on connected endpoints with tags: the ranks that calls name are ignored
+ * there, and the helpers report the other process as the source of each entry.
  */
 #ifndef FAB_RDM_H
 #define FAB_RDM_H
@@ -16,7 +17,7 @@
 #define NAME GDRFAB_NAME_LEN
 #define WAIT_MS 15000
 
-/* What all processes of a claim see. */
+/* Memory that all processes of a claim share. */
 struct world {
 	int met[2048];
 	uint64_t number[8];
@@ -29,16 +30,16 @@ struct self {
 	bool connected;
 	struct world *w;
 	int rank, count, meetings;
-	bool killed; /* rank 1 is, in this claim */
-	bool two_hosts; /* they find no sockets of each other, as on hosts of their own */
+	bool killed; /* rank 1 is killed in this claim */
+	bool two_hosts; /* the processes do not find each other's local sockets, as if they were on two hosts */
 	gdrfab_info *info;
 	gdrfab_fabric *fabric;
 	gdrfab_domain *domain;
 	gdrfab_cq *cq;
 	gdrfab_av *av;
-	gdrfab_eq *eq; /* of a connected one */
+	gdrfab_eq *eq; /* of a connected endpoint */
 	gdrfab_ep *ep;
-	/* Entries that came while others were awaited. */
+	/* Entries and failures that drive() has taken and no await() has returned yet. */
 	struct {
 		gdrfab_cq_tagged_entry entry;
 		uint64_t from;
@@ -53,42 +54,42 @@ struct self {
 
 typedef void (*body)(struct self *s);
 
-/* A table of claims adds each over every set of lanes. */
+/* A claim of a table. rdm_add() adds it once for each set of lanes. */
 struct rdm_claim {
 	const char *name;
 	body run;
 	int count;
-	/* Rank 1 is killed by rank 0, which finds its number in the world. */
+	/* Rank 0 kills rank 1, whose process number it finds in world->number[0]. */
 	bool killed;
 };
 void rdm_add(const struct rdm_claim *claims, size_t count);
-/* And over connected endpoints with tags, of claims of two processes. */
+/* The same, and also over connected endpoints with tags; for claims of two processes. */
 void rdm_add_both(const struct rdm_claim *claims, size_t count);
-/* What else is bound before an endpoint is enabled, and closed after it; or NULL. */
+/* Callbacks, or NULL: bind further objects to an endpoint before it is enabled, and close them after it is closed. */
 extern void (*rdm_bind)(struct self *s);
 extern void (*rdm_unbound)(void);
-/* What is done when all processes have ended, or NULL. */
+/* A callback for after all processes have ended, or NULL. */
 extern void (*rdm_after)(void);
-/* Messages may meet a device without a receive for them. */
+/* Set if messages may arrive at a device that has no receive posted for them, which else fails the claim. */
 extern bool rdm_meets_none;
-/* No claim is about a card beside other lanes. */
+/* Set if no claim is to run over an RDMA device together with other lanes. */
 extern bool rdm_cards_alone;
 
-/* Whether the lane's card is one of iWARP. */
+/* Whether the lane's device is an iWARP one. */
 bool rdm_over_iwarp(const struct self *s);
 void *context_of(uintptr_t context);
-/* Keeps what comes. */
+/* Takes all entries of the queue and keeps them for await(). */
 void drive(struct self *s);
 bool has_come(struct self *s, uintptr_t context);
-/* The entry of this context; the failure of another one is a failure of the claim. */
+/* Waits for the entry with this context. If this operation has failed, the claim fails. */
 gdrfab_cq_tagged_entry await(struct self *s, uintptr_t context, uint64_t *from);
 gdrfab_cq_err_entry await_failure(struct self *s, uintptr_t context, char words[256]);
-/* Waits until all are here, and drives meanwhile. */
+/* A barrier of all processes, which drives the endpoint meanwhile. */
 void meet(struct self *s);
 void open_ep(struct self *s, const char *service);
-/* Opens a connected endpoint with tags, as rank 0 or as rank 1, which calls it. */
+/* Opens a connected endpoint with tags: rank 0 listens, rank 1 connects to it. */
 void open_connected(struct self *s);
-/* With `ep` NULL the endpoint is closed already. */
+/* Closes all objects of the process; s->ep is NULL if the claim has closed the endpoint itself. */
 void close_ep(struct self *s);
 void put_number(struct self *s, int i, uint64_t number);
 uint64_t get_number(struct self *s, int i);

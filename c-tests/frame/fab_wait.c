@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Waits for completions and events that end with words, not with a hang. */
+/* Waits for completions and events: see fab_wait.h. */
 #include "fab_wait.h"
 #include "fab_local.h"
 #include "fab_provider.h"
@@ -223,7 +223,7 @@ void expect_event(const char *file, int line, gdrfab_eq *eq, uint32_t event, con
 		f.entry.err_data = f.data;
 		f.entry.err_data_size = sizeof f.data - 1;
 		gdrfab_eq_readerr(eq, &f.entry, 0);
-		/* The rails of a peer that dies are lost one after the other. */
+		/* A peer that dies loses its rails one after the other: such reports may precede GDRFAB_SHUTDOWN. */
 		if (event != GDRFAB_SHUTDOWN || f.entry.data != GDRFAB_NOTIFY)
 			test_fail(file, line, "an error instead of event %u: %s, provider code %d, \"%s\"", event,
 				  test_number(-f.entry.err), f.entry.prov_errno, (const char *)f.data);

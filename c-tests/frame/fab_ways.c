@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Paths, which kinds of memory can offer which of them, and claims that are about one of each. */
+/* Paths, the kinds of memory that offer them, and the lists of ways: see fab_ways.h. */
 #include "fab_ways.h"
 #include "fab_node.h"
 #include "fab_mem.h"
@@ -10,7 +10,7 @@
 
 bool kind_listed(int kind)
 {
-	/* Where a dma-buf is no more than a file that can be mapped, one sort of them is enough. */
+	/* Only an adapter treats dma-bufs specially. For others a dma-buf is a file to map, and one exporter is enough. */
 	return kind < EVERYWHERE || traits()->adapter ||
 	       (kind == KIND_UDMABUF && access("/dev/udmabuf", R_OK | W_OK) == 0);
 }
@@ -21,7 +21,7 @@ uint64_t kind_paths(const struct memkind *kind)
 		return kind->paths;
 	if (traits()->paths & GDRFAB_PATH_SOCKET)
 		return kind->opaque ? GDRFAB_PATH_STAGED : GDRFAB_PATH_SOCKET;
-	/* A mapping of a dma-buf may have pages that an adapter can pin. */
+	/* An adapter may be able to pin the pages of a mapped dma-buf (GDRFAB_PATH_PEER_MEM). */
 	if (kind->dmabuf)
 		return GDRFAB_PATH_DMABUF | GDRFAB_PATH_PEER_MEM | GDRFAB_PATH_STAGED;
 	return (kind->opaque ? GDRFAB_PATH_DMABUF : GDRFAB_PATH_NIC) | GDRFAB_PATH_STAGED;
@@ -29,7 +29,7 @@ uint64_t kind_paths(const struct memkind *kind)
 
 uint64_t kind_maybe(const struct memkind *kind)
 {
-	/* Which memory an adapter reaches is its driver's business, and the vendor's. */
+	/* Only ordinary host memory is promised: the drivers decide which other memory an adapter reaches. */
 	if (traits()->adapter)
 		return kind_paths(kind) & ~GDRFAB_PATH_NIC;
 	return kind->maybe & traits()->paths;
@@ -126,7 +126,7 @@ bool way_spared(const struct way *way)
 {
 	if (way->kind->opaque)
 		return kind_spared(way->kind);
-	/* What a card imports differs by exporter. */
+	/* Adapters import dma-bufs of some exporters and not of others: each has its claims. */
 	if (!slow() || way == ways || way->path->bit == GDRFAB_PATH_DMABUF)
 		return false;
 	return way[-1].path == way->path && !way[-1].kind->dmabuf == !way->kind->dmabuf;
@@ -135,9 +135,9 @@ bool way_spared(const struct way *way)
 void way_register(struct node *n, struct mem *m, size_t offset, size_t len, const struct way *way)
 {
 	int result = mem_try_register(n, m, offset, len, ANY_ACCESS, way->path->bit, 0);
-	/* Of a driver that was asked the errno may be its own. */
+	/* If a driver was asked, the errno may be the driver's own. */
 	bool refused = result == -EOPNOTSUPP || (result < 0 && way->kind->opaque && traits()->adapter);
-	/* iWARP has no staged transfers between two sides, and knows memory by its address alone. */
+	/* The provider has no staged transfers over iWARP, and registers there only memory that has an address. */
 	bool hasty = refused && !by_address_too(n) && (way->kind->file || way->path->bit == GDRFAB_PATH_STAGED);
 	if (hasty || (refused && (kind_maybe(way->kind) & way->path->bit)))
 		test_skip("%s", gdrfab_last_error());
@@ -146,7 +146,7 @@ void way_register(struct node *n, struct mem *m, size_t offset, size_t len, cons
 
 int cma_refused(struct node *n)
 {
-	/* Both sides are forks of one image: this byte has the same address over there. */
+	/* Both sides are forks of one image: this byte has the same address in the peer. */
 	static const char there = 'c';
 	char here = 0;
 	struct iovec local = {&here, 1}, remote = {(void *)(uintptr_t)&there, 1};
@@ -166,7 +166,7 @@ void way_check(struct node *n, const struct way *way, struct remote to)
 {
 	gdrfab_path_info info;
 	uint64_t key = to.key;
-	/* Of a peer that was not reached yet there is no way to be seen. */
+	/* A connectionless endpoint has no path to show until it has reached the peer: an empty read does this. */
 	if (connectionless(n->setup)) {
 		struct iovec iov = {&info, 0};
 		gdrfab_rma_iov remote = {to.base, 0, key};
@@ -177,16 +177,16 @@ void way_check(struct node *n, const struct way *way, struct remote to)
 	}
 	memset(&info, 0, sizeof info);
 	info.struct_size = sizeof info;
-	/* An adapter cannot ask another what lies behind a key: the key alone tells whether it is for an adapter. */
+	/* An adapter cannot ask its peer about a region: the form of the key alone tells whether an adapter reaches it. */
 	if (!traits()->knows_regions) {
 		OK(gdrfab_ep_query_peer(n->ep, PEER, key, &info));
-		/* With host memory on this side. */
+		/* The path for host memory on this side. */
 		uint64_t other = path_known(PATH_SOCKET) ? GDRFAB_PATH_SOCKET : GDRFAB_PATH_NIC;
 		CHECK_EQ(info.path, way->path->bit == GDRFAB_PATH_STAGED ? GDRFAB_PATH_STAGED : other);
 		CHECK_EQ(info.paths, info.path);
 		return;
 	}
-	/* Where a mapping must first be asked for, it is there a moment after the first question. */
+	/* The first query may make the library ask the peer for a mapping, which arrives a moment later. */
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(1000);
 	do {
 		OK(gdrfab_ep_query_peer(n->ep, PEER, key, &info));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The ways to memory: which path can reach which kind. */
+/* Ways: a way is a path together with a kind of memory that it can reach. Tables of claims have one claim for each way. */
 #ifndef FAB_WAYS_H
 #define FAB_WAYS_H
 
@@ -10,44 +10,45 @@ extern "C" {
 #endif
 
 extern const struct path paths[PATHS];
-/* Does the provider know it? */
+/* Whether the provider under test has this path. */
 bool path_known(int path);
-/* Is this kind worth a claim? Those below EVERYWHERE are. */
+/* Whether this kind has claims of its own. Kinds below EVERYWHERE always do. */
 bool kind_listed(int kind);
-/* What it can offer with the provider under test, and what of that is a courtesy. */
+/* The paths that this kind can offer with the provider under test; the paths among them that are not promised. */
 uint64_t kind_paths(const struct memkind *kind);
 uint64_t kind_maybe(const struct memkind *kind);
-/* Bytes that an endpoint has moved by each path. */
+/* The bytes that n->ep has moved by each path. */
 void path_bytes(struct node *n, uint64_t bytes[PATHS]);
 
-/* The target's process has no part in it. */
+/* Whether the target's process takes no part in a transfer. */
 bool one_sided(const struct way *way);
 extern struct way ways[PATHS * (KINDS + DEVICE_KINDS)];
-/* Fills ways with those to host memory; returns how many there are. */
+/* Fills `ways` with the ways to host memory; returns their number. */
 size_t ways_list(void);
-/* Whether ways[i], of those, is the first of its path: what is about the path alone tries no other kind of memory. */
+/* Whether ways[i] is the first of its path: claims about a path alone use only this kind of memory. */
 bool way_leads(size_t i);
-/* And with those to device memory behind them; returns how many there are in all. */
+/* The same, followed by the ways to device memory; returns the number of all. */
 size_t all_ways_list(void);
 
-/* Under a memory checker and in an emulated machine, where time is short, another kind of device memory stands for this one: one
- * that peers map, or one that they cannot. Each has its turn where neither is; and what vendors differ in has it here as well, by
- * the programs that call them (hmem, device). */
+/* Whether this kind of device memory is left out because time is short: under a memory checker and in an emulated machine.
+ * One kind that peers can map and one that they cannot stand for all others there. Differences between vendors are still
+ * covered, by the programs hmem and device. */
 bool kind_spared(const struct memkind *kind);
-/* As well of ways[i]: of host memory, the first kind stands for all that take this path. */
+/* The same for a way: of host memory, the first kind of a path stands for all others. */
 bool way_spared(const struct way *way);
-/* At the target: registers so that only this way is offered; skips the claim where the kind need not offer it. */
+/* At the target: registers the memory so that only this path is offered; skips the claim if the path is not promised and
+ * refused. */
 void way_register(struct node *n, struct mem *m, size_t offset, size_t len, const struct way *way);
-/* At the initiator: skips the claim where the kernel refuses the path, fails it where it does not. */
+/* At the initiator: checks that this path is taken. Skips the claim if the kernel refuses the path, else fails it. */
 void way_check(struct node *n, const struct way *way, struct remote to);
-/* The process that copies for this endpoint, as the explanation of the path to a region names it. */
+/* The process that copies device memory for this endpoint, taken from gdrfab_ep_explain(). */
 pid_t copier_of(struct node *n, uint64_t key);
-/* node_up of a client whose device copies another process makes. That process is there before this one connects: a listener
- * gives it five seconds from then, and a memory checker may take them. */
+/* node_up() of a client with GDRFAB_HMEM_PROCESS. The copying process is started before the client connects: a listener
+ * allows it five seconds from then on, and a memory checker may need longer. */
 void copier_up(struct node *n);
-/* May this process copy the peer's memory with process_vm_readv? 0, or the errno. */
+/* Whether the kernel lets this process copy the peer's memory with process_vm_readv(): 0, or the errno. */
 int cma_refused(struct node *n);
-/* Skips the claim where it may not. */
+/* Skips the claim if it does not. */
 void skip_if_cma_refused(struct node *n);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* For the programs about misuse: each call is tried, and all that answer wrongly are listed at the end. */
+/* Checks for programs that call functions wrongly: all wrong answers are listed, and the claim fails at its end. */
 #ifndef MISUSE_H
 #define MISUSE_H
 
@@ -7,7 +7,7 @@
 
 #include <strings.h>
 
-/* In words that follow "argument: ..." or name it in some other way. */
+/* Whether the text contains the word, in upper or lower case. */
 static inline bool names(const char *text, const char *word)
 {
 	size_t len = strlen(word);
@@ -27,7 +27,7 @@ static inline void misuse(const char *file, int line, const char *call, long lon
 		test_wrong(file, line, "%s: the words do not name \"%s\": \"%s\"", call, word, gdrfab_last_error());
 }
 
-/* The result is this errno, and the words name the argument (or whatever is wrong). */
+/* The result must be this errno, and the error text must contain `word`, the argument or thing that is wrong. */
 #define MISUSE(call, err, word)                                                                                        \
 	do {                                                                                                           \
 		test_at(__FILE__, __LINE__);                                                                           \
@@ -42,7 +42,7 @@ static inline void misuse(const char *file, int line, const char *call, long lon
 	} while (0)
 #define BAD_FLAGS(call) MISUSE_EITHER(call, -EINVAL, -GDRFAB_EBADFLAGS, "flags")
 
-/* A pointer that outputs are prefilled with: whoever writes it on failure is caught. */
+/* A value to prefill output pointers with, so that a failing call which writes one is caught. */
 #define MARKER(type) ((type *)(void *)(uintptr_t)0xabcd1230)
 
 #endif

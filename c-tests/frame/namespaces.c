@@ -30,7 +30,8 @@ static void put(const char *path, const char *text)
 		test_skip("%s: %s", path, strerror(errno));
 }
 
-/* A process that stays outside, and gives the users of the namespace that its parent enters their numbers there. */
+/* Forks a process that stays outside of the user namespace which its parent enters, and writes the parent's uid_map and
+ * gid_map once told so by a byte in *go. */
 static pid_t mapper_start(int *go)
 {
 	static const char *const all = "0 0 65536";
@@ -54,7 +55,8 @@ static pid_t mapper_start(int *go)
 	return mapper;
 }
 
-/* Where this user is root, all users have their numbers; else this user is root there, and nobody else has a number. */
+/* If this user is root, all users keep their numbers in the new namespace. Else this user is root there, and is its only
+ * user. */
 static void enter_user(void)
 {
 	char map[64];
@@ -62,7 +64,7 @@ static void enter_user(void)
 	int go = -1, status = 1;
 	pid_t mapper = uid ? 0 : mapper_start(&go);
 	enter(CLONE_NEWUSER, "user");
-	/* What a change of credentials takes away: the death of the parent is this process's, and it may be traced. */
+	/* A change of credentials clears both: dying with the parent, and being traceable. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	prctl(PR_SET_DUMPABLE, 1);
 	if (mapper) {
@@ -79,7 +81,7 @@ static void enter_user(void)
 	put("/proc/self/gid_map", map);
 }
 
-/* Everything around the volume is this process's own. */
+/* The parent directory of the volume becomes a tmpfs of this process; the volume itself stays shared. */
 static void enter_mount(void)
 {
 	const char *volume = getenv("TEST_VOLUME");
@@ -92,7 +94,7 @@ static void enter_mount(void)
 	enter(CLONE_NEWNS, "mount");
 	char from[64];
 	OK(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL));
-	/* By a descriptor of the new namespace's tree; the old one's cannot be mounted here. */
+	/* The bind mount needs a descriptor of the new namespace's tree: the old one cannot be mounted here. */
 	close(held);
 	held = open(volume, O_PATH | O_CLOEXEC);
 	snprintf(from, sizeof from, "/proc/self/fd/%d", held);
@@ -115,7 +117,7 @@ static void enter_pid(void)
 		return;
 	}
 	int status = 0;
-	/* The sockets of the claim are the child's alone. */
+	/* Only the child may hold the claim's sockets, or the other side would not see them close. */
 	for (int fd = 3; fd < 256; fd++)
 		close(fd);
 	while (waitpid(child, &status, 0) < 0 && errno == EINTR)

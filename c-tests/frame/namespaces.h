@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A side of a claim as if it ran in a container of its own. */
+/* Namespaces for one side of a claim, as a container would give them. */
 #ifndef NAMESPACES_H
 #define NAMESPACES_H
 
 #include "claim.h"
 
-/* Enters new namespaces, of the words "user", "net", "ipc", "mount", "pid"; NULL or "": none. "mount" leaves the directory
- * TEST_VOLUME in common. The claim is skipped where one cannot be made. Returns in a child if "pid" is among them: the
- * process itself ends as that child does. */
+/* Enters new namespaces, named by the words "user", "net", "ipc", "mount", "pid"; NULL or "": none. With "mount" the
+ * directory TEST_VOLUME stays shared. The claim is skipped if a namespace cannot be made. With "pid" the call returns in
+ * a child; the calling process waits for this child and ends with its status. */
 void test_enter_namespaces(const char *words);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Bytes that differ by their places and a seed, to move and to recognise. */
+/* Test data: see pattern.h. */
 #include "pattern.h"
 #include "claim.h"
 
-/* Eight bytes at once: emulated and instrumented CPUs spend most of their time here. */
+/* Works on eight bytes at once: emulated and instrumented CPUs spend most of their time here. */
 static uint64_t pattern_word(size_t index, uint32_t seed)
 {
 	uint64_t x = (index + seed * 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;

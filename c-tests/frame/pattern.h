@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Bytes whose value depends on position and seed, and the search for the first that differs. */
+/* Test data: bytes whose value depends on position and seed, and a check that reports the first byte that differs. */
 #ifndef PATTERN_H
 #define PATTERN_H
 

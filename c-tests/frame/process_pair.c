@@ -38,7 +38,7 @@ void test_pair(test_side_fn run, enum test_side victim, const void *arg)
 		bool killed = victim == side && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
 		if (killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0))
 			continue;
-		/* The other side gets a moment to say what it saw, no more. */
+		/* The other side gets half a second to report its own failure. */
 		int other_status = 0;
 		for (int i = 0; left == 2 && i < 50 && waitpid(pid[other], &other_status, WNOHANG) == 0; i++)
 			test_sleep_ms(10);
@@ -69,7 +69,7 @@ void test_oob_recv(int oob, void *data, size_t len, test_drive_fn drive, void *o
 			continue;
 		if (got < 0 && errno == EAGAIN && drive) {
 			drive(of);
-			/* The other side may need the CPU more. */
+			/* The other side may be waiting for this CPU. */
 			if (idle < 1000)
 				sched_yield();
 			else

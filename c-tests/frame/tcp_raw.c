@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A peer of plain sockets: see tcp_raw.h. */
+/* A client of plain sockets: see tcp_raw.h. */
 #include "tcp_raw.h"
 #include "fab_provider.h"
 
@@ -90,7 +90,7 @@ bool raw_send(int fd, const void *data, size_t len)
 	return true;
 }
 
-/* At least one byte, or 0 at the end, or -1. */
+/* Receives at least one byte; 0: the other side has closed; -1: no bytes until the deadline. */
 static ssize_t some(int fd, void *data, size_t len, uint64_t until)
 {
 	for (;;) {

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The other half of docs/tcp-wire.md, written from that text alone: a client of plain sockets that can say everything
- * that the library says, and everything that it never would.
+ * A client of the tcp provider's wire protocol, of plain sockets. It was written from docs/tcp-wire.md alone, not from the
+ * library's source, so it tests that page too. It can send every frame that the library sends, and frames that the library
+ * never would.
  */
 #ifndef TCP_RAW_H
 #define TCP_RAW_H
 
 #include "fab_data.h"
 
-/* Sizes and numbers of the document. */
+/* Sizes and numbers from docs/tcp-wire.md. */
 enum {
 	RAW_HELLO = 64,
 	RAW_INTRO = 48,
@@ -21,42 +22,43 @@ enum { RAW_READY, RAW_WRITE, RAW_READ, RAW_ANSWERED, RAW_SEND, RAW_OFFER, RAW_TA
        RAW_MATCHED, RAW_NOTHING, RAW_BYE, RAW_STREAMS, RAW_ATOMIC, RAW_DOOR, RAW_KINDS };
 enum { RAW_DATA = 1, RAW_ACK = 2, RAW_PROMPT = 4, RAW_PARTS = 8, RAW_FAILED = 16 };
 enum { RAW_REJECTED = 1, RAW_VERSION, RAW_KEY_NEEDED, RAW_KEY_WRONG, RAW_WRONG_DOOR, RAW_BUSY, RAW_SEAL_NEEDED };
-enum { RAW_LATER = 0x8000 }; /* of the number of streams: once they would help */
+enum { RAW_LATER = 0x8000 }; /* flag in the number of streams: open them later, when they would help */
 
 void raw_put(unsigned char *to, uint64_t value, int bytes);
 uint64_t raw_get(const unsigned char *from, int bytes);
 
-/* A socket connected to TEST_NODE and this port; or -1, with errno. */
+/* Connects a socket to TEST_NODE and this port; -1, with errno, if it cannot. */
 int raw_connect(const char *service);
-/* A socket that listens on a port of its own, which is written to service; backlog as for listen(). */
+/* Opens a socket that listens, and writes its port to service. */
 int raw_listen(char *service, size_t size, int backlog);
-/* Closes it with a reset, which leaves nothing behind in the kernel. */
+/* Closes the socket with a reset, so that no connection stays in TIME_WAIT. */
 void raw_reset(int fd);
-/* All of it, or false: the other side has closed. */
+/* Sends all bytes; false if the other side has closed. */
 bool raw_send(int fd, const void *data, size_t len);
-/* 1: all of it; 0: the other side closed before; -1: nothing came for ms. */
+/* Receives len bytes. 1: all; 0: the other side closed before; -1: no bytes arrived for ms. */
 int raw_recv(int fd, void *data, size_t len, int ms);
-/* Reads what comes until the other side closes; false if it does not within ms. */
+/* Reads and drops bytes until the other side closes; false if it does not close within ms. */
 bool raw_closed(int fd, int ms);
 
-/* A good HELLO; a good INTRO of this window and budget with private data, and its length. */
+/* Builds a valid HELLO. Builds a valid INTRO with this window, budget and private data; returns its length. */
 void raw_hello(unsigned char hello[RAW_HELLO], uint64_t seed);
 size_t raw_intro(unsigned char *intro, uint32_t window, uint32_t budget, const void *data, size_t len);
-/* What the listener granted. */
+/* The terms that the listener granted. */
 struct raw_terms {
 	uint32_t status, window, budget;
 };
-/* HELLO to READY; false if the listener does not want this. */
+/* Does the whole handshake, HELLO to READY; false if the listener refuses. */
 bool raw_greet(int fd, struct raw_terms *terms);
-/* The same of a client that speaks up to this version. */
+/* The same as a client that speaks versions up to this one. */
 bool raw_greet_as(int fd, int version, struct raw_terms *terms);
 
-/* HELLO to ANSWER of this version, for a passive endpoint or for more of a connection. Gives the status of CHALLENGE or
- * ANSWER, -1: closed without one; the body of an ANSWER takes the place of what was said. */
+/* Does the handshake from HELLO to ANSWER in this version: with a passive endpoint, or for a further stream or rail of a
+ * connection (purpose, token). Returns the status of CHALLENGE or ANSWER, or -1 if the other side closed without one, and
+ * leaves the body of the ANSWER in m->body. */
 struct raw_meeting {
 	int version, purpose;
 	uint64_t token;
-	uint32_t streams, rails; /* wanted, perhaps with RAW_LATER; rails have addresses of zeros */
+	uint32_t streams, rails; /* wanted; streams may have RAW_LATER; the addresses of rails are sent as zeros */
 	const void *data;
 	size_t len;
 	unsigned char body[RAW_BODY_MAX];
@@ -64,7 +66,7 @@ struct raw_meeting {
 };
 int raw_meet(int fd, struct raw_meeting *m);
 
-/* A frame; pieces are three words each. Returns its bytes without a body. */
+/* A frame; each piece is three words. raw_frame() encodes it and returns its length without a body. */
 struct raw_frame {
 	uint8_t kind, flags, pieces, paths;
 	uint32_t done;
@@ -73,10 +75,10 @@ struct raw_frame {
 	int words;
 };
 size_t raw_frame(unsigned char *to, const struct raw_frame *f);
-/* A frame of no piece and no word; one of RMA of one piece. */
+/* A frame without pieces and words; an RMA frame of one piece. */
 struct raw_frame raw_bare(int kind, int flags, uint64_t len);
 struct raw_frame raw_rma(int kind, int flags, uint64_t addr, uint64_t key, uint64_t len);
-/* The next frame that is not NOTHING or MATCHED, with its body (at most max bytes) in body; as raw_recv. */
+/* Receives the next frame that is not NOTHING or MATCHED, and at most max bytes of its body; results as of raw_recv(). */
 int raw_next(int fd, struct raw_frame *f, void *body, size_t max, int ms);
 
 #endif

@@ -13,7 +13,8 @@
 #define SOON 5000
 #define LIMIT 5000
 
-/* Where this side listens, if it is the one that is called; one socket for all rails, on every address. */
+/* Whether the server connects to this side; then the two sockets that listen: for connections, and for rails on every
+ * address. */
 static bool is_called;
 static int listening = -1, doors = -1;
 static unsigned door_port;
@@ -66,7 +67,7 @@ void rails_say(struct hostile *h, int rail, const void *bytes, size_t n)
 	h->next += n;
 }
 
-/* --- as the one that is called --- */
+/* --- the server connects to this side --- */
 
 int rails_called(int at, int ms)
 {
@@ -157,7 +158,7 @@ int rails_ask(struct raw_meeting *m)
 	return fd;
 }
 
-/* What calls at the doors for this connection, in order; others are of connections before it. */
+/* Accepts the rail `number` of this connection. Rails of earlier connections are reset. */
 static int rail_in(const struct hostile *h, int number)
 {
 	for (;;) {
@@ -196,7 +197,7 @@ static struct hostile rails_answers(void)
 	return h;
 }
 
-/* --- as either --- */
+/* --- either side connects --- */
 
 struct hostile rails_connect(void)
 {
@@ -272,7 +273,7 @@ void rails_await_done(struct hostile *h, unsigned count)
 			continue;
 		CHECK_EQ(raw_recv(fd, bytes, (size_t)len, SOON), 1);
 		h->taken = from + len > h->taken ? from + len : h->taken;
-		/* The last of it is a NOTHING. */
+		/* The last frame of a segment is a NOTHING here, whose field `done` counts the writes. */
 		done = (uint32_t)raw_get(bytes + len - RAW_HEADER + 4, 4);
 		CHECK(done <= count);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A listener under attack: see tcp_siege.h. */
+/* A tcp listener under attack: see tcp_siege.h. */
 #include "tcp_siege.h"
 #include "pattern.h"
 #include "fab_mem.h"
@@ -13,7 +13,7 @@
 
 #define GUARD ((size_t)65536)
 #define GUESTS 512
-#define GOOD "good" /* private data of connections that are used properly */
+#define GOOD "good" /* private data of the good peer's connections */
 #define DEADLINE 5000
 
 struct siege *siege;
@@ -53,7 +53,7 @@ static void let_in(struct node *n, struct guests *g, const struct event *e)
 		CHECK(g->count < GUESTS);
 		gdrfab_ep *ep = ep_new(n, request, NULL);
 		int rc = gdrfab_ep_accept(ep, NULL, 0);
-		/* It may be gone by now. */
+		/* The client may have closed by now. */
 		if (rc == 0)
 			g->ep[g->count++] = ep;
 		else
@@ -99,7 +99,7 @@ static void look_at_events(struct node *n, struct guests *g)
 	}
 }
 
-/* Calls where a hostile one has asked for it. */
+/* Connects to the hostile listener. */
 static void call(struct node *n, struct guests *g)
 {
 	char address[128];
@@ -149,7 +149,7 @@ static void serves(struct node *n)
 	siege->rss_begin = siege->rss_most = rss_kib();
 	siege->fds_begin = siege->fds_most = test_count_fds();
 	barrier(n);
-	/* Until the good one has said that it is over: then nobody else is there either. */
+	/* The good peer sends a byte when the attack is over: the hostile client has ended by then. */
 	char word = 0;
 	for (unsigned turn = 0; recv(n->oob, &word, 1, MSG_DONTWAIT) < 0; turn++) {
 		done e;
@@ -196,7 +196,7 @@ static unsigned ms_since(uint64_t start)
 	return (unsigned)(test_now_ms() - start);
 }
 
-/* One put, one get, and at times a message; the halves of the region are the hostile one's and this one's. */
+/* A write, a read, and with `talks` a message, in the good peer's half of the region. */
 static void round_trip(struct node *n, gdrfab_ep *ep, struct remote to, unsigned round, bool talks)
 {
 	static const size_t sizes[] = {8, 4096, 65536, 100000};
@@ -217,7 +217,7 @@ static void round_trip(struct node *n, gdrfab_ep *ep, struct remote to, unsigned
 	DONE(n->cq, word, GDRFAB_SEND, NULL);
 }
 
-/* Connects anew, and uses that. */
+/* Opens a second connection and uses it once. */
 static void connects_anew(struct node *n, struct remote to, int limit_ms)
 {
 	uint64_t start = test_now_ms(), ns = (uint64_t)test_ms(limit_ms) * 1000000u;
@@ -227,7 +227,7 @@ static void connects_anew(struct node *n, struct remote to, int limit_ms)
 	ssize_t size = -EAGAIN;
 	OK(gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_CONNECT_TIMEOUT, &ns, sizeof ns));
 	OK(gdrfab_ep_connect(ep, n->info->dest_addr, n->info->dest_addrlen, GOOD, 4));
-	/* The other connection must go on meanwhile. */
+	/* The first connection must work meanwhile. */
 	for (unsigned round = 0; size == -EAGAIN && ms_since(start) < (unsigned)test_ms(limit_ms) + 1000; round++) {
 		round_trip(n, n->ep, to, round, false);
 		size = gdrfab_eq_sread(n->eq, &event, &e, sizeof e.entry + sizeof e.data, 5, 0);
@@ -246,7 +246,7 @@ struct plan {
 	int limit_ms;
 };
 
-/* Forked before this process has opened anything of the library. */
+/* Forks the hostile process. Called before this process has opened any object of the library. */
 static pid_t unleash(struct node *n, void (*attack)(void))
 {
 	pid_t pid = test_fork(TEST_REFEREE);
@@ -272,7 +272,7 @@ static void uses(struct node *n)
 	OK(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, GOOD, 4));
 	EVENT(n->eq, GDRFAB_CONNECTED, n->ep, NULL);
 	barrier(n);
-	/* What a server has needed for an orderly peer and one connection more is its own size. */
+	/* The server's size counts from here: it has by now served the good peer and one further connection. */
 	for (; round < 8; round++)
 		round_trip(n, n->ep, siege->open, round, true);
 	connects_anew(n, siege->open, plan->limit_ms);
@@ -346,7 +346,7 @@ void siege_was_bounded(const char *what, size_t kib, int fds)
 		" %u good rounds, the slowest %u ms; %u new connections, the slowest %u ms\n",
 		what, grown, siege->rss_begin, more, siege->taken, siege->turned_down, siege->rounds, siege->slowest_ms,
 		siege->connections, siege->slowest_connection_ms);
-	/* A memory checker keeps what was freed. */
+	/* A memory checker keeps freed memory, so its process grows. */
 	if (grown > kib && !under_checker())
 		test_wrong(__FILE__, __LINE__, "%s: the server grew by %zu KiB, more than %zu", what, grown, kib);
 	if (more > fds)

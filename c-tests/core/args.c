@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Every function about objects, regions and connections, called wrongly: NULL, numbers that mean nothing, the wrong
- * order. Each answers with an errno and words that name the argument; outputs stay as they were; no descriptor is left.
+ * Calls every function about objects, regions and connections wrongly: with NULL, with undefined numbers, in the wrong
+ * order. Each returns an errno with a text that names the argument, leaves its outputs unchanged and no descriptor open.
  */
 #include "misuse.h"
 
@@ -158,10 +158,10 @@ TEST(binding_and_enabling)
 	MISUSE(gdrfab_ep_enable(NULL), -EINVAL, "ep");
 	MISUSE(gdrfab_ep_enable(ep), -GDRFAB_ENOCQ, "");
 	OK(gdrfab_ep_bind_cq(ep, n.cq, both));
-	/* Nothing of the data path before it is enabled, no transfer before it is connected. */
+	/* No call of the data path before the endpoint is enabled, and no transfer before it is connected. */
 	MISUSE(gdrfab_recv(ep, &byte, 1, desc, 0, NULL), -GDRFAB_EOPBADSTATE, "");
 	MISUSE_EITHER(gdrfab_send(ep, &byte, 1, desc, 0, NULL), -GDRFAB_EOPBADSTATE, -ENOTCONN, "");
-	/* Without an event queue nobody would learn what became of it. */
+	/* Without an event queue the result of connecting could not be reported. */
 	OK(gdrfab_ep_open(n.domain, n.info, NULL, &second));
 	OK(gdrfab_ep_bind_cq(second, n.cq, both));
 	int enabled = gdrfab_ep_enable(second);
@@ -181,7 +181,7 @@ TEST(binding_and_enabling)
 	MISUSE(gdrfab_inject_write(ep, &byte, 1, 0, 0, 0), -ENOTCONN, "");
 	OK(gdrfab_recv(ep, &byte, 1, desc, 0, NULL));
 
-	/* In use. */
+	/* Objects in use cannot be closed. */
 	MISUSE(gdrfab_cq_close(n.cq), -EBUSY, "");
 	MISUSE(gdrfab_eq_close(n.eq), -EBUSY, "");
 	MISUSE(gdrfab_domain_close(n.domain), -EBUSY, "");
@@ -294,7 +294,7 @@ TEST(regions)
 	bad = good, bad.iface = 99;
 	MISUSE(gdrfab_mr_regattr(n.domain, &bad, 0, &mr), -EINVAL, "iface");
 	bad = good, bad.iface = GDRFAB_HMEM_CUDA;
-	/* Without the driver, or with it: these are host addresses. */
+	/* Host addresses are refused as device memory, with or without the vendor's driver. */
 	MISUSE_EITHER(gdrfab_mr_regattr(n.domain, &bad, 0, &mr), -ENOSYS, -EINVAL, "cuda");
 	bad = good, bad.reserved = 1;
 	MISUSE(gdrfab_mr_regattr(n.domain, &bad, 0, &mr), -EINVAL, "reserved");
@@ -331,7 +331,7 @@ TEST(regions)
 		OK(gdrfab_mr_bind_cntr(real, cntr, GDRFAB_REMOTE_WRITE));
 		MISUSE(gdrfab_cntr_close(cntr), -EBUSY, "regions");
 	} else {
-		/* No region can be. */
+		/* No region can be that large. */
 		MISUSE(gdrfab_mr_bind_cntr(real, cntr, GDRFAB_REMOTE_WRITE), -EOPNOTSUPP, "");
 	}
 	MISUSE(gdrfab_domain_close(n.domain), -EBUSY, "");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Every function of the data path and of the queues, called wrongly on a connected endpoint: nothing is posted, nothing
- * is read, nothing is written, and the connection is as good as before.
+ * Calls every function of the data path and of the queues wrongly, on a connected endpoint: nothing is posted, read or
+ * written, and the connection works as before.
  */
 #include "misuse.h"
 
@@ -32,7 +32,7 @@ static void partner(struct node *n)
 	node_down(n);
 }
 
-/* It works as ever. */
+/* Checks that the connection still works. */
 static void still_well(struct node *n)
 {
 	QUIET(n->cq, 5);
@@ -47,7 +47,7 @@ static void still_well(struct node *n)
 
 static char buf[4096];
 static struct iovec many[MANY];
-static void *descs[MANY]; /* as many as there may be pieces */
+static void *descs[MANY]; /* one for each possible piece */
 
 static void misuses_messages(struct node *n)
 {
@@ -173,7 +173,7 @@ static void misuses_rma(struct node *n)
 	MISUSE(gdrfab_readmsg(NULL, &good, 0), -EINVAL, "ep");
 	MISUSE(gdrfab_readmsg(ep, NULL, 0), -EINVAL, "msg");
 	BAD_FLAGS(gdrfab_readmsg(ep, &good, GARBAGE_FLAGS));
-	/* A read announces nothing. */
+	/* A read cannot carry remote data. */
 	BAD_FLAGS(gdrfab_readmsg(ep, &good, GDRFAB_REMOTE_CQ_DATA));
 	bad = good, bad.msg_iov = NULL;
 	MISUSE(gdrfab_writemsg(ep, &bad, 0), -EINVAL, "iov");
@@ -187,7 +187,7 @@ static void misuses_rma(struct node *n)
 	MISUSE(gdrfab_readmsg(ep, &bad, 0), -EINVAL, "rma_iov");
 	bad = good, bad.msg_iov = many, bad.iov_count = MANY;
 	MISUSE(gdrfab_writemsg(ep, &bad, 0), -EINVAL, "iov_count");
-	/* As many bytes here as there. */
+	/* The local and the remote length must be equal. */
 	remote[0].len = 63;
 	MISUSE(gdrfab_writemsg(ep, &good, 0), -EINVAL, "rma_iov");
 	remote[0].len = 65;
@@ -225,7 +225,7 @@ TEST(completion_queues)
 	MISUSE(gdrfab_cq_fd(n.cq, NULL), -EINVAL, "fd");
 	MISUSE(gdrfab_cq_trywait(NULL), -EINVAL, "cq");
 	CHECK(gdrfab_cq_strerror(NULL, GDRFAB_PROV_KEY, NULL, NULL, 0) != NULL);
-	/* Huge counts are capped by what is there. */
+	/* A huge count returns only the entries that exist. */
 	WANT_EQ(gdrfab_cq_read(n.cq, e, SIZE_MAX), -EAGAIN);
 	CHECK_EQ(e[0].flags, 0x5a5a5a5a5a5a5a5a);
 	CHECK_EQ(src[0], 77);

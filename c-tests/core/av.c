@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Address vectors: indexes are the same in every process, bad names are refused, and connected endpoints refuse tags.
- * No endpoint of ep_type GDRFAB_EP_RDM is needed here; rdm.c has those.
+ * Address vectors: indexes are the same in every process, bad names are refused, and connected endpoints without tags
+ * refuse tagged calls. Connectionless endpoints themselves are tested in rdm/rdm.c.
  */
 #include "misuse.h"
 
@@ -15,7 +15,7 @@ static gdrfab_av *av_new(struct node *n)
 	return av;
 }
 
-/* A name such as an endpoint would have, by way of its text. */
+/* Makes a valid endpoint name from its text form. */
 static void name_of(gdrfab_av *av, const char *text, unsigned char *name)
 {
 	uint64_t at = 0;
@@ -61,7 +61,7 @@ TEST(opening_and_closing)
 	MISUSE(gdrfab_av_close(NULL), -EINVAL, "av");
 	CHECK(gdrfab_av_context(NULL) == NULL);
 
-	/* A connected endpoint has no use for one, and holds none. */
+	/* A connected endpoint does not keep an address vector open. */
 	good = av_new(&n);
 	gdrfab_ep *ep = NULL;
 	OK(gdrfab_ep_open(n.domain, n.info, NULL, &ep));
@@ -85,7 +85,7 @@ TEST(indexes_follow_the_order_of_insertion)
 	gdrfab_av *a = av_new(&n), *b = av_new(&n), *scratch = av_new(&n);
 	for (unsigned i = 0; i < COUNT; i++)
 		name_number(scratch, i, names[i]);
-	/* All at once, and one by one. */
+	/* Inserted all at once, and one by one. */
 	CHECK_EQ(gdrfab_av_insert(a, names, COUNT, one, 0, NULL), COUNT);
 	for (int i = 0; i < COUNT; i++)
 		CHECK_EQ(gdrfab_av_insert(b, names[i], 1, &other[i], i % 2 ? GDRFAB_MORE : 0, NULL), 1);
@@ -93,7 +93,7 @@ TEST(indexes_follow_the_order_of_insertion)
 		CHECK_EQ(one[i], i);
 		CHECK_EQ(other[i], i);
 	}
-	/* The index that was given up last is the next that is given. */
+	/* The index that was removed last is given out next. */
 	uint64_t out[] = {3, 400, 77}, got[4];
 	OK(gdrfab_av_remove(a, out, 3, 0));
 	OK(gdrfab_av_remove(b, out, 2, 0));
@@ -182,7 +182,7 @@ TEST(what_is_no_name_is_refused)
 	node_alone(&n, NULL);
 	gdrfab_av *av = av_new(&n);
 	name_number(av, 7, good);
-	/* Cut off at every length, by what happens to lie behind. */
+	/* Names cut off at every length, with other bytes behind. */
 	for (size_t len = 0; len < 24; len++) {
 		memset(bad[0], 0, NAME);
 		memcpy(bad[0], good, len);
@@ -194,7 +194,7 @@ TEST(what_is_no_name_is_refused)
 		memcpy(bad[0], good, len);
 		refused(av, bad[0], "addr");
 	}
-	/* Beginning somewhere else; of another version; text. */
+	/* Bytes that begin at another offset; another version; text. */
 	memcpy(other, good, NAME);
 	memcpy(other + NAME, good, NAME);
 	for (size_t skip = 1; skip < NAME; skip++)
@@ -216,7 +216,7 @@ TEST(what_is_no_name_is_refused)
 	}
 	OK(gdrfab_av_close(av));
 
-	/* Those that are none take no index. */
+	/* Invalid names take no index. */
 	av = av_new(&n);
 	memcpy(bad[0], good, NAME);
 	memset(bad[1], 0, NAME);
@@ -315,7 +315,7 @@ TEST(a_peer_that_is_only_known_costs_64_bytes)
 	name_number(av, 1, name);
 	size_t before = rss();
 	for (unsigned i = 0; i < count; i += STEP) {
-		/* The bytes of the address are those that name_number makes different. */
+		/* name_number() varies the bytes of the address. */
 		for (unsigned k = 0; k < STEP; k++) {
 			memcpy(names[k], name, NAME);
 			names[k][21] = (unsigned char)((i + k) >> 16);
@@ -325,7 +325,7 @@ TEST(a_peer_that_is_only_known_costs_64_bytes)
 		CHECK_EQ(gdrfab_av_insert(av, names, STEP, NULL, 0, NULL), STEP);
 	}
 	size_t grown = rss() - before;
-	/* Beside the names: the table of 1 MiB by which they are found, and what the allocator rounds up. */
+	/* Besides the names: a hash table of 1 MiB, and the allocator's rounding. */
 	printf("     %u names: %zu KiB, %.1f bytes each\n", count, grown / 1024, (double)grown / count);
 	if (!getenv("VALGRIND_LIB") && count == 100000)
 		CHECK(grown <= (size_t)count * 64 + (1u << 20) + (256u << 10));
@@ -337,7 +337,7 @@ TEST(a_peer_that_is_only_known_costs_64_bytes)
 	node_close(&n);
 }
 
-/* --- what connected endpoints say --- */
+/* --- tagged calls on connected endpoints --- */
 
 static void without_tags(struct node *n)
 {

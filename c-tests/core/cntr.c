@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Counters: what each counts, on both sides of a write, and how long one waits for it. */
+/* Counters: the events that each counts, on both sides of a write, and waiting for a count. */
 #include "fab.h"
 
 #include <poll.h>
@@ -35,7 +35,7 @@ TEST(set_and_add)
 	CHECK_EQ(gdrfab_cntr_readerr(c), 9);
 	CHECK_EQ(gdrfab_cntr_read(c), (1ull << 40) + 2);
 	OK(gdrfab_cntr_close(c));
-	/* No attributes at all are the defaults. */
+	/* Attributes NULL mean the defaults. */
 	OK(gdrfab_cntr_open(n.domain, NULL, NULL, &c));
 	CHECK_EQ(gdrfab_cntr_read(c), 0);
 	OK(gdrfab_cntr_close(c));
@@ -49,7 +49,7 @@ static void *adds_later(void *arg)
 	return NULL;
 }
 
-/* A wait ends by what fails after it has begun: something does so until it is over. */
+/* A failure after the wait has begun ends the wait: this thread adds failures until the wait is over. */
 struct failing {
 	gdrfab_cntr *cntr;
 	bool over; /* atomic */
@@ -118,7 +118,7 @@ TEST(fd)
 	node_close(&n);
 }
 
-/* --- what an endpoint's counters count --- */
+/* --- the counters of an endpoint --- */
 
 enum { SENDS, RECVS, READS, WRITES, REMOTE_WRITES, COUNTERS };
 static const uint64_t counts[COUNTERS] = {GDRFAB_SEND, GDRFAB_RECV, GDRFAB_READ, GDRFAB_WRITE, GDRFAB_REMOTE_WRITE};
@@ -132,7 +132,7 @@ static void bind_counters(struct node *n, gdrfab_cntr **c)
 	}
 }
 
-/* A message each way, that nobody counts. */
+/* A message each way, which no counter counts. */
 static void uncounted(struct node *n)
 {
 	char word[8] = "early";
@@ -147,7 +147,7 @@ static void uncounted(struct node *n)
 	}
 }
 
-/* node_up with a counter of each sort, bound before the endpoint is enabled, or when it has already worked. */
+/* node_up() with a counter of each kind, bound before the endpoint is enabled or after its first operations. */
 static void up_with_counters(struct node *n, gdrfab_cntr **c)
 {
 	bool late = *(const bool *)n->arg;
@@ -185,7 +185,7 @@ static void expect_counts(gdrfab_cntr **c, uint64_t sends, uint64_t recvs, uint6
 {
 	uint64_t want[COUNTERS] = {sends, recvs, reads, writes, remote}, failed = 0;
 	for (int i = 0; i < COUNTERS; i++) {
-		/* Not wait alone: one too many is as wrong as one too few. */
+		/* The wait alone would accept a count that is too high. */
 		OK(gdrfab_cntr_wait(c[i], want[i], test_ms(LONG)));
 		CHECK_EQ(gdrfab_cntr_read(c[i]), want[i]);
 		failed += gdrfab_cntr_readerr(c[i]);
@@ -216,7 +216,7 @@ static void counted_target(struct node *n)
 	mem_register(n, &m, 0, 4096, REMOTE_ACCESS, 0);
 	mem_publish(n, &m);
 	barrier(n);
-	/* Plain writes are no event of an endpoint; those with data are. */
+	/* For the target's endpoint only writes with data are events. */
 	expect_counts(c, 0, 5, 0, 0, n->info->cq_data_size > 0 ? 4 : 0, 0);
 	mem_end(n, &m);
 	close_counters(n, c);
@@ -247,7 +247,7 @@ static void counted_initiator(struct node *n)
 		POST(n->cq, gdrfab_inject_write(n->ep, word, 8, 0, to.base, to.key));
 	POST(n->cq, gdrfab_write(n->ep, word, 8, local_desc(n, word, 8), 0, to.base, to.key, word));
 	expect_counts(c, 5, 0, 3, 6, 0, 0);
-	/* Errors have a count of their own. */
+	/* Errors are counted separately. */
 	if (tells_failed_writes(n)) {
 		POST(n->cq, gdrfab_write(n->ep, word, 8, local_desc(n, word, 8), 0, to.base, wrong_key(to.key), word));
 		uint64_t until = test_now_ms() + (uint64_t)test_ms(LONG);
@@ -272,7 +272,7 @@ TEST(endpoint_counters_bound_later)
 	pair(NULL, counted_target, counted_initiator, &late);
 }
 
-/* --- a region's counter: every write into it, by every call and path --- */
+/* --- the counter of a region: every write into the region counts, by every call and path --- */
 
 static void region_target(struct node *n)
 {
@@ -292,7 +292,7 @@ static void region_target(struct node *n)
 	attr.require = way->path->bit;
 	attr.mr_iov = m.kind->file ? NULL : &iov;
 	attr.dmabuf = m.kind->file ? &dmabuf : NULL;
-	/* Files are registered for it; of other regions peers learn it as they first look them up. */
+	/* A peer learns of the counter when it first looks the region up; files are registered with the counter. */
 	uint64_t flags = m.kind->file ? GDRFAB_RMA_EVENT | GDRFAB_MR_DMABUF : 0;
 	int rc = gdrfab_mr_regattr(n->domain, &attr, flags, &m.mr);
 	if (rc == -EOPNOTSUPP && m.kind->file && way->path->bit == GDRFAB_PATH_CMA)
@@ -305,14 +305,14 @@ static void region_target(struct node *n)
 	OK(gdrfab_mr_query(m.mr, &info));
 	struct remote r = {info.key, info.base, info.len};
 	oob_send(n, &r, sizeof r);
-	/* The bytes of a write that is counted are there. */
+	/* The bytes of a write are in place when it is counted. */
 	for (uint64_t i = 1; i <= 8; i++) {
 		OK(gdrfab_cntr_wait(c, i, test_ms(LONG)));
 		CHECK_EQ(gdrfab_cntr_read(c), i);
 		CHECK_FILLED("counted bytes", m.addr, i == 8 ? 60000 : 64, 0, (uint32_t)i);
 		barrier(n);
 	}
-	/* Of what came since, only the writes that were let in count. */
+	/* Of the operations since then only the permitted writes count. */
 	barrier(n);
 	OK(gdrfab_cntr_wait(c, 108, test_ms(LONG)));
 	CHECK_EQ(gdrfab_cntr_read(c), 108);
@@ -348,7 +348,7 @@ static void region_initiator(struct node *n)
 			DONE(n->cq, buf, GDRFAB_WRITE, &entry);
 		barrier(n);
 	}
-	/* A refused write and a read are no writes. */
+	/* A refused write and a read do not count. */
 	POST(n->cq, gdrfab_write(n->ep, buf, 64, local_desc(n, buf, 64), 0, to.base + to.len - 1, to.key, buf));
 	FAILED(n->cq, buf, ERANGE, GDRFAB_PROV_BOUNDS, NULL);
 	POST(n->cq, gdrfab_read(n->ep, buf, 64, local_desc(n, buf, 64), 0, to.base, to.key, buf));
@@ -377,7 +377,7 @@ static void no_region_counter(TEST_UNUSED const void *arg)
 
 TEST_TABLE(per_way)
 {
-	/* Who sees every write that comes in can count them. */
+	/* Only a provider that sees each incoming write can count writes. */
 	if (traits()->adapter) {
 		test_add("region_counter", no_region_counter, NULL, 20);
 		return;

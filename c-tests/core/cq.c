@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What a completion queue holds: formats, limits, selective completion. */
+/* Completion queues: formats of entries, limits, selective completion. */
 #include "fab.h"
 
 /* The other side of most claims: sends count messages of 1, 2, 3 ... bytes when told to. */
@@ -7,7 +7,7 @@ static void sends_on_demand(struct node *n)
 {
 	static unsigned char buf[4096];
 	int count;
-	/* Whatever format is being tested over there, this side reads its own. */
+	/* This side uses its own format, whichever the other side tests. */
 	struct setup mine = *n->setup;
 	mine.cq_format = 0;
 	mine.tx_op_flags = GDRFAB_COMPLETION; /* done when sent: the other side does not progress meanwhile */
@@ -63,7 +63,7 @@ static void format_reader(struct node *n)
 	for (int i = 0; i < 8; i++)
 		POST(n->cq, gdrfab_recv(n->ep, in[i], sizeof in[i], local_desc(n, in[i], sizeof in[i]), 0, in[i]));
 	demand(n, 8);
-	/* In parts: 3 by read, the rest by readfrom and sreadfrom, never a byte behind what was asked for. */
+	/* Read in parts: 3 by read, the rest by readfrom and sreadfrom. No call writes behind the entries it was asked for. */
 	size_t seen = 0;
 	while (seen < 8) {
 		memset(raw, 0xaa, sizeof raw);
@@ -105,7 +105,7 @@ static void formats(const void *arg)
 	pair(&s, format_reader, sends_on_demand, NULL);
 }
 
-/* --- nothing is consumed by looking --- */
+/* --- a read of no entries consumes nothing --- */
 
 static void looks_only(struct node *n)
 {
@@ -156,7 +156,7 @@ static void tiny_sender(struct node *n)
 		}
 		CHECK(test_now_ms() < until);
 	}
-	/* Posted without reading, never more than the queue can hold; 64 leaves room for rounding up. */
+	/* Posts without reading, up to the queue's capacity; 64 covers a size that was rounded up. */
 	CHECK(most <= 64);
 	node_down(n);
 }
@@ -176,14 +176,14 @@ static void tiny_receiver(struct node *n)
 				break;
 			OK(rc);
 		}
-		/* Now and then nobody looks for a while. */
+		/* Now and then this side does not read for a while. */
 		if (ended % 500 == 100)
 			test_sleep_ms(2);
 		done entry;
 		int next = cq_next(n->cq, &entry, 0);
 		CHECK(next >= 0);
 		if (next == 1) {
-			/* The n-th receive got the n-th message. */
+			/* The n-th receive holds the n-th message. */
 			uint32_t *at = (uint32_t *)entry.op_context;
 			CHECK(at >= value && at < value + posted);
 			CHECK_EQ(*at, at - value);
@@ -208,11 +208,11 @@ static void announced_target(struct node *n)
 	skip_unless(n->info->cq_data_size > 0, "no data goes with writes");
 	mem_new(n, &m, &memkinds[KIND_MEM_ALLOC], 4096);
 	mem_register(n, &m, 0, 4096, REMOTE_ACCESS, 0);
-	/* Where writes with data take receives, two are posted ahead: fewer than the queue has room for. */
+	/* If writes with data consume receives, two are posted in advance, fewer than the queue has room for. */
 	data_room(n);
 	data_room(n);
 	mem_publish(n, &m);
-	/* Let them come while nobody reads. */
+	/* The writes arrive while this side does not read. */
 	test_sleep_ms(20);
 	uint64_t total = (uint64_t)test_count(1000, 100);
 	for (uint64_t i = 0; i < total; i++) {
@@ -256,7 +256,7 @@ TEST(announcements_wait_for_room)
 	pair(&s, announced_target, announcer, NULL);
 }
 
-/* Who receives no messages posts no receives, and gets the entries all the same. */
+/* A side that receives no messages posts no receives, and still gets the entries of writes with data. */
 TEST(announcements_without_messages)
 {
 	struct setup s = {.cq_size = 64, .caps = GDRFAB_RMA};
@@ -325,7 +325,7 @@ static void silent_initiator(struct node *n)
 	msg.context = &msg;
 	POST(n->cq, gdrfab_sendmsg(n->ep, &msg, GDRFAB_COMPLETION));
 	DONE(n->cq, &msg, GDRFAB_SEND, NULL);
-	/* An error is told even where success is not. */
+	/* Errors have an entry even where successes have none. */
 	if (tells_failed_writes(n)) {
 		void *all = local_desc(n, buf, 64);
 		POST(n->cq, gdrfab_write(n->ep, buf, 64, all, 0, to.base, wrong_key(to.key), buf));
@@ -342,7 +342,7 @@ TEST(selective_completion)
 	pair(&s, silent_target, silent_initiator, NULL);
 }
 
-/* --- GDRFAB_INJECT of calls without flags: the buffer is free for other things before the peer has taken anything --- */
+/* --- GDRFAB_INJECT for calls without flags: the buffer can be reused before the peer has received anything --- */
 
 static void injects_by_default(struct node *n)
 {
@@ -364,7 +364,7 @@ static void injects_by_default(struct node *n)
 		done entry;
 		CHECK_EQ(cq_next(n->cq, &entry, 10000), 1);
 	}
-	/* A read has nothing to inject. */
+	/* A read cannot be injected. */
 	POST(n->cq, gdrfab_read(n->ep, huge, sizeof huge / 2, desc, 0, to.base, to.key, huge));
 	DONE(n->cq, huge, GDRFAB_READ | GDRFAB_RMA, NULL);
 	CHECK_EQ(strcmp(huge + 32, "written 2"), 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Errors of a completion queue: in front until they are read, with words, each operation once. */
+/* Error entries of a completion queue: each operation has one, with a text, and it blocks the queue until it is read. */
 #include "fab.h"
 
 static const char hasty_writes[] = "a write has ended well before it is refused";
@@ -32,7 +32,7 @@ static void error_reader(struct node *n)
 		OK(gdrfab_write(n->ep, word, 8, local_desc(n, word, 8), 0, to.base + 4090, to.key, word));
 		done unread;
 		CHECK_EQ(cq_next(n->cq, &unread, 10000), -1);
-		/* Until it is read the error stays in front. */
+		/* The error blocks the queue until it is read. */
 		CHECK_EQ(gdrfab_cq_read(n->cq, &unread, 1), -GDRFAB_EAVAIL);
 		CHECK_EQ(gdrfab_cq_sread(n->cq, &unread, 1, NULL, 0), -GDRFAB_EAVAIL);
 		CHECK_EITHER(gdrfab_cq_read(n->cq, NULL, 0), -GDRFAB_EAVAIL, 0);
@@ -72,14 +72,14 @@ static void error_reader(struct node *n)
 	}
 	CHECK(gdrfab_cq_strerror(n->cq, 123456, NULL, text, sizeof text) != NULL);
 	CHECK(gdrfab_cq_strerror(n->cq, GDRFAB_PROV_KEY, NULL, NULL, 0) != NULL);
-	/* Errors between successes: each operation ends once, as what it is. */
+	/* Errors between successes: each operation ends once, with its own result. */
 	static char many[10];
 	unsigned ended = 0;
 	bool survives = traits()->survives_failures;
 	for (int i = 0; i < 10; i++) {
 		uint64_t key = i % 2 ? wrong_key(to.key) : to.key;
 		ssize_t rc = gdrfab_write(n->ep, word, 8, local_desc(n, word, 8), 0, to.base, key, &many[i]);
-		/* The first has failed already. */
+		/* The first operation has failed already. */
 		if (rc == -ESHUTDOWN && !survives && i > 1) {
 			ended = ~0u << i;
 			break;

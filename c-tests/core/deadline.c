@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Operations that end early, by their deadline or by gdrfab_cancel(): they end in time with an error entry, and from
- * then on the library leaves their buffer alone, whatever the other side does later.
+ * Operations that end early, by their deadline or by gdrfab_cancel(): they end in time with an error entry, and after the
+ * entry the library does not access their buffer, whatever the other side does later.
  */
 #include "fab.h"
 
@@ -27,7 +27,7 @@ static void set_option(gdrfab_ep *ep, int option, uint64_t ns)
 	CHECK_EQ(size, sizeof back);
 }
 
-/* Of operations and of receives. */
+/* Sets the deadlines of operations and of receives. */
 static void set_deadline(gdrfab_ep *ep, int ms)
 {
 	set_option(ep, GDRFAB_OPT_DEADLINE, (uint64_t)ms * 1000000u);
@@ -49,7 +49,7 @@ static gdrfab_msg message(struct iovec *iov, void *context, int ms)
 
 /* --- receives --- */
 
-/* Sends 64 bytes of a pattern whenever it is told to; 0 ends it. */
+/* Sends 64 bytes of test data at each request; the request 0 ends it. */
 enum { AGAIN = 1 << 30 };
 static void sends_when_told(struct node *n)
 {
@@ -76,7 +76,7 @@ static void tell(struct node *n, uint32_t seed)
 	oob_send(n, &seed, sizeof seed);
 }
 
-/* After an operation was given up: where that ended the connection, a new one takes its place. */
+/* Connects anew after an operation that ended early, if its end has ended the connection. */
 static void go_on(struct node *n)
 {
 	if (traits()->survives_failures)
@@ -85,7 +85,7 @@ static void go_on(struct node *n)
 	recover(n);
 }
 
-/* After the given-up receive: the next message goes to the next buffer, and this one stays as it is. */
+/* After a receive ended early the next message goes to the next buffer, and the first buffer stays unchanged. */
 static void next_goes_elsewhere(struct node *n, const unsigned char *given_up, unsigned char *next, uint32_t seed)
 {
 	done entry;
@@ -97,7 +97,7 @@ static void next_goes_elsewhere(struct node *n, const unsigned char *given_up, u
 	CHECK_FILLED("the buffer given up", given_up, 64, 0, 1000);
 }
 
-/* Idle receives are not late; and UINT64_MAX means no deadline, in the option and for one receive. */
+/* A receive without a message is not late by itself; UINT64_MAX means no deadline, in the option and for one receive. */
 static void receives_when_it_comes(struct node *n)
 {
 	unsigned char in[4][64];
@@ -147,11 +147,11 @@ static void receives_in_vain(struct node *n)
 	FAILED(n->cq, first, ETIMEDOUT, GDRFAB_PROV_DEADLINE, NULL);
 	ended_in_time(start, SOON);
 	go_on(n);
-	/* What follows is not to be late on a busy machine. */
+	/* The next operations must not be late on a busy machine. */
 	set_deadline(n->ep, 60000);
 	next_goes_elsewhere(n, first, second, 1);
 
-	/* The operation's own deadline goes before the endpoint's, in both directions. */
+	/* The operation's own deadline overrides the endpoint's, whether shorter or longer. */
 	gdrfab_msg msg = message(&iov, &iov, SOON);
 	msg.desc = described ? &desc : NULL;
 	start = test_now_ms();
@@ -169,14 +169,14 @@ static void receives_in_vain(struct node *n)
 	ended_in_time(start, SOON);
 	go_on(n);
 
-	/* Zero: none. What is posted then waits as long as it takes. */
+	/* 0 means no deadline: operations wait without limit. */
 	set_deadline(n->ep, 0);
 	POST(n->cq, gdrfab_recv(n->ep, second, 64, local_desc(n, second, 64), PEER, second));
 	QUIET(n->cq, SOON * 2);
 	tell(n, 3);
 	DONE(n->cq, second, GDRFAB_RECV, NULL);
 
-	/* Many at once, each in its own time; those in between that are in time succeed. */
+	/* Many at once, each with its own deadline; those that are matched in time succeed. */
 	static unsigned char many[3][64];
 	for (int i = 0; i < 3; i++) {
 		struct iovec one = {many[i], 64};
@@ -192,7 +192,7 @@ static void receives_in_vain(struct node *n)
 		DONE(n->cq, many[1], GDRFAB_RECV, NULL);
 		CHECK_FILLED("received in between", many[1], 64, 0, 4);
 	} else {
-		/* All of them: the one without a deadline, and the one whose deadline may be over by now or not. */
+		/* Ends all: the receive without a deadline, and the receive whose deadline may have passed. */
 		struct failure f;
 		done e;
 		FAILED(n->cq, many[1], ECANCELED, GDRFAB_PROV_CANCELED, NULL);
@@ -274,7 +274,7 @@ TEST(cancel_receives)
 	pair(NULL, cancels_receives, sends_when_told, NULL);
 }
 
-/* --- large sends that nobody receives --- */
+/* --- large sends without a receive --- */
 
 static void given_up_sender(struct node *n)
 {
@@ -298,7 +298,7 @@ static void given_up_sender(struct node *n)
 		FAILED(n->cq, buf, ETIMEDOUT, GDRFAB_PROV_DEADLINE, NULL);
 		ended_in_time(start, SOON);
 	}
-	/* The buffer is the caller's again: whoever still read from it would see this. */
+	/* The buffer is the caller's again: a late copy would show these bytes. */
 	memset(buf, 0xdd, LARGE);
 	barrier(n);
 	recover(n);
@@ -318,7 +318,7 @@ static void late_receiver(struct node *n)
 	memset(buf, 0, LARGE);
 	barrier(n);
 	recover(n);
-	/* The message given up may be reported as failed, or not at all; it is never received. */
+	/* The receiver may see the message that ended early as a failure or not at all; it never receives it. */
 	for (int turn = 0;; turn++) {
 		done entry;
 		struct failure f;
@@ -351,7 +351,7 @@ TEST(cancel_a_large_send)
 	pair(NULL, late_receiver, given_up_sender, "cancel");
 }
 
-/* --- a peer that stands still --- */
+/* --- a stopped peer --- */
 
 static void stands_still(struct node *n)
 {
@@ -362,7 +362,7 @@ static void stands_still(struct node *n)
 	mem_register(n, &m, 0, LARGE, REMOTE_ACCESS, helped_path());
 	mem_publish(n, &m);
 	barrier(n);
-	/* Stopped in here. Afterwards only what was sent while the buffer was the library's may be found. */
+	/* This process is stopped in here. Only bytes sent while the buffer belonged to the library may be found afterwards. */
 	n->idle = true;
 	barrier(n);
 	n->idle = false;
@@ -407,7 +407,7 @@ static void does_not_wait(struct node *n)
 		ended_in_time(start, SOON);
 	}
 	peer_continue(n);
-	/* Answers that come now are too late to be put anywhere. */
+	/* Answers that arrive now are too late to be stored. */
 	barrier(n);
 	uint64_t until = test_now_ms() + 200;
 	while (test_now_ms() < until)
@@ -439,7 +439,7 @@ static void stopped_reader(struct node *n)
 	node_close(n);
 }
 
-/* Small messages to a stopped peer: the queue fills, nothing hangs, everything that was posted ends. */
+/* Small messages to a stopped peer: the queue fills, no call hangs, and each posted operation ends. */
 static void fills_the_queue(struct node *n)
 {
 	static unsigned char out[64];
@@ -456,7 +456,7 @@ static void fills_the_queue(struct node *n)
 		if (posted % 256 == 0)
 			gdrfab_cq_read(n->cq, NULL, 0);
 	}
-	/* A connectionless endpoint keeps them all. */
+	/* A connectionless endpoint accepts them all. */
 	CHECK_EITHER(rc, -EAGAIN, connectionless(n->setup) ? 0 : -EAGAIN);
 	uint64_t start = test_now_ms();
 	while (ended < posted) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The event queue: what a caller writes comes back, what does not fit stays, and waiting ends when it should. */
+/* The event queue: written events come back, an event larger than the buffer stays, and a wait ends when an event comes. */
 #include "fab.h"
 
 #include <poll.h>
@@ -98,7 +98,7 @@ TEST(peeking_leaves_the_event)
 	node_close(&n);
 }
 
-/* A connection request is too large for a buffer of no size, and waits. */
+/* A connection request does not fit into a buffer of size 0, and stays. */
 static void request_kept(struct node *n)
 {
 	uint32_t event = 77;
@@ -108,7 +108,7 @@ static void request_kept(struct node *n)
 	node_listen(n);
 	barrier(n);
 	CHECK_EQ(gdrfab_eq_sread(n->eq, &event, none, sizeof none, test_ms(LONG), 0), -GDRFAB_ETOOSMALL);
-	/* The entry alone fits, its data does not: neither is lost. */
+	/* The buffer has room for the entry and not for its data: neither is lost. */
 	CHECK_EQ(gdrfab_eq_read(n->eq, &event, &e, sizeof e.entry, 0), -GDRFAB_ETOOSMALL);
 	CHECK_EQ(event, 77);
 	n->request = NULL;
@@ -150,7 +150,7 @@ TEST(a_full_queue_refuses_and_keeps)
 	while ((rc = gdrfab_eq_write(eq, 2000, &written, sizeof written, 0)) == sizeof written && written < 100000)
 		written++;
 	CHECK(written >= 8);
-	/* A queue may grow for its caller; if it does not, it says try again. */
+	/* A full queue may grow, or refuse with -EAGAIN. */
 	if (written < 100000)
 		CHECK_EQ(rc, -EAGAIN);
 	for (uint32_t i = 0; i < written; i++) {
@@ -195,7 +195,7 @@ TEST(sread)
 		pthread_join(thread, NULL);
 
 		struct sigaction action;
-		/* Again and again: the first may come before the thread waits. */
+		/* Repeated, because the first may come before the thread waits. */
 		struct itimerval timer = {{0, 80000}, {0, 80000}}, never = {{0, 0}, {0, 0}};
 		memset(&action, 0, sizeof action);
 		action.sa_handler = on_signal;

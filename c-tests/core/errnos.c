@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The table of errnos by function: the comments of gdrfab.h, as it is installed. Each call here goes wrong in one way, and
- * its errno is one that the function's comment lists, or that of its section, or of the function that the comment refers to;
- * and gdrfab_last_error() has words that are of this call.
+ * Errnos are as documented: the program reads the comments of the installed gdrfab.h. Each call here fails in one way. Its
+ * errno must be listed by the comment of the function, of its section, or of a function that the comment refers to, and
+ * gdrfab_last_error() must have the text of this call.
  */
 #include "fab.h"
 
@@ -29,7 +29,7 @@ static const struct {
 	E(GDRFAB_ETOOSMALL), E(GDRFAB_EOPBADSTATE), E(GDRFAB_EAVAIL), E(GDRFAB_EBADFLAGS), E(GDRFAB_ENOEQ), E(GDRFAB_ENOCQ), E(GDRFAB_ENOKEY),
 };
 enum { ERRNOS = sizeof errnos / sizeof *errnos, FUNCTIONS = 256, NAME_LEN = 48 };
-typedef uint64_t set; /* of errnos, by their places above */
+typedef uint64_t set; /* of errnos: a bit for each index in the table above */
 
 static struct {
 	char name[NAME_LEN];
@@ -38,7 +38,7 @@ static struct {
 } functions[FUNCTIONS];
 static int function_count;
 
-/* Those of [from, to). */
+/* The errnos that the text [from, to) names. */
 static set named(const char *from, const char *to)
 {
 	set all = 0;
@@ -76,7 +76,7 @@ static void copy_name(char *to, const char *from)
 	to[len] = 0;
 }
 
-/* The functions that a comment refers to for its errnos: behind "as", "of" and "see", and as its beginning. */
+/* The functions that a comment refers to for its errnos: after "as", "of" and "see", and at its beginning. */
 static void refers(int function, const char *from, const char *to)
 {
 	int count = 0;
@@ -125,7 +125,7 @@ static void read_table(void)
 			char *see = strstr(at, "see RMA"), *as = strstr(at, "As RMA");
 			if ((see && see < end) || (as && as < end))
 				section |= rma;
-			/* What all calls have in common is no list of any. */
+			/* The section about all calls lists errnos of no function. */
 			if (strncmp(at, "/* ---- All ", 12) == 0)
 				section = 0;
 			continue;
@@ -143,7 +143,7 @@ static void read_table(void)
 		refers(function_count++, at, end);
 	}
 	free(text);
-	/* References of references. */
+	/* Follows references of references. */
 	for (int round = 0; round < 4; round++)
 		for (int i = 0; i < function_count; i++)
 			for (int k = 0; k < 8; k++) {
@@ -168,17 +168,17 @@ static void returned(const char *file, int line, const char *call, long long got
 	}
 	if (want && got != want)
 		test_wrong(file, line, "%s is %s, not %s%s", call, test_number(got), test_number(want), test_words(got));
-	/* Of any call. */
+	/* Errnos that any call can return. */
 	set listed = functions[function].listed | of(EINVAL) | of(ENOTRECOVERABLE);
 	if (!(of((int)got) & listed))
 		test_wrong(file, line, "%s is %s, which its comment does not list%s", call, test_number(got), test_words(got));
-	/* Back-pressure, and a queue that is empty, leave no words. */
+	/* A full or an empty queue (-EAGAIN) sets no text. */
 	if (got != -EAGAIN && strcmp(gdrfab_last_error(), old) == 0)
 		test_wrong(file, line, "%s is %s, without words", call, test_number(got));
 	provoked++;
 }
 
-/* want: a negative errno, or 0: any that is listed. */
+/* want: a negative errno, or 0 for any that is listed. */
 #define RETURNS(call, want)                                                                                            \
 	do {                                                                                                           \
 		char old_[512];                                                                                        \
@@ -190,7 +190,7 @@ static void returned(const char *file, int line, const char *call, long long got
 	} while (0)
 
 #define LONGER 8
-/* A struct whose caller knows a field more, and sets it. */
+/* A struct of a caller with a newer header, which has one more field and sets it. */
 #define NEWER(type, variable)                                                                                          \
 	struct {                                                                                                       \
 		type it;                                                                                               \
@@ -387,7 +387,7 @@ TEST(passive_endpoints)
 	RETURNS(gdrfab_pep_reject(pep, (gdrfab_connreq *)(uintptr_t)12345, NULL, 0), -EINVAL);
 	len = sizeof name;
 	OK(gdrfab_pep_getname(pep, name, &len));
-	/* The same name once more: told by the call that takes it. */
+	/* The same name once more: reported by the call that would take it. */
 	again->src_addr = name;
 	if (traits()->numbered) {
 		if (!traits()->adapter)
@@ -493,7 +493,7 @@ TEST(memory)
 	node_close(&n);
 }
 
-/* Nothing is left of what the kernel counts. */
+/* Calls that need a descriptor, when the process may open no more. */
 static void without_descriptors(struct node *n, const gdrfab_info *info)
 {
 	struct rlimit limit, none = {0, 0};
@@ -526,7 +526,7 @@ TEST(what_the_kernel_has_no_more_of)
 	node_close(&n);
 }
 
-/* All memory of the process is locked, and no more may be. */
+/* The process has locked all its memory, and its limit allows no more. */
 TEST(memory_that_may_not_be_locked)
 {
 	struct node n;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Discovery: what is offered, what the environment rules out, copies, and words. */
+/* Discovery (gdrfab_getinfo()): providers on offer, restrictions by the environment, copies, and texts. */
 #include "info.h"
 
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
 
-/* The address that all of these ask for. */
+/* The address that these claims ask for. */
 static const char *address(void)
 {
 	static char text[GDRFAB_ADDR_MAX];
@@ -23,7 +23,7 @@ static bool iwarp(const gdrfab_info *info)
 TEST(without_hints)
 {
 	gdrfab_info *list = get(NULL, 0), *info = provider_pick(list);
-	/* What the library does itself has no limits but its own. */
+	/* A provider without an adapter has only the library's limits. */
 	bool own = !traits()->adapter;
 	uint32_t mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY;
 	CHECK(info == list || !path_known(PATH_DIRECT));
@@ -74,13 +74,13 @@ TEST(addresses)
 	CHECK_EQ(at->dest_addrlen, 0);
 	gdrfab_freeinfo(out);
 	gdrfab_freeinfo(in);
-	/* An address is its provider's alone. */
+	/* An address belongs to one provider. */
 	gdrfab_info *whole = NULL;
 	OK(gdrfab_getinfo(gdrfab_version(), NULL, strcmp(provider(), "tcp") == 0 ? "tcp://127.0.0.1:7" : "shm://a", 0, NULL, &whole));
 	for (const gdrfab_info *i = whole; i; i = i->next)
 		CHECK(strncmp(i->dest_addr, i->prov_name, strlen(i->prov_name)) == 0);
 	gdrfab_freeinfo(whole);
-	/* No service, no address; the caller may have it from elsewhere. */
+	/* Without a service there is no address: the caller may get it by other means. */
 	gdrfab_info *none = NULL;
 	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, NULL, &none));
 	CHECK(provider_pick(none)->dest_addr == NULL);
@@ -108,7 +108,7 @@ TEST(environment_names_a_set)
 	OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, &hints, &info));
 	CHECK(strcmp(info->prov_name, "shm+tcp") == 0 && !info->next);
 	gdrfab_freeinfo(info);
-	/* None of its own name: of connected endpoints there is no set. */
+	/* No info is named after a set: sets exist for connectionless endpoints only. */
 	CHECK_EQ(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, NULL, &info), -ENODATA);
 	hints.prov_name = (char *)"tcp";
 	CHECK_EQ(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, &hints, &info), -ENODATA);
@@ -118,7 +118,7 @@ TEST(environment_names_a_set)
 	SAYS(gdrfab_last_error(), "no connectionless endpoints over \"shm+pigeon\", but over shm+verbs+tcp, shm+tcp, verbs, shm, tcp");
 }
 
-/* Connectionless endpoints that a card takes part in listen there, and tell of it. */
+/* Connectionless endpoints with an RDMA device listen at the device's address, and their info shows it. */
 TEST(sets_have_their_card)
 {
 	gdrfab_info hints = {.struct_size = sizeof hints, .ep_type = GDRFAB_EP_RDM}, *all;
@@ -142,7 +142,7 @@ TEST(environment_restricts_paths)
 {
 	bool tcp = path_known(PATH_SOCKET);
 	skip_unless(tcp || path_known(PATH_DIRECT), "its paths are not for an environment to choose");
-	/* Named, or another provider may have what this one is not to use. */
+	/* Names the provider: else another provider could offer the path that this one must not use. */
 	setenv("GDRFAB_PROVIDER", provider(), 1);
 	setenv(tcp ? "GDRFAB_TCP_PATHS" : "GDRFAB_SHM_PATHS", "staged", 1);
 	gdrfab_info *info = get(NULL, 0), hints, *none = NULL;
@@ -167,7 +167,7 @@ TEST(copies)
 	CHECK_EQ(copy->caps, info->caps);
 	CHECK_EQ(copy->mr_cnt, info->mr_cnt);
 	gdrfab_freeinfo(list);
-	/* It lives on alone, and is as good as the first. */
+	/* The copy is complete and independent of the first. */
 	gdrfab_fabric *fabric = NULL;
 	OK(gdrfab_fabric_open(copy, NULL, &fabric));
 	gdrfab_info *again = get(copy, GDRFAB_SOURCE);
@@ -217,7 +217,7 @@ TEST(text_of_everything)
 	text(&flags, GDRFAB_TYPE_OP_FLAGS, "DELIVERY_COMPLETE");
 	text(&event, GDRFAB_TYPE_EQ_EVENT, "CONNREQ");
 	text(&caps, GDRFAB_TYPE_ACCESS, "REMOTE_WRITE");
-	/* Bits without a name are text all the same. */
+	/* Bits without a name are printed as numbers. */
 	text(&all, GDRFAB_TYPE_CAPS, "MSG");
 	text(&all, GDRFAB_TYPE_OP_FLAGS, "");
 	text(&none, GDRFAB_TYPE_CAPS, "");
@@ -250,7 +250,7 @@ TEST(versions_and_words)
 	snprintf(words, sizeof words, "%s", gdrfab_strerror(GDRFAB_ETRUNC));
 	CHECK(strcmp(words, gdrfab_strerror(GDRFAB_ENOKEY)) != 0);
 
-	/* The words of a failure belong to the thread, and a success does not take them away. */
+	/* The error text belongs to the thread, and a success does not clear it. */
 	pthread_t thread;
 	CHECK_EQ(gdrfab_last_error()[0], 0);
 	CHECK_EQ(pthread_create(&thread, NULL, fails_in_a_thread, NULL), 0);
@@ -312,7 +312,7 @@ TEST(nothing_is_printed_unless_asked)
 
 /* --- the first error --- */
 
-/* What has gone wrong is told by the call that says that something has, as well as by the entry. */
+/* A call that reports -GDRFAB_EAVAIL also sets the error text, besides the error entry. */
 TEST(an_error_that_is_next_has_its_words_at_once)
 {
 	struct node n;
@@ -338,7 +338,7 @@ TEST(an_error_that_is_next_has_its_words_at_once)
 	if (!words[0] || !strstr(said, words))
 		test_fail(__FILE__, __LINE__, "the entry says '%s', the call before '%s'", words, said);
 
-	/* The same of a completion queue: a posted receive that its endpoint's close takes back. */
+	/* The same for a completion queue: closing the endpoint cancels a posted receive. */
 	static char buf[64];
 	gdrfab_ep *ep = ep_new(&n, n.info, NULL);
 	OK(gdrfab_recv(ep, buf, sizeof buf, local_desc(&n, buf, sizeof buf), 0, buf));

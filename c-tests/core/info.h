@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What the programs about discovery share: the service that they ask for. */
+/* The service that the programs about discovery ask for. */
 #ifndef INFO_H
 #define INFO_H
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Discovery: each hint alone, and words for what cannot be had. */
+/* Discovery: each hint alone, and the text for a hint that cannot be met. */
 #include "info.h"
 
 struct hint {
-	const char *name; /* what the words speak of when it cannot be met */
+	const char *name; /* the error text contains it if the hint cannot be met */
 	size_t offset, size;
 	uint64_t value;
-	const char *only; /* of these providers */
+	const char *only; /* the providers that this hint is for */
 };
 
 #define HINT_OF(only, member, value)                                                                                   \
@@ -14,7 +14,7 @@ struct hint {
 		#member, offsetof(gdrfab_info, member), sizeof(((gdrfab_info *)0)->member), value, only                \
 	}
 #define HINT(member, value) HINT_OF(NULL, member, value)
-/* What every provider's modes may demand of a caller that does all the rest. */
+/* The modes that any provider may demand; a caller that supports all of them gets every provider. */
 #define MODE(bits) (GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY | (bits))
 
 static void set(gdrfab_info *hints, const struct hint *w)
@@ -22,7 +22,7 @@ static void set(gdrfab_info *hints, const struct hint *w)
 	memset(hints, 0, sizeof *hints);
 	hints->struct_size = sizeof *hints;
 	hints->mr_mode = MODE(0);
-	/* Little-endian, as every machine the library runs on. */
+	/* Little-endian, like every machine that the library runs on. */
 	memcpy((char *)hints + w->offset, &w->value, w->size);
 }
 
@@ -113,7 +113,7 @@ TEST(each_hint_that_can_be_met)
 		uint64_t got = field(info, w);
 		bool bits = w->offset < offsetof(gdrfab_info, ep_type);
 		bool met = bits ? (got & w->value) != 0 : got >= w->value;
-		/* Of the modes a caller supports only those come back that it must honour. */
+		/* Of the caller's modes the info keeps only those that the provider demands. */
 		if (w->offset == offsetof(gdrfab_info, mr_mode))
 			met = (got & ~w->value) == 0;
 		else if (bits && w->offset != offsetof(gdrfab_info, paths))
@@ -181,7 +181,7 @@ TEST(each_hint_that_cannot_be_met)
 			test_wrong(__FILE__, __LINE__, "hints->%s: the words name not both it and the provider: %s",
 				   w->name, gdrfab_last_error());
 
-		/* Asked for all candidates, the same one comes with its reason. */
+		/* GDRFAB_GETINFO_ALL returns the refused provider too, with the reason. */
 		rc = provider_getinfo(service(), GDRFAB_GETINFO_ALL, &hints, &info);
 		if (rc == -EINVAL)
 			continue;
@@ -198,7 +198,7 @@ TEST(each_hint_that_cannot_be_met)
 	}
 }
 
-/* A caller of a newer header learns which bits this library has. */
+/* A caller with a newer header learns which bits this library knows. */
 TEST(bits_that_the_library_does_not_know_are_named_beside_those_it_knows)
 {
 	static const struct {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The layout of every public struct and the value of every public constant, as numbers: what is compiled into a caller
- * must stay what it was. A difference here is a new ABI, never a matter of this list.
+ * The layout of every public struct and the value of every public constant, as numbers: compiled callers depend on them.
+ * If a claim fails, the header has broken the ABI; the list here is right.
  */
 #include "fab.h"
 
@@ -14,7 +14,7 @@ struct field {
 	{#type "." #member, offsetof(type, member), sizeof(((type *)0)->member), offset, size}
 #define WHOLE(type, size) {#type, 0, sizeof(type), 0, size}
 
-/* Of 64-bit machines, which is where the library runs. */
+/* For 64-bit machines: the library runs on no others. */
 static const struct field fields[] = {
 	WHOLE(gdrfab_info, 304),
 	FIELD(gdrfab_info, struct_size, 0, 8),

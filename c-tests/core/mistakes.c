@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Mistakes that a program makes once: the info of another provider, a close too early, hints that ask for nothing, a
- * request that is not this endpoint's, a peer that has gone, a variable with a slip in its name. Each is told at once, in
- * words that say what is wrong.
+ * Common mistakes of programs: the info of another provider, a close too early, empty hints, the connection request of
+ * another endpoint, a peer that has gone, a misspelt variable. Each is reported at once, with a text that names the mistake.
  */
 #include "misuse.h"
 
 #include <poll.h>
 
-/* The words name both. */
+/* The text names both providers. */
 #define NAMES_BOTH(call, err, one, other)                                                                              \
 	do {                                                                                                           \
 		MISUSE(call, err, one);                                                                                \
@@ -130,7 +129,7 @@ static gdrfab_info *found(const gdrfab_info *hints)
 	return info;
 }
 
-/* Candidates without hints, with hints of zeros, and with empty ones are the same. */
+/* No hints, hints of zeros and empty hints give the same candidates. */
 TEST(hints_of_zeros_are_no_hints)
 {
 	static char bytes[2][64];
@@ -182,7 +181,7 @@ TEST(a_key_that_is_taken_is_the_callers_choice)
 
 /* --- words --- */
 
-/* Those of an errno are said once, and never its number. */
+/* A text contains the description of its errno once, and never the number. */
 static void once(const char *file, int line, int rc)
 {
 	char words[2048];
@@ -199,7 +198,7 @@ TEST(the_words_of_an_errno_are_said_once)
 {
 	static char nowhere[] = "verbs", device[] = "no-such-device";
 	gdrfab_info *info = NULL, *hints = gdrfab_dupinfo(NULL);
-	/* Read when the library is first used. */
+	/* The library reads the variable at its first use. */
 	setenv("GDRFAB_TCP_KEY_FILE", "/nonexistent/key", 1);
 	ONCE(gdrfab_getinfo(gdrfab_version(), "another.host.invalid", NULL, 0, NULL, &info));
 	hints->caps = GDRFAB_MSG | 1ull << 40;
@@ -268,7 +267,7 @@ TEST(a_request_is_rejected_by_its_own_passive_endpoint)
 enum answer { REJECTED, ACCEPTED, OPENED_BEFORE, ANSWERS };
 #define KNOCKS 12
 
-/* Answers requests whose callers have gone meanwhile. */
+/* Answers requests of clients that have gone meanwhile. */
 static void answers_late(struct node *n)
 {
 	node_open(n);
@@ -355,7 +354,7 @@ TEST(a_variable_with_a_slip_in_its_name_is_told_where_it_decides_security)
 			gdrfab_freeinfo(info);
 		else if (!test_says(gdrfab_last_error(), cases[i].name) || !test_says(gdrfab_last_error(), cases[i].meant))
 			test_wrong(__FILE__, __LINE__, "%s: %s", cases[i].name, gdrfab_last_error());
-		/* Set to nothing it is not set. */
+		/* An empty variable counts as not set. */
 		setenv(cases[i].name, "", 1);
 		OK(gdrfab_getinfo(gdrfab_version(), NULL, NULL, 0, NULL, &info));
 		gdrfab_freeinfo(info);
@@ -363,7 +362,7 @@ TEST(a_variable_with_a_slip_in_its_name_is_told_where_it_decides_security)
 	}
 }
 
-/* --- what the peer refuses, and what is late --- */
+/* --- operations that the peer refuses, and late ones --- */
 
 static void gives_a_region(struct node *n)
 {
@@ -377,7 +376,7 @@ static void gives_a_region(struct node *n)
 	node_close(n);
 }
 
-/* The words name key and address, and the length too where it is wrong. */
+/* The text names key and address, and the length if it is wrong. */
 static void says_what(struct node *n, const char *what, void *context, uint64_t key, uint64_t addr, size_t len)
 {
 	done e;

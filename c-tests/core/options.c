@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Options of an endpoint, and what it can tell: which path to a region, why not another, what went which way; and that
- * a path that is required or forbidden is.
+ * Options of an endpoint; its reports about the path to a region, the reasons against other paths, and the bytes moved by
+ * each path; and that required and forbidden paths are respected.
  */
 #include "misuse.h"
 
@@ -29,7 +29,7 @@ TEST(set_and_get)
 	CHECK_EQ(value, 0);
 	len = sizeof coop;
 	OK(gdrfab_ep_getopt(ep, level, GDRFAB_OPT_COOP, &coop, &len));
-	/* Only shm has what it is about; elsewhere it is refused, not forgotten. */
+	/* The option is of shm alone; other providers refuse it instead of ignoring it. */
 	CHECK_EQ(coop, path_known(PATH_DIRECT));
 	if (!coop) {
 		coop = 1;
@@ -124,7 +124,7 @@ static void offers_two(struct node *n)
 	node_down(n);
 }
 
-/* Whatever an object was opened or registered with is given back, by each object its own. */
+/* Each object returns the context that it was opened or registered with. */
 TEST(contexts)
 {
 	struct node n;
@@ -152,7 +152,7 @@ TEST(contexts)
 	CHECK(!gdrfab_fabric_context(NULL) && !gdrfab_domain_context(NULL) && !gdrfab_ep_context(NULL));
 	CHECK(!gdrfab_pep_context(NULL) && !gdrfab_cq_context(NULL) && !gdrfab_eq_context(NULL));
 	CHECK(!gdrfab_cntr_context(NULL) && !gdrfab_mr_context(NULL));
-	/* By the fast path, by the slow one, and again with a handle that was used before. */
+	/* By the fast path, by the slow path, and by a handle that was used before. */
 	struct iovec two[2] = {{at, 4}, {at + 8, 4}};
 	for (int i = 0; i < 2; i++) {
 		OK(gdrfab_mr_reg(domain, at, sizeof at, GDRFAB_SEND, 0, 1, 0, at + 7 + i, &mr));
@@ -194,7 +194,7 @@ static gdrfab_path_info path_to(struct node *n, uint64_t key)
 			       [PATH_PEER_MEM] = info.peer_mem_errno,
 			       [PATH_SOCKET] = info.socket_errno};
 	for (int p = 0; p < PATHS; p++) {
-		/* As data and as text alike. */
+		/* gdrfab_ep_query() and gdrfab_ep_explain() agree. */
 		CHECK_EQ((info.paths & paths[p].bit) != 0, refused[p] == 0);
 		if (!names(text, paths[p].name))
 			test_fail(__FILE__, __LINE__, "the explanation is silent about %s: %s", paths[p].name, text);
@@ -248,7 +248,7 @@ static void chooses(struct node *n)
 	info.struct_size = sizeof info;
 	CHECK_EQ(gdrfab_ep_query(n->ep, wrong_key(easy.key), &info), -EKEYREJECTED);
 
-	/* Required: nothing else will do, and nothing goes another way. */
+	/* A required path: no other path is used. */
 	option(n, GDRFAB_OPT_REQUIRE_PATH, GDRFAB_PATH_DIRECT);
 	put(n, easy, 0);
 	put(n, plain, EOPNOTSUPP);
@@ -261,7 +261,7 @@ static void chooses(struct node *n)
 	CHECK_EQ(bytes_by(n, PATH_STAGED), 200);
 	option(n, GDRFAB_OPT_REQUIRE_PATH, 0);
 
-	/* Forbidden: the next best. */
+	/* A forbidden path: the next best is used. */
 	option(n, GDRFAB_OPT_FORBID_PATH, GDRFAB_PATH_DIRECT);
 	CHECK_EQ(path_to(n, easy.key).path, refused ? GDRFAB_PATH_STAGED : GDRFAB_PATH_CMA);
 	put(n, easy, 0);
@@ -281,7 +281,7 @@ TEST(paths_of_an_endpoint)
 	pair(NULL, offers_two, chooses, NULL);
 }
 
-/* A process that is told to stay away from paths does, on either side. */
+/* Variables that forbid paths work on either side. */
 static void restricted(struct node *n)
 {
 	setenv("GDRFAB_SHM_PATHS", "staged", 1);

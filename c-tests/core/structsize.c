@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Structs that carry their size: too short a one is refused, a longer one is accepted as long as the part that the
- * library does not know is zero, and nothing is written behind what the caller said it has.
+ * Structs that carry their size (struct_size): a struct that is too short is refused, a longer one is accepted if the part
+ * that the library does not know is zero, and the library writes nothing behind the caller's size.
  */
 #include "fab.h"
 
@@ -16,7 +16,7 @@
 		unsigned char later[MORE];                                                                             \
 	}
 
-/* Calls with struct_size too small, larger with nothing behind, larger with something behind. */
+/* Calls with struct_size too small, larger with zeros behind, and larger with other bytes behind. */
 #define SIZES(input, call, ok)                                                                                         \
 	do {                                                                                                           \
 		memset((input).later, 0, MORE);                                                                        \
@@ -70,7 +70,7 @@ TEST(attributes)
 	OK(gdrfab_cq_close(cq));
 	OK(gdrfab_eq_close(eq));
 	OK(gdrfab_cntr_close(cntr));
-	/* Fields kept for later must be zero. */
+	/* Reserved fields must be zero. */
 	eq_attr.now.reserved = 1;
 	cntr_attr.now.reserved = 1;
 	WANT_EQ(gdrfab_eq_open(n.fabric, &eq_attr.now, NULL, &eq), -EINVAL);
@@ -93,7 +93,7 @@ TEST(regions)
 	SIZES(attr, gdrfab_mr_regattr(n.domain, &attr.now, 0, &mr), 0);
 	CHECK(mr != NULL);
 
-	/* Results: nothing is written behind the size that the caller gave. */
+	/* Result structs: nothing is written behind the caller's size. */
 	union {
 		gdrfab_mr_info info;
 		unsigned char bytes[sizeof(gdrfab_mr_info) + MORE];
@@ -116,7 +116,7 @@ TEST(regions)
 	node_close(&n);
 }
 
-/* --- those of a connected endpoint --- */
+/* --- structs of a connected endpoint --- */
 
 static void partner(struct node *n)
 {
@@ -137,7 +137,7 @@ static void sizes_of_errors(struct node *n, char *buf, struct remote to)
 {
 	LATER(gdrfab_stats) stats;
 	done e;
-	/* What describes an error stays to be read until the struct fits. */
+	/* The error entry stays in the queue until the struct is large enough. */
 	union {
 		gdrfab_cq_err_entry entry;
 		unsigned char bytes[sizeof(gdrfab_cq_err_entry) + MORE];
@@ -199,7 +199,7 @@ static void sizes_of_messages(struct node *n)
 	CHECK_EQ(path.now.path, best_path());
 	CHECK(stats.now.sends >= 1);
 	CHECK(stats.now.ops_direct >= 2 || !path_known(PATH_DIRECT));
-	/* An older caller's struct ends earlier. */
+	/* The struct of a caller with an older header ends earlier. */
 	memset(&stats, 0x5a, sizeof stats);
 	stats.now.struct_size = offsetof(gdrfab_stats, sends);
 	int rc = gdrfab_ep_stats(n->ep, &stats.now);

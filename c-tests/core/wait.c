@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Sleeping until a completion comes: by a time limit, by the other side, by a signal of the thread or the process, and
- * by poll on a file descriptor. A wake-up that is lost shows as a time limit that ran out.
+ * Sleeping until a completion comes. The sleep ends by a time limit, by the other side, or by a signal, in the call or in
+ * poll() on the descriptor. A lost wake-up shows as a time limit that runs out.
  */
 #include "fab.h"
 
@@ -17,7 +17,7 @@ static uint64_t since(uint64_t start)
 	return test_now_ms() - start;
 }
 
-/* Sends one byte, or writes with data, a little after it is asked to. */
+/* Sends one byte, or writes with data, a little after each request. */
 enum { WANT_END, WANT_SEND, WANT_WRITEDATA };
 struct request {
 	int what, after_ms;
@@ -132,7 +132,7 @@ static void on_signal(TEST_UNUSED int number)
 TEST(process_signal_interrupts)
 {
 	struct sigaction action;
-	/* Again and again: the first may come before the thread waits. */
+	/* Repeated, because the first may come before the thread waits. */
 	struct itimerval timer = {{0, 80000}, {0, 80000}}, never = {{0, 0}, {0, 0}};
 	struct node n;
 	done e;
@@ -189,7 +189,7 @@ static void poller(struct node *n)
 			CHECK_EQ(p.revents, POLLIN);
 		}
 	}
-	/* With something to read nobody may sleep. */
+	/* With an entry to read, gdrfab_cq_trywait() forbids to sleep. */
 	POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), PEER, &in));
 	ask(n, WANT_SEND, 0, NULL);
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(LONG);
@@ -220,7 +220,7 @@ TEST(fd_only_where_asked_for)
 	node_close(&n);
 }
 
-/* The descriptor also tells of the peer's end. */
+/* The descriptor also becomes readable when the peer dies. */
 static void poller_of_a_dying_peer(struct node *n)
 {
 	char in;
@@ -259,7 +259,7 @@ TEST(fd_wakes_when_the_peer_dies)
 	pair(&s, poller_of_a_dying_peer, dies_a_little_later, NULL);
 }
 
-/* Nothing comes, and the descriptor becomes readable when the deadline has passed, however far away it was. */
+/* The descriptor becomes readable when a deadline passes, however far away the deadline was. */
 static void poller_with_a_deadline(struct node *n)
 {
 	char in;
@@ -269,7 +269,7 @@ static void poller_with_a_deadline(struct node *n)
 	node_up(n);
 	OK(gdrfab_cq_fd(n->cq, &fd));
 	barrier(n);
-	/* The deadline counts from the call. */
+	/* The deadline counts from the call that posts. */
 	uint64_t start = test_now_ms();
 	POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), PEER, &in));
 	while ((got = gdrfab_cq_read(n->cq, &e, 1)) == -EAGAIN) {

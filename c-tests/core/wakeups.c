@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Wake-ups within a process: threads that produce, threads that wait, and threads that read beside them. */
+/* Wake-ups within a process: threads that produce entries, threads that wait, and threads that read meanwhile. */
 #include "wakeups.h"
 
 static const char *const object_names[OBJECTS] = {"cq", "eq", "cntr"};
@@ -25,7 +25,7 @@ static void waits_close(struct waits *w)
 
 struct producer {
 	struct waits w;
-	long turn; /* atomic; -1: it is over */
+	long turn; /* atomic; -1: the claim is over */
 };
 
 static void *produce(void *arg)
@@ -47,7 +47,7 @@ static void *produce(void *arg)
 	}
 }
 
-/* Waits until turn i has come. */
+/* Waits for turn i. */
 static void consume(struct producer *p, long i)
 {
 	uint64_t start = test_now_ms();
@@ -57,7 +57,7 @@ static void consume(struct producer *p, long i)
 	if (p->w.object == QUEUE && p->w.how == CALL) {
 		CHECK_EQ(gdrfab_cq_sread(p->w.cq, &e, 1, NULL, test_ms(LONG)), -EAGAIN);
 	} else if (p->w.object == QUEUE) {
-		/* A signal is no entry: trywait tells of it, whether it came before or ended the poll. */
+		/* A signal is no entry: trywait reports it, whether it came before the poll or ended it. */
 		do
 			CHECK_EQ(gdrfab_cq_read(p->w.cq, &e, 1), -EAGAIN);
 		while (!sleep_once(&p->w, "signal", i));
@@ -116,7 +116,7 @@ TEST(each_signal_wakes_one)
 	no_spinning();
 	node_alone(&n, &setup);
 	sleepers_start(&s, n.cq, -EAGAIN);
-	/* As many signals as threads, and no more before all have been answered. */
+	/* Sends one signal for each thread, and the next ones after all threads have woken. */
 	uint64_t start = test_now_ms();
 	for (long sent = 0; goes_on(start, sent); sent += SLEEPERS) {
 		for (int i = 0; i < SLEEPERS; i++)
@@ -127,7 +127,7 @@ TEST(each_signal_wakes_one)
 	node_close(&n);
 }
 
-/* --- a thread that reads takes nothing from one that polls --- */
+/* --- a thread that reads takes no wake-up from a thread that polls --- */
 
 static void *reads_now_and_then(void *arg)
 {

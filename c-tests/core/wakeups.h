@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * No wake-up is lost: whoever waits for a queue, an event queue or a counter, in a call or by poll on its descriptor,
- * learns of what comes before, during and behind the moment in which it goes to sleep. A wake-up that is lost shows as a
- * wait of LONG. What the programs about that share.
+ * Shared by the programs about wake-ups. No wake-up is lost: a thread that waits for a completion queue, an event queue or a
+ * counter, in a call or by poll() on the descriptor, learns of events before, during and after the moment in which it goes
+ * to sleep. A lost wake-up shows as a wait of LONG.
  */
 #ifndef WAKEUPS_H
 #define WAKEUPS_H
@@ -20,7 +20,7 @@ static const char *const how_names[] = {"call", "poll"};
 static const char *const progress_names[] = {"manual", "auto"};
 enum object { QUEUE, EVENTS, COUNTER, OBJECTS };
 
-/* What a thread waits for. */
+/* The objects that a thread waits for. */
 struct waits {
 	enum how how;
 	enum object object;
@@ -42,13 +42,13 @@ static inline struct setup setup_of(int progress)
 	return s;
 }
 
-/* Sleeps at once, so that the moment of going to sleep is met often. */
+/* Sleeps without spinning first, so that many events come in the moment of going to sleep. */
 static inline void no_spinning(void)
 {
 	setenv("GDRFAB_SPIN_US", "0", 1);
 }
 
-/* One poll, after whatever was to be read has been read. True: it is to be read again. */
+/* Polls once, after the queue was read empty. True: the queue is to be read again. */
 static inline bool sleep_once(const struct waits *w, const char *when, long turn)
 {
 	int rc = w->object == QUEUE ? gdrfab_cq_trywait(w->cq) : w->object == EVENTS ? gdrfab_eq_trywait(w->eq)
@@ -62,7 +62,7 @@ static inline bool sleep_once(const struct waits *w, const char *when, long turn
 	return false;
 }
 
-/* As many turns as there is time for: how many that is depends on the machine. */
+/* The claims run for a fixed time: the number of turns depends on the machine. */
 static inline bool goes_on(uint64_t start, long turn)
 {
 	return turn <= test_count(50000, 50) && since(start) < 250;
@@ -104,8 +104,8 @@ static inline void sleepers_start(struct sleepers *s, gdrfab_cq *cq, ssize_t wak
 		CHECK_EQ(pthread_create(&s->threads[i], NULL, sleeps_in_turn, s), 0);
 }
 
-/* Waits until so many were woken. Of a time in which this thread had no turn only the first 20 ms count: those who were woken
- * may not have had one either. */
+/* Waits until so many threads have woken. If this thread did not run for a while, only 20 ms of that time count: the woken
+ * threads may not have run either. */
 static inline void sleepers_await(struct sleepers *s, long count, int ms)
 {
 	uint64_t waited = 0, before = test_now_ms();

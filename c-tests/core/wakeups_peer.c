@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Wake-ups by a peer, while other threads post to, bind or connect the endpoint that this one waits for. */
+/* Wake-ups by a peer, while other threads post to, bind or connect the endpoint that a thread waits for. */
 #include "wakeups.h"
 
 #include <fcntl.h>
@@ -21,7 +21,7 @@ static void *posts(void *arg)
 	struct poster *p = arg;
 	for (int i = 0; i < p->count; i++) {
 		ssize_t rc;
-		/* Some go at once, some wait for the peer, and some for others to go with. */
+		/* Some are sent at once, some wait for the peer, and some wait to be sent together with others. */
 		size_t len = i % 4 == 0 ? LARGE : 16;
 		while ((rc = gdrfab_send(p->n->ep, p->bytes, len, p->desc, 0, NULL)) == -EAGAIN)
 			test_sleep_ms(1);
@@ -60,7 +60,7 @@ static void leaves_to_sleeper(struct node *n)
 		struct poster p = {n, bytes, desc, BURST};
 		barrier(n);
 		CHECK_EQ(pthread_create(&thread, NULL, posts, &p), 0);
-		/* The peer takes the first after a while, and is slow then: 300 ms are far more than it lets wait. */
+		/* The peer receives the first after a while, and is slow then; 700 ms are far more than it delays. */
 		for (int i = 0; i < BURST; i++)
 			next_entry(n, &w, 700, i);
 		pthread_join(thread, NULL);
@@ -147,7 +147,7 @@ static void of_several(const void *arg)
 	pair(&s, shares_a_queue, sends_when_asked, NULL);
 }
 
-/* --- what had no room in the queue --- */
+/* --- entries that had no room in the queue --- */
 
 enum { SMALL = 8, MANY = 48 };
 
@@ -225,7 +225,7 @@ static void sleeps_into_a_deadline(struct node *n)
 		while ((rc = gdrfab_cq_read(n->cq, &e, 1)) == -EAGAIN)
 			sleep_once(&w, "deadline", 0);
 	CHECK_EQ(rc, -GDRFAB_EAVAIL);
-	/* 350 ms, and not the second that a sleeper with nothing to do by itself sleeps. */
+	/* The deadline must end the sleep after 350 ms; a sleeper without one wakes only after a second. */
 	if (since(start) >= (uint64_t)test_ms(850))
 		came_late("the deadline came after %llu ms", (unsigned long long)(since(start)));
 	cq_failure(__FILE__, __LINE__, n->cq, &f);
@@ -340,7 +340,7 @@ static void prepares_without_descriptors(struct node *n)
 	OK(gdrfab_cntr_open(n->domain, &attr, NULL, &c));
 	OK(gdrfab_eq_open(n->fabric, &eq_attr, NULL, &eq));
 	barrier(n);
-	/* With something that has a deadline, which a timer tells of. */
+	/* With an operation that has a deadline, for which a timer would be needed. */
 	OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_RECV_DEADLINE, &ns, sizeof ns));
 	POST(n->cq, gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), 0, &in));
 	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Connecting and disconnecting: private data both ways, refusals, timeouts, and what a close leaves behind. */
+/* Connecting and disconnecting: private data both ways, refusals, timeouts, and the state after a close. */
 #include "fab.h"
 
 static void private_data(unsigned char *to, size_t len, uint32_t seed)
@@ -9,7 +9,7 @@ static void private_data(unsigned char *to, size_t len, uint32_t seed)
 
 /* --- accept and reject, with data both ways --- */
 
-/* Nothing, little, more, and as much as there is room for. */
+/* Lengths of private data: none, little, more, and the maximum. */
 static size_t data_size(const struct node *n, uint32_t i)
 {
 	static const size_t sizes[] = {0, 1, 17};
@@ -73,7 +73,7 @@ static void connecting(struct node *n)
 		n->ep = NULL;
 		barrier(n);
 	}
-	/* More than fits is refused before anything happens. */
+	/* Private data beyond the maximum is refused before the connection request is sent. */
 	n->ep = ep_new(n, n->info, NULL);
 	unsigned char much[GDRFAB_CM_DATA_MAX + 1] = {0};
 	CHECK_EQ(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, much, n->info->cm_data_size + 1),
@@ -94,7 +94,7 @@ static void rejecting(struct node *n)
 	barrier(n);
 	for (uint32_t i = 0; i < 4; i++) {
 		gdrfab_info *request = node_await_request(n);
-		/* Who asks. */
+		/* The address of the client. */
 		CHECK(request->dest_addr && strncmp(request->dest_addr, n->info->prov_name, strlen(n->info->prov_name)) == 0);
 		CHECK_EQ(request->dest_addrlen, strlen(request->dest_addr) + 1);
 		CHECK(strcmp(request->dest_addr, n->info->dest_addr ? n->info->dest_addr : "") != 0);
@@ -122,7 +122,7 @@ static void rejected(struct node *n)
 		CHECK_FILLED("the data of reject", f.data, data_size(n, i), 0, 200 + i);
 		const char *text = gdrfab_eq_strerror(n->eq, f.entry.prov_errno, NULL, name, sizeof name);
 		CHECK(text && *text);
-		/* What was refused is not connected. */
+		/* A refused endpoint is not connected. */
 		CHECK_EQ(gdrfab_send(n->ep, &byte, 1, local_desc(n, &byte, 1), 0, NULL), -ESHUTDOWN);
 		OK(gdrfab_ep_close(n->ep));
 		n->ep = NULL;
@@ -157,7 +157,7 @@ TEST(nobody_listens)
 	node_close(&n);
 }
 
-/* A listener that never looks at its events: the connector's patience is bounded. */
+/* A listener that never reads its events: the connecting side's wait is bounded. */
 static void deaf(struct node *n)
 {
 	node_open(n);
@@ -212,7 +212,7 @@ TEST(name_taken)
 	CHECK(strstr(gdrfab_last_error(), n.service) != NULL);
 	if (second)
 		OK(gdrfab_pep_close(second));
-	/* Once closed the name is free. */
+	/* After the close the name is free. */
 	OK(gdrfab_pep_close(n.pep));
 	n.pep = NULL;
 	node_listen(&n);
@@ -229,7 +229,7 @@ static void one_posted(struct node *n, char *buf, size_t len, int count)
 
 static void all_failed(struct node *n, char *buf, int count, int err, int prov)
 {
-	/* Which receive goes first is not said: each must go once. */
+	/* The order of cancelled receives is not defined: each must end once. */
 	unsigned seen = 0;
 	for (int i = 0; i < count; i++) {
 		struct failure f;
@@ -261,7 +261,7 @@ static void parts_first(struct node *n)
 		OK(gdrfab_ep_close(n->ep));
 	} else {
 		OK(gdrfab_ep_close(n->ep));
-		/* The queue outlives the endpoint, and so does what the endpoint left in it. */
+		/* The queue outlives the endpoint, and keeps the endpoint's entries. */
 		all_failed(n, buf, 5, ECANCELED, GDRFAB_PROV_CANCELED);
 	}
 	n->ep = NULL;
@@ -296,7 +296,7 @@ TEST(shutdown_with_posted_receives)
 	pair(NULL, parts_first, left_behind, "shutdown");
 }
 
-/* What was sent before a close arrives although the sender is gone. */
+/* Messages sent before a close arrive although the sender is gone. */
 static void last_words(struct node *n)
 {
 	static char buf[20][64];
@@ -334,14 +334,14 @@ TEST(completed_sends_arrive_before_a_close)
 	pair(NULL, hears_them, last_words, NULL);
 }
 
-/* --- an answer, before anybody has looked at the event queue --- */
+/* --- an answer that comes before the event queue was read --- */
 
 struct haste {
 	struct setup setup;
 	bool sleeps;
 };
 
-/* It says yes before its queue pair listens to the socket; what comes in between stays there until more comes. */
+/* soft-iWARP accepts before its queue pair listens to the socket: data that arrives in between stays there until more comes. */
 static void skip_soft_iwarp(const struct node *n)
 {
 	if (strncmp(n->info->domain_name, "siw", 3) == 0)
@@ -394,7 +394,7 @@ static void asking(struct node *n)
 		OK(gdrfab_ep_connect(n->ep, n->info->dest_addr, n->info->dest_addrlen, NULL, 0));
 		EVENT(n->eq, GDRFAB_CONNECTED, n->ep, NULL);
 		POST(n->cq, gdrfab_send(n->ep, out, sizeof out, local_desc(n, out, sizeof out), 0, out));
-		/* In any order: over shm the answer may be there first. */
+		/* In any order: over shm the answer may come first. */
 		for (int k = 0; k < 2; k++) {
 			done entry;
 			CHECK_EQ(cq_next(n->cq, &entry, 10000), 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What connections take of a process: counted, and bounded by the kernel's own limits, on both sides. docs/servers.md has the
- * figures.
+ * Resources that connections take in a process: memory, mappings and descriptors are counted, and bounded by the kernel's
+ * own limits, on both sides. docs/servers.md has the figures.
  */
 #include "fab.h"
 
@@ -12,7 +12,7 @@
 #define SPACE ((size_t)256 << 20)
 #define LEN 64
 
-/* Pages of this process's address space, in bytes. */
+/* The size of this process's address space, in bytes. */
 static size_t space(void)
 {
 	unsigned long pages = 0;
@@ -37,7 +37,7 @@ struct before {
 	size_t space;
 };
 
-/* Everything but connections is open. */
+/* Called when everything but connections is open. */
 static struct before begin(struct node *n)
 {
 	struct before b = {test_count_fds(), space()};
@@ -58,7 +58,7 @@ static void end(const struct before *b)
 		test_fail(__FILE__, __LINE__, "%d connections have %d descriptors", MOST, fds);
 	if (grown > SPACE)
 		test_fail(__FILE__, __LINE__, "%d connections have %zu KiB of address space each", MOST, grown / MOST / 1024);
-	/* As a test without limits would not find out. */
+	/* Printed as well, because growth below the bounds fails nothing. */
 	printf("     %d connections: %d descriptors, %zu KiB of address space each\n", MOST, fds, grown / MOST / 1024);
 }
 
@@ -134,7 +134,7 @@ TEST_WITHIN(240, a_thousand_connections_of_a_process_fit)
 	pair(NULL, serves, comes, NULL);
 }
 
-/* ---- what is mapped late works as what is mapped from the beginning */
+/* ---- areas that are mapped late work like areas that are mapped from the beginning */
 
 #define ROUNDS 3000
 #define LONG 4000
@@ -143,7 +143,7 @@ static void round_trip(struct node *n)
 {
 	static unsigned char out[LONG], in[LONG];
 	node_up(n);
-	/* More than the ring has lines, and more than the area beside it has bytes at first. */
+	/* More messages than the ring has lines, and more bytes than the area beside it has at first. */
 	for (int i = 0; i < ROUNDS; i++) {
 		size_t len = i % 7 == 0 ? LONG : (size_t)(i % 600) + 1;
 		POST(n->cq, gdrfab_recv(n->ep, in, LONG, NULL, 0, in));
@@ -176,7 +176,7 @@ static void floods(struct node *n)
 	static unsigned char out[600];
 	int sent = 0;
 	node_up(n);
-	/* The peer takes nothing yet: the ring fills over what was mapped at first. */
+	/* The peer receives nothing yet: the ring fills beyond its first mapping. */
 	for (ssize_t rc = 0; rc == 0 && sent < 1000; sent += rc == 0) {
 		fill(out, sizeof out, 0, (uint32_t)sent);
 		rc = gdrfab_inject(n->ep, out, (size_t)(sent % 500) + 1, 0);
@@ -210,7 +210,7 @@ static void drains(struct node *n)
 TEST(a_full_ring_is_taken_from_its_beginning)
 {
 	skip_unless(path_known(PATH_DIRECT), "this is about shm");
-	/* Messages that are done when they are in the ring. */
+	/* Messages complete when they are in the ring. */
 	static const struct setup eager = {.tx_op_flags = GDRFAB_COMPLETION};
 	pair(&eager, drains, floods, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Many connections, in both directions at once, to oneself and to bad addresses, and beside a process that does not speak
- * the protocol. */
+/* Many connections, connections in both directions at once, to the own process and to bad addresses, and beside a client
+ * that does not speak the protocol. */
 #include "fab.h"
 
 #include <netdb.h>
@@ -16,7 +16,7 @@ static void mutual(struct node *n, enum test_side me)
 		char text[GDRFAB_ADDR_MAX];
 	} mine, theirs;
 	char out = (char)('a' + me), in[2] = {0, 0};
-	gdrfab_ep *ep[2]; /* the one that connects, the one that accepts */
+	gdrfab_ep *ep[2]; /* the endpoint that connects, the endpoint that accepts */
 	int connected = 0;
 
 	memset(&mine, 0, sizeof mine);
@@ -28,7 +28,7 @@ static void mutual(struct node *n, enum test_side me)
 	oob_recv(n, &theirs, sizeof theirs);
 	if (!n->domain)
 		node_domain(n, n->info);
-	/* The info of a listener names its own address; the endpoint that connects takes one without. */
+	/* A listener's info contains its own address; the connecting endpoint needs an info without one. */
 	struct node connector = *n;
 	connector.side = TEST_CLIENT;
 	node_info(&connector);
@@ -52,7 +52,7 @@ static void mutual(struct node *n, enum test_side me)
 			connected++;
 		}
 	}
-	/* What goes into my connecting endpoint comes out of your accepting one. */
+	/* Data sent by this side's connecting endpoint arrives at the other side's accepting endpoint. */
 	for (int i = 0; i < 2; i++)
 		POST(n->cq, gdrfab_recv(ep[i], &in[i], 1, local_desc(n, &in[i], 1), 0, &in[i]));
 	meet_if_hasty(n);
@@ -76,7 +76,7 @@ static void mutual_server(struct node *n)
 
 static void mutual_client(struct node *n)
 {
-	/* A listener too, under a name of its own. */
+	/* The client listens too, under its own name. */
 	n->side = TEST_SERVER;
 	unique_service(n->service, sizeof n->service);
 	mutual(n, TEST_CLIENT);
@@ -99,7 +99,7 @@ static void named(struct node *n)
 	struct name mine, theirs, peer;
 	node_open(n);
 	n->ep = ep_new(n, n->info, n);
-	/* Too small a buffer: the size that is needed, and nothing else. */
+	/* With a buffer that is too small only the needed size is returned. */
 	memset(&mine, 'x', sizeof mine);
 	mine.len = 1;
 	CHECK_EQ(gdrfab_ep_getname(n->ep, mine.text, &mine.len), -GDRFAB_ETOOSMALL);
@@ -110,7 +110,7 @@ static void named(struct node *n)
 	CHECK_EQ(mine.len, need);
 	CHECK_EQ(strnlen(mine.text, need), need - 1);
 	CHECK_EQ(strncmp(mine.text, provider(), strlen(provider())), 0);
-	/* The same for as often as it is asked for. */
+	/* Every call returns the same name. */
 	memset(&peer, 0, sizeof peer);
 	peer.len = sizeof peer.text;
 	OK(gdrfab_ep_getname(n->ep, peer.text, &peer.len));
@@ -230,7 +230,7 @@ static void many_side(struct node *n)
 
 TEST_WITHIN(60, two_hundred_endpoints)
 {
-	/* Room for what they can have outstanding: not every adapter's queue grows. */
+	/* The queue has room for all outstanding operations: not every adapter's queue can grow. */
 	struct setup s = {.cq_size = traits()->adapter ? 65536 : 0};
 	pair(&s, many_side, many_side, NULL);
 }
@@ -251,7 +251,7 @@ TEST_WITHIN(60, connect_and_close_again_and_again)
 	pair(NULL, again_and_again, again_and_again, NULL);
 }
 
-/* --- to oneself --- */
+/* --- connections to the own process --- */
 
 TEST(two_endpoints_of_one_process)
 {
@@ -291,7 +291,7 @@ TEST(two_endpoints_of_one_process)
 	node_close(&n);
 }
 
-/* --- addresses that are none --- */
+/* --- invalid addresses --- */
 
 static void try_address(struct node *n, const char *what, const void *addr, size_t len, bool by_address)
 {
@@ -341,7 +341,7 @@ TEST(garbage_addresses)
 	node_close(&n);
 }
 
-/* --- somebody without the protocol talks to the listener's socket --- */
+/* --- a client without the protocol talks to the listener's socket --- */
 
 static bool find_address(const char *service, struct sockaddr_storage *addr, socklen_t *len, int *type)
 {
@@ -406,7 +406,7 @@ static void talks_garbage(struct node *n)
 	if (!find_socket(n->service, &addr, &len, &type))
 		test_skip("the listener's socket is not in /proc/net/unix");
 	for (int i = 0; i < rounds; i++) {
-		/* A connection over TCP is there a moment later; the other side's kernel makes it. */
+		/* A TCP connection of the other side's kernel arrives a moment later. */
 		bool wait = addr.ss_family != AF_UNIX;
 		int fd = socket(addr.ss_family, type | SOCK_CLOEXEC | (wait ? 0 : SOCK_NONBLOCK), 0);
 		if (connect(fd, (struct sockaddr *)&addr, len) == 0) {
@@ -418,7 +418,7 @@ static void talks_garbage(struct node *n)
 		close(fd);
 	}
 	CHECK(made > 0);
-	/* The next connection is one like any other. */
+	/* The next connection works like any other. */
 	node_connect(n);
 	barrier(n);
 	node_down(n);

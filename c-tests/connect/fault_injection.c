@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * GDRFAB_FAULT: connections that are lost and operations that are late, when they were told to be, look to both sides
- * like the real ones.
+ * Fault injection (GDRFAB_FAULT): lost connections and delayed operations. Both sides see an injected fault like a real one.
  */
 #include "fault_injection.h"
 
-#define LONG_AGO 60 /* ms of a delay that must be seen */
+#define LONG_AGO 60 /* ms: a delay that is certainly noticed */
 
 /* --- a connection that is lost --- */
 
-/* The connection is over, for the reason that a dead peer gives. A connectionless endpoint calls its peer anew. */
+/* Checks that the connection has ended as by a dead peer. A connectionless endpoint connects to its peer again. */
 static void is_over(struct node *n, struct place *p)
 {
 	if (connectionless(n->setup)) {
@@ -56,7 +55,7 @@ static void loses(struct node *n)
 		POST(n->cq, post(n, &p, op, i * 64, 64));
 		DONE(n->cq, p.m.addr + i * 64, 0, NULL);
 	}
-	/* The call takes the operation; what becomes of it is told by its entry. */
+	/* The call accepts the operation; its entry tells the failure. */
 	POST(n->cq, post(n, &p, op, 128, 64));
 	FAILED(n->cq, p.m.addr + 128, ECONNRESET, GDRFAB_PROV_PEER_GONE, &f);
 	SAYS(f.words, "GDRFAB_FAULT=drop");
@@ -103,7 +102,7 @@ static void waits(struct node *n)
 	place_down(n, &p);
 }
 
-/* Operations of every kind count, and those of another provider's faults do not. */
+/* drop=N counts operations of every kind; faults of another provider have no effect. */
 static void mixes(struct node *n)
 {
 	struct place p;
@@ -115,7 +114,7 @@ static void mixes(struct node *n)
 	POST(n->cq, post(n, &p, READ, 128, 64));
 	DONE(n->cq, p.m.addr + 128, GDRFAB_READ, NULL);
 	POST(n->cq, post(n, &p, WRITE, 192, 64));
-	/* Receives end in no order with the rest. */
+	/* Receives end in any order relative to other operations. */
 	bool seen[2] = {false, false};
 	for (int i = 0; i < 2; i++) {
 		done e;
@@ -156,7 +155,7 @@ TEST(each_side_counts_its_own_receives)
 	pair(NULL, waits, loses_a_receive, NULL);
 }
 
-/* What was outstanding goes with it, in the order of posting, and none of it has happened. */
+/* Outstanding operations fail with the connection, in the order of posting, and none of them was carried out. */
 static void loses_many(struct node *n)
 {
 	struct place p;
@@ -225,7 +224,7 @@ static void recovers(struct node *n)
 		if (once)
 			break;
 	}
-	/* With `once` it works from now on; without, each endpoint counts anew. */
+	/* With `once` the new endpoint works; without it each endpoint counts anew. */
 	if (n->side == TEST_CLIENT && n->arg) {
 		for (int i = 0; i < 3; i++) {
 			POST(n->cq, post(n, &p, WRITE, 0, 64));
@@ -282,7 +281,7 @@ static void is_late(struct node *n)
 	size_t len = op == WRITE ? 128 : 64;
 	for (size_t i = 0; i < 8; i++)
 		POST(n->cq, post(n, &p, op, i * len, len));
-	/* The calls themselves do not wait. */
+	/* The delay does not make the calls wait. */
 	if (since(start) >= 7 * (uint64_t)test_ms(LONG_AGO))
 		came_late("the eight calls returned after %llu ms", (unsigned long long)since(start));
 	for (size_t i = 0; i < 8; i++) {
@@ -389,7 +388,7 @@ static void gives_buffers_back(struct node *n)
 		POST(n->cq, gdrfab_inject_write(n->ep, word, sizeof word, PEER, p.to.base + i * sizeof word, p.to.key));
 	}
 	memset(word, 0, sizeof word);
-	/* Behind all of them. */
+	/* After all delayed operations. */
 	POST(n->cq, post(n, &p, READ, 0, 256));
 	DONE(n->cq, p.m.addr, GDRFAB_READ, NULL);
 	CHECK_MEM("injected late", &p.m, 0, 256, 0, 5);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What the programs about GDRFAB_FAULT share. Every claim is a process of its own, so each has its own faults. */
+/* Helpers of the programs about fault injection (GDRFAB_FAULT). Every claim runs in processes of its own, so each sets its
+ * own faults. */
 #ifndef FAULT_INJECTION_H
 #define FAULT_INJECTION_H
 
@@ -28,13 +29,13 @@ static const char *another_provider(void)
 enum op { WRITE, READ, SEND, RECV, OPS };
 static const char *const op_words[OPS] = {"write", "read", "send", "recv"};
 
-/* What both sides of these claims have. */
+/* The state of one side of these claims. */
 struct place {
 	struct mem m;
 	struct remote to;
 };
 
-/* Drives a connectionless endpoint until its peer is reached, or is not any more. */
+/* Drives a connectionless endpoint until it has reached its peer, or until it has lost the peer. */
 static inline void await_peer(struct node *n, bool reached)
 {
 	struct gdrfab_path_info info = {.struct_size = sizeof info};
@@ -45,8 +46,8 @@ static inline void await_peer(struct node *n, bool reached)
 	}
 }
 
-/* A connectionless endpoint reaches its peer by no operation that would count: the one that calls is taken back. But a thread
- * that makes progress may be faster than that, and no claim with one counts. */
+/* Connects a connectionless endpoint to its peer by an operation that is cancelled at once, and so does not count for
+ * drop=N. A progress thread could carry the operation out before the cancel: claims with automatic progress count nothing. */
 static inline void reach_uncounted(struct node *n)
 {
 	struct failure f;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * GDRFAB_FAULT: registrations that are refused, transfers a few bytes at a time, and words that make no sense.
+ * Fault injection (GDRFAB_FAULT): refused registrations, transfers a few bytes at a time, and malformed values.
  */
 #include "fault_injection.h"
 
@@ -10,7 +10,7 @@ static void explained(const struct mem *m, const char *word)
 {
 	char text[4096];
 	CHECK(gdrfab_mr_explain(m->mr, text, sizeof text) > 0);
-	/* A chain that ended well before it came to the step says so. */
+	/* If registration succeeded before it came to this step, the explanation says so. */
 	if (!strstr(text, word) && !strstr(text, "not tried"))
 		test_fail(__FILE__, __LINE__, "nothing of %s in: %s", word, text);
 }
@@ -26,11 +26,11 @@ static void refused(const void *arg)
 	faults("refuse=%s", way->path->name);
 	node_alone(&n, NULL);
 	mem_new(&n, &m, way->kind, LEN);
-	/* Nothing else is permitted: an error that says why. */
+	/* If no other path is permitted, registration fails with the reason. */
 	CHECK_EQ(mem_try_register(&n, &m, 0, LEN, ANY_ACCESS, way->path->bit, 0), -EIO);
 	CHECK(strstr(gdrfab_last_error(), word) != NULL);
 	CHECK(m.mr == NULL);
-	/* The next best, if there is one; else the errno is that of the last step, and the words tell of all. */
+	/* The next best path is used. If there is none, the errno is of the last step, and the text tells all steps. */
 	int rc = mem_try_register(&n, &m, 0, LEN, ANY_ACCESS, 0, 0);
 	if (rc != 0) {
 		CHECK(strstr(gdrfab_last_error(), word) != NULL);
@@ -89,7 +89,7 @@ TEST(the_second_registration_is_refused)
 		else
 			CHECK(strstr(gdrfab_last_error(), "GDRFAB_FAULT=refuse=register") != NULL);
 	}
-	/* The plain call as well. */
+	/* The same with gdrfab_mr_reg(). */
 	OK(gdrfab_mr_reg(n.domain, m.addr, LEN, ANY_ACCESS, 0, 0, 0, NULL, &m.mr));
 	mem_end(&n, &m);
 	node_close(&n);
@@ -110,7 +110,7 @@ TEST(the_plain_call_is_refused_too)
 	node_close(&n);
 }
 
-/* What is refused one way goes another. */
+/* Memory that one path refuses is reached by another. */
 static void is_written(struct node *n)
 {
 	struct place p;
@@ -229,7 +229,7 @@ static void few_here(struct node *n)
 
 static void few_at_a_time(const void *arg)
 {
-	/* Without another way shm sends long messages in fragments. */
+	/* Without another path shm sends long messages in fragments. */
 	if (!arg)
 		setenv("GDRFAB_SHM_PATHS", "staged", 1);
 	for (int i = 0; i < test_count(5, 3); i++) {
@@ -252,7 +252,7 @@ TEST_TABLE(few)
 	}
 }
 
-/* --- words that make no sense --- */
+/* --- malformed values --- */
 
 TEST(what_makes_no_sense_is_told)
 {

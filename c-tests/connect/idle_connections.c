@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Many connections of one queue, most of them idle: who drives them may leave the idle ones alone, and must not miss what
- * comes to one of them. A wake-up that is lost shows as a time limit that ran out.
+ * Many connections on one queue, most of them idle. Progress may skip idle connections, but must not miss data that arrives
+ * on one. A lost wake-up shows as a time limit that runs out.
  */
 #include "fab.h"
 
@@ -47,7 +47,7 @@ static void post(struct node *n, int i)
 	POST(n->cq, gdrfab_recv(eps[i], &in[i], 8, local_desc(n, &in[i], 8), 0, &in[i]));
 }
 
-/* Opens them all; each has a receive posted. */
+/* Opens all connections; each has a receive posted. */
 static void open_all(struct node *n, int count)
 {
 	node_open(n);
@@ -99,7 +99,7 @@ static void send_to(struct node *n, int i, uint64_t word)
 	POST(n->cq, gdrfab_inject(eps[i], &word, 8, 0));
 }
 
-/* ---- any of them, in any order, however the server waits: each word comes back */
+/* ---- requests on any connection, in any order, with each way to wait: every request is answered */
 
 static void answers(struct node *n)
 {
@@ -136,12 +136,12 @@ static void asks(struct node *n)
 	struct remote to = mem_fetch(n);
 	for (int round = 0; round < plan->rounds; round++) {
 		done e;
-		/* Often the same few, and each one once in a while. */
+		/* Mostly the same few connections, and every other one now and then. */
 		int i = (int)(test_random(&random) % (uint64_t)(round % 3 ? 3 : plan->count));
 		uint64_t word = (uint64_t)(round + 1) << 16 | (uint64_t)i;
 		if (round % 5 == 4)
 			test_sleep_ms((int)(test_random(&random) % 3));
-		/* Its target's progress is what a write over some paths ends by. */
+		/* Some paths need the target's progress to end a write. */
 		fill(bytes, plan->len, 0, (uint32_t)round + 1);
 		POST(n->cq, gdrfab_write(eps[i], bytes, plan->len, local_desc(n, bytes, plan->len), 0, to.base, to.key, n));
 		CHECK_EQ(await_entry(n, &e, round % WAYS == BY_POLL ? SLEEPING : round % WAYS), 1);
@@ -201,7 +201,7 @@ TEST_WITHIN(240, any_of_a_thousand)
 	ask_any(&s, test_count(MOST, 20), test_count(400, 50), WORDS);
 }
 
-/* ---- deadlines of idle ones */
+/* ---- deadlines of idle connections */
 
 #define FORTY 40
 
@@ -216,7 +216,7 @@ static void waits_in_vain(struct node *n)
 		uint64_t ns = (uint64_t)(50 + 7 * i) * 1000000;
 		OK(gdrfab_ep_setopt(eps[i], GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_RECV_DEADLINE, &ns, sizeof ns));
 	}
-	/* All rest, before one of them has anything to wait for. */
+	/* All connections become idle before an operation is posted on one. */
 	QUIET(n->cq, 20);
 	for (int i = 0; i < FORTY; i++)
 		post(n, i);
@@ -249,7 +249,7 @@ TEST(receives_of_idle_ones_end_in_time)
 	pair(&s, waits_in_vain, says_nothing, NULL);
 }
 
-/* ---- they come and go, one by one and all at once */
+/* ---- connections are opened and closed, one by one and all at once */
 
 static void stays(struct node *n)
 {
@@ -258,7 +258,7 @@ static void stays(struct node *n)
 	QUIET(n->cq, 20);
 	barrier(n);
 	for (int round = 0; round < 3; round++) {
-		/* Every third one goes: the queue tells of its receive, and the event queue of it. */
+		/* Every third peer closes: its receive has an entry, and its connection an event. */
 		for (int i = round; i < FORTY; i += 3) {
 			struct failure f;
 			EVENT(n->eq, GDRFAB_SHUTDOWN, eps[i], NULL);
@@ -334,7 +334,7 @@ TEST_WITHIN(60, idle_ones_end_and_others_come)
 	pair(&s, stays, comes_and_goes, NULL);
 }
 
-/* ---- one thread sleeps on the queue, another one posts to those that rest */
+/* ---- one thread sleeps on the queue, another one posts on idle connections */
 
 struct posts {
 	struct node *n;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Callers without end at a passive endpoint of shm or tcp, callers that it has no descriptor for, and users that it can
- * not distinguish. Its owner's calls stay short, it and its callers are told, and afterwards all is as before.
+ * A passive endpoint of shm or tcp under load: clients that connect without end, clients for which the process has no
+ * descriptor left, and users that it cannot tell apart. The owner's calls stay short, both sides get an error with a reason,
+ * and afterwards the endpoint works as before.
  */
 #include "fab.h"
 #include "tcp_raw.h"
@@ -47,11 +48,11 @@ static int dial(const char *service)
 	return fd;
 }
 
-/* --- callers without end --- */
+/* --- clients without end --- */
 
 static void storms(const char *service, int which, int ms)
 {
-	/* Some as another user, which only root can become, and some with nonsense to say. */
+	/* Some clients run as another user, if this is root, and some send garbage. */
 	if (which == 0 && geteuid() == 0 && (setgid(65534) < 0 || setuid(65534) < 0))
 		_exit(1);
 	for (uint64_t until = test_now_ms() + (uint64_t)ms; test_now_ms() < until;) {
@@ -102,7 +103,8 @@ TEST(callers_without_end_leave_calls_short)
 		long_ones += took > (double)test_ms(LONGEST_MS);
 		left -= waitpid(-1, NULL, WNOHANG) > 0;
 	}
-	/* Callers come all the while: what one of them can make long is so again. Once, it may be a virtual machine's clock. */
+	/* Clients connect all the time: a call that they make long is long again. A single long call may be a virtual machine's
+	 * clock. */
 	if (long_ones > 1)
 		test_fail(__FILE__, __LINE__, "%d times gdrfab_eq_read() was long, %.0f ms of CPU time at most", long_ones, longest);
 	node_close(&n);
@@ -153,13 +155,13 @@ static void has_no_descriptor(struct node *n)
 	node_open(n);
 	node_listen(n);
 	barrier(n);
-	/* Long enough to sleep once, which makes what this thread sleeps on. */
+	/* Sleeps once, so that the descriptors that this thread sleeps on exist. */
 	CHECK_EQ(gdrfab_eq_sread(n->eq, &kind, &e, sizeof e.entry + sizeof e.data, 100, 0), -EAGAIN);
 	hold_all_descriptors();
 	oob_send(n, &word, 1);
 	double before = cpu_ms(CLOCK_PROCESS_CPUTIME_ID);
 	uint64_t start = test_now_ms();
-	/* Until the caller has its answer, and somewhat longer. */
+	/* Goes on until the client has its answer, and somewhat longer. */
 	for (uint64_t until = 0; !until || test_now_ms() < until;) {
 		ssize_t got = gdrfab_eq_sread(n->eq, &kind, &e, sizeof e.entry + sizeof e.data, 50, 0);
 		if (got == -GDRFAB_EAVAIL) {
@@ -198,16 +200,16 @@ TEST(without_a_descriptor_the_owner_and_the_callers_are_told)
 	pair(NULL, has_no_descriptor, calls_in_vain, NULL);
 }
 
-/* --- users without a number --- */
+/* --- users without a number in the namespace --- */
 
-/* In a user namespace of its own, in which this user is 65534 and nobody else has a number. */
+/* Enters a user namespace in which this user is 65534 and no other user has a number. */
 static bool become_nobody(uid_t user)
 {
 	char map[64];
 	int len = snprintf(map, sizeof map, "65534 %u 1", (unsigned)user);
 	if (setresgid(user, user, user) < 0 || setresuid(user, user, user) < 0)
 		return false;
-	/* A process that has changed its user may not write its own files in /proc, else. */
+	/* Without this a process that has changed its user may not write its own files in /proc. */
 	prctl(PR_SET_DUMPABLE, 1);
 	if (unshare(CLONE_NEWUSER) < 0)
 		return false;
@@ -255,7 +257,7 @@ static void nobody_calls(struct node *n)
 	if (other) {
 		EQ_FAILED(n->eq, n->ep, EACCES, 5000, &f);
 		CHECK(strstr((char *)f.data, "user"));
-		/* And a client that does not check who listens is refused by the listener. */
+		/* The listener refuses a client that does not check the listener's user. */
 		int fd = dial(n->service);
 		CHECK(fd >= 0);
 		char byte;
@@ -276,7 +278,7 @@ static void nobodies(const void *arg)
 	skip_unless(strcmp(provider(), "shm") == 0, "it asks nobody for a user");
 	if (geteuid() != 0)
 		test_skip("only root becomes two other users");
-	/* By what signals it may send, a process knows one like itself; a memory checker cannot ask. */
+	/* A process recognises its own user by the permission to send signals; under a memory checker this does not work. */
 	if (!*(const bool *)arg && !test_has_pidfds())
 		test_skip("pidfd_open: %s", strerror(errno));
 	pair(NULL, nobody_listens, nobody_calls, arg);

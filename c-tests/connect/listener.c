@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A passive endpoint that was closed is closed, whatever other threads and peers were doing with it: its name is free, who
- * called it is turned away, and no event names it any more.
+ * Closing a passive endpoint while other threads and peers use it: after the close its name is free, waiting clients are
+ * refused, and no event names it any more.
  */
 #include "fab.h"
 
@@ -23,11 +23,11 @@ static bool sleeps(enum state state)
 	return state == SLEEPER || state == SLEEPER_HALF_GREETED;
 }
 
-/* What a thread sees meanwhile; the events of the next passive endpoint are left to it. */
+/* A thread that reads events meanwhile; it also handles the events of the next passive endpoint. */
 struct watcher {
 	struct node *n;
 	enum state state;
-	const void *closed; /* context of what is closed: a handle's address may be the next one's */
+	const void *closed; /* context of the closed endpoint: the address of its handle may be used again */
 	bool stop;
 	pthread_t thread;
 };
@@ -57,7 +57,7 @@ static void *watch(void *arg)
 	}
 }
 
-/* A connection that says nothing. */
+/* A client that connects and sends nothing. */
 static int silent(const struct node *n)
 {
 	int fd = -1;
@@ -107,7 +107,7 @@ static void listener(struct node *n, struct node *same)
 	listen_again(n, 0);
 }
 
-/* The client's endpoint learns what has become of its call; the server's queue is driven meanwhile. */
+/* Waits for the result of the client's connect; drives the server's queue meanwhile. */
 static int outcome(struct node *client, struct node *server, int ms)
 {
 	uint32_t kind;
@@ -180,7 +180,7 @@ static void closed_is_closed(const void *arg)
 				continue;
 		}
 		OK(gdrfab_pep_close(n.pep));
-		/* It has no place any more in what is waited on. */
+		/* The wait set does not contain its descriptor any more. */
 		if (state == DESCRIPTOR && !traits()->adapter) {
 			struct pollfd one = {fd, POLLIN, 0};
 			uint32_t kind;
@@ -200,11 +200,11 @@ static void closed_is_closed(const void *arg)
 			CHECK_EQ(gdrfab_ep_open(n.domain, e.entry.info, NULL, &late), -EINVAL);
 			gdrfab_freeinfo(e.entry.info);
 		}
-		/* The name is free at once. */
+		/* The name is free at once: a new endpoint takes it. */
 		listen_again(&n, round + 1);
 		if (half)
 			close(quiet);
-		/* And who calls now calls the new one. */
+		/* Clients reach the new endpoint from now on. */
 		call(&client);
 		if (threaded) {
 			CHECK_EQ(outcome(&client, NULL, 5000), ECONNREFUSED);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The other side is killed or stopped, at every stage. This side gets error completions within its deadline and never
- * hangs; afterwards it closes everything as usual, with no file descriptor left and nothing in /dev/shm.
+ * The peer is killed or stopped, at every stage of a connection. This side gets error completions within its deadline and
+ * never hangs. Afterwards it closes everything as usual, with no descriptor left and nothing in /dev/shm.
  */
 #include "fab.h"
 
@@ -48,7 +48,7 @@ static void strike(struct node *n)
 		peer_stop(n);
 }
 
-/* Strikes from another thread, so that it can happen in the middle of a call. */
+/* Kills or stops the peer from another thread, so that it can happen in the middle of a call. */
 struct later {
 	struct node *n;
 	int ms;
@@ -65,7 +65,8 @@ static void *strike_later(void *arg)
 	return NULL;
 }
 
-/* Of a peer that is dead. A connected endpoint has an event of it, and takes no more; a connectionless one looks for the peer anew. */
+/* Checks the state after the peer's death. A connected endpoint has an event and accepts no more operations; a connectionless
+ * endpoint tries to connect again. */
 static void is_over(struct node *n, void *buf)
 {
 	void *desc = local_desc(n, buf, 1);
@@ -83,7 +84,7 @@ static void is_over(struct node *n, void *buf)
 	CHECK(f.entry.op_context == buf && f.words[0]);
 }
 
-/* What is left to do for a survivor, whatever the stage was. */
+/* The survivor's closing steps, the same for all stages. */
 static void close_up(struct node *n)
 {
 	if (fault_of(n)->signal == SIGSTOP)
@@ -134,7 +135,7 @@ static void is_asked(struct node *n)
 	node_listen(n);
 	barrier(n);
 	barrier(n);
-	/* Before or after the request was seen. */
+	/* Before or after the request was read. */
 	bool early = fault_of(n)->round % 2;
 	if (early)
 		strike(n);
@@ -151,7 +152,7 @@ static void is_asked(struct node *n)
 		uint64_t ns = 500000000;
 		OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_CONNECT_TIMEOUT, &ns, sizeof ns));
 		int rc = gdrfab_ep_accept(n->ep, NULL, 0);
-		/* It may fail at once, later, or look well for a moment; whichever, it is told in time. */
+		/* Accepting may fail at once or later, or succeed for a moment: in each case the failure is reported in time. */
 		bool told = rc < 0;
 		while (!told) {
 			size = gdrfab_eq_sread(n->eq, &event, &e, sizeof e.entry + sizeof e.data, test_ms(PATIENCE), 0);
@@ -175,7 +176,7 @@ static void is_asked(struct node *n)
 	close_up(n);
 }
 
-/* --- connected, and nothing to do but wait --- */
+/* --- connected and waiting --- */
 
 static void waits_in_receive(struct node *n)
 {
@@ -235,7 +236,7 @@ static void serves(struct node *n)
 		barrier(n);
 		for_ever(n);
 	}
-	/* Half of the rounds are about a large message for which no receive is ever posted. */
+	/* Half of the rounds send a large message for which no receive is ever posted. */
 	barrier(n);
 	for (;;) {
 		done e;
@@ -244,7 +245,7 @@ static void serves(struct node *n)
 		ssize_t rc;
 		while ((rc = gdrfab_recv(n->ep, in, CHUNK, local_desc(n, in, CHUNK), PEER, in)) == -EAGAIN)
 			gdrfab_cq_read(n->cq, NULL, 0);
-		/* It was stopped, and goes on when the other side has given up. */
+		/* The stopped side goes on after the other side's operations have ended. */
 		if (rc == -ESHUTDOWN)
 			for_ever(n);
 		OK(rc);
@@ -268,7 +269,7 @@ static void drives(struct node *n)
 	}
 	bool alone = f->way && one_sided(f->way);
 	barrier(n);
-	/* One that polls may take a part of a large copy, and whoever stops it then holds that up; one that sleeps takes none. */
+	/* A target that polls may do a part of a large copy, and is then stopped in it; a target that sleeps does not. */
 	for (uint64_t end = test_now_ms() + 1000; alone && test_process_state(n->peer) != 'S' && test_now_ms() < end;)
 		test_sleep_ms(1);
 	struct later later = {n, 3 + f->round * 5, 0, 0};
@@ -302,7 +303,7 @@ static void drives(struct node *n)
 		if (next == 1) {
 			ended++;
 			after += (size_t)__atomic_load_n(&later.struck, __ATOMIC_ACQUIRE);
-			/* Nothing that happens to a stopped process disturbs a one-sided transfer. */
+			/* A stopped target does not disturb a one-sided transfer. */
 			stop = stop || (!killed && alone && after > 20);
 		} else if (next == -1) {
 			cq_failure(__FILE__, __LINE__, n->cq, &why);
@@ -311,17 +312,17 @@ static void drives(struct node *n)
 			stop = true;
 			bool timed_out = failure_is(&why.entry, ETIMEDOUT, GDRFAB_PROV_DEADLINE) ||
 					 (failed > 1 && flushed(&why.entry));
-			/* To an adapter a dying process loses its regions before its queue pairs. */
+			/* The kernel frees the regions of a dying process before its queue pairs: an adapter may report the key. */
 			bool gone = failure_is(&why.entry, ECONNRESET, GDRFAB_PROV_PEER_GONE) ||
 				    (traits()->adapter && (failure_is(&why.entry, EKEYREJECTED, GDRFAB_PROV_KEY) ||
 							    failure_is(&why.entry, EREMOTEIO, TOO_LONG))) ||
 				    (connectionless(n->setup) && why.entry.err == ECONNREFUSED);
-			/* A message nobody receives may run into its deadline before the blow. */
+			/* A message without a receive may reach its deadline before the peer is killed. */
 			if (killed ? !gone && !(f->kind == SENDS && timed_out) : !timed_out)
 				test_fail(__FILE__, __LINE__, "%s, provider code %d, \"%s\"",
 					  test_number(-why.entry.err), why.entry.prov_errno, why.words);
 		}
-		/* It may have begun to fetch one message, which keeps its buffer until the peer goes on. */
+		/* The peer may have begun to copy one message, whose buffer stays in use until the peer goes on. */
 		bool kept = (f->kind == SENDS || !connectionless(n->setup)) && stop && posted - ended == 1;
 		if (!killed && kept && test_now_ms() > until - (uint64_t)test_ms(PATIENCE) / 2)
 			peer_continue(n);
@@ -379,7 +380,7 @@ static void is_hammered(struct node *n)
 	while (test_now_ms() < until)
 		gdrfab_cq_read(n->cq, NULL, 0);
 	strike(n);
-	/* The victim may have been stopped inside a copy: then, and only then, busy. */
+	/* -EBUSY is right only if the victim was stopped inside a copy. */
 	uint64_t start = test_now_ms();
 	int rc = gdrfab_mr_close(m.mr);
 	CHECK(test_now_ms() - start < (uint64_t)test_ms(PATIENCE));
@@ -424,7 +425,7 @@ static void driving_stage(const void *arg)
 
 static void hammered_stage(const void *arg)
 {
-	/* Each close of a stopped peer's region may wait for its full second. */
+	/* Each close of a region that a stopped peer uses may take a whole second. */
 	const struct fault *f = (const struct fault *)arg;
 	run(is_hammered, hammers, f, f->signal == SIGSTOP ? test_count(4, 1) : test_count(8, 2));
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What is posted on a connected endpoint whose peer was killed: each operation has one result, and few go well, in posts and not in
- * time. The program posts one, reads its entry, and rests. Connectionless endpoints, and those with tags: rdm_dead.c.
+ * Operations posted on a connected endpoint after its peer was killed: each has one result, and only the first few may
+ * succeed; their number is bounded, however much time passes between them. The program posts one, reads its entry, and
+ * rests. For connectionless endpoints and endpoints with tags see rdm_dead.c.
  */
 #include "fab.h"
 
 #include <signal.h>
 
-/* What may still go well, and what is posted in all. */
+/* The number of operations that may still succeed, and the number posted in all. */
 enum { FEW = 32, POSTED = 60, REST_MS = 2 };
 enum op { SEND, INJECT, WRITE, WRITEDATA, INJECT_WRITE, OPS };
 static const char *const op_words[OPS] = {"sends", "injected messages", "writes", "writes with data", "injected writes"};
@@ -48,14 +49,14 @@ static ssize_t post(struct node *n, struct remote to, uint64_t *word)
 	}
 }
 
-/* Of what was posted: whether it went well. It gives one entry, or none if it was injected and went well. */
+/* Whether the posted operation succeeded. It has one entry, or none if it was injected and succeeded. */
 static bool went_well(struct node *n, const uint64_t *word, bool silent)
 {
 	struct failure f;
 	done e;
 	ssize_t got = -EAGAIN;
 	int in_vain = 0;
-	/* No wait, which would look at everything. */
+	/* A plain read: a wait would drive all connections. */
 	for (uint64_t until = test_now_ms() + (uint64_t)test_ms(15000); got == -EAGAIN && test_now_ms() < until && in_vain < 200; in_vain += silent)
 		got = gdrfab_cq_read(n->cq, &e, 1);
 	if (got == 1) {
@@ -90,7 +91,7 @@ static void posts_on(struct node *n)
 	for (int i = 0; i < POSTED; i++) {
 		ssize_t rc = post(n, to, &words[i]);
 		if (rc == 0 && went_well(n, &words[i], silent)) {
-			/* Nothing goes well after the first that did not. */
+			/* After the first failure no operation succeeds. */
 			CHECK_EQ(failed, 0);
 			well++;
 		} else {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * pthread_cancel() of a thread that is inside the library, and pthread_exit() in a signal handler that interrupts its sleep:
- * a thread that waits ends there, one in another call ends after it, and the objects work on.
+ * pthread_cancel() of a thread inside the library, and pthread_exit() in a signal handler that interrupts its sleep: a thread
+ * in a wait ends there, a thread in another call ends after the call, and the objects stay usable.
  */
 #include "fab.h"
 
@@ -19,7 +19,7 @@ struct waiter {
 	pid_t tid; /* atomic */
 };
 
-/* Over and over, as a thread of a program does that lives for this. */
+/* Waits again and again, like a progress thread of a program. */
 static void *waits(void *arg)
 {
 	struct waiter *w = arg;
@@ -107,13 +107,13 @@ static void loses_threads(struct node *n)
 	for (int by_signal = 0; by_signal < 2; by_signal++)
 		for (w.call = 0; w.call < CALLS; w.call++) {
 			static const int timeouts[] = {-1, 20000, 3};
-			/* With the last the thread is somewhere in the call; a handler may leave it only where it sleeps. */
+			/* With 3 ms the thread may be anywhere in the call: not for a handler, which may leave only a sleep. */
 			for (size_t i = 0; i < (by_signal ? 2 : 3); i++) {
 				w.timeout_ms = timeouts[i];
 				end_one(&w, by_signal);
 			}
 			message(n);
-			/* What a wait sleeps on is used again. */
+			/* The next wait uses the same descriptors. */
 			if (fds && test_count_fds() > fds)
 				test_fail(__FILE__, __LINE__, "%s leaves %d descriptors", call_names[w.call], test_count_fds() - fds);
 			if (w.call == CALLS - 1)
@@ -149,7 +149,7 @@ static long long disable(long long result)
 	return result;
 }
 
-/* A call of the library alone, with a request to cancel this thread that waits. */
+/* Makes one call of the library while a request to cancel this thread is pending. */
 #define PENDING(call) disable((enable(), (long long)(call)))
 
 static void *goes_on(void *arg)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Descriptors of the process: the library's are none of the first three, whatever of these is closed, and what it lacked
- * one for is told so and tried again.
+ * Descriptors of the process: the library never uses one of the first three, even if these are closed. If it lacks a
+ * descriptor, it reports so and tries again later.
  */
 #include "fab.h"
 

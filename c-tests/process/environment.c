@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The environment: values that a variable cannot have, programs that trust none, and a log that cannot be written. */
+/* The environment: invalid values, privileged programs that must ignore variables, and a log that cannot be written. */
 #include "fab.h"
 
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 
 enum { NOBODY = 65534, NAMES = 128, NOT_RUN = 127 };
 
-/* What a probe found, in its exit status. */
+/* Bits of a probe's exit status: its findings. */
 enum { SECURE = 1, REFUSED = 2, LOADED = 4 };
 
 static bool is_mapped(const char *what)
@@ -110,7 +110,7 @@ TEST(values_that_a_variable_cannot_have_are_refused)
 	int n = names_of_variables(names);
 
 	CHECK(n > 30);
-	/* To a memory checker, to which a process is much, one of each few. */
+	/* Starting a process takes a memory checker long: it tries only some of the variables. */
 	for (int i = 0; i < n; i += test_checked() ? 8 : 1)
 		getinfo_refuses(names[i], "nonsense");
 	for (size_t i = 0; i < sizeof others / sizeof *others; i += test_checked() ? 2 : 1)
@@ -171,7 +171,7 @@ static void clean_up(void)
 	rmdir(directory);
 }
 
-/* A library that this process has, for something to name. */
+/* The path of a library that exists, as a value for variables. */
 static void find_library(char *to, size_t size)
 {
 	char line[512];
@@ -217,7 +217,7 @@ TEST(a_program_with_rights_of_its_own_trusts_no_variable)
 	}
 	if (setxattr(programs[3], "security.capability", capability, sizeof capability, 0))
 		test_skip("no file capabilities: %s", strerror(errno));
-	/* Without such rights the probe finds what it looks for. */
+	/* Without privileges the probe does use the variables. */
 	int plain = run_probe(programs[0], bad);
 	if (plain == NOT_RUN)
 		test_skip("the program cannot be run from there: no library in its path");
@@ -234,7 +234,7 @@ TEST(a_program_with_rights_of_its_own_trusts_no_variable)
 		test_skip("this build has no verbs: nothing to load");
 }
 
-/* In a child of which stderr is fd: a failing call, with the log on. */
+/* Makes a failing call with the log on, in a child whose stderr is fd. */
 static void log_to(int fd)
 {
 	pid_t child = fork();
@@ -257,7 +257,7 @@ TEST(a_log_that_cannot_be_written_is_lost)
 	log_to(only_read);
 }
 
-/* Of one line: what stands behind its beginning, which says when, who and how bad. */
+/* The text of a log line, behind its time, process and level. */
 static const char *log_words(const char *line, char level[16])
 {
 	int year, month, day, hour, minute, pid, at = 0;
@@ -312,7 +312,7 @@ static void logged_client(struct node *n)
 	node_down(n);
 }
 
-/* These words in lines of this order, each of its level. */
+/* The log lines of a connection, in order: each has a level and words that it must contain. */
 static void expect_lines(enum test_side side, const char *const (*want)[3])
 {
 	static char text[1 << 16];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * fork beside the library: a child that inherits handles leaves cleanly and disturbs nobody, may not use them, and may
- * open its own; what is executed inherits no descriptor.
+ * fork() in a process that uses the library: the child ends cleanly and does not disturb its parent's connections, cannot use
+ * the inherited handles, and can open its own. An executed program inherits no descriptor.
  */
 #include "fab.h"
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * No memory ends no process. Two endpoints of one process live through all that a program does with the library, in a child for
- * each n: the n-th allocation that the library makes fails, alone or with all behind it until a call has said so. Each call
- * succeeds or is -ENOMEM with words, and succeeds when it is made again with memory; closes always succeed; bytes are intact.
+ * A failed allocation ends no process. For each n, a child runs everything that a program does with the library, with two
+ * endpoints of one process, and the library's n-th allocation fails: alone, or with all later ones until a call has reported
+ * it. Each call succeeds, or returns -ENOMEM with a text and succeeds when it is repeated with memory. Closes always succeed,
+ * and all bytes arrive.
  */
 #include "claim.h"
 #include "attempt.h"
@@ -23,7 +24,7 @@ static atomic_bool armed;
 static atomic_long made;
 static long failing;
 static int how;
-/* Of this program's thread, what it asks for in a call of the library; of the library's threads, everything. */
+/* Counted are the allocations that this program's thread makes inside a call of the library, and all of other threads. */
 static __thread bool own, inside;
 
 void *__libc_malloc(size_t);
@@ -77,7 +78,7 @@ void *mmap64(void *at, size_t len, int prot, int flags, int fd, off_t offset)
 	return mmap(at, len, prot, flags, fd, offset);
 }
 
-/* --- calls, made again where they found no memory --- */
+/* --- calls, repeated if they found no memory --- */
 
 #define BIG 70000
 #define SMALL 64
@@ -116,7 +117,7 @@ static void drive(void)
 	inside = false;
 }
 
-/* Whether the call is to be made again. */
+/* Whether the call is to be repeated. */
 static bool again(ssize_t rc)
 {
 	static uint64_t until;
@@ -130,7 +131,7 @@ static bool again(ssize_t rc)
 	if (rc == -ENOMEM) {
 		if (!atomic_load(&armed) || !*gdrfab_last_error())
 			wrong(rc);
-		/* There is memory again. */
+		/* From here on there is memory again. */
 		atomic_store(&armed, false);
 		return true;
 	}
@@ -150,7 +151,7 @@ static bool again(ssize_t rc)
 		} while (again(rc_));                                                                                  \
 	} while (0)
 
-/* Gives memory back, for which it needs none. */
+/* A close frees memory, so it must not fail for want of memory. */
 #define CLOSE(call)                                                                                                    \
 	do {                                                                                                           \
 		doing = #call;                                                                                         \
@@ -161,7 +162,7 @@ static bool again(ssize_t rc)
 			wrong(rc_);                                                                                    \
 	} while (0)
 
-/* The next entry of a queue. False: an operation failed for want of memory, and is to be posted again. */
+/* Takes the next entry of a queue. False: the operation failed for want of memory and is to be posted again. */
 static bool ended(struct side *s)
 {
 	gdrfab_cq_tagged_entry entry;
@@ -178,7 +179,7 @@ static bool ended(struct side *s)
 		if (rc == -GDRFAB_EAVAIL) {
 			error.err_data = words, error.err_data_size = sizeof words;
 			STEP(gdrfab_cq_readerr(s->cq, &error, 0));
-			/* The peer, which is this process, may have had none for the connection. */
+			/* The peer, in this same process, may have had no memory for the connection. */
 			if (error.err != ENOMEM && error.err != ECONNREFUSED && error.err != ECANCELED) {
 				doing = words;
 				wrong(-error.err);
@@ -194,7 +195,7 @@ static bool ended(struct side *s)
 	}
 }
 
-/* A post, and its end. */
+/* Posts an operation and waits for its end; repeats it if it failed for want of memory. */
 #define DO(s, call)                                                                                                    \
 	do {                                                                                                           \
 		STEP(call);                                                                                            \
@@ -272,7 +273,7 @@ static bool meet(bool rdm)
 			inside = true;
 			ssize_t rc = gdrfab_eq_read(sides[i].eq, &event, &entry, sizeof entry, 0);
 			inside = false;
-			/* A side without memory: the other one is rejected, or finds it gone. */
+			/* One side had no memory: the other side is rejected, or finds it gone. */
 			if (rc == -GDRFAB_EAVAIL || (rc > 0 && event != GDRFAB_CONNECTED))
 				return false;
 			if (rc != -EAGAIN)
@@ -285,7 +286,7 @@ static bool meet(bool rdm)
 	return true;
 }
 
-/* Both sides anew, with memory. */
+/* Opens both endpoints again, with memory, and connects them. */
 static void meet_again(void)
 {
 	if (!atomic_load(&armed) && how == ALL_BEHIND)
@@ -305,7 +306,7 @@ static void meet_again(void)
 		wrong(-ENOTCONN);
 }
 
-/* A message from the first side to the second: with its receive posted before, or when it has come. */
+/* A message from the first side to the second, with the receive posted first or last. */
 static void message(struct side *a, struct side *b, size_t len, bool tagged, bool first)
 {
 	unsigned char *from = a->memory, *to = b->memory + BIG;
@@ -326,7 +327,7 @@ static void message(struct side *a, struct side *b, size_t len, bool tagged, boo
 			}
 		}
 		bool sent = ended(a);
-		/* A message that found no memory is sent again, with a receive that waits for it. */
+		/* A message that failed for want of memory is sent again, with a new receive. */
 		if (!sent)
 			STEP(gdrfab_cancel(b->ep, to));
 		more = !ended(b) || !sent;
@@ -465,7 +466,7 @@ static void each_in_turn(const void *arg)
 	if (test_checked())
 		test_skip("a checker has an allocator of its own");
 	attempt_open(&attempt);
-	/* The more have succeeded, the fewer are new: all at first, then some. */
+	/* With TEST_FAST only every seventh allocation after the first. */
 	for (long step = 1;; n += step) {
 		failing = n;
 		bool well = attempt_run(&attempt, live, c);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A system call that fails ends no process and loses nothing. One process lives through all that a program does with the library,
- * in a child for each system call that makes or takes a resource: the kernel answers the n-th of its kind with an errno (a seccomp
- * filter asks a thread that has none). Each call succeeds or is an errno with words, and succeeds when it is made again, if need
- * be over a new connection; closes succeed; bytes are intact; no descriptor stays.
+ * A failed system call ends no process and loses nothing. For each system call that makes or uses a resource, a child (the
+ * walker) runs everything that a program does with the library, and the n-th system call of one kind fails with an errno. A
+ * seccomp filter hands these calls to a thread that was made before the filter, which answers for the kernel. Each call of
+ * the library succeeds, or returns an errno with a text and succeeds when it is repeated, if need be over a new connection.
+ * Closes succeed, all bytes arrive, and no descriptor stays open.
  */
 #include "claim.h"
 #include "attempt.h"
@@ -23,7 +24,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-/* --- the system calls, and how each may fail --- */
+/* --- the system calls, and the errnos that each may fail with --- */
 
 static const struct kind {
 	const char *name;
@@ -40,7 +41,7 @@ static const struct kind {
 	KIND(getsockname, ENOBUFS),
 	KIND(getsockopt, ENOPROTOOPT, ENOMEM),
 	KIND(setsockopt, ENOMEM, EPERM, ENOPROTOOPT),
-	/* EAGAIN of a local socket means that it is full of packets which wake their reader: the kernel says it of no other one. */
+	/* Not EAGAIN: the kernel returns it only for a full socket, whose packets will wake the reader. */
 	KIND(sendmsg, ENOBUFS, ENOMEM, EINTR),
 	KIND(recvmsg, ENOMEM, EINTR, EAGAIN),
 	KIND(sendto, ENOBUFS, ENOMEM, EINTR, EAGAIN),
@@ -53,7 +54,7 @@ static const struct kind {
 	KIND(mprotect, ENOMEM, EACCES),
 	KIND(madvise, EINVAL, ENOMEM, EAGAIN, EPERM),
 	KIND(mincore, EAGAIN, ENOMEM),
-	/* EACCES and ENOENT tell of the file, and hold: a process without /proc is one of no known host. */
+	/* Not EACCES and ENOENT: they are lasting facts about the file. Without /proc the host of a process is unknown. */
 	KIND(openat, EMFILE, ENFILE, ENOMEM, EINTR),
 	KIND(flock, EINTR, ENOLCK),
 	KIND(eventfd2, EMFILE, ENOMEM, EPERM),
@@ -65,7 +66,7 @@ static const struct kind {
 	KIND(pidfd_getfd, EPERM, EMFILE, ENOSYS),
 	KIND(clone, EAGAIN, ENOMEM, EPERM),
 	KIND(clone3, EAGAIN, ENOMEM, EPERM),
-	/* EPERM and ENOSYS: Rust's hash tables open /dev/urandom once, and the process keeps it. */
+	/* Not EPERM and ENOSYS: Rust's hash tables then open /dev/urandom, which the process keeps open. */
 	KIND(getrandom, EINTR),
 	KIND(membarrier, EPERM, ENOSYS, ENOMEM),
 	KIND(fcntl, EMFILE, EPERM, EINVAL),
@@ -80,17 +81,17 @@ static const struct kind {
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-/* One errno of one call, or none: kind is -1. */
+/* The call that fails, and its errno; kind -1: none fails. */
 struct failure {
 	int kind;
 	long n;
 	int err;
 };
 
-/* What all processes of a claim see. */
+/* Memory that all processes of a claim share. */
 struct page {
 	atomic_long calls[KINDS];
-	/* The peer's part: its address, its region, what it has received, and what it is asked for. */
+	/* The peer's address and region, the messages it has received, and the messages it is asked to send. */
 	unsigned char name[GDRFAB_ADDR_MAX], walker[GDRFAB_NAME_LEN];
 	uint64_t base, key;
 	size_t asked_len;
@@ -100,7 +101,7 @@ static struct page *page;
 
 static struct failure failing;
 static atomic_bool armed, struck;
-/* Of this program's thread, what it asks for in a call of the library; of the library's threads, everything. */
+/* Counted are the system calls that this program's thread makes inside a call of the library, and all of other threads. */
 static atomic_bool inside;
 static pid_t own;
 static atomic_int listener = -1;
@@ -139,7 +140,7 @@ static void *supervise(void *unused)
 	return NULL;
 }
 
-/* From here on a thread that was made before answers for the kernel. False, with errno: the kernel has no such filters. */
+/* Installs the filter: from here on the thread made before it answers for the kernel. False, with errno: not supported. */
 static bool filtered(void)
 {
 	struct sock_filter filter[KINDS + 3];
@@ -161,7 +162,7 @@ static bool filtered(void)
 	return true;
 }
 
-/* --- calls, made again where they failed --- */
+/* --- calls, repeated if they failed --- */
 
 #define BIG 70000
 #define SMALL 64
@@ -186,7 +187,7 @@ static struct side sides[2];
 static const char *prov;
 static bool rdm, apart;
 static const char *doing;
-/* Where a walk goes on whose connection is over. */
+/* The point where the walker continues after its connection has ended. */
 static jmp_buf over;
 static bool connected, peer_moves;
 
@@ -217,7 +218,7 @@ static bool may_have_failed(long rc)
 	return rc < 0 && atomic_load(&struck) && *gdrfab_last_error();
 }
 
-/* Of one step: whether the call is to be made again. */
+/* For the tries of one step: whether the call is to be repeated. */
 struct tries {
 	uint64_t until;
 	int failed;
@@ -236,7 +237,7 @@ static bool again(struct tries *t, ssize_t rc)
 		wrong(rc);
 	if (t->failed++ == 0)
 		return true;
-	/* The failure may have been that of the connection. */
+	/* The connection may have failed. */
 	if (!connected || peer_moves)
 		wrong(rc);
 	longjmp(over, 1);
@@ -254,10 +255,10 @@ static bool again(struct tries *t, ssize_t rc)
 		} while (again(&tries_, rc_));                                                                         \
 	} while (0)
 
-/* One call whose result the caller looks at. */
+/* Makes one call; the caller evaluates its result. */
 #define ONE(rc, call) (doing = #call, atomic_store(&inside, true), rc = (ssize_t)(call), atomic_store(&inside, false), rc)
 
-/* A region whose use cannot be found out is busy, once. */
+/* Closes an object. -EBUSY is permitted once, if the failure hid whether a region is still in use. */
 #define CLOSE(call)                                                                                                    \
 	do {                                                                                                           \
 		ssize_t rc_;                                                                                           \
@@ -281,7 +282,7 @@ static void error_taken(struct side *s)
 	}
 }
 
-/* The next entry of the walker's queue. False: the operation failed, and is to be posted again. */
+/* Takes the next entry of the walker's queue. False: the operation failed and is to be posted again. */
 static gdrfab_cq_tagged_entry entry;
 static bool ended(void)
 {
@@ -303,7 +304,7 @@ static bool ended(void)
 	}
 }
 
-/* A post, and its end. */
+/* Posts an operation and waits for its end; repeats it once if it failed. */
 #define DO(call)                                                                                                       \
 	for (int failed_ = 0;;) {                                                                                      \
 		STEP(call);                                                                                            \
@@ -314,7 +315,7 @@ static bool ended(void)
 			longjmp(over, 1);                                                                              \
 	}
 
-/* It only grows. */
+/* Waits until the counter has reached `value`; it only grows. */
 static void await(atomic_uint *what, unsigned value, const char *called)
 {
 	for (uint64_t until = test_now_ms() + (uint64_t)test_ms(PATIENCE); atomic_load(what) < value;) {
@@ -325,7 +326,7 @@ static void await(atomic_uint *what, unsigned value, const char *called)
 	}
 }
 
-/* --- what both sides open and close --- */
+/* --- opening and closing, for both sides --- */
 
 static void open_side(struct side *s, const char *service)
 {
@@ -393,7 +394,7 @@ static void close_side(struct side *s)
 static bool posted, sending;
 static unsigned known, answered, answering;
 
-/* A send whose entry tells that its receive has ended, or that it was lost. */
+/* A send whose entry tells whether the peer's receive has ended. */
 static ssize_t send_surely(struct side *s, void *from, size_t len, void *context)
 {
 	void *desc = gdrfab_mr_desc(s->mr);
@@ -424,7 +425,7 @@ static void peer_open(void)
 	atomic_store(&page->ready, 1);
 }
 
-/* Over the connection that was asked for last. */
+/* Accepts the latest connection request; the connection before it is closed. */
 static void peer_accept(gdrfab_info *request)
 {
 	struct side *p = &sides[1];
@@ -434,7 +435,7 @@ static void peer_accept(gdrfab_info *request)
 	open_ep(p, request);
 	if (ONE(rc, gdrfab_ep_accept(p->ep, NULL, 0)) != 0 && !may_have_failed(rc))
 		wrong(rc);
-	/* A request that a failure has cost is made anew by the walker. */
+	/* If accepting fails twice, the walker connects again. */
 	if (rc != 0 && ONE(rc, gdrfab_ep_accept(p->ep, NULL, 0)) != 0)
 		close_ep(p);
 	gdrfab_freeinfo(request);
@@ -515,7 +516,7 @@ static void discard(struct side *s)
 		continue;
 }
 
-/* False: the connection did not come about. */
+/* Connects the walker. False: the connection failed. */
 static bool meet(void)
 {
 	struct side *w = &sides[0];
@@ -562,7 +563,7 @@ static void messages(size_t len)
 	await(&page->got, before + 1, "the receive of a send");
 	page->asked_len = len;
 	atomic_fetch_add(&page->asked, 1);
-	/* What was lost is sent once more, and may come twice. */
+	/* A message that seemed lost is sent again, and may arrive twice: others are skipped by their length. */
 	do {
 		memset(to, 0, len);
 		DO(gdrfab_recv(w->ep, to, BIG, desc, GDRFAB_ADDR_UNSPEC, w));
@@ -597,7 +598,7 @@ static void exchange(void)
 	DO(gdrfab_writelist(w->ep, &list, 0));
 	gdrfab_list *kept;
 	STEP(gdrfab_list_open(w->ep, &list, &kept));
-	/* The walk may go on elsewhere, and closes it then. */
+	/* Closed at once, because a later failure jumps out of this function. */
 	STEP(gdrfab_list_close(kept));
 	uint64_t *one = (void *)back;
 	*one = 1;
@@ -617,7 +618,7 @@ static void exchange(void)
 	STEP(gdrfab_cntr_wait(w->cntr, 1, PATIENCE));
 }
 
-/* Other memory, of two pieces. */
+/* Registers a region of two pieces, and asks about it. */
 static void regions(struct side *s)
 {
 	static char text[4096];
@@ -665,7 +666,7 @@ static void say_and_die(int signal)
 	_exit(1);
 }
 
-/* The peer of a walk, which meets no failure. */
+/* The peer in a process of its own, in which no call fails. */
 static void serve(void)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -679,7 +680,7 @@ static void serve(void)
 	_exit(0);
 }
 
-/* Exits 0, or has said why not. */
+/* Runs the walk. Exits with 0, or prints the reason. */
 static void live(void)
 {
 	pid_t peer = apart ? fork() : 0;
@@ -704,7 +705,7 @@ static void live(void)
 	int status = 0;
 	if (apart && (waitpid(peer, &status, 0) != peer || status != 0))
 		printf("the peer ended with status %d\n", status);
-	/* A thread may still be closing. */
+	/* A thread of the library may still be closing. */
 	for (uint64_t until = test_now_ms() + 2000; test_count_fds() != files && test_now_ms() < until;)
 		test_sleep_ms(1);
 	if (test_count_fds() != files) {
@@ -761,7 +762,7 @@ static void each_in_turn(const void *arg)
 		int ways = 0;
 		while (ways < 4 && kinds[i].errnos[ways])
 			ways++;
-		/* The more have succeeded, the fewer are new: all at first, then some. */
+		/* All of the first 30, then growing steps: later calls repeat earlier ones. */
 		for (long n = 1; n <= counts[i]; n += n < 30 ? test_count(1, 9) : test_count(n / 8, n)) {
 			struct failure f = {i, n, kinds[i].errnos[turn++ % (unsigned)ways]};
 			if (lives(&f, &attempt))

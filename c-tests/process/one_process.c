@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Both sides in one process, as ranks that are threads have it: two domains, or two endpoints of one, with device memory.
- * The driver opens no handle in the process that made it; the ipc path has to do without.
+ * Both sides in one process, as with ranks that are threads: two domains, or two endpoints of one domain, with device memory.
+ * A driver does not open an IPC handle in the process that made it; the ipc path must work without.
  */
 #include "fab.h"
 
 #define LEN ((size_t)300000)
 
-/* The first side initiates, the second is the target; they may be one node. */
+/* The first side initiates, the second is the target; both may be the same node. */
 struct both {
 	struct node nodes[2], *initiator, *target;
 	gdrfab_ep *target_ep;
@@ -19,7 +19,7 @@ static void name_of(gdrfab_ep *ep, char *name, size_t *len)
 	OK(gdrfab_ep_getname(ep, name, len));
 }
 
-/* Events of both endpoints, which come only while the other's are waited for too. */
+/* Waits for an event of both endpoints: each comes only while the other side is driven too. */
 static void await_both(struct both *b)
 {
 	gdrfab_eq *eqs[2] = {b->initiator->eq, b->target->eq};
@@ -63,7 +63,7 @@ static void both_up(struct both *b, bool one_domain)
 
 static void both_down(struct both *b)
 {
-	/* Descriptors are counted when all is closed: the sides began one after the other. */
+	/* The sides were opened one after the other: descriptors are counted when both are closed. */
 	b->nodes[0].drivers = b->nodes[1].drivers = true;
 	OK(gdrfab_ep_close(b->target_ep));
 	if (b->target != b->initiator)
@@ -71,7 +71,7 @@ static void both_down(struct both *b)
 	node_close(b->initiator);
 }
 
-/* Of a device: the first for targets; TEST_CLIENT has the last. */
+/* The device of a side: targets use the first, TEST_CLIENT the last. */
 static void memory(struct node *n, struct mem *m, const struct memkind *kind, enum test_side side, uint64_t require)
 {
 	n->side = side;
@@ -79,7 +79,7 @@ static void memory(struct node *n, struct mem *m, const struct memkind *kind, en
 	mem_register(n, m, 0, LEN, ANY_ACCESS, require);
 }
 
-/* The remote side makes progress too: where the kernel cannot give the peer's descriptors away, it is asked for them. */
+/* Drives the target too: if the kernel cannot copy the peer's descriptors (pidfd_getfd), the peer must send them. */
 static void meanwhile(struct both *b)
 {
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
@@ -109,7 +109,7 @@ static void there_and_back(struct both *b, struct mem *local, struct mem *target
 	mem_fill(local, 0, LEN, 0, seed + 2);
 	POST(b->initiator->cq, gdrfab_writedata(b->initiator->ep, local->addr, LEN, desc, seed, 0, target->base, target->key, desc));
 	if (b->target == b->initiator) {
-		/* In one queue, in either order. */
+		/* Both entries are in one queue, in either order. */
 		for (int i = 0; i < 2; i++) {
 			int got = 0;
 			while ((got = cq_next(b->initiator->cq, &entry, 100)) == 0)
@@ -129,7 +129,7 @@ static void there_and_back(struct both *b, struct mem *local, struct mem *target
 	CHECK_MEM("what came with data", target, 0, LEN, 0, seed + 2);
 }
 
-/* All of it by the ipc path. */
+/* Checks that all bytes went by the ipc path. */
 static void check_path(struct both *b, uint64_t want)
 {
 	uint64_t bytes[PATHS];
@@ -160,7 +160,7 @@ static void transfers(const void *arg)
 			check_path(&b, moved);
 			mem_end(b.initiator, &local);
 		}
-	/* It is still the program's own memory, not another process's. */
+	/* The memory still counts as the program's own. */
 	gdrfab_hmem_place place;
 	memset(&place, 0, sizeof place);
 	place.struct_size = sizeof place;
@@ -170,7 +170,7 @@ static void transfers(const void *arg)
 	both_down(&b);
 }
 
-/* A message too long for the ring, fetched by the receiver's driver. */
+/* A message too long for the ring, copied by the receiver's driver. */
 static void long_message(const void *arg)
 {
 	const struct claim *claim = (const struct claim *)arg;
@@ -199,7 +199,7 @@ static void long_message(const void *arg)
 	both_down(&b);
 }
 
-/* Nothing keeps the memory for the peer here, and what comes after it at the same address is not to be touched. */
+/* Within one process freed memory is gone for the peer too, and new memory at the same address must not be touched. */
 static void freed_under_a_region(const void *arg)
 {
 	const struct claim *claim = (const struct claim *)arg;
@@ -228,7 +228,7 @@ static void freed_under_a_region(const void *arg)
 	both_down(&b);
 }
 
-/* The copying device is let into the other's memory, as far as the driver permits. */
+/* The copying device gets access to the other device's memory (peer access), if the driver permits. */
 static void peer_access(const void *arg)
 {
 	struct both b;
@@ -278,7 +278,7 @@ TEST_TABLE(of_cuda)
 	if (device_kinds_list() == 0 || device_kinds[0]->iface != GDRFAB_HMEM_CUDA)
 		return;
 	for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
-		/* To a memory checker, one mapping is as another. */
+		/* All kinds of mappings are the same to a memory checker. */
 		if (test_checked() && kinds[k].kind != CUDA_PLAIN && kinds[k].kind != CUDA_SEGMENTS)
 			continue;
 		for (int one = 0; one < 2; one++) {
@@ -288,7 +288,7 @@ TEST_TABLE(of_cuda)
 			claim->one_domain = one;
 			snprintf(name, sizeof name, "transfers_%s_%s", kinds[k].name, domains);
 			test_add(name, transfers, claim, 20);
-			/* Messages are fetched from one mapping, which several segments are not. */
+			/* A message is copied from a single mapping, and several segments are more than one. */
 			snprintf(name, sizeof name, "long_message_%s_%s", kinds[k].name, domains);
 			test_add(name, long_message, claim, 20);
 			if (kinds[k].kind > CUDA_POOL)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A defect of the library ends no process. For a build of it that panics on demand (`make check-guards`): GDRFAB_PANIC=n, and
- * the n-th step of a call that could panic does. Every function of the header, then the data path with objects that work.
+ * A panic in the library ends no process. For a build of the library that panics on demand (`make check-guards`): with
+ * GDRFAB_PANIC=n the n-th step of a call panics. Covers every function of the header, then the data path with open objects.
  */
 #include "fab.h"
 
@@ -16,14 +16,14 @@ static void arm(int step)
 {
 	char number[16];
 
-	/* Words of its own for this thread, so that a panic's are new; and no step counted yet. */
+	/* Sets another error text first, so that the text of a panic is seen as new; no step is counted yet. */
 	unsetenv("GDRFAB_PANIC");
 	gdrfab_fabric_close(NULL);
 	snprintf(number, sizeof number, "%d", step);
 	setenv("GDRFAB_PANIC", number, 1);
 }
 
-/* Whether something has panicked since arm(). */
+/* Whether a step has panicked since arm(). */
 static bool disarm(void)
 {
 	unsetenv("GDRFAB_PANIC");
@@ -34,7 +34,7 @@ static void skip_if_it_never_panics(void)
 {
 	int quiet = open("/dev/null", O_WRONLY | O_CLOEXEC), err = dup(2);
 
-	/* Rust says on stderr where a panic was. */
+	/* Silences Rust's report of the panic on stderr. */
 	CHECK(quiet >= 0 && err >= 0);
 	dup2(quiet, 2);
 	arm(1);
@@ -50,12 +50,12 @@ static void skip_if_it_never_panics(void)
 
 /* --- every function of the header --- */
 
-/* Results that are no errno, beside -ENOTRECOVERABLE. */
+/* Functions that return no errno when they panic. */
 static const char *const without_errno[] = {
 	"av_context", "cntr_context", "cntr_read",   "cntr_readerr", "cq_context",   "cq_strerror", "domain_context", "dupinfo", "ep_context",
 	"eq_context",	"eq_strerror", "fabric_context", "freeinfo",   "mr_context",  "mr_desc",	"mr_key",  "pep_context",
 };
-/* Functions that cannot fail: a version, and texts that are always there. */
+/* Functions that cannot fail: the version, and constant texts. */
 static const char *const with_words[] = {"last_error", "strerror"};
 static const char *const constant[] = {"version", "version_string"};
 
@@ -87,7 +87,7 @@ static void call_with_zeros(const char *name, void *at)
 		test_wrong(__FILE__, __LINE__, "%s is NULL", name);
 }
 
-/* Every word of the header that names a function; `make check-guards` holds the header against the exported symbols. */
+/* The functions that the header names; `make check-guards` compares the header with the exported symbols. */
 TEST(a_panic_in_any_function_is_an_error)
 {
 	static char text[1 << 20], seen[1 << 14];
@@ -213,7 +213,7 @@ static int messages(void)
 	return n;
 }
 
-/* The same post until no step of it panics: then it is done, as if nothing had been. */
+/* Repeats a post with each step panicking in turn, until no step panics: then the operation is carried out as usual. */
 static void post(const struct target *f, int i, size_t len)
 {
 	int step;
@@ -276,7 +276,7 @@ static void panic_often(struct node *n)
 		if (posts[i].kind & ENTRY)
 			post(&f, i, posts[i].kind & ATOMIC ? ATOMIC_MOST : LEN);
 	}
-	/* Reading, of an empty queue and of one that will have an entry, which no panic takes. */
+	/* Reads an empty queue, and a queue that gets an entry: a panic must not lose the entry. */
 	for (int step = 1, panicked = 1; panicked; step++) {
 		CHECK(step <= MOST_STEPS);
 		arm(step);

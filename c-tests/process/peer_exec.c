@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A peer that executes another program: its process number stays, and the memory at its addresses is the new program's.
- * Whatever is posted then, or was posted before, ends with an error, and neither touches nor shows that memory.
+ * A peer that executes another program: its process number stays the same, but its addresses now are memory of the new
+ * program. Operations posted before or after the exec end with an error, and neither read nor write the new memory.
  */
 #include "fab.h"
 
@@ -17,7 +17,7 @@
 #define PLAN "TEST_EXEC_PLAN"
 enum { NEW = 0x55 };
 
-/* --- the program that comes after --- */
+/* --- the new program --- */
 
 static void tell_all(int fd, const void *what, size_t len)
 {
@@ -25,7 +25,7 @@ static void tell_all(int fd, const void *what, size_t len)
 		_exit(3);
 }
 
-/* Has memory of its own at the same address, and says how much of it is not as it was left. */
+/* Maps memory of its own at the same address, and reports how many of its bytes were changed. */
 __attribute__((constructor)) static void after_exec(void)
 {
 	const char *plan = getenv(PLAN);
@@ -68,7 +68,7 @@ static void memory_is_its_own(struct node *n)
 	CHECK_EQ(changed, 0);
 }
 
-/* Memory at the address where the next program has its own. */
+/* Maps memory at the address that the new program will use too. */
 static void *mapped_at(size_t len)
 {
 	void *at = mmap(AT, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
@@ -82,7 +82,7 @@ static void only_processes(void)
 	skip_unless(!traits()->adapter, "an adapter copies, whatever its owner executes");
 }
 
-/* --- what is posted afterwards --- */
+/* --- operations posted after the exec --- */
 
 enum what { WRITE, LARGE_WRITE, WRITEDATA, INJECT, READ, LARGE_READ, WRITELIST, READLIST, ADD, SEND, RECV, WHATS };
 static const char *const names[WHATS] = {"write",     "large_write", "writedata", "inject", "read", "large_read",
@@ -170,7 +170,7 @@ static void initiator(struct node *n)
 	CHECK_FILLED("before", mine, 4096, 0, SEED);
 	memset(mine, 0, 4096);
 	barrier(n);
-	/* Nothing here looks at the connection meanwhile. */
+	/* No progress here until the exec has happened. */
 	n->idle = true;
 	oob_send(n, "x", 1);
 	oob_recv(n, &new, 1);
@@ -179,7 +179,7 @@ static void initiator(struct node *n)
 		CHECK_EQ(rc, -ESHUTDOWN);
 	} else {
 		int got = cq_next(n->cq, &e, plan->mapped && plan->what == INJECT ? 100 : 10000);
-		/* Memory that is mapped here is nobody's by now, and may still take and give bytes. */
+		/* A file that is mapped here outlives its owner: writes and reads may still succeed. */
 		if (got < 0) {
 			struct failure f;
 			cq_failure(__FILE__, __LINE__, n->cq, &f);
@@ -189,11 +189,11 @@ static void initiator(struct node *n)
 			test_fail(__FILE__, __LINE__, "%s", got ? "the operation ended well" : "the operation does not end");
 		}
 	}
-	/* Over tcp a part of the message had left before, and may have such bytes. */
+	/* Over tcp a part of the message was sent before the exec, and may contain this byte. */
 	for (size_t i = 0; i < LEN && !plan->mapped && !(plan->what == RECV && traits()->numbered); i++)
 		if (mine[i] == NEW)
 			test_fail(__FILE__, __LINE__, "a byte of the new program was read");
-	/* Then everything is over. */
+	/* From then on every post is refused. */
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
 	while ((rc = gdrfab_write(n->ep, mine, 8, desc, PEER, to.base, to.key, mine)) != -ESHUTDOWN) {
 		CHECK(test_now_ms() < until);
@@ -226,7 +226,7 @@ TEST_TABLE(per_operation)
 		}
 }
 
-/* --- what runs meanwhile --- */
+/* --- operations under way during the exec --- */
 
 static void awaits_first_byte(struct node *n)
 {
@@ -255,7 +255,7 @@ static void writes_long(struct node *n)
 	OK(gdrfab_write(n->ep, mine, LONG, NULL, PEER, to.base, to.key, mine));
 	n->idle = true;
 	oob_recv(n, &new, 1);
-	/* Well, if the whole copy was made before; each call of the kernel ends in the memory that it began in. */
+	/* The write may succeed if the copy was complete before: each copy by the kernel ends in the memory that it began in. */
 	int got = cq_next(n->cq, &e, 10000);
 	CHECK(got != 0);
 	if (got < 0) {
@@ -273,7 +273,7 @@ TEST_WITHIN(60, exec_amid_a_long_write)
 	pair(NULL, awaits_first_byte, writes_long, NULL);
 }
 
-/* The other way round: what the new program's number offered is not joined. */
+/* The process that executes has posted a read: its peer must not help with that read after the exec. */
 
 static void *reads_long(void *arg)
 {
@@ -322,7 +322,7 @@ TEST_WITHIN(60, no_help_for_what_was_begun_before_exec)
 	pair(NULL, reads_and_execs, would_help, NULL);
 }
 
-/* --- a process whose first thread has ended is none that has died --- */
+/* --- a process whose first thread has ended is not dead --- */
 
 static void *lives_on(void *arg)
 {
@@ -340,7 +340,7 @@ static void *lives_on(void *arg)
 	host_publish(n, at, sizeof at, ANY_ACCESS);
 	barrier(n);
 	CHECK_FILLED("written", at, sizeof at, 0, SEED + 1);
-	/* The C library counts no open files of such a process. */
+	/* Ends here: descriptors of a process without its first thread cannot be counted. */
 	test_child_done();
 }
 

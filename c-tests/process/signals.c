@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Signals are the program's: no thread of the library takes one, and none comes of a system call of the library, whose
- * failure is an errno or a lost line of the log.
+ * Signals belong to the program: the library's threads block them, and the library's system calls cause none (SIGPIPE,
+ * SIGBUS, SIGXFSZ). Such a failure is an errno, or a lost line of the log.
  */
 #include "fab.h"
 
@@ -15,7 +15,7 @@
 
 /* ---- threads */
 
-/* The signals that a thread of this process blocks, bit by bit. */
+/* The signals that a thread of this process blocks, as a bit mask. */
 static uint64_t blocked_by(const char *thread)
 {
 	char path[300], line[256];
@@ -38,7 +38,7 @@ static const char *task_path(const char *thread)
 	return path;
 }
 
-/* Those of this process's other threads that leave a signal unblocked, or block one of an instruction. */
+/* The number of other threads that leave a signal unblocked, or block a signal of a faulting instruction. */
 static int check_threads(void)
 {
 	static const int of_instructions[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
@@ -58,7 +58,7 @@ static int check_threads(void)
 		if (entry->d_name[0] == '.' || strcmp(entry->d_name, own) == 0)
 			continue;
 		threads++;
-		/* The C library blocks all of them for a moment where a thread begins and ends; 0: it has ended. */
+		/* The C library blocks all signals for a moment when a thread begins and ends; 0: the thread has ended. */
 		uint64_t blocked, until = test_now_ms() + (uint64_t)test_ms(1000);
 		while ((blocked = blocked_by(entry->d_name) & 0x7fffffff) != wanted && blocked && test_now_ms() < until)
 			test_sleep_ms(1);
@@ -76,7 +76,7 @@ static void driven_by_a_thread(struct node *n)
 
 	node_up(n);
 	CHECK(check_threads() > 0);
-	/* The program reads its signal itself, and goes on. */
+	/* The program reads its signal by signalfd, and goes on. */
 	sigset_t term;
 	sigemptyset(&term);
 	sigaddset(&term, SIGTERM);
@@ -103,7 +103,7 @@ TEST(threads_of_the_library_take_no_signal)
 	pair(&setup, driven_by_a_thread, driven_by_a_thread, NULL);
 }
 
-/* The thread that calls a driver. */
+/* The library's thread that calls a driver. */
 TEST(nor_does_the_thread_of_a_driver)
 {
 	struct node n;
@@ -121,7 +121,7 @@ TEST(nor_does_the_thread_of_a_driver)
 
 /* ---- the log */
 
-/* One line at least, of an error that has words. */
+/* Makes a call fail, which writes at least one line to the log. */
 static void provoke_a_line(void)
 {
 	gdrfab_info *info = NULL;
@@ -189,7 +189,7 @@ static void limit_files(rlim_t bytes)
 	signal(SIGXFSZ, SIG_DFL);
 }
 
-/* A call that may need a file: it goes well, or says why not. */
+/* Checks a call that may need a file: it succeeds, or fails with a reason. */
 static bool goes(const char *call, int rc)
 {
 	if (rc == 0)
@@ -211,7 +211,7 @@ static void opens_all(rlim_t bytes)
 	n.setup = &setup;
 	unique_service(n.service, sizeof n.service);
 	limit_files(bytes);
-	/* A provider that needs memory files says so where it is asked for. */
+	/* A provider that needs memory files gives the reason in gdrfab_getinfo(). */
 	gdrfab_info *hints = hints_new(&setup);
 	int rc = provider_getinfo(NULL, 0, hints, &n.info);
 	gdrfab_freeinfo(hints);
@@ -254,7 +254,7 @@ TEST(opening_under_a_limit_of_files_is_an_errno)
 	}
 }
 
-/* Data of both sides' private memory, both ways, at sizes that go each way that there is. */
+/* Transfers between private memory of both sides, both ways, with sizes for each path. */
 static void moves_data(struct node *n)
 {
 	static const size_t lengths[] = {8, 200, 4096, 60000, 1 << 20};

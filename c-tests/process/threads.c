@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Eight threads on one endpoint, eight threads each with an endpoint of one domain, registration beside traffic, and
- * automatic progress, with which a target that never calls the library is served all the same.
+ * Threads: eight on one endpoint, eight with an endpoint each in one domain, registration during traffic, and automatic
+ * progress, which serves a target that never calls the library.
  */
 #include "fab.h"
 
@@ -22,7 +22,7 @@ static void run_threads(void *(*fn)(void *), void *args, size_t size)
 		CHECK_EQ(pthread_join(thread[i], NULL), 0);
 }
 
-/* --- one endpoint, one queue: whoever reads an entry marks the operation it belongs to --- */
+/* --- one endpoint, one queue: the thread that reads an entry marks its operation as done --- */
 
 struct shared {
 	struct node *n;
@@ -45,7 +45,7 @@ static void reap(struct node *n)
 		f.entry.struct_size = sizeof f.entry;
 		f.entry.err_data = f.words;
 		f.entry.err_data_size = sizeof f.words - 1;
-		/* Another thread may have been faster. */
+		/* Another thread may have taken the entry. */
 		if (gdrfab_cq_readerr(n->cq, &f.entry, 0) == 1)
 			test_fail(__FILE__, __LINE__, "%s: %s", test_number(-f.entry.err), f.words);
 		return;
@@ -279,7 +279,7 @@ static void *plays_ping_pong(void *arg)
 			POST(o->cq, gdrfab_send(o->ep, out, len, local_desc(o->n, out, len), PEER, out));
 			CHECK_EQ(cq_next(o->cq, &e, 15000), 1);
 		}
-		/* And registration while others transfer. */
+		/* Registers memory while others transfer. */
 		gdrfab_mr *mr = NULL;
 		OK(gdrfab_mr_reg(o->n->domain, in, sizeof in, REMOTE_ACCESS, 0, 0, 0, NULL, &mr));
 		OK(gdrfab_mr_close(mr));
@@ -321,7 +321,7 @@ TEST_WITHIN(60, endpoint_for_each_thread)
 	pair(&s, endpoint_each, endpoint_each, NULL);
 }
 
-/* --- automatic progress: the target sits in a system call of its own --- */
+/* --- automatic progress: the target is in a system call of its own --- */
 
 #define PLENTY ((size_t)2 * 1024 * 1024 + 7)
 
@@ -333,13 +333,13 @@ static void idle_target(struct node *n)
 	mem_new(n, &m, &memkinds[KIND_MALLOC], PLENTY);
 	memset(m.addr, 0, PLENTY);
 	memset(in, 0, PLENTY);
-	/* Where there is always a path that needs the target, that one. */
+	/* Uses a path that needs the target's progress, if one is always available. */
 	mem_register(n, &m, 0, PLENTY, REMOTE_ACCESS, kind_paths(m.kind) & ~kind_maybe(m.kind) & GDRFAB_PATH_STAGED);
 	POST(n->cq, gdrfab_recv(n->ep, in, PLENTY, local_desc(n, in, PLENTY), PEER, in));
 	mem_publish(n, &m);
 	n->idle = true;
 	barrier(n);
-	/* Reading the completion is also what orders the other thread's stores before this one's loads. */
+	/* Reading the completion also orders the other thread's stores before this thread's loads. */
 	done e;
 	DONE(n->cq, in, GDRFAB_RECV, &e);
 	CHECK_EQ(e.len, PLENTY);
@@ -376,7 +376,7 @@ TEST(automatic_progress_serves_an_idle_target)
 	pair(&s, idle_target, busy_initiator, NULL);
 }
 
-/* --- one thread sleeps for what another posts --- */
+/* --- one thread sleeps for an operation that another posts --- */
 
 struct sleeping {
 	struct node *n;

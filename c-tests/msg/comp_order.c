@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The order of entries: receives complete in the order of the messages, a long one or a short one, and where it was asked
- * for (gdrfab_info.comp_order) what an endpoint initiates completes in the order of posting. Layers above count on it.
+ * The order of entries. Receives complete in the order of the messages, long or short. With gdrfab_info.comp_order
+ * GDRFAB_ORDER_STRICT an endpoint's own operations complete in the order of posting. Middleware relies on both.
  */
 #include "fab.h"
 
@@ -160,7 +160,7 @@ TEST(data_comes_behind_the_message_before_it_fragment_by_fragment)
 	pair(NULL, is_told, tells, NULL);
 }
 
-/* --- everything that an endpoint initiates --- */
+/* --- all operations that an endpoint initiates --- */
 
 enum { OPS = 8, FAILS = 6 };
 
@@ -174,7 +174,7 @@ static void stands(struct node *n)
 	mem_publish(n, &m);
 	void *desc = local_desc(n, to, LONG), *small_desc = local_desc(n, small, sizeof small);
 	barrier(n);
-	/* The short messages are long done when the first message finds its receive. */
+	/* The short messages are done long before the first message is received. */
 	test_sleep_ms(30);
 	POST(n->cq, gdrfab_recv(n->ep, to, LONG, desc, 0, to));
 	DONE(n->cq, to, GDRFAB_RECV, NULL);

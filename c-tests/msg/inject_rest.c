@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Nobody waits for what was injected, so its caller may not come back: it leaves with the call. Writes, atomics and messages,
- * several in a row, of connected endpoints and of connectionless ones that have met their peer; then the caller sleeps, and
- * not in the library.
+ * Injected operations have no entry to wait for, so the caller may never call the library again: the operations must be sent by
+ * the call that posts them. Writes, atomics and messages, several in a row, of connected endpoints and of connectionless ones
+ * that have reached their peer; then the caller sleeps outside of the library.
  */
 #include "fab.h"
 #include "fab_rdm.h"
@@ -41,7 +41,7 @@ static void injects(gdrfab_ep *ep, gdrfab_cq *cq, uint64_t index, struct remote 
 
 struct act {
 	int kind;
-	/* The memory's file comes by a question, and its answer at a call that is not made. */
+	/* Mapping this memory needs an answer of the peer, which arrives after the last call. */
 	bool asks, rdm;
 };
 
@@ -98,9 +98,9 @@ static void between_two(const void *arg)
 	pair(&s, sees, rests, arg);
 }
 
-/* --- connectionless, after a meeting --- */
+/* --- connectionless endpoints that have reached their peer --- */
 
-/* Sleeps, and not in the library, until the other side has got so far. */
+/* Sleeps outside of the library until the other side has come so far. */
 static void rest_until(struct self *s, int which, uint64_t value)
 {
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
@@ -110,7 +110,7 @@ static void rest_until(struct self *s, int which, uint64_t value)
 		test_fail(__FILE__, __LINE__, "the other side has not seen what was injected in round %d", (int)value);
 }
 
-/* What the other one sends has come once this side has; it is asleep by then. */
+/* The operations of rank 0 arrive although rank 0 has gone to sleep by then. */
 static void met_and_rests(struct self *s)
 {
 	static unsigned char memory[LEN];
@@ -124,7 +124,7 @@ static void met_and_rests(struct self *s)
 	meet(s);
 	struct remote to = {.base = get_number(s, 0), .key = get_number(s, 1), .len = LEN};
 	for (uint64_t i = 1; i <= (uint64_t)test_count(100, 10); i++) {
-		/* The first time this connects them; later it takes what is left of the last round. */
+		/* Connects them the first time; later it takes the entries left of the last round. */
 		if (s->rank == 0) {
 			tsend(s, 1, "met", 4, 100, 100);
 			await(s, 100, NULL);
@@ -164,12 +164,12 @@ static void met_and_rests(struct self *s)
 		OK(gdrfab_mr_close(mr));
 }
 
-/* Messages that were said to be sent have left: those behind a socket that takes no more wait, and have no entries. */
+/* A message with an entry has been sent: messages behind a full socket wait, and have no entries yet. */
 static void what_has_an_entry_has_left(struct self *s)
 {
 	enum { WARM = 500, MESSAGES = 200, BYTES = 4000 };
 	static char out[BYTES], in[MESSAGES][BYTES];
-	/* The receiver grants more with what it takes. */
+	/* The receiver grants more room as it receives. */
 	for (int i = 0; i < WARM; i++) {
 		if (s->rank == 0)
 			tsend(s, 1, out, BYTES, 1000, 1000);
@@ -193,7 +193,7 @@ static void what_has_an_entry_has_left(struct self *s)
 		rest_until(s, 3, 1);
 		for (uintptr_t k = 0; k < MESSAGES; k++)
 			trecv(s, 0, in[k], BYTES, k, 0, k);
-		/* But for the rest of one that the socket took in part. */
+		/* Except for the rest of a message that the socket took in part. */
 		for (uintptr_t k = 0; k + 1 < get_number(s, 2); k++)
 			await(s, k, NULL);
 		put_number(s, 4, 1);
@@ -204,7 +204,7 @@ static void what_has_an_entry_has_left(struct self *s)
 	meet(s);
 }
 
-/* Closing the endpoint sends the rest: over a card this key is asked for first, and nothing has left by then. */
+/* Closing the endpoint sends the rest: over an RDMA device the library first asks for this key, and has sent nothing yet. */
 static void closes_behind_it(struct self *s)
 {
 	static unsigned char memory[8 * IN_A_ROW];
@@ -248,7 +248,7 @@ TEST_TABLE(claims)
 		{"what_has_an_entry_has_left", what_has_an_entry_has_left, 2, false},
 		{"closes_behind_it", closes_behind_it, 2, false},
 	};
-	/* So that a socket is full of few messages. */
+	/* Small socket buffers are full after a few messages. */
 	setenv("GDRFAB_TCP_BUFFER", "32768", 0);
 	test_add("to_shared_memory", between_two, &acts[0], 30);
 	test_add("to_private_memory", between_two, &acts[1], 30);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The way of messages, for programs that have no region and so no key: as data and as text, of short and of long messages, of
- * memory that the peer can map and of other memory; and for one peer of a connectionless endpoint.
+ * The path of messages, for programs that have no region and so no key: as a struct and as text, for short and long messages,
+ * for memory that the peer can map and other memory, and for one peer of a connectionless endpoint.
  */
 #include "fab_rdm.h"
 #include "fab.h"
@@ -15,7 +15,7 @@ static void says_path(const char *words, uint64_t path)
 			test_wrong(__FILE__, __LINE__, "the words do not name %s: %s", paths[i].name, words);
 }
 
-/* The answer by `desc`, checked as far as every provider's is alike. */
+/* Queries the path for memory with this descriptor, and checks the part that is the same for all providers. */
 static gdrfab_path_info ask(struct node *n, const void *desc)
 {
 	gdrfab_path_info info = {.struct_size = sizeof info, .desc = desc};
@@ -56,7 +56,7 @@ static void asks(struct node *n)
 		CHECK_EQ(info.short_path, GDRFAB_PATH_STAGED);
 		CHECK(info.short_size >= SIZE && info.direct_errno == EOPNOTSUPP && info.staged_errno == 0);
 		CHECK_EQ(info.nic_errno, EOPNOTSUPP);
-		/* Memory that peers map goes by another way. */
+		/* Memory that peers can map takes another path. */
 		CHECK_EQ(mapped.path, GDRFAB_PATH_DIRECT);
 		CHECK(mapped.short_size <= info.short_size);
 		uint64_t no = GDRFAB_PATH_CMA;
@@ -71,7 +71,7 @@ static void asks(struct node *n)
 	}
 	sends_both_ways(n, bytes, local_desc(n, bytes, sizeof bytes), 64);
 	sends_both_ways(n, bytes, local_desc(n, bytes, sizeof bytes), sizeof bytes);
-	/* A descriptor that is none. */
+	/* An invalid descriptor. */
 	info.desc = &info;
 	CHECK(gdrfab_ep_query(n->ep, GDRFAB_KEY_MESSAGES, &info) == -EINVAL || path_known(PATH_SOCKET));
 	mem_end(n, &m);
@@ -107,7 +107,7 @@ TEST(before_there_is_a_connection_no_way_is_told)
 	pair(NULL, before_and_after, before_and_after, NULL);
 }
 
-/* A caller of before short_path and short_size gets what it has room for. */
+/* A caller whose struct lacks short_path and short_size gets the other fields. */
 static void asks_with_less(struct node *n)
 {
 	struct {

@@ -15,10 +15,10 @@ static const size_t sizes[] = {0,    1,	    63,	   64,	  65,	 4095,		 4096,
 			       4097, 16384, 65536, 65537, 70000, 1024 * 1024 + 3, LARGEST};
 #define SIZES (sizeof sizes / sizeof sizes[0])
 
-/* Which memory messages come from and go to. */
+/* The kinds of memory that messages come from and go to. */
 struct buffers {
 	const struct memkind *from, *to;
-	bool described; /* host memory too is registered, and its descriptor passed */
+	bool described; /* host memory is registered too, and its descriptor is passed */
 };
 static const struct buffers plain = {&memkinds[KIND_MALLOC], &memkinds[KIND_MALLOC], false};
 
@@ -155,13 +155,13 @@ static bool goes_early(const struct node *n, unsigned call, size_t s)
 	return (call + s) % 2 && waits_for_receive(n);
 }
 
-/* Both sides agree: an inject call takes no descriptor, and so no memory of a device. */
+/* Whether a call is tried, the same on both sides: an inject call takes no descriptor, and so no device memory. */
 static bool possible(const struct node *n, unsigned call, size_t len)
 {
 	const struct buffers *b = buffers_of(n);
 	if (carries_data((enum call)call) && n->info->cq_data_size == 0)
 		return false;
-	/* In a hurry the longest goes from the host's memory to the host's only. */
+	/* With TEST_FAST the longest message is sent only between host memory. */
 	if (len == LARGEST && test_count(0, 1) && (b->from->opaque || b->to->opaque))
 		return false;
 	if (call != SENDMSG_INJECT && call != INJECT && call != INJECTDATA)
@@ -211,7 +211,7 @@ static void call_receiver(struct node *n)
 			struct part p = {&m, EDGE, len};
 			edges_set(&m, len);
 			if (early) {
-				/* Unexpected: it is on its way, or here, before there is a place for it. */
+				/* Unexpected: the message is sent before its receive is posted. */
 				uint64_t until = test_now_ms() + 1;
 				while (test_now_ms() < until)
 					gdrfab_cq_read(n->cq, NULL, 0);
@@ -264,11 +264,11 @@ static void long_sender(struct node *n)
 			struct failure f;
 			done entry;
 			int came = cq_next(n->cq, &entry, 10000);
-			/* Where a send has ended well before it is refused, the connection's end tells. */
+			/* If the send succeeds before the refusal, the end of the connection reports it. */
 			CHECK(came == -1 || (came == 1 && !tells_failed_writes(n)));
 			if (came == -1)
 				cq_failure(__FILE__, __LINE__, n->cq, &f);
-			/* The end of the connection may be here before the adapter's answer. */
+			/* The end of the connection may come before the adapter's answer. */
 			if (came == -1 && tells_failed_writes(n) && !failure_is(&f.entry, EREMOTEIO, TOO_LONG) && !flushed(&f.entry))
 				test_fail(__FILE__, __LINE__, "%s, provider code %d, \"%s\"",
 					  test_number(-f.entry.err), f.entry.prov_errno, f.words);
@@ -298,7 +298,7 @@ static void short_receiver(struct node *n)
 		meet_if_hasty(n);
 		FAILED(n->cq, start(p), GDRFAB_ETRUNC, GDRFAB_PROV_TRUNC, &f);
 		CHECK_EQ(f.entry.flags & GDRFAB_RECV, GDRFAB_RECV);
-		/* An adapter does not count what it has to refuse. */
+		/* An adapter does not report the length of a refused message. */
 		if (traits()->survives_failures) {
 			CHECK_EQ(f.entry.len, len);
 			CHECK_EQ(f.entry.olen, sizes[s] - len);
@@ -309,7 +309,7 @@ static void short_receiver(struct node *n)
 		barrier(n);
 		recover(n);
 	}
-	/* The next message is received as if nothing had been; over a connection of its own if it must be. */
+	/* The next message is received as usual, over a new connection if the failure ended the first. */
 	struct part p = {&m, 0, 10};
 	recv_by(n, 0, p);
 	meet_if_hasty(n);
@@ -325,7 +325,7 @@ TEST(too_long_for_the_receive)
 	pair(NULL, short_receiver, long_sender, NULL);
 }
 
-/* --- an injected message needs no further call of the sender's --- */
+/* --- an injected message needs no further call of the sender --- */
 
 static void injects_and_rests(struct node *n)
 {
@@ -336,7 +336,7 @@ static void injects_and_rests(struct node *n)
 		barrier(n);
 		for (int k = 0; k < 3; k++)
 			POST(n->cq, gdrfab_inject(n->ep, word, sizeof word, PEER));
-		/* Asleep, and not in the library. */
+		/* Sleeps outside of the library. */
 		if (read(n->oob, &all, 1) != 1)
 			test_fail(__FILE__, __LINE__, "the other side has not said that it has them");
 	}
@@ -369,7 +369,7 @@ TEST(injected_without_another_call)
 	pair(NULL, hears_who_rests, injects_and_rests, NULL);
 }
 
-/* The same of a write, the first to memory whose file has to be asked for. */
+/* The same for a write, the first to memory whose file the peer must send. */
 static void writes_and_rests(struct node *n)
 {
 	char word[8] = "word", all;
@@ -456,7 +456,7 @@ static void add(const struct memkind *from, const struct memkind *to, bool descr
 	snprintf(name, sizeof name, "too_long_for_the_receive_%s_to_%s", from->name, to->name);
 	if (test_count(1, 0) || from == to)
 		test_add(name, too_long, b, 40);
-	/* Staged, which is possible with every vendor's memory. */
+	/* Staging works with the memory of every vendor. */
 	if (from == to && from->alloc != cuda_kinds[0].alloc && test_count(1, 0) && path_known(PATH_DIRECT)) {
 		struct variant v = {"GDRFAB_SHM_PATHS", "staged", b};
 		staged[used] = v;
@@ -475,7 +475,7 @@ TEST_TABLE(devices)
 			continue;
 		if (test_count(1, 0) || kind->alloc != cuda_kinds[0].alloc)
 			add(kind, kind, false);
-		/* For the host's side one kind of each vendor is enough. */
+		/* With host memory at the other side one kind for each vendor is enough. */
 		if (kind->alloc == cuda_kinds[0].alloc)
 			continue;
 		add(&memkinds[KIND_MALLOC], kind, false);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What the programs about messages share. */
+/* Helpers of the programs about messages. */
 #ifndef MSG_H
 #define MSG_H
 
@@ -8,13 +8,13 @@
 #define SENT (GDRFAB_SEND | GDRFAB_MSG)
 #define RECEIVED (GDRFAB_RECV | GDRFAB_MSG)
 
-/* A setting of the provider under which claims run once more. */
+/* A setting of the provider with which claims run once more. */
 struct variant {
 	const char *variable, *value;
 	const void *arg;
 };
 
-/* Adds `name` with each of the provider's settings. */
+/* Adds the claim `name` once for each setting of the provider. */
 static inline void add_with_settings(const char *name, test_fn fn)
 {
 	static const struct {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Messages, many at once: in order, unexpected, from both sides, and more than the receive queue holds. */
+/* Many messages at once: their order, unexpected messages, messages from both sides, and more than the receive queue holds. */
 #include "msg.h"
 
 /* --- order and numbers --- */
@@ -18,7 +18,7 @@ static size_t size_in_order(const struct node *n, uint32_t number)
 	return size ? size : 512 + number * 37 % 7680;
 }
 
-/* Matching is in order; completions need not be, so a slot is used again when its own operation has ended. */
+/* Matching is in order, completions need not be: a slot is reused when its own operation has ended. */
 struct slots {
 	unsigned char *buf[BATCH];
 	uint32_t number[BATCH];
@@ -84,7 +84,7 @@ static void order_sender(struct node *n)
 			ssize_t rc = gdrfab_send(n->ep, at, len, local_desc(n, at, len), PEER, at);
 			if (rc == -EAGAIN && posted > ended)
 				break;
-			/* Full although all of ours have ended: the other side has yet to take them. */
+			/* Still full although all own operations have ended: the other side must receive first. */
 			if (rc == -EAGAIN)
 				POST(n->cq, rc = gdrfab_send(n->ep, at, len, local_desc(n, at, len), PEER, at));
 			OK(rc);
@@ -137,7 +137,7 @@ TEST_WITHIN(40, ten_thousand_small_in_order)
 	pair(NULL, order_receiver, order_sender, &size);
 }
 
-/* 40 megabytes: several times all that a ring has beside it, of whatever size. */
+/* 40 MB: several times the area beside a ring, whatever its size. */
 TEST_WITHIN(40, ten_thousand_of_some_kilobytes_in_order)
 {
 	static const size_t size = 0;
@@ -260,11 +260,11 @@ static void full_side(struct node *n)
 	ssize_t rc = 0;
 	while (posted < 65536 && (rc = gdrfab_recv(n->ep, &in, 1, local_desc(n, &in, 1), PEER, NULL)) == 0)
 		posted++;
-	/* More than was promised is fine; one too many is -EAGAIN. */
+	/* More than rx_size may be accepted; one too many is -EAGAIN. */
 	CHECK_EITHER(rc, -EAGAIN, 0);
 	CHECK(posted >= limit);
 	barrier(n);
-	/* A connectionless endpoint promises very many. */
+	/* The rx_size of a connectionless endpoint is very large. */
 	for (size_t i = 0; i < limit && i < 4096; i++) {
 		POST(n->cq, gdrfab_send(n->ep, &byte, 1, local_desc(n, &byte, 1), PEER, NULL));
 		for (int left = 2; left > 0; left--)

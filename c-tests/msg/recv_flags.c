@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What receives by calls without flags do besides, as info->rx_op_flags says, on every kind of endpoint: an entry where the
- * queue is selective, several messages in one buffer. Calls with flags have theirs alone, and counters count all.
+ * info->rx_op_flags, the flags of receives that are posted by calls without flags, on every kind of endpoint: an entry in a
+ * selective queue, several messages in one buffer. Calls with flags use only their own. Counters count all receives.
  */
 #include "misuse.h"
 
@@ -160,13 +160,13 @@ static void receives_several(struct node *n)
 	OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_MIN_MULTI_RECV, &least, sizeof least));
 	MISUSE(gdrfab_recvv(n->ep, pieces, NULL, 2, GDRFAB_ADDR_UNSPEC, room), -EINVAL, "iov_count");
 	OK(gdrfab_recv(n->ep, room, sizeof room, NULL, GDRFAB_ADDR_UNSPEC, room));
-	/* Takes one, as its flags say. */
+	/* Its own flags make this receive take one message. */
 	OK(gdrfab_recvmsg(n->ep, &msg, GDRFAB_COMPLETION));
 	for (int i = 0; i < 4; i++)
 		OK(gdrfab_trecv(n->ep, in[i], sizeof in[i], NULL, GDRFAB_ADDR_UNSPEC, 1, 0, in[i]));
 	barrier(n);
 	for (int i = 0; i < 4; i++) {
-		/* A tagged one takes one message, however much room is left. */
+		/* A tagged receive takes one message, however much room is left. */
 		DONE(n->cq, in[i], GDRFAB_RECV | GDRFAB_TAGGED, &entry);
 		CHECK_EQ(entry.flags & GDRFAB_MULTI_RECV, 0);
 		DONE(n->cq, i < 3 ? room : last, GDRFAB_RECV | GDRFAB_MSG, &entry);
@@ -198,7 +198,7 @@ TEST(several_messages_tagged)
 	several(false);
 }
 
-/* --- what is refused --- */
+/* --- refused flags --- */
 
 TEST(an_endpoint_that_cannot_take_several_refuses_to_by_default)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Tags on connected endpoints: who gets them, who is let in, private data beside them, and what is left when the peer goes.
- * What matching does itself is told in rdm.c and rdm_match.c, over both kinds of endpoints.
+ * Tags on connected endpoints: discovery, connecting to endpoints with and without tags, private data, and the state after the
+ * peer has gone. Matching itself is tested in rdm.c and rdm_match.c, over both kinds of endpoints.
  */
 #include "misuse.h"
 
@@ -39,7 +39,7 @@ TEST(tags_come_to_who_asks)
 	CHECK_EQ(provider_getinfo("1", GDRFAB_SOURCE, hints, &info), 0);
 	CHECK_EQ(info->caps & (GDRFAB_TAGGED | GDRFAB_MULTI_RECV), 0);
 	gdrfab_freeinfo(info);
-	/* There is one source. */
+	/* A connected endpoint has a single source. */
 	hints->caps = GDRFAB_TAGGED | GDRFAB_DIRECTED_RECV;
 	CHECK_EQ(provider_getinfo("1", GDRFAB_SOURCE, hints, &info), -ENODATA);
 	SAYS(gdrfab_last_error(), "DIRECTED_RECV");
@@ -71,7 +71,7 @@ TEST(tags_come_to_who_asks)
 	node_close(&n);
 }
 
-/* Each kind is refused the addresses of the other. */
+/* Endpoints with tags refuse addresses of endpoints without, and the other way round. */
 TEST(exchanged_addresses_tell_of_tags)
 {
 	static struct setup exchanged;
@@ -98,7 +98,7 @@ TEST(exchanged_addresses_tell_of_tags)
 	node_close(&n);
 }
 
-/* --- one of the two has none --- */
+/* --- only one of the two sides has tags --- */
 
 static void door(struct node *n)
 {
@@ -109,7 +109,7 @@ static void door(struct node *n)
 	node_listen(n);
 	barrier(n);
 	if (!tagged) {
-		/* Who knows no tags cannot tell, and may accept. */
+		/* A side without tags cannot see the difference, and may accept. */
 		n->request = node_await_request(n);
 		node_domain(n, n->request);
 		n->ep = ep_new(n, n->request, n);
@@ -117,7 +117,7 @@ static void door(struct node *n)
 		EVENT(n->eq, GDRFAB_CONNECTED, n->ep, &e);
 		EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, &e);
 	} else {
-		/* Until the other side has its answer. */
+		/* Drives until the other side has its answer. */
 		uint32_t event;
 		char word;
 		while (recv(n->oob, &word, 1, MSG_PEEK | MSG_DONTWAIT) < 0)
@@ -157,7 +157,7 @@ TEST(a_listener_without_tags_is_left_by_who_has_some)
 	pair(NULL, door, knocks, NULL);
 }
 
-/* --- who has called says nothing --- */
+/* --- a client that connects and sends nothing --- */
 
 static void speaks(struct node *n)
 {
@@ -186,7 +186,7 @@ TEST(who_accepts_speaks_first)
 		pair(&tags, speaks, listens, NULL);
 }
 
-/* --- what is left when the peer goes --- */
+/* --- after the peer has gone --- */
 
 enum { LONG = 100000 };
 
@@ -202,7 +202,7 @@ static void stays(struct node *n)
 	OK(gdrfab_tsend(n->ep, late, LONG, NULL, 0, 98, late));
 	barrier(n);
 	EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
-	/* Each once; a long message was never fetched. */
+	/* Each operation ends once; the long message was not fetched. */
 	int seen[3] = {0, 0, 0};
 	for (int i = 0; i < 3; i++) {
 		CHECK_EQ(cq_next(n->cq, &entry, 10000), -1);
@@ -213,7 +213,7 @@ static void stays(struct node *n)
 	CHECK(seen[0] == 1 && seen[1] == 1 && seen[2] == 1);
 	CHECK_EQ(gdrfab_tsend(n->ep, early, 8, NULL, 0, 1, NULL), -ESHUTDOWN);
 	CHECK_EQ(gdrfab_trecv(n->ep, early, 8, NULL, 0, 7, 0, NULL), -ESHUTDOWN);
-	/* What had come is still there. */
+	/* Messages that had arrived can still be received. */
 	OK(gdrfab_trecv(n->ep, early, 8, NULL, 0, 5, 0, early));
 	DONE(n->cq, early, GDRFAB_RECV | GDRFAB_TAGGED, NULL);
 	CHECK(memcmp(early, "farewell", 8) == 0);

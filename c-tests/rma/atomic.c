@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Atomics: every operation on every datatype, by every path, gives what the C language gives; many who add lose nothing;
- * and what is wrong is refused with words, here or by the target.
+ * Atomic operations: every operation on every datatype, by every path, has the result of the C language; concurrent sums are
+ * exact; and invalid operations are refused with a text, by the initiator or by the target.
  */
 #include "atomic_model.h"
 #include "fab.h"
@@ -13,7 +13,7 @@
 
 enum { AT = 64, LEN = 8192 };
 
-/* --- each by each way --- */
+/* --- each operation by each way --- */
 
 struct act {
 	const char *name;
@@ -49,7 +49,7 @@ static void try_one(struct node *n, uint64_t to_index, struct remote to, uint32_
 	struct trial t = trial_of(type, op, seed);
 	unsigned char old[sizeof t.before], now[sizeof t.before], *from = t.before;
 	uint64_t at = to.base + AT;
-	/* A write, then the operation, then a read of what it left: in this order without a wait. */
+	/* Posts a write, the operation and a read of its result: they are carried out in this order without a wait. */
 	POST(n->cq, gdrfab_write(n->ep, from, t.len, NULL, to_index, at, to.key, from));
 	memset(old, 0xee, sizeof old);
 	if (t.plain)
@@ -114,9 +114,9 @@ static void all_operations(const void *arg)
 	pair(&s, target, initiator, a);
 }
 
-/* --- many at once, and one that is killed --- */
+/* --- many initiators at once, one of which is killed --- */
 
-/* As many elements as there may be, and long operations among short ones. */
+/* The maximum number of elements, and long operations among short ones. */
 static void window_initiator(struct node *n)
 {
 	enum { MANY = 128, ROUNDS = 300 };
@@ -200,7 +200,7 @@ static void killed_in_the_middle(const void *arg)
 	pair(&s, killing_target, killed_initiator, arg);
 }
 
-/* --- what is wrong --- */
+/* --- invalid operations --- */
 
 static void strict_target(struct node *n)
 {
@@ -249,7 +249,7 @@ static void strict_initiator(struct node *n)
 			       .datatype = GDRFAB_UINT64, .op = GDRFAB_SUM, .context = one};
 	CHECK_EQ(gdrfab_atomicmsg(n->ep, &m, GDRFAB_REMOTE_CQ_DATA), -GDRFAB_EBADFLAGS);
 	CHECK_EQ(gdrfab_atomicmsg(n->ep, &m, 1), -GDRFAB_EBADFLAGS);
-	/* Nothing to do, but the key is looked at. */
+	/* An operation of no elements still checks the key. */
 	POST(n->cq, ADD(NULL, 0, any.base, any.key, GDRFAB_UINT64, GDRFAB_SUM, one));
 	DONE(n->cq, one, GDRFAB_ATOMIC | GDRFAB_WRITE, NULL);
 	struct failure f;
@@ -285,7 +285,7 @@ static void what_is_wrong(const void *arg)
 	pair(&s, strict_target, strict_initiator, arg);
 }
 
-/* Memory that its owner has taken away, or may only read by now. */
+/* Memory whose owner has unmapped it or made it read-only. */
 static void gone_target(struct node *n)
 {
 	struct mem m;
@@ -329,7 +329,7 @@ TEST(memory_that_is_gone)
 	pair(NULL, gone_target, gone_initiator, NULL);
 }
 
-/* But for what a card does (atomic_card.c). */
+/* Atomics of an RDMA device are tested in atomic_card.c. */
 static void without(struct node *n)
 {
 	uint64_t one = 1;
@@ -347,7 +347,7 @@ TEST(a_provider_without_says_so)
 	pair(NULL, without, without, NULL);
 }
 
-/* It would take the frame for nonsense. */
+/* A peer of an older version does not know the frame: the operation is refused before it is sent. */
 TEST(none_for_a_peer_of_an_older_version)
 {
 	static unsigned char bytes[RAW_INTRO + RAW_BODY_MAX];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Atomics by the card, on regions whose access has GDRFAB_ATOMIC: two processes that change one word at once lose nothing;
- * what no card does is refused with words, and so is such a region where nothing but a CPU would carry them out.
+ * Atomics that the RDMA device carries out, on regions registered with GDRFAB_ATOMIC: two processes that change one word at
+ * once lose nothing. Operations that no device has are refused with a text, and so is such a region where only a CPU would
+ * carry the operations out.
  */
 #include "fab.h"
 
@@ -14,7 +15,7 @@ enum { LEN = 4096, ROUNDS = 400, MINE = 3, THEIRS = 7 };
 #define CAS(ep, by, as, old, at, key, ctx)                                                                             \
 	gdrfab_compare_atomic(ep, by, 1, NULL, as, NULL, old, NULL, 0, at, key, GDRFAB_UINT64, GDRFAB_CSWAP, ctx)
 
-/* What the card below an info carries out: 0 nothing, or there is no card. */
+/* The atomic operations of the info's device; 0: none, or no device. */
 static uint32_t card_does(const gdrfab_info *info)
 {
 	gdrfab_nic_attr nic;
@@ -29,7 +30,7 @@ static void needs_card(struct node *n)
 		test_skip("%s: no card that carries out atomics", provider());
 }
 
-/* A word of the card's, which begins as 0. */
+/* Registers a word for the device's atomics, with the value 0. */
 static void word_new(struct node *n, struct mem *m)
 {
 	mem_new(n, m, &memkinds[KIND_MALLOC], LEN);
@@ -46,7 +47,7 @@ static void await(struct node *n, const void *context)
 	CHECK(entry.op_context == context);
 }
 
-/* The card's word as the card reads it. */
+/* Reads the word by an atomic operation of the device. */
 static uint64_t word_now(struct node *n, gdrfab_ep *ep, uint64_t at, uint64_t key)
 {
 	uint64_t now = ~0ull;
@@ -57,7 +58,7 @@ static uint64_t word_now(struct node *n, gdrfab_ep *ep, uint64_t at, uint64_t ke
 
 /* --- two processes at once --- */
 
-/* Many sums that fetch nothing, some that do, some that are injected, and as many taken back as it says. */
+/* Adds many times, by calls that fetch, that do not, and that are injected; subtracts once. Returns the sum. */
 static uint64_t adds(struct node *n, gdrfab_ep *ep, uint64_t at, uint64_t key, uint64_t by)
 {
 	uint64_t old = 0, last = 0, less = 0 - by, sum = 0;
@@ -68,7 +69,7 @@ static uint64_t adds(struct node *n, gdrfab_ep *ep, uint64_t at, uint64_t key, u
 		POST(n->cq, FETCH(ep, &by, &old, at, key, GDRFAB_SUM, &old));
 		await(n, &by);
 		await(n, &old);
-		/* Ours are in it, in the order of posting; of the other side at most what it takes back is gone. */
+		/* The fetched value contains this side's earlier sums; the other side subtracts at most THEIRS. */
 		CHECK(old + THEIRS >= last + 2 * by);
 		last = old + by;
 		sum += 3 * by;
@@ -78,7 +79,7 @@ static uint64_t adds(struct node *n, gdrfab_ep *ep, uint64_t at, uint64_t key, u
 	return sum - by;
 }
 
-/* Until so many of ours were swapped in: a word that both change, and nobody else's step is lost. */
+/* Increments by compare-and-swap until so many swaps succeeded: no increment of the other side is lost. */
 static uint64_t swaps(struct node *n, gdrfab_ep *ep, uint64_t at, uint64_t key, uint64_t by)
 {
 	uint64_t seen = 0, sum = 0;
@@ -99,7 +100,7 @@ struct change {
 	change_fn fn;
 };
 
-/* Two queue pairs of one process, connected to each other: its own card changes its own memory. */
+/* Two queue pairs of one process are connected to each other: the device changes memory of its own process. */
 static void loop_open(struct node *n, gdrfab_ep *ends[2])
 {
 	char names[2][GDRFAB_ADDR_MAX];
@@ -184,7 +185,7 @@ static void mixes(struct node *n)
 	gdrfab_rma_iov rma = {to.base, 8, to.key};
 	for (uint64_t i = 1; i <= (uint64_t)test_count(ROUNDS, 50); i++) {
 		*there = i * 10;
-		/* The write waits for the last of its chain, which the atomic operation does not let it. */
+		/* The write is part of a chain that is posted with its last member; the atomic operation must post it before. */
 		gdrfab_msg_rma write = {.struct_size = sizeof write, .msg_iov = &iov, .desc = &desc, .iov_count = 1, .rma_iov = &rma,
 					.rma_iov_count = 1, .context = there};
 		POST(n->cq, gdrfab_writemsg(n->ep, &write, GDRFAB_COMPLETION | GDRFAB_MORE));
@@ -222,14 +223,14 @@ static void counts_what_came(struct node *n)
 	oob_recv(n, &done, sizeof done);
 	mem_unregister(&m);
 	memcpy(&word, m.addr, sizeof word);
-	/* What was told to be done is; of the rest nobody knows. */
+	/* Operations that succeeded were carried out; the others may have been. */
 	CHECK(word >= (uint64_t)done && word <= UNDER_WAY);
 	barrier(n);
 	mem_end(n, &m);
 	node_close(n);
 }
 
-/* Each has one entry, and one that failed has left its result alone. */
+/* Each operation has one entry, and a failed one has not written its result buffer. */
 static void shuts_down(struct node *n)
 {
 	static uint64_t old[UNDER_WAY], one = 1;
@@ -272,14 +273,14 @@ static void strict(struct node *n)
 	node_up(n);
 	needs_card(n);
 	word_new(n, &m[0]);
-	/* Nobody declared this one. */
+	/* This region was registered without GDRFAB_ATOMIC. */
 	mem_new(n, &m[1], &memkinds[KIND_MALLOC], LEN);
 	memset(m[1].addr, 5, LEN);
 	mem_register(n, &m[1], 0, LEN, REMOTE_ACCESS, 0);
 	mem_publish(n, &m[1]);
 	follow_recovery(n);
 	barrier(n);
-	/* One that is closed is reached no more. */
+	/* A closed region is not reached any more. */
 	mem_unregister(&m[0]);
 	barrier(n);
 	barrier(n);
@@ -343,7 +344,7 @@ TEST(what_no_card_does_is_refused)
 	pair(NULL, strict, refused, NULL);
 }
 
-/* --- where no card is --- */
+/* --- without a device --- */
 
 static void declares(struct node *n)
 {
@@ -359,7 +360,7 @@ static void declares(struct node *n)
 	iov.iov_base = m.addr, iov.iov_len = LEN;
 	CHECK_EQ(gdrfab_mr_regv(n->domain, &iov, 1, CARD_ACCESS, 0, 17, 0, NULL, &m.mr), -EOPNOTSUPP);
 	SAYS(gdrfab_last_error(), "GDRFAB_ATOMIC");
-	/* The memory is as good as before. */
+	/* The memory can still be registered without GDRFAB_ATOMIC. */
 	mem_register(n, &m, 0, LEN, REMOTE_ACCESS, 0);
 	mem_end(n, &m);
 	node_down(n);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Atomics that end in the middle: after gdrfab_mr_close() returned 0 no peer's operation changes the memory, after an entry
- * came nobody touches what the operation fetches into, and each accepted operation has one end; however the connection ended
- * meanwhile, and whether the peer runs, stands still or dies.
+ * Atomic operations that end early. After gdrfab_mr_close() has returned 0, no operation of a peer changes the memory; after
+ * an entry has come, the operation's result buffer is not written any more; and each accepted operation has one entry. This
+ * holds however the connection ends, and whether the peer runs, is stopped or dies.
  */
 #include "fab.h"
 
@@ -29,7 +29,7 @@ static void stays(const void *at, size_t len, const char *since)
 	}
 }
 
-/* The other side may have seen for itself that it is over. */
+/* The other side may already have seen that the connection has ended. */
 static void tell(struct node *n)
 {
 	if (send(n->oob, "x", 1, MSG_NOSIGNAL) < 0)
@@ -81,7 +81,7 @@ static void owner(struct node *n)
 	memset(m.addr, AGAIN, LEN);
 	if (!resumed)
 		peer_continue(n);
-	/* This side serves on: what comes late finds no region. */
+	/* This side keeps making progress: late operations find no region. */
 	for (uint64_t until = test_now_ms() + 20; n->ep && test_now_ms() < until;)
 		gdrfab_cq_read(n->cq, NULL, 0);
 	stays(m.addr, LEN, "gdrfab_mr_close() returned 0");
@@ -136,7 +136,7 @@ static void user(struct node *n)
 		over = over || (rc != 0 && rc != -EAGAIN) || told(n);
 	}
 	CHECK_EQ(ended, posted);
-	/* Nobody else was taken along. */
+	/* Other connections are not affected. */
 	if (a->ending == REGION)
 		CHECK(refused > 0);
 	tell(n);
@@ -192,9 +192,9 @@ static void nothing_to_fetch(const void *arg)
 	pair(NULL, lends, asks_for_nothing, arg);
 }
 
-/* --- what an operation fetches into --- */
+/* --- the result buffer of an operation --- */
 
-/* Carries nothing out until it is told to; what it does then is too late. */
+/* Makes no progress until it is told to; the operations that it carries out then are late. */
 static void rests(struct node *n)
 {
 	struct mem m;
@@ -223,7 +223,7 @@ static void gives_up(struct node *n)
 	node_up(n);
 	struct remote to = mem_fetch(n);
 	barrier(n);
-	/* As many as this side has room for without the other one's help. */
+	/* Posts as many as this side accepts without progress of the other side. */
 	while (posted < WINDOW && gdrfab_fetch_atomic(n->ep, ones, WORDS, NULL, old[posted], NULL, 0, to.base, to.key, GDRFAB_UINT64,
 						      GDRFAB_BOR, &old[posted]) == 0)
 		posted++;

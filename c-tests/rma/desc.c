@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * GDRFAB_DEBUG: a local descriptor that is wrong is told by the call that posts, whether the provider needs it or not: one of
- * another region, of a region that is too small or closed, a handle, a key. One that is right goes on as ever.
+ * GDRFAB_DEBUG: the posting call reports a wrong local descriptor, even if the provider does not need it: a descriptor of
+ * another region, of a region that is too small or closed, a handle or a key in its place. Right descriptors work as usual.
  */
 #include "fab.h"
 
@@ -12,7 +12,7 @@ struct wrong {
 	void *desc;
 };
 
-/* What all calls are made with: the buffer, its descriptor, and the peer's region. */
+/* The arguments of all calls: the buffer, its descriptor, and the peer's region. */
 struct call {
 	struct node *n;
 	char *buf;
@@ -21,12 +21,12 @@ struct call {
 	struct remote there;
 };
 
-/* Of atomics: behind the end of the region that is too small. */
+/* The offset for atomics: behind the end of the region that is too small. */
 #define OPERAND(c) ((c)->buf + 40)
 
 static void *pair_of_descs[2];
 static struct iovec pair_of_pieces[2];
-/* The second piece is the one whose descriptor is wrong. */
+/* Of several pieces the second has the wrong descriptor. */
 static void in_pieces(const struct call *c, void *good)
 {
 	pair_of_pieces[0] = (struct iovec){c->buf, 8};
@@ -120,7 +120,7 @@ static void all_calls(const char *name, const struct call *c, void *good, bool t
 	WRONG(gdrfab_atomicmsg(n->ep, &a, GDRFAB_COMPLETION));
 	a.desc = good, a.result = OPERAND(c), a.result_desc = c->desc;
 	WRONG(gdrfab_atomicmsg(n->ep, &a, GDRFAB_COMPLETION));
-	/* Nothing of this was posted. */
+	/* None of these calls has posted anything. */
 	QUIET(n->cq, 5);
 }
 
@@ -163,12 +163,12 @@ static void calls_wrongly(struct node *n)
 	bool tags = n->setup->caps & GDRFAB_TAGGED;
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
 		c.desc = all[i].desc;
-		/* A key may be the number of a descriptor. */
+		/* A key may happen to equal a valid descriptor. */
 		if (c.desc == gdrfab_mr_desc(good) || c.desc == gdrfab_mr_desc(beside))
 			c.desc = gdrfab_mr_desc(beside);
 		all_calls(all[i].name, &c, gdrfab_mr_desc(good), tags);
 	}
-	/* The right one, and one that ends with the region. */
+	/* The right descriptor, for a buffer that ends with the region. */
 	POST(n->cq, gdrfab_write(n->ep, bytes, 64, gdrfab_mr_desc(good), PEER, there.base, there.key, bytes));
 	DONE(n->cq, bytes, GDRFAB_WRITE, NULL);
 	POST(n->cq, gdrfab_read(n->ep, bytes + SIZE - 64, 64, gdrfab_mr_desc(good), PEER, there.base, there.key, bytes));

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Lists of blocks: every byte of every block and none beside them, over every path; and what is refused names its block.
+ * Lists of blocks: exactly the bytes of the blocks move, over every path, and the error for a refused list names the block.
  */
 #include "list.h"
 
 enum { VERIFY, FILL, RECOVER, END };
 struct order {
 	uint32_t what, seed;
-	uint64_t data; /* an entry with it comes first */
+	uint64_t data; /* remote CQ data whose entry comes first */
 };
 
 static void tell(struct node *n, uint32_t what, uint32_t seed, uint64_t data)
@@ -19,7 +19,7 @@ static void tell(struct node *n, uint32_t what, uint32_t seed, uint64_t data)
 		oob_recv(n, &ack, 1);
 }
 
-/* The bytes of block i of a random list: where, and how many. */
+/* The position and length of block i of a random list. */
 static size_t block_len(uint32_t seed, size_t i)
 {
 	static const size_t lens[] = {0, 1, 3, 8, 15, 16, 17, 64, 1000, 4000};
@@ -28,7 +28,7 @@ static size_t block_len(uint32_t seed, size_t i)
 
 static size_t block_at(uint32_t seed, size_t i)
 {
-	/* Places in another order than the blocks'. */
+	/* The target positions are in another order than the blocks. */
 	return (i * 389 + seed) % BLOCKS * SPACE + (i + seed) % 90;
 }
 
@@ -93,7 +93,7 @@ static void end(struct node *n, struct lists *l)
 	node_down(n);
 }
 
-/* A random list, whose bytes lie here as in the target, and how many they are. */
+/* Makes a random list with the same layout here as in the target; returns its bytes. */
 static size_t random_list(struct lists *l, uint32_t seed)
 {
 	size_t total = 0;
@@ -127,12 +127,12 @@ static void check_read(struct lists *l, uint32_t seed)
 	}
 }
 
-/* Written, told of, read back; and the same prepared, posted several times. */
+/* Writes a list with data and reads it back; the same with a prepared list that is posted several times. */
 static void moves_of(struct node *n, const struct memkind *kind)
 {
 	static struct lists l;
 	list_begin(n, &l, kind);
-	/* iWARP has no data. */
+	/* iWARP has no remote CQ data. */
 	bool may_tell = n->info->cq_data_size > 0;
 	uint64_t told = n->info->cq_data_size >= 8 ? 0x1122334455667788u : 0x11223344u;
 	for (uint32_t seed = 2; seed < 5; seed++) {
@@ -170,7 +170,7 @@ static void moves_of(struct node *n, const struct memkind *kind)
 		fill_blocks(&l, 0, true);
 		QUIET(n->cq, 0);
 	}
-	/* Nothing but blocks of no bytes, also with data. */
+	/* A list of empty blocks only, also with data. */
 	for (size_t i = 0; i < BLOCKS; i++)
 		l.blocks[i].len = 0;
 	for (int k = 0; k < 2; k++) {
@@ -210,7 +210,7 @@ static void host_blocks_move(const void *arg)
 	pair(NULL, target, moves_host, arg);
 }
 
-/* What a list was prepared with is asked for at every post. */
+/* Descriptors and keys of a prepared list are checked at every post. */
 static void closes(struct node *n)
 {
 	const struct way *way = (const struct way *)n->arg;
@@ -238,7 +238,7 @@ static void closed_regions_end_a_prepared_list(const void *arg)
 	pair(NULL, target, closes, arg);
 }
 
-/* A driver that takes no kernel copies by itself. */
+/* If the driver launches no copy kernel, it copies block by block. */
 static void blocks_move_without_a_kernel(const void *arg)
 {
 	setenv("GDRFAB_CUDA_MAX_CTAS", "0", 1);
@@ -269,7 +269,7 @@ static void refused(struct node *n, struct lists *l, const char *what, uint64_t 
 		tell(n, RECOVER, 0, 0);
 		recover(n);
 	} else if (all) {
-		/* Nothing has moved. */
+		/* No byte has moved. */
 		tell(n, VERIFY, 1, 0);
 	}
 }
@@ -287,7 +287,7 @@ static void refuses(struct node *n)
 	l.blocks[777].len = 101;
 	refused(n, &l, "out of bounds by one byte", GDRFAB_WRITE, ERANGE, GDRFAB_PROV_BOUNDS, 777, first);
 	refused(n, &l, "read out of bounds", GDRFAB_READ, ERANGE, GDRFAB_PROV_BOUNDS, 777, first);
-	/* The same within blocks that adjoin. */
+	/* The same among adjoining blocks, which are joined. */
 	for (size_t i = 0; i < BLOCKS; i++) {
 		l.blocks[i].buf = l.local.addr + i * 1000;
 		l.blocks[i].addr = l.to.base + TARGET - 700 * 1000 - 1 + i * 1000;
@@ -296,7 +296,7 @@ static void refuses(struct node *n)
 	l.blocks[710].addr = l.to.base;
 	l.msg.count = 701;
 	l.blocks[700].len = 2;
-	/* Where the refusal ends the connection, nobody can ask which of those that were joined it was. */
+	/* If the refusal ends the connection, the library cannot find out which of the joined blocks was refused. */
 	size_t named = survives(n) ? 700 : 0;
 	refused(n, &l, "joined blocks", GDRFAB_WRITE, ERANGE, GDRFAB_PROV_BOUNDS, named, first);
 	l.msg.count = BLOCKS;
@@ -309,7 +309,7 @@ static void refuses(struct node *n)
 	l.msg.key_count = BLOCKS;
 	refused(n, &l, "a foreign key", GDRFAB_WRITE, EKEYREJECTED, GDRFAB_PROV_KEY, 555, first);
 	keys[555] = l.to.key;
-	/* Targets that overlap are allowed; and as many keys and descriptors as blocks. */
+	/* Overlapping targets are allowed, and a key and a descriptor for each block. */
 	void *descs[BLOCKS];
 	for (size_t i = 0; i < BLOCKS; i++) {
 		descs[i] = l.desc;
@@ -321,7 +321,7 @@ static void refuses(struct node *n)
 	POST(n->cq, gdrfab_writelist(n->ep, &l.msg, 0));
 	DONE(n->cq, &l, GDRFAB_WRITE, NULL);
 	tell(n, FILL, 0, 0);
-	/* What is wrong on this side is the call's result. */
+	/* Errors on this side are results of the call. */
 	l.msg.desc_count = 2;
 	CHECK_EQ(gdrfab_writelist(n->ep, &l.msg, 0), -EINVAL);
 	l.msg.desc_count = BLOCKS;
@@ -349,13 +349,13 @@ static void names_the_block_rdm(const void *arg)
 	list_rdm(target, refuses, arg);
 }
 
-/* Very many very small ones. */
+/* Very many very small blocks. */
 static void counts(struct node *n)
 {
 	static struct lists l;
 	const struct way *way = (const struct way *)n->arg;
 	list_begin(n, &l, way->kind->opaque ? way->kind : &memkinds[KIND_MALLOC]);
-	/* An adapter takes them one by one. */
+	/* An adapter moves them one by one, which is slow: fewer. */
 	bool native = (n->info->list_paths & way->path->bit) != 0 && !way->kind->opaque && !traits()->adapter;
 	size_t count = native ? (size_t)test_count(1000000, 20000) : (size_t)test_count(20000, 2000);
 	gdrfab_block *blocks = (gdrfab_block *)malloc(count * sizeof *blocks);
@@ -397,7 +397,7 @@ TEST_TABLE(per_way)
 	char name[64];
 	for (size_t i = 0; i < count; i++) {
 		const struct way *w = &ways[i];
-		/* What is said is the same of each kind of memory, and a memory checker learns no more from others. */
+		/* The results do not depend on the kind of memory: a memory checker runs one. */
 		bool stands_for_all = w->kind->opaque ? strstr(w->name, "cuda_plain") != NULL : !way_spared(w);
 		if (stands_for_all || !(way_spared(w) || (test_checked() && w->kind == device_kinds[0]))) {
 			snprintf(name, sizeof name, "blocks_move_%s", w->name);
@@ -423,7 +423,7 @@ TEST_TABLE(per_way)
 			if (!getenv("TEST_REAL"))
 				test_add("blocks_move_where_no_kernel_loads", blocks_move_where_no_kernel_loads, w, 30);
 		}
-		/* One kind of memory for each path shows these. */
+		/* One kind of memory for each path is enough for these. */
 		if (w->kind != &memkinds[KIND_MEM_ALLOC] && w->kind != &memkinds[KIND_MALLOC] && !w->kind->opaque)
 			continue;
 		if (stands_for_all || !test_checked()) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* For the programs about lists: a list, and the memory of both sides that it is about. */
+/* Helpers for programs about lists: a list, and its memory on both sides. */
 #ifndef LIST_H
 #define LIST_H
 

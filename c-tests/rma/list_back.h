@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* For all programs about lists: what a list is made of, one that is written and read back, and one that was given up. */
+/* Helpers for all programs about lists: building a list, writing it and reading it back, and a list that ended early. */
 #ifndef LIST_BACK_H
 #define LIST_BACK_H
 
 #include "fab.h"
 
-/* One descriptor for all blocks; key_count is 1, or as many as there are blocks. */
+/* Makes a list with one descriptor for all blocks; key_count is 1 or the number of blocks. */
 static inline gdrfab_msg_list list_of(const struct node *n, const gdrfab_block *blocks, size_t count, void **desc,
 				      const uint64_t *keys, size_t key_count, void *context)
 {
@@ -23,14 +23,14 @@ static inline gdrfab_msg_list list_of(const struct node *n, const gdrfab_block *
 	return msg;
 }
 
-/* The claim over connectionless endpoints. */
+/* Runs the claim over connectionless endpoints. */
 static inline void list_rdm(side_fn server, side_fn client, const void *arg)
 {
 	static const struct setup rdm = {.rdm = true};
 	pair(&rdm, server, client, arg);
 }
 
-/* The peer, which was stopped while lists were given up, goes on: nothing comes into their memory. */
+/* Continues the peer, which was stopped while lists ended early: it must not access their memory. */
 static inline void list_stays_given_up(struct node *n, struct mem *local)
 {
 	mem_fill(local, 0, local->len, 0, 9);

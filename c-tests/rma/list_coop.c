@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Lists of host memory that the kernel copies, of which a target that polls or wakes carries a part: every block is there when
- * the entry is, and when the target is told; and what one side cannot copy is named.
+ * Lists of host memory that the kernel copies (process_vm_*), where a target that polls or is woken copies a part. Every block
+ * is in place when the initiator's entry comes and when the target is notified; a block that one side cannot copy is named.
  */
 #include "list.h"
 
@@ -11,7 +11,7 @@
 #define SPARE (TARGET - 8) /* of no block */
 #define LAST 0xffu
 
-/* Data of a list, and of what follows when it was read back. */
+/* Remote CQ data of a list, and of the write that follows after it was read back. */
 static uint64_t told(uint32_t seed, bool back)
 {
 	return seed | (uint64_t)back << 32;
@@ -31,7 +31,7 @@ static void begin(struct node *n, struct lists *l)
 		block_of(l, i);
 }
 
-/* The next entry of a peer's write, awake or asleep. */
+/* Waits for the next entry of a peer's write, polling or asleep. */
 static uint64_t next_told(struct node *n, bool asleep)
 {
 	gdrfab_cq_data_entry entry;
@@ -100,7 +100,7 @@ static void end(struct node *n, struct lists *l)
 	node_close(n);
 }
 
-/* Until both a list that was written and one that was read were shared. */
+/* Repeats until the target has taken a part both of a written list and of a read one. */
 static void moves(struct node *n)
 {
 	static struct lists l;
@@ -151,7 +151,7 @@ static void shared_by_who_sleeps_rdm(const void *arg)
 	list_rdm(sleeps, moves, arg);
 }
 
-/* Pages of the own side that are gone: of the first blocks, and of the last, which the target would carry. */
+/* Unmapped pages on the own side: of the first blocks, and of the last, which the target would copy. */
 static void blames(struct node *n)
 {
 	static const size_t bad[] = {3, 500, 998};

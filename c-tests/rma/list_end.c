@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Ends in the middle of a list: once a region is closed, or the endpoint, nothing touches the memory any more; and a list that
- * is given up, or whose peer dies, has its one entry as any other.
+ * Lists that end early. After a region or the endpoint is closed, its memory is not accessed any more. A list that is
+ * cancelled or late, or whose peer dies, has one entry like any other.
  */
 #include "list.h"
 
 #define LISTS 8
 
-/* Progress of this side for a while. */
+/* Drives this side for a while. */
 static void turn_for(struct node *n, int ms)
 {
 	uint64_t until = test_now_ms() + (uint64_t)ms;
@@ -16,11 +16,11 @@ static void turn_for(struct node *n, int ms)
 		CHECK_EQ(gdrfab_cq_read(n->cq, &entry, 1), -EAGAIN);
 }
 
-/* Full blocks, and the peer is there. */
+/* Makes a list of full blocks, and waits for the peer. */
 static void begin(struct node *n, struct lists *l)
 {
 	list_begin(n, l, &memkinds[KIND_MALLOC]);
-	/* What the peer's process puts here, a memory checker does not see. */
+	/* A memory checker does not see the peer's writes into this process: the memory is set before. */
 	mem_fill(&l->local, 0, TARGET, 0, 1);
 	for (size_t i = 0; i < BLOCKS; i++) {
 		l->blocks[i].buf = l->local.addr + i * SPACE;
@@ -30,7 +30,7 @@ static void begin(struct node *n, struct lists *l)
 	barrier(n);
 }
 
-/* Takes one entry, if there is one, asleep for ms if not: 1 of a success, -1 of a failure, which is put into f. */
+/* Takes one entry, sleeping up to ms for it: 1 for a success, -1 for a failure, which is stored in f; 0: none. */
 static int ended_within(struct node *n, int ms, struct failure *f)
 {
 	gdrfab_cq_data_entry entry;
@@ -136,7 +136,7 @@ static void endpoint_closed(const void *arg)
 	pair(NULL, stays, ends_early, arg);
 }
 
-/* --- given up --- */
+/* --- cancelled and late --- */
 
 static void stands_by(struct node *n)
 {

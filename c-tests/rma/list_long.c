@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Lists that take many calls of the kernel, or many looks of the target: a region that is closed anywhere on the way is
- * not touched any more once it is closed, and the list ends with one entry that says so.
+ * Lists that take many calls of the kernel, or many rounds of the target's progress. A region may be closed at any point of
+ * this: it is not accessed after its close, and the list ends with one entry that tells so.
  */
 #include "list.h"
 
@@ -30,7 +30,7 @@ static void closes(struct node *n)
 		way_register(n, &m, 0, len, way);
 		mem_publish(n, &m);
 		barrier(n);
-		/* At another place of the list each time. */
+		/* The close comes at another point of the list each time. */
 		uint64_t until = test_now_ms() + (uint64_t)i * 2;
 		do
 			CHECK_EQ(gdrfab_cq_read(n->cq, &entry, 1), -EAGAIN);
@@ -64,7 +64,7 @@ static void writes(struct node *n)
 		way_check(n, way, to);
 		for (size_t at = 0; at < count; at++) {
 			blocks[at].buf = local.addr + at * LONG_SPACE;
-			/* Neighbours change places, or all would be one block. */
+			/* Neighbours are swapped: else all blocks would be joined into one. */
 			blocks[at].addr = to.base + (at ^ 1) * LONG_SPACE;
 			blocks[at].len = LONG_SPACE;
 		}

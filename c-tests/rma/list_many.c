@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Lists that one step does not move: over regions in several places, over several connections, and given up in the middle,
- * after which nothing touches what is the caller's again.
+ * Lists that take several steps: over several regions, over several TCP connections, and cancelled in the middle, after which
+ * the caller's memory is not accessed.
  */
 #include "list_back.h"
 
@@ -21,7 +21,7 @@ struct lists {
 /* Blocks of all lengths up to their space; every other one is in the second region if there is one. */
 static void make(struct node *n, struct lists *l, size_t len, bool both)
 {
-	/* Where a driver copies each by itself, fewer do. */
+	/* A driver that copies block by block is slow: fewer blocks. */
 	size_t count = both ? 300 : BLOCKS;
 	mem_new(n, &l->local, &memkinds[KIND_MALLOC], LENGTH);
 	for (size_t i = 0; i < count; i++) {
@@ -63,7 +63,7 @@ static void moves(struct node *n)
 	node_up(n);
 	for (int i = 0; i < (second(n) ? 2 : 1); i++)
 		l.to[i] = mem_fetch(n);
-	/* The first makes further connections be called for. */
+	/* The first list makes the library open further connections. */
 	for (int i = 0; i < 3; i++) {
 		make(n, &l, 0, second(n) != NULL);
 		list_comes_back(n, &l.msg, &l.local, SPACE, 3);
@@ -115,7 +115,7 @@ static void gives_up(struct node *n)
 		l.msg.timeout_ns = cancels ? UINT64_MAX : 100000000u;
 		for (int i = 0; i < lists; i++)
 			POST(n->cq, gdrfab_readlist(n->ep, &l.msg, 0));
-		/* Some of it comes. */
+		/* A part of the list moves. */
 		for (int i = 0; i < 1 << (2 * round); i++)
 			came += cq_next(n->cq, &entry, 0) == 1;
 		peer_stop(n);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Lists whose blocks lie in regions that are reached in different ways, turn about: all of them move, one that cannot be is
- * named, the peer's entry and a fence mean all of them, and a list that is given up touches nothing any more.
+ * Lists whose blocks lie in regions with different paths, in turns. All blocks move; a refused block is named; the peer's entry
+ * and a fence cover all blocks; and after a list has ended early its memory is not accessed.
  */
 #include "list_back.h"
 
 #define SPACE 4096
 #define TARGET ((size_t)16 * SPACE)
-#define EACH 15 /* blocks of a way: no multiple of what one operation takes, so that some have regions of two ways */
+#define EACH 15 /* blocks of a way: no multiple of an operation's maximum, so that some operations have blocks of two ways */
 #define MOST 16 /* ways */
 #define BLOCKS_MOST (MOST * EACH)
 
@@ -42,7 +42,7 @@ static const struct memkind *local_kind(const struct node *n)
 	return n->arg && n->arg != &two_vendors ? (const struct memkind *)n->arg : &memkinds[KIND_MALLOC];
 }
 
-/* Private and shared memory of the host, and one kind of a device's if the claim is about one: each by every path. */
+/* Private and shared host memory, and one kind of device memory if the claim is about one: each by every path. */
 static const struct way *next_way(const struct node *n, size_t *at)
 {
 	for (size_t count = all_ways_list(); *at < count;) {
@@ -85,7 +85,7 @@ static void regions_end(struct node *n, struct regions *r)
 		mem_end(n, &r->m[i]);
 }
 
-/* Where the peer has block i, in the order of the local blocks; and which byte of all that is. */
+/* The peer's position of block i, in the order of the local blocks; and its offset among all bytes. */
 static size_t place_of(const struct lists *l, size_t i, size_t *position)
 {
 	size_t way = i % l->count, at = (i / l->count ^ 1) * SPACE;
@@ -154,7 +154,7 @@ static void all_move_rdm(const void *arg)
 	list_rdm(owns, moves, arg);
 }
 
-/* --- one of them cannot be --- */
+/* --- a refused block --- */
 
 static void blames(struct node *n)
 {
@@ -224,7 +224,7 @@ static void tells(struct node *n)
 	POST(n->cq, gdrfab_writelist(n->ep, &l.msg, GDRFAB_REMOTE_CQ_DATA));
 	DONE(n->cq, &l, GDRFAB_WRITE, NULL);
 	barrier(n);
-	/* The second list begins when the first has ended, and reads what that wrote. */
+	/* The second list is fenced: it begins when the first has ended, and reads the bytes that the first wrote. */
 	for (int round = 0; round < 4; round++) {
 		uint32_t seed = 20u + (uint32_t)round;
 		struct mem back;
@@ -258,7 +258,7 @@ static void told_at_the_end(const void *arg)
 	pair(NULL, is_told, tells, arg);
 }
 
-/* --- given up --- */
+/* --- cancelled and late --- */
 
 static void stands_by(struct node *n)
 {
@@ -289,7 +289,7 @@ static void gives_up(struct node *n)
 			while (gdrfab_cancel(n->ep, &l) == 0)
 				;
 		}
-		/* Something in it needs the peer. */
+		/* A part of the list needs the peer's progress. */
 		CHECK_EQ(GIVEN_UP(n->cq, lists, cancels ? ECANCELED : ETIMEDOUT, l.msg.count), lists);
 		list_stays_given_up(n, &l.local);
 	}
@@ -321,7 +321,7 @@ TEST_TABLE(per_kind)
 			snprintf(name, sizeof name, "all_move_%s", what);
 			test_add(name, all_move, kind, 30);
 		}
-		/* What is told of them is the same, and a memory checker learns no more from others. */
+		/* The results do not depend on the kind of memory: a memory checker runs one. */
 		if (test_checked() && !stands_for_all)
 			continue;
 		snprintf(name, sizeof name, "rdm_all_move_%s", what);

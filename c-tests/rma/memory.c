@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Regions as their owner sees them: keys, addresses, paths offered and refused, file descriptors, allocation. */
+/* Memory regions as seen by their owner: keys, addresses, paths offered and refused, file descriptors, allocation. */
 #include "fab.h"
 
 #include <fcntl.h>
@@ -119,7 +119,7 @@ TEST(regions_of_several_parts)
 	skip_unless(n.info->mr_iov_limit >= 3 || !traits()->adapter, "regions have fewer than three parts");
 	CHECK(n.info->mr_iov_limit >= 3);
 	int rc = gdrfab_mr_regv(n.domain, iov, 3, REMOTE_ACCESS, 0, 0, 0, NULL, &mr);
-	/* Where a key names one range, peers cannot be given more; local operations can. */
+	/* A key that names one range cannot give peers a region of several; local operations can use it. */
 	if (rc == -EOPNOTSUPP && traits()->adapter) {
 		CHECK(gdrfab_last_error()[0] != 0);
 		rc = gdrfab_mr_regv(n.domain, iov, 3, GDRFAB_READ | GDRFAB_WRITE, 0, 0, 0, NULL, &mr);
@@ -131,7 +131,7 @@ TEST(regions_of_several_parts)
 	node_close(&n);
 }
 
-/* Each kind offers what it can and says in words why not the rest. */
+/* Each kind of memory offers its paths, and the explanation gives the reason against the others. */
 static void offers(const void *arg)
 {
 	const struct memkind *kind = (const struct memkind *)arg;
@@ -151,7 +151,7 @@ static void offers(const void *arg)
 		CHECK((info.paths & GDRFAB_PATH_STAGED) != 0);
 		CHECK_EQ(info.paths & sure, kind->paths & sure);
 	}
-	/* The best is one of those offered, and the fastest of them: what goes through memory of the host is last. */
+	/* The best path is the fastest of the offered ones; staging through host memory is the last. */
 	uint64_t fast = info.paths & ~(GDRFAB_PATH_DIRECT | GDRFAB_PATH_CMA | GDRFAB_PATH_STAGED);
 	CHECK_EQ(info.path, fast ? fast & -fast : info.paths & -info.paths);
 
@@ -183,7 +183,7 @@ static void offers(const void *arg)
 			CHECK_EQ(mr_query(m.mr).path, paths[p].bit);
 			mem_unregister(&m);
 		} else {
-			/* Of a driver that was asked the errno may be its own. */
+			/* If a driver was asked, the errno may be the driver's own. */
 			CHECK(rc == -EOPNOTSUPP || (rc < 0 && kind->opaque && traits()->adapter));
 			CHECK(m.mr == NULL);
 			if (!gdrfab_last_error()[0] ||
@@ -265,7 +265,7 @@ TEST(bad_file_descriptors)
 	CHECK(mr == NULL);
 	CHECK_EQ(test_count_fds(), fds);
 
-	/* The part that is there is accepted, page aligned or not; the fd stays the caller's. */
+	/* A range within the file is accepted, page-aligned or not; the descriptor stays the caller's. */
 	OK(register_fd(&n, m.fd, 4096, 4096, m.addr, REMOTE_ACCESS, 0, &mr));
 	CHECK_EQ(mr_query(mr).base, (uintptr_t)m.addr + 4096);
 	CHECK_EQ(mr_query(mr).len, 4096);
@@ -289,7 +289,7 @@ TEST(bad_dma_bufs)
 	mem_new(&n, &m, &memkinds[KIND_UDMABUF], 8192);
 	int fds = test_count_fds();
 
-	/* Whoever finds it out, the device's driver or gdrfab, the words are gdrfab's. */
+	/* The text is gdrfab's, whether the driver or gdrfab finds the error. */
 	static const struct { uint64_t offset; size_t len; } beyond[] = {{0, 8193}, {4096, 4097}, {8192, 1}, {UINT64_MAX - 4095, 8192}};
 	for (size_t i = 0; i < sizeof beyond / sizeof beyond[0]; i++) {
 		CHECK_EQ(register_fd(&n, m.fd, beyond[i].offset, beyond[i].len, NULL, REMOTE_ACCESS, 0, &mr), -EINVAL);
@@ -348,7 +348,7 @@ TEST_WITHIN(60, register_and_close_with_few_fds)
 	node_alone(&n, NULL);
 	for (int k = 0; k < KINDS; k++) {
 		struct mem m;
-		/* Beyond what is everywhere, one that has a descriptor. */
+		/* The kinds that exist everywhere, and udmabuf, which has a descriptor, if this machine has it. */
 		bool there = kind_listed(k) && k == KIND_UDMABUF && access("/dev/udmabuf", R_OK | W_OK) == 0;
 		if (k >= EVERYWHERE && !there)
 			continue;
@@ -411,7 +411,7 @@ TEST(no_fds_left)
 	while (count > 0)
 		close(taken[--count]);
 
-	/* Whatever needs a descriptor says so; nothing is half done. */
+	/* Each call that needs a descriptor fails with a reason, and leaves nothing half done. */
 	CHECK_EITHER(rc, -EMFILE, 0);
 	CHECK_EITHER(alloc, -EMFILE, 0);
 	CHECK_EITHER(fabric_rc, -EMFILE, 0);
@@ -453,7 +453,7 @@ TEST(allocated_memory)
 	CHECK_EQ(gdrfab_mem_free(n.domain, (char *)addr[4] + 4096), -EINVAL);
 	CHECK_EQ(gdrfab_mem_free(n.domain, NULL), -EINVAL);
 
-	/* Two regions over it, one of a part: it stays until both are closed. */
+	/* Two regions lie in the allocation, one in a part of it: it cannot be freed until both are closed. */
 	OK(gdrfab_mr_reg(n.domain, addr[4], 1 << 20, REMOTE_ACCESS, 0, 0, 0, NULL, &first));
 	OK(gdrfab_mr_reg(n.domain, (char *)addr[4] + 5000, 100, REMOTE_ACCESS, 0, 0, 0, NULL, &second));
 	CHECK_EQ(mr_query(second).path, best_path());

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Regions as a peer sees them: what lies inside with the right key and access is reached, whatever else is asked for
- * costs the asker an error completion and leaves every byte of the target as it was; and a closed region is closed.
+ * Protection of regions against peers: an operation inside a region, with the right key and access, is carried out. Any other
+ * operation ends with an error at its initiator and changes no byte of the target. A closed region is not accessed.
  */
 #include "fab.h"
 
@@ -16,7 +16,7 @@ struct grants {
 	struct remote both, readable, writable, closed, foreign;
 };
 
-/* A region of another domain of the same process: its key means nothing on this connection. */
+/* A region of another domain of the same process: its key is not valid on this connection. */
 static struct remote foreign_region(struct node *n, gdrfab_domain **domain, struct mem *m)
 {
 	gdrfab_domain *mine = n->domain;
@@ -85,7 +85,7 @@ struct refusal {
 	uint64_t addr, key;
 	size_t len;
 	int err, prov;
-	bool write_ok, read_ok; /* not tried: permitted here */
+	bool write_ok, read_ok; /* permitted, so not tried */
 };
 
 static unsigned char scratch[2 * LEN];
@@ -113,7 +113,7 @@ static void refused(const struct refusal *r, int call, ssize_t rc)
 		lead_recovery(r->n);
 }
 
-/* Where each refusal costs a connection, with TEST_FAST one call that writes and one that reads, in turns. */
+/* If each refusal ends the connection, TEST_FAST tries only one call that writes and one that reads, in turns. */
 static bool has_its_turn(const struct refusal *r, int call, int turn)
 {
 	int writes = turn % 4;
@@ -142,7 +142,7 @@ static void every_call_refused(struct refusal r)
 	msg.rma_iov_count = 1;
 	msg.context = &r;
 	void *desc = local_desc(n, scratch, r.len);
-	/* No bytes, no key: an adapter does not look at it. */
+	/* An adapter does not check the key of an operation of no bytes. */
 	if (r.len == 0 && traits()->adapter)
 		return;
 	test_at(__FILE__, __LINE__);
@@ -207,7 +207,7 @@ static void asker(struct node *n)
 	for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
 		every_call_refused(table[i]);
 
-	/* One bad part spoils a scattered write as a whole. */
+	/* One bad part fails a scattered write as a whole. */
 	struct iovec iov = {scratch, 128};
 	void *desc;
 	gdrfab_rma_iov parts[2] = {{base, 64, good}, {base + LEN - 63, 64, good}};
@@ -229,7 +229,7 @@ static void asker(struct node *n)
 	lead_no_more(n);
 	barrier(n);
 
-	/* The connection, or the last that followed it, is as good as before; the region is open up to its edges. */
+	/* The connection, or its successor, works as before; the region can be accessed up to its edges. */
 	fill(scratch, LEN, 0, SEED + 1);
 	POST(n->cq, gdrfab_write(n->ep, scratch, LEN, local_desc(n, scratch, LEN), PEER, base, good, scratch));
 	DONE(n->cq, scratch, GDRFAB_WRITE, NULL);
@@ -259,7 +259,7 @@ static const size_t part_at[PARTS] = {64, 300, 8192 - 7, 16384, 20000};
 #define PARTS_TOTAL ((size_t)100 + 1 + 4096 + 63 + 5000)
 #define PARTS_SPACE ((size_t)32768)
 
-/* What the memory must look like after a write of [offset, offset+len) of the region. */
+/* The expected memory after a write of [offset, offset+len) of the region. */
 static void check_parts(const unsigned char *addr, size_t offset, size_t len, uint32_t seed)
 {
 	unsigned char *want = (unsigned char *)malloc(PARTS_SPACE);
@@ -305,7 +305,7 @@ static void parts_target(struct node *n)
 	attr.access = REMOTE_ACCESS;
 	attr.require = way->path->bit;
 	int rc = gdrfab_mr_regattr(n->domain, &attr, 0, &m.mr);
-	/* A key of an adapter's names one range. */
+	/* A key of an adapter names one range. */
 	if (rc == -EOPNOTSUPP && traits()->adapter)
 		test_skip("%s", gdrfab_last_error());
 	CHECK_EQ(rc, 0);
@@ -382,7 +382,7 @@ static void under_fire(struct node *n)
 		mem_publish(n, &m);
 		if (round == 0)
 			barrier(n);
-		/* Let it come to speed, then close at no particular moment. */
+		/* Lets the peer come to speed, then closes at a random moment. */
 		uint64_t until = test_now_ms() + 2 + test_random(&random) % 8;
 		while (test_now_ms() < until)
 			gdrfab_cq_read(n->cq, NULL, 0);
@@ -425,10 +425,10 @@ static void hammer(struct node *n)
 		uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
 		while (!closed || pending > 0) {
 			while (!closed && pending < 4) {
-				/* Ever new bytes, or a write that comes late would change nothing that can be seen. */
+				/* The bytes change each time: else a late write would not be visible. */
 				memset(data, value++, FIRE);
 				ssize_t rc = gdrfab_write(n->ep, data, FIRE, desc, PEER, to.base, to.key, data);
-				/* The connection may be over before its first failure has been read. */
+				/* The connection may have ended before the first failure is read. */
 				if (rc == -EAGAIN || (rc == -ESHUTDOWN && !traits()->survives_failures && pending > 0))
 					break;
 				OK(rc);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Memory that is not what it was when it was registered: its owner has forbidden its pages, or given them back. A peer's
- * operation on it fails with EFAULT, whatever its size, and neither the owner nor any other operation is harmed.
+ * Registered memory whose owner has protected or unmapped its pages. A peer's operation on it fails with EFAULT, whatever its
+ * size, and neither the owner nor any other operation is harmed.
  */
 #include "fab.h"
 
@@ -25,7 +25,7 @@ static const struct loss {
 	      {"last_page_unmapped", LAST_PAGE_UNMAPPED}};
 enum { LOSSES = sizeof losses / sizeof losses[0] };
 
-/* As the memory is reached anyhow; by the owner's copies alone; large copies that the owner joins, from memory it maps. */
+/* The usual path; copies by the owner alone; large copies that the owner joins, from memory that it maps. */
 enum reach { USUAL, STAGED, JOINED, REACHES };
 static const char *const reach_names[REACHES] = {"", "_staged", "_joined"};
 struct trial {
@@ -105,7 +105,7 @@ static void owner(struct node *n)
 	lose(lost, loss->damage);
 	oob_send(n, given, sizeof given);
 	barrier(n);
-	/* No write with data has come, and what could not be written is as it was. */
+	/* No write with data has arrived, and the other memory is unchanged. */
 	QUIET(n->cq, 5);
 	if (loss->damage == READ_ONLY)
 		CHECK_FILLED("memory that may only be read", lost, SPAN, 0, SEED);
@@ -117,7 +117,7 @@ static void owner(struct node *n)
 	munmap(good, GOOD);
 }
 
-/* An address from which `len` bytes do not all exist. */
+/* An address from which `len` bytes reach into the missing pages. */
 static uint64_t address(const struct remote *r, size_t len, enum damage damage)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), border = SPAN - page - len / 2;
@@ -143,7 +143,7 @@ static void one_by_one(struct node *n, const struct remote given[2], enum damage
 		FAILED(n->cq, local + 1, EFAULT, GDRFAB_PROV_FAULT, NULL);
 		POST(n->cq, gdrfab_writedata(n->ep, local, len, desc, 9, PEER, at, key, local + 2));
 		FAILED(n->cq, local + 2, EFAULT, GDRFAB_PROV_FAULT, NULL);
-		/* The next one, elsewhere. */
+		/* The next operation, on other memory. */
 		fill(local, well, 0, 100 + (uint32_t)i);
 		POST(n->cq, gdrfab_write(n->ep, local, well, desc, PEER, given[1].base, given[1].key, local));
 		DONE(n->cq, local, GDRFAB_WRITE, NULL);
@@ -154,7 +154,7 @@ static void one_by_one(struct node *n, const struct remote given[2], enum damage
 	}
 }
 
-/* Many at once, of which every third fails: each for itself. */
+/* Many operations at once, of which every third fails: the others succeed. */
 static void among_others(struct node *n, const struct remote given[2], enum damage damage, unsigned char *local)
 {
 	enum { MANY = 60, ROOM = 65536 };
@@ -242,7 +242,7 @@ TEST_TABLE(per_loss)
 		}
 }
 
-/* --- memory of gdrfab_mem_alloc, which tcp and shm reach by a mapping of their own --- */
+/* --- memory of gdrfab_mem_alloc(), which tcp and shm reach by a mapping of their own --- */
 
 static void forbidding_owner(struct node *n)
 {
@@ -330,7 +330,7 @@ static void hopeful(struct node *n)
 	for (int i = 0; i < 1 + rdm; i++)
 		POST(n->cq, gdrfab_recv(n->ep, buf, 2 * GOOD, NULL, PEER, buf));
 	barrier(n);
-	/* Whatever becomes of the connection, this is no message. */
+	/* The connection may end or not: no message may arrive. */
 	for (int i = 0; i < 1 + rdm; i++) {
 		done entry;
 		struct failure f;
@@ -354,7 +354,7 @@ static void empty_handed(struct node *n)
 	barrier(n);
 	POST(n->cq, gdrfab_send(n->ep, at, m->len, NULL, PEER, at));
 	FAILED(n->cq, at, EFAULT, GDRFAB_PROV_FAULT, &f);
-	/* The receiver reads it, and cannot tell whose memory is not there. */
+	/* The receiver copies the message, and cannot tell which side's memory is missing. */
 	if (connectionless(n->setup)) {
 		struct iovec iov[2] = {{good, GOOD}, {at + 100, m->len - 100}};
 		SAYS(f.words, "buf: ");
@@ -374,7 +374,7 @@ static void nothing_is_sent_for_it(const void *arg)
 	pair(&s, hopeful, empty_handed, arg);
 }
 
-/* The receiver has no memory where it said so: the sender is told that it was not its own. */
+/* The receiver's buffer is unmapped: the sender learns that its own memory was not the reason. */
 static void absent_minded(struct node *n)
 {
 	node_up(n);

@@ -8,13 +8,13 @@
 #include <strings.h>
 
 #define TARGET_SIZE ((size_t)1536 * 1024)
-#define MARGIN ((size_t)8192) /* bytes checked on both sides after each operation; all are checked at the end */
+#define MARGIN ((size_t)8192) /* bytes checked before and behind the target after each operation; all at the end */
 #define BASE_SEED 1u
 
 static const size_t sizes[] = {0, 1, 63, 64, 65, 4095, 4096, 4097, 300 * 1024 + 3, 1024 * 1024 + 3};
 static const size_t offsets[] = {MARGIN, MARGIN + 1, MARGIN + 4095};
 
-/* What one claim is about. */
+/* The parameters of one claim. */
 struct plan {
 	const struct way *way;
 	const struct memkind *local; /* the initiator's memory */
@@ -26,13 +26,13 @@ static const struct plan *plan_of(const struct node *n)
 	return (const struct plan *)n->arg;
 }
 
-/* --- the target: checks what the initiator says it has written --- */
+/* --- the target: checks the bytes that the initiator reports as written --- */
 
 enum { VERIFY, END };
 struct order {
 	uint32_t what, seed;
 	size_t offset, len;
-	uint64_t announced; /* a completion with data comes along */
+	uint64_t announced; /* an entry with remote CQ data comes too */
 	uint64_t data;
 };
 
@@ -121,14 +121,14 @@ static void transfer(struct node *n, struct remote to, struct mem *local, void *
 	order(n, &o);
 }
 
-/* The bytes went the way asked for, and no other. */
+/* Checks that all bytes went by the expected path. */
 static void check_path(struct node *n)
 {
 	const struct plan *plan = plan_of(n);
 	const struct path *wanted = plan->way->path;
 	uint64_t bytes[PATHS];
 	path_bytes(n, bytes);
-	/* From memory that the CPU reaches, or to it, the socket; else through pinned memory on the way. */
+	/* Memory that the CPU reaches goes by the socket; device memory is staged in pinned host memory. */
 	if (path_known(PATH_SOCKET)) {
 		bool device = plan->local->opaque || plan->way->kind->opaque;
 		CHECK_EQ(bytes[PATH_SOCKET] > fenced, !device);
@@ -165,7 +165,7 @@ static void initiator(struct node *n)
 	mem_new(n, &local, plan->local, TARGET_SIZE);
 	mem_register(n, &local, 0, TARGET_SIZE, GDRFAB_READ | GDRFAB_WRITE, 0);
 	uint32_t seed = 10;
-	/* The second largest takes several pieces too, wherever pieces are made. */
+	/* The second largest size also takes several pieces, wherever transfers are split. */
 	size_t tried = COUNT(sizes) - (size_t)test_count(0, 1);
 	for (size_t call = 0; call < COUNT(calls); call++)
 		for (size_t s = 0; s < tried; s++)
@@ -176,7 +176,7 @@ static void initiator(struct node *n)
 					continue;
 				if (calls[call].announces && n->info->cq_data_size == 0)
 					continue;
-				/* Of host memory a registration may be passed or left out. */
+				/* A descriptor is optional for host memory. */
 				void *desc = o & 1 ? mem_desc(&local) : mem_needed_desc(n, &local);
 				transfer(n, to, &local, desc, call, sizes[s], offsets[(o + s) % 3], seed++);
 			}
@@ -252,7 +252,7 @@ TEST(offset_addressing)
 	pair(&s, offset_target, offset_initiator, NULL);
 }
 
-/* --- reads of no bytes, in places of a queue that writes have used --- */
+/* --- reads of no bytes, in queue slots that writes have used --- */
 
 static void empty_target(struct node *n)
 {
@@ -277,7 +277,7 @@ static void empty_initiator(struct node *n)
 	void *desc = mem_needed_desc(n, &local);
 	struct transfer t = {n, to, &local, local.addr, 0, LEN, MARGIN, desc, 0, 1, 1};
 	mem_fill(&local, 0, TARGET_SIZE, MARGIN, BASE_SEED);
-	/* Three to a round: in the end each place has had each of them. */
+	/* Three in each round: in the end each slot has held each kind. */
 	for (size_t round = 0; round < at_most(n->info->tx_size, 512) + 3; round++) {
 		POST(n->cq, gdrfab_inject_write(n->ep, t.buf, LEN, PEER, there(&t), to.key));
 		t.len = LEN;
@@ -299,7 +299,7 @@ TEST(empty_reads_move_nothing)
 
 /* --- the claims --- */
 
-/* With a setting of the provider changed: what is slower or smaller is as correct. */
+/* With a changed setting of the provider, slower or smaller: the results are the same. */
 static const struct {
 	const char *variable, *value;
 	int path, kind;
@@ -343,11 +343,11 @@ static void add(const struct way *way, const struct memkind *local, const char *
 	test_add(name, every_call, plan, 60);
 }
 
-/* From memory of a device, or in a dma-buf: to host memory each way, and to its own kind. */
+/* From device memory or a dma-buf: to host memory by each way, and to the same kind. */
 static bool worth_it(const struct memkind *local, const struct way *way)
 {
 	if (local->dmabuf) {
-		/* Exporters differ in what imports from them: where time is short, one of them shows the rest. */
+		/* Where time is short, one exporter of dma-bufs stands for all. */
 		if (test_count(0, 1) && local != &memkinds[KIND_UDMABUF] && way->path->bit != GDRFAB_PATH_NIC)
 			return false;
 		return way->kind == local || way->kind == &memkinds[KIND_MALLOC];
@@ -364,19 +364,19 @@ TEST_TABLE(every_call)
 	const struct memkind *host = &memkinds[KIND_MALLOC];
 	size_t count = all_ways_list(), kinds = device_kinds_list();
 	for (size_t i = 0; i < count; i++)
-		/* What maps a driver's memory, or has a card pin or import pages, differs by whose they are. */
+		/* Mapping, pinning and importing device memory differ by vendor: each is tried. */
 		if (!way_spared(&ways[i]) || ways[i].path->bit & (GDRFAB_PATH_IPC | GDRFAB_PATH_NIC | GDRFAB_PATH_DMABUF))
 			add(&ways[i], host, NULL, NULL);
 	for (size_t v = 0; v < COUNT(variants); v++)
 		for (size_t i = 0; i < count && is_ours(variants[v].variable); i++)
 			if (ways[i].path == &paths[variants[v].path] && ways[i].kind == &memkinds[variants[v].kind])
 				add(&ways[i], host, variants[v].variable, variants[v].value);
-	/* A peer's allocation that travels by descriptor, with and without the peer's help. */
+	/* The peer's allocation is mapped by descriptor, with and without the peer sending it. */
 	bool fast = test_count(0, 1);
 	for (size_t i = 0; i < count; i++)
 		if (ways[i].path->bit == GDRFAB_PATH_IPC && !fast)
 			add(&ways[i], host, "GDRFAB_SHM_PIDFD", "0");
-	/* Drivers that only a thread of the library's own may enter. */
+	/* GDRFAB_HMEM_THREAD: only a thread of the library calls drivers. */
 	uint32_t last = GDRFAB_HMEM_SYSTEM;
 	for (size_t i = 0; i < count; i++)
 		if (ways[i].path->bit == GDRFAB_PATH_IPC && ways[i].kind->iface != last && !kind_spared(ways[i].kind)) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Every RMA call, as a table: a transfer, the call that makes it, and the entry that says it is done. */
+/* Every RMA call, as a table: a transfer, the call that makes it, and the wait for its entry. */
 #ifndef RMA_CALLS_H
 #define RMA_CALLS_H
 
@@ -21,7 +21,7 @@ struct transfer {
 	size_t iov_limit, rma_limit;
 };
 
-/* Splits [0, len) into count pieces of unequal size, some of them empty. */
+/* Splits [0, len) into `count` pieces of unequal size, some of them empty. */
 static size_t split(size_t len, size_t count, size_t *ends)
 {
 	size_t at = 0;
@@ -66,7 +66,7 @@ static uint64_t there(const struct transfer *t)
 
 /* Bytes that fences have read into memory of this process, and those that a connectionless endpoint has copied there. */
 static uint64_t fenced;
-/* An injected write says nothing when it is done: a fenced read behind it does. */
+/* An injected write has no entry: a fenced read behind it shows that it is done. */
 static void fence(struct transfer *t)
 {
 	char byte;
@@ -142,7 +142,7 @@ static void put_msg_data(struct transfer *t)
 	DONE(t->n->cq, t, GDRFAB_WRITE | GDRFAB_RMA, NULL);
 }
 
-/* The one inject call that takes a descriptor, and so memory of a device. */
+/* The only inject call that takes a descriptor, and so device memory. */
 static void put_msg_inject(struct transfer *t)
 {
 	struct message m;
@@ -199,7 +199,7 @@ static void get_msg(struct transfer *t)
 	DONE(t->n->cq, t, GDRFAB_READ | GDRFAB_RMA, NULL);
 }
 
-/* Every call by which an initiator moves bytes, as each is used. */
+/* Every call that moves bytes for an initiator. */
 static const struct {
 	void (*call)(struct transfer *t);
 	bool reads, injects, announces, nameless; /* nameless: takes no descriptor */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * RMA beyond one transfer at a time: a flag written after data arrives after it, a target that stands still is reached
- * all the same, full windows lose nothing, and both sides may write at once.
+ * Many RMA transfers at once: a flag that is written after data arrives after it, a stopped target is reached by one-sided
+ * paths, a full queue loses nothing, and both sides may write at once.
  */
 #include "fab.h"
 
@@ -69,7 +69,7 @@ static void flag_initiator(struct node *n)
 	way_check(n, way, to);
 	CHECK((n->info->msg_order & GDRFAB_ORDER_WAW) != 0);
 	unsigned char *data = (unsigned char *)malloc(SIZE);
-	/* A look at device memory is a call of its driver. */
+	/* Reading device memory is a call of its driver, and slow. */
 	uint64_t rounds = (uint64_t)(way->kind->opaque ? test_count(300, 30) : test_count(1200, 60));
 	for (uint64_t number = 1; number <= rounds; number++) {
 		struct round r = {number, sizes[number % 6]};
@@ -78,7 +78,7 @@ static void flag_initiator(struct node *n)
 		POST(n->cq, gdrfab_write(n->ep, data, r.size, local_desc(n, data, r.size), PEER, to.base, to.key, data));
 		POST(n->cq, gdrfab_write(n->ep, &number, sizeof number, local_desc(n, &number, sizeof number), PEER,
 					 to.base + SIZE, to.key, &number));
-		/* The bytes arrive in order; which completion is read first is not said. */
+		/* The bytes arrive in order; the order of the completions is not defined. */
 		done first, second;
 		CHECK_EQ(cq_next(n->cq, &first, 10000), 1);
 		CHECK_EQ(cq_next(n->cq, &second, 10000), 1);
@@ -97,9 +97,9 @@ static void flag_after_data(const void *arg)
 	pair(NULL, flag_target, flag_initiator, arg);
 }
 
-/* --- a read, and what is posted behind it --- */
+/* --- a read, and operations posted behind it --- */
 
-/* Nothing is served before all of it is posted. */
+/* The target makes no progress before all operations are posted. */
 static void behind_a_read_target(struct node *n)
 {
 	const struct way *way = (const struct way *)n->arg;
@@ -203,7 +203,7 @@ static void still_initiator(struct node *n)
 	barrier(n);
 	unsigned char *buf = (unsigned char *)malloc(large);
 	unsigned char *back = (unsigned char *)calloc(1, large);
-	/* The first operation may open the way (map the memory); even that needs nothing from the target. */
+	/* The first operation may map the memory; even this needs no progress of the target. */
 	peer_stop(n);
 	fill(buf, 64, 0, 2);
 	POST(n->cq, gdrfab_write(n->ep, buf, 64, local_desc(n, buf, 64), PEER, to.base, to.key, buf));
@@ -226,12 +226,12 @@ static void target_stands_still(const void *arg)
 	pair(NULL, still_target, still_initiator, arg);
 }
 
-/* --- a full window --- */
+/* --- a full queue --- */
 
 #define SLOT 256
 #define SLOTS 2048
 
-/* More than an endpoint takes at once. */
+/* More operations than an endpoint accepts at once. */
 static size_t slots_of(const struct node *n)
 {
 	size_t fewer = n->info->tx_size + n->info->tx_size / 4;
@@ -269,7 +269,7 @@ static void window_initiator(struct node *n)
 	for (size_t i = 0; i < slots; i++)
 		fill(data + i * SLOT, SLOT, 0, (uint32_t)i + 1);
 	while (ended < slots) {
-		/* Fill up until told to stop, only then look at completions. */
+		/* Posts until -EAGAIN, and only then reads completions. */
 		for (; posted < slots; posted++) {
 			unsigned char *at = data + posted * SLOT;
 			void *desc = local_desc(n, data, (size_t)SLOT * slots);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Memory is its owner's again: after gdrfab_mr_close() returned 0 no peer writes it, nor reads what is put there then, and
- * after an operation's entry came nobody touches its buffer; however the connection ended meanwhile, and whether the peer
- * runs, is stopped inside a copy, or dies. Each claim is one way of ending, tried on all ways of moving bytes at once, so
- * that processes are held up wherever the scheduler likes.
+ * The end of a transfer gives memory back to its owner. After gdrfab_mr_close() has returned 0, no peer writes the memory or
+ * reads bytes stored there later; after an operation's entry has come, its buffer is not accessed. This holds however the
+ * connection ends, and whether the peer runs, is stopped inside a copy, or dies. Each claim is one kind of end, tried with
+ * all ways of moving bytes at once, so that the busy scheduler interrupts processes at random points.
  */
 #include "fab.h"
 
@@ -16,13 +16,13 @@
 
 #define LEN ((size_t)8 << 20)
 #define STEP ((size_t)64 << 10)
-#define MINE 0x11  /* what the owner's memory holds while it is open */
-#define THEIRS 0x22 /* what the peer writes there */
-#define AGAIN 0xaa /* what the owner puts there once it is its own again */
+#define MINE 0x11  /* the owner's bytes while the region is open */
+#define THEIRS 0x22 /* the bytes that the peer writes */
+#define AGAIN 0xaa /* the owner's bytes after the end */
 
 enum ending { EP_CLOSE, SHUTDOWN, RESET, DEADLINE, STOP, KILL, ENDINGS };
 static const char *const ending_words[ENDINGS] = {"ep_close", "shutdown", "reset", "deadline", "stop", "kill"};
-/* SHARED: so long that a target which polls carries part of it. */
+/* SHARED: so long that a polling target copies a part. */
 enum op { WRITE, READ, SHARED, OPS };
 static const char *const op_words[OPS] = {"write", "read", "shared copy"};
 
@@ -32,7 +32,7 @@ struct trial {
 	const struct way *way;
 };
 
-/* Everything that it holds is this byte, and stays so. */
+/* Checks that all bytes have this value and keep it. */
 static void stays(const struct trial *t, struct mem *m, unsigned char byte, const char *since)
 {
 	static unsigned char seen[LEN];
@@ -48,7 +48,7 @@ static void stays(const struct trial *t, struct mem *m, unsigned char byte, cons
 	}
 }
 
-/* From the end on: a copy that runs goes on into what is set already. */
+/* Sets the bytes from the end backwards: a copy that still runs forwards writes over bytes that are set already. */
 static void set(struct mem *m, int byte)
 {
 	static unsigned char bytes[STEP];
@@ -59,7 +59,7 @@ static void set(struct mem *m, int byte)
 
 /* --- a region and its owner --- */
 
-/* The other side may have seen for itself that it is over. */
+/* The other side may already have seen that the connection has ended. */
 static void tell(struct node *n)
 {
 	char over = 'x';
@@ -134,7 +134,7 @@ static void owner(struct node *n)
 	node_close(n);
 }
 
-/* Writes or reads until it is told to stop, or cannot; what it reads is never what the owner put there later. */
+/* Writes or reads until it is told to stop or an operation fails; a read never returns the owner's later bytes. */
 static void uses(struct node *n, const struct trial *t, struct mem *m, struct remote *to)
 {
 	static unsigned char seen[LEN];
@@ -144,7 +144,7 @@ static void uses(struct node *n, const struct trial *t, struct mem *m, struct re
 		char told;
 		if (recv(n->oob, &told, 1, MSG_DONTWAIT) == 1)
 			return;
-		/* Mostly long ones, so that the end comes in the middle of one. */
+		/* Mostly long transfers, so that the end comes in the middle of one. */
 		static const size_t sizes[] = {8, 200000, LEN, LEN};
 		size_t len = t->op == SHARED ? LEN : sizes[test_random(&seed) % 4];
 		size_t at = len == LEN ? 0 : test_random(&seed) % (LEN - len);
@@ -206,13 +206,13 @@ static void user(struct node *n)
 	struct mem m;
 	struct remote to = initiator_new(n, &m, THEIRS);
 	uses(n, t, &m, &to);
-	/* Of an operation that was under way the entry may be held back until the peer goes on. */
+	/* The entry of an operation under way may be delayed until the peer goes on. */
 	initiator_end(n, &m);
 }
 
-/* --- an operation's buffer and who posted it --- */
+/* --- the buffer of an operation, on the side that posted it --- */
 
-/* The peer's part of a copy is held up between its claim and its system call, as by the scheduler. */
+/* Delays the peer's part of a copy between claiming a chunk and its system call, as the scheduler could. */
 static volatile int hold_ms;
 
 static void hold(void)
@@ -236,7 +236,7 @@ ssize_t process_vm_readv(pid_t pid, const struct iovec *l, unsigned long nl, con
 	return syscall(SYS_process_vm_readv, pid, l, nl, r, nr, flags);
 }
 
-/* Does its part of the other side's operation late; a message that came whole is the one that was sent. */
+/* Helps with the other side's operation late; a message that arrives whole must be the one that was sent. */
 static void helps(struct node *n)
 {
 	const struct trial *t = (const struct trial *)n->arg;
@@ -270,7 +270,7 @@ static void helps(struct node *n)
 	node_close(n);
 }
 
-/* Reads, or sends a long message, and has its buffer back with the entry. */
+/* Reads, or sends a long message: the buffer is its own again with the entry. */
 static void posts(struct node *n)
 {
 	const struct trial *t = (const struct trial *)n->arg;
@@ -319,7 +319,7 @@ static void posts(struct node *n)
 	initiator_end(n, &m);
 }
 
-/* Every way of moving bytes and every operation, each by two processes of its own, all at once. */
+/* Runs every way of moving bytes with every operation, each in two processes of its own, all at once. */
 static void try_all(enum ending ending, side_fn server, side_fn client, enum test_side victim)
 {
 	struct setup setup = {.deadline_ms = ending == DEADLINE ? 2 : 0, .victim = ending == KILL ? victim : TEST_REFEREE};

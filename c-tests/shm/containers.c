@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Processes of one host that share a directory and, perhaps, no namespace: which paths they have, who is let in, and what
- * may lie where a socket should. tests/check-containers.sh runs these and others with the client or both sides in namespaces
- * of their own (TEST_CLIENT_NAMESPACES, TEST_SERVER_NAMESPACES) and sockets in a directory (TEST_VOLUME, GDRFAB_SHM_DIR).
+ * Containers of one host that share a directory with the sockets, and perhaps no namespace: the paths that they have, the users
+ * that a listener accepts, and other files at the path of a socket. tests/check-containers.sh runs this and other programs with
+ * the client or both sides in namespaces of their own (TEST_CLIENT_NAMESPACES, TEST_SERVER_NAMESPACES) and with sockets in a
+ * directory (TEST_VOLUME, GDRFAB_SHM_DIR).
  */
 #include "fab.h"
 #include "fab_rdm.h"
@@ -20,9 +21,9 @@
 
 #define LEN ((size_t)200000)
 #define OTHER_USER 12345 /* a user that owns nothing */
-#define THIRD_USER "54321" /* one that nobody is */
+#define THIRD_USER "54321" /* a user without any process */
 
-/* A directory of this claim, gone with it. */
+/* A directory of this claim, removed at its end. */
 static char dir[] = "/tmp/gdrfab-c-XXXXXX";
 
 static void dir_gone(void)
@@ -47,7 +48,7 @@ static bool differ_in(const char *word)
 	return (client && strstr(client, word)) || (server && strstr(server, word));
 }
 
-/* The network namespace of another user's process is not told. */
+/* The kernel does not tell the network namespace of another user's process. */
 static bool network_is_told(struct node *n)
 {
 	char path[64], where[64];
@@ -95,7 +96,7 @@ static void reaches(struct node *n)
 		info.struct_size = sizeof info;
 		OK(gdrfab_ep_query(n->ep, to[i].key, &info));
 		CHECK(gdrfab_ep_explain(n->ep, to[i].key, words, sizeof words) > 0);
-		/* The file comes by descriptor, whoever may trace whom. */
+		/* The file is sent by descriptor, which needs no permission to trace. */
 		if (i == 0)
 			CHECK_EQ(info.path, GDRFAB_PATH_DIRECT);
 		if (i == 1 && (differ_in("pid") || differ_in("user"))) {
@@ -116,7 +117,7 @@ TEST(memory_files_are_mapped_and_what_is_refused_has_a_reason)
 	pair(NULL, owns, reaches, NULL);
 }
 
-/* ---- who is let in */
+/* ---- the users that a listener accepts */
 
 struct policy {
 	const char *users;
@@ -154,7 +155,7 @@ static void comes(struct node *n)
 	struct eq_failure f;
 	char users[16];
 	snprintf(n->service, sizeof n->service, "%s/s", dir);
-	/* The other side is let in, whom else it lets in. */
+	/* The other side is accepted, whichever other users are. */
 	snprintf(users, sizeof users, "%s", isdigit((unsigned char)*p->users) ? "0" : p->users);
 	setenv("GDRFAB_SHM_USERS", users, 1);
 	if (setresuid(OTHER_USER, OTHER_USER, OTHER_USER) != 0)
@@ -189,7 +190,7 @@ static void admission(const struct policy *p)
 
 TEST(another_user_is_turned_away)
 {
-	/* By the file's mode, which is 0600. */
+	/* Refused by the mode of the socket's file, which is 0600. */
 	static const struct policy same = {"same", 0755, EACCES, "Permission denied"};
 	admission(&same);
 }
@@ -218,7 +219,7 @@ TEST(a_user_who_may_not_open_the_directory_does_not)
 	admission(&path);
 }
 
-/* ---- what lies at the path */
+/* ---- other files at the path of a socket */
 
 static int listens(struct node *n, const char *path)
 {
@@ -232,7 +233,7 @@ static int listens(struct node *n, const char *path)
 	OK(gdrfab_pep_bind_eq(pep, n->eq, 0));
 	rc = gdrfab_pep_listen(pep);
 	gdrfab_freeinfo(info);
-	/* The words outlive the close, which has none. */
+	/* The error text survives the close, which sets none. */
 	OK(gdrfab_pep_close(pep));
 	return rc;
 }
@@ -246,7 +247,7 @@ static void alone(struct node *n)
 
 /* ---- without /proc */
 
-/* An endpoint's own name tells its host. */
+/* The host, as the name of an endpoint contains it. */
 static void is_refused(const char *name, const char *word)
 {
 	struct node n;
@@ -262,7 +263,7 @@ TEST(names_of_other_hosts_are_told)
 {
 	skip_unless(path_known(PATH_DIRECT), "this is about shm");
 	is_refused("shm://@00000001.1.0", "another host");
-	/* As whoever lacks /proc names itself. */
+	/* The name that a process without /proc has. */
 	is_refused("shm://@811c9dc5.1.0", "boot_id");
 }
 
@@ -351,7 +352,7 @@ static void in_the_open(const void *arg)
 	char path[64];
 	(void)arg;
 	dir_new(01777);
-	/* The file's owner is who counts by default; a directory that anybody writes decides nothing. */
+	/* A directory that everybody may write cannot decide which users are accepted ("path"): listening is refused. */
 	setenv("GDRFAB_SHM_USERS", "path", 1);
 	alone(&n);
 	snprintf(path, sizeof path, "%s/s", dir);
@@ -365,11 +366,11 @@ TEST(a_directory_of_everybody_lets_nobody_in_by_path)
 	in_the_open(NULL);
 }
 
-/* ---- connectionless */
+/* ---- connectionless endpoints */
 
 #define HERE "10.88.0.1"
 
-/* Opens an endpoint, and learns the other one's name: index 0 is the server's. */
+/* Opens an endpoint and exchanges names: index 0 is the server. */
 static void open_composite(struct self *s, enum test_side side, int oob, const char *service)
 {
 	unsigned char names[2][NAME];
@@ -395,7 +396,7 @@ static void rdm_in_two_networks(enum test_side side, int oob, const void *arg)
 	static struct self s;
 	unsigned char in = 0, out = 7;
 	(void)arg;
-	/* As one of another network namespace: its local sockets are elsewhere. */
+	/* As in another network namespace: its local sockets are in another directory. */
 	if (side == TEST_SERVER)
 		setenv("GDRFAB_SHM_DIR", dir, 1);
 	else
@@ -424,14 +425,14 @@ TEST(the_composite_takes_tcp_where_shm_does_not_reach_and_says_so)
 	dir_gone();
 }
 
-/* The server lets in neither the client nor whom it does not know; the client would have the server. */
+/* The server accepts neither the client's user nor unknown users; the client would accept the server. */
 static void rdm_of_two_users(enum test_side side, int oob, const void *arg)
 {
 	static struct self s;
 	unsigned char in = 0, out = 7;
 	(void)arg;
 	setenv("GDRFAB_SHM_USERS", side == TEST_SERVER ? THIRD_USER : "0", 1);
-	/* Names that anybody may call. */
+	/* Names that any user may connect to. */
 	unsetenv("GDRFAB_SHM_DIR");
 	if (side == TEST_CLIENT)
 		CHECK_EQ(setresuid(OTHER_USER, OTHER_USER, OTHER_USER), 0);
@@ -444,7 +445,7 @@ static void rdm_of_two_users(enum test_side side, int oob, const void *arg)
 		uint64_t begun = test_now_ms();
 		tsend(&s, 0, &out, 1, 5, 2);
 		await(&s, 2, NULL);
-		/* Half of the time for which it would call one that has no room. */
+		/* Half of the time for which it would retry a listener that has no room. */
 		CHECK(test_now_ms() - begun < (uint64_t)test_ms(5000));
 	}
 	is_over_tcp(&s, side == TEST_CLIENT ? "GDRFAB_SHM_USERS" : "the peer who called");

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Memory of a peer that cross-memory attach does not reach, or not now: pages that do not come (userfaultfd, as a file of a
- * server that is away), memory that the kernel copies for no other process (memfd_secret), and a peer that may not be traced
- * any more. The first costs an operation its deadline and nobody else anything; the others cost a path.
+ * Memory of a peer that cross-memory attach (process_vm_*) cannot copy: pages that never come (userfaultfd; a file on a dead
+ * server behaves so), memory that the kernel copies for no other process (memfd_secret), and a peer that may not be traced
+ * any more. In the first case the operation ends by its deadline and no other operation suffers; in the other cases the
+ * library uses another path.
  */
 #include "fab.h"
 
@@ -24,7 +25,7 @@
 #define SYS_memfd_secret 447
 #endif
 
-/* What becomes of cross-memory attach: to one region, to the peer, or of this process itself. */
+/* The reason why cross-memory attach fails: a region, the peer, or this process itself. */
 enum loss { SECRET, UNTRACEABLE, FORBIDDEN, NO_CALL, LOSSES };
 static const char *const loss_names[LOSSES] = {"secret_memory", "a_peer_that_is_not_traceable", "a_call_that_is_forbidden",
 					       "a_call_that_is_gone"};
@@ -54,7 +55,7 @@ static void *secret(size_t len)
 	return at;
 }
 
-/* CAP_SYS_PTRACE traces whoever it likes. */
+/* Gives up root, whose CAP_SYS_PTRACE may trace every process. */
 static void be_nobody_special(void)
 {
 	if (geteuid() != 0)
@@ -64,7 +65,7 @@ static void be_nobody_special(void)
 	prctl(PR_SET_DUMPABLE, 1);
 }
 
-/* From now on both calls give err. */
+/* From here on process_vm_readv() and process_vm_writev() fail with err. */
 static void forbid(int err)
 {
 	struct sock_filter filter[] = {
@@ -91,7 +92,7 @@ static void path_is_lost(struct node *n, const struct remote *to, enum loss loss
 	CHECK_EQ(info.cma_errno, errnos[loss]);
 }
 
-/* --- paths that are lost --- */
+/* --- a path that is lost --- */
 
 static void owner(struct node *n)
 {
@@ -107,7 +108,7 @@ static void owner(struct node *n)
 	if (loss == UNTRACEABLE)
 		CHECK_EQ(prctl(PR_SET_DUMPABLE, 0), 0);
 	barrier(n);
-	/* What the peer does, by its own progress or by this one's, until it has had everything. */
+	/* The peer's operations run until its next barrier, by its own progress or by this side's. */
 	barrier(n);
 	POST(n->cq, gdrfab_recv(n->ep, in, MESSAGE, NULL, GDRFAB_ADDR_UNSPEC, in));
 	meet_if_hasty(n);
@@ -183,7 +184,8 @@ static void user(struct node *n)
 	memset(mine, 0, 8);
 	POST(n->cq, gdrfab_write(n->ep, mine, 8, NULL, PEER, to.base, to.key, mine));
 	DONE(n->cq, mine, GDRFAB_WRITE, NULL);
-	/* Where /proc is closed to the peer, a child that shares its memory adds; a checker gives the child a copy. */
+	/* If /proc is closed to the peer, a child that shares its memory carries the atomics out; a memory checker gives such a
+	 * child a copy instead. */
 	for (uint64_t i = 0; i < 3 && !test_checked(); i++) {
 		POST(n->cq, gdrfab_fetch_atomic(n->ep, &one, 1, NULL, &old, NULL, PEER, to.base, to.key, GDRFAB_UINT64, GDRFAB_SUM, &one));
 		DONE(n->cq, &one, 0, NULL);
@@ -202,7 +204,7 @@ static void user(struct node *n)
 	node_close(n);
 }
 
-/* Each operation first, in a connection of its own, so that it meets the loss itself. */
+/* Each kind of operation as the first after the loss, in a connection of its own, so that it finds the loss itself. */
 enum first { LIST, LARGE, MESSAGES, FIRSTS };
 static const char *const first_names[FIRSTS] = {"list", "large", "message"};
 struct meeting {
@@ -296,7 +298,7 @@ TEST_TABLE(per_loss)
 	}
 }
 
-/* --- pages that do not come --- */
+/* --- pages that never come --- */
 
 enum touch { WRITE_INTO, READ_FROM, LIST_INTO, RECEIVE, TOUCHES };
 static const char *const touch_names[TOUCHES] = {"a_write_into", "a_read_from", "a_list_into", "a_message_out_of"};
@@ -328,7 +330,7 @@ static void odd_owner(struct node *n)
 		POST(n->cq, gdrfab_send(n->ep, never, MESSAGE, NULL, PEER, never));
 	barrier(n);
 	oob_recv(n, &over, 1);
-	/* The kernel lets go of whoever waits for a page of it. */
+	/* The end of this process releases threads that wait in the kernel for one of its pages. */
 	_exit(0);
 }
 
@@ -373,7 +375,7 @@ static void patient_user(struct node *n)
 	POST(n->cq, gdrfab_read(n->ep, mine, LEN, NULL, PEER, to[1].base, to[1].key, mine));
 	DONE(n->cq, mine, GDRFAB_READ, NULL);
 	CHECK_FILLED("memory whose pages are there", mine, LEN, 0, SEED);
-	/* Nor does the end wait. */
+	/* Closing does not wait for the pages either. */
 	start = test_now_ms();
 	node_close(n);
 	CHECK(test_now_ms() - start < (uint64_t)test_ms(5000));
@@ -396,7 +398,7 @@ TEST_TABLE(per_touch)
 	}
 }
 
-/* --- pages that come when they are touched first --- */
+/* --- pages that the kernel makes at the first access --- */
 
 static void late_owner(struct node *n)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A shm peer that offers work without end, goes on after it has left, or has a region table that takes long to read. That
- * may cost the other side a connection, but no call may be long.
+ * A hostile shm peer that offers work without end, continues after it has left, or shows a region table that takes long to
+ * read. The other side may lose the connection, but none of its calls may be long.
  */
 #include "shm_peer.h"
 
@@ -23,7 +23,7 @@ static double cpu_ms(void)
 	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* What a call took of this thread's time, whoever else wanted the CPU meanwhile. */
+/* The CPU time that a call took, independent of other processes on the CPU. */
 #define TIMED(longest, call)                                                                                           \
 	do {                                                                                                           \
 		double before_ = cpu_ms();                                                                             \
@@ -47,7 +47,7 @@ struct attack {
 	enum ending ending; /* of the connection, as the victim sees it */
 };
 
-/* The victim: a region, and looks at its queues until the other side says that it is over. */
+/* The victim: registers a region and reads its queues until the other side ends the claim. */
 static void endures(struct node *n)
 {
 	const struct attack *attack = (const struct attack *)n->arg;
@@ -106,11 +106,11 @@ static void attacks(struct node *n)
 	attack->run(n, &v, to);
 	oob_send(n, "o", 1);
 	oob_recv(n, &word, 1);
-	/* Whatever state the library is in here is this side's own doing. */
+	/* Ends without closing: this side has corrupted the state of its own library. */
 	test_child_done();
 }
 
-/* An offer of a shared copy, nothing of which is claimed yet. */
+/* Offers a shared copy, of which no chunk is claimed yet. */
 static void offer(struct view *v, uint16_t slot, struct remote to, uint64_t len, uint64_t chunk, const void *from, bool read)
 {
 	char *claim = v->own + SEG_SLOTS + 64 * slot;
@@ -139,14 +139,14 @@ static void offers_many(struct node *n, struct view *v, struct remote to)
 	for (uint16_t i = 0; i < 60; i++)
 		offer(v, (uint16_t)(60 + i), to, REGION, 65536, from, i % 2);
 	peer_continue(n);
-	/* Whatever was claimed is free again. */
+	/* All claimed chunks are free again. */
 	for (uint64_t until = test_now_ms() + 400; test_now_ms() < until;)
 		for (int i = 0; i < 60; i++)
 			put(AT(v->own, SEG_SLOTS + 64 * (60 + i)), 77ull << 48 | REGION / 65536);
 	free(from);
 }
 
-/* A run of a list, as it lies in the memory of who offers it. */
+/* A run of a list, in the memory of the side that offers it. */
 struct row {
 	uint64_t buf, addr, len, key;
 };
@@ -182,7 +182,7 @@ static uint64_t report_of(struct view *v, uint16_t slot)
 	return word;
 }
 
-/* Rows that name what is not there, or not the offering side's to name, and chunks without measure: each is refused. */
+/* Rows that name missing memory or memory of the other side, and chunks of impossible size: each is refused. */
 static void offers_lies(struct node *n, struct view *v, struct remote to)
 {
 	enum { ROWS = 1024 };
@@ -217,7 +217,7 @@ static void offers_lies(struct node *n, struct view *v, struct remote to)
 			if ((word >> 32 & 0xffff) == 0 || (uint32_t)word != 0)
 				test_fail(__FILE__, __LINE__, "lie %d: reported as %#llx", lie, (unsigned long long)word);
 		}
-	/* And one that is true. */
+	/* A valid offer is served. */
 	rows[0] = (struct row){(uintptr_t)mine, to.base, sizeof mine, to.key};
 	offer_list(v, slot, rows, 1, 1, true);
 	CHECK_EQ(report_of(v, slot), (77ull << 48 | 1));
@@ -232,7 +232,7 @@ static void reads_all(struct node *n, struct view *v, struct remote to)
 		CHECK(say(v, STAGED_READ, 0, words, 5));
 	}
 	peer_continue(n);
-	/* What comes is given back unread. */
+	/* Arriving messages are consumed without reading them. */
 	uint64_t head = 0;
 	for (uint64_t until = test_now_ms() + 400; test_now_ms() < until;)
 		for (int i = 0; i < 1000; i++) {
@@ -261,7 +261,7 @@ static int control_socket(void)
 
 static void leaves_and_writes(struct node *n, struct view *v, struct remote to)
 {
-	/* Dearer to take than to write. */
+	/* Messages that cost the receiver more than the sender. */
 	uint64_t words[5] = {5 | 77 << 16, to.key, to.base, 0, 0};
 	peer_stop(n);
 	while (say(v, STAGED_WRITE, 4, words, 5))
@@ -272,7 +272,7 @@ static void leaves_and_writes(struct node *n, struct view *v, struct remote to)
 		say(v, STAGED_WRITE, 4, words, 5);
 }
 
-/* Packets that ask for files, and wakes, as many as the socket takes. */
+/* Sends packets that ask for files, and wake-ups, until the socket is full. */
 static void asks(struct node *n, struct view *v, struct remote to)
 {
 	(void)n, (void)v, (void)to;
@@ -314,8 +314,8 @@ TEST_TABLE(offers)
 
 /* --- a region table that takes long to read --- */
 
-/* One region becomes of as many extents as there can be, in as many files, most of which are not there; and the table
- * says that it is full. */
+/* Rewrites the table: one region with the maximum of extents, in as many files, most of which do not exist; and the table
+ * claims to be full. */
 static void blows_up(struct node *n)
 {
 	struct view v;
@@ -344,7 +344,7 @@ static void blows_up(struct node *n)
 	test_child_done();
 }
 
-/* What this machine's kernel takes of CPU time for as many files as a table names: no lookup is cheaper. */
+/* The CPU time that this machine's kernel takes to open as many files as a table names: no lookup can be cheaper. */
 static double bare_files_ms(void)
 {
 	static char *maps[FILES];
@@ -389,7 +389,7 @@ static void looks_up(struct node *n)
 TEST_WITHIN(30, a_region_of_many_extents_leaves_calls_short)
 {
 	skip_unless(path_known(PATH_DIRECT), no_sharing);
-	/* A memory checker has no pidfd_getfd: 4096 files would be asked for one by one. */
+	/* A memory checker lacks pidfd_getfd(): each of 4096 files would be requested by a packet. */
 	if (!test_count(1, 0))
 		test_skip("TEST_FAST: the time that calls take is another's under a checker");
 	pair_in_time(NULL, blows_up, looks_up, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A shm peer that frees memory which is in use. That may cost the other side a connection, but no fault. shm_endless.c
- * is about work without end, and shm_random.c writes without a plan.
+ * A hostile shm peer that frees memory while the other side uses it. The other side may lose the connection, but must not
+ * fault. shm_endless.c is about work without end; shm_random.c writes random bytes.
  */
 #include "shm_peer.h"
 
@@ -12,7 +12,7 @@
 #define SHARED ((size_t)16 << 20)
 #define PART ((size_t)65536)
 
-/* Takes the last chunk of the copy that the other side has begun; the slot. */
+/* Claims the last chunk of the copy that the other side has begun; returns its slot. */
 static char *claim_last(struct view *v)
 {
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(5000);
@@ -28,7 +28,7 @@ static char *claim_last(struct view *v)
 	return NULL;
 }
 
-/* Serves a shared copy's last chunk by freeing the memory and failing. Whether there was one to serve. */
+/* Answers the last chunk of a shared copy by freeing the memory and reporting failure. False: there was no such copy. */
 static void frees_shared(struct node *n)
 {
 	struct view v;
@@ -39,14 +39,14 @@ static void frees_shared(struct node *n)
 	mem_register(n, &m, 0, SHARED, REMOTE_ACCESS, GDRFAB_PATH_DIRECT);
 	mem_publish(n, &m);
 	look(&v);
-	/* Where descriptors cannot be fetched, this side hands its file over. */
+	/* If the other side cannot fetch descriptors, this side sends its file. */
 	barrier(n);
 	n->idle = true;
 	char *slot = claim_last(&v);
 	if (slot) {
-		test_sleep_ms(20); /* the other side has done its part and waits for this one */
+		test_sleep_ms(20); /* by now the other side has copied its part and waits */
 		free_records(&v);
-		test_sleep_ms(20); /* and looks at the socket, and at what was freed */
+		test_sleep_ms(20); /* by now it has looked at the socket and at the freed memory */
 		put(AT(slot, 8), (get(AT(slot, 0)) >> 48) << 48 | 5ull << 32 | 1);
 	}
 	oob_send(n, slot ? "y" : "n", 1);
@@ -94,8 +94,8 @@ static void frees_in_shared_copy(const void *arg)
 	pair(NULL, frees_shared, shares, arg);
 }
 
-/* Address space above whatever is mapped until it is given back: what is mapped next goes there, and so not to where
- * something was unmapped, which would hide that somebody still goes there. */
+/* Reserves address space and frees it again: later mappings go there, and not to addresses that were just unmapped, where
+ * they would hide a late access. */
 static void *hole_new(size_t len)
 {
 	void *at = mmap(NULL, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -103,7 +103,7 @@ static void *hole_new(size_t len)
 	return at;
 }
 
-/* Two files, a region in each and one in both: the first is freed between two operations of the other side. */
+/* Two files, with a region in each and one in both. The first file is freed between two operations of the other side. */
 static void frees_between(struct node *n)
 {
 	struct view v;
@@ -124,7 +124,7 @@ static void frees_between(struct node *n)
 	oob_send(n, &both, sizeof both);
 	look(&v);
 	n->idle = true;
-	oob_recv(n, &word, 1); /* the first file is mapped there */
+	oob_recv(n, &word, 1); /* the other side has mapped the first file */
 	put(AT(record_of(&v, PART), 0), 0);
 	oob_send(n, &word, 1);
 	oob_recv(n, &word, 1);
@@ -148,7 +148,7 @@ static void uses_two(struct node *n)
 	skip_without_direct(n, a.key);
 	POST(n->cq, gdrfab_write(n->ep, local, 64, NULL, 0, a.base, a.key, local));
 	DONE(n->cq, local, GDRFAB_WRITE, NULL);
-	/* No progress from here to the next operation: it would find the file gone. */
+	/* No progress until the next operation: it would find out that the file is gone. */
 	n->idle = true;
 	oob_send(n, &word, 1);
 	oob_recv(n, &word, 1);
@@ -178,7 +178,7 @@ static void frees_between_operations(const void *arg)
 	pair(NULL, frees_between, uses_two, arg);
 }
 
-/* Nothing hostile: one file, which a region to be read and one to be written need mapped in two ways. */
+/* No attack: a readable and a writable region in one file, which needs two mappings. */
 static void registers_both_ways(struct node *n)
 {
 	struct mem m;

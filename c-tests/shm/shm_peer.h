@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A shm peer that knows docs/shm-format.md by heart: it finds what the library has mapped, and writes there itself. */
+/* A hostile shm peer, written from docs/shm-format.md: it finds the library's shared mappings in its own process, and writes
+ * there directly. */
 #ifndef SHM_PEER_H
 #define SHM_PEER_H
 
@@ -7,7 +8,7 @@
 
 #include <sys/mman.h>
 
-/* Of the document: offsets in a segment, in a region table, and in a slot; kinds of ring messages. */
+/* From docs/shm-format.md: offsets in a segment, in a region table and in a slot; kinds of ring messages. */
 enum {
 	SEG_LINES = 8,
 	SEG_RETURNED = 64,
@@ -38,7 +39,7 @@ static inline void put(uint64_t *at, uint64_t value)
 	__atomic_store_n(at, value, __ATOMIC_SEQ_CST);
 }
 
-/* What the library has mapped writable in this process: segments, of which one is the peer's, and the own table. */
+/* The library's writable shared mappings in this process: segments, one of them the peer's, and the own region table. */
 struct view {
 	char *segment[8];
 	int segments;
@@ -66,16 +67,16 @@ static inline void look(struct view *v)
 	CHECK(v->segments == 2 && v->table);
 }
 
-/* The whole of a ring, of which the library maps what it uses. */
+/* Maps a whole ring; the library maps only the part that it uses. */
 static inline char *whole_ring(char *segment, uint64_t lines)
 {
 	size_t bytes = (SEG_RING + lines * 64 + 4095) & ~(size_t)4095;
 	char *whole = (char *)mremap(segment, 0, bytes, MREMAP_MAYMOVE);
-	/* A memory checker refuses that, and the library has mapped all of it then. */
+	/* A memory checker refuses this call; the library has mapped the whole ring then. */
 	return whole == MAP_FAILED ? segment : whole;
 }
 
-/* Which segment is the peer's: the one in which this side's first message lies. */
+/* Finds the peer's segment: it contains this side's first message. */
 static inline void find_peer(struct node *n, struct view *v)
 {
 	static char byte;
@@ -93,7 +94,7 @@ static inline void find_peer(struct node *n, struct view *v)
 	v->tail = 1;
 }
 
-/* A message without bytes; false if the ring has no room. */
+/* Writes a message without bytes into the ring; false if the ring is full. */
 static inline bool say(struct view *v, int kind, int flags, const uint64_t *words, int count)
 {
 	uint64_t lines = count > 7 ? 2 : 1;
@@ -111,7 +112,7 @@ static inline bool say(struct view *v, int kind, int flags, const uint64_t *word
 	return true;
 }
 
-/* The record of the file of so many bytes in the own table, and all of them. */
+/* The record in the own table of the file with this size; and all records. */
 static inline char *record_of(struct view *v, uint64_t size)
 {
 	for (int i = 0; i < FILES; i++) {
@@ -128,7 +129,7 @@ static inline void free_records(struct view *v)
 		put(AT(v->table, TABLE_FILES + 128 * i), 0);
 }
 
-/* One entry, of success or failure, within the deadline. */
+/* Waits for one entry, a success or a failure, within the deadline. */
 static inline void takes_entry(struct node *n)
 {
 	done e;

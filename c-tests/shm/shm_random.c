@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A peer that lies. It writes random things to random places of everything the library has mapped writable and shared
- * in its process, while traffic runs; thousands of seeds, one connection each. The other side may see errors and lose
- * that connection. It may not crash, hang, write outside the buffers it was given, or be the worse for it afterwards.
+ * A shm peer that writes random values to random places of all writable shared mappings of the library in its process, while
+ * traffic runs; thousands of seeds, with one connection each. The other side (the victim) may see errors and lose the
+ * connection. It must not crash, hang, write outside of its buffers, or leak anything.
  *
  * SCRIBBLE_SEEDS sets the number of seeds, SCRIBBLE_FIRST the first one.
  */
@@ -19,14 +19,14 @@
 #define BUF ((size_t)40000)
 #define EDGE_SEED 4u
 
-/* What the attackers leave for the referee; not a mapping of the library's, so it is not scribbled on. */
+/* Counts of the attackers for the referee. Not a mapping of the library, so the attackers do not write into it. */
 struct board {
 	uint64_t seed;
 	uint64_t connected, mappings, victim_done;
 };
 static struct board *board;
 
-/* --- the victim: accepts whoever comes, and does a little of everything with them --- */
+/* --- the victim: accepts every connection, and uses a little of everything on it --- */
 
 struct victim {
 	struct node n;
@@ -77,7 +77,7 @@ static void check_edges(struct victim *v)
 	CHECK_FILLED("what is only sent from", v->out, BUF, 0, 6);
 }
 
-/* Reads until the queue is empty; true if the peer's first message told where it can be written to. */
+/* Reads until the queue is empty; true if the peer's first message, with its address and key, has come. */
 static void drain(struct victim *v, struct remote *to)
 {
 	done e;
@@ -143,7 +143,7 @@ static void serve_one(struct victim *v, gdrfab_info *request)
 	}
 	uint64_t start = test_now_ms();
 	int rc;
-	/* As long as the peer seems to have a buffer, or is not scheduled; it ends within two seconds. */
+	/* Goes on while the peer's ring seems to have room or the peer does not run; at most two seconds. */
 	while ((rc = gdrfab_ep_close(v->n.ep)) == -EBUSY && test_now_ms() - start <= (uint64_t)test_ms(3000))
 		drain(v, &to);
 	OK(rc);
@@ -178,7 +178,7 @@ static void victim_side(struct victim *v, int oob)
 	fill(v->m.addr, v->m.len, 0, EDGE_SEED);
 	mem_register(&v->n, &v->m, EDGE, BUF, REMOTE_ACCESS, 0);
 	oob_send(&v->n, "r", 1);
-	/* Until the referee closes its end. */
+	/* Runs until the referee closes its end. */
 	while (recv(oob, &word, 1, MSG_DONTWAIT) != 0) {
 		struct event e;
 		uint32_t event = 0;
@@ -228,7 +228,7 @@ static void scribble(const struct mapping *maps, size_t count, uint64_t *random)
 	size_t times = 1 + test_random(random) % 64, head = m->len < 8192 ? m->len : 8192;
 	uint64_t word;
 	for (size_t i = 0; i < times; i++) {
-		/* Indices and headers sit in front as a rule, so that is where most of it goes. */
+		/* Most writes go to the front of a mapping, where indices and headers usually are. */
 		size_t range = test_random(random) % 4 ? head : m->len;
 		size_t at = test_random(random) % (range - 8);
 		switch (mode) {
@@ -242,7 +242,7 @@ static void scribble(const struct mapping *maps, size_t count, uint64_t *random)
 			word = test_random(random);
 			memcpy(m->at + at / 8 * 8, &word, 8);
 			break;
-		case 3: /* a little more or less, as an index run ahead would be */
+		case 3: /* a little more or less, like an index that has run ahead */
 			memcpy(&word, m->at + at / 8 * 8, 8);
 			word += test_random(random) % 2 ? 1 + test_random(random) % 64 : (uint64_t)-1;
 			memcpy(m->at + at / 8 * 8, &word, 8);
@@ -251,7 +251,7 @@ static void scribble(const struct mapping *maps, size_t count, uint64_t *random)
 			word = test_random(random) % 2 ? UINT32_MAX : UINT64_MAX - test_random(random) % 4096;
 			memcpy(m->at + at / 4 * 4, &word, 4);
 			break;
-		case 5: /* a line that was valid elsewhere; mappings are whole pages */
+		case 5: /* a line that is valid at another place; mappings are whole pages */
 			memmove(m->at + at / 64 * 64, m->at + test_random(random) % range / 64 * 64, 64);
 			break;
 		default:
@@ -292,7 +292,7 @@ static void attack(struct node *n, uint64_t seed)
 				if (gdrfab_cq_read(n->cq, &entry, 1) == -EAGAIN)
 					sched_yield();
 		}
-		/* Some leave without a word. */
+		/* Some attackers leave without closing. */
 		if (seed % 16 == 0)
 			_exit(0);
 		gdrfab_mr_close(m.mr);
@@ -301,11 +301,11 @@ static void attack(struct node *n, uint64_t seed)
 		if (seed % 2)
 			free(m.addr);
 	} else {
-		/* Whoever has scribbled over what it shows of itself is turned away: start afresh. */
+		/* An attacker that has overwritten its own identification is refused: a new process starts. */
 		_exit(0);
 	}
 	n->ep = NULL;
-	/* What is left in the queue is of no interest. */
+	/* The other entries do not matter. */
 	done entry;
 	struct failure f;
 	ssize_t got;
@@ -321,13 +321,13 @@ static void attack(struct node *n, uint64_t seed)
 	}
 }
 
-/* Seeds from board->seed on, until it ends or is the victim of its own deeds: that is its business. */
+/* An attacker: tries seeds from board->seed on, until they end or it has damaged itself. */
 static void attacker_side(uint64_t end)
 {
 	struct node n;
 	memset(&n, 0, sizeof n);
 	static const struct setup defaults;
-	/* Its crashes and failures are its own affair. */
+	/* An attacker's crashes and failures do not count. */
 	test_mute();
 	n.side = TEST_CLIENT;
 	n.setup = &defaults;
@@ -362,7 +362,7 @@ TEST_WITHIN(150, a_lying_peer_costs_a_connection_at_most)
 	board = (struct board *)mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(board != MAP_FAILED);
 	board->seed = first;
-	/* A close waits this long for copies that a scribbled word says are in flight; thousands of them add up. */
+	/* A close waits this long for copies that an overwritten word reports as under way; with thousands of seeds this adds up. */
 	setenv("GDRFAB_SHM_CLOSE_MS", "10", 1);
 	CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
 	pid_t victim = test_fork(TEST_SERVER);
@@ -394,7 +394,7 @@ TEST_WITHIN(150, a_lying_peer_costs_a_connection_at_most)
 	waitpid(victim, &status, 0);
 	test_child_ended(TEST_SERVER, status);
 	CHECK_EQ(board->victim_done, 1);
-	/* Neither of these may be zero, or nothing was tested. */
+	/* If one of these is zero, nothing was tested. */
 	CHECK(board->mappings > 0);
 	if (board->connected < seeds / 3)
 		test_fail(__FILE__, __LINE__, "only %llu of %llu seeds got a connection (%d attackers crashed)",
@@ -425,7 +425,7 @@ static void tries_to_shrink(struct node *n)
 		if (len > 0 && !strncmp(what, "/memfd:gdrfab", 13))
 			tried += try_segment(fd);
 	}
-	/* What is mapped can be opened again, by those who may. */
+	/* A mapped file can be opened again through /proc, with permission. */
 	size_t count = find_mappings(maps, 64);
 	CHECK(count > 0);
 	for (size_t i = 0; i < count; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Sockets in a directory that a group writes: whatever another member puts in a socket's place, and when, no file of the
- * listener's user changes its mode, and nobody is kept out for ever.
+ * Sockets in a directory that a group may write. Another member of the group replaces a socket by a link at any moment: no file
+ * of the listener's user must change its mode, and no user may be locked out for good.
  */
 #include "fab.h"
 
@@ -29,7 +29,7 @@ static void dirs_gone(void)
 		fprintf(stderr, "%s or %s stays\n", dir, own);
 }
 
-/* One that root and a group may write, and beside it a file of root's. */
+/* Makes a directory that root and a group may write, and a file of root beside it. */
 static void dirs_new(mode_t mode)
 {
 	skip_unless(strcmp(provider(), "shm") == 0, "this is about sockets in a directory");
@@ -65,7 +65,7 @@ static void end(pid_t pid)
 	CHECK(WIFSIGNALED(status));
 }
 
-/* Puts a link in the place of a socket as soon as there is one. */
+/* Replaces a socket by a link as soon as the socket appears. */
 static void exchange_sockets(void)
 {
 	int at = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -79,7 +79,7 @@ static void exchange_sockets(void)
 	}
 }
 
-/* Puts a link in the place of whatever appears in the directory, and of what appears in that. */
+/* Replaces each file that appears in the directory or in its subdirectories by a link. */
 static void exchange_all(void)
 {
 	int at = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -131,7 +131,7 @@ static gdrfab_pep *bound_pep(struct opened *o)
 	return pep;
 }
 
-/* How often it went. */
+/* How often listening succeeded. */
 static int listen_often(int times, uint64_t limit_ms)
 {
 	struct opened o = open_shm();
@@ -162,7 +162,7 @@ TEST_WITHIN(60, no_mode_of_a_foreign_file_changes)
 	CHECK_EQ(of_secret.st_mode & 07777, 0600);
 	CHECK_EQ(of_own.st_mode & 07777, 0755);
 	CHECK_EQ(of_secret.st_size, 0);
-	/* And when nobody disturbs it, it listens. */
+	/* Without interference listening succeeds. */
 	char command[128];
 	snprintf(command, sizeof command, "find %s -mindepth 1 -delete", dir);
 	CHECK_EQ(system(command), 0);
@@ -190,7 +190,7 @@ TEST_WITHIN(60, a_lock_of_another_user_keeps_nobody_out)
 	dirs_gone();
 }
 
-/* A mask of the process's own takes nothing from the mode, and the directory is left as it was. */
+/* The umask of the process does not change the mode of the socket, and the directory keeps its mode. */
 TEST(a_socket_has_its_mode_whatever_the_mask)
 {
 	struct stat st;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Lists as docs/tcp-wire.md has them, said by a client that was written from that text: good ones move, those that are
- * refused name their block and move nothing, and nonsense ends its connection alone.
+ * Lists on the wire, sent by a client that was written from docs/tcp-wire.md: valid lists move, a refused list names its block
+ * and moves nothing, and a malformed list ends its own connection only.
  */
 #include "fab.h"
 #include "tcp_siege.h"
@@ -70,7 +70,7 @@ static void nonsense(void)
 	ends("a list in version 3", 3, RAW_WRITE, 0, 8, 1, &one, 1);
 	two[0].len = UINT64_MAX - 7, two[1].len = 16;
 	ends("lengths whose sum overflows", 4, RAW_WRITE, 0, 8, 2, two, 2);
-	/* Pieces in the header beside it. */
+	/* Pieces in the header, besides the list. */
 	int fd = greeted(4);
 	unsigned char head[RAW_HEADER] = {RAW_WRITE, LIST, 1, 3};
 	raw_put(head + 8, 8, 8);
@@ -78,7 +78,7 @@ static void nonsense(void)
 	if (!raw_closed(fd, SOON))
 		test_wrong(__FILE__, __LINE__, "a list and pieces: the connection is still there");
 	raw_reset(fd);
-	/* Lists that never come whole cost no more than their own bytes. */
+	/* A list that never arrives whole costs the server no more memory than its bytes. */
 	for (int i = 0; i < 64; i++) {
 		fd = greeted(4);
 		says(fd, RAW_WRITE, RAW_PARTS, 1ull << 40, BLOCKS_MAX, many, 1);
@@ -93,7 +93,7 @@ TEST_WITHIN(100, lists_that_make_no_sense)
 	siege_was_bounded("senseless lists", 16384, 16);
 }
 
-/* READs of lists that nobody takes the answers to: four may be unanswered. */
+/* READs of lists whose answers the client does not receive: four may be unanswered. */
 static void takes_no_answers(void)
 {
 	const struct remote *from = &siege->readable;
@@ -134,7 +134,7 @@ static void by_the_document(void)
 	int fd = greeted(4);
 	fill(bytes, sizeof bytes, 0, 5);
 	fill(other, sizeof other, 0, 6);
-	/* Out of order, of one byte, adjoining, empty, and overlapping where it is read. */
+	/* Blocks out of order, of one byte, adjoining, empty, and overlapping in a read. */
 	struct block blocks[] = {{to->base + 5000, 1000, to->key}, {to->base + 100, 1, to->key}, {to->base + 101, 999, to->key},
 				 {to->base, 0, to->key}, {to->base + 20000, 1000, to->key}};
 	for (int round = 0; round < 3; round++) {
@@ -142,7 +142,7 @@ static void by_the_document(void)
 		raw_send(fd, bytes, sizeof bytes);
 		reads_back(fd, blocks, 5, bytes, sizeof bytes);
 	}
-	/* What is refused moves nothing, names the block and how much of it is good, and ends alone. */
+	/* A refused list moves nothing, and its answer names the block and the number of valid bytes; other operations go on. */
 	static const struct {
 		const char *what;
 		uint64_t status, good;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What tcp alone does: where it listens and who can reach it, addresses of both families, peers that are nobody, that
- * say nothing, or that are cut off.
+ * Claims about the tcp provider alone: the addresses that it listens on, both address families, and clients or servers that do
+ * not speak the protocol, send nothing, or cannot be reached.
  */
 #include "fab.h"
 #include "tcp_raw.h"
@@ -18,7 +18,7 @@ static void only_tcp(void)
 	skip_unless(path_known(PATH_SOCKET), "this is about sockets");
 }
 
-/* --- where it listens --- */
+/* --- listening addresses --- */
 
 /* An IPv4 address of this machine that is not loopback, and its interface. */
 static bool outside(char *address, size_t size, char *name, size_t name_size)
@@ -37,7 +37,7 @@ static bool outside(char *address, size_t size, char *name, size_t name_size)
 	return found;
 }
 
-/* Opens a listener as a program does that names a host or not; its address. */
+/* Opens a listener with or without a host name; returns its address. */
 static void listen_at(struct node *n, const char *host, const char *service, char *name)
 {
 	size_t len = GDRFAB_ADDR_MAX;
@@ -101,7 +101,7 @@ TEST(who_names_no_address_gets_loopback)
 	listen_at(&m, NULL, NULL, second);
 	BEGINS(name, "tcp://127.0.0.1:");
 	BEGINS(second, "tcp://127.0.0.1:");
-	/* Without a service the kernel chooses, each time anew. */
+	/* Without a service the kernel chooses a new port each time. */
 	CHECK(port_of(name) > 0 && port_of(second) > 0);
 	CHECK(port_of(name) != port_of(second));
 	CHECK_EQ(try_to_reach("127.0.0.1", port_of(name)), 0);
@@ -128,7 +128,7 @@ TEST(a_congestion_control_that_the_host_lacks_is_refused)
 	CHECK(test_says(gdrfab_last_error(), "nonsense"));
 }
 
-/* By the address, or by the interface that has it. */
+/* Names the address, or the interface that has it. */
 static void listens_there_only(bool by_interface)
 {
 	char name[GDRFAB_ADDR_MAX], want[GDRFAB_ADDR_MAX], address[64], device[64];
@@ -175,7 +175,7 @@ TEST(endpoints_of_an_interface_have_its_address)
 	node_close(&n);
 }
 
-/* An interface that is not there is told before anybody listens anywhere. */
+/* A missing interface is reported before anything listens. */
 TEST(an_interface_that_does_not_exist_is_named)
 {
 	struct node n;
@@ -334,7 +334,7 @@ TEST(a_token_opens_one_endpoint)
 		CHECK_EQ(strspn(token + 1, "0123456789abcdef"), 16);
 	}
 	CHECK(strcmp(strrchr(name[0], '/'), strrchr(name[1], '/')) != 0);
-	/* One digit more or less: whoever guesses is turned away, and the endpoint still waits for its peer. */
+	/* One digit more or less: a guessed address is refused, and the endpoint still waits for its peer. */
 	uint64_t ns = 2000000000;
 	char wrong[GDRFAB_ADDR_MAX];
 	memcpy(wrong, name[1], sizeof wrong);
@@ -372,7 +372,7 @@ TEST(a_token_opens_one_endpoint)
 	node_close(&n);
 }
 
-/* --- peers that are nobody, or say nothing --- */
+/* --- peers that send nothing, or do not speak the protocol --- */
 
 static void connects_in_vain(const char *service, int err, int ms, const char *word)
 {
@@ -409,14 +409,14 @@ TEST(a_port_where_nobody_listens)
 	connects_in_vain(service, ECONNREFUSED, 5000, "");
 }
 
-/* Packets go nowhere: a listener whose queue is full gives no answer. */
+/* No answer to the connection request: the queue of the listening socket is full. */
 TEST(a_black_hole)
 {
 	char service[16];
 	int fds[4], fd;
 	only_tcp();
 	fd = raw_listen(service, sizeof service, 0);
-	/* The queue has room for one; more of them hang as this one will. */
+	/* The queue has room for one connection; further ones hang, as the endpoint's will. */
 	fds[0] = raw_connect(service);
 	CHECK(fds[0] >= 0);
 	connects_in_vain(service, ETIMEDOUT, 700, "in time");
@@ -424,7 +424,7 @@ TEST(a_black_hole)
 	close(fd);
 }
 
-/* Somebody takes the connection and never says a word. */
+/* A server that accepts the connection and sends nothing. */
 TEST(a_listener_that_says_nothing)
 {
 	char service[16];
@@ -434,7 +434,7 @@ TEST(a_listener_that_says_nothing)
 	close(fd);
 }
 
-/* Somebody else's service: what it says is no CHALLENGE. */
+/* Another service: its bytes are no CHALLENGE. */
 static void another_says(const void *what, size_t len, int err)
 {
 	char service[16];

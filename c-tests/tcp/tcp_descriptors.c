@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A sealed connection takes a descriptor more than its socket. Who has none left accepts nobody: the caller is told so, and is
- * not connected first and cut off then; a connection that is there goes on without its further streams.
+ * A sealed connection needs one descriptor more than its socket. A server without descriptors refuses the client with that
+ * reason, instead of accepting and then closing; an existing connection goes on without its further streams.
  */
 #include "fab.h"
 
@@ -11,7 +11,7 @@
 
 #define SECRET "a secret of this test 0123456789"
 
-/* No more than are open now and `spare` ones. */
+/* Limits the process to `spare` more descriptors than are open. */
 static void use_up(int spare)
 {
 	struct rlimit limit;
@@ -81,11 +81,11 @@ TEST(without_a_descriptor_nobody_is_accepted)
 enum { ENOUGH = 16 };
 static unsigned char bytes[1 << 20];
 
-/* Which side has so few descriptors left: for none of the sockets, for some, for all but not for what seals them. */
+/* The side that lacks descriptors: for all sockets, for some, or only for the seals of the sockets. */
 struct few {
 	enum test_side side;
 	int spare;
-	bool *all; /* the streams are there; shared */
+	bool *all; /* all streams are connected; shared */
 };
 
 static void writes(struct node *n)
@@ -96,7 +96,7 @@ static void writes(struct node *n)
 	if (few->side == TEST_CLIENT)
 		use_up(few->spare);
 	fill(bytes, sizeof bytes, 0, 1);
-	/* The first asks for the streams; until they are there, or will not be. */
+	/* The first transfer asks for the streams; more follow until they are connected or refused. */
 	char text[2048] = "";
 	for (uint64_t until = test_now_ms() + (uint64_t)(few->spare < ENOUGH ? 1000 : test_ms(8000)); test_now_ms() < until && !strstr(text, "connections of their own");) {
 		POST(n->cq, gdrfab_write(n->ep, bytes, sizeof bytes, NULL, 0, to.base, to.key, bytes));

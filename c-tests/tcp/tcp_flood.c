@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Numbers of connections that want nothing, or cannot say what: what a pending connection can cost is bounded, and whoever
- * comes in order is served meanwhile.
+ * Floods of connections that send nothing or only fragments of a handshake: the cost of pending connections is bounded, and
+ * proper clients are served meanwhile.
  */
 #include "fab.h"
 #include "tcp_siege.h"
@@ -21,7 +21,7 @@ static void only_tcp(void)
 
 static int held[FLOOD];
 
-/* As many descriptors as this process may have, so that few waves will do. */
+/* Raises the limit of descriptors, so that few waves of connections are enough. */
 static int wave(void)
 {
 	struct rlimit limit;
@@ -39,7 +39,7 @@ static void let_go(int count)
 			raw_reset(held[i]);
 }
 
-/* Connects without waiting: where the listener's queue is full, the kernel lets it hang, as it would any other. */
+/* Connects without waiting: if the listener's queue is full, the connection hangs in the kernel. */
 static int comes(void)
 {
 	struct sockaddr_storage at;
@@ -65,7 +65,7 @@ static int comes(void)
 	return fd;
 }
 
-/* One third says nothing, one third half a HELLO, one third a byte now and then for as long as it is let. */
+/* A third of the clients sends nothing, a third half a HELLO, a third a byte now and then until it is closed. */
 static void floods(void)
 {
 	unsigned char hello[RAW_HELLO];
@@ -99,12 +99,12 @@ TEST_WITHIN(90, five_thousand_connections)
 	only_tcp();
 	siege_run(floods, LIMIT);
 	siege_was_bounded("5,000 pending connections", 8192, 64 + 16);
-	/* A put that takes a few milliseconds is none that had to wait for pending connections. */
+	/* A write within a few milliseconds did not wait for pending connections. */
 	CHECK(siege->slowest_ms < (unsigned)test_ms(2000));
 }
 
-/* As many as a listener keeps, none of them ever silent for long enough to be sent away: those who come in order wait until
- * their time is over, and no longer. */
+/* As many pending connections as a listener keeps, none silent for long enough to be closed early: proper clients wait until
+ * the time for a handshake is over, and no longer. */
 static void keep_talking(void)
 {
 	static size_t said[PENDING];
@@ -136,7 +136,7 @@ TEST_WITHIN(60, pending_connections_that_keep_talking)
 	CHECK(siege->slowest_ms < (unsigned)test_ms(2000));
 }
 
-/* Through the handshake and no further, or in the middle of a frame: silent for as long as they like. */
+/* Clients that finish the handshake and then send nothing, or half a frame: they may stay silent. */
 static void stands_around(void)
 {
 	unsigned char bytes[RAW_HEADER + 32 * 8] = {0};
@@ -155,7 +155,7 @@ static void stands_around(void)
 		CHECK(raw_send(held[i], bytes, (size_t)i % len));
 	}
 	test_sleep_ms(1000);
-	/* Nobody has broken any rule, so nobody is shown out: what has begun may go on. */
+	/* No client has broken the protocol, so none is closed, and half a frame may be completed. */
 	for (int i = 0; i < count; i++) {
 		char byte;
 		ssize_t got = recv(held[i], &byte, 1, MSG_DONTWAIT);
@@ -176,7 +176,7 @@ TEST_WITHIN(60, half_frames_and_silence)
 	CHECK(siege->slowest_ms < (unsigned)test_ms(2000));
 }
 
-/* A greeting that never ends is given up, GDRFAB_TCP_GREETING_MS after it began. */
+/* A handshake that does not end is closed GDRFAB_TCP_GREETING_MS after its beginning. */
 static void never_ends(void)
 {
 	unsigned char hello[RAW_HELLO];
@@ -195,7 +195,7 @@ static void never_ends(void)
 				   (unsigned long long)(test_now_ms() - start));
 		raw_reset(fd);
 	}
-	/* A byte every 100 ms does not make it last longer. */
+	/* A byte every 100 ms does not extend the time. */
 	int fd = raw_connect(siege->service);
 	CHECK(fd >= 0);
 	for (int i = 0; i < 20; i++) {

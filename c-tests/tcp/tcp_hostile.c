@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A client of the tcp provider's wire that does not keep to docs/tcp-wire.md: at most it loses its own connection. All
- * the while a good peer puts, gets and sends, and connects anew; every byte of it is checked, and so is the rest of the
- * server's memory.
+ * A hostile client that breaks the protocol of docs/tcp-wire.md: at most it loses its own connection. Meanwhile a good peer
+ * writes, reads, sends and opens connections; all its bytes and the rest of the server's memory are checked.
  */
 #include "fab.h"
 #include "tcp_siege.h"
@@ -21,9 +20,9 @@ static void only_tcp(void)
 
 struct greeting {
 	const char *what;
-	int at, bytes; /* in HELLO, or behind it in INTRO and its body */
+	int at, bytes; /* the changed field, counted from the start of HELLO; INTRO and its body follow */
 	uint64_t value;
-	int status; /* of the CHALLENGE or ANSWER; 0: closed without one, or with any */
+	int status; /* expected in CHALLENGE or ANSWER; 0: closed, with or without a status */
 };
 
 static const struct greeting greetings[] = {
@@ -60,7 +59,7 @@ static void greets(const struct greeting *g)
 	size_t len = RAW_HELLO + raw_intro(bytes + RAW_HELLO, 16, 65536, "hostile", 7);
 	raw_put(bytes + g->at, g->value, g->bytes);
 	bool in_hello = g->at < RAW_HELLO;
-	/* What is wrong with the HELLO is not known before it is all there; INTRO is not sent before the CHALLENGE. */
+	/* The server judges a HELLO when it is complete; INTRO is sent after the CHALLENGE. */
 	if (!raw_send(fd, bytes, RAW_HELLO))
 		goto closed;
 	int got = raw_recv(fd, answer, RAW_HELLO, SOON);
@@ -93,7 +92,7 @@ static void greets_wrongly(void)
 	uint64_t random = 3;
 	for (size_t i = 0; i < sizeof greetings / sizeof greetings[0]; i++)
 		greets(&greetings[i]);
-	/* Proofs where there is no key, and bytes that are nothing at all. */
+	/* Proofs to a server without a key, and random bytes. */
 	for (int i = 0; i < test_count(100, 20); i++) {
 		unsigned char bytes[4096];
 		int fd = raw_connect(siege->service);
@@ -118,7 +117,7 @@ TEST_WITHIN(60, greetings_that_make_no_sense)
 	siege_was_bounded("wrong greetings", 4096, 120);
 }
 
-/* --- frames that make no sense: each ends its connection --- */
+/* --- malformed frames: each ends its connection --- */
 
 static struct raw_frame with_words(int kind, int flags, uint64_t len, uint64_t first, uint64_t second, int words)
 {
@@ -182,7 +181,7 @@ static void lengths(void)
 	says_one("a WRITE too long for one body", 0, raw_rma(RAW_WRITE, 0, to->base, to->key, RAW_WHOLE_MAX + 1));
 	says_one("parts of nothing", 0, raw_rma(RAW_WRITE, RAW_PARTS, to->base, to->key, 0));
 	says_one("a SEND too long for one body", 0, raw_bare(RAW_SEND, 0, RAW_WHOLE_MAX + 1));
-	/* Pieces: none, too many, of lengths that are another sum, and one that overflows to the right sum. */
+	/* Pieces: none, too many, with a wrong sum of lengths, and with a sum that overflows to the right value. */
 	struct raw_frame f = raw_rma(RAW_WRITE, 0, to->base, to->key, 8);
 	f.pieces = 0;
 	says_one("a WRITE of no pieces", 0, f);
@@ -217,7 +216,7 @@ static struct raw_frame raw_atomic(uint64_t what, int flags, uint64_t len)
 	return f;
 }
 
-/* An operation is its number, the datatype's, the form's, and a count; the operands are as long as that says. */
+/* An atomic operation: the numbers of operation, datatype and form, and a count, from which the operands' length follows. */
 static void atomics(void)
 {
 	const uint64_t sum = 2 | 7 << 8, fetch = 1 << 16, one = 1ull << 32;
@@ -235,7 +234,7 @@ static void atomics(void)
 	says_one("a path of an operation that does not exist", 4, f);
 }
 
-/* Answers to what was never asked, counts of what was never sent. */
+/* Answers without a request, and counts of messages that were not sent. */
 static void out_of_nothing(void)
 {
 	says_one("ANSWERED without a READ", 0, raw_bare(RAW_ANSWERED, 0, 8));
@@ -257,7 +256,7 @@ static void out_of_nothing(void)
 	says("something behind BYE", 0, two, 2, 0);
 }
 
-/* More than the receiver has granted, in messages and in bytes. */
+/* More messages and more bytes than the receiver has granted. */
 static void beyond_the_budget(void)
 {
 	struct raw_terms terms;
@@ -281,7 +280,7 @@ static void beyond_the_budget(void)
 	says("one message beyond the budget", 1, &f, 1, 1 << 20);
 }
 
-/* What goes before READY: raw_greet sends it, so this greets by itself. */
+/* Frames before READY. raw_greet() sends READY, so the handshake is done here. */
 static void not_ready(void)
 {
 	unsigned char bytes[RAW_INTRO + RAW_BODY_MAX], answer[RAW_BODY_MAX];
@@ -315,7 +314,7 @@ TEST_WITHIN(100, frames_that_make_no_sense)
 	siege_was_bounded("senseless frames", 16384, 16);
 }
 
-/* --- requests that are merely refused: the connection is as good as before --- */
+/* --- requests that are refused: the connection goes on --- */
 
 static void reads_well(int fd, const char *what)
 {
@@ -367,7 +366,7 @@ static void asks_for_too_much(void)
 	const struct {
 		const char *what;
 		uint64_t addr, key, len;
-		uint64_t read, write; /* status */
+		uint64_t read, write; /* expected status */
 	} requests[] = {
 		{"memory that is no region", siege->secret, w->key, 64, 2, 2},
 		{"memory that is no region, with key 0", siege->secret, 0, 64, 1, 1},
@@ -391,21 +390,21 @@ static void asks_for_too_much(void)
 		refused_write(fd, requests[i].what, raw_rma(RAW_WRITE, 0, requests[i].addr, requests[i].key, requests[i].len),
 			      ++sequence, requests[i].write);
 	}
-	/* A read as long as there may be one, of a region that is not. */
+	/* A read of the maximum length, from a region that does not exist. */
 	refused_read(fd, "2^40 bytes", raw_rma(RAW_READ, 0, w->base, w->key, 1ull << 40), 2);
-	/* One bad piece of two spoils both. */
+	/* One bad piece of two fails both. */
 	struct raw_frame f = raw_rma(RAW_WRITE, 0, w->base, w->key, 8);
 	f.pieces = 2;
 	f.words = 6;
 	f.len = 16;
 	f.word[3] = w->base + w->len, f.word[4] = 8, f.word[5] = w->key;
 	refused_write(fd, "a second piece behind the region", f, ++sequence, 2);
-	/* No permitted path: only to memory of devices, which this is not. */
+	/* No permitted path: the flag permits only device memory. */
 	f = raw_rma(RAW_WRITE, 0, w->base, w->key, 8);
 	f.paths = 2;
 	refused_write(fd, "host memory as memory of a device", f, ++sequence, 4);
 	raw_reset(fd);
-	/* A body begun and not ended. */
+	/* A body that is begun and not completed. */
 	unsigned char bytes[512];
 	fd = siege_greeted();
 	f = raw_rma(RAW_WRITE, RAW_PARTS, w->base, w->key, w->len / 2);
@@ -420,7 +419,7 @@ TEST_WITHIN(60, requests_that_are_refused)
 	siege_was_bounded("refused requests", 16384, 16);
 }
 
-/* --- asks and asks, and never takes an answer: at most this connection is lost, and no memory kept for it --- */
+/* --- requests without end whose answers are not received: at most the connection is lost, and no memory is kept --- */
 
 static void asks_without_listening(const char *what, struct raw_frame f)
 {
@@ -429,7 +428,7 @@ static void asks_without_listening(const char *what, struct raw_frame f)
 	int fd = siege_greeted();
 	for (size_t i = 1; i < count; i++)
 		memcpy(many + i * len, many, len);
-	/* Until it is closed, or takes no more for a while: however slow the other side is, 1.5 s. */
+	/* Sends until the socket is closed, or accepts nothing for 1.5 s, which is enough for a slow server. */
 	uint64_t until = test_now_ms() + 1500;
 	size_t at = 0;
 	while (test_now_ms() < until && sent < (size_t)256 << 20) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Hosts that have keys of their own, in files that gdrfab-info begins: who knows the other's public key connects, over
- * several addresses too, and who is not known is told so.
+ * Host keys, in files that gdrfab-info creates: hosts that know each other's public key connect, also over several addresses,
+ * and an unknown host is refused with that reason.
  */
 #include "fab.h"
 
@@ -70,7 +70,7 @@ static void says_hello(struct node *n)
 	node_down(n);
 }
 
-/* Three hosts; two of them are here. */
+/* Three hosts, of which two take part. */
 static void meet(const char *as, side_fn server, side_fn client, const void *arg, bool known)
 {
 	struct host a, b, c;
@@ -95,7 +95,7 @@ TEST(hosts_that_know_each_other)
 	meet("*", says_hello, says_hello, NULL, true);
 }
 
-/* The file names one address, and the connection goes over two. */
+/* The file names one address of the host, and the connection has two rails. */
 TEST(rails_are_of_the_same_host)
 {
 	static const bool rails = true;
@@ -160,7 +160,7 @@ TEST(a_key_takes_no_other_keys_place)
 	unlink(a.file);
 }
 
-/* The words name the file and the line, and not what it says. */
+/* The error text names the file and the line, and does not quote the line. */
 TEST(a_file_that_is_wrong_is_told_by_its_line)
 {
 	static const struct setup defaults;

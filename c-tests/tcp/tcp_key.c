@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A key that both sides must know: by attribute or by file, wrong, on one side only, proofs that are garbage; and that
- * nothing ever shows it.
+ * A shared key: by attribute or by file, a wrong key, a key on one side only, invalid proofs; and that no output of the library
+ * ever contains the key.
  */
 #include "fab.h"
 #include "tcp_raw.h"
@@ -18,7 +18,7 @@ static void only_tcp(void)
 	skip_unless(path_known(PATH_SOCKET), "this is about keys of sockets");
 }
 
-/* --- both have the same --- */
+/* --- both sides have the same key --- */
 
 static void says_hello(struct node *n)
 {
@@ -51,7 +51,7 @@ static void write_key(char *path, size_t size, const void *key, size_t len, mode
 	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	CHECK(fd >= 0);
 	CHECK_EQ(write(fd, key, len), (ssize_t)len);
-	/* Whatever the umask. */
+	/* The mode must not depend on the umask. */
 	CHECK_EQ(fchmod(fd, mode), 0);
 	close(fd);
 }
@@ -72,7 +72,7 @@ TEST(a_key_file)
 	with_file(SECRET, NULL, NULL);
 }
 
-/* As an editor leaves it. */
+/* A file with a newline at its end, as editors write it. */
 TEST(a_key_file_that_ends_with_a_newline)
 {
 	with_file(SECRET "\n", SECRET, NULL);
@@ -83,13 +83,13 @@ TEST(a_key_file_here_and_an_attribute_there)
 	with_file(SECRET, NULL, SECRET);
 }
 
-/* Both attributes go before the file. */
+/* An attribute overrides the file, on both sides. */
 TEST(an_attribute_goes_before_the_file)
 {
 	with_file(OTHER, SECRET, SECRET);
 }
 
-/* Everything that a program opens until it connects; the first result that is not 0. */
+/* Opens all objects until connecting; returns the first result that is not 0. */
 static int opens_all(struct node *n)
 {
 	gdrfab_info *hints = hints_new(n->setup);
@@ -179,10 +179,10 @@ TEST(keys_of_a_wrong_size_are_refused)
 	}
 }
 
-/* --- different ones --- */
+/* --- different keys --- */
 
-/* Drives the listener until the other side has its answers. There is no request at any time, and the owner is told of who was
- * refused, once a second at most. */
+/* Drives the listener until the other side has its answers. No connection request comes, and the owner gets an event about
+ * refused clients, at most one a second. */
 static void hears_of_refusals(struct node *n)
 {
 	struct event e;
@@ -295,7 +295,7 @@ static void both_are_turned_away(struct node *n)
 	memset(&f, 0, sizeof f);
 	f.entry.struct_size = sizeof f.entry;
 	CHECK(gdrfab_eq_readerr(n->eq, &f.entry, 0) > 0);
-	/* One side dials and is told; the other waits for somebody who never comes in order. */
+	/* One side connects and gets the reason; the other waits for a peer that never proves its key. */
 	CHECK_EITHER(f.entry.err, EACCES, ETIMEDOUT);
 	barrier(n);
 	node_close(n);
@@ -308,7 +308,7 @@ TEST(another_key_by_exchanged_addresses)
 	pair(&s, both_are_turned_away, both_are_turned_away, NULL);
 }
 
-/* --- proofs that are none --- */
+/* --- invalid proofs --- */
 
 /* Version 3, with a key and a seal. */
 static void says_sealed(unsigned char hello[RAW_HELLO])
@@ -318,7 +318,7 @@ static void says_sealed(unsigned char hello[RAW_HELLO])
 	hello[12] = 3;
 }
 
-/* What a listener with a key that seals says to a HELLO of these versions and flags. */
+/* The answer of a sealing listener with a key to a HELLO of these versions and flags. */
 static void is_answered(struct node *n, uint16_t lowest, uint16_t highest, unsigned char flags, unsigned status)
 {
 	unsigned char hello[RAW_HELLO], challenge[RAW_HELLO];
@@ -338,7 +338,7 @@ static void proves_nothing(struct node *n)
 {
 	unsigned char bytes[RAW_INTRO + RAW_BODY_MAX], challenge[RAW_HELLO], nonces[32][32], answer[RAW_INTRO];
 	uint64_t random = 17;
-	/* No library on this side. */
+	/* This side does not use the library. */
 	barrier(n);
 	for (int i = 0; i < 32; i++) {
 		int fd = raw_connect(n->service);
@@ -348,7 +348,7 @@ static void proves_nothing(struct node *n)
 		CHECK(raw_send(fd, bytes, RAW_HELLO) && raw_recv(fd, challenge, RAW_HELLO, 5000) == 1);
 		CHECK_EQ(raw_get(challenge + 14, 2), 0);
 		CHECK_EQ(challenge[12], 3);
-		/* The same question never twice: what was heard once proves nothing later. */
+		/* A challenge never repeats: a recorded proof is worthless. */
 		memcpy(nonces[i], challenge + 16, 32);
 		for (int k = 0; k < i; k++)
 			CHECK(memcmp(nonces[k], nonces[i], 32) != 0);
@@ -367,7 +367,7 @@ static void proves_nothing(struct node *n)
 		CHECK(raw_closed(fd, 5000));
 		raw_reset(fd);
 	}
-	/* And who asks for less is not let in: no key, a version without, no seal. */
+	/* Clients that ask for less are refused: no key, a version without keys, no seal. */
 	is_answered(n, 1, 3, 0, RAW_KEY_NEEDED);
 	is_answered(n, 1, 1, 0, RAW_KEY_NEEDED);
 	is_answered(n, 1, 2, 1, RAW_VERSION);
@@ -403,7 +403,7 @@ TEST(a_listener_that_proves_nothing)
 		CHECK(raw_send(peer, bytes, RAW_HELLO));
 		CHECK_EQ(raw_recv(peer, in, RAW_INTRO, 5000), 1);
 		CHECK_EQ(raw_recv(peer, in + RAW_INTRO, (size_t)raw_get(in, 4), 5000), 1);
-		/* Its own proof, sent back to it. */
+		/* The client's own proof, sent back. */
 		size_t len = raw_intro(bytes, 16, 65536, NULL, 0);
 		memcpy(bytes + 16, in + 16, 32);
 		CHECK(raw_send(peer, bytes, len));
@@ -423,11 +423,11 @@ TEST(a_listener_that_proves_nothing)
 	close(fd);
 }
 
-/* --- it is not shown --- */
+/* --- the key is never shown --- */
 
 static void hides(const char *text)
 {
-	static const char hex[] = "61207365637265742"; /* of SECRET's beginning */
+	static const char hex[] = "61207365637265742"; /* the beginning of SECRET */
 	if (test_says(text, SECRET) || test_says(text, hex))
 		test_fail(__FILE__, __LINE__, "the key is shown: %.500s", text);
 }
@@ -445,7 +445,7 @@ TEST(nothing_shows_the_key)
 	only_tcp();
 	OK(gdrfab_log_set(4, log_line, NULL));
 	node_alone(&n, &s);
-	/* The result keeps it, as the hints had it. */
+	/* The resulting info contains the key of the hints. */
 	CHECK_EQ(n.info->auth_key_size, strlen(SECRET));
 	CHECK(n.info->auth_key && memcmp(n.info->auth_key, SECRET, strlen(SECRET)) == 0);
 	CHECK(gdrfab_tostr(n.info, GDRFAB_TYPE_INFO, text, sizeof text) > 0);
@@ -463,7 +463,7 @@ TEST(nothing_shows_the_key)
 	OK(gdrfab_log_set(0, NULL, NULL));
 }
 
-/* The program's copy of a requesting info. */
+/* A copy of the info of a connection request. */
 static void request_hides(struct node *n)
 {
 	char text[8192];

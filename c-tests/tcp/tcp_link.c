@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Between two hosts a link can be cut, and nobody says so: deadlines still hold, the connection ends within
- * GDRFAB_TCP_TIMEOUT_MS, and what is back in time costs nothing. TEST_LINK names the network device to cut, in the
- * server's network namespace; tests/check-tcp.sh makes both.
+ * A link between two hosts is cut without notice: deadlines still hold, the connection ends within GDRFAB_TCP_TIMEOUT_MS, and a
+ * link that returns in time costs nothing. TEST_LINK names the network device to cut, in the server's network namespace;
+ * tests/check-tcp.sh makes both.
  */
 #include "fab.h"
 #include "tcp_raw.h"
@@ -16,7 +16,7 @@
 #define TIMEOUT 1500 /* ms: GDRFAB_TCP_TIMEOUT_MS */
 #define DEADLINE 400
 
-/* The kernel takes up to a second to find that a link is back. From the other end, where claims connect. */
+/* Waits until the link works again from the client's end: the kernel may take a second to notice. */
 static void await_link(void)
 {
 	pid_t pid = test_fork(TEST_CLIENT);
@@ -25,7 +25,7 @@ static void await_link(void)
 		uint64_t until = test_now_ms() + (uint64_t)test_ms(8000);
 		CHECK(fd >= 0);
 		CHECK_EQ(setns(fd, CLONE_NEWNET), 0);
-		/* Nobody listens there; that this is known means that packets go both ways. */
+		/* A refused connection shows that packets go both ways. */
 		while (raw_connect("1") >= 0 || errno != ECONNREFUSED) {
 			if (test_now_ms() > until)
 				test_fail(__FILE__, __LINE__, "%s is out of reach: %s", node_name(), strerror(errno));
@@ -44,13 +44,13 @@ static void may_cut(void)
 	skip_unless(path_known(PATH_SOCKET), "this is about links below sockets");
 	if (!link || !*link || !getenv("TEST_CLIENT_NETNS"))
 		test_skip("TEST_LINK and TEST_CLIENT_NETNS name no link that may be cut");
-	/* The claim before this one has cut it, and mended it a moment ago at best. */
+	/* The previous claim has cut the link and may have restored it just now. */
 	if (system("ip link set dev \"$TEST_LINK\" up") != 0)
 		test_fail(__FILE__, __LINE__, "TEST_LINK=%s cannot be set up", link);
 	await_link();
 }
 
-/* A peer that does not answer is as lost as one that has said so. */
+/* A peer that does not answer counts as lost. */
 static void lost(struct node *n, const void *context)
 {
 	struct failure f;
@@ -70,7 +70,7 @@ static void link_is(const char *state)
 	CHECK_EQ(system(command), 0);
 }
 
-/* What a peer does for whom the link is cut: asks for it and reads what comes of it. */
+/* The client: asks the server to cut the link, and reads the results. */
 enum { CUT = 'c', MEND = 'm', END = 'e' };
 
 static void ask(struct node *n, char what)
@@ -102,10 +102,10 @@ static void target_begin(struct node *n, struct mem *m)
 
 /* --- cut for good --- */
 
-/* What is on its way when the link is cut. */
+/* The operations under way when the link is cut. */
 enum { MUCH, NOTHING, LATER, ASLEEP, FULL };
 static const int states[] = {MUCH, NOTHING, LATER, ASLEEP, FULL};
-/* Of more endpoints than these, those that have nothing to do rest. */
+/* With more endpoints than this, idle ones rest. */
 #define FEW 4
 
 static void is_cut_off(struct node *n)
@@ -117,7 +117,7 @@ static void is_cut_off(struct node *n)
 	n->idle = *(const int *)n->arg == FULL;
 	obey(n);
 	n->idle = false;
-	/* This side waits for a message, and hears in time that none will come. */
+	/* This side waits for a message, and learns in time that none will come. */
 	lost(n, in);
 	EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);
 	link_is("up");
@@ -126,7 +126,7 @@ static void is_cut_off(struct node *n)
 	node_close(n);
 }
 
-/* Sleeps on the queue's descriptor until it has an entry: nobody but the library can tell that the peer is gone. */
+/* Sleeps on the queue's descriptor until an entry comes: only the library can find out that the peer is gone. */
 static void await_readable(struct node *n)
 {
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(8000);
@@ -161,7 +161,7 @@ static void cuts_off(struct node *n)
 	for (int i = 0; state == ASLEEP && i <= FEW; i++)
 		others[i] = ep_new(n, n->info, NULL);
 	if (state == FULL) {
-		/* The peer takes none of it: its window closes, and its kernel is asked whether it opens. */
+		/* The peer receives nothing: its TCP window closes, and this side's kernel sends window probes. */
 		for (; posted < 4; posted++)
 			POST(n->cq, gdrfab_write(n->ep, out, LARGE, NULL, 0, to.base, to.key, out));
 		QUIET(n->cq, 3 * TIMEOUT);
@@ -174,7 +174,7 @@ static void cuts_off(struct node *n)
 	}
 	if (state == ASLEEP)
 		await_readable(n);
-	/* In the middle of a transfer: those that were not through end by their deadline, not by the connection's end. */
+	/* Operations that were under way end by their deadline, before the connection ends. */
 	while (!idle && posted - ended < 4)
 		if (gdrfab_write(n->ep, out, LARGE, NULL, 0, to.base, to.key, out) == 0)
 			posted++;
@@ -299,7 +299,7 @@ TEST_WITHIN(60, gone_for_a_moment)
 	pair(NULL, is_written_to, writes_through, NULL);
 }
 
-/* --- nobody there: the address exists, and no packet comes back --- */
+/* --- an address from which no packet comes back --- */
 
 static void listens_in_vain(struct node *n)
 {
@@ -331,7 +331,7 @@ static void connects_into_the_void(struct node *n)
 	memset(&f, 0, sizeof f);
 	f.entry.struct_size = sizeof f.entry;
 	CHECK(gdrfab_eq_readerr(n->eq, &f.entry, 0) > 0);
-	/* The kernel may know before the time is over. */
+	/* The kernel may report it before the time is over. */
 	CHECK(f.entry.err == ETIMEDOUT || f.entry.err == EHOSTUNREACH || f.entry.err == ENETUNREACH);
 	CHECK(test_now_ms() - start < (uint64_t)test_ms(3000));
 	oob_send(n, "e", 1);

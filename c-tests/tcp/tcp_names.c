@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Hosts by name. A name server that does not answer, in a mount namespace of the claim's own, holds up nobody: the call to
+ * Host names. A name server that does not answer (set up in a mount namespace of the claim) delays nothing else: the call to
  * connect returns at once, the connection's time-out holds, and other connections of the queue go on.
  */
 #include "fab.h"
@@ -21,7 +21,7 @@ static void put_file(const char *path, const char *text)
 	CHECK_EQ(fclose(f), 0);
 }
 
-/* Puts a file in the place of another, for this process and its children. */
+/* Replaces a file by another, for this process and its children. */
 static void replace(const char *path, const char *text)
 {
 	char temporary[] = "/tmp/gdrfab-c-tests-XXXXXX";
@@ -35,7 +35,7 @@ static void replace(const char *path, const char *text)
 	unlink(temporary);
 }
 
-/* Names are asked of a server that hears and never answers. Gives its socket. */
+/* Makes the resolver use a name server that never answers; returns the server's socket. */
 static int silence_names(void)
 {
 	struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(53)};
@@ -61,7 +61,7 @@ static int threads(void)
 	return count;
 }
 
-/* Every question is answered now: there is no such host. Returns once nobody waits for an answer. */
+/* From here on the server answers that there is no such host. Returns when no thread waits for an answer. */
 static void answer_names(int server)
 {
 	unsigned char packet[512];
@@ -82,7 +82,7 @@ static void answer_names(int server)
 
 enum { SECONDS = 1 };
 
-/* One endpoint calls a name that nobody answers for, and another one of the same queue connects and moves bytes meanwhile. */
+/* One endpoint connects to a name that the server never answers; another one of the same queue connects and moves bytes. */
 static void calls_by_name(struct node *n)
 {
 	static const char nobody[] = "tcp://no-answer.example.com:7000";
@@ -97,7 +97,7 @@ static void calls_by_name(struct node *n)
 	OK(gdrfab_ep_connect(lost, nobody, sizeof nobody, NULL, 0));
 	OK(gdrfab_ep_connect(closed, nobody, sizeof nobody, NULL, 0));
 	uint64_t called = test_now_ms() - start;
-	/* The resolver takes a minute, on a fast machine as on a slow one. */
+	/* The resolver gives up after a minute, which does not depend on the machine. */
 	if (called > 20000)
 		test_fail(__FILE__, __LINE__, "the calls took %llu ms", (unsigned long long)called);
 	OK(gdrfab_ep_close(closed));

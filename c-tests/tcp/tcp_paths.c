@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Paths over tcp: which host and device memory offer, and which an endpoint chooses, uses and tells of. */
+/* Paths over tcp: the paths that host and device memory offer, and the path that an endpoint chooses, uses and reports. */
 #include "fab.h"
 
 static void only_tcp(void)
@@ -126,7 +126,7 @@ static void get(struct node *n, struct remote from, int err)
 		DONE(n->cq, in, GDRFAB_READ, NULL);
 }
 
-/* What the endpoint tells of the next operation between host memory here and the peer's region. */
+/* The reported path of an operation between host memory here and the peer's region. */
 static void tells(struct node *n, uint64_t key, uint64_t path)
 {
 	gdrfab_path_info info;
@@ -172,7 +172,7 @@ static void chooses(struct node *n)
 		put(n, other, EOPNOTSUPP);
 		get(n, other, EOPNOTSUPP);
 	}
-	/* Staged is a way from memory of a device, or to it: between host memory and host memory it is none. */
+	/* Staging is a path for device memory on either side, not between host memory. */
 	option(n, GDRFAB_OPT_REQUIRE_PATH, GDRFAB_PATH_STAGED);
 	put(n, host, EOPNOTSUPP);
 	get(n, host, EOPNOTSUPP);
@@ -191,7 +191,7 @@ static void chooses(struct node *n)
 	put(n, host, EOPNOTSUPP);
 	if (device)
 		put(n, other, 0);
-	/* These are about RMA; a message has no path to choose. */
+	/* The options are about RMA; a message has no choice of paths. */
 	POST(n->cq, gdrfab_send(n->ep, words, 8, NULL, 0, words));
 	DONE(n->cq, words, GDRFAB_SEND, NULL);
 	option(n, GDRFAB_OPT_FORBID_PATH, 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A peer that computes, or is stopped, for longer than GDRFAB_TCP_TIMEOUT_MS lives as long as its kernel answers, though
- * more waits for it than that has room for.
+ * A peer that computes or is stopped for longer than GDRFAB_TCP_TIMEOUT_MS is not lost as long as its kernel answers, even if
+ * more data waits for it than the kernel has room for.
  */
 #include "fab.h"
 
@@ -14,8 +14,8 @@ enum wait { POLLS, SLEEPS, COMPUTES };
 
 struct patience {
 	const char *name;
-	bool stopped; /* else it makes no call */
-	enum wait wait; /* what the other side does meanwhile */
+	bool stopped; /* else the peer only makes no call */
+	enum wait wait; /* how the other side waits */
 	const char *variable, *value;
 };
 
@@ -31,7 +31,7 @@ static void is_away(struct node *n)
 	barrier(n);
 	if (!p->stopped)
 		test_sleep_ms(AWAY);
-	/* Or it is stopped and continued in here. */
+	/* If it is to be stopped, it is stopped and continued in here. */
 	n->idle = p->stopped;
 	barrier(n);
 	n->idle = false;
@@ -49,7 +49,7 @@ static void waits_for_it(struct node *n)
 	size_t ended = 0;
 	node_up(n);
 	struct remote to = mem_fetch(n);
-	/* From before the peer goes away, so that it is not back by then. */
+	/* Counted from before the peer stops, so that it cannot be back by then. */
 	uint64_t until = test_now_ms() + AWAY;
 	barrier(n);
 	if (p->stopped)
@@ -84,7 +84,7 @@ static void patience(const void *arg)
 	skip_unless(path_known(PATH_SOCKET), "this is about sockets");
 	snprintf(text, sizeof text, "%d", TIMEOUT);
 	setenv("GDRFAB_TCP_TIMEOUT_MS", text, 1);
-	/* The kernel is not to have room for all. */
+	/* More data than the kernel has room for. */
 	setenv("GDRFAB_TCP_BUFFER", "65536", 1);
 	if (p->variable)
 		setenv(p->variable, p->value, 1);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A connection over several addresses (GDRFAB_TCP_RAILS): whichever of its rails is lost, and whenever, every byte, message,
- * notification and atomic operation comes once and in order, and the event queue tells of the loss and of the return.
+ * A connection over several addresses (GDRFAB_TCP_RAILS). Whichever rail is lost, and whenever: every byte, message,
+ * notification and atomic operation arrives once and in order, and the event queue reports the loss and the return.
  *
  * Rails are broken here by resetting or ending their sockets, in either process. Where TEST_LINKS names two network devices
- * of the server's namespace, and TEST_RAILS and TEST_CLIENT_RAILS the addresses, links are cut and mended as well;
- * tests/check-tcp.sh makes them. TEST_RAIL_ROUNDS: so many rounds.
+ * of the server's namespace, and TEST_RAILS and TEST_CLIENT_RAILS the addresses, links are cut and restored as well;
+ * tests/check-tcp.sh makes them. TEST_RAIL_ROUNDS: the number of rounds.
  */
 #include "fab.h"
 #include "misuse.h"
@@ -27,10 +27,10 @@
 #define ALL (COUNTER + 4096)
 
 struct plan {
-	const char *server, *client; /* what each side is set to; NULL: not set */
+	const char *server, *client; /* the setting of each side; NULL: not set */
 	bool breaks, cuts;
-	const char *fault[TEST_SIDES]; /* GDRFAB_FAULT of that side; rails are lost by it */
-	int up; /* rails that there are to be */
+	const char *fault[TEST_SIDES]; /* GDRFAB_FAULT of each side, which loses rails */
+	int up; /* expected number of rails */
 };
 
 static const char *addresses(enum test_side side)
@@ -52,7 +52,7 @@ static void begin(struct node *n)
 	node_up(n);
 }
 
-/* How many lines of the explanation say this. */
+/* The number of lines of the explanation that contain this. */
 static int rails_that_are(struct node *n, const char *state)
 {
 	char words[4096];
@@ -76,7 +76,7 @@ static void await_rails(struct node *n, int count)
 	}
 }
 
-/* Ends one of this process's rails: with a reset, which forgets what is in the kernel, or in order. */
+/* Ends one of this process's rails: by a reset, which drops data in the kernel, or by an orderly close. */
 static void break_rail(int number, bool reset)
 {
 	const char *rails = getenv("GDRFAB_TCP_RAILS"), *second = strchr(rails, ',') + 1;
@@ -112,7 +112,7 @@ static void server_round(struct node *n, struct mem *m, unsigned char *in, unsig
 		done e;
 		CHECK_EQ(cq_next(n->cq, &e, 20000), 1);
 		if (e.flags & GDRFAB_REMOTE_CQ_DATA) {
-			/* In the order in which they were posted, each after its bytes. */
+			/* Notifications come in the order of posting, each after its bytes. */
 			CHECK_EQ(e.data, 2 * round + (uint32_t)notes);
 			if (notes++ == 0) {
 				CHECK_MEM("written", m, 0, LARGE, 0, round);
@@ -180,7 +180,7 @@ static void client_round(struct node *n, struct remote to, unsigned char *memory
 	barrier(n);
 }
 
-/* Cuts a link after the other, each mended before the next, until it is ended. */
+/* Cuts one link after the other, each restored before the next is cut, until the process is ended. */
 static pid_t cutter(void)
 {
 	char command[512];
@@ -196,7 +196,7 @@ static pid_t cutter(void)
 	_exit(1);
 }
 
-/* What the caller is told of each rail, as data. */
+/* Checks gdrfab_ep_query_rail() for each rail. */
 static void check_rails(struct node *n, const struct rail_news *t, int up)
 {
 	gdrfab_rail_info rail = {.struct_size = sizeof rail};
@@ -229,14 +229,14 @@ static void end_rounds(struct node *n, struct rail_news *t)
 {
 	const struct plan *p = (const struct plan *)n->arg;
 	bool lossy = is_lossy(p);
-	/* What was lost last may be told after a rail seemed to be up, and its return after that. */
+	/* The last loss may be reported after the rail seemed to be up, and its return after that. */
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
 	do {
 		await_rails(n, p->up);
 		QUIET(n->cq, 150);
 		rails_told(n, t, "rail ");
 	} while (t->lost != t->back && test_now_ms() < until);
-	/* A loss is followed by a return, and by one only. */
+	/* Each loss is followed by one return. */
 	CHECK_EQ(t->lost, t->back);
 	CHECK(lossy ? t->lost > 0 : t->lost == 0);
 	check_rails(n, t, p->up);
@@ -293,7 +293,7 @@ static void asks(struct node *n)
 	struct remote to = mem_fetch(n);
 	await_rails(n, p->up);
 	barrier(n);
-	/* Links take their time: so many seconds as otherwise rounds. */
+	/* Cutting links is slow: this many seconds instead of rounds. */
 	int want = rail_rounds(p->cuts ? 16 : p->breaks ? 24 : is_lossy(p) ? 150 : 4);
 	uint64_t until = test_now_ms() + (uint64_t)want * 1000;
 	uint32_t round = 0;
@@ -336,7 +336,7 @@ TEST_WITHIN(40, over_two_by_exchanged_addresses)
 	run((struct setup){.by_address = true}, (struct plan){BOTH});
 }
 
-/* Of one endpoint, whatever the environment says. */
+/* Rails by an endpoint's option, which overrides the environment. */
 TEST_WITHIN(40, over_two_by_an_option)
 {
 	const char *server = addresses(TEST_SERVER), *client = addresses(TEST_CLIENT);
@@ -358,7 +358,7 @@ TEST_WITHIN(40, over_one_if_the_client_names_none)
 	run((struct setup){0}, (struct plan){.server = ""});
 }
 
-/* By the library itself, each rail again and again; by one side, as both together could lose all at once. */
+/* Fault injection loses each rail again and again; on one side only, because both sides could lose all rails at once. */
 TEST_WITHIN(3600, broken_on_demand_by_the_server)
 {
 	run((struct setup){0}, (struct plan){BOTH, .fault = {[TEST_SERVER] = "tcp/rail=13:0,tcp/rail=7:1"}});
@@ -369,7 +369,7 @@ TEST_WITHIN(3600, broken_on_demand_by_the_client)
 	run((struct setup){0}, (struct plan){BOTH, .fault = {[TEST_CLIENT] = "tcp/rail=11"}});
 }
 
-/* Every call of the library to the kernel moves a few bytes only. */
+/* Fault injection (short=): each system call moves only a few bytes. */
 TEST_WITHIN(60, in_small_steps)
 {
 	setenv("GDRFAB_FAULT", "tcp/short=9001", 1);
@@ -400,7 +400,7 @@ TEST_WITHIN(3600, cut)
 	run((struct setup){0}, (struct plan){BOTH, .cuts = true});
 }
 
-/* --- what is asked for is to be had --- */
+/* --- rails that cannot be had are refused --- */
 
 TEST(unknown_interface)
 {
@@ -451,7 +451,7 @@ static void sets(struct node *n)
 		barrier(n);
 		node_accept(n);
 	}
-	/* It is agreed on when they connect. */
+	/* The number of rails is agreed on when the sides connect. */
 	MISUSE(gdrfab_ep_setopt(n->ep, LEVEL, RAILS, "127.0.0.1", 9), -GDRFAB_EOPBADSTATE, "before");
 	node_down(n);
 }

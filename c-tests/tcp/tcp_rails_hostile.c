@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Rails that call where they have no business, and rails that are called where nothing good is: a client that knocks at
- * doors, opens and breaks its rails; and a server that lies about addresses, and treats badly who calls there. What it
- * costs is bounded, in memory, descriptors and calls; a good peer goes on, over rails of its own.
+ * Hostile use of rails: a client that connects to the addresses for rails with wrong tokens, and opens and breaks its rails; and
+ * a server that gives wrong addresses, or misbehaves when rails connect to them. The cost is bounded in memory, descriptors and
+ * connection attempts; a good peer goes on, over rails of its own.
  */
 #include "fab.h"
 #include "tcp_raw_rails.h"
@@ -11,14 +11,14 @@
 
 #define SOON 5000 /* ms: by then what broke the protocol is closed */
 
-/* --- at the doors --- */
+/* --- the addresses for rails ("doors" in the code) --- */
 
 static void knocks(void)
 {
 	struct hostile h = rails_connect(), other = rails_connect();
 	unsigned char which[5] = {1, 2};
 	int fd;
-	/* One bit is not enough, nothing is nothing, and another connection's is another's. */
+	/* Wrong tokens: one bit wrong, zero, and the token of another connection. */
 	for (int i = 0; i < 64; i += 9) {
 		CHECK_EQ(rails_join(&h, i % 2, h.token ^ 1ull << i, 1, 2, &fd), RAW_WRONG_DOOR);
 		CHECK(raw_closed(fd, SOON));
@@ -29,7 +29,7 @@ static void knocks(void)
 	CHECK_EQ(rails_join(&h, 1, other.token, 1, 2, &fd), RAW_WRONG_DOOR);
 	raw_reset(fd);
 	rails_end(&other);
-	/* The doors are for rails, and the other one is not. */
+	/* The addresses are for rails only, and the passive endpoint's address is not for rails. */
 	for (int purpose = 0; purpose < 3; purpose++) {
 		fd = rails_call(h.door[purpose % 2]);
 		CHECK_EQ(rails_introduce(fd, purpose, h.token, which, sizeof which), RAW_WRONG_DOOR);
@@ -38,7 +38,7 @@ static void knocks(void)
 	fd = raw_connect(siege->service);
 	CHECK_EQ(rails_introduce(fd, FOR_RAILS, h.token, which, sizeof which), RAW_WRONG_DOOR);
 	raw_reset(fd);
-	/* Who does not say which it is, or says one of which there was no word. */
+	/* Rails without a number, or with a number that was not agreed on. */
 	for (size_t len = 0; len < 5; len++) {
 		fd = rails_call(h.door[1]);
 		CHECK_EQ(rails_introduce(fd, FOR_RAILS, h.token, which, len), RAW_REJECTED);
@@ -49,7 +49,7 @@ static void knocks(void)
 		CHECK(raw_closed(fd, SOON));
 		raw_reset(fd);
 	}
-	/* The first one is there; in the place of one that is there comes only a later one. */
+	/* The first rail is connected; only a rail of a later generation may replace it. */
 	CHECK_EQ(rails_join(&h, 0, h.token, 0, 0, &fd), RAW_REJECTED);
 	raw_reset(fd);
 	CHECK_EQ(rails_join(&h, 0, h.token, 0, 1, &fd), RAW_REJECTED);
@@ -58,13 +58,13 @@ static void knocks(void)
 	raw_reset(fd);
 	CHECK_EQ(rails_join(&h, 1, h.token, 1, 7, &h.rail[1]), 0);
 	test_sleep_ms(100);
-	/* The same words once more, as whoever has overheard them would say them. */
+	/* The same introduction again, as an eavesdropper could send it. */
 	for (int i = 0; i < 3; i++) {
 		CHECK_EQ(rails_join(&h, 1, h.token, 1, 7, &fd), RAW_REJECTED);
 		raw_reset(fd);
 	}
 	rails_go_well(&h);
-	/* One too many introductions, of rails that cannot be. */
+	/* One introduction more than rails are possible. */
 	static const struct {
 		int version;
 		uint32_t rails, streams;
@@ -75,14 +75,14 @@ static void knocks(void)
 		CHECK_EQ(raw_meet(fd, &m), -1);
 		raw_reset(fd);
 	}
-	/* As many as there are addresses, and no streams beside them. */
+	/* As many rails as addresses, and no streams besides. */
 	struct raw_meeting m = {.version = 5, .rails = 8, .streams = 4};
 	fd = raw_connect(siege->service);
 	CHECK_EQ(raw_meet(fd, &m), 0);
 	CHECK_EQ(raw_get(m.body + 8, 2), 0);
 	CHECK_EQ(raw_get(m.body + 10, 2), 2);
 	raw_reset(fd);
-	/* They are gone with the connection. */
+	/* The addresses are closed with the connection. */
 	rails_end(&h);
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(SOON);
 	while ((fd = rails_call(h.door[0])) >= 0 && test_now_ms() < until) {
@@ -112,11 +112,11 @@ static void silence(void)
 
 TEST_WITHIN(60, silent_connections_at_the_doors)
 {
-	/* Beside those that are silent, one more connection of the good peer, with two rails. */
+	/* Besides the silent connections, one more of the good peer, with two rails. */
 	rails_siege("silent connections", silence, 8192, 16 + 40 + 5 * 2);
 }
 
-/* Opens and closes a rail as fast as it is let in. */
+/* Opens and closes a rail as fast as the server accepts it. */
 static void flaps(void)
 {
 	struct hostile h = rails_connect();
@@ -134,11 +134,11 @@ static void flaps(void)
 		raw_reset(fd);
 	}
 	CHECK(in > 0);
-	/* None within 50 ms of the one before, however fast this machine is. */
+	/* The server accepts a rail again after 50 ms at the earliest. */
 	if (last - first < (in - 1) * 50ull)
 		test_wrong(__FILE__, __LINE__, "%u rails were let in within %u ms", in, (unsigned)(last - first));
 	rails_go_well(&h);
-	/* The same with one that stays open: it is thrown out for a later one. */
+	/* The same with rails that stay open: each is replaced by the next. */
 	test_sleep_ms(100);
 	CHECK_EQ(rails_join(&h, 1, h.token, 1, UINT32_MAX - 1, &h.rail[1]), 0);
 	test_sleep_ms(100);
@@ -158,16 +158,16 @@ TEST_WITHIN(60, rails_that_come_and_go)
 }
 
 
-/* --- who is called --- */
+/* --- the server connects to a hostile listener --- */
 
 #define RAILS 8
 /*
- * Descriptors beyond those of the start: of the good peer's first connection the rails, of its next one a socket and a
- * listener with its three for each rail, and of hostile ones two rounds of calls beside what is being closed.
+ * Descriptors beyond those of the start: the rails of the good peer's first connection; for its next connection a socket and a
+ * listener (three descriptors) for each rail; and for hostile ones two rounds of attempts, besides sockets being closed.
  */
 #define MANY (RAILS + 5 * RAILS + 3 * RAILS)
 
-/* The server calls, and is told these addresses, behind the first, which is the one that it has called. */
+/* Makes the server connect, and answers with these addresses for rails; the first is the address that it has connected to. */
 static struct hostile grants(uint32_t rails, unsigned char (*places)[PLACE], size_t count)
 {
 	unsigned char body[2 * RAW_BODY_MAX];
@@ -187,7 +187,7 @@ static unsigned good_rounds(void)
 	return __atomic_load_n(&siege->rounds, __ATOMIC_ACQUIRE);
 }
 
-/* The good peer has gone on since then, or does so soon: on a busy machine it may be others' turn. */
+/* Checks that the good peer has made progress since then, or does so soon (a busy machine may run others first). */
 static void goes_on_since(unsigned rounds, uint64_t start)
 {
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(SOON);
@@ -209,7 +209,7 @@ static void pass(int ms)
 static void addresses(void)
 {
 	unsigned none, own = (unsigned)atoi(siege->service);
-	/* Nobody listens there. */
+	/* Addresses without a listener. */
 	close(rails_door(&none));
 	const struct {
 		uint32_t ip;
@@ -258,10 +258,10 @@ TEST_WITHIN(60, more_addresses_than_there_can_be)
 	rails_siege_back("too many addresses", too_many, RAILS, 8192, MANY);
 }
 
-/* What those who call at a door for rails find there. */
+/* Behaviours of the hostile listener for rails. */
 enum manner { HANGS_UP, SILENT, NONSENSE, ANOTHER_PURPOSE, REFUSES, LETS_IN, MANNERS };
 
-/* Does that to who has called; the socket, if it stays open. */
+/* Behaves so to a rail that has connected; returns the socket if it stays open. */
 static int receive(int fd, enum manner manner)
 {
 	unsigned char bytes[RAW_HELLO], body[RAW_BODY_MAX];
@@ -295,7 +295,7 @@ static int receive(int fd, enum manner manner)
 	return -1;
 }
 
-/* A lost rail is called at once, and then with pauses of 100 ms at least. */
+/* The server reconnects a lost rail at once, and then with pauses of at least 100 ms. */
 static void calls(void)
 {
 	unsigned port;
@@ -309,7 +309,7 @@ static void calls(void)
 		struct hostile h = grants(RAILS, places, RAILS);
 		rails_go_well(&h);
 		unsigned rounds = good_rounds();
-		/* Each of them calls; on a busy machine that may take longer. */
+		/* Each rail connects; on a busy machine this may take longer. */
 		for (start = now = test_now_ms(); now < start + (count < RAILS - 1 ? (uint64_t)test_ms(SOON) : 400u);
 		     now = test_now_ms()) {
 			int fd = rails_called(door, 5);
@@ -325,7 +325,7 @@ static void calls(void)
 			test_wrong(__FILE__, __LINE__, "manner %d: %d calls in %d ms", manner, count, ms);
 		goes_on_since(rounds, start);
 		rails_go_well(&h);
-		/* It takes its calls along. */
+		/* Ending the connection ends its attempts. */
 		rails_end(&h);
 		for (int i = 0; i < open; i++) {
 			CHECK(raw_closed(held[i], SOON));
@@ -341,11 +341,11 @@ static void calls(void)
 TEST_WITHIN(60, calls_that_are_treated_badly)
 {
 	rails_siege_back("calls", calls, RAILS, 8192, MANY);
-	/* Of rails that were let in; not more often than they are called. */
+	/* Losses of accepted rails: some, and not more than attempts. */
 	CHECK(siege->notes > 0 && siege->notes <= RAILS * 12);
 }
 
-/* Asks for everything and reads nothing, over all rails. */
+/* Requests data over all rails and receives none of it. */
 static void never_reads(void)
 {
 	unsigned char bytes[RAW_HEADER + 24];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A peer with rails that lies about segments, says them again, and starves its rails: a client of the library's server, and
- * a server that the library calls. What it loses is its own connection, with words for why; a good peer goes on, over rails
- * of its own, and every byte of the other's memory stays as it is.
+ * A peer with rails that sends wrong segments, repeats segments, and leaves rails without data: as a client of the library's
+ * server, and as a server that the library connects to. It loses only its own connection, with a reason; a good peer goes on,
+ * over rails of its own, and no other byte of the server's memory changes.
  */
 #include "fab.h"
 #include "tcp_raw_rails.h"
@@ -11,11 +11,11 @@
 
 #define SOON 5000 /* ms: by then what broke the protocol is closed */
 
-/* --- lies about segments --- */
+/* --- wrong segments --- */
 
 struct lie {
 	const char *what;
-	uint64_t kind, len, from; /* from: behind what was said, but for DOWN */
+	uint64_t kind, len, from; /* from: relative to the bytes sent so far, except for DOWN */
 	const char *why;
 };
 
@@ -44,7 +44,7 @@ static void tells_lies(void)
 		rails_segment(h.rail[i % 2], (int)l->kind, l->len, wraps ? l->from : h.next + l->from, 0, some, l->len == 1);
 		rails_broken(&h, l->what, l->why);
 	}
-	/* Word that it took what nobody sent: of bytes, and of those that may be waiting. */
+	/* Acknowledges bytes that were not sent, alone and beyond the window. */
 	for (int i = 0; i < 2; i++) {
 		struct hostile h = rails_open();
 		rails_go_well(&h);
@@ -61,13 +61,13 @@ static void tells_lies(void)
 		rails_segment(h.rail[1], DATA, cuts[i].len, h.next + cuts[i].from, 0, some, (size_t)cuts[i].len);
 		rails_broken(&h, "a segment over another", "cut in another way");
 	}
-	/* Many of one byte, none of them the next. */
+	/* Many segments of one byte, none of which is the next in order. */
 	struct hostile h = rails_open();
 	rails_go_well(&h);
 	for (uint64_t i = 0; i < 2049 && rails_segment(h.rail[1], DATA, 1, h.next + 1 + 2 * i, 0, some, 1); i++)
 		;
 	rails_broken(&h, "more segments than may be on their way", "beyond what may be on their way");
-	/* What is inside of segments is looked at as over one connection. */
+	/* Frames inside of segments are checked as over a connection without rails. */
 	h = rails_open();
 	rails_go_well(&h);
 	memset(some, 0xee, sizeof some);
@@ -85,7 +85,7 @@ TEST_WITHIN(60, lies_about_segments_of_who_is_called)
 	rails_siege_back("lies", tells_lies, 2, 8192, 60);
 }
 
-/* --- what may be: again, late, empty --- */
+/* --- permitted: repeated, late and empty segments --- */
 
 static void repeats(void)
 {
@@ -94,7 +94,7 @@ static void repeats(void)
 	rails_write_frame(bytes, RAW_PROMPT);
 	memset(other, 0xee, sizeof other);
 	for (int i = 0; i < 8; i++) {
-		/* Twice over either, before and behind the rest of it; the first to come counts. */
+		/* Twice over both rails, before and behind the rest; the first to arrive counts. */
 		for (int rail = 0; rail < 2; rail++)
 			rails_segment(h.rail[rail], DATA, WRITES - 100, h.next + 100, 0, bytes + 100, WRITES - 100);
 		rails_segment(h.rail[i % 2], DATA, 100, h.next, 0, bytes, 100);
@@ -103,21 +103,21 @@ static void repeats(void)
 		for (int rail = 0; rail < 2; rail++)
 			rails_segment(h.rail[rail], DATA, WRITES, h.next - WRITES, 0, other, WRITES);
 		rails_segment(h.rail[1], DATA, 16, 0, 0, other, 16);
-		/* Nothing, from anywhere; what was taken is told late, or never. */
+		/* Empty segments with any position; acknowledgements come late or never. */
 		rails_segment(h.rail[0], DATA, 0, UINT64_MAX, 0, other, 0);
 		rails_segment(h.rail[1], DATA, 0, WINDOW * 2, 1, other, 0);
-		/* The end of rails as they are not. */
+		/* DOWN for rails that do not exist or are not connected. */
 		rails_segment(h.rail[0], DOWN, 0, 1 | (uint64_t)7 << 32, 0, other, 0);
 		rails_segment(h.rail[0], DOWN, 0, 7 | (uint64_t)1 << 32, 0, other, 0);
 		rails_go_well(&h);
 	}
-	/* A rail that is said to be down is, and the other goes on. */
+	/* DOWN ends its rail, and the other goes on. */
 	rails_segment(h.rail[0], DOWN, 0, 1 | (uint64_t)2 << 32, 0, other, 0);
 	CHECK(raw_closed(h.rail[1], SOON));
 	close(h.rail[1]);
 	h.rail[1] = -1;
 	rails_go_well(&h);
-	/* And the last one is the end. */
+	/* DOWN for the last rail ends the connection. */
 	rails_segment(h.rail[0], DOWN, 0, 0 | (uint64_t)1 << 32, 0, other, 0);
 	CHECK(raw_closed(h.rail[0], SOON));
 	rails_end(&h);
@@ -133,7 +133,7 @@ TEST_WITHIN(60, segments_again_and_empty_ones_of_who_is_called)
 	rails_siege_back("repeating", repeats, 2, 8192, 60);
 }
 
-/* Nothing new, as fast as it goes: the server goes round all the same. */
+/* Sends empty segments as fast as possible: the server serves other connections all the same. */
 static void floods_with(bool empty)
 {
 	static unsigned char some[SEGMENT];
@@ -147,7 +147,7 @@ static void floods_with(bool empty)
 		bool good = empty ? raw_send(h.rail[rail], heads, sizeof heads) : rails_segment(h.rail[rail], DATA, 1000, 16, 0, some, 1000);
 		CHECK(good);
 		rail = !rail;
-		/* It is told each time what was taken; what nobody reads must not keep it. */
+		/* The server acknowledges each; acknowledgements that are not read must not block it. */
 		while (recv(h.rail[rail], some, sizeof some, MSG_DONTWAIT) > 0)
 			;
 	}
@@ -172,9 +172,9 @@ TEST_WITHIN(60, floods_of_nothing_new_of_who_is_called)
 	rails_siege_back("floods", floods, 2, 8192, 60);
 }
 
-/* --- rails that starve --- */
+/* --- rails without data --- */
 
-/* As many writes as the window holds, of which the first segment comes by half. */
+/* Sends as many writes as the window holds, but only half of the first segment. */
 static void withholds(bool breaks)
 {
 	size_t count = WINDOW / WRITES, all = count * WRITES;
@@ -212,7 +212,7 @@ static void starves(void)
 {
 	withholds(false);
 	withholds(true);
-	/* Never to come: one byte more than the window. */
+	/* One byte more than the window, with a gap that is never filled. */
 	struct hostile h = rails_open();
 	rails_go_well(&h);
 	static unsigned char some[SEGMENT];
@@ -220,7 +220,7 @@ static void starves(void)
 	while (rails_segment(h.rail[1], DATA, SEGMENT, at, 0, some, SEGMENT))
 		at += SEGMENT;
 	rails_broken(&h, "more bytes than may be on their way", "beyond what may be on their way");
-	/* Asks, and never says what it took: what waits for that is the window, and no more. */
+	/* Requests data and never acknowledges it: the server keeps at most the window. */
 	h = rails_open();
 	unsigned char bytes[RAW_HEADER + 24];
 	struct raw_frame f = raw_rma(RAW_READ, 0, siege->open.base, siege->open.key, SIEGE_LEN / 2);
@@ -237,7 +237,7 @@ static void starves(void)
 
 TEST_WITHIN(90, rails_that_starve)
 {
-	/* The window of each direction, in buffers that may be a third larger, and what is kept for the next ones. */
+	/* The window of each direction, in buffers that may be a third larger, and buffers kept for later segments. */
 	rails_siege("starving", starves, 28 * 1024, 60);
 }
 

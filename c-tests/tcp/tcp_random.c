@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A client whose rails and streams carry words at random, near enough to what is right to get far: what it loses is its
- * own connection. A good peer goes on, the server stays as large as it was, and its other memory as it is.
+ * A client that sends random frames over its rails and streams, almost valid, so that they get far into the server. It loses
+ * only its own connection. A good peer goes on, the server does not grow, and its other memory does not change.
  */
 #include "fab.h"
 #include "tcp_raw_rails.h"
@@ -10,7 +10,7 @@
 
 enum { STREAMS = 13, STRIPED = 32, FOR_STREAMS = 2 };
 
-/* The same in each run. */
+/* A fixed seed: every run is the same. */
 static uint64_t state = 0x9e3779b97f4a7c15u;
 
 static uint64_t any(void)
@@ -37,7 +37,7 @@ static uint64_t odd(uint64_t good)
 	}
 }
 
-/* A frame that may be right, or nearly. */
+/* Makes a frame that is valid, or nearly. */
 static size_t a_frame(unsigned char *to, size_t most)
 {
 	struct raw_frame f;
@@ -74,7 +74,7 @@ static void rails_at_random(void)
 		if (two)
 			other = rails_connect();
 		rails_go_well(&h);
-		/* Its own numbers go astray from here on. */
+		/* From here on the client's own counters are wrong. */
 		for (uint64_t k = any() % 60; k > 0; k--) {
 			size_t n = a_frame(bytes, SEGMENT);
 			uint64_t from = h.next;
@@ -91,7 +91,7 @@ static void rails_at_random(void)
 			if (any() % 8 == 0) {
 				unsigned char which[5] = {(unsigned char)(any() % 4)};
 				raw_put(which + 1, odd(2), 4);
-				/* Gone with the connection, if that was lost. */
+				/* The address is closed if the connection was lost. */
 				if ((fd = rails_call(h.door[any() % 2])) >= 0) {
 					rails_introduce(fd, FOR_RAILS, two && any() % 2 ? other.token : h.token, which, any() % 8 ? 5 : any() % 5);
 					raw_reset(fd);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The tcp provider's wire a byte at a time, and in two pieces split anywhere, beside a good peer as in tcp_hostile.c.
+ * A client that sends the bytes of a valid connection one at a time, and in two parts split at every position, beside a good
+ * peer as in tcp_hostile.c.
  */
 #include "fab.h"
 #include "tcp_siege.h"
@@ -13,7 +14,7 @@ struct session {
 	size_t len, hello_end, intro_end;
 };
 
-/* HELLO, INTRO, READY, a WRITE and a READ of it. */
+/* All bytes: HELLO, INTRO, READY, a WRITE, and a READ of the written bytes. */
 static void session_new(struct session *s, uint32_t seed)
 {
 	unsigned char *at = s->bytes;
@@ -33,14 +34,14 @@ static void session_new(struct session *s, uint32_t seed)
 	s->len = (size_t)(at - s->bytes);
 }
 
-/* [from, to), cut at `cut` if that lies inside; 0: a byte at a time. */
+/* Sends [from, to), split at `cut` if it lies inside; 0: a byte at a time. */
 static void dribble(int fd, const struct session *s, size_t from, size_t to, size_t cut)
 {
 	while (from < to) {
 		size_t end = cut == 0 ? from + 1 : from < cut && cut < to ? cut : to;
 		CHECK(raw_send(fd, s->bytes + from, end - from));
 		from = end;
-		/* Long enough for the other side to look. */
+		/* Long enough for the server to read the first part alone. */
 		if (from < to && (cut != 0 || from % 16 == 0))
 			test_sleep_ms(cut == 0 ? 1 : 2);
 	}

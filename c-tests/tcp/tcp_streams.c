@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Long transfers over several connections (GDRFAB_TCP_STREAMS), into memory of every kind: every byte and the order of
- * everything is as over one; what is late or given up leaves its memory alone; and one of them that dies ends the whole with
- * words that name it.
+ * Long transfers over several TCP connections (GDRFAB_TCP_STREAMS), into memory of every kind: all bytes and all orders are as
+ * over one; an operation that ended early does not access its memory any more; and a stream that dies ends the whole
+ * connection, with a text that names the stream.
  */
 #include "fab.h"
 #include "tcp_raw.h"
@@ -11,13 +11,13 @@
 
 #define LARGE ((size_t)24 * 1024 * 1024)
 #define STRIPE ((size_t)64 * 1024)
-#define LONG ((size_t)256 * 1024) /* from here on bodies are spread */
+#define LONG ((size_t)256 * 1024) /* bodies of this length or more are split over the streams */
 #define LATE 400		  /* ms */
 
 struct plan {
-	int server, client; /* what each side is set to; 0: not set */
-	int both;	    /* what comes of it */
-	bool stops;	    /* the peer stands still meanwhile */
+	int server, client; /* the setting of each side; 0: not set */
+	int both;	    /* the resulting number of streams */
+	bool stops;	    /* the peer is stopped meanwhile */
 	const struct memkind *to; /* the target's memory; NULL: plain host memory */
 };
 
@@ -46,7 +46,7 @@ static bool has_streams(struct node *n, uint64_t key, int count)
 	return strstr(words, count > 0 ? want : "connections of their own") != NULL;
 }
 
-/* The first long transfer makes the connections be called for; afterwards they are there on both sides. */
+/* The first long transfer makes the library open the streams: waits until both sides have them. */
 static void open_streams(struct node *n, unsigned char *out, struct remote to)
 {
 	const struct plan *p = (const struct plan *)n->arg;
@@ -76,13 +76,13 @@ static void is_used(struct node *n)
 	mem_publish(n, &m);
 	barrier(n);
 	for (uint32_t round = 0; round < SIZES; round++) {
-		/* The data of a write comes after all its bytes, and after what was written before. */
+		/* The notification of a write comes after all its bytes, and after earlier writes. */
 		DATA_CAME(n, &e);
 		CHECK_EQ(e.data, round);
 		CHECK_MEM("written with data", &m, 0, sizes[round], 0, round);
 		CHECK_MEM("written in front of it", &m, LARGE - 4096, 4096, 0, round + 100);
 		barrier(n);
-		/* Two messages, of which the long one is first; the second time before their receives. */
+		/* Two messages, the long one first; in the second round they come before their receives. */
 		if (round % 2)
 			test_sleep_ms(20);
 		POST(n->cq, gdrfab_recv(n->ep, in, LARGE, NULL, 0, in));
@@ -92,7 +92,7 @@ static void is_used(struct node *n)
 		CHECK_FILLED("sent", in, sizes[round], 0, round + 200);
 		DONE(n->cq, last, GDRFAB_RECV, &e);
 		CHECK_EQ(last[0], round);
-		/* And back: this side has not called for the connections, and uses them. */
+		/* The other direction: this side has not asked for the streams, and uses them too. */
 		fill(in, sizes[round], 0, round + 300);
 		POST(n->cq, gdrfab_send(n->ep, in, sizes[round], NULL, 0, in));
 		DONE(n->cq, in, GDRFAB_SEND, NULL);
@@ -165,7 +165,7 @@ TEST_WITHIN(40, over_four)
 	bytes((struct setup){0}, (struct plan){.server = 4, .client = 4, .both = 4});
 }
 
-/* Stripes that arrive for device memory take its slots in any order. */
+/* Stripes for device memory use the staging slots in any order. */
 static void into_device(const void *arg)
 {
 	bytes((struct setup){0}, *(const struct plan *)arg);
@@ -205,7 +205,7 @@ TEST_WITHIN(40, with_a_thread_that_makes_progress)
 	bytes((struct setup){.progress = GDRFAB_PROGRESS_AUTO}, (struct plan){.server = 4, .client = 4, .both = 4});
 }
 
-/* What an endpoint was told goes before the environment. */
+/* An endpoint's option overrides the environment. */
 TEST_WITHIN(40, as_many_as_the_endpoints_say)
 {
 	static const struct setup s = {.tcp_streams = {[TEST_SERVER] = 3, [TEST_CLIENT] = 2}};
@@ -234,14 +234,14 @@ TEST_WITHIN(40, with_a_key)
 	      (struct plan){.server = 4, .client = 4, .both = 4});
 }
 
-/* Every call of the library to the kernel moves a few bytes only. */
+/* Fault injection (short=): each system call moves only a few bytes. */
 TEST_WITHIN(60, in_small_steps)
 {
 	setenv("GDRFAB_FAULT", "tcp/short=9001", 1);
 	bytes((struct setup){0}, (struct plan){.server = 2, .client = 2, .both = 2});
 }
 
-/* --- what is late --- */
+/* --- late operations --- */
 
 static void is_late(struct node *n)
 {
@@ -253,9 +253,9 @@ static void is_late(struct node *n)
 	mem_publish(n, &m);
 	barrier(n);
 	fill(m.addr, LARGE, 0, 1);
-	barrier(n); /* the other side stops this one here */
+	barrier(n); /* the other side stops this process here */
 	barrier(n);
-	/* Of a write that was given up whole stripes may have come, and nothing of what its memory became later. */
+	/* Of a write that ended early, whole stripes may have arrived, but no byte that its memory got later. */
 	size_t came = 0;
 	for (size_t at = 0; at < LARGE; at += STRIPE) {
 		unsigned char first[2][8];
@@ -297,22 +297,22 @@ static void is_in_time(struct node *n)
 	fill(out, LARGE, 0, 2);
 	POST(n->cq, gdrfab_write(n->ep, out, LARGE, NULL, 0, to.base, to.key, out));
 	ends_late(n, out);
-	/* It is the caller's again. */
+	/* The buffer is the caller's again. */
 	memset(out, 0x5a, LARGE);
-	/* So is what a cancelled read would have filled. */
+	/* The buffer of a cancelled read is the caller's again, too. */
 	POST(n->cq, gdrfab_read(n->ep, in, LARGE, NULL, 0, to.base, to.key, in));
 	OK(gdrfab_cancel(n->ep, in));
 	FAILED(n->cq, in, ECANCELED, GDRFAB_PROV_CANCELED, NULL);
 	memset(in, 0x33, LARGE);
 	OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DEADLINE, &none, sizeof none));
 	peer_continue(n);
-	/* What comes behind them says that the stripes that were begun are there. */
+	/* A later message shows that the begun stripes have arrived. */
 	POST(n->cq, gdrfab_read(n->ep, in, 8, NULL, 0, to.base, to.key, in));
 	DONE(n->cq, in, GDRFAB_READ, NULL);
 	memset(in, 0x33, 8);
 	barrier(n);
 	barrier(n);
-	/* The connection is as good as before. */
+	/* The connection works as before. */
 	fill(out, LARGE, 0, 3);
 	POST(n->cq, gdrfab_write(n->ep, out, LARGE, NULL, 0, to.base, to.key, out));
 	DONE(n->cq, out, GDRFAB_WRITE, NULL);
@@ -337,9 +337,9 @@ TEST_WITHIN(40, late_and_cancelled)
 	pair(NULL, is_late, is_in_time, &p);
 }
 
-/* --- one of them dies --- */
+/* --- a stream dies --- */
 
-/* Shuts the connection down that was opened last: one for long bodies. */
+/* Shuts down the socket that was opened last: a stream for long bodies. */
 static void break_one(void)
 {
 	int fd, last = -1;
@@ -399,10 +399,10 @@ static void breaks_one(struct node *n)
 		cq_failure(__FILE__, __LINE__, n->cq, &f);
 		CHECK_EQ(f.entry.err, ECONNRESET);
 		CHECK_EQ(f.entry.prov_errno, GDRFAB_PROV_PEER_GONE);
-		/* A peer that stands still has not found it first and closed the rest. */
+		/* The peer is stopped, so it cannot have found the failure first and closed the rest. */
 		if (p->stops && !test_says(f.words, "stream"))
 			test_fail(__FILE__, __LINE__, "the words name no stream: %s", f.words);
-		/* Whatever else is in the kernel, this is the caller's. */
+		/* Data may still be in the kernel, but the buffer is the caller's. */
 		memset(out, 0, LARGE);
 	}
 	EVENT(n->eq, GDRFAB_SHUTDOWN, n->ep, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Further connections for long transfers that nobody has asked for: they come where the network holds one up, whoever
- * sends, and never within a host or where the peer is what is slow. TEST_LIMIT: the link limits each connection;
+ * Further streams for long transfers that the library opens by itself: if the network limits a single connection, whichever side
+ * sends, and never within a host or if the peer is the slow part. TEST_LIMIT: the link limits each connection;
  * tests/check-tcp.sh makes it.
  */
 #include "fab.h"
@@ -12,9 +12,9 @@
 
 struct plan {
 	bool reads;   /* the listener sends */
-	bool slow;    /* it takes little at a time */
-	bool expects; /* further connections */
-	int ms;	      /* for them to come, or not */
+	bool slow;    /* the receiver takes little at a time */
+	bool expects; /* further streams are expected */
+	int ms;	      /* the time to wait for them */
 	const char *words;
 };
 
@@ -73,12 +73,12 @@ static void transfers(struct node *n)
 		DONE(n->cq, memory, p->reads ? GDRFAB_READ : GDRFAB_WRITE, NULL);
 		ended++;
 		came = came || says(n, to.key, "connections of their own") || says(n, to.key, "further connections rest");
-		/* Some are to go over them, too. */
+		/* Some transfers must use the streams, too. */
 		behind += came;
 	}
 	if (came != p->expects)
 		test_fail(__FILE__, __LINE__, "further connections: %d", came);
-	/* What is not there is said, and why. */
+	/* The explanation tells that there are no streams, and the reason. */
 	if (p->words)
 		CHECK(says(n, to.key, p->words));
 	if (p->reads)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Pending connections at the door for further streams, and a client whose stripes do not keep to docs/tcp-wire.md: what it
- * loses is its own connection, while a good peer goes on and every byte of the server's other memory stays as it is.
+ * Hostile use of streams: pending connections at the address for further streams, and a client whose stripes break
+ * docs/tcp-wire.md. The client loses only its own connection, while a good peer goes on and the server's other memory does not
+ * change.
  */
 #include "fab.h"
 #include "tcp_siege.h"
@@ -12,7 +13,7 @@
 #define SOON 5000 /* ms: by then what broke the protocol is closed */
 #define LIMIT 5000
 #define STRIPE ((size_t)64 * 1024)
-#define BODY ((size_t)256 * 1024) /* the shortest that goes in stripes */
+#define BODY ((size_t)256 * 1024) /* the shortest body that goes in stripes */
 #define STRIPES ((int)(BODY / STRIPE))
 enum { STREAMS = 13, STRIPED = 32, FOR_STREAMS = 2 };
 
@@ -64,7 +65,7 @@ static int attaches(const struct hostile *h, uint64_t token, int *fd)
 	return introduces(*fd, FOR_STREAMS, token, 0, NULL);
 }
 
-/* A connection whose streams are all there. */
+/* Makes a connection with all its streams. */
 static struct hostile opens(void)
 {
 	struct hostile h = connects(3);
@@ -89,7 +90,7 @@ static void must_be_closed(struct hostile *h, const char *what)
 	ends(h);
 }
 
-/* --- at the door --- */
+/* --- the address for streams (the "door" in docs/tcp-wire.md) --- */
 
 static void knocks(void)
 {
@@ -97,7 +98,7 @@ static void knocks(void)
 	int fd[3], other, status;
 	CHECK_EQ(h.streams, 3);
 	CHECK(h.token != 0);
-	/* One bit is not enough, and nothing is nothing. */
+	/* Wrong tokens: one bit wrong, and zero. */
 	for (int i = 0; i < 64; i += 9) {
 		CHECK_EQ(attaches(&h, h.token ^ 1ull << i, &other), RAW_WRONG_DOOR);
 		CHECK(raw_closed(other, SOON));
@@ -105,19 +106,19 @@ static void knocks(void)
 	}
 	CHECK_EQ(attaches(&h, 0, &other), RAW_WRONG_DOOR);
 	raw_reset(other);
-	/* The door is for streams, and the other one is not. */
+	/* This address is for streams only, and the passive endpoint's address is not for streams. */
 	other = raw_connect(h.door);
 	CHECK_EQ(introduces(other, 0, 0, 0, NULL), RAW_WRONG_DOOR);
 	raw_reset(other);
 	other = raw_connect(siege->service);
 	CHECK_EQ(introduces(other, FOR_STREAMS, h.token, 0, NULL), RAW_WRONG_DOOR);
 	raw_reset(other);
-	/* No more than were granted. */
+	/* No more streams than were granted. */
 	for (int i = 0; i < 3; i++)
 		CHECK_EQ(attaches(&h, h.token, &fd[i]), 0);
 	CHECK_EQ(attaches(&h, h.token, &other), RAW_REJECTED);
 	raw_reset(other);
-	/* One that goes again before the word makes room. */
+	/* A stream that closes before the client's STREAMS frame makes room for another. */
 	raw_reset(fd[0]);
 	for (int i = 0; i < 100; i++) {
 		test_sleep_ms(20);
@@ -128,7 +129,7 @@ static void knocks(void)
 	}
 	CHECK_EQ(status, 0);
 	says(h.first, STREAMS, 0, 3);
-	/* From now on there is no door. */
+	/* After the STREAMS frame the address is closed. */
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(SOON);
 	while ((other = raw_connect(h.door)) >= 0 && test_now_ms() < until) {
 		raw_reset(other);
@@ -138,7 +139,7 @@ static void knocks(void)
 	for (int i = 0; i < 3; i++)
 		h.more[i] = fd[i];
 	ends(&h);
-	/* Nor is there one of a connection that has ended. */
+	/* It is also closed when the connection has ended. */
 	h = connects(2);
 	raw_reset(h.first);
 	until = test_now_ms() + (uint64_t)test_ms(SOON);
@@ -147,7 +148,7 @@ static void knocks(void)
 		test_sleep_ms(5);
 	}
 	CHECK(other < 0);
-	/* As many as the listener wants. */
+	/* No more streams than the listener wants. */
 	h = connects(16);
 	CHECK_EQ(h.streams, 4);
 	raw_reset(h.first);
@@ -159,7 +160,7 @@ static void knocks(void)
 	raw_reset(other);
 }
 
-/* --- a door that is asked for --- */
+/* --- a client that asks for the address later --- */
 
 static void asks(int fd, uint64_t count)
 {
@@ -200,7 +201,7 @@ static void must_be_shut(const struct hostile *h)
 	}
 }
 
-/* Within a host there is nothing to ask for. */
+/* Within a host no streams were agreed on: asking for them breaks the protocol. */
 static void asks_here(void)
 {
 	struct hostile h = connects_for_later(0);
@@ -208,7 +209,7 @@ static void asks_here(void)
 	must_be_closed(&h, "a door that was not agreed on");
 }
 
-/* One door is opened, for as long as a call takes, however often it is asked for. */
+/* However often the client asks, one address is opened, for the time that connecting may take. */
 static void asks_endlessly(void)
 {
 	unsigned char bytes[RAW_HEADER + 16];
@@ -245,7 +246,7 @@ TEST_WITHIN(60, the_door_for_streams)
 	besieged("a door", knocks, 40);
 }
 
-/* Many who say nothing. */
+/* Many clients that send nothing. */
 static void silence(void)
 {
 	static int fd[600];
@@ -264,7 +265,7 @@ TEST_WITHIN(60, silent_connections_at_the_door)
 	besieged("silent connections", silence, 64 + 40);
 }
 
-/* --- words of streams that there are not --- */
+/* --- frames about streams that do not exist --- */
 
 static void lies(void)
 {
@@ -320,7 +321,7 @@ static void two_words(int fd, uint64_t first, uint64_t second)
 	raw_send(fd, bytes, sizeof bytes);
 }
 
-/* A stripe of the body of this number, or its first bytes. */
+/* Sends a stripe of the body with this number, or only its first bytes. */
 static void stripe(int fd, uint64_t number, uint64_t index, size_t len)
 {
 	static unsigned char bytes[64 * 1024];
@@ -335,10 +336,10 @@ static void goes_well(struct hostile *h, uint64_t number)
 	for (int i = STRIPES; i-- > 0;)
 		stripe(h->more[i % h->streams], number, (uint64_t)i, STRIPE);
 	two_words(h->first, (uint64_t)STRIPES, 0);
-	/* The peer waits: it is told at once. */
+	/* The server answers at once. */
 	CHECK_EQ(raw_recv(h->first, bytes, sizeof bytes, SOON), 1);
 	if (bytes[0] == RAW_REPORT) {
-		/* Of the one before, which was given up. */
+		/* A stripe of the previous body, which was given up. */
 		CHECK_EQ(raw_recv(h->first, bytes, sizeof bytes, SOON), 1);
 		CHECK_EQ(raw_get(bytes, 8), number - 1);
 		CHECK_EQ(raw_get(bytes + 8, 8), 9);
@@ -390,7 +391,7 @@ static void stripes(void)
 	test_sleep_ms(50);
 	two_words(h.first, 2, 9);
 	must_be_closed(&h, "fewer stripes than have come");
-	/* Given up: its two stripes come, and the connection is as good as before. */
+	/* The body is given up: both its stripes arrive, and the connection works as before. */
 	h = opens();
 	writes(&h);
 	two_words(h.first, 2, 9);
@@ -422,18 +423,18 @@ static void stalls(void)
 	raw_reset(h.more[1]);
 	h.more[1] = dup(h.more[0]);
 	must_be_closed(&h, "a stream that is reset");
-	/* Bytes for no body, in front of an end: they must cost nobody his sleep. */
+	/* Bytes without a body on a stream that then ends: the server must be able to sleep all the same. */
 	h = opens();
 	stripe(h.more[0], 77, 0, STRIPE / 2);
 	shutdown(h.more[0], SHUT_WR);
 	must_be_closed(&h, "a stream that ends behind bytes for no body");
-	/* The first one ends, and the others say nothing. */
+	/* The first connection ends, and the streams are silent. */
 	h = opens();
 	writes(&h);
 	stripe(h.more[0], 1, 0, STRIPE / 2);
 	shutdown(h.first, SHUT_WR);
 	must_be_closed(&h, "streams that go on without the first");
-	/* Silence is nobody's matter, as over one connection; the end of the first ends all. */
+	/* Silent streams are permitted; the end of the first connection ends them all. */
 	h = opens();
 	writes(&h);
 	stripe(h.more[0], 1, 0, STRIPE / 2);

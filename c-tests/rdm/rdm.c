@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Connectionless endpoints of two processes: messages of all sorts, and RMA. */
+/* Connectionless endpoints of two processes: messages of all kinds, and RMA. */
 #include "fab_rdm.h"
 
 static void messages_of_all_lengths(struct self *s)
@@ -7,7 +7,7 @@ static void messages_of_all_lengths(struct self *s)
 	static const size_t lens[] = {0, 1, 8, 100, 4096, 8127, 8128, 8129, 65536, 1 << 20, 16 << 20};
 	for (size_t k = 0; k < sizeof lens / sizeof *lens; k++) {
 		size_t len = lens[k];
-		/* Set: what another process writes into a part of it, memcheck does not see. */
+		/* Set before: memcheck does not see the writes of another process. */
 		char *buf = (char *)malloc(len + 1), *to = (char *)calloc(len + 1, 1);
 		int peer = 1 - s->rank, first = (int)(k & 1);
 		uint64_t from = 99;
@@ -16,7 +16,7 @@ static void messages_of_all_lengths(struct self *s)
 			trecv(s, (uint64_t)peer, to, len, k, 0, 1);
 		tsend(s, peer, buf, len, k, 2);
 		if (!first) {
-			/* It may have come by then. */
+			/* The message may have arrived by then. */
 			meet(s);
 			trecv(s, (uint64_t)peer, to, len, k, 0, 1);
 		}
@@ -32,7 +32,7 @@ static void messages_of_all_lengths(struct self *s)
 	}
 }
 
-/* Where a lane keeps bytes for the receiver is used again and again, and grows meanwhile. */
+/* A lane reuses its area for message bytes, and the area grows meanwhile. */
 static void streams_of_several_lengths(struct self *s)
 {
 	enum { COUNT = 1300, POSTED = 4 };
@@ -71,7 +71,7 @@ static void order_masks_and_truncation(struct self *s)
 		tsend(s, 1, "a longer message", 16, 7, 2);
 		await(s, 2, NULL);
 		OK(gdrfab_tinjectdata(s->ep, "data", 4, 1234567, 1, 8));
-		/* Untagged ones are matched separately. */
+		/* Messages without tags are matched separately. */
 		OK(gdrfab_inject(s->ep, "plain", 5, 1));
 		meet(s);
 		return;
@@ -98,7 +98,7 @@ static void order_masks_and_truncation(struct self *s)
 	gdrfab_cq_tagged_entry got = await(s, 3, NULL);
 	CHECK_EQ(got.data, 1234567);
 	CHECK(got.flags & GDRFAB_REMOTE_CQ_DATA);
-	/* Cancelled, and an index that names nobody. */
+	/* A cancelled receive, and a receive from an unused index. */
 	trecv(s, 0, small, 4, 9, 0, 4);
 	OK(gdrfab_cancel(s->ep, context_of(4)));
 	CHECK_EQ(await_failure(s, 4, words).err, ECANCELED);
@@ -135,7 +135,7 @@ static void peek_claim_and_discard(struct self *s)
 	}
 	peek(s, 4, GDRFAB_PEEK, 1, NULL, 0);
 	CHECK_EQ(await_failure(s, 1, words).err, ENOMSG);
-	/* Until the third is there, which is behind the others. */
+	/* Waits for the third, which comes after the others. */
 	tsend(s, 1, "self", 4, 5, 50);
 	trecv(s, 1, words, 8, 5, 0, 51);
 	await(s, 50, NULL), await(s, 51, NULL);
@@ -197,7 +197,7 @@ static void one_key_for_all_lanes(struct self *s)
 	free(mem);
 }
 
-/* Writes or reads until the target has carried a part, if `shared`; else that often that it would have. */
+/* Writes or reads until the target has copied a part, if `shared`; else so often that it would have. */
 static void copy_until_helped(struct self *s, bool read, char *mem, size_t len, bool shared)
 {
 	gdrfab_stats stats = {0};
@@ -221,7 +221,7 @@ static void copy_until_helped(struct self *s, bool read, char *mem, size_t len, 
 	CHECK(shared || stats.bytes_helped == before);
 }
 
-/* By a target that polls, and by one that sleeps, if the option says so; and not where it forbids it. */
+/* Shared copies with a polling and with a sleeping target, as GDRFAB_OPT_COOP permits or forbids. */
 static void the_target_carries_a_part_of_large_copies(struct self *s)
 {
 	enum { SIZE = 4 << 20, TURN = 2 };
@@ -324,7 +324,7 @@ static void rma_to_oneself(struct self *s)
 	OK(gdrfab_read(s->ep, own, len - 2000, NULL, self, addr + 2000, key, context_of(2)));
 	await(s, 2, NULL);
 	CHECK_FILLED("what was read", own, len - 2000, 2000, 3);
-	/* As for a peer: key, bounds, rights. */
+	/* Key, bounds and access rights are checked as for a peer. */
 	OK(gdrfab_write(s->ep, own, 8, NULL, self, addr, key + 1, context_of(3)));
 	CHECK_EQ(await_failure(s, 3, words).prov_errno, GDRFAB_PROV_KEY);
 	OK(gdrfab_write(s->ep, own, 8, NULL, self, addr + len - 7, key, context_of(4)));
@@ -374,7 +374,7 @@ static void paths_are_told_by_peer(struct self *s)
 	OK(gdrfab_mr_close(mr));
 }
 
-/* As on connected endpoints; the receiver never gets it, and what is sent behind it arrives. */
+/* A late send, as on connected endpoints: the receiver never gets the message, and later ones arrive. */
 static void what_was_offered_can_be_cancelled(struct self *s)
 {
 	enum { LONG = 100000 };
@@ -402,7 +402,7 @@ static void what_was_offered_can_be_cancelled(struct self *s)
 	free(buf);
 }
 
-/* Who injects need not wait for anything: what is beyond the grant arrives too when the endpoint is closed next. */
+/* Injected messages beyond the peer's grant arrive too, even if the endpoint is closed right after. */
 static void what_was_injected_arrives(struct self *s)
 {
 	enum { COUNT = 1000 };
@@ -441,7 +441,7 @@ static void a_bare_address_is_enough(struct self *s)
 	}
 }
 
-/* Where it listens is not enough, and neither is a name with other random bits. */
+/* The listening address alone is no name, and a name with other random bits is refused. */
 static void whole_names_only(struct self *s)
 {
 	uint32_t on = 1;
@@ -485,7 +485,7 @@ TEST_TABLE(claims)
 		{"what_was_offered_can_be_cancelled", what_was_offered_can_be_cancelled, 2, false},
 		{"what_was_injected_arrives", what_was_injected_arrives, 2, false},
 	};
-	/* More than two processes, or oneself. */
+	/* Claims of more than two processes, or of messages to the own endpoint. */
 	static const struct rdm_claim connectionless[] = {
 		{"paths_are_told_by_peer", paths_are_told_by_peer, 3, false},
 		{"peek_claim_and_discard", peek_claim_and_discard, 2, false},
@@ -493,7 +493,7 @@ TEST_TABLE(claims)
 		{"a_bare_address_is_enough", a_bare_address_is_enough, 2, false},
 		{"whole_names_only", whole_names_only, 3, false},
 	};
-	/* Closing waits for what was injected: on a busy machine for longer than usual. */
+	/* Closing waits for injected messages: on a busy machine longer than usual. */
 	setenv("GDRFAB_SHM_CLOSE_MS", "15000", 0);
 	rdm_add_both(both, sizeof both / sizeof *both);
 	rdm_add(connectionless, sizeof connectionless / sizeof *connectionless);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Atomics of many connectionless endpoints on the same words: their sum is exact, and what is sent behind them comes behind. By
- * a card in regions that were registered for it, where other ways and operations are refused.
+ * Atomics of many connectionless endpoints on the same words: the sum is exact, and later messages arrive after them. Atomics
+ * of the RDMA device in regions registered with GDRFAB_ATOMIC, where other paths and operations are refused.
  */
 #include "fab_provider.h"
 #include "fab_rdm.h"
@@ -24,7 +24,7 @@ static struct remote_word {
 #define FETCH(s, by, old, peer, at, key, op, ctx)                                                                      \
 	gdrfab_fetch_atomic((s)->ep, by, 1, NULL, old, NULL, peer, at, key, GDRFAB_INT64, op, context_of(ctx))
 
-/* Rank 0's memory, which peers of this host map or which its process alone reaches. */
+/* The memory of rank 0: memory that peers of this host map, or memory that only its process reaches. */
 static void *publish(struct self *s, bool shared, uint64_t access, uint64_t flags, gdrfab_mr **mr)
 {
 	void *at = NULL;
@@ -47,7 +47,7 @@ static void withdraw(struct self *s, bool shared, void *at, gdrfab_mr *mr)
 		free(at);
 }
 
-/* For ten seconds where they lose something the soonest, and it costs the least; elsewhere for most of one. */
+/* Ten seconds where a loss is most likely and a round is cheapest; elsewhere almost one second. */
 static void everybody_adds(struct self *s, bool shared)
 {
 	uint64_t one = 1, *at = NULL, old[WINDOW], before = 0, count = 0, half = 0;
@@ -66,7 +66,7 @@ static void everybody_adds(struct self *s, bool shared)
 		}
 		for (int i = 0; i < WINDOW; i++)
 			await(s, 1, NULL);
-		/* Nobody gets the same value twice, and one's own grow. */
+		/* No value is fetched twice, and each rank's values grow. */
 		for (int i = 0; i < WINDOW; i++) {
 			CHECK(count + (uint64_t)i == 0 || old[i] > before || (count == 0 && i == 0));
 			before = old[i];
@@ -115,7 +115,7 @@ static void a_lock_of_all(struct self *s)
 		await(s, 2, NULL);
 		tally++;
 		OK(gdrfab_write(s->ep, &tally, 8, NULL, 0, w.addr + 64, w.key, context_of(3)));
-		/* Behind the write. */
+		/* Carried out after the write. */
 		OK(gdrfab_fetch_atomic(s->ep, &nobody, 1, NULL, &was, NULL, 0, w.addr, w.key, GDRFAB_UINT64, GDRFAB_ATOMIC_WRITE,
 				       context_of(4)));
 		await(s, 3, NULL);
@@ -172,11 +172,11 @@ static void messages_come_behind(struct self *s)
 	come_behind(s, RIGHTS);
 }
 
-/* --- by a card --- */
+/* --- atomics of the device --- */
 
 #define BY_CARD (GDRFAB_ATOMIC | RIGHTS)
 
-/* Whether the other ranks reach rank 0 by its card. Without one CPUs carry all out, so that no region is a card's alone. */
+/* Whether the other ranks reach rank 0 by its device. Without one, CPUs carry out all atomics, and GDRFAB_ATOMIC is refused. */
 static bool reach_by_card(struct self *s)
 {
 	uint64_t word = 0;
@@ -195,7 +195,7 @@ static void needs_card(struct self *s)
 		test_skip("within a host another lane is nearer");
 }
 
-/* Sums, some of which fetch or are injected, and as many swaps: two processes lose nothing of each other's. */
+/* Sums, some of which fetch or are injected, and as many swaps: no change of another process is lost. */
 static void two_change_a_cards_words(struct self *s)
 {
 	uint64_t *at = NULL, by = 2 * (uint64_t)s->rank + 1, old = 0, last = 0, seen = 0, sum = 0, swapped = 0;
@@ -247,7 +247,7 @@ static void fails(struct self *s, uintptr_t context, int err, const char *says)
 	SAYS(words, says);
 }
 
-/* Whatever another actor or another card would do there; and the connection goes on. */
+/* Refused are atomics by a CPU or by another device in such a region; the connection goes on. */
 static void what_no_card_does_is_refused(struct self *s)
 {
 	uint64_t *at = NULL, one[2] = {1, 1}, old = 77;
@@ -262,7 +262,7 @@ static void what_no_card_does_is_refused(struct self *s)
 		OK(gdrfab_mr_reg(s->domain, at + 32, 64, GDRFAB_ATOMIC, 0, 0, 0, NULL, &bare));
 		put_number(s, 2, gdrfab_mr_key(plain));
 		put_number(s, 3, gdrfab_mr_key(bare));
-		/* This process's CPU is another actor, too. */
+		/* The CPU of the own process is refused, too. */
 		OK(FETCH(s, one, &old, 0, (uintptr_t)at, gdrfab_mr_key(mr), GDRFAB_SUM, 1));
 		fails(s, 1, EOPNOTSUPP, "GDRFAB_ATOMIC");
 	}
@@ -293,7 +293,7 @@ static void what_no_card_does_is_refused(struct self *s)
 	if (s->rank && by_card) {
 		OK(ADD(s, one, w.addr + 4096, w.key, 3));
 		fails(s, 3, ERANGE, "");
-		/* Nobody declared this one, whatever is made of its key. */
+		/* A region without GDRFAB_ATOMIC, with any variant of its key. */
 		OK(ADD(s, one, w.addr + 128, other ^ (other ^ w.key) >> 61 << 61, 3));
 		fails(s, 3, EKEYREJECTED, "");
 		OK(gdrfab_read(s->ep, &old, 8, NULL, 0, w.addr + 256, atomics, context_of(3)));
@@ -301,7 +301,7 @@ static void what_no_card_does_is_refused(struct self *s)
 		CHECK_EQ(old, 77);
 		OK(ADD(s, one, w.addr + 256, atomics, 3));
 		await(s, 3, NULL);
-		/* Writes and reads go as anywhere, in their order, and the CPU serves the regions beside. */
+		/* Writes and reads work as usual, in order, and the CPU serves other regions. */
 		for (uint64_t i = 1; i <= 20; i++) {
 			OK(gdrfab_write(s->ep, &i, 8, NULL, 0, w.addr, w.key, context_of(4)));
 			OK(FETCH(s, one, &old, 0, w.addr, w.key, GDRFAB_SUM, 5));
@@ -322,7 +322,7 @@ static void what_no_card_does_is_refused(struct self *s)
 		CHECK_EQ(at[32], by_card);
 		withdraw(s, true, at, mr);
 	}
-	/* Who is told that one is closed reaches it no more, and its peer as before. */
+	/* A closed region is not reached any more; the peer is. */
 	char word[8];
 	trecv(s, !s->rank, word, 8, 1, 0, 8);
 	if (s->rank) {
@@ -336,7 +336,7 @@ static void what_no_card_does_is_refused(struct self *s)
 		await(s, 8, NULL);
 }
 
-/* The target dies: each ends once; what was told to be done is, and nothing is done twice. */
+/* The target dies: each operation ends once, successful ones were carried out, and none twice. */
 static void a_cards_target_dies(struct self *s)
 {
 	enum { UNDER_WAY = 64 };
@@ -363,7 +363,7 @@ static void a_cards_target_dies(struct self *s)
 		CHECK(test_now_ms() < until);
 	for (int i = 0; i < s->kept_count; i++)
 		done |= 1ull << ((uintptr_t)s->kept[i].entry.op_context - 1);
-	/* What each found grows, for it was alone; of one that failed nothing is known. */
+	/* The fetched values grow, as no other rank changes the word; a failed operation may have been carried out. */
 	for (uint64_t i = 0, next = 0; i < UNDER_WAY; i++) {
 		CHECK(done >> i & 1 ? old[i] >= next : old[i] == 0xeeeeeeeeeeeeeeee);
 		next = done >> i & 1 ? old[i] + 1 : next;
@@ -378,7 +378,8 @@ static void a_cards_target_dies(struct self *s)
 	s->kept_count = s->lost_count = 0;
 }
 
-/* Their device's link goes down and up meanwhile: each ends once, with words if it fails, and the sum lies between. */
+/* The device's link goes down and up meanwhile: each operation ends once, with a text if it fails, and the sum lies between
+ * the successful operations and all. */
 static void a_cards_link_is_cut(struct self *s)
 {
 	const char *may = getenv("TEST_BREAK");
@@ -444,6 +445,6 @@ TEST_TABLE(claims)
 		{"a_cards_link_is_cut", a_cards_link_is_cut, 2, false},
 	};
 	rdm_add(by_cpu, sizeof by_cpu / sizeof *by_cpu);
-	/* Where all of them skip, with TEST_FAST the first says why. */
+	/* If all of them skip, with TEST_FAST the first alone prints the reason. */
 	rdm_add(by_card, strcmp(provider(), "verbs") && test_count(0, 1) ? 1 : sizeof by_card / sizeof *by_card);
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Every atomic operation on every datatype, between connectionless endpoints over each set of lanes; by the peer's CPU, over cards
- * too. To oneself, and by each path of shm: atomic.c. */
+/* Every atomic operation on every datatype, between connectionless endpoints over each set of lanes, carried out by the peer's
+ * CPU, over RDMA devices too. For operations on the own process and each path of shm see atomic.c. */
 #include "atomic_model.h"
 #include "fab_rdm.h"
 
 enum { OPS = GDRFAB_MSWAP + 1, EACH = 64 };
 
-/* Each operation on a datatype, all at once: writes, the operations on what was written, and reads, without a wait. */
+/* All operations on a datatype at once: writes, the operations on the written values, and reads, without a wait. */
 static int try_all_on(struct self *s, uint32_t type, int seed)
 {
 	uint64_t base = get_number(s, 0), key = get_number(s, 1);
@@ -74,7 +74,7 @@ static void every_operation_on_every_type(struct self *s)
 TEST_TABLE(claims)
 {
 	static const struct rdm_claim claims[] = {{"every_operation_on_every_type", every_operation_on_every_type, 2, false}};
-	/* Over a card as if it were alone: a few seconds in the virtual machine. */
+	/* Over an RDMA device only with this lane alone: it takes seconds in the virtual machine. */
 	rdm_cards_alone = true;
 	rdm_add(claims, 1);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Connectionless endpoints, used beyond what is usual: a million receives, all bits of a tag ignored, indexes that were removed,
- * names cut off at every length and of another version. Peers that lie: src/rdm/tests/lies.rs, and the fuzzer.
+ * Connectionless endpoints at their limits: a million receives, masks that ignore all bits of a tag, removed indexes, and names
+ * that are cut off or of another version. For hostile peers see src/rdm/tests/lies.rs and the fuzzer.
  */
 #include "fab_rdm.h"
 
@@ -21,7 +21,7 @@ static void start(struct self *s)
 	CHECK_EQ(gdrfab_av_insert(s->av, name, 1, NULL, 0, NULL), 1);
 }
 
-/* The first, the last and one between are found, and an endpoint that closes gives each of the others its entry. */
+/* The first, the last and a middle receive are matched, and closing the endpoint ends each of the others with an entry. */
 TEST_WITHIN(120, a_million_receives)
 {
 	static struct self self, *s = &self;
@@ -53,7 +53,7 @@ TEST_WITHIN(120, a_million_receives)
 	free(in);
 }
 
-/* ~0 takes any tag, in the order of sending, behind more masks than are found by a hash. */
+/* The mask ~0 takes any tag, in the order of sending, after receives with more masks than the hash tables hold. */
 TEST(all_bits_ignored)
 {
 	enum { BITS = 64, ANYS = 16 };
@@ -75,7 +75,8 @@ TEST(all_bits_ignored)
 	close_ep(s);
 }
 
-/* A removed index names nobody; a receive that was posted for it waits on, can be cancelled, and is not its heir's. */
+/* A removed index is invalid. A receive posted for it keeps waiting, can be cancelled, and does not match the next peer with
+ * this index. */
 static void removed_index(struct self *s)
 {
 	char in[8] = "", other[8] = "", words[256];
@@ -88,7 +89,7 @@ static void removed_index(struct self *s)
 		CHECK_EQ(gdrfab_recv(s->ep, in, 8, NULL, 2, NULL), -EINVAL);
 		index = 1;
 		OK(gdrfab_av_remove(s->av, &index, 1, 0));
-		/* The last that was removed is given out first: 1 is 1 again, and 2 is 1's as well. */
+		/* The index removed last is given out first: peer 1 has index 1 again, and index 2 too. */
 		CHECK_EQ(gdrfab_av_insert(s->av, s->w->names[1], 1, &heir, 0, NULL), 1);
 		CHECK_EQ(heir, 1);
 		CHECK_EQ(gdrfab_av_insert(s->av, s->w->names[0], 1, &heir, 0, NULL), 1);
@@ -104,8 +105,8 @@ static void removed_index(struct self *s)
 }
 
 /*
- * A length that no message has is refused, whatever it comes to with what a parcel carries beside, and so is one that no inject
- * call takes; the peer goes on.
+ * A length beyond the maximum message is refused, even if it overflows with the bytes that are sent besides, and so is a length
+ * beyond inject_size; the peer goes on.
  */
 static void endless_lengths(struct self *s)
 {
@@ -141,7 +142,8 @@ static void endless_lengths(struct self *s)
 	meet(s);
 }
 
-/* A message to oneself as long as most of what this process may still map arrives, before its receive and behind it. */
+/* A message to the own endpoint that is almost as long as the memory which this process may still map arrives, with the receive
+ * posted after it and before it. */
 TEST(to_oneself_without_room_for_a_copy)
 {
 	enum { LEN = 64 << 20 };
@@ -178,7 +180,7 @@ TEST(to_oneself_without_room_for_a_copy)
 	close_ep(s);
 }
 
-/* Text in which anything is missing: refused with words, or the name of somebody else, never one's own. */
+/* A name's text with any character missing is refused with a reason, or is another name, never this one. */
 TEST(names_cut_off_at_every_length)
 {
 	static struct self self, *s = &self;
@@ -201,7 +203,7 @@ TEST(names_cut_off_at_every_length)
 			CHECK(n < 0 && gdrfab_last_error()[0]);
 		}
 	}
-	/* As bytes it has one length; the first ones are what it is and its version. */
+	/* As bytes a name has a fixed length; it begins with a magic number and the version. */
 	for (int at = 0; at < 4; at++)
 		for (int bit = 0; bit < 8; bit++) {
 			memcpy(found, name, NAME);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Two connectionless endpoints of one process on two RDMA devices at once: each is served by its own, messages of every length,
- * RMA and atomic operations among them; and when one device goes away, the other endpoint is served as before.
+ * Two connectionless endpoints of one process on two RDMA devices: each uses its own device, for messages of every length, RMA
+ * and atomic operations. When one device goes away, the other endpoint works as before.
  */
 #include "fab_rdm.h"
 
@@ -12,19 +12,19 @@ enum { CARDS = 2, LENS = 3, RECEIVED = 10, SENT = 20, WRITTEN = 30, READ, ADDED,
 
 static const size_t lens[LENS] = {8, 6000, 300000};
 
-/* What one of them needs; its counterpart is that of the other process. */
+/* The state of one endpoint; its counterpart is an endpoint of the other process. */
 struct card {
 	struct self s;
 	gdrfab_mr *mr;
-	uint64_t addr, key; /* the counterpart's */
+	uint64_t addr, key; /* of the counterpart's region */
 	unsigned char *memory;
 	uint64_t before;
 };
 
-/* While a device is gone; of the process that has begun the claim. */
+/* The removed device; used by the first process of the claim. */
 #define AWAY "/tmp/gdrfab-device-%d"
 
-/* It is there again for the next claim. */
+/* Brings the device back for the next claim. */
 static void is_back(void)
 {
 	char path[64];
@@ -48,7 +48,7 @@ static long sent_by(const struct self *s)
 	return count;
 }
 
-/* As open_ep(), with the device that the first one does not have. */
+/* As open_ep(), with the other device. */
 static void open_other(struct card *c, const struct self *first)
 {
 	gdrfab_info hints = {0}, *list, *at;
@@ -77,7 +77,7 @@ static void open_other(struct card *c, const struct self *first)
 	OK(gdrfab_ep_enable(s->ep));
 }
 
-/* As meet(), of both endpoints. */
+/* As meet(), driving both endpoints. */
 static void meet_both(struct card *cards[CARDS])
 {
 	struct self *s = &cards[0]->s;
@@ -90,7 +90,7 @@ static void meet_both(struct card *cards[CARDS])
 	}
 }
 
-/* Everything to and from the counterpart at once, whose bytes are those of this card, rank and round. */
+/* Posts all operations with the counterpart at once; their bytes depend on device, rank and round. */
 static void begin(struct card *c, int card, uint32_t round)
 {
 	struct self *s = &c->s;
@@ -111,7 +111,7 @@ static void begin(struct card *c, int card, uint32_t round)
 			       context_of(ADDED)));
 }
 
-/* Its entries are all here. */
+/* Whether all entries of the round have come. */
 static bool is_over(struct card *c)
 {
 	for (uintptr_t i = 0; i < LENS; i++)
@@ -153,7 +153,7 @@ static void await_over(struct card *cards[], int count)
 	}
 }
 
-/* The second device goes: what waits there fails with words, and so does what comes then. Gives how many rounds went by the first. */
+/* Removes the second device: waiting and later operations there fail with a reason. Returns the rounds made by the first. */
 static uint64_t loses_second(struct card *cards[CARDS], uint64_t added)
 {
 	enum { ROUND = 500, ROUNDS = 3, TAG = 9999 };
@@ -161,7 +161,7 @@ static uint64_t loses_second(struct card *cards[CARDS], uint64_t added)
 	char words[256], device[32], byte = 'x';
 	trecv(lost, (uint64_t)!s->rank, cards[1]->memory, 8, TAG, 0, RECEIVED);
 	meet_both(cards);
-	/* It comes back when nobody has it open any more: the kernel waits for that. */
+	/* The kernel removes the device when no process has it open any more; then it can come back. */
 	snprintf(device, sizeof device, "%.*s", (int)strcspn(lost->info->domain_name, ":"), lost->info->domain_name);
 	if (s->rank == 0)
 		CHECK_EQ(test_system("n=$(cat /sys/class/infiniband/%s/ports/1/gid_attrs/ndevs/0); touch " AWAY
@@ -236,7 +236,7 @@ TEST_TABLE(claims)
 {
 	static const struct rdm_claim claims[] = {{"two_endpoints_on_two_cards", two_cards, 2, false}};
 	rdm_after = is_back;
-	/* The counts of a device begin anew with it. */
+	/* The counters of a new device begin at 0. */
 	rdm_meets_none = rdm_cards_alone = true;
 	rdm_add(claims, sizeof claims / sizeof *claims);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Counters of endpoints that match messages, connectionless and connected: they count as those of cntr.c do, peers' writes with
- * data among it, and a region's counter counts every write into it.
+ * Counters of endpoints that match messages, connectionless and connected: they count like the counters in cntr.c, including
+ * peers' writes with data, and the counter of a region counts every write into it.
  */
 #include "fab_rdm.h"
 
@@ -11,7 +11,7 @@ static gdrfab_cntr *all[COUNTERS], *of_region;
 
 static const uint64_t counts[COUNTERS] = {GDRFAB_SEND, GDRFAB_RECV, GDRFAB_READ, GDRFAB_WRITE, GDRFAB_REMOTE_WRITE};
 
-/* Every other one; the rest is bound once the endpoint is enabled. */
+/* Binds every other counter; the rest is bound after the endpoint is enabled. */
 static void bind_counters(struct self *s)
 {
 	for (int i = 0; i < COUNTERS; i++) {
@@ -35,7 +35,7 @@ static void expect_counts(uint64_t sends, uint64_t recvs, uint64_t reads, uint64
 	const uint64_t want[COUNTERS] = {sends, recvs, reads, writes, remote};
 	for (int i = 0; i < COUNTERS; i++) {
 		OK(gdrfab_cntr_wait(all[i], want[i], test_ms(WAIT_MS)));
-		/* Not wait alone: one too many is as wrong as one too few. */
+		/* The wait alone would accept a count that is too high. */
 		CHECK_EQ(gdrfab_cntr_read(all[i]), want[i]);
 	}
 }
@@ -58,7 +58,7 @@ static void target(struct self *s)
 			trecv(s, GDRFAB_ADDR_UNSPEC, in[i], sizeof in[i], 7, 0, 1);
 	put_number(s, 0, gdrfab_mr_key(mr)), put_number(s, 1, (uintptr_t)mem);
 	meet(s);
-	/* Plain writes are no event of an endpoint, but of a region. */
+	/* Plain writes count for the region and not for the target's endpoint. */
 	expect_counts(0, 5, 0, 0, 4);
 	OK(gdrfab_cntr_wait(of_region, 6, test_ms(WAIT_MS)));
 	meet(s);
@@ -84,7 +84,7 @@ static void initiator(struct self *s)
 	OK(gdrfab_inject_writedata(s->ep, word, 8, 1, 1, addr, key));
 	OK(gdrfab_write(s->ep, word, 8, NULL, 1, addr, key, context_of(4)));
 	expect_counts(5, 0, 3, 6, 0);
-	/* Errors have a count of their own. */
+	/* Errors are counted separately. */
 	OK(gdrfab_write(s->ep, word, 8, NULL, 1, addr, key + 1, context_of(5)));
 	CHECK_EQ(await_failure(s, 5, words).prov_errno, GDRFAB_PROV_KEY);
 	CHECK_EQ(gdrfab_cntr_readerr(all[WRITES]), 1);

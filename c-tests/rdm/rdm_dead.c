@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What is posted to a peer that was killed: each operation has one result, and those that the library still takes for sent are few,
- * in posts and not in time. A program posts one, reads its entry, and rests: nothing else drives its endpoint.
+ * Operations posted to a killed peer: each has one result, and only few may still count as sent, however much time passes
+ * between them. The program posts one, reads its entry and rests: nothing else drives its endpoint.
  */
 #include "fab_provider.h"
 #include "fab_rdm.h"
@@ -10,15 +10,15 @@
 #include <unistd.h>
 
 enum op { TSEND, SEND, TINJECT, INJECT, WRITE, WRITEDATA, INJECT_WRITE, ATOMIC, OPS };
-/* What may still go well; and what is posted in all. */
+/* The number of operations that may still succeed, and the number posted in all. */
 enum { FEW = 32, POSTED = 60, REST_MS = 2 };
 
 enum { RECEIVED = 3 };
-/* How often the receive ended that only the peer could fill. */
+/* How often the receive from the dead peer has ended. */
 static int receive_ended;
 
-/* Of an operation that was posted: 1 it went well, 0 it failed, for the only reason that there is. Of one that gives no entry if it goes
- * well, none comes. */
+/* The result of a posted operation: 1 success, 0 failure because the peer has gone. An operation without an entry for success
+ * counts as successful if none comes. */
 static int result_of(struct self *s, uintptr_t context, bool silent)
 {
 	gdrfab_cq_tagged_entry e;
@@ -108,7 +108,7 @@ static void after_its_death(struct self *s, enum op op)
 			drive(s);
 	}
 	meet(s);
-	/* The way is there. */
+	/* The connection is up. */
 	tsend(s, 1, "here", 4, 5, 1);
 	await(s, 1, NULL);
 	CHECK_EQ(post(s, op, 2), 0);
@@ -122,7 +122,7 @@ static void after_its_death(struct self *s, enum op op)
 	for (uintptr_t i = 0; i < POSTED; i++) {
 		ssize_t rc = post(s, op, 100 + i);
 		if (rc == 0 && result_of(s, 100 + i, silent)) {
-			/* Nothing goes well after the first that did not. */
+			/* After the first failure no operation succeeds. */
 			CHECK(failed == 0);
 			well++;
 		} else {
@@ -151,7 +151,7 @@ AFTER(written_with_data, WRITEDATA)
 AFTER(written_injected, INJECT_WRITE)
 AFTER(atomic, ATOMIC)
 
-/* A peer that died before anything reached it: what is sent to it fails, and so do the receives that only it could fill. */
+/* A peer that died before it was reached: sends to it fail, and so do receives from it alone. */
 static void before_it_was_reached(struct self *s)
 {
 	static uint64_t word[2];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Messages of device memory between connectionless endpoints: of every kind that there is, by either side, before and
- * after the receive. */
+/* Messages of device memory between connectionless endpoints: of every kind, at either side, sent before and after the
+ * receive is posted. */
 #include "fab.h"
 #include "fab_rdm.h"
 #include "fab_ways.h"
@@ -77,7 +77,7 @@ static void of_every_kind(struct self *s)
 	}
 }
 
-/* A peer learns from a key, or by asking, by which path its memory is reached: host memory that a driver made is the host's. */
+/* The reported path to a peer's memory, known from the key or asked from the peer: host memory of a driver is host memory. */
 static void lends_every_kind(struct node *n)
 {
 	size_t count = all_ways_list();
@@ -115,7 +115,7 @@ TEST(each_kind_has_its_path)
 	pair(&s, lends_every_kind, looks_at_every_kind, NULL);
 }
 
-/* --- a driver that takes its time over a copy of the endpoint to itself --- */
+/* --- a slow driver, in a copy of an endpoint to itself --- */
 
 struct slow {
 	struct self self;
@@ -137,7 +137,7 @@ static void *copies_to_itself(void *arg)
 	return NULL;
 }
 
-/* Nobody else waits for it who registers memory; who closes this region does, for a second at most. */
+/* Registering other memory does not wait for the copy; closing this region does, for a second at most. */
 static void slow_copy(const void *arg)
 {
 	static struct slow slow, *s = &slow;

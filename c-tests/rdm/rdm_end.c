@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A peer that is killed, stopped for a while, or started anew at the same address, at each stage of what two endpoints do:
- * its operations end, once each; those of a third go on; and the next message to the new one arrives.
+ * A peer that is killed, stopped for a while, or started again at the same address, at each stage between two endpoints: each
+ * operation with it ends once, those with a third peer go on, and the next message to the new process arrives.
  */
 #include "fab_provider.h"
 #include "fab_rdm.h"
@@ -12,10 +12,10 @@
 
 enum stage {
 	BEFORE,  /* nothing was ever sent to it */
-	DURING,  /* it was called, and has not taken the call */
+	DURING,  /* connecting; it has not accepted */
 	EAGER,   /* short messages lie in its ring */
 	OFFERED, /* a long message was offered, which it has not received */
-	FETCHED, /* it is fetching one */
+	FETCHED, /* it is copying a long message */
 	AFTER,   /* all is done */
 	STAGES
 };
@@ -32,11 +32,11 @@ struct end {
 	char name[96];
 };
 
-/* What the processes of a claim see. */
+/* Memory that the processes of a claim share. */
 struct both {
 	struct world w;
-	int at; /* how far the peer is */
-	int go; /* what it may do */
+	int at; /* the step that the peer has reached */
+	int go; /* the step that it may do */
 };
 
 static void await_number(const int *number, int least)
@@ -50,7 +50,7 @@ static void set_number(int *number, int to)
 	__atomic_store_n(number, to, __ATOMIC_SEQ_CST);
 }
 
-/* The peer: says where it listens, and does what the stage is about until it is ended. */
+/* The peer: publishes its name, and does the steps of the stage until it is ended. */
 static void peer(const struct end *e, struct both *b, const char *service, int rank)
 {
 	static struct self s;
@@ -74,7 +74,7 @@ static void peer(const struct end *e, struct both *b, const char *service, int r
 		test_child_done();
 	}
 	if (e->stage > DURING) {
-		/* Reached, so that what follows finds a way that is settled. */
+		/* Reaches the peer, so that later operations find the connection up. */
 		trecv(&s, 0, word, 8, 1, 0, 1);
 		await(&s, 1, NULL);
 	}
@@ -93,7 +93,7 @@ static void peer(const struct end *e, struct both *b, const char *service, int r
 	if (e->what == KILL)
 		for (;;)
 			pause();
-	/* Stopped about here, and goes on: all arrives. */
+	/* Stopped at about this point and continued: all messages arrive. */
 	if (e->stage == EAGER)
 		for (uintptr_t i = 0; i < SHORT; i++) {
 			trecv(&s, 0, word, 8, 2, 0, 10 + i);
@@ -115,7 +115,7 @@ static void peer(const struct end *e, struct both *b, const char *service, int r
 	test_child_done();
 }
 
-/* Each operation ends, well or with an error of the peer's. */
+/* Each operation ends, with success or with an error about the peer. */
 static int count_ends(struct self *s, uintptr_t context)
 {
 	int n = 0;
@@ -175,7 +175,7 @@ static void run_end(const void *arg)
 		tsend(&s, 0, "called", 7, e->what == STOP ? 77 : 4, 3), posted++;
 	for (uint64_t until = test_now_ms() + 50; test_now_ms() < until;)
 		drive(&s);
-	/* Nothing is wrong with who is only slow. */
+	/* A peer that is only slow causes no error. */
 	CHECK_EQ(s.lost_count, 0);
 	trecv(&s, 0, word, 8, 78, 0, 4);
 	if (e->what == STOP) {
@@ -188,11 +188,11 @@ static void run_end(const void *arg)
 	} else {
 		CHECK(kill(first, SIGKILL) == 0);
 		CHECK(waitpid(first, &status, 0) == first);
-		/* At once, at the same address. */
+		/* A new process starts at once, at the same address. */
 		if (test_fork(TEST_CLIENT) == 0)
 			peer(e, b, port, 4);
 		await_number(&b->at, 4);
-		/* What was meant for the old one fails, or was there before it ended. */
+		/* Messages for the old process fail, or had arrived before its end. */
 		tsend(&s, 0, "for old", 8, 77, 5);
 		for (uint64_t until = test_now_ms() + (uint64_t)test_ms(WAIT_MS); count_ends(&s, 3) < posted || count_ends(&s, 5) < 1; drive(&s))
 			CHECK(test_now_ms() < until);
@@ -222,7 +222,7 @@ TEST_TABLE(ends)
 	const char *const *lanes = strcmp(provider(), "verbs") ? usual : cards;
 	static struct end all[2 * STAGES * WHATS];
 	size_t n = 0;
-	/* Beside a card, on one host, all goes over shm as without it: with TEST_FAST no more than the card itself. */
+	/* On one host all goes over shm, with an RDMA device too: TEST_FAST tries only the device alone. */
 	for (int l = lanes == cards ? test_count(0, 1) : 0; l < 2; l++)
 		for (int stage = 0; stage < STAGES; stage++)
 			for (int what = 0; what < WHATS; what++) {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * GDRFAB_FAULT between endpoints of several peers: the third message to a peer loses that one and nobody else, each peer
- * counts for itself, and receives are late, whomever they are for. What two endpoints see is the affair of fault_injection.c.
+ * Fault injection (GDRFAB_FAULT) with several peers: the third message to a peer loses the connection to this peer only, each
+ * peer is counted separately, and receives are delayed, whichever peer they are for. For two endpoints see fault_injection.c.
  */
 #include "fab_rdm.h"
 
 enum { LATE_MS = 60, LONG = 1 << 20 };
 
-/* Nothing is sent back and forth that would count beside what the claims are about. */
+/* The helpers send no further messages, which would be counted too. */
 static void third_is_lost(struct self *s)
 {
 	static char in[3][LONG], out[LONG];
@@ -19,7 +19,7 @@ static void third_is_lost(struct self *s)
 		trecv(s, GDRFAB_ADDR_UNSPEC, in[1], 8, 11, 0, 2);
 		trecv(s, 2, in[2], 8, 12, 0, 3);
 		meet(s);
-		/* The first is offered and stays with its receiver, who has no receive for it. */
+		/* The first message is offered and waits at its receiver, which has no receive posted for it. */
 		tsend(s, 1, out, LONG, 1, 4);
 		tsend(s, 1, out, 8, 2, 5);
 		await(s, 5, NULL);
@@ -36,7 +36,7 @@ static void third_is_lost(struct self *s)
 		CHECK_EQ(await_failure(s, 1, words).err, ECONNRESET);
 		CHECK_EQ(s->lost_count, 0);
 		meet(s);
-		/* Its lane is another one now, and counts anew. */
+		/* The new lane to this peer counts anew. */
 		for (uintptr_t i = 0; i < 2; i++) {
 			tsend(s, 1, out, 8, 3, 8 + i);
 			await(s, 8 + i, NULL);
@@ -58,7 +58,7 @@ static void third_is_lost(struct self *s)
 	meet(s);
 	if (s->rank == 1) {
 		CHECK_EQ(await_failure(s, 2, words).prov_errno, GDRFAB_PROV_PEER_GONE);
-		/* What was offered went with the lane. */
+		/* The offered message was lost with the lane. */
 		gdrfab_msg_tagged peek = {.struct_size = sizeof peek, .addr = GDRFAB_ADDR_UNSPEC, .tag = 1, .context = context_of(3)};
 		OK(gdrfab_trecvmsg(s->ep, &peek, GDRFAB_PEEK));
 		CHECK_EQ(await_failure(s, 3, words).err, ENOMSG);
@@ -90,7 +90,7 @@ static void receives_are_late(struct self *s)
 		return;
 	uint64_t start = test_now_ms();
 	char words[256];
-	/* From anyone, from the peer, from nobody that was ever reached, and one that nothing comes for. */
+	/* Receives from any peer, from the peer, from a peer that was never reached, and one without a message. */
 	trecv(s, GDRFAB_ADDR_UNSPEC, in[0], 8, 1, 0, 1);
 	trecv(s, 1, in[1], 8, 1, 0, 2);
 	trecv(s, 2, in[2], 8, 1, 0, 3);

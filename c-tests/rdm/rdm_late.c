@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A receiver that is late: a hundred thousand messages of eight pieces wait for it at their sender, all of them come, in their order,
- * and meanwhile the sender's program registers what it was promised. And the same where it has registered all of that before.
+ * A late receiver: a hundred thousand messages of eight pieces wait at their sender, and all arrive in order. Meanwhile the
+ * sender's program can register all regions that domain_attr promises it. The same with these regions registered before.
  */
 #include "fab_rdm.h"
 
@@ -11,7 +11,7 @@ enum { PIECES = 8, AT_ONCE = 1000 };
 
 static char room[PIECES][4096];
 
-/* Ends of this side's operations, all of them well. */
+/* Waits for entries of this side's operations, all successful. */
 static int ended(struct self *s)
 {
 	gdrfab_cq_tagged_entry e[16];
@@ -26,7 +26,7 @@ static int ended(struct self *s)
 	return n > 0 ? (int)n : 0;
 }
 
-/* Posts messages from the `first` to the last, which are their tags. */
+/* Posts the messages from `first` on; the number of a message is its tag. */
 static void post_all(struct self *s, int to, int first, int last, size_t len, int *done)
 {
 	struct iovec iov[PIECES];
@@ -47,7 +47,7 @@ static void send_all(struct self *s, int count, int done)
 	CHECK_EQ(done, count);
 }
 
-/* Receives `count` messages of any tag: the n-th receive has the n-th message. Entries come as operations end. */
+/* Receives `count` messages of any tag: the n-th receive gets the n-th message. Entries may come in any order. */
 static void receive_all(struct self *s, int count, size_t len)
 {
 	char *in = (char *)malloc(PIECES * len);
@@ -77,7 +77,7 @@ static void waits_at_its_sender(struct self *s)
 		post_all(s, 1, 0, count, 8, &done);
 		for (int i = 0; i < 100; i++)
 			done += ended(s);
-		/* The receiver is late, and this side goes on. */
+		/* The receiver is late; this side continues posting. */
 		OK(gdrfab_mr_reg(s->domain, room, sizeof room, GDRFAB_REMOTE_WRITE, 0, 0, 0, NULL, &mr));
 		OK(gdrfab_mr_close(mr));
 		put_number(s, 1, 1);
@@ -93,7 +93,7 @@ static void waits_at_its_sender(struct self *s)
 	meet(s);
 }
 
-/* All regions that the program may have are its own: messages beyond what goes at once need others. */
+/* The program holds all regions that it may have: messages that cannot be sent at once need further ones. */
 static void beside_all_regions(struct self *s)
 {
 	enum { COUNT = 3000, LONG = 2000 };
@@ -120,7 +120,7 @@ static void beside_all_regions(struct self *s)
 	meet(s);
 }
 
-/* Peers that are late take nothing from one that is not. */
+/* Late peers do not delay a peer that is not late. */
 static void beside_others_that_are_late(struct self *s)
 {
 	enum { COUNT = 8000, LONG = 2000, LAST = 3, PROMPT = 50 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Peers over an RDMA device that lie about their receives in the middle of a connection that works: one promises more than a lane
- * has, one takes back what it promised, and one has none of those that it promised. Each is told with words and loses its
- * connection, and who is honest is served as before. What lies is below the library (tests/vm/liar-shim.c).
+ * Peers over an RDMA device that lie about their posted receives in a working connection: one grants more than a lane has, one
+ * takes back granted receives, and one has not posted those that it granted. Each loses its connection with a reason, and an
+ * honest peer is served as before. A layer below the peer's library sends the lies (tests/vm/liar-shim.c).
  */
 #include "fab_provider.h"
 #include "fab_rdm.h"
@@ -19,7 +19,7 @@ static void greet(struct self *s, int other)
 	await(s, GREETED + (uintptr_t)other, NULL);
 }
 
-/* The receive that waited for this one alone fails with these words. */
+/* The receive that waited for this peer alone fails with this text. */
 static void caught(struct self *s, int who, const char *by)
 {
 	char words[256];
@@ -28,7 +28,7 @@ static void caught(struct self *s, int who, const char *by)
 	SAYS(words, by);
 }
 
-/* Sends until the device has told that there is no receive. */
+/* Sends until the device reports that the peer has no receive posted. */
 static void runs_out(struct self *s, int who)
 {
 	enum { MANY = 50 };
@@ -42,11 +42,11 @@ static void runs_out(struct self *s, int who)
 				continue;
 			CHECK(s->lost[i].entry.err > 0);
 			await_failure(s, RECEIVED + (uintptr_t)who, words);
-			/* Over iWARP who has none says no more than that it is over. */
+			/* Over iWARP a missing receive only ends the connection, without a reason. */
 			SAYS(words, rdm_over_iwarp(s) ? "closed" : "receive");
 			return;
 		}
-		/* More than it had receives for; each of the rest fails. */
+		/* More messages than it had receives; each of the rest fails. */
 		if (sent < MANY && gdrfab_tsend(s->ep, out, 8, NULL, (uint64_t)who, PING, context_of(SENT + 1)) == 0)
 			sent++;
 		for (int i = 0; i < s->kept_count; i++)

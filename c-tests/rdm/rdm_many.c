@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Connectionless endpoints of many processes, some of which end. */
+/* Connectionless endpoints of many processes, some of which are killed and replaced. */
 #include "fab_rdm.h"
 
 #include <signal.h>
@@ -17,7 +17,7 @@ static void everybody_sends_first(struct self *s)
 			tsend(s, k, from[k][i], lens[i % 4], (uint64_t)i, 1);
 		}
 	}
-	/* The last first. */
+	/* The last peer first. */
 	for (int k = s->count - 1; k >= 0; k--)
 		for (int i = EACH - 1; i >= 0; i--)
 			trecv(s, (uint64_t)k, to[k][i], lens[i % 4], (uint64_t)i, 0, 2);
@@ -28,8 +28,8 @@ static void everybody_sends_first(struct self *s)
 			CHECK_FILLED("a message", to[k][i], lens[i % 4], 0, (uint32_t)(k * 1000 + s->rank * 100 + i));
 }
 
-/* Whoever sends to a process that rests waits for it to go on, and never for the device to try again (fab_rdm.c looks), however
- * many send at once; and those that go on are served meanwhile. */
+/* Sends to a resting process wait until it goes on, and never for retries of the device (fab_rdm.c checks this), however many
+ * processes send at once; other processes are served meanwhile. */
 static void one_rests(struct self *s)
 {
 	enum { ALL = 120, SENDERS = 3, HERE = 1000 };
@@ -63,8 +63,7 @@ static void one_rests(struct self *s)
 		await(s, 1, NULL);
 }
 
-/* Buffers that nobody registers, whose address has other pages each time: none of those that were there before is read or
- * written. */
+/* Unregistered buffers at an address that has other pages each time: the earlier pages are neither read nor written. */
 static void other_pages_at_the_same_address(struct self *s)
 {
 	enum { ROUNDS = 12, LEN = 200000 };
@@ -73,7 +72,7 @@ static void other_pages_at_the_same_address(struct self *s)
 	for (int i = 0; i < ROUNDS; i++) {
 		size_t len = i % 3 == 0 ? LEN : i % 3 == 1 ? 20000 : 40000;
 		if (i % 4 == 3) {
-			pid_t pid = fork(); /* what is written next is a copy's */
+			pid_t pid = fork(); /* the next write makes a copy of the page */
 			if (pid == 0)
 				_exit(0);
 			CHECK(pid > 0 && waitpid(pid, NULL, 0) == pid);
@@ -115,7 +114,7 @@ static void the_killed_takes_only_its_own(struct self *s)
 	static char buf[100000];
 	char word[4], its[4], words[256];
 	if (s->rank == 1) {
-		/* Reached by both, it is killed with a message that it never receives. */
+		/* The victim is reached by both, and killed with a message that it never receives. */
 		trecv(s, 0, word, 4, 1, 0, 1);
 		await(s, 1, NULL);
 		meet(s);
@@ -132,9 +131,9 @@ static void the_killed_takes_only_its_own(struct self *s)
 		kill((pid_t)get_number(s, 0), SIGKILL);
 		gdrfab_cq_err_entry e = await_failure(s, 2, words);
 		CHECK_EQ(e.prov_errno, GDRFAB_PROV_PEER_GONE);
-		/* What only it could fill. */
+		/* Receives from the victim alone. */
 		CHECK_EQ(await_failure(s, 5, words).prov_errno, GDRFAB_PROV_PEER_GONE);
-		/* Nobody is there any more, and that has words. */
+		/* No process listens there any more: fails with a reason. */
 		tsend(s, 1, "lost", 4, 1, 4);
 		await_failure(s, 4, words);
 		CHECK(words[0] != 0);
@@ -151,7 +150,7 @@ static void the_killed_takes_only_its_own(struct self *s)
 	}
 }
 
-/* Another one at the same port: what was meant for the first never reaches it. */
+/* Another process at the same port: messages for the first never reach it. */
 static void restarted_on_the_same_port(struct self *s)
 {
 	char word[8], more[8], words[256], text[GDRFAB_ADDR_MAX];
@@ -178,14 +177,14 @@ static void restarted_on_the_same_port(struct self *s)
 	tsend(s, 1, "old ", 4, 1, 1);
 	await(s, 1, NULL);
 	meet(s);
-	/* A message may be under way before this side hears of the end. */
+	/* A message may be sent before this side learns of the end. */
 	for (uint64_t until = test_now_ms() + (uint64_t)test_ms(300); test_now_ms() < until;)
 		drive(s);
 	uint64_t index = 0;
 	tsend(s, 1, "old ", 4, 2, 2);
 	CHECK_EQ(await_failure(s, 2, words).prov_errno, GDRFAB_PROV_PEER_GONE);
 	CHECK(gdrfab_av_straddr(s->av, s->w->names[1], text, sizeof text) > 0);
-	/* Without a nonce it is whoever listens there, whoever that was before. */
+	/* A name without a nonce means any process that listens there. */
 	char *node = strstr(text, "//") + 2, port[16];
 	*strrchr(node, ':') = 0;
 	snprintf(port, sizeof port, "%llu", (unsigned long long)get_number(s, 0));

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Connectionless endpoints: which receive gets which message, and what becomes of those that do not fit, are claimed or dropped. */
+/* Matching: the receive that gets a message, messages longer than their receive, and peeked, claimed and dropped messages. */
 #include "fab_rdm.h"
 
 #define ANY GDRFAB_ADDR_UNSPEC
 #define ALL (~0ull)
 
-/* The entry that came first. */
+/* Takes the oldest entry. */
 static gdrfab_cq_tagged_entry first_entry(struct self *s)
 {
 	for (uint64_t until = test_now_ms() + (uint64_t)test_ms(WAIT_MS); s->kept_count == 0; drive(s))
@@ -43,7 +43,7 @@ static void tagged_and_untagged_do_not_mix(struct self *s)
 	}
 }
 
-/* A sender's messages in their order, and the oldest receive that matches. */
+/* Messages of a sender match in their order, each with the oldest matching receive. */
 static void sources_masks_and_order(struct self *s)
 {
 	enum { EACH = 200 };
@@ -141,8 +141,8 @@ static uint64_t unexpected(struct self *s)
 	return stats.unexpected;
 }
 
-/* As programs do it that have so many receives at a time, and read until there is nothing more: what came too early is not kept,
- * unless the next receives do not follow; and nothing waits behind it. */
+/* A program that posts a batch of receives and reads until the queue is empty: early messages are not copied unless the next
+ * receives fail to come, and later messages do not wait behind them. */
 static void windows_of_receives(struct self *s)
 {
 	enum { WINDOW = 16, WINDOWS = 20, ALONE = 1000 };
@@ -163,7 +163,7 @@ static void windows_of_receives(struct self *s)
 			trecv(s, ANY, &in[i], 4, 3, 0, i + 1);
 		if (w == 0)
 			meet(s);
-		/* Not looked at before all of it is there. */
+		/* No progress here before all messages were sent. */
 		for (uint64_t until = test_now_ms() + (uint64_t)test_ms(WAIT_MS); !__atomic_load_n(sent, __ATOMIC_SEQ_CST); usleep(100))
 			CHECK(test_now_ms() < until);
 		for (uint32_t i = 0; i < WINDOW; i++) {
@@ -215,7 +215,7 @@ static ssize_t look(struct self *s, uint64_t flags, uintptr_t context, void *buf
 	return gdrfab_trecvmsg(s->ep, &msg, flags);
 }
 
-/* Five messages: two are received, one by its claim, and two dropped, by looking and by their claim. */
+/* Five messages: two are received, one claimed and received, and two dropped, one at the peek and one by its claim. */
 static void claims_of_length(struct self *s, size_t len)
 {
 	unsigned char *buf = (unsigned char *)calloc(len, 1), *out[5];
@@ -241,7 +241,7 @@ static void claims_of_length(struct self *s, size_t len)
 		s->lost_count = 0;
 	} while (!has_come(s, 10));
 	for (int i = 0; i < 2; i++) {
-		/* Looking again finds the same. */
+		/* Another peek finds the same message. */
 		gdrfab_cq_tagged_entry e = await(s, 10, &from);
 		CHECK(e.len == len && e.tag == 9 && from == 1 && (e.flags & GDRFAB_REMOTE_CQ_DATA) && e.data == 1);
 		if (i == 0)
@@ -309,7 +309,7 @@ static void one_receive_for_several(struct self *s)
 		OK(gdrfab_recvmsg(s->ep, &msg, GDRFAB_MULTI_RECV));
 	}
 	meet(s);
-	/* 50 messages of 50 to 99 bytes: all but the least of the first buffer, and no byte of the second. */
+	/* 50 messages of 50 to 99 bytes fill the first buffer almost, and use no byte of the second. */
 	while (came < COUNT) {
 		gdrfab_cq_tagged_entry e = first_entry(s);
 		CHECK(e.op_context == in[buf]);
@@ -325,7 +325,7 @@ static void one_receive_for_several(struct self *s)
 	}
 }
 
-/* Into receives that wait for them: of the lengths around what a line of a ring has room for, and longer ones. */
+/* Messages into posted receives: with lengths around the room in a ring's line, and longer ones. */
 static void data_comes_along(struct self *s)
 {
 	static const size_t lens[] = {0, 8, 32, 33, 40, 1000, 6000, 100000};
@@ -371,7 +371,7 @@ TEST_TABLE(claims)
 		{"peek_claim_and_discard_of_all_lengths", peek_claim_and_discard_of_all_lengths, 2, false},
 		{"one_receive_for_several", one_receive_for_several, 2, false},
 	};
-	/* More than two processes, or oneself. */
+	/* Claims of more than two processes, or of messages to the own endpoint. */
 	static const struct rdm_claim connectionless[] = {
 		{"sources_masks_and_order", sources_masks_and_order, 4, false},
 	};
@@ -379,7 +379,7 @@ TEST_TABLE(claims)
 	rdm_add(connectionless, sizeof connectionless / sizeof *connectionless);
 }
 
-/* --- alone --- */
+/* --- without a peer --- */
 
 static void start(struct self *s)
 {
@@ -428,7 +428,7 @@ TEST(names_and_oneself)
 	close_ep(s);
 }
 
-/* Nobody listens there: words, soon; and a close with a receive that waits for ever. */
+/* No process listens at the address: an error with a reason, soon; and a close while a receive still waits. */
 TEST(nobody_there)
 {
 	static struct self self, *s = &self;

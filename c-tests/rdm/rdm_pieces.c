@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * RMA from and to several pieces of this side's memory, registered or not, short and long; and of no bytes at all, between
- * others that have some.
+ * RMA from and to several pieces of local memory, registered or not, short and long; and operations of no bytes between
+ * others.
  */
 #include "fab_data.h"
 #include "fab_rdm.h"
@@ -12,7 +12,7 @@
 #define LENGTH ((size_t)200000)
 enum { PIECES = 3 };
 
-/* Short pieces are copied over a card, long ones registered. */
+/* Over an RDMA device short pieces are copied and long ones registered. */
 static const size_t cuts[][PIECES] = {{1, 100, 7}, {5, 70000, 100000}, {8, 0, 8}};
 
 static void pieces(struct self *s)

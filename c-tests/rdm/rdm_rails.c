@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Connectionless endpoints whose lane has rails (GDRFAB_OPT_RAILS), of which one after the other is lost and comes back:
- * messages with tags, writes, reads and atomic operations come once, and in order.
+ * Connectionless endpoints whose lane has rails (GDRFAB_OPT_RAILS), which are lost and return one after the other: tagged
+ * messages, writes, reads and atomic operations arrive once and in order.
  */
 #include "fab_rdm.h"
 #include "process_pair.h"
@@ -27,7 +27,7 @@ static void on_rails(struct self *s)
 	CHECK(len == sizeof RAILS && strcmp(now, RAILS) == 0);
 }
 
-/* Everything to and from the peer, at once; it does the same. */
+/* Posts all operations with the peer at once; the peer does the same. */
 static void round_of(struct self *s, struct place peer, uint32_t round)
 {
 	static unsigned char in[SIZES][700001], out[SIZES][700001], written[LONG], read[LONG];
@@ -52,7 +52,7 @@ static void round_of(struct self *s, struct place peer, uint32_t round)
 	await(s, ADDED, NULL);
 	CHECK_EQ(before, round);
 	for (int i = 0; i < SIZES; i++) {
-		/* Those of one tag in the order of their sends. */
+		/* Messages of one tag arrive in the order of their sends. */
 		CHECK_EQ(await(s, RECEIVED + (uintptr_t)i, NULL).len, lens[i]);
 		CHECK_FILLED("a message", in[i], lens[i], 0, theirs + (uint32_t)i);
 		await(s, SENT * 2 + (uintptr_t)i, NULL);
@@ -71,7 +71,7 @@ static void check_rails(struct self *s)
 	gdrfab_stats stats = {.struct_size = sizeof stats};
 	char words[4096];
 	uint64_t lost = 0, bytes = 0;
-	/* Each is up again, at last. */
+	/* In the end each rail is up again. */
 	for (uint32_t i = 0; i < 2; i++) {
 		uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
 		do {
@@ -117,7 +117,7 @@ static void side(enum test_side side, int oob, const void *arg)
 	test_oob_recv(oob, &peer, sizeof peer, NULL, NULL);
 	for (uint32_t round = 0; round < rounds; round++) {
 		round_of(&s, peer, round);
-		/* A rail is lost on demand only where another has been up for a while. */
+		/* Fault injection loses a rail only if another has been up for a while. */
 		drive_for(&s, round == 0 ? 400 : 30);
 	}
 	test_barrier(oob, (test_drive_fn)drive, &s);

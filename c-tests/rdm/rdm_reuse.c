@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Memory that messages leave from and arrive in, and that is other memory at the same address by the next one: freed and
- * allocated anew, mapped anew, shared with a child that was forked meanwhile. What arrives is what lay there when it was sent.
+ * Buffers of messages whose address belongs to other memory by the next message: freed and allocated again, mapped again, or
+ * shared with a child that was forked meanwhile. Each message contains the bytes at the time of its send.
  */
 #include "fab_cuda.h"
 #include "fab_mem.h"
@@ -10,10 +10,10 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-/* DEVICE_BYTES: so many that the fake driver begins at a page each time. */
+/* DEVICE_BYTES: so large that the fake driver returns a page-aligned address each time. */
 enum { LENS = 4, MOST_BYTES = 300000, DEVICE_BYTES = 1100000, SENT = 1, RECEIVED = 2, STEP = 1 << 20 };
 
-/* Offered; copied by a card's lane, registered by it, of several pages. */
+/* Lengths: offered; copied by the device's lane; registered by it; of several pages. */
 static const size_t lens[LENS] = {9000, 20000, 70001, MOST_BYTES};
 
 static gdrfab_stats stats_of(struct self *s)
@@ -23,9 +23,9 @@ static gdrfab_stats stats_of(struct self *s)
 	return stats;
 }
 
-/* --- of the host, which nobody registered --- */
+/* --- host memory without registration --- */
 
-/* Pages at a fixed address that hold nothing yet. */
+/* Maps fresh pages at a fixed address. */
 static unsigned char *pages_anew(unsigned char *at)
 {
 	void *fresh = mmap(at, STEP, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED : 0), -1, 0);
@@ -44,7 +44,7 @@ static void of_the_host(struct self *s)
 		fill(out + skip, len, 0, mine);
 		trecv(s, peer, in + skip, len, round, 0, RECEIVED);
 		tsend(s, (int)peer, out + skip, len, round, SENT);
-		/* Both are under way, and what lies beside them in their pages is written while a child shares those. */
+		/* While both messages are under way and a child shares their pages, other bytes of the pages are written. */
 		pid_t forked = fork();
 		if (forked == 0) {
 			in[skip + len] = out[skip + len] = 7;
@@ -63,7 +63,7 @@ static void of_the_host(struct self *s)
 	munmap(in, STEP);
 }
 
-/* --- of a device, in a region that peers may not read --- */
+/* --- device memory in a region that peers may not read --- */
 
 static void sends(struct self *s, struct mem *m, uint64_t tag, uint32_t seed)
 {
@@ -72,7 +72,7 @@ static void sends(struct self *s, struct mem *m, uint64_t tag, uint32_t seed)
 	await(s, SENT, NULL);
 }
 
-/* Rank 0 sends twice from each allocation; the second time a card knows it. */
+/* Rank 0 sends twice from each allocation; the second time the device has it registered. */
 static void of_a_device(struct self *s)
 {
 	struct node n = {.side = s->rank ? TEST_CLIENT : TEST_SERVER, .domain = s->domain, .info = s->info, .drivers = true};
@@ -90,7 +90,7 @@ static void of_a_device(struct self *s)
 		}
 		return;
 	}
-	/* Freed by the driver, which does not ask the library. */
+	/* Freed by the driver, without notice to the library. */
 	mem_new(&n, &m, &cuda_kinds[CUDA_PLAIN], DEVICE_BYTES);
 	for (uint32_t round = 0; round < rounds; round++) {
 		mem_register(&n, &m, 0, m.len, GDRFAB_SEND, 0);
@@ -98,12 +98,12 @@ static void of_a_device(struct self *s)
 		sends(s, &m, 3 * round, 3 * round);
 		sends(s, &m, 3 * round + 1, 3 * round + 1);
 		after = stats_of(s);
-		/* Over other lanes nothing is kept, nor what a card does not reach. */
+		/* Only a device lane caches registrations, and only of memory that the device reaches. */
 		uint64_t missed = after.cache_misses - before.cache_misses;
 		bool by_card = (strcmp(s->lanes, "verbs") == 0 || s->two_hosts) && mr_query(m.mr).paths & GDRFAB_PATH_DMABUF;
 		CHECK_EQ(missed, by_card);
 		CHECK_EQ(after.cache_hits - before.cache_hits, missed);
-		/* It is freed too early, and what comes instead of it is what the next message is of. */
+		/* Freed under its region: the next message is of the new allocation. */
 		unsigned char *was = m.addr;
 		m.kind->release(&n, &m);
 		m.kind->alloc(&n, &m);

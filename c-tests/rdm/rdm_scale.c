@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Connectionless endpoints in numbers: processes that all talk to all, and one that knows many peers and talks to some. CI runs
- * small ones; TEST_RDM_PROCESSES, TEST_RDM_ACTIVE and TEST_RDM_KNOWN choose others.
+ * Many connectionless endpoints: processes that all exchange messages with all, and one process that knows many peers and uses
+ * some. The usual numbers are small; TEST_RDM_PROCESSES, TEST_RDM_ACTIVE and TEST_RDM_KNOWN choose others.
  */
 #include "claim.h"
 
@@ -65,7 +65,7 @@ static gdrfab_ep *open_ep(struct side *s, unsigned char *name)
 	OK(gdrfab_ep_open(s->domain, s->info, NULL, &ep));
 	OK(gdrfab_ep_bind_cq(ep, s->cq, GDRFAB_TRANSMIT | GDRFAB_RECV));
 	OK(gdrfab_ep_bind_av(ep, s->av, 0));
-	/* Slow is no error where there are more processes than cores. */
+	/* With more processes than cores, being slow is no error. */
 	uint64_t patience = (uint64_t)test_ms(LIMIT_MS) * 1000000;
 	OK(gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_CONNECT_TIMEOUT, &patience, sizeof patience));
 	OK(gdrfab_ep_enable(ep));
@@ -82,7 +82,7 @@ static void close_side(struct side *s)
 	gdrfab_freeinfo(s->info);
 }
 
-/* An entry, if there is one; an error entry fails the claim. */
+/* Takes an entry if there is one; an error entry fails the claim. */
 static bool take(struct side *s, gdrfab_cq_tagged_entry *entry, uint64_t *from)
 {
 	ssize_t n = gdrfab_cq_readfrom(s->cq, entry, 1, from);
@@ -98,7 +98,7 @@ static bool take(struct side *s, gdrfab_cq_tagged_entry *entry, uint64_t *from)
 	return n == 1;
 }
 
-/* Others have something to do, too: with more processes than cores, who has nothing gives way. */
+/* With more processes than cores, an idle process yields the CPU. */
 static void meet(struct side *s, struct world *w, int which, int count)
 {
 	gdrfab_cq_tagged_entry entry;
@@ -124,7 +124,7 @@ static void all_to_all(struct world *w, int rank, int count, const char *lanes)
 	for (int k = 0; k < count; k++)
 		for (int r = 0; r < ROUNDS; r++)
 			OK(gdrfab_trecv(ep, &in[k][r], 8, NULL, (uint64_t)k, (uint64_t)r, 0, &in[k][r]));
-	/* Each begins elsewhere, and all at once. */
+	/* Each rank begins with another peer, all at once. */
 	for (int r = 0; r < ROUNDS; r++)
 		for (int i = 0; i < count; i++) {
 			int k = (rank + i) % count;
@@ -184,7 +184,7 @@ static size_t rss_kib(void)
 	return kib;
 }
 
-/* Endpoints of one process: every other one speaks when it is spoken to, the rest call at once, without being asked. */
+/* The endpoints of the peers' process: every other one only answers, the rest connect and send at once. */
 static bool calls(int i)
 {
 	return i % 2 != 0;
@@ -249,7 +249,7 @@ TEST_WITHIN(300, many_known_and_some_active)
 	gdrfab_ep *ep = open_ep(&s, w->names[0]);
 	meet(&s, w, 0, 2);
 	size_t first = rss_kib();
-	/* Most are never used. */
+	/* Most of the known peers are never used. */
 	CHECK_EQ(gdrfab_av_insert(s.av, w->names[1], (size_t)active, NULL, 0, NULL), active);
 	for (int i = active; i < known; i++) {
 		char port[8];
@@ -282,7 +282,7 @@ TEST_WITHIN(300, many_known_and_some_active)
 	printf("     %d names: %zu KiB; %d active peers: %zu KiB (%.1f each), %d descriptors; in all %zu KiB, %d descriptors\n", known,
 	       inserted - first, active, all - inserted, each, now - fds, all, now);
 	fflush(stdout);
-	/* Memory checkers have memory of their own. */
+	/* A memory checker's own memory makes the measure useless. */
 	if (!test_count(0, 1)) {
 		CHECK(all < 512 * 1024 && now <= 4096);
 		CHECK(each <= 64);

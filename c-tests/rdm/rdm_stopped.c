@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A receiver that is stopped while it reads an offered message: that one may be held beyond its deadline, for its buffer is
- * being read; those that nobody reads end at theirs.
+ * A receiver that is stopped while it copies an offered message: this send may be held beyond its deadline, because its buffer
+ * is being read. Sends that the receiver is not reading end at their deadlines.
  */
 #include "fab_provider.h"
 #include "fab_rdm.h"
@@ -11,7 +11,7 @@
 
 enum { LONG = 64 << 20, SHORT = 64 << 10, OFFERS = 6, ROUNDS = 30, DEADLINE_MS = 300 };
 
-/* Both sides: offers of before, so that what is known of their places is what an endpoint that has run for a while knows. */
+/* Earlier offers, on both sides, so that the endpoint is in the state of one that has run for a while. */
 static void warm_up(struct self *s, char *buf)
 {
 	for (uintptr_t i = 0; i < 4 * OFFERS; i++)
@@ -24,7 +24,7 @@ static void warm_up(struct self *s, char *buf)
 	meet(s);
 }
 
-/* The long message, or its receive. */
+/* Posts the long message, or its receive. */
 static bool is_over(struct self *s)
 {
 	bool over = has_come(s, 1);
@@ -33,7 +33,8 @@ static bool is_over(struct self *s)
 	return over;
 }
 
-/* Number 0: the round that rank 1 may begin; 1: its process; 2: the round that is over, beyond all of them if it was the last. */
+/* Shared number 0: the round that rank 1 may begin; 1: its process number; 2: the finished round, or a larger number at the
+ * end. */
 static void reads(struct self *s, char *buf)
 {
 	put_number(s, 1, (uint64_t)getpid());
@@ -44,7 +45,7 @@ static void reads(struct self *s, char *buf)
 		trecv(s, 0, buf, LONG, 1 + round, 0, 1);
 		while (get_number(s, 2) < round)
 			drive(s);
-		/* One that reads cannot be taken back, and one whose message was waits for the next. */
+		/* A receive that copies cannot be cancelled; a receive whose message was taken back waits for the next. */
 		for (uint64_t until = test_now_ms() + (uint64_t)test_ms(WAIT_MS); !is_over(s); gdrfab_cancel(s->ep, context_of(1)))
 			CHECK(test_now_ms() < until);
 		meet(s);
@@ -54,7 +55,7 @@ static void reads(struct self *s, char *buf)
 	}
 }
 
-/* The short ones that have failed. */
+/* Counts the short messages that have failed. */
 static int count_late(struct self *s)
 {
 	int n = 0;
@@ -67,7 +68,7 @@ static int count_late(struct self *s)
 static void offers(struct self *s, char *buf)
 {
 	uint64_t ns = (uint64_t)test_ms(DEADLINE_MS) * 1000000;
-	/* Over tcp the sender's own process reads: nothing is ever held. */
+	/* Over tcp the sender's own process reads the buffer: no send is held. */
 	bool by_socket = strcmp(s->lanes, "tcp") == 0;
 	int caught = 0, enough = by_socket ? 0 : 3;
 	OK(gdrfab_ep_setopt(s->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DEADLINE, &ns, sizeof ns));
@@ -123,8 +124,8 @@ static void stopped(struct self *s)
 }
 
 /*
- * A buffer for several messages, cancelled while a sender that is stopped has one on its way into it: the entry that releases the buffer
- * is the last of its context, and says so.
+ * A buffer for several messages is cancelled while a stopped sender has a message on its way into it: the entry that releases the
+ * buffer is the last of its context, and has the flag for it.
  */
 static void cancelled_in_the_middle(struct self *s)
 {
@@ -175,7 +176,7 @@ static void cancelled_in_the_middle(struct self *s)
 		}
 		CHECK(released);
 		int before = s->kept_count + s->lost_count;
-		/* It is the program's now. */
+		/* The buffer is the program's now. */
 		memset(buf, 2, 2 * BYTES);
 		OK(kill(sender, SIGCONT));
 		for (int i = 0; i < 1000; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The header from C++11, in use: two processes, a message, a write with data, and ownership by destructors. */
+/* gdrfab.h used from C++11: two processes, a message, a write with data, and objects closed by destructors. */
 #include <gdrfab.h>
 
 #include "fab.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// The C++ face within one process: what its texts, ranges and arguments refuse, and two transports that one thread or many
-// drive. rdma_transport_peers.cpp has two processes.
+// The C++ interface within one process: invalid texts, ranges and arguments are refused, and two transports work, driven by one
+// thread or by many. rdma_transport_peers.cpp has two processes.
 #include "rdma_transport.h"
 
 #include <poll.h>
@@ -190,7 +190,7 @@ TEST(one_thread_both_sides)
 		for (uint64_t value : {uint64_t{0}, ~uint64_t{0}, uint64_t{0xdeadbeef00000000}}) {
 			auto tells = two.a->write(two.memory_a->createView(0, 0), *two.remote_b, RdmaNotify::with(value));
 			auto told = two.b->waitForWrite(10s);
-			/* Without the library's thread the writer's side sends what it has gathered when it is called. */
+			/* Without the library's thread the writer's side sends its gathered operations when it is called. */
 			while (!told.ready())
 				two.b->progress(), two.a->progress();
 			CHECK(told.get().value == value);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What the programs about the C++ face share. TEST_PROVIDER names the provider, as everywhere. */
+/* Helpers of the programs about the C++ interface (gdrfab/rdma_transport.hpp). TEST_PROVIDER names the provider. */
 #ifndef RDMA_TRANSPORT_H
 #define RDMA_TRANSPORT_H
 
@@ -55,7 +55,7 @@ inline gdrfab::RdmaMemoryOptions memory_options()
 	return o;
 }
 
-/* Two transports of this process, connected, each with memory that the other may use. */
+/* Two connected transports of this process, each with memory that the other may access. */
 struct Two {
 	explicit Two(bool thread = true) : bytes_a(100000), bytes_b(100000)
 	{

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// The C++ face between two processes: bytes, notifications, refusals at the target, and peers that die or stop.
+// The C++ interface between two processes: bytes, notifications, refusals by the target, and peers that die or are stopped.
 #include "rdma_transport.h"
 
 #include <csignal>

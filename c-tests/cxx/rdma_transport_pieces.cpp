@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// The C++ face on a provider of small operations and small words, which the functions below make of the real one: what an
-// operation of several pieces says when some of them fail, in every order of completion, and what a caller's time bounds.
+// The C++ interface on a provider with short operations and short texts, which the functions below emulate: the result of an
+// operation of several pieces when some fail, in every order of completion, and the limits that a caller's time-out sets.
 #include "rdma_transport.h"
 
 #include <algorithm>

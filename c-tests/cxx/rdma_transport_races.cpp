@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// What one thread ends while another uses it: memory, a transport. The last claim is what the sanitizers look at.
+// One thread closes memory or a transport while another uses it. The last claim is for the sanitizers.
 #include "rdma_transport.h"
 
 #include <atomic>

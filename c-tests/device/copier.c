@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Endpoints whose operations call no device driver in their process (GDRFAB_OPT_DRIVER_CALLS, GDRFAB_HMEM_PROCESS): another
- * process copies, what needs a driver is refused in words, and the end of that process ends operations, not programs.
+ * Endpoints that call no device driver in their process (GDRFAB_OPT_DRIVER_CALLS, GDRFAB_HMEM_PROCESS): another process, the
+ * copier, copies device memory. Operations that need a driver here are refused with a reason, and the end of the copier ends
+ * operations and not the program.
  */
 #include "fab.h"
 
@@ -12,7 +13,7 @@
 #define LEN ((size_t)300000)
 #define WRITES 300
 
-/* How often this thread has entered the kind's driver; 0 where a real one does not count. */
+/* The number of driver calls by this thread; 0 with a real driver, which does not count them. */
 static int driver_calls(const struct memkind *kind)
 {
 	static const char *const libraries[] = {
@@ -88,7 +89,7 @@ static void copies_initiator(struct node *n)
 	CHECK_MEM("what was read", &m, 1100, 4900, 0, 2);
 	CHECK_MEM("what was read first", &m, 1000, 100, 0, 1);
 
-	/* In the order of posting, whatever is handed to the driver together; and after a sleep. */
+	/* In the order of posting, also if several copies are given to the driver together, and after a sleep. */
 	mem_new(n, &one, kind, LEN);
 	mem_new(n, &other, kind, LEN);
 	for (int i = 0; i < 40; i++)
@@ -127,7 +128,7 @@ static void copies(const void *arg)
 	pair(NULL, copies_target, copies_initiator, arg);
 }
 
-/* --- what needs a driver --- */
+/* --- operations that need a driver --- */
 
 static void needs_target(struct node *n)
 {
@@ -189,7 +190,7 @@ static void needs_initiator(struct node *n)
 	SAYS(f.words, "GDRFAB_OPT_STREAM");
 	OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_STREAM, &none, sizeof none));
 
-	/* Between host memories nothing has changed. */
+	/* Transfers between host memory work as usual. */
 	mem_write(&host, 0, "host memory", 12);
 	POST(n->cq, gdrfab_write(n->ep, host.addr, 100, mem_desc(&host), 0, far_host.base, far_host.key, &host));
 	DONE(n->cq, &host, GDRFAB_WRITE, NULL);
@@ -243,7 +244,7 @@ static void a_staged_peer_is_refused(const void *arg)
 	pair(NULL, staged_target, staged_initiator, arg);
 }
 
-/* --- the end of that process --- */
+/* --- the end of the copier --- */
 
 static void deserted_target(struct node *n)
 {
@@ -269,7 +270,7 @@ static void deserted(struct node *n)
 	POST(n->cq, gdrfab_write(n->ep, m.addr, LEN, mem_desc(&m), 0, peer.base, peer.key, &m));
 	FAILED(n->cq, &m, EIO, GDRFAB_PROV_FAULT, &f);
 	SAYS(f.words, "ended");
-	/* And so does whatever comes later. */
+	/* Later operations fail as well. */
 	POST(n->cq, gdrfab_write(n->ep, m.addr, LEN, mem_desc(&m), 0, peer.base, peer.key, &peer));
 	FAILED(n->cq, &peer, EIO, 0, &f);
 	SAYS(f.words, "ended");
@@ -354,7 +355,7 @@ TEST(another_program)
 	node_close(&n);
 }
 
-/* A driver that refuses there is known before anything is connected. */
+/* If the driver fails in the copier, this is reported before connecting. */
 TEST(it_has_no_driver)
 {
 	struct node n;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The process that copies for one that may call no device driver, when something ends: it is stopped or killed, the endpoint
- * is closed, its owner dies, at each stage of a copy. Closing is bounded in time, and afterwards nothing touches the memory.
+ * The process that copies device memory for another (the copier), at each stage of a copy: it is stopped or killed, the
+ * endpoint is closed, or the owner of the endpoint dies. Closing takes bounded time, and afterwards the memory is not accessed.
  */
 #include "fab.h"
 
@@ -17,7 +17,7 @@
 #define LEN ((size_t)65536)
 #define WRITES 6
 #define DELAY_MS 100
-/* Half a second for each of several waits, on a machine with much else to do. */
+/* Half a second for each of several waits, and more for a busy machine. */
 #define CLOSE_MS 5000
 
 enum stage { IDLE, POSTED, FLYING, UNKNOWN, STAGES };
@@ -59,7 +59,7 @@ static void memory(struct node *n, struct mem *m, uint32_t seed)
 	mem_fill(m, 0, LEN, 0, seed);
 }
 
-/* The bytes stay as they are now, whatever the other process does. */
+/* Checks that the bytes do not change any more. */
 static void check_left_alone(struct mem *m)
 {
 	mem_fill(m, 0, LEN, 0, 77);
@@ -77,7 +77,7 @@ static void close_region(struct mem *m)
 	m->mr = NULL;
 }
 
-/* --- the side whose memory is reached --- */
+/* --- the target --- */
 
 static void target(struct node *n)
 {
@@ -91,11 +91,11 @@ static void target(struct node *n)
 	barrier(n);
 	oob_recv(n, &pid, sizeof pid);
 	if (act->end == DIE) {
-		/* Without a look at the connection, which would tell this side. */
+		/* No progress here, which would report the end of the connection. */
 		await_gone(n);
 		uint64_t since = test_now_ms();
 		close_region(&m);
-		/* Without pidfds (in a memory checker) nobody is told of the copier, which ends on its own a moment later. */
+		/* Without pidfds (under a memory checker) this side does not learn of the copier's end, which comes a moment later. */
 		bool told = test_has_pidfds();
 		if (told && (act->stage == POSTED || act->stage == FLYING))
 			CHECK(test_process_over(pid));
@@ -114,7 +114,7 @@ static void target(struct node *n)
 		node_down(n);
 }
 
-/* --- the side whose copies another process makes --- */
+/* --- the initiator, which has the copier --- */
 
 static void initiator(struct node *n)
 {
@@ -160,7 +160,7 @@ static void initiator(struct node *n)
 		raise(SIGKILL);
 
 	int rc;
-	/* Copies that are under way are waited for. */
+	/* Closing waits for copies that are under way. */
 	while ((rc = gdrfab_ep_close(n->ep)) == -EBUSY && test_now_ms() < since + (uint64_t)test_ms(CLOSE_MS))
 		SAYS(gdrfab_last_error(), "gdrfab-copier");
 	CHECK_EQ(rc, 0);
@@ -238,15 +238,15 @@ static void heirs_owner(struct node *n)
 static void with_children(const void *arg)
 {
 	struct setup setup = {.victim = TEST_CLIENT};
-	/* Else its end shows by its socket alone, and a child of clone(), which runs no handler, keeps that open. */
+	/* Without pidfds its end shows only by its socket, which a child of clone() keeps open: such a child runs no fork handler. */
 	if (*(const int *)arg == BY_CLONE && !test_has_pidfds())
 		test_skip("pidfd_open: %s", strerror(errno));
 	pair(&setup, heirs_witness, heirs_owner, arg);
 }
 
-/* --- what it inherits --- */
+/* --- descriptors that the copier inherits --- */
 
-/* As a kernel before 5.9 answers. */
+/* Makes close_range() fail, as in a kernel before 5.9. */
 static void without_close_range(void)
 {
 	struct sock_filter code[] = {
@@ -307,12 +307,12 @@ TEST_TABLE(ends)
 		for (int blow = 0; blow < BLOWS; blow++)
 			for (int stage = 0; stage < STAGES; stage++)
 				for (int read = 0; read < 2; read++) {
-					/* For a killed process the stages in between show nothing new. */
+					/* For a killed process the middle stages add nothing. */
 					if (read && (stage == IDLE || stage == UNKNOWN || end == DIE))
 						continue;
 					if (end == DIE && stage == UNKNOWN)
 						continue;
-					/* The checker sees each stage once. */
+					/* A memory checker runs each stage once. */
 					if (test_checked() && ((stage == POSTED && !read) || (stage == FLYING && read)))
 						continue;
 					acts[count] = (struct act){(enum stage)stage, (enum blow)blow, (enum end)end, read};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Device memory in one process: it must be what the caller says, leaves nothing behind, drivers refuse and fail in ways of
- * their own, and processes fork.
+ * Device memory in one process: registration checks that the memory is of the named device, leaves no handle or descriptor
+ * behind, passes on the driver's errors, and works in processes that fork.
  */
 #include "device.h"
 
@@ -26,7 +26,7 @@ static int register_as(struct node *n, const void *at, size_t len, uint32_t ifac
 	return gdrfab_mr_regattr(n->domain, &attr, 0, mr);
 }
 
-/* --- what memory is --- */
+/* --- the kind of memory --- */
 
 static void refused(struct node *n, const void *at, size_t len, uint32_t iface, uint64_t device, const char *word)
 {
@@ -49,7 +49,7 @@ static void is_what_it_is(const void *arg)
 	node_alone(&n, NULL);
 	mem_new(&n, &m, kind, LEN);
 
-	/* Asked for by name, and found by itself. */
+	/* With the interface named, and found by the library. */
 	for (int asked = 0; asked < 2; asked++) {
 		int rc = register_as(&n, m.addr, LEN, asked ? kind->iface : GDRFAB_HMEM_AUTO, m.device, 0, &mr);
 		if (rc == -EOPNOTSUPP && traits()->adapter)
@@ -75,7 +75,7 @@ static void is_what_it_is(const void *arg)
 				SAYS(words, paths[p].name);
 		OK(gdrfab_mr_close(mr));
 	}
-	/* A part, unaligned. */
+	/* An unaligned part of the memory. */
 	OK(register_as(&n, m.addr + 4097, 777, kind->iface, m.device, 0, &mr));
 	CHECK_EQ(mr_query(mr).len, 777);
 	OK(gdrfab_mr_close(mr));
@@ -114,9 +114,9 @@ static void host_memory_stays_host_memory(const void *arg)
 	node_close(&n);
 }
 
-/* --- nothing is left behind --- */
+/* --- no handles and descriptors are left behind --- */
 
-/* What makes the driver refuse to export, with a code that is none of its own. */
+/* The fault that makes the driver refuse to export, with an unknown code. */
 static const char *export_fault(uint32_t iface)
 {
 	switch (iface) {
@@ -130,7 +130,7 @@ static const char *export_fault(uint32_t iface)
 	}
 }
 
-/* A real driver holds more descriptors than a fake one, and asks for them when it likes. */
+/* A real driver holds more descriptors than a fake one, and opens them at any time. */
 static void limit_fds(void)
 {
 	struct rlimit limit;
@@ -142,7 +142,7 @@ static void limit_fds(void)
 static void register_often(struct node *n, struct mem *m, int rounds)
 {
 	for (int i = 0; i < rounds; i++) {
-		/* Another part each time, so that nothing can be found ready. */
+		/* Another part each time, so that no cache can help. */
 		int rc = mem_try_register(n, m, (size_t)i % 100, LEN - 100, REMOTE_ACCESS, 0, 0);
 		if (rc == -EOPNOTSUPP && traits()->adapter)
 			test_skip("%s", gdrfab_last_error());
@@ -165,7 +165,7 @@ static void leaves_nothing(const void *arg)
 	register_often(&n, &m, test_count(getenv("TEST_REAL") ? 10000 : 100000, 2000));
 	CHECK_EQ(test_count_fds(), fds);
 	if (getenv("GDRFAB_FAKES")) {
-		/* Memory that was never exported, so that a refusal is not covered up by an earlier answer. */
+		/* Memory that was never exported, so that no cached handle hides the refusal. */
 		struct mem other;
 		setenv("FAKE_FAULT", export_fault(kind->iface), 1);
 		mem_new(&n, &other, kind, LEN);
@@ -197,7 +197,7 @@ static void no_fds_left(const void *arg)
 	int other = register_as(&n, m.addr, LEN, kind->iface, m.device, 0, &staged);
 	while (count > 0)
 		close(taken[--count]);
-	/* Some handles are bytes and need no descriptor. Where one is needed, what is left is the slow path. */
+	/* Some handles are bytes and need no descriptor. If a descriptor is needed, only the slow path is left. */
 	CHECK_EITHER(rc, -EOPNOTSUPP, 0);
 	CHECK_EQ(rc == 0, mr != NULL);
 	CHECK_EQ(other, 0);
@@ -205,7 +205,7 @@ static void no_fds_left(const void *arg)
 	OK(gdrfab_mr_close(staged));
 	if (mr)
 		OK(gdrfab_mr_close(mr));
-	/* And with descriptors at hand it is as fast as ever. */
+	/* With descriptors the fast path is back. */
 	OK(register_as(&n, m.addr, LEN, kind->iface, m.device, GDRFAB_PATH_IPC, &mr));
 	OK(gdrfab_mr_close(mr));
 	CHECK(test_count_fds() <= fds + 4);
@@ -213,7 +213,7 @@ static void no_fds_left(const void *arg)
 	node_close(&n);
 }
 
-/* GDRFAB_HMEM_THREAD=1: this thread never enters the driver. */
+/* GDRFAB_HMEM_THREAD=1: this thread never calls the driver. */
 static void on_a_thread(const void *arg)
 {
 	static const char *const libraries[] = {
@@ -294,7 +294,7 @@ TEST(ruled_out_by_the_environment)
 	node_close(&n);
 }
 
-/* This program anew where the loader finds no fake. */
+/* Runs this program again with a loader path without fakes. */
 TEST(no_driver_at_all)
 {
 	static char host[4096];
@@ -364,7 +364,7 @@ static void forked(const void *arg)
 	int status = 0;
 	CHECK_EQ(waitpid(pid, &status, 0), pid);
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-	/* The parent goes on as if nothing had been. */
+	/* The fork does not disturb the parent. */
 	mem_fill(&m, 0, LEN, 0, 5);
 	CHECK_MEM("memory of the parent", &m, 0, LEN, 0, 5);
 	mem_end(&n, &m);

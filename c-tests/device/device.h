@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* For the programs about device memory: the way under test as both sides set it up, and what a driver's failure must say. */
+/* Helpers of the programs about device memory: both sides of the way under test, and the expected text of a driver's failure. */
 #ifndef DEVICE_H
 #define DEVICE_H
 
 #include "fab.h"
 
 #define LEN ((size_t)300000)
-#define POSTS 4 /* that are under way at once */
+#define POSTS 4 /* operations under way at once */
 
-/* A driver's code, as its vendor writes it. */
+/* The text of a driver's code, as its vendor writes it. */
 static inline void says_code(int line, const char *text, unsigned code)
 {
 	char decimal[16], hex[16];
@@ -30,7 +30,7 @@ static inline const struct way *way_of(const struct node *n)
 	return (const struct way *)n->arg;
 }
 
-/* With TEST_FAST one of CUDA's kinds of memory stands for all. */
+/* With TEST_FAST one kind of CUDA memory stands for all. */
 static inline bool left_out(const struct way *way)
 {
 	return test_count(0, 1) && way->kind != device_kinds[0] && way->kind->alloc == cuda_kinds[0].alloc;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* CUDA alone: the caller's context stays as it is, its stream is waited for, and the device of a pointer copies. */
+/* CUDA alone: the caller's context stays current, operations wait for the caller's stream, and the pointer's device copies. */
 #include "device.h"
 
 static void *context(void)
@@ -55,7 +55,7 @@ static void with_context(struct node *n)
 	int devices = 0;
 	CU(cuInit, (unsigned), 0);
 	CU(cuDeviceGetCount, (int *), &devices);
-	/* Not the device of the memory. */
+	/* Another device than the memory's. */
 	cuda_use(n->side == TEST_SERVER ? (uint32_t)devices - 1 : 0);
 	keeps_context(n, context());
 }
@@ -67,7 +67,7 @@ static void context_is_left_alone(const void *arg)
 	pair(&s, with ? with_context : without_context, with ? with_context : without_context, NULL);
 }
 
-/* A write begins when what the caller's stream holds is over. */
+/* A write begins when the earlier work of the caller's stream is done. */
 static void is_filled(struct node *n)
 {
 	struct mem m;
@@ -111,8 +111,8 @@ static void after_the_callers_stream(const void *arg)
 	pair(NULL, is_filled, fills_by_stream, arg);
 }
 
-/* Host memory goes to a peer's device by one that this process uses: a context on the peer's would take turns with its
- * kernels. */
+/* Host memory is copied to a peer's device through a device that this process uses: a context on the peer's device would be
+ * time-sliced with the peer's kernels. */
 static void writes_by_own_device(struct node *n)
 {
 	static unsigned char bytes[LEN];

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Transfers of device memory that a driver fails, here or at the target: its code is in the words, and the endpoint goes on.
- * What a driver does not map takes another path.
+ * Transfers of device memory that fail in a driver, here or at the target: the error text contains the driver's code, and the
+ * endpoint goes on. Memory that a driver cannot map takes another path.
  */
 #include "device.h"
 
-/* A code that no header names reaches the caller as a number. */
+/* A code without a name reaches the caller as a number. */
 static const char *copy_fault(uint32_t iface)
 {
 	switch (iface) {
@@ -38,7 +38,7 @@ static void fails_to_copy(struct node *n)
 	post_write(n, buf, to);
 	FAILED(n->cq, buf, EIO, GDRFAB_PROV_FAULT, &f);
 	SAYS_CODE(f.words, 12345);
-	/* Asked how far it is, the driver fails. */
+	/* The driver fails when it is asked about the copy's progress. */
 	if (way_of(n)->kind->iface == GDRFAB_HMEM_CUDA) {
 		setenv("FAKE_FAULT", "cuStreamQuery=12346,cuEventQuery=12346", 1);
 		for (int i = 0; i < POSTS; i++)
@@ -48,7 +48,7 @@ static void fails_to_copy(struct node *n)
 			SAYS_CODE(f.words, 12346);
 		}
 	}
-	/* And when it is well again, so is the endpoint. */
+	/* When the driver works again, so does the endpoint. */
 	unsetenv("FAKE_FAULT");
 	writes(n, buf, to);
 	initiator_end(n, buf);
@@ -60,7 +60,7 @@ static void unknown_codes(const void *arg)
 	pair(NULL, waits, fails_to_copy, arg);
 }
 
-/* Where the other side's driver copies: it fails there, and is told here. */
+/* The other side's driver copies: it fails there, and the error is reported here. */
 static void target_fails(struct node *n)
 {
 	struct mem m;
@@ -108,7 +108,7 @@ static void target_driver_fails(const void *arg)
 	pair(NULL, target_fails, hears_of_it, arg);
 }
 
-/* Where the peer's memory cannot be mapped, its bytes still arrive. */
+/* The peer's memory cannot be mapped: its bytes are staged. */
 static void cannot_import(struct node *n)
 {
 	unsigned char *buf = (unsigned char *)malloc(LEN);
@@ -152,7 +152,7 @@ static void import_refused(const void *arg)
 	pair(NULL, offers_all, cannot_import, arg);
 }
 
-/* --- memory of one vendor here and of another there --- */
+/* --- memory of different vendors on the two sides --- */
 
 struct two {
 	struct way way;

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Device memory between two processes: freed under a region, closed under copies, told of after the data, and what becomes of
- * operations when a process dies.
+ * Device memory between two processes: memory freed under its region, a region closed during copies, notifications after the
+ * data, and operations with a process that dies.
  */
 #include "device.h"
 
-/* Freed and allocated again while a region says that it is there. */
+/* The memory is freed and allocated again while its region is open. */
 static void frees_under_region(struct node *n)
 {
 	struct mem m, local;
 	target_new(n, &m, 1);
 	barrier(n);
-	/* The peer has used it. */
+	/* By now the peer has used the region. */
 	barrier(n);
 	m.kind->release(n, &m);
 	struct mem again = m;
 	again.kind->alloc(n, &again);
 	mem_fill(&again, 0, LEN, 0, 2);
 	barrier(n);
-	/* The peer has tried to use it; nothing of that is in the new allocation. */
+	/* By now the peer has tried to use the region; the new allocation has none of its bytes. */
 	barrier(n);
 	CHECK_MEM("memory allocated later", &again, 0, LEN, 0, 2);
 
-	/* As a local buffer as well. */
+	/* The region fails as a local buffer as well. */
 	struct remote to = mem_fetch(n);
 	ssize_t rc = gdrfab_write(n->ep, m.addr, 4096, mem_desc(&m), 0, to.base, to.key, &m);
 	if (rc == 0)
@@ -39,7 +39,7 @@ static void frees_under_region(struct node *n)
 	OK(gdrfab_mr_close(m.mr));
 	again.mr = NULL;
 	mem_register(n, &again, 0, LEN, ANY_ACCESS, 0);
-	/* Registered anew it is as good as any. */
+	/* Registered again the memory works. */
 	mem_new(n, &local, &memkinds[KIND_MALLOC], LEN);
 	POST(n->cq, gdrfab_write(n->ep, again.addr, LEN, mem_desc(&again), 0, to.base, to.key, &again));
 	DONE(n->cq, &again, GDRFAB_WRITE, NULL);
@@ -61,7 +61,7 @@ static void uses_freed(struct node *n)
 	CHECK_FILLED("memory before it was freed", buf, LEN, 0, 1);
 	barrier(n);
 	barrier(n);
-	/* A mapping keeps the old memory alive, and reaches that; the target's own copies find out. */
+	/* A peer's mapping keeps the old memory alive and reaches it; copies by the target find out that it was freed. */
 	fill(buf, LEN, 0, 3);
 	post_write(n, buf, to);
 	if (staged)
@@ -105,12 +105,12 @@ static void closes_under_copies(struct node *n)
 	char word;
 	target_new(n, &m, 1);
 	barrier(n);
-	/* The copies go on without this side's help. */
+	/* The copies need no progress of this side. */
 	n->idle = true;
 	oob_recv(n, &word, 1);
 	n->idle = false;
 	mem_unregister(&m);
-	/* All that had begun has ended, and its bytes are here. */
+	/* After the close all begun copies have ended, and their bytes are in place. */
 	CHECK_MEM("what was on its way", &m, 0, LEN, 0, 9);
 	mem_fill(&m, 0, LEN, 0, 1);
 	barrier(n);
@@ -152,7 +152,7 @@ static void is_told(struct node *n)
 	struct mem m;
 	done entry;
 	target_new(n, &m, 1);
-	/* Where the bytes are put in place by this side, it is this side's driver that is slow. */
+	/* If this side copies the bytes into place, this side's driver is the slow one. */
 	if (!one_sided(way_of(n)))
 		setenv("FAKE_DELAY_US", "20000", 1);
 	for (uint32_t round = 0; round < 6; round++) {
@@ -185,7 +185,7 @@ static void told_after_the_data(const void *arg)
 	pair(NULL, is_told, tells, arg);
 }
 
-/* One side is killed while a mapping of the other's memory is open, and copies are in flight. */
+/* One side is killed while it has the other's memory mapped and copies are under way. */
 static void survives(struct node *n)
 {
 	struct mem m;
@@ -276,7 +276,7 @@ TEST_TABLE(device_transfers)
 		bool by_driver = way->kind->alloc == cuda_kinds[0].alloc && way->kind->opaque;
 		if (by_driver && !traits()->adapter && way->kind->flavour != CUDA_MANAGED)
 			device_claim("freed_under_a_region", way->name, freed_under_a_region, way, 20);
-		/* Where there is nothing else, staging carries all that is about devices. */
+		/* If the provider has no other path, staging carries all device memory. */
 		if (!ipc && !(path_known(PATH_SOCKET) && way->kind->opaque))
 			continue;
 		device_claim("initiator_killed", way->name, initiator_killed, way, 20);

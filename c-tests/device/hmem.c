@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Device memory besides transfers: what devices there are, what a pointer is, dma-bufs, copies and allocations. The
- * claims about devices run on each vendor whose driver is here: the fakes of GDRFAB_FAKES, or a real one.
+ * The gdrfab_hmem_* calls: devices, the kind of a pointer, dma-bufs, copies and allocations. The claims about devices run for
+ * each vendor whose driver is available: the fakes of GDRFAB_FAKES, or a real one.
  */
 #include "hmem.h"
 
@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <sys/uio.h>
 
-/* The function of a runtime that its application has to call; the claim is skipped without it. */
+/* A function of a runtime that the application must call; skips the claim without it. */
 static void entry(const char *library, const char *symbol, void *function)
 {
 	void *handle = dlopen(library, RTLD_NOW);
@@ -49,7 +49,7 @@ static const struct vendor vendors[] = {
 
 /* --- without any device --- */
 
-/* GDRFAB_HMEM rules a vendor out: then nothing of it is opened, and every call says why. */
+/* GDRFAB_HMEM excludes a vendor: its library is not opened, and every call fails with this reason. */
 TEST(ruled_out)
 {
 	static char host[64];
@@ -154,16 +154,16 @@ static void pointers(const void *arg)
 		CHECK_EQ(inside.len, place.len);
 		CHECK_EQ(inside.id, place.id);
 		CHECK_EQ(inside.covered, place.covered - 4097);
-		/* What lies behind may be memory of the same device, and is counted only as far as it is asked for. */
+		/* Memory behind the allocation may be the same device's; it counts only as far as the query asks. */
 		CHECK(detect(at, place.covered).covered == place.covered);
 		CHECK(detect(at + place.covered - 1, 1).covered >= 1);
 		OK(gdrfab_mem_free(n.domain, at));
 		MISUSE(gdrfab_mem_free(n.domain, at), -EINVAL, "addr");
-		/* Freed: nobody's, or only a part of memory that the process holds as a whole. */
+		/* After the free: unknown memory, or a part of a larger range that the process still holds. */
 		gdrfab_hmem_place gone = detect(at, 1);
 		CHECK(gone.iface == GDRFAB_HMEM_SYSTEM || (gone.iface == v->iface && (gone.id != place.id || gone.id == 0)));
 	}
-	/* An identity is never used twice, whatever happens to the address. */
+	/* The identity of an allocation is never used again, even at the same address. */
 	uint64_t last = 0;
 	for (int i = 0; i < 8; i++) {
 		unsigned char *at = alloc_on(&n, v, 0, PIECE);
@@ -200,7 +200,7 @@ static void copies(const void *arg)
 		OK(gdrfab_hmem_copy_from(iface, 0, back, at + 13, sizes[i]));
 		CHECK_FILLED("a part", back, sizes[i], 0, 100 + (uint32_t)i);
 	}
-	/* Wrong pointers are errors with words, and touch nothing. */
+	/* Wrong pointers are errors with a reason, and nothing is copied. */
 	MISUSE(gdrfab_hmem_copy_to(v->iface, 0, host, back, 64), -EINVAL, v->name);
 	MISUSE(gdrfab_hmem_copy_from(v->iface, 0, host, back, 64), -EINVAL, v->name);
 	MISUSE(gdrfab_hmem_copy_to(v->iface, 0, at, at + 64, 64), -EINVAL, "src");
@@ -223,7 +223,7 @@ static void copies(const void *arg)
 	node_close(&n);
 }
 
-/* Either a flush is not needed or done, or words say that there is none. */
+/* A flush is not needed, or is done, or fails with the reason that there is none. */
 static void flushes(const void *arg)
 {
 	const struct vendor *v = (const struct vendor *)arg;
@@ -264,7 +264,7 @@ static void dmabufs(const void *arg)
 	CHECK_EQ((uintptr_t)out.base_addr + out.offset, (uintptr_t)at + 5000);
 	off_t size = lseek(out.fd, 0, SEEK_END);
 	CHECK(size < 0 || (uint64_t)size >= out.offset + out.len);
-	/* Registration takes it where the CPU can map it. */
+	/* Registration accepts a dma-buf that the CPU can map. */
 	gdrfab_mr_attr attr;
 	gdrfab_mr *mr = NULL;
 	memset(&attr, 0, sizeof attr);
@@ -291,7 +291,7 @@ static void dmabufs(const void *arg)
 		CHECK(gdrfab_last_error()[0] != 0);
 	}
 	close(out.fd);
-	/* Ranges that are not all there, and many exports. */
+	/* Ranges beyond the memory, and many exports. */
 	size_t room = (size_t)detect(at, 0).covered;
 	if (detect(at, room + 1).covered == room)
 		CHECK(gdrfab_hmem_export_dmabuf(at, room + 1, 0, &out) < 0);
@@ -325,7 +325,7 @@ static void belonging(const void *arg)
 	node_close(&n);
 }
 
-/* Memory in which a region lies is not freed. */
+/* Memory with a region in it cannot be freed. */
 static void covered_by_a_region(const void *arg)
 {
 	const struct vendor *v = (const struct vendor *)arg;

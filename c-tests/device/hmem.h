@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What the programs about device memory share: a vendor's driver, what is asked of it, and memory on its devices. */
+/* Helpers of the programs about gdrfab_hmem_*: a vendor's driver, queries, and memory on its devices. */
 #ifndef HMEM_H
 #define HMEM_H
 
@@ -12,7 +12,7 @@
 struct vendor {
 	uint32_t iface;
 	const char *name;
-	void (*prepare)(void); /* what the runtime wants of its application */
+	void (*prepare)(void); /* initialises a runtime that needs it from the application */
 };
 
 static inline int query(uint32_t iface, uint32_t device, gdrfab_hmem_info *info)
@@ -33,7 +33,7 @@ static inline gdrfab_hmem_place detect(const void *ptr, size_t len)
 	return place;
 }
 
-/* Opens the vendor's driver, or skips the claim; the number of devices. */
+/* Opens the vendor's driver, or skips the claim; returns the number of devices. */
 static inline uint32_t use(const struct vendor *v)
 {
 	gdrfab_hmem_info info;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* CUDA's contexts and kinds of memory, and faults that only a fake driver can be told to have. */
+/* CUDA's contexts and kinds of memory, and driver faults that only a fake can have. */
 #include "hmem.h"
 
 static const struct vendor cuda = {GDRFAB_HMEM_CUDA, "cuda", NULL};
@@ -11,7 +11,7 @@ static uint32_t active(uint32_t device)
 	return info.active;
 }
 
-/* Asking about a device makes no context on it; using it does, whoever uses it, and only there. */
+/* A query makes no context on a device; using it does, on this device only, by the library or by the program. */
 TEST(cuda_devices_in_use)
 {
 	static unsigned char host[64];
@@ -32,18 +32,18 @@ TEST(cuda_devices_in_use)
 		}
 	OK(query(GDRFAB_HMEM_CUDA, UINT32_MAX, &info));
 	CHECK_EQ(info.active, 0);
-	/* The library's own use. */
+	/* Used by the library. */
 	unsigned char *at = alloc_on(&n, &cuda, last, PIECE);
 	for (uint32_t d = 0; d < count; d++)
 		CHECK_EQ(active(d), d == last);
 	OK(gdrfab_mem_free(n.domain, at));
-	/* The program's. */
+	/* Used by the program. */
 	cuda_use(0);
 	CHECK_EQ(active(0), 1);
 	node_close(&n);
 }
 
-/* What CUDA's own allocators make is recognised, and memory of several segments is one range for those who ask for it. */
+/* Memory of all CUDA allocators is recognised, and memory of several segments is one range if the query asks for it. */
 TEST(cuda_kinds_of_memory)
 {
 	static const uint32_t kinds[CUDA_KINDS] = {
@@ -85,7 +85,7 @@ TEST(cuda_kinds_of_memory)
 	node_close(&n);
 }
 
-/* --- faults that only a fake can be told to have --- */
+/* --- faults of a fake driver --- */
 
 static void need_fakes(void)
 {
@@ -128,7 +128,7 @@ static unsigned flushes_of(int device)
 	return times(device);
 }
 
-/* The driver is asked to flush only where the device does not order what NICs write, and in that device's context. */
+/* The driver flushes only if the device does not order writes of NICs, and in the device's context. */
 TEST(cuda_flushes)
 {
 	static const char *orderings[] = {"0", "100", "200"};
@@ -142,7 +142,7 @@ TEST(cuda_flushes)
 			OK(gdrfab_hmem_flush(GDRFAB_HMEM_CUDA, 1));
 			CHECK_EQ(flushes_of(1), i == 0 ? 2 : 0);
 			CHECK_EQ(flushes_of(0), 0);
-			/* Nor is a context made for what needs none; and the caller's stays current. */
+			/* No context is made if none is needed, and the caller's stays current. */
 			CHECK_EQ(active(1), i == 0);
 			CHECK_EQ(active(0), 0);
 			cuda_use(0);

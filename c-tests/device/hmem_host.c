@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The calls about device memory, misused and about host memory: no device is needed. */
+/* The gdrfab_hmem_* calls, used wrongly or with host memory: no device is needed. */
 #include "hmem.h"
 
 TEST(misuse_of_questions)
@@ -52,7 +52,7 @@ TEST(misuse_of_dmabufs)
 {
 	static char host[8192];
 	gdrfab_mr_dmabuf out = {-7, 0, 0, 0, NULL};
-	/* This one asks the drivers, which keep files of their own from then on. */
+	/* This call asks the drivers, which keep descriptors open from then on. */
 	MISUSE(gdrfab_hmem_export_dmabuf(host, 4096, 0, &out), -EOPNOTSUPP, "host memory");
 	int fds = test_count_fds();
 	MISUSE(gdrfab_hmem_export_dmabuf(NULL, 4096, 0, &out), -EINVAL, "ptr");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What only RDMA devices do: registrations that the kernel counts, receives that are missing, links that go down and
- * devices that go away. The last two break the machine's RDMA set-up for a moment, so they run where TEST_BREAK=1 says
- * that they may: in a virtual machine.
+ * Claims about RDMA devices alone: the kernel's limit on locked memory, missing receives, links that go down and devices that are
+ * removed. The last two break the machine's RDMA set-up for a moment, so they run only with TEST_BREAK=1, in a virtual
+ * machine.
  */
 #include "fab.h"
 
@@ -20,7 +20,7 @@ static void device_of(const struct node *n, char *to, size_t size)
 	to[strcspn(to, ":")] = 0;
 }
 
-/* The network device below it. */
+/* The network device below the RDMA device. */
 static void netdev_of(const struct node *n, char *to, size_t size)
 {
 	char device[64], path[160];
@@ -74,7 +74,7 @@ static void registers_too_much(struct node *n)
 	mem_new(n, &m, &memkinds[KIND_MALLOC], 1 << 20);
 	struct rlimit little = {65536, 65536};
 	CHECK_EQ(setrlimit(RLIMIT_MEMLOCK, &little), 0);
-	/* Who may lock all memory is not limited. */
+	/* A privileged process has no limit on locked memory. */
 	if (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0)
 		test_skip("root cannot become another user: %s", strerror(errno));
 	CHECK_EQ(mem_try_register(n, &m, 0, m.len, ANY_ACCESS, 0, 0), -ENOMEM);
@@ -117,7 +117,7 @@ static void explains(struct node *n)
 	OK(gdrfab_mr_query(m.mr, &info));
 	CHECK_EQ(info.path, GDRFAB_PATH_STAGED);
 	CHECK(gdrfab_mr_explain(m.mr, words, sizeof words) > 0);
-	/* Every step, in its order, with its errno: EOPNOTSUPP, EFAULT. */
+	/* The explanation has every step in order, with its errno: EOPNOTSUPP, EFAULT. */
 	const char *first = strstr(words, "dmabuf: dma-buf: refused, errno 95");
 	const char *second = strstr(words, "pinned (ibv_reg_mr): refused, errno 14");
 	const char *third = strstr(words, "staged through buffers of the library: taken");
@@ -230,7 +230,7 @@ static void loses_its_link(struct node *n)
 	barrier(n);
 	CHECK_EQ(test_system("ip link set dev %s down", netdev), 0);
 	int told = await_eq_failure(n, 5000);
-	/* Between two queue pairs of one device soft-RoCE needs no link: what matters is that nothing is lost or hangs. */
+	/* soft-RoCE needs no link between two queue pairs of one device: the claim is that nothing is lost and no call hangs. */
 	POST(n->cq, gdrfab_write(n->ep, bytes, 65536, local_desc(n, bytes, 65536), 0, to.base, to.key, bytes));
 	done entry;
 	int r = cq_next(n->cq, &entry, 20000);
@@ -263,7 +263,7 @@ static void loses_its_device(struct node *n)
 	void *desc = local_desc(n, bytes, 4096);
 	POST(n->cq, gdrfab_recv(n->ep, bytes, 4096, desc, 0, bytes));
 	barrier(n);
-	/* The kernel waits until nobody has the device open. */
+	/* The kernel waits until no process has the device open. */
 	CHECK_EQ(test_system("rdma link delete %s &", device), 0);
 	FAILED(n->cq, bytes, ECANCELED, GDRFAB_PROV_PEER_GONE, &f);
 	CHECK(strstr(f.words, "removed"));
@@ -297,7 +297,7 @@ TEST(a_device_that_is_removed_is_told)
 		test_skip("no device is found to have the address TEST_NODE");
 	pclose(list);
 	pair(NULL, loses_it_too, loses_its_device, NULL);
-	/* It goes when the last process that had it open has ended. */
+	/* The device is removed when the last process that had it open has ended. */
 	int made = -1;
 	for (int i = 0; i < 200 && made != 0; i++) {
 		made = test_system("rdma link add %s type rxe netdev %s 2>/dev/null", device, netdev);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A connection over two RDMA ports (GDRFAB_VERBS_RAILS): whenever one is lost, every byte, message and notification
- * comes once and in order, and the event queue tells of both. Both sides write, read and send at the same time. TEST_RAILS names
- * the ports, first that of TEST_NODE; links go down where TEST_BREAK=1 says that they may. TEST_RAIL_ROUNDS: so many rounds.
+ * A connection over two RDMA ports (GDRFAB_VERBS_RAILS). Whenever a port is lost, every byte, message and notification arrives
+ * once and in order, and the event queue reports the loss and the return. Both sides write, read and send at once. TEST_RAILS
+ * names the ports, first the port of TEST_NODE; links go down only with TEST_BREAK=1. TEST_RAIL_ROUNDS: the number of rounds.
  */
 #include "fab.h"
 
@@ -22,11 +22,11 @@
 
 struct plan {
 	bool rails[TEST_SIDES]; /* which sides name ports */
-	const char *fault[TEST_SIDES]; /* GDRFAB_FAULT=... of that side; rails are lost by it */
-	bool cuts, closes, all; /* all: they name none, but say all */
-	uint64_t access; /* of the memory, beside the usual */
+	const char *fault[TEST_SIDES]; /* GDRFAB_FAULT of each side, which loses rails */
+	bool cuts, closes, all; /* all: the sides name no ports, but set "all" */
+	uint64_t access; /* further access rights of the memory */
 	bool first; /* the first rail is lost, and not the second */
-	int unanswered; /* it is, at each so many requests, by an answer that does not come: the peer has the request */
+	int unanswered; /* the first rail is lost at every so many requests: the peer has the request, and its answer is dropped */
 };
 
 static bool has_rails(const struct node *n)
@@ -53,7 +53,7 @@ static void await_rail(struct node *n)
 }
 
 struct memory {
-	struct mem m; /* the peer's to write and read */
+	struct mem m; /* the peer writes and reads it */
 	struct remote to;
 	unsigned char *out, *in[3], *back;
 };
@@ -99,7 +99,7 @@ static void over(struct setup s, struct plan p, side_fn server, side_fn client)
 	pair(&s, server, client, &p);
 }
 
-/* The same on both sides: each writes into the other's memory, and checks its own. */
+/* The same on both sides: each writes into the other's memory and checks its own. */
 static void one_round(struct node *n, struct memory *a, uint32_t round)
 {
 	uint32_t is_server = n->side == TEST_SERVER, mine = 10 * round + is_server, theirs = 10 * round + !is_server;
@@ -132,7 +132,7 @@ static void one_round(struct node *n, struct memory *a, uint32_t round)
 			CHECK(seen[which]++ == 0);
 			continue;
 		}
-		/* In the order in which they were posted, each after its bytes and those before; but lists, which keep none. */
+		/* Notifications come in the order of posting, each after its own and all earlier bytes; lists have no order. */
 		CHECK(came < 3 && e.op_context == a->in[came++]);
 		CHECK_MEM("written", &a->m, 0, LARGE, 0, theirs);
 		if (!(e.flags & GDRFAB_REMOTE_CQ_DATA)) {
@@ -154,7 +154,7 @@ static void one_round(struct node *n, struct memory *a, uint32_t round)
 	barrier(n);
 }
 
-/* Short ones, of which each message and each notification comes once, in order, and after what was written before it. */
+/* Short operations: each message and notification arrives once, in order, and after the earlier writes. */
 static void short_ones(struct node *n, struct memory *a, uint32_t round)
 {
 	static uint64_t words[SHORTS], in[SHORTS], back[SHORTS];
@@ -194,7 +194,7 @@ static void short_ones(struct node *n, struct memory *a, uint32_t round)
 			CHECK_EQ(back[got], words[got]);
 			got++;
 		} else {
-			/* An even one's message and its write, an odd one's write. */
+			/* An even number has a message and a write, an odd number a write. */
 			int i = own / 3 * 2 + own % 3 / 2;
 			CHECK(e.op_context == &words[i]);
 			own++;
@@ -203,7 +203,7 @@ static void short_ones(struct node *n, struct memory *a, uint32_t round)
 	barrier(n);
 }
 
-/* Takes the rail's link away for a moment, again and again, until it is told to end: then the last command is over, too. */
+/* Cuts the rail's link for a moment, again and again, until it is told to end; then the link is up. */
 static pid_t cutter(const char *link)
 {
 	pid_t pid = fork();
@@ -215,7 +215,7 @@ static pid_t cutter(const char *link)
 	_exit(1);
 }
 
-/* What was told of the rail that is lost; of a first one's port the event queue tells beside it. */
+/* Reads the reports about the lost rail; for the first rail the event queue also reports its port. */
 static void hear(struct node *n, struct rail_news *news)
 {
 	const struct plan *p = (const struct plan *)n->arg;
@@ -232,7 +232,7 @@ static void hear(struct node *n, struct rail_news *news)
 	}
 }
 
-/* The libibverbs of the virtual machine may lose what the first device is answered. */
+/* Tells the libibverbs of the virtual machine (tests/vm/liar-shim.c) to drop answers to the first device. */
 static void lose_answers(int of_each)
 {
 	void (*lose)(const char *, int);
@@ -240,7 +240,7 @@ static void lose_answers(int of_each)
 	lose(first_device(), of_each);
 }
 
-/* Queue pairs of this process with the first device. */
+/* The number of this process's queue pairs on the first device. */
 static int pairs(void)
 {
 	return test_system("exit $(rdma resource show qp link %s | grep -c 'pid %d ')", first_device(), (int)getpid()) / 256;
@@ -267,7 +267,7 @@ static void both(struct node *n)
 	if (p->unanswered && n->side == TEST_SERVER)
 		lose_answers(p->unanswered);
 	uint32_t round = 0, rounds = (uint32_t)rail_rounds(p->cuts ? test_count(60, p->first ? 5 : 8) : lossy ? test_count(40, p->first ? 3 : 5) : 3);
-	/* Cuts come in their own time: as long as one side has heard of none, there are more rounds. */
+	/* Cuts come at their own times: rounds go on until both sides have seen one. */
 	for (; round < rounds || (p->cuts && (told.lost == 0 || lost == 0)); round++) {
 		one_round(n, &a, round);
 		if (p->first)
@@ -289,14 +289,14 @@ static void both(struct node *n)
 	hear(n, &told);
 	CHECK_EQ(told.lost, told.back);
 	CHECK(lossy ? told.lost > 0 : told.lost == 0);
-	/* rdma_cm ends a connection by the number of its queue pair: nobody else has it. */
+	/* rdma_cm ends a connection by the number of its queue pair, which must be unique. */
 	CHECK(!had || pairs() == had + !n->setup->by_address);
 	OK(gdrfab_ep_stats(n->ep, &stats));
 	CHECK_EQ(stats.rails_lost, (uint64_t)told.lost);
 	CHECK_EQ(stats.errors, 0);
 	CHECK(gdrfab_ep_explain(n->ep, a.to.key, words, sizeof words) > 0);
 	if (has_rails(n)) {
-		/* Only what is cut counts: whose peer loses a rail again and again may find it down whenever there is something to cut. */
+		/* Counted only where links are cut: a rail that the peer loses again and again may be down at every transfer. */
 		info = rail(n, 0);
 		CHECK(info.up);
 		if (!lossy || (p->fault[n->side] && !p->fault[!n->side] && !p->first))
@@ -304,7 +304,7 @@ static void both(struct node *n)
 		CHECK_EQ(rail(n, !p->first).losses, (uint32_t)told.lost);
 		info = rail(n, 1);
 		CHECK(info.own[0] && info.peer[0]);
-		/* It has a smaller MTU, and so the smaller share; what is lost again and again may bring nothing. */
+		/* The second port has a smaller MTU and so the smaller share; a rail that is lost again and again may carry nothing. */
 		if (!lossy && info.bytes_out + info.bytes_in == 0)
 			test_fail(__FILE__, __LINE__, "the second rail has carried nothing: %s", words);
 		CHECK(test_says(words, "rail 1, ") && test_says(words, ": up, "));
@@ -332,7 +332,7 @@ TEST_WITHIN(60, over_two_by_exchanged_addresses)
 	over((struct setup){.by_address = true}, (struct plan){BOTH}, both, both);
 }
 
-/* The same two: the third device has another type of address. */
+/* "all" gives the same two ports: the third device has another type of address. */
 TEST_WITHIN(60, over_every_port)
 {
 	over((struct setup){0}, (struct plan){BOTH, .all = true}, both, both);
@@ -348,7 +348,7 @@ TEST_WITHIN(60, over_one_if_the_client_names_none)
 	over((struct setup){0}, (struct plan){.rails = {[TEST_SERVER] = true}}, both, both);
 }
 
-/* By the library itself, after so many parts and again; each side's losses are the other's too. */
+/* Fault injection loses a rail after so many parts, again and again; each side sees the other's losses too. */
 TEST_WITHIN(120, broken_by_one_side)
 {
 	over((struct setup){0}, (struct plan){BOTH, .fault = {[TEST_SERVER] = "GDRFAB_FAULT=verbs/rail=2:1"}}, both, both);
@@ -370,7 +370,7 @@ TEST_WITHIN(3600, cut)
 	over((struct setup){0}, (struct plan){BOTH, .cuts = true}, both, both);
 }
 
-/* --- the first rail, which carries all that is short --- */
+/* --- the first rail, which carries all short operations --- */
 
 TEST_WITHIN(120, first_broken_by_one_side)
 {
@@ -382,7 +382,7 @@ TEST_WITHIN(3600, first_broken_by_both_sides)
 	over((struct setup){.by_address = true}, (struct plan){BOTH, .first = true, .fault = {[TEST_SERVER] = "GDRFAB_FAULT=verbs/rail=37:0", [TEST_CLIENT] = "GDRFAB_FAULT=verbs/rail=23:0"}}, both, both);
 }
 
-/* What has arrived does not come again, though nobody has said that it did. */
+/* An operation that has arrived is not repeated, although its acknowledgement was lost. */
 TEST_WITHIN(120, first_unanswered)
 {
 	over((struct setup){0}, (struct plan){BOTH, .first = true, .unanswered = 41}, both, both);
@@ -394,8 +394,8 @@ TEST_WITHIN(120, first_cut)
 	over((struct setup){0}, (struct plan){BOTH, .cuts = true, .first = true}, both, both);
 }
 
-/* Each adds to a number of the other's: of what is told to have failed nobody knows, and nothing is there twice. What the
- * server's card was not told has been carried out. */
+/* Each side adds to a number of the other: a failed sum may have been carried out, and none is carried out twice. Sums whose
+ * answers the server's device did not get have been carried out. */
 static void counts(struct node *n)
 {
 	uint64_t one = 1, mine[2] = {0, 0}, theirs[2];
@@ -447,7 +447,7 @@ TEST_WITHIN(60, first_unanswered_among_atomics)
 	over((struct setup){0}, (struct plan){BOTH, .first = true, .access = GDRFAB_ATOMIC, .unanswered = 23}, counts, counts);
 }
 
-/* --- what is closed is closed on every rail --- */
+/* --- a closed region is closed on every rail --- */
 
 static void closes(struct node *n)
 {
@@ -492,7 +492,7 @@ TEST_WITHIN(60, a_closed_region_is_closed_on_every_rail)
 	over((struct setup){0}, (struct plan){BOTH}, closes, writes_on);
 }
 
-/* --- what is asked for is to be had --- */
+/* --- ports that do not exist are refused --- */
 
 TEST(unknown_port)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What may happen while the first of two RDMA ports (GDRFAB_VERBS_RAILS) is lost: it stays away, a deadline passes, either side
- * closes, dies or stops, the other port goes too, the way back fails once. Each operation ends once and with words, and what
- * ends well is there once. TEST_RAILS names the ports, TEST_FIRST_LINK and TEST_LINK the links that may be taken away.
+ * Events while the first of two RDMA ports (GDRFAB_VERBS_RAILS) is down: it stays down, a deadline passes, either side closes,
+ * dies or is stopped, the other port goes down too, or reconnecting fails at first. Each operation ends once, a failure has a
+ * reason, and a successful operation was carried out once. TEST_RAILS names the ports, TEST_FIRST_LINK and TEST_LINK the
+ * links that may be cut.
  */
 #include "fab.h"
 
@@ -13,12 +14,12 @@
 
 struct plan {
 	bool late;    /* the client's operations have a deadline, which passes */
-	bool closes;  /* the server closes its endpoint; that is noticed however long a rail may stay away */
-	bool dies;    /* it is killed; the same */
-	bool stops;   /* it is stopped; while it is, the link comes back, and then it goes on */
-	bool alone;   /* the second link goes too */
-	bool refused; /* the link comes back; and the first attempts to connect over it fail */
-	int patience_ms; /* negative: as long as it takes */
+	bool closes;  /* the server closes its endpoint; noticed however long a rail may stay down */
+	bool dies;    /* the server is killed; noticed as well */
+	bool stops;   /* the server is stopped; the link comes back meanwhile, and then the server is continued */
+	bool alone;   /* the second link goes down too */
+	bool refused; /* the link comes back, and the first attempts to connect over it fail */
+	int patience_ms; /* the time that a rail may stay down; negative: no limit */
 };
 
 static const struct plan *plan_of(const struct node *n)
@@ -26,7 +27,7 @@ static const struct plan *plan_of(const struct node *n)
 	return (const struct plan *)n->arg;
 }
 
-/* The end is that of the second rail: its link goes, or the peer's card answers nothing. */
+/* The connection ends with the second rail: its link goes down, or the peer's device does not answer. */
 static bool is_alone(const struct plan *p)
 {
 	return p->alone || p->closes || p->dies;
@@ -53,7 +54,7 @@ static void link_goes(const char *which, const char *where)
 	CHECK_EQ(test_system("ip link set dev %s %s", getenv(which), where), 0);
 }
 
-/* The libibverbs of the virtual machine may fail to connect queue pairs of the first device; gives how often it still would. */
+/* Tells the libibverbs of the virtual machine to fail connecting queue pairs of the first device; returns the failures left. */
 static int fail_to_connect(int times)
 {
 	int (*fails)(const char *, int);
@@ -61,7 +62,7 @@ static int fail_to_connect(int times)
 	return fails(first_device(), times);
 }
 
-/* The end of the connection is told, after the loss of the first rail. */
+/* Waits for the end of the connection, after the loss of the first rail. */
 static void hear_the_end(struct node *n)
 {
 	struct eq_failure f;
@@ -82,7 +83,7 @@ static void hear_the_end(struct node *n)
 	CHECK(first && (second || !is_alone(plan_of(n))));
 }
 
-/* late: the context of the one whose deadline has passed. Where both sides end it, either may find the other gone. */
+/* late: the context of the operation whose deadline has passed. If both sides end the connection, either may see the other gone. */
 static void ends_with_words(struct node *n, int count, const void *late)
 {
 	const struct plan *p = plan_of(n);
@@ -121,7 +122,7 @@ static void losing(struct node *n)
 	for (int i = 0; i < receives; i++)
 		POST(n->cq, gdrfab_recv(n->ep, in[i], 8, local_desc(n, in, sizeof in), 0, in[i]));
 	barrier(n);
-	/* Who is killed has nobody to bring the link back; the client does. */
+	/* A killed server cannot restore the link: the client does. */
 	if (!server)
 		link_goes("TEST_FIRST_LINK", "down");
 	barrier(n);
@@ -177,7 +178,7 @@ static void losing(struct node *n)
 			CHECK_EQ(fail_to_connect(0), 0);
 		barrier(n);
 		POST(n->cq, gdrfab_inject(n->ep, "goodbye", 8, 0));
-		/* Each write has taken one receive. */
+		/* Each write has consumed one receive. */
 		DONE(n->cq, in[receives - 1], GDRFAB_RECV, NULL);
 		CHECK(memcmp(in[receives - 1], "goodbye", 8) == 0);
 	} else if (n->ep) {
@@ -197,7 +198,7 @@ static void losing(struct node *n)
 
 static void over(struct plan p, enum test_side victim)
 {
-	/* A goodbye of rdma_cm over a link that is down would be the last one of soft-RoCE's device. */
+	/* A disconnect of rdma_cm over a link that is down would break soft-RoCE's device for good. */
 	struct setup s = {.by_address = true, .victim = victim};
 	char rails[256];
 	skip_unless(strcmp(provider(), "verbs") == 0, "this is about RDMA devices");
@@ -205,9 +206,9 @@ static void over(struct plan p, enum test_side victim)
 		    "TEST_BREAK=1, TEST_RAILS, TEST_LINK and TEST_FIRST_LINK name no links that may be taken away");
 	snprintf(rails, sizeof rails, "GDRFAB_VERBS_RAILS=%s", getenv("TEST_RAILS"));
 	s.env[TEST_SERVER][0] = s.env[TEST_CLIENT][0] = rails;
-	/* Soft-RoCE takes 7 for no end. */
+	/* soft-RoCE takes a retry count of 7 as unlimited. */
 	s.env[TEST_SERVER][1] = s.env[TEST_CLIENT][1] = "GDRFAB_VERBS_RETRIES=6";
-	/* A claim that failed may have left them. */
+	/* A failed claim may have left the links down. */
 	link_goes("TEST_FIRST_LINK", "up");
 	link_goes("TEST_LINK", "up");
 	p.patience_ms = p.patience_ms ? p.patience_ms : 3000;

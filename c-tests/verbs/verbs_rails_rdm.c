@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Connectionless endpoints over several RDMA ports (GDRFAB_VERBS_RAILS, which names two for both processes): long reads, writes
- * and messages whose memory is registered use both, and keep every promise while the second is lost (GDRFAB_FAULT). */
+/* Connectionless endpoints over two RDMA ports (GDRFAB_VERBS_RAILS in both processes): long reads, writes and messages of
+ * registered memory use both ports, and are correct and in order while the second is lost again and again (GDRFAB_FAULT). */
 #include "fab_rdm.h"
 
 #define LARGE ((size_t)3 << 20)
@@ -11,7 +11,7 @@ static void fill_all(unsigned char *at, uint32_t seed)
 	fill(at, LARGE, 0, seed);
 }
 
-/* Both ranks write into, read from and send to the other one. */
+/* Both ranks write into, read from and send to each other. */
 static void long_operations(struct self *s)
 {
 	if (!getenv("GDRFAB_VERBS_RAILS"))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A peer that is no gdrfab: a queue pair of plain libibverbs on the other side, connected by exchanged addresses. What
- * goes over the wire is the verbs' own, so messages, writes and reads of both sides find each other.
+ * A peer without gdrfab: a queue pair of plain libibverbs on the other side, connected by exchanged addresses. gdrfab adds no
+ * protocol of its own to messages, writes and reads, so both sides understand each other.
  *
  * Built where libibverbs has its headers (run.sh), and for the provider verbs alone.
  */
@@ -12,7 +12,7 @@
 
 #define SIZE 8192
 
-/* --- the other side: nothing but libibverbs --- */
+/* --- the other side: libibverbs alone --- */
 
 struct raw {
 	struct ibv_context *context;
@@ -33,7 +33,7 @@ struct raw {
 			test_fail(__FILE__, __LINE__, "%s: %s", #what, strerror(errno));                               \
 	} while (0)
 
-/* The device and the place in its table that hold this GID. */
+/* Finds the device and the index in its table that hold this GID. */
 static void raw_open(struct raw *r, const union ibv_gid *gid)
 {
 	int count;
@@ -160,7 +160,7 @@ static void raw_side(struct node *n)
 	oob_send(n, &here, sizeof here);
 	oob_recv(n, &there, sizeof there);
 
-	/* Theirs: a message, one with data, a write with data. */
+	/* From libibverbs: a message, a message with data, a write with data. */
 	struct ibv_wc wc = raw_await(&r);
 	CHECK(wc.opcode == IBV_WC_RECV && wc.byte_len == 700);
 	CHECK_FILLED("the message", r.memory, 700, 0, 1);
@@ -173,13 +173,13 @@ static void raw_side(struct node *n)
 	CHECK(wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM && wc.byte_len == 2000 && ntohl(wc.imm_data) == 0xfeedface);
 	CHECK_FILLED("the write", r.memory + 4096, 2000, 0, 3);
 
-	/* Ours: the same the other way round. */
+	/* From gdrfab: the same in the other direction. */
 	barrier(n);
 	fill(r.memory, 600, 0, 4);
 	raw_post(&r, IBV_WR_SEND, 0, 600, 0, 0, 0);
 	raw_post(&r, IBV_WR_SEND_WITH_IMM, 0, 600, 0, 0, 77);
 	fill(r.memory + 2048, 1500, 0, 5);
-	/* Not where the messages are, which the other side may still be looking at. */
+	/* Behind the messages, which the other side may still be checking. */
 	raw_post(&r, IBV_WR_RDMA_WRITE, 2048, 1500, there.base + 4096, (uint32_t)there.key, 0);
 	raw_post(&r, IBV_WR_RDMA_WRITE_WITH_IMM, 2048, 0, there.base, (uint32_t)there.key, 78);
 	raw_post(&r, IBV_WR_RDMA_READ, 6000, 1500, there.base + 4096, (uint32_t)there.key, 0);
@@ -194,7 +194,7 @@ static void raw_side(struct node *n)
 	free(r.memory);
 }
 
-/* --- this side --- */
+/* --- the side with gdrfab --- */
 
 static void gdrfab_side(struct node *n)
 {

@@ -49,7 +49,7 @@ static ssize_t post(struct node *n, struct remote to, uint64_t *word)
 	}
 }
 
-/* Whether the posted operation succeeded. It has one entry, or none if it was injected and succeeded. */
+/* True if the posted operation succeeded. It has one entry, or none if it was injected and succeeded. */
 static bool went_well(struct node *n, const uint64_t *word, bool silent)
 {
 	struct failure f;

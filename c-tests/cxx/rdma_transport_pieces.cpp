@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t PIECE = 1000;
 
-// What the data path does instead of its own work.
+// Replacements for calls of the data path.
 struct Fake {
 	std::mutex mutex;
 	bool small = false, narrow = false; // of endpoints that are made now

@@ -84,7 +84,7 @@ static void is_what_it_is(const void *arg)
 	refused(&n, m.addr, (size_t)1 << 40, kind->iface, m.device, "ends");
 	refused(&n, m.addr, LEN, kind->iface, m.device + 40, "device");
 	refused(&n, m.addr, 0, kind->iface, m.device, "length");
-	/* Whose driver knows its own memory. */
+	/* An interface whose driver recognises its own memory. */
 	if (kind->opaque && (kind->paths & GDRFAB_PATH_IPC) && !traits()->adapter)
 		refused(&n, m.addr, LEN, GDRFAB_HMEM_SYSTEM, 0, "not host memory");
 	for (size_t i = 0; i < device_kinds_list(); i++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A fake of libcuda: initialisation, devices and contexts. cuda_mem.c has the memory, cuda_async.c the streams. What it
- * answers, refuses and with which code follows a real driver (13.0, H200) as far as that was looked up or tried.
+ * A fake of libcuda: initialisation, devices and contexts. cuda_mem.c has the memory, cuda_async.c the streams.
+ * Its answers, refusals and codes follow a real driver (13.0, H200) as far as these were looked up or tried.
  *
  * Environment, besides FAKE_FAULT and FAKE_DEVICES of fakemem.h:
  *   FAKE_NO_P2P=1         no device reaches another

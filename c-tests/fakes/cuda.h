@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What the parts of the fake libcuda share. */
+/* Declarations that the files of the fake libcuda share. */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
 
@@ -103,7 +103,7 @@ struct mem {
 extern struct mem *cuda_all;
 extern struct reservation *cuda_reservations;
 
-/* What the kernel for lists copies. */
+/* A block that the copy kernel for lists copies. */
 struct unit {
 	uint64_t to, from, len, zero;
 };
@@ -131,11 +131,11 @@ bool cuda_p2p(CUdevice a, CUdevice b);
 
 /* The memory at `va`, or NULL; under the lock. */
 struct mem *cuda_find(uint64_t va);
-/* Whether all of the range is device memory that `device` may touch; under the lock. */
+/* True if all of the range is device memory that `device` may touch; under the lock. */
 bool cuda_covers(uint64_t va, uint64_t len, CUdevice device);
-/* Whether any of the range is; under the lock. */
+/* True if any of the range is; under the lock. */
 bool cuda_touches(uint64_t va, uint64_t len);
-/* Whether the host memory is of one allocation or registration, or wholly unknown; under the lock. */
+/* True if the host memory is of one allocation or registration, or wholly unknown; under the lock. */
 bool cuda_pinned_alike(uint64_t va, uint64_t len);
 
 /* Under the lock: a new entry, its end, and device memory with one. */

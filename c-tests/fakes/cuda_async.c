@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Streams and events of the fake libcuda. What is posted takes effect later: when the stream is synchronised,
+ * Streams and events of the fake libcuda. Posted work takes effect later: when the stream is synchronised,
  * when it is queried for the second time, or by a thread of the driver after a while; never before what was posted
  * earlier to the same stream, or what it waits for.
  */
@@ -60,7 +60,7 @@ static void drop_event(CUevent event)
 		}
 }
 
-/* Whether the operation at the head can run now; `force`: time does not matter. */
+/* True if the operation at the head can run now; `force`: time does not matter. */
 static bool ready(struct op *op, bool force)
 {
 	if (op->kind == WAIT)

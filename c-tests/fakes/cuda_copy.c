@@ -4,7 +4,7 @@
 
 enum side { HOST_SIDE, DEVICE_SIDE, ANY_SIDE };
 
-/* Whether the range is what the function was told. Host memory is taken on trust, as the real driver does, but must not
+/* True if the range is what the function was told. Host memory is taken on trust, as the real driver does, but must not
  * be pinned in part only. */
 static bool side_ok(enum side side, uint64_t va, uint64_t len, CUdevice device)
 {

@@ -195,7 +195,7 @@ API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *at, unsigned f
 	return CUDA_SUCCESS;
 }
 
-/* What the driver tells of a pointer. */
+/* The driver's answers about a pointer. */
 
 /* The answer, whether there is one, and how wide it is. A driver asked for many at once gives zeros where it has none. */
 static CUresult attribute(int which, uint64_t va, uint64_t *value, size_t *size)

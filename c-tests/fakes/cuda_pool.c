@@ -189,7 +189,7 @@ API CUresult cuMemPoolImportPointer(CUdeviceptr *out, struct pool *pool, struct 
 	fake_lock();
 	struct mem *m = cuda_all;
 	bool ok = h.magic == MAGIC && pool_ok(pool) && pool->imported && h.pool == pool->number && h.pid == pool->pid;
-	/* What the real one says to the process that exported it was not tried; nobody is to rely on it. */
+	/* The real driver's answer to the exporting process is not known; no program may rely on it. */
 	ok = ok && h.pid != getpid();
 	/* One address in a process, by however many imports of the pool; the first to free it ends it for all. */
 	while (ok && m && !(m->opened && memcmp(m->handle, &h, sizeof h) == 0))

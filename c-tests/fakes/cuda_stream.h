@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* How the fake libcuda's copies reach its streams. All but the last are called with the lock held. */
+/* Copies on the streams of the fake libcuda. All functions but the last are called with the lock held. */
 #ifndef CUDA_STREAM_H
 #define CUDA_STREAM_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What an old driver lacks of the fake libcuda: dma-bufs, and physical memory mapped in segments. */
+/* The part of the fake libcuda that an old driver lacks: dma-bufs, and physical memory mapped in segments. */
 #define _GNU_SOURCE
 #include "cuda_vmm.h"
 
@@ -218,7 +218,7 @@ API CUresult cuMemImportFromShareableHandle(unsigned long long *out, void *os_ha
 	int fd = (int)(intptr_t)os_handle;
 	if (type != 1 || !cuda_is_memory_file(fd, "vmm", &device) || fstat(fd, &st))
 		return CUDA_ERROR_INVALID_VALUE;
-	/* What was imported cannot be exported again. */
+	/* An imported handle cannot be exported again. */
 	return new_phys(out, fcntl(fd, F_DUPFD_CLOEXEC, 0), (uint64_t)st.st_size, device, 0);
 }
 

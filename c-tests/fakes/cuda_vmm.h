@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What segments and pools of the fake libcuda share. */
+/* Declarations that segments and pools of the fake libcuda share. */
 #ifndef CUDA_VMM_H
 #define CUDA_VMM_H
 

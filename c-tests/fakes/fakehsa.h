@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What the files of the fake HSA runtime share. */
+/* Declarations that the files of the fake HSA runtime share. */
 #ifndef FAKEHSA_H
 #define FAKEHSA_H
 
@@ -85,7 +85,7 @@ struct lock {
 	struct lock *next;
 };
 
-/* How many times the runtime was initialised. */
+/* The number of times that the runtime was initialised. */
 extern int hsa_users;
 
 int hsa_gpus(void);

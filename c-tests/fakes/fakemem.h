@@ -58,7 +58,7 @@ int fake_fetch_fd(int pid, int fd);
 /* The code that FAKE_FAULT names for this call, or 0. */
 int fake_fault(const char *function);
 
-/* How often this thread has entered the driver. For programs, which find it by dlsym. */
+/* The number of driver calls by this thread. For programs, which find it by dlsym(). */
 __attribute__((visibility("default"))) int fake_calls_of_thread(void);
 
 /* Devices that the fake pretends to have: FAKE_DEVICES, else `normally`. */

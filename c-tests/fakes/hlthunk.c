@@ -2,7 +2,7 @@
 /*
  * A fake of Gaudi's libhl-thunk.so. Like the real one it opens a device once, exports only from the very address that
  * it mapped, in whole pages and with exactly O_RDWR | O_CLOEXEC, and gives dma-bufs that the CPU cannot map: the
- * descriptor is open for writing only. What it stands for can be read by its path in /proc: "gaudi ADDR SIZE".
+ * descriptor is open for writing only. The memory that it stands for can be read by its path in /proc: "gaudi ADDR SIZE".
  *
  * -DFAKE_OLD: the first generation, whose memory is exported by another call and any address in it.
  */

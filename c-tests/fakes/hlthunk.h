@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What the fakes of Gaudi's two libraries share: libSynapse.so takes its memory from libhl-thunk.so, as the real one. */
+/* Declarations that the fakes of Gaudi's two libraries share: libSynapse.so takes its memory from libhl-thunk.so, as the real one. */
 #ifndef FAKE_HLTHUNK_H
 #define FAKE_HLTHUNK_H
 

@@ -46,7 +46,7 @@ static struct ibv_mr *region(struct ibv_pd *pd, void *addr, size_t len)
 	return mr;
 }
 
-/* Whether pages can be pinned, by the first and the last byte: device memory and holes cannot. */
+/* True if pages can be pinned, by the first and the last byte: device memory and holes cannot. */
 static bool present(const char *addr, size_t len)
 {
 	char bytes[2];
@@ -87,7 +87,7 @@ API struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t len, u
 	return pinned(pd, addr, len, access);
 }
 
-/* What the kernel asks first. Where a fake driver cannot make real dma-bufs, its own memory files stand for them. */
+/* The checks that the kernel makes first. If a fake driver cannot make real dma-bufs, its memory files stand for them. */
 static int is_dmabuf(int fd)
 {
 	char link[64], name[64] = "";

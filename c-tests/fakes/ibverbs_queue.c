@@ -404,7 +404,7 @@ API int ibv_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask)
 	if (mask & IBV_QP_DEST_QPN) {
 		fake_lock();
 		qp->peer = find(attr->dest_qp_num);
-		/* Whoever is first knows the number before the other can look it up. */
+		/* The queue pair that was connected first could not find this one then: completes its link. */
 		if (qp->peer && qp->peer->attr.dest_qp_num == ibv->qp_num)
 			qp->peer->peer = qp;
 		qp->attr.dest_qp_num = attr->dest_qp_num;

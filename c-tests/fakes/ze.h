@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What the files of the fake Level Zero loader share. */
+/* Declarations that the files of the fake Level Zero loader share. */
 #ifndef ZE_H
 #define ZE_H
 

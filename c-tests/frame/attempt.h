@@ -17,7 +17,7 @@ struct attempt {
 void attempt_open(struct attempt *a);
 /* Runs body(arg), which ends the process, in a child. True: the child ended with status 0 and printed nothing. */
 bool attempt_run(struct attempt *a, void (*body)(const void *arg), const void *arg);
-/* Whether the child ended by itself, with this exit status. */
+/* True if the child ended by itself, with this exit status. */
 bool attempt_exited(const struct attempt *a, int status);
 void attempt_close(struct attempt *a);
 

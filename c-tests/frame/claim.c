@@ -43,7 +43,7 @@ static int claim_count;
 static struct report *report;
 static enum test_side my_side;
 static bool muted;
-/* Whether a process of the current trial (test_trial()) has skipped it; shared by its processes. */
+/* True if a process of the current trial (test_trial()) has skipped it; shared by its processes. */
 static int *trial_skipped;
 
 #ifdef TEST_OWN_WORDS

@@ -116,7 +116,7 @@ const char *test_words(long long value);
 
 /* Returns `fast` with TEST_FAST=1 (memory checkers are slow), else `full`. */
 int test_count(int full, int fast);
-/* Whether a memory checker runs this process: claims that differ only in the vendor of the memory are the same to it. */
+/* True if a memory checker runs this process: claims that differ only in the vendor of the memory are the same to it. */
 bool test_checked(void);
 /* A time limit in ms, stretched by TEST_TIME_SCALE. */
 int test_ms(int ms);
@@ -129,7 +129,7 @@ int test_system(const char *command, ...) __attribute__((format(printf, 1, 2)));
 int test_count_fds(void);
 /* Prints them. */
 void test_list_fds(void);
-/* Whether the text contains the word, in upper or lower case. text may be NULL. */
+/* True if the text contains the word, in upper or lower case. text may be NULL. */
 bool test_says(const char *text, const char *word);
 
 #define SAYS(text, word)                                                                                               \

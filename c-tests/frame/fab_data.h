@@ -14,7 +14,7 @@ extern "C" {
 #define REMOTE_ACCESS (GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE)
 #define ANY_ACCESS (GDRFAB_SEND | GDRFAB_RECV | GDRFAB_READ | GDRFAB_WRITE | REMOTE_ACCESS)
 
-/* How the two sides are set up; zero is the default everywhere. */
+/* The set-up of the two sides; zero is the default everywhere. */
 struct setup {
 	uint32_t progress;    /* GDRFAB_PROGRESS_*; 0: manual */
 	uint32_t threading;   /* GDRFAB_THREAD_* */

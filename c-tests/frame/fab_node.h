@@ -25,7 +25,7 @@ void node_meet(struct node *n);
 /* Called by both sides. A connectionless endpoint connects to its peer at its first operation: this sends a message. */
 void node_reach(struct node *n);
 gdrfab_info *hints_new(const struct setup *setup);
-/* Whether the setup or TEST_RDM asks for connectionless endpoints. */
+/* True if the setup or TEST_RDM asks for connectionless endpoints. */
 bool connectionless(const struct setup *setup);
 /* Skips a claim about connections with TEST_RDM. */
 void skip_if_connectionless(void);

@@ -37,9 +37,9 @@ int provider_getinfo(const char *service, uint64_t flags, gdrfab_info *hints, gd
 gdrfab_info *provider_pick(gdrfab_info *list);
 /* A key that no region has, of the same form as `key`. */
 uint64_t wrong_key(uint64_t key);
-/* Whether a send without a posted receive waits, at either side. If not (iWARP), the sides must meet before: meet_if_hasty(). */
+/* True if a send without a posted receive waits, at either side. If not (iWARP), the sides must meet before: meet_if_hasty(). */
 bool waits_for_receive(const struct node *n);
-/* Whether a write that the peer's side refuses ends as a failure. Over iWARP the write has already ended with success when
+/* True if a write that the peer's side refuses ends as a failure. Over iWARP the write has already ended with success when
  * the refusal arrives; the refusal ends the connection, and a read that is posted then is flushed. */
 bool tells_failed_writes(const struct node *n);
 /* The path to host memory of gdrfab_mem_alloc() if no setting forbids it. */
@@ -50,16 +50,16 @@ uint64_t helped_path(void);
  * it. The device that has the first port of TEST_RAILS. */
 void *liar(const char *function);
 const char *first_device(void);
-/* Whether endpoints can also connect by exchanged addresses. */
+/* True if endpoints can also connect by exchanged addresses. */
 bool by_address_too(const struct node *n);
 
-/* Whether an entry is the failure that has this errno and code over shm; an adapter may report it differently. EREMOTEIO
+/* True if an entry is the failure that has this errno and code over shm; an adapter may report it differently. EREMOTEIO
  * and TOO_LONG: a message longer than its receive, seen by the sender, where this ends the connection. */
 enum { TOO_LONG = -1 };
 bool failure_is(const gdrfab_cq_err_entry *e, int err, int prov);
-/* Whether an operation that fails with this key ends the connection. */
+/* True if an operation that fails with this key ends the connection. */
 bool failure_ends(uint64_t key);
-/* Whether an operation ended because its connection did; false for providers whose connections survive failures. */
+/* True if an operation ended because its connection did; false for providers whose connections survive failures. */
 bool flushed(const gdrfab_cq_err_entry *e);
 
 #ifdef __cplusplus

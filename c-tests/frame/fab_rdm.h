@@ -75,7 +75,7 @@ extern bool rdm_meets_none;
 /* Set if no claim is to run over an RDMA device together with other lanes. */
 extern bool rdm_cards_alone;
 
-/* Whether the lane's device is an iWARP one. */
+/* True if the lane's device is an iWARP one. */
 bool rdm_over_iwarp(const struct self *s);
 void *context_of(uintptr_t context);
 /* Takes all entries of the queue and keeps them for await(). */

@@ -10,9 +10,9 @@ extern "C" {
 #endif
 
 extern const struct path paths[PATHS];
-/* Whether the provider under test has this path. */
+/* True if the provider under test has this path. */
 bool path_known(int path);
-/* Whether this kind has claims of its own. Kinds below EVERYWHERE always do. */
+/* True if this kind has claims of its own. Kinds below EVERYWHERE always do. */
 bool kind_listed(int kind);
 /* The paths that this kind can offer with the provider under test; the paths among them that are not promised. */
 uint64_t kind_paths(const struct memkind *kind);
@@ -20,17 +20,17 @@ uint64_t kind_maybe(const struct memkind *kind);
 /* The bytes that n->ep has moved by each path. */
 void path_bytes(struct node *n, uint64_t bytes[PATHS]);
 
-/* Whether the target's process takes no part in a transfer. */
+/* True if the target's process takes no part in a transfer. */
 bool one_sided(const struct way *way);
 extern struct way ways[PATHS * (KINDS + DEVICE_KINDS)];
 /* Fills `ways` with the ways to host memory; returns their number. */
 size_t ways_list(void);
-/* Whether ways[i] is the first of its path: claims about a path alone use only this kind of memory. */
+/* True if ways[i] is the first of its path: claims about a path alone use only this kind of memory. */
 bool way_leads(size_t i);
 /* The same, followed by the ways to device memory; returns the number of all. */
 size_t all_ways_list(void);
 
-/* Whether this kind of device memory is left out because time is short: under a memory checker and in an emulated machine.
+/* True if this kind of device memory is left out because time is short: under a memory checker and in an emulated machine.
  * One kind that peers can map and one that they cannot stand for all others there. Differences between vendors are still
  * covered, by the programs hmem and device. */
 bool kind_spared(const struct memkind *kind);
@@ -46,7 +46,7 @@ pid_t copier_of(struct node *n, uint64_t key);
 /* node_up() of a client with GDRFAB_HMEM_PROCESS. The copying process is started before the client connects: a listener
  * allows it five seconds from then on, and a memory checker may need longer. */
 void copier_up(struct node *n);
-/* Whether the kernel lets this process copy the peer's memory with process_vm_readv(): 0, or the errno. */
+/* 0 if the kernel lets this process copy the peer's memory with process_vm_readv(), else the errno. */
 int cma_refused(struct node *n);
 /* Skips the claim if it does not. */
 void skip_if_cma_refused(struct node *n);

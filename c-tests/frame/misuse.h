@@ -7,7 +7,7 @@
 
 #include <strings.h>
 
-/* Whether the text contains the word, in upper or lower case. */
+/* True if the text contains the word, in upper or lower case. */
 static inline bool names(const char *text, const char *word)
 {
 	size_t len = strlen(word);

@@ -13,7 +13,7 @@
 #define SOON 5000
 #define LIMIT 5000
 
-/* Whether the server connects to this side; then the two sockets that listen: for connections, and for rails on every
+/* True if the server connects to this side; then the two sockets that listen: for connections, and for rails on every
  * address. */
 static bool is_called;
 static int listening = -1, doors = -1;

@@ -155,7 +155,7 @@ static bool goes_early(const struct node *n, unsigned call, size_t s)
 	return (call + s) % 2 && waits_for_receive(n);
 }
 
-/* Whether a call is tried, the same on both sides: an inject call takes no descriptor, and so no device memory. */
+/* True if a call is tried, the same on both sides: an inject call takes no descriptor, and so no device memory. */
 static bool possible(const struct node *n, unsigned call, size_t len)
 {
 	const struct buffers *b = buffers_of(n);

@@ -117,7 +117,7 @@ static void drive(void)
 	inside = false;
 }
 
-/* Whether the call is to be repeated. */
+/* True if the call is to be repeated. */
 static bool again(ssize_t rc)
 {
 	static uint64_t until;

@@ -23,7 +23,7 @@ static void arm(int step)
 	setenv("GDRFAB_PANIC", number, 1);
 }
 
-/* Whether a step has panicked since arm(). */
+/* True if a step has panicked since arm(). */
 static bool disarm(void)
 {
 	unsetenv("GDRFAB_PANIC");

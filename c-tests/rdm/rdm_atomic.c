@@ -176,7 +176,7 @@ static void messages_come_behind(struct self *s)
 
 #define BY_CARD (GDRFAB_ATOMIC | RIGHTS)
 
-/* Whether the other ranks reach rank 0 by its device. Without one, CPUs carry out all atomics, and GDRFAB_ATOMIC is refused. */
+/* True if the other ranks reach rank 0 by its device. Without one, CPUs carry out all atomics, and GDRFAB_ATOMIC is refused. */
 static bool reach_by_card(struct self *s)
 {
 	uint64_t word = 0;

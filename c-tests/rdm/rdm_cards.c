@@ -111,7 +111,7 @@ static void begin(struct card *c, int card, uint32_t round)
 			       context_of(ADDED)));
 }
 
-/* Whether all entries of the round have come. */
+/* True if all entries of the round have come. */
 static bool is_over(struct card *c)
 {
 	for (uintptr_t i = 0; i < LENS; i++)

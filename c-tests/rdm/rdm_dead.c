@@ -14,7 +14,7 @@ enum op { TSEND, SEND, TINJECT, INJECT, WRITE, WRITEDATA, INJECT_WRITE, ATOMIC, 
 enum { FEW = 32, POSTED = 60, REST_MS = 2 };
 
 enum { RECEIVED = 3 };
-/* How often the receive from the dead peer has ended. */
+/* The number of times that the receive from the dead peer has ended. */
 static int receive_ended;
 
 /* The result of a posted operation: 1 success, 0 failure because the peer has gone. An operation without an entry for success

@@ -116,7 +116,7 @@ static void owner(struct node *n)
 	bool resumed = false;
 	uint64_t late = test_now_ms() + (uint64_t)test_ms(10000);
 	while ((rc = gdrfab_mr_close(m.mr)) == -EBUSY && test_now_ms() < late) {
-		/* Who is it that holds the memory? */
+		/* The text names the process or the device that still uses the memory. */
 		CHECK(test_says(gdrfab_last_error(), "process") || test_says(gdrfab_last_error(), "device"));
 		if (t->ending == STOP && !resumed)
 			peer_continue(n);

@@ -41,7 +41,7 @@ static void dir_new(mode_t mode)
 	CHECK_EQ(chmod(dir, mode), 0);
 }
 
-/* Whether the sides are in different namespaces of this kind. */
+/* True if the sides are in different namespaces of this kind. */
 static bool differ_in(const char *word)
 {
 	const char *client = getenv("TEST_CLIENT_NAMESPACES"), *server = getenv("TEST_SERVER_NAMESPACES");

@@ -131,7 +131,7 @@ static gdrfab_pep *bound_pep(struct opened *o)
 	return pep;
 }
 
-/* How often listening succeeded. */
+/* The number of times that listening succeeded. */
 static int listen_often(int times, uint64_t limit_ms)
 {
 	struct opened o = open_shm();

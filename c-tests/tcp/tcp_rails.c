@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A connection over several addresses (GDRFAB_TCP_RAILS). Whichever rail is lost, and whenever: every byte, message,
+ * A connection over several addresses (GDRFAB_TCP_RAILS). If any rail is lost at any moment, every byte, message,
  * notification and atomic operation arrives once and in order, and the event queue reports the loss and the return.
  *
  * Rails are broken here by resetting or ending their sockets, in either process. Where TEST_LINKS names two network devices

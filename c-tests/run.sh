@@ -4,20 +4,21 @@
 #
 #   c-tests/run.sh [options] [PROGRAM[:TEXT]...]
 #     --filter PROGRAM   only this one; may be given several times, like PROGRAM
-#     --claim TEXT       only claims with TEXT in their names, as PROGRAM:TEXT says of one program
+#     --claim TEXT       only claims with TEXT in their names; PROGRAM:TEXT does so for one program
 #     --valgrind         under memcheck (also --memcheck); implies TEST_FAST=1
 #     --helgrind         under helgrind; implies TEST_FAST=1
-#     --suite NAME       the programs of plugins/NAME/tests (nccl, libfabric) in place of these
-#     --jobs N           N programs at a time (1); those that measure CPU time or flood a listener run alone
+#     --suite NAME       the programs of plugins/NAME/tests (nccl, libfabric) instead of these
+#     --jobs N           N programs at a time (1); programs that measure CPU time or flood a listener run alone
 #     --build            builds, and runs nothing
-#     --built            runs what an earlier --build has made
+#     --built            runs the programs of an earlier --build
 #     --cc CC --cxx CXX --cflags '...'
 #
-# The library is found by pkg-config alone: set PKG_CONFIG_PATH unless it is installed where pkg-config looks. BUILD is
-# where the programs go (target/c-tests), those of a suite into BUILD.NAME. Prints one line per claim, and at last `N passed, N failed, N skipped`.
+# The library is found by pkg-config alone: set PKG_CONFIG_PATH unless it is installed where pkg-config looks. BUILD is the
+# folder for the programs (target/c-tests); a suite's go to BUILD.NAME. Prints one line per claim, and at last
+# `N passed, N failed, N skipped`.
 #
-# Device memory is that of fake drivers, built beside the programs; TEST_IFACES names those that are used (all of them).
-# TEST_REAL=1: the machine's own drivers; then TEST_IFACES says which (cuda).
+# Device memory is of fake drivers, which are built too; TEST_IFACES names the ones to use (all).
+# TEST_REAL=1: the machine's own drivers, named by TEST_IFACES (cuda).
 set -u
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -74,7 +75,7 @@ finish() {
 	[ "$failed" -eq 0 ] && { [ -n "$build_only" ] || [ $((passed + skipped)) -gt 0 ]; }
 	exit
 }
-# What will be run, in turns and alone, as PROGRAM:TEXT.
+# The programs to run, side by side and alone, as PROGRAM:TEXT.
 side_by_side=() alone=() long=() names=()
 for item in "${programs[@]}"; do
 	program=${item%%:*} text=$claim
@@ -85,7 +86,7 @@ for item in "${programs[@]}"; do
 		skipped=$((skipped + 1))
 		continue
 	fi
-	# What it looks for is done by other processes and by the kernel.
+	# This program looks for writes by other processes and by the kernel.
 	if [ "$program" = transfer_end ] && [ -n "$tool" ]; then
 		printf '== %s\nskip %s: a memory checker does not see other processes write\n' "$program" "$program"
 		skipped=$((skipped + 1))
@@ -98,7 +99,7 @@ for item in "${programs[@]}"; do
 	esac
 	case $program in
 	listen_hostile | shm_hostile | shm_endless | tcp_flood | nccl_patience) alone+=("$program:$text") ;;
-	# The longest first, or they are all that is left at the end.
+	# The longest programs start first, or they would run alone at the end.
 	rma | rma_order | msg | msg_order | shm_random | device_rma | device_fails | peer_killed | fault_injection | transfer_end | nccl_fault) long+=("$program:$text") ;;
 	*) side_by_side+=("$program:$text") ;;
 	esac
@@ -119,9 +120,9 @@ fi
 
 # ---- surroundings
 
-# What a memory checker finds ends a process with 99; the frame makes that a failed claim. Only definite losses count.
-# A forked child has none of its parent's other threads, and nobody frees what they held: no leaks are sought there. Each
-# process of a claim has the library translated anew, which takes longer than what it runs: hence without guest-chase.
+# A memory checker's finding ends the process with 99, which fails its claim. Only definite losses count. A forked child lacks
+# its parent's other threads, so the memory that they held is never freed: no leak check there. Valgrind translates the library
+# anew in each process of a claim, which takes longer than running it: guest-chase would add to that.
 under_checker() { # <program> <command...>
 	local leaks=full program=$1
 	shift
@@ -139,11 +140,11 @@ if [ -n "$tool" ]; then
 	suppressions=("--suppressions=$here/valgrind.supp")
 	[ "$dir" = "$here" ] || [ ! -e "$dir/valgrind.supp" ] || suppressions+=("--suppressions=$dir/valgrind.supp")
 	export TEST_FAST=${TEST_FAST:-1} TEST_TIME_SCALE=${TEST_TIME_SCALE:-5} TEST_CHECKER=$tool
-	# Valgrind's machine is one thread: a wait that spins only keeps the other side from running.
+	# Valgrind runs one thread at a time: a spinning wait only keeps the other side from running.
 	export GDRFAB_SPIN_US=${GDRFAB_SPIN_US:-0}
 fi
 
-# Device memory: of the real drivers, or of fake ones under their names.
+# Device memory: of the real drivers, or of fakes with the same library names.
 if [ "${TEST_REAL:-0}" = 1 ]; then
 	export TEST_IFACES=${TEST_IFACES-cuda}
 else
@@ -156,7 +157,7 @@ else
 	export LD_LIBRARY_PATH=$fakes${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi
 
-# Valgrind says in five lines, for each process, that it does not know pidfd_open.
+# The five lines in which valgrind reports, for each process, that it does not know pidfd_open().
 unknown='WARNING: unhandled [a-z0-9]+-linux syscall: 434|You may be able to write your own handler\.'
 unknown="$unknown|Read the file README_MISSING_SYSCALL_OR_IOCTL\.|Nevertheless we consider this a bug\.  Please report"
 unknown="^--[0-9]+-- ($unknown|it at http://valgrind\.org/support/bug_reports\.html\.)\$"
@@ -176,12 +177,12 @@ count() { # <PROGRAM:TEXT> <its log>
 	local program=${1%%:*} text=${1#*:} status ok bad gone
 	status=$(cat "$2.status" 2>/dev/null || echo "of nothing")
 	ok=$(grep -c '^ok ' "$2") bad=$(grep -c '^FAIL ' "$2") gone=$(grep -c '^skip ' "$2")
-	# An end that no claim accounts for.
+	# The program failed outside of its claims.
 	if [ "$bad" -eq 0 ] && [ "$status" != 0 ] && { [ "$status" != 77 ] || [ "$ok" -ne 0 ]; }; then
 		echo "FAIL $program: exit status $status"
 		bad=1
 	fi
-	# A name that no claim has any more tests nothing.
+	# A claim name that does not exist tests nothing.
 	if [ -n "$text" ] && [ "$text" != "$claim" ] && [ $((ok + bad + gone)) -eq 0 ]; then
 		echo "FAIL $program:$text: no claim has this name"
 		bad=1

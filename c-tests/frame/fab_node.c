@@ -10,7 +10,6 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 
 /* --- the two processes --- */
 
@@ -61,9 +60,7 @@ static void run_side(enum test_side side, int oob, const void *arg)
 	n.arg = p->arg;
 	n.oob = oob;
 	snprintf(n.service, sizeof n.service, "%s", p->service);
-	pid_t me = getpid();
-	oob_send(&n, &me, sizeof me);
-	oob_recv(&n, &n.peer, sizeof n.peer);
+	n.peer = test_oob_peer(oob);
 	if (side == TEST_CLIENT) {
 		/* A client in another network namespace listens at its own address. */
 		const char *node = test_enter_netns();
@@ -148,10 +145,7 @@ void meet_if_hasty(struct node *n)
 
 void await_gone(struct node *n)
 {
-	char word;
-	ssize_t got;
-	while ((got = recv(n->oob, &word, 1, 0)) > 0 || (got < 0 && errno == EINTR))
-		;
+	test_await_gone(n->oob);
 }
 
 void peer_stop(struct node *n)

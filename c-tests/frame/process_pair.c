@@ -84,6 +84,22 @@ void test_oob_recv(int oob, void *data, size_t len, test_drive_fn drive, void *o
 	}
 }
 
+pid_t test_oob_peer(int oob)
+{
+	pid_t me = getpid(), peer;
+	test_oob_send(oob, &me, sizeof me);
+	test_oob_recv(oob, &peer, sizeof peer, NULL, NULL);
+	return peer;
+}
+
+void test_await_gone(int oob)
+{
+	char word;
+	ssize_t got;
+	while ((got = recv(oob, &word, 1, 0)) > 0 || (got < 0 && errno == EINTR))
+		;
+}
+
 void test_barrier(int oob, test_drive_fn drive, void *of)
 {
 	char word = 'b';

@@ -15,6 +15,10 @@ void test_oob_send(int oob, const void *data, size_t len);
  * sleeps. */
 typedef void (*test_drive_fn)(void *of);
 void test_oob_recv(int oob, void *data, size_t len, test_drive_fn drive, void *of);
+/* Called by both sides: each gets the other's process number. */
+pid_t test_oob_peer(int oob);
+/* Waits until the other side's process has ended; messages that it has sent are dropped. */
+void test_await_gone(int oob);
 /* Returns once both sides have called it. */
 void test_barrier(int oob, test_drive_fn drive, void *of);
 /* Enters the network namespace TEST_CLIENT_NETNS, if it is set. Returns TEST_CLIENT_NODE, or NULL. */

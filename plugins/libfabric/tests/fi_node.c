@@ -3,8 +3,6 @@
 #include "fi.h"
 #include "process_pair.h"
 
-#include <sys/socket.h>
-
 /* --- opening --- */
 
 struct fi_info *hints_new(const struct setup *setup)
@@ -57,9 +55,7 @@ static void run_side(enum test_side side, int oob, const void *arg)
 	n.setup = p->setup;
 	n.arg = p->arg;
 	n.oob = oob;
-	pid_t me = getpid();
-	oob_send(&n, &me, sizeof me);
-	oob_recv(&n, &n.peer, sizeof n.peer);
+	n.peer = test_oob_peer(oob);
 	if (side == TEST_CLIENT) {
 		/* The client may live in another network namespace, and then listens there. */
 		const char *node = test_enter_netns();
@@ -81,10 +77,7 @@ void pair(const struct setup *setup, side_fn server, side_fn client, const void 
 
 void await_gone(struct node *n)
 {
-	char word;
-	ssize_t got;
-	while ((got = recv(n->oob, &word, 1, 0)) > 0 || (got < 0 && errno == EINTR))
-		;
+	test_await_gone(n->oob);
 }
 
 /* --- setting up --- */

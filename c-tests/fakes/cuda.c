@@ -4,12 +4,12 @@
  * Its answers, refusals and codes follow a real driver (13.0, H200) as far as these were looked up or tried.
  *
  * Environment, besides FAKE_FAULT and FAKE_DEVICES of fakemem.h:
- *   FAKE_NO_P2P=1         no device reaches another
- *   FAKE_NO_DMABUF=1      the devices have no dma-buf; FAKE_PCIE=1: the mapping through the PCIe BAR can be had
+ *   FAKE_NO_P2P=1         no device can access another's memory
+ *   FAKE_NO_DMABUF=1      the devices export no dma-buf; FAKE_PCIE=1: mapping through the PCIe BAR is possible
  *   FAKE_DMABUF_MMAP=1    a dma-buf of a whole allocation can be mapped by the CPU, as with drivers from 13.3
- *   FAKE_RDMA_ORDERING=N  how the devices order what NICs write: 0 not at all, 100 for themselves, 200 (so without) for all
- *   FAKE_NO_FLUSH=1       and the host cannot flush
- *   FAKE_DELAY_US=N       a copy takes effect N microseconds after it was posted, or after the one before it
+ *   FAKE_RDMA_ORDERING=N  the order of NICs' writes: 0 none, 100 for the device itself, 200 (the default) for all devices
+ *   FAKE_NO_FLUSH=1       the host cannot flush
+ *   FAKE_DELAY_US=N       a copy takes effect N microseconds after it was posted, or after the previous copy
  *
  * -DFAKE_OLD: a driver without dma-buf, mapped segments, pools, and the newer attributes.
  */
@@ -358,7 +358,7 @@ API CUresult cuFlushGPUDirectRDMAWrites(int target, int scope)
 	return CUDA_SUCCESS;
 }
 
-/* For programs, which find it by dlsym: how often the device was flushed. */
+/* For programs, which find it by dlsym(): the number of flushes of the device. */
 API unsigned fake_cuda_flushes(CUdevice device)
 {
 	return cuda_device_ok(device) ? flushes[device] : 0;

@@ -34,7 +34,7 @@ enum {
 
 #define MAX_DEVICES 16
 #define PAGE 4096ull
-#define GRAIN (2ull << 20) /* of physical memory and reservations */
+#define GRAIN (2ull << 20) /* the granularity of physical memory and reservations */
 
 struct fake_context {
 	CUdevice device;
@@ -45,7 +45,7 @@ struct fake_context {
 /* Kinds of memory. */
 enum { PLAIN = 1, SEGMENT, POOLED, OPENED, HOST, MANAGED };
 
-/* Physical memory; mappings and handles count. */
+/* Physical memory, with a count of its mappings and handles. */
 struct phys {
 	int fd;
 	uint64_t len;
@@ -59,7 +59,7 @@ struct pool {
 	CUdevice device;
 	int handle_types;
 	bool imported, destroyed, exported;
-	uint64_t number; /* with the process, names it elsewhere */
+	uint64_t number; /* names the memory in other processes, together with the process number */
 	int pid;
 	unsigned users;
 	struct pool *next;
@@ -82,7 +82,7 @@ struct ipc_handle {
 	unsigned char bytes[64];
 };
 
-/* An allocation or a mapping. Device memory has a block; host and managed memory is the program's to touch. */
+/* An allocation or a mapping. Device memory has a block; the program can access host and managed memory. */
 struct mem {
 	uint64_t va, len;
 	int kind;
@@ -94,12 +94,12 @@ struct mem {
 	struct phys *phys;	 /* SEGMENT */
 	unsigned access;	 /* SEGMENT: bit per device */
 	bool registered, opened; /* HOST: not allocated here; POOLED: another process's */
-	unsigned users;		 /* OPENED, POOLED: how often it was opened */
+	unsigned users;		 /* OPENED, POOLED: the number of opens */
 	unsigned char handle[64];
 	struct mem *next;
 };
 
-/* Everything that the driver knows, and reserved addresses. */
+/* All memory that the driver knows, and reserved addresses. */
 extern struct mem *cuda_all;
 extern struct reservation *cuda_reservations;
 
@@ -110,7 +110,7 @@ struct unit {
 
 CUresult cuMemFree_v2(CUdeviceptr va);
 
-/* In the order of use: fault, then the lock, then the context. */
+/* The beginning of each driver function: fault, then lock, then context. */
 #define ENTER(name)                                                                                                    \
 	do {                                                                                                           \
 		FAKE_FAULT(name);                                                                                      \
@@ -143,21 +143,21 @@ struct mem *cuda_add(uint64_t va, uint64_t len, int kind, CUdevice device, struc
 void cuda_take(struct mem *m);
 struct mem *cuda_device_memory(uint64_t len, int kind, CUdevice device);
 
-/* Under the lock: a handle of the memory, and the memory that another process's handle names, if it still is that. */
+/* Under the lock: a handle of the memory; the memory that a handle of another process names, if it still exists. */
 CUresult cuda_fill(struct handle *h, struct mem *m);
 struct mem *cuda_opened(const struct handle *h, int kind);
 
 /* All pools, under the lock. */
 extern struct pool *cuda_pools;
-/* One user of the pool less. */
+/* Drops a user of the pool. */
 void cuda_release_pool(struct pool *pool);
 
 /* A copy between memory of any kind, and one launch of the kernel for lists. */
 CUresult cuda_copy_any(CUdeviceptr to, CUdeviceptr from, size_t len, CUstream stream);
 CUresult cuda_post_list(CUstream stream, uint64_t list, uint64_t count);
-/* Runs everything posted, of all streams; under the lock. */
+/* Runs all posted work of all streams; under the lock. */
 void cuda_drain(void);
-/* Ends the program if a copy that was posted still needs the range: it would write into what comes next. */
+/* Aborts if a posted copy still uses the range: it would write into the next allocation there. */
 void cuda_must_be_idle(const char *who, uint64_t va, uint64_t len);
 
 #endif

@@ -14,13 +14,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/* After this the driver's own thread does what nobody asks for. */
+/* After this time the driver's own thread runs work that no call has waited for. */
 #define LINGER_NS 100000
 
 struct fake_event {
 	CUcontext context;
 	uint64_t recorded, fired;
-	unsigned waiting; /* operations that name it */
+	unsigned waiting; /* operations that refer to the event */
 	bool destroyed;
 	struct fake_event *next;
 };
@@ -124,13 +124,13 @@ static void run(CUstream s)
 	free(op);
 }
 
-/* Runs what can run, until `s` (or every stream, if NULL) is empty or nothing moves. */
+/* Runs operations until `s` (or every stream, if NULL) is empty or none can run. */
 static void advance(CUstream s, bool force)
 {
 	bool moved = true;
 	while (moved && (!s || s->head)) {
 		moved = false;
-		/* The others too: `s` may wait for them. */
+		/* The other streams too: `s` may wait for them. */
 		for (CUstream one = streams; one; one = one->next)
 			while (one->head && ready(one->head, force && (one == s || !s || (s->head && s->head->kind == WAIT)))) {
 				run(one);
@@ -176,7 +176,7 @@ static void *work(void *unused)
 				wait = LINGER_NS / 2;
 		}
 		fake_unlock();
-		/* The lock is fakemem's own, so there is nothing to wait on but time. */
+		/* The lock is fakemem's own, without a condition variable: sleeps instead. */
 		struct timespec t = {0, wait < 0 ? 1000000 : wait};
 		nanosleep(&t, NULL);
 		fake_lock();
@@ -238,7 +238,7 @@ struct op *cuda_post(CUstream s, enum op_kind kind)
 	return op;
 }
 
-/* Work of a query: true if the head may run. A copy that was just posted is never ready at the first look. */
+/* The work of a query: true if the head may run. A copy that was just posted is never ready at the first query. */
 static bool look(CUstream s)
 {
 	if (s->head && s->head->refusals > 0) {
@@ -283,7 +283,7 @@ API CUresult cuStreamDestroy_v2(CUstream stream)
 	fake_lock();
 	bool mine = (uintptr_t)stream > 2 && known(stream);
 	if (mine) {
-		/* The real one lets the work end later; nobody can tell. */
+		/* The real driver lets the work end later, which no program can see. */
 		advance(stream, true);
 		for (CUstream *p = &streams; *p; p = &(*p)->next)
 			if (*p == stream) {

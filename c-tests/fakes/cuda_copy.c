@@ -4,8 +4,8 @@
 
 enum side { HOST_SIDE, DEVICE_SIDE, ANY_SIDE };
 
-/* True if the range is what the function was told. Host memory is taken on trust, as the real driver does, but must not
- * be pinned in part only. */
+/* True if the range is of the kind that the function was told. Host memory is not checked, as in the real driver, except
+ * that it must not be pinned in part only. */
 static bool side_ok(enum side side, uint64_t va, uint64_t len, CUdevice device)
 {
 	bool touches = cuda_touches(va, len);
@@ -96,7 +96,7 @@ API CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr
 	return copy(stream, to, DEVICE_SIDE, from, DEVICE_SIDE, len);
 }
 
-/* The synchronous ones, for programs that prepare and check memory. */
+/* Synchronous copies, for programs that prepare and check memory. */
 static CUresult copy_now(uint64_t to, enum side to_side, uint64_t from, enum side from_side, uint64_t len)
 {
 	CUresult r = copy(NULL, to, to_side, from, from_side, len);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Copies of many blocks at once, of the fake libcuda: the driver's batches, and gdrfab's own kernel, which the fake knows by
- * its name and carries out itself. As a real kernel it may touch only what its device reaches; else it is the end.
+ * its name and carries out itself. Like a real kernel it may access only memory that its device reaches; else it aborts.
  */
 #define _GNU_SOURCE
 #include "cuda.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A driver that is older has neither. */
+/* An older driver has neither. */
 #ifndef FAKE_OLD
 
 static int loaded, kernel;

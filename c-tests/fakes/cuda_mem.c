@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Memory of the fake libcuda: plain allocations and their IPC handles, managed and pinned host memory, and what the
- * driver tells of a pointer.
+ * Memory of the fake libcuda: plain allocations and their IPC handles, managed and pinned host memory, and the
+ * driver's answers about a pointer.
  */
 #define _GNU_SOURCE
 #include "cuda.h"
@@ -40,7 +40,7 @@ API CUresult cuMemFree_v2(CUdeviceptr va)
 	struct mem *m = cuda_find(va);
 	bool ok = m && m->va == va && (m->kind == PLAIN || m->kind == POOLED || m->kind == MANAGED);
 	if (ok && --m->users == 0) {
-		/* The real one waits for the device too. */
+		/* The real driver waits for the device too. */
 		cuda_drain();
 		struct pool *pool = m->pool;
 		if (m->block)
@@ -197,7 +197,7 @@ API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *at, unsigned f
 
 /* The driver's answers about a pointer. */
 
-/* The answer, whether there is one, and how wide it is. A driver asked for many at once gives zeros where it has none. */
+/* The answer, its width, and whether there is one. A query for many attributes returns zeros for missing answers. */
 static CUresult attribute(int which, uint64_t va, uint64_t *value, size_t *size)
 {
 	struct mem *m = cuda_find(va);
@@ -344,7 +344,7 @@ CUresult cuda_fill(struct handle *h, struct mem *m)
 	return CUDA_SUCCESS;
 }
 
-/* The memory that another process's handle names, if it still is that. */
+/* The memory that a handle of another process names, if it still exists. */
 struct mem *cuda_opened(const struct handle *h, int kind)
 {
 	struct stat st;
@@ -390,7 +390,7 @@ API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, struct ipc_handle handle, u
 	memcpy(&h, &handle, sizeof h);
 	if (h.magic != MAGIC || flags != 1 || h.pool)
 		return CUDA_ERROR_INVALID_VALUE;
-	/* As the real one in the process that made the handle. */
+	/* Refused in the process that made the handle, as by the real driver. */
 	if (h.pid == getpid())
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (!cuda_p2p(cuda_current()->device, h.device))

@@ -38,7 +38,7 @@ static bool pool_ok(struct pool *pool)
 API CUresult cuMemPoolCreate(struct pool **out, const struct alloc_prop *props)
 {
 	ENTER(cuMemPoolCreate);
-	/* The first members are those of an allocation's. */
+	/* The first members are the same as of an allocation's properties. */
 	if (props->type != 1 || props->location.type != 1 || props->handle_types & ~1)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!cuda_device_ok(props->location.id))
@@ -191,7 +191,7 @@ API CUresult cuMemPoolImportPointer(CUdeviceptr *out, struct pool *pool, struct 
 	bool ok = h.magic == MAGIC && pool_ok(pool) && pool->imported && h.pool == pool->number && h.pid == pool->pid;
 	/* The real driver's answer to the exporting process is not known; no program may rely on it. */
 	ok = ok && h.pid != getpid();
-	/* One address in a process, by however many imports of the pool; the first to free it ends it for all. */
+	/* All imports of the pool in a process share one address; the first free ends it for all. */
 	while (ok && m && !(m->opened && memcmp(m->handle, &h, sizeof h) == 0))
 		m = m->next;
 	if (!ok) {

@@ -11,7 +11,7 @@ struct op {
 	enum op_kind kind;
 	uint64_t to, from, len;
 	CUevent event;
-	uint64_t turn; /* which recording of the event */
+	uint64_t turn; /* the number of the event's recording */
 	int64_t posted, due;
 	int refusals; /* queries to be answered with "not ready" */
 	struct op *next;
@@ -19,9 +19,9 @@ struct op {
 
 /* The stream behind a handle: NULL, 1 and 2 are the default streams. NULL if there is none. */
 CUstream cuda_stream_of(CUstream s);
-/* Puts an operation behind those of the stream; NULL: no memory. */
+/* Appends an operation to the stream; NULL: no memory. */
 struct op *cuda_post(CUstream s, enum op_kind kind);
-/* The default streams are everybody's. */
+/* The default streams belong to no context. */
 CUdevice cuda_device_of(CUstream s);
 
 CUresult cuStreamSynchronize(CUstream stream);

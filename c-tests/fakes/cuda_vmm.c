@@ -18,7 +18,7 @@ int cuda_memory_file(const char *what, CUdevice device, uint64_t len)
 	char name[64];
 	snprintf(name, sizeof name, "fake-cuda-%s-%d", what, device);
 	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	/* A real dma-buf is made only of a file that cannot shrink. */
+	/* The kernel makes a dma-buf only of a file that cannot shrink. */
 	if (fd >= 0 && (ftruncate(fd, (off_t)len) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK))) {
 		close(fd);
 		fd = -1;
@@ -56,9 +56,9 @@ API CUresult cuMemGetHandleForAddressRange(int *out, CUdeviceptr va, size_t len,
 	int kind = first ? first->kind : 0;
 	for (uint64_t at = va; ok && at < va + len;) {
 		struct fake_block *b = fake_find(at);
-		/* One allocation, or mapped segments without a gap, of one device. */
+		/* The range must be one allocation, or mapped segments of one device without a gap. */
 		ok = b && b->kind == kind && b->device == first->device && b->kind != OPENED && (b == first || b->kind == SEGMENT);
-		/* Nor memory that a peer's pool lent. */
+		/* Memory imported from a pool is refused. */
 		struct mem *m = b ? cuda_find(at) : NULL;
 		ok = ok && !(m && m->opened);
 		at = b ? b->va + b->len : va + len;
@@ -72,7 +72,7 @@ API CUresult cuMemGetHandleForAddressRange(int *out, CUdeviceptr va, size_t len,
 	} else if (!r) {
 		*out = one ? fake_udmabuf(first->fd, va - first->va, len) : -1;
 		if (*out < 0) {
-			/* Has a size, and cannot be mapped: its descriptor does not read. */
+			/* The file has a size and cannot be mapped, because its descriptor is not readable. */
 			int fd = cuda_memory_file("dmabuf", first->device, len);
 			char path[64];
 			snprintf(path, sizeof path, "/proc/self/fd/%d", fd);

@@ -79,7 +79,7 @@ API status_t hsa_amd_portable_export_dmabuf(const void *ptr, size_t len, int *fd
 API status_t hsa_amd_portable_export_dmabuf_v2(const void *ptr, size_t len, int *fd, uint64_t *offset, uint64_t flags);
 #endif
 
-/* Host memory that agents reach, at another address. */
+/* Host memory that agents can access, at another address. */
 struct lock {
 	uint64_t host, agent, len;
 	struct lock *next;
@@ -90,9 +90,9 @@ extern int hsa_users;
 
 int hsa_gpus(void);
 bool hsa_is_gpu(agent_t a);
-/* Allocations remember in `kind` which GPUs reach them; imports how many granules the importer claimed. */
+/* In `kind` allocations keep the GPUs that can access them; imports keep the number of granules that the importer claimed. */
 bool hsa_reaches(agent_t a, const struct fake_block *b);
-/* The lock in which an address of the host or of an agent lies; fake_lock() is held. */
+/* The locked host memory that contains an address of the host or of an agent; fake_lock() is held. */
 struct lock *hsa_find_lock(uint64_t at);
 
 #define CALL(name)                                                                                                     \

@@ -112,7 +112,7 @@ struct fake_block *fake_find(uint64_t va)
 	return NULL;
 }
 
-/* Where the bytes of `va` lie for the fake, and how many follow there. */
+/* The alias of `va`, and the number of bytes from there on. */
 static char *reach(uint64_t va, uint64_t *run)
 {
 	struct fake_block *b = fake_find(va);
@@ -169,7 +169,7 @@ int fake_fetch_fd(int pid, int fd)
 	return open(path, O_RDWR | O_CLOEXEC);
 }
 
-/* Calls counted per function that a fault with @n names. */
+/* Counts of calls, for functions that a fault names with @n. */
 static struct {
 	char name[64];
 	int calls;
@@ -193,7 +193,7 @@ int fake_calls_of_thread(void)
 	return calls_of_thread;
 }
 
-/* FAKE_HANG=function@FILE: the call that finds FILE removes it, and returns when somebody has made it again. */
+/* FAKE_HANG=function@FILE: a call that finds FILE removes it, and returns when FILE exists again. */
 static void hang(const char *function)
 {
 	const char *what = getenv("FAKE_HANG");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The fake libibverbs: what its control calls (ibverbs.c) and its queues (ibverbs_queue.c) share. */
+/* Declarations that the control calls (ibverbs.c) and the queues (ibverbs_queue.c) of the fake libibverbs share. */
 #ifndef FAKEVERBS_H
 #define FAKEVERBS_H
 
@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Inline wrappers of the header stand before the functions that are defined here. */
+/* The header has inline wrappers for functions that are defined here. */
 #undef ibv_get_device_list
 #undef ibv_query_port
 #undef ibv_reg_mr
@@ -19,7 +19,7 @@
 
 #define API __attribute__((visibility("default")))
 
-/* For the calls that give NULL and set errno. */
+/* For functions that return NULL and set errno. */
 #define FAULT_NULL(name)                                                                                               \
 	do {                                                                                                           \
 		int fault_ = fake_fault(#name);                                                                        \
@@ -35,7 +35,7 @@ struct context {
 	struct context *next;
 };
 
-/* Of what programs see. */
+/* The fake's context around the context that programs see. */
 static inline struct context *whole(struct ibv_context *ibv)
 {
 	return (struct context *)(void *)((char *)ibv - offsetof(struct context, verbs.context));
@@ -67,21 +67,21 @@ struct qp {
 	struct receive *receives;
 	uint32_t size, head, count;
 	bool signal_all, faulty, deaf;
-	uint64_t said[SAID][8]; /* its last messages of so many bytes */
+	uint64_t said[SAID][8]; /* its last messages of exactly 64 bytes */
 	uint32_t says;
 	uint32_t max_inline;
 	struct ibv_qp_attr attr;
 	struct qp *peer, *next;
 };
 
-/* Counts of what lives; every create adds one and every destroy takes one away. */
+/* Counts of existing objects: every create adds one and every destroy subtracts one. */
 void object_made(void);
 void object_gone(void);
 
-/* Writes an event that ibv_get_async_event will give. */
+/* Writes an event that ibv_get_async_event() will return. */
 void raise_event(struct ibv_context *c, int kind, void *element);
 
-/* A completion queue has no more. */
+/* The most entries that a completion queue can have. */
 int fake_most_entries(void);
 
 /* The data path, for the context's operations. */

@@ -177,7 +177,7 @@ FAKE_API uint64_t hlthunk_device_memory_map(int fd, uint64_t handle, uint64_t hi
 	return va;
 }
 
-/* The mapping that holds `va`. */
+/* The mapping that contains `va`. */
 static int mapping(int fd, uint64_t va)
 {
 	for (int i = 0; i < MAX_BLOCKS; i++)
@@ -199,7 +199,7 @@ FAKE_API int hlthunk_memory_unmap(int fd, uint64_t va)
 	return exact ? 0 : -EINVAL;
 }
 
-/* A real one where the kernel makes it; else one that has a size and nothing more. */
+/* A real dma-buf if the kernel can make it; else a file that only has the size. */
 static int dmabuf(const struct fake_block *b, uint64_t addr, uint64_t size)
 {
 	int real = fake_udmabuf(b->fd, addr - b->va, size);

@@ -23,7 +23,7 @@ int hlthunk_memory_unmap(int fd, uint64_t va);
 int hlthunk_device_memory_export_dmabuf_fd(int fd, uint64_t addr, uint64_t size, uint32_t flags);
 int hlthunk_device_mapped_memory_export_dmabuf_fd(int fd, uint64_t addr, uint64_t size, uint64_t offset, uint32_t flags);
 
-/* The DMA engine. One side or both are device memory; false: it is left in the middle. */
+/* The DMA engine. One side or both are device memory; false: device memory ends within the copy. */
 bool fake_gaudi_copy(uint64_t to, uint64_t from, uint64_t len);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * A fake of AMD's HSA runtime, libhsa-runtime64.so.1. Like the real one it answers nothing before hsa_init; agents reach
- * memory only as they were allowed to, and host memory only where it was locked, at another address; an IPC handle is of
- * a whole allocation, and the length of an attach is believed; a dma-buf of imported memory is a crash.
+ * memory only with permission, and host memory only where it was locked, at another address; an IPC handle is of
+ * a whole allocation, and the length of an attach is not checked; making a dma-buf of imported memory crashes.
  *
  * -DFAKE_OLD: a runtime without dma-bufs and without notices of freed memory.
  *
@@ -166,7 +166,7 @@ status_t hsa_amd_memory_pool_get_info(pool_t pool, uint32_t attribute, void *val
 	}
 }
 
-/* Every GPU may be allowed into every other's memory. */
+/* Every GPU can get access to every other's memory. */
 status_t hsa_amd_agent_memory_pool_get_info(agent_t agent, pool_t pool, uint32_t attribute, void *value)
 {
 	CALL(hsa_amd_agent_memory_pool_get_info);
@@ -213,7 +213,7 @@ status_t hsa_amd_memory_pool_free(void *ptr)
 		}
 	}
 	fake_unlock();
-	/* Before the memory goes, and under no lock. */
+	/* Called before the memory is freed, and without the lock. */
 	while (due) {
 		struct notice *n = due;
 		due = n->next;
@@ -319,7 +319,7 @@ status_t hsa_amd_ipc_memory_attach(const ipc_t *handle, size_t len, uint32_t cou
 	int fd = fake_fetch_fd((int)handle->handle[1], (int)handle->handle[2]);
 	if (fd < 0)
 		return INVALID_ARGUMENT;
-	/* Like the real one: what is mapped is the allocation, whatever length was named. */
+	/* Like the real runtime it maps the whole allocation, independent of the named length. */
 	uint64_t real = (uint64_t)lseek(fd, 0, SEEK_END);
 	fake_lock();
 	struct fake_block *b = fake_map(fd, 0, real, 0, (int)handle->handle[3], (int)(len / GRANULE));

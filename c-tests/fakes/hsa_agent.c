@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The GPUs of the fake HSA runtime, and what they reach. */
+/* The GPUs of the fake HSA runtime, and the memory that they can access. */
 #include "fakehsa.h"
 
 int hsa_users;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Copies of the fake HSA runtime. Asynchronous ones run one per look at a signal, the youngest that may run first: what is
- * not ordered by signals comes out in the wrong order.
+ * Copies of the fake HSA runtime. Each read of a signal runs one asynchronous copy, the youngest that may run: copies that are
+ * not ordered by signals run in the wrong order.
  */
 #define _GNU_SOURCE
 #include "fakehsa.h"
@@ -22,7 +22,7 @@ status_t hsa_amd_memory_lock(void *host, size_t len, agent_t *agents, int count,
 	struct lock *l = malloc(sizeof *l);
 	if (!l)
 		return OUT_OF_RESOURCES;
-	/* An address that is good for agents only. */
+	/* An address that only agents can use. */
 	uint64_t within = (uint64_t)(uintptr_t)host & 4095;
 	uint64_t at = fake_reserve((len + within + 4095) & ~(uint64_t)4095, 4096);
 	fake_lock();
@@ -59,7 +59,7 @@ struct lock *hsa_find_lock(uint64_t at)
 	return NULL;
 }
 
-/* Where an agent's address leads: device memory to itself, locked memory to the host's address; 0: nowhere. */
+/* Translates an agent's address: device memory stays the same, locked memory becomes the host's address; 0: invalid. */
 static uint64_t resolve(uint64_t at, uint64_t len, agent_t one, agent_t other)
 {
 	struct fake_block *b = fake_find(at);

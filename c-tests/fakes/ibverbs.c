@@ -4,9 +4,9 @@
  * complete at once (ibverbs_queue.c). It is for counting instructions and for tests where the kernel has no RDMA; it
  * proves nothing about a real device. Programs load it by GDRFAB_VERBS_LIBRARY only.
  *
- * FAKE_DEVICES: how many devices (1). FAKE_IBVERBS_LINK=ib: an InfiniBand port instead of RoCE. FAKE_IBVERBS_DMABUF=0:
- * the kernel refuses dma-bufs. FAKE_IBVERBS_PEER_MEM=1: it pins what the CPU does not reach. FAKE_IBVERBS_ATOMICS: the number
- * that is its atomic_cap (1); FAKE_IBVERBS_CQE: its max_cqe. FAKE_FAULT as in fakemem.h.
+ * FAKE_DEVICES: the number of devices (1). FAKE_IBVERBS_LINK=ib: an InfiniBand port instead of RoCE. FAKE_IBVERBS_DMABUF=0:
+ * the kernel refuses dma-bufs. FAKE_IBVERBS_PEER_MEM=1: it pins memory that the CPU cannot access. FAKE_IBVERBS_ATOMICS: its
+ * atomic_cap (1); FAKE_IBVERBS_CQE: its max_cqe. FAKE_FAULT as in fakemem.h.
  *
  * -DFAKE_OLD: a library without dma-bufs, ibv_reg_mr_iova2, GID tables and extended verbs.
  */
@@ -26,7 +26,7 @@
 /* For tests, which find it by dlsym: an asynchronous event of every open device (about queue pair or completion queue
  * `element`, or port `port`). */
 API void fake_verbs_raise(int kind, void *element, int port);
-/* Of newer headers, or behind inline functions. */
+/* Declared only by newer headers, or hidden by inline functions. */
 API int _ibv_query_gid_ex(struct ibv_context *c, uint32_t port, uint32_t index, struct ibv_gid_entry *entry,
 			  uint32_t flags, size_t size);
 API ssize_t _ibv_query_gid_table(struct ibv_context *c, struct ibv_gid_entry *entries, size_t max, uint32_t flags,
@@ -47,7 +47,7 @@ API struct ibv_device **ibv_get_device_list(int *count)
 	int n = fake_devices(1);
 	struct ibv_device **list = calloc((size_t)n + 1, sizeof *list);
 	for (int i = 0; i < n; i++) {
-		/* Devices outlive their list: a context points to its own. */
+		/* Devices outlive their list, because a context points to its device. */
 		static struct ibv_device devices[16];
 		struct ibv_device *d = list[i] = &devices[i % 16];
 		d->node_type = IBV_NODE_CA;
@@ -222,7 +222,7 @@ API struct ibv_context *ibv_open_device(struct ibv_device *device)
 	c->verbs.query_port = port_ext;
 	c->verbs.query_device_ex = device_ext;
 #endif
-	/* A program that reads no events must not stop whoever raises them. */
+	/* A program that reads no events must not block the call that raises them. */
 	fcntl(pipes[1], F_SETFL, O_NONBLOCK);
 	c->async_write = pipes[1];
 	fake_lock();
@@ -281,7 +281,7 @@ API struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c)
 		free(channel);
 		return NULL;
 	}
-	/* A program that is late must not stop whoever completes. */
+	/* A late program must not block the call that completes. */
 	fcntl(pipes[1], F_SETFL, O_NONBLOCK);
 	channel->ibv.context = c;
 	channel->ibv.fd = pipes[0];
@@ -316,7 +316,7 @@ API void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int events)
 	cq->comp_events_completed += events;
 }
 
-/* ---- words */
+/* ---- texts */
 
 API const char *ibv_wc_status_str(enum ibv_wc_status status)
 {

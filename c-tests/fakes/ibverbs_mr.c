@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Protection domains and regions of the fake libibverbs: what the kernel would refuse is refused with its errno. */
+/* Protection domains and regions of the fake libibverbs, with the kernel's checks and errnos. */
 #define _GNU_SOURCE
 #include "fakeverbs.h"
 
@@ -62,7 +62,7 @@ static struct ibv_mr *pinned(struct ibv_pd *pd, void *addr, size_t len, unsigned
 		errno = EINVAL;
 		return NULL;
 	}
-	/* As if the vendor's peer-memory module were there. */
+	/* As with the vendor's peer-memory module loaded. */
 	if (!present(addr, len) && !getenv("FAKE_IBVERBS_PEER_MEM")) {
 		errno = EFAULT;
 		return NULL;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Objects of the fake libibverbs: how many live, and the events about them. */
+/* Objects of the fake libibverbs: their counts, and the events about them. */
 #define _GNU_SOURCE
 #include "fakeverbs.h"
 
 #include <string.h>
 #include <unistd.h>
 
-/* For tests, which find it by dlsym: how many objects live. */
+/* For tests, which find it by dlsym(): the number of existing objects. */
 API int fake_verbs_objects(void);
 
 static int objects;

@@ -6,8 +6,9 @@
  * A send, or a write with immediate data, to a queue pair of this process ends the oldest receive posted there, if any.
  * Faults: `post_send`, `post_recv`, `wc` (the status of a completion) and `qp_event` (the number of an asynchronous event
  * of the queue pair, which comes before the completion); looked for only if FAKE_FAULT is set when the queue pair is
- * created, because asking takes longer than posting. A test then can speak for the peer as well: what comes as a message
- * (`fake_verbs_deliver`), what was said to it (`fake_verbs_said`), and that it takes nothing (`fake_verbs_deafen`).
+ * created, because asking takes longer than posting. A test can then act as the peer as well: deliver a message
+ * (`fake_verbs_deliver`), read the messages sent to the peer (`fake_verbs_said`), and stop all acknowledgements
+ * (`fake_verbs_deafen`).
  */
 #define _GNU_SOURCE
 #include "fakeverbs.h"
@@ -19,9 +20,9 @@
 
 static struct qp *qps; /* under fake_lock */
 static int fences, bells, requests;
-static uint64_t last[6]; /* of the newest atomic operation */
+static uint64_t last[6]; /* the fields of the newest atomic operation */
 
-/* For tests: work requests so far that asked for a fence; calls that posted any, and how many those took. */
+/* For tests: the number of fenced work requests so far; the number of posting calls, and of their work requests. */
 API int fake_verbs_fences(void);
 API int fake_verbs_fences(void)
 {
@@ -40,7 +41,7 @@ API int fake_verbs_requests(void)
 	return __atomic_load_n(&requests, __ATOMIC_RELAXED);
 }
 
-/* Opcode, remote address, what is compared or added, what is swapped in, remote key and bytes of the last atomic operation. */
+/* Opcode, remote address, compare or add operand, swap operand, remote key and length of the last atomic operation. */
 API const uint64_t *fake_verbs_atomic(void);
 API const uint64_t *fake_verbs_atomic(void)
 {
@@ -66,7 +67,7 @@ static void complete(struct cq *cq, const struct ibv_wc *wc)
 	pthread_spin_unlock(&cq->lock);
 	if (wake && cq->ibv.channel) {
 		struct ibv_cq *who = &cq->ibv;
-		/* A full pipe has something to read already. */
+		/* A full pipe is readable anyway. */
 		if (write(((struct channel *)cq->ibv.channel)->write, &who, sizeof who) < 0)
 			return;
 	}
@@ -76,7 +77,7 @@ int queue_poll(struct ibv_cq *ibv, int max, struct ibv_wc *wc)
 {
 	struct cq *cq = (struct cq *)ibv;
 	int n = 0;
-	/* Without the lock, as a device's driver looks at its ring. */
+	/* Read without the lock, as a driver reads its device's ring. */
 	if (__atomic_load_n(&cq->count, __ATOMIC_ACQUIRE) == 0)
 		return cq->overrun ? -1 : 0;
 	pthread_spin_lock(&cq->lock);
@@ -243,13 +244,14 @@ int queue_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **
 	return 0;
 }
 
-/* For tests, about the queue pair of this number. `len` bytes come, of which as many are copied as its receive takes. */
+/* For tests, about the queue pair with this number: delivers `len` bytes, of which its receive copies as many as it has room
+ * for. */
 API void fake_verbs_deliver(uint32_t number, const void *bytes, uint32_t len);
-/* Its message of this place, from 0 on; false: it has not sent so many, or many more. */
+/* Its message with this index, from 0 on; false: not sent yet, or overwritten by later ones. */
 API bool fake_verbs_said(uint32_t number, uint32_t place, void *bytes);
-/* Reads that it may have under way at once. */
+/* The number of reads that it may have under way at once. */
 API int fake_verbs_reads(uint32_t number);
-/* From now on nothing that it sends is acknowledged. */
+/* From now on none of its messages is acknowledged. */
 API void fake_verbs_deafen(uint32_t number);
 
 static struct qp *number(uint32_t number)
@@ -416,7 +418,7 @@ API int ibv_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask)
 		qp->attr.qp_access_flags = attr->qp_access_flags;
 	if (!(mask & IBV_QP_STATE))
 		return 0;
-	/* Each state from the one before; reset and error from all. */
+	/* Each state can follow only the previous one; reset and error can follow all. */
 	if (attr->qp_state != IBV_QPS_RESET && attr->qp_state != IBV_QPS_ERR && attr->qp_state != ibv->state &&
 	    attr->qp_state != ibv->state + 1)
 		return EINVAL;

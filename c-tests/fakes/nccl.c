@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Of NCCL its version alone, which FAKE_NCCL says; without that it does not tell. */
+/* A fake of NCCL with its version function alone: FAKE_NCCL is the version; without it the call fails. */
 #include <stdlib.h>
 
 __attribute__((visibility("default"))) int ncclGetVersion(int *version);

@@ -2,7 +2,7 @@
 /*
  * A fake of AWS Neuron's runtime, libnrt.so.1. Like the real one it works between nrt_init and nrt_close only, and not in
  * a child; addresses come from device memory mapped when it was initialised (NEURON_RT_MAP_HBM=0 maps none), of which
- * two cores share one; nrt_memcpy_to_device checks nothing; dma-bufs are of whole pages in one tensor.
+ * two cores share one; nrt_memcpy_to_device checks nothing; a dma-buf must cover whole pages of one tensor.
  *
  * -DFAKE_OLD: a runtime without nrt_get_hbm_mmap_va and nrt_get_dmabuf_fd_v2. The older dma-buf begins at the tensor.
  */
@@ -153,7 +153,7 @@ API int nrt_tensor_allocate_empty(const char *name, nrt_tensor_t **tensor)
 	return *tensor ? NRT_SUCCESS : NRT_RESOURCE;
 }
 
-/* The first free place in the memory of a core; freed addresses are given again. */
+/* The first free range in the memory of a core; freed addresses are used again. */
 static uint64_t place(int core, uint64_t len)
 {
 	uint64_t start = hbm[core / 2], end = start + HBM_BYTES, at = start;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * A fake of Gaudi's libSynapse.so, above the fake of libhl-thunk.so: one mapping per acquired device, out of which
- * allocations are cut at steps of 256 bytes. Like the real one it knows nothing before synInitialize, takes a device for
- * itself, copies only when the stream is waited for, and reaches host memory only where that was mapped.
+ * allocations are cut in steps of 256 bytes. Like the real one it answers nothing before synInitialize, takes a device
+ * exclusively, copies only when the stream is waited for, and accesses host memory only where it was mapped.
  *
  * FAKE_SYNAPSE_OLD=1: a version that leaves globalHbmBaseAddress 0.
  */
@@ -55,7 +55,7 @@ int synMemCopyAsync(void *stream, uint64_t src, uint64_t size, uint64_t dst, int
 int synStreamSynchronize(void *stream);
 
 #define DEVICES 8
-/* A memory checker takes its time for what is mapped, used or not. */
+/* Large mappings are slow under a memory checker, even if they are not used. */
 #define POOL_BYTES (32ull << 20)
 #define STEP 256ull
 #define RANGES 256

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * A fake of the Level Zero loader with one driver, libze_loader.so.1. Like the real one it answers nothing before zeInit;
- * the descriptor of an exported allocation is the driver's own, and the same each time; an IPC handle has a descriptor of
- * the process in front, which must be the importer's when it is opened, and an offset behind it; structs say their kind.
+ * the descriptor of an exported allocation belongs to the driver and is the same each time; an IPC handle begins with a
+ * descriptor, which must be the importing process's own when the handle is opened, and contains an offset; structs have a type.
  *
  * -DFAKE_OLD: a loader without zeMemPutIpcHandle and zeDeviceGetRootDevice.
  *
- * FAKE_ZE_EXPORT=n, FAKE_ZE_IPC=n: what devices export (2: dma-buf), what the driver shares (1: memory).
- * FAKE_ZE_PEER=0: no device reaches another. A fault of `ze_copy_engine` is the state that a copy which was started leaves
+ * FAKE_ZE_EXPORT=n, FAKE_ZE_IPC=n: the exports of devices (2: dma-buf), the IPC of the driver (1: memory).
+ * FAKE_ZE_PEER=0: no device can access another's memory. A fault of `ze_copy_engine` is the state that a copy which was started leaves
  * in its event.
  */
 #define _GNU_SOURCE
@@ -18,12 +18,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* A device is the address of its own. */
+/* The handle of a device is the address of one of these. */
 struct device {
 	int index;
 };
 
-#define EXPORTABLE 0x100 /* in the kind of a block, beside its type */
+#define EXPORTABLE 0x100 /* a flag in the kind of a block, besides its type */
 #define LIMIT 64
 #define POOL_OFFSET 40 /* of the handle: what a driver puts behind the descriptor */
 
@@ -138,7 +138,7 @@ result_t zeDeviceGetExternalMemoryProperties(void *device, external_properties_t
 	return device ? SUCCESS : INVALID_NULL_HANDLE;
 }
 
-/* A group for everything, and one that only copies. */
+/* A queue group for everything, and one for copies only. */
 result_t zeDeviceGetCommandQueueGroupProperties(void *device, uint32_t *count, group_properties_t *p)
 {
 	CALL(zeDeviceGetCommandQueueGroupProperties);

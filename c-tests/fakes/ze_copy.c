@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Command lists and events of the fake Level Zero loader. Copies of an asynchronous list run one per look at an event, the
- * youngest that may run first: what is not ordered by events comes out in the wrong order. A command list is for one
- * thread at a time, and this one notices.
+ * Command lists and events of the fake Level Zero loader. Each query of an event runs one copy of the asynchronous lists, the
+ * youngest that may run: copies that are not ordered by events run in the wrong order. A command list is for one thread at a
+ * time; a second thread aborts.
  */
 #define _GNU_SOURCE
 #include "ze.h"
 
-/* Objects are addresses of these. */
+/* Handles are addresses of these objects. */
 struct pool {
 	uint32_t room, used;
 };

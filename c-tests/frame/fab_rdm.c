@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Claims about connectionless endpoints: see fab_rdm.h. */
 #include "fab_provider.h"
 #include "fab_rdm.h"
 #include "namespaces.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Namespaces for one side of a claim: see namespaces.h. */
 #include "namespaces.h"
 
 #include <fcntl.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* The two processes of a claim and their out-of-band socket: see process_pair.h. */
 #include "process_pair.h"
 
 #include <errno.h>

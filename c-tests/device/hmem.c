@@ -94,7 +94,7 @@ TEST(words_for_all)
 		CHECK(query(vendors[i].iface, UINT32_MAX, &info) == result);
 		CHECK(names(gdrfab_last_error(), vendors[i].name));
 	}
-	/* Another length than before would mean that asking changed the answer. */
+	/* The text has the same length at each call: the queries in between have changed nothing. */
 	CHECK_EQ(gdrfab_hmem_explain(GDRFAB_HMEM_AUTO, NULL, 0), len);
 	CHECK_EQ(gdrfab_hmem_explain(GDRFAB_HMEM_AUTO, cut, sizeof cut), len);
 	CHECK_EQ(strlen(cut), sizeof cut - 1);

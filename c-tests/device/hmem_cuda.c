@@ -104,7 +104,7 @@ TEST(a_driver_that_fails)
 	node_alone(&n, NULL);
 	unsigned char *at = alloc_on(&n, &cuda, 0, PIECE);
 	int fds = test_count_fds();
-	/* Numbers that no driver has are errors like the others. */
+	/* Known and unknown codes of the driver: both are in the text. */
 	setenv("FAKE_FAULT", "cuMemGetHandleForAddressRange=801", 1);
 	MISUSE(gdrfab_hmem_export_dmabuf(at, PIECE, 0, &out), -EOPNOTSUPP, "801");
 	setenv("FAKE_FAULT", "cuMemGetHandleForAddressRange=31337", 1);

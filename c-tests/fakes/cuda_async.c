@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Streams and events of the fake libcuda. Posted work takes effect later: when the stream is synchronised,
- * when it is queried for the second time, or by a thread of the driver after a while; never before what was posted
- * earlier to the same stream, or what it waits for.
+ * when it is queried for the second time, or by a thread of the driver after a while; never before earlier
+ * work of the same stream, or before an event that it waits for.
  */
 #define _GNU_SOURCE
 #include "cuda_stream.h"

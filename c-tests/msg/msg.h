@@ -26,7 +26,7 @@ static inline void add_with_settings(const char *name, test_fn fn)
 		{"shm", {"GDRFAB_SHM_EAGER_MAX", "8192", NULL}},
 		{"shm", {"GDRFAB_SHM_AREA_MAX", "131072", NULL}},
 		{"shm", {"GDRFAB_SHM_RING_SLOTS", "256", NULL}},
-		/* Every message has to be asked for; one at a time; and frames that fit no buffer. */
+		/* The receiver must ask for every message; it grants one at a time; and frames are longer than the buffer. */
 		{"tcp", {"GDRFAB_TCP_BUDGET", "0", NULL}},
 		{"tcp", {"GDRFAB_TCP_BUDGET", "5000", NULL}},
 		{"tcp", {"GDRFAB_TCP_WINDOW", "1", NULL}},

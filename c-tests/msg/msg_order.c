@@ -8,7 +8,8 @@ static const char hasty[] = "a send does not wait for its receive";
 
 #define BATCH 64
 
-/* A mixture, or one size for all; 0: what shm puts beside its ring, of every length. */
+/* The length of message `number`: a mixture without n->arg, else one length for all; 0 stands for lengths that shm stores beside
+ * its ring. */
 static size_t size_in_order(const struct node *n, uint32_t number)
 {
 	static const size_t mix[] = {4, 64, 8, 500, 4, 3000, 17000, 4, 100000};

@@ -130,7 +130,7 @@ static void a_lock_of_all(struct self *s)
 	}
 }
 
-/* A message finds what was added before it, and a region's counter has counted it. */
+/* When a message arrives, earlier atomics have been carried out and counted by the region's counter. */
 static void come_behind(struct self *s, uint64_t access)
 {
 	enum { ROUNDS = 50 };

@@ -265,7 +265,7 @@ TEST(each_ends_once_with_the_connection)
 	pair(NULL, counts_what_came, shuts_down, NULL);
 }
 
-/* --- what is refused --- */
+/* --- refused operations --- */
 
 static void strict(struct node *n)
 {

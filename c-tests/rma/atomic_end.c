@@ -152,7 +152,7 @@ static void closed_region(const void *arg)
 		pair(&s, owner, user, a);
 }
 
-/* --- nothing to do --- */
+/* --- operations of no elements --- */
 
 static void lends(struct node *n)
 {

@@ -64,7 +64,7 @@ static uint64_t there(const struct transfer *t)
 	return t->to.base + t->offset;
 }
 
-/* Bytes that fences have read into memory of this process, and those that a connectionless endpoint has copied there. */
+/* Bytes in host memory that a claim about device memory causes too: fenced reads, and copies by connectionless endpoints. */
 static uint64_t fenced;
 /* An injected write has no entry: a fenced read behind it shows that it is done. */
 static void fence(struct transfer *t)

@@ -129,7 +129,7 @@ static void losing(struct node *n)
 	memset(out, 0x5a, LEN);
 	void *desc = server ? NULL : local_desc(n, out, LEN);
 	for (uint64_t i = 0; !server && i < WRITES; i++) {
-		/* Of the first. */
+		/* Only the first write has the deadline: the second iteration sets it back to none. */
 		if (p->late && i < 2)
 			OK(gdrfab_ep_setopt(n->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DEADLINE, &deadline, sizeof deadline));
 		deadline = 0;

@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One copy as it was posted.
 #[derive(Clone, Copy)]
-pub struct Move {
+pub struct CopyArgs {
     pub dir: Dir,
     pub to: u64,
     pub from: u64,
@@ -34,16 +34,16 @@ pub trait Engine: Send {
     type Mark: Copy + Send;
 
     /// A mark that nothing has set yet.
-    fn make(&mut self) -> Result<Self::Mark>;
+    fn new_mark(&mut self) -> Result<Self::Mark>;
 
     /// Resets a mark that was set and that nothing waits for.
-    fn rearm(&mut self, mark: Self::Mark) -> Result<()>;
+    fn reset(&mut self, mark: Self::Mark) -> Result<()>;
 
     /// Starts `copy` behind the copy of `after`. On an error nothing was started.
     ///
     /// # Safety
     /// Both sides stay valid until the copy is done.
-    unsafe fn start(&mut self, copy: Move, after: Option<Self::Mark>, mark: Self::Mark) -> Result<Started>;
+    unsafe fn start(&mut self, copy: CopyArgs, after: Option<Self::Mark>, mark: Self::Mark) -> Result<Started>;
 
     /// Whether the mark is set. An error is that of its copy.
     fn finished(&mut self, mark: Self::Mark) -> Result<bool>;
@@ -52,7 +52,7 @@ pub trait Engine: Send {
     fn wait(&mut self, mark: Self::Mark, limit: Duration) -> bool;
 
     /// Sets the mark of a failed copy, if those behind it would wait for ever otherwise.
-    fn excuse(&mut self, _mark: Self::Mark) {}
+    fn release_waiters(&mut self, _mark: Self::Mark) {}
 
     fn destroy(&mut self, mark: Self::Mark);
 }
@@ -63,13 +63,13 @@ pub struct Chain<E: Engine> {
     /// Marks of copies not yet known to be done, oldest first.
     flying: VecDeque<E::Mark>,
     /// Mark of the last copy known to be done, kept because the next copy may not have looked at it yet.
-    spent: Option<E::Mark>,
+    last_done: Option<E::Mark>,
     free: Vec<E::Mark>,
     posted: u64,
     done: u64,
-    broken: Option<Error>,
+    failure: Option<Error>,
     /// A copy may still run: the engine must stay.
-    stuck: bool,
+    still_running: bool,
 }
 
 impl<E: Engine> Chain<E> {
@@ -77,20 +77,20 @@ impl<E: Engine> Chain<E> {
         Chain {
             engine: ManuallyDrop::new(engine),
             flying: VecDeque::new(),
-            spent: None,
+            last_done: None,
             free: Vec::new(),
             posted: 0,
             done: 0,
-            broken: None,
-            stuck: false,
+            failure: None,
+            still_running: false,
         }
     }
 
     /// The oldest copy is done: its predecessor's mark has served.
     fn retire(&mut self, mark: E::Mark) {
         self.done += 1;
-        if let Some(old) = self.spent.replace(mark) {
-            match self.engine.rearm(old) {
+        if let Some(old) = self.last_done.replace(mark) {
+            match self.engine.reset(old) {
                 Ok(()) => self.free.push(old),
                 Err(_) => self.engine.destroy(old),
             }
@@ -98,7 +98,7 @@ impl<E: Engine> Chain<E> {
     }
 
     /// Waits until all that was posted is done: drivers differ in what a copy of nothing does to its mark.
-    fn settle(&mut self) -> Result<()> {
+    fn wait_for_all(&mut self) -> Result<()> {
         while let Some(mark) = self.flying.back().copied() {
             self.engine.wait(mark, Duration::from_secs(1));
             self.done()?;
@@ -110,11 +110,11 @@ impl<E: Engine> Chain<E> {
     fn drain(&mut self) {
         while let Some(mark) = self.flying.pop_front() {
             if !self.engine.wait(mark, PATIENCE) {
-                self.stuck = true;
+                self.still_running = true;
                 return self.flying.clear();
             }
             // Whether it failed or not, it no longer runs, and the copies behind it may.
-            self.engine.excuse(mark);
+            self.engine.release_waiters(mark);
             self.free.push(mark);
         }
     }
@@ -122,33 +122,33 @@ impl<E: Engine> Chain<E> {
     fn fail(&mut self, e: Error) -> Error {
         let e = e.context(format!("copy {} of {}", self.done + 1, self.posted));
         self.drain();
-        let e = match self.stuck {
+        let e = match self.still_running {
             true => Error::new(errno::EIO, format!("{e}; a copy still runs after {} s, and may touch its memory", PATIENCE.as_secs())),
             false => e,
         };
-        self.broken = Some(e.clone());
+        self.failure = Some(e.clone());
         e
     }
 }
 
 impl<E: Engine> Stream for Chain<E> {
     unsafe fn post(&mut self, dir: Dir, to: u64, from: u64, len: usize) -> Result<u64> {
-        if let Some(e) = &self.broken {
+        if let Some(e) = &self.failure {
             return Err(e.clone());
         }
         if len == 0 {
-            self.settle()?;
+            self.wait_for_all()?;
             self.posted += 1;
             self.done = self.posted;
             return Ok(self.posted);
         }
         let mark = match self.free.pop() {
             Some(mark) => mark,
-            None => self.engine.make()?,
+            None => self.engine.new_mark()?,
         };
         let after = self.flying.back().copied();
         // SAFETY: both sides stay until the stream has passed the copy, as the caller says.
-        match unsafe { self.engine.start(Move { dir, to, from, len }, after, mark) } {
+        match unsafe { self.engine.start(CopyArgs { dir, to, from, len }, after, mark) } {
             Ok(Started::Flying) => {
                 self.posted += 1;
                 self.flying.push_back(mark);
@@ -170,7 +170,7 @@ impl<E: Engine> Stream for Chain<E> {
     }
 
     fn done(&mut self) -> Result<u64> {
-        if let Some(e) = &self.broken {
+        if let Some(e) = &self.failure {
             return Err(e.clone());
         }
         while let Some(mark) = self.flying.front().copied() {
@@ -190,10 +190,10 @@ impl<E: Engine> Stream for Chain<E> {
 impl<E: Engine> Drop for Chain<E> {
     fn drop(&mut self) {
         self.drain();
-        if self.stuck {
+        if self.still_running {
             return;
         }
-        for mark in self.free.drain(..).chain(self.spent.take()) {
+        for mark in self.free.drain(..).chain(self.last_done.take()) {
             self.engine.destroy(mark);
         }
         // SAFETY: dropped here only, and not used again.
@@ -220,18 +220,18 @@ mod tests {
     impl Engine for Paper {
         type Mark = usize;
 
-        fn make(&mut self) -> Result<usize> {
+        fn new_mark(&mut self) -> Result<usize> {
             let marks = &mut self.0.lock().unwrap().marks;
             marks.push(0);
             Ok(marks.len() - 1)
         }
 
-        fn rearm(&mut self, mark: usize) -> Result<()> {
+        fn reset(&mut self, mark: usize) -> Result<()> {
             assert_eq!(std::mem::replace(&mut self.0.lock().unwrap().marks[mark], 0), 1);
             Ok(())
         }
 
-        unsafe fn start(&mut self, _copy: Move, after: Option<usize>, mark: usize) -> Result<Started> {
+        unsafe fn start(&mut self, _copy: CopyArgs, after: Option<usize>, mark: usize) -> Result<Started> {
             let mut book = self.0.lock().unwrap();
             assert_eq!(book.marks[mark], 0, "a used mark was given out");
             book.starts.push((mark, after));

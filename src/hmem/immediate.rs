@@ -7,22 +7,22 @@ use super::stream::Stream;
 use crate::error::Result;
 
 /// For vendors without asynchronous copies: each is done when posted.
-pub struct Immediate {
-    of: &'static dyn Interface,
+pub struct ImmediateStream {
+    interface: &'static dyn Interface,
     device: u32,
     count: u64,
 }
 
-impl Immediate {
-    pub fn new(of: &'static dyn Interface, device: u32) -> Immediate {
-        Immediate { of, device, count: 0 }
+impl ImmediateStream {
+    pub fn new(interface: &'static dyn Interface, device: u32) -> ImmediateStream {
+        ImmediateStream { interface, device, count: 0 }
     }
 }
 
-impl Stream for Immediate {
+impl Stream for ImmediateStream {
     unsafe fn post(&mut self, dir: Dir, to: u64, from: u64, len: usize) -> Result<u64> {
         // SAFETY: the caller says that both sides stay until the stream has passed the copy, which is when this returns.
-        unsafe { self.of.copy(self.device, dir, to, from, len)? };
+        unsafe { self.interface.copy(self.device, dir, to, from, len)? };
         self.count += 1;
         Ok(self.count)
     }

@@ -48,7 +48,7 @@ impl Interface for System {
     }
 
     fn stream(&'static self, device: u32) -> Result<Box<dyn Stream>> {
-        Ok(Box::new(immediate::Immediate::new(&System, device)))
+        Ok(Box::new(immediate::ImmediateStream::new(&System, device)))
     }
 
     fn alloc(&self, _device: u32, _len: u64) -> Result<u64> {

@@ -6,7 +6,7 @@
 //! the call would start, nothing moves again. The locks are a process's own. So `gdrfab-copier` maps what this process and
 //! its peers have exported, and copies what is put into a page that both share; nothing here enters a driver.
 
-mod page;
+mod ring;
 mod serve;
 mod wire;
 
@@ -14,8 +14,8 @@ use super::{DeviceId, Dir, Iface, Import, Interface, Offer, Site, Stream};
 use crate::error::{Error, Result, errno};
 use crate::sys::{epoll, fd, fork, process, socket, time};
 use crate::{config, environment};
-use page::{ENTRIES, Page};
 use parking_lot::Mutex;
+use ring::{CopyRing, ENTRIES};
 pub use serve::serve;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -23,18 +23,18 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use wire::{ANSWER_BYTES, Answer, Ask, HELLO, What, decode_answer};
+use wire::{ANSWER_BYTES, Answer, HELLO, Request, RequestKind, decode_answer};
 
 /// Name of the program, which is installed in the directory `gdrfab` beside the library.
 const PROGRAM: &str = "gdrfab-copier";
 /// How long an answer may take; opening a driver takes seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const DRIVER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long an answer may take for which no driver is opened, and with it the close of an endpoint.
-const SHORT: Duration = Duration::from_secs(10);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the kernel may take to end it.
-const END_MS: u64 = 2000;
+const KILL_TIMEOUT_MS: u64 = 2000;
 /// Polls without news after which it is asked whether the process lives.
-const POLLS: u32 = 1 << 14;
+const POLLS_PER_CHECK: u32 = 1 << 14;
 
 /// The process that copies for this one. It ends with it.
 ///
@@ -43,20 +43,20 @@ const POLLS: u32 = 1 << 14;
 pub struct Copier {
     socket: OwnedFd,
     /// One question at a time.
-    turn: Mutex<()>,
+    requests: Mutex<()>,
     /// Wakes it.
-    bell: OwnedFd,
+    wake_fd: OwnedFd,
     /// The kernel kills it when this is closed, at the latest with this process. None: it was closed.
     lifeline: Mutex<Option<OwnedFd>>,
     /// Tells of its end, here and to peers; none on kernels without.
     pidfd: Option<OwnedFd>,
     /// It is known to have ended.
-    ended: AtomicBool,
+    exited: AtomicBool,
     pub pid: i32,
     /// Number of the next stream.
     next: AtomicU64,
     /// Devices that it was asked to open, so that it is asked once.
-    opened: Mutex<Vec<Site>>,
+    opened_devices: Mutex<Vec<Site>>,
 }
 
 /// The copier of this process, started when first needed. A child of a fork needs its own.
@@ -118,7 +118,7 @@ impl Copier {
     fn run(program: &PathBuf) -> Result<Copier> {
         let (ours, theirs) = socket::pair()?;
         let (lifeline, its_lifeline) = socket::pair()?;
-        let bell = epoll::bell().map_err(|e| Error::os("making an eventfd", e))?;
+        let wake_fd = epoll::bell().map_err(|e| Error::os("making an eventfd", e))?;
         fork::keep_from_children(ours.as_fd());
         fork::keep_from_children(lifeline.as_fd());
         let mut command = Command::new(program);
@@ -133,7 +133,7 @@ impl Copier {
         drop((command, held));
         let mut child = child.map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EIO), e.to_string()))?;
         // It leaves a child of its own behind and ends at once, so that nobody here has a child that he does not know.
-        let until = Instant::now() + SHORT;
+        let until = Instant::now() + REPLY_TIMEOUT;
         while matches!(child.try_wait(), Ok(None)) {
             if Instant::now() > until {
                 let _ = child.kill();
@@ -144,22 +144,22 @@ impl Copier {
         }
         let mut copier = Copier {
             socket: ours,
-            turn: Mutex::new(()),
-            bell,
+            requests: Mutex::new(()),
+            wake_fd,
             lifeline: Mutex::new(Some(lifeline)),
             pidfd: None,
-            ended: AtomicBool::new(false),
+            exited: AtomicBool::new(false),
             pid: 0,
             next: AtomicU64::new(1),
-            opened: Mutex::new(Vec::new()),
+            opened_devices: Mutex::new(Vec::new()),
         };
         // A child made without the C library's fork keeps the sockets open, so the end does not show there.
         let own = process::open(process::pid()).ok();
-        let fds: Vec<_> = [copier.bell.as_fd()].into_iter().chain(own.as_ref().map(AsFd::as_fd)).collect();
-        copier.tell(HELLO.as_bytes(), &fds, SHORT)?;
-        let (told, fd) = copier.hear(SHORT)?;
+        let fds: Vec<_> = [copier.wake_fd.as_fd()].into_iter().chain(own.as_ref().map(AsFd::as_fd)).collect();
+        copier.send_packet(HELLO.as_bytes(), &fds, REPLY_TIMEOUT)?;
+        let (answer, fd) = copier.receive_answer(REPLY_TIMEOUT)?;
         // Its own number is another one here if this process starts children in another pid namespace.
-        (copier.pid, copier.pidfd) = (fd.as_ref().and_then(process::pid_of).unwrap_or(told?.number as i32), fd);
+        (copier.pid, copier.pidfd) = (fd.as_ref().and_then(process::pid_of).unwrap_or(answer?.number as i32), fd);
         crate::log!(Info, "process {} copies device memory for this one", copier.pid);
         Ok(copier)
     }
@@ -170,18 +170,18 @@ impl Copier {
     }
 
     /// Whether it hung up; what it copies may not be over then.
-    fn has_ended(&self) -> bool {
+    fn has_hung_up(&self) -> bool {
         // Between questions it says nothing, so whatever is readable is the end.
-        self.turn.try_lock().is_some_and(|_turn| socket::readable(&self.socket))
+        self.requests.try_lock().is_some_and(|_requests| socket::readable(&self.socket))
     }
 
     fn serves(&self) -> bool {
-        self.lifeline.lock().is_some() && !self.has_ended()
+        self.lifeline.lock().is_some() && !self.has_hung_up()
     }
 
     /// Kills it and waits until it has ended, so that none of its copies is under way any more; bounded.
-    fn end(&self) -> Result<()> {
-        if self.ended.load(Ordering::Acquire) {
+    fn kill_and_wait(&self) -> Result<()> {
+        if self.exited.load(Ordering::Acquire) {
             return Ok(());
         }
         let fresh = self.lifeline.lock().take().is_some();
@@ -192,7 +192,7 @@ impl Copier {
             let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
         }
         let end = self.pidfd.as_ref().unwrap_or(&self.socket);
-        let until = time::now_ns() + END_MS * 1_000_000;
+        let until = time::now_ns() + KILL_TIMEOUT_MS * 1_000_000;
         // Of the socket: readable for its end, whatever else was said before.
         while !process::ended(end) {
             if !fresh || time::now_ns() > until {
@@ -210,61 +210,62 @@ impl Copier {
         if fresh {
             crate::log!(Warn, "process {} (gdrfab-copier) copies device memory for this one no more: it has ended", self.pid);
         }
-        self.ended.store(true, Ordering::Release);
+        self.exited.store(true, Ordering::Release);
         Ok(())
     }
 
     /// An error while it is not known whether it still copies: it was killed, and has not ended.
     pub fn check_quiet(&self) -> Result<()> {
-        if self.lifeline.lock().is_some() { Ok(()) } else { self.end() }
+        if self.lifeline.lock().is_some() { Ok(()) } else { self.kill_and_wait() }
     }
 
     /// Whether it has had its time since then; a stopped process gets no more of it.
-    fn is_given_up(&self, since: Instant, limit: Duration) -> bool {
+    fn timed_out(&self, since: Instant, limit: Duration) -> bool {
         let waited = since.elapsed();
         waited > limit || (waited.as_millis() as u64 > config::get().close_ms / 2 && process::is_stopped(self.pid))
     }
 
-    fn silent(&self) -> Error {
+    fn no_answer(&self) -> Error {
         Error::new(errno::ETIMEDOUT, format!("process {} (gdrfab-copier), which copies device memory, does not answer", self.pid))
     }
 
     /// Sends a packet; the turn is the caller's.
-    fn tell(&self, packet: &[u8], fds: &[BorrowedFd<'_>], limit: Duration) -> Result<()> {
+    fn send_packet(&self, packet: &[u8], fds: &[BorrowedFd<'_>], limit: Duration) -> Result<()> {
         let since = Instant::now();
         while !socket::send(self.socket.as_fd(), packet, fds).map_err(|_| gone())? {
-            if self.is_given_up(since, limit) {
-                return Err(self.silent());
+            if self.timed_out(since, limit) {
+                return Err(self.no_answer());
             }
             std::thread::sleep(Duration::from_micros(100));
         }
         Ok(())
     }
 
-    fn ask(&self, ask: &Ask, fds: &[BorrowedFd<'_>], limit: Duration) -> Result<Answer> {
+    fn request(&self, request: &Request, fds: &[BorrowedFd<'_>], limit: Duration) -> Result<Answer> {
         let since = Instant::now();
-        let turn = loop {
-            if let Some(turn) = self.turn.try_lock_for(Duration::from_millis(100)) {
-                break Ok(turn);
+        let requests = loop {
+            if let Some(requests) = self.requests.try_lock_for(Duration::from_millis(100)) {
+                break Ok(requests);
             }
-            if self.is_given_up(since, limit) {
-                break Err(self.silent());
+            if self.timed_out(since, limit) {
+                break Err(self.no_answer());
             }
         };
-        let told = turn.and_then(|_turn| self.tell(&ask.encode(), fds, limit).and_then(|()| self.hear(limit)));
-        match told {
+        let answer =
+            requests.and_then(|_requests| self.send_packet(&request.encode(), fds, limit).and_then(|()| self.receive_answer(limit)));
+        match answer {
             Ok((answer, _)) => answer,
             Err(e) => {
                 // A late answer would be taken for the answer to the next question, so it is killed. Whoever depends on its end
                 // waits for that.
-                let _ = self.end();
+                let _ = self.kill_and_wait();
                 Err(e)
             }
         }
     }
 
     /// Waits for an answer; in it lies what was refused.
-    fn hear(&self, limit: Duration) -> Result<(Result<Answer>, Option<OwnedFd>)> {
+    fn receive_answer(&self, limit: Duration) -> Result<(Result<Answer>, Option<OwnedFd>)> {
         let since = Instant::now();
         let mut answer = vec![0; ANSWER_BYTES];
         loop {
@@ -273,7 +274,7 @@ impl Copier {
                     return Ok((decode_answer(answer.get(..len).unwrap_or_default()), fds.pop()));
                 }
                 socket::Received::Closed => return Err(gone()),
-                socket::Received::Nothing if self.is_given_up(since, limit) => return Err(self.silent()),
+                socket::Received::Nothing if self.timed_out(since, limit) => return Err(self.no_answer()),
                 socket::Received::Nothing => socket::wait_readable(&self.socket, 100),
             }
         }
@@ -291,39 +292,46 @@ impl Copier {
     }
 
     fn open(&self, site: Site) -> Result<()> {
-        let mut opened = self.opened.lock();
+        let mut opened = self.opened_devices.lock();
         if !opened.contains(&site) {
-            self.ask(&Ask::new(What::Open, site.iface, device_id(site)?), &[], PATIENCE)?;
+            self.request(&Request::new(RequestKind::Open, site.iface, device_id(site)?), &[], DRIVER_TIMEOUT)?;
             opened.push(site);
         }
         Ok(())
     }
 
-    /// Maps over there what this process or a peer exported; the addresses are that process's. `maker`: the device that copies.
-    pub fn import(&'static self, iface: Iface, offer: &Offer<'_>, maker: Option<u32>) -> Result<Import> {
+    /// Maps over there what this process or a peer exported; the addresses are that process's. `copying_device`: the device that copies.
+    pub fn import(&'static self, iface: Iface, offer: &Offer<'_>, copying_device: Option<u32>) -> Result<Import> {
         let up = super::get(iface)?;
         // Of a device that was opened before: to ask which are in use would call the driver.
-        let maker = maker.or_else(|| self.opened.lock().iter().find(|site| site.iface == iface).map(|site| site.device));
-        let maker_id = maker.map(|device| device_id(Site { iface, device })).transpose()?;
-        let ask = Ask { maker: maker_id, how: offer.how, len: offer.len, handle: offer.handle, ..Ask::new(What::Map, iface, offer.device) };
-        let told = self.ask(&ask, offer.fd.as_slice(), PATIENCE)?;
-        let device = up.devices().iter().position(|f| f.id == told.device).map(|d| d as u32).or(maker).unwrap_or(0);
+        let copying_device =
+            copying_device.or_else(|| self.opened_devices.lock().iter().find(|site| site.iface == iface).map(|site| site.device));
+        let copying_id = copying_device.map(|device| device_id(Site { iface, device })).transpose()?;
+        let request = Request {
+            copying_device: copying_id,
+            how: offer.how,
+            len: offer.len,
+            handle: offer.handle,
+            ..Request::new(RequestKind::Map, iface, offer.device)
+        };
+        let answer = self.request(&request, offer.fd.as_slice(), DRIVER_TIMEOUT)?;
+        let device = up.devices().iter().position(|f| f.id == answer.device).map(|d| d as u32).or(copying_device).unwrap_or(0);
         let undo = move || {
             // Not waited for. If it has ended, its mappings have too; if its socket is full, it keeps them.
-            if let Some(_turn) = self.turn.try_lock_for(Duration::from_millis(config::get().close_ms)) {
-                let _ = socket::send(self.socket.as_fd(), &Ask::of(What::Unmap, told.number).encode(), &[]);
+            if let Some(_requests) = self.requests.try_lock_for(Duration::from_millis(config::get().close_ms)) {
+                let _ = socket::send(self.socket.as_fd(), &Request::of(RequestKind::Unmap, answer.number).encode(), &[]);
             }
         };
-        Ok(Import { iface, device, base: told.base, len: told.len, undo: Some(Box::new(undo)) })
+        Ok(Import { iface, device, base: answer.base, len: answer.len, undo: Some(Box::new(undo)) })
     }
 
     /// An order of copies between what `import` gave.
     pub fn stream(&'static self, site: Site) -> Result<Box<dyn Stream>> {
-        let (page, fd) = Page::new()?;
+        let (ring, fd) = CopyRing::new()?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let ask = Ask { number, ..Ask::new(What::Stream, site.iface, device_id(site)?) };
-        self.ask(&ask, &[fd.as_fd()], PATIENCE)?;
-        Ok(Box::new(Away { copier: self, number, page, posted: 0, polls: 0, ending: None, over: false }))
+        let request = Request { number, ..Request::new(RequestKind::Stream, site.iface, device_id(site)?) };
+        self.request(&request, &[fd.as_fd()], DRIVER_TIMEOUT)?;
+        Ok(Box::new(RemoteStream { copier: self, number, ring, posted: 0, polls: 0, closing_since: None, closed: false }))
     }
 }
 
@@ -334,39 +342,41 @@ fn device_id(site: Site) -> Result<DeviceId> {
 }
 
 /// Copies that are made elsewhere.
-struct Away {
+struct RemoteStream {
     copier: &'static Copier,
     number: u64,
-    page: Page,
+    ring: CopyRing,
     posted: u64,
     polls: u32,
     /// Since when nothing more is to begin.
-    ending: Option<Instant>,
+    closing_since: Option<Instant>,
     /// No copy is under way, and none will be.
-    over: bool,
+    closed: bool,
 }
 
-impl Away {
+impl RemoteStream {
     fn wake(&self) {
-        if self.page.wants_waking() {
-            let _ = rustix::io::write(&self.copier.bell, &1u64.to_ne_bytes());
+        if self.ring.must_wake() {
+            let _ = rustix::io::write(&self.copier.wake_fd, &1u64.to_ne_bytes());
         }
     }
 
     /// An error tells that the stream has ended, and its copies with it.
-    fn alive(&mut self) -> Result<()> {
-        match self.page.failed() {
+    fn check_alive(&mut self) -> Result<()> {
+        match self.ring.failed() {
             0 => {}
             errno => {
-                let told = self.copier.ask(&Ask::of(What::Why, self.number), &[], SHORT);
-                return Err(told.map_or_else(|e| e, |told| Error::new(if told.errno == 0 { errno } else { told.errno }, told.words)));
+                let answer = self.copier.request(&Request::of(RequestKind::Failure, self.number), &[], REPLY_TIMEOUT);
+                return Err(
+                    answer.map_or_else(|e| e, |answer| Error::new(if answer.errno == 0 { errno } else { answer.errno }, answer.words))
+                );
             }
         }
         self.polls += 1;
-        if self.polls >= POLLS {
+        if self.polls >= POLLS_PER_CHECK {
             self.polls = 0;
             // Copies of a process that hung up are over when it has ended; until then they are under way.
-            if self.copier.has_ended() && self.copier.end().is_ok() {
+            if self.copier.has_hung_up() && self.copier.kill_and_wait().is_ok() {
                 return Err(gone());
             }
         }
@@ -374,21 +384,21 @@ impl Away {
     }
 }
 
-impl Stream for Away {
+impl Stream for RemoteStream {
     unsafe fn post(&mut self, dir: Dir, to: u64, from: u64, len: usize) -> Result<u64> {
         if dir != Dir::Within {
             return Err(Error::fixed(errno::EOPNOTSUPP, "the process that copies reaches no host memory"));
         }
         let since = Instant::now();
-        while self.posted.saturating_sub(self.page.done()) >= ENTRIES {
-            self.alive()?;
-            if self.copier.is_given_up(since, SHORT) {
-                return Err(self.copier.silent());
+        while self.posted.saturating_sub(self.ring.done()) >= ENTRIES {
+            self.check_alive()?;
+            if self.copier.timed_out(since, REPLY_TIMEOUT) {
+                return Err(self.copier.no_answer());
             }
             std::thread::yield_now();
         }
         self.posted += 1;
-        self.page.post(self.posted, to, from, len as u64);
+        self.ring.post(self.posted, to, from, len as u64);
         self.wake();
         Ok(self.posted)
     }
@@ -398,37 +408,37 @@ impl Stream for Away {
     }
 
     fn done(&mut self) -> Result<u64> {
-        let done = self.page.done();
+        let done = self.ring.done();
         if done == self.posted {
             self.polls = 0;
         } else {
-            self.alive()?;
+            self.check_alive()?;
         }
         Ok(done)
     }
 
     fn end(&mut self) -> Result<bool> {
-        if self.over {
+        if self.closed {
             return Ok(true);
         }
-        let since = match self.ending {
+        let since = match self.closing_since {
             Some(since) => since,
             None => {
-                self.page.set_closing();
+                self.ring.set_closing();
                 self.wake();
-                *self.ending.insert(Instant::now())
+                *self.closing_since.insert(Instant::now())
             }
         };
-        self.over = self.page.is_closed();
-        if !self.over && (self.copier.has_ended() || self.copier.is_given_up(since, SHORT)) {
-            self.copier.end()?;
-            self.over = true;
+        self.closed = self.ring.is_closed();
+        if !self.closed && (self.copier.has_hung_up() || self.copier.timed_out(since, REPLY_TIMEOUT)) {
+            self.copier.kill_and_wait()?;
+            self.closed = true;
         }
-        Ok(self.over)
+        Ok(self.closed)
     }
 }
 
-impl Drop for Away {
+impl Drop for RemoteStream {
     fn drop(&mut self) {
         while matches!(self.end(), Ok(false)) {
             std::thread::sleep(Duration::from_micros(20));

@@ -3,8 +3,8 @@
 //! until it is woken. All streams of a device go to one order of the driver's, so that what is first in each of them is
 //! handed over together: a driver takes eight copies at once in twice the time of one.
 
-use super::page::Page;
-use super::wire::{ASK_BYTES, Answer, Ask, HELLO, What, encode_answer};
+use super::ring::CopyRing;
+use super::wire::{Answer, HELLO, REQUEST_BYTES, Request, RequestKind, encode_answer};
 use crate::error::{Error, Result, errno};
 use crate::hmem::{self, Copy, DeviceId, Dir, Iface, Import, Offer, Site, Stream};
 use crate::sys::{process, socket, time};
@@ -14,25 +14,25 @@ use std::os::fd::{AsFd, OwnedFd};
 /// How long it polls after its last work.
 const SPIN_NS: u64 = 1_000_000;
 /// Turns between two looks at the socket.
-const TURNS: u32 = 8;
+const TURNS_PER_SOCKET_POLL: u32 = 8;
 /// How long ago the socket was last looked at, at most, when copies are begun.
-const LOOK_NS: u64 = 100_000;
+const SOCKET_POLL_NS: u64 = 100_000;
 
 /// An order of the driver's.
-struct Lane {
+struct DriverQueue {
     site: Site,
     order: Box<dyn Stream>,
     /// Copies handed over: ticket and stream.
-    flying: VecDeque<(u64, u64)>,
+    in_flight: VecDeque<(u64, u64)>,
     batch: Vec<Copy>,
     /// The streams of the copies in `batch`.
-    of: Vec<u64>,
+    owners: Vec<u64>,
     /// How the order failed.
-    dead: Option<Error>,
+    failure: Option<Error>,
 }
 
-struct Served {
-    page: Page,
+struct ServedStream {
+    ring: CopyRing,
     site: Site,
     taken: u64,
     done: u64,
@@ -40,20 +40,20 @@ struct Served {
 }
 
 /// A mapping whose end was asked for, and how far each stream was by then.
-struct Leaving {
+struct PendingUnmap {
     import: Import,
-    behind: Vec<(u64, u64)>,
+    awaited: Vec<(u64, u64)>,
 }
 
 struct Server {
     socket: OwnedFd,
-    bell: OwnedFd,
+    wake_fd: OwnedFd,
     /// A pidfd of the process that is served.
     owner: Option<OwnedFd>,
-    lanes: Vec<Lane>,
-    streams: HashMap<u64, Served>,
+    queues: Vec<DriverQueue>,
+    streams: HashMap<u64, ServedStream>,
     maps: HashMap<u64, Import>,
-    leaving: Vec<Leaving>,
+    pending_unmaps: Vec<PendingUnmap>,
     /// First and last byte of each mapping, sorted.
     ranges: Vec<(u64, u64)>,
     next: u64,
@@ -61,9 +61,9 @@ struct Server {
 
 /// What a turn came to.
 #[derive(PartialEq, Eq)]
-enum Turn {
+enum Activity {
     /// Copies were handed over.
-    Begun,
+    Started,
     /// Some are under way.
     Waiting,
     Idle,
@@ -71,47 +71,47 @@ enum Turn {
 
 /// Serves the process at the other end of `socket` until that one ends.
 pub fn serve(socket: OwnedFd) -> Result<()> {
-    let Some((bell, owner)) = greet(&socket)? else { return Ok(()) };
+    let Some((wake_fd, owner)) = accept_hello(&socket)? else { return Ok(()) };
     let mut server = Server {
         socket,
-        bell,
+        wake_fd,
         owner,
-        lanes: Vec::new(),
+        queues: Vec::new(),
         streams: HashMap::new(),
         maps: HashMap::new(),
-        leaving: Vec::new(),
+        pending_unmaps: Vec::new(),
         ranges: Vec::new(),
         next: 1,
     };
-    let (mut turns, mut last, mut looked) = (0u32, time::now_ns(), 0);
+    let (mut turns, mut last, mut last_look) = (0u32, time::now_ns(), 0);
     loop {
         let now = time::now_ns();
         turns = turns.wrapping_add(1);
         // Nothing is begun for a process that may have ended long ago, while this one was stopped.
-        if turns % TURNS == 0 || now - looked > LOOK_NS {
-            looked = now;
-            if !server.hear()? {
+        if turns % TURNS_PER_SOCKET_POLL == 0 || now - last_look > SOCKET_POLL_NS {
+            last_look = now;
+            if !server.answer_requests()? {
                 return Ok(());
             }
         }
         let turn = server.turn();
         match turn {
-            Turn::Idle if turns % TURNS == 0 && now - last > SPIN_NS => {
+            Activity::Idle if turns % TURNS_PER_SOCKET_POLL == 0 && now - last > SPIN_NS => {
                 server.sleep();
                 last = time::now_ns();
             }
-            Turn::Idle => {}
+            Activity::Idle => {}
             _ => last = now,
         }
         // Where threads that poll outnumber the CPUs, this one waits for the others, so it yields.
-        if turn != Turn::Begun {
+        if turn != Activity::Started {
             std::thread::yield_now();
         }
     }
 }
 
 /// The first packet says who is there, and brings what wakes.
-fn greet(socket: &OwnedFd) -> Result<Option<(OwnedFd, Option<OwnedFd>)>> {
+fn accept_hello(socket: &OwnedFd) -> Result<Option<(OwnedFd, Option<OwnedFd>)>> {
     let mut packet = [0; 256];
     loop {
         match socket::recv(socket.as_fd(), &mut packet)? {
@@ -121,120 +121,120 @@ fn greet(socket: &OwnedFd) -> Result<Option<(OwnedFd, Option<OwnedFd>)>> {
                 let same = packet.get(..len) == Some(HELLO.as_bytes());
                 let mut fds = fds.into_iter();
                 let answer = match fds.next() {
-                    Some(bell) if same => Ok((bell, fds.next())),
+                    Some(wake_fd) if same => Ok((wake_fd, fds.next())),
                     _ => Err(Error::new(errno::EPROTO, format!("this program is {HELLO:?}, the library is another"))),
                 };
-                let told = answer.as_ref().map(|_| Answer { number: process::pid() as u64, ..Answer::default() });
+                let answer_ok = answer.as_ref().map(|_| Answer { number: process::pid() as u64, ..Answer::default() });
                 // By which the end of this process is known; old kernels have none.
                 let own = process::open(process::pid()).ok();
                 let fds: Vec<_> = own.iter().map(AsFd::as_fd).collect();
-                socket::send(socket.as_fd(), &encode_answer(&told.map_err(Error::clone)), &fds)?;
+                socket::send(socket.as_fd(), &encode_answer(&answer_ok.map_err(Error::clone)), &fds)?;
                 return answer.map(Some);
             }
         }
     }
 }
 
-fn ordinal(iface: Iface, id: &DeviceId) -> Result<u32> {
+fn device_number(iface: Iface, id: &DeviceId) -> Result<u32> {
     let found = hmem::get(iface)?.devices().iter().position(|f| f.id == *id);
     found.map(|d| d as u32).ok_or_else(|| Error::new(errno::ENODEV, format!("{}: this process sees no such device", iface.name())))
 }
 
 impl Server {
     /// Hands over what was posted, and tells what is done.
-    fn turn(&mut self) -> Turn {
-        let mut turn = Turn::Idle;
+    fn turn(&mut self) -> Activity {
+        let mut turn = Activity::Idle;
         for (number, served) in &mut self.streams {
-            let posted = served.page.posted();
-            if posted == served.taken || served.failed.is_some() || served.page.is_closing() {
+            let posted = served.ring.posted();
+            if posted == served.taken || served.failed.is_some() || served.ring.is_closing() {
                 continue;
             }
-            let Some(lane) = self.lanes.iter_mut().find(|l| l.site == served.site) else { continue };
+            let Some(queue) = self.queues.iter_mut().find(|l| l.site == served.site) else { continue };
             // One of each stream: what is handed over together takes effect in any order.
-            let (to, from, len) = served.page.copy(served.taken + 1);
-            turn = Turn::Begun;
+            let (to, from, len) = served.ring.copy(served.taken + 1);
+            turn = Activity::Started;
             if len > 0 && !(within(&self.ranges, to, len) && within(&self.ranges, from, len)) {
                 let words = format!("a copy of {len} bytes from {from:#x} to {to:#x} leaves what is mapped");
                 served.fail(Error::new(errno::EFAULT, words));
                 continue;
             }
-            lane.batch.push(Copy { dir: Dir::Within, to, from, len: len as usize });
+            queue.batch.push(Copy { dir: Dir::Within, to, from, len: len as usize });
             served.taken += 1;
-            lane.of.push(*number);
+            queue.owners.push(*number);
         }
-        for lane in &mut self.lanes {
-            if !lane.of.is_empty() {
+        for queue in &mut self.queues {
+            if !queue.owners.is_empty() {
                 // SAFETY: both sides lie in mappings, which are undone after their copies only.
-                match unsafe { lane.order.post_all(&lane.batch) } {
-                    Ok(ticket) => lane.flying.extend(lane.of.drain(..).map(|number| (ticket, number))),
-                    Err(e) => lane.dead = Some(e),
+                match unsafe { queue.order.post_all(&queue.batch) } {
+                    Ok(ticket) => queue.in_flight.extend(queue.owners.drain(..).map(|number| (ticket, number))),
+                    Err(e) => queue.failure = Some(e),
                 }
-                lane.batch.clear();
+                queue.batch.clear();
             }
-            if lane.flying.is_empty() || lane.dead.is_some() {
+            if queue.in_flight.is_empty() || queue.failure.is_some() {
                 continue;
             }
-            if turn == Turn::Idle {
-                turn = Turn::Waiting;
+            if turn == Activity::Idle {
+                turn = Activity::Waiting;
             }
-            match lane.order.done() {
+            match queue.order.done() {
                 Ok(done) => {
-                    while let Some((ticket, number)) = lane.flying.front().copied()
+                    while let Some((ticket, number)) = queue.in_flight.front().copied()
                         && ticket <= done
                     {
                         if let Some(served) = self.streams.get_mut(&number) {
                             served.one_done();
                         }
-                        lane.flying.pop_front();
+                        queue.in_flight.pop_front();
                     }
                 }
-                Err(e) => lane.dead = Some(e),
+                Err(e) => queue.failure = Some(e),
             }
         }
-        self.bury();
+        self.fail_dead_queues();
         self.streams.retain(|_, served| {
-            let over = served.taken == served.done && served.page.is_closing();
+            let over = served.taken == served.done && served.ring.is_closing();
             if over {
-                served.page.set_closed();
+                served.ring.set_closed();
             }
             !over
         });
-        if !self.leaving.is_empty() {
+        if !self.pending_unmaps.is_empty() {
             let streams = &self.streams;
-            let before = self.leaving.len();
-            self.leaving.retain(|l| l.behind.iter().any(|(number, upto)| streams.get(number).is_some_and(|s| !s.is_past(*upto))));
-            if self.leaving.len() < before {
-                self.sort();
+            let before = self.pending_unmaps.len();
+            self.pending_unmaps.retain(|l| l.awaited.iter().any(|(number, upto)| streams.get(number).is_some_and(|s| !s.is_past(*upto))));
+            if self.pending_unmaps.len() < before {
+                self.sort_ranges();
             }
         }
         turn
     }
 
     /// Orders that failed: the copies of all their streams are lost.
-    fn bury(&mut self) {
-        while let Some(at) = self.lanes.iter().position(|lane| lane.dead.is_some()) {
-            let Lane { site, order, dead, .. } = self.lanes.swap_remove(at);
+    fn fail_dead_queues(&mut self) {
+        while let Some(at) = self.queues.iter().position(|queue| queue.failure.is_some()) {
+            let DriverQueue { site, order, failure, .. } = self.queues.swap_remove(at);
             // Its end waits for what was begun, and only then may the streams be said to have failed.
             drop(order);
             for served in self.streams.values_mut().filter(|s| s.site == site) {
                 served.taken = served.done;
-                served.fail(dead.clone().unwrap_or(Error::fixed(errno::EIO, "the driver's order failed")));
+                served.fail(failure.clone().unwrap_or(Error::fixed(errno::EIO, "the driver's order failed")));
             }
         }
     }
 
     /// Answers what was asked; false: nobody asks any more.
-    fn hear(&mut self) -> Result<bool> {
-        let mut packet = [0; ASK_BYTES];
+    fn answer_requests(&mut self) -> Result<bool> {
+        let mut packet = [0; REQUEST_BYTES];
         loop {
             match socket::recv(self.socket.as_fd(), &mut packet)? {
                 socket::Received::Nothing => return Ok(!self.owner.as_ref().is_some_and(process::ended)),
                 socket::Received::Closed => return Ok(false),
                 socket::Received::Packet { len, fds, .. } => {
-                    let asked: Result<Ask> =
-                        packet.get(..len).ok_or(Error::fixed(errno::EPROTO, "a packet that is too long")).and_then(Ask::decode);
-                    let awaited = !asked.as_ref().is_ok_and(|ask| ask.what == What::Unmap);
-                    let answer = asked.and_then(|ask| self.answer(&ask, fds.into_iter().next()));
+                    let asked: Result<Request> =
+                        packet.get(..len).ok_or(Error::fixed(errno::EPROTO, "a packet that is too long")).and_then(Request::decode);
+                    let awaited = !asked.as_ref().is_ok_and(|request| request.what == RequestKind::Unmap);
+                    let answer = asked.and_then(|request| self.answer(&request, fds.into_iter().next()));
                     // Who asked may have ended meanwhile.
                     if awaited && socket::send(self.socket.as_fd(), &encode_answer(&answer), &[]).is_err() {
                         return Ok(false);
@@ -244,81 +244,84 @@ impl Server {
         }
     }
 
-    fn answer(&mut self, ask: &Ask, fd: Option<OwnedFd>) -> Result<Answer> {
-        match ask.what {
-            What::Open => self.open(Site { iface: ask.iface, device: ordinal(ask.iface, &ask.device)? }).map(|()| Answer::default()),
-            What::Map => self.map(ask, fd),
-            What::Unmap => {
-                let behind = self.streams.iter().map(|(number, s)| (*number, s.page.posted())).collect();
+    fn answer(&mut self, request: &Request, fd: Option<OwnedFd>) -> Result<Answer> {
+        match request.what {
+            RequestKind::Open => {
+                self.open(Site { iface: request.iface, device: device_number(request.iface, &request.device)? }).map(|()| Answer::default())
+            }
+            RequestKind::Map => self.map(request, fd),
+            RequestKind::Unmap => {
+                let awaited = self.streams.iter().map(|(number, s)| (*number, s.ring.posted())).collect();
                 // Until then its copies find it.
-                self.leaving.extend(self.maps.remove(&ask.number).map(|import| Leaving { import, behind }));
+                self.pending_unmaps.extend(self.maps.remove(&request.number).map(|import| PendingUnmap { import, awaited }));
                 Ok(Answer::default())
             }
-            What::Stream => {
-                let site = Site { iface: ask.iface, device: ordinal(ask.iface, &ask.device)? };
+            RequestKind::Stream => {
+                let site = Site { iface: request.iface, device: device_number(request.iface, &request.device)? };
                 self.open(site)?;
                 let fd = fd.ok_or(Error::fixed(errno::EPROTO, "a stream without a page"))?;
-                let page = Page::attach(fd.as_fd())?;
-                self.streams.insert(ask.number, Served { page, site, taken: 0, done: 0, failed: None });
+                let ring = CopyRing::attach(fd.as_fd())?;
+                self.streams.insert(request.number, ServedStream { ring, site, taken: 0, done: 0, failed: None });
                 Ok(Answer::default())
             }
-            What::Why => {
-                let why = self.streams.get(&ask.number).and_then(|s| s.failed.clone());
+            RequestKind::Failure => {
+                let why = self.streams.get(&request.number).and_then(|s| s.failed.clone());
                 Ok(why.map_or_else(Answer::default, |e| Answer { errno: e.errno, words: e.words.to_string(), ..Answer::default() }))
             }
         }
     }
 
     fn open(&mut self, site: Site) -> Result<()> {
-        if !self.lanes.iter().any(|l| l.site == site) {
+        if !self.queues.iter().any(|l| l.site == site) {
             let order = hmem::get(site.iface)?.stream(site.device)?;
-            self.lanes.push(Lane { site, order, flying: VecDeque::new(), batch: Vec::new(), of: Vec::new(), dead: None });
+            self.queues.push(DriverQueue { site, order, in_flight: VecDeque::new(), batch: Vec::new(), owners: Vec::new(), failure: None });
         }
         Ok(())
     }
 
-    fn map(&mut self, ask: &Ask, fd: Option<OwnedFd>) -> Result<Answer> {
-        let up = hmem::get(ask.iface)?;
-        let maker = ask.maker.map(|id| ordinal(ask.iface, &id)).transpose()?;
-        let offer = Offer { how: ask.how, device: ask.device, handle: ask.handle, fd: fd.as_ref().map(AsFd::as_fd), len: ask.len };
-        let import = up.import(&offer, maker)?;
+    fn map(&mut self, request: &Request, fd: Option<OwnedFd>) -> Result<Answer> {
+        let up = hmem::get(request.iface)?;
+        let copying_device = request.copying_device.map(|id| device_number(request.iface, &id)).transpose()?;
+        let offer =
+            Offer { how: request.how, device: request.device, handle: request.handle, fd: fd.as_ref().map(AsFd::as_fd), len: request.len };
+        let import = up.import(&offer, copying_device)?;
         let device = up.devices().get(import.device as usize).map(|f| f.id).unwrap_or_default();
         let answer = Answer { number: self.next, base: import.base, len: import.len, device, ..Answer::default() };
         self.next += 1;
         self.maps.insert(answer.number, import);
-        self.sort();
+        self.sort_ranges();
         Ok(answer)
     }
 
-    fn sort(&mut self) {
-        let all = self.maps.values().chain(self.leaving.iter().map(|l| &l.import));
+    fn sort_ranges(&mut self) {
+        let all = self.maps.values().chain(self.pending_unmaps.iter().map(|l| &l.import));
         self.ranges = all.map(|i| (i.base, i.base.saturating_add(i.len.saturating_sub(1)))).collect();
         self.ranges.sort_unstable();
     }
 
     /// Until there is something to do or to answer.
     fn sleep(&mut self) {
-        self.streams.values().for_each(|s| s.page.set_asleep(true));
-        if self.streams.values().all(|s| !s.page.is_closing() && (s.failed.is_some() || s.page.posted() == s.taken)) {
-            socket::wait_any(&[self.socket.as_fd(), self.bell.as_fd(), self.owner.as_ref().map_or(self.bell.as_fd(), AsFd::as_fd)]);
+        self.streams.values().for_each(|s| s.ring.set_asleep(true));
+        if self.streams.values().all(|s| !s.ring.is_closing() && (s.failed.is_some() || s.ring.posted() == s.taken)) {
+            socket::wait_any(&[self.socket.as_fd(), self.wake_fd.as_fd(), self.owner.as_ref().map_or(self.wake_fd.as_fd(), AsFd::as_fd)]);
         }
-        self.streams.values().for_each(|s| s.page.set_asleep(false));
-        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+        self.streams.values().for_each(|s| s.ring.set_asleep(false));
+        let _ = rustix::io::read(&self.wake_fd, &mut [0u8; 8]);
     }
 }
 
-impl Served {
+impl ServedStream {
     /// Said to the owner when nothing of the stream is under way any more.
     fn fail(&mut self, e: Error) {
         let e = self.failed.get_or_insert(e);
         if self.taken == self.done {
-            self.page.fail(e.errno);
+            self.ring.fail(e.errno);
         }
     }
 
     fn one_done(&mut self) {
         self.done += 1;
-        self.page.set_done(self.done);
+        self.ring.set_done(self.done);
         if let Some(e) = self.failed.clone() {
             self.fail(e);
         }

@@ -9,7 +9,7 @@ pub const HELLO: &str = concat!("gdrfab-copier 2 of ", env!("CARGO_PKG_VERSION")
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum What {
+pub enum RequestKind {
     /// Makes copies on a device possible; gives nothing.
     Open = 1,
     /// Maps the allocation of `handle`, `how`, `len` and the descriptor; gives number, address, length and device.
@@ -19,62 +19,64 @@ pub enum What {
     /// Begins stream `number` on `device` with the page that the descriptor names.
     Stream = 4,
     /// Why stream `number` failed.
-    Why = 5,
+    Failure = 5,
 }
 
-impl What {
-    fn from_raw(raw: u32) -> Option<What> {
-        [What::Open, What::Map, What::Unmap, What::Stream, What::Why].into_iter().find(|w| *w as u32 == raw)
+impl RequestKind {
+    fn from_raw(raw: u32) -> Option<RequestKind> {
+        [RequestKind::Open, RequestKind::Map, RequestKind::Unmap, RequestKind::Stream, RequestKind::Failure]
+            .into_iter()
+            .find(|w| *w as u32 == raw)
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
-    pub what: What,
+pub struct Request {
+    pub what: RequestKind,
     pub iface: Iface,
     /// Of `Map`: the device that the memory is on; else the one that copies.
     pub device: DeviceId,
     /// Of `Map`: the device that copies.
-    pub maker: Option<DeviceId>,
+    pub copying_device: Option<DeviceId>,
     pub number: u64,
     pub how: u32,
     pub len: u64,
     pub handle: [u8; HANDLE_BYTES],
 }
 
-pub const ASK_BYTES: usize = 12 + 4 + 16 + 16 + 8 + 8 + HANDLE_BYTES;
+pub const REQUEST_BYTES: usize = 12 + 4 + 16 + 16 + 8 + 8 + HANDLE_BYTES;
 
-impl Ask {
-    pub fn new(what: What, iface: Iface, device: DeviceId) -> Ask {
-        Ask { what, iface, device, maker: None, number: 0, how: 0, len: 0, handle: [0; HANDLE_BYTES] }
+impl Request {
+    pub fn new(what: RequestKind, iface: Iface, device: DeviceId) -> Request {
+        Request { what, iface, device, copying_device: None, number: 0, how: 0, len: 0, handle: [0; HANDLE_BYTES] }
     }
 
-    pub fn of(what: What, number: u64) -> Ask {
-        Ask { number, ..Ask::new(what, Iface::System, DeviceId::default()) }
+    pub fn of(what: RequestKind, number: u64) -> Request {
+        Request { number, ..Request::new(what, Iface::System, DeviceId::default()) }
     }
 
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(ASK_BYTES);
-        for word in [self.what as u32, self.iface as u32, self.how, u32::from(self.maker.is_some())] {
+        let mut bytes = Vec::with_capacity(REQUEST_BYTES);
+        for word in [self.what as u32, self.iface as u32, self.how, u32::from(self.copying_device.is_some())] {
             bytes.extend(word.to_ne_bytes());
         }
         bytes.extend(self.device);
-        bytes.extend(self.maker.unwrap_or_default());
+        bytes.extend(self.copying_device.unwrap_or_default());
         bytes.extend(self.number.to_ne_bytes());
         bytes.extend(self.len.to_ne_bytes());
         bytes.extend(self.handle);
         bytes
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<Ask> {
+    pub fn decode(bytes: &[u8]) -> Result<Request> {
         let mut read = Reader(bytes);
-        let (what, iface, how, has_maker) = (read.u32()?, read.u32()?, read.u32()?, read.u32()?);
-        let (device, maker) = (read.array()?, read.array()?);
+        let (what, iface, how, has_copying_device) = (read.u32()?, read.u32()?, read.u32()?, read.u32()?);
+        let (device, copying_device) = (read.array()?, read.array()?);
         let (number, len, handle) = (read.u64()?, read.u64()?, read.array()?);
-        let (Some(what), Some(iface), true) = (What::from_raw(what), Iface::from_raw(iface), read.0.is_empty()) else {
-            return Err(nonsense());
+        let (Some(what), Some(iface), true) = (RequestKind::from_raw(what), Iface::from_raw(iface), read.0.is_empty()) else {
+            return Err(malformed());
         };
-        Ok(Ask { what, iface, device, maker: (has_maker != 0).then_some(maker), number, how, len, handle })
+        Ok(Request { what, iface, device, copying_device: (has_copying_device != 0).then_some(copying_device), number, how, len, handle })
     }
 }
 
@@ -85,7 +87,7 @@ pub struct Answer {
     pub base: u64,
     pub len: u64,
     pub device: DeviceId,
-    /// Of `Why`: an errno and its words, though the question itself was answered.
+    /// Of `Failure`: an errno and its words, though the question itself was answered.
     pub errno: i32,
     pub words: String,
 }
@@ -121,7 +123,7 @@ pub fn decode_answer(bytes: &[u8]) -> Result<Answer> {
     Ok(Answer { number, base, len, device, errno, words })
 }
 
-fn nonsense() -> Error {
+fn malformed() -> Error {
     Error::fixed(errno::EPROTO, "a packet that makes no sense")
 }
 
@@ -129,7 +131,7 @@ struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let (head, rest) = self.0.split_first_chunk().ok_or_else(nonsense)?;
+        let (head, rest) = self.0.split_first_chunk().ok_or_else(malformed)?;
         self.0 = rest;
         Ok(*head)
     }
@@ -149,18 +151,18 @@ mod tests {
 
     #[test]
     fn what_is_said_is_understood() {
-        let ask = Ask {
-            maker: Some([3; 16]),
+        let request = Request {
+            copying_device: Some([3; 16]),
             number: 7,
             how: 2,
             len: 1 << 40,
             handle: [9; HANDLE_BYTES],
-            ..Ask::new(What::Map, Iface::Cuda, [1; 16])
+            ..Request::new(RequestKind::Map, Iface::Cuda, [1; 16])
         };
-        assert_eq!(ask.encode().len(), ASK_BYTES);
-        assert_eq!(Ask::decode(&ask.encode()).unwrap(), ask);
-        assert!(Ask::decode(&ask.encode()[1..]).is_err());
-        assert!(Ask::decode(&[ask.encode(), vec![0]].concat()).is_err());
+        assert_eq!(request.encode().len(), REQUEST_BYTES);
+        assert_eq!(Request::decode(&request.encode()).unwrap(), request);
+        assert!(Request::decode(&request.encode()[1..]).is_err());
+        assert!(Request::decode(&[request.encode(), vec![0]].concat()).is_err());
         let answer = Answer { number: 1, base: 2, len: 3, device: [4; 16], errno: 5, words: "why".into() };
         assert_eq!(decode_answer(&encode_answer(&Ok(answer.clone()))).unwrap(), answer);
         let e = decode_answer(&encode_answer(&Err(Error::new(errno::ENOMEM, "full")))).unwrap_err();

@@ -136,11 +136,11 @@ impl Core {
         }
         let _current = self.enter(device)?;
         // One stream per thread that copies at the same time; they are kept for the next ones.
-        let kept = {
+        let idle = {
             let mut streams = self.streams.lock();
             streams.iter().position(|(d, _)| *d == device).map(|i| streams.swap_remove(i).1)
         };
-        let stream = match kept {
+        let stream = match idle {
             Some(stream) => stream as CUstream,
             None => new_stream(&self.driver)?,
         };
@@ -157,7 +157,7 @@ impl Core {
         let context = self.primary(device)?;
         let _current = self.driver.enter(context)?;
         let stream = new_stream(&self.driver)?;
-        Ok(Box::new(Order {
+        Ok(Box::new(CudaStream {
             slabs: Slabs::new(self),
             kernels: true,
             core: self.clone(),
@@ -177,7 +177,7 @@ impl Core {
 }
 
 /// Copies in order on one stream.
-struct Order {
+struct CudaStream {
     core: Arc<Core>,
     context: CUcontext,
     stream: CUstream,
@@ -200,9 +200,9 @@ struct Order {
 }
 
 // SAFETY: the driver's handles may be used from any thread, and `&mut` makes it one at a time.
-unsafe impl Send for Order {}
+unsafe impl Send for CudaStream {}
 
-impl Order {
+impl CudaStream {
     /// Puts an event behind everything posted; its context is current. A failure only costs precision.
     fn mark(&mut self) {
         let driver = &self.core.driver;
@@ -297,7 +297,7 @@ impl Order {
     }
 }
 
-impl Stream for Order {
+impl Stream for CudaStream {
     unsafe fn post(&mut self, dir: Dir, to: u64, from: u64, len: usize) -> Result<u64> {
         if let Some(e) = &self.failed {
             return Err(e.clone());
@@ -409,7 +409,7 @@ impl Stream for Order {
     }
 }
 
-impl Drop for Order {
+impl Drop for CudaStream {
     fn drop(&mut self) {
         let driver = &self.core.driver;
         let Ok(_current) = driver.enter(self.context) else { return };

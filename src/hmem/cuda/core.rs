@@ -25,7 +25,7 @@ pub struct Primary {
 
 /// How a device treats writes that reach it through a NIC. Found out once: the question is asked per receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Writes {
+pub enum NicWrites {
     /// Its own kernels see them in order, with nothing done.
     Ordered,
     /// The driver's call makes them visible.
@@ -36,7 +36,7 @@ pub enum Writes {
 
 /// Handles given away, oldest first. Segments are not among them: their descriptor would keep the memory
 /// on the device after its owner freed it, while one of a pool does not.
-pub struct Kept {
+pub struct CachedHandle {
     pub(super) base: u64,
     pub(super) id: u64,
     pub(super) handle: [u8; HANDLE_BYTES],
@@ -45,11 +45,11 @@ pub struct Kept {
 }
 
 /// What identifies an opening: how, on which device if that matters, and the handle.
-pub type Key = (u32, Option<u32>, [u8; HANDLE_BYTES]);
+pub type HandleKey = (u32, Option<u32>, [u8; HANDLE_BYTES]);
 
 /// A handle that is open.
-pub struct Opened {
-    pub(super) key: Key,
+pub struct OpenedHandle {
+    pub(super) key: HandleKey,
     pub(super) base: u64,
     pub(super) len: u64,
     pub(super) users: usize,
@@ -73,11 +73,11 @@ pub struct Core {
     pub(super) driver: Driver,
     pub(super) facts: Vec<DeviceFacts>,
     pub(super) primaries: Vec<Primary>,
-    pub(super) writes: Vec<Writes>,
+    pub(super) writes: Vec<NicWrites>,
     /// The kernel for lists, once it was loaded for a device; or why it could not be.
     pub(super) kernels: Vec<OnceLock<Result<usize>>>,
-    pub(super) handles: Mutex<VecDeque<Kept>>,
-    pub(super) opened: Mutex<Vec<Opened>>,
+    pub(super) handles: Mutex<VecDeque<CachedHandle>>,
+    pub(super) opened: Mutex<Vec<OpenedHandle>>,
     /// Bases of all imports.
     pub(super) imports: RwLock<Vec<u64>>,
     /// Idle streams of synchronous copies, by device.

@@ -8,7 +8,7 @@ use crate::error::{Error, Result, errno};
 use crate::hmem::{Allocation, Iface, Kind};
 use std::ffi::c_void;
 
-const ASKED: [u32; 11] = [
+const ATTRIBUTES: [u32; 11] = [
     pointer::MEMORY_TYPE,
     pointer::DEVICE_ORDINAL,
     pointer::IS_MANAGED,
@@ -22,14 +22,14 @@ const ASKED: [u32; 11] = [
     pointer::IS_LEGACY_IPC_CAPABLE,
 ];
 
-/// The driver's answers, in the order of [`ASKED`].
-type Answers = [u64; ASKED.len()];
+/// The driver's answers, in the order of [`ATTRIBUTES`].
+type Answers = [u64; ATTRIBUTES.len()];
 
 impl Core {
     pub fn detect(&self, addr: u64) -> Result<Option<Allocation>> {
-        let answers = match self.ask_all(addr)? {
+        let answers = match self.query_all(addr)? {
             Some(answers) => answers,
-            None => match self.ask_each(addr)? {
+            None => match self.query_each(addr)? {
                 Some(answers) => answers,
                 None => return Ok(None),
             },
@@ -49,15 +49,15 @@ impl Core {
     }
 
     /// Every attribute in one call; `None`: this driver wants to be asked one by one.
-    fn ask_all(&self, addr: u64) -> Result<Option<Answers>> {
-        let mut asked = ASKED;
-        let mut answers: Answers = [0; ASKED.len()];
-        let mut places = [std::ptr::null_mut::<c_void>(); ASKED.len()];
+    fn query_all(&self, addr: u64) -> Result<Option<Answers>> {
+        let mut asked = ATTRIBUTES;
+        let mut answers: Answers = [0; ATTRIBUTES.len()];
+        let mut places = [std::ptr::null_mut::<c_void>(); ATTRIBUTES.len()];
         for (place, answer) in places.iter_mut().zip(&mut answers) {
             *place = (answer as *mut u64).cast();
         }
         // SAFETY: each place has eight bytes, the most that any of these attributes has, zeroed before.
-        let status = unsafe { self.driver.cuPointerGetAttributes(ASKED.len() as u32, asked.as_mut_ptr(), places.as_mut_ptr(), addr) };
+        let status = unsafe { self.driver.cuPointerGetAttributes(ATTRIBUTES.len() as u32, asked.as_mut_ptr(), places.as_mut_ptr(), addr) };
         match status {
             Ok(0) => Ok(Some(answers)),
             Err(_) | Ok(driver::INVALID_VALUE | driver::INVALID_CONTEXT) => Ok(None),
@@ -66,9 +66,9 @@ impl Core {
     }
 
     /// One by one; `None`: the driver does not know the pointer.
-    fn ask_each(&self, addr: u64) -> Result<Option<Answers>> {
-        let mut answers: Answers = [0; ASKED.len()];
-        for (answer, attribute) in answers.iter_mut().zip(ASKED) {
+    fn query_each(&self, addr: u64) -> Result<Option<Answers>> {
+        let mut answers: Answers = [0; ATTRIBUTES.len()];
+        for (answer, attribute) in answers.iter_mut().zip(ATTRIBUTES) {
             match self.driver.pointer(attribute, addr) {
                 Ok(value) => *answer = value,
                 Err(_) if attribute == pointer::MEMORY_TYPE => return Ok(None),
@@ -121,7 +121,7 @@ fn classify(answers: &Answers) -> Option<Allocation> {
 mod tests {
     use super::*;
 
-    /// Answers of a real driver (13.0), in the order of `ASKED`.
+    /// Answers of a real driver (13.0), in the order of `ATTRIBUTES`.
     #[test]
     fn answers_become_kinds() {
         let kind = |answers: Answers| classify(&answers).map(|a| (a.kind, a.base, a.len, a.device));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory given away: dma-bufs for devices, handles for processes of this host.
 
-use super::core::{Core, HOW_IPC, HOW_POOL, HOW_SEGMENT, Kept};
+use super::core::{CachedHandle, Core, HOW_IPC, HOW_POOL, HOW_SEGMENT};
 use super::driver::{self, own_fd, pointer};
 use super::vmm::Physical;
 use crate::error::{Error, Result, errno};
@@ -47,9 +47,9 @@ impl Core {
         let facts = self.facts.get(of.device as usize);
         let device = facts.ok_or_else(|| Error::invalid(format!("device {} is none of cuda's", of.device)))?.id;
         let (how, (handle, fd)) = match of.kind {
-            Kind::Plain => (HOW_IPC, self.kept(of, || Ok((self.ipc_handle(of)?, None)))?),
+            Kind::Plain => (HOW_IPC, self.cached_handle(of, || Ok((self.ipc_handle(of)?, None)))?),
             Kind::Segment => (HOW_SEGMENT, ([0; HANDLE_BYTES], Some(self.segment_fd(of)?))),
-            Kind::Pool => (HOW_POOL, self.kept(of, || self.pool_handle(of))?),
+            Kind::Pool => (HOW_POOL, self.cached_handle(of, || self.pool_handle(of))?),
             Kind::Managed => return Err(refused("managed memory migrates, and no other process can map it")),
             Kind::Pinned | Kind::Host => return Err(refused("host memory has no device handle; share it as host memory")),
             Kind::Imported => return Err(refused("memory imported from another process cannot be passed on; its owner can export it")),
@@ -58,8 +58,8 @@ impl Core {
     }
 
     /// The handle of an allocation that was exported before, or a new one.
-    fn kept(&self, of: &Allocation, make: impl FnOnce() -> Result<Handle>) -> Result<Handle> {
-        let copy = |k: &Kept| -> Result<Handle> {
+    fn cached_handle(&self, of: &Allocation, make: impl FnOnce() -> Result<Handle>) -> Result<Handle> {
+        let copy = |k: &CachedHandle| -> Result<Handle> {
             let fd = k.fd.as_ref().map(OwnedFd::try_clone).transpose();
             Ok((k.handle, fd.map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EIO), format!("duplicating a descriptor: {e}")))?))
         };
@@ -68,14 +68,14 @@ impl Core {
             return copy(k);
         }
         let (handle, fd) = make()?;
-        let kept = Kept { base: of.base, id: of.id, handle, fd };
-        let made = copy(&kept);
+        let cached = CachedHandle { base: of.base, id: of.id, handle, fd };
+        let made = copy(&cached);
         let mut handles = self.handles.lock();
         handles.retain(|k| k.base != of.base);
         if handles.len() >= HANDLES {
             handles.pop_front();
         }
-        handles.push_back(kept);
+        handles.push_back(cached);
         made
     }
 

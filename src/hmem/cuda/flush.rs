@@ -2,7 +2,7 @@
 //! What a NIC wrote into a device's memory: whether its kernels see it at once, or only after the driver was
 //! told to see to that.
 
-use super::core::{Core, Writes};
+use super::core::{Core, NicWrites};
 use super::driver::{Driver, FLUSH_CURRENT_CONTEXT, FLUSH_TO_OWNER, device};
 use crate::error::{Error, Result, errno};
 
@@ -12,27 +12,27 @@ const ORDERED_FOR_OWNER: i32 = 100;
 const BY_HOST: i32 = 1;
 
 /// A driver that does not know these questions answers 0 to both.
-pub fn writes(driver: &Driver, number: i32) -> Writes {
+pub fn writes(driver: &Driver, number: i32) -> NicWrites {
     if driver.attribute(device::RDMA_WRITES_ORDERING, number) >= ORDERED_FOR_OWNER {
-        Writes::Ordered
+        NicWrites::Ordered
     } else if driver.attribute(device::RDMA_FLUSH_OPTIONS, number) & BY_HOST != 0 {
-        Writes::Flushed
+        NicWrites::Flushed
     } else {
-        Writes::Loose
+        NicWrites::Loose
     }
 }
 
 impl Core {
     pub fn flush(&self, number: u32) -> Result<()> {
         match self.writes.get(number as usize) {
-            Some(Writes::Ordered) => Ok(()),
-            Some(Writes::Flushed) => {
+            Some(NicWrites::Ordered) => Ok(()),
+            Some(NicWrites::Flushed) => {
                 let _current = self.enter(number)?;
                 // SAFETY: two numbers of the driver's own; it waits for writes, and changes nothing.
                 let status = unsafe { self.driver.cuFlushGPUDirectRDMAWrites(FLUSH_CURRENT_CONTEXT, FLUSH_TO_OWNER) }?;
                 self.driver.check("cuFlushGPUDirectRDMAWrites", status)
             }
-            Some(Writes::Loose) => Err(Error::new(
+            Some(NicWrites::Loose) => Err(Error::new(
                 errno::EOPNOTSUPP,
                 format!("cuda: device {number} neither orders what a NIC writes into its memory nor has a flush that the host can call"),
             )),

@@ -6,7 +6,7 @@
 //! that opened it, and another one's copies would take the way through the host. A pool's pointer has one
 //! address whoever opens it; there devices are given access one by one.
 
-use super::core::{Core, HOW_IPC, HOW_POOL, HOW_SEGMENT, Key, Opened};
+use super::core::{Core, HOW_IPC, HOW_POOL, HOW_SEGMENT, HandleKey, OpenedHandle};
 use super::driver::{self, pointer};
 use super::vmm::{self, Physical};
 use crate::error::{Error, Result, errno};
@@ -70,7 +70,7 @@ impl Core {
         let id = facts.ok_or_else(|| Error::new(errno::ENODEV, format!("cuda: device {} is none of this process", of.device)))?.id;
         let mut refused = None;
         for device in self.candidates(&id, wanted) {
-            match if device == of.device { Ok(()) } else { self.let_in(of, device) } {
+            match if device == of.device { Ok(()) } else { self.enable_peer(of, device) } {
                 Ok(()) => return Ok(device),
                 Err(e) => refused = refused.or(Some(e)),
             }
@@ -79,7 +79,7 @@ impl Core {
     }
 
     /// Lets another device than its own reach memory of this process. It stays so: others may rely on it by then.
-    fn let_in(&self, of: &Allocation, device: u32) -> Result<()> {
+    fn enable_peer(&self, of: &Allocation, device: u32) -> Result<()> {
         let _current = self.enter(device)?;
         if of.kind == Kind::Pool {
             return self.allow_pool(self.driver.pointer(pointer::MEMPOOL_HANDLE, of.base)? as usize as CUmemoryPool, device);
@@ -109,7 +109,7 @@ impl Core {
                 // What the driver cannot tell the length of counts as empty, and is refused below.
                 let told = self.driver.pointer(pointer::RANGE_SIZE, base);
                 let len = told.or_else(|_| self.range(base, device).map(|(_, len)| len)).unwrap_or(0);
-                opened.push(Opened { key, base, len, users: 1, device, pool });
+                opened.push(OpenedHandle { key, base, len, users: 1, device, pool });
                 self.imports.write().push(base);
                 (base, len)
             }
@@ -165,7 +165,7 @@ impl Core {
         self.driver.check("cuMemPoolSetAccess", status)
     }
 
-    fn close_counted(&self, key: Key) {
+    fn close_counted(&self, key: HandleKey) {
         let mut opened = self.opened.lock();
         let Some(i) = opened.iter().position(|o| o.key == key) else { return };
         let Some(open) = opened.get_mut(i) else { return };
@@ -173,22 +173,22 @@ impl Core {
         if open.users > 0 {
             return;
         }
-        let gone = opened.swap_remove(i);
-        self.forget_import(gone.base);
-        let Ok(_current) = self.enter(gone.device) else { return };
-        let status = if gone.key.0 == HOW_IPC {
+        let closed = opened.swap_remove(i);
+        self.forget_import(closed.base);
+        let Ok(_current) = self.enter(closed.device) else { return };
+        let status = if closed.key.0 == HOW_IPC {
             // SAFETY: opened once, closed once, and whoever drops an import has no copy in flight.
-            unsafe { self.driver.cuIpcCloseMemHandle(gone.base) }
+            unsafe { self.driver.cuIpcCloseMemHandle(closed.base) }
         } else {
             // SAFETY: as above; the pool goes with its only pointer.
             unsafe {
-                let freed = self.driver.cuMemFree_v2(gone.base);
-                let destroyed = self.driver.cuMemPoolDestroy(gone.pool as CUmemoryPool);
+                let freed = self.driver.cuMemFree_v2(closed.base);
+                let destroyed = self.driver.cuMemPoolDestroy(closed.pool as CUmemoryPool);
                 if matches!(freed, Ok(0)) { destroyed } else { freed }
             }
         };
         if !matches!(status, Ok(0)) {
-            crate::log!(Warn, "cuda: closing a peer's memory at {:#x}: {status:?}", gone.base);
+            crate::log!(Warn, "cuda: closing a peer's memory at {:#x}: {status:?}", closed.base);
         }
     }
 

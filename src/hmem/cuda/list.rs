@@ -21,15 +21,15 @@ const UNIT_MAX: usize = 64 << 10;
 /// Blocks larger than this, on average, are as fast by the driver's copies, which leave the processors to others.
 const BLOCK_MAX: usize = 4 << 20;
 /// Units of one launch, and of the smallest list in pinned memory.
-const UNITS: usize = 256 << 10;
-const UNITS_FEW: usize = 4 << 10;
+const MAX_UNITS: usize = 256 << 10;
+const MIN_UNITS: usize = 4 << 10;
 /// Lists that a stream keeps to be launched again, and units of each, at most.
-const KEPT: usize = 16;
-const KEPT_UNITS: usize = 32 << 10;
+const CACHED_LISTS: usize = 16;
+const CACHED_LIST_UNITS: usize = 32 << 10;
 /// Room that such a list is given: units are counted when they are written.
-const KEPT_ROOM: usize = 2 * KEPT_UNITS;
+const CACHED_LIST_ROOM: usize = 2 * CACHED_LIST_UNITS;
 /// Units of a stream's pinned memory (32 MiB) above which what is idle goes back to the driver.
-const IDLE_UNITS: usize = (32 << 20) / size_of::<Unit>();
+const MAX_IDLE_UNITS: usize = (32 << 20) / size_of::<Unit>();
 
 /// What one group of threads copies; the kernel knows the layout.
 #[repr(C)]
@@ -82,7 +82,7 @@ fn best(all: &[Slab], room: RangeInclusive<usize>, done: u64) -> Option<usize> {
 
 /// The largest of those that nobody uses, if all are more than is to stay.
 fn surplus(all: &[Slab], done: u64) -> Option<usize> {
-    if all.iter().map(|s| s.room).sum::<usize>() <= IDLE_UNITS {
+    if all.iter().map(|s| s.room).sum::<usize>() <= MAX_IDLE_UNITS {
         return None;
     }
     all.iter().enumerate().filter(|(_, s)| s.is_idle(done)).max_by_key(|(_, s)| s.room).map(|(i, _)| i)
@@ -104,11 +104,11 @@ impl Slabs {
         while let Some(i) = surplus(&self.all, done) {
             self.give_back(i);
         }
-        let most = if name != 0 && units <= KEPT_ROOM { KEPT_ROOM } else { usize::MAX };
+        let most = if name != 0 && units <= CACHED_LIST_ROOM { CACHED_LIST_ROOM } else { usize::MAX };
         if let Some(i) = best(&self.all, units..=most, done) {
             return Ok(i);
         }
-        let room = units.next_power_of_two().max(UNITS_FEW);
+        let room = units.next_power_of_two().max(MIN_UNITS);
         let mut at: *mut c_void = std::ptr::null_mut();
         // SAFETY: the driver writes one pointer.
         let status = unsafe { self.core.driver.cuMemHostAlloc(&mut at, room * size_of::<Unit>(), driver::HOST_ALLOC_FOR_ALL) }?;
@@ -118,8 +118,8 @@ impl Slabs {
     }
 
     /// Keeps what is in a slab under a name, in the place of the one that was named first.
-    fn keep(&mut self, at: usize, name: u64) {
-        if self.all.iter().filter(|s| s.name != 0).count() >= KEPT
+    fn cache(&mut self, at: usize, name: u64) {
+        if self.all.iter().filter(|s| s.name != 0).count() >= CACHED_LISTS
             && let Some(old) = self.all.iter_mut().filter(|s| s.name != 0).min_by_key(|s| s.name)
         {
             old.name = 0;
@@ -133,14 +133,14 @@ impl Slabs {
 }
 
 /// Groups of threads that a launch may have; 0: no kernels.
-pub(super) fn most_groups() -> u32 {
+pub(super) fn max_groups() -> u32 {
     config::get().hmem.groups
 }
 
 /// Whether these go by a kernel.
 pub(super) fn is_for_kernel(copies: &[Copy]) -> bool {
     let total: usize = copies.iter().map(|c| c.len).sum();
-    copies.len() > 1 && most_groups() > 0 && total / copies.len() <= BLOCK_MAX
+    copies.len() > 1 && max_groups() > 0 && total / copies.len() <= BLOCK_MAX
 }
 
 impl Core {
@@ -167,9 +167,9 @@ impl Core {
     ) -> Result<usize> {
         self.kernel(device)?;
         let total: usize = copies.iter().map(|c| c.len).sum();
-        let unit = (total / (4 * most_groups() as usize)).clamp(UNIT_MIN, UNIT_MAX).next_multiple_of(4096);
+        let unit = (total / (4 * max_groups() as usize)).clamp(UNIT_MIN, UNIT_MAX).next_multiple_of(4096);
         // Each copy has one unit more than it fills, at most: no division of each length.
-        let at = slabs.take((copies.len() + total / unit).min(UNITS).max(copies[0].len.div_ceil(unit)), done, name)?;
+        let at = slabs.take((copies.len() + total / unit).min(MAX_UNITS).max(copies[0].len.div_ceil(unit)), done, name)?;
         let slab = &mut slabs.all[at];
         let (mut units, mut taken) = (0, 0);
         'copies: for c in copies {
@@ -192,8 +192,8 @@ impl Core {
         }
         // SAFETY: the slab has parts of `copies` alone, whose sides stay until the stream has passed them, as the caller says.
         unsafe { self.start(device, stream, slab, next)? };
-        if name != 0 && taken == copies.len() && units <= KEPT_UNITS && slab.room <= KEPT_ROOM {
-            slabs.keep(at, name);
+        if name != 0 && taken == copies.len() && units <= CACHED_LIST_UNITS && slab.room <= CACHED_LIST_ROOM {
+            slabs.cache(at, name);
         }
         Ok(taken)
     }
@@ -214,7 +214,7 @@ impl Core {
         let function = self.kernel(device)?;
         let (mut list, mut count) = (slab.at as u64, slab.units);
         let mut parameters: [*mut c_void; 2] = [(&raw mut list).cast(), (&raw mut count).cast()];
-        let groups = count.min(most_groups());
+        let groups = count.min(max_groups());
         // SAFETY: the driver copies the two parameters. The slab stays until `next`, and the caller says that what its units
         // name does.
         let status = unsafe {
@@ -269,21 +269,21 @@ mod tests {
 
     #[test]
     fn small_lists_leave_large_slabs_and_idle_ones_go_back() {
-        let all = [slab(UNITS, 0, 0), slab(UNITS_FEW, 5, 0), slab(2 * UNITS_FEW, 0, 0), slab(UNITS_FEW, 0, 7)];
-        assert_eq!(best(&all, 10..=UNITS, 4), Some(2), "neither the large one, nor what is in use or kept");
-        assert_eq!((best(&all, 10..=UNITS, 5), best(&all, 3 * UNITS_FEW..=UNITS, 5)), (Some(1), Some(0)));
-        assert_eq!((best(&all, 3 * UNITS_FEW..=KEPT_ROOM, 5), best(&all, UNITS + 1..=usize::MAX, 5)), (None, None));
+        let all = [slab(MAX_UNITS, 0, 0), slab(MIN_UNITS, 5, 0), slab(2 * MIN_UNITS, 0, 0), slab(MIN_UNITS, 0, 7)];
+        assert_eq!(best(&all, 10..=MAX_UNITS, 4), Some(2), "neither the large one, nor what is in use or kept");
+        assert_eq!((best(&all, 10..=MAX_UNITS, 5), best(&all, 3 * MIN_UNITS..=MAX_UNITS, 5)), (Some(1), Some(0)));
+        assert_eq!((best(&all, 3 * MIN_UNITS..=CACHED_LIST_ROOM, 5), best(&all, MAX_UNITS + 1..=usize::MAX, 5)), (None, None));
         assert_eq!(surplus(&all, 5), None);
 
-        let mut many: Vec<Slab> = (0..8).map(|i| slab(UNITS, i, 0)).collect();
-        many.push(slab(UNITS_FEW, 0, 0));
+        let mut many: Vec<Slab> = (0..8).map(|i| slab(MAX_UNITS, i, 0)).collect();
+        many.push(slab(MIN_UNITS, 0, 0));
         while let Some(i) = surplus(&many, 5) {
             assert!(many[i].until <= 5);
             many.swap_remove(i);
         }
         let room: usize = many.iter().map(|s| s.room).sum();
-        assert!(room <= IDLE_UNITS && many.len() >= 3, "{room}");
-        let busy: Vec<Slab> = (0..8).map(|_| slab(UNITS, 9, 0)).collect();
+        assert!(room <= MAX_IDLE_UNITS && many.len() >= 3, "{room}");
+        let busy: Vec<Slab> = (0..8).map(|_| slab(MAX_UNITS, 9, 0)).collect();
         assert_eq!(surplus(&busy, 5), None, "what launches use stays");
     }
 }

@@ -54,14 +54,14 @@ impl<'a> Physical<'a> {
 }
 
 /// A reservation and, once `mapped`, memory in it; undone in the right order.
-struct Place<'a> {
+struct Reservation<'a> {
     driver: &'a Driver,
     addr: CUdeviceptr,
     len: usize,
     mapped: bool,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         unmap(self.driver, self.addr, self.len, self.mapped);
     }
@@ -89,7 +89,7 @@ impl Core {
         // SAFETY: the driver chooses a free range of addresses.
         let status = unsafe { driver.cuMemAddressReserve(&mut addr, len, 0, 0, 0) }?;
         driver.check("cuMemAddressReserve", status)?;
-        let mut place = Place { driver, addr, len, mapped: false };
+        let mut place = Reservation { driver, addr, len, mapped: false };
         // SAFETY: the range is reserved and empty; the driver checks the length against the memory's.
         let status = unsafe { driver.cuMemMap(addr, len, 0, memory.handle, 0) }?;
         driver.check("cuMemMap", status)?;

@@ -14,7 +14,7 @@
 
 mod runtime;
 
-use super::immediate::Immediate;
+use super::immediate::ImmediateStream;
 use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Kind, Offer, Stream, dmabuf};
 use crate::error::{Error, Result, errno};
 use crate::sys::mem;
@@ -182,7 +182,7 @@ impl Interface for Neuron {
     }
 
     fn stream(&'static self, device: u32) -> Result<Box<dyn Stream>> {
-        Ok(Box::new(Immediate::new(self, device)))
+        Ok(Box::new(ImmediateStream::new(self, device)))
     }
 
     fn alloc(&self, device: u32, len: u64) -> Result<u64> {

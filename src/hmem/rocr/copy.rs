@@ -5,7 +5,7 @@
 //! Any other host memory is locked by the runtime for the length of one blocking copy. It cannot be
 //! locked here per copy: an unlock names an address without a length, and could undo another's.
 
-use super::super::chain::{Engine, Move, Started};
+use super::super::chain::{CopyArgs, Engine, Started};
 use super::super::{Dir, Kind};
 use super::driver::{Agent, POINTER_HSA, POINTER_LOCKED, SIGNAL_CONDITION_LT, Signal, WAIT_STATE_BLOCKED, call};
 use super::shared::Shared;
@@ -59,7 +59,7 @@ impl Shared {
     }
 
     /// Both sides, if an engine can copy between them.
-    fn sides(&self, copy: &Move) -> Result<Option<(Side, Side)>> {
+    fn sides(&self, copy: &CopyArgs) -> Result<Option<(Side, Side)>> {
         let len = copy.len as u64;
         let Some(to) = self.side(copy.to, len, copy.dir == Dir::FromDevice)? else { return Ok(None) };
         let Some(from) = self.side(copy.from, len, copy.dir == Dir::ToDevice)? else { return Ok(None) };
@@ -70,7 +70,7 @@ impl Shared {
     ///
     /// # Safety
     /// Both sides are valid for `len` bytes.
-    pub unsafe fn copy_blocking(&self, copy: Move) -> Result<()> {
+    pub unsafe fn copy_blocking(&self, copy: CopyArgs) -> Result<()> {
         // SAFETY: both sides hold `len` bytes, as the caller says.
         unsafe { call!(self.hsa, hsa_memory_copy(copy.to as *mut c_void, copy.from as *const c_void, copy.len)) }
     }
@@ -79,11 +79,11 @@ impl Shared {
     ///
     /// # Safety
     /// Both sides are valid for `len` bytes.
-    pub unsafe fn copy_now(self: &Arc<Self>, copy: Move) -> Result<()> {
+    pub unsafe fn copy_now(self: &Arc<Self>, copy: CopyArgs) -> Result<()> {
         // Between two GPUs the blocking copy goes over host memory, an engine need not.
         if copy.dir == Dir::Within && self.sides(&copy)?.is_some_and(|(to, from)| to.device != from.device) {
             let mut engine = Signals { shared: self.clone() };
-            let mark = engine.make()?;
+            let mark = engine.new_mark()?;
             // SAFETY: both sides hold `len` bytes, as the caller says; the wait below outlasts the copy.
             let started = unsafe { engine.start(copy, None, mark) };
             let result = started.and_then(|started| {
@@ -106,19 +106,19 @@ pub struct Signals {
 impl Engine for Signals {
     type Mark = Signal;
 
-    fn make(&mut self) -> Result<Signal> {
+    fn new_mark(&mut self) -> Result<Signal> {
         let mut signal = Signal::default();
         // SAFETY: `signal` is ours; no consumers: anyone may wait.
         unsafe { call!(self.shared.hsa, hsa_signal_create(1, 0, ptr::null(), &mut signal))? };
         Ok(signal)
     }
 
-    fn rearm(&mut self, mark: Signal) -> Result<()> {
-        // SAFETY: a signal of `make`.
+    fn reset(&mut self, mark: Signal) -> Result<()> {
+        // SAFETY: a signal of `new_mark`.
         unsafe { self.shared.hsa.hsa_signal_store_screlease(mark, 1) }
     }
 
-    unsafe fn start(&mut self, copy: Move, after: Option<Signal>, mark: Signal) -> Result<Started> {
+    unsafe fn start(&mut self, copy: CopyArgs, after: Option<Signal>, mark: Signal) -> Result<Started> {
         let Some((to, from)) = self.shared.sides(&copy)? else {
             if let Some(after) = after {
                 while !self.wait(after, Duration::from_secs(1)) {}
@@ -132,7 +132,7 @@ impl Engine for Signals {
             Some(after) => (1, ptr::from_ref(after)),
             None => (0, ptr::null()),
         };
-        // SAFETY: both sides stay until the copy is over, as the caller says; both signals are of `make`.
+        // SAFETY: both sides stay until the copy is over, as the caller says; both signals are of `new_mark`.
         unsafe {
             call!(self.shared.hsa, hsa_amd_memory_async_copy(to_ptr, to.agent, from_ptr, from.agent, copy.len, count, deps, mark))?;
         }
@@ -140,7 +140,7 @@ impl Engine for Signals {
     }
 
     fn finished(&mut self, mark: Signal) -> Result<bool> {
-        // SAFETY: a signal of `make`.
+        // SAFETY: a signal of `new_mark`.
         match unsafe { self.shared.hsa.hsa_signal_load_scacquire(mark)? } {
             ..0 => Err(Error::new(errno::EIO, "hsa_amd_memory_async_copy: the copy failed after it was started")),
             value => Ok(value == 0),
@@ -151,7 +151,7 @@ impl Engine for Signals {
         let begin = Instant::now();
         loop {
             // The hint is in ticks of an unknown clock, and only a hint: short, and asked again.
-            // SAFETY: a signal of `make`.
+            // SAFETY: a signal of `new_mark`.
             let value = unsafe { self.shared.hsa.hsa_signal_wait_scacquire(mark, SIGNAL_CONDITION_LT, 1, 1_000_000, WAIT_STATE_BLOCKED) };
             match value {
                 Ok(1..) if begin.elapsed() < limit => {}
@@ -166,14 +166,14 @@ impl Engine for Signals {
         }
     }
 
-    fn excuse(&mut self, mark: Signal) {
+    fn release_waiters(&mut self, mark: Signal) {
         // A copy waits for 0 and would never see it. It may run now: nobody will ask about it.
-        // SAFETY: a signal of `make`.
+        // SAFETY: a signal of `new_mark`.
         let _ = unsafe { self.shared.hsa.hsa_signal_store_screlease(mark, 0) };
     }
 
     fn destroy(&mut self, mark: Signal) {
-        // SAFETY: a signal of `make`, and no copy uses it any more.
+        // SAFETY: a signal of `new_mark`, and no copy uses it any more.
         let _ = unsafe { self.shared.hsa.hsa_signal_destroy(mark) };
     }
 }

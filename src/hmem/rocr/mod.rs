@@ -11,7 +11,7 @@ mod probe;
 mod shared;
 mod watch;
 
-use super::chain::{Chain, Move};
+use super::chain::{Chain, CopyArgs};
 use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, HANDLE_BYTES, Iface, Import, Interface, Kind, Offer, Pinned, Stream, dmabuf};
 use crate::error::{Error, Result, errno};
 use driver::*;
@@ -59,7 +59,7 @@ impl Interface for Rocr {
     fn export_dmabuf(&self, addr: u64, len: u64, pcie: bool) -> Result<DmaBuf> {
         let hsa = &self.0.hsa;
         // Beforehand, because the runtime crashes over memory that it imported.
-        let a = self.0.own(addr, len, "dma-buf")?;
+        let a = self.0.owned_device_memory(addr, len, "dma-buf")?;
         if let Some(why) = self.0.facts.get(a.device as usize).and_then(|f| f.dmabuf.clone()) {
             return Err(why);
         }
@@ -82,7 +82,7 @@ impl Interface for Rocr {
     }
 
     fn export(&self, of: &Allocation) -> Result<Export> {
-        let a = self.0.own(of.base, of.len, "IPC handle")?;
+        let a = self.0.owned_device_memory(of.base, of.len, "IPC handle")?;
         let mut words: IpcHandle = [0; 8];
         // SAFETY: first byte and length of an allocation; `words` is ours.
         unsafe { call!(self.0.hsa, hsa_amd_ipc_memory_create(a.base as *mut c_void, a.len as usize, &mut words))? };
@@ -113,7 +113,7 @@ impl Interface for Rocr {
         // The first and the last byte have to be the same import: the length came from a peer.
         let last = base.saturating_add(offer.len - 1);
         let same = |a: Option<Allocation>| a.is_some_and(|a| a.base == base && a.kind == Kind::Imported && a.end() > last);
-        let sound = shared.ask(base).map(same).and_then(|first| Ok(first && shared.ask(last).map(same)?));
+        let sound = shared.query(base).map(same).and_then(|first| Ok(first && shared.query(last).map(same)?));
         shared.imports.lock().entry(base).or_insert((found, 0)).1 += 1;
         if !matches!(sound, Ok(true)) {
             shared.detach(base);
@@ -126,7 +126,7 @@ impl Interface for Rocr {
 
     unsafe fn copy(&self, _device: u32, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
         // SAFETY: the caller says that both sides hold `len` bytes (`Interface::copy`).
-        unsafe { self.0.copy_now(Move { dir, to, from, len }) }
+        unsafe { self.0.copy_now(CopyArgs { dir, to, from, len }) }
     }
 
     fn stream(&'static self, device: u32) -> Result<Box<dyn Stream>> {

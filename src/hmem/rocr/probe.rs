@@ -46,19 +46,19 @@ pub fn look(hsa: &Hsa) -> Result<(Agent, Vec<Gpu>, Vec<DeviceFacts>)> {
 
 unsafe extern "C" fn list_agent(agent: Agent, data: *mut c_void) -> u32 {
     // SAFETY: the list that `look` hands over.
-    held(|| unsafe { (*data.cast::<Vec<Agent>>()).push(agent) });
+    catch_panic(|| unsafe { (*data.cast::<Vec<Agent>>()).push(agent) });
     STATUS_SUCCESS
 }
 
 unsafe extern "C" fn list_pool(pool: Pool, data: *mut c_void) -> u32 {
     // SAFETY: the list that `pool_of` hands over.
-    held(|| unsafe { (*data.cast::<Vec<Pool>>()).push(pool) });
+    catch_panic(|| unsafe { (*data.cast::<Vec<Pool>>()).push(pool) });
     STATUS_SUCCESS
 }
 
 /// Runs what the runtime calls back for. A panic would end the process here, in the middle of the runtime's; and what it
 /// carries may panic again when it is dropped.
-pub fn held(f: impl FnOnce()) {
+pub fn catch_panic(f: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(f)) {
         std::mem::forget(panic);
     }

@@ -66,14 +66,14 @@ impl Shared {
         if let Some(known) = watch::find(addr) {
             return Ok(Some(known));
         }
-        match self.ask(addr)? {
-            Some(a) if a.kind == Kind::Plain => watch::meet(&self.hsa, addr, || self.ask(addr)),
+        match self.query(addr)? {
+            Some(a) if a.kind == Kind::Plain => watch::identify(&self.hsa, addr, || self.query(addr)),
             other => Ok(other),
         }
     }
 
     /// What the runtime says of `addr`.
-    pub(super) fn ask(&self, addr: u64) -> Result<Option<Allocation>> {
+    pub(super) fn query(&self, addr: u64) -> Result<Option<Allocation>> {
         let info = self.pointer_info(addr)?;
         let owner = self.gpus.iter().position(|g| g.agent == info.owner);
         let (kind, device) = match (info.kind, owner) {
@@ -100,7 +100,7 @@ impl Shared {
     }
 
     /// Device memory of this process that nothing else owns, with `[addr, addr+len)` inside.
-    pub(super) fn own(&self, addr: u64, len: u64, what: &str) -> Result<Allocation> {
+    pub(super) fn owned_device_memory(&self, addr: u64, len: u64, what: &str) -> Result<Allocation> {
         let a = self.detect(addr)?.ok_or_else(|| Error::invalid(format!("{addr:#x} is not rocr memory of this process")))?;
         if a.kind != Kind::Plain {
             return Err(Error::new(errno::EOPNOTSUPP, format!("{} memory at {addr:#x} has no {what}", a.kind.name())));

@@ -12,43 +12,43 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 struct Entry {
-    what: Allocation,
+    allocation: Allocation,
     /// Its callback is registered for it and no other: it can be answered from.
-    sure: bool,
+    confirmed: bool,
 }
 
 /// By base. The runtime calls back into it, so nothing else is locked behind it.
 static KNOWN: Mutex<BTreeMap<u64, Entry>> = Mutex::new(BTreeMap::new());
 /// One newcomer at a time, or two would take each other's entry away. The runtime is called under this
 /// lock, and calls back under no lock of its own.
-static NEWCOMER: Mutex<()> = Mutex::new(());
-static LAST: AtomicU64 = AtomicU64::new(0);
+static REGISTERING: Mutex<()> = Mutex::new(());
+static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
 /// The allocation that `addr` lies in, if it is known.
 pub fn find(addr: u64) -> Option<Allocation> {
     let known = KNOWN.lock();
-    known.range(..=addr).next_back().filter(|(_, e)| e.sure && addr < e.what.end()).map(|(_, e)| e.what)
+    known.range(..=addr).next_back().filter(|(_, e)| e.confirmed && addr < e.allocation.end()).map(|(_, e)| e.allocation)
 }
 
-/// The allocation that `ask` finds, with an identity if the runtime will tell when it is freed.
-pub fn meet(hsa: &Hsa, addr: u64, ask: impl Fn() -> Result<Option<Allocation>>) -> Result<Option<Allocation>> {
-    let _one = NEWCOMER.lock();
+/// The allocation that `query` finds, with an identity if the runtime will tell when it is freed.
+pub fn identify(hsa: &Hsa, addr: u64, query: impl Fn() -> Result<Option<Allocation>>) -> Result<Option<Allocation>> {
+    let _one = REGISTERING.lock();
     if let Some(known) = find(addr) {
         return Ok(Some(known));
     }
-    let Some(mut new) = ask()? else { return Ok(None) };
+    let Some(mut new) = query()? else { return Ok(None) };
     loop {
-        new.id = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        new.id = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
         // First the entry, then the callback: it may come at once, and has to find it.
-        KNOWN.lock().insert(new.base, Entry { what: new, sure: false });
+        KNOWN.lock().insert(new.base, Entry { allocation: new, confirmed: false });
         // SAFETY: `freed` lives as long as the process, and takes the number as it is.
         let status = unsafe { hsa.hsa_amd_register_deallocation_callback(new.base as *mut c_void, freed, new.id as *mut c_void) };
         // What was registered is what lies there now; was that what was asked about?
-        let now = ask()?;
+        let now = query()?;
         match now {
             Some(now) if (now.base, now.len) == (new.base, new.len) && matches!(status, Ok(STATUS_SUCCESS)) => {
-                if let Some(e) = KNOWN.lock().get_mut(&new.base).filter(|e| e.what.id == new.id) {
-                    e.sure = true;
+                if let Some(e) = KNOWN.lock().get_mut(&new.base).filter(|e| e.allocation.id == new.id) {
+                    e.confirmed = true;
                 }
                 return Ok(Some(new));
             }
@@ -64,12 +64,12 @@ pub fn meet(hsa: &Hsa, addr: u64, ask: impl Fn() -> Result<Option<Allocation>>) 
 
 fn forget(base: u64, id: u64) {
     let mut known = KNOWN.lock();
-    if known.get(&base).is_some_and(|e| e.what.id == id) {
+    if known.get(&base).is_some_and(|e| e.allocation.id == id) {
         known.remove(&base);
     }
 }
 
 /// The memory at `ptr` is about to be freed.
 unsafe extern "C" fn freed(ptr: *mut c_void, id: *mut c_void) {
-    super::probe::held(|| forget(ptr as u64, id as u64));
+    super::probe::catch_panic(|| forget(ptr as u64, id as u64));
 }

@@ -10,7 +10,7 @@
 mod synapse;
 mod thunk;
 
-use super::immediate::Immediate;
+use super::immediate::ImmediateStream;
 use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Kind, Offer, Stream, dmabuf};
 use crate::error::{Error, Result, errno};
 use crate::sys::mem;
@@ -34,7 +34,7 @@ enum Source {
 }
 
 /// Memory allocated here.
-struct Own {
+struct OwnAllocation {
     source: Source,
     device: u32,
     base: u64,
@@ -43,7 +43,7 @@ struct Own {
 }
 
 /// Where device memory lies, for those who copy or export it.
-enum Place {
+enum MemoryPlace {
     Pool(Pool),
     /// Offset in a block of ours.
     Block(Block, u64),
@@ -55,7 +55,7 @@ struct SynapseAi {
     adopt: bool,
     facts: Vec<DeviceFacts>,
     /// Read for as long as memory of it is used, so that it is not freed under a copy.
-    own: RwLock<Vec<Own>>,
+    own: RwLock<Vec<OwnAllocation>>,
     last_id: AtomicU64,
 }
 
@@ -95,24 +95,24 @@ impl SynapseAi {
         self.synapse.as_ref().ok()?.pool(addr, len)
     }
 
-    fn place(&self, own: &[Own], addr: u64, len: u64) -> Result<Place> {
+    fn locate(&self, own: &[OwnAllocation], addr: u64, len: u64) -> Result<MemoryPlace> {
         let block = own.iter().find_map(|o| match o.source {
             Source::Thunk(block) => {
                 let at = addr.checked_sub(o.base)?;
-                at.checked_add(len).filter(|end| *end <= o.len).map(|_| Place::Block(block, at))
+                at.checked_add(len).filter(|end| *end <= o.len).map(|_| MemoryPlace::Block(block, at))
             }
             Source::Synapse => None,
         });
-        let place = block.or_else(|| self.pool(addr, len).map(Place::Pool));
+        let place = block.or_else(|| self.pool(addr, len).map(MemoryPlace::Pool));
         place.ok_or_else(|| Error::invalid(format!("{len} bytes from {addr:#x} are not Gaudi memory of this process")))
     }
 
-    fn export_place(&self, place: &Place, addr: u64, len: u64) -> Result<DmaBuf> {
+    fn export_place(&self, place: &MemoryPlace, addr: u64, len: u64) -> Result<DmaBuf> {
         let thunk = self.thunk.as_ref().map_err(Error::clone)?;
         match place {
-            Place::Block(block, at) => thunk.export_block(block, *at, len),
-            Place::Pool(pool) if pool.exact => thunk.export(pool.fd, pool.base, addr - pool.base, len),
-            Place::Pool(_) => Err(Error::fixed(
+            MemoryPlace::Block(block, at) => thunk.export_block(block, *at, len),
+            MemoryPlace::Pool(pool) if pool.exact => thunk.export(pool.fd, pool.base, addr - pool.base, len),
+            MemoryPlace::Pool(_) => Err(Error::fixed(
                 errno::EOPNOTSUPP,
                 "this version of SynapseAI does not tell where device memory begins (globalHbmBaseAddress is 0), which an export needs",
             )),
@@ -123,15 +123,15 @@ impl SynapseAi {
     ///
     /// # Safety
     /// The host side is readable or writable for `len` bytes.
-    unsafe fn with_host(&self, own: &[Own], dir: Dir, device: u64, host: u64, len: usize) -> Result<()> {
-        let place = self.place(own, device, len as u64)?;
+    unsafe fn with_host(&self, own: &[OwnAllocation], dir: Dir, device: u64, host: u64, len: usize) -> Result<()> {
+        let place = self.locate(own, device, len as u64)?;
         match &place {
-            Place::Pool(pool) => {
+            MemoryPlace::Pool(pool) => {
                 let (to, from) = if dir == Dir::ToDevice { (device, host) } else { (host, device) };
                 // SAFETY: the caller says that the host side holds `len` bytes; the device side was found in the pool.
                 unsafe { self.synapse.as_ref().map_err(Error::clone)?.copy(*pool, dir, to, from, len) }
             }
-            Place::Block(..) => {
+            MemoryPlace::Block(..) => {
                 let buf = self.export_place(&place, device, len as u64);
                 // SAFETY: the caller says that the host side holds `len` bytes.
                 let done = buf.and_then(|buf| unsafe { dmabuf::copy_mapped(&buf, dir, host, len) });
@@ -164,7 +164,7 @@ impl Interface for SynapseAi {
 
     fn export_dmabuf(&self, addr: u64, len: u64, _pcie: bool) -> Result<DmaBuf> {
         let own = self.own.read();
-        self.export_place(&self.place(&own, addr, len)?, addr, len)
+        self.export_place(&self.locate(&own, addr, len)?, addr, len)
     }
 
     fn export(&self, _of: &Allocation) -> Result<Export> {
@@ -184,7 +184,8 @@ impl Interface for SynapseAi {
             // SAFETY: the host side holds `len` bytes, as the caller says.
             Dir::FromDevice => unsafe { self.with_host(&own, dir, from, to, len) },
             Dir::Within => {
-                if let (Ok(Place::Pool(a)), Ok(Place::Pool(b))) = (self.place(&own, to, len as u64), self.place(&own, from, len as u64))
+                if let (Ok(MemoryPlace::Pool(a)), Ok(MemoryPlace::Pool(b))) =
+                    (self.locate(&own, to, len as u64), self.locate(&own, from, len as u64))
                     && a == b
                 {
                     // SAFETY: both sides were found in the pool.
@@ -205,7 +206,7 @@ impl Interface for SynapseAi {
     }
 
     fn stream(&'static self, device: u32) -> Result<Box<dyn Stream>> {
-        Ok(Box::new(Immediate::new(self, device)))
+        Ok(Box::new(ImmediateStream::new(self, device)))
     }
 
     fn alloc(&self, device: u32, len: u64) -> Result<u64> {
@@ -225,7 +226,7 @@ impl Interface for SynapseAi {
             }
         };
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-        self.own.write().push(Own { source, device, base, len, id });
+        self.own.write().push(OwnAllocation { source, device, base, len, id });
         Ok(base)
     }
 

@@ -81,7 +81,7 @@ impl Pool {
 }
 
 /// What copies of a device need.
-struct Copier {
+struct CopyEngine {
     pool: Pool,
     /// `synStreamHandle`, used by one thread at a time.
     stream: usize,
@@ -89,7 +89,7 @@ struct Copier {
 }
 
 /// Why a copy failed.
-enum Failed {
+enum CopyFailure {
     /// It was refused, and nothing runs.
     Refused(Error),
     /// It may still run.
@@ -99,7 +99,7 @@ enum Failed {
 pub struct Synapse {
     lib: Lib,
     pools: Mutex<Vec<Pool>>,
-    copiers: Mutex<Vec<Copier>>,
+    engines: Mutex<Vec<CopyEngine>>,
 }
 
 fn check(what: &str, status: c_int) -> Result<()> {
@@ -128,10 +128,10 @@ fn check(what: &str, status: c_int) -> Result<()> {
 impl Synapse {
     pub fn open(adopt: bool) -> Result<Synapse> {
         let lib = Lib::load(Library::open(&["libSynapse.so", "libSynapse.so.1"], adopt)?);
-        Ok(Synapse { lib, pools: Mutex::default(), copiers: Mutex::default() })
+        Ok(Synapse { lib, pools: Mutex::default(), engines: Mutex::default() })
     }
 
-    fn ask(&self, device: u32) -> Option<Pool> {
+    fn query(&self, device: u32) -> Option<Pool> {
         let mut info = Info {
             sram_base: 0,
             dram_base: 0,
@@ -161,7 +161,7 @@ impl Synapse {
 
     /// The devices that the process has acquired.
     pub fn pools(&self) -> Vec<Pool> {
-        let now: Vec<Pool> = (0..IDS).filter_map(|id| self.ask(id)).collect();
+        let now: Vec<Pool> = (0..IDS).filter_map(|id| self.query(id)).collect();
         self.pools.lock().clone_from(&now);
         now
     }
@@ -171,7 +171,7 @@ impl Synapse {
         let known = self.pools.lock().clone();
         let find = |pools: &[Pool]| pools.iter().copied().find(|p| p.holds(addr, len));
         match find(&known) {
-            Some(found) if self.ask(found.device) == Some(found) => Some(found),
+            Some(found) if self.query(found.device) == Some(found) => Some(found),
             None if !known.is_empty() => None,
             // No device was acquired so far, or this one was released since and perhaps acquired anew.
             _ => find(&self.pools()),
@@ -190,7 +190,7 @@ impl Synapse {
         check("synDeviceFree", unsafe { self.lib.synDeviceFree(device, addr, 0)? })
     }
 
-    fn copier(&self, pool: Pool) -> Result<Copier> {
+    fn new_engine(&self, pool: Pool) -> Result<CopyEngine> {
         let bounce = Mapping::new(mem::memfd("gdrfab-gaudi", BOUNCE)?.as_fd(), 0, BOUNCE, Protection::ReadWrite)?;
         let mut stream = std::ptr::null_mut();
         // SAFETY: the mapping is BOUNCE bytes and lives as long as it is mapped for the device; the stream is
@@ -203,18 +203,18 @@ impl Synapse {
                 return Err(e);
             }
         }
-        Ok(Copier { pool, stream: stream as usize, bounce })
+        Ok(CopyEngine { pool, stream: stream as usize, bounce })
     }
 
-    /// Undoes `copier` for one on which nothing runs.
-    fn discard(&self, copier: Copier) {
+    /// Undoes `engine` for one on which nothing runs.
+    fn destroy_engine(&self, engine: CopyEngine) {
         // SAFETY: the stream and the mapping were made with it, and are used by nobody else.
         let undone = unsafe {
-            let destroyed = self.lib.synStreamDestroy(copier.stream as *mut c_void);
-            destroyed.and_then(|_| self.lib.synHostUnmap(copier.pool.device, copier.bounce.as_ptr().cast()))
+            let destroyed = self.lib.synStreamDestroy(engine.stream as *mut c_void);
+            destroyed.and_then(|_| self.lib.synHostUnmap(engine.pool.device, engine.bounce.as_ptr().cast()))
         };
         if !undone.is_ok_and(|status| status == 0) {
-            std::mem::forget(copier);
+            std::mem::forget(engine);
         }
     }
 
@@ -223,40 +223,40 @@ impl Synapse {
     /// # Safety
     /// The host side, if there is one, is readable or writable for `len` bytes; the device side lies in `pool`.
     pub unsafe fn copy(&self, pool: Pool, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
-        let mut copiers = self.copiers.lock();
-        let known = copiers.iter().position(|c| c.pool.device == pool.device).map(|i| copiers.swap_remove(i));
-        let (mut copier, mut fresh) = match known.filter(|c| c.pool == pool) {
-            Some(copier) => (copier, false),
-            None => (self.copier(pool)?, true),
+        let mut engines = self.engines.lock();
+        let known = engines.iter().position(|c| c.pool.device == pool.device).map(|i| engines.swap_remove(i));
+        let (mut engine, mut is_new) = match known.filter(|c| c.pool == pool) {
+            Some(engine) => (engine, false),
+            None => (self.new_engine(pool)?, true),
         };
-        let mut former = None;
+        let mut previous = None;
         loop {
             // SAFETY: the caller says that the host side holds `len` bytes; the lock keeps others from this copier.
-            match unsafe { self.run(&copier, dir, to, from, len) } {
+            match unsafe { self.run(&engine, dir, to, from, len) } {
                 Ok(()) => {
-                    copiers.push(copier);
+                    engines.push(engine);
                     return Ok(());
                 }
-                Err(Failed::Running(e)) => {
-                    std::mem::forget(copier);
+                Err(CopyFailure::Running(e)) => {
+                    std::mem::forget(engine);
                     return Err(e);
                 }
-                Err(Failed::Refused(e)) if fresh => {
+                Err(CopyFailure::Refused(e)) if is_new => {
                     // It was the copy, not the stream.
-                    match former {
-                        None => copiers.push(copier),
-                        Some(former) => {
-                            copiers.push(former);
-                            self.discard(copier);
+                    match previous {
+                        None => engines.push(engine),
+                        Some(previous) => {
+                            engines.push(previous);
+                            self.destroy_engine(engine);
                         }
                     }
                     return Err(e);
                 }
                 // A device that was released and acquired anew knows nothing of its former streams.
-                Err(Failed::Refused(e)) => match self.copier(pool) {
-                    Ok(new) => (former, fresh) = (Some(std::mem::replace(&mut copier, new)), true),
+                Err(CopyFailure::Refused(e)) => match self.new_engine(pool) {
+                    Ok(new) => (previous, is_new) = (Some(std::mem::replace(&mut engine, new)), true),
                     Err(_) => {
-                        copiers.push(copier);
+                        engines.push(engine);
                         return Err(e);
                     }
                 },
@@ -266,9 +266,9 @@ impl Synapse {
 
     /// # Safety
     /// As for [`Synapse::copy`]; no other thread uses the copier.
-    unsafe fn run(&self, copier: &Copier, dir: Dir, to: u64, from: u64, len: usize) -> std::result::Result<(), Failed> {
+    unsafe fn run(&self, engine: &CopyEngine, dir: Dir, to: u64, from: u64, len: usize) -> std::result::Result<(), CopyFailure> {
         let step = if dir == Dir::Within { len.max(1) } else { BOUNCE };
-        let bounce = copier.bounce.as_ptr();
+        let bounce = engine.bounce.as_ptr();
         for at in (0..len).step_by(step) {
             let (to, from, piece) = (to + at as u64, from + at as u64, (len - at).min(step));
             // SAFETY: the host side holds `len` bytes, as the caller says; piece <= BOUNCE where the bounce memory is used, and
@@ -277,13 +277,13 @@ impl Synapse {
                 match dir {
                     Dir::ToDevice => {
                         copy::copy(bounce, from as *const u8, piece, usize::MAX);
-                        self.step(copier, bounce as u64, piece, to, HOST_TO_DRAM)?;
+                        self.step(engine, bounce as u64, piece, to, HOST_TO_DRAM)?;
                     }
                     Dir::FromDevice => {
-                        self.step(copier, from, piece, bounce as u64, DRAM_TO_HOST)?;
+                        self.step(engine, from, piece, bounce as u64, DRAM_TO_HOST)?;
                         copy::copy(to as *mut u8, bounce, piece, usize::MAX);
                     }
-                    Dir::Within => self.step(copier, from, piece, to, DRAM_TO_DRAM)?,
+                    Dir::Within => self.step(engine, from, piece, to, DRAM_TO_DRAM)?,
                 }
             }
         }
@@ -292,13 +292,13 @@ impl Synapse {
 
     /// # Safety
     /// Both sides stay valid until the stream has done it.
-    unsafe fn step(&self, copier: &Copier, from: u64, len: usize, to: u64, direction: c_int) -> std::result::Result<(), Failed> {
-        let stream = copier.stream as *mut c_void;
+    unsafe fn step(&self, engine: &CopyEngine, from: u64, len: usize, to: u64, direction: c_int) -> std::result::Result<(), CopyFailure> {
+        let stream = engine.stream as *mut c_void;
         // SAFETY: the stream was made with the copier; the caller says that both sides stay until it has passed.
         let posted = unsafe { self.lib.synMemCopyAsync(stream, from, len as u64, to, direction) };
-        posted.and_then(|status| check("synMemCopyAsync", status)).map_err(Failed::Refused)?;
+        posted.and_then(|status| check("synMemCopyAsync", status)).map_err(CopyFailure::Refused)?;
         // SAFETY: as above.
         let done = unsafe { self.lib.synStreamSynchronize(stream) };
-        done.and_then(|status| check("synStreamSynchronize", status)).map_err(Failed::Running)
+        done.and_then(|status| check("synStreamSynchronize", status)).map_err(CopyFailure::Running)
     }
 }

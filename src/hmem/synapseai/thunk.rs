@@ -39,7 +39,7 @@ const EXPORT_FLAGS: u32 = (libc::O_RDWR | libc::O_CLOEXEC) as u32;
 
 /// The device that is held for memory of our own.
 #[derive(Default)]
-struct Held {
+struct OwnDevice {
     fd: Option<c_int>,
     blocks: usize,
 }
@@ -54,7 +54,7 @@ pub struct Block {
 
 pub struct Thunk {
     lib: HlThunk,
-    held: Mutex<Held>,
+    own_device: Mutex<OwnDevice>,
 }
 
 fn failed(what: &str, rc: c_int) -> Error {
@@ -67,7 +67,7 @@ fn failed(what: &str, rc: c_int) -> Error {
 impl Thunk {
     pub fn open(adopt: bool) -> Result<Thunk> {
         let lib = HlThunk::load(Library::open(&["libhl-thunk.so", "libhl-thunk.so.1"], adopt)?);
-        Ok(Thunk { lib, held: Mutex::default() })
+        Ok(Thunk { lib, own_device: Mutex::default() })
     }
 
     /// Devices of this host.
@@ -119,8 +119,8 @@ impl Thunk {
 
     /// Memory on the first device that is free, which is held as long as there is such memory.
     pub fn alloc(&self, len: u64) -> Result<Block> {
-        let mut held = self.held.lock();
-        let fd = match held.fd {
+        let mut own_device = self.own_device.lock();
+        let fd = match own_device.fd {
             Some(fd) => fd,
             None => {
                 // SAFETY: without a bus id, any device.
@@ -130,12 +130,12 @@ impl Thunk {
                         failed("hlthunk_open", fd).context("no Gaudi device is free, and this process has acquired none by SynapseAI")
                     );
                 }
-                *held.fd.insert(fd)
+                *own_device.fd.insert(fd)
             }
         };
         let block = self.block(fd, len);
-        held.blocks += block.is_ok() as usize;
-        self.release_if_unused(&mut held);
+        own_device.blocks += block.is_ok() as usize;
+        self.release_if_unused(&mut own_device);
         block
     }
 
@@ -158,14 +158,14 @@ impl Thunk {
     }
 
     pub fn free(&self, block: Block) -> Result<()> {
-        let mut held = self.held.lock();
+        let mut own_device = self.own_device.lock();
         // SAFETY: the block was made by `alloc`, and its owner gives it up.
         let (unmap, free) = unsafe {
             let unmap = self.lib.hlthunk_memory_unmap(block.fd, block.va)?;
             (unmap, self.lib.hlthunk_device_memory_free(block.fd, block.handle)?)
         };
-        held.blocks = held.blocks.saturating_sub(1);
-        self.release_if_unused(&mut held);
+        own_device.blocks = own_device.blocks.saturating_sub(1);
+        self.release_if_unused(&mut own_device);
         match (unmap, free) {
             (0, 0) => Ok(()),
             (0, rc) => Err(failed("hlthunk_device_memory_free", rc)),
@@ -174,9 +174,9 @@ impl Thunk {
     }
 
     /// A device serves one process, so it is not kept for nothing.
-    fn release_if_unused(&self, held: &mut Held) {
-        if let (0, Some(fd)) = (held.blocks, held.fd) {
-            held.fd = None;
+    fn release_if_unused(&self, own_device: &mut OwnDevice) {
+        if let (0, Some(fd)) = (own_device.blocks, own_device.fd) {
+            own_device.fd = None;
             // SAFETY: opened by `alloc`, and no block of it is left.
             if let Err(e) = unsafe { self.lib.hlthunk_close(fd) } {
                 crate::log!(Warn, "{e}");

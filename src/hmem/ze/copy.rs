@@ -2,7 +2,7 @@
 //! Copies by Level Zero: immediate command lists, one that blocks per device, and one per stream whose
 //! copies are ordered by events. A list is used by one thread at a time.
 
-use super::super::chain::{Engine, Move, Started};
+use super::super::chain::{CopyArgs, Engine, Started};
 use super::driver::*;
 use super::probe::Device;
 use super::shared::Shared;
@@ -28,7 +28,7 @@ impl Shared {
     ///
     /// # Safety
     /// Both sides are valid for `len` bytes.
-    pub unsafe fn copy_now(&self, device: u32, copy: Move) -> Result<()> {
+    pub unsafe fn copy_now(&self, device: u32, copy: CopyArgs) -> Result<()> {
         if copy.len == 0 {
             return Ok(());
         }
@@ -65,7 +65,7 @@ impl Events {
 impl Engine for Events {
     type Mark = Handle;
 
-    fn make(&mut self) -> Result<Handle> {
+    fn new_mark(&mut self) -> Result<Handle> {
         let ze = &self.shared.ze;
         let last = match self.pools.last() {
             Some(last) if self.used < POOL => *last,
@@ -89,23 +89,23 @@ impl Engine for Events {
         Ok(event)
     }
 
-    fn rearm(&mut self, mark: Handle) -> Result<()> {
-        // SAFETY: an event of `make` that nothing waits for.
+    fn reset(&mut self, mark: Handle) -> Result<()> {
+        // SAFETY: an event of `new_mark` that nothing waits for.
         unsafe { call!(self.shared.ze, zeEventHostReset(mark)) }
     }
 
-    unsafe fn start(&mut self, copy: Move, after: Option<Handle>, mark: Handle) -> Result<Started> {
+    unsafe fn start(&mut self, copy: CopyArgs, after: Option<Handle>, mark: Handle) -> Result<Started> {
         let (count, mut wait) = (after.is_some().into(), after.unwrap_or(Handle::NULL));
         let waits = if after.is_some() { ptr::from_mut(&mut wait) } else { ptr::null_mut() };
         let (to, from) = (copy.to as *mut c_void, copy.from as *const c_void);
         // SAFETY: the caller says that both sides stay until the copy is over; the list is this stream's own, the events are of
-        // `make`.
+        // `new_mark`.
         unsafe { call!(self.shared.ze, zeCommandListAppendMemoryCopy(self.list, to, from, copy.len, mark, count, waits))? };
         Ok(Started::Flying)
     }
 
     fn finished(&mut self, mark: Handle) -> Result<bool> {
-        // SAFETY: an event of `make`.
+        // SAFETY: an event of `new_mark`.
         match unsafe { self.shared.ze.zeEventQueryStatus(mark)? } {
             RESULT_NOT_READY => Ok(false),
             result => check("zeEventQueryStatus", result).map(|()| true),
@@ -114,7 +114,7 @@ impl Engine for Events {
 
     fn wait(&mut self, mark: Handle, limit: Duration) -> bool {
         let nanoseconds = limit.as_nanos().try_into().unwrap_or(u64::MAX);
-        // SAFETY: an event of `make`.
+        // SAFETY: an event of `new_mark`.
         match unsafe { self.shared.ze.zeEventHostSynchronize(mark, nanoseconds) } {
             Ok(result) => result != RESULT_NOT_READY,
             Err(_) => false,
@@ -122,7 +122,7 @@ impl Engine for Events {
     }
 
     fn destroy(&mut self, mark: Handle) {
-        // SAFETY: an event of `make`, and no copy uses it any more.
+        // SAFETY: an event of `new_mark`, and no copy uses it any more.
         let _ = unsafe { self.shared.ze.zeEventDestroy(mark) };
     }
 }

@@ -12,7 +12,7 @@ mod driver;
 mod probe;
 mod shared;
 
-use super::chain::{Chain, Move};
+use super::chain::{Chain, CopyArgs};
 use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, HANDLE_BYTES, Iface, Import, Interface, Kind, Offer, Stream, dmabuf};
 use crate::error::{Error, Result, errno};
 use crate::sys::{fd, mem};
@@ -63,11 +63,11 @@ impl Interface for Ze {
     }
 
     fn identity(&self, addr: u64) -> Option<u64> {
-        self.0.ask(addr).ok().flatten().map(|known| known.id)
+        self.0.query(addr).ok().flatten().map(|known| known.id)
     }
 
     fn export_dmabuf(&self, addr: u64, len: u64, _pcie: bool) -> Result<DmaBuf> {
-        let (a, context) = self.0.own(addr, len, "dma-buf")?;
+        let (a, context) = self.0.owned_device_memory(addr, len, "dma-buf")?;
         if let Some(why) = self.0.facts.get(a.device as usize).and_then(|f| f.dmabuf.clone()) {
             return Err(why);
         }
@@ -93,7 +93,7 @@ impl Interface for Ze {
     }
 
     fn export(&self, of: &Allocation) -> Result<Export> {
-        let (a, context) = self.0.own(of.base, of.len, "IPC handle")?;
+        let (a, context) = self.0.owned_device_memory(of.base, of.len, "IPC handle")?;
         let mut ipc = IpcHandle { data: [0; HANDLE_BYTES] };
         // SAFETY: `ipc` is ours.
         unsafe { call!(self.0.ze, zeMemGetIpcHandle(context, a.base as *const c_void, &mut ipc))? };
@@ -156,7 +156,7 @@ impl Interface for Ze {
 
     unsafe fn copy(&self, device: u32, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
         // SAFETY: the caller says that both sides hold `len` bytes (`Interface::copy`).
-        unsafe { self.0.copy_now(device, Move { dir, to, from, len }) }
+        unsafe { self.0.copy_now(device, CopyArgs { dir, to, from, len }) }
     }
 
     fn stream(&'static self, device: u32) -> Result<Box<dyn Stream>> {

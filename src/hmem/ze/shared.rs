@@ -22,7 +22,7 @@ pub struct Shared {
 }
 
 /// What one context says of an address.
-pub struct Known {
+pub struct AddressInfo {
     context: Handle,
     kind: u32,
     pub(super) id: u64,
@@ -43,7 +43,7 @@ impl Shared {
     }
 
     /// The first driver that knows `addr`.
-    pub(super) fn ask(&self, addr: u64) -> Result<Option<Known>> {
+    pub(super) fn query(&self, addr: u64) -> Result<Option<AddressInfo>> {
         if addr == 0 {
             return Ok(None); // an error for the driver, foreign for us
         }
@@ -55,7 +55,7 @@ impl Shared {
                 Ok(()) if matches!(p.kind, MEMORY_HOST | MEMORY_DEVICE | MEMORY_SHARED | MEMORY_HOST_IMPORTED) => {
                     // Numbers are each driver's own, and may begin with 0.
                     let id = p.id.wrapping_add(1) ^ (index as u64) << 56;
-                    return Ok(Some(Known { context: *context, kind: p.kind, id, device }));
+                    return Ok(Some(AddressInfo { context: *context, kind: p.kind, id, device }));
                 }
                 Err(e) if e.errno != errno::EINVAL => return Err(e),
                 _ => {}
@@ -92,9 +92,9 @@ impl Shared {
         }
         // Two questions that belong together: the answers count if nothing changed in between.
         for _ in 0..4 {
-            let Some(known) = self.ask(addr)? else { return Ok(None) };
+            let Some(known) = self.query(addr)? else { return Ok(None) };
             let range = self.range(known.context, addr);
-            if self.ask(addr)?.is_none_or(|again| again.id != known.id) {
+            if self.query(addr)?.is_none_or(|again| again.id != known.id) {
                 continue;
             }
             let (base, len) = range?;
@@ -110,7 +110,7 @@ impl Shared {
     }
 
     /// Device memory of this process that nothing else owns, with `[addr, addr+len)` inside.
-    pub(super) fn own(&self, addr: u64, len: u64, what: &str) -> Result<(Allocation, Handle)> {
+    pub(super) fn owned_device_memory(&self, addr: u64, len: u64, what: &str) -> Result<(Allocation, Handle)> {
         let a = self.detect(addr)?.ok_or_else(|| Error::invalid(format!("{addr:#x} is not ze memory of this process")))?;
         if a.kind != Kind::Plain {
             return Err(Error::new(errno::EOPNOTSUPP, format!("{} memory at {addr:#x} has no {what}", a.kind.name())));

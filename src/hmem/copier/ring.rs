@@ -11,20 +11,20 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 pub const ENTRIES: u64 = 1024;
 
 #[repr(C, align(64))]
-struct Line(AtomicU64);
+struct CacheLine(AtomicU64);
 
 #[repr(C)]
-struct Head {
-    posted: Line,
-    done: Line,
+struct RingHeader {
+    posted: CacheLine,
+    done: CacheLine,
     /// The errno of the failure that ended the stream; 0: it lives.
-    failed: Line,
+    failed: CacheLine,
     /// 1: whoever copies sleeps, and wants to be woken.
-    asleep: Line,
+    asleep: CacheLine,
     /// 1: nothing more is to begin.
-    closing: Line,
+    closing: CacheLine,
     /// 1: nothing is under way, and nothing will be.
-    closed: Line,
+    closed: CacheLine,
 }
 
 #[repr(C)]
@@ -36,35 +36,35 @@ struct Entry {
 }
 
 fn bytes() -> usize {
-    page_round(size_of::<Head>() + ENTRIES as usize * size_of::<Entry>()).unwrap_or(usize::MAX)
+    page_round(size_of::<RingHeader>() + ENTRIES as usize * size_of::<Entry>()).unwrap_or(usize::MAX)
 }
 
 /// Both sides' view of a stream.
-pub struct Page(Mapping);
+pub struct CopyRing(Mapping);
 
-impl Page {
-    pub fn new() -> Result<(Page, OwnedFd)> {
+impl CopyRing {
+    pub fn new() -> Result<(CopyRing, OwnedFd)> {
         let fd = memfd("gdrfab-copies", bytes())?;
-        let page = Page::attach(std::os::fd::AsFd::as_fd(&fd))?;
+        let page = CopyRing::attach(std::os::fd::AsFd::as_fd(&fd))?;
         Ok((page, fd))
     }
 
-    pub fn attach(fd: BorrowedFd<'_>) -> Result<Page> {
+    pub fn attach(fd: BorrowedFd<'_>) -> Result<CopyRing> {
         let (_, size) = crate::sys::mem::file_id(fd)?;
         if size < bytes() as u64 {
             return Err(Error::fixed(errno::EPROTO, "a page of copies that is too short"));
         }
-        Mapping::new(fd, 0, bytes(), Protection::ReadWrite).map(Page)
+        Mapping::new(fd, 0, bytes(), Protection::ReadWrite).map(CopyRing)
     }
 
-    fn head(&self) -> &Head {
+    fn head(&self) -> &RingHeader {
         // SAFETY: the mapping is long enough, aligned to a page, and holds atomics only.
-        unsafe { &*self.0.as_ptr().cast::<Head>() }
+        unsafe { &*self.0.as_ptr().cast::<RingHeader>() }
     }
 
     fn entry(&self, number: u64) -> &Entry {
         // SAFETY: as above; the place lies in the ring.
-        unsafe { &*self.0.as_ptr().add(size_of::<Head>()).cast::<Entry>().add((number % ENTRIES) as usize) }
+        unsafe { &*self.0.as_ptr().add(size_of::<RingHeader>()).cast::<Entry>().add((number % ENTRIES) as usize) }
     }
 
     /// Writes copy `number`, the one behind the last; there is room for it.
@@ -78,7 +78,7 @@ impl Page {
     }
 
     /// Whether the process has to be woken for what was posted just now.
-    pub fn wants_waking(&self) -> bool {
+    pub fn must_wake(&self) -> bool {
         // Either it sees the count before it sleeps, or this side sees that it is about to sleep.
         fence(Ordering::SeqCst);
         self.head().asleep.0.load(Ordering::Relaxed) != 0
@@ -137,19 +137,19 @@ mod tests {
 
     #[test]
     fn what_one_side_posts_the_other_finds() {
-        let (mine, fd) = Page::new().unwrap();
-        let theirs = Page::attach(fd.as_fd()).unwrap();
+        let (mine, fd) = CopyRing::new().unwrap();
+        let theirs = CopyRing::attach(fd.as_fd()).unwrap();
         for number in 1..=2 * ENTRIES {
             mine.post(number, number, 2 * number, 3 * number);
             assert_eq!((theirs.posted(), theirs.copy(number)), (number, (number, 2 * number, 3 * number)));
             theirs.set_done(number);
             assert_eq!(mine.done(), number);
         }
-        assert!(!mine.wants_waking());
+        assert!(!mine.must_wake());
         theirs.set_asleep(true);
-        assert!(mine.wants_waking());
+        assert!(mine.must_wake());
         theirs.fail(errno::EIO);
         assert_eq!(mine.failed(), errno::EIO);
-        assert!(Page::attach(memfd("short", 4096).unwrap().as_fd()).is_err());
+        assert!(CopyRing::attach(memfd("short", 4096).unwrap().as_fd()).is_err());
     }
 }

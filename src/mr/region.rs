@@ -126,11 +126,11 @@ impl Modes {
 
 /// Counts who touches a region's memory; once shut, nobody enters any more. One atomic word has both.
 #[derive(Debug, Default)]
-pub struct Door(AtomicU32);
+pub struct RegionUsers(AtomicU32);
 
 const SHUT: u32 = 1 << 31;
 
-impl Door {
+impl RegionUsers {
     /// Until `leave`, the memory stays. False: the region is closed.
     #[inline]
     pub fn enter(&self) -> bool {
@@ -182,7 +182,7 @@ pub struct Region<P, O> {
     /// Peers that look it up are to report their writes.
     pub event: bool,
     pub location: Location<P>,
-    pub door: Door,
+    pub users: RegionUsers,
     pub own: O,
 }
 
@@ -190,7 +190,7 @@ impl<P, O> Region<P, O> {
     #[inline(always)] // in its place
     pub fn new(attr: &Attr<'_>, key: u64, base: u64, paths: Paths, location: Location<P>, own: O) -> Region<P, O> {
         let Attr { access, policy, event, .. } = *attr;
-        Region { key, base, access, paths, policy, event, location, door: Door::default(), own }
+        Region { key, base, access, paths, policy, event, location, users: RegionUsers::default(), own }
     }
 
     pub fn site(&self) -> Site {
@@ -204,7 +204,7 @@ impl<P, O> Region<P, O> {
     /// Whether it is open, and `key` names it.
     #[inline]
     pub fn is(&self, key: u64) -> bool {
-        self.key == key && !self.door.is_shut()
+        self.key == key && !self.users.is_shut()
     }
 
     /// Checks a range that a peer names; gives the byte of the region where it begins.
@@ -218,12 +218,12 @@ impl<P, O> Region<P, O> {
     /// Until `leave`, the memory stays; an error if the region is closed.
     #[inline]
     pub fn enter(&self) -> std::result::Result<(), Code> {
-        if self.door.enter() { Ok(()) } else { Err(Code::Key) }
+        if self.users.enter() { Ok(()) } else { Err(Code::Key) }
     }
 
     #[inline]
     pub fn leave(&self) {
-        self.door.leave();
+        self.users.leave();
     }
 
     /// As `enter`, for as long as the result lives.

@@ -243,7 +243,7 @@ impl<R: Held, const BITS: u32> Registry<R, BITS> {
     #[inline]
     pub fn described(&self, desc: u64) -> Option<&R> {
         let slot = self.slots.get(desc_index(desc) as usize)?;
-        slot.region.as_ref().filter(|r| desc_fits(desc, slot.generation) && !r.region().door.is_shut())
+        slot.region.as_ref().filter(|r| desc_fits(desc, slot.generation) && !r.region().users.is_shut())
     }
 
     /// Where the local memory lies that an operation describes by `desc`: checked to be inside the region.
@@ -262,8 +262,8 @@ impl<R: Held, const BITS: u32> Registry<R, BITS> {
     #[inline]
     pub fn shut(&mut self, id: RegionId) -> Result<&mut R> {
         let region = self.get(id)?.region();
-        if !region.door.is_shut() {
-            region.door.shut();
+        if !region.users.is_shut() {
+            region.users.shut();
             let key = region.key;
             self.unlist(key, id.index());
         }
@@ -369,12 +369,12 @@ mod tests {
         let id = register(&mut regions, KeyOf::Domain, region(&[(4096, 64)])).unwrap();
         assert!(regions.find(id.key).is_some() && regions.described(id.desc).is_some());
         assert!(regions.find(id.key ^ 1 << 20).is_none() && regions.find(0).is_none() && regions.described(0).is_none());
-        assert!(regions.at(0).unwrap().door.enter());
-        assert!(!regions.shut(id).unwrap().door.is_empty());
+        assert!(regions.at(0).unwrap().users.enter());
+        assert!(!regions.shut(id).unwrap().users.is_empty());
         assert!(regions.find(id.key).is_none() && regions.described(id.desc).is_none());
-        assert!(!regions.at(0).unwrap().door.enter());
-        regions.at(0).unwrap().door.leave();
-        assert!(regions.shut(id).unwrap().door.is_empty());
+        assert!(!regions.at(0).unwrap().users.enter());
+        regions.at(0).unwrap().users.leave();
+        assert!(regions.shut(id).unwrap().users.is_empty());
         assert!(regions.remove(id).is_some() && regions.remove(id).is_none());
         assert!(regions.shut(id).is_err() && regions.get(id).is_err() && regions.open_count() == 0);
         // The slot serves again, under other names.

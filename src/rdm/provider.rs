@@ -226,7 +226,7 @@ impl Domain {
             }
             (ids, own)
         };
-        own.door.shut();
+        own.users.shut();
         // Whoever is inside, all are shut before this tells of it. Once one is busy, the others are not waited for.
         let mut shut = if own.site().is_host() { Ok(()) } else { self.close_kept(id.generation) };
         for (at, lane) in self.lanes.iter().enumerate() {
@@ -243,7 +243,7 @@ impl Domain {
         }
         shut?;
         wait_until(limit_ms, "an endpoint of this process still copies from or to the region; call mr_close again", || {
-            Ok(own.door.is_empty())
+            Ok(own.users.is_empty())
         })?;
         let mut regions = self.regions.lock();
         if let Some(place) = regions.all.get_mut(id.index() as usize) {
@@ -408,7 +408,7 @@ impl prov::Domain for Domain {
 
     fn free(&self, addr: usize) -> Result<()> {
         // How long the memory is, only the lane knows, which no longer knows of such a region.
-        if self.regions.lock().all.iter().flatten().any(|r| r.own.door.is_shut() && !r.own.door.is_empty()) {
+        if self.regions.lock().all.iter().flatten().any(|r| r.own.users.is_shut() && !r.own.users.is_empty()) {
             return Err(Error::fixed(
                 errno::EBUSY,
                 "addr: an endpoint of this process copies in a region that is being closed; close that first",

@@ -208,7 +208,7 @@ impl Regions {
         // What a driver has a part in is not dropped here, nor are keys of callers' choice.
         let fast = region.site().is_host() && region.own.is_plain() && id.key == id.generation;
         let Pieces::One(Piece { at: Place { file, .. }, .. }) = region.location.pieces else { return false };
-        if !fast || !region.door.is_idle() || (file != 0 && self.files.check_quiet(file).is_err()) {
+        if !fast || !region.users.is_idle() || (file != 0 && self.files.check_quiet(file).is_err()) {
             return false;
         }
         // Nobody is between its check and its copy, as the caller knows.
@@ -240,7 +240,7 @@ impl Regions {
 
     /// Whether no copy of this process runs in a region that is shut.
     pub fn is_quiet(&self, id: RegionId) -> bool {
-        self.registry.get(id).map_or(true, |r| r.door.is_empty())
+        self.registry.get(id).map_or(true, |r| r.users.is_empty())
     }
 
     /// Last step: nobody copies any more. What is given back holds pinned memory, and is dropped without the lock.

@@ -172,7 +172,7 @@ impl Regions {
 
     /// First step of closing: nobody enters from now on. Tells whether nobody is inside.
     pub fn shut(&mut self, id: RegionId) -> Result<bool> {
-        Ok(self.registry.shut(id)?.door.is_empty())
+        Ok(self.registry.shut(id)?.users.is_empty())
     }
 
     /// Last step: the region's memory is nobody's concern any more.

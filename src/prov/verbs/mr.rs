@@ -302,7 +302,7 @@ impl Regions {
     /// backing, and so does the region, once, until it is gone.
     pub fn shut(&mut self, id: RegionId) -> Result<bool> {
         let region = self.registry.shut(id)?;
-        Ok(region.door.is_empty() && region.own.staged.as_ref().is_none_or(|s| Arc::strong_count(s) == 1))
+        Ok(region.users.is_empty() && region.own.staged.as_ref().is_none_or(|s| Arc::strong_count(s) == 1))
     }
 
     /// Last step: the device lets go. The region stays if that fails.
@@ -353,7 +353,7 @@ impl Regions {
 
     /// The region whose number a descriptor carries.
     fn looked_up(&self, desc: u64) -> Result<&Region> {
-        let region = self.registry.at((desc >> NUMBER_SHIFT) as u32).filter(|r| !r.door.is_shut());
+        let region = self.registry.at((desc >> NUMBER_SHIFT) as u32).filter(|r| !r.users.is_shut());
         region.ok_or(Error::fixed(errno::EINVAL, "desc: the region is closed"))
     }
 

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
-struct Allocation {
+struct HostAllocation {
     map: Mapping,
     /// The same pages once more, for the library alone.
     own: Option<Mapping>,
@@ -16,7 +16,7 @@ struct Allocation {
 
 #[derive(Default)]
 pub struct Allocations {
-    list: Mutex<BTreeMap<usize, Allocation>>,
+    list: Mutex<BTreeMap<usize, HostAllocation>>,
     doubled: bool,
 }
 
@@ -47,14 +47,14 @@ impl Allocations {
         let map = Mapping::new(file.as_fd(), 0, size, Protection::ReadWrite)?;
         let own = if self.doubled { Some(Mapping::new(file.as_fd(), 0, size, Protection::ReadWrite)?) } else { None };
         let addr = map.as_ptr() as usize;
-        self.list.lock().insert(addr, Allocation { map, own });
+        self.list.lock().insert(addr, HostAllocation { map, own });
         Ok(addr)
     }
 
     /// Frees what lies at `addr`; `covering` counts the open regions in a range.
     pub fn free(&self, addr: usize, covering: impl FnOnce(u64, u64) -> usize) -> Result<()> {
         let mut memory = self.list.lock();
-        let Some(Allocation { map, .. }) = memory.get(&addr) else {
+        let Some(HostAllocation { map, .. }) = memory.get(&addr) else {
             return Err(Error::invalid(format!("addr: {addr:#x} is not an address that mem_alloc of this domain gave")));
         };
         match covering(addr as u64, map.len() as u64) {

@@ -60,12 +60,12 @@ impl<'a, P: Span> Iterator for Walk<'a, P> {
 
 /// Where each of many pieces ends among the bytes of all, so that a walk need not begin with the first.
 #[derive(Clone, Debug)]
-pub struct Ends(Box<[usize]>);
+pub struct PieceEnds(Box<[usize]>);
 
-impl Ends {
-    pub fn of<P: Span>(pieces: &[P]) -> Ends {
+impl PieceEnds {
+    pub fn of<P: Span>(pieces: &[P]) -> PieceEnds {
         let mut end = 0usize;
-        Ends(
+        PieceEnds(
             pieces
                 .iter()
                 .map(|p| {
@@ -134,7 +134,7 @@ mod tests {
     fn a_walk_of_many_begins_where_it_should() {
         // SAFETY: nobody touches what they name.
         let iov = [(1000, 10), (2000, 0), (3000, 5)].map(|(addr, len)| unsafe { Iov::new(addr, len) });
-        let ends = Ends::of(&iov);
+        let ends = PieceEnds::of(&iov);
         assert_eq!([0, 9, 10, 14, 15, 20].map(|at| ends.find(at)), [(0, 0), (0, 9), (2, 0), (2, 4), (3, 0), (3, 5)]);
     }
 

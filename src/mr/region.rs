@@ -227,9 +227,9 @@ impl<P, O> Region<P, O> {
     }
 
     /// As `enter`, for as long as the result lives.
-    pub fn hold(self: &Arc<Self>) -> std::result::Result<Inside<P, O>, Code> {
+    pub fn hold(self: &Arc<Self>) -> std::result::Result<RegionUse<P, O>, Code> {
         self.enter()?;
-        Ok(Inside(self.clone()))
+        Ok(RegionUse(self.clone()))
     }
 
     /// The pieces that `len` bytes from byte `skip` on lie in.
@@ -287,9 +287,9 @@ impl<P, O> Region<P, O> {
 }
 
 /// Somebody touches the region's memory.
-pub struct Inside<P, O>(Arc<Region<P, O>>);
+pub struct RegionUse<P, O>(Arc<Region<P, O>>);
 
-impl<P, O> Deref for Inside<P, O> {
+impl<P, O> Deref for RegionUse<P, O> {
     type Target = Region<P, O>;
 
     fn deref(&self) -> &Region<P, O> {
@@ -297,7 +297,7 @@ impl<P, O> Deref for Inside<P, O> {
     }
 }
 
-impl<P, O> Drop for Inside<P, O> {
+impl<P, O> Drop for RegionUse<P, O> {
     fn drop(&mut self) {
         self.0.leave();
     }

@@ -34,13 +34,13 @@ pub enum KeyOf {
 }
 
 /// What a registry holds: a region, or what shares one.
-pub trait Held {
+pub trait HasRegion {
     type At;
     type Own;
     fn region(&self) -> &Region<Self::At, Self::Own>;
 }
 
-impl<P, O> Held for Region<P, O> {
+impl<P, O> HasRegion for Region<P, O> {
     type At = P;
     type Own = O;
     #[inline(always)]
@@ -49,7 +49,7 @@ impl<P, O> Held for Region<P, O> {
     }
 }
 
-impl<P, O> Held for Arc<Region<P, O>> {
+impl<P, O> HasRegion for Arc<Region<P, O>> {
     type At = P;
     type Own = O;
     #[inline(always)]
@@ -82,30 +82,30 @@ pub struct Registry<R, const BITS: u32 = INDEX_BITS> {
     device_mark: u64,
     open: usize,
     /// Regions that there may be.
-    most: usize,
+    max_regions: usize,
 }
 
 const CLOSED: &str = "mr: this region is closed";
 
 /// A domain has as many regions as it may have.
 #[cold]
-pub fn full(most: usize) -> Error {
-    Error::new(errno::ENOSPC, format!("this domain already has {most} regions"))
+pub fn full(max_regions: usize) -> Error {
+    Error::new(errno::ENOSPC, format!("this domain already has {max_regions} regions"))
 }
 
-impl<R: Held, const BITS: u32> Registry<R, BITS> {
+impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
     pub const MAX: usize = 1 << BITS;
 
     /// Where the library chooses the indexes of host-side providers, half of them are for regions that it lends.
     pub fn new(device_mark: u64) -> Result<Self> {
         let (slots, free, by_key) = (Vec::new(), Vec::new(), HashMap::new());
-        let most = if BITS == INDEX_BITS { OWN_REGIONS } else { Self::MAX };
-        Ok(Registry { slots, free, by_key, keys: KeySource::new()?, device_mark, open: 0, most })
+        let max_regions = if BITS == INDEX_BITS { OWN_REGIONS } else { Self::MAX };
+        Ok(Registry { slots, free, by_key, keys: KeySource::new()?, device_mark, open: 0, max_regions })
     }
 
     /// Makes room for regions that the library lends beside the program's; whoever lends them counts both.
     pub fn make_room(&mut self) {
-        self.most = Self::MAX;
+        self.max_regions = Self::MAX;
     }
 
     pub fn open_count(&self) -> usize {
@@ -117,18 +117,18 @@ impl<R: Held, const BITS: u32> Registry<R, BITS> {
     pub fn reserve(&mut self, key: KeyOf, on_device: bool) -> Result<Reserved> {
         if let KeyOf::Caller(wanted) = key {
             if self.by_key.contains_key(&wanted) {
-                return Err(Self::known(wanted));
+                return Err(Self::key_taken(wanted));
             }
             self.by_key.room(1)?;
         }
         let index = match self.free.pop() {
             Some(index) => index,
-            None if self.slots.len() < self.most => {
-                self.widen()?;
+            None if self.slots.len() < self.max_regions => {
+                self.grow_slots()?;
                 self.slots.push(Slot { generation: 0, region: None });
                 self.slots.len() as u32 - 1
             }
-            None => return Err(full(self.most)),
+            None => return Err(full(self.max_regions)),
         };
         let mark = if on_device { self.device_mark } else { 0 };
         let generation = (self.keys.draw() << BITS) & !self.device_mark | u64::from(index) | mark | CHOSEN_KEY;
@@ -146,14 +146,14 @@ impl<R: Held, const BITS: u32> Registry<R, BITS> {
     /// Room for one slot more, and for all slots among those that are free.
     #[cold]
     #[inline(never)]
-    fn widen(&mut self) -> Result<()> {
+    fn grow_slots(&mut self) -> Result<()> {
         self.slots.room(1)?;
         let more = self.slots.len() + 1;
         self.free.room(more - self.free.len())
     }
 
     #[cold]
-    fn known(key: u64) -> Error {
+    fn key_taken(key: u64) -> Error {
         Error::new(
             errno::ENOKEY,
             format!(

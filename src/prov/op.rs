@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Result, errno};
 use crate::mr::DEVICE_DESC;
-use crate::mr::piece::Ends;
+use crate::mr::piece::PieceEnds;
 pub use crate::mr::{Iov, parts};
 use std::sync::Arc;
 
@@ -98,7 +98,7 @@ pub enum Pieces {
     /// Up to [`IOV_LIMIT`].
     Many(Box<[Iov]>),
     /// Those of a list.
-    List(Arc<(Box<[Iov]>, Ends)>),
+    List(Arc<(Box<[Iov]>, PieceEnds)>),
 }
 
 impl Pieces {
@@ -113,7 +113,7 @@ impl Pieces {
     }
 
     pub fn of_list(list: Vec<Iov>) -> Pieces {
-        let ends = Ends::of(&list);
+        let ends = PieceEnds::of(&list);
         Pieces::List(Arc::new((list.into(), ends)))
     }
 

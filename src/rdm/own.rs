@@ -29,7 +29,7 @@ pub(super) fn path_of(site: Site) -> Paths {
 }
 
 /// Somebody copies within a region.
-pub(super) type Inside = region::Inside<(), ()>;
+pub(super) type Inside = region::RegionUse<(), ()>;
 
 /// The parts of `len` bytes of a region from byte `skip` on.
 pub(super) fn parts_of(region: &Own, skip: usize, len: usize) -> impl Iterator<Item = Iov> + '_ {

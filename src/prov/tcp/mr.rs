@@ -27,7 +27,7 @@ pub fn names_device(key: u64) -> Option<bool> {
 pub type Piece = region::Piece<Iov>;
 pub type Region = region::Region<Iov, Reached>;
 /// Somebody touches the region's memory.
-pub type Inside = region::Inside<Iov, Reached>;
+pub type Inside = region::RegionUse<Iov, Reached>;
 
 /// Memory that was found to be what the caller says.
 pub struct Located {

@@ -5,7 +5,7 @@ use super::mr::Region;
 use super::slots::{Lanes, Loading, Place};
 use crate::error::Result;
 use crate::hmem::Site;
-use crate::mr::piece::{self, Ends, Span, Walk, walk};
+use crate::mr::piece::{self, PieceEnds, Span, Walk, walk};
 use crate::prov::op::{Iov, Pieces, parts};
 use crate::room::zeroed;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ pub struct Run {
 pub struct Runs {
     pub list: Box<[Run]>,
     /// Of a list: where its runs end, and each region once.
-    of_list: Option<(Ends, Box<[Arc<Region>]>)>,
+    of_list: Option<(PieceEnds, Box<[Arc<Region>]>)>,
 }
 
 impl Runs {
     pub fn of_list(list: Vec<Run>, regions: Vec<Arc<Region>>) -> Runs {
-        let ends = Ends::of(&list);
+        let ends = PieceEnds::of(&list);
         Runs { list: list.into(), of_list: Some((ends, regions.into())) }
     }
 

@@ -25,7 +25,7 @@ unsafe impl<const UNIT: usize, const WORDS: usize> Sync for Arena<UNIT, WORDS> {
 impl<const UNIT: usize, const WORDS: usize> Arena<UNIT, WORDS> {
     const BYTES: usize = WORDS * 64 * UNIT;
     /// Longer pieces are refused.
-    const MOST: usize = 64 * UNIT;
+    const LONGEST_PIECE: usize = 64 * UNIT;
 
     const fn new() -> Self {
         Arena { memory: UnsafeCell::new([[[0; UNIT]; 64]; WORDS]), taken: [const { AtomicU64::new(0) }; WORDS] }
@@ -36,7 +36,7 @@ impl<const UNIT: usize, const WORDS: usize> Arena<UNIT, WORDS> {
     }
 
     fn take(&self, layout: Layout) -> *mut u8 {
-        if layout.size() > Self::MOST || layout.align() > UNIT.min(4096) {
+        if layout.size() > Self::LONGEST_PIECE || layout.align() > UNIT.min(4096) {
             return std::ptr::null_mut();
         }
         let piece = Self::bits(layout.size());
@@ -61,7 +61,7 @@ impl<const UNIT: usize, const WORDS: usize> Arena<UNIT, WORDS> {
     }
 
     /// Takes back what `take` gave.
-    fn give(&self, at: *mut u8, size: usize) {
+    fn give_back(&self, at: *mut u8, size: usize) {
         let (piece, first) = (Self::bits(size), at.addr().wrapping_sub(self.memory.get().addr()) / UNIT);
         if let Some(word) = self.taken.get(first / 64) {
             word.fetch_and(!(piece << (first % 64)), Ordering::Release);
@@ -72,22 +72,22 @@ impl<const UNIT: usize, const WORDS: usize> Arena<UNIT, WORDS> {
 
 /// For records, and for collections whose length has a bound. Longer ones than both take grow by [`crate::room`], which can fail.
 #[repr(C)]
-struct Both {
+struct Arenas {
     small: Arena<256, 80>,
     large: Arena<32768, 1>,
 }
 
-static PLACE: Both = Both { small: Arena::new(), large: Arena::new() };
+static ARENAS: Arenas = Arenas { small: Arena::new(), large: Arena::new() };
 /// Bytes of both that are in use.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// In use beyond this, a call begins only if the system has memory again.
-const LOW: usize = 160 << 10;
+const LOW_BYTES: usize = 160 << 10;
 /// In use beyond this, progress waits until the system has memory again. The rest is for calls that run, and for those that give
 /// memory back.
-const HIGH: usize = 640 << 10;
+const HIGH_BYTES: usize = 640 << 10;
 /// In use beyond this, no call begins that may allocate, whatever the system has.
-const HIGHEST: usize = 1 << 20;
+const HIGHEST_BYTES: usize = 1 << 20;
 /// Longer pieces are refused, so that the arena of long ones has several.
 const LONGEST: usize = 512 << 10;
 /// What the system must have to count as having memory again.
@@ -96,21 +96,21 @@ const PROBE: usize = 256 << 10;
 /// Whether it lies in the reserve.
 #[inline(always)]
 pub fn is_ours(at: *const u8) -> bool {
-    at.addr().wrapping_sub((&raw const PLACE).addr()) < size_of::<Both>()
+    at.addr().wrapping_sub((&raw const ARENAS).addr()) < size_of::<Arenas>()
 }
 
 #[cold]
 #[inline(never)]
-fn give(at: *mut u8, size: usize) {
-    if PLACE.small.has(at) { PLACE.small.give(at, size) } else { PLACE.large.give(at, size) }
+fn give_back(at: *mut u8, size: usize) {
+    if ARENAS.small.has(at) { ARENAS.small.give_back(at, size) } else { ARENAS.large.give_back(at, size) }
 }
 
 #[cold]
 #[inline(never)]
-fn fall_back(layout: Layout, zeroed: bool) -> *mut u8 {
-    let mut at = PLACE.small.take(layout);
+fn take_from_reserve(layout: Layout, zeroed: bool) -> *mut u8 {
+    let mut at = ARENAS.small.take(layout);
     if at.is_null() && layout.size() <= LONGEST {
-        at = PLACE.large.take(layout);
+        at = ARENAS.large.take(layout);
     }
     if zeroed && !at.is_null() {
         // SAFETY: `take` gave that many bytes.
@@ -133,20 +133,20 @@ unsafe impl GlobalAlloc for Reserve {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's layout.
         let at = unsafe { System.alloc(layout) };
-        if at.is_null() { fall_back(layout, false) } else { at }
+        if at.is_null() { take_from_reserve(layout, false) } else { at }
     }
 
     #[inline(never)]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's layout.
         let at = unsafe { System.alloc_zeroed(layout) };
-        if at.is_null() { fall_back(layout, true) } else { at }
+        if at.is_null() { take_from_reserve(layout, true) } else { at }
     }
 
     #[inline(never)]
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         if is_ours(at) {
-            return give(at, layout.size());
+            return give_back(at, layout.size());
         }
         // SAFETY: outside the arenas it is the system's, of this layout says the caller.
         unsafe { System.dealloc(at, layout) }
@@ -161,14 +161,14 @@ unsafe impl GlobalAlloc for Reserve {
                 return new;
             }
         }
-        moved(at, layout, size)
+        reallocate(at, layout, size)
     }
 }
 
 /// `at` in new memory of `size`; it stays as it is where there is none.
 #[cold]
 #[inline(never)]
-fn moved(at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+fn reallocate(at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
     let Ok(wanted) = Layout::from_size_align(size, layout.align()) else { return std::ptr::null_mut() };
     // SAFETY: `at` has `layout`, says the caller of realloc; the new memory is another and holds the shorter of both.
     unsafe {
@@ -187,24 +187,24 @@ pub const NONE_LEFT: Error =
 /// Whether so much of the reserve is in use that `enough` may fail.
 #[inline(always)]
 pub fn is_low() -> bool {
-    USED.load(Ordering::Relaxed) > LOW
+    USED.load(Ordering::Relaxed) > LOW_BYTES
 }
 
 /// Fails where memory has run out and the reserve is in use: before each call that may allocate, and within those that repeat.
 pub fn enough() -> Result<()> {
     let used = USED.load(Ordering::Relaxed);
-    if used <= LOW || (used <= HIGHEST && system_has_again()) { Ok(()) } else { Err(NONE_LEFT) }
+    if used <= LOW_BYTES || (used <= HIGHEST_BYTES && system_has_memory()) { Ok(()) } else { Err(NONE_LEFT) }
 }
 
 /// Whether memory has run out so far that also work which has begun waits.
 #[inline(always)]
 pub fn is_lowest() -> bool {
-    USED.load(Ordering::Relaxed) > HIGH && !system_has_again()
+    USED.load(Ordering::Relaxed) > HIGH_BYTES && !system_has_memory()
 }
 
 #[cold]
 #[inline(never)]
-fn system_has_again() -> bool {
+fn system_has_memory() -> bool {
     // SAFETY: what malloc gave is freed, once.
     unsafe {
         let probe = libc::malloc(PROBE);
@@ -228,7 +228,7 @@ mod tests {
         for size in (0..40_000).step_by(199).chain(0..).map(|n| n % 16_385) {
             let layout = Layout::from_size_align(size, 16).unwrap();
             // Not all of it: other tests run meanwhile.
-            let at = if USED.load(Ordering::Relaxed) > HIGH { std::ptr::null_mut() } else { fall_back(layout, false) };
+            let at = if USED.load(Ordering::Relaxed) > HIGH_BYTES { std::ptr::null_mut() } else { take_from_reserve(layout, false) };
             if at.is_null() {
                 break;
             }
@@ -250,17 +250,17 @@ mod tests {
     #[test]
     fn what_is_long_or_aligned_to_more_is_refused_and_what_grows_is_moved() {
         let _alone = ALONE.lock();
-        assert!(fall_back(Layout::from_size_align(LONGEST + 1, 8).unwrap(), false).is_null());
-        assert!(fall_back(Layout::from_size_align(8, 8192).unwrap(), false).is_null());
+        assert!(take_from_reserve(Layout::from_size_align(LONGEST + 1, 8).unwrap(), false).is_null());
+        assert!(take_from_reserve(Layout::from_size_align(8, 8192).unwrap(), false).is_null());
         let layout = Layout::from_size_align(100, 8).unwrap();
         // SAFETY: memory of the allocator, with the layouts that it has.
         unsafe {
-            let at = fall_back(layout, true);
+            let at = take_from_reserve(layout, true);
             assert!((0..100).all(|i| at.add(i).read() == 0));
             at.write(7);
-            let moved = Reserve.realloc(at, layout, 100_000);
-            assert!(!is_ours(moved) && moved.read() == 7);
-            Reserve.dealloc(moved, Layout::from_size_align(100_000, 8).unwrap());
+            let reallocate = Reserve.realloc(at, layout, 100_000);
+            assert!(!is_ours(reallocate) && reallocate.read() == 7);
+            Reserve.dealloc(reallocate, Layout::from_size_align(100_000, 8).unwrap());
         }
     }
 }

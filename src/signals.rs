@@ -6,9 +6,9 @@ use libc::{c_int, sigset_t};
 use std::mem::MaybeUninit;
 
 /// Signals that an instruction causes: a blocked one ends the process, where the program may have a handler for it.
-const OF_INSTRUCTIONS: [c_int; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+const SYNCHRONOUS: [c_int; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-fn none() -> sigset_t {
+fn empty_set() -> sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: sigemptyset writes the whole set.
     unsafe {
@@ -17,12 +17,12 @@ fn none() -> sigset_t {
     }
 }
 
-fn all_but_those_of_instructions() -> sigset_t {
-    let mut set = none();
+fn all_asynchronous() -> sigset_t {
+    let mut set = empty_set();
     // SAFETY: `set` is live, and the signals exist.
     unsafe {
         libc::sigfillset(&mut set);
-        for signal in OF_INSTRUCTIONS {
+        for signal in SYNCHRONOUS {
             libc::sigdelset(&mut set, signal);
         }
     }
@@ -30,18 +30,18 @@ fn all_but_those_of_instructions() -> sigset_t {
 }
 
 /// This thread's mask as it was, for as long as more signals are blocked.
-struct Blocked(sigset_t);
+struct BlockedSignals(sigset_t);
 
-impl Blocked {
-    fn also(set: &sigset_t) -> Blocked {
-        let mut before = none();
+impl BlockedSignals {
+    fn block(set: &sigset_t) -> BlockedSignals {
+        let mut before = empty_set();
         // SAFETY: both sets are live. It fails only for an unknown way to change the mask.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set, &mut before) };
-        Blocked(before)
+        BlockedSignals(before)
     }
 }
 
-impl Drop for Blocked {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
         // SAFETY: the set is live.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
@@ -50,12 +50,12 @@ impl Drop for Blocked {
 
 /// Runs `f`, which starts a thread or a process: what it starts inherits this mask and takes no signal of the program's.
 pub fn blocked<R>(f: impl FnOnce() -> R) -> R {
-    let _blocked = Blocked::also(&all_but_those_of_instructions());
+    let _blocked = BlockedSignals::block(&all_asynchronous());
     f()
 }
 
 /// The signal that the kernel sends to the calling thread along with this errno.
-fn sent_with(errno: Option<c_int>) -> Option<c_int> {
+fn signal_of(errno: Option<c_int>) -> Option<c_int> {
     match errno? {
         libc::EPIPE => Some(libc::SIGPIPE),
         libc::EFBIG => Some(libc::SIGXFSZ),
@@ -65,27 +65,27 @@ fn sent_with(errno: Option<c_int>) -> Option<c_int> {
 
 /// Makes a system call that may fail with SIGPIPE or SIGXFSZ, and takes the signal back: the errno alone is the answer.
 pub fn without_signal(call: impl FnOnce() -> isize) -> std::io::Result<usize> {
-    let (mut both, mut pending) = (none(), none());
+    let (mut both, mut pending) = (empty_set(), empty_set());
     // SAFETY: the sets are live, and the signals exist.
     unsafe {
         libc::sigaddset(&mut both, libc::SIGPIPE);
         libc::sigaddset(&mut both, libc::SIGXFSZ);
     }
-    let _blocked = Blocked::also(&both);
+    let _blocked = BlockedSignals::block(&both);
     // SAFETY: the set is live.
     unsafe { libc::sigpending(&mut pending) };
     let result = usize::try_from(call()).map_err(|_| std::io::Error::last_os_error());
     let error = result.as_ref().err().and_then(std::io::Error::raw_os_error);
     // SAFETY: the set is live.
-    if let Some(signal) = sent_with(error).filter(|signal| unsafe { libc::sigismember(&pending, *signal) } == 0) {
-        take(signal);
+    if let Some(signal) = signal_of(error).filter(|signal| unsafe { libc::sigismember(&pending, *signal) } == 0) {
+        take_pending(signal);
     }
     result
 }
 
 /// Takes back one signal. The kernel hands out a thread's own before one of the process, which is the program's.
-fn take(signal: c_int) {
-    let mut one = none();
+fn take_pending(signal: c_int) {
+    let mut one = empty_set();
     let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the set and the time are live.
     unsafe {
@@ -102,7 +102,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     fn is_pending(signal: c_int) -> bool {
-        let mut pending = none();
+        let mut pending = empty_set();
         // SAFETY: the set is live.
         unsafe {
             libc::sigpending(&mut pending);
@@ -119,10 +119,10 @@ mod tests {
 
     #[test]
     fn a_write_into_a_closed_pipe_is_an_errno_and_leaves_no_signal() {
-        let mut one = none();
+        let mut one = empty_set();
         // SAFETY: the set is live.
         unsafe { libc::sigaddset(&mut one, libc::SIGPIPE) };
-        let outer = Blocked::also(&one);
+        let outer = BlockedSignals::block(&one);
         assert_eq!(write_where_nobody_reads().unwrap_err().raw_os_error(), Some(libc::EPIPE));
         assert!(!is_pending(libc::SIGPIPE));
         // The program's own, which was there before, stays.
@@ -130,17 +130,17 @@ mod tests {
         unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
         assert_eq!(write_where_nobody_reads().unwrap_err().raw_os_error(), Some(libc::EPIPE));
         assert!(is_pending(libc::SIGPIPE));
-        take(libc::SIGPIPE);
+        take_pending(libc::SIGPIPE);
         drop(outer);
     }
 
     #[test]
     fn a_thread_that_is_started_takes_no_signal() {
-        let mask = || Blocked::also(&none()).0;
+        let mask = || BlockedSignals::block(&empty_set()).0;
         let of_thread = blocked(|| std::thread::spawn(mask)).join().unwrap();
         // SAFETY: the set is live.
         let blocks = |signal| unsafe { libc::sigismember(&of_thread, signal) == 1 };
         assert!([libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGPROF, libc::SIGCHLD].into_iter().all(blocks));
-        assert!(!OF_INSTRUCTIONS.into_iter().any(blocks));
+        assert!(!SYNCHRONOUS.into_iter().any(blocks));
     }
 }

@@ -7,9 +7,9 @@ use super::table::VARIABLES;
 /// Before the names of what plugins and tests read for themselves.
 const OTHERS: [&str; 3] = ["GDRFAB_NCCL_", "GDRFAB_NIXL_", "GDRFAB_FAKE"];
 /// Letters that a mistyped name has wrong, at most.
-const MISTYPED: usize = 2;
+const MAX_DISTANCE: usize = 2;
 /// Letters that the beginning of a name has at least, to stand for it: "GDRFABTCPKEY".
-const BEGINNING: usize = 12;
+const MIN_PREFIX: usize = 12;
 
 /// Whether it is neither a variable of the library's nor of a plugin's.
 pub fn is_unknown(name: &str) -> bool {
@@ -50,13 +50,13 @@ pub fn meant(name: &str) -> Option<&'static str> {
         return None;
     }
     let given = letters(name);
-    let near = VARIABLES.iter().map(|v| (distance(&given, &letters(v.name)), v.name)).filter(|(far, _)| *far <= MISTYPED);
-    near.min().map(|(_, known)| known).or_else(|| SECURITY.into_iter().find(|known| begins(&given, &letters(known))))
+    let near = VARIABLES.iter().map(|v| (distance(&given, &letters(v.name)), v.name)).filter(|(far, _)| *far <= MAX_DISTANCE);
+    near.min().map(|(_, known)| known).or_else(|| SECURITY.into_iter().find(|known| is_prefix_of_other(&given, &letters(known))))
 }
 
 /// Whether one is the other's beginning.
-fn begins(a: &[u8], b: &[u8]) -> bool {
-    a.len().min(b.len()) >= BEGINNING && (a.starts_with(b) || b.starts_with(a))
+fn is_prefix_of_other(a: &[u8], b: &[u8]) -> bool {
+    a.len().min(b.len()) >= MIN_PREFIX && (a.starts_with(b) || b.starts_with(a))
 }
 
 /// What is wrong with a variable that decides who may connect, if this is meant to be one.

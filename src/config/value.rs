@@ -68,7 +68,7 @@ fn within(text: &str, low: u64, high: u64) -> bool {
 }
 
 /// The first word of a list that is not known.
-fn stray(text: &str, known: impl Fn(&str) -> bool) -> Option<&str> {
+fn first_unknown(text: &str, known: impl Fn(&str) -> bool) -> Option<&str> {
     text.split(',').map(str::trim).find(|word| !known(word))
 }
 
@@ -95,7 +95,7 @@ impl Kind {
 
     /// Why this is no value; none where it is one.
     pub fn wrong(&self, text: &str) -> Option<String> {
-        let word = |stray: Option<&str>| stray.map(|w| format!("{w:?} is not known; {} is allowed", self.allowed()));
+        let word = |first_unknown: Option<&str>| first_unknown.map(|w| format!("{w:?} is not known; {} is allowed", self.allowed()));
         let fits = match self {
             Kind::Text => true,
             Kind::Number(low, high) => within(text, *low, *high),
@@ -106,8 +106,8 @@ impl Kind {
             Kind::Level => Level::parse(text).is_some(),
             Kind::Directory => text.starts_with('/') && text.len() <= DIRECTORY_MOST && !text.contains(char::is_control),
             Kind::Users => Users::parse(text).is_some(),
-            Kind::Paths(words) => return word(stray(text, |w| words.iter().any(|(known, _)| *known == w))),
-            Kind::Interfaces => return word(stray(text, |w| text == "none" || HMEM_WORDS.contains(&w))),
+            Kind::Paths(words) => return word(first_unknown(text, |w| words.iter().any(|(known, _)| *known == w))),
+            Kind::Interfaces => return word(first_unknown(text, |w| text == "none" || HMEM_WORDS.contains(&w))),
             Kind::Faults => {
                 let (some, wrong) = faults::parse(text);
                 return match (some.is_empty(), wrong.is_empty()) {

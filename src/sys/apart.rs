@@ -25,19 +25,19 @@ const OF_FILE: u64 = 1 << 61;
 const EPOCH_BITS: u32 = 32;
 const FACTS: usize = 4096;
 /// Pages, and whole spans, that nobody else could take away lately: number, kind and epoch in one word.
-static KEPT: [AtomicU64; FACTS] = [const { AtomicU64::new(0) }; FACTS];
+static RECENT: [AtomicU64; FACTS] = [const { AtomicU64::new(0) }; FACTS];
 
-struct Fact(u64);
+struct PageFact(u64);
 
-impl Fact {
+impl PageFact {
     /// `number`: of the page, or of the span.
-    fn now(number: usize, is_span: bool) -> Fact {
+    fn now(number: usize, is_span: bool) -> PageFact {
         let epoch = super::time::ticks() >> EPOCH_BITS;
-        Fact((number as u64) << 20 | u64::from(is_span) << 19 | epoch & 0x7_ffff)
+        PageFact((number as u64) << 20 | u64::from(is_span) << 19 | epoch & 0x7_ffff)
     }
 
     fn place(&self) -> &'static AtomicU64 {
-        &KEPT[(self.0 >> 19) as usize % FACTS]
+        &RECENT[(self.0 >> 19) as usize % FACTS]
     }
 
     fn holds(&self) -> bool {
@@ -52,15 +52,15 @@ impl Fact {
 /// Whether the page at `at`, which is there, may belong to a file that somebody can shorten. Where /proc does not tell, it may.
 pub fn may_be_of_file(at: usize) -> bool {
     let page = at / page_size();
-    let (one, span) = (Fact::now(page, false), Fact::now(page / SPAN, true));
+    let (one, span) = (PageFact::now(page, false), PageFact::now(page / SPAN, true));
     if one.holds() || span.holds() {
         return false;
     }
-    look(page, &one, &span)
+    look_up(page, &one, &span)
 }
 
 #[cold]
-fn look(page: usize, one: &Fact, span: &Fact) -> bool {
+fn look_up(page: usize, one: &PageFact, span: &PageFact) -> bool {
     let (_held, first) = (Held::off(), page / SPAN * SPAN);
     let mut entries = [0u8; SPAN * 8];
     let read = File::open("/proc/self/pagemap").and_then(|map| map.read_exact_at(&mut entries, first as u64 * 8));
@@ -72,8 +72,8 @@ fn look(page: usize, one: &Fact, span: &Fact) -> bool {
     let is_whole = if entries.get(page - first).is_some_and(is_private) {
         entries.iter().all(is_private)
     } else {
-        let Some(kept) = kept_around(page * page_size()) else { return true };
-        kept.start <= first * page_size() && (first + SPAN) * page_size() <= kept.end
+        let Some(mapping) = unshrinkable_mapping(page * page_size()) else { return true };
+        mapping.start <= first * page_size() && (first + SPAN) * page_size() <= mapping.end
     };
     (if is_whole { span } else { one }).note();
     false
@@ -81,7 +81,7 @@ fn look(page: usize, one: &Fact, span: &Fact) -> bool {
 
 /// The mapping around `at` if it is of shared memory that nobody can shorten: anonymous, System V's, or a memory file of the
 /// library's, which is sealed (`mem::memfd`).
-fn kept_around(at: usize) -> Option<Range<usize>> {
+fn unshrinkable_mapping(at: usize) -> Option<Range<usize>> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let range = |line: &str| {
         let (low, high) = line.split_once(' ')?.0.split_once('-')?;
@@ -111,7 +111,7 @@ pub fn run_apart<F: FnOnce()>(f: F) -> Result<()> {
     // go on before (CLONE_VFORK).
     let child = signals::blocked(|| unsafe {
         let top = stack.as_mut_ptr().wrapping_add(STACK / size_of::<u128>());
-        libc::clone(begin::<F>, top.cast(), libc::CLONE_VM | libc::CLONE_VFORK, (&raw mut job).cast())
+        libc::clone(child_main::<F>, top.cast(), libc::CLONE_VM | libc::CLONE_VFORK, (&raw mut job).cast())
     });
     if child < 0 {
         let e = std::io::Error::last_os_error().raw_os_error().unwrap_or(errno::EAGAIN);
@@ -128,12 +128,12 @@ pub fn run_apart<F: FnOnce()>(f: F) -> Result<()> {
     }
 }
 
-extern "C" fn begin<F: FnOnce()>(job: *mut c_void) -> c_int {
+extern "C" fn child_main<F: FnOnce()>(job: *mut c_void) -> c_int {
     // SAFETY: `run_apart` gave its job, and waits. What follows changes signals of the child alone, which has a table and a mask of
     // its own; the set and the action are live.
     let job = unsafe {
         let (mut action, mut faults): (libc::sigaction, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
-        action.sa_sigaction = end as *const () as usize;
+        action.sa_sigaction = exit_child as *const () as usize;
         for signal in [libc::SIGBUS, libc::SIGSEGV] {
             libc::sigaction(signal, &action, std::ptr::null_mut());
             libc::sigaddset(&mut faults, signal);
@@ -149,7 +149,7 @@ extern "C" fn begin<F: FnOnce()>(job: *mut c_void) -> c_int {
     0
 }
 
-extern "C" fn end(_signal: c_int) {
+extern "C" fn exit_child(_signal: c_int) {
     // SAFETY: it may be called in a handler of signals, and ends the child alone.
     unsafe { libc::_exit(1) };
 }

@@ -9,9 +9,9 @@ use rustix::net::sockopt::{set_socket_linger, socket_domain};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// With so many descriptors that wait, no more should be taken from anybody.
-const MOST: usize = 256;
+const MAX_WAITING: usize = 256;
 /// Packets that are read from one socket of those.
-const PACKETS: usize = 256;
+const MAX_PACKETS: usize = 256;
 
 static CLOSERS: WorkQueue = WorkQueue::new("gdrfab-close", 4);
 
@@ -22,7 +22,7 @@ pub fn discard(fds: Vec<OwnedFd>) {
 
 /// Whether too many wait.
 pub fn is_full() -> bool {
-    CLOSERS.waiting() >= MOST
+    CLOSERS.waiting() >= MAX_WAITING
 }
 
 fn close(fd: OwnedFd) {
@@ -35,7 +35,7 @@ fn close(fd: OwnedFd) {
 
 /// Hands out the descriptors that a socket of the AF_UNIX family holds unread: its end would close them.
 pub fn drain(socket: impl AsFd, mut each: impl FnMut(Vec<OwnedFd>)) {
-    for _ in 0..PACKETS {
+    for _ in 0..MAX_PACKETS {
         match socket::recv_any(socket.as_fd(), &mut [0; 8]) {
             Ok((socket::Received::Packet { fds, .. }, _)) if fds.is_empty() => {}
             Ok((socket::Received::Packet { fds, .. }, _)) => each(fds),

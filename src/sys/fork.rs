@@ -10,12 +10,12 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// Descriptors of one shelf, and shelves: for every descriptor that the kernel gives.
-const SHELF: usize = 1 << 16;
-const SHELVES: usize = 1 << 15;
+const TABLE_LEN: usize = 1 << 16;
+const TABLES: usize = 1 << 15;
 /// The inode of the socket that was given each descriptor; 0: none. A number that is another file's by now has another.
-type Shelf = [AtomicU64; SHELF];
+type InodeTable = [AtomicU64; TABLE_LEN];
 /// Made when their first descriptor comes, and kept: a child reads them without a lock. NULL: not made.
-static SOCKETS: [AtomicPtr<Shelf>; SHELVES] = [const { AtomicPtr::new(null_mut()) }; SHELVES];
+static SOCKETS: [AtomicPtr<InodeTable>; TABLES] = [const { AtomicPtr::new(null_mut()) }; TABLES];
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 static ONCE: Once = Once::new();
 
@@ -23,39 +23,39 @@ static ONCE: Once = Once::new();
 pub fn keep_from_children(fd: BorrowedFd<'_>) {
     ONCE.call_once(|| {
         // SAFETY: the handler calls nothing that a child of a process with threads may not call.
-        let rc = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        let rc = unsafe { libc::pthread_atfork(None, None, Some(drop_sockets_in_child)) };
         if rc != 0 {
             crate::log!(Warn, "children will inherit sockets: pthread_atfork is {rc}");
         }
     });
     let number = fd.as_raw_fd() as usize;
-    let Some(shelf) = SOCKETS.get(number / SHELF).and_then(made) else {
+    let Some(table) = SOCKETS.get(number / TABLE_LEN).and_then(table_for) else {
         return crate::log!(Warn, "children will inherit a socket: no memory to note descriptor {number}");
     };
-    if let (Some(place), Ok(facts)) = (shelf.get(number % SHELF), rustix::fs::fstat(fd)) {
-        place.store(facts.st_ino, Ordering::Relaxed);
+    if let (Some(slot), Ok(facts)) = (table.get(number % TABLE_LEN), rustix::fs::fstat(fd)) {
+        slot.store(facts.st_ino, Ordering::Relaxed);
         HIGHEST.fetch_max(number, Ordering::Relaxed);
     }
 }
 
-fn known(place: &AtomicPtr<Shelf>) -> Option<&'static Shelf> {
-    // SAFETY: `made` put it there, and it is never undone.
-    unsafe { place.load(Ordering::Acquire).as_ref() }
+fn existing_table(slot: &AtomicPtr<InodeTable>) -> Option<&'static InodeTable> {
+    // SAFETY: `table_for` put it there, and it is never undone.
+    unsafe { slot.load(Ordering::Acquire).as_ref() }
 }
 
 /// The shelf's memory, of which only pages that are used are there.
-fn made(place: &AtomicPtr<Shelf>) -> Option<&'static Shelf> {
-    if let Some(shelf) = known(place) {
-        return Some(shelf);
+fn table_for(slot: &AtomicPtr<InodeTable>) -> Option<&'static InodeTable> {
+    if let Some(table) = existing_table(slot) {
+        return Some(table);
     }
     let (rights, how) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a fresh mapping that is never undone; zeros are numbers. One more of a thread that was later is never used.
-    let fresh = unsafe { mmap_anonymous(null_mut(), size_of::<Shelf>(), rights, how) }.ok()?;
-    let _ = place.compare_exchange(null_mut(), fresh.cast(), Ordering::AcqRel, Ordering::Acquire);
-    known(place)
+    let fresh = unsafe { mmap_anonymous(null_mut(), size_of::<InodeTable>(), rights, how) }.ok()?;
+    let _ = slot.compare_exchange(null_mut(), fresh.cast(), Ordering::AcqRel, Ordering::Acquire);
+    existing_table(slot)
 }
 
-fn is_still(fd: i32, inode: u64) -> bool {
+fn is_same_socket(fd: i32, inode: u64) -> bool {
     // SAFETY: all zeros are a stat, and fstat writes no more than one.
     unsafe {
         let mut facts: libc::stat = std::mem::zeroed();
@@ -64,17 +64,17 @@ fn is_still(fd: i32, inode: u64) -> bool {
 }
 
 /// In a child, before fork() returns: only calls that are safe in a signal handler.
-extern "C" fn in_child() {
+extern "C" fn drop_sockets_in_child() {
     let mut null = -1;
     for number in 0..=HIGHEST.load(Ordering::Relaxed) {
-        let shelf = SOCKETS.get(number / SHELF).and_then(known);
-        let Some(place) = shelf.and_then(|shelf| shelf.get(number % SHELF)) else { continue };
-        let (fd, inode) = (number as i32, place.load(Ordering::Relaxed));
+        let table = SOCKETS.get(number / TABLE_LEN).and_then(existing_table);
+        let Some(slot) = table.and_then(|table| table.get(number % TABLE_LEN)) else { continue };
+        let (fd, inode) = (number as i32, slot.load(Ordering::Relaxed));
         if inode == 0 {
             continue;
         }
-        place.store(0, Ordering::Relaxed);
-        if !is_still(fd, inode) {
+        slot.store(0, Ordering::Relaxed);
+        if !is_same_socket(fd, inode) {
             continue;
         }
         // SAFETY: the path is a C string; the descriptor is a socket of this library, which nobody uses in a child.

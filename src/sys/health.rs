@@ -8,15 +8,15 @@ const MS: u64 = 1_000_000;
 const BYTES: usize = 232;
 
 /// TCP_INFO of a socket; what this kernel does not know is 0.
-struct Raw([u8; BYTES]);
+struct TcpInfo([u8; BYTES]);
 
-impl Raw {
-    fn of(fd: BorrowedFd<'_>) -> Option<Raw> {
+impl TcpInfo {
+    fn of(fd: BorrowedFd<'_>) -> Option<TcpInfo> {
         let mut raw = [0u8; BYTES];
         let mut len = BYTES as libc::socklen_t;
         // SAFETY: the buffer is live and as long as the length says.
         let rc = unsafe { libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, raw.as_mut_ptr().cast(), &raw mut len) };
-        (rc == 0).then_some(Raw(raw))
+        (rc == 0).then_some(TcpInfo(raw))
     }
 
     fn word(&self, at: usize) -> u32 {
@@ -54,7 +54,7 @@ pub struct Tally {
 
 impl Tally {
     pub fn of(fd: BorrowedFd<'_>) -> Option<Tally> {
-        let raw = Raw::of(fd)?;
+        let raw = TcpInfo::of(fd)?;
         Some(Tally {
             acked: raw.long(120),
             queued: queued(fd)?,
@@ -81,9 +81,9 @@ pub struct Health {
 impl Health {
     /// Asks the kernel (TCP_INFO) at `now`; what it does not say stays as it was.
     pub fn update(&mut self, fd: BorrowedFd<'_>, now: u64) {
-        let Some(raw) = Raw::of(fd) else { return };
+        let Some(raw) = TcpInfo::of(fd) else { return };
         self.rtt_us = raw.word(68).into();
-        self.listen((raw.0[2], raw.word(24), raw.word(8) / 1000), raw.0[3], raw.word(52).min(raw.word(56)), now);
+        self.update_silence((raw.0[2], raw.word(24), raw.word(8) / 1000), raw.0[3], raw.word(52).min(raw.word(56)), now);
         let rate = raw.long(160);
         // Where the program has sent too little, it says too little.
         let limited = raw.0[7] & 1 != 0;
@@ -93,7 +93,7 @@ impl Health {
 
     /// `repeats`: how often the oldest of `unacked` packets was sent again; `pause_ms`: until it is again; `probes`: of a closed
     /// window, without an answer since the last; `quiet_ms`: since anything was heard.
-    fn listen(&mut self, (repeats, unacked, pause_ms): (u8, u32, u32), probes: u8, quiet_ms: u32, now: u64) {
+    fn update_silence(&mut self, (repeats, unacked, pause_ms): (u8, u32, u32), probes: u8, quiet_ms: u32, now: u64) {
         let ago = |ms: u32| now.saturating_sub(u64::from(ms) * MS).max(1);
         let heard = ago(quiet_ms);
         self.unanswered = match unacked > 0 && repeats > 0 {
@@ -141,15 +141,15 @@ mod tests {
         for second in 100..200 {
             // Every tenth second a probe is answered, and one alone may not be.
             let (quiet, now) = at(second, second / 10 * 10);
-            health.listen((0, 0, 200), u8::from(second % 10 > 7), quiet, now);
+            health.update_silence((0, 0, 200), u8::from(second % 10 > 7), quiet, now);
             assert!(!health.is_silent_for(1000, now) && health.patience_ns(1000, now).is_none(), "{second}");
         }
         let (quiet, now) = at(205, 199);
-        health.listen((0, 0, 200), 2, quiet, now);
+        health.update_silence((0, 0, 200), 2, quiet, now);
         assert_eq!(health.patience_ns(30_000, now), Some(24 * S));
         assert!(health.is_silent_for(6000, now) && !health.is_silent_for(6001, now));
         let (quiet, now) = at(206, 206);
-        health.listen((0, 0, 200), 0, quiet, now);
+        health.update_silence((0, 0, 200), 0, quiet, now);
         assert!(health.patience_ns(1, now).is_none());
     }
 
@@ -158,22 +158,22 @@ mod tests {
         let mut health = Health::default();
         // Idle for long: then a packet, which is lost at once.
         let (quiet, now) = at(1000, 10);
-        health.listen((0, 1, 200), 0, quiet, now);
+        health.update_silence((0, 1, 200), 0, quiet, now);
         assert!(health.patience_ns(30_000, now).is_none());
         let (quiet, now) = at(1001, 10);
-        health.listen((2, 1, 800), 0, quiet, now);
+        health.update_silence((2, 1, 800), 0, quiet, now);
         assert_eq!(health.patience_ns(30_000, now), Some(29 * S + 600 * MS));
         for second in 1002..1030 {
             let (quiet, now) = at(second, 10);
-            health.listen((5, 1, 7500), 0, quiet, now);
+            health.update_silence((5, 1, 7500), 0, quiet, now);
             assert!(!health.is_silent_for(30_000, now), "{second}");
         }
         let (quiet, now) = at(1031, 10);
-        health.listen((9, 1, 7500), 0, quiet, now);
+        health.update_silence((9, 1, 7500), 0, quiet, now);
         assert!(health.is_silent_for(30_000, now));
         // One answer is enough, also where more is lost.
         let (quiet, now) = at(1032, 1032);
-        health.listen((1, 3, 400), 0, quiet, now);
+        health.update_silence((1, 3, 400), 0, quiet, now);
         assert_eq!(health.patience_ns(30_000, now), Some(30 * S));
     }
 }

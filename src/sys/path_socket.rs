@@ -15,30 +15,30 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long others may hold the lock of a directory.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Dead sockets that one listener takes away before it gives up.
-const TRIES: usize = 20;
+const MAX_REMOVALS: usize = 20;
 
 /// A listener's path, which goes with it.
 #[derive(Debug)]
-pub struct Place {
+pub struct BoundPath {
     path: String,
     /// Device and inode of the socket that was put there.
-    is: (u64, u64),
+    identity: (u64, u64),
     /// Who put it there: a child of fork() has a copy of this.
-    by: i32,
+    owner_pid: i32,
 }
 
-impl Drop for Place {
+impl Drop for BoundPath {
     fn drop(&mut self) {
-        if self.by != process::pid() {
+        if self.owner_pid != process::pid() {
             return;
         }
         // A socket that cannot be taken away stays, as that of a killed process does.
-        let _ = Spot::of(&self.path).and_then(|spot| {
-            let _lock = spot.lock();
-            if spot.look()?.is_some_and(|st| identity(&st) == self.is) {
-                Room::new(spot.dir.as_fd())?.take_away(&spot, self.is)?;
+        let _ = DirEntry::of(&self.path).and_then(|entry| {
+            let _lock = entry.lock();
+            if entry.look()?.is_some_and(|st| identity(&st) == self.identity) {
+                PrivateDir::new(entry.dir.as_fd())?.remove_socket(&entry, self.identity)?;
             }
             Ok(())
         });
@@ -75,18 +75,18 @@ fn open_directory(at: BorrowedFd<'_>, name: &OsStr, how: OFlags, doing: impl Dis
 }
 
 /// A name in a directory, whatever lies there.
-struct Spot {
+struct DirEntry {
     dir: OwnedFd,
     name: OsString,
     path: String,
 }
 
-impl Spot {
-    fn of(path: &str) -> Result<Spot> {
+impl DirEntry {
+    fn of(path: &str) -> Result<DirEntry> {
         let of = directory(path);
         let dir = open_directory(CWD, of.as_os_str(), OFlags::PATH, format_args!("opening the directory {}", of.display()))?;
         let name = Path::new(path).file_name().ok_or_else(|| Error::invalid(format!("addr: {path} names no file")))?;
-        Ok(Spot { dir, name: name.to_owned(), path: path.to_string() })
+        Ok(DirEntry { dir, name: name.to_owned(), path: path.to_string() })
     }
 
     /// What lies there, itself and not where it leads.
@@ -102,7 +102,7 @@ impl Spot {
     /// nothing depends on having it.
     fn lock(&self) -> Option<OwnedFd> {
         let dir = open_directory(self.dir.as_fd(), OsStr::new("."), OFlags::RDONLY, "locking a directory").ok()?;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + LOCK_TIMEOUT;
         while rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).is_err() {
             if Instant::now() >= until {
                 return None;
@@ -115,29 +115,29 @@ impl Spot {
 
 /// A directory beside a socket's place that this user alone may enter, which goes with it. Whatever is done by name is done in
 /// here, where nobody exchanges what a name means.
-struct Room<'a> {
+struct PrivateDir<'a> {
     of: BorrowedFd<'a>,
     name: OsString,
     dir: OwnedFd,
 }
 
-impl<'a> Room<'a> {
+impl<'a> PrivateDir<'a> {
     const SOCKET: &'static str = "socket";
     const OLD: &'static str = "old";
 
-    fn new(of: BorrowedFd<'a>) -> Result<Room<'a>> {
+    fn new(of: BorrowedFd<'a>) -> Result<PrivateDir<'a>> {
         const DOING: &str = "making a directory for a socket";
         let mut random = [0; 8];
         process::random(&mut random)?;
         let name = OsString::from(format!(".gdrfab-{:016x}", u64::from_ne_bytes(random)));
         rustix::fs::mkdirat(of, &name, Mode::RWXU).map_err(|e| Error::os(DOING, e))?;
-        let room = Room { of, dir: open_directory(of, &name, OFlags::PATH | OFlags::NOFOLLOW, DOING)?, name };
-        let st = rustix::fs::fstat(&room.dir).map_err(|e| Error::os(DOING, e))?;
+        let private_dir = PrivateDir { of, dir: open_directory(of, &name, OFlags::PATH | OFlags::NOFOLLOW, DOING)?, name };
+        let st = rustix::fs::fstat(&private_dir.dir).map_err(|e| Error::os(DOING, e))?;
         // Another member of the directory's group may have put one of its own there.
         if st.st_uid != process::euid() || st.st_mode & 0o077 != 0 {
             return Err(Error::fixed(errno::EACCES, "another user exchanged the directory that was made for a socket"));
         }
-        Ok(room)
+        Ok(private_dir)
     }
 
     /// By this path only this directory is reached, whatever becomes of its name.
@@ -151,36 +151,36 @@ impl<'a> Room<'a> {
     }
 
     /// Moves the socket to its place. False: something lies there.
-    fn put(&self, spot: &Spot) -> Result<bool> {
-        let moved = match rustix::fs::renameat_with(&self.dir, Self::SOCKET, &spot.dir, &spot.name, RenameFlags::NOREPLACE) {
+    fn move_into_place(&self, entry: &DirEntry) -> Result<bool> {
+        let moved = match rustix::fs::renameat_with(&self.dir, Self::SOCKET, &entry.dir, &entry.name, RenameFlags::NOREPLACE) {
             // Some file systems know a second name only.
-            Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::linkat(&self.dir, Self::SOCKET, &spot.dir, &spot.name, AtFlags::empty()),
+            Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::linkat(&self.dir, Self::SOCKET, &entry.dir, &entry.name, AtFlags::empty()),
             moved => moved,
         };
         match moved {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
-            Err(e) => Err(Error::os(format_args!("putting a socket at {}", spot.path), e)),
+            Err(e) => Err(Error::os(format_args!("putting a socket at {}", entry.path), e)),
         }
     }
 
     /// Removes the socket `is` from a place. What somebody else has put there meanwhile goes back.
-    fn take_away(&self, spot: &Spot, is: (u64, u64)) -> Result<()> {
-        match rustix::fs::renameat(&spot.dir, &spot.name, &self.dir, Self::OLD) {
+    fn remove_socket(&self, entry: &DirEntry, expected: (u64, u64)) -> Result<()> {
+        match rustix::fs::renameat(&entry.dir, &entry.name, &self.dir, Self::OLD) {
             Ok(()) => {}
             Err(Errno::NOENT) => return Ok(()),
-            Err(e) => return Err(Error::os(format_args!("removing {}, whose listener has ended", spot.path), e)),
+            Err(e) => return Err(Error::os(format_args!("removing {}, whose listener has ended", entry.path), e)),
         }
-        if self.identity_of(Self::OLD)? == is {
+        if self.identity_of(Self::OLD)? == expected {
             let _ = rustix::fs::unlinkat(&self.dir, Self::OLD, AtFlags::empty());
             return Ok(());
         }
-        rustix::fs::renameat_with(&self.dir, Self::OLD, &spot.dir, &spot.name, RenameFlags::NOREPLACE)
-            .map_err(|e| Error::os(format_args!("putting back what another listener has put at {}", spot.path), e))
+        rustix::fs::renameat_with(&self.dir, Self::OLD, &entry.dir, &entry.name, RenameFlags::NOREPLACE)
+            .map_err(|e| Error::os(format_args!("putting back what another listener has put at {}", entry.path), e))
     }
 }
 
-impl Drop for Room<'_> {
+impl Drop for PrivateDir<'_> {
     fn drop(&mut self) {
         let _ = rustix::fs::unlinkat(&self.dir, Self::SOCKET, AtFlags::empty());
         // Only an empty directory goes.
@@ -198,10 +198,10 @@ fn address_of(file: &OwnedFd) -> Result<SocketAddrUnix> {
 }
 
 /// Makes room for a listener: removes this user's socket if nobody listens on it.
-fn clear(spot: &Spot, room: &Room) -> Result<()> {
-    let path = &spot.path;
+fn remove_dead_socket(entry: &DirEntry, private_dir: &PrivateDir) -> Result<()> {
+    let path = &entry.path;
     let taken = |what: &str| Err(Error::new(errno::EADDRINUSE, format!("listening on {path}: {what}; it is left alone")));
-    let file = match open_at(spot.dir.as_fd(), &spot.name, OFlags::PATH | OFlags::NOFOLLOW) {
+    let file = match open_at(entry.dir.as_fd(), &entry.name, OFlags::PATH | OFlags::NOFOLLOW) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(()),
         Err(e) => return Err(Error::os(format_args!("looking at {path}"), e)),
@@ -216,7 +216,7 @@ fn clear(spot: &Spot, room: &Room) -> Result<()> {
         return taken(&format!("a socket of user {} is there", st.st_uid));
     }
     match rustix::net::connect(fresh()?, &address_of(&file)?) {
-        Err(Errno::CONNREFUSED) => room.take_away(spot, identity(&st)),
+        Err(Errno::CONNREFUSED) => private_dir.remove_socket(entry, identity(&st)),
         Ok(()) | Err(Errno::AGAIN) => Err(Error::new(errno::EADDRINUSE, format!("listening on {path}: somebody listens there"))),
         Err(e) => taken(&format!("a socket of another kind is there ({e})")),
     }
@@ -224,24 +224,24 @@ fn clear(spot: &Spot, room: &Room) -> Result<()> {
 
 /// A non-blocking listener at `path`, which other users may open if `open`; the socket of a listener of this user that has ended makes
 /// room. It is made, given its mode and listened on in a directory of its own, and then moved to its place.
-pub fn listen(path: &str, backlog: i32, open: bool) -> Result<(OwnedFd, Place)> {
+pub fn listen(path: &str, backlog: i32, open: bool) -> Result<(OwnedFd, BoundPath)> {
     let doing = |e: Errno| Error::os(format_args!("listening on {path}"), e);
     // Callers must be able to name it.
     address(path)?;
-    let spot = Spot::of(path).map_err(|e| e.context(format_args!("listening on {path}")))?;
-    let _lock = spot.lock();
-    let room = Room::new(spot.dir.as_fd()).map_err(|e| e.context(format_args!("listening on {path}")))?;
+    let entry = DirEntry::of(path).map_err(|e| e.context(format_args!("listening on {path}")))?;
+    let _lock = entry.lock();
+    let private_dir = PrivateDir::new(entry.dir.as_fd()).map_err(|e| e.context(format_args!("listening on {path}")))?;
     let fd = fresh()?;
-    rustix::net::bind(&fd, &address(&room.path_of(Room::SOCKET))?).map_err(doing)?;
+    rustix::net::bind(&fd, &address(&private_dir.path_of(PrivateDir::SOCKET))?).map_err(doing)?;
     let mode = Mode::from_raw_mode(if open { 0o666 } else { 0o600 });
-    rustix::fs::chmodat(&room.dir, Room::SOCKET, mode, AtFlags::empty()).map_err(doing)?;
+    rustix::fs::chmodat(&private_dir.dir, PrivateDir::SOCKET, mode, AtFlags::empty()).map_err(doing)?;
     rustix::net::listen(&fd, backlog).map_err(doing)?;
-    let is = room.identity_of(Room::SOCKET)?;
-    for _ in 0..TRIES {
-        if room.put(&spot)? {
-            return Ok((fd, Place { path: path.to_string(), is, by: process::pid() }));
+    let is = private_dir.identity_of(PrivateDir::SOCKET)?;
+    for _ in 0..MAX_REMOVALS {
+        if private_dir.move_into_place(&entry)? {
+            return Ok((fd, BoundPath { path: path.to_string(), identity: is, owner_pid: process::pid() }));
         }
-        clear(&spot, &room)?;
+        remove_dead_socket(&entry, &private_dir)?;
     }
     Err(Error::new(errno::EADDRINUSE, format!("listening on {path}: others put sockets there over and over")))
 }
@@ -325,7 +325,7 @@ mod tests {
     fn a_lock_that_is_not_given_back_keeps_nobody_out() {
         let folder = folder("lock");
         let path = format!("{folder}/s");
-        let _held = Spot::of(&path).unwrap().lock().unwrap();
+        let _held = DirEntry::of(&path).unwrap().lock().unwrap();
         drop(listen(&path, 1, false).unwrap());
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
         std::fs::remove_dir_all(folder).unwrap();
@@ -336,9 +336,9 @@ mod tests {
         let folder = folder("back");
         let path = format!("{folder}/s");
         let (_fd, place) = listen(&path, 1, false).unwrap();
-        let spot = Spot::of(&path).unwrap();
-        Room::new(spot.dir.as_fd()).unwrap().take_away(&spot, (0, 0)).unwrap();
-        assert_eq!(identity(&spot.look().unwrap().unwrap()), place.is);
+        let entry = DirEntry::of(&path).unwrap();
+        PrivateDir::new(entry.dir.as_fd()).unwrap().remove_socket(&entry, (0, 0)).unwrap();
+        assert_eq!(identity(&entry.look().unwrap().unwrap()), place.identity);
         assert!(matches!(connect(&path), Ok(Connect::Done(_))));
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
         drop(place);

@@ -11,9 +11,9 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{null_mut, without_provenance_mut};
 
-const STACK: usize = 2 << 20;
+const STACK_BYTES: usize = 2 << 20;
 /// Bytes of a trial allocation: if it succeeds, the thread failed for another reason than memory.
-const PROBE: usize = 64 << 10;
+const PROBE_BYTES: usize = 64 << 10;
 
 type Body = Box<dyn FnOnce() + Send>;
 
@@ -28,12 +28,12 @@ pub struct Panicked;
 impl Handle {
     /// Waits for its end.
     pub fn join(mut self) -> std::result::Result<(), Panicked> {
-        let mut told = null_mut();
+        let mut result = null_mut();
         if let Some(thread) = self.0.take() {
             // SAFETY: it was started, and is joined once.
-            unsafe { libc::pthread_join(thread, &raw mut told) };
+            unsafe { libc::pthread_join(thread, &raw mut result) };
         }
-        if told.addr() == PANICKED { Err(Panicked) } else { Ok(()) }
+        if result.addr() == PANICKED { Err(Panicked) } else { Ok(()) }
     }
 }
 
@@ -63,7 +63,7 @@ pub fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> Result<Handle> {
     // SAFETY: attributes are used between their beginning and their end, and the thread's number if there is one.
     let started = unsafe {
         check(libc::pthread_attr_init(attr.as_mut_ptr())).and_then(|()| {
-            libc::pthread_attr_setstacksize(attr.as_mut_ptr(), STACK);
+            libc::pthread_attr_setstacksize(attr.as_mut_ptr(), STACK_BYTES);
             let rc = signals::blocked(|| libc::pthread_create(thread.as_mut_ptr(), attr.as_ptr(), run, start.cast()));
             libc::pthread_attr_destroy(attr.as_mut_ptr());
             check(rc).map(|()| thread.assume_init())
@@ -75,7 +75,7 @@ pub fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> Result<Handle> {
             // SAFETY: from `into_raw` above; no thread has it.
             drop(unsafe { Box::from_raw(start) });
             // The C library says EAGAIN also where it has no memory, which is nothing to try again at once.
-            let is_memory = e.raw_os_error() == Some(libc::EAGAIN) && with_room::<u8>(PROBE).is_err();
+            let is_memory = e.raw_os_error() == Some(libc::EAGAIN) && with_room::<u8>(PROBE_BYTES).is_err();
             Err(if is_memory { Error::from_raw_os_error(libc::ENOMEM) } else { e })
         }
     }

@@ -11,15 +11,15 @@ use std::sync::OnceLock;
 
 type Destructor = unsafe extern "C" fn(*mut c_void);
 
-struct Noted {
+struct Registration {
     destructor: Destructor,
     of: *mut c_void,
-    before: *mut Noted,
+    before: *mut Registration,
 }
 
 thread_local! {
     /// The last one noted.
-    static LAST: Cell<*mut Noted> = const { Cell::new(null_mut()) };
+    static LAST: Cell<*mut Registration> = const { Cell::new(null_mut()) };
 }
 
 /// Whose destructor runs all of a thread; none: there are no keys left, and none is run.
@@ -34,21 +34,21 @@ fn key() -> Option<libc::pthread_key_t> {
 
 /// # Safety
 /// The destructor may be called once with `of`, when the thread ends.
-unsafe extern "C" fn note(destructor: Destructor, of: *mut c_void, _library: *mut c_void) -> c_int {
-    let noted = || {
+unsafe extern "C" fn register(destructor: Destructor, of: *mut c_void, _library: *mut c_void) -> c_int {
+    let registration = || {
         let Some(key) = key() else { return -1 };
-        let last = Box::into_raw(Box::new(Noted { destructor, of, before: LAST.get() }));
+        let last = Box::into_raw(Box::new(Registration { destructor, of, before: LAST.get() }));
         LAST.set(last);
         // SAFETY: the key stays. Where the C library has no memory for it, none of the thread's destructors is run.
         unsafe { libc::pthread_setspecific(key, last.cast()) }
     };
-    hold(|_| -1, noted)
+    hold(|_| -1, registration)
 }
 
 unsafe extern "C" fn run(_: *mut c_void) {
     while let Some(last) = std::ptr::NonNull::new(LAST.get()) {
-        // SAFETY: `note` made it, and it leaves the list here.
-        let Noted { destructor, of, before } = *unsafe { Box::from_raw(last.as_ptr()) };
+        // SAFETY: `register` made it, and it leaves the list here.
+        let Registration { destructor, of, before } = *unsafe { Box::from_raw(last.as_ptr()) };
         LAST.set(before);
         // SAFETY: whoever noted it says that it may be called when the thread ends.
         unsafe { destructor(of) };
@@ -56,6 +56,6 @@ unsafe extern "C" fn run(_: *mut c_void) {
 }
 
 #[cfg(target_arch = "x86_64")]
-std::arch::global_asm!(".globl gdrfab_thread_end", ".hidden gdrfab_thread_end", "gdrfab_thread_end:", "jmp {note}", note = sym note);
+std::arch::global_asm!(".globl gdrfab_thread_end", ".hidden gdrfab_thread_end", "gdrfab_thread_end:", "jmp {register}", register = sym register);
 #[cfg(target_arch = "aarch64")]
-std::arch::global_asm!(".globl gdrfab_thread_end", ".hidden gdrfab_thread_end", "gdrfab_thread_end:", "b {note}", note = sym note);
+std::arch::global_asm!(".globl gdrfab_thread_end", ".hidden gdrfab_thread_end", "gdrfab_thread_end:", "b {register}", register = sym register);

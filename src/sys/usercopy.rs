@@ -31,10 +31,10 @@ impl Scratch {
 
     /// Has the kernel copy the pieces, whose pages it checks, to byte `skip` on: bytes, or negative with an errno.
     #[inline]
-    fn fill(&self, skip: usize, pieces: &[Iov]) -> isize {
+    fn copy_in(&self, skip: usize, pieces: &[Iov]) -> isize {
         let file = self.file.as_raw_fd();
         if process::limits_files() {
-            return self.fill_by_attach(skip, pieces);
+            return self.copy_in_by_attach(skip, pieces);
         }
         // SAFETY: the library may read the pieces (`Iov::new`), which are laid out as `iovec`s.
         unsafe {
@@ -47,7 +47,7 @@ impl Scratch {
 
     /// Under a limit on the size of files, a write beyond it has the kernel send SIGXFSZ. This call writes to no file.
     #[cold]
-    fn fill_by_attach(&self, skip: usize, pieces: &[Iov]) -> isize {
+    fn copy_in_by_attach(&self, skip: usize, pieces: &[Iov]) -> isize {
         let here = libc::iovec { iov_base: self.at.as_ptr().wrapping_add(skip).cast(), iov_len: self.at.len().saturating_sub(skip) };
         // SAFETY: the mapping has what `here` names, and the caller keeps it ours; the kernel checks the pieces.
         unsafe { libc::process_vm_readv(process::pid(), &here, 1, pieces.as_ptr().cast(), pieces.len() as _, 0) }
@@ -55,7 +55,7 @@ impl Scratch {
 }
 
 /// Pages that are looked at to find one that is not there: a millisecond.
-const PROBED: usize = 1 << 13;
+const MAX_PROBED_PAGES: usize = 1 << 13;
 
 /// Makes such copies, one at a time. Its memory is there from the beginning: made later, it could lie where the caller's was.
 pub struct UserCopy(Mutex<Scratch>);
@@ -65,10 +65,10 @@ fn check(n: isize, len: usize) -> Result<()> {
     if n == len as isize {
         return Ok(());
     }
-    Err(missing())
+    Err(missing_page())
 }
 
-fn missing() -> Error {
+fn missing_page() -> Error {
     Error::coded(errno::EFAULT, Code::Fault, "memory of a region is not there, or may not be used so")
 }
 
@@ -77,14 +77,14 @@ impl UserCopy {
         Ok(UserCopy(Mutex::new(Scratch::of(CHUNK)?)))
     }
 
-    /// Calls `turn` for each chunk of `len` bytes: with the scratch memory, the first byte of the chunk and how many.
+    /// Calls `each_chunk` for each chunk of `len` bytes: with the scratch memory, the first byte of the chunk and how many.
     #[inline]
-    fn each(&self, len: usize, mut turn: impl FnMut(&Scratch, usize, usize) -> Result<()>) -> Result<()> {
+    fn each(&self, len: usize, mut each_chunk: impl FnMut(&Scratch, usize, usize) -> Result<()>) -> Result<()> {
         let scratch = self.0.lock();
         let mut done = 0;
         while done < len {
             let n = (len - done).min(CHUNK);
-            turn(&scratch, done, n)?;
+            each_chunk(&scratch, done, n)?;
             done += n;
         }
         Ok(())
@@ -96,7 +96,7 @@ impl UserCopy {
         let before = into.len();
         into.reserve(len);
         let read = self.each(len, |scratch, done, n| {
-            check(scratch.fill(0, &[from.part(done, n)]), n)?;
+            check(scratch.copy_in(0, &[from.part(done, n)]), n)?;
             // SAFETY: the mapping holds a chunk, of which the kernel has just written `n` bytes, and the lock keeps it ours.
             into.extend_from_slice(unsafe { std::slice::from_raw_parts(scratch.at.as_ptr(), n) });
             Ok(())
@@ -125,16 +125,16 @@ impl UserCopy {
     /// pages, for a peer's word is enough to make us ask.
     #[cold]
     pub fn unreadable(&self, pieces: &[Iov]) -> Option<usize> {
-        const TURN: usize = 64;
-        let (page, scratch, mut left) = (page_size(), self.0.lock(), PROBED);
+        const PAGES_PER_CALL: usize = 64;
+        let (page, scratch, mut left) = (page_size(), self.0.lock(), MAX_PROBED_PAGES);
         let mut is_there = |piece: &Iov| {
             let lead = piece.addr() % page;
             let pages = (lead + piece.len()).div_ceil(page).min(left);
             left -= pages;
-            (0..pages).step_by(TURN).all(|from| {
-                let n = TURN.min(pages - from);
-                let bytes: [Iov; TURN] = std::array::from_fn(|k| piece.part(((from + k) * page).saturating_sub(lead), 1));
-                scratch.fill(0, &bytes[..n]) == n as isize
+            (0..pages).step_by(PAGES_PER_CALL).all(|from| {
+                let n = PAGES_PER_CALL.min(pages - from);
+                let bytes: [Iov; PAGES_PER_CALL] = std::array::from_fn(|k| piece.part(((from + k) * page).saturating_sub(lead), 1));
+                scratch.copy_in(0, &bytes[..n]) == n as isize
             })
         };
         pieces.iter().position(|piece| !piece.is_empty() && !is_there(piece))
@@ -154,7 +154,7 @@ impl UserCopy {
         self.each(len, |scratch, done, n| {
             let at = if last_first { len - done - n } else { done };
             let (from, to, file) = (from.part(at, n), to.part(at, n), scratch.file.as_raw_fd());
-            check(scratch.fill(0, &[from]), n)?;
+            check(scratch.copy_in(0, &[from]), n)?;
             // SAFETY: the library may write the piece (`Iov::new`), of which the kernel checks every page.
             check(unsafe { raw!(SYS_pread64, file, to.as_ptr(), n, 0usize) }, n)
         })
@@ -187,7 +187,7 @@ impl Landing {
         if pieces.iter().map(Iov::len).sum::<usize>() > room {
             return Err(Error::fixed(errno::EIO, "more pieces than there is room for"));
         }
-        outcome(self.0.fill(at, pieces), "copying")
+        outcome(self.0.copy_in(at, pieces), "copying")
     }
 }
 
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn so_many_pages_are_looked_at_and_no_more() {
-        let (copy, page, len) = (UserCopy::new().unwrap(), mem::page_size(), (PROBED + 1) * mem::page_size());
+        let (copy, page, len) = (UserCopy::new().unwrap(), mem::page_size(), (MAX_PROBED_PAGES + 1) * mem::page_size());
         // SAFETY: a fresh mapping, which only this test uses.
         unsafe {
             let at = rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::PRIVATE).unwrap();

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 pub type Work = Box<dyn FnOnce() + Send>;
 
-struct List {
+struct Queue {
     waiting: VecDeque<Work>,
     threads: usize,
     /// The process that has the threads: a child of fork() has none.
@@ -18,13 +18,13 @@ pub struct WorkQueue {
     /// Of its threads.
     name: &'static str,
     /// Threads, at most, each of which one piece of work may hold up.
-    most: usize,
-    list: Mutex<List>,
+    max_threads: usize,
+    list: Mutex<Queue>,
 }
 
 impl WorkQueue {
-    pub const fn new(name: &'static str, most: usize) -> WorkQueue {
-        WorkQueue { name, most, list: Mutex::new(List { waiting: VecDeque::new(), threads: 0, process: 0 }) }
+    pub const fn new(name: &'static str, max_threads: usize) -> WorkQueue {
+        WorkQueue { name, max_threads, list: Mutex::new(Queue { waiting: VecDeque::new(), threads: 0, process: 0 }) }
     }
 
     /// Has it done some time. False: no thread could be started, so it waits until one can.
@@ -37,7 +37,7 @@ impl WorkQueue {
         }
         list.waiting.extend(work);
         let start = || thread::spawn(self.name, || self.run());
-        if list.threads < self.most && start().is_ok() {
+        if list.threads < self.max_threads && start().is_ok() {
             list.threads += 1;
         }
         list.threads > 0

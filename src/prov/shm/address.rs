@@ -5,7 +5,7 @@
 use super::frame;
 use crate::config::{self, Users};
 use crate::error::{Error, Result, errno};
-use crate::sys::path_socket::{self, Place};
+use crate::sys::path_socket::{self, BoundPath};
 use crate::sys::{process, socket};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -92,7 +92,7 @@ fn check_directory(path: &str, users: &Users) -> Result<()> {
 }
 
 /// A listener under `name`; where it is a file, its place goes with it.
-pub fn listen(name: &str, backlog: i32) -> Result<(OwnedFd, Option<Place>)> {
+pub fn listen(name: &str, backlog: i32) -> Result<(OwnedFd, Option<BoundPath>)> {
     if !is_path(name) {
         return Ok((socket::listen(&socket_name(name), backlog)?, None));
     }

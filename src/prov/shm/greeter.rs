@@ -9,7 +9,7 @@ use super::peer::check_peer;
 use crate::error::{Error, Result, errno};
 use crate::prov;
 use crate::prov::accept::{Acceptor, MOST, Taken};
-use crate::sys::path_socket::Place;
+use crate::sys::path_socket::BoundPath;
 use crate::sys::{discard, process, socket, time};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -80,7 +80,7 @@ struct Pending {
 pub struct Greeter {
     pub name: String,
     /// Where the listener is a file.
-    _place: Option<Place>,
+    _place: Option<BoundPath>,
     acceptor: Acceptor,
     /// Oldest first.
     pending: Vec<Pending>,

@@ -3,10 +3,10 @@
 
 use super::batch::{Batch, within};
 use super::call::{Attach, Piece, attach, piece};
-use super::facts::{maps, page_map, threads};
 use super::guard::Guard;
 use super::pages;
-use super::populate::{self, Turn};
+use super::populate::{self, PageRequest};
+use super::procfs::{maps, page_map, threads};
 use crate::error::{Code, Error, Result, errno};
 use crate::sys::cancel::Held;
 use crate::sys::iov::Iov;
@@ -25,7 +25,7 @@ const GUARD_GLANCE: Duration = Duration::from_millis(1);
 /// The same where only a thread can find out.
 const GUARD_WAIT: Duration = Duration::from_millis(100);
 /// A child of fork() may find the lock held by a thread that it does not have.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An address space that is not this endpoint's, as it was when its process connected.
 pub struct AddressSpace {
@@ -49,13 +49,13 @@ impl AddressSpace {
             return Err(Error::fixed(errno::ESRCH, "the peer lives in another pid namespace, so cross-memory attach cannot name it"));
         }
         let same = |s: &Arc<AddressSpace>| s.pid == pid && s.guard == guard && s.over.get().is_none();
-        if let Some(all) = KNOWN.try_lock_for(PATIENCE)
+        if let Some(all) = KNOWN.try_lock_for(LOCK_TIMEOUT)
             && let Some(known) = all.iter().filter_map(Weak::upgrade).find(same)
         {
             return Ok(known);
         }
         let fresh = Arc::new(AddressSpace::open(pid, guard)?);
-        if let Some(mut all) = KNOWN.try_lock_for(PATIENCE) {
+        if let Some(mut all) = KNOWN.try_lock_for(LOCK_TIMEOUT) {
             all.retain(|other| other.strong_count() > 0);
             all.push(Arc::downgrade(&fresh));
         }
@@ -72,11 +72,11 @@ impl AddressSpace {
             over: OnceLock::new(),
         };
         space.await_guard()?;
-        space.greet()?;
+        space.verify_guard()?;
         if space.tid() != pid {
             // The first thread has ended, and another was found.
             space.pages = page_map(space.tid());
-            space.greet()?;
+            space.verify_guard()?;
         }
         Ok(space)
     }
@@ -84,11 +84,11 @@ impl AddressSpace {
     /// The guard's page may be one that never comes, and a connection waits for nobody: the page of a peer that has just told of it
     /// is there.
     fn await_guard(&self) -> Result<()> {
-        let (begun, turn) = (Instant::now(), Turn::new(self.pid, self.tid(), self.guard, Attach::Read, Vec::new()));
+        let (begun, request) = (Instant::now(), PageRequest::new(self.pid, self.tid(), self.guard, Attach::Read, Vec::new()));
         let mut sent = false;
-        while !self.has_guard() && !turn.is_over() {
+        while !self.has_guard() && !request.is_finished() {
             if self.page_map().is_none() && !sent {
-                sent = populate::submit(&turn)?;
+                sent = populate::submit(&request)?;
             }
             if begun.elapsed() > if self.page_map().is_some() { GUARD_GLANCE } else { GUARD_WAIT } {
                 return Err(Error::fixed(errno::ETIMEDOUT, "the page by which the peer's memory is recognised does not come"));
@@ -99,7 +99,7 @@ impl AddressSpace {
     }
 
     /// Reads the guard alone.
-    fn greet(&self) -> Result<()> {
+    fn verify_guard(&self) -> Result<()> {
         let read = self.once(Attach::Read, &mut [Iov::EMPTY], &mut [piece(0, 0)], 0);
         read.map_err(|e| match e.errno {
             errno::EPERM => e.context(
@@ -154,9 +154,9 @@ impl AddressSpace {
     /// One call. The first piece on each side is free, and becomes the guard.
     #[inline]
     pub(super) fn once(&self, how: Attach, ours: &mut [Iov], theirs: &mut [Piece], want: usize) -> Result<()> {
-        if how == Attach::Write && !self.guard.is_apart() {
+        if how == Attach::Write && !self.guard.is_unique_address() {
             // Any program may have memory at such an address.
-            self.greet()?;
+            self.verify_guard()?;
         }
         let mut word = if how == Attach::Write { self.guard.word.to_ne_bytes() } else { [0; 8] };
         // SAFETY: the word outlives the call.
@@ -181,7 +181,7 @@ impl AddressSpace {
     ) -> Result<()> {
         let (_held, name) = (Held::off(), how.name());
         match got {
-            Err(errno::ESRCH) if self.find_thread() => self.once(how, ours, theirs, want),
+            Err(errno::ESRCH) if self.switch_thread() => self.once(how, ours, theirs, want),
             Err(errno::ESRCH) => Err(self.ends("the peer's process has ended")),
             // Nothing but a guard that is not there fails without a byte.
             Err(errno::EFAULT) => Err(self.ends("the peer's process has executed another program, or has ended")),
@@ -193,7 +193,7 @@ impl AddressSpace {
             Err(e) => Err(Error::new(e, format!("{name} with process {}: {}", self.pid, errno::words(e)))),
             Ok(got) => {
                 let moved = got.saturating_sub(8);
-                if self.is_withheld(how, &theirs[1..], moved) {
+                if self.is_refused_by_kernel(how, &theirs[1..], moved) {
                     let words = format!("{name} with process {}: the kernel copies this memory for no other process", self.pid);
                     return Err(Error::coded(errno::EFAULT, Code::Path, words));
                 }
@@ -210,7 +210,7 @@ impl AddressSpace {
     }
 
     /// Another thread of the same address space takes the place of one that has ended.
-    fn find_thread(&self) -> bool {
+    fn switch_thread(&self) -> bool {
         let is_of_it = |tid: &i32| {
             let mut word = [0; 8];
             // SAFETY: the word outlives the call.
@@ -223,7 +223,7 @@ impl AddressSpace {
     }
 
     /// Whether the byte after the first `moved` is mapped for such a copy, although the kernel does not copy it.
-    fn is_withheld(&self, how: Attach, theirs: &[Piece], moved: usize) -> bool {
+    fn is_refused_by_kernel(&self, how: Attach, theirs: &[Piece], moved: usize) -> bool {
         let Some((of, from, _)) = within(theirs, |p| p.iov_len, moved, 1).next() else { return false };
         let addr = (of.iov_base as u64).wrapping_add(from as u64);
         let mut byte = [0; 9];
@@ -245,9 +245,9 @@ impl AddressSpace {
     }
 
     /// Has a thread wait for pages; `None`: one waits for others of that process.
-    pub(super) fn send_for(&self, how: Attach, ranges: Vec<(u64, usize)>) -> Result<Option<Arc<Turn>>> {
-        let turn = Turn::new(self.pid, self.tid(), self.guard, how, ranges);
-        Ok(populate::submit(&turn)?.then_some(turn))
+    pub(super) fn request_pages(&self, how: Attach, ranges: Vec<(u64, usize)>) -> Result<Option<Arc<PageRequest>>> {
+        let request = PageRequest::new(self.pid, self.tid(), self.guard, how, ranges);
+        Ok(populate::submit(&request)?.then_some(request))
     }
 }
 

@@ -34,7 +34,7 @@ impl Guard {
 
     /// Whether the address alone tells this address space from others, so that bytes may be written there unread.
     #[inline]
-    pub fn is_apart(&self) -> bool {
+    pub fn is_unique_address(&self) -> bool {
         (LOW..HIGH).contains(&self.addr)
     }
 }

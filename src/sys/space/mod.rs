@@ -7,16 +7,16 @@
 mod address_space;
 mod batch;
 mod call;
-mod facts;
 mod guard;
-mod own;
+mod own_memory;
 mod pages;
 mod populate;
+mod procfs;
 mod reach;
 
 pub use address_space::{AddressSpace, STEP};
 pub use batch::Batch;
 pub use call::{Attach, Piece, piece};
 pub use guard::Guard;
-pub use own::copy_own;
+pub use own_memory::copy_own;
 pub use reach::Reach;

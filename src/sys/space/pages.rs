@@ -23,14 +23,14 @@ const WRITE_PROTECTED: u64 = 1 << 57;
 
 /// What was seen of some pages in a row: a bit for each.
 #[derive(Clone, Copy, Default)]
-struct Fact {
+struct SpanState {
     span: u64,
     when: u64,
     readable: u64,
     writable: u64,
 }
 
-impl Fact {
+impl SpanState {
     #[inline]
     fn there(&self, how: Attach) -> u64 {
         if how == Attach::Write { self.writable } else { self.readable }
@@ -66,9 +66,9 @@ impl Range {
 
 /// Pages that were seen lately; one entry for each span, which others displace.
 #[derive(Default)]
-pub struct Seen(Vec<Fact>);
+pub struct PresentPages(Vec<SpanState>);
 
-impl Seen {
+impl PresentPages {
     #[inline]
     fn slot(&self, span: u64) -> usize {
         span as usize & self.0.len().wrapping_sub(1)
@@ -88,9 +88,9 @@ impl Seen {
         range.within(span) & !self.of_span(span, how, now) == 0
     }
 
-    fn learn(&mut self, fact: Fact) {
+    fn learn(&mut self, fact: SpanState) {
         if self.0.is_empty() {
-            self.0.resize(FIRST, Fact::default());
+            self.0.resize(FIRST, SpanState::default());
         }
         while self.0.len() < MOST {
             let other = &self.0[self.slot(fact.span)];
@@ -98,7 +98,7 @@ impl Seen {
             if is_free {
                 break;
             }
-            let grown = vec![Fact::default(); self.0.len() * 2];
+            let grown = vec![SpanState::default(); self.0.len() * 2];
             for known in std::mem::replace(&mut self.0, grown).into_iter().filter(|f| f.when != 0) {
                 let at = self.slot(known.span);
                 self.0[at] = known;
@@ -148,7 +148,7 @@ impl Seen {
                 None => return false,
             }
             for part in entries[..(spans * SPAN) as usize].chunks_exact(SPAN as usize) {
-                let fact = Fact { span, when: now, ..bits(part) };
+                let fact = SpanState { span, when: now, ..bits(part) };
                 self.learn(fact);
                 if range.within(span) & !fact.there(how) != 0 {
                     return false;
@@ -164,18 +164,18 @@ impl Seen {
         let range = Range::of(addr, len);
         for span in range.first / SPAN..=range.last / SPAN {
             let there = range.within(span);
-            let mut fact = Fact { span, when: now, readable: there, writable: if how == Attach::Write { there } else { 0 } };
+            let mut fact = SpanState { span, when: now, readable: there, writable: if how == Attach::Write { there } else { 0 } };
             if let Some(known) = self.0.get(self.slot(span)).filter(|f| f.span == span && now.wrapping_sub(f.when) < FRESH_TICKS) {
                 let (readable, writable) = (known.readable | fact.readable, known.writable | fact.writable);
-                fact = Fact { readable, writable, ..*known };
+                fact = SpanState { readable, writable, ..*known };
             }
             self.learn(fact);
         }
     }
 }
 
-fn bits(entries: &[u64]) -> Fact {
-    let mut fact = Fact::default();
+fn bits(entries: &[u64]) -> SpanState {
+    let mut fact = SpanState::default();
     for (i, entry) in entries.iter().enumerate().filter(|(_, entry)| *entry & PRESENT != 0) {
         fact.readable |= 1 << i;
         if entry & WRITE_PROTECTED == 0 {
@@ -229,7 +229,7 @@ mod tests {
         let (n, page) = (256, page_size());
         let at = pages(n);
         (0..n).filter(|i| *i != 100).for_each(|i| touch(at + i * page));
-        let mut seen = Seen::default();
+        let mut seen = PresentPages::default();
         let mut look = |from: usize, pages: usize| seen.look(Some(&map), Attach::Write, (at + from * page) as u64, pages * page, 1 << 40);
         assert!(look(0, 100) && look(101, n - 101) && look(99, 1));
         assert!(!look(100, 1) && !look(0, n) && !look(99, 3) && !look(100, 50));
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn what_was_seen_is_believed_for_a_while() {
         let (addr, len, then) = (0x1234_5678, 5 << 20, 1 << 40);
-        let mut seen = Seen::default();
+        let mut seen = PresentPages::default();
         assert!(!seen.has(Attach::Read, addr, 1, then));
         seen.note(Attach::Read, addr, len, then);
         assert!(seen.has(Attach::Read, addr, len, then + FRESH_TICKS - 1));
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn many_spans_make_the_table_grow_up_to_its_end() {
-        let (mut seen, bytes, now) = (Seen::default(), SPAN * page_size() as u64, 1 << 40);
+        let (mut seen, bytes, now) = (PresentPages::default(), SPAN * page_size() as u64, 1 << 40);
         for i in 0..2 * MOST as u64 {
             seen.note(Attach::Read, i * bytes, 1, now);
             assert!(seen.has(Attach::Read, i * bytes, 1, now));

@@ -19,10 +19,10 @@ const PAGES: usize = 1024;
 /// How long an idle thread stays.
 const IDLE: Duration = Duration::from_secs(1);
 /// A child of fork() may find the lock held by a thread that it does not have.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Pages that are to come, and whether the thread is through with them.
-pub struct Turn {
+pub struct PageRequest {
     pid: i32,
     tid: i32,
     guard: Guard,
@@ -31,29 +31,29 @@ pub struct Turn {
     over: AtomicBool,
 }
 
-impl Turn {
-    pub fn new(pid: i32, tid: i32, guard: Guard, how: Attach, ranges: Vec<(u64, usize)>) -> Arc<Turn> {
-        Arc::new(Turn { pid, tid, guard, how, ranges, over: AtomicBool::new(false) })
+impl PageRequest {
+    pub fn new(pid: i32, tid: i32, guard: Guard, how: Attach, ranges: Vec<(u64, usize)>) -> Arc<PageRequest> {
+        Arc::new(PageRequest { pid, tid, guard, how, ranges, over: AtomicBool::new(false) })
     }
 
     /// Whether the pages have come, or cannot: what a copy of them now finds, it finds at once.
-    pub fn is_over(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
 
-    fn carry_out(&self) {
+    fn fetch(&self) {
         let mut word = self.guard.word.to_ne_bytes();
         // SAFETY: the word outlives the calls.
         let word = unsafe { Iov::of_mut(&mut word) };
         let pages = PAGES * mem::page_size();
         let call = |addr: u64, len: usize| {
             // SAFETY: the kernel can write none of it, and reads none.
-            let ours = [word, unsafe { Iov::new(nowhere(), len) }];
+            let ours = [word, unsafe { Iov::new(untouchable_memory(), len) }];
             let theirs: [Piece; 2] = [piece(self.guard.addr, word.len()), piece(addr, len)];
             // More than the guard's bytes never move.
             attach(self.tid, self.how, &ours, &theirs) == Ok(word.len())
         };
-        let mut well = nowhere() != 0 && (!self.ranges.is_empty() || call(self.guard.addr, word.len()));
+        let mut well = untouchable_memory() != 0 && (!self.ranges.is_empty() || call(self.guard.addr, word.len()));
         for (addr, len) in &self.ranges {
             for from in (0..*len).step_by(pages) {
                 well = well && call(addr.wrapping_add(from as u64), pages.min(len - from));
@@ -63,7 +63,7 @@ impl Turn {
 }
 
 /// Memory that nobody may touch, for the bytes of one call; 0: there is none.
-fn nowhere() -> usize {
+fn untouchable_memory() -> usize {
     static PAGE: OnceLock<usize> = OnceLock::new();
     *PAGE.get_or_init(|| {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -77,7 +77,7 @@ struct Pool {
     /// The process whose threads these are.
     of: i32,
     idle: usize,
-    waiting: VecDeque<Arc<Turn>>,
+    waiting: VecDeque<Arc<PageRequest>>,
     /// The processes whose turns are not over.
     busy: Vec<i32>,
 }
@@ -89,44 +89,44 @@ impl Pool {
 }
 
 static POOL: Mutex<Pool> = Mutex::new(Pool::new(0));
-static BELL: Condvar = Condvar::new();
+static WORK_ARRIVED: Condvar = Condvar::new();
 
 /// Gives a turn to a thread. False: the last turn of that process is not over.
-pub fn submit(turn: &Arc<Turn>) -> Result<bool> {
-    let Some(mut pool) = POOL.try_lock_for(PATIENCE) else { return Ok(false) };
+pub fn submit(request: &Arc<PageRequest>) -> Result<bool> {
+    let Some(mut pool) = POOL.try_lock_for(LOCK_TIMEOUT) else { return Ok(false) };
     if pool.of != process::pid() {
         *pool = Pool::new(process::pid());
     }
-    if pool.busy.contains(&turn.pid) {
+    if pool.busy.contains(&request.pid) {
         return Ok(false);
     }
-    pool.busy.push(turn.pid);
-    let turn = turn.clone();
+    pool.busy.push(request.pid);
+    let request = request.clone();
     if pool.idle > pool.waiting.len() {
-        pool.waiting.push_back(turn);
-        BELL.notify_one();
+        pool.waiting.push_back(request);
+        WORK_ARRIVED.notify_one();
         return Ok(true);
     }
     drop(pool);
-    let pid = turn.pid;
-    thread::spawn("gdrfab-pages", move || run(turn)).map(|_| true).map_err(|e| {
+    let pid = request.pid;
+    thread::spawn("gdrfab-pages", move || run(request)).map(|_| true).map_err(|e| {
         POOL.lock().busy.retain(|busy| *busy != pid);
         let words = format!("starting a thread that waits for a peer's pages: {e}");
         Error::new(e.raw_os_error().unwrap_or(errno::EAGAIN), words)
     })
 }
 
-fn run(first: Arc<Turn>) {
+fn run(first: Arc<PageRequest>) {
     let mut next = Some(first);
-    while let Some(turn) = next {
-        turn.carry_out();
+    while let Some(request) = next {
+        request.fetch();
         let mut pool = POOL.lock();
-        pool.busy.retain(|busy| *busy != turn.pid);
-        turn.over.store(true, Ordering::Release);
-        drop(turn);
+        pool.busy.retain(|busy| *busy != request.pid);
+        request.over.store(true, Ordering::Release);
+        drop(request);
         if pool.waiting.is_empty() {
             pool.idle += 1;
-            BELL.wait_for(&mut pool, IDLE);
+            WORK_ARRIVED.wait_for(&mut pool, IDLE);
             pool.idle -= 1;
         }
         next = pool.waiting.pop_front();
@@ -139,9 +139,9 @@ mod tests {
     use crate::sys::space::pages;
     use std::time::Instant;
 
-    fn await_over(turn: &Turn) {
+    fn await_finished(request: &PageRequest) {
         let begun = Instant::now();
-        while !turn.is_over() {
+        while !request.is_finished() {
             assert!(begun.elapsed() < Duration::from_secs(20));
             std::thread::yield_now();
         }
@@ -158,11 +158,11 @@ mod tests {
         unsafe { (at as *mut u8).write_volatile(7) };
         let last = at + len as u64 - 1;
         assert_eq!(pages::is_there(&map, last), Some(false));
-        let turn = Turn::new(process::pid(), process::pid(), guard, Attach::Write, vec![(at, len)]);
-        while !submit(&turn).unwrap() {
+        let request = PageRequest::new(process::pid(), process::pid(), guard, Attach::Write, vec![(at, len)]);
+        while !submit(&request).unwrap() {
             std::thread::yield_now();
         }
-        await_over(&turn);
+        await_finished(&request);
         // A sandbox may refuse the call.
         let mut byte = [0];
         // SAFETY: both outlive the call.
@@ -176,10 +176,10 @@ mod tests {
 
     #[test]
     fn no_page_of_a_space_without_the_guard_comes() {
-        let turn = Turn::new(1, process::pid(), Guard { addr: 8, word: 1 }, Attach::Write, vec![(8, 1)]);
-        while !submit(&turn).unwrap() {
+        let request = PageRequest::new(1, process::pid(), Guard { addr: 8, word: 1 }, Attach::Write, vec![(8, 1)]);
+        while !submit(&request).unwrap() {
             std::thread::yield_now();
         }
-        await_over(&turn);
+        await_finished(&request);
     }
 }

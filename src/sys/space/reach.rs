@@ -4,8 +4,8 @@
 use super::address_space::{AddressSpace, STEP};
 use super::batch::Batch;
 use super::call::{Attach, Piece};
-use super::pages::{self, Seen};
-use super::populate::Turn;
+use super::pages::{self, PresentPages};
+use super::populate::PageRequest;
 use crate::error::{Code, Error, Result};
 use crate::room::{Room, copied};
 use crate::sys::iov::Iov;
@@ -17,7 +17,7 @@ const GLANCE_NS: u64 = 50_000;
 
 /// What a caller asked for when it began to wait.
 #[derive(PartialEq, Eq)]
-struct Wanted {
+struct WaitedFor {
     how: Attach,
     /// The first range, there or not.
     first: Option<(u64, usize)>,
@@ -28,15 +28,15 @@ struct Wanted {
 /// The address space, what was seen of its pages, and those that this connection waits for.
 pub struct Reach {
     space: Result<Arc<AddressSpace>>,
-    seen: Seen,
+    seen: PresentPages,
     /// When the guard's page was seen.
     guarded: u64,
-    waits: Option<(Wanted, Arc<Turn>)>,
+    waits: Option<(WaitedFor, Arc<PageRequest>)>,
 }
 
 impl Reach {
     pub fn new(space: Result<Arc<AddressSpace>>) -> Reach {
-        Reach { space, seen: Seen::default(), guarded: 0, waits: None }
+        Reach { space, seen: PresentPages::default(), guarded: 0, waits: None }
     }
 
     fn space(&self) -> Result<&AddressSpace> {
@@ -69,7 +69,7 @@ impl Reach {
             return true;
         }
         let first = ranges.clone().next();
-        if self.waits.as_ref().is_some_and(|(wanted, turn)| wanted.how == how && wanted.first == first && !turn.is_over()) {
+        if self.waits.as_ref().is_some_and(|(wanted, request)| wanted.how == how && wanted.first == first && !request.is_finished()) {
             return false;
         }
         if !self.saw_guard(now) && space.has_guard() {
@@ -88,9 +88,9 @@ impl Reach {
             return true;
         }
         let total = missing.iter().map(|(_, len)| len).sum();
-        let wanted = Wanted { how, first, missing: (missing.first().map_or(0, |(addr, _)| *addr), total) };
-        let waited = self.waits.take_if(|(_, turn)| turn.is_over());
-        if waited.is_none_or(|(before, _)| before != wanted) && !self.wait(wanted, &missing) {
+        let wanted = WaitedFor { how, first, missing: (missing.first().map_or(0, |(addr, _)| *addr), total) };
+        let finished = self.waits.take_if(|(_, request)| request.is_finished());
+        if finished.is_none_or(|(before, _)| before != wanted) && !self.wait(wanted, &missing) {
             return false;
         }
         // Pages that have not come by now do not exist, and a copy finds that at once.
@@ -106,10 +106,10 @@ impl Reach {
 
     /// Sends for pages and waits a little. False: they have not come yet.
     #[cold]
-    fn wait(&mut self, wanted: Wanted, ranges: &[(u64, usize)]) -> bool {
+    fn wait(&mut self, wanted: WaitedFor, ranges: &[(u64, usize)]) -> bool {
         let Ok(space) = &self.space else { return true };
-        let turn = match copied(ranges).and_then(|ranges| space.send_for(wanted.how, ranges)) {
-            Ok(Some(turn)) => turn,
+        let request = match copied(ranges).and_then(|ranges| space.request_pages(wanted.how, ranges)) {
+            Ok(Some(request)) => request,
             Ok(None) => return false,
             Err(e) => {
                 crate::log!(Warn, "{e}");
@@ -117,9 +117,9 @@ impl Reach {
             }
         };
         let until = time::now_ns() + GLANCE_NS;
-        while !turn.is_over() {
+        while !request.is_finished() {
             if time::now_ns() > until {
-                self.waits = Some((wanted, turn));
+                self.waits = Some((wanted, request));
                 return false;
             }
             std::thread::yield_now();

@@ -2,9 +2,9 @@
 //! The reading end of a ring.
 
 use super::area::Incoming;
+use super::cache_line::{LINE_BYTES, WORDS};
 use super::cursor::{Brief, Cursor};
 use super::header::{Broken, Header, MAX_LINES, OUT_OF_LINE, OUT_OF_LINE_WORDS, Trouble, Unmapped, lap};
-use super::line::{LINE_BYTES, WORDS};
 use super::primitive::Ordering;
 use super::ring::{Store, shift_of};
 use crate::sys::copy::copy_any;

@@ -2,8 +2,8 @@
 //! A reader's place in a ring for the messages that nearly all are: bytes alone, one message after the other. It checks
 //! what `ring.rs` checks, and what is not of that sort it leaves to it.
 
+use super::cache_line::{LINE_BYTES, Line, drain};
 use super::header::{Header, MAX_LINES, OUT_OF_LINE_WORDS, lap};
-use super::line::{LINE_BYTES, Line, drain};
 use super::primitive::{AtomicU64, Ordering};
 use crate::sys::copy::copy_any;
 use crate::sys::iov::Iov;

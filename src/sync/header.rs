@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The word that each line of a ring begins with, and what it tells of a message.
 
-use super::line::WORDS;
+use super::cache_line::WORDS;
 
 /// Lines that one message may take; less than three quarters of the smallest ring.
 pub const MAX_LINES: usize = 160;

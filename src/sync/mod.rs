@@ -4,12 +4,12 @@
 //! away.
 
 pub mod area;
+pub mod cache_line;
 pub mod claim;
 pub mod consumer;
 pub mod cursor;
 pub mod gate;
 pub mod header;
-pub mod line;
 pub mod primitive;
 pub mod producer;
 pub mod ring;

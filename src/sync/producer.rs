@@ -2,8 +2,8 @@
 //! The writing end of a ring.
 
 use super::area::{self, Outgoing};
+use super::cache_line::{LINE_BYTES, Line, WORDS, tail};
 use super::header::{Broken, Header, MAX_LINES, OUT_OF_LINE, OUT_OF_LINE_WORDS, Trouble, Unmapped, lap};
-use super::line::{LINE_BYTES, Line, WORDS, tail};
 use super::primitive::Ordering;
 use super::ring::{Store, shift_of};
 use crate::sys::copy::copy_any;

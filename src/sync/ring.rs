@@ -11,8 +11,8 @@
 //! scribbles while we read gives us wrong bytes but no undefined behaviour.
 
 use super::area::Ground;
+use super::cache_line::Line;
 pub use super::header::{Broken, Header, MAX_LINES, Trouble, Unmapped};
-use super::line::Line;
 use super::primitive::AtomicU64;
 
 /// Where a ring lives.

@@ -15,8 +15,8 @@ use crate::error::{Error, Result, errno};
 use crate::prov::op::{IOV_LIMIT, Iov, total};
 use crate::prov::{Lane, Taker};
 use crate::sync::area;
+use crate::sync::cache_line::LINE_BYTES;
 use crate::sync::consumer::Message;
-use crate::sync::line::LINE_BYTES;
 use crate::sync::ring::Header;
 
 /// Words that a parcel may begin with.

@@ -8,8 +8,8 @@
 
 use crate::error::{Error, Result, errno};
 use crate::sync::area::{AREA, Area, Ground, START};
+use crate::sync::cache_line::Line;
 use crate::sync::claim::Slot;
-use crate::sync::line::Line;
 use crate::sync::primitive::{AtomicU64, Ordering};
 use crate::sync::ring::{MAX_LINES, Store};
 use crate::sys::mem::{self, Mapping, Protection};

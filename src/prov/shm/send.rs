@@ -22,7 +22,7 @@ use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces, measure};
 use crate::prov::queue::{Completion, Queue};
 use crate::sync::area;
-use crate::sync::line::LINE_BYTES;
+use crate::sync::cache_line::LINE_BYTES;
 use crate::sync::primitive::Ordering;
 use crate::sync::ring::{Header, Trouble};
 

@@ -9,9 +9,9 @@ use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::piece::{load, store};
 use crate::mr::{Access, DEVICE_DESC};
-use crate::sys::apart::{may_be_of_file, run_apart};
 pub use crate::sys::atomics::{Atomic, BYTES_MAX, DATATYPES, Datatype, Form, OPERANDS_MAX, OPS, Op, Operands};
 use crate::sys::atomics::{check, probe, run};
+use crate::sys::isolated::{may_be_truncated, run_isolated};
 use parking_lot::Mutex;
 
 /// An operation that is posted.
@@ -110,9 +110,9 @@ pub fn carry_out(what: Atomic, site: Site, pieces: &[Iov], asks: bool, with: Ope
     if asks {
         let mut live = pieces.iter().filter(|p| !p.is_empty());
         live.clone().try_for_each(|piece| probe(*piece, what.writes()))?;
-        if live.any(|p| may_be_of_file(p.addr()) || may_be_of_file(p.addr() + p.len() - 1)) {
+        if live.any(|p| may_be_truncated(p.addr()) || may_be_truncated(p.addr() + p.len() - 1)) {
             // SAFETY: pieces of a region (`Iov::new`), whose rights were checked.
-            return run_apart(|| unsafe { run(what, pieces, with) });
+            return run_isolated(|| unsafe { run(what, pieces, with) });
         }
     }
     // SAFETY: pieces of a region (`Iov::new`), whose pages are there and whose rights were checked.

@@ -2,7 +2,6 @@
 //! Facts of the operating system and the CPU, without policy: every raw system call and every
 //! instruction-set detail of the library sits here.
 
-pub mod apart;
 pub mod atomics;
 pub mod cancel;
 pub mod copy;
@@ -13,6 +12,7 @@ pub mod fd;
 pub mod fork;
 pub mod health;
 pub mod iov;
+pub mod isolated;
 pub mod mem;
 pub mod path_socket;
 pub mod process;

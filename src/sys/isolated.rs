@@ -50,7 +50,7 @@ impl PageFact {
 }
 
 /// Whether the page at `at`, which is there, may belong to a file that somebody can shorten. Where /proc does not tell, it may.
-pub fn may_be_of_file(at: usize) -> bool {
+pub fn may_be_truncated(at: usize) -> bool {
     let page = at / page_size();
     let (one, span) = (PageFact::now(page, false), PageFact::now(page / SPAN, true));
     if one.holds() || span.holds() {
@@ -103,7 +103,7 @@ struct Job<F> {
 
 /// Runs `f` in a child that shares this address space, while this thread waits, which takes 10 to 20 microseconds. `EFAULT`: a page
 /// was taken away before `f` was through.
-pub fn run_apart<F: FnOnce()>(f: F) -> Result<()> {
+pub fn run_isolated<F: FnOnce()>(f: F) -> Result<()> {
     let (_held, mut stack) = (Held::off(), Vec::<u128>::new());
     stack.room(STACK / size_of::<u128>())?;
     let mut job = Job { f: Some(f), is_done: AtomicBool::new(false) };
@@ -129,7 +129,7 @@ pub fn run_apart<F: FnOnce()>(f: F) -> Result<()> {
 }
 
 extern "C" fn child_main<F: FnOnce()>(job: *mut c_void) -> c_int {
-    // SAFETY: `run_apart` gave its job, and waits. What follows changes signals of the child alone, which has a table and a mask of
+    // SAFETY: `run_isolated` gave its job, and waits. What follows changes signals of the child alone, which has a table and a mask of
     // its own; the set and the action are live.
     let job = unsafe {
         let (mut action, mut faults): (libc::sigaction, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
@@ -164,18 +164,18 @@ mod tests {
     #[test]
     fn a_fault_ends_the_child_alone() {
         let count = AtomicUsize::new(0);
-        run_apart(|| count.store(7, Ordering::Relaxed)).unwrap();
+        run_isolated(|| count.store(7, Ordering::Relaxed)).unwrap();
         assert_eq!(count.load(Ordering::Relaxed), 7);
         let file = rustix::fs::memfd_create("a-program", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, page_size() as u64).unwrap();
         let map = Mapping::new(file.as_fd(), 0, page_size(), Protection::ReadWrite).unwrap();
         // SAFETY: aligned, and mapped as long as `map` is.
         let word = unsafe { &*map.as_ptr().cast::<AtomicUsize>() };
-        run_apart(|| word.store(1, Ordering::Relaxed)).unwrap();
-        assert!(may_be_of_file(map.as_ptr() as usize));
+        run_isolated(|| word.store(1, Ordering::Relaxed)).unwrap();
+        assert!(may_be_truncated(map.as_ptr() as usize));
         rustix::fs::ftruncate(&file, 0).unwrap();
-        assert_eq!(run_apart(|| word.store(2, Ordering::Relaxed)).unwrap_err().errno, errno::EFAULT);
-        assert!(catch_unwind(|| run_apart(|| panic!("on purpose"))).unwrap().is_err());
+        assert_eq!(run_isolated(|| word.store(2, Ordering::Relaxed)).unwrap_err().errno, errno::EFAULT);
+        assert!(catch_unwind(|| run_isolated(|| panic!("on purpose"))).unwrap().is_err());
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
         unsafe {
             let at = mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).unwrap();
             at.cast::<u8>().write_bytes(1, len);
-            assert!(!may_be_of_file(at as usize + page_size()));
+            assert!(!may_be_truncated(at as usize + page_size()));
             munmap(at, len).unwrap();
         }
     }
@@ -195,8 +195,8 @@ mod tests {
     fn private_memory_is_told_from_that_of_files() {
         let own = vec![1u8; 4 * SPAN * page_size()];
         for at in [0, page_size(), SPAN * page_size(), own.len() - 1] {
-            assert!(!may_be_of_file(own.as_ptr() as usize + at));
-            assert!(!may_be_of_file(own.as_ptr() as usize + at), "the second look");
+            assert!(!may_be_truncated(own.as_ptr() as usize + at));
+            assert!(!may_be_truncated(own.as_ptr() as usize + at), "the second look");
         }
     }
 }

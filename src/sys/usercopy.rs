@@ -162,11 +162,11 @@ impl UserCopy {
 }
 
 /// Memory of our own in which the kernel gathers pieces, whose pages may be gone as well.
-pub struct Landing(Scratch);
+pub struct GatherBuffer(Scratch);
 
-impl Landing {
-    pub fn new(len: usize) -> Result<Landing> {
-        Scratch::of(len).map(Landing)
+impl GatherBuffer {
+    pub fn new(len: usize) -> Result<GatherBuffer> {
+        Scratch::of(len).map(GatherBuffer)
     }
 
     #[inline]
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn pieces_land_as_far_as_they_are_there() {
         let page = mem::page_size();
-        let mut landing = Landing::new(3 * page).unwrap();
+        let mut landing = GatherBuffer::new(3 * page).unwrap();
         // SAFETY: a fresh mapping, which only this test uses.
         unsafe {
             let at = rustix::mm::mmap_anonymous(std::ptr::null_mut(), 2 * page, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);

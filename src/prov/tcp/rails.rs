@@ -13,7 +13,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::prov::report::RailReport;
 use crate::sys::epoll::Poller;
 use crate::sys::stream::{self, Moved};
-use crate::sys::usercopy::Landing;
+use crate::sys::usercopy::GatherBuffer;
 use crate::sys::{tcp, time};
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -71,7 +71,7 @@ pub struct Rails {
     pub(super) set: Poller,
     pub berths: Vec<Berth>,
     /// What is sent and not known to have come: byte n of the stream lies at n minus `origin`, modulo the ring's length.
-    pub(super) ring: Landing,
+    pub(super) ring: GatherBuffer,
     pub(super) origin: u64,
     pub(super) next: u64,
     pub(super) acked: u64,
@@ -116,7 +116,7 @@ impl Rails {
         Ok(Rails {
             set: Poller::new()?,
             berths: Vec::new(),
-            ring: Landing::new(WINDOW as usize)?,
+            ring: GatherBuffer::new(WINDOW as usize)?,
             origin: 0,
             next: 0,
             acked: 0,

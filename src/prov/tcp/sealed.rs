@@ -5,23 +5,23 @@ use super::seal::{BUFFER, FILL, Half, LENGTH, OUT, Opener, Sealer, Window};
 use crate::error::Result;
 use crate::sys::iov::Iov;
 use crate::sys::stream::{self, Moved};
-use crate::sys::usercopy::Landing;
+use crate::sys::usercopy::GatherBuffer;
 use std::os::fd::BorrowedFd;
 
 /// The sender's end: at most one record of it is on its way.
 pub struct SealedOut {
     sealer: Sealer,
-    buf: Landing,
+    buf: GatherBuffer,
 }
 
 impl SealedOut {
     /// Its buffer, which takes a descriptor: whoever promises a sealed connection has that first.
-    pub fn room() -> Result<Landing> {
-        Landing::new(OUT)
+    pub fn room() -> Result<GatherBuffer> {
+        GatherBuffer::new(OUT)
     }
 
     /// `room`: the buffer, if it is there already.
-    pub fn new(half: Half, room: Option<Landing>) -> Result<SealedOut> {
+    pub fn new(half: Half, room: Option<GatherBuffer>) -> Result<SealedOut> {
         let buf = room.map_or_else(SealedOut::room, Ok)?;
         Ok(SealedOut { sealer: Sealer::new(half), buf })
     }

@@ -8,7 +8,7 @@ use super::hello::{HEAD_LEN, HEAD_WORDS, Head, NONCE_LEN, Status};
 use super::noise::{EPHEMERAL, Noise};
 use super::seal::Seal;
 use crate::error::{Code, Error, Result, errno};
-use crate::sys::usercopy::Landing;
+use crate::sys::usercopy::GatherBuffer;
 use crate::sys::{process, tcp};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -59,7 +59,7 @@ pub struct Link {
     /// For this peer alone: what further connections with it begin with.
     pub key: Option<Key>,
     /// A buffer for what it sends, if that was asked for before.
-    pub room: Option<Landing>,
+    pub room: Option<GatherBuffer>,
 }
 
 impl Link {

@@ -78,16 +78,16 @@ pub fn restore(before: State) {
 }
 
 /// Cancellation held off until this is dropped, inside of a call that is not made for it.
-pub struct Held(State);
+pub struct CancelDisabled(State);
 
-impl Held {
+impl CancelDisabled {
     #[cold]
-    pub fn off() -> Held {
-        Held(hold_off())
+    pub fn off() -> CancelDisabled {
+        CancelDisabled(hold_off())
     }
 }
 
-impl Drop for Held {
+impl Drop for CancelDisabled {
     fn drop(&mut self) {
         restore(self.0);
     }

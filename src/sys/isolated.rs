@@ -3,7 +3,7 @@
 //! answers an access behind the file's end with SIGBUS, which a look beforehand cannot exclude. A child that shares this address
 //! space runs such an instruction, so that the signal ends the child alone.
 
-use super::cancel::Held;
+use super::cancel::CancelDisabled;
 use super::mem::page_size;
 use crate::error::{Code, Error, Result, errno};
 use crate::room::Room;
@@ -61,7 +61,7 @@ pub fn may_be_truncated(at: usize) -> bool {
 
 #[cold]
 fn look_up(page: usize, one: &PageFact, span: &PageFact) -> bool {
-    let (_held, first) = (Held::off(), page / SPAN * SPAN);
+    let (_held, first) = (CancelDisabled::off(), page / SPAN * SPAN);
     let mut entries = [0u8; SPAN * 8];
     let read = File::open("/proc/self/pagemap").and_then(|map| map.read_exact_at(&mut entries, first as u64 * 8));
     let is_private = |entry: &[u8; 8]| u64::from_ne_bytes(*entry) & (PRESENT | OF_FILE) == PRESENT;
@@ -104,7 +104,7 @@ struct Job<F> {
 /// Runs `f` in a child that shares this address space, while this thread waits, which takes 10 to 20 microseconds. `EFAULT`: a page
 /// was taken away before `f` was through.
 pub fn run_isolated<F: FnOnce()>(f: F) -> Result<()> {
-    let (_held, mut stack) = (Held::off(), Vec::<u128>::new());
+    let (_held, mut stack) = (CancelDisabled::off(), Vec::<u128>::new());
     stack.room(STACK / size_of::<u128>())?;
     let mut job = Job { f: Some(f), is_done: AtomicBool::new(false) };
     // SAFETY: the child alone uses the stack, from its end down, and the job; both live until it has ended, as this thread does not

@@ -117,7 +117,7 @@ impl State {
     /// The connection is over: everything outstanding ends with `why`, and the event queue learns.
     #[cold]
     pub fn down(&mut self, domain: &Domain, why: Error) {
-        let _held = cancel::Held::off();
+        let _held = cancel::CancelDisabled::off();
         tell_end(self.object, &self.peer_address(), &why);
         self.tear(domain, &why);
         self.phase = Phase::Down(why.clone());

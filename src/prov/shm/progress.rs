@@ -302,7 +302,7 @@ impl State {
     /// Looks at the control socket and the deadlines.
     #[cold]
     pub fn control(&mut self, domain: &Domain, thorough: bool) {
-        let _held = cancel::Held::off();
+        let _held = cancel::CancelDisabled::off();
         let now = time::ticks();
         let since = now.wrapping_sub(std::mem::replace(&mut self.last_control, now));
         self.controls = self.controls.wrapping_add(1);

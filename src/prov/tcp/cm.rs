@@ -246,7 +246,7 @@ impl State {
 
 /// Moves a connection attempt on; its outcome goes to the event queue.
 pub fn advance(state: &mut State, domain: &Domain) {
-    let _held = cancel::Held::off();
+    let _held = cancel::CancelDisabled::off();
     if let Err(e) = try_advance(state, domain) {
         state.give_up(domain, e, Vec::new());
     }

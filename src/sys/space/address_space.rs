@@ -8,7 +8,7 @@ use super::pages;
 use super::populate::{self, PageRequest};
 use super::procfs::{maps, page_map, threads};
 use crate::error::{Code, Error, Result, errno};
-use crate::sys::cancel::Held;
+use crate::sys::cancel::CancelDisabled;
 use crate::sys::iov::Iov;
 use parking_lot::Mutex;
 use std::os::fd::OwnedFd;
@@ -179,7 +179,7 @@ impl AddressSpace {
         got: std::result::Result<usize, i32>,
         word: u64,
     ) -> Result<()> {
-        let (_held, name) = (Held::off(), how.name());
+        let (_held, name) = (CancelDisabled::off(), how.name());
         match got {
             Err(errno::ESRCH) if self.switch_thread() => self.once(how, ours, theirs, want),
             Err(errno::ESRCH) => Err(self.ends("the peer's process has ended")),

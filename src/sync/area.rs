@@ -16,7 +16,7 @@
 //! Connections that carry little need no such area: a writer goes round in a small part of it
 //! first, and in twice as much whenever it has come round often.
 
-use super::header::{Broken, Trouble, Unmapped};
+use super::header::{Broken, RingError, Unmapped};
 use super::primitive::{AtomicU64, Ordering};
 use std::ptr::NonNull;
 
@@ -142,7 +142,7 @@ pub struct Incoming {
 impl Incoming {
     /// Whether a writer may have put `len` bytes there, which are mapped then; gives where they end.
     #[inline]
-    pub fn check(&self, at: u64, len: u64, store: &impl Ground) -> Result<u64, Trouble> {
+    pub fn check(&self, at: u64, len: u64, store: &impl Ground) -> Result<u64, RingError> {
         let size = AREA as u64;
         let fits = len <= size && at % size + len <= size;
         if !fits || at.wrapping_sub(self.head) > size || !at.is_multiple_of(GRAIN) {

@@ -59,7 +59,7 @@ impl Slot {
 
     /// Initiator: takes the chunk `front`, which must be its next. `Ok(false)`: the helper has the
     /// rest. `Err`: the peer wrote nonsense.
-    pub fn claim_front(&self, generation: u16, front: u32, chunks: u32) -> Result<bool, super::header::Trouble> {
+    pub fn claim_front(&self, generation: u16, front: u32, chunks: u32) -> Result<bool, super::header::RingError> {
         let mut now = self.claim.load(Ordering::Relaxed);
         for _ in 0..TRIES {
             let (g, f, b) = unpack(now);
@@ -78,7 +78,7 @@ impl Slot {
     }
 
     /// Initiator: no new chunk may be claimed from now on; gives the first chunk of the helper's part.
-    pub fn stop(&self, generation: u16, front: u32, chunks: u32) -> Result<u32, super::header::Trouble> {
+    pub fn stop(&self, generation: u16, front: u32, chunks: u32) -> Result<u32, super::header::RingError> {
         let mut now = self.claim.load(Ordering::Relaxed);
         for _ in 0..TRIES {
             let (g, f, b) = unpack(now);

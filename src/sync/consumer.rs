@@ -4,7 +4,7 @@
 use super::area::Incoming;
 use super::cache_line::{LINE_BYTES, WORDS};
 use super::cursor::{Brief, Cursor};
-use super::header::{Broken, Header, MAX_LINES, OUT_OF_LINE, OUT_OF_LINE_WORDS, Trouble, Unmapped, lap};
+use super::header::{Broken, Header, MAX_LINES, OUT_OF_LINE, OUT_OF_LINE_WORDS, RingError, Unmapped, lap};
 use super::primitive::Ordering;
 use super::ring::{Store, shift_of};
 use crate::sys::copy::copy_any;
@@ -118,7 +118,7 @@ impl<S: Store> Consumer<S> {
 
     /// The oldest message, if one has fully arrived.
     #[inline]
-    pub fn front(&mut self) -> Result<Option<Message<'_, S>>, Trouble> {
+    pub fn front(&mut self) -> Result<Option<Message<'_, S>>, RingError> {
         let (lines, mask) = (self.store.lines(), self.mask as usize);
         let Some(first) = lines.get(self.head as usize & mask) else { return Err(Unmapped) };
         let raw = first.header.load(Ordering::Acquire);
@@ -144,7 +144,7 @@ impl<S: Store> Consumer<S> {
     }
 
     /// The oldest message, which has its bytes out of line.
-    fn front_out_of_line(&mut self, header: Header) -> Result<Message<'_, S>, Trouble> {
+    fn front_out_of_line(&mut self, header: Header) -> Result<Message<'_, S>, RingError> {
         let words = &self.store.lines()[(self.head & self.mask) as usize].words;
         let [at, len] = [&words[0], &words[1]].map(|w| w.load(Ordering::Relaxed));
         let of_kind = (header.words as usize).checked_sub(OUT_OF_LINE_WORDS).filter(|_| header.bytes == 0 && header.lines() == 1);

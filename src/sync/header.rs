@@ -11,13 +11,13 @@ pub(super) const OUT_OF_LINE_WORDS: usize = 2;
 
 /// Why a ring cannot be used any more.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub enum Trouble {
+pub enum RingError {
     /// The peer broke its rules.
     Broken,
     /// This process cannot map more of it.
     Unmapped,
 }
-pub use Trouble::{Broken, Unmapped};
+pub use RingError::{Broken, Unmapped};
 
 /// What a header tells of a message: a kind, flags, and the payload's length in words and bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

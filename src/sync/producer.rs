@@ -3,7 +3,7 @@
 
 use super::area::{self, Outgoing};
 use super::cache_line::{LINE_BYTES, Line, WORDS, tail};
-use super::header::{Broken, Header, MAX_LINES, OUT_OF_LINE, OUT_OF_LINE_WORDS, Trouble, Unmapped, lap};
+use super::header::{Broken, Header, MAX_LINES, OUT_OF_LINE, OUT_OF_LINE_WORDS, RingError, Unmapped, lap};
 use super::primitive::Ordering;
 use super::ring::{Store, shift_of};
 use crate::sys::copy::copy_any;
@@ -110,7 +110,7 @@ impl<S: Store> Producer<S> {
 
     /// Free lines, looking at the consumer's word only if the last look does not suffice.
     #[inline]
-    pub fn room(&mut self, need: usize) -> Result<bool, Trouble> {
+    pub fn room(&mut self, need: usize) -> Result<bool, RingError> {
         let size = self.mask + 1;
         if size - self.tail.wrapping_sub(self.returned) >= need as u64 {
             return Ok(true);
@@ -127,14 +127,14 @@ impl<S: Store> Producer<S> {
     }
 
     /// Whether at least half of the ring is free: room for what the peer may do without.
-    pub fn is_roomy(&mut self) -> Result<bool, Trouble> {
+    pub fn is_roomy(&mut self) -> Result<bool, RingError> {
         let half = self.mask.div_ceil(2) as usize;
         self.room(half)
     }
 
     /// Goes on beyond the lines that were mapped at first.
     #[cold]
-    fn grow(&mut self) -> Result<(), Trouble> {
+    fn grow(&mut self) -> Result<(), RingError> {
         if !self.store.reach_lines() {
             return Err(Unmapped);
         }

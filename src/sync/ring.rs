@@ -12,7 +12,7 @@
 
 use super::area::Ground;
 use super::cache_line::Line;
-pub use super::header::{Broken, Header, MAX_LINES, Trouble, Unmapped};
+pub use super::header::{Broken, Header, MAX_LINES, RingError, Unmapped};
 use super::primitive::AtomicU64;
 
 /// Where a ring lives.

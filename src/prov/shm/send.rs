@@ -24,7 +24,7 @@ use crate::prov::queue::{Completion, Queue};
 use crate::sync::area;
 use crate::sync::cache_line::LINE_BYTES;
 use crate::sync::primitive::Ordering;
-use crate::sync::ring::{Header, Trouble};
+use crate::sync::ring::{Header, RingError};
 
 /// Where the memory of a message lies. `drivers`: those of devices may be called here.
 pub fn site_of_message(domain: &Domain, drivers: bool, local: &[Iov], c: &Common) -> Result<Site> {
@@ -203,7 +203,7 @@ impl State {
 
     /// The ring turned out to be of no more use while this side was posting.
     #[cold]
-    fn broke_down(&mut self, domain: &Domain, trouble: Trouble) -> Fast {
+    fn broke_down(&mut self, domain: &Domain, trouble: RingError) -> Fast {
         self.down(domain, broken(trouble));
         Fast::Declined
     }

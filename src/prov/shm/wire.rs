@@ -4,7 +4,7 @@
 use super::layout::SLOTS;
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
-use crate::sync::ring::Trouble;
+use crate::sync::ring::RingError;
 
 /// Kinds of ring messages.
 pub mod kind {
@@ -52,10 +52,10 @@ pub fn error_of(status: u16) -> Result<()> {
     if status == 0 { Ok(()) } else { Err(Error::reported(Code(status.into()))) }
 }
 
-pub fn broken(trouble: Trouble) -> Error {
+pub fn broken(trouble: RingError) -> Error {
     match trouble {
-        Trouble::Broken => protocol("the peer wrote nonsense into the shared ring or a slot"),
-        Trouble::Unmapped => Error::fixed(errno::ENOMEM, "more of the connection's ring cannot be mapped (RLIMIT_AS, vm.max_map_count)"),
+        RingError::Broken => protocol("the peer wrote nonsense into the shared ring or a slot"),
+        RingError::Unmapped => Error::fixed(errno::ENOMEM, "more of the connection's ring cannot be mapped (RLIMIT_AS, vm.max_map_count)"),
     }
 }
 

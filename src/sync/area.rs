@@ -56,7 +56,7 @@ impl Area<'_> {
 }
 
 /// Where an area lies, as far as it is mapped.
-pub trait Ground {
+pub trait AreaStore {
     /// None: nothing of it.
     fn area(&self) -> Option<Area<'_>>;
     /// How many bytes at the area's end are mapped.
@@ -89,7 +89,7 @@ impl Outgoing {
 
     /// Uses twice as much, if that can be mapped.
     #[cold]
-    fn widen(&mut self, store: &impl Ground) {
+    fn widen(&mut self, store: &impl AreaStore) {
         let wider = (2 * self.span).min(self.most);
         if store.reach_area(wider as usize) {
             self.span = wider;
@@ -100,7 +100,7 @@ impl Outgoing {
     /// A place for `len` bytes, if there is room: the bytes go to [`Area::address`] of it. Whoever has looked at the area before
     /// looks again.
     #[inline]
-    pub fn allocate(&mut self, len: usize, store: &impl Ground) -> Option<u64> {
+    pub fn allocate(&mut self, len: usize, store: &impl AreaStore) -> Option<u64> {
         let size = AREA as u64;
         let need = (len as u64).next_multiple_of(GRAIN);
         let into = self.tail % size;
@@ -142,7 +142,7 @@ pub struct Incoming {
 impl Incoming {
     /// Whether a writer may have put `len` bytes there, which are mapped then; gives where they end.
     #[inline]
-    pub fn check(&self, at: u64, len: u64, store: &impl Ground) -> Result<u64, RingError> {
+    pub fn check(&self, at: u64, len: u64, store: &impl AreaStore) -> Result<u64, RingError> {
         let size = AREA as u64;
         let fits = len <= size && at % size + len <= size;
         if !fits || at.wrapping_sub(self.head) > size || !at.is_multiple_of(GRAIN) {
@@ -174,7 +174,7 @@ mod tests {
     /// An area that nobody looks into.
     struct Word<'a>(&'a AtomicU64);
 
-    impl Ground for Word<'_> {
+    impl AreaStore for Word<'_> {
         fn area(&self) -> Option<Area<'_>> {
             Some(area(self.0))
         }
@@ -187,7 +187,7 @@ mod tests {
     /// One of which no more than its beginning can be mapped.
     struct Narrow<'a>(&'a AtomicU64);
 
-    impl Ground for Narrow<'_> {
+    impl AreaStore for Narrow<'_> {
         fn area(&self) -> Option<Area<'_>> {
             Some(area(self.0))
         }

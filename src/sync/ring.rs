@@ -10,13 +10,13 @@
 //! and what does not fit is [`Broken`]. Payload moves by relaxed atomic words, so a peer that
 //! scribbles while we read gives us wrong bytes but no undefined behaviour.
 
-use super::area::Ground;
+use super::area::AreaStore;
 use super::cache_line::Line;
 pub use super::header::{Broken, Header, MAX_LINES, RingError, Unmapped};
 use super::primitive::AtomicU64;
 
 /// Where a ring lives.
-pub trait Store: Ground {
+pub trait Store: AreaStore {
     /// Those that are mapped: all, or the first.
     fn lines(&self) -> &[Line];
     /// How many the ring has.
@@ -71,7 +71,7 @@ pub mod model {
         }
     }
 
-    impl Ground for Shared {
+    impl AreaStore for Shared {
         fn area(&self) -> Option<Area<'_>> {
             let base = std::ptr::NonNull::from(self.0.area.as_slice()).cast::<u8>();
             // SAFETY: one past its last byte.

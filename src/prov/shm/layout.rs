@@ -7,7 +7,7 @@
 //! over, except ring lines and slots, which are checked.
 
 use crate::error::{Error, Result, errno};
-use crate::sync::area::{AREA, Area, Ground, START};
+use crate::sync::area::{AREA, Area, AreaStore, START};
 use crate::sync::cache_line::Line;
 use crate::sync::claim::Slot;
 use crate::sync::primitive::{AtomicU64, Ordering};
@@ -230,7 +230,7 @@ impl Store for SegmentRef {
     }
 }
 
-impl Ground for SegmentRef {
+impl AreaStore for SegmentRef {
     #[inline]
     fn area(&self) -> Option<Area<'_>> {
         let end = NonNull::new(self.0.area_end.load(Ordering::Relaxed))?;

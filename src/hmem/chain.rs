@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An order of copies for drivers that have no streams but marks: signals or events that a copy sets
-//! when it is done and can wait for before it begins. Each copy waits for the mark of the one before.
+//! A [`Stream`] for drivers that have no streams but marks: signals or events. A copy sets its mark when it is done,
+//! and waits for the mark of the copy before it, so the copies run in order.
 
 use super::{Dir, Stream};
 use crate::error::{Error, Result, errno};
@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 
-/// How long the end of a broken or dropped order waits for copies that still run.
+/// How long a failed or dropped stream waits for copies that still run.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One copy as it was posted.
+/// The arguments of one copy.
 #[derive(Clone, Copy)]
 pub struct CopyArgs {
     pub dir: Dir,
@@ -20,55 +20,55 @@ pub struct CopyArgs {
     pub len: usize,
 }
 
-/// What came of starting a copy.
+/// Result of starting a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Started {
-    /// It runs, and sets its mark.
+    /// The copy runs, and will set its mark.
     Flying,
-    /// It is done, and so are those before it; the mark was not used.
+    /// The copy is done, and so are all copies before it. The mark was not used.
     Done,
 }
 
-/// The driver's part of the order.
+/// The driver's part of a [`Chain`].
 pub trait Engine: Send {
     type Mark: Copy + Send;
 
-    /// A mark that nothing has set yet.
+    /// Makes a mark that is not set.
     fn new_mark(&mut self) -> Result<Self::Mark>;
 
-    /// Resets a mark that was set and that nothing waits for.
+    /// Resets a mark that was set and that no copy waits for.
     fn reset(&mut self, mark: Self::Mark) -> Result<()>;
 
-    /// Starts `copy` behind the copy of `after`. On an error nothing was started.
+    /// Starts `copy`, to run after the copy with the mark `after`. If this fails, no copy was started.
     ///
     /// # Safety
     /// Both sides stay valid until the copy is done.
     unsafe fn start(&mut self, copy: CopyArgs, after: Option<Self::Mark>, mark: Self::Mark) -> Result<Started>;
 
-    /// Whether the mark is set. An error is that of its copy.
+    /// Whether the mark is set; the error if its copy failed.
     fn finished(&mut self, mark: Self::Mark) -> Result<bool>;
 
-    /// Waits until the mark is set or its copy failed; false: neither within `limit`.
+    /// Waits until the mark is set or its copy failed. False if neither happened within `limit`.
     fn wait(&mut self, mark: Self::Mark, limit: Duration) -> bool;
 
-    /// Sets the mark of a failed copy, if those behind it would wait for ever otherwise.
+    /// Sets the mark of a failed copy, if the copies that wait for this mark would otherwise wait for ever.
     fn release_waiters(&mut self, _mark: Self::Mark) {}
 
     fn destroy(&mut self, mark: Self::Mark);
 }
 
-/// The order; see [`Stream`].
+/// Copies in order, each with a mark; see [`Stream`].
 pub struct Chain<E: Engine> {
     engine: ManuallyDrop<E>,
     /// Marks of copies not yet known to be done, oldest first.
     flying: VecDeque<E::Mark>,
-    /// Mark of the last copy known to be done, kept because the next copy may not have looked at it yet.
+    /// Mark of the last copy known to be done. It is not reused yet, because the next copy may not have read it.
     last_done: Option<E::Mark>,
     free: Vec<E::Mark>,
     posted: u64,
     done: u64,
     failure: Option<Error>,
-    /// A copy may still run: the engine must stay.
+    /// A copy may still run after [`PATIENCE`], so the engine is never dropped.
     still_running: bool,
 }
 
@@ -86,7 +86,7 @@ impl<E: Engine> Chain<E> {
         }
     }
 
-    /// The oldest copy is done: its predecessor's mark has served.
+    /// Records that the oldest copy is done, and reuses the mark of the copy before it.
     fn retire(&mut self, mark: E::Mark) {
         self.done += 1;
         if let Some(old) = self.last_done.replace(mark) {
@@ -97,7 +97,8 @@ impl<E: Engine> Chain<E> {
         }
     }
 
-    /// Waits until all that was posted is done: drivers differ in what a copy of nothing does to its mark.
+    /// Waits until all posted copies are done. A copy of 0 bytes is never given to the driver, because drivers differ
+    /// in whether such a copy sets its mark.
     fn wait_for_all(&mut self) -> Result<()> {
         while let Some(mark) = self.flying.back().copied() {
             self.engine.wait(mark, Duration::from_secs(1));
@@ -106,14 +107,14 @@ impl<E: Engine> Chain<E> {
         Ok(())
     }
 
-    /// Waits for what still runs. If that does not end, its marks are left to the driver for ever.
+    /// Waits for the copies that still run. If one does not end, all remaining marks are left to the driver for ever.
     fn drain(&mut self) {
         while let Some(mark) = self.flying.pop_front() {
             if !self.engine.wait(mark, PATIENCE) {
                 self.still_running = true;
                 return self.flying.clear();
             }
-            // Whether it failed or not, it no longer runs, and the copies behind it may.
+            // Failed or not, this copy no longer runs; the copies behind it may start now.
             self.engine.release_waiters(mark);
             self.free.push(mark);
         }
@@ -147,7 +148,7 @@ impl<E: Engine> Stream for Chain<E> {
             None => self.engine.new_mark()?,
         };
         let after = self.flying.back().copied();
-        // SAFETY: both sides stay until the stream has passed the copy, as the caller says.
+        // SAFETY: the caller promises that both sides stay valid until the copy is done.
         match unsafe { self.engine.start(CopyArgs { dir, to, from, len }, after, mark) } {
             Ok(Started::Flying) => {
                 self.posted += 1;
@@ -196,7 +197,7 @@ impl<E: Engine> Drop for Chain<E> {
         for mark in self.free.drain(..).chain(self.last_done.take()) {
             self.engine.destroy(mark);
         }
-        // SAFETY: dropped here only, and not used again.
+        // SAFETY: dropped only here, and not used again.
         unsafe { ManuallyDrop::drop(&mut self.engine) };
     }
 }
@@ -206,7 +207,7 @@ mod tests {
     use super::*;
     use std::sync::{Arc, Mutex};
 
-    /// Marks are indexes; 0 is armed, 1 set, 2 failed. The test sets them.
+    /// The marks are indexes of `marks`: 0 is armed, 1 is set, 2 is failed. The test sets them.
     #[derive(Default)]
     struct Book {
         marks: Vec<u8>,
@@ -263,7 +264,7 @@ mod tests {
     }
 
     fn post(chain: &mut Chain<Paper>) -> u64 {
-        // SAFETY: nothing is copied.
+        // SAFETY: the fake engine copies nothing, so no address is accessed.
         unsafe { chain.post(Dir::Within, 1, 2, 3) }.unwrap()
     }
 
@@ -311,7 +312,7 @@ mod tests {
         let mut chain = Chain::new(Paper(book.clone(), Started::Flying));
         post(&mut chain);
         book.lock().unwrap().marks[0] = 1;
-        // SAFETY: nothing is copied.
+        // SAFETY: the fake engine copies nothing, so no address is accessed.
         assert_eq!(unsafe { chain.post(Dir::Within, 1, 2, 0) }.unwrap(), 2);
         assert_eq!((chain.done().unwrap(), book.lock().unwrap().starts.len()), (2, 1));
     }

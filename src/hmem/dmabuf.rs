@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What every vendor's dma-buf has in common: page congruence and the size that the kernel tells.
+//! The part of dma-buf handling that all vendors share: rounding to pages, checking sizes, CPU access through a
+//! mapping.
 
 use super::{Dir, DmaBuf};
 use crate::error::{Error, Result, errno};
 use crate::sys::{copy, mem};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// `[addr, addr+len)` widened to host pages: where it begins, its length, and the asked range's offset.
+/// Widens `[addr, addr+len)` to host pages. Returns the first page's address, the length, and the offset of `addr` in
+/// it.
 pub fn widen(addr: u64, len: u64) -> Result<(u64, u64, u64)> {
     let page = mem::page_size() as u64;
     let start = addr & !(page - 1);
@@ -17,7 +19,8 @@ pub fn widen(addr: u64, len: u64) -> Result<(u64, u64, u64)> {
     }
 }
 
-/// A driver's descriptor with the asked range at `offset` in it, if the kernel agrees that it holds that much.
+/// Makes a [`DmaBuf`] of a driver's descriptor, in which the requested range begins at `offset`. Fails if the file is
+/// shorter than the range needs.
 pub fn checked(fd: OwnedFd, offset: u64, len: u64) -> Result<DmaBuf> {
     let (_, size) = mem::file_id(fd.as_fd())?;
     match offset.checked_add(len) {
@@ -26,16 +29,16 @@ pub fn checked(fd: OwnedFd, offset: u64, len: u64) -> Result<DmaBuf> {
     }
 }
 
-/// Where a mapping that holds byte `offset` of a file begins, and that byte in it. A dma-buf is mapped from its
-/// beginning: exporters of graphics drivers (vgem, and others that share its code) give its first pages whatever
-/// offset is asked for.
+/// The file offset at which a mapping that contains byte `offset` should begin, and the position of that byte in the
+/// mapping. A dma-buf is mapped from its beginning: graphics drivers such as vgem, and others that share its code, map
+/// their first pages whatever offset is requested.
 pub fn map_from(fd: BorrowedFd<'_>, offset: u64) -> Result<(u64, usize)> {
     let within = if mem::is_dmabuf(fd) { offset } else { offset % mem::page_size() as u64 };
     let size = usize::try_from(within).map_err(|_| Error::invalid("dmabuf->offset: beyond the address space"))?;
     Ok((offset - within, size))
 }
 
-/// Of `linux/dma-buf.h`.
+/// Constants of `linux/dma-buf.h`.
 const DMA_BUF_IOCTL_SYNC: u32 = 0x4008_6200;
 const SYNC_READ: u64 = 1;
 const SYNC_WRITE: u64 = 2;
@@ -62,21 +65,21 @@ fn sync_flags(write: bool) -> u64 {
     if write { SYNC_READ | SYNC_WRITE } else { SYNC_READ }
 }
 
-/// Before the CPU touches a mapping of a dma-buf; nothing for other files.
+/// Call before the CPU accesses a mapping of a dma-buf. Does nothing for other files.
 pub fn begin_cpu(fd: BorrowedFd<'_>, write: bool) -> Result<()> {
     sync(fd, sync_flags(write))
 }
 
-/// After it.
+/// Call after the CPU has accessed a mapping of a dma-buf.
 pub fn end_cpu(fd: BorrowedFd<'_>, write: bool) -> Result<()> {
     sync(fd, sync_flags(write) | SYNC_END)
 }
 
-/// Copies `len` bytes between `host` and the beginning of the range of `buf`, by the CPU through a
-/// mapping made for this copy; an error if the exporter cannot be mapped.
+/// Copies `len` bytes between `host` and the beginning of the range of `buf`. The CPU copies through a mapping made for
+/// this one copy; fails if the exporter cannot be mapped.
 ///
 /// # Safety
-/// The host side is readable or writable for `len` bytes.
+/// The host side is readable (as source) or writable (as target) for `len` bytes.
 pub unsafe fn copy_mapped(buf: &DmaBuf, dir: Dir, host: u64, len: usize) -> Result<()> {
     let (start, within) = map_from(buf.fd.as_fd(), buf.offset)?;
     let size = len.checked_add(within).and_then(mem::page_round).filter(|_| buf.offset.checked_add(len as u64) <= Some(buf.len));
@@ -87,7 +90,8 @@ pub unsafe fn copy_mapped(buf: &DmaBuf, dir: Dir, host: u64, len: usize) -> Resu
     };
     let map = mem::Mapping::new(buf.fd.as_fd(), start, size, prot).map_err(|e| e.context("dma-buf"))?;
     sync(buf.fd.as_fd(), flags)?;
-    // SAFETY: within + len <= size, and the file is that long; the caller says that the host side holds `len` bytes.
+    // SAFETY: within + len <= size, and the file is that long; the caller promises that the host side holds `len`
+    // bytes.
     unsafe {
         let device = map.as_ptr().add(within);
         match dir {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An order of copies for vendors without asynchronous ones.
+//! A [`Stream`] for vendors without asynchronous copies.
 
 use super::interface::Interface;
 use super::memory::Dir;
 use super::stream::Stream;
 use crate::error::Result;
 
-/// For vendors without asynchronous copies: each is done when posted.
+/// Each copy is done when `post` returns.
 pub struct ImmediateStream {
     interface: &'static dyn Interface,
     device: u32,
@@ -21,7 +21,8 @@ impl ImmediateStream {
 
 impl Stream for ImmediateStream {
     unsafe fn post(&mut self, dir: Dir, to: u64, from: u64, len: usize) -> Result<u64> {
-        // SAFETY: the caller says that both sides stay until the stream has passed the copy, which is when this returns.
+        // SAFETY: the caller promises that both sides stay valid until the copy is done, which is when this call
+        // returns.
         unsafe { self.interface.copy(self.device, dir, to, from, len)? };
         self.count += 1;
         Ok(self.count)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What memory is, in the terms that all vendors share.
+//! The types for memory that all vendors share: vendors, kinds, allocations, exports, imports, copies.
 
 use crate::error::Error;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// Who made the memory; the numbers are libfabric's.
+/// The vendor that made the memory; the numbers are libfabric's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[repr(u32)]
 pub enum Iface {
@@ -36,7 +36,7 @@ impl Iface {
     }
 }
 
-/// How an allocation came to be, as far as it decides what can be done with it.
+/// The kind of an allocation. It decides which exports and copies are possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum Kind {
@@ -71,17 +71,17 @@ impl Kind {
     }
 }
 
-/// What a pointer points into.
+/// The allocation that an address lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Allocation {
     pub iface: Iface,
     /// The vendor's number of the device in this process.
     pub device: u32,
     pub kind: Kind,
-    /// First byte and length of the allocation, or of the physical segment.
+    /// First byte and length of the allocation; of the physical segment for [`Kind::Segment`].
     pub base: u64,
     pub len: u64,
-    /// Never given to another allocation of this process; 0: the vendor has no such number.
+    /// Identity that no other allocation of this process ever gets; 0 if the vendor has no such number.
     pub id: u64,
 }
 
@@ -91,10 +91,10 @@ impl Allocation {
     }
 }
 
-/// Names a device across processes, whatever their numbering: a UUID, or a PCI address in ASCII.
+/// Identifies a device across processes with different numbering: a UUID, or a PCI address in ASCII.
 pub type DeviceId = [u8; 16];
 
-/// What is known of a device.
+/// Properties of a device.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceFacts {
     pub id: DeviceId,
@@ -103,15 +103,15 @@ pub struct DeviceFacts {
     pub pci: String,
     /// Bytes of memory; 0: unknown.
     pub memory: u64,
-    /// Whether dma-bufs of its memory can be exported, and if not why.
+    /// `None` if dma-bufs of the device's memory can be exported; else the reason why not.
     pub dmabuf: Option<Error>,
-    /// Whether its memory can be mapped by another process, and if not why.
+    /// `None` if another process can map the device's memory; else the reason why not.
     pub ipc: Option<Error>,
-    /// Devices of this process that can copy to and from it without the host.
+    /// Devices of this process that can copy to and from this one without going through the host.
     pub peers: Vec<u32>,
 }
 
-/// A dma-buf and where the asked range begins in it.
+/// A dma-buf, and the offset of the requested range in it.
 #[derive(Debug)]
 pub struct DmaBuf {
     pub fd: OwnedFd,
@@ -123,21 +123,21 @@ pub struct DmaBuf {
 /// Bytes of a vendor's handle for another process.
 pub const HANDLE_BYTES: usize = 64;
 
-/// What another process of this host needs to map an allocation.
+/// All that another process of this host needs to map an allocation.
 #[derive(Debug)]
 pub struct Export {
-    /// The vendor's own tag for how to open it.
+    /// The vendor's own tag that tells the importer how to open `handle`.
     pub how: u32,
     pub device: DeviceId,
     pub handle: [u8; HANDLE_BYTES],
-    /// Travels beside the handle where the vendor needs one.
+    /// A descriptor that travels with the handle, if the vendor needs one.
     pub fd: Option<OwnedFd>,
-    /// First byte here, and bytes, of what is exported.
+    /// Address in this process, and length, of the exported memory.
     pub base: u64,
     pub len: u64,
 }
 
-/// An [`Export`] as it arrived from a peer: nothing in it is trusted.
+/// An [`Export`] as it arrived from a peer. No field is trusted.
 pub struct Offer<'a> {
     pub how: u32,
     pub device: DeviceId,
@@ -146,10 +146,10 @@ pub struct Offer<'a> {
     pub len: u64,
 }
 
-/// What dropping does; called once, from whichever thread lets go last.
+/// The action of dropping a mapping or a pin. Called once, on the thread that drops the last reference.
 pub type Undo = Box<dyn FnOnce() + Send + Sync>;
 
-/// A peer's allocation mapped here; dropping it unmaps. No copy may be in flight then.
+/// A peer's allocation mapped in this process. Dropping it unmaps the memory, so no copy may be in flight then.
 pub struct Import {
     pub iface: Iface,
     pub device: u32,
@@ -167,7 +167,7 @@ impl Drop for Import {
     }
 }
 
-/// Where a copy goes.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dir {
     ToDevice,
@@ -176,7 +176,7 @@ pub enum Dir {
     Within,
 }
 
-/// One copy of several.
+/// One copy of a list.
 #[derive(Clone, Copy, Debug)]
 pub struct Copy {
     pub dir: Dir,

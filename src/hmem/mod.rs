@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What memory is and how it can be reached: one [`Interface`] per vendor, opened when its memory is
-//! first named, never before, and never on behalf of another vendor.
+//! Device memory: which vendor made it, and how the library detects, exports, imports and copies it.
+//!
+//! Each vendor is an [`Interface`] (CUDA, ROCr, Level Zero, Neuron, SynapseAI; host memory is one too). An interface is
+//! opened when its memory is first named, never before, and never on behalf of another vendor. In comes an address or
+//! an [`Iface`]; out come an [`Allocation`], an [`Export`] for a peer, an [`Import`] of a peer's memory, or a
+//! [`Stream`] of copies.
+//!
+//! Read `interface.rs` and `memory.rs` first, then one vendor's directory. `threaded.rs` and `copier/` are two ways to
+//! keep the caller's threads out of a driver; `chain.rs` and `immediate.rs` build a `Stream` for vendors that have
+//! none.
 
 pub mod chain;
 pub mod copier;
@@ -27,22 +35,22 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub use stream::Stream;
 
-/// Opened interfaces, for ever: handles of them lie in streams and imports of unknown lifetime.
+/// The opened interfaces. They are never closed: streams and imports of unknown lifetime refer to them.
 static UP: [OnceLock<&'static dyn Interface>; 6] = [const { OnceLock::new() }; 6];
-/// The process that opened each.
+/// The process that opened each interface.
 static OPENERS: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
 static ANY_OPENED: AtomicBool = AtomicBool::new(false);
-/// Why the others are absent, once that was found out.
+/// Why an interface cannot be used, once an attempt to open it has failed.
 static ABSENT: Mutex<[Option<Error>; 6]> = Mutex::new([const { None }; 6]);
 
-/// The interface, opened at first use, or why it cannot be used. An answer of "absent" is kept, except
-/// where the process may still load or initialise the driver itself.
+/// The interface, opened at first use, or the reason why it cannot be used. A failure to open is remembered, except
+/// with `adopt`: the process may still load or initialise the driver itself.
 #[inline]
 pub fn get(iface: Iface) -> Result<&'static dyn Interface> {
     let i = iface as usize;
     match UP[i].get() {
         Some(up) if OPENERS[i].load(Ordering::Relaxed) == process::instance().load(Ordering::Relaxed) => Ok(*up),
-        // Drivers do not survive a fork: the child has to live without.
+        // A driver does not survive a fork, so the child gets an error.
         Some(_) => Err(Error::new(errno::EPERM, format!("{}: the driver was opened before this process was forked", iface.name()))),
         None => open(iface),
     }
@@ -90,12 +98,13 @@ fn open(iface: Iface) -> Result<&'static dyn Interface> {
     }
 }
 
-/// The interface if it has been opened already: what detection may ask without opening anything.
+/// The interface if it has been opened already, for detection that must not open a driver.
 pub fn opened(iface: Iface) -> Option<&'static dyn Interface> {
     UP[iface as usize].get().and_then(|_| get(iface).ok())
 }
 
-/// What `addr` is, asked of every vendor that is here; host memory if none knows it.
+/// Asks every vendor that can be used for the allocation that `addr` lies in; host memory if no vendor knows the
+/// address.
 pub fn detect(addr: u64) -> Result<Allocation> {
     for iface in Iface::ALL.into_iter().filter(|i| *i != Iface::System) {
         match get(iface) {
@@ -104,7 +113,7 @@ pub fn detect(addr: u64) -> Result<Allocation> {
                     return Ok(found);
                 }
             }
-            // Its memory may be this: a forked child cannot tell.
+            // A forked child cannot ask this driver, and the memory may be that vendor's.
             Err(e) if UP[iface as usize].get().is_some() => return Err(e),
             Err(_) => {}
         }
@@ -112,7 +121,7 @@ pub fn detect(addr: u64) -> Result<Allocation> {
     Ok(Allocation::default())
 }
 
-/// Where memory lies: who copies it.
+/// The place of memory: the vendor and device that copy it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
 pub struct Site {
     pub iface: Iface,
@@ -128,33 +137,33 @@ impl Site {
         self.iface == Iface::System
     }
 
-    /// Copies host bytes to `to` in this memory, and returns when they are there.
+    /// Copies `len` host bytes to address `to` of this site, and returns when they have arrived.
     ///
     /// # Safety
-    /// `from` is readable for `len` bytes; `to`, where this is the host, writable.
+    /// `from` is readable for `len` bytes. If this site is the host, `to` is writable for as many.
     #[inline]
     pub unsafe fn store(self, to: u64, from: *const u8, len: usize) -> Result<()> {
         if self.is_host() {
-            // SAFETY: both hold `len` bytes, as the caller says.
+            // SAFETY: the caller promises that both ranges hold `len` bytes.
             unsafe { std::ptr::copy_nonoverlapping(from, to as *mut u8, len) };
             return Ok(());
         }
-        // SAFETY: `from` holds `len` bytes, as the caller says; the driver checks the device's side.
+        // SAFETY: the caller promises that `from` holds `len` bytes; the driver checks the device's side.
         unsafe { get(self.iface)?.copy(self.device, Dir::ToDevice, to, from as u64, len) }
     }
 
-    /// Copies from `from` in this memory to host bytes, and returns when they are there.
+    /// Copies `len` bytes from address `from` of this site to the host, and returns when they have arrived.
     ///
     /// # Safety
-    /// `to` is writable for `len` bytes; `from`, where this is the host, readable.
+    /// `to` is writable for `len` bytes. If this site is the host, `from` is readable for as many.
     #[inline]
     pub unsafe fn load(self, to: *mut u8, from: u64, len: usize) -> Result<()> {
         if self.is_host() {
-            // SAFETY: both hold `len` bytes, as the caller says.
+            // SAFETY: the caller promises that both ranges hold `len` bytes.
             unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, len) };
             return Ok(());
         }
-        // SAFETY: `to` holds `len` bytes, as the caller says; the driver checks the device's side.
+        // SAFETY: the caller promises that `to` holds `len` bytes; the driver checks the device's side.
         unsafe { get(self.iface)?.copy(self.device, Dir::FromDevice, to as u64, from, len) }
     }
 }
@@ -165,7 +174,7 @@ impl std::fmt::Display for Site {
     }
 }
 
-/// Whether any vendor's interface has been opened: until then no pointer of this process needs a question.
+/// Whether any vendor's interface has been opened. Until then the library has no device memory to detect.
 pub fn any_opened() -> bool {
     ANY_OPENED.load(Ordering::Relaxed)
 }

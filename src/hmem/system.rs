@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Host memory as an interface like the others: copies are the CPU's, everything else is not needed.
+//! Host memory behind the same trait as device memory. The CPU copies; there are no devices, exports or allocations.
 
 use super::{Allocation, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Offer, Stream, immediate};
 use crate::error::{Error, Result, errno};
@@ -37,13 +37,13 @@ impl Interface for System {
     }
 
     unsafe fn copy(&self, _device: u32, _dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
-        // SAFETY: the caller says that both sides hold `len` bytes (`Interface::copy`).
+        // SAFETY: the caller promises that both sides hold `len` bytes (`Interface::copy`).
         unsafe { copy::copy(to as *mut u8, from as *const u8, len, usize::MAX) };
         Ok(())
     }
 
     fn flush(&self, _device: u32) -> Result<()> {
-        // The CPU's memory system orders a NIC's writes before the completion that was read.
+        // The CPU sees a NIC's writes before it sees the completion, so nothing has to be flushed.
         Ok(())
     }
 

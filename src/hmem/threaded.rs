@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A vendor's driver that is called on one thread of the library's own and on no other: for callers
-//! whose threads must not enter a driver (`GDRFAB_HMEM_THREAD=1`). Each call goes there and waits for
-//! its answer, which costs two switches of thread.
+//! Calls a vendor's driver on one thread of the library and on no other, for callers whose threads must not enter a
+//! driver (`GDRFAB_HMEM_THREAD=1`). Each call is passed to that thread and waits for its result, which costs two thread
+//! switches.
 
 use super::{Allocation, Copy, DeviceFacts, Dir, DmaBuf, Export, Iface, Import, Interface, Offer, Pinned, Stream, Undo};
 use crate::error::{Error, Result, errno};
@@ -13,10 +13,11 @@ use std::sync::mpsc::{Sender, channel};
 
 type Work<'a> = Box<dyn FnOnce() + Send + 'a>;
 
-/// Work, and what is dropped after it. In this order: whoever waits knows by the second that the first is gone.
+/// A closure, and a sender that is dropped after the closure has run or was dropped. The receiver of that sender thus
+/// learns that nothing borrowed by the closure is used any more. The order of the two fields matters.
 type Job = (Work<'static>, Sender<Infallible>);
 
-/// The thread: it lives as long as somebody can give it work.
+/// The thread that calls the driver. It ends when the last `Worker` is dropped.
 #[derive(Clone)]
 struct Worker(Arc<Mutex<Sender<Job>>>);
 
@@ -38,18 +39,18 @@ impl Worker {
         Ok(Worker(Arc::new(Mutex::new(give))))
     }
 
-    /// Runs `f` over there and waits until it is over.
+    /// Runs `f` on the worker thread and waits for its result.
     fn run<R: Send>(&self, f: impl FnOnce() -> R + Send) -> Result<R> {
         let mut answer = None;
         self.finish(Box::new(|| answer = Some(f())))?;
         answer.ok_or_else(gone)
     }
 
-    /// As `run` for every type of answer, so that the channels are compiled once.
+    /// The part of `run` that does not depend on the result type, so that the channels are compiled once.
     fn finish(&self, work: Work<'_>) -> Result<()> {
         let (over, wait) = channel();
-        // SAFETY: this call does not return before the work was run or dropped, for `over` is dropped after it wherever the
-        // job ends: nothing that the work borrows goes away under it.
+        // SAFETY: the closure borrows from the caller of this function. This call does not return before the closure
+        // has run or was dropped, because `over` is dropped after it in every case, so the borrows stay valid.
         let work = unsafe { std::mem::transmute::<Work<'_>, Work<'static>>(work) };
         self.0.lock().send((work, over)).map_err(|_| gone())?;
         wait.recv().map_or(Ok(()), |never| match never {})
@@ -73,7 +74,7 @@ impl Threaded {
         self.worker.run(|| f(&*self.inner))?
     }
 
-    /// What undoes a driver's work belongs on the driver's thread as well.
+    /// Undoing driver work also calls the driver, so it has to happen on the worker thread.
     fn undo(&self, undo: &mut Option<Undo>) {
         if let Some(inner) = undo.take() {
             let worker = self.worker.clone();
@@ -122,7 +123,7 @@ impl Interface for Threaded {
     }
 
     unsafe fn copy(&self, device: u32, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
-        // SAFETY: both sides hold `len` bytes during this call, as the caller says, and this call waits.
+        // SAFETY: the caller promises that both sides hold `len` bytes, and this call returns only after the copy.
         self.run(|i| unsafe { i.copy(device, dir, to, from, len) })
     }
 
@@ -168,17 +169,17 @@ impl ThreadedStream {
 
 impl Stream for ThreadedStream {
     unsafe fn post(&mut self, dir: Dir, to: u64, from: u64, len: usize) -> Result<u64> {
-        // SAFETY: both sides stay until the stream has passed the copy, as the caller says.
+        // SAFETY: the caller promises that both sides stay valid until the copy is done.
         self.run(|s| unsafe { s.post(dir, to, from, len) })
     }
 
     unsafe fn post_list(&mut self, copies: &[Copy], reached: bool, name: u64) -> Result<u64> {
-        // SAFETY: the sides of each copy stay until the stream has passed it, as the caller says.
+        // SAFETY: the caller promises that both sides of each copy stay valid until it is done.
         self.run(|s| unsafe { s.post_list(copies, reached, name) })
     }
 
     unsafe fn post_again(&mut self, name: u64) -> Result<Option<u64>> {
-        // SAFETY: the caller says that the sides of what was posted under the name stay until the stream has passed.
+        // SAFETY: the caller promises that both sides of each copy posted under the name stay valid until it is done.
         self.run(|s| unsafe { s.post_again(name) })
     }
 
@@ -194,7 +195,7 @@ impl Stream for ThreadedStream {
 impl Drop for ThreadedStream {
     fn drop(&mut self) {
         let inner = self.inner.take();
-        // Its end waits for copies, and calls the driver.
+        // Dropping a stream waits for its copies, and calls the driver.
         let _ = self.worker.run(move || drop(inner));
     }
 }

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copies that a process of the library's own makes, for endpoints whose operations may call no driver
+//! Copies that a helper process makes, for endpoints whose operations must not call a driver
 //! (`GDRFAB_OPT_DRIVER_CALLS`).
 //!
-//! A driver's call may wait, inside the driver, for kernels of the calling process; if such a kernel waits for the copy that
-//! the call would start, nothing moves again. The locks are a process's own. So `gdrfab-copier` maps what this process and
-//! its peers have exported, and copies what is put into a page that both share; nothing here enters a driver.
+//! A driver call may wait, inside the driver, for kernels of the calling process. If such a kernel in turn waits for
+//! the copy that this call would start, both wait for ever. The driver's locks belong to one process, so the library
+//! starts the program `gdrfab-copier`. That process maps the memory that this process and its peers have exported, and
+//! makes the copies that this process writes into a shared ring. Nothing in this file calls a driver.
+//!
+//! `mod.rs` is this process's side, `serve.rs` the helper's; `wire.rs` has the packets of the socket between them, and
+//! `ring.rs` the shared memory of a stream.
 
 mod ring;
 mod serve;
@@ -27,39 +31,41 @@ use wire::{ANSWER_BYTES, Answer, HELLO, Request, RequestKind, decode_answer};
 
 /// Name of the program, which is installed in the directory `gdrfab` beside the library.
 const PROGRAM: &str = "gdrfab-copier";
-/// How long an answer may take; opening a driver takes seconds.
+/// Time limit for an answer that may open a driver, which takes seconds.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long an answer may take for which no driver is opened, and with it the close of an endpoint.
+/// Time limit for an answer that opens no driver. It also bounds the close of an endpoint.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the kernel may take to end it.
+/// How long the kernel may take to end the killed helper.
 const KILL_TIMEOUT_MS: u64 = 2000;
-/// Polls without news after which it is asked whether the process lives.
+/// Polls without progress after which the helper is checked for being alive.
 const POLLS_PER_CHECK: u32 = 1 << 14;
 
-/// The process that copies for this one. It ends with it.
+/// The helper process that copies for this one. It ends with this process.
 ///
-/// It serves nobody else, so it may be killed when it does not answer: whatever it still copies would never end anyhow. Its
-/// end proves that nothing touches the memory of its copies any more, because the kernel reports it after the driver let go.
+/// It serves no other process, so it may be killed when it does not answer: a copy that it still makes would never
+/// complete anyway. The kernel reports its end only after the driver has let go of the memory, so the end proves that
+/// its copies no longer access memory.
 pub struct Copier {
     socket: OwnedFd,
-    /// One question at a time.
+    /// Held while a request waits for its answer, so that there is one request at a time.
     requests: Mutex<()>,
-    /// Wakes it.
+    /// The eventfd that wakes the sleeping helper.
     wake_fd: OwnedFd,
-    /// The kernel kills it when this is closed, at the latest with this process. None: it was closed.
+    /// The kernel kills the helper when this socket is closed, which happens at the latest when this process ends.
+    /// `None`: closed to kill the helper.
     lifeline: Mutex<Option<OwnedFd>>,
-    /// Tells of its end, here and to peers; none on kernels without.
+    /// Reports the helper's end, to this process and to peers. `None` on kernels without pidfds.
     pidfd: Option<OwnedFd>,
-    /// It is known to have ended.
+    /// The helper is known to have ended.
     exited: AtomicBool,
     pub pid: i32,
     /// Number of the next stream.
     next: AtomicU64,
-    /// Devices that it was asked to open, so that it is asked once.
+    /// Devices that the helper was asked to open. Each is asked for once.
     opened_devices: Mutex<Vec<Site>>,
 }
 
-/// The copier of this process, started when first needed. A child of a fork needs its own.
+/// The helper of this process, started when first needed. A child of a fork starts its own.
 pub fn get() -> Result<&'static Copier> {
     static NOW: Mutex<Option<(u64, &Copier)>> = Mutex::new(None);
     let instance = process::instance().load(Ordering::Relaxed);
@@ -78,11 +84,12 @@ fn gone() -> Error {
     Error::fixed(errno::EIO, "the process that copies device memory (gdrfab-copier) has ended")
 }
 
-/// The file that holds this library's code.
+/// The file that contains this library's code.
 fn own_file() -> Option<PathBuf> {
-    // SAFETY: plain pointers, which may be NULL.
+    // SAFETY: zeros are a valid `Dl_info`, which has only pointers, and these may be NULL.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked for; the name belongs to the loader and lives as long as this code.
+    // SAFETY: dladdr accepts any address. The name belongs to the loader, and stays valid as long as this code is
+    // loaded.
     unsafe {
         if libc::dladdr(own_file as *const libc::c_void, &mut info) == 0 || info.dli_fname.is_null() {
             return None;
@@ -92,8 +99,8 @@ fn own_file() -> Option<PathBuf> {
     }
 }
 
-/// Where the program is: where GDRFAB_COPIER says, or beside the library, or where a program that was linked with the static
-/// library would have it.
+/// The path of the program: the value of GDRFAB_COPIER, or the directory `gdrfab` beside the library, or
+/// `../lib/gdrfab` beside a program that was linked with the static library.
 fn program() -> Result<PathBuf> {
     if let Some(named) = &config::get().hmem.copier {
         let path = PathBuf::from(named);
@@ -122,17 +129,19 @@ impl Copier {
         fork::keep_from_children(ours.as_fd());
         fork::keep_from_children(lifeline.as_fd());
         let mut command = Command::new(program);
-        // A session of its own: a signal to this process's group is not meant for it.
+        // A process group of its own, so that signals to the caller's process group do not reach the helper.
         command.env_remove("GDRFAB_HMEM_INIT").env_remove("GDRFAB_HMEM_THREAD").process_group(0);
         if environment::is_untrusted() {
             command.env_clear();
         }
         let held = fd::hold_standard();
         let child = command.stdin(Stdio::from(theirs)).stdout(Stdio::from(its_lifeline)).spawn();
-        // It has this process's ends of the sockets, and their closing must show at the other side.
+        // The command still owns this process's copies of the helper's sockets. They must be closed, so that the
+        // helper's end shows.
         drop((command, held));
         let mut child = child.map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EIO), e.to_string()))?;
-        // It leaves a child of its own behind and ends at once, so that nobody here has a child that he does not know.
+        // The started process forks the helper and exits at once, so the caller's process gets no child that it does
+        // not know.
         let until = Instant::now() + REPLY_TIMEOUT;
         while matches!(child.try_wait(), Ok(None)) {
             if Instant::now() > until {
@@ -153,25 +162,27 @@ impl Copier {
             next: AtomicU64::new(1),
             opened_devices: Mutex::new(Vec::new()),
         };
-        // A child made without the C library's fork keeps the sockets open, so the end does not show there.
+        // A child that this process makes without the C library's fork keeps the sockets open, so their closing does
+        // not show this process's end. The helper gets a pidfd for that.
         let own = process::open(process::pid()).ok();
         let fds: Vec<_> = [copier.wake_fd.as_fd()].into_iter().chain(own.as_ref().map(AsFd::as_fd)).collect();
         copier.send_packet(HELLO.as_bytes(), &fds, REPLY_TIMEOUT)?;
         let (answer, fd) = copier.receive_answer(REPLY_TIMEOUT)?;
-        // Its own number is another one here if this process starts children in another pid namespace.
+        // The pid that the helper reports is another one here if this process starts its children in another pid
+        // namespace.
         (copier.pid, copier.pidfd) = (fd.as_ref().and_then(process::pid_of).unwrap_or(answer?.number as i32), fd);
         crate::log!(Info, "process {} copies device memory for this one", copier.pid);
         Ok(copier)
     }
 
-    /// Tells peers when its copies are over for certain, if this process has ended.
+    /// A pidfd of the helper. With it, peers learn when its copies are certainly over although this process has ended.
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         self.pidfd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Whether it hung up; what it copies may not be over then.
+    /// Whether the helper closed its socket. Its copies may still be in flight.
     fn has_hung_up(&self) -> bool {
-        // Between questions it says nothing, so whatever is readable is the end.
+        // Between requests the helper sends nothing, so a readable socket means that it was closed.
         self.requests.try_lock().is_some_and(|_requests| socket::readable(&self.socket))
     }
 
@@ -179,7 +190,7 @@ impl Copier {
         self.lifeline.lock().is_some() && !self.has_hung_up()
     }
 
-    /// Kills it and waits until it has ended, so that none of its copies is under way any more; bounded.
+    /// Kills the helper and waits, for a bounded time, until it has ended. Then none of its copies is in flight.
     fn kill_and_wait(&self) -> Result<()> {
         if self.exited.load(Ordering::Acquire) {
             return Ok(());
@@ -188,12 +199,14 @@ impl Copier {
         if let Some(pidfd) = &self.pidfd
             && fresh
         {
-            // It may run where closing the lifeline does not kill.
+            // Closing the lifeline may not kill a helper in a sandbox or another pid namespace, so the signal is sent
+            // as well.
             let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
         }
         let end = self.pidfd.as_ref().unwrap_or(&self.socket);
         let until = time::now_ns() + KILL_TIMEOUT_MS * 1_000_000;
-        // Of the socket: readable for its end, whatever else was said before.
+        // Without a pidfd the socket is watched: it is readable when the helper has ended, and also if an answer was
+        // left unread.
         while !process::ended(end) {
             if !fresh || time::now_ns() > until {
                 return Err(Error::new(
@@ -214,12 +227,12 @@ impl Copier {
         Ok(())
     }
 
-    /// An error while it is not known whether it still copies: it was killed, and has not ended.
+    /// Fails while a helper that was killed has not ended: until then it may still copy.
     pub fn check_quiet(&self) -> Result<()> {
         if self.lifeline.lock().is_some() { Ok(()) } else { self.kill_and_wait() }
     }
 
-    /// Whether it has had its time since then; a stopped process gets no more of it.
+    /// Whether the time limit since `since` has passed. A stopped process gets half of the close timeout at most.
     fn timed_out(&self, since: Instant, limit: Duration) -> bool {
         let waited = since.elapsed();
         waited > limit || (waited.as_millis() as u64 > config::get().close_ms / 2 && process::is_stopped(self.pid))
@@ -229,7 +242,7 @@ impl Copier {
         Error::new(errno::ETIMEDOUT, format!("process {} (gdrfab-copier), which copies device memory, does not answer", self.pid))
     }
 
-    /// Sends a packet; the turn is the caller's.
+    /// Sends one packet. The caller holds `requests`.
     fn send_packet(&self, packet: &[u8], fds: &[BorrowedFd<'_>], limit: Duration) -> Result<()> {
         let since = Instant::now();
         while !socket::send(self.socket.as_fd(), packet, fds).map_err(|_| gone())? {
@@ -256,15 +269,15 @@ impl Copier {
         match answer {
             Ok((answer, _)) => answer,
             Err(e) => {
-                // A late answer would be taken for the answer to the next question, so it is killed. Whoever depends on its end
-                // waits for that.
+                // A late answer would be taken for the answer to the next request, so the helper is killed. Callers
+                // that depend on its end wait for that themselves.
                 let _ = self.kill_and_wait();
                 Err(e)
             }
         }
     }
 
-    /// Waits for an answer; in it lies what was refused.
+    /// Receives an answer. The inner result is the helper's error if it refused the request.
     fn receive_answer(&self, limit: Duration) -> Result<(Result<Answer>, Option<OwnedFd>)> {
         let since = Instant::now();
         let mut answer = vec![0; ANSWER_BYTES];
@@ -280,7 +293,8 @@ impl Copier {
         }
     }
 
-    /// Has it open the devices that this process uses, so that what it cannot do is known before it is needed.
+    /// Has the helper open the devices that this process uses, so that a failure shows now and not when a copy is
+    /// needed.
     pub fn prepare(&self) -> Result<()> {
         for iface in Iface::ALL.into_iter().filter(|i| *i != Iface::System) {
             let Some(up) = super::opened(iface) else { continue };
@@ -300,10 +314,11 @@ impl Copier {
         Ok(())
     }
 
-    /// Maps over there what this process or a peer exported; the addresses are that process's. `copying_device`: the device that copies.
+    /// Maps, in the helper, memory that this process or a peer exported; the addresses in the result are the helper's.
+    /// `copying_device` is the device that shall copy.
     pub fn import(&'static self, iface: Iface, offer: &Offer<'_>, copying_device: Option<u32>) -> Result<Import> {
         let up = super::get(iface)?;
-        // Of a device that was opened before: to ask which are in use would call the driver.
+        // Any device that was opened before will do. Asking the driver which devices are in use is not allowed here.
         let copying_device =
             copying_device.or_else(|| self.opened_devices.lock().iter().find(|site| site.iface == iface).map(|site| site.device));
         let copying_id = copying_device.map(|device| device_id(Site { iface, device })).transpose()?;
@@ -317,7 +332,8 @@ impl Copier {
         let answer = self.request(&request, offer.fd.as_slice(), DRIVER_TIMEOUT)?;
         let device = up.devices().iter().position(|f| f.id == answer.device).map(|d| d as u32).or(copying_device).unwrap_or(0);
         let undo = move || {
-            // Not waited for. If it has ended, its mappings have too; if its socket is full, it keeps them.
+            // The answer is not waited for. If the helper has ended, its mappings are gone too; if its socket is full,
+            // it keeps this one.
             if let Some(_requests) = self.requests.try_lock_for(Duration::from_millis(config::get().close_ms)) {
                 let _ = socket::send(self.socket.as_fd(), &Request::of(RequestKind::Unmap, answer.number).encode(), &[]);
             }
@@ -325,7 +341,7 @@ impl Copier {
         Ok(Import { iface, device, base: answer.base, len: answer.len, undo: Some(Box::new(undo)) })
     }
 
-    /// An order of copies between what `import` gave.
+    /// A stream of copies between memory that `import` mapped.
     pub fn stream(&'static self, site: Site) -> Result<Box<dyn Stream>> {
         let (ring, fd) = CopyRing::new()?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -341,16 +357,16 @@ fn device_id(site: Site) -> Result<DeviceId> {
     facts.map(|f| f.id).ok_or_else(|| Error::new(errno::ENODEV, format!("{site} is no device of this process")))
 }
 
-/// Copies that are made elsewhere.
+/// A stream whose copies the helper makes.
 struct RemoteStream {
     copier: &'static Copier,
     number: u64,
     ring: CopyRing,
     posted: u64,
     polls: u32,
-    /// Since when nothing more is to begin.
+    /// Time of the first call of `end`; from then on no copy may begin.
     closing_since: Option<Instant>,
-    /// No copy is under way, and none will be.
+    /// No copy is in flight, and none will begin.
     closed: bool,
 }
 
@@ -361,7 +377,7 @@ impl RemoteStream {
         }
     }
 
-    /// An error tells that the stream has ended, and its copies with it.
+    /// An error means that the stream has ended, and that none of its copies is in flight.
     fn check_alive(&mut self) -> Result<()> {
         match self.ring.failed() {
             0 => {}
@@ -375,7 +391,7 @@ impl RemoteStream {
         self.polls += 1;
         if self.polls >= POLLS_PER_CHECK {
             self.polls = 0;
-            // Copies of a process that hung up are over when it has ended; until then they are under way.
+            // A helper that closed its socket may still copy. The stream has ended only once the process has.
             if self.copier.has_hung_up() && self.copier.kill_and_wait().is_ok() {
                 return Err(gone());
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a stream of copies shares with the process that makes them: a ring of copies, how many were posted, and how many
-//! are done. One side writes each word.
+//! The shared memory of one stream: a ring of copy descriptions, the number of copies posted, and the number done. The
+//! process that uses the stream posts, and the copier completes; each word is written by one side only.
 
 use crate::error::{Error, Result, errno};
 use crate::sys::mem::{Mapping, Protection, memfd, page_round};
@@ -17,13 +17,13 @@ struct CacheLine(AtomicU64);
 struct RingHeader {
     posted: CacheLine,
     done: CacheLine,
-    /// The errno of the failure that ended the stream; 0: it lives.
+    /// The errno of the failure that ended the stream; 0 while it works.
     failed: CacheLine,
-    /// 1: whoever copies sleeps, and wants to be woken.
+    /// 1 while the copier sleeps and has to be woken.
     asleep: CacheLine,
-    /// 1: nothing more is to begin.
+    /// 1 if no further copy may begin.
     closing: CacheLine,
-    /// 1: nothing is under way, and nothing will be.
+    /// 1 if no copy is in flight and none will begin.
     closed: CacheLine,
 }
 
@@ -39,7 +39,7 @@ fn bytes() -> usize {
     page_round(size_of::<RingHeader>() + ENTRIES as usize * size_of::<Entry>()).unwrap_or(usize::MAX)
 }
 
-/// Both sides' view of a stream.
+/// One side's mapping of the ring.
 pub struct CopyRing(Mapping);
 
 impl CopyRing {
@@ -58,28 +58,28 @@ impl CopyRing {
     }
 
     fn head(&self) -> &RingHeader {
-        // SAFETY: the mapping is long enough, aligned to a page, and holds atomics only.
+        // SAFETY: the mapping is long enough, page-aligned, and holds atomics only.
         unsafe { &*self.0.as_ptr().cast::<RingHeader>() }
     }
 
     fn entry(&self, number: u64) -> &Entry {
-        // SAFETY: as above; the place lies in the ring.
+        // SAFETY: the mapping is long enough, page-aligned, and holds atomics only; the index is below `ENTRIES`.
         unsafe { &*self.0.as_ptr().add(size_of::<RingHeader>()).cast::<Entry>().add((number % ENTRIES) as usize) }
     }
 
-    /// Writes copy `number`, the one behind the last; there is room for it.
+    /// Writes copy `number`, which is one more than the last. The caller has checked that there is room.
     pub fn post(&self, number: u64, to: u64, from: u64, len: u64) {
         let entry = self.entry(number);
         entry.to.store(to, Ordering::Relaxed);
         entry.from.store(from, Ordering::Relaxed);
         entry.len.store(len, Ordering::Relaxed);
-        // Release: whoever sees the count sees the copy.
+        // Release: a reader that sees the count also sees the copy.
         self.head().posted.0.store(number, Ordering::Release);
     }
 
-    /// Whether the process has to be woken for what was posted just now.
+    /// Whether the copier has to be woken for the copy that was just posted.
     pub fn must_wake(&self) -> bool {
-        // Either it sees the count before it sleeps, or this side sees that it is about to sleep.
+        // Full fence: either the copier sees the count before it sleeps, or this side sees that it is about to sleep.
         fence(Ordering::SeqCst);
         self.head().asleep.0.load(Ordering::Relaxed) != 0
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The process that copies. It polls the pages of its streams while there is work, and for a moment after; then it sleeps
-//! until it is woken. All streams of a device go to one order of the driver's, so that what is first in each of them is
-//! handed over together: a driver takes eight copies at once in twice the time of one.
+//! The copier's main loop. It polls the rings of its streams while there is work, and for a moment after; then it
+//! sleeps until it is woken. All streams of one device share one stream of the driver, so that the first copy of each
+//! ring is handed over in one batch: a batch takes much less time than the same copies one by one.
 
 use super::ring::CopyRing;
 use super::wire::{Answer, HELLO, REQUEST_BYTES, Request, RequestKind, encode_answer};
@@ -11,23 +11,23 @@ use crate::sys::{process, socket, time};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// How long it polls after its last work.
+/// How long the loop polls after the last work.
 const SPIN_NS: u64 = 1_000_000;
-/// Turns between two looks at the socket.
+/// Turns of the loop between two looks at the socket.
 const TURNS_PER_SOCKET_POLL: u32 = 8;
-/// How long ago the socket was last looked at, at most, when copies are begun.
+/// Age that the last look at the socket may have when copies are started.
 const SOCKET_POLL_NS: u64 = 100_000;
 
-/// An order of the driver's.
+/// The driver's stream of one device.
 struct DriverQueue {
     site: Site,
     order: Box<dyn Stream>,
-    /// Copies handed over: ticket and stream.
+    /// Copies given to the driver: its number for the copy, and the stream that posted it.
     in_flight: VecDeque<(u64, u64)>,
     batch: Vec<Copy>,
     /// The streams of the copies in `batch`.
     owners: Vec<u64>,
-    /// How the order failed.
+    /// The driver's error, if the stream failed.
     failure: Option<Error>,
 }
 
@@ -39,7 +39,7 @@ struct ServedStream {
     failed: Option<Error>,
 }
 
-/// A mapping whose end was asked for, and how far each stream was by then.
+/// A mapping to be unmapped, and the number of the last copy of each stream that may use it.
 struct PendingUnmap {
     import: Import,
     awaited: Vec<(u64, u64)>,
@@ -59,17 +59,17 @@ struct Server {
     next: u64,
 }
 
-/// What a turn came to.
+/// Result of one turn of the loop.
 #[derive(PartialEq, Eq)]
 enum Activity {
-    /// Copies were handed over.
+    /// Copies were given to the driver.
     Started,
-    /// Some are under way.
+    /// No copy was given to the driver, but some are in flight.
     Waiting,
     Idle,
 }
 
-/// Serves the process at the other end of `socket` until that one ends.
+/// Serves the process at the other end of `socket` until that process ends.
 pub fn serve(socket: OwnedFd) -> Result<()> {
     let Some((wake_fd, owner)) = accept_hello(&socket)? else { return Ok(()) };
     let mut server = Server {
@@ -87,7 +87,8 @@ pub fn serve(socket: OwnedFd) -> Result<()> {
     loop {
         let now = time::now_ns();
         turns = turns.wrapping_add(1);
-        // Nothing is begun for a process that may have ended long ago, while this one was stopped.
+        // The socket is read first: the process may have ended long ago while this one was stopped, and then no copy
+        // may start.
         if turns % TURNS_PER_SOCKET_POLL == 0 || now - last_look > SOCKET_POLL_NS {
             last_look = now;
             if !server.answer_requests()? {
@@ -103,14 +104,14 @@ pub fn serve(socket: OwnedFd) -> Result<()> {
             Activity::Idle => {}
             _ => last = now,
         }
-        // Where threads that poll outnumber the CPUs, this one waits for the others, so it yields.
+        // If more threads poll than there are CPUs, this thread waits for the others anyway, so it yields.
         if turn != Activity::Started {
             std::thread::yield_now();
         }
     }
 }
 
-/// The first packet says who is there, and brings what wakes.
+/// Receives the first packet, which names the library's build and carries the eventfd and the owner's pidfd.
 fn accept_hello(socket: &OwnedFd) -> Result<Option<(OwnedFd, Option<OwnedFd>)>> {
     let mut packet = [0; 256];
     loop {
@@ -125,7 +126,7 @@ fn accept_hello(socket: &OwnedFd) -> Result<Option<(OwnedFd, Option<OwnedFd>)>> 
                     _ => Err(Error::new(errno::EPROTO, format!("this program is {HELLO:?}, the library is another"))),
                 };
                 let answer_ok = answer.as_ref().map(|_| Answer { number: process::pid() as u64, ..Answer::default() });
-                // By which the end of this process is known; old kernels have none.
+                // The owner watches this pidfd to learn of the copier's end. Old kernels have none.
                 let own = process::open(process::pid()).ok();
                 let fds: Vec<_> = own.iter().map(AsFd::as_fd).collect();
                 socket::send(socket.as_fd(), &encode_answer(&answer_ok.map_err(Error::clone)), &fds)?;
@@ -141,7 +142,7 @@ fn device_number(iface: Iface, id: &DeviceId) -> Result<u32> {
 }
 
 impl Server {
-    /// Hands over what was posted, and tells what is done.
+    /// Gives posted copies to the driver, and reports completed ones.
     fn turn(&mut self) -> Activity {
         let mut turn = Activity::Idle;
         for (number, served) in &mut self.streams {
@@ -150,7 +151,7 @@ impl Server {
                 continue;
             }
             let Some(queue) = self.queues.iter_mut().find(|l| l.site == served.site) else { continue };
-            // One of each stream: what is handed over together takes effect in any order.
+            // One copy of each stream only: the copies of a batch take effect in any order.
             let (to, from, len) = served.ring.copy(served.taken + 1);
             turn = Activity::Started;
             if len > 0 && !(within(&self.ranges, to, len) && within(&self.ranges, from, len)) {
@@ -164,7 +165,8 @@ impl Server {
         }
         for queue in &mut self.queues {
             if !queue.owners.is_empty() {
-                // SAFETY: both sides lie in mappings, which are undone after their copies only.
+                // SAFETY: both sides of each copy lie in mappings, which are unmapped only after the copies that use
+                // them.
                 match unsafe { queue.order.post_all(&queue.batch) } {
                     Ok(ticket) => queue.in_flight.extend(queue.owners.drain(..).map(|number| (ticket, number))),
                     Err(e) => queue.failure = Some(e),
@@ -210,11 +212,11 @@ impl Server {
         turn
     }
 
-    /// Orders that failed: the copies of all their streams are lost.
+    /// Fails every stream of a device whose driver stream failed: their copies in flight are lost.
     fn fail_dead_queues(&mut self) {
         while let Some(at) = self.queues.iter().position(|queue| queue.failure.is_some()) {
             let DriverQueue { site, order, failure, .. } = self.queues.swap_remove(at);
-            // Its end waits for what was begun, and only then may the streams be said to have failed.
+            // Dropping the driver's stream waits for its copies. Only then may the streams be reported as failed.
             drop(order);
             for served in self.streams.values_mut().filter(|s| s.site == site) {
                 served.taken = served.done;
@@ -223,7 +225,7 @@ impl Server {
         }
     }
 
-    /// Answers what was asked; false: nobody asks any more.
+    /// Answers all requests that have arrived. False: the owner has ended or closed the socket.
     fn answer_requests(&mut self) -> Result<bool> {
         let mut packet = [0; REQUEST_BYTES];
         loop {
@@ -235,7 +237,7 @@ impl Server {
                         packet.get(..len).ok_or(Error::fixed(errno::EPROTO, "a packet that is too long")).and_then(Request::decode);
                     let awaited = !asked.as_ref().is_ok_and(|request| request.what == RequestKind::Unmap);
                     let answer = asked.and_then(|request| self.answer(&request, fds.into_iter().next()));
-                    // Who asked may have ended meanwhile.
+                    // The owner may have ended meanwhile.
                     if awaited && socket::send(self.socket.as_fd(), &encode_answer(&answer), &[]).is_err() {
                         return Ok(false);
                     }
@@ -252,7 +254,7 @@ impl Server {
             RequestKind::Map => self.map(request, fd),
             RequestKind::Unmap => {
                 let awaited = self.streams.iter().map(|(number, s)| (*number, s.ring.posted())).collect();
-                // Until then its copies find it.
+                // The mapping stays in `ranges` until the copies that were posted before are over.
                 self.pending_unmaps.extend(self.maps.remove(&request.number).map(|import| PendingUnmap { import, awaited }));
                 Ok(Answer::default())
             }
@@ -299,7 +301,7 @@ impl Server {
         self.ranges.sort_unstable();
     }
 
-    /// Until there is something to do or to answer.
+    /// Sleeps until there is a copy to make or a request to answer.
     fn sleep(&mut self) {
         self.streams.values().for_each(|s| s.ring.set_asleep(true));
         if self.streams.values().all(|s| !s.ring.is_closing() && (s.failed.is_some() || s.ring.posted() == s.taken)) {
@@ -311,7 +313,7 @@ impl Server {
 }
 
 impl ServedStream {
-    /// Said to the owner when nothing of the stream is under way any more.
+    /// Records the failure. The owner is told only when none of the stream's copies is in flight.
     fn fail(&mut self, e: Error) {
         let e = self.failed.get_or_insert(e);
         if self.taken == self.done {

@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a process and the one that copies for it say to each other over their socket: one packet asks, one answers.
+//! The packets on the socket between a process and its copier (`gdrfab-copier`): one packet for a request, one for the
+//! answer.
 
 use crate::error::{Error, Result, errno};
 use crate::hmem::{DeviceId, HANDLE_BYTES, Iface};
 
-/// Both programs are of one build, or do not talk.
+/// Identifies the build. Two programs of different builds do not talk to each other.
 pub const HELLO: &str = concat!("gdrfab-copier 2 of ", env!("CARGO_PKG_VERSION"));
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum RequestKind {
-    /// Makes copies on a device possible; gives nothing.
+    /// Opens a device for copies. The answer carries no data.
     Open = 1,
-    /// Maps the allocation of `handle`, `how`, `len` and the descriptor; gives number, address, length and device.
+    /// Maps the allocation given by `handle`, `how`, `len` and the descriptor. The answer has its number, address,
+    /// length and device.
     Map = 2,
-    /// Unmaps allocation `number`, once the copies so far are over; not answered.
+    /// Unmaps allocation `number` once the copies posted so far are over. There is no answer.
     Unmap = 3,
-    /// Begins stream `number` on `device` with the page that the descriptor names.
+    /// Begins stream `number` on `device`. The descriptor is the stream's shared ring.
     Stream = 4,
-    /// Why stream `number` failed.
+    /// Asks why stream `number` failed.
     Failure = 5,
 }
 
@@ -34,9 +36,9 @@ impl RequestKind {
 pub struct Request {
     pub what: RequestKind,
     pub iface: Iface,
-    /// Of `Map`: the device that the memory is on; else the one that copies.
+    /// For `Map` the device that the memory is on, else the device that copies.
     pub device: DeviceId,
-    /// Of `Map`: the device that copies.
+    /// For `Map` the device that copies.
     pub copying_device: Option<DeviceId>,
     pub number: u64,
     pub how: u32,
@@ -80,19 +82,19 @@ impl Request {
     }
 }
 
-/// What an answer gives beside "done".
+/// The data of an answer that reports success.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     pub number: u64,
     pub base: u64,
     pub len: u64,
     pub device: DeviceId,
-    /// Of `Failure`: an errno and its words, though the question itself was answered.
+    /// For `Failure`: errno and words of the stream's error. The request itself succeeded.
     pub errno: i32,
     pub words: String,
 }
 
-/// Bytes of an error's words that travel.
+/// Bytes of an error's words in an answer; the rest is cut off.
 const WORDS: usize = 1024;
 pub const ANSWER_BYTES: usize = 8 + 24 + 16 + WORDS;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Contexts: a device's primary one is retained when first needed and made current around a call, and
-//! what was current before is current again after it, on errors too.
+//! CUDA contexts. A device's primary context is retained when first needed and made current around each driver call;
+//! then the caller's context is current again, also after an error.
 
 use super::core::Core;
 use super::driver::Driver;
@@ -8,9 +8,9 @@ use crate::error::{Error, Result, errno};
 use cudarc::driver::sys::CUcontext;
 use std::sync::atomic::Ordering;
 
-/// A context that is current until this is dropped. Not `Send`: currency belongs to a thread.
+/// Keeps a context current until dropped. Not `Send`, because the current context belongs to a thread.
 pub struct Current<'a> {
-    /// To pop with; `None` if nothing was pushed.
+    /// The driver to pop the context with; `None` if nothing was pushed.
     driver: Option<&'a Driver>,
     _thread: std::marker::PhantomData<*const ()>,
 }
@@ -29,7 +29,7 @@ impl Drop for Current<'_> {
 }
 
 impl Driver {
-    /// Makes `context` current; costs nothing more than a look if it is already.
+    /// Makes `context` current. If it already is, this only asks the driver.
     #[inline]
     pub(super) fn enter(&self, context: CUcontext) -> Result<Current<'_>> {
         let mut now: CUcontext = std::ptr::null_mut();
@@ -37,8 +37,8 @@ impl Driver {
         let status = unsafe { self.cuCtxGetCurrent(&mut now) }?;
         let pushed = status != 0 || now != context;
         if pushed {
-            // SAFETY: `context` is a primary context that is kept, or one that live memory or a live
-            // stream of the caller belongs to.
+            // SAFETY: `context` is a primary context that this library retains, or belongs to live memory or to a live
+            // stream of the caller.
             let status = unsafe { self.cuCtxPushCurrent_v2(context) }?;
             self.check("cuCtxPushCurrent", status)?;
         }
@@ -73,8 +73,8 @@ impl Core {
         self.driver.enter(self.primary(device)?)
     }
 
-    /// Makes current the context that the memory at `addr` belongs to; memory of pools and of mapped
-    /// segments belongs to none, there the device's primary context serves.
+    /// Makes current the context that the memory at `addr` belongs to. Memory of pools and mapped segments belongs to
+    /// no context; for these the device's primary context is used.
     pub fn enter_owner(&self, addr: u64, device: u32) -> Result<Current<'_>> {
         match self.driver.pointer(super::driver::pointer::CONTEXT, addr) {
             Ok(context) if context != 0 => self.driver.enter(context as usize as CUcontext),
@@ -82,11 +82,11 @@ impl Core {
         }
     }
 
-    /// Whether the device's primary context is active in this process, whoever made it so. The driver is asked
-    /// even about a context that is retained here: its owner may have reset it.
+    /// Whether the device's primary context is active in this process, whoever activated it. The driver is asked even
+    /// if the context is retained here, because its owner may have reset it.
     pub fn active(&self, device: u32) -> bool {
         let (mut flags, mut active) = (0, 0);
-        // SAFETY: the driver writes two ints; the question makes no context.
+        // SAFETY: the driver writes two ints, and creates no context.
         let status = unsafe { self.driver.cuDevicePrimaryCtxGetState(device as i32, &mut flags, &mut active) };
         matches!(status, Ok(0)) && active != 0
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copies on streams of our own, which wait for nobody: neither the legacy default stream nor the device
-//! is ever synchronised.
+//! Copies on streams of the library. Neither the legacy default stream nor the whole device is ever synchronised, so a
+//! copy waits for no other work.
 
 use super::core::Core;
 use super::driver::{self, Driver, pointer};
@@ -13,33 +13,33 @@ use cudarc::driver::sys::{CUcontext, CUevent, CUmemcpyAttributes, CUmemcpySrcAcc
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Copies after which an event is recorded while more follow, so that a deep queue reports the first
-/// before the last is done. For copies behind the last event the stream itself is asked.
+/// An event is recorded after every fourth copy if more copies follow, so that a long queue reports its first copies
+/// before the last one is done. Copies behind the last event are found done by asking the stream itself.
 const EVENT_EVERY: u64 = 4;
-/// Bytes after which one is recorded whatever the number.
+/// Bytes after which an event is recorded, whatever the number of copies.
 const EVENT_BYTES: usize = 256 << 10;
-/// Events in flight at most; beyond that, completions are reported in larger groups.
+/// Largest number of events in flight; beyond it, completions are reported in larger groups.
 const EVENTS: usize = 16;
-/// Handles of the legacy and the per-thread default stream are no pointers.
+/// The handles of the legacy and the per-thread default stream are small numbers, not pointers.
 const LAST_SPECIAL_STREAM: u64 = 2;
 
-/// Starts one copy; the right context is current.
+/// Starts one copy. The caller has made the right context current.
 ///
 /// # Safety
-/// Both sides are valid until the stream has passed the copy.
+/// Both sides stay valid until the stream has completed the copy.
 #[inline]
 unsafe fn begin(driver: &Driver, stream: CUstream, dir: Dir, to: u64, from: u64, len: usize) -> Result<()> {
     // SAFETY: the caller says that both sides stay until the stream has passed the copy.
     match unsafe { start(driver, stream, dir, to, from, len) } {
         Err(e) if e.errno == errno::EINVAL && dir != Dir::Within => {
-            // SAFETY: as above.
+            // SAFETY: the caller promises that both sides stay valid until the stream has completed the copy.
             unsafe { start_parts(driver, stream, dir, to, from, len, e) }
         }
         started => started,
     }
 }
 
-/// One call of the driver.
+/// Starts one copy with one driver call.
 ///
 /// # Safety
 /// As for [`begin`].
@@ -57,34 +57,34 @@ unsafe fn start(driver: &Driver, stream: CUstream, dir: Dir, to: u64, from: u64,
             driver.check("cuMemcpyDtoHAsync", status)
         }
         Dir::Within => {
-            // The driver says which is which, because memory that is pinned on the host counts as its own too.
-            // SAFETY: both sides stay, as the caller of `begin` says.
+            // This call finds out which side is where, because memory pinned on the host counts as the driver's too.
+            // SAFETY: the caller of `begin` promises that both sides stay valid until the copy is done.
             let status = unsafe { driver.cuMemcpyAsync(to, from, len, stream) }?;
             driver.check("cuMemcpyAsync", status)
         }
     }
 }
 
-/// Several copies between device memory in one call.
+/// Starts several copies between device memory with one driver call.
 ///
 /// # Safety
 /// As for [`begin`].
 unsafe fn begin_all(driver: &Driver, stream: CUstream, copies: &[Copy]) -> Result<()> {
     let (mut to, mut from): (Vec<u64>, Vec<u64>) = copies.iter().map(|c| (c.to, c.from)).unzip();
     let mut lens: Vec<usize> = copies.iter().map(|c| c.len).collect();
-    // SAFETY: numbers only; all zeros say nothing about where memory lies.
+    // SAFETY: the struct has only numbers; zeros mean that the location of the memory is not given.
     let mut how: CUmemcpyAttributes = unsafe { std::mem::zeroed() };
     how.srcAccessOrder = CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
     let mut first = 0;
-    // SAFETY: three arrays of as many places, and one attribute for all from the first on; each copy's sides stay,
-    // as the caller says.
+    // SAFETY: three arrays of `copies.len()` elements, and one attribute that applies to all from index 0; the caller
+    // promises that both sides of each copy stay valid.
     let status = unsafe {
         driver.cuMemcpyBatchAsync_v2(to.as_mut_ptr(), from.as_mut_ptr(), lens.as_mut_ptr(), copies.len(), &mut how, &mut first, 1, stream)
     }?;
     driver.check("cuMemcpyBatchAsync", status)
 }
 
-/// Starts a copy that the driver refused, in pieces: host memory of which a part is pinned, or that two
+/// Starts a copy that the driver refused, in parts. Host memory of which only a part is pinned, or that two
 /// registrations cover, has to be copied part by part.
 ///
 /// # Safety
@@ -105,14 +105,14 @@ unsafe fn start_parts(driver: &Driver, stream: CUstream, dir: Dir, mut to: u64, 
         if part == len as u64 {
             return Err(refused);
         }
-        // SAFETY: a part of what the caller of `begin` says to stay.
+        // SAFETY: this is a part of the range that the caller of `begin` keeps valid.
         unsafe { start(driver, stream, dir, to, from, part as usize)? };
         (to, from, left) = (to + part, from + part, left - part);
     }
     Ok(())
 }
 
-/// A stream that does not wait for the default one; the right context is current.
+/// Creates a stream that does not synchronise with the default stream. The right context is current.
 fn new_stream(driver: &Driver) -> Result<CUstream> {
     let mut stream: CUstream = std::ptr::null_mut();
     // SAFETY: the driver writes one pointer.
@@ -135,7 +135,7 @@ impl Core {
             return Ok(());
         }
         let _current = self.enter(device)?;
-        // One stream per thread that copies at the same time; they are kept for the next ones.
+        // Each thread that copies needs a stream; idle ones are kept for the next copies.
         let idle = {
             let mut streams = self.streams.lock();
             streams.iter().position(|(d, _)| *d == device).map(|i| streams.swap_remove(i).1)
@@ -144,9 +144,9 @@ impl Core {
             Some(stream) => stream as CUstream,
             None => new_stream(&self.driver)?,
         };
-        // SAFETY: the caller says that both sides hold `len` bytes; the stream is drained before this returns.
+        // SAFETY: the caller promises that both sides hold `len` bytes; the stream is synchronised before this returns.
         let started = unsafe { begin(&self.driver, stream, dir, to, from, len) };
-        // SAFETY: a stream of ours, with its context current.
+        // SAFETY: the stream is this library's, and its context is current.
         let drained = unsafe { self.driver.cuStreamSynchronize(stream) };
         self.streams.lock().push((device, stream as usize));
         started?;
@@ -176,38 +176,39 @@ impl Core {
     }
 }
 
-/// Copies in order on one stream.
+/// Copies in order on one CUDA stream.
 struct CudaStream {
     core: Arc<Core>,
     context: CUcontext,
     stream: CUstream,
-    /// Events in flight, oldest first, each with the last copy that it stands behind.
+    /// Events in flight, oldest first, each with the number of the last copy before it.
     marks: VecDeque<(CUevent, u64)>,
     spare: Vec<CUevent>,
     posted: u64,
-    /// The last copy that an event stands behind.
+    /// Number of the last copy before the last event.
     marked: u64,
-    /// Bytes posted behind the last event.
+    /// Bytes posted after the last event.
     unmarked_bytes: usize,
     done: u64,
     failed: Option<Error>,
-    /// Several copies may go to the driver at once.
+    /// Several copies may be given to the driver in one call.
     batches: bool,
     device: u32,
-    /// A kernel may copy lists.
+    /// Lists may be copied by a kernel.
     kernels: bool,
     slabs: Slabs,
 }
 
-// SAFETY: the driver's handles may be used from any thread, and `&mut` makes it one at a time.
+// SAFETY: the driver's handles may be used from any thread, and `&mut self` allows one thread at a time.
 unsafe impl Send for CudaStream {}
 
 impl CudaStream {
-    /// Puts an event behind everything posted; its context is current. A failure only costs precision.
+    /// Records an event behind all posted copies; the stream's context is current. If this fails, completion is
+    /// reported later.
     fn mark(&mut self) {
         let driver = &self.core.driver;
         let Some(event) = self.spare.pop().or_else(|| new_event(driver).ok()) else { return };
-        // SAFETY: event and stream are ours and of one context.
+        // SAFETY: event and stream belong to this library, and to the same context.
         if let Ok(0) = unsafe { driver.cuEventRecord(event, self.stream) } {
             self.marks.push_back((event, self.posted));
             self.marked = self.posted;
@@ -217,10 +218,10 @@ impl CudaStream {
         }
     }
 
-    /// Several copies in one call of the driver, where it takes them. `known`: the driver knows all of the memory.
+    /// Posts several copies, in one driver call if possible. `known`: all of the memory is known to the driver.
     ///
     /// # Safety
-    /// As for `post`, for each.
+    /// As for `post`, for each copy.
     unsafe fn post_batch(&mut self, copies: &[Copy], known: bool) -> Result<u64> {
         let driver = &self.core.driver;
         let together = copies.len() > 1 && self.batches && driver.has("cuMemcpyBatchAsync_v2");
@@ -236,7 +237,8 @@ impl CudaStream {
             match unsafe { begin_all(&core.driver, self.stream, copies) } {
                 Ok(()) => self.posted += copies.len() as u64,
                 Err(e) if matches!(e.errno, errno::EOPNOTSUPP | errno::EINVAL) => {
-                    // A driver or a kind of memory that knows no batches; the call has begun none of the copies.
+                    // This driver, or this kind of memory, does not support batches. The call has begun none of the
+                    // copies.
                     self.batches = false;
                     // SAFETY: the caller says that both sides of each copy stay until the stream has passed it.
                     return unsafe { self.post_batch(copies, known) };
@@ -248,7 +250,7 @@ impl CudaStream {
         Ok(self.posted)
     }
 
-    /// Puts an event behind everything posted, if there is one to be had.
+    /// Records an event behind all posted copies, if an event is available.
     fn mark_all(&mut self) {
         if self.marks.len() < EVENTS && self.marked < self.posted {
             let core = self.core.clone();
@@ -258,11 +260,11 @@ impl CudaStream {
         }
     }
 
-    /// Ends the stream. There is no bounded way to stop copies, so this waits for them: afterwards the
-    /// memory is no longer touched.
+    /// Ends the stream. The driver has no bounded way to stop copies, so this waits for them; then none accesses
+    /// memory.
     #[cold]
     fn fail(&mut self, e: Error) -> Error {
-        // SAFETY: our stream; its result is no news any more.
+        // SAFETY: the stream is this library's. Its own error is known already, so the result is ignored.
         let _ = unsafe { self.core.driver.cuStreamSynchronize(self.stream) };
         self.failed = Some(e.clone());
         e
@@ -308,7 +310,7 @@ impl Stream for CudaStream {
         if unmarked > 0 && (unmarked >= EVENT_EVERY || self.unmarked_bytes >= EVENT_BYTES) && self.marks.len() < EVENTS {
             self.mark();
         }
-        // A copy of 0 bytes keeps its place in the order.
+        // A copy of 0 bytes is not given to the driver, but gets its number.
         if len > 0 {
             // SAFETY: both sides stay until the stream has passed the copy, as the caller says.
             unsafe { begin(&core.driver, self.stream, dir, to, from, len)? };
@@ -386,8 +388,8 @@ impl Stream for CudaStream {
         let theirs = stream as usize as CUstream;
         let mut context = self.context;
         let mut asked: CUcontext = std::ptr::null_mut();
-        // A default stream is that of the current context, if there is one.
-        // SAFETY: the driver writes one pointer; a stream that is none is the caller's broken promise.
+        // The default stream is that of the current context, if there is one.
+        // SAFETY: the driver writes one pointer; the caller promises that `stream` is a live stream.
         let status = unsafe {
             if stream <= LAST_SPECIAL_STREAM { driver.cuCtxGetCurrent(&mut asked) } else { driver.cuStreamGetCtx(theirs, &mut asked) }
         }?;
@@ -397,13 +399,13 @@ impl Stream for CudaStream {
         }
         let _current = driver.enter(context)?;
         let event = new_event(driver)?;
-        // SAFETY: the event is of the caller's stream's context, which is current.
+        // SAFETY: the event and the caller's stream belong to the context that is current.
         let ordered = unsafe { driver.cuEventRecord(event, theirs) }
             .and_then(|s| driver.check("cuEventRecord", s))
             // SAFETY: an event may be waited for in another context than its own.
             .and_then(|()| unsafe { driver.cuStreamWaitEvent(self.stream, event, 0) })
             .and_then(|s| driver.check("cuStreamWaitEvent", s));
-        // SAFETY: the driver keeps an event until what waits for it is over.
+        // SAFETY: the driver keeps the event until the wait for it is over.
         let _ = unsafe { driver.cuEventDestroy_v2(event) };
         ordered
     }
@@ -413,7 +415,7 @@ impl Drop for CudaStream {
     fn drop(&mut self) {
         let driver = &self.core.driver;
         let Ok(_current) = driver.enter(self.context) else { return };
-        // SAFETY: our own handles, each given back once, after everything posted is over.
+        // SAFETY: the handles are this library's, and each is destroyed once, after all copies are done.
         unsafe {
             let _ = driver.cuStreamSynchronize(self.stream);
             for event in self.marks.iter().map(|(event, _)| event).chain(&self.spare) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The driver, and what is remembered about it: what the other files work on.
+//! `Core`: the CUDA driver and everything that the library remembers about it. The other files of this directory work
+//! on it.
 
 use super::driver::Driver;
 use crate::error::Result;
@@ -10,20 +11,20 @@ use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
 
-/// Tags of [`Export::how`].
+/// Values of [`Export::how`].
 pub const HOW_IPC: u32 = 1;
 pub const HOW_SEGMENT: u32 = 2;
 pub const HOW_POOL: u32 = 3;
 
-/// The primary context of one device, once somebody needed it. It is never released: streams, mappings
-/// and pinned memory of unknown lifetime depend on it.
+/// The primary context of one device, if it was needed. It is never released, because streams, mappings and pinned
+/// memory of unknown lifetime depend on it.
 #[derive(Default)]
 pub struct Primary {
     pub(super) context: AtomicUsize,
     pub(super) retaining: Mutex<()>,
 }
 
-/// How a device treats writes that reach it through a NIC. Found out once: the question is asked per receive.
+/// How a device treats a NIC's writes to its memory. Determined once, because the question is asked for each receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NicWrites {
     /// Its own kernels see them in order, with nothing done.
@@ -34,32 +35,32 @@ pub enum NicWrites {
     Loose,
 }
 
-/// Handles given away, oldest first. Segments are not among them: their descriptor would keep the memory
-/// on the device after its owner freed it, while one of a pool does not.
+/// Handles that were exported, kept for the next export. Handles of segments are not kept: their descriptor would keep
+/// the memory allocated after its owner freed it, which a pool's descriptor does not.
 pub struct CachedHandle {
     pub(super) base: u64,
     pub(super) id: u64,
     pub(super) handle: [u8; HANDLE_BYTES],
-    /// Of the pool.
+    /// Descriptor of the memory's pool.
     pub(super) fd: Option<OwnedFd>,
 }
 
-/// What identifies an opening: how, on which device if that matters, and the handle.
+/// Identifies an opened handle: the way of opening, the device if it matters, and the handle itself.
 pub type HandleKey = (u32, Option<u32>, [u8; HANDLE_BYTES]);
 
-/// A handle that is open.
+/// A peer's handle that is open in this process.
 pub struct OpenedHandle {
     pub(super) key: HandleKey,
     pub(super) base: u64,
     pub(super) len: u64,
     pub(super) users: usize,
-    /// The device whose context was current when it was opened.
+    /// The device whose context was current when the handle was opened.
     pub(super) device: u32,
-    /// Where it came from; 0 for the plain allocator's.
+    /// The imported pool; 0 for a handle of the plain allocator.
     pub(super) pool: usize,
 }
 
-/// Host memory that this library has pinned, in the context of a device, and how many want it to stay so.
+/// Host memory that this library has pinned in a device's context, and the number of users that need the pin.
 pub struct PinnedRange {
     pub(super) addr: u64,
     pub(super) len: u64,
@@ -67,23 +68,24 @@ pub struct PinnedRange {
     pub(super) users: usize,
 }
 
-/// The driver and everything that is remembered about it. Shared, because streams and imports outlive
-/// the calls that made them. Locks are never held two at a time, except `opened` before `imports`, and `pinned` before any.
+/// The driver and everything that is remembered about it. It is shared, because streams and imports outlive the calls
+/// that made them. No two locks are held together, except that `opened` is taken before `imports`, and `pinned` before
+/// any other.
 pub struct Core {
     pub(super) driver: Driver,
     pub(super) facts: Vec<DeviceFacts>,
     pub(super) primaries: Vec<Primary>,
     pub(super) writes: Vec<NicWrites>,
-    /// The kernel for lists, once it was loaded for a device; or why it could not be.
+    /// The kernel for lists of each device, once loaded, or the reason why it could not be loaded.
     pub(super) kernels: Vec<OnceLock<Result<usize>>>,
     pub(super) handles: Mutex<VecDeque<CachedHandle>>,
     pub(super) opened: Mutex<Vec<OpenedHandle>>,
-    /// Bases of all imports.
+    /// First addresses of all imports.
     pub(super) imports: RwLock<Vec<u64>>,
-    /// Idle streams of synchronous copies, by device.
+    /// Idle streams for synchronous copies, by device.
     pub(super) streams: Mutex<Vec<(u32, usize)>>,
-    /// What `alloc` gave: device, and the mapping's length or 0 for the plain allocator's.
+    /// Memory of `alloc`: its device, and the length of the mapping, or 0 for memory of the plain allocator.
     pub(super) allocations: Mutex<HashMap<u64, (u32, usize)>>,
-    /// Host memory that was pinned, no byte of it twice.
+    /// Pinned host memory; the ranges do not overlap.
     pub(super) pinned: Mutex<Vec<PinnedRange>>,
 }

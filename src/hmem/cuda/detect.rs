@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a pointer is: one call of the driver, which needs no context and answers for foreign pointers
-//! too. A driver that lacks one of the attributes refuses the whole call, and is asked for each alone.
+//! Finds the allocation of an address, by one driver call that needs no context and also answers for foreign addresses.
+//! A driver that lacks one of the attributes refuses the whole call; then each attribute is queried alone.
 
 use super::core::Core;
 use super::driver::{self, pointer};
@@ -48,7 +48,7 @@ impl Core {
         Ok(Some(found))
     }
 
-    /// Every attribute in one call; `None`: this driver wants to be asked one by one.
+    /// Queries all attributes in one call. `None`: this driver has to be asked one by one.
     fn query_all(&self, addr: u64) -> Result<Option<Answers>> {
         let mut asked = ATTRIBUTES;
         let mut answers: Answers = [0; ATTRIBUTES.len()];
@@ -56,7 +56,7 @@ impl Core {
         for (place, answer) in places.iter_mut().zip(&mut answers) {
             *place = (answer as *mut u64).cast();
         }
-        // SAFETY: each place has eight bytes, the most that any of these attributes has, zeroed before.
+        // SAFETY: each element has eight zeroed bytes, the most that any of these attributes needs.
         let status = unsafe { self.driver.cuPointerGetAttributes(ATTRIBUTES.len() as u32, asked.as_mut_ptr(), places.as_mut_ptr(), addr) };
         match status {
             Ok(0) => Ok(Some(answers)),
@@ -65,7 +65,7 @@ impl Core {
         }
     }
 
-    /// One by one; `None`: the driver does not know the pointer.
+    /// Queries the attributes one by one. `None`: the driver does not know the address.
     fn query_each(&self, addr: u64) -> Result<Option<Answers>> {
         let mut answers: Answers = [0; ATTRIBUTES.len()];
         for (answer, attribute) in answers.iter_mut().zip(ATTRIBUTES) {
@@ -78,7 +78,7 @@ impl Core {
         Ok(Some(answers))
     }
 
-    /// The mapping that `addr` lies in, for drivers without the attributes: needs a context.
+    /// The mapping that `addr` lies in, for drivers without the range attributes. Needs a context.
     pub fn range(&self, addr: u64, device: u32) -> Result<(u64, u64)> {
         let _current = self.enter_owner(addr, device)?;
         let (mut base, mut len) = (0, 0);
@@ -89,13 +89,13 @@ impl Core {
     }
 }
 
-/// What the answers mean. A length of 0: the driver did not tell.
+/// Interprets the answers. A length of 0 means that the driver did not give one.
 fn classify(answers: &Answers) -> Option<Allocation> {
     let [memory, ordinal, managed, id, start, size, pool, mapping, mapped, context, legacy] = *answers;
-    // Attributes are as wide as the driver likes, and what it did not write is zero.
+    // Attributes have different widths; bytes that the driver did not write are zero.
     let (memory, ordinal, managed, legacy) = (memory & 0xffff_ffff, ordinal as u32, managed & 0xff, legacy & 0xff);
-    // The driver answers for any address: one that it does not know has no memory type. Reserved
-    // addresses without memory behind them have a range, but no type either.
+    // The driver answers for any address. An unknown address has no memory type; reserved addresses without memory
+    // behind them have a range, but no type either.
     if memory == 0 {
         return None;
     }
@@ -106,8 +106,8 @@ fn classify(answers: &Answers) -> Option<Allocation> {
     } else if pool != 0 {
         (Kind::Pool, start, size)
     } else if context == 0 && legacy == 0 {
-        // Mapped segments belong to no context. Their range is the whole reservation, of which parts may
-        // be empty; the mapping is the segment, and so is what the identity counts.
+        // Mapped segments belong to no context. Their range is the whole reservation, parts of which may be empty; the
+        // mapping attributes give the segment itself, which is also what the identity refers to.
         (Kind::Segment, mapping, mapped)
     } else {
         (Kind::Plain, start, size)

@@ -27,11 +27,11 @@ pub struct Primary {
 /// How a device treats a NIC's writes to its memory. Determined once, because the question is asked for each receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NicWrites {
-    /// Its own kernels see them in order, with nothing done.
+    /// The device's kernels see the writes in order, without further action.
     Ordered,
-    /// The driver's call makes them visible.
+    /// A driver call makes the writes visible.
     Flushed,
-    /// Neither is known of it.
+    /// The driver promises neither.
     Loose,
 }
 

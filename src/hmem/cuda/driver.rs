@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The driver library's entry points and numbers. Types are cudarc's; results stay integers, because a
-//! driver newer than the bindings may return codes that their enum does not know.
+//! The functions and constants of the driver library. Types are cudarc's. Results stay integers, because a driver newer
+//! than the bindings may return codes that their enum does not have.
 
 use crate::error::{Error, Result, errno};
 use crate::sys::dl::{Library, entry_points};
@@ -12,10 +12,10 @@ use cudarc::driver::sys::{
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// Versioned first: the other name is that of the development link.
+/// The versioned name comes first; the other one is the link that development packages install.
 pub const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
-/// What the driver's functions return.
+/// Result code of the driver's functions.
 pub type Status = c_int;
 
 pub const NOT_INITIALIZED: Status = 3;
@@ -66,7 +66,7 @@ pub const FLUSH_CURRENT_CONTEXT: c_uint = 0;
 pub const FLUSH_TO_OWNER: c_uint = 100;
 
 entry_points! {
-    /// What is called of libcuda. The names are those of the symbols, version suffix and all.
+    /// The functions that are called of libcuda, by their symbols, version suffix included.
     pub struct Driver {
         #[hold_standard]
         fn cuInit(flags: c_uint) -> Status;
@@ -162,7 +162,7 @@ entry_points! {
     }
 }
 
-/// The errno for a driver code, and a name for the codes that matter most even without the driver's own.
+/// The errno for a driver code, and the code's name for the most important codes, in case the driver gives none.
 fn errno_of(code: Status) -> (i32, &'static str) {
     match code {
         1 => (errno::EINVAL, "CUDA_ERROR_INVALID_VALUE"),
@@ -217,16 +217,16 @@ impl Driver {
         Error::new(errno, format!("{what}: {status} ({words})"))
     }
 
-    /// One attribute of a pointer, zero-extended; an error if the driver has none.
+    /// Queries one attribute of an address; the value is zero-extended. Fails if the driver does not have it.
     #[inline]
     pub fn pointer(&self, attribute: u32, addr: u64) -> Result<u64> {
         let mut value = 0u64;
-        // SAFETY: every attribute asked for is at most eight bytes.
+        // SAFETY: no attribute in use is longer than eight bytes.
         let status = unsafe { self.cuPointerGetAttribute((&raw mut value).cast(), attribute, addr) }?;
         self.check("cuPointerGetAttribute", status).map(|()| value)
     }
 
-    /// An attribute of a device; 0 where this driver does not know it.
+    /// Queries an attribute of a device; 0 if the driver does not know it.
     pub fn attribute(&self, attribute: u32, device: CUdevice) -> c_int {
         let mut value = 0;
         // SAFETY: the driver writes one int.
@@ -237,14 +237,14 @@ impl Driver {
     }
 }
 
-/// Takes possession of a descriptor that the driver made, and keeps it from child programs.
+/// Takes ownership of a descriptor that the driver made, and marks it close-on-exec.
 pub fn own_fd(what: &str, raw: c_int) -> Result<OwnedFd> {
     if raw < 0 {
         return Err(Error::new(errno::EIO, format!("{what}: the driver reported success and gave no descriptor")));
     }
-    // SAFETY: the driver opened it for this call, and nobody else has its number.
+    // SAFETY: the driver opened it for this call, and no other code has its number.
     let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-    // A descriptor that leaks into a child program is a nuisance, not a reason to fail.
+    // If this fails the descriptor leaks into child programs, which is no reason to fail.
     let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
     fd::own(fd).map_err(|e| Error::os(what, e))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory given away: dma-bufs for devices, handles for processes of this host.
+//! Exports: dma-bufs for devices, handles for other processes of this host.
 
 use super::core::{CachedHandle, Core, HOW_IPC, HOW_POOL, HOW_SEGMENT};
 use super::driver::{self, own_fd, pointer};
@@ -10,10 +10,10 @@ use cudarc::driver::sys::{CUipcMemHandle, CUmemPoolPtrExportData, CUmemoryPool};
 use std::ffi::c_int;
 use std::os::fd::OwnedFd;
 
-/// How many are kept.
+/// Exported handles that are kept for the next export.
 const HANDLES: usize = 64;
 
-/// What goes to the other process: bytes, and beside them a descriptor where there is one.
+/// The data for the importing process: bytes, and a descriptor if the kind of memory needs one.
 type Handle = ([u8; HANDLE_BYTES], Option<OwnedFd>);
 
 fn refused(why: impl Into<std::borrow::Cow<'static, str>>) -> Error {
@@ -57,13 +57,13 @@ impl Core {
         Ok(Export { how, device, handle, fd, base: of.base, len: of.len })
     }
 
-    /// The handle of an allocation that was exported before, or a new one.
+    /// The handle of an earlier export of the same allocation, or a new one.
     fn cached_handle(&self, of: &Allocation, make: impl FnOnce() -> Result<Handle>) -> Result<Handle> {
         let copy = |k: &CachedHandle| -> Result<Handle> {
             let fd = k.fd.as_ref().map(OwnedFd::try_clone).transpose();
             Ok((k.handle, fd.map_err(|e| Error::new(e.raw_os_error().unwrap_or(errno::EIO), format!("duplicating a descriptor: {e}")))?))
         };
-        // An allocation without an identity cannot be told from its successor.
+        // Without an identity, an allocation cannot be told from a later one at the same address.
         if let Some(k) = self.handles.lock().iter().find(|k| (k.base, k.id) == (of.base, of.id) && of.id != 0) {
             return copy(k);
         }
@@ -109,7 +109,7 @@ impl Core {
         let status = unsafe { self.driver.cuMemPoolExportToShareableHandle((&raw mut fd).cast(), pool, driver::HANDLE_POSIX_FD, 0) }?;
         self.driver.check(what, status)?;
         let fd = own_fd(what, fd)?;
-        // Only after its pool was exported does the driver export a pointer.
+        // The driver exports a pointer only after its pool was exported.
         let mut data = CUmemPoolPtrExportData { reserved: [0; HANDLE_BYTES] };
         // SAFETY: the driver writes 64 bytes, and checks the address.
         let status = unsafe { self.driver.cuMemPoolExportPointer(&mut data, of.base) }?;
@@ -117,7 +117,7 @@ impl Core {
         Ok((data.reserved, Some(fd)))
     }
 
-    /// Whether its creator allowed a descriptor. A driver that cannot tell is asked by trying.
+    /// Fails if the memory's creator did not ask for a shareable handle. A driver that cannot tell is asked by trying.
     fn exportable(&self, of: &Allocation, how: &str) -> Result<()> {
         match self.driver.pointer(pointer::ALLOWED_HANDLE_TYPES, of.base) {
             Ok(allowed) if allowed & driver::HANDLE_POSIX_FD as u64 == 0 => Err(refused(format!(

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a NIC wrote into a device's memory: whether its kernels see it at once, or only after the driver was
-//! told to see to that.
+//! A NIC's writes to device memory: whether the device's kernels see them at once, or only after a flush by the driver.
 
 use super::core::{Core, NicWrites};
 use super::driver::{Driver, FLUSH_CURRENT_CONTEXT, FLUSH_TO_OWNER, device};
 use crate::error::{Error, Result, errno};
 
-/// CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER; a larger number promises more.
+/// CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER; a larger value promises more.
 const ORDERED_FOR_OWNER: i32 = 100;
 /// CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST
 const BY_HOST: i32 = 1;
 
-/// A driver that does not know these questions answers 0 to both.
+/// How the device treats a NIC's writes. A driver that does not know the two attributes answers 0.
 pub fn writes(driver: &Driver, number: i32) -> NicWrites {
     if driver.attribute(device::RDMA_WRITES_ORDERING, number) >= ORDERED_FOR_OWNER {
         NicWrites::Ordered
@@ -28,7 +27,7 @@ impl Core {
             Some(NicWrites::Ordered) => Ok(()),
             Some(NicWrites::Flushed) => {
                 let _current = self.enter(number)?;
-                // SAFETY: two numbers of the driver's own; it waits for writes, and changes nothing.
+                // SAFETY: two constants of the driver's; the call waits for writes and changes nothing.
                 let status = unsafe { self.driver.cuFlushGPUDirectRDMAWrites(FLUSH_CURRENT_CONTEXT, FLUSH_TO_OWNER) }?;
                 self.driver.check("cuFlushGPUDirectRDMAWrites", status)
             }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory of other processes of this host, mapped here.
+//! Imports: memory of other processes of this host, mapped here.
 //!
-//! A handle opened twice is opened once and counted: the driver gives one address for it, or refuses.
-//! The plain allocator's handles are opened per device, because the mapping counts as memory of the device
-//! that opened it, and another one's copies would take the way through the host. A pool's pointer has one
-//! address whoever opens it; there devices are given access one by one.
+//! A handle that is imported twice is opened once and counted, because the driver gives one address for it, or refuses
+//! the second time. Handles of the plain allocator are opened once per device: the mapping counts as memory of the
+//! device that opened it, and copies by another device would go through the host. A pool's pointer has one address for
+//! all devices, which are given access one by one.
 
 use super::core::{Core, HOW_IPC, HOW_POOL, HOW_SEGMENT, HandleKey, OpenedHandle};
 use super::driver::{self, pointer};
@@ -16,7 +16,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 impl Core {
-    /// Whether `base` is a mapping of a peer's memory.
+    /// Whether `base` is the first address of an import.
     pub fn is_import(&self, base: u64) -> bool {
         self.imports.read().contains(&base)
     }
@@ -29,7 +29,7 @@ impl Core {
                 for device in devices {
                     match self.open_counted(offer, device) {
                         Ok(import) => return Ok(import),
-                        // No device changes what the peer says.
+                        // This error is the peer's fault, and no other device changes it.
                         Err(e) if e.errno == errno::EPROTO => return Err(e),
                         Err(e) => refused = refused.or(Some(e)),
                     }
@@ -41,17 +41,18 @@ impl Core {
         }
     }
 
-    /// The devices to map for, best first: the caller's choice, the memory's own, the others; of these, those that
-    /// the process uses come first. A context of ours on the peer's own device would share it in time slices with
-    /// the peer's kernels: copies there wait for milliseconds while one runs.
+    /// The devices to map the memory for, best first: the caller's choice, then the device that owns the memory, then
+    /// the others; among these, devices that the process already uses come first. A context of this process on the
+    /// peer's device would share the device with the peer's kernels in time slices, so copies there would wait for
+    /// milliseconds while a kernel runs.
     fn candidates(&self, id: &DeviceId, wanted: Option<u32>) -> Vec<u32> {
         let own = self.facts.iter().position(|f| f.id == *id).map(|i| i as u32);
         let mut list: Vec<u32> = Vec::with_capacity(self.facts.len());
         let all = || own.into_iter().chain(0..self.facts.len() as u32);
         let used = all().filter(|device| self.active(*device));
         for device in wanted.into_iter().chain(used).chain(all()) {
-            // A device is able if it is the memory's own, or its peer; where that one is not visible
-            // in this process, trying tells.
+            // A device can map the memory if it owns the memory or is a peer of the owner. If this process does not see
+            // the owner, only trying tells.
             let able = own.is_none_or(|own| own == device || self.facts.get(own as usize).is_some_and(|f| f.peers.contains(&device)));
             if able && (device as usize) < self.facts.len() && !list.contains(&device) {
                 list.push(device);
@@ -60,8 +61,9 @@ impl Core {
         list
     }
 
-    /// Memory of this process at the address that it has: the driver opens no plain allocation's handle in the process that
-    /// made it. A segment is imported as another's is: access belongs to a mapping, and that one is the program's.
+    /// Gives a device access to memory of this process at its own address: the driver refuses to open a plain
+    /// allocation's handle in the process that made it. A segment is imported like another process's, because access
+    /// rights belong to a mapping, and the existing mapping is the program's.
     pub fn reach(&self, of: &Allocation, wanted: Option<u32>) -> Result<u32> {
         if !matches!(of.kind, Kind::Plain | Kind::Pool) {
             return Err(Error::new(errno::EOPNOTSUPP, format!("cuda: a {} is mapped anew", of.kind.name())));
@@ -78,14 +80,15 @@ impl Core {
         Err(refused.unwrap_or_else(|| Error::new(errno::ENODEV, "cuda: no device reaches the memory")))
     }
 
-    /// Lets another device than its own reach memory of this process. It stays so: others may rely on it by then.
+    /// Lets `device`, which does not own the memory, access memory of this process. This is never undone, because
+    /// others may rely on it.
     fn enable_peer(&self, of: &Allocation, device: u32) -> Result<()> {
         let _current = self.enter(device)?;
         if of.kind == Kind::Pool {
             return self.allow_pool(self.driver.pointer(pointer::MEMPOOL_HANDLE, of.base)? as usize as CUmemoryPool, device);
         }
         let owner = self.driver.pointer(pointer::CONTEXT, of.base)? as usize as CUcontext;
-        // SAFETY: the context of live memory; the driver refuses what is none.
+        // SAFETY: this is the context of live memory; the driver refuses an invalid one.
         match unsafe { self.driver.cuCtxEnablePeerAccess(owner, 0) }? {
             driver::PEER_ACCESS_ALREADY_ENABLED => Ok(()),
             status => self.driver.check("cuCtxEnablePeerAccess", status),
@@ -94,7 +97,7 @@ impl Core {
 
     fn open_counted(self: &Arc<Self>, offer: &Offer<'_>, device: u32) -> Result<Import> {
         let key = (offer.how, (offer.how == HOW_IPC).then_some(device), offer.handle);
-        // Held while the driver opens, so that two threads do not open the same handle.
+        // Held while the driver opens the handle, so that two threads do not open the same one.
         let mut opened = self.opened.lock();
         let (base, len) = match opened.iter_mut().find(|o| o.key == key) {
             Some(open) => {
@@ -106,7 +109,7 @@ impl Core {
             }
             None => {
                 let (base, pool) = if offer.how == HOW_IPC { (self.open_ipc(offer, device)?, 0) } else { self.open_pool(offer, device)? };
-                // What the driver cannot tell the length of counts as empty, and is refused below.
+                // If the driver cannot tell the length, it counts as 0 and the import is refused below.
                 let told = self.driver.pointer(pointer::RANGE_SIZE, base);
                 let len = told.or_else(|_| self.range(base, device).map(|(_, len)| len)).unwrap_or(0);
                 opened.push(OpenedHandle { key, base, len, users: 1, device, pool });
@@ -158,9 +161,9 @@ impl Core {
         Ok((base, pool as usize))
     }
 
-    /// Lets a device reach an imported pool.
+    /// Lets a device access an imported pool.
     fn allow_pool(&self, pool: CUmemoryPool, device: u32) -> Result<()> {
-        // SAFETY: a pool that is imported and not destroyed; one descriptor.
+        // SAFETY: the pool was imported and is not destroyed; one descriptor.
         let status = unsafe { self.driver.cuMemPoolSetAccess(pool, &vmm::access(device), 1) }?;
         self.driver.check("cuMemPoolSetAccess", status)
     }
@@ -177,10 +180,11 @@ impl Core {
         self.forget_import(closed.base);
         let Ok(_current) = self.enter(closed.device) else { return };
         let status = if closed.key.0 == HOW_IPC {
-            // SAFETY: opened once, closed once, and whoever drops an import has no copy in flight.
+            // SAFETY: the handle was opened once and is closed once; an import is dropped only when no copy is in
+            // flight.
             unsafe { self.driver.cuIpcCloseMemHandle(closed.base) }
         } else {
-            // SAFETY: as above; the pool goes with its only pointer.
+            // SAFETY: opened once, freed once, with no copy in flight; the pool was imported for this one pointer.
             unsafe {
                 let freed = self.driver.cuMemFree_v2(closed.base);
                 let destroyed = self.driver.cuMemPoolDestroy(closed.pool as CUmemoryPool);

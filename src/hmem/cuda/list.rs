@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A kernel that copies lists of blocks: one launch where the driver's own copies would be one call a block. The kernel is
-//! `list.ptx`, which the driver compiles when the first list comes (some 50 ms, and again only with another driver).
+//! A kernel that copies lists of blocks with one launch, where the driver's own copies would take one call per block.
+//! The kernel is `list.ptx`; the driver compiles it for the first list, and keeps the result until it is updated.
 
 use super::core::Core;
 use super::driver::{self, Driver, pointer};
@@ -14,24 +14,24 @@ use std::sync::Arc;
 
 const PTX: &str = concat!(include_str!("list.ptx"), "\0");
 const THREADS: u32 = 128;
-/// Bytes that a group of threads copies before it looks for the next: enough to hide the look, and little enough that all
-/// groups end together.
+/// Bounds of the bytes that a group of threads copies before it takes the next unit: enough to hide the time of taking
+/// one, and small enough for all groups to end at about the same time.
 const UNIT_MIN: usize = 16 << 10;
 const UNIT_MAX: usize = 64 << 10;
-/// Blocks larger than this, on average, are as fast by the driver's copies, which leave the processors to others.
+/// Average block size above which the driver's copies are as fast. They leave the GPU's processors to other kernels.
 const BLOCK_MAX: usize = 4 << 20;
-/// Units of one launch, and of the smallest list in pinned memory.
+/// Largest number of units of one launch, and the smallest number of units for which pinned memory is allocated.
 const MAX_UNITS: usize = 256 << 10;
 const MIN_UNITS: usize = 4 << 10;
-/// Lists that a stream keeps to be launched again, and units of each, at most.
+/// Lists that a stream keeps for repeated launches, and the largest number of units of such a list.
 const CACHED_LISTS: usize = 16;
 const CACHED_LIST_UNITS: usize = 32 << 10;
-/// Room that such a list is given: units are counted when they are written.
+/// Pinned memory, in units, that a list to be kept may occupy. Units are only counted while they are written.
 const CACHED_LIST_ROOM: usize = 2 * CACHED_LIST_UNITS;
-/// Units of a stream's pinned memory (32 MiB) above which what is idle goes back to the driver.
+/// Pinned memory of a stream, in units (32 MiB), above which idle slabs are returned to the driver.
 const MAX_IDLE_UNITS: usize = (32 << 20) / size_of::<Unit>();
 
-/// What one group of threads copies; the kernel knows the layout.
+/// The part of a copy that one group of threads makes. The kernel knows this layout.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Unit {
@@ -41,18 +41,18 @@ struct Unit {
     _zero: u64,
 }
 
-/// Pinned memory for the units of a launch.
+/// Pinned memory for the units of one launch.
 struct Slab {
     at: *mut Unit,
     room: usize,
-    /// The copy that has to be done before it is used again.
+    /// Number of the copy that must be done before the slab is reused.
     until: u64,
-    /// Of the list that is kept in it, and its units; 0: none.
+    /// Name and number of units of the list that is kept in the slab; a name of 0: none is.
     name: u64,
     units: u32,
 }
 
-/// The pinned memory of a stream.
+/// The pinned memory of one stream.
 pub(super) struct Slabs {
     core: Arc<Core>,
     all: Vec<Slab>,
@@ -62,25 +62,25 @@ pub(super) struct Slabs {
 unsafe impl Send for Slabs {}
 
 impl Slabs {
-    /// Gives the memory of a stream back that has been drained; its context is current.
+    /// Returns the memory of a stream whose copies are all done; the stream's context is current.
     pub fn free(&mut self) {
         (0..self.all.len()).rev().for_each(|i| self.give_back(i));
     }
 
     fn give_back(&mut self, i: usize) {
         let slab = self.all.swap_remove(i);
-        // SAFETY: allocated by the driver, given back once; no launch uses it.
+        // SAFETY: allocated by the driver, freed once, and used by no launch.
         let _ = unsafe { self.core.driver.cuMemFreeHost(slab.at.cast()) };
     }
 }
 
-/// The smallest of those with such room that nobody uses.
+/// The smallest idle slab whose size is in `room`.
 fn best(all: &[Slab], room: RangeInclusive<usize>, done: u64) -> Option<usize> {
     let fits = |s: &Slab| s.is_idle(done) && room.contains(&s.room);
     all.iter().enumerate().filter(|(_, s)| fits(s)).min_by_key(|(_, s)| s.room).map(|(i, _)| i)
 }
 
-/// The largest of those that nobody uses, if all are more than is to stay.
+/// The largest idle slab, if all slabs together exceed `MAX_IDLE_UNITS`.
 fn surplus(all: &[Slab], done: u64) -> Option<usize> {
     if all.iter().map(|s| s.room).sum::<usize>() <= MAX_IDLE_UNITS {
         return None;
@@ -99,7 +99,7 @@ impl Slabs {
         Slabs { core: core.clone(), all: Vec::new() }
     }
 
-    /// One with room for `units` that no launch uses; a list that is to be kept holds no large one.
+    /// Takes a slab with room for `units` that no launch uses. A list that is to be kept gets no large slab.
     fn take(&mut self, units: usize, done: u64, name: u64) -> Result<usize> {
         while let Some(i) = surplus(&self.all, done) {
             self.give_back(i);
@@ -117,7 +117,7 @@ impl Slabs {
         Ok(self.all.len() - 1)
     }
 
-    /// Keeps what is in a slab under a name, in the place of the one that was named first.
+    /// Keeps the list in a slab under a name. If there are too many, the one that was named first is dropped.
     fn cache(&mut self, at: usize, name: u64) {
         if self.all.iter().filter(|s| s.name != 0).count() >= CACHED_LISTS
             && let Some(old) = self.all.iter_mut().filter(|s| s.name != 0).min_by_key(|s| s.name)
@@ -132,30 +132,31 @@ impl Slabs {
     }
 }
 
-/// Groups of threads that a launch may have; 0: no kernels.
+/// Largest number of thread groups of a launch; 0 if kernels are ruled out.
 pub(super) fn max_groups() -> u32 {
     config::get().hmem.groups
 }
 
-/// Whether these go by a kernel.
+/// Whether this list is copied by the kernel.
 pub(super) fn is_for_kernel(copies: &[Copy]) -> bool {
     let total: usize = copies.iter().map(|c| c.len).sum();
     copies.len() > 1 && max_groups() > 0 && total / copies.len() <= BLOCK_MAX
 }
 
 impl Core {
-    /// The kernel, in the device's primary context, which is current.
+    /// The kernel, loaded into the device's primary context, which is current.
     fn kernel(&self, device: u32) -> Result<CUfunction> {
         let slot = self.kernels.get(device as usize).ok_or(Error::fixed(errno::ENODEV, "cuda: no such device"))?;
         let found = slot.get_or_init(|| load(&self.driver).inspect_err(|e| crate::log!(Info, "lists go without a kernel: {e}")));
         found.clone().map(|function| function as CUfunction)
     }
 
-    /// Launches the kernel for `copies` behind what the stream holds, and keeps them if they have a name; for so many of them.
-    /// The context is current.
+    /// Launches the kernel for `copies` behind the work in the stream, and keeps the list if it has a name. Returns how
+    /// many of the copies the launch covers. The context is current.
     ///
     /// # Safety
-    /// A kernel of the device reaches both sides of each copy, and both stay until the stream has passed them.
+    /// A kernel of the device can access both sides of each copy, and both stay valid until the stream has completed
+    /// them.
     pub(super) unsafe fn launch(
         &self,
         device: u32,
@@ -168,7 +169,8 @@ impl Core {
         self.kernel(device)?;
         let total: usize = copies.iter().map(|c| c.len).sum();
         let unit = (total / (4 * max_groups() as usize)).clamp(UNIT_MIN, UNIT_MAX).next_multiple_of(4096);
-        // Each copy has one unit more than it fills, at most: no division of each length.
+        // Upper bound of the number of units without a division per copy: each copy has at most one unit that is not
+        // full.
         let at = slabs.take((copies.len() + total / unit).min(MAX_UNITS).max(copies[0].len.div_ceil(unit)), done, name)?;
         let slab = &mut slabs.all[at];
         let (mut units, mut taken) = (0, 0);
@@ -180,7 +182,7 @@ impl Core {
                     break 'copies;
                 }
                 let (to, len) = (c.to + from as u64, unit.min(c.len - from));
-                // SAFETY: there is room, and no launch uses the slab.
+                // SAFETY: the index is below `room`, and no launch uses the slab.
                 unsafe { slab.at.add(units).write(Unit { to, from: c.from + from as u64, len: len as u64, _zero: 0 }) };
                 (units, from) = (units + 1, from + len);
             }
@@ -190,7 +192,8 @@ impl Core {
         if units == 0 {
             return Ok(taken);
         }
-        // SAFETY: the slab has parts of `copies` alone, whose sides stay until the stream has passed them, as the caller says.
+        // SAFETY: the slab has parts of `copies` only, whose sides the caller keeps valid until the stream has
+        // completed them.
         unsafe { self.start(device, stream, slab, next)? };
         if name != 0 && taken == copies.len() && units <= CACHED_LIST_UNITS && slab.room <= CACHED_LIST_ROOM {
             slabs.cache(at, name);
@@ -198,25 +201,26 @@ impl Core {
         Ok(taken)
     }
 
-    /// Launches the kernel for the list that is kept under a name, which there is. The context is current.
+    /// Launches the kernel for the list that is kept under `name`. The context is current.
     ///
     /// # Safety
-    /// As for [`Core::launch`], of each copy of the list.
+    /// As for [`Core::launch`], for each copy of the list.
     pub(super) unsafe fn relaunch(&self, device: u32, stream: CUstream, slabs: &mut Slabs, name: u64, next: u64) -> Result<()> {
         let slab = slabs.all.iter_mut().find(|s| s.name == name).ok_or(Error::fixed(errno::ENOENT, "cuda: no such list"))?;
-        // SAFETY: the slab has what was launched under the name, and the caller says that its sides stay again.
+        // SAFETY: the slab has the list that was launched under the name, and the caller promises that its sides stay
+        // valid again.
         unsafe { self.start(device, stream, slab, next) }
     }
 
     /// # Safety
-    /// As for [`Core::launch`], of each unit in the slab.
+    /// As for [`Core::launch`], for each unit in the slab.
     unsafe fn start(&self, device: u32, stream: CUstream, slab: &mut Slab, next: u64) -> Result<()> {
         let function = self.kernel(device)?;
         let (mut list, mut count) = (slab.at as u64, slab.units);
         let mut parameters: [*mut c_void; 2] = [(&raw mut list).cast(), (&raw mut count).cast()];
         let groups = count.min(max_groups());
-        // SAFETY: the driver copies the two parameters. The slab stays until `next`, and the caller says that what its units
-        // name does.
+        // SAFETY: the driver copies the two parameters. The slab is not reused before `next` is done, and the caller
+        // keeps the memory of its units valid.
         let status = unsafe {
             self.driver.cuLaunchKernel(function, groups, 1, 1, THREADS, 1, 1, 0, stream, parameters.as_mut_ptr(), std::ptr::null_mut())
         }?;
@@ -225,18 +229,18 @@ impl Core {
         Ok(())
     }
 
-    /// Whether kernels of the device's primary context can touch the range, at that address.
+    /// Whether kernels in the device's primary context can access the range at these addresses.
     pub fn reaches(&self, device: u32, addr: u64, len: u64) -> bool {
         let Ok(context) = self.primary(device) else { return false };
         let Ok(_current) = self.driver.enter(context) else { return false };
-        // Memory of another context is copied by the driver, and not for kernels to touch.
+        // Memory of another context is left to the driver's copies.
         let ours = |at: u64| {
             let host = matches!(self.driver.pointer(pointer::MEMORY_TYPE, at), Ok(driver::MEMORY_TYPE_HOST));
             let owner = self.driver.pointer(pointer::CONTEXT, at).unwrap_or(0);
             let own = host || owner == 0 || owner == context as u64;
             own && matches!(self.driver.pointer(pointer::DEVICE_POINTER, at), Ok(there) if there == at)
         };
-        // Pinned memory may be several ranges, and there may be holes between them.
+        // Pinned memory may consist of several ranges with holes between them, so each range is looked at.
         let (mut at, end) = (addr, addr.saturating_add(len));
         while at < end && ours(at) && matches!(self.driver.pointer(pointer::MEMORY_TYPE, at), Ok(driver::MEMORY_TYPE_HOST)) {
             match self.detect(at) {
@@ -250,10 +254,11 @@ impl Core {
 
 fn load(driver: &Driver) -> Result<usize> {
     let (mut module, mut function): (CUmodule, CUfunction) = (std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: the text ends with a NUL; the driver writes one pointer. The module stays as long as the context.
+    // SAFETY: the text ends with a NUL; the driver writes one pointer. The module stays loaded as long as the context
+    // exists.
     let status = unsafe { driver.cuModuleLoadData(&mut module, PTX.as_ptr().cast()) }?;
     driver.check("cuModuleLoadData", status)?;
-    // SAFETY: as above.
+    // SAFETY: the name ends with a NUL; the driver writes one pointer.
     let status = unsafe { driver.cuModuleGetFunction(&mut function, module, c"gdrfab_copy_list".as_ptr()) }?;
     driver.check("cuModuleGetFunction", status)?;
     Ok(function as usize)

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! CUDA, by its driver library alone. The work is done by `Core`, in a file for each subject:
-//! contexts, detection, export, import, copies.
+//! NVIDIA GPUs, by the CUDA driver library alone (no runtime library).
+//!
+//! `Cuda` implements [`Interface`] by calls to [`Core`], whose methods are in one file per subject: `context.rs`,
+//! `detect.rs`, `export.rs`, `import.rs`, `pin.rs`, `flush.rs`, `vmm.rs` (allocation), `copy.rs` and `list.rs`
+//! (copies). `core.rs` has the data and the order of locks; `driver.rs` the driver's functions. Read `core.rs` first.
 
 mod context;
 mod copy;
@@ -24,12 +27,12 @@ use std::sync::Arc;
 
 struct Cuda(Arc<Core>);
 
-/// Opens the driver and lists its devices. With `adopt`, only a driver that this process has loaded and
-/// initialised already.
+/// Opens the driver and lists its devices. With `adopt`, only a driver that this process has loaded and initialised
+/// itself.
 pub fn open(adopt: bool) -> Result<Box<dyn Interface>> {
     let driver = Driver::open(adopt)?;
     if !adopt {
-        // SAFETY: no arguments to get wrong.
+        // SAFETY: cuInit takes no pointer.
         driver.check("cuInit", unsafe { driver.cuInit(0) }?)?;
     }
     let mut count = 0;
@@ -59,7 +62,7 @@ pub fn open(adopt: bool) -> Result<Box<dyn Interface>> {
     }))))
 }
 
-/// A string that the driver writes; empty if it does not.
+/// A string that the driver writes; empty if the driver fails.
 fn text(fill: impl FnOnce(*mut c_char, i32) -> Result<driver::Status>) -> String {
     let mut buffer = [0u8; 256];
     match fill(buffer.as_mut_ptr().cast(), buffer.len() as i32 - 1) {
@@ -68,13 +71,13 @@ fn text(fill: impl FnOnce(*mut c_char, i32) -> Result<driver::Status>) -> String
     }
 }
 
-/// What the driver says about a device. A fact that it does not give stays empty.
+/// The driver's description of a device. A property that the driver does not give stays empty.
 fn describe(driver: &Driver, number: i32, count: i32) -> DeviceFacts {
     let mut uuid = CUuuid { bytes: [0; 16] };
-    // The newer question distinguishes the parts of a partitioned device.
+    // The newer function distinguishes the parts of a partitioned device.
     // SAFETY: the driver writes 16 bytes.
     if !matches!(unsafe { driver.cuDeviceGetUuid_v2(&mut uuid, number) }, Ok(0)) {
-        // SAFETY: as above.
+        // SAFETY: the driver writes 16 bytes.
         let _ = unsafe { driver.cuDeviceGetUuid(&mut uuid, number) };
     }
     let mut memory = 0usize;
@@ -100,7 +103,7 @@ fn describe(driver: &Driver, number: i32, count: i32) -> DeviceFacts {
         id: uuid.bytes.map(|b| b as u8),
         // SAFETY: the driver writes at most `len` bytes.
         name: text(|to, len| unsafe { driver.cuDeviceGetName(to, len, number) }),
-        // SAFETY: as above.
+        // SAFETY: the driver writes at most `len` bytes.
         pci: text(|to, len| unsafe { driver.cuDeviceGetPCIBusId(to, len, number) }).to_lowercase(),
         memory: memory as u64,
         dmabuf,
@@ -110,7 +113,7 @@ fn describe(driver: &Driver, number: i32, count: i32) -> DeviceFacts {
 }
 
 impl Core {
-    /// Whether memory can be made as segments that have a descriptor.
+    /// Whether memory can be allocated as segments that have a descriptor.
     fn segments(&self, number: u32) -> bool {
         let wanted = [device::VIRTUAL_MEMORY_MANAGEMENT, device::HANDLE_TYPE_POSIX_FD];
         self.driver.has("cuMemCreate") && wanted.iter().all(|a| self.driver.attribute(*a, number as i32) != 0)
@@ -137,7 +140,7 @@ impl Interface for Cuda {
     #[inline]
     fn identity(&self, addr: u64) -> Option<u64> {
         let mut id = 0u64;
-        // SAFETY: eight bytes; needs no context, and answers for foreign pointers with a code.
+        // SAFETY: the driver writes eight bytes; it needs no context, and returns an error code for a foreign address.
         let status = unsafe { self.0.driver.cuPointerGetAttribute((&raw mut id).cast(), pointer::BUFFER_ID, addr) };
         matches!(status, Ok(0)).then_some(id)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pinned host memory. The driver pins a page once: whoever needs memory that this library has pinned already shares that, and
-//! the last one unpins.
+//! Pinned host memory. The driver pins a page only once, so callers that need memory which this library has pinned
+//! already share the pin, and the last of them unpins.
 
 use super::core::{Core, PinnedRange};
 use super::driver::{self, pointer};
@@ -10,11 +10,11 @@ use crate::log;
 use std::sync::Arc;
 
 impl Core {
-    /// Pins memory, or keeps pinned what of it is. What the application itself pinned stays the application's to undo, after
-    /// its regions were closed.
+    /// Pins memory, and shares existing pins of it. Memory that the application pinned itself is unpinned by the
+    /// application, after its regions were closed.
     pub fn pin(self: &Arc<Self>, addr: u64, len: u64) -> Result<Pinned> {
         let end = addr.saturating_add(len);
-        // Held during the driver's calls: what is being unpinned is nobody's to share.
+        // Held during the driver's calls, so that no range is shared while it is being unpinned.
         let mut ranges = self.pinned.lock();
         let whole = ranges.iter().position(|r| r.addr <= addr && end <= r.addr + r.len);
         let shared = match whole {
@@ -41,17 +41,17 @@ impl Core {
         Ok(Pinned(Some(Box::new(move || shares.into_iter().for_each(|addr| core.unpin(addr))))))
     }
 
-    /// The device in whose context it was pinned; none: some of it was pinned before.
+    /// Pins a range, and returns the device in whose context it was pinned. `None`: a part of it was pinned before.
     fn pin_now(&self, addr: u64, len: u64) -> Result<Option<u32>> {
-        // Memory that the driver allocated is not asked for.
+        // Memory that the driver allocated is pinned already.
         if matches!(self.driver.pointer(pointer::MEMORY_TYPE, addr), Ok(driver::MEMORY_TYPE_HOST)) {
             return Ok(None);
         }
-        // Any context can pin memory for all of them; that of a device in use already costs nothing.
+        // Pinning in one context works for all contexts. A device that is in use costs no new context.
         let count = self.facts.len() as u32;
         let device = (0..count).find(|d| self.active(*d)).unwrap_or(0);
         let _current = self.enter(device)?;
-        // SAFETY: pinning changes no byte; the caller keeps the memory until it unpins.
+        // SAFETY: pinning changes no byte; the caller keeps the memory until it unpins it.
         let status = unsafe { self.driver.cuMemHostRegister_v2(addr as *mut _, len as usize, driver::HOST_REGISTER_PORTABLE) }?;
         if status == driver::HOST_MEMORY_ALREADY_REGISTERED {
             return Ok(None);
@@ -67,7 +67,7 @@ impl Core {
             return;
         }
         let _current = self.enter(ranges.swap_remove(i).device);
-        // SAFETY: registered by `pin_now`; its range is forgotten, so it is unregistered once.
+        // SAFETY: registered by `pin_now`, and unregistered once because its range was removed from the list.
         let status = unsafe { self.driver.cuMemHostUnregister(addr as *mut _) };
         if !matches!(status, Ok(0)) {
             log!(Warn, "cuda: cuMemHostUnregister of {addr:#x}: {status:?}");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Physical memory mapped into reserved addresses, of this process and of others, and allocation by it.
+//! Virtual memory management: physical memory mapped into reserved addresses, of this process and of others, and
+//! allocation by it.
 
 use super::core::Core;
 use super::driver::{Driver, HANDLE_POSIX_FD};
@@ -19,7 +20,7 @@ fn location(device: u32) -> CUmemLocation {
     CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device as i32 }
 }
 
-/// A reference to physical memory.
+/// A counted reference to physical memory.
 pub struct Physical<'a> {
     driver: &'a Driver,
     pub handle: CUmemGenericAllocationHandle,
@@ -27,7 +28,7 @@ pub struct Physical<'a> {
 
 impl Drop for Physical<'_> {
     fn drop(&mut self) {
-        // SAFETY: the reference was counted for us and is given back once. Mappings hold their own.
+        // SAFETY: this reference was counted for us and is released once. Mappings hold references of their own.
         let _ = unsafe { self.driver.cuMemRelease(self.handle) };
     }
 }
@@ -42,7 +43,7 @@ impl<'a> Physical<'a> {
         Ok(Physical { driver, handle })
     }
 
-    /// The memory that a descriptor of another process stands for; the descriptor stays the caller's.
+    /// The memory behind a descriptor of another process. The caller keeps the descriptor.
     pub fn from_fd(driver: &'a Driver, fd: BorrowedFd<'_>) -> Result<Self> {
         let mut handle = 0;
         let number = fd.as_raw_fd() as usize as *mut _;
@@ -53,7 +54,7 @@ impl<'a> Physical<'a> {
     }
 }
 
-/// A reservation and, once `mapped`, memory in it; undone in the right order.
+/// A reservation of addresses and, once `mapped`, the memory in it. Dropping undoes both, in the right order.
 struct Reservation<'a> {
     driver: &'a Driver,
     addr: CUdeviceptr,
@@ -67,22 +68,22 @@ impl Drop for Reservation<'_> {
     }
 }
 
-/// Takes a mapping and its reservation away.
+/// Undoes a mapping and its reservation.
 pub fn unmap(driver: &Driver, addr: u64, len: usize, mapped: bool) {
     if mapped {
-        // SAFETY: whoever drops the mapping promises that no copy is in flight.
+        // SAFETY: the caller of an import's drop promises that no copy is in flight.
         let status = unsafe { driver.cuMemUnmap(addr, len) };
         if !matches!(status, Ok(0)) {
             crate::log!(Warn, "cuda: cuMemUnmap of {addr:#x}+{len:#x}: {status:?}");
         }
     }
-    // SAFETY: the reservation is ours, and empty now.
+    // SAFETY: the reservation belongs to the library, and is empty now.
     let _ = unsafe { driver.cuMemAddressFree(addr, len) };
 }
 
 impl Core {
-    /// Maps `memory` at a new address for the first device of `devices` that can reach it, and for every
-    /// other that can. Gives the address and that device.
+    /// Maps `memory` at a new address for the first of `devices` that can access it, and for all others that can.
+    /// Returns the address and that first device.
     pub fn map(&self, memory: &Physical<'_>, len: usize, devices: &[u32]) -> Result<(u64, u32)> {
         let driver = &self.driver;
         let mut addr = 0;
@@ -98,15 +99,15 @@ impl Core {
         for (i, device) in devices.iter().enumerate() {
             match self.allow(addr, len, *device) {
                 Ok(()) => {
-                    // Also for devices that have no context yet: which of them will copy is not known.
+                    // Devices that have no context yet are included, because it is not known which of them will copy.
                     for other in devices.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, d)| *d) {
-                        // SAFETY: the mapping is ours; one descriptor.
+                        // SAFETY: the mapping is this library's; one descriptor.
                         let status = unsafe { driver.cuMemSetAccess(addr, len, &access(other), 1) };
                         if let Err(e) = status.and_then(|s| driver.check("cuMemSetAccess", s)) {
                             crate::log!(Debug, "cuda: device {other} cannot reach memory mapped for device {device}: {e}");
                         }
                     }
-                    // The caller undoes it from here on.
+                    // From here on the caller undoes the mapping.
                     std::mem::forget(place);
                     return Ok((addr, *device));
                 }
@@ -124,8 +125,8 @@ impl Core {
         self.driver.check("cuMemSetAccess", status)
     }
 
-    /// Device memory that other processes can map: physical memory with a descriptor where the driver
-    /// has it, else the plain allocator's.
+    /// Allocates device memory that other processes can map: physical memory with a descriptor if the driver supports
+    /// that, else memory of the plain allocator.
     pub fn alloc(&self, device: u32, len: u64) -> Result<u64> {
         let asked = usize::try_from(len).ok().filter(|len| *len > 0);
         let asked = asked.ok_or_else(|| Error::invalid(format!("len: {len} bytes of device memory")))?;
@@ -158,7 +159,7 @@ impl Core {
             },
         };
         let mut grain = 0;
-        // SAFETY: the driver writes a size; 0 asks for the least.
+        // SAFETY: the driver writes a size; option 0 asks for the smallest granularity.
         let status = unsafe { driver.cuMemGetAllocationGranularity(&mut grain, &how, 0) }?;
         driver.check("cuMemGetAllocationGranularity", status)?;
         let whole = len.checked_next_multiple_of(grain.max(1)).filter(|len| *len <= i64::MAX as usize);
@@ -167,7 +168,7 @@ impl Core {
         // SAFETY: the driver writes a handle.
         let status = unsafe { driver.cuMemCreate(&mut handle, whole, &how, 0) }?;
         driver.check("cuMemCreate", status)?;
-        // Given back at the end: the mapping keeps the memory.
+        // Released at the end of this function; the mapping keeps the memory.
         let memory = Physical { driver, handle };
         let mut devices = vec![device];
         devices.extend(self.facts.get(device as usize).map(|f| f.peers.as_slice()).unwrap_or_default());
@@ -187,7 +188,7 @@ impl Core {
             unmap(&self.driver, addr, len, true);
             return Ok(());
         }
-        // SAFETY: allocated by `alloc_plain`, and taken out of the table so that it is freed once.
+        // SAFETY: allocated by `alloc_plain`, and removed from the table, so it is freed once.
         let status = unsafe { self.driver.cuMemFree_v2(addr) }?;
         self.driver.check("cuMemFree", status)
     }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! AWS Neuron, by its runtime `libnrt`.
 //!
-//! The runtime belongs to the application: it is never initialised from here, and before the
-//! application's `nrt_init` every call says so. It has no question "whose is this pointer?", so an
-//! address is Neuron's if
+//! The application owns the runtime: this library never initialises it, and before the application's `nrt_init` every
+//! call reports that. The runtime cannot tell whose memory an address is, so an address counts as Neuron's in three
+//! cases:
 //! 1. [`Interface::alloc`] made it: a tensor, with an identity of its own;
-//! 2. it lies in device memory that the runtime says is mapped here (`nrt_get_hbm_mmap_va`): the
-//!    allocation is then the whole mapped memory, identity 0;
-//! 3. a runtime without that call exports a dma-buf of its page: the allocation is then that page and
-//!    all that can be exported with it, identity 0.
+//! 2. it lies in device memory that the runtime has mapped here (`nrt_get_hbm_mmap_va`): the allocation is then the
+//!    whole mapped memory, with identity 0;
+//! 3. a runtime without that call exports a dma-buf of its page: the allocation is then that page and everything that can
+//!    be exported with it, with identity 0.
 //!
-//! The address of such foreign memory does not tell its core, which is given as 0; no copy needs it.
+//! The address of foreign memory (cases 2 and 3) does not tell its core, so it is given as 0; no copy needs the core.
 
 mod runtime;
 
@@ -23,14 +23,14 @@ use runtime::{PLACEMENT_DEVICE, Range, Runtime, read_by_kernel};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of the host buffer between two pieces of device memory.
+/// Bytes of the host buffer for copies between two pieces of device memory.
 const BOUNCE: usize = 1 << 20;
 
-/// A tensor of ours.
+/// A tensor that this library allocated.
 struct Tensor {
     range: Range,
     core: u32,
-    /// `nrt_tensor_t *`, the runtime's, which any thread may use.
+    /// `nrt_tensor_t *`, which any thread may use.
     handle: usize,
     id: u64,
 }
@@ -38,7 +38,7 @@ struct Tensor {
 struct Neuron {
     runtime: Runtime,
     facts: Vec<DeviceFacts>,
-    /// Read for as long as a tensor is used, so that it is not freed under a copy.
+    /// Read-locked while a tensor is used, so that it is not freed under a copy.
     tensors: RwLock<Vec<Tensor>>,
     last_id: AtomicU64,
 }
@@ -61,13 +61,13 @@ const NO_IPC: Error = Error::fixed(
 );
 
 impl Neuron {
-    /// What `f` makes of our tensor that holds all of `[addr, addr+len)`, if there is one.
+    /// Applies `f` to the tensor of this library that holds all of `[addr, addr+len)`, if there is one.
     fn with_tensor<T>(&self, addr: u64, len: u64, f: impl FnOnce(&Tensor) -> T) -> Option<T> {
         self.tensors.read().iter().find(|t| t.range.holds(addr, len)).map(f)
     }
 
-    /// The memory that `[addr, addr+len)` lies in: tensors of ours, or foreign memory, but not both, because
-    /// behind a tensor of ours lies mapped memory that may be the runtime's own.
+    /// The allocations that `[addr, addr+len)` lies in: tensors of this library, or foreign memory, but not both.
+    /// Behind a tensor lies mapped memory that may be the runtime's own.
     fn pieces(&self, addr: u64, len: u64) -> Result<Vec<Allocation>> {
         let list = super::span(self, addr, len)?;
         match list.iter().any(|a| a.id == 0) && list.iter().any(|a| a.id != 0) {
@@ -79,16 +79,16 @@ impl Neuron {
     /// # Safety
     /// `from` is readable for `len` bytes.
     unsafe fn write(&self, to: u64, from: u64, len: usize) -> Result<()> {
-        // SAFETY: the tensor lives while the table is read, and holds the range.
+        // SAFETY: the tensor exists while the table is locked, and holds the range.
         let write = |t: &Tensor| unsafe {
             self.runtime.nrt.nrt_tensor_write(t.handle as *mut c_void, from as *const c_void, (to - t.range.base) as usize, len)
         };
         if let Some(status) = self.with_tensor(to, len as u64, write) {
             return self.runtime.check("nrt_tensor_write", status?);
         }
-        // nrt_memcpy_to_device checks nothing: it would write to host memory as well.
+        // nrt_memcpy_to_device checks nothing, and would write to host memory as well.
         self.pieces(to, len as u64)?;
-        // SAFETY: the device side was looked at just now; the caller says that the host side holds `len` bytes.
+        // SAFETY: the device side was just checked; the caller promises that the host side holds `len` bytes.
         let status = unsafe { self.runtime.nrt.nrt_memcpy_to_device(to as *mut c_void, from as *const c_void, len)? };
         self.runtime.check("nrt_memcpy_to_device", status)
     }
@@ -96,7 +96,7 @@ impl Neuron {
     /// # Safety
     /// `to` is writable for `len` bytes.
     unsafe fn read(&self, from: u64, to: u64, len: usize) -> Result<()> {
-        // SAFETY: as in `write`.
+        // SAFETY: the tensor exists while the table is locked, and holds the range.
         let read = |t: &Tensor| unsafe {
             self.runtime.nrt.nrt_tensor_read(t.handle as *const c_void, to as *mut c_void, (from - t.range.base) as usize, len)
         };
@@ -106,16 +106,17 @@ impl Neuron {
         let pieces = self.pieces(from, len as u64)?;
         if let [first, _, ..] = pieces.as_slice() {
             let here = ((first.end() - from) as usize).min(len);
-            // SAFETY: both parts lie in what the caller promises; the rest lies in fewer pieces.
+            // SAFETY: both parts lie in the range that the caller promises; the rest lies in fewer pieces, so the
+            // recursion ends.
             return unsafe {
                 self.read(from, to, here)?;
                 self.read(from + here as u64, to + here as u64, len - here)
             };
         }
         let buf = self.export_dmabuf(from, len as u64, false);
-        // SAFETY: `to` holds `len` bytes, as the caller says.
+        // SAFETY: the caller promises that `to` holds `len` bytes.
         let Err(first) = buf.and_then(|buf| unsafe { dmabuf::copy_mapped(&buf, Dir::FromDevice, to, len) }) else { return Ok(()) };
-        // SAFETY: `to` holds `len` bytes, as the caller says.
+        // SAFETY: the caller promises that `to` holds `len` bytes.
         unsafe { read_by_kernel(from, to, len) }.map_err(|second| {
             let words =
                 format!("{from:#x}: the runtime copies out of tensors that gdrfab allocated only ({}; {})", first.words, second.words);
@@ -144,7 +145,7 @@ impl Interface for Neuron {
     }
 
     fn export_dmabuf(&self, addr: u64, len: u64, _pcie: bool) -> Result<DmaBuf> {
-        // Network cards take whole pages of Neuron memory only.
+        // Network cards accept only whole pages of Neuron memory.
         let (start, size, within) = dmabuf::widen(addr, len)?;
         let (fd, offset) = self.runtime.dmabuf_fd(start, size)?;
         dmabuf::checked(fd, offset.saturating_add(within), len)
@@ -165,7 +166,7 @@ impl Interface for Neuron {
             Dir::ToDevice => unsafe { self.write(to, from, len) },
             // SAFETY: the host side holds `len` bytes, as the caller says.
             Dir::FromDevice => unsafe { self.read(from, to, len) },
-            // nrt_tensor_copy takes whole tensors of one core; the host takes any.
+            // nrt_tensor_copy needs whole tensors of one core, so the copy goes through the host.
             Dir::Within => {
                 let mut bounce = vec![0u8; len.min(BOUNCE)];
                 for at in (0..len).step_by(BOUNCE) {
@@ -189,7 +190,7 @@ impl Interface for Neuron {
         if device as usize >= self.facts.len() {
             return Err(Error::new(errno::ENODEV, format!("Neuron core {device} of {}", self.facts.len())));
         }
-        // Whole pages, so that all of it can be exported.
+        // Whole pages, so that all of the memory can be exported.
         let size = usize::try_from(len).ok().filter(|len| *len > 0).and_then(mem::page_round);
         let size = size.ok_or_else(|| Error::invalid(format!("len: {len} bytes")))?;
         let mut tensor = std::ptr::null_mut();
@@ -202,7 +203,7 @@ impl Interface for Neuron {
         let base = match va {
             Ok(va) if !va.is_null() => va as u64,
             other => {
-                // SAFETY: made above, and nobody else knows it.
+                // SAFETY: made above, and no other code knows it.
                 unsafe { self.runtime.nrt.nrt_tensor_free(&mut tensor)? };
                 other?;
                 let words = "nrt_tensor_get_va: the tensor has no address; NEURON_RT_MAP_HBM=1 before nrt_init gives device memory one";
@@ -219,7 +220,7 @@ impl Interface for Neuron {
         let i = tensors.iter().position(|t| t.range.base == addr);
         let i = i.ok_or_else(|| Error::invalid(format!("{addr:#x} is not what alloc gave")))?;
         let mut handle = tensors.swap_remove(i).handle as *mut c_void;
-        // SAFETY: made by alloc and now forgotten; no copy uses it while the table is written.
+        // SAFETY: made by `alloc` and removed from the table; no copy uses it while the table is write-locked.
         unsafe { self.runtime.nrt.nrt_tensor_free(&mut handle) }
     }
 }

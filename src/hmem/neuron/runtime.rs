@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! libnrt: its entry points, its status codes, and what it tells of memory that others allocated.
+//! libnrt: its functions, its status codes, and what it reports about memory that others allocated.
 
 use crate::error::{Error, Result, errno};
 use crate::sys::dl::{Library, entry_points};
@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 entry_points! {
-    /// What is called of libnrt: `NRT_STATUS` is an int, `nrt_tensor_t` opaque.
+    /// Functions of libnrt: `NRT_STATUS` is an int, `nrt_tensor_t` opaque.
     pub struct Nrt {
         #[hold_standard]
         fn nrt_get_total_nc_count(count: *mut u32) -> c_int;
@@ -45,7 +45,7 @@ const NRT_EXEC_NC_BUSY: c_int = 1005;
 
 /// Bytes that fit into any pipe at once.
 const PIPE_PIECE: usize = 4096;
-/// Where a search for the end of foreign memory stops.
+/// Bytes after which the search for the end of foreign memory stops.
 const MOST_PAGES: u64 = 1 << 28;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Range {
     }
 }
 
-/// Device memory that the runtime mapped here.
+/// Device memory that the runtime has mapped in this process.
 struct Hbm {
     device: c_int,
     index: c_int,
@@ -72,7 +72,7 @@ pub struct Runtime {
     /// Cores that this process may use.
     pub cores: u32,
     hbm: Mutex<Vec<Hbm>>,
-    /// Foreign memory as its dma-bufs showed it.
+    /// Foreign memory that was found by exporting dma-bufs.
     probed: Mutex<Vec<Range>>,
 }
 
@@ -85,7 +85,7 @@ impl Runtime {
         if status != 0 || total == 0 {
             return Err(Error::new(errno::ENODEV, format!("no Neuron core: nrt_get_total_nc_count gave status {status}, count {total}")));
         }
-        // SAFETY: as above.
+        // SAFETY: may be called before nrt_init; writes one number.
         let limited = unsafe { nrt.nrt_get_visible_nc_count(&mut visible) }.is_ok_and(|status| status == 0 && visible > 0);
         let cores = if limited { visible.min(total) } else { total }.min(4096);
         let up = Runtime { nrt, cores, hbm: Mutex::default(), probed: Mutex::default() };
@@ -95,13 +95,13 @@ impl Runtime {
         Ok(up)
     }
 
-    /// Why memory cannot be exported as a dma-buf, if so.
+    /// The reason why memory cannot be exported as a dma-buf, if there is one.
     pub fn lacks_dmabuf(&self) -> Option<Error> {
         const NAMES: [&str; 2] = ["nrt_get_dmabuf_fd_v2", "nrt_get_dmabuf_fd"];
         NAMES.iter().all(|name| !self.nrt.has(name)).then(|| Library::lacks(self.nrt.library(), NAMES[1]))
     }
 
-    /// The memory that others allocated around `addr`, as far as the runtime tells; `None`: not Neuron's.
+    /// The memory around `addr` that others allocated, as far as the runtime can tell; `None` if it is not Neuron's.
     pub fn foreign(&self, addr: u64) -> Option<Range> {
         self.mapped(addr).unwrap_or_else(|| self.exportable(addr))
     }
@@ -131,7 +131,7 @@ impl Runtime {
         Err(Error::new(errno, self.words(what, status)))
     }
 
-    /// Whether the application has initialised the runtime, by a call that does nothing else.
+    /// Whether the application has initialised the runtime, found out by a call without other effects.
     fn running(&self) -> Result<()> {
         let mut tensor = std::ptr::null_mut();
         // SAFETY: a name is optional; `tensor` is written on success only, and freed.
@@ -153,14 +153,14 @@ impl Runtime {
         Ok(Range { base: addr as u64, len: len as u64 })
     }
 
-    /// The mapped memory that `addr` lies in; the outer `None` if the runtime does not tell what is mapped.
+    /// The mapped memory that `addr` lies in. The outer `None`: the runtime cannot tell what is mapped.
     fn mapped(&self, addr: u64) -> Option<Option<Range>> {
         if !self.nrt.has("nrt_get_hbm_mmap_va") {
             return None;
         }
         let mut known = self.hbm.lock();
         if let Some(hbm) = known.iter().find(|h| h.range.holds(addr, 1)) {
-            // The application may have closed the runtime, or initialised it anew.
+            // The application may have closed the runtime, or initialised it again.
             if self.ask_hbm(hbm.device, hbm.index).is_ok_and(|now| now == hbm.range) {
                 return Some(Some(hbm.range));
             }
@@ -176,7 +176,7 @@ impl Runtime {
         if known.is_empty() { None } else { Some(known.iter().map(|h| h.range).find(|r| r.holds(addr, 1))) }
     }
 
-    /// What can be exported from the page of `addr` on.
+    /// The memory from the page of `addr` on that can be exported.
     fn exportable(&self, addr: u64) -> Option<Range> {
         let mut known = self.probed.lock();
         if let Some(i) = known.iter().position(|r| r.holds(addr, 1)) {
@@ -208,7 +208,7 @@ impl Runtime {
         Some(range)
     }
 
-    /// A dma-buf of whole pages, and where they begin in it.
+    /// A dma-buf of whole pages, and the offset at which they begin.
     pub fn dmabuf_fd(&self, va: u64, size: u64) -> Result<(OwnedFd, u64)> {
         let (mut fd, mut offset) = (-1, 0);
         // SAFETY: any range may be asked for; the results are written on success.
@@ -220,7 +220,7 @@ impl Runtime {
             }
         };
         match status {
-            // SAFETY: a descriptor that the runtime made for the caller to close.
+            // SAFETY: the runtime made the descriptor for the caller to close.
             0 if fd >= 0 => Ok((unsafe { OwnedFd::from_raw_fd(fd) }, offset)),
             0 => Err(Error::new(errno::EIO, format!("{what}: success, but descriptor {fd}"))),
             NRT_RESOURCE => Err(Error::new(errno::EINVAL, self.words(what, status))),
@@ -229,7 +229,7 @@ impl Runtime {
     }
 }
 
-/// Reads what the runtime says is mapped here through the kernel, which answers with an error where it is not.
+/// Reads mapped device memory through the kernel, which returns an error if the memory is not there.
 ///
 /// # Safety
 /// `to` is writable for `len` bytes.
@@ -247,7 +247,7 @@ pub unsafe fn read_by_kernel(from: u64, to: u64, len: usize) -> Result<()> {
         if put <= 0 {
             return Err(failed());
         }
-        // SAFETY: put <= piece bytes are there, and as many belong to the caller's buffer at `done`.
+        // SAFETY: put <= piece bytes are in the pipe, and the caller's buffer has as many at `done`.
         let got = unsafe { libc::read(out.as_raw_fd(), (to + done as u64) as *mut c_void, put as usize) };
         if got != put {
             return Err(failed());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copies by the HSA runtime: at once, or ordered by signals.
+//! Copies by the HSA runtime, either blocking or ordered by signals.
 //!
-//! Agents reach memory of a pool, and host memory that was locked, at the address that the lock gave.
-//! Any other host memory is locked by the runtime for the length of one blocking copy. It cannot be
-//! locked here per copy: an unlock names an address without a length, and could undo another's.
+//! Agents access memory of a pool at its own address, and locked host memory at the address that the lock returned. Any
+//! other host memory is locked by the runtime for the duration of one blocking copy. This code cannot lock it for each
+//! copy: an unlock names an address without a length, and could undo another user's lock.
 
 use super::super::chain::{CopyArgs, Engine, Started};
 use super::super::{Dir, Kind};
@@ -15,18 +15,18 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// One side of a copy as agents see it.
+/// One side of a copy, as agents see it.
 struct Side {
     agent: Agent,
     at: u64,
     /// The GPU that owns the memory; `None`: host memory.
     device: Option<u32>,
-    /// Every agent reaches it.
+    /// Every agent can access the memory.
     open: bool,
 }
 
 impl Shared {
-    /// How agents reach `[addr, addr+len)`; `None`: they cannot as it is.
+    /// How agents access `[addr, addr+len)`. `None`: they cannot without a lock.
     fn side(&self, addr: u64, len: u64, is_host: bool) -> Result<Option<Side>> {
         if !is_host
             && let Some(a) = self.detect(addr)?
@@ -47,11 +47,11 @@ impl Shared {
         Ok(whole.then_some(Side { agent: self.cpu, at: info.agent_base + offset, device: None, open: true }))
     }
 
-    /// Whether the GPUs of both sides reach both: what one copy of an engine needs.
+    /// Whether the GPUs of both sides can access both sides, which a copy by one engine needs.
     fn mutual(&self, a: &Side, b: &Side) -> bool {
         match (a.device, b.device) {
             (Some(x), Some(y)) if x != y => (a.open || self.reaches(b.agent, a.at)) && (b.open || self.reaches(a.agent, b.at)),
-            // Locked host memory is open to every agent, unless somebody else locked it for a few.
+            // Locked host memory is accessible to every agent, unless someone else locked it for some agents only.
             (Some(_), None) => self.reaches(a.agent, b.at),
             (None, Some(_)) => self.reaches(b.agent, a.at),
             _ => true,
@@ -66,7 +66,7 @@ impl Shared {
         Ok(self.mutual(&to, &from).then_some((to, from)))
     }
 
-    /// The runtime's own blocking copy: any two addresses, over host memory if need be.
+    /// The runtime's blocking copy, for any two addresses; it goes through host memory if necessary.
     ///
     /// # Safety
     /// Both sides are valid for `len` bytes.
@@ -80,11 +80,11 @@ impl Shared {
     /// # Safety
     /// Both sides are valid for `len` bytes.
     pub unsafe fn copy_now(self: &Arc<Self>, copy: CopyArgs) -> Result<()> {
-        // Between two GPUs the blocking copy goes over host memory, an engine need not.
+        // Between two GPUs the blocking copy goes through host memory, while an engine may copy directly.
         if copy.dir == Dir::Within && self.sides(&copy)?.is_some_and(|(to, from)| to.device != from.device) {
             let mut engine = Signals { shared: self.clone() };
             let mark = engine.new_mark()?;
-            // SAFETY: both sides hold `len` bytes, as the caller says; the wait below outlasts the copy.
+            // SAFETY: the caller promises that both sides hold `len` bytes; the wait below ends after the copy.
             let started = unsafe { engine.start(copy, None, mark) };
             let result = started.and_then(|started| {
                 while started == Started::Flying && !engine.wait(mark, Duration::from_secs(1)) {}
@@ -98,7 +98,7 @@ impl Shared {
     }
 }
 
-/// Copies by engines, each with a signal: 1, 0 when it is done, negative when it failed.
+/// Copies by engines, each with a signal: 1 while the copy runs, 0 when it is done, negative when it failed.
 pub struct Signals {
     pub shared: Arc<Shared>,
 }
@@ -108,7 +108,7 @@ impl Engine for Signals {
 
     fn new_mark(&mut self) -> Result<Signal> {
         let mut signal = Signal::default();
-        // SAFETY: `signal` is ours; no consumers: anyone may wait.
+        // SAFETY: `signal` is live; no consumers means that any thread may wait.
         unsafe { call!(self.shared.hsa, hsa_signal_create(1, 0, ptr::null(), &mut signal))? };
         Ok(signal)
     }
@@ -150,13 +150,13 @@ impl Engine for Signals {
     fn wait(&mut self, mark: Signal, limit: Duration) -> bool {
         let begin = Instant::now();
         loop {
-            // The hint is in ticks of an unknown clock, and only a hint: short, and asked again.
+            // The timeout hint is in ticks of an unknown clock and may be ignored, so the wait is short and repeated.
             // SAFETY: a signal of `new_mark`.
             let value = unsafe { self.shared.hsa.hsa_signal_wait_scacquire(mark, SIGNAL_CONDITION_LT, 1, 1_000_000, WAIT_STATE_BLOCKED) };
             match value {
                 Ok(1..) if begin.elapsed() < limit => {}
                 Ok(value) => return value < 1,
-                // Without this symbol: ask until it is done.
+                // A runtime without this function is polled until the copy is done.
                 Err(_) => match self.finished(mark) {
                     Ok(false) if begin.elapsed() < limit => std::thread::yield_now(),
                     Ok(done) => return done,
@@ -167,7 +167,8 @@ impl Engine for Signals {
     }
 
     fn release_waiters(&mut self, mark: Signal) {
-        // A copy waits for 0 and would never see it. It may run now: nobody will ask about it.
+        // Waiting copies wait for 0 and would never see it after a failure. They may run now: their results are
+        // ignored.
         // SAFETY: a signal of `new_mark`.
         let _ = unsafe { self.shared.hsa.hsa_signal_store_screlease(mark, 0) };
     }

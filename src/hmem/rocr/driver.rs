@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is called of the HSA runtime: signatures and numbers of `hsa.h` and `hsa_ext_amd.h`.
+//! Functions, structs and constants of the HSA runtime, from `hsa.h` and `hsa_ext_amd.h`.
 
 use crate::error::{Error, Result, errno};
 use crate::sys::dl::{Library, entry_points};
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// A GPU or CPU; the runtime's handles are structs of one number, passed by value.
+/// A GPU or CPU. The runtime's handles are structs of one number, passed by value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Agent {
@@ -27,13 +27,13 @@ pub struct Signal {
 /// `hsa_amd_ipc_memory_t`.
 pub type IpcHandle = [u32; 8];
 
-/// `hsa_amd_pointer_info_t`; it may grow, so the caller says how much it knows.
+/// `hsa_amd_pointer_info_t`. The struct may grow, so the caller sets the size that it knows.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct PointerInfo {
     pub size: u32,
     pub kind: u32,
-    /// Where agents reach the allocation, and where the host does.
+    /// Address at which agents access the allocation, and address at which the host does.
     pub agent_base: u64,
     pub host_base: u64,
     pub len: usize,
@@ -77,14 +77,14 @@ pub const POOL_INFO_ALLOC_ALLOWED: u32 = 5; // bool
 pub const POOL_INFO_ALLOC_GRANULE: u32 = 6; // usize
 pub const SEGMENT_GLOBAL: u32 = 0;
 pub const POOL_FLAG_COARSE_GRAINED: u32 = 4;
-/// `HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS`, and its value for an agent that can never reach the pool.
+/// `HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS`, and its value for an agent that can never access the pool.
 pub const AGENT_POOL_INFO_ACCESS: u32 = 0; // u32
 pub const POOL_ACCESS_NEVER: u32 = 0;
 
 pub const POINTER_UNKNOWN: u32 = 0;
 pub const POINTER_HSA: u32 = 1;
 pub const POINTER_LOCKED: u32 = 2;
-/// Memory of a graphics driver; also what IPC attaches through dma-bufs.
+/// Memory of a graphics driver. IPC imports that go through dma-bufs are of this kind too.
 pub const POINTER_GRAPHICS: u32 = 3;
 pub const POINTER_IPC: u32 = 4;
 
@@ -140,7 +140,7 @@ entry_points! {
 }
 
 impl Hsa {
-    /// The library, by its versioned name first.
+    /// Opens the library; the versioned name is tried first.
     pub fn open(adopt: bool) -> Result<Hsa> {
         Ok(Hsa::load(Library::open(&["libhsa-runtime64.so.1", "libhsa-runtime64.so"], adopt)?))
     }
@@ -161,10 +161,10 @@ impl Hsa {
             _ => errno::EIO,
         };
         let mut text: *const c_char = std::ptr::null();
-        // SAFETY: `text` is ours; the runtime puts a static string there or leaves it alone.
+        // SAFETY: `text` is live; the runtime stores a pointer to a static string there, or leaves it alone.
         let told = unsafe { self.hsa_status_string(status, &mut text) };
         let words = match told {
-            // SAFETY: as above.
+            // SAFETY: the runtime's strings are static and end with a NUL.
             Ok(STATUS_SUCCESS) if !text.is_null() => format!("{what}: {status:#x} ({})", unsafe { CStr::from_ptr(text) }.to_string_lossy()),
             _ => format!("{what}: {status:#x}"),
         };
@@ -172,7 +172,7 @@ impl Hsa {
     }
 }
 
-/// Calls `$function` of the table `$hsa`, and makes its status a result.
+/// Calls `$function` of the table `$hsa`, and converts its status to a `Result`.
 macro_rules! call {
     ($hsa:expr, $function:ident($($arg:expr),* $(,)?)) => {
         $hsa.$function($($arg),*).and_then(|status| $hsa.check(stringify!($function), status))

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory of AMD GPUs, by the HSA runtime that ROCm and HIP stand on.
+//! AMD GPUs, by the HSA runtime, which ROCm and HIP are built on.
 //!
-//! Two things of it are worth knowing. An IPC handle is served by a thread of the exporter: attaching
-//! one of a process that lives but no longer answers takes the runtime many seconds. And the runtime does
-//! not verify the length that an attach names, so it is verified here.
+//! Two properties of the runtime shape this code. An IPC handle is served by a thread of the exporter, so attaching a
+//! handle of a process that lives but does not respond takes many seconds. And the runtime does not verify the length
+//! given to an attach, so it is verified here.
+//!
+//! `probe.rs` finds the GPUs, `shared.rs` answers questions about addresses, `watch.rs` gives allocations an identity,
+//! `copy.rs` copies, and `driver.rs` has the runtime's functions.
 
 mod copy;
 mod driver;
@@ -58,7 +61,7 @@ impl Interface for Rocr {
 
     fn export_dmabuf(&self, addr: u64, len: u64, pcie: bool) -> Result<DmaBuf> {
         let hsa = &self.0.hsa;
-        // Beforehand, because the runtime crashes over memory that it imported.
+        // Checked before the call, because the runtime crashes for memory that it has imported.
         let a = self.0.owned_device_memory(addr, len, "dma-buf")?;
         if let Some(why) = self.0.facts.get(a.device as usize).and_then(|f| f.dmabuf.clone()) {
             return Err(why);
@@ -76,7 +79,7 @@ impl Interface for Rocr {
         if fd < 0 {
             return Err(Error::new(errno::EIO, "hsa_amd_portable_export_dmabuf: succeeded without a file descriptor"));
         }
-        // SAFETY: the descriptor is the caller's from here; hsa_amd_portable_close_dmabuf is close().
+        // SAFETY: the caller owns the descriptor from here on; hsa_amd_portable_close_dmabuf is close().
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         dmabuf::checked(fd, offset, len)
     }
@@ -106,11 +109,12 @@ impl Interface for Rocr {
         let home = shared.facts.iter().position(|f| f.id == offer.device).map(|i| i as u32);
         let device = home.or(device).unwrap_or(0);
         let mut at = ptr::null_mut();
-        // SAFETY: both are ours; no list of agents: every one of this process may access it.
+        // SAFETY: both pointers are live; an empty list of agents means that every agent of this process may access the
+        // memory.
         unsafe { call!(shared.hsa, hsa_amd_ipc_memory_attach(&words, offer.len as usize, 0, ptr::null(), &mut at))? };
         let base = at as u64;
         let found = Allocation { iface: Iface::Rocr, device, kind: Kind::Imported, base, len: offer.len, id: 0 };
-        // The first and the last byte have to be the same import: the length came from a peer.
+        // The length came from a peer: the first and the last byte must belong to the same import.
         let last = base.saturating_add(offer.len - 1);
         let same = |a: Option<Allocation>| a.is_some_and(|a| a.base == base && a.kind == Kind::Imported && a.end() > last);
         let sound = shared.query(base).map(same).and_then(|first| Ok(first && shared.query(last).map(same)?));
@@ -136,7 +140,7 @@ impl Interface for Rocr {
 
     fn pin(&self, addr: u64, len: u64) -> Result<Pinned> {
         let mut agent_ptr = ptr::null_mut();
-        // SAFETY: the runtime looks whether the range is there; no list of agents: every one may access it.
+        // SAFETY: the runtime checks the range; an empty list of agents means that every agent may access it.
         unsafe { call!(self.0.hsa, hsa_amd_memory_lock(addr as *mut c_void, len as usize, ptr::null_mut(), 0, &mut agent_ptr))? };
         let shared = self.0.clone();
         Ok(Pinned(Some(Box::new(move || {
@@ -157,7 +161,7 @@ impl Interface for Rocr {
         let mut at = ptr::null_mut();
         // SAFETY: a pool of the runtime; `at` is ours.
         unsafe { call!(shared.hsa, hsa_amd_memory_pool_allocate(pool, rounded as usize, 0, &mut at))? };
-        // The owner and whoever can: copies between two GPUs need both.
+        // The owner and every GPU that can get access: copies between two GPUs need both.
         let peers = shared.facts.get(device as usize).map(|f| f.peers.as_slice()).unwrap_or_default();
         let all = shared.gpus.iter().enumerate().filter(|(i, _)| *i == device as usize || peers.contains(&(*i as u32)));
         let agents: Vec<Agent> = all.map(|(_, g)| g.agent).collect();
@@ -176,7 +180,7 @@ impl Interface for Rocr {
         if !self.0.allocs.lock().remove(&addr) {
             return Err(Error::invalid(format!("rocr: {addr:#x} is no allocation of gdrfab")));
         }
-        // SAFETY: of `alloc`, and freed once.
+        // SAFETY: allocated by `alloc`, and freed once.
         unsafe { call!(self.0.hsa, hsa_amd_memory_pool_free(addr as *mut c_void)) }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the HSA runtime has here: agents, their pools, and who reaches whose memory.
+//! Finds the agents of the HSA runtime, their pools, and which GPU can access which memory.
 
 use super::super::{DeviceFacts, DeviceId};
 use super::driver::*;
@@ -12,7 +12,7 @@ use std::ptr;
 #[derive(Clone, Copy)]
 pub struct Gpu {
     pub(super) agent: Agent,
-    /// Its coarse-grained pool, and the unit of allocation there.
+    /// The GPU's coarse-grained pool, and the allocation granule of that pool.
     pub(super) pool: Option<(Pool, u64)>,
 }
 
@@ -20,16 +20,17 @@ pub struct Gpu {
 pub fn initialise(hsa: &Hsa, adopt: bool) -> Result<()> {
     if adopt {
         let mut version = 0u64;
-        // SAFETY: writes 2 bytes; fails if nobody has initialised the runtime.
+        // SAFETY: writes 2 bytes; fails if no one has initialised the runtime.
         let known = unsafe { call!(hsa, hsa_system_get_info(SYSTEM_INFO_VERSION_MAJOR, ptr::from_mut(&mut version).cast())) };
         known.map_err(|e| e.context("the process has not initialised HSA, and GDRFAB_HMEM_INIT=0 forbids to"))?;
     }
-    // Counted: with `adopt`, keeps it up. Fails without /dev/kfd, or without the right to open it.
+    // This is counted, so with `adopt` it keeps the runtime initialised. Fails without /dev/kfd, or without the right
+    // to open it.
     // SAFETY: callable at any time.
     unsafe { call!(hsa, hsa_init()) }.map_err(|e| Error::new(errno::ENODEV, format!("no usable GPU: {}", e.words)))
 }
 
-/// A CPU to stand for host memory, the GPUs, and what is known of each.
+/// A CPU agent that stands for host memory, the GPUs, and the properties of each GPU.
 pub fn look(hsa: &Hsa) -> Result<(Agent, Vec<Gpu>, Vec<DeviceFacts>)> {
     let mut agents: Vec<Agent> = Vec::new();
     // SAFETY: the callback gets our list, during this call only.
@@ -45,19 +46,19 @@ pub fn look(hsa: &Hsa) -> Result<(Agent, Vec<Gpu>, Vec<DeviceFacts>)> {
 }
 
 unsafe extern "C" fn list_agent(agent: Agent, data: *mut c_void) -> u32 {
-    // SAFETY: the list that `look` hands over.
+    // SAFETY: `data` is the list that `look` passes.
     catch_panic(|| unsafe { (*data.cast::<Vec<Agent>>()).push(agent) });
     STATUS_SUCCESS
 }
 
 unsafe extern "C" fn list_pool(pool: Pool, data: *mut c_void) -> u32 {
-    // SAFETY: the list that `pool_of` hands over.
+    // SAFETY: `data` is the list that `pool_of` passes.
     catch_panic(|| unsafe { (*data.cast::<Vec<Pool>>()).push(pool) });
     STATUS_SUCCESS
 }
 
-/// Runs what the runtime calls back for. A panic would end the process here, in the middle of the runtime's; and what it
-/// carries may panic again when it is dropped.
+/// Runs the body of a callback. A panic must not unwind into the runtime, which would end the process. The panic's
+/// value is not dropped, because its drop may panic again.
 pub fn catch_panic(f: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(f)) {
         std::mem::forget(panic);
@@ -75,7 +76,7 @@ pub fn number(hsa: &Hsa, agent: Agent, attribute: u32) -> Result<u32> {
 /// An attribute of text.
 fn text(hsa: &Hsa, agent: Agent, attribute: u32) -> Option<String> {
     let mut bytes = [0u8; 65]; // 64 at most, and a NUL
-    // SAFETY: room for the longest text that HSA has.
+    // SAFETY: the buffer has room for the longest text of HSA.
     unsafe { call!(hsa, hsa_agent_get_info(agent, attribute, bytes.as_mut_ptr().cast())).ok()? };
     let text = bytes.split(|b| *b == 0).next().unwrap_or_default();
     Some(String::from_utf8_lossy(text).trim().to_string()).filter(|t| !t.is_empty())
@@ -83,12 +84,12 @@ fn text(hsa: &Hsa, agent: Agent, attribute: u32) -> Option<String> {
 
 fn pool_info(hsa: &Hsa, pool: Pool, attribute: u32) -> u64 {
     let mut value = 0u64;
-    // SAFETY: every attribute that is asked for has 8 bytes or fewer, and zeros stand above them.
+    // SAFETY: every attribute in use has 8 bytes or fewer, and unwritten bytes are zero.
     let status = unsafe { call!(hsa, hsa_amd_memory_pool_get_info(pool, attribute, ptr::from_mut(&mut value).cast())) };
     status.map_or(0, |()| value)
 }
 
-/// The agent's own memory for bulk data, and the unit of allocation.
+/// The agent's coarse-grained pool, and its allocation granule.
 fn pool_of(hsa: &Hsa, agent: Agent) -> Option<(Pool, u64)> {
     let mut pools: Vec<Pool> = Vec::new();
     // SAFETY: the callback gets our list, during this call only.
@@ -106,7 +107,7 @@ fn pci_address(domain: u32, bdf: u32) -> String {
     format!("{domain:04x}:{:02x}:{:02x}.{:x}", bdf >> 8 & 0xff, bdf >> 3 & 0x1f, bdf & 7)
 }
 
-/// The 16 digits of "GPU-0123456789abcdef"; a GPU without says "GPU-XX", and its PCI address has to do.
+/// The 16 digits of "GPU-0123456789abcdef". A GPU without a UUID reports "GPU-XX"; then the PCI address is used.
 fn identity(uuid: Option<&str>, pci: &str) -> DeviceId {
     let digits = uuid.and_then(|u| u.strip_prefix("GPU-")).filter(|d| d.len() == 16).unwrap_or(pci);
     let mut id = DeviceId::default();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The runtime and what is remembered about it: what it says of an address, and what this process may do with that.
+//! The HSA runtime and everything that is remembered about it: questions about addresses, and what this process may do
+//! with them.
 
 use super::driver::*;
 use super::probe::{self, Gpu};
@@ -14,12 +15,12 @@ use std::{mem as memory, ptr};
 pub struct Shared {
     pub(super) hsa: Hsa,
     pub(super) gpus: Vec<Gpu>,
-    /// Stands for host memory.
+    /// The CPU agent, which stands for host memory.
     pub(super) cpu: Agent,
     pub(super) facts: Vec<DeviceFacts>,
-    /// What `alloc` gave, by base.
+    /// Allocations of `alloc`, by first address.
     pub(super) allocs: Mutex<BTreeSet<u64>>,
-    /// What `import` mapped, by base, with how often: one handle may give one address twice.
+    /// Imports by first address, each with a count: one handle may give the same address twice.
     pub(super) imports: Mutex<BTreeMap<u64, (Allocation, u32)>>,
 }
 
@@ -35,7 +36,7 @@ impl Shared {
         if addr == 0 {
             return Ok(info); // an error for the runtime, unknown memory for us
         }
-        // SAFETY: `info` tells its size; the list of agents is not asked for.
+        // SAFETY: `info` holds its size; the list of agents is not requested.
         unsafe { call!(self.hsa, hsa_amd_pointer_info(addr as *const c_void, &mut info, None, ptr::null_mut(), ptr::null_mut()))? };
         Ok(info)
     }
@@ -47,7 +48,7 @@ impl Shared {
         info.size = size_of::<PointerInfo>() as u32;
         let (mut count, mut list) = (0u32, ptr::null_mut::<Agent>());
         let at = addr as *const c_void;
-        // SAFETY: `info` tells its size; the list is allocated with `malloc`, and freed below.
+        // SAFETY: `info` holds its size; the runtime allocates the list with `malloc`, and it is freed below.
         let status = unsafe { call!(self.hsa, hsa_amd_pointer_info(at, &mut info, Some(libc::malloc), &mut count, &mut list)) };
         if list.is_null() {
             return false;
@@ -72,7 +73,7 @@ impl Shared {
         }
     }
 
-    /// What the runtime says of `addr`.
+    /// The runtime's answer for `addr`.
     pub(super) fn query(&self, addr: u64) -> Result<Option<Allocation>> {
         let info = self.pointer_info(addr)?;
         let owner = self.gpus.iter().position(|g| g.agent == info.owner);
@@ -85,9 +86,9 @@ impl Shared {
                 let words = format!("rocr: {addr:#x} is memory of a GPU that this process cannot use (ROCR_VISIBLE_DEVICES)");
                 return Err(Error::new(errno::ENODEV, words));
             }
-            // The runtime finds the owner of these itself when it copies.
+            // The runtime finds the owner of such memory itself when it copies.
             (POINTER_GRAPHICS | POINTER_IPC, owner) => (Kind::Imported, owner.unwrap_or(0)),
-            // A kind of a later runtime, such as a reserved address: nothing known to copy from.
+            // A kind of a later runtime, such as a reserved address: not known to be memory.
             _ => return Ok(None),
         };
         let len = info.len as u64;
@@ -99,7 +100,7 @@ impl Shared {
         agent.handle != 0 && probe::number(&self.hsa, agent, AGENT_INFO_DEVICE).is_ok_and(|kind| kind == DEVICE_TYPE_CPU)
     }
 
-    /// Device memory of this process that nothing else owns, with `[addr, addr+len)` inside.
+    /// The allocation of this process, neither imported nor pinned, that `[addr, addr+len)` lies in.
     pub(super) fn owned_device_memory(&self, addr: u64, len: u64, what: &str) -> Result<Allocation> {
         let a = self.detect(addr)?.ok_or_else(|| Error::invalid(format!("{addr:#x} is not rocr memory of this process")))?;
         if a.kind != Kind::Plain {
@@ -115,7 +116,7 @@ impl Shared {
     }
 
     pub(super) fn detach(&self, base: u64) {
-        // Before the call: once detached, the address may be given to another import at once.
+        // The entry goes before the call, because a detached address may be given to another import at once.
         let mut imports = self.imports.lock();
         if let Some((_, times)) = imports.get_mut(&base) {
             *times -= 1;
@@ -124,7 +125,7 @@ impl Shared {
             }
         }
         drop(imports);
-        // SAFETY: an address that attach gave; the importer ended all copies.
+        // SAFETY: the address is that of an attach; the importer has ended all copies.
         let result = unsafe { call!(self.hsa, hsa_amd_ipc_memory_detach(base as *mut c_void)) };
         if let Err(e) = result {
             crate::log!(Warn, "rocr: {e}");

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Identities of allocations. The HSA runtime has none, but it tells when memory is freed: an
-//! allocation that was seen once is kept here, with a number, until it says so. While it is kept, its
-//! address needs no question to the driver.
+//! Identities of allocations. The HSA runtime has none, but it calls back when memory is freed. An allocation that was
+//! seen once gets a number and is remembered until that callback; meanwhile its address needs no query of the runtime.
 
 use super::super::Allocation;
 use super::driver::{Hsa, STATUS_SUCCESS};
@@ -13,14 +12,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 struct Entry {
     allocation: Allocation,
-    /// Its callback is registered for it and no other: it can be answered from.
+    /// The callback is known to be registered for this very allocation, so the entry may be used.
     confirmed: bool,
 }
 
-/// By base. The runtime calls back into it, so nothing else is locked behind it.
+/// Known allocations by first address. The runtime's callback takes this lock, so no other lock is taken under it.
 static KNOWN: Mutex<BTreeMap<u64, Entry>> = Mutex::new(BTreeMap::new());
-/// One newcomer at a time, or two would take each other's entry away. The runtime is called under this
-/// lock, and calls back under no lock of its own.
+/// Held while an allocation is registered, because two threads would remove each other's entry. The runtime is called
+/// under this lock, and calls back without holding a lock of its own.
 static REGISTERING: Mutex<()> = Mutex::new(());
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
@@ -30,7 +29,7 @@ pub fn find(addr: u64) -> Option<Allocation> {
     known.range(..=addr).next_back().filter(|(_, e)| e.confirmed && addr < e.allocation.end()).map(|(_, e)| e.allocation)
 }
 
-/// The allocation that `query` finds, with an identity if the runtime will tell when it is freed.
+/// The allocation that `query` finds, with an identity if the runtime will report when it is freed.
 pub fn identify(hsa: &Hsa, addr: u64, query: impl Fn() -> Result<Option<Allocation>>) -> Result<Option<Allocation>> {
     let _one = REGISTERING.lock();
     if let Some(known) = find(addr) {
@@ -39,11 +38,12 @@ pub fn identify(hsa: &Hsa, addr: u64, query: impl Fn() -> Result<Option<Allocati
     let Some(mut new) = query()? else { return Ok(None) };
     loop {
         new.id = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
-        // First the entry, then the callback: it may come at once, and has to find it.
+        // The entry comes before the callback is registered: the callback may run at once, and must find it.
         KNOWN.lock().insert(new.base, Entry { allocation: new, confirmed: false });
-        // SAFETY: `freed` lives as long as the process, and takes the number as it is.
+        // SAFETY: `freed` exists as long as the process, and uses the pointer only as a number.
         let status = unsafe { hsa.hsa_amd_register_deallocation_callback(new.base as *mut c_void, freed, new.id as *mut c_void) };
-        // What was registered is what lies there now; was that what was asked about?
+        // The callback was registered for the allocation that is at the address now. The second query tells whether it
+        // is still the same.
         let now = query()?;
         match now {
             Some(now) if (now.base, now.len) == (new.base, new.len) && matches!(status, Ok(STATUS_SUCCESS)) => {
@@ -56,7 +56,7 @@ pub fn identify(hsa: &Hsa, addr: u64, query: impl Fn() -> Result<Option<Allocati
         }
         match (now, status) {
             (Some(now), Ok(STATUS_SUCCESS)) => new = now,
-            // Not from a pool, or the runtime is too old to tell: known, but without an identity.
+            // The memory is not from a pool, or the runtime is too old for callbacks: the allocation has no identity.
             (now, _) => return Ok(now),
         }
     }
@@ -69,7 +69,7 @@ fn forget(base: u64, id: u64) {
     }
 }
 
-/// The memory at `ptr` is about to be freed.
+/// The runtime's callback: the memory at `ptr` is about to be freed.
 unsafe extern "C" fn freed(ptr: *mut c_void, id: *mut c_void) {
     super::probe::catch_panic(|| forget(ptr as u64, id as u64));
 }

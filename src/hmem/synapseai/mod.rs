@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Intel Gaudi, by SynapseAI where the application uses it, and by libhl-thunk alone where not.
+//! Intel Gaudi: through SynapseAI if the application uses it, else through libhl-thunk alone.
 //!
-//! A device serves one process, so none is taken on the application's behalf: its memory is that of the
-//! devices it acquired (`synDeviceAcquire...`), each one range of addresses, of which any part can be
-//! exported and copied. Allocating through gdrfab uses an acquired device as well; only if there is none
-//! is a device opened by libhl-thunk, for as long as such memory exists. It can be exported but not
-//! copied, because SynapseAI has the only copies.
+//! A Gaudi device serves one process, so this library acquires none on the application's behalf. The memory it knows is
+//! that of the devices the application acquired (`synDeviceAcquire...`); each device has one range of addresses, any
+//! part of which can be exported and copied. Allocation through gdrfab also uses an acquired device. Only if there is
+//! none does libhl-thunk open a device, for as long as such memory exists. That memory can be exported but not copied,
+//! because only SynapseAI has copies.
 
 mod synapse;
 mod thunk;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use synapse::{Pool, Synapse};
 use thunk::{Block, Thunk};
 
-/// Bytes of the host buffer between memory of two devices.
+/// Bytes of the host buffer for copies between two devices.
 const BOUNCE: usize = 1 << 20;
 
 const NO_IPC: Error = Error::fixed(
@@ -33,7 +33,7 @@ enum Source {
     Thunk(Block),
 }
 
-/// Memory allocated here.
+/// Memory that this library allocated.
 struct OwnAllocation {
     source: Source,
     device: u32,
@@ -42,10 +42,10 @@ struct OwnAllocation {
     id: u64,
 }
 
-/// Where device memory lies, for those who copy or export it.
+/// The place of device memory, for copies and exports.
 enum MemoryPlace {
     Pool(Pool),
-    /// Offset in a block of ours.
+    /// Offset in a block that this library allocated.
     Block(Block, u64),
 }
 
@@ -54,7 +54,7 @@ struct SynapseAi {
     thunk: Result<Thunk>,
     adopt: bool,
     facts: Vec<DeviceFacts>,
-    /// Read for as long as memory of it is used, so that it is not freed under a copy.
+    /// Read-locked while memory in it is used, so that the memory is not freed under a copy.
     own: RwLock<Vec<OwnAllocation>>,
     last_id: AtomicU64,
 }
@@ -119,7 +119,7 @@ impl SynapseAi {
         }
     }
 
-    /// A copy with the host on one side; `own` is held so that the memory stays.
+    /// Copies between the host and the device. The caller holds the lock of `own`, so the memory stays.
     ///
     /// # Safety
     /// The host side is readable or writable for `len` bytes.
@@ -128,12 +128,13 @@ impl SynapseAi {
         match &place {
             MemoryPlace::Pool(pool) => {
                 let (to, from) = if dir == Dir::ToDevice { (device, host) } else { (host, device) };
-                // SAFETY: the caller says that the host side holds `len` bytes; the device side was found in the pool.
+                // SAFETY: the caller promises that the host side holds `len` bytes; the device side was found in the
+                // pool.
                 unsafe { self.synapse.as_ref().map_err(Error::clone)?.copy(*pool, dir, to, from, len) }
             }
             MemoryPlace::Block(..) => {
                 let buf = self.export_place(&place, device, len as u64);
-                // SAFETY: the caller says that the host side holds `len` bytes.
+                // SAFETY: the caller promises that the host side holds `len` bytes.
                 let done = buf.and_then(|buf| unsafe { dmabuf::copy_mapped(&buf, dir, host, len) });
                 done.map_err(|e| {
                     let words = "memory allocated without SynapseAI cannot be copied; acquire a device by SynapseAI before allocating";
@@ -179,7 +180,7 @@ impl Interface for SynapseAi {
         let own = self.own.read();
         match dir {
             _ if len == 0 => Ok(()),
-            // SAFETY: the host side holds `len` bytes, as the caller says.
+            // SAFETY: the caller promises that the host side holds `len` bytes.
             Dir::ToDevice => unsafe { self.with_host(&own, dir, to, from, len) },
             // SAFETY: the host side holds `len` bytes, as the caller says.
             Dir::FromDevice => unsafe { self.with_host(&own, dir, from, to, len) },
@@ -210,7 +211,7 @@ impl Interface for SynapseAi {
     }
 
     fn alloc(&self, device: u32, len: u64) -> Result<u64> {
-        // Whole pages, so that all of it can be exported.
+        // Whole pages, so that all of the memory can be exported.
         let size = usize::try_from(len).ok().filter(|len| *len > 0).and_then(mem::page_round);
         let len = size.ok_or_else(|| Error::invalid(format!("len: {len} bytes")))? as u64;
         let pools = self.synapse.as_ref().map(Synapse::pools).unwrap_or_default();

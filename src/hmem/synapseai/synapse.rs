@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! libSynapse: which devices the application has acquired, where their memory lies, and copies.
+//! libSynapse: finds the devices that the application acquired and their memory, and copies.
 //!
-//! Gaudi's DMA reaches host memory only where that is mapped for it, so copies go through a piece of
-//! host memory of ours: what the caller gave is never touched by the device, not even late. It is not
-//! `synHostMalloc`'s, which would go away under us when the application releases the device.
+//! Gaudi's DMA accesses host memory only where it is mapped for the device. Copies therefore go through a host buffer
+//! of this library, and the device never accesses the caller's memory, not even late. The buffer is not made by
+//! `synHostMalloc`, because that memory would vanish when the application releases the device.
 
 use crate::error::{Error, Result, errno};
 use crate::hmem::Dir;
@@ -15,7 +15,7 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::AsFd;
 
 entry_points! {
-    /// What is called of libSynapse: `synStatus` is an int, `synStreamHandle` opaque.
+    /// Functions of libSynapse: `synStatus` is an int, `synStreamHandle` opaque.
     pub struct Lib {
         fn synDeviceGetInfoV2(device: u32, info: *mut Info) -> c_int;
         #[hold_standard]
@@ -32,7 +32,7 @@ entry_points! {
     }
 }
 
-/// `synDeviceInfoV2`, with room to grow.
+/// `synDeviceInfoV2`, with room for later versions.
 #[repr(C)]
 pub struct Info {
     sram_base: u64,
@@ -45,19 +45,19 @@ pub struct Info {
     fd: u32,
     device_type: c_int,
     device_index: u8,
-    /// Older versions leave it 0.
+    /// Older versions leave this 0.
     hbm_base: u64,
     room: [u64; 23],
 }
 
 const _: () = assert!(std::mem::offset_of!(Info, fd) == 48 && std::mem::offset_of!(Info, hbm_base) == 64 && size_of::<Info>() == 256);
 
-/// `synDeviceGaudi`: the first generation maps nothing, its memory begins at `dram_base`.
+/// `synDeviceGaudi`: the first generation maps no memory; its memory begins at `dram_base`.
 const GAUDI: c_int = 2;
 const HOST_TO_DRAM: c_int = 0;
 const DRAM_TO_HOST: c_int = 1;
 const DRAM_TO_DRAM: c_int = 2;
-/// Ids asked for.
+/// Device ids that are queried.
 const IDS: u32 = 32;
 /// Bytes per step of a copy from or to the host.
 const BOUNCE: usize = 1 << 20;
@@ -66,11 +66,11 @@ const BOUNCE: usize = 1 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pool {
     pub device: u32,
-    /// The driver's descriptor, which is SynapseAI's.
+    /// The driver's descriptor of the device, owned by SynapseAI.
     pub fd: c_int,
     pub base: u64,
     pub len: u64,
-    /// Whether `base` is where the driver's mapping begins, as exports need.
+    /// Whether `base` is the beginning of the driver's mapping, which exports need.
     pub exact: bool,
 }
 
@@ -80,7 +80,7 @@ impl Pool {
     }
 }
 
-/// What copies of a device need.
+/// Stream and host buffer for copies of one device.
 struct CopyEngine {
     pool: Pool,
     /// `synStreamHandle`, used by one thread at a time.
@@ -88,11 +88,11 @@ struct CopyEngine {
     bounce: Mapping,
 }
 
-/// Why a copy failed.
+/// The reason why a copy failed.
 enum CopyFailure {
-    /// It was refused, and nothing runs.
+    /// The copy was refused; nothing runs.
     Refused(Error),
-    /// It may still run.
+    /// The copy may still run.
     Running(Error),
 }
 
@@ -146,7 +146,7 @@ impl Synapse {
             hbm_base: 0,
             room: [0; 23],
         };
-        // SAFETY: the struct is longer than any version's.
+        // SAFETY: the struct is at least as long as that of any version.
         let status = unsafe { self.lib.synDeviceGetInfoV2(device, &mut info) };
         if !status.is_ok_and(|status| status == 0) || info.dram_size == 0 {
             return None;
@@ -173,7 +173,7 @@ impl Synapse {
         match find(&known) {
             Some(found) if self.query(found.device) == Some(found) => Some(found),
             None if !known.is_empty() => None,
-            // No device was acquired so far, or this one was released since and perhaps acquired anew.
+            // Either no device was acquired so far, or this one was released since, and perhaps acquired again.
             _ => find(&self.pools()),
         }
     }
@@ -186,15 +186,14 @@ impl Synapse {
     }
 
     pub fn free(&self, device: u32, addr: u64) -> Result<()> {
-        // SAFETY: made by `alloc`, and its owner gives it up.
+        // SAFETY: the memory was made by `alloc`, and its owner gives it up.
         check("synDeviceFree", unsafe { self.lib.synDeviceFree(device, addr, 0)? })
     }
 
     fn new_engine(&self, pool: Pool) -> Result<CopyEngine> {
         let bounce = Mapping::new(mem::memfd("gdrfab-gaudi", BOUNCE)?.as_fd(), 0, BOUNCE, Protection::ReadWrite)?;
         let mut stream = std::ptr::null_mut();
-        // SAFETY: the mapping is BOUNCE bytes and lives as long as it is mapped for the device; the stream is
-        // written on success.
+        // SAFETY: the mapping has BOUNCE bytes and is unmapped only after the device; the stream is written on success.
         unsafe {
             check("synHostMap", self.lib.synHostMap(pool.device, BOUNCE as u64, bounce.as_ptr().cast())?)?;
             let made = self.lib.synStreamCreateGeneric(&mut stream, pool.device, 0);
@@ -206,9 +205,9 @@ impl Synapse {
         Ok(CopyEngine { pool, stream: stream as usize, bounce })
     }
 
-    /// Undoes `engine` for one on which nothing runs.
+    /// Destroys an engine on which nothing runs.
     fn destroy_engine(&self, engine: CopyEngine) {
-        // SAFETY: the stream and the mapping were made with it, and are used by nobody else.
+        // SAFETY: stream and mapping were made with the engine, and nothing else uses them.
         let undone = unsafe {
             let destroyed = self.lib.synStreamDestroy(engine.stream as *mut c_void);
             destroyed.and_then(|_| self.lib.synHostUnmap(engine.pool.device, engine.bounce.as_ptr().cast()))
@@ -218,7 +217,7 @@ impl Synapse {
         }
     }
 
-    /// A copy between the host and the memory of `pool`, or within that.
+    /// Copies between the host and the memory of `pool`, or within that memory.
     ///
     /// # Safety
     /// The host side, if there is one, is readable or writable for `len` bytes; the device side lies in `pool`.
@@ -231,7 +230,8 @@ impl Synapse {
         };
         let mut previous = None;
         loop {
-            // SAFETY: the caller says that the host side holds `len` bytes; the lock keeps others from this copier.
+            // SAFETY: the caller promises that the host side holds `len` bytes; the lock keeps other threads from this
+            // engine.
             match unsafe { self.run(&engine, dir, to, from, len) } {
                 Ok(()) => {
                     engines.push(engine);
@@ -242,7 +242,7 @@ impl Synapse {
                     return Err(e);
                 }
                 Err(CopyFailure::Refused(e)) if is_new => {
-                    // It was the copy, not the stream.
+                    // A new engine was refused too, so the copy is at fault and not the stream.
                     match previous {
                         None => engines.push(engine),
                         Some(previous) => {
@@ -252,7 +252,8 @@ impl Synapse {
                     }
                     return Err(e);
                 }
-                // A device that was released and acquired anew knows nothing of its former streams.
+                // A device that was released and acquired again does not know its former streams, so a new engine is
+                // tried.
                 Err(CopyFailure::Refused(e)) => match self.new_engine(pool) {
                     Ok(new) => (previous, is_new) = (Some(std::mem::replace(&mut engine, new)), true),
                     Err(_) => {
@@ -265,14 +266,14 @@ impl Synapse {
     }
 
     /// # Safety
-    /// As for [`Synapse::copy`]; no other thread uses the copier.
+    /// As for [`Synapse::copy`]; no other thread uses the engine.
     unsafe fn run(&self, engine: &CopyEngine, dir: Dir, to: u64, from: u64, len: usize) -> std::result::Result<(), CopyFailure> {
         let step = if dir == Dir::Within { len.max(1) } else { BOUNCE };
         let bounce = engine.bounce.as_ptr();
         for at in (0..len).step_by(step) {
             let (to, from, piece) = (to + at as u64, from + at as u64, (len - at).min(step));
-            // SAFETY: the host side holds `len` bytes, as the caller says; piece <= BOUNCE where the bounce memory is used, and
-            // no copy runs there between two steps.
+            // SAFETY: the caller promises that the host side holds `len` bytes; piece <= BOUNCE if the buffer is used,
+            // and no copy uses it between two steps.
             unsafe {
                 match dir {
                     Dir::ToDevice => {
@@ -291,13 +292,13 @@ impl Synapse {
     }
 
     /// # Safety
-    /// Both sides stay valid until the stream has done it.
+    /// Both sides stay valid until the stream has completed the step.
     unsafe fn step(&self, engine: &CopyEngine, from: u64, len: usize, to: u64, direction: c_int) -> std::result::Result<(), CopyFailure> {
         let stream = engine.stream as *mut c_void;
-        // SAFETY: the stream was made with the copier; the caller says that both sides stay until it has passed.
+        // SAFETY: the stream was made with the engine; the caller promises that both sides stay valid.
         let posted = unsafe { self.lib.synMemCopyAsync(stream, from, len as u64, to, direction) };
         posted.and_then(|status| check("synMemCopyAsync", status)).map_err(CopyFailure::Refused)?;
-        // SAFETY: as above.
+        // SAFETY: the stream was made with the engine.
         let done = unsafe { self.lib.synStreamSynchronize(stream) };
         done.and_then(|status| check("synStreamSynchronize", status)).map_err(CopyFailure::Running)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! libhl-thunk, the library between the kernel driver and everything else: dma-bufs of all memory, and
-//! memory of our own where no SynapseAI is.
+//! libhl-thunk, the library directly above the kernel driver: dma-bufs of any device memory, and memory of this
+//! library's own if the application does not use SynapseAI.
 
 use crate::error::{Error, Result, errno};
 use crate::hmem::{DmaBuf, dmabuf};
@@ -10,7 +10,8 @@ use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 entry_points! {
-    /// What is called of libhl-thunk: 0 or a descriptor, or a negative errno; handles and addresses are 0 on failure.
+    /// Functions of libhl-thunk. They return 0, a descriptor, or a negative errno; handles and addresses are 0 on
+    /// failure.
     pub struct HlThunk {
         #[hold_standard]
         fn hlthunk_get_device_count(name: c_int) -> c_int;
@@ -31,20 +32,20 @@ entry_points! {
     }
 }
 
-/// `enum hlthunk_device_name`: the first generation, whose memory is exported by another call, and any device.
+/// `enum hlthunk_device_name`: the first generation, whose memory another call exports, and any device.
 const GAUDI: c_int = 2;
 const DONT_CARE: c_int = 4;
-/// The kernel driver accepts exactly these.
+/// The only flags that the kernel driver accepts.
 const EXPORT_FLAGS: u32 = (libc::O_RDWR | libc::O_CLOEXEC) as u32;
 
-/// The device that is held for memory of our own.
+/// The device that is open for memory of this library.
 #[derive(Default)]
 struct OwnDevice {
     fd: Option<c_int>,
     blocks: usize,
 }
 
-/// Memory allocated here.
+/// Memory allocated through libhl-thunk.
 #[derive(Clone, Copy)]
 pub struct Block {
     fd: c_int,
@@ -70,7 +71,7 @@ impl Thunk {
         Ok(Thunk { lib, own_device: Mutex::default() })
     }
 
-    /// Devices of this host.
+    /// Number of devices of this host.
     pub fn count(&self) -> Result<u32> {
         // SAFETY: no preconditions.
         let count = unsafe { self.lib.hlthunk_get_device_count(DONT_CARE)? };
@@ -85,13 +86,13 @@ impl Thunk {
         (rc.ok()? == 0).then(|| CStr::from_bytes_until_nul(&text).ok()?.to_str().ok().map(str::to_string))?
     }
 
-    /// Why memory cannot be exported as a dma-buf, if so.
+    /// The reason why memory cannot be exported as a dma-buf, if there is one.
     pub fn lacks_export(&self) -> Option<Error> {
         const NAMES: [&str; 2] = ["hlthunk_device_mapped_memory_export_dmabuf_fd", "hlthunk_device_memory_export_dmabuf_fd"];
         NAMES.iter().all(|name| !self.lib.has(name)).then(|| Library::lacks(self.lib.library(), NAMES[0]))
     }
 
-    /// A dma-buf of `[base + at, base + at + len)`; `base` is what the device's driver mapped, exactly.
+    /// A dma-buf of `[base + at, base + at + len)`. `base` must be exactly the address that the driver mapped.
     pub fn export(&self, fd: c_int, base: u64, at: u64, len: u64) -> Result<DmaBuf> {
         let (start, size, within) = dmabuf::widen(at, len)?;
         // SAFETY: numbers only.
@@ -101,23 +102,23 @@ impl Thunk {
             let rc = unsafe { self.lib.hlthunk_device_memory_export_dmabuf_fd(fd, base.saturating_add(start), size, EXPORT_FLAGS)? };
             ("hlthunk_device_memory_export_dmabuf_fd", rc)
         } else {
-            // SAFETY: as above.
+            // SAFETY: takes numbers only; the result is a new descriptor.
             let rc = unsafe { self.lib.hlthunk_device_mapped_memory_export_dmabuf_fd(fd, base, size, start, EXPORT_FLAGS)? };
             ("hlthunk_device_mapped_memory_export_dmabuf_fd", rc)
         };
         if rc < 0 {
             return Err(failed(what, rc));
         }
-        // SAFETY: a descriptor that the driver made for the caller to close.
+        // SAFETY: the driver made this descriptor, and the caller has to close it.
         dmabuf::checked(unsafe { OwnedFd::from_raw_fd(rc) }, within, len)
     }
 
-    /// Exports part of a block of ours.
+    /// Exports part of a block.
     pub fn export_block(&self, block: &Block, at: u64, len: u64) -> Result<DmaBuf> {
         self.export(block.fd, block.va, at, len)
     }
 
-    /// Memory on the first device that is free, which is held as long as there is such memory.
+    /// Allocates on the first free device. The device stays open as long as such memory exists.
     pub fn alloc(&self, len: u64) -> Result<Block> {
         let mut own_device = self.own_device.lock();
         let fd = match own_device.fd {
@@ -150,7 +151,7 @@ impl Thunk {
         match va {
             Ok(va) if va != 0 => Ok(Block { fd, va, handle }),
             other => {
-                // SAFETY: made above, and known to nobody else.
+                // SAFETY: made above, and no other code knows it.
                 unsafe { self.lib.hlthunk_device_memory_free(fd, handle)? };
                 Err(other.err().unwrap_or(Error::fixed(errno::ENOMEM, "hlthunk_device_memory_map: no address")))
             }
@@ -173,7 +174,7 @@ impl Thunk {
         }
     }
 
-    /// A device serves one process, so it is not kept for nothing.
+    /// A device serves only one process, so it is closed when it is not needed.
     fn release_if_unused(&self, own_device: &mut OwnDevice) {
         if let (0, Some(fd)) = (own_device.blocks, own_device.fd) {
             own_device.fd = None;

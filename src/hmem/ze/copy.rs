@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copies by Level Zero: immediate command lists, one that blocks per device, and one per stream whose
-//! copies are ordered by events. A list is used by one thread at a time.
+//! Copies by Level Zero, on immediate command lists: one blocking list per device, and one asynchronous list per
+//! stream, whose copies are ordered by events. A list is used by one thread at a time.
 
 use super::super::chain::{CopyArgs, Engine, Started};
 use super::driver::*;
@@ -39,19 +39,19 @@ impl Shared {
             None => *slot.insert(self.new_list(device, QUEUE_MODE_SYNCHRONOUS)?),
         };
         let (to, from) = (copy.to as *mut c_void, copy.from as *const c_void);
-        // SAFETY: the caller says that both sides hold `len` bytes; the lock keeps others off the list, which returns when all is
-        // done.
+        // SAFETY: the caller promises that both sides hold `len` bytes; the lock keeps other threads off the list,
+        // which is synchronous.
         unsafe { call!(self.ze, zeCommandListAppendMemoryCopy(list, to, from, copy.len, Handle::NULL, 0, ptr::null_mut())) }
     }
 }
 
-/// Copies of one asynchronous list, each with an event.
+/// Copies on one asynchronous list, each with an event.
 pub struct Events {
     shared: Arc<Shared>,
     device: u32,
     list: Handle,
     pools: Vec<Handle>,
-    /// Events made from the last pool.
+    /// Number of events made from the last pool.
     used: u32,
 }
 
@@ -80,7 +80,7 @@ impl Engine for Events {
                 pool
             }
         };
-        // The host sees what was copied once it sees the event.
+        // The scope makes copied bytes visible to the host once it sees the event.
         let desc = EventDesc { head: Head::new(STYPE_EVENT_DESC), index: self.used, signal: EVENT_SCOPE_FLAG_HOST, wait: 0 };
         let mut event = Handle::NULL;
         // SAFETY: a pool with room at this index.
@@ -98,8 +98,8 @@ impl Engine for Events {
         let (count, mut wait) = (after.is_some().into(), after.unwrap_or(Handle::NULL));
         let waits = if after.is_some() { ptr::from_mut(&mut wait) } else { ptr::null_mut() };
         let (to, from) = (copy.to as *mut c_void, copy.from as *const c_void);
-        // SAFETY: the caller says that both sides stay until the copy is over; the list is this stream's own, the events are of
-        // `new_mark`.
+        // SAFETY: the caller promises that both sides stay valid until the copy is done; the list belongs to this
+        // stream, and the events are of `new_mark`.
         unsafe { call!(self.shared.ze, zeCommandListAppendMemoryCopy(self.list, to, from, copy.len, mark, count, waits))? };
         Ok(Started::Flying)
     }
@@ -122,14 +122,14 @@ impl Engine for Events {
     }
 
     fn destroy(&mut self, mark: Handle) {
-        // SAFETY: an event of `new_mark`, and no copy uses it any more.
+        // SAFETY: an event of `new_mark` that no copy uses any more.
         let _ = unsafe { self.shared.ze.zeEventDestroy(mark) };
     }
 }
 
 impl Drop for Events {
     fn drop(&mut self) {
-        // SAFETY: ours; no copy runs, and the events are gone.
+        // SAFETY: list and pools are this stream's; no copy runs, and the events are destroyed.
         unsafe {
             let _ = self.shared.ze.zeCommandListDestroy(self.list);
             for pool in self.pools.drain(..) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is called of the Level Zero loader: signatures, structs and numbers of `ze_api.h`.
+//! Functions, structs and constants of the Level Zero loader, from `ze_api.h`.
 
 use crate::error::{Error, Result, errno};
 use crate::sys::dl::{Library, entry_points};
@@ -15,9 +15,10 @@ impl Handle {
     pub const NULL: Handle = Handle(ptr::null_mut());
 }
 
-// SAFETY: a name for the driver's object; which calls may run at once is up to the callers.
+// SAFETY: the pointer is only a name for the driver's object; callers must serialise calls as the specification
+// demands.
 unsafe impl Send for Handle {}
-// SAFETY: as above.
+// SAFETY: the pointer is only a name for the driver's object.
 unsafe impl Sync for Handle {}
 
 pub const INIT_FLAG_GPU_ONLY: u32 = 1;
@@ -34,7 +35,7 @@ const RESULT_INVALID_SYNCHRONIZATION_OBJECT: u32 = 0x7800_000b;
 const RESULT_INVALID_ENUMERATION: u32 = 0x7800_000c;
 const RESULT_ADDRESS_NOT_FOUND: u32 = 0x7800_0021;
 
-/// Every result that is likely here: its errno and its name in the header.
+/// The results that are likely here, each with its errno and its name in the header.
 const RESULTS: [(u32, i32, &str); 22] = [
     (0x7000_0001, errno::ENODEV, "ERROR_DEVICE_LOST"),
     (RESULT_OUT_OF_HOST_MEMORY, errno::ENOMEM, "ERROR_OUT_OF_HOST_MEMORY"),
@@ -60,7 +61,7 @@ const RESULTS: [(u32, i32, &str); 22] = [
     (0x7fff_fffe, errno::EIO, "ERROR_UNKNOWN"),
 ];
 
-/// The result of the function `what`.
+/// Converts the result of the function `what`.
 pub fn check(what: &str, result: u32) -> Result<()> {
     if result == RESULT_SUCCESS {
         return Ok(());
@@ -71,7 +72,7 @@ pub fn check(what: &str, result: u32) -> Result<()> {
     }
 }
 
-// Structs begin with their kind and a chain of extensions.
+// Each struct begins with its type and a chain of extensions.
 pub const STYPE_DRIVER_IPC_PROPERTIES: u32 = 0x2;
 pub const STYPE_DEVICE_PROPERTIES: u32 = 0x3;
 pub const STYPE_COMMAND_QUEUE_GROUP_PROPERTIES: u32 = 0x6;
@@ -179,7 +180,7 @@ pub struct QueueDesc {
 pub struct FlagsAndNumber {
     pub head: Head,
     pub flags: u32,
-    /// Events of the pool; ordinal of the memory.
+    /// Number of events of the pool, or ordinal of the memory.
     pub number: u32,
 }
 
@@ -206,7 +207,7 @@ pub struct ExportFd {
     pub fd: i32,
 }
 
-/// `ze_ipc_mem_handle_t`; passed by value. On Linux a file descriptor of the process stands in front.
+/// `ze_ipc_mem_handle_t`, passed by value. On Linux it begins with a file descriptor of the process.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct IpcHandle {
@@ -276,13 +277,13 @@ entry_points! {
 }
 
 impl Loader {
-    /// The loader, by its versioned name first.
+    /// Opens the loader; the versioned name is tried first.
     pub fn open(adopt: bool) -> Result<Loader> {
         Ok(Loader::load(Library::open(&["libze_loader.so.1", "libze_loader.so"], adopt)?))
     }
 }
 
-/// Calls `$function` of the table `$ze`, and makes its result one of ours.
+/// Calls `$function` of the table `$ze`, and converts its result.
 macro_rules! call {
     ($ze:expr, $function:ident($($arg:expr),* $(,)?)) => {
         $ze.$function($($arg),*).and_then(|result| $crate::hmem::ze::driver::check(stringify!($function), result))

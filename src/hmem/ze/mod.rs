@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory of Intel GPUs, by Level Zero.
+//! Intel GPUs, by Level Zero.
 //!
-//! Each driver gets one context of ours. Intel's driver knows the memory of all contexts in each of
-//! them; the specification allows another to answer "unknown" for memory of the caller's contexts, and
-//! such memory is then foreign to us as well.
+//! This library has one context of its own per driver. Intel's driver knows the memory of all contexts in each of them.
+//! The specification allows another driver to answer "unknown" for memory of the caller's contexts; such memory is then
+//! foreign here.
 //!
-//! File descriptors that Level Zero names stay its own: what leaves here is a duplicate.
+//! Level Zero keeps ownership of the file descriptors that it returns, so this library passes on duplicates.
+//!
+//! `probe.rs` finds the GPUs, `shared.rs` answers questions about addresses, `copy.rs` copies, `driver.rs` has the
+//! functions.
 
 mod copy;
 mod driver;
@@ -26,7 +29,8 @@ use std::sync::Arc;
 
 /// `Export::how`: a `ze_ipc_mem_handle_t` whose descriptor travels beside it.
 const HOW_IPC: u32 = 1;
-/// The largest unit in which drivers allocate: a dma-buf that is longer holds other allocations too.
+/// Largest unit in which drivers allocate. A dma-buf that is longer than its allocation by more also holds other
+/// allocations.
 const LARGEST_PAGE: u64 = 2 << 20;
 const ALLOC_ALIGN: usize = 64 << 10;
 
@@ -40,7 +44,7 @@ pub fn open(adopt: bool) -> Result<Box<dyn Interface>> {
     Ok(Box::new(Ze(Arc::new(Shared { ze, drivers, devices, facts, allocs, imports }))))
 }
 
-/// A duplicate of a descriptor that the driver names and keeps.
+/// A duplicate of a descriptor that the driver owns.
 fn duplicate(fd: i32) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(Error::new(errno::EOPNOTSUPP, format!("the driver names no file descriptor ({fd})")));
@@ -100,7 +104,7 @@ impl Interface for Ze {
         let [b0, b1, b2, b3, ..] = ipc.data;
         let fd = duplicate(i32::from_ne_bytes([b0, b1, b2, b3]));
         if self.0.ze.has("zeMemPutIpcHandle") {
-            // SAFETY: got above. Its descriptor lives on in the duplicate.
+            // SAFETY: got from the driver above. The memory's file lives on through the duplicated descriptor.
             let _ = unsafe { self.0.ze.zeMemPutIpcHandle(context, ipc) };
         }
         let fd = fd.map_err(|e| e.context("zeMemGetIpcHandle: its first bytes are no file descriptor"))?;
@@ -123,7 +127,7 @@ impl Interface for Ze {
         if whole < offer.len {
             return Err(Error::invalid(format!("ze: the peer offers {} bytes, its file has {whole}", offer.len)));
         }
-        // The exporter's own GPU if it is visible here: it needs no peer access.
+        // The exporter's own GPU is preferred if it is visible here, because it needs no peer access.
         let home = shared.facts.iter().position(|f| f.id == offer.device).map(|i| i as u32);
         let on = home.or(device).ok_or_else(|| Error::new(errno::ENODEV, "ze: the peer's GPU is not visible in this process"))?;
         let target = shared.device(on)?;
@@ -133,7 +137,8 @@ impl Interface for Ze {
             return Err(Error::new(errno::EOPNOTSUPP, format!("zeDeviceCanAccessPeer: device {want} cannot reach device {on}")));
         }
         let mut ipc = IpcHandle { data: offer.handle };
-        // The handle has the exporter's number of the descriptor; the rest, such as an offset, stays.
+        // The first bytes of the handle are the exporter's number of the descriptor; the rest, such as an offset, stays
+        // as it is.
         ipc.data.iter_mut().zip(fd.as_raw_fd().to_ne_bytes()).for_each(|(to, from)| *to = from);
         let context = shared.context(target)?;
         let mut at = ptr::null_mut();
@@ -142,7 +147,7 @@ impl Interface for Ze {
         let base = at as u64;
         let found = Allocation { iface: Iface::Ze, device: on, kind: Kind::Imported, base, len: offer.len, id: 0 };
         shared.imports.lock().entry(base).or_insert((found, 0)).1 += 1;
-        // The peer's bytes decided where `base` lies in what was opened.
+        // The peer's bytes decided where `base` lies in the opened memory, so the range is checked.
         let range = shared.range(context, base);
         let inside = |(start, len): (u64, u64)| start <= base && base.saturating_add(offer.len) <= start.saturating_add(len);
         if !range.as_ref().is_ok_and(|r| inside(*r)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What Level Zero has here: every driver, its GPUs, and what they can share.
+//! Finds every Level Zero driver and its GPUs, and what they can share.
 
 use super::super::DeviceFacts;
 use super::driver::*;
@@ -7,7 +7,7 @@ use crate::error::{Error, Result, errno};
 use parking_lot::Mutex;
 use std::ptr;
 
-/// A driver, and our context of it.
+/// A Level Zero driver, represented by this library's context of it.
 pub struct Driver {
     pub(super) context: Handle,
 }
@@ -15,13 +15,13 @@ pub struct Driver {
 pub struct Device {
     pub(super) handle: Handle,
     pub(super) driver: usize,
-    /// Ordinal of the queues that copy.
+    /// Ordinal of the group of queues used for copies.
     pub(super) queue: u32,
-    /// The list of blocking copies, made at the first.
+    /// The command list for blocking copies, made when first used.
     pub(super) list: Mutex<Option<Handle>>,
 }
 
-/// Initialises the loader, or proves that the process did.
+/// Initialises the loader; with `adopt`, only checks that the process has done so.
 pub fn initialise(ze: &Loader, adopt: bool) -> Result<()> {
     if adopt {
         let known = drivers(ze).map(|_| ());
@@ -31,7 +31,7 @@ pub fn initialise(ze: &Loader, adopt: bool) -> Result<()> {
     unsafe { call!(ze, zeInit(INIT_FLAG_GPU_ONLY)) }.map_err(|e| Error::new(errno::ENODEV, format!("no usable GPU: {}", e.words)))
 }
 
-/// Every driver with a GPU, and every GPU of them.
+/// Every driver that has a GPU, and all their GPUs.
 pub fn look(ze: &Loader) -> Result<(Vec<Driver>, Vec<Device>, Vec<DeviceFacts>)> {
     let (mut found, mut devices, mut facts) = (Vec::new(), Vec::new(), Vec::new());
     let mut why = None;
@@ -49,7 +49,7 @@ pub fn look(ze: &Loader) -> Result<(Vec<Driver>, Vec<Device>, Vec<DeviceFacts>)>
                 }));
                 found.push(Driver { context });
             }
-            // One driver that does not work does not stand in the way of another.
+            // A driver that fails does not prevent the use of another.
             Err(e) => why = Some(e),
         }
     }
@@ -60,7 +60,7 @@ pub fn look(ze: &Loader) -> Result<(Vec<Driver>, Vec<Device>, Vec<DeviceFacts>)>
     }
 }
 
-/// Lists are asked for twice: how long, and what.
+/// Queries a list in two calls: first its length, then its elements.
 fn list(ask: impl Fn(&mut u32, *mut Handle) -> Result<()>) -> Result<Vec<Handle>> {
     let mut count = 0;
     ask(&mut count, ptr::null_mut())?;
@@ -71,11 +71,11 @@ fn list(ask: impl Fn(&mut u32, *mut Handle) -> Result<()>) -> Result<Vec<Handle>
 }
 
 fn drivers(ze: &Loader) -> Result<Vec<Handle>> {
-    // SAFETY: room for as many as the count says.
+    // SAFETY: the array has as many elements as the count says.
     list(|count, all| unsafe { call!(ze, zeDriverGet(count, all)) })
 }
 
-/// A context of the driver, and its GPUs; without any, no context either.
+/// The driver's GPUs, and a context of the driver if it has any.
 fn driver_devices(ze: &Loader, driver: Handle) -> Result<(Handle, Vec<Handle>)> {
     // SAFETY: room for as many as the count says.
     let mut all = list(|count, all| unsafe { call!(ze, zeDeviceGet(driver, count, all)) })?;
@@ -98,10 +98,10 @@ fn properties(ze: &Loader, device: Handle) -> Result<DeviceProperties> {
     Ok(p)
 }
 
-/// The ordinal of the queues that copy: engines that do nothing else first.
+/// The ordinal of the queue group for copies; groups that can only copy are preferred.
 fn queue_group(ze: &Loader, device: Handle) -> u32 {
     let mut count = 0;
-    // SAFETY: asks for the number only.
+    // SAFETY: asks for the number of groups only.
     let asked = unsafe { call!(ze, zeDeviceGetCommandQueueGroupProperties(device, &mut count, ptr::null_mut())) };
     let empty = QueueGroupProperties { head: Head::new(STYPE_COMMAND_QUEUE_GROUP_PROPERTIES), flags: 0, max_fill_pattern: 0, queues: 0 };
     let mut groups = vec![empty; if asked.is_ok() { count as usize } else { 0 }];
@@ -111,7 +111,7 @@ fn queue_group(ze: &Loader, device: Handle) -> u32 {
     copy_group(&flags)
 }
 
-/// The first group has everything, by convention, if none says what it has.
+/// Picks a group by its flags. If none has a flag, the first group by convention can do everything.
 fn copy_group(flags: &[u32]) -> u32 {
     let both = QUEUE_GROUP_FLAG_COPY | QUEUE_GROUP_FLAG_COMPUTE;
     let only_copy = flags.iter().position(|f| f & both == QUEUE_GROUP_FLAG_COPY);
@@ -151,7 +151,7 @@ fn pci(ze: &Loader, device: Handle) -> Result<String> {
     Ok(format!("{:04x}:{:02x}:{:02x}.{:x}", p.domain, p.bus, p.device, p.function))
 }
 
-/// Whether memory of the device can be exported, and if not why.
+/// `None` if the device's memory can be exported as a dma-buf; else the reason why not.
 fn dmabuf(ze: &Loader, device: Handle) -> Option<Error> {
     let mut p = ExternalMemoryProperties {
         head: Head::new(STYPE_DEVICE_EXTERNAL_MEMORY_PROPERTIES),
@@ -182,7 +182,7 @@ fn ipc(ze: &Loader, driver: Handle) -> Option<Error> {
     }
 }
 
-/// `first`: the number of the driver's first device.
+/// The properties of a device. `first` is the number of its driver's first device.
 fn facts_of(ze: &Loader, driver: Handle, device: Handle, all: &[Handle], first: usize) -> DeviceFacts {
     let p = properties(ze, device).ok();
     let name = p.as_ref().and_then(|p| p.name.split(|b| *b == 0).next()).unwrap_or_default();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The drivers and what is remembered about them: what they say of an address, and what this process may do with that.
+//! The Level Zero drivers and everything that is remembered about them: questions about addresses, and what may be done
+//! with them.
 
 use super::driver::*;
 use super::probe::{Device, Driver};
@@ -15,13 +16,13 @@ pub struct Shared {
     pub(super) drivers: Vec<Driver>,
     pub(super) devices: Vec<Device>,
     pub(super) facts: Vec<DeviceFacts>,
-    /// What `alloc` gave, and the context that it is of.
+    /// Allocations of `alloc`, each with its context.
     pub(super) allocs: Mutex<BTreeMap<u64, Handle>>,
-    /// What `import` mapped, by base, with how often: one handle may give one address twice.
+    /// Imports by first address, each with a count: one handle may give the same address twice.
     pub(super) imports: Mutex<BTreeMap<u64, (Allocation, u32)>>,
 }
 
-/// What one context says of an address.
+/// A context's answer for an address.
 pub struct AddressInfo {
     context: Handle,
     kind: u32,
@@ -42,7 +43,7 @@ impl Shared {
         self.drivers.get(of.driver).map(|d| d.context).ok_or(Error::fixed(errno::EIO, "ze: a device without a driver"))
     }
 
-    /// The first driver that knows `addr`.
+    /// The answer of the first driver that knows `addr`.
     pub(super) fn query(&self, addr: u64) -> Result<Option<AddressInfo>> {
         if addr == 0 {
             return Ok(None); // an error for the driver, foreign for us
@@ -53,7 +54,8 @@ impl Shared {
             let asked = unsafe { call!(self.ze, zeMemGetAllocProperties(*context, addr as *const c_void, &mut p, &mut device)) };
             match asked {
                 Ok(()) if matches!(p.kind, MEMORY_HOST | MEMORY_DEVICE | MEMORY_SHARED | MEMORY_HOST_IMPORTED) => {
-                    // Numbers are each driver's own, and may begin with 0.
+                    // Each driver numbers allocations on its own, beginning with 0 perhaps, so the driver's index is
+                    // mixed in.
                     let id = p.id.wrapping_add(1) ^ (index as u64) << 56;
                     return Ok(Some(AddressInfo { context: *context, kind: p.kind, id, device }));
                 }
@@ -71,7 +73,7 @@ impl Shared {
         Ok((base as u64, len as u64))
     }
 
-    /// Our number of a device; an allocation may name one of its tiles.
+    /// This library's number of a device. An allocation may name a tile; then its root device counts.
     pub(super) fn number(&self, device: Handle, context: Handle) -> u32 {
         let find = |handle| self.devices.iter().position(|d| d.handle == handle);
         let root = || {
@@ -81,7 +83,7 @@ impl Shared {
             find(root)
         };
         let first = || self.devices.iter().position(|d| self.context(d).is_ok_and(|c| c == context));
-        // Host memory has no device: the first of its driver copies it.
+        // Host memory has no device; the first device of its driver copies it.
         let known = if device == Handle::NULL { None } else { find(device).or_else(root) };
         known.or_else(first).unwrap_or(0) as u32
     }
@@ -90,7 +92,7 @@ impl Shared {
         if let Some((_, (known, _))) = self.imports.lock().range(..=addr).next_back().filter(|(_, (a, _))| addr < a.end()) {
             return Ok(Some(*known));
         }
-        // Two questions that belong together: the answers count if nothing changed in between.
+        // Identity and range take two queries. They belong together if the identity is the same before and after.
         for _ in 0..4 {
             let Some(known) = self.query(addr)? else { return Ok(None) };
             let range = self.range(known.context, addr);
@@ -109,7 +111,7 @@ impl Shared {
         Err(Error::new(errno::EBUSY, format!("ze: the memory at {addr:#x} is freed and allocated all the time")))
     }
 
-    /// Device memory of this process that nothing else owns, with `[addr, addr+len)` inside.
+    /// The allocation of this process, neither imported nor pinned, that `[addr, addr+len)` lies in.
     pub(super) fn owned_device_memory(&self, addr: u64, len: u64, what: &str) -> Result<(Allocation, Handle)> {
         let a = self.detect(addr)?.ok_or_else(|| Error::invalid(format!("{addr:#x} is not ze memory of this process")))?;
         if a.kind != Kind::Plain {
@@ -125,7 +127,7 @@ impl Shared {
     }
 
     pub(super) fn close(&self, context: Handle, base: u64) {
-        // Before the call: once closed, the address may be given to another import at once.
+        // The entry goes before the call, because a closed address may be given to another import at once.
         let mut imports = self.imports.lock();
         if let Some((_, times)) = imports.get_mut(&base) {
             *times -= 1;
@@ -134,7 +136,7 @@ impl Shared {
             }
         }
         drop(imports);
-        // SAFETY: an address that open gave; the importer ended all copies.
+        // SAFETY: the address is that of an opened handle; the importer has ended all copies.
         let result = unsafe { call!(self.ze, zeMemCloseIpcHandle(context, base as *const c_void)) };
         if let Err(e) = result {
             crate::log!(Warn, "ze: {e}");

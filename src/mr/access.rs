@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rights of a region.
+//! Access rights of a region.
 
 bitflags::bitflags! {
     /// Rights of a region; the bits are libfabric's.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Access: u64 {
-        /// The target of atomics that a card carries out, and no CPU does.
+        /// Target of atomics that only a card carries out, never a CPU.
         const ATOMIC = 1 << 4;
         const READ = 1 << 8;
         const WRITE = 1 << 9;
@@ -17,12 +17,12 @@ bitflags::bitflags! {
 }
 
 impl Access {
-    /// Whether an operation may change the memory: what a file is then mapped for.
+    /// Whether an operation may change the memory, so that a file has to be mapped writable.
     pub fn is_written(self) -> bool {
         self.intersects(Access::REMOTE_WRITE | Access::RECV | Access::READ | Access::ATOMIC)
     }
 
-    /// Whether peers reach it.
+    /// Whether peers may access the region.
     pub fn is_remote(self) -> bool {
         self.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE | Access::ATOMIC)
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mem_alloc` for providers that register any host memory: whole pages, so that portable programs can call it.
+//! `mem_alloc` for providers that can register any host memory: it allocates whole pages, so that portable programs can
+//! call it.
 
 use super::Iov;
 use crate::error::{Error, Result, errno};
@@ -10,7 +11,7 @@ use std::os::fd::AsFd;
 
 struct HostAllocation {
     map: Mapping,
-    /// The same pages once more, for the library alone.
+    /// A second mapping of the same pages, which only the library uses.
     own: Option<Mapping>,
 }
 
@@ -21,7 +22,7 @@ pub struct Allocations {
 }
 
 impl Allocations {
-    /// Of which [`Allocations::own`] knows a mapping of the library's own.
+    /// Allocations with a second mapping each, which [`Allocations::own`] returns.
     pub fn doubled() -> Allocations {
         Allocations { list: Mutex::default(), doubled: true }
     }
@@ -30,13 +31,14 @@ impl Allocations {
         self.list.lock().len()
     }
 
-    /// The library's own mapping of a piece, if that lies inside an allocation: its pages stay there until the memory is
-    /// freed, whatever the caller does to its mapping.
+    /// The library's own mapping of a piece, if the piece lies inside an allocation. Its pages stay mapped until the
+    /// memory is freed, whatever the caller does to its own mapping.
     pub fn own(&self, iov: &Iov) -> Option<Iov> {
         let list = self.list.lock();
         let (_, allocation) = list.range(..=iov.addr()).next_back()?;
         let offset = allocation.map.offset_of(iov.addr(), iov.len())?;
-        // SAFETY: as long as the piece inside the mapping, which stays until `free`, and that until the regions here are closed.
+        // SAFETY: the piece is no longer than the part of the mapping; the mapping stays until `free`, which fails
+        // while regions cover it.
         allocation.own.as_ref().map(|own| unsafe { Iov::new(own.as_ptr() as usize + offset, iov.len()) })
     }
 
@@ -51,7 +53,7 @@ impl Allocations {
         Ok(addr)
     }
 
-    /// Frees what lies at `addr`; `covering` counts the open regions in a range.
+    /// Frees the allocation at `addr`. `covering` counts the open regions in a range.
     pub fn free(&self, addr: usize, covering: impl FnOnce(u64, u64) -> usize) -> Result<()> {
         let mut memory = self.list.lock();
         let Some(HostAllocation { map, .. }) = memory.get(&addr) else {

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Registration as every provider takes it: what a caller asks for, and the names and facts of what it got.
+//! The attributes of a registration as every provider takes them, and the names and properties of the resulting region.
 
 use super::{Access, Iov, PathPolicy, Paths};
 use crate::hmem::{Kind, Site};
 use std::os::fd::BorrowedFd;
 
-/// Iovecs that one region may have.
+/// Largest number of iovecs of one region.
 pub const MR_IOV_LIMIT: usize = 16;
 
-/// What a caller wants registered.
+/// The memory that a caller wants to register.
 #[derive(Clone, Copy)]
 pub enum Source<'a> {
     Iov(&'a [Iov]),
-    /// A mappable file: `[offset, offset+len)` of it, whose first byte peers address as
-    /// `base_addr + offset`.
+    /// `[offset, offset+len)` of a mappable file. Peers address its first byte as `base_addr + offset`.
     File {
         fd: BorrowedFd<'a>,
         offset: u64,
@@ -22,7 +21,7 @@ pub enum Source<'a> {
     },
 }
 
-/// Whose memory the caller says it is.
+/// The kind of memory, as the caller states it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Memory {
     Host,
@@ -31,12 +30,12 @@ pub enum Memory {
     Auto,
 }
 
-/// What a caller asks for.
+/// A caller's request to register memory.
 pub struct Attr<'a> {
     pub source: Source<'a>,
     pub memory: Memory,
     pub access: Access,
-    /// Remote address of the first byte where the domain does not address virtually.
+    /// Address that peers use for the first byte, if the domain has no virtual addressing.
     pub offset: u64,
     pub requested_key: u64,
     pub policy: PathPolicy,
@@ -44,7 +43,7 @@ pub struct Attr<'a> {
 }
 
 impl Attr<'_> {
-    /// What most callers ask for: host memory, any path, and the rest as the domain does it. The source is found already.
+    /// The most common request: host memory, any path, and the domain's defaults. The iovecs are passed separately.
     #[inline(always)]
     pub fn plain(access: Access) -> Attr<'static> {
         Attr {
@@ -59,7 +58,7 @@ impl Attr<'_> {
     }
 }
 
-/// A region's public facts.
+/// Properties of a region that the API reports.
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub site: Site,
@@ -72,19 +71,20 @@ pub struct Facts {
     pub iov_count: u32,
 }
 
-/// Names a region of a domain; stale after close.
+/// Identifies a region of a domain; not valid after the region was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionId {
-    /// A whole word, as the others: half of one makes compilers copy across words, and CPUs wait for that.
+    /// A full word like the other fields: with a half word, compilers copy the struct by loads that cross words, for
+    /// which CPUs stall.
     index: u64,
     pub generation: u64,
     pub key: u64,
-    /// What operations take as `desc`.
+    /// The descriptor that operations take as `desc`.
     pub desc: u64,
 }
 
 impl RegionId {
-    /// Names no region.
+    /// Identifies no region.
     pub const NONE: RegionId = RegionId { index: u32::MAX as u64, generation: 0, key: 0, desc: 0 };
 
     #[inline(always)]
@@ -92,7 +92,7 @@ impl RegionId {
         RegionId { index: index.into(), generation, key, desc }
     }
 
-    /// Its slot.
+    /// Index of the region's slot.
     #[inline(always)]
     pub fn index(&self) -> u32 {
         self.index as u32

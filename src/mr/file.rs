@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A caller's descriptor, where the library copies by a mapping of its own.
+//! A caller's file that the library maps in order to copy.
 
 use super::Iov;
 use crate::error::{Error, Result};
@@ -7,12 +7,12 @@ use crate::hmem::dmabuf;
 use crate::sys::mem::{self, Mapping, Protection};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// `[offset, offset+len)` of a file, mapped for a region's life.
+/// `[offset, offset+len)` of a file, mapped as long as the region exists.
 #[derive(Debug)]
 pub struct MappedFile {
     fd: OwnedFd,
     map: Mapping,
-    /// Where the first byte is in the mapping, which begins with a page.
+    /// Position of the range's first byte in the mapping, which begins at a page.
     within: usize,
 }
 
@@ -25,19 +25,19 @@ impl MappedFile {
         Ok(MappedFile { fd: mem::duplicate(fd)?, map, within })
     }
 
-    /// Where the CPU finds the first byte.
+    /// Address of the range's first byte.
     pub fn address(&self) -> usize {
         self.map.as_ptr() as usize + self.within
     }
 
-    /// `len` bytes from byte `skip` of the range on, if the mapping holds them.
+    /// The `len` bytes from byte `skip` of the range on, if the mapping holds them.
     pub fn part(&self, skip: usize, len: usize) -> Option<Iov> {
         let end = skip.checked_add(len)?.checked_add(self.within)?;
-        // SAFETY: inside of the mapping, which stays as long as the region that keeps this.
+        // SAFETY: the part lies inside the mapping, which the region keeps.
         (end <= self.map.len()).then(|| unsafe { Iov::new(self.address() + skip, len) })
     }
 
-    /// Around accesses of the CPU: a dma-buf's exporter is told.
+    /// Call before the CPU accesses the memory: a dma-buf's exporter is told.
     pub fn begin_cpu(&self, write: bool) -> Result<()> {
         dmabuf::begin_cpu(self.fd.as_fd(), write)
     }
@@ -47,12 +47,12 @@ impl MappedFile {
     }
 }
 
-/// Bytes of a file that a caller gives, as the kernel or its exporter tells.
+/// Size of a caller's file, from the kernel or from the dma-buf's exporter.
 pub fn size_of(fd: BorrowedFd<'_>) -> Result<u64> {
     mem::dmabuf_size(fd)?.map_or_else(|| mem::file_id(fd).map(|(_, size)| size), Ok)
 }
 
-/// Checks a range of a file of `size` bytes; gives the address that peers use for its first byte.
+/// Checks a range of a file of `size` bytes. Returns the address that peers use for its first byte.
 pub fn base_of(offset: u64, len: usize, size: u64, base_addr: u64) -> Result<u64> {
     if offset.checked_add(len as u64).is_none_or(|end| end > size) {
         return Err(Error::invalid(format!("dmabuf->offset {offset} + len {len} lie beyond the file's {size} bytes")));

@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names of regions: the keys that peers use, and the descriptors of operations.
+//! The numbers that name regions: keys for peers, and descriptors for operations.
 
 use crate::error::Result;
 use crate::sys::process;
 
-/// Set in descriptors of device memory: the fast paths, on which the CPU reads the buffer, are not for them.
+/// Set in descriptors of device memory. The fast paths, in which the CPU reads the buffer, refuse such descriptors.
 pub const DEVICE_DESC: u64 = 1;
 
-/// Bits of a key, and of a descriptor, that are the index of a region of host-side providers.
+/// Bits of a key and of a descriptor that hold the index of a region, for providers without a device of their own.
 pub const INDEX_BITS: u32 = 19;
-/// Regions that the program may have in a domain of theirs. The other indexes are for what the library lends to peers.
+/// Regions that the program may have in one domain of such a provider. The other indexes are for regions that the
+/// library exposes to peers itself.
 pub const OWN_REGIONS: usize = 1 << (INDEX_BITS - 1);
 const DESC_NUMBER: u64 = u64::MAX >> (INDEX_BITS + 1);
 
-/// What operations take as `desc`: index, part of the generation, and whether it is device memory.
+/// Makes a descriptor of the index, a part of the generation, and whether the memory is a device's.
 #[inline]
 pub fn desc_of(index: u32, generation: u64, on_device: bool) -> u64 {
     let number = generation >> INDEX_BITS & DESC_NUMBER;
     number << (INDEX_BITS + 1) | u64::from(index) << 1 | u64::from(on_device)
 }
 
-/// The index that a descriptor names, and whether `generation` is the one it was made for.
+/// The index that a descriptor names.
 pub fn desc_index(desc: u64) -> u32 {
     (desc >> 1) as u32 & ((1 << INDEX_BITS) - 1)
 }
@@ -29,9 +30,9 @@ pub fn desc_fits(desc: u64, generation: u64) -> bool {
     desc >> (INDEX_BITS + 1) == generation >> INDEX_BITS & DESC_NUMBER
 }
 
-/// Unguessable 64-bit numbers, whoever knows others of them: SipHash-2-4 of a counter's seven bytes, keyed with 128 bits from
-/// the kernel for each source. A child of fork() opens domains of its own, and so has sources of its own. (The kernel's generator
-/// itself costs 30 ns a number, a third of a registration.)
+/// Source of 64-bit numbers that cannot be guessed even if others of them are known: SipHash-2-4 of a seven-byte
+/// counter, with a random 128-bit key per source. A child of fork() opens its own domains, and thus has its own
+/// sources. (A system call for each number would make a registration much slower.)
 pub struct KeySource {
     secret: [u64; 2],
     count: u64,
@@ -53,8 +54,8 @@ impl KeySource {
     }
 }
 
-/// SipHash-2-4 (Aumasson, Bernstein) of the low seven bytes, which with their length are one word of its input.
-/// Out of line: who registers would keep its own values in memory meanwhile.
+/// SipHash-2-4 (Aumasson, Bernstein) of the low seven bytes, which together with their length are one word of its
+/// input. Not inlined, so that the caller's values stay in registers.
 #[inline(never)]
 fn siphash_2_4([k0, k1]: [u64; 2], message: u64) -> u64 {
     let mut v = [k0 ^ 0x736f_6d65_7073_6575, k1 ^ 0x646f_7261_6e64_6f6d, k0 ^ 0x6c79_6765_6e65_7261, k1 ^ 0x7465_6462_7974_6573];

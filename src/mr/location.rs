@@ -32,7 +32,7 @@ pub fn extent(iovs: &[Iov]) -> Result<(u64, u64)> {
     Ok((base, sum))
 }
 
-/// Whose memory it is: the first byte decides where the caller leaves it to us. `None`: the host's.
+/// The site of the memory. If the caller leaves it open, the first byte decides. `None`: host memory.
 pub fn site_of(memory: Memory, base: u64) -> Result<Option<Site>> {
     match memory {
         Memory::Host => Ok(None),
@@ -44,7 +44,8 @@ pub fn site_of(memory: Memory, base: u64) -> Result<Option<Site>> {
     }
 }
 
-/// Whether it is a device's, and not host memory that its vendor made, which the CPU reaches. Nothing is refused here.
+/// Whether the memory is a device's, and not host memory that a vendor allocated or pinned, which the CPU can access.
+/// Never fails.
 pub fn is_on_device(memory: Memory, base: u64) -> bool {
     let found = match memory {
         Memory::Host => return false,
@@ -54,8 +55,8 @@ pub fn is_on_device(memory: Memory, base: u64) -> bool {
     found.is_some_and(|of| !matches!(of.kind, Kind::Host | Kind::Pinned))
 }
 
-/// Refuses device addresses, on which the CPU would fault. Only open drivers are asked, because this
-/// process cannot have such an address of another through us.
+/// Refuses device addresses, because the CPU would fault on them. Only open drivers are asked: this process can have no
+/// device address that came through this library without an open driver.
 pub fn refuse_device_memory(iovs: &[Iov]) -> Result<()> {
     if !hmem::any_opened() {
         return Ok(());
@@ -78,8 +79,8 @@ pub fn refuse_device_memory(iovs: &[Iov]) -> Result<()> {
     Ok(())
 }
 
-/// Gives each allocation of `site` that the ranges lie in, with its range and the address where its part begins. All
-/// must be of one kind, which is the result.
+/// Calls `each` for every allocation of `site` that the ranges lie in, with the range and the address where the
+/// allocation's part begins. All allocations must be of one kind, which is the result.
 pub fn each_allocation(up: &dyn Interface, site: Site, iovs: &[Iov], mut each: impl FnMut(&Iov, u64, &Allocation)) -> Result<Kind> {
     let mut kind = None;
     for (i, iov) in iovs.iter().enumerate() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The paths that bytes can take, and what callers and processes restrict them to.
+//! The paths that bytes can take, and how callers and processes restrict them.
 
 bitflags::bitflags! {
-    /// Ways the bytes can take.
+    /// Ways for the bytes of an operation to travel.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
     pub struct Paths: u64 {
         /// Both processes map the pages; the initiator's CPU copies.
@@ -38,14 +38,14 @@ impl Paths {
         Paths::ALL.into_iter().find(|p| self.contains(*p)).unwrap_or(Paths::empty())
     }
 
-    /// "direct,cma", or "none".
+    /// The names, as "direct,cma"; "none" for an empty set.
     pub fn words(self) -> String {
         let names: Vec<&str> = Paths::WORDS.iter().enumerate().filter(|(i, _)| self.bits() & 1 << i != 0).map(|(_, w)| *w).collect();
         if names.is_empty() { "none".into() } else { names.join(",") }
     }
 }
 
-/// What a caller may restrict a region or an endpoint to.
+/// A caller's restriction of a region or an endpoint.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PathPolicy {
     pub require: Paths,

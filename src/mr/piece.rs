@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory in pieces, and the one walk over them: every scatter and gather, of local buffers and of regions, takes it.
+//! Memory in pieces, and the walk over them that every scatter and gather uses, for local buffers and for regions.
 
 use crate::error::Result;
 use crate::hmem::Site;
 pub use crate::sys::iov::Iov;
 
-/// What consecutive bytes consist of.
+/// An element of a sequence of bytes that is stored in pieces.
 pub trait Span {
     fn bytes(&self) -> usize;
 }
@@ -17,21 +17,23 @@ impl Span for Iov {
     }
 }
 
-/// The parts of a run of bytes: for each piece that it touches, the first byte in that piece, and how many.
+/// Iterator over a run of bytes: for each piece that the run touches, the first byte in the piece, and the number of
+/// bytes.
 pub struct Walk<'a, P> {
     pieces: std::slice::Iter<'a, P>,
     skip: usize,
     left: usize,
 }
 
-// Derived, it would ask for pieces that can be copied.
+// Written by hand, because the derived one would require `P: Clone`.
 impl<P> Clone for Walk<'_, P> {
     fn clone(&self) -> Self {
         Walk { pieces: self.pieces.clone(), ..*self }
     }
 }
 
-/// Walks `len` bytes from byte `skip` of the pieces on; it ends early where the pieces do. No part is empty.
+/// Walks over `len` bytes from byte `skip` of the pieces on. The walk ends early where the pieces do, and no part is
+/// empty.
 #[inline]
 pub fn walk<P: Span>(pieces: &[P], skip: usize, len: usize) -> Walk<'_, P> {
     Walk { pieces: pieces.iter(), skip, left: len }
@@ -58,7 +60,8 @@ impl<'a, P: Span> Iterator for Walk<'a, P> {
     }
 }
 
-/// Where each of many pieces ends among the bytes of all, so that a walk need not begin with the first.
+/// For many pieces, the position where each ends in the whole sequence, so that a walk need not start at the first
+/// piece.
 #[derive(Clone, Debug)]
 pub struct PieceEnds(Box<[usize]>);
 
@@ -76,7 +79,7 @@ impl PieceEnds {
         )
     }
 
-    /// The piece that has byte `skip` of all, and which byte of it that is.
+    /// The piece that holds byte `skip` of the sequence, and the position of that byte in the piece.
     #[inline]
     pub fn find(&self, skip: usize) -> (usize, usize) {
         let at = self.0.partition_point(|end| *end <= skip);
@@ -84,30 +87,30 @@ impl PieceEnds {
     }
 }
 
-/// The same walk over local memory.
+/// The same walk over local memory; the items are the parts themselves.
 #[inline]
 pub fn parts(iov: &[Iov], skip: usize, len: usize) -> impl Iterator<Item = Iov> + '_ {
     walk(iov, skip, len).map(|(v, from, n)| v.part(from, n))
 }
 
-/// Copies `to.len()` bytes out of memory at `site`, from byte `skip` of the pieces on.
+/// Copies `to.len()` bytes out of memory at `site`, beginning with byte `skip` of the pieces.
 pub fn load(site: Site, pieces: &[Iov], skip: usize, to: &mut [u8]) -> Result<()> {
     let mut at = 0;
     for part in parts(pieces, skip, to.len()) {
         let to = &mut to[at..at + part.len()];
-        // SAFETY: `to` has the part's length; the part is memory (`Iov::new`), a device's where its driver checks it.
+        // SAFETY: `to` has the part's length; the part is memory (`Iov::new`), and a driver checks device addresses.
         unsafe { site.load(to.as_mut_ptr(), part.addr() as u64, part.len())? };
         at += part.len();
     }
     Ok(())
 }
 
-/// Copies bytes into memory at `site`, from byte `skip` of the pieces on.
+/// Copies bytes into memory at `site`, beginning with byte `skip` of the pieces.
 pub fn store(site: Site, pieces: &[Iov], skip: usize, from: &[u8]) -> Result<()> {
     let mut at = 0;
     for part in parts(pieces, skip, from.len()) {
         let from = &from[at..at + part.len()];
-        // SAFETY: `from` has the part's length; the part is memory (`Iov::new`), a device's where its driver checks it.
+        // SAFETY: `from` has the part's length; the part is memory (`Iov::new`), and a driver checks device addresses.
         unsafe { site.store(part.addr() as u64, from.as_ptr(), part.len())? };
         at += part.len();
     }

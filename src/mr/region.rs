@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A region, as far as it is the same for every provider: its memory, its names, its rights, and who is inside.
+//! A region as all providers have it: its memory, names, rights, and the count of its users.
 
 use super::attr::Attr;
 use super::piece::{Span, Walk, walk};
@@ -10,22 +10,22 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A contiguous piece of a region, and where its provider has the bytes.
+/// A contiguous piece of a region. `at` is the provider's own location of the bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<P> {
     pub iov: Iov,
-    /// The device allocation's identity when it was registered; 0: none is known.
+    /// Identity of the device allocation at registration; 0 if it is not known.
     pub id: u64,
     pub at: P,
 }
 
 impl<P> Piece<P> {
-    /// The part of `iov` that lies in `of`, from byte `start` of the address space on.
+    /// The part of `iov` that begins at address `start` and ends with the allocation `of`.
     pub fn within(iov: &Iov, start: u64, of: &Allocation, at: P) -> Piece<P> {
         Piece { iov: iov.part(start as usize - iov.addr(), (of.end() - start) as usize), id: of.id, at }
     }
 
-    /// Whether the device allocation here is another one than when it was registered.
+    /// Whether the device memory here was freed, or freed and allocated again, since it was registered.
     pub fn is_stale(&self, site: Site) -> bool {
         is_stale(site, self.iov.addr(), self.id)
     }
@@ -38,12 +38,12 @@ impl<P> Span for Piece<P> {
     }
 }
 
-/// Whether the device allocation at `addr` is another one than when it was registered as `id`.
+/// Whether the allocation at `addr` is no longer the one that was registered with identity `id`.
 pub fn is_stale(site: Site, addr: usize, id: u64) -> bool {
     id != 0 && hmem::get(site.iface).map_or(true, |up| up.identity(addr as u64) != Some(id))
 }
 
-/// The pieces of a region, of which most have one.
+/// The pieces of a region. Most regions have one.
 #[derive(Debug)]
 pub enum Pieces<P> {
     One(Piece<P>),
@@ -51,7 +51,7 @@ pub enum Pieces<P> {
 }
 
 impl<P> Pieces<P> {
-    /// Of host memory, or of any whose allocations are not known.
+    /// Pieces without identities: host memory, or device memory whose allocations are not known.
     pub fn of(iovs: &[Iov], mut at: impl FnMut(&Iov) -> P) -> Pieces<P> {
         let mut piece = |iov: &Iov| Piece { iov: *iov, id: 0, at: at(iov) };
         match iovs {
@@ -60,7 +60,7 @@ impl<P> Pieces<P> {
         }
     }
 
-    /// The same, unless one of them is nowhere.
+    /// Like `of`; `None` if the provider has no location for one of the pieces.
     pub fn try_of(iovs: &[Iov], mut at: impl FnMut(&Iov) -> Option<P>) -> Option<Pieces<P>> {
         let mut piece = |iov: &Iov| Some(Piece { iov: *iov, id: 0, at: at(iov)? });
         match iovs {
@@ -89,18 +89,18 @@ impl<P> From<Vec<Piece<P>>> for Pieces<P> {
     }
 }
 
-/// Memory that was found to be what the caller says.
+/// Memory that was checked to be what the caller says it is.
 #[derive(Debug)]
 pub struct Location<P> {
     pub pieces: Pieces<P>,
-    /// Address that peers use for the first byte where addresses are virtual.
+    /// Address that peers use for the first byte, in domains with virtual addressing.
     pub base: u64,
     pub len: u64,
     pub site: Site,
     pub kind: Kind,
 }
 
-/// How a domain addresses its regions, and what this process permits.
+/// How a domain addresses its regions, and which paths this process permits.
 #[derive(Clone, Copy, Debug)]
 pub struct Modes {
     pub virt_addr: bool,
@@ -109,7 +109,7 @@ pub struct Modes {
 }
 
 impl Modes {
-    /// The address that peers use for the first byte of `len` bytes, whose own address is `natural`.
+    /// The address that peers use for the first byte of `len` bytes; `natural` is the memory's own address.
     #[inline]
     pub fn base(&self, attr: &Attr<'_>, natural: u64, len: u64) -> Result<u64> {
         let base = match self.virt_addr {
@@ -124,17 +124,17 @@ impl Modes {
     }
 }
 
-/// Counts who touches a region's memory; once shut, nobody enters any more. One atomic word has both.
+/// Counts the users of a region's memory. After `shut` nobody can enter. Count and flag share one atomic word.
 #[derive(Debug, Default)]
 pub struct RegionUsers(AtomicU32);
 
 const SHUT: u32 = 1 << 31;
 
 impl RegionUsers {
-    /// Until `leave`, the memory stays. False: the region is closed.
+    /// Enters: the memory stays registered until `leave`. False: the region is closed.
     #[inline]
     pub fn enter(&self) -> bool {
-        // Acquire pairs with the close that waits for those inside.
+        // Acquire pairs with the close, which waits for all users to leave.
         if self.0.fetch_add(1, Ordering::AcqRel) & SHUT != 0 {
             self.leave();
             return false;
@@ -156,30 +156,30 @@ impl RegionUsers {
         self.0.load(Ordering::Relaxed) & SHUT != 0
     }
 
-    /// Nobody is inside, and it is open.
+    /// Whether the region is open and has no user.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
     }
 
-    /// Nobody is inside.
+    /// Whether the region has no user.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.load(Ordering::Acquire) & !SHUT == 0
     }
 }
 
-/// A registered region; `own` is what its provider publishes and keeps.
+/// A registered region. `own` is the provider's part.
 #[derive(Debug)]
 pub struct Region<P, O> {
     pub key: u64,
     /// Remote address of the first byte.
     pub base: u64,
     pub access: Access,
-    /// What it offers to peers.
+    /// Paths that the region offers to peers.
     pub paths: Paths,
     pub policy: PathPolicy,
-    /// Peers that look it up are to report their writes.
+    /// Peers that look the region up have to report their writes.
     pub event: bool,
     pub location: Location<P>,
     pub users: RegionUsers,
@@ -201,13 +201,13 @@ impl<P, O> Region<P, O> {
         self.location.pieces.as_slice()
     }
 
-    /// Whether it is open, and `key` names it.
+    /// Whether the region is open and `key` names it.
     #[inline]
     pub fn is(&self, key: u64) -> bool {
         self.key == key && !self.users.is_shut()
     }
 
-    /// Checks a range that a peer names; gives the byte of the region where it begins.
+    /// Checks a range that a peer names. Returns its offset in the region.
     #[inline]
     pub fn range(&self, addr: u64, len: u64, need: Access) -> std::result::Result<u64, Code> {
         let within = |o: &u64| o.checked_add(len).is_some_and(|end| end <= self.location.len);
@@ -215,7 +215,7 @@ impl<P, O> Region<P, O> {
         if self.access.contains(need) { Ok(offset) } else { Err(Code::Access) }
     }
 
-    /// Until `leave`, the memory stays; an error if the region is closed.
+    /// Enters: the memory stays registered until `leave`. Fails if the region is closed.
     #[inline]
     pub fn enter(&self) -> std::result::Result<(), Code> {
         if self.users.enter() { Ok(()) } else { Err(Code::Key) }
@@ -226,19 +226,20 @@ impl<P, O> Region<P, O> {
         self.users.leave();
     }
 
-    /// As `enter`, for as long as the result lives.
+    /// Like `enter`, for as long as the result lives.
     pub fn hold(self: &Arc<Self>) -> std::result::Result<RegionUse<P, O>, Code> {
         self.enter()?;
         Ok(RegionUse(self.clone()))
     }
 
-    /// The pieces that `len` bytes from byte `skip` on lie in.
+    /// The pieces of `len` bytes from byte `skip` on.
     #[inline]
     pub fn walk(&self, skip: u64, len: usize) -> Walk<'_, Piece<P>> {
         walk(self.pieces(), skip as usize, len)
     }
 
-    /// The pieces that hold local memory, each with the byte there and how many; an error where none does.
+    /// The pieces of the region that hold the local memory `iov`, each with the first byte and the length of its part;
+    /// `None` where no piece holds it.
     pub fn find(&self, iov: Iov) -> impl Iterator<Item = Option<(&Piece<P>, usize, usize)>> {
         let (mut at, end) = (iov.addr(), iov.addr().saturating_add(iov.len()));
         std::iter::from_fn(move || {
@@ -256,7 +257,7 @@ impl<P, O> Region<P, O> {
         })
     }
 
-    /// Whether a device allocation is another one than when it was registered.
+    /// Whether a device allocation of the region was freed since it was registered.
     pub fn is_stale(&self) -> bool {
         !self.site().is_host() && self.pieces().iter().any(|p| p.is_stale(self.site()))
     }
@@ -279,14 +280,14 @@ impl<P, O> Region<P, O> {
         }
     }
 
-    /// What every explanation begins with; `place` says where more than the memory matters.
+    /// First words of every explanation. `place` is inserted where more than the memory matters.
     pub fn headline(&self, place: &str) -> String {
         let Location { len, site, kind, .. } = &self.location;
         format!("region of {len} bytes of {site} memory ({}){place}, key {:#x}: ", kind.name(), self.key)
     }
 }
 
-/// Somebody touches the region's memory.
+/// A user of the region's memory, counted until dropped.
 pub struct RegionUse<P, O>(Arc<Region<P, O>>);
 
 impl<P, O> Deref for RegionUse<P, O> {
@@ -303,17 +304,18 @@ impl<P, O> Drop for RegionUse<P, O> {
     }
 }
 
-/// Where the local memory of an operation lies, and the device memory of it that the driver knows more about.
+/// The local memory of an operation: its site and, for device memory, the identities needed to check it with the
+/// driver.
 pub struct Local {
     pub site: Site,
-    /// Index of the iovec, address, identity when registered.
+    /// Index of the iovec, address, and identity at registration, for each part.
     parts: Vec<(usize, usize, u64)>,
-    /// Of a whole region, the length of each.
+    /// Length of each part, if this describes a whole region.
     lens: Vec<usize>,
 }
 
 impl Local {
-    /// Local memory in `region`; an error if it is outside.
+    /// The local memory `local` of an operation. Fails if it lies outside the region.
     pub fn of<P, O>(region: &Region<P, O>, local: &[Iov]) -> Result<Local> {
         let site = region.site();
         let mut parts = Vec::new();
@@ -331,7 +333,7 @@ impl Local {
         Ok(Local { site, parts, lens: Vec::new() })
     }
 
-    /// All of a region, for many operands to be held against.
+    /// All of a region, for checks of many operands against it.
     pub fn whole<P, O>(region: &Region<P, O>) -> Local {
         let parts = region.pieces().iter().enumerate().map(|(i, p)| (i, p.iov.addr(), p.id)).collect();
         Local { site: region.site(), parts, lens: region.pieces().iter().map(|p| p.iov.len()).collect() }
@@ -342,7 +344,7 @@ impl Local {
         self.parts.iter().map(|(_, addr, _)| *addr).zip(self.lens.iter().copied())
     }
 
-    /// Whether a range lies in a whole region; it may go on from one piece into the next.
+    /// Whether a range lies in a whole region. The range may go on from one piece into the next.
     #[inline]
     pub fn holds(&self, mut addr: usize, mut len: usize) -> bool {
         'parts: while len > 0 {
@@ -358,7 +360,7 @@ impl Local {
         true
     }
 
-    /// Asks the driver whether it is still what was registered; without any lock.
+    /// Asks the driver whether the memory is still what was registered. Call without holding any lock.
     pub fn check(&self) -> Result<Site> {
         match self.parts.iter().find(|(_, addr, id)| is_stale(self.site, *addr, *id)) {
             None => Ok(self.site),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The regions of a domain: slots with generations, found by handle, by a peer's key, or by an operation's descriptor; and
-//! the steps of closing one.
+//! The regions of a domain, in slots with generations. They are found by handle, by a peer's key, or by an operation's
+//! descriptor.
 //!
-//! Closing is the same everywhere: `shut`, after which nobody finds or enters the region; then a bounded wait, outside of
-//! the domain's lock, for those inside, whom the provider knows ([`wait_until`]); then `remove`.
+//! Closing a region has three steps in every provider: `shut`, after which the region is neither found nor entered; a
+//! bounded wait, without the domain's lock, for its users, whom the provider knows ([`wait_until`]); and `remove`.
 
 use super::key::{INDEX_BITS, KeySource, OWN_REGIONS, desc_fits, desc_index, desc_of};
 use super::region::{Local, Region};
@@ -17,23 +17,24 @@ use std::sync::Arc;
 
 /// Set in every key that the library chose.
 pub const CHOSEN_KEY: u64 = 1 << 63;
-/// Set in such a key if it names a device's memory, where peers are told so.
+/// Set in such a key if it names device memory, where peers are told so.
 pub const DEVICE_KEY: u64 = 1 << 62;
-/// Set in such a key of a connectionless endpoint's domain if atomics there are the card's alone.
+/// Set in such a key of a connectionless endpoint's domain if only the card carries out atomics on the region.
 pub const CARD_KEY: u64 = 1 << 61;
 
-/// Where a region's key comes from.
+/// The source of a region's key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyOf {
-    /// Drawn here: the index in the low bits finds the region, the random ones above keep the key unguessable.
+    /// The library draws it. The low bits are the index of the region, and the random bits above make the key
+    /// unguessable.
     Domain,
     /// The caller chose it.
     Caller(u64),
-    /// The device did, and looks it up itself.
+    /// The device chose it, and looks it up itself.
     Device(u64),
 }
 
-/// What a registry holds: a region, or what shares one.
+/// An element of a registry: a region, or a shared reference to one.
 pub trait HasRegion {
     type At;
     type Own;
@@ -59,12 +60,12 @@ impl<P, O> HasRegion for Arc<Region<P, O>> {
 }
 
 struct Slot<R> {
-    /// Unique for each registration; 0: nothing is here.
+    /// Different for each registration; 0 if the slot is empty.
     generation: u64,
     region: Option<R>,
 }
 
-/// A slot for a region to come, and that region's names.
+/// A reserved slot, and the names of the region that will fill it.
 #[derive(Clone, Copy, Debug)]
 pub struct Reserved {
     pub index: u32,
@@ -75,19 +76,19 @@ pub struct Reserved {
 pub struct Registry<R, const BITS: u32 = INDEX_BITS> {
     slots: Vec<Slot<R>>,
     free: Vec<u32>,
-    /// Where callers choose the keys.
+    /// The slots by key, in domains where callers choose the keys.
     by_key: HashMap<u64, u32>,
     keys: KeySource,
-    /// Set in chosen keys of device memory, and in no others.
+    /// Bit that is set in chosen keys of device memory, and in no others.
     device_mark: u64,
     open: usize,
-    /// Regions that there may be.
+    /// Largest number of regions.
     max_regions: usize,
 }
 
 const CLOSED: &str = "mr: this region is closed";
 
-/// A domain has as many regions as it may have.
+/// The error of a domain that already has its largest number of regions.
 #[cold]
 pub fn full(max_regions: usize) -> Error {
     Error::new(errno::ENOSPC, format!("this domain already has {max_regions} regions"))
@@ -96,14 +97,15 @@ pub fn full(max_regions: usize) -> Error {
 impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
     pub const MAX: usize = 1 << BITS;
 
-    /// Where the library chooses the indexes of host-side providers, half of them are for regions that it lends.
+    /// In domains of providers without a device, half of the indexes are kept for regions that the library exposes
+    /// itself.
     pub fn new(device_mark: u64) -> Result<Self> {
         let (slots, free, by_key) = (Vec::new(), Vec::new(), HashMap::new());
         let max_regions = if BITS == INDEX_BITS { OWN_REGIONS } else { Self::MAX };
         Ok(Registry { slots, free, by_key, keys: KeySource::new()?, device_mark, open: 0, max_regions })
     }
 
-    /// Makes room for regions that the library lends beside the program's; whoever lends them counts both.
+    /// Permits regions that the library exposes itself beside the program's. The caller counts both.
     pub fn make_room(&mut self) {
         self.max_regions = Self::MAX;
     }
@@ -112,7 +114,7 @@ impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
         self.open
     }
 
-    /// Reserves a slot, and names for what will be there.
+    /// Reserves a slot, and chooses the names of the region to come.
     #[inline(always)]
     pub fn reserve(&mut self, key: KeyOf, on_device: bool) -> Result<Reserved> {
         if let KeyOf::Caller(wanted) = key {
@@ -143,7 +145,7 @@ impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
         Ok(Reserved { index, generation, key })
     }
 
-    /// Room for one slot more, and for all slots among those that are free.
+    /// Makes room for one slot more, also in the list of free slots, so that giving slots back never allocates.
     #[cold]
     #[inline(never)]
     fn grow_slots(&mut self) -> Result<()> {
@@ -179,7 +181,7 @@ impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
         }
     }
 
-    /// Registers `region`, which has its key.
+    /// Fills a reserved slot with `region`, which already has its key.
     pub fn fill(&mut self, reserved: Reserved, region: R) -> RegionId {
         let on_device = !region.region().site().is_host();
         let (id, place) = self.occupy(reserved, on_device);
@@ -187,8 +189,8 @@ impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
         id
     }
 
-    /// As `fill` of what the caller puts into the place: made there, for a CPU waits where a region is made elsewhere and
-    /// moved.
+    /// Like `fill`, but the caller constructs the region in the returned place. A region that is made elsewhere and
+    /// moved here makes the CPU wait.
     #[inline(always)]
     pub fn occupy(&mut self, Reserved { index, generation, key }: Reserved, on_device: bool) -> (RegionId, &mut Option<R>) {
         let desc = desc_of(index, generation, on_device);
@@ -215,7 +217,7 @@ impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
         }
     }
 
-    /// The region in a slot that its user knows to be filled.
+    /// The region in a slot that the caller knows to be filled.
     #[inline]
     pub fn at(&self, index: u32) -> Option<&R> {
         self.slots.get(index as usize)?.region.as_ref()
@@ -226,7 +228,7 @@ impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
         self.slots.get_mut(index as usize)?.region.as_mut()
     }
 
-    /// The slot where a region of this key would be.
+    /// The index of the slot where a region with this key would be.
     #[inline]
     pub fn index_of(&self, key: u64) -> u32 {
         let listed = if self.by_key.is_empty() { None } else { self.by_key.get(&key).copied() };
@@ -246,19 +248,19 @@ impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
         slot.region.as_ref().filter(|r| desc_fits(desc, slot.generation) && !r.region().users.is_shut())
     }
 
-    /// Where the local memory lies that an operation describes by `desc`: checked to be inside the region.
+    /// The local memory of an operation with the descriptor `desc`; fails if it is not inside the region.
     pub fn local(&self, desc: u64, local: &[Iov]) -> Result<Local> {
         let region = self.described(desc).ok_or(Error::fixed(errno::EINVAL, "desc: names no open region of this domain"))?;
         Local::of(region.region(), local)
     }
 
-    /// All memory of the region that operations describe by `desc`.
+    /// All memory of the region with the descriptor `desc`.
     pub fn local_pieces(&self, desc: u64) -> Result<Local> {
         let region = self.described(desc).ok_or(Error::fixed(errno::EINVAL, "desc: names no open region of this domain"))?;
         Ok(Local::whole(region.region()))
     }
 
-    /// First step of closing: nobody finds the region, or enters it, from now on. It may be taken again.
+    /// First step of closing: from now on the region is neither found nor entered. May be repeated.
     #[inline]
     pub fn shut(&mut self, id: RegionId) -> Result<&mut R> {
         let region = self.get(id)?.region();
@@ -270,7 +272,7 @@ impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
         self.get_mut(id)
     }
 
-    /// Last step: nobody is inside any more.
+    /// Last step of closing, when the region has no users.
     #[inline]
     pub fn remove(&mut self, id: RegionId) -> Option<R> {
         let region = self.slot_of(id)?.region.take()?;
@@ -279,7 +281,7 @@ impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
         Some(region)
     }
 
-    /// As `remove`, and drops the region where it is.
+    /// Like `remove`, but drops the region in its slot.
     #[inline(always)]
     pub fn drop_region(&mut self, id: RegionId) {
         let Some(slot) = self.slot_of(id) else { return };
@@ -288,7 +290,7 @@ impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
         self.open -= 1;
     }
 
-    /// The same of one that holds nothing that is to be dropped.
+    /// Like `drop_region`, for a region that owns nothing that has to be dropped.
     #[inline(always)]
     pub fn forget_region(&mut self, id: RegionId) {
         let Some(slot) = self.slot_of(id) else { return };
@@ -297,7 +299,7 @@ impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
         self.open -= 1;
     }
 
-    /// The slot of a region that goes now.
+    /// Clears the generation of the slot of a region that is being removed, and returns the slot.
     #[inline]
     fn slot_of(&mut self, id: RegionId) -> Option<&mut Slot<R>> {
         let slot = self.slots.get_mut(id.index() as usize).filter(|s| s.generation == id.generation && s.region.is_some())?;
@@ -309,18 +311,18 @@ impl<R: HasRegion, const BITS: u32> Registry<R, BITS> {
         Ok(self.get(id)?.region().facts())
     }
 
-    /// Every region.
+    /// All regions.
     pub fn iter(&self) -> impl Iterator<Item = &R> {
         self.slots.iter().filter_map(|s| s.region.as_ref())
     }
 
-    /// Open regions that touch `[addr, addr+len)`.
+    /// Number of open regions that overlap `[addr, addr+len)`.
     pub fn covering(&self, addr: u64, len: u64) -> usize {
         self.iter().filter(|r| r.region().touches(addr, len)).count()
     }
 }
 
-/// Waits, at most `ms`, until `quiet` says so; `busy` is the error of a region that is still in use then.
+/// Waits until `quiet` returns true, for at most `ms`. `busy` is the error if the region is still in use then.
 pub fn wait_until(ms: u64, busy: &'static str, mut quiet: impl FnMut() -> Result<bool>) -> Result<()> {
     let mut until = 0;
     while !quiet()? {

@@ -193,7 +193,7 @@ impl Synapse {
     fn new_engine(&self, pool: Pool) -> Result<CopyEngine> {
         let bounce = Mapping::new(mem::memfd("gdrfab-gaudi", BOUNCE)?.as_fd(), 0, BOUNCE, Protection::ReadWrite)?;
         let mut stream = std::ptr::null_mut();
-        // SAFETY: the mapping has BOUNCE bytes and is unmapped only after the device; the stream is written on success.
+        // SAFETY: the buffer has BOUNCE bytes and lives as long as it is mapped for the device; the stream is written on success.
         unsafe {
             check("synHostMap", self.lib.synHostMap(pool.device, BOUNCE as u64, bounce.as_ptr().cast())?)?;
             let made = self.lib.synStreamCreateGeneric(&mut stream, pool.device, 0);

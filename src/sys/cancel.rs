@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Cancellation of threads (pthread_cancel), which unwinds the stack from inside of a system call: through this library's frames
-//! it must not go. So it is held off while a call is inside that may open, close or wait for something; the data path makes its system
-//! calls past the C library's cancellation points; and a wait sleeps in its outermost frame.
+//! Cancellation of threads (pthread_cancel) unwinds the stack from inside a system call, and must not unwind through
+//! this library's frames. Therefore cancellation is disabled during calls that may open, close or wait for something;
+//! the data path makes system calls that are no cancellation points; and a wait sleeps in its outermost frame.
 
 use libc::{c_int, c_void, nfds_t, pollfd, sigset_t, timespec};
 
-/// What is to be done when the thread ends in its sleep: as large as a C library's own, which fills it in.
+/// A cleanup handler for the thread's end during a sleep. As large as the C library's own struct, which the C library
+/// fills in.
 #[repr(C)]
 pub struct Cleanup([usize; 8]);
 
@@ -22,13 +23,13 @@ impl Cleanup {
     }
 }
 
-/// Has `undo(of)` called if the thread ends before `take_back`.
+/// Registers `undo(of)` to be called if the thread ends before `take_back`.
 ///
 /// # Safety
-/// `place` lies in the caller's frame, and both it and `of` stay until `take_back`, which the same frame calls.
+/// `place` lies in the caller's frame. Both `place` and `of` stay valid until `take_back`, which the same frame calls.
 #[inline(always)]
 pub unsafe fn push(place: *mut Cleanup, undo: unsafe extern "C" fn(*mut c_void), of: *mut c_void) {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller promises that `place` and `of` stay valid until `take_back`.
     unsafe { _pthread_cleanup_push(place, undo, of) };
 }
 
@@ -38,7 +39,7 @@ pub unsafe fn push(place: *mut Cleanup, undo: unsafe extern "C" fn(*mut c_void),
 /// `place` is the one that was pushed last.
 #[inline(always)]
 pub unsafe fn take_back(place: *mut Cleanup) {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller promises that `place` was pushed last.
     unsafe { _pthread_cleanup_pop(place, 0) };
 }
 
@@ -48,8 +49,8 @@ unsafe extern "C-unwind" {
 
 const DISABLE: c_int = 1;
 
-/// A system call that is no cancellation point, as the C library's function of that name is: for calls of the data path, where holding
-/// cancellation off would cost some ten nanoseconds.
+/// A system call that is no cancellation point, unlike the C library's function of that name. For the data path, where
+/// disabling cancellation would cost some ten nanoseconds.
 macro_rules! raw {
     ($number:ident, $($arg:expr),*) => {
         libc::syscall(libc::$number, $($arg),*) as isize
@@ -57,11 +58,11 @@ macro_rules! raw {
 }
 pub(super) use raw;
 
-/// What the calling thread's state was before.
+/// The calling thread's cancellation state before `hold_off`.
 #[derive(Clone, Copy)]
 pub struct State(c_int);
 
-/// A request to cancel the calling thread waits from now on.
+/// Disables cancellation: a request to cancel the calling thread stays pending.
 #[inline]
 pub fn hold_off() -> State {
     let mut before = 0;
@@ -70,14 +71,14 @@ pub fn hold_off() -> State {
     State(before)
 }
 
-/// Undoes `hold_off`. A request that came meanwhile is heard at the thread's next cancellation point.
+/// Undoes `hold_off`. A request that came meanwhile takes effect at the thread's next cancellation point.
 #[inline]
 pub fn restore(before: State) {
-    // SAFETY: the state is one that `hold_off` was told; where it is written to may be NULL.
+    // SAFETY: the state is one that `hold_off` returned; the pointer for the old state may be NULL.
     unsafe { pthread_setcancelstate(before.0, std::ptr::null_mut()) };
 }
 
-/// Cancellation held off until this is dropped, inside of a call that is not made for it.
+/// Cancellation is disabled until this is dropped. For rare work inside calls that do not disable it themselves.
 pub struct CancelDisabled(State);
 
 impl CancelDisabled {
@@ -93,14 +94,14 @@ impl Drop for CancelDisabled {
     }
 }
 
-/// Descriptors to sleep on, of which one may be -1: none; and for how long.
+/// A sleep: the descriptors to wait for (-1 for none), and the time limit.
 #[derive(Clone, Copy)]
 pub struct Nap {
     pub fds: [i32; 2],
     pub ns: u64,
 }
 
-/// How a sleep ended.
+/// The reason why a sleep ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Woken {
     Ready,
@@ -108,18 +109,18 @@ pub enum Woken {
     Interrupted,
 }
 
-/// Sleeps shorter than this are kept to as exactly as the kernel can.
+/// Sleeps shorter than this are kept as exact as the kernel can.
 const SHORT_NS: u64 = 1_000_000;
 
-/// Sleeps. A thread that is cancelled here, or whose signal handler calls pthread_exit(), unwinds from here: this frame and the
-/// caller's have nothing to drop.
+/// Sleeps. If the thread is cancelled here, or a signal handler calls pthread_exit(), the stack unwinds from here; this
+/// frame and the caller's have nothing to drop.
 #[inline(always)]
 pub fn sleep(nap: Nap) -> Woken {
     let mut fds = nap.fds.map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 });
     let limit = timespec { tv_sec: (nap.ns / 1_000_000_000) as _, tv_nsec: (nap.ns % 1_000_000_000) as _ };
-    // SAFETY: prctl changes a number of this thread's; the descriptors and the limit are live.
+    // SAFETY: prctl changes a setting of this thread; the descriptors and the limit are live.
     let n = unsafe {
-        // The kernel may let a sleep last longer, usually by 50 us: too much of a short one.
+        // By default the kernel may prolong a sleep by 50 us, which is too much for a short one.
         let usual = if nap.ns < SHORT_NS { libc::prctl(libc::PR_GET_TIMERSLACK) } else { -1 };
         if usual > 0 {
             libc::prctl(libc::PR_SET_TIMERSLACK, 1000);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Libraries opened at run time, and tables of their entry points. A library or a symbol that is not
-//! there is an answer with words, never a panic and never a link-time need.
+//! Libraries opened at run time, and tables of their functions. A missing library or symbol is an error with words,
+//! never a panic and never a requirement at link time.
 
 use crate::error::{Error, Result, errno};
 use libloading::os::unix::{Library as Raw, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
-/// Not exported by libloading on Linux: only what the process has loaded already.
+/// Succeeds only for a library that the process has already loaded. libloading does not export this flag on Linux.
 const RTLD_NOLOAD: i32 = 4;
 
-/// A loaded library; never unloaded, because drivers leave threads and exit handlers behind.
+/// A loaded library. It is never unloaded, because drivers leave threads and exit handlers behind.
 pub struct Library {
     raw: std::mem::ManuallyDrop<Raw>,
     /// The name by which it was found.
@@ -18,8 +18,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// Opens the first of `names` that can be had; with `adopt_only`, the first that the process has
-    /// loaded already.
+    /// Opens the first of `names` that can be opened; with `adopt_only`, the first that the process has already loaded.
     pub fn open(names: &[&'static str], adopt_only: bool) -> Result<Library> {
         let flags = RTLD_NOW | RTLD_LOCAL | if adopt_only { RTLD_NOLOAD } else { 0 };
         let mut why = String::new();
@@ -36,25 +35,25 @@ impl Library {
         Err(Error::new(errno::ENOSYS, format!("opening {}: {why}", names.join(" or "))))
     }
 
-    /// The address of `symbol` (with its NUL), as a function pointer of type `F`.
+    /// The address of `symbol` (which ends with NUL), as a function pointer of type `F`.
     ///
     /// # Safety
     /// `F` is the function's true type.
     pub unsafe fn symbol<F: Copy>(&self, symbol: &'static str) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<NonNull<c_void>>()) };
-        // SAFETY: the caller says that `F` is the type of the function at this address; a function pointer is an address that
-        // is not null, and the library is never unloaded.
+        // SAFETY: the caller promises that `F` is the type of the function at this address. A function pointer is a
+        // non-null address, and the library is never unloaded.
         self.address(symbol).map(|at| unsafe { std::mem::transmute_copy(&at) })
     }
 
-    /// Not generic: tables have hundreds of symbols.
+    /// Not generic, because tables have hundreds of symbols.
     #[inline(never)]
     fn address(&self, symbol: &'static str) -> Option<NonNull<c_void>> {
-        // SAFETY: an address of any kind is a `*mut c_void`, which nobody uses as such.
+        // SAFETY: an address of any kind is read as a `*mut c_void`, and is not dereferenced as one.
         unsafe { self.raw.get::<*mut c_void>(symbol.as_bytes()) }.ok().and_then(|at| NonNull::new(*at))
     }
 
-    /// The error of a call whose symbol the library lacks. Not inlined, for the same reason.
+    /// The error of a call whose symbol the library lacks. Not inlined, because tables have hundreds of symbols.
     #[cold]
     #[inline(never)]
     pub fn lacks(name: &str, symbol: &str) -> Error {
@@ -70,9 +69,9 @@ fn words_of(e: &libloading::Error) -> String {
     text
 }
 
-/// A table of a library's entry points. Each becomes an unsafe method that gives `ENOSYS` with the
-/// symbol's name if the library lacks it; `has` asks beforehand. `#[hold_standard]` marks a function that
-/// may open descriptors: none of them becomes a standard one (`sys::fd`).
+/// Defines a table of a library's functions. Each becomes an unsafe method, which fails with `ENOSYS` and the symbol's
+/// name if the library lacks it; `has` asks beforehand.
+/// `#[hold_standard]` marks a function that may open descriptors: none of them becomes a standard one (`sys::fd`).
 ///
 /// ```ignore
 /// entry_points! {
@@ -102,7 +101,7 @@ macro_rules! entry_points {
                 }
             }
 
-            /// The library's name as it was opened.
+            /// The name under which the library was opened.
             pub fn library(&self) -> &'static str {
                 self.library.name
             }
@@ -120,7 +119,7 @@ macro_rules! entry_points {
                 pub unsafe fn $name(&self, $($arg: $type),*) -> $crate::error::Result<$result> {
                     $(let _held = $crate::sys::fd::$hold();)?
                     match self.$name {
-                        // SAFETY: who calls keeps to the vendor's documentation of the function.
+                        // SAFETY: the caller keeps to the vendor's documentation of the function.
                         Some(f) => Ok(unsafe { f($($arg),*) }),
                         None => Err($crate::sys::dl::Library::lacks(self.library.name, stringify!($name))),
                     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An epoll set with a built-in event for local wake-ups: what a blocking wait sleeps on, and the
-//! pollable descriptor that a caller may put into its own loop.
+//! Epoll sets. A [`Poller`] has an event for wake-ups from this process; a blocking wait sleeps on it, and a caller may
+//! poll its descriptor. [`Edges`] names the descriptors that are ready.
 
 pub use super::cancel::Woken;
 use super::cancel::{self, Nap};
@@ -16,7 +16,7 @@ pub struct Poller {
     set: OwnedFd,
     wake: OwnedFd,
     timer: Option<OwnedFd>,
-    /// The timer runs, or has run out.
+    /// The timer runs or has expired.
     timed: AtomicBool,
 }
 
@@ -29,7 +29,7 @@ impl Poller {
         Ok(poller)
     }
 
-    /// As `new`, and `set_timer` works.
+    /// Like `new`, but `set_timer` works.
     pub fn with_timer() -> Result<Poller> {
         let mut poller = Poller::new()?;
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
@@ -40,7 +40,7 @@ impl Poller {
         Ok(poller)
     }
 
-    /// Level-triggered interest in `fd` becoming readable or hung up. Closing `fd` removes it.
+    /// Makes the set ready while `fd` is readable or hung up (level-triggered). Closing `fd` removes it.
     pub fn add(&self, fd: BorrowedFd<'_>) -> Result<()> {
         match epoll::add(&self.set, fd, EventData::new_u64(0), EventFlags::IN | EventFlags::RDHUP) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
@@ -48,12 +48,12 @@ impl Poller {
         }
     }
 
-    /// As `add`, and with `write` also in room for writing. What was asked of `fd` before is forgotten.
+    /// Like `add`; with `write` also while `fd` is writable. Replaces what was set for `fd` before.
     pub fn watch(&self, fd: BorrowedFd<'_>, write: bool) -> Result<()> {
         self.watch_for(fd, true, write)
     }
 
-    /// As `watch`; without `read` only until it is hung up.
+    /// Like `watch`; without `read`, readable data does not count, only a hang-up.
     pub fn watch_for(&self, fd: BorrowedFd<'_>, read: bool, write: bool) -> Result<()> {
         let mut wanted = EventFlags::RDHUP;
         wanted.set(EventFlags::IN, read);
@@ -66,17 +66,17 @@ impl Poller {
     }
 
     pub fn remove(&self, fd: BorrowedFd<'_>) {
-        // An fd that was never added is no error.
+        // Removing a descriptor that was never added is no error.
         let _ = epoll::delete(&self.set, fd);
     }
 
     /// Makes the current or next wait return.
     pub fn wake(&self) {
-        // EAGAIN means that the counter is full, hence already readable.
+        // EAGAIN means that the counter is full, and thus already readable.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Makes the set readable once `ns` have passed, or never; by one thread at a time.
+    /// Makes the set readable once `ns` have passed, or never. Called by one thread at a time.
     pub fn set_timer(&self, ns: Option<u64>) -> Result<()> {
         if ns.is_none() && !self.timed.load(Ordering::Relaxed) {
             return Ok(());
@@ -89,7 +89,7 @@ impl Poller {
         timerfd_settime(timer, TimerfdTimerFlags::empty(), &spec).map(|_| ()).map_err(|e| Error::os("setting a timer", e))
     }
 
-    /// Takes back pending wakes.
+    /// Clears pending wake-ups.
     pub fn drain(&self) {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&self.wake, &mut count);
@@ -100,30 +100,30 @@ impl Poller {
         cancel::sleep(Nap { fds: [self.raw_fd(), -1], ns: timeout_ns.unwrap_or(u64::MAX) })
     }
 
-    /// The descriptor for callers' own loops.
+    /// The descriptor for a caller's own loop.
     pub fn raw_fd(&self) -> i32 {
         self.set.as_raw_fd()
     }
 }
 
-/// An event that a write rings, and a read takes back.
+/// An eventfd: a write makes it readable, and a read clears it.
 pub fn bell() -> std::result::Result<OwnedFd, rustix::io::Errno> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).and_then(fd::own)
 }
 
-/// A descriptor in reserve, to be closed when another one is needed more.
+/// A descriptor in reserve, to be closed when another descriptor is needed more.
 pub fn placeholder() -> Result<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC).and_then(fd::own).map_err(|e| Error::os("keeping a descriptor in reserve (eventfd)", e))
 }
 
-/// A set can be an element of another one.
+/// A set can be an element of another set.
 impl AsFd for Poller {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.set.as_fd()
     }
 }
 
-/// A set of many descriptors, which names those that have something.
+/// A set of many descriptors that reports which are ready.
 pub struct Edges(OwnedFd);
 
 impl Edges {
@@ -131,14 +131,14 @@ impl Edges {
         epoll::create(CreateFlags::CLOEXEC).and_then(fd::own).map(Edges).map_err(|e| Error::os("creating a set of sockets (epoll)", e))
     }
 
-    /// Names it at each arrival. Closing `fd` removes it.
+    /// Reports `number` at each arrival of data (edge-triggered). Closing `fd` removes it.
     pub fn add(&self, fd: BorrowedFd<'_>, number: u64) -> Result<()> {
         epoll::add(&self.0, fd, EventData::new_u64(number), EventFlags::IN | EventFlags::RDHUP | EventFlags::ET)
             .map_err(|e| Error::os("adding a socket to a set (epoll)", e))
     }
 
-    /// Names it once: as soon as it has something or is hung up, which it may be already. What was asked of it before is
-    /// forgotten.
+    /// Reports `number` once: as soon as `fd` has data or is hung up, which may be the case already. Replaces what was
+    /// set before.
     pub fn add_once(&self, fd: BorrowedFd<'_>, number: u64) -> Result<()> {
         let (data, wanted) = (EventData::new_u64(number), EventFlags::IN | EventFlags::RDHUP | EventFlags::ONESHOT);
         let result = match epoll::modify(&self.0, fd, data, wanted) {
@@ -148,14 +148,14 @@ impl Edges {
         result.map_err(|e| Error::os("adding a socket to a set (epoll)", e))
     }
 
-    /// Names those that have something; does not wait.
+    /// Calls `each` with the numbers of the ready descriptors. Does not wait.
     pub fn poll(&self, mut each: impl FnMut(u64)) {
         const MOST: usize = 64;
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut events = Vec::with_capacity(MOST);
         loop {
             events.clear();
-            // An interrupted look is repeated in the next round.
+            // After an interruption, the next call sees the events.
             let found = epoll::wait(&self.0, rustix::buffer::spare_capacity(&mut events), Some(&zero)).unwrap_or(0);
             events.iter().for_each(|e: &epoll::Event| each(e.data.u64()));
             if found < MOST {
@@ -165,7 +165,7 @@ impl Edges {
     }
 }
 
-/// A set can be an element of another one.
+/// A set can be an element of another set.
 impl AsFd for Edges {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Descriptors of the library. None is 0, 1 or 2: a program that closed these prints and reads all the same, and what it prints must
-//! not go into a socket or a memory file.
+//! The library's descriptors are never 0, 1 or 2. A program that has closed these still reads and prints, and its
+//! output must not go into a socket or a memory file of the library.
 
 use crate::sys::process;
 use parking_lot::Mutex;
@@ -9,12 +9,12 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
-/// The first descriptor that is no standard one.
+/// The first descriptor that is not a standard one.
 const FIRST: i32 = 3;
 /// A child of fork() may find the lock held by a thread that it does not have.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The same file by a descriptor that the library may have.
+/// Returns a descriptor of the same file that is not a standard one.
 #[inline]
 pub fn own(made: OwnedFd) -> Result<OwnedFd, Errno> {
     if made.as_raw_fd() >= FIRST { Ok(made) } else { above(made) }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sockets that a child of fork() must not keep alive: as long as it has them, no peer hears of its parent's death. A child
-//! may not use its parent's handles, so it loses them at once. Each becomes /dev/null, which leaves a number that can be
-//! closed again without harm, where a closed one might be somebody else's by then.
+//! Takes the library's sockets away from children of fork(). As long as a child had them, no peer would learn of the
+//! parent's death; and a child may not use its parent's handles anyway. In the child, each socket's descriptor becomes
+//! /dev/null: if the descriptor were closed, its number could belong to another file by the time the program closes it.
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,20 +9,22 @@ use std::ptr::null_mut;
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// Descriptors of one shelf, and shelves: for every descriptor that the kernel gives.
+/// Descriptors per table, and number of tables: enough for every descriptor that the kernel can give.
 const TABLE_LEN: usize = 1 << 16;
 const TABLES: usize = 1 << 15;
-/// The inode of the socket that was given each descriptor; 0: none. A number that is another file's by now has another.
+/// For each descriptor, the inode of the library's socket; 0 for none. If the number belongs to another file by now,
+/// its inode differs.
 type InodeTable = [AtomicU64; TABLE_LEN];
-/// Made when their first descriptor comes, and kept: a child reads them without a lock. NULL: not made.
+/// The tables. Each is allocated for its first descriptor and kept, so that a child reads them without a lock. NULL:
+/// not allocated.
 static SOCKETS: [AtomicPtr<InodeTable>; TABLES] = [const { AtomicPtr::new(null_mut()) }; TABLES];
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 static ONCE: Once = Once::new();
 
-/// Children do not inherit this socket.
+/// Registers a socket that children must not inherit.
 pub fn keep_from_children(fd: BorrowedFd<'_>) {
     ONCE.call_once(|| {
-        // SAFETY: the handler calls nothing that a child of a process with threads may not call.
+        // SAFETY: the handler makes only calls that are allowed in the child of a process with threads.
         let rc = unsafe { libc::pthread_atfork(None, None, Some(drop_sockets_in_child)) };
         if rc != 0 {
             crate::log!(Warn, "children will inherit sockets: pthread_atfork is {rc}");
@@ -39,31 +41,32 @@ pub fn keep_from_children(fd: BorrowedFd<'_>) {
 }
 
 fn existing_table(slot: &AtomicPtr<InodeTable>) -> Option<&'static InodeTable> {
-    // SAFETY: `table_for` put it there, and it is never undone.
+    // SAFETY: the pointer was stored by `table_for`, and the table is never freed.
     unsafe { slot.load(Ordering::Acquire).as_ref() }
 }
 
-/// The shelf's memory, of which only pages that are used are there.
+/// The table, allocated if it does not exist. Only its used pages take memory.
 fn table_for(slot: &AtomicPtr<InodeTable>) -> Option<&'static InodeTable> {
     if let Some(table) = existing_table(slot) {
         return Some(table);
     }
     let (rights, how) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: a fresh mapping that is never undone; zeros are numbers. One more of a thread that was later is never used.
+    // SAFETY: a new mapping that is never unmapped; zeroed bytes are valid numbers. The mapping of a thread that was
+    // too late is not used.
     let fresh = unsafe { mmap_anonymous(null_mut(), size_of::<InodeTable>(), rights, how) }.ok()?;
     let _ = slot.compare_exchange(null_mut(), fresh.cast(), Ordering::AcqRel, Ordering::Acquire);
     existing_table(slot)
 }
 
 fn is_same_socket(fd: i32, inode: u64) -> bool {
-    // SAFETY: all zeros are a stat, and fstat writes no more than one.
+    // SAFETY: zeros are a valid stat, and fstat writes no more than one.
     unsafe {
         let mut facts: libc::stat = std::mem::zeroed();
         libc::fstat(fd, &mut facts) == 0 && facts.st_ino == inode && facts.st_mode & libc::S_IFMT == libc::S_IFSOCK
     }
 }
 
-/// In a child, before fork() returns: only calls that are safe in a signal handler.
+/// Runs in the child before fork() returns. Makes only calls that are safe in a signal handler.
 extern "C" fn drop_sockets_in_child() {
     let mut null = -1;
     for number in 0..=HIGHEST.load(Ordering::Relaxed) {
@@ -77,7 +80,7 @@ extern "C" fn drop_sockets_in_child() {
         if !is_same_socket(fd, inode) {
             continue;
         }
-        // SAFETY: the path is a C string; the descriptor is a socket of this library, which nobody uses in a child.
+        // SAFETY: the path is a C string; the descriptor is a socket of this library, which no code uses in a child.
         unsafe {
             if null < 0 {
                 null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How a TCP connection does, and whether the other end's kernel still answers, as this side's kernel sees it.
+//! The state of a TCP connection as this side's kernel reports it: its speed, and whether the peer's kernel still
+//! answers.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 const MS: u64 = 1_000_000;
-/// Bytes of TCP_INFO that are asked for, by the kernel's layout, which only grows.
+/// Bytes of TCP_INFO that are read. The kernel's layout only grows.
 const BYTES: usize = 232;
 
-/// TCP_INFO of a socket; what this kernel does not know is 0.
+/// TCP_INFO of a socket; fields that this kernel does not have are 0.
 struct TcpInfo([u8; BYTES]);
 
 impl TcpInfo {
@@ -35,18 +36,18 @@ fn queued(fd: BorrowedFd<'_>) -> Option<u64> {
     (unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut queued) } == 0).then_some(queued.max(0) as u64)
 }
 
-/// What a connection has sent since it is there, and what has held it up.
+/// Totals of a connection since it was made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Bytes that have arrived.
     pub acked: u64,
     pub queued: u64,
-    /// Of these, those that the path or the peer does not let go yet.
+    /// Those of `queued` that the path or the peer does not let the kernel send yet.
     pub unsent: u64,
-    /// Time with something on its way, and of that with a window that was full.
+    /// Time with unacknowledged data, and the part of that time in which the window was full.
     pub busy_us: u64,
     pub full_us: u64,
-    /// Bytes that the peer would take now, at the time of its last word.
+    /// Bytes that the peer would accept now, by its last packet.
     pub window: u32,
     /// The shortest round trip.
     pub rtt_us: u32,
@@ -69,56 +70,57 @@ impl Tally {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Health {
-    /// Bytes per second that it has delivered at its best lately; 0: not known.
+    /// Best rate lately, in bytes per second; 0 if not known.
     pub rate: u64,
     /// Bytes that the peer's kernel has not acknowledged.
     pub queued: u64,
     pub rtt_us: u64,
-    /// When the peer's kernel began to leave something unanswered, as far as is known; 0: it answers.
+    /// Time since when the peer's kernel has left something unanswered, as far as is known; 0 if it answers.
     unanswered: u64,
 }
 
 impl Health {
-    /// Asks the kernel (TCP_INFO) at `now`; what it does not say stays as it was.
+    /// Queries the kernel (TCP_INFO) at time `now`. Fields that it does not report stay unchanged.
     pub fn update(&mut self, fd: BorrowedFd<'_>, now: u64) {
         let Some(raw) = TcpInfo::of(fd) else { return };
         self.rtt_us = raw.word(68).into();
         self.update_silence((raw.0[2], raw.word(24), raw.word(8) / 1000), raw.0[3], raw.word(52).min(raw.word(56)), now);
         let rate = raw.long(160);
-        // Where the program has sent too little, it says too little.
+        // If the program sent too little to fill the path, the kernel's rate is too low.
         let limited = raw.0[7] & 1 != 0;
         self.rate = if limited { self.rate.max(rate) } else { rate.max(self.rate - self.rate / 8) };
         self.queued = queued(fd).unwrap_or(self.queued);
     }
 
-    /// `repeats`: how often the oldest of `unacked` packets was sent again; `pause_ms`: until it is again; `probes`: of a closed
-    /// window, without an answer since the last; `quiet_ms`: since anything was heard.
+    /// Updates `unanswered`. `repeats`: how often the oldest of `unacked` packets was retransmitted; `pause_ms`: time
+    /// until the next retransmission; `probes`: unanswered probes of a closed window; `quiet_ms`: time since the last
+    /// packet of the peer.
     fn update_silence(&mut self, (repeats, unacked, pause_ms): (u8, u32, u32), probes: u8, quiet_ms: u32, now: u64) {
         let ago = |ms: u32| now.saturating_sub(u64::from(ms) * MS).max(1);
         let heard = ago(quiet_ms);
         self.unanswered = match unacked > 0 && repeats > 0 {
-            // It was quiet for good reason until something was sent.
+            // The peer had nothing to answer until something was sent.
             true if self.unanswered > heard => self.unanswered,
-            // Pauses double: those before it were half of it at least.
+            // The pauses double, so the pauses before this one were at least half of it together.
             true => heard.max(ago(pause_ms / 2)),
-            // A kernel that lives may leave one probe unanswered, if it comes soon after another.
+            // A live kernel may leave one probe unanswered if it comes soon after another.
             false if probes > 1 => heard,
             false => 0,
         };
     }
 
-    /// Time until `bytes` more have arrived.
+    /// Estimated time until `bytes` more have arrived.
     pub fn delay_ns(&self, bytes: u64) -> u64 {
         let sent = (self.queued + bytes).saturating_mul(1_000_000_000).checked_div(self.rate).unwrap_or(0);
         sent.saturating_add(self.rtt_us * 500)
     }
 
-    /// The nanoseconds after which the peer is to be taken for dead at `now`, unless it answers; `None`: it answers.
+    /// Nanoseconds from `now` after which the peer counts as dead unless it answers. `None`: it answers.
     pub fn patience_ns(&self, ms: u32, now: u64) -> Option<u64> {
         (self.unanswered > 0).then(|| (self.unanswered + u64::from(ms) * MS).saturating_sub(now))
     }
 
-    /// Whether nothing was answered for so long.
+    /// Whether the peer has answered nothing for `ms`.
     pub fn is_silent_for(&self, ms: u32, now: u64) -> bool {
         self.patience_ns(ms, now) == Some(0)
     }
@@ -130,7 +132,7 @@ mod tests {
 
     const S: u64 = 1000 * MS;
 
-    /// What the kernel says at a second, of a peer that was last heard at `heard`.
+    /// The quiet time that the kernel reports at `second` if the peer was last heard at `heard`, and the current time.
     fn at(second: u64, heard: u64) -> (u32, u64) {
         ((second - heard) as u32 * 1000, second * S)
     }
@@ -139,7 +141,7 @@ mod tests {
     fn a_closed_window_whose_probes_are_answered_is_no_silence() {
         let mut health = Health::default();
         for second in 100..200 {
-            // Every tenth second a probe is answered, and one alone may not be.
+            // A probe is answered every tenth second, and one alone may stay unanswered.
             let (quiet, now) = at(second, second / 10 * 10);
             health.update_silence((0, 0, 200), u8::from(second % 10 > 7), quiet, now);
             assert!(!health.is_silent_for(1000, now) && health.patience_ns(1000, now).is_none(), "{second}");
@@ -156,7 +158,7 @@ mod tests {
     #[test]
     fn what_was_sent_is_unanswered_since_it_was_sent() {
         let mut health = Health::default();
-        // Idle for long: then a packet, which is lost at once.
+        // Idle for long; then a packet is sent and lost.
         let (quiet, now) = at(1000, 10);
         health.update_silence((0, 1, 200), 0, quiet, now);
         assert!(health.patience_ns(30_000, now).is_none());
@@ -171,7 +173,7 @@ mod tests {
         let (quiet, now) = at(1031, 10);
         health.update_silence((9, 1, 7500), 0, quiet, now);
         assert!(health.is_silent_for(30_000, now));
-        // One answer is enough, also where more is lost.
+        // One answer is enough, even if more packets are lost.
         let (quiet, now) = at(1032, 1032);
         health.update_silence((1, 3, 400), 0, quiet, now);
         assert_eq!(health.patience_ns(30_000, now), Some(30 * S));

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory that somebody answers for, as a value: who has one may touch the memory, and needs no promise besides.
+//! A piece of memory as a value. Making one is unsafe and promises that the library may access the memory; using one
+//! needs no further promise.
 
-/// A piece of memory: a buffer of the C caller's until its operation is over, memory of a region until that is closed, or
-/// bytes of our own that are kept beside it. Laid out as `struct iovec`.
+/// A piece of memory: a buffer of the C caller until its operation is over, memory of a region until that is closed, or
+/// bytes of the library that are kept beside it. Has the layout of `struct iovec`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Iov {
@@ -13,28 +14,28 @@ pub struct Iov {
 const _: () = assert!(size_of::<Iov>() == size_of::<libc::iovec>() && align_of::<Iov>() == align_of::<libc::iovec>());
 
 impl Iov {
-    /// No memory at all.
+    /// No memory.
     pub const EMPTY: Iov = Iov { addr: 0, len: 0 };
 
     /// # Safety
-    /// Until the operation with the piece is over, or the region closed, the library may read the memory, and write it if the
-    /// operation does. A buffer is there as long; a region's pages may go, so the kernel copies those (`UserCopy`); and what a
-    /// device or another process has at such an address is named to drivers alone.
+    /// Until the operation with the piece is over, or the region closed, the library may read the memory, and write it
+    /// if the operation does. A buffer stays mapped that long. A region's pages may be unmapped, so the kernel copies
+    /// them (`UserCopy`). An address of a device or of another process is only passed to drivers.
     #[inline(always)]
     pub const unsafe fn new(addr: usize, len: usize) -> Iov {
         Iov { addr, len }
     }
 
-    /// Bytes of our own.
+    /// A piece of the library's own bytes, for reading.
     ///
     /// # Safety
-    /// They stay where they are as long as the piece is used, which only reads.
+    /// The bytes stay where they are as long as the piece is used, which only reads them.
     #[inline]
     pub unsafe fn of(bytes: &[u8]) -> Iov {
         Iov { addr: bytes.as_ptr() as usize, len: bytes.len() }
     }
 
-    /// As `of`, and the bytes are written as well.
+    /// Like `of`, but the bytes may be written as well.
     ///
     /// # Safety
     /// As for `of`.
@@ -58,7 +59,7 @@ impl Iov {
         self.len == 0
     }
 
-    /// Whether there should be bytes, and is no memory.
+    /// Whether the length is not 0 but the address is NULL.
     #[inline(always)]
     pub const fn is_missing(&self) -> bool {
         self.addr == 0 && self.len != 0
@@ -69,23 +70,25 @@ impl Iov {
         self.addr as *mut u8
     }
 
-    /// Writes the bytes to the beginning of host memory, as far as it goes.
+    /// Writes the bytes to the beginning of the piece, as far as they fit. Host memory only.
     #[inline]
     pub fn put(&self, bytes: &[u8]) {
-        // SAFETY: `new`: the memory may be written. No slice of it is made, as the program may look at it meanwhile.
+        // SAFETY: the memory may be written (`Iov::new`). No slice of it is made, because the program may access it
+        // meanwhile.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.as_ptr(), bytes.len().min(self.len)) };
     }
 
-    /// Appends the bytes of host memory.
+    /// Appends the bytes of the piece to a vector. Host memory only.
     #[inline]
     pub fn append_to(&self, bytes: &mut Vec<u8>) {
         if self.len > 0 {
-            // SAFETY: `new`: the memory may be read, and nobody writes it meanwhile who would mind.
+            // SAFETY: the memory may be read (`Iov::new`), and no one writes it meanwhile except in violation of the
+            // API.
             bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) });
         }
     }
 
-    /// Up to `len` bytes from byte `from` on, as far as the piece goes.
+    /// Up to `len` bytes from byte `from` on, as far as the piece reaches.
     #[inline]
     pub fn part(&self, from: usize, len: usize) -> Iov {
         let from = from.min(self.len);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Instructions on pages that another process can take away at any moment: pages of a file that somebody may shorten. The kernel
-//! answers an access behind the file's end with SIGBUS, which a look beforehand cannot exclude. A child that shares this address
-//! space runs such an instruction, so that the signal ends the child alone.
+//! Runs instructions on pages that another process can take away at any moment, because they belong to a file that can
+//! be truncated. For an access beyond the file's end the kernel sends SIGBUS, and a check beforehand cannot exclude
+//! that. A child process that shares this address space runs the instructions, so the signal ends only the child.
 
 use super::cancel::CancelDisabled;
 use super::mem::page_size;
@@ -15,22 +15,22 @@ use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Pages whose kind one look finds out.
+/// Pages whose kind one look determines.
 const SPAN: usize = 512;
-/// Bits of an entry of /proc/self/pagemap: the page is there; it belongs to a file or to shared memory.
+/// Bits of an entry of /proc/self/pagemap: the page is present; it belongs to a file or to shared memory.
 const PRESENT: u64 = 1 << 63;
 const OF_FILE: u64 = 1 << 61;
 
-/// A fact holds for one to two times as many ticks.
+/// A remembered fact is valid for one to two periods of this many bits of ticks.
 const EPOCH_BITS: u32 = 32;
 const FACTS: usize = 4096;
-/// Pages, and whole spans, that nobody else could take away lately: number, kind and epoch in one word.
+/// Pages, and whole spans, that no other process could take away lately. One word holds number, kind and epoch.
 static RECENT: [AtomicU64; FACTS] = [const { AtomicU64::new(0) }; FACTS];
 
 struct PageFact(u64);
 
 impl PageFact {
-    /// `number`: of the page, or of the span.
+    /// `number` is the page's or the span's.
     fn now(number: usize, is_span: bool) -> PageFact {
         let epoch = super::time::ticks() >> EPOCH_BITS;
         PageFact((number as u64) << 20 | u64::from(is_span) << 19 | epoch & 0x7_ffff)
@@ -49,7 +49,7 @@ impl PageFact {
     }
 }
 
-/// Whether the page at `at`, which is there, may belong to a file that somebody can shorten. Where /proc does not tell, it may.
+/// Whether the page at `at`, which is mapped, may belong to a file that can be truncated. True if /proc does not tell.
 pub fn may_be_truncated(at: usize) -> bool {
     let page = at / page_size();
     let (one, span) = (PageFact::now(page, false), PageFact::now(page / SPAN, true));
@@ -79,8 +79,8 @@ fn look_up(page: usize, one: &PageFact, span: &PageFact) -> bool {
     false
 }
 
-/// The mapping around `at` if it is of shared memory that nobody can shorten: anonymous, System V's, or a memory file of the
-/// library's, which is sealed (`mem::memfd`).
+/// The mapping around `at` if it is shared memory that cannot be truncated: anonymous, System V, or a sealed memory
+/// file of this library (`mem::memfd`).
 fn unshrinkable_mapping(at: usize) -> Option<Range<usize>> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let range = |line: &str| {
@@ -93,7 +93,7 @@ fn unshrinkable_mapping(at: usize) -> Option<Range<usize>> {
     range(line).filter(|_| is_kept)
 }
 
-/// Bytes of the child's stack, with room for a signal's frame.
+/// Bytes of the child's stack, with room for a signal frame.
 const STACK: usize = 64 << 10;
 
 struct Job<F> {
@@ -101,14 +101,14 @@ struct Job<F> {
     is_done: AtomicBool,
 }
 
-/// Runs `f` in a child that shares this address space, while this thread waits, which takes 10 to 20 microseconds. `EFAULT`: a page
-/// was taken away before `f` was through.
+/// Runs `f` in a child that shares this address space, while this thread waits. Takes 10 to 20 microseconds. `EFAULT`:
+/// a page was taken away before `f` had ended.
 pub fn run_isolated<F: FnOnce()>(f: F) -> Result<()> {
     let (_held, mut stack) = (CancelDisabled::off(), Vec::<u128>::new());
     stack.room(STACK / size_of::<u128>())?;
     let mut job = Job { f: Some(f), is_done: AtomicBool::new(false) };
-    // SAFETY: the child alone uses the stack, from its end down, and the job; both live until it has ended, as this thread does not
-    // go on before (CLONE_VFORK).
+    // SAFETY: only the child uses the stack, from its end downwards, and the job. Both live until the child has ended,
+    // because this thread does not continue before (CLONE_VFORK).
     let child = signals::blocked(|| unsafe {
         let top = stack.as_mut_ptr().wrapping_add(STACK / size_of::<u128>());
         libc::clone(child_main::<F>, top.cast(), libc::CLONE_VM | libc::CLONE_VFORK, (&raw mut job).cast())
@@ -118,7 +118,7 @@ pub fn run_isolated<F: FnOnce()>(f: F) -> Result<()> {
         let words = format!("starting a process for an operation on memory of a file: {}", errno::words(e));
         return Err(Error::coded(e, Code::Fault, words));
     }
-    // SAFETY: a child of this process; its status is not asked for.
+    // SAFETY: waits for a child of this process, and does not ask for its status.
     while unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WCLONE) } < 0
         && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
     {}
@@ -129,8 +129,8 @@ pub fn run_isolated<F: FnOnce()>(f: F) -> Result<()> {
 }
 
 extern "C" fn child_main<F: FnOnce()>(job: *mut c_void) -> c_int {
-    // SAFETY: `run_isolated` gave its job, and waits. What follows changes signals of the child alone, which has a table and a mask of
-    // its own; the set and the action are live.
+    // SAFETY: `run_isolated` passed its job, and waits. The calls change only the child's signals, as it has a handler
+    // table and a mask of its own; the set and the action are live.
     let job = unsafe {
         let (mut action, mut faults): (libc::sigaction, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
         action.sa_sigaction = exit_child as *const () as usize;
@@ -150,7 +150,7 @@ extern "C" fn child_main<F: FnOnce()>(job: *mut c_void) -> c_int {
 }
 
 extern "C" fn exit_child(_signal: c_int) {
-    // SAFETY: it may be called in a handler of signals, and ends the child alone.
+    // SAFETY: _exit may be called in a signal handler, and ends only the child.
     unsafe { libc::_exit(1) };
 }
 

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Facts of the operating system and the CPU, without policy: every raw system call and every
-//! instruction-set detail of the library sits here.
+//! The operating system and the CPU, without policy: every raw system call and every detail of an instruction set is
+//! here.
+//!
+//! Files by subject: memory (`mem.rs`, `iov.rs`, `copy.rs`, `usercopy.rs`, `atomics.rs`, `isolated.rs`), memory of
+//! other processes (`space/`), sockets (`socket.rs`, `path_socket.rs`, `tcp.rs`, `stream.rs`, `health.rs`), waiting
+//! (`epoll.rs`, `cancel.rs`), threads and processes (`thread.rs`, `thread_end.rs`, `workqueue.rs`, `process.rs`,
+//! `fork.rs`), descriptors (`fd.rs`, `discard.rs`), libraries (`dl.rs`) and time (`time.rs`).
 
 pub mod atomics;
 pub mod cancel;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Other processes: pidfds, and the process-wide barrier that lets a fast path go without fences.
+//! Processes: pidfds, identities of host and namespaces, and the process-wide memory barrier that lets fast paths omit
+//! fences.
 
 use super::fd;
 use crate::error::{Error, Result, errno};
@@ -8,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Whether this process may not make files as long as it likes (RLIMIT_FSIZE). A program sets the limit whenever it wants.
+/// Whether a limit on the size of this process's files is set (RLIMIT_FSIZE). The program may set it at any time.
 #[inline]
 pub fn limits_files() -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -29,35 +30,36 @@ pub fn ended(pidfd: &OwnedFd) -> bool {
     matches!(rustix::event::poll(&mut fds, Some(&zero)), Ok(n) if n > 0)
 }
 
-/// The number of the process behind a pidfd, in this process's namespace.
+/// The pid of the process behind a pidfd, in this process's namespace.
 pub fn pid_of(pidfd: &OwnedFd) -> Option<i32> {
     let facts = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
     facts.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok()).filter(|pid| *pid > 0)
 }
 
-/// What tells the process of a pidfd from all others since the host was started, if the kernel (Linux 6.9) has such a thing.
+/// A number that tells the process of a pidfd from all others since the host was started, if the kernel (Linux 6.9) has
+/// one.
 pub fn identity(pidfd: BorrowedFd<'_>) -> Option<u64> {
     const PID_FS_MAGIC: u64 = 0x5049_4446;
     let known = rustix::fs::fstatfs(pidfd).is_ok_and(|s| s.f_type as u64 == PID_FS_MAGIC);
     rustix::fs::fstat(pidfd).ok().filter(|_| known).map(|st| st.st_ino)
 }
 
-/// Whether a descriptor from a peer is a pidfd: only then it is safe to ask it anything.
+/// Whether a descriptor from a peer is a pidfd. Only then other calls with it are safe.
 pub fn is_pidfd(fd: &OwnedFd) -> bool {
-    // SAFETY: signal 0 is never sent; without information there is no pointer.
+    // SAFETY: signal 0 is never sent, and no siginfo is passed.
     let rc = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), 0, std::ptr::null::<libc::siginfo_t>(), 0) };
     rc == 0 || matches!(std::io::Error::last_os_error().raw_os_error(), Some(errno::ESRCH | errno::EPERM))
 }
 
-/// Whether a descriptor that came from elsewhere is of a memfd, a dma-buf, a device or a process: whoever sent another file
-/// may serve it (FUSE) or let it linger (a socket), and then to look at it or to close it waits for them. Asks no file system.
+/// Whether a peer's descriptor is a memfd, dma-buf, device or pidfd. The sender of another file can delay whoever looks
+/// at it or closes it, by serving it (FUSE) or letting it linger (a socket). Asks no file system.
 pub fn is_the_kernels(fd: &OwnedFd) -> bool {
     use rustix::fs::{AtFlags, FileType, StatxFlags, fcntl_get_seals, statx};
     let of_device = || {
         let known = statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
         known.is_ok_and(|known| FileType::from_raw_mode(known.stx_mode.into()) == FileType::CharacterDevice)
     };
-    // Only dma-bufs tell the name of an exporter.
+    // Only the fdinfo of dma-bufs has an exporter's name.
     let of_dmabuf = || {
         let facts = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));
         facts.is_ok_and(|facts| facts.lines().any(|line| line.starts_with("exp_name:")))
@@ -65,24 +67,24 @@ pub fn is_the_kernels(fd: &OwnedFd) -> bool {
     fcntl_get_seals(fd).is_ok() || is_pidfd(fd) || of_device() || of_dmabuf()
 }
 
-/// Whether a process is stopped, by a signal or a debugger; false where nobody tells.
+/// Whether a process is stopped, by a signal or a debugger; false if that cannot be found out.
 pub fn is_stopped(pid: i32) -> bool {
     let Ok(facts) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    // The name, in parentheses, may hold anything.
+    // The process's name, in parentheses, may contain anything.
     facts.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
-/// Has the kernel kill this process when the other end of this socket is closed, even a stopped process. Nothing may be sent
-/// over it. False: that end is closed already.
+/// Has the kernel kill this process when the other end of this socket is closed, even if this process is stopped.
+/// Nothing may be sent over the socket. False: the other end is closed already.
 pub fn die_with(socket: BorrowedFd<'_>) -> bool {
     let fd = socket.as_raw_fd();
-    // SAFETY: flags of a descriptor that is open.
+    // SAFETY: sets flags of an open descriptor.
     unsafe {
         libc::fcntl(fd, libc::F_SETOWN, libc::getpid());
         libc::fcntl(fd, F_SETSIG, libc::SIGKILL);
         libc::fcntl(fd, libc::F_SETFL, libc::fcntl(fd, libc::F_GETFL) | libc::O_ASYNC);
     }
-    // What came before the kernel was told.
+    // The other end may have been closed before the kernel was told.
     !super::socket::readable(socket)
 }
 
@@ -91,23 +93,23 @@ const F_SETSIG: i32 = 10;
 
 /// Closes every descriptor above standard error.
 pub fn close_descriptors() {
-    // SAFETY: the caller has none of them in use.
+    // SAFETY: the caller uses none of these descriptors any more.
     if unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) } == 0 {
         return;
     }
-    // A kernel before 5.9, or a filter.
+    // The kernel is older than 5.9, or a filter forbids the call.
     let open: Vec<i32> = match std::fs::read_dir("/proc/self/fd") {
         Ok(dir) => dir.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect(),
-        // SAFETY: a plain question.
+        // SAFETY: sysconf only returns a number.
         Err(_) => (3..unsafe { libc::sysconf(libc::_SC_OPEN_MAX) }.clamp(1024, 1 << 20) as i32).collect(),
     };
     for fd in open.into_iter().filter(|fd| *fd > 2) {
-        // SAFETY: as above; the directory's own is closed by now.
+        // SAFETY: the caller uses none of these descriptors any more; the directory's own is closed by now.
         unsafe { libc::close(fd) };
     }
 }
 
-/// Whether some process has this number; for where no pidfd can be had.
+/// Whether a process with this pid exists. For kernels without pidfds.
 pub fn exists(pid: i32) -> bool {
     match Pid::from_raw(pid) {
         Some(pid) => !matches!(rustix::process::test_kill_process(pid), Err(rustix::io::Errno::SRCH)),
@@ -115,7 +117,7 @@ pub fn exists(pid: i32) -> bool {
     }
 }
 
-/// Takes a copy of the peer's descriptor `number`; needs the permission that ptrace needs.
+/// Duplicates the peer's descriptor `number`; needs the permission that ptrace needs.
 pub fn fetch_fd(pidfd: &OwnedFd, number: i32) -> Result<OwnedFd> {
     rustix::process::pidfd_getfd(pidfd.as_fd(), number, PidfdGetfdFlags::empty())
         .and_then(fd::own)
@@ -126,8 +128,8 @@ pub fn pid() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// A word that holds this process's number, and 0 in a child that a fork made: it lies in a page that
-/// the kernel wipes there. Where the kernel cannot, the word never changes.
+/// A word that holds this process's pid, and 0 in a child of fork() until this is called there: it lies in a page that
+/// the kernel wipes in children. On kernels that cannot, the word never changes.
 pub fn instance() -> &'static AtomicU64 {
     static PAGE: OnceLock<Option<Page>> = OnceLock::new();
     static FALLBACK: AtomicU64 = AtomicU64::new(0);
@@ -141,7 +143,7 @@ pub fn instance() -> &'static AtomicU64 {
     word
 }
 
-/// A page that is zeroed in children.
+/// A page that the kernel zeroes in children.
 struct Page(usize);
 
 impl Page {
@@ -166,13 +168,14 @@ pub fn euid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Whether `uid` may be several users: it is what the kernel shows of all that have no number in this user namespace.
+/// Whether `uid` may stand for several users: the kernel shows this number for all users that this user namespace does
+/// not map.
 pub fn is_shared_uid(uid: u32) -> bool {
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse().ok();
     if uid != number("/proc/sys/kernel/overflowuid").unwrap_or(65534u32) {
         return false;
     }
-    // The namespace that a system begins with has a number for everybody.
+    // The initial user namespace maps every user.
     let everybody = |line: &str| {
         let mut words = line.split_ascii_whitespace().map(str::parse);
         matches!((words.next(), words.next(), words.next()), (Some(Ok(0u32)), Some(_), Some(Ok(u32::MAX))))
@@ -180,11 +183,11 @@ pub fn is_shared_uid(uid: u32) -> bool {
     !std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.lines().any(everybody))
 }
 
-/// Whether this process may send signals to the one behind a pidfd: it runs as the same user, or this one is privileged
+/// Whether this process may send signals to the process behind a pidfd: it runs as the same user, or has privileges
 /// over it.
 pub fn may_signal(pidfd: &OwnedFd) -> bool {
     let fd = std::os::fd::AsRawFd::as_raw_fd(pidfd);
-    // SAFETY: signal 0 is only asked for, and a null pointer says nothing of its sender.
+    // SAFETY: signal 0 is only checked and never sent, and no siginfo is passed.
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, 0, std::ptr::null::<libc::siginfo_t>(), 0) == 0 }
 }
 
@@ -196,15 +199,15 @@ fn membarrier(command: i32) -> i64 {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
 }
 
-/// Registers this process for [`barrier_everywhere`]; true if the kernel agreed. Both sides of a
-/// pair must have registered before either leaves out its fences.
+/// Registers this process for [`barrier_everywhere`]. True if the kernel agreed. Both processes of a pair must have
+/// registered before either omits its fences.
 pub fn barrier_register() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED.get_or_init(|| membarrier(MEMBARRIER_REGISTER_GLOBAL_EXPEDITED) == 0 && membarrier(MEMBARRIER_GLOBAL_EXPEDITED) == 0)
 }
 
-/// A full memory barrier on every thread of every registered process before it returns. It can fail where a filter of
-/// system calls came after [`barrier_register`].
+/// A full memory barrier on every thread of every registered process, completed before this returns. Fails if a system
+/// call filter was installed after [`barrier_register`].
 pub fn barrier_everywhere() -> Result<()> {
     if membarrier(MEMBARRIER_GLOBAL_EXPEDITED) != 0 {
         let e = std::io::Error::last_os_error().raw_os_error().unwrap_or(errno::EPERM);
@@ -214,13 +217,13 @@ pub fn barrier_everywhere() -> Result<()> {
     Ok(())
 }
 
-/// Tells one boot of one host from others.
+/// A file whose content differs for each boot of each host.
 pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// `host_id` of processes that cannot read `BOOT_ID`.
 pub const HOST_UNKNOWN: u32 = 0x811c_9dc5;
 
-/// An opaque identity of this boot of this host: two processes can only share memory if theirs agree. A process that lacks
-/// something to read it with now is told so, and reads it the next time.
+/// An opaque identity of this boot of this host. Two processes can share memory only if theirs are equal. If a resource
+/// to read it is lacking now, this fails, and the next call reads it again.
 pub fn host_id() -> Result<u32> {
     static ID: OnceLock<u32> = OnceLock::new();
     if let Some(id) = ID.get() {
@@ -230,17 +233,17 @@ pub fn host_id() -> Result<u32> {
         let e = Error::new(e.raw_os_error().unwrap_or(errno::EIO), format!("reading {BOOT_ID}: {e}"));
         if e.is_for_want() { Err(e) } else { Ok(Vec::new()) }
     })?;
-    // FNV-1a: no secret, only equality matters.
+    // FNV-1a; the value is no secret, and only equality matters.
     Ok(*ID.get_or_init(|| boot.iter().fold(HOST_UNKNOWN, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193))))
 }
 
-/// Whether a process is known to be in another namespace of this kind (of /proc/PID/ns) than this one.
+/// Whether a process is known to be in another namespace of this kind (a name in /proc/PID/ns) than this one.
 pub fn is_elsewhere(pid: i32, kind: &str) -> bool {
     let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/{kind}")).ok();
     matches!((of(&pid.to_string()), of("self")), (Some(theirs), Some(ours)) if theirs != ours)
 }
 
-/// An opaque identity of this process's network namespace on this host; 0: not known.
+/// An opaque identity of this process's network namespace on this host; 0 if it is not known.
 pub fn network_id() -> u64 {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self/ns/net").map_or(0, |m| m.ino())

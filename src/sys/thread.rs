@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The threads of the library. None takes a signal of the program's: a program that reads SIGTERM from a signalfd, or has a
-//! handler end a wait, gets the signal on a thread of its own. Where there is no memory, starting one fails; the standard
-//! library would end the process.
+//! Threads of the library. They block the program's signals: a program that reads SIGTERM from a signalfd, or whose
+//! handler ends a wait, must get the signal on one of its own threads. If memory runs out, starting a thread fails,
+//! where the standard library would end the process.
 
 use crate::room::with_room;
 use crate::signals;
@@ -12,25 +12,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{null_mut, without_provenance_mut};
 
 const STACK_BYTES: usize = 2 << 20;
-/// Bytes of a trial allocation: if it succeeds, the thread failed for another reason than memory.
+/// Bytes of a test allocation. If it succeeds, starting the thread failed for another reason than memory.
 const PROBE_BYTES: usize = 64 << 10;
 
 type Body = Box<dyn FnOnce() + Send>;
 
-/// A thread; one that nobody joins goes on.
+/// A thread. It continues if its handle is dropped without `join`.
 pub struct Handle(Option<libc::pthread_t>);
 
-/// What a thread ends with that has panicked.
+/// The exit value of a thread that has panicked.
 const PANICKED: usize = 1;
 
 pub struct Panicked;
 
 impl Handle {
-    /// Waits for its end.
+    /// Waits for the thread's end.
     pub fn join(mut self) -> std::result::Result<(), Panicked> {
         let mut result = null_mut();
         if let Some(thread) = self.0.take() {
-            // SAFETY: it was started, and is joined once.
+            // SAFETY: the thread was started, and is joined once.
             unsafe { libc::pthread_join(thread, &raw mut result) };
         }
         if result.addr() == PANICKED { Err(Panicked) } else { Ok(()) }
@@ -40,19 +40,19 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if let Some(thread) = self.0.take() {
-            // SAFETY: it was started and not joined.
+            // SAFETY: the thread was started and not joined.
             unsafe { libc::pthread_detach(thread) };
         }
     }
 }
 
-/// What a thread gets.
+/// The argument of the thread's start function.
 struct Start {
     name: [u8; 16],
     body: Body,
 }
 
-/// Starts a thread; as much of the name as the kernel keeps.
+/// Starts a thread. The kernel keeps the first 15 bytes of the name.
 pub fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> Result<Handle> {
     let mut start = Box::new(Start { name: [0; 16], body: Box::new(f) });
     start.name.iter_mut().take(15).zip(name.bytes()).for_each(|(to, from)| *to = from);
@@ -60,7 +60,7 @@ pub fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> Result<Handle> {
     let mut thread = MaybeUninit::uninit();
     let mut attr = MaybeUninit::uninit();
     let check = |rc: c_int| if rc == 0 { Ok(()) } else { Err(Error::from_raw_os_error(rc)) };
-    // SAFETY: attributes are used between their beginning and their end, and the thread's number if there is one.
+    // SAFETY: the attributes are used between init and destroy, and the thread's number only if there is one.
     let started = unsafe {
         check(libc::pthread_attr_init(attr.as_mut_ptr())).and_then(|()| {
             libc::pthread_attr_setstacksize(attr.as_mut_ptr(), STACK_BYTES);
@@ -74,7 +74,7 @@ pub fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> Result<Handle> {
         Err(e) => {
             // SAFETY: from `into_raw` above; no thread has it.
             drop(unsafe { Box::from_raw(start) });
-            // The C library says EAGAIN also where it has no memory, which is nothing to try again at once.
+            // The C library also returns EAGAIN when memory runs out, where trying again at once does not help.
             let is_memory = e.raw_os_error() == Some(libc::EAGAIN) && with_room::<u8>(PROBE_BYTES).is_err();
             Err(if is_memory { Error::from_raw_os_error(libc::ENOMEM) } else { e })
         }
@@ -82,14 +82,14 @@ pub fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> Result<Handle> {
 }
 
 extern "C" fn run(start: *mut c_void) -> *mut c_void {
-    // SAFETY: `spawn` gave it to this thread alone.
+    // SAFETY: `spawn` passed this pointer to this thread alone.
     let start = unsafe { Box::from_raw(start.cast::<Start>()) };
     // SAFETY: the name ends with a NUL.
     unsafe { libc::pthread_setname_np(libc::pthread_self(), start.name.as_ptr().cast()) };
     match catch_unwind(AssertUnwindSafe(start.body)) {
         Ok(()) => null_mut(),
         Err(panic) => {
-            // What a panic carries may panic again when it is dropped.
+            // The panic's value is not dropped, because its drop may panic again.
             std::mem::forget(panic);
             without_provenance_mut(PANICKED)
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Notes the destructors of thread-local values, in place of the C library's `__cxa_thread_atexit_impl`, which ends the process
-//! where it has no memory. The standard library and parking_lot have such values. In the shared library alone (build.rs): in an
-//! archive the name would be taken from the whole program.
+//! Registers destructors of thread-local values, in place of the C library's `__cxa_thread_atexit_impl`, which ends the
+//! process if memory runs out. The standard library and parking_lot have such values. Only in the shared library
+//! (build.rs): from an archive, the symbol would replace that of the whole program.
 
 use crate::guard::hold;
 use std::cell::Cell;
@@ -18,28 +18,29 @@ struct Registration {
 }
 
 thread_local! {
-    /// The last one noted.
+    /// The last registration of this thread.
     static LAST: Cell<*mut Registration> = const { Cell::new(null_mut()) };
 }
 
-/// Whose destructor runs all of a thread; none: there are no keys left, and none is run.
+/// The key whose destructor runs all registrations of a thread. `None`: no keys are left, and no destructor is run.
 fn key() -> Option<libc::pthread_key_t> {
     static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
     *KEY.get_or_init(|| {
         let mut key = 0;
-        // SAFETY: `run` takes any pointer.
+        // SAFETY: `run` accepts any pointer.
         (unsafe { libc::pthread_key_create(&raw mut key, Some(run)) } == 0).then_some(key)
     })
 }
 
 /// # Safety
-/// The destructor may be called once with `of`, when the thread ends.
+/// The destructor may be called once with `of` when the thread ends.
 unsafe extern "C" fn register(destructor: Destructor, of: *mut c_void, _library: *mut c_void) -> c_int {
     let registration = || {
         let Some(key) = key() else { return -1 };
         let last = Box::into_raw(Box::new(Registration { destructor, of, before: LAST.get() }));
         LAST.set(last);
-        // SAFETY: the key stays. Where the C library has no memory for it, none of the thread's destructors is run.
+        // SAFETY: the key is never deleted. If the C library has no memory for it, none of the thread's destructors is
+        // run.
         unsafe { libc::pthread_setspecific(key, last.cast()) }
     };
     hold(|_| -1, registration)
@@ -47,10 +48,10 @@ unsafe extern "C" fn register(destructor: Destructor, of: *mut c_void, _library:
 
 unsafe extern "C" fn run(_: *mut c_void) {
     while let Some(last) = std::ptr::NonNull::new(LAST.get()) {
-        // SAFETY: `register` made it, and it leaves the list here.
+        // SAFETY: `register` made the box, and it leaves the list here.
         let Registration { destructor, of, before } = *unsafe { Box::from_raw(last.as_ptr()) };
         LAST.set(before);
-        // SAFETY: whoever noted it says that it may be called when the thread ends.
+        // SAFETY: the caller of `register` promises that the destructor may be called when the thread ends.
         unsafe { destructor(of) };
     }
 }

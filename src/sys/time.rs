@@ -7,8 +7,8 @@ pub fn now_ns() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// A counter that advances steadily at an unspecified rate of the order of a GHz; for "has some
-/// tens of microseconds passed", never for deadlines.
+/// A counter that advances steadily, at an unspecified rate of about a GHz. Use it to ask whether some tens of
+/// microseconds have passed, never for deadlines.
 #[inline]
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -22,12 +22,12 @@ pub fn ticks() -> u64 {
     }
 }
 
-/// The absolute deadline for a relative timeout; 0 stands for "none" in both, and `u64::MAX` in the timeout.
+/// The absolute deadline of a relative timeout. 0 means "none" in both; so does `u64::MAX` in the timeout.
 pub fn deadline(timeout_ns: u64) -> u64 {
     if timeout_ns == 0 || timeout_ns == u64::MAX { 0 } else { now_ns().saturating_add(timeout_ns) }
 }
 
-/// The relative timeout that an absolute deadline leaves.
+/// The time left until an absolute deadline.
 pub fn left(deadline: u64) -> u64 {
     if deadline == 0 { u64::MAX } else { deadline.saturating_sub(now_ns()).max(1) }
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copies from and to memory of the caller's whose pages may be gone by now: the kernel makes them, so that a page that is
-//! not there is an answer instead of a signal. They go through a file in memory that this process has mapped: one call of
-//! pread or pwrite, some 220 and 290 ns for a few bytes, where process_vm_writev takes 450 and a pipe's two calls 600. Before a
-//! pwrite the limit on the size of files is asked for, which costs as much as a system call does.
+//! Copies from and to a caller's memory whose pages may be unmapped by now. The kernel makes these copies, so that a
+//! missing page is an error instead of a signal. They go through a mapped memory file by one pread or pwrite, which
+//! costs less than process_vm_writev or a pipe. A pwrite is preceded by a check of the limit on file sizes.
 
 use super::cancel::raw;
 use super::iov::Iov;
@@ -14,7 +13,7 @@ use crate::error::{Code, Error, Result, errno};
 use parking_lot::Mutex;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// Bytes of one turn: with their copy they fit into a first-level cache.
+/// Bytes of one step; together with their copy they fit into a first-level cache.
 const CHUNK: usize = 16 << 10;
 
 struct Scratch {
@@ -29,14 +28,15 @@ impl Scratch {
         Ok(Scratch { file, at })
     }
 
-    /// Has the kernel copy the pieces, whose pages it checks, to byte `skip` on: bytes, or negative with an errno.
+    /// Has the kernel copy the pieces to byte `skip` of the file, and thereby check their pages. Returns bytes, or -1
+    /// with errno set.
     #[inline]
     fn copy_in(&self, skip: usize, pieces: &[Iov]) -> isize {
         let file = self.file.as_raw_fd();
         if process::limits_files() {
             return self.copy_in_by_attach(skip, pieces);
         }
-        // SAFETY: the library may read the pieces (`Iov::new`), which are laid out as `iovec`s.
+        // SAFETY: the library may read the pieces (`Iov::new`), which have the layout of `iovec`.
         unsafe {
             match pieces {
                 [one] => raw!(SYS_pwrite64, file, one.as_ptr(), one.len(), skip),
@@ -45,22 +45,24 @@ impl Scratch {
         }
     }
 
-    /// Under a limit on the size of files, a write beyond it has the kernel send SIGXFSZ. This call writes to no file.
+    /// Under a limit on file sizes, a write beyond the limit makes the kernel send SIGXFSZ. This call writes to no
+    /// file.
     #[cold]
     fn copy_in_by_attach(&self, skip: usize, pieces: &[Iov]) -> isize {
         let here = libc::iovec { iov_base: self.at.as_ptr().wrapping_add(skip).cast(), iov_len: self.at.len().saturating_sub(skip) };
-        // SAFETY: the mapping has what `here` names, and the caller keeps it ours; the kernel checks the pieces.
+        // SAFETY: `here` lies in the mapping, and the caller holds it exclusively; the kernel checks the pieces.
         unsafe { libc::process_vm_readv(process::pid(), &here, 1, pieces.as_ptr().cast(), pieces.len() as _, 0) }
     }
 }
 
-/// Pages that are looked at to find one that is not there: a millisecond.
+/// Largest number of pages that are checked to find a missing one, which takes about a millisecond.
 const MAX_PROBED_PAGES: usize = 1 << 13;
 
-/// Makes such copies, one at a time. Its memory is there from the beginning: made later, it could lie where the caller's was.
+/// Makes such copies, one at a time. Its memory is mapped from the beginning: mapped later, it could take the address
+/// of the caller's missing memory.
 pub struct UserCopy(Mutex<Scratch>);
 
-/// An answer of the kernel to a copy of `len` bytes.
+/// Checks the kernel's result of a copy of `len` bytes.
 fn check(n: isize, len: usize) -> Result<()> {
     if n == len as isize {
         return Ok(());
@@ -77,7 +79,7 @@ impl UserCopy {
         Ok(UserCopy(Mutex::new(Scratch::of(CHUNK)?)))
     }
 
-    /// Calls `each_chunk` for each chunk of `len` bytes: with the scratch memory, the first byte of the chunk and how many.
+    /// Calls `each_chunk` for each chunk of `len` bytes, with the scratch memory, the chunk's position and its length.
     #[inline]
     fn each(&self, len: usize, mut each_chunk: impl FnMut(&Scratch, usize, usize) -> Result<()>) -> Result<()> {
         let scratch = self.0.lock();
@@ -90,14 +92,14 @@ impl UserCopy {
         Ok(())
     }
 
-    /// Appends the bytes of the piece to `into`, or nothing.
+    /// Appends the bytes of the piece to `into`. On failure `into` is unchanged.
     pub fn read(&self, from: Iov, into: &mut Vec<u8>) -> Result<()> {
         let len = from.len();
         let before = into.len();
         into.reserve(len);
         let read = self.each(len, |scratch, done, n| {
             check(scratch.copy_in(0, &[from.part(done, n)]), n)?;
-            // SAFETY: the mapping holds a chunk, of which the kernel has just written `n` bytes, and the lock keeps it ours.
+            // SAFETY: the kernel has just written `n` bytes of the mapping, and the lock keeps others from it.
             into.extend_from_slice(unsafe { std::slice::from_raw_parts(scratch.at.as_ptr(), n) });
             Ok(())
         });
@@ -107,12 +109,12 @@ impl UserCopy {
         read
     }
 
-    /// Writes the bytes to the piece, as many as it has; on failure some of them may be there.
+    /// Writes the bytes to the piece, as many as it holds. On failure some of them may have been written.
     pub fn write(&self, bytes: &[u8], to: Iov) -> Result<()> {
         self.each(bytes.len().min(to.len()), |scratch, done, n| {
             let to = to.as_ptr().cast::<libc::c_void>().wrapping_byte_add(done);
-            // SAFETY: `done + n` bytes are readable and the mapping holds a chunk, which the lock keeps ours; the library may
-            // write the piece (`Iov::new`), of which the kernel checks every page.
+            // SAFETY: `done + n` bytes are readable, and the mapping holds a chunk, which the lock protects. The
+            // library may write the piece (`Iov::new`), and the kernel checks each of its pages.
             let wrote = unsafe {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr().add(done), scratch.at.as_ptr(), n);
                 raw!(SYS_pread64, scratch.file.as_raw_fd(), to, n, 0usize)
@@ -121,8 +123,8 @@ impl UserCopy {
         })
     }
 
-    /// The first of the pieces of which a page is not there, or may not be read: the kernel is asked for a byte of each of so many
-    /// pages, for a peer's word is enough to make us ask.
+    /// The first of the pieces that has a page which is missing or not readable. The kernel is asked for one byte of
+    /// each page, of a bounded number of pages, because a peer can cause this check.
     #[cold]
     pub fn unreadable(&self, pieces: &[Iov]) -> Option<usize> {
         const PAGES_PER_CALL: usize = 64;
@@ -140,12 +142,13 @@ impl UserCopy {
         pieces.iter().position(|piece| !piece.is_empty() && !is_there(piece))
     }
 
-    /// Copies as many bytes as both pieces have, which may overlap; on failure some of them may be there.
+    /// Copies as many bytes as both pieces hold; the pieces may overlap. On failure some bytes may have been written.
     pub fn copy(&self, from: Iov, to: Iov) -> Result<()> {
         let len = from.len().min(to.len());
         let (from, to) = (from.part(0, len), to.part(0, len));
         if from.addr().abs_diff(to.addr()) >= len {
-            // A sandbox may forbid the call, and memory that no device may have is EFAULT to it: what follows decides.
+            // A sandbox may forbid the call, and it refuses device-like memory with EFAULT, so on failure the way below
+            // decides.
             if space::copy_own(from, to).is_ok() {
                 return Ok(());
             }
@@ -155,13 +158,13 @@ impl UserCopy {
             let at = if last_first { len - done - n } else { done };
             let (from, to, file) = (from.part(at, n), to.part(at, n), scratch.file.as_raw_fd());
             check(scratch.copy_in(0, &[from]), n)?;
-            // SAFETY: the library may write the piece (`Iov::new`), of which the kernel checks every page.
+            // SAFETY: the library may write the piece (`Iov::new`), and the kernel checks each of its pages.
             check(unsafe { raw!(SYS_pread64, file, to.as_ptr(), n, 0usize) }, n)
         })
     }
 }
 
-/// Memory of our own in which the kernel gathers pieces, whose pages may be gone as well.
+/// Memory of the library into which the kernel gathers pieces whose pages may be missing.
 pub struct GatherBuffer(Scratch);
 
 impl GatherBuffer {
@@ -171,17 +174,18 @@ impl GatherBuffer {
 
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping is that long and ours alone; the kernel writes to it in `gather` only, which has `self` alone.
+        // SAFETY: the mapping has that length and belongs to this value; the kernel writes it only in `gather`, which
+        // borrows `self` mutably.
         unsafe { std::slice::from_raw_parts(self.0.at.as_ptr(), self.0.at.len()) }
     }
 
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
+        // SAFETY: the mapping has that length, and `self` is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.0.at.as_ptr(), self.0.at.len()) }
     }
 
-    /// Copies what the pieces hold to byte `at` on, which has room for it; fewer bytes where the rest is not there.
+    /// Copies the pieces to byte `at` on. Fails if there is no room; copies fewer bytes if a page is missing.
     pub fn gather(&mut self, at: usize, pieces: &[Iov]) -> Result<Moved> {
         let room = self.0.at.len().saturating_sub(at);
         if pieces.iter().map(Iov::len).sum::<usize>() > room {
@@ -273,7 +277,7 @@ mod tests {
 
     #[test]
     fn memory_that_no_other_call_takes_is_copied() {
-        // The kernel's own page of clocks: process_vm_readv refuses it, as it does memory of devices.
+        // The kernel's own clock page: process_vm_readv refuses it, as it refuses memory of devices.
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let Some(line) = maps.lines().find(|line| line.ends_with("[vvar]")) else { return };
         let from = usize::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();

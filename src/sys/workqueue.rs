@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Work that somebody else may hold up, the kernel or a peer, on a few threads that nobody waits for.
+//! A queue of work that the kernel or a peer can delay, done by a few threads that no caller waits for.
 
 use super::thread;
 use parking_lot::Mutex;
@@ -10,14 +10,14 @@ pub type Work = Box<dyn FnOnce() + Send>;
 struct Queue {
     waiting: VecDeque<Work>,
     threads: usize,
-    /// The process that has the threads: a child of fork() has none.
+    /// The process that owns the threads. A child of fork() has none of them.
     process: u32,
 }
 
 pub struct WorkQueue {
-    /// Of its threads.
+    /// Name of the threads.
     name: &'static str,
-    /// Threads, at most, each of which one piece of work may hold up.
+    /// Largest number of threads. Each can be held up by one piece of work.
     max_threads: usize,
     list: Mutex<Queue>,
 }
@@ -27,7 +27,7 @@ impl WorkQueue {
         WorkQueue { name, max_threads, list: Mutex::new(Queue { waiting: VecDeque::new(), threads: 0, process: 0 }) }
     }
 
-    /// Has it done some time. False: no thread could be started, so it waits until one can.
+    /// Queues work. False: no thread could be started, so the work waits until one can.
     #[cold]
     pub fn give(&'static self, work: impl IntoIterator<Item = Work>) -> bool {
         let mut list = self.list.lock();
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
-    /// As many threads as may be, and each goes when there is nothing left.
+    /// No more threads than allowed, and each ends when the queue is empty.
     #[test]
     fn what_is_held_up_holds_up_no_more_than_its_thread() {
         static TWO: WorkQueue = WorkQueue::new("gdrfab-test", 2);

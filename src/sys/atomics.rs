@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Atomic operations on memory that others touch at the same time, by the CPU's own instructions: whoever maps the memory,
-//! in whichever process, is atomic with everybody else who goes through here.
+//! Atomic operations on shared memory by the CPU's own instructions. All processes that map the memory and use this
+//! module are atomic with each other.
 
 use super::iov::Iov;
 use crate::error::{Code, Error, Result, errno};
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::sync::atomic::{AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
-/// What an element is; the numbers are libfabric's.
+/// The type of an element; the numbers are libfabric's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Datatype {
@@ -31,7 +31,7 @@ pub const DATATYPES: [Datatype; 10] = {
 impl Datatype {
     #[inline(always)]
     pub fn size(self) -> usize {
-        // Two bits for each: the logarithm.
+        // A table of two bits per type: the logarithm of the size.
         1 << (0xefa50_u32 >> (2 * self as u32) & 3)
     }
 
@@ -41,7 +41,7 @@ impl Datatype {
     }
 }
 
-/// What is done to an element; the numbers are libfabric's.
+/// The operation on an element; the numbers are libfabric's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Op {
@@ -71,7 +71,7 @@ pub const OPS: [Op; 19] = {
     [Min, Max, Sum, Prod, Lor, Land, Bor, Band, Lxor, Bxor, Read, Write, Cswap, CswapNe, CswapLe, CswapLt, CswapGe, CswapGt, Mswap]
 };
 
-/// Which operands there are, and whether the old values come back.
+/// The operands of an operation, and whether the old values are returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Form {
@@ -89,13 +89,13 @@ pub struct Atomic {
     pub count: u16,
 }
 
-/// Bytes of the elements of one operation.
+/// Largest size of all elements of one operation.
 pub const BYTES_MAX: usize = 1024;
-/// Bytes of the operands: one element of each, or two to compare and swap.
+/// Largest size of all operands: one per element, or two for compare-and-swap.
 pub const OPERANDS_MAX: usize = 2 * BYTES_MAX;
 
 impl Atomic {
-    /// Whether such an operation is defined.
+    /// Whether this combination is defined.
     #[inline(always)]
     pub fn is_valid(op: Op, datatype: Datatype, form: Form) -> bool {
         let bits = matches!(op, Op::Bor | Op::Band | Op::Bxor | Op::Mswap);
@@ -107,12 +107,12 @@ impl Atomic {
         fits && !(bits && datatype.is_float())
     }
 
-    /// As one word.
+    /// Encodes the operation in one word.
     pub fn encode(self) -> u64 {
         self.op as u64 | (self.datatype as u64) << 8 | (self.form as u64) << 16 | u64::from(self.count) << 32
     }
 
-    /// Reads a peer's word; `None`: there is no such operation.
+    /// Decodes a peer's word; `None` if there is no such operation.
     pub fn decode(word: u64) -> Option<Atomic> {
         let op = *OPS.get(word as u8 as usize)?;
         let datatype = *DATATYPES.get((word >> 8) as u8 as usize)?;
@@ -127,12 +127,12 @@ impl Atomic {
         usize::from(self.count) * self.datatype.size()
     }
 
-    /// Most elements of one operation.
+    /// Largest number of elements of one operation.
     pub fn most(self) -> usize {
         BYTES_MAX / self.datatype.size()
     }
 
-    /// Bytes of the operands.
+    /// Size of all operands in bytes.
     pub fn operands(self) -> usize {
         match (self.op, self.form) {
             (Op::Read, _) => 0,
@@ -154,13 +154,13 @@ impl Atomic {
 
 macro_rules! element {
     ($name:ident, $type:ty, $cell:ty, $bits:ty, $of:expr, $to:expr, [$($op:ident => $new:expr),*]) => {
-        /// One element; gives what it was.
+        /// Carries the operation out on one element, and returns the old value.
         ///
         /// # Safety
-        /// `at` is aligned, and an element there may be changed as `op` does.
+        /// `at` is aligned, and the element there may be changed as `op` does.
         #[inline(always)]
         unsafe fn $name(op: Op, at: *mut u8, operand: [u8; size_of::<$type>()], compare: [u8; size_of::<$type>()]) -> [u8; size_of::<$type>()] {
-            // SAFETY: the caller's word.
+            // SAFETY: the caller promises that `at` is an aligned element.
             let cell = unsafe { <$cell>::from_ptr(at.cast()) };
             let (x, c) = (<$type>::from_ne_bytes(operand), <$type>::from_ne_bytes(compare));
             let (of, to): (fn($bits) -> $type, fn($type) -> $bits) = ($of, $to);
@@ -224,26 +224,27 @@ integer!(u64_at, u64, AtomicU64);
 element!(f32_at, f32, AtomicU32, u32, f32::from_bits, f32::to_bits, [Sum => |o, x, _| o + x, Prod => |o, x, _| o * x]);
 element!(f64_at, f64, AtomicU64, u64, f64::from_bits, f64::to_bits, [Sum => |o, x, _| o + x, Prod => |o, x, _| o * x]);
 
-/// The `i`th element's bytes, or zeros.
+/// The bytes of element `i`, or zeros if the piece does not hold it.
 #[inline(always)]
 fn nth<const N: usize>(piece: Iov, i: usize) -> [u8; N] {
     match (i + 1) * N <= piece.len() {
-        // SAFETY: the bytes are inside of the piece, which may be read (`Iov::new`).
+        // SAFETY: the bytes lie inside the piece, which may be read (`Iov::new`).
         true => unsafe { piece.as_ptr().add(i * N).cast::<[u8; N]>().read_unaligned() },
         false => [0; N],
     }
 }
 
-/// Writes the `i`th element's bytes, if the piece holds it.
+/// Writes the bytes of element `i`, if the piece holds it.
 #[inline(always)]
 fn put_nth<const N: usize>(piece: Iov, i: usize, bytes: [u8; N]) {
     if (i + 1) * N <= piece.len() {
-        // SAFETY: the bytes are inside of the piece, which may be written (`Iov::new`).
+        // SAFETY: the bytes lie inside the piece, which may be written (`Iov::new`).
         unsafe { piece.as_ptr().add(i * N).cast::<[u8; N]>().write_unaligned(bytes) };
     }
 }
 
-/// What an operation takes and gives: the operand, what it is compared with, and where the old values go, as far as there are.
+/// The memory of an operation: the operands, the values to compare with, and the place for old values; each may be
+/// empty.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
     pub operand: Iov,
@@ -252,24 +253,24 @@ pub struct Operands {
 }
 
 impl Operands {
-    /// Of operands that lie one behind the other.
+    /// For operands that lie one behind the other.
     pub fn joined(what: Atomic, both: Iov, old: Iov) -> Operands {
         let operand = if what.writes() { both.part(0, what.bytes()) } else { Iov::EMPTY };
         Operands { operand, compare: both.part(operand.len(), both.len()), old }
     }
 }
 
-/// Adds to one element of eight bytes by one instruction, which no neighbour makes repeat itself.
+/// Adds to one element of eight bytes by a single instruction, which never has to be repeated.
 ///
 /// # Safety
-/// As for the others.
+/// `at` is aligned, and the element there may be changed.
 #[inline(always)]
 unsafe fn add8_at(_: Op, at: *mut u8, operand: [u8; 8], _: [u8; 8]) -> [u8; 8] {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller promises that `at` is an aligned element.
     unsafe { AtomicU64::from_ptr(at.cast()) }.fetch_add(u64::from_ne_bytes(operand), AcqRel).to_ne_bytes()
 }
 
-/// Whether elements lie so that the CPU's instructions are atomic: aligned, and none across two pieces.
+/// Checks that the elements are aligned and none lies across two pieces, as the CPU's atomic instructions need.
 pub fn check(pieces: &[Iov], datatype: Datatype) -> Result<()> {
     let size = datatype.size();
     match pieces.iter().any(|p| !p.addr().is_multiple_of(size) || !p.len().is_multiple_of(size)) {
@@ -281,10 +282,10 @@ pub fn check(pieces: &[Iov], datatype: Datatype) -> Result<()> {
     }
 }
 
-/// Carries an operation out on the elements of host memory that `pieces` are, one after the other.
+/// Carries an operation out on the elements that the pieces of host memory consist of.
 ///
 /// # Safety
-/// The memory is there, and may be written if the operation writes; `check` has seen it.
+/// The memory is mapped, and writable if the operation writes; `check` has accepted the pieces.
 #[inline(always)]
 pub unsafe fn run(what: Atomic, pieces: &[Iov], with: Operands) {
     let mut i = 0;
@@ -293,7 +294,7 @@ pub unsafe fn run(what: Atomic, pieces: &[Iov], with: Operands) {
             for piece in pieces {
                 for k in 0..piece.len() / $size {
                     let at = piece.as_ptr().wrapping_add(k * $size);
-                    // SAFETY: an element of the piece, which the caller answers for.
+                    // SAFETY: this is an element of a piece, which the caller promises to be mapped.
                     let was: [u8; $size] = unsafe { $one(what.op, at, nth(with.operand, i), nth(with.compare, i)) };
                     put_nth(with.old, i, was);
                     i += 1;
@@ -316,9 +317,10 @@ pub unsafe fn run(what: Atomic, pieces: &[Iov], with: Operands) {
     }
 }
 
-/// Asks the kernel whether host memory of at most two pages is there and may be read, or written, which changes none of it: it
-/// adds nothing to a word of each page, or compares it. Nobody who waits on that word is woken: the addition comes with a comparison
-/// that does not exist, so the kernel gives up (ENOSYS) before it wakes anybody, and a requeue moves as many as it is told, none.
+/// Asks the kernel whether host memory of at most two pages is mapped and readable, or writable, without changing it:
+/// the kernel adds 0 to a word of each page, or compares the word. No thread that waits on the word is woken: the
+/// addition is requested together with an undefined comparison, so the kernel returns ENOSYS before it wakes anyone,
+/// and the requeue moves 0 waiters.
 pub fn probe(piece: Iov, write: bool) -> Result<()> {
     const NO_COMPARISON: libc::c_int = 15 << 24;
     const ADD_NOTHING: libc::c_int = libc::FUTEX_OP_ADD << 28 | NO_COMPARISON;
@@ -330,10 +332,10 @@ pub fn probe(piece: Iov, write: bool) -> Result<()> {
             true => (unused, libc::FUTEX_WAKE_OP, at, ADD_NOTHING),
             false => (at, libc::FUTEX_CMP_REQUEUE, unused, 0),
         };
-        // SAFETY: the kernel checks the page; a word to which 0 is added atomically is what it was.
+        // SAFETY: the kernel checks the page; adding 0 atomically does not change the word.
         let rc = unsafe { libc::syscall(libc::SYS_futex, first, how | libc::FUTEX_PRIVATE_FLAG, 0usize, 0usize, second, value) };
         let refused = std::io::Error::last_os_error().raw_os_error().filter(|_| rc < 0);
-        // EAGAIN: it has read another value.
+        // EAGAIN means that the kernel has read the word, and that it has another value.
         if refused.is_some_and(|e| e != if write { libc::ENOSYS } else { libc::EAGAIN }) {
             return Err(Error::coded(errno::EFAULT, Code::Fault, "memory of a region is not there, or may not be used so"));
         }
@@ -363,7 +365,7 @@ mod tests {
         let what = Atomic { op, datatype, form, count: 1 };
         assert_eq!(Atomic::decode(what.encode()), Some(what));
         check(&[at], datatype).unwrap();
-        // SAFETY: all of it is live and ours.
+        // SAFETY: all pieces are live memory of this function.
         unsafe { run(what, &[at], Operands::joined(what, Iov::of(operands), Iov::of_mut(&mut old))) };
         (of(old), of(word.to_ne_bytes()[..N].try_into().unwrap()))
     }

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Copies into and out of memory that another process may be reading or writing.
 //!
-//! The last eight bytes of a copy of eight bytes or more become visible after all others, and an
-//! aligned eight-byte copy is one store: what a peer that polls the tail of its buffer relies on.
+//! The last eight bytes of a copy of eight bytes or more become visible after all others, and an aligned copy of eight
+//! bytes is one store. Peers that poll the last bytes of a buffer rely on both.
 
 #[cfg(target_arch = "x86_64")]
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::{Ordering, fence};
 
-/// What decides how this CPU copies: bits of [`cpu`].
+/// Bits of [`cpu`], which decide how this CPU copies.
 #[cfg(target_arch = "x86_64")]
 const KNOWN: u8 = 1;
 #[cfg(target_arch = "x86_64")]
 const AVX512: u8 = 2;
-/// AVX2, and a maker whose string instruction is to be avoided; see [`copy_any`].
+/// The CPU has AVX2, and its maker's string instruction is to be avoided; see [`copy_any`].
 #[cfg(target_arch = "x86_64")]
 const AVOID_STRINGS: u8 = 4;
 
-/// Whoever asks first finds out, and several may at once: all find the same, and nothing else hangs on it.
+/// The CPU's properties, determined at first use. Several threads may do so at once: all get the same result.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn cpu() -> u8 {
@@ -45,7 +45,7 @@ fn ask_cpu() -> u8 {
     KNOWN | if std::arch::is_x86_feature_detected!("avx512f") { AVX512 } else { 0 } | if avoids { AVOID_STRINGS } else { 0 }
 }
 
-/// Streams past the caches, 256 bytes a turn, and fences; returns how many bytes it did.
+/// Copies with stores that bypass the caches, 256 bytes per step, then fences. Returns the number of bytes copied.
 ///
 /// # Safety
 /// As for [`copy_ordered`]; the CPU must have AVX-512F.
@@ -56,8 +56,8 @@ unsafe fn stream_512(dst: *mut u8, src: *const u8, len: usize) -> usize {
     let mut done = 0;
     while len - done >= 256 {
         for k in [0, 64, 128, 192] {
-            // SAFETY: done + k + 64 <= len, inside both ranges, which hold `len` bytes as the caller says; the caller
-            // aligned dst to 64.
+            // SAFETY: done + k + 64 <= len, inside both ranges, which the caller promises to hold `len` bytes; the
+            // caller has aligned dst to 64.
             unsafe { _mm512_stream_si512(dst.add(done + k).cast::<__m512i>(), _mm512_loadu_si512(src.add(done + k).cast())) };
         }
         done += 256;
@@ -66,7 +66,7 @@ unsafe fn stream_512(dst: *mut u8, src: *const u8, len: usize) -> usize {
     done
 }
 
-/// The SSE2 form, for CPUs without AVX-512.
+/// The same with SSE2, for CPUs without AVX-512.
 ///
 /// # Safety
 /// As for [`copy_ordered`].
@@ -76,8 +76,8 @@ unsafe fn stream_128(dst: *mut u8, src: *const u8, len: usize) -> usize {
     let mut done = 0;
     while len - done >= 64 {
         for k in [0, 16, 32, 48] {
-            // SAFETY: done + k + 16 <= len, inside both ranges, which hold `len` bytes as the caller says; the caller
-            // aligned dst to 64; SSE2 is part of x86-64.
+            // SAFETY: done + k + 16 <= len, inside both ranges, which the caller promises to hold `len` bytes; the
+            // caller has aligned dst to 64; SSE2 is part of x86-64.
             unsafe { _mm_stream_si128(dst.add(done + k).cast::<__m128i>(), _mm_loadu_si128(src.add(done + k).cast())) };
         }
         done += 64;
@@ -87,7 +87,7 @@ unsafe fn stream_128(dst: *mut u8, src: *const u8, len: usize) -> usize {
     done
 }
 
-/// Copies `len` bytes with stores that bypass the caches where the CPU has them.
+/// Copies `len` bytes with stores that bypass the caches, if the CPU has them.
 ///
 /// # Safety
 /// As for [`copy_ordered`].
@@ -96,29 +96,29 @@ pub unsafe fn copy_streaming(dst: *mut u8, src: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     if len >= 512 {
         let head = dst.align_offset(64);
-        // What is left for the end holds the last eight bytes, which must come after the fence.
+        // The last eight bytes are left for the end, because they must come after the fence.
         let body = len - head - 8;
-        // SAFETY: head < 64 and head + body < len; the ranges hold `len` bytes, as the caller says; cpu() checked
-        // it.
+        // SAFETY: head < 64 and head + body < len; the caller promises that both ranges hold `len` bytes; cpu() checked
+        // for AVX-512.
         unsafe {
             std::ptr::copy_nonoverlapping(src, dst, head);
             let (to, from) = (dst.add(head), src.add(head));
             done = head + if cpu() & AVX512 != 0 { stream_512(to, from, body) } else { stream_128(to, from, body) };
         }
     }
-    // SAFETY: the rest of the same ranges.
+    // SAFETY: this is the rest of the same ranges.
     unsafe { copy_ordered(dst.add(done), src.add(done), len - done) };
 }
 
-/// Copies `len` bytes; the last eight become visible last.
+/// Copies `len` bytes. The last eight become visible last.
 ///
 /// # Safety
-/// `src..src+len` is readable and `dst..dst+len` writable, and they do not overlap. Either may be
-/// changed meanwhile by another process: the bytes are then unspecified, and nobody takes them for more.
+/// `src..src+len` is readable, `dst..dst+len` is writable, and they do not overlap. Another process may change either
+/// range meanwhile; the copied bytes are then unspecified, and no caller relies on them.
 #[inline(always)]
 pub unsafe fn copy_ordered(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: every access below stays inside the ranges that the caller promised; volatile because
-    // a peer may look at any moment, unaligned because the user's buffers may be.
+    // SAFETY: every access stays inside the ranges that the caller promised. Volatile, because a peer may look at any
+    // moment; unaligned, because the user's buffers may be.
     unsafe {
         if len >= 8 {
             if len > 8 {
@@ -134,19 +134,19 @@ pub unsafe fn copy_ordered(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// Bytes from which [`vectors`] gains something.
+/// Length from which [`vectors`] is faster.
 const VECTORS: usize = 512;
 
-/// Copies 128 bytes a turn, read before any is written.
+/// Copies 128 bytes per step, all of which are read before any is written.
 ///
 /// # Safety
-/// As for [`copy_ordered`]; the CPU must have AVX2, and `len` be at least 64.
+/// As for [`copy_ordered`]. In addition the CPU must have AVX2, and `len` must be at least 64.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn vectors(dst: *mut u8, src: *const u8, len: usize) {
     use core::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_store_si256, _mm256_storeu_si256};
-    // SAFETY: every `at` below is at most len - 32, inside both ranges, which hold `len` bytes as the caller says; what is
-    // stored aligned lies a multiple of 32 behind the first aligned address.
+    // SAFETY: every `at` below is at most len - 32, inside both ranges, which the caller promises to hold `len` bytes;
+    // aligned stores go to multiples of 32 behind the first aligned address.
     unsafe {
         let load = |at: usize| _mm256_loadu_si256(src.add(at).cast::<__m256i>());
         let store = |at: usize, v| _mm256_store_si256(dst.add(at).cast::<__m256i>(), v);
@@ -168,11 +168,11 @@ unsafe fn vectors(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// Copies, in no order.
+/// Copies without any order of visibility.
 ///
-/// The C library takes the string instruction above 2 KiB. On AMD's CPUs that runs at half of its speed or a sixteenth where
-/// the target lies 16 or 8 bytes further into its page than the source into its own, as it does behind a header; on Intel's it
-/// is as fast as anything. `benches/peers/raw_copy.c` measures it.
+/// The C library uses the string instruction above 2 KiB. On AMD's CPUs that instruction is 2 to 16 times slower if the
+/// target lies 16 or 8 bytes further into its page than the source, as it does behind a header; on Intel's it is as
+/// fast as anything. `benches/peers/raw_copy.c` measures it.
 ///
 /// # Safety
 /// As for [`copy_ordered`].
@@ -180,17 +180,17 @@ unsafe fn vectors(dst: *mut u8, src: *const u8, len: usize) {
 pub unsafe fn copy_any(dst: *mut u8, src: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     if len >= VECTORS && cpu() & AVOID_STRINGS != 0 {
-        // SAFETY: both ranges hold `len` bytes, as the caller says; cpu() checked what the CPU can.
+        // SAFETY: the caller promises that both ranges hold `len` bytes; cpu() checked for AVX2.
         return unsafe { vectors(dst, src, len) };
     }
-    // SAFETY: both ranges hold `len` bytes, as the caller says.
+    // SAFETY: the caller promises that both ranges hold `len` bytes.
     unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
 }
 
-/// Bytes up to which [`copy_short`] copies.
+/// Largest length for [`copy_short`].
 pub const SHORT: usize = 64;
 
-/// As [`copy_ordered`], for up to [`SHORT`] bytes, without a call.
+/// Like [`copy_ordered`], for up to [`SHORT`] bytes, and without a call.
 ///
 /// # Safety
 /// As for [`copy_ordered`], and `len` is at most [`SHORT`].
@@ -200,11 +200,11 @@ pub unsafe fn copy_short(dst: *mut u8, src: *const u8, len: usize) {
     unsafe {
         let body = len.wrapping_sub(8);
         if len == 8 {
-            // One store, as nearly all of them are.
+            // The most frequent length is one store.
         } else if len > 8 {
             let run = |at: usize, n: usize| std::ptr::copy_nonoverlapping(src.add(at), dst.add(at), n);
             if body >= 16 {
-                // Runs of 16 from the front, and one that ends where the body does.
+                // 16-byte runs from the front, and one that ends where the body ends.
                 run(0, 16);
                 if body > 32 {
                     run(16, 16);
@@ -234,18 +234,18 @@ pub unsafe fn copy_short(dst: *mut u8, src: *const u8, len: usize) {
 #[inline(always)]
 unsafe fn bytes(dst: *mut u8, src: *const u8, len: usize) {
     for i in 0..len {
-        // SAFETY: inside both ranges; volatile because a peer may look at any moment.
+        // SAFETY: inside both ranges. Volatile, because a peer may look at any moment.
         unsafe { dst.add(i).write_volatile(src.add(i).read_volatile()) };
     }
 }
 
-/// Copies by whichever of the two ways is faster for the size.
+/// Copies with or without the caches, by the length: from `streaming_from` bytes on, past the caches.
 ///
 /// # Safety
 /// As for [`copy_ordered`].
 #[inline(always)]
 pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize, streaming_from: usize) {
-    // SAFETY: both ranges hold `len` bytes, as the caller says.
+    // SAFETY: the caller promises that both ranges hold `len` bytes.
     unsafe { if len >= streaming_from { copy_streaming(dst, src, len) } else { copy_ordered(dst, src, len) } }
 }
 

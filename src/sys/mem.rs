@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory files and mappings: memfds sealed so that no peer can make a mapping fault, and dma-bufs.
+//! Memory files and mappings: memfds, sealed so that no peer can make a mapping fault, and dma-bufs.
 
 use super::fd;
 use crate::error::{Error, Result, errno};
@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes in a page.
 pub fn page_size() -> usize {
-    // Kept, because the C library looks it up in a table of all that can be asked.
+    // Cached, because the C library's lookup is slow.
     static SIZE: AtomicUsize = AtomicUsize::new(0);
-    // Relaxed: the number is all that is shared, and always the same.
+    // Relaxed: only this number is shared, and it never changes.
     match SIZE.load(Ordering::Relaxed) {
         0 => {
             let size = rustix::param::page_size();
@@ -32,7 +32,7 @@ pub fn page_round(len: usize) -> Option<usize> {
     Some(len.checked_add(page - 1)? / page * page)
 }
 
-/// Where mappings lie: anywhere.
+/// Chooses the place of a mapping: anywhere.
 #[cfg(not(fuzzing))]
 mod place {
     use super::{MapFlags, NonNull, Result};
@@ -41,19 +41,19 @@ mod place {
         Ok((std::ptr::null_mut(), MapFlags::empty()))
     }
 
-    /// Nothing was mapped at a place.
+    /// Undoes `find` if nothing was mapped.
     pub fn leave(_at: *mut std::ffi::c_void, _len: usize) {}
 
     /// # Safety
-    /// The range came from mmap, and nobody uses it any more.
+    /// The range came from mmap, and is not used any more.
     pub unsafe fn give_back(addr: NonNull<u8>, len: usize) -> rustix::io::Result<()> {
-        // SAFETY: the caller says that the range came from mmap, and is out of use.
+        // SAFETY: the caller promises that the range came from mmap and is not used any more.
         unsafe { rustix::mm::munmap(addr.as_ptr().cast(), len) }
     }
 }
 
-/// When fuzzed: between guard pages, and the place of an unmapped one stays empty for a while, so that an access past an
-/// end or after the unmapping faults instead of finding another mapping.
+/// For fuzzing, each mapping lies between guard pages, and the place of an unmapped one stays empty for a while. An
+/// access past an end or after the unmapping then faults instead of reaching another mapping.
 #[cfg(fuzzing)]
 mod place {
     use super::{Error, MapFlags, NonNull, ProtFlags, Result, errno, page_round, page_size};
@@ -77,34 +77,36 @@ mod place {
         Ok((at.wrapping_byte_add(page_size()), MapFlags::FIXED))
     }
 
-    /// Nothing was mapped at a place.
+    /// Undoes `find` if nothing was mapped.
     pub fn leave(at: *mut c_void, len: usize) {
         if let Some(at) = NonNull::new(at.cast()) {
-            // SAFETY: the place is from `find`, and empty.
+            // SAFETY: the place came from `find`, and is empty.
             let _ = unsafe { give_back(at, len) };
         }
     }
 
     /// # Safety
-    /// The range is a mapping in a place that `find` gave, and nobody uses it any more.
+    /// The range is a mapping in a place that `find` returned, and is not used any more.
     pub unsafe fn give_back(addr: NonNull<u8>, len: usize) -> rustix::io::Result<()> {
         let (at, whole) = (addr.as_ptr().wrapping_sub(page_size()).cast::<c_void>(), whole(len).unwrap_or(len));
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the caller says that nobody uses the mapping any more; the place and its guards are ours.
+        // SAFETY: the caller promises that the mapping is not used any more; the place and its guards belong to this
+        // module.
         unsafe { rustix::mm::mmap_anonymous(at, whole, ProtFlags::empty(), flags)? };
         let mut empty = EMPTY.lock();
         empty.push_back((at as usize, whole));
         while empty.len() > KEPT
             && let Some((at, whole)) = empty.pop_front()
         {
-            // SAFETY: nobody uses an empty place.
+            // SAFETY: no mapping lies in an empty place.
             unsafe { rustix::mm::munmap(at as *mut c_void, whole)? };
         }
         Ok(())
     }
 }
 
-/// Of a process that locks its memory (mlockall), the kernel refuses more than its limit with EAGAIN, as if that would pass.
+/// If a process locks its memory (mlockall), the kernel refuses more than the limit with EAGAIN, although waiting does
+/// not help.
 #[cold]
 fn not_mapped(doing: impl std::fmt::Display, e: rustix::io::Errno) -> Error {
     match e {
@@ -115,20 +117,19 @@ fn not_mapped(doing: impl std::fmt::Display, e: rustix::io::Errno) -> Error {
     }
 }
 
-/// A mapping that is undone when dropped.
+/// A mapping that is unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
     addr: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: a Mapping is an address range owned by value; what may be done with the bytes is decided
-// by those who make pointers from it.
+// SAFETY: a Mapping owns an address range. Code that makes pointers from it decides what may be done with the bytes.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; no method gives access to the bytes.
+// SAFETY: a Mapping owns an address range, and no method gives access to the bytes.
 unsafe impl Sync for Mapping {}
 
-/// What a mapping may be used for.
+/// The access that a mapping permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protection {
     ReadOnly,
@@ -136,14 +137,14 @@ pub enum Protection {
 }
 
 impl Mapping {
-    /// Maps `len` bytes of `fd` from `offset` (page multiple), shared.
+    /// Maps `len` bytes of `fd` from `offset` (a multiple of the page size), shared.
     pub fn new(fd: BorrowedFd<'_>, offset: u64, len: usize, prot: Protection) -> Result<Mapping> {
         let prot = match prot {
             Protection::ReadOnly => ProtFlags::READ,
             Protection::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
         let (place, flags) = place::find(len)?;
-        // SAFETY: a fresh address chosen by the kernel, now or by `find`, disturbs no existing memory.
+        // SAFETY: the address is chosen by the kernel, now or in `find`, so no existing memory is replaced.
         let addr = unsafe { rustix::mm::mmap(place, len, prot, MapFlags::SHARED | flags, fd, offset) }
             .inspect_err(|_| place::leave(place, len))
             .map_err(|e| not_mapped(format_args!("mapping {len} bytes of shared memory"), e))?;
@@ -153,18 +154,20 @@ impl Mapping {
         }
     }
 
-    /// Maps `len` bytes of the same file from `from` on, counted from where this mapping begins, once more and without the file's
-    /// descriptor; they may lie behind what is mapped here. Both are page multiples. Only where [`maps_again`].
+    /// Maps `len` bytes of the same file once more, without the file's descriptor, beginning `from` bytes after the
+    /// beginning of this mapping; they may lie behind its end. Both are multiples of the page size. Only if
+    /// [`maps_again`] is true.
     ///
-    /// The file must have as many bytes, for ever.
+    /// The file must have that many bytes for ever.
     pub fn again(&self, from: usize, len: usize) -> Result<Mapping> {
         let doing = |e| not_mapped(format_args!("mapping {len} bytes of shared memory once more"), e);
         let whole = from.checked_add(len).ok_or(Error::fixed(errno::ENOMEM, "more than an address space"))?;
-        // SAFETY: an old size of 0 leaves the old mapping as it is, and makes another at a place that the kernel chooses.
+        // SAFETY: an old size of 0 leaves the old mapping unchanged, and makes another one at a place that the kernel
+        // chooses.
         let at = unsafe { rustix::mm::mremap(self.addr.as_ptr().cast(), 0, whole, rustix::mm::MremapFlags::MAYMOVE) }.map_err(doing)?;
         let at: *mut u8 = at.cast();
         if from > 0 {
-            // SAFETY: the beginning of what was just mapped, which nobody knows.
+            // SAFETY: this is the beginning of the new mapping, which no other code knows.
             unsafe { rustix::mm::munmap(at.cast(), from) }.map_err(doing)?;
         }
         match NonNull::new(at.wrapping_add(from)) {
@@ -185,7 +188,7 @@ impl Mapping {
         self.len == 0
     }
 
-    /// Whether `[addr, addr+len)` lies inside, and if so its offset.
+    /// The offset of `[addr, addr+len)` in the mapping, if the range lies inside.
     pub fn offset_of(&self, addr: usize, len: usize) -> Option<usize> {
         let offset = addr.checked_sub(self.addr.as_ptr() as usize)?;
         (offset.checked_add(len)? <= self.len).then_some(offset)
@@ -194,16 +197,16 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range came from mmap and is unmapped once; whoever made pointers into it kept
-        // the Mapping alive.
+        // SAFETY: the range came from mmap and is unmapped once; code that makes pointers into it keeps the Mapping
+        // alive.
         if let Err(e) = unsafe { place::give_back(self.addr, self.len) } {
             crate::log!(Error, "munmap of {} bytes: {e}", self.len);
         }
     }
 }
 
-/// Whether mappings can be made from others: memory checkers refuse it, and the guards around mappings when fuzzed need a place
-/// of their own choice.
+/// Whether [`Mapping::again`] works. Memory checkers refuse it, and under fuzzing the guards need places of their own
+/// choice.
 pub fn maps_again() -> bool {
     static DOES: OnceLock<bool> = OnceLock::new();
     if let Some(does) = DOES.get() {
@@ -211,35 +214,35 @@ pub fn maps_again() -> bool {
     }
     let page = page_size();
     let probe = || Mapping::new(memfd("gdrfab-probe", 2 * page)?.as_fd(), 0, page, Protection::ReadWrite)?.again(page, page);
-    // Without guards around it, when fuzzed the probe's end would unmap what lies beside it.
+    // Not called under fuzzing, where the drop of an unguarded mapping would unmap its neighbours.
     match cfg!(not(fuzzing)).then(probe) {
         Some(Err(e)) if e.is_for_want() => false,
         probed => *DOES.get_or_init(|| probed.is_some_and(|made| made.is_ok())),
     }
 }
 
-/// Gives a range its pages now; what cannot be done is left to whoever touches it.
+/// Faults in the pages of a range. If that fails, the pages come at the first access.
 pub fn populate(addr: usize, len: usize, write: bool) {
     let advice = if write { rustix::mm::Advice::LinuxPopulateWrite } else { rustix::mm::Advice::LinuxPopulateRead };
     // SAFETY: populating changes no byte, and the kernel checks the range.
     let _ = unsafe { rustix::mm::madvise(addr as *mut std::ffi::c_void, len, advice) };
 }
 
-/// Whether the page that begins at `addr` is there without a fault; of memory that is not mapped it is not.
+/// Whether an access to the page that begins at `addr` causes no page fault; false for unmapped memory.
 pub fn is_resident(addr: usize) -> bool {
     let mut flags = 0u8;
     // SAFETY: the kernel writes one byte for the one page, and checks the address.
     unsafe { libc::mincore(addr as *mut std::ffi::c_void, 1, &raw mut flags) == 0 && flags & 1 != 0 }
 }
 
-/// Whether a peer can map a file without the risk that its owner shrinks it under the mapping.
+/// Whether a peer can map a file without the risk that the owner truncates it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mappable {
     Yes,
     No(&'static str),
 }
 
-/// An anonymous memory file of `len` bytes that can never change its size.
+/// An anonymous memory file of `len` bytes whose size can never change.
 pub fn memfd(name: &str, len: usize) -> Result<OwnedFd> {
     let doing = || format!("creating {len} bytes of shared memory");
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
@@ -250,7 +253,7 @@ pub fn memfd(name: &str, len: usize) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// The kernel sends SIGXFSZ to a process that makes a file longer than its limit.
+/// Sets a file's size. The kernel sends SIGXFSZ to a process that exceeds its limit, so the signal is taken back.
 fn set_size(fd: BorrowedFd<'_>, len: usize) -> Result<()> {
     // SAFETY: changes no memory; the descriptor is open.
     let cut = signals::without_signal(|| unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) } as isize);
@@ -261,7 +264,7 @@ fn set_size(fd: BorrowedFd<'_>, len: usize) -> Result<()> {
     }
 }
 
-/// Forbids any further writable mapping and any further seal; mappings that exist stay writable.
+/// Forbids further writable mappings and further seals; existing mappings stay writable.
 pub fn seal_against_writers(fd: BorrowedFd<'_>) -> Result<()> {
     rustix::fs::fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL).map_err(|e| Error::os("sealing shared memory", e))
 }
@@ -277,16 +280,16 @@ pub fn file_id(fd: BorrowedFd<'_>) -> Result<(FileId, u64)> {
     let st = rustix::fs::fstat(fd).map_err(|e| Error::os("looking at a file descriptor", e))?;
     let mut size = st.st_size.max(0) as u64;
     if size == 0 && is_dmabuf(fd) {
-        // A dma-buf's size shows only by seeking.
+        // lseek is the only call that returns a dma-buf's size.
         size = rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0)).map_err(|e| Error::os("asking a dma-buf for its size", e))?;
     }
     Ok((FileId { dev: st.st_dev as u64, ino: st.st_ino as u64 }, size))
 }
 
-/// "DMAB", the magic of the kernel's dma-buf file system.
+/// "DMAB", the magic number of the kernel's dma-buf file system.
 const DMA_BUF_MAGIC: u64 = 0x444d_4142;
 
-/// The magic of its file system; 0: not known.
+/// The magic number of the file's file system; 0 if it is not known.
 fn file_system(fd: BorrowedFd<'_>) -> u64 {
     rustix::fs::fstatfs(fd).map_or(0, |s| s.f_type as u64)
 }
@@ -300,16 +303,16 @@ pub fn dmabuf_size(fd: BorrowedFd<'_>) -> Result<Option<u64>> {
     if !is_dmabuf(fd) {
         return Ok(None);
     }
-    // It shows only by seeking, which moves nothing.
+    // lseek is the only call that returns the size; it moves nothing in a dma-buf.
     let size = rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0)).map_err(|e| Error::os("asking a dma-buf for its size", e))?;
     Ok(Some(size))
 }
 
-/// Where memfds lie. Pages of others may be refused at first touch, because a disk is full or there is no huge page left, and
-/// that kills whoever touches them.
+/// The file system of ordinary memfds. Pages of other file systems may fail at the first access, because a disk is full
+/// or no huge page is left, which kills the accessing process.
 const TMPFS: u64 = libc::TMPFS_MAGIC as u64;
 
-/// Seals `fd` against shrinking if it is not yet, and says whether a peer may map it.
+/// Seals `fd` against shrinking if it is not sealed yet, and returns whether a peer may map it.
 pub fn make_mappable(fd: BorrowedFd<'_>) -> Mappable {
     let system = file_system(fd);
     if system == DMA_BUF_MAGIC {
@@ -334,12 +337,12 @@ fn is_sealed(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fcntl_get_seals(fd).is_ok_and(|s| s.contains(SealFlags::SHRINK))
 }
 
-/// Whether nobody can take pages away from under a mapping of this file.
+/// Whether no process can take pages away from a mapping of this file.
 pub fn never_shrinks(fd: BorrowedFd<'_>) -> bool {
     is_dmabuf(fd) || is_sealed(fd)
 }
 
-/// Checks memory that a peer handed over: a dma-buf, or a file as for `check_peer_file`.
+/// Checks memory that a peer sent: a dma-buf, or a file as in `check_peer_file`.
 pub fn check_peer_memory(fd: BorrowedFd<'_>, need: u64) -> Result<()> {
     match file_system(fd) {
         DMA_BUF_MAGIC => check_size(fd, need),
@@ -347,7 +350,7 @@ pub fn check_peer_memory(fd: BorrowedFd<'_>, need: u64) -> Result<()> {
     }
 }
 
-/// Checks a file that a peer handed over: it must hold `need` bytes, never shrink, and have base pages (no huge ones).
+/// Checks a file that a peer sent: it must have `need` bytes, never shrink, and consist of base pages (no huge ones).
 pub fn check_peer_file(fd: BorrowedFd<'_>, need: u64) -> Result<()> {
     check_file_of(fd, file_system(fd), need)
 }
@@ -370,7 +373,7 @@ fn check_size(fd: BorrowedFd<'_>, need: u64) -> Result<()> {
     Ok(())
 }
 
-/// A second descriptor for the same open file, closed on exec.
+/// A second descriptor of the same open file, closed on exec.
 pub fn duplicate(fd: impl AsFd) -> Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(|e| Error::os("duplicating a file descriptor", e))
 }
@@ -402,7 +405,7 @@ mod tests {
         let first = Mapping::new(fd.as_fd(), 0, page, Protection::ReadWrite).unwrap();
         drop(fd);
         let last = first.again(3 * page, page).unwrap();
-        // SAFETY: both are mapped, and nobody else writes.
+        // SAFETY: both ranges are mapped, and nothing else writes them.
         unsafe {
             all.as_ptr().add(3 * page + 5).write_volatile(9);
             assert_eq!(last.as_ptr().add(5).read_volatile(), 9);
@@ -414,14 +417,14 @@ mod tests {
 
     #[test]
     fn only_ordinary_pages_are_taken_from_a_peer() {
-        // Sealed and large enough, but its pages need not come. Making one takes no page of the pool.
+        // Sealed and large enough, but its pages may not be available. Creating the file takes no huge page.
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
         let Ok(huge) = rustix::fs::memfd_create("gdrfab-test", flags) else { return };
         rustix::fs::ftruncate(&huge, 2 << 20).unwrap();
         rustix::fs::fcntl_add_seals(&huge, SealFlags::SHRINK | SealFlags::GROW).unwrap();
         assert!(check_peer_memory(huge.as_fd(), 4096).is_err_and(|e| e.words.contains("base pages")));
         assert!(matches!(make_mappable(huge.as_fd()), Mappable::No(why) if why.contains("MFD_HUGETLB")));
-        // Whatever has no seals.
+        // Files that cannot have seals.
         for path in ["/proc/self/exe", "/dev/zero", "/proc/self/maps"] {
             let file = std::fs::File::open(path).unwrap();
             assert!(check_peer_memory(file.as_fd(), 0).is_err(), "{path}");

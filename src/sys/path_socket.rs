@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! AF_UNIX SOCK_SEQPACKET sockets that have a path: processes find each other by a directory that they share, whatever network
-//! namespace each is in. Nothing is followed or removed that is not this user's own socket.
+//! AF_UNIX SOCK_SEQPACKET sockets with a path in the file system. Processes find each other by a shared directory,
+//! whatever network namespaces they are in. Symbolic links are not followed, and only this user's own dead sockets are
+//! removed.
 
 use super::socket::{Connect, fresh};
 use super::{fd, process};
@@ -14,18 +15,18 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long others may hold the lock of a directory.
+/// How long to wait for the lock of a directory.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Dead sockets that one listener takes away before it gives up.
+/// Dead sockets that one `listen` removes before it gives up.
 const MAX_REMOVALS: usize = 20;
 
-/// A listener's path, which goes with it.
+/// A listener's path. The socket file is removed when this is dropped.
 #[derive(Debug)]
 pub struct BoundPath {
     path: String,
-    /// Device and inode of the socket that was put there.
+    /// Device and inode of the socket file.
     identity: (u64, u64),
-    /// Who put it there: a child of fork() has a copy of this.
+    /// The process that made the socket; a child of fork() has a copy of this value and must not remove the file.
     owner_pid: i32,
 }
 
@@ -34,7 +35,7 @@ impl Drop for BoundPath {
         if self.owner_pid != process::pid() {
             return;
         }
-        // A socket that cannot be taken away stays, as that of a killed process does.
+        // If the socket cannot be removed it stays, like the socket of a killed process.
         let _ = DirEntry::of(&self.path).and_then(|entry| {
             let _lock = entry.lock();
             if entry.look()?.is_some_and(|st| identity(&st) == self.identity) {
@@ -59,7 +60,7 @@ pub fn directory_id(directory: &str) -> Result<(u64, u64)> {
     Ok(identity(&st))
 }
 
-/// Whether any user may put something into the directory of `path`.
+/// Whether any user may create files in the directory of `path`.
 pub fn is_open_to_all(path: &str) -> Result<bool> {
     let of = directory(path);
     let st = rustix::fs::stat(of).map_err(|e| Error::os(format_args!("looking at the directory {}", of.display()), e))?;
@@ -74,7 +75,7 @@ fn open_directory(at: BorrowedFd<'_>, name: &OsStr, how: OFlags, doing: impl Dis
     open_at(at, name, how | OFlags::DIRECTORY).map_err(|e| Error::os(doing, e))
 }
 
-/// A name in a directory, whatever lies there.
+/// A name in a directory, whether or not a file has it.
 struct DirEntry {
     dir: OwnedFd,
     name: OsString,
@@ -89,7 +90,7 @@ impl DirEntry {
         Ok(DirEntry { dir, name: name.to_owned(), path: path.to_string() })
     }
 
-    /// What lies there, itself and not where it leads.
+    /// The file that has the name. A symbolic link is not followed.
     fn look(&self) -> Result<Option<Stat>> {
         match rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(st) => Ok(Some(st)),
@@ -98,8 +99,8 @@ impl DirEntry {
         }
     }
 
-    /// Keeps listeners that would take over the same dead socket apart. Others of the directory can hold the lock for ever, so
-    /// nothing depends on having it.
+    /// Locks the directory, so that two listeners do not remove the same dead socket. Other users of the directory can
+    /// hold the lock for ever, so nothing depends on getting it.
     fn lock(&self) -> Option<OwnedFd> {
         let dir = open_directory(self.dir.as_fd(), OsStr::new("."), OFlags::RDONLY, "locking a directory").ok()?;
         let until = Instant::now() + LOCK_TIMEOUT;
@@ -113,8 +114,8 @@ impl DirEntry {
     }
 }
 
-/// A directory beside a socket's place that this user alone may enter, which goes with it. Whatever is done by name is done in
-/// here, where nobody exchanges what a name means.
+/// A temporary directory beside a socket's path that only this user may enter; removed when dropped. All steps that use
+/// file names happen in it, where no other user can exchange a file.
 struct PrivateDir<'a> {
     of: BorrowedFd<'a>,
     name: OsString,
@@ -133,14 +134,14 @@ impl<'a> PrivateDir<'a> {
         rustix::fs::mkdirat(of, &name, Mode::RWXU).map_err(|e| Error::os(DOING, e))?;
         let private_dir = PrivateDir { of, dir: open_directory(of, &name, OFlags::PATH | OFlags::NOFOLLOW, DOING)?, name };
         let st = rustix::fs::fstat(&private_dir.dir).map_err(|e| Error::os(DOING, e))?;
-        // Another member of the directory's group may have put one of its own there.
+        // Another member of the directory's group may have replaced it by a directory of its own.
         if st.st_uid != process::euid() || st.st_mode & 0o077 != 0 {
             return Err(Error::fixed(errno::EACCES, "another user exchanged the directory that was made for a socket"));
         }
         Ok(private_dir)
     }
 
-    /// By this path only this directory is reached, whatever becomes of its name.
+    /// This path reaches this very directory, even if its name now belongs to another.
     fn path_of(&self, name: &str) -> String {
         format!("/proc/self/fd/{}/{name}", self.dir.as_raw_fd())
     }
@@ -150,10 +151,10 @@ impl<'a> PrivateDir<'a> {
         st.map(|st| identity(&st)).map_err(|e| Error::os("looking at a socket", e))
     }
 
-    /// Moves the socket to its place. False: something lies there.
+    /// Moves the socket to its path. False: the path is taken.
     fn move_into_place(&self, entry: &DirEntry) -> Result<bool> {
         let moved = match rustix::fs::renameat_with(&self.dir, Self::SOCKET, &entry.dir, &entry.name, RenameFlags::NOREPLACE) {
-            // Some file systems know a second name only.
+            // Some file systems only support a hard link.
             Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::linkat(&self.dir, Self::SOCKET, &entry.dir, &entry.name, AtFlags::empty()),
             moved => moved,
         };
@@ -164,7 +165,8 @@ impl<'a> PrivateDir<'a> {
         }
     }
 
-    /// Removes the socket `is` from a place. What somebody else has put there meanwhile goes back.
+    /// Removes the socket with identity `expected` from a path. Another file that was put there meanwhile is moved
+    /// back.
     fn remove_socket(&self, entry: &DirEntry, expected: (u64, u64)) -> Result<()> {
         match rustix::fs::renameat(&entry.dir, &entry.name, &self.dir, Self::OLD) {
             Ok(()) => {}
@@ -183,7 +185,7 @@ impl<'a> PrivateDir<'a> {
 impl Drop for PrivateDir<'_> {
     fn drop(&mut self) {
         let _ = rustix::fs::unlinkat(&self.dir, Self::SOCKET, AtFlags::empty());
-        // Only an empty directory goes.
+        // rmdir removes only an empty directory.
         let _ = rustix::fs::unlinkat(self.of, &self.name, AtFlags::REMOVEDIR);
     }
 }
@@ -192,12 +194,12 @@ fn address(path: &str) -> Result<SocketAddrUnix> {
     SocketAddrUnix::new(path).map_err(|e| Error::os(format_args!("forming the local address {path}"), e))
 }
 
-/// The file itself, by the path that leads to it and nowhere else.
+/// The address of an open file, which cannot be exchanged.
 fn address_of(file: &OwnedFd) -> Result<SocketAddrUnix> {
     address(&format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// Makes room for a listener: removes this user's socket if nobody listens on it.
+/// Makes a path free for a listener: removes the socket there if it is this user's and no one listens on it.
 fn remove_dead_socket(entry: &DirEntry, private_dir: &PrivateDir) -> Result<()> {
     let path = &entry.path;
     let taken = |what: &str| Err(Error::new(errno::EADDRINUSE, format!("listening on {path}: {what}; it is left alone")));
@@ -222,11 +224,12 @@ fn remove_dead_socket(entry: &DirEntry, private_dir: &PrivateDir) -> Result<()> 
     }
 }
 
-/// A non-blocking listener at `path`, which other users may open if `open`; the socket of a listener of this user that has ended makes
-/// room. It is made, given its mode and listened on in a directory of its own, and then moved to its place.
+/// A non-blocking listener at `path`, which other users may connect to if `open`. A socket of this user whose listener
+/// has ended is replaced. The socket is created, given its mode and listened on in a private directory, and then moved
+/// to its path.
 pub fn listen(path: &str, backlog: i32, open: bool) -> Result<(OwnedFd, BoundPath)> {
     let doing = |e: Errno| Error::os(format_args!("listening on {path}"), e);
-    // Callers must be able to name it.
+    // Fails early if callers could not use the path as an address.
     address(path)?;
     let entry = DirEntry::of(path).map_err(|e| e.context(format_args!("listening on {path}")))?;
     let _lock = entry.lock();
@@ -246,7 +249,7 @@ pub fn listen(path: &str, backlog: i32, open: bool) -> Result<(OwnedFd, BoundPat
     Err(Error::new(errno::EADDRINUSE, format!("listening on {path}: others put sockets there over and over")))
 }
 
-/// Connects to the listener at `path`, itself and not where it leads.
+/// Connects to the listener at `path`. A symbolic link is not followed.
 pub fn connect(path: &str) -> Result<Connect> {
     let refused = |why: &str| Err(Error::new(errno::ECONNREFUSED, format!("connecting to {path}: {why}")));
     let file = match open_at(CWD, OsStr::new(path), OFlags::PATH | OFlags::NOFOLLOW) {
@@ -262,7 +265,7 @@ pub fn connect(path: &str) -> Result<Connect> {
         _ => return no_socket("a file"),
     }
     let fd = fresh()?;
-    // The file that was looked at, whatever is at the path by now.
+    // Connects to the file that was examined, whatever is at the path by now.
     match rustix::net::connect(&fd, &address_of(&file)?) {
         Ok(()) => Ok(Connect::Done(fd)),
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(Connect::Busy),
@@ -290,13 +293,13 @@ mod tests {
         let (fd, place) = listen(&path, 1, false).unwrap();
         assert!(matches!(connect(&path), Ok(Connect::Done(_))));
         assert!(listen(&path, 1, false).is_err_and(|e| e.errno == errno::EADDRINUSE && e.words.contains("somebody listens")));
-        // As if it had been killed.
+        // As if the listener had been killed.
         std::mem::forget(place);
         drop(fd);
         assert!(connect(&path).is_err_and(|e| e.errno == errno::ECONNREFUSED && e.words.contains("has ended")));
         let (fd, place) = listen(&path, 1, true).unwrap();
         assert_eq!(rustix::fs::stat(path.as_str()).unwrap().st_mode & 0o777, 0o666);
-        // Another one's, put there meanwhile, is not removed.
+        // A file of another owner that appeared meanwhile is not removed.
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, b"mine").unwrap();
         drop((fd, place));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! AF_UNIX SOCK_SEQPACKET sockets in the abstract namespace (nothing to clean up in any file
-//! system), with descriptor passing and peer credentials.
+//! AF_UNIX SOCK_SEQPACKET sockets in the abstract namespace, which leave nothing behind in a file system; with
+//! descriptor passing and peer credentials.
 
 use super::{fd, fork};
 use crate::error::{Error, Result, errno};
@@ -15,11 +15,12 @@ use std::time::Duration;
 
 /// Descriptors that one packet may carry.
 pub const MAX_FDS: usize = 4;
-/// Those that a peer may put into one (SCM_MAX_FD): what is not received, the kernel closes there and then.
+/// Descriptors that a peer may put into one packet (SCM_MAX_FD). The kernel would close those not received in the
+/// receiving call.
 const MOST_FDS: usize = 253;
 
-/// Tries, one each millisecond, for a name that is in use: that of a listener which was closed is, while a thread inside of
-/// epoll_wait() still asks the socket.
+/// Attempts, one per millisecond, for a name that is in use. The name of a closed listener stays in use while a thread
+/// inside epoll_wait() still polls the socket.
 const TRIES: u32 = 20;
 
 /// A socket to listen on or to connect, which children do not inherit.
@@ -35,7 +36,7 @@ fn address(name: &str) -> Result<SocketAddrUnix> {
     SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(|e| Error::os(format_args!("forming the local address {name:?}"), e))
 }
 
-/// A non-blocking listener on abstract name `name`; `EADDRINUSE` if somebody has it.
+/// A non-blocking listener on the abstract name `name`; `EADDRINUSE` if the name is taken.
 pub fn listen(name: &str, backlog: i32) -> Result<OwnedFd> {
     listen_within(TRIES, name, backlog)
 }
@@ -53,7 +54,7 @@ fn listen_within(mut tries: u32, name: &str, backlog: i32) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// What a connection attempt came to at once.
+/// Immediate result of a connection attempt.
 pub enum Connect {
     Done(OwnedFd),
     /// The listener's backlog is full: try again later.
@@ -84,7 +85,8 @@ pub fn accept(listener: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// Process and user at the other end, as this process's namespaces see them; pid 0 if it has none here.
+/// Pid and user at the other end, as this process's namespaces show them; pid 0 if this namespace does not have the
+/// process.
 pub fn peer(fd: BorrowedFd<'_>) -> Result<(i32, u32)> {
     let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -98,7 +100,7 @@ pub fn peer(fd: BorrowedFd<'_>) -> Result<(i32, u32)> {
     Ok((cred.pid, cred.uid))
 }
 
-/// The process at the other end, if the kernel (Linux 6.5) tells and it has not ended.
+/// A pidfd of the process at the other end, if the kernel (Linux 6.5) provides one and the process lives.
 pub fn peer_process(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     const SO_PEERPIDFD: i32 = 77;
     let (mut raw, mut len) = (-1i32, size_of::<i32>() as libc::socklen_t);
@@ -110,7 +112,7 @@ pub fn peer_process(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     made.and_then(|made| fd::own(made).ok())
 }
 
-/// How often the kernel may lack memory for one packet.
+/// Attempts to send a packet when the kernel lacks memory.
 const SENDS: u32 = 3;
 
 /// Sends one packet; false if the socket is full.
@@ -126,19 +128,19 @@ pub fn send(fd: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result
         match rustix::net::sendmsg(fd, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
             Ok(_) => return Ok(true),
             Err(rustix::io::Errno::AGAIN) => return Ok(false),
-            // A wake-up that is lost leaves the peer asleep.
+            // Worth another attempt, because a lost wake-up would leave the peer asleep.
             Err(rustix::io::Errno::INTR | rustix::io::Errno::NOBUFS | rustix::io::Errno::NOMEM) if left > 0 => {}
             Err(e) => return Err(Error::os("sending to the peer", e)),
         }
     }
 }
 
-/// What arrived on a socket.
+/// Result of receiving.
 pub enum Received {
     Packet {
         len: usize,
         fds: Vec<OwnedFd>,
-        /// More descriptors came than this process has places left for.
+        /// More descriptors came than this process could open.
         lacking: bool,
     },
     Nothing,
@@ -164,7 +166,8 @@ pub fn recv_any(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<(Received, bool)> 
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let message = match rustix::net::recvmsg(fd, &mut [IoSliceMut::new(buf)], &mut control, flags) {
-        // The other end was closed with something unread; it is told once, before what that end has sent.
+        // The other end was closed with unread packets. This error comes once, before the packets that the other end
+        // has sent.
         Err(rustix::io::Errno::CONNRESET) => rustix::net::recvmsg(fd, &mut [IoSliceMut::new(buf)], &mut control, flags),
         result => result,
     };
@@ -193,42 +196,42 @@ pub fn recv_any(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<(Received, bool)> 
     Ok((Received::Packet { len: message.bytes, fds, lacking }, cut))
 }
 
-/// Two ends of a connection without a name, neither of which goes to child programs.
+/// A pair of connected sockets, which child programs do not inherit.
 pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .and_then(|(one, other)| Ok((fd::own(one)?, fd::own(other)?)))
         .map_err(|e| Error::os("creating a pair of sockets", e))
 }
 
-/// Sleeps until `fd` is readable or hung up, or for so many milliseconds; negative: without a limit.
+/// Sleeps until `fd` is readable or hung up, for at most `ms` milliseconds; a negative `ms` means no limit.
 pub fn wait_readable(fd: impl AsFd, ms: i64) {
     let limit = rustix::event::Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
     let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
     let _ = rustix::event::poll(&mut fds, (ms >= 0).then_some(&limit));
 }
 
-/// Sleeps until one of them is readable or hung up.
+/// Sleeps until one of the descriptors is readable or hung up.
 pub fn wait_any(fds: &[BorrowedFd<'_>]) {
     let mut fds: Vec<_> = fds.iter().map(|fd| rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)).collect();
     let _ = rustix::event::poll(&mut fds, None);
 }
 
-/// Whether the other end of a connection has said that it sends nothing more, or is closed; packets may wait all the same.
+/// Whether the other end was closed or has ended its sending. Packets may still be unread.
 pub fn hung_up(fd: impl AsFd) -> bool {
     let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::RDHUP)];
     let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     matches!(rustix::event::poll(&mut fds, Some(&zero)), Ok(n) if n > 0)
 }
 
-/// Takes nothing more from the other end, or as a listener from anybody; what has come can still be read.
+/// Accepts nothing more from the other end, or as a listener from anyone. Data that has arrived can still be read.
 pub fn end_receiving(fd: impl AsFd) {
-    // Fails only where there is no other end any more.
+    // Fails only if the other end is gone.
     let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Read);
 }
 
-/// Tells the other end that nothing more comes; what it sends still arrives.
+/// Tells the other end that nothing more will be sent. Its data still arrives.
 pub fn end_sending(fd: impl AsFd) {
-    // Fails only where the other end is closed already.
+    // Fails only if the other end is closed already.
     let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! TCP sockets: making, connecting and tuning them, and the addresses of this host's interfaces. No socket of
-//! these ever blocks.
+//! TCP sockets: creating, connecting and tuning them, and the addresses of this host's interfaces. These sockets never
+//! block.
 
 use super::{fd, fork};
 use crate::error::{Code, Error, Result, errno};
@@ -21,11 +21,11 @@ fn fresh(of: SocketAddr) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A socket that has `at`; port 0: the kernel chooses one. A v6 address leaves the v4 port of that number to others.
+/// A socket bound to `at`; with port 0 the kernel chooses a port. A v6 address leaves the v4 port of that number free.
 pub fn bind(at: SocketAddr) -> Result<OwnedFd> {
     let fd = fresh(at)?;
     let bound = || -> rustix::io::Result<()> {
-        // A program that comes back at once gets its port again.
+        // Lets a restarted program use its port again at once.
         sockopt::set_socket_reuseaddr(&fd, true)?;
         if at.is_ipv6() {
             sockopt::set_ipv6_v6only(&fd, true)?;
@@ -39,7 +39,7 @@ pub fn bind(at: SocketAddr) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A bound socket takes connections from now on; the kernel keeps up to `backlog` of them.
+/// Makes a bound socket accept connections; the kernel queues up to `backlog` of them.
 pub fn start(fd: BorrowedFd<'_>, backlog: i32) -> Result<()> {
     rustix::net::listen(fd, backlog).map_err(|e| Error::os("listening", e))
 }
@@ -51,8 +51,8 @@ pub fn listen(at: SocketAddr, backlog: i32) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Begins to connect; `connected` tells how it went. `from`: this side's address, where the routes are not to choose it; its
-/// port if nobody has that, else any.
+/// Begins to connect; `connected` reports the result. `from` is this side's address, if the routes shall not choose it,
+/// with a port that is used if it is free.
 pub fn connect(to: SocketAddr, from: Option<SocketAddr>) -> Result<OwnedFd> {
     match begin(to, from) {
         Err(e) if matches!(e.errno, errno::EADDRINUSE | errno::EADDRNOTAVAIL) => begin(to, from.map(|from| SocketAddr::new(from.ip(), 0))),
@@ -64,10 +64,11 @@ fn begin(to: SocketAddr, from: Option<SocketAddr>) -> Result<OwnedFd> {
     let fd = fresh(to)?;
     if let Some(from) = from {
         if from.port() != 0 {
-            // Whoever had it last, and whoever listens there next, is not in the way.
+            // A former user of the port, and a later listener on it, shall not prevent the bind.
             sockopt::set_socket_reuseaddr(&fd, true).map_err(|e| Error::os(format_args!("connecting from {from}"), e))?;
         }
-        // The port is chosen when the peer is known, so that there are enough of them. Older kernels choose it now.
+        // The port is chosen when the peer is known, which makes many more connections possible. Older kernels choose
+        // the port now.
         let _ = set_int(&fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
         rustix::net::bind(&fd, &from).map_err(|e| Error::os(format_args!("connecting from {from}"), e))?;
     }
@@ -77,7 +78,7 @@ fn begin(to: SocketAddr, from: Option<SocketAddr>) -> Result<OwnedFd> {
     }
 }
 
-/// Whether a connection has come about; `None`: not yet.
+/// Whether the connection is established; `None`: not yet.
 pub fn connected(fd: BorrowedFd<'_>) -> Result<Option<()>> {
     let mut fds = [PollFd::new(&fd, PollFlags::OUT)];
     match rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
@@ -91,7 +92,7 @@ pub fn connected(fd: BorrowedFd<'_>) -> Result<Option<()>> {
     }
 }
 
-/// What the errors of connecting mean to a reader.
+/// Errors of connecting, in words for the user.
 fn no_connection(e: Errno) -> Error {
     let (errno, words) = match e {
         Errno::CONNREFUSED => (errno::ECONNREFUSED, "nobody listens there"),
@@ -116,7 +117,7 @@ pub fn accept(listener: BorrowedFd<'_>) -> Result<Option<(OwnedFd, SocketAddr)>>
             }
             None => Err(Error::fixed(errno::EPROTO, "accepting a connection: it comes from no IP address")),
         },
-        // Errors of that connection, which is gone again: accept(2) wants them treated as nothing.
+        // Errors of a connection that is already gone; accept(2) asks to treat them like EAGAIN.
         Err(
             Errno::AGAIN
             | Errno::INTR
@@ -147,12 +148,13 @@ pub fn peer(fd: BorrowedFd<'_>) -> Result<SocketAddr> {
     at.and_then(|a| SocketAddr::try_from(a).ok()).ok_or_else(gone)
 }
 
-/// Small packets leave at once.
+/// Makes small packets leave at once.
 pub fn set_no_delay(fd: BorrowedFd<'_>) -> Result<()> {
     sockopt::set_tcp_nodelay(fd, true).map_err(|e| Error::os("setting TCP_NODELAY", e))
 }
 
-/// When to ask whether an idle peer lives, how often, and how many questions may stay unanswered.
+/// For a dead-peer timeout: seconds until an idle peer is probed, seconds between probes, and the number of unanswered
+/// probes.
 fn probes(timeout_ms: u32) -> (u64, u64, u32) {
     let whole = u64::from(timeout_ms.div_ceil(1000)).clamp(1, 30_000);
     let idle = (whole / 2).max(1);
@@ -161,9 +163,9 @@ fn probes(timeout_ms: u32) -> (u64, u64, u32) {
     (idle, every, (rest / every).clamp(1, 127) as u32)
 }
 
-/// A peer whose kernel answers nothing for this long is taken for dead: by the kernel where nothing is sent, by whoever asks for
-/// its `Health` where something is. Not by TCP_USER_TIMEOUT, which ends what waits for a closed window although the peer's
-/// kernel answers each probe of it.
+/// A peer whose kernel answers nothing for this long counts as dead. The kernel finds that out on an idle connection;
+/// where data is in flight, the users of `Health` do. TCP_USER_TIMEOUT is not used, because it also ends a connection
+/// with a closed window whose probes the peer's kernel answers.
 pub fn set_keep_alive(fd: BorrowedFd<'_>, timeout_ms: u32) -> Result<()> {
     /// TCP_RTO_MAX_MS, of Linux 6.15.
     const RTO_MAX_MS: i32 = 44;
@@ -175,25 +177,26 @@ pub fn set_keep_alive(fd: BorrowedFd<'_>, timeout_ms: u32) -> Result<()> {
         sockopt::set_tcp_keepcnt(fd, count)
     };
     set().map_err(|e| Error::os("setting how long a peer may stay silent", e))?;
-    // A closed window is probed often enough for two answers to be missed in time; older kernels double the pause up to two minutes.
+    // A closed window is probed often enough for two missed answers to be noticed in time. Older kernels double the
+    // pause up to two minutes.
     set_int(&fd, libc::IPPROTO_TCP, RTO_MAX_MS, (timeout_ms / 4).clamp(1000, 120_000) as i32);
     Ok(())
 }
 
-/// Sizes of the kernel's buffers, which it sizes by itself otherwise.
+/// Sets the sizes of the kernel's buffers, which the kernel otherwise chooses itself.
 pub fn set_buffers(fd: BorrowedFd<'_>, bytes: usize) -> Result<()> {
     sockopt::set_socket_send_buffer_size(fd, bytes)
         .and_then(|()| sockopt::set_socket_recv_buffer_size(fd, bytes))
         .map_err(|e| Error::os("setting the sizes of a socket's buffers", e))
 }
 
-/// The algorithm that decides how much may be on the way. Which ones a user may choose is the host's matter.
+/// Chooses the congestion control algorithm. The host decides which ones a user may choose.
 pub fn set_congestion(fd: BorrowedFd<'_>, name: &str) -> Result<()> {
     sockopt::set_tcp_congestion(fd, name).map_err(|e| Error::os(format_args!("choosing congestion control {name:?}"), e))
 }
 
-/// Bounds the bytes that the kernel takes before it can send them (TCP_NOTSENT_LOWAT): the other streams can carry
-/// them.
+/// Bounds the bytes that the kernel accepts before it can send them (TCP_NOTSENT_LOWAT), so that other streams can
+/// carry them.
 pub fn set_unsent(fd: BorrowedFd<'_>, bytes: i32) -> Result<()> {
     match set_int(&fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes) {
         true => Ok(()),
@@ -201,7 +204,7 @@ pub fn set_unsent(fd: BorrowedFd<'_>, bytes: i32) -> Result<()> {
     }
 }
 
-/// Which of `fds` are hung up, whatever they still have to read.
+/// Which of `fds` are hung up, even if they still have unread data.
 pub fn hung_up(fds: &[BorrowedFd<'_>]) -> Vec<bool> {
     let mut all: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::RDHUP)).collect();
     match rustix::event::poll(&mut all, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
@@ -215,7 +218,7 @@ fn set_int(fd: &impl AsFd, level: i32, name: i32, value: i32) -> bool {
     unsafe { libc::setsockopt(fd.as_fd().as_raw_fd(), level, name, (&raw const value).cast(), size_of::<i32>() as libc::socklen_t) == 0 }
 }
 
-/// Sends what the socket takes; 0: nothing now.
+/// Sends as many bytes as the socket accepts; 0 if none now.
 pub fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
     match rustix::net::send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
         Ok(n) => Ok(n),
@@ -224,7 +227,7 @@ pub fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
     }
 }
 
-/// Receives what is there, at most `buf`; `None`: nothing now.
+/// Receives available bytes, at most `buf.len()`; `None`: none now.
 pub fn recv(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<Option<usize>> {
     match rustix::net::recv(fd, buf, RecvFlags::DONTWAIT) {
         Ok((_, 0)) => Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection")),
@@ -238,13 +241,13 @@ fn gone(e: Errno) -> Error {
     Error::coded(e.raw_os_error(), Code::PeerGone, format!("the connection to the peer is lost: {}", errno::words(e.raw_os_error())))
 }
 
-/// Which of `fds` have something to read, or to tell by reading; asked with one call for all.
+/// Which of `fds` have data or an error to read, found out by one call.
 pub fn readable(fds: &[BorrowedFd<'_>]) -> Vec<bool> {
     let mut all: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
     match rustix::event::poll(&mut all, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
         Ok(0) | Err(Errno::INTR) => vec![false; fds.len()],
         Ok(_) => all.iter().map(|p| !p.revents().is_empty()).collect(),
-        // Reading one that has nothing does no harm.
+        // Reading a socket without data does no harm.
         Err(_) => vec![true; fds.len()],
     }
 }
@@ -257,7 +260,7 @@ pub struct Interface {
     pub up: bool,
 }
 
-/// An IP address as the kernel hands it out.
+/// The IP address in a kernel's socket address.
 ///
 /// # Safety
 /// `at` is NULL or points to a socket address as long as its family says.
@@ -265,7 +268,8 @@ unsafe fn ip_of(at: *const libc::sockaddr) -> Option<IpAddr> {
     if at.is_null() {
         return None;
     }
-    // SAFETY: by contract; the family tells which of the structures it is. They may lie unaligned.
+    // SAFETY: the caller promises a live address of its family's length; the family tells the type, and unaligned reads
+    // are used.
     unsafe {
         match i32::from((&raw const (*at).sa_family).read_unaligned()) {
             libc::AF_INET => {
@@ -281,7 +285,7 @@ unsafe fn ip_of(at: *const libc::sockaddr) -> Option<IpAddr> {
 /// All IP addresses of this host's interfaces, in the kernel's order.
 pub fn interfaces() -> Result<Vec<Interface>> {
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: `list` is live; the list that it gets is freed below.
+    // SAFETY: `list` is live; the list that getifaddrs stores there is freed below.
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
         let e = std::io::Error::last_os_error().raw_os_error().unwrap_or(errno::EIO);
         return Err(Error::new(e, format!("listing this host's interfaces (getifaddrs): {}", errno::words(e))));
@@ -289,27 +293,28 @@ pub fn interfaces() -> Result<Vec<Interface>> {
     let mut found = Vec::new();
     let mut next = list;
     while !next.is_null() {
-        // SAFETY: the C library made this list; names are C strings, addresses as long as their family says.
+        // SAFETY: getifaddrs made this list. Its names are C strings, and its addresses are as long as their family
+        // says.
         let entry = unsafe { &*next };
-        // SAFETY: as above.
+        // SAFETY: getifaddrs made this list, and its addresses are as long as their family says.
         if let Some(ip) = unsafe { ip_of(entry.ifa_addr) } {
-            // SAFETY: as above.
+            // SAFETY: getifaddrs made this list, and its names are C strings.
             let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
             found.push(Interface { name, ip, up: entry.ifa_flags & libc::IFF_UP as u32 != 0 });
         }
         next = entry.ifa_next;
     }
-    // SAFETY: `list` is what getifaddrs gave, and nothing of it is held any more.
+    // SAFETY: `list` came from getifaddrs, and nothing of it is referred to any more.
     unsafe { libc::freeifaddrs(list) };
     Ok(found)
 }
 
-/// An address that means nothing without the interface's number.
+/// Whether the address is valid only together with an interface's number.
 fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.segments()[0] & 0xffc0 == 0xfe80)
 }
 
-/// The first address of that family that the interface `name` has.
+/// The first address of the given family that the interface `name` has.
 pub fn interface_address(name: &str, v6: bool) -> Result<IpAddr> {
     let all = interfaces()?;
     let mut its = all.iter().filter(|i| i.name == name).peekable();
@@ -328,13 +333,13 @@ pub fn interface_address(name: &str, v6: bool) -> Result<IpAddr> {
     })
 }
 
-/// The TCP port that this host's list of services gives `name`. The list is read here, because asking the resolver
-/// loads all that it is configured with.
+/// The TCP port that /etc/services gives `name`. The file is read here, because the resolver would load all that it is
+/// configured with.
 pub fn service_port(name: &str) -> Option<u16> {
     listed(&std::fs::read_to_string("/etc/services").ok()?, name)
 }
 
-/// Lines of services(5): a name, "port/protocol", and perhaps other names.
+/// A line of services(5) has a name, "port/protocol", and further names.
 fn listed(services: &str, name: &str) -> Option<u16> {
     services.lines().find_map(|line| {
         let mut words = line.split('#').next()?.split_ascii_whitespace();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copies with the address space of another process.
+//! An address space of another process: copies with it, each of which checks the guard, and the reasons why copying
+//! ends.
 
 use super::batch::{Batch, within};
 use super::call::{Attach, Piece, attach, piece};
@@ -16,21 +17,22 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-/// Bytes of one call, so that a copy which runs while the peer executes another program ends soon; the kernel stops at 2 GiB anyway.
+/// Bytes of one call. A copy that runs while the peer executes another program thus ends soon; the kernel stops at 2
+/// GiB anyway.
 pub const STEP: usize = 64 << 20;
-/// Pieces of a copy whose arrays lie on the stack, with the guard.
+/// Pieces, including the guard, up to which the arrays of a copy lie on the stack.
 const FEW: usize = 8;
-/// How long a connection looks for the peer's guard: the kernel may be moving the page.
+/// How long a connection looks for the peer's guard. The kernel may be moving the page.
 const GUARD_GLANCE: Duration = Duration::from_millis(1);
-/// The same where only a thread can find out.
+/// The same limit if there is no page map, so that a thread has to find out.
 const GUARD_WAIT: Duration = Duration::from_millis(100);
-/// A child of fork() may find the lock held by a thread that it does not have.
+/// Time limit for locks: a child of fork() may find one held by a thread that the child does not have.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// An address space that is not this endpoint's, as it was when its process connected.
+/// The address space of another process, as it was when that process connected.
 pub struct AddressSpace {
     pid: i32,
-    /// A thread of it: another one once the first has ended.
+    /// A live thread of the process. Replaced by another one when that thread ends.
     tid: AtomicI32,
     guard: Guard,
     /// /proc/PID/pagemap. The descriptor follows the address space, not the process number.
@@ -39,11 +41,11 @@ pub struct AddressSpace {
     over: OnceLock<Error>,
 }
 
-/// Address spaces that connections use. Connections to one process share one of them.
+/// The address spaces in use. Connections to the same process share one.
 static KNOWN: Mutex<Vec<Weak<AddressSpace>>> = Mutex::new(Vec::new());
 
 impl AddressSpace {
-    /// Finds the address space of process `pid`. Fails if the process lacks the guard, or if the kernel refuses copies.
+    /// Finds the address space of process `pid`. Fails if it does not have the guard, or if the kernel refuses copies.
     pub fn of(pid: i32, guard: Guard) -> Result<Arc<AddressSpace>> {
         if pid <= 0 {
             return Err(Error::fixed(errno::ESRCH, "the peer lives in another pid namespace, so cross-memory attach cannot name it"));
@@ -67,22 +69,22 @@ impl AddressSpace {
             pid,
             tid: AtomicI32::new(pid),
             guard,
-            // Before the guard is read: the page map is of the same address space, or of one before it.
+            // Opened before the guard is read, so the page map belongs to the same address space or to an earlier one.
             pages: page_map(pid),
             over: OnceLock::new(),
         };
         space.await_guard()?;
         space.verify_guard()?;
         if space.tid() != pid {
-            // The first thread has ended, and another was found.
+            // The first thread has ended, and another was found; its page map has to be opened again.
             space.pages = page_map(space.tid());
             space.verify_guard()?;
         }
         Ok(space)
     }
 
-    /// The guard's page may be one that never comes, and a connection waits for nobody: the page of a peer that has just told of it
-    /// is there.
+    /// Waits a short time for the guard's page, because a copy must not wait for a page that may never come. The page
+    /// of a peer that has just announced it is normally there.
     fn await_guard(&self) -> Result<()> {
         let (begun, request) = (Instant::now(), PageRequest::new(self.pid, self.tid(), self.guard, Attach::Read, Vec::new()));
         let mut sent = false;
@@ -98,7 +100,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Reads the guard alone.
+    /// Reads the guard alone, and so verifies the address space and the permission to copy.
     fn verify_guard(&self) -> Result<()> {
         let read = self.once(Attach::Read, &mut [Iov::EMPTY], &mut [piece(0, 0)], 0);
         read.map_err(|e| match e.errno {
@@ -109,7 +111,7 @@ impl AddressSpace {
         })
     }
 
-    /// Why nothing is copied any more.
+    /// The reason why nothing is copied any more.
     pub fn why_over(&self) -> Option<&Error> {
         self.over.get()
     }
@@ -118,8 +120,8 @@ impl AddressSpace {
         self.tid.load(Ordering::Relaxed)
     }
 
-    /// Copies all of it, or gives an error; a copy in several calls may have moved a part. The peer's pieces are checked by the
-    /// kernel.
+    /// Copies all bytes, or fails. If the copy takes several calls, a failed one may have moved a part. The kernel
+    /// checks the peer's pieces.
     #[inline]
     pub(super) fn copy(&self, how: Attach, local: &[Iov], remote: &[Piece]) -> Result<()> {
         if let ([here], [there]) = (local, remote)
@@ -151,11 +153,12 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// One call. The first piece on each side is free, and becomes the guard.
+    /// Makes one call. The first piece on each side is free for the guard.
     #[inline]
     pub(super) fn once(&self, how: Attach, ours: &mut [Iov], theirs: &mut [Piece], want: usize) -> Result<()> {
         if how == Attach::Write && !self.guard.is_unique_address() {
-            // Any program may have memory at such an address.
+            // The guard's address is one where any program may have memory, so the guard is read before anything is
+            // written.
             self.verify_guard()?;
         }
         let mut word = if how == Attach::Write { self.guard.word.to_ne_bytes() } else { [0; 8] };
@@ -183,7 +186,7 @@ impl AddressSpace {
         match got {
             Err(errno::ESRCH) if self.switch_thread() => self.once(how, ours, theirs, want),
             Err(errno::ESRCH) => Err(self.ends("the peer's process has ended")),
-            // Nothing but a guard that is not there fails without a byte.
+            // The guard is the first piece, so a call without a single byte means that it is missing.
             Err(errno::EFAULT) => Err(self.ends("the peer's process has executed another program, or has ended")),
             Ok(_) if word != self.guard.word => Err(self.ends("the peer's process has executed another program, or has ended")),
             Err(e @ (errno::EPERM | errno::EACCES | errno::ENOSYS)) => {
@@ -209,7 +212,7 @@ impl AddressSpace {
         self.over.get_or_init(|| Error::coded(errno::ECONNRESET, Code::PeerGone, words)).clone()
     }
 
-    /// Another thread of the same address space takes the place of one that has ended.
+    /// Uses another thread of the same address space in place of one that has ended.
     fn switch_thread(&self) -> bool {
         let is_of_it = |tid: &i32| {
             let mut word = [0; 8];
@@ -222,29 +225,29 @@ impl AddressSpace {
         true
     }
 
-    /// Whether the byte after the first `moved` is mapped for such a copy, although the kernel does not copy it.
+    /// Whether the byte after the first `moved` is mapped for such a copy although the kernel does not copy it.
     fn is_refused_by_kernel(&self, how: Attach, theirs: &[Piece], moved: usize) -> bool {
         let Some((of, from, _)) = within(theirs, |p| p.iov_len, moved, 1).next() else { return false };
         let addr = (of.iov_base as u64).wrapping_add(from as u64);
         let mut byte = [0; 9];
         // SAFETY: the bytes outlive the call.
         let ours = [unsafe { Iov::of_mut(&mut byte) }];
-        // What can be read lacks nothing but a right, or our own memory was at fault.
+        // If the byte can be read, only a right was missing, or this process's memory was at fault.
         let read = attach(self.tid(), Attach::Read, &ours, &[piece(self.guard.addr, 8), piece(addr, 1)]);
         read == Ok(8) && maps(self.tid(), addr, how)
     }
 
-    /// Which pages are there, if the kernel tells.
+    /// The page map, if the kernel lets this process open it.
     pub(super) fn page_map(&self) -> Option<&OwnedFd> {
         self.pages.as_ref().ok()
     }
 
-    /// Whether the guard's page is there, or its address space no more.
+    /// Whether the guard's page is present, or the address space has ended.
     pub(super) fn has_guard(&self) -> bool {
         self.page_map().is_some_and(|map| pages::is_there(map, self.guard.addr) != Some(false))
     }
 
-    /// Has a thread wait for pages; `None`: one waits for others of that process.
+    /// Has a thread wait for pages to come. `None`: a thread already waits for other pages of that process.
     pub(super) fn request_pages(&self, how: Attach, ranges: Vec<(u64, usize)>) -> Result<Option<Arc<PageRequest>>> {
         let request = PageRequest::new(self.pid, self.tid(), self.guard, how, ranges);
         Ok(populate::submit(&request)?.then_some(request))
@@ -256,7 +259,7 @@ mod tests {
     use super::*;
     use crate::sys::process;
 
-    /// None in a sandbox that refuses the calls.
+    /// `None` in a sandbox that refuses the calls.
     fn own() -> Option<Arc<AddressSpace>> {
         match AddressSpace::of(process::pid(), Guard::own().unwrap()) {
             Err(e) if matches!(e.errno, errno::EPERM | errno::ENOSYS) => None,
@@ -312,7 +315,7 @@ mod tests {
     fn memory_that_the_kernel_copies_for_nobody_is_told_from_none() {
         let Some(space) = own() else { return };
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        // The kernel's own page of clocks.
+        // The kernel's own clock page.
         let line = maps.lines().find(|line| line.ends_with("[vvar]"));
         let Some(addr) = line.and_then(|line| u64::from_str_radix(line.split('-').next()?, 16).ok()) else { return };
         let mut byte = [0];
@@ -324,7 +327,7 @@ mod tests {
     #[test]
     fn another_thread_stands_for_a_first_one_that_has_ended() {
         let Some(space) = own() else { return };
-        // A number that no process has.
+        // A pid that no process has.
         space.tid.store(i32::MAX, Ordering::Relaxed);
         let (stop, wait) = std::sync::mpsc::channel::<()>();
         let other = std::thread::spawn(move || wait.recv());

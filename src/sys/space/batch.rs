@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pieces of one call, and of several.
+//! The arrays of pieces for one call, and the split of pieces over several calls.
 
 use super::call::{PIECES, Piece, piece};
 use crate::sys::iov::Iov;
 
-/// Many pieces for one call, which leaves room for the guard.
+/// Many pieces for one call. The first element on each side is kept free for the guard.
 pub struct Batch {
     pub(super) ours: Vec<Iov>,
     pub(super) theirs: Vec<Piece>,
@@ -17,7 +17,7 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// Pieces on each side.
+    /// Largest number of pieces on each side.
     pub const MOST: usize = PIECES - 1;
 
     pub fn clear(&mut self) {
@@ -35,13 +35,14 @@ impl Batch {
         self.theirs.push(piece);
     }
 
-    /// The larger number of pieces of both sides.
+    /// The number of pieces of the side that has more.
     pub fn pieces(&self) -> usize {
         self.ours.len().max(self.theirs.len()) - 1
     }
 }
 
-/// The pieces that `len` bytes lie in from byte `skip` on: where in each, and how many.
+/// The parts of the pieces that hold `len` bytes from byte `skip` on: each with its position in the piece, and its
+/// length.
 pub fn within<T>(pieces: &[T], len_of: fn(&T) -> usize, skip: usize, len: usize) -> impl Iterator<Item = (&T, usize, usize)> {
     let mut begin = 0usize;
     pieces.iter().filter_map(move |p| {

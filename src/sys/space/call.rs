@@ -30,13 +30,13 @@ impl Attach {
 /// Pieces of one call on each side (UIO_MAXIOV).
 pub const PIECES: usize = 1024;
 
-/// Copies between this process and the one of thread `tid`; gives how many bytes moved, or an errno if none did. The kernel looks
-/// the address space up once, and goes through the other process's pieces in their order.
+/// Copies between this process and the process of thread `tid`. Returns the number of bytes moved, or an errno if none
+/// was. The kernel looks the address space up once, and handles the other process's pieces in order.
 #[inline]
 pub fn attach(tid: i32, how: Attach, local: &[Iov], remote: &[Piece]) -> Result<usize, i32> {
     let ours = local.as_ptr().cast::<libc::iovec>();
-    // SAFETY: the arrays are live, their counts true and of `iovec`'s layout; the local pieces are memory (`Iov::new`), or the kernel
-    // refuses them.
+    // SAFETY: the arrays are live, have the given lengths and the layout of `iovec`; the local pieces are memory
+    // (`Iov::new`), and the kernel checks them.
     let got = unsafe {
         match how {
             Attach::Read => libc::process_vm_readv(tid, ours, local.len() as _, remote.as_ptr(), remote.len() as _, 0),

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One page of each process by which others recognise its address space. The page lies at a random address and begins with a random
-//! word. A program that the process executes later has no such page there, and a child of fork() has another word in it.
+//! The guard: one page per process by which others recognise its address space. The page lies at a random address and
+//! begins with a random word. A program that the process executes later has no such page there, and a child of fork()
+//! has another word in it.
 
 use crate::error::{Error, Result, errno};
 use crate::sys::{mem, process};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Address and word of a guard. A peer announces its own guard, and reading the page checks the announcement.
+/// Address and word of a guard. A peer announces its guard, and reading the page verifies the announcement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Guard {
     pub addr: u64,
@@ -15,24 +16,25 @@ pub struct Guard {
 
 /// Random addresses that are tried.
 const DRAWS: usize = 8;
-/// Neither programs, nor libraries, nor stacks, nor heaps lie between these.
+/// Bounds of an address range that has no programs, libraries, stacks or heaps.
 const LOW: u64 = 0x1000_0000_0000;
 const HIGH: u64 = 0x5000_0000_0000;
 
 impl Guard {
-    /// This process's own.
+    /// The guard of this process.
     pub fn own() -> Result<Guard> {
         let addr = page()?;
-        // SAFETY: the page is there for ever, and begins with eight aligned bytes.
+        // SAFETY: the page is never unmapped, and begins with eight aligned bytes.
         let word = unsafe { &*(addr as *const AtomicU64) };
-        // The kernel wipes the page in children.
+        // The kernel zeroes the page in children.
         if word.load(Ordering::Relaxed) == 0 {
             let _ = word.compare_exchange(0, random()? | 1, Ordering::Relaxed, Ordering::Relaxed);
         }
         Ok(Guard { addr: addr as u64, word: word.load(Ordering::Relaxed) })
     }
 
-    /// Whether the address alone tells this address space from others, so that bytes may be written there unread.
+    /// Whether the address is one that no other program uses, so that bytes may be written without reading the guard
+    /// first.
     #[inline]
     pub fn is_unique_address(&self) -> bool {
         (LOW..HIGH).contains(&self.addr)
@@ -45,7 +47,7 @@ fn random() -> Result<u64> {
     Ok(u64::from_ne_bytes(raw))
 }
 
-/// The address of the page, which is mapped once.
+/// The address of this process's guard page, which is mapped once.
 fn page() -> Result<usize> {
     static PAGE: AtomicUsize = AtomicUsize::new(0);
     let known = PAGE.load(Ordering::Acquire);
@@ -56,7 +58,7 @@ fn page() -> Result<usize> {
     match PAGE.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Ok(fresh),
         Err(other) => {
-            // SAFETY: another thread was faster, and nobody knows of this page.
+            // SAFETY: another thread was faster, and no code knows this page.
             unsafe { libc::munmap(fresh as *mut libc::c_void, mem::page_size()) };
             Ok(other)
         }
@@ -104,11 +106,11 @@ mod tests {
         let guard = Guard::own().unwrap();
         assert_eq!(guard, Guard::own().unwrap());
         assert_ne!(guard.word, 0);
-        // SAFETY: the child calls nothing but what is safe after fork() in a process with threads, and ends.
+        // SAFETY: the child makes only calls that are safe after fork() in a process with threads, and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let other = Guard::own().is_ok_and(|own| own.addr == guard.addr && own.word != guard.word);
-            // SAFETY: the child ends.
+            // SAFETY: ends only the child.
             unsafe { libc::_exit(i32::from(!other)) };
         }
         let mut status = -1;

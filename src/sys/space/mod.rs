@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The address space of a process at the other end of a connection, and the only way to its memory. A process number does not name
-//! an address space: after execve() the number is the same and the memory another program's, and a number is given again when its
-//! process has ended. Each copy therefore begins with the guard of the address space that connected, in the same call, which
-//! moves nothing where the guard is not there.
+//! Copies with the memory of the process at the other end of a connection.
+//!
+//! A pid does not name an address space: after execve() the pid is the same but the memory is another program's, and a
+//! pid is reused after its process has ended. Therefore each system call that copies begins with the *guard* of the
+//! address space that connected, a page at a random address with a random word. The call moves nothing if the guard is
+//! not there.
+//!
+//! `reach.rs` is what a connection uses: it has an `address_space.rs`, which copies and checks the guard (`guard.rs`),
+//! and it makes sure that a copy waits for no missing page, by the kernel's page map (`pages.rs`) and by threads that
+//! fault pages in (`populate.rs`). `call.rs` and `batch.rs` have the system calls and their arguments, and `procfs.rs`
+//! reads /proc. Read `reach.rs` first. `own_memory.rs` uses the same call for memory of this process.
 
 mod address_space;
 mod batch;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The same of this process's own memory.
+//! Copies within this process by the same system call, which returns an error where memory is not mapped.
 
 use super::address_space::STEP;
 use super::call::{Attach, attach, piece};
@@ -7,7 +7,7 @@ use crate::error::{Error, Result, errno};
 use crate::sys::iov::Iov;
 use crate::sys::process;
 
-/// Copies within this process, of memory that may be gone.
+/// Copies between two pieces of this process's memory, either of which may be unmapped.
 pub fn copy_own(from: Iov, to: Iov) -> Result<()> {
     let want = from.len().min(to.len());
     for at in (0..want).step_by(STEP) {

@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether pages of another process are there, as the kernel's page map of it tells, and for how long that is believed. A copy waits
-//! in the kernel for a page that is not there: in userfaultfd memory, in a mapping of a file of FUSE or of a server that is away.
+//! Remembers which pages of another process are present, by the kernel's page map, and for how long that is believed. A
+//! copy would wait in the kernel for a missing page: of userfaultfd memory, or of a file served by FUSE or by an
+//! unreachable server.
 
 use super::call::Attach;
 use crate::sys::cancel::raw;
 use crate::sys::mem;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Pages that one fact is about.
+/// Pages of one entry.
 const SPAN: u64 = 64;
-/// How long a fact is believed: of the order of 100 ms.
+/// How long an entry is believed, in ticks; of the order of 100 ms.
 pub const FRESH_TICKS: u64 = 200_000_000;
-/// Facts that are kept: at first, and at most (2 GiB of pages of 4 KiB).
+/// Number of entries at first, and at most (2 GiB of pages of 4 KiB).
 const FIRST: usize = 64;
 const MOST: usize = 8192;
-/// Spans that are asked for at once.
+/// Entries read from the page map at once.
 const SPANS: u64 = 8;
 
 /// Bits of an entry of the page map.
 const PRESENT: u64 = 1 << 63;
 const WRITE_PROTECTED: u64 = 1 << 57;
 
-/// What was seen of some pages in a row: a bit for each.
+/// The present pages of one span of `SPAN` pages, one bit per page.
 #[derive(Clone, Copy, Default)]
 struct SpanState {
     span: u64,
@@ -37,7 +38,7 @@ impl SpanState {
     }
 }
 
-/// A range of pages, the last one included.
+/// A range of pages, including the last one.
 #[derive(Clone, Copy)]
 struct Range {
     first: u64,
@@ -55,7 +56,7 @@ impl Range {
         Range { first: addr >> shift, last: addr.saturating_add(len.saturating_sub(1) as u64) >> shift }
     }
 
-    /// The bits of the pages that lie in a span.
+    /// The bits of the range's pages within a span.
     #[inline]
     fn within(&self, span: u64) -> u64 {
         let first = self.first.saturating_sub(span * SPAN).min(SPAN - 1);
@@ -64,7 +65,7 @@ impl Range {
     }
 }
 
-/// Pages that were seen lately; one entry for each span, which others displace.
+/// The pages that were seen present lately. A hash table with one entry per slot; a new entry replaces the old one.
 #[derive(Default)]
 pub struct PresentPages(Vec<SpanState>);
 
@@ -74,7 +75,7 @@ impl PresentPages {
         span as usize & self.0.len().wrapping_sub(1)
     }
 
-    /// The pages of a span that were seen lately.
+    /// The pages of a span that were seen present lately.
     #[inline]
     fn of_span(&self, span: u64, how: Attach, now: u64) -> u64 {
         match self.0.get(self.slot(span)) {
@@ -108,13 +109,13 @@ impl PresentPages {
         self.0[at] = fact;
     }
 
-    /// Whether all pages of the range were seen lately; cheap.
+    /// Whether all pages of the range were seen lately. Cheap.
     #[inline]
     pub fn has(&self, how: Attach, addr: u64, len: usize, now: u64) -> bool {
         self.has_all(how, std::iter::once((addr, len)), now)
     }
 
-    /// The same of many, which often lie in one span.
+    /// The same for many ranges, which often lie in one span.
     #[inline]
     pub fn has_all(&self, how: Attach, mut ranges: impl Iterator<Item = (u64, usize)>, now: u64) -> bool {
         let (mut known, mut there, shift) = (u64::MAX, 0, mem::page_size().trailing_zeros());
@@ -129,7 +130,8 @@ impl PresentPages {
         })
     }
 
-    /// Looks at the pages of the range that were not seen lately. False: some are not there, or nobody tells.
+    /// Reads the page map for pages of the range that were not seen lately. False: some are missing, or there is no
+    /// page map.
     pub fn look(&mut self, map: Option<&OwnedFd>, how: Attach, addr: u64, len: usize, now: u64) -> bool {
         let Some(map) = map else { return self.has(how, addr, len, now) };
         let range = Range::of(addr, len);
@@ -142,7 +144,7 @@ impl PresentPages {
             let mut entries = [0u64; (SPAN * SPANS) as usize];
             let spans = SPANS.min(end - span);
             match read(map, span * SPAN, &mut entries[..(spans * SPAN) as usize]) {
-                // The address space has ended, so that a copy fails at once.
+                // The address space has ended, so a copy fails at once instead of waiting.
                 Some(0) => return true,
                 Some(_) => {}
                 None => return false,
@@ -159,7 +161,7 @@ impl PresentPages {
         true
     }
 
-    /// The pages were there a moment ago.
+    /// Records that the pages were present just now.
     pub fn note(&mut self, how: Attach, addr: u64, len: usize, now: u64) {
         let range = Range::of(addr, len);
         for span in range.first / SPAN..=range.last / SPAN {
@@ -185,14 +187,15 @@ fn bits(entries: &[u64]) -> SpanState {
     fact
 }
 
-/// Reads entries of a page map, from that of page `first` on: how many there are; none if the address space has ended.
+/// Reads entries of the page map, beginning with page `first`. Returns their number, which is 0 if the address space
+/// has ended.
 fn read(map: &OwnedFd, first: u64, into: &mut [u64]) -> Option<usize> {
-    // SAFETY: the kernel writes no more than the slice has.
+    // SAFETY: the kernel writes at most as many bytes as the slice has.
     let got = unsafe { raw!(SYS_pread64, map.as_raw_fd(), into.as_mut_ptr(), size_of_val(into), first * 8) };
     usize::try_from(got).ok().map(|bytes| bytes / 8)
 }
 
-/// Whether one page is there, and may be written if it may be at all. `None`: the address space has ended, or nobody tells.
+/// Whether a page is present and not write-protected. `None`: the address space has ended, or the map cannot be read.
 pub fn is_there(map: &OwnedFd, addr: u64) -> Option<bool> {
     let mut entry = [0];
     match read(map, Range::of(addr, 1).first, &mut entry) {
@@ -219,7 +222,7 @@ mod tests {
     }
 
     fn touch(at: usize) {
-        // SAFETY: a byte of a mapping of the test's.
+        // SAFETY: a byte of a mapping of this test.
         unsafe { (at as *mut u8).write_volatile(1) };
     }
 

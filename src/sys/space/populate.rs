@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Threads that wait in the place of the library's callers until pages of another process have come. Such a thread touches no
-//! buffer: the kernel makes the pages come and finds nowhere to copy. A thread whose pages never come is left alone until the kernel
-//! lets it go, and others serve other processes: there is one for each process at most, and none for long when idle.
+//! Threads that wait, in place of the library's callers, until missing pages of another process have come. Such a
+//! thread touches no buffer: the kernel faults the pages in, and then finds no local memory to copy to. A thread whose
+//! pages never come stays until the kernel releases it; others serve other processes. There is at most one thread per
+//! process, and idle threads end soon.
 
 use super::call::{Attach, Piece, attach, piece};
 use super::guard::Guard;
@@ -14,14 +15,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Pages that one call makes come: what the kernel holds at once.
+/// Pages that one call faults in: as many as the kernel holds at once.
 const PAGES: usize = 1024;
 /// How long an idle thread stays.
 const IDLE: Duration = Duration::from_secs(1);
-/// A child of fork() may find the lock held by a thread that it does not have.
+/// Time limit for the lock: a child of fork() may find it held by a thread that the child does not have.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Pages that are to come, and whether the thread is through with them.
+/// Pages to fault in, and whether the thread has finished with them.
 pub struct PageRequest {
     pid: i32,
     tid: i32,
@@ -36,7 +37,7 @@ impl PageRequest {
         Arc::new(PageRequest { pid, tid, guard, how, ranges, over: AtomicBool::new(false) })
     }
 
-    /// Whether the pages have come, or cannot: what a copy of them now finds, it finds at once.
+    /// Whether the pages have come, or never can: a copy of them does not wait any more.
     pub fn is_finished(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
@@ -47,10 +48,10 @@ impl PageRequest {
         let word = unsafe { Iov::of_mut(&mut word) };
         let pages = PAGES * mem::page_size();
         let call = |addr: u64, len: usize| {
-            // SAFETY: the kernel can write none of it, and reads none.
+            // SAFETY: the memory is inaccessible, so the kernel can neither read nor write it.
             let ours = [word, unsafe { Iov::new(untouchable_memory(), len) }];
             let theirs: [Piece; 2] = [piece(self.guard.addr, word.len()), piece(addr, len)];
-            // More than the guard's bytes never move.
+            // Only the guard's bytes can be moved.
             attach(self.tid, self.how, &ours, &theirs) == Ok(word.len())
         };
         let mut well = untouchable_memory() != 0 && (!self.ranges.is_empty() || call(self.guard.addr, word.len()));
@@ -62,12 +63,12 @@ impl PageRequest {
     }
 }
 
-/// Memory that nobody may touch, for the bytes of one call; 0: there is none.
+/// Inaccessible memory for the local side of a call; 0 if it could not be mapped.
 fn untouchable_memory() -> usize {
     static PAGE: OnceLock<usize> = OnceLock::new();
     *PAGE.get_or_init(|| {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a fresh mapping, never unmapped.
+        // SAFETY: a new mapping, never unmapped.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), PAGES * mem::page_size(), libc::PROT_NONE, flags, -1, 0) };
         if at == libc::MAP_FAILED { 0 } else { at as usize }
     })
@@ -78,7 +79,7 @@ struct Pool {
     of: i32,
     idle: usize,
     waiting: VecDeque<Arc<PageRequest>>,
-    /// The processes whose turns are not over.
+    /// The processes whose requests are not finished.
     busy: Vec<i32>,
 }
 
@@ -91,7 +92,7 @@ impl Pool {
 static POOL: Mutex<Pool> = Mutex::new(Pool::new(0));
 static WORK_ARRIVED: Condvar = Condvar::new();
 
-/// Gives a turn to a thread. False: the last turn of that process is not over.
+/// Passes a request to a thread. False: the previous request for that process is not finished.
 pub fn submit(request: &Arc<PageRequest>) -> Result<bool> {
     let Some(mut pool) = POOL.try_lock_for(LOCK_TIMEOUT) else { return Ok(false) };
     if pool.of != process::pid() {

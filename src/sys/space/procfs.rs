@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What /proc tells of another process.
+//! Reads /proc about another process: its page map, threads and mappings.
 
 use super::call::Attach;
 use crate::error::{Error, Result, errno};
@@ -7,7 +7,7 @@ use crate::sys::{fd, process};
 use std::io::Read;
 use std::os::fd::OwnedFd;
 
-/// Whether /proc is that of this pid namespace.
+/// Whether the mounted /proc belongs to this pid namespace.
 fn is_our_proc() -> bool {
     std::fs::read_link("/proc/self").is_ok_and(|own| own.to_str().and_then(|n| n.parse().ok()) == Some(process::pid()))
 }
@@ -21,16 +21,16 @@ pub fn page_map(tid: i32) -> Result<OwnedFd> {
     fd::own(map.into()).map_err(|e| Error::os("keeping the peer's page map", e))
 }
 
-/// The threads of a process, but for the first.
+/// The threads of a process, without the first.
 pub fn threads(pid: i32) -> impl Iterator<Item = i32> {
     let all = std::fs::read_dir(format!("/proc/{pid}/task")).ok().into_iter().flatten();
     all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter(move |tid| *tid != pid)
 }
 
-/// Bytes that are read of a list of mappings, which its process makes as long as it likes.
+/// Bytes read of a process's list of mappings, which that process can make arbitrarily long.
 const MAPS: u64 = 1 << 20;
 
-/// Whether something is mapped there that such a copy may touch, as far as the list is read.
+/// Whether a mapping at `addr` permits such a copy, as far as the list is read.
 pub fn maps(tid: i32, addr: u64, how: Attach) -> bool {
     let mut text = Vec::new();
     let read = std::fs::File::open(format!("/proc/{tid}/maps")).and_then(|list| list.take(MAPS).read_to_end(&mut text));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One connection's way to the memory of its peer.
+//! A connection's access to its peer's memory: copies, and the check that a copy waits for no page.
 
 use super::address_space::{AddressSpace, STEP};
 use super::batch::Batch;
@@ -12,24 +12,24 @@ use crate::sys::iov::Iov;
 use crate::sys::time;
 use std::sync::Arc;
 
-/// How long a caller waits for a peer's pages before it does something else.
+/// How long a caller waits for a peer's pages before it does other work.
 const GLANCE_NS: u64 = 50_000;
 
-/// What a caller asked for when it began to wait.
+/// The pages for which a caller began to wait, to recognise the same question later.
 #[derive(PartialEq, Eq)]
 struct WaitedFor {
     how: Attach,
-    /// The first range, there or not.
+    /// The first range of the question, present or not.
     first: Option<(u64, usize)>,
-    /// Of those that were not there, the first one's address and all bytes.
+    /// Address of the first missing range, and bytes of all missing ranges.
     missing: (u64, usize),
 }
 
-/// The address space, what was seen of its pages, and those that this connection waits for.
+/// The peer's address space, the pages that were seen there, and the pages that this connection waits for.
 pub struct Reach {
     space: Result<Arc<AddressSpace>>,
     seen: PresentPages,
-    /// When the guard's page was seen.
+    /// Time (in ticks) at which the guard's page was seen.
     guarded: u64,
     waits: Option<(WaitedFor, Arc<PageRequest>)>,
 }
@@ -43,7 +43,7 @@ impl Reach {
         self.space.as_deref().map_err(|e| Error::coded(e.errno, Code::Path, e.words.clone()))
     }
 
-    /// The error of a copy that found the peer dead or in another program.
+    /// The error of a copy that found the peer's process ended or executing another program.
     pub fn end(&self) -> Option<&Error> {
         self.space.as_ref().ok()?.why_over().filter(|e| e.code == Code::PeerGone)
     }
@@ -60,8 +60,8 @@ impl Reach {
         self.saw_guard(now) && self.seen.has(how, addr, len, now)
     }
 
-    /// Whether the pages of the ranges are there, so that a copy waits for none of them. False: those that are not are on their
-    /// way, or will never come; ask again later.
+    /// Whether the pages of the ranges are present, so that a copy waits for none of them. False: the missing ones are
+    /// being faulted in, or will never come; ask again later.
     pub fn has(&mut self, how: Attach, ranges: impl Iterator<Item = (u64, usize)> + Clone) -> bool {
         let (Ok(space), now) = (&self.space, time::ticks()) else { return true };
         let ranges = ranges.filter(|(_, len)| *len > 0);
@@ -93,7 +93,7 @@ impl Reach {
         if finished.is_none_or(|(before, _)| before != wanted) && !self.wait(wanted, &missing) {
             return false;
         }
-        // Pages that have not come by now do not exist, and a copy finds that at once.
+        // Pages that have not come by now do not exist, and a copy finds that out without waiting.
         self.note(how, &missing);
         true
     }
@@ -104,7 +104,7 @@ impl Reach {
         ranges.iter().for_each(|(addr, len)| self.seen.note(how, *addr, *len, now));
     }
 
-    /// Sends for pages and waits a little. False: they have not come yet.
+    /// Has missing pages faulted in, and waits a short time. False: they have not come yet.
     #[cold]
     fn wait(&mut self, wanted: WaitedFor, ranges: &[(u64, usize)]) -> bool {
         let Ok(space) = &self.space else { return true };
@@ -127,14 +127,14 @@ impl Reach {
         true
     }
 
-    /// Copies all of it, or gives an error: code `PeerGone` if the address space is no more, `Path` if the kernel copies this
-    /// memory, or any of the peer's, no more.
+    /// Copies all bytes, or fails. Code `PeerGone`: the address space has ended. Code `Path`: the kernel no longer
+    /// copies this memory, or any of the peer's.
     #[inline]
     pub fn copy(&self, how: Attach, local: &[Iov], remote: &[Piece]) -> Result<()> {
         self.space()?.copy(how, local, remote)
     }
 
-    /// The same of many pieces, `len` bytes in all.
+    /// The same for many pieces, `len` bytes in all.
     pub fn copy_batch(&self, how: Attach, batch: &mut Batch, len: usize) -> Result<()> {
         let space = self.space()?;
         match len <= STEP {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every `GDRFAB_*` environment variable: parsed once, listed by `gdrfab-info -e`. A value that a variable cannot have is an
-//! error of `gdrfab_getinfo()`; until then, its default holds.
+//! The `GDRFAB_*` environment variables, read once per process and listed by `gdrfab-info -e`. An invalid value is an
+//! error of `gdrfab_getinfo()`; anything that runs before uses the default.
 
 pub mod faults;
 
@@ -18,52 +18,52 @@ use std::sync::OnceLock;
 pub use table::{VARIABLES, Variable};
 pub use value::{Kind, Users};
 
-/// What may be done about device drivers.
+/// Use of device drivers.
 #[derive(Debug, Clone)]
 pub struct Hmem {
     /// Bit per interface number.
     pub allowed: u32,
-    /// Only drivers that the process has loaded and initialised itself.
+    /// Use only drivers that the process has loaded and initialised itself.
     pub adopt: bool,
-    /// Drivers are called on threads of the library's own only.
+    /// Call drivers only on threads of the library.
     pub threaded: bool,
     /// Endpoints begin with driver calls forbidden.
     pub process: bool,
-    /// Groups of threads that the kernel for lists takes; 0: no kernel.
+    /// Largest number of thread groups of the kernel that copies lists; 0: no kernel.
     pub groups: u32,
     pub copier: Option<String>,
 }
 
-/// How sockets are used.
+/// Use of TCP sockets.
 #[derive(Debug, Clone)]
 pub struct Tcp {
     pub iface: Option<String>,
     pub key_file: Option<String>,
-    /// none, greeting or sealed; unset: by whether there is a key.
+    /// none, greeting or sealed. If unset, it depends on whether there is a key.
     pub security: Option<String>,
     pub paths: u64,
     pub pending: usize,
     pub greeting_ms: u64,
     /// 0: the kernel's defaults.
     pub timeout_ms: u32,
-    /// Bytes; 0: by the path.
+    /// Bytes; 0: chosen by the path.
     pub buffer: usize,
     pub congestion: Option<String>,
-    /// Connections for long bodies, beside the first; 1: none, the first carries all.
+    /// Connections for long bodies beside the first; 1: the first carries all.
     pub streams: u32,
-    /// Interfaces and addresses that a connection may use at once; none: one of them.
+    /// Interfaces and addresses that one connection may use together; empty: only one.
     pub rails: String,
     pub rail_timeout_ms: u32,
     pub window: u32,
     pub budget: u32,
 }
 
-/// How RDMA devices are used.
+/// Use of RDMA devices.
 #[derive(Debug, Clone)]
 pub struct Verbs {
-    /// Only these; empty: all.
+    /// The devices to use; empty: all.
     pub devices: Vec<String>,
-    /// Ports that are rails, as device or device:port; empty: there are none.
+    /// Ports used as rails, as device or device:port; empty: none.
     pub rails: Vec<String>,
     pub gid_index: Option<u8>,
     pub tx_size: usize,
@@ -99,29 +99,29 @@ pub struct Config {
     pub coop_min: usize,
     pub close_ms: u64,
     pub pidfd: bool,
-    /// Who is let in, besides this process's user.
+    /// Users other than this process's that may connect.
     pub users: Users,
-    /// Where sockets are made that nobody named; none: they are abstract.
+    /// Directory for sockets that the user has not named; `None`: abstract sockets.
     pub socket_dir: Option<String>,
     pub membarrier: bool,
     pub hmem: Hmem,
     pub tcp: Tcp,
     pub verbs: Verbs,
-    /// Faults on demand; usually none.
+    /// Fault injection; usually empty.
     pub faults: Vec<faults::Fault>,
-    /// Local descriptors of every operation are checked.
+    /// Check the local descriptors of every operation.
     pub debug: bool,
 }
 
 impl Config {
-    /// Bytes up to which a message travels through the ring. `private`: from memory that the receiver cannot map; the other
-    /// way for it is a system call, which costs more than two copies of some kilobytes.
+    /// Length up to which a message travels through the ring. `private`: the receiver cannot map the sender's memory.
+    /// The other way for such a message is a system call, which costs more than two copies of some kilobytes.
     pub fn ring_max(&self, private: bool) -> usize {
         if private { (2 * self.eager_max).min(RING_MOST) } else { self.eager_max }
     }
 }
 
-/// What is wrong with a value of a variable, in words that name both.
+/// The error of a variable's value, in words that name both; `None` if the value is valid.
 fn wrong(v: &Variable, raw: &OsStr) -> Option<String> {
     let why = match raw.to_str() {
         Some(text) => v.kind.wrong(text)?,
@@ -130,14 +130,14 @@ fn wrong(v: &Variable, raw: &OsStr) -> Option<String> {
     Some(format!("{}={}: {why}", v.name, raw.to_string_lossy()))
 }
 
-/// The value of a variable, where it is one that the variable can have.
+/// The value of a variable, if it is set to a valid value.
 fn text(name: &str) -> Option<String> {
     let raw = environment::get(name)?;
     let known = VARIABLES.iter().find(|v| v.name == name)?;
     if wrong(known, &raw).is_some() { None } else { raw.into_string().ok() }
 }
 
-/// The variable's value, or its listed default.
+/// The value of a variable, or its default.
 fn number(name: &str) -> u64 {
     let default = || VARIABLES.iter().find(|v| v.name == name).and_then(|v| v.default.parse().ok());
     text(name).and_then(|raw| raw.parse().ok()).or_else(default).unwrap_or_default()
@@ -147,28 +147,28 @@ fn switch(name: &str) -> bool {
     number(name) == 1
 }
 
-/// The bits of the words in a variable; all where it is unset.
+/// The path bits of the words in a variable; all bits if it is unset.
 fn paths(name: &str, known: &[(&str, u64)]) -> u64 {
     let bits =
         |raw: String| raw.split(',').filter_map(|word| known.iter().find(|(w, _)| *w == word.trim())).fold(0, |sum, (_, bit)| sum | bit);
     text(name).map_or(known.iter().fold(0, |sum, (_, bit)| sum | bit), bits)
 }
 
-/// Whether every variable has a value that it can have, and none that decides who may connect is mistyped; the words name
-/// each that is wrong.
+/// Checks that every variable has a valid value, and that no variable that decides who may connect is mistyped. The
+/// error names each wrong one.
 pub fn check() -> Result<()> {
     let wrong: Vec<String> = VARIABLES.iter().filter_map(|v| wrong(v, &environment::get(v.name)?)).chain(mistyped()).collect();
     if wrong.is_empty() { Ok(()) } else { Err(Error::invalid(format!("the environment: {}", wrong.join("; ")))) }
 }
 
-/// What is wrong with the names of variables that are set.
+/// The errors in the names of variables that are set.
 fn mistyped() -> impl Iterator<Item = String> {
     let set = |name: &String| environment::get(name).is_some();
     environment::names("GDRFAB").into_iter().filter(set).filter_map(|name| spelling::wrong(&name))
 }
 
-/// Variables of the environment that are named like ours, and are not: mistyped, perhaps. Those of the plugins have names
-/// of their own.
+/// Variables that begin like the library's but are not known, perhaps mistyped. Those of the plugins have prefixes of
+/// their own.
 pub fn unknown() -> Vec<String> {
     let told = |name: &String| (name.starts_with("GDRFAB_") && spelling::is_unknown(name)) || spelling::meant(name).is_some();
     environment::names("GDRFAB").into_iter().filter(told).collect()
@@ -193,7 +193,7 @@ fn tcp() -> Tcp {
     }
 }
 
-/// Words between commas.
+/// The words between commas.
 fn list(name: &str) -> Vec<String> {
     text(name).map_or(Vec::new(), |t| t.split(',').map(|w| w.trim().to_string()).filter(|w| !w.is_empty()).collect())
 }
@@ -235,7 +235,7 @@ fn hmem() -> Hmem {
     Hmem { allowed, ..all }
 }
 
-/// Whoever has forgotten that the variable is set should find it in the log.
+/// The log line is for a user who has forgotten that the variable is set.
 fn faults() -> Vec<faults::Fault> {
     let Some(raw) = text("GDRFAB_FAULT") else { return Vec::new() };
     let (faults, _) = faults::parse(&raw);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The process's environment, as far as it is to be believed: a set-uid, set-gid or file-capability program was given it
-//! by a user with fewer rights, so it has no variables for this library (as secure_getenv() has it).
+//! The process's environment, if it can be trusted. A set-uid, set-gid or file-capability program got its environment
+//! from a user with fewer rights, so the library ignores it there (like secure_getenv()).
 
 use std::ffi::OsString;
 
-/// Whether the program has rights that whoever started it may lack.
+/// Whether the program has rights that the user who started it may lack.
 pub fn is_untrusted() -> bool {
     // SAFETY: getauxval reads a vector that the kernel wrote for this process.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// A variable; one that is set to nothing counts as not set.
+/// The value of a variable. An empty value counts as not set.
 pub fn get(name: &str) -> Option<OsString> {
     if is_untrusted() {
         return None;
@@ -18,7 +18,7 @@ pub fn get(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// The names of all variables that begin so, in capitals or not.
+/// The names of all variables with this prefix, in upper or lower case.
 pub fn names(prefix: &str) -> Vec<String> {
     if is_untrusted() {
         return Vec::new();

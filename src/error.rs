@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The one error type: an errno, a provider code, and words that tell the reader what to do.
+//! The error type of the library: an errno, a provider code, and words that tell the user what to do.
 //!
-//! Back-pressure ([`Error::AGAIN`]) is a normal result of the data path, so making and dropping it
-//! neither allocates nor formats.
+//! Back-pressure ([`Error::AGAIN`]) is a normal result of the data path, so making and dropping it neither allocates
+//! nor formats.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// Result of everything below the C border.
+/// The result type of all layers below the C border.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Errno values that `errno.h` lacks; the numbers are libfabric's.
@@ -28,7 +28,7 @@ pub mod errno {
     pub const ENORX: i32 = 269;
     pub use libc::*;
 
-    /// Words for an errno, ours or the C library's.
+    /// The words of an errno, the library's or the C library's.
     pub fn words(err: i32) -> String {
         let own = match err {
             0 => "success",
@@ -47,7 +47,8 @@ pub mod errno {
         own.to_string()
     }
 
-    /// Takes the number out of the words that `std` has for a failed system call: "No such file or directory (os error 2)".
+    /// Removes the number that `std` puts into the words of a failed system call: "No such file or directory (os error
+    /// 2)".
     pub(super) fn without_numbers(mut text: Cow<'static, str>) -> Cow<'static, str> {
         const BEFORE: &str = " (os error ";
         while let Some(at) = text.find(BEFORE) {
@@ -61,10 +62,10 @@ pub mod errno {
         text
     }
 
-    /// As `words`, and never freed.
+    /// Like `words`, but the result is never freed.
     pub fn static_words(err: i32) -> &'static CStr {
         static WORDS: Mutex<Vec<(i32, &CStr)>> = Mutex::new(Vec::new());
-        // Numbers that no errno has share theirs, so that what is never freed has an end.
+        // All numbers that no errno has share one entry, so that the memory that is never freed is bounded.
         let number = if (0..4096).contains(&err.saturating_abs()) { err.saturating_abs() } else { 4096 };
         let mut all = WORDS.lock();
         if let Some((_, words)) = all.iter().find(|(known, _)| *known == number) {
@@ -76,7 +77,7 @@ pub mod errno {
     }
 }
 
-/// What went wrong in the provider, beside the errno (`prov_errno` of an error entry).
+/// The provider's reason for a failure, beside the errno (`prov_errno` of an error entry).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Code(pub i32);
 
@@ -107,7 +108,7 @@ impl Code {
     pub const Rejected: Code = Code(11);
     /// The listener has no room for another connection now.
     pub const Busy: Code = Code(12);
-    /// A status of a verbs work completion; drivers may have ones that nobody has heard of.
+    /// The status of a verbs work completion. Drivers may have statuses that this library does not know.
     pub const fn verbs(status: u32) -> Code {
         Code(Code::VERBS.saturating_add(status as i32))
     }
@@ -137,7 +138,7 @@ impl Code {
     }
 }
 
-/// An errno (positive), the provider's code, and words.
+/// An error: an errno (positive), the provider's code, and words.
 #[derive(Clone, Debug)]
 pub struct Error {
     pub errno: i32,
@@ -150,14 +151,14 @@ pub struct Error {
 const AGAIN_WORDS: &str = "resource temporarily unavailable: read the completion queue and call again";
 
 impl Error {
-    /// The queue is full or empty: progress and call again.
+    /// The queue is full or empty: the caller has to make progress and call again.
     pub const AGAIN: Error = Error::fixed(errno::EAGAIN, AGAIN_WORDS);
 
     pub const fn fixed(errno: i32, words: &'static str) -> Self {
         Error { errno, code: Code::None, words: Cow::Borrowed(words), piece: None }
     }
 
-    // These are not inlined: hundreds of places make errors, and none of them is hot.
+    // The constructors are not inlined, because hundreds of places make errors, none of them hot.
     #[cold]
     #[inline(never)]
     pub fn new(errno: i32, words: impl Into<Cow<'static, str>>) -> Self {
@@ -170,14 +171,14 @@ impl Error {
         Error { errno, code, words: errno::without_numbers(words.into()), piece: None }
     }
 
-    /// Bad argument: the words name it.
+    /// Invalid argument. The words name it.
     #[cold]
     #[inline(never)]
     pub fn invalid(words: impl Into<Cow<'static, str>>) -> Self {
         Error::new(errno::EINVAL, words)
     }
 
-    /// What the other side of an operation found wrong, of which it tells no more than the code.
+    /// An error that the other side of an operation reported, of which only the code is known.
     #[cold]
     pub fn reported(code: Code) -> Self {
         let (code, errno) = match code {
@@ -194,14 +195,14 @@ impl Error {
         Error::coded(errno, code, format!("the peer reports: {}", Code::words(code.0)))
     }
 
-    /// A deadline passed on a path that takes the target's progress.
+    /// A deadline passed on a path that needs the target's progress.
     #[cold]
     pub fn late(what: &str) -> Self {
         let words = "its path needs the target's progress, and the target may make none: it reads and waits on no queue, and has no GDRFAB_PROGRESS_AUTO";
         Error::coded(errno::ETIMEDOUT, Code::Deadline, format!("{what} before its deadline; {words}"))
     }
 
-    /// A system call failed; `doing` says what for.
+    /// A system call failed. `doing` is its purpose.
     pub fn os(doing: impl fmt::Display, e: rustix::io::Errno) -> Self {
         let n = e.raw_os_error();
         Error::new(n, format!("{doing}: {}", errno::words(n)))
@@ -215,7 +216,7 @@ impl Error {
         self
     }
 
-    /// Whether it says that who was at the other end of a socket is gone.
+    /// Whether the error means that the other end of a socket is gone.
     pub fn is_of_gone_peer(&self) -> bool {
         self.code == Code::PeerGone || matches!(self.errno, errno::EPIPE | errno::ECONNRESET | errno::ENOTCONN)
     }
@@ -224,12 +225,12 @@ impl Error {
         self.errno == errno::EAGAIN
     }
 
-    /// Whether it is [`Error::AGAIN`], and not what a system call lacked.
+    /// Whether this is [`Error::AGAIN`], and not the EAGAIN of a system call.
     pub fn is_back_pressure(&self) -> bool {
         self.is_again() && matches!(self.words, Cow::Borrowed(words) if words == AGAIN_WORDS)
     }
 
-    /// Whether something was lacking that there may be more of later: descriptors, memory.
+    /// Whether a resource was lacking that may be available later, such as descriptors or memory.
     pub fn is_for_want(&self) -> bool {
         matches!(self.errno, errno::EMFILE | errno::ENFILE | errno::ENOMEM | errno::ENOBUFS | errno::EAGAIN)
     }

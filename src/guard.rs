@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What every entry of the library runs in: a panic goes no further than here, and a failure leaves its words with the
-//! thread. Below the providers, because the entries of their operation tables are called from C as much as an exported
-//! function.
+//! Wraps every entry into the library: a panic goes no further, and the words of a failure are kept for the calling
+//! thread. This is below the providers, because C calls the entries of their operation tables just like exported
+//! functions.
 
 use crate::error::{Error, Result, errno};
 use crate::reserve;
@@ -11,21 +11,21 @@ use std::ffi::{c_char, c_int};
 use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Words for a C caller, with their NUL, as much of them as there is room for. They need no destructor: where the C library has
-/// no memory to note one, it ends the process.
+/// Words for a C caller, ending with NUL and cut to the available room. They need no destructor: registering one ends
+/// the process if the C library has no memory for it.
 pub struct Words {
     len: Cell<usize>,
     bytes: [Cell<u8>; 1024],
 }
 
 impl Words {
-    /// A value to begin with: each use is one of its own.
+    /// An initial value; each use makes a separate one.
     #[expect(clippy::declare_interior_mutable_const)]
     pub const NONE: Words = Words { len: Cell::new(0), bytes: [const { Cell::new(0) }; 1024] };
 
     pub fn keep(&self, words: impl fmt::Display) -> *const c_char {
         self.len.set(0);
-        // The only error is that the room has ended.
+        // The only possible error is that the room has ended.
         let _ = write!(Writer(self), "{words}");
         self.get()
     }
@@ -56,7 +56,7 @@ thread_local! {
     static LAST: Words = const { Words::NONE };
 }
 
-/// Keeps the words of a failure for `gdrfab_last_error`, and gives the negative errno.
+/// Keeps the words of a failure for `gdrfab_last_error`, and returns the negative errno.
 #[cold]
 pub fn failed(e: &Error) -> c_int {
     if !e.is_back_pressure() {
@@ -70,8 +70,9 @@ pub fn last_words() -> *const c_char {
     hold(|_| c"".as_ptr(), || LAST.with(Words::get))
 }
 
-/// Runs what an exported function does. A panic of it goes no further: unwinding out of an `extern "C"` function ends the
-/// process. `otherwise` makes the function's result then, from -ENOTRECOVERABLE. Costs no instruction while nothing panics.
+/// Runs the body of an exported function. A panic is caught here, because unwinding out of an `extern "C"` function
+/// ends the process; `otherwise` then makes the function's result of -ENOTRECOVERABLE. Costs no instruction unless
+/// there is a panic.
 #[inline(always)]
 pub fn hold<T>(otherwise: impl FnOnce(c_int) -> T, f: impl FnOnce() -> T) -> T {
     #[cfg(gdrfab_panic)]
@@ -85,7 +86,8 @@ pub fn hold<T>(otherwise: impl FnOnce(c_int) -> T, f: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Of a build for c-tests/process/panics.c alone. GDRFAB_PANIC=n: the n-th `hold` of this thread since the variable was set panics.
+/// Only in the build for c-tests/process/panics.c. GDRFAB_PANIC=n: the n-th `hold` of this thread since the variable was set
+/// panics.
 #[cfg(gdrfab_panic)]
 fn panic_on_demand() {
     thread_local! {
@@ -98,7 +100,7 @@ fn panic_on_demand() {
     }
 }
 
-/// Keeps the words of a panic. `extern "C"`, because such a function does not unwind.
+/// Keeps the words of a panic. Declared `extern "C"`, because such a function does not unwind.
 #[cold]
 #[inline(never)]
 #[allow(improper_ctypes_definitions)] // called by Rust alone
@@ -107,7 +109,7 @@ extern "C" fn panicked(panic: Box<dyn Any + Send>) -> c_int {
         let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
         failed(&Error::new(errno::ENOTRECOVERABLE, format!("an internal error of gdrfab (a panic: {text}); the object is unusable")))
     }));
-    // What a panic carries may panic again when it is dropped.
+    // The panic's value is not dropped, because its drop may panic again.
     std::mem::forget(panic);
     if let Err(another) = told {
         std::mem::forget(another);
@@ -115,7 +117,7 @@ extern "C" fn panicked(panic: Box<dyn Any + Send>) -> c_int {
     -errno::ENOTRECOVERABLE
 }
 
-/// 0: a call that may allocate may begin. -ENOMEM: memory has run out, and the call does nothing.
+/// Called before a call that may allocate. 0: it may begin. -ENOMEM: memory has run out, and the call does nothing.
 #[inline(always)]
 pub fn begin() -> c_int {
     if reserve::is_low() { begin_if_enough() } else { 0 }
@@ -127,7 +129,7 @@ extern "C" fn begin_if_enough() -> c_int {
     hold(|rc| rc, || reserve::enough().map_or_else(|e| failed(&e), |()| 0))
 }
 
-/// Runs a posting call: 0 or a negative errno; a panic becomes -ENOTRECOVERABLE.
+/// Runs a posting call. Returns 0 or a negative errno; a panic becomes -ENOTRECOVERABLE.
 #[inline(always)]
 pub fn posting(f: impl FnOnce() -> Result<()>) -> isize {
     match begin() {
@@ -136,7 +138,7 @@ pub fn posting(f: impl FnOnce() -> Result<()>) -> isize {
     }
 }
 
-/// Tries what ends most calls at once. `None`: it is not for this one, and nothing was done.
+/// Runs the fast path of a call. `None`: the fast path does not apply, and nothing was done.
 #[inline(always)]
 pub fn attempt(f: impl FnOnce() -> Option<isize>) -> Option<isize> {
     hold(|rc| Some(rc as isize), f)

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! gdrfab: register memory of any kind and move it between processes, from C.
 //!
-//! The C border is [`capi`], where a caller's word is taken: for handles, for the memory that operations name, which below is
-//! an [`sys::iov::Iov`], and for calls that do not overlap ([`sync::serial::Promise`]). Only `unsafe` makes either of the two,
-//! and what takes one needs no other promise. The rest of `unsafe` says whose word it relies on: the C caller's, a driver's, or
-//! its own caller's. Layers import only what stands above them in this list.
+//! The C border is [`capi`]. There, three promises of the C caller become values: handles; the memory that operations
+//! name, which is an [`sys::iov::Iov`] below; and calls that do not overlap ([`sync::serial::Promise`]). Making an
+//! `Iov` or a `Promise` needs `unsafe`, and code that takes one needs no further promise. Every other `unsafe` says on
+//! whose promise it relies: the C caller's, a driver's, or its own caller's. A layer imports only layers that stand
+//! above it in this list.
 
 pub mod environment;
 pub mod error;

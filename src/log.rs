@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Log lines go nowhere unless `GDRFAB_LOG` or the caller asks; one sink, chosen at run time. Logging never panics, and a
-//! line that cannot be written is lost.
+//! Log lines. They are written only if `GDRFAB_LOG` or the caller asks for them, to one sink chosen at run time.
+//! Logging never panics, and a line that cannot be written is lost.
 
 use crate::{environment, signals};
 use parking_lot::RwLock;
@@ -8,7 +8,7 @@ use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Severity, ordered: a sink set to a level takes it and all below.
+/// Severity. A sink that is set to a level gets that level and all lower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Level {
@@ -21,7 +21,7 @@ pub enum Level {
 
 impl Level {
     const ALL: [Level; 5] = [Level::Off, Level::Error, Level::Warn, Level::Info, Level::Debug];
-    /// Their names in `GDRFAB_LOG`; their numbers mean the same.
+    /// The names of the levels in `GDRFAB_LOG`, which accepts their numbers as well.
     pub const WORDS: [&str; 5] = ["off", "error", "warn", "info", "debug"];
 
     pub fn from_raw(raw: i32) -> Option<Level> {
@@ -31,7 +31,7 @@ impl Level {
     pub fn parse(word: &str) -> Option<Level> {
         match Level::WORDS.iter().position(|w| *w == word) {
             Some(at) => Level::ALL.get(at).copied(),
-            // What parse() takes beyond digits is a sign.
+            // A digit, but no sign, which parse() would also accept.
             None => Level::ALL.into_iter().find(|l| word.parse() == Ok(*l as u8) && !word.starts_with('+')),
         }
     }
@@ -48,7 +48,7 @@ const UNSET: u8 = u8::MAX;
 static LEVEL: AtomicU8 = AtomicU8::new(UNSET);
 static SINK: RwLock<Option<Sink>> = RwLock::new(None);
 
-/// Chooses the level and the sink; no sink means stderr.
+/// Sets the level and the sink. Without a sink, lines go to stderr.
 pub fn set(level: Level, sink: Option<Sink>) {
     *SINK.write() = sink;
     LEVEL.store(level as u8, Ordering::Relaxed);
@@ -57,7 +57,7 @@ pub fn set(level: Level, sink: Option<Sink>) {
 pub fn enabled(level: Level) -> bool {
     let mut now = LEVEL.load(Ordering::Relaxed);
     if now == UNSET {
-        // An unknown word is an error of gdrfab_getinfo(), which `config` finds.
+        // An unknown word is reported as an error of gdrfab_getinfo(), by `config`.
         let asked = environment::get("GDRFAB_LOG").and_then(|word| Level::parse(word.to_str()?));
         now = asked.unwrap_or(Level::Off) as u8;
         // A concurrent set() wins over the environment.
@@ -66,14 +66,14 @@ pub fn enabled(level: Level) -> bool {
     level as u8 <= now && level != Level::Off
 }
 
-/// Hands a line to the sink. Callers go through the macro, which skips formatting when nobody listens.
+/// Passes a line to the sink. Callers use the macro, which does not format a line that no sink wants.
 #[cold]
 pub fn emit(level: Level, args: fmt::Arguments<'_>) {
     let held = catch_unwind(AssertUnwindSafe(|| {
         let mut line = String::new();
-        // Whatever a value fails to say of itself, the rest of the line is worth having.
+        // If a value fails to format itself, the rest of the line is still useful.
         let _ = write!(line, "{args}");
-        // Some words are a peer's, and a line is one line.
+        // Some words come from a peer, and a line must stay one line.
         if line.contains(char::is_control) {
             line = line.replace(char::is_control, "?");
         }
@@ -83,17 +83,17 @@ pub fn emit(level: Level, args: fmt::Arguments<'_>) {
         }
     }));
     if let Err(panic) = held {
-        // What a panic carries may panic again when it is dropped.
+        // The panic's value is not dropped, because its drop may panic again.
         std::mem::forget(panic);
     }
 }
 
-/// One line in one write, so that lines of several threads and processes stay whole.
+/// Prints one line with one write, so that lines of several threads and processes are not mixed.
 fn print(level: Level, line: &str) {
     let whole = format!("{} gdrfab[{}] {}: {line}\n", now(), std::process::id(), level.word());
-    // SAFETY: the bytes are live.
+    // SAFETY: the bytes are live during the call.
     let wrote = || unsafe { libc::syscall(libc::SYS_write, libc::STDERR_FILENO, whole.as_ptr(), whole.len()) as isize };
-    // A full disk, a reader that has gone, a limit on the file's size: nobody can be told.
+    // A full disk, a closed pipe, or a limit on the file's size: there is no one to report it to.
     let _ = signals::without_signal(wrote);
 }
 

@@ -1,25 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory for the allocations of a call that has begun when the system has none left: two arenas in .bss, counted against the
-//! address space from the start, whose pages are touched when they are used. The next call ends with -ENOMEM before it does
-//! anything ([`enough`]), unless it closes, frees or cancels; progress waits ([`is_lowest`]).
+//! Memory for calls that have begun when the system's memory runs out: two arenas in .bss. They count as address space
+//! from the start, but their pages are touched only when used. While the reserve is in use, the next call fails with
+//! -ENOMEM before it does anything ([`enough`]), unless it closes, frees or cancels something; and progress waits
+//! ([`is_lowest`]).
 //!
-//! Not covered: thread-local storage that the C library allocates at a thread's first call of a library loaded by dlopen(), and
-//! the thread-local destructors of a static link (`sys::thread_end`); where either has no memory, the C library ends the process.
+//! Not covered: thread-local storage that the C library allocates at a thread's first call into a library loaded by
+//! dlopen(), and the destructors of thread-local values in a static link (`sys::thread_end`). If either lacks memory,
+//! the C library ends the process.
 
 use crate::error::{Error, Result, errno};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Pieces of memory in units of `UNIT` bytes, the largest alignment that they have.
+/// Memory that is given out in units of `UNIT` bytes, which is also the largest alignment of a piece.
 #[repr(C, align(4096))]
 struct Arena<const UNIT: usize, const WORDS: usize> {
     memory: UnsafeCell<[[[u8; UNIT]; 64]; WORDS]>,
-    /// A bit for each unit. A piece lies within one word, so that one exchange takes it: no lock, also after fork().
+    /// A bit for each unit. The bits of a piece lie in one word, so that one exchange takes the piece: no lock, which
+    /// also works after fork().
     taken: [AtomicU64; WORDS],
 }
 
-// SAFETY: a piece belongs to the one who has set its bits.
+// SAFETY: a piece belongs to the thread that has set its bits.
 unsafe impl<const UNIT: usize, const WORDS: usize> Sync for Arena<UNIT, WORDS> {}
 
 impl<const UNIT: usize, const WORDS: usize> Arena<UNIT, WORDS> {
@@ -60,7 +63,7 @@ impl<const UNIT: usize, const WORDS: usize> Arena<UNIT, WORDS> {
         at.addr().wrapping_sub(self.memory.get().addr()) < Self::BYTES
     }
 
-    /// Takes back what `take` gave.
+    /// Gives back a piece of `take`.
     fn give_back(&self, at: *mut u8, size: usize) {
         let (piece, first) = (Self::bits(size), at.addr().wrapping_sub(self.memory.get().addr()) / UNIT);
         if let Some(word) = self.taken.get(first / 64) {
@@ -70,7 +73,8 @@ impl<const UNIT: usize, const WORDS: usize> Arena<UNIT, WORDS> {
     }
 }
 
-/// For records, and for collections whose length has a bound. Longer ones than both take grow by [`crate::room`], which can fail.
+/// The small arena is for records, and the large one for collections whose length has a bound. Longer collections grow
+/// by [`crate::room`], which can fail.
 #[repr(C)]
 struct Arenas {
     small: Arena<256, 80>,
@@ -78,22 +82,22 @@ struct Arenas {
 }
 
 static ARENAS: Arenas = Arenas { small: Arena::new(), large: Arena::new() };
-/// Bytes of both that are in use.
+/// Bytes of both arenas that are in use.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// In use beyond this, a call begins only if the system has memory again.
+/// Bytes in use above which a call begins only if the system has memory again.
 const LOW_BYTES: usize = 160 << 10;
-/// In use beyond this, progress waits until the system has memory again. The rest is for calls that run, and for those that give
-/// memory back.
+/// Bytes in use above which progress waits until the system has memory again. The rest is for running calls, and for
+/// calls that free memory.
 const HIGH_BYTES: usize = 640 << 10;
-/// In use beyond this, no call begins that may allocate, whatever the system has.
+/// Bytes in use above which no call that may allocate begins, even if the system has memory.
 const HIGHEST_BYTES: usize = 1 << 20;
-/// Longer pieces are refused, so that the arena of long ones has several.
+/// Longer pieces are refused, so that the arena of long pieces has room for several.
 const LONGEST: usize = 512 << 10;
-/// What the system must have to count as having memory again.
+/// Bytes of a test allocation that tells whether the system has memory again.
 const PROBE: usize = 256 << 10;
 
-/// Whether it lies in the reserve.
+/// Whether an address lies in the reserve.
 #[inline(always)]
 pub fn is_ours(at: *const u8) -> bool {
     at.addr().wrapping_sub((&raw const ARENAS).addr()) < size_of::<Arenas>()
@@ -113,32 +117,31 @@ fn take_from_reserve(layout: Layout, zeroed: bool) -> *mut u8 {
         at = ARENAS.large.take(layout);
     }
     if zeroed && !at.is_null() {
-        // SAFETY: `take` gave that many bytes.
+        // SAFETY: `take` returned that many bytes.
         unsafe { at.write_bytes(0, layout.size()) };
     }
     at
 }
 
-/// The system's allocator, and the arenas where that has none.
+/// The system's allocator, and the arenas if it fails.
 pub struct Reserve;
 
 #[cfg(feature = "reserve")]
 #[global_allocator]
 static GLOBAL: Reserve = Reserve;
 
-// SAFETY: each of the two keeps the promises of an allocator, and memory goes back to the one that it is from.
-// Out of line: inlined at each place that frees, the arena's bounds make the library a twelfth longer.
+// SAFETY: both allocators keep the contract of `GlobalAlloc`, and memory returns to the allocator that it came from.
 unsafe impl GlobalAlloc for Reserve {
     #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's layout.
+        // SAFETY: the caller promises a valid layout.
         let at = unsafe { System.alloc(layout) };
         if at.is_null() { take_from_reserve(layout, false) } else { at }
     }
 
     #[inline(never)]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's layout.
+        // SAFETY: the caller promises a valid layout.
         let at = unsafe { System.alloc_zeroed(layout) };
         if at.is_null() { take_from_reserve(layout, true) } else { at }
     }
@@ -148,14 +151,15 @@ unsafe impl GlobalAlloc for Reserve {
         if is_ours(at) {
             return give_back(at, layout.size());
         }
-        // SAFETY: outside the arenas it is the system's, of this layout says the caller.
+        // SAFETY: the memory is outside the arenas, so it is the system's; the caller promises that it has this layout.
         unsafe { System.dealloc(at, layout) }
     }
 
     #[inline(never)]
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         if !is_ours(at) {
-            // SAFETY: outside the arenas it is the system's, of this layout says the caller.
+            // SAFETY: the memory is outside the arenas, so it is the system's; the caller promises that it has this
+            // layout.
             let new = unsafe { System.realloc(at, layout, size) };
             if !new.is_null() {
                 return new;
@@ -165,12 +169,13 @@ unsafe impl GlobalAlloc for Reserve {
     }
 }
 
-/// `at` in new memory of `size`; it stays as it is where there is none.
+/// Moves `at` to new memory of `size` bytes. If there is none, `at` stays as it is.
 #[cold]
 #[inline(never)]
 fn reallocate(at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
     let Ok(wanted) = Layout::from_size_align(size, layout.align()) else { return std::ptr::null_mut() };
-    // SAFETY: `at` has `layout`, says the caller of realloc; the new memory is another and holds the shorter of both.
+    // SAFETY: the caller of realloc promises that `at` has `layout`. The new memory is another piece, and holds the
+    // shorter of both.
     unsafe {
         let new = Reserve.alloc(wanted);
         if !new.is_null() {
@@ -184,19 +189,20 @@ fn reallocate(at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
 pub const NONE_LEFT: Error =
     Error::fixed(errno::ENOMEM, "no memory left for the library's own records: close or complete something, then call again");
 
-/// Whether so much of the reserve is in use that `enough` may fail.
+/// Whether so much of the reserve is in use that [`enough`] may fail.
 #[inline(always)]
 pub fn is_low() -> bool {
     USED.load(Ordering::Relaxed) > LOW_BYTES
 }
 
-/// Fails where memory has run out and the reserve is in use: before each call that may allocate, and within those that repeat.
+/// Fails if memory has run out and the reserve is in use. Called before each call that may allocate, and in those that
+/// repeat.
 pub fn enough() -> Result<()> {
     let used = USED.load(Ordering::Relaxed);
     if used <= LOW_BYTES || (used <= HIGHEST_BYTES && system_has_memory()) { Ok(()) } else { Err(NONE_LEFT) }
 }
 
-/// Whether memory has run out so far that also work which has begun waits.
+/// Whether memory is so short that work in progress has to wait too.
 #[inline(always)]
 pub fn is_lowest() -> bool {
     USED.load(Ordering::Relaxed) > HIGH_BYTES && !system_has_memory()
@@ -205,7 +211,7 @@ pub fn is_lowest() -> bool {
 #[cold]
 #[inline(never)]
 fn system_has_memory() -> bool {
-    // SAFETY: what malloc gave is freed, once.
+    // SAFETY: the pointer of malloc, or NULL, is freed once.
     unsafe {
         let probe = libc::malloc(PROBE);
         libc::free(probe);
@@ -217,7 +223,7 @@ fn system_has_memory() -> bool {
 mod tests {
     use super::*;
 
-    /// Both tests use the one arena.
+    /// Both tests use the same arenas.
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     #[test]
@@ -227,7 +233,7 @@ mod tests {
         let mut pieces = Vec::new();
         for size in (0..40_000).step_by(199).chain(0..).map(|n| n % 16_385) {
             let layout = Layout::from_size_align(size, 16).unwrap();
-            // Not all of it: other tests run meanwhile.
+            // Some of the reserve is left, because other tests run at the same time.
             let at = if USED.load(Ordering::Relaxed) > HIGH_BYTES { std::ptr::null_mut() } else { take_from_reserve(layout, false) };
             if at.is_null() {
                 break;
@@ -253,7 +259,7 @@ mod tests {
         assert!(take_from_reserve(Layout::from_size_align(LONGEST + 1, 8).unwrap(), false).is_null());
         assert!(take_from_reserve(Layout::from_size_align(8, 8192).unwrap(), false).is_null());
         let layout = Layout::from_size_align(100, 8).unwrap();
-        // SAFETY: memory of the allocator, with the layouts that it has.
+        // SAFETY: memory of this allocator, with the layouts that it was allocated with.
         unsafe {
             let at = take_from_reserve(layout, true);
             assert!((0..100).all(|i| at.add(i).read() == 0));

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Growth that follows a number of the caller's or of a peer's: it fails with -ENOMEM instead of ending the process.
-//! tests/growth.rs finds growth that does not come by here.
+//! Allocation whose size a caller or a peer decides. If memory runs out it fails with -ENOMEM, where the standard
+//! library ends the process. tests/growth.rs finds collections that grow in another way.
 
 use crate::error::Result;
 use crate::reserve::{NONE_LEFT, enough, is_ours};
 use std::collections::{HashMap, HashSet, TryReserveError, VecDeque};
 use std::hash::{BuildHasher, Hash};
 
-/// A collection that makes room before it takes more.
+/// A collection in which room is made before elements are added.
 pub trait Room {
     fn try_room(&mut self, more: usize) -> std::result::Result<(), TryReserveError>;
-    /// Elements that it takes without another allocation.
+    /// Elements that fit without another allocation.
     fn spare(&self) -> usize;
 
-    /// After this, `more` elements go in without an allocation.
+    /// Makes room: `more` elements then go in without an allocation.
     #[inline]
     fn room(&mut self, more: usize) -> Result<()> {
         if self.spare() >= more { Ok(()) } else { grow(self, more) }
@@ -63,34 +63,35 @@ impl<K: Eq + Hash, S: BuildHasher> Room for HashSet<K, S> {
     }
 }
 
-/// An empty vector that takes `n` elements.
+/// An empty vector with room for `n` elements.
 pub fn with_room<T>(n: usize) -> Result<Vec<T>> {
     let mut all: Vec<T> = Vec::new();
     all.room(n)?;
-    // The reserve is for what cannot fail.
+    // Memory of the reserve is only for allocations that cannot fail.
     if is_ours(all.as_ptr().cast()) && n > 0 { Err(NONE_LEFT) } else { Ok(all) }
 }
 
-/// As `with_room`, of memory that a peer was granted: it also comes from the reserve, for without it the connection ends.
+/// Like `with_room`, for memory that a peer was granted. It may come from the reserve, because without it the
+/// connection ends.
 pub fn granted<T>(n: usize) -> Result<Vec<T>> {
     let mut all: Vec<T> = Vec::new();
     all.try_room(n).map_err(|_| NONE_LEFT)?;
     Ok(all)
 }
 
-/// `n` times the same, as `vec![value; n]`.
+/// `n` copies of a value, like `vec![value; n]`.
 pub fn filled<T: Clone>(value: T, n: usize) -> Result<Vec<T>> {
     let mut all = with_room(n)?;
     all.resize(n, value);
     Ok(all)
 }
 
-/// `n` bytes of zeros, whose pages the kernel fills when they are touched.
+/// `n` zero bytes.
 pub fn zeroed(n: usize) -> Result<Box<[u8]>> {
     filled(0, n).map(Vec::into_boxed_slice)
 }
 
-/// As `from.to_vec()`.
+/// Like `from.to_vec()`.
 pub fn copied<T: Copy>(from: &[T]) -> Result<Vec<T>> {
     let mut all = with_room(from.len())?;
     all.extend_from_slice(from);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Signals that the library's own work must not bring upon the program: those that the kernel sends for a failed system call,
-//! and those of the program that a thread of the library would take.
+//! Signals that the library must not cause or take: those that the kernel sends along with a failed system call, and
+//! the program's signals, which a thread of the library could take.
 
 use libc::{c_int, sigset_t};
 use std::mem::MaybeUninit;
 
-/// Signals that an instruction causes: a blocked one ends the process, where the program may have a handler for it.
+/// Signals that an instruction causes. Blocking them would end the process, although the program may have a handler.
 const SYNCHRONOUS: [c_int; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
 fn empty_set() -> sigset_t {
@@ -29,13 +29,13 @@ fn all_asynchronous() -> sigset_t {
     set
 }
 
-/// This thread's mask as it was, for as long as more signals are blocked.
+/// More signals are blocked, until this restores the thread's former mask.
 struct BlockedSignals(sigset_t);
 
 impl BlockedSignals {
     fn block(set: &sigset_t) -> BlockedSignals {
         let mut before = empty_set();
-        // SAFETY: both sets are live. It fails only for an unknown way to change the mask.
+        // SAFETY: both sets are live. pthread_sigmask fails only for an unknown command.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set, &mut before) };
         BlockedSignals(before)
     }
@@ -48,7 +48,8 @@ impl Drop for BlockedSignals {
     }
 }
 
-/// Runs `f`, which starts a thread or a process: what it starts inherits this mask and takes no signal of the program's.
+/// Runs `f`, which starts a thread or process. The started one inherits this mask, and thus takes no signal of the
+/// program.
 pub fn blocked<R>(f: impl FnOnce() -> R) -> R {
     let _blocked = BlockedSignals::block(&all_asynchronous());
     f()
@@ -63,7 +64,7 @@ fn signal_of(errno: Option<c_int>) -> Option<c_int> {
     }
 }
 
-/// Makes a system call that may fail with SIGPIPE or SIGXFSZ, and takes the signal back: the errno alone is the answer.
+/// Makes a system call that may cause SIGPIPE or SIGXFSZ, and takes the signal back, so that only the errno remains.
 pub fn without_signal(call: impl FnOnce() -> isize) -> std::io::Result<usize> {
     let (mut both, mut pending) = (empty_set(), empty_set());
     // SAFETY: the sets are live, and the signals exist.
@@ -83,7 +84,8 @@ pub fn without_signal(call: impl FnOnce() -> isize) -> std::io::Result<usize> {
     result
 }
 
-/// Takes back one signal. The kernel hands out a thread's own before one of the process, which is the program's.
+/// Takes one pending signal. The kernel delivers a thread's own signal before one of the process, which would be the
+/// program's.
 fn take_pending(signal: c_int) {
     let mut one = empty_set();
     let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -125,7 +127,7 @@ mod tests {
         let outer = BlockedSignals::block(&one);
         assert_eq!(write_where_nobody_reads().unwrap_err().raw_os_error(), Some(libc::EPIPE));
         assert!(!is_pending(libc::SIGPIPE));
-        // The program's own, which was there before, stays.
+        // A pending signal of the program stays pending.
         // SAFETY: the thread lives, and the signal is blocked.
         unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
         assert_eq!(write_where_nobody_reads().unwrap_err().raw_os_error(), Some(libc::EPIPE));

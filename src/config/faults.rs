@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The words of `GDRFAB_FAULT`: which faults are wanted, of which provider. `prov::fault` commits them;
-//! `docs/faults.md` tells what each does.
+//! Parses `GDRFAB_FAULT`: the faults to inject, and the provider of each. `prov::fault` injects them; `docs/faults.md`
+//! describes them.
 
 use super::names::PROVIDERS;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// What an operation is, as far as faults distinguish them.
+/// The kind of an operation, as far as faults distinguish it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     Write,
@@ -15,12 +15,12 @@ pub enum Op {
     Recv,
 }
 
-/// What a registration is refused.
+/// The part of a registration that is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The bit of a path.
     Path(u64),
-    /// All of it, before anything is tried.
+    /// The whole registration, before anything is tried.
     Whole,
 }
 
@@ -33,7 +33,7 @@ pub enum What {
     Drop {
         nth: u64,
         op: Option<Op>,
-        /// Whether this has happened, of one that is to happen once in this process.
+        /// For a fault that happens once in this process: whether it has happened.
         once: Option<Arc<AtomicBool>>,
     },
     Refuse {
@@ -41,7 +41,7 @@ pub enum What {
         nth: Option<u64>,
     },
     Short(usize),
-    /// A rail is lost once it has carried so many segments, and so on.
+    /// A rail is lost after every `segments` segments that it has carried.
     Rail {
         segments: u64,
         number: Option<usize>,
@@ -50,12 +50,12 @@ pub enum What {
 
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// Only endpoints and domains of this provider.
+    /// The provider whose endpoints and domains are affected; `None`: all.
     pub provider: Option<&'static str>,
     pub what: What,
 }
 
-/// In the order of the paths' bits.
+/// The steps' names, in the order of the path bits.
 const STEPS: [&str; 8] = ["direct", "cma", "staged", "ipc", "nic", "dmabuf", "peer-mem", "socket"];
 
 const OPS: [(&str, Op); 4] = [("write", Op::Write), ("read", Op::Read), ("send", Op::Send), ("recv", Op::Recv)];
@@ -77,7 +77,7 @@ fn step(word: &str) -> Result<Step, String> {
     bit.map(Step::Path).ok_or_else(|| format!("{word:?} is no step (register, {})", STEPS.join(", ")))
 }
 
-/// One fault, without the provider.
+/// Parses one fault, without the provider.
 fn what(text: &str) -> Result<What, String> {
     let (word, value) = text.split_once('=').ok_or("delay=, drop=, refuse=, short= or rail= is expected")?;
     let mut parts = value.split(':');
@@ -124,8 +124,8 @@ fn one(text: &str) -> Result<Fault, String> {
     }
 }
 
-/// The faults of a list, and for each that makes no sense why: a test that believes in a fault which is not
-/// there proves nothing, so these are told.
+/// The faults of a list, and an explanation for each that is invalid. Invalid faults are reported, because a test that
+/// relies on a fault that is not injected proves nothing.
 pub fn parse(text: &str) -> (Vec<Fault>, Vec<String>) {
     let (mut faults, mut wrong) = (Vec::new(), Vec::new());
     for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names and limits that the values of several variables have in common.
+//! Names and limits that several variables share.
 
-/// Every provider there may be, in this build or another.
+/// Every provider, whether or not this build has it.
 pub const PROVIDERS: [&str; 3] = ["shm", "tcp", "verbs"];
 
-/// What connectionless endpoints may go over, best first; every provider is one of these.
+/// The providers, and combinations of providers, for connectionless endpoints, best first.
 pub const SETS: [&str; 5] = ["shm+verbs+tcp", "shm+tcp", "verbs", "shm", "tcp"];
 
 /// Words of `GDRFAB_SHM_PATHS` and their path bits.
@@ -25,5 +25,5 @@ pub const VERBS_PATHS: [(&str, u64); 4] = [("staged", 1 << 2), ("nic", 1 << 4), 
 /// Words of `GDRFAB_HMEM`, in the order of the interfaces' numbers from 1.
 pub const HMEM_WORDS: [&str; 5] = ["cuda", "rocr", "ze", "neuron", "synapseai"];
 
-/// Bytes of the longest message that travels through the ring of the shm provider, whatever the settings.
+/// Length of the longest message that travels through a ring of the shm provider, whatever the settings.
 pub const RING_MOST: usize = 8192;

@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Variables of the environment that are named nearly like ours: a mistyped one has no effect, which nobody notices.
+//! Finds mistyped variables: names that are nearly those of the library. A mistyped variable has no effect, which goes
+//! unnoticed.
 
 use super::names::SECURITY;
 use super::table::VARIABLES;
 
-/// Before the names of what plugins and tests read for themselves.
+/// Prefixes of variables that plugins and tests read themselves.
 const OTHERS: [&str; 3] = ["GDRFAB_NCCL_", "GDRFAB_NIXL_", "GDRFAB_FAKE"];
-/// Letters that a mistyped name has wrong, at most.
+/// Largest number of wrong letters of a mistyped name.
 const MAX_DISTANCE: usize = 2;
-/// Letters that the beginning of a name has at least, to stand for it: "GDRFABTCPKEY".
+/// Shortest beginning of a name that is recognised as this name: "GDRFABTCPKEY".
 const MIN_PREFIX: usize = 12;
 
-/// Whether it is neither a variable of the library's nor of a plugin's.
+/// Whether the name is neither the library's nor a plugin's.
 pub fn is_unknown(name: &str) -> bool {
     VARIABLES.iter().all(|v| v.name != name) && !OTHERS.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The letters that count: people forget underscores, and write them where there are none.
+/// The letters that are compared. Underscores are left out, because they are often forgotten or added.
 fn letters(name: &str) -> Vec<u8> {
     name.bytes().filter(|b| *b != b'_').map(|b| b.to_ascii_uppercase()).collect()
 }
 
-/// How many letters have to be changed, added, left out or exchanged with their neighbour.
+/// The number of letters to change, add, leave out or swap with their neighbour (edit distance).
 fn distance(a: &[u8], b: &[u8]) -> usize {
     let width = b.len() + 1;
     let mut rows: Vec<usize> = (0..width).collect();
@@ -43,9 +44,9 @@ fn distance(a: &[u8], b: &[u8]) -> usize {
     rows.last().copied().unwrap_or_default()
 }
 
-/// The variable that an unknown one was probably meant to be.
+/// The variable that an unknown name was probably meant to be.
 pub fn meant(name: &str) -> Option<&'static str> {
-    // Of a name that is far longer than ours no more is needed.
+    // Much longer names are not compared.
     if name.len() > 64 || !is_unknown(name) {
         return None;
     }
@@ -54,12 +55,12 @@ pub fn meant(name: &str) -> Option<&'static str> {
     near.min().map(|(_, known)| known).or_else(|| SECURITY.into_iter().find(|known| is_prefix_of_other(&given, &letters(known))))
 }
 
-/// Whether one is the other's beginning.
+/// Whether one name is the beginning of the other.
 fn is_prefix_of_other(a: &[u8], b: &[u8]) -> bool {
     a.len().min(b.len()) >= MIN_PREFIX && (a.starts_with(b) || b.starts_with(a))
 }
 
-/// What is wrong with a variable that decides who may connect, if this is meant to be one.
+/// The error of a mistyped variable that decides who may connect.
 pub fn wrong(name: &str) -> Option<String> {
     let known = meant(name).filter(|known| SECURITY.contains(known))?;
     Some(format!("{name} is no variable of this library, and has no effect; {known} decides who may connect"))

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which values a variable may have, in words and as a check.
+//! The values that a variable may have, as words and as a check.
 
 use super::faults;
 use super::names::HMEM_WORDS;
 use crate::log::Level;
 
-/// The values of one variable. Numbers are decimal, and ranges include both ends.
+/// The type of a variable's value. Numbers are decimal, and ranges include both ends.
 pub enum Kind {
     Text,
     Number(u64, u64),
@@ -13,10 +13,10 @@ pub enum Kind {
     ZeroOr(u64, u64),
     /// -1 to 255.
     Index,
-    /// One of these.
+    /// One of these words.
     Word(&'static [&'static str]),
     Level,
-    /// A list of these, with commas.
+    /// A list of these words, separated by commas.
     Paths(&'static [(&'static str, u64)]),
     /// The path of a directory.
     Directory,
@@ -24,21 +24,21 @@ pub enum Kind {
     Users,
     /// A list of device interfaces, or "none".
     Interfaces,
-    /// As docs/faults.md describes them.
+    /// See docs/faults.md.
     Faults,
 }
 
-/// Bytes of a directory's path, so that the path of a socket in it fits an address.
+/// Longest path of a directory, so that the path of a socket in it fits into an address.
 const DIRECTORY_MOST: usize = 60;
 
-/// Users who may connect.
+/// The users that may connect.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Users {
     #[default]
     Same,
-    /// These as well.
+    /// This process's user and these.
     These(Vec<u32>),
-    /// Whoever may open the socket's path.
+    /// Every user who may open the socket's path.
     Path,
 }
 
@@ -51,7 +51,7 @@ impl Users {
         }
     }
 
-    /// `None`: not one of them.
+    /// `None`: not a valid list of users.
     pub fn parse(text: &str) -> Option<Users> {
         let number = |word: &str| word.parse().ok().filter(|_| word.bytes().all(|b| b.is_ascii_digit()));
         match text {
@@ -63,7 +63,7 @@ impl Users {
 }
 
 fn within(text: &str, low: u64, high: u64) -> bool {
-    // What parse() takes beyond digits is a sign.
+    // Only digits, because parse() would also accept a sign.
     text.bytes().all(|b| b.is_ascii_digit()) && text.parse().is_ok_and(|n: u64| (low..=high).contains(&n))
 }
 
@@ -73,7 +73,7 @@ fn first_unknown(text: &str, known: impl Fn(&str) -> bool) -> Option<&str> {
 }
 
 impl Kind {
-    /// What is allowed, in words; "" for any text.
+    /// The allowed values in words; "" for any text.
     pub fn allowed(&self) -> String {
         match self {
             Kind::Text => String::new(),
@@ -93,7 +93,7 @@ impl Kind {
         }
     }
 
-    /// Why this is no value; none where it is one.
+    /// The reason why a value is invalid; `None` if it is valid.
     pub fn wrong(&self, text: &str) -> Option<String> {
         let word = |first_unknown: Option<&str>| first_unknown.map(|w| format!("{w:?} is not known; {} is allowed", self.allowed()));
         let fits = match self {

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The out-of-line area of a ring: the bytes of its longer messages. They lie there in one piece, so that both sides copy them
-//! as they would copy anything, where in the ring each line has a header of its own. The message in the ring names the
-//! place, and its header, stored with release, announces the bytes as well.
+//! The out-of-line area of a ring, which holds the bytes of longer messages. They lie there in one piece, so that both
+//! sides copy them like any memory; in the ring, each line has a header of its own. The message in the ring names the
+//! place in the area, and its header, stored with release, announces the bytes as well.
 //!
-//! Places are given out in order and come back in order, as the ring's lines do: the writer counts what it has used, the
-//! reader what it has given back, and neither believes the other's number before it is checked.
+//! Places are given out in order and returned in order, like the ring's lines. The writer counts the bytes used and the
+//! reader the bytes returned, and neither believes the other's number before checking it.
 //!
-//! The area is no smaller than a core's second-level cache on purpose. A line that the reader still holds must be fetched from
-//! its core before it can be written again; of a lap so long that it has dropped out of there, it comes from the cache that
-//! both share, in half the time.
+//! The area is at least as large as a core's second-level cache on purpose. A cache line that the reader's core still
+//! holds must be fetched from there before it can be written again. After a lap that is long enough for the line to
+//! have left that cache, it comes from the shared cache, in half the time.
 //!
-//! The first place is at the area's end, and each one in front of the last. A CPU that reads a message fetches lines behind it
-//! too, and those must be what has been read, and not what the writer is about to write.
+//! The first place is at the area's end, and each further one lies in front of the last. A CPU that reads a message
+//! also fetches the lines behind it, and these should be lines that were read already, not lines that the writer is
+//! about to write.
 //!
-//! Connections that carry little need no such area: a writer goes round in a small part of it
-//! first, and in twice as much whenever it has come round often.
+//! A connection that carries little does not need the whole area: a writer first cycles through a small part of it, and
+//! through twice as much whenever it has completed several laps.
 
 use super::header::{Broken, RingError, Unmapped};
 use super::primitive::{AtomicU64, Ordering};
@@ -25,63 +26,64 @@ use std::ptr::NonNull;
 pub const AREA: usize = 2 << 20;
 #[cfg(loom)]
 pub const AREA: usize = 4 * START;
-/// Bytes that a writer goes round in at first.
+/// Bytes of the part that a writer uses at first.
 pub const START: usize = 128 * 1024;
-/// Laps after which it goes round in twice as much.
+/// Laps after which a writer uses twice as much.
 const LAPS: u32 = 8;
-/// Bytes after which the reader says how far it is.
+/// Bytes after which the reader publishes its position.
 const STEP: u64 = START as u64 / 4;
-/// Messages of fewer bytes stay in the ring: for them the second place to look at costs more than it saves.
+/// Messages with fewer bytes stay in the ring: for them a second place to look at costs more than it saves.
 pub const FROM: usize = 512;
-/// What begins a line of the cache shares it with nothing.
+/// Alignment of places, so that no two share a cache line.
 const GRAIN: u64 = 64;
 
-/// Where the area is, and the reader's word.
+/// The area, and the reader's word.
 pub struct Area<'a> {
     /// One past its last byte.
     pub end: NonNull<u8>,
-    /// How many bytes the reader has given back.
+    /// Number of bytes that the reader has returned.
     pub returned: &'a AtomicU64,
 }
 
 impl Area<'_> {
-    /// The address of the `len` bytes at `at`, a place that [`Outgoing::allocate`] gave for as many or [`Incoming::check`] has seen.
+    /// The address of the `len` bytes at `at`, a place that [`Outgoing::allocate`] returned for that many bytes or
+    /// [`Incoming::check`] accepted.
     #[inline]
     pub fn address(&self, at: u64, len: usize) -> *mut u8 {
         let from_end = (at % AREA as u64) as usize + len.next_multiple_of(GRAIN as usize);
         debug_assert!(from_end <= AREA);
-        // SAFETY: a place ends inside the area, and who gave it or has seen it had it mapped.
+        // SAFETY: a place ends inside the area, and is mapped since it was allocated or checked.
         unsafe { self.end.as_ptr().sub(from_end) }
     }
 }
 
-/// Where an area lies, as far as it is mapped.
+/// The memory of an area, as far as it is mapped.
 pub trait AreaStore {
-    /// None: nothing of it.
+    /// The area; `None` if no part of it is mapped.
     fn area(&self) -> Option<Area<'_>>;
-    /// How many bytes at the area's end are mapped.
+    /// Bytes that are mapped at the area's end.
     fn span(&self) -> usize {
         AREA
     }
-    /// Maps so many, or more. False: it cannot be done.
+    /// Maps that many bytes or more. False: it cannot be done.
     fn reach_area(&self, _bytes: usize) -> bool {
         true
     }
 }
 
-/// The writer's account.
+/// The writer's account of the area.
 pub struct Outgoing {
     tail: u64,
     returned: u64,
-    /// Bytes at the beginning of the area that are in use, and how many may be.
+    /// Bytes of the area that are in use, and how many may be.
     span: u64,
     most: u64,
-    /// How often the end of `span` was reached.
+    /// How often the end of `span` was reached since it grew.
     laps: u32,
 }
 
 impl Outgoing {
-    /// Uses up to `most` bytes of the area, all of it if that is more.
+    /// Uses up to `most` bytes of the area; at least [`START`], and at most all.
     pub fn new(most: usize) -> Outgoing {
         let most = most.clamp(START, AREA) as u64;
         Outgoing { tail: 0, returned: 0, span: START as u64, most, laps: 0 }
@@ -97,26 +99,26 @@ impl Outgoing {
         self.laps = 0;
     }
 
-    /// A place for `len` bytes, if there is room: the bytes go to [`Area::address`] of it. Whoever has looked at the area before
-    /// looks again.
+    /// A place for `len` bytes, if there is room; the bytes go to its [`Area::address`]. Call [`AreaStore::area`] again
+    /// after this, as more of the area may be mapped now.
     #[inline]
     pub fn allocate(&mut self, len: usize, store: &impl AreaStore) -> Option<u64> {
         let size = AREA as u64;
         let need = (len as u64).next_multiple_of(GRAIN);
         let into = self.tail % size;
-        // In one piece, so what is left at the end may stay unused.
+        // A place is contiguous, so the rest of the part may stay unused.
         let fits = into + need <= self.span;
         let at = if fits { self.tail } else { self.tail - into + size };
         let end = at + need;
         if end - self.returned > size {
             let seen = store.area()?.returned.load(Ordering::Acquire);
-            // A reader that counts wrong gets its messages through the ring.
+            // If the reader's count is wrong, its messages go through the ring.
             if seen < self.returned || seen > self.tail {
                 return None;
             }
             self.returned = seen;
             if end - seen > size {
-                // The reader lags: its backlog goes through the ring, what comes after has more room.
+                // The reader lags: its backlog goes through the ring, and later messages get more room.
                 self.widen(store);
                 return None;
             }
@@ -132,7 +134,7 @@ impl Outgoing {
     }
 }
 
-/// The reader's account.
+/// The reader's account of the area.
 #[derive(Default)]
 pub struct Incoming {
     head: u64,
@@ -140,7 +142,7 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Whether a writer may have put `len` bytes there, which are mapped then; gives where they end.
+    /// Checks that a writer may have put `len` bytes at `at`, and maps them. Returns the place's end.
     #[inline]
     pub fn check(&self, at: u64, len: u64, store: &impl AreaStore) -> Result<u64, RingError> {
         let size = AREA as u64;
@@ -155,13 +157,13 @@ impl Incoming {
         Ok(at + len.next_multiple_of(GRAIN))
     }
 
-    /// Gives everything back that lies in front of `end`, and says so now and then.
+    /// Returns everything in front of `end` to the writer, and publishes that now and then.
     #[inline]
     pub fn pass(&mut self, end: u64, area: &Area<'_>) {
         self.head = end;
         if end.wrapping_sub(self.published) >= STEP {
             self.published = end;
-            // Release: our reads of the bytes come before the writer's next ones.
+            // Release: this side's reads of the bytes come before the writer's next writes.
             area.returned.store(end, Ordering::Release);
         }
     }
@@ -171,7 +173,7 @@ impl Incoming {
 mod tests {
     use super::*;
 
-    /// An area that nobody looks into.
+    /// An area whose bytes are never accessed.
     struct Word<'a>(&'a AtomicU64);
 
     impl AreaStore for Word<'_> {
@@ -184,7 +186,7 @@ mod tests {
         Area { end: NonNull::dangling(), returned: word }
     }
 
-    /// One of which no more than its beginning can be mapped.
+    /// An area of which only the first `START` bytes can be mapped.
     struct Narrow<'a>(&'a AtomicU64);
 
     impl AreaStore for Narrow<'_> {
@@ -214,7 +216,7 @@ mod tests {
         assert_eq!(inn.check(START as u64, 64, &Narrow(&word)), Err(Unmapped));
     }
 
-    /// Gives out `turns` places and takes each back at once; the bytes of the area that were touched.
+    /// Gives out `turns` places and returns each at once. The result is the number of bytes of the area that were used.
     fn go_round(most: usize, turns: usize) -> usize {
         let word = AtomicU64::new(0);
         let (mut out, mut inn) = (Outgoing::new(most), Incoming::default());
@@ -252,7 +254,7 @@ mod tests {
         let fill = |out: &mut Outgoing| -> Vec<u64> { std::iter::from_fn(|| out.allocate(8000, &Word(&word))).collect() };
         let mut places = fill(&mut out);
         assert_eq!(places.len(), START / 8000);
-        // As often as it was full, so much more of it is used.
+        // Whenever it was full, a larger part is used.
         while places.len() < AREA / 8000 {
             for at in &places {
                 let end = inn.check(*at, 8000, &Word(&word)).unwrap();
@@ -262,7 +264,7 @@ mod tests {
             assert!(next.len() + 5 >= places.len(), "{} after {}", next.len(), places.len());
             places = next;
         }
-        // A word that nobody could have written.
+        // A count that no correct reader writes.
         word.store(u64::MAX, Ordering::Relaxed);
         while out.allocate(8000, &Word(&word)).is_some() {}
     }
@@ -271,7 +273,7 @@ mod tests {
     fn each_place_lies_right_in_front_of_the_last() {
         let word = AtomicU64::new(0);
         let mut memory = vec![0u64; AREA / 8];
-        // SAFETY: one past its last byte.
+        // SAFETY: the pointer is one past the last byte.
         let end = unsafe { NonNull::from(memory.as_mut_slice()).cast::<u8>().add(AREA) };
         let area = Area { end, returned: &word };
         let mut out = Outgoing::new(AREA);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A cache line of a ring, and how a few bytes get into it and out of it: by relaxed atomic words, with as few
-//! instructions as it takes, because a short message is hardly anything else.
+//! instructions as possible, because these are most of the cost of a short message.
 
 use super::primitive::{AtomicU64, Ordering};
 
@@ -25,32 +25,32 @@ impl Line {
         Line { header: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// Asks for the line to be written soon. A hint: nothing waits for it.
+    /// Prefetches the line for writing. A hint that nothing waits for.
     #[inline(always)]
     pub fn claim(&self) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: changes nothing; a CPU that does not know the instruction takes it for none.
+        // SAFETY: prefetching changes nothing, and a CPU that does not know the instruction ignores it.
         unsafe {
             std::arch::asm!("prefetchw [{}]", in(reg) self, options(nostack, preserves_flags, readonly));
         }
         #[cfg(target_arch = "aarch64")]
-        // SAFETY: changes nothing.
+        // SAFETY: prefetching changes nothing.
         unsafe {
             std::arch::asm!("prfm pstl1keep, [{}]", in(reg) self, options(nostack, preserves_flags, readonly));
         }
     }
 
-    /// Stores `len` bytes, and zeros up to the end of the last word.
+    /// Stores `len` bytes, and zeros up to the end of the last word. Bytes that do not fit are left out.
     ///
     /// # Safety
-    /// `from` is readable for `len` bytes. What does not fit is left out.
+    /// `from` is readable for `len` bytes.
     #[inline(always)]
     pub unsafe fn fill(&self, from: *const u8, len: usize) {
-        // SAFETY: `from` has `len` bytes, as the caller says.
+        // SAFETY: the caller promises that `from` holds `len` bytes.
         unsafe { fill(&self.words, from, len) }
     }
 
-    /// Words in front, and `len` bytes behind them.
+    /// Stores words, and `len` bytes behind them.
     ///
     /// # Safety
     /// As for `fill`.
@@ -58,7 +58,7 @@ impl Line {
     pub unsafe fn fill_behind(&self, words: &[u64], from: *const u8, len: usize) {
         let Some((front, rest)) = self.words.split_at_checked(words.len()) else { return };
         front.iter().zip(words).for_each(|(to, word)| to.store(*word, Ordering::Relaxed));
-        // SAFETY: `from` has `len` bytes, as the caller says.
+        // SAFETY: the caller promises that `from` holds `len` bytes.
         unsafe { fill(rest, from, len) }
     }
 
@@ -68,7 +68,7 @@ impl Line {
     /// `to` is writable for `len` bytes, at most [`LINE_BYTES`].
     #[inline(always)]
     pub unsafe fn drain(&self, to: *mut u8, len: usize) {
-        // SAFETY: `to` has room for `len` bytes, as the caller says.
+        // SAFETY: the caller promises that `to` has room for `len` bytes.
         unsafe { drain(&self.words, to, len) }
     }
 }
@@ -80,19 +80,19 @@ unsafe fn fill(words: &[AtomicU64], from: *const u8, len: usize) {
     if len == 8
         && let [first, ..] = words
     {
-        // As nearly all of them are.
-        // SAFETY: the caller's eight bytes.
+        // The most frequent length.
+        // SAFETY: the caller promises that `from` holds `len` bytes, which are eight.
         return first.store(unsafe { from.cast::<u64>().read_unaligned() }, Ordering::Relaxed);
     }
     let full = len / 8;
     for (i, word) in words.iter().enumerate().take(full) {
-        // SAFETY: eight bytes of the caller's, as i < len / 8.
+        // SAFETY: these are eight of the caller's bytes, because i < len / 8.
         word.store(unsafe { from.add(i * 8).cast::<u64>().read_unaligned() }, Ordering::Relaxed);
     }
     if !len.is_multiple_of(8)
         && let Some(word) = words.get(full)
     {
-        // SAFETY: the last len % 8 bytes of the caller's.
+        // SAFETY: these are the last len % 8 of the caller's bytes.
         word.store(unsafe { tail(from.add(full * 8), len % 8) }, Ordering::Relaxed);
     }
 }
@@ -100,24 +100,24 @@ unsafe fn fill(words: &[AtomicU64], from: *const u8, len: usize) {
 /// Loads `len` bytes.
 ///
 /// # Safety
-/// As for `Line::drain`; what lies behind the words is not written.
+/// `to` is writable for `len` bytes; bytes beyond the words are not written.
 #[inline(always)]
 pub(super) unsafe fn drain(words: &[AtomicU64], to: *mut u8, len: usize) {
     if len == 8
         && let [first, ..] = words
     {
-        // SAFETY: the caller's eight bytes.
+        // SAFETY: the caller promises that `to` has room for eight bytes.
         return unsafe { to.cast::<u64>().write_unaligned(first.load(Ordering::Relaxed)) };
     }
     let full = len / 8;
     for (i, word) in words.iter().enumerate().take(full) {
-        // SAFETY: eight bytes of the caller's, as i < len / 8.
+        // SAFETY: eight bytes of the caller's range, because i < len / 8.
         unsafe { to.add(i * 8).cast::<u64>().write_unaligned(word.load(Ordering::Relaxed)) };
     }
     if !len.is_multiple_of(8)
         && let Some(word) = words.get(full)
     {
-        // SAFETY: the last len % 8 bytes of the caller's.
+        // SAFETY: the last len % 8 bytes of the caller's range.
         unsafe { put_tail(to.add(full * 8), word.load(Ordering::Relaxed), len % 8) };
     }
 }
@@ -128,7 +128,7 @@ pub(super) unsafe fn drain(words: &[AtomicU64], to: *mut u8, len: usize) {
 /// `from` is readable for `len` bytes.
 #[inline(always)]
 pub unsafe fn tail(from: *const u8, len: usize) -> u64 {
-    // Two loads that may overlap: what both hold is the same.
+    // Two loads that may overlap; bytes that both contain are the same.
     let word = |low: u64, high: u64, at: usize| low | high << (at * 8);
     // SAFETY: every load lies within `len` bytes.
     let native = unsafe {
@@ -156,7 +156,7 @@ pub unsafe fn tail(from: *const u8, len: usize) -> u64 {
 #[inline(always)]
 pub unsafe fn put_tail(to: *mut u8, word: u64, len: usize) {
     let word = word.to_le();
-    // SAFETY: every store lies within `len` bytes; where two overlap, they store the same.
+    // SAFETY: every store lies within `len` bytes. Overlapping stores write the same bytes.
     unsafe {
         match len {
             4.. => {

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Shared claims on the chunks of one operation.
 //!
-//! The initiator takes chunks from the front, the helper from the back, each by compare-and-swap on
-//! one word, so every chunk is copied by exactly one of them and either can stop the other from
-//! starting a new one. A rendezvous message is the one-chunk case in which only the receiver copies:
-//! the sender cancels by taking the chunk itself. The word carries the slot's generation, so a
-//! message about an operation that has ended cannot claim anything of the next.
+//! The initiator claims chunks from the front and the helper from the back, each by compare-and-swap on one word. Thus
+//! each chunk is copied by exactly one of them, and either can stop the other from starting a new one. A rendezvous
+//! message is the case of one chunk that only the receiver copies: the sender cancels by claiming the chunk itself. The
+//! word contains the slot's generation, so a message about an operation that has ended cannot claim a chunk of the
+//! next.
 
 use super::primitive::{AtomicU64, Ordering};
 
-/// Chunks that one operation may have.
+/// Largest number of chunks of one operation.
 pub const MAX_CHUNKS: u32 = (1 << 24) - 1;
 
-/// How often an exchange is tried that a well-behaved peer can make fail once per chunk.
+/// Attempts at an exchange. A well-behaved peer makes it fail at most once per chunk.
 const TRIES: u32 = 1 << 16;
 
-/// A slot in the initiator's segment, one cache line.
+/// A slot in the initiator's segment, one cache line long.
 #[repr(C, align(64))]
 pub struct Slot {
     /// generation:16 | front:24 | back:24. Chunks [front, back) are unclaimed.
@@ -43,7 +43,7 @@ fn unpack(word: u64) -> (u16, u32, u32) {
     ((word >> 48) as u16, (word >> 24) as u32 & MAX_CHUNKS, word as u32 & MAX_CHUNKS)
 }
 
-/// The helper's report.
+/// The helper's report on its chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     pub status: u16,
@@ -51,14 +51,14 @@ pub struct Report {
 }
 
 impl Slot {
-    /// Initiator: begins an operation of `chunks`.
+    /// Initiator: begins an operation of `chunks` chunks.
     pub fn open(&self, generation: u16, chunks: u32) {
         self.done.store(u64::from(generation) << 48, Ordering::Relaxed);
         self.claim.store(pack(generation, 0, chunks), Ordering::Release);
     }
 
-    /// Initiator: takes the chunk `front`, which must be its next. `Ok(false)`: the helper has the
-    /// rest. `Err`: the peer wrote nonsense.
+    /// Initiator: claims chunk `front`, which must be the next. `Ok(false)`: the helper has claimed the rest. `Err`:
+    /// the peer wrote an impossible value.
     pub fn claim_front(&self, generation: u16, front: u32, chunks: u32) -> Result<bool, super::header::RingError> {
         let mut now = self.claim.load(Ordering::Relaxed);
         for _ in 0..TRIES {
@@ -77,7 +77,7 @@ impl Slot {
         Err(super::header::Broken)
     }
 
-    /// Initiator: no new chunk may be claimed from now on; gives the first chunk of the helper's part.
+    /// Initiator: prevents all further claims. Returns the first chunk that the helper claimed.
     pub fn stop(&self, generation: u16, front: u32, chunks: u32) -> Result<u32, super::header::RingError> {
         let mut now = self.claim.load(Ordering::Relaxed);
         for _ in 0..TRIES {
@@ -93,7 +93,7 @@ impl Slot {
         Err(super::header::Broken)
     }
 
-    /// Helper: takes the last unclaimed chunk, if the operation still runs.
+    /// Helper: claims the last unclaimed chunk, if the operation still runs.
     pub fn claim_back(&self, generation: u16) -> Option<u32> {
         let mut now = self.claim.load(Ordering::Relaxed);
         for _ in 0..TRIES {
@@ -109,18 +109,18 @@ impl Slot {
         None
     }
 
-    /// Helper: `chunks` of its chunks are done so far, with `status` (0 = well).
+    /// Helper: reports that `chunks` of its chunks are done, with `status` (0 for success).
     pub fn report(&self, generation: u16, status: u16, chunks: u32) {
         let word = u64::from(generation) << 48 | u64::from(status) << 32 | u64::from(chunks);
-        // Release: the copied bytes come before the report. A report for an ended operation must
-        // not hit its successor, hence the exchange.
+        // Release: the copied bytes come before the report. The exchange fails if the operation has ended meanwhile,
+        // because the report must not reach its successor.
         let now = self.done.load(Ordering::Relaxed);
         if (now >> 48) as u16 == generation {
             let _ = self.done.compare_exchange(now, word, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 
-    /// Initiator: what the helper has reported.
+    /// Initiator: the helper's last report.
     #[inline]
     pub fn reported(&self, generation: u16) -> Report {
         let word = self.done.load(Ordering::Acquire);

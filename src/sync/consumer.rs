@@ -15,30 +15,30 @@ pub struct Consumer<S> {
     store: S,
     shift: u32,
     mask: u64,
-    /// Lines that are given back at once.
+    /// Number of lines that are returned to the producer at once.
     quarter: u64,
     head: u64,
     published: u64,
     area: Incoming,
 }
 
-/// A message at the head of the ring; `finish` gives its lines back.
+/// The message at the head of the ring. `finish` returns its lines to the producer.
 pub struct Message<'a, S> {
     of: &'a mut Consumer<S>,
-    /// As its sender gave it, wherever the bytes lie.
+    /// As the sender gave it; whether the bytes lie out of line does not show here.
     pub header: Header,
     lines: usize,
     out_of_line: Option<Span>,
 }
 
-/// Bytes of a message out of line, which lie there until everything in front of `end` is given back.
+/// The bytes of an out-of-line message. They stay there until everything in front of `end` is returned.
 pub struct OutOfLine {
     pub from: *const u8,
     pub len: usize,
     pub end: u64,
 }
 
-/// Where the bytes of a message begin and end in the area.
+/// Begin and end of a message's bytes in the area.
 #[derive(Clone, Copy)]
 struct Span {
     at: u64,
@@ -51,25 +51,25 @@ impl<S: Store> Consumer<S> {
         Consumer { shift: shift_of(&store), mask: size - 1, quarter: size / 4, store, head: 0, published: 0, area: Incoming::default() }
     }
 
-    /// Where the next messages lie, in a value of its own that a loop keeps in registers.
+    /// A cursor at the next message: a separate value, so that a loop keeps it in registers.
     #[inline(always)]
     pub fn cursor(&self) -> Cursor<'_> {
         Cursor::new(self.store.lines(), self.mask, self.shift, self.head)
     }
 
-    /// Gives back the lines that a cursor, now at `head`, has passed.
+    /// Returns the lines that a cursor, now at `head`, has passed.
     #[inline(always)]
     pub fn pass(&mut self, head: u64) {
         self.give_back(head - self.head);
     }
 
-    /// The message at the cursor, if it is bytes alone and they lie out of line.
+    /// The message at the cursor, if it has no fixed words and its bytes lie out of line.
     #[inline(never)]
     pub fn out_of_line(&self, cursor: &Cursor<'_>, kind: u8) -> Option<OutOfLine> {
         self.find(cursor.out_of_line(kind)?)
     }
 
-    /// What lies where the words of a message say. Checking may map more of the area.
+    /// The bytes at the place that a message names. The check may map more of the area.
     #[inline(always)]
     fn find(&self, [at, len]: [u64; OUT_OF_LINE_WORDS]) -> Option<OutOfLine> {
         let (end, area) = (self.area.check(at, len, &self.store).ok()?, self.store.area()?);
@@ -77,22 +77,24 @@ impl<S: Store> Consumer<S> {
         Some(OutOfLine { from: area.address(at, len), len, end })
     }
 
-    /// The message at the cursor, if its bytes lie out of line, with its words; and where the bytes end.
+    /// The message at the cursor, if its bytes lie out of line: its words and bytes, and the end of the bytes in the
+    /// area.
     #[inline(never)]
     pub fn brief_out_of_line<'a>(&'a self, cursor: &Cursor<'a>, kind: u8) -> Option<(Brief<'a>, u64)> {
         let (own, place) = cursor.words_out_of_line(kind)?;
         let found = self.find(place)?;
-        // SAFETY: so many bytes lie there, in whole lines, until `pass_area`, for which nobody may borrow this.
+        // SAFETY: that many bytes lie there, in whole lines, until `pass_area`, which cannot be called while `self` is
+        // borrowed.
         Some((unsafe { Brief::new(own, found.from.cast(), found.len) }, found.end))
     }
 
-    /// Goes on behind a message whose bytes lie out of line up to `end`.
+    /// Moves past a message whose bytes lie out of line and end at `end`.
     pub fn pass_out_of_line(&mut self, end: u64) {
         self.pass_area(end);
         self.give_back(1);
     }
 
-    /// Gives back what lies in front of `end` in the area.
+    /// Returns everything in front of `end` in the area to the writer.
     #[inline(never)]
     pub fn pass_area(&mut self, end: u64) {
         if let Some(area) = self.store.area() {
@@ -100,23 +102,23 @@ impl<S: Store> Consumer<S> {
         }
     }
 
-    /// Gives lines back to the producer, a quarter of the ring at a time. As many are mapped from the beginning, and a message's
-    /// more; the rest is when the first quarter goes back.
+    /// Returns lines to the producer, a quarter of the ring at a time. At first only a quarter of the ring and the
+    /// length of one message are mapped; the rest is mapped when the first quarter is returned.
     #[inline(always)]
     fn give_back(&mut self, count: u64) {
         self.head += count;
         if self.head - self.published >= self.quarter {
             if self.published == 0 {
-                // Where it fails, the next message does.
+                // If this fails, so does the read of the next message.
                 self.store.reach_lines();
             }
             self.published = self.head;
-            // Release: our reads of the lines come before the producer's next writes to them.
+            // Release: this side's reads of the lines come before the producer's next writes to them.
             self.store.returned().store(self.head, Ordering::Release);
         }
     }
 
-    /// The oldest message, if one has fully arrived.
+    /// The oldest message, if it has arrived completely.
     #[inline]
     pub fn front(&mut self) -> Result<Option<Message<'_, S>>, RingError> {
         let (lines, mask) = (self.store.lines(), self.mask as usize);
@@ -154,24 +156,24 @@ impl<S: Store> Consumer<S> {
         Ok(Message { of: self, header, lines: 1, out_of_line: Some(Span { at, end }) })
     }
 
-    /// Lines taken since the beginning.
+    /// Number of lines passed since the beginning.
     pub fn passed(&self) -> u64 {
         self.head
     }
 
-    /// Lines that the ring holds.
+    /// Number of lines of the ring.
     pub fn lines(&self) -> usize {
         self.mask as usize + 1
     }
 
-    /// Whether no message waits, nor an error of `front`.
+    /// Whether the ring is empty; false also if `front` would return an error.
     pub fn is_empty(&self) -> bool {
         self.cursor().is_empty()
     }
 }
 
 impl<S: Store> Message<'_, S> {
-    /// Payload word `index`; words past the message's own are read as 0.
+    /// Fixed word `index` of the message; 0 beyond the last.
     #[inline]
     pub fn word(&self, index: usize) -> u64 {
         if index >= self.header.words as usize {
@@ -186,17 +188,17 @@ impl<S: Store> Message<'_, S> {
         self.of.store.lines()[at & self.of.mask as usize].words[index % WORDS].load(Ordering::Relaxed)
     }
 
-    /// Copies payload bytes from byte `from` on; a range outside the message copies nothing and is false.
+    /// Copies bytes of the message from byte `from` on. False for a range outside the message; then nothing is copied.
     #[inline]
     pub fn copy_out(&self, from: usize, to: Iov) -> bool {
-        // SAFETY: the piece is memory (`Iov::new`).
+        // SAFETY: the piece is memory that may be written (`Iov::new`).
         unsafe { self.copy_raw(from, to.as_ptr(), to.len()) }
     }
 
-    /// As `copy_out`.
+    /// Like `copy_out`, into a slice.
     #[inline]
     pub fn copy_into(&self, from: usize, to: &mut [u8]) -> bool {
-        // SAFETY: the slice has as many bytes.
+        // SAFETY: the slice has that many bytes.
         unsafe { self.copy_raw(from, to.as_mut_ptr(), to.len()) }
     }
 
@@ -209,8 +211,8 @@ impl<S: Store> Message<'_, S> {
             _ => return false,
         }
         if let (Some(span), Some(area)) = (self.out_of_line, self.of.store.area()) {
-            // SAFETY: `to` is the caller's; the range is inside the bytes whose place was checked. Its peer may scribble over
-            // them meanwhile: what is copied then is nobody's but that peer's.
+            // SAFETY: the caller promises that `to` is writable; the range lies inside the bytes whose place was
+            // checked. The peer may overwrite them meanwhile, which only spoils that peer's own message.
             unsafe { copy_any(to, area.address(span.at, self.header.bytes as usize).add(from), len) };
             return true;
         }
@@ -221,7 +223,7 @@ impl<S: Store> Message<'_, S> {
             if end - at >= LINE_BYTES && at.is_multiple_of(8) && (base + at / 8).is_multiple_of(WORDS) {
                 // SAFETY: `end - at` bytes remain of the caller's range.
                 let done = unsafe { self.whole_lines((base + at / 8) / WORDS, to, end - at) };
-                // SAFETY: as above.
+                // SAFETY: `done` is at most the bytes that remain of the caller's range.
                 to = unsafe { to.add(done) };
                 at += done;
                 continue;
@@ -243,7 +245,8 @@ impl<S: Store> Message<'_, S> {
         true
     }
 
-    /// Copies whole lines from line `first` of the message, up to `len` bytes; gives how many.
+    /// Copies whole lines, beginning with line `first` of the message, at most `len` bytes. Returns the number of
+    /// bytes.
     ///
     /// # Safety
     /// `to` is writable for `len` bytes.
@@ -259,7 +262,7 @@ impl<S: Store> Message<'_, S> {
         count * LINE_BYTES
     }
 
-    /// Gives the message's lines back to the producer.
+    /// Returns the message's lines to the producer.
     #[inline]
     pub fn finish(self) {
         if let Some(span) = self.out_of_line {
@@ -281,7 +284,7 @@ mod tests {
         if !p.room(header.lines()).unwrap() {
             return false;
         }
-        // SAFETY: the slice lives for the call.
+        // SAFETY: the slice lives during the call.
         p.write(header, fixed, &[unsafe { Iov::of(bytes) }]);
         true
     }
@@ -328,12 +331,12 @@ mod tests {
                 if len < area::FROM {
                     assert_eq!((cursor.bytes_only(8), cursor.bytes_only(9)), (None, Some(len)));
                     assert!(c.out_of_line(&cursor, 9).is_none());
-                    // SAFETY: `out` holds more.
+                    // SAFETY: `out` holds more bytes.
                     unsafe { cursor.copy_out(out.as_mut_ptr(), len) };
                 } else {
                     assert!(cursor.bytes_only(9).is_none() && c.out_of_line(&cursor, 8).is_none());
                     let found = c.out_of_line(&cursor, 9).expect("out of line");
-                    // SAFETY: so many bytes lie there, and `out` holds more.
+                    // SAFETY: that many bytes lie there, and `out` holds more.
                     unsafe { std::ptr::copy_nonoverlapping(found.from, out.as_mut_ptr(), found.len) };
                     (passed, _) = (Some(found.end), cursor.skip());
                 }
@@ -375,10 +378,10 @@ mod tests {
             let found = found.expect("just sent");
             assert_eq!((found.words(), found.len(), found.word(0), found.word(words.len())), (words.len(), len, round as u64, 0));
             let mut out = vec![0xEEu8; len + 8];
-            // SAFETY: it outlives the calls, and holds more.
+            // SAFETY: `out` outlives the calls, and holds more bytes.
             unsafe { found.copy_out(out.as_mut_ptr()) };
             assert!(out[..len] == data[..len] && out[len..] == [0xEE; 8]);
-            // SAFETY: as above.
+            // SAFETY: `out` outlives the call, and holds that many bytes.
             let part = unsafe { Iov::of_mut(&mut out[..len + 2]) };
             found.copy_part(3, part);
             assert_eq!(out[..len.saturating_sub(3)], data[..len][len.min(3)..]);
@@ -422,7 +425,7 @@ mod tests {
             assert!(message.copy_into(0, &mut out) && out == data);
             message.finish();
         }
-        // Six words and two more are more than a line has.
+        // Six words and the two of the place are more than a line has.
         assert!(send(&mut p, 9, &[0; 6], &data[..600]) && c.front().unwrap().expect("sent").lines == 12);
     }
 

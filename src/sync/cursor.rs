@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A reader's place in a ring for the messages that nearly all are: bytes alone, one message after the other. It checks
-//! what `ring.rs` checks, and what is not of that sort it leaves to it.
+//! A reader's position in a ring, for the most frequent messages: bytes without fixed words, one message after the
+//! other. It makes the same checks as `consumer.rs`, and leaves all other messages to that file.
 
 use super::cache_line::{LINE_BYTES, Line, drain};
 use super::header::{Header, MAX_LINES, OUT_OF_LINE_WORDS, lap};
@@ -8,7 +8,7 @@ use super::primitive::{AtomicU64, Ordering};
 use crate::sys::copy::copy_any;
 use crate::sys::iov::Iov;
 
-/// A message of one line, as it lies there: words, and bytes behind them or out of line.
+/// A message of one line, read in place: its words, and its bytes, which lie behind the words or out of line.
 #[derive(Clone, Copy)]
 pub struct Brief<'a> {
     words: &'a [AtomicU64],
@@ -18,7 +18,7 @@ pub struct Brief<'a> {
 
 impl<'a> Brief<'a> {
     /// # Safety
-    /// At `from` lie `bytes` bytes, rounded up to whole words.
+    /// At `from` lie `bytes` bytes, rounded up to whole words, as long as the result is used.
     #[inline(always)]
     pub(super) unsafe fn new(words: &'a [AtomicU64], from: *const AtomicU64, bytes: usize) -> Brief<'a> {
         Brief { words, from, bytes }
@@ -29,7 +29,7 @@ impl<'a> Brief<'a> {
         self.words.len()
     }
 
-    /// 0 beyond the last one.
+    /// 0 beyond the last word.
     #[inline(always)]
     pub fn word(&self, i: usize) -> u64 {
         self.words.get(i).map_or(0, |w| w.load(Ordering::Relaxed))
@@ -51,7 +51,8 @@ impl<'a> Brief<'a> {
     /// `to` is writable for `len()` bytes.
     #[inline(always)]
     pub unsafe fn copy_out(&self, to: *mut u8) {
-        // SAFETY: `to` has room for all, as the caller says, and so many lie there, as who made this said.
+        // SAFETY: the caller promises that `to` has room for all bytes, and the caller of `new` promised that they lie
+        // at `from`.
         unsafe {
             match self.bytes <= LINE_BYTES {
                 true => drain(std::slice::from_raw_parts(self.from, self.bytes.div_ceil(8)), to, self.bytes),
@@ -60,25 +61,25 @@ impl<'a> Brief<'a> {
         }
     }
 
-    /// Copies as many bytes as both have.
+    /// Copies as many bytes as both the message and `to` have.
     #[inline(always)]
     pub fn copy_to(&self, to: Iov) {
         if to.len() < self.bytes {
             return self.copy_part(0, to);
         }
-        // SAFETY: it has room for all.
+        // SAFETY: `to` has room for all bytes.
         unsafe { self.copy_out(to.as_ptr()) }
     }
 
     /// Copies the bytes from byte `skip` on, as many as both have.
     pub fn copy_part(&self, skip: usize, to: Iov) {
         let skip = skip.min(self.bytes);
-        // SAFETY: so many bytes lie there, and `to` has room for as many as are copied.
+        // SAFETY: the bytes lie inside the message, and `to` has room for as many as are copied.
         unsafe { copy_any(to.as_ptr(), self.from.cast::<u8>().add(skip), to.len().min(self.bytes - skip)) };
     }
 }
 
-/// Reads messages that are bytes alone, one after the other.
+/// Reads messages that have bytes only, one after the other.
 pub struct Cursor<'a> {
     lines: &'a [Line],
     mask: u64,
@@ -97,7 +98,7 @@ impl<'a> Cursor<'a> {
         self.lines.get((position & self.mask) as usize)
     }
 
-    /// The length of the next message, if it has arrived, and is of this kind and without fixed words and flags.
+    /// The length of the next message, if it has arrived, has this kind, and has neither fixed words nor flags.
     #[inline(always)]
     pub fn bytes_only(&self, kind: u8) -> Option<usize> {
         let raw = self.at(self.head)?.header.load(Ordering::Acquire);
@@ -105,7 +106,7 @@ impl<'a> Cursor<'a> {
         (len <= LINE_BYTES || self.follows(len)).then_some(len)
     }
 
-    /// The next message, if it has arrived, is of this kind, has no flags, and lies in one line.
+    /// The next message, if it has arrived, has this kind, has no flags, and lies in one line.
     #[inline(always)]
     pub fn one_line(&self, kind: u8) -> Option<Brief<'a>> {
         let line = self.at(self.head)?;
@@ -114,11 +115,11 @@ impl<'a> Cursor<'a> {
             return None;
         }
         let (words, rest) = line.words.split_at_checked(words)?;
-        // SAFETY: the rest of the line has as many.
+        // SAFETY: the rest of the line has that many bytes.
         Some(unsafe { Brief::new(words, rest.as_ptr(), bytes) })
     }
 
-    /// Whether the lines behind the first of a longer message are in order.
+    /// Whether the lines behind the first of a longer message have the right headers.
     #[inline(never)]
     fn follows(&self, len: usize) -> bool {
         let count = len.div_ceil(LINE_BYTES);
@@ -127,8 +128,8 @@ impl<'a> Cursor<'a> {
         count <= MAX_LINES && rest.into_iter().all(is_one)
     }
 
-    /// Place and length of the next message's bytes, if it has arrived, is of this kind, without fixed words and flags, and
-    /// its bytes lie out of line.
+    /// Place and length of the next message's bytes, if it has arrived, has this kind, has neither fixed words nor
+    /// flags, and its bytes lie out of line.
     #[inline(always)]
     pub(super) fn out_of_line(&self, kind: u8) -> Option<[u64; 2]> {
         let line = self.at(self.head)?;
@@ -136,7 +137,8 @@ impl<'a> Cursor<'a> {
         Header::is_out_of_line(raw, kind, lap(self.head, self.shift)).then(|| [0, 1].map(|i| line.words[i].load(Ordering::Relaxed)))
     }
 
-    /// Of the next message, if it has arrived, is of this kind, and its bytes lie out of line: its own words, and those that tell where.
+    /// For the next message, if it has arrived, has this kind, and its bytes lie out of line: its fixed words, and the
+    /// words that give place and length.
     #[inline(always)]
     pub(super) fn words_out_of_line(&self, kind: u8) -> Option<(&'a [AtomicU64], [u64; OUT_OF_LINE_WORDS])> {
         let line = self.at(self.head)?;
@@ -145,31 +147,31 @@ impl<'a> Cursor<'a> {
         Some((rest.get(..words)?, place.each_ref().map(|w| w.load(Ordering::Relaxed))))
     }
 
-    /// Goes on to the next, behind a message of one line.
+    /// Moves to the next message, past one of a single line.
     #[inline(always)]
     pub fn skip(&mut self) {
         self.head += 1;
     }
 
-    /// Where it is.
+    /// The position.
     #[inline(always)]
     pub fn head(&self) -> u64 {
         self.head
     }
 
-    /// Whether no message has arrived; false also in front of a line that is not mapped yet.
+    /// Whether no message has arrived; false also if the next line is not mapped yet.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.at(self.head).is_some_and(|line| line.header.load(Ordering::Acquire) as u16 != lap(self.head, self.shift))
     }
 
-    /// Copies the message that `bytes_only` told of, and goes on to the next.
+    /// Copies the message that `bytes_only` found, and moves to the next.
     ///
     /// # Safety
     /// `to` is writable for `len` bytes.
     #[inline(always)]
     pub unsafe fn copy_out(&mut self, to: *mut u8, len: usize) {
-        // SAFETY: `to` has room for `len` bytes, as the caller says.
+        // SAFETY: the caller promises that `to` has room for `len` bytes.
         unsafe {
             match len <= LINE_BYTES {
                 true => self.copy_line(to, len),
@@ -183,7 +185,7 @@ impl<'a> Cursor<'a> {
     #[inline(always)]
     unsafe fn copy_line(&mut self, to: *mut u8, len: usize) {
         if let Some(line) = self.at(self.head) {
-            // SAFETY: `to` has room for `len` bytes, as the caller says, and those lie in the line.
+            // SAFETY: the caller promises that `to` has room for `len` bytes, and they lie in the line.
             unsafe { line.drain(to, len) };
         }
         self.head += 1;

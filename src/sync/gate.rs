@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The gate between an initiator that copies into or out of a region and its owner that closes it.
 //!
-//! The owner publishes a generation per region; 0 means closed. An initiator marks its *busy* word,
-//! checks the generation, copies, and clears the word. The owner closes by storing 0 and then waits
-//! until each initiator's word, if it was marked, has changed. Either the initiator sees the 0 or the
-//! owner sees the mark: that needs a full fence between the store and the load on both sides. The
-//! initiator's is a compiler fence when both processes registered for membarrier, because then the
-//! owner's barrier runs on the initiator's CPU as well.
+//! The owner publishes a generation per region; 0 means closed. An initiator marks its *busy* word, checks the
+//! generation, copies, and clears the mark. The owner closes by storing 0, and then waits until each marked busy word
+//! has changed. Either the initiator sees the 0 or the owner sees the mark. That needs a full fence between the store
+//! and the load on both sides. If both processes have registered for membarrier, the initiator's fence is only a
+//! compiler fence, because the owner's barrier then also runs on the initiator's CPU.
 
 use super::primitive::{AtomicU64, Ordering, fence};
 use crate::error::Result;
@@ -17,11 +16,11 @@ use crate::sys::process;
 pub enum Fences {
     /// A fence instruction on every operation.
     Full,
-    /// None: whoever closes or goes to sleep runs a barrier on every CPU.
+    /// No instruction: the side that closes or goes to sleep runs a barrier on every CPU.
     Remote,
 }
 
-/// Orders our earlier stores before our later loads, as far as the peer's barrier does not.
+/// Orders this side's earlier stores before its later loads, unless the peer's barrier does.
 #[inline(always)]
 pub fn light(fences: Fences) {
     match fences {
@@ -33,7 +32,7 @@ pub fn light(fences: Fences) {
     }
 }
 
-/// Runs the barrier that the peers of these fences left out of their fast paths.
+/// Runs the barrier that peers with these fences omit on their fast paths.
 pub fn barrier(fences: Fences) -> Result<()> {
     match fences {
         Fences::Remote => process::barrier_everywhere(),
@@ -44,15 +43,15 @@ pub fn barrier(fences: Fences) -> Result<()> {
     }
 }
 
-/// Bits of a mark that tell which region it is in, one more than its index, or 0 for some region. They stand behind the bit that says
-/// busy, and before the count.
+/// Number of bits of a mark for the region's index plus one, or 0 for an unknown region. They lie between the busy bit
+/// and the count.
 pub const PLACE_BITS: u32 = 20;
 const STEP: u64 = 1 << (PLACE_BITS + 1);
 
 /// The initiator's side: one per connection, used by one thread at a time.
 #[derive(Debug)]
 pub struct Initiator {
-    /// Of copies, in steps of `STEP`.
+    /// Number of copies so far, in steps of `STEP`.
     seq: u64,
     fences: Fences,
 }
@@ -62,7 +61,8 @@ impl Initiator {
         Initiator { seq: 0, fences }
     }
 
-    /// Marks `busy` and checks that `gate`, of the region `index`, still shows `generation`. False: closed; nothing is marked.
+    /// Marks `busy`, and checks that `gate` of region `index` still has `generation`. False: closed, and nothing is
+    /// marked.
     #[inline(always)]
     pub fn enter(&mut self, busy: &AtomicU64, gate: &AtomicU64, generation: u64, index: u32) -> bool {
         self.mark_in(busy, index);
@@ -73,51 +73,52 @@ impl Initiator {
         false
     }
 
-    /// The first half of `enter`; `shows` is the second, and `leave` undoes it.
+    /// The first half of `enter`; `shows` is the second half, and `leave` undoes the mark.
     #[inline(always)]
     pub fn mark(&mut self, busy: &AtomicU64) {
         busy.store(self.seq | 1, Ordering::Relaxed);
         light(self.fences);
     }
 
-    /// The same for the region `index` alone: its peer may close the others while this side does not go on.
+    /// Like `mark`, for region `index` alone: the peer may close other regions even if this side does not continue.
     #[inline(always)]
     pub fn mark_in(&mut self, busy: &AtomicU64, index: u32) {
-        // Release: who closes the region before and sees this mark waits no longer, and has what was copied in it.
+        // Release: an owner that closes the previous region and sees this mark stops waiting, so it must also see the
+        // bytes copied there.
         busy.store(self.seq | (u64::from(index) + 1) << 1 | 1, Ordering::Release);
         light(self.fences);
     }
 
-    /// The copy is over.
+    /// Ends the copy.
     #[inline(always)]
     pub fn leave(&mut self, busy: &AtomicU64) {
         self.seq = self.seq.wrapping_add(STEP);
-        // Release: the copy's stores and loads come before the mark goes.
+        // Release: the copy's loads and stores come before the mark is cleared.
         busy.store(self.seq, Ordering::Release);
     }
 
-    /// The copy is over, and everything stored is visible everywhere when this returns.
+    /// Ends the copy. When this returns, everything that was stored is visible to all CPUs.
     #[inline(always)]
     pub fn leave_delivered(&mut self, busy: &AtomicU64) {
         self.seq = self.seq.wrapping_add(STEP);
-        // One exchange is store and full barrier in a single instruction.
+        // An exchange is a store and a full barrier in one instruction.
         busy.swap(self.seq, Ordering::SeqCst);
     }
 }
 
-/// Whether the gate is open for `generation`; asked under the mark.
+/// Whether the gate is open for `generation`. Called while marked.
 #[inline(always)]
 pub fn shows(gate: &AtomicU64, generation: u64) -> bool {
     gate.load(Ordering::Acquire) == generation
 }
 
-/// The owner's side: closes the gate. The caller then orders this store before it looks at any busy
-/// word: `fence(SeqCst)`, or the barrier everywhere.
+/// The owner's side: closes the gate. Before it looks at any busy word, the caller has to order this store, by
+/// `fence(SeqCst)` or by the barrier on all CPUs.
 pub fn close(gate: &AtomicU64) {
     gate.store(0, Ordering::SeqCst);
 }
 
-/// The mark of an initiator that may be inside the region `index`; `None` if it is not.
+/// The mark of an initiator that may be inside region `index`; `None` if it is not.
 pub fn inside(busy: &AtomicU64, index: u32) -> Option<u64> {
     let mark = busy.load(Ordering::Acquire);
     let place = (mark & (STEP - 1)) >> 1;

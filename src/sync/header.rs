@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The word that each line of a ring begins with, and what it tells of a message.
+//! The header word of each line of a ring, and the message description in it.
 
 use super::cache_line::WORDS;
 
-/// Lines that one message may take; less than three quarters of the smallest ring.
+/// Largest number of lines of a message; less than three quarters of the smallest ring.
 pub const MAX_LINES: usize = 160;
-/// Flag of a message whose bytes lie out of line: its first two words say where, and how many. The others belong to its kind.
+/// Flag of a message whose bytes lie out of line. Its first two words are place and length; the others belong to its
+/// kind.
 pub(super) const OUT_OF_LINE: u8 = 0x80;
 pub(super) const OUT_OF_LINE_WORDS: usize = 2;
 
-/// Why a ring cannot be used any more.
+/// The reason why a ring cannot be used any more.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub enum RingError {
-    /// The peer broke its rules.
+    /// The peer violated the protocol.
     Broken,
-    /// This process cannot map more of it.
+    /// This process cannot map more of the ring or the area.
     Unmapped,
 }
 pub use RingError::{Broken, Unmapped};
 
-/// What a header tells of a message: a kind, flags, and the payload's length in words and bytes.
+/// A message's description: kind, flags, and the payload's length in words and bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Header {
     pub kind: u8,
@@ -31,7 +32,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Lines the message takes.
+    /// Lines that the message takes.
     pub fn lines(self) -> usize {
         let words = self.words as usize + (self.bytes as usize).div_ceil(8);
         words.div_ceil(WORDS).max(1)
@@ -45,27 +46,28 @@ impl Header {
             | u64::from(self.bytes) << 40
     }
 
-    /// The bytes of the message under this header, if it is of `kind`, in lap `lap`, and without fixed words and flags.
+    /// The number of bytes of a message, if its header has this kind and lap, and neither fixed words nor flags.
     #[inline(always)]
     pub(super) fn bytes_only(raw: u64, kind: u8, lap: u16) -> Option<usize> {
         let low = Header { kind, ..Header::default() }.pack(lap);
         ((raw ^ low) << 24 == 0).then_some((raw >> 40) as u16 as usize)
     }
 
-    /// Words and bytes of the message under this header, if it is of `kind`, in lap `lap`, and without flags.
+    /// Words and bytes of a message, if its header has this kind and lap, and no flags.
     #[inline(always)]
     pub(super) fn unflagged(raw: u64, kind: u8, lap: u16) -> Option<(usize, usize)> {
         let low = Header { kind, ..Header::default() }.pack(lap);
         ((raw ^ low) << 32 == 0).then_some(((raw >> 32) as u8 as usize, (raw >> 40) as u16 as usize))
     }
 
-    /// Whether this header, in lap `lap`, is of a message of `kind` that has its bytes out of line, and no words and flags else.
+    /// Whether this header is of a message with this kind and lap that has its bytes out of line, and no other words
+    /// and flags.
     pub(super) fn is_out_of_line(raw: u64, kind: u8, lap: u16) -> bool {
         raw == Header { kind, flags: OUT_OF_LINE, words: OUT_OF_LINE_WORDS as u8, bytes: 0 }.pack(lap)
     }
 
-    /// The words of the message under this header besides those that tell where its bytes lie, if it is of `kind`, in lap `lap`, has
-    /// its bytes out of line, and no other flags.
+    /// The number of fixed words, without those for place and length, if the header has this kind and lap, its bytes
+    /// out of line, and no other flags.
     #[inline(always)]
     pub(super) fn words_out_of_line(raw: u64, kind: u8, lap: u16) -> Option<usize> {
         let low = Header { kind, flags: OUT_OF_LINE, ..Header::default() }.pack(lap);
@@ -78,8 +80,8 @@ impl Header {
     }
 }
 
-/// The lap number that lines of position `at` carry in a ring of 2^`shift` lines; never that of the lap before, nor 0 in
-/// the first.
+/// The lap number in the lines at position `at` of a ring of 2^`shift` lines. It differs from that of the previous lap,
+/// and is not 0 in the first.
 #[inline(always)]
 pub(super) fn lap(at: u64, shift: u32) -> u16 {
     ((at >> shift) as u16).wrapping_add(1)

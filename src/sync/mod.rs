@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What several threads or processes touch at once: the ring, the gate between a copy and a
-//! closing region, shared claims on a large copy, who sleeps here and at the peer, and the lock that a caller may promise
-//! away.
+//! State that several threads or processes access at the same time, with the memory ordering that this needs. The loom
+//! models (`tests/loom`) check this very code.
+//!
+//! `ring.rs` describes the message ring between two processes: `producer.rs` writes it, `consumer.rs` and `cursor.rs`
+//! read it, over `header.rs`, `cache_line.rs` and `area.rs` (bytes of longer messages). `gate.rs` is the gate between a
+//! copy and a closing region, `claim.rs` the shared claims on the chunks of a large copy, `sleep.rs` and `wakeup.rs`
+//! wake a peer or a thread of this process, `serial.rs` is the lock that a caller may promise not to need, and
+//! `primitive.rs` selects the atomics. Read `ring.rs` first.
 
 pub mod area;
 pub mod cache_line;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Atomics from std, or from loom when a model runs, so that the models check the code that ships; or std's behind a hook
-//! when the library is fuzzed, so that a peer can act between any two looks at shared memory.
+//! The atomics of std; loom's when a model runs, so that the models check the shipped code; or std's behind a hook when
+//! fuzzing, so that a peer can act between any two loads of shared memory.
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU64, Ordering, fence};
@@ -19,7 +19,8 @@ pub mod watched {
     static LOOKS: atomic::AtomicU64 = atomic::AtomicU64::new(0);
     static ACT: OnceLock<fn()> = OnceLock::new();
 
-    /// Before the look number `looks` from now, counted from 1, `act` is called; 0: never. The first `act` serves all.
+    /// Calls `act` before the load number `looks` from now, counted from 1; 0 for never. The first `act` given is
+    /// always used.
     pub fn arm(looks: u64, act: fn()) {
         ACT.get_or_init(|| act);
         LOOKS.store(looks, Ordering::Relaxed);
@@ -84,7 +85,8 @@ pub mod watched {
     }
 }
 
-/// A full fence behind an atomic read-modify-write. On x86 that instruction is one, and only the compiler is held back.
+/// A full fence behind an atomic read-modify-write. On x86 that instruction is already a full fence, and only the
+/// compiler has to be held back.
 #[inline(always)]
 pub fn fence_after_swap() {
     #[cfg(all(target_arch = "x86_64", not(loom)))]

@@ -9,7 +9,8 @@ use super::ring::{Store, shift_of};
 use crate::sys::copy::copy_any;
 use crate::sys::iov::Iov;
 
-/// Lines that are claimed before their turn, as far as measured: fewer are late, and more are taken back.
+/// How many lines ahead of the write position a line is prefetched. With fewer the prefetch comes too late; with more,
+/// lines are taken from the consumer that still reads them.
 const AHEAD: u64 = 4;
 
 /// The writing end.
@@ -18,35 +19,36 @@ pub struct Producer<S> {
     shift: u32,
     mask: u64,
     tail: u64,
-    /// As far as is known; while only the first lines are mapped, so much less than 0 that no others seem free.
+    /// Lines returned, as far as is known. While only the first lines are mapped this is so far below 0 that no other
+    /// line seems free.
     returned: u64,
     area: Outgoing,
-    /// What had come from the other side at the last write.
+    /// The caller's count of arrivals at the last call of `claim_ahead`.
     heard: u64,
 }
 
 impl<S: Store> Producer<S> {
-    /// `area`: how many bytes of the out-of-line area may be used.
+    /// `area`: bytes of the out-of-line area that may be used.
     pub fn new(store: S, area: usize) -> Self {
         let (size, mapped) = (store.capacity() as u64, store.lines().len() as u64);
         let returned = mapped.wrapping_sub(size);
         Producer { shift: shift_of(&store), mask: size - 1, store, tail: 0, returned, area: Outgoing::new(area), heard: 0 }
     }
 
-    /// Whether a line is free for all that the last look at the consumer's word tells.
+    /// Whether a line is free, by the consumer's position as it was last read.
     #[inline(always)]
     pub fn is_open(&self) -> bool {
         self.tail.wrapping_sub(self.returned) >> self.shift == 0
     }
 
-    /// Writes a message of bytes alone that fits into one line, after `is_open`.
+    /// Writes a message without fixed words that fits into one line. Only after `is_open`.
     #[inline(always)]
     pub fn write_line(&mut self, kind: u8, from: Iov) {
         let len = from.len();
         debug_assert!(self.is_open() && len <= LINE_BYTES);
         let lines = self.store.lines();
         let Some(line) = lines.get((self.tail & self.mask) as usize) else { return };
-        // SAFETY: the piece is memory (`Iov::new`).
+        // SAFETY: the piece is memory that may be read (`Iov::new`).
         unsafe { line.fill(from.as_ptr(), len) };
         let header = Header { kind, flags: 0, words: 0, bytes: len as u16 };
         // Release: whoever sees the header sees the payload.
@@ -54,7 +56,7 @@ impl<S: Store> Producer<S> {
         self.tail += 1;
     }
 
-    /// As `write_line` with fixed words in front of the bytes.
+    /// Like `write_line`, with fixed words before the bytes.
     #[inline(always)]
     pub fn write_line_behind(&mut self, kind: u8, words: &[u64], from: Iov) {
         let len = from.len();
@@ -69,9 +71,10 @@ impl<S: Store> Producer<S> {
         self.tail += 1;
     }
 
-    /// Writes a message of few words, and bytes out of line, after `is_open`. False: there is no room for it, and nothing was written.
+    /// Writes a message of a few words, with its bytes out of line. Only after `is_open`. False: there is no room, and
+    /// nothing was written.
     ///
-    /// The piece has no more than a message's header can count.
+    /// The piece has no more bytes than a message's header can count.
     #[inline(always)]
     pub fn write_bytes_out_of_line(&mut self, kind: u8, words: &[u64], from: Iov) -> bool {
         let len = from.len();
@@ -84,21 +87,22 @@ impl<S: Store> Producer<S> {
         }
         let Some(at) = self.area.allocate(len, &self.store) else { return false };
         let Some(area) = self.store.area() else { return false };
-        // SAFETY: the piece is memory (`Iov::new`); `allocate` gave room for all of it in one run.
+        // SAFETY: the piece is memory that may be read (`Iov::new`); `allocate` returned a contiguous place for all of
+        // it.
         unsafe { copy_any(area.address(at, len), from.as_ptr(), len) };
         place.store(at, Ordering::Relaxed);
         length.store(len as u64, Ordering::Relaxed);
         rest.iter().zip(words).for_each(|(to, word)| to.store(*word, Ordering::Relaxed));
         let header = Header { kind, flags: OUT_OF_LINE, words: (OUT_OF_LINE_WORDS + words.len()) as u8, bytes: 0 };
-        // Release: whoever sees the header sees the words, and the bytes out of line.
+        // Release: a reader that sees the header also sees the words and the out-of-line bytes.
         line.header.store(header.pack(lap(self.tail, self.shift)), Ordering::Release);
         self.tail += 1;
         true
     }
 
-    /// In a stream, asks for a line whose turn comes soon: the consumer's core still has it, and a writer that waits for each gets
-    /// half as many through. `heard` is what came from the consumer's side: if that goes on, a dialogue, the lines ahead are those
-    /// that the consumer looks at, and are left to it.
+    /// In a stream of messages, prefetches a line that is soon to be written: it is still in the cache of the
+    /// consumer's core, and waiting for each line would halve the rate. `heard` counts arrivals from the consumer's
+    /// side. If it changes there is a dialogue, in which the consumer polls the lines ahead, so these are left alone.
     #[inline(always)]
     pub fn claim_ahead(&mut self, heard: u64) {
         if self.heard != heard {
@@ -108,7 +112,7 @@ impl<S: Store> Producer<S> {
         }
     }
 
-    /// Free lines, looking at the consumer's word only if the last look does not suffice.
+    /// Whether `need` lines are free. Reads the consumer's word only if its last known value does not suffice.
     #[inline]
     pub fn room(&mut self, need: usize) -> Result<bool, RingError> {
         let size = self.mask + 1;
@@ -126,13 +130,13 @@ impl<S: Store> Producer<S> {
         Ok(size - (self.tail - seen) >= need as u64)
     }
 
-    /// Whether at least half of the ring is free: room for what the peer may do without.
+    /// Whether at least half of the ring is free, so that there is room for messages that the peer can do without.
     pub fn is_roomy(&mut self) -> Result<bool, RingError> {
         let half = self.mask.div_ceil(2) as usize;
         self.room(half)
     }
 
-    /// Goes on beyond the lines that were mapped at first.
+    /// Maps the lines beyond those that were mapped at first.
     #[cold]
     fn grow(&mut self) -> Result<(), RingError> {
         if !self.store.reach_lines() {
@@ -142,7 +146,7 @@ impl<S: Store> Producer<S> {
         Ok(())
     }
 
-    /// Whether something of the area is mapped; the first time, as much as is used at first.
+    /// Whether a part of the area is mapped; at the first call, maps as much as is used at first.
     #[inline(always)]
     fn has_area(&self) -> bool {
         self.store.area().is_some() || self.begin_area()
@@ -153,8 +157,8 @@ impl<S: Store> Producer<S> {
         self.store.reach_area(area::START)
     }
 
-    /// Writes a message whose room was checked: the fixed words, then the pieces of bytes in order, out of line if there are many.
-    /// The pieces' lengths sum to `header.bytes`.
+    /// Writes a message for which `room` was checked: the fixed words, then the pieces of bytes in order; out of line
+    /// if there are many. The lengths of the pieces sum to `header.bytes`.
     #[inline]
     pub fn write(&mut self, header: Header, fixed: &[u64], pieces: &[Iov]) {
         if (header.bytes as usize) < area::FROM || !self.write_out_of_line(header, fixed, pieces) {
@@ -174,7 +178,8 @@ impl<S: Store> Producer<S> {
         let Some(area) = self.store.area() else { return false };
         let mut end = area.address(at, header.bytes as usize);
         for from in parts(pieces, header.bytes as usize) {
-            // SAFETY: the piece is memory (`Iov::new`); `allocate` gave room for as many bytes as the header counts, in one run.
+            // SAFETY: the piece is memory that may be read (`Iov::new`); `allocate` returned a contiguous place for the
+            // bytes that the header counts.
             unsafe {
                 copy_any(end, from.as_ptr(), from.len());
                 end = end.add(from.len());
@@ -187,7 +192,7 @@ impl<S: Store> Producer<S> {
         }
         let words = (fixed.len() + OUT_OF_LINE_WORDS) as u8;
         let header = Header { flags: header.flags | OUT_OF_LINE, words, bytes: 0, ..header };
-        // Release: whoever sees the header sees the words, and the bytes out of line.
+        // Release: a reader that sees the header also sees the words and the out-of-line bytes.
         line.header.store(header.pack(lap(self.tail, self.shift)), Ordering::Release);
         self.tail += 1;
         true
@@ -210,7 +215,7 @@ impl<S: Store> Producer<S> {
             let of_line = self::lap(at, self.shift);
             lines[at as usize & mask].header.store(u64::from(of_line), Ordering::Relaxed);
         }
-        // Release: whoever sees this header sees the payload and the other headers.
+        // Release: a reader that sees this header also sees the payload and the other headers.
         lines[self.tail as usize & mask].header.store(header.pack(lap), Ordering::Release);
         self.tail += count as u64;
     }
@@ -225,7 +230,7 @@ fn parts(pieces: &[Iov], mut len: usize) -> impl Iterator<Item = Iov> + '_ {
     })
 }
 
-/// Cursor over payload words being written.
+/// Writes the payload words of a message one after the other.
 struct Out<'a> {
     lines: &'a [Line],
     mask: usize,
@@ -244,7 +249,7 @@ impl Out<'_> {
         self.word += 1;
     }
 
-    /// Fills whole lines from the start of one; gives how many bytes went.
+    /// Fills whole lines, beginning at the start of a line. Returns the number of bytes written.
     ///
     /// # Safety
     /// `from` is readable for `len` bytes.

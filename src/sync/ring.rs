@@ -1,37 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A ring of cache lines between one producer and one consumer in different processes.
 //!
-//! Every line begins with a header word that carries the lap in which it was written, so flag and
-//! payload share the line and a message of up to 56 bytes costs one line transfer. Longer messages
-//! take consecutive lines; the first line's header is stored last, with release, and announces all
-//! of them. The consumer returns lines lazily through one word of its own.
+//! Every line begins with a header word that carries the lap in which it was written, so flag and payload share the
+//! line, and a message of up to 56 bytes moves in one cache line transfer. Longer messages take consecutive lines; the
+//! first line's header is stored last, with release, and announces all of them. The consumer returns lines lazily
+//! through one word of its own.
 //!
-//! Neither side trusts the other: positions are kept privately, the peer's words are range-checked,
-//! and what does not fit is [`Broken`]. Payload moves by relaxed atomic words, so a peer that
-//! scribbles while we read gives us wrong bytes but no undefined behaviour.
+//! Neither side trusts the other. Positions are kept privately, the peer's words are range-checked, and an impossible
+//! value is [`Broken`]. Payload moves by relaxed atomic words, so a peer that overwrites a message while it is read
+//! causes wrong bytes but no undefined behaviour.
 
 use super::area::AreaStore;
 use super::cache_line::Line;
 pub use super::header::{Broken, Header, MAX_LINES, RingError, Unmapped};
 use super::primitive::AtomicU64;
 
-/// Where a ring lives.
+/// The memory of a ring.
 pub trait Store: AreaStore {
-    /// Those that are mapped: all, or the first.
+    /// The lines that are mapped: all, or the first ones.
     fn lines(&self) -> &[Line];
-    /// How many the ring has.
+    /// Number of lines of the ring.
     fn capacity(&self) -> usize {
         self.lines().len()
     }
-    /// Maps all lines, if some are not. False: it cannot be done.
+    /// Maps all lines, if some are not mapped. False: it cannot be done.
     fn reach_lines(&self) -> bool {
         true
     }
-    /// The consumer's word: how many lines it has given back.
+    /// The consumer's word: the number of lines that it has returned.
     fn returned(&self) -> &AtomicU64;
 }
 
-/// The binary logarithm of a ring's lines.
+/// The binary logarithm of the number of lines.
 pub(super) fn shift_of<S: Store>(store: &S) -> u32 {
     store.capacity().trailing_zeros()
 }
@@ -47,7 +47,7 @@ pub mod model {
     pub struct Heap {
         lines: Vec<Line>,
         returned: AtomicU64,
-        /// Not the model's own sort of atomic: only the place counts, and that it may change.
+        /// Plain atomics, not the model's: only the address matters here, and that the bytes may change.
         area: Vec<std::sync::atomic::AtomicU64>,
         area_returned: AtomicU64,
     }
@@ -74,7 +74,7 @@ pub mod model {
     impl AreaStore for Shared {
         fn area(&self) -> Option<Area<'_>> {
             let base = std::ptr::NonNull::from(self.0.area.as_slice()).cast::<u8>();
-            // SAFETY: one past its last byte.
+            // SAFETY: the pointer is one past the last byte.
             let end = unsafe { base.add(area::AREA) };
             Some(Area { end, returned: &self.0.area_returned })
         }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A mutex that the caller may promise away.
+//! A mutex that the caller may promise not to need.
 //!
-//! A domain opened with `GDRFAB_THREAD_DOMAIN` is used by one thread at a time: that is the C
-//! caller's promise, and it buys the data path two atomic operations per lock.
+//! A domain opened with `GDRFAB_THREAD_DOMAIN` is used by one thread at a time. That is the C caller's promise, and it
+//! saves the data path two atomic operations per lock.
 //!
-//! The promise is a value that only an unsafe function makes, where the C caller's word is read: so what is opened without
-//! locks can be told from its type, and safe code cannot have it. It serialises threads, but not two accesses of one thread:
-//! a [`Guard`] therefore leaves a plain mark while it lives, which needs no atomic operation, and a second one is a panic,
-//! where with a lock it would wait for ever. The shortest ways, whose every instruction counts, look at no mark: `promised` and
-//! `reach` are unsafe, and their callers know that nothing else has the value.
+//! The promise is a value that only an unsafe function makes, at the place where the C caller gives it. So the type
+//! shows whether an object was opened without locks, and safe code cannot make one. The promise serialises threads, but
+//! not two accesses of the same thread: therefore a [`Guard`] sets a plain flag while it lives, which needs no atomic
+//! operation, and a second guard panics, where a mutex would wait for ever. The shortest paths, in which every
+//! instruction counts, do not check the flag: `promised` and `reach` are unsafe, and their callers know that nothing
+//! else accesses the value.
 
 use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
@@ -16,20 +17,20 @@ use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-/// The word of a caller that its calls never overlap.
+/// A caller's promise that its calls never overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Promise(());
 
 impl Promise {
     /// # Safety
-    /// What is opened by it is used by one call at a time: each one happens before the next, and whatever thread it is on. So
-    /// `GDRFAB_THREAD_DOMAIN` obliges the caller of `gdrfab_domain_open()`.
+    /// An object that is opened with the promise is used by one call at a time: each call happens before the next, on
+    /// whatever thread. `GDRFAB_THREAD_DOMAIN` obliges the caller of `gdrfab_domain_open()` to that.
     pub const unsafe fn given() -> Promise {
         Promise(())
     }
 }
 
-/// Who keeps two threads from the same value.
+/// How two threads are kept from accessing the same value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Threading {
     /// The library locks.
@@ -48,16 +49,16 @@ impl Threading {
 pub struct Serial<T> {
     threading: Threading,
     lock: RawMutex,
-    /// Without the lock: a `Guard` lives.
+    /// Used only without the lock: a `Guard` exists.
     inside: Cell<bool>,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: with Safe the value is reached only under the mutex, and the mark not at all. With Promised who made the `Promise`
-// serialises every use, which includes the happens-before edge between threads.
+// SAFETY: with Safe the value is accessed only under the mutex, and the flag not at all. With Promised, the maker of
+// the `Promise` promised that all uses are serialised, which includes the happens-before edge between threads.
 unsafe impl<T: Send> Sync for Serial<T> {}
 
-/// Access that ends when it is dropped, on the thread that has it.
+/// Access to the value, until dropped. Stays on the thread that got it.
 pub struct Guard<'a, T> {
     of: &'a Serial<T>,
     _thread: PhantomData<*mut T>,
@@ -68,7 +69,7 @@ impl<T> Serial<T> {
         Serial { threading, lock: RawMutex::INIT, inside: Cell::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Panics where a lock would wait for ever: this thread has it already.
+    /// Locks. If this thread has locked already, a lock would wait for ever; without the lock this panics.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
         match self.threading {
@@ -82,19 +83,19 @@ impl<T> Serial<T> {
         Guard { of: self, _thread: PhantomData }
     }
 
-    /// `None` if another thread is inside: it does the work then.
+    /// `None` if another thread has access; that thread does the work then.
     #[inline(always)]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         let free = match self.threading {
             Threading::Safe => self.lock.try_lock(),
             Threading::Promised(_) => !self.inside.replace(true),
         };
-        // Made only if locked: a Guard that is dropped unlocks.
+        // Made only if locked, because dropping a Guard unlocks.
         if free { Some(Guard { of: self, _thread: PhantomData }) } else { None }
     }
 
-    /// The value without a lock, where the caller promised that calls never overlap; `None` where the library
-    /// locks. Unlike a [`Guard`] it has nothing to undo, so a leaf function stays one.
+    /// The value without locking, if the caller promised that calls never overlap; `None` if the library locks. Unlike
+    /// a [`Guard`] the result has nothing to undo, so a leaf function stays a leaf function.
     ///
     /// # Safety
     /// No other access to the value exists while the result is used.
@@ -103,10 +104,11 @@ impl<T> Serial<T> {
         self.threading.is_promised().then_some(Promised { value: &self.value })
     }
 
-    /// The value, where how it is reached is known when compiling: under the lock, or by the promise alone.
+    /// The value, where the kind of access is known at compile time: under the lock, or by the promise alone.
     ///
     /// # Safety
-    /// `LOCKED` says what `threading()` does; without the lock, no other access to the value exists while the result is used.
+    /// `LOCKED` agrees with `threading()`. Without the lock, no other access to the value exists while the result is
+    /// used.
     #[inline(always)]
     pub unsafe fn reach<const LOCKED: bool>(&self) -> Reached<'_, T, LOCKED> {
         debug_assert!(LOCKED != self.threading.is_promised());
@@ -117,7 +119,7 @@ impl<T> Serial<T> {
         Reached { of: self, _thread: PhantomData }
     }
 
-    /// As `reach`; `None` if another thread is inside.
+    /// Like `reach`; `None` if another thread has access.
     ///
     /// # Safety
     /// As for `reach`.
@@ -148,7 +150,7 @@ impl<T, const LOCKED: bool> Deref for Reached<'_, T, LOCKED> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: `reach` made it under the lock, or its caller has said that nothing else has the value.
+        // SAFETY: `reach` made this under the lock, or its caller promised that nothing else accesses the value.
         unsafe { &*self.of.value.get() }
     }
 }
@@ -156,7 +158,7 @@ impl<T, const LOCKED: bool> Deref for Reached<'_, T, LOCKED> {
 impl<T, const LOCKED: bool> DerefMut for Reached<'_, T, LOCKED> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as for `deref`, and borrowed exclusively.
+        // SAFETY: as in `deref`, `reach` excludes other accesses; `self` is borrowed mutably.
         unsafe { &mut *self.of.value.get() }
     }
 }
@@ -165,7 +167,7 @@ impl<T, const LOCKED: bool> Drop for Reached<'_, T, LOCKED> {
     #[inline(always)]
     fn drop(&mut self) {
         if LOCKED {
-            // SAFETY: it was locked when this was made, and only once.
+            // SAFETY: the lock was taken when this was made, and only once.
             unsafe { self.of.lock.unlock() };
         }
     }
@@ -180,7 +182,7 @@ impl<T> Deref for Promised<'_, T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: who asked `promised` for it has said that nothing else has the value, on this thread or another.
+        // SAFETY: the caller of `promised` promised that nothing else accesses the value, on this thread or another.
         unsafe { &*self.value.get() }
     }
 }
@@ -188,7 +190,7 @@ impl<T> Deref for Promised<'_, T> {
 impl<T> DerefMut for Promised<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as for `deref`, and borrowed exclusively.
+        // SAFETY: as in `deref`, the caller of `promised` excludes other accesses; `self` is borrowed mutably.
         unsafe { &mut *self.value.get() }
     }
 }
@@ -197,7 +199,8 @@ impl<T> Deref for Guard<'_, T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: one Guard at a time: by the mutex; or by the mark, which no other thread touches meanwhile, says the `Promise`.
+        // SAFETY: one Guard exists at a time, by the mutex or by the flag, which no other thread accesses because of
+        // the `Promise`.
         unsafe { &*self.of.value.get() }
     }
 }
@@ -205,7 +208,7 @@ impl<T> Deref for Guard<'_, T> {
 impl<T> DerefMut for Guard<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as for `deref`, and the Guard is borrowed exclusively.
+        // SAFETY: as in `deref`, only one Guard exists; it is borrowed mutably.
         unsafe { &mut *self.of.value.get() }
     }
 }
@@ -214,7 +217,7 @@ impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
         match self.of.threading {
-            // SAFETY: this Guard locked it, and only once.
+            // SAFETY: this Guard took the lock, and only once.
             Threading::Safe => unsafe { self.of.lock.unlock() },
             Threading::Promised(_) => self.of.inside.set(false),
         }
@@ -225,16 +228,16 @@ impl<T> Drop for Guard<'_, T> {
 mod tests {
     use super::*;
 
-    /// SAFETY: of one thread, as each of these tests is.
+    /// SAFETY: each of these tests uses one thread.
     const PROMISED: Threading = Threading::Promised(unsafe { Promise::given() });
 
     #[test]
     fn only_a_promise_opens_without_the_lock() {
         let safe = Serial::new(Threading::Safe, 1);
-        // SAFETY: nothing else has the value.
+        // SAFETY: nothing else accesses the value.
         assert!(unsafe { safe.promised() }.is_none());
         let serial = Serial::new(PROMISED, 1);
-        // SAFETY: as above.
+        // SAFETY: nothing else accesses the value.
         *unsafe { serial.promised() }.expect("promised") += 1;
         assert_eq!(*serial.lock(), 2);
     }
@@ -254,13 +257,13 @@ mod tests {
     #[test]
     fn what_is_reached_under_the_lock_is_locked_as_long() {
         let safe = Serial::new(Threading::Safe, 1);
-        // SAFETY: by the lock.
+        // SAFETY: the lock excludes other accesses.
         let held = unsafe { safe.reach::<true>() };
         assert!(safe.try_lock().is_none());
-        // SAFETY: as above.
+        // SAFETY: the lock excludes other accesses.
         assert!(unsafe { safe.try_reach::<true>() }.is_none());
         drop(held);
-        // SAFETY: as above.
+        // SAFETY: the lock excludes other accesses.
         *unsafe { safe.try_reach::<true>() }.expect("free again") += 1;
         assert_eq!(*safe.try_lock().expect("free again"), 2);
     }

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How a side that goes to sleep asks the other for a wake packet, over one shared word.
 //!
-//! The owner marks the word, runs a barrier, takes a last look (at what the other may have stored, and
-//! at the packets) and sleeps on the packets only if the mark still stands. Whoever has something to
-//! say stores it, orders that before a look at the word, and if the word is marked clears it and sends
-//! a packet.
+//! The owner marks the word, runs a barrier, checks once more for news (in the memory that the other side may have
+//! written, and for packets), and sleeps on the packets only if the mark is still set. The other side stores its news,
+//! orders that before a load of the word, and if the word is marked clears it and sends a packet.
 //!
-//! The check after the last look is needed: a waker that was slow, with news that the owner has long
-//! seen, may clear the mark, and the last look may swallow its packet. Then nobody would wake the
-//! owner for what comes next. A mark cleared after the check is no trouble: its packet comes later.
+//! The check of the mark after the last look is needed. A slow waker, whose news the owner has long seen, may clear the
+//! mark, and the last look may consume its packet. Then nothing would wake the owner for later news. If the mark is
+//! cleared after the check, the packet arrives later and wakes the owner.
 
 use super::gate::{self, Fences};
 use super::primitive::{AtomicU64, Ordering};
 
-/// Marks the owner asleep. A barrier, a last look and [`is_marked`] come next.
+/// Marks the owner as asleep. A barrier, a last look for news and [`is_marked`] have to follow.
 pub fn mark(word: &AtomicU64) {
     word.store(1, Ordering::SeqCst);
 }
 
-/// After the last look: whether the owner may sleep.
+/// Whether the owner may sleep; called after the last look for news.
 pub fn is_marked(word: &AtomicU64) -> bool {
     word.load(Ordering::Relaxed) != 0
 }
@@ -27,7 +26,7 @@ pub fn clear(word: &AtomicU64) {
     word.store(0, Ordering::Relaxed);
 }
 
-/// Whether the caller, who has just stored something for the owner of `word`, owes it a packet.
+/// Whether the caller, which has just stored news for the owner of `word`, has to send a packet.
 #[inline(always)]
 pub fn must_wake(word: &AtomicU64, fences: Fences) -> bool {
     gate::light(fences);

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How threads of one process that go to sleep learn of what others store meanwhile.
+//! How threads of one process that go to sleep learn of news that other threads store.
 //!
-//! Who sleeps is counted first, then takes a last look, then sleeps. Who has news stores them, and then wakes if anybody
-//! is counted. Either the look finds the news or their writer finds the sleeper, as both sides order their store before
-//! their load: by a lock that both take for the news, or by a full fence on both sides where they are an atomic.
+//! A sleeper first counts itself, then checks for news, then sleeps. A thread with news stores the news, and then wakes
+//! if any sleeper is counted. Either the check finds the news or the writer finds the sleeper, because both order their
+//! store before their load: by a lock that both take for the news, or by a full fence on both sides if the news is an
+//! atomic.
 
 use super::primitive::{AtomicU64, Ordering, fence_after_swap};
 
-/// Who sleeps, or is about to.
+/// The number of threads that sleep or are about to.
 #[derive(Debug, Default)]
 pub struct Sleepers(AtomicU64);
 
 impl Sleepers {
-    /// One more; the last look comes next.
+    /// Counts one more sleeper. A check for news has to follow.
     pub fn add(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
         fence_after_swap();
@@ -22,30 +23,30 @@ impl Sleepers {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether somebody is to be woken; asked after the news were stored under a lock, or with a method of [`Count`].
+    /// Whether a thread has to be woken. Called after the news was stored under a lock, or by a method of [`Count`].
     #[inline(always)]
     pub fn any(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
     }
 }
 
-/// A number that sleepers wait for: a full fence follows each change. On x86 that is the changing instruction itself.
+/// A number that sleepers wait for. A full fence follows each change; on x86 the changing instruction is one.
 #[derive(Debug, Default)]
 pub struct Count {
     value: AtomicU64,
-    /// The value that a reader was given last, or was told of.
+    /// The value that was last returned to a reader or reported as news.
     told: AtomicU64,
 }
 
 impl Count {
     #[inline(always)]
     pub fn add(&self, n: u64) {
-        // Release: what is counted comes before.
+        // Release: stores before the change come before it.
         self.value.fetch_add(n, Ordering::Release);
         fence_after_swap();
     }
 
-    /// An exchange and no store, which a later look for sleepers could overtake.
+    /// An exchange instead of a store, because a later load of the sleepers could overtake a store.
     pub fn set(&self, n: u64) {
         self.value.swap(n, Ordering::AcqRel);
         fence_after_swap();
@@ -55,26 +56,26 @@ impl Count {
         self.value.load(Ordering::Acquire)
     }
 
-    /// As `get`, for whoever looks for news later on.
+    /// Like `get`, for a reader that will ask for news later.
     pub fn hand_out(&self) -> u64 {
         let value = self.get();
         self.told.store(value, Ordering::Relaxed);
         value
     }
 
-    /// Whether it is another number than the last that was handed out: asked after `Sleepers::add`.
+    /// Whether the value differs from the one handed out last. Called after `Sleepers::add`.
     pub fn is_news(&self) -> bool {
         self.get() != self.told.load(Ordering::Relaxed)
     }
 
-    /// As `is_news`, and tells of each number once, for news that a caller may never read.
+    /// Like `is_news`, but reports each value only once, for news that a caller may never read.
     pub fn take_news(&self) -> bool {
         let value = self.get();
         self.told.swap(value, Ordering::Relaxed) != value
     }
 }
 
-/// Requests that one sleeper return, each answered by one.
+/// Requests that a sleeper return. Each request makes one sleeper return.
 #[derive(Debug, Default)]
 pub struct Signals(AtomicU64);
 

@@ -82,8 +82,8 @@ impl Iov {
     #[inline]
     pub fn append_to(&self, bytes: &mut Vec<u8>) {
         if self.len > 0 {
-            // SAFETY: the memory may be read (`Iov::new`), and no one writes it meanwhile except in violation of the
-            // API.
+            // SAFETY: the memory may be read (`Iov::new`). A write at the same time only makes the appended bytes
+            // unspecified.
             bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) });
         }
     }

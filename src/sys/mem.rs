@@ -71,7 +71,7 @@ mod place {
     pub fn find(len: usize) -> Result<(*mut c_void, MapFlags)> {
         let whole = whole(len).ok_or(Error::fixed(errno::ENOMEM, "more than an address space"))?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a fresh address chosen by the kernel.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let at = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), whole, ProtFlags::empty(), flags) };
         let at = at.map_err(|e| Error::os("finding a place between guards", e))?;
         Ok((at.wrapping_byte_add(page_size()), MapFlags::FIXED))

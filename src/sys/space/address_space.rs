@@ -35,9 +35,9 @@ pub struct AddressSpace {
     /// A live thread of the process. Replaced by another one when that thread ends.
     tid: AtomicI32,
     guard: Guard,
-    /// /proc/PID/pagemap. The descriptor follows the address space, not the process number.
+    /// /proc/PID/pagemap. The descriptor refers to the address space, not to the pid.
     pages: Result<OwnedFd>,
-    /// The reason why copies have ended.
+    /// The reason why copying has ended for good.
     over: OnceLock<Error>,
 }
 

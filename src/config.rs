@@ -21,7 +21,7 @@ pub use value::{Kind, Users};
 /// Use of device drivers.
 #[derive(Debug, Clone)]
 pub struct Hmem {
-    /// Bit per interface number.
+    /// One bit per interface number.
     pub allowed: u32,
     /// Use only drivers that the process has loaded and initialised itself.
     pub adopt: bool,

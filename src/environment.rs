@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 
-/// Whether the program has rights that the user who started it may lack.
+/// True if the program has rights that the user who started it may lack.
 pub fn is_untrusted() -> bool {
     // SAFETY: getauxval reads a vector that the kernel wrote for this process.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }

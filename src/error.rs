@@ -144,7 +144,7 @@ pub struct Error {
     pub errno: i32,
     pub code: Code,
     pub words: Cow<'static, str>,
-    /// Of an operation on many pieces: the one that it is about, and how many bytes of it are good.
+    /// For an operation on many pieces: the piece that the error is about, and the number of its good bytes.
     pub piece: Option<(u16, u32)>,
 }
 
@@ -216,7 +216,7 @@ impl Error {
         self
     }
 
-    /// Whether the error means that the other end of a socket is gone.
+    /// True if the error means that the other end of a socket is gone.
     pub fn is_of_gone_peer(&self) -> bool {
         self.code == Code::PeerGone || matches!(self.errno, errno::EPIPE | errno::ECONNRESET | errno::ENOTCONN)
     }
@@ -225,12 +225,12 @@ impl Error {
         self.errno == errno::EAGAIN
     }
 
-    /// Whether this is [`Error::AGAIN`], and not the EAGAIN of a system call.
+    /// True if this is [`Error::AGAIN`], and not the EAGAIN of a system call.
     pub fn is_back_pressure(&self) -> bool {
         self.is_again() && matches!(self.words, Cow::Borrowed(words) if words == AGAIN_WORDS)
     }
 
-    /// Whether a resource was lacking that may be available later, such as descriptors or memory.
+    /// True if a resource was lacking that may be available later, such as descriptors or memory.
     pub fn is_for_want(&self) -> bool {
         matches!(self.errno, errno::EMFILE | errno::ENFILE | errno::ENOMEM | errno::ENOBUFS | errno::EAGAIN)
     }

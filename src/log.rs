@@ -101,7 +101,7 @@ fn print(level: Level, line: &str) {
 fn now() -> String {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let seconds = since.as_secs() as libc::time_t;
-    // SAFETY: zeros are a tm, and gmtime_r writes that one alone.
+    // SAFETY: zeros are a valid tm, and gmtime_r writes only this one.
     let t = unsafe {
         let mut t: libc::tm = std::mem::zeroed();
         libc::gmtime_r(&raw const seconds, &raw mut t);

@@ -22,7 +22,7 @@ struct Arena<const UNIT: usize, const WORDS: usize> {
     taken: [AtomicU64; WORDS],
 }
 
-// SAFETY: a piece belongs to the thread that has set its bits.
+// SAFETY: a piece belongs to the allocation that has set its bits.
 unsafe impl<const UNIT: usize, const WORDS: usize> Sync for Arena<UNIT, WORDS> {}
 
 impl<const UNIT: usize, const WORDS: usize> Arena<UNIT, WORDS> {
@@ -97,7 +97,7 @@ const LONGEST: usize = 512 << 10;
 /// Bytes of a test allocation that tells whether the system has memory again.
 const PROBE: usize = 256 << 10;
 
-/// Whether an address lies in the reserve.
+/// True if an address lies in the reserve.
 #[inline(always)]
 pub fn is_ours(at: *const u8) -> bool {
     at.addr().wrapping_sub((&raw const ARENAS).addr()) < size_of::<Arenas>()
@@ -189,7 +189,7 @@ fn reallocate(at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
 pub const NONE_LEFT: Error =
     Error::fixed(errno::ENOMEM, "no memory left for the library's own records: close or complete something, then call again");
 
-/// Whether so much of the reserve is in use that [`enough`] may fail.
+/// True if so much of the reserve is in use that [`enough`] may fail.
 #[inline(always)]
 pub fn is_low() -> bool {
     USED.load(Ordering::Relaxed) > LOW_BYTES
@@ -202,7 +202,7 @@ pub fn enough() -> Result<()> {
     if used <= LOW_BYTES || (used <= HIGHEST_BYTES && system_has_memory()) { Ok(()) } else { Err(NONE_LEFT) }
 }
 
-/// Whether memory is so short that work in progress has to wait too.
+/// True if memory is so short that work in progress has to wait too.
 #[inline(always)]
 pub fn is_lowest() -> bool {
     USED.load(Ordering::Relaxed) > HIGH_BYTES && !system_has_memory()
@@ -239,15 +239,15 @@ mod tests {
                 break;
             }
             assert!(at.is_aligned() && is_ours(at) && is_ours(at.wrapping_add(size.max(1) - 1)));
-            // SAFETY: the piece is `size` long.
+            // SAFETY: the piece has `size` bytes.
             unsafe { at.write_bytes(pieces.len() as u8, size) };
             pieces.push((at, layout));
         }
         assert!(pieces.len() > 10 && is_low() && enough().is_ok());
         for (k, (at, layout)) in pieces.into_iter().enumerate() {
-            // SAFETY: as written above.
+            // SAFETY: the piece was written above.
             assert!((0..layout.size()).all(|i| unsafe { at.add(i).read() } == k as u8), "piece {k}");
-            // SAFETY: it is from the arena.
+            // SAFETY: the piece is from the arena.
             unsafe { Reserve.dealloc(at, layout) };
         }
         assert_eq!(USED.load(Ordering::Relaxed), before);

@@ -12,7 +12,7 @@ const MAX_DISTANCE: usize = 2;
 /// Shortest beginning of a name that is recognised as this name: "GDRFABTCPKEY".
 const MIN_PREFIX: usize = 12;
 
-/// Whether the name is neither the library's nor a plugin's.
+/// True if the name is neither the library's nor a plugin's.
 pub fn is_unknown(name: &str) -> bool {
     VARIABLES.iter().all(|v| v.name != name) && !OTHERS.iter().any(|prefix| name.starts_with(prefix))
 }
@@ -55,7 +55,7 @@ pub fn meant(name: &str) -> Option<&'static str> {
     near.min().map(|(_, known)| known).or_else(|| SECURITY.into_iter().find(|known| is_prefix_of_other(&given, &letters(known))))
 }
 
-/// Whether one name is the beginning of the other.
+/// True if one name is the beginning of the other.
 fn is_prefix_of_other(a: &[u8], b: &[u8]) -> bool {
     a.len().min(b.len()) >= MIN_PREFIX && (a.starts_with(b) || b.starts_with(a))
 }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 
-/// How long a failed or dropped stream waits for copies that still run.
+/// Time limit for a failed or dropped stream that waits for copies that still run.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The arguments of one copy.
@@ -45,7 +45,7 @@ pub trait Engine: Send {
     /// Both sides stay valid until the copy is done.
     unsafe fn start(&mut self, copy: CopyArgs, after: Option<Self::Mark>, mark: Self::Mark) -> Result<Started>;
 
-    /// Whether the mark is set; the error if its copy failed.
+    /// True if the mark is set; the error if its copy failed.
     fn finished(&mut self, mark: Self::Mark) -> Result<bool>;
 
     /// Waits until the mark is set or its copy failed. False if neither happened within `limit`.

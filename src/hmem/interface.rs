@@ -12,7 +12,7 @@ pub trait Interface: Send + Sync {
 
     fn devices(&self) -> &[DeviceFacts];
 
-    /// Whether this process uses the device already. The question must not start using it; false if the driver cannot
+    /// True if this process uses the device already. The question must not start using it; false if the driver cannot
     /// tell.
     fn active(&self, _device: u32) -> bool {
         false
@@ -65,7 +65,7 @@ pub trait Interface: Send + Sync {
         Err(Error::new(errno::ENOSYS, format!("{}: pinning host memory is not offered", self.iface().name())))
     }
 
-    /// Whether a kernel on the device can access `[addr, addr+len)` at these addresses.
+    /// True if a kernel on the device can access `[addr, addr+len)` at these addresses.
     fn reaches(&self, _device: u32, _addr: u64, _len: u64) -> bool {
         false
     }

@@ -174,7 +174,7 @@ impl std::fmt::Display for Site {
     }
 }
 
-/// Whether any vendor's interface has been opened. Until then the library has no device memory to detect.
+/// True if any vendor's interface has been opened. Until then the library has no device memory to detect.
 pub fn any_opened() -> bool {
     ANY_OPENED.load(Ordering::Relaxed)
 }

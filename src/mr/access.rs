@@ -17,12 +17,12 @@ bitflags::bitflags! {
 }
 
 impl Access {
-    /// Whether an operation may change the memory, so that a file has to be mapped writable.
+    /// True if an operation may change the memory, so that a file has to be mapped writable.
     pub fn is_written(self) -> bool {
         self.intersects(Access::REMOTE_WRITE | Access::RECV | Access::READ | Access::ATOMIC)
     }
 
-    /// Whether peers may access the region.
+    /// True if peers may access the region.
     pub fn is_remote(self) -> bool {
         self.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE | Access::ATOMIC)
     }

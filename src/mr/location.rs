@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the memory is that a caller wants registered, as far as it is the same for every provider: whose, how large, of
-//! which allocations.
+//! Examines the memory that a caller wants to register, in the ways that all providers share: its ranges and length, the
+//! device that owns it, and the allocations that it lies in.
 
 use super::Iov;
 use super::attr::Memory;
@@ -44,7 +44,7 @@ pub fn site_of(memory: Memory, base: u64) -> Result<Option<Site>> {
     }
 }
 
-/// Whether the memory is a device's, and not host memory that a vendor allocated or pinned, which the CPU can access.
+/// True if the memory is a device's, and not host memory that a vendor allocated or pinned, which the CPU can access.
 /// Never fails.
 pub fn is_on_device(memory: Memory, base: u64) -> bool {
     let found = match memory {

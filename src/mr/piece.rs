@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn parts_cover_exactly_the_run() {
-        // SAFETY: nobody touches what they name.
+        // SAFETY: the test does not access the memory.
         let iov = [(1000, 10), (2000, 0), (3000, 5)].map(|(addr, len)| unsafe { Iov::new(addr, len) });
         let of = |skip, len| parts(&iov, skip, len).map(|p| (p.addr(), p.len())).collect::<Vec<_>>();
         assert_eq!(of(8, 6), [(1008, 2), (3000, 4)]);
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_walk_of_many_begins_where_it_should() {
-        // SAFETY: nobody touches what they name.
+        // SAFETY: the test does not access the memory.
         let iov = [(1000, 10), (2000, 0), (3000, 5)].map(|(addr, len)| unsafe { Iov::new(addr, len) });
         let ends = PieceEnds::of(&iov);
         assert_eq!([0, 9, 10, 14, 15, 20].map(|at| ends.find(at)), [(0, 0), (0, 9), (2, 0), (2, 4), (3, 0), (3, 5)]);

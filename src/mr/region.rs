@@ -25,7 +25,7 @@ impl<P> Piece<P> {
         Piece { iov: iov.part(start as usize - iov.addr(), (of.end() - start) as usize), id: of.id, at }
     }
 
-    /// Whether the device memory here was freed, or freed and allocated again, since it was registered.
+    /// True if the device memory here was freed, or freed and allocated again, since it was registered.
     pub fn is_stale(&self, site: Site) -> bool {
         is_stale(site, self.iov.addr(), self.id)
     }
@@ -38,7 +38,7 @@ impl<P> Span for Piece<P> {
     }
 }
 
-/// Whether the allocation at `addr` is no longer the one that was registered with identity `id`.
+/// True if the allocation at `addr` is no longer the one that was registered with identity `id`.
 pub fn is_stale(site: Site, addr: usize, id: u64) -> bool {
     id != 0 && hmem::get(site.iface).map_or(true, |up| up.identity(addr as u64) != Some(id))
 }
@@ -100,7 +100,7 @@ pub struct Location<P> {
     pub kind: Kind,
 }
 
-/// How a domain addresses its regions, and which paths this process permits.
+/// The addressing mode of a domain's regions, and the paths that this process permits.
 #[derive(Clone, Copy, Debug)]
 pub struct Modes {
     pub virt_addr: bool,
@@ -156,13 +156,13 @@ impl RegionUsers {
         self.0.load(Ordering::Relaxed) & SHUT != 0
     }
 
-    /// Whether the region is open and has no user.
+    /// True if the region is open and has no user.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
     }
 
-    /// Whether the region has no user.
+    /// True if the region has no user.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.load(Ordering::Acquire) & !SHUT == 0
@@ -201,7 +201,7 @@ impl<P, O> Region<P, O> {
         self.location.pieces.as_slice()
     }
 
-    /// Whether the region is open and `key` names it.
+    /// True if the region is open and `key` names it.
     #[inline]
     pub fn is(&self, key: u64) -> bool {
         self.key == key && !self.users.is_shut()
@@ -257,7 +257,7 @@ impl<P, O> Region<P, O> {
         })
     }
 
-    /// Whether a device allocation of the region was freed since it was registered.
+    /// True if a device allocation of the region was freed since it was registered.
     pub fn is_stale(&self) -> bool {
         !self.site().is_host() && self.pieces().iter().any(|p| p.is_stale(self.site()))
     }
@@ -344,7 +344,7 @@ impl Local {
         self.parts.iter().map(|(_, addr, _)| *addr).zip(self.lens.iter().copied())
     }
 
-    /// Whether a range lies in a whole region. The range may go on from one piece into the next.
+    /// True if a range lies in a whole region. The range may go on from one piece into the next.
     #[inline]
     pub fn holds(&self, mut addr: usize, mut len: usize) -> bool {
         'parts: while len > 0 {

@@ -349,7 +349,7 @@ mod tests {
     type Plain = Region<(), ()>;
 
     fn named(addr: usize, len: usize) -> Iov {
-        // SAFETY: nobody touches what it names.
+        // SAFETY: the test does not access the memory.
         unsafe { Iov::new(addr, len) }
     }
 

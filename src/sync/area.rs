@@ -78,7 +78,7 @@ pub struct Outgoing {
     /// Bytes of the area that are in use, and how many may be.
     span: u64,
     most: u64,
-    /// How often the end of `span` was reached since it grew.
+    /// Number of times the end of `span` was reached since `span` grew.
     laps: u32,
 }
 

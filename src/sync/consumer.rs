@@ -166,7 +166,7 @@ impl<S: Store> Consumer<S> {
         self.mask as usize + 1
     }
 
-    /// Whether the ring is empty; false also if `front` would return an error.
+    /// True if the ring is empty; false also if `front` would return an error.
     pub fn is_empty(&self) -> bool {
         self.cursor().is_empty()
     }

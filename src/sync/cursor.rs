@@ -119,7 +119,7 @@ impl<'a> Cursor<'a> {
         Some(unsafe { Brief::new(words, rest.as_ptr(), bytes) })
     }
 
-    /// Whether the lines behind the first of a longer message have the right headers.
+    /// True if the lines behind the first of a longer message have the right headers.
     #[inline(never)]
     fn follows(&self, len: usize) -> bool {
         let count = len.div_ceil(LINE_BYTES);
@@ -159,7 +159,7 @@ impl<'a> Cursor<'a> {
         self.head
     }
 
-    /// Whether no message has arrived; false also if the next line is not mapped yet.
+    /// True if no message has arrived; false also if the next line is not mapped yet.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.at(self.head).is_some_and(|line| line.header.load(Ordering::Acquire) as u16 != lap(self.head, self.shift))

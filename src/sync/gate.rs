@@ -11,7 +11,7 @@ use super::primitive::{AtomicU64, Ordering, fence};
 use crate::error::Result;
 use crate::sys::process;
 
-/// How the initiator orders its mark before its check.
+/// The way in which the initiator orders its mark before its check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fences {
     /// A fence instruction on every operation.
@@ -106,7 +106,7 @@ impl Initiator {
     }
 }
 
-/// Whether the gate is open for `generation`. Called while marked.
+/// True if the gate is open for `generation`. Called while marked.
 #[inline(always)]
 pub fn shows(gate: &AtomicU64, generation: u64) -> bool {
     gate.load(Ordering::Acquire) == generation
@@ -125,7 +125,7 @@ pub fn inside(busy: &AtomicU64, index: u32) -> Option<u64> {
     (mark & 1 == 1 && (place == 0 || place == u64::from(index) + 1)).then_some(mark)
 }
 
-/// Whether the initiator has left since `mark` was read.
+/// True if the initiator has left since `mark` was read.
 pub fn left(busy: &AtomicU64, mark: u64) -> bool {
     busy.load(Ordering::Acquire) != mark
 }

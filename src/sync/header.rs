@@ -60,7 +60,7 @@ impl Header {
         ((raw ^ low) << 32 == 0).then_some(((raw >> 32) as u8 as usize, (raw >> 40) as u16 as usize))
     }
 
-    /// Whether this header is of a message with this kind and lap that has its bytes out of line, and no other words
+    /// True if this header is of a message with this kind and lap that has its bytes out of line, and no other words
     /// and flags.
     pub(super) fn is_out_of_line(raw: u64, kind: u8, lap: u16) -> bool {
         raw == Header { kind, flags: OUT_OF_LINE, words: OUT_OF_LINE_WORDS as u8, bytes: 0 }.pack(lap)

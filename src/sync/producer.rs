@@ -9,7 +9,7 @@ use super::ring::{Store, shift_of};
 use crate::sys::copy::copy_any;
 use crate::sys::iov::Iov;
 
-/// How many lines ahead of the write position a line is prefetched. With fewer the prefetch comes too late; with more,
+/// Lines between the write position and the prefetched line. With fewer the prefetch comes too late; with more,
 /// lines are taken from the consumer that still reads them.
 const AHEAD: u64 = 4;
 
@@ -35,7 +35,7 @@ impl<S: Store> Producer<S> {
         Producer { shift: shift_of(&store), mask: size - 1, store, tail: 0, returned, area: Outgoing::new(area), heard: 0 }
     }
 
-    /// Whether a line is free, by the consumer's position as it was last read.
+    /// True if a line is free, by the consumer's position as it was last read.
     #[inline(always)]
     pub fn is_open(&self) -> bool {
         self.tail.wrapping_sub(self.returned) >> self.shift == 0
@@ -51,7 +51,7 @@ impl<S: Store> Producer<S> {
         // SAFETY: the piece is memory that may be read (`Iov::new`).
         unsafe { line.fill(from.as_ptr(), len) };
         let header = Header { kind, flags: 0, words: 0, bytes: len as u16 };
-        // Release: whoever sees the header sees the payload.
+        // Release: a reader that sees the header also sees the payload.
         line.header.store(header.pack(lap(self.tail, self.shift)), Ordering::Release);
         self.tail += 1;
     }
@@ -66,7 +66,7 @@ impl<S: Store> Producer<S> {
         // SAFETY: the piece is memory (`Iov::new`).
         unsafe { line.fill_behind(words, from.as_ptr(), len) };
         let header = Header { kind, flags: 0, words: words.len() as u8, bytes: len as u16 };
-        // Release: whoever sees the header sees the payload.
+        // Release: a reader that sees the header also sees the payload.
         line.header.store(header.pack(lap(self.tail, self.shift)), Ordering::Release);
         self.tail += 1;
     }
@@ -112,7 +112,7 @@ impl<S: Store> Producer<S> {
         }
     }
 
-    /// Whether `need` lines are free. Reads the consumer's word only if its last known value does not suffice.
+    /// True if `need` lines are free. Reads the consumer's word only if its last known value does not suffice.
     #[inline]
     pub fn room(&mut self, need: usize) -> Result<bool, RingError> {
         let size = self.mask + 1;
@@ -130,7 +130,7 @@ impl<S: Store> Producer<S> {
         Ok(size - (self.tail - seen) >= need as u64)
     }
 
-    /// Whether at least half of the ring is free, so that there is room for messages that the peer can do without.
+    /// True if at least half of the ring is free, so that there is room for messages that the peer can do without.
     pub fn is_roomy(&mut self) -> Result<bool, RingError> {
         let half = self.mask.div_ceil(2) as usize;
         self.room(half)
@@ -146,7 +146,7 @@ impl<S: Store> Producer<S> {
         Ok(())
     }
 
-    /// Whether a part of the area is mapped; at the first call, maps as much as is used at first.
+    /// True if a part of the area is mapped; at the first call, maps as much as is used at first.
     #[inline(always)]
     fn has_area(&self) -> bool {
         self.store.area().is_some() || self.begin_area()

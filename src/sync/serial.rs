@@ -30,7 +30,7 @@ impl Promise {
     }
 }
 
-/// How two threads are kept from accessing the same value.
+/// The way in which two threads are kept from accessing the same value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Threading {
     /// The library locks.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How a side that goes to sleep asks the other for a wake packet, over one shared word.
+//! The protocol by which a side that goes to sleep asks the other for a wake packet, over one shared word.
 //!
 //! The owner marks the word, runs a barrier, checks once more for news (in the memory that the other side may have
 //! written, and for packets), and sleeps on the packets only if the mark is still set. The other side stores its news,
@@ -17,7 +17,7 @@ pub fn mark(word: &AtomicU64) {
     word.store(1, Ordering::SeqCst);
 }
 
-/// Whether the owner may sleep; called after the last look for news.
+/// True if the owner may sleep; called after the last look for news.
 pub fn is_marked(word: &AtomicU64) -> bool {
     word.load(Ordering::Relaxed) != 0
 }
@@ -26,7 +26,7 @@ pub fn clear(word: &AtomicU64) {
     word.store(0, Ordering::Relaxed);
 }
 
-/// Whether the caller, which has just stored news for the owner of `word`, has to send a packet.
+/// True if the caller, which has just stored news for the owner of `word`, has to send a packet.
 #[inline(always)]
 pub fn must_wake(word: &AtomicU64, fences: Fences) -> bool {
     gate::light(fences);

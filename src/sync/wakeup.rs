@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How threads of one process that go to sleep learn of news that other threads store.
+//! The protocol by which threads of one process go to sleep and learn of news that other threads store.
 //!
 //! A sleeper first counts itself, then checks for news, then sleeps. A thread with news stores the news, and then wakes
 //! if any sleeper is counted. Either the check finds the news or the writer finds the sleeper, because both order their
@@ -23,7 +23,7 @@ impl Sleepers {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether a thread has to be woken. Called after the news was stored under a lock, or by a method of [`Count`].
+    /// True if a thread has to be woken. Called after the news was stored under a lock, or by a method of [`Count`].
     #[inline(always)]
     pub fn any(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
@@ -63,7 +63,7 @@ impl Count {
         value
     }
 
-    /// Whether the value differs from the one handed out last. Called after `Sleepers::add`.
+    /// True if the value differs from the one handed out last. Called after `Sleepers::add`.
     pub fn is_news(&self) -> bool {
         self.get() != self.told.load(Ordering::Relaxed)
     }

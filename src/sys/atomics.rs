@@ -95,7 +95,7 @@ pub const BYTES_MAX: usize = 1024;
 pub const OPERANDS_MAX: usize = 2 * BYTES_MAX;
 
 impl Atomic {
-    /// Whether this combination is defined.
+    /// True if this combination is defined.
     #[inline(always)]
     pub fn is_valid(op: Op, datatype: Datatype, form: Form) -> bool {
         let bits = matches!(op, Op::Bor | Op::Band | Op::Bxor | Op::Mswap);

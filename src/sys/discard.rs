@@ -21,7 +21,7 @@ pub fn discard(fds: Vec<OwnedFd>) {
     CLOSERS.give(fds.into_iter().map(|fd| Box::new(move || close(fd)) as Work));
 }
 
-/// Whether too many descriptors are waiting.
+/// True if too many descriptors are waiting.
 pub fn is_full() -> bool {
     CLOSERS.waiting() >= MAX_WAITING
 }

@@ -75,7 +75,7 @@ fn words_of(e: &libloading::Error) -> String {
 ///
 /// ```ignore
 /// entry_points! {
-///     /// What we call of libfoo.
+///     /// Functions of libfoo.
 ///     pub struct Foo {
 ///         #[hold_standard]
 ///         fn foo_open(number: c_int) -> c_int;
@@ -106,7 +106,7 @@ macro_rules! entry_points {
                 self.library.name
             }
 
-            /// Whether the library has the symbol of this name.
+            /// True if the library has the symbol of this name.
             pub fn has(&self, symbol: &str) -> bool {
                 $(if symbol == stringify!($name) { return self.$name.is_some(); })*
                 false

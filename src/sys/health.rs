@@ -120,7 +120,7 @@ impl Health {
         (self.unanswered > 0).then(|| (self.unanswered + u64::from(ms) * MS).saturating_sub(now))
     }
 
-    /// Whether the peer has answered nothing for `ms`.
+    /// True if the peer has answered nothing for `ms`.
     pub fn is_silent_for(&self, ms: u32, now: u64) -> bool {
         self.patience_ns(ms, now) == Some(0)
     }

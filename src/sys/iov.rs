@@ -59,7 +59,7 @@ impl Iov {
         self.len == 0
     }
 
-    /// Whether the length is not 0 but the address is NULL.
+    /// True if the length is not 0 but the address is NULL.
     #[inline(always)]
     pub const fn is_missing(&self) -> bool {
         self.addr == 0 && self.len != 0

@@ -49,7 +49,7 @@ impl PageFact {
     }
 }
 
-/// Whether the page at `at`, which is mapped, may belong to a file that can be truncated. True if /proc does not tell.
+/// True if the page at `at`, which is mapped, may belong to a file that can be truncated. True if /proc does not tell.
 pub fn may_be_truncated(at: usize) -> bool {
     let page = at / page_size();
     let (one, span) = (PageFact::now(page, false), PageFact::now(page / SPAN, true));

@@ -205,7 +205,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Whether [`Mapping::again`] works. Memory checkers refuse it, and under fuzzing the guards need places of their own
+/// True if [`Mapping::again`] works. Memory checkers refuse it, and under fuzzing the guards need places of their own
 /// choice.
 pub fn maps_again() -> bool {
     static DOES: OnceLock<bool> = OnceLock::new();
@@ -228,14 +228,14 @@ pub fn populate(addr: usize, len: usize, write: bool) {
     let _ = unsafe { rustix::mm::madvise(addr as *mut std::ffi::c_void, len, advice) };
 }
 
-/// Whether an access to the page that begins at `addr` causes no page fault; false for unmapped memory.
+/// True if an access to the page that begins at `addr` causes no page fault; false for unmapped memory.
 pub fn is_resident(addr: usize) -> bool {
     let mut flags = 0u8;
     // SAFETY: the kernel writes one byte for the one page, and checks the address.
     unsafe { libc::mincore(addr as *mut std::ffi::c_void, 1, &raw mut flags) == 0 && flags & 1 != 0 }
 }
 
-/// Whether a peer can map a file without the risk that the owner truncates it.
+/// The answer of [`make_mappable`]: `Yes` if a peer can map the file without the risk that the owner truncates it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mappable {
     Yes,
@@ -337,7 +337,7 @@ fn is_sealed(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fcntl_get_seals(fd).is_ok_and(|s| s.contains(SealFlags::SHRINK))
 }
 
-/// Whether no process can take pages away from a mapping of this file.
+/// True if no process can take pages away from a mapping of this file.
 pub fn never_shrinks(fd: BorrowedFd<'_>) -> bool {
     is_dmabuf(fd) || is_sealed(fd)
 }

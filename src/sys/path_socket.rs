@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long to wait for the lock of a directory.
+/// Time limit for the lock of a directory.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Dead sockets that one `listen` removes before it gives up.
 const MAX_REMOVALS: usize = 20;
@@ -60,7 +60,7 @@ pub fn directory_id(directory: &str) -> Result<(u64, u64)> {
     Ok(identity(&st))
 }
 
-/// Whether any user may create files in the directory of `path`.
+/// True if any user may create files in the directory of `path`.
 pub fn is_open_to_all(path: &str) -> Result<bool> {
     let of = directory(path);
     let st = rustix::fs::stat(of).map_err(|e| Error::os(format_args!("looking at the directory {}", of.display()), e))?;

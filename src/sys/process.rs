@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Whether a limit on the size of this process's files is set (RLIMIT_FSIZE). The program may set it at any time.
+/// True if a limit on the size of this process's files is set (RLIMIT_FSIZE). The program may set it at any time.
 #[inline]
 pub fn limits_files() -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -23,7 +23,7 @@ pub fn open(pid: i32) -> Result<OwnedFd> {
     rustix::process::pidfd_open(pid, PidfdFlags::empty()).and_then(fd::own).map_err(|e| Error::os("opening a pidfd of the peer", e))
 }
 
-/// Whether the process behind a pidfd has ended.
+/// True if the process behind a pidfd has ended.
 pub fn ended(pidfd: &OwnedFd) -> bool {
     let mut fds = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
     let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -44,14 +44,14 @@ pub fn identity(pidfd: BorrowedFd<'_>) -> Option<u64> {
     rustix::fs::fstat(pidfd).ok().filter(|_| known).map(|st| st.st_ino)
 }
 
-/// Whether a descriptor from a peer is a pidfd. Only then other calls with it are safe.
+/// True if a descriptor from a peer is a pidfd. Only then other calls with it are safe.
 pub fn is_pidfd(fd: &OwnedFd) -> bool {
     // SAFETY: signal 0 is never sent, and no siginfo is passed.
     let rc = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), 0, std::ptr::null::<libc::siginfo_t>(), 0) };
     rc == 0 || matches!(std::io::Error::last_os_error().raw_os_error(), Some(errno::ESRCH | errno::EPERM))
 }
 
-/// Whether a peer's descriptor is a memfd, dma-buf, device or pidfd. The sender of another file can delay whoever looks
+/// True if a peer's descriptor is a memfd, dma-buf, device or pidfd. The sender of another file can delay whoever looks
 /// at it or closes it, by serving it (FUSE) or letting it linger (a socket). Asks no file system.
 pub fn is_the_kernels(fd: &OwnedFd) -> bool {
     use rustix::fs::{AtFlags, FileType, StatxFlags, fcntl_get_seals, statx};
@@ -67,7 +67,7 @@ pub fn is_the_kernels(fd: &OwnedFd) -> bool {
     fcntl_get_seals(fd).is_ok() || is_pidfd(fd) || of_device() || of_dmabuf()
 }
 
-/// Whether a process is stopped, by a signal or a debugger; false if that cannot be found out.
+/// True if a process is stopped, by a signal or a debugger; false if that cannot be found out.
 pub fn is_stopped(pid: i32) -> bool {
     let Ok(facts) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     // The process's name, in parentheses, may contain anything.
@@ -109,7 +109,7 @@ pub fn close_descriptors() {
     }
 }
 
-/// Whether a process with this pid exists. For kernels without pidfds.
+/// True if a process with this pid exists. For kernels without pidfds.
 pub fn exists(pid: i32) -> bool {
     match Pid::from_raw(pid) {
         Some(pid) => !matches!(rustix::process::test_kill_process(pid), Err(rustix::io::Errno::SRCH)),
@@ -168,7 +168,7 @@ pub fn euid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Whether `uid` may stand for several users: the kernel shows this number for all users that this user namespace does
+/// True if `uid` may stand for several users: the kernel shows this number for all users that this user namespace does
 /// not map.
 pub fn is_shared_uid(uid: u32) -> bool {
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse().ok();
@@ -183,7 +183,7 @@ pub fn is_shared_uid(uid: u32) -> bool {
     !std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.lines().any(everybody))
 }
 
-/// Whether this process may send signals to the process behind a pidfd: it runs as the same user, or has privileges
+/// True if this process may send signals to the process behind a pidfd: it runs as the same user, or has privileges
 /// over it.
 pub fn may_signal(pidfd: &OwnedFd) -> bool {
     let fd = std::os::fd::AsRawFd::as_raw_fd(pidfd);
@@ -237,7 +237,7 @@ pub fn host_id() -> Result<u32> {
     Ok(*ID.get_or_init(|| boot.iter().fold(HOST_UNKNOWN, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193))))
 }
 
-/// Whether a process is known to be in another namespace of this kind (a name in /proc/PID/ns) than this one.
+/// True if a process is known to be in another namespace of this kind (a name in /proc/PID/ns) than this one.
 pub fn is_elsewhere(pid: i32, kind: &str) -> bool {
     let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/{kind}")).ok();
     matches!((of(&pid.to_string()), of("self")), (Some(theirs), Some(ours)) if theirs != ours)

@@ -107,7 +107,7 @@ pub fn peer_process(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     let number = std::os::fd::AsRawFd::as_raw_fd(&fd);
     // SAFETY: raw and len are live, and len is raw's size.
     let rc = unsafe { libc::getsockopt(number, libc::SOL_SOCKET, SO_PEERPIDFD, (&raw mut raw).cast(), &raw mut len) };
-    // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor, and no other code knows it.
     let made = (rc == 0 && raw >= 0).then(|| unsafe { std::os::fd::FromRawFd::from_raw_fd(raw) });
     made.and_then(|made| fd::own(made).ok())
 }
@@ -216,7 +216,7 @@ pub fn wait_any(fds: &[BorrowedFd<'_>]) {
     let _ = rustix::event::poll(&mut fds, None);
 }
 
-/// Whether the other end was closed or has ended its sending. Packets may still be unread.
+/// True if the other end was closed or has ended its sending. Packets may still be unread.
 pub fn hung_up(fd: impl AsFd) -> bool {
     let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::RDHUP)];
     let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -235,7 +235,7 @@ pub fn end_sending(fd: impl AsFd) {
     let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
 }
 
-/// Whether `fd` is readable or hung up right now.
+/// True if `fd` is readable or hung up right now.
 pub fn readable(fd: impl AsFd) -> bool {
     let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
     let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };

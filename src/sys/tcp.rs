@@ -78,7 +78,7 @@ fn begin(to: SocketAddr, from: Option<SocketAddr>) -> Result<OwnedFd> {
     }
 }
 
-/// Whether the connection is established; `None`: not yet.
+/// `Some` once the connection is established, `None` before; an error if it failed.
 pub fn connected(fd: BorrowedFd<'_>) -> Result<Option<()>> {
     let mut fds = [PollFd::new(&fd, PollFlags::OUT)];
     match rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
@@ -204,7 +204,7 @@ pub fn set_unsent(fd: BorrowedFd<'_>, bytes: i32) -> Result<()> {
     }
 }
 
-/// Which of `fds` are hung up, even if they still have unread data.
+/// For each of `fds`, true if it is hung up, even if it still has unread data.
 pub fn hung_up(fds: &[BorrowedFd<'_>]) -> Vec<bool> {
     let mut all: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::RDHUP)).collect();
     match rustix::event::poll(&mut all, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
@@ -241,7 +241,7 @@ fn gone(e: Errno) -> Error {
     Error::coded(e.raw_os_error(), Code::PeerGone, format!("the connection to the peer is lost: {}", errno::words(e.raw_os_error())))
 }
 
-/// Which of `fds` have data or an error to read, found out by one call.
+/// For each of `fds`, true if it has data or an error to read; found out by one call.
 pub fn readable(fds: &[BorrowedFd<'_>]) -> Vec<bool> {
     let mut all: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
     match rustix::event::poll(&mut all, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
@@ -309,7 +309,7 @@ pub fn interfaces() -> Result<Vec<Interface>> {
     Ok(found)
 }
 
-/// Whether the address is valid only together with an interface's number.
+/// True if the address is valid only together with an interface's number.
 fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.segments()[0] & 0xffc0 == 0xfe80)
 }
@@ -376,7 +376,7 @@ mod tests {
         assert_eq!((refused.errno, &*refused.words), (errno::ECONNREFUSED, "the listener closed before it answered"));
     }
 
-    /// One that is free; whoever has it keeps it, and the other calls from elsewhere.
+    /// A free port is used. A port that another socket has is left to it, and another port is used instead.
     #[test]
     fn a_port_to_call_from() {
         let listener = listen(ANY, 8).unwrap();

@@ -35,7 +35,7 @@ const PROGRAM: &str = "gdrfab-copier";
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for an answer that opens no driver. It also bounds the close of an endpoint.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the kernel may take to end the killed helper.
+/// Time limit for the kernel to end the killed helper.
 const KILL_TIMEOUT_MS: u64 = 2000;
 /// Polls without progress after which the helper is checked for being alive.
 const POLLS_PER_CHECK: u32 = 1 << 14;
@@ -180,7 +180,7 @@ impl Copier {
         self.pidfd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Whether the helper closed its socket. Its copies may still be in flight.
+    /// True if the helper closed its socket. Its copies may still be in flight.
     fn has_hung_up(&self) -> bool {
         // Between requests the helper sends nothing, so a readable socket means that it was closed.
         self.requests.try_lock().is_some_and(|_requests| socket::readable(&self.socket))
@@ -232,7 +232,7 @@ impl Copier {
         if self.lifeline.lock().is_some() { Ok(()) } else { self.kill_and_wait() }
     }
 
-    /// Whether the time limit since `since` has passed. A stopped process gets half of the close timeout at most.
+    /// True if the time limit since `since` has passed. A stopped process gets half of the close timeout at most.
     fn timed_out(&self, since: Instant, limit: Duration) -> bool {
         let waited = since.elapsed();
         waited > limit || (waited.as_millis() as u64 > config::get().close_ms / 2 && process::is_stopped(self.pid))

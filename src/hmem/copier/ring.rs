@@ -77,7 +77,7 @@ impl CopyRing {
         self.head().posted.0.store(number, Ordering::Release);
     }
 
-    /// Whether the copier has to be woken for the copy that was just posted.
+    /// True if the copier has to be woken for the copy that was just posted.
     pub fn must_wake(&self) -> bool {
         // Full fence: either the copier sees the count before it sleeps, or this side sees that it is about to sleep.
         fence(Ordering::SeqCst);

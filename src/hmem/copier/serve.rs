@@ -11,7 +11,7 @@ use crate::sys::{process, socket, time};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// How long the loop polls after the last work.
+/// Time for which the loop polls after the last work.
 const SPIN_NS: u64 = 1_000_000;
 /// Turns of the loop between two looks at the socket.
 const TURNS_PER_SOCKET_POLL: u32 = 8;
@@ -329,13 +329,13 @@ impl ServedStream {
         }
     }
 
-    /// Whether the copies up to number `upto` are over, or will never be made.
+    /// True if the copies up to number `upto` are over, or will never be made.
     fn is_past(&self, upto: u64) -> bool {
         self.done >= upto || (self.failed.is_some() && self.taken == self.done)
     }
 }
 
-/// Whether `[at, at+len)` lies in one mapping.
+/// True if `[at, at+len)` lies in one mapping.
 fn within(ranges: &[(u64, u64)], at: u64, len: u64) -> bool {
     let i = ranges.partition_point(|(first, _)| *first <= at);
     let Some(end) = at.checked_add(len - 1) else { return false };

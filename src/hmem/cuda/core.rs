@@ -24,7 +24,7 @@ pub struct Primary {
     pub(super) retaining: Mutex<()>,
 }
 
-/// How a device treats a NIC's writes to its memory. Determined once, because the question is asked for each receive.
+/// The order that a device gives to a NIC's writes into its memory. Determined once, because the question is asked for each receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NicWrites {
     /// The device's kernels see the writes in order, without further action.

@@ -10,7 +10,7 @@ const ORDERED_FOR_OWNER: i32 = 100;
 /// CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST
 const BY_HOST: i32 = 1;
 
-/// How the device treats a NIC's writes. A driver that does not know the two attributes answers 0.
+/// The device's treatment of a NIC's writes. A driver that does not know the two attributes answers 0.
 pub fn writes(driver: &Driver, number: i32) -> NicWrites {
     if driver.attribute(device::RDMA_WRITES_ORDERING, number) >= ORDERED_FOR_OWNER {
         NicWrites::Ordered

@@ -16,7 +16,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 impl Core {
-    /// Whether `base` is the first address of an import.
+    /// True if `base` is the first address of an import.
     pub fn is_import(&self, base: u64) -> bool {
         self.imports.read().contains(&base)
     }

@@ -137,7 +137,7 @@ pub(super) fn max_groups() -> u32 {
     config::get().hmem.groups
 }
 
-/// Whether this list is copied by the kernel.
+/// True if this list is copied by the kernel.
 pub(super) fn is_for_kernel(copies: &[Copy]) -> bool {
     let total: usize = copies.iter().map(|c| c.len).sum();
     copies.len() > 1 && max_groups() > 0 && total / copies.len() <= BLOCK_MAX
@@ -229,7 +229,7 @@ impl Core {
         Ok(())
     }
 
-    /// Whether kernels in the device's primary context can access the range at these addresses.
+    /// True if kernels in the device's primary context can access the range at these addresses.
     pub fn reaches(&self, device: u32, addr: u64, len: u64) -> bool {
         let Ok(context) = self.primary(device) else { return false };
         let Ok(_current) = self.driver.enter(context) else { return false };

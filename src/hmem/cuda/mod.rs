@@ -113,7 +113,7 @@ fn describe(driver: &Driver, number: i32, count: i32) -> DeviceFacts {
 }
 
 impl Core {
-    /// Whether memory can be allocated as segments that have a descriptor.
+    /// True if memory can be allocated as segments that have a descriptor.
     fn segments(&self, number: u32) -> bool {
         let wanted = [device::VIRTUAL_MEMORY_MANAGEMENT, device::HANDLE_TYPE_POSIX_FD];
         self.driver.has("cuMemCreate") && wanted.iter().all(|a| self.driver.attribute(*a, number as i32) != 0)

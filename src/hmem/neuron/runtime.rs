@@ -131,7 +131,7 @@ impl Runtime {
         Err(Error::new(errno, self.words(what, status)))
     }
 
-    /// Whether the application has initialised the runtime, found out by a call without other effects.
+    /// Fails if the application has not initialised the runtime; found out by a call without other effects.
     fn running(&self) -> Result<()> {
         let mut tensor = std::ptr::null_mut();
         // SAFETY: a name is optional; `tensor` is written on success only, and freed.

@@ -26,7 +26,7 @@ struct Side {
 }
 
 impl Shared {
-    /// How agents access `[addr, addr+len)`. `None`: they cannot without a lock.
+    /// The side `[addr, addr+len)` as agents access it. `None`: they cannot without a lock.
     fn side(&self, addr: u64, len: u64, is_host: bool) -> Result<Option<Side>> {
         if !is_host
             && let Some(a) = self.detect(addr)?
@@ -47,7 +47,7 @@ impl Shared {
         Ok(whole.then_some(Side { agent: self.cpu, at: info.agent_base + offset, device: None, open: true }))
     }
 
-    /// Whether the GPUs of both sides can access both sides, which a copy by one engine needs.
+    /// True if the GPUs of both sides can access both sides, which a copy by one engine needs.
     fn mutual(&self, a: &Side, b: &Side) -> bool {
         match (a.device, b.device) {
             (Some(x), Some(y)) if x != y => (a.open || self.reaches(b.agent, a.at)) && (b.open || self.reaches(a.agent, b.at)),

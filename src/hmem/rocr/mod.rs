@@ -168,7 +168,7 @@ impl Interface for Rocr {
         // SAFETY: our allocation, and agents of the runtime.
         let allowed = unsafe { call!(shared.hsa, hsa_amd_agents_allow_access(agents.len() as u32, agents.as_ptr(), ptr::null(), at)) };
         if let Err(e) = allowed {
-            // SAFETY: allocated above, and known to nobody.
+            // SAFETY: allocated above, and no other code knows it.
             let _ = unsafe { shared.hsa.hsa_amd_memory_pool_free(at) };
             return Err(e);
         }

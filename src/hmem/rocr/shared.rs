@@ -41,7 +41,7 @@ impl Shared {
         Ok(info)
     }
 
-    /// Whether `agent` may access the memory at `addr` directly.
+    /// True if `agent` may access the memory at `addr` directly.
     pub(super) fn reaches(&self, agent: Agent, addr: u64) -> bool {
         // SAFETY: all zeros is a valid value of this plain struct.
         let mut info: PointerInfo = unsafe { memory::zeroed() };

@@ -70,7 +70,7 @@ pub struct Pool {
     pub fd: c_int,
     pub base: u64,
     pub len: u64,
-    /// Whether `base` is the beginning of the driver's mapping, which exports need.
+    /// True if `base` is the beginning of the driver's mapping, which exports need.
     pub exact: bool,
 }
 

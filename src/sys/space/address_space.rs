@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 pub const STEP: usize = 64 << 20;
 /// Pieces, including the guard, up to which the arrays of a copy lie on the stack.
 const FEW: usize = 8;
-/// How long a connection looks for the peer's guard. The kernel may be moving the page.
+/// Time limit of a connection's look for the peer's guard. The kernel may be moving the page.
 const GUARD_GLANCE: Duration = Duration::from_millis(1);
 /// The same limit if there is no page map, so that a thread has to find out.
 const GUARD_WAIT: Duration = Duration::from_millis(100);
@@ -225,7 +225,7 @@ impl AddressSpace {
         true
     }
 
-    /// Whether the byte after the first `moved` is mapped for such a copy although the kernel does not copy it.
+    /// True if the byte after the first `moved` is mapped for such a copy although the kernel does not copy it.
     fn is_refused_by_kernel(&self, how: Attach, theirs: &[Piece], moved: usize) -> bool {
         let Some((of, from, _)) = within(theirs, |p| p.iov_len, moved, 1).next() else { return false };
         let addr = (of.iov_base as u64).wrapping_add(from as u64);
@@ -242,7 +242,7 @@ impl AddressSpace {
         self.pages.as_ref().ok()
     }
 
-    /// Whether the guard's page is present, or the address space has ended.
+    /// True if the guard's page is present, or the address space has ended.
     pub(super) fn has_guard(&self) -> bool {
         self.page_map().is_some_and(|map| pages::is_there(map, self.guard.addr) != Some(false))
     }

@@ -33,7 +33,7 @@ impl Guard {
         Ok(Guard { addr: addr as u64, word: word.load(Ordering::Relaxed) })
     }
 
-    /// Whether the address is one that no other program uses, so that bytes may be written without reading the guard
+    /// True if the address is one that no other program uses, so that bytes may be written without reading the guard
     /// first.
     #[inline]
     pub fn is_unique_address(&self) -> bool {

@@ -10,12 +10,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Pages of one entry.
 const SPAN: u64 = 64;
-/// How long an entry is believed, in ticks; of the order of 100 ms.
+/// Ticks for which an entry is believed; of the order of 100 ms.
 pub const FRESH_TICKS: u64 = 200_000_000;
 /// Number of entries at first, and at most (2 GiB of pages of 4 KiB).
 const FIRST: usize = 64;
 const MOST: usize = 8192;
-/// Entries read from the page map at once.
+/// Spans whose entries are read from the page map at once.
 const SPANS: u64 = 8;
 
 /// Bits of an entry of the page map.
@@ -109,7 +109,7 @@ impl PresentPages {
         self.0[at] = fact;
     }
 
-    /// Whether all pages of the range were seen lately. Cheap.
+    /// True if all pages of the range were seen lately. Cheap.
     #[inline]
     pub fn has(&self, how: Attach, addr: u64, len: usize, now: u64) -> bool {
         self.has_all(how, std::iter::once((addr, len)), now)
@@ -195,7 +195,7 @@ fn read(map: &OwnedFd, first: u64, into: &mut [u64]) -> Option<usize> {
     usize::try_from(got).ok().map(|bytes| bytes / 8)
 }
 
-/// Whether a page is present and not write-protected. `None`: the address space has ended, or the map cannot be read.
+/// True if a page is present and not write-protected. `None`: the address space has ended, or the map cannot be read.
 pub fn is_there(map: &OwnedFd, addr: u64) -> Option<bool> {
     let mut entry = [0];
     match read(map, Range::of(addr, 1).first, &mut entry) {

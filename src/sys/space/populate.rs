@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Pages that one call faults in: as many as the kernel holds at once.
 const PAGES: usize = 1024;
-/// How long an idle thread stays.
+/// Time after which an idle thread ends.
 const IDLE: Duration = Duration::from_secs(1);
 /// Time limit for the lock: a child of fork() may find it held by a thread that the child does not have.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ impl PageRequest {
         Arc::new(PageRequest { pid, tid, guard, how, ranges, over: AtomicBool::new(false) })
     }
 
-    /// Whether the pages have come, or never can: a copy of them does not wait any more.
+    /// True if the pages have come, or never can: a copy of them does not wait any more.
     pub fn is_finished(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }

@@ -7,7 +7,7 @@ use crate::sys::{fd, process};
 use std::io::Read;
 use std::os::fd::OwnedFd;
 
-/// Whether the mounted /proc belongs to this pid namespace.
+/// True if the mounted /proc belongs to this pid namespace.
 fn is_our_proc() -> bool {
     std::fs::read_link("/proc/self").is_ok_and(|own| own.to_str().and_then(|n| n.parse().ok()) == Some(process::pid()))
 }
@@ -30,7 +30,7 @@ pub fn threads(pid: i32) -> impl Iterator<Item = i32> {
 /// Bytes read of a process's list of mappings, which that process can make arbitrarily long.
 const MAPS: u64 = 1 << 20;
 
-/// Whether a mapping at `addr` permits such a copy, as far as the list is read.
+/// True if a mapping at `addr` permits such a copy, as far as the list is read.
 pub fn maps(tid: i32, addr: u64, how: Attach) -> bool {
     let mut text = Vec::new();
     let read = std::fs::File::open(format!("/proc/{tid}/maps")).and_then(|list| list.take(MAPS).read_to_end(&mut text));

@@ -12,7 +12,7 @@ use crate::sys::iov::Iov;
 use crate::sys::time;
 use std::sync::Arc;
 
-/// How long a caller waits for a peer's pages before it does other work.
+/// Time for which a caller waits for a peer's pages before it does other work.
 const GLANCE_NS: u64 = 50_000;
 
 /// The pages for which a caller began to wait, to recognise the same question later.
@@ -53,14 +53,14 @@ impl Reach {
         now.wrapping_sub(self.guarded) < pages::FRESH_TICKS
     }
 
-    /// Whether the pages of a range were seen a moment ago, so that a copy waits for none of them.
+    /// True if the pages of a range were seen a moment ago, so that a copy waits for none of them.
     #[inline]
     pub fn saw(&self, how: Attach, addr: u64, len: usize) -> bool {
         let now = time::ticks();
         self.saw_guard(now) && self.seen.has(how, addr, len, now)
     }
 
-    /// Whether the pages of the ranges are present, so that a copy waits for none of them. False: the missing ones are
+    /// True if the pages of the ranges are present, so that a copy waits for none of them. False: the missing ones are
     /// being faulted in, or will never come; ask again later.
     pub fn has(&mut self, how: Attach, ranges: impl Iterator<Item = (u64, usize)> + Clone) -> bool {
         let (Ok(space), now) = (&self.space, time::ticks()) else { return true };

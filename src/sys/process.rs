@@ -53,7 +53,7 @@ pub fn is_pidfd(fd: &OwnedFd) -> bool {
 
 /// True if a peer's descriptor is a memfd, dma-buf, device or pidfd. The sender of another file can delay whoever looks
 /// at it or closes it, by serving it (FUSE) or letting it linger (a socket). Asks no file system.
-pub fn is_the_kernels(fd: &OwnedFd) -> bool {
+pub fn is_kernel_file(fd: &OwnedFd) -> bool {
     use rustix::fs::{AtFlags, FileType, StatxFlags, fcntl_get_seals, statx};
     let of_device = || {
         let known = statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);

@@ -44,7 +44,7 @@ pub fn empty(listener: BorrowedFd<'_>) {
 
 /// Closes descriptors that came: the kernel's own here, others where nobody waits.
 fn leave(fds: Vec<OwnedFd>) {
-    if !fds.iter().all(process::is_the_kernels) {
+    if !fds.iter().all(process::is_kernel_file) {
         discard::discard(fds);
     }
 }

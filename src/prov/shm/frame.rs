@@ -21,7 +21,7 @@ const TAG: u32 = 0x6764_7266;
 pub fn recv(socket: &impl AsFd, buf: &mut [u8]) -> Result<Received> {
     let (received, cut) = socket::recv_any(socket.as_fd(), buf)?;
     let Received::Packet { len, fds, lacking } = received else { return Ok(received) };
-    let known = fds.iter().all(process::is_the_kernels);
+    let known = fds.iter().all(process::is_kernel_file);
     if known && !cut && fds.len() <= MAX_FDS {
         return Ok(Received::Packet { len, fds, lacking });
     }

@@ -23,7 +23,7 @@ pub struct Poller {
 impl Poller {
     pub fn new() -> Result<Poller> {
         let set = epoll::create(CreateFlags::CLOEXEC).and_then(fd::own).map_err(|e| Error::os("creating a wait object (epoll)", e))?;
-        let wake = bell().map_err(|e| Error::os("creating a wait object (eventfd)", e))?;
+        let wake = wake_event().map_err(|e| Error::os("creating a wait object (eventfd)", e))?;
         let poller = Poller { set, wake, timer: None, timed: AtomicBool::new(false) };
         poller.add(poller.wake.as_fd())?;
         Ok(poller)
@@ -107,7 +107,7 @@ impl Poller {
 }
 
 /// An eventfd: a write makes it readable, and a read clears it.
-pub fn bell() -> std::result::Result<OwnedFd, rustix::io::Errno> {
+pub fn wake_event() -> std::result::Result<OwnedFd, rustix::io::Errno> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).and_then(fd::own)
 }
 

@@ -125,7 +125,7 @@ impl Copier {
     fn run(program: &PathBuf) -> Result<Copier> {
         let (ours, theirs) = socket::pair()?;
         let (lifeline, its_lifeline) = socket::pair()?;
-        let wake_fd = epoll::bell().map_err(|e| Error::os("making an eventfd", e))?;
+        let wake_fd = epoll::wake_event().map_err(|e| Error::os("making an eventfd", e))?;
         fork::keep_from_children(ours.as_fd());
         fork::keep_from_children(lifeline.as_fd());
         let mut command = Command::new(program);

@@ -231,7 +231,7 @@ impl Error {
     }
 
     /// True if a resource was lacking that may be available later, such as descriptors or memory.
-    pub fn is_for_want(&self) -> bool {
+    pub fn is_shortage(&self) -> bool {
         matches!(self.errno, errno::EMFILE | errno::ENFILE | errno::ENOMEM | errno::ENOBUFS | errno::EAGAIN)
     }
 }

@@ -216,7 +216,7 @@ pub fn maps_again() -> bool {
     let probe = || Mapping::new(memfd("gdrfab-probe", 2 * page)?.as_fd(), 0, page, Protection::ReadWrite)?.again(page, page);
     // Not called under fuzzing, where the drop of an unguarded mapping would unmap its neighbours.
     match cfg!(not(fuzzing)).then(probe) {
-        Some(Err(e)) if e.is_for_want() => false,
+        Some(Err(e)) if e.is_shortage() => false,
         probed => *DOES.get_or_init(|| probed.is_some_and(|made| made.is_ok())),
     }
 }

@@ -231,7 +231,7 @@ pub fn host_id() -> Result<u32> {
     }
     let boot = std::fs::read(BOOT_ID).or_else(|e| {
         let e = Error::new(e.raw_os_error().unwrap_or(errno::EIO), format!("reading {BOOT_ID}: {e}"));
-        if e.is_for_want() { Err(e) } else { Ok(Vec::new()) }
+        if e.is_shortage() { Err(e) } else { Ok(Vec::new()) }
     })?;
     // FNV-1a; the value is no secret, and only equality matters.
     Ok(*ID.get_or_init(|| boot.iter().fold(HOST_UNKNOWN, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193))))

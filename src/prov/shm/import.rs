@@ -130,7 +130,7 @@ impl Missing {
     const REST_NS: u64 = 100_000_000;
 
     fn of(e: Error) -> Missing {
-        match e.is_for_want() {
+        match e.is_shortage() {
             true => Missing::Later(e, now_ns() + Missing::REST_NS),
             false => Missing::Never(e),
         }
@@ -206,7 +206,7 @@ impl Imports {
         match result {
             Ok(()) => {}
             // The peer could hand the file over, but this process could not take it.
-            Err(e) if without || e.is_for_want() => drop(self.missing.insert(file, Missing::of(e))),
+            Err(e) if without || e.is_shortage() => drop(self.missing.insert(file, Missing::of(e))),
             // Without ptrace permission the peer itself hands the file over, at its next progress.
             Err(e) => {
                 self.pidfd_refused = Some(e);

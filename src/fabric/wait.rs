@@ -11,7 +11,7 @@ use crate::prov::rest::Rest;
 use crate::prov::waiter::Asleep;
 use crate::reserve;
 use crate::sync::gate::{Fences, barrier};
-use crate::sys::cancel::{self, Nap, Woken};
+use crate::sys::cancel::{self, SleepRequest, Woken};
 use crate::sys::epoll::Poller;
 use crate::sys::time::now_ns;
 use std::os::fd::{AsFd, AsRawFd};
@@ -128,7 +128,7 @@ pub enum Step<R> {
     /// `None`: the time is over.
     Over(Option<R>),
     /// Sleeps, by `cancel::sleep`, and says how that ended to `Wait::woke`.
-    Sleep(Nap),
+    Sleep(SleepRequest),
 }
 
 /// A wait until something is ready or `timeout_ms` passed (-1 = for ever). Between its steps the caller sleeps, so that no frame
@@ -205,7 +205,7 @@ impl<'a> Wait<'a> {
             if got.is_none() && quiet {
                 let longest = self.set.as_ref().map_or(LONG_NAP, Driven::nap_ns).min(LONG_NAP).min(self.until - now);
                 let rest = self.set.as_ref().and_then(|d| d.rest.as_deref()).map_or(-1, |rest| rest.as_fd().as_raw_fd());
-                return Ok(Step::Sleep(Nap { fds: [asleep.raw_fd(), rest], ns: longest }));
+                return Ok(Step::Sleep(SleepRequest { fds: [asleep.raw_fd(), rest], ns: longest }));
             }
             self.wake();
             if let Some(r) = got.or_else(&mut ready) {

@@ -96,7 +96,7 @@ impl Drop for CancelDisabled {
 
 /// A sleep: the descriptors to wait for (-1 for none), and the time limit.
 #[derive(Clone, Copy)]
-pub struct Nap {
+pub struct SleepRequest {
     pub fds: [i32; 2],
     pub ns: u64,
 }
@@ -115,7 +115,7 @@ const SHORT_NS: u64 = 1_000_000;
 /// Sleeps. If the thread is cancelled here, or a signal handler calls pthread_exit(), the stack unwinds from here; this
 /// frame and the caller's have nothing to drop.
 #[inline(always)]
-pub fn sleep(nap: Nap) -> Woken {
+pub fn sleep(nap: SleepRequest) -> Woken {
     let mut fds = nap.fds.map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 });
     let limit = timespec { tv_sec: (nap.ns / 1_000_000_000) as _, tv_nsec: (nap.ns % 1_000_000_000) as _ };
     // SAFETY: prctl changes a setting of this thread; the descriptors and the limit are live.

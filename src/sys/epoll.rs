@@ -3,7 +3,7 @@
 //! poll its descriptor. [`Edges`] names the descriptors that are ready.
 
 pub use super::cancel::Woken;
-use super::cancel::{self, Nap};
+use super::cancel::{self, SleepRequest};
 use super::fd;
 use crate::error::{Error, Result, errno};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -97,7 +97,7 @@ impl Poller {
 
     /// Sleeps until a descriptor is ready, `wake` is called, or `timeout_ns` passed (`None` = for ever).
     pub fn wait(&self, timeout_ns: Option<u64>) -> Woken {
-        cancel::sleep(Nap { fds: [self.raw_fd(), -1], ns: timeout_ns.unwrap_or(u64::MAX) })
+        cancel::sleep(SleepRequest { fds: [self.raw_fd(), -1], ns: timeout_ns.unwrap_or(u64::MAX) })
     }
 
     /// The descriptor for a caller's own loop.

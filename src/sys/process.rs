@@ -238,7 +238,7 @@ pub fn host_id() -> Result<u32> {
 }
 
 /// True if a process is known to be in another namespace of this kind (a name in /proc/PID/ns) than this one.
-pub fn is_elsewhere(pid: i32, kind: &str) -> bool {
+pub fn is_in_other_namespace(pid: i32, kind: &str) -> bool {
     let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/{kind}")).ok();
     matches!((of(&pid.to_string()), of("self")), (Some(theirs), Some(ours)) if theirs != ours)
 }

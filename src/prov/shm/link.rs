@@ -110,7 +110,7 @@ impl Link {
         if self.pid <= 0 {
             return "a process of another pid namespace".into();
         }
-        let other: Vec<&str> = ["ipc", "net", "user"].into_iter().filter(|kind| process::is_elsewhere(self.pid, kind)).collect();
+        let other: Vec<&str> = ["ipc", "net", "user"].into_iter().filter(|kind| process::is_in_other_namespace(self.pid, kind)).collect();
         match other.as_slice() {
             [] => format!("process {}", self.pid),
             some => format!("process {} of another {} namespace", self.pid, some.join(", ")),

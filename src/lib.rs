@@ -9,10 +9,10 @@
 
 pub mod environment;
 pub mod error;
+pub mod fallible;
 pub mod guard;
 pub mod log;
 pub mod reserve;
-pub mod room;
 pub mod signals;
 
 pub mod config;

@@ -74,7 +74,7 @@ impl<const UNIT: usize, const WORDS: usize> Arena<UNIT, WORDS> {
 }
 
 /// The small arena is for records, and the large one for collections whose length has a bound. Longer collections grow
-/// by [`crate::room`], which can fail.
+/// by [`crate::fallible`], which can fail.
 #[repr(C)]
 struct Arenas {
     small: Arena<256, 80>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What allocates as many elements as a number says goes through src/room.rs, where it can fail, or stands here with what bounds
+//! What allocates as many elements as a number says goes through src/fallible.rs, where it can fail, or stands here with what bounds
 //! the number. The reserve (src/reserve.rs) has what is bounded.
 //!
 //! The sources are read as text: a line of a file is known by what it allocates, not by its number.
@@ -129,7 +129,7 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
 
 /// The programs may end; tests do.
 fn is_of_the_library(name: &str) -> bool {
-    !name.starts_with("bin/") && name != "room.rs" && !name.ends_with("/tests.rs") && !name.contains("/tests/")
+    !name.starts_with("bin/") && name != "fallible.rs" && !name.ends_with("/tests.rs") && !name.contains("/tests/")
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn growth_by_a_number_can_fail_or_is_bounded() {
         let name = file.strip_prefix(&src).unwrap().to_string_lossy().into_owned();
         let text = fs::read_to_string(&file).unwrap();
         let found = if is_of_the_library(&name) { places(&text) } else { Vec::new() };
-        let (known, why) = bounded.remove(name.as_str()).unwrap_or((0, "use src/room.rs, or say what bounds it"));
+        let (known, why) = bounded.remove(name.as_str()).unwrap_or((0, "use src/fallible.rs, or say what bounds it"));
         if found.len() != known {
             wrong.push(format!("{name}: {} places, {known} are known ({why}):\n  {}", found.len(), found.join("\n  ")));
         }
@@ -161,9 +161,13 @@ fn growth_is_seen() {
     {
         assert_eq!(places(line).len(), 1, "{line}");
     }
-    for line in
-        ["// vec![0; n]", "let b = vec![a, b];", "Vec::with_capacity(64)", "room::filled(0, n)?", "#[cfg(test)]\nmod tests {\nvec![0; n]"]
-    {
+    for line in [
+        "// vec![0; n]",
+        "let b = vec![a, b];",
+        "Vec::with_capacity(64)",
+        "fallible::filled(0, n)?",
+        "#[cfg(test)]\nmod tests {\nvec![0; n]",
+    ] {
         assert!(places(line).is_empty(), "{line}");
     }
 }

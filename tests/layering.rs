@@ -25,7 +25,7 @@ mod rust;
 const LAYERS: [&str; 16] = [
     "error",
     "reserve",
-    "room",
+    "fallible",
     "environment",
     "signals",
     "log",

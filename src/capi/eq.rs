@@ -8,8 +8,8 @@ use super::types::*;
 use super::waiting::waiting;
 use crate::error::{Code, Error, Result, errno};
 use crate::fabric::wait::{Step, Wait};
+use crate::fallible::copied;
 use crate::prov::event::{Event, EventKind};
-use crate::room::copied;
 use libc::{c_char, c_int, c_void, ssize_t};
 use std::cell::Cell;
 

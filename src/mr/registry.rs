@@ -9,7 +9,7 @@ use super::key::{INDEX_BITS, KeySource, OWN_REGIONS, desc_fits, desc_index, desc
 use super::region::{Local, Region};
 use super::{Facts, Iov, RegionId};
 use crate::error::{Error, Result, errno};
-use crate::room::Room;
+use crate::fallible::MakeRoom;
 use crate::sys::time::now_ns;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

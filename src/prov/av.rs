@@ -4,8 +4,8 @@
 use super::name::Key;
 pub use super::name::{NAME_LEN, Name, SCHEME};
 use crate::error::{Error, Result, errno};
+use crate::fallible::{MakeRoom, filled, with_room};
 use crate::reserve::enough;
-use crate::room::{Room, filled, with_room};
 use parking_lot::RwLock;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};

@@ -3,8 +3,8 @@
 //! and keys stand once.
 
 use crate::error::{Error, Result, errno};
+use crate::fallible::{MakeRoom, copied, with_room};
 use crate::mr::{DEVICE_DESC, Iov};
-use crate::room::{Room, copied, with_room};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};

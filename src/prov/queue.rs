@@ -5,7 +5,7 @@
 //! the transport until there is room.
 
 use crate::error::{Error, Result, errno};
-use crate::room::{self, Room};
+use crate::fallible::{self, MakeRoom};
 use crate::sync::serial::{Promised, Reached, Serial, Threading};
 use crate::sync::wakeup::{Count, Signals};
 use std::collections::VecDeque;
@@ -79,7 +79,7 @@ const LOST: Error = Error::fixed(errno::ENOMEM, "no memory was left for entries 
 
 impl Entries {
     fn new(size: usize) -> Result<Entries> {
-        let ring: Box<[Completion]> = room::filled(Completion::default(), size.clamp(2, 4096).next_power_of_two())?.into();
+        let ring: Box<[Completion]> = fallible::filled(Completion::default(), size.clamp(2, 4096).next_power_of_two())?.into();
         let mask = ring.len() - 1;
         let mut entries =
             Entries { ring, head: 0, tail: 0, mask, size, limit: 0, floor: 0, failures: VecDeque::new(), lost: 0, origins: Box::default() };
@@ -260,9 +260,9 @@ impl Entries {
 
     #[cold]
     fn grow(&mut self) -> Result<()> {
-        let mut ring = room::with_room(self.ring.len() * 2)?;
+        let mut ring = fallible::with_room(self.ring.len() * 2)?;
         if !self.origins.is_empty() {
-            let mut wider = room::with_room(self.ring.len() * 2)?;
+            let mut wider = fallible::with_room(self.ring.len() * 2)?;
             wider.extend((0..self.len()).map(|i| (i, self.origin(self.head.wrapping_add(i)))));
             wider.resize(self.ring.len() * 2, (usize::MAX, Origin::NONE));
             self.origins = wider.into();

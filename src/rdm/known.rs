@@ -5,8 +5,8 @@ use super::kept::Unexpected;
 use super::peer::{Id, Peer, Phase};
 use super::state::{State, UNKNOWN};
 use crate::error::{Error, Result};
+use crate::fallible::MakeRoom;
 use crate::prov::av::{Name, UNSPEC};
-use crate::room::Room;
 use std::collections::HashSet;
 
 impl State {

@@ -3,7 +3,7 @@
 
 use super::posted::NONE;
 use crate::error::Result;
-use crate::room::Room;
+use crate::fallible::MakeRoom;
 
 /// What stands before and behind a node in one list.
 #[derive(Clone, Copy)]

@@ -6,11 +6,11 @@ use super::matcher::{Turn, Want};
 use super::peer::{End, Id};
 use super::wire::{Label, Offer};
 use crate::error::{Error, Result};
+use crate::fallible::MakeRoom;
 use crate::hmem::Site;
 use crate::mr::RegionId;
 use crate::prov::fault::Plan;
 use crate::prov::op::{Iov, Pieces};
-use crate::room::Room;
 use std::collections::VecDeque;
 
 /// A buffer for several messages.

@@ -3,7 +3,7 @@
 //! behind it. All of it lies in one array, so that posting and taking one allocates nothing.
 
 use crate::error::Result;
-use crate::room::{Room, filled};
+use crate::fallible::{MakeRoom, filled};
 use std::hash::{BuildHasher, RandomState};
 
 pub const NONE: u32 = u32::MAX;

@@ -13,6 +13,7 @@ use super::send::{kept, unread};
 use super::state::State;
 use super::wire::{Head, Label, OVERHEAD, Offer, Words};
 use crate::error::{Code, Error, Result, errno};
+use crate::fallible::zeroed;
 use crate::hmem::Site;
 use crate::mr::parts;
 use crate::mr::piece::{load, store};
@@ -21,7 +22,6 @@ use crate::prov::av::UNSPEC;
 use crate::prov::bind::ANY_PATH;
 use crate::prov::flags::{self, CLAIM, DISCARD, PEEK};
 use crate::prov::op::{Common, Dir, Iov, Pieces, RmaIov, measure};
-use crate::room::zeroed;
 use crate::sys::time;
 
 impl State {

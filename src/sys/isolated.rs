@@ -6,7 +6,7 @@
 use super::cancel::CancelDisabled;
 use super::mem::page_size;
 use crate::error::{Code, Error, Result, errno};
-use crate::room::Room;
+use crate::fallible::MakeRoom;
 use crate::signals;
 use libc::{c_int, c_void};
 use std::fs::File;

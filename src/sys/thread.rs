@@ -3,7 +3,7 @@
 //! handler ends a wait, must get the signal on one of its own threads. If memory runs out, starting a thread fails,
 //! where the standard library would end the process.
 
-use crate::room::with_room;
+use crate::fallible::with_room;
 use crate::signals;
 use std::ffi::{c_int, c_void};
 use std::io::{Error, Result};

@@ -14,11 +14,11 @@ use super::state::State;
 use super::wire::{gone, kind, mark, protocol, unpack_slot};
 use crate::config;
 use crate::error::{Code, Error, Result};
+use crate::fallible::{copied, filled, with_room};
 use crate::mr::{Access, Paths};
 use crate::prov::bind::Ending;
 use crate::prov::list::{LIST_MAX, List, Native, Run};
 use crate::prov::op::{Dir, Iov, parts};
-use crate::room::{copied, filled, with_room};
 use crate::sys::space::{Attach, Batch, Reach, piece};
 use std::ops::Range;
 

@@ -2,13 +2,13 @@
 //! Operations that this side has accepted and that have not started, or that stream into the ring.
 
 use crate::error::{Code, Error, Result, errno};
+use crate::fallible::{with_room, zeroed};
 use crate::hmem::{self, Site};
 use crate::mr::{Access, piece};
 use crate::prov::atomic::AtomicOp;
 use crate::prov::bind::Ending;
 use crate::prov::flags;
 use crate::prov::op::{Dir, IOV_LIMIT, Iov, Pieces, RmaIov, parts};
-use crate::room::{with_room, zeroed};
 use crate::sys::time;
 
 /// How far a staged operation has been put into the ring.

@@ -4,7 +4,7 @@
 
 use super::arrivals::Recv;
 use crate::error::Result;
-use crate::room::with_room;
+use crate::fallible::with_room;
 
 /// Places that the first receive brings.
 const FIRST: usize = 4;

@@ -10,13 +10,13 @@ use super::send::site_of_message;
 use super::state::{Phase, State};
 use super::wire::{kind, mark, status_of, unpack_slot};
 use crate::error::{Code, Error, Result, errno};
+use crate::fallible::granted;
 use crate::hmem::Site;
 use crate::mr::piece::store;
 use crate::prov::fault::{Op, Plan, Verdict};
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces, measure};
 use crate::prov::queue::{Completion, Queue};
-use crate::room::granted;
 use crate::sync::consumer::Message;
 use crate::sys::copy::copy_any;
 

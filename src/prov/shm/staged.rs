@@ -12,10 +12,10 @@ use super::region::Pin;
 use super::state::State;
 use super::wire::{broken, kind, mark, protocol, slot_word, status_of, unpack_slot};
 use crate::error::{Code, Result};
+use crate::fallible::zeroed;
 use crate::hmem::Site;
 use crate::mr::Access;
 use crate::prov::op::{Dir, IOV_LIMIT, Iov, parts};
-use crate::room::zeroed;
 use crate::sync::consumer::Message;
 use crate::sync::ring::Header;
 

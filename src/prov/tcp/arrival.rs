@@ -9,9 +9,9 @@ use super::recv::{Recv, Unexpected};
 use super::slots::{Place, Storing};
 use super::state::State;
 use crate::error::{Code, Result};
+use crate::fallible::granted;
 use crate::hmem::Site;
 use crate::prov::op::Pieces;
-use crate::room::granted;
 
 /// Where bytes for memory of this side go.
 pub fn sink_of(pieces: Pieces, site: Site, room: u64) -> Sink {

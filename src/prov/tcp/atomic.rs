@@ -12,11 +12,11 @@ use super::state::State;
 use super::target::paths_of;
 use super::tx::QUEUE_MAX;
 use crate::error::{Code, Error, Result, errno};
+use crate::fallible::granted;
 use crate::hmem::Site;
 use crate::prov::atomic::{Atomic, AtomicOp, Operands, carry_out, need};
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces};
-use crate::room::granted;
 
 impl State {
     /// Posts an atomic operation, which was checked.

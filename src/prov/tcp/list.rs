@@ -16,13 +16,13 @@ use super::state::State;
 use super::target::{Target, are_short, paths_of, refused};
 use super::tx::QUEUE_MAX;
 use crate::error::{Code, Error, Result, errno};
+use crate::fallible::granted;
 use crate::hmem::Site;
 use crate::mr::{Access, DEVICE_DESC};
 use crate::prov::bind::Ending;
 use crate::prov::flags;
 use crate::prov::list::{self, List, Native, Pair};
 use crate::prov::op::{Common, Dir, Iov, Pieces};
-use crate::room::granted;
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -14,6 +14,7 @@ use super::source::{Source, gather, load, source_of};
 use super::state::{Phase, State};
 use super::tx::QUEUE_MAX;
 use crate::error::{Error, Result, errno};
+use crate::fallible::MakeRoom;
 use crate::hmem::Site;
 use crate::mr::DEVICE_DESC;
 use crate::mr::piece;
@@ -21,7 +22,6 @@ use crate::prov::bind::Ending;
 use crate::prov::fast::Fast;
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces, measure};
-use crate::room::Room;
 
 /// Copies host bytes into pieces of memory at `site`.
 pub fn store(site: Site, pieces: &Pieces, bytes: &[u8]) -> Result<()> {

@@ -4,10 +4,10 @@
 use super::mr::Region;
 use super::slots::{Lanes, Loading, Place};
 use crate::error::Result;
+use crate::fallible::zeroed;
 use crate::hmem::Site;
 use crate::mr::piece::{self, PieceEnds, Span, Walk, walk};
 use crate::prov::op::{Iov, Pieces, parts};
-use crate::room::zeroed;
 use std::sync::Arc;
 
 /// A run of a region's bytes.

@@ -7,7 +7,7 @@ use super::call::{Attach, Piece};
 use super::pages::{self, PresentPages};
 use super::populate::PageRequest;
 use crate::error::{Code, Error, Result};
-use crate::room::{Room, copied};
+use crate::fallible::{MakeRoom, copied};
 use crate::sys::iov::Iov;
 use crate::sys::time;
 use std::sync::Arc;

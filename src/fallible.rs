@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet, TryReserveError, VecDeque};
 use std::hash::{BuildHasher, Hash};
 
 /// A collection in which room is made before elements are added.
-pub trait Room {
+pub trait MakeRoom {
     fn try_room(&mut self, more: usize) -> std::result::Result<(), TryReserveError>;
     /// Elements that fit without another allocation.
     fn spare(&self) -> usize;
@@ -22,12 +22,12 @@ pub trait Room {
 
 #[cold]
 #[inline(never)]
-fn grow<R: Room + ?Sized>(of: &mut R, more: usize) -> Result<()> {
+fn grow<R: MakeRoom + ?Sized>(of: &mut R, more: usize) -> Result<()> {
     enough()?;
     of.try_room(more).map_err(|_| NONE_LEFT)
 }
 
-impl<T> Room for Vec<T> {
+impl<T> MakeRoom for Vec<T> {
     fn try_room(&mut self, more: usize) -> std::result::Result<(), TryReserveError> {
         self.try_reserve(more)
     }
@@ -36,7 +36,7 @@ impl<T> Room for Vec<T> {
     }
 }
 
-impl<T> Room for VecDeque<T> {
+impl<T> MakeRoom for VecDeque<T> {
     fn try_room(&mut self, more: usize) -> std::result::Result<(), TryReserveError> {
         self.try_reserve(more)
     }
@@ -45,7 +45,7 @@ impl<T> Room for VecDeque<T> {
     }
 }
 
-impl<K: Eq + Hash, V, S: BuildHasher> Room for HashMap<K, V, S> {
+impl<K: Eq + Hash, V, S: BuildHasher> MakeRoom for HashMap<K, V, S> {
     fn try_room(&mut self, more: usize) -> std::result::Result<(), TryReserveError> {
         self.try_reserve(more)
     }
@@ -54,7 +54,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> Room for HashMap<K, V, S> {
     }
 }
 
-impl<K: Eq + Hash, S: BuildHasher> Room for HashSet<K, S> {
+impl<K: Eq + Hash, S: BuildHasher> MakeRoom for HashSet<K, S> {
     fn try_room(&mut self, more: usize) -> std::result::Result<(), TryReserveError> {
         self.try_reserve(more)
     }

@@ -2,7 +2,6 @@
 //! The words of the handshake as bytes; docs/tcp-wire.md has their layout. Nothing here touches a socket: whoever reads
 //! bytes of a pending connection asks this file what they mean.
 
-use super::noise::EPHEMERAL;
 use super::segment::RAILS_MAX;
 use crate::error::{Code, Error, Result, errno};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -39,6 +38,8 @@ pub const ADDRESS_MAX: usize = 255;
 /// The most private data of accept, reject and connect.
 pub const DATA_MAX: usize = 256;
 pub const NONCE_LEN: usize = 32;
+/// Bytes of an ephemeral key, with which each message of a Noise handshake begins.
+pub const EPHEMERAL: usize = 32;
 pub const ID_LEN: usize = 16;
 /// What names a public key.
 pub type Id = [u8; ID_LEN];

@@ -3,6 +3,7 @@
 //! `NNpsk0` where they share one, `KK` where each has its own and knows the other's public one. It knows neither sockets nor
 //! what its messages say.
 
+use super::hello::EPHEMERAL;
 use super::seal::{Cipher, Half, KEY, Seal, TAG};
 use crate::error::{Error, Result, errno};
 use crate::sys::process;
@@ -17,8 +18,6 @@ use snow::types::{self, Dh, Hash, Random};
 use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
 
-/// Bytes of an ephemeral key, with which each message begins.
-pub const EPHEMERAL: usize = 32;
 /// Bytes by which a message is longer than what it says.
 pub const LONGER: usize = EPHEMERAL + TAG;
 

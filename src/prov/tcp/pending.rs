@@ -3,9 +3,10 @@
 
 use super::auth::{Key, Transcript};
 use super::hello::{
-    HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LATER_SINCE, LOWEST, NONCE_LEN, Purpose, RAILS_SINCE, STREAMS_SINCE, Status, Terms,
+    EPHEMERAL, HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LATER_SINCE, LOWEST, NONCE_LEN, Purpose, RAILS_SINCE, STREAMS_SINCE, Status,
+    Terms,
 };
-use super::noise::{EPHEMERAL, Noise};
+use super::noise::Noise;
 use super::seal::Cipher;
 use super::shake::{Inbox, Link, hear, nonce, nonsense, say};
 use crate::error::{Code, Error, Result, errno};

@@ -4,8 +4,8 @@
 //! what follows belongs to the connection.
 
 use super::auth::Key;
-use super::hello::{HEAD_LEN, HEAD_WORDS, Head, NONCE_LEN, Status};
-use super::noise::{EPHEMERAL, Noise};
+use super::hello::{EPHEMERAL, HEAD_LEN, HEAD_WORDS, Head, NONCE_LEN, Status};
+use super::noise::Noise;
 use super::seal::Seal;
 use crate::error::{Code, Error, Result, errno};
 use crate::sys::usercopy::GatherBuffer;

@@ -6,12 +6,12 @@
 use gdrfab::prov::Parcel;
 use gdrfab::prov::name::Name;
 use gdrfab::prov::tcp::Address;
-use gdrfab::prov::tcp::frame::{
-    self, BODY_MAX, HEAD_MAX, HEADER, Header, LIST, PART, PARTS, STRIPED, STRIPED_MIN, Spot, WHOLE_MAX, spot, wire_len,
-};
-use gdrfab::prov::tcp::hello::{self, HEAD_LEN, HELLO_LEN, Head, Hello, Terms};
-use gdrfab::prov::tcp::known::Known;
-use gdrfab::prov::tcp::segment::{RAILS_MAX, SEGMENT, SEGMENT_HEAD, SegmentHead, Word};
+use gdrfab::prov::tcp::wire::frame;
+use gdrfab::prov::tcp::wire::frame::{BODY_MAX, HEAD_MAX, HEADER, Header, LIST, PART, PARTS, STRIPED, STRIPED_MIN, Spot, WHOLE_MAX, spot, wire_len};
+use gdrfab::prov::tcp::wire::hello;
+use gdrfab::prov::tcp::wire::hello::{HEAD_LEN, HELLO_LEN, Head, Hello, Terms};
+use gdrfab::prov::tcp::secure::known::Known;
+use gdrfab::prov::tcp::wire::segment::{RAILS_MAX, SEGMENT, SEGMENT_HEAD, SegmentHead, Word};
 use gdrfab::rdm::wire::{self, Intro, Refusal, Words};
 use libfuzzer_sys::fuzz_target;
 

@@ -3,7 +3,7 @@
 //! sealed, in its order, and after the first that is not there is nothing.
 #![no_main]
 
-use gdrfab::prov::tcp::seal::{BUFFER, Cipher, FILL, Half, KEY, LENGTH, OUT, Opener, Sealer};
+use gdrfab::prov::tcp::secure::seal::{BUFFER, Cipher, FILL, Half, KEY, LENGTH, OUT, Opener, Sealer};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {

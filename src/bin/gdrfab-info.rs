@@ -189,7 +189,7 @@ fn main() -> ExitCode {
         Err(words) => return cli::usage("gdrfab-info", &words),
     };
     if let Some(path) = &options.make_key {
-        return match prov::tcp::known::make(path) {
+        return match prov::tcp::secure::known::make(path) {
             Ok(public) => cli::conclude(&format!("{public}\n")),
             Err(e) => {
                 cli::complain(&format!("gdrfab-info: {e}"));

@@ -4,8 +4,8 @@
 use crate::peers::*;
 use gdrfab::error::errno;
 use gdrfab::prov::Request as _;
-use gdrfab::prov::tcp::auth::{Key, Keys};
-use gdrfab::prov::tcp::hello::{HEAD_LEN, HELLO_LEN, Head, Hello, STATIC_SINCE, Status};
+use gdrfab::prov::tcp::secure::auth::{Key, Keys};
+use gdrfab::prov::tcp::wire::hello::{HEAD_LEN, HELLO_LEN, Head, Hello, STATIC_SINCE, Status};
 use gdrfab::prov::tcp::{Address, Dial, Greeter, Purpose};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -7,7 +7,7 @@ use gdrfab::prov::EventQueue;
 use gdrfab::prov::PassiveEndpoint;
 use gdrfab::prov::info::{Info, Secret};
 use gdrfab::prov::request::own_request;
-use gdrfab::prov::tcp::hello::{HELLO_LEN, Hello, Status};
+use gdrfab::prov::tcp::wire::hello::{HELLO_LEN, Hello, Status};
 use gdrfab::prov::tcp::{Address, Dial, Dialed, Greeter, Listener, Purpose, Request};
 use gdrfab::sys::epoll::{Poller, Woken};
 use std::io::{Read, Write};

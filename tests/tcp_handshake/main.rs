@@ -8,8 +8,8 @@ mod peers;
 
 use gdrfab::error::{Code, errno};
 use gdrfab::prov::Request as _;
-use gdrfab::prov::tcp::auth::{Key, Transcript};
-use gdrfab::prov::tcp::hello::{HEAD_LEN, HELLO_LEN, Head, Hello, Status};
+use gdrfab::prov::tcp::secure::auth::{Key, Transcript};
+use gdrfab::prov::tcp::wire::hello::{HEAD_LEN, HELLO_LEN, Head, Hello, Status};
 use gdrfab::prov::tcp::{Address, Dial, Dialed, Greeter, Purpose};
 use gdrfab::sys::epoll::{Poller, Woken};
 use gdrfab::sys::tcp;

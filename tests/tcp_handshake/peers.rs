@@ -3,10 +3,10 @@
 
 use gdrfab::error::{Error, Result};
 use gdrfab::prov::info::Secret;
-use gdrfab::prov::tcp::auth::{Key, Keys, Transcript};
-use gdrfab::prov::tcp::hello::{HELLO_LEN, Head, Hello, Status};
-use gdrfab::prov::tcp::known::Known;
-use gdrfab::prov::tcp::noise::public_of;
+use gdrfab::prov::tcp::secure::auth::{Key, Keys, Transcript};
+use gdrfab::prov::tcp::secure::known::Known;
+use gdrfab::prov::tcp::secure::noise::public_of;
+use gdrfab::prov::tcp::wire::hello::{HELLO_LEN, Head, Hello, Status};
 use gdrfab::prov::tcp::{Address, Dial, Dialed, Greeter, Link, Purpose, Request, Terms};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};

@@ -4,7 +4,7 @@
 
 use super::input::Input;
 use super::links::Links;
-use gdrfab::prov::tcp::frame::{DATA, FAILED, Header, Kind, LIST, PART, PARTS, WHOLE_MAX};
+use gdrfab::prov::tcp::wire::frame::{DATA, FAILED, Header, Kind, LIST, PART, PARTS, WHOLE_MAX};
 use std::os::unix::net::UnixStream;
 
 /// A body of more is left out.

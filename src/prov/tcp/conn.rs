@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A live connection: what this side has asked of the peer and not heard of yet, and what it owes the peer.
 
-use super::auth::Key;
-use super::dial::Dial;
-use super::frame::{Header, Kind, WHOLE_MAX, broken};
-use super::hello::{ATOMICS_SINCE, LISTS_SINCE, Terms};
-use super::judge::Judge;
-use super::junction::Junction;
-use super::mr::Region;
-use super::outlet::{Inlet, Outlet, Shared};
 use super::pollset::Member;
 use super::recv::Recv;
 use super::refusal::There;
-use super::rx::Rx;
-use super::sealed::{SealedIn, SealedOut};
-use super::shake::Link;
-use super::tx::Tx;
 use crate::error::{Error, Result};
 use crate::hmem::Site;
 use crate::prov::bind::{Ending, INJECT_FLAGS};
 use crate::prov::op::Pieces;
+use crate::prov::tcp::handshake::dial::Dial;
+use crate::prov::tcp::handshake::exchange::Link;
+use crate::prov::tcp::memory::mr::Region;
+use crate::prov::tcp::rail::connector::Junction;
+use crate::prov::tcp::rail::transport::{Inlet, Outlet, Shared};
+use crate::prov::tcp::secure::auth::Key;
+use crate::prov::tcp::secure::sealed::{SealedIn, SealedOut};
+use crate::prov::tcp::stream::rx::Rx;
+use crate::prov::tcp::stream::tuner::Judge;
+use crate::prov::tcp::stream::tx::Tx;
+use crate::prov::tcp::wire::frame::{Header, Kind, WHOLE_MAX, broken};
+use crate::prov::tcp::wire::hello::{ATOMICS_SINCE, LISTS_SINCE, Terms};
 use crate::sys::health::Health;
 use crate::sys::time::ticks;
 use std::collections::VecDeque;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A domain of the tcp provider: its regions, its memory, and what its endpoints' connections begin with.
 
-use super::auth::{self, Key};
-use super::mr::Regions;
 use super::pollset::PollSet;
 use super::state::State;
 use crate::config;
@@ -15,6 +13,9 @@ use crate::prov::fault::Plan;
 use crate::prov::flags;
 use crate::prov::info::{Info, PROGRESS_AUTO};
 use crate::prov::op::Iov;
+use crate::prov::tcp::memory::mr::Regions;
+use crate::prov::tcp::secure::auth;
+use crate::prov::tcp::secure::auth::Key;
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::usercopy::UserCopy;
 use std::sync::Arc;

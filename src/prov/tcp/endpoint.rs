@@ -1,121 +1,337 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An endpoint: its domain, and its state under the endpoint's lock.
+//! What the layer above calls of an endpoint, each call under the endpoint's lock.
 
-use super::address::{Address, Host};
-use super::conn::Conn;
-use super::domain::Domain;
-use super::fault::Faults;
-use super::hello::Terms;
-use super::shake::Link;
-use super::state::{How, Phase, State};
+use super::locked::Endpoint;
+use super::state::{How, Phase};
 use crate::error::{Code, Error, Result, errno};
-use crate::prov::bind::{Bindings, Options};
-use crate::prov::fast::Fast;
-use crate::prov::info::Info;
-use crate::prov::op::Iov;
-use crate::prov::report::Stats;
-use crate::sync::serial::Serial;
-use std::collections::VecDeque;
+use crate::mr::Paths;
+use crate::prov;
+use crate::prov::atomic::{Atomic, AtomicOp};
+use crate::prov::bind::{Binding, Bindings, Options, RailList};
+use crate::prov::list::{List, Native, Pair, Run};
+use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
+use crate::prov::ops::{Dispatch, OpFlags};
+use crate::prov::report::{MESSAGES, PathReport, RailReport, Refusals, Stats, no_rail};
+use crate::prov::request::own_request;
+use crate::prov::rest::Rest;
+use crate::prov::tcp::connect::cm;
+use crate::prov::tcp::handshake::greeter::Request;
+use crate::prov::tcp::memory::mr;
+use crate::prov::tcp::ops::{rma, table};
+use crate::prov::tcp::wire::frame::HEADER;
+use crate::prov::tcp::wire::hello::DATA_MAX;
+use crate::sync::gate::Fences;
+use crate::sys::epoll::Poller;
+use crate::sys::time;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-pub struct Endpoint {
-    pub(super) domain: Arc<Domain>,
-    pub(super) state: Arc<Serial<State>>,
-}
-
-impl Endpoint {
-    pub fn open(domain: Arc<Domain>, info: &Info, context: usize) -> Result<Endpoint> {
-        // Where it listens if it is asked for its address, and where it calls from.
-        let source = match info.src_addr.as_deref().filter(|_| info.request.is_none()) {
-            Some(text) => {
-                let address: Address = text.parse().map_err(|e: Error| e.context("info->src_addr"))?;
-                address.resolve().map_err(|e| e.context("info->src_addr"))?.first().copied()
-            }
-            None => None,
-        };
-        let like = match info.dest_addr.as_deref().and_then(|text| text.parse::<Address>().ok()).map(|a| a.host) {
-            Some(Host::Ip(at)) => Some(at.ip()),
-            _ => None,
-        };
-        let state = State {
-            phase: Phase::Fresh,
-            bind: Bindings::default(),
-            options: Options::default(),
-            object: 0,
-            context,
-            conn: None,
-            recvs: VecDeque::new(),
-            unexpected: VecDeque::new(),
-            stats: Stats::default(),
-            earliest: 0,
-            greeter: None,
-            address: None,
-            source,
-            like,
-            faults: Faults::wanted(),
-            sleepers: 0,
-            resting: Vec::new(),
-            rests_until: 0,
-            came: false,
-            turns: 0,
-            last_look: 0,
-        };
-        let state = Arc::new(Serial::new(domain.threading, state));
-        domain.add(&state);
-        Ok(Endpoint { domain, state })
+impl prov::Endpoint for Endpoint {
+    /// The handle that events name.
+    fn set_object(&self, object: usize) {
+        self.state.lock().object = object;
     }
 
-    /// Begins where a handshake has just ended, on any stream socket: for `fuzz/`, which is the peer, and tests.
-    #[doc(hidden)]
-    pub fn adopt(&self, link: Link, theirs: &Terms, ours: (u32, u32), is_dialer: bool, short: Option<usize>) -> Result<()> {
+    /// Bytes of private data that connect and accept take.
+    fn cm_data_size(&self) -> usize {
+        DATA_MAX
+    }
+
+    fn bind(&self, what: Binding) -> Result<()> {
+        self.state.lock().bind.bind(what)
+    }
+
+    /// No operation takes the way without a lock or call: false.
+    fn enable(&self, op_flags: OpFlags) -> Result<()> {
         let mut s = self.state.lock();
-        s.talk(&self.domain, link, theirs.address.clone(), theirs, ours, is_dialer, short)?;
-        s.phase = if is_dialer { Phase::Connected } else { Phase::Connecting { how: How::Joining, deadline: 0 } };
+        s.bind.check_can_enable()?;
+        s.phase = Phase::Enabled;
+        s.bind.enable(op_flags);
         Ok(())
     }
 
-    /// The same of a rail of the connection, if that is there.
-    #[doc(hidden)]
-    pub fn adopt_rail(&self, number: usize, generation: u32, link: Link) -> Result<()> {
-        let rails = self.state.lock().conn.as_deref().and_then(Conn::rails);
-        rails.map_or(Ok(()), |rails| rails.lock().attach(number, generation, link))
+    fn dispatch(&self) -> Option<Dispatch> {
+        Some(Dispatch { ops: table::choose(self.state.threading()), of: (&raw const *self).cast(), tx: std::ptr::null() })
     }
 
-    /// What a call of the caller's may change.
-    pub(super) fn act<R>(&self, call: impl FnOnce(&mut State) -> R) -> R {
+    fn connect(&self, address: &str, data: &[u8]) -> Result<()> {
         let mut s = self.state.lock();
-        let result = call(&mut s);
-        s.stir();
-        result
+        s.check_can_connect()?;
+        s.dial(&self.domain, address, data)?;
+        cm::advance(&mut s, &self.domain);
+        Ok(())
     }
 
-    pub(super) fn leave(&self, s: &mut State) {
-        let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the connection down");
-        s.say_goodbye();
-        s.tear(&self.domain, &why);
-        s.greeter = None;
-        if !matches!(s.phase, Phase::Down(_)) {
-            s.phase = Phase::Down(why);
+    fn connect_addr(&self, address: &str) -> Result<()> {
+        let mut s = self.state.lock();
+        s.check_can_connect()?;
+        s.by_address(&self.domain, address)?;
+        cm::advance(&mut s, &self.domain);
+        Ok(())
+    }
+
+    /// Accepts; on failure the request is lost, as its peer is.
+    fn accept(&self, request: Box<dyn prov::Request>, data: &[u8]) -> Result<()> {
+        let request: Request = own_request(request)?;
+        let mut s = self.state.lock();
+        s.check_can_connect()?;
+        s.accept(&self.domain, request, data)
+    }
+
+    /// The address by which a peer can connect to this endpoint.
+    fn address(&self) -> Result<String> {
+        self.state.lock().own_address(&self.domain)
+    }
+
+    fn peer_address(&self) -> Result<String> {
+        let s = self.state.lock();
+        match (&s.phase, &s.conn) {
+            (Phase::Connected, Some(conn)) => Ok(conn.peer.clone()),
+            _ => Err(s.not_connected()),
         }
     }
 
-    /// The fast path of an RMA operation; `Declined` posts nothing.
-    ///
-    /// # Safety
-    /// `LOCKED`, or the domain is one without locks.
-    #[inline(always)]
-    pub unsafe fn rma_fast<const WRITE: bool, const LOCKED: bool>(
-        &self,
-        local: Iov,
-        addr: u64,
-        key: u64,
-        context: usize,
-        flags: u64,
-    ) -> Fast {
-        // SAFETY: the table of operations is that of the domain, so `LOCKED` is what the domain was opened with.
-        let mut s = unsafe { self.state.reach::<LOCKED>() };
-        let posted = s.rma_fast::<WRITE>(&self.domain, local, addr, key, context, flags);
-        s.stir();
-        posted
+    /// Says goodbye and ends everything outstanding.
+    fn shutdown(&self) -> Result<()> {
+        self.act(|s| {
+            if s.conn.is_none() && !matches!(s.phase, Phase::Connecting { .. }) {
+                return Err(s.not_connected());
+            }
+            self.leave(s);
+            Ok(())
+        })
+    }
+
+    /// The endpoint ends; posted receives get their error entries.
+    fn close(&self) -> Result<()> {
+        let mut s = self.state.lock();
+        self.leave(&mut s);
+        s.unexpected.clear();
+        s.bind = Bindings::default();
+        drop(s);
+        self.domain.remove(&self.state);
+        Ok(())
+    }
+
+    fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common, descs: &[u64]) -> Result<()> {
+        let c = one_kind(common, descs)?;
+        self.act(|s| s.rma(&self.domain, dir, local, remote, &c))
+    }
+
+    fn atomic_valid(&self, what: Atomic) -> Result<usize> {
+        Ok(what.most())
+    }
+
+    fn atomic(&self, op: &AtomicOp, common: &Common) -> Result<()> {
+        self.act(|s| s.atomic(&self.domain, op, common))
+    }
+
+    fn list(&self, _dir: Dir, list: &List, _common: &Common) -> Result<Native> {
+        self.state.lock().list(&self.domain, list)
+    }
+
+    fn list_part(&self, dir: Dir, runs: &[Run], pairs: &[Pair], common: &Common) -> Result<usize> {
+        self.act(|s| s.list_part(&self.domain, dir, runs, pairs, common))
+    }
+
+    fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
+        let c = one_kind(common, descs)?;
+        self.act(|s| s.send(&self.domain, local, &c))
+    }
+
+    fn recv(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
+        let c = one_kind(common, descs)?;
+        self.act(|s| s.recv(&self.domain, local, &c))
+    }
+
+    fn lane(&self) -> Option<&dyn prov::Lane> {
+        Some(self)
+    }
+
+    /// Cancels the first operation or receive of `context` that has not ended.
+    fn cancel(&self, context: usize) -> Result<()> {
+        self.act(|s| s.cancel(context))
+    }
+
+    /// One turn of progress. Another thread that is inside is turn enough, unless `force` says that this
+    /// is the last look before sleeping.
+    #[inline]
+    fn progress(&self, force: bool) {
+        if force {
+            return self.state.lock().progress(&self.domain, true);
+        }
+        if let Some(mut s) = self.state.try_lock() {
+            s.progress(&self.domain, false);
+        }
+    }
+
+    fn can_rest(&self) -> bool {
+        true
+    }
+
+    fn rest(&self, at: &Arc<Rest>, number: u64) -> Option<u64> {
+        self.state.lock().rest(at, number)
+    }
+
+    fn rouse(&self) {
+        self.state.lock().rouse();
+    }
+
+    /// Watches the endpoint's sockets with `poller`. The caller then runs progress once more, and sleeps if `may_sleep`.
+    fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
+        let mut s = self.state.lock();
+        s.sleepers += 1;
+        if let Some(conn) = &s.conn {
+            match conn.dying.is_some() && conn.rx.is_gathering() {
+                // Its end is known.
+                true => poller.remove(conn.socket()),
+                false => poller.watch(conn.socket(), conn.waits_for_room())?,
+            }
+            conn.watch_streams(poller)?;
+            if let Some(rails) = conn.rails() {
+                rails.lock().sleep(true);
+            }
+        }
+        if let Phase::Connecting { how, .. } = &s.phase
+            && let Some((fd, writes)) = how.fd()
+        {
+            poller.watch(fd, writes)?;
+        }
+        if let Some(greeter) = &s.greeter {
+            greeter.watch(poller)?;
+        }
+        Ok(None)
+    }
+
+    /// Changes when there is something else to watch than before; a greeter watches its pending connections itself.
+    fn watched(&self) -> u64 {
+        let s = self.state.lock();
+        let dial = match &s.phase {
+            Phase::Connecting { how, .. } => how.fd().map(|(fd, writes)| (fd.as_raw_fd(), writes)),
+            _ => None,
+        };
+        let conn = s.conn.as_ref().map(|c| (c.socket().as_raw_fd(), c.waits_for_room()));
+        let streams = s.conn.as_ref().map_or(0, |c| c.watched_streams());
+        [dial, conn].into_iter().fold(u64::from(s.greeter.is_some()), |sum, at| {
+            sum << 24 | at.map_or(0, |(fd, writes)| (fd as u64 + 1) << 1 | u64::from(writes))
+        }) ^ streams.rotate_left(51)
+    }
+
+    /// After the look that follows `sleep`: whether nothing waits that no socket announces.
+    fn may_sleep(&self) -> bool {
+        let s = self.state.lock();
+        s.conn.as_ref().is_none_or(|c| !c.rx.holds_more() && (!c.rx.has_bytes() || c.rx.body.is_some() || c.rx.bytes().len() < HEADER))
+    }
+
+    /// Undoes one `sleep`: a socket that somebody watches costs each packet a look at who that is.
+    fn awake(&self, poller: Option<&Poller>) {
+        let mut s = self.state.lock();
+        s.sleepers = s.sleepers.saturating_sub(1);
+        if let (0, Some(rails)) = (s.sleepers, s.conn.as_ref().and_then(|conn| conn.rails())) {
+            rails.lock().sleep(false);
+        }
+        if let (Some(conn), Some(poller)) = (&s.conn, poller) {
+            poller.remove(conn.socket());
+            conn.forget_streams(poller);
+        }
+    }
+
+    /// How long a sleeper may sleep before this endpoint has something to do by itself.
+    fn nap_ns(&self) -> u64 {
+        const LONG: u64 = u64::MAX;
+        const SHORT: u64 = 1_000_000;
+        /// A host with several addresses gets the next one tried after a while.
+        const NEXT_ADDRESS: u64 = 250_000_000;
+        let s = self.state.lock();
+        let now = time::now_ns();
+        let until = |deadline: u64| if deadline == 0 { LONG } else { deadline.saturating_sub(now).clamp(SHORT, LONG) };
+        let nap = match &s.phase {
+            Phase::Connecting { deadline, how: How::Dial(_) } => until(*deadline).min(NEXT_ADDRESS),
+            Phase::Connecting { deadline, .. } => until(*deadline),
+            _ => until(s.earliest)
+                .min(s.conn.as_ref().map_or(LONG, |c| c.streams_nap_ns().min(until(c.vigil_due()))))
+                .min(s.conn.as_ref().and_then(|c| c.junction.as_ref()).map_or(LONG, |j| j.nap_ns()))
+                .min(s.faults.as_ref().map_or(LONG, |f| until(f.next()))),
+        };
+        s.bind.sleeps(now, nap)
+    }
+
+    /// Whether a device's copies are awaited, which no socket announces.
+    fn is_stalled(&self) -> bool {
+        let s = self.state.lock();
+        s.conn.as_ref().is_some_and(|c| c.rx.awaits_device() || c.tx.awaits_device())
+    }
+
+    fn options(&self) -> Options {
+        self.state.lock().options
+    }
+
+    fn set_options(&self, change: &mut dyn FnMut(&mut Options)) {
+        change(&mut self.state.lock().options)
+    }
+
+    fn set_rails(&self, rails: RailList) -> Result<()> {
+        let mut s = self.state.lock();
+        if !matches!(s.phase, Phase::Fresh | Phase::Enabled) {
+            return Err(Error::fixed(errno::EOPBADSTATE, "GDRFAB_OPT_RAILS: is set before the endpoint connects"));
+        }
+        s.options.rails = Some(rails);
+        Ok(())
+    }
+
+    /// The memory of this side and the key decide: whether the peer has such a region, only an operation tells.
+    fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
+        let s = self.state.lock();
+        let Some(conn) = &s.conn else { return Err(s.not_connected()) };
+        let no = |words| Some(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
+        let allowed = s.allowed(&self.domain);
+        let permit = |path: Paths| {
+            let words = "ruled out by this endpoint's options or GDRFAB_TCP_PATHS";
+            (!allowed.contains(path)).then(|| Error::coded(errno::EACCES, Code::Path, words))
+        };
+        let here = rma::site_of(&self.domain, desc, &[])?;
+        let rails = conn.junction.as_ref().map_or(String::new(), |junction| junction.lines());
+        let sealed = if conn.is_sealed { "  every byte sealed (GDRFAB_TCP_SECURITY)\n" } else { "" };
+        let ways = format!("{}{rails}{sealed}", conn.streams_lines());
+        let refused = || Refusals::refused("no path of tcp: the peer is reached over a connection");
+        if key == MESSAGES {
+            let refusals = match here.is_host() {
+                true => Refusals { socket: None, staged: no("the message lies in host memory: nothing is staged"), ..refused() },
+                false => {
+                    let socket = no("the message lies in a device's memory, which the kernel does not reach");
+                    Refusals { socket, staged: permit(Paths::STAGED), ..refused() }
+                }
+            };
+            return Ok(PathReport::of_messages(&conn.peer, None, "of any length", refusals, &ways));
+        }
+        let there = mr::names_device(key);
+        let (socket, staged) = match (here.is_host(), there) {
+            (false, _) => (no("this side's memory is a device's, which the kernel does not reach"), None),
+            (true, Some(true)) => (no("the peer's region is a device's memory, which its kernel does not reach"), None),
+            (true, Some(false)) => (None, no("both sides' memory is the host's: nothing is staged")),
+            (true, None) => {
+                let words = "not known yet: taken if the region is a device's memory, which a key of its owner's choice does not say";
+                (None, Some(Error::coded(errno::EAGAIN, Code::Path, words)))
+            }
+        };
+        let refusals =
+            Refusals { socket: socket.or_else(|| permit(Paths::SOCKET)), staged: staged.or_else(|| permit(Paths::STAGED)), ..refused() };
+        let paths = refusals.possible();
+        let offered = if there == Some(true) { Paths::STAGED } else { Paths::SOCKET | Paths::STAGED };
+        let path = paths.best();
+        let text = format!("to the peer's region {key:#x} ({}): {}\n{}{ways}", conn.peer, path.words(), refusals.lines(path));
+        Ok(PathReport { path, paths, offered, refusals, short: None, text })
+    }
+
+    fn rail(&self, _peer: u64, number: usize) -> Result<RailReport> {
+        let s = self.state.lock();
+        let Some(conn) = &s.conn else { return Err(s.not_connected()) };
+        conn.rails().and_then(|rails| rails.lock().report(number)).ok_or_else(no_rail)
+    }
+
+    fn stats(&self) -> Stats {
+        let s = self.state.lock();
+        let lost = s.conn.as_ref().and_then(|conn| conn.rails()).map_or(0, |rails| rails.lock().losses());
+        Stats { rails_lost: s.stats.rails_lost + lost, ..s.stats }
     }
 }

@@ -2,14 +2,14 @@
 //! Faults on demand of a tcp endpoint: operations that were accepted and start late, or take the connection along.
 
 use super::recv::Recv;
-use super::segment::RAILS_MAX;
-use super::source::{gather, load};
 use crate::error::Result;
 use crate::hmem::Site;
 use crate::prov::bind::Ending;
 use crate::prov::fault::{Op, Plan, Verdict};
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, Iov, Pieces, RmaIov};
+use crate::prov::tcp::memory::source::{gather, load};
+use crate::prov::tcp::wire::segment::RAILS_MAX;
 use std::collections::VecDeque;
 
 /// An operation as it was accepted.

@@ -2,15 +2,15 @@
 //! An endpoint as a lane of a connectionless one: a parcel is a message whose data says with how many words it begins.
 
 use super::conn::Conn;
-use super::endpoint::Endpoint;
-use super::frame::{DATA, Header, Kind, WHOLE_MAX, broken};
 use super::limits::TX_SIZE;
+use super::locked::Endpoint;
 use super::recv::Unexpected;
 use super::state::State;
-use super::tx::QUEUE_MAX;
 use crate::error::{Error, Result, errno};
 use crate::prov::op::{Iov, total};
 use crate::prov::parcel::Flat;
+use crate::prov::tcp::stream::tx::QUEUE_MAX;
+use crate::prov::tcp::wire::frame::{DATA, Header, Kind, WHOLE_MAX, broken};
 use crate::prov::{Lane, Taker};
 
 /// Words that a parcel may begin with.

@@ -2,10 +2,7 @@
 //! What the layer above calls: the provider, and a domain of it.
 
 use super::domain::Domain;
-use super::endpoint::Endpoint;
-use super::hello::STREAMS_MAX;
-use super::pep::Listener;
-use super::{info, junction, locate};
+use super::locked::Endpoint;
 use crate::config;
 use crate::error::Result;
 use crate::mr::registry::wait_until;
@@ -13,6 +10,11 @@ use crate::mr::{Attr, Facts, Paths, RegionId};
 use crate::prov::bind::RailList;
 use crate::prov::info::{Ask, Info};
 use crate::prov::queue::Counter;
+use crate::prov::tcp::connect::info;
+use crate::prov::tcp::connect::pep::Listener;
+use crate::prov::tcp::memory::locate;
+use crate::prov::tcp::rail::connector;
+use crate::prov::tcp::wire::hello::STREAMS_MAX;
 use crate::prov::{self, Offer, Provider};
 use crate::sync::serial::Threading;
 use crate::sys::tcp;
@@ -81,8 +83,8 @@ impl prov::Domain for Domain {
     }
 
     fn rails(&self, words: Option<&str>) -> Result<RailList> {
-        let Some(words) = words else { return junction::usual() };
-        let rails = junction::own(words)?;
+        let Some(words) = words else { return connector::usual() };
+        let rails = connector::own(words)?;
         // Whether each is this host's shows by taking any port of it for a moment.
         rails.iter().try_for_each(|ip| tcp::bind(SocketAddr::new(ip, 0)).map(|_| ()))?;
         Ok(rails)

@@ -2,13 +2,8 @@
 //! The state of an endpoint: its phase, its bindings, receives that wait for messages and messages that wait for receives;
 //! and the one way in which operations end.
 
-use super::address::Address;
 use super::conn::Conn;
-use super::dial::Dial;
 use super::fault::Faults;
-use super::greeter::Greeter;
-use super::hello::Purpose;
-use super::lookup::Lookup;
 use super::recv::{Recv, Unexpected};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
@@ -20,6 +15,11 @@ use crate::prov::op::Common;
 use crate::prov::queue::{Completion, Failure};
 use crate::prov::report::Stats;
 use crate::prov::rest::Rest;
+use crate::prov::tcp::handshake::dial::Dial;
+use crate::prov::tcp::handshake::greeter::Greeter;
+use crate::prov::tcp::handshake::lookup::Lookup;
+use crate::prov::tcp::wire::address::Address;
+use crate::prov::tcp::wire::hello::Purpose;
 use crate::sys::time;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};

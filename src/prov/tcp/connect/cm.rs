@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connecting: what an endpoint does until it has a connection, and the moment when it has one.
+
+use super::info::own_ip;
+use super::streams;
+use super::streams::Offer;
+use crate::config;
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::event::EventKind;
+use crate::prov::name;
+use crate::prov::tcp::conn::Conn;
+use crate::prov::tcp::domain::Domain;
+use crate::prov::tcp::handshake::dial::{Dial, Dialed};
+use crate::prov::tcp::handshake::exchange::Link;
+use crate::prov::tcp::handshake::greeter::{Greeter, Request};
+use crate::prov::tcp::handshake::lookup::Lookup;
+use crate::prov::tcp::handshake::socket_options::tune;
+use crate::prov::tcp::rail::connector;
+use crate::prov::tcp::rail::connector::Junction;
+use crate::prov::tcp::rail::set::News;
+use crate::prov::tcp::rail::transport::Shared;
+use crate::prov::tcp::state::{Asked, How, Phase, State};
+use crate::prov::tcp::wire::address::{Address, Host};
+use crate::prov::tcp::wire::frame::{Header, Kind, WHOLE_MAX};
+use crate::prov::tcp::wire::hello::{Purpose, Terms};
+use crate::sys::{cancel, process, tcp, time};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+
+impl State {
+    /// Bytes of unexpected messages that the peer may send. Parcels of a lane are taken within a few turns, and cannot be asked for.
+    fn budget(&self) -> u32 {
+        let budget = config::get().tcp.budget;
+        if self.bind.is_lane() { budget.max(WHOLE_MAX as u32) } else { budget }
+    }
+
+    fn terms(&self, data: &[u8]) -> Terms {
+        let config = &config::get().tcp;
+        let address = self.address.clone().unwrap_or_default();
+        Terms { window: config.window, budget: self.budget(), address, data: data.to_vec(), ..Terms::default() }
+    }
+
+    /// Begins to call a passive endpoint.
+    pub fn dial(&mut self, domain: &Domain, address: &str, data: &[u8]) -> Result<()> {
+        let to: Address = address.parse()?;
+        if to.token.is_some() {
+            return Err(Error::invalid(format!("addr: {address:?} is an endpoint's own address; use gdrfab_ep_connect_addr")));
+        }
+        self.call(domain, &to, Purpose::Passive, 0, data)
+    }
+
+    fn call(&mut self, domain: &Domain, to: &Address, purpose: Purpose, token: u64, data: &[u8]) -> Result<()> {
+        let deadline = time::deadline(self.options.connect_timeout_ns);
+        to.check_port()?;
+        let begun = match &to.host {
+            Host::Ip(at) => self.dial_any(domain, to, vec![*at], purpose, token, data),
+            Host::Name(..) => {
+                let asked = |lookup| Asked { lookup, to: to.clone(), purpose, token, data: data.to_vec() };
+                Lookup::begin(to).map(|lookup| How::Lookup(Box::new(asked(lookup))))
+            }
+        };
+        match begun {
+            Ok(how) => self.phase = Phase::Connecting { how, deadline },
+            // What cannot even begin, the event queue tells as well as what fails later.
+            Err(e) if e.errno != errno::EINVAL => self.give_up(domain, e, Vec::new()),
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
+    fn dial_any(&self, domain: &Domain, to: &Address, found: Vec<SocketAddr>, purpose: Purpose, token: u64, data: &[u8]) -> Result<How> {
+        let from = match self.source {
+            None if config::get().tcp.iface.is_some() => Some(SocketAddr::new(own_ip(found.first().map(SocketAddr::ip))?, 0)),
+            source => source,
+        };
+        let (streams, later) = streams::wanted(&self.options);
+        let terms = Terms { streams, later, rails: connector::wanted(&self.options), ..self.terms(data) };
+        let dial = Dial::to_any(to, found, from, purpose, token, terms, domain.key.clone())?;
+        Ok(How::Dial(Box::new(dial)))
+    }
+
+    /// Connects by exchanged addresses: the endpoint with the smaller token calls, the other waits.
+    pub fn by_address(&mut self, domain: &Domain, address: &str) -> Result<()> {
+        name::check_plain(address)?;
+        let to: Address = address.parse()?;
+        let theirs =
+            to.token.ok_or_else(|| Error::invalid(format!("addr: {address:?} is not the address of an endpoint (gdrfab_ep_getname)")))?;
+        let Some(own) = self.address.as_deref().map(str::parse::<Address>).transpose()?.and_then(|a| a.token) else {
+            return Err(Error::new(
+                errno::EOPBADSTATE,
+                "ep: the peer cannot know this endpoint's address, because ep_getname was never called on it",
+            ));
+        };
+        match own.cmp(&theirs) {
+            std::cmp::Ordering::Equal => Err(Error::invalid("addr: this is the endpoint's own address")),
+            std::cmp::Ordering::Less => self.call(domain, &to, Purpose::Endpoint, theirs, &[]),
+            std::cmp::Ordering::Greater => {
+                let deadline = time::deadline(self.options.connect_timeout_ns);
+                self.phase = Phase::Connecting { how: How::Await(to.to_string()), deadline };
+                Ok(())
+            }
+        }
+    }
+
+    /// The address by which a peer's endpoint can reach this one: it listens from now on.
+    pub fn own_address(&mut self, domain: &Domain) -> Result<String> {
+        if let Some(known) = &self.address {
+            return Ok(known.clone());
+        }
+        let mut raw = [0u8; 8];
+        process::random(&mut raw)?;
+        let token = u64::from_le_bytes(raw).max(1);
+        let at = SocketAddr::new(self.source.map_or_else(|| own_ip(self.like), |at| Ok(at.ip()))?, 0);
+        let address = match (&self.phase, &self.conn) {
+            // Once it is connecting nobody can use the address any more, but it still identifies.
+            (Phase::Fresh | Phase::Enabled, _) => {
+                let greeter = Greeter::listen(at, Purpose::Endpoint, token, domain.key.clone())?;
+                let address = Address::of(greeter.local(), Some(token));
+                self.greeter = Some(greeter);
+                address
+            }
+            (_, Some(conn)) => Address::of(tcp::local(conn.socket())?, Some(token)),
+            _ => Address::of(at, Some(token)),
+        };
+        Ok(self.address.insert(address.to_string()).clone())
+    }
+
+    /// Accepts a request: the connection is there, and told of when the dialer has said that it knows.
+    pub fn accept(&mut self, domain: &Domain, request: Request, data: &[u8]) -> Result<()> {
+        let mut terms = request.terms().clone();
+        let deadline = time::deadline(self.options.connect_timeout_ns);
+        let mut ours = self.terms(data);
+        let doors = connector::doors(&request, &self.options);
+        let doors = if let Some((doors, at, token)) = doors {
+            (ours.rails, ours.rail_token) = (at, token);
+            Some(doors)
+        } else {
+            terms.rails.clear();
+            None
+        };
+        // Rails carry what streams would.
+        let offer = if doors.is_some() { Offer::None } else { streams::offer(&request, &self.options) };
+        offer.tell(&mut ours);
+        match request.accept(ours).and_then(|link| self.join(domain, link, &terms, false)) {
+            Ok(()) => {
+                self.keep_offer(offer);
+                if let (Some(doors), Some(rails)) = (doors, self.rails()) {
+                    self.keep_rails(Junction::awaits(rails, doors));
+                }
+                self.phase = Phase::Connecting { how: How::Joining, deadline };
+                Ok(())
+            }
+            // The request is lost, and nothing else.
+            Err(e) if e.code != Code::PeerGone => Err(e),
+            Err(e) => {
+                let words = format!("the peer that asked to connect is gone: {}", e.words);
+                let error = Error::coded(errno::ECONNRESET, Code::PeerGone, words);
+                self.tear(domain, &error);
+                self.phase = Phase::Down(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    fn join(&mut self, domain: &Domain, link: Link, terms: &Terms, is_dialer: bool) -> Result<()> {
+        let config = &config::get().tcp;
+        tune(link.socket.as_fd())?;
+        let (own, peer) = (tcp::local(link.socket.as_fd())?, tcp::peer(link.socket.as_fd())?);
+        let name = if terms.address.is_empty() { Address::of(peer, None).to_string() } else { terms.address.clone() };
+        let short = self.faults.as_ref().and_then(|f| f.short());
+        self.talk(domain, link, name, terms, (config.window, self.budget()), is_dialer, short)?;
+        if let (true, Some(rails)) = (is_dialer, self.rails()) {
+            self.keep_rails(Junction::calls(rails, terms, own.ip(), peer.ip(), &self.options));
+        }
+        Ok(())
+    }
+
+    /// Those of the connection, if it has several.
+    fn rails(&self) -> Option<Shared> {
+        self.conn.as_deref().and_then(Conn::rails)
+    }
+
+    fn keep_rails(&mut self, junction: Junction) {
+        if let Some(conn) = self.conn.as_deref_mut() {
+            conn.junction = Some(Box::new(junction));
+        }
+    }
+
+    /// Moves on what has to do with rails, and tells of those that are lost and back; whether that is over.
+    #[cold]
+    pub fn look_at_rails(&mut self, now: u64) -> bool {
+        let Some(conn) = self.conn.as_deref_mut() else { return false };
+        let Some(junction) = &mut conn.junction else { return false };
+        let news = junction.look(conn.key.as_ref(), conn.tx.short, now, self.bind.has_event_room());
+        let is_over = conn.rails().is_some_and(|rails| rails.lock().end().is_some());
+        if conn.dying.is_none() {
+            for News { words, errno, is_up, .. } in news {
+                crate::log!(Info, "{words}");
+                let (data, why) = if is_up { (words.into_bytes(), None) } else { (Vec::new(), Some(Error::new(errno, words))) };
+                self.event(EventKind::Notify, data, why);
+            }
+        }
+        self.flush();
+        is_over
+    }
+
+    /// The stream of frames begins.
+    #[allow(clippy::too_many_arguments)]
+    pub fn talk(
+        &mut self,
+        domain: &Domain,
+        link: Link,
+        name: String,
+        terms: &Terms,
+        ours: (u32, u32),
+        is_dialer: bool,
+        short: Option<usize>,
+    ) -> Result<()> {
+        let member = self.bind.is_lane().then(|| domain.pollset.join());
+        // What is left of the terms was agreed on.
+        let rails = if terms.rails.is_empty() { None } else { Some(connector::begin()?) };
+        if let (Some(rails), Some(faults)) = (&rails, &self.faults) {
+            rails.lock().breaks = faults.rails();
+        }
+        self.conn = Some(Box::new(Conn::new(link, member, name, terms, ours, is_dialer, short, rails)?));
+        self.greeter = None;
+        Ok(())
+    }
+
+    /// The attempt failed: an error event, and the endpoint is over.
+    fn give_up(&mut self, domain: &Domain, why: Error, data: Vec<u8>) {
+        self.tear(domain, &why);
+        self.phase = Phase::Down(why.clone());
+        self.greeter = None;
+        self.event(EventKind::Connected, data, Some(why));
+    }
+}
+
+impl State {
+    /// The dialer knows that it was accepted. Told here, ahead of what it sent behind that, so that it can be answered.
+    pub fn joined(&mut self) {
+        if matches!(self.phase, Phase::Connecting { how: How::Joining, .. }) {
+            self.phase = Phase::Connected;
+            self.event(EventKind::Connected, Vec::new(), None);
+        }
+    }
+}
+
+/// Moves a connection attempt on; its outcome goes to the event queue.
+pub fn advance(state: &mut State, domain: &Domain) {
+    let _held = cancel::CancelDisabled::off();
+    if let Err(e) = try_advance(state, domain) {
+        state.give_up(domain, e, Vec::new());
+    }
+}
+
+fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
+    let Phase::Connecting { how, deadline } = &mut state.phase else { return Ok(()) };
+    let late = *deadline != 0 && time::now_ns() > *deadline;
+    match how {
+        How::Lookup(asked) => {
+            if let Some(found) = asked.lookup.take() {
+                let Asked { to, purpose, token, data, .. } = &**asked;
+                let (to, purpose, token, data, deadline) = (to.clone(), *purpose, *token, data.clone(), *deadline);
+                let how = state.dial_any(domain, &to, found?, purpose, token, &data)?;
+                state.phase = Phase::Connecting { how, deadline };
+            }
+        }
+        How::Joining => match &state.conn {
+            Some(conn) if conn.dying.is_some() => {
+                return Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer that asked to connect is gone"));
+            }
+            Some(_) if late => {
+                return Err(Error::coded(errno::ETIMEDOUT, Code::Deadline, "the peer that asked to connect did not join in time"));
+            }
+            _ => {}
+        },
+        How::Dial(dial) => match dial.advance()? {
+            Dialed::Waiting => {}
+            Dialed::Accepted { link, terms } => {
+                state.join(domain, link, &terms, true)?;
+                state.phase = Phase::Connected;
+                state.event(EventKind::Connected, terms.data.clone(), None);
+                if let Some(conn) = state.conn.as_deref_mut() {
+                    conn.agree(&terms, &state.options);
+                    conn.put(Header::new(Kind::Ready, 0, 0));
+                }
+                state.flush();
+                return Ok(());
+            }
+            Dialed::Rejected(data) => {
+                let why = Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection");
+                state.give_up(domain, why, data);
+                return Ok(());
+            }
+        },
+        How::Await(peer) => {
+            let requests = state.greeter.as_mut().map_or(Vec::new(), Greeter::poll);
+            for request in requests {
+                if request.terms().address == *peer {
+                    return state.accept(domain, request, &[]);
+                }
+                crate::log!(Warn, "an endpoint {:?} called where {peer:?} was awaited", request.terms().address);
+            }
+        }
+    }
+    if late && matches!(state.phase, Phase::Connecting { .. }) {
+        let whom = match &state.phase {
+            Phase::Connecting { how: How::Lookup(asked), .. } => format!("no name server told the address of {}", asked.to),
+            Phase::Connecting { how: How::Dial(dial), .. } => format!("{} did not answer", dial.peer()),
+            Phase::Connecting { how: How::Await(peer), .. } => format!("{peer} did not call"),
+            _ => "the peer did not join".to_string(),
+        };
+        return Err(Error::coded(errno::ETIMEDOUT, Code::Deadline, format!("connecting: {whom} in time")));
+    }
+    Ok(())
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a passive endpoint listens with: a port, at which introductions come in.
+
+use super::info as discovery;
+use crate::error::{Error, Result, errno};
+use crate::prov;
+use crate::prov::info::Info;
+use crate::prov::tcp::handshake::greeter::Greeter;
+use crate::prov::tcp::secure::auth;
+use crate::prov::tcp::secure::auth::Key;
+use crate::prov::tcp::wire::address::Address;
+use crate::prov::tcp::wire::hello::{DATA_MAX, Purpose};
+use crate::sys::epoll::Poller;
+use crate::sys::tcp;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+pub struct Listener {
+    address: SocketAddr,
+    /// Has its port from the beginning, so that it can be told, and listens when it is told to.
+    bound: Option<OwnedFd>,
+    key: Option<Key>,
+    greeter: Option<Greeter>,
+}
+
+/// The first of the host's addresses that is this host's.
+fn bind(address: &Address) -> Result<OwnedFd> {
+    if address.token.is_some() {
+        return Err(Error::invalid(format!("info->src_addr: {address} is an endpoint's own address; nobody else can listen there")));
+    }
+    let mut result = Err(Error::fixed(errno::EADDRNOTAVAIL, "info->src_addr: leads nowhere"));
+    for at in address.resolve().map_err(|e| e.context("info->src_addr"))? {
+        result = tcp::bind(at);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+impl Listener {
+    /// Takes the port of `info->src_addr`; without one, any port of the interface of `GDRFAB_TCP_IFACE` or else of the
+    /// loopback, which nobody outside this host can reach.
+    pub fn open(info: &Info) -> Result<Listener> {
+        let key = auth::key(info)?;
+        let fd = match info.src_addr.as_deref() {
+            Some(text) => bind(&text.parse().map_err(|e: Error| e.context("info->src_addr"))?)?,
+            None => tcp::bind(SocketAddr::new(discovery::own_ip(None)?, 0))?,
+        };
+        let address = tcp::local(fd.as_fd())?;
+        Ok(Listener { address, bound: Some(fd), key, greeter: None })
+    }
+}
+
+impl prov::Listener for Listener {
+    fn address(&self) -> String {
+        Address::of(self.address, None).to_string()
+    }
+
+    fn cm_data_size(&self) -> usize {
+        DATA_MAX
+    }
+
+    fn listen(&mut self) -> Result<()> {
+        // A call that failed has given the port back.
+        let fd = self.bound.take().map_or_else(|| tcp::bind(self.address), Ok)?;
+        self.greeter = Some(Greeter::start(fd, Purpose::Passive, 0, self.key.clone())?);
+        Ok(())
+    }
+
+    fn poll(&mut self) -> (Vec<Box<dyn prov::Request>>, Option<Error>) {
+        let Some(greeter) = &mut self.greeter else { return (Vec::new(), None) };
+        let requests = greeter.poll().into_iter().map(|r| Box::new(r) as Box<dyn prov::Request>).collect();
+        (requests, greeter.trouble())
+    }
+
+    /// A greeter watches its pending connections itself.
+    fn watched(&self) -> u64 {
+        u64::from(self.greeter.is_some())
+    }
+
+    fn watch(&self, poller: &Poller) -> Result<()> {
+        match &self.greeter {
+            Some(greeter) => greeter.watch(poller),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Further streams of a connection, for long bodies: agreed on when it begins, called for by the dialer once there is a
+//! body that is long enough, and used from its word on that all of them are there. Where they cannot be had, the first
+//! stream carries everything.
+
+use crate::config;
+use crate::error::{Error, Result, errno};
+use crate::prov::bind::Options;
+use crate::prov::tcp::conn::{Conn, More};
+use crate::prov::tcp::handshake::dial::{Dial, Dialed};
+use crate::prov::tcp::handshake::exchange::Link;
+use crate::prov::tcp::handshake::greeter::{Greeter, Request};
+use crate::prov::tcp::handshake::socket_options::tune;
+use crate::prov::tcp::secure::auth::Key;
+use crate::prov::tcp::secure::sealed::SealedOut;
+use crate::prov::tcp::state::State;
+use crate::prov::tcp::stream::gather::Gather;
+use crate::prov::tcp::stream::scatter::Scatter;
+use crate::prov::tcp::stream::tuner::Judge;
+use crate::prov::tcp::wire::address::Address;
+use crate::prov::tcp::wire::frame::{Header, Kind, STRIPED_MIN, broken};
+use crate::prov::tcp::wire::hello::{LATER_SINCE, Purpose, Terms};
+use crate::sys::epoll::Poller;
+use crate::sys::health::Tally;
+use crate::sys::{process, tcp, time};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+
+/// Time between two looks at sockets that have mostly nothing to say.
+const LOOK_NS: u64 = 1_000_000;
+/// Bytes that such a stream takes ahead of what it can send: what it has, no other can carry.
+const UNSENT: i32 = 128 << 10;
+/// How many are asked for where the number is left to the library.
+const AUTOMATIC: u32 = 4;
+
+/// How many this side would use; true: once they would help.
+pub fn wanted(options: &Options) -> (u32, bool) {
+    match options.tcp_streams.unwrap_or(config::get().tcp.streams) {
+        0 => (AUTOMATIC, true),
+        1 => (0, false),
+        n => (n, false),
+    }
+}
+
+/// What a listener answers who would use further streams.
+pub enum Offer {
+    None,
+    Later(u32),
+    Now(u32, u64, Box<Greeter>),
+}
+
+pub fn offer(request: &Request, options: &Options) -> Offer {
+    let ((count, later), terms) = (wanted(options), request.terms());
+    let count = count.min(terms.streams);
+    let Some(at) = request.called_at().filter(|_| count > 0) else { return Offer::None };
+    if later || terms.later {
+        let may = request.version() >= LATER_SINCE && !is_here(at.ip(), request.peer().ip());
+        return if may { Offer::Later(count) } else { Offer::None };
+    }
+    match open_door(at, request.key()) {
+        Ok((token, greeter)) => Offer::Now(count, token, Box::new(greeter)),
+        Err(e) => {
+            crate::log!(Info, "no further streams: {e}");
+            Offer::None
+        }
+    }
+}
+
+/// Where streams call, and what they name there.
+fn open_door(mut at: SocketAddr, key: Option<Key>) -> Result<(u64, Greeter)> {
+    at.set_port(0);
+    let mut raw = [0; 8];
+    process::random(&mut raw)?;
+    let token = u64::from_le_bytes(raw).max(1);
+    Ok((token, Greeter::listen(at, Purpose::Stream, token, key)?))
+}
+
+/// Both ends are this host's: no network is between them.
+fn is_here(own: IpAddr, peer: IpAddr) -> bool {
+    own == peer || peer.is_loopback()
+}
+
+impl Offer {
+    pub fn tell(&self, terms: &mut Terms) {
+        match self {
+            Offer::None => {}
+            Offer::Later(count) => (terms.streams, terms.later) = (*count, true),
+            Offer::Now(count, token, greeter) => (terms.streams, terms.door) = (*count, (greeter.local().port(), *token)),
+        }
+    }
+}
+
+impl State {
+    /// The offer was made.
+    pub fn keep_offer(&mut self, offer: Offer) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        match offer {
+            Offer::None => {}
+            Offer::Later(count) => conn.begin_to_judge(count),
+            Offer::Now(count, _, greeter) => {
+                conn.more = More::Awaits { count, links: Vec::new(), until: u64::MAX };
+                self.greeter = Some(*greeter);
+            }
+        }
+    }
+}
+
+fn until() -> u64 {
+    time::now_ns() + config::get().tcp.greeting_ms.saturating_mul(1_000_000)
+}
+
+impl Conn {
+    /// What a dialer may do by what the listener has answered.
+    pub fn agree(&mut self, terms: &Terms, options: &Options) {
+        match terms.streams {
+            0 if wanted(options).0 > 0 && terms.rails.is_empty() && !self.is_near() => {
+                self.more = More::Refused(Box::new(Error::fixed(errno::EOPNOTSUPP, "the peer uses none")));
+            }
+            0 => {}
+            count if terms.later => self.begin_to_judge(count),
+            count => self.may_call(count, terms.door),
+        }
+    }
+
+    fn may_call(&mut self, count: u32, (port, token): (u16, u64)) {
+        if let Ok(mut at) = tcp::peer(self.socket()) {
+            at.set_port(port);
+            self.more = More::Could { at, token, count };
+        }
+    }
+
+    fn is_near(&self) -> bool {
+        let ends = (tcp::local(self.socket()), tcp::peer(self.socket()));
+        matches!(ends, (Ok(own), Ok(peer)) if is_here(own.ip(), peer.ip()))
+    }
+
+    fn begin_to_judge(&mut self, count: u32) {
+        self.judge = Some(Box::new(Judge::new()));
+        self.more = match self.is_near() {
+            false => More::Later(count),
+            // Whoever relays the connection is; the peer, which sees a network, may still ask.
+            true => More::Refused(Box::new(Error::fixed(errno::EOPNOTSUPP, "the peer is on this host"))),
+        };
+    }
+
+    fn refuse_more(&mut self, why: Error) {
+        crate::log!(Info, "no further streams to {}: {why}", self.peer);
+        self.more = More::Refused(Box::new(why));
+    }
+
+    /// What the kernel says of all its sockets.
+    fn tally(&self) -> Option<Tally> {
+        let mut sum = Tally::of(self.socket())?;
+        if let Some(streams) = &self.rx.streams {
+            streams.each(false, |_, fd, _| {
+                let of = Tally::of(fd).unwrap_or_default();
+                sum.acked += of.acked;
+                sum.queued += of.queued;
+            });
+        }
+        Some(sum)
+    }
+
+    /// For people.
+    pub fn streams_lines(&self) -> String {
+        let why = self.judge.as_ref().map_or(String::new(), |judge| judge.words());
+        let count = self.rx.streams.as_ref().map_or(0, |streams| streams.count());
+        match &self.more {
+            More::None | More::Could { .. } => String::new(),
+            More::Refused(e) => format!("  no further connections: {e}\n"),
+            More::Open if why.is_empty() => format!("  from 256 KiB of host memory on over {count} connections of their own\n"),
+            More::Open if self.judge.as_ref().is_some_and(|judge| judge.uses()) => {
+                format!("  from 256 KiB of host memory on over {count} connections of their own: {why}\n")
+            }
+            More::Open => format!("  {count} further connections rest: {why}\n"),
+            _ if why.is_empty() => String::new(),
+            _ => format!("  {why}\n"),
+        }
+    }
+
+    /// The streams are there: from now on both sides may use them.
+    fn open_streams(&mut self, links: Vec<Link>) -> Result<()> {
+        let (mut ins, mut outs) = (Vec::new(), Vec::new());
+        for Link { socket, seal, room, .. } in links {
+            if let Err(e) = tune(socket.as_fd()).and_then(|()| tcp::set_unsent(socket.as_fd(), UNSENT)) {
+                crate::log!(Info, "a further stream: {e}");
+            }
+            let fd = Arc::new(socket);
+            let (out, come) = seal.map_or((None, None), |seal| (Some(seal.out), Some(seal.come)));
+            ins.push((fd.clone(), come));
+            outs.push((fd, out.map(|half| SealedOut::new(half, room)).transpose()?));
+        }
+        self.rx.streams = Some(Box::new(Gather::new(ins)));
+        self.tx.streams = Some(Box::new(Scatter::new(outs)));
+        if let Some(judge) = &mut self.judge {
+            judge.open();
+            crate::log!(Info, "further streams to {}: {}", self.peer, judge.words());
+        }
+        self.more = More::Open;
+        Ok(())
+    }
+
+    /// Watches them; a stream that is over has nothing more to tell.
+    pub fn watch_streams(&self, poller: &Poller) -> Result<()> {
+        let Some(streams) = &self.rx.streams else { return Ok(()) };
+        let scattering = self.tx.is_scattering();
+        let mut result = Ok(());
+        streams.each(self.rx.is_gathering(), |index, fd, read| {
+            let write = scattering && self.tx.streams.as_ref().is_some_and(|streams| streams.is_blocked(index));
+            if result.is_ok() && !streams.is_over() {
+                result = poller.watch_for(fd, read, write);
+            } else if read || write {
+                // Hung up, which would wake at once: looked at often instead.
+                poller.remove(fd);
+            }
+        });
+        result
+    }
+
+    pub fn forget_streams(&self, poller: &Poller) {
+        if let Some(streams) = &self.rx.streams {
+            streams.each(false, |_, fd, _| poller.remove(fd));
+        }
+    }
+
+    /// Changes when there is something else to watch.
+    pub fn watched_streams(&self) -> u64 {
+        let Some(streams) = &self.rx.streams else { return 0 };
+        let scattering = self.tx.is_scattering();
+        let mut sum = u64::from(streams.is_over());
+        streams.each(self.rx.is_gathering(), |index, fd, read| {
+            let write = scattering && self.tx.streams.as_ref().is_some_and(|streams| streams.is_blocked(index));
+            sum = sum.rotate_left(7) ^ (fd.as_raw_fd() as u64) << 2 ^ u64::from(read) << 1 ^ u64::from(write);
+        });
+        sum
+    }
+
+    /// How long a sleeper may sleep before they want to be looked at.
+    pub fn streams_nap_ns(&self) -> u64 {
+        let looked_at = matches!(self.more, More::Calling { .. }) || (self.wants_more && matches!(self.more, More::Could { .. }));
+        match &self.rx.streams {
+            Some(streams) if streams.is_over() || (self.dying.is_some() && self.rx.is_gathering()) => 5 * LOOK_NS,
+            _ if looked_at => LOOK_NS,
+            // A door is shut in time.
+            _ if matches!(self.more, More::Awaits { until, .. } if until != u64::MAX) => 100 * LOOK_NS,
+            _ => u64::MAX,
+        }
+    }
+
+    /// A body that goes out: in stripes if it is long enough and there are streams.
+    pub fn body(&mut self, mut body: crate::prov::tcp::stream::body::Body) -> crate::prov::tcp::stream::body::Body {
+        if body.len >= STRIPED_MIN {
+            self.wants_more = true;
+            let uses = self.judge.as_mut().is_none_or(|judge| {
+                if Scatter::takes(&body) {
+                    judge.feed();
+                }
+                judge.uses()
+            });
+            if let Some(streams) = self.tx.streams.as_mut().filter(|_| uses) {
+                streams.cut_up(&mut body);
+            }
+        }
+        body
+    }
+}
+
+impl State {
+    /// Moves on what has to do with further streams.
+    #[cold]
+    pub fn look_at_streams(&mut self, now: u64) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        if now.wrapping_sub(conn.looked) < LOOK_NS {
+            return;
+        }
+        conn.looked = now;
+        match &mut conn.more {
+            More::None | More::Refused(_) | More::Later(_) | More::Asked(_) => {}
+            More::Open => {
+                if let Some(Err(e)) = conn.rx.streams.as_mut().map(|streams| streams.check(now)) {
+                    conn.dying.get_or_insert(e);
+                }
+            }
+            More::Could { at, token, count } if conn.wants_more => {
+                let (to, token, count) = (Address::of(*at, None), *token, *count);
+                let from = tcp::local(conn.socket()).map(|at| SocketAddr::new(at.ip(), 0)).ok();
+                let dial = |_| Dial::new(&to, from, Purpose::Stream, token, Terms::default(), conn.key.clone());
+                match (0..count).map(dial).collect() {
+                    Ok(dials) => conn.more = More::Calling { dials, links: Vec::new(), until: until() },
+                    Err(e) => self.give_up_streams(e),
+                }
+            }
+            More::Could { .. } => {}
+            More::Calling { dials, links, until } => match call(dials, links, now > *until) {
+                Ok(false) => {}
+                Ok(true) => {
+                    let links = std::mem::take(links);
+                    let count = links.len() as u64;
+                    match conn.open_streams(links) {
+                        Ok(()) => {
+                            conn.put(Header::new(Kind::Streams, 0, count));
+                            self.flush();
+                        }
+                        Err(e) => self.give_up_streams(e),
+                    }
+                }
+                Err(e) => self.give_up_streams(e),
+            },
+            // Nobody has come: all of them would be there now, or be the dialer's to tell of.
+            More::Awaits { count, links, until } if now > *until && (links.len() as u32) < *count => {
+                conn.refuse_more(Error::fixed(errno::ETIMEDOUT, "the peer did not call in time"));
+                self.greeter = None;
+            }
+            More::Awaits { count, links, .. } => {
+                let requests = self.greeter.as_mut().map_or(Vec::new(), Greeter::poll);
+                // Attempts that the dialer has given up.
+                let fds: Vec<_> = links.iter().map(|link| link.socket.as_fd()).collect();
+                let mut hung = tcp::hung_up(&fds).into_iter();
+                links.retain(|_| !hung.next().unwrap_or(false));
+                for request in requests {
+                    // One too many is turned down by being dropped.
+                    if (links.len() as u32) < *count {
+                        match request.accept(Terms::default()) {
+                            Ok(link) => links.push(link),
+                            Err(e) => crate::log!(Info, "a further stream: {e}"),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The dialer's calls came to nothing, which the listener need not wait for.
+    fn give_up_streams(&mut self, why: Error) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        conn.refuse_more(why);
+        if conn.judge.is_some() {
+            conn.put_words(Kind::Door, 0, 0, &[0, 0]);
+            self.flush();
+        }
+    }
+
+    /// Asks for streams, once they would help.
+    #[cold]
+    pub fn judge_streams(&mut self, now: u64) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        if matches!(conn.more, More::Refused(_)) || !conn.judge.as_ref().is_some_and(|judge| judge.is_due(now)) {
+            return;
+        }
+        let (Some(sum), Some(judge)) = (conn.tally(), &mut conn.judge) else { return };
+        if !judge.look(now, &sum, conn.tx.is_in_stripes(), conn.tx.blocked) {
+            return;
+        }
+        let More::Later(count) = conn.more else { return };
+        crate::log!(Info, "asking for further streams to {}: {}", conn.peer, judge.words());
+        let peer = tcp::peer(conn.socket()).map(|at| at.ip());
+        if peer.is_ok_and(|ip| tcp::interfaces().is_ok_and(|all| all.iter().any(|i| i.ip == ip))) {
+            conn.refuse_more(Error::fixed(errno::EOPNOTSUPP, "the peer is on this host"));
+        } else if conn.is_dialer {
+            conn.more = More::Asked(count);
+            conn.put_words(Kind::Door, 0, count.into(), &[0, 0]);
+        } else {
+            return self.invite(count);
+        }
+        self.flush();
+    }
+
+    /// The listener opens a door, once in the life of a connection, and says where.
+    pub fn invite(&mut self, count: u32) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        let opened = tcp::local(conn.socket()).and_then(|at| open_door(at, conn.key.clone()));
+        let (count, port, token) = match opened {
+            Ok((token, greeter)) => {
+                conn.more = More::Awaits { count, links: Vec::new(), until: until() + until() - time::now_ns() };
+                let port = greeter.local().port();
+                self.greeter = Some(greeter);
+                (count, port, token)
+            }
+            Err(e) => {
+                conn.refuse_more(e);
+                (0, 0, 0)
+            }
+        };
+        conn.put_words(Kind::Door, 0, count.into(), &[port.into(), token]);
+        self.flush();
+        if self.sleepers > 0 {
+            // They do not watch the door yet.
+            self.bind.rouse();
+        }
+    }
+
+    /// From the dialer: it wants so many, or has given up. From the listener: where to call, or that it cannot be had.
+    pub fn on_door(&mut self, count: u64, port: u64, token: u64) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        if conn.judge.is_none() {
+            return Err(broken("word of a door for streams, which were not agreed on"));
+        }
+        if !conn.is_dialer {
+            match conn.more {
+                More::Later(most) if (1..=u64::from(most)).contains(&count) => self.invite(count as u32),
+                More::Awaits { .. } if count == 0 => {
+                    conn.refuse_more(Error::fixed(errno::ECONNREFUSED, "the peer could not call"));
+                    self.greeter = None;
+                }
+                // It was answered, or they cross.
+                _ => {}
+            }
+            return Ok(());
+        }
+        let most = match conn.more {
+            More::Later(most) | More::Asked(most) => most,
+            // It shuts in time.
+            More::Refused(_) => return Ok(()),
+            _ => return Err(broken("a second door for streams")),
+        };
+        match (count, u16::try_from(port)) {
+            (0, _) => conn.refuse_more(Error::fixed(errno::ECONNREFUSED, "the peer could not open a port for them")),
+            (1.., Ok(port @ 1..)) if count <= u64::from(most) => {
+                conn.may_call(count as u32, (port, token));
+                conn.wants_more = true;
+            }
+            _ => return Err(broken("a door for streams that cannot be")),
+        }
+        Ok(())
+    }
+
+    /// The dialer says that all streams are there.
+    pub fn on_streams(&mut self, count: u64) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        match std::mem::replace(&mut conn.more, More::None) {
+            More::Awaits { links, .. } if count > 0 && count == links.len() as u64 => conn.open_streams(links)?,
+            _ => return Err(broken("word of streams that there are not")),
+        }
+        self.greeter = None;
+        Ok(())
+    }
+}
+
+/// Moves calls on; true: all were answered.
+fn call(dials: &mut Vec<Dial>, links: &mut Vec<Link>, late: bool) -> Result<bool> {
+    for mut dial in std::mem::take(dials) {
+        match dial.advance()? {
+            Dialed::Waiting => dials.push(dial),
+            Dialed::Accepted { link, .. } => links.push(link),
+            Dialed::Rejected(_) => return Err(Error::fixed(errno::ECONNREFUSED, "the peer takes no more of them")),
+        }
+    }
+    match late && !dials.is_empty() {
+        true => Err(Error::fixed(errno::ETIMEDOUT, "the peer did not take them in time")),
+        false => Ok(dials.is_empty()),
+    }
+}

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The dialer's side of the handshake: a connection that this side begins.
+
+use super::exchange::{Inbox, Link, hear, nonce, nonsense, say};
+use super::socket_options::keep_alive;
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::tcp::secure::auth::{Key, Transcript};
+use crate::prov::tcp::secure::noise::Noise;
+use crate::prov::tcp::secure::seal::Cipher;
+use crate::prov::tcp::wire::address::{Address, Host};
+use crate::prov::tcp::wire::hello::{
+    HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LATER_SINCE, LOWEST, Purpose, RAILS_SINCE, STREAMS_SINCE, Status, Terms,
+};
+use crate::sys::{tcp, time};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// A host with several addresses gets the next one tried after this long without an answer.
+const NEXT_NS: u64 = 2_000_000_000;
+
+/// What a status of the listener means to the dialer. `Code::Rejected` is the program's own refusal alone: with it goes the
+/// program's data, with the others words.
+fn refused(status: Status, key: Option<&Key>) -> Error {
+    let (errno, code, words) = match status {
+        Status::Version => (errno::EPROTONOSUPPORT, Code::PeerBroke, "the listener speaks no version of the format that this library does"),
+        Status::KeyNeeded => {
+            (errno::EACCES, Code::None, "one side insists on a key (auth_key, GDRFAB_TCP_KEY_FILE) and the other has none")
+        }
+        Status::KeyWrong if key.is_some_and(|key| key.id().is_some()) => (
+            errno::EKEYREJECTED,
+            Code::None,
+            "the listener does not permit this side's key, or somebody stands between (GDRFAB_TCP_KEY_FILE)",
+        ),
+        Status::KeyWrong => (errno::EACCES, Code::None, "the listener has another key (auth_key, GDRFAB_TCP_KEY_FILE)"),
+        Status::KeyKind => {
+            (errno::EACCES, Code::None, "one side has a shared key, the other one of its own (auth_key, GDRFAB_TCP_KEY_FILE)")
+        }
+        Status::SealNeeded => (errno::EACCES, Code::None, "one side seals the connection and the other does not (GDRFAB_TCP_SECURITY)"),
+        Status::WrongDoor => (errno::ECONNREFUSED, Code::None, "no endpoint of that address is there, or it is of another kind"),
+        Status::Busy => (
+            errno::ECONNREFUSED,
+            Code::Busy,
+            "the listener has too many connection attempts at once, or no descriptor left (its owner's event queue tells)",
+        ),
+        Status::Good | Status::Rejected => (errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection"),
+    };
+    Error::coded(errno, code, words)
+}
+
+/// What a dial has come to.
+pub enum Dialed {
+    Waiting,
+    Accepted {
+        link: Link,
+        terms: Terms,
+    },
+    /// The program at the other side turned it down, with this data.
+    Rejected(Vec<u8>),
+}
+
+enum Step {
+    Connecting,
+    Challenge,
+    Head,
+    Body(Head),
+    Over,
+}
+
+/// A connection that this side begins.
+pub struct Dial {
+    socket: Option<OwnedFd>,
+    at: SocketAddr,
+    /// When to try the next address.
+    patience: u64,
+    others: VecDeque<SocketAddr>,
+    from: Option<SocketAddr>,
+    purpose: Purpose,
+    token: u64,
+    terms: Terms,
+    /// As what it is called.
+    host: Host,
+    key: Option<Key>,
+    /// Of `key`, what is for the address that is tried.
+    toward: Option<Key>,
+    transcript: Transcript,
+    noise: Option<Box<Noise>>,
+    out: Vec<u8>,
+    inbox: Inbox,
+    step: Step,
+}
+
+impl Dial {
+    /// Begins to connect to `to`, which is no name. `token`: that of the endpoint that is called, 0 for a passive one. Fails
+    /// at once where nothing can come of it.
+    pub fn new(to: &Address, from: Option<SocketAddr>, purpose: Purpose, token: u64, terms: Terms, key: Option<Key>) -> Result<Dial> {
+        Dial::to_any(to, to.resolve()?, from, purpose, token, terms, key)
+    }
+
+    /// As `new`, to the first of the addresses that `to` has which takes it.
+    pub fn to_any(
+        to: &Address,
+        found: Vec<SocketAddr>,
+        from: Option<SocketAddr>,
+        purpose: Purpose,
+        token: u64,
+        terms: Terms,
+        key: Option<Key>,
+    ) -> Result<Dial> {
+        to.check_port()?;
+        terms.encode()?;
+        let mut others: VecDeque<SocketAddr> = found.into();
+        if let Some(from) = from {
+            others.retain(|at| at.is_ipv4() == from.is_ipv4());
+        }
+        let Some(at) = others.front().copied() else {
+            return Err(Error::new(errno::EADDRNOTAVAIL, format!("addr: {to} has no address of the family of this side's")));
+        };
+        let hello = Hello {
+            lowest: key.as_ref().map_or(LOWEST, Key::since),
+            highest: HIGHEST,
+            keyed: key.is_some(),
+            sealed: key.as_ref().is_some_and(|key| key.seal),
+            aes: key.is_some() && Cipher::is_aes_fast(),
+            purpose: purpose as u8,
+            status: Status::Good,
+            nonce: nonce()?,
+            id: key.as_ref().and_then(Key::id),
+        };
+        let transcript = Transcript { hello: hello.encode(), challenge: [0; HELLO_LEN] };
+        let mut dial = Dial {
+            socket: None,
+            at,
+            patience: 0,
+            others,
+            from,
+            purpose,
+            token,
+            terms,
+            host: to.host.clone(),
+            key,
+            toward: None,
+            transcript,
+            noise: None,
+            out: Vec::new(),
+            inbox: Inbox::of(HELLO_LEN),
+            step: Step::Connecting,
+        };
+        dial.next(None)?;
+        Ok(dial)
+    }
+
+    /// Begins to connect to the next address; without one left, `why` is the result.
+    fn next(&mut self, mut why: Option<Error>) -> Result<()> {
+        self.socket = None;
+        while let Some(at) = self.others.pop_front() {
+            self.at = at;
+            self.patience = time::now_ns() + NEXT_NS;
+            let key = self.key.as_ref().map(|key| key.toward(&self.host, at)).transpose();
+            match key.and_then(|key| Ok((tcp::connect(at, self.from)?, key))) {
+                Ok((socket, key)) => {
+                    self.toward = key;
+                    self.socket = Some(socket);
+                    return Ok(());
+                }
+                Err(e) => why = Some(e),
+            }
+        }
+        self.step = Step::Over;
+        Err(why.unwrap_or(Error::fixed(errno::EADDRNOTAVAIL, "addr: leads nowhere")))
+    }
+
+    /// What to sleep on: until it is writable if `wants_write`, else readable. `None` once the dial is over; it may be
+    /// another one after each `advance`.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    pub fn wants_write(&self) -> bool {
+        matches!(self.step, Step::Connecting) || !self.out.is_empty()
+    }
+
+    /// Whether somebody is there.
+    pub fn is_heard(&self) -> bool {
+        !matches!(self.step, Step::Connecting | Step::Over)
+    }
+
+    /// Where it is connecting to.
+    pub fn peer(&self) -> SocketAddr {
+        self.at
+    }
+
+    /// Does what can be done now. After anything but `Waiting` the dial is over.
+    pub fn advance(&mut self) -> Result<Dialed> {
+        let result = self.steps();
+        if !matches!(result, Ok(Dialed::Waiting)) {
+            self.step = Step::Over;
+            self.socket = None;
+        }
+        result.map_err(|e| e.context(format_args!("connecting to {}", self.at)))
+    }
+
+    fn steps(&mut self) -> Result<Dialed> {
+        loop {
+            let Some(socket) = &self.socket else { return Err(Error::fixed(errno::EOPBADSTATE, "the attempt is over")) };
+            let fd = socket.as_fd();
+            if matches!(self.step, Step::Connecting) {
+                match tcp::connected(fd) {
+                    Ok(Some(())) => {
+                        tcp::set_no_delay(fd)?;
+                        keep_alive(fd)?;
+                        self.out = self.transcript.hello.to_vec();
+                        self.step = Step::Challenge;
+                    }
+                    Ok(None) if self.others.is_empty() || time::now_ns() < self.patience => return Ok(Dialed::Waiting),
+                    Ok(None) => self.next(None)?,
+                    Err(e) => self.next(Some(e))?,
+                }
+                continue;
+            }
+            if !self.out.is_empty() {
+                let sent = tcp::send(fd, &self.out).map_err(no_answer)?;
+                self.out.drain(..sent);
+                if !self.out.is_empty() {
+                    return Ok(Dialed::Waiting);
+                }
+            }
+            if !self.inbox.fill(fd).map_err(no_answer)? {
+                return Ok(Dialed::Waiting);
+            }
+            match &self.step {
+                Step::Challenge => self.challenged()?,
+                Step::Head => {
+                    let head = Head::decode(&self.inbox.array()?)?;
+                    self.inbox = Inbox::of(head.body);
+                    self.step = Step::Body(head);
+                }
+                Step::Body(head) => {
+                    let head = *head;
+                    return self.answered(&head);
+                }
+                Step::Connecting | Step::Over => {}
+            }
+        }
+    }
+
+    /// The listener has answered HELLO.
+    fn challenged(&mut self) -> Result<()> {
+        let bytes = self.inbox.array()?;
+        // A port that nobody listens on can be given to the very socket that calls it, which then hears itself.
+        if bytes == self.transcript.hello {
+            return Err(Error::fixed(errno::ECONNREFUSED, "nobody listens there"));
+        }
+        let challenge = Hello::decode(&bytes)?;
+        let versions = (challenge.lowest, challenge.highest);
+        let key = self.toward.as_ref();
+        let lowest = key.map_or(LOWEST, Key::since);
+        let key_needed = challenge.status == Status::Good && challenge.keyed != key.is_some();
+        match challenge.status {
+            Status::Good if key_needed => return Err(refused(Status::KeyNeeded, key)),
+            Status::Good if versions.0 == versions.1 && (lowest..=HIGHEST).contains(&versions.0) => {}
+            Status::Good | Status::Version => {
+                let (low, high) = versions;
+                return Err(refused(Status::Version, key).context(format_args!("it has {low} to {high}, this side {lowest} to {HIGHEST}")));
+            }
+            status => return Err(refused(status, key)),
+        }
+        if challenge.purpose != self.purpose as u8 {
+            return Err(nonsense("the listener answered for another purpose"));
+        }
+        let ours = Hello::decode(&self.transcript.hello)?;
+        if challenge.sealed != ours.sealed {
+            return Err(refused(Status::SealNeeded, key));
+        }
+        if challenge.id.is_some() != ours.id.is_some() {
+            return Err(refused(Status::KeyKind, key));
+        }
+        if challenge.aes && !ours.aes {
+            return Err(nonsense("the listener chose a cipher that it was not offered"));
+        }
+        self.transcript.challenge = bytes;
+        if let (Some(key), Some(socket)) = (key, &self.socket) {
+            let (own, peer) = (tcp::local(socket.as_fd())?, tcp::peer(socket.as_fd())?);
+            self.noise = Some(Box::new(self.transcript.noise(key, own, peer, true)?));
+        }
+        if challenge.highest < if self.terms.later { LATER_SINCE } else { STREAMS_SINCE } {
+            (self.terms.streams, self.terms.later) = (0, false);
+        }
+        if challenge.highest < RAILS_SINCE {
+            self.terms.rails.clear();
+        }
+        self.out = say(self.noise.as_deref_mut(), Status::Good, self.token, &self.terms.encode()?)?;
+        self.inbox = Inbox::of(HEAD_LEN);
+        self.step = Step::Head;
+        Ok(())
+    }
+
+    fn answered(&mut self, head: &Head) -> Result<Dialed> {
+        let has_key = self.noise.is_some();
+        if !matches!(head.status, Status::Good | Status::Rejected) {
+            return Err(refused(head.status, self.toward.as_ref()));
+        }
+        let unproven = || Error::coded(errno::EACCES, Code::PeerBroke, "the listener has not proven that it knows the key");
+        if has_key && head.status != Status::Good {
+            return Err(unproven());
+        }
+        let (status, _, body) = hear(self.noise.as_deref_mut(), head, &self.inbox.bytes)?.ok_or_else(unproven)?;
+        let terms = Terms::decode(&body)?;
+        match status {
+            Status::Good => {}
+            Status::Rejected => return Ok(Dialed::Rejected(terms.data)),
+            status => return Err(refused(status, self.toward.as_ref())),
+        }
+        let version = Hello::decode(&self.transcript.challenge)?.highest;
+        let called_for = if terms.later { version >= LATER_SINCE } else { !self.terms.later && terms.door.0 != 0 };
+        if terms.streams > self.terms.streams || (terms.streams > 0 && !called_for) {
+            return Err(nonsense("the listener wants streams that it was not offered"));
+        }
+        if !terms.rails.is_empty() && (self.terms.rails.is_empty() || terms.streams > 0) {
+            return Err(nonsense("the listener wants rails that it was not offered"));
+        }
+        match self.socket.take() {
+            Some(socket) => Ok(Dialed::Accepted { link: Link::new(socket, version, self.noise.take(), self.toward.take())?, terms }),
+            None => Err(Error::fixed(errno::EOPBADSTATE, "the attempt is over")),
+        }
+    }
+}
+
+/// A listener that hangs up in the middle.
+fn no_answer(e: Error) -> Error {
+    if e.code != Code::PeerGone {
+        return e;
+    }
+    Error::coded(errno::ECONNREFUSED, Code::PeerGone, "the listener closed without an answer")
+}

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A listener and those who have connected to it and are not known yet. Whoever connects is hostile until its
+//! introduction has been checked, so what it can cost is bounded here: one descriptor, a little memory, a little time.
+
+use super::exchange::Link;
+use super::pending::{Door, Heard, Pending};
+use super::refused_keys::RefusedKeys;
+use crate::config;
+use crate::error::{Error, Result};
+use crate::prov;
+use crate::prov::accept::{Acceptor, MOST, Taken};
+use crate::prov::tcp::secure::auth::Key;
+use crate::prov::tcp::secure::sealed::SealedOut;
+use crate::prov::tcp::wire::address::Address;
+use crate::prov::tcp::wire::hello::{Purpose, Status, Terms};
+use crate::sys::epoll::Poller;
+use crate::sys::{tcp, time};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Connections that the kernel keeps while there is no room; it may be set to keep fewer (net.core.somaxconn).
+const BACKLOG: i32 = 4096;
+/// Requests that wait for the program's answer; more are refused.
+const REQUESTS: usize = 1024;
+/// Pending connections where a rail is awaited.
+const RAIL_PENDING: usize = 8;
+/// Who has said nothing for so long makes room for others.
+const SILENCE_NS: u64 = 100_000_000;
+
+/// A connection request. Dropped, it is rejected.
+pub struct Request {
+    heard: Option<Heard>,
+    peer: SocketAddr,
+    terms: Terms,
+    /// Counted by its greeter as long as it is there.
+    _counted: Arc<()>,
+}
+
+impl Request {
+    fn new(mut heard: Heard, counted: Arc<()>) -> Request {
+        let terms = std::mem::take(&mut heard.terms);
+        Request { peer: heard.peer, heard: Some(heard), terms, _counted: counted }
+    }
+
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The key for it alone.
+    pub fn key(&self) -> Option<Key> {
+        self.heard.as_ref().and_then(|heard| heard.key.clone())
+    }
+
+    /// Of the format, that both speak.
+    pub fn version(&self) -> u16 {
+        self.heard.as_ref().map_or(0, |heard| heard.version)
+    }
+
+    /// Where on this host it has called.
+    pub fn called_at(&self) -> Option<SocketAddr> {
+        self.heard.as_ref().and_then(|heard| tcp::local(heard.socket.as_fd()).ok())
+    }
+
+    /// Tells the peer that it is accepted. What its socket has next is its first frame. Without a descriptor for a sealed
+    /// connection it is told that instead.
+    pub fn accept(mut self, terms: Terms) -> Result<Link> {
+        let Some(mut heard) = self.heard.take() else { return Err(Error::invalid("handle: this connection request has been answered")) };
+        let room = heard.seals().then(SealedOut::room).transpose();
+        if let Err(e) = room {
+            heard.answer(Status::Busy, &Terms::default())?;
+            return Err(e.context("accepting a sealed connection"));
+        }
+        heard.answer(Status::Good, &terms)?;
+        Ok(Link { room: room?, ..heard.link()? })
+    }
+}
+
+impl prov::Request for Request {
+    /// As the socket has it.
+    fn from(&self) -> String {
+        Address::of(self.peer, None).to_string()
+    }
+
+    fn data(&self) -> &[u8] {
+        &self.terms.data
+    }
+
+    fn reject(mut self: Box<Self>, data: &[u8]) -> Result<()> {
+        match self.heard.take() {
+            Some(mut heard) => heard.answer(Status::Rejected, &Terms { data: data.to_vec(), ..Terms::default() }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if let Some(mut heard) = self.heard.take()
+            && let Err(e) = heard.answer(Status::Rejected, &Terms::default())
+        {
+            crate::log!(Debug, "{e}");
+        }
+    }
+}
+
+/// A listening socket and its pending connections, which have not introduced themselves yet.
+pub struct Greeter {
+    acceptor: Acceptor,
+    at: SocketAddr,
+    door: Door,
+    /// Oldest first.
+    pending: Vec<Pending>,
+    refused: RefusedKeys,
+    most: usize,
+    patience_ns: u64,
+    requests: Arc<()>,
+    most_requests: usize,
+}
+
+impl Greeter {
+    /// Listens on `at`; port 0: the kernel chooses one. `token`: what dialers must name, 0 for a passive endpoint.
+    pub fn listen(at: SocketAddr, purpose: Purpose, token: u64, key: Option<Key>) -> Result<Greeter> {
+        Greeter::start(tcp::bind(at)?, purpose, token, key)
+    }
+
+    /// Listens on a bound socket.
+    pub fn start(bound: OwnedFd, purpose: Purpose, token: u64, key: Option<Key>) -> Result<Greeter> {
+        let at = tcp::local(bound.as_fd())?;
+        tcp::start(bound.as_fd(), BACKLOG).map_err(|e| e.context(at))?;
+        let config = &config::get().tcp;
+        Ok(Greeter {
+            acceptor: Acceptor::new(bound, matches!(purpose, Purpose::Passive))?,
+            at,
+            door: Door { purpose, token, key },
+            pending: Vec::new(),
+            refused: RefusedKeys::default(),
+            // One dialer alone is awaited there, as long as the connection lasts.
+            most: if matches!(purpose, Purpose::Rail) { config.pending.min(RAIL_PENDING) } else { config.pending },
+            requests: Arc::default(),
+            most_requests: REQUESTS,
+            patience_ns: config.greeting_ms.saturating_mul(1_000_000),
+        })
+    }
+
+    pub fn local(&self) -> SocketAddr {
+        self.at
+    }
+
+    /// How many have connected and are not known yet.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Who has been silent for longest, and since when.
+    fn most_silent(&self) -> Option<(usize, u64)> {
+        self.pending.iter().map(Pending::heard).enumerate().min_by_key(|(_, heard)| *heard)
+    }
+
+    /// When the next connection can be taken; now, if that is past.
+    fn room_at(&self) -> u64 {
+        let full = self.pending.len() >= self.most;
+        self.most_silent().filter(|_| full).map_or(0, |(_, heard)| heard + SILENCE_NS)
+    }
+
+    /// Why connections cannot be taken, or were refused for their key, if the owner was not told yet.
+    pub fn trouble(&mut self) -> Option<Error> {
+        self.acceptor.trouble().or_else(|| self.refused.tell(time::now_ns()))
+    }
+
+    /// What becomes readable when `poll` has something to do.
+    pub fn each_fd(&self, mut each: impl FnMut(BorrowedFd<'_>)) {
+        each(self.acceptor.set.as_fd());
+    }
+
+    pub fn watch(&self, poller: &Poller) -> Result<()> {
+        poller.add(self.acceptor.set.as_fd())
+    }
+
+    /// Takes what has come: requests that introduced themselves well.
+    pub fn poll(&mut self) -> Vec<Request> {
+        let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.acceptor.fd()).chain(self.pending.iter().map(Pending::fd)).collect();
+        let ready = tcp::readable(&fds);
+        let mut requests = Vec::new();
+        if self.pending.is_empty() && !ready[0] && !self.acceptor.is_timed() {
+            return requests;
+        }
+        let now = time::now_ns();
+        for (pending, ready) in std::mem::take(&mut self.pending).into_iter().zip(&ready[1..]) {
+            if *ready {
+                self.hear(pending, now, &mut requests);
+            } else {
+                self.keep(pending, now);
+            }
+        }
+        if ready[0] {
+            self.take(now, &mut requests);
+        }
+        let over = self.pending.iter().map(Pending::until).min();
+        self.acceptor.sleep_well(self.room_at(), over);
+        requests
+    }
+
+    fn hear(&mut self, pending: Pending, now: u64, requests: &mut Vec<Request>) {
+        let peer = pending.peer();
+        match pending.advance(&self.door) {
+            Ok(Ok(mut heard)) => {
+                self.acceptor.set.remove(heard.socket.as_fd());
+                // One is ours.
+                if Arc::strong_count(&self.requests) > self.most_requests {
+                    crate::log!(Info, "{peer} is refused: {} connection requests wait for an answer", self.most_requests);
+                    // It learns it from the end of the connection too.
+                    let _ = heard.answer(Status::Busy, &Terms::default());
+                    return;
+                }
+                requests.push(Request::new(heard, self.requests.clone()));
+            }
+            Ok(Err(pending)) => self.keep(pending, now),
+            Err(e) => {
+                crate::log!(Info, "a connection attempt of {peer} was dropped: {e}");
+                self.refused.note(peer, e);
+            }
+        }
+    }
+
+    fn keep(&mut self, pending: Pending, now: u64) {
+        if now < pending.until() {
+            self.pending.push(pending);
+        } else {
+            crate::log!(Debug, "{} did not introduce itself in time", pending.peer());
+        }
+    }
+
+    /// Takes connections out of the kernel's queue while there is room for them, and no more than a turn's.
+    fn take(&mut self, now: u64, requests: &mut Vec<Request>) {
+        for _ in 0..MOST {
+            if self.room_at() > now {
+                return;
+            }
+            match self.acceptor.take(now, tcp::accept) {
+                Taken::One((socket, peer)) => {
+                    if self.pending.len() >= self.most
+                        && let Some((silent, _)) = self.most_silent()
+                    {
+                        self.pending.remove(silent).refuse(Status::Busy);
+                    }
+                    match self.acceptor.set.add(socket.as_fd()).and_then(|()| Pending::new(socket, peer, self.patience_ns)) {
+                        Ok(pending) => self.hear(pending, now, requests),
+                        Err(e) => crate::log!(Info, "{e}"),
+                    }
+                }
+                Taken::TurnAway((socket, peer)) => {
+                    if let Ok(pending) = Pending::new(socket, peer, 0) {
+                        pending.turn_back(Status::Busy);
+                    }
+                }
+                Taken::Nobody => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prov::tcp::handshake::dial::{Dial, Dialed};
+    use crate::sys::epoll::Woken;
+    use std::io::Write;
+    use std::net::{Ipv4Addr, TcpStream};
+    use std::time::Duration;
+
+    #[test]
+    fn who_does_not_introduce_itself_in_time_is_gone() {
+        let mut greeter = Greeter::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
+        greeter.patience_ns = 400_000_000;
+        let mut slow = TcpStream::connect(greeter.local()).unwrap();
+        for _ in 0..1000 {
+            if greeter.pending() == 1 {
+                break;
+            }
+            assert!(greeter.poll().is_empty());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // It keeps talking, which gives it no more time; the timer wakes whoever sleeps.
+        slow.write_all(b"GDR").unwrap();
+        while greeter.pending() == 1 && greeter.acceptor.set.wait(Some(20_000_000)) == Woken::Ready {
+            assert!(greeter.poll().is_empty());
+        }
+        // A busy machine may have slept through it.
+        assert!(greeter.pending() == 0 || greeter.acceptor.set.wait(Some(1_000_000_000)) == Woken::Ready);
+        assert!(greeter.poll().is_empty() && greeter.pending() == 0);
+        assert!((greeter.acceptor.set.wait(Some(0)), greeter.acceptor.is_timed()) == (Woken::Timeout, false));
+    }
+
+    #[test]
+    fn a_listener_without_descriptors_rests() {
+        let mut greeter = Greeter::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
+        let later = time::now_ns() + 200_000_000;
+        greeter.acceptor.rest_until(later);
+        greeter.acceptor.sleep_well(0, None);
+        let _one = TcpStream::connect(greeter.local()).unwrap();
+        assert!(greeter.poll().is_empty() && greeter.pending() == 0);
+        assert!(greeter.acceptor.set.wait(Some(10_000_000)) == Woken::Timeout);
+        assert!(greeter.acceptor.set.wait(Some(1_000_000_000)) == Woken::Ready);
+        assert!(greeter.poll().is_empty() && greeter.pending() == 1);
+    }
+
+    /// Drives both sides until the dialer knows, or the greeter has a request.
+    fn call(greeter: &mut Greeter) -> (Result<Dialed>, Dial, Vec<Request>) {
+        let to = Address::of(greeter.local(), None);
+        let mut dial = Dial::new(&to, None, Purpose::Passive, 0, Terms::default(), None).unwrap();
+        let mut requests = Vec::new();
+        for _ in 0..2000 {
+            let dialed = dial.advance();
+            requests.extend(greeter.poll());
+            if !requests.is_empty() || !matches!(dialed, Ok(Dialed::Waiting)) {
+                return (dialed, dial, requests);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("neither an answer nor a request");
+    }
+
+    #[test]
+    fn who_waits_for_an_answer_notices_a_host_that_dies() {
+        let mut greeter = Greeter::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
+        let (dialed, dial, held) = call(&mut greeter);
+        assert!(matches!(dialed, Ok(Dialed::Waiting)) && held.len() == 1);
+        assert!(rustix::net::sockopt::socket_keepalive(dial.fd().unwrap()).unwrap());
+    }
+
+    #[test]
+    fn requests_that_nobody_answers_are_bounded() {
+        let mut greeter = Greeter::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
+        greeter.most_requests = 1;
+        let (_, _first, held) = call(&mut greeter);
+        assert_eq!(held.len(), 1);
+        let (refused, _, none) = call(&mut greeter);
+        assert!(none.is_empty() && refused.is_err_and(|e| e.errno == crate::error::errno::ECONNREFUSED));
+        drop(held);
+        let (_, _third, held) = call(&mut greeter);
+        assert_eq!(held.len(), 1, "there is room again");
+    }
+}

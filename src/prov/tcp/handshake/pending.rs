@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The listener's side of the handshake: a pending connection, hostile until its introduction has been checked.
+
+use super::exchange::{Inbox, Link, hear, nonce, nonsense, say};
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::tcp::secure::auth::{Key, Transcript};
+use crate::prov::tcp::secure::noise::Noise;
+use crate::prov::tcp::secure::seal::Cipher;
+use crate::prov::tcp::wire::hello::{
+    EPHEMERAL, HEAD_LEN, HELLO_LEN, HIGHEST, Head, Hello, LATER_SINCE, LOWEST, NONCE_LEN, Purpose, RAILS_SINCE, STREAMS_SINCE, Status,
+    Terms,
+};
+use crate::sys::{tcp, time};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// What a listener offers to those who come.
+#[derive(Clone)]
+pub struct Door {
+    pub purpose: Purpose,
+    /// What an INTRO must name; 0 for a passive endpoint.
+    pub token: u64,
+    pub key: Option<Key>,
+}
+
+enum Turn {
+    Hello,
+    Head,
+    Body(Head),
+}
+
+/// A connection whose introduction has not been checked yet.
+pub struct Pending {
+    socket: OwnedFd,
+    peer: SocketAddr,
+    transcript: Box<Transcript>,
+    inbox: Inbox,
+    turn: Turn,
+    /// The version that both speak.
+    version: u16,
+    /// The lowest that this side speaks.
+    lowest: u16,
+    /// When it last said anything.
+    heard: u64,
+    /// When to give it up.
+    until: u64,
+}
+
+/// One whose introduction is good, and waits for its answer.
+pub struct Heard {
+    pub socket: OwnedFd,
+    pub peer: SocketAddr,
+    pub terms: Terms,
+    pub version: u16,
+    noise: Option<Box<Noise>>,
+    /// For this peer alone.
+    pub key: Option<Key>,
+}
+
+impl Heard {
+    /// Answers; a socket that does not take it all is as good as lost.
+    pub fn answer(&mut self, status: Status, terms: &Terms) -> Result<()> {
+        let answer = say(self.noise.as_deref_mut(), status, 0, &terms.encode()?)?;
+        whole(self.socket.as_fd(), &answer)
+    }
+
+    /// Whether the connection is going to be sealed.
+    pub fn seals(&self) -> bool {
+        self.key.as_ref().is_some_and(|key| key.seal)
+    }
+
+    /// The connection, once it was accepted.
+    pub fn link(self) -> Result<Link> {
+        Link::new(self.socket, self.version, self.noise, self.key)
+    }
+}
+
+fn whole(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<()> {
+    match tcp::send(fd, bytes)? {
+        n if n == bytes.len() => Ok(()),
+        _ => Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer that asked to connect takes no answer")),
+    }
+}
+
+impl Pending {
+    /// `patience_ns`: how long it has to introduce itself.
+    pub fn new(socket: OwnedFd, peer: SocketAddr, patience_ns: u64) -> Result<Pending> {
+        tcp::set_no_delay(socket.as_fd())?;
+        let now = time::now_ns();
+        let transcript = Box::new(Transcript { hello: [0; HELLO_LEN], challenge: [0; HELLO_LEN] });
+        Ok(Pending {
+            socket,
+            peer,
+            transcript,
+            inbox: Inbox::of(HELLO_LEN),
+            turn: Turn::Hello,
+            version: HIGHEST,
+            lowest: LOWEST,
+            heard: now,
+            until: now + patience_ns,
+        })
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// When it last said anything.
+    pub fn heard(&self) -> u64 {
+        self.heard
+    }
+
+    /// When its time is over.
+    pub fn until(&self) -> u64 {
+        self.until
+    }
+
+    /// Sends it away, with the reason where its turn allows one.
+    pub fn refuse(&self, status: Status) {
+        // It may be gone, or deaf: nothing is lost by that.
+        let _ = match self.turn {
+            Turn::Hello => whole(self.fd(), &self.refusal(status).encode()),
+            _ => {
+                let head = Head { body: 0, status, token: 0, ephemeral: [0; EPHEMERAL] };
+                whole(self.fd(), &head.encode())
+            }
+        };
+    }
+
+    /// A CHALLENGE that is none. For want of a common version it says which ones there are.
+    fn refusal(&self, status: Status) -> Hello {
+        let (lowest, highest) = match status {
+            Status::Version => (self.lowest, HIGHEST),
+            _ => (self.version, self.version),
+        };
+        Hello { lowest, highest, keyed: false, sealed: false, aes: false, purpose: 0, status, nonce: [0; NONCE_LEN], id: None }
+    }
+
+    /// As `refuse`, of one that is closed at once: what it has said already is read, because a socket that is closed with
+    /// bytes unread takes its answer back.
+    pub fn turn_back(mut self, status: Status) {
+        let _ = self.inbox.fill(self.socket.as_fd());
+        self.refuse(status);
+    }
+
+    /// Reads what has come. Gives back the connection if there is more to wait for; an error is the end of it.
+    pub fn advance(mut self, door: &Door) -> Result<std::result::Result<Heard, Pending>> {
+        loop {
+            let before = self.inbox.have;
+            let all = self.inbox.fill(self.socket.as_fd())?;
+            if self.inbox.have > before {
+                self.heard = time::now_ns();
+            }
+            if !all {
+                return Ok(Err(self));
+            }
+            match self.turn {
+                Turn::Hello => self.greet(door)?,
+                Turn::Head => {
+                    let head = Head::decode(&self.inbox.array()?)?;
+                    if head.status != Status::Good {
+                        return Err(nonsense("the introduction has a status"));
+                    }
+                    self.inbox = Inbox::of(head.body);
+                    self.turn = Turn::Body(head);
+                }
+                Turn::Body(head) => return self.introduced(&head, door).map(Ok),
+            }
+        }
+    }
+
+    fn turn_away(&self, status: Status, errno: i32, words: &'static str) -> Error {
+        self.refuse(status);
+        Error::fixed(errno, words)
+    }
+
+    /// HELLO is there: CHALLENGE goes out.
+    fn greet(&mut self, door: &Door) -> Result<()> {
+        self.transcript.hello = self.inbox.array()?;
+        self.lowest = door.key.as_ref().map_or(LOWEST, Key::since);
+        let hello = Hello::decode(&self.transcript.hello)?;
+        if !hello.speaks_ours() {
+            return Err(self.turn_away(Status::Version, errno::EPROTONOSUPPORT, "speaks no version of the format that this library does"));
+        }
+        self.version = hello.common();
+        if hello.status != Status::Good {
+            return Err(nonsense("the greeting has a status"));
+        }
+        match (hello.keyed, &door.key) {
+            (false, Some(_)) => return Err(self.turn_away(Status::KeyNeeded, errno::EACCES, "has no key, which this side insists on")),
+            (true, None) => return Err(self.turn_away(Status::KeyNeeded, errno::EACCES, "insists on a key, and this side has none")),
+            _ => {}
+        }
+        if let Some(key) = &door.key {
+            if hello.highest < self.lowest {
+                return Err(self.turn_away(Status::Version, errno::EPROTONOSUPPORT, "speaks no version in which such a key is known"));
+            }
+            if hello.sealed != key.seal {
+                return Err(self.turn_away(Status::SealNeeded, errno::EACCES, "seals, or does not, unlike this side"));
+            }
+            if hello.id.is_some() != key.id().is_some() {
+                return Err(self.turn_away(Status::KeyKind, errno::EACCES, "has a shared key, or its own, unlike this side"));
+            }
+            if key.only(hello.id).is_none() {
+                return Err(self.turn_away(Status::KeyWrong, errno::EKEYREJECTED, "has a key that GDRFAB_TCP_KEY_FILE does not have"));
+            }
+        }
+        if hello.purpose != door.purpose as u8 {
+            return Err(self.turn_away(Status::WrongDoor, errno::ECONNREFUSED, "meant another kind of endpoint"));
+        }
+        let flags = Hello { aes: hello.aes && Cipher::is_aes_fast(), id: door.key.as_ref().and_then(Key::id), ..hello };
+        self.transcript.challenge = Hello { nonce: nonce()?, lowest: self.version, highest: self.version, ..flags }.encode();
+        whole(self.socket.as_fd(), &self.transcript.challenge)?;
+        self.inbox = Inbox::of(HEAD_LEN);
+        self.turn = Turn::Head;
+        Ok(())
+    }
+
+    /// The key for who said HELLO.
+    fn key_of(&self, key: &Key) -> Result<Key> {
+        let id = Hello::decode(&self.transcript.hello)?.id;
+        key.only(id).ok_or(Error::fixed(errno::EKEYREJECTED, "has a key that GDRFAB_TCP_KEY_FILE does not have"))
+    }
+
+    /// INTRO is there. What it says under a key is nobody's until that is found to be ours.
+    fn introduced(self, head: &Head, door: &Door) -> Result<Heard> {
+        let here = tcp::local(self.socket.as_fd())?;
+        let key = door.key.as_ref().map(|key| self.key_of(key)).transpose()?;
+        let mut noise = match &key {
+            Some(key) => Some(Box::new(self.transcript.noise(key, self.peer, here, false)?)),
+            None => None,
+        };
+        let Some((status, token, body)) = hear(noise.as_deref_mut(), head, &self.inbox.bytes)? else {
+            return Err(self.turn_away(Status::KeyWrong, errno::EACCES, "has another key, or somebody stands between"));
+        };
+        if status != Status::Good {
+            return Err(nonsense("the introduction has a status"));
+        }
+        // In one piece: how much of a guess was right must not show.
+        if token ^ door.token != 0 {
+            return Err(self.turn_away(Status::WrongDoor, errno::ECONNREFUSED, "named an endpoint that is not here"));
+        }
+        let terms = Terms::decode(&body)?;
+        let streams_since = if terms.later { LATER_SINCE } else { STREAMS_SINCE };
+        if (self.version < streams_since && terms.streams > 0) || (self.version < RAILS_SINCE && !terms.rails.is_empty()) {
+            return Err(nonsense("the introduction has flags that its version does not"));
+        }
+        Ok(Heard { socket: self.socket, peer: self.peer, terms, version: self.version, noise, key })
+    }
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An endpoint: its domain, and its state under the endpoint's lock.
+
+use super::conn::Conn;
+use super::domain::Domain;
+use super::fault::Faults;
+use super::state::{How, Phase, State};
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::bind::{Bindings, Options};
+use crate::prov::fast::Fast;
+use crate::prov::info::Info;
+use crate::prov::op::Iov;
+use crate::prov::report::Stats;
+use crate::prov::tcp::handshake::exchange::Link;
+use crate::prov::tcp::wire::address::{Address, Host};
+use crate::prov::tcp::wire::hello::Terms;
+use crate::sync::serial::Serial;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+pub struct Endpoint {
+    pub(super) domain: Arc<Domain>,
+    pub(super) state: Arc<Serial<State>>,
+}
+
+impl Endpoint {
+    pub fn open(domain: Arc<Domain>, info: &Info, context: usize) -> Result<Endpoint> {
+        // Where it listens if it is asked for its address, and where it calls from.
+        let source = match info.src_addr.as_deref().filter(|_| info.request.is_none()) {
+            Some(text) => {
+                let address: Address = text.parse().map_err(|e: Error| e.context("info->src_addr"))?;
+                address.resolve().map_err(|e| e.context("info->src_addr"))?.first().copied()
+            }
+            None => None,
+        };
+        let like = match info.dest_addr.as_deref().and_then(|text| text.parse::<Address>().ok()).map(|a| a.host) {
+            Some(Host::Ip(at)) => Some(at.ip()),
+            _ => None,
+        };
+        let state = State {
+            phase: Phase::Fresh,
+            bind: Bindings::default(),
+            options: Options::default(),
+            object: 0,
+            context,
+            conn: None,
+            recvs: VecDeque::new(),
+            unexpected: VecDeque::new(),
+            stats: Stats::default(),
+            earliest: 0,
+            greeter: None,
+            address: None,
+            source,
+            like,
+            faults: Faults::wanted(),
+            sleepers: 0,
+            resting: Vec::new(),
+            rests_until: 0,
+            came: false,
+            turns: 0,
+            last_look: 0,
+        };
+        let state = Arc::new(Serial::new(domain.threading, state));
+        domain.add(&state);
+        Ok(Endpoint { domain, state })
+    }
+
+    /// Begins where a handshake has just ended, on any stream socket: for `fuzz/`, which is the peer, and tests.
+    #[doc(hidden)]
+    pub fn adopt(&self, link: Link, theirs: &Terms, ours: (u32, u32), is_dialer: bool, short: Option<usize>) -> Result<()> {
+        let mut s = self.state.lock();
+        s.talk(&self.domain, link, theirs.address.clone(), theirs, ours, is_dialer, short)?;
+        s.phase = if is_dialer { Phase::Connected } else { Phase::Connecting { how: How::Joining, deadline: 0 } };
+        Ok(())
+    }
+
+    /// The same of a rail of the connection, if that is there.
+    #[doc(hidden)]
+    pub fn adopt_rail(&self, number: usize, generation: u32, link: Link) -> Result<()> {
+        let rails = self.state.lock().conn.as_deref().and_then(Conn::rails);
+        rails.map_or(Ok(()), |rails| rails.lock().attach(number, generation, link))
+    }
+
+    /// What a call of the caller's may change.
+    pub(super) fn act<R>(&self, call: impl FnOnce(&mut State) -> R) -> R {
+        let mut s = self.state.lock();
+        let result = call(&mut s);
+        s.stir();
+        result
+    }
+
+    pub(super) fn leave(&self, s: &mut State) {
+        let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the connection down");
+        s.say_goodbye();
+        s.tear(&self.domain, &why);
+        s.greeter = None;
+        if !matches!(s.phase, Phase::Down(_)) {
+            s.phase = Phase::Down(why);
+        }
+    }
+
+    /// The fast path of an RMA operation; `Declined` posts nothing.
+    ///
+    /// # Safety
+    /// `LOCKED`, or the domain is one without locks.
+    #[inline(always)]
+    pub unsafe fn rma_fast<const WRITE: bool, const LOCKED: bool>(
+        &self,
+        local: Iov,
+        addr: u64,
+        key: u64,
+        context: usize,
+        flags: u64,
+    ) -> Fast {
+        // SAFETY: the table of operations is that of the domain, so `LOCKED` is what the domain was opened with.
+        let mut s = unsafe { self.state.reach::<LOCKED>() };
+        let posted = s.rma_fast::<WRITE>(&self.domain, local, addr, key, context, flags);
+        s.stir();
+        posted
+    }
+}

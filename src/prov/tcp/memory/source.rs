@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where the bytes of a body lie that goes out, and one call's pieces of them for the kernel.
+
+use super::mr::Region;
+use super::staging::{Lanes, Loading, Place};
+use crate::error::Result;
+use crate::fallible::zeroed;
+use crate::hmem::Site;
+use crate::mr::piece::{self, PieceEnds, Span, Walk, walk};
+use crate::prov::op::{Iov, Pieces, parts};
+use std::sync::Arc;
+
+/// A run of a region's bytes.
+pub struct Run {
+    pub region: Arc<Region>,
+    pub skip: u64,
+    pub len: u64,
+}
+
+/// The memory of a peer's operation.
+pub struct Runs {
+    pub list: Box<[Run]>,
+    /// Of a list: where its runs end, and each region once.
+    of_list: Option<(PieceEnds, Box<[Arc<Region>]>)>,
+}
+
+impl Runs {
+    pub fn of_list(list: Vec<Run>, regions: Vec<Arc<Region>>) -> Runs {
+        let ends = PieceEnds::of(&list);
+        Runs { list: list.into(), of_list: Some((ends, regions.into())) }
+    }
+
+    /// Whose memory it is.
+    pub fn regions(&self) -> impl Iterator<Item = &Arc<Region>> {
+        let (few, many) = match &self.of_list {
+            Some((_, regions)) => (&[][..], &regions[..]),
+            None => (&self.list[..], &[][..]),
+        };
+        few.iter().map(|run: &Run| &run.region).chain(many)
+    }
+
+    /// The runs that `len` bytes from byte `skip` on lie in.
+    #[inline]
+    pub fn walk(&self, skip: usize, len: usize) -> Walk<'_, Run> {
+        let (first, skip) = self.of_list.as_ref().map_or((0, skip), |(ends, _)| ends.find(skip));
+        walk(self.list.get(first..).unwrap_or(&[]), skip, len)
+    }
+}
+
+impl From<Vec<Run>> for Runs {
+    fn from(list: Vec<Run>) -> Runs {
+        Runs { list: list.into(), of_list: None }
+    }
+}
+
+/// Where a body's bytes come from.
+pub enum Source {
+    Pieces(Pieces),
+    /// Bytes from this one of the body on.
+    Owned(Box<[u8]>, u64),
+    Regions(Runs),
+    Device(Loading),
+    /// What it was is not there any more.
+    Nothing,
+}
+
+impl Span for Run {
+    #[inline(always)]
+    fn bytes(&self) -> usize {
+        self.len as usize
+    }
+}
+
+/// A copy of `len` bytes from byte `skip` of host pieces on.
+pub fn gather(pieces: &[Iov], skip: u64, len: u64) -> Box<[u8]> {
+    let mut bytes = Vec::with_capacity(len as usize);
+    parts(pieces, skip as usize, len as usize).for_each(|part| part.append_to(&mut bytes));
+    bytes.into()
+}
+
+/// A copy of a device's bytes, now.
+pub fn load(site: Site, pieces: &[Iov], total: usize) -> Result<Box<[u8]>> {
+    let mut bytes = zeroed(total)?;
+    piece::load(site, pieces, 0, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The source of a body of local memory. `owned`: the caller gets its buffer back now.
+pub fn source_of(lanes: &mut Lanes, pieces: Pieces, site: Site, total: usize, owned: bool, stream: u64) -> Result<Source> {
+    if site.is_host() {
+        return Ok(match owned {
+            true => Source::Owned(gather(pieces.as_slice(), 0, total as u64), 0),
+            false => Source::Pieces(pieces),
+        });
+    }
+    lanes.after(site, stream)?;
+    if owned {
+        return Ok(Source::Owned(load(site, pieces.as_slice(), total)?, 0));
+    }
+    let place = Place::new(site, pieces, Vec::new());
+    Ok(Source::Device(Loading::new(place, total as u64)))
+}
+
+/// What one call to the kernel will be given.
+pub struct Call<'a> {
+    pub pieces: &'a mut [Iov],
+    pub count: usize,
+    pub bytes: u64,
+    pub limit: u64,
+    /// Regions that must be left again after the call.
+    pub entered: Vec<Arc<Region>>,
+}
+
+impl Call<'_> {
+    pub fn is_full(&self) -> bool {
+        self.count == self.pieces.len() || self.bytes >= self.limit
+    }
+
+    /// Adds a piece; gives how much of it fits.
+    pub fn add(&mut self, piece: Iov) -> usize {
+        let n = piece.len().min((self.limit - self.bytes.min(self.limit)) as usize);
+        match self.pieces.get_mut(self.count) {
+            Some(place) if n > 0 => {
+                *place = piece.part(0, n);
+                self.count += 1;
+                self.bytes += n as u64;
+                n
+            }
+            _ => 0,
+        }
+    }
+
+    /// Adds bytes of our own.
+    ///
+    /// # Safety
+    /// They stay where they are until the call is over.
+    pub unsafe fn add_own(&mut self, bytes: &[u8]) -> usize {
+        // SAFETY: the pieces are used by the call alone.
+        self.add(unsafe { Iov::of(bytes) })
+    }
+}
+
+/// Undoes `Body::enter` of one region.
+pub fn leave(region: &Region) {
+    if let Err(e) = region.end_cpu(false) {
+        crate::log!(Warn, "{e}");
+    }
+    region.leave();
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Messages of the peer, and offers of them, on their way to receives.
+
+use super::msg::store;
+use crate::error::{Code, Result};
+use crate::fallible::granted;
+use crate::hmem::Site;
+use crate::prov::op::Pieces;
+use crate::prov::tcp::conn::Taking;
+use crate::prov::tcp::memory::staging::{Place, Storing};
+use crate::prov::tcp::recv::{Recv, Unexpected};
+use crate::prov::tcp::state::State;
+use crate::prov::tcp::stream::incoming::{Sink, Then};
+use crate::prov::tcp::wire::frame::{ACK, FAILED, Header, Kind, broken, error_of, status_of, word};
+use crate::room::granted;
+
+/// Where bytes for memory of this side go.
+pub fn sink_of(pieces: Pieces, site: Site, room: u64) -> Sink {
+    match site.is_host() {
+        true => Sink::Pieces(pieces, room),
+        false => Sink::Device(Storing::new(Place::new(site, pieces, Vec::new()), room), room),
+    }
+}
+
+impl State {
+    pub fn on_send(&mut self, h: &Header, data: Option<u64>, number: Option<u64>) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        conn.count_arrival(h.len)?;
+        if let Some(recv) = self.next_receive() {
+            let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+            conn.count_match(h.len);
+            let sink = sink_of(recv.pieces.clone(), recv.site, h.len.min(recv.room as u64));
+            return self.begin(sink, Then::Message { recv: Some(recv), len: h.len, data, number }, h, None);
+        }
+        self.stats.unexpected += 1;
+        // Within the budget, so this is memory that was granted.
+        self.begin(Sink::Kept(granted(h.len as usize)?), Then::Keep { data, number }, h, None)
+    }
+
+    /// The receive for a message that comes now: none if others still wait for theirs.
+    fn next_receive(&mut self) -> Option<Recv> {
+        if !self.unexpected.is_empty() {
+            return None;
+        }
+        let mut recv = self.recvs.pop_front()?;
+        recv.ticket = self.bind.matched(false);
+        Some(recv)
+    }
+
+    pub fn on_offer(&mut self, h: &Header, data: Option<u64>, number: u64) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        conn.count_arrival(0)?;
+        let offer = Unexpected::Offered { number, len: h.len, data, ack: h.has(ACK) };
+        match self.next_receive() {
+            Some(recv) => self.deliver(recv, offer),
+            None => {
+                self.stats.unexpected += 1;
+                self.unexpected.push_back(offer);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a message that waited its receive.
+    pub fn deliver(&mut self, mut recv: Recv, message: Unexpected) {
+        match message {
+            Unexpected::Kept { bytes, data, number } => {
+                if let Some(conn) = self.conn.as_deref_mut() {
+                    conn.count_match(bytes.len() as u64);
+                }
+                let n = bytes.len().min(recv.room);
+                let placed = store(recv.site, &recv.pieces, &bytes[..n]);
+                self.end_message(Some(recv), bytes.len() as u64, data, number, placed);
+            }
+            Unexpected::Offered { number, len, data, ack } => {
+                recv.ticket = recv.ticket.or_else(|| self.bind.matched(true));
+                let Some(conn) = self.conn.as_deref_mut() else { return };
+                conn.count_match(0);
+                let want = len.min(recv.room as u64);
+                conn.put_words(Kind::Take, 0, want, &[number]);
+                conn.taking.push_back(Taking { number, recv: Some(recv), want, len, data, ack });
+            }
+        }
+    }
+
+    /// A message has filled its receive, or has not.
+    pub fn end_message(&mut self, recv: Option<Recv>, len: u64, data: Option<u64>, number: Option<u64>, result: Result<()>) {
+        if let (Some(number), Some(conn)) = (number, self.conn.as_deref_mut()) {
+            let status = match (&recv, &result) {
+                (None, _) => status_of(Code::Canceled),
+                (_, Err(e)) => status_of(e.code),
+                _ => 0,
+            };
+            conn.put_words(Kind::Got, 0, 0, &[number, status]);
+        }
+        match (recv, result) {
+            (Some(recv), Ok(())) => self.received(&recv, len, data),
+            (Some(recv), Err(e)) => self.abandon(&recv, e),
+            (None, _) => {}
+        }
+    }
+
+    pub fn on_taken(&mut self, h: &Header, words: &[u8]) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        let number = word(words, 0);
+        let at = conn.taking.iter().position(|t| t.number == number).ok_or_else(|| broken("bytes that nobody asked for"))?;
+        let want = conn.taking.get(at).map_or(0, |t| t.want);
+        let failed = match h.has(FAILED) {
+            true => Some(error_of(word(words, 1)).err().ok_or_else(|| broken("a failure that is none"))?),
+            false if h.len != want => return Err(broken("another length than was taken")),
+            false => None,
+        };
+        let Some(t) = conn.taking.remove(at) else { return Ok(()) };
+        let sink = match &t.recv {
+            Some(recv) if failed.is_none() => sink_of(recv.pieces.clone(), recv.site, t.want),
+            _ => Sink::Nothing,
+        };
+        let number = t.ack.then_some(t.number);
+        self.begin(sink, Then::Message { recv: t.recv, len: t.len, data: t.data, number }, h, failed)
+    }
+
+    /// A message that came without a receive; one may have been posted meanwhile.
+    pub fn keep(&mut self, message: Unexpected) {
+        match self.next_receive() {
+            Some(recv) => self.deliver(recv, message),
+            None => self.unexpected.push_back(message),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether the peer lives: its kernel answers, however long the peer itself computes and takes nothing. Where nothing is on its
+//! way, this side's kernel finds out by itself. Rails are looked after by `rails`.
+
+use crate::config;
+use crate::error::{Code, Error, errno};
+use crate::prov::tcp::conn::{Conn, Vigil};
+use crate::prov::tcp::domain::Domain;
+use crate::prov::tcp::rail::transport::Outlet;
+use crate::prov::tcp::state::State;
+use crate::sys::health::Health;
+use crate::sys::time::ticks;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// The least and the most between two questions.
+const PAUSE_NS: (u64, u64) = (10_000_000, 10_000_000_000);
+/// How often the kernel is asked in the time after which a peer is taken for dead.
+const LOOKS: u64 = 16;
+
+impl Conn {
+    /// When the kernel wants to be asked about the peer; `u64::MAX`: not before something is sent.
+    pub fn vigil_due(&self) -> u64 {
+        let quiet = self.tx.last <= self.vigil.clear || matches!(self.tx.outlet, Some(Outlet::Rails(_)));
+        if quiet || config::get().tcp.timeout_ms == 0 { u64::MAX } else { self.vigil.due }
+    }
+
+    /// Asks the kernel, if it is time; gives why the peer is taken for dead.
+    pub fn keep_vigil(&mut self, now: u64) -> Option<Error> {
+        let limit = config::get().tcp.timeout_ms;
+        if now < self.vigil_due() {
+            return None;
+        }
+        let Conn { fd, rx, tx, vigil, .. } = self;
+        let Vigil { health, due, clear } = vigil;
+        *clear = if tx.is_empty() { ticks() } else { 0 };
+        health.resize(1 + rx.streams.as_ref().map_or(0, |streams| streams.count()), Health::default());
+        let mut left = (u64::from(limit) * 1_000_000 / LOOKS).clamp(PAUSE_NS.0, PAUSE_NS.1);
+        let mut ask = |index: usize, fd: BorrowedFd<'_>| {
+            let Some(health) = health.get_mut(index) else { return };
+            health.update(fd, now);
+            if health.queued > 0 {
+                *clear = 0;
+            }
+            left = left.min(health.patience_ns(limit, now).unwrap_or(u64::MAX));
+        };
+        ask(0, fd.as_fd());
+        if let Some(streams) = &rx.streams {
+            streams.each(false, |index, fd, _| ask(index + 1, fd));
+        }
+        *due = now + left;
+        let why = || format!("the peer is gone: its host did not answer for {limit} ms (GDRFAB_TCP_TIMEOUT_MS)");
+        (left == 0).then(|| Error::coded(errno::ECONNRESET, Code::PeerGone, why()))
+    }
+}
+
+impl State {
+    /// Ends the connection to a peer that is gone and has not said so.
+    pub fn look_at_peer(&mut self, domain: &Domain, now: u64) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        let Some(why) = conn.keep_vigil(now) else { return };
+        // What it said before comes first.
+        conn.dying.get_or_insert(why);
+        if let Err(e) = self.end_turn(false, false) {
+            self.down(domain, e);
+        }
+    }
+}

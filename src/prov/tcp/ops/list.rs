@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Lists of blocks: a WRITE or READ with up to thousands of them in front, each checked by the target before the first byte is
+//! looked at. The bytes are one body, which goes as every other does.
+
+use super::rma::{COPY_MAX, path_of};
+use super::target::{Target, are_short, paths_of, refused};
+use crate::error::{Code, Error, Result, errno};
+use crate::fallible::granted;
+use crate::hmem::Site;
+use crate::mr::{Access, DEVICE_DESC};
+use crate::prov::bind::Ending;
+use crate::prov::flags;
+use crate::prov::list::{self, List, Native, Pair};
+use crate::prov::op::{Common, Dir, Iov, Pieces};
+use crate::prov::tcp::conn::{Conn, Fate, LIST_READS, READS, ReadOp, WriteOp};
+use crate::prov::tcp::domain::Domain;
+use crate::prov::tcp::limits::TX_SIZE;
+use crate::prov::tcp::memory::mr::Region;
+use crate::prov::tcp::memory::source::{Run, Runs, Source, gather, source_of};
+use crate::prov::tcp::refusal::There;
+use crate::prov::tcp::state::State;
+use crate::prov::tcp::stream::body::{Body, Owner};
+use crate::prov::tcp::stream::incoming::{Incoming, Sink, Then};
+use crate::prov::tcp::stream::tx::QUEUE_MAX;
+use crate::prov::tcp::wire::frame::{BLOCK, BLOCKS_MAX, BODY_MAX, Header, Kind, LIST, PROMPT, broken, word};
+use crate::room::granted;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What one frame takes of a list: on this side, all of it lies on one device or none.
+struct Part {
+    site: Site,
+    count: usize,
+    total: usize,
+    pieces: Vec<Iov>,
+}
+
+impl Part {
+    fn of(domain: &Domain, runs: &[list::Run], pairs: &[Pair]) -> Result<Part> {
+        let mut part = Part { site: Site::HOST, count: 0, total: 0, pieces: Vec::with_capacity(runs.len().min(BLOCKS_MAX)) };
+        let mut pair = u32::MAX;
+        for run in runs.iter().take(BLOCKS_MAX) {
+            if run.pair != pair {
+                let desc = pairs[run.pair as usize].desc;
+                let site = if desc & DEVICE_DESC == 0 { Site::HOST } else { domain.local_site(desc, &[run.local])? };
+                if part.count == 0 {
+                    part.site = site;
+                }
+                if site != part.site {
+                    break;
+                }
+                pair = run.pair;
+            }
+            if part.total + run.len() > BODY_MAX as usize {
+                break;
+            }
+            match part.pieces.last_mut() {
+                Some(last) if last.addr() + last.len() == run.buf() => {
+                    // SAFETY: both are blocks of one list, for as long.
+                    *last = unsafe { Iov::new(last.addr(), last.len() + run.len()) };
+                }
+                _ => part.pieces.push(run.local),
+            }
+            part.total += run.len();
+            part.count += 1;
+        }
+        Ok(part)
+    }
+}
+
+impl State {
+    /// Whether a list goes in frames of its own. If so, this side's memory of all its blocks is checked.
+    pub fn list(&mut self, domain: &Domain, list: &List) -> Result<Native> {
+        let has_faults = self.faults.is_some();
+        let conn = self.up()?;
+        if !conn.has_lists || has_faults {
+            return Ok(Native::Pieces);
+        }
+        let local = |p: &Pair| (!p.is_on_host()).then(|| domain.regions.lock().local_pieces(p.desc)).transpose();
+        let locals = list.pairs.iter().map(local).collect::<Result<Vec<_>>>()?;
+        for local in locals.iter().flatten() {
+            local.check()?;
+        }
+        let outside = |r: &&list::Run| locals[r.pair as usize].as_ref().is_some_and(|of| !of.holds(r.buf(), r.len()));
+        match list.runs.iter().find(outside) {
+            None => Ok(Native::Parts),
+            Some(run) => {
+                let words = format!("blocks[{}]: [{:#x}, +{}) lies outside the region of its desc", run.first, run.buf(), run.len());
+                Err(Error::invalid(words))
+            }
+        }
+    }
+
+    /// Posts one frame's part of a list; gives how many runs it took.
+    pub fn list_part(&mut self, domain: &Domain, dir: Dir, runs: &[list::Run], pairs: &[Pair], c: &Common) -> Result<usize> {
+        let conn = self.up()?;
+        if !conn.has_lists {
+            return Err(Error::fixed(errno::EOPNOTSUPP, "ep: the peer speaks an older version of the format, without lists"));
+        }
+        let lists = conn.reads.iter().filter(|r| r.pieces.is_list()).count();
+        let many = dir == Dir::Read && (conn.reads.len() >= READS || lists >= LIST_READS);
+        let fenced = c.flags & flags::FENCE != 0 && !conn.reads.is_empty();
+        if many || fenced || conn.outstanding() >= TX_SIZE || conn.tx.waiting() > QUEUE_MAX {
+            return Ok(0);
+        }
+        let Part { site, count, total, pieces } = Part::of(domain, runs, pairs)?;
+        let Some(first) = runs.first().filter(|_| count > 0) else { return Ok(0) };
+        let kind = flags::RMA | if dir == Dir::Read { flags::READ } else { flags::WRITE };
+        let deadline = self.deadline(c);
+        let end = Ending { context: c.context, kind, len: total, buf: first.buf(), deadline, part: true, ..Ending::default() };
+        if let Err(e) = self.check_path(domain, site) {
+            self.fail(&end, e);
+            return Ok(count);
+        }
+        self.stats.moved(path_of(site, pairs[first.pair as usize].key), total);
+        let paths = self.paths_bits(domain, site);
+        let (runs, pieces) = (&runs[..count], Pieces::of_list(pieces));
+        match dir {
+            Dir::Write => self.put_list(runs, pairs, c, end, pieces, site, paths),
+            Dir::Read => self.ask_for_list(runs, pairs, end, pieces, site, paths),
+        }
+        self.kick(domain, c.flags);
+        Ok(count)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn put_list(&mut self, runs: &[list::Run], pairs: &[Pair], c: &Common, end: Ending, pieces: Pieces, site: Site, paths: u8) {
+        let stream = self.options.stream;
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        let (total, on_host) = (end.len, site.is_host());
+        let source = match () {
+            () if on_host && total <= COPY_MAX => None,
+            () if on_host && are_short(pieces.as_slice().len(), total as u64) => {
+                Some(Source::Owned(gather(pieces.as_slice(), 0, total as u64), 0))
+            }
+            () => match source_of(&mut conn.tx.lanes, pieces.clone(), site, total, false, stream) {
+                Ok(source) => Some(source),
+                Err(e) => return self.fail(&end, e),
+            },
+        };
+        conn.sequence = conn.sequence.wrapping_add(1);
+        let owner = Owner::Write(conn.sequence);
+        let body = source.map(|source| conn.body(Body::new(source, owner, None, total as u64)));
+        let prompt = if c.flags & flags::DELIVERY_COMPLETE != 0 { PROMPT } else { 0 };
+        let bits = LIST | prompt | body.as_ref().map_or(0, Body::flag);
+        conn.put(Header { paths, ..Header::new(Kind::Write, bits, total as u64) });
+        conn.put_blocks(runs, pairs);
+        match body {
+            Some(body) => conn.tx.put_body(body),
+            None => conn.tx.put_pieces(pieces.as_slice()),
+        }
+        conn.writes.push_back(WriteOp { end, at: There::default(), fate: Fate::Open, refused: None });
+    }
+
+    fn ask_for_list(&mut self, runs: &[list::Run], pairs: &[Pair], end: Ending, pieces: Pieces, site: Site, paths: u8) {
+        let stream = self.options.stream;
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        if !site.is_host()
+            && let Err(e) = conn.rx.lanes.after(site, stream)
+        {
+            return self.fail(&end, e);
+        }
+        conn.put(Header { paths, ..Header::new(Kind::Read, LIST, end.len as u64) });
+        conn.put_blocks(runs, pairs);
+        conn.reads.push_back(ReadOp { end, at: There::default(), pieces, site, over: false });
+    }
+
+    /// A list has come whole: its frame is a WRITE, whose bytes follow, or a READ.
+    pub fn on_list(&mut self, domain: &Domain, h: &Header, data: Option<u64>, blocks: &[u8]) -> Result<()> {
+        let lens = (0..blocks.len() / BLOCK).map(|i| word(blocks, 3 * i + 1));
+        if lens.clone().try_fold(0u64, |sum, len| sum.checked_add(len)) != Some(h.len) {
+            return Err(broken("blocks whose lengths do not make the frame's"));
+        }
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        if h.kind == Kind::Read {
+            let target = conn.list_target(domain, h, blocks, Access::REMOTE_READ);
+            conn.answer_from(target, h);
+            return Ok(());
+        }
+        let target = conn.list_target(domain, h, blocks, Access::REMOTE_WRITE);
+        self.write_to(target, h, data)
+    }
+}
+
+impl Conn {
+    /// Their number, and where each goes.
+    fn put_blocks(&mut self, runs: &[list::Run], pairs: &[Pair]) {
+        self.tx.put_word(runs.len() as u64);
+        self.tx.add(|out| {
+            out.reserve(runs.len() * BLOCK);
+            for run in runs {
+                for word in [run.addr, run.len() as u64, pairs[run.pair as usize].key] {
+                    out.extend_from_slice(&word.to_le_bytes());
+                }
+            }
+        });
+    }
+
+    /// A frame with a list of so many blocks has begun.
+    pub fn expect_list(&mut self, h: &Header, data: Option<u64>, count: u64) -> Result<()> {
+        if !self.has_lists || !(1..=BLOCKS_MAX as u64).contains(&count) {
+            return Err(broken("a list of no blocks, or of too many"));
+        }
+        let len = count as usize * BLOCK;
+        let list = Incoming::new(Sink::Kept(granted(len)?), Then::List(*h, data), len as u64, false);
+        self.rx.body = Some(Box::new(list));
+        Ok(())
+    }
+
+    /// Checks every block of a list; an error names the first that fails.
+    fn list_target(&mut self, domain: &Domain, h: &Header, blocks: &[u8], need: Access) -> Result<Target> {
+        let (permitted, count) = (paths_of(h.paths), blocks.len() / BLOCK);
+        let (mut runs, mut regions): (Vec<Run>, Vec<Arc<Region>>) = (granted(count)?, Vec::new());
+        let mut places: HashMap<u64, usize> = HashMap::new();
+        let (mut last, mut at) = (None, 0);
+        for i in 0..count {
+            let [addr, len, key] = [0, 1, 2].map(|k| word(blocks, 3 * i + k));
+            let fail = |code, good: u64| Error { piece: Some((i as u16, good.min(u64::from(u32::MAX)) as u32)), ..refused(code) };
+            if last != Some(key) {
+                at = match places.get(&key) {
+                    Some(at) => *at,
+                    None => {
+                        let region = self.look_up(domain, key).ok_or_else(|| fail(Code::Key, 0))?;
+                        if regions.first().is_some_and(|first| first.site() != region.site()) {
+                            // Good in itself, but not with those before it.
+                            return Err(fail(Code::Path, len));
+                        }
+                        if region.is_stale() {
+                            return Err(fail(Code::Fault, 0));
+                        }
+                        places.insert(key, regions.len());
+                        regions.push(region);
+                        regions.len() - 1
+                    }
+                };
+                last = Some(key);
+            }
+            let region = &regions[at];
+            let skip = region.check(addr, len, need, permitted).map_err(|code| {
+                let inside = addr.checked_sub(region.base).and_then(|skip| region.location.len.checked_sub(skip));
+                fail(code, inside.filter(|_| code == Code::Bounds).unwrap_or(0))
+            })?;
+            match runs.last_mut() {
+                Some(run) if run.skip + run.len == skip && Arc::ptr_eq(&run.region, region) => run.len += len,
+                _ => runs.push(Run { region: region.clone(), skip, len }),
+            }
+        }
+        let site = regions.first().map_or(Site::HOST, |r| r.site());
+        let runs = Runs::of_list(runs, regions);
+        Ok(if site.is_host() { Target::Host(runs) } else { Target::Device(site, runs) })
+    }
+}

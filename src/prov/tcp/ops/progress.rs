@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Progress of an endpoint: sends what waits, takes what came, pays what it owes, and now and then looks at the clock.
+//! And the ends that do not come from the peer: deadlines, cancelling, the loss of the connection.
+
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::bind::Ending;
+use crate::prov::event::{EventKind, tell_end};
+use crate::prov::tcp::conn::{Conn, Fate, More};
+use crate::prov::tcp::connect::cm;
+use crate::prov::tcp::domain::Domain;
+use crate::prov::tcp::recv::Unexpected;
+use crate::prov::tcp::state::{Phase, State};
+use crate::prov::tcp::stream::body::Owner;
+use crate::prov::tcp::stream::incoming::Then;
+use crate::prov::tcp::stream::tx::Left;
+use crate::prov::tcp::wire::frame::{Header, Kind};
+use crate::sys::{cancel, socket, stream, time};
+
+/// Ticks between two looks at the clock.
+const LOOK: u64 = 100_000;
+/// How long a goodbye may wait for room in the socket.
+const GOODBYE_MS: u64 = 200;
+
+impl State {
+    /// One turn. `force`: the last look before this side sleeps.
+    #[inline]
+    pub fn progress(&mut self, domain: &Domain, force: bool) {
+        if self.conn.is_some() {
+            let quiet = if force { None } else { self.quiet_turn(domain) };
+            if let Err(e) = quiet.unwrap_or_else(|| self.turn(domain, force)) {
+                self.down(domain, e);
+            }
+        }
+        if self.conn.is_none() && !self.recvs.is_empty() {
+            self.take_what_is_left();
+        }
+        self.turns = self.turns.wrapping_add(1);
+        if force || (self.turns & 15 == 0 && time::ticks().wrapping_sub(self.last_look) > LOOK) {
+            self.look(domain);
+        }
+        self.stir();
+    }
+
+    fn turn(&mut self, domain: &Domain, force: bool) -> Result<()> {
+        if force || !self.conn.as_ref().is_some_and(|c| c.may_wait_on()) {
+            self.flush();
+        }
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        let Conn { fd, member, rx, .. } = conn;
+        rx.begin_turn();
+        let told = |member| domain.pollset.turn(member, std::os::fd::AsFd::as_fd(fd));
+        let may_have = member.as_mut().is_none_or(told) || force || rx.is_amid();
+        let came = may_have && self.receive(domain)?;
+        self.end_turn(came, force || self.is_left_alone(domain))
+    }
+
+    /// Whether the caller may never come back to send what waits, or to pay what this turn owes: another thread drives the
+    /// endpoint, the library's or one that waits in a call, and sleeps.
+    #[inline]
+    pub fn is_left_alone(&self, domain: &Domain) -> bool {
+        domain.auto || self.sleepers > 0
+    }
+
+    /// What a turn ends with, whether something came in it or not.
+    #[inline]
+    pub fn end_turn(&mut self, came: bool, force: bool) -> Result<()> {
+        if !self.unexpected.is_empty() && !self.recvs.is_empty() {
+            self.match_unexpected();
+        }
+        self.came |= came;
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        conn.pay(came, force);
+        if !conn.tx.is_empty() && !conn.tx.blocked && (force || !conn.may_wait_on()) {
+            self.flush();
+        }
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        // What the peer said before its end comes first, however long it takes to be read.
+        if conn.dying.is_some() && !came {
+            return self.die();
+        }
+        Ok(())
+    }
+
+    /// The connection is over, once what came before its end has been taken.
+    #[cold]
+    fn die(&mut self) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        // The queue is full: what waits is taken when the caller has read.
+        let full = self.bind.rx.as_ref().is_some_and(|q| !q.has_room());
+        if full && (conn.rx.has_bytes() || conn.rx.body.as_ref().is_some_and(|b| b.all_came())) {
+            return Ok(());
+        }
+        if conn.rx.awaits_stripes() {
+            return Ok(());
+        }
+        let copying = conn.rx.body.as_ref().is_some_and(|b| b.all_came());
+        match conn.dying.clone() {
+            Some(why) if !copying => Err(why),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends what waits and ends what has left with it.
+    #[inline]
+    pub fn flush(&mut self) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        if conn.tx.is_empty() {
+            // What was in the way may have left with a look at the rails.
+            conn.tx.blocked &= conn.tx.is_full();
+            return;
+        }
+        let Conn { fd, tx, dying, writes, .. } = conn;
+        let waited = tx.blocked;
+        // Of a peer that closed the connection since something was last sent, the kernel would still take one call.
+        let sent = match tx.has_rested() && socket::hung_up(&fd) {
+            true => Err(Error::fixed(errno::EPIPE, "it closed the connection or died")),
+            false => tx.flush(std::os::fd::AsFd::as_fd(fd)),
+        };
+        if let Err(e) = sent {
+            // What the peer said before it went is still to be read.
+            dying.get_or_insert(if e.code == Code::Fault { e } else { super::inbound::gone(&e) });
+            if let Some(last) = writes.back_mut() {
+                // It was injected by this very call, and its bytes are still here.
+                last.end.silent = false;
+            }
+        }
+        if self.sleepers > 0 && tx.blocked && !waited {
+            // They do not watch for room yet.
+            self.bind.rouse();
+        }
+        if !tx.left.is_empty() {
+            self.end_left();
+        }
+    }
+
+    fn end_left(&mut self) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        for left in std::mem::take(&mut conn.tx.left) {
+            match left {
+                Left::Mark(end) => self.bind.succeed(&end),
+                Left::Body(body) => {
+                    let Some(conn) = self.conn.as_deref_mut() else { return };
+                    match (body.owner, body.why, body.end) {
+                        (Owner::Answer { list }, ..) => {
+                            conn.answers -= 1;
+                            conn.list_answers -= usize::from(list);
+                        }
+                        (_, None, Some(end)) => self.bind.succeed(&end),
+                        (Owner::Write(sequence), Some(why), early) => self.end_write(sequence, early, why),
+                        (_, Some(why), Some(end)) => self.fail(&end, why),
+                        (Owner::Send(Some(number)), Some(why), None) => self.end_send(number, why),
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// A write's bytes could not be had: it ends now, with a reason that the target does not know. `early`: how it ends, if
+    /// it was to end when its bytes are out.
+    fn end_write(&mut self, sequence: u32, early: Option<Ending>, why: Error) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        let open = conn.write(sequence).and_then(|op| match std::mem::replace(&mut op.fate, Fate::Over) {
+            Fate::Open => Some(op.end),
+            _ => None,
+        });
+        if let Some(end) = early.or(open) {
+            self.fail(&end, why);
+        }
+    }
+
+    fn end_send(&mut self, number: u64, why: Error) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        if let Some(at) = conn.sends.iter().position(|s| s.number == number)
+            && let Some(op) = conn.sends.remove(at)
+        {
+            self.fail(&op.end, why);
+        }
+    }
+
+    /// Looks at what changes rarely.
+    #[cold]
+    fn look(&mut self, domain: &Domain) {
+        self.last_look = time::ticks();
+        if matches!(self.phase, Phase::Connecting { .. }) {
+            cm::advance(self, domain);
+        }
+        if self.conn.as_ref().is_some_and(|c| !matches!(c.more, More::None)) {
+            let now = time::now_ns();
+            self.look_at_streams(now);
+            self.judge_streams(now);
+        }
+        if self.conn.as_ref().is_some_and(|c| c.junction.is_some()) {
+            // Nothing else wakes who sleeps on them.
+            if self.look_at_rails(time::now_ns())
+                && let Err(e) = self.turn(domain, false)
+            {
+                self.down(domain, e);
+            }
+        }
+        if self.conn.is_some() {
+            self.look_at_peer(domain, time::now_ns());
+        }
+        if self.faults.is_some() {
+            self.release_held(domain, time::now_ns());
+        }
+        if self.earliest != 0 {
+            let now = time::now_ns();
+            if now >= self.earliest {
+                self.expire(now);
+                self.flush();
+            }
+        }
+    }
+
+    /// Ends operations whose deadline has passed, and finds the next one.
+    fn expire(&mut self, now: u64) {
+        let late = |end: &Ending| end.deadline != 0 && end.deadline <= now;
+        self.end_operations(late, &Error::late("the operation did not end"), usize::MAX);
+        let unfilled = Error::coded(errno::ETIMEDOUT, Code::Deadline, "no message came before the receive's deadline");
+        self.end_receives(|deadline, _| deadline != 0 && deadline <= now, &unfilled, usize::MAX);
+        let mut earliest = u64::MAX;
+        let mut seen = |deadline: u64| {
+            if deadline != 0 {
+                earliest = earliest.min(deadline);
+            }
+        };
+        self.recvs.iter().for_each(|r| seen(r.deadline));
+        if let Some(conn) = self.conn.as_deref() {
+            conn.writes.iter().filter(|w| w.fate == Fate::Open).for_each(|w| seen(w.end.deadline));
+            conn.reads.iter().filter(|r| !r.over).for_each(|r| seen(r.end.deadline));
+            conn.sends.iter().for_each(|s| seen(s.end.deadline));
+            conn.tx.each_end(|end| seen(end.deadline));
+            conn.taking.iter().filter_map(|t| t.recv.as_ref()).for_each(|r| seen(r.deadline));
+            if let Some(Then::Message { recv: Some(recv), .. }) = conn.rx.body.as_ref().map(|b| &b.then) {
+                seen(recv.deadline);
+            }
+        }
+        if let Some(faults) = &self.faults {
+            faults.deadlines().for_each(&mut seen);
+        }
+        self.earliest = if earliest == u64::MAX { 0 } else { earliest };
+    }
+
+    /// Ends up to `most` operations that `which` picks: their memory is left alone from now on, whatever the peer still
+    /// says of them. Gives how many.
+    fn end_operations(&mut self, which: impl Fn(&Ending) -> bool, why: &Error, most: usize) -> usize {
+        let mut ended: Vec<Ending> = Vec::new();
+        let Some(conn) = self.conn.as_deref_mut() else { return 0 };
+        for i in 0..conn.writes.len() {
+            let Some(op) = conn.writes.get_mut(i).filter(|op| op.fate == Fate::Open && which(&op.end)) else { continue };
+            if ended.len() == most {
+                break;
+            }
+            op.fate = Fate::Over;
+            ended.push(op.end);
+            conn.tx.give_up(Owner::Write(conn.acked.wrapping_add(1 + i as u32)), why);
+        }
+        for i in 0..conn.reads.len() {
+            let Some(op) = conn.reads.get_mut(i).filter(|op| !op.over && which(&op.end)) else { continue };
+            if ended.len() == most {
+                break;
+            }
+            op.over = true;
+            ended.push(op.end);
+            // The oldest may be arriving.
+            if i == 0
+                && let Some(body) = conn.rx.body.as_mut().filter(|b| matches!(b.then, Then::Answer))
+            {
+                body.divert(&mut conn.rx.lanes, why.clone());
+            }
+        }
+        let mut i = 0;
+        while i < conn.sends.len() && ended.len() < most {
+            match conn.sends.get(i).filter(|op| which(&op.end)).map(|op| op.number) {
+                Some(number) => {
+                    ended.extend(conn.sends.remove(i).map(|op| op.end));
+                    conn.tx.give_up(Owner::Send(Some(number)), why);
+                }
+                None => i += 1,
+            }
+        }
+        for (end, owner) in conn.tx.take_ends(&which, why, most - ended.len()) {
+            ended.push(end);
+            if let Owner::Write(sequence) = owner
+                && let Some(op) = conn.write(sequence)
+            {
+                op.fate = Fate::Over;
+            }
+        }
+        if let Some(faults) = &mut self.faults {
+            ended.extend(faults.take(&which, |_| false, most - ended.len()).0);
+        }
+        ended.iter().for_each(|end| self.fail(end, why.clone()));
+        ended.len()
+    }
+
+    /// The same for receives: by deadline and context.
+    fn end_receives(&mut self, which: impl Fn(u64, usize) -> bool, why: &Error, most: usize) -> usize {
+        let mut ended = Vec::new();
+        let mut i = 0;
+        while i < self.recvs.len() && ended.len() < most {
+            match self.recvs.get(i).is_some_and(|r| which(r.deadline, r.context)) {
+                true => ended.extend(self.recvs.remove(i)),
+                false => i += 1,
+            }
+        }
+        if let Some(conn) = self.conn.as_deref_mut() {
+            for t in &mut conn.taking {
+                if ended.len() < most && t.recv.as_ref().is_some_and(|r| which(r.deadline, r.context)) {
+                    ended.extend(t.recv.take());
+                }
+            }
+            let Conn { rx, .. } = conn;
+            if ended.len() < most
+                && let Some(body) = rx.body.as_mut()
+                && let Then::Message { recv, .. } = &mut body.then
+                && recv.as_ref().is_some_and(|r| which(r.deadline, r.context))
+            {
+                ended.extend(recv.take());
+                body.divert(&mut rx.lanes, why.clone());
+            }
+        }
+        if let Some(faults) = &mut self.faults {
+            ended.extend(faults.take(|_| false, |r| which(r.deadline, r.context), most - ended.len()).1);
+        }
+        ended.iter().for_each(|recv| self.abandon(recv, why.clone()));
+        ended.len()
+    }
+
+    /// Cancels the first operation or receive of `context`.
+    pub fn cancel(&mut self, context: usize) -> Result<()> {
+        let why = Error::coded(errno::ECANCELED, Code::Canceled, "cancelled by the caller");
+        if self.end_receives(|_, c| c == context, &why, 1) + self.end_operations(|end| end.context == context, &why, 1) == 0 {
+            return Err(Error::new(errno::ENOENT, "context: no operation of this endpoint with it can still be cancelled"));
+        }
+        self.flush();
+        Ok(())
+    }
+
+    /// The connection is over: everything outstanding ends with `why`, and the event queue learns.
+    #[cold]
+    pub fn down(&mut self, domain: &Domain, why: Error) {
+        let _held = cancel::CancelDisabled::off();
+        tell_end(self.object, &self.peer_address(), &why);
+        self.tear(domain, &why);
+        self.over(why);
+    }
+
+    /// Says that the connection is over.
+    pub fn over(&mut self, why: Error) {
+        self.phase = Phase::Down(why.clone());
+        let error = (why.code != Code::PeerGone && why.code != Code::Canceled).then_some(why);
+        if error.is_some() {
+            self.event(EventKind::Shutdown, Vec::new(), error);
+        }
+        self.event(EventKind::Shutdown, Vec::new(), None);
+    }
+
+    /// Ends everything that hangs on the connection.
+    pub fn tear(&mut self, domain: &Domain, why: &Error) {
+        if let Some(faults) = &mut self.faults {
+            let (ends, receives) = faults.take(|_| true, |_| true, usize::MAX);
+            ends.iter().for_each(|end| self.fail(end, why.clone()));
+            receives.iter().for_each(|recv| self.abandon(recv, why.clone()));
+        }
+        let Some(mut conn) = self.conn.take() else { return self.flush_receives(why) };
+        self.greeter = None;
+        stream::finish(conn.socket());
+        if let Some(rails) = conn.rails() {
+            let mut rails = rails.lock();
+            self.stats.rails_lost += rails.losses();
+            rails.finish();
+        }
+        if let Some(streams) = &conn.rx.streams {
+            streams.finish();
+        }
+        conn.member.iter().for_each(|member| domain.pollset.leave(member));
+        let mut ended: Vec<Ending> = Vec::new();
+        let mut receives = Vec::new();
+        if let Some(mut body) = conn.rx.body.take() {
+            body.divert(&mut conn.rx.lanes, why.clone());
+            if let Then::Message { recv, .. } = body.then {
+                receives.extend(recv);
+            }
+        }
+        for left in conn.tx.take_all() {
+            let end = match left {
+                Left::Mark(end) => Some(end),
+                Left::Body(body) => body.end,
+            };
+            // What is still here is lost for certain, injected or not.
+            ended.extend(end.map(|end| Ending { silent: end.silent && why.code != Code::PeerGone, ..end }));
+        }
+        ended.extend(conn.writes.iter().filter(|w| w.fate == Fate::Open).map(|w| w.end));
+        ended.extend(conn.reads.iter().filter(|r| !r.over).map(|r| r.end));
+        ended.extend(conn.sends.iter().map(|s| s.end));
+        receives.extend(conn.taking.drain(..).filter_map(|t| t.recv));
+        drop(conn);
+        ended.iter().for_each(|end| self.fail(end, why.clone()));
+        receives.iter().for_each(|recv| self.abandon(recv, why.clone()));
+        self.unexpected.retain(|u| matches!(u, Unexpected::Kept { .. }));
+        self.flush_receives(why);
+    }
+
+    /// After the end of a connection: messages that came before it may have had to wait for room in the queue.
+    #[cold]
+    fn take_what_is_left(&mut self) {
+        let Phase::Down(why) = &self.phase else { return };
+        let why = why.clone();
+        self.match_unexpected();
+        if self.unexpected.is_empty() {
+            self.flush_receives(&why);
+        }
+    }
+
+    fn flush_receives(&mut self, why: &Error) {
+        for recv in std::mem::take(&mut self.recvs) {
+            self.abandon(&recv, why.clone());
+        }
+    }
+
+    /// Operations that a fault on demand holds back.
+    #[inline]
+    pub fn held(&self) -> usize {
+        self.faults.as_ref().map_or(0, |f| f.held())
+    }
+
+    /// Says goodbye, after what has been promised; a peer that does not listen gets no more than its time.
+    pub fn say_goodbye(&mut self) {
+        let until = time::now_ns() + GOODBYE_MS * 1_000_000;
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        if conn.dying.is_some() || !conn.ready {
+            return;
+        }
+        if !conn.tx.has_bodies() {
+            conn.pay(false, true);
+            conn.put(Header::new(Kind::Bye, 0, 0));
+        }
+        loop {
+            self.flush();
+            let Some(conn) = self.conn.as_deref_mut() else { return };
+            let now = time::now_ns();
+            let rails = conn.rails();
+            // What a rail has may be lost with it: the peer is to have taken it.
+            let over = match &rails {
+                Some(rails) => conn.tx.is_empty() && rails.lock().is_settled(),
+                None => conn.tx.is_empty(),
+            };
+            if over || conn.dying.is_some() || now > until {
+                return;
+            }
+            if rails.is_some() {
+                stream::wait_for_any(conn.socket(), (until - now) / 1_000_000);
+                continue;
+            }
+            let blocked = conn.tx.streams.as_ref().and_then(|streams| streams.a_blocked_one()).filter(|_| conn.tx.is_scattering());
+            stream::wait_for_room(blocked.unwrap_or(conn.socket()), (until - now) / 1_000_000);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The memory that an operation of the peer names: checked, and held for as long as it is touched.
+
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::Site;
+use crate::mr::{Access, Paths};
+use crate::prov::op::Pieces;
+use crate::prov::tcp::conn::Conn;
+use crate::prov::tcp::domain::Domain;
+use crate::prov::tcp::memory::mr::Region;
+use crate::prov::tcp::memory::source::{Run, Runs, Source};
+use crate::prov::tcp::memory::staging::{Loading, Place};
+use crate::prov::tcp::stream::body::{Body, Owner};
+use crate::prov::tcp::wire::frame;
+use crate::prov::tcp::wire::frame::{FAILED, Header, Kind, LIST, broken, list_status, word};
+use std::sync::Arc;
+
+/// Answers up to this are copied, so that they leave together.
+pub const ANSWER_COPY: u64 = 4 << 10;
+/// Blocks of a list that are shorter on average are copied into one run.
+const SHORT: u64 = 512;
+
+pub fn paths_of(bits: u8) -> Paths {
+    let mut paths = Paths::empty();
+    paths.set(Paths::SOCKET, bits & frame::SOCKET != 0);
+    paths.set(Paths::STAGED, bits & frame::STAGED != 0);
+    paths
+}
+
+/// Where an operation of a peer goes.
+pub enum Target {
+    Host(Runs),
+    Device(Site, Runs),
+}
+
+impl Conn {
+    /// The region that a key names.
+    #[inline]
+    pub fn look_up(&mut self, domain: &Domain, key: u64) -> Option<Arc<Region>> {
+        if let Some(last) = self.region.upgrade().filter(|r| r.is(key)) {
+            return Some(last);
+        }
+        let found = domain.regions.lock().find(key).cloned()?;
+        self.region = Arc::downgrade(&found);
+        Some(found)
+    }
+
+    /// Checks the pieces that a WRITE or READ names.
+    pub fn target(&mut self, domain: &Domain, h: &Header, words: &[u8], need: Access) -> std::result::Result<Target, Code> {
+        let permitted = paths_of(h.paths);
+        let mut runs = Vec::with_capacity(h.pieces.into());
+        let mut site = None;
+        for i in 0..usize::from(h.pieces) {
+            let (addr, len, key) = (word(words, 3 * i), word(words, 3 * i + 1), word(words, 3 * i + 2));
+            let region = self.look_up(domain, key).ok_or(Code::Key)?;
+            let skip = region.check(addr, len, need, permitted)?;
+            if *site.get_or_insert(region.site()) != region.site() {
+                return Err(Code::Path);
+            }
+            if region.is_stale() {
+                return Err(Code::Fault);
+            }
+            runs.push(Run { region, skip, len });
+        }
+        match site {
+            Some(site) if !site.is_host() => Ok(Target::Device(site, runs.into())),
+            _ => Ok(Target::Host(runs.into())),
+        }
+    }
+
+    /// Answers a READ from its target, or says why not.
+    pub fn answer_from(&mut self, target: Result<Target>, h: &Header) {
+        let list = h.has(LIST);
+        let source = match target {
+            Ok(Target::Host(runs)) if h.len <= ANSWER_COPY => match self.answer(h.len, |out| copy_out(&runs, out)) {
+                Ok(()) => return,
+                Err(code) => Err(refused(code)),
+            },
+            // Blocks so short would take many calls.
+            Ok(Target::Host(runs)) if list && are_short(runs.list.len(), h.len) => {
+                let mut bytes = Vec::with_capacity(h.len as usize);
+                copy_out(&runs, &mut bytes).map(|()| Source::Owned(bytes.into(), 0)).map_err(refused)
+            }
+            Ok(Target::Host(runs)) => Ok(Source::Regions(runs)),
+            Ok(Target::Device(..)) if h.len == 0 => return self.put(Header::new(Kind::Answered, 0, 0)),
+            Ok(Target::Device(site, runs)) => place(site, &runs).map(|p| Source::Device(Loading::new(p, h.len))).map_err(refused),
+            Err(why) => Err(why),
+        };
+        match source {
+            Ok(source) => {
+                let body = self.body(Body::new(source, Owner::Answer { list }, None, h.len));
+                self.put(Header::new(Kind::Answered, body.flag(), h.len));
+                self.tx.put_body(body);
+                self.answers += 1;
+                self.list_answers += usize::from(list);
+            }
+            Err(why) => self.put_words(Kind::Answered, FAILED, 0, &[list_status(&why)]),
+        }
+    }
+}
+
+/// A refusal, which the frame's body has to be read past.
+pub fn refused(code: Code) -> Error {
+    Error::coded(errno::EACCES, code, "refused here")
+}
+
+/// Whether the blocks of a list are so short on average that to copy them is cheaper than to name each to the kernel.
+pub fn are_short(blocks: usize, total: u64) -> bool {
+    total / (blocks as u64).max(1) < SHORT
+}
+
+/// The sum of the pieces' lengths must be the frame's.
+pub fn check_sum(h: &Header, words: &[u8]) -> Result<()> {
+    let sum = (0..usize::from(h.pieces)).try_fold(0u64, |sum, i| sum.checked_add(word(words, 3 * i + 1)));
+    if sum != Some(h.len) {
+        return Err(broken("pieces whose lengths do not make the frame's"));
+    }
+    Ok(())
+}
+
+pub fn place(site: Site, runs: &Runs) -> std::result::Result<Place, Code> {
+    let inside = runs.regions().map(Region::hold).collect::<std::result::Result<_, _>>()?;
+    let pieces = runs.list.iter().flat_map(|run| run.region.parts(run.skip, run.len)).collect();
+    Ok(Place::new(site, Pieces::of_list(pieces), inside))
+}
+
+/// Adds the bytes of regions to an answer that is copied.
+pub fn copy_out(runs: &Runs, out: &mut Vec<u8>) -> std::result::Result<(), Code> {
+    for run in &runs.list {
+        run.region.enter()?;
+        let read = run.region.begin_cpu(false).and_then(|()| {
+            let read = run.region.read(run.skip, run.len, out);
+            read.and(run.region.end_cpu(false))
+        });
+        run.region.leave();
+        read.map_err(|_| Code::Fault)?;
+    }
+    Ok(())
+}

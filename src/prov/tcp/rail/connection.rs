@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One rail: a socket of a connection that has several, from one address of this side to one of the peer. It writes segments
+//! one at a time and reads them one at a time; which ones, and what they mean, is the matter of `rails`.
+
+use crate::error::Result;
+use crate::prov::op::Iov;
+use crate::prov::tcp::handshake::exchange::Link;
+use crate::prov::tcp::secure::seal::Window;
+use crate::prov::tcp::secure::sealed;
+use crate::prov::tcp::secure::sealed::{SealedIn, SealedOut};
+use crate::prov::tcp::wire::segment::{SEGMENT, SEGMENT_HEAD, SegmentHead, Word};
+use crate::sys::health::Health;
+use crate::sys::stream::{self, Moved};
+use crate::sys::tcp;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Room before a segment's bytes, for the beginning of a frame that the one before it ended with.
+pub const HEADROOM: usize = 512;
+/// What a rail takes ahead of what it can send: 10 ms of its speed, for that long a sleeper may take to come back.
+const AHEAD_RATE: u64 = 100;
+const AHEAD_LEAST: u64 = 64 << 10;
+const AHEAD_MOST: u64 = 2 << 20;
+/// Bytes that are read ahead where no segment has begun, and behind one.
+const REACH: usize = 4 << 10;
+const AHEAD: usize = 512;
+
+/// A segment's bytes, behind `HEADROOM`.
+pub type Buf = Box<[u8]>;
+
+/// A buffer of the size that all have.
+pub fn buffer() -> Buf {
+    vec![0; HEADROOM + SEGMENT].into()
+}
+
+/// What a rail is sending.
+struct Sending {
+    head: [u8; SEGMENT_HEAD],
+    /// Where its bytes lie in the ring, and how many.
+    at: usize,
+    len: usize,
+    from: u64,
+    /// Bytes of both that are on the wire, or in a record.
+    sent: usize,
+    /// Its bytes, if the ring has them no more.
+    saved: Option<Box<[u8]>>,
+}
+
+/// What reading came to.
+pub enum Got {
+    /// A head, and the bytes that it announced.
+    Segment(SegmentHead, Option<Buf>),
+    Nothing,
+    Ended,
+}
+
+pub struct Rail {
+    pub socket: OwnedFd,
+    seal: Option<SealedOut>,
+    sending: Option<Sending>,
+    /// It takes no more for now; its room is watched for.
+    pub blocked: bool,
+    pub armed: bool,
+    /// Bytes that it takes ahead of what it can send.
+    ahead: u64,
+
+    opens: Option<SealedIn>,
+    stash: Box<[u8]>,
+    window: Window,
+    head: [u8; SEGMENT_HEAD],
+    have: usize,
+    coming: Option<(SegmentHead, Buf, usize)>,
+
+    /// What the kernel last said of it, and when.
+    pub health: Health,
+    pub asked: u64,
+    /// When something was last begun on it.
+    pub spoke: u64,
+}
+
+impl Rail {
+    pub fn new(link: Link, now: u64) -> Result<Rail> {
+        let (out, come) = link.seal.map_or((None, None), |seal| (Some(seal.out), Some(seal.come)));
+        let mut rail = Rail {
+            socket: link.socket,
+            seal: out.map(|half| SealedOut::new(half, link.room)).transpose()?,
+            sending: None,
+            blocked: false,
+            armed: false,
+            ahead: 0,
+            stash: if come.is_some() { sealed::buffer() } else { vec![0; REACH].into() },
+            opens: come.map(SealedIn::new),
+            window: (0, 0),
+            head: [0; SEGMENT_HEAD],
+            have: 0,
+            coming: None,
+            health: Health::default(),
+            asked: 0,
+            spoke: now,
+        };
+        rail.ask(now);
+        Ok(rail)
+    }
+
+    /// Asks the kernel how it does, and bounds by its speed what it takes ahead: what it has, no other can carry.
+    pub fn ask(&mut self, now: u64) {
+        self.asked = now;
+        self.health.update(self.socket.as_fd(), now);
+        let want = (self.health.rate / AHEAD_RATE).clamp(AHEAD_LEAST, AHEAD_MOST);
+        if want.abs_diff(self.ahead) > self.ahead / 4 {
+            self.ahead = want;
+            if let Err(e) = tcp::set_unsent(self.socket.as_fd(), want as i32) {
+                crate::log!(Debug, "a rail: {e}");
+            }
+        }
+    }
+
+    pub fn is_sealed(&self) -> bool {
+        self.seal.is_some()
+    }
+
+    /// Whether something has begun to leave and has not left.
+    pub fn is_sending(&self) -> bool {
+        self.sending.is_some()
+    }
+
+    /// The peer has taken what comes before this byte: what of it is being sent a second time is not needed in the ring.
+    pub fn save(&mut self, taken: u64, ring: &[u8]) {
+        if let Some(s) = self.sending.as_mut().filter(|s| s.len > 0 && s.saved.is_none() && s.from + s.len as u64 <= taken) {
+            s.saved = ring.get(s.at..s.at + s.len).map(Box::from);
+        }
+    }
+
+    /// Begins a segment whose bytes, if it has any, lie in the ring from `at` on.
+    pub fn begin(&mut self, head: SegmentHead, at: usize, now: u64) {
+        let (from, len) = if let Word::Data { from, len } = head.word { (from, len) } else { (0, 0) };
+        self.sending = Some(Sending { head: head.encode(), at, len, from, sent: 0, saved: None });
+        self.health.queued += len as u64;
+        self.spoke = now;
+    }
+
+    /// Sends what was begun, as far as the socket takes it; true: all of it is out. `short`: bytes of one call at most.
+    pub fn send(&mut self, ring: &[u8], short: usize) -> Result<bool> {
+        while let Some(s) = &mut self.sending {
+            let all = SEGMENT_HEAD + s.len;
+            let body = s.saved.as_deref().or_else(|| ring.get(s.at..s.at + s.len)).unwrap_or(&[]);
+            let pieces = |from: usize| {
+                let (head, body) = (s.head.get(from..).unwrap_or(&[]), body.get(from.saturating_sub(SEGMENT_HEAD)..).unwrap_or(&[]));
+                // SAFETY: both stay where they are until the call that takes them is over.
+                unsafe { [Iov::of(head), Iov::of(body)] }
+            };
+            if let Some(seal) = &mut self.seal {
+                if s.sent < all {
+                    // One record; its memory is the library's, so all of it is there.
+                    seal.gather(&pieces(0))?;
+                    s.sent = all;
+                }
+                self.blocked = !seal.push(self.socket.as_fd(), short)?;
+                if self.blocked {
+                    return Ok(false);
+                }
+            } else {
+                let mut pieces = pieces(s.sent);
+                if short < all - s.sent {
+                    let head = pieces[0].len().min(short);
+                    pieces = [pieces[0].part(0, head), pieces[1].part(0, (short - head).min(pieces[1].len()))];
+                }
+                let asked = pieces[0].len() + pieces[1].len();
+                match stream::send_pieces(self.socket.as_fd(), &pieces)? {
+                    Moved::Bytes(n) => {
+                        s.sent += n;
+                        self.blocked = n < asked;
+                    }
+                    _ => self.blocked = true,
+                }
+                if s.sent < all {
+                    if self.blocked {
+                        return Ok(false);
+                    }
+                    continue;
+                }
+            }
+            self.sending = None;
+        }
+        Ok(true)
+    }
+
+    /// Whether bytes are here that no socket announces.
+    pub fn holds_more(&self) -> bool {
+        self.window.0 < self.window.1 || self.opens.as_ref().is_some_and(|opens| opens.holds_record(&self.stash))
+    }
+
+    /// Takes bytes out of the stash; a segment, if one is whole.
+    fn take(&mut self, fresh: &mut impl FnMut() -> Buf) -> Result<Option<Got>> {
+        while self.window.0 < self.window.1 {
+            let bytes = self.stash.get(self.window.0..self.window.1).unwrap_or(&[]);
+            if let Some((head, buf, filled)) = &mut self.coming {
+                let len = if let Word::Data { len, .. } = head.word { len } else { 0 };
+                let n = bytes.len().min(len - *filled);
+                buf[HEADROOM + *filled..HEADROOM + *filled + n].copy_from_slice(&bytes[..n]);
+                *filled += n;
+                self.window.0 += n;
+                if let Some(whole) = self.whole() {
+                    return Ok(Some(whole));
+                }
+                continue;
+            }
+            let n = bytes.len().min(SEGMENT_HEAD - self.have);
+            self.head[self.have..self.have + n].copy_from_slice(&bytes[..n]);
+            self.have += n;
+            self.window.0 += n;
+            if self.have < SEGMENT_HEAD {
+                continue;
+            }
+            self.have = 0;
+            let head = SegmentHead::decode(&self.head)?;
+            match head.word {
+                Word::Data { len, .. } if len > 0 => self.coming = Some((head, fresh(), 0)),
+                _ => return Ok(Some(Got::Segment(head, None))),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The segment that comes, once all of it is here.
+    fn whole(&mut self) -> Option<Got> {
+        let (head, buf, filled) = self.coming.take()?;
+        if matches!(head.word, Word::Data { len, .. } if filled < len) {
+            self.coming = Some((head, buf, filled));
+            return None;
+        }
+        Some(Got::Segment(head, Some(buf)))
+    }
+
+    /// Reads until a segment is whole, or the socket has no more.
+    pub fn receive(&mut self, short: usize, fresh: &mut impl FnMut() -> Buf) -> Result<Got> {
+        loop {
+            if let Some(got) = self.take(fresh)? {
+                return Ok(got);
+            }
+            let fd = self.socket.as_fd();
+            let moved = if let Some(opens) = &mut self.opens {
+                opens.read(fd, &mut self.stash, &mut self.window, short)?
+            } else if let Some((head, buf, filled)) = &mut self.coming {
+                let len = if let Word::Data { len, .. } = head.word { len } else { 0 };
+                let rest = buf.get_mut(HEADROOM + *filled..HEADROOM + len).unwrap_or(&mut []);
+                let rest_len = rest.len().min(short);
+                let ahead = AHEAD.min(short - rest_len);
+                // SAFETY: nothing else touches them before the call is over.
+                let pieces = unsafe { [Iov::of_mut(&mut rest[..rest_len]), Iov::of_mut(&mut self.stash[..ahead])] };
+                let moved = stream::receive_pieces(fd, &pieces[..if ahead > 0 { 2 } else { 1 }])?;
+                if let Moved::Bytes(n) = moved {
+                    *filled += n.min(rest_len);
+                    self.window = (0, n.saturating_sub(rest_len));
+                }
+                if let Some(whole) = self.whole() {
+                    return Ok(whole);
+                }
+                moved
+            } else {
+                let moved = stream::receive(fd, &mut self.stash[..REACH.min(short)])?;
+                self.window = (0, if let Moved::Bytes(n) = moved { n } else { 0 });
+                moved
+            };
+            match moved {
+                Moved::Bytes(_) => {}
+                Moved::Ended => return Ok(Got::Ended),
+                Moved::Blocked | Moved::Fault => return Ok(Got::Nothing),
+            }
+        }
+    }
+}

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Keys of hosts: this one's own and those of the peers that it knows, and the file that has them, in the manner of ssh's
+//! known_hosts.
+
+use super::noise::{agree, public_of};
+use super::seal::KEY;
+use crate::error::{Error, Result, errno};
+use crate::prov::tcp::wire::address;
+use crate::prov::tcp::wire::address::Host;
+use crate::prov::tcp::wire::hello::Id;
+use crate::sys::process;
+use sha2::{Digest, Sha256};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+/// The longest file: more than ten thousand peers.
+pub const FILE_MAX: usize = 1 << 20;
+
+const PRIVATE: &str = "private";
+const PEER: &str = "peer";
+
+/// The first half of its SHA-256: who never saw the key cannot guess it.
+fn id_of(public: &[u8; KEY]) -> Id {
+    let digest: [u8; 32] = Sha256::digest(public).into();
+    std::array::from_fn(|i| digest[i])
+}
+
+/// Whom a line stands for.
+#[derive(Clone, PartialEq, Eq)]
+enum Name {
+    Any,
+    Ip(IpAddr),
+    Host(String),
+}
+
+#[derive(Clone)]
+struct Peer {
+    key: [u8; KEY],
+    id: Id,
+    names: Arc<[Name]>,
+    line: usize,
+}
+
+struct Own {
+    private: Zeroizing<[u8; KEY]>,
+    public: [u8; KEY],
+    id: Id,
+}
+
+/// The keys that a host has.
+#[derive(Clone)]
+pub struct Known {
+    own: Arc<Own>,
+    /// In the order of their ids, of which each is there once.
+    peers: Arc<[Peer]>,
+}
+
+impl Known {
+    /// Whether a file has keys of hosts: one of its lines begins so. Any other is a shared key.
+    pub fn has(file: &[u8]) -> bool {
+        let mut words = file.split(|b| *b == b'\n').filter_map(|line| line.split(u8::is_ascii_whitespace).find(|word| !word.is_empty()));
+        words.any(|word| [PRIVATE, PEER].map(str::as_bytes).contains(&word))
+    }
+
+    /// Nothing that a line says is repeated in the words about it: it may be the private key.
+    pub fn parse(file: &[u8]) -> Result<Known> {
+        let text = std::str::from_utf8(file).map_err(|_| Error::invalid("is no text"))?;
+        let (mut private, mut peers) = (None, Vec::new());
+        for (line, words) in text.lines().enumerate() {
+            let line = line + 1;
+            let wrong = |why: &str| Error::invalid(format!("line {line}: {why}"));
+            let key = |text: &str| unhex(text).ok_or_else(|| wrong("a key has 64 hexadecimal digits"));
+            let mut words = words.split_whitespace();
+            match (words.next(), words.next(), words.next(), words.next()) {
+                (None, ..) => {}
+                (Some(word), ..) if word.starts_with('#') => {}
+                (Some(PRIVATE), Some(own), None, _) => {
+                    if private.replace(Zeroizing::new(key(own)?)).is_some() {
+                        return Err(wrong("a second private key"));
+                    }
+                }
+                (Some(PEER), Some(hosts), Some(theirs), None) => {
+                    let names: Result<Vec<Name>> = hosts.split(',').map(name).collect();
+                    let (key, names) = (key(theirs)?, names.map_err(|e| e.context(format_args!("line {line}")))?);
+                    peers.push(Peer { key, id: id_of(&key), names: names.into(), line });
+                }
+                _ => return Err(wrong("neither \"private KEY\" nor \"peer HOST[,HOST...] KEY\"")),
+            }
+        }
+        let private = private.ok_or_else(|| Error::invalid("has no line \"private KEY\""))?;
+        if peers.is_empty() {
+            return Err(Error::invalid("has no line \"peer HOST[,HOST...] KEY\", so that nobody could connect"));
+        }
+        if let Some(weak) = peers.iter().find(|peer| agree(&private, &peer.key).is_none()) {
+            let words = format!("line {}: a key of low order, whose private key is everybody's", weak.line);
+            return Err(Error::new(errno::EKEYREJECTED, words));
+        }
+        peers.sort_unstable_by_key(|peer| (peer.id, peer.line));
+        if let Some(same) = peers.windows(2).find(|same| same[0].id == same[1].id) {
+            return Err(Error::invalid(format!("line {}: the key of line {} again", same[1].line, same[0].line)));
+        }
+        let public = public_of(&private);
+        Ok(Known { own: Arc::new(Own { private, public, id: id_of(&public) }), peers: peers.into() })
+    }
+
+    /// Of this host's own key.
+    pub fn id(&self) -> Id {
+        self.own.id
+    }
+
+    /// This host's own, as a peer's file has it.
+    pub fn public(&self) -> String {
+        hex(&self.own.public)
+    }
+
+    pub fn peers(&self) -> usize {
+        self.peers.len()
+    }
+
+    fn peer(&self, id: &Id) -> Option<&Peer> {
+        self.peers.binary_search_by_key(id, |peer| peer.id).ok().and_then(|at| self.peers.get(at))
+    }
+
+    /// This host's private key and that peer's public one.
+    pub fn pair(&self, peer: &Id) -> Option<(&[u8; KEY], &[u8; KEY])> {
+        self.peer(peer).map(|peer| (&*self.own.private, &peer.key))
+    }
+
+    /// The same without any other peer, wherever this one is: for what belongs to a connection with it.
+    pub fn only(&self, peer: &Id) -> Option<Known> {
+        self.peer(peer).map(|peer| self.of(peer))
+    }
+
+    fn of(&self, peer: &Peer) -> Known {
+        let one = Peer { names: Arc::new([Name::Any]), ..peer.clone() };
+        Known { own: self.own.clone(), peers: Arc::new([one]) }
+    }
+
+    /// The one whose line names where `to` leads, else the one line for any.
+    pub fn toward(&self, to: &Host, at: SocketAddr) -> Result<Known> {
+        let names_it = |name: &Name| match (name, to) {
+            (Name::Ip(ip), _) => *ip == at.ip().to_canonical(),
+            (Name::Host(name), Host::Name(to, _)) => name.eq_ignore_ascii_case(to),
+            _ => false,
+        };
+        let two = |fits: &dyn Fn(&Name) -> bool| {
+            let mut found = self.peers.iter().filter(|peer| peer.names.iter().any(fits));
+            (found.next(), found.next())
+        };
+        let mut found = two(&names_it);
+        if found.0.is_none() {
+            found = two(&|name| *name == Name::Any);
+        }
+        let ip = at.ip().to_canonical();
+        let refuse = |why: String| Error::new(errno::EACCES, why);
+        match found {
+            (Some(peer), None) => Ok(self.of(peer)),
+            (Some(one), Some(other)) => {
+                let (first, second) = (one.line.min(other.line), one.line.max(other.line));
+                Err(refuse(format!("lines {first} and {second} have different keys of {ip}")))
+            }
+            (None, _) => Err(refuse(format!("no line has a key of {ip}, or of any host (*)"))),
+        }
+    }
+}
+
+fn name(text: &str) -> Result<Name> {
+    Ok(match text {
+        "*" => Name::Any,
+        _ => match address::host(text, 0)? {
+            Host::Ip(at) => Name::Ip(at.ip().to_canonical()),
+            Host::Name(name, _) => Name::Host(name),
+        },
+    })
+}
+
+fn unhex(text: &str) -> Option<[u8; KEY]> {
+    let digits: &[u8; 2 * KEY] = text.as_bytes().try_into().ok()?;
+    let mut key = [0; KEY];
+    for (byte, two) in key.iter_mut().zip(digits.as_chunks::<2>().0) {
+        let [high, low] = two.map(|digit| char::from(digit).to_digit(16));
+        *byte = (high? << 4 | low?) as u8;
+    }
+    Some(key)
+}
+
+fn hex(key: &[u8; KEY]) -> String {
+    key.iter().fold(String::with_capacity(2 * KEY), |mut text, byte| {
+        // Memory takes every byte.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Makes a file with a new private key, which only its owner may read; gives the public one. A file that is there stays.
+pub fn make(path: &str) -> Result<String> {
+    let io = |e: std::io::Error| Error::new(e.raw_os_error().unwrap_or(errno::EIO), format!("{path}: {e}"));
+    let mut private = Zeroizing::new([0; KEY]);
+    process::random(&mut *private)?;
+    let public = hex(&public_of(&private));
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path).map_err(io)?;
+    let text = Zeroizing::new(format!("{PRIVATE} {}\n# public: {public}\n", *Zeroizing::new(hex(&private))));
+    file.write_all(text.as_bytes()).map_err(io)?;
+    Ok(public)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prov::tcp::wire::hello::ID_LEN;
+
+    /// The public key of a private one that is this byte over and over.
+    fn public(byte: u8) -> String {
+        hex(&public_of(&[byte; KEY]))
+    }
+
+    fn private(byte: u8) -> String {
+        hex(&[byte; KEY])
+    }
+
+    fn parse(text: &str) -> Result<Known> {
+        Known::parse(text.as_bytes())
+    }
+
+    #[test]
+    fn a_file_has_a_private_key_and_peers() {
+        let text = format!(
+            "# of this host\n\n  private {}\r\npeer\tnode7,192.0.2.7,::1 {}\npeer * {}",
+            private(1),
+            public(7).to_uppercase(),
+            public(8)
+        );
+        let known = parse(&text).unwrap();
+        assert_eq!((known.peers(), known.public(), known.id()), (2, public(1), id_of(&public_of(&[1; KEY]))));
+        let id = |byte: u8| id_of(&public_of(&[byte; KEY]));
+        assert_eq!(known.pair(&id(7)), Some((&[1; KEY], &public_of(&[7; KEY]))));
+        assert!(known.pair(&id(1)).is_none() && known.pair(&[0; ID_LEN]).is_none());
+        let only = known.only(&id(7)).unwrap();
+        assert!(only.pair(&id(7)).is_some() && only.pair(&id(8)).is_none() && only.peers() == 1);
+        let anywhere = "198.51.100.1:1".parse().unwrap();
+        assert!(only.toward(&Host::Ip(anywhere), anywhere).unwrap().pair(&id(7)).is_some());
+    }
+
+    #[test]
+    fn a_dialer_takes_the_key_of_where_it_calls() {
+        let text = format!(
+            "private {}\npeer node7,192.0.2.7 {}\npeer [2001:db8::8] {}\npeer * {}\npeer two,* {}\npeer two {}",
+            private(1),
+            public(7),
+            public(8),
+            public(9),
+            public(10),
+            public(11)
+        );
+        let one_any = parse(text.split("\npeer two").next().unwrap()).unwrap();
+        let (known, none) = (parse(&text).unwrap(), parse(text.split("\npeer *").next().unwrap()).unwrap());
+        let whose = |known: &Known, to: &str, at: &str| {
+            let at: SocketAddr = at.parse().unwrap();
+            let to = if to.is_empty() { Host::Ip(at) } else { Host::Name(to.into(), 1) };
+            known.toward(&to, at).map(|one| hex(&one.peers[0].key)).map_err(|e| (e.errno, e.words.to_string()))
+        };
+        for known in [&known, &one_any, &none] {
+            for (to, at, byte) in [
+                ("", "192.0.2.7:1", 7),
+                ("", "[::ffff:192.0.2.7]:1", 7),
+                ("elsewhere", "192.0.2.7:1", 7),
+                ("NODE7", "192.0.2.1:1", 7),
+                ("", "[2001:db8::8]:1", 8),
+            ] {
+                assert_eq!(whose(known, to, at), Ok(public(byte)), "{to} {at}");
+            }
+        }
+        assert_eq!(whose(&one_any, "", "192.0.2.1:1"), Ok(public(9)));
+        let (errno, words) = whose(&none, "node70", "192.0.2.1:1").unwrap_err();
+        assert!(errno == errno::EACCES && words.contains("no line has a key of 192.0.2.1"), "{words}");
+        for (to, lines) in [("", "lines 4 and 5"), ("two", "lines 5 and 6")] {
+            let (errno, words) = whose(&known, to, "192.0.2.1:1").unwrap_err();
+            assert!(errno == errno::EACCES && words.contains(lines), "{words}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_by_its_line_and_not_repeated() {
+        let (own, peer) = (private(0xab), format!("peer * {}", public(2)));
+        let zeros = "0".repeat(64);
+        for (text, errno, words) in [
+            (format!("private {own}"), errno::EINVAL, "no line \"peer"),
+            (peer.clone(), errno::EINVAL, "no line \"private"),
+            (format!("private {own}\n{peer}\nprivate {own}"), errno::EINVAL, "line 3: a second private"),
+            (format!("private {own}\n\n{peer}\n{}", peer.replace('*', "b")), errno::EINVAL, "line 4: the key of line 3 again"),
+            (format!("private {}\n{peer}", &own[1..]), errno::EINVAL, "line 1: a key has 64"),
+            (format!("private {own}0\n{peer}"), errno::EINVAL, "line 1: a key has 64"),
+            (format!("private {}g\n{peer}", &own[1..]), errno::EINVAL, "line 1: a key has 64"),
+            (format!("private +{}\n{peer}", &own[1..]), errno::EINVAL, "line 1: a key has 64"),
+            (format!("private {own}\n{peer}0"), errno::EINVAL, "line 2: a key has 64"),
+            (format!("private {own} {own}\n{peer}"), errno::EINVAL, "line 1: neither"),
+            (format!("private {own}\n{peer} # there"), errno::EINVAL, "line 2: neither"),
+            (format!("private {own}\npeer {}", public(2)), errno::EINVAL, "line 2: neither"),
+            (format!("private {own}\n{peer}\n{own}"), errno::EINVAL, "line 3: neither"),
+            (format!("private\n{peer}"), errno::EINVAL, "line 1: neither"),
+            (format!("private {own}\n{}", peer.replace('*', "a,,b")), errno::EINVAL, "line 2: addr"),
+            (format!("private {own}\n{}", peer.replace('*', "192.0.2")), errno::EINVAL, "line 2: addr"),
+            (format!("private {own}\n{peer}\npeer b {zeros}"), errno::EKEYREJECTED, "line 3: a key of low order"),
+            (format!("private {own}\npeer b 01{}", &zeros[2..]), errno::EKEYREJECTED, "line 2: a key of low order"),
+        ] {
+            let e = parse(&text).err().expect(&text);
+            assert!(e.errno == errno && e.words.contains(words) && !e.words.contains(&own[1..]), "{text}: {e}");
+            assert!(Known::has(text.as_bytes()), "{text}");
+        }
+        assert!(Known::parse(b"private \xff").is_err());
+    }
+
+    #[test]
+    fn a_shared_key_is_none_of_these() {
+        for key in [&b"0123456789abcdef"[..], b"privateer of the sea", b"my peer is my friend", b"", b"#\n", b"a\nprivately spoken"] {
+            assert!(!Known::has(key), "{key:?}");
+        }
+        for file in [&b"private"[..], b"peer x", b" \tprivate x", b"# mine\nprivate x", b"\xff\n\npeer\t"] {
+            assert!(Known::has(file), "{file:?}");
+        }
+    }
+
+    #[test]
+    fn a_new_key_is_for_its_owner_alone_and_takes_no_ones_place() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::temp_dir().join(format!("gdrfab-new-key-{}", std::process::id()));
+        let name = path.to_str().unwrap();
+        let _ = std::fs::remove_file(&path);
+        let public = make(name).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(make(name).unwrap_err().errno, errno::EEXIST);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        assert_eq!(parse(&format!("{text}peer * {public}\n")).unwrap().public(), public);
+        std::fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A body on its way out: where its bytes lie, how far it is, and how it ends early without the stream losing step.
+
+use super::stripes::Stripes;
+use crate::error::{Code, Error, errno};
+use crate::prov::bind::Ending;
+use crate::prov::op::Iov;
+use crate::prov::tcp::memory::source::{Call, Source, gather, leave};
+use crate::prov::tcp::memory::staging::Lanes;
+use crate::prov::tcp::wire::frame::{PART, PARTS, STRIPE_HEAD, STRIPED, Spot, WHOLE_MAX, spot, status_of, wire_len};
+
+static NO_WORD: [u8; 8] = [0; 8];
+static ZEROS: [u8; 8192] = [0; 8192];
+
+/// Whose operation a body belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A WRITE: its sequence.
+    Write(u32),
+    /// A SEND or TAKEN, and the number under which its operation waits for more than the last byte.
+    Send(Option<u64>),
+    /// An answer to the peer, of a list or not.
+    Answer { list: bool },
+}
+
+pub struct Body {
+    pub source: Source,
+    pub owner: Owner,
+    /// What the last byte completes.
+    pub end: Option<Ending>,
+    pub len: u64,
+    in_parts: bool,
+    /// It goes over several streams; what this one has of it are the words that end it.
+    pub stripes: Option<Box<Stripes>>,
+    /// Bytes on the wire so far.
+    at: u64,
+    /// Given up: where the word stands that says so, and the word.
+    cut: Option<u64>,
+    word: [u8; 8],
+    /// Why, for the operation.
+    pub why: Option<Error>,
+}
+
+impl Body {
+    pub fn new(source: Source, owner: Owner, end: Option<Ending>, len: u64) -> Body {
+        // Those whose memory may go away in the middle need words to say so.
+        let in_parts = len > WHOLE_MAX || matches!(source, Source::Device(_) | Source::Regions(_));
+        Body { source, owner, end, len, in_parts, stripes: None, at: 0, cut: None, word: NO_WORD, why: None }
+    }
+
+    /// What the frame has to say of it.
+    pub fn flag(&self) -> u8 {
+        match (&self.stripes, self.in_parts) {
+            (Some(_), _) => STRIPED,
+            (None, true) => PARTS,
+            (None, false) => 0,
+        }
+    }
+
+    /// It goes in these stripes.
+    pub fn cut_up(&mut self, stripes: Stripes) {
+        self.in_parts = false;
+        self.stripes = Some(Box::new(stripes));
+    }
+
+    fn wire_end(&self) -> u64 {
+        if self.stripes.is_some() {
+            return STRIPE_HEAD as u64;
+        }
+        self.cut.map_or(wire_len(self.len, self.in_parts), |cut| cut + 8)
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.at >= self.wire_end()
+    }
+
+    /// Bytes that have not left.
+    pub fn rest(&self) -> u64 {
+        self.wire_end().saturating_sub(self.at)
+    }
+
+    /// Whether its bytes go in one run, which nothing can cut short.
+    pub fn is_whole(&self) -> bool {
+        !self.in_parts && self.stripes.is_none()
+    }
+
+    /// Whether it was given up.
+    pub fn is_cut(&self) -> bool {
+        self.why.is_some()
+    }
+
+    /// The byte of the body that comes next on the wire.
+    fn byte_at(&self, at: u64) -> u64 {
+        match spot(at, self.len, self.in_parts) {
+            Spot::Byte(byte, _) => byte,
+            Spot::Word(k) if (at - u64::from(k)).is_multiple_of(PART + 8) => (at / (PART + 8) * PART).min(self.len),
+            _ => self.len,
+        }
+    }
+
+    /// Takes note of `n` bytes that left; gives how many of them were this body's.
+    pub fn advance(&mut self, n: u64, lanes: &mut Lanes) -> u64 {
+        let taken = n.min(self.wire_end() - self.at);
+        self.at += taken;
+        if self.stripes.is_some() {
+            return taken;
+        }
+        let byte = self.byte_at(self.at);
+        if let Source::Device(loading) = &mut self.source {
+            loading.release(lanes, byte);
+        }
+        taken
+    }
+
+    /// Gives the body up: the part that was begun is finished, from what `keep` can save of it, and a word says the rest.
+    /// Afterwards the memory that it came from is not touched any more.
+    pub fn give_up(&mut self, lanes: &mut Lanes, why: Error, keep: bool) {
+        if self.is_cut() || self.is_over() {
+            return;
+        }
+        if let Some(stripes) = &mut self.stripes {
+            stripes.give_up(&self.source, self.len, &why, keep);
+            if !matches!(self.source, Source::Owned(..)) {
+                self.source = Source::Nothing;
+            }
+            self.why = Some(why);
+            return;
+        }
+        let spot = spot(self.at, self.len, self.in_parts);
+        // What the wire was promised already: the rest of the part, and of the word before it.
+        let (rest, first, run) = match spot {
+            Spot::Byte(at, run) => (0, at, run),
+            Spot::Word(k) if k > 0 => (8 - u64::from(k), self.byte_at(self.at), (self.len - self.byte_at(self.at)).min(PART)),
+            _ => (0, 0, 0),
+        };
+        let cut = self.at + rest + run;
+        if self.in_parts && cut < wire_len(self.len, true) {
+            self.cut = Some(cut);
+            self.word = status_of(why.code).to_le_bytes();
+        }
+        let (first, run) = if self.in_parts { (first, run) } else { (self.at, self.len - self.at) };
+        self.source = match std::mem::replace(&mut self.source, Source::Nothing) {
+            Source::Pieces(pieces) if keep && run > 0 => Source::Owned(gather(pieces.as_slice(), first, run), first),
+            Source::Device(mut loading) => {
+                let saved = loading.find(lanes, first).filter(|slot| keep && run > 0 && slot.len() as u64 >= run);
+                let saved = saved.map(|slot| gather(&[slot], 0, run));
+                loading.end(lanes);
+                saved.map_or(Source::Nothing, |bytes| Source::Owned(bytes, first))
+            }
+            owned @ Source::Owned(..) => owned,
+            _ => Source::Nothing,
+        };
+        self.why = Some(why);
+    }
+
+    /// Enters the regions that the kernel is about to read; gives the body up if one is closed.
+    pub fn enter(&mut self, call: &mut Call<'_>, lanes: &mut Lanes) {
+        let Source::Regions(runs) = &self.source else { return };
+        let before = call.entered.len();
+        let mut shut = None;
+        for region in runs.regions() {
+            let entered = region.enter().and_then(|()| {
+                region.begin_cpu(false).map_err(|_| {
+                    region.leave();
+                    Code::Fault
+                })
+            });
+            match entered {
+                Ok(()) => call.entered.push(region.clone()),
+                Err(code) => {
+                    shut = Some(code);
+                    break;
+                }
+            }
+        }
+        if let Some(code) = shut {
+            call.entered.drain(before..).for_each(|r| leave(&r));
+            self.give_up(lanes, Error::coded(errno::EKEYREJECTED, code, "the region was closed while a peer read it"), false);
+        }
+    }
+
+    /// Adds what can go out now; false: not all of it.
+    pub fn collect(&mut self, call: &mut Call<'_>, lanes: &mut Lanes) -> bool {
+        if let Some(stripes) = &self.stripes {
+            let rest = stripes.end_words().and_then(|words| words.get(self.at as usize..)).unwrap_or(&[]);
+            // SAFETY: the body is neither changed nor dropped before the call is over.
+            return !rest.is_empty() && unsafe { call.add_own(rest) } == rest.len();
+        }
+        self.enter(call, lanes);
+        let (mut at, end) = (self.at, self.wire_end());
+        while at < end {
+            if call.is_full() {
+                return false;
+            }
+            if let Some(cut) = self.cut.filter(|cut| at >= *cut) {
+                let word = &self.word[(at - cut) as usize..];
+                // SAFETY: as above.
+                at += unsafe { call.add_own(word) } as u64;
+                continue;
+            }
+            let n = match spot(at, self.len, self.in_parts) {
+                Spot::Word(k) => {
+                    let next = self.byte_at(at);
+                    if k == 0 && next < self.len && !self.is_there(next, lanes) {
+                        return false;
+                    }
+                    let word = &NO_WORD[usize::from(k)..];
+                    // SAFETY: a constant.
+                    unsafe { call.add_own(word) }
+                }
+                Spot::Byte(byte, run) => self.add_bytes(call, lanes, byte, run),
+                Spot::End => return true,
+            };
+            if n == 0 {
+                return false;
+            }
+            at += n as u64;
+        }
+        true
+    }
+
+    fn is_there(&self, byte: u64, lanes: &mut Lanes) -> bool {
+        match &self.source {
+            Source::Device(loading) => loading.find(lanes, byte).is_some(),
+            _ => true,
+        }
+    }
+
+    pub fn add_bytes(&self, call: &mut Call<'_>, lanes: &mut Lanes, byte: u64, run: u64) -> usize {
+        let mut n = 0;
+        match &self.source {
+            Source::Pieces(pieces) => n = add_all(pieces.parts(byte as usize, run as usize), call),
+            Source::Owned(bytes, first) => {
+                let rest = bytes.get((byte - first) as usize..).unwrap_or(&[]);
+                // SAFETY: the body is neither changed nor dropped before the call is over.
+                n = unsafe { call.add_own(&rest[..rest.len().min(run as usize)]) };
+            }
+            Source::Regions(runs) => {
+                for (r, from, len) in runs.walk(byte as usize, run as usize) {
+                    n += add_all(r.region.parts(r.skip + from as u64, len as u64), call);
+                    if call.is_full() {
+                        break;
+                    }
+                }
+            }
+            Source::Device(loading) => {
+                if let Some(slot) = loading.find(lanes, byte) {
+                    n = call.add(slot.part(0, run as usize));
+                }
+            }
+            // SAFETY: a constant.
+            Source::Nothing => n = unsafe { call.add_own(&ZEROS[..ZEROS.len().min(run as usize)]) },
+        }
+        n
+    }
+}
+
+/// Adds pieces as far as the call has room; gives their bytes.
+fn add_all(parts: impl Iterator<Item = Iov>, call: &mut Call<'_>) -> usize {
+    let mut n = 0;
+    for part in parts {
+        n += call.add(part);
+        if call.is_full() {
+            break;
+        }
+    }
+    n
+}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A long body on its way in over several streams: stripes come in any order, each goes to its place, and none is taken
+//! twice. What a stream has for a body that was not announced yet stays in the kernel.
+
+use super::incoming::{Incoming, Sink};
+use super::stripes::Gathering;
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::op::Iov;
+use crate::prov::tcp::memory::staging::Lanes;
+use crate::prov::tcp::secure::seal::{Half, Window};
+use crate::prov::tcp::secure::sealed;
+use crate::prov::tcp::secure::sealed::SealedIn;
+use crate::prov::tcp::wire::frame::{STRIPE, STRIPE_HEAD, broken, word};
+use crate::sys::stream::{self, Moved};
+use crate::sys::time;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Pieces of memory of one call.
+const PIECES: usize = 64;
+/// Times that each stream is read in one turn.
+const ROUNDS: usize = 8;
+/// How long what is under way may take once the first stream has ended, or the first stream once another has.
+const GRACE_NS: u64 = 2_000_000_000;
+
+/// Where a stream stands.
+struct Stream {
+    fd: Arc<OwnedFd>,
+    seal: Option<Sealed>,
+    head: [u8; STRIPE_HEAD],
+    have: usize,
+    /// The stripe that is coming: byte of the body that it begins with, its bytes, and how many have come.
+    stripe: Option<(u64, u64, u64)>,
+    /// Its stripe waits for others, or for its body.
+    waits: bool,
+    /// It has ended, or is hung up.
+    ended: bool,
+}
+
+/// What a sealed stream has: records, and what of them is open and not taken.
+struct Sealed {
+    opens: SealedIn,
+    buf: Box<[u8]>,
+    window: Window,
+}
+
+/// The streams for long bodies, as their receiver sees them.
+pub struct Gather {
+    streams: Box<[Stream]>,
+    number: u64,
+    /// For bytes that have no place.
+    spare: Box<[u8]>,
+    /// When something came last, and since when a stream has been over; 0: none is.
+    last: u64,
+    over: u64,
+}
+
+impl Gather {
+    pub fn new(streams: Vec<(Arc<OwnedFd>, Option<Half>)>) -> Gather {
+        let sealed = |half| Sealed { opens: SealedIn::new(half), buf: sealed::buffer(), window: (0, 0) };
+        let fresh = |(fd, half): (Arc<OwnedFd>, Option<Half>)| Stream {
+            fd,
+            seal: half.map(sealed),
+            head: [0; STRIPE_HEAD],
+            have: 0,
+            stripe: None,
+            waits: false,
+            ended: false,
+        };
+        let streams = streams.into_iter().map(fresh).collect();
+        Gather { streams, number: 0, spare: vec![0; STRIPE as usize].into(), last: 0, over: 0 }
+    }
+
+    pub fn count(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// The next body in stripes was announced.
+    pub fn announce(&mut self, len: u64) -> Gathering {
+        self.number += 1;
+        self.last = time::now_ns();
+        self.streams.iter_mut().for_each(|s| s.waits = false);
+        Gathering::new(self.number, len)
+    }
+
+    /// The streams, and whether each is to be read. Those that are over are left out.
+    pub fn each(&self, amid: bool, mut each: impl FnMut(usize, BorrowedFd<'_>, bool)) {
+        for (index, s) in self.streams.iter().enumerate().filter(|(_, s)| !s.ended) {
+            each(index, s.fd.as_fd(), amid && !s.waits);
+        }
+    }
+
+    /// No more is sent.
+    pub fn finish(&self) {
+        self.streams.iter().for_each(|s| stream::finish(s.fd.as_fd()));
+    }
+
+    /// Looks whether all streams are still there. One that is not is the end of all, but what the first stream has to say
+    /// comes first.
+    pub fn check(&mut self, now: u64) -> Result<()> {
+        let fds: Vec<BorrowedFd<'_>> = self.streams.iter().map(|s| s.fd.as_fd()).collect();
+        let hung = crate::sys::tcp::hung_up(&fds);
+        let Some(first) = hung.iter().position(|h| *h) else { return Ok(()) };
+        if self.over == 0 {
+            self.over = now;
+        }
+        if now - self.over.max(self.last) < GRACE_NS {
+            return Ok(());
+        }
+        Err(lost(first, "the peer closed it, or died"))
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.over != 0
+    }
+
+    /// Whether a stream has bytes here that could be taken, which no socket announces.
+    pub fn holds_more(&self) -> bool {
+        let held = |s: &Sealed| s.window.0 < s.window.1 || s.opens.holds_record(&s.buf);
+        self.streams.iter().any(|s| !s.waits && !s.ended && s.seal.as_ref().is_some_and(held))
+    }
+
+    /// Whether something may still come.
+    pub fn lives(&self) -> bool {
+        self.streams.iter().any(|s| !s.ended) && time::now_ns() - self.last < GRACE_NS
+    }
+
+    /// Takes what the streams have of the body; whether anything came.
+    pub fn read(&mut self, body: &mut Incoming, lanes: &mut Lanes, short: usize) -> Result<bool> {
+        let (mut any, mut moved) = (true, false);
+        for _ in 0..ROUNDS {
+            if !any || body.all_came() {
+                break;
+            }
+            any = false;
+            for (index, s) in self.streams.iter_mut().enumerate() {
+                any |= s.read(index, body, &mut self.spare, lanes, short)?;
+            }
+            if any {
+                moved = true;
+                self.last = time::now_ns();
+            }
+        }
+        if any {
+            // Whether those that waited still have to is not known.
+            self.streams.iter_mut().for_each(|s| s.waits = false);
+        }
+        Ok(moved)
+    }
+}
+
+fn lost(index: usize, why: &str) -> Error {
+    Error::coded(errno::ECONNRESET, Code::PeerGone, format!("the peer is gone: stream {} of the connection: {why}", index + 1))
+}
+
+impl Stream {
+    /// One call; whether anything came.
+    fn read(&mut self, index: usize, body: &mut Incoming, spare: &mut [u8], lanes: &mut Lanes, short: usize) -> Result<bool> {
+        if self.ended {
+            return Ok(false);
+        }
+        if self.seal.is_some() {
+            return self.read_sealed(index, body, lanes, short);
+        }
+        if self.have < STRIPE_HEAD {
+            let most = STRIPE_HEAD.min(self.have.saturating_add(short));
+            return match stream::receive(self.fd.as_fd(), &mut self.head[self.have..most]).map_err(|e| lost(index, &e.words))? {
+                Moved::Bytes(n) => {
+                    self.have += n;
+                    Ok(true)
+                }
+                Moved::Ended if self.have > 0 => Err(lost(index, "it has ended in the middle of a body")),
+                Moved::Ended => {
+                    self.ended = true;
+                    Ok(false)
+                }
+                _ => Ok(false),
+            };
+        }
+        let Some((begin, len, at)) = self.stripe(body)? else { return Ok(false) };
+        self.read_stripe(index, body, (begin, len, at), spare, lanes, short)
+    }
+
+    /// As `read`, of a sealed stream: takes what is open, and opens more where nothing is.
+    fn read_sealed(&mut self, index: usize, body: &mut Incoming, lanes: &mut Lanes, short: usize) -> Result<bool> {
+        let Some(Sealed { opens, buf, window }) = &mut self.seal else { return Ok(false) };
+        if window.0 >= window.1 {
+            let amid = self.have > 0 || self.stripe.is_some() || opens.is_amid();
+            // A broken seal says so itself.
+            let lose = |e: Error| if e.code == Code::PeerBroke { e } else { lost(index, &e.words) };
+            return match opens.read(self.fd.as_fd(), buf, window, short).map_err(lose)? {
+                Moved::Bytes(_) => Ok(true),
+                Moved::Ended if amid => Err(lost(index, "it has ended in the middle of a body")),
+                Moved::Ended => {
+                    self.ended = true;
+                    Ok(false)
+                }
+                _ => Ok(false),
+            };
+        }
+        if self.have < STRIPE_HEAD {
+            let n = (STRIPE_HEAD - self.have).min(window.1 - window.0);
+            self.head[self.have..self.have + n].copy_from_slice(&buf[window.0..window.0 + n]);
+            self.have += n;
+            window.0 += n;
+            return Ok(true);
+        }
+        let Some((begin, len, at)) = self.stripe(body)? else { return Ok(false) };
+        let place = begin + at;
+        if !body.is_ready_at(place, lanes) {
+            return Ok(false);
+        }
+        let Some(Sealed { buf, window, .. }) = &mut self.seal else { return Ok(false) };
+        let most = (window.1 - window.0).min((len - at) as usize);
+        let n = body.place(place, &buf[window.0..window.0 + most], lanes);
+        window.0 += n;
+        body.after(place + n as u64, lanes);
+        self.count(body, (begin, len, at), n as u64, 0);
+        Ok(n > 0)
+    }
+
+    /// Bytes of the stripe are in place, and so many of the next one's head are here.
+    fn count(&mut self, body: &mut Incoming, (begin, len, at): (u64, u64, u64), took: u64, head: usize) {
+        self.stripe = Some((begin, len, at + took));
+        if at + took == len {
+            self.stripe = None;
+            self.have = head;
+            if let Some(stripes) = &mut body.stripes {
+                stripes.came += 1;
+            }
+        }
+    }
+
+    /// The stripe that comes; none if it has to wait.
+    fn stripe(&mut self, body: &mut Incoming) -> Result<Option<(u64, u64, u64)>> {
+        if self.stripe.is_some() {
+            return Ok(self.stripe);
+        }
+        // What is not written to any place takes stripes as they come, and so does memory of the host.
+        let in_order = matches!(body.sink, Sink::Device(..) | Sink::Kept(_));
+        let Some(stripes) = &mut body.stripes else { return Ok(None) };
+        let (number, index) = (word(&self.head, 0), word(&self.head, 1));
+        if number < stripes.number {
+            return Err(broken("a stripe of a body that has ended"));
+        }
+        self.waits = number > stripes.number || !stripes.begin(index, in_order)?;
+        if !self.waits {
+            let begin = index * STRIPE;
+            self.stripe = Some((begin, (body.len - begin).min(STRIPE), 0));
+        }
+        Ok(self.stripe)
+    }
+
+    fn read_stripe(
+        &mut self,
+        index: usize,
+        body: &mut Incoming,
+        (begin, len, at): (u64, u64, u64),
+        spare: &mut [u8],
+        lanes: &mut Lanes,
+        short: usize,
+    ) -> Result<bool> {
+        let (place, run) = (begin + at, len - at);
+        if !body.is_ready_at(place, lanes) {
+            return Ok(false);
+        }
+        let entered = body.enter(lanes);
+        let mut pieces = [Iov::EMPTY; PIECES];
+        let (mut count, mut direct) = body.direct_at(place, run, &mut pieces[..PIECES - 2], lanes);
+        let is_direct = direct > 0;
+        if !is_direct {
+            let fits = run.min(spare.len() as u64);
+            // SAFETY: nobody else touches the spare memory before the call is over.
+            pieces[0] = unsafe { Iov::of_mut(&mut spare[..fits as usize]) };
+            (count, direct) = (1, fits);
+        }
+        if direct > short as u64 {
+            pieces[0] = pieces[0].part(0, short);
+            (count, direct) = (1, pieces[0].len() as u64);
+        } else if direct == run && short == usize::MAX {
+            // The head of the next one mostly follows.
+            // SAFETY: the head stays where it is until the call is over.
+            pieces[count] = unsafe { Iov::of_mut(&mut self.head) };
+            count += 1;
+        }
+        let moved = stream::receive_pieces(self.fd.as_fd(), &pieces[..count]);
+        body.exit(entered);
+        let n = match moved.map_err(|e| lost(index, &e.words))? {
+            Moved::Bytes(n) => n as u64,
+            Moved::Ended => return Err(lost(index, "it has ended in the middle of a body")),
+            Moved::Blocked => return Ok(false),
+            Moved::Fault => {
+                body.divert(lanes, Error::coded(errno::EFAULT, Code::Fault, "the kernel cannot write the memory"));
+                return Ok(true);
+            }
+        };
+        let took = n.min(direct);
+        if !is_direct {
+            body.place(place, &spare[..took as usize], lanes);
+        }
+        body.after(place + took, lanes);
+        self.count(body, (begin, len, at), took, (n - took) as usize);
+        Ok(true)
+    }
+}

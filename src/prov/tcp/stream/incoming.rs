@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A body that comes in: where its bytes go, and what its end does.
+
+use super::stripes::Gathering;
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::atomic::Atomic;
+use crate::prov::op::{Iov, Pieces};
+use crate::prov::tcp::memory::mr::Region;
+use crate::prov::tcp::memory::source::Runs;
+use crate::prov::tcp::memory::staging::{Lanes, Storing};
+use crate::prov::tcp::recv::Recv;
+use crate::prov::tcp::wire::frame::{Header, Spot, spot, wire_len};
+use std::sync::Arc;
+
+/// Pieces that are shorter on average are copied out of the buffer: a call takes so many.
+const PIECE_MIN: u64 = 512;
+/// What is left of a part below this is not worth a call of its own into its place.
+const DIRECT_MIN: u64 = 4 << 10;
+
+/// Where a body goes.
+pub enum Sink {
+    /// Memory of this side's operation, of so many bytes; what is more is left out.
+    Pieces(Pieces, u64),
+    Regions(Runs),
+    Device(Storing, u64),
+    /// A message without a receive.
+    Kept(Vec<u8>),
+    Nothing,
+}
+
+/// An atomic operation that the peer wants.
+pub struct Wanted {
+    pub what: Atomic,
+    pub addr: u64,
+    pub key: u64,
+    /// The header's.
+    pub paths: u8,
+    /// The sender waits.
+    pub prompt: bool,
+}
+
+/// What a body's end does.
+pub enum Then {
+    /// A WRITE: its remote data, the regions that it went to, and whether the sender waits.
+    Write { data: Option<u64>, regions: Box<[Arc<Region>]>, prompt: bool },
+    /// Operands of this.
+    Atomic(Wanted),
+    /// The list of a WRITE or READ with this header and data.
+    List(Header, Option<u64>),
+    /// The answer to the oldest read.
+    Answer,
+    /// A message of `len` bytes for this receive, if that was not given up; its number, if its sender waits for more.
+    Message { recv: Option<Recv>, len: u64, data: Option<u64>, number: Option<u64> },
+    /// A message that waits for its receive.
+    Keep { data: Option<u64>, number: Option<u64> },
+}
+
+/// A body that comes in.
+pub struct Incoming {
+    pub sink: Sink,
+    pub then: Then,
+    pub len: u64,
+    in_parts: bool,
+    /// It comes over several streams.
+    pub stripes: Option<Box<Gathering>>,
+    at: u64,
+    word: [u8; 8],
+    /// Why the bytes did not all get to their place, as far as this side knows.
+    pub failed: Option<Error>,
+    /// The sender gave it up, with this status.
+    pub status: u64,
+}
+
+impl Incoming {
+    pub fn new(sink: Sink, then: Then, len: u64, in_parts: bool) -> Incoming {
+        Incoming { sink, then, len, in_parts, stripes: None, at: 0, word: [0; 8], failed: None, status: 0 }
+    }
+
+    pub fn all_came(&self) -> bool {
+        if let Some(stripes) = &self.stripes {
+            return stripes.all_came();
+        }
+        self.at >= wire_len(self.len, self.in_parts)
+    }
+
+    /// The memory is not to be touched any more; what still comes is left out.
+    pub fn divert(&mut self, lanes: &mut Lanes, why: Error) {
+        if let Sink::Device(storing, _) = &mut self.sink {
+            storing.end(lanes);
+        }
+        self.sink = Sink::Nothing;
+        self.failed.get_or_insert(why);
+    }
+
+    /// Whether all that came has reached its place.
+    pub fn settled(&mut self, lanes: &mut Lanes) -> bool {
+        let Sink::Device(storing, _) = &mut self.sink else { return true };
+        match storing.settled(lanes) {
+            Ok(settled) => settled,
+            Err(e) => {
+                self.divert(lanes, e);
+                true
+            }
+        }
+    }
+
+    /// Takes bytes out of the buffer; gives how many.
+    pub fn take(&mut self, bytes: &[u8], lanes: &mut Lanes) -> usize {
+        if self.stripes.is_some() {
+            return 0;
+        }
+        let mut taken = 0;
+        while taken < bytes.len() {
+            let rest = &bytes[taken..];
+            let n = match spot(self.at, self.len, self.in_parts) {
+                Spot::End => break,
+                Spot::Word(k) => {
+                    let n = rest.len().min(8 - usize::from(k));
+                    self.word[usize::from(k)..usize::from(k) + n].copy_from_slice(&rest[..n]);
+                    if usize::from(k) + n == 8 {
+                        self.read_word();
+                    }
+                    n
+                }
+                Spot::Byte(at, run) => {
+                    let n = self.place(at, &rest[..rest.len().min(run as usize)], lanes);
+                    if n == 0 {
+                        break;
+                    }
+                    self.after(at + n as u64, lanes);
+                    n
+                }
+            };
+            self.at += n as u64;
+            taken += n;
+        }
+        taken
+    }
+
+    /// A word between parts has come.
+    fn read_word(&mut self) {
+        self.status = u64::from_le_bytes(self.word);
+        if self.status != 0 {
+            // Nothing follows: the last byte of the word is counted by the caller.
+            let end = wire_len(self.len, true);
+            let begun = match spot(self.at, self.len, true) {
+                Spot::Word(k) => 8 - u64::from(k),
+                _ => 0,
+            };
+            self.at = end - begun;
+        }
+    }
+
+    /// Bytes up to `at` are in place.
+    pub fn after(&mut self, at: u64, lanes: &mut Lanes) {
+        if let Sink::Device(storing, room) = &mut self.sink
+            && let Err(e) = storing.filled(lanes, at.min(*room), at >= *room)
+        {
+            self.divert(lanes, e);
+        }
+    }
+
+    /// Copies bytes to where byte `at` of the body goes; gives how many could be.
+    pub fn place(&mut self, at: u64, bytes: &[u8], lanes: &mut Lanes) -> usize {
+        let all = bytes.len();
+        match &mut self.sink {
+            Sink::Nothing => all,
+            Sink::Kept(kept) => {
+                kept.extend_from_slice(bytes);
+                all
+            }
+            Sink::Pieces(pieces, room) => {
+                scatter(pieces, at, &bytes[..all.min(room.saturating_sub(at) as usize)]);
+                all
+            }
+            Sink::Regions(runs) => {
+                if let Err(e) = store(runs, at, bytes) {
+                    self.divert(lanes, e);
+                }
+                all
+            }
+            Sink::Device(_, room) if at >= *room => all,
+            Sink::Device(storing, room) => match storing.find(lanes, at) {
+                Ok(None) => 0,
+                Ok(Some(slot)) => {
+                    let n = all.min(slot.len()).min((*room - at) as usize);
+                    slot.put(&bytes[..n]);
+                    n
+                }
+                Err(e) => {
+                    self.divert(lanes, e);
+                    all
+                }
+            },
+        }
+    }
+
+    /// Pieces for the bytes that come next, as far as they go to one part; none: they go through the buffer.
+    pub fn direct(&mut self, into: &mut [Iov], lanes: &mut Lanes) -> (usize, u64) {
+        match spot(self.at, self.len, self.in_parts) {
+            Spot::Byte(at, run) if self.stripes.is_none() => self.direct_at(at, run, into, lanes),
+            _ => (0, 0),
+        }
+    }
+
+    /// Pieces for up to `run` bytes from byte `at` on.
+    pub fn direct_at(&mut self, at: u64, run: u64, into: &mut [Iov], lanes: &mut Lanes) -> (usize, u64) {
+        let (mut count, mut bytes, most) = (0, 0u64, into.len());
+        let mut add = |part: Iov| {
+            if let Some(place) = into.get_mut(count) {
+                *place = part;
+                count += 1;
+                bytes += part.len() as u64;
+            }
+        };
+        match &mut self.sink {
+            Sink::Pieces(pieces, room) => {
+                let run = room.saturating_sub(at).min(run);
+                pieces.parts(at as usize, run as usize).take(most).for_each(add);
+                return if is_worth_it(count, bytes, most) { (count, bytes) } else { (0, 0) };
+            }
+            Sink::Regions(runs) if run >= DIRECT_MIN => {
+                for (r, from, n) in runs.walk(at as usize, run as usize).take(most) {
+                    r.region.parts(r.skip + from as u64, n as u64).for_each(&mut add);
+                }
+                return if is_worth_it(count, bytes, most) { (count, bytes) } else { (0, 0) };
+            }
+            Sink::Device(storing, room) if at < *room => match storing.find(lanes, at) {
+                Ok(Some(slot)) => add(slot.part(0, run.min(*room - at) as usize)),
+                Ok(None) => {}
+                Err(e) => self.divert(lanes, e),
+            },
+            _ => {}
+        }
+        (count, bytes)
+    }
+
+    /// Bytes that went to their place without us.
+    pub fn came(&mut self, n: u64, lanes: &mut Lanes) {
+        if let Spot::Byte(at, _) = spot(self.at, self.len, self.in_parts)
+            && self.stripes.is_none()
+        {
+            self.at += n;
+            self.after(at + n, lanes);
+        }
+    }
+
+    /// Whether bytes can be taken now: a device's slots may all be in use.
+    pub fn is_ready(&mut self, lanes: &mut Lanes) -> bool {
+        match spot(self.at, self.len, self.in_parts) {
+            Spot::Byte(at, _) if self.stripes.is_none() => self.is_ready_at(at, lanes),
+            _ => true,
+        }
+    }
+
+    /// The same of byte `at`.
+    pub fn is_ready_at(&mut self, at: u64, lanes: &mut Lanes) -> bool {
+        match &mut self.sink {
+            Sink::Device(storing, room) if at < *room => match storing.find(lanes, at) {
+                Ok(place) => place.is_some(),
+                Err(e) => {
+                    self.divert(lanes, e);
+                    true
+                }
+            },
+            _ => true,
+        }
+    }
+}
+
+impl Incoming {
+    /// Enters the regions that the kernel is about to write; gives how many. One that is closed ends the writing.
+    pub fn enter(&mut self, lanes: &mut Lanes) -> usize {
+        let Sink::Regions(runs) = &self.sink else { return 0 };
+        let (mut entered, mut shut) = (0, None);
+        for region in runs.regions() {
+            match enter(region) {
+                Ok(()) => entered += 1,
+                Err(e) => {
+                    shut = Some(e);
+                    break;
+                }
+            }
+        }
+        let Some(why) = shut else { return entered };
+        self.exit(entered);
+        self.divert(lanes, why);
+        0
+    }
+
+    /// Undoes `enter`.
+    pub fn exit(&self, entered: usize) {
+        if let Sink::Regions(runs) = &self.sink {
+            runs.regions().take(entered).for_each(|region| exit(region));
+        }
+    }
+}
+
+/// Whether pieces that are as many as fit, of so many bytes, are worth a call of the kernel to their places.
+fn is_worth_it(count: usize, bytes: u64, most: usize) -> bool {
+    count < most || bytes >= most as u64 * PIECE_MIN
+}
+
+pub fn scatter(pieces: &Pieces, at: u64, bytes: &[u8]) {
+    let mut done = 0;
+    for part in pieces.parts(at as usize, bytes.len()) {
+        part.put(&bytes[done..done + part.len()]);
+        done += part.len();
+    }
+}
+
+fn enter(region: &Region) -> std::result::Result<(), Error> {
+    let shut = |code| Error::coded(errno::EKEYREJECTED, code, "the region is closed");
+    region.enter().map_err(shut)?;
+    region.begin_cpu(true).map_err(|e| {
+        region.leave();
+        Error::coded(e.errno, Code::Fault, e.words)
+    })
+}
+
+fn exit(region: &Region) {
+    if let Err(e) = region.end_cpu(true) {
+        crate::log!(Warn, "{e}");
+    }
+    region.leave();
+}
+
+/// Copies bytes into regions, each entered for as long as it is written.
+fn store(runs: &Runs, at: u64, bytes: &[u8]) -> Result<()> {
+    let mut done = 0;
+    for (run, from, n) in runs.walk(at as usize, bytes.len()) {
+        enter(&run.region)?;
+        let wrote = run.region.write(run.skip + from as u64, &bytes[done..done + n]);
+        done += n;
+        exit(&run.region);
+        wrote?;
+    }
+    Ok(())
+}

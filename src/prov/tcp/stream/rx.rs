@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What comes in: a buffer for heads and small bodies, beside a body whose bytes the kernel scatters to their place.
+
+use super::gather::Gather;
+use super::incoming::{Incoming, Sink};
+use super::stripes::Gathering;
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::op::Iov;
+use crate::prov::tcp::memory::staging::Lanes;
+use crate::prov::tcp::rail::connection;
+use crate::prov::tcp::rail::transport::Inlet;
+use crate::prov::tcp::secure::sealed;
+use crate::prov::tcp::wire::frame::{PART, STRIPE_HEAD, WHOLE_MAX, broken};
+use crate::sys::stream::{self, Moved};
+use std::os::fd::BorrowedFd;
+
+/// Bytes that one call reads ahead, at first and at most.
+const REACH_MIN: usize = 4 << 10;
+const REACH_MAX: usize = 64 << 10;
+/// The same behind a long body: the head of the next frame, and little of what would be copied once more.
+const AHEAD: usize = 512;
+const PIECES: usize = 64;
+
+pub struct Rx {
+    buf: Box<[u8]>,
+    start: usize,
+    end: usize,
+    reach: usize,
+    pub body: Option<Box<Incoming>>,
+    pub lanes: Lanes,
+    /// Streams for long bodies, if there are any.
+    pub streams: Option<Box<Gather>>,
+    /// Something has come over them since this was last asked.
+    pub moved: bool,
+    /// What comes is brought into the buffer by this, and not by a socket.
+    inlet: Option<Inlet>,
+    /// Bytes of one call at most.
+    pub short: usize,
+}
+
+/// What reading came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Read {
+    /// Something came; `true`: there may be more.
+    Some(bool),
+    Nothing,
+    Ended,
+}
+
+impl Rx {
+    pub fn new(short: Option<usize>, inlet: Option<Inlet>) -> Rx {
+        Rx {
+            buf: match inlet.as_ref() {
+                None => vec![0; REACH_MAX].into(),
+                Some(Inlet::Sealed(_)) => sealed::buffer(),
+                Some(Inlet::Rails(_)) => connection::buffer(),
+            },
+            start: 0,
+            end: 0,
+            reach: REACH_MIN,
+            body: None,
+            lanes: Lanes::default(),
+            streams: None,
+            moved: false,
+            inlet,
+            short: short.unwrap_or(usize::MAX),
+        }
+    }
+
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        self.buf.get(self.start..self.end).unwrap_or(&[])
+    }
+
+    #[inline]
+    pub fn consume(&mut self, n: usize) {
+        self.start += n;
+        if self.start >= self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// A body of so many bytes has begun: how far to read ahead from now on.
+    #[inline]
+    pub fn expect(&mut self, len: u64) {
+        if len >= WHOLE_MAX {
+            self.reach = AHEAD;
+        }
+    }
+
+    /// Gives the body what the buffer has of it; true: all of it came.
+    pub fn feed(&mut self) -> bool {
+        let Some(body) = &mut self.body else { return true };
+        let bytes = self.buf.get(self.start..self.end).unwrap_or(&[]);
+        let n = body.take(bytes, &mut self.lanes);
+        self.consume(n);
+        self.body.as_ref().is_none_or(|b| b.all_came())
+    }
+
+    /// Makes room for a head that does not fit behind what is there.
+    fn make_room(&mut self) {
+        if self.start > 0 && self.buf.len() - self.end < REACH_MIN {
+            self.buf.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+    }
+
+    /// Reads what the socket has, bodies into their place.
+    #[inline]
+    pub fn read(&mut self, fd: BorrowedFd<'_>) -> Result<Read> {
+        if self.inlet.is_some() {
+            return self.read_inlet(fd);
+        }
+        if self.body.is_some() && self.start == self.end {
+            return self.read_body(fd);
+        }
+        self.make_room();
+        let until = self.buf.len().min(self.end.saturating_add(self.reach.min(self.short)));
+        let Some(free) = self.buf.get_mut(self.end..until).filter(|free| !free.is_empty()) else { return Ok(Read::Nothing) };
+        let asked = free.len();
+        Ok(match stream::receive(fd, free)? {
+            Moved::Bytes(n) => {
+                self.end += n;
+                if n == asked {
+                    self.reach = (2 * self.reach).min(REACH_MAX);
+                }
+                Read::Some(n == asked)
+            }
+            Moved::Ended => Read::Ended,
+            Moved::Blocked | Moved::Fault => Read::Nothing,
+        })
+    }
+
+    /// The same where a seal or rails stand between: bodies come out of the buffer.
+    fn read_inlet(&mut self, fd: BorrowedFd<'_>) -> Result<Read> {
+        let Rx { inlet: Some(inlet), buf, start, end, short, .. } = self else { return Ok(Read::Nothing) };
+        let mut window = (*start, *end);
+        let read = inlet.read(fd, buf, &mut window, *short);
+        (*start, *end) = window;
+        let (moved, more) = read?;
+        Ok(match moved {
+            Moved::Bytes(_) => Read::Some(more),
+            Moved::Ended => Read::Ended,
+            Moved::Blocked | Moved::Fault => Read::Nothing,
+        })
+    }
+
+    /// A turn begins in which the socket may have been announced.
+    #[inline]
+    pub fn begin_turn(&mut self) {
+        if let Some(inlet) = &mut self.inlet {
+            inlet.begin_turn();
+        }
+    }
+
+    /// Whether something is here that no socket announces, beside what `has_bytes` and `body` tell.
+    pub fn holds_more(&self) -> bool {
+        self.inlet.as_ref().is_some_and(|inlet| inlet.holds_more(&self.buf))
+            || (self.is_gathering() && self.streams.as_ref().is_some_and(|streams| streams.holds_more()))
+    }
+
+    /// Reads with the next bytes of the body going straight to their place, and what follows them into the buffer.
+    fn read_body(&mut self, fd: BorrowedFd<'_>) -> Result<Read> {
+        let Some(body) = &mut self.body else { return Ok(Read::Nothing) };
+        if !body.is_ready(&mut self.lanes) {
+            return Ok(Read::Nothing);
+        }
+        let mut pieces = [Iov::EMPTY; PIECES];
+        let entered = body.enter(&mut self.lanes);
+        let (mut count, mut direct) = body.direct(&mut pieces[..PIECES - 1], &mut self.lanes);
+        if direct as usize > self.short {
+            pieces[0] = pieces[0].part(0, self.short);
+            (count, direct) = (1, pieces[0].len() as u64);
+        }
+        let ahead = if direct == 0 { self.buf.len() } else { AHEAD };
+        let ahead = ahead.min(self.short.saturating_sub(direct as usize));
+        if ahead > 0 {
+            // SAFETY: the buffer stays where it is until the call is over.
+            pieces[count] = unsafe { Iov::of_mut(&mut self.buf[..ahead]) };
+            count += 1;
+        }
+        let moved = stream::receive_pieces(fd, &pieces[..count]);
+        body.exit(entered);
+        Ok(match moved? {
+            Moved::Bytes(n) => {
+                body.came((n as u64).min(direct), &mut self.lanes);
+                (self.start, self.end) = (0, n.saturating_sub(direct as usize));
+                Read::Some(n as u64 >= direct)
+            }
+            Moved::Ended => Read::Ended,
+            Moved::Blocked => Read::Nothing,
+            Moved::Fault => {
+                let why = Error::coded(errno::EFAULT, Code::Fault, "the kernel cannot write the memory");
+                body.divert(&mut self.lanes, why);
+                Read::Some(true)
+            }
+        })
+    }
+
+    /// A body comes in stripes: what it begins with.
+    pub fn announce(&mut self, len: u64) -> Result<Box<Gathering>> {
+        match &mut self.streams {
+            Some(streams) => Ok(Box::new(streams.announce(len))),
+            None => Err(broken("a body for streams that there are not")),
+        }
+    }
+
+    /// Whether a body in stripes is under way.
+    pub fn is_gathering(&self) -> bool {
+        self.body.as_ref().is_some_and(|b| b.stripes.as_ref().is_some_and(|s| !s.all_came()))
+    }
+
+    /// Whether the rest of such a body may still come though the first stream is over.
+    pub fn awaits_stripes(&self) -> bool {
+        self.is_gathering() && self.streams.as_ref().is_some_and(|streams| streams.lives())
+    }
+
+    /// Takes what the streams have of the body that comes in stripes.
+    pub fn gather(&mut self) -> Result<()> {
+        let came = self.bytes().len().min(STRIPE_HEAD);
+        let mut words = [0; STRIPE_HEAD];
+        words[..came].copy_from_slice(&self.bytes()[..came]);
+        let Rx { body: Some(body), streams: Some(streams), lanes, short, moved, .. } = self else { return Ok(()) };
+        let Some(stripes) = &mut body.stripes else { return Ok(()) };
+        let (n, status) = stripes.end(&words[..came])?;
+        if status != 0 {
+            body.status = status;
+        }
+        *moved |= streams.read(body, lanes, *short)?;
+        self.consume(n);
+        Ok(())
+    }
+
+    /// Whether a body or something in the buffer is to be gone on with, whether more comes or not.
+    pub fn is_amid(&self) -> bool {
+        self.body.is_some() || self.has_bytes()
+    }
+
+    /// Whether something has come that waits in the buffer.
+    pub fn has_bytes(&self) -> bool {
+        self.start < self.end
+    }
+
+    /// Whether a device's copies are awaited, which no socket announces.
+    pub fn awaits_device(&self) -> bool {
+        self.body.as_ref().is_some_and(|b| matches!(b.sink, Sink::Device(..)))
+    }
+}
+
+const _: () = assert!(AHEAD > crate::prov::tcp::wire::frame::HEAD_MAX && PART as usize > REACH_MAX);

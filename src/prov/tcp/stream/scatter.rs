@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A long body on its way out over several streams. It is cut into stripes; each stream takes the next one when it has sent
+//! the last, so that a slow stream carries less and holds nobody up.
+
+use super::body::Body;
+use super::stripes::Stripes;
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::op::Iov;
+use crate::prov::tcp::memory::source::{Call, Source, leave};
+use crate::prov::tcp::memory::staging::Lanes;
+use crate::prov::tcp::secure::seal::FILL;
+use crate::prov::tcp::secure::sealed::SealedOut;
+use crate::prov::tcp::wire::frame::{STRIPE, STRIPE_HEAD, STRIPED_MIN};
+use crate::sys::stream::{self, Moved};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Pieces of memory of one call.
+const PIECES: usize = 64;
+
+/// What one call for a stream came to.
+#[derive(PartialEq, Eq)]
+enum Step {
+    /// It has nothing to send.
+    Idle,
+    Moved,
+    Blocked,
+}
+
+/// The streams for long bodies, as their sender sees them.
+pub struct Scatter {
+    fds: Box<[Arc<OwnedFd>]>,
+    /// What seals each, and bytes of a stripe that are in a record of it and not counted yet.
+    seals: Box<[Option<(SealedOut, u64)>]>,
+    number: u64,
+    /// Which take no more for now.
+    blocked: Box<[bool]>,
+}
+
+impl Scatter {
+    pub fn new(streams: Vec<(Arc<OwnedFd>, Option<SealedOut>)>) -> Scatter {
+        let blocked = vec![false; streams.len()].into();
+        let (fds, seals): (Vec<_>, Vec<_>) = streams.into_iter().map(|(fd, seal)| (fd, seal.map(|seal| (seal, 0)))).unzip();
+        Scatter { fds: fds.into(), seals: seals.into(), number: 0, blocked }
+    }
+
+    /// Whether a body is for them. A device's slots are filled in order, so its bodies go over the first stream.
+    pub fn takes(body: &Body) -> bool {
+        body.len >= STRIPED_MIN && !matches!(body.source, Source::Device(_) | Source::Nothing)
+    }
+
+    /// Cuts such a body up.
+    pub fn cut_up(&mut self, body: &mut Body) {
+        if !Scatter::takes(body) {
+            return;
+        }
+        self.number += 1;
+        body.cut_up(Stripes::new(self.number, body.len, self.fds.len()));
+    }
+
+    /// Whether the stream with this index waits for room.
+    pub fn is_blocked(&self, index: usize) -> bool {
+        self.blocked.get(index).is_some_and(|b| *b)
+    }
+
+    /// One that waits for room, if any does.
+    pub fn a_blocked_one(&self) -> Option<BorrowedFd<'_>> {
+        self.fds.iter().zip(&self.blocked).find_map(|(fd, blocked)| blocked.then(|| fd.as_fd()))
+    }
+
+    /// Sends as much of a body as the streams take.
+    pub fn send(&mut self, body: &mut Body, lanes: &mut Lanes, short: usize) -> Result<()> {
+        self.blocked.fill(false);
+        let mut left = self.fds.len();
+        while left > 0 {
+            left = 0;
+            let streams = self.fds.iter().zip(&mut self.blocked).zip(&mut self.seals);
+            for (index, ((fd, blocked), seal)) in streams.enumerate().filter(|(_, ((_, b), _))| !**b) {
+                let step = match seal {
+                    None => body.send_stripe(index, fd.as_fd(), lanes, short, None),
+                    Some(seal) => body.send_sealed(index, fd.as_fd(), lanes, short, seal),
+                };
+                let step = step.map_err(|e| e.context(format_args!("stream {} of the connection", index + 1)))?;
+                *blocked = step == Step::Blocked;
+                left += usize::from(step == Step::Moved);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Body {
+    /// One record for a sealed stream. Its bytes count once all of it is out, so that the stripe is not over before.
+    fn send_sealed(
+        &mut self,
+        index: usize,
+        fd: BorrowedFd<'_>,
+        lanes: &mut Lanes,
+        short: usize,
+        (seal, carried): &mut (SealedOut, u64),
+    ) -> Result<Step> {
+        let mut step = Step::Moved;
+        if *carried == 0 {
+            step = self.send_stripe(index, fd, lanes, short, Some((&mut *seal, &mut *carried)))?;
+        }
+        if !seal.push(fd, short)? {
+            return Ok(Step::Blocked);
+        }
+        if *carried > 0 {
+            let len = self.len;
+            if let Some(stripes) = &mut self.stripes
+                && let Some(mut stripe) = stripes.take(index, len)
+            {
+                stripe.at += std::mem::take(carried);
+                stripes.put_back(index, stripe);
+            }
+        }
+        Ok(step)
+    }
+
+    /// One call for the stream with this index, or one record for its seal.
+    fn send_stripe(
+        &mut self,
+        index: usize,
+        fd: BorrowedFd<'_>,
+        lanes: &mut Lanes,
+        short: usize,
+        seal: Option<(&mut SealedOut, &mut u64)>,
+    ) -> Result<Step> {
+        let mut pieces = [Iov::EMPTY; PIECES];
+        let most = if seal.is_some() { FILL as u64 } else { STRIPE + STRIPE_HEAD as u64 };
+        let limit = most.min(short as u64);
+        let mut call = Call { pieces: &mut pieces, count: 0, bytes: 0, limit, entered: Vec::new() };
+        // May give the body up, which changes what there is to send.
+        self.enter(&mut call, lanes);
+        let len = self.len;
+        let taken = self.stripes.as_mut().and_then(|s| s.take(index, len));
+        let Some(mut stripe) = taken else {
+            call.entered.iter().for_each(|r| leave(r));
+            return Ok(Step::Idle);
+        };
+        let head = stripe.head.get(stripe.at as usize..).unwrap_or(&[]);
+        // SAFETY: the stripe stays as it is until the call is over.
+        if unsafe { call.add_own(head) } == head.len() {
+            let (first, run) = (stripe.begin + stripe.done(), stripe.len - stripe.done());
+            match &stripe.saved {
+                Some((bytes, begin)) => {
+                    let rest = bytes.get((first - begin) as usize..).unwrap_or(&[]);
+                    // SAFETY: as above.
+                    unsafe { call.add_own(rest) };
+                }
+                None => {
+                    self.add_bytes(&mut call, lanes, first, run);
+                }
+            }
+        }
+        let Call { count, bytes, entered, .. } = call;
+        debug_assert!(count > 0);
+        let is_sealed = seal.is_some();
+        let moved = match seal {
+            None => stream::send_pieces(fd, &pieces[..count]),
+            Some((seal, carried)) => {
+                let moved = seal.gather(&pieces[..count]);
+                *carried = if let Ok(Moved::Bytes(n)) = moved { n as u64 } else { 0 };
+                moved
+            }
+        };
+        entered.iter().for_each(|r| leave(r));
+        if let Ok(Moved::Bytes(n)) = moved
+            && !is_sealed
+        {
+            stripe.at += n as u64;
+        }
+        if let Some(stripes) = &mut self.stripes {
+            stripes.put_back(index, stripe);
+        }
+        Ok(match moved? {
+            Moved::Bytes(n) if (is_sealed || n as u64 == bytes) && n > 0 => Step::Moved,
+            Moved::Fault => {
+                self.spoil(lanes)?;
+                Step::Moved
+            }
+            _ => Step::Blocked,
+        })
+    }
+
+    /// The kernel could not read the memory. A body that has no words to say so cannot end without its bytes: the
+    /// connection does.
+    #[cold]
+    pub fn spoil(&mut self, lanes: &mut Lanes) -> Result<()> {
+        let why = Error::coded(errno::EFAULT, Code::Fault, "the kernel cannot read the operation's memory");
+        if self.is_whole() && !self.is_cut() {
+            return Err(why.context("the connection ends in the middle of an operation"));
+        }
+        // Once more at this place, and what is begun would never end.
+        match self.is_cut() {
+            false => self.give_up(lanes, why, false),
+            true => self.source = Source::Nothing,
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What goes out: bytes of our own making in one run, and between them bodies that the kernel gathers from where they lie.
+//! Many small frames leave in one call.
+
+use super::body::{Body, Owner};
+use super::scatter::Scatter;
+use crate::error::{Error, Result};
+use crate::prov::bind::Ending;
+use crate::prov::op::Iov;
+use crate::prov::tcp::memory::source::{Call, Source, leave};
+use crate::prov::tcp::memory::staging::Lanes;
+use crate::prov::tcp::rail::transport::Outlet;
+use crate::prov::tcp::wire::frame::{HEADER, Header, PART};
+use crate::sys::stream::{self, Moved};
+use crate::sys::time::ticks;
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+
+/// Bytes of our own that may wait before posting has to.
+pub const QUEUE_MAX: usize = 256 << 10;
+/// Bytes and frames that wait for company at most.
+const BATCH: usize = 16 << 10;
+const BATCH_FRAMES: u32 = 96;
+/// Pieces and bytes of one call: enough for the call to be cheap, and little enough to stay in the cache.
+const PIECES: usize = 64;
+const CALL: u64 = 2 * PART;
+/// Ticks without a call after which the next one is worth a question whether the peer is still there.
+const REST: u64 = 2_000_000;
+
+enum Item {
+    Body(Box<Body>),
+    /// An operation that ends when the bytes before it are out; none: it was told otherwise.
+    Mark(Option<Ending>, Owner),
+}
+
+impl Item {
+    /// Bytes of it that have not left.
+    fn bytes(&self) -> u64 {
+        if let Item::Body(body) = self { body.rest() } else { 0 }
+    }
+}
+
+/// What left.
+pub enum Left {
+    Mark(Ending),
+    Body(Box<Body>),
+}
+
+#[derive(Default)]
+pub struct Tx {
+    out: Vec<u8>,
+    /// Bytes of `out` that are on the wire.
+    sent: usize,
+    /// Number of the first byte of `out` since the beginning.
+    base: u64,
+    /// With the number of the byte before which each stands.
+    items: VecDeque<(u64, Item)>,
+    ends: usize,
+    bodies: usize,
+    /// Frames put since something was last sent.
+    frames: u32,
+    pub lanes: Lanes,
+    /// Streams for long bodies, if there are any.
+    pub streams: Option<Box<Scatter>>,
+    /// What leaves goes through a seal, or over several rails.
+    pub outlet: Option<Outlet>,
+    pub left: Vec<Left>,
+    /// The socket takes no more for now.
+    pub blocked: bool,
+    /// When something was last sent, in ticks.
+    pub last: u64,
+    /// Bytes of one call at most.
+    pub short: usize,
+}
+
+impl Tx {
+    pub fn new(short: Option<usize>, outlet: Option<Outlet>) -> Tx {
+        Tx { short: short.unwrap_or(usize::MAX), outlet, ..Tx::default() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.sent == self.out.len() && self.items.is_empty() && self.outlet.as_ref().is_none_or(|outlet| outlet.is_out())
+    }
+
+    /// Whether nothing was sent for a while, by the one socket that there is.
+    pub fn has_rested(&self) -> bool {
+        !matches!(self.outlet, Some(Outlet::Rails(_))) && ticks().wrapping_sub(self.last) > REST
+    }
+
+    /// Whether the rails have as much under way as they may.
+    pub fn is_full(&self) -> bool {
+        self.outlet.as_ref().is_some_and(|outlet| outlet.room() == 0)
+    }
+
+    /// Whether a record or a segment is on its way.
+    pub fn is_passing(&self) -> bool {
+        self.outlet.as_ref().is_some_and(|outlet| !outlet.is_out())
+    }
+
+    /// Whether what waits is enough for a call of its own.
+    #[inline]
+    pub fn is_worth_a_call(&self) -> bool {
+        self.bodies > 0 || self.frames >= BATCH_FRAMES || self.waiting() >= BATCH
+    }
+
+    /// Bytes of our own that wait.
+    #[inline]
+    pub fn waiting(&self) -> usize {
+        self.out.len() - self.sent
+    }
+
+    /// Operations that end with what waits here.
+    #[inline]
+    pub fn ends(&self) -> usize {
+        self.ends
+    }
+
+    /// Whether there are bodies, which gain nothing by waiting.
+    #[inline]
+    pub fn has_bodies(&self) -> bool {
+        self.bodies > 0
+    }
+
+    /// Whether a device's copies are awaited, which no socket announces.
+    pub fn awaits_device(&self) -> bool {
+        self.items.iter().any(|(_, i)| matches!(i, Item::Body(b) if matches!(b.source, Source::Device(_))))
+    }
+
+    #[inline]
+    pub fn put(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+    }
+
+    /// Lets `add` put bytes behind what waits.
+    #[inline]
+    pub fn add<R>(&mut self, add: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        add(&mut self.out)
+    }
+
+    /// Where what is put next will stand, and the way back there while nothing has left.
+    #[inline]
+    pub fn end(&self) -> usize {
+        self.out.len()
+    }
+
+    pub fn take_back(&mut self, end: usize) {
+        self.out.truncate(end);
+    }
+
+    #[inline]
+    pub fn put_header(&mut self, header: &Header) {
+        self.frames += 1;
+        let bytes: [u8; HEADER] = header.encode();
+        self.out.extend_from_slice(&bytes);
+    }
+
+    /// A header and words of ours, in one piece.
+    #[inline]
+    pub fn put_head<const N: usize>(&mut self, header: &Header, words: &[u64; N]) {
+        self.frames += 1;
+        self.out.reserve(HEADER + 8 * N);
+        self.out.extend_from_slice(&header.encode());
+        for word in words {
+            self.out.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    #[inline]
+    pub fn put_word(&mut self, word: u64) {
+        self.out.extend_from_slice(&word.to_le_bytes());
+    }
+
+    /// Copies host pieces behind what waits.
+    #[inline]
+    pub fn put_pieces(&mut self, pieces: &[Iov]) {
+        pieces.iter().for_each(|v| v.append_to(&mut self.out));
+    }
+
+    /// Whether what waits first goes over the other streams.
+    pub fn is_scattering(&self) -> bool {
+        let first = self.items.front().filter(|(stand, _)| *stand == self.base + self.sent as u64);
+        first.is_some_and(|(_, item)| matches!(item, Item::Body(b) if b.stripes.as_ref().is_some_and(|s| !s.are_out())))
+    }
+
+    /// Whether the first body goes over the other streams; none: there is no body.
+    pub fn is_in_stripes(&self) -> Option<bool> {
+        self.items.iter().find_map(|(_, item)| if let Item::Body(body) = item { Some(body.stripes.is_some()) } else { None })
+    }
+
+    /// Sends what the first body has for the other streams, once its frame has left.
+    fn scatter(&mut self) -> Result<()> {
+        let here = self.base + self.sent as u64;
+        let Tx { items, streams: Some(streams), lanes, short, .. } = self else { return Ok(()) };
+        match items.front_mut() {
+            Some((stand, Item::Body(body))) if *stand == here && body.stripes.is_some() => streams.send(body, lanes, *short),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn put_body(&mut self, body: Body) {
+        let at = self.base + self.out.len() as u64;
+        self.ends += usize::from(body.end.is_some());
+        self.bodies += 1;
+        self.items.push_back((at, Item::Body(Box::new(body))));
+    }
+
+    /// The operation ends when what was put before is out.
+    pub fn mark(&mut self, end: Ending, owner: Owner) {
+        let at = self.base + self.out.len() as u64;
+        self.ends += 1;
+        self.items.push_back((at, Item::Mark(Some(end), owner)));
+    }
+
+    /// Takes up to `most` ends away that `which` picks: they are told otherwise.
+    pub fn take_ends(&mut self, which: impl Fn(&Ending) -> bool, why: &Error, most: usize) -> Vec<(Ending, Owner)> {
+        let mut taken = Vec::new();
+        for (_, item) in &mut self.items {
+            let (end, owner) = match item {
+                Item::Mark(end, owner) => (end, *owner),
+                Item::Body(body) => (&mut body.end, body.owner),
+            };
+            if taken.len() == most || !end.is_some_and(|e| which(&e)) {
+                continue;
+            }
+            taken.extend(end.take().map(|end| (end, owner)));
+            if let Item::Body(body) = item {
+                body.give_up(&mut self.lanes, why.clone(), true);
+            }
+        }
+        self.ends -= taken.len();
+        taken
+    }
+
+    /// Operations that end with what waits here.
+    pub fn each_end(&self, mut each: impl FnMut(&Ending)) {
+        for (_, item) in &self.items {
+            match item {
+                Item::Mark(end, _) => end.iter().for_each(&mut each),
+                Item::Body(body) => body.end.iter().for_each(&mut each),
+            }
+        }
+    }
+
+    fn owners(&self) -> impl Iterator<Item = Owner> {
+        self.items.iter().map(|(_, item)| match item {
+            Item::Mark(_, owner) => *owner,
+            Item::Body(body) => body.owner,
+        })
+    }
+
+    /// The oldest write that has not all left.
+    #[inline]
+    pub fn first_write(&self) -> Option<u32> {
+        self.owners().find_map(|o| if let Owner::Write(sequence) = o { Some(sequence) } else { None })
+    }
+
+    /// Whether the message of this number has not all left.
+    pub fn holds_message(&self, number: u64) -> bool {
+        self.owners().any(|o| o == Owner::Send(Some(number)))
+    }
+
+    /// Gives up the body of an operation whose end is told elsewhere.
+    pub fn give_up(&mut self, owner: Owner, why: &Error) {
+        for (_, item) in &mut self.items {
+            if let Item::Body(body) = item
+                && body.owner == owner
+            {
+                body.give_up(&mut self.lanes, why.clone(), true);
+            }
+        }
+    }
+
+    /// Everything that has not left.
+    pub fn take_all(&mut self) -> Vec<Left> {
+        // Dropped first: their end waits for copies.
+        self.lanes = Lanes::default();
+        let mut all = std::mem::take(&mut self.left);
+        all.extend(self.items.drain(..).filter_map(|(_, i)| match i {
+            Item::Body(b) => Some(Left::Body(b)),
+            Item::Mark(end, _) => end.map(Left::Mark),
+        }));
+        all
+    }
+
+    /// Sends as much as the socket takes.
+    #[inline]
+    pub fn flush(&mut self, fd: BorrowedFd<'_>) -> Result<()> {
+        self.frames = 0;
+        if self.items.is_empty() && self.outlet.is_none() {
+            if self.sent == self.out.len() {
+                return Ok(());
+            }
+            let end = self.out.len().min(self.sent.saturating_add(self.short));
+            let moved = stream::send(fd, &self.out[self.sent..end])?;
+            self.last = ticks();
+            match moved {
+                Moved::Bytes(n) => {
+                    self.sent += n;
+                    self.blocked = self.sent < end;
+                    self.compact();
+                }
+                _ => self.blocked = true,
+            }
+            return Ok(());
+        }
+        self.flush_items(fd)
+    }
+
+    fn compact(&mut self) {
+        if self.sent == self.out.len() {
+            self.base += self.sent as u64;
+            self.out.clear();
+            self.sent = 0;
+        } else if self.sent > QUEUE_MAX {
+            self.out.drain(..self.sent);
+            self.base += self.sent as u64;
+            self.sent = 0;
+        }
+    }
+
+    fn flush_items(&mut self, fd: BorrowedFd<'_>) -> Result<()> {
+        let mut most = PIECES;
+        loop {
+            let behind = self.waiting() as u64;
+            if let Some(outlet) = &mut self.outlet
+                && !outlet.push(fd, self.short, || behind + self.items.iter().take(PIECES).map(|(_, item)| item.bytes()).sum::<u64>())?
+            {
+                self.blocked = true;
+                return Ok(());
+            }
+            self.advance(0);
+            self.pump_devices();
+            if self.streams.is_some() {
+                self.scatter()?;
+            }
+            let mut pieces = [Iov::EMPTY; PIECES];
+            let limit = self.outlet.as_ref().map_or(CALL, |outlet| outlet.room()).min(self.short as u64);
+            let mut call = Call { pieces: &mut pieces[..most], count: 0, bytes: 0, limit, entered: Vec::new() };
+            self.collect(&mut call);
+            let Call { count, bytes, entered, .. } = call;
+            if count == 0 {
+                self.blocked = self.streams.is_some() && self.is_scattering();
+                return Ok(());
+            }
+            let moved = match &mut self.outlet {
+                None => stream::send_pieces(fd, &pieces[..count]),
+                // All of it is ours, and there.
+                Some(outlet) if self.items.is_empty() => outlet.put(&self.out[self.sent..][..bytes as usize]).map(Moved::Bytes),
+                Some(outlet) => outlet.gather(&pieces[..count]),
+            };
+            entered.iter().for_each(|r| leave(r));
+            self.last = ticks();
+            match moved? {
+                Moved::Bytes(n) => {
+                    self.advance(n as u64);
+                    self.compact();
+                    most = PIECES;
+                    if self.outlet.is_none() && ((n as u64) < bytes || self.short != usize::MAX) {
+                        self.blocked = (n as u64) < bytes;
+                        return Ok(());
+                    }
+                }
+                // Whose memory it is shows alone.
+                Moved::Fault if count > 1 => most = 1,
+                Moved::Fault => self.spoil_first()?,
+                _ => {
+                    self.blocked = true;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn collect(&mut self, call: &mut Call<'_>) {
+        let mut at = self.sent;
+        for (stand, item) in &mut self.items {
+            let own = (*stand - self.base) as usize;
+            if at < own {
+                // SAFETY: nothing is put out before the call is over.
+                let n = unsafe { call.add_own(&self.out[at..own]) };
+                if n < own - at {
+                    return;
+                }
+                at = own;
+            }
+            if let Item::Body(body) = item
+                && !body.collect(call, &mut self.lanes)
+            {
+                return;
+            }
+        }
+        // SAFETY: as above.
+        unsafe { call.add_own(&self.out[at..]) };
+    }
+
+    /// Takes note of `n` bytes that left, and of what ended with them.
+    fn advance(&mut self, mut n: u64) {
+        loop {
+            let here = self.base + self.sent as u64;
+            let Some((stand, item)) = self.items.front_mut() else {
+                self.sent += n as usize;
+                return;
+            };
+            let own = n.min(*stand - here);
+            self.sent += own as usize;
+            n -= own;
+            if here + own < *stand {
+                return;
+            }
+            let over = match item {
+                Item::Mark(..) => true,
+                Item::Body(body) => {
+                    n -= body.advance(n, &mut self.lanes);
+                    body.is_over()
+                }
+            };
+            if !over {
+                return;
+            }
+            match self.items.pop_front() {
+                Some((_, Item::Mark(end, _))) => {
+                    self.ends -= usize::from(end.is_some());
+                    self.left.extend(end.map(Left::Mark));
+                }
+                Some((_, Item::Body(body))) => {
+                    self.ends -= usize::from(body.end.is_some());
+                    self.bodies -= 1;
+                    self.left.push(Left::Body(body));
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// Keeps the slots of device memory filling: of a body only once those before it are on their way.
+    fn pump_devices(&mut self) {
+        for (_, item) in &mut self.items {
+            let Item::Body(body) = item else { continue };
+            let Source::Device(loading) = &mut body.source else { continue };
+            match loading.pump(&mut self.lanes) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(e) => body.give_up(&mut self.lanes, e, false),
+            }
+        }
+    }
+
+    /// The kernel could not read the first body's memory.
+    #[cold]
+    fn spoil_first(&mut self) -> Result<()> {
+        match self.items.front_mut() {
+            Some((_, Item::Body(body))) => body.spoil(&mut self.lanes),
+            _ => Ok(()),
+        }
+    }
+}

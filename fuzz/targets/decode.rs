@@ -7,10 +7,10 @@ use gdrfab::prov::Parcel;
 use gdrfab::prov::name::Name;
 use gdrfab::prov::tcp::Address;
 use gdrfab::prov::tcp::wire::frame;
-use gdrfab::prov::tcp::wire::frame::{BODY_MAX, HEAD_MAX, HEADER, Header, LIST, PART, PARTS, STRIPED, STRIPED_MIN, Spot, WHOLE_MAX, spot, wire_len};
+use gdrfab::prov::tcp::wire::frame::{BODY_MAX, HEAD_MAX, HEADER, Header, LIST, PART, PARTS, STRIPED, STRIPED_MIN, WirePosition, WHOLE_MAX, wire_position, wire_len};
 use gdrfab::prov::tcp::wire::hello;
 use gdrfab::prov::tcp::wire::hello::{HEAD_LEN, HELLO_LEN, Head, Hello, Terms};
-use gdrfab::prov::tcp::secure::known::Known;
+use gdrfab::prov::tcp::secure::known::KnownHosts;
 use gdrfab::prov::tcp::wire::segment::{RAILS_MAX, SEGMENT, SEGMENT_HEAD, SegmentHead, Word};
 use gdrfab::rdm::wire::{self, Intro, Refusal, Words};
 use libfuzzer_sys::fuzz_target;
@@ -75,16 +75,16 @@ fn header(data: &[u8]) {
 /// A body is a sequence of runs without gaps, wherever one begins to look.
 fn walk(len: u64, in_parts: bool, from: u64) {
     let end = wire_len(len, in_parts);
-    assert!(end >= len && spot(end, len, in_parts) == Spot::End);
+    assert!(end >= len && wire_position(end, len, in_parts) == WirePosition::End);
     let mut at = from % (end + 2);
     for _ in 0..8 {
-        match spot(at, len, in_parts) {
-            Spot::End => return assert!(at >= end),
-            Spot::Word(k) => {
+        match wire_position(at, len, in_parts) {
+            WirePosition::End => return assert!(at >= end),
+            WirePosition::Word(k) => {
                 assert!(in_parts && k < 8 && at + 8 - u64::from(k) <= end);
                 at += 8 - u64::from(k);
             }
-            Spot::Byte(byte, run) => {
+            WirePosition::Byte(byte, run) => {
                 assert!(run > 0 && byte + run <= len && at + run <= end && (!in_parts || run <= PART));
                 at += run;
             }
@@ -124,8 +124,8 @@ fn address(data: &[u8]) {
 
 /// A file with keys of hosts.
 fn keys(data: &[u8]) {
-    let Ok(known) = Known::parse(data) else { return };
-    assert!(Known::has(data) && known.peers() > 0 && known.public().len() == 64);
+    let Ok(known) = KnownHosts::parse(data) else { return };
+    assert!(KnownHosts::has(data) && known.peers() > 0 && known.public().len() == 64);
     // It may have itself among them, and then is itself alone.
     assert!(known.only(&known.id()).is_none_or(|one| one.peers() == 1 && one.pair(&known.id()).is_some()));
 }

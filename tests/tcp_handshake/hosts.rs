@@ -6,7 +6,7 @@ use gdrfab::error::errno;
 use gdrfab::prov::Request as _;
 use gdrfab::prov::tcp::secure::auth::{Key, Keys};
 use gdrfab::prov::tcp::wire::hello::{HEAD_LEN, HELLO_LEN, Head, Hello, STATIC_SINCE, Status};
-use gdrfab::prov::tcp::{Address, Dial, Greeter, Purpose};
+use gdrfab::prov::tcp::{Address, Dial, HandshakeAcceptor, Purpose};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 
@@ -14,9 +14,9 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 fn two_that_know_each_other_meet() {
     for (seal, listed) in [(true, "127.0.0.1"), (true, "*"), (false, "127.0.0.1")] {
         let of = |keys| Some(Key::of(Keys::Hosts(keys), seal).unwrap());
-        let mut greeter = greeter(of(known(1, &[("192.0.2.1", 3), ("192.0.2.2", 2)])));
-        let mut dial = dial(greeter.local(), of(known(2, &[(listed, 1), ("192.0.2.1", 3)])));
-        let request = request(&mut greeter, &mut dial);
+        let mut acceptor = acceptor(of(known(1, &[("192.0.2.1", 3), ("192.0.2.2", 2)])));
+        let mut dial = dial(acceptor.local(), of(known(2, &[(listed, 1), ("192.0.2.1", 3)])));
+        let request = request(&mut acceptor, &mut dial);
         assert_eq!(request.data(), b"hello");
         let theirs = request.accept(terms(b"welcome")).unwrap();
         let (link, got) = accepted(&mut dial);
@@ -28,9 +28,9 @@ fn two_that_know_each_other_meet() {
 #[test]
 fn a_host_knows_itself() {
     let key = host(1, &[("127.0.0.1", 1)]);
-    let mut greeter = greeter(key.clone());
-    let mut dial = dial(greeter.local(), key);
-    request(&mut greeter, &mut dial).accept(terms(b"")).unwrap();
+    let mut acceptor = acceptor(key.clone());
+    let mut dial = dial(acceptor.local(), key);
+    request(&mut acceptor, &mut dial).accept(terms(b"")).unwrap();
     accepted(&mut dial);
 }
 
@@ -49,14 +49,14 @@ fn who_is_not_listed_or_has_something_else_is_told() {
         (host(2, &[("192.0.2.1", 1)]), listener(), errno::EACCES, "no line has a key of 127.0.0.1"),
         (host(2, &[("*", 1), ("*", 3)]), listener(), errno::EACCES, "lines 2 and 3"),
     ] {
-        let mut greeter = greeter(theirs);
-        let to = Address::of(greeter.local(), None);
+        let mut acceptor = acceptor(theirs);
+        let to = Address::of(acceptor.local(), None);
         let dialed = Dial::new(&to, None, Purpose::Passive, 0, terms(b"hello"), ours);
-        let e = dialed.map_or_else(|e| e, |mut dial| failure(Some(&mut greeter), &mut dial));
+        let e = dialed.map_or_else(|e| e, |mut dial| failure(Some(&mut acceptor), &mut dial));
         assert!(e.errno == errno && e.words.contains(words), "{words}: {e}");
         // One that gives up by itself is not heard of at once.
-        while greeter.pending() > 0 {
-            assert!(greeter.poll().is_empty());
+        while acceptor.pending() > 0 {
+            assert!(acceptor.poll().is_empty());
             nap();
         }
     }
@@ -65,15 +65,15 @@ fn who_is_not_listed_or_has_something_else_is_told() {
 /// Who has seen every public key, and every greeting, has no private one.
 #[test]
 fn who_knows_the_public_keys_alone_proves_nothing() {
-    let mut greeter = greeter(host(1, &[("*", 2)]));
+    let mut acceptor = acceptor(host(1, &[("*", 2)]));
     let good = host(2, &[("*", 1)]).unwrap();
     for own in [9, 1] {
         // It says that it is the second host.
-        let mut raw = Raw::greet(&mut greeter, hello_of(&good, 5));
+        let mut raw = Raw::greet(&mut acceptor, hello_of(&good, 5));
         assert_eq!((raw.challenge().status, raw.challenge().id), (Status::Good, host(1, &[("*", 2)]).unwrap().id()));
         let body = terms(b"let me in").encode().unwrap();
         raw.stream.write_all(&intro(&raw.transcript, Some((&host(own, &[("*", 1)]).unwrap(), &raw.stream)), &body)).unwrap();
-        let head = Head::decode(&answer::<HEAD_LEN>(&mut greeter, &mut raw.stream).unwrap()).unwrap();
+        let head = Head::decode(&answer::<HEAD_LEN>(&mut acceptor, &mut raw.stream).unwrap()).unwrap();
         assert_eq!((head.status, head.body, own), (Status::KeyWrong, 0, own));
     }
     // And a listener that says that it is the first one.
@@ -100,44 +100,44 @@ fn who_knows_the_public_keys_alone_proves_nothing() {
 /// Nor is what an introduction lacks ever made up for: cut with its head told of it, or in the middle of the connection.
 #[test]
 fn a_shorter_introduction_is_none() {
-    let (key, mut greeter) = (host(2, &[("*", 1)]).unwrap(), greeter(host(1, &[("*", 2)])));
+    let (key, mut acceptor) = (host(2, &[("*", 1)]).unwrap(), acceptor(host(1, &[("*", 2)])));
     let body = terms(b"").encode().unwrap();
     let all = body.len() + HEAD_LEN;
     for len in 0..all {
-        let mut raw = Raw::greet(&mut greeter, hello_of(&key, 5));
+        let mut raw = Raw::greet(&mut acceptor, hello_of(&key, 5));
         let bytes = intro(&raw.transcript, Some((&key, &raw.stream)), &body);
         let mut head = Head::decode(bytes[..HEAD_LEN].try_into().unwrap()).unwrap();
         if let Some(cut) = len.checked_sub(HEAD_LEN) {
             head.body = cut;
             raw.stream.write_all(&[&head.encode(), &bytes[HEAD_LEN..HEAD_LEN + cut]].concat()).unwrap();
-            assert_eq!(Head::decode(&answer(&mut greeter, &mut raw.stream).unwrap()).unwrap().status, Status::KeyWrong, "{len}");
+            assert_eq!(Head::decode(&answer(&mut acceptor, &mut raw.stream).unwrap()).unwrap().status, Status::KeyWrong, "{len}");
         } else {
             raw.stream.write_all(&bytes[..len]).unwrap();
             raw.stream.shutdown(Shutdown::Write).unwrap();
-            assert!(answer::<1>(&mut greeter, &mut raw.stream).is_none(), "{len}");
+            assert!(answer::<1>(&mut acceptor, &mut raw.stream).is_none(), "{len}");
         }
-        assert_eq!(greeter.pending(), 0);
+        assert_eq!(acceptor.pending(), 0);
     }
     for len in 0..HELLO_LEN {
-        let mut stream = TcpStream::connect(greeter.local()).unwrap();
+        let mut stream = TcpStream::connect(acceptor.local()).unwrap();
         stream.write_all(&hello_of(&key, 5).encode()[..len]).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
-        assert!(answer::<1>(&mut greeter, &mut stream).is_none(), "{len}");
+        assert!(answer::<1>(&mut acceptor, &mut stream).is_none(), "{len}");
     }
-    let mut good = dial(greeter.local(), Some(key));
-    request(&mut greeter, &mut good).accept(terms(b"")).unwrap();
+    let mut good = dial(acceptor.local(), Some(key));
+    request(&mut acceptor, &mut good).accept(terms(b"")).unwrap();
     accepted(&mut good);
 }
 
 /// Streams and rails are of the same two: the peer alone may open them, wherever it comes from and calls.
 #[test]
 fn what_belongs_to_a_connection_is_for_its_peer_alone() {
-    let mut greeter = greeter(host(1, &[("*", 2), ("*", 3)]));
+    let mut acceptor = acceptor(host(1, &[("*", 2), ("*", 3)]));
     let ours = host(2, &[("localhost", 1)]);
-    let to = format!("tcp://localhost:{}", greeter.local().port()).parse().unwrap();
+    let to = format!("tcp://localhost:{}", acceptor.local().port()).parse().unwrap();
     let mut first = Dial::new(&to, None, Purpose::Passive, 0, terms(b""), ours.clone()).unwrap();
-    let asked = request(&mut greeter, &mut first);
-    let mut door = Greeter::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), Purpose::Stream, 77, asked.key()).unwrap();
+    let asked = request(&mut acceptor, &mut first);
+    let mut door = HandshakeAcceptor::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), Purpose::Stream, 77, asked.key()).unwrap();
     asked.accept(terms(b"")).unwrap();
     let (link, _) = accepted(&mut first);
     let at = Address::of(door.local(), None);
@@ -153,10 +153,10 @@ fn what_belongs_to_a_connection_is_for_its_peer_alone() {
 
 #[test]
 fn versions_without_such_keys_are_told() {
-    let mut greeter = greeter(host(1, &[("*", 2)]));
-    let mut raw = Raw::greet(&mut greeter, Hello { highest: STATIC_SINCE - 1, ..hello(true, 1) });
+    let mut acceptor = acceptor(host(1, &[("*", 2)]));
+    let mut raw = Raw::greet(&mut acceptor, Hello { highest: STATIC_SINCE - 1, ..hello(true, 1) });
     assert_eq!((raw.challenge().status, raw.transcript.challenge[8..12].to_vec()), (Status::Version, vec![6, 0, 7, 0]));
-    assert!(answer::<1>(&mut greeter, &mut raw.stream).is_none());
+    assert!(answer::<1>(&mut acceptor, &mut raw.stream).is_none());
     // A HELLO that a listener of before would understand gets it: its lowest version is too high for it.
     let listener = TcpListener::bind(LOOPBACK).unwrap();
     let mut dial = dial(listener.local_addr().unwrap(), host(2, &[("*", 1)]));

@@ -8,7 +8,7 @@ use gdrfab::prov::PassiveEndpoint;
 use gdrfab::prov::info::{Info, Secret};
 use gdrfab::prov::request::own_request;
 use gdrfab::prov::tcp::wire::hello::{HELLO_LEN, Hello, Status};
-use gdrfab::prov::tcp::{Address, Dial, Dialed, Greeter, Listener, Purpose, Request};
+use gdrfab::prov::tcp::{Address, Dial, Dialed, HandshakeAcceptor, Listener, Purpose, Request};
 use gdrfab::sys::epoll::{Poller, Woken};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -35,13 +35,13 @@ fn more_descriptors() -> usize {
 }
 
 /// Serves a dialer that comes behind everybody who is there already; how long that took.
-fn serve_one(greeter: &mut Greeter, most: usize) -> Duration {
+fn serve_one(acceptor: &mut HandshakeAcceptor, most: usize) -> Duration {
     let start = Instant::now();
-    let mut good = dial(greeter.local(), None);
+    let mut good = dial(acceptor.local(), None);
     loop {
         assert!(start.elapsed() < LIMIT, "not served");
-        let requests = greeter.poll();
-        assert!(greeter.pending() <= most);
+        let requests = acceptor.poll();
+        assert!(acceptor.pending() <= most);
         if let Some(request) = requests.into_iter().next() {
             request.accept(terms(b"")).unwrap();
             accepted(&mut good);
@@ -54,18 +54,18 @@ fn serve_one(greeter: &mut Greeter, most: usize) -> Duration {
 
 #[test]
 fn half_open_connections_make_room() {
-    let mut greeter = greeter(None);
+    let mut acceptor = acceptor(None);
     // Each says half of a greeting and no more.
     let half: Vec<TcpStream> = (0..200)
         .map(|i| {
-            let mut s = TcpStream::connect(greeter.local()).unwrap();
+            let mut s = TcpStream::connect(acceptor.local()).unwrap();
             s.write_all(&hello(false, i as u8).encode()[..32]).unwrap();
-            assert!(greeter.poll().is_empty());
+            assert!(acceptor.poll().is_empty());
             s
         })
         .collect();
-    assert_eq!(greeter.pending(), 64);
-    let took = serve_one(&mut greeter, 64);
+    assert_eq!(acceptor.pending(), 64);
+    let took = serve_one(&mut acceptor, 64);
     assert!(took < Duration::from_secs(2), "{took:?}");
     // Who had to make room was told.
     let told = half.iter().filter(|s| {
@@ -82,13 +82,13 @@ fn two_thousand_silent_connections_cost_little() {
     let room = more_descriptors();
     let count = 2000.min(room.saturating_sub(512));
     assert!(count > 300, "no descriptors to try it with: {room}");
-    let mut greeter = greeter(None);
-    assert!(greeter.poll().is_empty());
+    let mut acceptor = acceptor(None);
+    assert!(acceptor.poll().is_empty());
     let before = (descriptors(), resident());
-    let at = greeter.local();
+    let at = acceptor.local();
     let silent: Vec<TcpStream> = (0..count).map(|_| TcpStream::connect(at).unwrap()).collect();
-    assert!(greeter.poll().is_empty());
-    let took = serve_one(&mut greeter, 64);
+    assert!(acceptor.poll().is_empty());
+    let took = serve_one(&mut acceptor, 64);
     let after = (descriptors(), resident());
     let grown = after.1.saturating_sub(before.1);
     println!("{count} silent: served after {took:?}, {} descriptors, {} KiB more", after.0 - before.0, grown / 1024);
@@ -100,24 +100,24 @@ fn two_thousand_silent_connections_cost_little() {
 
 #[test]
 fn a_full_listener_lets_its_sleeper_sleep_and_wakes_it_in_time() {
-    let mut greeter = greeter(None);
+    let mut acceptor = acceptor(None);
     let poller = Poller::new().unwrap();
-    greeter.watch(&poller).unwrap();
-    let silent: Vec<TcpStream> = (0..80).map(|_| TcpStream::connect(greeter.local()).unwrap()).collect();
+    acceptor.watch(&poller).unwrap();
+    let silent: Vec<TcpStream> = (0..80).map(|_| TcpStream::connect(acceptor.local()).unwrap()).collect();
     assert!(poller.wait(Some(1_000_000_000)) == Woken::Ready);
     let start = Instant::now();
-    while greeter.pending() < 64 {
-        assert!(greeter.poll().is_empty() && start.elapsed() < LIMIT);
+    while acceptor.pending() < 64 {
+        assert!(acceptor.poll().is_empty() && start.elapsed() < LIMIT);
     }
-    greeter.watch(&poller).unwrap();
+    acceptor.watch(&poller).unwrap();
     // Sixteen wait in the kernel's queue, and there is nothing to do about them yet.
     let woken = poller.wait(Some(30_000_000));
     assert!(woken == Woken::Timeout || start.elapsed() > Duration::from_millis(90));
     assert!(poller.wait(Some(1_000_000_000)) == Woken::Ready && start.elapsed() > Duration::from_millis(90));
     let mut served = 0;
     while served < 16 && start.elapsed() < LIMIT {
-        assert!(greeter.poll().is_empty());
-        greeter.watch(&poller).unwrap();
+        assert!(acceptor.poll().is_empty());
+        acceptor.watch(&poller).unwrap();
         served = silent
             .iter()
             .filter(|s| {
@@ -127,7 +127,7 @@ fn a_full_listener_lets_its_sleeper_sleep_and_wakes_it_in_time() {
             .count();
         nap();
     }
-    assert_eq!((served, greeter.pending()), (16, 64));
+    assert_eq!((served, acceptor.pending()), (16, 64));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use gdrfab::error::{Code, errno};
 use gdrfab::prov::Request as _;
 use gdrfab::prov::tcp::secure::auth::{Key, Transcript};
 use gdrfab::prov::tcp::wire::hello::{HEAD_LEN, HELLO_LEN, Head, Hello, Status};
-use gdrfab::prov::tcp::{Address, Dial, Dialed, Greeter, Purpose};
+use gdrfab::prov::tcp::{Address, Dial, Dialed, HandshakeAcceptor, Purpose};
 use gdrfab::sys::epoll::{Poller, Woken};
 use gdrfab::sys::tcp;
 use peers::*;
@@ -29,17 +29,17 @@ fn good_peers_meet_and_nothing_behind_the_handshake_is_taken() {
         (SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0), secret(2), Purpose::Endpoint, u64::MAX),
     ] {
         let is_sealed = key.as_ref().is_some_and(|key| key.seal);
-        let Ok(mut greeter) = Greeter::listen(at, purpose, token, key.clone()) else {
+        let Ok(mut acceptor) = HandshakeAcceptor::listen(at, purpose, token, key.clone()) else {
             assert!(at.is_ipv6(), "{at}");
             continue; // a host without IPv6
         };
-        let to = Address::of(greeter.local(), Some(token));
+        let to = Address::of(acceptor.local(), Some(token));
         let mut dial = Dial::new(&to, Some(SocketAddr::new(at.ip(), 0)), purpose, token, terms(&[9; 256]), key).unwrap();
         let poller = Poller::new().unwrap();
-        greeter.watch(&poller).unwrap();
-        let request = request(&mut greeter, &mut dial);
+        acceptor.watch(&poller).unwrap();
+        let request = request(&mut acceptor, &mut dial);
         assert_eq!((request.data(), request.terms()), (&[9; 256][..], &terms(&[9; 256])));
-        assert_eq!((request.peer().ip(), greeter.pending()), (at.ip(), 0));
+        assert_eq!((request.peer().ip(), acceptor.pending()), (at.ip(), 0));
         // The first frame of the accepting side comes right behind its answer.
         let mut theirs = stream(request.accept(terms(b"welcome")).unwrap());
         theirs.write_all(b"frame").unwrap();
@@ -54,7 +54,7 @@ fn good_peers_meet_and_nothing_behind_the_handshake_is_taken() {
         assert_eq!(&buf, b"frame");
         ours.write_all(b"ready").unwrap();
         // That is no longer the listener's: whoever sleeps on it sleeps on.
-        assert!(greeter.poll().is_empty());
+        assert!(acceptor.poll().is_empty());
         assert!(poller.wait(Some(5_000_000)) == Woken::Timeout);
         theirs.read_exact(&mut buf).unwrap();
         assert_eq!(&buf, b"ready");
@@ -63,12 +63,12 @@ fn good_peers_meet_and_nothing_behind_the_handshake_is_taken() {
 
 #[test]
 fn a_dialer_that_runs_ahead_loses_nothing() {
-    let mut greeter = greeter(None);
-    let mut raw = TcpStream::connect(greeter.local()).unwrap();
+    let mut acceptor = acceptor(None);
+    let mut raw = TcpStream::connect(acceptor.local()).unwrap();
     let transcript = Transcript { hello: hello(false, 1).encode(), challenge: [0; HELLO_LEN] };
     let all = [&transcript.hello[..], &intro(&transcript, None, &terms(b"x").encode().unwrap()), b"frame"].concat();
     raw.write_all(&all).unwrap();
-    let request = one_request(&mut greeter);
+    let request = one_request(&mut acceptor);
     assert_eq!(request.data(), b"x");
     let mut theirs = stream(request.accept(terms(b"")).unwrap());
     let mut buf = [0; 5];
@@ -79,15 +79,15 @@ fn a_dialer_that_runs_ahead_loses_nothing() {
 #[test]
 fn a_request_is_turned_down_with_data_or_by_forgetting_it() {
     for key in [None, secret(3)] {
-        let mut greeter = greeter(key.clone());
-        let mut one = dial(greeter.local(), key.clone());
-        Box::new(request(&mut greeter, &mut one)).reject(b"not today").unwrap();
+        let mut acceptor = acceptor(key.clone());
+        let mut one = dial(acceptor.local(), key.clone());
+        Box::new(request(&mut acceptor, &mut one)).reject(b"not today").unwrap();
         assert!(matches!(outcome(None, &mut one), Ok(Dialed::Rejected(data)) if data == b"not today"));
-        let mut two = dial(greeter.local(), key.clone());
-        drop(request(&mut greeter, &mut two));
+        let mut two = dial(acceptor.local(), key.clone());
+        drop(request(&mut acceptor, &mut two));
         assert!(matches!(outcome(None, &mut two), Ok(Dialed::Rejected(data)) if data.is_empty()));
-        let mut three = dial(greeter.local(), key);
-        let request = request(&mut greeter, &mut three);
+        let mut three = dial(acceptor.local(), key);
+        let request = request(&mut acceptor, &mut three);
         assert_eq!(Box::new(request).reject(&[0; 257]).unwrap_err().errno, errno::EINVAL);
     }
 }
@@ -101,14 +101,14 @@ fn keys_must_be_there_on_both_sides_and_be_the_same() {
         (secret(1), unsealed(1), "seals the connection"),
         (unsealed(1), secret(1), "seals the connection"),
     ] {
-        let mut greeter = greeter(theirs);
-        let mut dial = dial(greeter.local(), ours);
-        let e = failure(Some(&mut greeter), &mut dial);
+        let mut acceptor = acceptor(theirs);
+        let mut dial = dial(acceptor.local(), ours);
+        let e = failure(Some(&mut acceptor), &mut dial);
         assert!(
-            e.errno == errno::EACCES && e.code == Code::None && e.words.contains(words) && e.words.contains(&greeter.local().to_string()),
+            e.errno == errno::EACCES && e.code == Code::None && e.words.contains(words) && e.words.contains(&acceptor.local().to_string()),
             "{e}"
         );
-        assert_eq!(greeter.pending(), 0);
+        assert_eq!(acceptor.pending(), 0);
     }
 }
 
@@ -120,25 +120,25 @@ fn pairs() -> [(Key, Key); 2] {
 #[test]
 fn an_introduction_is_good_for_one_connection() {
     for (key, theirs) in pairs() {
-        let mut greeter = greeter(Some(theirs));
+        let mut acceptor = acceptor(Some(theirs));
         let body = terms(b"once").encode().unwrap();
-        let mut first = Raw::greet(&mut greeter, hello_of(&key, 5));
+        let mut first = Raw::greet(&mut acceptor, hello_of(&key, 5));
         let good = intro(&first.transcript, Some((&key, &first.stream)), &body);
         first.stream.write_all(&good).unwrap();
-        drop(one_request(&mut greeter));
+        drop(one_request(&mut acceptor));
         // The same nonce of the dialer, and the same introduction: the listener's nonce is another one.
-        let mut again = Raw::greet(&mut greeter, hello_of(&key, 5));
+        let mut again = Raw::greet(&mut acceptor, hello_of(&key, 5));
         assert_ne!(again.challenge().nonce, first.challenge().nonce);
         again.stream.write_all(&good).unwrap();
-        let head = Head::decode(&answer::<HEAD_LEN>(&mut greeter, &mut again.stream).unwrap()).unwrap();
+        let head = Head::decode(&answer::<HEAD_LEN>(&mut acceptor, &mut again.stream).unwrap()).unwrap();
         assert_eq!((head.status, head.body, head.ephemeral), (Status::KeyWrong, 0, [0; 32]));
-        assert!(answer::<1>(&mut greeter, &mut again.stream).is_none());
+        assert!(answer::<1>(&mut acceptor, &mut again.stream).is_none());
         // Nor does a changed body pass.
-        let mut third = Raw::greet(&mut greeter, hello_of(&key, 6));
+        let mut third = Raw::greet(&mut acceptor, hello_of(&key, 6));
         let mut bent = intro(&third.transcript, Some((&key, &third.stream)), &body);
         *bent.last_mut().unwrap() ^= 1;
         third.stream.write_all(&bent).unwrap();
-        assert_eq!(Head::decode(&answer(&mut greeter, &mut third.stream).unwrap()).unwrap().status, Status::KeyWrong);
+        assert_eq!(Head::decode(&answer(&mut acceptor, &mut third.stream).unwrap()).unwrap().status, Status::KeyWrong);
     }
 }
 
@@ -146,15 +146,15 @@ fn an_introduction_is_good_for_one_connection() {
 #[test]
 fn what_was_changed_on_the_way_is_found() {
     for (key, theirs) in pairs() {
-        let mut greeter = greeter(Some(theirs));
+        let mut acceptor = acceptor(Some(theirs));
         let body = terms(b"x").encode().unwrap();
         let mut refuses = |bend: &dyn Fn(&mut Transcript, &mut SocketAddr, &mut SocketAddr)| {
-            let mut raw = Raw::greet(&mut greeter, hello_of(&key, 5));
+            let mut raw = Raw::greet(&mut acceptor, hello_of(&key, 5));
             let (mut own, mut peer) = (raw.stream.local_addr().unwrap(), raw.stream.peer_addr().unwrap());
             bend(&mut raw.transcript, &mut own, &mut peer);
             raw.stream.write_all(&intro_between(&raw.transcript, &key, own, peer, &body)).unwrap();
-            let refusal = answer(&mut greeter, &mut raw.stream).map(|bytes| Head::decode(&bytes).unwrap().status);
-            assert!(refusal.is_none_or(|status| status == Status::KeyWrong) && greeter.pending() == 0);
+            let refusal = answer(&mut acceptor, &mut raw.stream).map(|bytes| Head::decode(&bytes).unwrap().status);
+            assert!(refusal.is_none_or(|status| status == Status::KeyWrong) && acceptor.pending() == 0);
             refusal.is_some()
         };
         // Another version, no seal, another cipher, another nonce: whoever asked for less, or was answered with less.
@@ -181,8 +181,8 @@ fn what_was_changed_on_the_way_is_found() {
 fn a_relay_gets_nobody_connected() {
     for (key, theirs) in pairs() {
         let errno = if key.id().is_some() { errno::EKEYREJECTED } else { errno::EACCES };
-        let mut greeter = greeter(Some(theirs));
-        let (there, back) = (TcpListener::bind(LOOPBACK).unwrap(), greeter.local());
+        let mut acceptor = acceptor(Some(theirs));
+        let (there, back) = (TcpListener::bind(LOOPBACK).unwrap(), acceptor.local());
         let mut dial = dial(there.local_addr().unwrap(), Some(key));
         let thread = std::thread::spawn(move || {
             let (dialer, listener) = (there.accept().unwrap().0, TcpStream::connect(back).unwrap());
@@ -192,29 +192,29 @@ fn a_relay_gets_nobody_connected() {
             dialer.shutdown(std::net::Shutdown::Both).ok();
             up.join().unwrap().ok();
         });
-        let e = failure(Some(&mut greeter), &mut dial);
+        let e = failure(Some(&mut acceptor), &mut dial);
         assert!(e.errno == errno && (e.words.contains("another key") || e.words.contains("stands between")), "{e}");
-        drop(greeter);
+        drop(acceptor);
         thread.join().unwrap();
     }
 }
 
 #[test]
 fn the_body_of_an_unproven_introduction_is_not_looked_at() {
-    let mut greeter = greeter(secret(1));
-    let mut raw = Raw::greet(&mut greeter, hello(true, 1));
+    let mut acceptor = acceptor(secret(1));
+    let mut raw = Raw::greet(&mut acceptor, hello(true, 1));
     let bad = intro(&raw.transcript, Some((&secret(2).unwrap(), &raw.stream)), &[0xff; 992]);
     raw.stream.write_all(&bad).unwrap();
-    assert_eq!(Head::decode(&answer(&mut greeter, &mut raw.stream).unwrap()).unwrap().status, Status::KeyWrong);
+    assert_eq!(Head::decode(&answer(&mut acceptor, &mut raw.stream).unwrap()).unwrap().status, Status::KeyWrong);
 }
 
 #[test]
 fn without_a_common_version_the_listener_says_which_it_has() {
-    let mut greeter = greeter(None);
-    let mut raw = Raw::greet(&mut greeter, Hello { lowest: 8, highest: 9, ..hello(false, 1) });
+    let mut acceptor = acceptor(None);
+    let mut raw = Raw::greet(&mut acceptor, Hello { lowest: 8, highest: 9, ..hello(false, 1) });
     assert_eq!(raw.transcript.challenge[8..12], [1, 0, 7, 0]);
     assert_eq!(raw.challenge().status, Status::Version);
-    assert!(answer::<1>(&mut greeter, &mut raw.stream).is_none());
+    assert!(answer::<1>(&mut acceptor, &mut raw.stream).is_none());
 }
 
 /// A listener made by hand, which answers a HELLO with what `reply` makes of it.
@@ -303,27 +303,27 @@ fn a_dialer_says_what_it_met() {
 
 #[test]
 fn every_address_of_a_name_is_tried() {
-    let mut greeter = greeter(None);
-    let to = format!("tcp://localhost:{}", greeter.local().port()).parse().unwrap();
+    let mut acceptor = acceptor(None);
+    let to = format!("tcp://localhost:{}", acceptor.local().port()).parse().unwrap();
     let mut dial = Dial::new(&to, None, Purpose::Passive, 0, terms(b""), None).unwrap();
-    request(&mut greeter, &mut dial).accept(terms(b"")).unwrap();
+    request(&mut acceptor, &mut dial).accept(terms(b"")).unwrap();
     accepted(&mut dial);
 }
 
 #[test]
 fn another_door_stays_shut() {
-    let mut greeter = Greeter::listen(LOOPBACK, Purpose::Endpoint, 77, None).unwrap();
-    let to = Address::of(greeter.local(), None);
+    let mut acceptor = HandshakeAcceptor::listen(LOOPBACK, Purpose::Endpoint, 77, None).unwrap();
+    let to = Address::of(acceptor.local(), None);
     for (purpose, token) in [(Purpose::Passive, 0), (Purpose::Passive, 77), (Purpose::Endpoint, 0), (Purpose::Endpoint, 78)] {
         let mut dial = Dial::new(&to, None, purpose, token, terms(b""), None).unwrap();
-        let e = failure(Some(&mut greeter), &mut dial);
+        let e = failure(Some(&mut acceptor), &mut dial);
         assert_eq!((e.errno, e.code), (errno::ECONNREFUSED, Code::None), "{e}");
     }
 }
 
 #[test]
 fn what_does_not_fit_closes_its_connection_and_no_other() {
-    let mut greeter = greeter(None);
+    let mut acceptor = acceptor(None);
     let body = terms(b"x").encode().unwrap();
     let head = |len: u32, status: u16, rest: &[u8]| {
         let mut bytes = [0; HEAD_LEN];
@@ -343,40 +343,40 @@ fn what_does_not_fit_closes_its_connection_and_no_other() {
         head(body.len() as u32 + 1, 0, &[&body[..], &[0]].concat()),
         head(giant_data.len() as u32, 0, &giant_data),
     ] {
-        let mut raw = Raw::greet(&mut greeter, hello(false, 1));
+        let mut raw = Raw::greet(&mut acceptor, hello(false, 1));
         raw.stream.write_all(&bytes).unwrap();
-        assert!(answer::<1>(&mut greeter, &mut raw.stream).is_none());
+        assert!(answer::<1>(&mut acceptor, &mut raw.stream).is_none());
     }
     for bytes in [&[0u8; HELLO_LEN][..], &[0xff; 4096], b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: nobody in particular\r\n\r\n"] {
-        let mut raw = TcpStream::connect(greeter.local()).unwrap();
+        let mut raw = TcpStream::connect(acceptor.local()).unwrap();
         raw.write_all(bytes).unwrap();
-        assert!(answer::<1>(&mut greeter, &mut raw).is_none());
+        assert!(answer::<1>(&mut acceptor, &mut raw).is_none());
     }
-    assert_eq!(greeter.pending(), 0);
-    let mut good = dial(greeter.local(), None);
-    request(&mut greeter, &mut good).accept(terms(b"")).unwrap();
+    assert_eq!(acceptor.pending(), 0);
+    let mut good = dial(acceptor.local(), None);
+    request(&mut acceptor, &mut good).accept(terms(b"")).unwrap();
     accepted(&mut good);
 }
 
 #[test]
 fn a_peer_that_says_one_byte_at_a_time_is_understood() {
     let key = secret(6);
-    let mut greeter = greeter(key.clone());
-    let mut raw = TcpStream::connect(greeter.local()).unwrap();
+    let mut acceptor = acceptor(key.clone());
+    let mut raw = TcpStream::connect(acceptor.local()).unwrap();
     raw.set_nodelay(true).unwrap();
     let mut transcript = Transcript { hello: hello(true, 1).encode(), challenge: [0; HELLO_LEN] };
     for byte in transcript.hello {
         raw.write_all(&[byte]).unwrap();
-        assert!(greeter.poll().is_empty());
+        assert!(acceptor.poll().is_empty());
     }
-    transcript.challenge = answer(&mut greeter, &mut raw).unwrap();
+    transcript.challenge = answer(&mut acceptor, &mut raw).unwrap();
     let intro = intro(&transcript, key.as_ref().map(|key| (key, &raw)), &terms(b"slowly").encode().unwrap());
     let (last, most) = intro.split_last().unwrap();
     for byte in most {
         raw.write_all(&[*byte]).unwrap();
         nap();
-        assert!(greeter.poll().is_empty());
+        assert!(acceptor.poll().is_empty());
     }
     raw.write_all(&[*last]).unwrap();
-    assert_eq!(one_request(&mut greeter).data(), b"slowly");
+    assert_eq!(one_request(&mut acceptor).data(), b"slowly");
 }

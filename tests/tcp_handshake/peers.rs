@@ -4,10 +4,10 @@
 use gdrfab::error::{Error, Result};
 use gdrfab::prov::info::Secret;
 use gdrfab::prov::tcp::secure::auth::{Key, Keys, Transcript};
-use gdrfab::prov::tcp::secure::known::Known;
+use gdrfab::prov::tcp::secure::known::KnownHosts;
 use gdrfab::prov::tcp::secure::noise::public_of;
 use gdrfab::prov::tcp::wire::hello::{HELLO_LEN, Head, Hello, Status};
-use gdrfab::prov::tcp::{Address, Dial, Dialed, Greeter, Link, Purpose, Request, Terms};
+use gdrfab::prov::tcp::{Address, Dial, Dialed, HandshakeAcceptor, Link, Purpose, Request, Terms};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -29,18 +29,18 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// The keys of a host whose private key is this byte over and over, and which knows such peers.
-pub fn known(own: u8, peers: &[(&str, u8)]) -> Known {
+pub fn known(own: u8, peers: &[(&str, u8)]) -> KnownHosts {
     let line = |(names, byte): &(&str, u8)| format!("peer {names} {}\n", hex(&public_of(&[*byte; 32])));
     let text = format!("private {}\n{}", hex(&[own; 32]), peers.iter().map(line).collect::<String>());
-    Known::parse(text.as_bytes()).unwrap()
+    KnownHosts::parse(text.as_bytes()).unwrap()
 }
 
 pub fn host(own: u8, peers: &[(&str, u8)]) -> Option<Key> {
     Some(Key::of(Keys::Hosts(known(own, peers)), true).unwrap())
 }
 
-pub fn greeter(key: Option<Key>) -> Greeter {
-    Greeter::listen(LOOPBACK, Purpose::Passive, 0, key).unwrap()
+pub fn acceptor(key: Option<Key>) -> HandshakeAcceptor {
+    HandshakeAcceptor::listen(LOOPBACK, Purpose::Passive, 0, key).unwrap()
 }
 
 pub fn terms(data: &[u8]) -> Terms {
@@ -56,10 +56,10 @@ pub fn nap() {
 }
 
 /// Drives both until the listener has a request.
-pub fn request(greeter: &mut Greeter, dial: &mut Dial) -> Request {
+pub fn request(acceptor: &mut HandshakeAcceptor, dial: &mut Dial) -> Request {
     let start = Instant::now();
     while start.elapsed() < LIMIT {
-        if let Some(request) = greeter.poll().pop() {
+        if let Some(request) = acceptor.poll().pop() {
             return request;
         }
         assert!(matches!(dial.advance(), Ok(Dialed::Waiting)));
@@ -69,23 +69,23 @@ pub fn request(greeter: &mut Greeter, dial: &mut Dial) -> Request {
 }
 
 /// Drives the dialer, and the listener too if there is one, until the dial is over; nothing may be announced.
-pub fn outcome(mut greeter: Option<&mut Greeter>, dial: &mut Dial) -> Result<Dialed> {
+pub fn outcome(mut acceptor: Option<&mut HandshakeAcceptor>, dial: &mut Dial) -> Result<Dialed> {
     let start = Instant::now();
     while start.elapsed() < LIMIT {
         match dial.advance() {
             Ok(Dialed::Waiting) => {}
             over => return over,
         }
-        if let Some(greeter) = greeter.as_mut() {
-            assert!(greeter.poll().is_empty(), "announced");
+        if let Some(acceptor) = acceptor.as_mut() {
+            assert!(acceptor.poll().is_empty(), "announced");
         }
         nap();
     }
     panic!("the dial does not end")
 }
 
-pub fn failure(greeter: Option<&mut Greeter>, dial: &mut Dial) -> Error {
-    match outcome(greeter, dial) {
+pub fn failure(acceptor: Option<&mut HandshakeAcceptor>, dial: &mut Dial) -> Error {
+    match outcome(acceptor, dial) {
         Err(e) => e,
         Ok(Dialed::Accepted { .. }) => panic!("accepted"),
         Ok(_) => panic!("rejected"),
@@ -157,12 +157,12 @@ pub fn intro_between(transcript: &Transcript, key: &Key, own: SocketAddr, peer: 
 }
 
 /// Drives the listener until the peer's socket has `N` bytes; `None`: it closes first.
-pub fn answer<const N: usize>(greeter: &mut Greeter, stream: &mut TcpStream) -> Option<[u8; N]> {
+pub fn answer<const N: usize>(acceptor: &mut HandshakeAcceptor, stream: &mut TcpStream) -> Option<[u8; N]> {
     stream.set_nonblocking(true).unwrap();
     let (start, mut got, mut have) = (Instant::now(), [0; N], 0);
     while have < N {
         assert!(start.elapsed() < LIMIT, "no answer");
-        assert!(greeter.poll().is_empty(), "announced");
+        assert!(acceptor.poll().is_empty(), "announced");
         match stream.read(&mut got[have..]) {
             Ok(0) => return None,
             Ok(n) => have += n,
@@ -176,11 +176,11 @@ pub fn answer<const N: usize>(greeter: &mut Greeter, stream: &mut TcpStream) -> 
 
 impl Raw {
     /// Says `hello` and hears the challenge.
-    pub fn greet(greeter: &mut Greeter, hello: Hello) -> Raw {
-        let mut stream = TcpStream::connect(greeter.local()).unwrap();
+    pub fn greet(acceptor: &mut HandshakeAcceptor, hello: Hello) -> Raw {
+        let mut stream = TcpStream::connect(acceptor.local()).unwrap();
         let hello = hello.encode();
         stream.write_all(&hello).unwrap();
-        let challenge = answer::<HELLO_LEN>(greeter, &mut stream).expect("no challenge");
+        let challenge = answer::<HELLO_LEN>(acceptor, &mut stream).expect("no challenge");
         Raw { stream, transcript: Transcript { hello, challenge } }
     }
 
@@ -189,10 +189,10 @@ impl Raw {
     }
 }
 
-pub fn one_request(greeter: &mut Greeter) -> Request {
+pub fn one_request(acceptor: &mut HandshakeAcceptor) -> Request {
     let start = Instant::now();
     while start.elapsed() < LIMIT {
-        if let Some(request) = greeter.poll().pop() {
+        if let Some(request) = acceptor.poll().pop() {
             return request;
         }
         nap();

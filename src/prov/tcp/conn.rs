@@ -3,7 +3,7 @@
 
 use super::pollset::Member;
 use super::recv::Recv;
-use super::refusal::There;
+use super::refusal::RemoteAddr;
 use crate::error::{Error, Result};
 use crate::hmem::Site;
 use crate::prov::bind::{Ending, INJECT_FLAGS};
@@ -11,14 +11,14 @@ use crate::prov::op::Pieces;
 use crate::prov::tcp::handshake::dial::Dial;
 use crate::prov::tcp::handshake::exchange::Link;
 use crate::prov::tcp::memory::mr::Region;
-use crate::prov::tcp::rail::connector::Junction;
-use crate::prov::tcp::rail::transport::{Inlet, Outlet, Shared};
+use crate::prov::tcp::rail::connector::RailConnector;
+use crate::prov::tcp::rail::transport::{ReadTransport, SharedRails, WriteTransport};
 use crate::prov::tcp::secure::auth::Key;
 use crate::prov::tcp::secure::sealed::{SealedIn, SealedOut};
 use crate::prov::tcp::stream::rx::Rx;
-use crate::prov::tcp::stream::tuner::Judge;
+use crate::prov::tcp::stream::tuner::StreamTuner;
 use crate::prov::tcp::stream::tx::Tx;
-use crate::prov::tcp::wire::frame::{Header, Kind, WHOLE_MAX, broken};
+use crate::prov::tcp::wire::frame::{Header, Kind, WHOLE_MAX, protocol_error};
 use crate::prov::tcp::wire::hello::{ATOMICS_SINCE, LISTS_SINCE, Terms};
 use crate::sys::health::Health;
 use crate::sys::time::ticks;
@@ -44,27 +44,27 @@ const UNTAKEN: usize = 8 << 20;
 
 /// How far a write is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum WriteStatus {
     /// Its end has not been told.
-    Open,
+    Pending,
     /// Its success was told when its bytes were out.
-    Told,
+    Reported,
     /// Its end was told otherwise.
-    Over,
+    Ended,
 }
 
 /// A WRITE that was not acknowledged yet.
 pub struct WriteOp {
     pub end: Ending,
-    pub at: There,
-    pub fate: Fate,
+    pub at: RemoteAddr,
+    pub status: WriteStatus,
     pub refused: Option<Box<Error>>,
 }
 
 /// A READ that was not answered yet.
 pub struct ReadOp {
     pub end: Ending,
-    pub at: There,
+    pub at: RemoteAddr,
     pub pieces: Pieces,
     pub site: Site,
     /// Its end was told; what comes is left out.
@@ -88,7 +88,7 @@ pub struct Offered {
 }
 
 /// A receive that has asked for an offer's bytes.
-pub struct Taking {
+pub struct Fetch {
     pub number: u64,
     /// None: it was given up meanwhile.
     pub recv: Option<Recv>,
@@ -100,27 +100,27 @@ pub struct Taking {
 }
 
 /// How a connection stands with further streams.
-pub enum More {
+pub enum StreamsState {
     None,
     /// There are none, for this reason.
     Refused(Box<Error>),
     /// So many may be asked for, once they would help.
-    Later(u32),
+    OnDemand(u32),
     /// The dialer has asked the listener where to call.
     Asked(u32),
     /// The dialer may call for them.
-    Could {
+    MayDial {
         at: SocketAddr,
         token: u64,
         count: u32,
     },
-    Calling {
+    Dialing {
         dials: Vec<Dial>,
         links: Vec<Link>,
         until: u64,
     },
     /// The listener waits for so many, in time.
-    Awaits {
+    Awaiting {
         count: u32,
         links: Vec<Link>,
         until: u64,
@@ -128,9 +128,9 @@ pub enum More {
     Open,
 }
 
-/// What the kernel has said of the peer, which `vigil` asks.
+/// What the kernel has said of the peer, which `keepalive` asks.
 #[derive(Default)]
-pub struct Vigil {
+pub struct Keepalive {
     /// Of the first stream and the others.
     pub health: Vec<Health>,
     /// When the kernel is asked next.
@@ -178,21 +178,21 @@ pub struct Conn {
     came: (u64, u64),
     matched: (u64, u64),
     matched_told: (u64, u64),
-    pub taking: VecDeque<Taking>,
+    pub fetches: VecDeque<Fetch>,
     pub answers: usize,
     /// Those of lists among them.
     pub list_answers: usize,
     /// Further streams; whether there was a body for them, and when they were last looked at.
-    pub more: More,
+    pub streams_state: StreamsState,
     pub wants_more: bool,
     pub looked: u64,
     /// Whether they would help, where that decides.
-    pub judge: Option<Box<Judge>>,
-    pub vigil: Vigil,
+    pub tuner: Option<Box<StreamTuner>>,
+    pub keepalive: Keepalive,
     /// What further connections with this peer begin with.
     pub key: Option<Key>,
     /// What keeps its rails, if it has several.
-    pub junction: Option<Box<Junction>>,
+    pub connector: Option<Box<RailConnector>>,
     /// The region of the last operation: the next one is often in it too.
     pub region: Weak<Region>,
 }
@@ -207,19 +207,19 @@ impl Conn {
         ours: (u32, u32),
         is_dialer: bool,
         short: Option<usize>,
-        rails: Option<Shared>,
+        rails: Option<SharedRails>,
     ) -> Result<Conn> {
         let (version, is_sealed) = (link.version, link.seal.is_some());
         let key = link.key.take();
-        let (fd, outlet, inlet) = ends_of(link, rails)?;
+        let (fd, write_transport, read_transport) = ends_of(link, rails)?;
         Ok(Conn {
             fd,
             has_atomics: version >= ATOMICS_SINCE,
             has_lists: version >= LISTS_SINCE,
             is_sealed,
             peer,
-            tx: Tx::new(short, outlet),
-            rx: Rx::new(short, inlet),
+            tx: Tx::new(short, write_transport),
+            rx: Rx::new(short, read_transport),
             member,
             ready: is_dialer,
             is_dialer,
@@ -243,16 +243,16 @@ impl Conn {
             came: (0, 0),
             matched: (0, 0),
             matched_told: (0, 0),
-            taking: VecDeque::new(),
+            fetches: VecDeque::new(),
             answers: 0,
             list_answers: 0,
-            more: More::None,
+            streams_state: StreamsState::None,
             wants_more: false,
             looked: 0,
-            judge: None,
-            vigil: Vigil::default(),
+            tuner: None,
+            keepalive: Keepalive::default(),
             key,
-            junction: None,
+            connector: None,
             region: Weak::new(),
         })
     }
@@ -262,9 +262,9 @@ impl Conn {
     }
 
     /// Its rails, if it has several.
-    pub fn rails(&self) -> Option<Shared> {
-        match self.tx.outlet.as_ref() {
-            Some(Outlet::Rails(rails)) => Some(rails.clone()),
+    pub fn rails(&self) -> Option<SharedRails> {
+        match self.tx.write_transport.as_ref() {
+            Some(WriteTransport::Rails(rails)) => Some(rails.clone()),
             _ => None,
         }
     }
@@ -386,7 +386,7 @@ impl Conn {
     /// Where the message of this number stands; `None`: its end was told otherwise. One that was never sent is an error.
     pub fn sent(&self, number: u64) -> Result<Option<usize>> {
         if number == 0 || number > self.next_number {
-            return Err(broken("the number of a message that was never sent"));
+            return Err(protocol_error("the number of a message that was never sent"));
         }
         Ok(self.sends.iter().position(|s| s.number == number))
     }
@@ -396,7 +396,7 @@ impl Conn {
         self.came.0 += 1;
         self.came.1 += bytes;
         if self.came.0 - self.matched_told.0 > self.own_window || self.came.1 - self.matched_told.1 > self.own_budget {
-            return Err(broken("more messages than it was granted"));
+            return Err(protocol_error("more messages than it was granted"));
         }
         Ok(())
     }
@@ -419,7 +419,7 @@ impl Conn {
     /// What the peer gave back.
     pub fn freed(&mut self, messages: u64, bytes: u64) -> Result<()> {
         if messages < self.freed.0 || bytes < self.freed.1 || messages > self.used.0 || bytes > self.used.1 {
-            return Err(broken("a report of messages that were never sent"));
+            return Err(protocol_error("a report of messages that were never sent"));
         }
         self.freed = (messages, bytes);
         Ok(())
@@ -449,26 +449,26 @@ impl Conn {
     /// A peer that asks and does not take the answers cannot have our memory for it.
     pub fn check_untaken(&self) -> Result<()> {
         if self.tx.waiting() > UNTAKEN || self.answers > READS || self.list_answers > LIST_READS {
-            return Err(broken("more than it takes answers to"));
+            return Err(protocol_error("more than it takes answers to"));
         }
         Ok(())
     }
 }
 
-type Ends = (OwnedFd, Option<Outlet>, Option<Inlet>);
+type Ends = (OwnedFd, Option<WriteTransport>, Option<ReadTransport>);
 
 /// What a connection reads and writes by. With rails its descriptor is that of them all, and `link` the first of them.
-fn ends_of(link: Link, rails: Option<Shared>) -> Result<Ends> {
+fn ends_of(link: Link, rails: Option<SharedRails>) -> Result<Ends> {
     if let Some(rails) = rails {
         let mut all = rails.lock();
         all.attach(0, 1, link)?;
         let fd = all.descriptor()?;
         drop(all);
-        return Ok((fd, Some(Outlet::Rails(rails.clone())), Some(Inlet::Rails(rails))));
+        return Ok((fd, Some(WriteTransport::Rails(rails.clone())), Some(ReadTransport::Rails(rails))));
     }
     let Some(seal) = link.seal else { return Ok((link.socket, None, None)) };
-    let outlet = Outlet::Sealed(Box::new(SealedOut::new(seal.out, link.room)?));
-    Ok((link.socket, Some(outlet), Some(Inlet::Sealed(Box::new(SealedIn::new(seal.come))))))
+    let write_transport = WriteTransport::Sealed(Box::new(SealedOut::new(seal.out, link.room)?));
+    Ok((link.socket, Some(write_transport), Some(ReadTransport::Sealed(Box::new(SealedIn::new(seal.come))))))
 }
 
 const _: () = assert!(UNTAKEN > WHOLE_MAX as usize);

@@ -2,7 +2,7 @@
 //! What the layer above calls of an endpoint, each call under the endpoint's lock.
 
 use super::locked::Endpoint;
-use super::state::{How, Phase};
+use super::state::{ConnectStage, Phase};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov;
@@ -15,7 +15,7 @@ use crate::prov::report::{MESSAGES, PathReport, RailReport, Refusals, Stats, no_
 use crate::prov::request::own_request;
 use crate::prov::rest::Rest;
 use crate::prov::tcp::connect::cm;
-use crate::prov::tcp::handshake::greeter::Request;
+use crate::prov::tcp::handshake::acceptor::Request;
 use crate::prov::tcp::memory::mr;
 use crate::prov::tcp::ops::{rma, table};
 use crate::prov::tcp::wire::frame::HEADER;
@@ -192,13 +192,13 @@ impl prov::Endpoint for Endpoint {
                 rails.lock().sleep(true);
             }
         }
-        if let Phase::Connecting { how, .. } = &s.phase
-            && let Some((fd, writes)) = how.fd()
+        if let Phase::Connecting { stage, .. } = &s.phase
+            && let Some((fd, writes)) = stage.fd()
         {
             poller.watch(fd, writes)?;
         }
-        if let Some(greeter) = &s.greeter {
-            greeter.watch(poller)?;
+        if let Some(acceptor) = &s.acceptor {
+            acceptor.watch(poller)?;
         }
         Ok(None)
     }
@@ -207,12 +207,12 @@ impl prov::Endpoint for Endpoint {
     fn watched(&self) -> u64 {
         let s = self.state.lock();
         let dial = match &s.phase {
-            Phase::Connecting { how, .. } => how.fd().map(|(fd, writes)| (fd.as_raw_fd(), writes)),
+            Phase::Connecting { stage, .. } => stage.fd().map(|(fd, writes)| (fd.as_raw_fd(), writes)),
             _ => None,
         };
         let conn = s.conn.as_ref().map(|c| (c.socket().as_raw_fd(), c.waits_for_room()));
         let streams = s.conn.as_ref().map_or(0, |c| c.watched_streams());
-        [dial, conn].into_iter().fold(u64::from(s.greeter.is_some()), |sum, at| {
+        [dial, conn].into_iter().fold(u64::from(s.acceptor.is_some()), |sum, at| {
             sum << 24 | at.map_or(0, |(fd, writes)| (fd as u64 + 1) << 1 | u64::from(writes))
         }) ^ streams.rotate_left(51)
     }
@@ -246,11 +246,11 @@ impl prov::Endpoint for Endpoint {
         let now = time::now_ns();
         let until = |deadline: u64| if deadline == 0 { LONG } else { deadline.saturating_sub(now).clamp(SHORT, LONG) };
         let nap = match &s.phase {
-            Phase::Connecting { deadline, how: How::Dial(_) } => until(*deadline).min(NEXT_ADDRESS),
+            Phase::Connecting { deadline, stage: ConnectStage::Dial(_) } => until(*deadline).min(NEXT_ADDRESS),
             Phase::Connecting { deadline, .. } => until(*deadline),
             _ => until(s.earliest)
-                .min(s.conn.as_ref().map_or(LONG, |c| c.streams_nap_ns().min(until(c.vigil_due()))))
-                .min(s.conn.as_ref().and_then(|c| c.junction.as_ref()).map_or(LONG, |j| j.nap_ns()))
+                .min(s.conn.as_ref().map_or(LONG, |c| c.streams_nap_ns().min(until(c.keepalive_due()))))
+                .min(s.conn.as_ref().and_then(|c| c.connector.as_ref()).map_or(LONG, |j| j.nap_ns()))
                 .min(s.faults.as_ref().map_or(LONG, |f| until(f.next()))),
         };
         s.bind.sleeps(now, nap)
@@ -290,7 +290,7 @@ impl prov::Endpoint for Endpoint {
             (!allowed.contains(path)).then(|| Error::coded(errno::EACCES, Code::Path, words))
         };
         let here = rma::site_of(&self.domain, desc, &[])?;
-        let rails = conn.junction.as_ref().map_or(String::new(), |junction| junction.lines());
+        let rails = conn.connector.as_ref().map_or(String::new(), |connector| connector.lines());
         let sealed = if conn.is_sealed { "  every byte sealed (GDRFAB_TCP_SECURITY)\n" } else { "" };
         let ways = format!("{}{rails}{sealed}", conn.streams_lines());
         let refused = || Refusals::refused("no path of tcp: the peer is reached over a connection");

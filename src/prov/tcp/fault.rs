@@ -13,14 +13,14 @@ use crate::prov::tcp::wire::segment::RAILS_MAX;
 use std::collections::VecDeque;
 
 /// An operation as it was accepted.
-pub enum Job {
-    Rma { dir: Dir, remote: Box<[RmaIov]>, posted: Posted },
-    Send(Posted),
+pub enum AcceptedOp {
+    Rma { dir: Dir, remote: Box<[RmaIov]>, posted: PostedOp },
+    Send(PostedOp),
     Recv(Recv),
 }
 
 /// What RMA and messages have in common.
-pub struct Posted {
+pub struct PostedOp {
     pub pieces: Pieces,
     pub site: Site,
     pub c: Common,
@@ -29,13 +29,13 @@ pub struct Posted {
     _owned: Option<Box<[u8]>>,
 }
 
-impl Posted {
-    pub fn new(pieces: Pieces, site: Site, c: &Common, end: Ending) -> Posted {
-        Posted { pieces, site, c: *c, end, _owned: None }
+impl PostedOp {
+    pub fn new(pieces: Pieces, site: Site, c: &Common, end: Ending) -> PostedOp {
+        PostedOp { pieces, site, c: *c, end, _owned: None }
     }
 
     /// Works on a copy of the bytes of an inject call from now on.
-    pub(super) fn own(mut self) -> Result<Posted> {
+    pub(super) fn own(mut self) -> Result<PostedOp> {
         if self.c.flags & flags::INJECT != 0 && self.end.kind & flags::READ == 0 {
             let bytes = match self.site.is_host() {
                 true => gather(self.pieces.as_slice(), 0, self.end.len as u64),
@@ -53,7 +53,7 @@ impl Posted {
 pub struct Faults {
     plan: Box<Plan>,
     /// What has been accepted and has not started, and when it may.
-    pub(super) held: VecDeque<(u64, Job)>,
+    pub(super) held: VecDeque<(u64, AcceptedOp)>,
 }
 
 impl Faults {
@@ -82,8 +82,8 @@ impl Faults {
     /// The deadlines of what is held, 0 where there is none.
     pub fn deadlines(&self) -> impl Iterator<Item = u64> {
         self.held.iter().map(|(_, job)| match job {
-            Job::Rma { posted, .. } | Job::Send(posted) => posted.end.deadline,
-            Job::Recv(recv) => recv.deadline,
+            AcceptedOp::Rma { posted, .. } | AcceptedOp::Send(posted) => posted.end.deadline,
+            AcceptedOp::Recv(recv) => recv.deadline,
         })
     }
 
@@ -102,8 +102,8 @@ impl Faults {
         for (until, job) in std::mem::take(&mut self.held) {
             let room = ends.len() + receives.len() < most;
             match job {
-                Job::Rma { posted, .. } | Job::Send(posted) if room && operation(&posted.end) => ends.push(posted.end),
-                Job::Recv(recv) if room && receive(&recv) => receives.push(recv),
+                AcceptedOp::Rma { posted, .. } | AcceptedOp::Send(posted) if room && operation(&posted.end) => ends.push(posted.end),
+                AcceptedOp::Recv(recv) if room && receive(&recv) => receives.push(recv),
                 job => self.held.push_back((until, job)),
             }
         }

@@ -10,7 +10,7 @@ use crate::error::{Error, Result, errno};
 use crate::prov::op::{Iov, total};
 use crate::prov::parcel::Flat;
 use crate::prov::tcp::stream::tx::QUEUE_MAX;
-use crate::prov::tcp::wire::frame::{DATA, Header, Kind, WHOLE_MAX, broken};
+use crate::prov::tcp::wire::frame::{DATA, Header, Kind, WHOLE_MAX, protocol_error};
 use crate::prov::{Lane, Taker};
 
 /// Words that a parcel may begin with.
@@ -20,10 +20,10 @@ impl State {
     fn take_parcels(&mut self, each: &mut dyn Taker) -> Result<()> {
         while let Some(message) = self.unexpected.front() {
             let Unexpected::Kept { bytes, data: Some(words), number: None } = message else {
-                return Err(broken("a message that is no parcel"));
+                return Err(protocol_error("a message that is no parcel"));
             };
             let words = usize::try_from(*words).ok().filter(|n| *n <= WORDS && 8 * n <= bytes.len());
-            let parcel = Flat { words: words.ok_or_else(|| broken("a parcel of more words than bytes"))?, bytes };
+            let parcel = Flat { words: words.ok_or_else(|| protocol_error("a parcel of more words than bytes"))?, bytes };
             let len = bytes.len() as u64;
             if !each.take(&parcel) {
                 return Ok(());

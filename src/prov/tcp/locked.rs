@@ -4,7 +4,7 @@
 use super::conn::Conn;
 use super::domain::Domain;
 use super::fault::Faults;
-use super::state::{How, Phase, State};
+use super::state::{ConnectStage, Phase, State};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::{Bindings, Options};
 use crate::prov::fast::Fast;
@@ -48,7 +48,7 @@ impl Endpoint {
             unexpected: VecDeque::new(),
             stats: Stats::default(),
             earliest: 0,
-            greeter: None,
+            acceptor: None,
             address: None,
             source,
             like,
@@ -70,7 +70,7 @@ impl Endpoint {
     pub fn adopt(&self, link: Link, theirs: &Terms, ours: (u32, u32), is_dialer: bool, short: Option<usize>) -> Result<()> {
         let mut s = self.state.lock();
         s.talk(&self.domain, link, theirs.address.clone(), theirs, ours, is_dialer, short)?;
-        s.phase = if is_dialer { Phase::Connected } else { Phase::Connecting { how: How::Joining, deadline: 0 } };
+        s.phase = if is_dialer { Phase::Connected } else { Phase::Connecting { stage: ConnectStage::Joining, deadline: 0 } };
         Ok(())
     }
 
@@ -85,7 +85,7 @@ impl Endpoint {
     pub(super) fn act<R>(&self, call: impl FnOnce(&mut State) -> R) -> R {
         let mut s = self.state.lock();
         let result = call(&mut s);
-        s.stir();
+        s.rouse_if_active();
         result
     }
 
@@ -93,7 +93,7 @@ impl Endpoint {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the connection down");
         s.say_goodbye();
         s.tear(&self.domain, &why);
-        s.greeter = None;
+        s.acceptor = None;
         if !matches!(s.phase, Phase::Down(_)) {
             s.phase = Phase::Down(why);
         }
@@ -115,7 +115,7 @@ impl Endpoint {
         // SAFETY: the table of operations is that of the domain, so `LOCKED` is what the domain was opened with.
         let mut s = unsafe { self.state.reach::<LOCKED>() };
         let posted = s.rma_fast::<WRITE>(&self.domain, local, addr, key, context, flags);
-        s.stir();
+        s.rouse_if_active();
         posted
     }
 }

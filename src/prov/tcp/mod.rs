@@ -40,9 +40,9 @@ pub mod wire;
 
 pub use connect::pep::Listener;
 pub use domain::Domain;
+pub use handshake::acceptor::{HandshakeAcceptor, Request};
 pub use handshake::dial::{Dial, Dialed};
 pub use handshake::exchange::Link;
-pub use handshake::greeter::{Greeter, Request};
 pub use locked::Endpoint;
 pub use memory::mr::MAX_REGIONS;
 pub use provider::Tcp;

@@ -7,18 +7,18 @@ use crate::prov::flags;
 
 /// Where an operation begins in the peer's memory. Of a list: nowhere in particular.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct There {
+pub struct RemoteAddr {
     pub addr: u64,
     pub key: u64,
 }
 
 /// Adds what was asked for to what the peer reports.
 #[cold]
-pub fn refused(why: Error, end: &Ending, at: There) -> Error {
+pub fn refused(why: Error, end: &Ending, at: RemoteAddr) -> Error {
     if end.part {
         return why;
     }
-    let There { addr, key } = at;
+    let RemoteAddr { addr, key } = at;
     let range = format!("[{addr:#x}, +{}) of the peer's region {key:#x}", end.len);
     let words = match why.code {
         Code::Key => format!("{range}: the peer has no region with this key: it is stale, foreign, or closed"),
@@ -44,11 +44,11 @@ mod tests {
     fn what_was_asked_for_is_named() {
         let end = Ending { len: 64, kind: flags::WRITE, ..Ending::default() };
         for code in [Code::Key, Code::Bounds, Code::Access, Code::Path, Code::Fault] {
-            let e = refused(Error::reported(code), &end, There { addr: 0x1000, key: 0x77 });
+            let e = refused(Error::reported(code), &end, RemoteAddr { addr: 0x1000, key: 0x77 });
             assert_eq!(e.code, code);
             assert!(["0x1000", "+64", "0x77"].iter().all(|part| e.words.contains(part)), "{e}");
         }
         let list = Ending { part: true, ..end };
-        assert_eq!(refused(Error::reported(Code::Key), &list, There::default()).words, Error::reported(Code::Key).words);
+        assert_eq!(refused(Error::reported(Code::Key), &list, RemoteAddr::default()).words, Error::reported(Code::Key).words);
     }
 }

@@ -15,8 +15,8 @@ use crate::prov::op::Common;
 use crate::prov::queue::{Completion, Failure};
 use crate::prov::report::Stats;
 use crate::prov::rest::Rest;
+use crate::prov::tcp::handshake::acceptor::HandshakeAcceptor;
 use crate::prov::tcp::handshake::dial::Dial;
-use crate::prov::tcp::handshake::greeter::Greeter;
 use crate::prov::tcp::handshake::lookup::Lookup;
 use crate::prov::tcp::wire::address::Address;
 use crate::prov::tcp::wire::hello::Purpose;
@@ -27,7 +27,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// A call that waits for the addresses of a host's name.
-pub struct Asked {
+pub struct NameLookup {
     pub lookup: Lookup,
     pub to: Address,
     pub purpose: Purpose,
@@ -36,9 +36,9 @@ pub struct Asked {
 }
 
 /// How an endpoint gets its peer.
-pub enum How {
+pub enum ConnectStage {
     /// Looks up the name of the host that it will call.
-    Lookup(Box<Asked>),
+    Lookup(Box<NameLookup>),
     Dial(Box<Dial>),
     /// Waits for the endpoint with this address to call.
     Await(String),
@@ -46,13 +46,13 @@ pub enum How {
     Joining,
 }
 
-impl How {
+impl ConnectStage {
     /// A descriptor to sleep on, and whether until it is writable as well; none: no descriptor of its own.
     pub fn fd(&self) -> Option<(BorrowedFd<'_>, bool)> {
         match self {
-            How::Lookup(asked) => Some((asked.lookup.fd(), false)),
-            How::Dial(dial) => Some((dial.fd()?, dial.wants_write())),
-            How::Await(_) | How::Joining => None,
+            ConnectStage::Lookup(asked) => Some((asked.lookup.fd(), false)),
+            ConnectStage::Dial(dial) => Some((dial.fd()?, dial.wants_write())),
+            ConnectStage::Await(_) | ConnectStage::Joining => None,
         }
     }
 }
@@ -61,7 +61,7 @@ pub enum Phase {
     Fresh,
     Enabled,
     Connecting {
-        how: How,
+        stage: ConnectStage,
         deadline: u64,
     },
     Connected,
@@ -82,7 +82,7 @@ pub struct State {
     /// Some operation or receive may have a deadline: the earliest that was seen; 0: none.
     pub earliest: u64,
     /// Where this endpoint listens for a peer that knows its address.
-    pub greeter: Option<Greeter>,
+    pub acceptor: Option<HandshakeAcceptor>,
     pub address: Option<String>,
     /// The address of this host that it listens on, and calls from.
     pub source: Option<SocketAddr>,

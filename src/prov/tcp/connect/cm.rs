@@ -10,16 +10,16 @@ use crate::prov::event::EventKind;
 use crate::prov::name;
 use crate::prov::tcp::conn::Conn;
 use crate::prov::tcp::domain::Domain;
+use crate::prov::tcp::handshake::acceptor::{HandshakeAcceptor, Request};
 use crate::prov::tcp::handshake::dial::{Dial, Dialed};
 use crate::prov::tcp::handshake::exchange::Link;
-use crate::prov::tcp::handshake::greeter::{Greeter, Request};
 use crate::prov::tcp::handshake::lookup::Lookup;
 use crate::prov::tcp::handshake::socket_options::tune;
 use crate::prov::tcp::rail::connector;
-use crate::prov::tcp::rail::connector::Junction;
+use crate::prov::tcp::rail::connector::RailConnector;
 use crate::prov::tcp::rail::set::News;
-use crate::prov::tcp::rail::transport::Shared;
-use crate::prov::tcp::state::{Asked, How, Phase, State};
+use crate::prov::tcp::rail::transport::SharedRails;
+use crate::prov::tcp::state::{ConnectStage, NameLookup, Phase, State};
 use crate::prov::tcp::wire::address::{Address, Host};
 use crate::prov::tcp::wire::frame::{Header, Kind, WHOLE_MAX};
 use crate::prov::tcp::wire::hello::{Purpose, Terms};
@@ -55,12 +55,12 @@ impl State {
         let begun = match &to.host {
             Host::Ip(at) => self.dial_any(domain, to, vec![*at], purpose, token, data),
             Host::Name(..) => {
-                let asked = |lookup| Asked { lookup, to: to.clone(), purpose, token, data: data.to_vec() };
-                Lookup::begin(to).map(|lookup| How::Lookup(Box::new(asked(lookup))))
+                let asked = |lookup| NameLookup { lookup, to: to.clone(), purpose, token, data: data.to_vec() };
+                Lookup::begin(to).map(|lookup| ConnectStage::Lookup(Box::new(asked(lookup))))
             }
         };
         match begun {
-            Ok(how) => self.phase = Phase::Connecting { how, deadline },
+            Ok(stage) => self.phase = Phase::Connecting { stage, deadline },
             // What cannot even begin, the event queue tells as well as what fails later.
             Err(e) if e.errno != errno::EINVAL => self.give_up(domain, e, Vec::new()),
             Err(e) => return Err(e),
@@ -68,7 +68,15 @@ impl State {
         Ok(())
     }
 
-    fn dial_any(&self, domain: &Domain, to: &Address, found: Vec<SocketAddr>, purpose: Purpose, token: u64, data: &[u8]) -> Result<How> {
+    fn dial_any(
+        &self,
+        domain: &Domain,
+        to: &Address,
+        found: Vec<SocketAddr>,
+        purpose: Purpose,
+        token: u64,
+        data: &[u8],
+    ) -> Result<ConnectStage> {
         let from = match self.source {
             None if config::get().tcp.iface.is_some() => Some(SocketAddr::new(own_ip(found.first().map(SocketAddr::ip))?, 0)),
             source => source,
@@ -76,7 +84,7 @@ impl State {
         let (streams, later) = streams::wanted(&self.options);
         let terms = Terms { streams, later, rails: connector::wanted(&self.options), ..self.terms(data) };
         let dial = Dial::to_any(to, found, from, purpose, token, terms, domain.key.clone())?;
-        Ok(How::Dial(Box::new(dial)))
+        Ok(ConnectStage::Dial(Box::new(dial)))
     }
 
     /// Connects by exchanged addresses: the endpoint with the smaller token calls, the other waits.
@@ -96,7 +104,7 @@ impl State {
             std::cmp::Ordering::Less => self.call(domain, &to, Purpose::Endpoint, theirs, &[]),
             std::cmp::Ordering::Greater => {
                 let deadline = time::deadline(self.options.connect_timeout_ns);
-                self.phase = Phase::Connecting { how: How::Await(to.to_string()), deadline };
+                self.phase = Phase::Connecting { stage: ConnectStage::Await(to.to_string()), deadline };
                 Ok(())
             }
         }
@@ -114,9 +122,9 @@ impl State {
         let address = match (&self.phase, &self.conn) {
             // Once it is connecting nobody can use the address any more, but it still identifies.
             (Phase::Fresh | Phase::Enabled, _) => {
-                let greeter = Greeter::listen(at, Purpose::Endpoint, token, domain.key.clone())?;
-                let address = Address::of(greeter.local(), Some(token));
-                self.greeter = Some(greeter);
+                let acceptor = HandshakeAcceptor::listen(at, Purpose::Endpoint, token, domain.key.clone())?;
+                let address = Address::of(acceptor.local(), Some(token));
+                self.acceptor = Some(acceptor);
                 address
             }
             (_, Some(conn)) => Address::of(tcp::local(conn.socket())?, Some(token)),
@@ -145,9 +153,9 @@ impl State {
             Ok(()) => {
                 self.keep_offer(offer);
                 if let (Some(doors), Some(rails)) = (doors, self.rails()) {
-                    self.keep_rails(Junction::awaits(rails, doors));
+                    self.keep_rails(RailConnector::awaits(rails, doors));
                 }
-                self.phase = Phase::Connecting { how: How::Joining, deadline };
+                self.phase = Phase::Connecting { stage: ConnectStage::Joining, deadline };
                 Ok(())
             }
             // The request is lost, and nothing else.
@@ -170,19 +178,19 @@ impl State {
         let short = self.faults.as_ref().and_then(|f| f.short());
         self.talk(domain, link, name, terms, (config.window, self.budget()), is_dialer, short)?;
         if let (true, Some(rails)) = (is_dialer, self.rails()) {
-            self.keep_rails(Junction::calls(rails, terms, own.ip(), peer.ip(), &self.options));
+            self.keep_rails(RailConnector::calls(rails, terms, own.ip(), peer.ip(), &self.options));
         }
         Ok(())
     }
 
     /// Those of the connection, if it has several.
-    fn rails(&self) -> Option<Shared> {
+    fn rails(&self) -> Option<SharedRails> {
         self.conn.as_deref().and_then(Conn::rails)
     }
 
-    fn keep_rails(&mut self, junction: Junction) {
+    fn keep_rails(&mut self, connector: RailConnector) {
         if let Some(conn) = self.conn.as_deref_mut() {
-            conn.junction = Some(Box::new(junction));
+            conn.connector = Some(Box::new(connector));
         }
     }
 
@@ -190,8 +198,8 @@ impl State {
     #[cold]
     pub fn look_at_rails(&mut self, now: u64) -> bool {
         let Some(conn) = self.conn.as_deref_mut() else { return false };
-        let Some(junction) = &mut conn.junction else { return false };
-        let news = junction.look(conn.key.as_ref(), conn.tx.short, now, self.bind.has_event_room());
+        let Some(connector) = &mut conn.connector else { return false };
+        let news = connector.look(conn.key.as_ref(), conn.tx.short, now, self.bind.has_event_room());
         let is_over = conn.rails().is_some_and(|rails| rails.lock().end().is_some());
         if conn.dying.is_none() {
             for News { words, errno, is_up, .. } in news {
@@ -223,7 +231,7 @@ impl State {
             rails.lock().breaks = faults.rails();
         }
         self.conn = Some(Box::new(Conn::new(link, member, name, terms, ours, is_dialer, short, rails)?));
-        self.greeter = None;
+        self.acceptor = None;
         Ok(())
     }
 
@@ -231,7 +239,7 @@ impl State {
     fn give_up(&mut self, domain: &Domain, why: Error, data: Vec<u8>) {
         self.tear(domain, &why);
         self.phase = Phase::Down(why.clone());
-        self.greeter = None;
+        self.acceptor = None;
         self.event(EventKind::Connected, data, Some(why));
     }
 }
@@ -239,7 +247,7 @@ impl State {
 impl State {
     /// The dialer knows that it was accepted. Told here, ahead of what it sent behind that, so that it can be answered.
     pub fn joined(&mut self) {
-        if matches!(self.phase, Phase::Connecting { how: How::Joining, .. }) {
+        if matches!(self.phase, Phase::Connecting { stage: ConnectStage::Joining, .. }) {
             self.phase = Phase::Connected;
             self.event(EventKind::Connected, Vec::new(), None);
         }
@@ -255,18 +263,18 @@ pub fn advance(state: &mut State, domain: &Domain) {
 }
 
 fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
-    let Phase::Connecting { how, deadline } = &mut state.phase else { return Ok(()) };
+    let Phase::Connecting { stage, deadline } = &mut state.phase else { return Ok(()) };
     let late = *deadline != 0 && time::now_ns() > *deadline;
-    match how {
-        How::Lookup(asked) => {
+    match stage {
+        ConnectStage::Lookup(asked) => {
             if let Some(found) = asked.lookup.take() {
-                let Asked { to, purpose, token, data, .. } = &**asked;
+                let NameLookup { to, purpose, token, data, .. } = &**asked;
                 let (to, purpose, token, data, deadline) = (to.clone(), *purpose, *token, data.clone(), *deadline);
-                let how = state.dial_any(domain, &to, found?, purpose, token, &data)?;
-                state.phase = Phase::Connecting { how, deadline };
+                let stage = state.dial_any(domain, &to, found?, purpose, token, &data)?;
+                state.phase = Phase::Connecting { stage, deadline };
             }
         }
-        How::Joining => match &state.conn {
+        ConnectStage::Joining => match &state.conn {
             Some(conn) if conn.dying.is_some() => {
                 return Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer that asked to connect is gone"));
             }
@@ -275,7 +283,7 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
             }
             _ => {}
         },
-        How::Dial(dial) => match dial.advance()? {
+        ConnectStage::Dial(dial) => match dial.advance()? {
             Dialed::Waiting => {}
             Dialed::Accepted { link, terms } => {
                 state.join(domain, link, &terms, true)?;
@@ -294,8 +302,8 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
                 return Ok(());
             }
         },
-        How::Await(peer) => {
-            let requests = state.greeter.as_mut().map_or(Vec::new(), Greeter::poll);
+        ConnectStage::Await(peer) => {
+            let requests = state.acceptor.as_mut().map_or(Vec::new(), HandshakeAcceptor::poll);
             for request in requests {
                 if request.terms().address == *peer {
                     return state.accept(domain, request, &[]);
@@ -306,9 +314,9 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
     }
     if late && matches!(state.phase, Phase::Connecting { .. }) {
         let whom = match &state.phase {
-            Phase::Connecting { how: How::Lookup(asked), .. } => format!("no name server told the address of {}", asked.to),
-            Phase::Connecting { how: How::Dial(dial), .. } => format!("{} did not answer", dial.peer()),
-            Phase::Connecting { how: How::Await(peer), .. } => format!("{peer} did not call"),
+            Phase::Connecting { stage: ConnectStage::Lookup(asked), .. } => format!("no name server told the address of {}", asked.to),
+            Phase::Connecting { stage: ConnectStage::Dial(dial), .. } => format!("{} did not answer", dial.peer()),
+            Phase::Connecting { stage: ConnectStage::Await(peer), .. } => format!("{peer} did not call"),
             _ => "the peer did not join".to_string(),
         };
         return Err(Error::coded(errno::ETIMEDOUT, Code::Deadline, format!("connecting: {whom} in time")));

@@ -5,7 +5,7 @@ use super::info as discovery;
 use crate::error::{Error, Result, errno};
 use crate::prov;
 use crate::prov::info::Info;
-use crate::prov::tcp::handshake::greeter::Greeter;
+use crate::prov::tcp::handshake::acceptor::HandshakeAcceptor;
 use crate::prov::tcp::secure::auth;
 use crate::prov::tcp::secure::auth::Key;
 use crate::prov::tcp::wire::address::Address;
@@ -20,7 +20,7 @@ pub struct Listener {
     /// Has its port from the beginning, so that it can be told, and listens when it is told to.
     bound: Option<OwnedFd>,
     key: Option<Key>,
-    greeter: Option<Greeter>,
+    acceptor: Option<HandshakeAcceptor>,
 }
 
 /// The first of the host's addresses that is this host's.
@@ -48,7 +48,7 @@ impl Listener {
             None => tcp::bind(SocketAddr::new(discovery::own_ip(None)?, 0))?,
         };
         let address = tcp::local(fd.as_fd())?;
-        Ok(Listener { address, bound: Some(fd), key, greeter: None })
+        Ok(Listener { address, bound: Some(fd), key, acceptor: None })
     }
 }
 
@@ -64,24 +64,24 @@ impl prov::Listener for Listener {
     fn listen(&mut self) -> Result<()> {
         // A call that failed has given the port back.
         let fd = self.bound.take().map_or_else(|| tcp::bind(self.address), Ok)?;
-        self.greeter = Some(Greeter::start(fd, Purpose::Passive, 0, self.key.clone())?);
+        self.acceptor = Some(HandshakeAcceptor::start(fd, Purpose::Passive, 0, self.key.clone())?);
         Ok(())
     }
 
     fn poll(&mut self) -> (Vec<Box<dyn prov::Request>>, Option<Error>) {
-        let Some(greeter) = &mut self.greeter else { return (Vec::new(), None) };
-        let requests = greeter.poll().into_iter().map(|r| Box::new(r) as Box<dyn prov::Request>).collect();
-        (requests, greeter.trouble())
+        let Some(acceptor) = &mut self.acceptor else { return (Vec::new(), None) };
+        let requests = acceptor.poll().into_iter().map(|r| Box::new(r) as Box<dyn prov::Request>).collect();
+        (requests, acceptor.trouble())
     }
 
     /// A greeter watches its pending connections itself.
     fn watched(&self) -> u64 {
-        u64::from(self.greeter.is_some())
+        u64::from(self.acceptor.is_some())
     }
 
     fn watch(&self, poller: &Poller) -> Result<()> {
-        match &self.greeter {
-            Some(greeter) => greeter.watch(poller),
+        match &self.acceptor {
+            Some(acceptor) => acceptor.watch(poller),
             None => Ok(()),
         }
     }

@@ -6,19 +6,19 @@
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::prov::bind::Options;
-use crate::prov::tcp::conn::{Conn, More};
+use crate::prov::tcp::conn::{Conn, StreamsState};
+use crate::prov::tcp::handshake::acceptor::{HandshakeAcceptor, Request};
 use crate::prov::tcp::handshake::dial::{Dial, Dialed};
 use crate::prov::tcp::handshake::exchange::Link;
-use crate::prov::tcp::handshake::greeter::{Greeter, Request};
 use crate::prov::tcp::handshake::socket_options::tune;
 use crate::prov::tcp::secure::auth::Key;
 use crate::prov::tcp::secure::sealed::SealedOut;
 use crate::prov::tcp::state::State;
 use crate::prov::tcp::stream::gather::Gather;
 use crate::prov::tcp::stream::scatter::Scatter;
-use crate::prov::tcp::stream::tuner::Judge;
+use crate::prov::tcp::stream::tuner::StreamTuner;
 use crate::prov::tcp::wire::address::Address;
-use crate::prov::tcp::wire::frame::{Header, Kind, STRIPED_MIN, broken};
+use crate::prov::tcp::wire::frame::{Header, Kind, STRIPED_MIN, protocol_error};
 use crate::prov::tcp::wire::hello::{LATER_SINCE, Purpose, Terms};
 use crate::sys::epoll::Poller;
 use crate::sys::health::Tally;
@@ -47,7 +47,7 @@ pub fn wanted(options: &Options) -> (u32, bool) {
 pub enum Offer {
     None,
     Later(u32),
-    Now(u32, u64, Box<Greeter>),
+    Now(u32, u64, Box<HandshakeAcceptor>),
 }
 
 pub fn offer(request: &Request, options: &Options) -> Offer {
@@ -59,7 +59,7 @@ pub fn offer(request: &Request, options: &Options) -> Offer {
         return if may { Offer::Later(count) } else { Offer::None };
     }
     match open_door(at, request.key()) {
-        Ok((token, greeter)) => Offer::Now(count, token, Box::new(greeter)),
+        Ok((token, acceptor)) => Offer::Now(count, token, Box::new(acceptor)),
         Err(e) => {
             crate::log!(Info, "no further streams: {e}");
             Offer::None
@@ -68,12 +68,12 @@ pub fn offer(request: &Request, options: &Options) -> Offer {
 }
 
 /// Where streams call, and what they name there.
-fn open_door(mut at: SocketAddr, key: Option<Key>) -> Result<(u64, Greeter)> {
+fn open_door(mut at: SocketAddr, key: Option<Key>) -> Result<(u64, HandshakeAcceptor)> {
     at.set_port(0);
     let mut raw = [0; 8];
     process::random(&mut raw)?;
     let token = u64::from_le_bytes(raw).max(1);
-    Ok((token, Greeter::listen(at, Purpose::Stream, token, key)?))
+    Ok((token, HandshakeAcceptor::listen(at, Purpose::Stream, token, key)?))
 }
 
 /// Both ends are this host's: no network is between them.
@@ -86,7 +86,7 @@ impl Offer {
         match self {
             Offer::None => {}
             Offer::Later(count) => (terms.streams, terms.later) = (*count, true),
-            Offer::Now(count, token, greeter) => (terms.streams, terms.door) = (*count, (greeter.local().port(), *token)),
+            Offer::Now(count, token, acceptor) => (terms.streams, terms.door) = (*count, (acceptor.local().port(), *token)),
         }
     }
 }
@@ -97,10 +97,10 @@ impl State {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         match offer {
             Offer::None => {}
-            Offer::Later(count) => conn.begin_to_judge(count),
-            Offer::Now(count, _, greeter) => {
-                conn.more = More::Awaits { count, links: Vec::new(), until: u64::MAX };
-                self.greeter = Some(*greeter);
+            Offer::Later(count) => conn.start_tuning(count),
+            Offer::Now(count, _, acceptor) => {
+                conn.streams_state = StreamsState::Awaiting { count, links: Vec::new(), until: u64::MAX };
+                self.acceptor = Some(*acceptor);
             }
         }
     }
@@ -115,10 +115,10 @@ impl Conn {
     pub fn agree(&mut self, terms: &Terms, options: &Options) {
         match terms.streams {
             0 if wanted(options).0 > 0 && terms.rails.is_empty() && !self.is_near() => {
-                self.more = More::Refused(Box::new(Error::fixed(errno::EOPNOTSUPP, "the peer uses none")));
+                self.streams_state = StreamsState::Refused(Box::new(Error::fixed(errno::EOPNOTSUPP, "the peer uses none")));
             }
             0 => {}
-            count if terms.later => self.begin_to_judge(count),
+            count if terms.later => self.start_tuning(count),
             count => self.may_call(count, terms.door),
         }
     }
@@ -126,7 +126,7 @@ impl Conn {
     fn may_call(&mut self, count: u32, (port, token): (u16, u64)) {
         if let Ok(mut at) = tcp::peer(self.socket()) {
             at.set_port(port);
-            self.more = More::Could { at, token, count };
+            self.streams_state = StreamsState::MayDial { at, token, count };
         }
     }
 
@@ -135,18 +135,18 @@ impl Conn {
         matches!(ends, (Ok(own), Ok(peer)) if is_here(own.ip(), peer.ip()))
     }
 
-    fn begin_to_judge(&mut self, count: u32) {
-        self.judge = Some(Box::new(Judge::new()));
-        self.more = match self.is_near() {
-            false => More::Later(count),
+    fn start_tuning(&mut self, count: u32) {
+        self.tuner = Some(Box::new(StreamTuner::new()));
+        self.streams_state = match self.is_near() {
+            false => StreamsState::OnDemand(count),
             // Whoever relays the connection is; the peer, which sees a network, may still ask.
-            true => More::Refused(Box::new(Error::fixed(errno::EOPNOTSUPP, "the peer is on this host"))),
+            true => StreamsState::Refused(Box::new(Error::fixed(errno::EOPNOTSUPP, "the peer is on this host"))),
         };
     }
 
     fn refuse_more(&mut self, why: Error) {
         crate::log!(Info, "no further streams to {}: {why}", self.peer);
-        self.more = More::Refused(Box::new(why));
+        self.streams_state = StreamsState::Refused(Box::new(why));
     }
 
     /// What the kernel says of all its sockets.
@@ -164,16 +164,16 @@ impl Conn {
 
     /// For people.
     pub fn streams_lines(&self) -> String {
-        let why = self.judge.as_ref().map_or(String::new(), |judge| judge.words());
+        let why = self.tuner.as_ref().map_or(String::new(), |tuner| tuner.words());
         let count = self.rx.streams.as_ref().map_or(0, |streams| streams.count());
-        match &self.more {
-            More::None | More::Could { .. } => String::new(),
-            More::Refused(e) => format!("  no further connections: {e}\n"),
-            More::Open if why.is_empty() => format!("  from 256 KiB of host memory on over {count} connections of their own\n"),
-            More::Open if self.judge.as_ref().is_some_and(|judge| judge.uses()) => {
+        match &self.streams_state {
+            StreamsState::None | StreamsState::MayDial { .. } => String::new(),
+            StreamsState::Refused(e) => format!("  no further connections: {e}\n"),
+            StreamsState::Open if why.is_empty() => format!("  from 256 KiB of host memory on over {count} connections of their own\n"),
+            StreamsState::Open if self.tuner.as_ref().is_some_and(|tuner| tuner.uses()) => {
                 format!("  from 256 KiB of host memory on over {count} connections of their own: {why}\n")
             }
-            More::Open => format!("  {count} further connections rest: {why}\n"),
+            StreamsState::Open => format!("  {count} further connections rest: {why}\n"),
             _ if why.is_empty() => String::new(),
             _ => format!("  {why}\n"),
         }
@@ -193,11 +193,11 @@ impl Conn {
         }
         self.rx.streams = Some(Box::new(Gather::new(ins)));
         self.tx.streams = Some(Box::new(Scatter::new(outs)));
-        if let Some(judge) = &mut self.judge {
-            judge.open();
-            crate::log!(Info, "further streams to {}: {}", self.peer, judge.words());
+        if let Some(tuner) = &mut self.tuner {
+            tuner.open();
+            crate::log!(Info, "further streams to {}: {}", self.peer, tuner.words());
         }
-        self.more = More::Open;
+        self.streams_state = StreamsState::Open;
         Ok(())
     }
 
@@ -238,12 +238,13 @@ impl Conn {
 
     /// How long a sleeper may sleep before they want to be looked at.
     pub fn streams_nap_ns(&self) -> u64 {
-        let looked_at = matches!(self.more, More::Calling { .. }) || (self.wants_more && matches!(self.more, More::Could { .. }));
+        let looked_at = matches!(self.streams_state, StreamsState::Dialing { .. })
+            || (self.wants_more && matches!(self.streams_state, StreamsState::MayDial { .. }));
         match &self.rx.streams {
             Some(streams) if streams.is_over() || (self.dying.is_some() && self.rx.is_gathering()) => 5 * LOOK_NS,
             _ if looked_at => LOOK_NS,
             // A door is shut in time.
-            _ if matches!(self.more, More::Awaits { until, .. } if until != u64::MAX) => 100 * LOOK_NS,
+            _ if matches!(self.streams_state, StreamsState::Awaiting { until, .. } if until != u64::MAX) => 100 * LOOK_NS,
             _ => u64::MAX,
         }
     }
@@ -252,11 +253,11 @@ impl Conn {
     pub fn body(&mut self, mut body: crate::prov::tcp::stream::body::Body) -> crate::prov::tcp::stream::body::Body {
         if body.len >= STRIPED_MIN {
             self.wants_more = true;
-            let uses = self.judge.as_mut().is_none_or(|judge| {
+            let uses = self.tuner.as_mut().is_none_or(|tuner| {
                 if Scatter::takes(&body) {
-                    judge.feed();
+                    tuner.record();
                 }
-                judge.uses()
+                tuner.uses()
             });
             if let Some(streams) = self.tx.streams.as_mut().filter(|_| uses) {
                 streams.cut_up(&mut body);
@@ -275,24 +276,24 @@ impl State {
             return;
         }
         conn.looked = now;
-        match &mut conn.more {
-            More::None | More::Refused(_) | More::Later(_) | More::Asked(_) => {}
-            More::Open => {
+        match &mut conn.streams_state {
+            StreamsState::None | StreamsState::Refused(_) | StreamsState::OnDemand(_) | StreamsState::Asked(_) => {}
+            StreamsState::Open => {
                 if let Some(Err(e)) = conn.rx.streams.as_mut().map(|streams| streams.check(now)) {
                     conn.dying.get_or_insert(e);
                 }
             }
-            More::Could { at, token, count } if conn.wants_more => {
+            StreamsState::MayDial { at, token, count } if conn.wants_more => {
                 let (to, token, count) = (Address::of(*at, None), *token, *count);
                 let from = tcp::local(conn.socket()).map(|at| SocketAddr::new(at.ip(), 0)).ok();
                 let dial = |_| Dial::new(&to, from, Purpose::Stream, token, Terms::default(), conn.key.clone());
                 match (0..count).map(dial).collect() {
-                    Ok(dials) => conn.more = More::Calling { dials, links: Vec::new(), until: until() },
+                    Ok(dials) => conn.streams_state = StreamsState::Dialing { dials, links: Vec::new(), until: until() },
                     Err(e) => self.give_up_streams(e),
                 }
             }
-            More::Could { .. } => {}
-            More::Calling { dials, links, until } => match call(dials, links, now > *until) {
+            StreamsState::MayDial { .. } => {}
+            StreamsState::Dialing { dials, links, until } => match call(dials, links, now > *until) {
                 Ok(false) => {}
                 Ok(true) => {
                     let links = std::mem::take(links);
@@ -308,12 +309,12 @@ impl State {
                 Err(e) => self.give_up_streams(e),
             },
             // Nobody has come: all of them would be there now, or be the dialer's to tell of.
-            More::Awaits { count, links, until } if now > *until && (links.len() as u32) < *count => {
+            StreamsState::Awaiting { count, links, until } if now > *until && (links.len() as u32) < *count => {
                 conn.refuse_more(Error::fixed(errno::ETIMEDOUT, "the peer did not call in time"));
-                self.greeter = None;
+                self.acceptor = None;
             }
-            More::Awaits { count, links, .. } => {
-                let requests = self.greeter.as_mut().map_or(Vec::new(), Greeter::poll);
+            StreamsState::Awaiting { count, links, .. } => {
+                let requests = self.acceptor.as_mut().map_or(Vec::new(), HandshakeAcceptor::poll);
                 // Attempts that the dialer has given up.
                 let fds: Vec<_> = links.iter().map(|link| link.socket.as_fd()).collect();
                 let mut hung = tcp::hung_up(&fds).into_iter();
@@ -335,7 +336,7 @@ impl State {
     fn give_up_streams(&mut self, why: Error) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         conn.refuse_more(why);
-        if conn.judge.is_some() {
+        if conn.tuner.is_some() {
             conn.put_words(Kind::Door, 0, 0, &[0, 0]);
             self.flush();
         }
@@ -343,22 +344,22 @@ impl State {
 
     /// Asks for streams, once they would help.
     #[cold]
-    pub fn judge_streams(&mut self, now: u64) {
+    pub fn tune_streams(&mut self, now: u64) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
-        if matches!(conn.more, More::Refused(_)) || !conn.judge.as_ref().is_some_and(|judge| judge.is_due(now)) {
+        if matches!(conn.streams_state, StreamsState::Refused(_)) || !conn.tuner.as_ref().is_some_and(|tuner| tuner.is_due(now)) {
             return;
         }
-        let (Some(sum), Some(judge)) = (conn.tally(), &mut conn.judge) else { return };
-        if !judge.look(now, &sum, conn.tx.is_in_stripes(), conn.tx.blocked) {
+        let (Some(sum), Some(tuner)) = (conn.tally(), &mut conn.tuner) else { return };
+        if !tuner.look(now, &sum, conn.tx.is_in_stripes(), conn.tx.blocked) {
             return;
         }
-        let More::Later(count) = conn.more else { return };
-        crate::log!(Info, "asking for further streams to {}: {}", conn.peer, judge.words());
+        let StreamsState::OnDemand(count) = conn.streams_state else { return };
+        crate::log!(Info, "asking for further streams to {}: {}", conn.peer, tuner.words());
         let peer = tcp::peer(conn.socket()).map(|at| at.ip());
         if peer.is_ok_and(|ip| tcp::interfaces().is_ok_and(|all| all.iter().any(|i| i.ip == ip))) {
             conn.refuse_more(Error::fixed(errno::EOPNOTSUPP, "the peer is on this host"));
         } else if conn.is_dialer {
-            conn.more = More::Asked(count);
+            conn.streams_state = StreamsState::Asked(count);
             conn.put_words(Kind::Door, 0, count.into(), &[0, 0]);
         } else {
             return self.invite(count);
@@ -371,10 +372,10 @@ impl State {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         let opened = tcp::local(conn.socket()).and_then(|at| open_door(at, conn.key.clone()));
         let (count, port, token) = match opened {
-            Ok((token, greeter)) => {
-                conn.more = More::Awaits { count, links: Vec::new(), until: until() + until() - time::now_ns() };
-                let port = greeter.local().port();
-                self.greeter = Some(greeter);
+            Ok((token, acceptor)) => {
+                conn.streams_state = StreamsState::Awaiting { count, links: Vec::new(), until: until() + until() - time::now_ns() };
+                let port = acceptor.local().port();
+                self.acceptor = Some(acceptor);
                 (count, port, token)
             }
             Err(e) => {
@@ -393,26 +394,26 @@ impl State {
     /// From the dialer: it wants so many, or has given up. From the listener: where to call, or that it cannot be had.
     pub fn on_door(&mut self, count: u64, port: u64, token: u64) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        if conn.judge.is_none() {
-            return Err(broken("word of a door for streams, which were not agreed on"));
+        if conn.tuner.is_none() {
+            return Err(protocol_error("word of a door for streams, which were not agreed on"));
         }
         if !conn.is_dialer {
-            match conn.more {
-                More::Later(most) if (1..=u64::from(most)).contains(&count) => self.invite(count as u32),
-                More::Awaits { .. } if count == 0 => {
+            match conn.streams_state {
+                StreamsState::OnDemand(most) if (1..=u64::from(most)).contains(&count) => self.invite(count as u32),
+                StreamsState::Awaiting { .. } if count == 0 => {
                     conn.refuse_more(Error::fixed(errno::ECONNREFUSED, "the peer could not call"));
-                    self.greeter = None;
+                    self.acceptor = None;
                 }
                 // It was answered, or they cross.
                 _ => {}
             }
             return Ok(());
         }
-        let most = match conn.more {
-            More::Later(most) | More::Asked(most) => most,
+        let most = match conn.streams_state {
+            StreamsState::OnDemand(most) | StreamsState::Asked(most) => most,
             // It shuts in time.
-            More::Refused(_) => return Ok(()),
-            _ => return Err(broken("a second door for streams")),
+            StreamsState::Refused(_) => return Ok(()),
+            _ => return Err(protocol_error("a second door for streams")),
         };
         match (count, u16::try_from(port)) {
             (0, _) => conn.refuse_more(Error::fixed(errno::ECONNREFUSED, "the peer could not open a port for them")),
@@ -420,7 +421,7 @@ impl State {
                 conn.may_call(count as u32, (port, token));
                 conn.wants_more = true;
             }
-            _ => return Err(broken("a door for streams that cannot be")),
+            _ => return Err(protocol_error("a door for streams that cannot be")),
         }
         Ok(())
     }
@@ -428,11 +429,11 @@ impl State {
     /// The dialer says that all streams are there.
     pub fn on_streams(&mut self, count: u64) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        match std::mem::replace(&mut conn.more, More::None) {
-            More::Awaits { links, .. } if count > 0 && count == links.len() as u64 => conn.open_streams(links)?,
-            _ => return Err(broken("word of streams that there are not")),
+        match std::mem::replace(&mut conn.streams_state, StreamsState::None) {
+            StreamsState::Awaiting { links, .. } if count > 0 && count == links.len() as u64 => conn.open_streams(links)?,
+            _ => return Err(protocol_error("word of streams that there are not")),
         }
-        self.greeter = None;
+        self.acceptor = None;
         Ok(())
     }
 }

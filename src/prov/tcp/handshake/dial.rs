@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The dialer's side of the handshake: a connection that this side begins.
 
-use super::exchange::{Inbox, Link, hear, nonce, nonsense, say};
+use super::exchange::{Inbox, Link, handshake_error, nonce, read_message, write_message};
 use super::socket_options::keep_alive;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::tcp::secure::auth::{Key, Transcript};
@@ -266,7 +266,7 @@ impl Dial {
             status => return Err(refused(status, key)),
         }
         if challenge.purpose != self.purpose as u8 {
-            return Err(nonsense("the listener answered for another purpose"));
+            return Err(handshake_error("the listener answered for another purpose"));
         }
         let ours = Hello::decode(&self.transcript.hello)?;
         if challenge.sealed != ours.sealed {
@@ -276,7 +276,7 @@ impl Dial {
             return Err(refused(Status::KeyKind, key));
         }
         if challenge.aes && !ours.aes {
-            return Err(nonsense("the listener chose a cipher that it was not offered"));
+            return Err(handshake_error("the listener chose a cipher that it was not offered"));
         }
         self.transcript.challenge = bytes;
         if let (Some(key), Some(socket)) = (key, &self.socket) {
@@ -289,7 +289,7 @@ impl Dial {
         if challenge.highest < RAILS_SINCE {
             self.terms.rails.clear();
         }
-        self.out = say(self.noise.as_deref_mut(), Status::Good, self.token, &self.terms.encode()?)?;
+        self.out = write_message(self.noise.as_deref_mut(), Status::Good, self.token, &self.terms.encode()?)?;
         self.inbox = Inbox::of(HEAD_LEN);
         self.step = Step::Head;
         Ok(())
@@ -304,7 +304,7 @@ impl Dial {
         if has_key && head.status != Status::Good {
             return Err(unproven());
         }
-        let (status, _, body) = hear(self.noise.as_deref_mut(), head, &self.inbox.bytes)?.ok_or_else(unproven)?;
+        let (status, _, body) = read_message(self.noise.as_deref_mut(), head, &self.inbox.bytes)?.ok_or_else(unproven)?;
         let terms = Terms::decode(&body)?;
         match status {
             Status::Good => {}
@@ -314,10 +314,10 @@ impl Dial {
         let version = Hello::decode(&self.transcript.challenge)?.highest;
         let called_for = if terms.later { version >= LATER_SINCE } else { !self.terms.later && terms.door.0 != 0 };
         if terms.streams > self.terms.streams || (terms.streams > 0 && !called_for) {
-            return Err(nonsense("the listener wants streams that it was not offered"));
+            return Err(handshake_error("the listener wants streams that it was not offered"));
         }
         if !terms.rails.is_empty() && (self.terms.rails.is_empty() || terms.streams > 0) {
-            return Err(nonsense("the listener wants rails that it was not offered"));
+            return Err(handshake_error("the listener wants rails that it was not offered"));
         }
         match self.socket.take() {
             Some(socket) => Ok(Dialed::Accepted { link: Link::new(socket, version, self.noise.take(), self.toward.take())?, terms }),

@@ -12,7 +12,7 @@ use crate::sys::usercopy::Landing;
 use crate::sys::{process, tcp};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-pub fn nonsense(words: &'static str) -> Error {
+pub fn handshake_error(words: &'static str) -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, words)
 }
 
@@ -70,19 +70,21 @@ impl Link {
 }
 
 /// A head and body of this side, under its key if there is one.
-pub fn say(noise: Option<&mut Noise>, status: Status, token: u64, body: &[u8]) -> Result<Vec<u8>> {
+pub fn write_message(noise: Option<&mut Noise>, status: Status, token: u64, body: &[u8]) -> Result<Vec<u8>> {
     let plain = |len, status, token| Head { body: len, status, token, ephemeral: [0; EPHEMERAL] };
     let Some(noise) = noise else { return Ok([&plain(body.len(), status, token).encode(), body].concat()) };
     let message = noise.write(&[&plain(0, status, token).words(), body].concat())?;
-    let Some((ephemeral, sealed)) = message.split_first_chunk::<EPHEMERAL>() else { return Err(nonsense("a handshake without a key")) };
+    let Some((ephemeral, sealed)) = message.split_first_chunk::<EPHEMERAL>() else {
+        return Err(handshake_error("a handshake without a key"));
+    };
     Ok([&Head { ephemeral: *ephemeral, ..plain(sealed.len(), Status::Good, 0) }.encode(), sealed].concat())
 }
 
 /// What a head and body of the peer say: status, token, body. `None`: it has another key, or has seen something else.
-pub fn hear(noise: Option<&mut Noise>, head: &Head, body: &[u8]) -> Result<Option<(Status, u64, Vec<u8>)>> {
+pub fn read_message(noise: Option<&mut Noise>, head: &Head, body: &[u8]) -> Result<Option<(Status, u64, Vec<u8>)>> {
     let Some(noise) = noise else { return Ok(Some((head.status, head.token, body.to_vec()))) };
     let Ok(said) = noise.read(&[&head.ephemeral, body].concat()) else { return Ok(None) };
-    let Some((words, terms)) = said.split_first_chunk::<HEAD_WORDS>() else { return Err(nonsense("the handshake says too little")) };
+    let Some((words, terms)) = said.split_first_chunk::<HEAD_WORDS>() else { return Err(handshake_error("the handshake says too little")) };
     let mut bytes = [0; HEAD_LEN];
     bytes[..HEAD_WORDS].copy_from_slice(words);
     let inner = Head::decode(&bytes)?;

@@ -7,15 +7,15 @@
 //!
 //! - `dial`: the dialer's side; read this file first
 //! - `pending`: the listener's side of one connection attempt
-//! - `greeter`: a listening socket and its pending attempts, with their bounds
+//! - `acceptor`: a listening socket and its pending attempts, with their bounds
 //! - `refused_keys`: reports of refused keys, at most one a second
 //! - `exchange`: the parts that both sides share, and `Link`
 //! - `lookup`: host names resolved on threads of the library
 //! - `socket_options`: options of a connected socket
 
+pub mod acceptor;
 pub mod dial;
 pub mod exchange;
-pub mod greeter;
 pub mod lookup;
 pub mod pending;
 pub mod refused_keys;

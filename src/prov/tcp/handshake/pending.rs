@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The listener's side of the handshake: a pending connection, hostile until its introduction has been checked.
 
-use super::exchange::{Inbox, Link, hear, nonce, nonsense, say};
+use super::exchange::{Inbox, Link, handshake_error, nonce, read_message, write_message};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::tcp::secure::auth::{Key, Transcript};
 use crate::prov::tcp::secure::noise::Noise;
@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// What a listener offers to those who come.
 #[derive(Clone)]
-pub struct Door {
+pub struct ListenParams {
     pub purpose: Purpose,
     /// What an INTRO must name; 0 for a passive endpoint.
     pub token: u64,
@@ -47,7 +47,7 @@ pub struct Pending {
 }
 
 /// One whose introduction is good, and waits for its answer.
-pub struct Heard {
+pub struct Introduced {
     pub socket: OwnedFd,
     pub peer: SocketAddr,
     pub terms: Terms,
@@ -57,10 +57,10 @@ pub struct Heard {
     pub key: Option<Key>,
 }
 
-impl Heard {
+impl Introduced {
     /// Answers; a socket that does not take it all is as good as lost.
     pub fn answer(&mut self, status: Status, terms: &Terms) -> Result<()> {
-        let answer = say(self.noise.as_deref_mut(), status, 0, &terms.encode()?)?;
+        let answer = write_message(self.noise.as_deref_mut(), status, 0, &terms.encode()?)?;
         whole(self.socket.as_fd(), &answer)
     }
 
@@ -148,7 +148,7 @@ impl Pending {
     }
 
     /// Reads what has come. Gives back the connection if there is more to wait for; an error is the end of it.
-    pub fn advance(mut self, door: &Door) -> Result<std::result::Result<Heard, Pending>> {
+    pub fn advance(mut self, door: &ListenParams) -> Result<std::result::Result<Introduced, Pending>> {
         loop {
             let before = self.inbox.have;
             let all = self.inbox.fill(self.socket.as_fd())?;
@@ -163,7 +163,7 @@ impl Pending {
                 Turn::Head => {
                     let head = Head::decode(&self.inbox.array()?)?;
                     if head.status != Status::Good {
-                        return Err(nonsense("the introduction has a status"));
+                        return Err(handshake_error("the introduction has a status"));
                     }
                     self.inbox = Inbox::of(head.body);
                     self.turn = Turn::Body(head);
@@ -179,7 +179,7 @@ impl Pending {
     }
 
     /// HELLO is there: CHALLENGE goes out.
-    fn greet(&mut self, door: &Door) -> Result<()> {
+    fn greet(&mut self, door: &ListenParams) -> Result<()> {
         self.transcript.hello = self.inbox.array()?;
         self.lowest = door.key.as_ref().map_or(LOWEST, Key::since);
         let hello = Hello::decode(&self.transcript.hello)?;
@@ -188,7 +188,7 @@ impl Pending {
         }
         self.version = hello.common();
         if hello.status != Status::Good {
-            return Err(nonsense("the greeting has a status"));
+            return Err(handshake_error("the greeting has a status"));
         }
         match (hello.keyed, &door.key) {
             (false, Some(_)) => return Err(self.turn_away(Status::KeyNeeded, errno::EACCES, "has no key, which this side insists on")),
@@ -227,18 +227,18 @@ impl Pending {
     }
 
     /// INTRO is there. What it says under a key is nobody's until that is found to be ours.
-    fn introduced(self, head: &Head, door: &Door) -> Result<Heard> {
+    fn introduced(self, head: &Head, door: &ListenParams) -> Result<Introduced> {
         let here = tcp::local(self.socket.as_fd())?;
         let key = door.key.as_ref().map(|key| self.key_of(key)).transpose()?;
         let mut noise = match &key {
             Some(key) => Some(Box::new(self.transcript.noise(key, self.peer, here, false)?)),
             None => None,
         };
-        let Some((status, token, body)) = hear(noise.as_deref_mut(), head, &self.inbox.bytes)? else {
+        let Some((status, token, body)) = read_message(noise.as_deref_mut(), head, &self.inbox.bytes)? else {
             return Err(self.turn_away(Status::KeyWrong, errno::EACCES, "has another key, or somebody stands between"));
         };
         if status != Status::Good {
-            return Err(nonsense("the introduction has a status"));
+            return Err(handshake_error("the introduction has a status"));
         }
         // In one piece: how much of a guess was right must not show.
         if token ^ door.token != 0 {
@@ -247,8 +247,8 @@ impl Pending {
         let terms = Terms::decode(&body)?;
         let streams_since = if terms.later { LATER_SINCE } else { STREAMS_SINCE };
         if (self.version < streams_since && terms.streams > 0) || (self.version < RAILS_SINCE && !terms.rails.is_empty()) {
-            return Err(nonsense("the introduction has flags that its version does not"));
+            return Err(handshake_error("the introduction has flags that its version does not"));
         }
-        Ok(Heard { socket: self.socket, peer: self.peer, terms, version: self.version, noise, key })
+        Ok(Introduced { socket: self.socket, peer: self.peer, terms, version: self.version, noise, key })
     }
 }

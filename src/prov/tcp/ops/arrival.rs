@@ -6,12 +6,12 @@ use crate::error::{Code, Result};
 use crate::fallible::granted;
 use crate::hmem::Site;
 use crate::prov::op::Pieces;
-use crate::prov::tcp::conn::Taking;
+use crate::prov::tcp::conn::Fetch;
 use crate::prov::tcp::memory::staging::{Place, Storing};
 use crate::prov::tcp::recv::{Recv, Unexpected};
 use crate::prov::tcp::state::State;
 use crate::prov::tcp::stream::incoming::{Sink, Then};
-use crate::prov::tcp::wire::frame::{ACK, FAILED, Header, Kind, broken, error_of, status_of, word};
+use crate::prov::tcp::wire::frame::{ACK, FAILED, Header, Kind, error_of, protocol_error, status_of, word};
 use crate::room::granted;
 
 /// Where bytes for memory of this side go.
@@ -78,7 +78,7 @@ impl State {
                 conn.count_match(0);
                 let want = len.min(recv.room as u64);
                 conn.put_words(Kind::Take, 0, want, &[number]);
-                conn.taking.push_back(Taking { number, recv: Some(recv), want, len, data, ack });
+                conn.fetches.push_back(Fetch { number, recv: Some(recv), want, len, data, ack });
             }
         }
     }
@@ -103,14 +103,14 @@ impl State {
     pub fn on_taken(&mut self, h: &Header, words: &[u8]) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let number = word(words, 0);
-        let at = conn.taking.iter().position(|t| t.number == number).ok_or_else(|| broken("bytes that nobody asked for"))?;
-        let want = conn.taking.get(at).map_or(0, |t| t.want);
+        let at = conn.fetches.iter().position(|t| t.number == number).ok_or_else(|| protocol_error("bytes that nobody asked for"))?;
+        let want = conn.fetches.get(at).map_or(0, |t| t.want);
         let failed = match h.has(FAILED) {
-            true => Some(error_of(word(words, 1)).err().ok_or_else(|| broken("a failure that is none"))?),
-            false if h.len != want => return Err(broken("another length than was taken")),
+            true => Some(error_of(word(words, 1)).err().ok_or_else(|| protocol_error("a failure that is none"))?),
+            false if h.len != want => return Err(protocol_error("another length than was taken")),
             false => None,
         };
-        let Some(t) = conn.taking.remove(at) else { return Ok(()) };
+        let Some(t) = conn.fetches.remove(at) else { return Ok(()) };
         let sink = match &t.recv {
             Some(recv) if failed.is_none() => sink_of(recv.pieces.clone(), recv.site, t.want),
             _ => Sink::Nothing,

@@ -9,15 +9,15 @@ use crate::hmem::Site;
 use crate::prov::atomic::{Atomic, AtomicOp, Operands, carry_out, need};
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces};
-use crate::prov::tcp::conn::{Conn, Fate, READS, ReadOp, WriteOp};
+use crate::prov::tcp::conn::{Conn, READS, ReadOp, WriteOp, WriteStatus};
 use crate::prov::tcp::domain::Domain;
 use crate::prov::tcp::limits::TX_SIZE;
-use crate::prov::tcp::refusal::There;
+use crate::prov::tcp::refusal::RemoteAddr;
 use crate::prov::tcp::state::State;
 use crate::prov::tcp::stream::incoming::{Sink, Then, Wanted};
 use crate::prov::tcp::stream::tx::QUEUE_MAX;
 use crate::prov::tcp::wire::frame;
-use crate::prov::tcp::wire::frame::{FAILED, HEADER, Header, Kind, PROMPT, broken, status_of, word};
+use crate::prov::tcp::wire::frame::{FAILED, HEADER, Header, Kind, PROMPT, protocol_error, status_of, word};
 use crate::room::granted;
 
 impl State {
@@ -49,12 +49,12 @@ impl State {
         let header = Header { paths, ..Header::new(Kind::Atomic, prompt, op.what.operands() as u64) };
         conn.put_with(header, &[op.what.encode(), op.addr, op.key]);
         conn.tx.put_pieces(&[op.with.operand, op.with.compare]);
-        let at = There { addr: op.addr, key: op.key };
+        let at = RemoteAddr { addr: op.addr, key: op.key };
         if fetches {
             conn.reads.push_back(ReadOp { end, at, pieces: Pieces::One(op.with.old), site: Site::HOST, over: false });
         } else {
             conn.sequence = conn.sequence.wrapping_add(1);
-            conn.writes.push_back(WriteOp { end, at, fate: Fate::Open, refused: None });
+            conn.writes.push_back(WriteOp { end, at, status: WriteStatus::Pending, refused: None });
         }
         self.kick(domain, c.flags);
         Ok(())
@@ -85,7 +85,7 @@ fn wanted(h: &Header, words: &[u8]) -> Result<Wanted> {
         Some(what) if what.operands() as u64 == h.len && !(what.fetches() && h.has(PROMPT)) => {
             Ok(Wanted { what, addr: word(words, 1), key: word(words, 2), paths: h.paths, prompt: h.has(PROMPT) })
         }
-        _ => Err(broken("an atomic operation that does not exist")),
+        _ => Err(protocol_error("an atomic operation that does not exist")),
     }
 }
 

@@ -14,11 +14,11 @@ use crate::prov::bind::{Ending, SILENT};
 use crate::prov::fast::Fast;
 use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces};
-use crate::prov::tcp::conn::{Conn, Fate, READS, ReadOp, WriteOp};
+use crate::prov::tcp::conn::{Conn, READS, ReadOp, WriteOp, WriteStatus};
 use crate::prov::tcp::domain::Domain;
 use crate::prov::tcp::limits::{INJECT_SIZE, TX_SIZE};
 use crate::prov::tcp::recv::Recv;
-use crate::prov::tcp::refusal::There;
+use crate::prov::tcp::refusal::RemoteAddr;
 use crate::prov::tcp::state::{Phase, State};
 use crate::prov::tcp::stream::incoming::scatter;
 use crate::prov::tcp::stream::rx::Read;
@@ -86,9 +86,9 @@ impl State {
         if WRITE {
             conn.sequence = conn.sequence.wrapping_add(1);
             conn.tx.put_pieces(&[local]);
-            conn.writes.push_back(WriteOp { end, at: There { addr, key }, fate: Fate::Open, refused: None });
+            conn.writes.push_back(WriteOp { end, at: RemoteAddr { addr, key }, status: WriteStatus::Pending, refused: None });
         } else {
-            conn.reads.push_back(ReadOp { end, at: There { addr, key }, pieces: Pieces::One(local), site: Site::HOST, over: false });
+            conn.reads.push_back(ReadOp { end, at: RemoteAddr { addr, key }, pieces: Pieces::One(local), site: Site::HOST, over: false });
         }
         self.kick(domain, op_flags);
         Fast::Done

@@ -4,39 +4,39 @@
 use crate::prov::event::tell_end;
 use crate::prov::fault::{Op, Plan, Verdict};
 use crate::prov::tcp::domain::Domain;
-use crate::prov::tcp::fault::Job;
+use crate::prov::tcp::fault::AcceptedOp;
 use crate::prov::tcp::state::{Phase, State};
 
 impl State {
     /// With faults: starts, holds or loses an operation that was accepted. Gives it back if there are none, and if this is a lane:
     /// who uses it looks after that.
     #[inline]
-    pub fn faulty(&mut self, domain: &Domain, job: Job) -> Option<Job> {
+    pub fn faulty(&mut self, domain: &Domain, job: AcceptedOp) -> Option<AcceptedOp> {
         if self.faults.is_none() || self.bind.is_lane() { Some(job) } else { self.judge(domain, job) }
     }
 
     #[cold]
-    fn judge(&mut self, domain: &Domain, job: Job) -> Option<Job> {
+    fn judge(&mut self, domain: &Domain, job: AcceptedOp) -> Option<AcceptedOp> {
         let connected = matches!(self.phase, Phase::Connected);
         let faults = self.faults.as_mut().filter(|_| connected || matches!(self.phase, Phase::Enabled | Phase::Connecting { .. }));
         // What is over is not late any more.
         let Some(faults) = faults else { return Some(job) };
         let op = match &job {
-            Job::Rma { dir, .. } => Op::from(*dir),
-            Job::Send(_) => Op::Send,
-            Job::Recv(_) => Op::Recv,
+            AcceptedOp::Rma { dir, .. } => Op::from(*dir),
+            AcceptedOp::Send(_) => Op::Send,
+            AcceptedOp::Recv(_) => Op::Recv,
         };
         match faults.judge(op, connected) {
             Verdict::Go => return Some(job),
             Verdict::Hold(until) => {
                 let owned = match job {
-                    Job::Rma { dir, remote, posted } => {
+                    AcceptedOp::Rma { dir, remote, posted } => {
                         let end = posted.end;
-                        posted.own().map(|posted| Job::Rma { dir, remote, posted }).map_err(|e| (e, end))
+                        posted.own().map(|posted| AcceptedOp::Rma { dir, remote, posted }).map_err(|e| (e, end))
                     }
-                    Job::Send(posted) => {
+                    AcceptedOp::Send(posted) => {
                         let end = posted.end;
-                        posted.own().map(Job::Send).map_err(|e| (e, end))
+                        posted.own().map(AcceptedOp::Send).map_err(|e| (e, end))
                     }
                     recv => Ok(recv),
                 };
@@ -50,8 +50,8 @@ impl State {
                 // In the order of posting: those before it end first.
                 self.tear(domain, &Plan::gone());
                 match job {
-                    Job::Rma { posted, .. } | Job::Send(posted) => self.fail(&posted.end, Plan::gone()),
-                    Job::Recv(recv) => self.abandon(&recv, Plan::gone()),
+                    AcceptedOp::Rma { posted, .. } | AcceptedOp::Send(posted) => self.fail(&posted.end, Plan::gone()),
+                    AcceptedOp::Recv(recv) => self.abandon(&recv, Plan::gone()),
                 }
                 self.over(Plan::gone());
             }
@@ -77,12 +77,12 @@ impl State {
     }
 
     /// Starts an operation that was accepted; a message for which the receiver has no room any more is given back.
-    pub fn start(&mut self, domain: &Domain, job: Job) -> Option<Job> {
+    pub fn start(&mut self, domain: &Domain, job: AcceptedOp) -> Option<AcceptedOp> {
         match job {
-            Job::Rma { dir, remote, posted: p } => self.start_rma(domain, dir, p.pieces, &remote, &p.c, p.end, p.site),
-            Job::Send(p) if self.conn.as_ref().is_some_and(|c| !c.has_window()) => return Some(Job::Send(p)),
-            Job::Send(p) => self.start_send(domain, p.pieces, &p.c, p.end, p.site),
-            Job::Recv(recv) => self.start_recv(domain, recv),
+            AcceptedOp::Rma { dir, remote, posted: p } => self.start_rma(domain, dir, p.pieces, &remote, &p.c, p.end, p.site),
+            AcceptedOp::Send(p) if self.conn.as_ref().is_some_and(|c| !c.has_window()) => return Some(AcceptedOp::Send(p)),
+            AcceptedOp::Send(p) => self.start_send(domain, p.pieces, &p.c, p.end, p.site),
+            AcceptedOp::Recv(recv) => self.start_recv(domain, recv),
         }
         None
     }

@@ -2,7 +2,7 @@
 //! Rest: who drives many endpoints need not visit one that only its socket, a post or its next deadline gives something to do.
 
 use crate::prov::rest::Rest;
-use crate::prov::tcp::conn::More;
+use crate::prov::tcp::conn::StreamsState;
 use crate::prov::tcp::state::{Phase, State};
 use crate::sys::time::now_ns;
 use std::sync::Arc;
@@ -13,19 +13,22 @@ impl State {
         let quiet = match self.conn.as_deref() {
             Some(conn) => {
                 // Whether further streams would help, long bodies tell.
-                let one = matches!(conn.more, More::None | More::Refused(_) | More::Later(_) | More::Asked(_)) && conn.junction.is_none();
+                let one = matches!(
+                    conn.streams_state,
+                    StreamsState::None | StreamsState::Refused(_) | StreamsState::OnDemand(_) | StreamsState::Asked(_)
+                ) && conn.connector.is_none();
                 one && matches!(self.phase, Phase::Connected) && conn.is_quiet() && !conn.owes() && !conn.rx.holds_more()
             }
             None => matches!(self.phase, Phase::Down(_)) && self.recvs.is_empty(),
         };
         // What lanes bring is fetched, and not by a turn of progress.
-        let whole = self.faults.is_none() && self.greeter.is_none() && !self.bind.is_lane();
+        let whole = self.faults.is_none() && self.acceptor.is_none() && !self.bind.is_lane();
         quiet && whole && (self.unexpected.is_empty() || self.recvs.is_empty())
     }
 
     fn next_look(&self) -> u64 {
-        let vigil = self.conn.as_ref().map_or(u64::MAX, |conn| conn.vigil_due());
-        if self.earliest == 0 { vigil } else { vigil.min(self.earliest) }
+        let keepalive = self.conn.as_ref().map_or(u64::MAX, |conn| conn.keepalive_due());
+        if self.earliest == 0 { keepalive } else { keepalive.min(self.earliest) }
     }
 
     pub fn rest(&mut self, at: &Arc<Rest>, number: u64) -> Option<u64> {
@@ -45,14 +48,14 @@ impl State {
 
     /// After whatever may have given it something to do.
     #[inline(always)]
-    pub fn stir(&mut self) {
+    pub fn rouse_if_active(&mut self) {
         if !self.resting.is_empty() {
-            self.stir_resting();
+            self.rouse_if_active_slow();
         }
     }
 
     #[inline(never)]
-    fn stir_resting(&mut self) {
+    fn rouse_if_active_slow(&mut self) {
         if !self.is_idle() || self.next_look() < self.rests_until {
             self.rouse();
         }
@@ -77,11 +80,11 @@ mod tests {
     use crate::prov::ops::OpFlags;
     use crate::prov::queue::Queue;
     use crate::prov::rest::Rest;
-    use crate::prov::tcp::conn::More;
+    use crate::prov::tcp::conn::StreamsState;
     use crate::prov::tcp::domain::Domain;
     use crate::prov::tcp::locked::Endpoint;
     use crate::prov::tcp::state::Phase;
-    use crate::prov::tcp::stream::tuner::Judge;
+    use crate::prov::tcp::stream::tuner::StreamTuner;
     use crate::sync::serial::Threading;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
@@ -115,9 +118,9 @@ mod tests {
     }
 
     /// The further streams of one that another host's peer may be asked for.
-    fn may_have(ep: &Endpoint, more: More) {
+    fn may_have(ep: &Endpoint, streams_state: StreamsState) {
         if let Some(conn) = ep.state.lock().conn.as_deref_mut() {
-            (conn.more, conn.judge) = (more, Some(Box::new(Judge::new())));
+            (conn.streams_state, conn.tuner) = (streams_state, Some(Box::new(StreamTuner::new())));
         }
     }
 
@@ -125,12 +128,12 @@ mod tests {
     fn connections_that_may_have_further_streams_rest() {
         let ends = connected();
         let rest = Arc::new(Rest::new().unwrap());
-        let refused = || More::Refused(Box::new(Error::fixed(1, "it uses none")));
-        for more in [More::None, refused(), More::Later(4), More::Asked(4)] {
-            may_have(&ends[0], more);
+        let refused = || StreamsState::Refused(Box::new(Error::fixed(1, "it uses none")));
+        for streams_state in [StreamsState::None, refused(), StreamsState::OnDemand(4), StreamsState::Asked(4)] {
+            may_have(&ends[0], streams_state);
             drive(&ends, |ends| ends[0].rest(&rest, 1).is_some());
         }
-        may_have(&ends[0], More::Awaits { count: 1, links: Vec::new(), until: u64::MAX });
+        may_have(&ends[0], StreamsState::Awaiting { count: 1, links: Vec::new(), until: u64::MAX });
         assert!(ends[0].rest(&rest, 1).is_none());
     }
 
@@ -138,8 +141,8 @@ mod tests {
     fn who_is_asked_for_streams_and_wants_none_stays_connected() {
         let ends = connected();
         let dialer = ends.iter().position(|ep| ep.state.lock().conn.as_ref().is_some_and(|c| c.is_dialer)).unwrap();
-        may_have(&ends[dialer], More::Refused(Box::new(Error::fixed(1, "the peer is on this host"))));
-        may_have(&ends[1 - dialer], More::Later(4));
+        may_have(&ends[dialer], StreamsState::Refused(Box::new(Error::fixed(1, "the peer is on this host"))));
+        may_have(&ends[1 - dialer], StreamsState::OnDemand(4));
         ends[1 - dialer].state.lock().invite(4);
         let start = Instant::now();
         drive(&ends, |_| start.elapsed() > Duration::from_millis(50));

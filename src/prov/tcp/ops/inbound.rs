@@ -5,7 +5,7 @@ use super::arrival::sink_of;
 use super::target::{Target, check_sum, place, refused};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Access;
-use crate::prov::tcp::conn::{Conn, Fate};
+use crate::prov::tcp::conn::{Conn, WriteStatus};
 use crate::prov::tcp::domain::Domain;
 use crate::prov::tcp::memory::staging::Storing;
 use crate::prov::tcp::recv::Unexpected;
@@ -15,8 +15,8 @@ use crate::prov::tcp::stream::incoming::{Incoming, Sink, Then};
 use crate::prov::tcp::stream::rx::Read;
 use crate::prov::tcp::wire::frame;
 use crate::prov::tcp::wire::frame::{
-    ACK, DATA, FAILED, HEADER, Header, Kind, LIST, PARTS, PROMPT, STRIPED, STRIPED_MIN, broken, error_of, error_of_list, list_status,
-    status_of, word,
+    ACK, DATA, FAILED, HEADER, Header, Kind, LIST, PARTS, PROMPT, STRIPED, STRIPED_MIN, error_of, error_of_list, list_status,
+    protocol_error, status_of, word,
 };
 
 /// Times that the socket is read in one turn.
@@ -118,7 +118,7 @@ impl State {
     fn handle(&mut self, domain: &Domain, h: &Header, size: usize) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         if !conn.ready && h.kind != Kind::Ready {
-            return Err(broken("something else than READY first"));
+            return Err(protocol_error("something else than READY first"));
         }
         if h.done != conn.acked {
             self.acknowledge(h.done)?;
@@ -164,7 +164,7 @@ impl State {
             Kind::Got => self.on_got(word(words, 0), word(words, 1)),
             Kind::Matched => conn.freed(word(words, 0), word(words, 1)),
             Kind::Nothing => Ok(()),
-            Kind::Ready if conn.ready => Err(broken("READY where it has no place")),
+            Kind::Ready if conn.ready => Err(protocol_error("READY where it has no place")),
             Kind::Ready => {
                 conn.ready = true;
                 self.joined();
@@ -185,19 +185,19 @@ impl State {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let news = done.wrapping_sub(conn.acked) as usize;
         if news > conn.writes.len() {
-            return Err(broken("an acknowledgement of writes that were never sent"));
+            return Err(protocol_error("an acknowledgement of writes that were never sent"));
         }
         // Believed, it would give the caller memory back that is still being sent.
         if conn.tx.first_write().is_some_and(|first| (first.wrapping_sub(conn.acked) as usize) <= news) {
-            return Err(broken("an acknowledgement of a write that is still on its way"));
+            return Err(protocol_error("an acknowledgement of a write that is still on its way"));
         }
         conn.acked = done;
         for _ in 0..news {
             let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
             let Some(op) = conn.writes.pop_front() else { return Ok(()) };
-            match (op.fate, op.refused) {
-                (Fate::Open, None) => self.bind.succeed(&op.end),
-                (Fate::Open | Fate::Told, Some(why)) => self.fail(&op.end, *why),
+            match (op.status, op.refused) {
+                (WriteStatus::Pending, None) => self.bind.succeed(&op.end),
+                (WriteStatus::Pending | WriteStatus::Reported, Some(why)) => self.fail(&op.end, *why),
                 _ => {}
             }
         }
@@ -260,15 +260,15 @@ impl State {
 
     fn on_answer(&mut self, h: &Header, words: &[u8]) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        let Some(read) = conn.reads.front() else { return Err(broken("an answer to no read")) };
+        let Some(read) = conn.reads.front() else { return Err(protocol_error("an answer to no read")) };
         if h.has(FAILED) {
             let said = if read.end.part { error_of_list(word(words, 0)) } else { error_of(word(words, 0)) };
-            let why = said.err().ok_or_else(|| broken("a failure that is none"))?;
+            let why = said.err().ok_or_else(|| protocol_error("a failure that is none"))?;
             let why = refusal::refused(why, &read.end, read.at);
             return self.begin(Sink::Nothing, Then::Answer, h, Some(why));
         }
         if h.len != read.end.len as u64 {
-            return Err(broken("an answer of another length than was asked for"));
+            return Err(protocol_error("an answer of another length than was asked for"));
         }
         let sink = if read.over { Sink::Nothing } else { sink_of(read.pieces.clone(), read.site, h.len) };
         self.begin(sink, Then::Answer, h, None)
@@ -281,10 +281,10 @@ impl State {
             return Ok(());
         };
         let Some(offered) = conn.sends.get_mut(at).and_then(|op| op.offered.take()) else {
-            return Err(broken("a second TAKE for one offer"));
+            return Err(protocol_error("a second TAKE for one offer"));
         };
         if h.len > offered.len {
-            return Err(broken("a TAKE of more than was offered"));
+            return Err(protocol_error("a TAKE of more than was offered"));
         }
         let (end, ack) = conn.sends.get(at).map(|op| (op.end, op.ack)).unwrap_or_default();
         if !ack {
@@ -297,9 +297,9 @@ impl State {
     fn on_report(&mut self, sequence: u64, status: u64) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let at = (sequence as u32).wrapping_sub(conn.acked).wrapping_sub(1) as usize;
-        let Some(op) = conn.writes.get_mut(at) else { return Err(broken("a report of a write that was never sent")) };
+        let Some(op) = conn.writes.get_mut(at) else { return Err(protocol_error("a report of a write that was never sent")) };
         let said = if op.end.part { error_of_list(status) } else { error_of(status) };
-        let why = said.err().ok_or_else(|| broken("a failure that is none"))?;
+        let why = said.err().ok_or_else(|| protocol_error("a failure that is none"))?;
         op.refused = Some(Box::new(refusal::refused(why, &op.end, op.at)));
         Ok(())
     }
@@ -308,10 +308,10 @@ impl State {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let Some(at) = conn.sent(number)? else { return Ok(()) };
         if !conn.sends.get(at).is_some_and(|op| op.ack && op.offered.is_none()) {
-            return Err(broken("a GOT for what it has not got"));
+            return Err(protocol_error("a GOT for what it has not got"));
         }
         if conn.tx.holds_message(number) {
-            return Err(broken("a GOT for a message that is still on its way"));
+            return Err(protocol_error("a GOT for a message that is still on its way"));
         }
         if let Some(op) = conn.sends.remove(at) {
             self.end(&op.end, error_of(status));

@@ -4,9 +4,9 @@
 
 use crate::config;
 use crate::error::{Code, Error, errno};
-use crate::prov::tcp::conn::{Conn, Vigil};
+use crate::prov::tcp::conn::{Conn, Keepalive};
 use crate::prov::tcp::domain::Domain;
-use crate::prov::tcp::rail::transport::Outlet;
+use crate::prov::tcp::rail::transport::WriteTransport;
 use crate::prov::tcp::state::State;
 use crate::sys::health::Health;
 use crate::sys::time::ticks;
@@ -19,19 +19,19 @@ const LOOKS: u64 = 16;
 
 impl Conn {
     /// When the kernel wants to be asked about the peer; `u64::MAX`: not before something is sent.
-    pub fn vigil_due(&self) -> u64 {
-        let quiet = self.tx.last <= self.vigil.clear || matches!(self.tx.outlet, Some(Outlet::Rails(_)));
-        if quiet || config::get().tcp.timeout_ms == 0 { u64::MAX } else { self.vigil.due }
+    pub fn keepalive_due(&self) -> u64 {
+        let quiet = self.tx.last <= self.keepalive.clear || matches!(self.tx.write_transport, Some(WriteTransport::Rails(_)));
+        if quiet || config::get().tcp.timeout_ms == 0 { u64::MAX } else { self.keepalive.due }
     }
 
     /// Asks the kernel, if it is time; gives why the peer is taken for dead.
-    pub fn keep_vigil(&mut self, now: u64) -> Option<Error> {
+    pub fn check_peer(&mut self, now: u64) -> Option<Error> {
         let limit = config::get().tcp.timeout_ms;
-        if now < self.vigil_due() {
+        if now < self.keepalive_due() {
             return None;
         }
-        let Conn { fd, rx, tx, vigil, .. } = self;
-        let Vigil { health, due, clear } = vigil;
+        let Conn { fd, rx, tx, keepalive, .. } = self;
+        let Keepalive { health, due, clear } = keepalive;
         *clear = if tx.is_empty() { ticks() } else { 0 };
         health.resize(1 + rx.streams.as_ref().map_or(0, |streams| streams.count()), Health::default());
         let mut left = (u64::from(limit) * 1_000_000 / LOOKS).clamp(PAUSE_NS.0, PAUSE_NS.1);
@@ -57,7 +57,7 @@ impl State {
     /// Ends the connection to a peer that is gone and has not said so.
     pub fn look_at_peer(&mut self, domain: &Domain, now: u64) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
-        let Some(why) = conn.keep_vigil(now) else { return };
+        let Some(why) = conn.check_peer(now) else { return };
         // What it said before comes first.
         conn.dying.get_or_insert(why);
         if let Err(e) = self.end_turn(false, false) {

@@ -12,17 +12,17 @@ use crate::prov::bind::Ending;
 use crate::prov::flags;
 use crate::prov::list::{self, List, Native, Pair};
 use crate::prov::op::{Common, Dir, Iov, Pieces};
-use crate::prov::tcp::conn::{Conn, Fate, LIST_READS, READS, ReadOp, WriteOp};
+use crate::prov::tcp::conn::{Conn, LIST_READS, READS, ReadOp, WriteOp, WriteStatus};
 use crate::prov::tcp::domain::Domain;
 use crate::prov::tcp::limits::TX_SIZE;
 use crate::prov::tcp::memory::mr::Region;
 use crate::prov::tcp::memory::source::{Run, Runs, Source, gather, source_of};
-use crate::prov::tcp::refusal::There;
+use crate::prov::tcp::refusal::RemoteAddr;
 use crate::prov::tcp::state::State;
 use crate::prov::tcp::stream::body::{Body, Owner};
 use crate::prov::tcp::stream::incoming::{Incoming, Sink, Then};
 use crate::prov::tcp::stream::tx::QUEUE_MAX;
-use crate::prov::tcp::wire::frame::{BLOCK, BLOCKS_MAX, BODY_MAX, Header, Kind, LIST, PROMPT, broken, word};
+use crate::prov::tcp::wire::frame::{BLOCK, BLOCKS_MAX, BODY_MAX, Header, Kind, LIST, PROMPT, protocol_error, word};
 use crate::room::granted;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -149,7 +149,7 @@ impl State {
             Some(body) => conn.tx.put_body(body),
             None => conn.tx.put_pieces(pieces.as_slice()),
         }
-        conn.writes.push_back(WriteOp { end, at: There::default(), fate: Fate::Open, refused: None });
+        conn.writes.push_back(WriteOp { end, at: RemoteAddr::default(), status: WriteStatus::Pending, refused: None });
     }
 
     fn ask_for_list(&mut self, runs: &[list::Run], pairs: &[Pair], end: Ending, pieces: Pieces, site: Site, paths: u8) {
@@ -162,14 +162,14 @@ impl State {
         }
         conn.put(Header { paths, ..Header::new(Kind::Read, LIST, end.len as u64) });
         conn.put_blocks(runs, pairs);
-        conn.reads.push_back(ReadOp { end, at: There::default(), pieces, site, over: false });
+        conn.reads.push_back(ReadOp { end, at: RemoteAddr::default(), pieces, site, over: false });
     }
 
     /// A list has come whole: its frame is a WRITE, whose bytes follow, or a READ.
     pub fn on_list(&mut self, domain: &Domain, h: &Header, data: Option<u64>, blocks: &[u8]) -> Result<()> {
         let lens = (0..blocks.len() / BLOCK).map(|i| word(blocks, 3 * i + 1));
         if lens.clone().try_fold(0u64, |sum, len| sum.checked_add(len)) != Some(h.len) {
-            return Err(broken("blocks whose lengths do not make the frame's"));
+            return Err(protocol_error("blocks whose lengths do not make the frame's"));
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         if h.kind == Kind::Read {
@@ -199,7 +199,7 @@ impl Conn {
     /// A frame with a list of so many blocks has begun.
     pub fn expect_list(&mut self, h: &Header, data: Option<u64>, count: u64) -> Result<()> {
         if !self.has_lists || !(1..=BLOCKS_MAX as u64).contains(&count) {
-            return Err(broken("a list of no blocks, or of too many"));
+            return Err(protocol_error("a list of no blocks, or of too many"));
         }
         let len = count as usize * BLOCK;
         let list = Incoming::new(Sink::Kept(granted(len)?), Then::List(*h, data), len as u64, false);

@@ -14,7 +14,7 @@ use crate::prov::flags;
 use crate::prov::op::{Common, Iov, Pieces, measure};
 use crate::prov::tcp::conn::{Offered, SentOp};
 use crate::prov::tcp::domain::Domain;
-use crate::prov::tcp::fault::{Job, Posted};
+use crate::prov::tcp::fault::{AcceptedOp, PostedOp};
 use crate::prov::tcp::limits::{MAX_MSG, RX_SIZE, TX_SIZE};
 use crate::prov::tcp::memory::source::{Source, gather, load, source_of};
 use crate::prov::tcp::recv::Recv;
@@ -57,7 +57,7 @@ impl State {
         let end = self.bind.place(Ending::of(c, kind, total, pieces.first(), wanted, deadline));
         self.stats.sends += 1;
         if self.faults.is_some() {
-            if let Some(job) = self.faulty(domain, Job::Send(Posted::new(pieces, site, c, end))) {
+            if let Some(job) = self.faulty(domain, AcceptedOp::Send(PostedOp::new(pieces, site, c, end))) {
                 self.start(domain, job);
             }
             return Ok(());
@@ -221,7 +221,7 @@ impl State {
         self.recvs.room(1)?;
         let deadline = self.recv_deadline(c);
         let recv = Recv { pieces, site, room, context: c.context, wanted: self.bind.wants_receive(c.flags), deadline, ticket: None };
-        if let Some(Job::Recv(recv)) = self.faulty(domain, Job::Recv(recv)) {
+        if let Some(AcceptedOp::Recv(recv)) = self.faulty(domain, AcceptedOp::Recv(recv)) {
             self.start_recv(domain, recv);
         }
         Ok(())

@@ -5,7 +5,7 @@
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::Ending;
 use crate::prov::event::{EventKind, tell_end};
-use crate::prov::tcp::conn::{Conn, Fate, More};
+use crate::prov::tcp::conn::{Conn, StreamsState, WriteStatus};
 use crate::prov::tcp::connect::cm;
 use crate::prov::tcp::domain::Domain;
 use crate::prov::tcp::recv::Unexpected;
@@ -38,7 +38,7 @@ impl State {
         if force || (self.turns & 15 == 0 && time::ticks().wrapping_sub(self.last_look) > LOOK) {
             self.look(domain);
         }
-        self.stir();
+        self.rouse_if_active();
     }
 
     fn turn(&mut self, domain: &Domain, force: bool) -> Result<()> {
@@ -160,8 +160,8 @@ impl State {
     /// it was to end when its bytes are out.
     fn end_write(&mut self, sequence: u32, early: Option<Ending>, why: Error) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
-        let open = conn.write(sequence).and_then(|op| match std::mem::replace(&mut op.fate, Fate::Over) {
-            Fate::Open => Some(op.end),
+        let open = conn.write(sequence).and_then(|op| match std::mem::replace(&mut op.status, WriteStatus::Ended) {
+            WriteStatus::Pending => Some(op.end),
             _ => None,
         });
         if let Some(end) = early.or(open) {
@@ -185,12 +185,12 @@ impl State {
         if matches!(self.phase, Phase::Connecting { .. }) {
             cm::advance(self, domain);
         }
-        if self.conn.as_ref().is_some_and(|c| !matches!(c.more, More::None)) {
+        if self.conn.as_ref().is_some_and(|c| !matches!(c.streams_state, StreamsState::None)) {
             let now = time::now_ns();
             self.look_at_streams(now);
-            self.judge_streams(now);
+            self.tune_streams(now);
         }
-        if self.conn.as_ref().is_some_and(|c| c.junction.is_some()) {
+        if self.conn.as_ref().is_some_and(|c| c.connector.is_some()) {
             // Nothing else wakes who sleeps on them.
             if self.look_at_rails(time::now_ns())
                 && let Err(e) = self.turn(domain, false)
@@ -227,11 +227,11 @@ impl State {
         };
         self.recvs.iter().for_each(|r| seen(r.deadline));
         if let Some(conn) = self.conn.as_deref() {
-            conn.writes.iter().filter(|w| w.fate == Fate::Open).for_each(|w| seen(w.end.deadline));
+            conn.writes.iter().filter(|w| w.status == WriteStatus::Pending).for_each(|w| seen(w.end.deadline));
             conn.reads.iter().filter(|r| !r.over).for_each(|r| seen(r.end.deadline));
             conn.sends.iter().for_each(|s| seen(s.end.deadline));
             conn.tx.each_end(|end| seen(end.deadline));
-            conn.taking.iter().filter_map(|t| t.recv.as_ref()).for_each(|r| seen(r.deadline));
+            conn.fetches.iter().filter_map(|t| t.recv.as_ref()).for_each(|r| seen(r.deadline));
             if let Some(Then::Message { recv: Some(recv), .. }) = conn.rx.body.as_ref().map(|b| &b.then) {
                 seen(recv.deadline);
             }
@@ -248,11 +248,11 @@ impl State {
         let mut ended: Vec<Ending> = Vec::new();
         let Some(conn) = self.conn.as_deref_mut() else { return 0 };
         for i in 0..conn.writes.len() {
-            let Some(op) = conn.writes.get_mut(i).filter(|op| op.fate == Fate::Open && which(&op.end)) else { continue };
+            let Some(op) = conn.writes.get_mut(i).filter(|op| op.status == WriteStatus::Pending && which(&op.end)) else { continue };
             if ended.len() == most {
                 break;
             }
-            op.fate = Fate::Over;
+            op.status = WriteStatus::Ended;
             ended.push(op.end);
             conn.tx.give_up(Owner::Write(conn.acked.wrapping_add(1 + i as u32)), why);
         }
@@ -285,7 +285,7 @@ impl State {
             if let Owner::Write(sequence) = owner
                 && let Some(op) = conn.write(sequence)
             {
-                op.fate = Fate::Over;
+                op.status = WriteStatus::Ended;
             }
         }
         if let Some(faults) = &mut self.faults {
@@ -306,7 +306,7 @@ impl State {
             }
         }
         if let Some(conn) = self.conn.as_deref_mut() {
-            for t in &mut conn.taking {
+            for t in &mut conn.fetches {
                 if ended.len() < most && t.recv.as_ref().is_some_and(|r| which(r.deadline, r.context)) {
                     ended.extend(t.recv.take());
                 }
@@ -365,7 +365,7 @@ impl State {
             receives.iter().for_each(|recv| self.abandon(recv, why.clone()));
         }
         let Some(mut conn) = self.conn.take() else { return self.flush_receives(why) };
-        self.greeter = None;
+        self.acceptor = None;
         stream::finish(conn.socket());
         if let Some(rails) = conn.rails() {
             let mut rails = rails.lock();
@@ -392,10 +392,10 @@ impl State {
             // What is still here is lost for certain, injected or not.
             ended.extend(end.map(|end| Ending { silent: end.silent && why.code != Code::PeerGone, ..end }));
         }
-        ended.extend(conn.writes.iter().filter(|w| w.fate == Fate::Open).map(|w| w.end));
+        ended.extend(conn.writes.iter().filter(|w| w.status == WriteStatus::Pending).map(|w| w.end));
         ended.extend(conn.reads.iter().filter(|r| !r.over).map(|r| r.end));
         ended.extend(conn.sends.iter().map(|s| s.end));
-        receives.extend(conn.taking.drain(..).filter_map(|t| t.recv));
+        receives.extend(conn.fetches.drain(..).filter_map(|t| t.recv));
         drop(conn);
         ended.iter().for_each(|end| self.fail(end, why.clone()));
         receives.iter().for_each(|recv| self.abandon(recv, why.clone()));

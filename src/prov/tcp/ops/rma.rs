@@ -9,12 +9,12 @@ use crate::mr::Paths;
 use crate::prov::bind::{ANY_PATH, Ending};
 use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure};
-use crate::prov::tcp::conn::{Fate, READS, ReadOp, WriteOp};
+use crate::prov::tcp::conn::{READS, ReadOp, WriteOp, WriteStatus};
 use crate::prov::tcp::domain::Domain;
-use crate::prov::tcp::fault::{Job, Posted};
+use crate::prov::tcp::fault::{AcceptedOp, PostedOp};
 use crate::prov::tcp::limits::{INJECT_SIZE, MAX_MSG, TX_SIZE};
 use crate::prov::tcp::memory::source::source_of;
-use crate::prov::tcp::refusal::There;
+use crate::prov::tcp::refusal::RemoteAddr;
 use crate::prov::tcp::state::State;
 use crate::prov::tcp::stream::body::{Body, Owner};
 use crate::prov::tcp::stream::tx::QUEUE_MAX;
@@ -38,8 +38,8 @@ pub fn site_of(domain: &Domain, desc: u64, local: &[Iov]) -> Result<Site> {
     if desc & DEVICE_DESC == 0 { Ok(Site::HOST) } else { domain.local_site(desc, local) }
 }
 
-fn beginning(remote: &[RmaIov]) -> There {
-    remote.first().map_or(There::default(), |r| There { addr: r.addr, key: r.key })
+fn beginning(remote: &[RmaIov]) -> RemoteAddr {
+    remote.first().map_or(RemoteAddr::default(), |r| RemoteAddr { addr: r.addr, key: r.key })
 }
 
 /// The path of an operation, as far as this side knows: by its own memory, and by what a peer's key says.
@@ -107,8 +107,8 @@ impl State {
         }
         self.stats.moved(path_of(site, remote.first().map_or(0, |r| r.key)), total);
         if self.faults.is_some() {
-            let posted = Posted::new(pieces, site, c, end);
-            if let Some(job) = self.faulty(domain, Job::Rma { dir, remote: remote.into(), posted }) {
+            let posted = PostedOp::new(pieces, site, c, end);
+            if let Some(job) = self.faulty(domain, AcceptedOp::Rma { dir, remote: remote.into(), posted }) {
                 self.start(domain, job);
             }
             return Ok(());
@@ -167,10 +167,10 @@ impl State {
                 }
             }
         }
-        let fate = if early { Fate::Told } else { Fate::Open };
+        let status = if early { WriteStatus::Reported } else { WriteStatus::Pending };
         // What is told when the bytes are out is told once.
         let later = if early { Ending { wanted: false, ticket: None, ..end } } else { end };
-        conn.writes.push_back(WriteOp { end: later, at: beginning(remote), fate, refused: None });
+        conn.writes.push_back(WriteOp { end: later, at: beginning(remote), status, refused: None });
     }
 
     fn put_read(&mut self, remote: &[RmaIov], end: Ending, pieces: Pieces, site: Site, paths: u8) {

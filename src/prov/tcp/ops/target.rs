@@ -12,7 +12,7 @@ use crate::prov::tcp::memory::source::{Run, Runs, Source};
 use crate::prov::tcp::memory::staging::{Loading, Place};
 use crate::prov::tcp::stream::body::{Body, Owner};
 use crate::prov::tcp::wire::frame;
-use crate::prov::tcp::wire::frame::{FAILED, Header, Kind, LIST, broken, list_status, word};
+use crate::prov::tcp::wire::frame::{FAILED, Header, Kind, LIST, list_status, protocol_error, word};
 use std::sync::Arc;
 
 /// Answers up to this are copied, so that they leave together.
@@ -113,7 +113,7 @@ pub fn are_short(blocks: usize, total: u64) -> bool {
 pub fn check_sum(h: &Header, words: &[u8]) -> Result<()> {
     let sum = (0..usize::from(h.pieces)).try_fold(0u64, |sum, i| sum.checked_add(word(words, 3 * i + 1)));
     if sum != Some(h.len) {
-        return Err(broken("pieces whose lengths do not make the frame's"));
+        return Err(protocol_error("pieces whose lengths do not make the frame's"));
     }
     Ok(())
 }

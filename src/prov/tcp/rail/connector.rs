@@ -2,13 +2,13 @@
 //! What makes the rails of a connection and brings them back: which addresses they have, who calls where, and when again.
 
 use super::set::{News, Rails};
-use super::transport::Shared;
+use super::transport::SharedRails;
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::prov::bind::{Options, RailList};
+use crate::prov::tcp::handshake::acceptor::{HandshakeAcceptor, Request};
 use crate::prov::tcp::handshake::dial::{Dial, Dialed};
 use crate::prov::tcp::handshake::exchange::Link;
-use crate::prov::tcp::handshake::greeter::{Greeter, Request};
 use crate::prov::tcp::handshake::socket_options::tune;
 use crate::prov::tcp::secure::auth::Key;
 use crate::prov::tcp::wire::address::Address;
@@ -77,11 +77,11 @@ struct Call {
 enum Role {
     /// By number.
     Calls(Vec<Call>, u64),
-    Awaits(Vec<Greeter>),
+    Awaits(Vec<HandshakeAcceptor>),
 }
 
-pub struct Junction {
-    pub rails: Shared,
+pub struct RailConnector {
+    pub rails: SharedRails,
     role: Role,
     looked: u64,
 }
@@ -114,7 +114,7 @@ fn pairs(own: &[IpAddr], peer: &[SocketAddr]) -> Vec<(IpAddr, SocketAddr)> {
 }
 
 /// Where a listener awaits rails, if both sides want them: doors, and what its ANSWER says of them.
-pub fn doors(request: &Request, options: &Options) -> Option<(Vec<Greeter>, Vec<SocketAddr>, u64)> {
+pub fn doors(request: &Request, options: &Options) -> Option<(Vec<HandshakeAcceptor>, Vec<SocketAddr>, u64)> {
     let own = wanted(options);
     let first = request.called_at().filter(|_| !own.is_empty() && !request.terms().rails.is_empty())?;
     let mut raw = [0; 8];
@@ -123,35 +123,35 @@ pub fn doors(request: &Request, options: &Options) -> Option<(Vec<Greeter>, Vec<
     let others = own.iter().map(SocketAddr::ip).filter(|ip| *ip != first.ip());
     let mut doors = Vec::new();
     for ip in std::iter::once(first.ip()).chain(others).take(RAILS_MAX) {
-        match Greeter::listen(SocketAddr::new(ip, 0), Purpose::Rail, token, request.key()) {
+        match HandshakeAcceptor::listen(SocketAddr::new(ip, 0), Purpose::Rail, token, request.key()) {
             Ok(door) => doors.push(door),
             Err(e) => crate::log!(Info, "no rail from {ip}: {e}"),
         }
     }
-    let at: Vec<SocketAddr> = doors.iter().map(Greeter::local).collect();
+    let at: Vec<SocketAddr> = doors.iter().map(HandshakeAcceptor::local).collect();
     // Without the first address no rail would know which the first is.
     at.first().is_some_and(|at| at.ip() == first.ip()).then_some((doors, at, token))
 }
 
-impl Junction {
+impl RailConnector {
     /// Of the side that was called.
-    pub fn awaits(rails: Shared, doors: Vec<Greeter>) -> Junction {
+    pub fn awaits(rails: SharedRails, doors: Vec<HandshakeAcceptor>) -> RailConnector {
         for door in &doors {
             if let Err(e) = door.watch(rails.lock().set()) {
                 crate::log!(Warn, "{e}");
             }
         }
-        Junction { rails, role: Role::Awaits(doors), looked: 0 }
+        RailConnector { rails, role: Role::Awaits(doors), looked: 0 }
     }
 
     /// Of the side that has called, whose first rail goes from `own` to `peer`.
-    pub fn calls(rails: Shared, terms: &Terms, own: IpAddr, peer: IpAddr, options: &Options) -> Junction {
+    pub fn calls(rails: SharedRails, terms: &Terms, own: IpAddr, peer: IpAddr, options: &Options) -> RailConnector {
         let call = |(from, to)| Call { from, to, dial: None, generation: 1, until: 0, pause: PAUSE_NS };
         let first = terms.rails.first().copied().unwrap_or(SocketAddr::new(peer, 0));
         let mine: Vec<IpAddr> = wanted(options).iter().map(SocketAddr::ip).filter(|ip| *ip != own).collect();
         let others = pairs(&mine, terms.rails.get(1..).unwrap_or(&[]));
         let calls = std::iter::once((own, first)).chain(others).take(RAILS_MAX).map(call).collect();
-        Junction { rails, role: Role::Calls(calls, terms.rail_token), looked: 0 }
+        RailConnector { rails, role: Role::Calls(calls, terms.rail_token), looked: 0 }
     }
 
     /// Moves on what comes up, and finds what is silent. What the user is to know of is given once it is sure and there
@@ -169,7 +169,7 @@ impl Junction {
             }
             Role::Awaits(doors) => {
                 let most = doors.len();
-                for request in doors.iter_mut().flat_map(Greeter::poll) {
+                for request in doors.iter_mut().flat_map(HandshakeAcceptor::poll) {
                     if let Err(e) = admit(request, &self.rails, most, now) {
                         crate::log!(Info, "a rail: {e}");
                     }
@@ -281,7 +281,7 @@ fn prepare(link: &Link) {
 }
 
 /// The first rail of a connection is there when it begins.
-pub fn begin() -> Result<Shared> {
+pub fn begin() -> Result<SharedRails> {
     Ok(Arc::new(Mutex::new(Rails::new()?)))
 }
 
@@ -330,8 +330,8 @@ mod tests {
     const PIECE: usize = 20_000;
 
     struct Side {
-        rails: Shared,
-        junction: Option<Junction>,
+        rails: SharedRails,
+        connector: Option<RailConnector>,
         /// Bytes of the stream that were put, and that came.
         put: u64,
         got: u64,
@@ -346,18 +346,18 @@ mod tests {
     }
 
     impl Side {
-        fn new(first: TcpStream, junction: impl FnOnce(Shared) -> Junction) -> Side {
+        fn new(first: TcpStream, connector: impl FnOnce(SharedRails) -> RailConnector) -> Side {
             first.set_nonblocking(true).unwrap();
             let rails = begin().unwrap();
             rails.lock().attach(0, 1, Link { socket: first.into(), version: HIGHEST, seal: None, key: None, room: None }).unwrap();
-            let junction = Some(junction(rails.clone()));
-            Side { rails, junction, put: 0, got: 0, buf: connection::buffer(), waits: false, revived: 0 }
+            let connector = Some(connector(rails.clone()));
+            Side { rails, connector, put: 0, got: 0, buf: connection::buffer(), waits: false, revived: 0 }
         }
 
         fn look(&mut self) {
-            let Some(junction) = &mut self.junction else { return };
-            junction.looked = 0;
-            junction.look(None, usize::MAX, time::now_ns(), true);
+            let Some(connector) = &mut self.connector else { return };
+            connector.looked = 0;
+            connector.look(None, usize::MAX, time::now_ns(), true);
             let rails = self.rails.lock();
             self.revived += u32::from(self.waits && rails.count_up() > 0);
             self.waits = rails.is_undecided();
@@ -392,12 +392,12 @@ mod tests {
             let mut rails = self.rails.lock();
             rails.finish();
             rails.berths.clear();
-            self.junction = None;
+            self.connector = None;
         }
 
         fn put(&mut self) {
             let bytes: Vec<u8> = (self.put..self.put + PIECE as u64).map(byte).collect();
-            self.put += if self.junction.is_some() { self.rails.lock().put(&bytes) as u64 } else { 0 };
+            self.put += if self.connector.is_some() { self.rails.lock().put(&bytes) as u64 } else { 0 };
         }
 
         /// A rail is lost here: as if its path were, with or without a word to the peer's kernel.
@@ -418,7 +418,7 @@ mod tests {
         /// Pauses are over.
         fn wait(&mut self) {
             self.rails.lock().berths.iter_mut().for_each(|b| b.since = b.since.saturating_sub(2 * TOO_SOON_NS));
-            if let Some(Junction { role: Role::Calls(calls, _), .. }) = &mut self.junction {
+            if let Some(RailConnector { role: Role::Calls(calls, _), .. }) = &mut self.connector {
                 calls.iter_mut().filter(|call| call.dial.is_none()).for_each(|call| call.until = 0);
             }
         }
@@ -426,13 +426,13 @@ mod tests {
 
     fn pair() -> [Side; 2] {
         let ips = [1, 2].map(|n| IpAddr::from([127, 0, 0, n]));
-        let doors = ips.map(|ip| Greeter::listen(SocketAddr::new(ip, 0), Purpose::Rail, TOKEN, None).unwrap());
+        let doors = ips.map(|ip| HandshakeAcceptor::listen(SocketAddr::new(ip, 0), Purpose::Rail, TOKEN, None).unwrap());
         let call = |i: usize| Call { from: ips[i], to: doors[i].local(), dial: None, generation: 1, until: 0, pause: PAUSE_NS };
         let calls = vec![call(0), call(1)];
         let listener = TcpListener::bind((ips[0], 0)).unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let dialer = Side::new(socket, |rails| Junction { rails, role: Role::Calls(calls, TOKEN), looked: 0 });
-        [dialer, Side::new(listener.accept().unwrap().0, |rails| Junction::awaits(rails, doors.into()))]
+        let dialer = Side::new(socket, |rails| RailConnector { rails, role: Role::Calls(calls, TOKEN), looked: 0 });
+        [dialer, Side::new(listener.accept().unwrap().0, |rails| RailConnector::awaits(rails, doors.into()))]
     }
 
     /// Whatever is lost when, at which side: both go on and every byte comes, or both end, and neither waits for ever. What a
@@ -463,13 +463,13 @@ mod tests {
                 sides[random(2) as usize].end();
             }
             let until = time::now_ns() + 3_000_000_000;
-            let settled = |sides: &[Side; 2]| match (&sides[0].junction, &sides[1].junction) {
+            let settled = |sides: &[Side; 2]| match (&sides[0].connector, &sides[1].connector) {
                 (None, None) => true,
                 (Some(_), Some(_)) => sides[0].put == sides[1].got && sides[1].put == sides[0].got,
                 _ => false,
             };
             while !settled(&sides) {
-                assert!(time::now_ns() < until, "seed {seed}: {:?}", sides.map(|s| (s.junction.is_some(), s.put, s.got)));
+                assert!(time::now_ns() < until, "seed {seed}: {:?}", sides.map(|s| (s.connector.is_some(), s.put, s.got)));
                 for side in &mut sides {
                     side.wait();
                     side.look();
@@ -479,7 +479,7 @@ mod tests {
             let [a, b] = &sides;
             for (from, to) in [(a, b), (b, a)] {
                 assert!(from.rails.lock().acked <= to.got && to.got <= from.put, "seed {seed}");
-                assert!(from.junction.is_none() || to.got == from.put, "seed {seed}");
+                assert!(from.connector.is_none() || to.got == from.put, "seed {seed}");
                 revived += from.revived;
             }
         }

@@ -5,7 +5,7 @@
 use super::connection::{Buf, HEADROOM, buffer};
 use crate::error::Result;
 use crate::prov::tcp::secure::seal::Window;
-use crate::prov::tcp::wire::frame::broken;
+use crate::prov::tcp::wire::frame::protocol_error;
 use crate::prov::tcp::wire::segment::{SEGMENT, SEGMENTS, WINDOW};
 use std::collections::VecDeque;
 
@@ -51,7 +51,7 @@ impl Reorder {
         let end = from + len as u64;
         let next = self.expected + self.ready.as_ref().map_or(0, |(_, len)| *len as u64);
         if end > self.expected + WINDOW || self.held.len() >= SEGMENTS {
-            return Err(broken("segments beyond what may be on their way"));
+            return Err(protocol_error("segments beyond what may be on their way"));
         }
         let at = self.held.partition_point(|h| h.from < from);
         let (before, behind) = (at.checked_sub(1).and_then(|at| self.held.get(at)), self.held.get(at));
@@ -60,7 +60,7 @@ impl Reorder {
             return Ok(false);
         }
         if from < next.max(before.map_or(0, |h| h.from + h.len as u64)) || behind.is_some_and(|h| end > h.from) {
-            return Err(broken("a segment that is cut in another way than before"));
+            return Err(protocol_error("a segment that is cut in another way than before"));
         }
         if from == self.expected {
             self.ready = Some((bytes, len));

@@ -9,7 +9,7 @@ use crate::error::{Code, Error, Result, errno};
 use crate::prov::report::RailReport;
 use crate::prov::tcp::handshake::exchange::Link;
 use crate::prov::tcp::secure::seal::Window;
-use crate::prov::tcp::wire::frame::broken;
+use crate::prov::tcp::wire::frame::protocol_error;
 use crate::prov::tcp::wire::segment::{RAILS_MAX, SegmentHead, WINDOW, Word};
 use crate::sys::epoll::Poller;
 use crate::sys::stream::{self, Moved};
@@ -350,7 +350,7 @@ impl Rails {
 
     fn came(&mut self, number: usize, head: SegmentHead, bytes: Option<Buf>) -> Result<()> {
         if head.taken > self.begun {
-            return Err(broken("word that it took bytes which were never sent"));
+            return Err(protocol_error("word that it took bytes which were never sent"));
         }
         if head.taken > self.acked {
             self.acked = head.taken;

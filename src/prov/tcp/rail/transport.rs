@@ -13,19 +13,19 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Both ends of a connection's rails; the lock is never waited for, since the endpoint's is held around it.
-pub type Shared = Arc<Mutex<Rails>>;
+pub type SharedRails = Arc<Mutex<Rails>>;
 
-pub enum Outlet {
+pub enum WriteTransport {
     Sealed(Box<SealedOut>),
-    Rails(Shared),
+    Rails(SharedRails),
 }
 
-impl Outlet {
+impl WriteTransport {
     #[inline]
     pub fn is_out(&self) -> bool {
         match self {
-            Outlet::Sealed(seal) => seal.is_out(),
-            Outlet::Rails(rails) => rails.lock().is_out(),
+            WriteTransport::Sealed(seal) => seal.is_out(),
+            WriteTransport::Rails(rails) => rails.lock().is_out(),
         }
     }
 
@@ -33,8 +33,8 @@ impl Outlet {
     #[inline]
     pub fn push(&mut self, fd: BorrowedFd<'_>, short: usize, behind: impl FnOnce() -> u64) -> Result<bool> {
         match self {
-            Outlet::Sealed(seal) => seal.push(fd, short),
-            Outlet::Rails(rails) => {
+            WriteTransport::Sealed(seal) => seal.push(fd, short),
+            WriteTransport::Rails(rails) => {
                 let mut rails = rails.lock();
                 rails.behind = behind();
                 rails.push(short)
@@ -46,8 +46,8 @@ impl Outlet {
     #[inline]
     pub fn room(&self) -> u64 {
         match self {
-            Outlet::Sealed(_) => FILL as u64,
-            Outlet::Rails(rails) => rails.lock().room() as u64,
+            WriteTransport::Sealed(_) => FILL as u64,
+            WriteTransport::Rails(rails) => rails.lock().room() as u64,
         }
     }
 
@@ -55,35 +55,35 @@ impl Outlet {
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) -> Result<usize> {
         match self {
-            Outlet::Sealed(seal) => seal.put(bytes),
-            Outlet::Rails(rails) => Ok(rails.lock().put(bytes)),
+            WriteTransport::Sealed(seal) => seal.put(bytes),
+            WriteTransport::Rails(rails) => Ok(rails.lock().put(bytes)),
         }
     }
 
     /// The same of pieces, as many bytes as there is room for, whose pages may be gone.
     pub fn gather(&mut self, pieces: &[Iov]) -> Result<Moved> {
         match self {
-            Outlet::Sealed(seal) => seal.gather(pieces),
-            Outlet::Rails(rails) => rails.lock().gather(pieces),
+            WriteTransport::Sealed(seal) => seal.gather(pieces),
+            WriteTransport::Rails(rails) => rails.lock().gather(pieces),
         }
     }
 }
 
-pub enum Inlet {
+pub enum ReadTransport {
     Sealed(Box<SealedIn>),
-    Rails(Shared),
+    Rails(SharedRails),
 }
 
-impl Inlet {
+impl ReadTransport {
     /// Brings more of the stream into its reader's buffer; whether there may be more yet.
     #[inline]
     pub fn read(&mut self, fd: BorrowedFd<'_>, buf: &mut Box<[u8]>, window: &mut Window, short: usize) -> Result<(Moved, bool)> {
         match self {
-            Inlet::Sealed(seal) => {
+            ReadTransport::Sealed(seal) => {
                 let moved = seal.read(fd, buf, window, short)?;
                 Ok((moved, seal.may_have(buf)))
             }
-            Inlet::Rails(rails) => Ok((rails.lock().read(buf, window, short)?, true)),
+            ReadTransport::Rails(rails) => Ok((rails.lock().read(buf, window, short)?, true)),
         }
     }
 
@@ -91,16 +91,16 @@ impl Inlet {
     #[inline]
     pub fn begin_turn(&mut self) {
         match self {
-            Inlet::Sealed(seal) => seal.begin_turn(),
-            Inlet::Rails(rails) => rails.lock().begin_turn(),
+            ReadTransport::Sealed(seal) => seal.begin_turn(),
+            ReadTransport::Rails(rails) => rails.lock().begin_turn(),
         }
     }
 
     /// Whether something is here that no socket announces.
     pub fn holds_more(&self, buf: &[u8]) -> bool {
         match self {
-            Inlet::Sealed(seal) => seal.holds_record(buf),
-            Inlet::Rails(rails) => rails.lock().holds_more(),
+            ReadTransport::Sealed(seal) => seal.holds_record(buf),
+            ReadTransport::Rails(rails) => rails.lock().holds_more(),
         }
     }
 }

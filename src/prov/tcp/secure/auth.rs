@@ -2,7 +2,7 @@
 //! Who may connect: where keys come from, what they are used for, and what a handshake with them is bound to.
 
 use super::known;
-use super::known::Known;
+use super::known::KnownHosts;
 use super::noise::{Noise, Proof};
 use super::seal::{Cipher, KEY};
 use crate::config;
@@ -27,7 +27,7 @@ pub enum Keys {
     /// One that all share.
     Shared(Secret),
     /// One for each host.
-    Hosts(Known),
+    Hosts(KnownHosts),
 }
 
 /// The key that an object opened with `info` uses: the program's own, else that of the file, else none.
@@ -77,8 +77,8 @@ fn read(path: &str) -> Result<Keys> {
     // Room for all of it: a vector that grows leaves what it had behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(facts.len().min(known::FILE_MAX as u64) as usize + 64));
     file.take(known::FILE_MAX as u64 + 1).read_to_end(&mut bytes).map_err(io)?;
-    if Known::has(&bytes) {
-        let keys = if bytes.len() > known::FILE_MAX { Err(Error::invalid("is too long")) } else { Known::parse(&bytes) };
+    if KnownHosts::has(&bytes) {
+        let keys = if bytes.len() > known::FILE_MAX { Err(Error::invalid("is too long")) } else { KnownHosts::parse(&bytes) };
         return keys.map(Keys::Hosts).map_err(|e| e.context(format_args!("{FILE}={path}")));
     }
     if bytes.last() == Some(&b'\n') {
@@ -96,7 +96,7 @@ enum Kind {
     /// Derived from what both sides know.
     Shared(Zeroizing<[u8; KEY]>),
     /// Each side's own.
-    Hosts(Known),
+    Hosts(KnownHosts),
 }
 
 /// What both sides of a connection must prove, and what it is for.

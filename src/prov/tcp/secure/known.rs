@@ -54,13 +54,13 @@ struct Own {
 
 /// The keys that a host has.
 #[derive(Clone)]
-pub struct Known {
+pub struct KnownHosts {
     own: Arc<Own>,
     /// In the order of their ids, of which each is there once.
     peers: Arc<[Peer]>,
 }
 
-impl Known {
+impl KnownHosts {
     /// Whether a file has keys of hosts: one of its lines begins so. Any other is a shared key.
     pub fn has(file: &[u8]) -> bool {
         let mut words = file.split(|b| *b == b'\n').filter_map(|line| line.split(u8::is_ascii_whitespace).find(|word| !word.is_empty()));
@@ -68,7 +68,7 @@ impl Known {
     }
 
     /// Nothing that a line says is repeated in the words about it: it may be the private key.
-    pub fn parse(file: &[u8]) -> Result<Known> {
+    pub fn parse(file: &[u8]) -> Result<KnownHosts> {
         let text = std::str::from_utf8(file).map_err(|_| Error::invalid("is no text"))?;
         let (mut private, mut peers) = (None, Vec::new());
         for (line, words) in text.lines().enumerate() {
@@ -105,7 +105,7 @@ impl Known {
             return Err(Error::invalid(format!("line {}: the key of line {} again", same[1].line, same[0].line)));
         }
         let public = public_of(&private);
-        Ok(Known { own: Arc::new(Own { private, public, id: id_of(&public) }), peers: peers.into() })
+        Ok(KnownHosts { own: Arc::new(Own { private, public, id: id_of(&public) }), peers: peers.into() })
     }
 
     /// Of this host's own key.
@@ -132,17 +132,17 @@ impl Known {
     }
 
     /// The same without any other peer, wherever this one is: for what belongs to a connection with it.
-    pub fn only(&self, peer: &Id) -> Option<Known> {
+    pub fn only(&self, peer: &Id) -> Option<KnownHosts> {
         self.peer(peer).map(|peer| self.of(peer))
     }
 
-    fn of(&self, peer: &Peer) -> Known {
+    fn of(&self, peer: &Peer) -> KnownHosts {
         let one = Peer { names: Arc::new([Name::Any]), ..peer.clone() };
-        Known { own: self.own.clone(), peers: Arc::new([one]) }
+        KnownHosts { own: self.own.clone(), peers: Arc::new([one]) }
     }
 
     /// The one whose line names where `to` leads, else the one line for any.
-    pub fn toward(&self, to: &Host, at: SocketAddr) -> Result<Known> {
+    pub fn toward(&self, to: &Host, at: SocketAddr) -> Result<KnownHosts> {
         let names_it = |name: &Name| match (name, to) {
             (Name::Ip(ip), _) => *ip == at.ip().to_canonical(),
             (Name::Host(name), Host::Name(to, _)) => name.eq_ignore_ascii_case(to),
@@ -223,8 +223,8 @@ mod tests {
         hex(&[byte; KEY])
     }
 
-    fn parse(text: &str) -> Result<Known> {
-        Known::parse(text.as_bytes())
+    fn parse(text: &str) -> Result<KnownHosts> {
+        KnownHosts::parse(text.as_bytes())
     }
 
     #[test]
@@ -259,7 +259,7 @@ mod tests {
         );
         let one_any = parse(text.split("\npeer two").next().unwrap()).unwrap();
         let (known, none) = (parse(&text).unwrap(), parse(text.split("\npeer *").next().unwrap()).unwrap());
-        let whose = |known: &Known, to: &str, at: &str| {
+        let whose = |known: &KnownHosts, to: &str, at: &str| {
             let at: SocketAddr = at.parse().unwrap();
             let to = if to.is_empty() { Host::Ip(at) } else { Host::Name(to.into(), 1) };
             known.toward(&to, at).map(|one| hex(&one.peers[0].key)).map_err(|e| (e.errno, e.words.to_string()))
@@ -310,18 +310,18 @@ mod tests {
         ] {
             let e = parse(&text).err().expect(&text);
             assert!(e.errno == errno && e.words.contains(words) && !e.words.contains(&own[1..]), "{text}: {e}");
-            assert!(Known::has(text.as_bytes()), "{text}");
+            assert!(KnownHosts::has(text.as_bytes()), "{text}");
         }
-        assert!(Known::parse(b"private \xff").is_err());
+        assert!(KnownHosts::parse(b"private \xff").is_err());
     }
 
     #[test]
     fn a_shared_key_is_none_of_these() {
         for key in [&b"0123456789abcdef"[..], b"privateer of the sea", b"my peer is my friend", b"", b"#\n", b"a\nprivately spoken"] {
-            assert!(!Known::has(key), "{key:?}");
+            assert!(!KnownHosts::has(key), "{key:?}");
         }
         for file in [&b"private"[..], b"peer x", b" \tprivate x", b"# mine\nprivate x", b"\xff\n\npeer\t"] {
-            assert!(Known::has(file), "{file:?}");
+            assert!(KnownHosts::has(file), "{file:?}");
         }
     }
 

@@ -77,7 +77,7 @@ fn useless() -> Error {
 }
 
 #[cold]
-fn broken(words: &'static str) -> Error {
+fn protocol_error(words: &'static str) -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, format!("{words}: the peer, or somebody on the way to it, broke the seal"))
 }
 
@@ -116,7 +116,7 @@ impl Half {
         let nonce = self.next()?;
         match self.key.open_in_place(nonce, Aad::empty(), record) {
             Ok(_) => Ok(()),
-            Err(_) => Err(broken("a record that does not open")),
+            Err(_) => Err(protocol_error("a record that does not open")),
         }
     }
 }
@@ -192,7 +192,7 @@ impl Opener {
     fn length(&self, buf: &[u8]) -> Result<Option<usize>> {
         let Some(bytes) = buf.get(self.next..self.end).and_then(|have| have.first_chunk::<LENGTH>()) else { return Ok(None) };
         match usize::from(u16::from_le_bytes(*bytes)) {
-            n if n <= TAG => Err(broken("a record with nothing in it")),
+            n if n <= TAG => Err(protocol_error("a record with nothing in it")),
             n => Ok(Some(n)),
         }
     }

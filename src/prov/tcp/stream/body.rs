@@ -7,7 +7,7 @@ use crate::prov::bind::Ending;
 use crate::prov::op::Iov;
 use crate::prov::tcp::memory::source::{Call, Source, gather, leave};
 use crate::prov::tcp::memory::staging::Lanes;
-use crate::prov::tcp::wire::frame::{PART, PARTS, STRIPE_HEAD, STRIPED, Spot, WHOLE_MAX, spot, status_of, wire_len};
+use crate::prov::tcp::wire::frame::{PART, PARTS, STRIPE_HEAD, STRIPED, WHOLE_MAX, WirePosition, status_of, wire_len, wire_position};
 
 static NO_WORD: [u8; 8] = [0; 8];
 static ZEROS: [u8; 8192] = [0; 8192];
@@ -91,9 +91,9 @@ impl Body {
 
     /// The byte of the body that comes next on the wire.
     fn byte_at(&self, at: u64) -> u64 {
-        match spot(at, self.len, self.in_parts) {
-            Spot::Byte(byte, _) => byte,
-            Spot::Word(k) if (at - u64::from(k)).is_multiple_of(PART + 8) => (at / (PART + 8) * PART).min(self.len),
+        match wire_position(at, self.len, self.in_parts) {
+            WirePosition::Byte(byte, _) => byte,
+            WirePosition::Word(k) if (at - u64::from(k)).is_multiple_of(PART + 8) => (at / (PART + 8) * PART).min(self.len),
             _ => self.len,
         }
     }
@@ -126,11 +126,11 @@ impl Body {
             self.why = Some(why);
             return;
         }
-        let spot = spot(self.at, self.len, self.in_parts);
+        let wire_position = wire_position(self.at, self.len, self.in_parts);
         // What the wire was promised already: the rest of the part, and of the word before it.
-        let (rest, first, run) = match spot {
-            Spot::Byte(at, run) => (0, at, run),
-            Spot::Word(k) if k > 0 => (8 - u64::from(k), self.byte_at(self.at), (self.len - self.byte_at(self.at)).min(PART)),
+        let (rest, first, run) = match wire_position {
+            WirePosition::Byte(at, run) => (0, at, run),
+            WirePosition::Word(k) if k > 0 => (8 - u64::from(k), self.byte_at(self.at), (self.len - self.byte_at(self.at)).min(PART)),
             _ => (0, 0, 0),
         };
         let cut = self.at + rest + run;
@@ -198,8 +198,8 @@ impl Body {
                 at += unsafe { call.add_own(word) } as u64;
                 continue;
             }
-            let n = match spot(at, self.len, self.in_parts) {
-                Spot::Word(k) => {
+            let n = match wire_position(at, self.len, self.in_parts) {
+                WirePosition::Word(k) => {
                     let next = self.byte_at(at);
                     if k == 0 && next < self.len && !self.is_there(next, lanes) {
                         return false;
@@ -208,8 +208,8 @@ impl Body {
                     // SAFETY: a constant.
                     unsafe { call.add_own(word) }
                 }
-                Spot::Byte(byte, run) => self.add_bytes(call, lanes, byte, run),
-                Spot::End => return true,
+                WirePosition::Byte(byte, run) => self.add_bytes(call, lanes, byte, run),
+                WirePosition::End => return true,
             };
             if n == 0 {
                 return false;

@@ -10,7 +10,7 @@ use crate::prov::tcp::memory::staging::Lanes;
 use crate::prov::tcp::secure::seal::{Half, Window};
 use crate::prov::tcp::secure::sealed;
 use crate::prov::tcp::secure::sealed::SealedIn;
-use crate::prov::tcp::wire::frame::{STRIPE, STRIPE_HEAD, broken, word};
+use crate::prov::tcp::wire::frame::{STRIPE, STRIPE_HEAD, protocol_error, word};
 use crate::sys::stream::{self, Moved};
 use crate::sys::time;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -241,7 +241,7 @@ impl Stream {
         let Some(stripes) = &mut body.stripes else { return Ok(None) };
         let (number, index) = (word(&self.head, 0), word(&self.head, 1));
         if number < stripes.number {
-            return Err(broken("a stripe of a body that has ended"));
+            return Err(protocol_error("a stripe of a body that has ended"));
         }
         self.waits = number > stripes.number || !stripes.begin(index, in_order)?;
         if !self.waits {

@@ -9,7 +9,7 @@ use crate::prov::tcp::memory::mr::Region;
 use crate::prov::tcp::memory::source::Runs;
 use crate::prov::tcp::memory::staging::{Lanes, Storing};
 use crate::prov::tcp::recv::Recv;
-use crate::prov::tcp::wire::frame::{Header, Spot, spot, wire_len};
+use crate::prov::tcp::wire::frame::{Header, WirePosition, wire_len, wire_position};
 use std::sync::Arc;
 
 /// Pieces that are shorter on average are copied out of the buffer: a call takes so many.
@@ -112,9 +112,9 @@ impl Incoming {
         let mut taken = 0;
         while taken < bytes.len() {
             let rest = &bytes[taken..];
-            let n = match spot(self.at, self.len, self.in_parts) {
-                Spot::End => break,
-                Spot::Word(k) => {
+            let n = match wire_position(self.at, self.len, self.in_parts) {
+                WirePosition::End => break,
+                WirePosition::Word(k) => {
                     let n = rest.len().min(8 - usize::from(k));
                     self.word[usize::from(k)..usize::from(k) + n].copy_from_slice(&rest[..n]);
                     if usize::from(k) + n == 8 {
@@ -122,7 +122,7 @@ impl Incoming {
                     }
                     n
                 }
-                Spot::Byte(at, run) => {
+                WirePosition::Byte(at, run) => {
                     let n = self.place(at, &rest[..rest.len().min(run as usize)], lanes);
                     if n == 0 {
                         break;
@@ -143,8 +143,8 @@ impl Incoming {
         if self.status != 0 {
             // Nothing follows: the last byte of the word is counted by the caller.
             let end = wire_len(self.len, true);
-            let begun = match spot(self.at, self.len, true) {
-                Spot::Word(k) => 8 - u64::from(k),
+            let begun = match wire_position(self.at, self.len, true) {
+                WirePosition::Word(k) => 8 - u64::from(k),
                 _ => 0,
             };
             self.at = end - begun;
@@ -197,8 +197,8 @@ impl Incoming {
 
     /// Pieces for the bytes that come next, as far as they go to one part; none: they go through the buffer.
     pub fn direct(&mut self, into: &mut [Iov], lanes: &mut Lanes) -> (usize, u64) {
-        match spot(self.at, self.len, self.in_parts) {
-            Spot::Byte(at, run) if self.stripes.is_none() => self.direct_at(at, run, into, lanes),
+        match wire_position(self.at, self.len, self.in_parts) {
+            WirePosition::Byte(at, run) if self.stripes.is_none() => self.direct_at(at, run, into, lanes),
             _ => (0, 0),
         }
     }
@@ -237,7 +237,7 @@ impl Incoming {
 
     /// Bytes that went to their place without us.
     pub fn came(&mut self, n: u64, lanes: &mut Lanes) {
-        if let Spot::Byte(at, _) = spot(self.at, self.len, self.in_parts)
+        if let WirePosition::Byte(at, _) = wire_position(self.at, self.len, self.in_parts)
             && self.stripes.is_none()
         {
             self.at += n;
@@ -247,8 +247,8 @@ impl Incoming {
 
     /// Whether bytes can be taken now: a device's slots may all be in use.
     pub fn is_ready(&mut self, lanes: &mut Lanes) -> bool {
-        match spot(self.at, self.len, self.in_parts) {
-            Spot::Byte(at, _) if self.stripes.is_none() => self.is_ready_at(at, lanes),
+        match wire_position(self.at, self.len, self.in_parts) {
+            WirePosition::Byte(at, _) if self.stripes.is_none() => self.is_ready_at(at, lanes),
             _ => true,
         }
     }

@@ -8,9 +8,9 @@ use crate::error::{Code, Error, Result, errno};
 use crate::prov::op::Iov;
 use crate::prov::tcp::memory::staging::Lanes;
 use crate::prov::tcp::rail::connection;
-use crate::prov::tcp::rail::transport::Inlet;
+use crate::prov::tcp::rail::transport::ReadTransport;
 use crate::prov::tcp::secure::sealed;
-use crate::prov::tcp::wire::frame::{PART, STRIPE_HEAD, WHOLE_MAX, broken};
+use crate::prov::tcp::wire::frame::{PART, STRIPE_HEAD, WHOLE_MAX, protocol_error};
 use crate::sys::stream::{self, Moved};
 use std::os::fd::BorrowedFd;
 
@@ -33,7 +33,7 @@ pub struct Rx {
     /// Something has come over them since this was last asked.
     pub moved: bool,
     /// What comes is brought into the buffer by this, and not by a socket.
-    inlet: Option<Inlet>,
+    read_transport: Option<ReadTransport>,
     /// Bytes of one call at most.
     pub short: usize,
 }
@@ -48,12 +48,12 @@ pub enum Read {
 }
 
 impl Rx {
-    pub fn new(short: Option<usize>, inlet: Option<Inlet>) -> Rx {
+    pub fn new(short: Option<usize>, read_transport: Option<ReadTransport>) -> Rx {
         Rx {
-            buf: match inlet.as_ref() {
+            buf: match read_transport.as_ref() {
                 None => vec![0; REACH_MAX].into(),
-                Some(Inlet::Sealed(_)) => sealed::buffer(),
-                Some(Inlet::Rails(_)) => connection::buffer(),
+                Some(ReadTransport::Sealed(_)) => sealed::buffer(),
+                Some(ReadTransport::Rails(_)) => connection::buffer(),
             },
             start: 0,
             end: 0,
@@ -62,7 +62,7 @@ impl Rx {
             lanes: Lanes::default(),
             streams: None,
             moved: false,
-            inlet,
+            read_transport,
             short: short.unwrap_or(usize::MAX),
         }
     }
@@ -108,7 +108,7 @@ impl Rx {
     /// Reads what the socket has, bodies into their place.
     #[inline]
     pub fn read(&mut self, fd: BorrowedFd<'_>) -> Result<Read> {
-        if self.inlet.is_some() {
+        if self.read_transport.is_some() {
             return self.read_inlet(fd);
         }
         if self.body.is_some() && self.start == self.end {
@@ -133,9 +133,9 @@ impl Rx {
 
     /// The same where a seal or rails stand between: bodies come out of the buffer.
     fn read_inlet(&mut self, fd: BorrowedFd<'_>) -> Result<Read> {
-        let Rx { inlet: Some(inlet), buf, start, end, short, .. } = self else { return Ok(Read::Nothing) };
+        let Rx { read_transport: Some(read_transport), buf, start, end, short, .. } = self else { return Ok(Read::Nothing) };
         let mut window = (*start, *end);
-        let read = inlet.read(fd, buf, &mut window, *short);
+        let read = read_transport.read(fd, buf, &mut window, *short);
         (*start, *end) = window;
         let (moved, more) = read?;
         Ok(match moved {
@@ -148,14 +148,14 @@ impl Rx {
     /// A turn begins in which the socket may have been announced.
     #[inline]
     pub fn begin_turn(&mut self) {
-        if let Some(inlet) = &mut self.inlet {
-            inlet.begin_turn();
+        if let Some(read_transport) = &mut self.read_transport {
+            read_transport.begin_turn();
         }
     }
 
     /// Whether something is here that no socket announces, beside what `has_bytes` and `body` tell.
     pub fn holds_more(&self) -> bool {
-        self.inlet.as_ref().is_some_and(|inlet| inlet.holds_more(&self.buf))
+        self.read_transport.as_ref().is_some_and(|read_transport| read_transport.holds_more(&self.buf))
             || (self.is_gathering() && self.streams.as_ref().is_some_and(|streams| streams.holds_more()))
     }
 
@@ -201,7 +201,7 @@ impl Rx {
     pub fn announce(&mut self, len: u64) -> Result<Box<Gathering>> {
         match &mut self.streams {
             Some(streams) => Ok(Box::new(streams.announce(len))),
-            None => Err(broken("a body for streams that there are not")),
+            None => Err(protocol_error("a body for streams that there are not")),
         }
     }
 

@@ -4,7 +4,7 @@
 
 use crate::error::{Error, Result};
 use crate::prov::tcp::memory::source::{Source, gather};
-use crate::prov::tcp::wire::frame::{STRIPE, STRIPE_HEAD, broken, status_of, two_words, word};
+use crate::prov::tcp::wire::frame::{STRIPE, STRIPE_HEAD, protocol_error, status_of, two_words, word};
 
 /// A stripe that a stream has begun to send.
 pub struct Stripe {
@@ -128,7 +128,7 @@ impl Gathering {
         }
         let (count, status) = (word(&self.words, 0), word(&self.words, 1));
         if count > self.total || count < self.most || (status == 0 && count < self.total) {
-            return Err(broken("a number of stripes that the body does not have"));
+            return Err(protocol_error("a number of stripes that the body does not have"));
         }
         self.sent = Some(count);
         Ok((n, status))
@@ -137,11 +137,11 @@ impl Gathering {
     /// A stripe begins; false: not before others, where they have to come in order.
     pub fn begin(&mut self, index: u64, in_order: bool) -> Result<bool> {
         if index >= self.sent.unwrap_or(self.total) {
-            return Err(broken("a stripe outside of its body"));
+            return Err(protocol_error("a stripe outside of its body"));
         }
-        let Some(bits) = self.begun.get_mut((index / 64) as usize) else { return Err(broken("a stripe outside of its body")) };
+        let Some(bits) = self.begun.get_mut((index / 64) as usize) else { return Err(protocol_error("a stripe outside of its body")) };
         if *bits & (1 << (index % 64)) != 0 {
-            return Err(broken("a stripe a second time"));
+            return Err(protocol_error("a stripe a second time"));
         }
         if in_order && index != self.came {
             return Ok(false);

@@ -27,7 +27,7 @@ const GROWS: u64 = 105;
 
 /// What has passed while there was something to send.
 #[derive(Clone, Copy, Default)]
-pub struct Stretch {
+pub struct Sample {
     pub ns: u64,
     pub bytes: u64,
     /// Looks, and those that found bytes held up here as the one before did: one right behind a post always does.
@@ -38,7 +38,7 @@ pub struct Stretch {
     pub shut_us: u64,
 }
 
-impl Stretch {
+impl Sample {
     /// Bytes were held up most of the time, and not by the peer. Where processors are what is slow, the wire is idle half
     /// of the time, even with a socket that is full at every look.
     pub fn is_held_up(&self) -> bool {
@@ -58,10 +58,10 @@ enum Stage {
     /// Others were asked for.
     Asked,
     /// They are there: in the middle of a trial, or so many stretches before the next.
-    There { trial: bool, left: u32 },
+    RemoteAddr { trial: bool, left: u32 },
 }
 
-pub struct Judge {
+pub struct StreamTuner {
     stage: Stage,
     uses: bool,
     /// What comes next is not counted: windows open first.
@@ -76,12 +76,12 @@ pub struct Judge {
     /// There was a long body since.
     fed: bool,
     widest: u32,
-    stretch: Stretch,
+    stretch: Sample,
 }
 
-impl Judge {
-    pub fn new() -> Judge {
-        Judge {
+impl StreamTuner {
+    pub fn new() -> StreamTuner {
+        StreamTuner {
             stage: Stage::One(false),
             uses: false,
             fresh: true,
@@ -91,11 +91,11 @@ impl Judge {
             last: None,
             fed: false,
             widest: 0,
-            stretch: Stretch::default(),
+            stretch: Sample::default(),
         }
     }
 
-    pub fn feed(&mut self) {
+    pub fn record(&mut self) {
         self.fed = true;
     }
 
@@ -140,17 +140,17 @@ impl Judge {
             return false;
         }
         let stretch = std::mem::take(&mut self.stretch);
-        self.weigh(&stretch)
+        self.compare(&stretch)
     }
 
-    fn weigh(&mut self, stretch: &Stretch) -> bool {
+    fn compare(&mut self, stretch: &Sample) -> bool {
         let held_up = stretch.is_held_up();
         crate::log!(Debug, "over several: {}, {} KB/s, held up: {held_up}", self.uses, stretch.rate());
         if std::mem::take(&mut self.fresh) {
             return false;
         }
         let way = usize::from(self.uses);
-        let (rate, first) = (stretch.rate(), self.stage == Stage::There { trial: true, left: TRIALS[way] });
+        let (rate, first) = (stretch.rate(), self.stage == Stage::RemoteAddr { trial: true, left: TRIALS[way] });
         let mean = &mut self.rates[way];
         let grows = first || rate >= *mean / 100 * GROWS;
         *mean = if first || *mean == 0 { rate } else { (3 * *mean + rate) / 4 };
@@ -158,20 +158,20 @@ impl Judge {
             Stage::One(true) if held_up => self.stage = Stage::Asked,
             Stage::One(_) => self.stage = Stage::One(held_up),
             Stage::Asked => return false,
-            Stage::There { trial: true, left: left @ 2.. } if grows && (first || !self.uses || !self.reach(TAKEN)) => {
-                self.stage = Stage::There { trial: true, left: left - 1 };
+            Stage::RemoteAddr { trial: true, left: left @ 2.. } if grows && (first || !self.uses || !self.reach(TAKEN)) => {
+                self.stage = Stage::RemoteAddr { trial: true, left: left - 1 };
             }
-            Stage::There { trial: true, .. } => {
+            Stage::RemoteAddr { trial: true, .. } => {
                 let better = self.reach(if self.uses { TAKEN } else { KEPT });
                 self.pause = if better == self.uses { PAUSES.0 } else { PAUSES.1.min(2 * self.pause) };
                 self.fresh = better != self.uses;
                 self.uses = better;
-                self.stage = Stage::There { trial: false, left: if better { USED * self.pause } else { self.pause } };
+                self.stage = Stage::RemoteAddr { trial: false, left: if better { USED * self.pause } else { self.pause } };
             }
             // They have become slower than one was.
-            Stage::There { .. } if self.uses && !self.reach(KEPT) => self.turn(),
-            Stage::There { left: 0, .. } if self.uses || held_up => self.turn(),
-            Stage::There { left, .. } => self.stage = Stage::There { trial: false, left: left.saturating_sub(1) },
+            Stage::RemoteAddr { .. } if self.uses && !self.reach(KEPT) => self.turn(),
+            Stage::RemoteAddr { left: 0, .. } if self.uses || held_up => self.turn(),
+            Stage::RemoteAddr { left, .. } => self.stage = Stage::RemoteAddr { trial: false, left: left.saturating_sub(1) },
         }
         self.stage == Stage::Asked
     }
@@ -183,15 +183,15 @@ impl Judge {
 
     /// Tries the other.
     fn turn(&mut self) {
-        (self.uses, self.fresh, self.stretch) = (!self.uses, true, Stretch::default());
-        self.stage = Stage::There { trial: true, left: TRIALS[usize::from(self.uses)] };
+        (self.uses, self.fresh, self.stretch) = (!self.uses, true, Sample::default());
+        self.stage = Stage::RemoteAddr { trial: true, left: TRIALS[usize::from(self.uses)] };
     }
 
     /// Streams are there: who has asked for them tries them.
     pub fn open(&mut self) {
         match self.stage {
             Stage::Asked => self.turn(),
-            _ => self.stage = Stage::There { trial: false, left: 0 },
+            _ => self.stage = Stage::RemoteAddr { trial: false, left: 0 },
         }
         self.last = None;
     }
@@ -217,7 +217,7 @@ mod tests {
 
     /// A sender of long bodies, and what its kernel counts.
     struct Sender {
-        judge: Judge,
+        tuner: StreamTuner,
         now: u64,
         sum: Tally,
     }
@@ -237,7 +237,7 @@ mod tests {
     impl Sender {
         fn new() -> Sender {
             let sum = Tally { window: WINDOW, ..Tally::default() };
-            Sender { judge: Judge::new(), now: MS, sum }
+            Sender { tuner: StreamTuner::new(), now: MS, sum }
         }
 
         /// Looks for so long, or until others are asked for.
@@ -256,9 +256,9 @@ mod tests {
                     window: look.window,
                     rtt_us: 100,
                 };
-                self.judge.feed();
-                assert!(self.judge.is_due(self.now));
-                if self.judge.look(self.now, &self.sum, Some(self.judge.uses()), false) {
+                self.tuner.record();
+                assert!(self.tuner.is_due(self.now));
+                if self.tuner.look(self.now, &self.sum, Some(self.tuner.uses()), false) {
                     return true;
                 }
             }
@@ -268,7 +268,7 @@ mod tests {
         fn opened(look: &Look) -> Sender {
             let mut s = Sender::new();
             assert!(s.sends(5000, look));
-            s.judge.open();
+            s.tuner.open();
             s
         }
     }
@@ -277,8 +277,8 @@ mod tests {
     fn a_path_that_holds_one_up_is_reason_to_ask_once() {
         let mut s = Sender::new();
         assert!(!s.sends(1000, &LIMITED) && s.sends(1000, &LIMITED));
-        assert!(s.judge.words().contains("at 10 MB/s"), "{}", s.judge.words());
-        assert!(!s.sends(5000, &LIMITED) && !s.judge.uses());
+        assert!(s.tuner.words().contains("at 10 MB/s"), "{}", s.tuner.words());
+        assert!(!s.sends(5000, &LIMITED) && !s.tuner.uses());
         // A receiver's buffer that is small for the path is full and open; a sender's leaves nothing unsent to be seen.
         assert!(Sender::new().sends(2000, &Look { full: 95, ..LIMITED }));
         // Where round trips are long, so are stretches.
@@ -297,7 +297,7 @@ mod tests {
             // Its window was open once.
             s.sends(20, &Look { kb: 0, ..LIMITED });
             assert!(!s.sends(10_000, &look));
-            assert!(s.judge.words().contains("nothing shows"));
+            assert!(s.tuner.words().contains("nothing shows"));
         }
         // It acknowledges late what it takes late: each second look is right behind a post.
         let mut s = Sender::new();
@@ -313,71 +313,71 @@ mod tests {
     #[test]
     fn what_is_faster_is_kept() {
         let mut s = Sender::opened(&LIMITED);
-        assert!(s.judge.uses());
+        assert!(s.tuner.uses());
         s.sends(1300, &Look { kb: 350, ..LIMITED });
-        assert!(s.judge.uses() && s.judge.words().starts_with("35 MB/s over several connections, 10 over one"));
+        assert!(s.tuner.uses() && s.tuner.words().starts_with("35 MB/s over several connections, 10 over one"));
         // One is tried again after a while, and no better.
         let mut alone = 0;
         for _ in 0..100 {
-            s.sends(400, &Look { kb: if s.judge.uses() { 350 } else { 100 }, ..LIMITED });
-            alone += u32::from(!s.judge.uses());
+            s.sends(400, &Look { kb: if s.tuner.uses() { 350 } else { 100 }, ..LIMITED });
+            alone += u32::from(!s.tuner.uses());
         }
-        assert!(s.judge.uses() && (2..6).contains(&alone), "{alone}");
+        assert!(s.tuner.uses() && (2..6).contains(&alone), "{alone}");
         // Several that become slower than one was are found out before that.
         for _ in 0..20 {
-            s.sends(400, &Look { kb: if s.judge.uses() { 50 } else { 100 }, ..LIMITED });
+            s.sends(400, &Look { kb: if s.tuner.uses() { 50 } else { 100 }, ..LIMITED });
         }
-        assert!(!s.judge.uses());
+        assert!(!s.tuner.uses());
     }
 
     #[test]
     fn windows_that_open_slowly_get_their_time() {
         let mut s = Sender::opened(&LIMITED);
         for kb in [10, 20, 35, 50, 65, 80, 95, 110, 125] {
-            assert!(s.judge.uses(), "{kb}");
+            assert!(s.tuner.uses(), "{kb}");
             s.sends(400, &Look { kb, ..LIMITED });
         }
         s.sends(2000, &Look { kb: 140, ..LIMITED });
-        assert!(s.judge.uses(), "{}", s.judge.words());
+        assert!(s.tuner.uses(), "{}", s.tuner.words());
         // They do not open at all.
         let mut s = Sender::opened(&LIMITED);
         s.sends(1300, &Look { kb: 50, ..LIMITED });
-        assert!(!s.judge.uses());
+        assert!(!s.tuner.uses());
     }
 
     #[test]
     fn what_is_no_faster_rests_and_is_tried_less_and_less() {
         let mut s = Sender::opened(&LIMITED);
         s.sends(1300, &Look { kb: 105, ..LIMITED });
-        assert!(!s.judge.uses());
+        assert!(!s.tuner.uses());
         let mut tried = 0;
         for _ in 0..200 {
             s.sends(400, &LIMITED);
-            tried += u32::from(s.judge.uses());
+            tried += u32::from(s.tuner.uses());
         }
-        assert!(!s.judge.uses() && (4..20).contains(&tried), "{tried}");
+        assert!(!s.tuner.uses() && (4..20).contains(&tried), "{tried}");
     }
 
     #[test]
     fn who_was_not_held_up_does_not_try_what_the_peer_asked_for() {
         let mut s = Sender::new();
-        s.judge.open();
+        s.tuner.open();
         s.sends(5000, &Look { busy: 50, ..LIMITED });
-        assert!(!s.judge.uses());
-        assert!(!s.sends(1000, &LIMITED) && s.judge.uses());
+        assert!(!s.tuner.uses());
+        assert!(!s.sends(1000, &LIMITED) && s.tuner.uses());
     }
 
     #[test]
     fn bodies_of_the_other_way_and_talk_between_them_do_not_count() {
         let mut s = Sender::new();
-        s.judge.feed();
+        s.tuner.record();
         for _ in 0..1000 {
             s.now += LOOK_NS;
             s.sum.acked += 1 << 20;
             s.sum.busy_us += 10_000;
-            assert!(!s.judge.look(s.now, &s.sum, Some(true), true));
+            assert!(!s.tuner.look(s.now, &s.sum, Some(true), true));
         }
-        assert_eq!(s.judge.stretch.looks, 0);
-        assert!(!s.judge.look(s.now, &Tally { queued: BUSY - 1, ..s.sum }, None, false) && !s.judge.is_due(u64::MAX));
+        assert_eq!(s.tuner.stretch.looks, 0);
+        assert!(!s.tuner.look(s.now, &Tally { queued: BUSY - 1, ..s.sum }, None, false) && !s.tuner.is_due(u64::MAX));
     }
 }

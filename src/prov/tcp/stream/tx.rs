@@ -9,7 +9,7 @@ use crate::prov::bind::Ending;
 use crate::prov::op::Iov;
 use crate::prov::tcp::memory::source::{Call, Source, leave};
 use crate::prov::tcp::memory::staging::Lanes;
-use crate::prov::tcp::rail::transport::Outlet;
+use crate::prov::tcp::rail::transport::WriteTransport;
 use crate::prov::tcp::wire::frame::{HEADER, Header, PART};
 use crate::sys::stream::{self, Moved};
 use crate::sys::time::ticks;
@@ -63,7 +63,7 @@ pub struct Tx {
     /// Streams for long bodies, if there are any.
     pub streams: Option<Box<Scatter>>,
     /// What leaves goes through a seal, or over several rails.
-    pub outlet: Option<Outlet>,
+    pub write_transport: Option<WriteTransport>,
     pub left: Vec<Left>,
     /// The socket takes no more for now.
     pub blocked: bool,
@@ -74,27 +74,29 @@ pub struct Tx {
 }
 
 impl Tx {
-    pub fn new(short: Option<usize>, outlet: Option<Outlet>) -> Tx {
-        Tx { short: short.unwrap_or(usize::MAX), outlet, ..Tx::default() }
+    pub fn new(short: Option<usize>, write_transport: Option<WriteTransport>) -> Tx {
+        Tx { short: short.unwrap_or(usize::MAX), write_transport, ..Tx::default() }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.sent == self.out.len() && self.items.is_empty() && self.outlet.as_ref().is_none_or(|outlet| outlet.is_out())
+        self.sent == self.out.len()
+            && self.items.is_empty()
+            && self.write_transport.as_ref().is_none_or(|write_transport| write_transport.is_out())
     }
 
     /// Whether nothing was sent for a while, by the one socket that there is.
     pub fn has_rested(&self) -> bool {
-        !matches!(self.outlet, Some(Outlet::Rails(_))) && ticks().wrapping_sub(self.last) > REST
+        !matches!(self.write_transport, Some(WriteTransport::Rails(_))) && ticks().wrapping_sub(self.last) > REST
     }
 
     /// Whether the rails have as much under way as they may.
     pub fn is_full(&self) -> bool {
-        self.outlet.as_ref().is_some_and(|outlet| outlet.room() == 0)
+        self.write_transport.as_ref().is_some_and(|write_transport| write_transport.room() == 0)
     }
 
     /// Whether a record or a segment is on its way.
     pub fn is_passing(&self) -> bool {
-        self.outlet.as_ref().is_some_and(|outlet| !outlet.is_out())
+        self.write_transport.as_ref().is_some_and(|write_transport| !write_transport.is_out())
     }
 
     /// Whether what waits is enough for a call of its own.
@@ -286,7 +288,7 @@ impl Tx {
     #[inline]
     pub fn flush(&mut self, fd: BorrowedFd<'_>) -> Result<()> {
         self.frames = 0;
-        if self.items.is_empty() && self.outlet.is_none() {
+        if self.items.is_empty() && self.write_transport.is_none() {
             if self.sent == self.out.len() {
                 return Ok(());
             }
@@ -322,8 +324,9 @@ impl Tx {
         let mut most = PIECES;
         loop {
             let behind = self.waiting() as u64;
-            if let Some(outlet) = &mut self.outlet
-                && !outlet.push(fd, self.short, || behind + self.items.iter().take(PIECES).map(|(_, item)| item.bytes()).sum::<u64>())?
+            if let Some(write_transport) = &mut self.write_transport
+                && !write_transport
+                    .push(fd, self.short, || behind + self.items.iter().take(PIECES).map(|(_, item)| item.bytes()).sum::<u64>())?
             {
                 self.blocked = true;
                 return Ok(());
@@ -334,7 +337,7 @@ impl Tx {
                 self.scatter()?;
             }
             let mut pieces = [Iov::EMPTY; PIECES];
-            let limit = self.outlet.as_ref().map_or(CALL, |outlet| outlet.room()).min(self.short as u64);
+            let limit = self.write_transport.as_ref().map_or(CALL, |write_transport| write_transport.room()).min(self.short as u64);
             let mut call = Call { pieces: &mut pieces[..most], count: 0, bytes: 0, limit, entered: Vec::new() };
             self.collect(&mut call);
             let Call { count, bytes, entered, .. } = call;
@@ -342,11 +345,13 @@ impl Tx {
                 self.blocked = self.streams.is_some() && self.is_scattering();
                 return Ok(());
             }
-            let moved = match &mut self.outlet {
+            let moved = match &mut self.write_transport {
                 None => stream::send_pieces(fd, &pieces[..count]),
                 // All of it is ours, and there.
-                Some(outlet) if self.items.is_empty() => outlet.put(&self.out[self.sent..][..bytes as usize]).map(Moved::Bytes),
-                Some(outlet) => outlet.gather(&pieces[..count]),
+                Some(write_transport) if self.items.is_empty() => {
+                    write_transport.put(&self.out[self.sent..][..bytes as usize]).map(Moved::Bytes)
+                }
+                Some(write_transport) => write_transport.gather(&pieces[..count]),
             };
             entered.iter().for_each(|r| leave(r));
             self.last = ticks();
@@ -355,7 +360,7 @@ impl Tx {
                     self.advance(n as u64);
                     self.compact();
                     most = PIECES;
-                    if self.outlet.is_none() && ((n as u64) < bytes || self.short != usize::MAX) {
+                    if self.write_transport.is_none() && ((n as u64) < bytes || self.short != usize::MAX) {
                         self.blocked = (n as u64) < bytes;
                         return Ok(());
                     }

@@ -150,7 +150,7 @@ impl Header {
     pub fn decode(bytes: &[u8; HEADER]) -> Result<Header> {
         let [kind, flags, pieces, paths, done @ .., _, _, _, _, _, _, _, _] = *bytes;
         let len = u64::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11], bytes[12], bytes[13], bytes[14], bytes[15]]);
-        let Some(kind) = KINDS.get(kind as usize).copied() else { return Err(broken("a frame of a kind that does not exist")) };
+        let Some(kind) = KINDS.get(kind as usize).copied() else { return Err(protocol_error("a frame of a kind that does not exist")) };
         let header = Header { kind, flags, pieces, paths, done: u32::from_le_bytes(done), len };
         // Most are short writes of one piece.
         let common = (kind == Kind::Write) & (flags & !PROMPT == 0) & (pieces == 1) & (paths <= SOCKET | STAGED) & (len <= WHOLE_MAX);
@@ -180,7 +180,7 @@ impl Header {
             () if self.has(STRIPED) && self.len < STRIPED_MIN => "a short body in stripes",
             () => return Ok(()),
         };
-        Err(broken(words))
+        Err(protocol_error(words))
     }
 
     pub fn has(&self, flag: u8) -> bool {
@@ -202,7 +202,7 @@ pub fn word(words: &[u8], index: usize) -> u64 {
 
 /// The peer broke the protocol.
 #[cold]
-pub fn broken(words: &'static str) -> Error {
+pub fn protocol_error(words: &'static str) -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, format!("the peer sent {words}"))
 }
 
@@ -236,7 +236,7 @@ pub fn error_of_list(status: u64) -> Result<()> {
 
 /// Where byte `at` of a body on the wire lies, words between its parts included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spot {
+pub enum WirePosition {
     /// In the word before a part: byte of the word.
     Word(u8),
     /// Byte of the body itself, and how many follow in this part.
@@ -258,21 +258,21 @@ pub fn wire_len(len: u64, parts: bool) -> u64 {
 }
 
 #[inline]
-pub fn spot(at: u64, len: u64, parts: bool) -> Spot {
+pub fn wire_position(at: u64, len: u64, parts: bool) -> WirePosition {
     if !parts {
-        return if at < len { Spot::Byte(at, len - at) } else { Spot::End };
+        return if at < len { WirePosition::Byte(at, len - at) } else { WirePosition::End };
     }
     if at >= wire_len(len, true) {
-        return Spot::End;
+        return WirePosition::End;
     }
     let (part, inside) = (at / (PART + 8), at % (PART + 8));
     // The last part may be short; the word behind it comes that much earlier.
     let begin = part * PART;
     let bytes = (len - begin.min(len)).min(PART);
     match inside {
-        0..8 => Spot::Word(inside as u8),
-        _ if inside - 8 < bytes => Spot::Byte(begin + inside - 8, bytes - (inside - 8)),
-        _ => Spot::Word((inside - 8 - bytes) as u8),
+        0..8 => WirePosition::Word(inside as u8),
+        _ if inside - 8 < bytes => WirePosition::Byte(begin + inside - 8, bytes - (inside - 8)),
+        _ => WirePosition::Word((inside - 8 - bytes) as u8),
     }
 }
 
@@ -334,16 +334,31 @@ mod tests {
 
     #[test]
     fn parts_have_words_around_them() {
-        assert_eq!((spot(0, 5, false), spot(4, 5, false), spot(5, 5, false)), (Spot::Byte(0, 5), Spot::Byte(4, 1), Spot::End));
+        assert_eq!(
+            (wire_position(0, 5, false), wire_position(4, 5, false), wire_position(5, 5, false)),
+            (WirePosition::Byte(0, 5), WirePosition::Byte(4, 1), WirePosition::End)
+        );
         let len = 2 * PART + 10;
         assert_eq!(wire_len(len, true), len + 32);
-        assert_eq!((spot(0, len, true), spot(7, len, true), spot(8, len, true)), (Spot::Word(0), Spot::Word(7), Spot::Byte(0, PART)));
-        assert_eq!((spot(PART + 7, len, true), spot(PART + 8, len, true)), (Spot::Byte(PART - 1, 1), Spot::Word(0)));
+        assert_eq!(
+            (wire_position(0, len, true), wire_position(7, len, true), wire_position(8, len, true)),
+            (WirePosition::Word(0), WirePosition::Word(7), WirePosition::Byte(0, PART))
+        );
+        assert_eq!(
+            (wire_position(PART + 7, len, true), wire_position(PART + 8, len, true)),
+            (WirePosition::Byte(PART - 1, 1), WirePosition::Word(0))
+        );
         let third = 2 * (PART + 8);
-        assert_eq!((spot(third + 8, len, true), spot(third + 17, len, true)), (Spot::Byte(2 * PART, 10), Spot::Byte(2 * PART + 9, 1)));
-        assert_eq!((spot(third + 18, len, true), spot(third + 25, len, true)), (Spot::Word(0), Spot::Word(7)));
-        assert_eq!(spot(third + 26, len, true), Spot::End);
+        assert_eq!(
+            (wire_position(third + 8, len, true), wire_position(third + 17, len, true)),
+            (WirePosition::Byte(2 * PART, 10), WirePosition::Byte(2 * PART + 9, 1))
+        );
+        assert_eq!(
+            (wire_position(third + 18, len, true), wire_position(third + 25, len, true)),
+            (WirePosition::Word(0), WirePosition::Word(7))
+        );
+        assert_eq!(wire_position(third + 26, len, true), WirePosition::End);
         let whole = 2 * PART;
-        assert_eq!((spot(third, whole, true), spot(third + 8, whole, true)), (Spot::Word(0), Spot::End));
+        assert_eq!((wire_position(third, whole, true), wire_position(third + 8, whole, true)), (WirePosition::Word(0), WirePosition::End));
     }
 }

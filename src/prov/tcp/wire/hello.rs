@@ -52,7 +52,7 @@ const SEALED: u8 = 2;
 const AES: u8 = 4;
 const STATIC: u8 = 8;
 
-fn nonsense(words: &'static str) -> Error {
+fn handshake_error(words: &'static str) -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, words)
 }
 
@@ -99,7 +99,7 @@ impl Status {
     ];
 
     fn decode(raw: u16) -> Result<Status> {
-        Status::ALL.get(usize::from(raw)).copied().ok_or_else(|| nonsense("the handshake has an unknown status"))
+        Status::ALL.get(usize::from(raw)).copied().ok_or_else(|| handshake_error("the handshake has an unknown status"))
     }
 }
 
@@ -145,7 +145,7 @@ impl Hello {
     /// Other versions may fill what is zero in ours, so without a common one only the versions count.
     pub fn decode(bytes: &[u8; HELLO_LEN]) -> Result<Hello> {
         if bytes[..8] != MAGIC {
-            return Err(nonsense("the peer does not speak gdrfab's tcp"));
+            return Err(handshake_error("the peer does not speak gdrfab's tcp"));
         }
         let mut nonce = [0; NONCE_LEN];
         nonce.copy_from_slice(&bytes[16..48]);
@@ -163,7 +163,7 @@ impl Hello {
             id: (bytes[12] & STATIC != 0).then_some(id),
         };
         if hello.lowest > hello.highest {
-            return Err(nonsense("the handshake has no range of versions"));
+            return Err(handshake_error("the handshake has no range of versions"));
         }
         if !hello.speaks_ours() {
             return Ok(hello);
@@ -175,7 +175,7 @@ impl Hello {
             false => 0,
         };
         if bytes[12] & !flags != 0 || (hello.id.is_none() && id != [0; ID_LEN]) {
-            return Err(nonsense("the handshake has unknown flags, or bytes that must be zero"));
+            return Err(handshake_error("the handshake has unknown flags, or bytes that must be zero"));
         }
         Ok(hello)
     }
@@ -222,10 +222,10 @@ impl Head {
     pub fn decode(bytes: &[u8; HEAD_LEN]) -> Result<Head> {
         let body = u32_at(bytes, 0) as usize;
         if body > BODY_MAX {
-            return Err(nonsense("the handshake has a body that is too long"));
+            return Err(handshake_error("the handshake has a body that is too long"));
         }
         if bytes[6..8] != [0, 0] {
-            return Err(nonsense("the handshake has bytes that must be zero"));
+            return Err(handshake_error("the handshake has bytes that must be zero"));
         }
         let mut token = [0; 8];
         token.copy_from_slice(&bytes[8..16]);
@@ -292,17 +292,17 @@ impl Terms {
 
     pub fn decode(body: &[u8]) -> Result<Terms> {
         if body.len() < 12 || body.len() > BODY_MAX {
-            return Err(nonsense("the handshake has a body of a length that cannot be"));
+            return Err(handshake_error("the handshake has a body of a length that cannot be"));
         }
         let (streams, later, rails) = (u32_at(body, 8) & 0x7fff, body[9] >> 7 != 0, (u32_at(body, 8) >> 16) as usize);
         if streams > STREAMS_MAX || (later && streams == 0) || rails > RAILS_MAX {
-            return Err(nonsense("the handshake wants more streams or rails than there can be"));
+            return Err(handshake_error("the handshake wants more streams or rails than there can be"));
         }
         let (address, rest) = counted(&body[12..], ADDRESS_MAX)?;
         let (data, rest) = counted(rest, DATA_MAX)?;
         let (door, rest) = match rest.split_first_chunk::<DOOR>() {
             Some(([p, q, token @ ..], rest)) if streams > 0 && !later => ((u16::from_le_bytes([*p, *q]), u64::from_le_bytes(*token)), rest),
-            None if streams > 0 && !later => return Err(nonsense("the handshake has a body that ends too early")),
+            None if streams > 0 && !later => return Err(handshake_error("the handshake has a body that ends too early")),
             _ => ((0, 0), rest),
         };
         let (rail_token, rails, rest) = match rest.split_first_chunk::<8>() {
@@ -311,12 +311,12 @@ impl Terms {
                 let (places, rest) = places.split_at(rails * RAIL);
                 (u64::from_le_bytes(*token), places.chunks_exact(RAIL).filter_map(rail).collect(), rest)
             }
-            _ => return Err(nonsense("the handshake has a body that ends too early")),
+            _ => return Err(handshake_error("the handshake has a body that ends too early")),
         };
         if !rest.is_empty() {
-            return Err(nonsense("the handshake has a body with more in it than it can have"));
+            return Err(handshake_error("the handshake has a body with more in it than it can have"));
         }
-        let address = std::str::from_utf8(address).map_err(|_| nonsense("the handshake has an address that is no text"))?;
+        let address = std::str::from_utf8(address).map_err(|_| handshake_error("the handshake has an address that is no text"))?;
         let (window, budget) = (u32_at(body, 0), u32_at(body, 4));
         Ok(Terms { window, budget, address: address.to_string(), data: data.to_vec(), streams, later, door, rails, rail_token })
     }
@@ -334,12 +334,14 @@ fn rail(bytes: &[u8]) -> Option<SocketAddr> {
 
 /// Two bytes of length, and as many bytes.
 fn counted(bytes: &[u8], max: usize) -> Result<(&[u8], &[u8])> {
-    let Some((len, rest)) = bytes.split_first_chunk::<2>() else { return Err(nonsense("the handshake has a body that ends too early")) };
+    let Some((len, rest)) = bytes.split_first_chunk::<2>() else {
+        return Err(handshake_error("the handshake has a body that ends too early"));
+    };
     let len = usize::from(u16::from_le_bytes(*len));
     if len > max {
-        return Err(nonsense("the handshake has an address or private data that is too long"));
+        return Err(handshake_error("the handshake has an address or private data that is too long"));
     }
-    rest.split_at_checked(len).ok_or_else(|| nonsense("the handshake has a body that ends too early"))
+    rest.split_at_checked(len).ok_or_else(|| handshake_error("the handshake has a body that ends too early"))
 }
 
 #[cfg(test)]

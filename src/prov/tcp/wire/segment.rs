@@ -23,7 +23,7 @@
 //! A segment may come again, cut in the same way, over another rail; it is passed over. At most 8 MiB and 2,048 segments are
 //! sent beyond what was taken. Who reads a rail no more says DOWN over another. A lie about numbers ends the connection, with EPROTO.
 
-use super::frame::broken;
+use super::frame::protocol_error;
 use crate::error::Result;
 pub use crate::prov::bind::RAILS_MAX;
 
@@ -76,9 +76,9 @@ impl SegmentHead {
         let (kind, len) = (first as u32, (first >> 32) as usize);
         let word = match (u8::try_from(kind).unwrap_or(u8::MAX), len) {
             (DATA, len) if len <= SEGMENT && from.checked_add(len as u64).is_some() => Word::Data { from, len },
-            (DATA, _) => return Err(broken("a segment that is longer than it may be")),
+            (DATA, _) => return Err(protocol_error("a segment that is longer than it may be")),
             (DOWN, 0) if (from as u32 as usize) < RAILS_MAX => Word::Down { rail: from as u32 as usize, generation: (from >> 32) as u32 },
-            _ => return Err(broken("a segment of a kind that does not exist")),
+            _ => return Err(protocol_error("a segment of a kind that does not exist")),
         };
         Ok(SegmentHead { word, taken })
     }

@@ -3,7 +3,7 @@
 //! introduction has been checked, so what it can cost is bounded here: one descriptor, a little memory, a little time.
 
 use super::exchange::Link;
-use super::pending::{Door, Heard, Pending};
+use super::pending::{Introduced, ListenParams, Pending};
 use super::refused_keys::RefusedKeys;
 use crate::config;
 use crate::error::{Error, Result};
@@ -30,7 +30,7 @@ const SILENCE_NS: u64 = 100_000_000;
 
 /// A connection request. Dropped, it is rejected.
 pub struct Request {
-    heard: Option<Heard>,
+    heard: Option<Introduced>,
     peer: SocketAddr,
     terms: Terms,
     /// Counted by its greeter as long as it is there.
@@ -38,7 +38,7 @@ pub struct Request {
 }
 
 impl Request {
-    fn new(mut heard: Heard, counted: Arc<()>) -> Request {
+    fn new(mut heard: Introduced, counted: Arc<()>) -> Request {
         let terms = std::mem::take(&mut heard.terms);
         Request { peer: heard.peer, heard: Some(heard), terms, _counted: counted }
     }
@@ -109,10 +109,10 @@ impl Drop for Request {
 }
 
 /// A listening socket and its pending connections, which have not introduced themselves yet.
-pub struct Greeter {
+pub struct HandshakeAcceptor {
     acceptor: Acceptor,
     at: SocketAddr,
-    door: Door,
+    door: ListenParams,
     /// Oldest first.
     pending: Vec<Pending>,
     refused: RefusedKeys,
@@ -122,21 +122,21 @@ pub struct Greeter {
     most_requests: usize,
 }
 
-impl Greeter {
+impl HandshakeAcceptor {
     /// Listens on `at`; port 0: the kernel chooses one. `token`: what dialers must name, 0 for a passive endpoint.
-    pub fn listen(at: SocketAddr, purpose: Purpose, token: u64, key: Option<Key>) -> Result<Greeter> {
-        Greeter::start(tcp::bind(at)?, purpose, token, key)
+    pub fn listen(at: SocketAddr, purpose: Purpose, token: u64, key: Option<Key>) -> Result<HandshakeAcceptor> {
+        HandshakeAcceptor::start(tcp::bind(at)?, purpose, token, key)
     }
 
     /// Listens on a bound socket.
-    pub fn start(bound: OwnedFd, purpose: Purpose, token: u64, key: Option<Key>) -> Result<Greeter> {
+    pub fn start(bound: OwnedFd, purpose: Purpose, token: u64, key: Option<Key>) -> Result<HandshakeAcceptor> {
         let at = tcp::local(bound.as_fd())?;
         tcp::start(bound.as_fd(), BACKLOG).map_err(|e| e.context(at))?;
         let config = &config::get().tcp;
-        Ok(Greeter {
+        Ok(HandshakeAcceptor {
             acceptor: Acceptor::new(bound, matches!(purpose, Purpose::Passive))?,
             at,
-            door: Door { purpose, token, key },
+            door: ListenParams { purpose, token, key },
             pending: Vec::new(),
             refused: RefusedKeys::default(),
             // One dialer alone is awaited there, as long as the connection lasts.
@@ -275,48 +275,48 @@ mod tests {
 
     #[test]
     fn who_does_not_introduce_itself_in_time_is_gone() {
-        let mut greeter = Greeter::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
-        greeter.patience_ns = 400_000_000;
-        let mut slow = TcpStream::connect(greeter.local()).unwrap();
+        let mut acceptor = HandshakeAcceptor::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
+        acceptor.patience_ns = 400_000_000;
+        let mut slow = TcpStream::connect(acceptor.local()).unwrap();
         for _ in 0..1000 {
-            if greeter.pending() == 1 {
+            if acceptor.pending() == 1 {
                 break;
             }
-            assert!(greeter.poll().is_empty());
+            assert!(acceptor.poll().is_empty());
             std::thread::sleep(Duration::from_millis(1));
         }
         // It keeps talking, which gives it no more time; the timer wakes whoever sleeps.
         slow.write_all(b"GDR").unwrap();
-        while greeter.pending() == 1 && greeter.acceptor.set.wait(Some(20_000_000)) == Woken::Ready {
-            assert!(greeter.poll().is_empty());
+        while acceptor.pending() == 1 && acceptor.acceptor.set.wait(Some(20_000_000)) == Woken::Ready {
+            assert!(acceptor.poll().is_empty());
         }
         // A busy machine may have slept through it.
-        assert!(greeter.pending() == 0 || greeter.acceptor.set.wait(Some(1_000_000_000)) == Woken::Ready);
-        assert!(greeter.poll().is_empty() && greeter.pending() == 0);
-        assert!((greeter.acceptor.set.wait(Some(0)), greeter.acceptor.is_timed()) == (Woken::Timeout, false));
+        assert!(acceptor.pending() == 0 || acceptor.acceptor.set.wait(Some(1_000_000_000)) == Woken::Ready);
+        assert!(acceptor.poll().is_empty() && acceptor.pending() == 0);
+        assert!((acceptor.acceptor.set.wait(Some(0)), acceptor.acceptor.is_timed()) == (Woken::Timeout, false));
     }
 
     #[test]
     fn a_listener_without_descriptors_rests() {
-        let mut greeter = Greeter::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
+        let mut acceptor = HandshakeAcceptor::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
         let later = time::now_ns() + 200_000_000;
-        greeter.acceptor.rest_until(later);
-        greeter.acceptor.sleep_well(0, None);
-        let _one = TcpStream::connect(greeter.local()).unwrap();
-        assert!(greeter.poll().is_empty() && greeter.pending() == 0);
-        assert!(greeter.acceptor.set.wait(Some(10_000_000)) == Woken::Timeout);
-        assert!(greeter.acceptor.set.wait(Some(1_000_000_000)) == Woken::Ready);
-        assert!(greeter.poll().is_empty() && greeter.pending() == 1);
+        acceptor.acceptor.rest_until(later);
+        acceptor.acceptor.sleep_well(0, None);
+        let _one = TcpStream::connect(acceptor.local()).unwrap();
+        assert!(acceptor.poll().is_empty() && acceptor.pending() == 0);
+        assert!(acceptor.acceptor.set.wait(Some(10_000_000)) == Woken::Timeout);
+        assert!(acceptor.acceptor.set.wait(Some(1_000_000_000)) == Woken::Ready);
+        assert!(acceptor.poll().is_empty() && acceptor.pending() == 1);
     }
 
     /// Drives both sides until the dialer knows, or the greeter has a request.
-    fn call(greeter: &mut Greeter) -> (Result<Dialed>, Dial, Vec<Request>) {
-        let to = Address::of(greeter.local(), None);
+    fn call(acceptor: &mut HandshakeAcceptor) -> (Result<Dialed>, Dial, Vec<Request>) {
+        let to = Address::of(acceptor.local(), None);
         let mut dial = Dial::new(&to, None, Purpose::Passive, 0, Terms::default(), None).unwrap();
         let mut requests = Vec::new();
         for _ in 0..2000 {
             let dialed = dial.advance();
-            requests.extend(greeter.poll());
+            requests.extend(acceptor.poll());
             if !requests.is_empty() || !matches!(dialed, Ok(Dialed::Waiting)) {
                 return (dialed, dial, requests);
             }
@@ -327,22 +327,22 @@ mod tests {
 
     #[test]
     fn who_waits_for_an_answer_notices_a_host_that_dies() {
-        let mut greeter = Greeter::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
-        let (dialed, dial, held) = call(&mut greeter);
+        let mut acceptor = HandshakeAcceptor::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
+        let (dialed, dial, held) = call(&mut acceptor);
         assert!(matches!(dialed, Ok(Dialed::Waiting)) && held.len() == 1);
         assert!(rustix::net::sockopt::socket_keepalive(dial.fd().unwrap()).unwrap());
     }
 
     #[test]
     fn requests_that_nobody_answers_are_bounded() {
-        let mut greeter = Greeter::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
-        greeter.most_requests = 1;
-        let (_, _first, held) = call(&mut greeter);
+        let mut acceptor = HandshakeAcceptor::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
+        acceptor.most_requests = 1;
+        let (_, _first, held) = call(&mut acceptor);
         assert_eq!(held.len(), 1);
-        let (refused, _, none) = call(&mut greeter);
+        let (refused, _, none) = call(&mut acceptor);
         assert!(none.is_empty() && refused.is_err_and(|e| e.errno == crate::error::errno::ECONNREFUSED));
         drop(held);
-        let (_, _third, held) = call(&mut greeter);
+        let (_, _third, held) = call(&mut acceptor);
         assert_eq!(held.len(), 1, "there is room again");
     }
 }

@@ -32,15 +32,15 @@ pub const READS: usize = 1024;
 /// READs of lists among them.
 pub const LIST_READS: usize = 4;
 /// Ticks within which operations wait for company: some microseconds, as long as a call takes.
-const COMPANY: u64 = 8_000;
+const BATCH_TICKS: u64 = 8_000;
 /// Acknowledgements that are sent without being asked for.
-const OWED: u32 = 64;
+const ACK_AFTER: u32 = 64;
 /// Writes under way from which on the peer has enough to do: others wait for company.
-const STREAM: usize = 32;
+const BUSY_WRITES: usize = 32;
 /// Turns in which nothing came, after which they are sent.
-const IDLE: u8 = 2;
+const IDLE_TURNS: u8 = 2;
 /// Bytes of answers that a peer may leave untaken.
-const UNTAKEN: usize = 8 << 20;
+const UNSENT_ANSWERS: usize = 8 << 20;
 
 /// How far a write is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -289,14 +289,14 @@ impl Conn {
     /// Whether what waits gains by waiting for company: operations follow one another faster than calls can be made, or
     /// many are under way already.
     #[inline]
-    pub fn may_wait(&self) -> bool {
-        !self.tx.is_worth_a_call() && ticks().wrapping_sub(self.tx.last) < COMPANY
+    pub fn may_batch(&self) -> bool {
+        !self.tx.is_worth_a_call() && ticks().wrapping_sub(self.tx.last) < BATCH_TICKS
     }
 
-    /// As `may_wait`, for what waits already when this side looks at its queues.
+    /// As `may_batch`, for what waits already when this side looks at its queues.
     #[inline]
-    pub fn may_wait_on(&self) -> bool {
-        self.writes.len() >= STREAM && self.may_wait()
+    pub fn may_batch_in_turn(&self) -> bool {
+        self.writes.len() >= BUSY_WRITES && self.may_batch()
     }
 
     /// Queues a frame's header, which carries what this side has carried out.
@@ -427,13 +427,13 @@ impl Conn {
 
     /// Queues what the peer waits for. `came`: something arrived in this turn; `now`: all of it, since this side may sleep.
     #[inline]
-    pub fn pay(&mut self, came: bool, now: bool) {
+    pub fn send_acks(&mut self, came: bool, now: bool) {
         let owed = self.done.wrapping_sub(self.told);
         if owed == 0 && !now {
             return;
         }
         self.idle = if came { 0 } else { self.idle.saturating_add(1) };
-        if owed > 0 && (self.prompt || now || owed >= OWED || self.idle >= IDLE) {
+        if owed > 0 && (self.prompt || now || owed >= ACK_AFTER || self.idle >= IDLE_TURNS) {
             self.put(Header::new(Kind::Nothing, 0, 0));
         }
         if now && self.matched != self.matched_told {
@@ -442,13 +442,13 @@ impl Conn {
     }
 
     /// Whether the peer is owed something that it may wait for.
-    pub fn owes(&self) -> bool {
+    pub fn owes_ack(&self) -> bool {
         self.done != self.told
     }
 
     /// A peer that asks and does not take the answers cannot have our memory for it.
-    pub fn check_untaken(&self) -> Result<()> {
-        if self.tx.waiting() > UNTAKEN || self.answers > READS || self.list_answers > LIST_READS {
+    pub fn check_unsent_answers(&self) -> Result<()> {
+        if self.tx.waiting() > UNSENT_ANSWERS || self.answers > READS || self.list_answers > LIST_READS {
             return Err(protocol_error("more than it takes answers to"));
         }
         Ok(())
@@ -471,4 +471,4 @@ fn ends_of(link: Link, rails: Option<SharedRails>) -> Result<Ends> {
     Ok((link.socket, Some(write_transport), Some(ReadTransport::Sealed(Box::new(SealedIn::new(seal.come))))))
 }
 
-const _: () = assert!(UNTAKEN > WHOLE_MAX as usize);
+const _: () = assert!(UNSENT_ANSWERS > WHOLE_MAX as usize);

@@ -19,7 +19,7 @@ const WORDS: usize = 32;
 impl State {
     fn take_parcels(&mut self, each: &mut dyn Taker) -> Result<()> {
         while let Some(message) = self.unexpected.front() {
-            let Unexpected::Kept { bytes, data: Some(words), number: None } = message else {
+            let Unexpected::Buffered { bytes, data: Some(words), number: None } = message else {
                 return Err(protocol_error("a message that is no parcel"));
             };
             let words = usize::try_from(*words).ok().filter(|n| *n <= WORDS && 8 * n <= bytes.len());

@@ -69,7 +69,7 @@ impl Endpoint {
     #[doc(hidden)]
     pub fn adopt(&self, link: Link, theirs: &Terms, ours: (u32, u32), is_dialer: bool, short: Option<usize>) -> Result<()> {
         let mut s = self.state.lock();
-        s.talk(&self.domain, link, theirs.address.clone(), theirs, ours, is_dialer, short)?;
+        s.begin_connection(&self.domain, link, theirs.address.clone(), theirs, ours, is_dialer, short)?;
         s.phase = if is_dialer { Phase::Connected } else { Phase::Connecting { stage: ConnectStage::Joining, deadline: 0 } };
         Ok(())
     }
@@ -92,7 +92,7 @@ impl Endpoint {
     pub(super) fn leave(&self, s: &mut State) {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the connection down");
         s.say_goodbye();
-        s.tear(&self.domain, &why);
+        s.end_everything(&self.domain, &why);
         s.acceptor = None;
         if !matches!(s.phase, Phase::Down(_)) {
             s.phase = Phase::Down(why);

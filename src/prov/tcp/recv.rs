@@ -5,6 +5,6 @@ pub use crate::prov::outstanding::Recv;
 
 /// A message that came before its receive.
 pub enum Unexpected {
-    Kept { bytes: Vec<u8>, data: Option<u64>, number: Option<u64> },
+    Buffered { bytes: Vec<u8>, data: Option<u64>, number: Option<u64> },
     Offered { number: u64, len: u64, data: Option<u64>, ack: bool },
 }

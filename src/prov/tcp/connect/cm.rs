@@ -17,7 +17,7 @@ use crate::prov::tcp::handshake::lookup::Lookup;
 use crate::prov::tcp::handshake::socket_options::tune;
 use crate::prov::tcp::rail::connector;
 use crate::prov::tcp::rail::connector::RailConnector;
-use crate::prov::tcp::rail::set::News;
+use crate::prov::tcp::rail::set::RailEvent;
 use crate::prov::tcp::rail::transport::SharedRails;
 use crate::prov::tcp::state::{ConnectStage, NameLookup, Phase, State};
 use crate::prov::tcp::wire::address::{Address, Host};
@@ -138,22 +138,22 @@ impl State {
         let mut terms = request.terms().clone();
         let deadline = time::deadline(self.options.connect_timeout_ns);
         let mut ours = self.terms(data);
-        let doors = connector::doors(&request, &self.options);
-        let doors = if let Some((doors, at, token)) = doors {
+        let acceptors = connector::acceptors(&request, &self.options);
+        let acceptors = if let Some((acceptors, at, token)) = acceptors {
             (ours.rails, ours.rail_token) = (at, token);
-            Some(doors)
+            Some(acceptors)
         } else {
             terms.rails.clear();
             None
         };
         // Rails carry what streams would.
-        let offer = if doors.is_some() { Offer::None } else { streams::offer(&request, &self.options) };
+        let offer = if acceptors.is_some() { Offer::None } else { streams::offer(&request, &self.options) };
         offer.tell(&mut ours);
         match request.accept(ours).and_then(|link| self.join(domain, link, &terms, false)) {
             Ok(()) => {
                 self.keep_offer(offer);
-                if let (Some(doors), Some(rails)) = (doors, self.rails()) {
-                    self.keep_rails(RailConnector::awaits(rails, doors));
+                if let (Some(acceptors), Some(rails)) = (acceptors, self.rails()) {
+                    self.keep_rails(RailConnector::listener(rails, acceptors));
                 }
                 self.phase = Phase::Connecting { stage: ConnectStage::Joining, deadline };
                 Ok(())
@@ -163,7 +163,7 @@ impl State {
             Err(e) => {
                 let words = format!("the peer that asked to connect is gone: {}", e.words);
                 let error = Error::coded(errno::ECONNRESET, Code::PeerGone, words);
-                self.tear(domain, &error);
+                self.end_everything(domain, &error);
                 self.phase = Phase::Down(error.clone());
                 Err(error)
             }
@@ -176,9 +176,9 @@ impl State {
         let (own, peer) = (tcp::local(link.socket.as_fd())?, tcp::peer(link.socket.as_fd())?);
         let name = if terms.address.is_empty() { Address::of(peer, None).to_string() } else { terms.address.clone() };
         let short = self.faults.as_ref().and_then(|f| f.short());
-        self.talk(domain, link, name, terms, (config.window, self.budget()), is_dialer, short)?;
+        self.begin_connection(domain, link, name, terms, (config.window, self.budget()), is_dialer, short)?;
         if let (true, Some(rails)) = (is_dialer, self.rails()) {
-            self.keep_rails(RailConnector::calls(rails, terms, own.ip(), peer.ip(), &self.options));
+            self.keep_rails(RailConnector::dialer(rails, terms, own.ip(), peer.ip(), &self.options));
         }
         Ok(())
     }
@@ -202,7 +202,7 @@ impl State {
         let news = connector.look(conn.key.as_ref(), conn.tx.short, now, self.bind.has_event_room());
         let is_over = conn.rails().is_some_and(|rails| rails.lock().end().is_some());
         if conn.dying.is_none() {
-            for News { words, errno, is_up, .. } in news {
+            for RailEvent { words, errno, is_up, .. } in news {
                 crate::log!(Info, "{words}");
                 let (data, why) = if is_up { (words.into_bytes(), None) } else { (Vec::new(), Some(Error::new(errno, words))) };
                 self.event(EventKind::Notify, data, why);
@@ -214,7 +214,7 @@ impl State {
 
     /// The stream of frames begins.
     #[allow(clippy::too_many_arguments)]
-    pub fn talk(
+    pub fn begin_connection(
         &mut self,
         domain: &Domain,
         link: Link,
@@ -228,7 +228,7 @@ impl State {
         // What is left of the terms was agreed on.
         let rails = if terms.rails.is_empty() { None } else { Some(connector::begin()?) };
         if let (Some(rails), Some(faults)) = (&rails, &self.faults) {
-            rails.lock().breaks = faults.rails();
+            rails.lock().injected_losses = faults.rails();
         }
         self.conn = Some(Box::new(Conn::new(link, member, name, terms, ours, is_dialer, short, rails)?));
         self.acceptor = None;
@@ -237,7 +237,7 @@ impl State {
 
     /// The attempt failed: an error event, and the endpoint is over.
     fn give_up(&mut self, domain: &Domain, why: Error, data: Vec<u8>) {
-        self.tear(domain, &why);
+        self.end_everything(domain, &why);
         self.phase = Phase::Down(why.clone());
         self.acceptor = None;
         self.event(EventKind::Connected, data, Some(why));

@@ -58,7 +58,7 @@ pub fn offer(request: &Request, options: &Options) -> Offer {
         let may = request.version() >= LATER_SINCE && !is_here(at.ip(), request.peer().ip());
         return if may { Offer::Later(count) } else { Offer::None };
     }
-    match open_door(at, request.key()) {
+    match listen_for_streams(at, request.key()) {
         Ok((token, acceptor)) => Offer::Now(count, token, Box::new(acceptor)),
         Err(e) => {
             crate::log!(Info, "no further streams: {e}");
@@ -68,7 +68,7 @@ pub fn offer(request: &Request, options: &Options) -> Offer {
 }
 
 /// Where streams call, and what they name there.
-fn open_door(mut at: SocketAddr, key: Option<Key>) -> Result<(u64, HandshakeAcceptor)> {
+fn listen_for_streams(mut at: SocketAddr, key: Option<Key>) -> Result<(u64, HandshakeAcceptor)> {
     at.set_port(0);
     let mut raw = [0; 8];
     process::random(&mut raw)?;
@@ -370,7 +370,7 @@ impl State {
     /// The listener opens a door, once in the life of a connection, and says where.
     pub fn invite(&mut self, count: u32) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
-        let opened = tcp::local(conn.socket()).and_then(|at| open_door(at, conn.key.clone()));
+        let opened = tcp::local(conn.socket()).and_then(|at| listen_for_streams(at, conn.key.clone()));
         let (count, port, token) = match opened {
             Ok((token, acceptor)) => {
                 conn.streams_state = StreamsState::Awaiting { count, links: Vec::new(), until: until() + until() - time::now_ns() };

@@ -2,7 +2,7 @@
 //! Where the bytes of a body lie that goes out, and one call's pieces of them for the kernel.
 
 use super::mr::Region;
-use super::staging::{Lanes, Loading, Place};
+use super::staging::{DeviceMemory, DeviceSource, StagingLanes};
 use crate::error::Result;
 use crate::fallible::zeroed;
 use crate::hmem::Site;
@@ -11,23 +11,23 @@ use crate::prov::op::{Iov, Pieces, parts};
 use std::sync::Arc;
 
 /// A run of a region's bytes.
-pub struct Run {
+pub struct RegionRun {
     pub region: Arc<Region>,
     pub skip: u64,
     pub len: u64,
 }
 
 /// The memory of a peer's operation.
-pub struct Runs {
-    pub list: Box<[Run]>,
+pub struct RegionRuns {
+    pub list: Box<[RegionRun]>,
     /// Of a list: where its runs end, and each region once.
     of_list: Option<(PieceEnds, Box<[Arc<Region>]>)>,
 }
 
-impl Runs {
-    pub fn of_list(list: Vec<Run>, regions: Vec<Arc<Region>>) -> Runs {
-        let ends = PieceEnds::of(&list);
-        Runs { list: list.into(), of_list: Some((ends, regions.into())) }
+impl RegionRuns {
+    pub fn of_list(list: Vec<RegionRun>, regions: Vec<Arc<Region>>) -> RegionRuns {
+        let ends = Ends::of(&list);
+        RegionRuns { list: list.into(), of_list: Some((ends, regions.into())) }
     }
 
     /// Whose memory it is.
@@ -36,35 +36,35 @@ impl Runs {
             Some((_, regions)) => (&[][..], &regions[..]),
             None => (&self.list[..], &[][..]),
         };
-        few.iter().map(|run: &Run| &run.region).chain(many)
+        few.iter().map(|run: &RegionRun| &run.region).chain(many)
     }
 
     /// The runs that `len` bytes from byte `skip` on lie in.
     #[inline]
-    pub fn walk(&self, skip: usize, len: usize) -> Walk<'_, Run> {
+    pub fn walk(&self, skip: usize, len: usize) -> Walk<'_, RegionRun> {
         let (first, skip) = self.of_list.as_ref().map_or((0, skip), |(ends, _)| ends.find(skip));
         walk(self.list.get(first..).unwrap_or(&[]), skip, len)
     }
 }
 
-impl From<Vec<Run>> for Runs {
-    fn from(list: Vec<Run>) -> Runs {
-        Runs { list: list.into(), of_list: None }
+impl From<Vec<RegionRun>> for RegionRuns {
+    fn from(list: Vec<RegionRun>) -> RegionRuns {
+        RegionRuns { list: list.into(), of_list: None }
     }
 }
 
 /// Where a body's bytes come from.
-pub enum Source {
+pub enum BodySource {
     Pieces(Pieces),
     /// Bytes from this one of the body on.
     Owned(Box<[u8]>, u64),
-    Regions(Runs),
-    Device(Loading),
+    Regions(RegionRuns),
+    Device(DeviceSource),
     /// What it was is not there any more.
     Nothing,
 }
 
-impl Span for Run {
+impl Span for RegionRun {
     #[inline(always)]
     fn bytes(&self) -> usize {
         self.len as usize
@@ -86,23 +86,23 @@ pub fn load(site: Site, pieces: &[Iov], total: usize) -> Result<Box<[u8]>> {
 }
 
 /// The source of a body of local memory. `owned`: the caller gets its buffer back now.
-pub fn source_of(lanes: &mut Lanes, pieces: Pieces, site: Site, total: usize, owned: bool, stream: u64) -> Result<Source> {
+pub fn source_of(lanes: &mut StagingLanes, pieces: Pieces, site: Site, total: usize, owned: bool, stream: u64) -> Result<BodySource> {
     if site.is_host() {
         return Ok(match owned {
-            true => Source::Owned(gather(pieces.as_slice(), 0, total as u64), 0),
-            false => Source::Pieces(pieces),
+            true => BodySource::Owned(gather(pieces.as_slice(), 0, total as u64), 0),
+            false => BodySource::Pieces(pieces),
         });
     }
     lanes.after(site, stream)?;
     if owned {
-        return Ok(Source::Owned(load(site, pieces.as_slice(), total)?, 0));
+        return Ok(BodySource::Owned(load(site, pieces.as_slice(), total)?, 0));
     }
-    let place = Place::new(site, pieces, Vec::new());
-    Ok(Source::Device(Loading::new(place, total as u64)))
+    let place = DeviceMemory::new(site, pieces, Vec::new());
+    Ok(BodySource::Device(DeviceSource::new(place, total as u64)))
 }
 
 /// What one call to the kernel will be given.
-pub struct Call<'a> {
+pub struct GatherCall<'a> {
     pub pieces: &'a mut [Iov],
     pub count: usize,
     pub bytes: u64,
@@ -111,7 +111,7 @@ pub struct Call<'a> {
     pub entered: Vec<Arc<Region>>,
 }
 
-impl Call<'_> {
+impl GatherCall<'_> {
     pub fn is_full(&self) -> bool {
         self.count == self.pieces.len() || self.bytes >= self.limit
     }

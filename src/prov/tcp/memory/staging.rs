@@ -21,7 +21,7 @@ const COPIES: usize = 4096;
 const PATIENCE_NS: u64 = 1_000_000_000;
 
 /// A device's copies in one direction, and the host memory that they go through.
-pub struct Lane {
+pub struct StagingLane {
     pub site: Site,
     /// Before the memory: its end waits for what it still copies.
     stream: Box<dyn Stream>,
@@ -35,8 +35,8 @@ pub struct Lane {
     number: u64,
 }
 
-impl Lane {
-    fn new(site: Site, number: u64) -> Result<Lane> {
+impl StagingLane {
+    fn new(site: Site, number: u64) -> Result<StagingLane> {
         let up = hmem::get(site.iface)?;
         let len = BYTES * usize::from(COUNT);
         let file = mem::memfd("gdrfab-slots", len)?;
@@ -45,7 +45,7 @@ impl Lane {
         let pin = pin.map_err(|e| crate::log!(Info, "slots for {site} stay unpinned, so its copies are slower: {e}")).ok();
         let reached = pin.is_some() && up.reaches(site.device, memory.as_ptr() as u64, len as u64);
         let free = (0..COUNT).rev().collect();
-        Ok(Lane { site, stream: up.stream(site.device)?, _pin: pin, memory, reached, free, done: 0, number })
+        Ok(StagingLane { site, stream: up.stream(site.device)?, _pin: pin, memory, reached, free, done: 0, number })
     }
 
     fn slot(&self, slot: u8) -> Iov {
@@ -64,8 +64,8 @@ impl Lane {
     ///
     /// # Safety
     /// The pieces stay what they are until the copies are done.
-    unsafe fn post(&mut self, dir: Dir, slot: u8, place: &mut Place, skip: u64, len: usize) -> Result<u64> {
-        let Place { site, pieces, reach, .. } = place;
+    unsafe fn post(&mut self, dir: Dir, slot: u8, place: &mut DeviceMemory, skip: u64, len: usize) -> Result<u64> {
+        let DeviceMemory { site, pieces, reach, .. } = place;
         let mut at = self.slot(slot).addr() as u64;
         let mut parts = pieces.parts(skip as usize, len).peekable();
         let mut ticket = 0;
@@ -94,13 +94,13 @@ impl Lane {
 
 /// What a program on the device is known to touch of one operation's memory, which stays what it is meanwhile.
 #[derive(Default)]
-struct Reach {
+struct DeviceReach {
     /// First byte and end of the allocation that was asked for last.
     known: (u64, u64),
     refused: bool,
 }
 
-impl Reach {
+impl DeviceReach {
     fn holds(&mut self, site: Site, addr: u64, len: u64) -> bool {
         let inside = |(first, end): (u64, u64)| addr >= first && addr.checked_add(len).is_some_and(|last| last <= end);
         if !self.refused && !inside(self.known) {
@@ -117,18 +117,18 @@ impl Reach {
 
 /// The lanes of a connection's direction, made when first needed. One that failed is dropped with its stream.
 #[derive(Default)]
-pub struct Lanes {
-    all: Vec<Lane>,
+pub struct StagingLanes {
+    all: Vec<StagingLane>,
     made: u64,
 }
 
-impl Lanes {
-    pub fn of(&mut self, site: Site) -> Result<&mut Lane> {
+impl StagingLanes {
+    pub fn of(&mut self, site: Site) -> Result<&mut StagingLane> {
         let at = match self.all.iter().position(|l| l.site == site) {
             Some(at) => at,
             None => {
                 self.made += 1;
-                self.all.push(Lane::new(site, self.made)?);
+                self.all.push(StagingLane::new(site, self.made)?);
                 self.all.len() - 1
             }
         };
@@ -151,21 +151,21 @@ impl Lanes {
 }
 
 /// Memory of a device: pieces, and for how long they are known to stay.
-pub struct Place {
+pub struct DeviceMemory {
     pub site: Site,
     pub pieces: Pieces,
     /// Regions that they lie in, of peers' operations.
     _inside: Vec<Inside>,
-    reach: Reach,
+    reach: DeviceReach,
 }
 
-impl Place {
-    pub fn new(site: Site, pieces: Pieces, inside: Vec<Inside>) -> Place {
-        Place { site, pieces, _inside: inside, reach: Reach::default() }
+impl DeviceMemory {
+    pub fn new(site: Site, pieces: Pieces, inside: Vec<Inside>) -> DeviceMemory {
+        DeviceMemory { site, pieces, _inside: inside, reach: DeviceReach::default() }
     }
 }
 
-struct Flight {
+struct CopyInFlight {
     slot: u8,
     ticket: u64,
     /// Byte of the body that the slot begins with.
@@ -179,28 +179,28 @@ fn chunk(len: u64) -> u64 {
 }
 
 /// A body that comes out of a device.
-pub struct Loading {
-    place: Place,
+pub struct DeviceSource {
+    place: DeviceMemory,
     len: u64,
     chunk: u64,
     posted: u64,
-    flights: VecDeque<Flight>,
+    flights: VecDeque<CopyInFlight>,
     /// Number of the lane that they are in.
     lane: u64,
 }
 
-impl Loading {
-    pub fn new(place: Place, len: u64) -> Loading {
-        Loading { place, len, chunk: chunk(len), posted: 0, flights: VecDeque::new(), lane: 0 }
+impl DeviceSource {
+    pub fn new(place: DeviceMemory, len: u64) -> DeviceSource {
+        DeviceSource { place, len, chunk: chunk(len), posted: 0, flights: VecDeque::new(), lane: 0 }
     }
 
     /// Whether another body has given up the lane that this one's copies are in.
-    fn is_orphan(&self, lanes: &Lanes) -> bool {
+    fn is_orphan(&self, lanes: &StagingLanes) -> bool {
         !self.flights.is_empty() && !lanes.has(self.place.site, self.lane)
     }
 
     /// Keeps the slots filling; true once every copy is posted, so that the next body may begin.
-    pub fn pump(&mut self, lanes: &mut Lanes) -> Result<bool> {
+    pub fn pump(&mut self, lanes: &mut StagingLanes) -> Result<bool> {
         if self.is_orphan(lanes) {
             self.flights.clear();
             return Err(Error::coded(errno::EIO, Code::Fault, "the device's copies were given up with another operation's"));
@@ -213,16 +213,16 @@ impl Loading {
         outcome
     }
 
-    fn try_pump(&mut self, lanes: &mut Lanes) -> Result<bool> {
+    fn try_pump(&mut self, lanes: &mut StagingLanes) -> Result<bool> {
         let lane = lanes.of(self.place.site)?;
         self.lane = lane.number;
         while self.posted < self.len {
             let Some(slot) = lane.free.pop() else { break };
             let len = (self.len - self.posted).min(self.chunk);
-            // SAFETY: `Place` holds the regions of a peer's operation open; the pieces of this side's own were promised to the C API
+            // SAFETY: `DeviceMemory` holds the regions of a peer's operation open; the pieces of this side's own were promised to the C API
             // until it completes.
             match unsafe { lane.post(Dir::FromDevice, slot, &mut self.place, self.posted, len as usize) } {
-                Ok(ticket) => self.flights.push_back(Flight { slot, ticket, first: self.posted, len }),
+                Ok(ticket) => self.flights.push_back(CopyInFlight { slot, ticket, first: self.posted, len }),
                 Err(e) => {
                     lane.free.push(slot);
                     return Err(e);
@@ -238,7 +238,7 @@ impl Loading {
     }
 
     /// What lies in a slot from byte `at` of the body on, if its copy is done.
-    pub fn find(&self, lanes: &mut Lanes, at: u64) -> Option<Iov> {
+    pub fn find(&self, lanes: &mut StagingLanes, at: u64) -> Option<Iov> {
         if self.is_orphan(lanes) {
             return None;
         }
@@ -249,7 +249,7 @@ impl Loading {
     }
 
     /// Bytes before `at` are on the wire.
-    pub fn release(&mut self, lanes: &mut Lanes, at: u64) {
+    pub fn release(&mut self, lanes: &mut StagingLanes, at: u64) {
         if self.is_orphan(lanes) {
             return;
         }
@@ -261,7 +261,7 @@ impl Loading {
     }
 
     /// Takes no more from the device, and waits for what it copies now: a few parts.
-    pub fn end(&mut self, lanes: &mut Lanes) {
+    pub fn end(&mut self, lanes: &mut StagingLanes) {
         if self.is_orphan(lanes) {
             return self.flights.clear();
         }
@@ -287,21 +287,21 @@ impl Loading {
 }
 
 /// A body that goes into a device.
-pub struct Storing {
-    place: Place,
+pub struct DeviceSink {
+    place: DeviceMemory,
     chunk: u64,
     /// The slot that is being filled, and the byte of the body that it begins with.
     filling: Option<(u8, u64)>,
-    flights: VecDeque<Flight>,
+    flights: VecDeque<CopyInFlight>,
 }
 
-impl Storing {
-    pub fn new(place: Place, len: u64) -> Storing {
-        Storing { place, chunk: chunk(len), filling: None, flights: VecDeque::new() }
+impl DeviceSink {
+    pub fn new(place: DeviceMemory, len: u64) -> DeviceSink {
+        DeviceSink { place, chunk: chunk(len), filling: None, flights: VecDeque::new() }
     }
 
     /// The room in a slot from byte `at` on; `None`: no slot is free yet.
-    pub fn find(&mut self, lanes: &mut Lanes, at: u64) -> Result<Option<Iov>> {
+    pub fn find(&mut self, lanes: &mut StagingLanes, at: u64) -> Result<Option<Iov>> {
         if self.filling.is_none() {
             // Asking costs a call of the driver: only where slots run out.
             if lanes.of(self.place.site)?.free.is_empty() {
@@ -317,17 +317,17 @@ impl Storing {
     }
 
     /// Bytes before `at` are in the slot; `end`: they are the body's last.
-    pub fn filled(&mut self, lanes: &mut Lanes, at: u64, end: bool) -> Result<()> {
+    pub fn filled(&mut self, lanes: &mut StagingLanes, at: u64, end: bool) -> Result<()> {
         let Some((slot, first)) = self.filling else { return Ok(()) };
         if at - first < self.chunk && !end {
             return Ok(());
         }
         self.filling = None;
         let lane = lanes.of(self.place.site)?;
-        // SAFETY: as in `Loading::try_pump`: regions are held by `Place`, other pieces by who posted the operation.
+        // SAFETY: as in `DeviceSource::try_pump`: regions are held by `DeviceMemory`, other pieces by who posted the operation.
         match unsafe { lane.post(Dir::ToDevice, slot, &mut self.place, first, (at - first) as usize) } {
             Ok(ticket) => {
-                self.flights.push_back(Flight { slot, ticket, first, len: at - first });
+                self.flights.push_back(CopyInFlight { slot, ticket, first, len: at - first });
                 Ok(())
             }
             Err(e) => {
@@ -338,7 +338,7 @@ impl Storing {
     }
 
     /// Takes back slots whose copies are done.
-    fn retire(&mut self, lanes: &mut Lanes) -> Result<()> {
+    fn retire(&mut self, lanes: &mut StagingLanes) -> Result<()> {
         if self.flights.is_empty() {
             return Ok(());
         }
@@ -357,20 +357,20 @@ impl Storing {
         Ok(())
     }
 
-    fn fail(&mut self, lanes: &mut Lanes) {
+    fn fail(&mut self, lanes: &mut StagingLanes) {
         self.filling = None;
         self.flights.clear();
         lanes.give_up(self.place.site);
     }
 
     /// Whether all that came is in the device's memory.
-    pub fn settled(&mut self, lanes: &mut Lanes) -> Result<bool> {
+    pub fn settled(&mut self, lanes: &mut StagingLanes) -> Result<bool> {
         self.retire(lanes)?;
         Ok(self.flights.is_empty())
     }
 
     /// Leaves out what is in the slot being filled, and waits for the copies that run.
-    pub fn end(&mut self, lanes: &mut Lanes) {
+    pub fn end(&mut self, lanes: &mut StagingLanes) {
         if let Some((slot, _)) = self.filling.take()
             && let Ok(lane) = lanes.of(self.place.site)
         {
@@ -411,11 +411,11 @@ mod tests {
 
     const SITE: Site = Site { iface: Iface::Cuda, device: 0 };
 
-    fn lane(number: u64, done: u64) -> Lane {
+    fn lane(number: u64, done: u64) -> StagingLane {
         let len = BYTES * usize::from(COUNT);
         let file = mem::memfd("gdrfab-slots", len).unwrap();
         let memory = Mapping::new(file.as_fd(), 0, len, Protection::ReadWrite).unwrap();
-        Lane {
+        StagingLane {
             site: SITE,
             stream: Box::new(Stuck(done)),
             _pin: None,
@@ -427,16 +427,16 @@ mod tests {
         }
     }
 
-    fn loading(bytes: &[u8]) -> Loading {
+    fn loading(bytes: &[u8]) -> DeviceSource {
         // SAFETY: nothing is copied.
         let pieces = Pieces::One(unsafe { Iov::of(bytes) });
-        Loading::new(Place::new(SITE, pieces, Vec::new()), bytes.len() as u64)
+        DeviceSource::new(DeviceMemory::new(SITE, pieces, Vec::new()), bytes.len() as u64)
     }
 
     #[test]
     fn a_body_whose_lane_another_gave_up_is_not_sent_from_the_next_one() {
         let bytes = [0; 100];
-        let mut lanes = Lanes { all: vec![lane(1, 0)], made: 1 };
+        let mut lanes = StagingLanes { all: vec![lane(1, 0)], made: 1 };
         let (mut first, mut second) = (loading(&bytes), loading(&bytes));
         assert!(first.pump(&mut lanes).unwrap() && second.pump(&mut lanes).unwrap());
         second.end(&mut lanes);

@@ -7,18 +7,18 @@ use crate::fallible::granted;
 use crate::hmem::Site;
 use crate::prov::op::Pieces;
 use crate::prov::tcp::conn::Fetch;
-use crate::prov::tcp::memory::staging::{Place, Storing};
+use crate::prov::tcp::memory::staging::{DeviceMemory, DeviceSink};
 use crate::prov::tcp::recv::{Recv, Unexpected};
 use crate::prov::tcp::state::State;
-use crate::prov::tcp::stream::incoming::{Sink, Then};
+use crate::prov::tcp::stream::incoming::{BodyEnd, BodySink};
 use crate::prov::tcp::wire::frame::{ACK, FAILED, Header, Kind, error_of, protocol_error, status_of, word};
 use crate::room::granted;
 
 /// Where bytes for memory of this side go.
-pub fn sink_of(pieces: Pieces, site: Site, room: u64) -> Sink {
+pub fn sink_of(pieces: Pieces, site: Site, room: u64) -> BodySink {
     match site.is_host() {
-        true => Sink::Pieces(pieces, room),
-        false => Sink::Device(Storing::new(Place::new(site, pieces, Vec::new()), room), room),
+        true => BodySink::Pieces(pieces, room),
+        false => BodySink::Device(DeviceSink::new(DeviceMemory::new(site, pieces, Vec::new()), room), room),
     }
 }
 
@@ -30,11 +30,11 @@ impl State {
             let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
             conn.count_match(h.len);
             let sink = sink_of(recv.pieces.clone(), recv.site, h.len.min(recv.room as u64));
-            return self.begin(sink, Then::Message { recv: Some(recv), len: h.len, data, number }, h, None);
+            return self.begin(sink, BodyEnd::Message { recv: Some(recv), len: h.len, data, number }, h, None);
         }
         self.stats.unexpected += 1;
         // Within the budget, so this is memory that was granted.
-        self.begin(Sink::Kept(granted(h.len as usize)?), Then::Keep { data, number }, h, None)
+        self.begin(BodySink::Buffer(granted(h.len as usize)?), BodyEnd::Unexpected { data, number }, h, None)
     }
 
     /// The receive for a message that comes now: none if others still wait for theirs.
@@ -64,7 +64,7 @@ impl State {
     /// Gives a message that waited its receive.
     pub fn deliver(&mut self, mut recv: Recv, message: Unexpected) {
         match message {
-            Unexpected::Kept { bytes, data, number } => {
+            Unexpected::Buffered { bytes, data, number } => {
                 if let Some(conn) = self.conn.as_deref_mut() {
                     conn.count_match(bytes.len() as u64);
                 }
@@ -113,10 +113,10 @@ impl State {
         let Some(t) = conn.fetches.remove(at) else { return Ok(()) };
         let sink = match &t.recv {
             Some(recv) if failed.is_none() => sink_of(recv.pieces.clone(), recv.site, t.want),
-            _ => Sink::Nothing,
+            _ => BodySink::Nothing,
         };
         let number = t.ack.then_some(t.number);
-        self.begin(sink, Then::Message { recv: t.recv, len: t.len, data: t.data, number }, h, failed)
+        self.begin(sink, BodyEnd::Message { recv: t.recv, len: t.len, data: t.data, number }, h, failed)
     }
 
     /// A message that came without a receive; one may have been posted meanwhile.

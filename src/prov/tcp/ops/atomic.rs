@@ -14,7 +14,7 @@ use crate::prov::tcp::domain::Domain;
 use crate::prov::tcp::limits::TX_SIZE;
 use crate::prov::tcp::refusal::RemoteAddr;
 use crate::prov::tcp::state::State;
-use crate::prov::tcp::stream::incoming::{Sink, Then, Wanted};
+use crate::prov::tcp::stream::incoming::{AtomicRequest, BodyEnd, BodySink};
 use crate::prov::tcp::stream::tx::QUEUE_MAX;
 use crate::prov::tcp::wire::frame;
 use crate::prov::tcp::wire::frame::{FAILED, HEADER, Header, Kind, PROMPT, protocol_error, status_of, word};
@@ -76,14 +76,14 @@ impl State {
     /// The same whose operands come later.
     pub fn on_atomic(&mut self, h: &Header, words: &[u8]) -> Result<()> {
         let wanted = wanted(h, words)?;
-        self.begin(Sink::Kept(granted(h.len as usize)?), Then::Atomic(wanted), h, None)
+        self.begin(BodySink::Buffer(granted(h.len as usize)?), BodyEnd::Atomic(wanted), h, None)
     }
 }
 
-fn wanted(h: &Header, words: &[u8]) -> Result<Wanted> {
+fn wanted(h: &Header, words: &[u8]) -> Result<AtomicRequest> {
     match Atomic::decode(word(words, 0)) {
         Some(what) if what.operands() as u64 == h.len && !(what.fetches() && h.has(PROMPT)) => {
-            Ok(Wanted { what, addr: word(words, 1), key: word(words, 2), paths: h.paths, prompt: h.has(PROMPT) })
+            Ok(AtomicRequest { what, addr: word(words, 1), key: word(words, 2), paths: h.paths, prompt: h.has(PROMPT) })
         }
         _ => Err(protocol_error("an atomic operation that does not exist")),
     }
@@ -91,7 +91,7 @@ fn wanted(h: &Header, words: &[u8]) -> Result<Wanted> {
 
 impl Conn {
     /// Carries out what the peer wants, and answers for it.
-    pub fn serve(&mut self, domain: &Domain, wanted: &Wanted, operands: &[u8]) {
+    pub fn serve(&mut self, domain: &Domain, wanted: &AtomicRequest, operands: &[u8]) {
         let what = wanted.what;
         let mut old = vec![0; if what.fetches() { what.bytes() } else { 0 }];
         let done = self.carry_out(domain, wanted, operands, &mut old);
@@ -115,7 +115,7 @@ impl Conn {
         self.prompt |= wanted.prompt;
     }
 
-    fn carry_out(&mut self, domain: &Domain, wanted: &Wanted, operands: &[u8], old: &mut [u8]) -> std::result::Result<(), Code> {
+    fn carry_out(&mut self, domain: &Domain, wanted: &AtomicRequest, operands: &[u8], old: &mut [u8]) -> std::result::Result<(), Code> {
         let what = wanted.what;
         let region = self.look_up(domain, wanted.key).ok_or(Code::Key)?;
         let skip = region.check(wanted.addr, what.bytes() as u64, need(what), paths_of(wanted.paths))?;

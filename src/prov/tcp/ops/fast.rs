@@ -21,7 +21,7 @@ use crate::prov::tcp::recv::Recv;
 use crate::prov::tcp::refusal::RemoteAddr;
 use crate::prov::tcp::state::{Phase, State};
 use crate::prov::tcp::stream::incoming::scatter;
-use crate::prov::tcp::stream::rx::Read;
+use crate::prov::tcp::stream::rx::ReadResult;
 use crate::prov::tcp::stream::tx::QUEUE_MAX;
 use crate::prov::tcp::wire::frame::{ACK, DATA, HEADER, Header, Kind, PROMPT, word};
 use std::os::fd::AsFd;
@@ -252,18 +252,18 @@ impl State {
         }
         let Conn { fd, rx, .. } = conn;
         match rx.read(fd.as_fd()) {
-            Ok(Read::Nothing) if !conn.owes() => Some(Ok(())),
-            Ok(Read::Nothing) => Some(self.end_turn(false, self.is_left_alone(domain))),
-            Ok(Read::Some(more)) => Some(self.take_what_came(domain, more)),
+            Ok(ReadResult::Nothing) if !conn.owes_ack() => Some(Ok(())),
+            Ok(ReadResult::Nothing) => Some(self.end_turn(false, self.is_unattended(domain))),
+            Ok(ReadResult::Some(more)) => Some(self.handle_arrived(domain, more)),
             // Found again, and dealt with, by the next look.
             _ => None,
         }
     }
 
-    fn take_what_came(&mut self, domain: &Domain, more: bool) -> Result<()> {
+    fn handle_arrived(&mut self, domain: &Domain, more: bool) -> Result<()> {
         if self.parse(domain)? && more {
             self.receive(domain)?;
         }
-        self.end_turn(true, self.is_left_alone(domain))
+        self.end_turn(true, self.is_unattended(domain))
     }
 }

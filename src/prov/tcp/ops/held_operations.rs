@@ -11,7 +11,7 @@ impl State {
     /// With faults: starts, holds or loses an operation that was accepted. Gives it back if there are none, and if this is a lane:
     /// who uses it looks after that.
     #[inline]
-    pub fn faulty(&mut self, domain: &Domain, job: AcceptedOp) -> Option<AcceptedOp> {
+    pub fn apply_faults(&mut self, domain: &Domain, job: AcceptedOp) -> Option<AcceptedOp> {
         if self.faults.is_none() || self.bind.is_lane() { Some(job) } else { self.judge(domain, job) }
     }
 
@@ -48,7 +48,7 @@ impl State {
             Verdict::Lose => {
                 tell_end(self.object, &self.peer_address(), &Plan::gone());
                 // In the order of posting: those before it end first.
-                self.tear(domain, &Plan::gone());
+                self.end_everything(domain, &Plan::gone());
                 match job {
                     AcceptedOp::Rma { posted, .. } | AcceptedOp::Send(posted) => self.fail(&posted.end, Plan::gone()),
                     AcceptedOp::Recv(recv) => self.abandon(&recv, Plan::gone()),

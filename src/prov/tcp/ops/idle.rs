@@ -17,7 +17,7 @@ impl State {
                     conn.streams_state,
                     StreamsState::None | StreamsState::Refused(_) | StreamsState::OnDemand(_) | StreamsState::Asked(_)
                 ) && conn.connector.is_none();
-                one && matches!(self.phase, Phase::Connected) && conn.is_quiet() && !conn.owes() && !conn.rx.holds_more()
+                one && matches!(self.phase, Phase::Connected) && conn.is_quiet() && !conn.owes_ack() && !conn.rx.holds_more()
             }
             None => matches!(self.phase, Phase::Down(_)) && self.recvs.is_empty(),
         };

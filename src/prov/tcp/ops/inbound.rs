@@ -2,17 +2,17 @@
 //! Frames of the peer, one after the other: each is checked, carried out, and answered for before the next is looked at.
 
 use super::arrival::sink_of;
-use super::target::{Target, check_sum, place, refused};
+use super::target::{Target, check_sum, hold_device_memory, refused};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Access;
 use crate::prov::tcp::conn::{Conn, WriteStatus};
 use crate::prov::tcp::domain::Domain;
-use crate::prov::tcp::memory::staging::Storing;
+use crate::prov::tcp::memory::staging::DeviceSink;
 use crate::prov::tcp::recv::Unexpected;
 use crate::prov::tcp::refusal;
 use crate::prov::tcp::state::State;
-use crate::prov::tcp::stream::incoming::{Incoming, Sink, Then};
-use crate::prov::tcp::stream::rx::Read;
+use crate::prov::tcp::stream::incoming::{BodyEnd, BodySink, Incoming};
+use crate::prov::tcp::stream::rx::ReadResult;
 use crate::prov::tcp::wire::frame;
 use crate::prov::tcp::wire::frame::{
     ACK, DATA, FAILED, HEADER, Header, Kind, LIST, PARTS, PROMPT, STRIPED, STRIPED_MIN, error_of, error_of_list, list_status,
@@ -45,14 +45,14 @@ impl State {
             let Some(conn) = self.conn.as_deref_mut() else { return Ok(came) };
             let Conn { fd, rx, .. } = conn;
             match rx.read(std::os::fd::AsFd::as_fd(fd)) {
-                Ok(Read::Some(more)) => {
+                Ok(ReadResult::Some(more)) => {
                     came = true;
                     if !self.parse(domain)? || !more {
                         return Ok(came);
                     }
                 }
-                Ok(Read::Nothing) => return Ok(came),
-                Ok(Read::Ended) => {
+                Ok(ReadResult::Nothing) => return Ok(came),
+                Ok(ReadResult::Ended) => {
                     let why = "the peer closed the connection or died";
                     conn.dying.get_or_insert(Error::coded(errno::ECONNRESET, Code::PeerGone, why));
                     return Ok(came);
@@ -87,11 +87,11 @@ impl State {
                     conn.rx.body = Some(body);
                     return Ok(false);
                 }
-                if let (Then::Atomic(wanted), Sink::Kept(operands)) = (&body.then, &body.sink) {
+                if let (BodyEnd::Atomic(wanted), BodySink::Buffer(operands)) = (&body.at_end, &body.sink) {
                     conn.serve(domain, wanted, operands);
                     continue;
                 }
-                if let (Then::List(header, data), Sink::Kept(blocks)) = (&body.then, &body.sink) {
+                if let (BodyEnd::List(header, data), BodySink::Buffer(blocks)) = (&body.at_end, &body.sink) {
                     self.on_list(domain, header, *data, blocks)?;
                     continue;
                 }
@@ -110,7 +110,7 @@ impl State {
                 return Ok(false);
             }
             self.handle(domain, &header, size)?;
-            self.conn.as_ref().map_or(Ok(()), |c| c.check_untaken())?;
+            self.conn.as_ref().map_or(Ok(()), |c| c.check_unsent_answers())?;
         }
     }
 
@@ -204,8 +204,8 @@ impl State {
         Ok(())
     }
 
-    pub fn begin(&mut self, sink: Sink, then: Then, h: &Header, failed: Option<Error>) -> Result<()> {
-        let mut body = Incoming::new(sink, then, h.len, h.has(PARTS));
+    pub fn begin(&mut self, sink: BodySink, at_end: BodyEnd, h: &Header, failed: Option<Error>) -> Result<()> {
+        let mut body = Incoming::new(sink, at_end, h.len, h.has(PARTS));
         body.failed = failed;
         if let Some(conn) = self.conn.as_deref_mut()
             && h.len >= STRIPED_MIN
@@ -236,18 +236,18 @@ impl State {
         let into = target.and_then(|target| match target {
             Target::Host(runs) => {
                 let regions = runs.regions().cloned().collect();
-                Ok((Sink::Regions(runs), regions))
+                Ok((BodySink::Regions(runs), regions))
             }
             Target::Device(site, runs) => {
-                let place = place(site, &runs).map_err(refused)?;
-                Ok((Sink::Device(Storing::new(place, h.len), h.len), runs.regions().cloned().collect()))
+                let place = hold_device_memory(site, &runs).map_err(refused)?;
+                Ok((BodySink::Device(DeviceSink::new(place, h.len), h.len), runs.regions().cloned().collect()))
             }
         });
         let (sink, regions, failed) = match into {
             Ok((sink, regions)) => (sink, regions, None),
-            Err(why) => (Sink::Nothing, Box::default(), Some(why)),
+            Err(why) => (BodySink::Nothing, Box::default(), Some(why)),
         };
-        self.begin(sink, Then::Write { data, regions, prompt: h.has(PROMPT) }, h, failed)
+        self.begin(sink, BodyEnd::Write { data, regions, prompt: h.has(PROMPT) }, h, failed)
     }
 
     fn on_read(&mut self, domain: &Domain, h: &Header, words: &[u8]) -> Result<()> {
@@ -265,13 +265,13 @@ impl State {
             let said = if read.end.part { error_of_list(word(words, 0)) } else { error_of(word(words, 0)) };
             let why = said.err().ok_or_else(|| protocol_error("a failure that is none"))?;
             let why = refusal::refused(why, &read.end, read.at);
-            return self.begin(Sink::Nothing, Then::Answer, h, Some(why));
+            return self.begin(BodySink::Nothing, BodyEnd::Answer, h, Some(why));
         }
         if h.len != read.end.len as u64 {
             return Err(protocol_error("an answer of another length than was asked for"));
         }
-        let sink = if read.over { Sink::Nothing } else { sink_of(read.pieces.clone(), read.site, h.len) };
-        self.begin(sink, Then::Answer, h, None)
+        let sink = if read.over { BodySink::Nothing } else { sink_of(read.pieces.clone(), read.site, h.len) };
+        self.begin(sink, BodyEnd::Answer, h, None)
     }
 
     fn on_take(&mut self, h: &Header, number: u64) -> Result<()> {
@@ -331,8 +331,8 @@ impl State {
         } else if let Some(why) = body.failed.take() {
             result = Err(why);
         }
-        match body.then {
-            Then::Write { data, regions, prompt } => {
+        match body.at_end {
+            BodyEnd::Write { data, regions, prompt } => {
                 let sequence = conn.done.wrapping_add(1);
                 if let Err(why) = &result {
                     conn.put_words(Kind::Report, 0, 0, &[u64::from(sequence), list_status(why)]);
@@ -347,17 +347,17 @@ impl State {
                 }
             }
             // Carried out where they came.
-            Then::Atomic(_) | Then::List(..) => {}
-            Then::Answer => {
+            BodyEnd::Atomic(_) | BodyEnd::List(..) => {}
+            BodyEnd::Answer => {
                 if let Some(read) = conn.reads.pop_front()
                     && !read.over
                 {
                     self.end(&read.end, result);
                 }
             }
-            Then::Message { recv, len, data, number } => self.end_message(recv, len, data, number, result),
-            Then::Keep { data, number } => match (result, body.sink) {
-                (Ok(()), Sink::Kept(bytes)) => self.keep(Unexpected::Kept { bytes, data, number }),
+            BodyEnd::Message { recv, len, data, number } => self.end_message(recv, len, data, number, result),
+            BodyEnd::Unexpected { data, number } => match (result, body.sink) {
+                (Ok(()), BodySink::Buffer(bytes)) => self.keep(Unexpected::Buffered { bytes, data, number }),
                 // The sender gave the message up before anybody asked for it.
                 _ => conn.count_match(body.len),
             },

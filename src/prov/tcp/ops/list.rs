@@ -16,11 +16,11 @@ use crate::prov::tcp::conn::{Conn, LIST_READS, READS, ReadOp, WriteOp, WriteStat
 use crate::prov::tcp::domain::Domain;
 use crate::prov::tcp::limits::TX_SIZE;
 use crate::prov::tcp::memory::mr::Region;
-use crate::prov::tcp::memory::source::{Run, Runs, Source, gather, source_of};
+use crate::prov::tcp::memory::source::{BodySource, RegionRun, RegionRuns, gather, source_of};
 use crate::prov::tcp::refusal::RemoteAddr;
 use crate::prov::tcp::state::State;
 use crate::prov::tcp::stream::body::{Body, Owner};
-use crate::prov::tcp::stream::incoming::{Incoming, Sink, Then};
+use crate::prov::tcp::stream::incoming::{BodyEnd, BodySink, Incoming};
 use crate::prov::tcp::stream::tx::QUEUE_MAX;
 use crate::prov::tcp::wire::frame::{BLOCK, BLOCKS_MAX, BODY_MAX, Header, Kind, LIST, PROMPT, protocol_error, word};
 use crate::room::granted;
@@ -131,7 +131,7 @@ impl State {
         let source = match () {
             () if on_host && total <= COPY_MAX => None,
             () if on_host && are_short(pieces.as_slice().len(), total as u64) => {
-                Some(Source::Owned(gather(pieces.as_slice(), 0, total as u64), 0))
+                Some(BodySource::Owned(gather(pieces.as_slice(), 0, total as u64), 0))
             }
             () => match source_of(&mut conn.tx.lanes, pieces.clone(), site, total, false, stream) {
                 Ok(source) => Some(source),
@@ -202,7 +202,7 @@ impl Conn {
             return Err(protocol_error("a list of no blocks, or of too many"));
         }
         let len = count as usize * BLOCK;
-        let list = Incoming::new(Sink::Kept(granted(len)?), Then::List(*h, data), len as u64, false);
+        let list = Incoming::new(BodySink::Buffer(granted(len)?), BodyEnd::List(*h, data), len as u64, false);
         self.rx.body = Some(Box::new(list));
         Ok(())
     }
@@ -210,7 +210,7 @@ impl Conn {
     /// Checks every block of a list; an error names the first that fails.
     fn list_target(&mut self, domain: &Domain, h: &Header, blocks: &[u8], need: Access) -> Result<Target> {
         let (permitted, count) = (paths_of(h.paths), blocks.len() / BLOCK);
-        let (mut runs, mut regions): (Vec<Run>, Vec<Arc<Region>>) = (granted(count)?, Vec::new());
+        let (mut runs, mut regions): (Vec<RegionRun>, Vec<Arc<Region>>) = (granted(count)?, Vec::new());
         let mut places: HashMap<u64, usize> = HashMap::new();
         let (mut last, mut at) = (None, 0);
         for i in 0..count {
@@ -242,11 +242,11 @@ impl Conn {
             })?;
             match runs.last_mut() {
                 Some(run) if run.skip + run.len == skip && Arc::ptr_eq(&run.region, region) => run.len += len,
-                _ => runs.push(Run { region: region.clone(), skip, len }),
+                _ => runs.push(RegionRun { region: region.clone(), skip, len }),
             }
         }
         let site = regions.first().map_or(Site::HOST, |r| r.site());
-        let runs = Runs::of_list(runs, regions);
+        let runs = RegionRuns::of_list(runs, regions);
         Ok(if site.is_host() { Target::Host(runs) } else { Target::Device(site, runs) })
     }
 }

@@ -16,7 +16,7 @@ use crate::prov::tcp::conn::{Offered, SentOp};
 use crate::prov::tcp::domain::Domain;
 use crate::prov::tcp::fault::{AcceptedOp, PostedOp};
 use crate::prov::tcp::limits::{MAX_MSG, RX_SIZE, TX_SIZE};
-use crate::prov::tcp::memory::source::{Source, gather, load, source_of};
+use crate::prov::tcp::memory::source::{BodySource, gather, load, source_of};
 use crate::prov::tcp::recv::Recv;
 use crate::prov::tcp::state::{Phase, State};
 use crate::prov::tcp::stream::body::{Body, Owner};
@@ -57,7 +57,7 @@ impl State {
         let end = self.bind.place(Ending::of(c, kind, total, pieces.first(), wanted, deadline));
         self.stats.sends += 1;
         if self.faults.is_some() {
-            if let Some(job) = self.faulty(domain, AcceptedOp::Send(PostedOp::new(pieces, site, c, end))) {
+            if let Some(job) = self.apply_faults(domain, AcceptedOp::Send(PostedOp::new(pieces, site, c, end))) {
                 self.start(domain, job);
             }
             return Ok(());
@@ -168,7 +168,7 @@ impl State {
             return;
         }
         let source = match offered.owned {
-            Some(bytes) => Ok(Source::Owned(bytes, 0)),
+            Some(bytes) => Ok(BodySource::Owned(bytes, 0)),
             None => source_of(&mut conn.tx.lanes, offered.pieces, offered.site, want as usize, false, 0),
         };
         match source {
@@ -221,7 +221,7 @@ impl State {
         self.recvs.room(1)?;
         let deadline = self.recv_deadline(c);
         let recv = Recv { pieces, site, room, context: c.context, wanted: self.bind.wants_receive(c.flags), deadline, ticket: None };
-        if let Some(AcceptedOp::Recv(recv)) = self.faulty(domain, AcceptedOp::Recv(recv)) {
+        if let Some(AcceptedOp::Recv(recv)) = self.apply_faults(domain, AcceptedOp::Recv(recv)) {
             self.start_recv(domain, recv);
         }
         Ok(())

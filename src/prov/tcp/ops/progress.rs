@@ -11,8 +11,8 @@ use crate::prov::tcp::domain::Domain;
 use crate::prov::tcp::recv::Unexpected;
 use crate::prov::tcp::state::{Phase, State};
 use crate::prov::tcp::stream::body::Owner;
-use crate::prov::tcp::stream::incoming::Then;
-use crate::prov::tcp::stream::tx::Left;
+use crate::prov::tcp::stream::incoming::BodyEnd;
+use crate::prov::tcp::stream::tx::Departed;
 use crate::prov::tcp::wire::frame::{Header, Kind};
 use crate::sys::{cancel, socket, stream, time};
 
@@ -32,7 +32,7 @@ impl State {
             }
         }
         if self.conn.is_none() && !self.recvs.is_empty() {
-            self.take_what_is_left();
+            self.deliver_remaining();
         }
         self.turns = self.turns.wrapping_add(1);
         if force || (self.turns & 15 == 0 && time::ticks().wrapping_sub(self.last_look) > LOOK) {
@@ -42,7 +42,7 @@ impl State {
     }
 
     fn turn(&mut self, domain: &Domain, force: bool) -> Result<()> {
-        if force || !self.conn.as_ref().is_some_and(|c| c.may_wait_on()) {
+        if force || !self.conn.as_ref().is_some_and(|c| c.may_batch_in_turn()) {
             self.flush();
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
@@ -51,13 +51,13 @@ impl State {
         let told = |member| domain.pollset.turn(member, std::os::fd::AsFd::as_fd(fd));
         let may_have = member.as_mut().is_none_or(told) || force || rx.is_amid();
         let came = may_have && self.receive(domain)?;
-        self.end_turn(came, force || self.is_left_alone(domain))
+        self.end_turn(came, force || self.is_unattended(domain))
     }
 
     /// Whether the caller may never come back to send what waits, or to pay what this turn owes: another thread drives the
     /// endpoint, the library's or one that waits in a call, and sleeps.
     #[inline]
-    pub fn is_left_alone(&self, domain: &Domain) -> bool {
+    pub fn is_unattended(&self, domain: &Domain) -> bool {
         domain.auto || self.sleepers > 0
     }
 
@@ -69,8 +69,8 @@ impl State {
         }
         self.came |= came;
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        conn.pay(came, force);
-        if !conn.tx.is_empty() && !conn.tx.blocked && (force || !conn.may_wait_on()) {
+        conn.send_acks(came, force);
+        if !conn.tx.is_empty() && !conn.tx.blocked && (force || !conn.may_batch_in_turn()) {
             self.flush();
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
@@ -137,8 +137,8 @@ impl State {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         for left in std::mem::take(&mut conn.tx.left) {
             match left {
-                Left::Mark(end) => self.bind.succeed(&end),
-                Left::Body(body) => {
+                Departed::Mark(end) => self.bind.succeed(&end),
+                Departed::Body(body) => {
                     let Some(conn) = self.conn.as_deref_mut() else { return };
                     match (body.owner, body.why, body.end) {
                         (Owner::Answer { list }, ..) => {
@@ -232,7 +232,7 @@ impl State {
             conn.sends.iter().for_each(|s| seen(s.end.deadline));
             conn.tx.each_end(|end| seen(end.deadline));
             conn.fetches.iter().filter_map(|t| t.recv.as_ref()).for_each(|r| seen(r.deadline));
-            if let Some(Then::Message { recv: Some(recv), .. }) = conn.rx.body.as_ref().map(|b| &b.then) {
+            if let Some(BodyEnd::Message { recv: Some(recv), .. }) = conn.rx.body.as_ref().map(|b| &b.at_end) {
                 seen(recv.deadline);
             }
         }
@@ -265,7 +265,7 @@ impl State {
             ended.push(op.end);
             // The oldest may be arriving.
             if i == 0
-                && let Some(body) = conn.rx.body.as_mut().filter(|b| matches!(b.then, Then::Answer))
+                && let Some(body) = conn.rx.body.as_mut().filter(|b| matches!(b.at_end, BodyEnd::Answer))
             {
                 body.divert(&mut conn.rx.lanes, why.clone());
             }
@@ -314,7 +314,7 @@ impl State {
             let Conn { rx, .. } = conn;
             if ended.len() < most
                 && let Some(body) = rx.body.as_mut()
-                && let Then::Message { recv, .. } = &mut body.then
+                && let BodyEnd::Message { recv, .. } = &mut body.at_end
                 && recv.as_ref().is_some_and(|r| which(r.deadline, r.context))
             {
                 ended.extend(recv.take());
@@ -343,7 +343,7 @@ impl State {
     pub fn down(&mut self, domain: &Domain, why: Error) {
         let _held = cancel::CancelDisabled::off();
         tell_end(self.object, &self.peer_address(), &why);
-        self.tear(domain, &why);
+        self.end_everything(domain, &why);
         self.over(why);
     }
 
@@ -358,7 +358,7 @@ impl State {
     }
 
     /// Ends everything that hangs on the connection.
-    pub fn tear(&mut self, domain: &Domain, why: &Error) {
+    pub fn end_everything(&mut self, domain: &Domain, why: &Error) {
         if let Some(faults) = &mut self.faults {
             let (ends, receives) = faults.take(|_| true, |_| true, usize::MAX);
             ends.iter().for_each(|end| self.fail(end, why.clone()));
@@ -380,14 +380,14 @@ impl State {
         let mut receives = Vec::new();
         if let Some(mut body) = conn.rx.body.take() {
             body.divert(&mut conn.rx.lanes, why.clone());
-            if let Then::Message { recv, .. } = body.then {
+            if let BodyEnd::Message { recv, .. } = body.at_end {
                 receives.extend(recv);
             }
         }
         for left in conn.tx.take_all() {
             let end = match left {
-                Left::Mark(end) => Some(end),
-                Left::Body(body) => body.end,
+                Departed::Mark(end) => Some(end),
+                Departed::Body(body) => body.end,
             };
             // What is still here is lost for certain, injected or not.
             ended.extend(end.map(|end| Ending { silent: end.silent && why.code != Code::PeerGone, ..end }));
@@ -399,13 +399,13 @@ impl State {
         drop(conn);
         ended.iter().for_each(|end| self.fail(end, why.clone()));
         receives.iter().for_each(|recv| self.abandon(recv, why.clone()));
-        self.unexpected.retain(|u| matches!(u, Unexpected::Kept { .. }));
+        self.unexpected.retain(|u| matches!(u, Unexpected::Buffered { .. }));
         self.flush_receives(why);
     }
 
     /// After the end of a connection: messages that came before it may have had to wait for room in the queue.
     #[cold]
-    fn take_what_is_left(&mut self) {
+    fn deliver_remaining(&mut self) {
         let Phase::Down(why) = &self.phase else { return };
         let why = why.clone();
         self.match_unexpected();
@@ -434,7 +434,7 @@ impl State {
             return;
         }
         if !conn.tx.has_bodies() {
-            conn.pay(false, true);
+            conn.send_acks(false, true);
             conn.put(Header::new(Kind::Bye, 0, 0));
         }
         loop {
@@ -454,7 +454,7 @@ impl State {
                 stream::wait_for_any(conn.socket(), (until - now) / 1_000_000);
                 continue;
             }
-            let blocked = conn.tx.streams.as_ref().and_then(|streams| streams.a_blocked_one()).filter(|_| conn.tx.is_scattering());
+            let blocked = conn.tx.streams.as_ref().and_then(|streams| streams.first_blocked()).filter(|_| conn.tx.is_scattering());
             stream::wait_for_room(blocked.unwrap_or(conn.socket()), (until - now) / 1_000_000);
         }
     }

@@ -108,7 +108,7 @@ impl State {
         self.stats.moved(path_of(site, remote.first().map_or(0, |r| r.key)), total);
         if self.faults.is_some() {
             let posted = PostedOp::new(pieces, site, c, end);
-            if let Some(job) = self.faulty(domain, AcceptedOp::Rma { dir, remote: remote.into(), posted }) {
+            if let Some(job) = self.apply_faults(domain, AcceptedOp::Rma { dir, remote: remote.into(), posted }) {
                 self.start(domain, job);
             }
             return Ok(());
@@ -198,12 +198,12 @@ impl State {
         if conn.tx.blocked {
             return;
         }
-        let may_wait = match op_flags & (flags::MORE | flags::INJECT) {
-            0 => conn.may_wait(),
+        let may_batch = match op_flags & (flags::MORE | flags::INJECT) {
+            0 => conn.may_batch(),
             flags::INJECT => false,
             _ => !conn.tx.is_worth_a_call(),
         };
-        if may_wait && !self.is_left_alone(domain) {
+        if may_batch && !self.is_unattended(domain) {
             return;
         }
         self.flush();

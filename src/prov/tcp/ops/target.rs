@@ -8,8 +8,8 @@ use crate::prov::op::Pieces;
 use crate::prov::tcp::conn::Conn;
 use crate::prov::tcp::domain::Domain;
 use crate::prov::tcp::memory::mr::Region;
-use crate::prov::tcp::memory::source::{Run, Runs, Source};
-use crate::prov::tcp::memory::staging::{Loading, Place};
+use crate::prov::tcp::memory::source::{BodySource, RegionRun, RegionRuns};
+use crate::prov::tcp::memory::staging::{DeviceMemory, DeviceSource};
 use crate::prov::tcp::stream::body::{Body, Owner};
 use crate::prov::tcp::wire::frame;
 use crate::prov::tcp::wire::frame::{FAILED, Header, Kind, LIST, list_status, protocol_error, word};
@@ -29,8 +29,8 @@ pub fn paths_of(bits: u8) -> Paths {
 
 /// Where an operation of a peer goes.
 pub enum Target {
-    Host(Runs),
-    Device(Site, Runs),
+    Host(RegionRuns),
+    Device(Site, RegionRuns),
 }
 
 impl Conn {
@@ -60,7 +60,7 @@ impl Conn {
             if region.is_stale() {
                 return Err(Code::Fault);
             }
-            runs.push(Run { region, skip, len });
+            runs.push(RegionRun { region, skip, len });
         }
         match site {
             Some(site) if !site.is_host() => Ok(Target::Device(site, runs.into())),
@@ -79,11 +79,13 @@ impl Conn {
             // Blocks so short would take many calls.
             Ok(Target::Host(runs)) if list && are_short(runs.list.len(), h.len) => {
                 let mut bytes = Vec::with_capacity(h.len as usize);
-                copy_out(&runs, &mut bytes).map(|()| Source::Owned(bytes.into(), 0)).map_err(refused)
+                copy_out(&runs, &mut bytes).map(|()| BodySource::Owned(bytes.into(), 0)).map_err(refused)
             }
-            Ok(Target::Host(runs)) => Ok(Source::Regions(runs)),
+            Ok(Target::Host(runs)) => Ok(BodySource::Regions(runs)),
             Ok(Target::Device(..)) if h.len == 0 => return self.put(Header::new(Kind::Answered, 0, 0)),
-            Ok(Target::Device(site, runs)) => place(site, &runs).map(|p| Source::Device(Loading::new(p, h.len))).map_err(refused),
+            Ok(Target::Device(site, runs)) => {
+                hold_device_memory(site, &runs).map(|p| BodySource::Device(DeviceSource::new(p, h.len))).map_err(refused)
+            }
             Err(why) => Err(why),
         };
         match source {
@@ -118,14 +120,14 @@ pub fn check_sum(h: &Header, words: &[u8]) -> Result<()> {
     Ok(())
 }
 
-pub fn place(site: Site, runs: &Runs) -> std::result::Result<Place, Code> {
+pub fn hold_device_memory(site: Site, runs: &RegionRuns) -> std::result::Result<DeviceMemory, Code> {
     let inside = runs.regions().map(Region::hold).collect::<std::result::Result<_, _>>()?;
     let pieces = runs.list.iter().flat_map(|run| run.region.parts(run.skip, run.len)).collect();
-    Ok(Place::new(site, Pieces::of_list(pieces), inside))
+    Ok(DeviceMemory::new(site, Pieces::of_list(pieces), inside))
 }
 
 /// Adds the bytes of regions to an answer that is copied.
-pub fn copy_out(runs: &Runs, out: &mut Vec<u8>) -> std::result::Result<(), Code> {
+pub fn copy_out(runs: &RegionRuns, out: &mut Vec<u8>) -> std::result::Result<(), Code> {
     for run in &runs.list {
         run.region.enter()?;
         let read = run.region.begin_cpu(false).and_then(|()| {

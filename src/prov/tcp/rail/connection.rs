@@ -33,7 +33,7 @@ pub fn buffer() -> Buf {
 }
 
 /// What a rail is sending.
-struct Sending {
+struct OutgoingSegment {
     head: [u8; SEGMENT_HEAD],
     /// Where its bytes lie in the ring, and how many.
     at: usize,
@@ -46,7 +46,7 @@ struct Sending {
 }
 
 /// What reading came to.
-pub enum Got {
+pub enum Received {
     /// A head, and the bytes that it announced.
     Segment(SegmentHead, Option<Buf>),
     Nothing,
@@ -56,7 +56,7 @@ pub enum Got {
 pub struct Rail {
     pub socket: OwnedFd,
     seal: Option<SealedOut>,
-    sending: Option<Sending>,
+    sending: Option<OutgoingSegment>,
     /// It takes no more for now; its room is watched for.
     pub blocked: bool,
     pub armed: bool,
@@ -133,7 +133,7 @@ impl Rail {
     /// Begins a segment whose bytes, if it has any, lie in the ring from `at` on.
     pub fn begin(&mut self, head: SegmentHead, at: usize, now: u64) {
         let (from, len) = if let Word::Data { from, len } = head.word { (from, len) } else { (0, 0) };
-        self.sending = Some(Sending { head: head.encode(), at, len, from, sent: 0, saved: None });
+        self.sending = Some(OutgoingSegment { head: head.encode(), at, len, from, sent: 0, saved: None });
         self.health.queued += len as u64;
         self.spoke = now;
     }
@@ -190,7 +190,7 @@ impl Rail {
     }
 
     /// Takes bytes out of the stash; a segment, if one is whole.
-    fn take(&mut self, fresh: &mut impl FnMut() -> Buf) -> Result<Option<Got>> {
+    fn take(&mut self, fresh: &mut impl FnMut() -> Buf) -> Result<Option<Received>> {
         while self.window.0 < self.window.1 {
             let bytes = self.stash.get(self.window.0..self.window.1).unwrap_or(&[]);
             if let Some((head, buf, filled)) = &mut self.coming {
@@ -215,24 +215,24 @@ impl Rail {
             let head = SegmentHead::decode(&self.head)?;
             match head.word {
                 Word::Data { len, .. } if len > 0 => self.coming = Some((head, fresh(), 0)),
-                _ => return Ok(Some(Got::Segment(head, None))),
+                _ => return Ok(Some(Received::Segment(head, None))),
             }
         }
         Ok(None)
     }
 
     /// The segment that comes, once all of it is here.
-    fn whole(&mut self) -> Option<Got> {
+    fn whole(&mut self) -> Option<Received> {
         let (head, buf, filled) = self.coming.take()?;
         if matches!(head.word, Word::Data { len, .. } if filled < len) {
             self.coming = Some((head, buf, filled));
             return None;
         }
-        Some(Got::Segment(head, Some(buf)))
+        Some(Received::Segment(head, Some(buf)))
     }
 
     /// Reads until a segment is whole, or the socket has no more.
-    pub fn receive(&mut self, short: usize, fresh: &mut impl FnMut() -> Buf) -> Result<Got> {
+    pub fn receive(&mut self, short: usize, fresh: &mut impl FnMut() -> Buf) -> Result<Received> {
         loop {
             if let Some(got) = self.take(fresh)? {
                 return Ok(got);
@@ -263,8 +263,8 @@ impl Rail {
             };
             match moved {
                 Moved::Bytes(_) => {}
-                Moved::Ended => return Ok(Got::Ended),
-                Moved::Blocked | Moved::Fault => return Ok(Got::Nothing),
+                Moved::Ended => return Ok(Received::Ended),
+                Moved::Blocked | Moved::Fault => return Ok(Received::Nothing),
             }
         }
     }

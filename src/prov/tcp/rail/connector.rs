@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What makes the rails of a connection and brings them back: which addresses they have, who calls where, and when again.
 
-use super::set::{News, Rails};
+use super::set::{RailEvent, Rails};
 use super::transport::SharedRails;
 use crate::config;
 use crate::error::{Error, Result, errno};
@@ -63,7 +63,7 @@ pub fn wanted(options: &Options) -> Vec<SocketAddr> {
 }
 
 /// A rail that this side calls for.
-struct Call {
+struct RailDial {
     from: IpAddr,
     to: SocketAddr,
     dial: Option<Box<Dial>>,
@@ -76,8 +76,8 @@ struct Call {
 
 enum Role {
     /// By number.
-    Calls(Vec<Call>, u64),
-    Awaits(Vec<HandshakeAcceptor>),
+    Dials(Vec<RailDial>, u64),
+    Listens(Vec<HandshakeAcceptor>),
 }
 
 pub struct RailConnector {
@@ -114,62 +114,62 @@ fn pairs(own: &[IpAddr], peer: &[SocketAddr]) -> Vec<(IpAddr, SocketAddr)> {
 }
 
 /// Where a listener awaits rails, if both sides want them: doors, and what its ANSWER says of them.
-pub fn doors(request: &Request, options: &Options) -> Option<(Vec<HandshakeAcceptor>, Vec<SocketAddr>, u64)> {
+pub fn acceptors(request: &Request, options: &Options) -> Option<(Vec<HandshakeAcceptor>, Vec<SocketAddr>, u64)> {
     let own = wanted(options);
     let first = request.called_at().filter(|_| !own.is_empty() && !request.terms().rails.is_empty())?;
     let mut raw = [0; 8];
     process::random(&mut raw).ok()?;
     let token = u64::from_le_bytes(raw).max(1);
     let others = own.iter().map(SocketAddr::ip).filter(|ip| *ip != first.ip());
-    let mut doors = Vec::new();
+    let mut acceptors = Vec::new();
     for ip in std::iter::once(first.ip()).chain(others).take(RAILS_MAX) {
         match HandshakeAcceptor::listen(SocketAddr::new(ip, 0), Purpose::Rail, token, request.key()) {
-            Ok(door) => doors.push(door),
+            Ok(acceptor) => acceptors.push(acceptor),
             Err(e) => crate::log!(Info, "no rail from {ip}: {e}"),
         }
     }
-    let at: Vec<SocketAddr> = doors.iter().map(HandshakeAcceptor::local).collect();
+    let at: Vec<SocketAddr> = acceptors.iter().map(HandshakeAcceptor::local).collect();
     // Without the first address no rail would know which the first is.
-    at.first().is_some_and(|at| at.ip() == first.ip()).then_some((doors, at, token))
+    at.first().is_some_and(|at| at.ip() == first.ip()).then_some((acceptors, at, token))
 }
 
 impl RailConnector {
     /// Of the side that was called.
-    pub fn awaits(rails: SharedRails, doors: Vec<HandshakeAcceptor>) -> RailConnector {
-        for door in &doors {
-            if let Err(e) = door.watch(rails.lock().set()) {
+    pub fn listener(rails: SharedRails, acceptors: Vec<HandshakeAcceptor>) -> RailConnector {
+        for acceptor in &acceptors {
+            if let Err(e) = acceptor.watch(rails.lock().set()) {
                 crate::log!(Warn, "{e}");
             }
         }
-        RailConnector { rails, role: Role::Awaits(doors), looked: 0 }
+        RailConnector { rails, role: Role::Listens(acceptors), looked: 0 }
     }
 
     /// Of the side that has called, whose first rail goes from `own` to `peer`.
-    pub fn calls(rails: SharedRails, terms: &Terms, own: IpAddr, peer: IpAddr, options: &Options) -> RailConnector {
-        let call = |(from, to)| Call { from, to, dial: None, generation: 1, until: 0, pause: PAUSE_NS };
+    pub fn dialer(rails: SharedRails, terms: &Terms, own: IpAddr, peer: IpAddr, options: &Options) -> RailConnector {
+        let call = |(from, to)| RailDial { from, to, dial: None, generation: 1, until: 0, pause: PAUSE_NS };
         let first = terms.rails.first().copied().unwrap_or(SocketAddr::new(peer, 0));
         let mine: Vec<IpAddr> = wanted(options).iter().map(SocketAddr::ip).filter(|ip| *ip != own).collect();
         let others = pairs(&mine, terms.rails.get(1..).unwrap_or(&[]));
         let calls = std::iter::once((own, first)).chain(others).take(RAILS_MAX).map(call).collect();
-        RailConnector { rails, role: Role::Calls(calls, terms.rail_token), looked: 0 }
+        RailConnector { rails, role: Role::Dials(calls, terms.rail_token), looked: 0 }
     }
 
     /// Moves on what comes up, and finds what is silent. What the user is to know of is given once it is sure and there
     /// is room for it.
-    pub fn look(&mut self, key: Option<&Key>, short: usize, now: u64, room: bool) -> Vec<News> {
+    pub fn look(&mut self, key: Option<&Key>, short: usize, now: u64, room: bool) -> Vec<RailEvent> {
         if now.wrapping_sub(self.looked) < LOOK_NS && !self.rails.lock().is_undecided() {
             return Vec::new();
         }
         self.looked = now;
         match &mut self.role {
-            Role::Calls(calls, token) => {
+            Role::Dials(calls, token) => {
                 for (number, call) in calls.iter_mut().enumerate() {
                     call.look(number, &self.rails, *token, key, now);
                 }
             }
-            Role::Awaits(doors) => {
-                let most = doors.len();
-                for request in doors.iter_mut().flat_map(HandshakeAcceptor::poll) {
+            Role::Listens(acceptors) => {
+                let most = acceptors.len();
+                for request in acceptors.iter_mut().flat_map(HandshakeAcceptor::poll) {
                     if let Err(e) = admit(request, &self.rails, most, now) {
                         crate::log!(Info, "a rail: {e}");
                     }
@@ -177,8 +177,8 @@ impl RailConnector {
             }
         }
         let comes = match &self.role {
-            Role::Calls(calls, _) => calls.iter().any(|call| call.dial.as_ref().is_some_and(|dial| dial.is_heard())),
-            Role::Awaits(doors) => doors.iter().any(|door| door.pending() > 0),
+            Role::Dials(calls, _) => calls.iter().any(|call| call.dial.as_ref().is_some_and(|dial| dial.is_heard())),
+            Role::Listens(acceptors) => acceptors.iter().any(|acceptor| acceptor.pending() > 0),
         };
         let mut rails = self.rails.lock();
         let config = &config::get().tcp;
@@ -189,8 +189,8 @@ impl RailConnector {
             // Found again by the next turn.
             let _ = rails.push(short);
         }
-        let (told, rest) = std::mem::take(&mut rails.news).into_iter().partition(|n| room && now.saturating_sub(n.at) >= TELL_NS);
-        rails.news = rest;
+        let (told, rest) = std::mem::take(&mut rails.events).into_iter().partition(|n| room && now.saturating_sub(n.at) >= TELL_NS);
+        rails.events = rest;
         told
     }
 
@@ -198,11 +198,11 @@ impl RailConnector {
     pub fn nap_ns(&self) -> u64 {
         let rails = self.rails.lock();
         let calling = match &self.role {
-            Role::Calls(calls, _) => (0..calls.len()).any(|i| !rails.is_up(i)),
-            Role::Awaits(_) => false,
+            Role::Dials(calls, _) => (0..calls.len()).any(|i| !rails.is_up(i)),
+            Role::Listens(_) => false,
         };
         let nap = rails.nap_ns(config::get().tcp.rail_timeout_ms);
-        let nap = if rails.news.is_empty() { nap } else { nap.min(TELL_NS) };
+        let nap = if rails.events.is_empty() { nap } else { nap.min(TELL_NS) };
         let nap = if rails.is_undecided() { LOOK_NS } else { nap };
         if calling { nap.min(5 * LOOK_NS) } else { nap }
     }
@@ -213,11 +213,11 @@ impl RailConnector {
     }
 }
 
-impl Call {
+impl RailDial {
     fn look(&mut self, number: usize, rails: &Mutex<Rails>, token: u64, key: Option<&Key>, now: u64) {
         let (since, undecided) = {
             let rails = rails.lock();
-            (rails.berths.get(number).filter(|b| b.up.is_some()).map(|b| b.since), rails.is_undecided())
+            (rails.slots.get(number).filter(|b| b.up.is_some()).map(|b| b.since), rails.is_undecided())
         };
         if undecided {
             // The connection hangs on it.
@@ -293,9 +293,9 @@ fn admit(request: Request, rails: &Mutex<Rails>, most: usize, now: u64) -> Resul
     let (number, generation) = (usize::from(number[0]), generation.try_into().map_or(0, u32::from_le_bytes));
     {
         let rails = rails.lock();
-        let berth = rails.berths.get(number);
-        let is_new = number < most && generation > berth.map_or(0, |b| b.generation);
-        let is_early = berth.is_some_and(|b| b.generation > 0 && now.saturating_sub(b.since) < TOO_SOON_NS);
+        let slot = rails.slots.get(number);
+        let is_new = number < most && generation > slot.map_or(0, |b| b.generation);
+        let is_early = slot.is_some_and(|b| b.generation > 0 && now.saturating_sub(b.since) < TOO_SOON_NS);
         if !is_new || is_early {
             return Err(Error::fixed(errno::EPROTO, "there is no such rail, or it is not the next one of its number, or too soon"));
         }
@@ -391,7 +391,7 @@ mod tests {
         fn end(&mut self) {
             let mut rails = self.rails.lock();
             rails.finish();
-            rails.berths.clear();
+            rails.slots.clear();
             self.connector = None;
         }
 
@@ -403,7 +403,7 @@ mod tests {
         /// A rail is lost here: as if its path were, with or without a word to the peer's kernel.
         fn lose(&mut self, number: usize, way: u64) {
             let mut rails = self.rails.lock();
-            let Some(rail) = rails.berths.get(number).and_then(|b| b.up.as_ref()) else { return };
+            let Some(rail) = rails.slots.get(number).and_then(|b| b.up.as_ref()) else { return };
             match way {
                 0 => rustix::net::shutdown(rail.socket.as_fd(), rustix::net::Shutdown::Both).unwrap_or(()),
                 1 => rustix::net::sockopt::set_socket_linger(rail.socket.as_fd(), Some(std::time::Duration::ZERO)).unwrap(),
@@ -417,8 +417,8 @@ mod tests {
 
         /// Pauses are over.
         fn wait(&mut self) {
-            self.rails.lock().berths.iter_mut().for_each(|b| b.since = b.since.saturating_sub(2 * TOO_SOON_NS));
-            if let Some(RailConnector { role: Role::Calls(calls, _), .. }) = &mut self.connector {
+            self.rails.lock().slots.iter_mut().for_each(|b| b.since = b.since.saturating_sub(2 * TOO_SOON_NS));
+            if let Some(RailConnector { role: Role::Dials(calls, _), .. }) = &mut self.connector {
                 calls.iter_mut().filter(|call| call.dial.is_none()).for_each(|call| call.until = 0);
             }
         }
@@ -426,13 +426,13 @@ mod tests {
 
     fn pair() -> [Side; 2] {
         let ips = [1, 2].map(|n| IpAddr::from([127, 0, 0, n]));
-        let doors = ips.map(|ip| HandshakeAcceptor::listen(SocketAddr::new(ip, 0), Purpose::Rail, TOKEN, None).unwrap());
-        let call = |i: usize| Call { from: ips[i], to: doors[i].local(), dial: None, generation: 1, until: 0, pause: PAUSE_NS };
+        let acceptors = ips.map(|ip| HandshakeAcceptor::listen(SocketAddr::new(ip, 0), Purpose::Rail, TOKEN, None).unwrap());
+        let call = |i: usize| RailDial { from: ips[i], to: acceptors[i].local(), dial: None, generation: 1, until: 0, pause: PAUSE_NS };
         let calls = vec![call(0), call(1)];
         let listener = TcpListener::bind((ips[0], 0)).unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let dialer = Side::new(socket, |rails| RailConnector { rails, role: Role::Calls(calls, TOKEN), looked: 0 });
-        [dialer, Side::new(listener.accept().unwrap().0, |rails| RailConnector::awaits(rails, doors.into()))]
+        let dialer = Side::new(socket, |rails| RailConnector { rails, role: Role::Dials(calls, TOKEN), looked: 0 });
+        [dialer, Side::new(listener.accept().unwrap().0, |rails| RailConnector::listener(rails, acceptors.into()))]
     }
 
     /// Whatever is lost when, at which side: both go on and every byte comes, or both end, and neither waits for ever. What a

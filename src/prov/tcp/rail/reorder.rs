@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 const SPARE: usize = 64;
 
 /// A segment that waits for those before it: behind `HEADROOM`, or, if it is much shorter than a buffer, alone.
-struct Held {
+struct EarlySegment {
     from: u64,
     len: usize,
     bytes: Buf,
@@ -26,7 +26,7 @@ pub struct Reorder {
     /// The segment that begins with it.
     ready: Option<(Buf, usize)>,
     /// Later ones, in the order of the stream; they do not overlap.
-    held: VecDeque<Held>,
+    early: VecDeque<EarlySegment>,
     spare: Vec<Buf>,
 }
 
@@ -43,18 +43,18 @@ impl Reorder {
 
     /// Whether the next bytes are here.
     pub fn is_ready(&self) -> bool {
-        self.ready.is_some() || self.held.front().is_some_and(|h| h.from == self.expected)
+        self.ready.is_some() || self.early.front().is_some_and(|h| h.from == self.expected)
     }
 
     /// A segment came, behind `HEADROOM`; false: it has come before, as its sender could not know.
     pub fn take(&mut self, from: u64, len: usize, bytes: Buf) -> Result<bool> {
         let end = from + len as u64;
         let next = self.expected + self.ready.as_ref().map_or(0, |(_, len)| *len as u64);
-        if end > self.expected + WINDOW || self.held.len() >= SEGMENTS {
+        if end > self.expected + WINDOW || self.early.len() >= SEGMENTS {
             return Err(protocol_error("segments beyond what may be on their way"));
         }
-        let at = self.held.partition_point(|h| h.from < from);
-        let (before, behind) = (at.checked_sub(1).and_then(|at| self.held.get(at)), self.held.get(at));
+        let at = self.early.partition_point(|h| h.from < from);
+        let (before, behind) = (at.checked_sub(1).and_then(|at| self.early.get(at)), self.early.get(at));
         if end <= next || behind.is_some_and(|h| h.from == from && h.len == len) {
             self.give_back(bytes);
             return Ok(false);
@@ -66,10 +66,10 @@ impl Reorder {
             self.ready = Some((bytes, len));
         } else if len < SEGMENT / 4 * 3 {
             let alone = bytes.get(HEADROOM..HEADROOM + len).map_or_else(Buf::default, Buf::from);
-            self.held.insert(at, Held { from, len, bytes: alone });
+            self.early.insert(at, EarlySegment { from, len, bytes: alone });
             self.give_back(bytes);
         } else {
-            self.held.insert(at, Held { from, len, bytes });
+            self.early.insert(at, EarlySegment { from, len, bytes });
         }
         Ok(true)
     }
@@ -79,7 +79,7 @@ impl Reorder {
         if !self.is_ready() {
             return false;
         }
-        let next = self.ready.take().or_else(|| self.held.pop_front().map(|h| (h.bytes, h.len)));
+        let next = self.ready.take().or_else(|| self.early.pop_front().map(|h| (h.bytes, h.len)));
         let Some((mut fresh, len)) = next else { return false };
         if fresh.len() < HEADROOM + len {
             let mut whole = self.buffer();
@@ -132,7 +132,7 @@ mod tests {
         assert!(!segment(&mut r, 0, 100).unwrap() && !segment(&mut r, 20, 80).unwrap());
         drain(&mut r, &mut buf);
         assert_eq!(r.expected, 61_990);
-        assert!(!segment(&mut r, 0, 61_440).unwrap() && r.held.is_empty());
+        assert!(!segment(&mut r, 0, 61_440).unwrap() && r.early.is_empty());
     }
 
     #[test]
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_bounded() {
-        let weight = |r: &Reorder| r.held.iter().map(|h| h.bytes.len()).sum::<usize>() + r.spare.iter().map(|b| b.len()).sum::<usize>();
+        let weight = |r: &Reorder| r.early.iter().map(|h| h.bytes.len()).sum::<usize>() + r.spare.iter().map(|b| b.len()).sum::<usize>();
         let mut r = Reorder::default();
         // Byte by byte, and backwards.
         for i in (0..SEGMENTS as u64).rev() {

@@ -2,7 +2,7 @@
 //! What leaves over several rails: segments in a ring, who carries each, and who carries it again.
 
 use super::connection::Rail;
-use super::set::{Berth, Kept, NOBODY, Rails};
+use super::set::{NO_RAIL, RailSlot, Rails, SentSegment};
 use crate::error::Result;
 use crate::prov::fault::Plan;
 use crate::prov::tcp::wire::segment::{SEGMENT, SEGMENTS, SegmentHead, WINDOW, Word};
@@ -20,27 +20,27 @@ const LASTS_NS: u64 = 200_000_000;
 const LATE_MOST: usize = 256;
 
 impl Rails {
-    pub fn place(&self, from: u64) -> usize {
+    pub fn ring_offset(&self, from: u64) -> usize {
         ((from - self.origin) % WINDOW) as usize
     }
 
     pub fn oldest(&self) -> u64 {
-        self.kept.front().map_or(self.next, |k| k.from)
+        self.unacked.front().map_or(self.next, |k| k.from)
     }
 
     /// Bytes that the next segment can have.
     pub fn room(&self) -> usize {
         let used = self.next - self.oldest();
-        if used + SEGMENT as u64 > WINDOW || self.kept.len() >= SEGMENTS {
+        if used + SEGMENT as u64 > WINDOW || self.unacked.len() >= SEGMENTS {
             return 0;
         }
-        SEGMENT.min(WINDOW as usize - self.place(self.next))
+        SEGMENT.min(WINDOW as usize - self.ring_offset(self.next))
     }
 
     fn keep(&mut self, len: usize) {
         if len > 0 {
-            self.kept.push_back(Kept { from: self.next, len, on: NOBODY, again: false });
-            self.todo.push_back(self.next);
+            self.unacked.push_back(SentSegment { from: self.next, len, on: NO_RAIL, again: false });
+            self.unassigned.push_back(self.next);
             self.next += len as u64;
         }
     }
@@ -48,7 +48,7 @@ impl Rails {
     /// Takes the first of these bytes; gives how many.
     pub fn put(&mut self, bytes: &[u8]) -> usize {
         let n = bytes.len().min(self.room());
-        let at = self.place(self.next);
+        let at = self.ring_offset(self.next);
         self.ring.bytes_mut()[at..at + n].copy_from_slice(&bytes[..n]);
         self.keep(n);
         n
@@ -56,7 +56,7 @@ impl Rails {
 
     /// The same of pieces, no more than `room` bytes, whose pages may be gone.
     pub fn gather(&mut self, pieces: &[Iov]) -> Result<Moved> {
-        let moved = self.ring.gather(self.place(self.next), pieces)?;
+        let moved = self.ring.gather(self.ring_offset(self.next), pieces)?;
         if let Moved::Bytes(n) = moved {
             self.keep(n);
         }
@@ -65,7 +65,7 @@ impl Rails {
 
     /// Whether nothing waits here to be sent.
     pub fn is_out(&self) -> bool {
-        self.todo.is_empty() && !self.tells && self.downs.is_empty() && !self.berths.iter().flat_map(|b| &b.up).any(Rail::is_sending)
+        self.unassigned.is_empty() && !self.ack_due && self.downs.is_empty() && !self.slots.iter().flat_map(|b| &b.up).any(Rail::is_sending)
     }
 
     /// Whether the peer has told that it took everything.
@@ -79,7 +79,7 @@ impl Rails {
         if self.fill(usize::MAX).is_err() || self.all_taken() {
             return true;
         }
-        let up = self.berths.iter_mut().flat_map(|b| &mut b.up);
+        let up = self.slots.iter_mut().flat_map(|b| &mut b.up);
         up.into_iter().all(|rail| {
             rail.health.update(rail.socket.as_fd(), time::now_ns());
             rail.health.queued == 0
@@ -88,20 +88,20 @@ impl Rails {
 
     /// Rails may have room again.
     pub fn begin_turn(&mut self) {
-        self.berths.iter_mut().flat_map(|b| &mut b.up).for_each(|rail| rail.blocked = false);
+        self.slots.iter_mut().flat_map(|b| &mut b.up).for_each(|rail| rail.blocked = false);
     }
 
     /// Who carries the next segment: the first that has room, but one that would be later with it than the fastest is with all.
     fn choose(&mut self, now: u64) -> Option<usize> {
-        let waits: u64 = self.behind + self.next - self.todo.front().copied().unwrap_or(self.next);
+        let waits: u64 = self.behind + self.next - self.unassigned.front().copied().unwrap_or(self.next);
         let free = |rail: &Rail| !rail.blocked && !rail.is_sending();
-        let first = self.berths.iter().position(|b| b.up.as_ref().is_some_and(free))?;
+        let first = self.slots.iter().position(|b| b.up.as_ref().is_some_and(free))?;
         if self.count_up() == 1 {
             return Some(first);
         }
         let Some(fastest) = self.ask(now) else { return Some(first) };
-        (first..self.berths.len()).find(|i| {
-            let Some(rail) = self.berths.get(*i).and_then(|b| b.up.as_ref()).filter(|r| free(r)) else { return false };
+        (first..self.slots.len()).find(|i| {
+            let Some(rail) = self.slots.get(*i).and_then(|b| b.up.as_ref()).filter(|r| free(r)) else { return false };
             let late = rail.health.delay_ns(SEGMENT as u64);
             // What is ahead of it on the others must not fill the window either.
             *i == fastest.0 || late <= fastest.1.delay_ns(waits).min(fastest.1.delay_ns(WINDOW / 2))
@@ -112,7 +112,7 @@ impl Rails {
     fn ask(&mut self, now: u64) -> Option<(usize, Health)> {
         let mut fastest: Option<(usize, Health)> = None;
         let mut known = 0;
-        for (i, rail) in self.berths.iter_mut().enumerate().filter_map(|(i, b)| Some((i, b.up.as_mut()?))) {
+        for (i, rail) in self.slots.iter_mut().enumerate().filter_map(|(i, b)| Some((i, b.up.as_mut()?))) {
             if now.wrapping_sub(rail.asked) > ASK_NS {
                 rail.ask(now);
             }
@@ -127,12 +127,12 @@ impl Rails {
     /// Sends what waits; true: there is room for more.
     pub fn push(&mut self, short: usize) -> Result<bool> {
         let mut now = 0;
-        for i in 0..self.berths.len() {
-            if self.berths[i].up.as_ref().is_some_and(|rail| rail.is_sending() && !rail.blocked) {
+        for i in 0..self.slots.len() {
+            if self.slots[i].up.as_ref().is_some_and(|rail| rail.is_sending() && !rail.blocked) {
                 self.step(i, short);
             }
         }
-        while !self.todo.is_empty() || !self.downs.is_empty() {
+        while !self.unassigned.is_empty() || !self.downs.is_empty() {
             if now == 0 {
                 now = time::now_ns();
             }
@@ -140,28 +140,28 @@ impl Rails {
             let (word, at) = if let Some((rail, generation)) = self.downs.pop_front() {
                 (Word::Down { rail, generation }, 0)
             } else {
-                let Some(from) = self.todo.pop_front() else { break };
-                let found = self.kept.partition_point(|k| k.from < from);
-                let Some(kept) = self.kept.get_mut(found).filter(|k| k.from == from) else { continue };
-                kept.on = i as u8;
-                self.begun = self.begun.max(from + kept.len as u64);
-                (Word::Data { from, len: kept.len }, self.place(from))
+                let Some(from) = self.unassigned.pop_front() else { break };
+                let found = self.unacked.partition_point(|k| k.from < from);
+                let Some(unacked) = self.unacked.get_mut(found).filter(|k| k.from == from) else { continue };
+                unacked.on = i as u8;
+                self.begun = self.begun.max(from + unacked.len as u64);
+                (Word::Data { from, len: unacked.len }, self.ring_offset(from))
             };
             self.begin(i, word, at, now);
             self.step(i, short);
-            self.break_on_demand(i, now);
+            self.inject_loss(i, now);
         }
-        while self.todo.is_empty()
+        while self.unassigned.is_empty()
             && let Some((found, i)) = self.late(time::now_ns())
-            && let Some(kept) = self.kept.get_mut(found)
+            && let Some(unacked) = self.unacked.get_mut(found)
         {
-            (kept.on, kept.again) = (i as u8, true);
-            let (from, len) = (kept.from, kept.len);
-            self.begin(i, Word::Data { from, len }, self.place(from), time::now_ns());
+            (unacked.on, unacked.again) = (i as u8, true);
+            let (from, len) = (unacked.from, unacked.len);
+            self.begin(i, Word::Data { from, len }, self.ring_offset(from), time::now_ns());
             self.step(i, short);
         }
-        if self.tells && self.todo.is_empty() {
-            self.tell_taken(short);
+        if self.ack_due && self.unassigned.is_empty() {
+            self.send_ack(short);
         }
         if self.asleep {
             self.arm();
@@ -169,46 +169,46 @@ impl Rails {
         if let Some(why) = self.end() {
             return Err(why);
         }
-        let free = self.berths.iter().flat_map(|b| &b.up).any(|rail| !rail.blocked && !rail.is_sending());
-        Ok(self.todo.is_empty() && free && self.room() > 0)
+        let free = self.slots.iter().flat_map(|b| &b.up).any(|rail| !rail.blocked && !rail.is_sending());
+        Ok(self.unassigned.is_empty() && free && self.room() > 0)
     }
 
     /// Loses a rail that has carried what GDRFAB_FAULT lets it, where another is up and the peer knows it.
-    fn break_on_demand(&mut self, i: usize, now: u64) {
-        let Some(berth) = self.berths.get_mut(i) else { return };
-        berth.begun += 1;
-        let due = self.breaks.get(i).is_some_and(|most| (1..=berth.begun).contains(most));
-        let lasts = |b: &Berth| b.up.is_some() && now.saturating_sub(b.since) > LASTS_NS;
-        if due && self.berths.iter().enumerate().any(|(other, b)| other != i && lasts(b)) {
+    fn inject_loss(&mut self, i: usize, now: u64) {
+        let Some(slot) = self.slots.get_mut(i) else { return };
+        slot.begun += 1;
+        let due = self.injected_losses.get(i).is_some_and(|most| (1..=slot.begun).contains(most));
+        let lasts = |b: &RailSlot| b.up.is_some() && now.saturating_sub(b.since) > LASTS_NS;
+        if due && self.slots.iter().enumerate().any(|(other, b)| other != i && lasts(b)) {
             self.lose(i, &Plan::rail_gone());
         }
     }
 
     /// Tells the peer alone what was taken, over the rail on which something came.
-    fn tell_taken(&mut self, short: usize) {
-        let free = |b: &Berth| b.up.as_ref().is_some_and(|rail| !rail.blocked && !rail.is_sending());
-        let last = Some(self.last).filter(|i| self.berths.get(*i).is_some_and(free));
-        if let Some(i) = last.or_else(|| self.berths.iter().position(free)) {
+    fn send_ack(&mut self, short: usize) {
+        let free = |b: &RailSlot| b.up.as_ref().is_some_and(|rail| !rail.blocked && !rail.is_sending());
+        let last = Some(self.last).filter(|i| self.slots.get(*i).is_some_and(free));
+        if let Some(i) = last.or_else(|| self.slots.iter().position(free)) {
             self.begin(i, Word::Data { from: 0, len: 0 }, 0, time::now_ns());
             self.step(i, short);
         }
     }
 
     pub fn begin(&mut self, i: usize, word: Word, at: usize, now: u64) {
-        let head = SegmentHead { word, taken: self.come.expected };
-        (self.told, self.untold, self.tells) = (self.come.expected, 0, false);
-        if let Some(berth) = self.berths.get_mut(i)
-            && let Some(rail) = &mut berth.up
+        let head = SegmentHead { word, taken: self.incoming.expected };
+        (self.told, self.segments_since_ack, self.ack_due) = (self.incoming.expected, 0, false);
+        if let Some(slot) = self.slots.get_mut(i)
+            && let Some(rail) = &mut slot.up
         {
             if let Word::Data { len, .. } = word {
-                berth.carried.0 += len as u64;
+                slot.carried.0 += len as u64;
             }
             rail.begin(head, at, now);
         }
     }
 
     pub fn step(&mut self, i: usize, short: usize) {
-        let Some(rail) = self.berths.get_mut(i).and_then(|b| b.up.as_mut()) else { return };
+        let Some(rail) = self.slots.get_mut(i).and_then(|b| b.up.as_mut()) else { return };
         match rail.send(self.ring.bytes(), short) {
             Ok(true) => self.release(),
             Ok(false) => {}
@@ -218,34 +218,34 @@ impl Rails {
 
     /// Lets go of what the peer has taken.
     pub fn release(&mut self) {
-        while self.kept.front().is_some_and(|k| k.from + k.len as u64 <= self.acked) {
-            self.kept.pop_front();
+        while self.unacked.front().is_some_and(|k| k.from + k.len as u64 <= self.acked) {
+            self.unacked.pop_front();
         }
         let oldest = self.oldest();
-        for rail in self.berths.iter_mut().flat_map(|b| &mut b.up) {
+        for rail in self.slots.iter_mut().flat_map(|b| &mut b.up) {
             rail.save(oldest, self.ring.bytes());
         }
-        while self.todo.front().is_some_and(|from| *from < oldest) {
-            self.todo.pop_front();
+        while self.unassigned.front().is_some_and(|from| *from < oldest) {
+            self.unassigned.pop_front();
         }
-        if self.kept.is_empty() {
+        if self.unacked.is_empty() {
             self.origin = self.next;
         }
     }
 
     /// What a slow rail holds up, where the fastest has nothing else to carry: which segment, and the fastest.
     fn late(&mut self, now: u64) -> Option<(usize, usize)> {
-        if self.kept.is_empty() || self.count_up() < 2 || (self.behind > 0 && self.room() > 0) {
+        if self.unacked.is_empty() || self.count_up() < 2 || (self.behind > 0 && self.room() > 0) {
             return None;
         }
         let (fastest, health) = self.ask(now)?;
         let free = |rail: &Rail| !rail.blocked && !rail.is_sending();
-        self.berths.get(fastest).and_then(|b| b.up.as_ref()).filter(|rail| free(rail))?;
-        let late = |kept: &Kept| {
-            let rail = self.berths.get(usize::from(kept.on)).and_then(|b| b.up.as_ref());
-            let slow = rail.filter(|_| !kept.again && usize::from(kept.on) != fastest);
-            slow.is_some_and(|rail| rail.health.queued > 0 && rail.health.delay_ns(0) > 2 * health.delay_ns(kept.len as u64))
+        self.slots.get(fastest).and_then(|b| b.up.as_ref()).filter(|rail| free(rail))?;
+        let late = |unacked: &SentSegment| {
+            let rail = self.slots.get(usize::from(unacked.on)).and_then(|b| b.up.as_ref());
+            let slow = rail.filter(|_| !unacked.again && usize::from(unacked.on) != fastest);
+            slow.is_some_and(|rail| rail.health.queued > 0 && rail.health.delay_ns(0) > 2 * health.delay_ns(unacked.len as u64))
         };
-        self.kept.iter().take(LATE_MOST).position(late).map(|found| (found, fastest))
+        self.unacked.iter().take(LATE_MOST).position(late).map(|found| (found, fastest))
     }
 }

@@ -3,7 +3,7 @@
 //! any rail that has room carries the next, and another carries again what a lost one may not have brought. The receiver puts
 //! them in order by their numbers and takes each once, so frames, and all that they promise, know nothing of rails.
 
-use super::connection::{Buf, Got, HEADROOM, Rail};
+use super::connection::{Buf, HEADROOM, Rail, Received};
 use super::reorder::Reorder;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::report::RailReport;
@@ -21,19 +21,19 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Bytes and segments that are taken before the sender is told without being asked.
-const TELL: u64 = 512 << 10;
-const TELL_SEGMENTS: u32 = 256;
+const ACK_BYTES: u64 = 512 << 10;
+const ACK_SEGMENTS: u32 = 256;
 /// Segments that a rail is read for before the next one is.
 const TURN: usize = 8;
 /// Rails that are lost within so long are lost together.
 const AT_ONCE_NS: u64 = 50_000_000;
 /// News that may wait; beyond these a loss and the return after it are not told of.
-const NEWS: usize = 64;
+const EVENTS_MAX: usize = 64;
 /// Carries nothing now.
-pub const NOBODY: u8 = u8::MAX;
+pub const NO_RAIL: u8 = u8::MAX;
 
 /// A segment that is not known to have come.
-pub struct Kept {
+pub struct SentSegment {
     pub from: u64,
     pub len: usize,
     pub on: u8,
@@ -43,7 +43,7 @@ pub struct Kept {
 
 /// A place for a rail, whether it is up or not.
 #[derive(Default)]
-pub struct Berth {
+pub struct RailSlot {
     pub up: Option<Rail>,
     /// Of this side and the peer's; not known before it came up for the first time.
     pub ends: Option<(IpAddr, IpAddr)>,
@@ -59,7 +59,7 @@ pub struct Berth {
 }
 
 /// What became of a rail.
-pub struct News {
+pub struct RailEvent {
     pub rail: usize,
     pub words: String,
     pub errno: i32,
@@ -69,7 +69,7 @@ pub struct News {
 
 pub struct Rails {
     pub set: Poller,
-    pub berths: Vec<Berth>,
+    pub slots: Vec<RailSlot>,
     /// What is sent and not known to have come: byte n of the stream lies at n minus `origin`, modulo the ring's length.
     pub ring: Landing,
     pub origin: u64,
@@ -77,27 +77,27 @@ pub struct Rails {
     pub acked: u64,
     /// What was begun to be sent ends here; the peer can have taken no more.
     pub begun: u64,
-    pub kept: VecDeque<Kept>,
+    pub unacked: VecDeque<SentSegment>,
     /// The first bytes of those that nobody carries.
-    pub todo: VecDeque<u64>,
+    pub unassigned: VecDeque<u64>,
     /// To be told: of rails that are not read any more.
     pub downs: VecDeque<(usize, u32)>,
     /// Bytes behind what was put, as far as they are known.
     pub behind: u64,
 
-    pub come: Reorder,
+    pub incoming: Reorder,
     /// What the sender was told of that.
     pub told: u64,
-    pub untold: u32,
-    pub tells: bool,
+    pub segments_since_ack: u32,
+    pub ack_due: bool,
     /// Over which rail something came last.
     pub last: usize,
 
     /// Segments after which each is lost on demand; 0: never.
-    pub breaks: [u64; RAILS_MAX],
+    pub injected_losses: [u64; RAILS_MAX],
     /// Somebody sleeps until one of them has something.
     pub asleep: bool,
-    pub news: Vec<News>,
+    pub events: Vec<RailEvent>,
     /// A lie of the peer's; or how the last of them was lost, and when.
     pub gone: Option<Error>,
     lost_at: u64,
@@ -115,24 +115,24 @@ impl Rails {
     pub fn new() -> Result<Rails> {
         Ok(Rails {
             set: Poller::new()?,
-            berths: Vec::new(),
-            ring: GatherBuffer::new(WINDOW as usize)?,
+            slots: Vec::new(),
+            ring: Landing::new(WINDOW as usize)?,
             origin: 0,
             next: 0,
             acked: 0,
             begun: 0,
-            kept: VecDeque::new(),
-            todo: VecDeque::new(),
+            unacked: VecDeque::new(),
+            unassigned: VecDeque::new(),
             downs: VecDeque::new(),
             behind: 0,
-            come: Reorder::default(),
+            incoming: Reorder::default(),
             told: 0,
-            untold: 0,
-            tells: false,
+            segments_since_ack: 0,
+            ack_due: false,
             last: 0,
-            breaks: [0; RAILS_MAX],
+            injected_losses: [0; RAILS_MAX],
             asleep: false,
-            news: Vec::new(),
+            events: Vec::new(),
             gone: None,
             lost_at: 0,
             is_repaired: false,
@@ -161,18 +161,18 @@ impl Rails {
         let ends = if let (Ok(own), Ok(peer)) = ends { Some((own.ip(), peer.ip())) } else { None };
         let now = time::now_ns();
         let rail = Rail::new(link, now)?;
-        while self.berths.len() <= number.min(RAILS_MAX - 1) {
-            self.berths.push(Berth::default());
+        while self.slots.len() <= number.min(RAILS_MAX - 1) {
+            self.slots.push(RailSlot::default());
         }
         if self.drop_rail(number) {
             self.tell(number, errno::ECONNRESET, false, "the peer has lost it, and calls again");
         }
         self.set.add(rail.socket.as_fd())?;
-        let Some(berth) = self.berths.get_mut(number) else { return Ok(()) };
-        let is_back = berth.generation > 0;
-        (berth.up, berth.generation, berth.since, berth.ends, berth.begun) = (Some(rail), generation, now, ends, 0);
+        let Some(slot) = self.slots.get_mut(number) else { return Ok(()) };
+        let is_back = slot.generation > 0;
+        (slot.up, slot.generation, slot.since, slot.ends, slot.begun) = (Some(rail), generation, now, ends, 0);
         // What was told over a rail that is gone may not have come.
-        self.tells |= is_back;
+        self.ack_due |= is_back;
         self.gone = self.gone.take().filter(|why| why.code == Code::PeerBroke);
         if is_back {
             self.tell(number, errno::EPERM, true, "is up again");
@@ -181,16 +181,16 @@ impl Rails {
     }
 
     pub fn is_up(&self, number: usize) -> bool {
-        self.berths.get(number).is_some_and(|b| b.up.is_some())
+        self.slots.get(number).is_some_and(|b| b.up.is_some())
     }
 
     pub fn count_up(&self) -> usize {
-        self.berths.iter().filter(|b| b.up.is_some()).count()
+        self.slots.iter().filter(|b| b.up.is_some()).count()
     }
 
     /// A rail in words.
     fn name(&self, number: usize) -> String {
-        match self.berths.get(number).and_then(|b| b.ends) {
+        match self.slots.get(number).and_then(|b| b.ends) {
             Some((own, peer)) => format!("rail {number}, {own} to {peer}"),
             None => format!("rail {number}"),
         }
@@ -198,53 +198,53 @@ impl Rails {
 
     fn tell(&mut self, number: usize, errno: i32, is_up: bool, why: &str) {
         let words = format!("{}: {why}", self.name(number));
-        if let Some(berth) = self.berths.get_mut(number) {
-            berth.losses += u64::from(!is_up);
+        if let Some(slot) = self.slots.get_mut(number) {
+            slot.losses += u64::from(!is_up);
         }
         crate::log!(Debug, "{words}");
-        let before = self.news.iter().rposition(|n| n.rail == number).filter(|_| self.news.len() >= NEWS);
+        let before = self.events.iter().rposition(|n| n.rail == number).filter(|_| self.events.len() >= EVENTS_MAX);
         if let Some(before) = before {
-            self.news.remove(before);
+            self.events.remove(before);
         } else {
-            self.news.push(News { rail: number, words, errno, is_up, at: time::now_ns() });
+            self.events.push(RailEvent { rail: number, words, errno, is_up, at: time::now_ns() });
         }
     }
 
     /// Each rail in a line.
     pub fn lines(&self) -> String {
         let mut text = String::new();
-        for (number, b) in self.berths.iter().enumerate() {
+        for (number, b) in self.slots.iter().enumerate() {
             let state = if b.up.is_some() { "up" } else { "down" };
-            let (name, (out, come)) = (self.name(number), b.carried);
-            let _ = writeln!(text, "  {name}: {state}, {out} bytes out, {come} in, lost {} times", b.losses);
+            let (name, (out, incoming)) = (self.name(number), b.carried);
+            let _ = writeln!(text, "  {name}: {state}, {out} bytes out, {incoming} in, lost {} times", b.losses);
         }
         text
     }
 
     /// The rail of this number as the caller sees it.
     pub fn report(&self, number: usize) -> Option<RailReport> {
-        let report = |b: &Berth| RailReport { up: b.up.is_some(), losses: b.losses, bytes: b.carried, ends: b.ends };
-        self.berths.get(number).map(report)
+        let report = |b: &RailSlot| RailReport { up: b.up.is_some(), losses: b.losses, bytes: b.carried, ends: b.ends };
+        self.slots.get(number).map(report)
     }
 
     pub fn losses(&self) -> u64 {
-        self.berths.iter().map(|b| b.losses).sum()
+        self.slots.iter().map(|b| b.losses).sum()
     }
 
     /// Takes a rail away; what it carried is for others to carry.
     fn drop_rail(&mut self, number: usize) -> bool {
-        let Some(rail) = self.berths.get_mut(number).and_then(|b| b.up.take()) else { return false };
+        let Some(rail) = self.slots.get_mut(number).and_then(|b| b.up.take()) else { return false };
         self.set.remove(rail.socket.as_fd());
         drop(rail);
-        let before = self.todo.len();
-        for kept in self.kept.iter_mut().filter(|k| k.on as usize == number) {
-            kept.on = NOBODY;
-            self.todo.push_back(kept.from);
+        let before = self.unassigned.len();
+        for unacked in self.unacked.iter_mut().filter(|k| k.on as usize == number) {
+            unacked.on = NO_RAIL;
+            self.unassigned.push_back(unacked.from);
         }
-        if self.todo.len() > before {
-            self.todo.make_contiguous().sort_unstable();
+        if self.unassigned.len() > before {
+            self.unassigned.make_contiguous().sort_unstable();
         }
-        self.tells |= self.come.expected > 0;
+        self.ack_due |= self.incoming.expected > 0;
         self.release();
         true
     }
@@ -254,10 +254,10 @@ impl Rails {
         if !self.drop_rail(number) {
             return;
         }
-        if let Some(berth) = self.berths.get_mut(number) {
-            berth.lost_at = time::now_ns();
+        if let Some(slot) = self.slots.get_mut(number) {
+            slot.lost_at = time::now_ns();
         }
-        let generation = self.berths.get(number).map_or(0, |b| b.generation);
+        let generation = self.slots.get(number).map_or(0, |b| b.generation);
         self.downs.retain(|(other, _)| *other != number);
         self.downs.push_back((number, generation));
         self.tell(number, why.errno, false, &why.words);
@@ -265,8 +265,8 @@ impl Rails {
             self.gone.get_or_insert(lost(&format!("the last of its rails is lost: {}", why.words)));
             self.lost_at = time::now_ns();
             // A peer that died took all of them at once.
-            let (now, known) = (self.lost_at, |b: &&Berth| b.generation > 0);
-            self.is_repaired = self.berths.iter().filter(known).any(|b| now.saturating_sub(b.lost_at) > AT_ONCE_NS);
+            let (now, known) = (self.lost_at, |b: &&RailSlot| b.generation > 0);
+            self.is_repaired = self.slots.iter().filter(known).any(|b| now.saturating_sub(b.lost_at) > AT_ONCE_NS);
         }
     }
 
@@ -293,11 +293,11 @@ impl Rails {
 
     /// Gives the next bytes of the stream to a reader whose buffer this is.
     fn deliver(&mut self, buf: &mut Buf, window: &mut Window) -> bool {
-        if !self.come.deliver(buf, window) {
+        if !self.incoming.deliver(buf, window) {
             return false;
         }
-        self.untold += 1;
-        self.tells |= self.come.expected - self.told >= TELL || self.untold >= TELL_SEGMENTS;
+        self.segments_since_ack += 1;
+        self.ack_due |= self.incoming.expected - self.told >= ACK_BYTES || self.segments_since_ack >= ACK_SEGMENTS;
         true
     }
 
@@ -327,18 +327,18 @@ impl Rails {
 
     fn take_segments(&mut self, short: usize) -> Result<bool> {
         let mut came = false;
-        for i in 0..self.berths.len() {
+        for i in 0..self.slots.len() {
             for _ in 0..TURN {
-                let Rails { berths, come, .. } = self;
-                let Some(rail) = berths.get_mut(i).and_then(|b| b.up.as_mut()) else { break };
-                match rail.receive(short, &mut || come.buffer()) {
-                    Ok(Got::Segment(head, bytes)) => {
+                let Rails { slots, incoming, .. } = self;
+                let Some(rail) = slots.get_mut(i).and_then(|b| b.up.as_mut()) else { break };
+                match rail.receive(short, &mut || incoming.buffer()) {
+                    Ok(Received::Segment(head, bytes)) => {
                         came = true;
                         self.last = i;
                         self.came(i, head, bytes)?;
                     }
-                    Ok(Got::Nothing) => break,
-                    Ok(Got::Ended) => self.lose(i, &lost("the peer closed it, or died")),
+                    Ok(Received::Nothing) => break,
+                    Ok(Received::Ended) => self.lose(i, &lost("the peer closed it, or died")),
                     // What makes no sense is the peer's fault, and not the rail's.
                     Err(e) if e.code == Code::PeerBroke => return Err(e),
                     Err(e) => self.lose(i, &e),
@@ -358,7 +358,7 @@ impl Rails {
         }
         let (from, len, bytes) = match (head.word, bytes) {
             (Word::Down { rail, generation }, _) => {
-                if self.berths.get(rail).is_some_and(|b| b.up.is_some() && b.generation == generation) {
+                if self.slots.get(rail).is_some_and(|b| b.up.is_some() && b.generation == generation) {
                     self.lose(rail, &lost("the peer has lost it"));
                 }
                 return Ok(());
@@ -366,26 +366,26 @@ impl Rails {
             (Word::Data { from, len }, Some(bytes)) if len > 0 => (from, len, bytes),
             _ => return Ok(()),
         };
-        if let Some(berth) = self.berths.get_mut(number) {
-            berth.carried.1 += len as u64;
+        if let Some(slot) = self.slots.get_mut(number) {
+            slot.carried.1 += len as u64;
         }
         // Again, over another rail: its sender cannot know that it came.
-        self.tells |= !self.come.take(from, len, bytes)?;
+        self.ack_due |= !self.incoming.take(from, len, bytes)?;
         Ok(())
     }
 
     /// Whether something is here that no socket announces.
     pub fn holds_more(&self) -> bool {
-        self.come.is_ready() || self.berths.iter().flat_map(|b| &b.up).any(Rail::holds_more)
+        self.incoming.is_ready() || self.slots.iter().flat_map(|b| &b.up).any(Rail::holds_more)
     }
 
     /// Finds rails that are silent though something is on its way, and keeps those busy that have nothing to do. The last one
     /// has the connection's patience; 0: without end.
     pub fn look_after(&mut self, now: u64, silence_ms: u32, last_ms: u32) {
         let silence_ns = u64::from(silence_ms) * 1_000_000;
-        for i in 0..self.berths.len() {
+        for i in 0..self.slots.len() {
             let others = self.count_up() > 1;
-            let Some(rail) = self.berths[i].up.as_mut() else { continue };
+            let Some(rail) = self.slots[i].up.as_mut() else { continue };
             rail.ask(now);
             let (patience, name) = if others { (silence_ms, "GDRFAB_TCP_RAIL_TIMEOUT_MS") } else { (last_ms, "GDRFAB_TCP_TIMEOUT_MS") };
             if patience > 0 && rail.health.is_silent_for(patience, now) {
@@ -406,7 +406,7 @@ impl Rails {
 
     /// Watches for room as well where a sleeper waits for it.
     pub fn arm(&mut self) {
-        for rail in self.berths.iter_mut().flat_map(|b| &mut b.up).filter(|rail| self.asleep && rail.blocked != rail.armed) {
+        for rail in self.slots.iter_mut().flat_map(|b| &mut b.up).filter(|rail| self.asleep && rail.blocked != rail.armed) {
             match self.set.watch(rail.socket.as_fd(), rail.blocked) {
                 Ok(()) => rail.armed = rail.blocked,
                 Err(e) => crate::log!(Warn, "{e}"),
@@ -422,9 +422,9 @@ impl Rails {
 
     /// No more is sent; what was taken is told before.
     pub fn finish(&mut self) {
-        self.tells = self.come.expected > 0;
+        self.ack_due = self.incoming.expected > 0;
         self.begin_turn();
         let _ = self.push(usize::MAX);
-        self.berths.iter().flat_map(|b| &b.up).for_each(|rail| stream::finish(rail.socket.as_fd()));
+        self.slots.iter().flat_map(|b| &b.up).for_each(|rail| stream::finish(rail.socket.as_fd()));
     }
 }

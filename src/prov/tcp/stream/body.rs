@@ -5,8 +5,8 @@ use super::stripes::Stripes;
 use crate::error::{Code, Error, errno};
 use crate::prov::bind::Ending;
 use crate::prov::op::Iov;
-use crate::prov::tcp::memory::source::{Call, Source, gather, leave};
-use crate::prov::tcp::memory::staging::Lanes;
+use crate::prov::tcp::memory::source::{BodySource, GatherCall, gather, leave};
+use crate::prov::tcp::memory::staging::StagingLanes;
 use crate::prov::tcp::wire::frame::{PART, PARTS, STRIPE_HEAD, STRIPED, WHOLE_MAX, WirePosition, status_of, wire_len, wire_position};
 
 static NO_WORD: [u8; 8] = [0; 8];
@@ -24,7 +24,7 @@ pub enum Owner {
 }
 
 pub struct Body {
-    pub source: Source,
+    pub source: BodySource,
     pub owner: Owner,
     /// What the last byte completes.
     pub end: Option<Ending>,
@@ -42,9 +42,9 @@ pub struct Body {
 }
 
 impl Body {
-    pub fn new(source: Source, owner: Owner, end: Option<Ending>, len: u64) -> Body {
+    pub fn new(source: BodySource, owner: Owner, end: Option<Ending>, len: u64) -> Body {
         // Those whose memory may go away in the middle need words to say so.
-        let in_parts = len > WHOLE_MAX || matches!(source, Source::Device(_) | Source::Regions(_));
+        let in_parts = len > WHOLE_MAX || matches!(source, BodySource::Device(_) | BodySource::Regions(_));
         Body { source, owner, end, len, in_parts, stripes: None, at: 0, cut: None, word: NO_WORD, why: None }
     }
 
@@ -99,14 +99,14 @@ impl Body {
     }
 
     /// Takes note of `n` bytes that left; gives how many of them were this body's.
-    pub fn advance(&mut self, n: u64, lanes: &mut Lanes) -> u64 {
+    pub fn advance(&mut self, n: u64, lanes: &mut StagingLanes) -> u64 {
         let taken = n.min(self.wire_end() - self.at);
         self.at += taken;
         if self.stripes.is_some() {
             return taken;
         }
         let byte = self.byte_at(self.at);
-        if let Source::Device(loading) = &mut self.source {
+        if let BodySource::Device(loading) = &mut self.source {
             loading.release(lanes, byte);
         }
         taken
@@ -114,14 +114,14 @@ impl Body {
 
     /// Gives the body up: the part that was begun is finished, from what `keep` can save of it, and a word says the rest.
     /// Afterwards the memory that it came from is not touched any more.
-    pub fn give_up(&mut self, lanes: &mut Lanes, why: Error, keep: bool) {
+    pub fn give_up(&mut self, lanes: &mut StagingLanes, why: Error, keep: bool) {
         if self.is_cut() || self.is_over() {
             return;
         }
         if let Some(stripes) = &mut self.stripes {
             stripes.give_up(&self.source, self.len, &why, keep);
-            if !matches!(self.source, Source::Owned(..)) {
-                self.source = Source::Nothing;
+            if !matches!(self.source, BodySource::Owned(..)) {
+                self.source = BodySource::Nothing;
             }
             self.why = Some(why);
             return;
@@ -139,23 +139,23 @@ impl Body {
             self.word = status_of(why.code).to_le_bytes();
         }
         let (first, run) = if self.in_parts { (first, run) } else { (self.at, self.len - self.at) };
-        self.source = match std::mem::replace(&mut self.source, Source::Nothing) {
-            Source::Pieces(pieces) if keep && run > 0 => Source::Owned(gather(pieces.as_slice(), first, run), first),
-            Source::Device(mut loading) => {
+        self.source = match std::mem::replace(&mut self.source, BodySource::Nothing) {
+            BodySource::Pieces(pieces) if keep && run > 0 => BodySource::Owned(gather(pieces.as_slice(), first, run), first),
+            BodySource::Device(mut loading) => {
                 let saved = loading.find(lanes, first).filter(|slot| keep && run > 0 && slot.len() as u64 >= run);
                 let saved = saved.map(|slot| gather(&[slot], 0, run));
                 loading.end(lanes);
-                saved.map_or(Source::Nothing, |bytes| Source::Owned(bytes, first))
+                saved.map_or(BodySource::Nothing, |bytes| BodySource::Owned(bytes, first))
             }
-            owned @ Source::Owned(..) => owned,
-            _ => Source::Nothing,
+            owned @ BodySource::Owned(..) => owned,
+            _ => BodySource::Nothing,
         };
         self.why = Some(why);
     }
 
     /// Enters the regions that the kernel is about to read; gives the body up if one is closed.
-    pub fn enter(&mut self, call: &mut Call<'_>, lanes: &mut Lanes) {
-        let Source::Regions(runs) = &self.source else { return };
+    pub fn enter(&mut self, call: &mut GatherCall<'_>, lanes: &mut StagingLanes) {
+        let BodySource::Regions(runs) = &self.source else { return };
         let before = call.entered.len();
         let mut shut = None;
         for region in runs.regions() {
@@ -180,7 +180,7 @@ impl Body {
     }
 
     /// Adds what can go out now; false: not all of it.
-    pub fn collect(&mut self, call: &mut Call<'_>, lanes: &mut Lanes) -> bool {
+    pub fn collect(&mut self, call: &mut GatherCall<'_>, lanes: &mut StagingLanes) -> bool {
         if let Some(stripes) = &self.stripes {
             let rest = stripes.end_words().and_then(|words| words.get(self.at as usize..)).unwrap_or(&[]);
             // SAFETY: the body is neither changed nor dropped before the call is over.
@@ -219,23 +219,23 @@ impl Body {
         true
     }
 
-    fn is_there(&self, byte: u64, lanes: &mut Lanes) -> bool {
+    fn is_there(&self, byte: u64, lanes: &mut StagingLanes) -> bool {
         match &self.source {
-            Source::Device(loading) => loading.find(lanes, byte).is_some(),
+            BodySource::Device(loading) => loading.find(lanes, byte).is_some(),
             _ => true,
         }
     }
 
-    pub fn add_bytes(&self, call: &mut Call<'_>, lanes: &mut Lanes, byte: u64, run: u64) -> usize {
+    pub fn add_bytes(&self, call: &mut GatherCall<'_>, lanes: &mut StagingLanes, byte: u64, run: u64) -> usize {
         let mut n = 0;
         match &self.source {
-            Source::Pieces(pieces) => n = add_all(pieces.parts(byte as usize, run as usize), call),
-            Source::Owned(bytes, first) => {
+            BodySource::Pieces(pieces) => n = add_all(pieces.parts(byte as usize, run as usize), call),
+            BodySource::Owned(bytes, first) => {
                 let rest = bytes.get((byte - first) as usize..).unwrap_or(&[]);
                 // SAFETY: the body is neither changed nor dropped before the call is over.
                 n = unsafe { call.add_own(&rest[..rest.len().min(run as usize)]) };
             }
-            Source::Regions(runs) => {
+            BodySource::Regions(runs) => {
                 for (r, from, len) in runs.walk(byte as usize, run as usize) {
                     n += add_all(r.region.parts(r.skip + from as u64, len as u64), call);
                     if call.is_full() {
@@ -243,20 +243,20 @@ impl Body {
                     }
                 }
             }
-            Source::Device(loading) => {
+            BodySource::Device(loading) => {
                 if let Some(slot) = loading.find(lanes, byte) {
                     n = call.add(slot.part(0, run as usize));
                 }
             }
             // SAFETY: a constant.
-            Source::Nothing => n = unsafe { call.add_own(&ZEROS[..ZEROS.len().min(run as usize)]) },
+            BodySource::Nothing => n = unsafe { call.add_own(&ZEROS[..ZEROS.len().min(run as usize)]) },
         }
         n
     }
 }
 
 /// Adds pieces as far as the call has room; gives their bytes.
-fn add_all(parts: impl Iterator<Item = Iov>, call: &mut Call<'_>) -> usize {
+fn add_all(parts: impl Iterator<Item = Iov>, call: &mut GatherCall<'_>) -> usize {
     let mut n = 0;
     for part in parts {
         n += call.add(part);

@@ -2,11 +2,11 @@
 //! A long body on its way in over several streams: stripes come in any order, each goes to its place, and none is taken
 //! twice. What a stream has for a body that was not announced yet stays in the kernel.
 
-use super::incoming::{Incoming, Sink};
+use super::incoming::{BodySink, Incoming};
 use super::stripes::Gathering;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::op::Iov;
-use crate::prov::tcp::memory::staging::Lanes;
+use crate::prov::tcp::memory::staging::StagingLanes;
 use crate::prov::tcp::secure::seal::{Half, Window};
 use crate::prov::tcp::secure::sealed;
 use crate::prov::tcp::secure::sealed::SealedIn;
@@ -126,7 +126,7 @@ impl Gather {
     }
 
     /// Takes what the streams have of the body; whether anything came.
-    pub fn read(&mut self, body: &mut Incoming, lanes: &mut Lanes, short: usize) -> Result<bool> {
+    pub fn read(&mut self, body: &mut Incoming, lanes: &mut StagingLanes, short: usize) -> Result<bool> {
         let (mut any, mut moved) = (true, false);
         for _ in 0..ROUNDS {
             if !any || body.all_came() {
@@ -155,7 +155,7 @@ fn lost(index: usize, why: &str) -> Error {
 
 impl Stream {
     /// One call; whether anything came.
-    fn read(&mut self, index: usize, body: &mut Incoming, spare: &mut [u8], lanes: &mut Lanes, short: usize) -> Result<bool> {
+    fn read(&mut self, index: usize, body: &mut Incoming, spare: &mut [u8], lanes: &mut StagingLanes, short: usize) -> Result<bool> {
         if self.ended {
             return Ok(false);
         }
@@ -182,7 +182,7 @@ impl Stream {
     }
 
     /// As `read`, of a sealed stream: takes what is open, and opens more where nothing is.
-    fn read_sealed(&mut self, index: usize, body: &mut Incoming, lanes: &mut Lanes, short: usize) -> Result<bool> {
+    fn read_sealed(&mut self, index: usize, body: &mut Incoming, lanes: &mut StagingLanes, short: usize) -> Result<bool> {
         let Some(Sealed { opens, buf, window }) = &mut self.seal else { return Ok(false) };
         if window.0 >= window.1 {
             let amid = self.have > 0 || self.stripe.is_some() || opens.is_amid();
@@ -237,7 +237,7 @@ impl Stream {
             return Ok(self.stripe);
         }
         // What is not written to any place takes stripes as they come, and so does memory of the host.
-        let in_order = matches!(body.sink, Sink::Device(..) | Sink::Kept(_));
+        let in_order = matches!(body.sink, BodySink::Device(..) | BodySink::Buffer(_));
         let Some(stripes) = &mut body.stripes else { return Ok(None) };
         let (number, index) = (word(&self.head, 0), word(&self.head, 1));
         if number < stripes.number {
@@ -257,7 +257,7 @@ impl Stream {
         body: &mut Incoming,
         (begin, len, at): (u64, u64, u64),
         spare: &mut [u8],
-        lanes: &mut Lanes,
+        lanes: &mut StagingLanes,
         short: usize,
     ) -> Result<bool> {
         let (place, run) = (begin + at, len - at);

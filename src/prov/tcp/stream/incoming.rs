@@ -6,8 +6,8 @@ use crate::error::{Code, Error, Result, errno};
 use crate::prov::atomic::Atomic;
 use crate::prov::op::{Iov, Pieces};
 use crate::prov::tcp::memory::mr::Region;
-use crate::prov::tcp::memory::source::Runs;
-use crate::prov::tcp::memory::staging::{Lanes, Storing};
+use crate::prov::tcp::memory::source::RegionRuns;
+use crate::prov::tcp::memory::staging::{DeviceSink, StagingLanes};
 use crate::prov::tcp::recv::Recv;
 use crate::prov::tcp::wire::frame::{Header, WirePosition, wire_len, wire_position};
 use std::sync::Arc;
@@ -18,18 +18,18 @@ const PIECE_MIN: u64 = 512;
 const DIRECT_MIN: u64 = 4 << 10;
 
 /// Where a body goes.
-pub enum Sink {
+pub enum BodySink {
     /// Memory of this side's operation, of so many bytes; what is more is left out.
     Pieces(Pieces, u64),
-    Regions(Runs),
-    Device(Storing, u64),
+    Regions(RegionRuns),
+    Device(DeviceSink, u64),
     /// A message without a receive.
-    Kept(Vec<u8>),
+    Buffer(Vec<u8>),
     Nothing,
 }
 
 /// An atomic operation that the peer wants.
-pub struct Wanted {
+pub struct AtomicRequest {
     pub what: Atomic,
     pub addr: u64,
     pub key: u64,
@@ -40,11 +40,11 @@ pub struct Wanted {
 }
 
 /// What a body's end does.
-pub enum Then {
+pub enum BodyEnd {
     /// A WRITE: its remote data, the regions that it went to, and whether the sender waits.
     Write { data: Option<u64>, regions: Box<[Arc<Region>]>, prompt: bool },
     /// Operands of this.
-    Atomic(Wanted),
+    Atomic(AtomicRequest),
     /// The list of a WRITE or READ with this header and data.
     List(Header, Option<u64>),
     /// The answer to the oldest read.
@@ -52,13 +52,13 @@ pub enum Then {
     /// A message of `len` bytes for this receive, if that was not given up; its number, if its sender waits for more.
     Message { recv: Option<Recv>, len: u64, data: Option<u64>, number: Option<u64> },
     /// A message that waits for its receive.
-    Keep { data: Option<u64>, number: Option<u64> },
+    Unexpected { data: Option<u64>, number: Option<u64> },
 }
 
 /// A body that comes in.
 pub struct Incoming {
-    pub sink: Sink,
-    pub then: Then,
+    pub sink: BodySink,
+    pub at_end: BodyEnd,
     pub len: u64,
     in_parts: bool,
     /// It comes over several streams.
@@ -72,8 +72,8 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    pub fn new(sink: Sink, then: Then, len: u64, in_parts: bool) -> Incoming {
-        Incoming { sink, then, len, in_parts, stripes: None, at: 0, word: [0; 8], failed: None, status: 0 }
+    pub fn new(sink: BodySink, at_end: BodyEnd, len: u64, in_parts: bool) -> Incoming {
+        Incoming { sink, at_end, len, in_parts, stripes: None, at: 0, word: [0; 8], failed: None, status: 0 }
     }
 
     pub fn all_came(&self) -> bool {
@@ -84,17 +84,17 @@ impl Incoming {
     }
 
     /// The memory is not to be touched any more; what still comes is left out.
-    pub fn divert(&mut self, lanes: &mut Lanes, why: Error) {
-        if let Sink::Device(storing, _) = &mut self.sink {
+    pub fn divert(&mut self, lanes: &mut StagingLanes, why: Error) {
+        if let BodySink::Device(storing, _) = &mut self.sink {
             storing.end(lanes);
         }
-        self.sink = Sink::Nothing;
+        self.sink = BodySink::Nothing;
         self.failed.get_or_insert(why);
     }
 
     /// Whether all that came has reached its place.
-    pub fn settled(&mut self, lanes: &mut Lanes) -> bool {
-        let Sink::Device(storing, _) = &mut self.sink else { return true };
+    pub fn settled(&mut self, lanes: &mut StagingLanes) -> bool {
+        let BodySink::Device(storing, _) = &mut self.sink else { return true };
         match storing.settled(lanes) {
             Ok(settled) => settled,
             Err(e) => {
@@ -105,7 +105,7 @@ impl Incoming {
     }
 
     /// Takes bytes out of the buffer; gives how many.
-    pub fn take(&mut self, bytes: &[u8], lanes: &mut Lanes) -> usize {
+    pub fn take(&mut self, bytes: &[u8], lanes: &mut StagingLanes) -> usize {
         if self.stripes.is_some() {
             return 0;
         }
@@ -152,8 +152,8 @@ impl Incoming {
     }
 
     /// Bytes up to `at` are in place.
-    pub fn after(&mut self, at: u64, lanes: &mut Lanes) {
-        if let Sink::Device(storing, room) = &mut self.sink
+    pub fn after(&mut self, at: u64, lanes: &mut StagingLanes) {
+        if let BodySink::Device(storing, room) = &mut self.sink
             && let Err(e) = storing.filled(lanes, at.min(*room), at >= *room)
         {
             self.divert(lanes, e);
@@ -161,26 +161,26 @@ impl Incoming {
     }
 
     /// Copies bytes to where byte `at` of the body goes; gives how many could be.
-    pub fn place(&mut self, at: u64, bytes: &[u8], lanes: &mut Lanes) -> usize {
+    pub fn place(&mut self, at: u64, bytes: &[u8], lanes: &mut StagingLanes) -> usize {
         let all = bytes.len();
         match &mut self.sink {
-            Sink::Nothing => all,
-            Sink::Kept(kept) => {
+            BodySink::Nothing => all,
+            BodySink::Buffer(kept) => {
                 kept.extend_from_slice(bytes);
                 all
             }
-            Sink::Pieces(pieces, room) => {
+            BodySink::Pieces(pieces, room) => {
                 scatter(pieces, at, &bytes[..all.min(room.saturating_sub(at) as usize)]);
                 all
             }
-            Sink::Regions(runs) => {
+            BodySink::Regions(runs) => {
                 if let Err(e) = store(runs, at, bytes) {
                     self.divert(lanes, e);
                 }
                 all
             }
-            Sink::Device(_, room) if at >= *room => all,
-            Sink::Device(storing, room) => match storing.find(lanes, at) {
+            BodySink::Device(_, room) if at >= *room => all,
+            BodySink::Device(storing, room) => match storing.find(lanes, at) {
                 Ok(None) => 0,
                 Ok(Some(slot)) => {
                     let n = all.min(slot.len()).min((*room - at) as usize);
@@ -196,7 +196,7 @@ impl Incoming {
     }
 
     /// Pieces for the bytes that come next, as far as they go to one part; none: they go through the buffer.
-    pub fn direct(&mut self, into: &mut [Iov], lanes: &mut Lanes) -> (usize, u64) {
+    pub fn direct(&mut self, into: &mut [Iov], lanes: &mut StagingLanes) -> (usize, u64) {
         match wire_position(self.at, self.len, self.in_parts) {
             WirePosition::Byte(at, run) if self.stripes.is_none() => self.direct_at(at, run, into, lanes),
             _ => (0, 0),
@@ -204,7 +204,7 @@ impl Incoming {
     }
 
     /// Pieces for up to `run` bytes from byte `at` on.
-    pub fn direct_at(&mut self, at: u64, run: u64, into: &mut [Iov], lanes: &mut Lanes) -> (usize, u64) {
+    pub fn direct_at(&mut self, at: u64, run: u64, into: &mut [Iov], lanes: &mut StagingLanes) -> (usize, u64) {
         let (mut count, mut bytes, most) = (0, 0u64, into.len());
         let mut add = |part: Iov| {
             if let Some(place) = into.get_mut(count) {
@@ -214,18 +214,18 @@ impl Incoming {
             }
         };
         match &mut self.sink {
-            Sink::Pieces(pieces, room) => {
+            BodySink::Pieces(pieces, room) => {
                 let run = room.saturating_sub(at).min(run);
                 pieces.parts(at as usize, run as usize).take(most).for_each(add);
                 return if is_worth_it(count, bytes, most) { (count, bytes) } else { (0, 0) };
             }
-            Sink::Regions(runs) if run >= DIRECT_MIN => {
+            BodySink::Regions(runs) if run >= DIRECT_MIN => {
                 for (r, from, n) in runs.walk(at as usize, run as usize).take(most) {
                     r.region.parts(r.skip + from as u64, n as u64).for_each(&mut add);
                 }
                 return if is_worth_it(count, bytes, most) { (count, bytes) } else { (0, 0) };
             }
-            Sink::Device(storing, room) if at < *room => match storing.find(lanes, at) {
+            BodySink::Device(storing, room) if at < *room => match storing.find(lanes, at) {
                 Ok(Some(slot)) => add(slot.part(0, run.min(*room - at) as usize)),
                 Ok(None) => {}
                 Err(e) => self.divert(lanes, e),
@@ -236,7 +236,7 @@ impl Incoming {
     }
 
     /// Bytes that went to their place without us.
-    pub fn came(&mut self, n: u64, lanes: &mut Lanes) {
+    pub fn came(&mut self, n: u64, lanes: &mut StagingLanes) {
         if let WirePosition::Byte(at, _) = wire_position(self.at, self.len, self.in_parts)
             && self.stripes.is_none()
         {
@@ -246,7 +246,7 @@ impl Incoming {
     }
 
     /// Whether bytes can be taken now: a device's slots may all be in use.
-    pub fn is_ready(&mut self, lanes: &mut Lanes) -> bool {
+    pub fn is_ready(&mut self, lanes: &mut StagingLanes) -> bool {
         match wire_position(self.at, self.len, self.in_parts) {
             WirePosition::Byte(at, _) if self.stripes.is_none() => self.is_ready_at(at, lanes),
             _ => true,
@@ -254,9 +254,9 @@ impl Incoming {
     }
 
     /// The same of byte `at`.
-    pub fn is_ready_at(&mut self, at: u64, lanes: &mut Lanes) -> bool {
+    pub fn is_ready_at(&mut self, at: u64, lanes: &mut StagingLanes) -> bool {
         match &mut self.sink {
-            Sink::Device(storing, room) if at < *room => match storing.find(lanes, at) {
+            BodySink::Device(storing, room) if at < *room => match storing.find(lanes, at) {
                 Ok(place) => place.is_some(),
                 Err(e) => {
                     self.divert(lanes, e);
@@ -270,8 +270,8 @@ impl Incoming {
 
 impl Incoming {
     /// Enters the regions that the kernel is about to write; gives how many. One that is closed ends the writing.
-    pub fn enter(&mut self, lanes: &mut Lanes) -> usize {
-        let Sink::Regions(runs) = &self.sink else { return 0 };
+    pub fn enter(&mut self, lanes: &mut StagingLanes) -> usize {
+        let BodySink::Regions(runs) = &self.sink else { return 0 };
         let (mut entered, mut shut) = (0, None);
         for region in runs.regions() {
             match enter(region) {
@@ -290,7 +290,7 @@ impl Incoming {
 
     /// Undoes `enter`.
     pub fn exit(&self, entered: usize) {
-        if let Sink::Regions(runs) = &self.sink {
+        if let BodySink::Regions(runs) = &self.sink {
             runs.regions().take(entered).for_each(|region| exit(region));
         }
     }
@@ -326,7 +326,7 @@ fn exit(region: &Region) {
 }
 
 /// Copies bytes into regions, each entered for as long as it is written.
-fn store(runs: &Runs, at: u64, bytes: &[u8]) -> Result<()> {
+fn store(runs: &RegionRuns, at: u64, bytes: &[u8]) -> Result<()> {
     let mut done = 0;
     for (run, from, n) in runs.walk(at as usize, bytes.len()) {
         enter(&run.region)?;

@@ -2,11 +2,11 @@
 //! What comes in: a buffer for heads and small bodies, beside a body whose bytes the kernel scatters to their place.
 
 use super::gather::Gather;
-use super::incoming::{Incoming, Sink};
+use super::incoming::{BodySink, Incoming};
 use super::stripes::Gathering;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::op::Iov;
-use crate::prov::tcp::memory::staging::Lanes;
+use crate::prov::tcp::memory::staging::StagingLanes;
 use crate::prov::tcp::rail::connection;
 use crate::prov::tcp::rail::transport::ReadTransport;
 use crate::prov::tcp::secure::sealed;
@@ -27,7 +27,7 @@ pub struct Rx {
     end: usize,
     reach: usize,
     pub body: Option<Box<Incoming>>,
-    pub lanes: Lanes,
+    pub lanes: StagingLanes,
     /// Streams for long bodies, if there are any.
     pub streams: Option<Box<Gather>>,
     /// Something has come over them since this was last asked.
@@ -40,7 +40,7 @@ pub struct Rx {
 
 /// What reading came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Read {
+pub enum ReadResult {
     /// Something came; `true`: there may be more.
     Some(bool),
     Nothing,
@@ -59,7 +59,7 @@ impl Rx {
             end: 0,
             reach: REACH_MIN,
             body: None,
-            lanes: Lanes::default(),
+            lanes: StagingLanes::default(),
             streams: None,
             moved: false,
             read_transport,
@@ -107,16 +107,16 @@ impl Rx {
 
     /// Reads what the socket has, bodies into their place.
     #[inline]
-    pub fn read(&mut self, fd: BorrowedFd<'_>) -> Result<Read> {
+    pub fn read(&mut self, fd: BorrowedFd<'_>) -> Result<ReadResult> {
         if self.read_transport.is_some() {
-            return self.read_inlet(fd);
+            return self.read_through_transport(fd);
         }
         if self.body.is_some() && self.start == self.end {
             return self.read_body(fd);
         }
         self.make_room();
         let until = self.buf.len().min(self.end.saturating_add(self.reach.min(self.short)));
-        let Some(free) = self.buf.get_mut(self.end..until).filter(|free| !free.is_empty()) else { return Ok(Read::Nothing) };
+        let Some(free) = self.buf.get_mut(self.end..until).filter(|free| !free.is_empty()) else { return Ok(ReadResult::Nothing) };
         let asked = free.len();
         Ok(match stream::receive(fd, free)? {
             Moved::Bytes(n) => {
@@ -124,24 +124,24 @@ impl Rx {
                 if n == asked {
                     self.reach = (2 * self.reach).min(REACH_MAX);
                 }
-                Read::Some(n == asked)
+                ReadResult::Some(n == asked)
             }
-            Moved::Ended => Read::Ended,
-            Moved::Blocked | Moved::Fault => Read::Nothing,
+            Moved::Ended => ReadResult::Ended,
+            Moved::Blocked | Moved::Fault => ReadResult::Nothing,
         })
     }
 
     /// The same where a seal or rails stand between: bodies come out of the buffer.
-    fn read_inlet(&mut self, fd: BorrowedFd<'_>) -> Result<Read> {
-        let Rx { read_transport: Some(read_transport), buf, start, end, short, .. } = self else { return Ok(Read::Nothing) };
+    fn read_through_transport(&mut self, fd: BorrowedFd<'_>) -> Result<ReadResult> {
+        let Rx { read_transport: Some(read_transport), buf, start, end, short, .. } = self else { return Ok(ReadResult::Nothing) };
         let mut window = (*start, *end);
         let read = read_transport.read(fd, buf, &mut window, *short);
         (*start, *end) = window;
         let (moved, more) = read?;
         Ok(match moved {
-            Moved::Bytes(_) => Read::Some(more),
-            Moved::Ended => Read::Ended,
-            Moved::Blocked | Moved::Fault => Read::Nothing,
+            Moved::Bytes(_) => ReadResult::Some(more),
+            Moved::Ended => ReadResult::Ended,
+            Moved::Blocked | Moved::Fault => ReadResult::Nothing,
         })
     }
 
@@ -160,10 +160,10 @@ impl Rx {
     }
 
     /// Reads with the next bytes of the body going straight to their place, and what follows them into the buffer.
-    fn read_body(&mut self, fd: BorrowedFd<'_>) -> Result<Read> {
-        let Some(body) = &mut self.body else { return Ok(Read::Nothing) };
+    fn read_body(&mut self, fd: BorrowedFd<'_>) -> Result<ReadResult> {
+        let Some(body) = &mut self.body else { return Ok(ReadResult::Nothing) };
         if !body.is_ready(&mut self.lanes) {
-            return Ok(Read::Nothing);
+            return Ok(ReadResult::Nothing);
         }
         let mut pieces = [Iov::EMPTY; PIECES];
         let entered = body.enter(&mut self.lanes);
@@ -185,14 +185,14 @@ impl Rx {
             Moved::Bytes(n) => {
                 body.came((n as u64).min(direct), &mut self.lanes);
                 (self.start, self.end) = (0, n.saturating_sub(direct as usize));
-                Read::Some(n as u64 >= direct)
+                ReadResult::Some(n as u64 >= direct)
             }
-            Moved::Ended => Read::Ended,
-            Moved::Blocked => Read::Nothing,
+            Moved::Ended => ReadResult::Ended,
+            Moved::Blocked => ReadResult::Nothing,
             Moved::Fault => {
                 let why = Error::coded(errno::EFAULT, Code::Fault, "the kernel cannot write the memory");
                 body.divert(&mut self.lanes, why);
-                Read::Some(true)
+                ReadResult::Some(true)
             }
         })
     }
@@ -243,7 +243,7 @@ impl Rx {
 
     /// Whether a device's copies are awaited, which no socket announces.
     pub fn awaits_device(&self) -> bool {
-        self.body.as_ref().is_some_and(|b| matches!(b.sink, Sink::Device(..)))
+        self.body.as_ref().is_some_and(|b| matches!(b.sink, BodySink::Device(..)))
     }
 }
 

@@ -6,8 +6,8 @@ use super::body::Body;
 use super::stripes::Stripes;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::op::Iov;
-use crate::prov::tcp::memory::source::{Call, Source, leave};
-use crate::prov::tcp::memory::staging::Lanes;
+use crate::prov::tcp::memory::source::{BodySource, GatherCall, leave};
+use crate::prov::tcp::memory::staging::StagingLanes;
 use crate::prov::tcp::secure::seal::FILL;
 use crate::prov::tcp::secure::sealed::SealedOut;
 use crate::prov::tcp::wire::frame::{STRIPE, STRIPE_HEAD, STRIPED_MIN};
@@ -46,7 +46,7 @@ impl Scatter {
 
     /// Whether a body is for them. A device's slots are filled in order, so its bodies go over the first stream.
     pub fn takes(body: &Body) -> bool {
-        body.len >= STRIPED_MIN && !matches!(body.source, Source::Device(_) | Source::Nothing)
+        body.len >= STRIPED_MIN && !matches!(body.source, BodySource::Device(_) | BodySource::Nothing)
     }
 
     /// Cuts such a body up.
@@ -64,12 +64,12 @@ impl Scatter {
     }
 
     /// One that waits for room, if any does.
-    pub fn a_blocked_one(&self) -> Option<BorrowedFd<'_>> {
+    pub fn first_blocked(&self) -> Option<BorrowedFd<'_>> {
         self.fds.iter().zip(&self.blocked).find_map(|(fd, blocked)| blocked.then(|| fd.as_fd()))
     }
 
     /// Sends as much of a body as the streams take.
-    pub fn send(&mut self, body: &mut Body, lanes: &mut Lanes, short: usize) -> Result<()> {
+    pub fn send(&mut self, body: &mut Body, lanes: &mut StagingLanes, short: usize) -> Result<()> {
         self.blocked.fill(false);
         let mut left = self.fds.len();
         while left > 0 {
@@ -95,7 +95,7 @@ impl Body {
         &mut self,
         index: usize,
         fd: BorrowedFd<'_>,
-        lanes: &mut Lanes,
+        lanes: &mut StagingLanes,
         short: usize,
         (seal, carried): &mut (SealedOut, u64),
     ) -> Result<Step> {
@@ -123,14 +123,14 @@ impl Body {
         &mut self,
         index: usize,
         fd: BorrowedFd<'_>,
-        lanes: &mut Lanes,
+        lanes: &mut StagingLanes,
         short: usize,
         seal: Option<(&mut SealedOut, &mut u64)>,
     ) -> Result<Step> {
         let mut pieces = [Iov::EMPTY; PIECES];
         let most = if seal.is_some() { FILL as u64 } else { STRIPE + STRIPE_HEAD as u64 };
         let limit = most.min(short as u64);
-        let mut call = Call { pieces: &mut pieces, count: 0, bytes: 0, limit, entered: Vec::new() };
+        let mut call = GatherCall { pieces: &mut pieces, count: 0, bytes: 0, limit, entered: Vec::new() };
         // May give the body up, which changes what there is to send.
         self.enter(&mut call, lanes);
         let len = self.len;
@@ -154,7 +154,7 @@ impl Body {
                 }
             }
         }
-        let Call { count, bytes, entered, .. } = call;
+        let GatherCall { count, bytes, entered, .. } = call;
         debug_assert!(count > 0);
         let is_sealed = seal.is_some();
         let moved = match seal {
@@ -187,7 +187,7 @@ impl Body {
     /// The kernel could not read the memory. A body that has no words to say so cannot end without its bytes: the
     /// connection does.
     #[cold]
-    pub fn spoil(&mut self, lanes: &mut Lanes) -> Result<()> {
+    pub fn spoil(&mut self, lanes: &mut StagingLanes) -> Result<()> {
         let why = Error::coded(errno::EFAULT, Code::Fault, "the kernel cannot read the operation's memory");
         if self.is_whole() && !self.is_cut() {
             return Err(why.context("the connection ends in the middle of an operation"));
@@ -195,7 +195,7 @@ impl Body {
         // Once more at this place, and what is begun would never end.
         match self.is_cut() {
             false => self.give_up(lanes, why, false),
-            true => self.source = Source::Nothing,
+            true => self.source = BodySource::Nothing,
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! receiver see it.
 
 use crate::error::{Error, Result};
-use crate::prov::tcp::memory::source::{Source, gather};
+use crate::prov::tcp::memory::source::{BodySource, gather};
 use crate::prov::tcp::wire::frame::{STRIPE, STRIPE_HEAD, protocol_error, status_of, two_words, word};
 
 /// A stripe that a stream has begun to send.
@@ -49,10 +49,10 @@ impl Stripes {
     }
 
     /// No stripe begins any more, and those that have end from a copy, if `keep` lets one be made.
-    pub fn give_up(&mut self, source: &Source, len: u64, why: &Error, keep: bool) {
+    pub fn give_up(&mut self, source: &BodySource, len: u64, why: &Error, keep: bool) {
         for stripe in self.under_way.iter_mut().flatten() {
             let first = stripe.begin + stripe.done();
-            if let Source::Pieces(pieces) = source
+            if let BodySource::Pieces(pieces) = source
                 && keep
             {
                 let rest = (stripe.begin + stripe.len).min(len) - first;

@@ -7,8 +7,8 @@ use super::scatter::Scatter;
 use crate::error::{Error, Result};
 use crate::prov::bind::Ending;
 use crate::prov::op::Iov;
-use crate::prov::tcp::memory::source::{Call, Source, leave};
-use crate::prov::tcp::memory::staging::Lanes;
+use crate::prov::tcp::memory::source::{BodySource, GatherCall, leave};
+use crate::prov::tcp::memory::staging::StagingLanes;
 use crate::prov::tcp::rail::transport::WriteTransport;
 use crate::prov::tcp::wire::frame::{HEADER, Header, PART};
 use crate::sys::stream::{self, Moved};
@@ -27,21 +27,21 @@ const CALL: u64 = 2 * PART;
 /// Ticks without a call after which the next one is worth a question whether the peer is still there.
 const REST: u64 = 2_000_000;
 
-enum Item {
+enum QueueItem {
     Body(Box<Body>),
     /// An operation that ends when the bytes before it are out; none: it was told otherwise.
     Mark(Option<Ending>, Owner),
 }
 
-impl Item {
+impl QueueItem {
     /// Bytes of it that have not left.
     fn bytes(&self) -> u64 {
-        if let Item::Body(body) = self { body.rest() } else { 0 }
+        if let QueueItem::Body(body) = self { body.rest() } else { 0 }
     }
 }
 
 /// What left.
-pub enum Left {
+pub enum Departed {
     Mark(Ending),
     Body(Box<Body>),
 }
@@ -54,17 +54,17 @@ pub struct Tx {
     /// Number of the first byte of `out` since the beginning.
     base: u64,
     /// With the number of the byte before which each stands.
-    items: VecDeque<(u64, Item)>,
+    items: VecDeque<(u64, QueueItem)>,
     ends: usize,
     bodies: usize,
     /// Frames put since something was last sent.
     frames: u32,
-    pub lanes: Lanes,
+    pub lanes: StagingLanes,
     /// Streams for long bodies, if there are any.
     pub streams: Option<Box<Scatter>>,
     /// What leaves goes through a seal, or over several rails.
     pub write_transport: Option<WriteTransport>,
-    pub left: Vec<Left>,
+    pub left: Vec<Departed>,
     /// The socket takes no more for now.
     pub blocked: bool,
     /// When something was last sent, in ticks.
@@ -125,7 +125,7 @@ impl Tx {
 
     /// Whether a device's copies are awaited, which no socket announces.
     pub fn awaits_device(&self) -> bool {
-        self.items.iter().any(|(_, i)| matches!(i, Item::Body(b) if matches!(b.source, Source::Device(_))))
+        self.items.iter().any(|(_, i)| matches!(i, QueueItem::Body(b) if matches!(b.source, BodySource::Device(_))))
     }
 
     #[inline]
@@ -181,12 +181,12 @@ impl Tx {
     /// Whether what waits first goes over the other streams.
     pub fn is_scattering(&self) -> bool {
         let first = self.items.front().filter(|(stand, _)| *stand == self.base + self.sent as u64);
-        first.is_some_and(|(_, item)| matches!(item, Item::Body(b) if b.stripes.as_ref().is_some_and(|s| !s.are_out())))
+        first.is_some_and(|(_, item)| matches!(item, QueueItem::Body(b) if b.stripes.as_ref().is_some_and(|s| !s.are_out())))
     }
 
     /// Whether the first body goes over the other streams; none: there is no body.
     pub fn is_in_stripes(&self) -> Option<bool> {
-        self.items.iter().find_map(|(_, item)| if let Item::Body(body) = item { Some(body.stripes.is_some()) } else { None })
+        self.items.iter().find_map(|(_, item)| if let QueueItem::Body(body) = item { Some(body.stripes.is_some()) } else { None })
     }
 
     /// Sends what the first body has for the other streams, once its frame has left.
@@ -194,7 +194,7 @@ impl Tx {
         let here = self.base + self.sent as u64;
         let Tx { items, streams: Some(streams), lanes, short, .. } = self else { return Ok(()) };
         match items.front_mut() {
-            Some((stand, Item::Body(body))) if *stand == here && body.stripes.is_some() => streams.send(body, lanes, *short),
+            Some((stand, QueueItem::Body(body))) if *stand == here && body.stripes.is_some() => streams.send(body, lanes, *short),
             _ => Ok(()),
         }
     }
@@ -203,14 +203,14 @@ impl Tx {
         let at = self.base + self.out.len() as u64;
         self.ends += usize::from(body.end.is_some());
         self.bodies += 1;
-        self.items.push_back((at, Item::Body(Box::new(body))));
+        self.items.push_back((at, QueueItem::Body(Box::new(body))));
     }
 
     /// The operation ends when what was put before is out.
     pub fn mark(&mut self, end: Ending, owner: Owner) {
         let at = self.base + self.out.len() as u64;
         self.ends += 1;
-        self.items.push_back((at, Item::Mark(Some(end), owner)));
+        self.items.push_back((at, QueueItem::Mark(Some(end), owner)));
     }
 
     /// Takes up to `most` ends away that `which` picks: they are told otherwise.
@@ -218,14 +218,14 @@ impl Tx {
         let mut taken = Vec::new();
         for (_, item) in &mut self.items {
             let (end, owner) = match item {
-                Item::Mark(end, owner) => (end, *owner),
-                Item::Body(body) => (&mut body.end, body.owner),
+                QueueItem::Mark(end, owner) => (end, *owner),
+                QueueItem::Body(body) => (&mut body.end, body.owner),
             };
             if taken.len() == most || !end.is_some_and(|e| which(&e)) {
                 continue;
             }
             taken.extend(end.take().map(|end| (end, owner)));
-            if let Item::Body(body) = item {
+            if let QueueItem::Body(body) = item {
                 body.give_up(&mut self.lanes, why.clone(), true);
             }
         }
@@ -237,16 +237,16 @@ impl Tx {
     pub fn each_end(&self, mut each: impl FnMut(&Ending)) {
         for (_, item) in &self.items {
             match item {
-                Item::Mark(end, _) => end.iter().for_each(&mut each),
-                Item::Body(body) => body.end.iter().for_each(&mut each),
+                QueueItem::Mark(end, _) => end.iter().for_each(&mut each),
+                QueueItem::Body(body) => body.end.iter().for_each(&mut each),
             }
         }
     }
 
     fn owners(&self) -> impl Iterator<Item = Owner> {
         self.items.iter().map(|(_, item)| match item {
-            Item::Mark(_, owner) => *owner,
-            Item::Body(body) => body.owner,
+            QueueItem::Mark(_, owner) => *owner,
+            QueueItem::Body(body) => body.owner,
         })
     }
 
@@ -264,7 +264,7 @@ impl Tx {
     /// Gives up the body of an operation whose end is told elsewhere.
     pub fn give_up(&mut self, owner: Owner, why: &Error) {
         for (_, item) in &mut self.items {
-            if let Item::Body(body) = item
+            if let QueueItem::Body(body) = item
                 && body.owner == owner
             {
                 body.give_up(&mut self.lanes, why.clone(), true);
@@ -273,13 +273,13 @@ impl Tx {
     }
 
     /// Everything that has not left.
-    pub fn take_all(&mut self) -> Vec<Left> {
+    pub fn take_all(&mut self) -> Vec<Departed> {
         // Dropped first: their end waits for copies.
-        self.lanes = Lanes::default();
+        self.lanes = StagingLanes::default();
         let mut all = std::mem::take(&mut self.left);
         all.extend(self.items.drain(..).filter_map(|(_, i)| match i {
-            Item::Body(b) => Some(Left::Body(b)),
-            Item::Mark(end, _) => end.map(Left::Mark),
+            QueueItem::Body(b) => Some(Departed::Body(b)),
+            QueueItem::Mark(end, _) => end.map(Departed::Mark),
         }));
         all
     }
@@ -338,9 +338,9 @@ impl Tx {
             }
             let mut pieces = [Iov::EMPTY; PIECES];
             let limit = self.write_transport.as_ref().map_or(CALL, |write_transport| write_transport.room()).min(self.short as u64);
-            let mut call = Call { pieces: &mut pieces[..most], count: 0, bytes: 0, limit, entered: Vec::new() };
+            let mut call = GatherCall { pieces: &mut pieces[..most], count: 0, bytes: 0, limit, entered: Vec::new() };
             self.collect(&mut call);
-            let Call { count, bytes, entered, .. } = call;
+            let GatherCall { count, bytes, entered, .. } = call;
             if count == 0 {
                 self.blocked = self.streams.is_some() && self.is_scattering();
                 return Ok(());
@@ -376,7 +376,7 @@ impl Tx {
         }
     }
 
-    fn collect(&mut self, call: &mut Call<'_>) {
+    fn collect(&mut self, call: &mut GatherCall<'_>) {
         let mut at = self.sent;
         for (stand, item) in &mut self.items {
             let own = (*stand - self.base) as usize;
@@ -388,7 +388,7 @@ impl Tx {
                 }
                 at = own;
             }
-            if let Item::Body(body) = item
+            if let QueueItem::Body(body) = item
                 && !body.collect(call, &mut self.lanes)
             {
                 return;
@@ -413,8 +413,8 @@ impl Tx {
                 return;
             }
             let over = match item {
-                Item::Mark(..) => true,
-                Item::Body(body) => {
+                QueueItem::Mark(..) => true,
+                QueueItem::Body(body) => {
                     n -= body.advance(n, &mut self.lanes);
                     body.is_over()
                 }
@@ -423,14 +423,14 @@ impl Tx {
                 return;
             }
             match self.items.pop_front() {
-                Some((_, Item::Mark(end, _))) => {
+                Some((_, QueueItem::Mark(end, _))) => {
                     self.ends -= usize::from(end.is_some());
-                    self.left.extend(end.map(Left::Mark));
+                    self.left.extend(end.map(Departed::Mark));
                 }
-                Some((_, Item::Body(body))) => {
+                Some((_, QueueItem::Body(body))) => {
                     self.ends -= usize::from(body.end.is_some());
                     self.bodies -= 1;
-                    self.left.push(Left::Body(body));
+                    self.left.push(Departed::Body(body));
                 }
                 None => return,
             }
@@ -440,8 +440,8 @@ impl Tx {
     /// Keeps the slots of device memory filling: of a body only once those before it are on their way.
     fn pump_devices(&mut self) {
         for (_, item) in &mut self.items {
-            let Item::Body(body) = item else { continue };
-            let Source::Device(loading) = &mut body.source else { continue };
+            let QueueItem::Body(body) = item else { continue };
+            let BodySource::Device(loading) = &mut body.source else { continue };
             match loading.pump(&mut self.lanes) {
                 Ok(true) => {}
                 Ok(false) => return,
@@ -454,7 +454,7 @@ impl Tx {
     #[cold]
     fn spoil_first(&mut self) -> Result<()> {
         match self.items.front_mut() {
-            Some((_, Item::Body(body))) => body.spoil(&mut self.lanes),
+            Some((_, QueueItem::Body(body))) => body.spoil(&mut self.lanes),
             _ => Ok(()),
         }
     }

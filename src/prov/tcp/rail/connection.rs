@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One rail: a socket of a connection that has several, from one address of this side to one of the peer. It writes segments
-//! one at a time and reads them one at a time; which ones, and what they mean, is the matter of `rails`.
+//! One rail: a TCP connection between one address of this side and one of the peer. It writes and reads one segment at a time,
+//! sealed if the connection is. `set` and `schedule` decide which segments it carries.
 
 use crate::error::Result;
 use crate::prov::op::Iov;
@@ -14,40 +14,41 @@ use crate::sys::stream::{self, Moved};
 use crate::sys::tcp;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Room before a segment's bytes, for the beginning of a frame that the one before it ended with.
+/// Room in front of a segment's bytes, for the start of a frame that the previous segment ended with.
 pub const HEADROOM: usize = 512;
-/// What a rail takes ahead of what it can send: 10 ms of its speed, for that long a sleeper may take to come back.
+/// The kernel buffers 10 ms of the rail's speed in unsent bytes (1/`AHEAD_RATE` s): a sleeping thread may take that long to
+/// come back.
 const AHEAD_RATE: u64 = 100;
 const AHEAD_LEAST: u64 = 64 << 10;
 const AHEAD_MOST: u64 = 2 << 20;
-/// Bytes that are read ahead where no segment has begun, and behind one.
+/// Bytes read in one call while no segment has begun, and bytes read ahead behind the end of a segment.
 const REACH: usize = 4 << 10;
 const AHEAD: usize = 512;
 
-/// A segment's bytes, behind `HEADROOM`.
+/// A buffer that holds a segment's bytes behind `HEADROOM`.
 pub type Buf = Box<[u8]>;
 
-/// A buffer of the size that all have.
+/// A buffer of the size that all of them have.
 pub fn buffer() -> Buf {
     vec![0; HEADROOM + SEGMENT].into()
 }
 
-/// What a rail is sending.
+/// The segment that the rail is sending.
 struct OutgoingSegment {
     head: [u8; SEGMENT_HEAD],
-    /// Where its bytes lie in the ring, and how many.
+    /// Offset in the ring of its bytes, and their number.
     at: usize,
     len: usize,
     from: u64,
-    /// Bytes of both that are on the wire, or in a record.
+    /// Bytes of head and data that are on the wire, or in a sealed record.
     sent: usize,
-    /// Its bytes, if the ring has them no more.
+    /// A copy of its data, once the ring no longer holds it.
     saved: Option<Box<[u8]>>,
 }
 
-/// What reading came to.
+/// The result of `Rail::receive`.
 pub enum Received {
-    /// A head, and the bytes that it announced.
+    /// A segment's head, and its data if it has any.
     Segment(SegmentHead, Option<Buf>),
     Nothing,
     Ended,
@@ -57,10 +58,10 @@ pub struct Rail {
     pub socket: OwnedFd,
     seal: Option<SealedOut>,
     sending: Option<OutgoingSegment>,
-    /// It takes no more for now; its room is watched for.
+    /// The socket takes no more for now; `armed`: the epoll set watches it for room.
     pub blocked: bool,
     pub armed: bool,
-    /// Bytes that it takes ahead of what it can send.
+    /// Bound of the unsent bytes in the kernel (`TCP_NOTSENT_LOWAT`).
     ahead: u64,
 
     opens: Option<SealedIn>,
@@ -70,10 +71,10 @@ pub struct Rail {
     have: usize,
     coming: Option<(SegmentHead, Buf, usize)>,
 
-    /// What the kernel last said of it, and when.
+    /// The kernel's state of the connection, and when it was queried.
     pub health: Health,
     pub asked: u64,
-    /// When something was last begun on it.
+    /// When a segment was last begun.
     pub spoke: u64,
 }
 
@@ -101,7 +102,8 @@ impl Rail {
         Ok(rail)
     }
 
-    /// Asks the kernel how it does, and bounds by its speed what it takes ahead: what it has, no other can carry.
+    /// Queries the kernel's state of the connection, and adapts the bound of unsent bytes to its speed: bytes that this socket
+    /// has buffered cannot go over another rail.
     pub fn ask(&mut self, now: u64) {
         self.asked = now;
         self.health.update(self.socket.as_fd(), now);
@@ -118,19 +120,20 @@ impl Rail {
         self.seal.is_some()
     }
 
-    /// Whether something has begun to leave and has not left.
+    /// Whether a segment has begun to be sent and is not out.
     pub fn is_sending(&self) -> bool {
         self.sending.is_some()
     }
 
-    /// The peer has taken what comes before this byte: what of it is being sent a second time is not needed in the ring.
+    /// The peer has acknowledged everything before byte `taken`, and the ring may be overwritten up to there. If the segment
+    /// being sent (a second time) lies before it, its data is copied.
     pub fn save(&mut self, taken: u64, ring: &[u8]) {
         if let Some(s) = self.sending.as_mut().filter(|s| s.len > 0 && s.saved.is_none() && s.from + s.len as u64 <= taken) {
             s.saved = ring.get(s.at..s.at + s.len).map(Box::from);
         }
     }
 
-    /// Begins a segment whose bytes, if it has any, lie in the ring from `at` on.
+    /// Begins to send a segment, whose data lies in the ring at offset `at`.
     pub fn begin(&mut self, head: SegmentHead, at: usize, now: u64) {
         let (from, len) = if let Word::Data { from, len } = head.word { (from, len) } else { (0, 0) };
         self.sending = Some(OutgoingSegment { head: head.encode(), at, len, from, sent: 0, saved: None });
@@ -138,19 +141,20 @@ impl Rail {
         self.spoke = now;
     }
 
-    /// Sends what was begun, as far as the socket takes it; true: all of it is out. `short`: bytes of one call at most.
+    /// Sends the begun segment, as far as the socket takes it; true: all of it is out. `short`: the most bytes of one system
+    /// call (fault injection).
     pub fn send(&mut self, ring: &[u8], short: usize) -> Result<bool> {
         while let Some(s) = &mut self.sending {
             let all = SEGMENT_HEAD + s.len;
             let body = s.saved.as_deref().or_else(|| ring.get(s.at..s.at + s.len)).unwrap_or(&[]);
             let pieces = |from: usize| {
                 let (head, body) = (s.head.get(from..).unwrap_or(&[]), body.get(from.saturating_sub(SEGMENT_HEAD)..).unwrap_or(&[]));
-                // SAFETY: both stay where they are until the call that takes them is over.
+                // SAFETY: `head` and `body` are borrowed from `self` and `ring`, which do not change before the pieces are used.
                 unsafe { [Iov::of(head), Iov::of(body)] }
             };
             if let Some(seal) = &mut self.seal {
                 if s.sent < all {
-                    // One record; its memory is the library's, so all of it is there.
+                    // A segment fits into one record, and its memory is the library's own, so the copy cannot end early.
                     seal.gather(&pieces(0))?;
                     s.sent = all;
                 }
@@ -184,12 +188,12 @@ impl Rail {
         Ok(true)
     }
 
-    /// Whether bytes are here that no socket announces.
+    /// Whether bytes were read ahead, which the socket does not announce again.
     pub fn holds_more(&self) -> bool {
         self.window.0 < self.window.1 || self.opens.as_ref().is_some_and(|opens| opens.holds_record(&self.stash))
     }
 
-    /// Takes bytes out of the stash; a segment, if one is whole.
+    /// Moves bytes from the stash into the segment being received; returns the segment once it is complete.
     fn take(&mut self, fresh: &mut impl FnMut() -> Buf) -> Result<Option<Received>> {
         while self.window.0 < self.window.1 {
             let bytes = self.stash.get(self.window.0..self.window.1).unwrap_or(&[]);
@@ -221,7 +225,7 @@ impl Rail {
         Ok(None)
     }
 
-    /// The segment that comes, once all of it is here.
+    /// The segment being received, if it is complete.
     fn whole(&mut self) -> Option<Received> {
         let (head, buf, filled) = self.coming.take()?;
         if matches!(head.word, Word::Data { len, .. } if filled < len) {
@@ -231,7 +235,7 @@ impl Rail {
         Some(Received::Segment(head, Some(buf)))
     }
 
-    /// Reads until a segment is whole, or the socket has no more.
+    /// Reads until a segment is complete, or the socket has no more.
     pub fn receive(&mut self, short: usize, fresh: &mut impl FnMut() -> Buf) -> Result<Received> {
         loop {
             if let Some(got) = self.take(fresh)? {
@@ -245,7 +249,7 @@ impl Rail {
                 let rest = buf.get_mut(HEADROOM + *filled..HEADROOM + len).unwrap_or(&mut []);
                 let rest_len = rest.len().min(short);
                 let ahead = AHEAD.min(short - rest_len);
-                // SAFETY: nothing else touches them before the call is over.
+                // SAFETY: both slices are borrowed mutably from `self` until the call has returned.
                 let pieces = unsafe { [Iov::of_mut(&mut rest[..rest_len]), Iov::of_mut(&mut self.stash[..ahead])] };
                 let moved = stream::receive_pieces(fd, &pieces[..if ahead > 0 { 2 } else { 1 }])?;
                 if let Moved::Bytes(n) = moved {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What makes the rails of a connection and brings them back: which addresses they have, who calls where, and when again.
+//! Makes the rails of a connection and brings lost ones back: pairs the addresses of both sides, dials or accepts each rail,
+//! and repeats with growing pauses. The side that dialed the connection dials its rails; the other side listens.
 
 use super::set::{RailEvent, Rails};
 use super::transport::SharedRails;
@@ -20,19 +21,19 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// Time between two looks.
+/// Least time between two turns of `look`.
 const LOOK_NS: u64 = 1_000_000;
-/// The first pause before a lost rail is called again, and the longest.
+/// The first pause before a lost rail is dialed again, and the longest.
 const PAUSE_NS: u64 = 100_000_000;
 const PAUSE_MOST_NS: u64 = 1_000_000_000;
-/// A rail that was up for so long is called again at once.
+/// A rail that was up for this long is dialed again without a pause.
 const LASTING_NS: u64 = 5_000_000_000;
-/// A rail that is back sooner after it came up is turned away.
+/// A rail that comes again sooner after it came up is rejected.
 const TOO_SOON_NS: u64 = 50_000_000;
-/// So long a loss is not told of: the whole connection may be ending.
+/// A loss is reported after this time only, because the whole connection may be ending.
 const TELL_NS: u64 = 50_000_000;
 
-/// The addresses that these interfaces and addresses of this side are, in their order.
+/// The addresses that a comma-separated list of addresses and interfaces of this host names, in its order.
 pub fn own(words: &str) -> Result<RailList> {
     let mut found = Vec::new();
     for word in words.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -48,12 +49,12 @@ pub fn own(words: &str) -> Result<RailList> {
     RailList::of(&found)
 }
 
-/// Those of endpoints that are told of none.
+/// The rails of an endpoint that has no option of its own: `GDRFAB_TCP_RAILS`.
 pub fn usual() -> Result<RailList> {
     own(&config::get().tcp.rails).map_err(|e| e.context("GDRFAB_TCP_RAILS"))
 }
 
-/// What this side asks for in its INTRO: none, if it wants no rails.
+/// The addresses for INTRO; none if this side wants no rails.
 pub fn wanted(options: &Options) -> Vec<SocketAddr> {
     let own = options.rails.map_or_else(usual, Ok).unwrap_or_else(|e| {
         crate::log!(Warn, "no rails: {e}");
@@ -62,20 +63,20 @@ pub fn wanted(options: &Options) -> Vec<SocketAddr> {
     own.iter().map(|ip| SocketAddr::new(ip, 0)).collect()
 }
 
-/// A rail that this side calls for.
+/// A rail that this side dials.
 struct RailDial {
     from: IpAddr,
     to: SocketAddr,
     dial: Option<Box<Dial>>,
-    /// Of the last attempt: the peer may have taken one whose answer was lost.
+    /// Generation of the last attempt. Each attempt has its own, because the peer may have accepted one whose answer was lost.
     generation: u32,
-    /// When to give up, or to begin again; and the pause after that.
+    /// When to give the attempt up, or begin the next one; and the pause after that.
     until: u64,
     pause: u64,
 }
 
 enum Role {
-    /// By number.
+    /// The dialer's rails by number, and the token that the peer's listeners want to see.
     Dials(Vec<RailDial>, u64),
     Listens(Vec<HandshakeAcceptor>),
 }
@@ -86,12 +87,12 @@ pub struct RailConnector {
     looked: u64,
 }
 
-/// How long a call may take.
+/// How long an attempt may take.
 fn patience_ms() -> u32 {
     config::get().tcp.rail_timeout_ms.max(500)
 }
 
-/// How many leading bits two addresses of a family share.
+/// Number of leading bits that two addresses of a family share.
 fn likeness(a: IpAddr, b: IpAddr) -> Option<u32> {
     match (a, b) {
         (IpAddr::V4(a), IpAddr::V4(b)) => Some((a.to_bits() ^ b.to_bits()).leading_zeros()),
@@ -100,7 +101,7 @@ fn likeness(a: IpAddr, b: IpAddr) -> Option<u32> {
     }
 }
 
-/// Each of our addresses with the peer's that is most like it, of those that are left.
+/// Pairs each of our addresses with the most similar one of the peer's that is left.
 fn pairs(own: &[IpAddr], peer: &[SocketAddr]) -> Vec<(IpAddr, SocketAddr)> {
     let mut left = peer.to_vec();
     let mut found = Vec::new();
@@ -113,7 +114,7 @@ fn pairs(own: &[IpAddr], peer: &[SocketAddr]) -> Vec<(IpAddr, SocketAddr)> {
     found
 }
 
-/// Where a listener awaits rails, if both sides want them: doors, and what its ANSWER says of them.
+/// If both sides want rails: the listening sockets of this side, and what ANSWER says of them (addresses and token).
 pub fn acceptors(request: &Request, options: &Options) -> Option<(Vec<HandshakeAcceptor>, Vec<SocketAddr>, u64)> {
     let own = wanted(options);
     let first = request.called_at().filter(|_| !own.is_empty() && !request.terms().rails.is_empty())?;
@@ -129,12 +130,12 @@ pub fn acceptors(request: &Request, options: &Options) -> Option<(Vec<HandshakeA
         }
     }
     let at: Vec<SocketAddr> = acceptors.iter().map(HandshakeAcceptor::local).collect();
-    // Without the first address no rail would know which the first is.
+    // The dialer takes the first address for that of the first rail: without it the numbers would not match.
     at.first().is_some_and(|at| at.ip() == first.ip()).then_some((acceptors, at, token))
 }
 
 impl RailConnector {
-    /// Of the side that was called.
+    /// For the side that accepted the connection.
     pub fn listener(rails: SharedRails, acceptors: Vec<HandshakeAcceptor>) -> RailConnector {
         for acceptor in &acceptors {
             if let Err(e) = acceptor.watch(rails.lock().set()) {
@@ -144,7 +145,7 @@ impl RailConnector {
         RailConnector { rails, role: Role::Listens(acceptors), looked: 0 }
     }
 
-    /// Of the side that has called, whose first rail goes from `own` to `peer`.
+    /// For the side that dialed the connection. Its first rail goes from `own` to `peer`.
     pub fn dialer(rails: SharedRails, terms: &Terms, own: IpAddr, peer: IpAddr, options: &Options) -> RailConnector {
         let call = |(from, to)| RailDial { from, to, dial: None, generation: 1, until: 0, pause: PAUSE_NS };
         let first = terms.rails.first().copied().unwrap_or(SocketAddr::new(peer, 0));
@@ -154,8 +155,8 @@ impl RailConnector {
         RailConnector { rails, role: Role::Dials(calls, terms.rail_token), looked: 0 }
     }
 
-    /// Moves on what comes up, and finds what is silent. What the user is to know of is given once it is sure and there
-    /// is room for it.
+    /// Advances attempts and finds silent rails. Returns events for the program once they are old enough (`TELL_NS`) and the
+    /// event queue has room.
     pub fn look(&mut self, key: Option<&Key>, short: usize, now: u64, room: bool) -> Vec<RailEvent> {
         if now.wrapping_sub(self.looked) < LOOK_NS && !self.rails.lock().is_undecided() {
             return Vec::new();
@@ -186,7 +187,7 @@ impl RailConnector {
         rails.look_after(now, config.rail_timeout_ms, config.timeout_ms);
         if !rails.all_taken() {
             rails.begin_turn();
-            // Found again by the next turn.
+            // An error shows again in the next turn, which handles it.
             let _ = rails.push(short);
         }
         let (told, rest) = std::mem::take(&mut rails.events).into_iter().partition(|n| room && now.saturating_sub(n.at) >= TELL_NS);
@@ -194,7 +195,7 @@ impl RailConnector {
         told
     }
 
-    /// How long a sleeper may sleep before there is something to do.
+    /// How long a thread may sleep before `look` is due.
     pub fn nap_ns(&self) -> u64 {
         let rails = self.rails.lock();
         let calling = match &self.role {
@@ -207,7 +208,7 @@ impl RailConnector {
         if calling { nap.min(5 * LOOK_NS) } else { nap }
     }
 
-    /// In words, for whoever asks how the peer is reached.
+    /// One line of text for each rail.
     pub fn lines(&self) -> String {
         self.rails.lock().lines()
     }
@@ -220,7 +221,7 @@ impl RailDial {
             (rails.slots.get(number).filter(|b| b.up.is_some()).map(|b| b.since), rails.is_undecided())
         };
         if undecided {
-            // The connection hangs on it.
+            // The last rail is lost, and this one may save the connection: no long pauses.
             (self.pause, self.until) = (PAUSE_NS, if self.dial.is_some() { self.until } else { self.until.min(now + PAUSE_NS) });
         }
         if let Some(since) = since {
@@ -265,7 +266,7 @@ impl RailDial {
         }
     }
 
-    /// It came to nothing: a longer pause.
+    /// The attempt failed: a longer pause before the next.
     fn again(&mut self, why: &Error, now: u64) {
         crate::log!(Debug, "a rail from {} to {}: {why}", self.from, self.to);
         self.dial = None;
@@ -280,12 +281,12 @@ fn prepare(link: &Link) {
     }
 }
 
-/// The first rail of a connection is there when it begins.
+/// The rails of a new connection; `Rails::attach` adds the first.
 pub fn begin() -> Result<SharedRails> {
     Ok(Arc::new(Mutex::new(Rails::new()?)))
 }
 
-/// A rail calls, of `most` that there are to be. A request that is dropped is turned down.
+/// Accepts one of `most` rails from the peer. A request that is dropped is rejected.
 fn admit(request: Request, rails: &Mutex<Rails>, most: usize, now: u64) -> Result<()> {
     let Some((number, generation)) = request.terms().data.split_first_chunk::<1>().filter(|(_, rest)| rest.len() == 4) else {
         return Err(Error::fixed(errno::EPROTO, "it does not say which it is"));
@@ -332,11 +333,11 @@ mod tests {
     struct Side {
         rails: SharedRails,
         connector: Option<RailConnector>,
-        /// Bytes of the stream that were put, and that came.
+        /// Bytes of the stream that were put in, and that came out.
         put: u64,
         got: u64,
         buf: Buf,
-        /// The last rail was lost, and it is not over; how often another came after that.
+        /// The last rail is lost and the connection is not over; and how often another rail came after that.
         waits: bool,
         revived: u32,
     }
@@ -363,7 +364,7 @@ mod tests {
             self.waits = rails.is_undecided();
         }
 
-        /// Sends and takes; what comes is what was put, in order.
+        /// Sends and receives, and checks that the bytes come in order.
         fn pump(&mut self) {
             let mut rails = self.rails.lock();
             rails.begin_turn();
@@ -400,7 +401,7 @@ mod tests {
             self.put += if self.connector.is_some() { self.rails.lock().put(&bytes) as u64 } else { 0 };
         }
 
-        /// A rail is lost here: as if its path were, with or without a word to the peer's kernel.
+        /// Loses a rail: 0 shuts it down, 1 resets it, 2 tells the peer's kernel nothing.
         fn lose(&mut self, number: usize, way: u64) {
             let mut rails = self.rails.lock();
             let Some(rail) = rails.slots.get(number).and_then(|b| b.up.as_ref()) else { return };
@@ -415,7 +416,7 @@ mod tests {
             self.waits |= rails.is_undecided();
         }
 
-        /// Pauses are over.
+        /// Ends all pauses.
         fn wait(&mut self) {
             self.rails.lock().slots.iter_mut().for_each(|b| b.since = b.since.saturating_sub(2 * TOO_SOON_NS));
             if let Some(RailConnector { role: Role::Dials(calls, _), .. }) = &mut self.connector {
@@ -435,8 +436,8 @@ mod tests {
         [dialer, Side::new(listener.accept().unwrap().0, |rails| RailConnector::listener(rails, acceptors.into()))]
     }
 
-    /// Whatever is lost when, at which side: both go on and every byte comes, or both end, and neither waits for ever. What a
-    /// side was told of as taken has come to the other.
+    /// Whichever rails are lost at either side at any time: either both sides go on and every byte arrives, or both end; none
+    /// waits for ever. Bytes acknowledged to one side have arrived at the other.
     #[test]
     fn both_sides_agree_on_the_end() {
         let mut revived = 0;

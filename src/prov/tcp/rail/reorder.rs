@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Segments as they come over several rails, given on in the order of the stream, each byte once. What a peer can make this
-//! side keep is bounded: in segments, in bytes of the stream, and so in memory.
+//! Puts segments from several rails back into the order of the stream, each byte once. The number of early segments, their
+//! distance in the stream, and so the memory that a hostile peer can occupy, are bounded.
 
 use super::connection::{Buf, HEADROOM, buffer};
 use crate::error::Result;
@@ -9,10 +9,11 @@ use crate::prov::tcp::wire::frame::protocol_error;
 use crate::prov::tcp::wire::segment::{SEGMENT, SEGMENTS, WINDOW};
 use std::collections::VecDeque;
 
-/// Buffers that are kept for the next segments.
+/// Free buffers that are kept for the next segments.
 const SPARE: usize = 64;
 
-/// A segment that waits for those before it: behind `HEADROOM`, or, if it is much shorter than a buffer, alone.
+/// A segment that arrived before its predecessors. Its bytes stand behind `HEADROOM`; those of a much shorter segment are
+/// copied into a box of their own size.
 struct EarlySegment {
     from: u64,
     len: usize,
@@ -21,11 +22,11 @@ struct EarlySegment {
 
 #[derive(Default)]
 pub struct Reorder {
-    /// The byte that comes next.
+    /// Number of the byte that is delivered next.
     pub expected: u64,
-    /// The segment that begins with it.
+    /// The segment that begins with byte `expected`.
     ready: Option<(Buf, usize)>,
-    /// Later ones, in the order of the stream; they do not overlap.
+    /// Later segments, in the order of the stream and without overlap.
     early: VecDeque<EarlySegment>,
     spare: Vec<Buf>,
 }
@@ -46,7 +47,7 @@ impl Reorder {
         self.ready.is_some() || self.early.front().is_some_and(|h| h.from == self.expected)
     }
 
-    /// A segment came, behind `HEADROOM`; false: it has come before, as its sender could not know.
+    /// Takes a segment, whose bytes stand behind `HEADROOM`. False: it arrived before; its sender did not know that yet.
     pub fn take(&mut self, from: u64, len: usize, bytes: Buf) -> Result<bool> {
         let end = from + len as u64;
         let next = self.expected + self.ready.as_ref().map_or(0, |(_, len)| *len as u64);
@@ -74,7 +75,8 @@ impl Reorder {
         Ok(true)
     }
 
-    /// Gives the next segment to a reader whose buffer this is; its old one is kept for others. False: it is not here.
+    /// Exchanges the reader's buffer for the next segment's, in front of which the reader's unread bytes are copied. False: the
+    /// next segment is not here.
     pub fn deliver(&mut self, buf: &mut Buf, window: &mut Window) -> bool {
         if !self.is_ready() {
             return false;
@@ -101,7 +103,7 @@ mod tests {
     use super::*;
     use crate::error::Code;
 
-    /// Bytes that tell where in the stream they are.
+    /// A segment whose bytes tell their position in the stream.
     fn segment(r: &mut Reorder, from: u64, len: usize) -> Result<bool> {
         let mut bytes = r.buffer();
         (0..len).for_each(|i| bytes[HEADROOM + i] = (from as usize + i) as u8);
@@ -152,12 +154,12 @@ mod tests {
     fn what_waits_is_bounded() {
         let weight = |r: &Reorder| r.early.iter().map(|h| h.bytes.len()).sum::<usize>() + r.spare.iter().map(|b| b.len()).sum::<usize>();
         let mut r = Reorder::default();
-        // Byte by byte, and backwards.
+        // One byte each, from the last to the first.
         for i in (0..SEGMENTS as u64).rev() {
             assert!(segment(&mut r, 1 + 2 * i, 1).unwrap());
         }
         assert!(is_lie(segment(&mut r, 0, 1)) && weight(&r) < 4 << 20);
-        // As long as makes a buffer of each.
+        // Just long enough to keep a full buffer each.
         let mut r = Reorder::default();
         let len = SEGMENT / 4 * 3;
         let mut at = 1;

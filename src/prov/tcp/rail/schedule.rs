@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What leaves over several rails: segments in a ring, who carries each, and who carries it again.
+//! Sending over several rails: the ring of unacknowledged bytes, the choice of the rail for each segment, and the segments that
+//! a fast rail sends again in place of a slow one.
 
 use super::connection::Rail;
 use super::set::{NO_RAIL, RailSlot, Rails, SentSegment};
@@ -12,11 +13,11 @@ use crate::sys::stream::Moved;
 use crate::sys::time;
 use std::os::fd::AsFd;
 
-/// Time between two questions to the kernel of how a rail does.
+/// Least time between two queries of a rail's state in the kernel.
 const ASK_NS: u64 = 2_000_000;
-/// A rail that has been up for so long carries alone what another is made to lose.
+/// Fault injection loses a rail only while another has been up for this long.
 const LASTS_NS: u64 = 200_000_000;
-/// The oldest segments that are looked at for being late.
+/// Number of the oldest unacknowledged segments that `late` examines.
 const LATE_MOST: usize = 256;
 
 impl Rails {
@@ -28,7 +29,7 @@ impl Rails {
         self.unacked.front().map_or(self.next, |k| k.from)
     }
 
-    /// Bytes that the next segment can have.
+    /// Bytes that fit into the next segment; 0: the window is full.
     pub fn room(&self) -> usize {
         let used = self.next - self.oldest();
         if used + SEGMENT as u64 > WINDOW || self.unacked.len() >= SEGMENTS {
@@ -45,7 +46,7 @@ impl Rails {
         }
     }
 
-    /// Takes the first of these bytes; gives how many.
+    /// Copies the first of `bytes` into a new segment; returns how many.
     pub fn put(&mut self, bytes: &[u8]) -> usize {
         let n = bytes.len().min(self.room());
         let at = self.ring_offset(self.next);
@@ -54,7 +55,7 @@ impl Rails {
         n
     }
 
-    /// The same of pieces, no more than `room` bytes, whose pages may be gone.
+    /// As `put`, from up to `room` bytes of pieces of memory, which may have been unmapped.
     pub fn gather(&mut self, pieces: &[Iov]) -> Result<Moved> {
         let moved = self.ring.gather(self.ring_offset(self.next), pieces)?;
         if let Moved::Bytes(n) = moved {
@@ -68,12 +69,12 @@ impl Rails {
         self.unassigned.is_empty() && !self.ack_due && self.downs.is_empty() && !self.slots.iter().flat_map(|b| &b.up).any(Rail::is_sending)
     }
 
-    /// Whether the peer has told that it took everything.
+    /// Whether the peer has acknowledged everything.
     pub fn all_taken(&self) -> bool {
         self.acked == self.next
     }
 
-    /// As `all_taken`, or the kernel of the peer has everything.
+    /// Whether the peer has acknowledged everything, or its kernel has received it.
     pub fn is_settled(&mut self) -> bool {
         self.begin_turn();
         if self.fill(usize::MAX).is_err() || self.all_taken() {
@@ -86,12 +87,12 @@ impl Rails {
         })
     }
 
-    /// Rails may have room again.
+    /// A new turn: each rail may have room again.
     pub fn begin_turn(&mut self) {
         self.slots.iter_mut().flat_map(|b| &mut b.up).for_each(|rail| rail.blocked = false);
     }
 
-    /// Who carries the next segment: the first that has room, but one that would be later with it than the fastest is with all.
+    /// Picks the rail for the next segment: the first with room, unless the fastest rail would finish the whole backlog sooner.
     fn choose(&mut self, now: u64) -> Option<usize> {
         let waits: u64 = self.behind + self.next - self.unassigned.front().copied().unwrap_or(self.next);
         let free = |rail: &Rail| !rail.blocked && !rail.is_sending();
@@ -103,12 +104,13 @@ impl Rails {
         (first..self.slots.len()).find(|i| {
             let Some(rail) = self.slots.get(*i).and_then(|b| b.up.as_ref()).filter(|r| free(r)) else { return false };
             let late = rail.health.delay_ns(SEGMENT as u64);
-            // What is ahead of it on the others must not fill the window either.
+            // Segments sent meanwhile over other rails must not fill the window while they wait for this one.
             *i == fastest.0 || late <= fastest.1.delay_ns(waits).min(fastest.1.delay_ns(WINDOW / 2))
         })
     }
 
-    /// Asks the kernel how the rails do, not too often; gives the fastest, if two speeds are known.
+    /// Queries the kernel for the rails' speeds, if the last query is old enough. Returns the fastest rail, if two speeds are
+    /// known.
     fn ask(&mut self, now: u64) -> Option<(usize, Health)> {
         let mut fastest: Option<(usize, Health)> = None;
         let mut known = 0;
@@ -124,7 +126,7 @@ impl Rails {
         fastest.filter(|_| known > 1)
     }
 
-    /// Sends what waits; true: there is room for more.
+    /// Sends segments as far as the rails have room; true: there is room for more.
     pub fn push(&mut self, short: usize) -> Result<bool> {
         let mut now = 0;
         for i in 0..self.slots.len() {
@@ -173,7 +175,8 @@ impl Rails {
         Ok(self.unassigned.is_empty() && free && self.room() > 0)
     }
 
-    /// Loses a rail that has carried what GDRFAB_FAULT lets it, where another is up and the peer knows it.
+    /// Fault injection (`GDRFAB_FAULT`): loses a rail that has carried its number of segments, if another rail is up for long
+    /// enough for the peer to know it.
     fn inject_loss(&mut self, i: usize, now: u64) {
         let Some(slot) = self.slots.get_mut(i) else { return };
         slot.begun += 1;
@@ -184,7 +187,7 @@ impl Rails {
         }
     }
 
-    /// Tells the peer alone what was taken, over the rail on which something came.
+    /// Sends an acknowledgement without data, preferably over the rail on which something arrived last.
     fn send_ack(&mut self, short: usize) {
         let free = |b: &RailSlot| b.up.as_ref().is_some_and(|rail| !rail.blocked && !rail.is_sending());
         let last = Some(self.last).filter(|i| self.slots.get(*i).is_some_and(free));
@@ -216,7 +219,7 @@ impl Rails {
         }
     }
 
-    /// Lets go of what the peer has taken.
+    /// Frees the segments that the peer has acknowledged.
     pub fn release(&mut self) {
         while self.unacked.front().is_some_and(|k| k.from + k.len as u64 <= self.acked) {
             self.unacked.pop_front();
@@ -233,7 +236,8 @@ impl Rails {
         }
     }
 
-    /// What a slow rail holds up, where the fastest has nothing else to carry: which segment, and the fastest.
+    /// If the fastest rail is idle: finds the oldest segment that a slow rail holds up. Returns (index in `unacked`, fastest
+    /// rail).
     fn late(&mut self, now: u64) -> Option<(usize, usize)> {
         if self.unacked.is_empty() || self.count_up() < 2 || (self.behind > 0 && self.room() > 0) {
             return None;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Several rails as one stream. What is sent is cut into segments, which are kept until the peer has told that it took them;
-//! any rail that has room carries the next, and another carries again what a lost one may not have brought. The receiver puts
-//! them in order by their numbers and takes each once, so frames, and all that they promise, know nothing of rails.
+//! All rails of one connection, seen as one stream. The sender cuts the stream into numbered segments and keeps each until the
+//! peer has acknowledged it. Any rail with room carries the next segment; if a rail is lost, its unacknowledged segments are sent
+//! again over another. The receiver puts segments into order by their numbers and takes each byte once, so the frames above are the
+//! same with one rail or several.
+//!
+//! This file holds the state, receiving, and the loss of rails; sending is in `schedule`, reordering in `reorder`.
 
 use super::connection::{Buf, HEADROOM, Rail, Received};
 use super::reorder::Reorder;
@@ -20,45 +23,45 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Bytes and segments that are taken before the sender is told without being asked.
+/// Received bytes and segments after which an acknowledgement is sent at once.
 const ACK_BYTES: u64 = 512 << 10;
 const ACK_SEGMENTS: u32 = 256;
-/// Segments that a rail is read for before the next one is.
+/// Segments that are read from one rail before the next rail is read.
 const TURN: usize = 8;
-/// Rails that are lost within so long are lost together.
+/// Rails lost within this time of one another count as lost by one cause.
 const AT_ONCE_NS: u64 = 50_000_000;
-/// News that may wait; beyond these a loss and the return after it are not told of.
+/// Bound of `Rails::events`. When it is full, a rail's next event and its previous one cancel each other: neither is reported.
 const EVENTS_MAX: usize = 64;
-/// Carries nothing now.
+/// `SentSegment::on` of a segment that no rail carries now.
 pub const NO_RAIL: u8 = u8::MAX;
 
-/// A segment that is not known to have come.
+/// A segment that the peer has not acknowledged.
 pub struct SentSegment {
     pub from: u64,
     pub len: usize,
     pub on: u8,
-    /// Sent over another rail as well, because that one may be sooner.
+    /// It was also sent over a faster rail, which may deliver it sooner.
     pub again: bool,
 }
 
-/// A place for a rail, whether it is up or not.
+/// The record of one rail number, which outlives the rail's TCP connections.
 #[derive(Default)]
 pub struct RailSlot {
     pub up: Option<Rail>,
-    /// Of this side and the peer's; not known before it came up for the first time.
+    /// Addresses of this side and of the peer; `None` until the rail first came up.
     pub ends: Option<(IpAddr, IpAddr)>,
-    /// How often it came up, and when last.
+    /// How often the rail came up, and when it did last.
     pub generation: u32,
     pub since: u64,
-    /// Bytes of segments that it carried out and in, and how often it was lost.
+    /// Bytes of segments sent and received over the rail.
     pub carried: (u64, u64),
     pub losses: u64,
     pub lost_at: u64,
-    /// Segments out since it came up.
+    /// Segments begun since the rail came up.
     pub begun: u64,
 }
 
-/// What became of a rail.
+/// A rail was lost or came back.
 pub struct RailEvent {
     pub rail: usize,
     pub words: String,
@@ -70,40 +73,41 @@ pub struct RailEvent {
 pub struct Rails {
     pub set: Poller,
     pub slots: Vec<RailSlot>,
-    /// What is sent and not known to have come: byte n of the stream lies at n minus `origin`, modulo the ring's length.
+    /// Unacknowledged bytes: byte n of the stream lies at n minus `origin`, modulo the ring's length.
     pub ring: Landing,
     pub origin: u64,
     pub next: u64,
     pub acked: u64,
-    /// What was begun to be sent ends here; the peer can have taken no more.
+    /// The end of the last segment whose sending has begun. An acknowledgement beyond it is a protocol error.
     pub begun: u64,
     pub unacked: VecDeque<SentSegment>,
-    /// The first bytes of those that nobody carries.
+    /// First bytes of the segments that no rail carries, in order.
     pub unassigned: VecDeque<u64>,
-    /// To be told: of rails that are not read any more.
+    /// Numbers and generations of lost rails that the peer is still to be told of.
     pub downs: VecDeque<(usize, u32)>,
-    /// Bytes behind what was put, as far as they are known.
+    /// Bytes that wait above for room in the ring, as far as they are known.
     pub behind: u64,
 
     pub incoming: Reorder,
-    /// What the sender was told of that.
+    /// The acknowledgement that was sent last.
     pub told: u64,
     pub segments_since_ack: u32,
     pub ack_due: bool,
-    /// Over which rail something came last.
+    /// The rail over which something arrived last.
     pub last: usize,
 
-    /// Segments after which each is lost on demand; 0: never.
+    /// Fault injection: the number of segments after which each rail is lost; 0: never.
     pub injected_losses: [u64; RAILS_MAX],
-    /// Somebody sleeps until one of them has something.
+    /// A thread sleeps until a rail has something.
     pub asleep: bool,
     pub events: Vec<RailEvent>,
-    /// A lie of the peer's; or how the last of them was lost, and when.
+    /// A violation of the protocol by the peer; or the reason for which the last rail was lost.
     pub gone: Option<Error>,
     lost_at: u64,
-    /// When the last was lost another had been for longer: it was being called already, and may be up at one side alone.
+    /// Before the last rail was lost, another had been down for longer. That one was being dialed already, so the peer may have
+    /// it up.
     is_repaired: bool,
-    /// None is to come in the place of the last.
+    /// No rail will replace the last one: the connection is over.
     pub is_over: bool,
 }
 
@@ -140,7 +144,7 @@ impl Rails {
         })
     }
 
-    /// A descriptor that is readable when a rail has something, or room.
+    /// A descriptor that is readable when a rail is readable, or has room.
     pub fn descriptor(&self) -> Result<OwnedFd> {
         self.set
             .as_fd()
@@ -152,7 +156,8 @@ impl Rails {
         &self.set
     }
 
-    /// The rail with this number is up, perhaps again; what the one before it had is sent anew.
+    /// The rail with this number is up, for the first time or again. Segments that its previous connection carried are sent
+    /// again.
     pub fn attach(&mut self, number: usize, generation: u32, link: Link) -> Result<()> {
         if self.is_over {
             return Err(Error::fixed(errno::ESHUTDOWN, "the connection is over"));
@@ -171,7 +176,7 @@ impl Rails {
         let Some(slot) = self.slots.get_mut(number) else { return Ok(()) };
         let is_back = slot.generation > 0;
         (slot.up, slot.generation, slot.since, slot.ends, slot.begun) = (Some(rail), generation, now, ends, 0);
-        // What was told over a rail that is gone may not have come.
+        // An acknowledgement that was sent over the lost connection may not have arrived.
         self.ack_due |= is_back;
         self.gone = self.gone.take().filter(|why| why.code == Code::PeerBroke);
         if is_back {
@@ -188,7 +193,7 @@ impl Rails {
         self.slots.iter().filter(|b| b.up.is_some()).count()
     }
 
-    /// A rail in words.
+    /// The rail's number and addresses, for people.
     fn name(&self, number: usize) -> String {
         match self.slots.get(number).and_then(|b| b.ends) {
             Some((own, peer)) => format!("rail {number}, {own} to {peer}"),
@@ -210,7 +215,7 @@ impl Rails {
         }
     }
 
-    /// Each rail in a line.
+    /// One line of text for each rail.
     pub fn lines(&self) -> String {
         let mut text = String::new();
         for (number, b) in self.slots.iter().enumerate() {
@@ -221,7 +226,7 @@ impl Rails {
         text
     }
 
-    /// The rail of this number as the caller sees it.
+    /// The state of one rail for `gdrfab_query_rail()`.
     pub fn report(&self, number: usize) -> Option<RailReport> {
         let report = |b: &RailSlot| RailReport { up: b.up.is_some(), losses: b.losses, bytes: b.carried, ends: b.ends };
         self.slots.get(number).map(report)
@@ -231,7 +236,7 @@ impl Rails {
         self.slots.iter().map(|b| b.losses).sum()
     }
 
-    /// Takes a rail away; what it carried is for others to carry.
+    /// Removes a rail's connection and queues its unacknowledged segments for other rails. False: it was down already.
     fn drop_rail(&mut self, number: usize) -> bool {
         let Some(rail) = self.slots.get_mut(number).and_then(|b| b.up.take()) else { return false };
         self.set.remove(rail.socket.as_fd());
@@ -249,7 +254,7 @@ impl Rails {
         true
     }
 
-    /// A rail is lost: the peer learns it over another, so that neither side waits for it.
+    /// A rail is lost. The peer is told over another rail, so that it does not wait for this one either.
     pub fn lose(&mut self, number: usize, why: &Error) {
         if !self.drop_rail(number) {
             return;
@@ -264,34 +269,35 @@ impl Rails {
         if self.count_up() == 0 {
             self.gone.get_or_insert(lost(&format!("the last of its rails is lost: {}", why.words)));
             self.lost_at = time::now_ns();
-            // A peer that died took all of them at once.
+            // If another rail was lost much earlier, the peer itself did not die: its rails would have gone together.
             let (now, known) = (self.lost_at, |b: &&RailSlot| b.generation > 0);
             self.is_repaired = self.slots.iter().filter(known).any(|b| now.saturating_sub(b.lost_at) > AT_ONCE_NS);
         }
     }
 
-    /// Whether the last one is lost, and nobody has said yet whether another comes.
+    /// Whether the last rail is lost and it is still open whether another one replaces it.
     pub fn is_undecided(&self) -> bool {
         self.gone.is_some() && self.count_up() == 0 && !self.is_over
     }
 
-    /// Says so. One that comes, the peer may have taken for up: it is waited for, but not without end.
+    /// Decides the question of `is_undecided`. `comes`: a rail is being set up. A rail that was being dialed before the loss
+    /// may be up at the peer alone, so it is waited for, for `most_ms` at most.
     pub fn decide(&mut self, comes: bool, now: u64, most_ms: u32) {
         let late = now.saturating_sub(self.lost_at) > u64::from(most_ms) * 1_000_000;
         self.is_over |= self.is_undecided() && (late || !(comes || self.is_repaired));
     }
 
-    /// Nobody is there any more who would let another in.
+    /// The peer refuses connections: it has no rail up and will accept none.
     pub fn give_up(&mut self) {
         self.is_repaired = false;
     }
 
-    /// Why nothing more goes and comes.
+    /// Why the connection is over, if it is.
     pub fn end(&self) -> Option<Error> {
         self.gone.clone().filter(|_| self.is_over)
     }
 
-    /// Gives the next bytes of the stream to a reader whose buffer this is.
+    /// Puts the next segment into the reader's buffer, if it is here.
     fn deliver(&mut self, buf: &mut Buf, window: &mut Window) -> bool {
         if !self.incoming.deliver(buf, window) {
             return false;
@@ -301,8 +307,8 @@ impl Rails {
         true
     }
 
-    /// Brings the reader more, if a rail has it. What is nothing new gives it its buffer as it was, so that its own turn, which
-    /// is bounded, goes on.
+    /// Puts the next segment into the reader's buffer, reading from the rails if necessary. If segments arrived but not the
+    /// next one, `buf` and `window` are returned unchanged as `Moved::Bytes`, so that the caller's bounded turn goes on.
     pub fn read(&mut self, buf: &mut Buf, window: &mut Window, short: usize) -> Result<Moved> {
         if window.1 - window.0 > HEADROOM {
             return Ok(Moved::Blocked);
@@ -313,7 +319,8 @@ impl Rails {
         self.end().map_or(Ok(Moved::Blocked), Err)
     }
 
-    /// Takes segments from the rails; whether any came. Who asks again after a lie hears of it again.
+    /// Reads segments from the rails; true: at least one arrived. After a violation of the protocol every call returns the same
+    /// error.
     pub fn fill(&mut self, short: usize) -> Result<bool> {
         if let Some(lie) = self.gone.as_ref().filter(|why| why.code == Code::PeerBroke) {
             return Err(lie.clone());
@@ -339,7 +346,7 @@ impl Rails {
                     }
                     Ok(Received::Nothing) => break,
                     Ok(Received::Ended) => self.lose(i, &lost("the peer closed it, or died")),
-                    // What makes no sense is the peer's fault, and not the rail's.
+                    // A violation of the protocol is the peer's fault: another rail would not help.
                     Err(e) if e.code == Code::PeerBroke => return Err(e),
                     Err(e) => self.lose(i, &e),
                 }
@@ -369,18 +376,18 @@ impl Rails {
         if let Some(slot) = self.slots.get_mut(number) {
             slot.carried.1 += len as u64;
         }
-        // Again, over another rail: its sender cannot know that it came.
+        // A segment that arrived twice: the acknowledgement of the first copy was lost, or has not arrived, so it is sent again.
         self.ack_due |= !self.incoming.take(from, len, bytes)?;
         Ok(())
     }
 
-    /// Whether something is here that no socket announces.
+    /// Whether a complete segment, or bytes read ahead, wait here. No socket announces them.
     pub fn holds_more(&self) -> bool {
         self.incoming.is_ready() || self.slots.iter().flat_map(|b| &b.up).any(Rail::holds_more)
     }
 
-    /// Finds rails that are silent though something is on its way, and keeps those busy that have nothing to do. The last one
-    /// has the connection's patience; 0: without end.
+    /// Loses rails on which data is unacknowledged for too long, and sends an empty segment on rails that were silent for
+    /// `silence_ms`. The only rail left has the connection's own limit, `last_ms`; 0: no limit.
     pub fn look_after(&mut self, now: u64, silence_ms: u32, last_ms: u32) {
         let silence_ns = u64::from(silence_ms) * 1_000_000;
         for i in 0..self.slots.len() {
@@ -398,13 +405,13 @@ impl Rails {
         }
     }
 
-    /// Somebody sleeps on them, or nobody does any more.
+    /// A thread begins or ends its sleep on the rails.
     pub fn sleep(&mut self, asleep: bool) {
         self.asleep = asleep;
         self.arm();
     }
 
-    /// Watches for room as well where a sleeper waits for it.
+    /// While a thread sleeps, blocked rails are also watched for room.
     pub fn arm(&mut self) {
         for rail in self.slots.iter_mut().flat_map(|b| &mut b.up).filter(|rail| self.asleep && rail.blocked != rail.armed) {
             match self.set.watch(rail.socket.as_fd(), rail.blocked) {
@@ -414,13 +421,13 @@ impl Rails {
         }
     }
 
-    /// How long a sleeper may sleep before they want to be looked at.
+    /// How long a thread may sleep before `look_after` is due.
     pub fn nap_ns(&self, silence_ms: u32) -> u64 {
         let busy = !self.all_taken() || !self.is_out();
         if busy { 20_000_000 } else { u64::from(silence_ms) * 500_000 }
     }
 
-    /// No more is sent; what was taken is told before.
+    /// Ends sending, after a last acknowledgement.
     pub fn finish(&mut self) {
         self.ack_due = self.incoming.expected > 0;
         self.begin_turn();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What stands between the stream of frames and the network where that is more than one bare socket: a seal, or several
-//! rails, which have seals of their own. Both copy what they take.
+//! The layer between the stream of frames and the network, where that is not one plain socket: a sealed socket, or several
+//! rails (each sealed, if the connection is). Both copy the bytes that they take.
 
 use super::set::Rails;
 use crate::error::Result;
@@ -12,7 +12,8 @@ use parking_lot::Mutex;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// Both ends of a connection's rails; the lock is never waited for, since the endpoint's is held around it.
+/// The rails, shared by the connection's sending and receiving end. The endpoint's lock is held around every use, so this lock
+/// is never contended.
 pub type SharedRails = Arc<Mutex<Rails>>;
 
 pub enum WriteTransport {
@@ -29,7 +30,7 @@ impl WriteTransport {
         }
     }
 
-    /// Sends what it has; true: there is room for more. `behind`: bytes that wait for that.
+    /// Sends the bytes that were taken; true: there is room for more. `behind`: the number of bytes that wait for room.
     #[inline]
     pub fn push(&mut self, fd: BorrowedFd<'_>, short: usize, behind: impl FnOnce() -> u64) -> Result<bool> {
         match self {
@@ -42,7 +43,7 @@ impl WriteTransport {
         }
     }
 
-    /// Bytes that it takes at once.
+    /// Number of bytes that can be taken at once.
     #[inline]
     pub fn room(&self) -> u64 {
         match self {
@@ -51,7 +52,7 @@ impl WriteTransport {
         }
     }
 
-    /// Takes the first of these bytes, once there is room; gives how many.
+    /// Takes the first of these bytes; returns how many. Call it only when there is room.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) -> Result<usize> {
         match self {
@@ -60,7 +61,7 @@ impl WriteTransport {
         }
     }
 
-    /// The same of pieces, as many bytes as there is room for, whose pages may be gone.
+    /// As `put`, from pieces of up to `room` bytes, whose pages may have been unmapped.
     pub fn gather(&mut self, pieces: &[Iov]) -> Result<Moved> {
         match self {
             WriteTransport::Sealed(seal) => seal.gather(pieces),
@@ -75,7 +76,7 @@ pub enum ReadTransport {
 }
 
 impl ReadTransport {
-    /// Brings more of the stream into its reader's buffer; whether there may be more yet.
+    /// Reads more of the stream into the reader's buffer. The second value: there may be more.
     #[inline]
     pub fn read(&mut self, fd: BorrowedFd<'_>, buf: &mut Box<[u8]>, window: &mut Window, short: usize) -> Result<(Moved, bool)> {
         match self {
@@ -87,7 +88,7 @@ impl ReadTransport {
         }
     }
 
-    /// A turn begins in which sockets may have been announced.
+    /// A new turn, in which sockets may have become readable.
     #[inline]
     pub fn begin_turn(&mut self) {
         match self {
@@ -96,7 +97,7 @@ impl ReadTransport {
         }
     }
 
-    /// Whether something is here that no socket announces.
+    /// Whether received bytes wait here that no socket announces.
     pub fn holds_more(&self, buf: &[u8]) -> bool {
         match self {
             ReadTransport::Sealed(seal) => seal.holds_record(buf),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A live connection: what this side has asked of the peer and not heard of yet, and what it owes the peer.
+//! A connection that is up: the operations that await the peer's answer, both sides' message windows, and acknowledgements that the
+//! peer is still to be sent.
 
 use super::pollset::Member;
 use super::recv::Recv;
@@ -27,33 +28,34 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Weak;
 
-/// READs that may wait for their answers.
+/// Most READs that may await their answers.
 pub const READS: usize = 1024;
-/// READs of lists among them.
+/// Most READs of lists among them.
 pub const LIST_READS: usize = 4;
-/// Ticks within which operations wait for company: some microseconds, as long as a call takes.
+/// A frame may wait for further frames if the last system call was less than this many CPU ticks ago: some microseconds, about as
+/// long as the call takes.
 const BATCH_TICKS: u64 = 8_000;
-/// Acknowledgements that are sent without being asked for.
+/// Number of writes carried out after which an acknowledgement is sent at once.
 const ACK_AFTER: u32 = 64;
-/// Writes under way from which on the peer has enough to do: others wait for company.
+/// With this many writes unacknowledged the peer has enough to do, so further ones may wait to leave together.
 const BUSY_WRITES: usize = 32;
-/// Turns in which nothing came, after which they are sent.
+/// Number of turns without an arrival after which a pending acknowledgement is sent.
 const IDLE_TURNS: u8 = 2;
-/// Bytes of answers that a peer may leave untaken.
+/// Most bytes of answers that wait because the peer does not read them.
 const UNSENT_ANSWERS: usize = 8 << 20;
 
-/// How far a write is.
+/// Whether the completion of a write has been reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteStatus {
-    /// Its end has not been told.
+    /// It has not been reported.
     Pending,
-    /// Its success was told when its bytes were out.
+    /// Its success was reported when its bytes were out, before the peer's acknowledgement.
     Reported,
-    /// Its end was told otherwise.
+    /// Its failure was reported, or the operation was cancelled.
     Ended,
 }
 
-/// A WRITE that was not acknowledged yet.
+/// A WRITE that the peer has not acknowledged.
 pub struct WriteOp {
     pub end: Ending,
     pub at: RemoteAddr,
@@ -61,22 +63,22 @@ pub struct WriteOp {
     pub refused: Option<Box<Error>>,
 }
 
-/// A READ that was not answered yet.
+/// A READ that the peer has not answered.
 pub struct ReadOp {
     pub end: Ending,
     pub at: RemoteAddr,
     pub pieces: Pieces,
     pub site: Site,
-    /// Its end was told; what comes is left out.
+    /// The operation was cancelled or timed out; its answer is discarded.
     pub over: bool,
 }
 
-/// A message under a number: offered, or on its way and awaited at the other end.
+/// A message with a number: one that was offered, or one whose receiver confirms it.
 pub struct SentOp {
     pub number: u64,
     pub end: Ending,
     pub ack: bool,
-    /// What was offered, until it is taken.
+    /// The memory of the offer, until the peer takes it.
     pub offered: Option<Offered>,
 }
 
@@ -87,28 +89,28 @@ pub struct Offered {
     pub len: u64,
 }
 
-/// A receive that has asked for an offer's bytes.
+/// A receive that awaits the bytes of an offer, which this side has asked for by TAKE.
 pub struct Fetch {
     pub number: u64,
-    /// None: it was given up meanwhile.
+    /// `None`: the receive was cancelled or timed out.
     pub recv: Option<Recv>,
-    /// Bytes that were asked for, and that the message has.
+    /// Bytes that were asked for, and the length of the message.
     pub want: u64,
     pub len: u64,
     pub data: Option<u64>,
     pub ack: bool,
 }
 
-/// How a connection stands with further streams.
+/// The state of a connection's further streams.
 pub enum StreamsState {
     None,
     /// There are none, for this reason.
     Refused(Box<Error>),
-    /// So many may be asked for, once they would help.
+    /// Up to this many may be requested, once the tuner finds that they would help.
     OnDemand(u32),
-    /// The dialer has asked the listener where to call.
+    /// The dialer has sent DOOR, to ask for the port to dial.
     Asked(u32),
-    /// The dialer may call for them.
+    /// The dialer knows the port, and dials when the first long body comes.
     MayDial {
         at: SocketAddr,
         token: u64,
@@ -119,7 +121,7 @@ pub enum StreamsState {
         links: Vec<Link>,
         until: u64,
     },
-    /// The listener waits for so many, in time.
+    /// The listener waits until `until` for this many streams.
     Awaiting {
         count: u32,
         links: Vec<Link>,
@@ -128,14 +130,14 @@ pub enum StreamsState {
     Open,
 }
 
-/// What the kernel has said of the peer, which `keepalive` asks.
+/// The kernel's last reports about the peer; see `ops/keepalive.rs`.
 #[derive(Default)]
 pub struct Keepalive {
-    /// Of the first stream and the others.
+    /// One for the first socket, then one for each further stream.
     pub health: Vec<Health>,
-    /// When the kernel is asked next.
+    /// When the kernel is queried next, in ns.
     pub due: u64,
-    /// In ticks, when it had nothing on its way; 0: it had something.
+    /// When everything sent had been acknowledged, in ticks; 0: some data is unacknowledged.
     pub clear: u64,
 }
 
@@ -144,16 +146,16 @@ pub struct Conn {
     pub peer: String,
     pub tx: Tx,
     pub rx: Rx,
-    /// Whether the version that both speak has them.
+    /// Whether the connection's version has atomics, and lists.
     pub has_atomics: bool,
     pub has_lists: bool,
     pub is_sealed: bool,
-    /// Of a lane: among the domain's other lanes.
+    /// For a lane: its membership in the domain's poll set.
     pub member: Option<Member>,
-    /// The dialer has said READY, or this side is the dialer.
+    /// The dialer has sent READY, or this side is the dialer.
     pub ready: bool,
     pub is_dialer: bool,
-    /// It is over, as soon as what came before the end has been taken.
+    /// The reason for which the connection ends once everything that arrived before has been processed.
     pub dying: Option<Error>,
 
     pub sequence: u32,
@@ -162,7 +164,8 @@ pub struct Conn {
     pub reads: VecDeque<ReadOp>,
     pub sends: VecDeque<SentOp>,
     next_number: u64,
-    /// What the peer grants, what was used of it since the beginning, and what it gave back.
+    /// Messages and bytes that the peer lets this side send unmatched; how many were sent since the beginning, and how many of them
+    /// the peer has matched, as (messages, bytes).
     window: u64,
     budget: u64,
     used: (u64, u64),
@@ -172,7 +175,8 @@ pub struct Conn {
     told: u32,
     pub prompt: bool,
     idle: u8,
-    /// What this side grants; messages and bytes that came, that left the window, and that the peer was told of.
+    /// The same for the other direction: the limits that this side grants; messages and bytes that arrived, that were matched with
+    /// receives, and the matched ones that the peer was told of.
     own_window: u64,
     own_budget: u64,
     came: (u64, u64),
@@ -180,20 +184,20 @@ pub struct Conn {
     matched_told: (u64, u64),
     pub fetches: VecDeque<Fetch>,
     pub answers: usize,
-    /// Those of lists among them.
+    /// Answers to READs of lists among `answers`.
     pub list_answers: usize,
-    /// Further streams; whether there was a body for them, and when they were last looked at.
+    /// Further streams: their state, whether a body was long enough for them, and when they were last examined.
     pub streams_state: StreamsState,
     pub wants_more: bool,
     pub looked: u64,
-    /// Whether they would help, where that decides.
+    /// Decides whether further streams are used, where neither side has fixed their number.
     pub tuner: Option<Box<StreamTuner>>,
     pub keepalive: Keepalive,
-    /// What further connections with this peer begin with.
+    /// The key with which further connections to this peer begin.
     pub key: Option<Key>,
-    /// What keeps its rails, if it has several.
+    /// Dials or accepts rails, if the connection has several.
     pub connector: Option<Box<RailConnector>>,
-    /// The region of the last operation: the next one is often in it too.
+    /// The region of the last operation. The next operation is often in the same one, which saves a lookup.
     pub region: Weak<Region>,
 }
 
@@ -261,7 +265,7 @@ impl Conn {
         self.fd.as_fd()
     }
 
-    /// Its rails, if it has several.
+    /// The rails, if the connection has several.
     pub fn rails(&self) -> Option<SharedRails> {
         match self.tx.write_transport.as_ref() {
             Some(WriteTransport::Rails(rails)) => Some(rails.clone()),
@@ -269,37 +273,38 @@ impl Conn {
         }
     }
 
-    /// Whether the first stream is what there is no room in.
+    /// Whether sending waits for room in the first socket, and not in those of further streams.
     pub fn waits_for_room(&self) -> bool {
         self.tx.blocked && (self.tx.is_passing() || !(self.tx.streams.is_some() && self.tx.is_scattering()))
     }
 
-    /// Operations of this side that have not ended.
+    /// Number of operations of this side that have not completed.
     #[inline]
     pub fn outstanding(&self) -> usize {
         self.writes.len() + self.reads.len() + self.sends.len() + self.tx.ends()
     }
 
-    /// Whether an operation would wait for room in the socket although nobody comes back for it: its caller asks again.
+    /// Whether an injected operation has to be refused for now: the socket has no room, and since nobody awaits its completion, no
+    /// later call may come to send it.
     #[inline]
     pub fn keeps_back(&self, op_flags: u64) -> bool {
         self.tx.blocked & (op_flags & INJECT_FLAGS == INJECT_FLAGS)
     }
 
-    /// Whether what waits gains by waiting for company: operations follow one another faster than calls can be made, or
-    /// many are under way already.
+    /// Whether waiting frames may wait for further ones: they are too few for a system call of their own, and the last call was a
+    /// moment ago.
     #[inline]
     pub fn may_batch(&self) -> bool {
         !self.tx.is_worth_a_call() && ticks().wrapping_sub(self.tx.last) < BATCH_TICKS
     }
 
-    /// As `may_batch`, for what waits already when this side looks at its queues.
+    /// As `may_batch`, in a turn of progress: only while many writes are under way.
     #[inline]
     pub fn may_batch_in_turn(&self) -> bool {
         self.writes.len() >= BUSY_WRITES && self.may_batch()
     }
 
-    /// Queues a frame's header, which carries what this side has carried out.
+    /// Queues a frame's header, with the current acknowledgement in it.
     #[inline]
     pub fn put(&mut self, mut header: Header) {
         header.done = self.done;
@@ -308,7 +313,7 @@ impl Conn {
         self.tx.put_header(&header);
     }
 
-    /// Queues an answer of `len` bytes that `bytes` adds; if they cannot be had, nothing.
+    /// Queues an answer of `len` bytes that `bytes` appends. On an error nothing is queued.
     #[inline]
     pub fn answer<E>(&mut self, len: u64, bytes: impl FnOnce(&mut Vec<u8>) -> std::result::Result<(), E>) -> std::result::Result<(), E> {
         let before = self.tx.end();
@@ -325,7 +330,7 @@ impl Conn {
         words.iter().for_each(|w| self.tx.put_word(*w));
     }
 
-    /// As `put`, with words behind it.
+    /// As `put`, followed by `words`.
     #[inline]
     pub fn put_with<const N: usize>(&mut self, mut header: Header, words: &[u64; N]) {
         header.done = self.done;
@@ -334,31 +339,31 @@ impl Conn {
         self.tx.put_head(&header, words);
     }
 
-    /// Whether nothing waits here, to be sent, taken or ended.
+    /// Whether nothing waits to be sent, nothing has arrived, and the connection is not ending.
     #[inline(always)]
     pub fn is_quiet(&self) -> bool {
         self.tx.is_empty() && !self.rx.is_amid() && self.dying.is_none()
     }
 
-    /// Whether a message of `len` bytes need not be offered.
+    /// Whether a message of `len` bytes can be sent at once, without an offer.
     #[inline]
     pub fn may_go_whole(&self, len: u64) -> bool {
         self.has_window() && self.used.1 - self.freed.1 + len <= self.budget
     }
 
-    /// Whether an injected message would have to be offered, which its caller may not come back for, until the peer has taken
-    /// others; one that no budget holds is offered all the same.
+    /// Whether an injected message has to be refused for now, because the peer's budget has no room for it until other messages are
+    /// matched. A message longer than the whole budget is offered instead.
     pub fn waits_for_budget(&self, op_flags: u64, len: u64) -> bool {
         op_flags & INJECT_FLAGS == INJECT_FLAGS && len <= self.budget && !self.may_go_whole(len)
     }
 
-    /// Whether the peer takes another message.
+    /// Whether the peer's window has room for another message.
     #[inline]
     pub fn has_window(&self) -> bool {
         self.used.0 - self.freed.0 < self.window
     }
 
-    /// Counts a message of `len` bytes: true if it may go whole, else it is to be offered.
+    /// Counts a message of `len` bytes; true: it is sent whole, false: it is offered.
     #[inline]
     pub fn admit(&mut self, len: u64) -> bool {
         let whole = self.may_go_whole(len);
@@ -367,7 +372,7 @@ impl Conn {
         whole
     }
 
-    /// One that was admitted did not go after all.
+    /// Undoes `admit` for a message that could not be sent.
     pub fn take_back(&mut self, len: u64, whole: bool) {
         self.used.0 -= 1;
         self.used.1 -= if whole { len } else { 0 };
@@ -378,12 +383,13 @@ impl Conn {
         self.next_number
     }
 
-    /// The write of this sequence, if it has not been acknowledged.
+    /// The write with this sequence number, if it has not been acknowledged.
     pub fn write(&mut self, sequence: u32) -> Option<&mut WriteOp> {
         self.writes.get_mut(sequence.wrapping_sub(self.acked).wrapping_sub(1) as usize)
     }
 
-    /// Where the message of this number stands; `None`: its end was told otherwise. One that was never sent is an error.
+    /// Index in `sends` of the message with this number; `None`: it has completed otherwise. A number that was never sent is an
+    /// error.
     pub fn sent(&self, number: u64) -> Result<Option<usize>> {
         if number == 0 || number > self.next_number {
             return Err(protocol_error("the number of a message that was never sent"));
@@ -391,7 +397,7 @@ impl Conn {
         Ok(self.sends.iter().position(|s| s.number == number))
     }
 
-    /// A message came, with bytes or as an offer.
+    /// Counts a message or an offer that arrived. More than was granted is an error.
     pub fn count_arrival(&mut self, bytes: u64) -> Result<()> {
         self.came.0 += 1;
         self.came.1 += bytes;
@@ -401,7 +407,7 @@ impl Conn {
         Ok(())
     }
 
-    /// A message has left the window.
+    /// Counts a message that was matched with a receive, and tells the peer if it is due.
     pub fn count_match(&mut self, bytes: u64) {
         self.matched.0 += 1;
         self.matched.1 += bytes;
@@ -416,7 +422,7 @@ impl Conn {
         self.put_words(Kind::Matched, 0, 0, &[self.matched.0, self.matched.1]);
     }
 
-    /// What the peer gave back.
+    /// The peer has matched this many of our messages and bytes since the beginning.
     pub fn freed(&mut self, messages: u64, bytes: u64) -> Result<()> {
         if messages < self.freed.0 || bytes < self.freed.1 || messages > self.used.0 || bytes > self.used.1 {
             return Err(protocol_error("a report of messages that were never sent"));
@@ -425,7 +431,8 @@ impl Conn {
         Ok(())
     }
 
-    /// Queues what the peer waits for. `came`: something arrived in this turn; `now`: all of it, since this side may sleep.
+    /// Queues pending acknowledgements if they are due. `came`: something arrived in this turn; `now`: send all of them, because
+    /// this side may sleep.
     #[inline]
     pub fn send_acks(&mut self, came: bool, now: bool) {
         let owed = self.done.wrapping_sub(self.told);
@@ -441,12 +448,12 @@ impl Conn {
         }
     }
 
-    /// Whether the peer is owed something that it may wait for.
+    /// Whether writes were carried out that the peer has no acknowledgement of.
     pub fn owes_ack(&self) -> bool {
         self.done != self.told
     }
 
-    /// A peer that asks and does not take the answers cannot have our memory for it.
+    /// Bounds the memory for answers: a peer that sends requests and does not read the answers breaks the protocol.
     pub fn check_unsent_answers(&self) -> Result<()> {
         if self.tx.waiting() > UNSENT_ANSWERS || self.answers > READS || self.list_answers > LIST_READS {
             return Err(protocol_error("more than it takes answers to"));
@@ -457,7 +464,8 @@ impl Conn {
 
 type Ends = (OwnedFd, Option<WriteTransport>, Option<ReadTransport>);
 
-/// What a connection reads and writes by. With rails its descriptor is that of them all, and `link` the first of them.
+/// Splits a link into the connection's descriptor and transports. With rails, the descriptor is the epoll set of them all, and
+/// `link` becomes the first rail.
 fn ends_of(link: Link, rails: Option<SharedRails>) -> Result<Ends> {
     if let Some(rails) = rails {
         let mut all = rails.lock();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Faults on demand of a tcp endpoint: operations that were accepted and start late, or take the connection along.
+//! Fault injection on one endpoint: accepted operations that start late, or that lose the connection.
 
 use super::recv::Recv;
 use crate::error::Result;
@@ -12,20 +12,20 @@ use crate::prov::tcp::memory::source::{gather, load};
 use crate::prov::tcp::wire::segment::RAILS_MAX;
 use std::collections::VecDeque;
 
-/// An operation as it was accepted.
+/// An accepted operation, with all that is needed to start it later.
 pub enum AcceptedOp {
     Rma { dir: Dir, remote: Box<[RmaIov]>, posted: PostedOp },
     Send(PostedOp),
     Recv(Recv),
 }
 
-/// What RMA and messages have in common.
+/// The parts that RMA and messages have in common.
 pub struct PostedOp {
     pub pieces: Pieces,
     pub site: Site,
     pub c: Common,
     pub end: Ending,
-    /// The bytes of an inject call, whose buffer the caller has again.
+    /// A copy of the bytes of an inject call, whose buffer belongs to the caller again.
     _owned: Option<Box<[u8]>>,
 }
 
@@ -34,14 +34,14 @@ impl PostedOp {
         PostedOp { pieces, site, c: *c, end, _owned: None }
     }
 
-    /// Works on a copy of the bytes of an inject call from now on.
+    /// For an inject call, copies the bytes and uses the copy from now on.
     pub(super) fn own(mut self) -> Result<PostedOp> {
         if self.c.flags & flags::INJECT != 0 && self.end.kind & flags::READ == 0 {
             let bytes = match self.site.is_host() {
                 true => gather(self.pieces.as_slice(), 0, self.end.len as u64),
                 false => load(self.site, self.pieces.as_slice(), self.end.len)?,
             };
-            // SAFETY: the bytes stay with the operation.
+            // SAFETY: the bytes are on the heap, and `_owned` keeps them as long as the operation.
             self.pieces = Pieces::One(unsafe { Iov::of(&bytes) });
             (self.site, self._owned) = (Site::HOST, Some(bytes));
         }
@@ -49,10 +49,10 @@ impl PostedOp {
     }
 }
 
-/// Faults on demand of an endpoint.
+/// The faults of an endpoint, as `GDRFAB_FAULT` asks for.
 pub struct Faults {
     plan: Box<Plan>,
-    /// What has been accepted and has not started, and when it may.
+    /// Accepted operations that have not started, each with the time at which it may.
     pub(super) held: VecDeque<(u64, AcceptedOp)>,
 }
 
@@ -65,7 +65,7 @@ impl Faults {
         self.plan.short()
     }
 
-    /// After how many segments each rail is lost; 0: never.
+    /// The number of segments after which each rail is lost; 0: never.
     pub fn rails(&self) -> [u64; RAILS_MAX] {
         std::array::from_fn(|number| self.plan.rail(number))
     }
@@ -74,12 +74,12 @@ impl Faults {
         self.held.len()
     }
 
-    /// When something is to be started.
+    /// When the next held operation may start.
     pub fn next(&self) -> u64 {
         self.held.front().map_or(0, |(until, _)| *until)
     }
 
-    /// The deadlines of what is held, 0 where there is none.
+    /// The deadlines of held operations; 0 where there is none.
     pub fn deadlines(&self) -> impl Iterator<Item = u64> {
         self.held.iter().map(|(_, job)| match job {
             AcceptedOp::Rma { posted, .. } | AcceptedOp::Send(posted) => posted.end.deadline,
@@ -89,14 +89,14 @@ impl Faults {
 
     pub(super) fn judge(&mut self, op: Op, connected: bool) -> Verdict {
         match (if connected { self.plan.post(op) } else { self.plan.early(op) }, self.held.back()) {
-            // Behind what is held.
+            // An operation without a delay of its own stays behind those that are held.
             (Verdict::Go, Some((until, _))) => Verdict::Hold(*until),
             (Verdict::Hold(until), Some((before, _))) => Verdict::Hold(until.max(*before)),
             (verdict, _) => verdict,
         }
     }
 
-    /// Takes up to `most` operations and receives away.
+    /// Removes up to `most` held operations and receives that the predicates pick.
     pub fn take(&mut self, operation: impl Fn(&Ending) -> bool, receive: impl Fn(&Recv) -> bool, most: usize) -> (Vec<Ending>, Vec<Recv>) {
         let (mut ends, mut receives) = (Vec::new(), Vec::new());
         for (until, job) in std::mem::take(&mut self.held) {

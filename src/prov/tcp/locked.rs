@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An endpoint: its domain, and its state under the endpoint's lock.
+//! `Endpoint`: an endpoint's domain, and its state behind the endpoint's lock. The calls of the layer above are in `endpoint`.
 
 use super::conn::Conn;
 use super::domain::Domain;
@@ -25,7 +25,7 @@ pub struct Endpoint {
 
 impl Endpoint {
     pub fn open(domain: Arc<Domain>, info: &Info, context: usize) -> Result<Endpoint> {
-        // Where it listens if it is asked for its address, and where it calls from.
+        // The address to listen on and to dial from.
         let source = match info.src_addr.as_deref().filter(|_| info.request.is_none()) {
             Some(text) => {
                 let address: Address = text.parse().map_err(|e: Error| e.context("info->src_addr"))?;
@@ -65,7 +65,8 @@ impl Endpoint {
         Ok(Endpoint { domain, state })
     }
 
-    /// Begins where a handshake has just ended, on any stream socket: for `fuzz/`, which is the peer, and tests.
+    /// Begins a connection with a link on any stream socket, as if a handshake had just ended. For tests, and for `fuzz/`, which
+    /// plays the peer.
     #[doc(hidden)]
     pub fn adopt(&self, link: Link, theirs: &Terms, ours: (u32, u32), is_dialer: bool, short: Option<usize>) -> Result<()> {
         let mut s = self.state.lock();
@@ -74,14 +75,14 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The same of a rail of the connection, if that is there.
+    /// Adds a rail to a connection that `adopt` began, if the connection still exists.
     #[doc(hidden)]
     pub fn adopt_rail(&self, number: usize, generation: u32, link: Link) -> Result<()> {
         let rails = self.state.lock().conn.as_deref().and_then(Conn::rails);
         rails.map_or(Ok(()), |rails| rails.lock().attach(number, generation, link))
     }
 
-    /// What a call of the caller's may change.
+    /// Runs a call that may give the endpoint work, under its lock.
     pub(super) fn act<R>(&self, call: impl FnOnce(&mut State) -> R) -> R {
         let mut s = self.state.lock();
         let result = call(&mut s);
@@ -99,10 +100,10 @@ impl Endpoint {
         }
     }
 
-    /// The fast path of an RMA operation; `Declined` posts nothing.
+    /// The fast path of an RMA operation. `Fast::Declined`: nothing was posted.
     ///
     /// # Safety
-    /// `LOCKED`, or the domain is one without locks.
+    /// `LOCKED` is true, or the domain was opened without locks (`Threading::Domain`).
     #[inline(always)]
     pub unsafe fn rma_fast<const WRITE: bool, const LOCKED: bool>(
         &self,
@@ -112,7 +113,7 @@ impl Endpoint {
         context: usize,
         flags: u64,
     ) -> Fast {
-        // SAFETY: the table of operations is that of the domain, so `LOCKED` is what the domain was opened with.
+        // SAFETY: the caller promises that `LOCKED` matches the domain's threading.
         let mut s = unsafe { self.state.reach::<LOCKED>() };
         let posted = s.rma_fast::<WRITE>(&self.domain, local, addr, key, context, flags);
         s.rouse_if_active();

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The words of an operation that the peer refused. The peer tells a code; what it was asked for, this side knows.
+//! Error words of operations that the peer refused: the peer sends a code, and this side adds the address, length and key that were
+//! asked for.
 
 use crate::error::{Code, Error};
 use crate::prov::bind::Ending;
 use crate::prov::flags;
 
-/// Where an operation begins in the peer's memory. Of a list: nowhere in particular.
+/// Where an operation begins in the peer's memory; zeros for a list, which has many places.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RemoteAddr {
     pub addr: u64,
     pub key: u64,
 }
 
-/// Adds what was asked for to what the peer reports.
+/// Adds the range that was asked for to the error that the peer reported.
 #[cold]
 pub fn refused(why: Error, end: &Ending, at: RemoteAddr) -> Error {
     if end.part {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The state of an endpoint: its phase, its bindings, receives that wait for messages and messages that wait for receives;
-//! and the one way in which operations end.
+//! The state of an endpoint, which its lock guards: phase, bindings, options, the connection, posted receives, and messages that
+//! arrived before their receive. Also the functions by which operations and receives complete.
 
 use super::conn::Conn;
 use super::fault::Faults;
@@ -26,7 +26,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// A call that waits for the addresses of a host's name.
+/// A connect call that waits until the host's name is resolved.
 pub struct NameLookup {
     pub lookup: Lookup,
     pub to: Address,
@@ -35,19 +35,20 @@ pub struct NameLookup {
     pub data: Vec<u8>,
 }
 
-/// How an endpoint gets its peer.
+/// The step that an endpoint in `Phase::Connecting` is at.
 pub enum ConnectStage {
-    /// Looks up the name of the host that it will call.
+    /// The name of the peer's host is being resolved.
     Lookup(Box<NameLookup>),
     Dial(Box<Dial>),
-    /// Waits for the endpoint with this address to call.
+    /// This endpoint waits for a connection from the endpoint with this address.
     Await(String),
-    /// Has accepted, and waits until the dialer says that it knows.
+    /// This endpoint has accepted; the dialer's READY has not arrived.
     Joining,
 }
 
 impl ConnectStage {
-    /// A descriptor to sleep on, and whether until it is writable as well; none: no descriptor of its own.
+    /// The descriptor to wait for, and whether to wait until it is writable as well as readable. `None`: this step has no
+    /// descriptor of its own.
     pub fn fd(&self) -> Option<(BorrowedFd<'_>, bool)> {
         match self {
             ConnectStage::Lookup(asked) => Some((asked.lookup.fd(), false)),
@@ -65,7 +66,7 @@ pub enum Phase {
         deadline: u64,
     },
     Connected,
-    /// Over; says why.
+    /// The connection is over, for this reason.
     Down(Error),
 }
 
@@ -79,23 +80,24 @@ pub struct State {
     pub recvs: VecDeque<Recv>,
     pub unexpected: VecDeque<Unexpected>,
     pub stats: Stats,
-    /// Some operation or receive may have a deadline: the earliest that was seen; 0: none.
+    /// The earliest deadline of an operation or receive, perhaps of one that has completed; 0: none.
     pub earliest: u64,
-    /// Where this endpoint listens for a peer that knows its address.
+    /// The listening socket behind this endpoint's own address.
     pub acceptor: Option<HandshakeAcceptor>,
     pub address: Option<String>,
-    /// The address of this host that it listens on, and calls from.
+    /// The address of this host to listen on and to dial from, if the program gave one.
     pub source: Option<SocketAddr>,
-    /// An address that it was opened for: without one of its own it listens on the loopback of that family.
+    /// The destination that the endpoint was opened for. Without `source`, the endpoint listens on an address of this family
+    /// (loopback if this one is).
     pub like: Option<IpAddr>,
-    /// Faults on demand.
+    /// Fault injection.
     pub faults: Option<Box<Faults>>,
-    /// Waits that sleep until this endpoint has something.
+    /// Number of threads that sleep until this endpoint has something.
     pub sleepers: u32,
-    /// Where it rests, and until when at the latest.
+    /// Where it rests (`ops/idle.rs`): each rest with the endpoint's number in it, and until when at the latest.
     pub resting: Vec<(Arc<Rest>, u64)>,
     pub rests_until: u64,
-    /// Something has come since the last turn as a lane.
+    /// Something arrived since the last turn as a lane.
     pub came: bool,
     pub turns: u32,
     pub last_look: u64,
@@ -111,7 +113,7 @@ impl State {
         self.conn.as_ref().map_or(String::new(), |conn| conn.peer.clone())
     }
 
-    /// The peer and the ways to it, for the log.
+    /// The peer's address and the permitted paths, for the log.
     fn reached(&self) -> String {
         let paths = self.options.policy.allowed() & Paths::from_bits_truncate(config::get().tcp.paths);
         format!("{}, paths {}", self.peer_address(), paths.words())
@@ -128,7 +130,7 @@ impl State {
         }
     }
 
-    /// Whether it may begin to connect.
+    /// Whether the endpoint may begin to connect.
     pub fn check_can_connect(&self) -> Result<()> {
         self.bind.check_can_connect(match self.phase {
             Phase::Fresh => Stage::Fresh,
@@ -138,7 +140,7 @@ impl State {
         })
     }
 
-    /// The connection, once it is up.
+    /// The connection, if it is up.
     #[inline]
     pub fn up(&mut self) -> Result<&mut Conn> {
         if !matches!(self.phase, Phase::Connected) {
@@ -150,13 +152,13 @@ impl State {
         }
     }
 
-    /// The absolute deadline of an operation posted now.
+    /// The absolute deadline of an operation that is posted now.
     #[inline]
     pub fn deadline(&mut self, c: &Common) -> u64 {
         self.until(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.deadline_ns })
     }
 
-    /// The same of a receive.
+    /// The absolute deadline of a receive that is posted now.
     pub fn recv_deadline(&mut self, c: &Common) -> u64 {
         self.until(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.recv_deadline_ns })
     }
@@ -186,7 +188,7 @@ impl State {
         }
     }
 
-    /// A receive ended: of a message of `len` bytes, perhaps with remote data.
+    /// Completes a receive with a message of `len` bytes and, if there is any, its remote data.
     pub fn received(&mut self, recv: &Recv, len: u64, data: Option<u64>) {
         let kind = flags::RECV | flags::MSG | if data.is_some() { flags::REMOTE_CQ_DATA } else { 0 };
         self.stats.recvs += 1;
@@ -200,7 +202,7 @@ impl State {
         self.bind.received(recv.ticket, entry, recv.wanted, lost);
     }
 
-    /// A receive that will not be filled.
+    /// Completes a receive with an error: no message will fill it.
     #[cold]
     pub fn abandon(&mut self, recv: &Recv, error: Error) {
         let entry = Completion { context: recv.context, flags: flags::RECV | flags::MSG, len: 0, buf: recv.pieces.first(), data: 0 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Messages of the peer, and offers of them, on their way to receives.
+//! Messages and offers that arrive: each is matched with a receive, or waits until one is posted.
 
 use super::msg::store;
 use crate::error::{Code, Result};
@@ -14,7 +14,7 @@ use crate::prov::tcp::stream::incoming::{BodyEnd, BodySink};
 use crate::prov::tcp::wire::frame::{ACK, FAILED, Header, Kind, error_of, protocol_error, status_of, word};
 use crate::room::granted;
 
-/// Where bytes for memory of this side go.
+/// A sink for memory of this side.
 pub fn sink_of(pieces: Pieces, site: Site, room: u64) -> BodySink {
     match site.is_host() {
         true => BodySink::Pieces(pieces, room),
@@ -33,11 +33,11 @@ impl State {
             return self.begin(sink, BodyEnd::Message { recv: Some(recv), len: h.len, data, number }, h, None);
         }
         self.stats.unexpected += 1;
-        // Within the budget, so this is memory that was granted.
+        // The length is within the budget that this side granted, so the allocation is bounded.
         self.begin(BodySink::Buffer(granted(h.len as usize)?), BodyEnd::Unexpected { data, number }, h, None)
     }
 
-    /// The receive for a message that comes now: none if others still wait for theirs.
+    /// The receive for a message that arrives now; `None` while earlier messages wait for theirs.
     fn next_receive(&mut self) -> Option<Recv> {
         if !self.unexpected.is_empty() {
             return None;
@@ -61,7 +61,7 @@ impl State {
         Ok(())
     }
 
-    /// Gives a message that waited its receive.
+    /// Delivers an unexpected message to its receive.
     pub fn deliver(&mut self, mut recv: Recv, message: Unexpected) {
         match message {
             Unexpected::Buffered { bytes, data, number } => {
@@ -83,7 +83,7 @@ impl State {
         }
     }
 
-    /// A message has filled its receive, or has not.
+    /// Completes a message: confirms it to its sender if that was asked for, and completes its receive.
     pub fn end_message(&mut self, recv: Option<Recv>, len: u64, data: Option<u64>, number: Option<u64>, result: Result<()>) {
         if let (Some(number), Some(conn)) = (number, self.conn.as_deref_mut()) {
             let status = match (&recv, &result) {
@@ -119,7 +119,7 @@ impl State {
         self.begin(sink, BodyEnd::Message { recv: t.recv, len: t.len, data: t.data, number }, h, failed)
     }
 
-    /// A message that came without a receive; one may have been posted meanwhile.
+    /// Stores an unexpected message that is complete, unless a receive was posted meanwhile.
     pub fn keep(&mut self, message: Unexpected) {
         match self.next_receive() {
             Some(recv) => self.deliver(recv, message),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Operations that were accepted, on their way through the faults on demand: started, held back, or lost with the connection.
+//! Fault injection for accepted operations: an operation is started at once, held, or lost together with the connection.
 
 use crate::prov::event::tell_end;
 use crate::prov::fault::{Op, Plan, Verdict};
@@ -8,8 +8,8 @@ use crate::prov::tcp::fault::AcceptedOp;
 use crate::prov::tcp::state::{Phase, State};
 
 impl State {
-    /// With faults: starts, holds or loses an operation that was accepted. Gives it back if there are none, and if this is a lane:
-    /// who uses it looks after that.
+    /// Applies fault injection to an accepted operation. Returns the operation if it is to be started now; without faults, and for
+    /// lanes (the layer above injects its own), always.
     #[inline]
     pub fn apply_faults(&mut self, domain: &Domain, job: AcceptedOp) -> Option<AcceptedOp> {
         if self.faults.is_none() || self.bind.is_lane() { Some(job) } else { self.judge(domain, job) }
@@ -19,7 +19,7 @@ impl State {
     fn judge(&mut self, domain: &Domain, job: AcceptedOp) -> Option<AcceptedOp> {
         let connected = matches!(self.phase, Phase::Connected);
         let faults = self.faults.as_mut().filter(|_| connected || matches!(self.phase, Phase::Enabled | Phase::Connecting { .. }));
-        // What is over is not late any more.
+        // The connection is over: a delay has no meaning any more.
         let Some(faults) = faults else { return Some(job) };
         let op = match &job {
             AcceptedOp::Rma { dir, .. } => Op::from(*dir),
@@ -47,7 +47,7 @@ impl State {
             }
             Verdict::Lose => {
                 tell_end(self.object, &self.peer_address(), &Plan::gone());
-                // In the order of posting: those before it end first.
+                // Operations complete in the order of posting: the earlier ones first.
                 self.end_everything(domain, &Plan::gone());
                 match job {
                     AcceptedOp::Rma { posted, .. } | AcceptedOp::Send(posted) => self.fail(&posted.end, Plan::gone()),
@@ -59,14 +59,14 @@ impl State {
         None
     }
 
-    /// Starts what was held long enough.
+    /// Starts held operations whose time has come.
     #[cold]
     pub fn release_held(&mut self, domain: &Domain, now: u64) {
         while let Some(faults) = &mut self.faults
             && faults.held.front().is_some_and(|(until, _)| *until <= now)
         {
             let Some((until, job)) = faults.held.pop_front() else { return };
-            // A message may have to wait for room in the window, and what is behind it with it.
+            // A message may have to wait for room in the peer's window, and the operations behind it wait with it.
             if let Some(job) = self.start(domain, job) {
                 if let Some(faults) = &mut self.faults {
                     faults.held.push_front((until, job));
@@ -76,7 +76,7 @@ impl State {
         }
     }
 
-    /// Starts an operation that was accepted; a message for which the receiver has no room any more is given back.
+    /// Starts an accepted operation. A message for which the peer's window has no room is returned.
     pub fn start(&mut self, domain: &Domain, job: AcceptedOp) -> Option<AcceptedOp> {
         match job {
             AcceptedOp::Rma { dir, remote, posted: p } => self.start_rma(domain, dir, p.pieces, &remote, &p.c, p.end, p.site),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rest: who drives many endpoints need not visit one that only its socket, a post or its next deadline gives something to do.
+//! Resting: an endpoint that only its socket, a post or its next deadline can give work is taken out of the set of endpoints that a
+//! thread visits (`prov::rest`).
 
 use crate::prov::rest::Rest;
 use crate::prov::tcp::conn::StreamsState;
@@ -8,11 +9,11 @@ use crate::sys::time::now_ns;
 use std::sync::Arc;
 
 impl State {
-    /// Whether nothing waits here that no socket announces, and that no post brings.
+    /// Whether all further work is announced by the socket or comes with a post.
     fn is_idle(&self) -> bool {
         let quiet = match self.conn.as_deref() {
             Some(conn) => {
-                // Whether further streams would help, long bodies tell.
+                // Whether further streams would help is found when long bodies are posted, so these states need no visits.
                 let one = matches!(
                     conn.streams_state,
                     StreamsState::None | StreamsState::Refused(_) | StreamsState::OnDemand(_) | StreamsState::Asked(_)
@@ -21,7 +22,7 @@ impl State {
             }
             None => matches!(self.phase, Phase::Down(_)) && self.recvs.is_empty(),
         };
-        // What lanes bring is fetched, and not by a turn of progress.
+        // A lane is read by the layer above, outside of turns of progress.
         let whole = self.faults.is_none() && self.acceptor.is_none() && !self.bind.is_lane();
         quiet && whole && (self.unexpected.is_empty() || self.recvs.is_empty())
     }
@@ -46,7 +47,7 @@ impl State {
         Some(until)
     }
 
-    /// After whatever may have given it something to do.
+    /// Called after anything that may have given the endpoint work.
     #[inline(always)]
     pub fn rouse_if_active(&mut self) {
         if !self.resting.is_empty() {
@@ -117,7 +118,7 @@ mod tests {
         }
     }
 
-    /// The further streams of one that another host's peer may be asked for.
+    /// Puts an endpoint into this state of its further streams, as if the peer were on another host.
     fn may_have(ep: &Endpoint, streams_state: StreamsState) {
         if let Some(conn) = ep.state.lock().conn.as_deref_mut() {
             (conn.streams_state, conn.tuner) = (streams_state, Some(Box::new(StreamTuner::new())));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Frames of the peer, one after the other: each is checked, carried out, and answered for before the next is looked at.
+//! Handles the peer's frames one by one, in order: each is checked, carried out and answered before the next. A frame that has to
+//! wait, for room in a completion queue or for a device, stops the parser until the next turn.
 
 use super::arrival::sink_of;
 use super::target::{Target, check_sum, hold_device_memory, refused};
@@ -19,22 +20,22 @@ use crate::prov::tcp::wire::frame::{
     protocol_error, status_of, word,
 };
 
-/// Times that the socket is read in one turn.
+/// Most times that the socket is read in one turn.
 const BUDGET: usize = 16;
 
-/// The socket has failed: the peer is lost, however the kernel puts it. Its words tell whether by silence or by a word.
+/// The error for a socket that has failed: the peer is lost, whichever error the kernel gives. The words keep that error.
 pub fn gone(e: &Error) -> Error {
     Error::coded(errno::ECONNRESET, Code::PeerGone, format!("the peer is gone: {}", e.words))
 }
 
 impl State {
-    /// Takes what has come; tells whether anything has.
+    /// Reads and handles arrived frames; true: something arrived.
     pub fn receive(&mut self, domain: &Domain) -> Result<bool> {
         let came = self.receive_first(domain)?;
         Ok(self.conn.as_deref_mut().is_some_and(|c| std::mem::take(&mut c.rx.moved)) || came)
     }
 
-    /// The same of the first stream, and of the others as far as a body comes over them.
+    /// As `receive`, for the first stream; `parse` reads the further ones while a body comes over them.
     fn receive_first(&mut self, domain: &Domain) -> Result<bool> {
         let mut came = false;
         for _ in 0..BUDGET {
@@ -57,7 +58,7 @@ impl State {
                     conn.dying.get_or_insert(Error::coded(errno::ECONNRESET, Code::PeerGone, why));
                     return Ok(came);
                 }
-                // Nothing that comes behind a broken seal is looked at, and nothing is sent.
+                // After a record that fails authentication, or a violation of the protocol, nothing is handled or sent any more.
                 Err(e) if e.code == Code::PeerBroke => return Err(e),
                 Err(e) => {
                     conn.dying.get_or_insert(gone(&e));
@@ -71,7 +72,7 @@ impl State {
         Ok(came)
     }
 
-    /// Carries out what is in the buffer; false: it has to wait for room in a queue, or for a device.
+    /// Handles the frames in the buffer; false: one has to wait for room in a queue or for a device.
     pub fn parse(&mut self, domain: &Domain) -> Result<bool> {
         loop {
             let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
@@ -145,7 +146,7 @@ impl State {
         words[..count].copy_from_slice(&conn.rx.bytes()[HEADER..size]);
         conn.rx.consume(size);
         conn.rx.expect(h.len);
-        // What the words begin with.
+        // With DATA, the first word is the remote data.
         let (data, words) = match h.has(DATA) {
             true => (Some(word(&words, 0)), &words[8..count]),
             false => (None, &words[..count]),
@@ -187,7 +188,7 @@ impl State {
         if news > conn.writes.len() {
             return Err(protocol_error("an acknowledgement of writes that were never sent"));
         }
-        // Believed, it would give the caller memory back that is still being sent.
+        // Such an acknowledgement would return memory to the caller that is still being sent.
         if conn.tx.first_write().is_some_and(|first| (first.wrapping_sub(conn.acked) as usize) <= news) {
             return Err(protocol_error("an acknowledgement of a write that is still on its way"));
         }
@@ -231,7 +232,7 @@ impl State {
         self.write_to(target, h, data)
     }
 
-    /// Takes the body of a WRITE to its target, or past it.
+    /// Receives the body of a WRITE into its target, or discards it if the target was refused.
     pub fn write_to(&mut self, target: Result<Target>, h: &Header, data: Option<u64>) -> Result<()> {
         let into = target.and_then(|target| match target {
             Target::Host(runs) => {
@@ -319,7 +320,7 @@ impl State {
         Ok(())
     }
 
-    /// A body has come, and is in its place or is not.
+    /// A body has arrived completely, or its sender has given it up.
     fn finish(&mut self, mut body: Incoming) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let mut result = match body.status {
@@ -346,7 +347,7 @@ impl State {
                     }
                 }
             }
-            // Carried out where they came.
+            // `parse` has carried these out already.
             BodyEnd::Atomic(_) | BodyEnd::List(..) => {}
             BodyEnd::Answer => {
                 if let Some(read) = conn.reads.pop_front()
@@ -358,7 +359,7 @@ impl State {
             BodyEnd::Message { recv, len, data, number } => self.end_message(recv, len, data, number, result),
             BodyEnd::Unexpected { data, number } => match (result, body.sink) {
                 (Ok(()), BodySink::Buffer(bytes)) => self.keep(Unexpected::Buffered { bytes, data, number }),
-                // The sender gave the message up before anybody asked for it.
+                // The sender gave the message up before a receive matched it.
                 _ => conn.count_match(body.len),
             },
         }

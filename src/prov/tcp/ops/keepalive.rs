@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether the peer lives: its kernel answers, however long the peer itself computes and takes nothing. Where nothing is on its
-//! way, this side's kernel finds out by itself. Rails are looked after by `rails`.
+//! Detects a dead peer by its kernel: it acknowledges data however long the peer's program computes without reading. While no data
+//! is unacknowledged, TCP keepalive of this side's kernel watches the peer. Rails are watched by `rail`.
 
 use crate::config;
 use crate::error::{Code, Error, errno};
@@ -12,19 +12,19 @@ use crate::sys::health::Health;
 use crate::sys::time::ticks;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// The least and the most between two questions.
+/// The least and the longest time between two queries of the kernel.
 const PAUSE_NS: (u64, u64) = (10_000_000, 10_000_000_000);
-/// How often the kernel is asked in the time after which a peer is taken for dead.
+/// Number of queries within the time after which a peer counts as dead.
 const LOOKS: u64 = 16;
 
 impl Conn {
-    /// When the kernel wants to be asked about the peer; `u64::MAX`: not before something is sent.
+    /// When the kernel is to be queried next; `u64::MAX`: not before something is sent.
     pub fn keepalive_due(&self) -> u64 {
         let quiet = self.tx.last <= self.keepalive.clear || matches!(self.tx.write_transport, Some(WriteTransport::Rails(_)));
         if quiet || config::get().tcp.timeout_ms == 0 { u64::MAX } else { self.keepalive.due }
     }
 
-    /// Asks the kernel, if it is time; gives why the peer is taken for dead.
+    /// Queries the kernel if it is time; returns the error for a peer that counts as dead.
     pub fn check_peer(&mut self, now: u64) -> Option<Error> {
         let limit = config::get().tcp.timeout_ms;
         if now < self.keepalive_due() {
@@ -54,11 +54,11 @@ impl Conn {
 }
 
 impl State {
-    /// Ends the connection to a peer that is gone and has not said so.
+    /// Ends the connection to a peer that has died silently.
     pub fn look_at_peer(&mut self, domain: &Domain, now: u64) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         let Some(why) = conn.check_peer(now) else { return };
-        // What it said before comes first.
+        // Frames that the peer sent before are handled first.
         conn.dying.get_or_insert(why);
         if let Err(e) = self.end_turn(false, false) {
             self.down(domain, e);

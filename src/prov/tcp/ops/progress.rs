@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Progress of an endpoint: sends what waits, takes what came, pays what it owes, and now and then looks at the clock.
-//! And the ends that do not come from the peer: deadlines, cancelling, the loss of the connection.
+//! One turn of progress of an endpoint: it sends waiting frames, handles arrived ones, acknowledges writes, and from time to time
+//! examines deadlines, streams, rails and the peer. Also the completions that the peer does not cause: by deadline, by cancelling,
+//! and by the loss of the connection.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::Ending;
@@ -16,13 +17,13 @@ use crate::prov::tcp::stream::tx::Departed;
 use crate::prov::tcp::wire::frame::{Header, Kind};
 use crate::sys::{cancel, socket, stream, time};
 
-/// Ticks between two looks at the clock.
+/// Least number of ticks between two calls of `look`.
 const LOOK: u64 = 100_000;
-/// How long a goodbye may wait for room in the socket.
+/// Bound of `say_goodbye`.
 const GOODBYE_MS: u64 = 200;
 
 impl State {
-    /// One turn. `force`: the last look before this side sleeps.
+    /// One turn. `force`: the last turn before the calling thread sleeps.
     #[inline]
     pub fn progress(&mut self, domain: &Domain, force: bool) {
         if self.conn.is_some() {
@@ -54,14 +55,14 @@ impl State {
         self.end_turn(came, force || self.is_unattended(domain))
     }
 
-    /// Whether the caller may never come back to send what waits, or to pay what this turn owes: another thread drives the
-    /// endpoint, the library's or one that waits in a call, and sleeps.
+    /// Whether nothing may be left waiting for a later call: a thread of the library, or one that is about to sleep, drives this
+    /// endpoint, and the program itself may never call again.
     #[inline]
     pub fn is_unattended(&self, domain: &Domain) -> bool {
         domain.auto || self.sleepers > 0
     }
 
-    /// What a turn ends with, whether something came in it or not.
+    /// The second half of a turn. `came`: something arrived in it.
     #[inline]
     pub fn end_turn(&mut self, came: bool, force: bool) -> Result<()> {
         if !self.unexpected.is_empty() && !self.recvs.is_empty() {
@@ -74,18 +75,18 @@ impl State {
             self.flush();
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        // What the peer said before its end comes first, however long it takes to be read.
+        // Frames that the peer sent before the connection ended are handled first, in as many turns as they take.
         if conn.dying.is_some() && !came {
             return self.die();
         }
         Ok(())
     }
 
-    /// The connection is over, once what came before its end has been taken.
+    /// Ends the connection, unless frames that arrived before its end are still to be handled.
     #[cold]
     fn die(&mut self) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
-        // The queue is full: what waits is taken when the caller has read.
+        // The completion queue is full: arrived messages are delivered once the program has read it.
         let full = self.bind.rx.as_ref().is_some_and(|q| !q.has_room());
         if full && (conn.rx.has_bytes() || conn.rx.body.as_ref().is_some_and(|b| b.all_came())) {
             return Ok(());
@@ -100,32 +101,33 @@ impl State {
         }
     }
 
-    /// Sends what waits and ends what has left with it.
+    /// Sends waiting bytes and completes the operations that end with them.
     #[inline]
     pub fn flush(&mut self) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         if conn.tx.is_empty() {
-            // What was in the way may have left with a look at the rails.
+            // The turn of the rails (`look_at_rails`) may have made room.
             conn.tx.blocked &= conn.tx.is_full();
             return;
         }
         let Conn { fd, tx, dying, writes, .. } = conn;
         let waited = tx.blocked;
-        // Of a peer that closed the connection since something was last sent, the kernel would still take one call.
+        // After a pause: the kernel would accept one call more for a connection that the peer has closed, and those bytes would be
+        // lost unnoticed.
         let sent = match tx.has_rested() && socket::hung_up(&fd) {
             true => Err(Error::fixed(errno::EPIPE, "it closed the connection or died")),
             false => tx.flush(std::os::fd::AsFd::as_fd(fd)),
         };
         if let Err(e) = sent {
-            // What the peer said before it went is still to be read.
+            // The peer may have sent something before it closed, which is still to be read.
             dying.get_or_insert(if e.code == Code::Fault { e } else { super::inbound::gone(&e) });
             if let Some(last) = writes.back_mut() {
-                // It was injected by this very call, and its bytes are still here.
+                // This very call injected the operation, so its failure can still be reported.
                 last.end.silent = false;
             }
         }
         if self.sleepers > 0 && tx.blocked && !waited {
-            // They do not watch for room yet.
+            // The sleeping threads do not watch the socket for room yet.
             self.bind.rouse();
         }
         if !tx.left.is_empty() {
@@ -156,8 +158,8 @@ impl State {
         }
     }
 
-    /// A write's bytes could not be had: it ends now, with a reason that the target does not know. `early`: how it ends, if
-    /// it was to end when its bytes are out.
+    /// Completes a write whose memory could not be read, with a reason that the target does not know. `early`: its completion, if
+    /// it was to be reported when its bytes are out.
     fn end_write(&mut self, sequence: u32, early: Option<Ending>, why: Error) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         let open = conn.write(sequence).and_then(|op| match std::mem::replace(&mut op.status, WriteStatus::Ended) {
@@ -178,7 +180,7 @@ impl State {
         }
     }
 
-    /// Looks at what changes rarely.
+    /// The rare part of a turn: connecting, streams, rails, the peer, held operations, deadlines.
     #[cold]
     fn look(&mut self, domain: &Domain) {
         self.last_look = time::ticks();
@@ -191,7 +193,7 @@ impl State {
             self.tune_streams(now);
         }
         if self.conn.as_ref().is_some_and(|c| c.connector.is_some()) {
-            // Nothing else wakes who sleeps on them.
+            // The rails have no other announcement that they are over, so the turn is taken at once.
             if self.look_at_rails(time::now_ns())
                 && let Err(e) = self.turn(domain, false)
             {
@@ -213,7 +215,7 @@ impl State {
         }
     }
 
-    /// Ends operations whose deadline has passed, and finds the next one.
+    /// Completes operations and receives whose deadline has passed, and finds the next deadline.
     fn expire(&mut self, now: u64) {
         let late = |end: &Ending| end.deadline != 0 && end.deadline <= now;
         self.end_operations(late, &Error::late("the operation did not end"), usize::MAX);
@@ -242,8 +244,8 @@ impl State {
         self.earliest = if earliest == u64::MAX { 0 } else { earliest };
     }
 
-    /// Ends up to `most` operations that `which` picks: their memory is left alone from now on, whatever the peer still
-    /// says of them. Gives how many.
+    /// Completes up to `most` operations that `which` picks, with the error `why`. Their memory is not touched afterwards, whatever
+    /// the peer still sends. Returns how many.
     fn end_operations(&mut self, which: impl Fn(&Ending) -> bool, why: &Error, most: usize) -> usize {
         let mut ended: Vec<Ending> = Vec::new();
         let Some(conn) = self.conn.as_deref_mut() else { return 0 };
@@ -263,7 +265,7 @@ impl State {
             }
             op.over = true;
             ended.push(op.end);
-            // The oldest may be arriving.
+            // The answer to the oldest READ may be arriving.
             if i == 0
                 && let Some(body) = conn.rx.body.as_mut().filter(|b| matches!(b.at_end, BodyEnd::Answer))
             {
@@ -295,7 +297,7 @@ impl State {
         ended.len()
     }
 
-    /// The same for receives: by deadline and context.
+    /// As `end_operations`, for receives, which `which` picks by deadline and context.
     fn end_receives(&mut self, which: impl Fn(u64, usize) -> bool, why: &Error, most: usize) -> usize {
         let mut ended = Vec::new();
         let mut i = 0;
@@ -328,7 +330,7 @@ impl State {
         ended.len()
     }
 
-    /// Cancels the first operation or receive of `context`.
+    /// Cancels the first operation or receive with this `context`.
     pub fn cancel(&mut self, context: usize) -> Result<()> {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "cancelled by the caller");
         if self.end_receives(|_, c| c == context, &why, 1) + self.end_operations(|end| end.context == context, &why, 1) == 0 {
@@ -338,7 +340,7 @@ impl State {
         Ok(())
     }
 
-    /// The connection is over: everything outstanding ends with `why`, and the event queue learns.
+    /// The connection has failed: everything outstanding completes with `why`, and the event queue gets its events.
     #[cold]
     pub fn down(&mut self, domain: &Domain, why: Error) {
         let _held = cancel::CancelDisabled::off();
@@ -347,7 +349,7 @@ impl State {
         self.over(why);
     }
 
-    /// Says that the connection is over.
+    /// Enters `Phase::Down` and queues the events for it.
     pub fn over(&mut self, why: Error) {
         self.phase = Phase::Down(why.clone());
         let error = (why.code != Code::PeerGone && why.code != Code::Canceled).then_some(why);
@@ -357,7 +359,7 @@ impl State {
         self.event(EventKind::Shutdown, Vec::new(), None);
     }
 
-    /// Ends everything that hangs on the connection.
+    /// Closes the connection and completes everything outstanding with `why`.
     pub fn end_everything(&mut self, domain: &Domain, why: &Error) {
         if let Some(faults) = &mut self.faults {
             let (ends, receives) = faults.take(|_| true, |_| true, usize::MAX);
@@ -389,7 +391,7 @@ impl State {
                 Departed::Mark(end) => Some(end),
                 Departed::Body(body) => body.end,
             };
-            // What is still here is lost for certain, injected or not.
+            // Bytes that are still queued did certainly not arrive, so injected operations report the loss too.
             ended.extend(end.map(|end| Ending { silent: end.silent && why.code != Code::PeerGone, ..end }));
         }
         ended.extend(conn.writes.iter().filter(|w| w.status == WriteStatus::Pending).map(|w| w.end));
@@ -403,7 +405,7 @@ impl State {
         self.flush_receives(why);
     }
 
-    /// After the end of a connection: messages that came before it may have had to wait for room in the queue.
+    /// After the end of the connection: delivers messages that arrived before it and had to wait for room in the completion queue.
     #[cold]
     fn deliver_remaining(&mut self) {
         let Phase::Down(why) = &self.phase else { return };
@@ -420,13 +422,13 @@ impl State {
         }
     }
 
-    /// Operations that a fault on demand holds back.
+    /// Number of operations that fault injection holds.
     #[inline]
     pub fn held(&self) -> usize {
         self.faults.as_ref().map_or(0, |f| f.held())
     }
 
-    /// Says goodbye, after what has been promised; a peer that does not listen gets no more than its time.
+    /// Sends BYE behind everything queued, and waits for the bytes to leave for `GOODBYE_MS` at most.
     pub fn say_goodbye(&mut self) {
         let until = time::now_ns() + GOODBYE_MS * 1_000_000;
         let Some(conn) = self.conn.as_deref_mut() else { return };
@@ -442,7 +444,7 @@ impl State {
             let Some(conn) = self.conn.as_deref_mut() else { return };
             let now = time::now_ns();
             let rails = conn.rails();
-            // What a rail has may be lost with it: the peer is to have taken it.
+            // Bytes that a rail has buffered can be lost with it, so wait until the peer has them.
             let over = match &rails {
                 Some(rails) => conn.tx.is_empty() && rails.lock().is_settled(),
                 None => conn.tx.is_empty(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finding out what a caller wants registered: host memory, a file to be mapped, or allocations of a device.
+//! Finds out what memory a registration names: host memory, a file to map, or allocations of a device.
 
 use super::mr::{Located, Piece};
 use crate::error::{Error, Result, errno};
@@ -48,7 +48,7 @@ fn device(iovs: &[Iov], (base, len): (u64, u64), site: Site) -> Result<Located> 
         let piece = Piece::within(iov, start, of, Iov::EMPTY);
         pieces.push(Piece { at: piece.iov, ..piece });
     })?;
-    // Host memory that the vendor made: the CPU and the kernel reach it.
+    // Host memory that the device's driver allocated: CPU and kernel reach it.
     let site = if kind == Kind::Pinned { Site::HOST } else { site };
     if site.is_host() {
         pieces.iter_mut().for_each(|p| p.id = 0);

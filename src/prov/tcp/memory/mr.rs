@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Regions of a domain as tcp has them: peers name them in each operation, and one is entered for as long as the kernel or a
-//! driver touches its memory.
+//! Registered regions of a domain, on top of `crate::mr`. Peers name a region by its key in each operation; while the kernel or a
+//! driver touches the region's memory, the region is entered and cannot close.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
@@ -18,27 +18,27 @@ use std::sync::Arc;
 
 pub const MAX_REGIONS: usize = OWN_REGIONS;
 
-/// Whether a key names a device's memory; `None`: its owner chose it, and it says nothing.
+/// Whether a key names device memory; `None`: the key was chosen by its owner and does not say.
 pub fn names_device(key: u64) -> Option<bool> {
     (key & CHOSEN_KEY != 0).then_some(key & DEVICE_KEY != 0)
 }
 
-/// A piece with the address where its bytes are reached.
+/// A piece of memory, with the address at which this process reaches it.
 pub type Piece = region::Piece<Iov>;
 pub type Region = region::Region<Iov, Reached>;
-/// Somebody touches the region's memory.
-pub type Inside = region::RegionUse<Iov, Reached>;
+/// A guard that keeps a region from closing.
+pub type Inside = region::Inside<Iov, Reached>;
 
-/// Memory that was found to be what the caller says.
+/// The memory of a new region, as `locate` found it.
 pub struct Located {
     pub location: Location<Iov>,
-    /// Of a caller's descriptor.
+    /// The mapping of a descriptor that the caller gave.
     pub file: Option<MappedFile>,
-    /// The CPU may copy: the pieces lie in mappings of the library's own, whose pages nobody takes away.
+    /// The pieces lie in mappings of the library's own, whose pages cannot vanish, so the CPU may copy them directly.
     pub own: bool,
 }
 
-/// How the bytes of a region are reached, and who counts peers' writes to it.
+/// tcp's own part of a region: how its bytes are reached, and the counter of peers' writes.
 pub struct Reached {
     file: Option<MappedFile>,
     own: bool,
@@ -47,24 +47,24 @@ pub struct Reached {
 }
 
 impl Region {
-    /// Checks an operation of a peer; gives the byte of the region where it begins.
+    /// Checks an operation of a peer; returns the offset in the region at which it begins.
     pub fn check(&self, addr: u64, len: u64, need: Access, permitted: Paths) -> std::result::Result<u64, Code> {
         let offset = self.range(addr, len, need)?;
         if permitted.contains(self.paths) { Ok(offset) } else { Err(Code::Path) }
     }
 
-    /// The contiguous parts of `len` bytes from byte `skip` on, where they are reached.
+    /// The contiguous parts of `len` bytes from byte `skip` on, by the addresses at which this process reaches them.
     #[inline]
     pub fn parts(&self, skip: u64, len: u64) -> impl Iterator<Item = Iov> + '_ {
         self.walk(skip, len as usize).map(|(piece, from, n)| piece.at.part(from, n))
     }
 
-    /// Copies `len` bytes from byte `skip` on behind `into`; the region is of host memory, and entered.
+    /// Appends `len` bytes from byte `skip` on to `into`. The region must be in host memory, and entered.
     #[inline]
     pub fn read(&self, skip: u64, len: u64, into: &mut Vec<u8>) -> Result<()> {
         for part in self.parts(skip, len) {
             if self.own.own {
-                // A mapping of ours, of pages that stay.
+                // The library's own mapping: its pages cannot vanish.
                 part.append_to(into);
             } else {
                 self.own.user.read(part, into)?;
@@ -73,7 +73,8 @@ impl Region {
         Ok(())
     }
 
-    /// Copies the bytes to byte `skip` on. As `read`; on failure some of them may be there.
+    /// Copies `bytes` into the region at byte `skip`. The region must be in host memory, and entered. On failure some bytes may
+    /// have been written.
     #[inline]
     pub fn write(&self, skip: u64, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
@@ -89,17 +90,17 @@ impl Region {
         Ok(())
     }
 
-    /// Whether its pages may be, without a word to the library.
+    /// Whether the memory's pages can vanish without notice, so that only the kernel may copy them.
     pub fn may_be_gone(&self) -> bool {
         !self.own.own
     }
 
-    /// Whether its memory is a mapping of a caller's file.
+    /// Whether the region is a mapping of a descriptor that the caller gave.
     pub fn is_file(&self) -> bool {
         self.own.file.is_some()
     }
 
-    /// Around accesses of the CPU to a dma-buf's mapping; nothing for other memory.
+    /// Brackets CPU access to the mapping of a dma-buf, with `end_cpu`; does nothing for other memory.
     pub fn begin_cpu(&self, write: bool) -> Result<()> {
         self.own.file.as_ref().map_or(Ok(()), |f| f.begin_cpu(write))
     }
@@ -108,7 +109,7 @@ impl Region {
         self.own.file.as_ref().map_or(Ok(()), |f| f.end_cpu(write))
     }
 
-    /// A peer's write to the region ended.
+    /// Counts a completed write of a peer.
     pub fn count_write(&self) {
         if let Some(counter) = &*self.own.counter.lock() {
             counter.add(1);
@@ -116,12 +117,12 @@ impl Region {
     }
 }
 
-/// The one path that memory has.
+/// The path by which memory at `site` is reached.
 pub fn path_of(site: Site) -> Paths {
     if site.is_host() { Paths::SOCKET } else { Paths::STAGED }
 }
 
-/// Whether it is permitted.
+/// Fails if the process or the region's policy forbids `path`.
 pub fn check_path(path: Paths, process: Paths, policy: &PathPolicy) -> Result<()> {
     let who = match () {
         () if !process.contains(path) => format!("GDRFAB_TCP_PATHS permits {}", process.words()),
@@ -154,7 +155,7 @@ impl Regions {
         self.registry.make_room();
     }
 
-    /// Registers; nothing is left behind on failure.
+    /// Registers a region. On failure nothing is left behind.
     pub fn register(&mut self, modes: Modes, attr: &Attr<'_>, refused: Paths, located: Located) -> Result<RegionId> {
         let Located { location, file, own } = located;
         let base = modes.base(attr, location.base, location.len)?;
@@ -170,12 +171,12 @@ impl Regions {
         Ok(self.registry.fill(reserved, Arc::new(region)))
     }
 
-    /// First step of closing: nobody enters from now on. Tells whether nobody is inside.
+    /// First step of closing: no peer enters from now on. True: none is inside either.
     pub fn shut(&mut self, id: RegionId) -> Result<bool> {
         Ok(self.registry.shut(id)?.users.is_empty())
     }
 
-    /// Last step: the region's memory is nobody's concern any more.
+    /// Last step of closing: removes the region.
     pub fn forget(&mut self, id: RegionId) {
         self.registry.drop_region(id);
     }
@@ -207,7 +208,7 @@ mod tests {
     const MODES: Modes = Modes { virt_addr: true, prov_key: true, paths: Paths::SOCKET.union(Paths::STAGED) };
 
     fn named(addr: usize, len: usize) -> Iov {
-        // SAFETY: nobody touches what it names.
+        // SAFETY: the memory is never accessed.
         unsafe { Iov::new(addr, len) }
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where the bytes of a body lie that goes out, and one call's pieces of them for the kernel.
+//! The memory of a body that is sent (`BodySource`), and the pieces of it that one system call gathers (`GatherCall`).
 
 use super::mr::Region;
 use super::staging::{DeviceMemory, DeviceSource, StagingLanes};
@@ -10,7 +10,7 @@ use crate::mr::piece::{self, PieceEnds, Span, Walk, walk};
 use crate::prov::op::{Iov, Pieces, parts};
 use std::sync::Arc;
 
-/// A run of a region's bytes.
+/// Contiguous bytes of one region.
 pub struct RegionRun {
     pub region: Arc<Region>,
     pub skip: u64,
@@ -20,8 +20,8 @@ pub struct RegionRun {
 /// The memory of a peer's operation.
 pub struct RegionRuns {
     pub list: Box<[RegionRun]>,
-    /// Of a list: where its runs end, and each region once.
-    of_list: Option<(PieceEnds, Box<[Arc<Region>]>)>,
+    /// For a list: the end of each run, to find a byte quickly, and each region once.
+    of_list: Option<(Ends, Box<[Arc<Region>]>)>,
 }
 
 impl RegionRuns {
@@ -30,7 +30,7 @@ impl RegionRuns {
         RegionRuns { list: list.into(), of_list: Some((ends, regions.into())) }
     }
 
-    /// Whose memory it is.
+    /// The regions, each at least once.
     pub fn regions(&self) -> impl Iterator<Item = &Arc<Region>> {
         let (few, many) = match &self.of_list {
             Some((_, regions)) => (&[][..], &regions[..]),
@@ -39,7 +39,7 @@ impl RegionRuns {
         few.iter().map(|run: &RegionRun| &run.region).chain(many)
     }
 
-    /// The runs that `len` bytes from byte `skip` on lie in.
+    /// The runs that hold `len` bytes from byte `skip` on.
     #[inline]
     pub fn walk(&self, skip: usize, len: usize) -> Walk<'_, RegionRun> {
         let (first, skip) = self.of_list.as_ref().map_or((0, skip), |(ends, _)| ends.find(skip));
@@ -53,14 +53,14 @@ impl From<Vec<RegionRun>> for RegionRuns {
     }
 }
 
-/// Where a body's bytes come from.
+/// The memory that a body is sent from.
 pub enum BodySource {
     Pieces(Pieces),
-    /// Bytes from this one of the body on.
+    /// A copy that begins with this byte of the body.
     Owned(Box<[u8]>, u64),
     Regions(RegionRuns),
     Device(DeviceSource),
-    /// What it was is not there any more.
+    /// The memory may not be read any more; zeros are sent where the framing demands bytes.
     Nothing,
 }
 
@@ -71,21 +71,22 @@ impl Span for RegionRun {
     }
 }
 
-/// A copy of `len` bytes from byte `skip` of host pieces on.
+/// Copies `len` bytes of host memory, from byte `skip` of the pieces on.
 pub fn gather(pieces: &[Iov], skip: u64, len: u64) -> Box<[u8]> {
     let mut bytes = Vec::with_capacity(len as usize);
     parts(pieces, skip as usize, len as usize).for_each(|part| part.append_to(&mut bytes));
     bytes.into()
 }
 
-/// A copy of a device's bytes, now.
+/// Copies device memory at once.
 pub fn load(site: Site, pieces: &[Iov], total: usize) -> Result<Box<[u8]>> {
     let mut bytes = zeroed(total)?;
     piece::load(site, pieces, 0, &mut bytes)?;
     Ok(bytes)
 }
 
-/// The source of a body of local memory. `owned`: the caller gets its buffer back now.
+/// The source for local memory. `owned`: the bytes are copied, because the caller gets the buffer back now. `stream`: the caller's
+/// device stream, which the copies follow.
 pub fn source_of(lanes: &mut StagingLanes, pieces: Pieces, site: Site, total: usize, owned: bool, stream: u64) -> Result<BodySource> {
     if site.is_host() {
         return Ok(match owned {
@@ -101,13 +102,13 @@ pub fn source_of(lanes: &mut StagingLanes, pieces: Pieces, site: Site, total: us
     Ok(BodySource::Device(DeviceSource::new(place, total as u64)))
 }
 
-/// What one call to the kernel will be given.
+/// The pieces of one system call.
 pub struct GatherCall<'a> {
     pub pieces: &'a mut [Iov],
     pub count: usize,
     pub bytes: u64,
     pub limit: u64,
-    /// Regions that must be left again after the call.
+    /// Regions to leave after the call.
     pub entered: Vec<Arc<Region>>,
 }
 
@@ -116,7 +117,7 @@ impl GatherCall<'_> {
         self.count == self.pieces.len() || self.bytes >= self.limit
     }
 
-    /// Adds a piece; gives how much of it fits.
+    /// Adds a piece; returns how much of it fits.
     pub fn add(&mut self, piece: Iov) -> usize {
         let n = piece.len().min((self.limit - self.bytes.min(self.limit)) as usize);
         match self.pieces.get_mut(self.count) {
@@ -130,17 +131,17 @@ impl GatherCall<'_> {
         }
     }
 
-    /// Adds bytes of our own.
+    /// Adds bytes of the library's own.
     ///
     /// # Safety
-    /// They stay where they are until the call is over.
+    /// The bytes stay in place and unchanged until the call is over.
     pub unsafe fn add_own(&mut self, bytes: &[u8]) -> usize {
-        // SAFETY: the pieces are used by the call alone.
+        // SAFETY: the caller promises that the bytes stay in place while the call uses the pieces.
         self.add(unsafe { Iov::of(bytes) })
     }
 }
 
-/// Undoes `Body::enter` of one region.
+/// Undoes `Body::enter` for one region.
 pub fn leave(region: &Region) {
     if let Err(e) = region.end_cpu(false) {
         crate::log!(Warn, "{e}");

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Device memory on its way to and from the socket: pinned slots, with the device's copies beside the wire. Nothing here waits for the device; who has to, looks again in the next turn.
+//! Sends and receives device memory through pinned host buffers (slots), whose device copies run beside the network transfer.
+//! Nothing here waits for the device, except where a body is given up; a caller that needs a copy's end asks again in the next
+//! turn.
 
 use super::mr::Inside;
 use crate::error::{Code, Error, Result, errno};
@@ -13,25 +15,25 @@ use std::os::fd::AsFd;
 
 /// Slots of a lane.
 const COUNT: u8 = 4;
-/// Bytes of a slot: starting a copy costs as much as moving some 100 KiB through a socket.
+/// Bytes of a slot: starting a copy costs as much as sending some 100 KiB over a socket, so slots are large.
 const BYTES: usize = 4 * PART as usize;
-/// Copies that a stream is given at once, where a slot holds many blocks.
+/// Most copies posted to a device stream at once, for a slot that holds many blocks.
 const COPIES: usize = 4096;
-/// How long a few copies may take before their whole stream is given up.
+/// If the copies of a body that is given up take longer than this, their lane is dropped.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// A device's copies in one direction, and the host memory that they go through.
+/// A device stream for one direction of a connection, with the host memory that its copies use.
 pub struct StagingLane {
     pub site: Site,
-    /// Before the memory: its end waits for what it still copies.
+    /// Declared before `memory`, so that it is dropped first: dropping the stream waits for its copies.
     stream: Box<dyn Stream>,
     _pin: Option<Pinned>,
     memory: Mapping,
-    /// A program on the device can touch the slots.
+    /// Kernels on the device can access the slots.
     reached: bool,
     free: Vec<u8>,
     done: u64,
-    /// Tells it from one that was made after it was given up: slots and tickets begin anew.
+    /// Distinguishes this lane from earlier ones of the same device, whose slots and tickets were others.
     number: u64,
 }
 
@@ -49,21 +51,21 @@ impl StagingLane {
     }
 
     fn slot(&self, slot: u8) -> Iov {
-        // SAFETY: the mapping holds every slot. A lane outlasts the call that a slot's bytes are given to.
+        // SAFETY: the mapping holds all slots, and the lane outlives the calls that use their bytes.
         unsafe { Iov::new(self.memory.as_ptr() as usize + usize::from(slot) * BYTES, BYTES) }
     }
 
-    /// Looks how far the copies are.
+    /// Asks the device how far the copies are.
     fn poll(&mut self) -> Result<u64> {
         self.done = self.stream.done().map_err(|e| Error::coded(e.errno, Code::Fault, format!("the device's copy failed: {}", e.words)))?;
         Ok(self.done)
     }
 
-    /// Posts copies between a slot and `len` bytes from byte `skip` of the device's pieces: of many blocks at once, where the
-    /// device reaches them by itself.
+    /// Posts copies between a slot and `len` bytes of the device's pieces, from byte `skip` on. Many blocks go as one request where
+    /// the device can reach slot and blocks itself.
     ///
     /// # Safety
-    /// The pieces stay what they are until the copies are done.
+    /// The pieces stay valid until the copies are done.
     unsafe fn post(&mut self, dir: Dir, slot: u8, place: &mut DeviceMemory, skip: u64, len: usize) -> Result<u64> {
         let DeviceMemory { site, pieces, reach, .. } = place;
         let mut at = self.slot(slot).addr() as u64;
@@ -81,9 +83,9 @@ impl StagingLane {
                 some.push(Copy { dir, to, from, len });
             }
             let posted = match some[..] {
-                // SAFETY: the slot holds the run; who calls `post` keeps the device's pieces until the copies are done.
+                // SAFETY: the slot is long enough, and the caller of `post` keeps the device's pieces until the copies are done.
                 [c] => unsafe { self.stream.post(dir, c.to, c.from, c.len) },
-                // SAFETY: as above.
+                // SAFETY: the slot is long enough, and the caller of `post` keeps the device's pieces until the copies are done.
                 _ => unsafe { self.stream.post_list(&some, reached, 0) },
             };
             ticket = posted.map_err(|e| Error::coded(e.errno, Code::Fault, e.words))?;
@@ -92,10 +94,10 @@ impl StagingLane {
     }
 }
 
-/// What a program on the device is known to touch of one operation's memory, which stays what it is meanwhile.
+/// Remembers which memory of one operation the device's kernels can access. Cannot change while the operation holds the memory.
 #[derive(Default)]
 struct DeviceReach {
-    /// First byte and end of the allocation that was asked for last.
+    /// Bounds of the allocation that was asked about last.
     known: (u64, u64),
     refused: bool,
 }
@@ -115,7 +117,7 @@ impl DeviceReach {
     }
 }
 
-/// The lanes of a connection's direction, made when first needed. One that failed is dropped with its stream.
+/// The lanes of one direction of a connection, made when first needed. A lane that failed is dropped with its stream.
 #[derive(Default)]
 pub struct StagingLanes {
     all: Vec<StagingLane>,
@@ -139,22 +141,22 @@ impl StagingLanes {
         self.all.retain(|l| l.site != site);
     }
 
-    /// Whether the lane of this number is still there.
+    /// Whether the lane with this number still exists.
     fn has(&self, site: Site, number: u64) -> bool {
         self.all.iter().any(|l| l.site == site && l.number == number)
     }
 
-    /// Copies to come begin behind what the caller's stream holds now.
+    /// Orders the copies to come behind the work that the caller's stream holds now.
     pub fn after(&mut self, site: Site, stream: u64) -> Result<()> {
         if stream == 0 { Ok(()) } else { self.of(site)?.stream.after(stream) }
     }
 }
 
-/// Memory of a device: pieces, and for how long they are known to stay.
+/// Device memory of one operation.
 pub struct DeviceMemory {
     pub site: Site,
     pub pieces: Pieces,
-    /// Regions that they lie in, of peers' operations.
+    /// Keeps the regions of a peer's operation from closing.
     _inside: Vec<Inside>,
     reach: DeviceReach,
 }
@@ -168,24 +170,24 @@ impl DeviceMemory {
 struct CopyInFlight {
     slot: u8,
     ticket: u64,
-    /// Byte of the body that the slot begins with.
+    /// The body's byte that the slot begins with.
     first: u64,
     len: u64,
 }
 
-/// Bytes of a copy: short bodies are cut so that copies and wire overlap, long ones so that copies are few.
+/// Bytes of one copy. Short bodies are cut so that copies and network overlap, long ones so that copies are few.
 fn chunk(len: u64) -> u64 {
     (len / u64::from(COUNT)).next_multiple_of(PART).clamp(PART, BYTES as u64)
 }
 
-/// A body that comes out of a device.
+/// A body that is sent from a device.
 pub struct DeviceSource {
     place: DeviceMemory,
     len: u64,
     chunk: u64,
     posted: u64,
     flights: VecDeque<CopyInFlight>,
-    /// Number of the lane that they are in.
+    /// Number of the lane that holds the copies in flight.
     lane: u64,
 }
 
@@ -194,12 +196,12 @@ impl DeviceSource {
         DeviceSource { place, len, chunk: chunk(len), posted: 0, flights: VecDeque::new(), lane: 0 }
     }
 
-    /// Whether another body has given up the lane that this one's copies are in.
+    /// Whether the lane of this body's copies was dropped on behalf of another body.
     fn is_orphan(&self, lanes: &StagingLanes) -> bool {
         !self.flights.is_empty() && !lanes.has(self.place.site, self.lane)
     }
 
-    /// Keeps the slots filling; true once every copy is posted, so that the next body may begin.
+    /// Posts copies into free slots; true: all are posted, so the next body may begin.
     pub fn pump(&mut self, lanes: &mut StagingLanes) -> Result<bool> {
         if self.is_orphan(lanes) {
             self.flights.clear();
@@ -219,8 +221,8 @@ impl DeviceSource {
         while self.posted < self.len {
             let Some(slot) = lane.free.pop() else { break };
             let len = (self.len - self.posted).min(self.chunk);
-            // SAFETY: `DeviceMemory` holds the regions of a peer's operation open; the pieces of this side's own were promised to the C API
-            // until it completes.
+            // SAFETY: `DeviceMemory` holds the regions of a peer's operation; the caller of the C API keeps local memory until the
+            // operation completes.
             match unsafe { lane.post(Dir::FromDevice, slot, &mut self.place, self.posted, len as usize) } {
                 Ok(ticket) => self.flights.push_back(CopyInFlight { slot, ticket, first: self.posted, len }),
                 Err(e) => {
@@ -230,14 +232,14 @@ impl DeviceSource {
             }
             self.posted += len;
         }
-        // Copies end in the order in which they go out, so the next one is enough to know.
+        // Copies end in the order of posting, so the oldest one tells enough.
         if self.flights.front().is_some_and(|f| f.ticket > lane.done) {
             lane.poll()?;
         }
         Ok(self.posted == self.len)
     }
 
-    /// What lies in a slot from byte `at` of the body on, if its copy is done.
+    /// The bytes in a slot from byte `at` of the body on, if their copy is done.
     pub fn find(&self, lanes: &mut StagingLanes, at: u64) -> Option<Iov> {
         if self.is_orphan(lanes) {
             return None;
@@ -248,7 +250,7 @@ impl DeviceSource {
         Some(lane.slot(flight.slot).part(skip as usize, (flight.len - skip) as usize))
     }
 
-    /// Bytes before `at` are on the wire.
+    /// The bytes before `at` are on the wire: their slots are free.
     pub fn release(&mut self, lanes: &mut StagingLanes, at: u64) {
         if self.is_orphan(lanes) {
             return;
@@ -260,7 +262,7 @@ impl DeviceSource {
         }
     }
 
-    /// Takes no more from the device, and waits for what it copies now: a few parts.
+    /// Posts no further copy, and waits for those in flight: a few slots.
     pub fn end(&mut self, lanes: &mut StagingLanes) {
         if self.is_orphan(lanes) {
             return self.flights.clear();
@@ -277,7 +279,7 @@ impl DeviceSource {
                 return;
             }
             if now_ns() > until || lane.poll().is_err() {
-                // The end of its stream waits for all that it holds.
+                // Dropping the lane's stream waits for its copies.
                 self.flights.clear();
                 return lanes.give_up(self.place.site);
             }
@@ -286,11 +288,11 @@ impl DeviceSource {
     }
 }
 
-/// A body that goes into a device.
+/// A body that is received into a device.
 pub struct DeviceSink {
     place: DeviceMemory,
     chunk: u64,
-    /// The slot that is being filled, and the byte of the body that it begins with.
+    /// The slot that is being filled, and the body's byte that it begins with.
     filling: Option<(u8, u64)>,
     flights: VecDeque<CopyInFlight>,
 }
@@ -300,10 +302,10 @@ impl DeviceSink {
         DeviceSink { place, chunk: chunk(len), filling: None, flights: VecDeque::new() }
     }
 
-    /// The room in a slot from byte `at` on; `None`: no slot is free yet.
+    /// The room in a slot for byte `at` and those behind it; `None`: no slot is free.
     pub fn find(&mut self, lanes: &mut StagingLanes, at: u64) -> Result<Option<Iov>> {
         if self.filling.is_none() {
-            // Asking costs a call of the driver: only where slots run out.
+            // Asking is a call of the driver, so it is done only if no slot is free.
             if lanes.of(self.place.site)?.free.is_empty() {
                 self.retire(lanes)?;
             }
@@ -316,7 +318,7 @@ impl DeviceSink {
         Ok(Some(lane.slot(slot).part(skip as usize, (self.chunk - skip) as usize)))
     }
 
-    /// Bytes before `at` are in the slot; `end`: they are the body's last.
+    /// The bytes before `at` are in the slot; `end`: the body ends there.
     pub fn filled(&mut self, lanes: &mut StagingLanes, at: u64, end: bool) -> Result<()> {
         let Some((slot, first)) = self.filling else { return Ok(()) };
         if at - first < self.chunk && !end {
@@ -324,7 +326,8 @@ impl DeviceSink {
         }
         self.filling = None;
         let lane = lanes.of(self.place.site)?;
-        // SAFETY: as in `DeviceSource::try_pump`: regions are held by `DeviceMemory`, other pieces by who posted the operation.
+        // SAFETY: `DeviceMemory` holds the regions of a peer's operation; the caller of the C API keeps local memory until the
+        // operation completes.
         match unsafe { lane.post(Dir::ToDevice, slot, &mut self.place, first, (at - first) as usize) } {
             Ok(ticket) => {
                 self.flights.push_back(CopyInFlight { slot, ticket, first, len: at - first });
@@ -337,7 +340,7 @@ impl DeviceSink {
         }
     }
 
-    /// Takes back slots whose copies are done.
+    /// Frees slots whose copies are done.
     fn retire(&mut self, lanes: &mut StagingLanes) -> Result<()> {
         if self.flights.is_empty() {
             return Ok(());
@@ -363,13 +366,13 @@ impl DeviceSink {
         lanes.give_up(self.place.site);
     }
 
-    /// Whether all that came is in the device's memory.
+    /// Whether all bytes that came are in the device's memory.
     pub fn settled(&mut self, lanes: &mut StagingLanes) -> Result<bool> {
         self.retire(lanes)?;
         Ok(self.flights.is_empty())
     }
 
-    /// Leaves out what is in the slot being filled, and waits for the copies that run.
+    /// Discards the slot that is being filled, and waits for the copies in flight.
     pub fn end(&mut self, lanes: &mut StagingLanes) {
         if let Some((slot, _)) = self.filling.take()
             && let Ok(lane) = lanes.of(self.place.site)
@@ -391,7 +394,7 @@ mod tests {
     use super::*;
     use crate::hmem::Iface;
 
-    /// Copies that do not end.
+    /// A stream whose copies never end.
     struct Stuck(u64);
 
     impl Stream for Stuck {
@@ -428,7 +431,7 @@ mod tests {
     }
 
     fn loading(bytes: &[u8]) -> DeviceSource {
-        // SAFETY: nothing is copied.
+        // SAFETY: no byte is copied.
         let pieces = Pieces::One(unsafe { Iov::of(bytes) });
         DeviceSource::new(DeviceMemory::new(SITE, pieces, Vec::new()), bytes.len() as u64)
     }
@@ -441,13 +444,13 @@ mod tests {
         assert!(first.pump(&mut lanes).unwrap() && second.pump(&mut lanes).unwrap());
         second.end(&mut lanes);
         assert!(lanes.all.is_empty());
-        // In it the first one's ticket is done, and its slot another's.
+        // In the new lane, the first body's ticket would count as done, and its slot holds bytes of another body.
         lanes.all.push(lane(2, 1));
         assert!(first.find(&mut lanes, 0).is_none());
         first.release(&mut lanes, 100);
         assert_eq!(lanes.all[0].free.len(), usize::from(COUNT));
         assert_eq!(first.pump(&mut lanes).unwrap_err().errno, errno::EIO);
-        // It is told once; a body that begins then has the new lane.
+        // The error is reported once; a body that begins afterwards uses the new lane.
         let mut third = loading(&bytes);
         assert!(third.pump(&mut lanes).unwrap());
         assert_eq!(third.lane, 2);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Atomics: the target's CPU carries them out, in its progress and in the order of the frames. One that gives nothing back is
-//! acknowledged as a write is, and one that fetches is answered as a read is.
+//! Atomic operations. The target's CPU carries them out in its progress, in the order of the frames. An operation without a result
+//! is acknowledged as a WRITE is, one that fetches is answered as a READ is.
 
 use super::target::paths_of;
 use crate::error::{Code, Error, Result, errno};
@@ -21,14 +21,14 @@ use crate::prov::tcp::wire::frame::{FAILED, HEADER, Header, Kind, PROMPT, protoc
 use crate::room::granted;
 
 impl State {
-    /// Posts an atomic operation, which was checked.
+    /// Posts an atomic operation, which the layer above has checked.
     pub fn atomic(&mut self, domain: &Domain, op: &AtomicOp, c: &Common) -> Result<()> {
         let (fetches, bytes) = (op.what.fetches(), op.what.bytes());
         if self.bind.tx.is_none() && fetches && self.bind.counters.read.is_none() {
             return Err(Error::new(errno::ENOCQ, "ep: no completion queue or counter is bound for reads"));
         }
         let wanted = self.bind.wants_entry(c.flags);
-        // What a fault on demand holds back goes first.
+        // Operations that fault injection holds go first.
         let held = self.held();
         let conn = self.up()?;
         if !conn.has_atomics {
@@ -60,7 +60,7 @@ impl State {
         Ok(())
     }
 
-    /// An operation of the peer, all of it in the buffer. False: its operands are still to come.
+    /// A peer's operation whose operands are in the buffer. False: they are still to come.
     #[inline]
     pub fn atomic_fast(&mut self, domain: &Domain, h: &Header, size: usize) -> Result<bool> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
@@ -73,7 +73,7 @@ impl State {
         Ok(true)
     }
 
-    /// The same whose operands come later.
+    /// A peer's operation whose operands are still to come.
     pub fn on_atomic(&mut self, h: &Header, words: &[u8]) -> Result<()> {
         let wanted = wanted(h, words)?;
         self.begin(BodySink::Buffer(granted(h.len as usize)?), BodyEnd::Atomic(wanted), h, None)
@@ -90,7 +90,7 @@ fn wanted(h: &Header, words: &[u8]) -> Result<AtomicRequest> {
 }
 
 impl Conn {
-    /// Carries out what the peer wants, and answers for it.
+    /// Carries out a peer's operation and answers it.
     pub fn serve(&mut self, domain: &Domain, wanted: &AtomicRequest, operands: &[u8]) {
         let what = wanted.what;
         let mut old = vec![0; if what.fetches() { what.bytes() } else { 0 }];
@@ -124,7 +124,7 @@ impl Conn {
         }
         region.enter()?;
         let pieces: Vec<Iov> = region.parts(skip, what.bytes() as u64).collect();
-        // SAFETY: both outlive the call.
+        // SAFETY: `operands` and `old` outlive the use of `with`.
         let with = unsafe { Operands::joined(what, Iov::of(operands), Iov::of_mut(old)) };
         let done = region.begin_cpu(what.writes()).and_then(|()| {
             let done = carry_out(what, region.site(), &pieces, region.may_be_gone(), with);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The fast path: operations on one short piece of host memory that give an entry and nothing else. The slow path (`rma.rs`,
-//! `msg.rs`, `handle.rs`) takes what this one does not, and does the same: to post a write of 8 bytes takes 420 instructions
-//! here and 1,031 there (callgrind; with a deadline, which is what sends it there), a read 391 and 943;
-//! a message 663 and 835.
+//! The fast path: operations on one short piece of host memory that complete with a plain entry, and the arrival of their frames.
+//! It declines everything else, which `rma`, `msg` and `inbound` then handle; they must behave alike for the operations that both
+//! can carry out.
 
 use super::rma::{COPY_MAX, path_of};
 use super::target::{ANSWER_COPY, paths_of};
@@ -26,11 +25,11 @@ use crate::prov::tcp::stream::tx::QUEUE_MAX;
 use crate::prov::tcp::wire::frame::{ACK, DATA, HEADER, Header, Kind, PROMPT, word};
 use std::os::fd::AsFd;
 
-/// Flags that an operation of the fast path may have.
+/// Flags that the fast path handles.
 const FAST_FLAGS: u64 = SILENT | flags::INJECT | flags::COMPLETION | flags::TRANSMIT_COMPLETE | flags::DELIVERY_COMPLETE;
 
 impl State {
-    /// The connection, if an operation may take the fast path at all; `Again`: there is no room for it now.
+    /// The connection, if the fast path may take the operation. `Fast::Again`: there is no room for it now.
     #[inline(always)]
     fn fast_conn(&self, len: usize, op_flags: u64) -> std::result::Result<&Conn, Fast> {
         let Some(conn) = self.conn.as_deref() else { return Err(Fast::Declined) };
@@ -45,7 +44,7 @@ impl State {
         Ok(conn)
     }
 
-    /// Posts an RMA operation of one piece of host memory.
+    /// Posts an RMA operation with one piece of host memory.
     #[inline(never)]
     #[allow(clippy::too_many_arguments)]
     pub fn rma_fast<const WRITE: bool>(&mut self, domain: &Domain, local: Iov, addr: u64, key: u64, context: usize, op_flags: u64) -> Fast {
@@ -131,7 +130,7 @@ impl State {
         Fast::Done
     }
 
-    /// A WRITE of one piece of host memory, all of it in the buffer. False: it is not that simple.
+    /// A WRITE to one piece of host memory that is complete in the buffer. False: declined.
     #[inline]
     pub fn write_fast(&mut self, domain: &Domain, h: &Header, size: usize) -> Result<bool> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
@@ -161,7 +160,7 @@ impl State {
             crate::log!(Warn, "{e}");
         }
         if wrote.is_err() {
-            // The slow path finds the same, and tells.
+            // `on_write` fails in the same way, and reports it.
             return Ok(false);
         }
         conn.rx.consume(size + h.len as usize);
@@ -174,7 +173,7 @@ impl State {
         Ok(true)
     }
 
-    /// A message, all of it in the buffer, for a receive in host memory. False: it is not that simple.
+    /// A message that is complete in the buffer, for a receive in host memory. False: declined.
     #[inline]
     pub fn recv_fast(&mut self, h: &Header, size: usize) -> Result<bool> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
@@ -201,7 +200,7 @@ impl State {
         Ok(true)
     }
 
-    /// A READ of a few bytes of one region in host memory, answered at once. False: it is not that simple.
+    /// A short READ of one region in host memory, answered at once. False: declined.
     #[inline]
     pub fn answer_fast(&mut self, domain: &Domain, h: &Header, size: usize) -> bool {
         let Some(conn) = self.conn.as_deref_mut() else { return false };
@@ -212,21 +211,21 @@ impl State {
         let (addr, len, key) = (word(words, 0), word(words, 1), word(words, 2));
         let Some(region) = conn.look_up(domain, key) else { return false };
         let Ok(skip) = region.check(addr, h.len, Access::REMOTE_READ, paths_of(h.paths)) else { return false };
-        // A dma-buf is told of accesses, which can fail.
+        // CPU access to a dma-buf has to be bracketed by calls that can fail.
         if len != h.len || !region.site().is_host() || region.is_file() || region.enter().is_err() {
             return false;
         }
         let answered = conn.answer(h.len, |out| region.read(skip, h.len, out));
         region.leave();
         if answered.is_err() {
-            // The slow path finds the same, and tells.
+            // `on_read` fails in the same way, and reports it.
             return false;
         }
         conn.rx.consume(size);
         true
     }
 
-    /// The answer to the oldest read, all of it in the buffer, for host memory. False: it is not that simple.
+    /// An answer to the oldest READ that is complete in the buffer, for host memory. False: declined.
     #[inline]
     pub fn end_read_fast(&mut self, h: &Header, size: usize) -> bool {
         let Some(conn) = self.conn.as_deref_mut() else { return false };
@@ -242,8 +241,8 @@ impl State {
         true
     }
 
-    /// The turn of a connection on which nothing waits: a look at the socket, and mostly that is all. `None`: it takes
-    /// more than that.
+    /// A turn of a connection on which nothing waits: reads the socket, and in most turns that is all. `None`: a full turn is
+    /// needed.
     #[inline(always)]
     pub fn quiet_turn(&mut self, domain: &Domain) -> Option<Result<()>> {
         let conn = self.conn.as_deref_mut()?;
@@ -255,7 +254,7 @@ impl State {
             Ok(ReadResult::Nothing) if !conn.owes_ack() => Some(Ok(())),
             Ok(ReadResult::Nothing) => Some(self.end_turn(false, self.is_unattended(domain))),
             Ok(ReadResult::Some(more)) => Some(self.handle_arrived(domain, more)),
-            // Found again, and dealt with, by the next look.
+            // The full turn reads again and handles the error or the end.
             _ => None,
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists of blocks: a WRITE or READ with up to thousands of them in front, each checked by the target before the first byte is
-//! looked at. The bytes are one body, which goes as every other does.
+//! Lists of blocks: one WRITE or READ frame names up to `BLOCKS_MAX` blocks. The target checks all of them before it touches a
+//! byte. The blocks' bytes are one body, which is sent and received as any other.
 
 use super::rma::{COPY_MAX, path_of};
 use super::target::{Target, are_short, paths_of, refused};
@@ -27,7 +27,7 @@ use crate::room::granted;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What one frame takes of a list: on this side, all of it lies on one device or none.
+/// The part of a list that one frame takes: on this side, all of it lies in one device's memory or in the host's.
 struct Part {
     site: Site,
     count: usize,
@@ -56,7 +56,7 @@ impl Part {
             }
             match part.pieces.last_mut() {
                 Some(last) if last.addr() + last.len() == run.buf() => {
-                    // SAFETY: both are blocks of one list, for as long.
+                    // SAFETY: the two blocks are adjacent, and the caller keeps both until the list completes.
                     *last = unsafe { Iov::new(last.addr(), last.len() + run.len()) };
                 }
                 _ => part.pieces.push(run.local),
@@ -69,7 +69,7 @@ impl Part {
 }
 
 impl State {
-    /// Whether a list goes in frames of its own. If so, this side's memory of all its blocks is checked.
+    /// Decides whether a list goes in frames of its own. If so, the local memory of all its blocks is checked.
     pub fn list(&mut self, domain: &Domain, list: &List) -> Result<Native> {
         let has_faults = self.faults.is_some();
         let conn = self.up()?;
@@ -91,7 +91,7 @@ impl State {
         }
     }
 
-    /// Posts one frame's part of a list; gives how many runs it took.
+    /// Posts the part of a list that one frame takes; returns the number of its runs.
     pub fn list_part(&mut self, domain: &Domain, dir: Dir, runs: &[list::Run], pairs: &[Pair], c: &Common) -> Result<usize> {
         let conn = self.up()?;
         if !conn.has_lists {
@@ -165,7 +165,7 @@ impl State {
         conn.reads.push_back(ReadOp { end, at: RemoteAddr::default(), pieces, site, over: false });
     }
 
-    /// A list has come whole: its frame is a WRITE, whose bytes follow, or a READ.
+    /// The blocks of a list are here. For a WRITE, its data follows.
     pub fn on_list(&mut self, domain: &Domain, h: &Header, data: Option<u64>, blocks: &[u8]) -> Result<()> {
         let lens = (0..blocks.len() / BLOCK).map(|i| word(blocks, 3 * i + 1));
         if lens.clone().try_fold(0u64, |sum, len| sum.checked_add(len)) != Some(h.len) {
@@ -183,7 +183,7 @@ impl State {
 }
 
 impl Conn {
-    /// Their number, and where each goes.
+    /// Queues the number of the blocks, and address, length and key of each.
     fn put_blocks(&mut self, runs: &[list::Run], pairs: &[Pair]) {
         self.tx.put_word(runs.len() as u64);
         self.tx.add(|out| {
@@ -196,7 +196,7 @@ impl Conn {
         });
     }
 
-    /// A frame with a list of so many blocks has begun.
+    /// Begins to receive a list of `count` blocks.
     pub fn expect_list(&mut self, h: &Header, data: Option<u64>, count: u64) -> Result<()> {
         if !self.has_lists || !(1..=BLOCKS_MAX as u64).contains(&count) {
             return Err(protocol_error("a list of no blocks, or of too many"));
@@ -222,7 +222,7 @@ impl Conn {
                     None => {
                         let region = self.look_up(domain, key).ok_or_else(|| fail(Code::Key, 0))?;
                         if regions.first().is_some_and(|first| first.site() != region.site()) {
-                            // Good in itself, but not with those before it.
+                            // The block itself is valid, but it is not on the same device as those before it.
                             return Err(fail(Code::Path, len));
                         }
                         if region.is_stale() {

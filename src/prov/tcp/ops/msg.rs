@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Messages. Within what the receiver grants they go whole, for whom it is ready or not; beyond that they are offered,
-//! and go when it has a receive for them.
+//! Messages that this side posts. Within the window and budget that the receiver grants, a message is sent at once; beyond the
+//! budget it is offered, and its bytes follow when the receiver asks for them.
 
 use super::rma::{COPY_MAX, measure_op, site_of};
 use crate::error::{Error, Result, errno};
@@ -89,7 +89,7 @@ impl State {
         }
     }
 
-    /// What was queued last completes an operation when it is out.
+    /// Completes an operation when everything queued so far is out.
     #[inline]
     pub fn end_when_out(&mut self, end: &Ending) {
         match self.conn.as_deref_mut() {
@@ -102,7 +102,7 @@ impl State {
         }
     }
 
-    /// Queues a whole message; true: it ends when what was queued is out, and nobody else says so.
+    /// Queues a whole message. True: the caller has to complete it when it is out; false: its body or the peer's confirmation does.
     fn put_send(&mut self, c: &Common, end: Ending, pieces: Pieces, site: Site) -> Result<bool> {
         let stream = self.options.stream;
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
@@ -157,7 +157,7 @@ impl State {
         Ok(false)
     }
 
-    /// The receiver has asked for an offer: its bytes go. `end`: what the last of them completes.
+    /// The receiver asks for an offered message: sends its first `want` bytes. `end`: completes when they are out.
     pub fn send_taken(&mut self, number: u64, offered: Offered, want: u64, end: Option<Ending>) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         if want == 0 {
@@ -231,12 +231,13 @@ impl State {
         self.recvs.push_back(recv);
         if !self.unexpected.is_empty() {
             self.match_unexpected();
-            // A sender may wait for what this owes it, and who has its message may not come back.
+            // The sender may wait for the window that this match frees, and the program, which has its message, may not call again
+            // soon.
             self.kick(domain, flags::INJECT);
         }
     }
 
-    /// Gives messages that waited to receives that were posted while the queue had no room.
+    /// Delivers unexpected messages to receives, while the completion queue has room.
     pub fn match_unexpected(&mut self) {
         while !self.recvs.is_empty() && !self.unexpected.is_empty() && self.bind.rx.as_ref().is_none_or(|q| q.has_room()) {
             if let (Some(mut recv), Some(message)) = (self.recvs.pop_front(), self.unexpected.pop_front()) {

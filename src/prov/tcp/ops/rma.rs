@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! RMA, the initiator's side: an operation becomes a frame, whose small bytes are copied behind it and whose long ones the
-//! kernel gathers from the caller's memory.
+//! RMA that this side initiates: each operation becomes a frame. Short data is copied behind its header; the kernel gathers long
+//! data from the caller's memory.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
@@ -21,10 +21,10 @@ use crate::prov::tcp::stream::tx::QUEUE_MAX;
 use crate::prov::tcp::wire::frame;
 use crate::prov::tcp::wire::frame::{DATA, Header, Kind, PROMPT};
 
-/// Bytes up to which a copy of ours is cheaper than one more piece for the kernel.
+/// Bytes up to which a copy is cheaper than one more piece for the kernel.
 pub const COPY_MAX: usize = 4 << 10;
 
-/// Checks what every operation has in common; gives its bytes.
+/// Checks the lengths of an operation; returns their sum.
 pub fn measure_op(local: &[Iov], c: &Common, read: bool) -> Result<usize> {
     let total = measure(local, MAX_MSG)?;
     if c.flags & flags::INJECT != 0 && !read && total > INJECT_SIZE {
@@ -33,7 +33,7 @@ pub fn measure_op(local: &[Iov], c: &Common, read: bool) -> Result<usize> {
     Ok(total)
 }
 
-/// Where the local pieces of an operation lie.
+/// The device that the local pieces lie on, or the host.
 pub fn site_of(domain: &Domain, desc: u64, local: &[Iov]) -> Result<Site> {
     if desc & DEVICE_DESC == 0 { Ok(Site::HOST) } else { domain.local_site(desc, local) }
 }
@@ -42,15 +42,15 @@ fn beginning(remote: &[RmaIov]) -> RemoteAddr {
     remote.first().map_or(RemoteAddr::default(), |r| RemoteAddr { addr: r.addr, key: r.key })
 }
 
-/// The path of an operation, as far as this side knows: by its own memory, and by what a peer's key says.
+/// The path of an operation as far as this side can tell, from its own memory and the peer's key; for the statistics.
 #[inline]
 pub fn path_of(site: Site, key: u64) -> Paths {
     if site.is_host() && crate::prov::tcp::memory::mr::names_device(key) != Some(true) { Paths::SOCKET } else { Paths::STAGED }
 }
 
 impl State {
-    /// Why operations of this endpoint may not touch device memory at `site`. Of host memory the other side decides: the
-    /// way is a socket only if it is host memory there as well.
+    /// Fails if the endpoint may not use the path of local device memory. For local host memory the target decides, since the path
+    /// depends on its memory.
     pub fn check_path(&self, domain: &Domain, site: Site) -> Result<()> {
         if site.is_host() || self.allowed(domain).contains(Paths::STAGED) {
             return Ok(());
@@ -59,12 +59,12 @@ impl State {
         Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words))
     }
 
-    /// The paths that operations of this side may take.
+    /// The paths that this endpoint and its domain permit.
     pub fn allowed(&self, domain: &Domain) -> Paths {
         self.options.policy.allowed() & domain.modes.paths
     }
 
-    /// What the target may do for an operation with memory of this side at `site`.
+    /// The header's `paths` for an operation with local memory at `site`: the paths that the target may use.
     #[inline]
     pub fn paths_bits(&self, domain: &Domain, site: Site) -> u8 {
         let allowed = if site.is_host() { self.allowed(domain) } else { Paths::SOCKET | Paths::STAGED };
@@ -168,7 +168,7 @@ impl State {
             }
         }
         let status = if early { WriteStatus::Reported } else { WriteStatus::Pending };
-        // What is told when the bytes are out is told once.
+        // An operation that completes when its bytes are out must not complete again at the acknowledgement.
         let later = if early { Ending { wanted: false, ticket: None, ..end } } else { end };
         conn.writes.push_back(WriteOp { end: later, at: beginning(remote), status, refused: None });
     }
@@ -190,8 +190,8 @@ impl State {
         conn.reads.push_back(ReadOp { end, at: beginning(remote), pieces, site, over: false });
     }
 
-    /// Sends what waits, unless more is about to come. What was injected does not wait: nobody looks for its completion,
-    /// so its caller may not come back.
+    /// Sends the queue, unless further operations are expected. Injected operations are sent at once: nobody awaits their
+    /// completion, so no later call may come to send them.
     #[inline]
     pub fn kick(&mut self, domain: &Domain, op_flags: u64) {
         let Some(conn) = self.conn.as_deref_mut() else { return };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The memory that an operation of the peer names: checked, and held for as long as it is touched.
+//! The memory that a peer's WRITE or READ names: found by key, checked, and kept from closing while it is used.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
@@ -15,9 +15,9 @@ use crate::prov::tcp::wire::frame;
 use crate::prov::tcp::wire::frame::{FAILED, Header, Kind, LIST, list_status, protocol_error, word};
 use std::sync::Arc;
 
-/// Answers up to this are copied, so that they leave together.
+/// Answers up to this length are copied into the send buffer, so that several leave in one call.
 pub const ANSWER_COPY: u64 = 4 << 10;
-/// Blocks of a list that are shorter on average are copied into one run.
+/// If a list's blocks are shorter than this on average, their bytes are copied into one buffer.
 const SHORT: u64 = 512;
 
 pub fn paths_of(bits: u8) -> Paths {
@@ -27,14 +27,14 @@ pub fn paths_of(bits: u8) -> Paths {
     paths
 }
 
-/// Where an operation of a peer goes.
+/// The checked memory of a peer's operation.
 pub enum Target {
     Host(RegionRuns),
     Device(Site, RegionRuns),
 }
 
 impl Conn {
-    /// The region that a key names.
+    /// The region with this key. The region of the last operation is tried first, without the table's lock.
     #[inline]
     pub fn look_up(&mut self, domain: &Domain, key: u64) -> Option<Arc<Region>> {
         if let Some(last) = self.region.upgrade().filter(|r| r.is(key)) {
@@ -68,7 +68,7 @@ impl Conn {
         }
     }
 
-    /// Answers a READ from its target, or says why not.
+    /// Answers a READ from its target, or with the reason for its refusal.
     pub fn answer_from(&mut self, target: Result<Target>, h: &Header) {
         let list = h.has(LIST);
         let source = match target {
@@ -76,7 +76,7 @@ impl Conn {
                 Ok(()) => return,
                 Err(code) => Err(refused(code)),
             },
-            // Blocks so short would take many calls.
+            // Sent from their own memory, blocks this short would take many system calls.
             Ok(Target::Host(runs)) if list && are_short(runs.list.len(), h.len) => {
                 let mut bytes = Vec::with_capacity(h.len as usize);
                 copy_out(&runs, &mut bytes).map(|()| BodySource::Owned(bytes.into(), 0)).map_err(refused)
@@ -101,17 +101,17 @@ impl Conn {
     }
 }
 
-/// A refusal, which the frame's body has to be read past.
+/// An error that is reported to the peer; the frame's body is read and discarded.
 pub fn refused(code: Code) -> Error {
     Error::coded(errno::EACCES, code, "refused here")
 }
 
-/// Whether the blocks of a list are so short on average that to copy them is cheaper than to name each to the kernel.
+/// Whether copying a list's blocks is cheaper than naming each to the kernel.
 pub fn are_short(blocks: usize, total: u64) -> bool {
     total / (blocks as u64).max(1) < SHORT
 }
 
-/// The sum of the pieces' lengths must be the frame's.
+/// Checks that the pieces' lengths sum to the frame's.
 pub fn check_sum(h: &Header, words: &[u8]) -> Result<()> {
     let sum = (0..usize::from(h.pieces)).try_fold(0u64, |sum, i| sum.checked_add(word(words, 3 * i + 1)));
     if sum != Some(h.len) {
@@ -126,7 +126,7 @@ pub fn hold_device_memory(site: Site, runs: &RegionRuns) -> std::result::Result<
     Ok(DeviceMemory::new(site, Pieces::of_list(pieces), inside))
 }
 
-/// Adds the bytes of regions to an answer that is copied.
+/// Appends the bytes of regions to an answer.
 pub fn copy_out(runs: &RegionRuns, out: &mut Vec<u8>) -> std::result::Result<(), Code> {
     for run in &runs.list {
         run.region.enter()?;

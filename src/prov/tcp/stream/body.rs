@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A body on its way out: where its bytes lie, how far it is, and how it ends early without the stream losing step.
+//! A body that is being sent: the memory of its bytes, how far it is, and how it can end early without breaking the framing: the
+//! begun part is completed, and a status word says that the rest does not follow.
 
 use super::stripes::Stripes;
 use crate::error::{Code, Error, errno};
@@ -12,43 +13,43 @@ use crate::prov::tcp::wire::frame::{PART, PARTS, STRIPE_HEAD, STRIPED, WHOLE_MAX
 static NO_WORD: [u8; 8] = [0; 8];
 static ZEROS: [u8; 8192] = [0; 8192];
 
-/// Whose operation a body belongs to.
+/// The operation that a body belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// A WRITE: its sequence.
+    /// A WRITE, by its sequence.
     Write(u32),
-    /// A SEND or TAKEN, and the number under which its operation waits for more than the last byte.
+    /// A SEND or TAKEN. The number, if the operation completes only when the receiver confirms it.
     Send(Option<u64>),
-    /// An answer to the peer, of a list or not.
+    /// An answer to a READ of the peer; `list`: the READ was of a list.
     Answer { list: bool },
 }
 
 pub struct Body {
     pub source: BodySource,
     pub owner: Owner,
-    /// What the last byte completes.
+    /// The operation that completes when the last byte is out.
     pub end: Option<Ending>,
     pub len: u64,
     in_parts: bool,
-    /// It goes over several streams; what this one has of it are the words that end it.
+    /// The body goes over further streams in stripes; the first stream carries only the words that end it.
     pub stripes: Option<Box<Stripes>>,
-    /// Bytes on the wire so far.
+    /// Bytes on the wire, words between parts included.
     at: u64,
-    /// Given up: where the word stands that says so, and the word.
+    /// Of a body that was given up: the position of the status word, and the word.
     cut: Option<u64>,
     word: [u8; 8],
-    /// Why, for the operation.
+    /// Why the body was given up, for the operation's completion.
     pub why: Option<Error>,
 }
 
 impl Body {
     pub fn new(source: BodySource, owner: Owner, end: Option<Ending>, len: u64) -> Body {
-        // Those whose memory may go away in the middle need words to say so.
+        // The memory of these can become unreadable in the middle, so they need status words.
         let in_parts = len > WHOLE_MAX || matches!(source, BodySource::Device(_) | BodySource::Regions(_));
         Body { source, owner, end, len, in_parts, stripes: None, at: 0, cut: None, word: NO_WORD, why: None }
     }
 
-    /// What the frame has to say of it.
+    /// The header's flag that says how the body is cut.
     pub fn flag(&self) -> u8 {
         match (&self.stripes, self.in_parts) {
             (Some(_), _) => STRIPED,
@@ -57,7 +58,7 @@ impl Body {
         }
     }
 
-    /// It goes in these stripes.
+    /// Sends the body in these stripes.
     pub fn cut_up(&mut self, stripes: Stripes) {
         self.in_parts = false;
         self.stripes = Some(Box::new(stripes));
@@ -79,17 +80,17 @@ impl Body {
         self.wire_end().saturating_sub(self.at)
     }
 
-    /// Whether its bytes go in one run, which nothing can cut short.
+    /// Whether the body is neither in parts nor in stripes, so that nothing can cut it short.
     pub fn is_whole(&self) -> bool {
         !self.in_parts && self.stripes.is_none()
     }
 
-    /// Whether it was given up.
+    /// Whether the body was given up.
     pub fn is_cut(&self) -> bool {
         self.why.is_some()
     }
 
-    /// The byte of the body that comes next on the wire.
+    /// The first byte of the body at or behind wire position `at`.
     fn byte_at(&self, at: u64) -> u64 {
         match wire_position(at, self.len, self.in_parts) {
             WirePosition::Byte(byte, _) => byte,
@@ -98,7 +99,7 @@ impl Body {
         }
     }
 
-    /// Takes note of `n` bytes that left; gives how many of them were this body's.
+    /// Advances by up to `n` bytes that have left; returns how many of them were this body's.
     pub fn advance(&mut self, n: u64, lanes: &mut StagingLanes) -> u64 {
         let taken = n.min(self.wire_end() - self.at);
         self.at += taken;
@@ -112,8 +113,8 @@ impl Body {
         taken
     }
 
-    /// Gives the body up: the part that was begun is finished, from what `keep` can save of it, and a word says the rest.
-    /// Afterwards the memory that it came from is not touched any more.
+    /// Gives the body up: completes the begun part, with its real bytes if `keep` allows a copy (zeros otherwise), and ends with a
+    /// status word. The body's memory is not touched afterwards.
     pub fn give_up(&mut self, lanes: &mut StagingLanes, why: Error, keep: bool) {
         if self.is_cut() || self.is_over() {
             return;
@@ -127,7 +128,7 @@ impl Body {
             return;
         }
         let wire_position = wire_position(self.at, self.len, self.in_parts);
-        // What the wire was promised already: the rest of the part, and of the word before it.
+        // The bytes that framing demands: the rest of the begun part, and of the word before it.
         let (rest, first, run) = match wire_position {
             WirePosition::Byte(at, run) => (0, at, run),
             WirePosition::Word(k) if k > 0 => (8 - u64::from(k), self.byte_at(self.at), (self.len - self.byte_at(self.at)).min(PART)),
@@ -153,7 +154,8 @@ impl Body {
         self.why = Some(why);
     }
 
-    /// Enters the regions that the kernel is about to read; gives the body up if one is closed.
+    /// Enters the regions that the kernel is about to read, so that they cannot close meanwhile. If one is closed already, the body
+    /// is given up.
     pub fn enter(&mut self, call: &mut GatherCall<'_>, lanes: &mut StagingLanes) {
         let BodySource::Regions(runs) = &self.source else { return };
         let before = call.entered.len();
@@ -179,11 +181,11 @@ impl Body {
         }
     }
 
-    /// Adds what can go out now; false: not all of it.
+    /// Adds the pieces that can be sent now; true: all of the body.
     pub fn collect(&mut self, call: &mut GatherCall<'_>, lanes: &mut StagingLanes) -> bool {
         if let Some(stripes) = &self.stripes {
             let rest = stripes.end_words().and_then(|words| words.get(self.at as usize..)).unwrap_or(&[]);
-            // SAFETY: the body is neither changed nor dropped before the call is over.
+            // SAFETY: the body is neither changed nor dropped before the call that uses the pieces is over.
             return !rest.is_empty() && unsafe { call.add_own(rest) } == rest.len();
         }
         self.enter(call, lanes);
@@ -194,7 +196,7 @@ impl Body {
             }
             if let Some(cut) = self.cut.filter(|cut| at >= *cut) {
                 let word = &self.word[(at - cut) as usize..];
-                // SAFETY: as above.
+                // SAFETY: the body is neither changed nor dropped before the call that uses the pieces is over.
                 at += unsafe { call.add_own(word) } as u64;
                 continue;
             }
@@ -205,7 +207,7 @@ impl Body {
                         return false;
                     }
                     let word = &NO_WORD[usize::from(k)..];
-                    // SAFETY: a constant.
+                    // SAFETY: `NO_WORD` is a constant.
                     unsafe { call.add_own(word) }
                 }
                 WirePosition::Byte(byte, run) => self.add_bytes(call, lanes, byte, run),
@@ -232,7 +234,7 @@ impl Body {
             BodySource::Pieces(pieces) => n = add_all(pieces.parts(byte as usize, run as usize), call),
             BodySource::Owned(bytes, first) => {
                 let rest = bytes.get((byte - first) as usize..).unwrap_or(&[]);
-                // SAFETY: the body is neither changed nor dropped before the call is over.
+                // SAFETY: the body is neither changed nor dropped before the call that uses the pieces is over.
                 n = unsafe { call.add_own(&rest[..rest.len().min(run as usize)]) };
             }
             BodySource::Regions(runs) => {
@@ -248,14 +250,14 @@ impl Body {
                     n = call.add(slot.part(0, run as usize));
                 }
             }
-            // SAFETY: a constant.
+            // SAFETY: `ZEROS` is a constant.
             BodySource::Nothing => n = unsafe { call.add_own(&ZEROS[..ZEROS.len().min(run as usize)]) },
         }
         n
     }
 }
 
-/// Adds pieces as far as the call has room; gives their bytes.
+/// Adds pieces until the call is full; returns their bytes.
 fn add_all(parts: impl Iterator<Item = Iov>, call: &mut GatherCall<'_>) -> usize {
     let mut n = 0;
     for part in parts {

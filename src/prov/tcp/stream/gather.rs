@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A long body on its way in over several streams: stripes come in any order, each goes to its place, and none is taken
-//! twice. What a stream has for a body that was not announced yet stays in the kernel.
+//! Receiving a long body over several streams: stripes come in any order, each goes to its place, and a second copy of one is an
+//! error. Stripes of a body that the first stream has not announced yet stay in the kernel's buffers.
 
 use super::incoming::{BodySink, Incoming};
 use super::stripes::Gathering;
@@ -16,41 +16,41 @@ use crate::sys::time;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Pieces of memory of one call.
+/// Most pieces of memory of one call.
 const PIECES: usize = 64;
-/// Times that each stream is read in one turn.
+/// Most times that each stream is read in one turn.
 const ROUNDS: usize = 8;
-/// How long what is under way may take once the first stream has ended, or the first stream once another has.
+/// After one socket of the connection has ended, the others may take this long to deliver what was under way.
 const GRACE_NS: u64 = 2_000_000_000;
 
-/// Where a stream stands.
+/// The receiving end of one stream.
 struct Stream {
     fd: Arc<OwnedFd>,
     seal: Option<Sealed>,
     head: [u8; STRIPE_HEAD],
     have: usize,
-    /// The stripe that is coming: byte of the body that it begins with, its bytes, and how many have come.
+    /// The stripe that is coming: its first byte in the body, its length, and the bytes that have come.
     stripe: Option<(u64, u64, u64)>,
-    /// Its stripe waits for others, or for its body.
+    /// The stripe has to wait for earlier ones, or for its body to be announced.
     waits: bool,
-    /// It has ended, or is hung up.
+    /// The stream has ended, or its peer has hung up.
     ended: bool,
 }
 
-/// What a sealed stream has: records, and what of them is open and not taken.
+/// The receiving end of a sealed stream: its records, and opened bytes that were not taken.
 struct Sealed {
     opens: SealedIn,
     buf: Box<[u8]>,
     window: Window,
 }
 
-/// The streams for long bodies, as their receiver sees them.
+/// The receiving ends of the further streams.
 pub struct Gather {
     streams: Box<[Stream]>,
     number: u64,
-    /// For bytes that have no place.
+    /// A place for bytes that are discarded or copied later.
     spare: Box<[u8]>,
-    /// When something came last, and since when a stream has been over; 0: none is.
+    /// When something came last; and when a stream was first seen to have ended, 0: none has.
     last: u64,
     over: u64,
 }
@@ -83,20 +83,20 @@ impl Gather {
         Gathering::new(self.number, len)
     }
 
-    /// The streams, and whether each is to be read. Those that are over are left out.
+    /// Calls `each` with every stream that has not ended, and whether it is to be read. `amid`: a body in stripes is coming.
     pub fn each(&self, amid: bool, mut each: impl FnMut(usize, BorrowedFd<'_>, bool)) {
         for (index, s) in self.streams.iter().enumerate().filter(|(_, s)| !s.ended) {
             each(index, s.fd.as_fd(), amid && !s.waits);
         }
     }
 
-    /// No more is sent.
+    /// Ends sending on all streams.
     pub fn finish(&self) {
         self.streams.iter().for_each(|s| stream::finish(s.fd.as_fd()));
     }
 
-    /// Looks whether all streams are still there. One that is not is the end of all, but what the first stream has to say
-    /// comes first.
+    /// Finds streams that the peer has closed. The connection ends then, but what the first stream still has to say comes first,
+    /// within `GRACE_NS`.
     pub fn check(&mut self, now: u64) -> Result<()> {
         let fds: Vec<BorrowedFd<'_>> = self.streams.iter().map(|s| s.fd.as_fd()).collect();
         let hung = crate::sys::tcp::hung_up(&fds);
@@ -114,18 +114,18 @@ impl Gather {
         self.over != 0
     }
 
-    /// Whether a stream has bytes here that could be taken, which no socket announces.
+    /// Whether a sealed stream holds bytes that can be taken and that no socket announces.
     pub fn holds_more(&self) -> bool {
         let held = |s: &Sealed| s.window.0 < s.window.1 || s.opens.holds_record(&s.buf);
         self.streams.iter().any(|s| !s.waits && !s.ended && s.seal.as_ref().is_some_and(held))
     }
 
-    /// Whether something may still come.
+    /// Whether more may still come.
     pub fn lives(&self) -> bool {
         self.streams.iter().any(|s| !s.ended) && time::now_ns() - self.last < GRACE_NS
     }
 
-    /// Takes what the streams have of the body; whether anything came.
+    /// Reads the body's stripes; true: something came.
     pub fn read(&mut self, body: &mut Incoming, lanes: &mut StagingLanes, short: usize) -> Result<bool> {
         let (mut any, mut moved) = (true, false);
         for _ in 0..ROUNDS {
@@ -142,7 +142,7 @@ impl Gather {
             }
         }
         if any {
-            // Whether those that waited still have to is not known.
+            // The streams that waited may be able to go on now.
             self.streams.iter_mut().for_each(|s| s.waits = false);
         }
         Ok(moved)
@@ -154,7 +154,7 @@ fn lost(index: usize, why: &str) -> Error {
 }
 
 impl Stream {
-    /// One call; whether anything came.
+    /// One call of the kernel; true: something came.
     fn read(&mut self, index: usize, body: &mut Incoming, spare: &mut [u8], lanes: &mut StagingLanes, short: usize) -> Result<bool> {
         if self.ended {
             return Ok(false);
@@ -181,12 +181,12 @@ impl Stream {
         self.read_stripe(index, body, (begin, len, at), spare, lanes, short)
     }
 
-    /// As `read`, of a sealed stream: takes what is open, and opens more where nothing is.
+    /// `read` for a sealed stream: takes opened bytes, and opens the next record when there are none.
     fn read_sealed(&mut self, index: usize, body: &mut Incoming, lanes: &mut StagingLanes, short: usize) -> Result<bool> {
         let Some(Sealed { opens, buf, window }) = &mut self.seal else { return Ok(false) };
         if window.0 >= window.1 {
             let amid = self.have > 0 || self.stripe.is_some() || opens.is_amid();
-            // A broken seal says so itself.
+            // A record that fails authentication has its own error.
             let lose = |e: Error| if e.code == Code::PeerBroke { e } else { lost(index, &e.words) };
             return match opens.read(self.fd.as_fd(), buf, window, short).map_err(lose)? {
                 Moved::Bytes(_) => Ok(true),
@@ -219,7 +219,7 @@ impl Stream {
         Ok(n > 0)
     }
 
-    /// Bytes of the stripe are in place, and so many of the next one's head are here.
+    /// Counts `took` bytes of the stripe; `head`: bytes of the next stripe's head that came with them.
     fn count(&mut self, body: &mut Incoming, (begin, len, at): (u64, u64, u64), took: u64, head: usize) {
         self.stripe = Some((begin, len, at + took));
         if at + took == len {
@@ -231,12 +231,12 @@ impl Stream {
         }
     }
 
-    /// The stripe that comes; none if it has to wait.
+    /// The stripe that is coming; `None`: it has to wait.
     fn stripe(&mut self, body: &mut Incoming) -> Result<Option<(u64, u64, u64)>> {
         if self.stripe.is_some() {
             return Ok(self.stripe);
         }
-        // What is not written to any place takes stripes as they come, and so does memory of the host.
+        // A device's slots and a growing buffer are filled in order; other memory takes stripes in any order.
         let in_order = matches!(body.sink, BodySink::Device(..) | BodySink::Buffer(_));
         let Some(stripes) = &mut body.stripes else { return Ok(None) };
         let (number, index) = (word(&self.head, 0), word(&self.head, 1));
@@ -270,7 +270,7 @@ impl Stream {
         let is_direct = direct > 0;
         if !is_direct {
             let fits = run.min(spare.len() as u64);
-            // SAFETY: nobody else touches the spare memory before the call is over.
+            // SAFETY: `spare` is borrowed mutably until the call is over.
             pieces[0] = unsafe { Iov::of_mut(&mut spare[..fits as usize]) };
             (count, direct) = (1, fits);
         }
@@ -278,8 +278,7 @@ impl Stream {
             pieces[0] = pieces[0].part(0, short);
             (count, direct) = (1, pieces[0].len() as u64);
         } else if direct == run && short == usize::MAX {
-            // The head of the next one mostly follows.
-            // SAFETY: the head stays where it is until the call is over.
+            // SAFETY: `self.head` is not used elsewhere before the call is over. The next stripe's head mostly follows at once.
             pieces[count] = unsafe { Iov::of_mut(&mut self.head) };
             count += 1;
         }

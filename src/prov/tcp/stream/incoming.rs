@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A body that comes in: where its bytes go, and what its end does.
+//! A body that is being received: the memory that its bytes go to (`BodySink`), and the action that its end causes (`BodyEnd`).
 
 use super::stripes::Gathering;
 use crate::error::{Code, Error, Result, errno};
@@ -12,62 +12,63 @@ use crate::prov::tcp::recv::Recv;
 use crate::prov::tcp::wire::frame::{Header, WirePosition, wire_len, wire_position};
 use std::sync::Arc;
 
-/// Pieces that are shorter on average are copied out of the buffer: a call takes so many.
+/// Pieces shorter than this on average are copied from the buffer: one call takes only so many pieces.
 const PIECE_MIN: u64 = 512;
-/// What is left of a part below this is not worth a call of its own into its place.
+/// If less than this is left of a part, the bytes go through the buffer and not straight to their memory.
 const DIRECT_MIN: u64 = 4 << 10;
 
-/// Where a body goes.
+/// The memory that a body goes to.
 pub enum BodySink {
-    /// Memory of this side's operation, of so many bytes; what is more is left out.
+    /// Memory of a local operation, and its room; bytes beyond the room are discarded.
     Pieces(Pieces, u64),
     Regions(RegionRuns),
     Device(DeviceSink, u64),
-    /// A message without a receive.
+    /// A message that no receive has matched, an atomic's operands, or the blocks of a list.
     Buffer(Vec<u8>),
     Nothing,
 }
 
-/// An atomic operation that the peer wants.
+/// An atomic operation of the peer.
 pub struct AtomicRequest {
     pub what: Atomic,
     pub addr: u64,
     pub key: u64,
-    /// The header's.
+    /// The header's `paths`.
     pub paths: u8,
-    /// The sender waits.
+    /// The peer waits for the acknowledgement.
     pub prompt: bool,
 }
 
-/// What a body's end does.
+/// The action at the end of a body.
 pub enum BodyEnd {
-    /// A WRITE: its remote data, the regions that it went to, and whether the sender waits.
+    /// A WRITE: its remote data, the regions it went to (whose counters count it), and whether the peer waits for the
+    /// acknowledgement.
     Write { data: Option<u64>, regions: Box<[Arc<Region>]>, prompt: bool },
-    /// Operands of this.
+    /// The body is the operands of this atomic operation.
     Atomic(AtomicRequest),
-    /// The list of a WRITE or READ with this header and data.
+    /// The body is the list of blocks of a WRITE or READ with this header and remote data.
     List(Header, Option<u64>),
-    /// The answer to the oldest read.
+    /// The answer to the oldest READ.
     Answer,
-    /// A message of `len` bytes for this receive, if that was not given up; its number, if its sender waits for more.
+    /// A message of `len` bytes for this receive (`None`: it was cancelled); its number, if the sender wants a confirmation.
     Message { recv: Option<Recv>, len: u64, data: Option<u64>, number: Option<u64> },
-    /// A message that waits for its receive.
+    /// A message that no receive has matched yet.
     Unexpected { data: Option<u64>, number: Option<u64> },
 }
 
-/// A body that comes in.
+/// A body that is being received.
 pub struct Incoming {
     pub sink: BodySink,
     pub at_end: BodyEnd,
     pub len: u64,
     in_parts: bool,
-    /// It comes over several streams.
+    /// Its stripes, if it comes over further streams.
     pub stripes: Option<Box<Gathering>>,
     at: u64,
     word: [u8; 8],
-    /// Why the bytes did not all get to their place, as far as this side knows.
+    /// Why some bytes did not reach their memory, as this side found.
     pub failed: Option<Error>,
-    /// The sender gave it up, with this status.
+    /// The status with which the sender gave the body up; 0: it did not.
     pub status: u64,
 }
 
@@ -83,7 +84,7 @@ impl Incoming {
         self.at >= wire_len(self.len, self.in_parts)
     }
 
-    /// The memory is not to be touched any more; what still comes is left out.
+    /// Stops the writing into the sink's memory; the bytes that still come are discarded.
     pub fn divert(&mut self, lanes: &mut StagingLanes, why: Error) {
         if let BodySink::Device(storing, _) = &mut self.sink {
             storing.end(lanes);
@@ -92,7 +93,7 @@ impl Incoming {
         self.failed.get_or_insert(why);
     }
 
-    /// Whether all that came has reached its place.
+    /// Whether all bytes that came have reached their memory; a device's copies take some time.
     pub fn settled(&mut self, lanes: &mut StagingLanes) -> bool {
         let BodySink::Device(storing, _) = &mut self.sink else { return true };
         match storing.settled(lanes) {
@@ -104,7 +105,7 @@ impl Incoming {
         }
     }
 
-    /// Takes bytes out of the buffer; gives how many.
+    /// Takes bytes from the buffer; returns how many.
     pub fn take(&mut self, bytes: &[u8], lanes: &mut StagingLanes) -> usize {
         if self.stripes.is_some() {
             return 0;
@@ -137,11 +138,11 @@ impl Incoming {
         taken
     }
 
-    /// A word between parts has come.
+    /// Handles the word in front of a part: 0, or the status with which the sender gave the body up.
     fn read_word(&mut self) {
         self.status = u64::from_le_bytes(self.word);
         if self.status != 0 {
-            // Nothing follows: the last byte of the word is counted by the caller.
+            // The body ends here. The caller still adds the word's last bytes to `at`.
             let end = wire_len(self.len, true);
             let begun = match wire_position(self.at, self.len, true) {
                 WirePosition::Word(k) => 8 - u64::from(k),
@@ -151,7 +152,7 @@ impl Incoming {
         }
     }
 
-    /// Bytes up to `at` are in place.
+    /// The bytes before `at` are in place.
     pub fn after(&mut self, at: u64, lanes: &mut StagingLanes) {
         if let BodySink::Device(storing, room) = &mut self.sink
             && let Err(e) = storing.filled(lanes, at.min(*room), at >= *room)
@@ -160,7 +161,7 @@ impl Incoming {
         }
     }
 
-    /// Copies bytes to where byte `at` of the body goes; gives how many could be.
+    /// Copies bytes of the body, from byte `at` on, to their memory; returns how many.
     pub fn place(&mut self, at: u64, bytes: &[u8], lanes: &mut StagingLanes) -> usize {
         let all = bytes.len();
         match &mut self.sink {
@@ -195,7 +196,8 @@ impl Incoming {
         }
     }
 
-    /// Pieces for the bytes that come next, as far as they go to one part; none: they go through the buffer.
+    /// Pieces of memory for the next bytes, within one part, for a scattered read. Returns (pieces, bytes); (0, 0): the bytes go
+    /// through the buffer.
     pub fn direct(&mut self, into: &mut [Iov], lanes: &mut StagingLanes) -> (usize, u64) {
         match wire_position(self.at, self.len, self.in_parts) {
             WirePosition::Byte(at, run) if self.stripes.is_none() => self.direct_at(at, run, into, lanes),
@@ -203,7 +205,7 @@ impl Incoming {
         }
     }
 
-    /// Pieces for up to `run` bytes from byte `at` on.
+    /// Pieces of memory for up to `run` bytes from byte `at` on.
     pub fn direct_at(&mut self, at: u64, run: u64, into: &mut [Iov], lanes: &mut StagingLanes) -> (usize, u64) {
         let (mut count, mut bytes, most) = (0, 0u64, into.len());
         let mut add = |part: Iov| {
@@ -235,7 +237,7 @@ impl Incoming {
         (count, bytes)
     }
 
-    /// Bytes that went to their place without us.
+    /// Advances by `n` bytes that the kernel put into place.
     pub fn came(&mut self, n: u64, lanes: &mut StagingLanes) {
         if let WirePosition::Byte(at, _) = wire_position(self.at, self.len, self.in_parts)
             && self.stripes.is_none()
@@ -253,7 +255,7 @@ impl Incoming {
         }
     }
 
-    /// The same of byte `at`.
+    /// The same for byte `at`.
     pub fn is_ready_at(&mut self, at: u64, lanes: &mut StagingLanes) -> bool {
         match &mut self.sink {
             BodySink::Device(storing, room) if at < *room => match storing.find(lanes, at) {
@@ -269,7 +271,8 @@ impl Incoming {
 }
 
 impl Incoming {
-    /// Enters the regions that the kernel is about to write; gives how many. One that is closed ends the writing.
+    /// Enters the regions that the kernel is about to write, so that they cannot close meanwhile; returns how many. If one is
+    /// closed already, the body is diverted.
     pub fn enter(&mut self, lanes: &mut StagingLanes) -> usize {
         let BodySink::Regions(runs) = &self.sink else { return 0 };
         let (mut entered, mut shut) = (0, None);
@@ -296,7 +299,7 @@ impl Incoming {
     }
 }
 
-/// Whether pieces that are as many as fit, of so many bytes, are worth a call of the kernel to their places.
+/// Whether `count` of at most `most` pieces, with `bytes` in all, are worth a scattered read.
 fn is_worth_it(count: usize, bytes: u64, most: usize) -> bool {
     count < most || bytes >= most as u64 * PIECE_MIN
 }
@@ -325,7 +328,7 @@ fn exit(region: &Region) {
     region.leave();
 }
 
-/// Copies bytes into regions, each entered for as long as it is written.
+/// Copies bytes into regions, each entered while it is written.
 fn store(runs: &RegionRuns, at: u64, bytes: &[u8]) -> Result<()> {
     let mut done = 0;
     for (run, from, n) in runs.walk(at as usize, bytes.len()) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What comes in: a buffer for heads and small bodies, beside a body whose bytes the kernel scatters to their place.
+//! The receiving end of a connection: a buffer for headers and short bodies; the bytes of a long body go straight to their memory
+//! by scattered reads.
 
 use super::gather::Gather;
 use super::incoming::{BodySink, Incoming};
@@ -14,10 +15,10 @@ use crate::prov::tcp::wire::frame::{PART, STRIPE_HEAD, WHOLE_MAX, protocol_error
 use crate::sys::stream::{self, Moved};
 use std::os::fd::BorrowedFd;
 
-/// Bytes that one call reads ahead, at first and at most.
+/// Bytes that one call reads into the buffer, at first and at most.
 const REACH_MIN: usize = 4 << 10;
 const REACH_MAX: usize = 64 << 10;
-/// The same behind a long body: the head of the next frame, and little of what would be copied once more.
+/// Bytes read ahead behind a long body: room for the next header, and little else that would have to be copied again.
 const AHEAD: usize = 512;
 const PIECES: usize = 64;
 
@@ -28,20 +29,20 @@ pub struct Rx {
     reach: usize,
     pub body: Option<Box<Incoming>>,
     pub lanes: StagingLanes,
-    /// Streams for long bodies, if there are any.
+    /// Further streams for long bodies, if there are any.
     pub streams: Option<Box<Gather>>,
-    /// Something has come over them since this was last asked.
+    /// Bytes have come over further streams since this flag was last cleared.
     pub moved: bool,
-    /// What comes is brought into the buffer by this, and not by a socket.
+    /// A seal or rails, which fill the buffer. `None`: the socket is read.
     read_transport: Option<ReadTransport>,
-    /// Bytes of one call at most.
+    /// Most bytes of one system call (fault injection).
     pub short: usize,
 }
 
-/// What reading came to.
+/// The result of `Rx::read`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadResult {
-    /// Something came; `true`: there may be more.
+    /// Bytes came; `true`: there may be more.
     Some(bool),
     Nothing,
     Ended,
@@ -80,7 +81,7 @@ impl Rx {
         }
     }
 
-    /// A body of so many bytes has begun: how far to read ahead from now on.
+    /// A body of `len` bytes begins: less is read ahead if it is long.
     #[inline]
     pub fn expect(&mut self, len: u64) {
         if len >= WHOLE_MAX {
@@ -88,7 +89,7 @@ impl Rx {
         }
     }
 
-    /// Gives the body what the buffer has of it; true: all of it came.
+    /// Gives the body its bytes from the buffer; true: the body is complete.
     pub fn feed(&mut self) -> bool {
         let Some(body) = &mut self.body else { return true };
         let bytes = self.buf.get(self.start..self.end).unwrap_or(&[]);
@@ -97,7 +98,7 @@ impl Rx {
         self.body.as_ref().is_none_or(|b| b.all_came())
     }
 
-    /// Makes room for a head that does not fit behind what is there.
+    /// Moves the buffer's bytes to its front if the room behind them is small.
     fn make_room(&mut self) {
         if self.start > 0 && self.buf.len() - self.end < REACH_MIN {
             self.buf.copy_within(self.start..self.end, 0);
@@ -105,7 +106,7 @@ impl Rx {
         }
     }
 
-    /// Reads what the socket has, bodies into their place.
+    /// Reads from the socket, long bodies straight to their memory.
     #[inline]
     pub fn read(&mut self, fd: BorrowedFd<'_>) -> Result<ReadResult> {
         if self.read_transport.is_some() {
@@ -131,7 +132,7 @@ impl Rx {
         })
     }
 
-    /// The same where a seal or rails stand between: bodies come out of the buffer.
+    /// `read` through a seal or rails: bodies are copied from the buffer.
     fn read_through_transport(&mut self, fd: BorrowedFd<'_>) -> Result<ReadResult> {
         let Rx { read_transport: Some(read_transport), buf, start, end, short, .. } = self else { return Ok(ReadResult::Nothing) };
         let mut window = (*start, *end);
@@ -145,7 +146,7 @@ impl Rx {
         })
     }
 
-    /// A turn begins in which the socket may have been announced.
+    /// A new turn, in which the sockets may have become readable.
     #[inline]
     pub fn begin_turn(&mut self) {
         if let Some(read_transport) = &mut self.read_transport {
@@ -153,13 +154,13 @@ impl Rx {
         }
     }
 
-    /// Whether something is here that no socket announces, beside what `has_bytes` and `body` tell.
+    /// Whether bytes wait here that no socket announces, beyond those that `has_bytes` and `body` tell of.
     pub fn holds_more(&self) -> bool {
         self.read_transport.as_ref().is_some_and(|read_transport| read_transport.holds_more(&self.buf))
             || (self.is_gathering() && self.streams.as_ref().is_some_and(|streams| streams.holds_more()))
     }
 
-    /// Reads with the next bytes of the body going straight to their place, and what follows them into the buffer.
+    /// Reads the body's next bytes straight to their memory, and the bytes behind it into the buffer.
     fn read_body(&mut self, fd: BorrowedFd<'_>) -> Result<ReadResult> {
         let Some(body) = &mut self.body else { return Ok(ReadResult::Nothing) };
         if !body.is_ready(&mut self.lanes) {
@@ -175,7 +176,7 @@ impl Rx {
         let ahead = if direct == 0 { self.buf.len() } else { AHEAD };
         let ahead = ahead.min(self.short.saturating_sub(direct as usize));
         if ahead > 0 {
-            // SAFETY: the buffer stays where it is until the call is over.
+            // SAFETY: the buffer is borrowed mutably from `self` until the call is over.
             pieces[count] = unsafe { Iov::of_mut(&mut self.buf[..ahead]) };
             count += 1;
         }
@@ -197,7 +198,7 @@ impl Rx {
         })
     }
 
-    /// A body comes in stripes: what it begins with.
+    /// Begins to receive a body in stripes.
     pub fn announce(&mut self, len: u64) -> Result<Box<Gathering>> {
         match &mut self.streams {
             Some(streams) => Ok(Box::new(streams.announce(len))),
@@ -205,17 +206,17 @@ impl Rx {
         }
     }
 
-    /// Whether a body in stripes is under way.
+    /// Whether a body in stripes is incomplete.
     pub fn is_gathering(&self) -> bool {
         self.body.as_ref().is_some_and(|b| b.stripes.as_ref().is_some_and(|s| !s.all_came()))
     }
 
-    /// Whether the rest of such a body may still come though the first stream is over.
+    /// Whether the rest of such a body may still come, though the first stream has ended.
     pub fn awaits_stripes(&self) -> bool {
         self.is_gathering() && self.streams.as_ref().is_some_and(|streams| streams.lives())
     }
 
-    /// Takes what the streams have of the body that comes in stripes.
+    /// Reads stripes of the current body from the further streams, and its last words from the first stream.
     pub fn gather(&mut self) -> Result<()> {
         let came = self.bytes().len().min(STRIPE_HEAD);
         let mut words = [0; STRIPE_HEAD];
@@ -231,17 +232,17 @@ impl Rx {
         Ok(())
     }
 
-    /// Whether a body or something in the buffer is to be gone on with, whether more comes or not.
+    /// Whether there is something to go on with even if nothing more arrives.
     pub fn is_amid(&self) -> bool {
         self.body.is_some() || self.has_bytes()
     }
 
-    /// Whether something has come that waits in the buffer.
+    /// Whether unhandled bytes are in the buffer.
     pub fn has_bytes(&self) -> bool {
         self.start < self.end
     }
 
-    /// Whether a device's copies are awaited, which no socket announces.
+    /// Whether the current body goes to a device, whose copies no socket announces.
     pub fn awaits_device(&self) -> bool {
         self.body.as_ref().is_some_and(|b| matches!(b.sink, BodySink::Device(..)))
     }

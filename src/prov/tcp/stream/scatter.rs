@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A long body on its way out over several streams. It is cut into stripes; each stream takes the next one when it has sent
-//! the last, so that a slow stream carries less and holds nobody up.
+//! Sending a long body over several streams. The body is cut into stripes; each stream takes the next one when it has sent its
+//! last, so a slow stream carries less and delays nobody.
 
 use super::body::Body;
 use super::stripes::Stripes;
@@ -15,25 +15,25 @@ use crate::sys::stream::{self, Moved};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Pieces of memory of one call.
+/// Most pieces of memory of one call.
 const PIECES: usize = 64;
 
-/// What one call for a stream came to.
+/// The outcome of one call for a stream.
 #[derive(PartialEq, Eq)]
 enum Step {
-    /// It has nothing to send.
+    /// The stream has nothing to send.
     Idle,
     Moved,
     Blocked,
 }
 
-/// The streams for long bodies, as their sender sees them.
+/// The sending ends of the further streams.
 pub struct Scatter {
     fds: Box<[Arc<OwnedFd>]>,
-    /// What seals each, and bytes of a stripe that are in a record of it and not counted yet.
+    /// The seal of each stream, and the bytes of a stripe in its current record, which are not counted as sent yet.
     seals: Box<[Option<(SealedOut, u64)>]>,
     number: u64,
-    /// Which take no more for now.
+    /// The streams that take no more for now.
     blocked: Box<[bool]>,
 }
 
@@ -44,12 +44,12 @@ impl Scatter {
         Scatter { fds: fds.into(), seals: seals.into(), number: 0, blocked }
     }
 
-    /// Whether a body is for them. A device's slots are filled in order, so its bodies go over the first stream.
+    /// Whether a body can go in stripes. A device's staging slots are filled in order, so its bodies use the first stream.
     pub fn takes(body: &Body) -> bool {
         body.len >= STRIPED_MIN && !matches!(body.source, BodySource::Device(_) | BodySource::Nothing)
     }
 
-    /// Cuts such a body up.
+    /// Cuts a body into stripes, if `takes` permits.
     pub fn cut_up(&mut self, body: &mut Body) {
         if !Scatter::takes(body) {
             return;
@@ -63,7 +63,7 @@ impl Scatter {
         self.blocked.get(index).is_some_and(|b| *b)
     }
 
-    /// One that waits for room, if any does.
+    /// A stream that waits for room, if there is one.
     pub fn first_blocked(&self) -> Option<BorrowedFd<'_>> {
         self.fds.iter().zip(&self.blocked).find_map(|(fd, blocked)| blocked.then(|| fd.as_fd()))
     }
@@ -90,7 +90,8 @@ impl Scatter {
 }
 
 impl Body {
-    /// One record for a sealed stream. Its bytes count once all of it is out, so that the stripe is not over before.
+    /// Sends one record on a sealed stream. The record's bytes are counted once all of it is out, so that the stripe does not end
+    /// before.
     fn send_sealed(
         &mut self,
         index: usize,
@@ -118,7 +119,7 @@ impl Body {
         Ok(step)
     }
 
-    /// One call for the stream with this index, or one record for its seal.
+    /// One system call for the stream with this index, or one record for its seal.
     fn send_stripe(
         &mut self,
         index: usize,
@@ -131,7 +132,7 @@ impl Body {
         let most = if seal.is_some() { FILL as u64 } else { STRIPE + STRIPE_HEAD as u64 };
         let limit = most.min(short as u64);
         let mut call = GatherCall { pieces: &mut pieces, count: 0, bytes: 0, limit, entered: Vec::new() };
-        // May give the body up, which changes what there is to send.
+        // This may give the body up, so it comes before the choice of the bytes.
         self.enter(&mut call, lanes);
         let len = self.len;
         let taken = self.stripes.as_mut().and_then(|s| s.take(index, len));
@@ -140,13 +141,13 @@ impl Body {
             return Ok(Step::Idle);
         };
         let head = stripe.head.get(stripe.at as usize..).unwrap_or(&[]);
-        // SAFETY: the stripe stays as it is until the call is over.
+        // SAFETY: `stripe` is not changed before the call that uses the pieces is over.
         if unsafe { call.add_own(head) } == head.len() {
             let (first, run) = (stripe.begin + stripe.done(), stripe.len - stripe.done());
             match &stripe.saved {
                 Some((bytes, begin)) => {
                     let rest = bytes.get((first - begin) as usize..).unwrap_or(&[]);
-                    // SAFETY: as above.
+                    // SAFETY: `stripe` is not changed before the call that uses the pieces is over.
                     unsafe { call.add_own(rest) };
                 }
                 None => {
@@ -184,15 +185,15 @@ impl Body {
         })
     }
 
-    /// The kernel could not read the memory. A body that has no words to say so cannot end without its bytes: the
-    /// connection does.
+    /// The kernel could not read the body's memory. A body without status words cannot say so, and the framing demands its bytes:
+    /// the connection ends.
     #[cold]
     pub fn spoil(&mut self, lanes: &mut StagingLanes) -> Result<()> {
         let why = Error::coded(errno::EFAULT, Code::Fault, "the kernel cannot read the operation's memory");
         if self.is_whole() && !self.is_cut() {
             return Err(why.context("the connection ends in the middle of an operation"));
         }
-        // Once more at this place, and what is begun would never end.
+        // The body was given up before, but its begun part lies in the same unreadable memory: send zeros instead.
         match self.is_cut() {
             false => self.give_up(lanes, why, false),
             true => self.source = BodySource::Nothing,

@@ -1,45 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A long body that goes over several streams, cut into stripes: which of them are on their way, as its sender and as its
-//! receiver see it.
+//! The stripes of a long body: which are sent (`Stripes`) and which have come (`Gathering`).
 
 use crate::error::{Error, Result};
 use crate::prov::tcp::memory::source::{BodySource, gather};
 use crate::prov::tcp::wire::frame::{STRIPE, STRIPE_HEAD, protocol_error, status_of, two_words, word};
 
-/// A stripe that a stream has begun to send.
+/// A stripe that a stream is sending.
 pub struct Stripe {
     pub head: [u8; STRIPE_HEAD],
-    /// Byte of the body that it begins with, and how many it has.
+    /// Its first byte in the body, and its length.
     pub begin: u64,
     pub len: u64,
     /// Bytes of head and stripe that are on the wire.
     pub at: u64,
-    /// The rest of it, from this byte on, of a body that was given up.
+    /// A copy of its rest, from this byte of the body on, if the body was given up.
     pub saved: Option<(Box<[u8]>, u64)>,
 }
 
 impl Stripe {
-    /// Bytes of the body that are on the wire.
+    /// Bytes of the stripe itself that are on the wire.
     pub fn done(&self) -> u64 {
         self.at.saturating_sub(STRIPE_HEAD as u64)
     }
 }
 
-/// The stripes of a body.
+/// The sender's view of a body in stripes.
 pub struct Stripes {
-    /// Of the bodies in stripes of this direction.
+    /// Number of the body among those in stripes of this direction.
     number: u64,
-    /// Given to streams; there will be so many.
+    /// Number of stripes given to streams so far, and in all.
     next: u64,
     limit: u64,
-    /// What each stream is sending.
+    /// The stripe that each stream is sending.
     under_way: Box<[Option<Stripe>]>,
-    /// How many there were, and a status.
+    /// The last words of the body: the number of stripes, and a status.
     end: [u8; STRIPE_HEAD],
 }
 
 impl Stripes {
-    /// What stands on the first stream behind the frame, once all stripes are out.
+    /// The words for the first stream, once all stripes are out.
     pub fn end_words(&self) -> Option<&[u8; STRIPE_HEAD]> {
         self.are_out().then_some(&self.end)
     }
@@ -48,7 +47,7 @@ impl Stripes {
         self.next == self.limit && self.under_way.iter().all(Option::is_none)
     }
 
-    /// No stripe begins any more, and those that have end from a copy, if `keep` lets one be made.
+    /// Begins no further stripe. Begun ones are completed from a copy, if `keep` allows one.
     pub fn give_up(&mut self, source: &BodySource, len: u64, why: &Error, keep: bool) {
         for stripe in self.under_way.iter_mut().flatten() {
             let first = stripe.begin + stripe.done();
@@ -63,14 +62,14 @@ impl Stripes {
         self.end = two_words(self.limit, status_of(why.code));
     }
 
-    /// Those of a body of `len` bytes, for so many streams.
+    /// Cuts a body of `len` bytes for this many streams.
     pub fn new(number: u64, len: u64, streams: usize) -> Stripes {
         let total = len.div_ceil(STRIPE);
         let under_way = std::iter::repeat_with(|| None).take(streams).collect();
         Stripes { number, next: 0, limit: total, under_way, end: two_words(total, 0) }
     }
 
-    /// What the stream with this index has to send next, out of its place while it is sent.
+    /// The stripe that this stream goes on with, or the next one. The caller returns it by `put_back`.
     pub fn take(&mut self, index: usize, len: u64) -> Option<Stripe> {
         let place = self.under_way.get_mut(index)?;
         if place.is_none() && self.next < self.limit {
@@ -91,17 +90,17 @@ impl Stripes {
     }
 }
 
-/// How far a body is.
+/// The receiver's view of a body in stripes.
 pub struct Gathering {
     pub number: u64,
-    /// Stripes that it has.
+    /// Number of stripes of the whole body.
     total: u64,
-    /// Those that have begun to come, and how many have come whole.
+    /// A bit for each stripe that has begun to come; and the number of complete ones.
     begun: Box<[u64]>,
     pub came: u64,
-    /// One behind the last that has begun.
+    /// The highest index that has begun, plus one.
     most: u64,
-    /// How many its sender has sent, once it has said so.
+    /// The number of stripes that the sender has sent, once its last words are here.
     sent: Option<u64>,
     words: [u8; STRIPE_HEAD],
     have: usize,
@@ -118,7 +117,7 @@ impl Gathering {
         self.sent == Some(self.came)
     }
 
-    /// Takes what the first stream has of the words that end the body; gives how many bytes, and the status.
+    /// Takes bytes of the last words from the first stream. Returns how many, and the status.
     pub fn end(&mut self, bytes: &[u8]) -> Result<(usize, u64)> {
         let n = bytes.len().min(STRIPE_HEAD - self.have);
         self.words[self.have..self.have + n].copy_from_slice(&bytes[..n]);
@@ -134,7 +133,7 @@ impl Gathering {
         Ok((n, status))
     }
 
-    /// A stripe begins; false: not before others, where they have to come in order.
+    /// A stripe begins. False: it has to wait, because `in_order` demands that others come first.
     pub fn begin(&mut self, index: u64, in_order: bool) -> Result<bool> {
         if index >= self.sent.unwrap_or(self.total) {
             return Err(protocol_error("a stripe outside of its body"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What goes out: bytes of our own making in one run, and between them bodies that the kernel gathers from where they lie.
-//! Many small frames leave in one call.
+//! The send queue of a connection: one buffer of the library's own bytes (headers, words, short bodies), and between them long
+//! bodies, which the kernel gathers from their own memory. Many small frames leave in one system call.
 
 use super::body::{Body, Owner};
 use super::scatter::Scatter;
@@ -16,31 +16,31 @@ use crate::sys::time::ticks;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 
-/// Bytes of our own that may wait before posting has to.
+/// Bytes in the buffer above which posting returns `EAGAIN`.
 pub const QUEUE_MAX: usize = 256 << 10;
-/// Bytes and frames that wait for company at most.
+/// Bytes and frames that are worth a system call of their own.
 const BATCH: usize = 16 << 10;
 const BATCH_FRAMES: u32 = 96;
-/// Pieces and bytes of one call: enough for the call to be cheap, and little enough to stay in the cache.
+/// Most pieces and bytes of one call: enough to make the call cheap, and few enough to stay in the cache.
 const PIECES: usize = 64;
 const CALL: u64 = 2 * PART;
-/// Ticks without a call after which the next one is worth a question whether the peer is still there.
+/// After a pause of this many ticks, `flush` first asks whether the peer has closed the connection.
 const REST: u64 = 2_000_000;
 
 enum QueueItem {
     Body(Box<Body>),
-    /// An operation that ends when the bytes before it are out; none: it was told otherwise.
+    /// An operation that completes when the bytes before it are out; `None`: it has completed otherwise.
     Mark(Option<Ending>, Owner),
 }
 
 impl QueueItem {
-    /// Bytes of it that have not left.
+    /// Bytes of the body that have not left.
     fn bytes(&self) -> u64 {
         if let QueueItem::Body(body) = self { body.rest() } else { 0 }
     }
 }
 
-/// What left.
+/// Operations and bodies whose last byte is out.
 pub enum Departed {
     Mark(Ending),
     Body(Box<Body>),
@@ -51,25 +51,25 @@ pub struct Tx {
     out: Vec<u8>,
     /// Bytes of `out` that are on the wire.
     sent: usize,
-    /// Number of the first byte of `out` since the beginning.
+    /// Stream position of the first byte of `out`.
     base: u64,
-    /// With the number of the byte before which each stands.
+    /// Each with the stream position in front of which it stands; positions count the bytes of `out` only.
     items: VecDeque<(u64, QueueItem)>,
     ends: usize,
     bodies: usize,
-    /// Frames put since something was last sent.
+    /// Frames queued since the last call of `flush`.
     frames: u32,
     pub lanes: StagingLanes,
-    /// Streams for long bodies, if there are any.
+    /// Further streams for long bodies, if there are any.
     pub streams: Option<Box<Scatter>>,
-    /// What leaves goes through a seal, or over several rails.
+    /// A seal or rails, through which all bytes go. `None`: they go to the socket.
     pub write_transport: Option<WriteTransport>,
     pub left: Vec<Departed>,
-    /// The socket takes no more for now.
+    /// The socket or the transport takes no more for now.
     pub blocked: bool,
     /// When something was last sent, in ticks.
     pub last: u64,
-    /// Bytes of one call at most.
+    /// Most bytes of one system call (fault injection).
     pub short: usize,
 }
 
@@ -84,46 +84,46 @@ impl Tx {
             && self.write_transport.as_ref().is_none_or(|write_transport| write_transport.is_out())
     }
 
-    /// Whether nothing was sent for a while, by the one socket that there is.
+    /// Whether nothing was sent for a while. Always false with rails, which have several sockets.
     pub fn has_rested(&self) -> bool {
         !matches!(self.write_transport, Some(WriteTransport::Rails(_))) && ticks().wrapping_sub(self.last) > REST
     }
 
-    /// Whether the rails have as much under way as they may.
+    /// Whether the rails' window is full.
     pub fn is_full(&self) -> bool {
         self.write_transport.as_ref().is_some_and(|write_transport| write_transport.room() == 0)
     }
 
-    /// Whether a record or a segment is on its way.
+    /// Whether the transport holds bytes that are not out.
     pub fn is_passing(&self) -> bool {
         self.write_transport.as_ref().is_some_and(|write_transport| !write_transport.is_out())
     }
 
-    /// Whether what waits is enough for a call of its own.
+    /// Whether the queue is worth a system call of its own.
     #[inline]
     pub fn is_worth_a_call(&self) -> bool {
         self.bodies > 0 || self.frames >= BATCH_FRAMES || self.waiting() >= BATCH
     }
 
-    /// Bytes of our own that wait.
+    /// Bytes in the buffer that have not left.
     #[inline]
     pub fn waiting(&self) -> usize {
         self.out.len() - self.sent
     }
 
-    /// Operations that end with what waits here.
+    /// Number of operations that complete when their bytes here have left.
     #[inline]
     pub fn ends(&self) -> usize {
         self.ends
     }
 
-    /// Whether there are bodies, which gain nothing by waiting.
+    /// Whether a long body is queued.
     #[inline]
     pub fn has_bodies(&self) -> bool {
         self.bodies > 0
     }
 
-    /// Whether a device's copies are awaited, which no socket announces.
+    /// Whether a body waits for a device's copies, whose end no socket announces.
     pub fn awaits_device(&self) -> bool {
         self.items.iter().any(|(_, i)| matches!(i, QueueItem::Body(b) if matches!(b.source, BodySource::Device(_))))
     }
@@ -133,13 +133,13 @@ impl Tx {
         self.out.extend_from_slice(bytes);
     }
 
-    /// Lets `add` put bytes behind what waits.
+    /// Lets `add` append bytes to the buffer.
     #[inline]
     pub fn add<R>(&mut self, add: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         add(&mut self.out)
     }
 
-    /// Where what is put next will stand, and the way back there while nothing has left.
+    /// The end of the buffer, to which `take_back` returns as long as nothing was sent since.
     #[inline]
     pub fn end(&self) -> usize {
         self.out.len()
@@ -156,7 +156,7 @@ impl Tx {
         self.out.extend_from_slice(&bytes);
     }
 
-    /// A header and words of ours, in one piece.
+    /// Appends a header and its words at once.
     #[inline]
     pub fn put_head<const N: usize>(&mut self, header: &Header, words: &[u64; N]) {
         self.frames += 1;
@@ -172,24 +172,24 @@ impl Tx {
         self.out.extend_from_slice(&word.to_le_bytes());
     }
 
-    /// Copies host pieces behind what waits.
+    /// Copies host memory into the buffer.
     #[inline]
     pub fn put_pieces(&mut self, pieces: &[Iov]) {
         pieces.iter().for_each(|v| v.append_to(&mut self.out));
     }
 
-    /// Whether what waits first goes over the other streams.
+    /// Whether the body at the head of the queue still has stripes to send over further streams.
     pub fn is_scattering(&self) -> bool {
         let first = self.items.front().filter(|(stand, _)| *stand == self.base + self.sent as u64);
         first.is_some_and(|(_, item)| matches!(item, QueueItem::Body(b) if b.stripes.as_ref().is_some_and(|s| !s.are_out())))
     }
 
-    /// Whether the first body goes over the other streams; none: there is no body.
+    /// Whether the first body goes in stripes; `None`: no body is queued.
     pub fn is_in_stripes(&self) -> Option<bool> {
         self.items.iter().find_map(|(_, item)| if let QueueItem::Body(body) = item { Some(body.stripes.is_some()) } else { None })
     }
 
-    /// Sends what the first body has for the other streams, once its frame has left.
+    /// Sends stripes of the first body over the further streams, once the body's header is out.
     fn scatter(&mut self) -> Result<()> {
         let here = self.base + self.sent as u64;
         let Tx { items, streams: Some(streams), lanes, short, .. } = self else { return Ok(()) };
@@ -206,14 +206,14 @@ impl Tx {
         self.items.push_back((at, QueueItem::Body(Box::new(body))));
     }
 
-    /// The operation ends when what was put before is out.
+    /// Queues the completion of an operation behind the bytes that were put before.
     pub fn mark(&mut self, end: Ending, owner: Owner) {
         let at = self.base + self.out.len() as u64;
         self.ends += 1;
         self.items.push_back((at, QueueItem::Mark(Some(end), owner)));
     }
 
-    /// Takes up to `most` ends away that `which` picks: they are told otherwise.
+    /// Removes up to `most` completions that `which` picks; the caller reports them. The bodies of these operations are given up.
     pub fn take_ends(&mut self, which: impl Fn(&Ending) -> bool, why: &Error, most: usize) -> Vec<(Ending, Owner)> {
         let mut taken = Vec::new();
         for (_, item) in &mut self.items {
@@ -233,7 +233,7 @@ impl Tx {
         taken
     }
 
-    /// Operations that end with what waits here.
+    /// Calls `each` for every completion that is queued here.
     pub fn each_end(&self, mut each: impl FnMut(&Ending)) {
         for (_, item) in &self.items {
             match item {
@@ -250,18 +250,18 @@ impl Tx {
         })
     }
 
-    /// The oldest write that has not all left.
+    /// Sequence of the oldest WRITE that has not left completely.
     #[inline]
     pub fn first_write(&self) -> Option<u32> {
         self.owners().find_map(|o| if let Owner::Write(sequence) = o { Some(sequence) } else { None })
     }
 
-    /// Whether the message of this number has not all left.
+    /// Whether the message with this number has not left completely.
     pub fn holds_message(&self, number: u64) -> bool {
         self.owners().any(|o| o == Owner::Send(Some(number)))
     }
 
-    /// Gives up the body of an operation whose end is told elsewhere.
+    /// Gives up the body of an operation whose completion is not queued here.
     pub fn give_up(&mut self, owner: Owner, why: &Error) {
         for (_, item) in &mut self.items {
             if let QueueItem::Body(body) = item
@@ -272,9 +272,9 @@ impl Tx {
         }
     }
 
-    /// Everything that has not left.
+    /// Empties the queue after the end of the connection.
     pub fn take_all(&mut self) -> Vec<Departed> {
-        // Dropped first: their end waits for copies.
+        // The staging lanes go first: dropping a lane waits for its copies, and then nothing touches the bodies' memory.
         self.lanes = StagingLanes::default();
         let mut all = std::mem::take(&mut self.left);
         all.extend(self.items.drain(..).filter_map(|(_, i)| match i {
@@ -347,7 +347,7 @@ impl Tx {
             }
             let moved = match &mut self.write_transport {
                 None => stream::send_pieces(fd, &pieces[..count]),
-                // All of it is ours, and there.
+                // Only the buffer is left: its memory is the library's own, so no page of it can be missing.
                 Some(write_transport) if self.items.is_empty() => {
                     write_transport.put(&self.out[self.sent..][..bytes as usize]).map(Moved::Bytes)
                 }
@@ -365,7 +365,7 @@ impl Tx {
                         return Ok(());
                     }
                 }
-                // Whose memory it is shows alone.
+                // Sent alone, each piece shows whether its memory is the missing one.
                 Moved::Fault if count > 1 => most = 1,
                 Moved::Fault => self.spoil_first()?,
                 _ => {
@@ -381,7 +381,7 @@ impl Tx {
         for (stand, item) in &mut self.items {
             let own = (*stand - self.base) as usize;
             if at < own {
-                // SAFETY: nothing is put out before the call is over.
+                // SAFETY: nothing is appended to `out` before the call that uses the pieces is over.
                 let n = unsafe { call.add_own(&self.out[at..own]) };
                 if n < own - at {
                     return;
@@ -394,11 +394,11 @@ impl Tx {
                 return;
             }
         }
-        // SAFETY: as above.
+        // SAFETY: nothing is appended to `out` before the call that uses the pieces is over.
         unsafe { call.add_own(&self.out[at..]) };
     }
 
-    /// Takes note of `n` bytes that left, and of what ended with them.
+    /// Advances the queue by `n` bytes that have left, and moves the items that ended with them to `departed`.
     fn advance(&mut self, mut n: u64) {
         loop {
             let here = self.base + self.sent as u64;
@@ -437,7 +437,7 @@ impl Tx {
         }
     }
 
-    /// Keeps the slots of device memory filling: of a body only once those before it are on their way.
+    /// Keeps the staging slots filling. A body's copies start once those of the body before it are all started.
     fn pump_devices(&mut self) {
         for (_, item) in &mut self.items {
             let QueueItem::Body(body) = item else { continue };
@@ -450,7 +450,7 @@ impl Tx {
         }
     }
 
-    /// The kernel could not read the first body's memory.
+    /// The kernel could not read the memory of the first body.
     #[cold]
     fn spoil_first(&mut self) -> Result<()> {
         match self.items.front_mut() {

@@ -11,7 +11,7 @@ use gdrfab::prov::tcp::wire::frame::{BODY_MAX, HEAD_MAX, HEADER, Header, LIST, P
 use gdrfab::prov::tcp::wire::hello;
 use gdrfab::prov::tcp::wire::hello::{HEAD_LEN, HELLO_LEN, Head, Hello, Terms};
 use gdrfab::prov::tcp::secure::known::KnownHosts;
-use gdrfab::prov::tcp::wire::segment::{RAILS_MAX, SEGMENT, SEGMENT_HEAD, SegmentHead, Word};
+use gdrfab::prov::tcp::wire::segment::{RAILS_MAX, SEGMENT, SEGMENT_HEAD, SegmentHead, SegmentKind};
 use gdrfab::rdm::wire::{self, Intro, Refusal, Words};
 use libfuzzer_sys::fuzz_target;
 
@@ -38,8 +38,8 @@ fn segment(data: &[u8]) {
     let Ok(head) = SegmentHead::decode(bytes) else { return };
     assert_eq!(head.encode(), *bytes);
     match head.word {
-        Word::Data { from, len } => assert!(len <= SEGMENT && from.checked_add(len as u64).is_some()),
-        Word::Down { rail, .. } => assert!(rail < RAILS_MAX),
+        SegmentKind::Data { from, len } => assert!(len <= SEGMENT && from.checked_add(len as u64).is_some()),
+        SegmentKind::Down { rail, .. } => assert!(rail < RAILS_MAX),
     }
 }
 
@@ -80,7 +80,7 @@ fn walk(len: u64, in_parts: bool, from: u64) {
     for _ in 0..8 {
         match wire_position(at, len, in_parts) {
             WirePosition::End => return assert!(at >= end),
-            WirePosition::Word(k) => {
+            WirePosition::SegmentKind(k) => {
                 assert!(in_parts && k < 8 && at + 8 - u64::from(k) <= end);
                 at += 8 - u64::from(k);
             }
@@ -127,7 +127,7 @@ fn keys(data: &[u8]) {
     let Ok(known) = KnownHosts::parse(data) else { return };
     assert!(KnownHosts::has(data) && known.peers() > 0 && known.public().len() == 64);
     // It may have itself among them, and then is itself alone.
-    assert!(known.only(&known.id()).is_none_or(|one| one.peers() == 1 && one.pair(&known.id()).is_some()));
+    assert!(known.for_peer(&known.id()).is_none_or(|one| one.peers() == 1 && one.pair(&known.id()).is_some()));
 }
 
 /// What a connectionless endpoint says as it calls another.

@@ -3,13 +3,13 @@
 //! sealed, in its order, and after the first that is not there is nothing.
 #![no_main]
 
-use gdrfab::prov::tcp::secure::seal::{BUFFER, Cipher, FILL, Half, KEY, LENGTH, OUT, Opener, Sealer};
+use gdrfab::prov::tcp::secure::seal::{BUFFER, Cipher, FILL, CipherState, KEY, LENGTH, OUT, Opener, Sealer};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
     let Some((how, mut input)) = input.split_first() else { return };
     let cipher = if how & 1 == 0 { Cipher::Aes } else { Cipher::ChaCha };
-    let half = || Half::new(cipher, &[9; KEY]).expect("a key");
+    let half = || CipherState::new(cipher, &[9; KEY]).expect("a key");
     let (mut sealer, mut opener) = (Sealer::new(half()), Opener::new(half()));
     let (mut buf, mut window, mut out) = (vec![0; BUFFER], (0, 0), vec![0; OUT]);
     let (mut sealed, mut opened, mut wire, mut bent) = (Vec::new(), 0, Vec::new(), false);

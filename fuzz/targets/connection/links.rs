@@ -4,7 +4,7 @@
 
 use super::input::Input;
 use super::memory::has_secret;
-use gdrfab::prov::tcp::wire::segment::{SEGMENT, SEGMENT_HEAD, SegmentHead, WINDOW, Word};
+use gdrfab::prov::tcp::wire::segment::{SEGMENT, SEGMENT_HEAD, SegmentHead, WINDOW, SegmentKind};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -122,7 +122,7 @@ impl Links {
         let Some(s) = &self.stream else { return };
         let waiting = &mut self.links[on].waiting;
         if waiting.len() + len <= 2 * WAITING_MAX {
-            waiting.extend_from_slice(&SegmentHead { word: Word::Data { from: from as u64, len }, taken: s.taken }.encode());
+            waiting.extend_from_slice(&SegmentHead { word: SegmentKind::Data { from: from as u64, len }, taken: s.taken }.encode());
             waiting.extend_from_slice(&s.bytes[from..from + len]);
         }
     }
@@ -146,11 +146,11 @@ impl Links {
             _ => s.taken.wrapping_add(input.number()),
         };
         let word = match input.below(6) {
-            0 => Word::Data { from, len: 0 },
-            1 => Word::Down { rail: input.below(16), generation: 1 + u32::from(input.byte()) % 8 },
-            _ => Word::Data { from, len },
+            0 => SegmentKind::Data { from, len: 0 },
+            1 => SegmentKind::Down { rail: input.below(16), generation: 1 + u32::from(input.byte()) % 8 },
+            _ => SegmentKind::Data { from, len },
         };
-        let has_bytes = matches!(word, Word::Data { len, .. } if len > 0) && input.byte() < 250;
+        let has_bytes = matches!(word, SegmentKind::Data { len, .. } if len > 0) && input.byte() < 250;
         let waiting = &mut self.links[on].waiting;
         if waiting.len() + len <= 2 * WAITING_MAX {
             waiting.extend_from_slice(&SegmentHead { word, taken }.encode());
@@ -230,7 +230,7 @@ impl Link {
             self.head.extend_from_slice(&bytes[..n]);
             bytes = &bytes[n..];
             if let Some(head) = self.head.first_chunk() {
-                if let Word::Data { from, len } = SegmentHead::decode(head).expect("the library sends segments as they are").word {
+                if let SegmentKind::Data { from, len } = SegmentHead::decode(head).expect("the library sends segments as they are").word {
                     self.skip = len;
                     end = if len > 0 { from + len as u64 } else { end };
                 }

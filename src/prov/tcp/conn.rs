@@ -172,7 +172,7 @@ pub struct Conn {
     pub freed: (u64, u64),
 
     pub done: u32,
-    told: u32,
+    acked_to_peer: u32,
     pub prompt: bool,
     idle: u8,
     /// The same for the other direction: the limits that this side grants; messages and bytes that arrived, that were matched with
@@ -239,7 +239,7 @@ impl Conn {
             used: (0, 0),
             freed: (0, 0),
             done: 0,
-            told: 0,
+            acked_to_peer: 0,
             prompt: false,
             idle: 0,
             own_window: u64::from(ours.0),
@@ -308,7 +308,7 @@ impl Conn {
     #[inline]
     pub fn put(&mut self, mut header: Header) {
         header.done = self.done;
-        self.told = self.done;
+        self.acked_to_peer = self.done;
         self.prompt = false;
         self.tx.put_header(&header);
     }
@@ -334,7 +334,7 @@ impl Conn {
     #[inline]
     pub fn put_with<const N: usize>(&mut self, mut header: Header, words: &[u64; N]) {
         header.done = self.done;
-        self.told = self.done;
+        self.acked_to_peer = self.done;
         self.prompt = false;
         self.tx.put_head(&header, words);
     }
@@ -435,7 +435,7 @@ impl Conn {
     /// this side may sleep.
     #[inline]
     pub fn send_acks(&mut self, came: bool, now: bool) {
-        let owed = self.done.wrapping_sub(self.told);
+        let owed = self.done.wrapping_sub(self.acked_to_peer);
         if owed == 0 && !now {
             return;
         }
@@ -450,7 +450,7 @@ impl Conn {
 
     /// Whether writes were carried out that the peer has no acknowledgement of.
     pub fn owes_ack(&self) -> bool {
-        self.done != self.told
+        self.done != self.acked_to_peer
     }
 
     /// Bounds the memory for answers: a peer that sends requests and does not read the answers breaks the protocol.
@@ -476,7 +476,7 @@ fn ends_of(link: Link, rails: Option<SharedRails>) -> Result<Ends> {
     }
     let Some(seal) = link.seal else { return Ok((link.socket, None, None)) };
     let write_transport = WriteTransport::Sealed(Box::new(SealedOut::new(seal.out, link.room)?));
-    Ok((link.socket, Some(write_transport), Some(ReadTransport::Sealed(Box::new(SealedIn::new(seal.come))))))
+    Ok((link.socket, Some(write_transport), Some(ReadTransport::Sealed(Box::new(SealedIn::new(seal.incoming))))))
 }
 
 const _: () = assert!(UNSENT_ANSWERS > WHOLE_MAX as usize);

@@ -65,7 +65,7 @@ impl prov::Endpoint for Endpoint {
     fn connect_addr(&self, address: &str) -> Result<()> {
         let mut s = self.state.lock();
         s.check_can_connect()?;
-        s.by_address(&self.domain, address)?;
+        s.connect_by_address(&self.domain, address)?;
         cm::advance(&mut s, &self.domain);
         Ok(())
     }
@@ -93,11 +93,11 @@ impl prov::Endpoint for Endpoint {
 
     /// Says goodbye and ends everything outstanding.
     fn shutdown(&self) -> Result<()> {
-        self.act(|s| {
+        self.with_state(|s| {
             if s.conn.is_none() && !matches!(s.phase, Phase::Connecting { .. }) {
                 return Err(s.not_connected());
             }
-            self.leave(s);
+            self.disconnect(s);
             Ok(())
         })
     }
@@ -105,7 +105,7 @@ impl prov::Endpoint for Endpoint {
     /// The endpoint ends; posted receives get their error entries.
     fn close(&self) -> Result<()> {
         let mut s = self.state.lock();
-        self.leave(&mut s);
+        self.disconnect(&mut s);
         s.unexpected.clear();
         s.bind = Bindings::default();
         drop(s);
@@ -115,7 +115,7 @@ impl prov::Endpoint for Endpoint {
 
     fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common, descs: &[u64]) -> Result<()> {
         let c = one_kind(common, descs)?;
-        self.act(|s| s.rma(&self.domain, dir, local, remote, &c))
+        self.with_state(|s| s.rma(&self.domain, dir, local, remote, &c))
     }
 
     fn atomic_valid(&self, what: Atomic) -> Result<usize> {
@@ -123,7 +123,7 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn atomic(&self, op: &AtomicOp, common: &Common) -> Result<()> {
-        self.act(|s| s.atomic(&self.domain, op, common))
+        self.with_state(|s| s.atomic(&self.domain, op, common))
     }
 
     fn list(&self, _dir: Dir, list: &List, _common: &Common) -> Result<Native> {
@@ -131,17 +131,17 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn list_part(&self, dir: Dir, runs: &[Run], pairs: &[Pair], common: &Common) -> Result<usize> {
-        self.act(|s| s.list_part(&self.domain, dir, runs, pairs, common))
+        self.with_state(|s| s.list_part(&self.domain, dir, runs, pairs, common))
     }
 
     fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
         let c = one_kind(common, descs)?;
-        self.act(|s| s.send(&self.domain, local, &c))
+        self.with_state(|s| s.send(&self.domain, local, &c))
     }
 
     fn recv(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
         let c = one_kind(common, descs)?;
-        self.act(|s| s.recv(&self.domain, local, &c))
+        self.with_state(|s| s.recv(&self.domain, local, &c))
     }
 
     fn lane(&self) -> Option<&dyn prov::Lane> {
@@ -150,7 +150,7 @@ impl prov::Endpoint for Endpoint {
 
     /// Cancels the first operation or receive of `context` that has not ended.
     fn cancel(&self, context: usize) -> Result<()> {
-        self.act(|s| s.cancel(context))
+        self.with_state(|s| s.cancel(context))
     }
 
     /// One turn of progress. Another thread that is inside is turn enough, unless `force` says that this

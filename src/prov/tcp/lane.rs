@@ -80,12 +80,12 @@ impl Lane for Endpoint {
         let Some(mut s) = (if force { Some(self.state.lock()) } else { self.state.try_lock() }) else { return true };
         s.progress(&self.domain, force);
         if let Err(e) = s.take_parcels(each) {
-            s.down(&self.domain, e);
+            s.fail_connection(&self.domain, e);
         }
         std::mem::take(&mut s.came) || !s.conn.as_deref().is_some_and(|conn| conn.tx.is_empty() && conn.reads.is_empty())
     }
 
     fn lose(&self, why: Error) {
-        self.state.lock().down(&self.domain, why);
+        self.state.lock().fail_connection(&self.domain, why);
     }
 }

@@ -33,7 +33,7 @@ impl Endpoint {
             }
             None => None,
         };
-        let like = match info.dest_addr.as_deref().and_then(|text| text.parse::<Address>().ok()).map(|a| a.host) {
+        let family_hint = match info.dest_addr.as_deref().and_then(|text| text.parse::<Address>().ok()).map(|a| a.host) {
             Some(Host::Ip(at)) => Some(at.ip()),
             _ => None,
         };
@@ -51,7 +51,7 @@ impl Endpoint {
             acceptor: None,
             address: None,
             source,
-            like,
+            family_hint,
             faults: Faults::wanted(),
             sleepers: 0,
             resting: Vec::new(),
@@ -71,7 +71,7 @@ impl Endpoint {
     pub fn adopt(&self, link: Link, theirs: &Terms, ours: (u32, u32), is_dialer: bool, short: Option<usize>) -> Result<()> {
         let mut s = self.state.lock();
         s.begin_connection(&self.domain, link, theirs.address.clone(), theirs, ours, is_dialer, short)?;
-        s.phase = if is_dialer { Phase::Connected } else { Phase::Connecting { stage: ConnectStage::Joining, deadline: 0 } };
+        s.phase = if is_dialer { Phase::Connected } else { Phase::Connecting { stage: ConnectStage::AwaitReady, deadline: 0 } };
         Ok(())
     }
 
@@ -83,14 +83,14 @@ impl Endpoint {
     }
 
     /// Runs a call that may give the endpoint work, under its lock.
-    pub(super) fn act<R>(&self, call: impl FnOnce(&mut State) -> R) -> R {
+    pub(super) fn with_state<R>(&self, call: impl FnOnce(&mut State) -> R) -> R {
         let mut s = self.state.lock();
         let result = call(&mut s);
         s.rouse_if_active();
         result
     }
 
-    pub(super) fn leave(&self, s: &mut State) {
+    pub(super) fn disconnect(&self, s: &mut State) {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the connection down");
         s.say_goodbye();
         s.end_everything(&self.domain, &why);

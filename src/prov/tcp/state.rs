@@ -43,7 +43,7 @@ pub enum ConnectStage {
     /// This endpoint waits for a connection from the endpoint with this address.
     Await(String),
     /// This endpoint has accepted; the dialer's READY has not arrived.
-    Joining,
+    AwaitReady,
 }
 
 impl ConnectStage {
@@ -53,7 +53,7 @@ impl ConnectStage {
         match self {
             ConnectStage::Lookup(asked) => Some((asked.lookup.fd(), false)),
             ConnectStage::Dial(dial) => Some((dial.fd()?, dial.wants_write())),
-            ConnectStage::Await(_) | ConnectStage::Joining => None,
+            ConnectStage::Await(_) | ConnectStage::AwaitReady => None,
         }
     }
 }
@@ -89,7 +89,7 @@ pub struct State {
     pub source: Option<SocketAddr>,
     /// The destination that the endpoint was opened for. Without `source`, the endpoint listens on an address of this family
     /// (loopback if this one is).
-    pub like: Option<IpAddr>,
+    pub family_hint: Option<IpAddr>,
     /// Fault injection.
     pub faults: Option<Box<Faults>>,
     /// Number of threads that sleep until this endpoint has something.

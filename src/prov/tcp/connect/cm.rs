@@ -3,7 +3,7 @@
 
 use super::info::own_ip;
 use super::streams;
-use super::streams::Offer;
+use super::streams::StreamsOffer;
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
@@ -46,10 +46,10 @@ impl State {
         if to.token.is_some() {
             return Err(Error::invalid(format!("addr: {address:?} is an endpoint's own address; use gdrfab_ep_connect_addr")));
         }
-        self.call(domain, &to, Purpose::Passive, 0, data)
+        self.begin_dial(domain, &to, Purpose::Passive, 0, data)
     }
 
-    fn call(&mut self, domain: &Domain, to: &Address, purpose: Purpose, token: u64, data: &[u8]) -> Result<()> {
+    fn begin_dial(&mut self, domain: &Domain, to: &Address, purpose: Purpose, token: u64, data: &[u8]) -> Result<()> {
         let deadline = time::deadline(self.options.connect_timeout_ns);
         to.check_port()?;
         let begun = match &to.host {
@@ -88,7 +88,7 @@ impl State {
     }
 
     /// Connects by exchanged addresses: the endpoint with the smaller token calls, the other waits.
-    pub fn by_address(&mut self, domain: &Domain, address: &str) -> Result<()> {
+    pub fn connect_by_address(&mut self, domain: &Domain, address: &str) -> Result<()> {
         name::check_plain(address)?;
         let to: Address = address.parse()?;
         let theirs =
@@ -101,7 +101,7 @@ impl State {
         };
         match own.cmp(&theirs) {
             std::cmp::Ordering::Equal => Err(Error::invalid("addr: this is the endpoint's own address")),
-            std::cmp::Ordering::Less => self.call(domain, &to, Purpose::Endpoint, theirs, &[]),
+            std::cmp::Ordering::Less => self.begin_dial(domain, &to, Purpose::Endpoint, theirs, &[]),
             std::cmp::Ordering::Greater => {
                 let deadline = time::deadline(self.options.connect_timeout_ns);
                 self.phase = Phase::Connecting { stage: ConnectStage::Await(to.to_string()), deadline };
@@ -118,7 +118,7 @@ impl State {
         let mut raw = [0u8; 8];
         process::random(&mut raw)?;
         let token = u64::from_le_bytes(raw).max(1);
-        let at = SocketAddr::new(self.source.map_or_else(|| own_ip(self.like), |at| Ok(at.ip()))?, 0);
+        let at = SocketAddr::new(self.source.map_or_else(|| own_ip(self.family_hint), |at| Ok(at.ip()))?, 0);
         let address = match (&self.phase, &self.conn) {
             // Once it is connecting nobody can use the address any more, but it still identifies.
             (Phase::Fresh | Phase::Enabled, _) => {
@@ -147,15 +147,15 @@ impl State {
             None
         };
         // Rails carry what streams would.
-        let offer = if acceptors.is_some() { Offer::None } else { streams::offer(&request, &self.options) };
+        let offer = if acceptors.is_some() { StreamsOffer::None } else { streams::offer(&request, &self.options) };
         offer.tell(&mut ours);
-        match request.accept(ours).and_then(|link| self.join(domain, link, &terms, false)) {
+        match request.accept(ours).and_then(|link| self.establish(domain, link, &terms, false)) {
             Ok(()) => {
                 self.keep_offer(offer);
                 if let (Some(acceptors), Some(rails)) = (acceptors, self.rails()) {
                     self.keep_rails(RailConnector::listener(rails, acceptors));
                 }
-                self.phase = Phase::Connecting { stage: ConnectStage::Joining, deadline };
+                self.phase = Phase::Connecting { stage: ConnectStage::AwaitReady, deadline };
                 Ok(())
             }
             // The request is lost, and nothing else.
@@ -170,7 +170,7 @@ impl State {
         }
     }
 
-    fn join(&mut self, domain: &Domain, link: Link, terms: &Terms, is_dialer: bool) -> Result<()> {
+    fn establish(&mut self, domain: &Domain, link: Link, terms: &Terms, is_dialer: bool) -> Result<()> {
         let config = &config::get().tcp;
         tune(link.socket.as_fd())?;
         let (own, peer) = (tcp::local(link.socket.as_fd())?, tcp::peer(link.socket.as_fd())?);
@@ -246,8 +246,8 @@ impl State {
 
 impl State {
     /// The dialer knows that it was accepted. Told here, ahead of what it sent behind that, so that it can be answered.
-    pub fn joined(&mut self) {
-        if matches!(self.phase, Phase::Connecting { stage: ConnectStage::Joining, .. }) {
+    pub fn on_ready(&mut self) {
+        if matches!(self.phase, Phase::Connecting { stage: ConnectStage::AwaitReady, .. }) {
             self.phase = Phase::Connected;
             self.event(EventKind::Connected, Vec::new(), None);
         }
@@ -274,7 +274,7 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
                 state.phase = Phase::Connecting { stage, deadline };
             }
         }
-        ConnectStage::Joining => match &state.conn {
+        ConnectStage::AwaitReady => match &state.conn {
             Some(conn) if conn.dying.is_some() => {
                 return Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer that asked to connect is gone"));
             }
@@ -286,7 +286,7 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
         ConnectStage::Dial(dial) => match dial.advance()? {
             Dialed::Waiting => {}
             Dialed::Accepted { link, terms } => {
-                state.join(domain, link, &terms, true)?;
+                state.establish(domain, link, &terms, true)?;
                 state.phase = Phase::Connected;
                 state.event(EventKind::Connected, terms.data.clone(), None);
                 if let Some(conn) = state.conn.as_deref_mut() {

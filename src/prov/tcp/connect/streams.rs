@@ -44,25 +44,25 @@ pub fn wanted(options: &Options) -> (u32, bool) {
 }
 
 /// What a listener answers who would use further streams.
-pub enum Offer {
+pub enum StreamsOffer {
     None,
     Later(u32),
     Now(u32, u64, Box<HandshakeAcceptor>),
 }
 
-pub fn offer(request: &Request, options: &Options) -> Offer {
+pub fn offer(request: &Request, options: &Options) -> StreamsOffer {
     let ((count, later), terms) = (wanted(options), request.terms());
     let count = count.min(terms.streams);
-    let Some(at) = request.called_at().filter(|_| count > 0) else { return Offer::None };
+    let Some(at) = request.called_at().filter(|_| count > 0) else { return StreamsOffer::None };
     if later || terms.later {
         let may = request.version() >= LATER_SINCE && !is_here(at.ip(), request.peer().ip());
-        return if may { Offer::Later(count) } else { Offer::None };
+        return if may { StreamsOffer::Later(count) } else { StreamsOffer::None };
     }
     match listen_for_streams(at, request.key()) {
-        Ok((token, acceptor)) => Offer::Now(count, token, Box::new(acceptor)),
+        Ok((token, acceptor)) => StreamsOffer::Now(count, token, Box::new(acceptor)),
         Err(e) => {
             crate::log!(Info, "no further streams: {e}");
-            Offer::None
+            StreamsOffer::None
         }
     }
 }
@@ -81,24 +81,24 @@ fn is_here(own: IpAddr, peer: IpAddr) -> bool {
     own == peer || peer.is_loopback()
 }
 
-impl Offer {
+impl StreamsOffer {
     pub fn tell(&self, terms: &mut Terms) {
         match self {
-            Offer::None => {}
-            Offer::Later(count) => (terms.streams, terms.later) = (*count, true),
-            Offer::Now(count, token, acceptor) => (terms.streams, terms.door) = (*count, (acceptor.local().port(), *token)),
+            StreamsOffer::None => {}
+            StreamsOffer::Later(count) => (terms.streams, terms.later) = (*count, true),
+            StreamsOffer::Now(count, token, acceptor) => (terms.streams, terms.door) = (*count, (acceptor.local().port(), *token)),
         }
     }
 }
 
 impl State {
     /// The offer was made.
-    pub fn keep_offer(&mut self, offer: Offer) {
+    pub fn keep_offer(&mut self, offer: StreamsOffer) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         match offer {
-            Offer::None => {}
-            Offer::Later(count) => conn.start_tuning(count),
-            Offer::Now(count, _, acceptor) => {
+            StreamsOffer::None => {}
+            StreamsOffer::Later(count) => conn.start_tuning(count),
+            StreamsOffer::Now(count, _, acceptor) => {
                 conn.streams_state = StreamsState::Awaiting { count, links: Vec::new(), until: u64::MAX };
                 self.acceptor = Some(*acceptor);
             }
@@ -119,11 +119,11 @@ impl Conn {
             }
             0 => {}
             count if terms.later => self.start_tuning(count),
-            count => self.may_call(count, terms.door),
+            count => self.may_dial(count, terms.door),
         }
     }
 
-    fn may_call(&mut self, count: u32, (port, token): (u16, u64)) {
+    fn may_dial(&mut self, count: u32, (port, token): (u16, u64)) {
         if let Ok(mut at) = tcp::peer(self.socket()) {
             at.set_port(port);
             self.streams_state = StreamsState::MayDial { at, token, count };
@@ -187,8 +187,8 @@ impl Conn {
                 crate::log!(Info, "a further stream: {e}");
             }
             let fd = Arc::new(socket);
-            let (out, come) = seal.map_or((None, None), |seal| (Some(seal.out), Some(seal.come)));
-            ins.push((fd.clone(), come));
+            let (out, incoming) = seal.map_or((None, None), |seal| (Some(seal.out), Some(seal.incoming)));
+            ins.push((fd.clone(), incoming));
             outs.push((fd, out.map(|half| SealedOut::new(half, room)).transpose()?));
         }
         self.rx.streams = Some(Box::new(Gather::new(ins)));
@@ -255,7 +255,7 @@ impl Conn {
             self.wants_more = true;
             let uses = self.tuner.as_mut().is_none_or(|tuner| {
                 if Scatter::takes(&body) {
-                    tuner.record();
+                    tuner.note_body();
                 }
                 tuner.uses()
             });
@@ -293,7 +293,7 @@ impl State {
                 }
             }
             StreamsState::MayDial { .. } => {}
-            StreamsState::Dialing { dials, links, until } => match call(dials, links, now > *until) {
+            StreamsState::Dialing { dials, links, until } => match advance_dials(dials, links, now > *until) {
                 Ok(false) => {}
                 Ok(true) => {
                     let links = std::mem::take(links);
@@ -418,7 +418,7 @@ impl State {
         match (count, u16::try_from(port)) {
             (0, _) => conn.refuse_more(Error::fixed(errno::ECONNREFUSED, "the peer could not open a port for them")),
             (1.., Ok(port @ 1..)) if count <= u64::from(most) => {
-                conn.may_call(count as u32, (port, token));
+                conn.may_dial(count as u32, (port, token));
                 conn.wants_more = true;
             }
             _ => return Err(protocol_error("a door for streams that cannot be")),
@@ -439,7 +439,7 @@ impl State {
 }
 
 /// Moves calls on; true: all were answered.
-fn call(dials: &mut Vec<Dial>, links: &mut Vec<Link>, late: bool) -> Result<bool> {
+fn advance_dials(dials: &mut Vec<Dial>, links: &mut Vec<Link>, late: bool) -> Result<bool> {
     for mut dial in std::mem::take(dials) {
         match dial.advance()? {
             Dialed::Waiting => dials.push(dial),

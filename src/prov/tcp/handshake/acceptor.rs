@@ -30,7 +30,7 @@ const SILENCE_NS: u64 = 100_000_000;
 
 /// A connection request. Dropped, it is rejected.
 pub struct Request {
-    heard: Option<Introduced>,
+    introduced: Option<Introduced>,
     peer: SocketAddr,
     terms: Terms,
     /// Counted by its greeter as long as it is there.
@@ -38,9 +38,9 @@ pub struct Request {
 }
 
 impl Request {
-    fn new(mut heard: Introduced, counted: Arc<()>) -> Request {
-        let terms = std::mem::take(&mut heard.terms);
-        Request { peer: heard.peer, heard: Some(heard), terms, _counted: counted }
+    fn new(mut introduced: Introduced, counted: Arc<()>) -> Request {
+        let terms = std::mem::take(&mut introduced.terms);
+        Request { peer: introduced.peer, introduced: Some(introduced), terms, _counted: counted }
     }
 
     pub fn terms(&self) -> &Terms {
@@ -53,30 +53,32 @@ impl Request {
 
     /// The key for it alone.
     pub fn key(&self) -> Option<Key> {
-        self.heard.as_ref().and_then(|heard| heard.key.clone())
+        self.introduced.as_ref().and_then(|introduced| introduced.key.clone())
     }
 
     /// Of the format, that both speak.
     pub fn version(&self) -> u16 {
-        self.heard.as_ref().map_or(0, |heard| heard.version)
+        self.introduced.as_ref().map_or(0, |introduced| introduced.version)
     }
 
     /// Where on this host it has called.
     pub fn called_at(&self) -> Option<SocketAddr> {
-        self.heard.as_ref().and_then(|heard| tcp::local(heard.socket.as_fd()).ok())
+        self.introduced.as_ref().and_then(|introduced| tcp::local(introduced.socket.as_fd()).ok())
     }
 
     /// Tells the peer that it is accepted. What its socket has next is its first frame. Without a descriptor for a sealed
     /// connection it is told that instead.
     pub fn accept(mut self, terms: Terms) -> Result<Link> {
-        let Some(mut heard) = self.heard.take() else { return Err(Error::invalid("handle: this connection request has been answered")) };
-        let room = heard.seals().then(SealedOut::room).transpose();
+        let Some(mut introduced) = self.introduced.take() else {
+            return Err(Error::invalid("handle: this connection request has been answered"));
+        };
+        let room = introduced.seals().then(SealedOut::room).transpose();
         if let Err(e) = room {
-            heard.answer(Status::Busy, &Terms::default())?;
+            introduced.answer(Status::Busy, &Terms::default())?;
             return Err(e.context("accepting a sealed connection"));
         }
-        heard.answer(Status::Good, &terms)?;
-        Ok(Link { room: room?, ..heard.link()? })
+        introduced.answer(Status::Good, &terms)?;
+        Ok(Link { room: room?, ..introduced.link()? })
     }
 }
 
@@ -91,8 +93,8 @@ impl prov::Request for Request {
     }
 
     fn reject(mut self: Box<Self>, data: &[u8]) -> Result<()> {
-        match self.heard.take() {
-            Some(mut heard) => heard.answer(Status::Rejected, &Terms { data: data.to_vec(), ..Terms::default() }),
+        match self.introduced.take() {
+            Some(mut introduced) => introduced.answer(Status::Rejected, &Terms { data: data.to_vec(), ..Terms::default() }),
             None => Ok(()),
         }
     }
@@ -100,8 +102,8 @@ impl prov::Request for Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        if let Some(mut heard) = self.heard.take()
-            && let Err(e) = heard.answer(Status::Rejected, &Terms::default())
+        if let Some(mut introduced) = self.introduced.take()
+            && let Err(e) = introduced.answer(Status::Rejected, &Terms::default())
         {
             crate::log!(Debug, "{e}");
         }
@@ -158,13 +160,13 @@ impl HandshakeAcceptor {
 
     /// Who has been silent for longest, and since when.
     fn most_silent(&self) -> Option<(usize, u64)> {
-        self.pending.iter().map(Pending::heard).enumerate().min_by_key(|(_, heard)| *heard)
+        self.pending.iter().map(Pending::heard).enumerate().min_by_key(|(_, introduced)| *introduced)
     }
 
     /// When the next connection can be taken; now, if that is past.
     fn room_at(&self) -> u64 {
         let full = self.pending.len() >= self.most;
-        self.most_silent().filter(|_| full).map_or(0, |(_, heard)| heard + SILENCE_NS)
+        self.most_silent().filter(|_| full).map_or(0, |(_, introduced)| introduced + SILENCE_NS)
     }
 
     /// Why connections cannot be taken, or were refused for their key, if the owner was not told yet.
@@ -192,7 +194,7 @@ impl HandshakeAcceptor {
         let now = time::now_ns();
         for (pending, ready) in std::mem::take(&mut self.pending).into_iter().zip(&ready[1..]) {
             if *ready {
-                self.hear(pending, now, &mut requests);
+                self.read_from(pending, now, &mut requests);
             } else {
                 self.keep(pending, now);
             }
@@ -205,19 +207,19 @@ impl HandshakeAcceptor {
         requests
     }
 
-    fn hear(&mut self, pending: Pending, now: u64, requests: &mut Vec<Request>) {
+    fn read_from(&mut self, pending: Pending, now: u64, requests: &mut Vec<Request>) {
         let peer = pending.peer();
         match pending.advance(&self.door) {
-            Ok(Ok(mut heard)) => {
-                self.acceptor.set.remove(heard.socket.as_fd());
+            Ok(Ok(mut introduced)) => {
+                self.acceptor.set.remove(introduced.socket.as_fd());
                 // One is ours.
                 if Arc::strong_count(&self.requests) > self.most_requests {
                     crate::log!(Info, "{peer} is refused: {} connection requests wait for an answer", self.most_requests);
                     // It learns it from the end of the connection too.
-                    let _ = heard.answer(Status::Busy, &Terms::default());
+                    let _ = introduced.answer(Status::Busy, &Terms::default());
                     return;
                 }
-                requests.push(Request::new(heard, self.requests.clone()));
+                requests.push(Request::new(introduced, self.requests.clone()));
             }
             Ok(Err(pending)) => self.keep(pending, now),
             Err(e) => {
@@ -249,13 +251,13 @@ impl HandshakeAcceptor {
                         self.pending.remove(silent).refuse(Status::Busy);
                     }
                     match self.acceptor.set.add(socket.as_fd()).and_then(|()| Pending::new(socket, peer, self.patience_ns)) {
-                        Ok(pending) => self.hear(pending, now, requests),
+                        Ok(pending) => self.read_from(pending, now, requests),
                         Err(e) => crate::log!(Info, "{e}"),
                     }
                 }
                 Taken::TurnAway((socket, peer)) => {
                     if let Ok(pending) = Pending::new(socket, peer, 0) {
-                        pending.turn_back(Status::Busy);
+                        pending.refuse_and_close(Status::Busy);
                     }
                 }
                 Taken::Nobody => return,

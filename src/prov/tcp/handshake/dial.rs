@@ -59,7 +59,7 @@ pub enum Dialed {
     Rejected(Vec<u8>),
 }
 
-enum Step {
+enum DialStep {
     Connecting,
     Challenge,
     Head,
@@ -82,12 +82,12 @@ pub struct Dial {
     host: Host,
     key: Option<Key>,
     /// Of `key`, what is for the address that is tried.
-    toward: Option<Key>,
+    for_address: Option<Key>,
     transcript: Transcript,
     noise: Option<Box<Noise>>,
     out: Vec<u8>,
     inbox: Inbox,
-    step: Step,
+    step: DialStep,
 }
 
 impl Dial {
@@ -139,12 +139,12 @@ impl Dial {
             terms,
             host: to.host.clone(),
             key,
-            toward: None,
+            for_address: None,
             transcript,
             noise: None,
             out: Vec::new(),
             inbox: Inbox::of(HELLO_LEN),
-            step: Step::Connecting,
+            step: DialStep::Connecting,
         };
         dial.next(None)?;
         Ok(dial)
@@ -156,17 +156,17 @@ impl Dial {
         while let Some(at) = self.others.pop_front() {
             self.at = at;
             self.patience = time::now_ns() + NEXT_NS;
-            let key = self.key.as_ref().map(|key| key.toward(&self.host, at)).transpose();
+            let key = self.key.as_ref().map(|key| key.for_address(&self.host, at)).transpose();
             match key.and_then(|key| Ok((tcp::connect(at, self.from)?, key))) {
                 Ok((socket, key)) => {
-                    self.toward = key;
+                    self.for_address = key;
                     self.socket = Some(socket);
                     return Ok(());
                 }
                 Err(e) => why = Some(e),
             }
         }
-        self.step = Step::Over;
+        self.step = DialStep::Over;
         Err(why.unwrap_or(Error::fixed(errno::EADDRNOTAVAIL, "addr: leads nowhere")))
     }
 
@@ -177,12 +177,12 @@ impl Dial {
     }
 
     pub fn wants_write(&self) -> bool {
-        matches!(self.step, Step::Connecting) || !self.out.is_empty()
+        matches!(self.step, DialStep::Connecting) || !self.out.is_empty()
     }
 
     /// Whether somebody is there.
     pub fn is_heard(&self) -> bool {
-        !matches!(self.step, Step::Connecting | Step::Over)
+        !matches!(self.step, DialStep::Connecting | DialStep::Over)
     }
 
     /// Where it is connecting to.
@@ -194,7 +194,7 @@ impl Dial {
     pub fn advance(&mut self) -> Result<Dialed> {
         let result = self.steps();
         if !matches!(result, Ok(Dialed::Waiting)) {
-            self.step = Step::Over;
+            self.step = DialStep::Over;
             self.socket = None;
         }
         result.map_err(|e| e.context(format_args!("connecting to {}", self.at)))
@@ -204,13 +204,13 @@ impl Dial {
         loop {
             let Some(socket) = &self.socket else { return Err(Error::fixed(errno::EOPBADSTATE, "the attempt is over")) };
             let fd = socket.as_fd();
-            if matches!(self.step, Step::Connecting) {
+            if matches!(self.step, DialStep::Connecting) {
                 match tcp::connected(fd) {
                     Ok(Some(())) => {
                         tcp::set_no_delay(fd)?;
                         keep_alive(fd)?;
                         self.out = self.transcript.hello.to_vec();
-                        self.step = Step::Challenge;
+                        self.step = DialStep::Challenge;
                     }
                     Ok(None) if self.others.is_empty() || time::now_ns() < self.patience => return Ok(Dialed::Waiting),
                     Ok(None) => self.next(None)?,
@@ -229,17 +229,17 @@ impl Dial {
                 return Ok(Dialed::Waiting);
             }
             match &self.step {
-                Step::Challenge => self.challenged()?,
-                Step::Head => {
+                DialStep::Challenge => self.challenged()?,
+                DialStep::Head => {
                     let head = Head::decode(&self.inbox.array()?)?;
                     self.inbox = Inbox::of(head.body);
-                    self.step = Step::Body(head);
+                    self.step = DialStep::Body(head);
                 }
-                Step::Body(head) => {
+                DialStep::Body(head) => {
                     let head = *head;
                     return self.answered(&head);
                 }
-                Step::Connecting | Step::Over => {}
+                DialStep::Connecting | DialStep::Over => {}
             }
         }
     }
@@ -253,7 +253,7 @@ impl Dial {
         }
         let challenge = Hello::decode(&bytes)?;
         let versions = (challenge.lowest, challenge.highest);
-        let key = self.toward.as_ref();
+        let key = self.for_address.as_ref();
         let lowest = key.map_or(LOWEST, Key::since);
         let key_needed = challenge.status == Status::Good && challenge.keyed != key.is_some();
         match challenge.status {
@@ -291,14 +291,14 @@ impl Dial {
         }
         self.out = write_message(self.noise.as_deref_mut(), Status::Good, self.token, &self.terms.encode()?)?;
         self.inbox = Inbox::of(HEAD_LEN);
-        self.step = Step::Head;
+        self.step = DialStep::Head;
         Ok(())
     }
 
     fn answered(&mut self, head: &Head) -> Result<Dialed> {
         let has_key = self.noise.is_some();
         if !matches!(head.status, Status::Good | Status::Rejected) {
-            return Err(refused(head.status, self.toward.as_ref()));
+            return Err(refused(head.status, self.for_address.as_ref()));
         }
         let unproven = || Error::coded(errno::EACCES, Code::PeerBroke, "the listener has not proven that it knows the key");
         if has_key && head.status != Status::Good {
@@ -309,7 +309,7 @@ impl Dial {
         match status {
             Status::Good => {}
             Status::Rejected => return Ok(Dialed::Rejected(terms.data)),
-            status => return Err(refused(status, self.toward.as_ref())),
+            status => return Err(refused(status, self.for_address.as_ref())),
         }
         let version = Hello::decode(&self.transcript.challenge)?.highest;
         let called_for = if terms.later { version >= LATER_SINCE } else { !self.terms.later && terms.door.0 != 0 };
@@ -320,7 +320,7 @@ impl Dial {
             return Err(handshake_error("the listener wants rails that it was not offered"));
         }
         match self.socket.take() {
-            Some(socket) => Ok(Dialed::Accepted { link: Link::new(socket, version, self.noise.take(), self.toward.take())?, terms }),
+            Some(socket) => Ok(Dialed::Accepted { link: Link::new(socket, version, self.noise.take(), self.for_address.take())?, terms }),
             None => Err(Error::fixed(errno::EOPBADSTATE, "the attempt is over")),
         }
     }

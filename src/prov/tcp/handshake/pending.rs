@@ -23,7 +23,7 @@ pub struct ListenParams {
     pub key: Option<Key>,
 }
 
-enum Turn {
+enum PendingStep {
     Hello,
     Head,
     Body(Head),
@@ -35,7 +35,7 @@ pub struct Pending {
     peer: SocketAddr,
     transcript: Box<Transcript>,
     inbox: Inbox,
-    turn: Turn,
+    turn: PendingStep,
     /// The version that both speak.
     version: u16,
     /// The lowest that this side speaks.
@@ -61,7 +61,7 @@ impl Introduced {
     /// Answers; a socket that does not take it all is as good as lost.
     pub fn answer(&mut self, status: Status, terms: &Terms) -> Result<()> {
         let answer = write_message(self.noise.as_deref_mut(), status, 0, &terms.encode()?)?;
-        whole(self.socket.as_fd(), &answer)
+        send_whole(self.socket.as_fd(), &answer)
     }
 
     /// Whether the connection is going to be sealed.
@@ -75,7 +75,7 @@ impl Introduced {
     }
 }
 
-fn whole(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<()> {
+fn send_whole(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<()> {
     match tcp::send(fd, bytes)? {
         n if n == bytes.len() => Ok(()),
         _ => Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer that asked to connect takes no answer")),
@@ -93,7 +93,7 @@ impl Pending {
             peer,
             transcript,
             inbox: Inbox::of(HELLO_LEN),
-            turn: Turn::Hello,
+            turn: PendingStep::Hello,
             version: HIGHEST,
             lowest: LOWEST,
             heard: now,
@@ -123,10 +123,10 @@ impl Pending {
     pub fn refuse(&self, status: Status) {
         // It may be gone, or deaf: nothing is lost by that.
         let _ = match self.turn {
-            Turn::Hello => whole(self.fd(), &self.refusal(status).encode()),
+            PendingStep::Hello => send_whole(self.fd(), &self.refusal(status).encode()),
             _ => {
                 let head = Head { body: 0, status, token: 0, ephemeral: [0; EPHEMERAL] };
-                whole(self.fd(), &head.encode())
+                send_whole(self.fd(), &head.encode())
             }
         };
     }
@@ -142,7 +142,7 @@ impl Pending {
 
     /// As `refuse`, of one that is closed at once: what it has said already is read, because a socket that is closed with
     /// bytes unread takes its answer back.
-    pub fn turn_back(mut self, status: Status) {
+    pub fn refuse_and_close(mut self, status: Status) {
         let _ = self.inbox.fill(self.socket.as_fd());
         self.refuse(status);
     }
@@ -159,71 +159,75 @@ impl Pending {
                 return Ok(Err(self));
             }
             match self.turn {
-                Turn::Hello => self.greet(door)?,
-                Turn::Head => {
+                PendingStep::Hello => self.answer_hello(door)?,
+                PendingStep::Head => {
                     let head = Head::decode(&self.inbox.array()?)?;
                     if head.status != Status::Good {
                         return Err(handshake_error("the introduction has a status"));
                     }
                     self.inbox = Inbox::of(head.body);
-                    self.turn = Turn::Body(head);
+                    self.turn = PendingStep::Body(head);
                 }
-                Turn::Body(head) => return self.introduced(&head, door).map(Ok),
+                PendingStep::Body(head) => return self.introduced(&head, door).map(Ok),
             }
         }
     }
 
-    fn turn_away(&self, status: Status, errno: i32, words: &'static str) -> Error {
+    fn refuse_with(&self, status: Status, errno: i32, words: &'static str) -> Error {
         self.refuse(status);
         Error::fixed(errno, words)
     }
 
     /// HELLO is there: CHALLENGE goes out.
-    fn greet(&mut self, door: &ListenParams) -> Result<()> {
+    fn answer_hello(&mut self, door: &ListenParams) -> Result<()> {
         self.transcript.hello = self.inbox.array()?;
         self.lowest = door.key.as_ref().map_or(LOWEST, Key::since);
         let hello = Hello::decode(&self.transcript.hello)?;
         if !hello.speaks_ours() {
-            return Err(self.turn_away(Status::Version, errno::EPROTONOSUPPORT, "speaks no version of the format that this library does"));
+            return Err(self.refuse_with(
+                Status::Version,
+                errno::EPROTONOSUPPORT,
+                "speaks no version of the format that this library does",
+            ));
         }
         self.version = hello.common();
         if hello.status != Status::Good {
             return Err(handshake_error("the greeting has a status"));
         }
         match (hello.keyed, &door.key) {
-            (false, Some(_)) => return Err(self.turn_away(Status::KeyNeeded, errno::EACCES, "has no key, which this side insists on")),
-            (true, None) => return Err(self.turn_away(Status::KeyNeeded, errno::EACCES, "insists on a key, and this side has none")),
+            (false, Some(_)) => return Err(self.refuse_with(Status::KeyNeeded, errno::EACCES, "has no key, which this side insists on")),
+            (true, None) => return Err(self.refuse_with(Status::KeyNeeded, errno::EACCES, "insists on a key, and this side has none")),
             _ => {}
         }
         if let Some(key) = &door.key {
             if hello.highest < self.lowest {
-                return Err(self.turn_away(Status::Version, errno::EPROTONOSUPPORT, "speaks no version in which such a key is known"));
+                return Err(self.refuse_with(Status::Version, errno::EPROTONOSUPPORT, "speaks no version in which such a key is known"));
             }
             if hello.sealed != key.seal {
-                return Err(self.turn_away(Status::SealNeeded, errno::EACCES, "seals, or does not, unlike this side"));
+                return Err(self.refuse_with(Status::SealNeeded, errno::EACCES, "seals, or does not, unlike this side"));
             }
             if hello.id.is_some() != key.id().is_some() {
-                return Err(self.turn_away(Status::KeyKind, errno::EACCES, "has a shared key, or its own, unlike this side"));
+                return Err(self.refuse_with(Status::KeyKind, errno::EACCES, "has a shared key, or its own, unlike this side"));
             }
-            if key.only(hello.id).is_none() {
-                return Err(self.turn_away(Status::KeyWrong, errno::EKEYREJECTED, "has a key that GDRFAB_TCP_KEY_FILE does not have"));
+            if key.for_peer(hello.id).is_none() {
+                return Err(self.refuse_with(Status::KeyWrong, errno::EKEYREJECTED, "has a key that GDRFAB_TCP_KEY_FILE does not have"));
             }
         }
         if hello.purpose != door.purpose as u8 {
-            return Err(self.turn_away(Status::WrongDoor, errno::ECONNREFUSED, "meant another kind of endpoint"));
+            return Err(self.refuse_with(Status::WrongDoor, errno::ECONNREFUSED, "meant another kind of endpoint"));
         }
         let flags = Hello { aes: hello.aes && Cipher::is_aes_fast(), id: door.key.as_ref().and_then(Key::id), ..hello };
         self.transcript.challenge = Hello { nonce: nonce()?, lowest: self.version, highest: self.version, ..flags }.encode();
-        whole(self.socket.as_fd(), &self.transcript.challenge)?;
+        send_whole(self.socket.as_fd(), &self.transcript.challenge)?;
         self.inbox = Inbox::of(HEAD_LEN);
-        self.turn = Turn::Head;
+        self.turn = PendingStep::Head;
         Ok(())
     }
 
     /// The key for who said HELLO.
     fn key_of(&self, key: &Key) -> Result<Key> {
         let id = Hello::decode(&self.transcript.hello)?.id;
-        key.only(id).ok_or(Error::fixed(errno::EKEYREJECTED, "has a key that GDRFAB_TCP_KEY_FILE does not have"))
+        key.for_peer(id).ok_or(Error::fixed(errno::EKEYREJECTED, "has a key that GDRFAB_TCP_KEY_FILE does not have"))
     }
 
     /// INTRO is there. What it says under a key is nobody's until that is found to be ours.
@@ -235,14 +239,14 @@ impl Pending {
             None => None,
         };
         let Some((status, token, body)) = read_message(noise.as_deref_mut(), head, &self.inbox.bytes)? else {
-            return Err(self.turn_away(Status::KeyWrong, errno::EACCES, "has another key, or somebody stands between"));
+            return Err(self.refuse_with(Status::KeyWrong, errno::EACCES, "has another key, or somebody stands between"));
         };
         if status != Status::Good {
             return Err(handshake_error("the introduction has a status"));
         }
         // In one piece: how much of a guess was right must not show.
         if token ^ door.token != 0 {
-            return Err(self.turn_away(Status::WrongDoor, errno::ECONNREFUSED, "named an endpoint that is not here"));
+            return Err(self.refuse_with(Status::WrongDoor, errno::ECONNREFUSED, "named an endpoint that is not here"));
         }
         let terms = Terms::decode(&body)?;
         let streams_since = if terms.later { LATER_SINCE } else { STREAMS_SINCE };

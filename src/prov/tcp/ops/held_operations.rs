@@ -53,7 +53,7 @@ impl State {
                     AcceptedOp::Rma { posted, .. } | AcceptedOp::Send(posted) => self.fail(&posted.end, Plan::gone()),
                     AcceptedOp::Recv(recv) => self.abandon(&recv, Plan::gone()),
                 }
-                self.over(Plan::gone());
+                self.enter_down(Plan::gone());
             }
         }
         None

@@ -168,7 +168,7 @@ impl State {
             Kind::Ready if conn.ready => Err(protocol_error("READY where it has no place")),
             Kind::Ready => {
                 conn.ready = true;
-                self.joined();
+                self.on_ready();
                 Ok(())
             }
             Kind::Streams => self.on_streams(h.len),

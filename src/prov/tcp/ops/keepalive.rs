@@ -61,7 +61,7 @@ impl State {
         // Frames that the peer sent before are handled first.
         conn.dying.get_or_insert(why);
         if let Err(e) = self.end_turn(false, false) {
-            self.down(domain, e);
+            self.fail_connection(domain, e);
         }
     }
 }

@@ -29,7 +29,7 @@ impl State {
         if self.conn.is_some() {
             let quiet = if force { None } else { self.quiet_turn(domain) };
             if let Err(e) = quiet.unwrap_or_else(|| self.turn(domain, force)) {
-                self.down(domain, e);
+                self.fail_connection(domain, e);
             }
         }
         if self.conn.is_none() && !self.recvs.is_empty() {
@@ -197,7 +197,7 @@ impl State {
             if self.look_at_rails(time::now_ns())
                 && let Err(e) = self.turn(domain, false)
             {
-                self.down(domain, e);
+                self.fail_connection(domain, e);
             }
         }
         if self.conn.is_some() {
@@ -342,15 +342,15 @@ impl State {
 
     /// The connection has failed: everything outstanding completes with `why`, and the event queue gets its events.
     #[cold]
-    pub fn down(&mut self, domain: &Domain, why: Error) {
-        let _held = cancel::CancelDisabled::off();
+    pub fn fail_connection(&mut self, domain: &Domain, why: Error) {
+        let _held = cancel::Held::off();
         tell_end(self.object, &self.peer_address(), &why);
         self.end_everything(domain, &why);
-        self.over(why);
+        self.enter_down(why);
     }
 
     /// Enters `Phase::Down` and queues the events for it.
-    pub fn over(&mut self, why: Error) {
+    pub fn enter_down(&mut self, why: Error) {
         self.phase = Phase::Down(why.clone());
         let error = (why.code != Code::PeerGone && why.code != Code::Canceled).then_some(why);
         if error.is_some() {

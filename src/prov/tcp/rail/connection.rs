@@ -8,7 +8,7 @@ use crate::prov::tcp::handshake::exchange::Link;
 use crate::prov::tcp::secure::seal::Window;
 use crate::prov::tcp::secure::sealed;
 use crate::prov::tcp::secure::sealed::{SealedIn, SealedOut};
-use crate::prov::tcp::wire::segment::{SEGMENT, SEGMENT_HEAD, SegmentHead, Word};
+use crate::prov::tcp::wire::segment::{SEGMENT, SEGMENT_HEAD, SegmentHead, SegmentKind};
 use crate::sys::health::Health;
 use crate::sys::stream::{self, Moved};
 use crate::sys::tcp;
@@ -80,7 +80,7 @@ pub struct Rail {
 
 impl Rail {
     pub fn new(link: Link, now: u64) -> Result<Rail> {
-        let (out, come) = link.seal.map_or((None, None), |seal| (Some(seal.out), Some(seal.come)));
+        let (out, incoming) = link.seal.map_or((None, None), |seal| (Some(seal.out), Some(seal.incoming)));
         let mut rail = Rail {
             socket: link.socket,
             seal: out.map(|half| SealedOut::new(half, link.room)).transpose()?,
@@ -88,8 +88,8 @@ impl Rail {
             blocked: false,
             armed: false,
             ahead: 0,
-            stash: if come.is_some() { sealed::buffer() } else { vec![0; REACH].into() },
-            opens: come.map(SealedIn::new),
+            stash: if incoming.is_some() { sealed::buffer() } else { vec![0; REACH].into() },
+            opens: incoming.map(SealedIn::new),
             window: (0, 0),
             head: [0; SEGMENT_HEAD],
             have: 0,
@@ -135,7 +135,7 @@ impl Rail {
 
     /// Begins to send a segment, whose data lies in the ring at offset `at`.
     pub fn begin(&mut self, head: SegmentHead, at: usize, now: u64) {
-        let (from, len) = if let Word::Data { from, len } = head.word { (from, len) } else { (0, 0) };
+        let (from, len) = if let SegmentKind::Data { from, len } = head.word { (from, len) } else { (0, 0) };
         self.sending = Some(OutgoingSegment { head: head.encode(), at, len, from, sent: 0, saved: None });
         self.health.queued += len as u64;
         self.spoke = now;
@@ -198,7 +198,7 @@ impl Rail {
         while self.window.0 < self.window.1 {
             let bytes = self.stash.get(self.window.0..self.window.1).unwrap_or(&[]);
             if let Some((head, buf, filled)) = &mut self.coming {
-                let len = if let Word::Data { len, .. } = head.word { len } else { 0 };
+                let len = if let SegmentKind::Data { len, .. } = head.word { len } else { 0 };
                 let n = bytes.len().min(len - *filled);
                 buf[HEADROOM + *filled..HEADROOM + *filled + n].copy_from_slice(&bytes[..n]);
                 *filled += n;
@@ -218,7 +218,7 @@ impl Rail {
             self.have = 0;
             let head = SegmentHead::decode(&self.head)?;
             match head.word {
-                Word::Data { len, .. } if len > 0 => self.coming = Some((head, fresh(), 0)),
+                SegmentKind::Data { len, .. } if len > 0 => self.coming = Some((head, fresh(), 0)),
                 _ => return Ok(Some(Received::Segment(head, None))),
             }
         }
@@ -228,7 +228,7 @@ impl Rail {
     /// The segment being received, if it is complete.
     fn whole(&mut self) -> Option<Received> {
         let (head, buf, filled) = self.coming.take()?;
-        if matches!(head.word, Word::Data { len, .. } if filled < len) {
+        if matches!(head.word, SegmentKind::Data { len, .. } if filled < len) {
             self.coming = Some((head, buf, filled));
             return None;
         }
@@ -245,7 +245,7 @@ impl Rail {
             let moved = if let Some(opens) = &mut self.opens {
                 opens.read(fd, &mut self.stash, &mut self.window, short)?
             } else if let Some((head, buf, filled)) = &mut self.coming {
-                let len = if let Word::Data { len, .. } = head.word { len } else { 0 };
+                let len = if let SegmentKind::Data { len, .. } = head.word { len } else { 0 };
                 let rest = buf.get_mut(HEADROOM + *filled..HEADROOM + len).unwrap_or(&mut []);
                 let rest_len = rest.len().min(short);
                 let ahead = AHEAD.min(short - rest_len);

@@ -6,7 +6,7 @@ use super::connection::Rail;
 use super::set::{NO_RAIL, RailSlot, Rails, SentSegment};
 use crate::error::Result;
 use crate::prov::fault::Plan;
-use crate::prov::tcp::wire::segment::{SEGMENT, SEGMENTS, SegmentHead, WINDOW, Word};
+use crate::prov::tcp::wire::segment::{SEGMENT, SEGMENTS, SegmentHead, SegmentKind, WINDOW};
 use crate::sys::health::Health;
 use crate::sys::iov::Iov;
 use crate::sys::stream::Moved;
@@ -140,14 +140,14 @@ impl Rails {
             }
             let Some(i) = self.choose(now) else { break };
             let (word, at) = if let Some((rail, generation)) = self.downs.pop_front() {
-                (Word::Down { rail, generation }, 0)
+                (SegmentKind::Down { rail, generation }, 0)
             } else {
                 let Some(from) = self.unassigned.pop_front() else { break };
                 let found = self.unacked.partition_point(|k| k.from < from);
                 let Some(unacked) = self.unacked.get_mut(found).filter(|k| k.from == from) else { continue };
                 unacked.on = i as u8;
                 self.begun = self.begun.max(from + unacked.len as u64);
-                (Word::Data { from, len: unacked.len }, self.ring_offset(from))
+                (SegmentKind::Data { from, len: unacked.len }, self.ring_offset(from))
             };
             self.begin(i, word, at, now);
             self.step(i, short);
@@ -159,7 +159,7 @@ impl Rails {
         {
             (unacked.on, unacked.again) = (i as u8, true);
             let (from, len) = (unacked.from, unacked.len);
-            self.begin(i, Word::Data { from, len }, self.ring_offset(from), time::now_ns());
+            self.begin(i, SegmentKind::Data { from, len }, self.ring_offset(from), time::now_ns());
             self.step(i, short);
         }
         if self.ack_due && self.unassigned.is_empty() {
@@ -192,18 +192,18 @@ impl Rails {
         let free = |b: &RailSlot| b.up.as_ref().is_some_and(|rail| !rail.blocked && !rail.is_sending());
         let last = Some(self.last).filter(|i| self.slots.get(*i).is_some_and(free));
         if let Some(i) = last.or_else(|| self.slots.iter().position(free)) {
-            self.begin(i, Word::Data { from: 0, len: 0 }, 0, time::now_ns());
+            self.begin(i, SegmentKind::Data { from: 0, len: 0 }, 0, time::now_ns());
             self.step(i, short);
         }
     }
 
-    pub fn begin(&mut self, i: usize, word: Word, at: usize, now: u64) {
+    pub fn begin(&mut self, i: usize, word: SegmentKind, at: usize, now: u64) {
         let head = SegmentHead { word, taken: self.incoming.expected };
         (self.told, self.segments_since_ack, self.ack_due) = (self.incoming.expected, 0, false);
         if let Some(slot) = self.slots.get_mut(i)
             && let Some(rail) = &mut slot.up
         {
-            if let Word::Data { len, .. } = word {
+            if let SegmentKind::Data { len, .. } = word {
                 slot.carried.0 += len as u64;
             }
             rail.begin(head, at, now);

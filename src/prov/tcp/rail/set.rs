@@ -13,7 +13,7 @@ use crate::prov::report::RailReport;
 use crate::prov::tcp::handshake::exchange::Link;
 use crate::prov::tcp::secure::seal::Window;
 use crate::prov::tcp::wire::frame::protocol_error;
-use crate::prov::tcp::wire::segment::{RAILS_MAX, SegmentHead, WINDOW, Word};
+use crate::prov::tcp::wire::segment::{RAILS_MAX, SegmentHead, SegmentKind, WINDOW};
 use crate::sys::epoll::Poller;
 use crate::sys::stream::{self, Moved};
 use crate::sys::usercopy::GatherBuffer;
@@ -364,13 +364,13 @@ impl Rails {
             self.release();
         }
         let (from, len, bytes) = match (head.word, bytes) {
-            (Word::Down { rail, generation }, _) => {
+            (SegmentKind::Down { rail, generation }, _) => {
                 if self.slots.get(rail).is_some_and(|b| b.up.is_some() && b.generation == generation) {
                     self.lose(rail, &lost("the peer has lost it"));
                 }
                 return Ok(());
             }
-            (Word::Data { from, len }, Some(bytes)) if len > 0 => (from, len, bytes),
+            (SegmentKind::Data { from, len }, Some(bytes)) if len > 0 => (from, len, bytes),
             _ => return Ok(()),
         };
         if let Some(slot) = self.slots.get_mut(number) {
@@ -399,7 +399,7 @@ impl Rails {
                 let why = format!("the path did not answer for {patience} ms ({name})");
                 self.lose(i, &Error::new(errno::ETIMEDOUT, why));
             } else if others && !rail.is_sending() && !rail.blocked && now.saturating_sub(rail.spoke) > silence_ns {
-                self.begin(i, Word::Data { from: 0, len: 0 }, 0, now);
+                self.begin(i, SegmentKind::Data { from: 0, len: 0 }, 0, now);
                 self.step(i, usize::MAX);
             }
         }

@@ -92,7 +92,7 @@ fn read(path: &str) -> Result<Keys> {
 }
 
 #[derive(Clone)]
-enum Kind {
+enum KeyKind {
     /// Derived from what both sides know.
     Shared(Zeroizing<[u8; KEY]>),
     /// Each side's own.
@@ -102,7 +102,7 @@ enum Kind {
 /// What both sides of a connection must prove, and what it is for.
 #[derive(Clone)]
 pub struct Key {
-    kind: Kind,
+    kind: KeyKind,
     /// What follows the handshake is sealed.
     pub seal: bool,
 }
@@ -110,11 +110,11 @@ pub struct Key {
 impl Key {
     pub fn of(keys: Keys, seal: bool) -> Result<Key> {
         let kind = match keys {
-            Keys::Hosts(known) => Kind::Hosts(known),
+            Keys::Hosts(known) => KeyKind::Hosts(known),
             Keys::Shared(secret) => {
                 let mut mac = keyed(secret.bytes())?;
                 mac.update(b"gdrfab tcp 3 psk");
-                Kind::Shared(Zeroizing::new(mac.finalize().into_bytes().into()))
+                KeyKind::Shared(Zeroizing::new(mac.finalize().into_bytes().into()))
             }
         };
         Ok(Key { kind, seal })
@@ -128,25 +128,25 @@ impl Key {
     /// Names this host's key, if it has one of its own.
     pub fn id(&self) -> Option<Id> {
         match &self.kind {
-            Kind::Shared(_) => None,
-            Kind::Hosts(known) => Some(known.id()),
+            KeyKind::Shared(_) => None,
+            KeyKind::Hosts(known) => Some(known.id()),
         }
     }
 
     /// The key for whoever is called at `at`, as which `to` is known.
-    pub fn toward(&self, to: &Host, at: SocketAddr) -> Result<Key> {
+    pub fn for_address(&self, to: &Host, at: SocketAddr) -> Result<Key> {
         let kind = match &self.kind {
-            Kind::Shared(_) => self.kind.clone(),
-            Kind::Hosts(known) => Kind::Hosts(known.toward(to, at).map_err(|e| e.context(FILE))?),
+            KeyKind::Shared(_) => self.kind.clone(),
+            KeyKind::Hosts(known) => KeyKind::Hosts(known.for_address(to, at).map_err(|e| e.context(FILE))?),
         };
         Ok(Key { kind, seal: self.seal })
     }
 
     /// The key for the peer that says that it has this one; none if it may not connect with it.
-    pub fn only(&self, peer: Option<Id>) -> Option<Key> {
+    pub fn for_peer(&self, peer: Option<Id>) -> Option<Key> {
         let kind = match (&self.kind, peer) {
-            (Kind::Shared(_), None) => self.kind.clone(),
-            (Kind::Hosts(known), Some(id)) => Kind::Hosts(known.only(&id)?),
+            (KeyKind::Shared(_), None) => self.kind.clone(),
+            (KeyKind::Hosts(known), Some(id)) => KeyKind::Hosts(known.for_peer(&id)?),
             _ => return None,
         };
         Some(Key { kind, seal: self.seal })
@@ -182,8 +182,8 @@ impl Transcript {
     pub fn noise(&self, key: &Key, dialer: SocketAddr, listener: SocketAddr, is_dialer: bool) -> Result<Noise> {
         let challenge = Hello::decode(&self.challenge)?;
         let proof = match &key.kind {
-            Kind::Shared(psk) => Proof::Shared(psk),
-            Kind::Hosts(known) => {
+            KeyKind::Shared(psk) => Proof::Shared(psk),
+            KeyKind::Hosts(known) => {
                 let peer = if is_dialer { challenge.id } else { Hello::decode(&self.hello)?.id };
                 let pair = peer.and_then(|id| known.pair(&id));
                 let (private, peer) =

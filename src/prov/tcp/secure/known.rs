@@ -2,7 +2,7 @@
 //! Keys of hosts: this one's own and those of the peers that it knows, and the file that has them, in the manner of ssh's
 //! known_hosts.
 
-use super::noise::{agree, public_of};
+use super::noise::{public_of, shared_secret};
 use super::seal::KEY;
 use crate::error::{Error, Result, errno};
 use crate::prov::tcp::wire::address;
@@ -32,21 +32,21 @@ fn id_of(public: &[u8; KEY]) -> Id {
 
 /// Whom a line stands for.
 #[derive(Clone, PartialEq, Eq)]
-enum Name {
+enum HostPattern {
     Any,
     Ip(IpAddr),
     Host(String),
 }
 
 #[derive(Clone)]
-struct Peer {
+struct TrustedPeer {
     key: [u8; KEY],
     id: Id,
-    names: Arc<[Name]>,
+    names: Arc<[HostPattern]>,
     line: usize,
 }
 
-struct Own {
+struct OwnKey {
     private: Zeroizing<[u8; KEY]>,
     public: [u8; KEY],
     id: Id,
@@ -55,9 +55,9 @@ struct Own {
 /// The keys that a host has.
 #[derive(Clone)]
 pub struct KnownHosts {
-    own: Arc<Own>,
+    own: Arc<OwnKey>,
     /// In the order of their ids, of which each is there once.
-    peers: Arc<[Peer]>,
+    peers: Arc<[TrustedPeer]>,
 }
 
 impl KnownHosts {
@@ -85,9 +85,9 @@ impl KnownHosts {
                     }
                 }
                 (Some(PEER), Some(hosts), Some(theirs), None) => {
-                    let names: Result<Vec<Name>> = hosts.split(',').map(name).collect();
+                    let names: Result<Vec<HostPattern>> = hosts.split(',').map(name).collect();
                     let (key, names) = (key(theirs)?, names.map_err(|e| e.context(format_args!("line {line}")))?);
-                    peers.push(Peer { key, id: id_of(&key), names: names.into(), line });
+                    peers.push(TrustedPeer { key, id: id_of(&key), names: names.into(), line });
                 }
                 _ => return Err(wrong("neither \"private KEY\" nor \"peer HOST[,HOST...] KEY\"")),
             }
@@ -96,7 +96,7 @@ impl KnownHosts {
         if peers.is_empty() {
             return Err(Error::invalid("has no line \"peer HOST[,HOST...] KEY\", so that nobody could connect"));
         }
-        if let Some(weak) = peers.iter().find(|peer| agree(&private, &peer.key).is_none()) {
+        if let Some(weak) = peers.iter().find(|peer| shared_secret(&private, &peer.key).is_none()) {
             let words = format!("line {}: a key of low order, whose private key is everybody's", weak.line);
             return Err(Error::new(errno::EKEYREJECTED, words));
         }
@@ -105,7 +105,7 @@ impl KnownHosts {
             return Err(Error::invalid(format!("line {}: the key of line {} again", same[1].line, same[0].line)));
         }
         let public = public_of(&private);
-        Ok(KnownHosts { own: Arc::new(Own { private, public, id: id_of(&public) }), peers: peers.into() })
+        Ok(KnownHosts { own: Arc::new(OwnKey { private, public, id: id_of(&public) }), peers: peers.into() })
     }
 
     /// Of this host's own key.
@@ -122,7 +122,7 @@ impl KnownHosts {
         self.peers.len()
     }
 
-    fn peer(&self, id: &Id) -> Option<&Peer> {
+    fn peer(&self, id: &Id) -> Option<&TrustedPeer> {
         self.peers.binary_search_by_key(id, |peer| peer.id).ok().and_then(|at| self.peers.get(at))
     }
 
@@ -132,29 +132,29 @@ impl KnownHosts {
     }
 
     /// The same without any other peer, wherever this one is: for what belongs to a connection with it.
-    pub fn only(&self, peer: &Id) -> Option<KnownHosts> {
+    pub fn for_peer(&self, peer: &Id) -> Option<KnownHosts> {
         self.peer(peer).map(|peer| self.of(peer))
     }
 
-    fn of(&self, peer: &Peer) -> KnownHosts {
-        let one = Peer { names: Arc::new([Name::Any]), ..peer.clone() };
+    fn of(&self, peer: &TrustedPeer) -> KnownHosts {
+        let one = TrustedPeer { names: Arc::new([HostPattern::Any]), ..peer.clone() };
         KnownHosts { own: self.own.clone(), peers: Arc::new([one]) }
     }
 
     /// The one whose line names where `to` leads, else the one line for any.
-    pub fn toward(&self, to: &Host, at: SocketAddr) -> Result<KnownHosts> {
-        let names_it = |name: &Name| match (name, to) {
-            (Name::Ip(ip), _) => *ip == at.ip().to_canonical(),
-            (Name::Host(name), Host::Name(to, _)) => name.eq_ignore_ascii_case(to),
+    pub fn for_address(&self, to: &Host, at: SocketAddr) -> Result<KnownHosts> {
+        let names_it = |name: &HostPattern| match (name, to) {
+            (HostPattern::Ip(ip), _) => *ip == at.ip().to_canonical(),
+            (HostPattern::Host(name), Host::Name(to, _)) => name.eq_ignore_ascii_case(to),
             _ => false,
         };
-        let two = |fits: &dyn Fn(&Name) -> bool| {
+        let two = |fits: &dyn Fn(&HostPattern) -> bool| {
             let mut found = self.peers.iter().filter(|peer| peer.names.iter().any(fits));
             (found.next(), found.next())
         };
         let mut found = two(&names_it);
         if found.0.is_none() {
-            found = two(&|name| *name == Name::Any);
+            found = two(&|name| *name == HostPattern::Any);
         }
         let ip = at.ip().to_canonical();
         let refuse = |why: String| Error::new(errno::EACCES, why);
@@ -169,12 +169,12 @@ impl KnownHosts {
     }
 }
 
-fn name(text: &str) -> Result<Name> {
+fn name(text: &str) -> Result<HostPattern> {
     Ok(match text {
-        "*" => Name::Any,
+        "*" => HostPattern::Any,
         _ => match address::host(text, 0)? {
-            Host::Ip(at) => Name::Ip(at.ip().to_canonical()),
-            Host::Name(name, _) => Name::Host(name),
+            Host::Ip(at) => HostPattern::Ip(at.ip().to_canonical()),
+            Host::Name(name, _) => HostPattern::Host(name),
         },
     })
 }
@@ -240,10 +240,10 @@ mod tests {
         let id = |byte: u8| id_of(&public_of(&[byte; KEY]));
         assert_eq!(known.pair(&id(7)), Some((&[1; KEY], &public_of(&[7; KEY]))));
         assert!(known.pair(&id(1)).is_none() && known.pair(&[0; ID_LEN]).is_none());
-        let only = known.only(&id(7)).unwrap();
-        assert!(only.pair(&id(7)).is_some() && only.pair(&id(8)).is_none() && only.peers() == 1);
+        let for_peer = known.for_peer(&id(7)).unwrap();
+        assert!(for_peer.pair(&id(7)).is_some() && for_peer.pair(&id(8)).is_none() && for_peer.peers() == 1);
         let anywhere = "198.51.100.1:1".parse().unwrap();
-        assert!(only.toward(&Host::Ip(anywhere), anywhere).unwrap().pair(&id(7)).is_some());
+        assert!(for_peer.for_address(&Host::Ip(anywhere), anywhere).unwrap().pair(&id(7)).is_some());
     }
 
     #[test]
@@ -262,7 +262,7 @@ mod tests {
         let whose = |known: &KnownHosts, to: &str, at: &str| {
             let at: SocketAddr = at.parse().unwrap();
             let to = if to.is_empty() { Host::Ip(at) } else { Host::Name(to.into(), 1) };
-            known.toward(&to, at).map(|one| hex(&one.peers[0].key)).map_err(|e| (e.errno, e.words.to_string()))
+            known.for_address(&to, at).map(|one| hex(&one.peers[0].key)).map_err(|e| (e.errno, e.words.to_string()))
         };
         for known in [&known, &one_any, &none] {
             for (to, at, byte) in [

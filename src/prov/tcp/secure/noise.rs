@@ -3,7 +3,7 @@
 //! `NNpsk0` where they share one, `KK` where each has its own and knows the other's public one. It knows neither sockets nor
 //! what its messages say.
 
-use super::seal::{Cipher, Half, KEY, Seal, TAG};
+use super::seal::{Cipher, CipherState, KEY, Seal, TAG};
 use crate::error::{Error, Result, errno};
 use crate::prov::tcp::wire::hello::EPHEMERAL;
 use crate::sys::process;
@@ -19,7 +19,7 @@ use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
 
 /// Bytes by which a message is longer than what it says.
-pub const LONGER: usize = EPHEMERAL + TAG;
+pub const OVERHEAD: usize = EPHEMERAL + TAG;
 
 /// The public key of a private one.
 pub fn public_of(private: &[u8; KEY]) -> [u8; KEY] {
@@ -27,7 +27,7 @@ pub fn public_of(private: &[u8; KEY]) -> [u8; KEY] {
 }
 
 /// What a private key and a public one agree on; nothing with one of low order, with which anybody would agree on the same.
-pub fn agree(private: &[u8; KEY], public: &[u8; KEY]) -> Option<[u8; KEY]> {
+pub fn shared_secret(private: &[u8; KEY], public: &[u8; KEY]) -> Option<[u8; KEY]> {
     let shared = MontgomeryPoint(*public).mul_clamped(*private);
     (!shared.is_identity()).then(|| shared.to_bytes())
 }
@@ -50,7 +50,7 @@ pub struct Noise {
 
 /// What a message of the peer came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wrong;
+pub struct HandshakeMismatch;
 
 #[cold]
 fn failed(e: snow::Error) -> Error {
@@ -79,16 +79,16 @@ impl Noise {
 
     /// This side's message, with its ephemeral key first.
     pub fn write(&mut self, says: &[u8]) -> Result<Vec<u8>> {
-        let mut message = vec![0; says.len() + LONGER];
+        let mut message = vec![0; says.len() + OVERHEAD];
         let n = self.state.write_message(says, &mut message).map_err(failed)?;
         message.truncate(n);
         Ok(message)
     }
 
-    /// What the peer's message says; `Wrong`: the peer does not know the key, or has seen something else.
-    pub fn read(&mut self, message: &[u8]) -> std::result::Result<Vec<u8>, Wrong> {
+    /// What the peer's message says; `HandshakeMismatch`: the peer does not know the key, or has seen something else.
+    pub fn read(&mut self, message: &[u8]) -> std::result::Result<Vec<u8>, HandshakeMismatch> {
         let mut says = vec![0; message.len()];
-        let n = self.state.read_message(message, &mut says).map_err(|_| Wrong)?;
+        let n = self.state.read_message(message, &mut says).map_err(|_| HandshakeMismatch)?;
         says.truncate(n);
         Ok(says)
     }
@@ -99,8 +99,8 @@ impl Noise {
             return Err(Error::fixed(errno::EIO, "the handshake is not over"));
         }
         let (dialers, listeners) = self.state.dangerously_get_raw_split();
-        let (out, come) = if self.is_dialer { (dialers, listeners) } else { (listeners, dialers) };
-        Ok(Seal { out: Half::new(self.cipher, &out)?, come: Half::new(self.cipher, &come)? })
+        let (out, incoming) = if self.is_dialer { (dialers, listeners) } else { (listeners, dialers) };
+        Ok(Seal { out: CipherState::new(self.cipher, &out)?, incoming: CipherState::new(self.cipher, &incoming)? })
     }
 }
 
@@ -109,15 +109,15 @@ struct Primitives;
 
 impl CryptoResolver for Primitives {
     fn resolve_rng(&self) -> Option<Box<dyn Random>> {
-        Some(Box::new(Kernel))
+        Some(Box::new(KernelRandom))
     }
 
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
-        matches!(choice, DHChoice::Curve25519).then(|| Box::new(Pair::default()) as Box<dyn Dh>)
+        matches!(choice, DHChoice::Curve25519).then(|| Box::new(KeyPair::default()) as Box<dyn Dh>)
     }
 
     fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
-        matches!(choice, HashChoice::SHA256).then(|| Box::new(Sha(Sha256::new())) as Box<dyn Hash>)
+        matches!(choice, HashChoice::SHA256).then(|| Box::new(NoiseSha256(Sha256::new())) as Box<dyn Hash>)
     }
 
     fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn types::Cipher>> {
@@ -125,13 +125,13 @@ impl CryptoResolver for Primitives {
             CipherChoice::AESGCM => Cipher::Aes,
             CipherChoice::ChaChaPoly => Cipher::ChaCha,
         };
-        Some(Box::new(Keyed { cipher, key: cipher.key(&[0; KEY])? }))
+        Some(Box::new(NoiseCipher { cipher, key: cipher.key(&[0; KEY])? }))
     }
 }
 
-struct Kernel;
+struct KernelRandom;
 
-impl Random for Kernel {
+impl Random for KernelRandom {
     fn try_fill_bytes(&mut self, into: &mut [u8]) -> std::result::Result<(), snow::Error> {
         process::random(into).map_err(|_| snow::Error::Rng)
     }
@@ -139,12 +139,12 @@ impl Random for Kernel {
 
 /// A key of X25519: a host's own, or one that is made for one handshake.
 #[derive(Default)]
-struct Pair {
+struct KeyPair {
     private: Zeroizing<[u8; KEY]>,
     public: [u8; KEY],
 }
 
-impl Dh for Pair {
+impl Dh for KeyPair {
     fn name(&self) -> &'static str {
         "25519"
     }
@@ -179,15 +179,15 @@ impl Dh for Pair {
     }
 
     fn dh(&self, theirs: &[u8], out: &mut [u8]) -> std::result::Result<(), snow::Error> {
-        let shared = theirs.first_chunk().and_then(|theirs| agree(&self.private, theirs)).ok_or(snow::Error::Dh)?;
+        let shared = theirs.first_chunk().and_then(|theirs| shared_secret(&self.private, theirs)).ok_or(snow::Error::Dh)?;
         out.get_mut(..KEY).ok_or(snow::Error::Dh)?.copy_from_slice(&shared);
         Ok(())
     }
 }
 
-struct Sha(Sha256);
+struct NoiseSha256(Sha256);
 
-impl Hash for Sha {
+impl Hash for NoiseSha256 {
     fn name(&self) -> &'static str {
         "SHA256"
     }
@@ -215,12 +215,12 @@ impl Hash for Sha {
     }
 }
 
-struct Keyed {
+struct NoiseCipher {
     cipher: Cipher,
     key: LessSafeKey,
 }
 
-impl types::Cipher for Keyed {
+impl types::Cipher for NoiseCipher {
     fn name(&self) -> &'static str {
         match self.cipher {
             Cipher::ChaCha => "ChaChaPoly",
@@ -271,10 +271,10 @@ mod tests {
         let mut dialer = Noise::new(Proof::Shared(&[3; KEY]), cipher, b"seen", true).unwrap();
         let mut listener = Noise::new(Proof::Shared(&[3; KEY]), cipher, b"seen", false).unwrap();
         let first = dialer.write(b"hello").unwrap();
-        assert_eq!(first.len(), 5 + LONGER);
+        assert_eq!(first.len(), 5 + OVERHEAD);
         assert_eq!(listener.read(&first).unwrap(), b"hello");
         let second = listener.write(b"").unwrap();
-        assert_eq!(second.len(), LONGER);
+        assert_eq!(second.len(), OVERHEAD);
         assert_eq!(dialer.read(&second).unwrap(), b"");
         (dialer, listener)
     }
@@ -284,7 +284,7 @@ mod tests {
         for cipher in CIPHERS {
             let (one, two) = meet(cipher);
             let (one, two) = (one.split().unwrap(), two.split().unwrap());
-            for (from, to) in [(one.out, two.come), (two.out, one.come)] {
+            for (from, to) in [(one.out, two.incoming), (two.out, one.incoming)] {
                 let (mut sealer, mut opener) = (Sealer::new(from), crate::prov::tcp::secure::seal::Opener::new(to));
                 let mut buf = vec![4; 200];
                 sealer.seal(&mut buf, 100).unwrap();
@@ -320,13 +320,21 @@ mod tests {
     fn another_key_prologue_or_cipher_is_wrong() {
         let first = Noise::new(Proof::Shared(&[3; KEY]), Cipher::Aes, b"seen", true).unwrap().write(b"hello").unwrap();
         for (psk, cipher, seen) in [(4, Cipher::Aes, b"seen"), (3, Cipher::Aes, b"Seen"), (3, Cipher::ChaCha, b"seen")] {
-            assert_eq!(Noise::new(Proof::Shared(&[psk; KEY]), cipher, seen, false).unwrap().read(&first), Err(Wrong));
+            assert_eq!(Noise::new(Proof::Shared(&[psk; KEY]), cipher, seen, false).unwrap().read(&first), Err(HandshakeMismatch));
         }
         for at in 0..first.len() {
             let mut bad = first.clone();
             bad[at] ^= 1;
-            assert_eq!(Noise::new(Proof::Shared(&[3; KEY]), Cipher::Aes, b"seen", false).unwrap().read(&bad), Err(Wrong), "{at}");
-            assert_eq!(Noise::new(Proof::Shared(&[3; KEY]), Cipher::Aes, b"seen", false).unwrap().read(&first[..at]), Err(Wrong), "{at}");
+            assert_eq!(
+                Noise::new(Proof::Shared(&[3; KEY]), Cipher::Aes, b"seen", false).unwrap().read(&bad),
+                Err(HandshakeMismatch),
+                "{at}"
+            );
+            assert_eq!(
+                Noise::new(Proof::Shared(&[3; KEY]), Cipher::Aes, b"seen", false).unwrap().read(&first[..at]),
+                Err(HandshakeMismatch),
+                "{at}"
+            );
         }
     }
 
@@ -339,24 +347,27 @@ mod tests {
     fn two_that_know_each_others_public_key_meet_and_nobody_else() {
         let (mut dialer, mut listener) = (own(1, 2, true), own(2, 1, false));
         let first = dialer.write(b"hello").unwrap();
-        assert_eq!((first.len(), listener.read(&first).unwrap()), (5 + LONGER, b"hello".to_vec()));
+        assert_eq!((first.len(), listener.read(&first).unwrap()), (5 + OVERHEAD, b"hello".to_vec()));
         let second = listener.write(b"").unwrap();
-        assert_eq!((second.len(), dialer.read(&second).unwrap()), (LONGER, Vec::new()));
+        assert_eq!((second.len(), dialer.read(&second).unwrap()), (OVERHEAD, Vec::new()));
         assert!(dialer.split().is_ok() && listener.split().is_ok());
         // Another private key, another that is expected, a shared one: neither message is believed.
-        assert_eq!(own(2, 3, false).read(&first), Err(Wrong));
-        assert_eq!(own(3, 1, false).read(&first), Err(Wrong));
-        assert_eq!(Noise::new(Proof::Shared(&public_of(&[1; KEY])), Cipher::Aes, b"seen", false).unwrap().read(&first), Err(Wrong));
+        assert_eq!(own(2, 3, false).read(&first), Err(HandshakeMismatch));
+        assert_eq!(own(3, 1, false).read(&first), Err(HandshakeMismatch));
+        assert_eq!(
+            Noise::new(Proof::Shared(&public_of(&[1; KEY])), Cipher::Aes, b"seen", false).unwrap().read(&first),
+            Err(HandshakeMismatch)
+        );
         let mut dialer = own(1, 2, true);
         let (first, mut other) = (dialer.write(b"").unwrap(), own(3, 1, false));
         // It has the ephemeral key, and so all that is public.
         other.read(&own(1, 3, true).write(b"").unwrap()).unwrap();
-        assert_eq!(dialer.read(&other.write(b"").unwrap()), Err(Wrong));
+        assert_eq!(dialer.read(&other.write(b"").unwrap()), Err(HandshakeMismatch));
         for len in 0..first.len() {
-            assert_eq!(own(2, 1, false).read(&first[..len]), Err(Wrong), "{len}");
+            assert_eq!(own(2, 1, false).read(&first[..len]), Err(HandshakeMismatch), "{len}");
             let mut bent = first.clone();
             bent[len] ^= 1;
-            assert_eq!(own(2, 1, false).read(&bent), Err(Wrong), "{len}");
+            assert_eq!(own(2, 1, false).read(&bent), Err(HandshakeMismatch), "{len}");
         }
     }
 
@@ -370,13 +381,13 @@ mod tests {
         let mut one = [0; KEY];
         one[0] = 1;
         for weak in [[0; KEY], one, eight] {
-            assert_eq!(agree(&[7; KEY], &weak), None);
+            assert_eq!(shared_secret(&[7; KEY], &weak), None);
             let mut listener = own(2, 1, false);
-            assert_eq!(listener.read(&[&weak[..], &[0; TAG]].concat()), Err(Wrong));
+            assert_eq!(listener.read(&[&weak[..], &[0; TAG]].concat()), Err(HandshakeMismatch));
             let proof = Proof::Own { private: &[1; KEY], peer: &weak };
             assert!(Noise::new(proof, Cipher::Aes, b"", true).unwrap().write(b"").is_err());
         }
-        assert_eq!(agree(&[7; KEY], &public_of(&[8; KEY])), agree(&[8; KEY], &public_of(&[7; KEY])));
+        assert_eq!(shared_secret(&[7; KEY], &public_of(&[8; KEY])), shared_secret(&[8; KEY], &public_of(&[7; KEY])));
     }
 
     /// Noise_KK_25519_*_SHA256 of cacophony's test vectors.
@@ -441,12 +452,12 @@ mod tests {
         other.write(b"hello").unwrap();
         listener.read(&first).unwrap();
         let answer = listener.write(b"welcome").unwrap();
-        assert_eq!(other.read(&answer), Err(Wrong));
+        assert_eq!(other.read(&answer), Err(HandshakeMismatch));
         let mut bad = answer.clone();
         bad[40] ^= 1;
         let mut third = new(true);
         third.write(b"hello").unwrap();
-        assert_eq!(third.read(&bad), Err(Wrong));
+        assert_eq!(third.read(&bad), Err(HandshakeMismatch));
         assert!(third.split().is_err());
         assert_eq!(one.read(&answer).unwrap(), b"welcome");
         assert!(one.split().is_ok() && listener.split().is_ok());

@@ -59,7 +59,7 @@ impl Cipher {
 }
 
 /// A direction's key, and the number of its next record. Every number is used once: a record comes out of order for nobody.
-pub struct Half {
+pub struct CipherState {
     cipher: Cipher,
     key: LessSafeKey,
     number: u64,
@@ -67,8 +67,8 @@ pub struct Half {
 
 /// Both directions of a stream.
 pub struct Seal {
-    pub out: Half,
-    pub come: Half,
+    pub out: CipherState,
+    pub incoming: CipherState,
 }
 
 #[cold]
@@ -77,13 +77,13 @@ fn useless() -> Error {
 }
 
 #[cold]
-fn protocol_error(words: &'static str) -> Error {
+fn broken_seal(words: &'static str) -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, format!("{words}: the peer, or somebody on the way to it, broke the seal"))
 }
 
-impl Half {
-    pub fn new(cipher: Cipher, raw: &[u8; KEY]) -> Result<Half> {
-        Ok(Half { cipher, key: cipher.key(raw).ok_or_else(useless)?, number: 0 })
+impl CipherState {
+    pub fn new(cipher: Cipher, raw: &[u8; KEY]) -> Result<CipherState> {
+        Ok(CipherState { cipher, key: cipher.key(raw).ok_or_else(useless)?, number: 0 })
     }
 
     /// The nonce of the next record; a new key when this one has had its share, as Noise's REKEY makes it.
@@ -116,14 +116,14 @@ impl Half {
         let nonce = self.next()?;
         match self.key.open_in_place(nonce, Aad::empty(), record) {
             Ok(_) => Ok(()),
-            Err(_) => Err(protocol_error("a record that does not open")),
+            Err(_) => Err(broken_seal("a record that does not open")),
         }
     }
 }
 
 /// Makes records in their writer's buffer: one at a time, which has left before the next is made.
 pub struct Sealer {
-    half: Half,
+    half: CipherState,
     /// Of the buffer, what is on the wire, and all.
     sent: usize,
     end: usize,
@@ -133,7 +133,7 @@ pub struct Sealer {
 pub const OUT: usize = LENGTH + FILL + TAG;
 
 impl Sealer {
-    pub fn new(half: Half) -> Sealer {
+    pub fn new(half: CipherState) -> Sealer {
         Sealer { half, sent: 0, end: 0 }
     }
 
@@ -173,7 +173,7 @@ pub const BUFFER: usize = 2 * (LENGTH + RECORD_MAX);
 /// Opens records in their reader's buffer. What was opened is a window there, whose bytes the reader takes; what is not
 /// open yet follows.
 pub struct Opener {
-    half: Half,
+    half: CipherState,
     /// Bytes of records that are not open yet: from and to where in the buffer.
     next: usize,
     end: usize,
@@ -184,7 +184,7 @@ pub struct Opener {
 pub type Window = (usize, usize);
 
 impl Opener {
-    pub fn new(half: Half) -> Opener {
+    pub fn new(half: CipherState) -> Opener {
         Opener { half, next: 0, end: 0, failed: None }
     }
 
@@ -192,7 +192,7 @@ impl Opener {
     fn length(&self, buf: &[u8]) -> Result<Option<usize>> {
         let Some(bytes) = buf.get(self.next..self.end).and_then(|have| have.first_chunk::<LENGTH>()) else { return Ok(None) };
         match usize::from(u16::from_le_bytes(*bytes)) {
-            n if n <= TAG => Err(protocol_error("a record with nothing in it")),
+            n if n <= TAG => Err(broken_seal("a record with nothing in it")),
             n => Ok(Some(n)),
         }
     }

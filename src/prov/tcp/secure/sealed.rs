@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A sealed stream over its socket: what `stream` does with a bare one, a record at a time.
 
-use super::seal::{BUFFER, FILL, Half, LENGTH, OUT, Opener, Sealer, Window};
+use super::seal::{BUFFER, CipherState, FILL, LENGTH, OUT, Opener, Sealer, Window};
 use crate::error::Result;
 use crate::sys::iov::Iov;
 use crate::sys::stream::{self, Moved};
@@ -21,7 +21,7 @@ impl SealedOut {
     }
 
     /// `room`: the buffer, if it is there already.
-    pub fn new(half: Half, room: Option<GatherBuffer>) -> Result<SealedOut> {
+    pub fn new(half: CipherState, room: Option<Landing>) -> Result<SealedOut> {
         let buf = room.map_or_else(SealedOut::room, Ok)?;
         Ok(SealedOut { sealer: Sealer::new(half), buf })
     }
@@ -77,7 +77,7 @@ pub fn buffer() -> Box<[u8]> {
 }
 
 impl SealedIn {
-    pub fn new(half: Half) -> SealedIn {
+    pub fn new(half: CipherState) -> SealedIn {
         SealedIn { opener: Opener::new(half), drained: false }
     }
 

@@ -2,7 +2,7 @@
 //! A body that is being sent: the memory of its bytes, how far it is, and how it can end early without breaking the framing: the
 //! begun part is completed, and a status word says that the rest does not follow.
 
-use super::stripes::Stripes;
+use super::stripes::SentStripes;
 use crate::error::{Code, Error, errno};
 use crate::prov::bind::Ending;
 use crate::prov::op::Iov;
@@ -32,7 +32,7 @@ pub struct Body {
     pub len: u64,
     in_parts: bool,
     /// The body goes over further streams in stripes; the first stream carries only the words that end it.
-    pub stripes: Option<Box<Stripes>>,
+    pub stripes: Option<Box<SentStripes>>,
     /// Bytes on the wire, words between parts included.
     at: u64,
     /// Of a body that was given up: the position of the status word, and the word.
@@ -59,7 +59,7 @@ impl Body {
     }
 
     /// Sends the body in these stripes.
-    pub fn cut_up(&mut self, stripes: Stripes) {
+    pub fn cut_up(&mut self, stripes: SentStripes) {
         self.in_parts = false;
         self.stripes = Some(Box::new(stripes));
     }

@@ -3,11 +3,11 @@
 //! error. Stripes of a body that the first stream has not announced yet stay in the kernel's buffers.
 
 use super::incoming::{BodySink, Incoming};
-use super::stripes::Gathering;
+use super::stripes::ReceivedStripes;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::op::Iov;
 use crate::prov::tcp::memory::staging::StagingLanes;
-use crate::prov::tcp::secure::seal::{Half, Window};
+use crate::prov::tcp::secure::seal::{CipherState, Window};
 use crate::prov::tcp::secure::sealed;
 use crate::prov::tcp::secure::sealed::SealedIn;
 use crate::prov::tcp::wire::frame::{STRIPE, STRIPE_HEAD, protocol_error, word};
@@ -56,9 +56,9 @@ pub struct Gather {
 }
 
 impl Gather {
-    pub fn new(streams: Vec<(Arc<OwnedFd>, Option<Half>)>) -> Gather {
+    pub fn new(streams: Vec<(Arc<OwnedFd>, Option<CipherState>)>) -> Gather {
         let sealed = |half| Sealed { opens: SealedIn::new(half), buf: sealed::buffer(), window: (0, 0) };
-        let fresh = |(fd, half): (Arc<OwnedFd>, Option<Half>)| Stream {
+        let fresh = |(fd, half): (Arc<OwnedFd>, Option<CipherState>)| Stream {
             fd,
             seal: half.map(sealed),
             head: [0; STRIPE_HEAD],
@@ -76,11 +76,11 @@ impl Gather {
     }
 
     /// The next body in stripes was announced.
-    pub fn announce(&mut self, len: u64) -> Gathering {
+    pub fn announce(&mut self, len: u64) -> ReceivedStripes {
         self.number += 1;
         self.last = time::now_ns();
         self.streams.iter_mut().for_each(|s| s.waits = false);
-        Gathering::new(self.number, len)
+        ReceivedStripes::new(self.number, len)
     }
 
     /// Calls `each` with every stream that has not ended, and whether it is to be read. `amid`: a body in stripes is coming.

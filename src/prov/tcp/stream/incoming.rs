@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A body that is being received: the memory that its bytes go to (`BodySink`), and the action that its end causes (`BodyEnd`).
 
-use super::stripes::Gathering;
+use super::stripes::ReceivedStripes;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::atomic::Atomic;
 use crate::prov::op::{Iov, Pieces};
@@ -63,7 +63,7 @@ pub struct Incoming {
     pub len: u64,
     in_parts: bool,
     /// Its stripes, if it comes over further streams.
-    pub stripes: Option<Box<Gathering>>,
+    pub stripes: Option<Box<ReceivedStripes>>,
     at: u64,
     word: [u8; 8],
     /// Why some bytes did not reach their memory, as this side found.

@@ -4,7 +4,7 @@
 
 use super::gather::Gather;
 use super::incoming::{BodySink, Incoming};
-use super::stripes::Gathering;
+use super::stripes::ReceivedStripes;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::op::Iov;
 use crate::prov::tcp::memory::staging::StagingLanes;
@@ -199,7 +199,7 @@ impl Rx {
     }
 
     /// Begins to receive a body in stripes.
-    pub fn announce(&mut self, len: u64) -> Result<Box<Gathering>> {
+    pub fn announce(&mut self, len: u64) -> Result<Box<ReceivedStripes>> {
         match &mut self.streams {
             Some(streams) => Ok(Box::new(streams.announce(len))),
             None => Err(protocol_error("a body for streams that there are not")),

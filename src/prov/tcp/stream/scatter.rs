@@ -3,7 +3,7 @@
 //! last, so a slow stream carries less and delays nobody.
 
 use super::body::Body;
-use super::stripes::Stripes;
+use super::stripes::SentStripes;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::op::Iov;
 use crate::prov::tcp::memory::source::{BodySource, GatherCall, leave};
@@ -20,7 +20,7 @@ const PIECES: usize = 64;
 
 /// The outcome of one call for a stream.
 #[derive(PartialEq, Eq)]
-enum Step {
+enum StripeStep {
     /// The stream has nothing to send.
     Idle,
     Moved,
@@ -55,7 +55,7 @@ impl Scatter {
             return;
         }
         self.number += 1;
-        body.cut_up(Stripes::new(self.number, body.len, self.fds.len()));
+        body.cut_up(SentStripes::new(self.number, body.len, self.fds.len()));
     }
 
     /// Whether the stream with this index waits for room.
@@ -81,8 +81,8 @@ impl Scatter {
                     Some(seal) => body.send_sealed(index, fd.as_fd(), lanes, short, seal),
                 };
                 let step = step.map_err(|e| e.context(format_args!("stream {} of the connection", index + 1)))?;
-                *blocked = step == Step::Blocked;
-                left += usize::from(step == Step::Moved);
+                *blocked = step == StripeStep::Blocked;
+                left += usize::from(step == StripeStep::Moved);
             }
         }
         Ok(())
@@ -99,13 +99,13 @@ impl Body {
         lanes: &mut StagingLanes,
         short: usize,
         (seal, carried): &mut (SealedOut, u64),
-    ) -> Result<Step> {
-        let mut step = Step::Moved;
+    ) -> Result<StripeStep> {
+        let mut step = StripeStep::Moved;
         if *carried == 0 {
             step = self.send_stripe(index, fd, lanes, short, Some((&mut *seal, &mut *carried)))?;
         }
         if !seal.push(fd, short)? {
-            return Ok(Step::Blocked);
+            return Ok(StripeStep::Blocked);
         }
         if *carried > 0 {
             let len = self.len;
@@ -127,7 +127,7 @@ impl Body {
         lanes: &mut StagingLanes,
         short: usize,
         seal: Option<(&mut SealedOut, &mut u64)>,
-    ) -> Result<Step> {
+    ) -> Result<StripeStep> {
         let mut pieces = [Iov::EMPTY; PIECES];
         let most = if seal.is_some() { FILL as u64 } else { STRIPE + STRIPE_HEAD as u64 };
         let limit = most.min(short as u64);
@@ -138,7 +138,7 @@ impl Body {
         let taken = self.stripes.as_mut().and_then(|s| s.take(index, len));
         let Some(mut stripe) = taken else {
             call.entered.iter().for_each(|r| leave(r));
-            return Ok(Step::Idle);
+            return Ok(StripeStep::Idle);
         };
         let head = stripe.head.get(stripe.at as usize..).unwrap_or(&[]);
         // SAFETY: `stripe` is not changed before the call that uses the pieces is over.
@@ -176,12 +176,12 @@ impl Body {
             stripes.put_back(index, stripe);
         }
         Ok(match moved? {
-            Moved::Bytes(n) if (is_sealed || n as u64 == bytes) && n > 0 => Step::Moved,
+            Moved::Bytes(n) if (is_sealed || n as u64 == bytes) && n > 0 => StripeStep::Moved,
             Moved::Fault => {
                 self.spoil(lanes)?;
-                Step::Moved
+                StripeStep::Moved
             }
-            _ => Step::Blocked,
+            _ => StripeStep::Blocked,
         })
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The stripes of a long body: which are sent (`Stripes`) and which have come (`Gathering`).
+//! The stripes of a long body: which are sent (`SentStripes`) and which have come (`ReceivedStripes`).
 
 use crate::error::{Error, Result};
 use crate::prov::tcp::memory::source::{BodySource, gather};
@@ -25,7 +25,7 @@ impl Stripe {
 }
 
 /// The sender's view of a body in stripes.
-pub struct Stripes {
+pub struct SentStripes {
     /// Number of the body among those in stripes of this direction.
     number: u64,
     /// Number of stripes given to streams so far, and in all.
@@ -37,7 +37,7 @@ pub struct Stripes {
     end: [u8; STRIPE_HEAD],
 }
 
-impl Stripes {
+impl SentStripes {
     /// The words for the first stream, once all stripes are out.
     pub fn end_words(&self) -> Option<&[u8; STRIPE_HEAD]> {
         self.are_out().then_some(&self.end)
@@ -63,10 +63,10 @@ impl Stripes {
     }
 
     /// Cuts a body of `len` bytes for this many streams.
-    pub fn new(number: u64, len: u64, streams: usize) -> Stripes {
+    pub fn new(number: u64, len: u64, streams: usize) -> SentStripes {
         let total = len.div_ceil(STRIPE);
         let under_way = std::iter::repeat_with(|| None).take(streams).collect();
-        Stripes { number, next: 0, limit: total, under_way, end: two_words(total, 0) }
+        SentStripes { number, next: 0, limit: total, under_way, end: two_words(total, 0) }
     }
 
     /// The stripe that this stream goes on with, or the next one. The caller returns it by `put_back`.
@@ -91,7 +91,7 @@ impl Stripes {
 }
 
 /// The receiver's view of a body in stripes.
-pub struct Gathering {
+pub struct ReceivedStripes {
     pub number: u64,
     /// Number of stripes of the whole body.
     total: u64,
@@ -106,11 +106,11 @@ pub struct Gathering {
     have: usize,
 }
 
-impl Gathering {
-    pub fn new(number: u64, len: u64) -> Gathering {
+impl ReceivedStripes {
+    pub fn new(number: u64, len: u64) -> ReceivedStripes {
         let total = len.div_ceil(STRIPE);
         let begun = vec![0; total.div_ceil(64) as usize].into();
-        Gathering { number, total, begun, came: 0, most: 0, sent: None, words: [0; STRIPE_HEAD], have: 0 }
+        ReceivedStripes { number, total, begun, came: 0, most: 0, sent: None, words: [0; STRIPE_HEAD], have: 0 }
     }
 
     pub fn all_came(&self) -> bool {

@@ -7,10 +7,10 @@ use crate::sys::health::Tally;
 
 /// Time between two looks, and what is worth a verdict: time with something to send, and bytes.
 const LOOK_NS: u64 = 10_000_000;
-const STRETCH_NS: u64 = 400_000_000;
-const STRETCH_BYTES: u64 = 1 << 20;
+const SAMPLE_NS: u64 = 400_000_000;
+const SAMPLE_BYTES: u64 = 1 << 20;
 /// The same in round trips, of long paths: windows open within some.
-const STRETCH_TRIPS: u64 = 16;
+const SAMPLE_TRIPS: u64 = 16;
 /// Bytes under way from which on there is something to send; less is the talk between bodies.
 const BUSY: u64 = 64 << 10;
 /// Stretches that a trial of one and of several takes at most: windows that begin small grow for seconds on a path that
@@ -20,10 +20,10 @@ const PAUSES: (u32, u32) = (16, 256);
 const USED: u32 = 4;
 /// Percent of one's rate that several must have to be taken, and to be kept: on a path that loses packets rates swing for
 /// seconds, and one that has rested begins well.
-const TAKEN: u64 = 115;
-const KEPT: u64 = 95;
+const TAKE_PERCENT: u64 = 115;
+const KEEP_PERCENT: u64 = 95;
 /// Percent of what was before: it grows.
-const GROWS: u64 = 105;
+const GROW_PERCENT: u64 = 105;
 
 /// What has passed while there was something to send.
 #[derive(Clone, Copy, Default)]
@@ -52,17 +52,17 @@ impl Sample {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Stage {
+enum TunerStage {
     /// One connection; the last stretch was held up.
     One(bool),
     /// Others were asked for.
     Asked,
     /// They are there: in the middle of a trial, or so many stretches before the next.
-    RemoteAddr { trial: bool, left: u32 },
+    Open { trial: bool, left: u32 },
 }
 
 pub struct StreamTuner {
-    stage: Stage,
+    stage: TunerStage,
     uses: bool,
     /// What comes next is not counted: windows open first.
     fresh: bool,
@@ -74,29 +74,29 @@ pub struct StreamTuner {
     due: u64,
     last: Option<(u64, Tally, bool)>,
     /// There was a long body since.
-    fed: bool,
+    had_body: bool,
     widest: u32,
-    stretch: Sample,
+    sample: Sample,
 }
 
 impl StreamTuner {
     pub fn new() -> StreamTuner {
         StreamTuner {
-            stage: Stage::One(false),
+            stage: TunerStage::One(false),
             uses: false,
             fresh: true,
             pause: PAUSES.0,
             rates: [0; 2],
             due: 0,
             last: None,
-            fed: false,
+            had_body: false,
             widest: 0,
-            stretch: Sample::default(),
+            sample: Sample::default(),
         }
     }
 
-    pub fn record(&mut self) {
-        self.fed = true;
+    pub fn note_body(&mut self) {
+        self.had_body = true;
     }
 
     /// Whether bodies go over the streams that are there.
@@ -105,7 +105,7 @@ impl StreamTuner {
     }
 
     pub fn is_due(&self, now: u64) -> bool {
-        self.fed && now >= self.due
+        self.had_body && now >= self.due
     }
 
     /// What the kernel says of all streams together; `in_stripes`: whether the body that leaves goes over the others;
@@ -114,7 +114,7 @@ impl StreamTuner {
         self.due = now + LOOK_NS;
         self.widest = self.widest.max(sum.window);
         if in_stripes.is_none() && sum.queued < BUSY {
-            (self.fed, self.last) = (false, None);
+            (self.had_body, self.last) = (false, None);
             return false;
         }
         // Those that were begun in the other way end in it.
@@ -124,7 +124,7 @@ impl StreamTuner {
         }
         let held = blocked || sum.unsent > 0;
         if let Some((then, last, was_held)) = self.last.replace((now, *sum, held)) {
-            let s = &mut self.stretch;
+            let s = &mut self.sample;
             s.ns += now - then;
             s.bytes += sum.acked.saturating_sub(last.acked);
             s.looks += 1;
@@ -135,63 +135,63 @@ impl StreamTuner {
                 s.shut_us += sum.full_us.saturating_sub(last.full_us);
             }
         }
-        let least = STRETCH_NS.max(u64::from(sum.rtt_us) * 1000 * STRETCH_TRIPS);
-        if self.stretch.ns < least || self.stretch.bytes < STRETCH_BYTES {
+        let least = SAMPLE_NS.max(u64::from(sum.rtt_us) * 1000 * SAMPLE_TRIPS);
+        if self.sample.ns < least || self.sample.bytes < SAMPLE_BYTES {
             return false;
         }
-        let stretch = std::mem::take(&mut self.stretch);
-        self.compare(&stretch)
+        let sample = std::mem::take(&mut self.sample);
+        self.compare(&sample)
     }
 
-    fn compare(&mut self, stretch: &Sample) -> bool {
-        let held_up = stretch.is_held_up();
-        crate::log!(Debug, "over several: {}, {} KB/s, held up: {held_up}", self.uses, stretch.rate());
+    fn compare(&mut self, sample: &Sample) -> bool {
+        let held_up = sample.is_held_up();
+        crate::log!(Debug, "over several: {}, {} KB/s, held up: {held_up}", self.uses, sample.rate());
         if std::mem::take(&mut self.fresh) {
             return false;
         }
         let way = usize::from(self.uses);
-        let (rate, first) = (stretch.rate(), self.stage == Stage::RemoteAddr { trial: true, left: TRIALS[way] });
+        let (rate, first) = (sample.rate(), self.stage == TunerStage::Open { trial: true, left: TRIALS[way] });
         let mean = &mut self.rates[way];
-        let grows = first || rate >= *mean / 100 * GROWS;
+        let grows = first || rate >= *mean / 100 * GROW_PERCENT;
         *mean = if first || *mean == 0 { rate } else { (3 * *mean + rate) / 4 };
         match self.stage {
-            Stage::One(true) if held_up => self.stage = Stage::Asked,
-            Stage::One(_) => self.stage = Stage::One(held_up),
-            Stage::Asked => return false,
-            Stage::RemoteAddr { trial: true, left: left @ 2.. } if grows && (first || !self.uses || !self.reach(TAKEN)) => {
-                self.stage = Stage::RemoteAddr { trial: true, left: left - 1 };
+            TunerStage::One(true) if held_up => self.stage = TunerStage::Asked,
+            TunerStage::One(_) => self.stage = TunerStage::One(held_up),
+            TunerStage::Asked => return false,
+            TunerStage::Open { trial: true, left: left @ 2.. } if grows && (first || !self.uses || !self.reaches(TAKE_PERCENT)) => {
+                self.stage = TunerStage::Open { trial: true, left: left - 1 };
             }
-            Stage::RemoteAddr { trial: true, .. } => {
-                let better = self.reach(if self.uses { TAKEN } else { KEPT });
+            TunerStage::Open { trial: true, .. } => {
+                let better = self.reaches(if self.uses { TAKE_PERCENT } else { KEEP_PERCENT });
                 self.pause = if better == self.uses { PAUSES.0 } else { PAUSES.1.min(2 * self.pause) };
                 self.fresh = better != self.uses;
                 self.uses = better;
-                self.stage = Stage::RemoteAddr { trial: false, left: if better { USED * self.pause } else { self.pause } };
+                self.stage = TunerStage::Open { trial: false, left: if better { USED * self.pause } else { self.pause } };
             }
             // They have become slower than one was.
-            Stage::RemoteAddr { .. } if self.uses && !self.reach(KEPT) => self.turn(),
-            Stage::RemoteAddr { left: 0, .. } if self.uses || held_up => self.turn(),
-            Stage::RemoteAddr { left, .. } => self.stage = Stage::RemoteAddr { trial: false, left: left.saturating_sub(1) },
+            TunerStage::Open { .. } if self.uses && !self.reaches(KEEP_PERCENT) => self.switch(),
+            TunerStage::Open { left: 0, .. } if self.uses || held_up => self.switch(),
+            TunerStage::Open { left, .. } => self.stage = TunerStage::Open { trial: false, left: left.saturating_sub(1) },
         }
-        self.stage == Stage::Asked
+        self.stage == TunerStage::Asked
     }
 
     /// Whether several have so many percent of one's rate.
-    fn reach(&self, percent: u64) -> bool {
+    fn reaches(&self, percent: u64) -> bool {
         self.rates[1] >= self.rates[0] / 100 * percent
     }
 
     /// Tries the other.
-    fn turn(&mut self) {
-        (self.uses, self.fresh, self.stretch) = (!self.uses, true, Sample::default());
-        self.stage = Stage::RemoteAddr { trial: true, left: TRIALS[usize::from(self.uses)] };
+    fn switch(&mut self) {
+        (self.uses, self.fresh, self.sample) = (!self.uses, true, Sample::default());
+        self.stage = TunerStage::Open { trial: true, left: TRIALS[usize::from(self.uses)] };
     }
 
     /// Streams are there: who has asked for them tries them.
     pub fn open(&mut self) {
         match self.stage {
-            Stage::Asked => self.turn(),
-            _ => self.stage = Stage::RemoteAddr { trial: false, left: 0 },
+            TunerStage::Asked => self.switch(),
+            _ => self.stage = TunerStage::Open { trial: false, left: 0 },
         }
         self.last = None;
     }
@@ -200,7 +200,7 @@ impl StreamTuner {
     pub fn words(&self) -> String {
         let [one, several] = self.rates.map(|kb| kb / 1000);
         match self.stage {
-            Stage::One(_) => "one connection: nothing shows that the network holds it up".into(),
+            TunerStage::One(_) => "one connection: nothing shows that the network holds it up".into(),
             _ if one == 0 => "the peer asked for them".into(),
             _ if several == 0 => format!("the network holds one connection up, at {one} MB/s"),
             _ => format!("{several} MB/s over several connections, {one} over one"),
@@ -256,7 +256,7 @@ mod tests {
                     window: look.window,
                     rtt_us: 100,
                 };
-                self.tuner.record();
+                self.tuner.note_body();
                 assert!(self.tuner.is_due(self.now));
                 if self.tuner.look(self.now, &self.sum, Some(self.tuner.uses()), false) {
                     return true;
@@ -370,14 +370,14 @@ mod tests {
     #[test]
     fn bodies_of_the_other_way_and_talk_between_them_do_not_count() {
         let mut s = Sender::new();
-        s.tuner.record();
+        s.tuner.note_body();
         for _ in 0..1000 {
             s.now += LOOK_NS;
             s.sum.acked += 1 << 20;
             s.sum.busy_us += 10_000;
             assert!(!s.tuner.look(s.now, &s.sum, Some(true), true));
         }
-        assert_eq!(s.tuner.stretch.looks, 0);
+        assert_eq!(s.tuner.sample.looks, 0);
         assert!(!s.tuner.look(s.now, &Tally { queued: BUSY - 1, ..s.sum }, None, false) && !s.tuner.is_due(u64::MAX));
     }
 }

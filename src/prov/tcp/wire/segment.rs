@@ -40,7 +40,7 @@ const DOWN: u8 = 1;
 
 /// What stands in a segment's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum SegmentKind {
     /// So many bytes of the stream follow, from this one on; none: only what was taken is told.
     Data { from: u64, len: usize },
     /// The sender reads this rail no more, as it came up for the so-manieth time.
@@ -49,7 +49,7 @@ pub enum Word {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHead {
-    pub word: Word,
+    pub word: SegmentKind,
     /// The stream of the other direction was taken up to this byte.
     pub taken: u64,
 }
@@ -58,8 +58,8 @@ impl SegmentHead {
     pub fn encode(&self) -> [u8; SEGMENT_HEAD] {
         let mut bytes = [0; SEGMENT_HEAD];
         let (kind, len, from) = match self.word {
-            Word::Data { from, len } => (DATA, len as u32, from),
-            Word::Down { rail, generation } => (DOWN, 0, rail as u64 | u64::from(generation) << 32),
+            SegmentKind::Data { from, len } => (DATA, len as u32, from),
+            SegmentKind::Down { rail, generation } => (DOWN, 0, rail as u64 | u64::from(generation) << 32),
         };
         bytes[0] = kind;
         bytes[4..8].copy_from_slice(&len.to_le_bytes());
@@ -75,9 +75,11 @@ impl SegmentHead {
         // Its upper three bytes must be zero.
         let (kind, len) = (first as u32, (first >> 32) as usize);
         let word = match (u8::try_from(kind).unwrap_or(u8::MAX), len) {
-            (DATA, len) if len <= SEGMENT && from.checked_add(len as u64).is_some() => Word::Data { from, len },
+            (DATA, len) if len <= SEGMENT && from.checked_add(len as u64).is_some() => SegmentKind::Data { from, len },
             (DATA, _) => return Err(protocol_error("a segment that is longer than it may be")),
-            (DOWN, 0) if (from as u32 as usize) < RAILS_MAX => Word::Down { rail: from as u32 as usize, generation: (from >> 32) as u32 },
+            (DOWN, 0) if (from as u32 as usize) < RAILS_MAX => {
+                SegmentKind::Down { rail: from as u32 as usize, generation: (from >> 32) as u32 }
+            }
             _ => return Err(protocol_error("a segment of a kind that does not exist")),
         };
         Ok(SegmentHead { word, taken })
@@ -91,28 +93,28 @@ mod tests {
     #[test]
     fn a_head_survives() {
         for word in [
-            Word::Data { from: 0, len: 0 },
-            Word::Data { from: u64::MAX - SEGMENT as u64, len: SEGMENT },
-            Word::Down { rail: RAILS_MAX - 1, generation: u32::MAX },
+            SegmentKind::Data { from: 0, len: 0 },
+            SegmentKind::Data { from: u64::MAX - SEGMENT as u64, len: SEGMENT },
+            SegmentKind::Down { rail: RAILS_MAX - 1, generation: u32::MAX },
         ] {
             let head = SegmentHead { word, taken: 0x0123_4567_89ab_cdef };
             assert_eq!(SegmentHead::decode(&head.encode()).unwrap(), head);
         }
-        let bytes = SegmentHead { word: Word::Data { from: 3, len: 2 }, taken: 1 }.encode();
+        let bytes = SegmentHead { word: SegmentKind::Data { from: 3, len: 2 }, taken: 1 }.encode();
         assert_eq!((bytes[0], bytes[4], bytes[8], bytes[16]), (0, 2, 3, 1));
     }
 
     #[test]
     fn nonsense_is_refused() {
-        let good = SegmentHead { word: Word::Data { from: 0, len: 1 }, taken: 0 }.encode();
+        let good = SegmentHead { word: SegmentKind::Data { from: 0, len: 1 }, taken: 0 }.encode();
         for (at, value) in [(0, 2), (1, 1), (3, 1), (6, 1), (7, 128)] {
             let mut bytes = good;
             bytes[at] = value;
             assert!(SegmentHead::decode(&bytes).is_err(), "{at}");
         }
-        let wraps = SegmentHead { word: Word::Data { from: u64::MAX, len: 1 }, taken: 0 };
+        let wraps = SegmentHead { word: SegmentKind::Data { from: u64::MAX, len: 1 }, taken: 0 };
         assert!(SegmentHead::decode(&wraps.encode()).is_err());
-        let down = SegmentHead { word: Word::Down { rail: RAILS_MAX, generation: 1 }, taken: 0 };
+        let down = SegmentHead { word: SegmentKind::Down { rail: RAILS_MAX, generation: 1 }, taken: 0 };
         assert!(SegmentHead::decode(&down.encode()).is_err());
     }
 }

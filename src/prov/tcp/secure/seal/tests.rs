@@ -4,7 +4,7 @@ use crate::prov::tcp::secure::seal::*;
 const KEY_OF: [u8; KEY] = [7; KEY];
 
 fn pair(cipher: Cipher) -> (Sealer, Opener) {
-    (Sealer::new(Half::new(cipher, &KEY_OF).unwrap()), Opener::new(Half::new(cipher, &KEY_OF).unwrap()))
+    (Sealer::new(CipherState::new(cipher, &KEY_OF).unwrap()), Opener::new(CipherState::new(cipher, &KEY_OF).unwrap()))
 }
 
 /// One record as it goes over the wire.
@@ -99,8 +99,8 @@ fn every_length_opens() {
         assert!(reader.taken == plain, "{len}");
     }
     // A sender never makes it; a reader takes it.
-    let (half, mut longest) = (Half::new(Cipher::Aes, &KEY_OF).unwrap(), vec![5; PLAIN_MAX + TAG]);
-    Half { number: reader.opener.half.number, ..half }.seal(&mut longest).unwrap();
+    let (half, mut longest) = (CipherState::new(Cipher::Aes, &KEY_OF).unwrap(), vec![5; PLAIN_MAX + TAG]);
+    CipherState { number: reader.opener.half.number, ..half }.seal(&mut longest).unwrap();
     reader.taken.clear();
     reader.feed(&[&(RECORD_MAX as u16).to_le_bytes(), &longest[..]].concat(), usize::MAX).unwrap();
     assert_eq!(reader.taken, vec![5; PLAIN_MAX]);
@@ -172,7 +172,7 @@ fn a_record_opens_once_and_in_its_turn() {
             assert_eq!(reader.taken, in_order);
         }
         // The other direction's key, and the other cipher's.
-        let other = Half::new(cipher, &[8; KEY]).unwrap();
+        let other = CipherState::new(cipher, &[8; KEY]).unwrap();
         assert!(Reader::new(Opener::new(other), 0).feed(&wires[0], usize::MAX).is_err());
         let other = CIPHERS[usize::from(cipher == Cipher::ChaCha)];
         assert!(Reader::new(pair(other).1, 0).feed(&wires[0], usize::MAX).is_err());
@@ -200,9 +200,9 @@ fn keys_change_on_both_sides_at_once() {
             assert_eq!(reader.taken, plain);
         }
         // Without the change it is no record any more.
-        let mut still = Half::new(cipher, &KEY_OF).unwrap();
+        let mut still = CipherState::new(cipher, &KEY_OF).unwrap();
         still.number = REKEY;
-        let mut fresh = Half::new(cipher, &KEY_OF).unwrap();
+        let mut fresh = CipherState::new(cipher, &KEY_OF).unwrap();
         fresh.number = REKEY;
         let mut wire = vec![1; 8 + TAG];
         fresh.seal(&mut wire).unwrap();

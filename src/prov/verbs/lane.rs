@@ -3,9 +3,9 @@
 //! only while the peer has a receive for it (`credit`).
 
 use super::abi::*;
-use super::credit::{Class, RECEIVES};
+use super::credit::Class;
 use super::endpoint::Endpoint;
-use super::parcels::{HEADER, MOST, Move, Own, SMALL, kind};
+use super::parcels::{ANSWERS, HEADER, MOST, Move, Own, SMALL, kind};
 use super::post::aim;
 use super::state::{Phase, State};
 use super::status;
@@ -22,8 +22,6 @@ use std::sync::atomic::Ordering;
 const WORDS: usize = 32;
 /// Work requests that operations leave to parcels of the lane's own.
 const SPARE: u32 = 16;
-/// Answers that wait, of a peer that keeps to what it may ask.
-pub(super) const ANSWERS: usize = 4 * RECEIVES as usize;
 
 /// The peer broke the protocol of lanes, which ends the connection.
 #[cold]

@@ -4,7 +4,7 @@
 
 use super::abi::ibv_sge;
 use super::bounce::Bounce;
-use super::credit::{Class, Credit, FIRST, Fetches};
+use super::credit::{Class, Credit, FIRST, Fetches, RECEIVES};
 use super::memory::{Buffer, Registered};
 use super::work::OnCard;
 use crate::error::{Error, Result};
@@ -28,6 +28,8 @@ const OWN_SENDS: usize = 2;
 /// Operations that may wait for their turn, and those that may wait for the peer's word.
 pub const JOBS: usize = 64;
 pub const ACKS: usize = 32;
+/// Answers that wait, of a peer that keeps to what it may ask.
+pub const ANSWERS: usize = 4 * RECEIVES as usize;
 /// Keys of the peer's whose meaning is kept, at most.
 const TOLD: usize = 4096;
 

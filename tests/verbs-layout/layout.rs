@@ -3,10 +3,10 @@
 //! size and offset. A structure or field that is not compared does not compile, or fails by its count.
 
 #[macro_use]
-#[path = "../../src/prov/verbs/constants.rs"]
+#[path = "../../src/prov/verbs/sys/constants.rs"]
 mod constants;
 
-#[path = "../../src/prov/verbs/abi.rs"]
+#[path = "../../src/prov/verbs/sys/abi.rs"]
 #[allow(dead_code)]
 mod ours;
 
@@ -15,7 +15,7 @@ mod abi {
     pub use rdma_sys::*;
 }
 
-#[path = "../../src/prov/verbs/entry_points.rs"]
+#[path = "../../src/prov/verbs/sys/entry_points.rs"]
 #[allow(unused_imports)]
 mod entry_points;
 
@@ -180,7 +180,7 @@ fn structures_are_the_headers() {
         part rdma_cm_event = rdma_cm_event { id, listen_id, event, status, conn = param.conn }
     }
     // Beside these: two unions, the extended context below, and two opaque structures.
-    let written = include_str!("../../src/prov/verbs/abi.rs");
+    let written = include_str!("../../src/prov/verbs/sys/abi.rs");
     assert_eq!(written.matches("\npub struct ").count() + written.matches("\npub union ").count(), compared + 5);
 }
 

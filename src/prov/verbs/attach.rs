@@ -2,19 +2,19 @@
 //! Making memory known to the device: dma-buf through the PCIe mapping, dma-buf, peer memory, and at last
 //! staging. Each step is tried for this memory on this device, and what each refused is kept with its words.
 
-use super::abi::ibv_access_flags as flag;
-use super::backing::Backing;
-use super::card::Card;
-use super::device::Context;
 use super::domain::Domain;
-use super::mr::{Attached, OnRail};
-use super::object::{Pd, RawMr};
-use super::steps::{PINNED, Record, Steps};
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::hmem::{self, Interface, Kind, Site};
 use crate::mr::region::{Location, Pieces};
 use crate::mr::{Access, Attr, Iov, Memory, Paths, Source, file, location};
+use crate::prov::verbs::device::context::Context;
+use crate::prov::verbs::device::object::{Pd, RawMr};
+use crate::prov::verbs::memory::backing::Backing;
+use crate::prov::verbs::memory::mr::{Attached, OnRail};
+use crate::prov::verbs::memory::steps::{PINNED, Record, Steps};
+use crate::prov::verbs::state::rail_port::Card;
+use crate::prov::verbs::sys::abi::ibv_access_flags as flag;
 use crate::sys::mem;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -94,7 +94,7 @@ pub fn attach_plain(domain: &Domain, iov: Iov, access: Access) -> Option<Attache
         || !domain.cards.is_empty()
         || !domain.virt_addr
         || domain.on_demand
-        || super::populate::may(iov.len())
+        || crate::prov::verbs::memory::populate::may(iov.len())
         || check_limits(domain.context(), len).is_err()
     {
         return None;
@@ -219,7 +219,7 @@ impl Plan<'_> {
         {
             return Ok(self.attached(steps, pieces, Paths::NIC, Site::HOST, kind));
         }
-        super::populate::populate(self.iovs, self.access, config::get().verbs.reg_threads);
+        crate::prov::verbs::memory::populate::populate(self.iovs, self.access, config::get().verbs.reg_threads);
         if let Some(pieces) = steps.attempt(PINNED.path, PINNED.what, || self.pinned(0)) {
             return Ok(self.attached(steps, pieces, Paths::NIC, Site::HOST, kind));
         }

@@ -1,18 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the layer above calls of an endpoint, each call under the endpoint's lock.
 
-use super::conn::Link;
 use super::cq::Cq;
 use super::endpoint::{Endpoint, Queues};
-use super::fast::{READ, SEND, WRITE};
-use super::greeting::DATA_MAX;
-use super::kept::Kept;
 use super::limits::PATHS;
-use super::parcels::Parcels;
-use super::pep::Request;
-use super::qp::Qp;
-use super::state::Phase;
-use super::{atomic, cm, mr, ops};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov;
@@ -25,6 +16,17 @@ use crate::prov::op::{Common, Dir, Iov, One, RmaIov};
 use crate::prov::ops::{Dispatch, OpFlags};
 use crate::prov::report::{MESSAGES, PathReport, RailReport, Refusals, Stats, no_rail};
 use crate::prov::request::own_request;
+use crate::prov::verbs::connect::cm;
+use crate::prov::verbs::connect::pep::Request;
+use crate::prov::verbs::memory::mr;
+use crate::prov::verbs::ops::fast::{READ, SEND, WRITE};
+use crate::prov::verbs::ops::{atomic, table};
+use crate::prov::verbs::queue::qp::Qp;
+use crate::prov::verbs::queue::retransmit::Kept;
+use crate::prov::verbs::state::Phase;
+use crate::prov::verbs::state::conn::Link;
+use crate::prov::verbs::state::lane::Parcels;
+use crate::prov::verbs::wire::greeting::DATA_MAX;
 use crate::sync::gate::Fences;
 use crate::sys::epoll::Poller;
 use crate::sys::time;
@@ -131,7 +133,7 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn dispatch(&self) -> Option<Dispatch> {
-        Some(Dispatch { ops: ops::choose(self.domain.threading), of: Arc::as_ptr(&self.shared).cast(), tx: std::ptr::null() })
+        Some(Dispatch { ops: table::choose(self.domain.threading), of: Arc::as_ptr(&self.shared).cast(), tx: std::ptr::null() })
     }
 
     fn connect(&self, address: &str, data: &[u8]) -> Result<()> {

@@ -4,13 +4,13 @@
 //!
 //! Lock order: a `Cq` before an endpoint's state.
 
-use super::abi::{ibv_cq, ibv_wc};
-use super::device::Context;
-use super::object::RawCq;
 use super::shared::Shared;
-use super::tag::Tag;
 use crate::error::{Error, Result, errno};
 use crate::prov::queue::Queue;
+use crate::prov::verbs::device::context::Context;
+use crate::prov::verbs::device::object::RawCq;
+use crate::prov::verbs::queue::tag::Tag;
+use crate::prov::verbs::sys::abi::{ibv_cq, ibv_wc};
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::epoll::Poller;
 use std::ffi::c_int;

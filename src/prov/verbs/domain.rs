@@ -2,19 +2,10 @@
 //! A domain of the verbs provider: one port of a device with one of its addresses, a protection domain, and what is
 //! registered in it.
 
-use super::card::Card;
-use super::cm_channel::Channel;
-use super::cm_id::Id;
 use super::cq::Cq;
-use super::device::{Context, Link, Transport};
-use super::gid::Gid;
 use super::info::Choice;
 use super::limits::MAX_MSG;
-use super::memory::Registered;
-use super::mr::Regions;
-use super::object::Pd;
 use super::shared::Shared;
-use super::tag::Tag;
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::mr::alloc::Allocations;
@@ -22,6 +13,15 @@ use crate::prov::fault::Plan;
 use crate::prov::flags;
 use crate::prov::info::{EP_RDM, Info};
 use crate::prov::op::IOV_LIMIT;
+use crate::prov::verbs::device::context::{Context, Link, Transport};
+use crate::prov::verbs::device::gid::Gid;
+use crate::prov::verbs::device::object::Pd;
+use crate::prov::verbs::memory::mr::Regions;
+use crate::prov::verbs::memory::registered::Registered;
+use crate::prov::verbs::queue::tag::Tag;
+use crate::prov::verbs::state::rail_port::Card;
+use crate::prov::verbs::sys::cm_channel::Channel;
+use crate::prov::verbs::sys::cm_id::Id;
 use crate::sync::serial::{Serial, Threading};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize};

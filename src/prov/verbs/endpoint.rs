@@ -1,22 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An endpoint: its state, its completion queues, and what takes both.
 
-use super::conn::Link;
 use super::cq::Cq;
 use super::domain::Domain;
-use super::fault::Faults;
 use super::limits::ANSWER_NS;
-use super::line::Staging;
-use super::qp::{Capacity, Patience};
-use super::rail::{Rail, SOON, Stage};
-use super::rail_join::CHARGE;
-use super::rails::Rails;
-use super::ring::Ring;
-use super::service::Service;
 use super::shared::Shared;
-use super::state::{Phase, State};
-use super::tag::Tag;
-use super::work::Batch;
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::{Bindings, Options};
@@ -25,6 +13,18 @@ use crate::prov::flags;
 use crate::prov::info::Info;
 use crate::prov::op::{Common, One};
 use crate::prov::report::Stats;
+use crate::prov::verbs::queue::qp::{Capacity, Patience};
+use crate::prov::verbs::queue::ring::Ring;
+use crate::prov::verbs::queue::service::Service;
+use crate::prov::verbs::queue::tag::Tag;
+use crate::prov::verbs::queue::work::Batch;
+use crate::prov::verbs::rail::join::CHARGE;
+use crate::prov::verbs::state::conn::Link;
+use crate::prov::verbs::state::faults::Faults;
+use crate::prov::verbs::state::rail::{Rail, SOON, Stage};
+use crate::prov::verbs::state::rails::Rails;
+use crate::prov::verbs::state::staging::Staging;
+use crate::prov::verbs::state::{Phase, State};
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::time;
 use parking_lot::Mutex;

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Discovery: one candidate per device, port and type of address, and the way back from a candidate to them.
 
-use super::address::Address;
-use super::credit::RECEIVES;
-use super::device::{Context, Devices, Port, Transport};
-use super::distance;
-use super::gid::{Gid, GidKind};
-use super::greeting::DATA_MAX;
-use super::library;
 use super::limits::{INLINE_MAX, MAX_MSG, PATHS};
-use super::mr::MAX_REGIONS;
-use super::named;
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::mr::MR_IOV_LIMIT;
 use crate::mr::Paths;
 use crate::prov::info::{ADDR_STR, Ask, EP_MSG, EP_RDM, Info, Limits, PROGRESS_MANUAL, THREAD_SAFE};
 use crate::prov::op::IOV_LIMIT;
+use crate::prov::verbs::device::context::{Context, Devices, Port, Transport};
+use crate::prov::verbs::device::distance;
+use crate::prov::verbs::device::gid::{Gid, GidKind};
+use crate::prov::verbs::device::rail_names;
+use crate::prov::verbs::memory::mr::MAX_REGIONS;
+use crate::prov::verbs::sys::library;
+use crate::prov::verbs::wire::address::Address;
+use crate::prov::verbs::wire::credit::RECEIVES;
+use crate::prov::verbs::wire::greeting::DATA_MAX;
 use crate::prov::{Offer, flags};
 use std::cmp::Reverse;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -180,14 +180,14 @@ fn answer(info: &mut Info, gid: &Gid, port: &Port, ask: &Ask<'_>) -> Result<()> 
     let service = match ask.service {
         None if ask.node.is_none() => return Ok(()),
         None => 0,
-        Some(s) if s.starts_with(super::address::CM) => {
+        Some(s) if s.starts_with(crate::prov::verbs::wire::address::CM) => {
             let address = s.parse::<Address>().map_err(|e| e.context("service"))?;
             *(if ask.source { &mut info.src_addr } else { &mut info.dest_addr }) = Some(address.to_string());
             return Ok(());
         }
-        Some(s) => s
-            .parse::<u16>()
-            .map_err(|_| Error::new(errno::ENODATA, format!("service {s:?} is no port number and no {}", super::address::CM)))?,
+        Some(s) => s.parse::<u16>().map_err(|_| {
+            Error::new(errno::ENODATA, format!("service {s:?} is no port number and no {}", crate::prov::verbs::wire::address::CM))
+        })?,
     };
     library::cm().map_err(|e| e.context("addresses of hosts need rdma_cm"))?;
     let Some(ip) = gid.ip else {
@@ -234,7 +234,7 @@ fn devices(near: Option<&str>) -> Result<(Devices, Vec<String>)> {
             "libibverbs knows no RDMA device of this host: its drivers may be missing, or /dev/infiniband closed to this user",
         ));
     }
-    named::check(&names)?;
+    rail_names::check(&names)?;
     if !config.devices.is_empty() {
         names.retain(|n| config.devices.contains(n));
     }
@@ -399,7 +399,7 @@ pub fn lane_info(info: &Info) -> Result<Info> {
     match lane.reason {
         Some(why) => Err(why),
         None => {
-            let own = info.src_addr.clone().filter(|at| at.starts_with(super::address::CM));
+            let own = info.src_addr.clone().filter(|at| at.starts_with(crate::prov::verbs::wire::address::CM));
             let mr_mode = info.mr_mode & !flags::MR_MODE_PROV_KEY;
             Ok(Info { mr_mode, ep_type: info.ep_type, src_addr: own.or(lane.src_addr), ..lane })
         }

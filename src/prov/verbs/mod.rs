@@ -1,85 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! RDMA NICs through libibverbs: InfiniBand, RoCE and iWARP. `docs/verbs.md` follows an operation through it.
+//!
+//! The rooms, from below: `sys` (bindings), `device` (devices and verbs objects), `wire` (formats), `memory` (regions and buffers),
+//! `queue` (queue pairs), `state` (the state of an endpoint and its parts), and above it `ops` (posting and completing), `rail`
+//! (several ports), `lane` (an endpoint of rdm) and `connect`. `provider.rs` and `calls.rs` implement the traits of the layer above
+//! with `domain.rs`, `endpoint.rs` and `cq.rs`; begin with `calls.rs`.
 
-mod abi;
-pub mod address;
-mod atomic;
 mod attach;
-mod backing;
-mod bounce;
 mod calls;
-mod card;
-mod cm;
-pub mod cm_channel;
-pub mod cm_event;
-pub mod cm_id;
-mod conn;
-mod constants;
+mod connect;
 mod cq;
-mod credit;
 pub mod device;
-pub mod distance;
 mod domain;
 mod endpoint;
-mod entry_points;
-pub mod event;
-pub mod ext;
-mod fast;
-mod fault;
-mod fellows;
-mod first;
-pub mod gid;
-mod greeting;
-mod held;
 mod info;
-mod inline;
-mod kept;
-mod keys;
 mod lane;
-mod lane_own;
-mod lane_rma;
-pub mod library;
 mod limits;
-mod line;
-mod list;
 mod memory;
-mod mpa;
-mod mr;
-mod named;
-pub mod netdev;
 mod nic;
-mod object;
 mod ops;
-mod parcels;
-mod part;
-mod pep;
-mod poll;
-mod populate;
-mod post;
 mod provider;
-mod qp;
+mod queue;
 mod rail;
-mod rail_join;
-mod rail_turn;
-mod rails;
-mod recv;
-mod ring;
-mod service;
 mod shared;
-mod staged;
 mod state;
-pub mod status;
-mod steps;
-mod stripe;
-mod striping;
-mod tag;
-mod template;
+pub mod sys;
 mod watch;
-mod work;
+pub mod wire;
 
+pub use connect::pep::Listener;
 pub use cq::Cq;
 pub use domain::Domain;
 pub use endpoint::Endpoint;
-pub use greeting::DATA_MAX;
-pub use pep::Listener;
 pub use provider::Verbs;
+pub use wire::greeting::DATA_MAX;

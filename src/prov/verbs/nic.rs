@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the device and the port behind a candidate say of themselves.
 
-use super::device::{Atomics, Context, Link, Odp};
-use super::distance;
-use super::gid::Gid;
 use super::info::Choice;
 use crate::error::Result;
 use crate::prov::info::{Info, Near, Nic};
+use crate::prov::verbs::device::context::{Atomics, Context, Link, Odp};
+use crate::prov::verbs::device::distance;
+use crate::prov::verbs::device::gid::Gid;
 use std::ffi::CStr;
 use std::net::Ipv6Addr;
 

@@ -4,9 +4,7 @@
 use super::cq::Cq;
 use super::domain::Domain;
 use super::endpoint::Endpoint;
-use super::mr::Attached;
-use super::pep::Listener;
-use super::{atomic, attach, info, nic, ops};
+use super::{attach, info, nic};
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::registry::wait_until;
 use crate::mr::{Access, Attr, Facts, RegionId};
@@ -14,6 +12,9 @@ use crate::prov::info::{Ask, Info, Nic};
 use crate::prov::op::Iov;
 use crate::prov::ops::{CqFormat, CqOps};
 use crate::prov::queue::{Counter, Queue};
+use crate::prov::verbs::connect::pep::Listener;
+use crate::prov::verbs::memory::mr::Attached;
+use crate::prov::verbs::ops::{atomic, table};
 use crate::prov::{self, Offer, Provider, Reach};
 use crate::sync::serial::Threading;
 use std::net::SocketAddr;
@@ -193,7 +194,7 @@ impl prov::Domain for Domain {
 
 impl prov::Source for Cq {
     fn ops(&self, format: CqFormat) -> (&'static CqOps, *const ()) {
-        (ops::of_cq(self.inner.threading(), format), (&raw const *self).cast())
+        (table::of_cq(self.inner.threading(), format), (&raw const *self).cast())
     }
 
     fn poll(&self, force: bool) {

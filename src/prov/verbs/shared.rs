@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An endpoint as its completion queues have it: its state under a lock, and what a completion of the device comes to.
 
-use super::abi::ibv_wc;
-use super::memory::Registered;
-use super::service::{Heard, kind};
-use super::state::State;
+use crate::prov::verbs::memory::registered::Registered;
+use crate::prov::verbs::queue::service::{Heard, kind};
+use crate::prov::verbs::state::State;
+use crate::prov::verbs::sys::abi::ibv_wc;
 use crate::sync::serial::Serial;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

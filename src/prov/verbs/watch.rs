@@ -7,15 +7,15 @@
 //!
 //! Lock order: nothing of this file is held while an endpoint is locked.
 
-use super::abi::ibv_event_type;
-use super::cm_channel::Channel;
-use super::cm_event::CmEventKind;
-use super::cm_id::Id;
 use super::domain::{Bound, Domain};
-use super::event::AsyncEvent;
-use super::state::{Phase, State};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
+use crate::prov::verbs::state::{Phase, State};
+use crate::prov::verbs::sys::abi::ibv_event_type;
+use crate::prov::verbs::sys::async_event::AsyncEvent;
+use crate::prov::verbs::sys::cm_channel::Channel;
+use crate::prov::verbs::sys::cm_event::CmEventKind;
+use crate::prov::verbs::sys::cm_id::Id;
 use crate::sys::epoll::Poller;
 use crate::sys::time::now_ns;
 use std::net::SocketAddr;

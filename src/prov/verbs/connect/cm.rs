@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connecting: by rdma_cm, whose events move the attempt on while this library moves the queue pair; or by
+//! addresses that the caller exchanged.
+
+use super::pep::Request;
+use crate::config;
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::event::EventKind;
+use crate::prov::verbs::domain::Domain;
+use crate::prov::verbs::limits::ALIVE_NS;
+use crate::prov::verbs::queue::qp::{Local, Patience, Qp, Remote};
+use crate::prov::verbs::queue::service::{Service, kind};
+use crate::prov::verbs::state::conn::{Connecting, Link, Step};
+use crate::prov::verbs::state::{Phase, State};
+use crate::prov::verbs::sys::abi::ibv_qp_state;
+use crate::prov::verbs::sys::cm_channel::Channel;
+use crate::prov::verbs::sys::cm_event::{CmEvent, CmEventKind};
+use crate::prov::verbs::sys::cm_id::{ConnParam, Id};
+use crate::prov::verbs::sys::status;
+use crate::prov::verbs::sys::status::Failed;
+use crate::prov::verbs::wire::address::{Address, QpAddress};
+use crate::prov::verbs::wire::greeting;
+use crate::prov::verbs::wire::greeting::Greeting;
+use crate::sys::time::{self, now_ns};
+use std::net::SocketAddr;
+
+/// The longest that rdma_cm looks for an address or a route at a time.
+const RESOLVE_MS: i32 = 2000;
+/// `IB_CM_REJ_CONSUMER_DEFINED`.
+const CONSUMER_DEFINED: i32 = 28;
+
+impl State {
+    pub fn patience_of(config: &config::Verbs) -> Patience {
+        Patience { timeout: config.timeout, retries: config.retries, rnr_retries: config.rnr_retries, min_rnr_timer: config.min_rnr_timer }
+    }
+
+    pub fn connecting_deadline(&self) -> Option<u64> {
+        match &self.phase {
+            Phase::Connecting(c) => Some(c.deadline),
+            _ => None,
+        }
+    }
+
+    fn parameters<'a>(&self, domain: &Domain, private_data: &'a [u8]) -> Result<ConnParam<'a>> {
+        let qp = self.qp.as_ref().ok_or(Error::fixed(errno::EOPBADSTATE, "ep: not enabled"))?;
+        Ok(ConnParam {
+            private_data,
+            responder_resources: domain.context().reads_in(),
+            initiator_depth: domain.context().reads_out(),
+            retry_count: self.patience.retries,
+            rnr_retry_count: self.patience.rnr_retries,
+            qpn: qp.number,
+        })
+    }
+
+    /// Begins to connect to a listener.
+    pub fn dial(&mut self, domain: &Domain, address: &str, data: &[u8]) -> Result<()> {
+        let to = match address.parse::<Address>()? {
+            Address::Cm(to) => to,
+            Address::Qp(_) => return Err(Error::invalid("addr: the address of a queue pair is for gdrfab_ep_connect_addr")),
+        };
+        let channel = Channel::new()?;
+        let id = Id::new(&channel)?;
+        self.hurry(&id);
+        // From the domain's own address, so that rdma_cm picks the domain's device and no other.
+        let from = domain.gid.ip.filter(|ip| ip.is_ipv4() == to.is_ipv4()).map(|ip| SocketAddr::new(ip, 0));
+        id.resolve(from, to, RESOLVE_MS).map_err(|e| e.context(format_args!("connecting to {address}")))?;
+        self.link = Link { id: Some(id), channel: Some(channel), peer: Some(to), ..Link::default() };
+        let deadline = time::deadline(self.options.connect_timeout_ns);
+        self.phase = Phase::Connecting(Box::new(Connecting { step: Step::Address, deadline, data: data.to_vec() }));
+        Ok(())
+    }
+
+    /// Accepts a request; on failure it is lost, as its peer is.
+    pub fn take_request(&mut self, domain: &Domain, request: Request, data: &[u8]) -> Result<()> {
+        let (service, rails) = (request.service(), request.rails());
+        let mut id = request.into_id().ok_or(Error::fixed(errno::EINVAL, "info->handle: the request was answered already"))?;
+        self.check_device(domain, &id)?;
+        let channel = Channel::new()?;
+        id.migrate(&channel)?;
+        self.hurry(&id);
+        self.steps_of(domain, &id, service)?;
+        let private = Greeting { service: self.service_number(), rails: self.rail_count(), data }.encode();
+        id.accept(&self.parameters(domain, &private)?)?;
+        let peer = id.peer();
+        self.link = Link { id: Some(id), channel: Some(channel), peer, rails, ..Link::default() };
+        let deadline = time::deadline(self.options.connect_timeout_ns);
+        self.phase = Phase::Connecting(Box::new(Connecting { step: Step::Establish, deadline, data: Vec::new() }));
+        Ok(())
+    }
+
+    /// How long the device waits for acknowledgements; older kernels and iWARP decide themselves.
+    fn hurry(&self, id: &Id) {
+        if let Err(e) = id.set_ack_timeout(self.patience.timeout) {
+            crate::log!(Debug, "{e}");
+        }
+    }
+
+    fn check_device(&self, domain: &Domain, id: &Id) -> Result<()> {
+        let found = (id.device(), id.port());
+        if found != (Some(domain.context().name.clone()), domain.port) {
+            return Err(Error::new(
+                errno::EADDRNOTAVAIL,
+                format!(
+                    "the way to the peer leaves through port {} of {}, the domain is port {} of {}",
+                    found.1,
+                    found.0.as_deref().unwrap_or("no device"),
+                    domain.port,
+                    domain.context().name
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    fn rail_count(&self) -> u8 {
+        self.rails.as_ref().map_or(0, |rails| rails.further.len() as u8 + 1)
+    }
+
+    fn service_number(&self) -> Option<u32> {
+        self.service.as_ref().map(|s| s.qp.number)
+    }
+
+    /// Moves the queue pairs as the connection manager says; over iWARP the kernel does it.
+    fn steps_of(&mut self, domain: &Domain, id: &Id, service: Option<u32>) -> Result<()> {
+        if domain.is_iwarp() {
+            return Ok(());
+        }
+        let qp = self.qp.as_ref().ok_or(Error::fixed(errno::EOPBADSTATE, "ep: not enabled"))?;
+        for (state, words) in [(ibv_qp_state::IBV_QPS_RTR, "RTR"), (ibv_qp_state::IBV_QPS_RTS, "RTS")] {
+            let (mut attr, mask) = id.qp_attr(state)?;
+            attr.min_rnr_timer = self.patience.min_rnr_timer;
+            // The manager's are what the peer wanted for its own sake, and may be more than this side's device has.
+            attr.max_dest_rd_atomic = attr.max_dest_rd_atomic.min(domain.context().reads_in());
+            attr.max_rd_atomic = attr.max_rd_atomic.min(domain.context().reads_out());
+            (attr.retry_cnt, attr.rnr_retry) = (self.patience.retries, self.patience.rnr_retries);
+            qp.modify(&mut attr, mask, words)?;
+            if let (Some(mine), Some(peer)) = (&self.service, service) {
+                (attr.dest_qp_num, attr.rq_psn, attr.sq_psn) = (peer, Service::psn(peer), Service::psn(mine.qp.number));
+                attr.rnr_retry = 7;
+                mine.qp.modify(&mut attr, mask, words)?;
+            }
+        }
+        if let Some(mine) = &mut self.service {
+            mine.up = service.is_some();
+        }
+        Ok(())
+    }
+
+    /// Connects the service queue pair to the one that an exchanged address names.
+    fn service_steps(&self, domain: &Domain) -> Result<()> {
+        let (Some(mine), Some(peer)) = (&self.service, &self.link.service) else { return Ok(()) };
+        let local = local_of(domain, Service::psn(mine.qp.number));
+        let patience = Patience { rnr_retries: 7, ..self.patience };
+        mine.qp.ready_to_receive(domain.context(), &local, peer, &patience)?;
+        mine.qp.ready_to_send(domain.context(), &local, peer, &patience)
+    }
+
+    /// Asks the peer's device for a sign that it is there.
+    fn say_hello(&mut self) -> Result<()> {
+        self.link.asked_alive = now_ns();
+        match &mut self.service {
+            Some(s) => s.send([u64::from(kind::HELLO), 0, 0, 0, 0, 0, 0, 0]),
+            None => Ok(()),
+        }
+    }
+
+    /// A message of ours has reached the peer's device.
+    pub fn on_sent(&mut self, sent: u8) {
+        if sent == kind::HELLO && matches!(&self.phase, Phase::Connecting(c) if c.step == Step::Hello) {
+            if let Some(s) = &mut self.service {
+                s.up = true;
+            }
+            self.phase = Phase::Connected;
+            self.event(EventKind::Connected, Vec::new(), None);
+        }
+    }
+
+    /// The peer's service queue pair does not answer.
+    pub fn on_service_failed(&mut self, status: u32) {
+        if matches!(&self.phase, Phase::Connecting(c) if c.step == Step::Hello) {
+            self.link.again = true;
+            return;
+        }
+        let failed = Failed { operation: "sign of life", receive: false, status, qpn: self.service_number().unwrap_or(0), vendor_err: 0 };
+        let e = status::completion_error(&failed);
+        if !self.is_to_blame(status, false, None) && self.may_outlive() {
+            return self.lose_first(e);
+        }
+        self.begin_end(Error::coded(e.errno, Code::PeerGone, e.words), false);
+    }
+
+    /// Tells the peer that this side ends: by the connection manager, or by a message where there is none.
+    pub fn say_goodbye(&mut self) {
+        self.link.leave();
+        let Some(s) = &mut self.service else { return };
+        let told =
+            self.link.by_address.is_some() && s.up && !self.link.heard_bye && s.send([u64::from(kind::BYE), 0, 0, 0, 0, 0, 0, 0]).is_ok();
+        if !told && let Err(e) = s.qp.fail() {
+            crate::log!(Warn, "{e}");
+        }
+    }
+
+    /// Connects to the queue pair that an exchanged address names.
+    pub fn by_address(&mut self, domain: &Domain, address: &str, psn: u32) -> Result<()> {
+        let peer = match address.parse::<Address>()? {
+            Address::Qp(peer) => peer,
+            Address::Cm(_) => return Err(Error::invalid("addr: the address of a listener is for gdrfab_ep_connect")),
+        };
+        let Some(qp) = &self.qp else { return Err(Error::fixed(errno::EOPBADSTATE, "ep: not enabled")) };
+        if peer.qpn == qp.number && peer.gid == domain.gid.raw && peer.lid == domain.lid {
+            return Err(Error::invalid("addr: this is the endpoint's own address"));
+        }
+        let config = &config::get().verbs;
+        let local = local_of(domain, psn);
+        let remote = Remote {
+            gid: peer.gid,
+            lid: peer.lid,
+            qpn: peer.qpn,
+            psn: peer.psn,
+            mtu: peer.mtu.min(domain.mtu),
+            service_level: config.service_level,
+            traffic_class: config.traffic_class,
+            hop_limit: 64,
+            reads: peer.reads,
+        };
+        qp.ready_to_receive(domain.context(), &local, &remote, &self.patience)?;
+        qp.ready_to_send(domain.context(), &local, &remote, &self.patience)?;
+        let service = peer.service.map(|qpn| Remote { qpn, psn: Service::psn(qpn), ..remote });
+        // Whether the peer has rails shows when it answers.
+        self.link = Link { by_address: Some(peer), service, rails: u8::MAX, ..Link::default() };
+        if self.link.service.is_none() || self.service.is_none() {
+            // A peer without one: nothing but an operation can tell whether it is there.
+            self.phase = Phase::Connected;
+            self.event(EventKind::Connected, Vec::new(), None);
+            return Ok(());
+        }
+        self.service_steps(domain)?;
+        let deadline = time::deadline(self.options.connect_timeout_ns);
+        self.phase = Phase::Connecting(Box::new(Connecting { step: Step::Hello, deadline, data: Vec::new() }));
+        self.say_hello()
+    }
+
+    /// Looks for what the connection manager has to say, and for attempts that take too long.
+    pub fn progress_connection(&mut self, domain: &Domain) {
+        while let Some(channel) = self.link.channel.clone() {
+            match channel.next() {
+                Ok(Some(event)) => self.on_cm_event(domain, event),
+                Ok(None) => break,
+                Err(e) => {
+                    crate::log!(Warn, "{e}");
+                    break;
+                }
+            }
+        }
+        if std::mem::take(&mut self.link.again)
+            && let Err(e) = self.try_again(domain)
+        {
+            self.give_up(e, Vec::new());
+        }
+        self.look_alive();
+        self.repeat_first();
+        if self.connecting_deadline().is_some_and(|d| d != 0 && now_ns() > d) {
+            let words = "the peer did not answer the connection request in time";
+            self.give_up(Error::coded(errno::ETIMEDOUT, Code::Deadline, words), Vec::new());
+        }
+    }
+
+    /// The peer was not there yet: from the beginning.
+    fn try_again(&mut self, domain: &Domain) -> Result<()> {
+        if let Some(s) = &mut self.service {
+            s.restart(domain.port)?;
+        }
+        self.service_steps(domain)?;
+        self.say_hello()
+    }
+
+    /// Without a connection manager nobody tells of a peer that dies, so its device is asked now and then.
+    fn look_alive(&mut self) {
+        let idle = self.service.as_ref().is_some_and(|s| s.up && s.outstanding == 0) && !self.link.heard_bye;
+        let due = matches!(self.phase, Phase::Connected) && self.link.by_address.is_some() && now_ns() > self.link.asked_alive + ALIVE_NS;
+        if idle
+            && due
+            && let Err(e) = self.say_hello()
+        {
+            crate::log!(Warn, "{e}");
+        }
+    }
+
+    fn on_cm_event(&mut self, domain: &Domain, event: CmEvent) {
+        if !matches!(self.phase, Phase::Connecting(_)) {
+            return self.on_late_event(event);
+        }
+        let greeting = greeting::decode(&event.private_data);
+        let service = greeting.as_ref().and_then(|g| g.service);
+        if let Some(greeting) = &greeting
+            && matches!(event.kind, CmEventKind::ConnectResponse)
+        {
+            self.link.rails = greeting.rails;
+        }
+        let peer_data = greeting.map(|g| g.data.to_vec());
+        let next = match event.kind {
+            CmEventKind::AddrResolved => self.resolved(domain),
+            CmEventKind::RouteResolved => self.request(domain),
+            CmEventKind::ConnectResponse => self.answered(domain, service).map(|()| Some(peer_data.unwrap_or(event.private_data))),
+            CmEventKind::Established => Ok(Some(match &self.phase {
+                // The other side hears of ours; its data came with the request.
+                Phase::Connecting(c) if c.step == Step::Establish => Vec::new(),
+                _ => peer_data.unwrap_or(event.private_data),
+            })),
+            CmEventKind::Rejected => {
+                // A gdrfab that turns us away says so in its own words; others by the reason that means "by its program".
+                let why = match peer_data.is_some() || event.status == CONSUMER_DEFINED {
+                    true => Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection"),
+                    false => {
+                        let there = self.link.peer().map_or(String::new(), |p| p.to_string());
+                        Error::new(errno::ECONNREFUSED, format!("nobody listens at {there} (rdma_cm's reason {})", event.status))
+                    }
+                };
+                return self.give_up(why, peer_data.unwrap_or_default());
+            }
+            CmEventKind::TimewaitExit => Ok(None),
+            _ => {
+                Err(event.error().unwrap_or_else(|| Error::new(errno::ECONNABORTED, format!("connecting ended by event {:?}", event.kind))))
+            }
+        };
+        match next {
+            Ok(None) => {}
+            Ok(Some(data)) => match self.lane.is_some() && domain.is_iwarp() {
+                true => self.join_in_order(data),
+                false => self.joined(data),
+            },
+            Err(e) => self.give_up(e, Vec::new()),
+        }
+    }
+
+    pub(in crate::prov::verbs) fn joined(&mut self, data: Vec<u8>) {
+        self.phase = Phase::Connected;
+        self.event(EventKind::Connected, data, None);
+    }
+
+    pub(in crate::prov::verbs) fn step(&mut self, to: Step) {
+        if let Phase::Connecting(c) = &mut self.phase {
+            c.step = to;
+        }
+    }
+
+    fn id(&self) -> Result<&Id> {
+        self.link.id.as_ref().ok_or(Error::fixed(errno::EOPBADSTATE, "ep: no connection identifier"))
+    }
+
+    fn resolved(&mut self, domain: &Domain) -> Result<Option<Vec<u8>>> {
+        let id = self.id()?;
+        self.check_device(domain, id)?;
+        id.resolve_route(RESOLVE_MS)?;
+        self.step(Step::Route);
+        Ok(None)
+    }
+
+    fn request(&mut self, domain: &Domain) -> Result<Option<Vec<u8>>> {
+        let data = match &self.phase {
+            Phase::Connecting(c) => c.data.as_slice(),
+            _ => &[],
+        };
+        let private = Greeting { service: self.service_number(), rails: self.rail_count(), data }.encode();
+        let there = || self.link.peer().map_or(String::new(), |p| p.to_string());
+        self.id()?.connect(&self.parameters(domain, &private)?).map_err(|e| e.context(format_args!("connecting to {}", there())))?;
+        self.step(Step::Answer);
+        Ok(None)
+    }
+
+    /// The peer has accepted: the queue pairs follow, and the peer learns that they have.
+    fn answered(&mut self, domain: &Domain, service: Option<u32>) -> Result<()> {
+        let Some(id) = self.link.id.take() else { return Err(Error::fixed(errno::EOPBADSTATE, "ep: no connection identifier")) };
+        let moved = self.steps_of(domain, &id, service).and_then(|()| id.establish());
+        self.link.id = Some(id);
+        moved
+    }
+
+    fn on_late_event(&mut self, event: CmEvent) {
+        let why = match event.kind {
+            CmEventKind::Disconnected => {
+                let words = "the peer closed the connection or died";
+                return self.peer_ends(Error::coded(errno::ECONNRESET, Code::PeerGone, words));
+            }
+            CmEventKind::DeviceRemoval => Error::coded(errno::ENODEV, Code::PeerGone, "the RDMA device was removed"),
+            CmEventKind::TimewaitExit | CmEventKind::AddrChange | CmEventKind::Established => return,
+            _ => match event.error() {
+                Some(e) => e,
+                None => return,
+            },
+        };
+        self.begin_end(why, false);
+        self.finish_if_drained();
+    }
+
+    /// The attempt failed: an error event, and the endpoint is over.
+    pub(in crate::prov::verbs) fn give_up(&mut self, why: Error, data: Vec<u8>) {
+        self.begin_end(why.clone(), true);
+        self.finish_if_drained();
+        self.event(EventKind::Connected, data, Some(why));
+    }
+}
+
+pub fn local_of(domain: &Domain, psn: u32) -> Local {
+    Local { port: domain.port, gid_index: domain.gid.index, psn, global: domain.ethernet || domain.lid == 0 }
+}
+
+/// The address by which a peer's queue pair reaches this one.
+pub fn address_of(domain: &Domain, qp: &Qp, psn: u32, service: Option<u32>) -> Address {
+    Address::Qp(QpAddress {
+        lid: domain.lid,
+        gid: domain.gid.raw,
+        qpn: qp.number,
+        psn,
+        mtu: domain.mtu,
+        service,
+        reads: domain.context().reads_in(),
+        access: 0,
+    })
+}

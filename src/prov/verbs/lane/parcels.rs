@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An endpoint as a lane of a connectionless one: a parcel is a message in registered memory of the library's own, and is sent
+//! only while the peer has a receive for it (`credit`).
+
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::op::{IOV_LIMIT, Iov, total};
+use crate::prov::parcel::Flat;
+use crate::prov::verbs::endpoint::Endpoint;
+use crate::prov::verbs::ops::post::aim;
+use crate::prov::verbs::queue::work::{PARCEL, RxOp, SIGNALED, Target, TxOp};
+use crate::prov::verbs::state::lane::{ANSWERS, HEADER, MOST, Move, Own, SMALL, kind};
+use crate::prov::verbs::state::{Phase, State};
+use crate::prov::verbs::sys::abi::*;
+use crate::prov::verbs::sys::status;
+use crate::prov::verbs::wire::credit::Class;
+use crate::prov::{Lane, Taker};
+use std::mem::zeroed;
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
+
+/// Words that a parcel may begin with.
+const WORDS: usize = 32;
+/// Work requests that operations leave to parcels of the lane's own.
+const SPARE: u32 = 16;
+
+/// The peer broke the protocol of lanes, which ends the connection.
+#[cold]
+pub(in crate::prov::verbs) fn broken(words: &'static str) -> Error {
+    Error::coded(errno::EPROTO, Code::PeerBroke, format!("the peer sent {words}"))
+}
+
+impl State {
+    /// Posts the receives of a lane.
+    pub(in crate::prov::verbs) fn post_receives(&mut self) -> Result<()> {
+        let all = self.lane.as_ref().map_or(0, |lane| lane.receives());
+        (0..all).try_for_each(|place| self.repost(place))
+    }
+
+    /// Posts further receives, if the peer has earned some; without memory for them it goes on with those that it has.
+    fn grow_receives(&mut self) -> Result<()> {
+        let Some(lane) = &mut self.lane else { return Ok(()) };
+        let (first, more) = (lane.receives(), lane.credit.earned());
+        if more == 0 || lane.more_receives(more).inspect_err(|e| crate::log!(Debug, "receives of a lane: {e}")).is_err() {
+            return Ok(());
+        }
+        for place in first..first + more {
+            self.repost(place)?;
+            if let Some(lane) = &mut self.lane {
+                lane.credit.grew(1);
+            }
+        }
+        Ok(())
+    }
+
+    fn repost(&mut self, place: u32) -> Result<()> {
+        let Some(lane) = &self.lane else { return Ok(()) };
+        // SAFETY: plain numbers.
+        let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
+        pieces[0] = lane.receive(place);
+        self.post_receive(&mut pieces, 1, RxOp { own: true, context: place as usize, ..RxOp::default() })
+    }
+
+    /// Room for a work request of an operation.
+    pub(in crate::prov::verbs) fn has_work(&self) -> bool {
+        self.tx.len() + SPARE < self.tx.limit()
+    }
+
+    /// Posts one work request that ends with a completion.
+    pub(in crate::prov::verbs) fn launch(
+        &mut self,
+        opcode: ibv_wr_opcode::Type,
+        pieces: &mut [ibv_sge],
+        target: Target,
+        operands: [u64; 2],
+        inline: bool,
+        op: TxOp,
+    ) -> Result<()> {
+        // SAFETY: plain numbers and pointers.
+        let mut wr: ibv_send_wr = unsafe { zeroed() };
+        wr.wr_id = self.tx_tag.send(self.tx.next());
+        wr.next = null_mut();
+        wr.sg_list = pieces.as_mut_ptr();
+        wr.num_sge = pieces.len() as i32;
+        wr.opcode = opcode;
+        wr.send_flags = SIGNALED | if inline { ibv_send_flags::IBV_SEND_INLINE } else { 0 };
+        aim(&mut wr, target, operands);
+        let Some(qp) = &self.qp else { return Err(self.not_connected()) };
+        // SAFETY: the request and its pieces live until the call returns, and inline bytes are copied within it. Other bytes stay
+        // until the completion: a parcel's place is the lane's, an operation's buffers are its caller's (`Iov::new`) or `op.bounce`.
+        match unsafe { qp.post_send(&mut wr) } {
+            Ok(()) => {
+                self.tx.push(op);
+                Ok(())
+            }
+            Err((_, err)) => {
+                let error = status::call_error("posting a work request", err);
+                self.begin_end(error.clone(), false);
+                Err(error)
+            }
+        }
+    }
+
+    /// Sends a parcel, if there is room for it.
+    pub(in crate::prov::verbs) fn put_parcel(&mut self, kind: u8, class: Class, words: &[u64], bytes: &[Iov]) -> Result<bool> {
+        self.put_parcel_of(kind, class, words, bytes, None)
+    }
+
+    /// The same of a parcel with whose end this operation ends.
+    pub(in crate::prov::verbs) fn put_parcel_of(
+        &mut self,
+        kind: u8,
+        class: Class,
+        words: &[u64],
+        bytes: &[Iov],
+        of: Option<&mut Move>,
+    ) -> Result<bool> {
+        if !matches!(self.phase, Phase::Connected) {
+            return Err(self.not_connected());
+        }
+        let inline = self.qp.as_ref().map_or(0, |qp| qp.capacity.inline as usize);
+        let (room, Some(lane)) = (if class == Class::Caller { self.has_work() } else { !self.tx.is_full() }, &mut self.lane) else {
+            return Err(Error::fixed(errno::EOPNOTSUPP, "an endpoint that is no lane"));
+        };
+        let Some(len) = total(bytes).map(|len| len.saturating_add(8 * words.len())).filter(|len| *len <= MOST) else {
+            return Err(Error::fixed(errno::EMSGSIZE, "a parcel of this length does not go as one message"));
+        };
+        // What travels inside needs no place, and so does not wait for others to be through.
+        let mut small = [0; SMALL];
+        let inline = HEADER + len <= inline.min(8 * SMALL);
+        if !room {
+            return Ok(false);
+        }
+        let Some(at) = lane.room(class, inline.then_some(&mut small)) else { return Ok(false) };
+        let mut piece = lane.write(at, kind, words, bytes);
+        let how = if inline { 0 } else { PARCEL };
+        let op = match &of {
+            Some(m) => TxOp { end: m.end, how: m.how | how, ..TxOp::default() },
+            None => TxOp { internal: true, how, ..TxOp::default() },
+        };
+        let seq = self.tx.next();
+        self.launch(ibv_wr_opcode::IBV_WR_SEND, std::slice::from_mut(&mut piece), Target::default(), [0; 2], inline, op)?;
+        if let (Some(m), Some(op)) = (of, self.tx.get_mut(seq)) {
+            op.bounce = m.hold.take();
+        }
+        Ok(true)
+    }
+
+    /// Sends an answer, now or when there is room. Once the connection is over it is dropped without an error: nobody waits for
+    /// it, and what came behind the question still counts.
+    pub(in crate::prov::verbs) fn answer(&mut self, kind: u8, words: &[u64], bytes: &[u8]) -> Result<()> {
+        if !matches!(self.phase, Phase::Connected) {
+            return Ok(());
+        }
+        let Some(lane) = &mut self.lane else { return Ok(()) };
+        if lane.owed >= ANSWERS {
+            return Err(broken("more questions than it may ask at a time"));
+        }
+        lane.owed += 1;
+        lane.outbox.push_back(Own { is_answer: true, kind, words: words.into(), bytes: bytes.into() });
+        self.flush_outbox()
+    }
+
+    /// Tells the peer what it did not ask for, of which who says it bounds how much there is.
+    pub(in crate::prov::verbs) fn tell_peer(&mut self, kind: u8, words: &[u64]) -> Result<()> {
+        let (Phase::Connected, Some(lane)) = (&self.phase, &mut self.lane) else { return Ok(()) };
+        lane.outbox.push_back(Own { is_answer: false, kind, words: words.into(), bytes: Box::default() });
+        self.flush_outbox()
+    }
+
+    fn flush_outbox(&mut self) -> Result<()> {
+        while let Some(own) = self.lane.as_mut().and_then(|lane| lane.outbox.pop_front()) {
+            // SAFETY: `own` keeps the bytes until `put_parcel` has copied them.
+            let bytes = unsafe { Iov::of(&own.bytes) };
+            let sent = self.put_parcel(own.kind, Class::Own, &own.words, &[bytes])?;
+            let Some(lane) = &mut self.lane else { return Ok(()) };
+            if !sent {
+                lane.outbox.push_front(own);
+                return Ok(());
+            }
+            lane.owed -= usize::from(own.is_answer);
+        }
+        Ok(())
+    }
+
+    /// Hands out parcels that have come, moves operations on, and sends what waits.
+    fn lane_turn(&mut self, domain: &crate::prov::verbs::Domain, each: &mut dyn Taker) -> Result<()> {
+        while let Some((place, len)) = self.lane.as_ref().and_then(|lane| lane.inbox.front().copied()) {
+            let Some(lane) = &mut self.lane else { return Ok(()) };
+            let Some((head, rest)) = lane.bytes(place, len).split_first_chunk::<8>() else {
+                return Err(broken("a parcel without a header"));
+            };
+            let head = u64::from_le_bytes(*head);
+            let words = (head >> 8 & 0xff) as usize;
+            if words > WORDS || 8 * words > rest.len() || head >> 16 & 0xffff != 0 {
+                return Err(broken("a parcel of more words than bytes"));
+            }
+            let parcel = Flat { words, bytes: rest };
+            match head as u8 {
+                kind::PARCEL if !each.take(&parcel) => return Ok(()),
+                kind::PARCEL | kind::CREDIT => lane.credit.heard((head >> 32) as u32)?,
+                own => {
+                    let copy: Box<[u8]> = rest.into();
+                    lane.credit.heard((head >> 32) as u32)?;
+                    self.on_own(domain, own, &Flat { words, bytes: &copy })?;
+                }
+            }
+            if let Some(lane) = &mut self.lane {
+                lane.inbox.pop_front();
+            }
+            if matches!(self.phase, Phase::Connected | Phase::Connecting(_)) {
+                self.repost(place)?;
+                if let Some(lane) = &mut self.lane {
+                    lane.credit.freed();
+                }
+                self.grow_receives()?;
+            }
+        }
+        if !matches!(self.phase, Phase::Connected) {
+            return Ok(());
+        }
+        self.advance_jobs();
+        self.flush_outbox()?;
+        if self.lane.as_ref().is_some_and(|lane| lane.credit.owes()) {
+            self.put_parcel(kind::CREDIT, Class::Credit, &[], &[])?;
+        }
+        Ok(())
+    }
+
+    /// Something of the library's own was sent.
+    pub(in crate::prov::verbs) fn done_inside(&mut self, op: &TxOp) {
+        if op.striped {
+            return self.part_done(op);
+        }
+        if let Some(lane) = self.lane.as_mut().filter(|_| op.how == PARCEL) {
+            lane.sent();
+        }
+    }
+
+    /// A receive has brought a parcel.
+    pub(in crate::prov::verbs) fn parcel_came(&mut self, place: usize, len: usize) {
+        if let Some(lane) = &mut self.lane {
+            lane.inbox.push_back((place as u32, len));
+            if !std::mem::replace(&mut lane.heard, true) {
+                self.heard_first();
+            }
+        }
+    }
+
+    /// Whether parcels that have come still wait to be taken.
+    pub(in crate::prov::verbs) fn has_parcels(&self) -> bool {
+        self.lane.as_ref().is_some_and(|lane| !lane.inbox.is_empty())
+    }
+}
+
+impl Lane for Endpoint {
+    fn max(&self) -> usize {
+        MOST
+    }
+
+    fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool> {
+        if words.len() > WORDS {
+            return Err(Error::fixed(errno::EMSGSIZE, "a parcel of so many words does not go as one message"));
+        }
+        let mut s = self.shared.state.lock();
+        match &s.lane {
+            // A parcel does not overtake what was posted before it.
+            Some(lane) if !lane.jobs.is_empty() || !lane.outbox.is_empty() => Ok(false),
+            _ => s.put_parcel(kind::PARCEL, Class::Caller, words, bytes),
+        }
+    }
+
+    fn take(&self, force: bool, each: &mut dyn Taker) -> bool {
+        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+        if force || turn & self.mask == 0 {
+            self.progress_all(force);
+        } else if let Some(cq) = self.lane_cq.get() {
+            cq.poll(false);
+            self.poll_rails();
+        }
+        let Some(mut s) = (if force { Some(self.shared.state.lock()) } else { self.shared.state.try_lock() }) else { return true };
+        let works = s.lane.as_ref().is_some_and(|lane| !lane.inbox.is_empty() || !lane.jobs.is_empty() || !lane.outbox.is_empty());
+        if let Err(e) = s.lane_turn(&self.domain, each) {
+            s.drop_parcels();
+            s.begin_end(e, false);
+        }
+        s.finish_if_drained();
+        works
+    }
+
+    fn lose(&self, why: Error) {
+        let mut s = self.shared.state.lock();
+        s.drop_parcels();
+        s.begin_end(why, false);
+        s.finish_if_drained();
+    }
+}
+
+impl State {
+    /// Nobody takes any more what has come.
+    pub(in crate::prov::verbs) fn drop_parcels(&mut self) {
+        if let Some(lane) = &mut self.lane {
+            lane.inbox.clear();
+        }
+    }
+}

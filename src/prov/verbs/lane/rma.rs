@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! RMA and atomics over a lane, of the peer's CPU or, as RMA goes, of its card. A key is the library's or the caller's choice
+//! and not the device's, so the peer is asked what it names to its device, and the answer is kept. Local memory that nobody
+//! registered is copied, or registered for the operation.
+
+use super::parcels::broken;
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::{Access, Paths};
+use crate::prov::Parcel;
+use crate::prov::atomic::AtomicOp;
+use crate::prov::bind::{ANY_PATH, BY_CARD, Ending};
+use crate::prov::flags;
+use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, RmaIov, measure};
+use crate::prov::parcel::Flat;
+use crate::prov::verbs::memory::bounce;
+use crate::prov::verbs::memory::mr;
+use crate::prov::verbs::memory::registered::Registered;
+use crate::prov::verbs::ops::atomic;
+use crate::prov::verbs::ops::atomic::on_card;
+use crate::prov::verbs::queue::work::{FETCH, PARCEL, Target, TxOp};
+use crate::prov::verbs::rail::striping::Striped;
+use crate::prov::verbs::state::State;
+use crate::prov::verbs::state::lane::{ACKS, Ack, AtomicJob, JOBS, Job, Move, Told, kind};
+use crate::prov::verbs::state::staging::kind_of;
+use crate::prov::verbs::sys::abi::*;
+use crate::prov::verbs::wire::credit::Class;
+use crate::sys::time::now_ns;
+use std::mem::zeroed;
+use std::sync::Arc;
+
+/// Bytes up to which memory that nobody registered is copied; more of it is registered for the operation. That is not kept for the
+/// next one: a host address may name other pages by then, and nothing here would prove that it does not. Device memory is always
+/// registered by the caller: without a descriptor a buffer is the host's. Soft-RoCE has no such limit, for registering costs it
+/// system calls alone (`benches/verbs/unregistered.c`); a card's registration also waits for its firmware.
+const COPIED: usize = 32 << 10;
+/// Longest operation.
+const MAX_MSG: usize = 1 << 40;
+/// In TOLD beside the rights: the key may come to name other memory without a word, so it is good for this operation alone.
+pub(in crate::prov::verbs) const ONCE: u64 = 1 << 32;
+/// And: writes are counted.
+pub(in crate::prov::verbs) const COUNTS: u64 = 1 << 33;
+
+/// What the device is given of this side's memory, what it holds meanwhile, how it reaches that, and whether the bytes travel inside.
+type Given = (Vec<ibv_sge>, Option<Box<bounce::Bounce>>, u8, bool);
+
+/// Local memory as the device is given it.
+fn local_pieces(memory: &Arc<Registered>, dir: Dir, local: &[Iov], descs: &[u64], total: usize, inline: usize) -> Result<Given> {
+    // SAFETY: plain numbers.
+    let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
+    let (mut count, mut here) = mr::pieces(local, descs, true, &mut pieces)?;
+    let desc_of = |i: usize| descs.get(i).copied().unwrap_or(0);
+    let unnamed = local.iter().enumerate().any(|(i, v)| !v.is_empty() && desc_of(i) == 0);
+    if here == mr::Local::Staged && !unnamed {
+        here = memory.regions.lock().resolve(local, descs, &mut pieces)?;
+    }
+    let inside = dir == Dir::Write && here == mr::Local::Host && total <= inline;
+    let mut hold = None;
+    if here == mr::Local::Staged || (unnamed && !inside && total <= COPIED) {
+        let copy = bounce::take(memory, local, descs, total, dir == Dir::Write)?;
+        (pieces[0], count) = (copy.piece(), usize::from(total > 0));
+        hold = Some(copy);
+    } else if unnamed && !inside {
+        let named = local.iter().enumerate().filter(|(_, v)| !v.is_empty()).map(|(i, v)| (desc_of(i) != 0, *v));
+        hold = Some(bounce::registered(memory, dir == Dir::Read, named, &mut pieces)?);
+    }
+    let how = if here == mr::Local::Staged { mr::BOUNCED } else { mr::how_of_all(local, descs) };
+    Ok((pieces[..count].to_vec(), hold, how, inside && total > 0))
+}
+
+impl State {
+    pub fn lane_rma(
+        &mut self,
+        memory: &Arc<Registered>,
+        dir: Dir,
+        local: &[Iov],
+        remote: &[RmaIov],
+        c: &Common,
+        descs: &[u64],
+    ) -> Result<()> {
+        let total = measure(local, MAX_MSG)?;
+        let sum = remote.iter().try_fold(0usize, |sum, r| sum.checked_add(r.len));
+        if sum != Some(total) || remote.is_empty() || remote.len() > IOV_LIMIT {
+            return Err(Error::invalid(format!("rma_iov: {sum:?} bytes, but the local pieces have {total}")));
+        }
+        let data = (c.flags & flags::REMOTE_CQ_DATA != 0).then_some(c.data);
+        if data.is_some() && dir == Dir::Read {
+            return Err(Error::invalid("flags: a read carries no remote data"));
+        }
+        let inline = self.check_connected()?.capacity.inline as usize;
+        let (direct, most) = (c.flags & ANY_PATH != 0, memory.pd.context.reads_out());
+        if self.lane.as_ref().is_none_or(|lane| lane.jobs.len() >= JOBS || (direct && !lane.fetches.may_begin(most))) {
+            return Err(Error::AGAIN);
+        }
+        let (pieces, hold, how, inline) = local_pieces(memory, dir, local, descs, total, inline)?;
+        if !direct && let Some(why) = self.ruled_out(mr::path_of(how)) {
+            return self.refuse_rma(kind_of(dir), total, local, c, why);
+        }
+        let end = self.lane_end(c, kind_of(dir), total, local.first().map_or(0, |v| v.addr()))?;
+        let deliver = c.flags & flags::DELIVERY_COMPLETE != 0 && dir == Dir::Write;
+        if let Some(lane) = self.lane.as_mut().filter(|_| direct) {
+            lane.fetches.begin(total);
+        }
+        let how = how | if direct { FETCH } else { 0 };
+        let remote = remote.to_vec();
+        self.begin_job(Job::Move(Box::new(Move {
+            pieces,
+            hold,
+            inline,
+            remote,
+            direct,
+            total,
+            data,
+            deliver,
+            how,
+            ..Move::new(dir, end)
+        })));
+        Ok(())
+    }
+
+    pub fn lane_atomic(&mut self, memory: &Arc<Registered>, op: &AtomicOp, c: &Common) -> Result<()> {
+        self.check_connected()?;
+        if self.lane.as_ref().is_none_or(|lane| lane.jobs.len() >= JOBS) {
+            return Err(Error::AGAIN);
+        }
+        if c.flags & BY_CARD != 0 {
+            return self.lane_atomic_by_card(memory, op, c);
+        }
+        let end = self.lane_end(c, op.kind(), op.what.bytes(), op.buf())?;
+        let old = if op.what.fetches() { op.with.old } else { Iov::EMPTY };
+        let words = [op.what.encode(), op.addr, op.key];
+        self.begin_job(Job::Atomic(AtomicJob { words, operands: op.operands(), old, end }));
+        Ok(())
+    }
+
+    fn lane_atomic_by_card(&mut self, memory: &Arc<Registered>, op: &AtomicOp, c: &Common) -> Result<()> {
+        let (what, total) = (op.what, op.what.bytes());
+        atomic::check_op(&memory.pd.context, what)?;
+        if let Some(why) = self.ruled_out(Paths::NIC) {
+            return Err(why);
+        }
+        let hold = atomic::fetched(memory, op)?;
+        let end = self.lane_end(c, op.kind(), total, op.buf())?;
+        let dir = if what.writes() { Dir::Write } else { Dir::Read };
+        let remote = vec![RmaIov { addr: op.addr, len: total, key: op.key }];
+        let (pieces, hold, card) = (vec![hold.piece()], Some(hold), Some(on_card(op)));
+        // It ends when the card has answered, and so is delivered.
+        self.begin_job(Job::Move(Box::new(Move { pieces, hold, card, remote, total, ..Move::new(dir, end) })));
+        Ok(())
+    }
+
+    fn lane_end(&mut self, c: &Common, kind: u64, len: usize, buf: usize) -> Result<Ending> {
+        let wanted = self.bind.wants_entry(c.flags);
+        if !self.bind.reserve(wanted) {
+            return Err(Error::AGAIN);
+        }
+        let deadline = self.deadline(c.timeout_ns);
+        Ok(Ending::of(c, kind, len, buf, wanted, deadline))
+    }
+
+    fn begin_job(&mut self, job: Job) {
+        let Some(lane) = &mut self.lane else { return };
+        lane.jobs.push_back(job);
+        if lane.jobs.len() == 1 {
+            self.advance_jobs();
+        }
+    }
+
+    /// Moves posted operations on, in their order. One that cannot go on yet says `false`, and those behind it wait.
+    pub(in crate::prov::verbs) fn advance_jobs(&mut self) {
+        while let Some(mut job) = self.lane.as_mut().and_then(|lane| lane.jobs.pop_front()) {
+            let done = match &mut job {
+                Job::Move(m) => self.advance_move(m),
+                Job::Atomic(a) => self.advance_atomic(a),
+            };
+            match (done, &mut self.lane) {
+                (Ok(true), _) => {}
+                (Ok(false), Some(lane)) => return lane.jobs.push_front(job),
+                (Ok(false), None) => return,
+                // The device has a part of it, and the connection ends: it does so with that.
+                (Err(_), Some(lane)) if job.has_begun() => return lane.jobs.push_front(job),
+                (Err(e), _) => self.drop_job(&job, e),
+            }
+        }
+    }
+
+    /// An operation fails that the device does not have.
+    fn drop_job(&mut self, job: &Job, why: Error) {
+        if let Job::Move(m) = job
+            && m.direct
+        {
+            self.fetch_ended(m.total);
+        }
+        self.stats.errors += 1;
+        self.bind.fail(job.ending(), why);
+    }
+
+    #[cold]
+    pub(in crate::prov::verbs) fn fetch_ended(&mut self, len: usize) {
+        if let Some(lane) = &mut self.lane {
+            lane.fetches.end(len);
+        }
+    }
+
+    /// What the lane keeps of an operation of its caller's has ended: of a fetch, or of a place that a parcel had.
+    #[cold]
+    pub(in crate::prov::verbs) fn part_of_lane_ended(&mut self, how: u8, len: usize) {
+        if how & FETCH != 0 {
+            self.fetch_ended(len);
+        }
+        if let Some(lane) = self.lane.as_mut().filter(|_| how & PARCEL != 0) {
+            lane.sent();
+        }
+    }
+
+    /// Finds out what the pieces of the peer's memory are to the device. False: the peer has not said yet.
+    fn find_told(&mut self, m: &mut Move) -> Result<bool> {
+        while let Some(there) = m.remote.get(m.told.len()).copied() {
+            if let Some(why) = m.refused.take() {
+                return Err(why);
+            }
+            let known = match m.direct {
+                true => Some(Told::direct(u32::try_from(there.key).map_err(|_| Error::reported(Code::Key))?)),
+                false => self.lane.as_ref().and_then(|lane| lane.known(there.key)),
+            };
+            match known {
+                Some(told) => admit(m, told)?,
+                None if m.asked => return Ok(false),
+                None => {
+                    m.asked = self.put_parcel(kind::ASK, Class::Own, &[m.told.len() as u64, there.key], &[])?;
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn advance_move(&mut self, m: &mut Move) -> Result<bool> {
+        // The device would overtake atomics, which the peer's CPU carries out.
+        let overtakes = m.begun == 0 && self.lane.as_ref().is_some_and(|lane| lane.atomics > 0);
+        if !m.over && (overtakes || !self.find_told(m)?) {
+            return Ok(false);
+        }
+        let (most, sges) = (self.longest as usize, self.check_connected()?.capacity.tx_pieces as usize);
+        if m.begun == 0 && !m.over && self.rails.as_ref().is_some_and(|rails| m.total >= rails.least || m.stripe != 0) {
+            match self.stripe_move(m) {
+                Some(Striped::Gone) => return Ok(true),
+                Some(Striped::Waits) => return Ok(false),
+                Some(Striped::Over) | None => {}
+            }
+        }
+        while !m.over {
+            if !self.has_work() {
+                return Ok(false);
+            }
+            let (target, room) = place(m, m.begun);
+            let (mut pieces, n, len) = cut(&m.pieces, m.begun, room.min(most), sges);
+            m.over = m.begun + len == m.total;
+            let mut op = TxOp { internal: !m.over || m.deliver || m.has_news(), how: m.how, ..TxOp::default() };
+            if m.over {
+                op.end = Ending { part: m.end.part && !op.internal, ..m.end };
+            }
+            if m.over && (m.deliver || !m.has_news()) {
+                // Kept until the last work request is over; those before it are over by then.
+                op.bounce = m.hold.take();
+            }
+            let (opcode, operands) = match &m.card {
+                Some(card) => (card.opcode, card.operands),
+                // Soft-iWARP fails reads of no bytes behind others.
+                None if m.dir == Dir::Write || (m.total == 0 && self.unordered) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE, [0; 2]),
+                None => (ibv_wr_opcode::IBV_WR_RDMA_READ, [0; 2]),
+            };
+            self.launch(opcode, &mut pieces[..n], target, operands, m.inline, op)?;
+            m.begun += len;
+        }
+        while m.dir == Dir::Write
+            && let (Some(there), Some(told)) = (m.remote.get(m.counted).copied(), m.told.get(m.counted))
+        {
+            let is_last = m.data.is_none() && m.told.iter().skip(m.counted + 1).all(|told| !told.counts);
+            if told.counts && !self.put_news(kind::COUNT, &[there.key], m, is_last)? {
+                return Ok(false);
+            }
+            m.counted += 1;
+        }
+        if let Some(data) = m.data {
+            if !self.put_news(kind::WRITTEN, &[m.total as u64, data], m, true)? {
+                return Ok(false);
+            }
+            m.data = None;
+        }
+        if m.deliver {
+            let Some(lane) = self.lane.as_ref().filter(|lane| lane.acks.len() < ACKS) else { return Ok(false) };
+            let number = lane.last_ack + 1;
+            if !self.put_parcel(kind::SYNC, Class::Own, &[number], &[])? {
+                return Ok(false);
+            }
+            self.await_ack(Ack { end: m.end, old: Iov::EMPTY, atomic: false });
+        }
+        Ok(true)
+    }
+
+    /// Tells the peer of a write; by the last of these parcels the write ends here as well, so that what has ended is never lost.
+    fn put_news(&mut self, kind: u8, words: &[u64], m: &mut Move, is_last: bool) -> Result<bool> {
+        self.put_parcel_of(kind, Class::Own, words, &[], Some(m).filter(|m| is_last && !m.deliver))
+    }
+
+    fn advance_atomic(&mut self, a: &AtomicJob) -> Result<bool> {
+        let Some(lane) = self.lane.as_ref().filter(|lane| lane.acks.len() < ACKS) else { return Ok(false) };
+        let [what, addr, key] = a.words;
+        let words = [lane.last_ack + 1, what, addr, key];
+        // SAFETY: `a` keeps the operands until `put_parcel` has copied them.
+        let sent = self.put_parcel(kind::ATOMIC, Class::Own, &words, &[unsafe { Iov::of(&a.operands) }])?;
+        if sent {
+            self.await_ack(Ack { end: a.end, old: a.old, atomic: true });
+        }
+        Ok(sent)
+    }
+
+    fn await_ack(&mut self, ack: Ack) {
+        if let Some(lane) = &mut self.lane {
+            lane.atomics += usize::from(ack.atomic);
+            lane.awaits(ack);
+        }
+    }
+
+    /// The peer says what a key names.
+    pub(in crate::prov::verbs) fn on_told(&mut self, parcel: &Flat<'_>) -> Result<()> {
+        let Some(lane) = &mut self.lane else { return Ok(()) };
+        let Some(Job::Move(m)) = lane.jobs.front_mut() else { return Err(broken("an answer to nothing")) };
+        let key = m.remote.get(m.told.len()).map(|there| there.key);
+        let (true, Some(key)) = (m.asked && parcel.word(0) == m.told.len() as u64, key) else { return Err(broken("an answer to nothing")) };
+        m.asked = false;
+        let told = Told {
+            rkey: parcel.word(2) as u32,
+            shift: parcel.word(3),
+            base: parcel.word(4),
+            len: parcel.word(5),
+            access: Access::from_bits_truncate(parcel.word(6) as u32 as _),
+            counts: parcel.word(6) & COUNTS != 0,
+        };
+        let outcome = match parcel.word(1) {
+            0 => admit(m, told),
+            code => Err(Error::reported(Code(code as u16 as i32))),
+        };
+        match outcome {
+            Ok(()) if parcel.word(6) & ONCE == 0 => lane.learn(key, told),
+            Ok(()) => {}
+            Err(e) => m.refused = Some(e),
+        }
+        Ok(())
+    }
+
+    /// The peer has seen, or done, what it was asked for.
+    pub(in crate::prov::verbs) fn on_done_there(&mut self, parcel: &Flat<'_>) -> Result<()> {
+        let Some(lane) = &mut self.lane else { return Ok(()) };
+        // An operation stays until its answer is known to be one, so that the end of the connection fails it.
+        match lane.acks.get(&parcel.word(0)) {
+            Some(ack) if parcel.word(1) == 0 && parcel.rest().len() != ack.old.len() => {
+                return Err(broken("old values of another length than the operation has"));
+            }
+            _ => {}
+        }
+        let Some(Ack { end, old, atomic }) = lane.acks.remove(&parcel.word(0)) else { return Err(broken("an answer to nothing")) };
+        lane.atomics -= usize::from(atomic);
+        match parcel.word(1) {
+            0 => {
+                old.put(parcel.rest());
+                self.stats.moved(Paths::NIC, end.len);
+                self.bind.succeed(&end);
+            }
+            code => {
+                self.stats.errors += 1;
+                self.bind.fail(&end, Error::reported(Code(code as u16 as i32)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends what is late and has not gone to the device; what has ends the connection.
+    pub(in crate::prov::verbs) fn expire_jobs(&mut self) {
+        let now = now_ns();
+        let Some(lane) = &mut self.lane else { return };
+        let late = |job: &Job| job.is_fresh() && job.ending().deadline != 0 && job.ending().deadline <= now;
+        let (gone, kept): (Vec<_>, Vec<_>) = lane.jobs.drain(..).partition(late);
+        lane.jobs = kept.into();
+        for job in gone {
+            self.drop_job(&job, Error::late("the operation could not start"));
+        }
+    }
+
+    /// The deadlines of what waits here, for its turn or for the peer's word; 0: it has none.
+    pub(in crate::prov::verbs) fn lane_deadlines(&self) -> impl Iterator<Item = u64> + '_ {
+        let jobs = self.lane.iter().flat_map(|lane| lane.jobs.iter().map(|job| job.ending().deadline));
+        jobs.chain(self.lane.iter().flat_map(|lane| lane.acks.values().map(|ack| ack.end.deadline)))
+    }
+
+    /// The connection is over, and with it what waits.
+    pub(in crate::prov::verbs) fn flush_lane(&mut self) {
+        let Some(lane) = &mut self.lane else { return };
+        let ends = lane.jobs.drain(..).map(|job| *job.ending()).collect::<Vec<_>>();
+        let acks = lane.acks.drain().map(|(_, ack)| ack.end).collect::<Vec<_>>();
+        for end in ends.into_iter().chain(acks) {
+            let error = self.flushed(end.deadline);
+            self.stats.errors += 1;
+            self.bind.fail(&end, error);
+        }
+    }
+}
+
+/// Takes what the next piece names, if the operation may go there. Checked here, because what the device refuses ends the
+/// connection.
+fn admit(m: &mut Move, told: Told) -> Result<()> {
+    let Some(there) = m.remote.get(m.told.len()) else { return Ok(()) };
+    let need = match m.dir {
+        _ if m.card.is_some() => Access::ATOMIC,
+        Dir::Write => Access::REMOTE_WRITE,
+        Dir::Read => Access::REMOTE_READ,
+    };
+    let within = |at: &u64| at.checked_add(there.len as u64).is_some_and(|end| end <= told.len);
+    if there.addr.checked_sub(told.base).filter(within).is_none() {
+        return Err(Error::reported(Code::Bounds));
+    }
+    if !told.access.contains(need) {
+        return Err(Error::reported(Code::Access));
+    }
+    if m.card.is_some() && !there.addr.wrapping_add(told.shift).is_multiple_of(8) {
+        return Err(Error::fixed(errno::EINVAL, "addr: the region's first byte is at no multiple of the 8 bytes of an element"));
+    }
+    m.told.push(told);
+    Ok(())
+}
+
+/// Where byte `at` of an operation goes, and how many go there.
+fn place(m: &Move, mut at: usize) -> (Target, usize) {
+    for (there, told) in m.remote.iter().zip(&m.told) {
+        if at < there.len || (at == 0 && m.total == 0) {
+            let addr = there.addr.wrapping_add(told.shift).wrapping_add(at as u64);
+            return (Target { addr, key: told.rkey }, there.len - at);
+        }
+        at -= there.len;
+    }
+    (Target::default(), 0)
+}
+
+/// The pieces of up to `room` bytes from byte `skip` on, as many as a work request takes; and their bytes.
+fn cut(from: &[ibv_sge], mut skip: usize, room: usize, most: usize) -> ([ibv_sge; IOV_LIMIT], usize, usize) {
+    // SAFETY: plain numbers.
+    let mut out: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
+    let (mut n, mut len) = (0, 0);
+    for p in from {
+        let have = p.length as usize;
+        if skip >= have {
+            skip -= have;
+            continue;
+        }
+        let take = (have - skip).min(room - len);
+        if take == 0 || n == most.min(IOV_LIMIT) {
+            break;
+        }
+        out[n] = ibv_sge { addr: p.addr + skip as u64, length: take as u32, lkey: p.lkey };
+        (n, len, skip) = (n + 1, len + take, 0);
+    }
+    (out, n, len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prov::verbs::queue::work::OnCard;
+
+    /// What the device would refuse, and so end the connection.
+    #[test]
+    fn a_cards_atomic_goes_where_it_may() {
+        let card = Some(OnCard { opcode: ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, operands: [1, 0] });
+        let remote = vec![RmaIov { addr: 0x1000, len: 8, key: 5 }];
+        let mut m = Move { card, remote, total: 8, ..Move::new(Dir::Write, Ending::default()) };
+        let told = Told { base: 0x1000, len: 8, access: Access::ATOMIC, ..Told::direct(9) };
+        let mut refuses = |told| admit(&mut m, told).err().map(|e| e.errno);
+        assert_eq!(refuses(Told { access: Access::all() - Access::ATOMIC, ..told }), Some(errno::EACCES));
+        assert_eq!(refuses(Told { len: 7, ..told }), Some(errno::ERANGE));
+        assert_eq!(refuses(Told { shift: 4, ..told }), Some(errno::EINVAL));
+        assert_eq!(refuses(Told { shift: 0x20000, ..told }), None);
+        let (target, room) = place(&m, 0);
+        assert_eq!((target.addr, target.key, room), (0x21000, 9, 8));
+    }
+}

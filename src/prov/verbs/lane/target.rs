@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The target's side of a lane: it answers what memory a key names, and its CPU carries out atomics. All that arrives here is the
+//! peer's word, and is checked.
+
+use super::parcels::broken;
+use super::rma::{COUNTS, ONCE};
+use crate::error::{Code, Error, Result};
+use crate::mr::Access;
+use crate::mr::region::Piece;
+use crate::mr::registry::CHOSEN_KEY;
+use crate::prov::Parcel;
+use crate::prov::atomic::{Atomic, Operands, carry_out, need};
+use crate::prov::op::Iov;
+use crate::prov::parcel::Flat;
+use crate::prov::verbs::domain::Domain;
+use crate::prov::verbs::shared::Shared;
+use crate::prov::verbs::state::State;
+use crate::prov::verbs::state::lane::kind;
+use std::sync::Arc;
+
+/// Words that each kind has.
+fn words_of(kind: u8) -> Option<usize> {
+    Some(match kind {
+        kind::GONE | kind::SYNC | kind::COUNT => 1,
+        kind::ASK | kind::WRITTEN | kind::DONE => 2,
+        kind::ATOMIC => 4,
+        kind::TOLD => 7,
+        kind::RAIL => 8,
+        _ => return None,
+    })
+}
+
+impl State {
+    /// A parcel of the lane's own.
+    pub(in crate::prov::verbs) fn on_own(&mut self, domain: &Domain, kind: u8, parcel: &Flat<'_>) -> Result<()> {
+        let bytes = matches!(kind, kind::ATOMIC | kind::DONE);
+        if words_of(kind) != Some(parcel.words()) || (!bytes && !parcel.is_empty()) {
+            return Err(broken("a parcel of a kind that does not exist, or of another length than that has"));
+        }
+        match kind {
+            kind::ASK => {
+                let mut words = domain.look_up(parcel.word(1));
+                words[0] = parcel.word(0);
+                if words[1] == 0
+                    && let Some(lane) = &mut self.lane
+                {
+                    lane.shown.insert(parcel.word(1));
+                }
+                self.answer(kind::TOLD, &words, &[])
+            }
+            kind::TOLD => self.on_told(parcel),
+            kind::GONE => {
+                if let Some(lane) = &mut self.lane {
+                    lane.forget(parcel.word(0));
+                }
+                Ok(())
+            }
+            kind::COUNT => {
+                domain.count_write(parcel.word(0));
+                Ok(())
+            }
+            kind::WRITTEN => {
+                self.bind.remote_data(parcel.word(0) as usize, parcel.word(1));
+                Ok(())
+            }
+            kind::RAIL => self.on_rail_word(&domain.memory, &std::array::from_fn(|i| parcel.word(i))),
+            kind::SYNC => self.answer(kind::DONE, &[parcel.word(0), 0], &[]),
+            kind::ATOMIC => {
+                let what = Atomic::decode(parcel.word(1)).filter(|what| what.operands() == parcel.len());
+                let what = what.ok_or_else(|| broken("an atomic operation that does not exist"))?;
+                let mut old = vec![0; if what.fetches() { what.bytes() } else { 0 }];
+                match domain.run_atomic(what, parcel.word(2), parcel.word(3), parcel.rest(), &mut old) {
+                    Ok(()) => self.answer(kind::DONE, &[parcel.word(0), 0], &old),
+                    Err(code) => self.answer(kind::DONE, &[parcel.word(0), code.0 as u64], &[]),
+                }
+            }
+            _ => self.on_done_there(parcel),
+        }
+    }
+}
+
+impl Domain {
+    /// What a key names, as TOLD says it.
+    fn look_up(&self, key: u64) -> [u64; 7] {
+        let regions = self.memory.regions.lock();
+        let refused = |code: Code| [0, code.0 as u64, 0, 0, 0, 0, 0];
+        let Some(region) = regions.find(key) else { return refused(Code::Key) };
+        let remote = region.access & (Access::REMOTE_READ | Access::REMOTE_WRITE | Access::ATOMIC);
+        let Some((rkey, shift)) = region.own.name() else { return refused(if remote.is_empty() { Code::Access } else { Code::Path }) };
+        region.own.tell();
+        // One that the caller chose may come again.
+        let once = if key & CHOSEN_KEY == 0 { ONCE } else { 0 } | if region.event { COUNTS } else { 0 };
+        [0, 0, u64::from(rkey), shift, region.base, region.location.len, remote.bits() | once]
+    }
+
+    fn run_atomic(&self, what: Atomic, addr: u64, key: u64, operands: &[u8], old: &mut [u8]) -> std::result::Result<(), Code> {
+        let (place, site, pieces) = {
+            let regions = self.memory.regions.lock();
+            let region = regions.find(key).ok_or(Code::Key)?;
+            let skip = region.range(addr, what.bytes() as u64, need(what))?;
+            // Those are the card's.
+            if region.access.contains(Access::ATOMIC) || region.own.is_nowhere() {
+                return Err(Code::Path);
+            }
+            region.enter()?;
+            let part = |(p, from, n): (&Piece<()>, usize, usize)| Piece { iov: p.iov.part(from, n), ..*p };
+            (regions.index_of(key), region.site(), region.walk(skip, what.bytes()).map(part).collect::<Vec<_>>())
+        };
+        // The region stays without the lock, which a driver that hangs must not keep.
+        let done = match pieces.iter().any(|p| p.is_stale(site)) {
+            true => Err(Code::Fault),
+            false => {
+                let iovs: Vec<Iov> = pieces.iter().map(|p| p.iov).collect();
+                // SAFETY: both are borrowed until this function returns, and `carry_out` keeps neither.
+                let with = unsafe { Operands::joined(what, Iov::of(operands), Iov::of_mut(old)) };
+                carry_out(what, site, &iovs, true, with).map_err(|e: Error| {
+                    crate::log!(Warn, "a peer's atomic operation failed: {e}");
+                    if e.code == Code::Bounds { Code::Bounds } else { Code::Fault }
+                })
+            }
+        };
+        if let Some(region) = self.memory.regions.lock().at(place) {
+            if done.is_ok() && what.writes() {
+                region.own.count();
+            }
+            region.leave();
+        }
+        done
+    }
+
+    /// A peer says that it has written.
+    fn count_write(&self, key: u64) {
+        if let Some(region) = self.memory.regions.lock().find(key).filter(|region| region.access.contains(Access::REMOTE_WRITE)) {
+            region.own.count();
+        }
+    }
+
+    /// Tells peers that may have kept what a key names that it names nothing any more, before they are told anything else.
+    pub(in crate::prov::verbs) fn revoke(&self, key: u64) {
+        for ep in self.watch.endpoints() {
+            let ep: Arc<Shared> = ep;
+            let mut s = ep.state.lock();
+            if s.lane.as_mut().is_some_and(|lane| lane.shown.remove(&key))
+                && let Err(e) = s.tell_peer(kind::GONE, &[key])
+            {
+                crate::log!(Debug, "{e}");
+            }
+        }
+    }
+}

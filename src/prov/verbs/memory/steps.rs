@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What was tried to make memory known to the device, in order, and what each step was refused for.
+
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::Paths;
+use crate::prov::fault;
+use crate::prov::verbs::limits::PATHS;
+
+/// A way to the memory, in words.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    pub path: Paths,
+    pub what: &'static str,
+}
+
+/// The steps that were tried: all were refused but the last one. The usual region has no others, and so no list.
+#[derive(Default, Debug)]
+pub struct Record {
+    refused: Vec<(Step, Error)>,
+    taken: Option<Step>,
+}
+
+/// What takes a host range without further questions.
+pub const PINNED: Step = Step { path: Paths::NIC, what: "host pages pinned by the device (ibv_reg_mr)" };
+
+/// The steps taken so far, and which may be taken at all.
+pub struct Steps {
+    pub allowed: Paths,
+    /// By faults on demand.
+    refused: Paths,
+    pub record: Record,
+}
+
+impl Steps {
+    pub fn new(allowed: Paths, refused: Paths) -> Steps {
+        Steps { allowed, refused, record: Record::default() }
+    }
+
+    /// Whether `attempt` would try it.
+    pub fn permits(&self, path: Paths) -> bool {
+        self.allowed.contains(path) && !self.refused.contains(path)
+    }
+
+    /// Tries a step if it is allowed; `None`: it was refused, for the reason that is kept.
+    pub fn attempt<T>(&mut self, path: Paths, what: &'static str, step: impl FnOnce() -> Result<T>) -> Option<T> {
+        let outcome = match self.allowed.contains(path) {
+            true if self.refused.contains(path) => Err(fault::refusal(path)),
+            true => step(),
+            false => Err(Error::fixed(errno::EACCES, "ruled out by attr->require, attr->forbid or GDRFAB_VERBS_PATHS")),
+        };
+        let step = Step { path, what };
+        match outcome {
+            Ok(done) => {
+                self.record.taken = Some(step);
+                Some(done)
+            }
+            Err(e) => {
+                self.record.refused.push((step, e));
+                None
+            }
+        }
+    }
+
+    /// The error that tells of every step.
+    pub fn exhausted(&self) -> Error {
+        let last = self.record.refused.iter().rev().map(|(_, e)| e).find(|e| e.errno != errno::EACCES);
+        let number = last.map_or(errno::EOPNOTSUPP, |e| if e.errno == errno::EFAULT { errno::EOPNOTSUPP } else { e.errno });
+        let words = self.record.words().map(|(_, words)| words).collect::<Vec<_>>().join("; ");
+        Error::coded(number, Code::Path, format!("no permitted way to register this memory: {words}"))
+    }
+}
+
+impl Record {
+    /// Of memory that took its first step.
+    pub fn of(taken: Step) -> Record {
+        Record { refused: Vec::new(), taken: Some(taken) }
+    }
+
+    /// "dma-buf: refused, errno 95: ...", with the path.
+    fn words(&self) -> impl Iterator<Item = (Paths, String)> {
+        let refused = self.refused.iter().map(|(s, e)| (s.path, format!("{}: refused, errno {}: {e}", s.what, e.errno)));
+        refused.chain(self.taken.iter().map(|s| (s.path, format!("{}: taken", s.what))))
+    }
+
+    fn has(&self, path: Paths) -> bool {
+        self.refused.iter().map(|(s, _)| s).chain(&self.taken).any(|s| s.path == path)
+    }
+
+    /// A line for each step that was tried, and for each path that was not come to.
+    pub fn lines(&self) -> String {
+        let tried = self.words().map(|(path, words)| format!("  {}: {words}\n", path.words()));
+        let untried = Paths::ALL.into_iter().filter(|p| PATHS.contains(*p) && !self.has(*p));
+        tried.chain(untried.map(|p| format!("  {}: not tried\n", p.words()))).collect()
+    }
+}

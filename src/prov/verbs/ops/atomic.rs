@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Atomics by the card, on regions that were registered for them. No CPU carries any out there: what a card does is atomic with
+//! its own operations, and with a CPU's only if it says so (`ibv_atomic_cap`). Over a lane the peer is asked first what the key
+//! names, as of RMA (`lane_rma`).
+
+use super::post::{FENCE, check_completion, key_of};
+use crate::error::{Error, Result, errno};
+use crate::mr::Paths;
+use crate::prov::atomic::{Atomic, AtomicOp, Op, check_card};
+use crate::prov::bind::Ending;
+use crate::prov::flags;
+use crate::prov::op::Common;
+use crate::prov::verbs::device::context::{Atomics, Context};
+use crate::prov::verbs::memory::bounce;
+use crate::prov::verbs::memory::bounce::Bounce;
+use crate::prov::verbs::memory::registered::Registered;
+use crate::prov::verbs::queue::work::{OnCard, Ready, SIGNALED, Target, TxOp};
+use crate::prov::verbs::state::State;
+use crate::prov::verbs::sys::abi::ibv_wr_opcode::{IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD};
+use std::sync::Arc;
+
+/// Whether a device carries atomics out at all.
+pub fn check(context: &Context, argument: &str) -> Result<()> {
+    match context.atomics() {
+        Atomics::None => {
+            let words = format!("{argument}: {} carries out no atomic operations (atomic_cap is IBV_ATOMIC_NONE)", context.name);
+            Err(Error::new(errno::EOPNOTSUPP, words))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a device carries an operation out.
+pub fn check_op(context: &Context, what: Atomic) -> Result<()> {
+    check(context, "ep")?;
+    check_card(what)
+}
+
+/// The work request that an operation is which `check_op` has let pass.
+pub fn on_card(op: &AtomicOp) -> OnCard {
+    let mut operands = [0; 2];
+    // Compared first, and swapped in behind that. Reading adds nothing.
+    for (place, word) in operands.iter_mut().zip(op.operands().rchunks_exact(8)) {
+        *place = word.try_into().map_or(0, u64::from_ne_bytes);
+    }
+    let opcode = if op.what.op == Op::Cswap { IBV_WR_ATOMIC_CMP_AND_SWP } else { IBV_WR_ATOMIC_FETCH_AND_ADD };
+    OnCard { opcode, operands }
+}
+
+/// A place for what the card fetches, as it always does: memory of ours, so that the caller's needs no registration.
+pub fn fetched(memory: &Arc<Registered>, op: &AtomicOp) -> Result<Box<Bounce>> {
+    let old = [op.with.old];
+    bounce::take(memory, if op.what.fetches() { &old } else { &[] }, &[], op.what.bytes(), false)
+}
+
+impl State {
+    pub fn card_atomic(&mut self, memory: &Arc<Registered>, op: &AtomicOp, c: &Common) -> Result<()> {
+        let what = op.what;
+        check_op(&memory.pd.context, what)?;
+        check_completion(c)?;
+        let target = Target { addr: op.addr, key: key_of(op.key)? };
+        self.check_connected()?;
+        if self.tx.is_full() {
+            return Err(Error::AGAIN);
+        }
+        let (kind, bytes) = (op.kind(), what.bytes());
+        let place = [if what.fetches() { op.with.old } else { op.with.operand }];
+        if let Some(why) = self.ruled_out(Paths::NIC) {
+            return self.refuse_rma(kind, bytes, &place, c, why);
+        }
+        let (OnCard { opcode, operands }, fetched) = (on_card(op), fetched(memory, op)?);
+        let wanted = self.bind.wants_entry(c.flags);
+        if !self.bind.reserve(wanted) {
+            return Err(Error::AGAIN);
+        }
+        let deadline = self.deadline(c.timeout_ns);
+        let fence = c.flags & flags::FENCE != 0 && self.needs_fence(false);
+        let mut ready = Ready::empty(opcode, None);
+        ready.send_flags = SIGNALED | if fence { FENCE } else { 0 };
+        (ready.pieces[0], ready.count, ready.target, ready.operands) = (fetched.piece(), 1, target, operands);
+        ready.op = TxOp { end: Ending::of(c, kind, bytes, op.buf(), wanted, deadline), bounce: Some(fetched), ..TxOp::default() };
+        if self.must_wait() || self.faults.is_some() {
+            return self.wait_in_line(ready, false);
+        }
+        // What was promised to go out with the next one goes before it.
+        self.ring_promised();
+        self.post_ready(ready);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prov::atomic::{Datatype, Form, Operands};
+    use crate::prov::op::Iov;
+
+    #[test]
+    fn what_is_compared_comes_first() {
+        static WORDS: [u64; 2] = [2, 9];
+        // SAFETY: a static.
+        let [swap, compare] = [0, 8].map(|skip| unsafe { Iov::new(WORDS.as_ptr() as usize + skip, 8) });
+        let posted = |op, form, operand, compare| {
+            let what = Atomic { op, datatype: Datatype::U64, form, count: 1 };
+            on_card(&AtomicOp { what, with: Operands { operand, compare, old: Iov::EMPTY }, addr: 0, key: 0 })
+        };
+        let of = |card: OnCard| (card.opcode, card.operands);
+        assert_eq!(of(posted(Op::Cswap, Form::Compare, swap, compare)), (IBV_WR_ATOMIC_CMP_AND_SWP, [9, 2]));
+        assert_eq!(of(posted(Op::Sum, Form::Plain, swap, Iov::EMPTY)), (IBV_WR_ATOMIC_FETCH_AND_ADD, [2, 0]));
+        assert_eq!(of(posted(Op::Read, Form::Fetch, Iov::EMPTY, Iov::EMPTY)), (IBV_WR_ATOMIC_FETCH_AND_ADD, [0, 0]));
+    }
+}

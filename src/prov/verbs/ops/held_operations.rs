@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What faults on demand do to operations. Everything that an endpoint posts goes through the line (`staged.rs`) then, whose
+//! jobs can be held; receives are kept until the device may have them.
+
+use crate::error::{Error, Result};
+use crate::prov::fault::{Op, Plan, Verdict};
+use crate::prov::op::IOV_LIMIT;
+use crate::prov::verbs::queue::work::{Held, RxOp};
+use crate::prov::verbs::state::staging::Job;
+use crate::prov::verbs::state::{Phase, State};
+use crate::prov::verbs::sys::abi::ibv_sge;
+use crate::sys::time::now_ns;
+
+impl State {
+    /// What a fault on demand does to an operation that was accepted; of a lane, who uses it looks after that.
+    pub fn judge(&mut self, op: Op) -> Verdict {
+        match (&mut self.faults, &self.phase) {
+            _ if self.bind.is_lane() => Verdict::Go,
+            (Some(f), Phase::Connected) => f.plan.post(op),
+            (Some(f), Phase::Enabled | Phase::Connecting(_)) => f.plan.early(op),
+            _ => Verdict::Go,
+        }
+    }
+
+    /// As if the peer had died.
+    pub fn lose(&mut self) {
+        self.begin_end(Plan::gone(), false);
+        self.finish_if_drained();
+    }
+
+    /// When a fault on demand lets something start; 0 = nothing waits for that.
+    pub fn held_until(&self) -> u64 {
+        let line = self.staging.jobs.front().map_or(0, Job::held);
+        let receives = self.faults.as_ref().and_then(|f| f.held.front()).map_or(0, |(until, _)| *until);
+        if line == 0 || receives == 0 { line.max(receives) } else { line.min(receives) }
+    }
+
+    /// Posts a receive with faults.
+    #[cold]
+    pub fn recv_faulty(&mut self, mut pieces: [ibv_sge; IOV_LIMIT], count: usize, op: RxOp) -> Result<()> {
+        if self.rx.len() as usize + self.faults.as_ref().map_or(0, |f| f.held.len()) >= self.rx.limit() as usize {
+            return Err(Error::AGAIN);
+        }
+        match (self.judge(Op::Recv), &mut self.faults) {
+            (Verdict::Hold(until), Some(faults)) => {
+                let until = if op.deadline == 0 { until } else { until.min(op.deadline) };
+                faults.held.push_back((until, Held { pieces, count, op }));
+                Ok(())
+            }
+            (Verdict::Lose, _) => {
+                self.post_receive(&mut pieces, count, op)?;
+                self.lose();
+                Ok(())
+            }
+            _ => self.post_receive(&mut pieces, count, op),
+        }
+    }
+
+    /// Starts what faults on demand have kept long enough.
+    #[cold]
+    pub fn release_held(&mut self) {
+        let now = now_ns();
+        while let Some(faults) = &mut self.faults
+            && matches!(faults.held.front(), Some((until, _)) if *until <= now)
+            && let Some((_, Held { mut pieces, count, op })) = faults.held.pop_front()
+        {
+            let named = RxOp { context: op.context, buf: op.buf, ..RxOp::default() };
+            if let Err(error) = self.post_receive(&mut pieces, count, op) {
+                self.abandon(&named, error);
+            }
+        }
+        if self.must_wait() {
+            self.pump();
+        }
+    }
+
+    /// Receives that the end of the connection comes before.
+    pub fn flush_held(&mut self) {
+        for (_, receive) in self.faults.as_mut().map(|f| std::mem::take(&mut f.held)).unwrap_or_default() {
+            let error = self.flushed(receive.op.deadline);
+            self.abandon(&receive.op, error);
+        }
+    }
+}

@@ -1,0 +1,467 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Posting: an operation becomes a work request, and work requests become one ring of the doorbell.
+
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::Paths;
+use crate::prov::bind::Ending;
+use crate::prov::bind::{PART, SILENT};
+use crate::prov::flags;
+use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, RmaIov, measure};
+use crate::prov::verbs::limits::MAX_MSG;
+use crate::prov::verbs::memory::bounce;
+use crate::prov::verbs::memory::mr;
+use crate::prov::verbs::memory::mr::Local;
+use crate::prov::verbs::memory::registered::Registered;
+use crate::prov::verbs::queue::work::{CHAIN, ENTRY_ONLY, Ready, SIGNALED, Target, TxOp};
+use crate::prov::verbs::state::State;
+use crate::prov::verbs::state::staging::{Job, Transfer, kind_of};
+use crate::prov::verbs::sys::abi::*;
+use crate::prov::verbs::sys::status;
+use std::mem::zeroed;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE;
+pub(in crate::prov::verbs) const FENCE: u32 = ibv_send_flags::IBV_SEND_FENCE;
+
+pub(in crate::prov::verbs) fn key_of(key: u64) -> Result<u32> {
+    u32::try_from(key).map_err(|_| Error::invalid(format!("key: {key:#x} has more than the 32 bits of a verbs key")))
+}
+
+#[cold]
+fn data_with_read() -> Error {
+    Error::invalid("flags: a read carries no remote data")
+}
+
+#[cold]
+pub(in crate::prov::verbs) fn too_many(pieces: usize, most: u32) -> Error {
+    Error::invalid(format!("iov_count: {pieces} pieces, the device's limit is {most}"))
+}
+
+fn data_of(c: &Common) -> Result<Option<u32>> {
+    if c.flags & flags::REMOTE_CQ_DATA == 0 {
+        return Ok(None);
+    }
+    let data = u32::try_from(c.data).map_err(|_| Error::invalid(format!("data: {:#x} has more than cq_data_size = 4 bytes", c.data)))?;
+    Ok(Some(data))
+}
+
+#[inline(always)]
+pub(in crate::prov::verbs) fn check_completion(c: &Common) -> Result<()> {
+    match c.flags & flags::DELIVERY_COMPLETE {
+        0 => Ok(()),
+        _ => Err(Error::fixed(errno::EOPNOTSUPP, "flags: verbs has no GDRFAB_DELIVERY_COMPLETE; its completions are TRANSMIT_COMPLETE")),
+    }
+}
+
+/// Fills in what a work request asks of the peer's memory, by its opcode.
+pub(in crate::prov::verbs) fn aim(wr: &mut ibv_send_wr, Target { addr: remote_addr, key: rkey }: Target, [compare_add, swap]: [u64; 2]) {
+    match wr.opcode {
+        ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            wr.wr.atomic = ibv_send_wr_atomic { remote_addr, compare_add, swap, rkey };
+        }
+        _ => wr.wr.rdma = ibv_send_wr_rdma { remote_addr, rkey },
+    }
+}
+
+impl State {
+    /// Writes or reads: one remote piece against up to eight local ones.
+    #[inline]
+    pub fn rma(&mut self, memory: &Arc<Registered>, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
+        let [there] = remote else {
+            return Err(Error::invalid(format!("rma_iov_count: {}, verbs takes rma_iov_limit = 1 remote piece", remote.len())));
+        };
+        let total = measure(local, MAX_MSG)?;
+        if there.len != total {
+            return Err(Error::invalid(format!("rma_iov: {} bytes, but the local pieces have {total}", there.len)));
+        }
+        let data = data_of(c)?;
+        if there.key >> 32 != 0 && mr::is_staged(there.key) {
+            if dir == Dir::Read && data.is_some() {
+                return Err(data_with_read());
+            }
+            return self.transfer(memory, dir, local, total, there, data, c, descs);
+        }
+        let target = Target { addr: there.addr, key: key_of(there.key)? };
+        let (opcode, kind) = match (dir, data) {
+            (Dir::Write, None) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE, flags::RMA | flags::WRITE),
+            (Dir::Write, Some(_)) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, flags::RMA | flags::WRITE),
+            (Dir::Read, None) => (ibv_wr_opcode::IBV_WR_RDMA_READ, flags::RMA | flags::READ),
+            (Dir::Read, Some(_)) => return Err(data_with_read()),
+        };
+        if self.rails.as_ref().is_some_and(|rails| total >= rails.least)
+            && let Some(striped) = self.stripe_rma(memory, dir, local, total, there, c, descs)
+        {
+            return striped;
+        }
+        self.post(memory, opcode, kind, local, total, target, data, c, descs)
+    }
+
+    #[inline]
+    pub fn send(&mut self, memory: &Arc<Registered>, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
+        let total = measure(local, MAX_MSG)?;
+        let data = data_of(c)?;
+        let opcode = if data.is_some() { ibv_wr_opcode::IBV_WR_SEND_WITH_IMM } else { ibv_wr_opcode::IBV_WR_SEND };
+        self.post(memory, opcode, flags::MSG | flags::SEND, local, total, Target::default(), data, c, descs)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    #[inline(always)]
+    fn post(
+        &mut self,
+        memory: &Arc<Registered>,
+        opcode: ibv_wr_opcode::Type,
+        kind: u64,
+        local: &[Iov],
+        total: usize,
+        target: Target,
+        data: Option<u32>,
+        c: &Common,
+        descs: &[u64],
+    ) -> Result<()> {
+        let capacity = self.check_connected()?.capacity;
+        let inline_max = capacity.inline as usize;
+        if local.len() > capacity.tx_pieces as usize {
+            return Err(too_many(local.len(), capacity.tx_pieces));
+        }
+        check_completion(c)?;
+        if self.tx.is_full() || self.batch.len == CHAIN {
+            return Err(Error::AGAIN);
+        }
+        let read = kind & flags::READ != 0;
+        let inject = c.flags & flags::INJECT != 0 && !read;
+        let at = self.batch.len;
+        let mut bounce = None;
+        if inject && total > inline_max {
+            return Err(Error::new(errno::EMSGSIZE, format!("len: {total} bytes, inject_size is {inline_max}")));
+        }
+        let (mut count, mut here) = mr::pieces(local, descs, inject, &mut self.batch.pieces[at])?;
+        if here == Local::Staged {
+            here = memory.regions.lock().resolve(local, descs, &mut self.batch.pieces[at])?;
+        }
+        let bounced = here == Local::Staged || (inject && here == Local::Device);
+        // A message has no path to choose or to count.
+        let how = match kind & flags::RMA {
+            0 => 0,
+            _ if bounced => mr::BOUNCED,
+            _ => mr::how_of_all(local, descs),
+        };
+        if kind & flags::RMA != 0
+            && let Some(why) = self.ruled_out(mr::path_of(how))
+        {
+            return self.refuse_rma(kind, total, local, c, why);
+        }
+        if bounced {
+            let fresh = bounce::take(memory, local, descs, total, !read)?;
+            (self.batch.pieces[at][0], count) = (fresh.piece(), usize::from(total > 0));
+            bounce = Some(fresh);
+        }
+        // soft-iWARP takes one piece of a read that has none: what an earlier request left in its place of the queue.
+        if read && count == 0 && self.unordered {
+            (self.batch.pieces[at][0], count) = (ibv_sge { addr: 0, length: 0, lkey: 0 }, 1);
+        }
+        let end_wanted = self.bind.wants_entry(c.flags);
+        if !self.bind.reserve(end_wanted) {
+            return Err(Error::AGAIN);
+        }
+        let deadline = self.deadline(c.timeout_ns);
+        let ahead = self.unsignalled;
+        let part = c.flags & PART != 0;
+        let signal = end_wanted | part | self.signal_all | (deadline != 0) | bounce.is_some() | (ahead >= self.tx.limit() / 4);
+        self.unsignalled = if signal { 0 } else { ahead + 1 };
+        let inline = bounce.is_none() && !read && here == Local::Host && total <= inline_max;
+        let mut send_flags = if signal { SIGNALED } else { 0 };
+        send_flags |= if inline && total > 0 { INLINE } else { 0 };
+        let fence = c.flags & flags::FENCE != 0 && self.needs_fence(read);
+        send_flags |= if fence { FENCE } else { 0 };
+
+        let buf = local.first().map_or(0, |v| v.addr());
+        let end = Ending {
+            context: c.context,
+            kind,
+            len: total,
+            buf,
+            wanted: end_wanted,
+            deadline,
+            silent: c.flags & SILENT != 0,
+            part: c.flags & PART != 0,
+            ticket: None,
+        };
+        let entry_only = end_wanted && !self.signal_all && bounce.is_none() && deadline == 0;
+        let how = how | if entry_only { ENTRY_ONLY } else { 0 };
+        let op = TxOp { end, how, bounce, ..TxOp::default() };
+        // With faults on demand everything goes through the line, where they are committed.
+        if self.must_wait() || self.faults.is_some() {
+            let pieces = self.batch.pieces[at];
+            let send_flags = send_flags | SIGNALED;
+            let ready = Ready { pieces, count, target, send_flags, op, ..Ready::empty(opcode, data) };
+            return self.wait_in_line(ready, inject);
+        }
+        let wr = &mut self.batch.wrs[at];
+        wr.wr_id = self.tx_tag.send(self.tx.next());
+        wr.next = null_mut();
+        wr.sg_list = (&raw mut self.batch.pieces[at]).cast();
+        wr.num_sge = count as i32;
+        wr.opcode = opcode;
+        wr.send_flags = send_flags;
+        wr.wr.rdma.remote_addr = target.addr;
+        wr.wr.rdma.rkey = target.key;
+        if let Some(data) = data {
+            wr.imm_data = data.to_be();
+        }
+        self.tx.push(op);
+        self.data_sent += u64::from(opcode == ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
+        self.batch.len = at + 1;
+        if c.flags & flags::MORE != 0 && !inject && at + 1 < CHAIN {
+            self.close_fast();
+            return Ok(());
+        }
+        self.ring(true)?;
+        self.look_fast();
+        Ok(())
+    }
+
+    /// Why the endpoint's options keep operations from a path, if they do.
+    pub fn ruled_out(&self, path: Paths) -> Option<Error> {
+        let policy = &self.options.policy;
+        if policy.allowed().contains(path) {
+            return None;
+        }
+        let (by, which) = match policy.forbid.contains(path) {
+            true => ("GDRFAB_OPT_FORBID_PATH", policy.forbid),
+            false => ("GDRFAB_OPT_REQUIRE_PATH", policy.require),
+        };
+        let words = format!("the operation takes the path {}, which {by} {} of this endpoint rules out", path.words(), which.words());
+        Some(Error::coded(errno::EOPNOTSUPP, Code::Path, words))
+    }
+
+    /// An operation that no permitted path can carry out: accepted, and failed at once, as over every provider.
+    #[cold]
+    pub(in crate::prov::verbs) fn refuse_rma(&mut self, kind: u64, len: usize, local: &[Iov], c: &Common, why: Error) -> Result<()> {
+        let wanted = self.bind.wants_entry(c.flags);
+        if !self.bind.reserve(wanted) {
+            return Err(Error::AGAIN);
+        }
+        // What was promised to go out with the next one goes now.
+        self.ring_promised();
+        let end = Ending {
+            context: c.context,
+            kind,
+            len,
+            buf: local.first().map_or(0, |v| v.addr()),
+            wanted,
+            part: c.flags & PART != 0,
+            ..Ending::default()
+        };
+        self.stats.errors += 1;
+        self.bind.fail(&end, why);
+        Ok(())
+    }
+
+    /// Whether the device has to hold a fenced operation back. A queue pair executes in order all but what follows a read
+    /// or an atomic, which are answered later; and soft-RoCE may forget to wake a request that it holds back.
+    #[cold]
+    pub fn needs_fence(&self, read: bool) -> bool {
+        // Reads of one connection are answered in order, and soft-iWARP refuses a fence before one.
+        if read && self.unordered {
+            return false;
+        }
+        // What waits in line may be one.
+        self.must_wait() || self.faults.is_some() || self.tx.iter().any(|op| op.end.kind & (flags::READ | flags::ATOMIC) != 0)
+    }
+
+    /// A transfer to or from memory that the peer's device does not reach.
+    #[cold]
+    #[allow(clippy::too_many_arguments)]
+    fn transfer(
+        &mut self,
+        memory: &Arc<Registered>,
+        dir: Dir,
+        local: &[Iov],
+        total: usize,
+        there: &RmaIov,
+        data: Option<u32>,
+        c: &Common,
+        descs: &[u64],
+    ) -> Result<()> {
+        let most = self.check_connected()?.capacity.tx_pieces;
+        if local.len() > most as usize {
+            return Err(too_many(local.len(), most));
+        }
+        check_completion(c)?;
+        if self.staging.jobs.len() >= self.tx.limit() as usize {
+            return Err(Error::AGAIN);
+        }
+        if let Some(why) = self.ruled_out(Paths::STAGED) {
+            return self.refuse_rma(kind_of(dir), total, local, c, why);
+        }
+        let inject = c.flags & flags::INJECT != 0 && dir == Dir::Write;
+        // SAFETY: plain numbers.
+        let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
+        let (mut count, mut here) = mr::pieces(local, descs, inject, &mut pieces)?;
+        if here == Local::Staged {
+            here = memory.regions.lock().resolve(local, descs, &mut pieces)?;
+        }
+        let mut bounce = None;
+        if here == Local::Staged || inject {
+            let fresh = bounce::take(memory, local, descs, total, dir == Dir::Write)?;
+            (pieces[0], count) = (fresh.piece(), usize::from(total > 0));
+            bounce = Some(fresh);
+        }
+        let wanted = self.bind.wants_entry(c.flags);
+        if !self.bind.reserve(wanted) {
+            return Err(Error::AGAIN);
+        }
+        let deadline = self.deadline(c.timeout_ns);
+        let buf = local.first().map_or(0, |v| v.addr());
+        let end = Ending {
+            context: c.context,
+            kind: kind_of(dir),
+            len: total,
+            buf,
+            wanted,
+            deadline,
+            silent: c.flags & SILENT != 0,
+            part: c.flags & PART != 0,
+            ticket: None,
+        };
+        let t = Transfer::new(dir, there.key, there.addr, pieces, count, bounce, data, end);
+        // What was promised to go out with the next one goes now.
+        self.ring_promised();
+        self.line_up(Job::Transfer(Box::new(t)))
+    }
+
+    /// Behind transfers that take longer. The bytes of an inject call are copied, since the caller gets them back now.
+    #[cold]
+    pub(in crate::prov::verbs) fn wait_in_line(&mut self, mut ready: Ready, inject: bool) -> Result<()> {
+        if self.staging.jobs.len() >= self.tx.limit() as usize {
+            if ready.op.end.wanted
+                && let Some(q) = &self.bind.tx
+            {
+                q.release();
+            }
+            return Err(Error::AGAIN);
+        }
+        if inject && ready.op.bounce.is_none() {
+            let mut bytes = Vec::with_capacity(ready.op.end.len);
+            for p in &ready.pieces[..ready.count] {
+                // SAFETY: who posts the operation promises the C API that its pieces are readable during the call.
+                bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(p.addr as *const u8, p.length as usize) });
+            }
+            let owned: Box<[u8]> = bytes.into();
+            ready.pieces[0] = ibv_sge { addr: owned.as_ptr() as u64, length: owned.len() as u32, lkey: 0 };
+            ready.count = usize::from(!owned.is_empty());
+            ready._owned = Some(owned);
+        }
+        self.line_up(Job::Plain(Box::new(ready)))
+    }
+
+    /// Posts what waited in line; the caller has asked whether there is room. A failure is an entry.
+    pub fn post_ready(&mut self, mut ready: Ready) {
+        // SAFETY: plain numbers and pointers.
+        let mut wr: ibv_send_wr = unsafe { zeroed() };
+        wr.wr_id = self.tx_tag.send(self.tx.next());
+        wr.sg_list = ready.pieces.as_mut_ptr();
+        wr.num_sge = ready.count as i32;
+        wr.opcode = ready.opcode;
+        wr.send_flags = ready.send_flags;
+        aim(&mut wr, ready.target, ready.operands);
+        if let Some(data) = ready.data {
+            wr.imm_data = data.to_be();
+        }
+        let posted = match &self.qp {
+            // SAFETY: the request is live; inline bytes are copied, and who posted the operation keeps the rest until it completes.
+            Some(qp) => unsafe { qp.post_send(&mut wr) }.map_err(|(_, err)| status::call_error("posting a work request", err)),
+            None => Err(self.not_connected()),
+        };
+        match posted {
+            Ok(()) => {
+                self.unsignalled = 0;
+                self.data_sent += u64::from(ready.opcode == ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
+                self.tx.push(ready.op);
+            }
+            Err(e) if !ready.op.internal => {
+                self.stats.errors += 1;
+                self.bind.fail(&ready.op.end, e);
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Makes sure that the end of what is posted will be heard.
+    pub fn ask_for_an_end(&mut self) {
+        self.ring_promised();
+        if self.unsignalled > 0 && !self.tx.is_full() {
+            let mut ready = Ready::empty(ibv_wr_opcode::IBV_WR_RDMA_WRITE, None);
+            (ready.op.internal, ready.op.end.wanted) = (true, false);
+            self.post_ready(ready);
+        }
+    }
+
+    /// Posts a chain whose every operation was promised before: failures are entries.
+    pub fn ring_promised(&mut self) {
+        if let Err(e) = self.ring(false) {
+            crate::log!(Warn, "{e}");
+        }
+    }
+
+    /// Posts the chain. Operations of earlier calls were promised, so their failures are entries; that of the last one,
+    /// where it is `own`, is the call's.
+    #[inline(always)]
+    fn ring(&mut self, own: bool) -> Result<()> {
+        let n = self.batch.len;
+        if n == 0 {
+            return Ok(());
+        }
+        self.batch.len = 0;
+        let first: *mut ibv_send_wr = self.batch.wrs.as_mut_ptr();
+        for i in 1..n {
+            // SAFETY: both lie in the array.
+            unsafe { (*first.add(i - 1)).next = first.add(i) };
+        }
+        let Some(qp) = &self.qp else { return Err(self.not_connected()) };
+        // SAFETY: the chain and its pieces are ours and live; who posted the operations keeps the buffers until they complete.
+        match unsafe { qp.post_send(first) } {
+            Ok(()) => Ok(()),
+            Err((bad, err)) => self.refused(n, first, bad, err, own),
+        }
+    }
+
+    #[cold]
+    fn refused(&mut self, n: usize, first: *mut ibv_send_wr, bad: *mut ibv_send_wr, err: i32, own: bool) -> Result<()> {
+        let taken = (bad as usize).wrapping_sub(first as usize) / size_of::<ibv_send_wr>();
+        let error = match err {
+            errno::ENOMEM => Error::AGAIN,
+            err => status::call_error("posting a work request", err),
+        };
+        // Newest first: they leave the ring in that order.
+        for i in (taken.min(n)..n).rev() {
+            let op = self.tx.unpush();
+            let with_data = self.batch.wrs.get(i).is_some_and(|wr| wr.opcode == ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
+            self.data_sent -= u64::from(with_data);
+            if own && i + 1 == n {
+                if op.end.wanted
+                    && let Some(q) = &self.bind.tx
+                {
+                    q.release();
+                }
+            } else {
+                self.stats.errors += 1;
+                self.bind.fail(&op.end, error.clone());
+            }
+        }
+        self.unsignalled = self.tx.limit();
+        Err(error)
+    }
+
+    /// Ends what waits for the last of its chain, which will not come.
+    pub fn drop_batch(&mut self) {
+        for _ in 0..std::mem::take(&mut self.batch.len) {
+            let op = self.tx.unpush();
+            let why = self.why.as_ref().map_or("", |e| e.words.as_ref());
+            let error = Error::coded(errno::ECANCELED, Code::Canceled, format!("never posted: {why}"));
+            self.stats.errors += 1;
+            self.bind.fail(&op.end, error);
+        }
+    }
+}

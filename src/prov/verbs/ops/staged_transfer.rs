@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The initiator's side of transfers to memory that the peer's device does not reach: through the peer's slots, with
+//! its help. While such operations are under way, later ones of the endpoint wait in line, so that the order of
+//! posting stays the order of effects.
+
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::Paths;
+use crate::prov::fault::{Op, Verdict};
+use crate::prov::op::Dir;
+use crate::prov::verbs::memory::mr;
+use crate::prov::verbs::memory::registered::Registered;
+use crate::prov::verbs::queue::service;
+use crate::prov::verbs::queue::service::{SLOTS, Words, kind};
+use crate::prov::verbs::queue::work::{Ready, TxOp};
+use crate::prov::verbs::state::State;
+use crate::prov::verbs::state::staging::{Chunk, Job, NOTES, Staging, There, Transfer};
+use crate::prov::verbs::sys::abi::ibv_wr_opcode;
+use crate::sys::time::now_ns;
+
+impl State {
+    /// Puts an operation in line.
+    pub fn line_up(&mut self, mut job: Job) -> Result<()> {
+        if let Job::Transfer(_) = &job
+            && !self.service.as_ref().is_some_and(|s| s.up)
+        {
+            if job.ending().wanted
+                && let Some(q) = &self.bind.tx
+            {
+                q.release();
+            }
+            return Err(Error::coded(
+                errno::EOPNOTSUPP,
+                Code::Path,
+                "key: names a staged region, and this connection has no way for staged transfers (iWARP, or a peer that is no gdrfab)",
+            ));
+        }
+        self.close_fast();
+        let verdict = self.judge(Op::of(job.ending().kind));
+        match verdict {
+            Verdict::Go => {}
+            Verdict::Hold(until) => job.hold(until),
+            // It ends with what else is in line.
+            Verdict::Lose => job.hold(u64::MAX),
+        }
+        self.staging.jobs.push_back(job);
+        if verdict == Verdict::Lose {
+            self.lose();
+        } else {
+            self.pump();
+        }
+        Ok(())
+    }
+
+    /// Moves what is in line on.
+    pub fn pump(&mut self) {
+        while let Some(job) = self.staging.jobs.pop_front() {
+            if job.held() != 0 && now_ns() < job.held() {
+                return self.staging.jobs.push_front(job);
+            }
+            // What is over several rails is not overtaken.
+            let busy = self.rails.as_ref().is_some_and(|r| !r.active.is_empty());
+            match job {
+                Job::Striped(stripe) if self.may_begin(&stripe) => _ = self.begin_stripe(*stripe),
+                Job::Striped(_) => return self.staging.jobs.push_front(job),
+                _ if busy => return self.staging.jobs.push_front(job),
+                Job::Plain(ready) => {
+                    if self.tx.is_full() {
+                        return self.staging.jobs.push_front(Job::Plain(ready));
+                    }
+                    self.post_ready(*ready);
+                }
+                Job::Transfer(mut t) => match self.advance(&mut t) {
+                    Ok(true) => self.finish_transfer(*t),
+                    Ok(false) => return self.staging.jobs.push_front(Job::Transfer(t)),
+                    Err(e) => {
+                        t.failed = Some(e);
+                        self.finish_transfer(*t);
+                    }
+                },
+            }
+        }
+    }
+
+    /// One step of the transfer at the head; true: it is over.
+    fn advance(&mut self, t: &mut Transfer) -> Result<bool> {
+        if !t.asked && t.begun == 0 && !self.tx.is_empty() {
+            // What was posted before has its effect before.
+            self.ask_for_an_end();
+            return Ok(false);
+        }
+        let Some(service) = self.service.as_mut() else { return Err(Error::fixed(errno::ENOTCONN, "ep: not connected")) };
+        let Some(there) = self.staging.there else {
+            if !self.staging.asked {
+                self.staging.asked = true;
+                service.send([u64::from(kind::OPEN), 0, 0, 0, 0, 0, 0, 0])?;
+            }
+            return Ok(false);
+        };
+        let total = t.end.len;
+        let most = self.faults.as_ref().and_then(|f| f.plan.short()).map_or(there.size, |n| n.min(there.size));
+        while t.failed.is_none() && (t.begun < total || !t.asked) && service.has_room() {
+            let Some(slot) = self.staging.busy[..there.count].iter().position(Option::is_none) else { break };
+            let len = (total - t.begun).min(most);
+            let chunk = Chunk { offset: t.begun, len };
+            let place = there.addr.wrapping_add((slot * there.size) as u64);
+            if t.dir == Dir::Write && len > 0 {
+                let (mut pieces, n) = t.cut(chunk.offset, len);
+                service.write(&mut pieces[..n], place, there.rkey)?;
+            }
+            let what = if t.dir == Dir::Write { kind::PUT } else { kind::GET };
+            let last = t.begun + len == total;
+            let note = if last && t.data.is_some() { self.data_sent + 1 } else { 0 };
+            service.send([
+                u64::from(what) | (slot as u64) << 8,
+                0,
+                t.key,
+                t.addr.wrapping_add(chunk.offset as u64),
+                len as u64,
+                note,
+                total as u64,
+                0,
+            ])?;
+            self.staging.busy[slot] = Some(chunk);
+            (t.begun, t.asked, t.open) = (t.begun + len, true, t.open + 1);
+        }
+        Ok(t.open == 0 && (t.begun == total || t.failed.is_some()) && t.asked)
+    }
+
+    fn finish_transfer(&mut self, t: Transfer) {
+        let placed = match (t.failed, &t.bounce) {
+            (Some(e), _) => Err(e),
+            (None, Some(bounce)) if t.dir == Dir::Read => bounce.scatter(t.end.len),
+            _ => Ok(()),
+        };
+        match (placed, t.data) {
+            (Err(e), _) => {
+                self.stats.errors += 1;
+                self.bind.fail(&t.end, e);
+            }
+            (Ok(()), None) => {
+                self.stats.moved(Paths::STAGED, t.end.len);
+                self.bind.succeed(&t.end);
+            }
+            // Counted when that has arrived.
+            (Ok(()), Some(data)) => {
+                let mut ready = Ready::empty(ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, Some(data));
+                ready.op = TxOp { end: t.end, how: mr::BOUNCED, ..TxOp::default() };
+                self.post_ready(ready);
+            }
+        }
+    }
+
+    /// A message of the peer's library, or word of one of ours.
+    pub fn on_message(&mut self, memory: &Registered, words: &Words) -> Result<()> {
+        match words[0] as u8 {
+            kind::BYE => {
+                self.link.heard_bye();
+                self.peer_ends(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection"));
+            }
+            kind::OPEN => {
+                if let Some(service) = &mut self.service {
+                    let refused = |e| {
+                        crate::log!(Error, "slots for staged transfers: {e}");
+                        [u64::from(kind::OPENED), 0, 0, 0, 0, 0, 0, 0]
+                    };
+                    let opened = service.open_slots(memory).unwrap_or_else(refused);
+                    service.answer(opened)?;
+                }
+            }
+            kind::OPENED => self.on_opened(words),
+            kind::PUT | kind::GET => {
+                if words[5] != 0 && self.staging.notes.len() < NOTES {
+                    self.staging.notes.push_back((words[5] - 1, words[6] as usize));
+                }
+                if let Some(service) = &mut self.service {
+                    let done = service.serve(memory, words);
+                    service.answer(done)?;
+                }
+            }
+            kind::DONE => self.on_done(words),
+            kind::RAIL_OFFER..=kind::KEYS_FORGOT => self.on_rail_word(memory, words)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn on_opened(&mut self, words: &Words) {
+        let (count, size) = (words[3] as usize, words[4] as usize);
+        if count == 0 || count > SLOTS || size == 0 || size > 1 << 30 {
+            let why = Error::coded(errno::ENOMEM, Code::Path, "the peer has no buffers for staged transfers");
+            while let Some(job) = self.staging.jobs.pop_front() {
+                match job {
+                    Job::Transfer(mut t) => {
+                        t.failed = Some(why.clone());
+                        self.finish_transfer(*t);
+                    }
+                    Job::Plain(ready) => self.post_ready(*ready),
+                    Job::Striped(stripe) => _ = self.begin_stripe(*stripe),
+                }
+            }
+            self.staging.asked = false;
+            return;
+        }
+        self.staging.there = Some(There { addr: words[1], rkey: words[2] as u32, count, size });
+        self.pump();
+    }
+
+    /// The peer has dealt with a slot.
+    fn on_done(&mut self, words: &Words) {
+        let slot = (words[0] >> 8 & 0xff) as usize;
+        let Some(chunk) = self.staging.busy.get(slot).copied().flatten() else { return };
+        let Some(Job::Transfer(t)) = self.staging.jobs.front_mut() else { return };
+        let mut over = true;
+        match (service::outcome(words), t.dir, self.staging.there, &mut self.service) {
+            (Some(e), ..) => t.failed = Some(e),
+            (None, Dir::Read, Some(there), Some(service)) if chunk.len > 0 => {
+                let (mut pieces, n) = t.cut(chunk.offset, chunk.len);
+                match service.read(slot, &mut pieces[..n], there.addr.wrapping_add((slot * there.size) as u64), there.rkey) {
+                    Ok(()) => over = false,
+                    Err(e) => t.failed = Some(e),
+                }
+            }
+            _ => {}
+        }
+        if over {
+            self.free_slot(slot);
+        }
+    }
+
+    /// A slot has served.
+    pub fn free_slot(&mut self, slot: usize) {
+        if self.staging.busy.get_mut(slot).and_then(Option::take).is_none() {
+            return;
+        }
+        if let Some(Job::Transfer(t)) = self.staging.jobs.front_mut() {
+            t.open = t.open.saturating_sub(1);
+        }
+        self.pump();
+    }
+
+    /// Ends what is in line: the connection is over and the device has let go of everything.
+    pub fn flush_line(&mut self) {
+        for job in std::mem::take(&mut self.staging.jobs) {
+            let end = *job.ending();
+            let error = self.flushed(end.deadline);
+            self.stats.errors += 1;
+            self.bind.fail(&end, error);
+        }
+        self.staging = Staging::default();
+    }
+
+    /// Whether an operation that goes to the caller's queue pair must wait in line.
+    #[inline(always)]
+    pub fn must_wait(&self) -> bool {
+        !self.staging.jobs.is_empty() || self.rails.as_ref().is_some_and(|r| !r.active.is_empty())
+    }
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The tables of operations of a verbs endpoint and of its completion queues: what the device gets in one work request, and
+//! what it gives straight to the reader. The rest goes the general way (`prov/general.rs`).
+
+use super::fast::{Armed, READ, SEND, WRITE};
+use crate::guard::{failed, hold};
+use crate::prov::fast::{FastPath, fast_message, fast_rma};
+use crate::prov::general;
+use crate::prov::op::One;
+use crate::prov::ops::{ContextEntry, CqFormat, CqHead, CqOps, DataEntry, Entry, EpHead, EpOps, MsgEntry, TaggedEntry};
+use crate::prov::ops::{Message, Rma};
+use crate::prov::queue::Found;
+use crate::prov::verbs::cq::Cq;
+use crate::prov::verbs::shared::Shared;
+use crate::sync::serial::Threading;
+use std::ffi::c_void;
+
+static LOCKED: EpOps = of_lock::<true>();
+static UNLOCKED: EpOps = of_lock::<false>();
+
+const fn of_lock<const LOCKED: bool>() -> EpOps {
+    EpOps {
+        write: fast_rma::<Request<WRITE, LOCKED>>,
+        read: fast_rma::<Request<READ, LOCKED>>,
+        send: fast_message::<Request<SEND, LOCKED>>,
+        recv: fast_message::<Receive<LOCKED>>,
+        ..general::GENERAL_ENTRIES
+    }
+}
+
+pub fn choose(threading: Threading) -> &'static EpOps {
+    match threading {
+        Threading::Safe => &LOCKED,
+        Threading::Promised(_) => &UNLOCKED,
+    }
+}
+
+/// Posts; the call's end.
+#[inline(always)]
+fn fire<const LOCKED: bool>(mut armed: Armed<'_, LOCKED>) -> isize {
+    match armed.post() {
+        0 => 0,
+        rc => misfired(armed, rc),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn misfired<const LOCKED: bool>(mut armed: Armed<'_, LOCKED>, rc: i32) -> isize {
+    failed(&armed.refused(rc)) as isize
+}
+
+/// gdrfab_write(), gdrfab_read() and gdrfab_send() as one work request.
+struct Request<const KIND: u8, const LOCKED: bool>;
+
+impl<const KIND: u8, const LOCKED: bool> FastPath<Rma> for Request<KIND, LOCKED> {
+    type Of = Shared;
+    const NEXT: Rma = if KIND == WRITE { general::write } else { general::read };
+
+    #[inline(always)]
+    unsafe fn post(_: &EpHead, of: &Shared, one: One) -> Option<isize> {
+        // SAFETY: `choose` gave the table of the threading that the domain was opened with.
+        unsafe { of.arm_fast::<KIND, LOCKED>(one) }.map(fire)
+    }
+}
+
+impl<const LOCKED: bool> FastPath<Message> for Request<SEND, LOCKED> {
+    type Of = Shared;
+    const NEXT: Message = general::send;
+
+    #[inline(always)]
+    unsafe fn post(_: &EpHead, of: &Shared, one: One) -> Option<isize> {
+        // SAFETY: `choose` gave the table of the threading that the domain was opened with.
+        unsafe { of.arm_fast::<SEND, LOCKED>(one) }.map(fire)
+    }
+}
+
+/// gdrfab_recv() as one work request.
+struct Receive<const LOCKED: bool>;
+
+impl<const LOCKED: bool> FastPath<Message> for Receive<LOCKED> {
+    type Of = Shared;
+    const NEXT: Message = general::recv;
+
+    #[inline(always)]
+    unsafe fn post(_: &EpHead, of: &Shared, one: One) -> Option<isize> {
+        // SAFETY: `choose` gave the table of the threading that the domain was opened with.
+        unsafe { of.state.reach::<LOCKED>() }.try_fast_receive(one.local, one.desc, one.context).map(|()| 0)
+    }
+}
+
+/// How a queue is read that the device fills.
+pub fn of_cq(threading: Threading, format: CqFormat) -> &'static CqOps {
+    match (threading, format) {
+        (Threading::Safe, CqFormat::Context) => &CqOps { read: read::<ContextEntry, true> },
+        (Threading::Safe, CqFormat::Msg) => &CqOps { read: read::<MsgEntry, true> },
+        (Threading::Safe, CqFormat::Data) => &CqOps { read: read::<DataEntry, true> },
+        (Threading::Safe, CqFormat::Tagged) => &CqOps { read: read::<TaggedEntry, true> },
+        (Threading::Promised(_), CqFormat::Context) => &CqOps { read: read::<ContextEntry, false> },
+        (Threading::Promised(_), CqFormat::Msg) => &CqOps { read: read::<MsgEntry, false> },
+        (Threading::Promised(_), CqFormat::Data) => &CqOps { read: read::<DataEntry, false> },
+        (Threading::Promised(_), CqFormat::Tagged) => &CqOps { read: read::<TaggedEntry, false> },
+    }
+}
+
+/// gdrfab_cq_read(): from the device into the caller's array, while the queue is empty.
+///
+/// # Safety
+/// `cq` is open, and has a table of `of_cq`; `buf` is NULL or holds `count` entries.
+unsafe extern "C" fn read<E: Entry, const LOCKED: bool>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
+    // SAFETY: the caller of the C API has the queue open and the array; `Source::ops` gave `of`, which lives as long as the
+    // queue, and the table of its threading.
+    unsafe {
+        let (head, own) = (&*cq, &*(*cq).of.cast::<Cq>());
+        if buf.is_null() {
+            return (head.rest.queue)(cq, buf, count);
+        }
+        match hold(Err, || Ok(own.poll_fast::<LOCKED>(count, |i, c| E::put(buf, i, c)))) {
+            Ok(Found::Some(n)) => n as isize,
+            Ok(Found::Due(n)) => (head.rest.due)(cq, buf, n),
+            Ok(Found::Nothing) => (head.rest.after)(cq, buf, count),
+            Ok(Found::Elsewhere) => (head.rest.queue)(cq, buf, count),
+            Err(rc) => rc as isize,
+        }
+    }
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How a rail's queue pair is made, connected and tried; and the few words that it carries while the first rail is lost (`first`),
+//! which go as messages of their own beside the parts.
+
+use crate::config;
+use crate::error::{Error, Result, errno};
+use crate::prov::verbs::cq::Cq;
+use crate::prov::verbs::memory::registered::{Buffer, LOCAL};
+use crate::prov::verbs::queue::qp::{Capacity, Patience, Qp};
+use crate::prov::verbs::queue::service::{Service, Words, kind};
+use crate::prov::verbs::state::rail::{DEPTH, Flight, Joining, Offer, Rail, Stage};
+use crate::prov::verbs::sys::abi::*;
+use crate::prov::verbs::sys::status;
+use crate::sys::time::now_ns;
+use crate::sys::workqueue::{Work, WorkQueue};
+use std::mem::zeroed;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// Messages that a rail can have under way, and receives for the peer's.
+const WORDS: usize = 8;
+/// Completions that a rail can have outstanding.
+pub const CHARGE: usize = DEPTH + 2 * WORDS;
+/// Instead of a part: a message, or a question whether the peer is there.
+pub const MESSAGE: u16 = u16::MAX;
+
+/// What connects rails, each for a second at most.
+static JOINERS: WorkQueue = WorkQueue::new("gdrfab-rail", 8);
+
+pub fn words(kind: u8, number: usize, life: u32) -> Words {
+    [u64::from(kind) | (number as u64) << 8 | u64::from(life) << 32, 0, 0, 0, 0, 0, 0, 0]
+}
+
+impl Offer {
+    pub fn heard(life: u32, words: &Words) -> Offer {
+        let mut gid = [0; 16];
+        gid[..8].copy_from_slice(&words[1].to_be_bytes());
+        gid[8..].copy_from_slice(&words[2].to_be_bytes());
+        // One that does not say serves one.
+        let (lid, reads, mtu) = (words[4] as u16, ((words[4] >> 16) as u8).max(1), (words[4] >> 32) as u32);
+        Offer { life, gid, lid, qpn: words[3] as u32 & 0xff_ffff, mtu, reads }
+    }
+}
+
+impl Rail {
+    /// A further rail's queue pair, and what the peer is told of it.
+    pub(in crate::prov::verbs) fn make(&mut self, cq: &Arc<Cq>, number: usize, pieces: u32) -> Result<Words> {
+        let (tx, rx) = ((DEPTH + WORDS) as u32, WORDS as u32);
+        let asked = Capacity { tx, rx, tx_pieces: pieces, rx_pieces: 1, inline: size_of::<Words>() as u32 };
+        let words = self.make_with(&[cq.clone(), cq.clone()], number, asked)?;
+        (0..WORDS).try_for_each(|place| self.listen(place))?;
+        Ok(words)
+    }
+
+    pub(in crate::prov::verbs) fn make_with(&mut self, cqs: &[Arc<Cq>; 2], number: usize, asked: Capacity) -> Result<Words> {
+        let qp = Qp::new(&self.card.pd, &cqs[0].raw, &cqs[1].raw, asked)?;
+        qp.init(self.card.port)?;
+        self.life += 1;
+        let mut words = words(kind::RAIL_OFFER, number, self.life);
+        let (high, low) = self.card.gid.raw.split_at(8);
+        words[1] = u64::from_be_bytes(high.try_into().unwrap_or_default());
+        words[2] = u64::from_be_bytes(low.try_into().unwrap_or_default());
+        words[3] = u64::from(qp.number);
+        let reads = self.card.context().reads_in();
+        words[4] = u64::from(self.card.lid) | u64::from(reads) << 16 | u64::from(self.card.mtu) << 32;
+        self.qp = Some(qp);
+        self.stage = Stage::Offered;
+        Ok(words)
+    }
+
+    /// Has the queue pair connected to the peer's by a thread, which keeps what it reaches: the kernel looks for the peer's
+    /// address meanwhile, for a second if nobody answers.
+    pub(in crate::prov::verbs) fn join(&mut self, cqs: [Arc<Cq>; 2], patience: Patience) -> Result<()> {
+        let (Some(qp), Some(peer)) = (self.qp.take(), &self.peer) else { return Ok(()) };
+        let config = &config::get().verbs;
+        let remote = peer.remote(&self.card, Service::psn(peer.qpn), config.service_level, config.traffic_class);
+        let (card, cqs, process) = (self.card.clone(), cqs, std::process::id());
+        let joining = Joining::default();
+        let wanted = Arc::downgrade(&joining);
+        (self.stage, self.joining) = (Stage::Joining, Some(joining));
+        let work = move || {
+            if std::process::id() != process {
+                // In a child of fork(), whose parent has the queue pair.
+                return std::mem::forget((qp, cqs));
+            }
+            let local = card.local(Service::psn(qp.number));
+            let connect = || {
+                qp.ready_to_receive(card.context(), &local, &remote, &patience)?;
+                qp.ready_to_send(card.context(), &local, &remote, &patience)
+            };
+            let joined = if wanted.strong_count() > 0 { connect() } else { Ok(()) };
+            match wanted.upgrade() {
+                Some(joining) => *joining.lock() = Some((qp, joined)),
+                None => drop(qp),
+            }
+            // Behind the queue pair that completes there.
+            drop(cqs);
+        };
+        match JOINERS.give([Box::new(work) as Work]) {
+            true => Ok(()),
+            false => Err(Error::fixed(errno::EAGAIN, "no thread could be started to connect it")),
+        }
+    }
+
+    /// How connecting went, once it has.
+    pub(in crate::prov::verbs) fn joined(&mut self) -> Option<Result<()>> {
+        let (qp, joined) = self.joining.as_ref()?.lock().take()?;
+        (self.qp, self.joining) = (Some(qp), None);
+        Some(joined)
+    }
+
+    /// Posts a write of nothing.
+    pub(in crate::prov::verbs) fn try_out(&mut self) -> Result<()> {
+        let Some(qp) = &self.qp else { return Ok(()) };
+        status::returned(qp.post_nothing(self.tag.send(self.seq())), "trying a rail")?;
+        self.begin(Flight { seq: self.seq(), stripe: 0, part: 0, len: 0, requests: 1 }, now_ns());
+        self.stage = Stage::Tried;
+        Ok(())
+    }
+
+    /// Asks the peer's card, by a write of nothing, whether its queue pair is there, unless something under way does. No word:
+    /// those take receives, which a peer that sleeps does not post again.
+    pub(in crate::prov::verbs) fn ask_alive(&mut self) -> Result<()> {
+        let Some(qp) = self.qp.as_ref().filter(|_| self.is_up() && self.flights.is_empty()) else { return Ok(()) };
+        status::returned(qp.post_nothing(self.tag.send(self.seq())), "asking for a sign of life")?;
+        self.begin(Flight { seq: self.seq(), stripe: 0, part: MESSAGE, len: 0, requests: 1 }, now_ns());
+        Ok(())
+    }
+
+    /// Posts a receive for the peer's words.
+    fn listen(&mut self, place: usize) -> Result<()> {
+        let size = size_of::<Words>();
+        let ear = self.ear.take().map_or_else(|| Buffer::new(&self.card.pd, WORDS * size, LOCAL), Ok)?;
+        let mut piece = ibv_sge { addr: (ear.address() + place * size) as u64, length: size as u32, lkey: ear.lkey() };
+        self.ear = Some(ear);
+        let Some(qp) = &self.qp else { return Ok(()) };
+        let wr_id = self.tag.recv(self.life << 24 | place as u32);
+        let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: &mut piece, num_sge: 1 };
+        // SAFETY: the request is live and the place ours; before the place goes, the device loses its leave to write there.
+        unsafe { qp.post_recv(&mut wr) }
+    }
+
+    /// What a receive has brought.
+    pub(in crate::prov::verbs) fn hears(&mut self, seq: u32, len: u32) -> Result<Option<Words>> {
+        let place = (seq & 0xff_ffff) as usize;
+        let Some(ear) = self.ear.as_ref().filter(|_| place < WORDS && len as usize == size_of::<Words>()) else { return Ok(None) };
+        // SAFETY: a place of ours, aligned, that the device has filled and let go of.
+        let words = unsafe { (ear.address() as *const Words).add(place).read() };
+        self.listen(place)?;
+        Ok(Some(words))
+    }
+
+    /// Whether it carries words.
+    pub(in crate::prov::verbs) fn speaks(&self) -> bool {
+        self.is_up() && self.qp.as_ref().is_some_and(|qp| qp.capacity.inline as usize >= size_of::<Words>())
+    }
+
+    /// Sends words to the peer.
+    pub(in crate::prov::verbs) fn tell(&mut self, words: &Words) -> Result<()> {
+        let Some(qp) = self.qp.as_ref().filter(|_| self.speaks()) else { return Ok(()) };
+        // A peer that keeps to what it may say has acknowledged some by now.
+        if self.flights.iter().filter(|f| f.part == MESSAGE).count() >= WORDS {
+            return Err(Error::fixed(errno::ETIMEDOUT, "the peer's card acknowledges no words"));
+        }
+        let mut piece = ibv_sge { addr: words.as_ptr().addr() as u64, length: size_of::<Words>() as u32, lkey: 0 };
+        // SAFETY: plain numbers and pointers.
+        let mut wr: ibv_send_wr = unsafe { zeroed() };
+        wr.wr_id = self.tag.send(self.seq());
+        (wr.sg_list, wr.num_sge) = (&mut piece, 1);
+        wr.opcode = ibv_wr_opcode::IBV_WR_SEND;
+        wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED | ibv_send_flags::IBV_SEND_INLINE;
+        // SAFETY: the request is live, and so are its bytes, which travel inside.
+        unsafe { qp.post_send(&mut wr) }.map_err(|(_, err)| status::call_error("saying that the first rail is lost", err))?;
+        self.begin(Flight { seq: self.seq(), stripe: 0, part: MESSAGE, len: 0, requests: 1 }, now_ns());
+        Ok(())
+    }
+}

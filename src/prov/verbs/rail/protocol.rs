@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How further rails come and go (`rail`), and the words about them between the two sides: by the service queue pair, or by a
+//! lane's parcels. All that is heard is the peer's, and is checked.
+
+use super::join::words;
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::event::EventKind;
+use crate::prov::report::no_rail;
+use crate::prov::verbs::device::rail_names::RAILS_MAX;
+use crate::prov::verbs::domain::Domain;
+use crate::prov::verbs::memory::keys::Keys;
+use crate::prov::verbs::memory::registered::Registered;
+use crate::prov::verbs::queue::service::{Service, Words, kind};
+use crate::prov::verbs::shared::Shared;
+use crate::prov::verbs::state::lane;
+use crate::prov::verbs::state::lane::ANSWERS;
+use crate::prov::verbs::state::rail::{Offer, Stage};
+use crate::prov::verbs::state::rails::Rails;
+use crate::prov::verbs::state::{Phase, State};
+use crate::prov::verbs::sys::async_event::AsyncEvent;
+use crate::prov::verbs::wire::address::Address;
+use crate::sys::time::now_ns;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+fn lost(words: &'static str) -> Error {
+    Error::coded(errno::ECONNRESET, Code::PeerGone, words)
+}
+
+impl State {
+    /// Says something about rails.
+    pub(in crate::prov::verbs) fn say(&mut self, words: Words) {
+        if !matches!(self.phase, Phase::Connected) {
+            return;
+        }
+        let said = match (&mut self.service, self.lane.is_some()) {
+            (_, true) => self.tell_peer(lane::kind::RAIL, &words),
+            (Some(service), _) => service.send(words),
+            _ => Ok(()),
+        };
+        if let Err(e) = said {
+            crate::log!(Warn, "{e}");
+        }
+    }
+
+    /// Answers what the peer says of rails, which may know before this side that they are connected. An error: it asks more than
+    /// it may.
+    fn reply(&mut self, words: Words) -> Result<()> {
+        let is_there = matches!(self.phase, Phase::Connected | Phase::Connecting(_));
+        match &mut self.service {
+            _ if self.lane.is_some() => self.answer(lane::kind::RAIL, &words, &[]),
+            Some(service) if is_there && service.up => service.answer(words),
+            _ => Ok(()),
+        }
+    }
+
+    /// The peer takes nothing now.
+    pub(in crate::prov::verbs) fn is_behind(&self) -> bool {
+        match &self.lane {
+            Some(lane) => lane.outbox.len() >= ANSWERS / 2,
+            None => self.service.as_ref().is_some_and(Service::is_behind),
+        }
+    }
+
+    /// Moves rails on that are due.
+    pub(in crate::prov::verbs) fn rails_turn(&mut self, domain: &Domain) {
+        let Some(rails) = &self.rails else { return };
+        let now = now_ns();
+        let due = rails.due(self.link.rails);
+        let can = self.lane.is_some() || self.service.as_ref().is_some_and(|s| s.up);
+        if due == 0 || now < due || !can || !matches!(self.phase, Phase::Connected) {
+            return;
+        }
+        for number in 1..=rails.further.len().min(usize::from(self.link.rails).saturating_sub(1)) {
+            if let Err(e) = self.rail_turn(domain, number, now) {
+                self.lose_rail(number, e);
+            }
+        }
+    }
+
+    fn rail_turn(&mut self, domain: &Domain, number: usize, now: u64) -> Result<()> {
+        let (patience, Some(rails)) = (self.patience, &mut self.rails) else { return Ok(()) };
+        let pieces = rails.pieces;
+        let Some(rail) = rails.rail(number) else { return Ok(()) };
+        match rail.stage {
+            Stage::Down { again } if again <= now && !rail.card.context().is_active(rail.card.port) => rail.stage = rail.again(now),
+            Stage::Down { again } if again <= now => {
+                match domain.rail_cqs().get(number - 1).ok_or_else(no_rail).and_then(|cq| rail.make(cq, number, pieces)) {
+                    Ok(offer) => self.say(offer),
+                    Err(e) => {
+                        crate::log!(Info, "rail {number}: {e}");
+                        rail.stage = rail.again(now);
+                    }
+                }
+            }
+            Stage::Offered => {
+                if let Some(cq) = domain.rail_cqs().get(number - 1).filter(|_| rail.peer.is_some()) {
+                    rail.join([cq.clone(), cq.clone()], patience)?;
+                }
+            }
+            Stage::Joining => {
+                let (Some(joined), Some(peer)) = (rail.joined(), rail.peer) else { return Ok(()) };
+                joined?;
+                rail.stage = Stage::Ready;
+                let mut words = words(kind::RAIL_READY, number, rail.life);
+                words[1] = u64::from(peer.life);
+                self.say(words);
+                self.try_rail(number);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn try_rail(&mut self, number: usize) {
+        let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
+        if rail.peer_ready
+            && rail.stage == Stage::Ready
+            && let Err(e) = rail.try_out()
+        {
+            self.lose_rail(number, e);
+        }
+    }
+
+    /// The write of nothing has come through.
+    pub(in crate::prov::verbs) fn rail_came_up(&mut self, number: usize) {
+        let Some(rails) = &mut self.rails else { return };
+        let Some(rail) = rails.rail(number) else { return };
+        rail.came_up(now_ns());
+        let is_back = std::mem::replace(&mut rail.was_up, true);
+        self.tell_up(number, is_back);
+        self.tell_again(number);
+        self.close_fast();
+        self.feed();
+    }
+
+    pub(in crate::prov::verbs) fn tell_up(&mut self, number: usize, is_back: bool) {
+        let Some(rails) = &mut self.rails else { return };
+        rails.measure();
+        let words = format!("{}: is up{}", rails.name(number), if is_back { " again" } else { "" });
+        crate::log!(Debug, "{words}");
+        if is_back {
+            self.event(EventKind::Notify, words.into_bytes(), None);
+        }
+    }
+
+    /// This side has lost a rail, or could not bring it up: its queue pair goes at once, and the peer is told.
+    #[cold]
+    pub(in crate::prov::verbs) fn lose_rail(&mut self, number: usize, why: Error) {
+        let Some(was_up) = self.drop_rail(number, &why) else { return };
+        if let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) {
+            rail.stage = match rail.peer {
+                Some(peer) if was_up => Stage::Lost { peer: peer.life },
+                _ => rail.again(now_ns()),
+            };
+        }
+    }
+
+    /// Destroys a rail's queue pair and says so; whether it was up. None: it has none.
+    fn drop_rail(&mut self, number: usize, why: &Error) -> Option<bool> {
+        let rails = self.rails.as_mut()?;
+        let name = rails.name(number);
+        let rail = rails.rail(number).filter(|r| r.has_pair())?;
+        let (was_up, life) = (rail.is_up(), rail.life);
+        rail.destroy();
+        rail.losses += u64::from(was_up);
+        // What it was, until the caller says what it is.
+        rail.stage = Stage::Down { again: u64::MAX };
+        rails.measure();
+        crate::log!(Debug, "{name}: {why}");
+        self.say(words(kind::RAIL_GONE, number, life));
+        if was_up {
+            self.stats.rails_lost += 1;
+            self.event(EventKind::Notify, Vec::new(), Some(Error::coded(why.errno, why.code, format!("{name}: {}", why.words))));
+            self.close_fast();
+            self.check_first(why);
+        }
+        Some(was_up)
+    }
+
+    /// The peer's queue pair is gone: what the rail had goes over others.
+    fn peer_lost_rail(&mut self, number: usize) {
+        self.drop_rail(number, &lost("the peer has lost it"));
+        let Some(rails) = &mut self.rails else { return };
+        let Some(rail) = rails.rail(number) else { return };
+        rail.stage = rail.again(now_ns());
+        rail.peer = None;
+        for (id, part) in std::mem::take(&mut rail.lost) {
+            if let Some(stripe) = rails.stripe(id) {
+                stripe.todo.push_front(part);
+            }
+        }
+        self.feed();
+    }
+
+    /// Words about rails. What names no rail, queue pair or key of now is late, or a lie, and changes nothing.
+    pub(in crate::prov::verbs) fn on_rail_word(&mut self, memory: &Registered, words: &Words) -> Result<()> {
+        let Some(rails) = &mut self.rails else { return Ok(()) };
+        let (number, life) = ((words[0] >> 8 & 0xff) as usize, (words[0] >> 32) as u32);
+        let key = words[1] as u32;
+        match words[0] as u8 {
+            kind::RAIL_OFFER => self.on_offer(number, life, words),
+            kind::RAIL_READY => {
+                let Some(rail) = rails.rail(number) else { return Ok(()) };
+                if rail.has_pair() && u64::from(rail.life) == words[1] && rail.peer.is_some_and(|peer| peer.life == life) {
+                    rail.peer_ready = true;
+                    self.try_rail(number);
+                }
+            }
+            kind::RAIL_GONE => {
+                let Some(rail) = rails.rail(number) else { return Ok(()) };
+                match (rail.stage, rail.peer) {
+                    (Stage::Lost { peer }, _) if peer == life => self.peer_lost_rail(number),
+                    (Stage::Joining | Stage::Ready | Stage::Tried | Stage::Up, Some(peer)) if peer.life == life => {
+                        self.peer_lost_rail(number)
+                    }
+                    (Stage::Down { .. } | Stage::Offered, Some(peer)) if peer.life == life => rail.peer = None,
+                    _ => {}
+                }
+            }
+            kind::KEYS_ASK => {
+                let keys = memory.regions.lock().rails_to(key).cloned();
+                let mut told = [u64::from(kind::KEYS_TOLD), u64::from(key), 0, 0, 0, 0, 0, 0];
+                if let Some(keys) = keys {
+                    rails.fellows.show(&keys);
+                    told[0] |= u64::from(keys.mask) << 8;
+                    for (i, rkey) in keys.rkeys.into_iter().enumerate() {
+                        told[2 + i / 2] |= u64::from(rkey) << (32 * (i % 2));
+                    }
+                }
+                self.reply(told)?;
+            }
+            kind::KEYS_TOLD => {
+                let mut rkeys = [0; RAILS_MAX];
+                for (i, rkey) in rkeys.iter_mut().enumerate() {
+                    *rkey = (words[2 + i / 2] >> (32 * (i % 2))) as u32;
+                }
+                rkeys[0] = key;
+                rails.fellows.learn(key, (words[0] >> 8) as u8, rkeys);
+            }
+            kind::KEYS_GONE => {
+                rails.fellows.forget(key);
+                self.reply([u64::from(kind::KEYS_FORGOT), u64::from(key), 0, 0, 0, 0, 0, 0])?;
+            }
+            kind::KEYS_FORGOT => rails.fellows.forgotten(key),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn on_offer(&mut self, number: usize, life: u32, words: &Words) {
+        let offer = Offer::heard(life, words);
+        let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
+        // A new life is the end of the one before.
+        match rail.stage {
+            Stage::Joining | Stage::Ready | Stage::Tried | Stage::Up | Stage::Lost { .. } => self.peer_lost_rail(number),
+            _ => {}
+        }
+        let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
+        (rail.peer, rail.peer_ready) = (Some(offer), false);
+    }
+
+    /// What a device says of a further rail's port, or of the queue pair.
+    pub(in crate::prov::verbs) fn on_rail_event(&mut self, number: usize, device: &str, event: &AsyncEvent) {
+        use crate::prov::verbs::sys::abi::ibv_event_type::{IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR};
+        let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
+        match *event {
+            AsyncEvent { port: Some(port), .. } if port != rail.card.port => {}
+            AsyncEvent { port: Some(port), kind: IBV_EVENT_PORT_ERR, .. } => {
+                self.lose_rail(number, Error::new(errno::ENETDOWN, format!("port {port} of {device} went down")));
+            }
+            AsyncEvent { port: Some(_), kind: IBV_EVENT_PORT_ACTIVE, .. } => rail.hurry(now_ns()),
+            AsyncEvent { qpn: Some(qpn), fatal: true, .. } if rail.qp.as_ref().is_some_and(|qp| qp.number == qpn) => {
+                self.lose_rail(number, Error::new(errno::EIO, event.words));
+            }
+            // That of this rail: its device has no other of this domain's.
+            AsyncEvent { cq: Some(_), fatal: true, .. } => self.lose_rail(number, Error::new(errno::EIO, event.words)),
+            AsyncEvent { qpn: None, cq: None, port: None, fatal: true, .. } => {
+                self.lose_rail(number, Error::new(errno::ENODEV, event.words));
+            }
+            _ => {}
+        }
+    }
+
+    /// When an attempt is due; 0: none is.
+    pub(in crate::prov::verbs) fn rails_due(&self) -> u64 {
+        match self.phase {
+            Phase::Connected => self.rails.as_ref().map_or(0, |r| r.due(self.link.rails)),
+            _ => 0,
+        }
+    }
+
+    /// The address of the peer's end of the first rail.
+    pub(in crate::prov::verbs) fn peer_ip(&self) -> Option<IpAddr> {
+        match self.link.peer()? {
+            Address::Cm(at) => Some(at.ip()),
+            Address::Qp(qp) => {
+                let v6 = Ipv6Addr::from(qp.gid);
+                Some(v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4))
+            }
+        }
+    }
+
+    /// Each rail in a line; nothing without further ones.
+    pub(in crate::prov::verbs) fn rail_lines(&self) -> String {
+        self.rails.as_deref().map_or(String::new(), Rails::lines)
+    }
+}
+
+impl Domain {
+    /// Tells peers that may have kept a region's keys that they name nothing any more.
+    pub(in crate::prov::verbs) fn revoke_rails(&self, keys: &Arc<Keys>) {
+        for ep in self.watch.endpoints() {
+            let mut s = ep.state.lock();
+            match s.rails.as_mut().map(|rails| rails.fellows.revoke(keys)) {
+                Some(Ok(true)) => s.say([u64::from(kind::KEYS_GONE), u64::from(keys.rkeys[0]), 0, 0, 0, 0, 0, 0]),
+                Some(Err(e)) => s.begin_end(e, false),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether some peer may take one of these keys for those of a region that is gone.
+    pub(in crate::prov::verbs) fn may_be_mistaken(&self, keys: &Keys) -> bool {
+        let mistakes = |ep: Arc<Shared>| ep.state.lock().rails.as_ref().is_some_and(|rails| rails.fellows.may_mistake(keys));
+        self.stale.load(Ordering::Relaxed) > 0 && self.watch.endpoints().into_iter().any(mistakes)
+    }
+}

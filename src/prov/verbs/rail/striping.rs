@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Operations over several rails: cut, handed to the rails as those are through with what they have, and ended once every part
+//! has. Such an operation stands in line (`staged`): it begins when what was posted before has ended, and what is posted behind
+//! it waits for its end, so that order is what it is over one. A part that a lost rail had goes again over another.
+
+use super::join::MESSAGE;
+use crate::error::{Error, Result, errno};
+use crate::prov::bind::Ending;
+use crate::prov::fault::Plan;
+use crate::prov::flags;
+use crate::prov::list::{Pair, Run};
+use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, RmaIov};
+use crate::prov::verbs::memory::keys::Keys;
+use crate::prov::verbs::memory::mr;
+use crate::prov::verbs::memory::registered::Registered;
+use crate::prov::verbs::queue::service::kind;
+use crate::prov::verbs::queue::work::TxOp;
+use crate::prov::verbs::shared::Shared;
+use crate::prov::verbs::state::State;
+use crate::prov::verbs::state::lane::Move;
+use crate::prov::verbs::state::part_requests::Requests;
+use crate::prov::verbs::state::rail::Flight;
+use crate::prov::verbs::state::staging::{Job, kind_of};
+use crate::prov::verbs::state::stripe::{Piece, Stripe, Whose};
+use crate::prov::verbs::sys::abi::*;
+use crate::prov::verbs::sys::status;
+use crate::prov::verbs::sys::status::Failed;
+use crate::sys::time::now_ns;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Order of reads after reads, and of writes after writes.
+const READS: u64 = 1 << 0;
+const WRITES: u64 = 1 << 4;
+
+/// The operation is to blame, and not the rail: it ends the connection, as over one.
+pub(in crate::prov::verbs) fn is_its_own(status: u32) -> bool {
+    use ibv_wc_status::*;
+    matches!(
+        status,
+        IBV_WC_LOC_LEN_ERR
+            | IBV_WC_LOC_QP_OP_ERR
+            | IBV_WC_LOC_PROT_ERR
+            | IBV_WC_LOC_ACCESS_ERR
+            | IBV_WC_REM_INV_REQ_ERR
+            | IBV_WC_REM_ACCESS_ERR
+            | IBV_WC_REM_OP_ERR
+    )
+}
+
+impl Shared {
+    /// One completion of a further rail.
+    pub fn complete_rail(&self, number: usize, wc: &ibv_wc, recv: bool, seq: u32) {
+        let mut s = self.state.lock();
+        match recv {
+            true => s.rail_heard(number, wc, seq),
+            false => s.rail_completed(number, wc, seq),
+        }
+        if s.is_out() {
+            self.moving.store(true, Ordering::Relaxed);
+        }
+        if s.must_wait() {
+            s.pump();
+        }
+        s.finish_if_drained();
+    }
+}
+
+impl State {
+    /// All keys of the peer's that go with this one; the peer is asked, for the next time.
+    fn fellows(&mut self, key: u64) -> Option<Arc<Keys>> {
+        let rkey = u32::try_from(key).ok()?;
+        let (found, ask) = self.rails.as_mut()?.fellows.of(rkey);
+        if ask && !self.is_behind() {
+            self.say([u64::from(kind::KEYS_ASK), key, 0, 0, 0, 0, 0, 0]);
+        }
+        found
+    }
+
+    /// Cuts one operation; none: it goes over the first rail alone.
+    #[allow(clippy::too_many_arguments)]
+    fn cut_one(&mut self, memory: &Registered, dir: Dir, local: &[Iov], descs: &[u64], addr: u64, key: u64, end: Ending) -> Option<Stripe> {
+        let there = self.fellows(key)?;
+        let rails = self.rails.as_ref()?;
+        if local.len() > rails.pieces as usize {
+            return None;
+        }
+        let own = {
+            let regions = memory.regions.lock();
+            let keys_of = |desc: &u64| regions.rails_of(*desc).cloned();
+            descs.get(..local.len())?.iter().map(keys_of).collect::<Option<Vec<_>>>()?
+        };
+        let mask = own.iter().fold(there.mask & rails.up(), |mask, keys| mask & keys.mask);
+        if mask & !1 == 0 {
+            return None;
+        }
+        let mut stripe = Stripe::new(dir, end.len, mask.count_ones() as usize, self.most_requests(), end, mr::how_of_all(local, descs));
+        (stripe.own, stripe.there) = (own, vec![there]);
+        let piece = |(i, v): (usize, &Iov)| Piece { addr: v.addr() as u64, len: v.len() as u32, of: i as u16 };
+        stripe.add(addr, 0, 0, local.iter().enumerate().map(piece));
+        stripe.close();
+        Some(stripe)
+    }
+
+    /// Work requests that a part may have, so that it fits into the first rail's queue as well.
+    fn most_requests(&self) -> usize {
+        (self.tx.limit() / 4).max(1) as usize
+    }
+
+    /// A read or write of so many bytes, if it goes over several rails. None: nothing was done.
+    #[allow(clippy::too_many_arguments)]
+    pub(in crate::prov::verbs) fn stripe_rma(
+        &mut self,
+        memory: &Registered,
+        dir: Dir,
+        local: &[Iov],
+        total: usize,
+        there: &RmaIov,
+        c: &Common,
+        descs: &[u64],
+    ) -> Option<Result<()>> {
+        let odd = c.flags & (flags::DELIVERY_COMPLETE | flags::INJECT | flags::REMOTE_CQ_DATA) != 0;
+        let capacity = self.check_connected().ok()?.capacity;
+        if odd || local.len() > (capacity.tx_pieces as usize).min(IOV_LIMIT) {
+            return None;
+        }
+        if self.ruled_out(mr::path_of(mr::how_of_all(local, descs))).is_some() {
+            return None;
+        }
+        let end = Ending::of(c, kind_of(dir), total, local.first().map_or(0, |v| v.addr()), false, 0);
+        let mut stripe = self.cut_one(memory, dir, local, descs, there.addr, there.key, end)?;
+        if self.staging.jobs.len() >= self.tx.limit() as usize {
+            return Some(Err(Error::AGAIN));
+        }
+        let wanted = self.bind.wants_entry(c.flags);
+        if !self.bind.reserve(wanted) {
+            return Some(Err(Error::AGAIN));
+        }
+        stripe.fenced = c.flags & flags::FENCE != 0;
+        (stripe.end.wanted, stripe.end.deadline) = (wanted, self.deadline(c.timeout_ns));
+        // What was promised to go out with the next one goes now.
+        self.ring_promised();
+        Some(self.line_up(Job::Striped(Box::new(stripe))))
+    }
+
+    /// As many runs of a list as go together over several rails; none: they go over the first alone.
+    pub(in crate::prov::verbs) fn stripe_list(
+        &mut self,
+        memory: &Registered,
+        dir: Dir,
+        runs: &[Run],
+        pairs: &[Pair],
+        c: &Common,
+    ) -> Option<Result<usize>> {
+        /// Runs, and bytes, that are taken at once.
+        const RUNS: usize = 4096;
+        const BYTES: usize = 64 << 20;
+        let least = self.rails.as_ref()?.least;
+        let (mut count, mut total) = (0, 0usize);
+        for run in runs.iter().take(RUNS) {
+            if total >= BYTES {
+                break;
+            }
+            (count, total) = (count + 1, total + run.len());
+        }
+        if total < least || self.check_connected().is_err() {
+            return None;
+        }
+        if self.staging.jobs.len() >= self.tx.limit() as usize {
+            return Some(Ok(0));
+        }
+        let runs = runs.get(..count)?;
+        // Of each pair that occurs: its place among the operation's memories.
+        let mut places: Vec<Option<u16>> = vec![None; pairs.len()];
+        let (mut own, mut there, mut how) = (Vec::new(), Vec::new(), 0);
+        let mut mask = self.rails.as_ref()?.up();
+        for run in runs {
+            let at = run.pair as usize;
+            if places.get(at)?.is_some() {
+                continue;
+            }
+            let pair = pairs.get(at)?;
+            let (here, fellows) = (memory.regions.lock().rails_of(pair.desc).cloned(), self.fellows(pair.key));
+            let (here, fellows) = (here?, fellows?);
+            mask &= here.mask & fellows.mask;
+            how |= mr::how_of(pair.desc);
+            *places.get_mut(at)? = Some(own.len() as u16);
+            own.push(here);
+            there.push(fellows);
+        }
+        if mask & !1 == 0 {
+            return None;
+        }
+        let end = Ending {
+            context: c.context,
+            kind: kind_of(dir),
+            len: total,
+            buf: runs.first().map_or(0, Run::buf),
+            deadline: self.deadline(c.timeout_ns),
+            part: true,
+            ..Ending::default()
+        };
+        let mut stripe = Stripe::new(dir, total, mask.count_ones() as usize, self.most_requests(), end, how);
+        (stripe.own, stripe.there) = (own, there);
+        (stripe.free, stripe.fenced) = (true, c.flags & flags::FENCE != 0);
+        for (i, run) in runs.iter().enumerate() {
+            let of = places.get(run.pair as usize).copied().flatten().unwrap_or(0);
+            let piece = Piece { addr: run.buf() as u64, len: run.len() as u32, of };
+            stripe.add(run.addr, of, i as u16, std::iter::once(piece));
+        }
+        stripe.close();
+        self.ring_promised();
+        Some(self.line_up(Job::Striped(Box::new(stripe))).map(|()| count))
+    }
+
+    /// An operation of a lane, if it goes over several rails. None: it does not.
+    pub(in crate::prov::verbs) fn stripe_move(&mut self, m: &mut Move) -> Option<Striped> {
+        if m.stripe != 0 {
+            if self.rails.as_ref().is_none_or(|rails| rails.over != m.stripe) {
+                return Some(Striped::Waits);
+            }
+            (m.stripe, m.begun, m.over) = (0, m.total, true);
+            if !m.deliver && !m.has_news() {
+                self.stats.moved(mr::path_of(m.how), m.total);
+                self.bind.succeed(&m.end);
+            }
+            return Some(Striped::Over);
+        }
+        if m.hold.is_some() || m.inline || m.told.len() != m.remote.len() {
+            return None;
+        }
+        let there = m.told.iter().map(|told| self.fellows(u64::from(told.rkey))).collect::<Option<Vec<_>>>()?;
+        let rails = self.rails.as_ref()?;
+        let own = {
+            let regions = self.lane.as_ref()?.memory.regions.lock();
+            m.pieces.iter().map(|p| regions.rails_by(p.lkey).cloned()).collect::<Option<Vec<_>>>()?
+        };
+        let mask = own.iter().chain(&there).fold(rails.up(), |mask, keys| mask & keys.mask);
+        if mask & !1 == 0 || m.pieces.len() > rails.pieces as usize {
+            return None;
+        }
+        // Nothing that was posted before is overtaken, but by a read that belongs to no order.
+        if !m.direct && !self.tx.is_empty() {
+            return Some(Striped::Waits);
+        }
+        let mut stripe = Stripe::new(m.dir, m.total, mask.count_ones() as usize, self.most_requests(), m.end, m.how);
+        (stripe.own, stripe.there) = (own, there);
+        stripe.whose = if m.direct { Whose::Fetch } else { Whose::Job };
+        let mut at = 0;
+        for (i, (to, told)) in m.remote.iter().zip(&m.told).enumerate() {
+            stripe.add(to.addr.wrapping_add(told.shift), i as u16, 0, within(&m.pieces, at, to.len));
+            at += to.len;
+        }
+        stripe.close();
+        let id = self.begin_stripe(stripe);
+        if m.direct {
+            return Some(Striped::Gone);
+        }
+        m.stripe = id;
+        Some(Striped::Waits)
+    }
+
+    /// Whether a striped operation may begin: what it must not overtake has ended.
+    pub(in crate::prov::verbs) fn may_begin(&mut self, stripe: &Stripe) -> bool {
+        let Some(rails) = &self.rails else { return true };
+        match rails.active.back() {
+            Some(before) => {
+                let kept = if stripe.dir == Dir::Read { READS } else { WRITES };
+                let loose = (before.free && stripe.free) || rails.order & kept == 0;
+                !stripe.fenced && before.dir == stripe.dir && loose
+            }
+            None if self.tx.is_empty() => true,
+            None => {
+                self.ask_for_an_end();
+                false
+            }
+        }
+    }
+
+    /// Gives its number.
+    pub(in crate::prov::verbs) fn begin_stripe(&mut self, stripe: Stripe) -> u64 {
+        let Some(rails) = &mut self.rails else { return 0 };
+        let stripe = rails.number(stripe);
+        let id = stripe.id;
+        rails.active.push_back(stripe);
+        self.feed();
+        id
+    }
+
+    /// Hands parts to rails that have room.
+    pub(in crate::prov::verbs) fn feed(&mut self) {
+        while let Some((at, part, number)) = self.next_part() {
+            let sent = if number == 0 { self.send_part(at, part) } else { self.send_part_by(at, part, number) };
+            match sent {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(e) if number > 0 => self.lose_rail(number, e),
+                Err(e) => return self.begin_end(e, false),
+            }
+        }
+    }
+
+    /// The next part, its operation's place, and the rail that takes it.
+    fn next_part(&mut self) -> Option<(usize, u16, usize)> {
+        // A lane's parcels have their share of the queue.
+        let queue = if self.lane.is_some() { self.tx.limit() * 3 / 4 } else { self.tx.limit() } as usize;
+        let used = self.tx.len() as usize;
+        let rails = self.rails.as_mut()?;
+        if self.qp.is_none() || rails.active.is_empty() {
+            return None;
+        }
+        let (at, part) = rails.active.iter().enumerate().find_map(|(at, s)| Some((at, *s.todo.front()?)))?;
+        let stripe = rails.active.get(at)?;
+        let (p, requests) = (stripe.parts.get(part as usize)?, stripe.requests_of(part as usize));
+        let (mask, len, has_room) = (p.mask, p.len, used + requests <= queue);
+        Some((at, part, rails.best(mask, len, requests, has_room)?))
+    }
+
+    /// Posts a part with the endpoint's own queue pair; false: that is full.
+    fn send_part(&mut self, at: usize, part: u16) -> Result<bool> {
+        let State { rails: Some(rails), qp: Some(qp), tx, tx_tag, unsignalled, .. } = self else { return Ok(false) };
+        let Some(stripe) = rails.active.get_mut(at) else { return Ok(false) };
+        let first = tx.next();
+        let mut chain = Requests::of(stripe, part, 0, |i| tx_tag.send(first.wrapping_add(i)));
+        match chain.post(qp) {
+            Ok(()) => {}
+            Err(errno::ENOMEM) if !tx.is_empty() => return Ok(false),
+            Err(err) => return Err(status::call_error("posting a part of an operation", err)),
+        }
+        for i in 0..chain.wrs.len() {
+            let end = Ending { context: stripe.id as usize, kind: kind_of(stripe.dir), ..Ending::default() };
+            let striped = i + 1 == chain.wrs.len();
+            tx.push(TxOp { end, internal: true, run: part, striped, ..TxOp::default() });
+        }
+        *unsignalled = 0;
+        stripe.todo.pop_front();
+        let len = stripe.parts.get(part as usize).map_or(0, |p| p.len);
+        rails.first.pace.begin(len, now_ns());
+        Ok(true)
+    }
+
+    /// The same with a further rail's.
+    fn send_part_by(&mut self, at: usize, part: u16, number: usize) -> Result<bool> {
+        let Some(rails) = &mut self.rails else { return Ok(false) };
+        let Some(stripe) = rails.active.get_mut(at) else { return Ok(false) };
+        let Some(rail) = number.checked_sub(1).and_then(|i| rails.further.get_mut(i)) else { return Ok(false) };
+        let Some(qp) = &rail.qp else { return Ok(false) };
+        let (seq, tag) = (rail.seq(), rail.tag);
+        let mut chain = Requests::of(stripe, part, number, |_| tag.send(seq));
+        match chain.post(qp) {
+            Ok(()) => {}
+            Err(errno::ENOMEM) if !rail.flights.is_empty() => return Ok(false),
+            Err(err) => return Err(status::call_error("posting a part of an operation", err)),
+        }
+        let requests = chain.wrs.len();
+        stripe.todo.pop_front();
+        let len = stripe.parts.get(part as usize).map_or(0, |p| p.len);
+        rail.begin(Flight { seq, stripe: stripe.id, part, len, requests }, now_ns());
+        rail.begun += 1;
+        match rail.breaks != 0 && rail.begun.is_multiple_of(rail.breaks) {
+            true => Err(Plan::rail_gone()),
+            false => Ok(true),
+        }
+    }
+
+    fn rail_completed(&mut self, number: usize, wc: &ibv_wc, seq: u32) {
+        let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
+        if rail.qp.is_none() || (rail.life as u8) != (seq >> 24) as u8 {
+            return;
+        }
+        if wc.status == ibv_wc_status::IBV_WC_SUCCESS {
+            match rail.end(seq, now_ns()) {
+                Some(Flight { part: MESSAGE, .. }) => {}
+                Some(Flight { stripe: 0, .. }) => self.rail_came_up(number),
+                Some(flight) => self.part_ended(flight.stripe, flight.part, number),
+                None => {}
+            }
+            return;
+        }
+        let of = rail.flights.iter().find(|f| f.seq == seq).map_or(0, |f| f.stripe);
+        let (dir, deadline) = self.rails.as_mut().and_then(|r| r.stripe(of)).map_or((Dir::Write, 0), |s| (s.dir, s.end.deadline));
+        let operation = if dir == Dir::Read { "read" } else { "write" };
+        if is_its_own(wc.status) && of != 0 {
+            let error = self.reason(wc, operation, false, deadline);
+            return self.stripe_failed(of, 0, error);
+        }
+        let failed = Failed { operation, receive: false, status: wc.status, qpn: wc.qp_num, vendor_err: wc.vendor_err };
+        self.lose_rail(number, status::completion_error(&failed));
+    }
+
+    /// A part of the first rail's has ended well.
+    pub(in crate::prov::verbs) fn part_done(&mut self, op: &TxOp) {
+        self.part_ended(op.end.context as u64, op.run, 0);
+    }
+
+    fn part_ended(&mut self, id: u64, part: u16, number: usize) {
+        let Some(rails) = &mut self.rails else { return };
+        let Some(stripe) = rails.stripe(id) else { return };
+        let (dir, len) = (stripe.dir, stripe.parts.get(part as usize).map_or(0, |p| p.len));
+        stripe.ended(part);
+        let carried = match number {
+            0 => {
+                rails.first.pace.end(len, now_ns());
+                Some(&mut rails.first.carried)
+            }
+            _ => rails.rail(number).map(|rail| &mut rail.carried),
+        };
+        if let Some((out, come)) = carried {
+            *(if dir == Dir::Write { out } else { come }) += len as u64;
+        }
+        self.finish_stripes();
+        self.feed();
+    }
+
+    /// An operation has failed, which ends the connection; its entry comes with the end.
+    #[cold]
+    pub(in crate::prov::verbs) fn stripe_failed(&mut self, id: u64, part: u16, error: Error) {
+        if let Some(stripe) = self.rails.as_mut().and_then(|r| r.stripe(id)) {
+            let run = stripe.parts.get(part as usize).map_or(0, |p| p.run);
+            stripe.failed.get_or_insert(Error { piece: error.piece.or(Some((run, 0))), ..error });
+        }
+    }
+
+    /// Ends operations whose parts have all ended, in the order of posting.
+    fn finish_stripes(&mut self) {
+        while let Some(rails) = &mut self.rails
+            && rails.active.front().is_some_and(|s| s.left == 0)
+            && let Some(stripe) = rails.active.pop_front()
+        {
+            rails.measure();
+            if stripe.whose == Whose::Job {
+                rails.over = stripe.id;
+                continue;
+            }
+            self.stats.moved(mr::path_of(stripe.how), stripe.total);
+            if stripe.whose == Whose::Fetch {
+                self.fetch_ended(stripe.total);
+            }
+            self.bind.succeed(&stripe.end);
+        }
+    }
+
+    /// The connection is over, the queue pairs are gone: what was under way has failed.
+    pub(in crate::prov::verbs) fn flush_stripes(&mut self) {
+        let Some(rails) = &mut self.rails else { return };
+        rails.end();
+        // A lane's job fails with the other jobs.
+        for stripe in std::mem::take(&mut rails.active).into_iter().filter(|s| s.whose != Whose::Job) {
+            let error = stripe.failed.unwrap_or_else(|| self.flushed(stripe.end.deadline));
+            self.stats.errors += 1;
+            self.bind.fail(&stripe.end, error);
+        }
+    }
+}
+
+/// What became of a lane's operation.
+pub enum Striped {
+    /// Its rails carry it, or will; it is to be asked again.
+    Waits,
+    /// All its bytes are in place.
+    Over,
+    /// It ends by itself.
+    Gone,
+}
+
+/// The pieces of so many bytes from byte `skip` on.
+fn within(pieces: &[ibv_sge], mut skip: usize, mut len: usize) -> impl Iterator<Item = Piece> + use<'_> {
+    pieces.iter().enumerate().filter_map(move |(i, p)| {
+        let from = skip.min(p.length as usize);
+        let take = (p.length as usize - from).min(len);
+        (skip, len) = (skip - from, len - take);
+        (take > 0).then_some(Piece { addr: p.addr + from as u64, len: take as u32, of: i as u16 })
+    })
+}

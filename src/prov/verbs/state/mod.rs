@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The state of an endpoint, and how its operations end: well, badly, or flushed by the end of the connection.
+//!
+//! `State` is one struct under the lock of `shared.rs`. Its parts are the files of this room: `conn.rs` (the connection and an attempt
+//! to make one), `staging.rs` (operations that wait behind a staged transfer), `lane.rs` (queues of a lane), `rails.rs` with `rail.rs`,
+//! `rail_port.rs`, `rail_keys.rs`, `stripe.rs` and `part_requests.rs` (several ports), and `faults.rs` (fault injection). The
+//! parts know neither `State` nor each other's users; the rooms `ops`, `rail`, `lane` and `connect` add the methods of `State`.
+
+pub(in crate::prov::verbs) mod conn;
+pub(in crate::prov::verbs) mod faults;
+pub(in crate::prov::verbs) mod lane;
+pub(in crate::prov::verbs) mod part_requests;
+pub(in crate::prov::verbs) mod rail;
+pub(in crate::prov::verbs) mod rail_keys;
+pub(in crate::prov::verbs) mod rail_port;
+pub(in crate::prov::verbs) mod rails;
+pub(in crate::prov::verbs) mod staging;
+pub(in crate::prov::verbs) mod stripe;
+
+use crate::config;
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::Paths;
+use crate::prov::bind::{Bindings, Options, Stage};
+use crate::prov::event::{EventKind, tell, tell_end};
+use crate::prov::flags;
+use crate::prov::queue::Completion;
+use crate::prov::report::Stats;
+use crate::prov::verbs::limits::{ANSWER_NS, DRAIN_NS, PATHS};
+use crate::prov::verbs::memory::mr;
+use crate::prov::verbs::queue::qp::{Patience, Qp};
+use crate::prov::verbs::queue::ring::Ring;
+use crate::prov::verbs::queue::service::Service;
+use crate::prov::verbs::queue::tag::Tag;
+use crate::prov::verbs::queue::template::Template;
+use crate::prov::verbs::queue::work::{Batch, Chain, FETCH, PARCEL, RxOp, TxOp};
+use crate::prov::verbs::sys::abi::{ibv_wc, ibv_wc_status};
+use crate::prov::verbs::sys::status;
+use crate::prov::verbs::sys::status::Failed;
+use crate::sys::time;
+use conn::{Connecting, Link};
+use faults::Faults;
+use lane::Parcels;
+use rails::Rails;
+use staging::Staging;
+
+pub enum Phase {
+    Fresh,
+    Enabled,
+    Connecting(Box<Connecting>),
+    Connected,
+    /// The queue pair is in error; until the device has given everything back.
+    Draining,
+    /// Over; says why.
+    Down(Error),
+}
+
+pub struct State {
+    pub phase: Phase,
+    pub bind: Bindings,
+    pub options: Options,
+    pub patience: Patience,
+    pub stats: Stats,
+    /// The caller's handle and context, for events.
+    pub object: usize,
+    pub context: usize,
+    pub qp: Option<Qp>,
+    /// Where its completion queues lie, by which the device names them.
+    pub cqs: [usize; 2],
+    pub tx: Ring<TxOp>,
+    pub rx: Ring<RxOp>,
+    pub tx_tag: Tag,
+    pub rx_tag: Tag,
+    /// Operations posted since the last that asks for a completion of the device.
+    pub unsignalled: u32,
+    /// Counters move with every operation, so every one asks.
+    pub signal_all: bool,
+    /// Flags of operations that are posted without any.
+    pub op_flags: u64,
+    /// Completions of the device may overtake each other (iWARP's reads are overtaken by later writes).
+    pub unordered: bool,
+    pub own_receives: bool,
+    /// Work requests that wait for the last one of their chain.
+    pub batch: Box<Batch>,
+    pub chain: Chain,
+    pub fast: Template,
+    /// Earliest deadline of anything posted; 0 = none.
+    pub earliest: u64,
+    /// When deadlines were found to have passed.
+    pub late: u64,
+    /// Why the connection ends or has ended: what came first.
+    pub why: Option<Error>,
+    /// What the device said of the queue pair, and no operation has said better yet.
+    pub fault: Option<Error>,
+    /// The peer ends the connection, for this reason; until then what is under way may still be answered.
+    pub peer_end: Option<(Error, u64)>,
+    /// When draining is given up and the queue pair destroyed instead.
+    pub drained_by: u64,
+    /// The peer was told, or told us, so that no event is owed for what this side began.
+    pub silent: bool,
+    pub link: Link,
+    pub service: Option<Service>,
+    pub staging: Staging,
+    /// Writes with data that were posted, and that arrived.
+    pub data_sent: u64,
+    pub data_seen: u64,
+    pub faults: Option<Faults>,
+    /// With further rails.
+    pub rails: Option<Box<Rails>>,
+    /// What it keeps as a lane. Behind the queue pair, which is destroyed first.
+    pub lane: Option<Box<Parcels>>,
+    /// Bytes of the device's longest message.
+    pub longest: u32,
+}
+
+fn operation(kind: u64) -> &'static str {
+    match kind {
+        k if k & flags::SEND != 0 => "send",
+        k if k & flags::ATOMIC != 0 => "atomic operation",
+        k if k & flags::READ != 0 => "read",
+        _ => "write",
+    }
+}
+
+impl State {
+    /// From what is bound: which operations ask for a completion of the device.
+    pub fn settle_signals(&mut self) {
+        let c = &self.bind.counters;
+        self.signal_all = self.unordered || c.send.is_some() || c.write.is_some() || c.read.is_some();
+    }
+
+    pub fn event(&self, kind: EventKind, data: Vec<u8>, error: Option<Error>) {
+        tell(kind, self.object, error.as_ref(), || self.reached());
+        self.bind.event(kind, self.object, self.context, data, error);
+    }
+
+    fn peer_address(&self) -> String {
+        self.link.peer().map_or(String::new(), |peer| peer.to_string())
+    }
+
+    /// The peer and the ways to it, for the log.
+    fn reached(&self) -> String {
+        let mut paths = PATHS & self.options.policy.allowed() & Paths::from_bits_truncate(config::get().verbs.paths);
+        paths.set(Paths::STAGED, paths.contains(Paths::STAGED) && self.service.is_some());
+        format!("{}, paths {}", self.peer_address(), paths.words())
+    }
+
+    pub fn not_connected(&self) -> Error {
+        let peer_end = self.peer_end.as_ref().map(|(why, _)| why);
+        match (&self.phase, self.why.as_ref().or(peer_end)) {
+            (Phase::Down(why), _) | (Phase::Draining | Phase::Connected, Some(why)) => {
+                Error::coded(errno::ESHUTDOWN, why.code, format!("ep: the connection is over: {}", why.words))
+            }
+            (Phase::Connecting(_), _) => {
+                Error::fixed(errno::ENOTCONN, "ep: not connected yet: wait for GDRFAB_CONNECTED on the event queue")
+            }
+            _ => Error::fixed(errno::ENOTCONN, "ep: not connected"),
+        }
+    }
+
+    /// An operation of this side and all before it ended.
+    #[inline]
+    pub fn carried_out(&mut self, wc: &ibv_wc, seq: u32) {
+        let failed = wc.status != ibv_wc_status::IBV_WC_SUCCESS;
+        if failed && self.outlives(wc, false, seq) {
+            return;
+        }
+        if self.unordered {
+            return self.carried_out_unordered(wc, seq, failed);
+        }
+        loop {
+            let last = self.tx.is_next(seq);
+            let Some(op) = self.tx.pop_until(seq) else { break };
+            if failed && last {
+                self.tx_failed(op, wc);
+            } else {
+                self.tx_succeeded(op);
+            }
+        }
+        if failed {
+            self.finish_if_drained();
+        }
+    }
+
+    /// Every operation has a completion of its own; entries keep the order of posting all the same.
+    fn carried_out_unordered(&mut self, wc: &ibv_wc, seq: u32, failed: bool) {
+        let Some(end) = self.tx.get_mut(seq).map(|op| op.end) else { return };
+        let fate = failed.then(|| Box::new(self.reason(wc, operation(end.kind), false, end.deadline)));
+        if let Some(op) = self.tx.get_mut(seq) {
+            (op.over, op.fate) = (true, fate);
+        }
+        while let Some(mut op) = self.tx.pop_if(|op| op.over) {
+            match op.fate.take() {
+                None => self.ended_well(op),
+                Some(error) => self.spoil(&op, *error),
+            }
+        }
+        if failed {
+            self.finish_if_drained();
+        }
+    }
+
+    #[inline(always)]
+    pub(in crate::prov::verbs) fn tx_succeeded(&mut self, op: TxOp) {
+        let end = &op.end;
+        if op.internal && !end.part {
+            return self.done_inside(&op);
+        }
+        if end.kind & flags::SEND != 0 {
+            self.stats.sends += 1;
+        } else {
+            self.stats.moved(mr::path_of(op.how), end.len);
+            if op.how & (FETCH | PARCEL) != 0 {
+                self.part_of_lane_ended(op.how, end.len);
+            }
+        }
+        if op.internal {
+            return;
+        }
+        if let Some((_, first)) = self.chain.failed.take_if(|(of, _)| end.part && *of == end.context) {
+            return self.spoil(&op, first);
+        }
+        match op.bounce {
+            None => self.bind.succeed(end),
+            Some(bounce) => {
+                let placed = match op.fate {
+                    Some(unknown) => Err(*unknown),
+                    None if end.kind & flags::READ != 0 => bounce.scatter(end.len),
+                    None => Ok(()),
+                };
+                match placed {
+                    Ok(()) => self.bind.succeed(end),
+                    Err(e) => {
+                        self.stats.errors += 1;
+                        self.bind.fail(end, e);
+                    }
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn tx_failed(&mut self, op: TxOp, wc: &ibv_wc) {
+        let error = self.reason(wc, operation(op.end.kind), false, op.end.deadline);
+        self.spoil(&op, error);
+    }
+
+    /// Tells of an operation that failed: of a chain once its last request has ended, with the first error and where it was.
+    #[cold]
+    pub fn spoil(&mut self, op: &TxOp, error: Error) {
+        if !op.end.part {
+            if op.striped {
+                self.stripe_failed(op.end.context as u64, op.run, error);
+            } else if !op.internal {
+                self.stats.errors += 1;
+                self.bind.fail(&op.end, error);
+            }
+            return;
+        }
+        let mut first = Error { piece: error.piece.or(Some((op.run, 0))), ..error };
+        if op.internal {
+            self.chain.failed.get_or_insert((op.end.context, first));
+            return;
+        }
+        if let Some((_, before)) = self.chain.failed.take_if(|(of, _)| *of == op.end.context) {
+            first = before;
+        }
+        self.stats.errors += 1;
+        self.bind.fail(&op.end, first);
+    }
+
+    /// Why a work request failed; the first failure of all ends the connection.
+    #[cold]
+    pub(in crate::prov::verbs) fn reason(&mut self, wc: &ibv_wc, operation: &'static str, receive: bool, deadline: u64) -> Error {
+        if wc.status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR {
+            return self.flushed(deadline);
+        }
+        let failed = Failed { operation, receive, status: wc.status, qpn: wc.qp_num, vendor_err: wc.vendor_err };
+        let error = status::completion_error(&failed);
+        if self.fault.take().is_some() {
+            self.why = Some(error.clone());
+        }
+        self.begin_end(error.clone(), false);
+        error
+    }
+
+    /// Why what the end of the connection takes along does not happen.
+    pub fn flushed(&self, deadline: u64) -> Error {
+        if deadline != 0 && self.late >= deadline {
+            return Error::coded(
+                errno::ETIMEDOUT,
+                Code::Deadline,
+                "the operation's deadline passed: the queue pair was stopped, so nothing touches the buffer any more",
+            );
+        }
+        let why = self.why.as_ref().map_or("the peer ended it", |e| e.words.as_ref());
+        let code = self.why.as_ref().map_or(Code::Canceled, |e| if e.code == Code::PeerGone { Code::PeerGone } else { Code::Canceled });
+        Error::coded(errno::ECANCELED, code, format!("flushed with the connection: {why}"))
+    }
+
+    pub fn abandon(&mut self, op: &RxOp, error: Error) {
+        if op.own {
+            return;
+        }
+        self.stats.errors += 1;
+        let entry = Completion { context: op.context, flags: flags::RECV | flags::MSG, len: 0, buf: op.buf, data: 0 };
+        self.bind.spoiled(None, entry, error.into());
+    }
+
+    /// The connection ends, for this reason unless it was ending already: the device is told to give everything
+    /// back. `silent`: this side wanted it, so no event tells of it.
+    #[cold]
+    pub fn begin_end(&mut self, why: Error, silent: bool) {
+        if matches!(self.phase, Phase::Draining | Phase::Down(_)) {
+            return;
+        }
+        self.close_fast();
+        self.silent = silent || !matches!(self.phase, Phase::Connected);
+        if !self.silent {
+            tell_end(self.object, &self.peer_address(), &why);
+        }
+        self.why = Some(why);
+        self.phase = Phase::Draining;
+        self.drained_by = time::now_ns() + DRAIN_NS;
+        self.say_goodbye();
+        self.drop_batch();
+        if let Some(rails) = &mut self.rails {
+            self.drained_by *= u64::from(!rails.is_out());
+            rails.end();
+        }
+        if let Some(qp) = &self.qp
+            && let Err(e) = qp.fail()
+        {
+            crate::log!(Warn, "{e}");
+            self.drained_by = 0;
+        }
+    }
+
+    /// The peer ends the connection. Its goodbye comes another way than its answers, and may overtake a refusal: what is under way
+    /// has a moment for that.
+    #[cold]
+    pub fn peer_ends(&mut self, why: Error) {
+        if !matches!(self.phase, Phase::Connected) || self.tx.is_empty() {
+            self.begin_end(why, false);
+        } else if self.peer_end.is_none() {
+            self.close_fast();
+            self.peer_end = Some((why, time::now_ns() + ANSWER_NS));
+        }
+    }
+
+    /// Ends what the peer has ended, once nothing is under way any more or the moment has passed.
+    pub fn follow_peer(&mut self) {
+        if let Some((why, _)) = self.peer_end.take_if(|(_, until)| self.tx.is_empty() || time::now_ns() >= *until) {
+            self.begin_end(why, false);
+        }
+    }
+
+    /// Ends for good once the device has given everything back, or could not in time: then the queue pair is
+    /// destroyed, which ends its hold on the buffers too.
+    pub fn finish_if_drained(&mut self) {
+        if !matches!(self.phase, Phase::Draining) {
+            return;
+        }
+        // The peer's last words first.
+        if self.has_parcels() && !self.silent {
+            return;
+        }
+        if !(self.tx.is_empty() && self.rx.is_empty() && self.service.as_ref().is_none_or(|s| s.outstanding == 0)) {
+            if time::now_ns() < self.drained_by {
+                return;
+            }
+            self.qp = None;
+            self.service = None;
+            while let Some(op) = self.tx.pop() {
+                let error = self.flushed(op.end.deadline);
+                self.spoil(&op, error);
+            }
+            while let Some(op) = self.rx.pop() {
+                let error = self.flushed(op.deadline);
+                self.abandon(&op, error);
+            }
+        }
+        self.flush_held();
+        self.flush_stripes();
+        self.flush_line();
+        self.flush_lane();
+        let why = self.why.clone().unwrap_or(Error::fixed(errno::ECONNRESET, "the connection ended"));
+        self.phase = Phase::Down(why);
+        // Who uses a lane hears of no entry what its peer did against the rules.
+        let broken = |why: &Error| self.lane.is_some() && (why.code == Code::PeerBroke || why.errno == errno::ENORX);
+        let fault = self.fault.take().or_else(|| self.why.clone().filter(broken));
+        if !self.silent {
+            if fault.is_some() {
+                self.event(EventKind::Shutdown, Vec::new(), fault);
+            }
+            self.event(EventKind::Shutdown, Vec::new(), None);
+        }
+    }
+
+    /// Ends the connection if an operation is later than it may be: the device takes nothing back by itself.
+    pub fn check_deadlines(&mut self) {
+        if self.earliest == 0 || !matches!(self.phase, Phase::Connected | Phase::Enabled) {
+            return;
+        }
+        let now = time::now_ns();
+        if now < self.earliest {
+            return;
+        }
+        self.expire_jobs();
+        let striped = || self.rails.iter().flat_map(|r| r.active.iter().map(|s| s.end.deadline));
+        let lined_up = || self.staging.jobs.iter().map(|j| j.ending().deadline).chain(striped());
+        let posted = || self.tx.iter().map(|o| o.end.deadline).chain(self.rx.iter().map(|o| o.deadline));
+        let held = || self.faults.iter().flat_map(|f| f.held.iter().map(|(_, held)| held.op.deadline));
+        let deadlines = || posted().chain(self.lane_deadlines()).chain(lined_up()).chain(held()).filter(|d| *d != 0);
+        if deadlines().any(|d| d <= now) {
+            self.late = now;
+            let words = "an operation's deadline passed: the queue pair was stopped, because a device takes nothing back by itself";
+            return self.begin_end(Error::coded(errno::ETIMEDOUT, Code::Deadline, words), false);
+        }
+        self.earliest = deadlines().min().unwrap_or(0);
+    }
+
+    /// The absolute deadline of what is posted now.
+    #[inline(always)]
+    pub fn deadline(&mut self, timeout_ns: u64) -> u64 {
+        self.until(if timeout_ns != 0 { timeout_ns } else { self.options.deadline_ns })
+    }
+
+    /// The same of a receive.
+    pub fn recv_deadline(&mut self, timeout_ns: u64) -> u64 {
+        self.until(if timeout_ns != 0 { timeout_ns } else { self.options.recv_deadline_ns })
+    }
+
+    #[inline(always)]
+    fn until(&mut self, relative: u64) -> u64 {
+        let deadline = time::deadline(relative);
+        if deadline == 0 {
+            return 0;
+        }
+        if self.earliest == 0 || deadline < self.earliest {
+            self.earliest = deadline;
+        }
+        self.bind.expires(deadline);
+        deadline
+    }
+
+    /// Whether it may begin to connect.
+    pub fn check_can_connect(&self) -> Result<()> {
+        self.bind.check_can_connect(match self.phase {
+            Phase::Fresh => Stage::Fresh,
+            Phase::Enabled => Stage::Enabled,
+            Phase::Connecting(_) | Phase::Connected => Stage::Connected,
+            Phase::Draining | Phase::Down(_) => Stage::Over,
+        })
+    }
+
+    pub fn check_connected(&self) -> Result<&Qp> {
+        match (&self.phase, &self.qp) {
+            // The peer's end may leave an answer for what is under way, and none for what comes later.
+            (Phase::Connected, Some(qp)) if self.peer_end.is_none() => Ok(qp),
+            // What has come can be answered: the queue pair sends since before it did, though the connection manager has
+            // not said yet that the peer knows.
+            (Phase::Connecting(_), Some(qp)) if self.stats.recvs > 0 => Ok(qp),
+            _ => Err(self.not_connected()),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The work requests by which a rail carries a part of an operation: a chain that one ring of the doorbell posts, of which the
+//! last alone asks for a completion.
+
+use super::stripe::Stripe;
+use crate::error::errno;
+use crate::prov::op::Dir;
+use crate::prov::verbs::queue::qp::Qp;
+use crate::prov::verbs::queue::work::SIGNALED;
+use crate::prov::verbs::sys::abi::*;
+use std::mem::zeroed;
+use std::ptr::null_mut;
+
+/// The work requests of a part.
+pub struct Requests {
+    pub wrs: Vec<ibv_send_wr>,
+    pieces: Vec<ibv_sge>,
+}
+
+impl Requests {
+    /// `wr_id`: the number of each.
+    pub fn of(stripe: &Stripe, part: u16, number: usize, wr_id: impl Fn(u32) -> u64) -> Requests {
+        let mut all = Requests { wrs: Vec::with_capacity(1), pieces: Vec::with_capacity(2) };
+        let opcode = if stripe.dir == Dir::Read { ibv_wr_opcode::IBV_WR_RDMA_READ } else { ibv_wr_opcode::IBV_WR_RDMA_WRITE };
+        stripe.each(part as usize, number, |addr, rkey, pieces| {
+            let before = all.pieces.len();
+            all.pieces.extend(pieces);
+            // SAFETY: plain numbers and pointers.
+            let mut wr: ibv_send_wr = unsafe { zeroed() };
+            wr.wr_id = wr_id(all.wrs.len() as u32);
+            wr.num_sge = (all.pieces.len() - before) as i32;
+            wr.opcode = opcode;
+            wr.wr.rdma.remote_addr = addr;
+            wr.wr.rdma.rkey = rkey;
+            all.wrs.push(wr);
+        });
+        all
+    }
+
+    /// Posts all, of which the last asks for a completion; an errno, and then none was taken.
+    pub fn post(&mut self, qp: &Qp) -> std::result::Result<(), i32> {
+        let (n, first, mut piece) = (self.wrs.len(), self.wrs.as_mut_ptr(), self.pieces.as_mut_ptr());
+        for i in 0..n {
+            // SAFETY: all lie in the vectors, which do not grow any more; the requests' numbers of pieces add up to those there are.
+            unsafe {
+                let wr = &mut *first.add(i);
+                wr.sg_list = piece;
+                piece = piece.add(wr.num_sge as usize);
+                wr.next = if i + 1 < n { first.add(i + 1) } else { null_mut() };
+                wr.send_flags = if i + 1 < n { 0 } else { SIGNALED };
+            }
+        }
+        // SAFETY: requests and pieces live until the call returns; the buffers stay until the operation has ended (`Iov::new`).
+        match unsafe { qp.post_send(first) } {
+            Ok(()) => Ok(()),
+            Err((bad, err)) if bad == first => Err(err),
+            // Half of a part is with the device, which has had room for all.
+            Err(_) => Err(errno::EIO),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A rail's port: one of those that `GDRFAB_VERBS_RAILS` names, opened for a domain, with a protection domain of its own. The
+//! first of a domain is its own port; the others follow in the order of the list, or of their distance, and meet the peer's of
+//! the same number.
+
+use crate::config;
+use crate::error::{Error, Result};
+use crate::prov::verbs::device::context::{Context, Devices, Link};
+use crate::prov::verbs::device::distance;
+use crate::prov::verbs::device::gid::{Gid, GidKind};
+use crate::prov::verbs::device::object::Pd;
+use crate::prov::verbs::device::rail_names;
+use crate::prov::verbs::device::rail_names::RAILS_MAX;
+use crate::prov::verbs::info::Choice;
+use crate::prov::verbs::queue::qp::Local;
+use std::sync::Arc;
+
+/// Bits per second of a port that does not tell.
+const SPEED: u64 = 100_000_000_000;
+
+pub struct Card {
+    /// "mlx5_0:1".
+    pub name: String,
+    pub pd: Arc<Pd>,
+    pub port: u8,
+    pub gid: Gid,
+    pub lid: u16,
+    pub mtu: u32,
+    pub ethernet: bool,
+    /// Bits per second.
+    pub speed: u64,
+}
+
+impl Card {
+    fn of(Choice { context, port, gid }: Choice, pd: Option<Arc<Pd>>) -> Result<Arc<Card>> {
+        let pd = pd.map_or_else(|| Pd::new(context.clone()), Ok)?;
+        let mtu = match config::get().verbs.mtu {
+            0 => port.mtu,
+            asked => asked.min(port.mtu),
+        };
+        Ok(Arc::new(Card {
+            name: format!("{}:{}", context.name, port.number),
+            pd,
+            port: port.number,
+            gid,
+            lid: port.lid,
+            mtu,
+            ethernet: port.link == Link::Ethernet,
+            speed: if port.speed == 0 { SPEED } else { port.speed },
+        }))
+    }
+
+    /// The rails of a domain of this port; none if it is none of the list, or alone in it.
+    pub fn all(own: Choice, pd: &Arc<Pd>) -> Result<Vec<Arc<Card>>> {
+        let rails = &config::get().verbs.rails;
+        if rail_names::all() && own.gid.kind != GidKind::Iwarp {
+            return Card::of_host(own, pd);
+        }
+        let words = rails.iter().map(|word| rail_names::parse(word)).collect::<Result<Vec<_>>>()?;
+        let (name, kind) = ((own.context.name.clone(), own.port.number), own.gid.kind);
+        let is_own = |(device, port): &(&str, u8)| *device == name.0 && *port == name.1;
+        if words.len() < 2 || kind == GidKind::Iwarp || !words.iter().any(is_own) {
+            return Ok(Vec::new());
+        }
+        let mut all = vec![Card::of(own, Some(pd.clone()))?];
+        for (device, port) in words.iter().filter(|word| !is_own(word)) {
+            let choice =
+                Choice::of_port(device, *port, kind).map_err(|e| e.context(format_args!("GDRFAB_VERBS_RAILS: {device}:{port}")))?;
+            all.push(Card::of(choice, None)?);
+        }
+        Ok(all)
+    }
+
+    /// This port and every other active one with such an address, the nearest first.
+    fn of_host(own: Choice, pd: &Arc<Pd>) -> Result<Vec<Arc<Card>>> {
+        let list = Devices::list()?;
+        let (place, number, kind) = (own.context.place.clone(), own.port.number, own.gid.kind);
+        let mut names = list.names();
+        let offered = &config::get().verbs.devices;
+        names.retain(|name| offered.is_empty() || offered.contains(name));
+        names.sort_by_cached_key(|name| distance::order(name, Some(&place)));
+        let own_name = own.context.name.clone();
+        let mut all = vec![Card::of(own, Some(pd.clone()))?];
+        for name in &names {
+            let others = |ports: Vec<Choice>| ports.into_iter().filter(|choice| *name != own_name || choice.port.number != number);
+            let cards = Choice::of_device(&list, name, kind).and_then(|ports| others(ports).map(|port| Card::of(port, None)).collect());
+            // Nobody has asked for this one.
+            let cards: Vec<_> = cards.unwrap_or_else(|e: Error| {
+                crate::log!(Info, "no rail of {name}: {e}");
+                Vec::new()
+            });
+            all.extend(cards);
+        }
+        all.truncate(if all.len() > 1 { RAILS_MAX } else { 0 });
+        Ok(all)
+    }
+
+    pub fn context(&self) -> &Arc<Context> {
+        &self.pd.context
+    }
+
+    pub fn local(&self, psn: u32) -> Local {
+        Local { port: self.port, gid_index: self.gid.index, psn, global: self.ethernet || self.lid == 0 }
+    }
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An operation that goes over several rails, cut in parts. A part is one or several work requests of one rail, and may go
+//! again over another: it names memory by all the keys that it has.
+
+use crate::error::Error;
+use crate::prov::bind::Ending;
+use crate::prov::op::Dir;
+use crate::prov::verbs::memory::keys::Keys;
+use crate::prov::verbs::sys::abi::ibv_sge;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Bytes of a part: at least, and at most.
+const LEAST: usize = 64 << 10;
+const MOST: usize = 1 << 20;
+/// Parts for each rail that an operation is cut in, at least if they may be so short.
+const EACH: usize = 4;
+/// Work requests of a part, at most.
+pub const REQUESTS: usize = 16;
+
+/// Bytes of this side; `of`: whose keys.
+#[derive(Clone, Copy)]
+pub struct Piece {
+    pub addr: u64,
+    pub len: u32,
+    pub of: u16,
+}
+
+pub struct Request {
+    /// The peer's.
+    pub addr: u64,
+    pub of: u16,
+    /// One beyond its last piece; it begins where the one before it ends.
+    pub pieces: usize,
+}
+
+pub struct Part {
+    /// One beyond its last request.
+    pub requests: usize,
+    pub len: usize,
+    /// Rails that can carry it.
+    pub mask: u8,
+    /// The first run that it has, of a list.
+    pub run: u16,
+    pub over: bool,
+}
+
+/// Who hears of the end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whose {
+    /// The caller.
+    Caller,
+    /// So does a lane, of a read of what the peer has offered.
+    Fetch,
+    /// The lane's job, that goes on then.
+    Job,
+}
+
+pub struct Stripe {
+    pub id: u64,
+    pub dir: Dir,
+    /// This side's memories and the peer's.
+    pub own: Vec<Arc<Keys>>,
+    pub there: Vec<Arc<Keys>>,
+    pub pieces: Vec<Piece>,
+    pub requests: Vec<Request>,
+    pub parts: Vec<Part>,
+    /// Parts that no rail has.
+    pub todo: VecDeque<u16>,
+    /// Parts that are not over.
+    pub left: usize,
+    pub failed: Option<Error>,
+    pub end: Ending,
+    pub total: usize,
+    /// How the device reaches this side's memory.
+    pub how: u8,
+    /// Nobody cares what it overtakes.
+    pub free: bool,
+    /// It overtakes nothing, whatever the endpoint promises of order.
+    pub fenced: bool,
+    pub whose: Whose,
+    /// A fault on demand keeps it until then; 0 = none does.
+    pub held: u64,
+    size: usize,
+    most: usize,
+}
+
+/// Bytes of a part of an operation of `total` bytes over so many rails.
+fn size_of_part(total: usize, rails: usize) -> usize {
+    (total / (EACH * rails.max(1))).next_multiple_of(LEAST).clamp(LEAST, MOST).max(total.div_ceil(usize::from(u16::MAX)))
+}
+
+impl Stripe {
+    /// `most`: work requests of a part.
+    pub fn new(dir: Dir, total: usize, rails: usize, most: usize, end: Ending, how: u8) -> Stripe {
+        Stripe {
+            id: 0,
+            dir,
+            own: Vec::new(),
+            there: Vec::new(),
+            pieces: Vec::new(),
+            requests: Vec::new(),
+            parts: Vec::new(),
+            todo: VecDeque::new(),
+            left: 0,
+            failed: None,
+            end,
+            total,
+            how,
+            free: false,
+            fenced: false,
+            whose: Whose::Caller,
+            held: 0,
+            size: size_of_part(total, rails),
+            most: most.clamp(1, REQUESTS),
+        }
+    }
+
+    /// Adds bytes that adjoin at the peer, from `addr` on; each piece says which of `own` it is of, and `of` which of `there`.
+    pub fn add(&mut self, mut addr: u64, of: u16, run: u16, local: impl Iterator<Item = Piece>) {
+        let mut fresh = true;
+        for mut piece in local {
+            while piece.len > 0 {
+                let room = self.room();
+                let take = (piece.len as usize).min(room);
+                let begins = room == self.size || fresh;
+                if room == self.size {
+                    self.parts.push(Part { requests: self.requests.len(), len: 0, mask: u8::MAX, run, over: false });
+                }
+                if begins {
+                    self.requests.push(Request { addr, of, pieces: self.pieces.len() });
+                }
+                self.pieces.push(Piece { len: take as u32, ..piece });
+                let mask = self.own.get(piece.of as usize).map_or(1, |k| k.mask) & self.there.get(of as usize).map_or(1, |k| k.mask);
+                let requests = self.requests.len();
+                if let (Some(part), Some(request)) = (self.parts.last_mut(), self.requests.last_mut()) {
+                    (part.len, part.mask, part.requests) = (part.len + take, part.mask & mask, requests);
+                    request.pieces = self.pieces.len();
+                }
+                (piece.addr, piece.len, addr) = (piece.addr + take as u64, piece.len - take as u32, addr + take as u64);
+                fresh = false;
+            }
+        }
+    }
+
+    /// Bytes that the last part still takes; all, if the next ones begin another.
+    fn room(&self) -> usize {
+        let before = self.parts.len().checked_sub(2).map_or(0, |i| self.parts[i].requests);
+        match self.parts.last() {
+            Some(part) if part.len < self.size && part.requests - before < self.most => self.size - part.len,
+            _ => self.size,
+        }
+    }
+
+    /// Nothing more is added.
+    pub fn close(&mut self) {
+        self.left = self.parts.len();
+        self.todo = (0..self.parts.len() as u16).collect();
+    }
+
+    fn first_request(&self, part: usize) -> usize {
+        part.checked_sub(1).map_or(0, |before| self.parts[before].requests)
+    }
+
+    /// Work requests of a part.
+    pub fn requests_of(&self, part: usize) -> usize {
+        self.parts.get(part).map_or(0, |p| p.requests - self.first_request(part))
+    }
+
+    /// The work requests of a part for a rail: each one's address and key at the peer, and its pieces, which follow each other.
+    pub fn each(&self, part: usize, rail: usize, mut each: impl FnMut(u64, u32, &mut dyn Iterator<Item = ibv_sge>)) {
+        let first = self.first_request(part);
+        let mut piece = first.checked_sub(1).map_or(0, |before| self.requests[before].pieces);
+        for request in &self.requests[first..self.parts[part].requests] {
+            let rkey = self.there.get(request.of as usize).map_or(0, |k| k.rkeys[rail]);
+            let lkey = |p: &Piece| self.own.get(p.of as usize).map_or(0, |k| k.lkeys[rail]);
+            let pieces = &self.pieces[piece..request.pieces];
+            each(request.addr, rkey, &mut pieces.iter().map(|p| ibv_sge { addr: p.addr, length: p.len, lkey: lkey(p) }));
+            piece = request.pieces;
+        }
+    }
+
+    /// A part has ended well; false: it had before.
+    pub fn ended(&mut self, part: u16) -> bool {
+        let Some(p) = self.parts.get_mut(part as usize).filter(|p| !p.over) else { return false };
+        p.over = true;
+        self.left -= 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(n: u32, mask: u8) -> Arc<Keys> {
+        Arc::new(Keys { mask, lkeys: [n; 8], rkeys: [n + 100; 8] })
+    }
+
+    fn stripe(total: usize) -> Stripe {
+        let mut s = Stripe::new(Dir::Write, total, 2, REQUESTS, Ending::default(), 0);
+        (s.own, s.there) = (vec![keys(1, 3), keys(2, 1)], vec![keys(3, 7)]);
+        s
+    }
+
+    /// Every byte of the peer's range in one part, from the byte of this side that belongs there.
+    #[test]
+    fn all_bytes_once_and_where_they_belong() {
+        for lens in [vec![3 << 20], vec![100_001, 7, 900_000, 64 << 10], vec![5000; 500]] {
+            let total: usize = lens.iter().sum();
+            let mut s = stripe(total);
+            let mut at = 0;
+            let pieces: Vec<_> =
+                lens.iter().map(|len| (Piece { addr: 0x10_0000 + at as u64, len: *len as u32, of: 0 }, at += len).0).collect();
+            s.add(0x9000_0000, 0, 0, pieces.into_iter());
+            s.close();
+            let mut seen = 0;
+            for part in 0..s.parts.len() {
+                let mut bytes = 0;
+                assert!(s.requests_of(part) <= REQUESTS && s.parts[part].mask == 3);
+                s.each(part, 1, |addr, rkey, pieces| {
+                    assert_eq!((addr, rkey), (0x9000_0000 + seen as u64 + bytes as u64, 103));
+                    for p in pieces {
+                        assert_eq!((p.addr, p.lkey), (0x10_0000 + (seen + bytes) as u64, 1));
+                        bytes += p.length as usize;
+                    }
+                });
+                assert!(bytes == s.parts[part].len && bytes <= MOST);
+                seen += bytes;
+            }
+            assert_eq!(seen, total);
+        }
+    }
+
+    #[test]
+    fn blocks_share_a_part_until_it_is_long_enough() {
+        let mut s = stripe(100 * 16384);
+        for i in 0..100u64 {
+            let of = if i < 50 { 0 } else { 1 };
+            s.add(0x9000_0000 + i * 65536, 0, i as u16, std::iter::once(Piece { addr: 4096 + i * 32768, len: 16384, of }));
+        }
+        s.close();
+        assert!(s.parts.iter().all(|p| p.len <= s.size) && s.requests.len() >= 100);
+        assert_eq!((0..s.parts.len()).map(|i| s.requests_of(i)).sum::<usize>(), s.requests.len());
+        assert_eq!((s.parts[0].run, s.parts[0].mask, s.parts.last().map(|p| p.mask)), (0, 3, Some(1)));
+        assert!(s.ended(0) && !s.ended(0) && s.left == s.parts.len() - 1);
+    }
+}

@@ -11,9 +11,9 @@ use crate::mr::{Access, Attr, Iov, Memory, Paths, Source, file, location};
 use crate::prov::verbs::device::context::Context;
 use crate::prov::verbs::device::object::{Pd, RawMr};
 use crate::prov::verbs::memory::backing::Backing;
-use crate::prov::verbs::memory::mr::{Attached, OnRail};
-use crate::prov::verbs::memory::steps::{PINNED, Record, Steps};
-use crate::prov::verbs::state::rail_port::Card;
+use crate::prov::verbs::memory::mr::{Attached, RailRegistration};
+use crate::prov::verbs::memory::steps::{PINNED, RegistrationRecord, RegistrationSteps};
+use crate::prov::verbs::state::rail_port::RailPort;
 use crate::prov::verbs::sys::abi::ibv_access_flags as flag;
 use crate::sys::mem;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -63,21 +63,21 @@ fn rights(access: Access, iwarp: bool, lanes: bool) -> u32 {
 pub fn attach(domain: &Domain, attr: &Attr<'_>) -> Result<Attached> {
     let allowed = Paths::from_bits_truncate(config::get().verbs.paths) & attr.policy.allowed();
     let refused = domain.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())?;
-    let mut attached = attach_to(domain, &domain.memory.pd, attr, Steps::new(allowed, refused))?;
+    let mut attached = attach_to(domain, &domain.memory.pd, attr, RegistrationSteps::new(allowed, refused))?;
     // A key names one registration, and so does a rail's.
     if let ([_], Some(further)) = (attached.mrs.as_slice(), domain.cards.get(1..)) {
-        let of_rail = |card: &Arc<Card>| {
+        let of_rail = |card: &Arc<RailPort>| {
             // Two cards' atomics are not atomic with each other.
             let attr = &Attr { access: attr.access - Access::ATOMIC, ..*attr };
-            let there = attach_to(domain, &card.pd, attr, Steps::new(attached.path, Paths::empty()));
-            (card.name.clone(), there.map(|there| OnRail { mrs: there.mrs, local: there.local, _backing: there.backing }))
+            let there = attach_to(domain, &card.pd, attr, RegistrationSteps::new(attached.path, Paths::empty()));
+            (card.name.clone(), there.map(|there| RailRegistration { mrs: there.mrs, local: there.local, _backing: there.backing }))
         };
         attached.rails = further.iter().map(of_rail).collect();
     }
     Ok(attached)
 }
 
-fn attach_to(domain: &Domain, pd: &Arc<Pd>, attr: &Attr<'_>, mut steps: Steps) -> Result<Attached> {
+fn attach_to(domain: &Domain, pd: &Arc<Pd>, attr: &Attr<'_>, mut steps: RegistrationSteps) -> Result<Attached> {
     match &attr.source {
         Source::File { fd, offset, len, base_addr } => attach_file(domain, pd, attr, &mut steps, *fd, *offset, *len, *base_addr),
         Source::Iov(iovs) => attach_ranges(domain, pd, attr, &mut steps, iovs),
@@ -103,7 +103,7 @@ pub fn attach_plain(domain: &Domain, iov: Iov, access: Access) -> Option<Attache
     // SAFETY: the C caller keeps the range mapped until the region is closed; the kernel checks it.
     let mr = unsafe { RawMr::host(&domain.memory.pd, iov.addr(), iov.len(), base, device_access(domain, access)) }.ok()?;
     let location = location_of(&[iov], len, Site::HOST, Kind::Host);
-    let (path, record) = (PINNED.path, Record::of(PINNED));
+    let (path, record) = (PINNED.path, RegistrationRecord::of(PINNED));
     Some(Attached { location, base, named: base, mrs: vec![mr], local: None, backing: None, path, record, rails: Vec::new() })
 }
 
@@ -122,7 +122,7 @@ fn check_limits(context: &Context, len: u64) -> Result<()> {
     Ok(())
 }
 
-fn attach_ranges(domain: &Domain, pd: &Arc<Pd>, attr: &Attr<'_>, steps: &mut Steps, iovs: &[Iov]) -> Result<Attached> {
+fn attach_ranges(domain: &Domain, pd: &Arc<Pd>, attr: &Attr<'_>, steps: &mut RegistrationSteps, iovs: &[Iov]) -> Result<Attached> {
     let mut sum = 0u64;
     for (i, iov) in iovs.iter().enumerate() {
         location::check_range(iov, i)?;
@@ -152,7 +152,7 @@ fn attach_ranges(domain: &Domain, pd: &Arc<Pd>, attr: &Attr<'_>, steps: &mut Ste
         return Err(Error::invalid("offset: offset plus length overflows"));
     }
     let site = location::site_of(attr.memory, first.addr() as u64)?;
-    let plan = Plan { domain, pd, access: attr.access, iovs, base, len: sum };
+    let plan = RangePlan { domain, pd, access: attr.access, iovs, base, len: sum };
     match site {
         Some(site) => plan.device(steps, site),
         None => plan.host(steps, Kind::Host),
@@ -160,9 +160,9 @@ fn attach_ranges(domain: &Domain, pd: &Arc<Pd>, attr: &Attr<'_>, steps: &mut Ste
 }
 
 /// Registrations of the ranges, and one for operations of this side if those need another.
-type Registered = (Vec<RawMr>, Option<RawMr>);
+type Registrations = (Vec<RawMr>, Option<RawMr>);
 
-struct Plan<'a> {
+struct RangePlan<'a> {
     domain: &'a Domain,
     pd: &'a Arc<Pd>,
     access: Access,
@@ -171,8 +171,8 @@ struct Plan<'a> {
     len: u64,
 }
 
-impl Plan<'_> {
-    fn attached(&self, steps: &mut Steps, (mrs, local): Registered, path: Paths, site: Site, kind: Kind) -> Attached {
+impl RangePlan<'_> {
+    fn attached(&self, steps: &mut RegistrationSteps, (mrs, local): Registrations, path: Paths, site: Site, kind: Kind) -> Attached {
         let record = std::mem::take(&mut steps.record);
         let backing = mrs.is_empty().then(|| Backing::memory(site, self.iovs, self.base));
         Attached {
@@ -194,7 +194,7 @@ impl Plan<'_> {
     }
 
     /// Registers each range by `how`.
-    fn each(&self, how: impl Fn(&Iov, u64) -> Result<RawMr>) -> Result<Registered> {
+    fn each(&self, how: impl Fn(&Iov, u64) -> Result<RawMr>) -> Result<Registrations> {
         let mrs = self.iovs.iter().map(|iov| how(iov, self.named(iov))).collect::<Result<Vec<_>>>()?;
         let used_here = self.access.intersects(Access::SEND | Access::RECV | Access::READ | Access::WRITE);
         let local = match self.iovs {
@@ -204,7 +204,7 @@ impl Plan<'_> {
         Ok((mrs, local))
     }
 
-    fn pinned(&self, extra: u32) -> Result<Registered> {
+    fn pinned(&self, extra: u32) -> Result<Registrations> {
         let access = device_access(self.domain, self.access) | extra;
         self.each(|iov, iova| {
             // SAFETY: the C caller keeps the range mapped until the region is closed; the kernel checks it.
@@ -212,7 +212,7 @@ impl Plan<'_> {
         })
     }
 
-    fn host(&self, steps: &mut Steps, kind: Kind) -> Result<Attached> {
+    fn host(&self, steps: &mut RegistrationSteps, kind: Kind) -> Result<Attached> {
         if self.domain.on_demand
             && !self.access.contains(Access::ATOMIC)
             && let Some(pieces) = steps.attempt(Paths::NIC, "host pages on demand (ibv_reg_mr)", || self.pinned(flag::IBV_ACCESS_ON_DEMAND))
@@ -232,7 +232,7 @@ impl Plan<'_> {
         Err(steps.exhausted())
     }
 
-    fn device(&self, steps: &mut Steps, site: Site) -> Result<Attached> {
+    fn device(&self, steps: &mut RegistrationSteps, site: Site) -> Result<Attached> {
         let up = hmem::get(site.iface).map_err(|e| e.context("attr->iface"))?;
         let kind = location::each_allocation(up, site, self.iovs, |_, _, _| {})?;
         if kind == Kind::Pinned {
@@ -285,7 +285,7 @@ fn attach_file(
     domain: &Domain,
     pd: &Arc<Pd>,
     attr: &Attr<'_>,
-    steps: &mut Steps,
+    steps: &mut RegistrationSteps,
     fd: BorrowedFd<'_>,
     offset: u64,
     len: usize,
@@ -305,11 +305,11 @@ fn attach_file(
     // Operations of this side name the bytes by base_addr, whatever peers call them.
     let own = base_addr + offset;
     let used_here = attr.access.intersects(Access::SEND | Access::RECV | Access::READ | Access::WRITE);
-    let twice = |how: &dyn Fn(u64) -> Result<RawMr>| -> Result<Registered> {
+    let twice = |how: &dyn Fn(u64) -> Result<RawMr>| -> Result<Registrations> {
         let local = if used_here && own != base { Some(how(own)?) } else { None };
         Ok((vec![how(base)?], local))
     };
-    let done = |steps: &mut Steps, (mrs, local): Registered, backing, path, site| {
+    let done = |steps: &mut RegistrationSteps, (mrs, local): Registrations, backing, path, site| {
         let record = std::mem::take(&mut steps.record);
         // SAFETY: numbers by which operations name the bytes; nobody but the device takes them for addresses.
         let named = unsafe { Iov::new(own as usize, len) };

@@ -22,10 +22,10 @@ use crate::prov::verbs::memory::mr;
 use crate::prov::verbs::ops::fast::{READ, SEND, WRITE};
 use crate::prov::verbs::ops::{atomic, table};
 use crate::prov::verbs::queue::qp::Qp;
-use crate::prov::verbs::queue::retransmit::Kept;
+use crate::prov::verbs::queue::retransmit::RetransmitQueue;
 use crate::prov::verbs::state::Phase;
 use crate::prov::verbs::state::conn::Link;
-use crate::prov::verbs::state::lane::Parcels;
+use crate::prov::verbs::state::lane::LaneQueues;
 use crate::prov::verbs::wire::greeting::DATA_MAX;
 use crate::sync::gate::Fences;
 use crate::sys::epoll::Poller;
@@ -82,7 +82,7 @@ impl prov::Endpoint for Endpoint {
         s.bind.check_can_enable()?;
         let bound = self.queues.lock().clone();
         if s.bind.is_lane() {
-            s.lane = Some(Box::new(Parcels::new(&domain.memory)?));
+            s.lane = Some(Box::new(LaneQueues::new(&domain.memory)?));
             // Only a peer that promises receives which it has not lets a parcel wait for one, and that may not be for ever.
             s.patience.rnr_retries = s.patience.rnr_retries.min(RNR_RETRIES);
         }
@@ -109,7 +109,7 @@ impl prov::Endpoint for Endpoint {
             let asked = rails.as_ref().map_or(self.capacity, |rails| rails.asked);
             let mut qp = Qp::new(&domain.memory.pd, &tx_cq.raw, &rx_cq.raw, asked)?;
             qp.init(domain.port)?;
-            qp.kept = rails.as_ref().map(|rails| Arc::new(Mutex::new(Kept::new(asked.tx, asked.rx, rails.first.breaks))));
+            qp.kept = rails.as_ref().map(|rails| Arc::new(Mutex::new(RetransmitQueue::new(asked.tx, asked.rx, rails.first.breaks))));
             Ok((rails, qp))
         };
         let forget = |_: &Error| [&tx_cq, &rx_cq].into_iter().chain(domain.rail_cqs()).for_each(|cq| cq.remove(&self.shared));

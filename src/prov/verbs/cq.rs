@@ -54,7 +54,7 @@ unsafe extern "C" fn no_poll(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c_int 
 
 /// Whose completions a queue gets.
 #[derive(Clone, Copy)]
-enum Whose {
+enum CqOwner {
     /// Of the caller's operations, and of lanes.
     Caller,
     /// Of the library's own words between endpoints.
@@ -66,7 +66,7 @@ enum Whose {
 pub struct Cq {
     /// Where arrivals go; an endpoint with counters alone has none.
     pub queue: Option<Arc<Queue>>,
-    of: Whose,
+    of: CqOwner,
     pub inner: Serial<Inner>,
     sleepers: AtomicUsize,
     /// Behind the members, whose queue pairs are destroyed first.
@@ -75,25 +75,25 @@ pub struct Cq {
 
 impl Cq {
     pub fn open(context: &Arc<Context>, threading: Threading, size: usize, queue: &Arc<Queue>) -> Result<Arc<Cq>> {
-        Self::make(context, threading, size, Some(queue.clone()), Whose::Caller)
+        Self::make(context, threading, size, Some(queue.clone()), CqOwner::Caller)
     }
 
     /// A queue for an endpoint that has no completion queue of the caller's.
     pub fn hidden(context: &Arc<Context>, threading: Threading) -> Result<Arc<Cq>> {
-        Self::make(context, threading, 0, None, Whose::Caller)
+        Self::make(context, threading, 0, None, CqOwner::Caller)
     }
 
     /// The queue of a domain's service queue pairs.
     pub fn service(context: &Arc<Context>, threading: Threading) -> Result<Arc<Cq>> {
-        Self::make(context, threading, 0, None, Whose::Service)
+        Self::make(context, threading, 0, None, CqOwner::Service)
     }
 
     /// The queue of a domain's rail of this number, which is not the first.
     pub fn rail(context: &Arc<Context>, threading: Threading, number: usize) -> Result<Arc<Cq>> {
-        Self::make(context, threading, 0, None, Whose::Rail(number))
+        Self::make(context, threading, 0, None, CqOwner::Rail(number))
     }
 
-    fn make(context: &Arc<Context>, threading: Threading, size: usize, queue: Option<Arc<Queue>>, of: Whose) -> Result<Arc<Cq>> {
+    fn make(context: &Arc<Context>, threading: Threading, size: usize, queue: Option<Arc<Queue>>, of: CqOwner) -> Result<Arc<Cq>> {
         let most = context.attr.max_cqe.max(1) as usize;
         let raw = RawCq::new(context, size.max(ROOM).min(most))?;
         // SAFETY: plain numbers.
@@ -191,9 +191,9 @@ impl Cq {
             if let Some(ep) = member.and_then(|m| m.ep.as_ref()) {
                 let (recv, seq) = (wc.wr_id & Tag::RECV != 0, wc.wr_id as u32);
                 match self.of {
-                    Whose::Caller => ep.complete(wc, recv, seq),
-                    Whose::Service => ep.complete_service(wc, recv, seq),
-                    Whose::Rail(number) => ep.complete_rail(number, wc, recv, seq),
+                    CqOwner::Caller => ep.complete(wc, recv, seq),
+                    CqOwner::Service => ep.complete_service(wc, recv, seq),
+                    CqOwner::Rail(number) => ep.complete_rail(number, wc, recv, seq),
                 }
             }
         }

@@ -3,7 +3,7 @@
 //! registered in it.
 
 use super::cq::Cq;
-use super::info::Choice;
+use super::info::DevicePort;
 use super::limits::MAX_MSG;
 use super::shared::Shared;
 use crate::config;
@@ -13,13 +13,13 @@ use crate::prov::fault::Plan;
 use crate::prov::flags;
 use crate::prov::info::{EP_RDM, Info};
 use crate::prov::op::IOV_LIMIT;
-use crate::prov::verbs::device::context::{Context, Link, Transport};
+use crate::prov::verbs::device::context::{Context, LinkLayer, Transport};
 use crate::prov::verbs::device::gid::Gid;
 use crate::prov::verbs::device::object::Pd;
 use crate::prov::verbs::memory::mr::Regions;
 use crate::prov::verbs::memory::registered::Registered;
 use crate::prov::verbs::queue::tag::Tag;
-use crate::prov::verbs::state::rail_port::Card;
+use crate::prov::verbs::state::rail_port::RailPort;
 use crate::prov::verbs::sys::cm_channel::Channel;
 use crate::prov::verbs::sys::cm_id::Id;
 use crate::sync::serial::{Serial, Threading};
@@ -50,7 +50,7 @@ pub struct Domain {
     pub longest: u32,
     pub faults: Option<Box<Plan>>,
     /// Rails: this domain's own port and further ones; none if there are to be none.
-    pub cards: Vec<Arc<Card>>,
+    pub cards: Vec<Arc<RailPort>>,
     /// The queues of the further ones.
     rail_cqs: Vec<Arc<Cq>>,
     /// Keys that peers were told of regions that are gone, and may still keep.
@@ -59,7 +59,7 @@ pub struct Domain {
 
 impl Domain {
     pub fn open(info: &Info, threading: Threading) -> Result<Arc<Domain>> {
-        let choice = Choice::of(info)?;
+        let choice = DevicePort::of(info)?;
         let pd = Pd::new(choice.context.clone())?;
         let on_demand = config::get().verbs.odp && choice.context.odp().is_ok_and(|o| o.supported);
         let port = choice.port.clone();
@@ -75,9 +75,9 @@ impl Domain {
             _ => Cq::service(&choice.context, threading).inspect_err(|e| crate::log!(Info, "no staged transfers in this domain: {e}")).ok(),
         };
         let (gid, number) = (choice.gid.clone(), port.number);
-        let (mtu, lid, ethernet) = (port.mtu, port.lid, port.link == Link::Ethernet);
+        let (mtu, lid, ethernet) = (port.mtu, port.lid, port.link == LinkLayer::Ethernet);
         let longest = port.max_message.clamp(1, MAX_MSG as u32);
-        let cards = Card::all(choice, &pd)?;
+        let cards = RailPort::all(choice, &pd)?;
         let further = cards.iter().skip(1).enumerate();
         let rail_cqs = further.map(|(i, card)| Cq::rail(card.context(), threading, i + 1)).collect::<Result<Vec<_>>>()?;
         Ok(Arc::new(Domain {
@@ -151,16 +151,16 @@ impl Domain {
 }
 
 /// Bound to the device, so that the connection manager tells of its removal.
-pub(super) struct Bound {
+pub(super) struct RemovalWatch {
     /// Before its channel: it is destroyed first.
     pub(super) _id: Id,
     pub(super) channel: Arc<Channel>,
 }
 
 #[derive(Default)]
-pub(super) struct Watched {
+pub(super) struct WatchState {
     endpoints: Vec<Weak<Shared>>,
-    pub(super) bound: Option<Bound>,
+    pub(super) bound: Option<RemovalWatch>,
     /// Binding was tried.
     pub(super) tried: bool,
 }
@@ -168,7 +168,7 @@ pub(super) struct Watched {
 /// What hears of the device beside completions (`watch.rs`).
 #[derive(Default)]
 pub struct Watch {
-    pub(super) inner: Mutex<Watched>,
+    pub(super) inner: Mutex<WatchState>,
     pub(super) looked: AtomicU64,
 }
 

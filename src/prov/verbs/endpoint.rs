@@ -13,7 +13,7 @@ use crate::prov::flags;
 use crate::prov::info::Info;
 use crate::prov::op::{Common, One};
 use crate::prov::report::Stats;
-use crate::prov::verbs::queue::qp::{Capacity, Patience};
+use crate::prov::verbs::queue::qp::{Capacity, RetryPolicy};
 use crate::prov::verbs::queue::ring::Ring;
 use crate::prov::verbs::queue::service::Service;
 use crate::prov::verbs::queue::tag::Tag;
@@ -21,9 +21,9 @@ use crate::prov::verbs::queue::work::Batch;
 use crate::prov::verbs::rail::join::CHARGE;
 use crate::prov::verbs::state::conn::Link;
 use crate::prov::verbs::state::faults::Faults;
-use crate::prov::verbs::state::rail::{Rail, SOON, Stage};
+use crate::prov::verbs::state::rail::{Rail, RailStage, SOON};
 use crate::prov::verbs::state::rails::Rails;
-use crate::prov::verbs::state::staging::Staging;
+use crate::prov::verbs::state::staging::StagingQueue;
 use crate::prov::verbs::state::{Phase, State};
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::time;
@@ -104,7 +104,7 @@ impl Endpoint {
             silent: false,
             link: Link::default(),
             service: None,
-            staging: Staging::default(),
+            staging: StagingQueue::default(),
             data_sent: 0,
             data_seen: 0,
             faults: Plan::of("verbs")
@@ -270,14 +270,14 @@ impl Endpoint {
         }
         let pieces = self.capacity.tx_pieces.min(most.unwrap_or(1));
         let mut first = Rail::new(own.clone(), Tag::default(), plan.map_or(0, |plan| plan.first_rail()));
-        first.stage = Stage::Up;
+        first.stage = RailStage::Up;
         // One work request more than operations, to find out when the device has let go of those.
         let asked = Capacity { tx: self.capacity.tx + 1, ..self.capacity };
         Ok(Some(Box::new(Rails::new(first, rails, asked, self.order, pieces, domain.stale.clone()))))
     }
 
     /// How hard the connection will try, which is agreed on when it is made.
-    pub(super) fn set_patience(&self, change: impl FnOnce(&mut Patience)) -> Result<()> {
+    pub(super) fn set_patience(&self, change: impl FnOnce(&mut RetryPolicy)) -> Result<()> {
         let mut s = self.shared.state.lock();
         match s.phase {
             Phase::Fresh | Phase::Enabled => {

@@ -33,7 +33,7 @@ const LANE_TX: usize = 128;
 const SYSFS: &str = "/sys/class/infiniband";
 
 /// What a candidate stands for.
-pub struct Choice {
+pub struct DevicePort {
     pub context: Arc<Context>,
     pub port: Port,
     pub gid: Gid,
@@ -62,8 +62,8 @@ fn best_gid(port: &Port, kind: GidKind, ip: Option<IpAddr>) -> Option<&Gid> {
     of_kind.min_by_key(rank)
 }
 
-impl Choice {
-    pub fn of(info: &Info) -> Result<Choice> {
+impl DevicePort {
+    pub fn of(info: &Info) -> Result<DevicePort> {
         let name =
             info.domain_name.as_deref().ok_or_else(|| Error::invalid("info->domain_name: missing; pass an info that getinfo returned"))?;
         let wrong = || Error::invalid(format!("info->domain_name: {name:?} is not device:port:type"));
@@ -78,24 +78,26 @@ impl Choice {
         };
         let gid = best_gid(&port, kind, ip).cloned();
         let gid = gid.ok_or_else(|| Error::new(errno::EADDRNOTAVAIL, format!("{name}: the port has no such address now")))?;
-        Ok(Choice { context, port, gid })
+        Ok(DevicePort { context, port, gid })
     }
 
     /// A port's usual address of this type.
-    pub fn of_port(device: &str, port: u8, kind: GidKind) -> Result<Choice> {
+    pub fn of_port(device: &str, port: u8, kind: GidKind) -> Result<DevicePort> {
         let context = Context::open(device)?;
         let port = context.port(port)?;
         let gid = best_gid(&port, kind, None).cloned();
         let gid =
             gid.ok_or_else(|| Error::new(errno::EADDRNOTAVAIL, format!("the port has no address of the type {} now", kind.name())))?;
-        Ok(Choice { context, port, gid })
+        Ok(DevicePort { context, port, gid })
     }
 
     /// Of each active port of a device its usual address of this type.
-    pub fn of_device(list: &Devices, device: &str, kind: GidKind) -> Result<Vec<Choice>> {
+    pub fn of_device(list: &Devices, device: &str, kind: GidKind) -> Result<Vec<DevicePort>> {
         let context = Context::open_of(list, device)?;
         let active = context.ports().flatten().filter(|port| port.active);
-        Ok(active.filter_map(|port| Some(Choice { gid: best_gid(&port, kind, None)?.clone(), context: context.clone(), port })).collect())
+        Ok(active
+            .filter_map(|port| Some(DevicePort { gid: best_gid(&port, kind, None)?.clone(), context: context.clone(), port }))
+            .collect())
     }
 }
 

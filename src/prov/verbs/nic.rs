@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the device and the port behind a candidate say of themselves.
 
-use super::info::Choice;
+use super::info::DevicePort;
 use crate::error::Result;
 use crate::prov::info::{Info, Near, Nic};
-use crate::prov::verbs::device::context::{Atomics, Context, Link, Odp};
+use crate::prov::verbs::device::context::{Atomics, Context, LinkLayer, Odp};
 use crate::prov::verbs::device::distance;
 use crate::prov::verbs::device::gid::Gid;
 use std::ffi::CStr;
@@ -12,7 +12,7 @@ use std::net::Ipv6Addr;
 
 /// Opens the device that `info` names, asks, and closes it again. `near` is the PCI address of an accelerator.
 pub fn nic(info: &Info, near: Option<&str>) -> Result<Nic> {
-    let Choice { context, port, gid } = Choice::of(info)?;
+    let DevicePort { context, port, gid } = DevicePort::of(info)?;
     let count = |n: i32| n.max(0) as u32;
     let attr = &context.attr;
     Ok(Nic {
@@ -29,8 +29,8 @@ pub fn nic(info: &Info, near: Option<&str>) -> Result<Nic> {
         up: port.active,
         state: port.state,
         link: match port.link {
-            Link::InfiniBand => "InfiniBand",
-            Link::Ethernet => "Ethernet",
+            LinkLayer::InfiniBand => "InfiniBand",
+            LinkLayer::Ethernet => "Ethernet",
         },
         speed: port.speed,
         mtu: port.mtu,

@@ -2,7 +2,7 @@
 //! An endpoint as its completion queues have it: its state under a lock, and what a completion of the device comes to.
 
 use crate::prov::verbs::memory::registered::Registered;
-use crate::prov::verbs::queue::service::{Heard, kind};
+use crate::prov::verbs::queue::service::{ServiceEvent, kind};
 use crate::prov::verbs::state::State;
 use crate::prov::verbs::sys::abi::ibv_wc;
 use crate::sync::serial::Serial;
@@ -40,8 +40,8 @@ impl Shared {
         let mut s = self.state.lock();
         let Some(service) = &mut s.service else { return };
         match service.complete(wc, recv, seq) {
-            Heard::Nothing => {}
-            Heard::Message(words) => {
+            ServiceEvent::Nothing => {}
+            ServiceEvent::Message(words) => {
                 if matches!(words[0] as u8, kind::OPEN | kind::OPENED | kind::RAIL_OFFER) {
                     self.staging.store(true, Ordering::Relaxed);
                 }
@@ -54,9 +54,9 @@ impl Shared {
                     Ok(()) => {}
                 }
             }
-            Heard::Sent(sent) => s.on_sent(sent),
-            Heard::Read(slot) => s.free_slot(slot),
-            Heard::Failed(status) => s.on_service_failed(status),
+            ServiceEvent::Sent(sent) => s.on_sent(sent),
+            ServiceEvent::Read(slot) => s.free_slot(slot),
+            ServiceEvent::Failed(status) => s.on_service_failed(status),
         }
         s.finish_if_drained();
     }

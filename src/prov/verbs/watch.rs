@@ -7,7 +7,7 @@
 //!
 //! Lock order: nothing of this file is held while an endpoint is locked.
 
-use super::domain::{Bound, Domain};
+use super::domain::{Domain, RemovalWatch};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
 use crate::prov::verbs::state::{Phase, State};
@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering;
 const LOOK_NS: u64 = 50_000;
 
 /// What an event means for one endpoint.
-enum Concern {
+enum Impact {
     None,
     /// Its connection is over.
     End(Error),
@@ -60,7 +60,7 @@ impl Domain {
             let channel = Channel::new()?;
             let id = Id::new(&channel)?;
             id.bind(at)?;
-            Ok(Bound { _id: id, channel })
+            Ok(RemovalWatch { _id: id, channel })
         };
         match bind() {
             Ok(bound) => self.watch.inner.lock().bound = Some(bound),
@@ -128,11 +128,11 @@ impl Domain {
         for ep in self.watch.endpoints() {
             let mut s = ep.state.lock();
             match self.concern(&s, event) {
-                Concern::None => {}
-                Concern::End(why) => s.broken(why),
-                Concern::Fault(why) => s.faulted(why),
-                Concern::Warning(why) => s.event(EventKind::Notify, Vec::new(), Some(why)),
-                Concern::Notice(words) => {
+                Impact::None => {}
+                Impact::End(why) => s.broken(why),
+                Impact::Fault(why) => s.faulted(why),
+                Impact::Warning(why) => s.event(EventKind::Notify, Vec::new(), Some(why)),
+                Impact::Notice(words) => {
                     s.event(EventKind::Notify, words.into_bytes(), None);
                     s.hurry_first();
                 }
@@ -140,63 +140,61 @@ impl Domain {
         }
     }
 
-    fn concern(&self, s: &State, event: &AsyncEvent) -> Concern {
+    fn concern(&self, s: &State, event: &AsyncEvent) -> Impact {
         let name = &self.context().name;
         match *event {
             AsyncEvent { qpn: Some(qpn), fatal, .. } => match &s.qp {
                 // Soft-iWARP says so when it cannot answer a read, because nobody is there any more.
                 Some(qp) if qp.number == qpn && s.unordered && s.lane.is_some() && event.kind == ibv_event_type::IBV_EVENT_QP_REQ_ERR => {
                     let words = "the peer closed the connection or died, and took no answer to its read";
-                    Concern::Fault(Error::coded(errno::ECONNRESET, Code::PeerGone, words))
+                    Impact::Fault(Error::coded(errno::ECONNRESET, Code::PeerGone, words))
                 }
                 Some(qp) if qp.number == qpn && fatal => {
                     let number = match event.kind {
                         ibv_event_type::IBV_EVENT_QP_ACCESS_ERR => errno::EACCES,
                         ibv_event_type::IBV_EVENT_QP_REQ_ERR => errno::EREMOTEIO,
                         // Of a rail that is lost, no lost port has the two above.
-                        _ if s.is_out() => return Concern::None,
+                        _ if s.is_out() => return Impact::None,
                         _ => errno::EIO,
                     };
-                    Concern::Fault(Error::new(number, format!("{name}, queue pair {qpn:#x}: {}", event.words)))
+                    Impact::Fault(Error::new(number, format!("{name}, queue pair {qpn:#x}: {}", event.words)))
                 }
-                _ => Concern::None,
+                _ => Impact::None,
             },
             AsyncEvent { cq: Some(cq), .. } => match s.cqs.contains(&cq) || self.is_service(s, cq) {
-                true => Concern::End(Error::new(errno::EIO, format!("{name}: {}", event.words))),
-                false => Concern::None,
+                true => Impact::End(Error::new(errno::EIO, format!("{name}: {}", event.words))),
+                false => Impact::None,
             },
-            AsyncEvent { port: Some(port), .. } if port != self.port => Concern::None,
+            AsyncEvent { port: Some(port), .. } if port != self.port => Impact::None,
             AsyncEvent { port: Some(port), .. } => match event.kind {
                 ibv_event_type::IBV_EVENT_PORT_ERR => {
                     let words = "operations are repeated until it is back, or until their retries are spent";
-                    Concern::Warning(Error::new(errno::ENETDOWN, format!("port {port} of {name} went down; {words}")))
+                    Impact::Warning(Error::new(errno::ENETDOWN, format!("port {port} of {name} went down; {words}")))
                 }
-                ibv_event_type::IBV_EVENT_PORT_ACTIVE => Concern::Notice(format!("port {port} of {name} is active")),
+                ibv_event_type::IBV_EVENT_PORT_ACTIVE => Impact::Notice(format!("port {port} of {name} is active")),
                 ibv_event_type::IBV_EVENT_LID_CHANGE => match self.context().port(port) {
-                    Ok(now) if now.lid != self.lid => Concern::Warning(Error::new(
+                    Ok(now) if now.lid != self.lid => Impact::Warning(Error::new(
                         errno::EADDRNOTAVAIL,
                         format!(
                             "port {port} of {name} has LID {:#x} now, not {:#x}: peers no longer reach it by the old one",
                             now.lid, self.lid
                         ),
                     )),
-                    _ => Concern::None,
+                    _ => Impact::None,
                 },
                 ibv_event_type::IBV_EVENT_GID_CHANGE => match self.context().port(port) {
-                    Ok(now) if !now.gids.iter().any(|g| g.index == self.gid.index && g.raw == self.gid.raw) => {
-                        Concern::Warning(Error::new(
-                            errno::EADDRNOTAVAIL,
-                            format!("the address at index {} of port {port} of {name}, which this domain uses, is gone", self.gid.index),
-                        ))
-                    }
-                    _ => Concern::None,
+                    Ok(now) if !now.gids.iter().any(|g| g.index == self.gid.index && g.raw == self.gid.raw) => Impact::Warning(Error::new(
+                        errno::EADDRNOTAVAIL,
+                        format!("the address at index {} of port {port} of {name}, which this domain uses, is gone", self.gid.index),
+                    )),
+                    _ => Impact::None,
                 },
-                _ => Concern::None,
+                _ => Impact::None,
             },
             AsyncEvent { fatal: true, .. } if event.kind == ibv_event_type::IBV_EVENT_DEVICE_FATAL => {
-                Concern::End(Error::coded(errno::ENODEV, Code::PeerGone, format!("{name}: {}", event.words)))
+                Impact::End(Error::coded(errno::ENODEV, Code::PeerGone, format!("{name}: {}", event.words)))
             }
-            _ => Concern::None,
+            _ => Impact::None,
         }
     }
 

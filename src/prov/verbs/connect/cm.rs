@@ -8,9 +8,9 @@ use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
 use crate::prov::verbs::domain::Domain;
 use crate::prov::verbs::limits::ALIVE_NS;
-use crate::prov::verbs::queue::qp::{Local, Patience, Qp, Remote};
+use crate::prov::verbs::queue::qp::{LocalPort, Qp, RemoteQp, RetryPolicy};
 use crate::prov::verbs::queue::service::{Service, kind};
-use crate::prov::verbs::state::conn::{Connecting, Link, Step};
+use crate::prov::verbs::state::conn::{ConnectStep, Connecting, Link};
 use crate::prov::verbs::state::{Phase, State};
 use crate::prov::verbs::sys::abi::ibv_qp_state;
 use crate::prov::verbs::sys::cm_channel::Channel;
@@ -30,8 +30,13 @@ const RESOLVE_MS: i32 = 2000;
 const CONSUMER_DEFINED: i32 = 28;
 
 impl State {
-    pub fn patience_of(config: &config::Verbs) -> Patience {
-        Patience { timeout: config.timeout, retries: config.retries, rnr_retries: config.rnr_retries, min_rnr_timer: config.min_rnr_timer }
+    pub fn patience_of(config: &config::Verbs) -> RetryPolicy {
+        RetryPolicy {
+            timeout: config.timeout,
+            retries: config.retries,
+            rnr_retries: config.rnr_retries,
+            min_rnr_timer: config.min_rnr_timer,
+        }
     }
 
     pub fn connecting_deadline(&self) -> Option<u64> {
@@ -67,7 +72,7 @@ impl State {
         id.resolve(from, to, RESOLVE_MS).map_err(|e| e.context(format_args!("connecting to {address}")))?;
         self.link = Link { id: Some(id), channel: Some(channel), peer: Some(to), ..Link::default() };
         let deadline = time::deadline(self.options.connect_timeout_ns);
-        self.phase = Phase::Connecting(Box::new(Connecting { step: Step::Address, deadline, data: data.to_vec() }));
+        self.phase = Phase::Connecting(Box::new(Connecting { step: ConnectStep::Address, deadline, data: data.to_vec() }));
         Ok(())
     }
 
@@ -85,7 +90,7 @@ impl State {
         let peer = id.peer();
         self.link = Link { id: Some(id), channel: Some(channel), peer, rails, ..Link::default() };
         let deadline = time::deadline(self.options.connect_timeout_ns);
-        self.phase = Phase::Connecting(Box::new(Connecting { step: Step::Establish, deadline, data: Vec::new() }));
+        self.phase = Phase::Connecting(Box::new(Connecting { step: ConnectStep::Establish, deadline, data: Vec::new() }));
         Ok(())
     }
 
@@ -151,7 +156,7 @@ impl State {
     fn service_steps(&self, domain: &Domain) -> Result<()> {
         let (Some(mine), Some(peer)) = (&self.service, &self.link.service) else { return Ok(()) };
         let local = local_of(domain, Service::psn(mine.qp.number));
-        let patience = Patience { rnr_retries: 7, ..self.patience };
+        let patience = RetryPolicy { rnr_retries: 7, ..self.patience };
         mine.qp.ready_to_receive(domain.context(), &local, peer, &patience)?;
         mine.qp.ready_to_send(domain.context(), &local, peer, &patience)
     }
@@ -167,7 +172,7 @@ impl State {
 
     /// A message of ours has reached the peer's device.
     pub fn on_sent(&mut self, sent: u8) {
-        if sent == kind::HELLO && matches!(&self.phase, Phase::Connecting(c) if c.step == Step::Hello) {
+        if sent == kind::HELLO && matches!(&self.phase, Phase::Connecting(c) if c.step == ConnectStep::Hello) {
             if let Some(s) = &mut self.service {
                 s.up = true;
             }
@@ -178,7 +183,7 @@ impl State {
 
     /// The peer's service queue pair does not answer.
     pub fn on_service_failed(&mut self, status: u32) {
-        if matches!(&self.phase, Phase::Connecting(c) if c.step == Step::Hello) {
+        if matches!(&self.phase, Phase::Connecting(c) if c.step == ConnectStep::Hello) {
             self.link.again = true;
             return;
         }
@@ -213,7 +218,7 @@ impl State {
         }
         let config = &config::get().verbs;
         let local = local_of(domain, psn);
-        let remote = Remote {
+        let remote = RemoteQp {
             gid: peer.gid,
             lid: peer.lid,
             qpn: peer.qpn,
@@ -226,7 +231,7 @@ impl State {
         };
         qp.ready_to_receive(domain.context(), &local, &remote, &self.patience)?;
         qp.ready_to_send(domain.context(), &local, &remote, &self.patience)?;
-        let service = peer.service.map(|qpn| Remote { qpn, psn: Service::psn(qpn), ..remote });
+        let service = peer.service.map(|qpn| RemoteQp { qpn, psn: Service::psn(qpn), ..remote });
         // Whether the peer has rails shows when it answers.
         self.link = Link { by_address: Some(peer), service, rails: u8::MAX, ..Link::default() };
         if self.link.service.is_none() || self.service.is_none() {
@@ -237,7 +242,7 @@ impl State {
         }
         self.service_steps(domain)?;
         let deadline = time::deadline(self.options.connect_timeout_ns);
-        self.phase = Phase::Connecting(Box::new(Connecting { step: Step::Hello, deadline, data: Vec::new() }));
+        self.phase = Phase::Connecting(Box::new(Connecting { step: ConnectStep::Hello, deadline, data: Vec::new() }));
         self.say_hello()
     }
 
@@ -305,7 +310,7 @@ impl State {
             CmEventKind::ConnectResponse => self.answered(domain, service).map(|()| Some(peer_data.unwrap_or(event.private_data))),
             CmEventKind::Established => Ok(Some(match &self.phase {
                 // The other side hears of ours; its data came with the request.
-                Phase::Connecting(c) if c.step == Step::Establish => Vec::new(),
+                Phase::Connecting(c) if c.step == ConnectStep::Establish => Vec::new(),
                 _ => peer_data.unwrap_or(event.private_data),
             })),
             CmEventKind::Rejected => {
@@ -339,7 +344,7 @@ impl State {
         self.event(EventKind::Connected, data, None);
     }
 
-    pub(in crate::prov::verbs) fn step(&mut self, to: Step) {
+    pub(in crate::prov::verbs) fn step(&mut self, to: ConnectStep) {
         if let Phase::Connecting(c) = &mut self.phase {
             c.step = to;
         }
@@ -353,7 +358,7 @@ impl State {
         let id = self.id()?;
         self.check_device(domain, id)?;
         id.resolve_route(RESOLVE_MS)?;
-        self.step(Step::Route);
+        self.step(ConnectStep::Route);
         Ok(None)
     }
 
@@ -365,7 +370,7 @@ impl State {
         let private = Greeting { service: self.service_number(), rails: self.rail_count(), data }.encode();
         let there = || self.link.peer().map_or(String::new(), |p| p.to_string());
         self.id()?.connect(&self.parameters(domain, &private)?).map_err(|e| e.context(format_args!("connecting to {}", there())))?;
-        self.step(Step::Answer);
+        self.step(ConnectStep::Answer);
         Ok(None)
     }
 
@@ -402,8 +407,8 @@ impl State {
     }
 }
 
-pub fn local_of(domain: &Domain, psn: u32) -> Local {
-    Local { port: domain.port, gid_index: domain.gid.index, psn, global: domain.ethernet || domain.lid == 0 }
+pub fn local_of(domain: &Domain, psn: u32) -> LocalPort {
+    LocalPort { port: domain.port, gid_index: domain.gid.index, psn, global: domain.ethernet || domain.lid == 0 }
 }
 
 /// The address by which a peer's queue pair reaches this one.

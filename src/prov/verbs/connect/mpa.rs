@@ -3,7 +3,7 @@
 //! has heard that. Soft-iWARP may leave what comes right after it accepts until more comes, so it is said again until the other
 //! side is heard.
 
-use crate::prov::verbs::state::conn::Step;
+use crate::prov::verbs::state::conn::ConnectStep;
 use crate::prov::verbs::state::lane::kind;
 use crate::prov::verbs::state::{Phase, State};
 use crate::prov::verbs::wire::credit::Class;
@@ -16,9 +16,9 @@ const AGAIN: u32 = 8;
 impl State {
     /// The connection manager has connected both sides.
     pub(in crate::prov::verbs) fn join_in_order(&mut self, data: Vec<u8>) {
-        let accepts = matches!(&self.phase, Phase::Connecting(c) if c.step == Step::Establish);
+        let accepts = matches!(&self.phase, Phase::Connecting(c) if c.step == ConnectStep::Establish);
         if accepts && !self.has_heard() {
-            return self.step(Step::First);
+            return self.step(ConnectStep::First);
         }
         self.joined(data);
         self.say_first();
@@ -29,7 +29,7 @@ impl State {
 
     /// The first parcel has come.
     pub(in crate::prov::verbs) fn heard_first(&mut self) {
-        if matches!(&self.phase, Phase::Connecting(c) if c.step == Step::First) {
+        if matches!(&self.phase, Phase::Connecting(c) if c.step == ConnectStep::First) {
             self.joined(Vec::new());
             self.say_first();
         }

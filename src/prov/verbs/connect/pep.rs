@@ -83,7 +83,7 @@ impl Drop for Request {
     }
 }
 
-struct Bound {
+struct BoundId {
     /// Before its channel: it is destroyed first.
     id: Id,
     channel: Arc<Channel>,
@@ -91,16 +91,16 @@ struct Bound {
 
 pub struct Listener {
     address: SocketAddr,
-    bound: Bound,
+    bound: BoundId,
     listens: bool,
 }
 
-fn bind(address: SocketAddr) -> Result<Bound> {
+fn bind(address: SocketAddr) -> Result<BoundId> {
     let channel = Channel::new()?;
     let id = Id::new(&channel)?;
     id.set_reuse_address()?;
     id.bind(address).map_err(|e| e.context(format_args!("listening on {address}")))?;
-    Ok(Bound { id, channel })
+    Ok(BoundId { id, channel })
 }
 
 impl Listener {

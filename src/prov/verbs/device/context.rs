@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! RDMA devices: opened by name, and asked what they and their ports can do.
 
-use super::gid::{Gid, Source};
+use super::gid::{Gid, GidTable};
 use crate::error::{Error, Result, errno};
 use crate::prov::verbs::sys::abi::ibv_odp_transport_cap_bits as odp;
 use crate::prov::verbs::sys::abi::{
@@ -33,7 +33,7 @@ const LINK_ETHERNET: u8 = 2;
 
 /// Where the device sits in this host, as far as it sits anywhere.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
+pub struct Topology {
     /// "0000:3b:00.0".
     pub pci: Option<String>,
     /// The device's directory under /sys/devices, whose ancestors are the bridges above it.
@@ -63,7 +63,7 @@ pub struct Odp {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Link {
+pub enum LinkLayer {
     InfiniBand,
     Ethernet,
 }
@@ -79,7 +79,7 @@ pub struct Port {
     pub lid: u16,
     /// Bytes.
     pub mtu: u32,
-    pub link: Link,
+    pub link: LinkLayer,
     /// Bits per second; 0 if unknown.
     pub speed: u64,
     /// Bytes of the longest message.
@@ -95,7 +95,7 @@ pub struct Context {
     pub transport: Transport,
     /// The node's GUID, in host order.
     pub guid: u64,
-    pub place: Place,
+    pub place: Topology,
     pub(in crate::prov::verbs) inline: OnceLock<usize>,
     dmabuf: OnceLock<Result<()>>,
     odp: OnceLock<Result<Odp>>,
@@ -166,12 +166,12 @@ pub(in crate::prov::verbs) fn is_pci(text: &str) -> bool {
 }
 
 /// Where the device of this name sits, without opening it.
-pub fn place(name: &str) -> Place {
-    let Ok(path) = sysfs(name).join("device").canonicalize() else { return Place::default() };
+pub fn place(name: &str) -> Topology {
+    let Ok(path) = sysfs(name).join("device").canonicalize() else { return Topology::default() };
     // A device on another bus, such as an auxiliary one, stands below its PCI function.
     let pci = path.ancestors().filter_map(|dir| dir.file_name()?.to_str()).find(|part| is_pci(part)).map(str::to_string);
     let numa = std::fs::read_to_string(path.join("numa_node")).ok().and_then(|text| text.trim().parse().ok());
-    Place { pci, numa, path: Some(path) }
+    Topology { pci, numa, path: Some(path) }
 }
 
 impl Context {
@@ -327,14 +327,14 @@ impl Context {
         }
         // SAFETY: an open device.
         let attr = unsafe { extended::query_port(self.raw(), number) }.map_err(|e| e.context(&self.name))?;
-        let link = if attr.link_layer == LINK_ETHERNET { Link::Ethernet } else { Link::InfiniBand };
+        let link = if attr.link_layer == LINK_ETHERNET { LinkLayer::Ethernet } else { LinkLayer::InfiniBand };
         let dir = sysfs(&self.name);
-        let source = Source {
+        let source = GidTable {
             context: self.raw(),
             sysfs: &dir,
             port: number,
             entries: usize::try_from(attr.gid_tbl_len).unwrap_or(0) * usize::from(self.attr.phys_port_cnt),
-            ethernet: link == Link::Ethernet,
+            ethernet: link == LinkLayer::Ethernet,
             iwarp: self.transport == Transport::Iwarp,
         };
         let rate = std::fs::read_to_string(dir.join(format!("ports/{number}/rate"))).ok();

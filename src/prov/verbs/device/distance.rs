@@ -2,7 +2,7 @@
 //! The distance of a NIC from an accelerator or another NIC: what their directories under /sys/devices have in common.
 
 use super::context;
-use super::context::Place;
+use super::context::Topology;
 use crate::prov::info::Near;
 use std::path::{Path, PathBuf};
 
@@ -38,7 +38,7 @@ fn chain(path: &Path) -> (Option<&str>, Vec<&str>) {
 }
 
 /// The distance of two devices, by where they sit.
-pub fn between(a: &Place, b: &Place) -> Distance {
+pub fn between(a: &Topology, b: &Topology) -> Distance {
     if let (Some(a), Some(b)) = (&a.path, &b.path) {
         let ((root_a, way_a), (root_b, way_b)) = (chain(a), chain(b));
         if root_a.is_some() && root_a == root_b {
@@ -56,21 +56,21 @@ pub fn between(a: &Place, b: &Place) -> Distance {
 }
 
 /// Where the function of this PCI address sits.
-pub fn of_pci(pci: &str) -> Place {
+pub fn of_pci(pci: &str) -> Topology {
     let Ok(path) = PathBuf::from("/sys/bus/pci/devices").join(pci.to_ascii_lowercase()).canonicalize() else {
-        return Place { pci: Some(pci.to_string()), ..Place::default() };
+        return Topology { pci: Some(pci.to_string()), ..Topology::default() };
     };
     let numa = std::fs::read_to_string(path.join("numa_node")).ok().and_then(|text| text.trim().parse().ok());
-    Place { pci: Some(pci.to_string()), path: Some(path), numa }
+    Topology { pci: Some(pci.to_string()), path: Some(path), numa }
 }
 
 /// From the device of this name to what sits `there`.
-pub fn of_device(name: &str, there: Option<&Place>) -> Option<Distance> {
+pub fn of_device(name: &str, there: Option<&Topology>) -> Option<Distance> {
     there.map(|there| between(&context::place(name), there))
 }
 
 /// By which devices are put in order: how far they are, and then as people count their names.
-pub fn order(name: &str, there: Option<&Place>) -> impl Ord + use<> {
+pub fn order(name: &str, there: Option<&Topology>) -> impl Ord + use<> {
     let (stem, number, len) = counted(name);
     (of_device(name, there), stem.to_string(), number, len)
 }
@@ -85,8 +85,8 @@ fn counted(name: &str) -> (&str, u64, usize) {
 mod tests {
     use super::*;
 
-    fn place(path: &str, numa: Option<u32>) -> Place {
-        Place { pci: None, path: Some(path.into()), numa }
+    fn place(path: &str, numa: Option<u32>) -> Topology {
+        Topology { pci: None, path: Some(path.into()), numa }
     }
 
     const GPU: &str = "/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0";
@@ -129,7 +129,7 @@ mod tests {
     fn what_sits_nowhere_is_far_unless_a_node_is_known() {
         assert_eq!(from_gpu("/sys/devices/virtual/net/eth0", None), Distance::System);
         assert_eq!(from_gpu("/sys/devices/virtual/net/eth0", Some(0)), Distance::Node);
-        assert_eq!(between(&Place::default(), &Place::default()), Distance::System);
+        assert_eq!(between(&Topology::default(), &Topology::default()), Distance::System);
         assert_eq!(of_pci("ffff:ff:1f.7").path, None);
     }
 

@@ -117,7 +117,7 @@ fn placed(entry: &GidEntry, kind: GidKind, netdev: Option<String>, devs: &[Netde
 }
 
 /// Where and how to read a port's table.
-pub struct Source<'a> {
+pub struct GidTable<'a> {
     /// An open device.
     pub context: *mut ibv_context,
     /// Its directory in sysfs.
@@ -129,7 +129,7 @@ pub struct Source<'a> {
     pub iwarp: bool,
 }
 
-impl Source<'_> {
+impl GidTable<'_> {
     /// The entries in use.
     ///
     /// # Safety

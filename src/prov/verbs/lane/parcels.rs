@@ -8,7 +8,7 @@ use crate::prov::parcel::Flat;
 use crate::prov::verbs::endpoint::Endpoint;
 use crate::prov::verbs::ops::post::aim;
 use crate::prov::verbs::queue::work::{PARCEL, RxOp, SIGNALED, Target, TxOp};
-use crate::prov::verbs::state::lane::{ANSWERS, HEADER, MOST, Move, Own, SMALL, kind};
+use crate::prov::verbs::state::lane::{ANSWERS, HEADER, LaneMessage, LaneRma, MOST, SMALL, kind};
 use crate::prov::verbs::state::{Phase, State};
 use crate::prov::verbs::sys::abi::*;
 use crate::prov::verbs::sys::status;
@@ -112,7 +112,7 @@ impl State {
         class: Class,
         words: &[u64],
         bytes: &[Iov],
-        of: Option<&mut Move>,
+        of: Option<&mut LaneRma>,
     ) -> Result<bool> {
         if !matches!(self.phase, Phase::Connected) {
             return Err(self.not_connected());
@@ -156,14 +156,14 @@ impl State {
             return Err(broken("more questions than it may ask at a time"));
         }
         lane.owed += 1;
-        lane.outbox.push_back(Own { is_answer: true, kind, words: words.into(), bytes: bytes.into() });
+        lane.outbox.push_back(LaneMessage { is_answer: true, kind, words: words.into(), bytes: bytes.into() });
         self.flush_outbox()
     }
 
     /// Tells the peer what it did not ask for, of which who says it bounds how much there is.
     pub(in crate::prov::verbs) fn tell_peer(&mut self, kind: u8, words: &[u64]) -> Result<()> {
         let (Phase::Connected, Some(lane)) = (&self.phase, &mut self.lane) else { return Ok(()) };
-        lane.outbox.push_back(Own { is_answer: false, kind, words: words.into(), bytes: Box::default() });
+        lane.outbox.push_back(LaneMessage { is_answer: false, kind, words: words.into(), bytes: Box::default() });
         self.flush_outbox()
     }
 

@@ -18,9 +18,9 @@ use crate::prov::verbs::memory::registered::Registered;
 use crate::prov::verbs::ops::atomic;
 use crate::prov::verbs::ops::atomic::on_card;
 use crate::prov::verbs::queue::work::{FETCH, PARCEL, Target, TxOp};
-use crate::prov::verbs::rail::striping::Striped;
+use crate::prov::verbs::rail::striping::StripeProgress;
 use crate::prov::verbs::state::State;
-use crate::prov::verbs::state::lane::{ACKS, Ack, AtomicJob, JOBS, Job, Move, Told, kind};
+use crate::prov::verbs::state::lane::{ACKS, JOBS, LaneAtomic, LaneJob, LaneRma, PeerKey, PendingAck, kind};
 use crate::prov::verbs::state::staging::kind_of;
 use crate::prov::verbs::sys::abi::*;
 use crate::prov::verbs::wire::credit::Class;
@@ -41,21 +41,21 @@ pub(in crate::prov::verbs) const ONCE: u64 = 1 << 32;
 pub(in crate::prov::verbs) const COUNTS: u64 = 1 << 33;
 
 /// What the device is given of this side's memory, what it holds meanwhile, how it reaches that, and whether the bytes travel inside.
-type Given = (Vec<ibv_sge>, Option<Box<bounce::Bounce>>, u8, bool);
+type LocalMemory = (Vec<ibv_sge>, Option<Box<bounce::Bounce>>, u8, bool);
 
 /// Local memory as the device is given it.
-fn local_pieces(memory: &Arc<Registered>, dir: Dir, local: &[Iov], descs: &[u64], total: usize, inline: usize) -> Result<Given> {
+fn local_pieces(memory: &Arc<Registered>, dir: Dir, local: &[Iov], descs: &[u64], total: usize, inline: usize) -> Result<LocalMemory> {
     // SAFETY: plain numbers.
     let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
     let (mut count, mut here) = mr::pieces(local, descs, true, &mut pieces)?;
     let desc_of = |i: usize| descs.get(i).copied().unwrap_or(0);
     let unnamed = local.iter().enumerate().any(|(i, v)| !v.is_empty() && desc_of(i) == 0);
-    if here == mr::Local::Staged && !unnamed {
+    if here == mr::BufferKind::Staged && !unnamed {
         here = memory.regions.lock().resolve(local, descs, &mut pieces)?;
     }
-    let inside = dir == Dir::Write && here == mr::Local::Host && total <= inline;
+    let inside = dir == Dir::Write && here == mr::BufferKind::Host && total <= inline;
     let mut hold = None;
-    if here == mr::Local::Staged || (unnamed && !inside && total <= COPIED) {
+    if here == mr::BufferKind::Staged || (unnamed && !inside && total <= COPIED) {
         let copy = bounce::take(memory, local, descs, total, dir == Dir::Write)?;
         (pieces[0], count) = (copy.piece(), usize::from(total > 0));
         hold = Some(copy);
@@ -63,7 +63,7 @@ fn local_pieces(memory: &Arc<Registered>, dir: Dir, local: &[Iov], descs: &[u64]
         let named = local.iter().enumerate().filter(|(_, v)| !v.is_empty()).map(|(i, v)| (desc_of(i) != 0, *v));
         hold = Some(bounce::registered(memory, dir == Dir::Read, named, &mut pieces)?);
     }
-    let how = if here == mr::Local::Staged { mr::BOUNCED } else { mr::how_of_all(local, descs) };
+    let how = if here == mr::BufferKind::Staged { mr::BOUNCED } else { mr::how_of_all(local, descs) };
     Ok((pieces[..count].to_vec(), hold, how, inside && total > 0))
 }
 
@@ -102,7 +102,7 @@ impl State {
         }
         let how = how | if direct { FETCH } else { 0 };
         let remote = remote.to_vec();
-        self.begin_job(Job::Move(Box::new(Move {
+        self.begin_job(LaneJob::Rma(Box::new(LaneRma {
             pieces,
             hold,
             inline,
@@ -112,7 +112,7 @@ impl State {
             data,
             deliver,
             how,
-            ..Move::new(dir, end)
+            ..LaneRma::new(dir, end)
         })));
         Ok(())
     }
@@ -128,7 +128,7 @@ impl State {
         let end = self.lane_end(c, op.kind(), op.what.bytes(), op.buf())?;
         let old = if op.what.fetches() { op.with.old } else { Iov::EMPTY };
         let words = [op.what.encode(), op.addr, op.key];
-        self.begin_job(Job::Atomic(AtomicJob { words, operands: op.operands(), old, end }));
+        self.begin_job(LaneJob::Atomic(LaneAtomic { words, operands: op.operands(), old, end }));
         Ok(())
     }
 
@@ -144,7 +144,7 @@ impl State {
         let remote = vec![RmaIov { addr: op.addr, len: total, key: op.key }];
         let (pieces, hold, card) = (vec![hold.piece()], Some(hold), Some(on_card(op)));
         // It ends when the card has answered, and so is delivered.
-        self.begin_job(Job::Move(Box::new(Move { pieces, hold, card, remote, total, ..Move::new(dir, end) })));
+        self.begin_job(LaneJob::Rma(Box::new(LaneRma { pieces, hold, card, remote, total, ..LaneRma::new(dir, end) })));
         Ok(())
     }
 
@@ -157,7 +157,7 @@ impl State {
         Ok(Ending::of(c, kind, len, buf, wanted, deadline))
     }
 
-    fn begin_job(&mut self, job: Job) {
+    fn begin_job(&mut self, job: LaneJob) {
         let Some(lane) = &mut self.lane else { return };
         lane.jobs.push_back(job);
         if lane.jobs.len() == 1 {
@@ -169,8 +169,8 @@ impl State {
     pub(in crate::prov::verbs) fn advance_jobs(&mut self) {
         while let Some(mut job) = self.lane.as_mut().and_then(|lane| lane.jobs.pop_front()) {
             let done = match &mut job {
-                Job::Move(m) => self.advance_move(m),
-                Job::Atomic(a) => self.advance_atomic(a),
+                LaneJob::Rma(m) => self.advance_move(m),
+                LaneJob::Atomic(a) => self.advance_atomic(a),
             };
             match (done, &mut self.lane) {
                 (Ok(true), _) => {}
@@ -184,8 +184,8 @@ impl State {
     }
 
     /// An operation fails that the device does not have.
-    fn drop_job(&mut self, job: &Job, why: Error) {
-        if let Job::Move(m) = job
+    fn drop_job(&mut self, job: &LaneJob, why: Error) {
+        if let LaneJob::Rma(m) = job
             && m.direct
         {
             self.fetch_ended(m.total);
@@ -213,13 +213,13 @@ impl State {
     }
 
     /// Finds out what the pieces of the peer's memory are to the device. False: the peer has not said yet.
-    fn find_told(&mut self, m: &mut Move) -> Result<bool> {
+    fn find_told(&mut self, m: &mut LaneRma) -> Result<bool> {
         while let Some(there) = m.remote.get(m.told.len()).copied() {
             if let Some(why) = m.refused.take() {
                 return Err(why);
             }
             let known = match m.direct {
-                true => Some(Told::direct(u32::try_from(there.key).map_err(|_| Error::reported(Code::Key))?)),
+                true => Some(PeerKey::direct(u32::try_from(there.key).map_err(|_| Error::reported(Code::Key))?)),
                 false => self.lane.as_ref().and_then(|lane| lane.known(there.key)),
             };
             match known {
@@ -234,7 +234,7 @@ impl State {
         Ok(true)
     }
 
-    fn advance_move(&mut self, m: &mut Move) -> Result<bool> {
+    fn advance_move(&mut self, m: &mut LaneRma) -> Result<bool> {
         // The device would overtake atomics, which the peer's CPU carries out.
         let overtakes = m.begun == 0 && self.lane.as_ref().is_some_and(|lane| lane.atomics > 0);
         if !m.over && (overtakes || !self.find_told(m)?) {
@@ -243,9 +243,9 @@ impl State {
         let (most, sges) = (self.longest as usize, self.check_connected()?.capacity.tx_pieces as usize);
         if m.begun == 0 && !m.over && self.rails.as_ref().is_some_and(|rails| m.total >= rails.least || m.stripe != 0) {
             match self.stripe_move(m) {
-                Some(Striped::Gone) => return Ok(true),
-                Some(Striped::Waits) => return Ok(false),
-                Some(Striped::Over) | None => {}
+                Some(StripeProgress::Gone) => return Ok(true),
+                Some(StripeProgress::Waits) => return Ok(false),
+                Some(StripeProgress::Over) | None => {}
             }
         }
         while !m.over {
@@ -293,29 +293,29 @@ impl State {
             if !self.put_parcel(kind::SYNC, Class::Own, &[number], &[])? {
                 return Ok(false);
             }
-            self.await_ack(Ack { end: m.end, old: Iov::EMPTY, atomic: false });
+            self.await_ack(PendingAck { end: m.end, old: Iov::EMPTY, atomic: false });
         }
         Ok(true)
     }
 
     /// Tells the peer of a write; by the last of these parcels the write ends here as well, so that what has ended is never lost.
-    fn put_news(&mut self, kind: u8, words: &[u64], m: &mut Move, is_last: bool) -> Result<bool> {
+    fn put_news(&mut self, kind: u8, words: &[u64], m: &mut LaneRma, is_last: bool) -> Result<bool> {
         self.put_parcel_of(kind, Class::Own, words, &[], Some(m).filter(|m| is_last && !m.deliver))
     }
 
-    fn advance_atomic(&mut self, a: &AtomicJob) -> Result<bool> {
+    fn advance_atomic(&mut self, a: &LaneAtomic) -> Result<bool> {
         let Some(lane) = self.lane.as_ref().filter(|lane| lane.acks.len() < ACKS) else { return Ok(false) };
         let [what, addr, key] = a.words;
         let words = [lane.last_ack + 1, what, addr, key];
         // SAFETY: `a` keeps the operands until `put_parcel` has copied them.
         let sent = self.put_parcel(kind::ATOMIC, Class::Own, &words, &[unsafe { Iov::of(&a.operands) }])?;
         if sent {
-            self.await_ack(Ack { end: a.end, old: a.old, atomic: true });
+            self.await_ack(PendingAck { end: a.end, old: a.old, atomic: true });
         }
         Ok(sent)
     }
 
-    fn await_ack(&mut self, ack: Ack) {
+    fn await_ack(&mut self, ack: PendingAck) {
         if let Some(lane) = &mut self.lane {
             lane.atomics += usize::from(ack.atomic);
             lane.awaits(ack);
@@ -325,11 +325,11 @@ impl State {
     /// The peer says what a key names.
     pub(in crate::prov::verbs) fn on_told(&mut self, parcel: &Flat<'_>) -> Result<()> {
         let Some(lane) = &mut self.lane else { return Ok(()) };
-        let Some(Job::Move(m)) = lane.jobs.front_mut() else { return Err(broken("an answer to nothing")) };
+        let Some(LaneJob::Rma(m)) = lane.jobs.front_mut() else { return Err(broken("an answer to nothing")) };
         let key = m.remote.get(m.told.len()).map(|there| there.key);
         let (true, Some(key)) = (m.asked && parcel.word(0) == m.told.len() as u64, key) else { return Err(broken("an answer to nothing")) };
         m.asked = false;
-        let told = Told {
+        let told = PeerKey {
             rkey: parcel.word(2) as u32,
             shift: parcel.word(3),
             base: parcel.word(4),
@@ -359,7 +359,7 @@ impl State {
             }
             _ => {}
         }
-        let Some(Ack { end, old, atomic }) = lane.acks.remove(&parcel.word(0)) else { return Err(broken("an answer to nothing")) };
+        let Some(PendingAck { end, old, atomic }) = lane.acks.remove(&parcel.word(0)) else { return Err(broken("an answer to nothing")) };
         lane.atomics -= usize::from(atomic);
         match parcel.word(1) {
             0 => {
@@ -379,7 +379,7 @@ impl State {
     pub(in crate::prov::verbs) fn expire_jobs(&mut self) {
         let now = now_ns();
         let Some(lane) = &mut self.lane else { return };
-        let late = |job: &Job| job.is_fresh() && job.ending().deadline != 0 && job.ending().deadline <= now;
+        let late = |job: &LaneJob| job.is_fresh() && job.ending().deadline != 0 && job.ending().deadline <= now;
         let (gone, kept): (Vec<_>, Vec<_>) = lane.jobs.drain(..).partition(late);
         lane.jobs = kept.into();
         for job in gone {
@@ -408,7 +408,7 @@ impl State {
 
 /// Takes what the next piece names, if the operation may go there. Checked here, because what the device refuses ends the
 /// connection.
-fn admit(m: &mut Move, told: Told) -> Result<()> {
+fn admit(m: &mut LaneRma, told: PeerKey) -> Result<()> {
     let Some(there) = m.remote.get(m.told.len()) else { return Ok(()) };
     let need = match m.dir {
         _ if m.card.is_some() => Access::ATOMIC,
@@ -430,7 +430,7 @@ fn admit(m: &mut Move, told: Told) -> Result<()> {
 }
 
 /// Where byte `at` of an operation goes, and how many go there.
-fn place(m: &Move, mut at: usize) -> (Target, usize) {
+fn place(m: &LaneRma, mut at: usize) -> (Target, usize) {
     for (there, told) in m.remote.iter().zip(&m.told) {
         if at < there.len || (at == 0 && m.total == 0) {
             let addr = there.addr.wrapping_add(told.shift).wrapping_add(at as u64);
@@ -465,20 +465,20 @@ fn cut(from: &[ibv_sge], mut skip: usize, room: usize, most: usize) -> ([ibv_sge
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prov::verbs::queue::work::OnCard;
+    use crate::prov::verbs::queue::work::NicAtomic;
 
     /// What the device would refuse, and so end the connection.
     #[test]
     fn a_cards_atomic_goes_where_it_may() {
-        let card = Some(OnCard { opcode: ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, operands: [1, 0] });
+        let card = Some(NicAtomic { opcode: ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, operands: [1, 0] });
         let remote = vec![RmaIov { addr: 0x1000, len: 8, key: 5 }];
-        let mut m = Move { card, remote, total: 8, ..Move::new(Dir::Write, Ending::default()) };
-        let told = Told { base: 0x1000, len: 8, access: Access::ATOMIC, ..Told::direct(9) };
+        let mut m = LaneRma { card, remote, total: 8, ..LaneRma::new(Dir::Write, Ending::default()) };
+        let told = PeerKey { base: 0x1000, len: 8, access: Access::ATOMIC, ..PeerKey::direct(9) };
         let mut refuses = |told| admit(&mut m, told).err().map(|e| e.errno);
-        assert_eq!(refuses(Told { access: Access::all() - Access::ATOMIC, ..told }), Some(errno::EACCES));
-        assert_eq!(refuses(Told { len: 7, ..told }), Some(errno::ERANGE));
-        assert_eq!(refuses(Told { shift: 4, ..told }), Some(errno::EINVAL));
-        assert_eq!(refuses(Told { shift: 0x20000, ..told }), None);
+        assert_eq!(refuses(PeerKey { access: Access::all() - Access::ATOMIC, ..told }), Some(errno::EACCES));
+        assert_eq!(refuses(PeerKey { len: 7, ..told }), Some(errno::ERANGE));
+        assert_eq!(refuses(PeerKey { shift: 4, ..told }), Some(errno::EINVAL));
+        assert_eq!(refuses(PeerKey { shift: 0x20000, ..told }), None);
         let (target, room) = place(&m, 0);
         assert_eq!((target.addr, target.key, room), (0x21000, 9, 8));
     }

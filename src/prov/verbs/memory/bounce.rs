@@ -13,7 +13,7 @@ use crate::prov::verbs::sys::abi::ibv_sge;
 use std::sync::{Arc, Weak};
 
 /// The caller's side of a bounced operation.
-enum Place {
+enum CallerPiece {
     Host(Site, Iov),
     Staged(Arc<Staged>, Iov),
 }
@@ -22,7 +22,7 @@ enum Place {
 pub struct Bounce {
     buffer: Option<Buffer>,
     len: usize,
-    places: Vec<Place>,
+    places: Vec<CallerPiece>,
     home: Weak<Registered>,
     /// Registered for the operation.
     _mrs: Vec<RawMr>,
@@ -37,8 +37,8 @@ pub fn take(memory: &Arc<Registered>, local: &[Iov], descs: &[u64], total: usize
             let desc = descs.get(i).copied().unwrap_or(0);
             let staged = if mr::is_looked_up(desc) { regions.staged(desc)? } else { None };
             places.push(match staged {
-                Some(staged) => Place::Staged(staged, *v),
-                None => Place::Host(regions.site_of(desc), *v),
+                Some(staged) => CallerPiece::Staged(staged, *v),
+                None => CallerPiece::Host(regions.site_of(desc), *v),
             });
         }
     }
@@ -89,13 +89,13 @@ impl Bounce {
             // posted the operation promised the C API that its pieces are readable.
             unsafe {
                 match place {
-                    Place::Host(site, v) => site.load(self.bytes().add(at), v.addr() as u64, v.len())?,
-                    Place::Staged(s, v) => {
+                    CallerPiece::Host(site, v) => site.load(self.bytes().add(at), v.addr() as u64, v.len())?,
+                    CallerPiece::Staged(s, v) => {
                         s.backing.load(v.addr() as u64, std::slice::from_raw_parts_mut(self.bytes().add(at), v.len()))?
                     }
                 }
                 at += match place {
-                    Place::Host(_, v) | Place::Staged(_, v) => v.len(),
+                    CallerPiece::Host(_, v) | CallerPiece::Staged(_, v) => v.len(),
                 };
             }
         }
@@ -106,13 +106,13 @@ impl Bounce {
     pub fn scatter(&self, len: usize) -> Result<()> {
         let (mut at, mut left) = (0, len.min(self.len));
         for place in &self.places {
-            let (Place::Host(_, v) | Place::Staged(_, v)) = place;
+            let (CallerPiece::Host(_, v) | CallerPiece::Staged(_, v)) = place;
             let n = v.len().min(left);
             // SAFETY: the buffer holds `len` bytes, and the device has finished with it; who posted keeps the host's side.
             unsafe {
                 match place {
-                    Place::Host(site, v) => site.store(v.addr() as u64, self.bytes().add(at), n)?,
-                    Place::Staged(s, v) => s.backing.store(v.addr() as u64, std::slice::from_raw_parts(self.bytes().add(at), n))?,
+                    CallerPiece::Host(site, v) => site.store(v.addr() as u64, self.bytes().add(at), n)?,
+                    CallerPiece::Staged(s, v) => s.backing.store(v.addr() as u64, std::slice::from_raw_parts(self.bytes().add(at), n))?,
                 }
             }
             (at, left) = (at + n, left - n);

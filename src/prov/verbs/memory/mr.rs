@@ -6,7 +6,7 @@
 
 use super::backing::Backing;
 use super::keys::Keys;
-use super::steps::Record;
+use super::steps::RegistrationRecord;
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::region::{self, Location};
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Where a descriptor's bytes are reached.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Local {
+pub enum BufferKind {
     /// By the CPU and the device.
     Host,
     /// By the device; the CPU must not touch them.
@@ -86,9 +86,9 @@ pub fn local_path(desc: u64) -> Result<Paths> {
 
 /// Turns local pieces into the device's. `unnamed`: their bytes are copied out at once, so they need no region.
 #[inline(always)]
-pub fn pieces(local: &[Iov], descs: &[u64], unnamed: bool, into: &mut [ibv_sge; IOV_LIMIT]) -> Result<(usize, Local)> {
+pub fn pieces(local: &[Iov], descs: &[u64], unnamed: bool, into: &mut [ibv_sge; IOV_LIMIT]) -> Result<(usize, BufferKind)> {
     let mut n = 0;
-    let mut here = Local::Host;
+    let mut here = BufferKind::Host;
     for (i, v) in local.iter().enumerate() {
         if v.is_empty() {
             continue;
@@ -98,7 +98,7 @@ pub fn pieces(local: &[Iov], descs: &[u64], unnamed: bool, into: &mut [ibv_sge; 
             return Err(no_desc(i, desc));
         }
         if desc & (LOOKED_UP | DEVICE_DESC) != 0 {
-            here = here.max(if desc & LOOKED_UP != 0 { Local::Staged } else { Local::Device });
+            here = here.max(if desc & LOOKED_UP != 0 { BufferKind::Staged } else { BufferKind::Device });
         }
         if let Some(place) = into.get_mut(n) {
             *place = ibv_sge { addr: v.addr() as u64, length: v.len() as u32, lkey: (desc >> NUMBER_SHIFT) as u32 };
@@ -132,13 +132,13 @@ pub struct Attached {
     /// How the bytes are reached where the device cannot.
     pub backing: Option<Backing>,
     pub path: Paths,
-    pub record: Record,
+    pub record: RegistrationRecord,
     /// The same with the devices of further rails, by their names.
-    pub rails: Vec<(String, Result<OnRail>)>,
+    pub rails: Vec<(String, Result<RailRegistration>)>,
 }
 
 /// Memory as the device of a further rail knows it.
-pub struct OnRail {
+pub struct RailRegistration {
     /// As of [`Attached`].
     pub mrs: Vec<RawMr>,
     pub local: Option<RawMr>,
@@ -146,10 +146,10 @@ pub struct OnRail {
 }
 
 /// A region with the device's registrations of its pieces.
-pub type Region = region::Region<(), Published>;
+pub type Region = region::Region<(), VerbsRegion>;
 
 /// What verbs keeps of a region.
-pub struct Published {
+pub struct VerbsRegion {
     /// One for each piece; none where the memory is staged.
     mrs: Vec<RawMr>,
     /// The same memory under this process's addresses, where peers use others.
@@ -158,8 +158,8 @@ pub struct Published {
     staged: Option<Arc<Staged>>,
     /// Where the CPU sees a file that the device reached by its mapping.
     _backing: Option<Backing>,
-    record: Record,
-    rails: Vec<(String, Result<OnRail>)>,
+    record: RegistrationRecord,
+    rails: Vec<(String, Result<RailRegistration>)>,
     /// From peers' addresses to the device's.
     shift: u64,
     /// Its addresses are none of this process's.
@@ -170,7 +170,7 @@ pub struct Published {
     counter: Option<Arc<Counter>>,
 }
 
-impl Published {
+impl VerbsRegion {
     /// By which key the device knows it, and what to add to peers' addresses; none: peers do not reach it by the device.
     pub fn name(&self) -> Option<(u32, u64)> {
         let [one] = self.mrs.as_slice() else { return None };
@@ -274,7 +274,7 @@ impl Regions {
             other => (other, None),
         };
         let is_file = matches!(attr.source, Source::File { .. });
-        let published = Published {
+        let published = VerbsRegion {
             mrs,
             local,
             staged,
@@ -343,7 +343,7 @@ impl Regions {
 
     pub fn explain(&self, id: RegionId, device: &str) -> Result<String> {
         let r = self.registry.get(id)?;
-        let rail = |(i, (name, there)): (usize, &(String, Result<OnRail>))| match there {
+        let rail = |(i, (name, there)): (usize, &(String, Result<RailRegistration>))| match there {
             Ok(_) => format!("  rail {}, {name}: carries it too\n", i + 1),
             Err(e) => format!("  rail {}, {name}: carries nothing of it: {e}\n", i + 1),
         };
@@ -379,18 +379,18 @@ impl Regions {
     /// Of the pieces whose regions are looked up, those of several registrations get their own keys; one that is staged
     /// makes the operation a staged one.
     #[cold]
-    pub fn resolve(&self, local: &[Iov], descs: &[u64], into: &mut [ibv_sge; IOV_LIMIT]) -> Result<Local> {
-        let mut here = Local::Host;
+    pub fn resolve(&self, local: &[Iov], descs: &[u64], into: &mut [ibv_sge; IOV_LIMIT]) -> Result<BufferKind> {
+        let mut here = BufferKind::Host;
         for ((i, v), place) in local.iter().enumerate().filter(|(_, v)| !v.is_empty()).zip(into.iter_mut()) {
             let desc = descs.get(i).copied().unwrap_or(0);
             if !is_looked_up(desc) {
                 continue;
             }
             if self.staged(desc)?.is_some() {
-                return Ok(Local::Staged);
+                return Ok(BufferKind::Staged);
             }
             *place = self.piece(desc, v)?;
-            here = Local::Device;
+            here = BufferKind::Device;
         }
         Ok(here)
     }
@@ -438,11 +438,11 @@ mod tests {
         let iov = [(64, 8), (1, 0), (128, 16)].map(|(addr, len)| unsafe { Iov::new(addr, len) });
         let descs = [desc_of(u32::MAX, Paths::NIC, false, false), 0, desc_of(7, Paths::DMABUF, true, false)];
         let (n, here) = pieces(&iov, &descs, false, &mut sges).expect("pieces");
-        assert_eq!((n, here), (2, Local::Device));
+        assert_eq!((n, here), (2, BufferKind::Device));
         assert_eq!((sges[0].lkey, sges[1].lkey, sges[1].length), (u32::MAX, 7, 16));
         assert!(pieces(&iov, &[], false, &mut sges).is_err_and(|e| e.words.contains("desc[0]")));
         assert!(pieces(&iov, &[0x1234; 3], false, &mut sges).is_err());
-        assert_eq!(pieces(&iov, &[], true, &mut sges).expect("unnamed"), (2, Local::Host));
+        assert_eq!(pieces(&iov, &[], true, &mut sges).expect("unnamed"), (2, BufferKind::Host));
         assert_eq!([0, 2].map(|i| (local_key(descs[i]), on_host(descs[i]))), [(Some(u32::MAX), Some(u32::MAX)), (Some(7), None)]);
         let looked_up = [desc_of(7, Paths::NIC, false, true), desc_of(7, Paths::STAGED, true, true)];
         for odd in [0, 1, 0x1234, looked_up[0], looked_up[1], descs[0] | 1 << 63, descs[0] & !SET] {

@@ -8,32 +8,32 @@ use crate::prov::verbs::limits::PATHS;
 
 /// A way to the memory, in words.
 #[derive(Clone, Copy, Debug)]
-pub struct Step {
+pub struct RegistrationStep {
     pub path: Paths,
     pub what: &'static str,
 }
 
 /// The steps that were tried: all were refused but the last one. The usual region has no others, and so no list.
 #[derive(Default, Debug)]
-pub struct Record {
-    refused: Vec<(Step, Error)>,
-    taken: Option<Step>,
+pub struct RegistrationRecord {
+    refused: Vec<(RegistrationStep, Error)>,
+    taken: Option<RegistrationStep>,
 }
 
 /// What takes a host range without further questions.
-pub const PINNED: Step = Step { path: Paths::NIC, what: "host pages pinned by the device (ibv_reg_mr)" };
+pub const PINNED: RegistrationStep = RegistrationStep { path: Paths::NIC, what: "host pages pinned by the device (ibv_reg_mr)" };
 
 /// The steps taken so far, and which may be taken at all.
-pub struct Steps {
+pub struct RegistrationSteps {
     pub allowed: Paths,
     /// By faults on demand.
     refused: Paths,
-    pub record: Record,
+    pub record: RegistrationRecord,
 }
 
-impl Steps {
-    pub fn new(allowed: Paths, refused: Paths) -> Steps {
-        Steps { allowed, refused, record: Record::default() }
+impl RegistrationSteps {
+    pub fn new(allowed: Paths, refused: Paths) -> RegistrationSteps {
+        RegistrationSteps { allowed, refused, record: RegistrationRecord::default() }
     }
 
     /// Whether `attempt` would try it.
@@ -48,7 +48,7 @@ impl Steps {
             true => step(),
             false => Err(Error::fixed(errno::EACCES, "ruled out by attr->require, attr->forbid or GDRFAB_VERBS_PATHS")),
         };
-        let step = Step { path, what };
+        let step = RegistrationStep { path, what };
         match outcome {
             Ok(done) => {
                 self.record.taken = Some(step);
@@ -70,10 +70,10 @@ impl Steps {
     }
 }
 
-impl Record {
+impl RegistrationRecord {
     /// Of memory that took its first step.
-    pub fn of(taken: Step) -> Record {
-        Record { refused: Vec::new(), taken: Some(taken) }
+    pub fn of(taken: RegistrationStep) -> RegistrationRecord {
+        RegistrationRecord { refused: Vec::new(), taken: Some(taken) }
     }
 
     /// "dma-buf: refused, errno 95: ...", with the path.

@@ -14,7 +14,7 @@ use crate::prov::verbs::device::context::{Atomics, Context};
 use crate::prov::verbs::memory::bounce;
 use crate::prov::verbs::memory::bounce::Bounce;
 use crate::prov::verbs::memory::registered::Registered;
-use crate::prov::verbs::queue::work::{OnCard, Ready, SIGNALED, Target, TxOp};
+use crate::prov::verbs::queue::work::{NicAtomic, SIGNALED, Target, TxOp, UnpostedRequest};
 use crate::prov::verbs::state::State;
 use crate::prov::verbs::sys::abi::ibv_wr_opcode::{IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD};
 use std::sync::Arc;
@@ -37,14 +37,14 @@ pub fn check_op(context: &Context, what: Atomic) -> Result<()> {
 }
 
 /// The work request that an operation is which `check_op` has let pass.
-pub fn on_card(op: &AtomicOp) -> OnCard {
+pub fn on_card(op: &AtomicOp) -> NicAtomic {
     let mut operands = [0; 2];
     // Compared first, and swapped in behind that. Reading adds nothing.
     for (place, word) in operands.iter_mut().zip(op.operands().rchunks_exact(8)) {
         *place = word.try_into().map_or(0, u64::from_ne_bytes);
     }
     let opcode = if op.what.op == Op::Cswap { IBV_WR_ATOMIC_CMP_AND_SWP } else { IBV_WR_ATOMIC_FETCH_AND_ADD };
-    OnCard { opcode, operands }
+    NicAtomic { opcode, operands }
 }
 
 /// A place for what the card fetches, as it always does: memory of ours, so that the caller's needs no registration.
@@ -68,14 +68,14 @@ impl State {
         if let Some(why) = self.ruled_out(Paths::NIC) {
             return self.refuse_rma(kind, bytes, &place, c, why);
         }
-        let (OnCard { opcode, operands }, fetched) = (on_card(op), fetched(memory, op)?);
+        let (NicAtomic { opcode, operands }, fetched) = (on_card(op), fetched(memory, op)?);
         let wanted = self.bind.wants_entry(c.flags);
         if !self.bind.reserve(wanted) {
             return Err(Error::AGAIN);
         }
         let deadline = self.deadline(c.timeout_ns);
         let fence = c.flags & flags::FENCE != 0 && self.needs_fence(false);
-        let mut ready = Ready::empty(opcode, None);
+        let mut ready = UnpostedRequest::empty(opcode, None);
         ready.send_flags = SIGNALED | if fence { FENCE } else { 0 };
         (ready.pieces[0], ready.count, ready.target, ready.operands) = (fetched.piece(), 1, target, operands);
         ready.op = TxOp { end: Ending::of(c, kind, bytes, op.buf(), wanted, deadline), bounce: Some(fetched), ..TxOp::default() };
@@ -104,7 +104,7 @@ mod tests {
             let what = Atomic { op, datatype: Datatype::U64, form, count: 1 };
             on_card(&AtomicOp { what, with: Operands { operand, compare, old: Iov::EMPTY }, addr: 0, key: 0 })
         };
-        let of = |card: OnCard| (card.opcode, card.operands);
+        let of = |card: NicAtomic| (card.opcode, card.operands);
         assert_eq!(of(posted(Op::Cswap, Form::Compare, swap, compare)), (IBV_WR_ATOMIC_CMP_AND_SWP, [9, 2]));
         assert_eq!(of(posted(Op::Sum, Form::Plain, swap, Iov::EMPTY)), (IBV_WR_ATOMIC_FETCH_AND_ADD, [2, 0]));
         assert_eq!(of(posted(Op::Read, Form::Fetch, Iov::EMPTY, Iov::EMPTY)), (IBV_WR_ATOMIC_FETCH_AND_ADD, [0, 0]));

@@ -31,9 +31,9 @@ pub const SEND: u8 = 2;
 
 /// An operation that is written down, and not posted yet. Nothing of the call's is needed beyond here, so that posting
 /// is the call's end.
-pub struct Armed<'a, const LOCKED: bool>(Reached<'a, State, LOCKED>);
+pub struct PreparedPost<'a, const LOCKED: bool>(Reached<'a, State, LOCKED>);
 
-impl<const LOCKED: bool> Armed<'_, LOCKED> {
+impl<const LOCKED: bool> PreparedPost<'_, LOCKED> {
     /// Posts it; gives the device's answer, an errno.
     #[inline(always)]
     pub fn post(&mut self) -> i32 {
@@ -271,9 +271,9 @@ impl Shared {
     /// # Safety
     /// `LOCKED`, or the domain is one without locks.
     #[inline(always)]
-    pub unsafe fn arm_fast<const KIND: u8, const LOCKED: bool>(&self, one: One) -> Option<Armed<'_, LOCKED>> {
+    pub unsafe fn arm_fast<const KIND: u8, const LOCKED: bool>(&self, one: One) -> Option<PreparedPost<'_, LOCKED>> {
         // SAFETY: the table of operations is that of the domain, so `LOCKED` is what the domain was opened with.
         let mut s = unsafe { self.state.reach::<LOCKED>() };
-        if s.fast.every && s.arm::<KIND, LOCKED>(one, true) { Some(Armed(s)) } else { None }
+        if s.fast.every && s.arm::<KIND, LOCKED>(one, true) { Some(PreparedPost(s)) } else { None }
     }
 }

@@ -5,8 +5,8 @@
 use crate::error::{Error, Result};
 use crate::prov::fault::{Op, Plan, Verdict};
 use crate::prov::op::IOV_LIMIT;
-use crate::prov::verbs::queue::work::{Held, RxOp};
-use crate::prov::verbs::state::staging::Job;
+use crate::prov::verbs::queue::work::{HeldReceive, RxOp};
+use crate::prov::verbs::state::staging::WaitingOp;
 use crate::prov::verbs::state::{Phase, State};
 use crate::prov::verbs::sys::abi::ibv_sge;
 use crate::sys::time::now_ns;
@@ -30,7 +30,7 @@ impl State {
 
     /// When a fault on demand lets something start; 0 = nothing waits for that.
     pub fn held_until(&self) -> u64 {
-        let line = self.staging.jobs.front().map_or(0, Job::held);
+        let line = self.staging.jobs.front().map_or(0, WaitingOp::held);
         let receives = self.faults.as_ref().and_then(|f| f.held.front()).map_or(0, |(until, _)| *until);
         if line == 0 || receives == 0 { line.max(receives) } else { line.min(receives) }
     }
@@ -44,7 +44,7 @@ impl State {
         match (self.judge(Op::Recv), &mut self.faults) {
             (Verdict::Hold(until), Some(faults)) => {
                 let until = if op.deadline == 0 { until } else { until.min(op.deadline) };
-                faults.held.push_back((until, Held { pieces, count, op }));
+                faults.held.push_back((until, HeldReceive { pieces, count, op }));
                 Ok(())
             }
             (Verdict::Lose, _) => {
@@ -62,7 +62,7 @@ impl State {
         let now = now_ns();
         while let Some(faults) = &mut self.faults
             && matches!(faults.held.front(), Some((until, _)) if *until <= now)
-            && let Some((_, Held { mut pieces, count, op })) = faults.held.pop_front()
+            && let Some((_, HeldReceive { mut pieces, count, op })) = faults.held.pop_front()
         {
             let named = RxOp { context: op.context, buf: op.buf, ..RxOp::default() };
             if let Err(error) = self.post_receive(&mut pieces, count, op) {

@@ -10,11 +10,11 @@ use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, RmaIov, measure};
 use crate::prov::verbs::limits::MAX_MSG;
 use crate::prov::verbs::memory::bounce;
 use crate::prov::verbs::memory::mr;
-use crate::prov::verbs::memory::mr::Local;
+use crate::prov::verbs::memory::mr::BufferKind;
 use crate::prov::verbs::memory::registered::Registered;
-use crate::prov::verbs::queue::work::{CHAIN, ENTRY_ONLY, Ready, SIGNALED, Target, TxOp};
+use crate::prov::verbs::queue::work::{CHAIN, ENTRY_ONLY, SIGNALED, Target, TxOp, UnpostedRequest};
 use crate::prov::verbs::state::State;
-use crate::prov::verbs::state::staging::{Job, Transfer, kind_of};
+use crate::prov::verbs::state::staging::{StagedTransfer, WaitingOp, kind_of};
 use crate::prov::verbs::sys::abi::*;
 use crate::prov::verbs::sys::status;
 use std::mem::zeroed;
@@ -136,10 +136,10 @@ impl State {
             return Err(Error::new(errno::EMSGSIZE, format!("len: {total} bytes, inject_size is {inline_max}")));
         }
         let (mut count, mut here) = mr::pieces(local, descs, inject, &mut self.batch.pieces[at])?;
-        if here == Local::Staged {
+        if here == BufferKind::Staged {
             here = memory.regions.lock().resolve(local, descs, &mut self.batch.pieces[at])?;
         }
-        let bounced = here == Local::Staged || (inject && here == Local::Device);
+        let bounced = here == BufferKind::Staged || (inject && here == BufferKind::Device);
         // A message has no path to choose or to count.
         let how = match kind & flags::RMA {
             0 => 0,
@@ -169,7 +169,7 @@ impl State {
         let part = c.flags & PART != 0;
         let signal = end_wanted | part | self.signal_all | (deadline != 0) | bounce.is_some() | (ahead >= self.tx.limit() / 4);
         self.unsignalled = if signal { 0 } else { ahead + 1 };
-        let inline = bounce.is_none() && !read && here == Local::Host && total <= inline_max;
+        let inline = bounce.is_none() && !read && here == BufferKind::Host && total <= inline_max;
         let mut send_flags = if signal { SIGNALED } else { 0 };
         send_flags |= if inline && total > 0 { INLINE } else { 0 };
         let fence = c.flags & flags::FENCE != 0 && self.needs_fence(read);
@@ -194,7 +194,7 @@ impl State {
         if self.must_wait() || self.faults.is_some() {
             let pieces = self.batch.pieces[at];
             let send_flags = send_flags | SIGNALED;
-            let ready = Ready { pieces, count, target, send_flags, op, ..Ready::empty(opcode, data) };
+            let ready = UnpostedRequest { pieces, count, target, send_flags, op, ..UnpostedRequest::empty(opcode, data) };
             return self.wait_in_line(ready, inject);
         }
         let wr = &mut self.batch.wrs[at];
@@ -299,11 +299,11 @@ impl State {
         // SAFETY: plain numbers.
         let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
         let (mut count, mut here) = mr::pieces(local, descs, inject, &mut pieces)?;
-        if here == Local::Staged {
+        if here == BufferKind::Staged {
             here = memory.regions.lock().resolve(local, descs, &mut pieces)?;
         }
         let mut bounce = None;
-        if here == Local::Staged || inject {
+        if here == BufferKind::Staged || inject {
             let fresh = bounce::take(memory, local, descs, total, dir == Dir::Write)?;
             (pieces[0], count) = (fresh.piece(), usize::from(total > 0));
             bounce = Some(fresh);
@@ -325,15 +325,15 @@ impl State {
             part: c.flags & PART != 0,
             ticket: None,
         };
-        let t = Transfer::new(dir, there.key, there.addr, pieces, count, bounce, data, end);
+        let t = StagedTransfer::new(dir, there.key, there.addr, pieces, count, bounce, data, end);
         // What was promised to go out with the next one goes now.
         self.ring_promised();
-        self.line_up(Job::Transfer(Box::new(t)))
+        self.line_up(WaitingOp::Staged(Box::new(t)))
     }
 
     /// Behind transfers that take longer. The bytes of an inject call are copied, since the caller gets them back now.
     #[cold]
-    pub(in crate::prov::verbs) fn wait_in_line(&mut self, mut ready: Ready, inject: bool) -> Result<()> {
+    pub(in crate::prov::verbs) fn wait_in_line(&mut self, mut ready: UnpostedRequest, inject: bool) -> Result<()> {
         if self.staging.jobs.len() >= self.tx.limit() as usize {
             if ready.op.end.wanted
                 && let Some(q) = &self.bind.tx
@@ -353,11 +353,11 @@ impl State {
             ready.count = usize::from(!owned.is_empty());
             ready._owned = Some(owned);
         }
-        self.line_up(Job::Plain(Box::new(ready)))
+        self.line_up(WaitingOp::Plain(Box::new(ready)))
     }
 
     /// Posts what waited in line; the caller has asked whether there is room. A failure is an entry.
-    pub fn post_ready(&mut self, mut ready: Ready) {
+    pub fn post_ready(&mut self, mut ready: UnpostedRequest) {
         // SAFETY: plain numbers and pointers.
         let mut wr: ibv_send_wr = unsafe { zeroed() };
         wr.wr_id = self.tx_tag.send(self.tx.next());
@@ -392,7 +392,7 @@ impl State {
     pub fn ask_for_an_end(&mut self) {
         self.ring_promised();
         if self.unsignalled > 0 && !self.tx.is_full() {
-            let mut ready = Ready::empty(ibv_wr_opcode::IBV_WR_RDMA_WRITE, None);
+            let mut ready = UnpostedRequest::empty(ibv_wr_opcode::IBV_WR_RDMA_WRITE, None);
             (ready.op.internal, ready.op.end.wanted) = (true, false);
             self.post_ready(ready);
         }

@@ -9,7 +9,7 @@ use crate::prov::queue::Completion;
 use crate::prov::verbs::limits::MAX_MSG;
 use crate::prov::verbs::memory::bounce;
 use crate::prov::verbs::memory::mr;
-use crate::prov::verbs::memory::mr::Local;
+use crate::prov::verbs::memory::mr::BufferKind;
 use crate::prov::verbs::memory::registered::Registered;
 use crate::prov::verbs::queue::work::RxOp;
 use crate::prov::verbs::state::{Phase, State};
@@ -43,11 +43,11 @@ impl State {
         // SAFETY: plain numbers.
         let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
         let (mut count, mut here) = mr::pieces(local, descs, false, &mut pieces)?;
-        if here == Local::Staged {
+        if here == BufferKind::Staged {
             here = memory.regions.lock().resolve(local, descs, &mut pieces)?;
         }
         let mut bounce = None;
-        if here == Local::Staged {
+        if here == BufferKind::Staged {
             let fresh = bounce::take(memory, local, descs, room, false)?;
             (pieces[0], count) = (fresh.piece(), usize::from(room > 0));
             bounce = Some(fresh);

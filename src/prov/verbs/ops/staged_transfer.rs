@@ -10,17 +10,17 @@ use crate::prov::op::Dir;
 use crate::prov::verbs::memory::mr;
 use crate::prov::verbs::memory::registered::Registered;
 use crate::prov::verbs::queue::service;
-use crate::prov::verbs::queue::service::{SLOTS, Words, kind};
-use crate::prov::verbs::queue::work::{Ready, TxOp};
+use crate::prov::verbs::queue::service::{Message, SLOTS, kind};
+use crate::prov::verbs::queue::work::{TxOp, UnpostedRequest};
 use crate::prov::verbs::state::State;
-use crate::prov::verbs::state::staging::{Chunk, Job, NOTES, Staging, There, Transfer};
+use crate::prov::verbs::state::staging::{Chunk, NOTES, RemoteSlots, StagedTransfer, StagingQueue, WaitingOp};
 use crate::prov::verbs::sys::abi::ibv_wr_opcode;
 use crate::sys::time::now_ns;
 
 impl State {
     /// Puts an operation in line.
-    pub fn line_up(&mut self, mut job: Job) -> Result<()> {
-        if let Job::Transfer(_) = &job
+    pub fn line_up(&mut self, mut job: WaitingOp) -> Result<()> {
+        if let WaitingOp::Staged(_) = &job
             && !self.service.as_ref().is_some_and(|s| s.up)
         {
             if job.ending().wanted
@@ -60,18 +60,18 @@ impl State {
             // What is over several rails is not overtaken.
             let busy = self.rails.as_ref().is_some_and(|r| !r.active.is_empty());
             match job {
-                Job::Striped(stripe) if self.may_begin(&stripe) => _ = self.begin_stripe(*stripe),
-                Job::Striped(_) => return self.staging.jobs.push_front(job),
+                WaitingOp::Striped(stripe) if self.may_begin(&stripe) => _ = self.begin_stripe(*stripe),
+                WaitingOp::Striped(_) => return self.staging.jobs.push_front(job),
                 _ if busy => return self.staging.jobs.push_front(job),
-                Job::Plain(ready) => {
+                WaitingOp::Plain(ready) => {
                     if self.tx.is_full() {
-                        return self.staging.jobs.push_front(Job::Plain(ready));
+                        return self.staging.jobs.push_front(WaitingOp::Plain(ready));
                     }
                     self.post_ready(*ready);
                 }
-                Job::Transfer(mut t) => match self.advance(&mut t) {
+                WaitingOp::Staged(mut t) => match self.advance(&mut t) {
                     Ok(true) => self.finish_transfer(*t),
-                    Ok(false) => return self.staging.jobs.push_front(Job::Transfer(t)),
+                    Ok(false) => return self.staging.jobs.push_front(WaitingOp::Staged(t)),
                     Err(e) => {
                         t.failed = Some(e);
                         self.finish_transfer(*t);
@@ -82,7 +82,7 @@ impl State {
     }
 
     /// One step of the transfer at the head; true: it is over.
-    fn advance(&mut self, t: &mut Transfer) -> Result<bool> {
+    fn advance(&mut self, t: &mut StagedTransfer) -> Result<bool> {
         if !t.asked && t.begun == 0 && !self.tx.is_empty() {
             // What was posted before has its effect before.
             self.ask_for_an_end();
@@ -126,7 +126,7 @@ impl State {
         Ok(t.open == 0 && (t.begun == total || t.failed.is_some()) && t.asked)
     }
 
-    fn finish_transfer(&mut self, t: Transfer) {
+    fn finish_transfer(&mut self, t: StagedTransfer) {
         let placed = match (t.failed, &t.bounce) {
             (Some(e), _) => Err(e),
             (None, Some(bounce)) if t.dir == Dir::Read => bounce.scatter(t.end.len),
@@ -143,7 +143,7 @@ impl State {
             }
             // Counted when that has arrived.
             (Ok(()), Some(data)) => {
-                let mut ready = Ready::empty(ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, Some(data));
+                let mut ready = UnpostedRequest::empty(ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, Some(data));
                 ready.op = TxOp { end: t.end, how: mr::BOUNCED, ..TxOp::default() };
                 self.post_ready(ready);
             }
@@ -151,7 +151,7 @@ impl State {
     }
 
     /// A message of the peer's library, or word of one of ours.
-    pub fn on_message(&mut self, memory: &Registered, words: &Words) -> Result<()> {
+    pub fn on_message(&mut self, memory: &Registered, words: &Message) -> Result<()> {
         match words[0] as u8 {
             kind::BYE => {
                 self.link.heard_bye();
@@ -184,32 +184,32 @@ impl State {
         Ok(())
     }
 
-    fn on_opened(&mut self, words: &Words) {
+    fn on_opened(&mut self, words: &Message) {
         let (count, size) = (words[3] as usize, words[4] as usize);
         if count == 0 || count > SLOTS || size == 0 || size > 1 << 30 {
             let why = Error::coded(errno::ENOMEM, Code::Path, "the peer has no buffers for staged transfers");
             while let Some(job) = self.staging.jobs.pop_front() {
                 match job {
-                    Job::Transfer(mut t) => {
+                    WaitingOp::Staged(mut t) => {
                         t.failed = Some(why.clone());
                         self.finish_transfer(*t);
                     }
-                    Job::Plain(ready) => self.post_ready(*ready),
-                    Job::Striped(stripe) => _ = self.begin_stripe(*stripe),
+                    WaitingOp::Plain(ready) => self.post_ready(*ready),
+                    WaitingOp::Striped(stripe) => _ = self.begin_stripe(*stripe),
                 }
             }
             self.staging.asked = false;
             return;
         }
-        self.staging.there = Some(There { addr: words[1], rkey: words[2] as u32, count, size });
+        self.staging.there = Some(RemoteSlots { addr: words[1], rkey: words[2] as u32, count, size });
         self.pump();
     }
 
     /// The peer has dealt with a slot.
-    fn on_done(&mut self, words: &Words) {
+    fn on_done(&mut self, words: &Message) {
         let slot = (words[0] >> 8 & 0xff) as usize;
         let Some(chunk) = self.staging.busy.get(slot).copied().flatten() else { return };
-        let Some(Job::Transfer(t)) = self.staging.jobs.front_mut() else { return };
+        let Some(WaitingOp::Staged(t)) = self.staging.jobs.front_mut() else { return };
         let mut over = true;
         match (service::outcome(words), t.dir, self.staging.there, &mut self.service) {
             (Some(e), ..) => t.failed = Some(e),
@@ -232,7 +232,7 @@ impl State {
         if self.staging.busy.get_mut(slot).and_then(Option::take).is_none() {
             return;
         }
-        if let Some(Job::Transfer(t)) = self.staging.jobs.front_mut() {
+        if let Some(WaitingOp::Staged(t)) = self.staging.jobs.front_mut() {
             t.open = t.open.saturating_sub(1);
         }
         self.pump();
@@ -246,7 +246,7 @@ impl State {
             self.stats.errors += 1;
             self.bind.fail(&end, error);
         }
-        self.staging = Staging::default();
+        self.staging = StagingQueue::default();
     }
 
     /// Whether an operation that goes to the caller's queue pair must wait in line.

@@ -2,7 +2,7 @@
 //! The tables of operations of a verbs endpoint and of its completion queues: what the device gets in one work request, and
 //! what it gives straight to the reader. The rest goes the general way (`prov/general.rs`).
 
-use super::fast::{Armed, READ, SEND, WRITE};
+use super::fast::{PreparedPost, READ, SEND, WRITE};
 use crate::guard::{failed, hold};
 use crate::prov::fast::{FastPath, fast_message, fast_rma};
 use crate::prov::general;
@@ -37,7 +37,7 @@ pub fn choose(threading: Threading) -> &'static EpOps {
 
 /// Posts; the call's end.
 #[inline(always)]
-fn fire<const LOCKED: bool>(mut armed: Armed<'_, LOCKED>) -> isize {
+fn fire<const LOCKED: bool>(mut armed: PreparedPost<'_, LOCKED>) -> isize {
     match armed.post() {
         0 => 0,
         rc => misfired(armed, rc),
@@ -46,7 +46,7 @@ fn fire<const LOCKED: bool>(mut armed: Armed<'_, LOCKED>) -> isize {
 
 #[cold]
 #[inline(never)]
-fn misfired<const LOCKED: bool>(mut armed: Armed<'_, LOCKED>, rc: i32) -> isize {
+fn misfired<const LOCKED: bool>(mut armed: PreparedPost<'_, LOCKED>, rc: i32) -> isize {
     failed(&armed.refused(rc)) as isize
 }
 

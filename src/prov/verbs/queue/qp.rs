@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A reliable connected queue pair and its states.
 
-use super::retransmit::Keeper;
+use super::retransmit::RetransmitHandle;
 use crate::error::{Result, errno};
 use crate::prov::verbs::device::context::{Atomics, Context};
 use crate::prov::verbs::device::object::{Pd, RawCq};
@@ -25,7 +25,7 @@ pub struct Capacity {
 
 /// How hard a connection tries before it fails an operation; the numbers are those of the verbs.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct RetryPolicy {
     /// 4.096 us << timeout for an acknowledgement, then a retry.
     pub timeout: u8,
     pub retries: u8,
@@ -37,7 +37,7 @@ pub struct Patience {
 
 /// Where the other end is.
 #[derive(Clone, Copy, Debug)]
-pub struct Remote {
+pub struct RemoteQp {
     pub gid: [u8; 16],
     pub lid: u16,
     pub qpn: u32,
@@ -52,7 +52,7 @@ pub struct Remote {
 
 /// What this end puts into its packets.
 #[derive(Clone, Copy, Debug)]
-pub struct Local {
+pub struct LocalPort {
     pub port: u8,
     pub gid_index: u8,
     pub psn: u32,
@@ -65,7 +65,7 @@ pub struct Qp {
     pub number: u32,
     pub capacity: Capacity,
     /// With further rails: keeps what is posted.
-    pub kept: Option<Keeper>,
+    pub kept: Option<RetransmitHandle>,
     pd: Arc<Pd>,
 }
 
@@ -150,7 +150,7 @@ impl Qp {
     }
 
     /// INIT to RTR: it can receive from `remote`.
-    pub fn ready_to_receive(&self, context: &Context, local: &Local, remote: &Remote, patience: &Patience) -> Result<()> {
+    pub fn ready_to_receive(&self, context: &Context, local: &LocalPort, remote: &RemoteQp, patience: &RetryPolicy) -> Result<()> {
         // SAFETY: plain numbers.
         let mut attr: ibv_qp_attr = unsafe { zeroed() };
         attr.qp_state = ibv_qp_state::IBV_QPS_RTR;
@@ -180,7 +180,7 @@ impl Qp {
     }
 
     /// RTR to RTS: it can send too.
-    pub fn ready_to_send(&self, context: &Context, local: &Local, remote: &Remote, patience: &Patience) -> Result<()> {
+    pub fn ready_to_send(&self, context: &Context, local: &LocalPort, remote: &RemoteQp, patience: &RetryPolicy) -> Result<()> {
         // SAFETY: plain numbers.
         let mut attr: ibv_qp_attr = unsafe { zeroed() };
         attr.qp_state = ibv_qp_state::IBV_QPS_RTS;

@@ -11,7 +11,7 @@ use std::ptr::{null_mut, read};
 use std::sync::Arc;
 
 /// Where the posting queue pair and the fast path find it.
-pub type Keeper = Arc<Mutex<Kept>>;
+pub type RetransmitHandle = Arc<Mutex<RetransmitQueue>>;
 
 struct Sent {
     wr: ibv_send_wr,
@@ -26,7 +26,7 @@ struct Sent {
 unsafe impl Send for Sent {}
 
 #[derive(Default)]
-pub struct Kept {
+pub struct RetransmitQueue {
     /// By their numbers, as the endpoint's rings have them.
     sends: Vec<Sent>,
     receives: Vec<Vec<ibv_sge>>,
@@ -48,7 +48,7 @@ fn takes_receive(opcode: ibv_wr_opcode::Type) -> bool {
 
 /// What became of a work request that had not ended, once the peer has said how many receives it has used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub enum Delivery {
     /// It goes again.
     Again,
     /// The peer has it: it ends well, and is not done again.
@@ -57,10 +57,10 @@ pub enum Fate {
     Unknown,
 }
 
-impl Kept {
+impl RetransmitQueue {
     /// For rings of so many operations and receives.
-    pub fn new(tx: u32, rx: u32, breaks: u64) -> Kept {
-        Kept { masks: [tx, rx].map(|n| n.max(1).next_power_of_two() - 1), breaks, ..Kept::default() }
+    pub fn new(tx: u32, rx: u32, breaks: u64) -> RetransmitQueue {
+        RetransmitQueue { masks: [tx, rx].map(|n| n.max(1).next_power_of_two() - 1), breaks, ..RetransmitQueue::default() }
     }
 
     fn keep(&mut self, wr: &ibv_send_wr) {
@@ -157,7 +157,7 @@ impl Kept {
 
     /// Finds out what became of operations `first..end`, which the device had: the peer has used `used` receives in all, of which
     /// it has taken `given` at most. What the peer has is done no more. None: the peer lies.
-    pub fn settle(&mut self, first: u32, end: u32, given: u32, used: u32) -> Option<Vec<Fate>> {
+    pub fn settle(&mut self, first: u32, end: u32, given: u32, used: u32) -> Option<Vec<Delivery>> {
         let count = end.wrapping_sub(first);
         // What had ended before took its receive, so the peer has used so many at least.
         let (mut ended, mut arrived) = (None, 0);
@@ -175,13 +175,13 @@ impl Kept {
         if used.wrapping_sub(ended) > given.wrapping_sub(ended) {
             return None;
         }
-        let mut fates = vec![Fate::Again; count as usize];
+        let mut fates = vec![Delivery::Again; count as usize];
         for (i, fate) in (0..).zip(&mut fates) {
             let seq = first.wrapping_add(i);
             *fate = match self.sent(seq).wr.opcode {
-                ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => Fate::Unknown,
+                ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => Delivery::Unknown,
                 ibv_wr_opcode::IBV_WR_RDMA_READ => continue,
-                _ if i < arrived => Fate::Done,
+                _ if i < arrived => Delivery::Done,
                 _ => continue,
             };
             self.void(seq);
@@ -232,12 +232,12 @@ impl Kept {
 /// Posts by the keeper that `next` of a work request names, which is the end of its chain meanwhile.
 ///
 /// # Safety
-/// `next` is live, and a [`Keeper`]'s, which lives.
-unsafe fn by_keeper<T>(next: *mut *mut T, post: impl FnOnce(&mut Kept) -> c_int) -> c_int {
+/// `next` is live, and a [`RetransmitHandle`]'s, which lives.
+unsafe fn by_keeper<T>(next: *mut *mut T, post: impl FnOnce(&mut RetransmitQueue) -> c_int) -> c_int {
     // SAFETY: as above.
     unsafe {
         let keeper = next.replace(null_mut());
-        let rc = post(&mut (*keeper.cast::<Mutex<Kept>>()).lock());
+        let rc = post(&mut (*keeper.cast::<Mutex<RetransmitQueue>>()).lock());
         next.write(keeper);
         rc
     }
@@ -246,7 +246,7 @@ unsafe fn by_keeper<T>(next: *mut *mut T, post: impl FnOnce(&mut Kept) -> c_int)
 /// What the fast path posts with.
 ///
 /// # Safety
-/// As for `ibv_post_send`; and `next` is a [`Keeper`]'s, which lives.
+/// As for `ibv_post_send`; and `next` is a [`RetransmitHandle`]'s, which lives.
 pub unsafe extern "C" fn send_kept(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
     // SAFETY: as above.
     hold(|rc| rc, || unsafe { by_keeper(&raw mut (*wr).next, |kept| kept.send(qp, wr, bad)) })
@@ -263,13 +263,13 @@ pub unsafe extern "C" fn receive_kept(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad
 
 #[cfg(test)]
 mod tests {
-    use super::Fate::*;
+    use super::Delivery::*;
     use super::ibv_wr_opcode::*;
     use super::*;
 
     /// Operations from number `first` on, of a connection that has ended `before` messages.
-    fn kept(first: u32, before: u32, opcodes: &[ibv_wr_opcode::Type]) -> Kept {
-        let mut kept = Kept { parked: true, messages: before, ..Kept::new(8, 8, 0) };
+    fn kept(first: u32, before: u32, opcodes: &[ibv_wr_opcode::Type]) -> RetransmitQueue {
+        let mut kept = RetransmitQueue { parked: true, messages: before, ..RetransmitQueue::new(8, 8, 0) };
         for (i, opcode) in opcodes.iter().enumerate() {
             // SAFETY: plain numbers and pointers; the request is live, and nothing is posted.
             unsafe {

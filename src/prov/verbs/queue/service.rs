@@ -6,7 +6,7 @@
 //! Messages have 64 bytes. Each request has one answer, and no side has more requests out than the other has receives,
 //! so none is ever turned away for want of one. A peer that asks on and takes no answers breaks the protocol.
 
-use super::qp::{Capacity, Local, Patience, Qp, Remote};
+use super::qp::{Capacity, LocalPort, Qp, RemoteQp, RetryPolicy};
 use super::tag::Tag;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Access;
@@ -21,8 +21,8 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 /// Words of a message.
-pub type Words = [u64; 8];
-const MESSAGE: usize = size_of::<Words>();
+pub type Message = [u64; 8];
+const MESSAGE: usize = size_of::<Message>();
 /// Receives that are always posted.
 const RECEIVES: usize = 32;
 /// Messages that may be on their way.
@@ -72,9 +72,9 @@ pub mod work {
 }
 
 /// What a completion of the service's was.
-pub enum Heard {
+pub enum ServiceEvent {
     Nothing,
-    Message(Words),
+    Message(Message),
     /// The message that is there was acknowledged by the peer's device.
     Sent(u8),
     /// Bytes of this slot have been read.
@@ -89,7 +89,7 @@ pub struct Service {
     /// Receives first, then messages to send.
     area: Buffer,
     /// Messages that wait for a place; whether each is an answer, and how many are.
-    waiting: VecDeque<(Words, bool)>,
+    waiting: VecDeque<(Message, bool)>,
     owed: usize,
     /// Places of messages that are on their way.
     sending: [Option<u8>; SENDS],
@@ -102,7 +102,7 @@ pub struct Service {
     /// The slots that this side offers.
     slots: Option<Buffer>,
     /// With further rails: work requests that have not ended, which go again if the port is lost.
-    kept: Option<Vec<Kept>>,
+    kept: Option<Vec<UnackedRequest>>,
     /// Nothing goes to the device.
     parked: bool,
     /// Work requests that the device holds, receives too.
@@ -112,7 +112,7 @@ pub struct Service {
     sent: u32,
 }
 
-struct Kept {
+struct UnackedRequest {
     what: u8,
     index: usize,
     opcode: ibv_wr_opcode::Type,
@@ -124,16 +124,16 @@ struct Kept {
 }
 
 // SAFETY: numbers.
-unsafe impl Send for Kept {}
+unsafe impl Send for UnackedRequest {}
 
 /// Forgets what the peer has, which has received `used` of `sent` messages. False: it lies.
-fn settle(kept: &mut Vec<Kept>, sent: u32, used: u32) -> bool {
+fn settle(kept: &mut Vec<UnackedRequest>, sent: u32, used: u32) -> bool {
     let ended = kept.iter().find(|k| k.what == work::SEND).map_or(sent, |k| k.number);
     let used = used.wrapping_sub(ended);
     if used > sent.wrapping_sub(ended) {
         return false;
     }
-    let arrived = |k: &Kept| k.what == work::SEND && k.number.wrapping_sub(ended) < used;
+    let arrived = |k: &UnackedRequest| k.what == work::SEND && k.number.wrapping_sub(ended) < used;
     let mut left = kept.iter().rposition(arrived).map_or(0, |last| last + 1);
     kept.retain(|k| {
         let is_over = left > 0 && k.what != work::READ;
@@ -191,8 +191,8 @@ impl Service {
         ibv_sge { addr: (self.area.address() + place * MESSAGE) as u64, length: MESSAGE as u32, lkey: self.area.lkey() }
     }
 
-    fn words_at(&self, place: usize) -> *mut Words {
-        (self.area.address() + place * MESSAGE) as *mut Words
+    fn words_at(&self, place: usize) -> *mut Message {
+        (self.area.address() + place * MESSAGE) as *mut Message
     }
 
     fn post_receive(&mut self, place: usize) -> Result<()> {
@@ -210,7 +210,7 @@ impl Service {
     /// Posts a work request that gives a completion, or keeps it until it may be.
     fn post(&mut self, what: u8, index: usize, opcode: ibv_wr_opcode::Type, pieces: &mut [ibv_sge], addr: u64, rkey: u32) -> Result<()> {
         if let Some(kept) = &mut self.kept {
-            kept.push(Kept { what, index, opcode, pieces: pieces.to_vec(), addr, rkey, number: self.sent });
+            kept.push(UnackedRequest { what, index, opcode, pieces: pieces.to_vec(), addr, rkey, number: self.sent });
             self.sent = self.sent.wrapping_add(u32::from(what == work::SEND));
         }
         if self.parked {
@@ -256,13 +256,13 @@ impl Service {
     }
 
     /// Sends a message, now or when there is room.
-    pub fn send(&mut self, words: Words) -> Result<()> {
+    pub fn send(&mut self, words: Message) -> Result<()> {
         self.waiting.push_back((words, false));
         self.flush()
     }
 
     /// The same of an answer.
-    pub fn answer(&mut self, words: Words) -> Result<()> {
+    pub fn answer(&mut self, words: Message) -> Result<()> {
         if self.owed >= ANSWERS {
             return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer asks on without taking the answers"));
         }
@@ -307,19 +307,19 @@ impl Service {
     }
 
     /// One completion.
-    pub fn complete(&mut self, wc: &ibv_wc, recv: bool, seq: u32) -> Heard {
+    pub fn complete(&mut self, wc: &ibv_wc, recv: bool, seq: u32) -> ServiceEvent {
         if (seq >> 24) as u8 != self.epoch {
-            return Heard::Nothing;
+            return ServiceEvent::Nothing;
         }
         let (what, index) = ((seq >> 16) as u8, (seq & 0xffff) as usize);
         let good = wc.status == ibv_wc_status::IBV_WC_SUCCESS;
         self.held = self.held.saturating_sub(1);
         if self.parked && !good {
-            return Heard::Nothing;
+            return ServiceEvent::Nothing;
         }
         if recv {
             if !good || index >= RECEIVES {
-                return Heard::Nothing;
+                return ServiceEvent::Nothing;
             }
             self.heard = self.heard.wrapping_add(1);
             // SAFETY: a place of ours, aligned, that the device has filled and let go of.
@@ -327,7 +327,7 @@ impl Service {
             if let Err(e) = self.post_receive(index) {
                 crate::log!(Warn, "{e}");
             }
-            return if wc.byte_len as usize == MESSAGE { Heard::Message(words) } else { Heard::Nothing };
+            return if wc.byte_len as usize == MESSAGE { ServiceEvent::Message(words) } else { ServiceEvent::Nothing };
         }
         self.outstanding = self.outstanding.saturating_sub(1);
         if let Some(kept) = self.kept.as_mut().filter(|kept| good && !kept.is_empty()) {
@@ -340,12 +340,12 @@ impl Service {
             if let Err(e) = self.flush() {
                 crate::log!(Warn, "{e}");
             }
-            return Heard::Sent(sent);
+            return ServiceEvent::Sent(sent);
         }
         match (good, what) {
-            (false, _) => Heard::Failed(wc.status),
-            (true, work::READ) => Heard::Read(index),
-            _ => Heard::Nothing,
+            (false, _) => ServiceEvent::Failed(wc.status),
+            (true, work::READ) => ServiceEvent::Read(index),
+            _ => ServiceEvent::Nothing,
         }
     }
 
@@ -375,12 +375,12 @@ impl Service {
     }
 
     /// Connects it anew; what is sent is still kept.
-    pub fn remake(&mut self, port: u8, context: &Context, local: &Local, remote: &Remote, patience: &Patience) -> Result<()> {
+    pub fn remake(&mut self, port: u8, context: &Context, local: &LocalPort, remote: &RemoteQp, patience: &RetryPolicy) -> Result<()> {
         self.epoch = self.epoch.wrapping_add(1);
         self.held = 0;
         self.qp.reset()?;
         self.qp.init(port)?;
-        let patience = Patience { rnr_retries: 7, ..*patience };
+        let patience = RetryPolicy { rnr_retries: 7, ..*patience };
         self.qp.ready_to_receive(context, local, remote, &patience)?;
         self.qp.ready_to_send(context, local, remote, &patience)?;
         self.parked = false;
@@ -409,7 +409,7 @@ impl Service {
     // ---- the target's side of staged transfers
 
     /// The slots for the peer, made when it first asks.
-    pub fn open_slots(&mut self, memory: &Registered) -> Result<Words> {
+    pub fn open_slots(&mut self, memory: &Registered) -> Result<Message> {
         if self.slots.is_none() {
             self.slots = Some(memory.shared_buffer(SLOTS * SLOT_BYTES)?);
         }
@@ -418,7 +418,7 @@ impl Service {
     }
 
     /// Carries out a PUT or GET, and gives the answer. Everything in it is the peer's and is checked.
-    pub fn serve(&self, memory: &Registered, words: &Words) -> Words {
+    pub fn serve(&self, memory: &Registered, words: &Message) -> Message {
         let [head, id, key, addr, len, ..] = *words;
         let slot = (head >> 8 & 0xff) as usize;
         let outcome = self.transfer(memory, head as u8 == kind::PUT, slot, key, addr, len);
@@ -445,7 +445,7 @@ impl Service {
 }
 
 /// The error that a DONE tells of, whose code says which; none: it went well.
-pub fn outcome(words: &Words) -> Option<Error> {
+pub fn outcome(words: &Message) -> Option<Error> {
     (words[2] != 0).then(|| Error::reported(Code(words[3] as i32)))
 }
 
@@ -471,7 +471,7 @@ mod tests {
                 let kept = [(work::BULK, 0), (work::SEND, 0), (work::READ, 1), (work::SEND, 1), (work::BULK, 2)];
                 let keep = |(i, (what, n)): (usize, (u8, u32))| {
                     let opcode = ibv_wr_opcode::IBV_WR_SEND;
-                    Kept { what, index: i, opcode, pieces: Vec::new(), addr: 0, rkey: 0, number: before.wrapping_add(n) }
+                    UnackedRequest { what, index: i, opcode, pieces: Vec::new(), addr: 0, rkey: 0, number: before.wrapping_add(n) }
                 };
                 let mut kept = kept.into_iter().enumerate().map(keep).collect();
                 settle(&mut kept, before.wrapping_add(2), before.wrapping_add(used))

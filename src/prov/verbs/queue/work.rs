@@ -106,18 +106,18 @@ pub struct Target {
 }
 
 /// An atomic operation of the peer's card: what is compared or added, and what is swapped in.
-pub struct OnCard {
+pub struct NicAtomic {
     pub opcode: ibv_wr_opcode::Type,
     pub operands: [u64; 2],
 }
 
 /// A work request that is not posted yet.
-pub struct Ready {
+pub struct UnpostedRequest {
     pub(in crate::prov::verbs) opcode: ibv_wr_opcode::Type,
     pub(in crate::prov::verbs) pieces: [ibv_sge; IOV_LIMIT],
     pub(in crate::prov::verbs) count: usize,
     pub(in crate::prov::verbs) target: Target,
-    /// As of `OnCard`.
+    /// As of `NicAtomic`.
     pub(in crate::prov::verbs) operands: [u64; 2],
     pub(in crate::prov::verbs) data: Option<u32>,
     pub(in crate::prov::verbs) send_flags: u32,
@@ -129,14 +129,14 @@ pub struct Ready {
 }
 
 // SAFETY: the pieces are numbers; who touches what is behind them says why it may.
-unsafe impl Send for Ready {}
+unsafe impl Send for UnpostedRequest {}
 
-impl Ready {
+impl UnpostedRequest {
     /// One without bytes, that asks for a completion.
-    pub fn empty(opcode: ibv_wr_opcode::Type, data: Option<u32>) -> Ready {
+    pub fn empty(opcode: ibv_wr_opcode::Type, data: Option<u32>) -> UnpostedRequest {
         // SAFETY: plain numbers.
         let pieces = unsafe { zeroed() };
-        Ready {
+        UnpostedRequest {
             opcode,
             pieces,
             count: 0,
@@ -152,11 +152,11 @@ impl Ready {
 }
 
 /// A receive that a fault keeps from the device.
-pub struct Held {
+pub struct HeldReceive {
     pub pieces: [ibv_sge; IOV_LIMIT],
     pub count: usize,
     pub op: RxOp,
 }
 
 // SAFETY: the pieces are numbers; who touches what is behind them says why it may.
-unsafe impl Send for Held {}
+unsafe impl Send for HeldReceive {}

@@ -16,11 +16,11 @@ use crate::prov::event::EventKind;
 use crate::prov::verbs::cq::Cq;
 use crate::prov::verbs::limits::ALIVE_NS;
 use crate::prov::verbs::queue::qp::Qp;
-use crate::prov::verbs::queue::retransmit::Fate;
-use crate::prov::verbs::queue::service::{Service, Words, kind};
+use crate::prov::verbs::queue::retransmit::Delivery;
+use crate::prov::verbs::queue::service::{Message, Service, kind};
 use crate::prov::verbs::queue::tag::Tag;
 use crate::prov::verbs::queue::work::TxOp;
-use crate::prov::verbs::state::rail::{Offer, Rail, Stage};
+use crate::prov::verbs::state::rail::{Rail, RailOffer, RailStage};
 use crate::prov::verbs::state::rails::Outage;
 use crate::prov::verbs::state::{Phase, State};
 use crate::prov::verbs::sys::abi::*;
@@ -71,7 +71,7 @@ impl State {
         if !matches!(self.phase, Phase::Connected) || self.is_to_blame(wc.status, receive, Some(seq)) {
             return false;
         }
-        if self.rails.as_ref().is_some_and(|rails| !rails.is_out() || rails.first.stage == Stage::Ready) {
+        if self.rails.as_ref().is_some_and(|rails| !rails.is_out() || rails.first.stage == RailStage::Ready) {
             if !self.may_outlive() {
                 return false;
             }
@@ -150,10 +150,10 @@ impl State {
         (outage.said, outage.peer) = (Vec::new(), None);
         if !was_up {
             // A next queue pair has had receives at most, and none before it was in its place.
-            (outage.rx_seen, outage.rx_given) = if stage == Stage::Ready { rx } else { (outage.rx_given, outage.rx_given) };
+            (outage.rx_seen, outage.rx_given) = if stage == RailStage::Ready { rx } else { (outage.rx_given, outage.rx_given) };
         }
         rails.first.destroy();
-        (rails.first.stage, rails.first.peer) = (Stage::Lost { peer: rails.epoch }, None);
+        (rails.first.stage, rails.first.peer) = (RailStage::Lost { peer: rails.epoch }, None);
         let mut stopped = qp.fail();
         if !outage.tx_over {
             let marked = qp.post_nothing(tx_tag.send(end));
@@ -219,7 +219,7 @@ impl State {
         }
         let first = &mut rails.first;
         match first.stage {
-            Stage::Lost { .. } => {
+            RailStage::Lost { .. } => {
                 let received = outage.rx_seen == outage.rx_given || first_rx == outage.rx_given;
                 if !(outage.tx_over && received && service.0 == 0) {
                     return Ok(());
@@ -232,11 +232,11 @@ impl State {
                 let used = self.rails.as_ref().and_then(|rails| rails.outage.as_ref()).and_then(|outage| outage.peer);
                 used.map_or(Ok(()), |used| self.settle_first(used))
             }
-            Stage::Down { again } if again <= now && !first.card.context().is_active(first.card.port) => {
+            RailStage::Down { again } if again <= now && !first.card.context().is_active(first.card.port) => {
                 first.stage = first.again(now);
                 Ok(())
             }
-            Stage::Down { again } if again <= now => {
+            RailStage::Down { again } if again <= now => {
                 let Some(cqs) = cqs else { return Ok(()) };
                 // Its life is the epoch.
                 first.life = epoch.wrapping_sub(1);
@@ -253,14 +253,14 @@ impl State {
                 }
                 Ok(())
             }
-            Stage::Offered if first.peer.is_some() => {
+            RailStage::Offered if first.peer.is_some() => {
                 let Some(cqs) = cqs else { return Ok(()) };
                 if let Err(e) = first.join(cqs, patience) {
                     self.lose_first(e);
                 }
                 Ok(())
             }
-            Stage::Joining => match first.joined() {
+            RailStage::Joining => match first.joined() {
                 None => Ok(()),
                 Some(Ok(())) => self.replace_first(),
                 Some(Err(e)) => {
@@ -269,13 +269,13 @@ impl State {
                     Ok(())
                 }
             },
-            Stage::Ready if first.peer_ready || outage.came != (first_rx, service.1) => self.resume_first(),
+            RailStage::Ready if first.peer_ready || outage.came != (first_rx, service.1) => self.resume_first(),
             _ => Ok(()),
         }
     }
 
     /// Tells the peer over every rail that there is, since each may be lost too.
-    fn tell_of_first(&mut self, words: Words) {
+    fn tell_of_first(&mut self, words: Message) {
         if let Some(outage) = self.rails.as_mut().and_then(|rails| rails.outage.as_mut()) {
             outage.said.push(words);
         }
@@ -283,7 +283,7 @@ impl State {
         (1..=rails).for_each(|number| self.tell_by(number, &[words]));
     }
 
-    fn tell_by(&mut self, number: usize, words: &[Words]) {
+    fn tell_by(&mut self, number: usize, words: &[Message]) {
         let Some(rail) = self.rails.as_mut().and_then(|rails| rails.rail(number)) else { return };
         if let Err(e) = words.iter().try_for_each(|words| rail.tell(words)) {
             self.lose_rail(number, e);
@@ -316,7 +316,7 @@ impl State {
     pub(in crate::prov::verbs) fn check_first(&mut self, why: &Error) {
         self.note_others();
         // With it the peer's READY may have been lost.
-        if self.rails.as_ref().is_some_and(|rails| rails.first.stage == Stage::Ready) {
+        if self.rails.as_ref().is_some_and(|rails| rails.first.stage == RailStage::Ready) {
             self.advance_first(None);
         }
         if !self.is_out() || !matches!(self.phase, Phase::Connected) {
@@ -342,7 +342,7 @@ impl State {
     }
 
     /// What the peer says of the first rail. What is of another loss than this is late, or a lie, and changes nothing.
-    fn on_first_word(&mut self, words: &Words) {
+    fn on_first_word(&mut self, words: &Message) {
         let (kind, epoch) = (words[0] as u8, (words[0] >> 32) as u32);
         let Some(rails) = &self.rails else { return };
         let is_next = {
@@ -358,7 +358,7 @@ impl State {
         match kind {
             kind::FIRST_LOST => _ = outage.peer.get_or_insert([words[1] as u32, words[2] as u32]),
             kind::RAIL_OFFER if outage.peer.is_some() && first.peer.is_none() => {
-                (first.peer, outage.service) = (Some(Offer::heard(epoch, words)), words[5] as u32 & 0xff_ffff);
+                (first.peer, outage.service) = (Some(RailOffer::heard(epoch, words)), words[5] as u32 & 0xff_ffff);
             }
             kind::RAIL_READY => first.peer_ready = true,
             _ => {}
@@ -379,8 +379,8 @@ impl State {
         for (i, fate) in fates.iter().enumerate().rev() {
             let seq = start.wrapping_add(i as u32);
             match (fate, tx.get_mut(seq)) {
-                (Fate::Unknown, Some(op)) => op.fate = Some(Box::new(unknown.clone())),
-                (Fate::Again, Some(op)) if op.striped => {
+                (Delivery::Unknown, Some(op)) => op.fate = Some(Box::new(unknown.clone())),
+                (Delivery::Again, Some(op)) if op.striped => {
                     op.striped = false;
                     let part = op.run;
                     if let Some(stripe) = rails.stripe(op.end.context as u64) {
@@ -411,7 +411,7 @@ impl State {
             link.stopped.get_or_insert(stopped);
         }
         repeat_receives(last, *rx_tag, rx.first(), rx.next())?;
-        first.stage = Stage::Ready;
+        first.stage = RailStage::Ready;
         if let Some(service) = service.as_mut().filter(|service| service.up) {
             let config = &crate::config::get().verbs;
             let mut remote = offer.remote(&first.card, psn(outage.service, rails.epoch), config.service_level, config.traffic_class);
@@ -464,11 +464,11 @@ fn repeat_receives(qp: &Qp, tag: Tag, first: u32, next: u32) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prov::verbs::state::rails::Tried;
+    use crate::prov::verbs::state::rails::RecoveryLimit;
 
     #[test]
     fn a_way_back_that_carries_nothing_is_none() {
-        let mut tried = Tried::default();
+        let mut tried = RecoveryLimit::default();
         assert_eq!(tried.until([3, 5], 100), 100);
         tried.came_back(true, [3, 5], 100);
         assert_eq!(tried.until([3, 5], 200), 100);

@@ -6,9 +6,10 @@ use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::prov::verbs::cq::Cq;
 use crate::prov::verbs::memory::registered::{Buffer, LOCAL};
-use crate::prov::verbs::queue::qp::{Capacity, Patience, Qp};
-use crate::prov::verbs::queue::service::{Service, Words, kind};
-use crate::prov::verbs::state::rail::{DEPTH, Flight, Joining, Offer, Rail, Stage};
+use crate::prov::verbs::queue::qp::{Capacity, Qp, RetryPolicy};
+use crate::prov::verbs::queue::service::{Message, Service, kind};
+use crate::prov::verbs::state::rail::{ConnectingQp, DEPTH, InFlightPart, Rail, RailOffer, RailStage};
+
 use crate::prov::verbs::sys::abi::*;
 use crate::prov::verbs::sys::status;
 use crate::sys::time::now_ns;
@@ -27,32 +28,32 @@ pub const MESSAGE: u16 = u16::MAX;
 /// What connects rails, each for a second at most.
 static JOINERS: WorkQueue = WorkQueue::new("gdrfab-rail", 8);
 
-pub fn words(kind: u8, number: usize, life: u32) -> Words {
+pub fn words(kind: u8, number: usize, life: u32) -> Message {
     [u64::from(kind) | (number as u64) << 8 | u64::from(life) << 32, 0, 0, 0, 0, 0, 0, 0]
 }
 
-impl Offer {
-    pub fn heard(life: u32, words: &Words) -> Offer {
+impl RailOffer {
+    pub fn heard(life: u32, words: &Message) -> RailOffer {
         let mut gid = [0; 16];
         gid[..8].copy_from_slice(&words[1].to_be_bytes());
         gid[8..].copy_from_slice(&words[2].to_be_bytes());
         // One that does not say serves one.
         let (lid, reads, mtu) = (words[4] as u16, ((words[4] >> 16) as u8).max(1), (words[4] >> 32) as u32);
-        Offer { life, gid, lid, qpn: words[3] as u32 & 0xff_ffff, mtu, reads }
+        RailOffer { life, gid, lid, qpn: words[3] as u32 & 0xff_ffff, mtu, reads }
     }
 }
 
 impl Rail {
     /// A further rail's queue pair, and what the peer is told of it.
-    pub(in crate::prov::verbs) fn make(&mut self, cq: &Arc<Cq>, number: usize, pieces: u32) -> Result<Words> {
+    pub(in crate::prov::verbs) fn make(&mut self, cq: &Arc<Cq>, number: usize, pieces: u32) -> Result<Message> {
         let (tx, rx) = ((DEPTH + WORDS) as u32, WORDS as u32);
-        let asked = Capacity { tx, rx, tx_pieces: pieces, rx_pieces: 1, inline: size_of::<Words>() as u32 };
+        let asked = Capacity { tx, rx, tx_pieces: pieces, rx_pieces: 1, inline: size_of::<Message>() as u32 };
         let words = self.make_with(&[cq.clone(), cq.clone()], number, asked)?;
         (0..WORDS).try_for_each(|place| self.listen(place))?;
         Ok(words)
     }
 
-    pub(in crate::prov::verbs) fn make_with(&mut self, cqs: &[Arc<Cq>; 2], number: usize, asked: Capacity) -> Result<Words> {
+    pub(in crate::prov::verbs) fn make_with(&mut self, cqs: &[Arc<Cq>; 2], number: usize, asked: Capacity) -> Result<Message> {
         let qp = Qp::new(&self.card.pd, &cqs[0].raw, &cqs[1].raw, asked)?;
         qp.init(self.card.port)?;
         self.life += 1;
@@ -64,20 +65,20 @@ impl Rail {
         let reads = self.card.context().reads_in();
         words[4] = u64::from(self.card.lid) | u64::from(reads) << 16 | u64::from(self.card.mtu) << 32;
         self.qp = Some(qp);
-        self.stage = Stage::Offered;
+        self.stage = RailStage::Offered;
         Ok(words)
     }
 
     /// Has the queue pair connected to the peer's by a thread, which keeps what it reaches: the kernel looks for the peer's
     /// address meanwhile, for a second if nobody answers.
-    pub(in crate::prov::verbs) fn join(&mut self, cqs: [Arc<Cq>; 2], patience: Patience) -> Result<()> {
+    pub(in crate::prov::verbs) fn join(&mut self, cqs: [Arc<Cq>; 2], patience: RetryPolicy) -> Result<()> {
         let (Some(qp), Some(peer)) = (self.qp.take(), &self.peer) else { return Ok(()) };
         let config = &config::get().verbs;
         let remote = peer.remote(&self.card, Service::psn(peer.qpn), config.service_level, config.traffic_class);
         let (card, cqs, process) = (self.card.clone(), cqs, std::process::id());
-        let joining = Joining::default();
+        let joining = ConnectingQp::default();
         let wanted = Arc::downgrade(&joining);
-        (self.stage, self.joining) = (Stage::Joining, Some(joining));
+        (self.stage, self.joining) = (RailStage::Joining, Some(joining));
         let work = move || {
             if std::process::id() != process {
                 // In a child of fork(), whose parent has the queue pair.
@@ -113,8 +114,8 @@ impl Rail {
     pub(in crate::prov::verbs) fn try_out(&mut self) -> Result<()> {
         let Some(qp) = &self.qp else { return Ok(()) };
         status::returned(qp.post_nothing(self.tag.send(self.seq())), "trying a rail")?;
-        self.begin(Flight { seq: self.seq(), stripe: 0, part: 0, len: 0, requests: 1 }, now_ns());
-        self.stage = Stage::Tried;
+        self.begin(InFlightPart { seq: self.seq(), stripe: 0, part: 0, len: 0, requests: 1 }, now_ns());
+        self.stage = RailStage::Tried;
         Ok(())
     }
 
@@ -123,13 +124,13 @@ impl Rail {
     pub(in crate::prov::verbs) fn ask_alive(&mut self) -> Result<()> {
         let Some(qp) = self.qp.as_ref().filter(|_| self.is_up() && self.flights.is_empty()) else { return Ok(()) };
         status::returned(qp.post_nothing(self.tag.send(self.seq())), "asking for a sign of life")?;
-        self.begin(Flight { seq: self.seq(), stripe: 0, part: MESSAGE, len: 0, requests: 1 }, now_ns());
+        self.begin(InFlightPart { seq: self.seq(), stripe: 0, part: MESSAGE, len: 0, requests: 1 }, now_ns());
         Ok(())
     }
 
     /// Posts a receive for the peer's words.
     fn listen(&mut self, place: usize) -> Result<()> {
-        let size = size_of::<Words>();
+        let size = size_of::<Message>();
         let ear = self.ear.take().map_or_else(|| Buffer::new(&self.card.pd, WORDS * size, LOCAL), Ok)?;
         let mut piece = ibv_sge { addr: (ear.address() + place * size) as u64, length: size as u32, lkey: ear.lkey() };
         self.ear = Some(ear);
@@ -141,28 +142,28 @@ impl Rail {
     }
 
     /// What a receive has brought.
-    pub(in crate::prov::verbs) fn hears(&mut self, seq: u32, len: u32) -> Result<Option<Words>> {
+    pub(in crate::prov::verbs) fn hears(&mut self, seq: u32, len: u32) -> Result<Option<Message>> {
         let place = (seq & 0xff_ffff) as usize;
-        let Some(ear) = self.ear.as_ref().filter(|_| place < WORDS && len as usize == size_of::<Words>()) else { return Ok(None) };
+        let Some(ear) = self.ear.as_ref().filter(|_| place < WORDS && len as usize == size_of::<Message>()) else { return Ok(None) };
         // SAFETY: a place of ours, aligned, that the device has filled and let go of.
-        let words = unsafe { (ear.address() as *const Words).add(place).read() };
+        let words = unsafe { (ear.address() as *const Message).add(place).read() };
         self.listen(place)?;
         Ok(Some(words))
     }
 
     /// Whether it carries words.
     pub(in crate::prov::verbs) fn speaks(&self) -> bool {
-        self.is_up() && self.qp.as_ref().is_some_and(|qp| qp.capacity.inline as usize >= size_of::<Words>())
+        self.is_up() && self.qp.as_ref().is_some_and(|qp| qp.capacity.inline as usize >= size_of::<Message>())
     }
 
     /// Sends words to the peer.
-    pub(in crate::prov::verbs) fn tell(&mut self, words: &Words) -> Result<()> {
+    pub(in crate::prov::verbs) fn tell(&mut self, words: &Message) -> Result<()> {
         let Some(qp) = self.qp.as_ref().filter(|_| self.speaks()) else { return Ok(()) };
         // A peer that keeps to what it may say has acknowledged some by now.
         if self.flights.iter().filter(|f| f.part == MESSAGE).count() >= WORDS {
             return Err(Error::fixed(errno::ETIMEDOUT, "the peer's card acknowledges no words"));
         }
-        let mut piece = ibv_sge { addr: words.as_ptr().addr() as u64, length: size_of::<Words>() as u32, lkey: 0 };
+        let mut piece = ibv_sge { addr: words.as_ptr().addr() as u64, length: size_of::<Message>() as u32, lkey: 0 };
         // SAFETY: plain numbers and pointers.
         let mut wr: ibv_send_wr = unsafe { zeroed() };
         wr.wr_id = self.tag.send(self.seq());
@@ -171,7 +172,7 @@ impl Rail {
         wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED | ibv_send_flags::IBV_SEND_INLINE;
         // SAFETY: the request is live, and so are its bytes, which travel inside.
         unsafe { qp.post_send(&mut wr) }.map_err(|(_, err)| status::call_error("saying that the first rail is lost", err))?;
-        self.begin(Flight { seq: self.seq(), stripe: 0, part: MESSAGE, len: 0, requests: 1 }, now_ns());
+        self.begin(InFlightPart { seq: self.seq(), stripe: 0, part: MESSAGE, len: 0, requests: 1 }, now_ns());
         Ok(())
     }
 }

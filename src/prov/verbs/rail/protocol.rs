@@ -10,11 +10,11 @@ use crate::prov::verbs::device::rail_names::RAILS_MAX;
 use crate::prov::verbs::domain::Domain;
 use crate::prov::verbs::memory::keys::Keys;
 use crate::prov::verbs::memory::registered::Registered;
-use crate::prov::verbs::queue::service::{Service, Words, kind};
+use crate::prov::verbs::queue::service::{Message, Service, kind};
 use crate::prov::verbs::shared::Shared;
 use crate::prov::verbs::state::lane;
 use crate::prov::verbs::state::lane::ANSWERS;
-use crate::prov::verbs::state::rail::{Offer, Stage};
+use crate::prov::verbs::state::rail::{RailOffer, RailStage};
 use crate::prov::verbs::state::rails::Rails;
 use crate::prov::verbs::state::{Phase, State};
 use crate::prov::verbs::sys::async_event::AsyncEvent;
@@ -30,7 +30,7 @@ fn lost(words: &'static str) -> Error {
 
 impl State {
     /// Says something about rails.
-    pub(in crate::prov::verbs) fn say(&mut self, words: Words) {
+    pub(in crate::prov::verbs) fn say(&mut self, words: Message) {
         if !matches!(self.phase, Phase::Connected) {
             return;
         }
@@ -46,7 +46,7 @@ impl State {
 
     /// Answers what the peer says of rails, which may know before this side that they are connected. An error: it asks more than
     /// it may.
-    fn reply(&mut self, words: Words) -> Result<()> {
+    fn reply(&mut self, words: Message) -> Result<()> {
         let is_there = matches!(self.phase, Phase::Connected | Phase::Connecting(_));
         match &mut self.service {
             _ if self.lane.is_some() => self.answer(lane::kind::RAIL, &words, &[]),
@@ -84,8 +84,8 @@ impl State {
         let pieces = rails.pieces;
         let Some(rail) = rails.rail(number) else { return Ok(()) };
         match rail.stage {
-            Stage::Down { again } if again <= now && !rail.card.context().is_active(rail.card.port) => rail.stage = rail.again(now),
-            Stage::Down { again } if again <= now => {
+            RailStage::Down { again } if again <= now && !rail.card.context().is_active(rail.card.port) => rail.stage = rail.again(now),
+            RailStage::Down { again } if again <= now => {
                 match domain.rail_cqs().get(number - 1).ok_or_else(no_rail).and_then(|cq| rail.make(cq, number, pieces)) {
                     Ok(offer) => self.say(offer),
                     Err(e) => {
@@ -94,15 +94,15 @@ impl State {
                     }
                 }
             }
-            Stage::Offered => {
+            RailStage::Offered => {
                 if let Some(cq) = domain.rail_cqs().get(number - 1).filter(|_| rail.peer.is_some()) {
                     rail.join([cq.clone(), cq.clone()], patience)?;
                 }
             }
-            Stage::Joining => {
+            RailStage::Joining => {
                 let (Some(joined), Some(peer)) = (rail.joined(), rail.peer) else { return Ok(()) };
                 joined?;
-                rail.stage = Stage::Ready;
+                rail.stage = RailStage::Ready;
                 let mut words = words(kind::RAIL_READY, number, rail.life);
                 words[1] = u64::from(peer.life);
                 self.say(words);
@@ -116,7 +116,7 @@ impl State {
     fn try_rail(&mut self, number: usize) {
         let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
         if rail.peer_ready
-            && rail.stage == Stage::Ready
+            && rail.stage == RailStage::Ready
             && let Err(e) = rail.try_out()
         {
             self.lose_rail(number, e);
@@ -151,7 +151,7 @@ impl State {
         let Some(was_up) = self.drop_rail(number, &why) else { return };
         if let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) {
             rail.stage = match rail.peer {
-                Some(peer) if was_up => Stage::Lost { peer: peer.life },
+                Some(peer) if was_up => RailStage::Lost { peer: peer.life },
                 _ => rail.again(now_ns()),
             };
         }
@@ -166,7 +166,7 @@ impl State {
         rail.destroy();
         rail.losses += u64::from(was_up);
         // What it was, until the caller says what it is.
-        rail.stage = Stage::Down { again: u64::MAX };
+        rail.stage = RailStage::Down { again: u64::MAX };
         rails.measure();
         crate::log!(Debug, "{name}: {why}");
         self.say(words(kind::RAIL_GONE, number, life));
@@ -195,7 +195,7 @@ impl State {
     }
 
     /// Words about rails. What names no rail, queue pair or key of now is late, or a lie, and changes nothing.
-    pub(in crate::prov::verbs) fn on_rail_word(&mut self, memory: &Registered, words: &Words) -> Result<()> {
+    pub(in crate::prov::verbs) fn on_rail_word(&mut self, memory: &Registered, words: &Message) -> Result<()> {
         let Some(rails) = &mut self.rails else { return Ok(()) };
         let (number, life) = ((words[0] >> 8 & 0xff) as usize, (words[0] >> 32) as u32);
         let key = words[1] as u32;
@@ -211,11 +211,11 @@ impl State {
             kind::RAIL_GONE => {
                 let Some(rail) = rails.rail(number) else { return Ok(()) };
                 match (rail.stage, rail.peer) {
-                    (Stage::Lost { peer }, _) if peer == life => self.peer_lost_rail(number),
-                    (Stage::Joining | Stage::Ready | Stage::Tried | Stage::Up, Some(peer)) if peer.life == life => {
+                    (RailStage::Lost { peer }, _) if peer == life => self.peer_lost_rail(number),
+                    (RailStage::Joining | RailStage::Ready | RailStage::Tried | RailStage::Up, Some(peer)) if peer.life == life => {
                         self.peer_lost_rail(number)
                     }
-                    (Stage::Down { .. } | Stage::Offered, Some(peer)) if peer.life == life => rail.peer = None,
+                    (RailStage::Down { .. } | RailStage::Offered, Some(peer)) if peer.life == life => rail.peer = None,
                     _ => {}
                 }
             }
@@ -249,12 +249,14 @@ impl State {
         Ok(())
     }
 
-    fn on_offer(&mut self, number: usize, life: u32, words: &Words) {
-        let offer = Offer::heard(life, words);
+    fn on_offer(&mut self, number: usize, life: u32, words: &Message) {
+        let offer = RailOffer::heard(life, words);
         let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
         // A new life is the end of the one before.
         match rail.stage {
-            Stage::Joining | Stage::Ready | Stage::Tried | Stage::Up | Stage::Lost { .. } => self.peer_lost_rail(number),
+            RailStage::Joining | RailStage::Ready | RailStage::Tried | RailStage::Up | RailStage::Lost { .. } => {
+                self.peer_lost_rail(number)
+            }
             _ => {}
         }
         let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };

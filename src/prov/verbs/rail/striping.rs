@@ -17,11 +17,11 @@ use crate::prov::verbs::queue::service::kind;
 use crate::prov::verbs::queue::work::TxOp;
 use crate::prov::verbs::shared::Shared;
 use crate::prov::verbs::state::State;
-use crate::prov::verbs::state::lane::Move;
-use crate::prov::verbs::state::part_requests::Requests;
-use crate::prov::verbs::state::rail::Flight;
-use crate::prov::verbs::state::staging::{Job, kind_of};
-use crate::prov::verbs::state::stripe::{Piece, Stripe, Whose};
+use crate::prov::verbs::state::lane::LaneRma;
+use crate::prov::verbs::state::part_requests::PartRequests;
+use crate::prov::verbs::state::rail::InFlightPart;
+use crate::prov::verbs::state::staging::{WaitingOp, kind_of};
+use crate::prov::verbs::state::stripe::{LocalPiece, Stripe, StripeOrigin};
 use crate::prov::verbs::sys::abi::*;
 use crate::prov::verbs::sys::status;
 use crate::prov::verbs::sys::status::Failed;
@@ -96,7 +96,7 @@ impl State {
         }
         let mut stripe = Stripe::new(dir, end.len, mask.count_ones() as usize, self.most_requests(), end, mr::how_of_all(local, descs));
         (stripe.own, stripe.there) = (own, vec![there]);
-        let piece = |(i, v): (usize, &Iov)| Piece { addr: v.addr() as u64, len: v.len() as u32, of: i as u16 };
+        let piece = |(i, v): (usize, &Iov)| LocalPiece { addr: v.addr() as u64, len: v.len() as u32, of: i as u16 };
         stripe.add(addr, 0, 0, local.iter().enumerate().map(piece));
         stripe.close();
         Some(stripe)
@@ -140,7 +140,7 @@ impl State {
         (stripe.end.wanted, stripe.end.deadline) = (wanted, self.deadline(c.timeout_ns));
         // What was promised to go out with the next one goes now.
         self.ring_promised();
-        Some(self.line_up(Job::Striped(Box::new(stripe))))
+        Some(self.line_up(WaitingOp::Striped(Box::new(stripe))))
     }
 
     /// As many runs of a list as go together over several rails; none: they go over the first alone.
@@ -205,26 +205,26 @@ impl State {
         (stripe.free, stripe.fenced) = (true, c.flags & flags::FENCE != 0);
         for (i, run) in runs.iter().enumerate() {
             let of = places.get(run.pair as usize).copied().flatten().unwrap_or(0);
-            let piece = Piece { addr: run.buf() as u64, len: run.len() as u32, of };
+            let piece = LocalPiece { addr: run.buf() as u64, len: run.len() as u32, of };
             stripe.add(run.addr, of, i as u16, std::iter::once(piece));
         }
         stripe.close();
         self.ring_promised();
-        Some(self.line_up(Job::Striped(Box::new(stripe))).map(|()| count))
+        Some(self.line_up(WaitingOp::Striped(Box::new(stripe))).map(|()| count))
     }
 
     /// An operation of a lane, if it goes over several rails. None: it does not.
-    pub(in crate::prov::verbs) fn stripe_move(&mut self, m: &mut Move) -> Option<Striped> {
+    pub(in crate::prov::verbs) fn stripe_move(&mut self, m: &mut LaneRma) -> Option<StripeProgress> {
         if m.stripe != 0 {
             if self.rails.as_ref().is_none_or(|rails| rails.over != m.stripe) {
-                return Some(Striped::Waits);
+                return Some(StripeProgress::Waits);
             }
             (m.stripe, m.begun, m.over) = (0, m.total, true);
             if !m.deliver && !m.has_news() {
                 self.stats.moved(mr::path_of(m.how), m.total);
                 self.bind.succeed(&m.end);
             }
-            return Some(Striped::Over);
+            return Some(StripeProgress::Over);
         }
         if m.hold.is_some() || m.inline || m.told.len() != m.remote.len() {
             return None;
@@ -241,11 +241,11 @@ impl State {
         }
         // Nothing that was posted before is overtaken, but by a read that belongs to no order.
         if !m.direct && !self.tx.is_empty() {
-            return Some(Striped::Waits);
+            return Some(StripeProgress::Waits);
         }
         let mut stripe = Stripe::new(m.dir, m.total, mask.count_ones() as usize, self.most_requests(), m.end, m.how);
         (stripe.own, stripe.there) = (own, there);
-        stripe.whose = if m.direct { Whose::Fetch } else { Whose::Job };
+        stripe.whose = if m.direct { StripeOrigin::Fetch } else { StripeOrigin::LaneJob };
         let mut at = 0;
         for (i, (to, told)) in m.remote.iter().zip(&m.told).enumerate() {
             stripe.add(to.addr.wrapping_add(told.shift), i as u16, 0, within(&m.pieces, at, to.len));
@@ -254,10 +254,10 @@ impl State {
         stripe.close();
         let id = self.begin_stripe(stripe);
         if m.direct {
-            return Some(Striped::Gone);
+            return Some(StripeProgress::Gone);
         }
         m.stripe = id;
-        Some(Striped::Waits)
+        Some(StripeProgress::Waits)
     }
 
     /// Whether a striped operation may begin: what it must not overtake has ended.
@@ -321,7 +321,7 @@ impl State {
         let State { rails: Some(rails), qp: Some(qp), tx, tx_tag, unsignalled, .. } = self else { return Ok(false) };
         let Some(stripe) = rails.active.get_mut(at) else { return Ok(false) };
         let first = tx.next();
-        let mut chain = Requests::of(stripe, part, 0, |i| tx_tag.send(first.wrapping_add(i)));
+        let mut chain = PartRequests::of(stripe, part, 0, |i| tx_tag.send(first.wrapping_add(i)));
         match chain.post(qp) {
             Ok(()) => {}
             Err(errno::ENOMEM) if !tx.is_empty() => return Ok(false),
@@ -346,7 +346,7 @@ impl State {
         let Some(rail) = number.checked_sub(1).and_then(|i| rails.further.get_mut(i)) else { return Ok(false) };
         let Some(qp) = &rail.qp else { return Ok(false) };
         let (seq, tag) = (rail.seq(), rail.tag);
-        let mut chain = Requests::of(stripe, part, number, |_| tag.send(seq));
+        let mut chain = PartRequests::of(stripe, part, number, |_| tag.send(seq));
         match chain.post(qp) {
             Ok(()) => {}
             Err(errno::ENOMEM) if !rail.flights.is_empty() => return Ok(false),
@@ -355,7 +355,7 @@ impl State {
         let requests = chain.wrs.len();
         stripe.todo.pop_front();
         let len = stripe.parts.get(part as usize).map_or(0, |p| p.len);
-        rail.begin(Flight { seq, stripe: stripe.id, part, len, requests }, now_ns());
+        rail.begin(InFlightPart { seq, stripe: stripe.id, part, len, requests }, now_ns());
         rail.begun += 1;
         match rail.breaks != 0 && rail.begun.is_multiple_of(rail.breaks) {
             true => Err(Plan::rail_gone()),
@@ -370,8 +370,8 @@ impl State {
         }
         if wc.status == ibv_wc_status::IBV_WC_SUCCESS {
             match rail.end(seq, now_ns()) {
-                Some(Flight { part: MESSAGE, .. }) => {}
-                Some(Flight { stripe: 0, .. }) => self.rail_came_up(number),
+                Some(InFlightPart { part: MESSAGE, .. }) => {}
+                Some(InFlightPart { stripe: 0, .. }) => self.rail_came_up(number),
                 Some(flight) => self.part_ended(flight.stripe, flight.part, number),
                 None => {}
             }
@@ -428,12 +428,12 @@ impl State {
             && let Some(stripe) = rails.active.pop_front()
         {
             rails.measure();
-            if stripe.whose == Whose::Job {
+            if stripe.whose == StripeOrigin::LaneJob {
                 rails.over = stripe.id;
                 continue;
             }
             self.stats.moved(mr::path_of(stripe.how), stripe.total);
-            if stripe.whose == Whose::Fetch {
+            if stripe.whose == StripeOrigin::Fetch {
                 self.fetch_ended(stripe.total);
             }
             self.bind.succeed(&stripe.end);
@@ -445,7 +445,7 @@ impl State {
         let Some(rails) = &mut self.rails else { return };
         rails.end();
         // A lane's job fails with the other jobs.
-        for stripe in std::mem::take(&mut rails.active).into_iter().filter(|s| s.whose != Whose::Job) {
+        for stripe in std::mem::take(&mut rails.active).into_iter().filter(|s| s.whose != StripeOrigin::LaneJob) {
             let error = stripe.failed.unwrap_or_else(|| self.flushed(stripe.end.deadline));
             self.stats.errors += 1;
             self.bind.fail(&stripe.end, error);
@@ -454,7 +454,7 @@ impl State {
 }
 
 /// What became of a lane's operation.
-pub enum Striped {
+pub enum StripeProgress {
     /// Its rails carry it, or will; it is to be asked again.
     Waits,
     /// All its bytes are in place.
@@ -464,11 +464,11 @@ pub enum Striped {
 }
 
 /// The pieces of so many bytes from byte `skip` on.
-fn within(pieces: &[ibv_sge], mut skip: usize, mut len: usize) -> impl Iterator<Item = Piece> + use<'_> {
+fn within(pieces: &[ibv_sge], mut skip: usize, mut len: usize) -> impl Iterator<Item = LocalPiece> + use<'_> {
     pieces.iter().enumerate().filter_map(move |(i, p)| {
         let from = skip.min(p.length as usize);
         let take = (p.length as usize - from).min(len);
         (skip, len) = (skip - from, len - take);
-        (take > 0).then_some(Piece { addr: p.addr + from as u64, len: take as u32, of: i as u16 })
+        (take > 0).then_some(LocalPiece { addr: p.addr + from as u64, len: take as u32, of: i as u16 })
     })
 }

@@ -2,7 +2,7 @@
 //! A connection beside its queue pairs: how far an attempt is, and what holds the two ends together.
 
 use crate::error::Result;
-use crate::prov::verbs::queue::qp::{Qp, Remote};
+use crate::prov::verbs::queue::qp::{Qp, RemoteQp};
 use crate::prov::verbs::sys::cm_channel::Channel;
 use crate::prov::verbs::sys::cm_id::Id;
 use crate::prov::verbs::wire::address::{Address, QpAddress};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// What a connection attempt waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum ConnectStep {
     Address,
     Route,
     /// The peer's answer.
@@ -27,7 +27,7 @@ pub enum Step {
 }
 
 pub struct Connecting {
-    pub(in crate::prov::verbs) step: Step,
+    pub(in crate::prov::verbs) step: ConnectStep,
     pub(in crate::prov::verbs) deadline: u64,
     pub(in crate::prov::verbs) data: Vec<u8>,
 }
@@ -45,7 +45,7 @@ pub struct Link {
     pub(in crate::prov::verbs) by_address: Option<QpAddress>,
     pub(in crate::prov::verbs) peer: Option<SocketAddr>,
     /// The peer's service queue pair.
-    pub(in crate::prov::verbs) service: Option<Remote>,
+    pub(in crate::prov::verbs) service: Option<RemoteQp>,
     /// How many rails the peer may have.
     pub(in crate::prov::verbs) rails: u8,
     /// The peer has said goodbye, so it needs none.

@@ -8,7 +8,7 @@ use crate::prov::bind::Ending;
 use crate::prov::op::{Dir, Iov, RmaIov};
 use crate::prov::verbs::memory::bounce::Bounce;
 use crate::prov::verbs::memory::registered::{Buffer, Registered};
-use crate::prov::verbs::queue::work::OnCard;
+use crate::prov::verbs::queue::work::NicAtomic;
 use crate::prov::verbs::sys::abi::ibv_sge;
 use crate::prov::verbs::wire::credit::{Class, Credit, FIRST, Fetches, RECEIVES};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -61,7 +61,7 @@ pub mod kind {
 
 /// What a key of the peer's names.
 #[derive(Clone, Copy)]
-pub struct Told {
+pub struct PeerKey {
     pub rkey: u32,
     /// From the peer's addresses to the device's.
     pub shift: u64,
@@ -72,25 +72,25 @@ pub struct Told {
     pub counts: bool,
 }
 
-impl Told {
+impl PeerKey {
     /// Memory under the device's own names, of which the device alone knows more.
-    pub fn direct(rkey: u32) -> Told {
-        Told { rkey, shift: 0, base: 0, len: u64::MAX, access: Access::all(), counts: false }
+    pub fn direct(rkey: u32) -> PeerKey {
+        PeerKey { rkey, shift: 0, base: 0, len: u64::MAX, access: Access::all(), counts: false }
     }
 }
 
 /// An RMA operation, as far as it has come.
-pub struct Move {
+pub struct LaneRma {
     pub dir: Dir,
     pub pieces: Vec<ibv_sge>,
     /// What has to stay on this side until the end: a bounce buffer, or registrations for this operation.
     pub hold: Option<Box<Bounce>>,
     pub inline: bool,
     /// It is an atomic operation of the card's.
-    pub card: Option<OnCard>,
+    pub card: Option<NicAtomic>,
     pub remote: Vec<RmaIov>,
     /// What the first so many of `remote` name.
-    pub told: Vec<Told>,
+    pub told: Vec<PeerKey>,
     /// The keys are the device's own: nobody is asked.
     pub direct: bool,
     /// The peer was asked what the next of `remote` names.
@@ -111,10 +111,10 @@ pub struct Move {
     pub end: Ending,
 }
 
-impl Move {
+impl LaneRma {
     /// One that goes nowhere yet.
-    pub fn new(dir: Dir, end: Ending) -> Move {
-        Move {
+    pub fn new(dir: Dir, end: Ending) -> LaneRma {
+        LaneRma {
             dir,
             pieces: Vec::new(),
             hold: None,
@@ -143,49 +143,49 @@ impl Move {
     }
 }
 
-pub struct AtomicJob {
+pub struct LaneAtomic {
     pub words: [u64; 3],
     pub operands: Box<[u8]>,
     pub old: Iov,
     pub end: Ending,
 }
 
-pub enum Job {
-    Move(Box<Move>),
-    Atomic(AtomicJob),
+pub enum LaneJob {
+    Rma(Box<LaneRma>),
+    Atomic(LaneAtomic),
 }
 
-impl Job {
+impl LaneJob {
     pub fn ending(&self) -> &Ending {
         match self {
-            Job::Move(m) => &m.end,
-            Job::Atomic(a) => &a.end,
+            LaneJob::Rma(m) => &m.end,
+            LaneJob::Atomic(a) => &a.end,
         }
     }
 
     /// Nothing of it has gone to the device or to the peer.
     pub fn is_fresh(&self) -> bool {
         match self {
-            Job::Move(m) => m.begun == 0 && !m.over && !m.asked && m.stripe == 0,
-            Job::Atomic(_) => true,
+            LaneJob::Rma(m) => m.begun == 0 && !m.over && !m.asked && m.stripe == 0,
+            LaneJob::Atomic(_) => true,
         }
     }
 
     /// The device has, or had, some of it.
     pub fn has_begun(&self) -> bool {
-        matches!(self, Job::Move(m) if m.begun > 0 || m.over)
+        matches!(self, LaneJob::Rma(m) if m.begun > 0 || m.over)
     }
 }
 
 /// What waits for the peer's word.
-pub struct Ack {
+pub struct PendingAck {
     pub end: Ending,
     /// Where the old values go.
     pub old: Iov,
     pub atomic: bool,
 }
 
-pub struct Own {
+pub struct LaneMessage {
     /// The peer asked for it.
     pub is_answer: bool,
     pub kind: u8,
@@ -195,13 +195,13 @@ pub struct Own {
 
 /// Registered places, which grow.
 #[derive(Default)]
-struct Places {
+struct Slots {
     areas: Vec<Buffer>,
     /// Address and key of each.
     at: Vec<(usize, u32)>,
 }
 
-impl Places {
+impl Slots {
     fn grow(&mut self, memory: &Registered, by: usize) -> Result<()> {
         let area = memory.buffer(by * PLACE)?;
         self.at.extend((0..by).map(|i| (area.address() + i * PLACE, area.lkey())));
@@ -215,9 +215,9 @@ impl Places {
     }
 }
 
-pub struct Parcels {
-    receives: Places,
-    sends: Places,
+pub struct LaneQueues {
+    receives: Slots,
+    sends: Slots,
     /// Of the places to send from: those that are free, and those that the device has, in their order.
     free: Vec<u32>,
     busy: VecDeque<u32>,
@@ -228,25 +228,25 @@ pub struct Parcels {
     /// Some have come.
     pub heard: bool,
     /// Answers that wait for room; the caller's parcels wait behind them.
-    pub outbox: VecDeque<Own>,
+    pub outbox: VecDeque<LaneMessage>,
     /// How many of these are answers.
     pub owed: usize,
-    pub jobs: VecDeque<Job>,
-    told: HashMap<u64, Told>,
+    pub jobs: VecDeque<LaneJob>,
+    told: HashMap<u64, PeerKey>,
     /// Keys of this side that the peer may have kept.
     pub shown: HashSet<u64>,
-    pub acks: HashMap<u64, Ack>,
+    pub acks: HashMap<u64, PendingAck>,
     /// Those of them that are atomics, which RMA does not overtake.
     pub atomics: usize,
     pub last_ack: u64,
     pub fetches: Fetches,
 }
 
-impl Parcels {
-    pub fn new(memory: &Arc<Registered>) -> Result<Parcels> {
-        let mut parcels = Parcels {
-            receives: Places::default(),
-            sends: Places::default(),
+impl LaneQueues {
+    pub fn new(memory: &Arc<Registered>) -> Result<LaneQueues> {
+        let mut parcels = LaneQueues {
+            receives: Slots::default(),
+            sends: Slots::default(),
             free: Vec::new(),
             busy: VecDeque::new(),
             memory: memory.clone(),
@@ -346,11 +346,11 @@ impl Parcels {
         self.free.extend(self.busy.pop_front());
     }
 
-    pub fn known(&self, key: u64) -> Option<Told> {
+    pub fn known(&self, key: u64) -> Option<PeerKey> {
         self.told.get(&key).copied()
     }
 
-    pub fn learn(&mut self, key: u64, told: Told) {
+    pub fn learn(&mut self, key: u64, told: PeerKey) {
         if self.told.len() >= TOLD {
             self.told.clear();
         }
@@ -362,7 +362,7 @@ impl Parcels {
     }
 
     /// Keeps it until the answer comes; gives the number that the answer names.
-    pub fn awaits(&mut self, ack: Ack) -> u64 {
+    pub fn awaits(&mut self, ack: PendingAck) -> u64 {
         self.last_ack += 1;
         self.acks.insert(self.last_ack, ack);
         self.last_ack

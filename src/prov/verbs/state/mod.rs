@@ -27,7 +27,7 @@ use crate::prov::queue::Completion;
 use crate::prov::report::Stats;
 use crate::prov::verbs::limits::{ANSWER_NS, DRAIN_NS, PATHS};
 use crate::prov::verbs::memory::mr;
-use crate::prov::verbs::queue::qp::{Patience, Qp};
+use crate::prov::verbs::queue::qp::{Qp, RetryPolicy};
 use crate::prov::verbs::queue::ring::Ring;
 use crate::prov::verbs::queue::service::Service;
 use crate::prov::verbs::queue::tag::Tag;
@@ -39,9 +39,9 @@ use crate::prov::verbs::sys::status::Failed;
 use crate::sys::time;
 use conn::{Connecting, Link};
 use faults::Faults;
-use lane::Parcels;
+use lane::LaneQueues;
 use rails::Rails;
-use staging::Staging;
+use staging::StagingQueue;
 
 pub enum Phase {
     Fresh,
@@ -58,7 +58,7 @@ pub struct State {
     pub phase: Phase,
     pub bind: Bindings,
     pub options: Options,
-    pub patience: Patience,
+    pub patience: RetryPolicy,
     pub stats: Stats,
     /// The caller's handle and context, for events.
     pub object: usize,
@@ -99,7 +99,7 @@ pub struct State {
     pub silent: bool,
     pub link: Link,
     pub service: Option<Service>,
-    pub staging: Staging,
+    pub staging: StagingQueue,
     /// Writes with data that were posted, and that arrived.
     pub data_sent: u64,
     pub data_seen: u64,
@@ -107,7 +107,7 @@ pub struct State {
     /// With further rails.
     pub rails: Option<Box<Rails>>,
     /// What it keeps as a lane. Behind the queue pair, which is destroyed first.
-    pub lane: Option<Box<Parcels>>,
+    pub lane: Option<Box<LaneQueues>>,
     /// Bytes of the device's longest message.
     pub longest: u32,
 }

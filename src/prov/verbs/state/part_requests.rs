@@ -12,15 +12,15 @@ use std::mem::zeroed;
 use std::ptr::null_mut;
 
 /// The work requests of a part.
-pub struct Requests {
+pub struct PartRequests {
     pub wrs: Vec<ibv_send_wr>,
     pieces: Vec<ibv_sge>,
 }
 
-impl Requests {
+impl PartRequests {
     /// `wr_id`: the number of each.
-    pub fn of(stripe: &Stripe, part: u16, number: usize, wr_id: impl Fn(u32) -> u64) -> Requests {
-        let mut all = Requests { wrs: Vec::with_capacity(1), pieces: Vec::with_capacity(2) };
+    pub fn of(stripe: &Stripe, part: u16, number: usize, wr_id: impl Fn(u32) -> u64) -> PartRequests {
+        let mut all = PartRequests { wrs: Vec::with_capacity(1), pieces: Vec::with_capacity(2) };
         let opcode = if stripe.dir == Dir::Read { ibv_wr_opcode::IBV_WR_RDMA_READ } else { ibv_wr_opcode::IBV_WR_RDMA_WRITE };
         stripe.each(part as usize, number, |addr, rkey, pieces| {
             let before = all.pieces.len();

@@ -7,10 +7,10 @@
 //! that no late packet of it reaches memory any more. Each queue pair of a rail has a number, its life, by which these words
 //! name it.
 
-use super::rail_port::Card;
+use super::rail_port::RailPort;
 use crate::error::Result;
 use crate::prov::verbs::memory::registered::Buffer;
-use crate::prov::verbs::queue::qp::{Qp, Remote};
+use crate::prov::verbs::queue::qp::{Qp, RemoteQp};
 use crate::prov::verbs::queue::tag::Tag;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -34,7 +34,7 @@ const MEASURE_NS: u64 = 20_000;
 
 /// What the peer says of its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub struct RailOffer {
     pub life: u32,
     pub gid: [u8; 16],
     pub lid: u16,
@@ -43,15 +43,15 @@ pub struct Offer {
     pub reads: u8,
 }
 
-impl Offer {
-    pub fn remote(&self, card: &Card, psn: u32, service_level: u8, traffic_class: u8) -> Remote {
+impl RailOffer {
+    pub fn remote(&self, card: &RailPort, psn: u32, service_level: u8, traffic_class: u8) -> RemoteQp {
         let (gid, lid, qpn, mtu) = (self.gid, self.lid, self.qpn, self.mtu.min(card.mtu));
-        Remote { gid, lid, qpn, psn, mtu, service_level, traffic_class, hop_limit: 64, reads: self.reads }
+        RemoteQp { gid, lid, qpn, psn, mtu, service_level, traffic_class, hop_limit: 64, reads: self.reads }
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stage {
+pub enum RailStage {
     /// No queue pair; when the next one is made.
     Down {
         again: u64,
@@ -72,10 +72,10 @@ pub enum Stage {
 }
 
 /// A queue pair that a thread connects, and how that went once it has.
-pub type Joining = Arc<Mutex<Option<(Qp, Result<()>)>>>;
+pub type ConnectingQp = Arc<Mutex<Option<(Qp, Result<()>)>>>;
 
 /// A part that the device has.
-pub struct Flight {
+pub struct InFlightPart {
     pub seq: u32,
     /// Of which operation; 0: of none, the write that tries the way.
     pub stripe: u64,
@@ -85,7 +85,7 @@ pub struct Flight {
 }
 
 /// How fast a rail is, measured while it has something to do.
-pub struct Pace {
+pub struct SpeedEstimate {
     /// Bytes in a microsecond; and as the port says.
     pub speed: f64,
     nominal: f64,
@@ -95,10 +95,10 @@ pub struct Pace {
     done: usize,
 }
 
-impl Pace {
-    pub fn new(bits_per_second: u64) -> Pace {
+impl SpeedEstimate {
+    pub fn new(bits_per_second: u64) -> SpeedEstimate {
         let nominal = (bits_per_second as f64 / 8e6).max(1.0);
-        Pace { speed: nominal, nominal, flying: 0, since: 0, done: 0 }
+        SpeedEstimate { speed: nominal, nominal, flying: 0, since: 0, done: 0 }
     }
 
     /// One that was found slow and is idle may be faster by now, and is only measured if it gets something.
@@ -138,16 +138,16 @@ impl Pace {
 
 /// How long a rail stays down, longer after each attempt that failed. One that comes and goes without end is treated so too:
 /// a peer has a say in how often, and each time is told of.
-struct Pauses {
+struct Backoff {
     attempts: u32,
     /// Losses that it may recover from at once, and since when no second's was added.
     quick: u32,
     since: u64,
 }
 
-impl Pauses {
-    fn new() -> Pauses {
-        Pauses { attempts: 0, quick: QUICK, since: 0 }
+impl Backoff {
+    fn new() -> Backoff {
+        Backoff { attempts: 0, quick: QUICK, since: 0 }
     }
 
     fn next(&mut self) -> u64 {
@@ -168,47 +168,47 @@ impl Pauses {
 }
 
 pub struct Rail {
-    pub card: Arc<Card>,
+    pub card: Arc<RailPort>,
     pub tag: Tag,
     /// Destroyed before whatever it reaches.
     pub qp: Option<Qp>,
     /// It instead, as long as a thread connects it.
-    pub joining: Option<Joining>,
+    pub joining: Option<ConnectingQp>,
     /// Where the peer's words arrive that this rail carries.
     pub ear: Option<Buffer>,
-    pub stage: Stage,
+    pub stage: RailStage,
     /// The number of its queue pair, or of the last one.
     pub life: u32,
-    pub peer: Option<Offer>,
+    pub peer: Option<RailOffer>,
     /// The peer's is connected to this life.
     pub peer_ready: bool,
-    pub flights: VecDeque<Flight>,
+    pub flights: VecDeque<InFlightPart>,
     next: u32,
     pub requests: usize,
     /// Parts that go over other rails as soon as the peer's queue pair is gone.
     pub lost: Vec<(u64, u16)>,
-    pub pace: Pace,
+    pub pace: SpeedEstimate,
     /// Bytes out and in.
     pub carried: (u64, u64),
     pub losses: u64,
     /// It was up before.
     pub was_up: bool,
-    pauses: Pauses,
+    pauses: Backoff,
     /// Parts after which it is lost on demand (of a first one, work requests), 0: never; and those so far.
     pub breaks: u64,
     pub begun: u64,
 }
 
 impl Rail {
-    pub fn new(card: Arc<Card>, tag: Tag, breaks: u64) -> Rail {
-        let pace = Pace::new(card.speed);
+    pub fn new(card: Arc<RailPort>, tag: Tag, breaks: u64) -> Rail {
+        let pace = SpeedEstimate::new(card.speed);
         Rail {
             card,
             tag,
             qp: None,
             joining: None,
             ear: None,
-            stage: Stage::Down { again: 1 },
+            stage: RailStage::Down { again: 1 },
             life: 0,
             peer: None,
             peer_ready: false,
@@ -220,14 +220,14 @@ impl Rail {
             carried: (0, 0),
             losses: 0,
             was_up: false,
-            pauses: Pauses::new(),
+            pauses: Backoff::new(),
             breaks,
             begun: 0,
         }
     }
 
     pub fn is_up(&self) -> bool {
-        self.stage == Stage::Up
+        self.stage == RailStage::Up
     }
 
     /// It has a queue pair.
@@ -238,9 +238,9 @@ impl Rail {
     /// When it is to be moved on; 0: not by itself.
     pub fn due(&self) -> u64 {
         match self.stage {
-            Stage::Down { again } => again,
-            Stage::Offered if self.peer.is_some() => SOON,
-            Stage::Joining => SOON,
+            RailStage::Down { again } => again,
+            RailStage::Offered if self.peer.is_some() => SOON,
+            RailStage::Joining => SOON,
             _ => 0,
         }
     }
@@ -250,7 +250,7 @@ impl Rail {
         self.life << 24 | self.next & 0xff_ffff
     }
 
-    pub fn begin(&mut self, flight: Flight, now: u64) {
+    pub fn begin(&mut self, flight: InFlightPart, now: u64) {
         self.next = self.next.wrapping_add(1);
         self.requests += flight.requests;
         self.pace.begin(flight.len, now);
@@ -258,7 +258,7 @@ impl Rail {
     }
 
     /// The flight that ended.
-    pub fn end(&mut self, seq: u32, now: u64) -> Option<Flight> {
+    pub fn end(&mut self, seq: u32, now: u64) -> Option<InFlightPart> {
         self.flights.front().filter(|f| f.seq == seq)?;
         let flight = self.flights.pop_front()?;
         self.requests -= flight.requests;
@@ -267,20 +267,20 @@ impl Rail {
     }
 
     /// When the next attempt is due.
-    pub fn again(&mut self, now: u64) -> Stage {
-        Stage::Down { again: now + self.pauses.next() }
+    pub fn again(&mut self, now: u64) -> RailStage {
+        RailStage::Down { again: now + self.pauses.next() }
     }
 
     /// Its port is active again.
     pub fn hurry(&mut self, now: u64) {
         self.pauses.attempts = 0;
-        if let Stage::Down { again } = &mut self.stage {
+        if let RailStage::Down { again } = &mut self.stage {
             *again = (*again).min(now);
         }
     }
 
     pub fn came_up(&mut self, now: u64) {
-        self.stage = Stage::Up;
+        self.stage = RailStage::Up;
         self.pauses.came_up(now);
     }
 
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn one_that_comes_and_goes_without_end_does_so_once_in_a_while() {
-        let (mut pauses, mut now, mut rounds) = (Pauses::new(), 1 << 60, 0);
+        let (mut pauses, mut now, mut rounds) = (Backoff::new(), 1 << 60, 0);
         assert_eq!((pauses.next(), pauses.next()), (SOON_NS, 4 * SOON_NS));
         let until = now + 600 * SECOND_NS;
         while now < until {
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_pace_follows_what_is_seen() {
-        let mut pace = Pace::new(8_000_000_000);
+        let mut pace = SpeedEstimate::new(8_000_000_000);
         assert_eq!(pace.speed, 1000.0);
         let mut now = 1_000_000;
         for _ in 0..60 {

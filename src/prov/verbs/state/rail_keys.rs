@@ -19,7 +19,7 @@ const GONE: usize = 2 * TOLD;
 const AGAIN: u32 = 64;
 
 /// What is known of a key of the peer's.
-enum Known {
+enum PeerKeys {
     /// There is no answer yet; so often used.
     Asked(u32),
     /// The rail of this key alone; so often used.
@@ -27,8 +27,8 @@ enum Known {
     Keys(Arc<Keys>),
 }
 
-pub struct Fellows {
-    told: HashMap<u32, Known>,
+pub struct RailKeys {
+    told: HashMap<u32, PeerKeys>,
     /// Keys of this side that the peer may keep, which are the last that it has asked for, and in which order.
     shown: HashMap<u32, (u64, Arc<Keys>)>,
     order: BTreeMap<u64, u32>,
@@ -40,23 +40,23 @@ pub struct Fellows {
     stale: Arc<AtomicUsize>,
 }
 
-impl Fellows {
-    pub fn new(stale: Arc<AtomicUsize>) -> Fellows {
+impl RailKeys {
+    pub fn new(stale: Arc<AtomicUsize>) -> RailKeys {
         let (told, shown, order) = Default::default();
         let (gone, names) = Default::default();
-        Fellows { told, shown, order, last: 0, gone, names, stale }
+        RailKeys { told, shown, order, last: 0, gone, names, stale }
     }
 
     /// All of the peer's keys that go with this one of the first rail; none if there are none. True: the peer is to be asked.
     pub fn of(&mut self, rkey: u32) -> (Option<Arc<Keys>>, bool) {
         match self.told.get_mut(&rkey) {
-            Some(Known::Keys(keys)) => return (Some(keys.clone()), false),
-            Some(Known::Alone(uses) | Known::Asked(uses)) if *uses < AGAIN => *uses += 1,
+            Some(PeerKeys::Keys(keys)) => return (Some(keys.clone()), false),
+            Some(PeerKeys::Alone(uses) | PeerKeys::Asked(uses)) if *uses < AGAIN => *uses += 1,
             _ => {
                 if self.told.len() >= TOLD {
                     self.told.clear();
                 }
-                self.told.insert(rkey, Known::Asked(0));
+                self.told.insert(rkey, PeerKeys::Asked(0));
                 return (None, true);
             }
         }
@@ -65,10 +65,10 @@ impl Fellows {
 
     /// The peer's answer, if it was asked.
     pub fn learn(&mut self, rkey: u32, mask: u8, rkeys: [u32; RAILS_MAX]) {
-        let Some(known) = self.told.get_mut(&rkey).filter(|known| matches!(known, Known::Asked(_))) else { return };
+        let Some(known) = self.told.get_mut(&rkey).filter(|known| matches!(known, PeerKeys::Asked(_))) else { return };
         *known = match mask & !1 {
-            0 => Known::Alone(0),
-            further => Known::Keys(Arc::new(Keys { mask: further | 1, lkeys: [0; RAILS_MAX], rkeys })),
+            0 => PeerKeys::Alone(0),
+            further => PeerKeys::Keys(Arc::new(Keys { mask: further | 1, lkeys: [0; RAILS_MAX], rkeys })),
         };
     }
 
@@ -118,7 +118,7 @@ impl Fellows {
     }
 }
 
-impl Drop for Fellows {
+impl Drop for RailKeys {
     fn drop(&mut self) {
         self.stale.fetch_sub(self.gone.len(), Ordering::Relaxed);
     }
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn an_answer_counts_only_where_one_is_awaited() {
-        let mut f = Fellows::new(Arc::default());
+        let mut f = RailKeys::new(Arc::default());
         f.learn(7, 0xff, [1; 8]);
         assert!(matches!(f.of(7), (None, true)) && matches!(f.of(7), (None, false)));
         f.learn(8, 3, [1; 8]);
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_peer_that_asks_for_all_and_forgets_nothing_costs_so_much_and_no_more() {
         let stale = Arc::<AtomicUsize>::default();
-        let mut f = Fellows::new(stale.clone());
+        let mut f = RailKeys::new(stale.clone());
         (0..3 * TOLD as u32).map(region).for_each(|keys| (0..2).for_each(|_| f.show(&keys)));
         assert_eq!((f.shown.len(), f.order.len()), (TOLD, TOLD));
         assert_eq!(f.revoke(&region(0)).ok(), Some(false), "it asked for so many since that it has not kept this one");

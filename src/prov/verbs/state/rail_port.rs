@@ -5,20 +5,20 @@
 
 use crate::config;
 use crate::error::{Error, Result};
-use crate::prov::verbs::device::context::{Context, Devices, Link};
+use crate::prov::verbs::device::context::{Context, Devices, LinkLayer};
 use crate::prov::verbs::device::distance;
 use crate::prov::verbs::device::gid::{Gid, GidKind};
 use crate::prov::verbs::device::object::Pd;
 use crate::prov::verbs::device::rail_names;
 use crate::prov::verbs::device::rail_names::RAILS_MAX;
-use crate::prov::verbs::info::Choice;
-use crate::prov::verbs::queue::qp::Local;
+use crate::prov::verbs::info::DevicePort;
+use crate::prov::verbs::queue::qp::LocalPort;
 use std::sync::Arc;
 
 /// Bits per second of a port that does not tell.
 const SPEED: u64 = 100_000_000_000;
 
-pub struct Card {
+pub struct RailPort {
     /// "mlx5_0:1".
     pub name: String,
     pub pd: Arc<Pd>,
@@ -31,30 +31,30 @@ pub struct Card {
     pub speed: u64,
 }
 
-impl Card {
-    fn of(Choice { context, port, gid }: Choice, pd: Option<Arc<Pd>>) -> Result<Arc<Card>> {
+impl RailPort {
+    fn of(DevicePort { context, port, gid }: DevicePort, pd: Option<Arc<Pd>>) -> Result<Arc<RailPort>> {
         let pd = pd.map_or_else(|| Pd::new(context.clone()), Ok)?;
         let mtu = match config::get().verbs.mtu {
             0 => port.mtu,
             asked => asked.min(port.mtu),
         };
-        Ok(Arc::new(Card {
+        Ok(Arc::new(RailPort {
             name: format!("{}:{}", context.name, port.number),
             pd,
             port: port.number,
             gid,
             lid: port.lid,
             mtu,
-            ethernet: port.link == Link::Ethernet,
+            ethernet: port.link == LinkLayer::Ethernet,
             speed: if port.speed == 0 { SPEED } else { port.speed },
         }))
     }
 
     /// The rails of a domain of this port; none if it is none of the list, or alone in it.
-    pub fn all(own: Choice, pd: &Arc<Pd>) -> Result<Vec<Arc<Card>>> {
+    pub fn all(own: DevicePort, pd: &Arc<Pd>) -> Result<Vec<Arc<RailPort>>> {
         let rails = &config::get().verbs.rails;
         if rail_names::all() && own.gid.kind != GidKind::Iwarp {
-            return Card::of_host(own, pd);
+            return RailPort::of_host(own, pd);
         }
         let words = rails.iter().map(|word| rail_names::parse(word)).collect::<Result<Vec<_>>>()?;
         let (name, kind) = ((own.context.name.clone(), own.port.number), own.gid.kind);
@@ -62,17 +62,17 @@ impl Card {
         if words.len() < 2 || kind == GidKind::Iwarp || !words.iter().any(is_own) {
             return Ok(Vec::new());
         }
-        let mut all = vec![Card::of(own, Some(pd.clone()))?];
+        let mut all = vec![RailPort::of(own, Some(pd.clone()))?];
         for (device, port) in words.iter().filter(|word| !is_own(word)) {
             let choice =
-                Choice::of_port(device, *port, kind).map_err(|e| e.context(format_args!("GDRFAB_VERBS_RAILS: {device}:{port}")))?;
-            all.push(Card::of(choice, None)?);
+                DevicePort::of_port(device, *port, kind).map_err(|e| e.context(format_args!("GDRFAB_VERBS_RAILS: {device}:{port}")))?;
+            all.push(RailPort::of(choice, None)?);
         }
         Ok(all)
     }
 
     /// This port and every other active one with such an address, the nearest first.
-    fn of_host(own: Choice, pd: &Arc<Pd>) -> Result<Vec<Arc<Card>>> {
+    fn of_host(own: DevicePort, pd: &Arc<Pd>) -> Result<Vec<Arc<RailPort>>> {
         let list = Devices::list()?;
         let (place, number, kind) = (own.context.place.clone(), own.port.number, own.gid.kind);
         let mut names = list.names();
@@ -80,10 +80,11 @@ impl Card {
         names.retain(|name| offered.is_empty() || offered.contains(name));
         names.sort_by_cached_key(|name| distance::order(name, Some(&place)));
         let own_name = own.context.name.clone();
-        let mut all = vec![Card::of(own, Some(pd.clone()))?];
+        let mut all = vec![RailPort::of(own, Some(pd.clone()))?];
         for name in &names {
-            let others = |ports: Vec<Choice>| ports.into_iter().filter(|choice| *name != own_name || choice.port.number != number);
-            let cards = Choice::of_device(&list, name, kind).and_then(|ports| others(ports).map(|port| Card::of(port, None)).collect());
+            let others = |ports: Vec<DevicePort>| ports.into_iter().filter(|choice| *name != own_name || choice.port.number != number);
+            let cards =
+                DevicePort::of_device(&list, name, kind).and_then(|ports| others(ports).map(|port| RailPort::of(port, None)).collect());
             // Nobody has asked for this one.
             let cards: Vec<_> = cards.unwrap_or_else(|e: Error| {
                 crate::log!(Info, "no rail of {name}: {e}");
@@ -99,7 +100,7 @@ impl Card {
         &self.pd.context
     }
 
-    pub fn local(&self, psn: u32) -> Local {
-        Local { port: self.port, gid_index: self.gid.index, psn, global: self.ethernet || self.lid == 0 }
+    pub fn local(&self, psn: u32) -> LocalPort {
+        LocalPort { port: self.port, gid_index: self.gid.index, psn, global: self.ethernet || self.lid == 0 }
     }
 }

@@ -8,13 +8,13 @@
 //! peer's CPU but the loss of a rail. Who closes a region tells those that were told of it; until they have forgotten, no other
 //! region gets one of its keys, so what was kept too long is refused and never means other memory.
 
-use super::rail::{Pace, Rail, Stage, WINDOW};
-use super::rail_keys::Fellows;
+use super::rail::{Rail, RailStage, SpeedEstimate, WINDOW};
+use super::rail_keys::RailKeys;
 use super::stripe::Stripe;
 use crate::error::Error;
 use crate::prov::report::RailReport;
 use crate::prov::verbs::queue::qp::Capacity;
-use crate::prov::verbs::queue::service::Words;
+use crate::prov::verbs::queue::service::Message;
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv6Addr};
@@ -38,7 +38,7 @@ pub struct Outage {
     pub rx_seen: u32,
     pub rx_given: u32,
     /// What was said of it, and is said again over a rail that comes.
-    pub said: Vec<Words>,
+    pub said: Vec<Message>,
     /// How many receives the peer has used, and of its service queue pair; and the number of that.
     pub peer: Option<[u32; 2]>,
     pub service: u32,
@@ -49,9 +49,9 @@ pub struct Outage {
 /// The first operation and receive that waited when the first rail came back last, and when that loss was to be the end: if nothing
 /// gets through, the rail may come back for ever, and each loss is still that one.
 #[derive(Default)]
-pub struct Tried(Option<([u32; 2], u64)>);
+pub struct RecoveryLimit(Option<([u32; 2], u64)>);
 
-impl Tried {
+impl RecoveryLimit {
     /// It came back; `waiting`: operations go again.
     pub fn came_back(&mut self, waiting: bool, first: [u32; 2], until: u64) {
         self.0 = waiting.then_some((first, until));
@@ -73,7 +73,7 @@ pub struct Rails {
     /// While it is lost, with the next queue pair; else the endpoint has that.
     pub first: Rail,
     pub outage: Option<Box<Outage>>,
-    pub tried: Tried,
+    pub tried: RecoveryLimit,
     /// Losses of the first so far; the operation that it said was wrong, last (none: of the service's).
     pub epoch: u32,
     pub blamed: Option<Option<u32>>,
@@ -81,7 +81,7 @@ pub struct Rails {
     pub asked: Capacity,
     /// From the second on.
     pub further: Vec<Rail>,
-    pub fellows: Fellows,
+    pub fellows: RailKeys,
     /// Operations that are under way, in the order of posting.
     pub active: VecDeque<Stripe>,
     last: u64,
@@ -103,13 +103,13 @@ fn address(gid: &[u8; 16], ip: Option<IpAddr>) -> IpAddr {
 impl Rails {
     pub fn new(first: Rail, further: Vec<Rail>, asked: Capacity, order: u64, pieces: u32, stale: Arc<AtomicUsize>) -> Rails {
         let (outage, epoch, active, last, over, least) = (None, 0, VecDeque::new(), 0, 0, usize::MAX);
-        let fellows = Fellows::new(stale);
+        let fellows = RailKeys::new(stale);
         Rails {
             first,
             outage,
             epoch,
             blamed: None,
-            tried: Tried::default(),
+            tried: RecoveryLimit::default(),
             asked,
             further,
             fellows,
@@ -151,7 +151,7 @@ impl Rails {
 
     /// The rail that will be through with so many bytes first; none if that one takes no more now.
     pub fn best(&mut self, mask: u8, len: usize, requests: usize, has_room: bool) -> Option<usize> {
-        let fits = |pace: &Pace| pace.flying == 0 || pace.flying + len <= WINDOW;
+        let fits = |pace: &SpeedEstimate| pace.flying == 0 || pace.flying + len <= WINDOW;
         let mut best = match self.is_out() {
             true => (f64::INFINITY, 0, false),
             false => (self.first.pace.until(len), 0, has_room && fits(&self.first.pace)),
@@ -232,7 +232,7 @@ impl Rails {
     pub fn end(&mut self) {
         for rail in self.further.iter_mut().chain([&mut self.first]) {
             rail.destroy();
-            rail.stage = Stage::Down { again: u64::MAX };
+            rail.stage = RailStage::Down { again: u64::MAX };
         }
         self.least = usize::MAX;
     }

@@ -8,14 +8,14 @@ use crate::prov::flags;
 use crate::prov::op::{Dir, IOV_LIMIT};
 use crate::prov::verbs::memory::bounce::Bounce;
 use crate::prov::verbs::queue::service::SLOTS;
-use crate::prov::verbs::queue::work::Ready;
+use crate::prov::verbs::queue::work::UnpostedRequest;
 use crate::prov::verbs::sys::abi::ibv_sge;
 use std::collections::VecDeque;
 use std::mem::zeroed;
 
 /// The peer's slots.
 #[derive(Clone, Copy)]
-pub(in crate::prov::verbs) struct There {
+pub(in crate::prov::verbs) struct RemoteSlots {
     pub(in crate::prov::verbs) addr: u64,
     pub(in crate::prov::verbs) rkey: u32,
     pub(in crate::prov::verbs) count: usize,
@@ -30,7 +30,7 @@ pub(in crate::prov::verbs) struct Chunk {
 }
 
 /// A transfer through the slots.
-pub struct Transfer {
+pub struct StagedTransfer {
     pub dir: Dir,
     pub key: u64,
     pub addr: u64,
@@ -49,28 +49,28 @@ pub struct Transfer {
 }
 
 // SAFETY: the pieces are numbers; who touches what is behind them says why it may.
-unsafe impl Send for Transfer {}
+unsafe impl Send for StagedTransfer {}
 
 /// What waits in line.
-pub enum Job {
-    Transfer(Box<Transfer>),
+pub enum WaitingOp {
+    Staged(Box<StagedTransfer>),
     /// An operation of the caller's queue pair.
-    Plain(Box<Ready>),
+    Plain(Box<UnpostedRequest>),
     /// One over several rails, that has not begun.
     Striped(Box<Stripe>),
 }
 
 #[derive(Default)]
-pub struct Staging {
-    pub jobs: VecDeque<Job>,
-    pub(in crate::prov::verbs) there: Option<There>,
+pub struct StagingQueue {
+    pub jobs: VecDeque<WaitingOp>,
+    pub(in crate::prov::verbs) there: Option<RemoteSlots>,
     pub(in crate::prov::verbs) asked: bool,
     pub(in crate::prov::verbs) busy: [Option<Chunk>; SLOTS],
     /// Of the peer's staged writes with data: which arrival it will be, and how many bytes.
     pub(in crate::prov::verbs) notes: VecDeque<(u64, usize)>,
 }
 
-impl Staging {
+impl StagingQueue {
     /// The bytes of the peer's staged write whose data arrives as number `seen`.
     #[inline(always)]
     pub fn noted(&mut self, seen: u64) -> Option<usize> {
@@ -84,7 +84,7 @@ impl Staging {
 /// Notes of a hostile peer that are kept.
 pub(in crate::prov::verbs) const NOTES: usize = 4096;
 
-impl Transfer {
+impl StagedTransfer {
     #[allow(clippy::too_many_arguments)]
     pub fn new(
         dir: Dir,
@@ -95,8 +95,8 @@ impl Transfer {
         bounce: Option<Box<Bounce>>,
         data: Option<u32>,
         end: Ending,
-    ) -> Transfer {
-        Transfer { dir, key, addr, pieces, count, bounce, data, end, begun: 0, open: 0, asked: false, failed: None, held: 0 }
+    ) -> StagedTransfer {
+        StagedTransfer { dir, key, addr, pieces, count, bounce, data, end, begun: 0, open: 0, asked: false, failed: None, held: 0 }
     }
 
     /// The local pieces of a run.
@@ -121,29 +121,29 @@ impl Transfer {
     }
 }
 
-impl Job {
+impl WaitingOp {
     pub fn ending(&self) -> &Ending {
         match self {
-            Job::Transfer(t) => &t.end,
-            Job::Plain(p) => &p.op.end,
-            Job::Striped(s) => &s.end,
+            WaitingOp::Staged(t) => &t.end,
+            WaitingOp::Plain(p) => &p.op.end,
+            WaitingOp::Striped(s) => &s.end,
         }
     }
 
     /// Until when a fault on demand keeps it from starting; 0 = none does.
     pub fn held(&self) -> u64 {
         match self {
-            Job::Transfer(t) => t.held,
-            Job::Plain(p) => p.held,
-            Job::Striped(s) => s.held,
+            WaitingOp::Staged(t) => t.held,
+            WaitingOp::Plain(p) => p.held,
+            WaitingOp::Striped(s) => s.held,
         }
     }
 
     pub(in crate::prov::verbs) fn hold(&mut self, until: u64) {
         match self {
-            Job::Transfer(t) => t.held = until,
-            Job::Plain(p) => p.held = until,
-            Job::Striped(s) => s.held = until,
+            WaitingOp::Staged(t) => t.held = until,
+            WaitingOp::Plain(p) => p.held = until,
+            WaitingOp::Striped(s) => s.held = until,
         }
     }
 }

@@ -20,7 +20,7 @@ pub const REQUESTS: usize = 16;
 
 /// Bytes of this side; `of`: whose keys.
 #[derive(Clone, Copy)]
-pub struct Piece {
+pub struct LocalPiece {
     pub addr: u64,
     pub len: u32,
     pub of: u16,
@@ -47,13 +47,13 @@ pub struct Part {
 
 /// Who hears of the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whose {
+pub enum StripeOrigin {
     /// The caller.
     Caller,
     /// So does a lane, of a read of what the peer has offered.
     Fetch,
     /// The lane's job, that goes on then.
-    Job,
+    LaneJob,
 }
 
 pub struct Stripe {
@@ -62,7 +62,7 @@ pub struct Stripe {
     /// This side's memories and the peer's.
     pub own: Vec<Arc<Keys>>,
     pub there: Vec<Arc<Keys>>,
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<LocalPiece>,
     pub requests: Vec<Request>,
     pub parts: Vec<Part>,
     /// Parts that no rail has.
@@ -78,7 +78,7 @@ pub struct Stripe {
     pub free: bool,
     /// It overtakes nothing, whatever the endpoint promises of order.
     pub fenced: bool,
-    pub whose: Whose,
+    pub whose: StripeOrigin,
     /// A fault on demand keeps it until then; 0 = none does.
     pub held: u64,
     size: usize,
@@ -109,7 +109,7 @@ impl Stripe {
             how,
             free: false,
             fenced: false,
-            whose: Whose::Caller,
+            whose: StripeOrigin::Caller,
             held: 0,
             size: size_of_part(total, rails),
             most: most.clamp(1, REQUESTS),
@@ -117,7 +117,7 @@ impl Stripe {
     }
 
     /// Adds bytes that adjoin at the peer, from `addr` on; each piece says which of `own` it is of, and `of` which of `there`.
-    pub fn add(&mut self, mut addr: u64, of: u16, run: u16, local: impl Iterator<Item = Piece>) {
+    pub fn add(&mut self, mut addr: u64, of: u16, run: u16, local: impl Iterator<Item = LocalPiece>) {
         let mut fresh = true;
         for mut piece in local {
             while piece.len > 0 {
@@ -130,7 +130,7 @@ impl Stripe {
                 if begins {
                     self.requests.push(Request { addr, of, pieces: self.pieces.len() });
                 }
-                self.pieces.push(Piece { len: take as u32, ..piece });
+                self.pieces.push(LocalPiece { len: take as u32, ..piece });
                 let mask = self.own.get(piece.of as usize).map_or(1, |k| k.mask) & self.there.get(of as usize).map_or(1, |k| k.mask);
                 let requests = self.requests.len();
                 if let (Some(part), Some(request)) = (self.parts.last_mut(), self.requests.last_mut()) {
@@ -173,7 +173,7 @@ impl Stripe {
         let mut piece = first.checked_sub(1).map_or(0, |before| self.requests[before].pieces);
         for request in &self.requests[first..self.parts[part].requests] {
             let rkey = self.there.get(request.of as usize).map_or(0, |k| k.rkeys[rail]);
-            let lkey = |p: &Piece| self.own.get(p.of as usize).map_or(0, |k| k.lkeys[rail]);
+            let lkey = |p: &LocalPiece| self.own.get(p.of as usize).map_or(0, |k| k.lkeys[rail]);
             let pieces = &self.pieces[piece..request.pieces];
             each(request.addr, rkey, &mut pieces.iter().map(|p| ibv_sge { addr: p.addr, length: p.len, lkey: lkey(p) }));
             piece = request.pieces;
@@ -211,7 +211,7 @@ mod tests {
             let mut s = stripe(total);
             let mut at = 0;
             let pieces: Vec<_> =
-                lens.iter().map(|len| (Piece { addr: 0x10_0000 + at as u64, len: *len as u32, of: 0 }, at += len).0).collect();
+                lens.iter().map(|len| (LocalPiece { addr: 0x10_0000 + at as u64, len: *len as u32, of: 0 }, at += len).0).collect();
             s.add(0x9000_0000, 0, 0, pieces.into_iter());
             s.close();
             let mut seen = 0;
@@ -237,7 +237,7 @@ mod tests {
         let mut s = stripe(100 * 16384);
         for i in 0..100u64 {
             let of = if i < 50 { 0 } else { 1 };
-            s.add(0x9000_0000 + i * 65536, 0, i as u16, std::iter::once(Piece { addr: 4096 + i * 32768, len: 16384, of }));
+            s.add(0x9000_0000 + i * 65536, 0, i as u16, std::iter::once(LocalPiece { addr: 4096 + i * 32768, len: 16384, of }));
         }
         s.close();
         assert!(s.parts.iter().all(|p| p.len <= s.size) && s.requests.len() >= 100);

@@ -65,7 +65,7 @@ pub fn attach(domain: &Domain, attr: &Attr<'_>) -> Result<Attached> {
     let refused = domain.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())?;
     let mut attached = attach_to(domain, &domain.memory.pd, attr, RegistrationSteps::new(allowed, refused))?;
     // A key names one registration, and so does a rail's.
-    if let ([_], Some(further)) = (attached.mrs.as_slice(), domain.cards.get(1..)) {
+    if let ([_], Some(further)) = (attached.mrs.as_slice(), domain.rail_ports.get(1..)) {
         let of_rail = |card: &Arc<RailPort>| {
             // Two cards' atomics are not atomic with each other.
             let attr = &Attr { access: attr.access - Access::ATOMIC, ..*attr };
@@ -91,7 +91,7 @@ pub fn attach_plain(domain: &Domain, iov: Iov, access: Access) -> Option<Attache
     let allowed = Paths::from_bits_truncate(config.paths).contains(PINNED.path) && domain.faults.is_none();
     let len = iov.len() as u64;
     if !allowed
-        || !domain.cards.is_empty()
+        || !domain.rail_ports.is_empty()
         || !domain.virt_addr
         || domain.on_demand
         || crate::prov::verbs::memory::populate::may(iov.len())
@@ -104,7 +104,7 @@ pub fn attach_plain(domain: &Domain, iov: Iov, access: Access) -> Option<Attache
     let mr = unsafe { RawMr::host(&domain.memory.pd, iov.addr(), iov.len(), base, device_access(domain, access)) }.ok()?;
     let location = location_of(&[iov], len, Site::HOST, Kind::Host);
     let (path, record) = (PINNED.path, RegistrationRecord::of(PINNED));
-    Some(Attached { location, base, named: base, mrs: vec![mr], local: None, backing: None, path, record, rails: Vec::new() })
+    Some(Attached { location, base, peer_base: base, mrs: vec![mr], local: None, backing: None, path, record, rails: Vec::new() })
 }
 
 fn location_of(iovs: &[Iov], len: u64, site: Site, kind: Kind) -> Location<()> {
@@ -178,7 +178,7 @@ impl RangePlan<'_> {
         Attached {
             location: location_of(self.iovs, self.len, site, kind),
             base: self.base,
-            named: self.base,
+            peer_base: self.base,
             mrs,
             local,
             backing,
@@ -314,7 +314,7 @@ fn attach_file(
         // SAFETY: numbers by which operations name the bytes; nobody but the device takes them for addresses.
         let named = unsafe { Iov::new(own as usize, len) };
         let location = location_of(&[named], len as u64, site, Kind::Host);
-        Ok(Attached { location, base, named: base, mrs, local, backing, path, record, rails: Vec::new() })
+        Ok(Attached { location, base, peer_base: base, mrs, local, backing, path, record, rails: Vec::new() })
     };
     let access = device_access(domain, attr.access);
     let site = match attr.memory {

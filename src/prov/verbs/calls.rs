@@ -109,7 +109,8 @@ impl prov::Endpoint for Endpoint {
             let asked = rails.as_ref().map_or(self.capacity, |rails| rails.asked);
             let mut qp = Qp::new(&domain.memory.pd, &tx_cq.raw, &rx_cq.raw, asked)?;
             qp.init(domain.port)?;
-            qp.kept = rails.as_ref().map(|rails| Arc::new(Mutex::new(RetransmitQueue::new(asked.tx, asked.rx, rails.first.breaks))));
+            qp.retransmit =
+                rails.as_ref().map(|rails| Arc::new(Mutex::new(RetransmitQueue::new(asked.tx, asked.rx, rails.first.fault_every))));
             Ok((rails, qp))
         };
         let forget = |_: &Error| [&tx_cq, &rx_cq].into_iter().chain(domain.rail_cqs()).for_each(|cq| cq.remove(&self.shared));
@@ -148,7 +149,7 @@ impl prov::Endpoint for Endpoint {
         name::check_plain(address)?;
         let mut s = self.shared.state.lock();
         s.check_can_connect()?;
-        s.by_address(&self.domain, address, self.psn)?;
+        s.connect_by_address(&self.domain, address, self.psn)?;
         drop(s);
         self.domain.expect_removal();
         Ok(())
@@ -160,7 +161,7 @@ impl prov::Endpoint for Endpoint {
         self.ensure_service(false);
         let mut s = self.shared.state.lock();
         s.check_can_connect()?;
-        s.take_request(&self.domain, request, data)
+        s.accept_request(&self.domain, request, data)
     }
 
     /// The address by which a peer's endpoint can connect to this one's queue pair.
@@ -347,7 +348,7 @@ impl prov::Endpoint for Endpoint {
             .min(until(s.held_until()))
             .min(until(s.connecting_deadline().unwrap_or(0)))
             .min(until(s.rails_due()))
-            .min(until(s.link.again_at))
+            .min(until(s.link.repeat_first_at))
             .min(draining);
         s.bind.sleeps(now, nap)
     }
@@ -426,7 +427,7 @@ impl prov::Endpoint for Endpoint {
                 ..Refusals::refused("no path of verbs: the peer is reached by an RDMA device")
             };
             let to = format!("the peer, by {}", self.domain.context().name);
-            return Ok(PathReport::of_messages(&to, None, "of any length", refusals, &s.rail_lines()));
+            return Ok(PathReport::of_messages(&to, None, "of any length", refusals, &s.describe_rails()));
         }
         let served = s.service.as_ref().is_some_and(|service| service.up);
         let by_copies = match (staged, here) {
@@ -445,7 +446,7 @@ impl prov::Endpoint for Endpoint {
         let offered = if staged { Paths::STAGED } else { PATHS };
         let path = paths.best();
         let device = &self.domain.context().name;
-        let text = format!("to the peer's region {key:#x}, by {device}: {}\n{}{}", path.words(), refusals.lines(path), s.rail_lines());
+        let text = format!("to the peer's region {key:#x}, by {device}: {}\n{}{}", path.words(), refusals.lines(path), s.describe_rails());
         Ok(PathReport { path, paths, offered, refusals, short: None, text })
     }
 

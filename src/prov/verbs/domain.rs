@@ -50,7 +50,7 @@ pub struct Domain {
     pub longest: u32,
     pub faults: Option<Box<Plan>>,
     /// Rails: this domain's own port and further ones; none if there are to be none.
-    pub cards: Vec<Arc<RailPort>>,
+    pub rail_ports: Vec<Arc<RailPort>>,
     /// The queues of the further ones.
     rail_cqs: Vec<Arc<Cq>>,
     /// Keys that peers were told of regions that are gone, and may still keep.
@@ -100,7 +100,7 @@ impl Domain {
             allocations: Allocations::default(),
             service_cq,
             faults: Plan::of("verbs").filter(|plan| plan.concerns_operations()),
-            cards,
+            rail_ports: cards,
             rail_cqs,
             stale: Arc::default(),
         }))

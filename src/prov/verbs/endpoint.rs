@@ -67,7 +67,7 @@ impl Endpoint {
         // An iWARP read has one place for its answer.
         let tx_sge = if domain.is_iwarp() { 1 } else { sge };
         let capacity = Capacity {
-            tx: or(info.tx_size, config.tx_size).min(attr.max_qp_wr.max(1) as u32 - u32::from(domain.cards.len() > 1)).max(1),
+            tx: or(info.tx_size, config.tx_size).min(attr.max_qp_wr.max(1) as u32 - u32::from(domain.rail_ports.len() > 1)).max(1),
             rx: or(info.rx_size, config.rx_size).min(attr.max_qp_wr.max(1) as u32),
             tx_pieces: or(info.tx_iov_limit, tx_sge).min(tx_sge as u32),
             rx_pieces: or(info.rx_iov_limit, sge).min(sge as u32),
@@ -96,11 +96,11 @@ impl Endpoint {
             chain: Default::default(),
             fast: Default::default(),
             earliest: 0,
-            late: 0,
-            why: None,
-            fault: None,
+            expired_at: 0,
+            end_reason: None,
+            device_fault: None,
             peer_end: None,
-            drained_by: 0,
+            drain_deadline: 0,
             silent: false,
             link: Link::default(),
             service: None,
@@ -182,7 +182,7 @@ impl Endpoint {
         let queues = {
             let mut s = self.shared.state.lock();
             s.drop_parcels();
-            s.begin_end(why, true);
+            s.begin_teardown(why, true);
             s.finish_if_drained();
             self.queues(&s).collect::<Vec<_>>()
         };
@@ -221,7 +221,7 @@ impl Endpoint {
             s.ring_promised();
             s.progress_connection(&self.domain);
             s.rails_turn(&self.domain);
-            s.first_turn(|| self.first_queues());
+            s.failover_turn(|| self.first_queues());
             if s.faults.is_some() {
                 s.release_held();
             }
@@ -240,8 +240,8 @@ impl Endpoint {
             && let Some(mut s) = self.shared.state.try_lock()
         {
             s.rails_turn(&self.domain);
-            s.first_turn(|| self.first_queues());
-            self.shared.moving.store(s.rails_due() == SOON || s.is_out(), Ordering::Relaxed);
+            s.failover_turn(|| self.first_queues());
+            self.shared.moving.store(s.rails_due() == SOON || s.is_failing_over(), Ordering::Relaxed);
         }
     }
 
@@ -254,8 +254,8 @@ impl Endpoint {
     /// The further rails of the domain, for this endpoint.
     pub(super) fn make_rails(&self) -> Result<Option<Box<Rails>>> {
         let domain = &self.domain;
-        let Some((own, further)) = domain.cards.split_first().filter(|(_, further)| !further.is_empty()) else { return Ok(None) };
-        let (plan, most) = (Plan::of("verbs"), domain.cards.iter().map(|card| card.context().attr.max_sge.max(1) as u32).min());
+        let Some((own, further)) = domain.rail_ports.split_first().filter(|(_, further)| !further.is_empty()) else { return Ok(None) };
+        let (plan, most) = (Plan::of("verbs"), domain.rail_ports.iter().map(|card| card.context().attr.max_sge.max(1) as u32).min());
         let mut rails = Vec::with_capacity(further.len());
         for (i, (card, cq)) in further.iter().zip(domain.rail_cqs()).enumerate() {
             let tag = match cq.add(&self.shared, CHARGE) {

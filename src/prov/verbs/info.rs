@@ -26,7 +26,7 @@ const NAME: &str = "verbs";
 /// The fabric of ports of iWARP.
 const IWARP: &str = "iWARP";
 /// In the numbers of ports at which lanes over iWARP listen.
-const BESIDE: u16 = 1 << 14;
+const IWARP_PORT_BIT: u16 = 1 << 14;
 /// Work requests that a lane can have with the device.
 const LANE_TX: usize = 128;
 /// The kernel lists its RDMA devices here.
@@ -380,7 +380,7 @@ pub fn as_lane(info: Info) -> Info {
 /// are likely to have.
 pub fn lane_address(info: &Info, at: SocketAddr) -> String {
     let port = match info.fabric_name.as_deref() {
-        Some(IWARP) if at.port() != BESIDE => at.port() ^ BESIDE,
+        Some(IWARP) if at.port() != IWARP_PORT_BIT => at.port() ^ IWARP_PORT_BIT,
         _ => at.port(),
     };
     Address::Cm(SocketAddr::new(at.ip(), port)).to_string()

@@ -18,8 +18,8 @@ pub fn nic(info: &Info, near: Option<&str>) -> Result<Nic> {
     Ok(Nic {
         device: context.name.clone(),
         netdev: gid.netdev.clone(),
-        pci: context.place.pci.clone(),
-        numa: context.place.numa,
+        pci: context.topology.pci.clone(),
+        numa: context.topology.numa,
         firmware: firmware(&context),
         guid: context.guid,
         vendor_id: attr.vendor_id,
@@ -57,7 +57,7 @@ pub fn nic(info: &Info, near: Option<&str>) -> Result<Nic> {
         max_pd: count(attr.max_pd),
         reads_in: u32::from(context.reads_in()),
         reads_out: u32::from(context.reads_out()),
-        near: near.map(|pci| Near::from(distance::between(&context.place, &distance::of_pci(pci)))),
+        near: near.map(|pci| Near::from(distance::between(&context.topology, &distance::of_pci(pci)))),
     })
 }
 

@@ -83,10 +83,10 @@ impl Provider for Verbs {
 
 impl Domain {
     fn close_within(&self, id: RegionId, limit_ms: u64) -> Result<()> {
-        if self.is_of_lanes() && self.memory.regions.lock().get(id)?.own.was_told() {
+        if self.is_of_lanes() && self.memory.regions.lock().get(id)?.own.was_shared() {
             self.revoke(id.key);
         }
-        let shown = if self.cards.is_empty() { None } else { self.memory.regions.lock().hide(id) };
+        let shown = if self.rail_ports.is_empty() { None } else { self.memory.regions.lock().unpublish_rails(id) };
         if let Some(keys) = shown {
             self.revoke_rails(&keys);
         }
@@ -119,13 +119,13 @@ impl prov::Domain for Domain {
         // Pinning takes long and needs no lock.
         let attach = || match self.offsets {
             // Devices map no other addresses than those that agree with the memory's within a page.
-            true => Ok(Attached { named: attr.offset, ..attach::attach(self, &Attr { offset: 0, ..*attr })? }),
+            true => Ok(Attached { peer_base: attr.offset, ..attach::attach(self, &Attr { offset: 0, ..*attr })? }),
             false => attach::attach(self, attr),
         };
         let mut attached = attach()?;
         // Other keys than those that a peer may still take for another region's.
         let mut spare = Vec::new();
-        while attached.keys().is_some_and(|keys| self.may_be_mistaken(&keys)) {
+        while attached.keys().is_some_and(|keys| self.may_be_confused(&keys)) {
             spare.push(std::mem::replace(&mut attached, attach()?));
         }
         self.memory.regions.lock().add(attached, attr)

@@ -27,11 +27,11 @@ impl Shared {
         if recv {
             s.arrived(wc, seq)
         } else {
-            s.carried_out(wc, seq)
+            s.tx_completed(wc, seq)
         }
         s.follow();
         if s.must_wait() {
-            s.pump();
+            s.run_queue();
         }
     }
 
@@ -49,8 +49,8 @@ impl Shared {
                     self.moving.store(true, Ordering::Relaxed);
                 }
                 match s.on_message(&self.memory, &words) {
-                    Err(e) if s.connecting_deadline().is_some() => s.give_up(e, Vec::new()),
-                    Err(e) => s.begin_end(e, false),
+                    Err(e) if s.connecting_deadline().is_some() => s.fail_attempt(e, Vec::new()),
+                    Err(e) => s.begin_teardown(e, false),
                     Ok(()) => {}
                 }
             }

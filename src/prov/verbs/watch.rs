@@ -89,7 +89,7 @@ impl Domain {
         if self.removed() {
             self.tell(&AsyncEvent::gone());
         }
-        for (i, card) in self.cards.iter().enumerate().skip(1) {
+        for (i, card) in self.rail_ports.iter().enumerate().skip(1) {
             while !card.context().is_gone()
                 && let Some(event) = card.context().poll_async()
             {
@@ -134,7 +134,7 @@ impl Domain {
                 Impact::Warning(why) => s.event(EventKind::Notify, Vec::new(), Some(why)),
                 Impact::Notice(words) => {
                     s.event(EventKind::Notify, words.into_bytes(), None);
-                    s.hurry_first();
+                    s.retry_first_now();
                 }
             }
         }
@@ -154,7 +154,7 @@ impl Domain {
                         ibv_event_type::IBV_EVENT_QP_ACCESS_ERR => errno::EACCES,
                         ibv_event_type::IBV_EVENT_QP_REQ_ERR => errno::EREMOTEIO,
                         // Of a rail that is lost, no lost port has the two above.
-                        _ if s.is_out() => return Impact::None,
+                        _ if s.is_failing_over() => return Impact::None,
                         _ => errno::EIO,
                     };
                     Impact::Fault(Error::new(number, format!("{name}, queue pair {qpn:#x}: {}", event.words)))
@@ -211,7 +211,7 @@ impl Domain {
         } else {
             poller.add(self.context().async_fd())?;
         }
-        for context in self.cards.iter().skip(1).map(|card| card.context()) {
+        for context in self.rail_ports.iter().skip(1).map(|card| card.context()) {
             match context.is_gone() {
                 true => poller.remove(context.async_fd()),
                 false => poller.add(context.async_fd())?,
@@ -229,8 +229,8 @@ impl State {
         if !matches!(self.phase, Phase::Connected) {
             return self.broken(why);
         }
-        self.fault = Some(why.clone());
-        self.begin_end(why, false);
+        self.device_fault = Some(why.clone());
+        self.begin_teardown(why, false);
         self.finish_if_drained();
     }
 
@@ -239,7 +239,7 @@ impl State {
         if matches!(self.phase, Phase::Connected | Phase::Connecting(_)) {
             self.event(EventKind::Shutdown, Vec::new(), Some(why.clone()));
         }
-        self.begin_end(why, false);
+        self.begin_teardown(why, false);
         self.finish_if_drained();
     }
 }

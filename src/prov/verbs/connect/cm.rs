@@ -66,7 +66,7 @@ impl State {
         };
         let channel = Channel::new()?;
         let id = Id::new(&channel)?;
-        self.hurry(&id);
+        self.set_ack_timeout(&id);
         // From the domain's own address, so that rdma_cm picks the domain's device and no other.
         let from = domain.gid.ip.filter(|ip| ip.is_ipv4() == to.is_ipv4()).map(|ip| SocketAddr::new(ip, 0));
         id.resolve(from, to, RESOLVE_MS).map_err(|e| e.context(format_args!("connecting to {address}")))?;
@@ -77,14 +77,14 @@ impl State {
     }
 
     /// Accepts a request; on failure it is lost, as its peer is.
-    pub fn take_request(&mut self, domain: &Domain, request: Request, data: &[u8]) -> Result<()> {
+    pub fn accept_request(&mut self, domain: &Domain, request: Request, data: &[u8]) -> Result<()> {
         let (service, rails) = (request.service(), request.rails());
         let mut id = request.into_id().ok_or(Error::fixed(errno::EINVAL, "info->handle: the request was answered already"))?;
         self.check_device(domain, &id)?;
         let channel = Channel::new()?;
         id.migrate(&channel)?;
-        self.hurry(&id);
-        self.steps_of(domain, &id, service)?;
+        self.set_ack_timeout(&id);
+        self.move_queue_pairs(domain, &id, service)?;
         let private = Greeting { service: self.service_number(), rails: self.rail_count(), data }.encode();
         id.accept(&self.parameters(domain, &private)?)?;
         let peer = id.peer();
@@ -95,7 +95,7 @@ impl State {
     }
 
     /// How long the device waits for acknowledgements; older kernels and iWARP decide themselves.
-    fn hurry(&self, id: &Id) {
+    fn set_ack_timeout(&self, id: &Id) {
         if let Err(e) = id.set_ack_timeout(self.patience.timeout) {
             crate::log!(Debug, "{e}");
         }
@@ -127,7 +127,7 @@ impl State {
     }
 
     /// Moves the queue pairs as the connection manager says; over iWARP the kernel does it.
-    fn steps_of(&mut self, domain: &Domain, id: &Id, service: Option<u32>) -> Result<()> {
+    fn move_queue_pairs(&mut self, domain: &Domain, id: &Id, service: Option<u32>) -> Result<()> {
         if domain.is_iwarp() {
             return Ok(());
         }
@@ -153,7 +153,7 @@ impl State {
     }
 
     /// Connects the service queue pair to the one that an exchanged address names.
-    fn service_steps(&self, domain: &Domain) -> Result<()> {
+    fn connect_service(&self, domain: &Domain) -> Result<()> {
         let (Some(mine), Some(peer)) = (&self.service, &self.link.service) else { return Ok(()) };
         let local = local_of(domain, Service::psn(mine.qp.number));
         let patience = RetryPolicy { rnr_retries: 7, ..self.patience };
@@ -162,8 +162,8 @@ impl State {
     }
 
     /// Asks the peer's device for a sign that it is there.
-    fn say_hello(&mut self) -> Result<()> {
-        self.link.asked_alive = now_ns();
+    fn send_hello(&mut self) -> Result<()> {
+        self.link.alive_asked_at = now_ns();
         match &mut self.service {
             Some(s) => s.send([u64::from(kind::HELLO), 0, 0, 0, 0, 0, 0, 0]),
             None => Ok(()),
@@ -184,30 +184,32 @@ impl State {
     /// The peer's service queue pair does not answer.
     pub fn on_service_failed(&mut self, status: u32) {
         if matches!(&self.phase, Phase::Connecting(c) if c.step == ConnectStep::Hello) {
-            self.link.again = true;
+            self.link.hello_unanswered = true;
             return;
         }
         let failed = Failed { operation: "sign of life", receive: false, status, qpn: self.service_number().unwrap_or(0), vendor_err: 0 };
         let e = status::completion_error(&failed);
-        if !self.is_to_blame(status, false, None) && self.may_outlive() {
-            return self.lose_first(e);
+        if !self.is_to_blame(status, false, None) && self.can_fail_over() {
+            return self.fail_over(e);
         }
-        self.begin_end(Error::coded(e.errno, Code::PeerGone, e.words), false);
+        self.begin_teardown(Error::coded(e.errno, Code::PeerGone, e.words), false);
     }
 
     /// Tells the peer that this side ends: by the connection manager, or by a message where there is none.
-    pub fn say_goodbye(&mut self) {
-        self.link.leave();
+    pub fn send_goodbye(&mut self) {
+        self.link.disconnect();
         let Some(s) = &mut self.service else { return };
-        let told =
-            self.link.by_address.is_some() && s.up && !self.link.heard_bye && s.send([u64::from(kind::BYE), 0, 0, 0, 0, 0, 0, 0]).is_ok();
+        let told = self.link.by_address.is_some()
+            && s.up
+            && !self.link.bye_received
+            && s.send([u64::from(kind::BYE), 0, 0, 0, 0, 0, 0, 0]).is_ok();
         if !told && let Err(e) = s.qp.fail() {
             crate::log!(Warn, "{e}");
         }
     }
 
     /// Connects to the queue pair that an exchanged address names.
-    pub fn by_address(&mut self, domain: &Domain, address: &str, psn: u32) -> Result<()> {
+    pub fn connect_by_address(&mut self, domain: &Domain, address: &str, psn: u32) -> Result<()> {
         let peer = match address.parse::<Address>()? {
             Address::Qp(peer) => peer,
             Address::Cm(_) => return Err(Error::invalid("addr: the address of a listener is for gdrfab_ep_connect")),
@@ -240,10 +242,10 @@ impl State {
             self.event(EventKind::Connected, Vec::new(), None);
             return Ok(());
         }
-        self.service_steps(domain)?;
+        self.connect_service(domain)?;
         let deadline = time::deadline(self.options.connect_timeout_ns);
         self.phase = Phase::Connecting(Box::new(Connecting { step: ConnectStep::Hello, deadline, data: Vec::new() }));
-        self.say_hello()
+        self.send_hello()
     }
 
     /// Looks for what the connection manager has to say, and for attempts that take too long.
@@ -258,16 +260,16 @@ impl State {
                 }
             }
         }
-        if std::mem::take(&mut self.link.again)
+        if std::mem::take(&mut self.link.hello_unanswered)
             && let Err(e) = self.try_again(domain)
         {
-            self.give_up(e, Vec::new());
+            self.fail_attempt(e, Vec::new());
         }
-        self.look_alive();
+        self.check_alive();
         self.repeat_first();
         if self.connecting_deadline().is_some_and(|d| d != 0 && now_ns() > d) {
             let words = "the peer did not answer the connection request in time";
-            self.give_up(Error::coded(errno::ETIMEDOUT, Code::Deadline, words), Vec::new());
+            self.fail_attempt(Error::coded(errno::ETIMEDOUT, Code::Deadline, words), Vec::new());
         }
     }
 
@@ -276,17 +278,18 @@ impl State {
         if let Some(s) = &mut self.service {
             s.restart(domain.port)?;
         }
-        self.service_steps(domain)?;
-        self.say_hello()
+        self.connect_service(domain)?;
+        self.send_hello()
     }
 
     /// Without a connection manager nobody tells of a peer that dies, so its device is asked now and then.
-    fn look_alive(&mut self) {
-        let idle = self.service.as_ref().is_some_and(|s| s.up && s.outstanding == 0) && !self.link.heard_bye;
-        let due = matches!(self.phase, Phase::Connected) && self.link.by_address.is_some() && now_ns() > self.link.asked_alive + ALIVE_NS;
+    fn check_alive(&mut self) {
+        let idle = self.service.as_ref().is_some_and(|s| s.up && s.outstanding == 0) && !self.link.bye_received;
+        let due =
+            matches!(self.phase, Phase::Connected) && self.link.by_address.is_some() && now_ns() > self.link.alive_asked_at + ALIVE_NS;
         if idle
             && due
-            && let Err(e) = self.say_hello()
+            && let Err(e) = self.send_hello()
         {
             crate::log!(Warn, "{e}");
         }
@@ -322,7 +325,7 @@ impl State {
                         Error::new(errno::ECONNREFUSED, format!("nobody listens at {there} (rdma_cm's reason {})", event.status))
                     }
                 };
-                return self.give_up(why, peer_data.unwrap_or_default());
+                return self.fail_attempt(why, peer_data.unwrap_or_default());
             }
             CmEventKind::TimewaitExit => Ok(None),
             _ => {
@@ -332,19 +335,19 @@ impl State {
         match next {
             Ok(None) => {}
             Ok(Some(data)) => match self.lane.is_some() && domain.is_iwarp() {
-                true => self.join_in_order(data),
-                false => self.joined(data),
+                true => self.connected_by_iwarp(data),
+                false => self.connected(data),
             },
-            Err(e) => self.give_up(e, Vec::new()),
+            Err(e) => self.fail_attempt(e, Vec::new()),
         }
     }
 
-    pub(in crate::prov::verbs) fn joined(&mut self, data: Vec<u8>) {
+    pub(in crate::prov::verbs) fn connected(&mut self, data: Vec<u8>) {
         self.phase = Phase::Connected;
         self.event(EventKind::Connected, data, None);
     }
 
-    pub(in crate::prov::verbs) fn step(&mut self, to: ConnectStep) {
+    pub(in crate::prov::verbs) fn set_step(&mut self, to: ConnectStep) {
         if let Phase::Connecting(c) = &mut self.phase {
             c.step = to;
         }
@@ -358,7 +361,7 @@ impl State {
         let id = self.id()?;
         self.check_device(domain, id)?;
         id.resolve_route(RESOLVE_MS)?;
-        self.step(ConnectStep::Route);
+        self.set_step(ConnectStep::Route);
         Ok(None)
     }
 
@@ -370,14 +373,14 @@ impl State {
         let private = Greeting { service: self.service_number(), rails: self.rail_count(), data }.encode();
         let there = || self.link.peer().map_or(String::new(), |p| p.to_string());
         self.id()?.connect(&self.parameters(domain, &private)?).map_err(|e| e.context(format_args!("connecting to {}", there())))?;
-        self.step(ConnectStep::Answer);
+        self.set_step(ConnectStep::Answer);
         Ok(None)
     }
 
     /// The peer has accepted: the queue pairs follow, and the peer learns that they have.
     fn answered(&mut self, domain: &Domain, service: Option<u32>) -> Result<()> {
         let Some(id) = self.link.id.take() else { return Err(Error::fixed(errno::EOPBADSTATE, "ep: no connection identifier")) };
-        let moved = self.steps_of(domain, &id, service).and_then(|()| id.establish());
+        let moved = self.move_queue_pairs(domain, &id, service).and_then(|()| id.establish());
         self.link.id = Some(id);
         moved
     }
@@ -386,7 +389,7 @@ impl State {
         let why = match event.kind {
             CmEventKind::Disconnected => {
                 let words = "the peer closed the connection or died";
-                return self.peer_ends(Error::coded(errno::ECONNRESET, Code::PeerGone, words));
+                return self.peer_closed(Error::coded(errno::ECONNRESET, Code::PeerGone, words));
             }
             CmEventKind::DeviceRemoval => Error::coded(errno::ENODEV, Code::PeerGone, "the RDMA device was removed"),
             CmEventKind::TimewaitExit | CmEventKind::AddrChange | CmEventKind::Established => return,
@@ -395,13 +398,13 @@ impl State {
                 None => return,
             },
         };
-        self.begin_end(why, false);
+        self.begin_teardown(why, false);
         self.finish_if_drained();
     }
 
     /// The attempt failed: an error event, and the endpoint is over.
-    pub(in crate::prov::verbs) fn give_up(&mut self, why: Error, data: Vec<u8>) {
-        self.begin_end(why.clone(), true);
+    pub(in crate::prov::verbs) fn fail_attempt(&mut self, why: Error, data: Vec<u8>) {
+        self.begin_teardown(why.clone(), true);
         self.finish_if_drained();
         self.event(EventKind::Connected, data, Some(why));
     }

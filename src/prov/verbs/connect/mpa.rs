@@ -15,43 +15,43 @@ const AGAIN: u32 = 8;
 
 impl State {
     /// The connection manager has connected both sides.
-    pub(in crate::prov::verbs) fn join_in_order(&mut self, data: Vec<u8>) {
+    pub(in crate::prov::verbs) fn connected_by_iwarp(&mut self, data: Vec<u8>) {
         let accepts = matches!(&self.phase, Phase::Connecting(c) if c.step == ConnectStep::Establish);
-        if accepts && !self.has_heard() {
-            return self.step(ConnectStep::First);
+        if accepts && !self.has_received() {
+            return self.set_step(ConnectStep::First);
         }
-        self.joined(data);
-        self.say_first();
+        self.connected(data);
+        self.send_first();
         if !accepts {
-            self.link.again_at = now_ns() + AGAIN_NS;
+            self.link.repeat_first_at = now_ns() + AGAIN_NS;
         }
     }
 
     /// The first parcel has come.
-    pub(in crate::prov::verbs) fn heard_first(&mut self) {
+    pub(in crate::prov::verbs) fn first_parcel_received(&mut self) {
         if matches!(&self.phase, Phase::Connecting(c) if c.step == ConnectStep::First) {
-            self.joined(Vec::new());
-            self.say_first();
+            self.connected(Vec::new());
+            self.send_first();
         }
     }
 
     pub(in crate::prov::verbs) fn repeat_first(&mut self) {
-        if self.link.again_at == 0 || now_ns() < self.link.again_at {
+        if self.link.repeat_first_at == 0 || now_ns() < self.link.repeat_first_at {
             return;
         }
-        self.link.again_at = 0;
-        if !self.has_heard() && self.link.said < AGAIN {
-            self.link.said += 1;
-            self.link.again_at = now_ns() + (AGAIN_NS << self.link.said);
-            self.say_first();
+        self.link.repeat_first_at = 0;
+        if !self.has_received() && self.link.first_repeats < AGAIN {
+            self.link.first_repeats += 1;
+            self.link.repeat_first_at = now_ns() + (AGAIN_NS << self.link.first_repeats);
+            self.send_first();
         }
     }
 
-    fn has_heard(&self) -> bool {
-        self.lane.as_ref().is_some_and(|lane| lane.heard)
+    fn has_received(&self) -> bool {
+        self.lane.as_ref().is_some_and(|lane| lane.has_received)
     }
 
-    fn say_first(&mut self) {
+    fn send_first(&mut self) {
         if let Err(e) = self.put_parcel(kind::CREDIT, Class::Credit, &[], &[]) {
             crate::log!(Debug, "{e}");
         }

@@ -95,7 +95,7 @@ pub struct Context {
     pub transport: Transport,
     /// The node's GUID, in host order.
     pub guid: u64,
-    pub place: Topology,
+    pub topology: Topology,
     pub(in crate::prov::verbs) inline: OnceLock<usize>,
     dmabuf: OnceLock<Result<()>>,
     odp: OnceLock<Result<Odp>>,
@@ -166,7 +166,7 @@ pub(in crate::prov::verbs) fn is_pci(text: &str) -> bool {
 }
 
 /// Where the device of this name sits, without opening it.
-pub fn place(name: &str) -> Topology {
+pub fn topology_of(name: &str) -> Topology {
     let Ok(path) = sysfs(name).join("device").canonicalize() else { return Topology::default() };
     // A device on another bus, such as an auxiliary one, stands below its PCI function.
     let pci = path.ancestors().filter_map(|dir| dir.file_name()?.to_str()).find(|part| is_pci(part)).map(str::to_string);
@@ -205,7 +205,7 @@ impl Context {
             attr,
             transport,
             guid: 0,
-            place: place(name),
+            topology: topology_of(name),
             inline: OnceLock::new(),
             dmabuf: OnceLock::new(),
             odp: OnceLock::new(),

@@ -66,7 +66,7 @@ pub fn of_pci(pci: &str) -> Topology {
 
 /// From the device of this name to what sits `there`.
 pub fn of_device(name: &str, there: Option<&Topology>) -> Option<Distance> {
-    there.map(|there| between(&context::place(name), there))
+    there.map(|there| between(&context::topology_of(name), there))
 }
 
 /// By which devices are put in order: how far they are, and then as people count their names.

@@ -8,7 +8,7 @@ use crate::prov::parcel::Flat;
 use crate::prov::verbs::endpoint::Endpoint;
 use crate::prov::verbs::ops::post::aim;
 use crate::prov::verbs::queue::work::{PARCEL, RxOp, SIGNALED, Target, TxOp};
-use crate::prov::verbs::state::lane::{ANSWERS, HEADER, LaneMessage, LaneRma, MOST, SMALL, kind};
+use crate::prov::verbs::state::lane::{HEADER, INLINE_WORDS, LaneMessage, LaneRma, MAX_ANSWERS, MAX_BYTES, kind};
 use crate::prov::verbs::state::{Phase, State};
 use crate::prov::verbs::sys::abi::*;
 use crate::prov::verbs::sys::status;
@@ -66,7 +66,7 @@ impl State {
     }
 
     /// Posts one work request that ends with a completion.
-    pub(in crate::prov::verbs) fn launch(
+    pub(in crate::prov::verbs) fn post_request(
         &mut self,
         opcode: ibv_wr_opcode::Type,
         pieces: &mut [ibv_sge],
@@ -94,7 +94,7 @@ impl State {
             }
             Err((_, err)) => {
                 let error = status::call_error("posting a work request", err);
-                self.begin_end(error.clone(), false);
+                self.begin_teardown(error.clone(), false);
                 Err(error)
             }
         }
@@ -121,12 +121,12 @@ impl State {
         let (room, Some(lane)) = (if class == Class::Caller { self.has_work() } else { !self.tx.is_full() }, &mut self.lane) else {
             return Err(Error::fixed(errno::EOPNOTSUPP, "an endpoint that is no lane"));
         };
-        let Some(len) = total(bytes).map(|len| len.saturating_add(8 * words.len())).filter(|len| *len <= MOST) else {
+        let Some(len) = total(bytes).map(|len| len.saturating_add(8 * words.len())).filter(|len| *len <= MAX_BYTES) else {
             return Err(Error::fixed(errno::EMSGSIZE, "a parcel of this length does not go as one message"));
         };
         // What travels inside needs no place, and so does not wait for others to be through.
-        let mut small = [0; SMALL];
-        let inline = HEADER + len <= inline.min(8 * SMALL);
+        let mut small = [0; INLINE_WORDS];
+        let inline = HEADER + len <= inline.min(8 * INLINE_WORDS);
         if !room {
             return Ok(false);
         }
@@ -138,7 +138,7 @@ impl State {
             None => TxOp { internal: true, how, ..TxOp::default() },
         };
         let seq = self.tx.next();
-        self.launch(ibv_wr_opcode::IBV_WR_SEND, std::slice::from_mut(&mut piece), Target::default(), [0; 2], inline, op)?;
+        self.post_request(ibv_wr_opcode::IBV_WR_SEND, std::slice::from_mut(&mut piece), Target::default(), [0; 2], inline, op)?;
         if let (Some(m), Some(op)) = (of, self.tx.get_mut(seq)) {
             op.bounce = m.hold.take();
         }
@@ -147,21 +147,21 @@ impl State {
 
     /// Sends an answer, now or when there is room. Once the connection is over it is dropped without an error: nobody waits for
     /// it, and what came behind the question still counts.
-    pub(in crate::prov::verbs) fn answer(&mut self, kind: u8, words: &[u64], bytes: &[u8]) -> Result<()> {
+    pub(in crate::prov::verbs) fn queue_answer(&mut self, kind: u8, words: &[u64], bytes: &[u8]) -> Result<()> {
         if !matches!(self.phase, Phase::Connected) {
             return Ok(());
         }
         let Some(lane) = &mut self.lane else { return Ok(()) };
-        if lane.owed >= ANSWERS {
+        if lane.answers_waiting >= MAX_ANSWERS {
             return Err(broken("more questions than it may ask at a time"));
         }
-        lane.owed += 1;
+        lane.answers_waiting += 1;
         lane.outbox.push_back(LaneMessage { is_answer: true, kind, words: words.into(), bytes: bytes.into() });
         self.flush_outbox()
     }
 
     /// Tells the peer what it did not ask for, of which who says it bounds how much there is.
-    pub(in crate::prov::verbs) fn tell_peer(&mut self, kind: u8, words: &[u64]) -> Result<()> {
+    pub(in crate::prov::verbs) fn queue_message(&mut self, kind: u8, words: &[u64]) -> Result<()> {
         let (Phase::Connected, Some(lane)) = (&self.phase, &mut self.lane) else { return Ok(()) };
         lane.outbox.push_back(LaneMessage { is_answer: false, kind, words: words.into(), bytes: Box::default() });
         self.flush_outbox()
@@ -177,7 +177,7 @@ impl State {
                 lane.outbox.push_front(own);
                 return Ok(());
             }
-            lane.owed -= usize::from(own.is_answer);
+            lane.answers_waiting -= usize::from(own.is_answer);
         }
         Ok(())
     }
@@ -201,7 +201,7 @@ impl State {
                 own => {
                     let copy: Box<[u8]> = rest.into();
                     lane.credit.heard((head >> 32) as u32)?;
-                    self.on_own(domain, own, &Flat { words, bytes: &copy })?;
+                    self.on_request(domain, own, &Flat { words, bytes: &copy })?;
                 }
             }
             if let Some(lane) = &mut self.lane {
@@ -227,7 +227,7 @@ impl State {
     }
 
     /// Something of the library's own was sent.
-    pub(in crate::prov::verbs) fn done_inside(&mut self, op: &TxOp) {
+    pub(in crate::prov::verbs) fn internal_op_ended(&mut self, op: &TxOp) {
         if op.striped {
             return self.part_done(op);
         }
@@ -240,8 +240,8 @@ impl State {
     pub(in crate::prov::verbs) fn parcel_came(&mut self, place: usize, len: usize) {
         if let Some(lane) = &mut self.lane {
             lane.inbox.push_back((place as u32, len));
-            if !std::mem::replace(&mut lane.heard, true) {
-                self.heard_first();
+            if !std::mem::replace(&mut lane.has_received, true) {
+                self.first_parcel_received();
             }
         }
     }
@@ -254,7 +254,7 @@ impl State {
 
 impl Lane for Endpoint {
     fn max(&self) -> usize {
-        MOST
+        MAX_BYTES
     }
 
     fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool> {
@@ -281,7 +281,7 @@ impl Lane for Endpoint {
         let works = s.lane.as_ref().is_some_and(|lane| !lane.inbox.is_empty() || !lane.jobs.is_empty() || !lane.outbox.is_empty());
         if let Err(e) = s.lane_turn(&self.domain, each) {
             s.drop_parcels();
-            s.begin_end(e, false);
+            s.begin_teardown(e, false);
         }
         s.finish_if_drained();
         works
@@ -290,7 +290,7 @@ impl Lane for Endpoint {
     fn lose(&self, why: Error) {
         let mut s = self.shared.state.lock();
         s.drop_parcels();
-        s.begin_end(why, false);
+        s.begin_teardown(why, false);
         s.finish_if_drained();
     }
 }

@@ -20,7 +20,7 @@ use crate::prov::verbs::ops::atomic::on_card;
 use crate::prov::verbs::queue::work::{FETCH, PARCEL, Target, TxOp};
 use crate::prov::verbs::rail::striping::StripeProgress;
 use crate::prov::verbs::state::State;
-use crate::prov::verbs::state::lane::{ACKS, JOBS, LaneAtomic, LaneJob, LaneRma, PeerKey, PendingAck, kind};
+use crate::prov::verbs::state::lane::{LaneAtomic, LaneJob, LaneRma, MAX_ACKS, MAX_JOBS, PeerKey, PendingAck, kind};
 use crate::prov::verbs::state::staging::kind_of;
 use crate::prov::verbs::sys::abi::*;
 use crate::prov::verbs::wire::credit::Class;
@@ -88,7 +88,7 @@ impl State {
         }
         let inline = self.check_connected()?.capacity.inline as usize;
         let (direct, most) = (c.flags & ANY_PATH != 0, memory.pd.context.reads_out());
-        if self.lane.as_ref().is_none_or(|lane| lane.jobs.len() >= JOBS || (direct && !lane.fetches.may_begin(most))) {
+        if self.lane.as_ref().is_none_or(|lane| lane.jobs.len() >= MAX_JOBS || (direct && !lane.fetches.may_begin(most))) {
             return Err(Error::AGAIN);
         }
         let (pieces, hold, how, inline) = local_pieces(memory, dir, local, descs, total, inline)?;
@@ -119,7 +119,7 @@ impl State {
 
     pub fn lane_atomic(&mut self, memory: &Arc<Registered>, op: &AtomicOp, c: &Common) -> Result<()> {
         self.check_connected()?;
-        if self.lane.as_ref().is_none_or(|lane| lane.jobs.len() >= JOBS) {
+        if self.lane.as_ref().is_none_or(|lane| lane.jobs.len() >= MAX_JOBS) {
             return Err(Error::AGAIN);
         }
         if c.flags & BY_CARD != 0 {
@@ -203,7 +203,7 @@ impl State {
 
     /// What the lane keeps of an operation of its caller's has ended: of a fetch, or of a place that a parcel had.
     #[cold]
-    pub(in crate::prov::verbs) fn part_of_lane_ended(&mut self, how: u8, len: usize) {
+    pub(in crate::prov::verbs) fn lane_op_ended(&mut self, how: u8, len: usize) {
         if how & FETCH != 0 {
             self.fetch_ended(len);
         }
@@ -213,20 +213,20 @@ impl State {
     }
 
     /// Finds out what the pieces of the peer's memory are to the device. False: the peer has not said yet.
-    fn find_told(&mut self, m: &mut LaneRma) -> Result<bool> {
-        while let Some(there) = m.remote.get(m.told.len()).copied() {
+    fn resolve_keys(&mut self, m: &mut LaneRma) -> Result<bool> {
+        while let Some(there) = m.remote.get(m.keys.len()).copied() {
             if let Some(why) = m.refused.take() {
                 return Err(why);
             }
             let known = match m.direct {
                 true => Some(PeerKey::direct(u32::try_from(there.key).map_err(|_| Error::reported(Code::Key))?)),
-                false => self.lane.as_ref().and_then(|lane| lane.known(there.key)),
+                false => self.lane.as_ref().and_then(|lane| lane.known_key(there.key)),
             };
             match known {
                 Some(told) => admit(m, told)?,
                 None if m.asked => return Ok(false),
                 None => {
-                    m.asked = self.put_parcel(kind::ASK, Class::Own, &[m.told.len() as u64, there.key], &[])?;
+                    m.asked = self.put_parcel(kind::ASK, Class::Own, &[m.keys.len() as u64, there.key], &[])?;
                     return Ok(false);
                 }
             }
@@ -236,30 +236,30 @@ impl State {
 
     fn advance_move(&mut self, m: &mut LaneRma) -> Result<bool> {
         // The device would overtake atomics, which the peer's CPU carries out.
-        let overtakes = m.begun == 0 && self.lane.as_ref().is_some_and(|lane| lane.atomics > 0);
-        if !m.over && (overtakes || !self.find_told(m)?) {
+        let overtakes = m.posted == 0 && self.lane.as_ref().is_some_and(|lane| lane.atomics > 0);
+        if !m.all_posted && (overtakes || !self.resolve_keys(m)?) {
             return Ok(false);
         }
         let (most, sges) = (self.longest as usize, self.check_connected()?.capacity.tx_pieces as usize);
-        if m.begun == 0 && !m.over && self.rails.as_ref().is_some_and(|rails| m.total >= rails.least || m.stripe != 0) {
-            match self.stripe_move(m) {
+        if m.posted == 0 && !m.all_posted && self.rails.as_ref().is_some_and(|rails| m.total >= rails.min_striped || m.stripe != 0) {
+            match self.stripe_lane_rma(m) {
                 Some(StripeProgress::Gone) => return Ok(true),
                 Some(StripeProgress::Waits) => return Ok(false),
                 Some(StripeProgress::Over) | None => {}
             }
         }
-        while !m.over {
+        while !m.all_posted {
             if !self.has_work() {
                 return Ok(false);
             }
-            let (target, room) = place(m, m.begun);
-            let (mut pieces, n, len) = cut(&m.pieces, m.begun, room.min(most), sges);
-            m.over = m.begun + len == m.total;
-            let mut op = TxOp { internal: !m.over || m.deliver || m.has_news(), how: m.how, ..TxOp::default() };
-            if m.over {
+            let (target, room) = place(m, m.posted);
+            let (mut pieces, n, len) = cut(&m.pieces, m.posted, room.min(most), sges);
+            m.all_posted = m.posted + len == m.total;
+            let mut op = TxOp { internal: !m.all_posted || m.deliver || m.must_notify(), how: m.how, ..TxOp::default() };
+            if m.all_posted {
                 op.end = Ending { part: m.end.part && !op.internal, ..m.end };
             }
-            if m.over && (m.deliver || !m.has_news()) {
+            if m.all_posted && (m.deliver || !m.must_notify()) {
                 // Kept until the last work request is over; those before it are over by then.
                 op.bounce = m.hold.take();
             }
@@ -269,26 +269,26 @@ impl State {
                 None if m.dir == Dir::Write || (m.total == 0 && self.unordered) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE, [0; 2]),
                 None => (ibv_wr_opcode::IBV_WR_RDMA_READ, [0; 2]),
             };
-            self.launch(opcode, &mut pieces[..n], target, operands, m.inline, op)?;
-            m.begun += len;
+            self.post_request(opcode, &mut pieces[..n], target, operands, m.inline, op)?;
+            m.posted += len;
         }
         while m.dir == Dir::Write
-            && let (Some(there), Some(told)) = (m.remote.get(m.counted).copied(), m.told.get(m.counted))
+            && let (Some(there), Some(told)) = (m.remote.get(m.counted).copied(), m.keys.get(m.counted))
         {
-            let is_last = m.data.is_none() && m.told.iter().skip(m.counted + 1).all(|told| !told.counts);
-            if told.counts && !self.put_news(kind::COUNT, &[there.key], m, is_last)? {
+            let is_last = m.data.is_none() && m.keys.iter().skip(m.counted + 1).all(|told| !told.counts);
+            if told.counts && !self.notify_peer(kind::COUNT, &[there.key], m, is_last)? {
                 return Ok(false);
             }
             m.counted += 1;
         }
         if let Some(data) = m.data {
-            if !self.put_news(kind::WRITTEN, &[m.total as u64, data], m, true)? {
+            if !self.notify_peer(kind::WRITTEN, &[m.total as u64, data], m, true)? {
                 return Ok(false);
             }
             m.data = None;
         }
         if m.deliver {
-            let Some(lane) = self.lane.as_ref().filter(|lane| lane.acks.len() < ACKS) else { return Ok(false) };
+            let Some(lane) = self.lane.as_ref().filter(|lane| lane.acks.len() < MAX_ACKS) else { return Ok(false) };
             let number = lane.last_ack + 1;
             if !self.put_parcel(kind::SYNC, Class::Own, &[number], &[])? {
                 return Ok(false);
@@ -299,12 +299,12 @@ impl State {
     }
 
     /// Tells the peer of a write; by the last of these parcels the write ends here as well, so that what has ended is never lost.
-    fn put_news(&mut self, kind: u8, words: &[u64], m: &mut LaneRma, is_last: bool) -> Result<bool> {
+    fn notify_peer(&mut self, kind: u8, words: &[u64], m: &mut LaneRma, is_last: bool) -> Result<bool> {
         self.put_parcel_of(kind, Class::Own, words, &[], Some(m).filter(|m| is_last && !m.deliver))
     }
 
     fn advance_atomic(&mut self, a: &LaneAtomic) -> Result<bool> {
-        let Some(lane) = self.lane.as_ref().filter(|lane| lane.acks.len() < ACKS) else { return Ok(false) };
+        let Some(lane) = self.lane.as_ref().filter(|lane| lane.acks.len() < MAX_ACKS) else { return Ok(false) };
         let [what, addr, key] = a.words;
         let words = [lane.last_ack + 1, what, addr, key];
         // SAFETY: `a` keeps the operands until `put_parcel` has copied them.
@@ -318,16 +318,16 @@ impl State {
     fn await_ack(&mut self, ack: PendingAck) {
         if let Some(lane) = &mut self.lane {
             lane.atomics += usize::from(ack.atomic);
-            lane.awaits(ack);
+            lane.add_ack(ack);
         }
     }
 
     /// The peer says what a key names.
-    pub(in crate::prov::verbs) fn on_told(&mut self, parcel: &Flat<'_>) -> Result<()> {
+    pub(in crate::prov::verbs) fn on_key_info(&mut self, parcel: &Flat<'_>) -> Result<()> {
         let Some(lane) = &mut self.lane else { return Ok(()) };
         let Some(LaneJob::Rma(m)) = lane.jobs.front_mut() else { return Err(broken("an answer to nothing")) };
-        let key = m.remote.get(m.told.len()).map(|there| there.key);
-        let (true, Some(key)) = (m.asked && parcel.word(0) == m.told.len() as u64, key) else { return Err(broken("an answer to nothing")) };
+        let key = m.remote.get(m.keys.len()).map(|there| there.key);
+        let (true, Some(key)) = (m.asked && parcel.word(0) == m.keys.len() as u64, key) else { return Err(broken("an answer to nothing")) };
         m.asked = false;
         let told = PeerKey {
             rkey: parcel.word(2) as u32,
@@ -342,7 +342,7 @@ impl State {
             code => Err(Error::reported(Code(code as u16 as i32))),
         };
         match outcome {
-            Ok(()) if parcel.word(6) & ONCE == 0 => lane.learn(key, told),
+            Ok(()) if parcel.word(6) & ONCE == 0 => lane.learn_key(key, told),
             Ok(()) => {}
             Err(e) => m.refused = Some(e),
         }
@@ -350,7 +350,7 @@ impl State {
     }
 
     /// The peer has seen, or done, what it was asked for.
-    pub(in crate::prov::verbs) fn on_done_there(&mut self, parcel: &Flat<'_>) -> Result<()> {
+    pub(in crate::prov::verbs) fn on_ack(&mut self, parcel: &Flat<'_>) -> Result<()> {
         let Some(lane) = &mut self.lane else { return Ok(()) };
         // An operation stays until its answer is known to be one, so that the end of the connection fails it.
         match lane.acks.get(&parcel.word(0)) {
@@ -409,7 +409,7 @@ impl State {
 /// Takes what the next piece names, if the operation may go there. Checked here, because what the device refuses ends the
 /// connection.
 fn admit(m: &mut LaneRma, told: PeerKey) -> Result<()> {
-    let Some(there) = m.remote.get(m.told.len()) else { return Ok(()) };
+    let Some(there) = m.remote.get(m.keys.len()) else { return Ok(()) };
     let need = match m.dir {
         _ if m.card.is_some() => Access::ATOMIC,
         Dir::Write => Access::REMOTE_WRITE,
@@ -425,13 +425,13 @@ fn admit(m: &mut LaneRma, told: PeerKey) -> Result<()> {
     if m.card.is_some() && !there.addr.wrapping_add(told.shift).is_multiple_of(8) {
         return Err(Error::fixed(errno::EINVAL, "addr: the region's first byte is at no multiple of the 8 bytes of an element"));
     }
-    m.told.push(told);
+    m.keys.push(told);
     Ok(())
 }
 
 /// Where byte `at` of an operation goes, and how many go there.
 fn place(m: &LaneRma, mut at: usize) -> (Target, usize) {
-    for (there, told) in m.remote.iter().zip(&m.told) {
+    for (there, told) in m.remote.iter().zip(&m.keys) {
         if at < there.len || (at == 0 && m.total == 0) {
             let addr = there.addr.wrapping_add(told.shift).wrapping_add(at as u64);
             return (Target { addr, key: told.rkey }, there.len - at);

@@ -32,7 +32,7 @@ fn words_of(kind: u8) -> Option<usize> {
 
 impl State {
     /// A parcel of the lane's own.
-    pub(in crate::prov::verbs) fn on_own(&mut self, domain: &Domain, kind: u8, parcel: &Flat<'_>) -> Result<()> {
+    pub(in crate::prov::verbs) fn on_request(&mut self, domain: &Domain, kind: u8, parcel: &Flat<'_>) -> Result<()> {
         let bytes = matches!(kind, kind::ATOMIC | kind::DONE);
         if words_of(kind) != Some(parcel.words()) || (!bytes && !parcel.is_empty()) {
             return Err(broken("a parcel of a kind that does not exist, or of another length than that has"));
@@ -44,14 +44,14 @@ impl State {
                 if words[1] == 0
                     && let Some(lane) = &mut self.lane
                 {
-                    lane.shown.insert(parcel.word(1));
+                    lane.shared_keys.insert(parcel.word(1));
                 }
-                self.answer(kind::TOLD, &words, &[])
+                self.queue_answer(kind::TOLD, &words, &[])
             }
-            kind::TOLD => self.on_told(parcel),
+            kind::TOLD => self.on_key_info(parcel),
             kind::GONE => {
                 if let Some(lane) = &mut self.lane {
-                    lane.forget(parcel.word(0));
+                    lane.forget_key(parcel.word(0));
                 }
                 Ok(())
             }
@@ -63,18 +63,18 @@ impl State {
                 self.bind.remote_data(parcel.word(0) as usize, parcel.word(1));
                 Ok(())
             }
-            kind::RAIL => self.on_rail_word(&domain.memory, &std::array::from_fn(|i| parcel.word(i))),
-            kind::SYNC => self.answer(kind::DONE, &[parcel.word(0), 0], &[]),
+            kind::RAIL => self.on_rail_message(&domain.memory, &std::array::from_fn(|i| parcel.word(i))),
+            kind::SYNC => self.queue_answer(kind::DONE, &[parcel.word(0), 0], &[]),
             kind::ATOMIC => {
                 let what = Atomic::decode(parcel.word(1)).filter(|what| what.operands() == parcel.len());
                 let what = what.ok_or_else(|| broken("an atomic operation that does not exist"))?;
                 let mut old = vec![0; if what.fetches() { what.bytes() } else { 0 }];
                 match domain.run_atomic(what, parcel.word(2), parcel.word(3), parcel.rest(), &mut old) {
-                    Ok(()) => self.answer(kind::DONE, &[parcel.word(0), 0], &old),
-                    Err(code) => self.answer(kind::DONE, &[parcel.word(0), code.0 as u64], &[]),
+                    Ok(()) => self.queue_answer(kind::DONE, &[parcel.word(0), 0], &old),
+                    Err(code) => self.queue_answer(kind::DONE, &[parcel.word(0), code.0 as u64], &[]),
                 }
             }
-            _ => self.on_done_there(parcel),
+            _ => self.on_ack(parcel),
         }
     }
 }
@@ -87,7 +87,7 @@ impl Domain {
         let Some(region) = regions.find(key) else { return refused(Code::Key) };
         let remote = region.access & (Access::REMOTE_READ | Access::REMOTE_WRITE | Access::ATOMIC);
         let Some((rkey, shift)) = region.own.name() else { return refused(if remote.is_empty() { Code::Access } else { Code::Path }) };
-        region.own.tell();
+        region.own.mark_shared();
         // One that the caller chose may come again.
         let once = if key & CHOSEN_KEY == 0 { ONCE } else { 0 } | if region.event { COUNTS } else { 0 };
         [0, 0, u64::from(rkey), shift, region.base, region.location.len, remote.bits() | once]
@@ -140,8 +140,8 @@ impl Domain {
         for ep in self.watch.endpoints() {
             let ep: Arc<Shared> = ep;
             let mut s = ep.state.lock();
-            if s.lane.as_mut().is_some_and(|lane| lane.shown.remove(&key))
-                && let Err(e) = s.tell_peer(kind::GONE, &[key])
+            if s.lane.as_mut().is_some_and(|lane| lane.shared_keys.remove(&key))
+                && let Err(e) = s.queue_message(kind::GONE, &[key])
             {
                 crate::log!(Debug, "{e}");
             }

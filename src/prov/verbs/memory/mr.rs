@@ -124,7 +124,7 @@ pub struct Attached {
     /// Address of the first byte for the device.
     pub base: u64,
     /// What peers call that.
-    pub named: u64,
+    pub peer_base: u64,
     /// The device's registration of each piece; none where the memory is staged.
     pub mrs: Vec<RawMr>,
     /// The same memory under this process's addresses, where peers use others.
@@ -165,7 +165,7 @@ pub struct VerbsRegion {
     /// Its addresses are none of this process's.
     is_file: bool,
     /// A peer has asked what its key names.
-    told: AtomicBool,
+    shared: AtomicBool,
     /// Counts peers' writes.
     counter: Option<Arc<Counter>>,
 }
@@ -177,12 +177,12 @@ impl VerbsRegion {
         Some((one.keys().1, self.shift))
     }
 
-    pub fn tell(&self) {
-        self.told.store(true, Ordering::Relaxed);
+    pub fn mark_shared(&self) {
+        self.shared.store(true, Ordering::Relaxed);
     }
 
-    pub fn was_told(&self) -> bool {
-        self.told.load(Ordering::Relaxed)
+    pub fn was_shared(&self) -> bool {
+        self.shared.load(Ordering::Relaxed)
     }
 
     pub fn count(&self) {
@@ -250,7 +250,7 @@ impl Regions {
 
     pub fn add(&mut self, attached: Attached, attr: &Attr<'_>) -> Result<RegionId> {
         let keys = attached.keys();
-        let Attached { location, base, named, mrs, local, backing, path, record, rails } = attached;
+        let Attached { location, base, peer_base: named, mrs, local, backing, path, record, rails } = attached;
         let device = !location.site.is_host();
         let key = match mrs.as_slice() {
             _ if self.chosen => KeyOf::Caller(attr.requested_key),
@@ -283,7 +283,7 @@ impl Regions {
             rails,
             shift: base.wrapping_sub(named),
             is_file,
-            told: AtomicBool::new(false),
+            shared: AtomicBool::new(false),
             counter: None,
         };
         let id = self.registry.fill(reserved, Region::new(attr, reserved.key, named, path, location, published));
@@ -321,23 +321,23 @@ impl Regions {
     }
 
     /// No peer is told its keys on further rails any more; gives those that some may have been told.
-    pub fn hide(&mut self, id: RegionId) -> Option<Arc<Keys>> {
+    pub fn unpublish_rails(&mut self, id: RegionId) -> Option<Arc<Keys>> {
         let rkey = self.registry.get(id).ok()?.own.mrs.first()?.keys().1;
         self.by_rkey.remove(&rkey)
     }
 
     /// The keys on every rail of the region that a descriptor is of.
-    pub fn rails_of(&self, desc: u64) -> Option<&Arc<Keys>> {
+    pub fn rail_keys_of_desc(&self, desc: u64) -> Option<&Arc<Keys>> {
         self.by_lkey.get(&local_key(desc)?)
     }
 
     /// The same by the first rail's local key.
-    pub fn rails_by(&self, lkey: u32) -> Option<&Arc<Keys>> {
+    pub fn rail_keys_by_lkey(&self, lkey: u32) -> Option<&Arc<Keys>> {
         self.by_lkey.get(&lkey)
     }
 
     /// The same of the region that peers know by this key of the first rail.
-    pub fn rails_to(&self, rkey: u32) -> Option<&Arc<Keys>> {
+    pub fn rail_keys_by_rkey(&self, rkey: u32) -> Option<&Arc<Keys>> {
         self.by_rkey.get(&rkey)
     }
 
@@ -465,7 +465,7 @@ mod tests {
         let attached = Attached {
             location: region::Location { pieces, base: 4096, len: 64, site: Site::HOST, kind: crate::hmem::Kind::Host },
             base: 4096,
-            named: 4096,
+            peer_base: 4096,
             mrs: Vec::new(),
             local: None,
             backing: Some(Backing::memory(Site::HOST, &[iov], 4096)),

@@ -80,7 +80,7 @@ impl State {
         (ready.pieces[0], ready.count, ready.target, ready.operands) = (fetched.piece(), 1, target, operands);
         ready.op = TxOp { end: Ending::of(c, kind, bytes, op.buf(), wanted, deadline), bounce: Some(fetched), ..TxOp::default() };
         if self.must_wait() || self.faults.is_some() {
-            return self.wait_in_line(ready, false);
+            return self.enqueue_request(ready, false);
         }
         // What was promised to go out with the next one goes before it.
         self.ring_promised();

@@ -9,7 +9,7 @@ use crate::mr::Paths;
 use crate::prov::flags;
 use crate::prov::op::{Iov, One};
 use crate::prov::verbs::memory::mr;
-use crate::prov::verbs::queue::retransmit::{receive_kept, send_kept};
+use crate::prov::verbs::queue::retransmit::{post_recv_retained, post_send_retained};
 use crate::prov::verbs::queue::template::NEVER;
 use crate::prov::verbs::queue::work::{ENTRY_ONLY, SIGNALED};
 use crate::prov::verbs::shared::Shared;
@@ -43,7 +43,7 @@ impl<const LOCKED: bool> PreparedPost<'_, LOCKED> {
     /// Takes it back after `post` failed; gives the words.
     #[cold]
     pub fn refused(&mut self, rc: i32) -> Error {
-        self.0.misfired(rc)
+        self.0.post_failed(rc)
     }
 }
 
@@ -51,13 +51,13 @@ impl State {
     /// From now on everything takes the slow path, until that finds everything as it should be.
     pub fn close_fast(&mut self) {
         let t = &mut self.fast;
-        (t.open, t.every, t.recv_open) = (false, false, false);
+        (t.open, t.default_wants_entry, t.recv_open) = (false, false, false);
         (t.next_sent, t.next_received) = (NEVER, NEVER);
     }
 
     /// Opens the fast path of operations if nothing speaks against it.
     #[inline(always)]
-    pub fn look_fast(&mut self) {
+    pub fn try_open_fast(&mut self) {
         if !self.fast.open {
             self.open_fast();
         }
@@ -67,11 +67,14 @@ impl State {
     fn open_fast(&mut self) {
         let free = self.options.policy.allowed().contains(Paths::NIC | Paths::DMABUF | Paths::PEER_MEM);
         let fits = !self.unordered && !self.signal_all && self.op_flags & !FAST_FLAGS == 0 && self.options.deadline_ns == 0 && free;
-        let connected = matches!(self.phase, Phase::Connected) && self.peer_end.is_none();
-        let idle = connected && !self.must_wait() && self.batch.is_empty() && self.faults.is_none() && !self.is_out();
+        let idle = matches!(self.phase, Phase::Connected)
+            && !self.must_wait()
+            && self.batch.is_empty()
+            && self.faults.is_none()
+            && !self.is_failing_over();
         let Some(qp) = self.qp.as_ref().filter(|_| fits && idle && self.bind.tx.is_some()) else { return };
         // Faults on demand are committed on the way that this one leaves out.
-        if qp.kept.as_ref().is_some_and(|kept| kept.lock().breaks != 0) {
+        if qp.retransmit.as_ref().is_some_and(|kept| kept.lock().fault_every != 0) {
             return;
         }
         let every = self.bind.wants_entry(self.op_flags);
@@ -80,20 +83,20 @@ impl State {
         t.wr.sg_list = &raw mut t.piece;
         t.wr.num_sge = 1;
         t.inline = qp.capacity.inline as usize;
-        t.longest = self.rails.as_ref().map_or(LONGEST, |rails| rails.least.min(LONGEST) - 1);
+        t.longest = self.rails.as_ref().map_or(LONGEST, |rails| rails.min_striped.min(LONGEST) - 1);
         t.qp = qp.raw();
         // SAFETY: the pair lives, and so does its context.
         if let Some(post) = unsafe { (*(*t.qp).context).ops.post_send } {
-            let keeper = qp.kept.as_ref().map(Arc::as_ptr);
+            let keeper = qp.retransmit.as_ref().map(Arc::as_ptr);
             t.wr.next = keeper.map_or(null_mut(), |keeper| keeper.cast_mut().cast());
-            (t.post, t.open, t.every) = (if keeper.is_some() { send_kept } else { post }, true, every);
+            (t.post, t.open, t.default_wants_entry) = (if keeper.is_some() { post_send_retained } else { post }, true, every);
             self.follow();
         }
     }
 
     /// As `look_fast`, for receives.
     #[inline(always)]
-    pub fn look_fast_receive(&mut self) {
+    pub fn try_open_fast_receive(&mut self) {
         if !self.fast.recv_open {
             self.open_fast_receive();
         }
@@ -104,7 +107,8 @@ impl State {
         let bind = &self.bind;
         let counted = bind.counters.recv.is_some() || bind.counters.remote_write.is_some();
         let fits = !self.unordered && !counted && bind.wants_plain_receive() && self.options.recv_deadline_ns == 0;
-        let idle = matches!(self.phase, Phase::Enabled | Phase::Connecting(_) | Phase::Connected) && !self.must_wait() && !self.is_out();
+        let idle =
+            matches!(self.phase, Phase::Enabled | Phase::Connecting(_) | Phase::Connected) && !self.must_wait() && !self.is_failing_over();
         let Some(qp) = self.qp.as_ref().filter(|_| fits && idle && self.faults.is_none() && !self.own_receives) else { return };
         let t = &mut self.fast;
         t.recv_wr.sg_list = &raw mut t.recv_piece;
@@ -112,9 +116,9 @@ impl State {
         t.qp = qp.raw();
         // SAFETY: the pair lives, and so does its context.
         if let Some(post) = unsafe { (*(*t.qp).context).ops.post_recv } {
-            let keeper = qp.kept.as_ref().map(Arc::as_ptr);
+            let keeper = qp.retransmit.as_ref().map(Arc::as_ptr);
             t.recv_wr.next = keeper.map_or(null_mut(), |keeper| keeper.cast_mut().cast());
-            (t.post_recv, t.recv_open) = (if keeper.is_some() { receive_kept } else { post }, true);
+            (t.post_recv, t.recv_open) = (if keeper.is_some() { post_recv_retained } else { post }, true);
             self.follow();
         }
     }
@@ -212,7 +216,7 @@ impl State {
     }
 
     #[cold]
-    fn misfired(&mut self, rc: i32) -> Error {
+    fn post_failed(&mut self, rc: i32) -> Error {
         let op = self.tx.unpush();
         if let Some(queue) = self.bind.tx.as_ref().filter(|_| op.end.wanted) {
             queue.release();
@@ -231,13 +235,13 @@ impl State {
         if !self.fast.open || flags & !FAST_FLAGS != 0 {
             return None;
         }
-        let wanted = self.fast.every || self.bind.wants_entry(flags);
+        let wanted = self.fast.default_wants_entry || self.bind.wants_entry(flags);
         if !self.arm::<KIND, LOCKED>(one, wanted) {
             return None;
         }
         match self.fire() {
             0 => Some(Ok(())),
-            rc => Some(Err(self.misfired(rc))),
+            rc => Some(Err(self.post_failed(rc))),
         }
     }
 
@@ -274,6 +278,6 @@ impl Shared {
     pub unsafe fn arm_fast<const KIND: u8, const LOCKED: bool>(&self, one: One) -> Option<PreparedPost<'_, LOCKED>> {
         // SAFETY: the table of operations is that of the domain, so `LOCKED` is what the domain was opened with.
         let mut s = unsafe { self.state.reach::<LOCKED>() };
-        if s.fast.every && s.arm::<KIND, LOCKED>(one, true) { Some(PreparedPost(s)) } else { None }
+        if s.fast.default_wants_entry && s.arm::<KIND, LOCKED>(one, true) { Some(PreparedPost(s)) } else { None }
     }
 }

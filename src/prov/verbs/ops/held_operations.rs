@@ -13,7 +13,7 @@ use crate::sys::time::now_ns;
 
 impl State {
     /// What a fault on demand does to an operation that was accepted; of a lane, who uses it looks after that.
-    pub fn judge(&mut self, op: Op) -> Verdict {
+    pub fn apply_fault(&mut self, op: Op) -> Verdict {
         match (&mut self.faults, &self.phase) {
             _ if self.bind.is_lane() => Verdict::Go,
             (Some(f), Phase::Connected) => f.plan.post(op),
@@ -24,13 +24,13 @@ impl State {
 
     /// As if the peer had died.
     pub fn lose(&mut self) {
-        self.begin_end(Plan::gone(), false);
+        self.begin_teardown(Plan::gone(), false);
         self.finish_if_drained();
     }
 
     /// When a fault on demand lets something start; 0 = nothing waits for that.
     pub fn held_until(&self) -> u64 {
-        let line = self.staging.jobs.front().map_or(0, WaitingOp::held);
+        let line = self.staging.jobs.front().map_or(0, WaitingOp::held_until);
         let receives = self.faults.as_ref().and_then(|f| f.held.front()).map_or(0, |(until, _)| *until);
         if line == 0 || receives == 0 { line.max(receives) } else { line.min(receives) }
     }
@@ -41,7 +41,7 @@ impl State {
         if self.rx.len() as usize + self.faults.as_ref().map_or(0, |f| f.held.len()) >= self.rx.limit() as usize {
             return Err(Error::AGAIN);
         }
-        match (self.judge(Op::Recv), &mut self.faults) {
+        match (self.apply_fault(Op::Recv), &mut self.faults) {
             (Verdict::Hold(until), Some(faults)) => {
                 let until = if op.deadline == 0 { until } else { until.min(op.deadline) };
                 faults.held.push_back((until, HeldReceive { pieces, count, op }));
@@ -66,11 +66,11 @@ impl State {
         {
             let named = RxOp { context: op.context, buf: op.buf, ..RxOp::default() };
             if let Err(error) = self.post_receive(&mut pieces, count, op) {
-                self.abandon(&named, error);
+                self.fail_receive(&named, error);
             }
         }
         if self.must_wait() {
-            self.pump();
+            self.run_queue();
         }
     }
 
@@ -78,7 +78,7 @@ impl State {
     pub fn flush_held(&mut self) {
         for (_, receive) in self.faults.as_mut().map(|f| std::mem::take(&mut f.held)).unwrap_or_default() {
             let error = self.flushed(receive.op.deadline);
-            self.abandon(&receive.op, error);
+            self.fail_receive(&receive.op, error);
         }
     }
 }

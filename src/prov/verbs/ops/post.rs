@@ -89,7 +89,7 @@ impl State {
             (Dir::Read, None) => (ibv_wr_opcode::IBV_WR_RDMA_READ, flags::RMA | flags::READ),
             (Dir::Read, Some(_)) => return Err(data_with_read()),
         };
-        if self.rails.as_ref().is_some_and(|rails| total >= rails.least)
+        if self.rails.as_ref().is_some_and(|rails| total >= rails.min_striped)
             && let Some(striped) = self.stripe_rma(memory, dir, local, total, there, c, descs)
         {
             return striped;
@@ -195,7 +195,7 @@ impl State {
             let pieces = self.batch.pieces[at];
             let send_flags = send_flags | SIGNALED;
             let ready = UnpostedRequest { pieces, count, target, send_flags, op, ..UnpostedRequest::empty(opcode, data) };
-            return self.wait_in_line(ready, inject);
+            return self.enqueue_request(ready, inject);
         }
         let wr = &mut self.batch.wrs[at];
         wr.wr_id = self.tx_tag.send(self.tx.next());
@@ -217,7 +217,7 @@ impl State {
             return Ok(());
         }
         self.ring(true)?;
-        self.look_fast();
+        self.try_open_fast();
         Ok(())
     }
 
@@ -328,12 +328,12 @@ impl State {
         let t = StagedTransfer::new(dir, there.key, there.addr, pieces, count, bounce, data, end);
         // What was promised to go out with the next one goes now.
         self.ring_promised();
-        self.line_up(WaitingOp::Staged(Box::new(t)))
+        self.enqueue(WaitingOp::Staged(Box::new(t)))
     }
 
     /// Behind transfers that take longer. The bytes of an inject call are copied, since the caller gets them back now.
     #[cold]
-    pub(in crate::prov::verbs) fn wait_in_line(&mut self, mut ready: UnpostedRequest, inject: bool) -> Result<()> {
+    pub(in crate::prov::verbs) fn enqueue_request(&mut self, mut ready: UnpostedRequest, inject: bool) -> Result<()> {
         if self.staging.jobs.len() >= self.tx.limit() as usize {
             if ready.op.end.wanted
                 && let Some(q) = &self.bind.tx
@@ -353,7 +353,7 @@ impl State {
             ready.count = usize::from(!owned.is_empty());
             ready._owned = Some(owned);
         }
-        self.line_up(WaitingOp::Plain(Box::new(ready)))
+        self.enqueue(WaitingOp::Plain(Box::new(ready)))
     }
 
     /// Posts what waited in line; the caller has asked whether there is room. A failure is an entry.
@@ -458,7 +458,7 @@ impl State {
     pub fn drop_batch(&mut self) {
         for _ in 0..std::mem::take(&mut self.batch.len) {
             let op = self.tx.unpush();
-            let why = self.why.as_ref().map_or("", |e| e.words.as_ref());
+            let why = self.end_reason.as_ref().map_or("", |e| e.words.as_ref());
             let error = Error::coded(errno::ECANCELED, Code::Canceled, format!("never posted: {why}"));
             self.stats.errors += 1;
             self.bind.fail(&op.end, error);

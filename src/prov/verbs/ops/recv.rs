@@ -69,7 +69,7 @@ impl State {
             return self.recv_faulty(pieces, count, op);
         }
         self.post_receive(&mut pieces, count, op)?;
-        self.look_fast_receive();
+        self.try_open_fast_receive();
         Ok(())
     }
 
@@ -97,7 +97,7 @@ impl State {
 
     /// A receive was used, or came back.
     pub(in crate::prov::verbs) fn arrived(&mut self, wc: &ibv_wc, seq: u32) {
-        if wc.status != ibv_wc_status::IBV_WC_SUCCESS && self.outlives(wc, true, seq) {
+        if wc.status != ibv_wc_status::IBV_WC_SUCCESS && self.absorb_failure(wc, true, seq) {
             return;
         }
         let Some(op) = self.rx.pop_until(seq) else { return };
@@ -114,7 +114,7 @@ impl State {
         let len = wc.byte_len as usize;
         if wc.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {
             // Of a staged write the device sees the data alone; the bytes came before, and were counted.
-            let len = self.staging.noted(self.data_seen).unwrap_or(len);
+            let len = self.staging.staged_len(self.data_seen).unwrap_or(len);
             self.data_seen += 1;
             let entry = Completion { context: op.context, flags: flags::REMOTE_WRITE | flags::RMA | remote, len, buf: 0, data };
             if let Some(counter) = &self.bind.counters.remote_write {
@@ -141,7 +141,7 @@ impl State {
 
     #[cold]
     fn rx_failed(&mut self, op: RxOp, wc: &ibv_wc) {
-        let error = self.reason(wc, "receive", true, op.deadline);
-        self.abandon(&op, error);
+        let error = self.failure_of(wc, "receive", true, op.deadline);
+        self.fail_receive(&op, error);
     }
 }

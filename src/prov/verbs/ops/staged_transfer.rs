@@ -13,13 +13,13 @@ use crate::prov::verbs::queue::service;
 use crate::prov::verbs::queue::service::{Message, SLOTS, kind};
 use crate::prov::verbs::queue::work::{TxOp, UnpostedRequest};
 use crate::prov::verbs::state::State;
-use crate::prov::verbs::state::staging::{Chunk, NOTES, RemoteSlots, StagedTransfer, StagingQueue, WaitingOp};
+use crate::prov::verbs::state::staging::{Chunk, MAX_STAGED_ARRIVALS, RemoteSlots, StagedTransfer, StagingQueue, WaitingOp};
 use crate::prov::verbs::sys::abi::ibv_wr_opcode;
 use crate::sys::time::now_ns;
 
 impl State {
     /// Puts an operation in line.
-    pub fn line_up(&mut self, mut job: WaitingOp) -> Result<()> {
+    pub fn enqueue(&mut self, mut job: WaitingOp) -> Result<()> {
         if let WaitingOp::Staged(_) = &job
             && !self.service.as_ref().is_some_and(|s| s.up)
         {
@@ -35,7 +35,7 @@ impl State {
             ));
         }
         self.close_fast();
-        let verdict = self.judge(Op::of(job.ending().kind));
+        let verdict = self.apply_fault(Op::of(job.ending().kind));
         match verdict {
             Verdict::Go => {}
             Verdict::Hold(until) => job.hold(until),
@@ -46,15 +46,15 @@ impl State {
         if verdict == Verdict::Lose {
             self.lose();
         } else {
-            self.pump();
+            self.run_queue();
         }
         Ok(())
     }
 
     /// Moves what is in line on.
-    pub fn pump(&mut self) {
+    pub fn run_queue(&mut self) {
         while let Some(job) = self.staging.jobs.pop_front() {
-            if job.held() != 0 && now_ns() < job.held() {
+            if job.held_until() != 0 && now_ns() < job.held_until() {
                 return self.staging.jobs.push_front(job);
             }
             // What is over several rails is not overtaken.
@@ -89,7 +89,7 @@ impl State {
             return Ok(false);
         }
         let Some(service) = self.service.as_mut() else { return Err(Error::fixed(errno::ENOTCONN, "ep: not connected")) };
-        let Some(there) = self.staging.there else {
+        let Some(there) = self.staging.remote_slots else {
             if !self.staging.asked {
                 self.staging.asked = true;
                 service.send([u64::from(kind::OPEN), 0, 0, 0, 0, 0, 0, 0])?;
@@ -154,8 +154,8 @@ impl State {
     pub fn on_message(&mut self, memory: &Registered, words: &Message) -> Result<()> {
         match words[0] as u8 {
             kind::BYE => {
-                self.link.heard_bye();
-                self.peer_ends(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection"));
+                self.link.set_bye_received();
+                self.peer_closed(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection"));
             }
             kind::OPEN => {
                 if let Some(service) = &mut self.service {
@@ -169,8 +169,8 @@ impl State {
             }
             kind::OPENED => self.on_opened(words),
             kind::PUT | kind::GET => {
-                if words[5] != 0 && self.staging.notes.len() < NOTES {
-                    self.staging.notes.push_back((words[5] - 1, words[6] as usize));
+                if words[5] != 0 && self.staging.staged_arrivals.len() < MAX_STAGED_ARRIVALS {
+                    self.staging.staged_arrivals.push_back((words[5] - 1, words[6] as usize));
                 }
                 if let Some(service) = &mut self.service {
                     let done = service.serve(memory, words);
@@ -178,7 +178,7 @@ impl State {
                 }
             }
             kind::DONE => self.on_done(words),
-            kind::RAIL_OFFER..=kind::KEYS_FORGOT => self.on_rail_word(memory, words)?,
+            kind::RAIL_OFFER..=kind::KEYS_FORGOT => self.on_rail_message(memory, words)?,
             _ => {}
         }
         Ok(())
@@ -201,8 +201,8 @@ impl State {
             self.staging.asked = false;
             return;
         }
-        self.staging.there = Some(RemoteSlots { addr: words[1], rkey: words[2] as u32, count, size });
-        self.pump();
+        self.staging.remote_slots = Some(RemoteSlots { addr: words[1], rkey: words[2] as u32, count, size });
+        self.run_queue();
     }
 
     /// The peer has dealt with a slot.
@@ -211,7 +211,7 @@ impl State {
         let Some(chunk) = self.staging.busy.get(slot).copied().flatten() else { return };
         let Some(WaitingOp::Staged(t)) = self.staging.jobs.front_mut() else { return };
         let mut over = true;
-        match (service::outcome(words), t.dir, self.staging.there, &mut self.service) {
+        match (service::outcome(words), t.dir, self.staging.remote_slots, &mut self.service) {
             (Some(e), ..) => t.failed = Some(e),
             (None, Dir::Read, Some(there), Some(service)) if chunk.len > 0 => {
                 let (mut pieces, n) = t.cut(chunk.offset, chunk.len);
@@ -235,11 +235,11 @@ impl State {
         if let Some(WaitingOp::Staged(t)) = self.staging.jobs.front_mut() {
             t.open = t.open.saturating_sub(1);
         }
-        self.pump();
+        self.run_queue();
     }
 
     /// Ends what is in line: the connection is over and the device has let go of everything.
-    pub fn flush_line(&mut self) {
+    pub fn flush_queue(&mut self) {
         for job in std::mem::take(&mut self.staging.jobs) {
             let end = *job.ending();
             let error = self.flushed(end.deadline);

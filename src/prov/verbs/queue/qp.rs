@@ -65,7 +65,7 @@ pub struct Qp {
     pub number: u32,
     pub capacity: Capacity,
     /// With further rails: keeps what is posted.
-    pub kept: Option<RetransmitHandle>,
+    pub retransmit: Option<RetransmitHandle>,
     pd: Arc<Pd>,
 }
 
@@ -110,7 +110,7 @@ impl Qp {
         let number = unsafe { (*raw.as_ptr()).qp_num };
         // Devices round up; what was asked for is what is counted.
         let inline = attr.cap.max_inline_data.min(asked.inline);
-        Ok(Qp { raw, number, capacity: Capacity { inline, ..asked }, kept: None, pd: pd.clone() })
+        Ok(Qp { raw, number, capacity: Capacity { inline, ..asked }, retransmit: None, pd: pd.clone() })
     }
 
     #[inline(always)]
@@ -214,11 +214,11 @@ impl Qp {
     #[inline(always)]
     pub unsafe fn post_send(&self, first: *mut ibv_send_wr) -> std::result::Result<(), (*mut ibv_send_wr, i32)> {
         let mut bad = null_mut();
-        let rc = match &self.kept {
+        let rc = match &self.retransmit {
             // SAFETY: the pair lives; who calls `post_send` keeps chain, pieces and buffers.
             None => unsafe { ibv_post_send(self.raw(), first, &mut bad) },
             // SAFETY: as above.
-            Some(_) => unsafe { self.post_kept(first, &mut bad) },
+            Some(_) => unsafe { self.post_retained(first, &mut bad) },
         };
         match rc {
             0 => Ok(()),
@@ -227,7 +227,7 @@ impl Qp {
     }
 
     /// Posts a write of nothing, that nobody keeps; an errno.
-    pub fn post_nothing(&self, wr_id: u64) -> c_int {
+    pub fn post_empty_write(&self, wr_id: u64) -> c_int {
         // SAFETY: plain numbers and pointers.
         let mut wr: ibv_send_wr = unsafe { zeroed() };
         (wr.wr_id, wr.opcode) = (wr_id, ibv_wr_opcode::IBV_WR_RDMA_WRITE);
@@ -241,11 +241,11 @@ impl Qp {
     /// As for `post_send`.
     #[cold]
     #[inline(never)]
-    unsafe fn post_kept(&self, first: *mut ibv_send_wr, bad: &mut *mut ibv_send_wr) -> c_int {
-        let Some(mut kept) = self.kept.as_ref().map(|kept| kept.lock()) else { return errno::EINVAL };
+    unsafe fn post_retained(&self, first: *mut ibv_send_wr, bad: &mut *mut ibv_send_wr) -> c_int {
+        let Some(mut kept) = self.retransmit.as_ref().map(|kept| kept.lock()) else { return errno::EINVAL };
         // SAFETY: as above.
         let rc = unsafe { kept.send(self.raw(), first, bad) };
-        if kept.is_due()
+        if kept.is_fault_due()
             && let Err(e) = self.fail()
         {
             crate::log!(Warn, "{e}");
@@ -258,7 +258,7 @@ impl Qp {
     #[inline(always)]
     pub unsafe fn post_recv(&self, one: *mut ibv_recv_wr) -> Result<()> {
         let mut bad = null_mut();
-        let rc = match &self.kept {
+        let rc = match &self.retransmit {
             // SAFETY: the pair lives; who calls `post_recv` keeps request, pieces and buffers.
             None => unsafe { ibv_post_recv(self.raw(), one, &mut bad) },
             // SAFETY: as above.

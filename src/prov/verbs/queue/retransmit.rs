@@ -32,14 +32,14 @@ pub struct RetransmitQueue {
     receives: Vec<Vec<ibv_sge>>,
     masks: [u32; 2],
     /// No operations go to the device; nor receives, which a next queue pair gets before.
-    pub parked: bool,
-    pub deaf: bool,
+    pub suspended: bool,
+    pub receives_suspended: bool,
     /// Operations so far that take a receive of the peer's.
     messages: u32,
     /// After so many work requests the rail is lost on demand, 0: never; those so far; whether another one lasts.
-    pub breaks: u64,
+    pub fault_every: u64,
     posted: u64,
-    pub lasts: bool,
+    pub other_rail_up: bool,
 }
 
 fn takes_receive(opcode: ibv_wr_opcode::Type) -> bool {
@@ -50,9 +50,9 @@ fn takes_receive(opcode: ibv_wr_opcode::Type) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delivery {
     /// It goes again.
-    Again,
+    Repost,
     /// The peer has it: it ends well, and is not done again.
-    Done,
+    Delivered,
     /// Nobody knows, and doing it twice is not doing it once.
     Unknown,
 }
@@ -60,12 +60,12 @@ pub enum Delivery {
 impl RetransmitQueue {
     /// For rings of so many operations and receives.
     pub fn new(tx: u32, rx: u32, breaks: u64) -> RetransmitQueue {
-        RetransmitQueue { masks: [tx, rx].map(|n| n.max(1).next_power_of_two() - 1), breaks, ..RetransmitQueue::default() }
+        RetransmitQueue { masks: [tx, rx].map(|n| n.max(1).next_power_of_two() - 1), fault_every: breaks, ..RetransmitQueue::default() }
     }
 
     fn keep(&mut self, wr: &ibv_send_wr) {
         let messages = self.messages;
-        let sent = self.sent(wr.wr_id as u32);
+        let sent = self.send_slot(wr.wr_id as u32);
         // SAFETY: plain numbers and pointers, of which none is followed.
         sent.wr = unsafe { read(wr) };
         sent.number = messages;
@@ -97,7 +97,7 @@ impl RetransmitQueue {
             self.posted += 1;
             next = wr.next;
         }
-        if self.parked {
+        if self.suspended {
             return 0;
         }
         // SAFETY: as above.
@@ -119,20 +119,20 @@ impl RetransmitQueue {
     pub unsafe fn receive(&mut self, qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
         // SAFETY: who posts gives a request that is live for the call, and so many pieces.
         unsafe {
-            let kept = self.received((*wr).wr_id);
+            let kept = self.recv_slot((*wr).wr_id);
             kept.clear();
             kept.extend((0..(*wr).num_sge.max(0) as usize).map(|i| *(*wr).sg_list.add(i)));
-            if self.deaf { 0 } else { ibv_post_recv(qp, wr, bad) }
+            if self.receives_suspended { 0 } else { ibv_post_recv(qp, wr, bad) }
         }
     }
 
     /// Whether the rail is to be lost now, on demand.
-    pub fn is_due(&self) -> bool {
-        self.breaks != 0 && self.lasts && !self.parked && self.posted.is_multiple_of(self.breaks)
+    pub fn is_fault_due(&self) -> bool {
+        self.fault_every != 0 && self.other_rail_up && !self.suspended && self.posted.is_multiple_of(self.fault_every)
     }
 
     #[inline(never)]
-    fn sent(&mut self, seq: u32) -> &mut Sent {
+    fn send_slot(&mut self, seq: u32) -> &mut Sent {
         let at = (seq & self.masks[0]) as usize;
         while self.sends.len() <= at {
             // SAFETY: plain numbers and pointers.
@@ -142,7 +142,7 @@ impl RetransmitQueue {
     }
 
     #[inline(never)]
-    fn received(&mut self, wr_id: u64) -> &mut Vec<ibv_sge> {
+    fn recv_slot(&mut self, wr_id: u64) -> &mut Vec<ibv_sge> {
         let at = (wr_id as u32 & self.masks[1]) as usize;
         while self.receives.len() <= at {
             self.receives.push(Vec::new());
@@ -157,12 +157,12 @@ impl RetransmitQueue {
 
     /// Finds out what became of operations `first..end`, which the device had: the peer has used `used` receives in all, of which
     /// it has taken `given` at most. What the peer has is done no more. None: the peer lies.
-    pub fn settle(&mut self, first: u32, end: u32, given: u32, used: u32) -> Option<Vec<Delivery>> {
+    pub fn resolve(&mut self, first: u32, end: u32, given: u32, used: u32) -> Option<Vec<Delivery>> {
         let count = end.wrapping_sub(first);
         // What had ended before took its receive, so the peer has used so many at least.
         let (mut ended, mut arrived) = (None, 0);
         for i in 0..count {
-            let sent = self.sent(first.wrapping_add(i));
+            let sent = self.send_slot(first.wrapping_add(i));
             if takes_receive(sent.wr.opcode) {
                 let ended = *ended.get_or_insert(sent.number);
                 if sent.number.wrapping_sub(ended) < used.wrapping_sub(ended) {
@@ -175,23 +175,23 @@ impl RetransmitQueue {
         if used.wrapping_sub(ended) > given.wrapping_sub(ended) {
             return None;
         }
-        let mut fates = vec![Delivery::Again; count as usize];
+        let mut fates = vec![Delivery::Repost; count as usize];
         for (i, fate) in (0..).zip(&mut fates) {
             let seq = first.wrapping_add(i);
-            *fate = match self.sent(seq).wr.opcode {
+            *fate = match self.send_slot(seq).wr.opcode {
                 ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => Delivery::Unknown,
                 ibv_wr_opcode::IBV_WR_RDMA_READ => continue,
-                _ if i < arrived => Delivery::Done,
+                _ if i < arrived => Delivery::Delivered,
                 _ => continue,
             };
-            self.void(seq);
+            self.replace_by_empty_write(seq);
         }
         Some(fates)
     }
 
     /// In the place of an operation goes a write of nothing, which ends as that one would.
-    pub fn void(&mut self, seq: u32) {
-        let sent = self.sent(seq);
+    pub fn replace_by_empty_write(&mut self, seq: u32) {
+        let sent = self.send_slot(seq);
         sent.wr.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
         sent.wr.send_flags &= ibv_send_flags::IBV_SEND_SIGNALED;
         sent.wr.wr.rdma = ibv_send_wr_rdma { remote_addr: 0, rkey: 0 };
@@ -203,8 +203,8 @@ impl RetransmitQueue {
     ///
     /// # Safety
     /// The pair lives, and what the operation names is kept until it ends.
-    pub unsafe fn repeat(&mut self, qp: *mut ibv_qp, seq: u32) -> c_int {
-        let sent = self.sent(seq);
+    pub unsafe fn repost_send(&mut self, qp: *mut ibv_qp, seq: u32) -> c_int {
+        let sent = self.send_slot(seq);
         let mut inside = ibv_sge { addr: sent.bytes.as_ptr() as u64, length: sent.bytes.len() as u32, lkey: 0 };
         sent.wr.next = null_mut();
         (sent.wr.sg_list, sent.wr.num_sge) = match sent.bytes.is_empty() {
@@ -220,8 +220,8 @@ impl RetransmitQueue {
     ///
     /// # Safety
     /// As for `repeat`.
-    pub unsafe fn receive_again(&mut self, qp: *mut ibv_qp, wr_id: u64) -> c_int {
-        let pieces = self.received(wr_id);
+    pub unsafe fn repost_recv(&mut self, qp: *mut ibv_qp, wr_id: u64) -> c_int {
+        let pieces = self.recv_slot(wr_id);
         let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: pieces.as_mut_ptr(), num_sge: pieces.len() as c_int };
         let mut bad = null_mut();
         // SAFETY: as for `repeat`.
@@ -233,7 +233,7 @@ impl RetransmitQueue {
 ///
 /// # Safety
 /// `next` is live, and a [`RetransmitHandle`]'s, which lives.
-unsafe fn by_keeper<T>(next: *mut *mut T, post: impl FnOnce(&mut RetransmitQueue) -> c_int) -> c_int {
+unsafe fn with_queue_of<T>(next: *mut *mut T, post: impl FnOnce(&mut RetransmitQueue) -> c_int) -> c_int {
     // SAFETY: as above.
     unsafe {
         let keeper = next.replace(null_mut());
@@ -247,18 +247,18 @@ unsafe fn by_keeper<T>(next: *mut *mut T, post: impl FnOnce(&mut RetransmitQueue
 ///
 /// # Safety
 /// As for `ibv_post_send`; and `next` is a [`RetransmitHandle`]'s, which lives.
-pub unsafe extern "C" fn send_kept(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+pub unsafe extern "C" fn post_send_retained(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
     // SAFETY: as above.
-    hold(|rc| rc, || unsafe { by_keeper(&raw mut (*wr).next, |kept| kept.send(qp, wr, bad)) })
+    hold(|rc| rc, || unsafe { with_queue_of(&raw mut (*wr).next, |kept| kept.send(qp, wr, bad)) })
 }
 
 /// The same of receives.
 ///
 /// # Safety
 /// As for `send_kept`.
-pub unsafe extern "C" fn receive_kept(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+pub unsafe extern "C" fn post_recv_retained(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
     // SAFETY: as above.
-    hold(|rc| rc, || unsafe { by_keeper(&raw mut (*wr).next, |kept| kept.receive(qp, wr, bad)) })
+    hold(|rc| rc, || unsafe { with_queue_of(&raw mut (*wr).next, |kept| kept.receive(qp, wr, bad)) })
 }
 
 #[cfg(test)]
@@ -269,7 +269,7 @@ mod tests {
 
     /// Operations from number `first` on, of a connection that has ended `before` messages.
     fn kept(first: u32, before: u32, opcodes: &[ibv_wr_opcode::Type]) -> RetransmitQueue {
-        let mut kept = RetransmitQueue { parked: true, messages: before, ..RetransmitQueue::new(8, 8, 0) };
+        let mut kept = RetransmitQueue { suspended: true, messages: before, ..RetransmitQueue::new(8, 8, 0) };
         for (i, opcode) in opcodes.iter().enumerate() {
             // SAFETY: plain numbers and pointers; the request is live, and nothing is posted.
             unsafe {
@@ -298,16 +298,16 @@ mod tests {
                 let fates = |used: u32| {
                     let mut kept = kept(first, before, &ALL);
                     let given = kept.messages();
-                    let fates = kept.settle(first, first.wrapping_add(7), given, before.wrapping_add(used))?;
+                    let fates = kept.resolve(first, first.wrapping_add(7), given, before.wrapping_add(used))?;
                     // A second loss before anything went again finds the same.
-                    let again = kept.settle(first, first.wrapping_add(7), given, before.wrapping_add(used))?;
-                    assert!(again.iter().zip(&fates).all(|(a, b)| *a == Again || a == b));
+                    let again = kept.resolve(first, first.wrapping_add(7), given, before.wrapping_add(used))?;
+                    assert!(again.iter().zip(&fates).all(|(a, b)| *a == Repost || a == b));
                     Some(fates)
                 };
-                assert_eq!(fates(0), Some(vec![Again, Again, Again, Unknown, Again, Again, Again]));
-                assert_eq!(fates(1), Some(vec![Done, Done, Again, Unknown, Again, Again, Again]));
-                assert_eq!(fates(2), Some(vec![Done, Done, Again, Unknown, Done, Again, Again]));
-                assert_eq!(fates(3), Some(vec![Done, Done, Again, Unknown, Done, Done, Done]));
+                assert_eq!(fates(0), Some(vec![Repost, Repost, Repost, Unknown, Repost, Repost, Repost]));
+                assert_eq!(fates(1), Some(vec![Delivered, Delivered, Repost, Unknown, Repost, Repost, Repost]));
+                assert_eq!(fates(2), Some(vec![Delivered, Delivered, Repost, Unknown, Delivered, Repost, Repost]));
+                assert_eq!(fates(3), Some(vec![Delivered, Delivered, Repost, Unknown, Delivered, Delivered, Delivered]));
                 // More than it was given, or fewer than it has acknowledged.
                 for lie in [4, 5, 1 << 31, u32::MAX] {
                     assert_eq!(fates(lie), None, "{lie}");
@@ -319,8 +319,8 @@ mod tests {
     #[test]
     fn without_anything_under_way_there_is_one_number_that_is_right() {
         let mut kept = kept(0, 9, &[]);
-        assert_eq!(kept.settle(3, 3, 9, 9), Some(Vec::new()));
-        assert_eq!((kept.settle(3, 3, 9, 8), kept.settle(3, 3, 9, 10)), (None, None));
+        assert_eq!(kept.resolve(3, 3, 9, 9), Some(Vec::new()));
+        assert_eq!((kept.resolve(3, 3, 9, 8), kept.resolve(3, 3, 9, 10)), (None, None));
     }
 
     #[test]

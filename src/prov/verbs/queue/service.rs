@@ -90,7 +90,7 @@ pub struct Service {
     area: Buffer,
     /// Messages that wait for a place; whether each is an answer, and how many are.
     waiting: VecDeque<(Message, bool)>,
-    owed: usize,
+    answers_waiting: usize,
     /// Places of messages that are on their way.
     sending: [Option<u8>; SENDS],
     /// Work requests that the device holds, receives left out.
@@ -102,13 +102,13 @@ pub struct Service {
     /// The slots that this side offers.
     slots: Option<Buffer>,
     /// With further rails: work requests that have not ended, which go again if the port is lost.
-    kept: Option<Vec<UnackedRequest>>,
+    unacked: Option<Vec<UnackedRequest>>,
     /// Nothing goes to the device.
-    parked: bool,
+    suspended: bool,
     /// Work requests that the device holds, receives too.
-    pub held: u32,
+    pub with_device: u32,
     /// Messages that arrived, and that were sent.
-    pub heard: u32,
+    pub received: u32,
     sent: u32,
 }
 
@@ -127,7 +127,7 @@ struct UnackedRequest {
 unsafe impl Send for UnackedRequest {}
 
 /// Forgets what the peer has, which has received `used` of `sent` messages. False: it lies.
-fn settle(kept: &mut Vec<UnackedRequest>, sent: u32, used: u32) -> bool {
+fn discard_received(kept: &mut Vec<UnackedRequest>, sent: u32, used: u32) -> bool {
     let ended = kept.iter().find(|k| k.what == work::SEND).map_or(sent, |k| k.number);
     let used = used.wrapping_sub(ended);
     if used > sent.wrapping_sub(ended) {
@@ -155,16 +155,16 @@ impl Service {
             tag: Tag::default(),
             area,
             waiting: VecDeque::new(),
-            owed: 0,
+            answers_waiting: 0,
             sending: [None; SENDS],
             outstanding: 0,
             epoch: 0,
             up: false,
             slots: None,
-            kept: keeps.then(Vec::new),
-            parked: false,
-            held: 0,
-            heard: 0,
+            unacked: keeps.then(Vec::new),
+            suspended: false,
+            with_device: 0,
+            received: 0,
             sent: 0,
         })
     }
@@ -196,30 +196,30 @@ impl Service {
     }
 
     fn post_receive(&mut self, place: usize) -> Result<()> {
-        if self.parked {
+        if self.suspended {
             return Ok(());
         }
         let mut piece = self.piece(place);
         let mut wr = ibv_recv_wr { wr_id: self.tag.recv(self.seq(0, place)), next: null_mut(), sg_list: &mut piece, num_sge: 1 };
         // SAFETY: the request is live, and the buffer ours.
         unsafe { self.qp.post_recv(&mut wr)? };
-        self.held += 1;
+        self.with_device += 1;
         Ok(())
     }
 
     /// Posts a work request that gives a completion, or keeps it until it may be.
     fn post(&mut self, what: u8, index: usize, opcode: ibv_wr_opcode::Type, pieces: &mut [ibv_sge], addr: u64, rkey: u32) -> Result<()> {
-        if let Some(kept) = &mut self.kept {
+        if let Some(kept) = &mut self.unacked {
             kept.push(UnackedRequest { what, index, opcode, pieces: pieces.to_vec(), addr, rkey, number: self.sent });
             self.sent = self.sent.wrapping_add(u32::from(what == work::SEND));
         }
-        if self.parked {
+        if self.suspended {
             self.outstanding += 1;
             return Ok(());
         }
         let posted = self.post_now(what, index, opcode, pieces, addr, rkey);
         if posted.is_err()
-            && let Some(k) = self.kept.as_mut().and_then(Vec::pop)
+            && let Some(k) = self.unacked.as_mut().and_then(Vec::pop)
         {
             self.sent = k.number;
         }
@@ -248,7 +248,7 @@ impl Service {
         match unsafe { self.qp.post_send(&mut wr) } {
             Ok(()) => {
                 self.outstanding += 1;
-                self.held += 1;
+                self.with_device += 1;
                 Ok(())
             }
             Err((_, err)) => Err(crate::prov::verbs::sys::status::call_error("posting a work request of the library's own", err)),
@@ -263,10 +263,10 @@ impl Service {
 
     /// The same of an answer.
     pub fn answer(&mut self, words: Message) -> Result<()> {
-        if self.owed >= ANSWERS {
+        if self.answers_waiting >= ANSWERS {
             return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer asks on without taking the answers"));
         }
-        self.owed += 1;
+        self.answers_waiting += 1;
         self.waiting.push_back((words, true));
         self.flush()
     }
@@ -277,11 +277,11 @@ impl Service {
     }
 
     fn flush(&mut self) -> Result<()> {
-        while !self.parked
+        while !self.suspended
             && let Some(place) = self.sending.iter().position(Option::is_none)
             && let Some((words, is_answer)) = self.waiting.pop_front()
         {
-            self.owed -= usize::from(is_answer);
+            self.answers_waiting -= usize::from(is_answer);
             // SAFETY: the place is ours, aligned, and no message in it is on its way.
             unsafe { self.words_at(RECEIVES + place).write(words) };
             self.sending[place] = Some(words[0] as u8);
@@ -313,15 +313,15 @@ impl Service {
         }
         let (what, index) = ((seq >> 16) as u8, (seq & 0xffff) as usize);
         let good = wc.status == ibv_wc_status::IBV_WC_SUCCESS;
-        self.held = self.held.saturating_sub(1);
-        if self.parked && !good {
+        self.with_device = self.with_device.saturating_sub(1);
+        if self.suspended && !good {
             return ServiceEvent::Nothing;
         }
         if recv {
             if !good || index >= RECEIVES {
                 return ServiceEvent::Nothing;
             }
-            self.heard = self.heard.wrapping_add(1);
+            self.received = self.received.wrapping_add(1);
             // SAFETY: a place of ours, aligned, that the device has filled and let go of.
             let words = unsafe { self.words_at(index).read() };
             if let Err(e) = self.post_receive(index) {
@@ -330,7 +330,7 @@ impl Service {
             return if wc.byte_len as usize == MESSAGE { ServiceEvent::Message(words) } else { ServiceEvent::Nothing };
         }
         self.outstanding = self.outstanding.saturating_sub(1);
-        if let Some(kept) = self.kept.as_mut().filter(|kept| good && !kept.is_empty()) {
+        if let Some(kept) = self.unacked.as_mut().filter(|kept| good && !kept.is_empty()) {
             kept.remove(0);
         }
         if what == work::SEND
@@ -354,8 +354,8 @@ impl Service {
         self.epoch = self.epoch.wrapping_add(1);
         (self.outstanding, self.sending) = (0, [None; SENDS]);
         self.waiting.clear();
-        (self.owed, self.held, self.heard, self.sent) = (0, 0, 0, 0);
-        self.kept.iter_mut().for_each(Vec::clear);
+        (self.answers_waiting, self.with_device, self.received, self.sent) = (0, 0, 0, 0);
+        self.unacked.iter_mut().for_each(Vec::clear);
         self.qp.reset()?;
         self.qp.init(port)?;
         (0..RECEIVES).try_for_each(|i| self.post_receive(i))
@@ -364,36 +364,36 @@ impl Service {
     // ---- the loss of the port, and its return
 
     /// Gives the device nothing more, and has it give back what it holds.
-    pub fn park(&mut self) -> Result<()> {
-        self.parked = true;
+    pub fn suspend(&mut self) -> Result<()> {
+        self.suspended = true;
         self.qp.fail()
     }
 
     /// The peer has received so many messages: those, and what was posted before, need not go again. False: it lies.
-    pub fn settle(&mut self, used: u32) -> bool {
-        self.kept.as_mut().is_none_or(|kept| settle(kept, self.sent, used))
+    pub fn discard_received(&mut self, used: u32) -> bool {
+        self.unacked.as_mut().is_none_or(|kept| discard_received(kept, self.sent, used))
     }
 
     /// Connects it anew; what is sent is still kept.
-    pub fn remake(&mut self, port: u8, context: &Context, local: &LocalPort, remote: &RemoteQp, patience: &RetryPolicy) -> Result<()> {
+    pub fn reconnect(&mut self, port: u8, context: &Context, local: &LocalPort, remote: &RemoteQp, patience: &RetryPolicy) -> Result<()> {
         self.epoch = self.epoch.wrapping_add(1);
-        self.held = 0;
+        self.with_device = 0;
         self.qp.reset()?;
         self.qp.init(port)?;
         let patience = RetryPolicy { rnr_retries: 7, ..*patience };
         self.qp.ready_to_receive(context, local, remote, &patience)?;
         self.qp.ready_to_send(context, local, remote, &patience)?;
-        self.parked = false;
+        self.suspended = false;
         let posted = (0..RECEIVES).try_for_each(|i| self.post_receive(i));
-        self.parked = true;
+        self.suspended = true;
         posted
     }
 
     /// What was kept goes, and what waits behind it.
     pub fn resume(&mut self) -> Result<()> {
-        self.parked = false;
+        self.suspended = false;
         (self.outstanding, self.sending) = (0, [None; SENDS]);
-        let mut kept = self.kept.take();
+        let mut kept = self.unacked.take();
         let posted = kept.iter_mut().flatten().try_for_each(|k| {
             if k.what == work::SEND {
                 // SAFETY: a place of ours, aligned, with a message of ours.
@@ -401,7 +401,7 @@ impl Service {
             }
             self.post_now(k.what, k.index, k.opcode, &mut k.pieces, k.addr, k.rkey)
         });
-        self.kept = kept;
+        self.unacked = kept;
         posted?;
         self.flush()
     }
@@ -474,7 +474,7 @@ mod tests {
                     UnackedRequest { what, index: i, opcode, pieces: Vec::new(), addr: 0, rkey: 0, number: before.wrapping_add(n) }
                 };
                 let mut kept = kept.into_iter().enumerate().map(keep).collect();
-                settle(&mut kept, before.wrapping_add(2), before.wrapping_add(used))
+                discard_received(&mut kept, before.wrapping_add(2), before.wrapping_add(used))
                     .then(|| kept.iter().map(|k| k.index).collect::<Vec<_>>())
             };
             assert_eq!((left(0), left(1), left(2)), (Some(vec![0, 1, 2, 3, 4]), Some(vec![2, 3, 4]), Some(vec![2, 4])));

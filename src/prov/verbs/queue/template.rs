@@ -27,7 +27,7 @@ pub struct Template {
     /// operation of the slow path looks anew.
     pub(in crate::prov::verbs) open: bool,
     /// And operations without flags want entries, so that nobody need ask.
-    pub(in crate::prov::verbs) every: bool,
+    pub(in crate::prov::verbs) default_wants_entry: bool,
     pub(in crate::prov::verbs) recv_wr: ibv_recv_wr,
     pub(in crate::prov::verbs) recv_piece: ibv_sge,
     pub(in crate::prov::verbs) recv_bad: *mut ibv_recv_wr,
@@ -43,11 +43,11 @@ pub struct Template {
 unsafe impl Send for Template {}
 
 /// What posts while the path is closed.
-unsafe extern "C" fn nothing(_: *mut ibv_qp, _: *mut ibv_send_wr, _: *mut *mut ibv_send_wr) -> i32 {
+unsafe extern "C" fn refuse_send(_: *mut ibv_qp, _: *mut ibv_send_wr, _: *mut *mut ibv_send_wr) -> i32 {
     errno::EINVAL
 }
 
-unsafe extern "C" fn no_receive(_: *mut ibv_qp, _: *mut ibv_recv_wr, _: *mut *mut ibv_recv_wr) -> i32 {
+unsafe extern "C" fn refuse_recv(_: *mut ibv_qp, _: *mut ibv_recv_wr, _: *mut *mut ibv_recv_wr) -> i32 {
     errno::EINVAL
 }
 
@@ -60,15 +60,15 @@ impl Default for Template {
             piece,
             bad: null_mut(),
             qp: null_mut(),
-            post: nothing,
+            post: refuse_send,
             inline: 0,
             longest: 0,
             open: false,
-            every: false,
+            default_wants_entry: false,
             recv_wr,
             recv_piece,
             recv_bad: null_mut(),
-            post_recv: no_receive,
+            post_recv: refuse_recv,
             recv_open: false,
             next_sent: NEVER,
             next_received: NEVER,

@@ -20,9 +20,9 @@ pub struct TxOp {
     /// The last work request of a part of an operation over several rails, which `end.context` names.
     pub striped: bool,
     /// Ended, while an older one has not.
-    pub over: bool,
+    pub ended: bool,
     /// And how, if not well.
-    pub fate: Option<Box<Error>>,
+    pub error: Option<Box<Error>>,
     /// How the device reaches this side's memory (`mr::path_of`); with [`ENTRY_ONLY`], its success is an entry and nothing
     /// else: but for context, kind, length and buffer it is a default.
     pub how: u8,
@@ -39,7 +39,7 @@ impl Default for TxOp {
     /// As most are, so that the fast path need not say so.
     fn default() -> TxOp {
         let end = Ending { wanted: true, ..Ending::default() };
-        TxOp { end, bounce: None, internal: false, run: 0, striped: false, over: false, fate: None, how: 0 }
+        TxOp { end, bounce: None, internal: false, run: 0, striped: false, ended: false, error: None, how: 0 }
     }
 }
 
@@ -125,7 +125,7 @@ pub struct UnpostedRequest {
     pub(in crate::prov::verbs) _owned: Option<Box<[u8]>>,
     pub op: TxOp,
     /// A fault on demand keeps it until then; 0 = none does.
-    pub held: u64,
+    pub held_until: u64,
 }
 
 // SAFETY: the pieces are numbers; who touches what is behind them says why it may.
@@ -146,7 +146,7 @@ impl UnpostedRequest {
             send_flags: SIGNALED,
             _owned: None,
             op: TxOp::default(),
-            held: 0,
+            held_until: 0,
         }
     }
 }

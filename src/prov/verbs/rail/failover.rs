@@ -34,19 +34,21 @@ fn psn(number: u32, epoch: u32) -> u32 {
     Service::psn(number.wrapping_add(epoch << 16))
 }
 
-fn lie() -> Error {
+fn false_count() -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, "the peer says that it has received what it was not sent, or not what it has acknowledged")
 }
 
 impl State {
     /// The first rail is lost for now.
-    pub(in crate::prov::verbs) fn is_out(&self) -> bool {
-        self.rails.as_ref().is_some_and(|rails| rails.is_out())
+    pub(in crate::prov::verbs) fn is_failing_over(&self) -> bool {
+        self.rails.as_ref().is_some_and(|rails| rails.is_failing_over())
     }
 
     /// Whether the connection outlives the loss of its first rail: another one carries words.
-    pub(in crate::prov::verbs) fn may_outlive(&self) -> bool {
-        matches!(self.phase, Phase::Connected) && self.peer_end.is_none() && self.rails.as_ref().is_some_and(|rails| rails.speaks())
+    pub(in crate::prov::verbs) fn can_fail_over(&self) -> bool {
+        matches!(self.phase, Phase::Connected)
+            && self.peer_end.is_none()
+            && self.rails.as_ref().is_some_and(|rails| rails.can_send_messages())
     }
 
     /// Whether a failure is the fault of the operation, and not the rail's.
@@ -62,8 +64,8 @@ impl State {
 
     /// A completion that tells of no operation's fault, but of the rail's. False: it is another one, or ends the connection.
     #[cold]
-    pub(in crate::prov::verbs) fn outlives(&mut self, wc: &ibv_wc, receive: bool, seq: u32) -> bool {
-        if self.is_out() && matches!(self.phase, Phase::Draining) {
+    pub(in crate::prov::verbs) fn absorb_failure(&mut self, wc: &ibv_wc, receive: bool, seq: u32) -> bool {
+        if self.is_failing_over() && matches!(self.phase, Phase::Draining) {
             // The end came meanwhile. What was kept has failed, and must not be taken for what ended before this one.
             self.finish_if_drained();
             return true;
@@ -71,28 +73,28 @@ impl State {
         if !matches!(self.phase, Phase::Connected) || self.is_to_blame(wc.status, receive, Some(seq)) {
             return false;
         }
-        if self.rails.as_ref().is_some_and(|rails| !rails.is_out() || rails.first.stage == RailStage::Ready) {
-            if !self.may_outlive() {
+        if self.rails.as_ref().is_some_and(|rails| !rails.is_failing_over() || rails.first.stage == RailStage::Ready) {
+            if !self.can_fail_over() {
                 return false;
             }
             let operation = if receive { "receive" } else { "operation" };
             let failed = Failed { operation, receive, status: wc.status, qpn: wc.qp_num, vendor_err: wc.vendor_err };
-            self.lose_first(status::completion_error(&failed));
+            self.fail_over(status::completion_error(&failed));
         }
-        self.came_back(receive, seq);
-        self.advance_first(None);
+        self.on_returned(receive, seq);
+        self.advance_failover(None);
         true
     }
 
     /// The stopped queue pair has given one back.
-    fn came_back(&mut self, receive: bool, seq: u32) {
+    fn on_returned(&mut self, receive: bool, seq: u32) {
         let Some(outage) = self.rails.as_mut().and_then(|rails| rails.outage.as_mut()) else { return };
         if receive {
-            outage.rx_seen = seq.wrapping_add(1);
+            outage.rx_returned = seq.wrapping_add(1);
             return;
         }
-        outage.tx_over |= seq == outage.end;
-        if std::mem::replace(&mut outage.headed, true) {
+        outage.tx_drained |= seq == outage.end;
+        if std::mem::replace(&mut outage.first_failure_seen, true) {
             return;
         }
         // The first that fails tells that those before it have ended well.
@@ -111,21 +113,21 @@ impl State {
 
     /// The first rail is lost, and its queue pair stopped.
     #[cold]
-    pub(in crate::prov::verbs) fn lose_first(&mut self, why: Error) {
-        if !self.may_outlive() {
-            return self.begin_end(why, false);
+    pub(in crate::prov::verbs) fn fail_over(&mut self, why: Error) {
+        if !self.can_fail_over() {
+            return self.begin_teardown(why, false);
         }
         self.close_fast();
         let patience = deadline(self.options.connect_timeout_ns);
         let (end, rx) = (self.tx.next().wrapping_sub(self.batch.len as u32), (self.rx.first(), self.rx.next()));
         let State { rails: Some(rails), qp: Some(qp), tx, tx_tag, service, .. } = self else { return };
-        let Some(mut kept) = qp.kept.as_ref().map(|kept| kept.lock()) else { return };
-        (kept.parked, kept.deaf) = (true, true);
+        let Some(mut kept) = qp.retransmit.as_ref().map(|kept| kept.lock()) else { return };
+        (kept.suspended, kept.receives_suspended) = (true, true);
         rails.epoch = rails.epoch.wrapping_add(1);
-        let (was_up, stage) = (!rails.is_out(), rails.first.stage);
+        let (was_up, stage) = (!rails.is_failing_over(), rails.first.stage);
         let given = kept.messages();
         drop(kept);
-        let patience = if rails.is_out() { patience } else { rails.tried.until([tx.first(), rx.0], patience) };
+        let patience = if rails.is_failing_over() { patience } else { rails.tried.until([tx.first(), rx.0], patience) };
         let outage = rails.outage.get_or_insert_with(|| {
             // Where nothing is left with the device, nothing comes back.
             let is_idle = tx.first() == end;
@@ -133,34 +135,34 @@ impl State {
             let new = Outage {
                 why: why.clone(),
                 until: patience,
-                asks: now_ns() + ALIVE_NS,
+                alive_check_at: now_ns() + ALIVE_NS,
                 end,
-                given,
-                headed,
-                tx_over: is_idle,
-                rx_seen: rx.0,
+                messages_given: given,
+                first_failure_seen: headed,
+                tx_drained: is_idle,
+                rx_returned: rx.0,
                 rx_given: rx.1,
-                said,
+                announced: said,
                 peer: None,
                 service: 0,
-                came: (0, 0),
+                baseline: (0, 0),
             };
             Box::new(new)
         });
-        (outage.said, outage.peer) = (Vec::new(), None);
+        (outage.announced, outage.peer) = (Vec::new(), None);
         if !was_up {
             // A next queue pair has had receives at most, and none before it was in its place.
-            (outage.rx_seen, outage.rx_given) = if stage == RailStage::Ready { rx } else { (outage.rx_given, outage.rx_given) };
+            (outage.rx_returned, outage.rx_given) = if stage == RailStage::Ready { rx } else { (outage.rx_given, outage.rx_given) };
         }
         rails.first.destroy();
         (rails.first.stage, rails.first.peer) = (RailStage::Lost { peer: rails.epoch }, None);
         let mut stopped = qp.fail();
-        if !outage.tx_over {
-            let marked = qp.post_nothing(tx_tag.send(end));
+        if !outage.tx_drained {
+            let marked = qp.post_empty_write(tx_tag.send(end));
             stopped = stopped.and(status::returned(marked, "asking a stopped queue pair for its end"));
         }
-        let stopped = stopped.and(service.as_mut().map_or(Ok(()), Service::park));
-        let told = rails.lost_first(&why, "what it had goes again once its port is back");
+        let stopped = stopped.and(service.as_mut().map_or(Ok(()), Service::suspend));
+        let told = rails.first_lost_error(&why, "what it had goes again once its port is back");
         crate::log!(Debug, "{told}");
         if was_up {
             rails.first.losses += 1;
@@ -168,16 +170,16 @@ impl State {
             self.event(EventKind::Notify, Vec::new(), Some(told));
         }
         match stopped {
-            Ok(()) => self.advance_first(None),
-            Err(e) => self.begin_end(e, false),
+            Ok(()) => self.advance_failover(None),
+            Err(e) => self.begin_teardown(e, false),
         }
     }
 
     /// Moves the return of the first rail on; `cqs`: where it completes.
-    pub(in crate::prov::verbs) fn first_turn(&mut self, cqs: impl FnOnce() -> Option<[Arc<Cq>; 2]>) {
-        if self.is_out() {
+    pub(in crate::prov::verbs) fn failover_turn(&mut self, cqs: impl FnOnce() -> Option<[Arc<Cq>; 2]>) {
+        if self.is_failing_over() {
             self.ask_alive();
-            self.advance_first(cqs());
+            self.advance_failover(cqs());
         }
     }
 
@@ -185,8 +187,8 @@ impl State {
     fn ask_alive(&mut self) {
         let now = now_ns();
         let Some(rails) = self.rails.as_mut().filter(|_| matches!(self.phase, Phase::Connected)) else { return };
-        let Some(outage) = rails.outage.as_mut().filter(|outage| now >= outage.asks) else { return };
-        outage.asks = now + ALIVE_NS;
+        let Some(outage) = rails.outage.as_mut().filter(|outage| now >= outage.alive_check_at) else { return };
+        outage.alive_check_at = now + ALIVE_NS;
         for number in 1..=rails.further.len() {
             if let Some(Err(e)) = self.rails.as_mut().and_then(|rails| rails.rail(number)).map(Rail::ask_alive) {
                 self.lose_rail(number, e);
@@ -194,164 +196,164 @@ impl State {
         }
     }
 
-    fn advance_first(&mut self, cqs: Option<[Arc<Cq>; 2]>) {
+    fn advance_failover(&mut self, cqs: Option<[Arc<Cq>; 2]>) {
         if !matches!(self.phase, Phase::Connected) {
             return;
         }
-        match self.step_first(cqs) {
+        match self.failover_step(cqs) {
             Ok(()) => {}
             Err(e) => {
-                self.begin_end(e, false);
+                self.begin_teardown(e, false);
                 self.finish_if_drained();
             }
         }
     }
 
     /// An error: the connection ends.
-    fn step_first(&mut self, cqs: Option<[Arc<Cq>; 2]>) -> Result<()> {
+    fn failover_step(&mut self, cqs: Option<[Arc<Cq>; 2]>) -> Result<()> {
         let (now, patience, first_rx) = (now_ns(), self.patience, self.rx.first());
-        let service = self.service.as_ref().map_or((0, 0, 0), |s| (s.held, s.heard, s.qp.number));
+        let service = self.service.as_ref().map_or((0, 0, 0), |s| (s.with_device, s.received, s.qp.number));
         let Some(rails) = &mut self.rails else { return Ok(()) };
         let (epoch, asked) = (rails.epoch, rails.asked);
         let Some(outage) = &rails.outage else { return Ok(()) };
         if outage.until != 0 && now >= outage.until {
-            return Err(rails.lost_first(&outage.why, "it did not come back in time"));
+            return Err(rails.first_lost_error(&outage.why, "it did not come back in time"));
         }
         let first = &mut rails.first;
         match first.stage {
             RailStage::Lost { .. } => {
-                let received = outage.rx_seen == outage.rx_given || first_rx == outage.rx_given;
-                if !(outage.tx_over && received && service.0 == 0) {
+                let received = outage.rx_returned == outage.rx_given || first_rx == outage.rx_given;
+                if !(outage.tx_drained && received && service.0 == 0) {
                     return Ok(());
                 }
-                if outage.said.is_empty() {
+                if outage.announced.is_empty() {
                     let mut words = words(kind::FIRST_LOST, 0, epoch);
                     (words[1], words[2]) = (u64::from(first_rx), u64::from(service.1));
-                    self.tell_of_first(words);
+                    self.announce(words);
                 }
                 let used = self.rails.as_ref().and_then(|rails| rails.outage.as_ref()).and_then(|outage| outage.peer);
-                used.map_or(Ok(()), |used| self.settle_first(used))
+                used.map_or(Ok(()), |used| self.resolve_deliveries(used))
             }
             RailStage::Down { again } if again <= now && !first.card.context().is_active(first.card.port) => {
-                first.stage = first.again(now);
+                first.stage = first.back_off(now);
                 Ok(())
             }
             RailStage::Down { again } if again <= now => {
                 let Some(cqs) = cqs else { return Ok(()) };
                 // Its life is the epoch.
                 first.life = epoch.wrapping_sub(1);
-                match first.make_with(&cqs, 0, asked) {
+                match first.create_qp_with(&cqs, 0, asked) {
                     Ok(mut words) => {
                         words[5] = u64::from(service.2);
-                        self.tell_of_first(words);
+                        self.announce(words);
                     }
                     Err(e) => {
                         crate::log!(Info, "rail 0: {e}");
                         first.destroy();
-                        first.stage = first.again(now);
+                        first.stage = first.back_off(now);
                     }
                 }
                 Ok(())
             }
             RailStage::Offered if first.peer.is_some() => {
                 let Some(cqs) = cqs else { return Ok(()) };
-                if let Err(e) = first.join(cqs, patience) {
-                    self.lose_first(e);
+                if let Err(e) = first.connect(cqs, patience) {
+                    self.fail_over(e);
                 }
                 Ok(())
             }
-            RailStage::Joining => match first.joined() {
+            RailStage::Joining => match first.connect_result() {
                 None => Ok(()),
-                Some(Ok(())) => self.replace_first(),
+                Some(Ok(())) => self.install_first(),
                 Some(Err(e)) => {
                     // The peer may have a queue pair that waits for this one.
-                    self.lose_first(e);
+                    self.fail_over(e);
                     Ok(())
                 }
             },
-            RailStage::Ready if first.peer_ready || outage.came != (first_rx, service.1) => self.resume_first(),
+            RailStage::Ready if first.peer_ready || outage.baseline != (first_rx, service.1) => self.resume_first(),
             _ => Ok(()),
         }
     }
 
     /// Tells the peer over every rail that there is, since each may be lost too.
-    fn tell_of_first(&mut self, words: Message) {
+    fn announce(&mut self, words: Message) {
         if let Some(outage) = self.rails.as_mut().and_then(|rails| rails.outage.as_mut()) {
-            outage.said.push(words);
+            outage.announced.push(words);
         }
         let rails = self.rails.as_ref().map_or(0, |rails| rails.further.len());
-        (1..=rails).for_each(|number| self.tell_by(number, &[words]));
+        (1..=rails).for_each(|number| self.send_by_rail(number, &[words]));
     }
 
-    fn tell_by(&mut self, number: usize, words: &[Message]) {
+    fn send_by_rail(&mut self, number: usize, words: &[Message]) {
         let Some(rail) = self.rails.as_mut().and_then(|rails| rails.rail(number)) else { return };
-        if let Err(e) = words.iter().try_for_each(|words| rail.tell(words)) {
+        if let Err(e) = words.iter().try_for_each(|words| rail.send_message(words)) {
             self.lose_rail(number, e);
         }
     }
 
     /// A further rail has come, which may carry what another one has lost.
-    pub(in crate::prov::verbs) fn tell_again(&mut self, number: usize) {
-        self.note_others();
-        let said = self.rails.as_ref().and_then(|rails| rails.outage.as_ref()).map(|outage| outage.said.clone());
-        self.tell_by(number, &said.unwrap_or_default());
+    pub(in crate::prov::verbs) fn repeat_announcements(&mut self, number: usize) {
+        self.update_other_rail_up();
+        let said = self.rails.as_ref().and_then(|rails| rails.outage.as_ref()).map(|outage| outage.announced.clone());
+        self.send_by_rail(number, &said.unwrap_or_default());
     }
 
     /// The port is active again.
-    pub(in crate::prov::verbs) fn hurry_first(&mut self) {
-        if let Some(rails) = self.rails.as_mut().filter(|rails| rails.is_out()) {
-            rails.first.hurry(now_ns());
+    pub(in crate::prov::verbs) fn retry_first_now(&mut self) {
+        if let Some(rails) = self.rails.as_mut().filter(|rails| rails.is_failing_over()) {
+            rails.first.retry_now(now_ns());
         }
     }
 
     /// For faults on demand.
-    fn note_others(&mut self) {
-        let lasts = self.may_outlive();
-        if let Some(kept) = self.qp.as_ref().and_then(|qp| qp.kept.as_ref()) {
-            kept.lock().lasts = lasts;
+    fn update_other_rail_up(&mut self) {
+        let lasts = self.can_fail_over();
+        if let Some(kept) = self.qp.as_ref().and_then(|qp| qp.retransmit.as_ref()) {
+            kept.lock().other_rail_up = lasts;
         }
     }
 
     /// A further rail was lost: while the first is, another one has to be left.
-    pub(in crate::prov::verbs) fn check_first(&mut self, why: &Error) {
-        self.note_others();
+    pub(in crate::prov::verbs) fn check_failover(&mut self, why: &Error) {
+        self.update_other_rail_up();
         // With it the peer's READY may have been lost.
         if self.rails.as_ref().is_some_and(|rails| rails.first.stage == RailStage::Ready) {
-            self.advance_first(None);
+            self.advance_failover(None);
         }
-        if !self.is_out() || !matches!(self.phase, Phase::Connected) {
+        if !self.is_failing_over() || !matches!(self.phase, Phase::Connected) {
             return;
         }
-        match self.rails.as_ref().filter(|rails| rails.speaks()).map(|rails| rails.further.len()) {
-            Some(count) => (1..=count).for_each(|number| self.tell_again(number)),
-            None => self.begin_end(Error::coded(why.errno, Code::PeerGone, format!("no rail is left: {}", why.words)), false),
+        match self.rails.as_ref().filter(|rails| rails.can_send_messages()).map(|rails| rails.further.len()) {
+            Some(count) => (1..=count).for_each(|number| self.repeat_announcements(number)),
+            None => self.begin_teardown(Error::coded(why.errno, Code::PeerGone, format!("no rail is left: {}", why.words)), false),
         }
     }
 
     /// A receive of a further rail's has ended.
-    pub(in crate::prov::verbs) fn rail_heard(&mut self, number: usize, wc: &ibv_wc, seq: u32) {
+    pub(in crate::prov::verbs) fn on_rail_receive(&mut self, number: usize, wc: &ibv_wc, seq: u32) {
         let Some(rail) = self.rails.as_mut().and_then(|rails| rails.rail(number)) else { return };
         if wc.status != ibv_wc_status::IBV_WC_SUCCESS || (rail.life as u8) != (seq >> 24) as u8 {
             return;
         }
-        match rail.hears(seq, wc.byte_len) {
-            Ok(Some(words)) => self.on_first_word(&words),
+        match rail.take_message(seq, wc.byte_len) {
+            Ok(Some(words)) => self.on_failover_message(&words),
             Ok(None) => {}
             Err(e) => self.lose_rail(number, e),
         }
     }
 
     /// What the peer says of the first rail. What is of another loss than this is late, or a lie, and changes nothing.
-    fn on_first_word(&mut self, words: &Message) {
+    fn on_failover_message(&mut self, words: &Message) {
         let (kind, epoch) = (words[0] as u8, (words[0] >> 32) as u32);
         let Some(rails) = &self.rails else { return };
         let is_next = {
             // Who has settled that has heard of this side's loss.
-            let told = rails.outage.as_ref().is_none_or(|outage| !outage.said.is_empty());
+            let told = rails.outage.as_ref().is_none_or(|outage| !outage.announced.is_empty());
             epoch == rails.epoch.wrapping_add(1) && told
         };
         if kind == kind::FIRST_LOST && is_next {
-            self.lose_first(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer has lost it"));
+            self.fail_over(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer has lost it"));
         }
         let Some(rails) = self.rails.as_mut().filter(|rails| rails.epoch == epoch) else { return };
         let (Some(outage), first) = (&mut rails.outage, &mut rails.first) else { return };
@@ -363,30 +365,32 @@ impl State {
             kind::RAIL_READY => first.peer_ready = true,
             _ => {}
         }
-        self.advance_first(None);
+        self.advance_failover(None);
     }
 
     /// Both sides have stopped: what has arrived ends well, and what has not goes again; parts over the rails that are left.
-    fn settle_first(&mut self, used: [u32; 2]) -> Result<()> {
+    fn resolve_deliveries(&mut self, used: [u32; 2]) -> Result<()> {
         let State { rails: Some(rails), qp: Some(qp), tx, service, .. } = self else { return Ok(()) };
-        let (Some(outage), Some(kept)) = (&rails.outage, &qp.kept) else { return Ok(()) };
+        let (Some(outage), Some(kept)) = (&rails.outage, &qp.retransmit) else { return Ok(()) };
         let (mut kept, start) = (kept.lock(), tx.first());
-        let fates = kept.settle(start, outage.end, outage.given, used[0]).ok_or_else(lie)?;
-        if service.as_mut().is_some_and(|service| !service.settle(used[1])) {
-            return Err(lie());
+        let fates = kept.resolve(start, outage.end, outage.messages_given, used[0]).ok_or_else(false_count)?;
+        if service.as_mut().is_some_and(|service| !service.discard_received(used[1])) {
+            return Err(false_count());
         }
-        let unknown = rails.lost_first(&outage.why, "the card may have carried the operation out or not");
+        let unknown = rails.first_lost_error(&outage.why, "the card may have carried the operation out or not");
         for (i, fate) in fates.iter().enumerate().rev() {
             let seq = start.wrapping_add(i as u32);
             match (fate, tx.get_mut(seq)) {
-                (Delivery::Unknown, Some(op)) => op.fate = Some(Box::new(unknown.clone())),
-                (Delivery::Again, Some(op)) if op.striped => {
+                (Delivery::Unknown, Some(op)) => op.error = Some(Box::new(unknown.clone())),
+                (Delivery::Repost, Some(op)) if op.striped => {
                     op.striped = false;
                     let part = op.run;
                     if let Some(stripe) = rails.stripe(op.end.context as u64) {
                         let requests = stripe.requests_of(part as usize) as u32;
                         // Those of before `start` have ended, and their places are others'.
-                        (0..requests).filter(|i| *i <= seq.wrapping_sub(start)).for_each(|i| kept.void(seq.wrapping_sub(i)));
+                        (0..requests)
+                            .filter(|i| *i <= seq.wrapping_sub(start))
+                            .for_each(|i| kept.replace_by_empty_write(seq.wrapping_sub(i)));
                         stripe.todo.push_front(part);
                     }
                 }
@@ -394,38 +398,38 @@ impl State {
             }
         }
         drop(kept);
-        rails.first.pace.stop();
-        rails.first.stage = rails.first.again(now_ns());
-        self.feed();
+        rails.first.speed.stop();
+        rails.first.stage = rails.first.back_off(now_ns());
+        self.dispatch_parts();
         Ok(())
     }
 
     /// The next queue pair is connected: it takes the place of the last one, gets the receives, and the peer is told.
-    fn replace_first(&mut self) -> Result<()> {
+    fn install_first(&mut self) -> Result<()> {
         let State { rails: Some(rails), qp: Some(last), rx, rx_tag, service, patience, link, .. } = self else { return Ok(()) };
         let (Some(outage), first) = (&mut rails.outage, &mut rails.first) else { return Ok(()) };
         let (Some(mut qp), Some(offer)) = (first.qp.take(), &first.peer) else { return Ok(()) };
-        qp.kept = last.kept.take();
+        qp.retransmit = last.retransmit.take();
         let stopped = std::mem::replace(last, qp);
         if link.id.is_some() {
-            link.stopped.get_or_insert(stopped);
+            link.stopped_qp.get_or_insert(stopped);
         }
-        repeat_receives(last, *rx_tag, rx.first(), rx.next())?;
+        repost_receives(last, *rx_tag, rx.first(), rx.next())?;
         first.stage = RailStage::Ready;
         if let Some(service) = service.as_mut().filter(|service| service.up) {
             let config = &crate::config::get().verbs;
             let mut remote = offer.remote(&first.card, psn(outage.service, rails.epoch), config.service_level, config.traffic_class);
             remote.qpn = outage.service;
             let local = first.card.local(psn(service.qp.number, rails.epoch));
-            if let Err(e) = service.remake(first.card.port, first.card.context(), &local, &remote, patience) {
-                self.lose_first(e);
+            if let Err(e) = service.reconnect(first.card.port, first.card.context(), &local, &remote, patience) {
+                self.fail_over(e);
                 return Ok(());
             }
         }
-        outage.came = (rx.first(), service.as_ref().map_or(0, |service| service.heard));
+        outage.baseline = (rx.first(), service.as_ref().map_or(0, |service| service.received));
         let words = words(kind::RAIL_READY, 0, rails.epoch);
-        self.tell_of_first(words);
-        self.step_first(None)
+        self.announce(words);
+        self.failover_step(None)
     }
 
     /// Both sides are ready: what was kept goes.
@@ -434,30 +438,30 @@ impl State {
         self.ring_promised();
         let State { rails: Some(rails), qp: Some(qp), tx, rx, service, .. } = self else { return Ok(()) };
         let Some(outage) = rails.outage.take() else { return Ok(()) };
-        rails.tried.came_back(!tx.is_empty(), [tx.first(), rx.first()], outage.until);
-        if let Some(mut kept) = qp.kept.as_ref().map(|kept| kept.lock()) {
-            kept.parked = false;
+        rails.tried.record_return(!tx.is_empty(), [tx.first(), rx.first()], outage.until);
+        if let Some(mut kept) = qp.retransmit.as_ref().map(|kept| kept.lock()) {
+            kept.suspended = false;
             for seq in (0..tx.len()).map(|i| tx.first().wrapping_add(i)) {
                 // SAFETY: the pair lives; who posted the operation keeps its buffers until it completes.
-                status::returned(unsafe { kept.repeat(qp.raw(), seq) }, "posting again what the first rail had")?;
+                status::returned(unsafe { kept.repost_send(qp.raw(), seq) }, "posting again what the first rail had")?;
             }
         }
         rails.first.came_up(now_ns());
         service.as_mut().filter(|service| service.up).map_or(Ok(()), Service::resume)?;
-        self.tell_up(0, true);
-        self.feed();
+        self.report_up(0, true);
+        self.dispatch_parts();
         Ok(())
     }
 }
 
 /// Receives that were kept, from `first` up to `next`. From now on the device gets those that are posted: the peer may send as soon
 /// as it has heard READY.
-fn repeat_receives(qp: &Qp, tag: Tag, first: u32, next: u32) -> Result<()> {
-    let Some(mut kept) = qp.kept.as_ref().map(|kept| kept.lock()) else { return Ok(()) };
-    kept.deaf = false;
+fn repost_receives(qp: &Qp, tag: Tag, first: u32, next: u32) -> Result<()> {
+    let Some(mut kept) = qp.retransmit.as_ref().map(|kept| kept.lock()) else { return Ok(()) };
+    kept.receives_suspended = false;
     (0..next.wrapping_sub(first)).try_for_each(|i| {
         // SAFETY: the pair lives; who posted the receive keeps its buffers until it completes.
-        status::returned(unsafe { kept.receive_again(qp.raw(), tag.recv(first.wrapping_add(i))) }, "posting receives again")
+        status::returned(unsafe { kept.repost_recv(qp.raw(), tag.recv(first.wrapping_add(i))) }, "posting receives again")
     })
 }
 
@@ -470,13 +474,13 @@ mod tests {
     fn a_way_back_that_carries_nothing_is_none() {
         let mut tried = RecoveryLimit::default();
         assert_eq!(tried.until([3, 5], 100), 100);
-        tried.came_back(true, [3, 5], 100);
+        tried.record_return(true, [3, 5], 100);
         assert_eq!(tried.until([3, 5], 200), 100);
         for first in [[4, 5], [3, 6]] {
-            tried.came_back(true, [3, 5], 100);
+            tried.record_return(true, [3, 5], 100);
             assert_eq!(tried.until(first, 200), 200);
         }
-        tried.came_back(false, [3, 5], 100);
+        tried.record_return(false, [3, 5], 100);
         assert_eq!(tried.until([3, 5], 200), 200);
     }
 

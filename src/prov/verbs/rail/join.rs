@@ -45,15 +45,15 @@ impl RailOffer {
 
 impl Rail {
     /// A further rail's queue pair, and what the peer is told of it.
-    pub(in crate::prov::verbs) fn make(&mut self, cq: &Arc<Cq>, number: usize, pieces: u32) -> Result<Message> {
+    pub(in crate::prov::verbs) fn create_qp(&mut self, cq: &Arc<Cq>, number: usize, pieces: u32) -> Result<Message> {
         let (tx, rx) = ((DEPTH + WORDS) as u32, WORDS as u32);
         let asked = Capacity { tx, rx, tx_pieces: pieces, rx_pieces: 1, inline: size_of::<Message>() as u32 };
-        let words = self.make_with(&[cq.clone(), cq.clone()], number, asked)?;
-        (0..WORDS).try_for_each(|place| self.listen(place))?;
+        let words = self.create_qp_with(&[cq.clone(), cq.clone()], number, asked)?;
+        (0..WORDS).try_for_each(|place| self.post_message_receive(place))?;
         Ok(words)
     }
 
-    pub(in crate::prov::verbs) fn make_with(&mut self, cqs: &[Arc<Cq>; 2], number: usize, asked: Capacity) -> Result<Message> {
+    pub(in crate::prov::verbs) fn create_qp_with(&mut self, cqs: &[Arc<Cq>; 2], number: usize, asked: Capacity) -> Result<Message> {
         let qp = Qp::new(&self.card.pd, &cqs[0].raw, &cqs[1].raw, asked)?;
         qp.init(self.card.port)?;
         self.life += 1;
@@ -71,7 +71,7 @@ impl Rail {
 
     /// Has the queue pair connected to the peer's by a thread, which keeps what it reaches: the kernel looks for the peer's
     /// address meanwhile, for a second if nobody answers.
-    pub(in crate::prov::verbs) fn join(&mut self, cqs: [Arc<Cq>; 2], patience: RetryPolicy) -> Result<()> {
+    pub(in crate::prov::verbs) fn connect(&mut self, cqs: [Arc<Cq>; 2], patience: RetryPolicy) -> Result<()> {
         let (Some(qp), Some(peer)) = (self.qp.take(), &self.peer) else { return Ok(()) };
         let config = &config::get().verbs;
         let remote = peer.remote(&self.card, Service::psn(peer.qpn), config.service_level, config.traffic_class);
@@ -104,16 +104,16 @@ impl Rail {
     }
 
     /// How connecting went, once it has.
-    pub(in crate::prov::verbs) fn joined(&mut self) -> Option<Result<()>> {
+    pub(in crate::prov::verbs) fn connect_result(&mut self) -> Option<Result<()>> {
         let (qp, joined) = self.joining.as_ref()?.lock().take()?;
         (self.qp, self.joining) = (Some(qp), None);
         Some(joined)
     }
 
     /// Posts a write of nothing.
-    pub(in crate::prov::verbs) fn try_out(&mut self) -> Result<()> {
+    pub(in crate::prov::verbs) fn probe(&mut self) -> Result<()> {
         let Some(qp) = &self.qp else { return Ok(()) };
-        status::returned(qp.post_nothing(self.tag.send(self.seq())), "trying a rail")?;
+        status::returned(qp.post_empty_write(self.tag.send(self.seq())), "trying a rail")?;
         self.begin(InFlightPart { seq: self.seq(), stripe: 0, part: 0, len: 0, requests: 1 }, now_ns());
         self.stage = RailStage::Tried;
         Ok(())
@@ -122,18 +122,18 @@ impl Rail {
     /// Asks the peer's card, by a write of nothing, whether its queue pair is there, unless something under way does. No word:
     /// those take receives, which a peer that sleeps does not post again.
     pub(in crate::prov::verbs) fn ask_alive(&mut self) -> Result<()> {
-        let Some(qp) = self.qp.as_ref().filter(|_| self.is_up() && self.flights.is_empty()) else { return Ok(()) };
-        status::returned(qp.post_nothing(self.tag.send(self.seq())), "asking for a sign of life")?;
+        let Some(qp) = self.qp.as_ref().filter(|_| self.is_up() && self.in_flight.is_empty()) else { return Ok(()) };
+        status::returned(qp.post_empty_write(self.tag.send(self.seq())), "asking for a sign of life")?;
         self.begin(InFlightPart { seq: self.seq(), stripe: 0, part: MESSAGE, len: 0, requests: 1 }, now_ns());
         Ok(())
     }
 
     /// Posts a receive for the peer's words.
-    fn listen(&mut self, place: usize) -> Result<()> {
+    fn post_message_receive(&mut self, place: usize) -> Result<()> {
         let size = size_of::<Message>();
-        let ear = self.ear.take().map_or_else(|| Buffer::new(&self.card.pd, WORDS * size, LOCAL), Ok)?;
+        let ear = self.message_buffer.take().map_or_else(|| Buffer::new(&self.card.pd, WORDS * size, LOCAL), Ok)?;
         let mut piece = ibv_sge { addr: (ear.address() + place * size) as u64, length: size as u32, lkey: ear.lkey() };
-        self.ear = Some(ear);
+        self.message_buffer = Some(ear);
         let Some(qp) = &self.qp else { return Ok(()) };
         let wr_id = self.tag.recv(self.life << 24 | place as u32);
         let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: &mut piece, num_sge: 1 };
@@ -142,25 +142,27 @@ impl Rail {
     }
 
     /// What a receive has brought.
-    pub(in crate::prov::verbs) fn hears(&mut self, seq: u32, len: u32) -> Result<Option<Message>> {
+    pub(in crate::prov::verbs) fn take_message(&mut self, seq: u32, len: u32) -> Result<Option<Message>> {
         let place = (seq & 0xff_ffff) as usize;
-        let Some(ear) = self.ear.as_ref().filter(|_| place < WORDS && len as usize == size_of::<Message>()) else { return Ok(None) };
+        let Some(ear) = self.message_buffer.as_ref().filter(|_| place < WORDS && len as usize == size_of::<Message>()) else {
+            return Ok(None);
+        };
         // SAFETY: a place of ours, aligned, that the device has filled and let go of.
         let words = unsafe { (ear.address() as *const Message).add(place).read() };
-        self.listen(place)?;
+        self.post_message_receive(place)?;
         Ok(Some(words))
     }
 
     /// Whether it carries words.
-    pub(in crate::prov::verbs) fn speaks(&self) -> bool {
+    pub(in crate::prov::verbs) fn can_send_messages(&self) -> bool {
         self.is_up() && self.qp.as_ref().is_some_and(|qp| qp.capacity.inline as usize >= size_of::<Message>())
     }
 
     /// Sends words to the peer.
-    pub(in crate::prov::verbs) fn tell(&mut self, words: &Message) -> Result<()> {
-        let Some(qp) = self.qp.as_ref().filter(|_| self.speaks()) else { return Ok(()) };
+    pub(in crate::prov::verbs) fn send_message(&mut self, words: &Message) -> Result<()> {
+        let Some(qp) = self.qp.as_ref().filter(|_| self.can_send_messages()) else { return Ok(()) };
         // A peer that keeps to what it may say has acknowledged some by now.
-        if self.flights.iter().filter(|f| f.part == MESSAGE).count() >= WORDS {
+        if self.in_flight.iter().filter(|f| f.part == MESSAGE).count() >= WORDS {
             return Err(Error::fixed(errno::ETIMEDOUT, "the peer's card acknowledges no words"));
         }
         let mut piece = ibv_sge { addr: words.as_ptr().addr() as u64, length: size_of::<Message>() as u32, lkey: 0 };

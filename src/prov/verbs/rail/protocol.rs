@@ -13,7 +13,7 @@ use crate::prov::verbs::memory::registered::Registered;
 use crate::prov::verbs::queue::service::{Message, Service, kind};
 use crate::prov::verbs::shared::Shared;
 use crate::prov::verbs::state::lane;
-use crate::prov::verbs::state::lane::ANSWERS;
+use crate::prov::verbs::state::lane::MAX_ANSWERS;
 use crate::prov::verbs::state::rail::{RailOffer, RailStage};
 use crate::prov::verbs::state::rails::Rails;
 use crate::prov::verbs::state::{Phase, State};
@@ -30,12 +30,12 @@ fn lost(words: &'static str) -> Error {
 
 impl State {
     /// Says something about rails.
-    pub(in crate::prov::verbs) fn say(&mut self, words: Message) {
+    pub(in crate::prov::verbs) fn send_rail_message(&mut self, words: Message) {
         if !matches!(self.phase, Phase::Connected) {
             return;
         }
         let said = match (&mut self.service, self.lane.is_some()) {
-            (_, true) => self.tell_peer(lane::kind::RAIL, &words),
+            (_, true) => self.queue_message(lane::kind::RAIL, &words),
             (Some(service), _) => service.send(words),
             _ => Ok(()),
         };
@@ -46,10 +46,10 @@ impl State {
 
     /// Answers what the peer says of rails, which may know before this side that they are connected. An error: it asks more than
     /// it may.
-    fn reply(&mut self, words: Message) -> Result<()> {
+    fn answer_rail_message(&mut self, words: Message) -> Result<()> {
         let is_there = matches!(self.phase, Phase::Connected | Phase::Connecting(_));
         match &mut self.service {
-            _ if self.lane.is_some() => self.answer(lane::kind::RAIL, &words, &[]),
+            _ if self.lane.is_some() => self.queue_answer(lane::kind::RAIL, &words, &[]),
             Some(service) if is_there && service.up => service.answer(words),
             _ => Ok(()),
         }
@@ -58,7 +58,7 @@ impl State {
     /// The peer takes nothing now.
     pub(in crate::prov::verbs) fn is_behind(&self) -> bool {
         match &self.lane {
-            Some(lane) => lane.outbox.len() >= ANSWERS / 2,
+            Some(lane) => lane.outbox.len() >= MAX_ANSWERS / 2,
             None => self.service.as_ref().is_some_and(Service::is_behind),
         }
     }
@@ -84,40 +84,40 @@ impl State {
         let pieces = rails.pieces;
         let Some(rail) = rails.rail(number) else { return Ok(()) };
         match rail.stage {
-            RailStage::Down { again } if again <= now && !rail.card.context().is_active(rail.card.port) => rail.stage = rail.again(now),
+            RailStage::Down { again } if again <= now && !rail.card.context().is_active(rail.card.port) => rail.stage = rail.back_off(now),
             RailStage::Down { again } if again <= now => {
-                match domain.rail_cqs().get(number - 1).ok_or_else(no_rail).and_then(|cq| rail.make(cq, number, pieces)) {
-                    Ok(offer) => self.say(offer),
+                match domain.rail_cqs().get(number - 1).ok_or_else(no_rail).and_then(|cq| rail.create_qp(cq, number, pieces)) {
+                    Ok(offer) => self.send_rail_message(offer),
                     Err(e) => {
                         crate::log!(Info, "rail {number}: {e}");
-                        rail.stage = rail.again(now);
+                        rail.stage = rail.back_off(now);
                     }
                 }
             }
             RailStage::Offered => {
                 if let Some(cq) = domain.rail_cqs().get(number - 1).filter(|_| rail.peer.is_some()) {
-                    rail.join([cq.clone(), cq.clone()], patience)?;
+                    rail.connect([cq.clone(), cq.clone()], patience)?;
                 }
             }
             RailStage::Joining => {
-                let (Some(joined), Some(peer)) = (rail.joined(), rail.peer) else { return Ok(()) };
+                let (Some(joined), Some(peer)) = (rail.connect_result(), rail.peer) else { return Ok(()) };
                 joined?;
                 rail.stage = RailStage::Ready;
                 let mut words = words(kind::RAIL_READY, number, rail.life);
                 words[1] = u64::from(peer.life);
-                self.say(words);
-                self.try_rail(number);
+                self.send_rail_message(words);
+                self.probe_rail(number);
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn try_rail(&mut self, number: usize) {
+    fn probe_rail(&mut self, number: usize) {
         let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
         if rail.peer_ready
             && rail.stage == RailStage::Ready
-            && let Err(e) = rail.try_out()
+            && let Err(e) = rail.probe()
         {
             self.lose_rail(number, e);
         }
@@ -129,15 +129,15 @@ impl State {
         let Some(rail) = rails.rail(number) else { return };
         rail.came_up(now_ns());
         let is_back = std::mem::replace(&mut rail.was_up, true);
-        self.tell_up(number, is_back);
-        self.tell_again(number);
+        self.report_up(number, is_back);
+        self.repeat_announcements(number);
         self.close_fast();
-        self.feed();
+        self.dispatch_parts();
     }
 
-    pub(in crate::prov::verbs) fn tell_up(&mut self, number: usize, is_back: bool) {
+    pub(in crate::prov::verbs) fn report_up(&mut self, number: usize, is_back: bool) {
         let Some(rails) = &mut self.rails else { return };
-        rails.measure();
+        rails.update_threshold();
         let words = format!("{}: is up{}", rails.name(number), if is_back { " again" } else { "" });
         crate::log!(Debug, "{words}");
         if is_back {
@@ -152,7 +152,7 @@ impl State {
         if let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) {
             rail.stage = match rail.peer {
                 Some(peer) if was_up => RailStage::Lost { peer: peer.life },
-                _ => rail.again(now_ns()),
+                _ => rail.back_off(now_ns()),
             };
         }
     }
@@ -167,14 +167,14 @@ impl State {
         rail.losses += u64::from(was_up);
         // What it was, until the caller says what it is.
         rail.stage = RailStage::Down { again: u64::MAX };
-        rails.measure();
+        rails.update_threshold();
         crate::log!(Debug, "{name}: {why}");
-        self.say(words(kind::RAIL_GONE, number, life));
+        self.send_rail_message(words(kind::RAIL_GONE, number, life));
         if was_up {
             self.stats.rails_lost += 1;
             self.event(EventKind::Notify, Vec::new(), Some(Error::coded(why.errno, why.code, format!("{name}: {}", why.words))));
             self.close_fast();
-            self.check_first(why);
+            self.check_failover(why);
         }
         Some(was_up)
     }
@@ -184,18 +184,18 @@ impl State {
         self.drop_rail(number, &lost("the peer has lost it"));
         let Some(rails) = &mut self.rails else { return };
         let Some(rail) = rails.rail(number) else { return };
-        rail.stage = rail.again(now_ns());
+        rail.stage = rail.back_off(now_ns());
         rail.peer = None;
         for (id, part) in std::mem::take(&mut rail.lost) {
             if let Some(stripe) = rails.stripe(id) {
                 stripe.todo.push_front(part);
             }
         }
-        self.feed();
+        self.dispatch_parts();
     }
 
     /// Words about rails. What names no rail, queue pair or key of now is late, or a lie, and changes nothing.
-    pub(in crate::prov::verbs) fn on_rail_word(&mut self, memory: &Registered, words: &Message) -> Result<()> {
+    pub(in crate::prov::verbs) fn on_rail_message(&mut self, memory: &Registered, words: &Message) -> Result<()> {
         let Some(rails) = &mut self.rails else { return Ok(()) };
         let (number, life) = ((words[0] >> 8 & 0xff) as usize, (words[0] >> 32) as u32);
         let key = words[1] as u32;
@@ -205,7 +205,7 @@ impl State {
                 let Some(rail) = rails.rail(number) else { return Ok(()) };
                 if rail.has_pair() && u64::from(rail.life) == words[1] && rail.peer.is_some_and(|peer| peer.life == life) {
                     rail.peer_ready = true;
-                    self.try_rail(number);
+                    self.probe_rail(number);
                 }
             }
             kind::RAIL_GONE => {
@@ -220,16 +220,16 @@ impl State {
                 }
             }
             kind::KEYS_ASK => {
-                let keys = memory.regions.lock().rails_to(key).cloned();
+                let keys = memory.regions.lock().rail_keys_by_rkey(key).cloned();
                 let mut told = [u64::from(kind::KEYS_TOLD), u64::from(key), 0, 0, 0, 0, 0, 0];
                 if let Some(keys) = keys {
-                    rails.fellows.show(&keys);
+                    rails.rail_keys.record_shown(&keys);
                     told[0] |= u64::from(keys.mask) << 8;
                     for (i, rkey) in keys.rkeys.into_iter().enumerate() {
                         told[2 + i / 2] |= u64::from(rkey) << (32 * (i % 2));
                     }
                 }
-                self.reply(told)?;
+                self.answer_rail_message(told)?;
             }
             kind::KEYS_TOLD => {
                 let mut rkeys = [0; RAILS_MAX];
@@ -237,13 +237,13 @@ impl State {
                     *rkey = (words[2 + i / 2] >> (32 * (i % 2))) as u32;
                 }
                 rkeys[0] = key;
-                rails.fellows.learn(key, (words[0] >> 8) as u8, rkeys);
+                rails.rail_keys.learn(key, (words[0] >> 8) as u8, rkeys);
             }
             kind::KEYS_GONE => {
-                rails.fellows.forget(key);
-                self.reply([u64::from(kind::KEYS_FORGOT), u64::from(key), 0, 0, 0, 0, 0, 0])?;
+                rails.rail_keys.forget(key);
+                self.answer_rail_message([u64::from(kind::KEYS_FORGOT), u64::from(key), 0, 0, 0, 0, 0, 0])?;
             }
-            kind::KEYS_FORGOT => rails.fellows.forgotten(key),
+            kind::KEYS_FORGOT => rails.rail_keys.on_forgotten(key),
             _ => {}
         }
         Ok(())
@@ -272,7 +272,7 @@ impl State {
             AsyncEvent { port: Some(port), kind: IBV_EVENT_PORT_ERR, .. } => {
                 self.lose_rail(number, Error::new(errno::ENETDOWN, format!("port {port} of {device} went down")));
             }
-            AsyncEvent { port: Some(_), kind: IBV_EVENT_PORT_ACTIVE, .. } => rail.hurry(now_ns()),
+            AsyncEvent { port: Some(_), kind: IBV_EVENT_PORT_ACTIVE, .. } => rail.retry_now(now_ns()),
             AsyncEvent { qpn: Some(qpn), fatal: true, .. } if rail.qp.as_ref().is_some_and(|qp| qp.number == qpn) => {
                 self.lose_rail(number, Error::new(errno::EIO, event.words));
             }
@@ -305,7 +305,7 @@ impl State {
     }
 
     /// Each rail in a line; nothing without further ones.
-    pub(in crate::prov::verbs) fn rail_lines(&self) -> String {
+    pub(in crate::prov::verbs) fn describe_rails(&self) -> String {
         self.rails.as_deref().map_or(String::new(), Rails::lines)
     }
 }
@@ -315,17 +315,17 @@ impl Domain {
     pub(in crate::prov::verbs) fn revoke_rails(&self, keys: &Arc<Keys>) {
         for ep in self.watch.endpoints() {
             let mut s = ep.state.lock();
-            match s.rails.as_mut().map(|rails| rails.fellows.revoke(keys)) {
-                Some(Ok(true)) => s.say([u64::from(kind::KEYS_GONE), u64::from(keys.rkeys[0]), 0, 0, 0, 0, 0, 0]),
-                Some(Err(e)) => s.begin_end(e, false),
+            match s.rails.as_mut().map(|rails| rails.rail_keys.revoke(keys)) {
+                Some(Ok(true)) => s.send_rail_message([u64::from(kind::KEYS_GONE), u64::from(keys.rkeys[0]), 0, 0, 0, 0, 0, 0]),
+                Some(Err(e)) => s.begin_teardown(e, false),
                 _ => {}
             }
         }
     }
 
     /// Whether some peer may take one of these keys for those of a region that is gone.
-    pub(in crate::prov::verbs) fn may_be_mistaken(&self, keys: &Keys) -> bool {
-        let mistakes = |ep: Arc<Shared>| ep.state.lock().rails.as_ref().is_some_and(|rails| rails.fellows.may_mistake(keys));
+    pub(in crate::prov::verbs) fn may_be_confused(&self, keys: &Keys) -> bool {
+        let mistakes = |ep: Arc<Shared>| ep.state.lock().rails.as_ref().is_some_and(|rails| rails.rail_keys.may_confuse(keys));
         self.stale.load(Ordering::Relaxed) > 0 && self.watch.endpoints().into_iter().any(mistakes)
     }
 }

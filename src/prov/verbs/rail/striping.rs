@@ -53,14 +53,14 @@ impl Shared {
     pub fn complete_rail(&self, number: usize, wc: &ibv_wc, recv: bool, seq: u32) {
         let mut s = self.state.lock();
         match recv {
-            true => s.rail_heard(number, wc, seq),
-            false => s.rail_completed(number, wc, seq),
+            true => s.on_rail_receive(number, wc, seq),
+            false => s.on_rail_completion(number, wc, seq),
         }
-        if s.is_out() {
+        if s.is_failing_over() {
             self.moving.store(true, Ordering::Relaxed);
         }
         if s.must_wait() {
-            s.pump();
+            s.run_queue();
         }
         s.finish_if_drained();
     }
@@ -68,11 +68,11 @@ impl Shared {
 
 impl State {
     /// All keys of the peer's that go with this one; the peer is asked, for the next time.
-    fn fellows(&mut self, key: u64) -> Option<Arc<Keys>> {
+    fn rail_keys_for(&mut self, key: u64) -> Option<Arc<Keys>> {
         let rkey = u32::try_from(key).ok()?;
-        let (found, ask) = self.rails.as_mut()?.fellows.of(rkey);
+        let (found, ask) = self.rails.as_mut()?.rail_keys.lookup(rkey);
         if ask && !self.is_behind() {
-            self.say([u64::from(kind::KEYS_ASK), key, 0, 0, 0, 0, 0, 0]);
+            self.send_rail_message([u64::from(kind::KEYS_ASK), key, 0, 0, 0, 0, 0, 0]);
         }
         found
     }
@@ -80,14 +80,14 @@ impl State {
     /// Cuts one operation; none: it goes over the first rail alone.
     #[allow(clippy::too_many_arguments)]
     fn cut_one(&mut self, memory: &Registered, dir: Dir, local: &[Iov], descs: &[u64], addr: u64, key: u64, end: Ending) -> Option<Stripe> {
-        let there = self.fellows(key)?;
+        let there = self.rail_keys_for(key)?;
         let rails = self.rails.as_ref()?;
         if local.len() > rails.pieces as usize {
             return None;
         }
         let own = {
             let regions = memory.regions.lock();
-            let keys_of = |desc: &u64| regions.rails_of(*desc).cloned();
+            let keys_of = |desc: &u64| regions.rail_keys_of_desc(*desc).cloned();
             descs.get(..local.len())?.iter().map(keys_of).collect::<Option<Vec<_>>>()?
         };
         let mask = own.iter().fold(there.mask & rails.up(), |mask, keys| mask & keys.mask);
@@ -95,7 +95,7 @@ impl State {
             return None;
         }
         let mut stripe = Stripe::new(dir, end.len, mask.count_ones() as usize, self.most_requests(), end, mr::how_of_all(local, descs));
-        (stripe.own, stripe.there) = (own, vec![there]);
+        (stripe.local_keys, stripe.remote_keys) = (own, vec![there]);
         let piece = |(i, v): (usize, &Iov)| LocalPiece { addr: v.addr() as u64, len: v.len() as u32, of: i as u16 };
         stripe.add(addr, 0, 0, local.iter().enumerate().map(piece));
         stripe.close();
@@ -140,7 +140,7 @@ impl State {
         (stripe.end.wanted, stripe.end.deadline) = (wanted, self.deadline(c.timeout_ns));
         // What was promised to go out with the next one goes now.
         self.ring_promised();
-        Some(self.line_up(WaitingOp::Striped(Box::new(stripe))))
+        Some(self.enqueue(WaitingOp::Striped(Box::new(stripe))))
     }
 
     /// As many runs of a list as go together over several rails; none: they go over the first alone.
@@ -155,7 +155,7 @@ impl State {
         /// Runs, and bytes, that are taken at once.
         const RUNS: usize = 4096;
         const BYTES: usize = 64 << 20;
-        let least = self.rails.as_ref()?.least;
+        let least = self.rails.as_ref()?.min_striped;
         let (mut count, mut total) = (0, 0usize);
         for run in runs.iter().take(RUNS) {
             if total >= BYTES {
@@ -180,7 +180,7 @@ impl State {
                 continue;
             }
             let pair = pairs.get(at)?;
-            let (here, fellows) = (memory.regions.lock().rails_of(pair.desc).cloned(), self.fellows(pair.key));
+            let (here, fellows) = (memory.regions.lock().rail_keys_of_desc(pair.desc).cloned(), self.rail_keys_for(pair.key));
             let (here, fellows) = (here?, fellows?);
             mask &= here.mask & fellows.mask;
             how |= mr::how_of(pair.desc);
@@ -201,8 +201,8 @@ impl State {
             ..Ending::default()
         };
         let mut stripe = Stripe::new(dir, total, mask.count_ones() as usize, self.most_requests(), end, how);
-        (stripe.own, stripe.there) = (own, there);
-        (stripe.free, stripe.fenced) = (true, c.flags & flags::FENCE != 0);
+        (stripe.local_keys, stripe.remote_keys) = (own, there);
+        (stripe.unordered, stripe.fenced) = (true, c.flags & flags::FENCE != 0);
         for (i, run) in runs.iter().enumerate() {
             let of = places.get(run.pair as usize).copied().flatten().unwrap_or(0);
             let piece = LocalPiece { addr: run.buf() as u64, len: run.len() as u32, of };
@@ -210,30 +210,30 @@ impl State {
         }
         stripe.close();
         self.ring_promised();
-        Some(self.line_up(WaitingOp::Striped(Box::new(stripe))).map(|()| count))
+        Some(self.enqueue(WaitingOp::Striped(Box::new(stripe))).map(|()| count))
     }
 
     /// An operation of a lane, if it goes over several rails. None: it does not.
-    pub(in crate::prov::verbs) fn stripe_move(&mut self, m: &mut LaneRma) -> Option<StripeProgress> {
+    pub(in crate::prov::verbs) fn stripe_lane_rma(&mut self, m: &mut LaneRma) -> Option<StripeProgress> {
         if m.stripe != 0 {
-            if self.rails.as_ref().is_none_or(|rails| rails.over != m.stripe) {
+            if self.rails.as_ref().is_none_or(|rails| rails.ended_job != m.stripe) {
                 return Some(StripeProgress::Waits);
             }
-            (m.stripe, m.begun, m.over) = (0, m.total, true);
-            if !m.deliver && !m.has_news() {
+            (m.stripe, m.posted, m.all_posted) = (0, m.total, true);
+            if !m.deliver && !m.must_notify() {
                 self.stats.moved(mr::path_of(m.how), m.total);
                 self.bind.succeed(&m.end);
             }
             return Some(StripeProgress::Over);
         }
-        if m.hold.is_some() || m.inline || m.told.len() != m.remote.len() {
+        if m.hold.is_some() || m.inline || m.keys.len() != m.remote.len() {
             return None;
         }
-        let there = m.told.iter().map(|told| self.fellows(u64::from(told.rkey))).collect::<Option<Vec<_>>>()?;
+        let there = m.keys.iter().map(|told| self.rail_keys_for(u64::from(told.rkey))).collect::<Option<Vec<_>>>()?;
         let rails = self.rails.as_ref()?;
         let own = {
             let regions = self.lane.as_ref()?.memory.regions.lock();
-            m.pieces.iter().map(|p| regions.rails_by(p.lkey).cloned()).collect::<Option<Vec<_>>>()?
+            m.pieces.iter().map(|p| regions.rail_keys_by_lkey(p.lkey).cloned()).collect::<Option<Vec<_>>>()?
         };
         let mask = own.iter().chain(&there).fold(rails.up(), |mask, keys| mask & keys.mask);
         if mask & !1 == 0 || m.pieces.len() > rails.pieces as usize {
@@ -244,10 +244,10 @@ impl State {
             return Some(StripeProgress::Waits);
         }
         let mut stripe = Stripe::new(m.dir, m.total, mask.count_ones() as usize, self.most_requests(), m.end, m.how);
-        (stripe.own, stripe.there) = (own, there);
+        (stripe.local_keys, stripe.remote_keys) = (own, there);
         stripe.whose = if m.direct { StripeOrigin::Fetch } else { StripeOrigin::LaneJob };
         let mut at = 0;
-        for (i, (to, told)) in m.remote.iter().zip(&m.told).enumerate() {
+        for (i, (to, told)) in m.remote.iter().zip(&m.keys).enumerate() {
             stripe.add(to.addr.wrapping_add(told.shift), i as u16, 0, within(&m.pieces, at, to.len));
             at += to.len;
         }
@@ -266,7 +266,7 @@ impl State {
         match rails.active.back() {
             Some(before) => {
                 let kept = if stripe.dir == Dir::Read { READS } else { WRITES };
-                let loose = (before.free && stripe.free) || rails.order & kept == 0;
+                let loose = (before.unordered && stripe.unordered) || rails.order & kept == 0;
                 !stripe.fenced && before.dir == stripe.dir && loose
             }
             None if self.tx.is_empty() => true,
@@ -283,19 +283,19 @@ impl State {
         let stripe = rails.number(stripe);
         let id = stripe.id;
         rails.active.push_back(stripe);
-        self.feed();
+        self.dispatch_parts();
         id
     }
 
     /// Hands parts to rails that have room.
-    pub(in crate::prov::verbs) fn feed(&mut self) {
+    pub(in crate::prov::verbs) fn dispatch_parts(&mut self) {
         while let Some((at, part, number)) = self.next_part() {
             let sent = if number == 0 { self.send_part(at, part) } else { self.send_part_by(at, part, number) };
             match sent {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(e) if number > 0 => self.lose_rail(number, e),
-                Err(e) => return self.begin_end(e, false),
+                Err(e) => return self.begin_teardown(e, false),
             }
         }
     }
@@ -313,7 +313,7 @@ impl State {
         let stripe = rails.active.get(at)?;
         let (p, requests) = (stripe.parts.get(part as usize)?, stripe.requests_of(part as usize));
         let (mask, len, has_room) = (p.mask, p.len, used + requests <= queue);
-        Some((at, part, rails.best(mask, len, requests, has_room)?))
+        Some((at, part, rails.fastest(mask, len, requests, has_room)?))
     }
 
     /// Posts a part with the endpoint's own queue pair; false: that is full.
@@ -335,7 +335,7 @@ impl State {
         *unsignalled = 0;
         stripe.todo.pop_front();
         let len = stripe.parts.get(part as usize).map_or(0, |p| p.len);
-        rails.first.pace.begin(len, now_ns());
+        rails.first.speed.begin(len, now_ns());
         Ok(true)
     }
 
@@ -349,21 +349,21 @@ impl State {
         let mut chain = PartRequests::of(stripe, part, number, |_| tag.send(seq));
         match chain.post(qp) {
             Ok(()) => {}
-            Err(errno::ENOMEM) if !rail.flights.is_empty() => return Ok(false),
+            Err(errno::ENOMEM) if !rail.in_flight.is_empty() => return Ok(false),
             Err(err) => return Err(status::call_error("posting a part of an operation", err)),
         }
         let requests = chain.wrs.len();
         stripe.todo.pop_front();
         let len = stripe.parts.get(part as usize).map_or(0, |p| p.len);
         rail.begin(InFlightPart { seq, stripe: stripe.id, part, len, requests }, now_ns());
-        rail.begun += 1;
-        match rail.breaks != 0 && rail.begun.is_multiple_of(rail.breaks) {
+        rail.parts_begun += 1;
+        match rail.fault_every != 0 && rail.parts_begun.is_multiple_of(rail.fault_every) {
             true => Err(Plan::rail_gone()),
             false => Ok(true),
         }
     }
 
-    fn rail_completed(&mut self, number: usize, wc: &ibv_wc, seq: u32) {
+    fn on_rail_completion(&mut self, number: usize, wc: &ibv_wc, seq: u32) {
         let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
         if rail.qp.is_none() || (rail.life as u8) != (seq >> 24) as u8 {
             return;
@@ -372,16 +372,16 @@ impl State {
             match rail.end(seq, now_ns()) {
                 Some(InFlightPart { part: MESSAGE, .. }) => {}
                 Some(InFlightPart { stripe: 0, .. }) => self.rail_came_up(number),
-                Some(flight) => self.part_ended(flight.stripe, flight.part, number),
+                Some(flight) => self.on_part_ended(flight.stripe, flight.part, number),
                 None => {}
             }
             return;
         }
-        let of = rail.flights.iter().find(|f| f.seq == seq).map_or(0, |f| f.stripe);
+        let of = rail.in_flight.iter().find(|f| f.seq == seq).map_or(0, |f| f.stripe);
         let (dir, deadline) = self.rails.as_mut().and_then(|r| r.stripe(of)).map_or((Dir::Write, 0), |s| (s.dir, s.end.deadline));
         let operation = if dir == Dir::Read { "read" } else { "write" };
         if is_its_own(wc.status) && of != 0 {
-            let error = self.reason(wc, operation, false, deadline);
+            let error = self.failure_of(wc, operation, false, deadline);
             return self.stripe_failed(of, 0, error);
         }
         let failed = Failed { operation, receive: false, status: wc.status, qpn: wc.qp_num, vendor_err: wc.vendor_err };
@@ -390,17 +390,17 @@ impl State {
 
     /// A part of the first rail's has ended well.
     pub(in crate::prov::verbs) fn part_done(&mut self, op: &TxOp) {
-        self.part_ended(op.end.context as u64, op.run, 0);
+        self.on_part_ended(op.end.context as u64, op.run, 0);
     }
 
-    fn part_ended(&mut self, id: u64, part: u16, number: usize) {
+    fn on_part_ended(&mut self, id: u64, part: u16, number: usize) {
         let Some(rails) = &mut self.rails else { return };
         let Some(stripe) = rails.stripe(id) else { return };
         let (dir, len) = (stripe.dir, stripe.parts.get(part as usize).map_or(0, |p| p.len));
-        stripe.ended(part);
+        stripe.end_part(part);
         let carried = match number {
             0 => {
-                rails.first.pace.end(len, now_ns());
+                rails.first.speed.end(len, now_ns());
                 Some(&mut rails.first.carried)
             }
             _ => rails.rail(number).map(|rail| &mut rail.carried),
@@ -409,7 +409,7 @@ impl State {
             *(if dir == Dir::Write { out } else { come }) += len as u64;
         }
         self.finish_stripes();
-        self.feed();
+        self.dispatch_parts();
     }
 
     /// An operation has failed, which ends the connection; its entry comes with the end.
@@ -427,9 +427,9 @@ impl State {
             && rails.active.front().is_some_and(|s| s.left == 0)
             && let Some(stripe) = rails.active.pop_front()
         {
-            rails.measure();
+            rails.update_threshold();
             if stripe.whose == StripeOrigin::LaneJob {
-                rails.over = stripe.id;
+                rails.ended_job = stripe.id;
                 continue;
             }
             self.stats.moved(mr::path_of(stripe.how), stripe.total);

@@ -40,7 +40,7 @@ pub struct Link {
     pub(in crate::prov::verbs) channel: Option<Arc<Channel>>,
     /// The queue pair whose number the identifier knows, after the loss of the first rail: no other connection may get the number,
     /// which the connection manager would end instead.
-    pub(in crate::prov::verbs) stopped: Option<Qp>,
+    pub(in crate::prov::verbs) stopped_qp: Option<Qp>,
     /// Exchanged out of band.
     pub(in crate::prov::verbs) by_address: Option<QpAddress>,
     pub(in crate::prov::verbs) peer: Option<SocketAddr>,
@@ -49,19 +49,19 @@ pub struct Link {
     /// How many rails the peer may have.
     pub(in crate::prov::verbs) rails: u8,
     /// The peer has said goodbye, so it needs none.
-    pub(in crate::prov::verbs) heard_bye: bool,
+    pub(in crate::prov::verbs) bye_received: bool,
     /// The service queue pair found nobody and begins anew.
-    pub(in crate::prov::verbs) again: bool,
+    pub(in crate::prov::verbs) hello_unanswered: bool,
     /// When the peer was last asked for a sign of life.
-    pub(in crate::prov::verbs) asked_alive: u64,
+    pub(in crate::prov::verbs) alive_asked_at: u64,
     /// When the first parcel is said again (`mpa.rs`), 0: it is not; and how often it was.
-    pub(in crate::prov::verbs) again_at: u64,
-    pub(in crate::prov::verbs) said: u32,
+    pub(in crate::prov::verbs) repeat_first_at: u64,
+    pub(in crate::prov::verbs) first_repeats: u32,
 }
 
 impl Link {
     /// Says goodbye, if there is a way to.
-    pub fn leave(&mut self) {
+    pub fn disconnect(&mut self) {
         if let Some(id) = &self.id
             && let Err(e) = id.disconnect()
         {
@@ -70,8 +70,8 @@ impl Link {
         }
     }
 
-    pub fn heard_bye(&mut self) {
-        self.heard_bye = true;
+    pub fn set_bye_received(&mut self) {
+        self.bye_received = true;
     }
 
     pub fn has_channel(&self) -> bool {

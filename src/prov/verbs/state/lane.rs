@@ -18,18 +18,18 @@ use std::sync::Arc;
 const PLACE: usize = 4096;
 pub const HEADER: usize = 8;
 /// Bytes that a parcel may have behind its header.
-pub const MOST: usize = PLACE - HEADER;
+pub const MAX_BYTES: usize = PLACE - HEADER;
 /// Words of a parcel that travels inside its work request.
-pub const SMALL: usize = 32;
+pub const INLINE_WORDS: usize = 32;
 /// Places of parcels that the device has not sent yet, at first and at most, and those of them that are not the caller's.
 const FIRST_SENDS: usize = 4;
 const SENDS: usize = 16;
 const OWN_SENDS: usize = 2;
 /// Operations that may wait for their turn, and those that may wait for the peer's word.
-pub const JOBS: usize = 64;
-pub const ACKS: usize = 32;
+pub const MAX_JOBS: usize = 64;
+pub const MAX_ACKS: usize = 32;
 /// Answers that wait, of a peer that keeps to what it may ask.
-pub const ANSWERS: usize = 4 * RECEIVES as usize;
+pub const MAX_ANSWERS: usize = 4 * RECEIVES as usize;
 /// Keys of the peer's whose meaning is kept, at most.
 const TOLD: usize = 4096;
 
@@ -90,7 +90,7 @@ pub struct LaneRma {
     pub card: Option<NicAtomic>,
     pub remote: Vec<RmaIov>,
     /// What the first so many of `remote` name.
-    pub told: Vec<PeerKey>,
+    pub keys: Vec<PeerKey>,
     /// The keys are the device's own: nobody is asked.
     pub direct: bool,
     /// The peer was asked what the next of `remote` names.
@@ -98,8 +98,8 @@ pub struct LaneRma {
     /// Its answer, if the operation may not go there.
     pub refused: Option<Error>,
     pub total: usize,
-    pub begun: usize,
-    pub over: bool,
+    pub posted: usize,
+    pub all_posted: bool,
     /// Pieces that were counted at the peer, or need not be.
     pub counted: usize,
     /// It is under way over several rails, by this number; 0: it is not.
@@ -121,13 +121,13 @@ impl LaneRma {
             inline: false,
             card: None,
             remote: Vec::new(),
-            told: Vec::new(),
+            keys: Vec::new(),
             direct: false,
             asked: false,
             refused: None,
             total: 0,
-            begun: 0,
-            over: false,
+            posted: 0,
+            all_posted: false,
             counted: 0,
             stripe: 0,
             data: None,
@@ -138,8 +138,8 @@ impl LaneRma {
     }
 
     /// The peer is to hear of it in parcels of its own.
-    pub fn has_news(&self) -> bool {
-        self.data.is_some() || (self.dir == Dir::Write && self.told.iter().any(|told| told.counts))
+    pub fn must_notify(&self) -> bool {
+        self.data.is_some() || (self.dir == Dir::Write && self.keys.iter().any(|told| told.counts))
     }
 }
 
@@ -166,14 +166,14 @@ impl LaneJob {
     /// Nothing of it has gone to the device or to the peer.
     pub fn is_fresh(&self) -> bool {
         match self {
-            LaneJob::Rma(m) => m.begun == 0 && !m.over && !m.asked && m.stripe == 0,
+            LaneJob::Rma(m) => m.posted == 0 && !m.all_posted && !m.asked && m.stripe == 0,
             LaneJob::Atomic(_) => true,
         }
     }
 
     /// The device has, or had, some of it.
     pub fn has_begun(&self) -> bool {
-        matches!(self, LaneJob::Rma(m) if m.begun > 0 || m.over)
+        matches!(self, LaneJob::Rma(m) if m.posted > 0 || m.all_posted)
     }
 }
 
@@ -226,15 +226,15 @@ pub struct LaneQueues {
     /// Places that the device has filled, with how many bytes.
     pub inbox: VecDeque<(u32, usize)>,
     /// Some have come.
-    pub heard: bool,
+    pub has_received: bool,
     /// Answers that wait for room; the caller's parcels wait behind them.
     pub outbox: VecDeque<LaneMessage>,
     /// How many of these are answers.
-    pub owed: usize,
+    pub answers_waiting: usize,
     pub jobs: VecDeque<LaneJob>,
-    told: HashMap<u64, PeerKey>,
+    peer_keys: HashMap<u64, PeerKey>,
     /// Keys of this side that the peer may have kept.
-    pub shown: HashSet<u64>,
+    pub shared_keys: HashSet<u64>,
     pub acks: HashMap<u64, PendingAck>,
     /// Those of them that are atomics, which RMA does not overtake.
     pub atomics: usize,
@@ -252,12 +252,12 @@ impl LaneQueues {
             memory: memory.clone(),
             credit: Credit::default(),
             inbox: VecDeque::new(),
-            heard: false,
+            has_received: false,
             outbox: VecDeque::new(),
-            owed: 0,
+            answers_waiting: 0,
             jobs: VecDeque::new(),
-            told: HashMap::new(),
-            shown: HashSet::new(),
+            peer_keys: HashMap::new(),
+            shared_keys: HashSet::new(),
             acks: HashMap::new(),
             atomics: 0,
             last_ack: 0,
@@ -302,7 +302,7 @@ impl LaneQueues {
     }
 
     /// Where a parcel is written that has a receive at the peer: `small`, or a place of its own with the device's key of it.
-    pub fn room(&mut self, class: Class, small: Option<&mut [u64; SMALL]>) -> Option<(usize, u32)> {
+    pub fn room(&mut self, class: Class, small: Option<&mut [u64; INLINE_WORDS]>) -> Option<(usize, u32)> {
         if !self.credit.may_send(class) {
             return None;
         }
@@ -346,23 +346,23 @@ impl LaneQueues {
         self.free.extend(self.busy.pop_front());
     }
 
-    pub fn known(&self, key: u64) -> Option<PeerKey> {
-        self.told.get(&key).copied()
+    pub fn known_key(&self, key: u64) -> Option<PeerKey> {
+        self.peer_keys.get(&key).copied()
     }
 
-    pub fn learn(&mut self, key: u64, told: PeerKey) {
-        if self.told.len() >= TOLD {
-            self.told.clear();
+    pub fn learn_key(&mut self, key: u64, told: PeerKey) {
+        if self.peer_keys.len() >= TOLD {
+            self.peer_keys.clear();
         }
-        self.told.insert(key, told);
+        self.peer_keys.insert(key, told);
     }
 
-    pub fn forget(&mut self, key: u64) {
-        self.told.remove(&key);
+    pub fn forget_key(&mut self, key: u64) {
+        self.peer_keys.remove(&key);
     }
 
     /// Keeps it until the answer comes; gives the number that the answer names.
-    pub fn awaits(&mut self, ack: PendingAck) -> u64 {
+    pub fn add_ack(&mut self, ack: PendingAck) -> u64 {
         self.last_ack += 1;
         self.acks.insert(self.last_ack, ack);
         self.last_ack

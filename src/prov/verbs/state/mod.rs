@@ -86,15 +86,15 @@ pub struct State {
     /// Earliest deadline of anything posted; 0 = none.
     pub earliest: u64,
     /// When deadlines were found to have passed.
-    pub late: u64,
+    pub expired_at: u64,
     /// Why the connection ends or has ended: what came first.
-    pub why: Option<Error>,
+    pub end_reason: Option<Error>,
     /// What the device said of the queue pair, and no operation has said better yet.
-    pub fault: Option<Error>,
+    pub device_fault: Option<Error>,
     /// The peer ends the connection, for this reason; until then what is under way may still be answered.
     pub peer_end: Option<(Error, u64)>,
     /// When draining is given up and the queue pair destroyed instead.
-    pub drained_by: u64,
+    pub drain_deadline: u64,
     /// The peer was told, or told us, so that no event is owed for what this side began.
     pub silent: bool,
     pub link: Link,
@@ -145,9 +145,8 @@ impl State {
     }
 
     pub fn not_connected(&self) -> Error {
-        let peer_end = self.peer_end.as_ref().map(|(why, _)| why);
-        match (&self.phase, self.why.as_ref().or(peer_end)) {
-            (Phase::Down(why), _) | (Phase::Draining | Phase::Connected, Some(why)) => {
+        match (&self.phase, &self.end_reason) {
+            (Phase::Down(why), _) | (Phase::Draining, Some(why)) => {
                 Error::coded(errno::ESHUTDOWN, why.code, format!("ep: the connection is over: {}", why.words))
             }
             (Phase::Connecting(_), _) => {
@@ -159,13 +158,13 @@ impl State {
 
     /// An operation of this side and all before it ended.
     #[inline]
-    pub fn carried_out(&mut self, wc: &ibv_wc, seq: u32) {
+    pub fn tx_completed(&mut self, wc: &ibv_wc, seq: u32) {
         let failed = wc.status != ibv_wc_status::IBV_WC_SUCCESS;
-        if failed && self.outlives(wc, false, seq) {
+        if failed && self.absorb_failure(wc, false, seq) {
             return;
         }
         if self.unordered {
-            return self.carried_out_unordered(wc, seq, failed);
+            return self.tx_completed_unordered(wc, seq, failed);
         }
         loop {
             let last = self.tx.is_next(seq);
@@ -182,16 +181,16 @@ impl State {
     }
 
     /// Every operation has a completion of its own; entries keep the order of posting all the same.
-    fn carried_out_unordered(&mut self, wc: &ibv_wc, seq: u32, failed: bool) {
+    fn tx_completed_unordered(&mut self, wc: &ibv_wc, seq: u32, failed: bool) {
         let Some(end) = self.tx.get_mut(seq).map(|op| op.end) else { return };
-        let fate = failed.then(|| Box::new(self.reason(wc, operation(end.kind), false, end.deadline)));
+        let fate = failed.then(|| Box::new(self.failure_of(wc, operation(end.kind), false, end.deadline)));
         if let Some(op) = self.tx.get_mut(seq) {
-            (op.over, op.fate) = (true, fate);
+            (op.ended, op.error) = (true, fate);
         }
-        while let Some(mut op) = self.tx.pop_if(|op| op.over) {
-            match op.fate.take() {
+        while let Some(mut op) = self.tx.pop_if(|op| op.ended) {
+            match op.error.take() {
                 None => self.ended_well(op),
-                Some(error) => self.spoil(&op, *error),
+                Some(error) => self.fail_op(&op, *error),
             }
         }
         if failed {
@@ -203,26 +202,26 @@ impl State {
     pub(in crate::prov::verbs) fn tx_succeeded(&mut self, op: TxOp) {
         let end = &op.end;
         if op.internal && !end.part {
-            return self.done_inside(&op);
+            return self.internal_op_ended(&op);
         }
         if end.kind & flags::SEND != 0 {
             self.stats.sends += 1;
         } else {
             self.stats.moved(mr::path_of(op.how), end.len);
             if op.how & (FETCH | PARCEL) != 0 {
-                self.part_of_lane_ended(op.how, end.len);
+                self.lane_op_ended(op.how, end.len);
             }
         }
         if op.internal {
             return;
         }
         if let Some((_, first)) = self.chain.failed.take_if(|(of, _)| end.part && *of == end.context) {
-            return self.spoil(&op, first);
+            return self.fail_op(&op, first);
         }
         match op.bounce {
             None => self.bind.succeed(end),
             Some(bounce) => {
-                let placed = match op.fate {
+                let placed = match op.error {
                     Some(unknown) => Err(*unknown),
                     None if end.kind & flags::READ != 0 => bounce.scatter(end.len),
                     None => Ok(()),
@@ -240,13 +239,13 @@ impl State {
 
     #[cold]
     fn tx_failed(&mut self, op: TxOp, wc: &ibv_wc) {
-        let error = self.reason(wc, operation(op.end.kind), false, op.end.deadline);
-        self.spoil(&op, error);
+        let error = self.failure_of(wc, operation(op.end.kind), false, op.end.deadline);
+        self.fail_op(&op, error);
     }
 
     /// Tells of an operation that failed: of a chain once its last request has ended, with the first error and where it was.
     #[cold]
-    pub fn spoil(&mut self, op: &TxOp, error: Error) {
+    pub fn fail_op(&mut self, op: &TxOp, error: Error) {
         if !op.end.part {
             if op.striped {
                 self.stripe_failed(op.end.context as u64, op.run, error);
@@ -270,34 +269,35 @@ impl State {
 
     /// Why a work request failed; the first failure of all ends the connection.
     #[cold]
-    pub(in crate::prov::verbs) fn reason(&mut self, wc: &ibv_wc, operation: &'static str, receive: bool, deadline: u64) -> Error {
+    pub(in crate::prov::verbs) fn failure_of(&mut self, wc: &ibv_wc, operation: &'static str, receive: bool, deadline: u64) -> Error {
         if wc.status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR {
             return self.flushed(deadline);
         }
         let failed = Failed { operation, receive, status: wc.status, qpn: wc.qp_num, vendor_err: wc.vendor_err };
         let error = status::completion_error(&failed);
-        if self.fault.take().is_some() {
-            self.why = Some(error.clone());
+        if self.device_fault.take().is_some() {
+            self.end_reason = Some(error.clone());
         }
-        self.begin_end(error.clone(), false);
+        self.begin_teardown(error.clone(), false);
         error
     }
 
     /// Why what the end of the connection takes along does not happen.
     pub fn flushed(&self, deadline: u64) -> Error {
-        if deadline != 0 && self.late >= deadline {
+        if deadline != 0 && self.expired_at >= deadline {
             return Error::coded(
                 errno::ETIMEDOUT,
                 Code::Deadline,
                 "the operation's deadline passed: the queue pair was stopped, so nothing touches the buffer any more",
             );
         }
-        let why = self.why.as_ref().map_or("the peer ended it", |e| e.words.as_ref());
-        let code = self.why.as_ref().map_or(Code::Canceled, |e| if e.code == Code::PeerGone { Code::PeerGone } else { Code::Canceled });
+        let why = self.end_reason.as_ref().map_or("the peer ended it", |e| e.words.as_ref());
+        let code =
+            self.end_reason.as_ref().map_or(Code::Canceled, |e| if e.code == Code::PeerGone { Code::PeerGone } else { Code::Canceled });
         Error::coded(errno::ECANCELED, code, format!("flushed with the connection: {why}"))
     }
 
-    pub fn abandon(&mut self, op: &RxOp, error: Error) {
+    pub fn fail_receive(&mut self, op: &RxOp, error: Error) {
         if op.own {
             return;
         }
@@ -309,7 +309,7 @@ impl State {
     /// The connection ends, for this reason unless it was ending already: the device is told to give everything
     /// back. `silent`: this side wanted it, so no event tells of it.
     #[cold]
-    pub fn begin_end(&mut self, why: Error, silent: bool) {
+    pub fn begin_teardown(&mut self, why: Error, silent: bool) {
         if matches!(self.phase, Phase::Draining | Phase::Down(_)) {
             return;
         }
@@ -318,29 +318,29 @@ impl State {
         if !self.silent {
             tell_end(self.object, &self.peer_address(), &why);
         }
-        self.why = Some(why);
+        self.end_reason = Some(why);
         self.phase = Phase::Draining;
-        self.drained_by = time::now_ns() + DRAIN_NS;
-        self.say_goodbye();
+        self.drain_deadline = time::now_ns() + DRAIN_NS;
+        self.send_goodbye();
         self.drop_batch();
         if let Some(rails) = &mut self.rails {
-            self.drained_by *= u64::from(!rails.is_out());
+            self.drain_deadline *= u64::from(!rails.is_failing_over());
             rails.end();
         }
         if let Some(qp) = &self.qp
             && let Err(e) = qp.fail()
         {
             crate::log!(Warn, "{e}");
-            self.drained_by = 0;
+            self.drain_deadline = 0;
         }
     }
 
     /// The peer ends the connection. Its goodbye comes another way than its answers, and may overtake a refusal: what is under way
     /// has a moment for that.
     #[cold]
-    pub fn peer_ends(&mut self, why: Error) {
+    pub fn peer_closed(&mut self, why: Error) {
         if !matches!(self.phase, Phase::Connected) || self.tx.is_empty() {
-            self.begin_end(why, false);
+            self.begin_teardown(why, false);
         } else if self.peer_end.is_none() {
             self.close_fast();
             self.peer_end = Some((why, time::now_ns() + ANSWER_NS));
@@ -350,7 +350,7 @@ impl State {
     /// Ends what the peer has ended, once nothing is under way any more or the moment has passed.
     pub fn follow_peer(&mut self) {
         if let Some((why, _)) = self.peer_end.take_if(|(_, until)| self.tx.is_empty() || time::now_ns() >= *until) {
-            self.begin_end(why, false);
+            self.begin_teardown(why, false);
         }
     }
 
@@ -365,29 +365,29 @@ impl State {
             return;
         }
         if !(self.tx.is_empty() && self.rx.is_empty() && self.service.as_ref().is_none_or(|s| s.outstanding == 0)) {
-            if time::now_ns() < self.drained_by {
+            if time::now_ns() < self.drain_deadline {
                 return;
             }
             self.qp = None;
             self.service = None;
             while let Some(op) = self.tx.pop() {
                 let error = self.flushed(op.end.deadline);
-                self.spoil(&op, error);
+                self.fail_op(&op, error);
             }
             while let Some(op) = self.rx.pop() {
                 let error = self.flushed(op.deadline);
-                self.abandon(&op, error);
+                self.fail_receive(&op, error);
             }
         }
         self.flush_held();
         self.flush_stripes();
-        self.flush_line();
+        self.flush_queue();
         self.flush_lane();
-        let why = self.why.clone().unwrap_or(Error::fixed(errno::ECONNRESET, "the connection ended"));
+        let why = self.end_reason.clone().unwrap_or(Error::fixed(errno::ECONNRESET, "the connection ended"));
         self.phase = Phase::Down(why);
         // Who uses a lane hears of no entry what its peer did against the rules.
         let broken = |why: &Error| self.lane.is_some() && (why.code == Code::PeerBroke || why.errno == errno::ENORX);
-        let fault = self.fault.take().or_else(|| self.why.clone().filter(broken));
+        let fault = self.device_fault.take().or_else(|| self.end_reason.clone().filter(broken));
         if !self.silent {
             if fault.is_some() {
                 self.event(EventKind::Shutdown, Vec::new(), fault);
@@ -412,9 +412,9 @@ impl State {
         let held = || self.faults.iter().flat_map(|f| f.held.iter().map(|(_, held)| held.op.deadline));
         let deadlines = || posted().chain(self.lane_deadlines()).chain(lined_up()).chain(held()).filter(|d| *d != 0);
         if deadlines().any(|d| d <= now) {
-            self.late = now;
+            self.expired_at = now;
             let words = "an operation's deadline passed: the queue pair was stopped, because a device takes nothing back by itself";
-            return self.begin_end(Error::coded(errno::ETIMEDOUT, Code::Deadline, words), false);
+            return self.begin_teardown(Error::coded(errno::ETIMEDOUT, Code::Deadline, words), false);
         }
         self.earliest = deadlines().min().unwrap_or(0);
     }

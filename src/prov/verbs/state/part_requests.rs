@@ -22,7 +22,7 @@ impl PartRequests {
     pub fn of(stripe: &Stripe, part: u16, number: usize, wr_id: impl Fn(u32) -> u64) -> PartRequests {
         let mut all = PartRequests { wrs: Vec::with_capacity(1), pieces: Vec::with_capacity(2) };
         let opcode = if stripe.dir == Dir::Read { ibv_wr_opcode::IBV_WR_RDMA_READ } else { ibv_wr_opcode::IBV_WR_RDMA_WRITE };
-        stripe.each(part as usize, number, |addr, rkey, pieces| {
+        stripe.for_each_request(part as usize, number, |addr, rkey, pieces| {
             let before = all.pieces.len();
             all.pieces.extend(pieces);
             // SAFETY: plain numbers and pointers.

@@ -90,7 +90,7 @@ pub struct SpeedEstimate {
     pub speed: f64,
     nominal: f64,
     /// Bytes under way.
-    pub flying: usize,
+    pub in_flight: usize,
     since: u64,
     done: usize,
 }
@@ -98,25 +98,25 @@ pub struct SpeedEstimate {
 impl SpeedEstimate {
     pub fn new(bits_per_second: u64) -> SpeedEstimate {
         let nominal = (bits_per_second as f64 / 8e6).max(1.0);
-        SpeedEstimate { speed: nominal, nominal, flying: 0, since: 0, done: 0 }
+        SpeedEstimate { speed: nominal, nominal, in_flight: 0, since: 0, done: 0 }
     }
 
     /// One that was found slow and is idle may be faster by now, and is only measured if it gets something.
-    pub fn hope(&mut self) {
-        if self.flying == 0 && self.speed < self.nominal {
+    pub fn drift_up(&mut self) {
+        if self.in_flight == 0 && self.speed < self.nominal {
             self.speed += (self.nominal - self.speed) / 256.0;
         }
     }
 
     pub fn begin(&mut self, len: usize, now: u64) {
-        if self.flying == 0 {
+        if self.in_flight == 0 {
             (self.since, self.done) = (now, 0);
         }
-        self.flying += len;
+        self.in_flight += len;
     }
 
     pub fn end(&mut self, len: usize, now: u64) {
-        self.flying = self.flying.saturating_sub(len);
+        self.in_flight = self.in_flight.saturating_sub(len);
         self.done += len;
         let took = now.saturating_sub(self.since);
         if took >= MEASURE_NS {
@@ -128,11 +128,11 @@ impl SpeedEstimate {
 
     /// Microseconds until so many bytes more are through.
     pub fn until(&self, len: usize) -> f64 {
-        (self.flying + len) as f64 / self.speed
+        (self.in_flight + len) as f64 / self.speed
     }
 
     pub fn stop(&mut self) {
-        self.flying = 0;
+        self.in_flight = 0;
     }
 }
 
@@ -175,19 +175,19 @@ pub struct Rail {
     /// It instead, as long as a thread connects it.
     pub joining: Option<ConnectingQp>,
     /// Where the peer's words arrive that this rail carries.
-    pub ear: Option<Buffer>,
+    pub message_buffer: Option<Buffer>,
     pub stage: RailStage,
     /// The number of its queue pair, or of the last one.
     pub life: u32,
     pub peer: Option<RailOffer>,
     /// The peer's is connected to this life.
     pub peer_ready: bool,
-    pub flights: VecDeque<InFlightPart>,
+    pub in_flight: VecDeque<InFlightPart>,
     next: u32,
     pub requests: usize,
     /// Parts that go over other rails as soon as the peer's queue pair is gone.
     pub lost: Vec<(u64, u16)>,
-    pub pace: SpeedEstimate,
+    pub speed: SpeedEstimate,
     /// Bytes out and in.
     pub carried: (u64, u64),
     pub losses: u64,
@@ -195,8 +195,8 @@ pub struct Rail {
     pub was_up: bool,
     pauses: Backoff,
     /// Parts after which it is lost on demand (of a first one, work requests), 0: never; and those so far.
-    pub breaks: u64,
-    pub begun: u64,
+    pub fault_every: u64,
+    pub parts_begun: u64,
 }
 
 impl Rail {
@@ -207,22 +207,22 @@ impl Rail {
             tag,
             qp: None,
             joining: None,
-            ear: None,
+            message_buffer: None,
             stage: RailStage::Down { again: 1 },
             life: 0,
             peer: None,
             peer_ready: false,
-            flights: VecDeque::new(),
+            in_flight: VecDeque::new(),
             next: 0,
             requests: 0,
             lost: Vec::new(),
-            pace,
+            speed: pace,
             carried: (0, 0),
             losses: 0,
             was_up: false,
             pauses: Backoff::new(),
-            breaks,
-            begun: 0,
+            fault_every: breaks,
+            parts_begun: 0,
         }
     }
 
@@ -253,26 +253,26 @@ impl Rail {
     pub fn begin(&mut self, flight: InFlightPart, now: u64) {
         self.next = self.next.wrapping_add(1);
         self.requests += flight.requests;
-        self.pace.begin(flight.len, now);
-        self.flights.push_back(flight);
+        self.speed.begin(flight.len, now);
+        self.in_flight.push_back(flight);
     }
 
     /// The flight that ended.
     pub fn end(&mut self, seq: u32, now: u64) -> Option<InFlightPart> {
-        self.flights.front().filter(|f| f.seq == seq)?;
-        let flight = self.flights.pop_front()?;
+        self.in_flight.front().filter(|f| f.seq == seq)?;
+        let flight = self.in_flight.pop_front()?;
         self.requests -= flight.requests;
-        self.pace.end(flight.len, now);
+        self.speed.end(flight.len, now);
         Some(flight)
     }
 
     /// When the next attempt is due.
-    pub fn again(&mut self, now: u64) -> RailStage {
+    pub fn back_off(&mut self, now: u64) -> RailStage {
         RailStage::Down { again: now + self.pauses.next() }
     }
 
     /// Its port is active again.
-    pub fn hurry(&mut self, now: u64) {
+    pub fn retry_now(&mut self, now: u64) {
         self.pauses.attempts = 0;
         if let RailStage::Down { again } = &mut self.stage {
             *again = (*again).min(now);
@@ -291,9 +291,9 @@ impl Rail {
         // What a thread still has goes with that: it has carried nothing, since the peer was told of no READY.
         (self.qp, self.joining) = (None, None);
         self.peer_ready = false;
-        self.lost.extend(self.flights.drain(..).filter(|f| f.stripe != 0).map(|f| (f.stripe, f.part)));
+        self.lost.extend(self.in_flight.drain(..).filter(|f| f.stripe != 0).map(|f| (f.stripe, f.part)));
         self.requests = 0;
-        self.pace.stop();
+        self.speed.stop();
     }
 }
 
@@ -332,6 +332,6 @@ mod tests {
         now += 1_000_000_000;
         (0..4).for_each(|_| pace.begin(1 << 20, now));
         (0..4).for_each(|_| pace.end(1 << 20, now + 400_000));
-        assert!((pace.speed - 10_485.76).abs() < 4_000.0 && pace.flying == 0, "{}", pace.speed);
+        assert!((pace.speed - 10_485.76).abs() < 4_000.0 && pace.in_flight == 0, "{}", pace.speed);
     }
 }

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Keys of the other side that each keeps, at most.
-const TOLD: usize = 4096;
+const MAX_PEER_KEYS: usize = 4096;
 /// Keys of closed regions that are not forgotten yet: one that makes no progress may have all that it kept, and those that it
 /// kept before.
-const GONE: usize = 2 * TOLD;
+const MAX_REVOKED: usize = 2 * MAX_PEER_KEYS;
 /// Operations on a key without fellows, or without an answer, after which the peer is asked again.
-const AGAIN: u32 = 64;
+const ASK_AGAIN_AFTER: u32 = 64;
 
 /// What is known of a key of the peer's.
 enum PeerKeys {
@@ -48,12 +48,12 @@ impl RailKeys {
     }
 
     /// All of the peer's keys that go with this one of the first rail; none if there are none. True: the peer is to be asked.
-    pub fn of(&mut self, rkey: u32) -> (Option<Arc<Keys>>, bool) {
+    pub fn lookup(&mut self, rkey: u32) -> (Option<Arc<Keys>>, bool) {
         match self.told.get_mut(&rkey) {
             Some(PeerKeys::Keys(keys)) => return (Some(keys.clone()), false),
-            Some(PeerKeys::Alone(uses) | PeerKeys::Asked(uses)) if *uses < AGAIN => *uses += 1,
+            Some(PeerKeys::Alone(uses) | PeerKeys::Asked(uses)) if *uses < ASK_AGAIN_AFTER => *uses += 1,
             _ => {
-                if self.told.len() >= TOLD {
+                if self.told.len() >= MAX_PEER_KEYS {
                     self.told.clear();
                 }
                 self.told.insert(rkey, PeerKeys::Asked(0));
@@ -77,13 +77,13 @@ impl RailKeys {
     }
 
     /// The peer has asked for them.
-    pub fn show(&mut self, keys: &Arc<Keys>) {
+    pub fn record_shown(&mut self, keys: &Arc<Keys>) {
         self.last += 1;
         if let Some((before, _)) = self.shown.insert(keys.rkeys[0], (self.last, keys.clone())) {
             self.order.remove(&before);
         }
         self.order.insert(self.last, keys.rkeys[0]);
-        if self.order.len() > TOLD
+        if self.order.len() > MAX_PEER_KEYS
             && let Some((_, oldest)) = self.order.pop_first()
         {
             self.shown.remove(&oldest);
@@ -98,14 +98,14 @@ impl RailKeys {
             self.names.extend(keys.names());
             self.stale.fetch_add(1, Ordering::Relaxed);
         }
-        match self.gone.len() > GONE {
+        match self.gone.len() > MAX_REVOKED {
             false => Ok(true),
             true => Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer keeps keys of regions that it was told are closed")),
         }
     }
 
     /// The peer has forgotten them.
-    pub fn forgotten(&mut self, rkey: u32) {
+    pub fn on_forgotten(&mut self, rkey: u32) {
         if let Some(keys) = self.gone.remove(&rkey) {
             keys.names().for_each(|name| _ = self.names.remove(&name));
             self.stale.fetch_sub(1, Ordering::Relaxed);
@@ -113,7 +113,7 @@ impl RailKeys {
     }
 
     /// Whether the peer may take one of these keys for another region's.
-    pub fn may_mistake(&self, keys: &Keys) -> bool {
+    pub fn may_confuse(&self, keys: &Keys) -> bool {
         keys.names().any(|name| self.names.contains(&name))
     }
 }
@@ -136,40 +136,40 @@ mod tests {
     fn an_answer_counts_only_where_one_is_awaited() {
         let mut f = RailKeys::new(Arc::default());
         f.learn(7, 0xff, [1; 8]);
-        assert!(matches!(f.of(7), (None, true)) && matches!(f.of(7), (None, false)));
+        assert!(matches!(f.lookup(7), (None, true)) && matches!(f.lookup(7), (None, false)));
         f.learn(8, 3, [1; 8]);
         f.learn(7, 3, [7, 70, 0, 0, 0, 0, 0, 0]);
-        let keys = f.of(7).0.expect("told");
+        let keys = f.lookup(7).0.expect("told");
         f.learn(7, 0xff, [9; 8]);
-        assert_eq!((f.of(7).0.expect("as before"), f.told.len()), (keys, 1));
+        assert_eq!((f.lookup(7).0.expect("as before"), f.told.len()), (keys, 1));
         f.forget(u32::MAX);
         f.forget(7);
-        assert!(f.of(7).1, "asked anew");
-        assert_eq!((0..=AGAIN).filter(|_| f.of(7).1).count(), 1, "an answer that was lost is asked for again");
+        assert!(f.lookup(7).1, "asked anew");
+        assert_eq!((0..=ASK_AGAIN_AFTER).filter(|_| f.lookup(7).1).count(), 1, "an answer that was lost is asked for again");
         f.learn(7, 1, [0; 8]);
-        assert_eq!((0..=AGAIN).filter(|_| f.of(7).1).count(), 1, "and so is one that names no fellows");
-        (0..100_000).for_each(|key| _ = f.of(key));
-        assert!(f.told.len() <= TOLD);
+        assert_eq!((0..=ASK_AGAIN_AFTER).filter(|_| f.lookup(7).1).count(), 1, "and so is one that names no fellows");
+        (0..100_000).for_each(|key| _ = f.lookup(key));
+        assert!(f.told.len() <= MAX_PEER_KEYS);
     }
 
     #[test]
     fn a_peer_that_asks_for_all_and_forgets_nothing_costs_so_much_and_no_more() {
         let stale = Arc::<AtomicUsize>::default();
         let mut f = RailKeys::new(stale.clone());
-        (0..3 * TOLD as u32).map(region).for_each(|keys| (0..2).for_each(|_| f.show(&keys)));
-        assert_eq!((f.shown.len(), f.order.len()), (TOLD, TOLD));
+        (0..3 * MAX_PEER_KEYS as u32).map(region).for_each(|keys| (0..2).for_each(|_| f.record_shown(&keys)));
+        assert_eq!((f.shown.len(), f.order.len()), (MAX_PEER_KEYS, MAX_PEER_KEYS));
         assert_eq!(f.revoke(&region(0)).ok(), Some(false), "it asked for so many since that it has not kept this one");
-        assert_eq!(f.revoke(&region(3 * TOLD as u32 - 1)).ok(), Some(true));
-        (0..u32::MAX).step_by(1 << 20).for_each(|key| f.forgotten(key));
-        f.forgotten(3 * TOLD as u32 - 1);
+        assert_eq!(f.revoke(&region(3 * MAX_PEER_KEYS as u32 - 1)).ok(), Some(true));
+        (0..u32::MAX).step_by(1 << 20).for_each(|key| f.on_forgotten(key));
+        f.on_forgotten(3 * MAX_PEER_KEYS as u32 - 1);
         assert_eq!((f.gone.len(), f.names.len(), stale.load(Ordering::Relaxed)), (0, 0, 0));
-        let refused = (0..3 * TOLD as u32).map(region).find_map(|keys| {
-            f.show(&keys);
+        let refused = (0..3 * MAX_PEER_KEYS as u32).map(region).find_map(|keys| {
+            f.record_shown(&keys);
             f.revoke(&keys).err()
         });
         let refused = refused.expect("an end");
         assert!(refused.errno == errno::EPROTO && refused.words.contains("keys of regions"), "{refused}");
-        assert!(f.gone.len() == GONE + 1 && f.may_mistake(&region(0)) && !f.may_mistake(&region(u32::MAX)));
+        assert!(f.gone.len() == MAX_REVOKED + 1 && f.may_confuse(&region(0)) && !f.may_confuse(&region(u32::MAX)));
         drop(f);
         assert_eq!(stale.load(Ordering::Relaxed), 0);
     }

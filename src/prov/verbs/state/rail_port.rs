@@ -74,7 +74,7 @@ impl RailPort {
     /// This port and every other active one with such an address, the nearest first.
     fn of_host(own: DevicePort, pd: &Arc<Pd>) -> Result<Vec<Arc<RailPort>>> {
         let list = Devices::list()?;
-        let (place, number, kind) = (own.context.place.clone(), own.port.number, own.gid.kind);
+        let (place, number, kind) = (own.context.topology.clone(), own.port.number, own.gid.kind);
         let mut names = list.names();
         let offered = &config::get().verbs.devices;
         names.retain(|name| offered.is_empty() || offered.contains(name));

@@ -27,23 +27,23 @@ pub struct Outage {
     /// When that is the end of the connection; 0: never.
     pub until: u64,
     /// When the further rails are asked next whether the peer is there: nothing else may be under way.
-    pub asks: u64,
+    pub alive_check_at: u64,
     /// One beyond the last operation that the device was given; and how many of all those took a receive of the peer's, or will.
     pub end: u32,
-    pub given: u32,
+    pub messages_given: u32,
     /// A completion has told which operations had ended before; and one that none is left with the device.
-    pub headed: bool,
-    pub tx_over: bool,
+    pub first_failure_seen: bool,
+    pub tx_drained: bool,
     /// One beyond the last receive that came back, and that the device was given.
-    pub rx_seen: u32,
+    pub rx_returned: u32,
     pub rx_given: u32,
     /// What was said of it, and is said again over a rail that comes.
-    pub said: Vec<Message>,
+    pub announced: Vec<Message>,
     /// How many receives the peer has used, and of its service queue pair; and the number of that.
     pub peer: Option<[u32; 2]>,
     pub service: u32,
     /// This side's first receive, and words heard, when it was ready: what has come since tells that the peer is.
-    pub came: (u32, u32),
+    pub baseline: (u32, u32),
 }
 
 /// The first operation and receive that waited when the first rail came back last, and when that loss was to be the end: if nothing
@@ -53,7 +53,7 @@ pub struct RecoveryLimit(Option<([u32; 2], u64)>);
 
 impl RecoveryLimit {
     /// It came back; `waiting`: operations go again.
-    pub fn came_back(&mut self, waiting: bool, first: [u32; 2], until: u64) {
+    pub fn record_return(&mut self, waiting: bool, first: [u32; 2], until: u64) {
         self.0 = waiting.then_some((first, until));
     }
 
@@ -64,10 +64,10 @@ impl RecoveryLimit {
 }
 
 /// An operation is cut if that saves so many microseconds, which is what it costs.
-const SAVES_US: f64 = 8.0;
+const MIN_SAVING_US: f64 = 8.0;
 /// And if it has so many bytes; and whatever it saves from so many on, so that a speed is measured anew that was low once.
-const LEAST: usize = 128 << 10;
-const ALWAYS: usize = 2 << 20;
+const MIN_STRIPED: usize = 128 << 10;
+const ALWAYS_STRIPED: usize = 2 << 20;
 
 pub struct Rails {
     /// While it is lost, with the next queue pair; else the endpoint has that.
@@ -81,14 +81,14 @@ pub struct Rails {
     pub asked: Capacity,
     /// From the second on.
     pub further: Vec<Rail>,
-    pub fellows: RailKeys,
+    pub rail_keys: RailKeys,
     /// Operations that are under way, in the order of posting.
     pub active: VecDeque<Stripe>,
     last: u64,
     /// Bytes from which on an operation goes over several.
-    pub least: usize,
+    pub min_striped: usize,
     /// The last operation of a lane that has ended and whose job waits for that.
-    pub over: u64,
+    pub ended_job: u64,
     /// What the endpoint promises of order.
     pub order: u64,
     /// Pieces of a work request that every rail's device takes.
@@ -112,23 +112,23 @@ impl Rails {
             tried: RecoveryLimit::default(),
             asked,
             further,
-            fellows,
+            rail_keys: fellows,
             active,
             last,
-            over,
-            least,
+            ended_job: over,
+            min_striped: least,
             order,
             pieces,
         }
     }
 
     /// A further one carries words.
-    pub fn speaks(&self) -> bool {
-        self.further.iter().any(Rail::speaks)
+    pub fn can_send_messages(&self) -> bool {
+        self.further.iter().any(Rail::can_send_messages)
     }
 
     /// The first is lost.
-    pub fn is_out(&self) -> bool {
+    pub fn is_failing_over(&self) -> bool {
         self.outage.is_some()
     }
 
@@ -143,24 +143,24 @@ impl Rails {
 
     /// Rails came or went, or their speeds are other ones.
     #[inline(never)]
-    pub fn measure(&mut self) {
-        let all: f64 = self.further.iter().filter(|r| r.is_up()).map(|r| r.pace.speed).sum();
-        let saved = 1.0 / self.first.pace.speed - 1.0 / (self.first.pace.speed + all);
-        self.least = if all > 0.0 { ((SAVES_US / saved) as usize).clamp(LEAST, ALWAYS) } else { usize::MAX };
+    pub fn update_threshold(&mut self) {
+        let all: f64 = self.further.iter().filter(|r| r.is_up()).map(|r| r.speed.speed).sum();
+        let saved = 1.0 / self.first.speed.speed - 1.0 / (self.first.speed.speed + all);
+        self.min_striped = if all > 0.0 { ((MIN_SAVING_US / saved) as usize).clamp(MIN_STRIPED, ALWAYS_STRIPED) } else { usize::MAX };
     }
 
     /// The rail that will be through with so many bytes first; none if that one takes no more now.
-    pub fn best(&mut self, mask: u8, len: usize, requests: usize, has_room: bool) -> Option<usize> {
-        let fits = |pace: &SpeedEstimate| pace.flying == 0 || pace.flying + len <= WINDOW;
-        let mut best = match self.is_out() {
+    pub fn fastest(&mut self, mask: u8, len: usize, requests: usize, has_room: bool) -> Option<usize> {
+        let fits = |pace: &SpeedEstimate| pace.in_flight == 0 || pace.in_flight + len <= WINDOW;
+        let mut best = match self.is_failing_over() {
             true => (f64::INFINITY, 0, false),
-            false => (self.first.pace.until(len), 0, has_room && fits(&self.first.pace)),
+            false => (self.first.speed.until(len), 0, has_room && fits(&self.first.speed)),
         };
         for (i, rail) in self.further.iter_mut().enumerate().filter(|(i, rail)| mask & 2 << i != 0 && rail.is_up()) {
-            let until = rail.pace.until(len);
-            rail.pace.hope();
+            let until = rail.speed.until(len);
+            rail.speed.drift_up();
             if until < best.0 {
-                best = (until, i + 1, rail.requests + requests <= super::rail::DEPTH && fits(&rail.pace));
+                best = (until, i + 1, rail.requests + requests <= super::rail::DEPTH && fits(&rail.speed));
             }
         }
         Some(best.1).filter(|_| best.2)
@@ -191,7 +191,7 @@ impl Rails {
 
     /// Of what the first was lost by, and what comes of it.
     #[cold]
-    pub fn lost_first(&self, why: &Error, what: &str) -> Error {
+    pub fn first_lost_error(&self, why: &Error, what: &str) -> Error {
         Error::coded(why.errno, why.code, format!("{}: {}; {what}", self.name(0), why.words))
     }
 
@@ -199,7 +199,7 @@ impl Rails {
     pub fn report(&self, number: usize, peer: Option<IpAddr>) -> Option<RailReport> {
         let Some(number) = number.checked_sub(1) else {
             let ends = peer.map(|peer| (address(&self.first.card.gid.raw, self.first.card.gid.ip), peer));
-            return Some(RailReport { up: !self.is_out(), losses: self.first.losses, bytes: self.first.carried, ends });
+            return Some(RailReport { up: !self.is_failing_over(), losses: self.first.losses, bytes: self.first.carried, ends });
         };
         let rail = self.further.get(number)?;
         let ends = rail.peer.map(|peer| (address(&rail.card.gid.raw, rail.card.gid.ip), address(&peer.gid, None)));
@@ -209,14 +209,14 @@ impl Rails {
     /// Each rail in a line.
     pub fn lines(&self) -> String {
         let mut text = String::new();
-        let first = (!self.is_out(), self.first.carried, self.first.losses);
+        let first = (!self.is_failing_over(), self.first.carried, self.first.losses);
         let all = std::iter::once(first).chain(self.further.iter().map(|r| (r.is_up(), r.carried, r.losses)));
         for (number, (is_up, (out, come), losses)) in all.enumerate() {
             let state = if is_up { "up" } else { "down" };
             let _ = writeln!(text, "  {}: {state}, {out} bytes out, {come} in, lost {losses} times", self.name(number));
         }
-        if self.least != usize::MAX {
-            let _ = writeln!(text, "  rails: reads and writes of {} bytes and more go over several", self.least);
+        if self.min_striped != usize::MAX {
+            let _ = writeln!(text, "  rails: reads and writes of {} bytes and more go over several", self.min_striped);
         }
         text
     }
@@ -224,7 +224,7 @@ impl Rails {
     /// When one of so many rails is to be moved on; 0: none is.
     pub fn due(&self, count: u8) -> u64 {
         let all = self.further.iter().take(usize::from(count).saturating_sub(1)).map(Rail::due);
-        let first = self.outage.iter().flat_map(|outage| [outage.until, outage.asks, self.first.due()]);
+        let first = self.outage.iter().flat_map(|outage| [outage.until, outage.alive_check_at, self.first.due()]);
         all.chain(first).filter(|due| *due != 0).min().unwrap_or(0)
     }
 
@@ -234,6 +234,6 @@ impl Rails {
             rail.destroy();
             rail.stage = RailStage::Down { again: u64::MAX };
         }
-        self.least = usize::MAX;
+        self.min_striped = usize::MAX;
     }
 }

@@ -45,7 +45,7 @@ pub struct StagedTransfer {
     pub(in crate::prov::verbs) asked: bool,
     pub(in crate::prov::verbs) failed: Option<Error>,
     /// A fault on demand keeps it until then; 0 = none does.
-    pub held: u64,
+    pub held_until: u64,
 }
 
 // SAFETY: the pieces are numbers; who touches what is behind them says why it may.
@@ -63,26 +63,26 @@ pub enum WaitingOp {
 #[derive(Default)]
 pub struct StagingQueue {
     pub jobs: VecDeque<WaitingOp>,
-    pub(in crate::prov::verbs) there: Option<RemoteSlots>,
+    pub(in crate::prov::verbs) remote_slots: Option<RemoteSlots>,
     pub(in crate::prov::verbs) asked: bool,
     pub(in crate::prov::verbs) busy: [Option<Chunk>; SLOTS],
     /// Of the peer's staged writes with data: which arrival it will be, and how many bytes.
-    pub(in crate::prov::verbs) notes: VecDeque<(u64, usize)>,
+    pub(in crate::prov::verbs) staged_arrivals: VecDeque<(u64, usize)>,
 }
 
 impl StagingQueue {
     /// The bytes of the peer's staged write whose data arrives as number `seen`.
     #[inline(always)]
-    pub fn noted(&mut self, seen: u64) -> Option<usize> {
-        if self.notes.front()?.0 != seen {
+    pub fn staged_len(&mut self, seen: u64) -> Option<usize> {
+        if self.staged_arrivals.front()?.0 != seen {
             return None;
         }
-        self.notes.pop_front().map(|n| n.1)
+        self.staged_arrivals.pop_front().map(|n| n.1)
     }
 }
 
 /// Notes of a hostile peer that are kept.
-pub(in crate::prov::verbs) const NOTES: usize = 4096;
+pub(in crate::prov::verbs) const MAX_STAGED_ARRIVALS: usize = 4096;
 
 impl StagedTransfer {
     #[allow(clippy::too_many_arguments)]
@@ -96,7 +96,7 @@ impl StagedTransfer {
         data: Option<u32>,
         end: Ending,
     ) -> StagedTransfer {
-        StagedTransfer { dir, key, addr, pieces, count, bounce, data, end, begun: 0, open: 0, asked: false, failed: None, held: 0 }
+        StagedTransfer { dir, key, addr, pieces, count, bounce, data, end, begun: 0, open: 0, asked: false, failed: None, held_until: 0 }
     }
 
     /// The local pieces of a run.
@@ -131,19 +131,19 @@ impl WaitingOp {
     }
 
     /// Until when a fault on demand keeps it from starting; 0 = none does.
-    pub fn held(&self) -> u64 {
+    pub fn held_until(&self) -> u64 {
         match self {
-            WaitingOp::Staged(t) => t.held,
-            WaitingOp::Plain(p) => p.held,
-            WaitingOp::Striped(s) => s.held,
+            WaitingOp::Staged(t) => t.held_until,
+            WaitingOp::Plain(p) => p.held_until,
+            WaitingOp::Striped(s) => s.held_until,
         }
     }
 
     pub(in crate::prov::verbs) fn hold(&mut self, until: u64) {
         match self {
-            WaitingOp::Staged(t) => t.held = until,
-            WaitingOp::Plain(p) => p.held = until,
-            WaitingOp::Striped(s) => s.held = until,
+            WaitingOp::Staged(t) => t.held_until = until,
+            WaitingOp::Plain(p) => p.held_until = until,
+            WaitingOp::Striped(s) => s.held_until = until,
         }
     }
 }

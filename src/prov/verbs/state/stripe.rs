@@ -11,12 +11,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Bytes of a part: at least, and at most.
-const LEAST: usize = 64 << 10;
-const MOST: usize = 1 << 20;
+const MIN_PART: usize = 64 << 10;
+const MAX_PART: usize = 1 << 20;
 /// Parts for each rail that an operation is cut in, at least if they may be so short.
-const EACH: usize = 4;
+const PARTS_PER_RAIL: usize = 4;
 /// Work requests of a part, at most.
-pub const REQUESTS: usize = 16;
+pub const MAX_REQUESTS: usize = 16;
 
 /// Bytes of this side; `of`: whose keys.
 #[derive(Clone, Copy)]
@@ -60,8 +60,8 @@ pub struct Stripe {
     pub id: u64,
     pub dir: Dir,
     /// This side's memories and the peer's.
-    pub own: Vec<Arc<Keys>>,
-    pub there: Vec<Arc<Keys>>,
+    pub local_keys: Vec<Arc<Keys>>,
+    pub remote_keys: Vec<Arc<Keys>>,
     pub pieces: Vec<LocalPiece>,
     pub requests: Vec<Request>,
     pub parts: Vec<Part>,
@@ -75,19 +75,22 @@ pub struct Stripe {
     /// How the device reaches this side's memory.
     pub how: u8,
     /// Nobody cares what it overtakes.
-    pub free: bool,
+    pub unordered: bool,
     /// It overtakes nothing, whatever the endpoint promises of order.
     pub fenced: bool,
     pub whose: StripeOrigin,
     /// A fault on demand keeps it until then; 0 = none does.
-    pub held: u64,
+    pub held_until: u64,
     size: usize,
     most: usize,
 }
 
 /// Bytes of a part of an operation of `total` bytes over so many rails.
 fn size_of_part(total: usize, rails: usize) -> usize {
-    (total / (EACH * rails.max(1))).next_multiple_of(LEAST).clamp(LEAST, MOST).max(total.div_ceil(usize::from(u16::MAX)))
+    (total / (PARTS_PER_RAIL * rails.max(1)))
+        .next_multiple_of(MIN_PART)
+        .clamp(MIN_PART, MAX_PART)
+        .max(total.div_ceil(usize::from(u16::MAX)))
 }
 
 impl Stripe {
@@ -96,8 +99,8 @@ impl Stripe {
         Stripe {
             id: 0,
             dir,
-            own: Vec::new(),
-            there: Vec::new(),
+            local_keys: Vec::new(),
+            remote_keys: Vec::new(),
             pieces: Vec::new(),
             requests: Vec::new(),
             parts: Vec::new(),
@@ -107,12 +110,12 @@ impl Stripe {
             end,
             total,
             how,
-            free: false,
+            unordered: false,
             fenced: false,
             whose: StripeOrigin::Caller,
-            held: 0,
+            held_until: 0,
             size: size_of_part(total, rails),
-            most: most.clamp(1, REQUESTS),
+            most: most.clamp(1, MAX_REQUESTS),
         }
     }
 
@@ -131,7 +134,8 @@ impl Stripe {
                     self.requests.push(Request { addr, of, pieces: self.pieces.len() });
                 }
                 self.pieces.push(LocalPiece { len: take as u32, ..piece });
-                let mask = self.own.get(piece.of as usize).map_or(1, |k| k.mask) & self.there.get(of as usize).map_or(1, |k| k.mask);
+                let mask =
+                    self.local_keys.get(piece.of as usize).map_or(1, |k| k.mask) & self.remote_keys.get(of as usize).map_or(1, |k| k.mask);
                 let requests = self.requests.len();
                 if let (Some(part), Some(request)) = (self.parts.last_mut(), self.requests.last_mut()) {
                     (part.len, part.mask, part.requests) = (part.len + take, part.mask & mask, requests);
@@ -168,12 +172,12 @@ impl Stripe {
     }
 
     /// The work requests of a part for a rail: each one's address and key at the peer, and its pieces, which follow each other.
-    pub fn each(&self, part: usize, rail: usize, mut each: impl FnMut(u64, u32, &mut dyn Iterator<Item = ibv_sge>)) {
+    pub fn for_each_request(&self, part: usize, rail: usize, mut each: impl FnMut(u64, u32, &mut dyn Iterator<Item = ibv_sge>)) {
         let first = self.first_request(part);
         let mut piece = first.checked_sub(1).map_or(0, |before| self.requests[before].pieces);
         for request in &self.requests[first..self.parts[part].requests] {
-            let rkey = self.there.get(request.of as usize).map_or(0, |k| k.rkeys[rail]);
-            let lkey = |p: &LocalPiece| self.own.get(p.of as usize).map_or(0, |k| k.lkeys[rail]);
+            let rkey = self.remote_keys.get(request.of as usize).map_or(0, |k| k.rkeys[rail]);
+            let lkey = |p: &LocalPiece| self.local_keys.get(p.of as usize).map_or(0, |k| k.lkeys[rail]);
             let pieces = &self.pieces[piece..request.pieces];
             each(request.addr, rkey, &mut pieces.iter().map(|p| ibv_sge { addr: p.addr, length: p.len, lkey: lkey(p) }));
             piece = request.pieces;
@@ -181,7 +185,7 @@ impl Stripe {
     }
 
     /// A part has ended well; false: it had before.
-    pub fn ended(&mut self, part: u16) -> bool {
+    pub fn end_part(&mut self, part: u16) -> bool {
         let Some(p) = self.parts.get_mut(part as usize).filter(|p| !p.over) else { return false };
         p.over = true;
         self.left -= 1;
@@ -198,8 +202,8 @@ mod tests {
     }
 
     fn stripe(total: usize) -> Stripe {
-        let mut s = Stripe::new(Dir::Write, total, 2, REQUESTS, Ending::default(), 0);
-        (s.own, s.there) = (vec![keys(1, 3), keys(2, 1)], vec![keys(3, 7)]);
+        let mut s = Stripe::new(Dir::Write, total, 2, MAX_REQUESTS, Ending::default(), 0);
+        (s.local_keys, s.remote_keys) = (vec![keys(1, 3), keys(2, 1)], vec![keys(3, 7)]);
         s
     }
 
@@ -217,15 +221,15 @@ mod tests {
             let mut seen = 0;
             for part in 0..s.parts.len() {
                 let mut bytes = 0;
-                assert!(s.requests_of(part) <= REQUESTS && s.parts[part].mask == 3);
-                s.each(part, 1, |addr, rkey, pieces| {
+                assert!(s.requests_of(part) <= MAX_REQUESTS && s.parts[part].mask == 3);
+                s.for_each_request(part, 1, |addr, rkey, pieces| {
                     assert_eq!((addr, rkey), (0x9000_0000 + seen as u64 + bytes as u64, 103));
                     for p in pieces {
                         assert_eq!((p.addr, p.lkey), (0x10_0000 + (seen + bytes) as u64, 1));
                         bytes += p.length as usize;
                     }
                 });
-                assert!(bytes == s.parts[part].len && bytes <= MOST);
+                assert!(bytes == s.parts[part].len && bytes <= MAX_PART);
                 seen += bytes;
             }
             assert_eq!(seen, total);
@@ -243,6 +247,6 @@ mod tests {
         assert!(s.parts.iter().all(|p| p.len <= s.size) && s.requests.len() >= 100);
         assert_eq!((0..s.parts.len()).map(|i| s.requests_of(i)).sum::<usize>(), s.requests.len());
         assert_eq!((s.parts[0].run, s.parts[0].mask, s.parts.last().map(|p| p.mask)), (0, 3, Some(1)));
-        assert!(s.ended(0) && !s.ended(0) && s.left == s.parts.len() - 1);
+        assert!(s.end_part(0) && !s.end_part(0) && s.left == s.parts.len() - 1);
     }
 }

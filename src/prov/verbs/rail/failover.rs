@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The loss of the first rail, which carries messages, notifications, small operations and the service's words, while another one
-//! lives. Its queue pair is stopped on both sides, and each tells the other over the rails that are left, once its device has let
-//! go of everything, how many receives it has used (FIRST_LOST). By that and by the order in which a device carries out, either
-//! knows what has arrived; that ends well. What has not goes again, in its order, over a new queue pair of the same port (OFFER,
-//! READY) as soon as the port is back; only an atomic operation without an answer fails, since it must not be done twice. Until
-//! then what is posted is kept (`kept`), long operations go over the other rails, and so do the parts that the first had. The
-//! connection ends if that takes longer than connecting may.
+//! Failover of the first rail: the connection goes on after the loss of its first rail, as long as another rail lives. The first rail
+//! carries messages, notifications, small operations and the messages of the service queue pair.
 //!
-//! A write that had not ended may be seen twice by who polls memory: the device tells nobody how far it was.
+//! Both sides stop their queue pair of the first rail. Once its device has returned every work request, each side tells the other, over
+//! the rails that are left, how many receives it has used (FIRST_LOST). A device executes the requests of one queue pair in order, so
+//! each side knows from that number which of its operations have arrived: they end with success. The others are posted again, in order,
+//! on a new queue pair of the same port (RAIL_OFFER and RAIL_READY with the number 0) when the port is back. An atomic operation without
+//! an answer fails instead, because it must not be executed twice.
+//!
+//! Until then, new operations are stored in the `RetransmitQueue`; long operations, and the parts that the first rail had, go over the
+//! other rails. The connection ends if the first rail is not back within the connect timeout.
+//!
+//! A process that polls memory may see a write twice if it had not ended when the rail was lost: no device tells how far a write has
+//! come.
 
 use super::join::words;
 use super::striping::is_its_own;
@@ -29,7 +34,8 @@ use crate::prov::verbs::sys::status::Failed;
 use crate::sys::time::{deadline, now_ns};
 use std::sync::Arc;
 
-/// The service's queue pair keeps its number, and counts its packets from another one on: none of before is one of now.
+/// First packet number of the service queue pair after a loss. The queue pair keeps its number, so every epoch starts at a packet number
+/// of its own, and a late packet of an earlier epoch is not taken for a new one.
 fn psn(number: u32, epoch: u32) -> u32 {
     Service::psn(number.wrapping_add(epoch << 16))
 }
@@ -39,34 +45,37 @@ fn false_count() -> Error {
 }
 
 impl State {
-    /// The first rail is lost for now.
+    /// The first rail is lost and not back yet.
     pub(in crate::prov::verbs) fn is_failing_over(&self) -> bool {
         self.rails.as_ref().is_some_and(|rails| rails.is_failing_over())
     }
 
-    /// Whether the connection outlives the loss of its first rail: another one carries words.
+    /// Whether the connection would go on without its first rail: another rail can carry messages.
     pub(in crate::prov::verbs) fn can_fail_over(&self) -> bool {
         matches!(self.phase, Phase::Connected)
             && self.peer_end.is_none()
             && self.rails.as_ref().is_some_and(|rails| rails.can_send_messages())
     }
 
-    /// Whether a failure is the fault of the operation, and not the rail's.
+    /// Whether the operation, and not the rail, is the cause of a failed completion.
     pub(in crate::prov::verbs) fn is_to_blame(&mut self, status: u32, receive: bool, seq: Option<u32>) -> bool {
         let Some(rails) = &mut self.rails else { return true };
         if status != ibv_wc_status::IBV_WC_LOC_QP_OP_ERR || receive {
             return is_its_own(status) || status == ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR;
         }
-        // Soft-RoCE says so too of a link that is down. Of one that is up it is believed the second time.
+        // Soft-RoCE reports this status for a link that is down, too. While the port is active, the second report for the same operation
+        // is believed.
         let before = rails.blamed.replace(seq);
         before == Some(seq) && rails.first.card.context().is_active(rails.first.card.port)
     }
 
-    /// A completion that tells of no operation's fault, but of the rail's. False: it is another one, or ends the connection.
+    /// Handles a failed completion whose cause is the loss of the first rail. False: the cause is another one, or the connection cannot
+    /// go on; the caller ends it.
     #[cold]
     pub(in crate::prov::verbs) fn absorb_failure(&mut self, wc: &ibv_wc, receive: bool, seq: u32) -> bool {
         if self.is_failing_over() && matches!(self.phase, Phase::Draining) {
-            // The end came meanwhile. What was kept has failed, and must not be taken for what ended before this one.
+            // The connection began to end during the failover. The operations that were stored have failed; they must not be counted as
+            // ended before this one.
             self.finish_if_drained();
             return true;
         }
@@ -86,7 +95,7 @@ impl State {
         true
     }
 
-    /// The stopped queue pair has given one back.
+    /// The stopped queue pair has returned a work request.
     fn on_returned(&mut self, receive: bool, seq: u32) {
         let Some(outage) = self.rails.as_mut().and_then(|rails| rails.outage.as_mut()) else { return };
         if receive {
@@ -97,7 +106,7 @@ impl State {
         if std::mem::replace(&mut outage.first_failure_seen, true) {
             return;
         }
-        // The first that fails tells that those before it have ended well.
+        // Completions are in order: all operations before the first failed one have succeeded.
         let (end, first) = (outage.end, self.tx.first());
         while self.tx.first() != seq && seq.wrapping_sub(first) <= end.wrapping_sub(first) {
             let Some(op) = self.tx.pop() else { return };
@@ -105,13 +114,13 @@ impl State {
         }
     }
 
-    /// As `tx_succeeded`, where nobody is in a hurry.
+    /// `tx_succeeded` as a function of its own, for callers that are not on the fast path.
     #[inline(never)]
     pub(in crate::prov::verbs) fn ended_well(&mut self, op: TxOp) {
         self.tx_succeeded(op);
     }
 
-    /// The first rail is lost, and its queue pair stopped.
+    /// Begins the failover: stops the queue pair of the first rail and asks the device to return all of its work requests.
     #[cold]
     pub(in crate::prov::verbs) fn fail_over(&mut self, why: Error) {
         if !self.can_fail_over() {
@@ -129,7 +138,7 @@ impl State {
         drop(kept);
         let patience = if rails.is_failing_over() { patience } else { rails.tried.until([tx.first(), rx.0], patience) };
         let outage = rails.outage.get_or_insert_with(|| {
-            // Where nothing is left with the device, nothing comes back.
+            // If the device holds no operation, none will be returned.
             let is_idle = tx.first() == end;
             let (headed, said) = (is_idle, Vec::new());
             let new = Outage {
@@ -151,7 +160,7 @@ impl State {
         });
         (outage.announced, outage.peer) = (Vec::new(), None);
         if !was_up {
-            // A next queue pair has had receives at most, and none before it was in its place.
+            // The queue pair that was lost now is a replacement. It got receives at most, and only once it was installed (`Ready`).
             (outage.rx_returned, outage.rx_given) = if stage == RailStage::Ready { rx } else { (outage.rx_given, outage.rx_given) };
         }
         rails.first.destroy();
@@ -175,7 +184,7 @@ impl State {
         }
     }
 
-    /// Moves the return of the first rail on; `cqs`: where it completes.
+    /// Advances the failover; `cqs`: the completion queues of the first rail.
     pub(in crate::prov::verbs) fn failover_turn(&mut self, cqs: impl FnOnce() -> Option<[Arc<Cq>; 2]>) {
         if self.is_failing_over() {
             self.ask_alive();
@@ -183,7 +192,8 @@ impl State {
         }
     }
 
-    /// A peer that dies or closes is noticed by that, whatever `GDRFAB_OPT_CONNECT_TIMEOUT` says.
+    /// Asks over the further rails whether the peer still exists. A peer that dies or closes is noticed by this, whatever
+    /// `GDRFAB_OPT_CONNECT_TIMEOUT` says.
     fn ask_alive(&mut self) {
         let now = now_ns();
         let Some(rails) = self.rails.as_mut().filter(|_| matches!(self.phase, Phase::Connected)) else { return };
@@ -209,7 +219,7 @@ impl State {
         }
     }
 
-    /// An error: the connection ends.
+    /// The next step of the failover. An error ends the connection.
     fn failover_step(&mut self, cqs: Option<[Arc<Cq>; 2]>) -> Result<()> {
         let (now, patience, first_rx) = (now_ns(), self.patience, self.rx.first());
         let service = self.service.as_ref().map_or((0, 0, 0), |s| (s.with_device, s.received, s.qp.number));
@@ -240,7 +250,7 @@ impl State {
             }
             RailStage::Down { again } if again <= now => {
                 let Some(cqs) = cqs else { return Ok(()) };
-                // Its life is the epoch.
+                // The generation of a replacement is the epoch; `create_qp_with` adds one.
                 first.life = epoch.wrapping_sub(1);
                 match first.create_qp_with(&cqs, 0, asked) {
                     Ok(mut words) => {
@@ -266,7 +276,7 @@ impl State {
                 None => Ok(()),
                 Some(Ok(())) => self.install_first(),
                 Some(Err(e)) => {
-                    // The peer may have a queue pair that waits for this one.
+                    // The peer may have a queue pair that waits for this one; it has to hear of the failure.
                     self.fail_over(e);
                     Ok(())
                 }
@@ -276,7 +286,7 @@ impl State {
         }
     }
 
-    /// Tells the peer over every rail that there is, since each may be lost too.
+    /// Tells the peer over every rail, since each of them may be lost too.
     fn announce(&mut self, words: Message) {
         if let Some(outage) = self.rails.as_mut().and_then(|rails| rails.outage.as_mut()) {
             outage.announced.push(words);
@@ -292,7 +302,7 @@ impl State {
         }
     }
 
-    /// A further rail has come, which may carry what another one has lost.
+    /// A further rail has come up: it gets all announcements, because another rail may have lost them.
     pub(in crate::prov::verbs) fn repeat_announcements(&mut self, number: usize) {
         self.update_other_rail_up();
         let said = self.rails.as_ref().and_then(|rails| rails.outage.as_ref()).map(|outage| outage.announced.clone());
@@ -306,7 +316,7 @@ impl State {
         }
     }
 
-    /// For faults on demand.
+    /// Tells the retransmit queue whether a fault-injected loss of the first rail would be survived.
     fn update_other_rail_up(&mut self) {
         let lasts = self.can_fail_over();
         if let Some(kept) = self.qp.as_ref().and_then(|qp| qp.retransmit.as_ref()) {
@@ -314,10 +324,10 @@ impl State {
         }
     }
 
-    /// A further rail was lost: while the first is, another one has to be left.
+    /// A further rail was lost. During a failover another one must be left, or the connection ends.
     pub(in crate::prov::verbs) fn check_failover(&mut self, why: &Error) {
         self.update_other_rail_up();
-        // With it the peer's READY may have been lost.
+        // The peer's RAIL_READY may have been lost with the rail.
         if self.rails.as_ref().is_some_and(|rails| rails.first.stage == RailStage::Ready) {
             self.advance_failover(None);
         }
@@ -330,7 +340,7 @@ impl State {
         }
     }
 
-    /// A receive of a further rail's has ended.
+    /// A receive of a further rail has completed.
     pub(in crate::prov::verbs) fn on_rail_receive(&mut self, number: usize, wc: &ibv_wc, seq: u32) {
         let Some(rail) = self.rails.as_mut().and_then(|rails| rails.rail(number)) else { return };
         if wc.status != ibv_wc_status::IBV_WC_SUCCESS || (rail.life as u8) != (seq >> 24) as u8 {
@@ -343,12 +353,14 @@ impl State {
         }
     }
 
-    /// What the peer says of the first rail. What is of another loss than this is late, or a lie, and changes nothing.
+    /// A message of the peer about the first rail. A message about another loss than the current one is late, or a lie, and changes
+    /// nothing.
     fn on_failover_message(&mut self, words: &Message) {
         let (kind, epoch) = (words[0] as u8, (words[0] >> 32) as u32);
         let Some(rails) = &self.rails else { return };
         let is_next = {
-            // Who has settled that has heard of this side's loss.
+            // A peer that has already resolved its deliveries has heard of this side's loss, so its epoch counts only after this side has
+            // announced it.
             let told = rails.outage.as_ref().is_none_or(|outage| !outage.announced.is_empty());
             epoch == rails.epoch.wrapping_add(1) && told
         };
@@ -368,7 +380,8 @@ impl State {
         self.advance_failover(None);
     }
 
-    /// Both sides have stopped: what has arrived ends well, and what has not goes again; parts over the rails that are left.
+    /// Both sides have stopped: operations that arrived end with success, others are posted again when the rail is back, and parts of
+    /// striped operations go to the other rails.
     fn resolve_deliveries(&mut self, used: [u32; 2]) -> Result<()> {
         let State { rails: Some(rails), qp: Some(qp), tx, service, .. } = self else { return Ok(()) };
         let (Some(outage), Some(kept)) = (&rails.outage, &qp.retransmit) else { return Ok(()) };
@@ -387,7 +400,7 @@ impl State {
                     let part = op.run;
                     if let Some(stripe) = rails.stripe(op.end.context as u64) {
                         let requests = stripe.requests_of(part as usize) as u32;
-                        // Those of before `start` have ended, and their places are others'.
+                        // Requests before `start` have ended, and their slots belong to other operations.
                         (0..requests)
                             .filter(|i| *i <= seq.wrapping_sub(start))
                             .for_each(|i| kept.replace_by_empty_write(seq.wrapping_sub(i)));
@@ -404,7 +417,7 @@ impl State {
         Ok(())
     }
 
-    /// The next queue pair is connected: it takes the place of the last one, gets the receives, and the peer is told.
+    /// The replacement is connected: it takes the place of the old queue pair, gets the stored receives, and the peer is told.
     fn install_first(&mut self) -> Result<()> {
         let State { rails: Some(rails), qp: Some(last), rx, rx_tag, service, patience, link, .. } = self else { return Ok(()) };
         let (Some(outage), first) = (&mut rails.outage, &mut rails.first) else { return Ok(()) };
@@ -432,9 +445,9 @@ impl State {
         self.failover_step(None)
     }
 
-    /// Both sides are ready: what was kept goes.
+    /// Both sides are ready: the stored operations are posted.
     fn resume_first(&mut self) -> Result<()> {
-        // As long as it is kept, what waits for the last of its chain goes the same way.
+        // Requests that wait for the last one of their batch are stored first, so that they are posted in order.
         self.ring_promised();
         let State { rails: Some(rails), qp: Some(qp), tx, rx, service, .. } = self else { return Ok(()) };
         let Some(outage) = rails.outage.take() else { return Ok(()) };
@@ -442,7 +455,7 @@ impl State {
         if let Some(mut kept) = qp.retransmit.as_ref().map(|kept| kept.lock()) {
             kept.suspended = false;
             for seq in (0..tx.len()).map(|i| tx.first().wrapping_add(i)) {
-                // SAFETY: the pair lives; who posted the operation keeps its buffers until it completes.
+                // SAFETY: the queue pair lives; the caller that posted the operation keeps its buffers until the operation completes.
                 status::returned(unsafe { kept.repost_send(qp.raw(), seq) }, "posting again what the first rail had")?;
             }
         }
@@ -454,13 +467,13 @@ impl State {
     }
 }
 
-/// Receives that were kept, from `first` up to `next`. From now on the device gets those that are posted: the peer may send as soon
-/// as it has heard READY.
+/// Posts the stored receives from `first` up to `next`, and lets new receives go to the device again: the peer may send as soon as it has
+/// RAIL_READY.
 fn repost_receives(qp: &Qp, tag: Tag, first: u32, next: u32) -> Result<()> {
     let Some(mut kept) = qp.retransmit.as_ref().map(|kept| kept.lock()) else { return Ok(()) };
     kept.receives_suspended = false;
     (0..next.wrapping_sub(first)).try_for_each(|i| {
-        // SAFETY: the pair lives; who posted the receive keeps its buffers until it completes.
+        // SAFETY: the queue pair lives; the caller that posted the receive keeps its buffers until the receive completes.
         status::returned(unsafe { kept.repost_recv(qp.raw(), tag.recv(first.wrapping_add(i))) }, "posting receives again")
     })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How a rail's queue pair is made, connected and tried; and the few words that it carries while the first rail is lost (`first`),
-//! which go as messages of their own beside the parts.
+//! Making, connecting and probing the queue pair of a rail; and the few messages that a further rail carries while the first rail is lost
+//! (`failover.rs`). These are sends of their own beside the parts of striped operations.
 
 use crate::config;
 use crate::error::{Error, Result, errno};
@@ -18,14 +18,14 @@ use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// Messages that a rail can have under way, and receives for the peer's.
+/// Messages that a rail can have in flight, and receives for the peer's messages.
 const WORDS: usize = 8;
 /// Completions that a rail can have outstanding.
 pub const CHARGE: usize = DEPTH + 2 * WORDS;
-/// Instead of a part: a message, or a question whether the peer is there.
+/// Stands for the part number in an `InFlightPart` that is a message or a sign of life.
 pub const MESSAGE: u16 = u16::MAX;
 
-/// What connects rails, each for a second at most.
+/// The threads that connect queue pairs. Each attempt takes about a second at most.
 static JOINERS: WorkQueue = WorkQueue::new("gdrfab-rail", 8);
 
 pub fn words(kind: u8, number: usize, life: u32) -> Message {
@@ -37,14 +37,14 @@ impl RailOffer {
         let mut gid = [0; 16];
         gid[..8].copy_from_slice(&words[1].to_be_bytes());
         gid[8..].copy_from_slice(&words[2].to_be_bytes());
-        // One that does not say serves one.
+        // A peer that gives no number serves one read at a time.
         let (lid, reads, mtu) = (words[4] as u16, ((words[4] >> 16) as u8).max(1), (words[4] >> 32) as u32);
         RailOffer { life, gid, lid, qpn: words[3] as u32 & 0xff_ffff, mtu, reads }
     }
 }
 
 impl Rail {
-    /// A further rail's queue pair, and what the peer is told of it.
+    /// Makes the queue pair of a further rail and posts its receives. Returns the offer for the peer.
     pub(in crate::prov::verbs) fn create_qp(&mut self, cq: &Arc<Cq>, number: usize, pieces: u32) -> Result<Message> {
         let (tx, rx) = ((DEPTH + WORDS) as u32, WORDS as u32);
         let asked = Capacity { tx, rx, tx_pieces: pieces, rx_pieces: 1, inline: size_of::<Message>() as u32 };
@@ -69,8 +69,8 @@ impl Rail {
         Ok(words)
     }
 
-    /// Has the queue pair connected to the peer's by a thread, which keeps what it reaches: the kernel looks for the peer's
-    /// address meanwhile, for a second if nobody answers.
+    /// Lets a thread connect the queue pair to the peer's, because the kernel resolves the peer's address meanwhile, which takes about a
+    /// second if there is no answer. The thread keeps the completion queues alive.
     pub(in crate::prov::verbs) fn connect(&mut self, cqs: [Arc<Cq>; 2], patience: RetryPolicy) -> Result<()> {
         let (Some(qp), Some(peer)) = (self.qp.take(), &self.peer) else { return Ok(()) };
         let config = &config::get().verbs;
@@ -81,7 +81,7 @@ impl Rail {
         (self.stage, self.joining) = (RailStage::Joining, Some(joining));
         let work = move || {
             if std::process::id() != process {
-                // In a child of fork(), whose parent has the queue pair.
+                // This is a child of fork(): the queue pair belongs to the parent.
                 return std::mem::forget((qp, cqs));
             }
             let local = card.local(Service::psn(qp.number));
@@ -94,7 +94,7 @@ impl Rail {
                 Some(joining) => *joining.lock() = Some((qp, joined)),
                 None => drop(qp),
             }
-            // Behind the queue pair that completes there.
+            // After the queue pair, which completes there.
             drop(cqs);
         };
         match JOINERS.give([Box::new(work) as Work]) {
@@ -103,14 +103,14 @@ impl Rail {
         }
     }
 
-    /// How connecting went, once it has.
+    /// The result of the attempt to connect; `None`: the thread has not finished.
     pub(in crate::prov::verbs) fn connect_result(&mut self) -> Option<Result<()>> {
         let (qp, joined) = self.joining.as_ref()?.lock().take()?;
         (self.qp, self.joining) = (Some(qp), None);
         Some(joined)
     }
 
-    /// Posts a write of nothing.
+    /// Posts a write of no bytes, whose completion shows that the rail works.
     pub(in crate::prov::verbs) fn probe(&mut self) -> Result<()> {
         let Some(qp) = &self.qp else { return Ok(()) };
         status::returned(qp.post_empty_write(self.tag.send(self.seq())), "trying a rail")?;
@@ -119,8 +119,8 @@ impl Rail {
         Ok(())
     }
 
-    /// Asks the peer's card, by a write of nothing, whether its queue pair is there, unless something under way does. No word:
-    /// those take receives, which a peer that sleeps does not post again.
+    /// Asks the peer's card, by a write of no bytes, whether its queue pair still exists, unless the rail has something else in flight. A
+    /// message is not used for that: it takes a receive, which a sleeping peer does not post again.
     pub(in crate::prov::verbs) fn ask_alive(&mut self) -> Result<()> {
         let Some(qp) = self.qp.as_ref().filter(|_| self.is_up() && self.in_flight.is_empty()) else { return Ok(()) };
         status::returned(qp.post_empty_write(self.tag.send(self.seq())), "asking for a sign of life")?;
@@ -128,7 +128,7 @@ impl Rail {
         Ok(())
     }
 
-    /// Posts a receive for the peer's words.
+    /// Posts a receive for a message of the peer.
     fn post_message_receive(&mut self, place: usize) -> Result<()> {
         let size = size_of::<Message>();
         let ear = self.message_buffer.take().map_or_else(|| Buffer::new(&self.card.pd, WORDS * size, LOCAL), Ok)?;
@@ -137,31 +137,32 @@ impl Rail {
         let Some(qp) = &self.qp else { return Ok(()) };
         let wr_id = self.tag.recv(self.life << 24 | place as u32);
         let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: &mut piece, num_sge: 1 };
-        // SAFETY: the request is live and the place ours; before the place goes, the device loses its leave to write there.
+        // SAFETY: the request lives for the call and the buffer is ours; the queue pair, and with it the device's access, goes before the
+        // buffer does.
         unsafe { qp.post_recv(&mut wr) }
     }
 
-    /// What a receive has brought.
+    /// The message in a completed receive; the receive is posted again.
     pub(in crate::prov::verbs) fn take_message(&mut self, seq: u32, len: u32) -> Result<Option<Message>> {
         let place = (seq & 0xff_ffff) as usize;
         let Some(ear) = self.message_buffer.as_ref().filter(|_| place < WORDS && len as usize == size_of::<Message>()) else {
             return Ok(None);
         };
-        // SAFETY: a place of ours, aligned, that the device has filled and let go of.
+        // SAFETY: a slot of our buffer, aligned, that the device has filled and no longer accesses.
         let words = unsafe { (ear.address() as *const Message).add(place).read() };
         self.post_message_receive(place)?;
         Ok(Some(words))
     }
 
-    /// Whether it carries words.
+    /// Whether the rail is up and can carry messages: they travel inside the work request.
     pub(in crate::prov::verbs) fn can_send_messages(&self) -> bool {
         self.is_up() && self.qp.as_ref().is_some_and(|qp| qp.capacity.inline as usize >= size_of::<Message>())
     }
 
-    /// Sends words to the peer.
+    /// Sends a message to the peer.
     pub(in crate::prov::verbs) fn send_message(&mut self, words: &Message) -> Result<()> {
         let Some(qp) = self.qp.as_ref().filter(|_| self.can_send_messages()) else { return Ok(()) };
-        // A peer that keeps to what it may say has acknowledged some by now.
+        // A peer that follows the protocol has acknowledged earlier messages by now.
         if self.in_flight.iter().filter(|f| f.part == MESSAGE).count() >= WORDS {
             return Err(Error::fixed(errno::ETIMEDOUT, "the peer's card acknowledges no words"));
         }
@@ -172,7 +173,7 @@ impl Rail {
         (wr.sg_list, wr.num_sge) = (&mut piece, 1);
         wr.opcode = ibv_wr_opcode::IBV_WR_SEND;
         wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED | ibv_send_flags::IBV_SEND_INLINE;
-        // SAFETY: the request is live, and so are its bytes, which travel inside.
+        // SAFETY: the request lives for the call, and its bytes are copied into the work request.
         unsafe { qp.post_send(&mut wr) }.map_err(|(_, err)| status::call_error("saying that the first rail is lost", err))?;
         self.begin(InFlightPart { seq: self.seq(), stripe: 0, part: MESSAGE, len: 0, requests: 1 }, now_ns());
         Ok(())

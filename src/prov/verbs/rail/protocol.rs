@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How further rails come and go (`rail`), and the words about them between the two sides: by the service queue pair, or by a
-//! lane's parcels. All that is heard is the peer's, and is checked.
+//! Bringing further rails up and down, and the messages about rails and keys between the two sides. The messages go by the service queue
+//! pair, or as parcels of a lane. Every message is input from the peer and is checked. `state/rail.rs` describes the stages of a rail.
 
 use super::join::words;
 use crate::error::{Code, Error, Result, errno};
@@ -29,7 +29,7 @@ fn lost(words: &'static str) -> Error {
 }
 
 impl State {
-    /// Says something about rails.
+    /// Sends a message about rails or keys. A failure is logged only: losing the message costs a rail at most.
     pub(in crate::prov::verbs) fn send_rail_message(&mut self, words: Message) {
         if !matches!(self.phase, Phase::Connected) {
             return;
@@ -44,8 +44,8 @@ impl State {
         }
     }
 
-    /// Answers what the peer says of rails, which may know before this side that they are connected. An error: it asks more than
-    /// it may.
+    /// Answers a message about rails or keys. The peer may know before this side that both are connected. An error: the peer asks more
+    /// than it may.
     fn answer_rail_message(&mut self, words: Message) -> Result<()> {
         let is_there = matches!(self.phase, Phase::Connected | Phase::Connecting(_));
         match &mut self.service {
@@ -55,7 +55,7 @@ impl State {
         }
     }
 
-    /// The peer takes nothing now.
+    /// The peer does not take messages as fast as they are queued.
     pub(in crate::prov::verbs) fn is_behind(&self) -> bool {
         match &self.lane {
             Some(lane) => lane.outbox.len() >= MAX_ANSWERS / 2,
@@ -63,7 +63,7 @@ impl State {
         }
     }
 
-    /// Moves rails on that are due.
+    /// Advances the rails whose next step is due.
     pub(in crate::prov::verbs) fn rails_turn(&mut self, domain: &Domain) {
         let Some(rails) = &self.rails else { return };
         let now = now_ns();
@@ -123,7 +123,7 @@ impl State {
         }
     }
 
-    /// The write of nothing has come through.
+    /// The probe of a rail has come back.
     pub(in crate::prov::verbs) fn rail_came_up(&mut self, number: usize) {
         let Some(rails) = &mut self.rails else { return };
         let Some(rail) = rails.rail(number) else { return };
@@ -145,7 +145,7 @@ impl State {
         }
     }
 
-    /// This side has lost a rail, or could not bring it up: its queue pair goes at once, and the peer is told.
+    /// This side has lost a rail, or could not bring it up: its queue pair is destroyed at once, and the peer is told.
     #[cold]
     pub(in crate::prov::verbs) fn lose_rail(&mut self, number: usize, why: Error) {
         let Some(was_up) = self.drop_rail(number, &why) else { return };
@@ -157,7 +157,7 @@ impl State {
         }
     }
 
-    /// Destroys a rail's queue pair and says so; whether it was up. None: it has none.
+    /// Destroys the queue pair of a rail and tells the peer. Returns whether the rail was up; `None`: it had no queue pair.
     fn drop_rail(&mut self, number: usize, why: &Error) -> Option<bool> {
         let rails = self.rails.as_mut()?;
         let name = rails.name(number);
@@ -165,7 +165,7 @@ impl State {
         let (was_up, life) = (rail.is_up(), rail.life);
         rail.destroy();
         rail.losses += u64::from(was_up);
-        // What it was, until the caller says what it is.
+        // A placeholder: the caller sets the stage.
         rail.stage = RailStage::Down { again: u64::MAX };
         rails.update_threshold();
         crate::log!(Debug, "{name}: {why}");
@@ -179,7 +179,7 @@ impl State {
         Some(was_up)
     }
 
-    /// The peer's queue pair is gone: what the rail had goes over others.
+    /// The peer's queue pair is gone, so nothing of it can arrive any more: the parts that the rail had go over others.
     fn peer_lost_rail(&mut self, number: usize) {
         self.drop_rail(number, &lost("the peer has lost it"));
         let Some(rails) = &mut self.rails else { return };
@@ -194,7 +194,7 @@ impl State {
         self.dispatch_parts();
     }
 
-    /// Words about rails. What names no rail, queue pair or key of now is late, or a lie, and changes nothing.
+    /// A message about rails or keys. A message that names no current rail, queue pair or key is late, or a lie, and changes nothing.
     pub(in crate::prov::verbs) fn on_rail_message(&mut self, memory: &Registered, words: &Message) -> Result<()> {
         let Some(rails) = &mut self.rails else { return Ok(()) };
         let (number, life) = ((words[0] >> 8 & 0xff) as usize, (words[0] >> 32) as u32);
@@ -252,7 +252,7 @@ impl State {
     fn on_offer(&mut self, number: usize, life: u32, words: &Message) {
         let offer = RailOffer::heard(life, words);
         let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
-        // A new life is the end of the one before.
+        // An offer of a new generation also says that the one before is gone.
         match rail.stage {
             RailStage::Joining | RailStage::Ready | RailStage::Tried | RailStage::Up | RailStage::Lost { .. } => {
                 self.peer_lost_rail(number)
@@ -263,7 +263,7 @@ impl State {
         (rail.peer, rail.peer_ready) = (Some(offer), false);
     }
 
-    /// What a device says of a further rail's port, or of the queue pair.
+    /// An asynchronous event about the port or the queue pair of a further rail.
     pub(in crate::prov::verbs) fn on_rail_event(&mut self, number: usize, device: &str, event: &AsyncEvent) {
         use crate::prov::verbs::sys::abi::ibv_event_type::{IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR};
         let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
@@ -276,7 +276,7 @@ impl State {
             AsyncEvent { qpn: Some(qpn), fatal: true, .. } if rail.qp.as_ref().is_some_and(|qp| qp.number == qpn) => {
                 self.lose_rail(number, Error::new(errno::EIO, event.words));
             }
-            // That of this rail: its device has no other of this domain's.
+            // The completion queue of this rail: this domain has no other queue with that device.
             AsyncEvent { cq: Some(_), fatal: true, .. } => self.lose_rail(number, Error::new(errno::EIO, event.words)),
             AsyncEvent { qpn: None, cq: None, port: None, fatal: true, .. } => {
                 self.lose_rail(number, Error::new(errno::ENODEV, event.words));
@@ -285,7 +285,7 @@ impl State {
         }
     }
 
-    /// When an attempt is due; 0: none is.
+    /// When a rail is to be advanced next; 0: at no set time.
     pub(in crate::prov::verbs) fn rails_due(&self) -> u64 {
         match self.phase {
             Phase::Connected => self.rails.as_ref().map_or(0, |r| r.due(self.link.rails)),
@@ -304,14 +304,14 @@ impl State {
         }
     }
 
-    /// Each rail in a line; nothing without further ones.
+    /// A line for each rail; empty if the connection has one rail.
     pub(in crate::prov::verbs) fn describe_rails(&self) -> String {
         self.rails.as_deref().map_or(String::new(), Rails::lines)
     }
 }
 
 impl Domain {
-    /// Tells peers that may have kept a region's keys that they name nothing any more.
+    /// Tells the peers that may have stored a region's keys that these name nothing any more.
     pub(in crate::prov::verbs) fn revoke_rails(&self, keys: &Arc<Keys>) {
         for ep in self.watch.endpoints() {
             let mut s = ep.state.lock();
@@ -323,7 +323,7 @@ impl Domain {
         }
     }
 
-    /// Whether some peer may take one of these keys for those of a region that is gone.
+    /// Whether a peer could take one of these keys for a key of a region that is gone.
     pub(in crate::prov::verbs) fn may_be_confused(&self, keys: &Keys) -> bool {
         let mistakes = |ep: Arc<Shared>| ep.state.lock().rails.as_ref().is_some_and(|rails| rails.rail_keys.may_confuse(keys));
         self.stale.load(Ordering::Relaxed) > 0 && self.watch.endpoints().into_iter().any(mistakes)

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Operations over several rails: cut, handed to the rails as those are through with what they have, and ended once every part
-//! has. Such an operation stands in line (`staged`): it begins when what was posted before has ended, and what is posted behind
-//! it waits for its end, so that order is what it is over one. A part that a lost rail had goes again over another.
+//! Striped operations, which go over several rails: they are cut into parts, the parts are given to the rails as these have room, and the
+//! operation ends when every part has ended.
+//!
+//! A striped operation waits in the staging queue (`ops/staged_transfer.rs`). It begins when everything posted before it has ended, and
+//! operations posted after it wait for its end, so the order is the same as over one rail. A part of a rail that is lost goes again over
+//! another rail.
 
 use super::join::MESSAGE;
 use crate::error::{Error, Result, errno};
@@ -29,11 +32,11 @@ use crate::sys::time::now_ns;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Order of reads after reads, and of writes after writes.
+/// Bits of `msg_order`: reads stay behind reads, and writes behind writes.
 const READS: u64 = 1 << 0;
 const WRITES: u64 = 1 << 4;
 
-/// The operation is to blame, and not the rail: it ends the connection, as over one.
+/// Whether a completion status blames the operation and not the rail. Such a failure ends the connection, as it does over one rail.
 pub(in crate::prov::verbs) fn is_its_own(status: u32) -> bool {
     use ibv_wc_status::*;
     matches!(
@@ -49,7 +52,7 @@ pub(in crate::prov::verbs) fn is_its_own(status: u32) -> bool {
 }
 
 impl Shared {
-    /// One completion of a further rail.
+    /// Handles one completion of a further rail.
     pub fn complete_rail(&self, number: usize, wc: &ibv_wc, recv: bool, seq: u32) {
         let mut s = self.state.lock();
         match recv {
@@ -67,7 +70,8 @@ impl Shared {
 }
 
 impl State {
-    /// All keys of the peer's that go with this one; the peer is asked, for the next time.
+    /// The keys on all rails of the peer's region that `key` names on the first rail. If they are unknown, the peer is asked, for the
+    /// next operation.
     fn rail_keys_for(&mut self, key: u64) -> Option<Arc<Keys>> {
         let rkey = u32::try_from(key).ok()?;
         let (found, ask) = self.rails.as_mut()?.rail_keys.lookup(rkey);
@@ -77,7 +81,7 @@ impl State {
         found
     }
 
-    /// Cuts one operation; none: it goes over the first rail alone.
+    /// Cuts one operation into parts; `None`: it goes over the first rail alone.
     #[allow(clippy::too_many_arguments)]
     fn cut_one(&mut self, memory: &Registered, dir: Dir, local: &[Iov], descs: &[u64], addr: u64, key: u64, end: Ending) -> Option<Stripe> {
         let there = self.rail_keys_for(key)?;
@@ -102,12 +106,12 @@ impl State {
         Some(stripe)
     }
 
-    /// Work requests that a part may have, so that it fits into the first rail's queue as well.
+    /// How many work requests a part may have: a part must fit into the first rail's queue as well.
     fn most_requests(&self) -> usize {
         (self.tx.limit() / 4).max(1) as usize
     }
 
-    /// A read or write of so many bytes, if it goes over several rails. None: nothing was done.
+    /// Posts a read or write over several rails. `None`: the operation does not go over several rails, and nothing was done.
     #[allow(clippy::too_many_arguments)]
     pub(in crate::prov::verbs) fn stripe_rma(
         &mut self,
@@ -138,12 +142,13 @@ impl State {
         }
         stripe.fenced = c.flags & flags::FENCE != 0;
         (stripe.end.wanted, stripe.end.deadline) = (wanted, self.deadline(c.timeout_ns));
-        // What was promised to go out with the next one goes now.
+        // Operations that were promised to go out with the next one (`GDRFAB_MORE`) are posted now.
         self.ring_promised();
         Some(self.enqueue(WaitingOp::Striped(Box::new(stripe))))
     }
 
-    /// As many runs of a list as go together over several rails; none: they go over the first alone.
+    /// Posts as many runs of a list as can go over several rails together, and returns their number. `None`: the list goes over the first
+    /// rail alone.
     pub(in crate::prov::verbs) fn stripe_list(
         &mut self,
         memory: &Registered,
@@ -152,7 +157,7 @@ impl State {
         pairs: &[Pair],
         c: &Common,
     ) -> Option<Result<usize>> {
-        /// Runs, and bytes, that are taken at once.
+        /// Most runs, and most bytes, that are taken at once.
         const RUNS: usize = 4096;
         const BYTES: usize = 64 << 20;
         let least = self.rails.as_ref()?.min_striped;
@@ -170,7 +175,7 @@ impl State {
             return Some(Ok(0));
         }
         let runs = runs.get(..count)?;
-        // Of each pair that occurs: its place among the operation's memories.
+        // For each pair of the list: its index among the operation's keys, once a run has used it.
         let mut places: Vec<Option<u16>> = vec![None; pairs.len()];
         let (mut own, mut there, mut how) = (Vec::new(), Vec::new(), 0);
         let mut mask = self.rails.as_ref()?.up();
@@ -213,7 +218,7 @@ impl State {
         Some(self.enqueue(WaitingOp::Striped(Box::new(stripe))).map(|()| count))
     }
 
-    /// An operation of a lane, if it goes over several rails. None: it does not.
+    /// Begins or continues the striping of a lane's RMA. `None`: the operation goes over the first rail alone.
     pub(in crate::prov::verbs) fn stripe_lane_rma(&mut self, m: &mut LaneRma) -> Option<StripeProgress> {
         if m.stripe != 0 {
             if self.rails.as_ref().is_none_or(|rails| rails.ended_job != m.stripe) {
@@ -239,7 +244,7 @@ impl State {
         if mask & !1 == 0 || m.pieces.len() > rails.pieces as usize {
             return None;
         }
-        // Nothing that was posted before is overtaken, but by a read that belongs to no order.
+        // The operation must not overtake anything posted before, unless it is a read of a long message, which belongs to no order.
         if !m.direct && !self.tx.is_empty() {
             return Some(StripeProgress::Waits);
         }
@@ -260,7 +265,7 @@ impl State {
         Some(StripeProgress::Waits)
     }
 
-    /// Whether a striped operation may begin: what it must not overtake has ended.
+    /// Whether a striped operation may begin: everything that it must not overtake has ended.
     pub(in crate::prov::verbs) fn may_begin(&mut self, stripe: &Stripe) -> bool {
         let Some(rails) = &self.rails else { return true };
         match rails.active.back() {
@@ -277,7 +282,7 @@ impl State {
         }
     }
 
-    /// Gives its number.
+    /// Begins a striped operation and returns its number.
     pub(in crate::prov::verbs) fn begin_stripe(&mut self, stripe: Stripe) -> u64 {
         let Some(rails) = &mut self.rails else { return 0 };
         let stripe = rails.number(stripe);
@@ -287,7 +292,7 @@ impl State {
         id
     }
 
-    /// Hands parts to rails that have room.
+    /// Gives parts to the rails that have room.
     pub(in crate::prov::verbs) fn dispatch_parts(&mut self) {
         while let Some((at, part, number)) = self.next_part() {
             let sent = if number == 0 { self.send_part(at, part) } else { self.send_part_by(at, part, number) };
@@ -300,9 +305,9 @@ impl State {
         }
     }
 
-    /// The next part, its operation's place, and the rail that takes it.
+    /// The index of the next operation with a part to send, that part, and the rail that takes it.
     fn next_part(&mut self) -> Option<(usize, u16, usize)> {
-        // A lane's parcels have their share of the queue.
+        // A quarter of the queue is left for the parcels of a lane.
         let queue = if self.lane.is_some() { self.tx.limit() * 3 / 4 } else { self.tx.limit() } as usize;
         let used = self.tx.len() as usize;
         let rails = self.rails.as_mut()?;
@@ -316,7 +321,7 @@ impl State {
         Some((at, part, rails.fastest(mask, len, requests, has_room)?))
     }
 
-    /// Posts a part with the endpoint's own queue pair; false: that is full.
+    /// Posts a part with the queue pair of the first rail; false: its queue is full.
     fn send_part(&mut self, at: usize, part: u16) -> Result<bool> {
         let State { rails: Some(rails), qp: Some(qp), tx, tx_tag, unsignalled, .. } = self else { return Ok(false) };
         let Some(stripe) = rails.active.get_mut(at) else { return Ok(false) };
@@ -339,7 +344,7 @@ impl State {
         Ok(true)
     }
 
-    /// The same with a further rail's.
+    /// Posts a part with the queue pair of a further rail; false: its queue is full.
     fn send_part_by(&mut self, at: usize, part: u16, number: usize) -> Result<bool> {
         let Some(rails) = &mut self.rails else { return Ok(false) };
         let Some(stripe) = rails.active.get_mut(at) else { return Ok(false) };
@@ -388,7 +393,7 @@ impl State {
         self.lose_rail(number, status::completion_error(&failed));
     }
 
-    /// A part of the first rail's has ended well.
+    /// A part that the first rail carried has succeeded.
     pub(in crate::prov::verbs) fn part_done(&mut self, op: &TxOp) {
         self.on_part_ended(op.end.context as u64, op.run, 0);
     }
@@ -412,7 +417,7 @@ impl State {
         self.dispatch_parts();
     }
 
-    /// An operation has failed, which ends the connection; its entry comes with the end.
+    /// A striped operation has failed, which ends the connection; its entry comes when the connection has ended.
     #[cold]
     pub(in crate::prov::verbs) fn stripe_failed(&mut self, id: u64, part: u16, error: Error) {
         if let Some(stripe) = self.rails.as_mut().and_then(|r| r.stripe(id)) {
@@ -421,7 +426,7 @@ impl State {
         }
     }
 
-    /// Ends operations whose parts have all ended, in the order of posting.
+    /// Ends the operations whose parts have all ended, in the order of posting.
     fn finish_stripes(&mut self) {
         while let Some(rails) = &mut self.rails
             && rails.active.front().is_some_and(|s| s.left == 0)
@@ -440,11 +445,11 @@ impl State {
         }
     }
 
-    /// The connection is over, the queue pairs are gone: what was under way has failed.
+    /// The connection is over and the queue pairs are gone: operations in flight have failed.
     pub(in crate::prov::verbs) fn flush_stripes(&mut self) {
         let Some(rails) = &mut self.rails else { return };
         rails.end();
-        // A lane's job fails with the other jobs.
+        // The job of a lane fails with the lane's other jobs.
         for stripe in std::mem::take(&mut rails.active).into_iter().filter(|s| s.whose != StripeOrigin::LaneJob) {
             let error = stripe.failed.unwrap_or_else(|| self.flushed(stripe.end.deadline));
             self.stats.errors += 1;
@@ -453,17 +458,17 @@ impl State {
     }
 }
 
-/// What became of a lane's operation.
+/// How far the striping of a lane's operation is.
 pub enum StripeProgress {
-    /// Its rails carry it, or will; it is to be asked again.
+    /// Parts are in flight, or cannot begin yet; the lane asks again.
     Waits,
-    /// All its bytes are in place.
+    /// All bytes are in place.
     Over,
-    /// It ends by itself.
+    /// The striped operation ends by itself; the lane forgets it.
     Gone,
 }
 
-/// The pieces of so many bytes from byte `skip` on.
+/// The local pieces of `len` bytes from byte `skip` on.
 fn within(pieces: &[ibv_sge], mut skip: usize, mut len: usize) -> impl Iterator<Item = LocalPiece> + use<'_> {
     pieces.iter().enumerate().filter_map(move |(i, p)| {
         let from = skip.min(p.length as usize);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The work requests by which a rail carries a part of an operation: a chain that one ring of the doorbell posts, of which the
-//! last alone asks for a completion.
+//! The work requests by which a rail carries a part of a striped operation. They are one chain, posted by one ring of the doorbell, and
+//! only the last one asks for a completion.
 
 use super::stripe::Stripe;
 use crate::error::errno;
@@ -11,14 +11,14 @@ use crate::prov::verbs::sys::abi::*;
 use std::mem::zeroed;
 use std::ptr::null_mut;
 
-/// The work requests of a part.
+/// The work requests of one part.
 pub struct PartRequests {
     pub wrs: Vec<ibv_send_wr>,
     pieces: Vec<ibv_sge>,
 }
 
 impl PartRequests {
-    /// `wr_id`: the number of each.
+    /// `number`: the rail; `wr_id`: gives the number of each work request.
     pub fn of(stripe: &Stripe, part: u16, number: usize, wr_id: impl Fn(u32) -> u64) -> PartRequests {
         let mut all = PartRequests { wrs: Vec::with_capacity(1), pieces: Vec::with_capacity(2) };
         let opcode = if stripe.dir == Dir::Read { ibv_wr_opcode::IBV_WR_RDMA_READ } else { ibv_wr_opcode::IBV_WR_RDMA_WRITE };
@@ -37,11 +37,12 @@ impl PartRequests {
         all
     }
 
-    /// Posts all, of which the last asks for a completion; an errno, and then none was taken.
+    /// Posts the chain. An error is an errno; the device has taken none of the requests then.
     pub fn post(&mut self, qp: &Qp) -> std::result::Result<(), i32> {
         let (n, first, mut piece) = (self.wrs.len(), self.wrs.as_mut_ptr(), self.pieces.as_mut_ptr());
         for i in 0..n {
-            // SAFETY: all lie in the vectors, which do not grow any more; the requests' numbers of pieces add up to those there are.
+            // SAFETY: all elements lie in the two vectors, which do not grow any more; the requests' counts of pieces add up to the
+            // length of `pieces`.
             unsafe {
                 let wr = &mut *first.add(i);
                 wr.sg_list = piece;
@@ -50,11 +51,12 @@ impl PartRequests {
                 wr.send_flags = if i + 1 < n { 0 } else { SIGNALED };
             }
         }
-        // SAFETY: requests and pieces live until the call returns; the buffers stay until the operation has ended (`Iov::new`).
+        // SAFETY: requests and pieces live until the call returns; the caller keeps the buffers until the operation has ended (the
+        // promise of `Iov::new`).
         match unsafe { qp.post_send(first) } {
             Ok(()) => Ok(()),
             Err((bad, err)) if bad == first => Err(err),
-            // Half of a part is with the device, which has had room for all.
+            // The device has taken half of the part, though it had room for all of it.
             Err(_) => Err(errno::EIO),
         }
     }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A further rail of a connection: a queue pair on another port, that carries parts of long RMA, and a few words while the first
-//! rail is lost. It comes and goes while the connection stays. Each side makes its queue pair and tells the peer (OFFER); who
-//! knows both connects its own and says so (READY); then a write of nothing tries the way. Connecting is the work of a thread
-//! that nobody waits for, since the kernel looks for the peer's address meanwhile. A side that loses a rail destroys its queue
-//! pair at once and says so (GONE); what the rail had not finished goes over others only when the peer has said the same, so
-//! that no late packet of it reaches memory any more. Each queue pair of a rail has a number, its life, by which these words
-//! name it.
+//! A further rail of a connection: a queue pair on another port. It carries parts of long reads and writes, and a few messages while the
+//! first rail is lost. It comes and goes while the connection stays.
+//!
+//! Each side makes its queue pair and tells the peer about it (RAIL_OFFER). A side that knows both connects its own and tells the peer
+//! (RAIL_READY). A write of no bytes then probes the rail. A thread does the connecting, because the kernel resolves the peer's address
+//! meanwhile.
+//!
+//! A side that loses a rail destroys its queue pair at once and tells the peer (RAIL_GONE). The parts that the rail had not finished go
+//! over other rails only after the peer has sent the same message: then no late packet of the old queue pair reaches memory any more.
+//! Each queue pair of a rail has a generation number (`life`), by which the messages name it.
 
 use super::rail_port::RailPort;
 use crate::error::Result;
@@ -16,23 +19,23 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Work requests that a rail can have with the device.
+/// Work requests that the device can hold for a rail.
 pub const DEPTH: usize = 256;
-/// Bytes under way from which on a rail gets no more.
+/// A rail with this many bytes in flight gets no more.
 pub const WINDOW: usize = 8 << 20;
-/// When a rail is to be moved on that is being connected: at the next occasion.
+/// The value of `due()` for a rail that is being connected: at the next occasion.
 pub const SOON: u64 = 1;
-/// Until the next attempt, after the first and after many that failed.
+/// Delay before the next attempt: after the first failure, and at most.
 const SOON_NS: u64 = 10_000_000;
 const LATE_NS: u64 = 5_000_000_000;
-/// Losses from which a rail may recover at once, and how long it takes until there is one more: it comes and goes three times in
-/// a second at most, if it does so for long.
+/// Losses that a rail may recover from without a delay, and the time that earns it one more. A rail that keeps coming and going does so
+/// three times a second at most.
 const QUICK: u32 = 128;
 const SECOND_NS: u64 = 1_000_000_000;
-/// Over so long a rail's speed is measured at least.
+/// The shortest time over which a speed is measured.
 const MEASURE_NS: u64 = 20_000;
 
-/// What the peer says of its end.
+/// The peer's end of a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RailOffer {
     pub life: u32,
@@ -52,44 +55,44 @@ impl RailOffer {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RailStage {
-    /// No queue pair; when the next one is made.
+    /// There is no queue pair; the next one is made at `again`.
     Down {
         again: u64,
     },
-    /// The peer was told of one.
+    /// A queue pair was made, and the peer was told.
     Offered,
-    /// A thread has it, and connects it to the peer's.
+    /// A thread connects the queue pair to the peer's.
     Joining,
-    /// It is connected to the peer's; the peer's may not be yet.
+    /// The queue pair is connected to the peer's; the peer's may not be yet.
     Ready,
-    /// A write of nothing is under way.
+    /// The probe, a write of no bytes, is in flight.
     Tried,
     Up,
-    /// Lost: there is none, and the peer's of this life may still be there.
+    /// The rail was lost and its queue pair destroyed; the peer's queue pair of generation `peer` may still exist.
     Lost {
         peer: u32,
     },
 }
 
-/// A queue pair that a thread connects, and how that went once it has.
+/// A queue pair that a thread connects; and the result, once there is one.
 pub type ConnectingQp = Arc<Mutex<Option<(Qp, Result<()>)>>>;
 
-/// A part that the device has.
+/// A part that the device holds.
 pub struct InFlightPart {
     pub seq: u32,
-    /// Of which operation; 0: of none, the write that tries the way.
+    /// The striped operation; 0: none, this is the probe or a message.
     pub stripe: u64,
     pub part: u16,
     pub len: usize,
     pub requests: usize,
 }
 
-/// How fast a rail is, measured while it has something to do.
+/// The speed of a rail, measured while it has something in flight.
 pub struct SpeedEstimate {
-    /// Bytes in a microsecond; and as the port says.
+    /// Bytes per microsecond as measured; and as the port reports.
     pub speed: f64,
     nominal: f64,
-    /// Bytes under way.
+    /// Bytes in flight.
     pub in_flight: usize,
     since: u64,
     done: usize,
@@ -101,7 +104,8 @@ impl SpeedEstimate {
         SpeedEstimate { speed: nominal, nominal, in_flight: 0, since: 0, done: 0 }
     }
 
-    /// One that was found slow and is idle may be faster by now, and is only measured if it gets something.
+    /// An idle rail that was measured as slow may be faster by now, and is measured only if it gets a part: its estimate slowly returns
+    /// to the nominal speed.
     pub fn drift_up(&mut self) {
         if self.in_flight == 0 && self.speed < self.nominal {
             self.speed += (self.nominal - self.speed) / 256.0;
@@ -126,7 +130,7 @@ impl SpeedEstimate {
         }
     }
 
-    /// Microseconds until so many bytes more are through.
+    /// Microseconds until `len` more bytes are done.
     pub fn until(&self, len: usize) -> f64 {
         (self.in_flight + len) as f64 / self.speed
     }
@@ -136,11 +140,11 @@ impl SpeedEstimate {
     }
 }
 
-/// How long a rail stays down, longer after each attempt that failed. One that comes and goes without end is treated so too:
-/// a peer has a say in how often, and each time is told of.
+/// How long a rail stays down: longer after each failed attempt. A rail that keeps coming and going is slowed down too, because the peer
+/// can cause it and each loss is reported to the caller.
 struct Backoff {
     attempts: u32,
-    /// Losses that it may recover from at once, and since when no second's was added.
+    /// Losses that may be recovered from without a delay, and when the last one was earned.
     quick: u32,
     since: u64,
 }
@@ -170,31 +174,31 @@ impl Backoff {
 pub struct Rail {
     pub card: Arc<RailPort>,
     pub tag: Tag,
-    /// Destroyed before whatever it reaches.
+    /// Before the fields that it reaches: it is dropped first.
     pub qp: Option<Qp>,
-    /// It instead, as long as a thread connects it.
+    /// The queue pair while a thread connects it; `qp` is `None` then.
     pub joining: Option<ConnectingQp>,
-    /// Where the peer's words arrive that this rail carries.
+    /// The buffer for messages of the peer that arrive by this rail.
     pub message_buffer: Option<Buffer>,
     pub stage: RailStage,
-    /// The number of its queue pair, or of the last one.
+    /// The generation of the current queue pair, or of the last one.
     pub life: u32,
     pub peer: Option<RailOffer>,
-    /// The peer's is connected to this life.
+    /// The peer's queue pair is connected to this generation.
     pub peer_ready: bool,
     pub in_flight: VecDeque<InFlightPart>,
     next: u32,
     pub requests: usize,
-    /// Parts that go over other rails as soon as the peer's queue pair is gone.
+    /// Parts that go over other rails once the peer's queue pair is gone: operation and part.
     pub lost: Vec<(u64, u16)>,
     pub speed: SpeedEstimate,
-    /// Bytes out and in.
+    /// Bytes written, and bytes read.
     pub carried: (u64, u64),
     pub losses: u64,
-    /// It was up before.
+    /// The rail was up at some time before.
     pub was_up: bool,
     pauses: Backoff,
-    /// Parts after which it is lost on demand (of a first one, work requests), 0: never; and those so far.
+    /// Fault injection: the rail is lost after this many parts (the first rail: work requests); 0: never. And the parts begun so far.
     pub fault_every: u64,
     pub parts_begun: u64,
 }
@@ -230,12 +234,12 @@ impl Rail {
         self.stage == RailStage::Up
     }
 
-    /// It has a queue pair.
+    /// A queue pair exists, here or in a connecting thread.
     pub fn has_pair(&self) -> bool {
         self.qp.is_some() || self.joining.is_some()
     }
 
-    /// When it is to be moved on; 0: not by itself.
+    /// When the rail is to be advanced; 0: at no set time.
     pub fn due(&self) -> u64 {
         match self.stage {
             RailStage::Down { again } => again,
@@ -245,7 +249,8 @@ impl Rail {
         }
     }
 
-    /// The sequence of the next work requests; by a few bits of the life those of an earlier one are known.
+    /// The sequence number of the next work requests. Its upper bits are the generation, so that completions of an earlier queue pair are
+    /// recognised.
     pub fn seq(&self) -> u32 {
         self.life << 24 | self.next & 0xff_ffff
     }
@@ -257,7 +262,7 @@ impl Rail {
         self.in_flight.push_back(flight);
     }
 
-    /// The flight that ended.
+    /// Ends the part in flight with this sequence number and returns it.
     pub fn end(&mut self, seq: u32, now: u64) -> Option<InFlightPart> {
         self.in_flight.front().filter(|f| f.seq == seq)?;
         let flight = self.in_flight.pop_front()?;
@@ -266,12 +271,12 @@ impl Rail {
         Some(flight)
     }
 
-    /// When the next attempt is due.
+    /// The stage of a rail that waits for its next attempt.
     pub fn back_off(&mut self, now: u64) -> RailStage {
         RailStage::Down { again: now + self.pauses.next() }
     }
 
-    /// Its port is active again.
+    /// The port is active again: the next attempt is made now.
     pub fn retry_now(&mut self, now: u64) {
         self.pauses.attempts = 0;
         if let RailStage::Down { again } = &mut self.stage {
@@ -284,11 +289,12 @@ impl Rail {
         self.pauses.came_up(now);
     }
 
-    /// Its queue pair is destroyed, and with it all that the device had; what it had of operations is kept for other rails.
+    /// Destroys the queue pair; the device lets go of everything. Unfinished parts are remembered for other rails.
     #[cold]
     #[inline(never)]
     pub fn destroy(&mut self) {
-        // What a thread still has goes with that: it has carried nothing, since the peer was told of no READY.
+        // A queue pair that a thread still connects is dropped by the thread. It has carried nothing, since the peer was not sent
+        // RAIL_READY.
         (self.qp, self.joining) = (None, None);
         self.peer_ready = false;
         self.lost.extend(self.in_flight.drain(..).filter(|f| f.stripe != 0).map(|f| (f.stripe, f.part)));
@@ -312,7 +318,7 @@ mod tests {
             rounds += 1;
         }
         assert!((QUICK..QUICK + 3 * 600).contains(&rounds), "{rounds}");
-        // Peace makes up for it.
+        // A quiet time restores the allowance.
         pauses.came_up(now + 2 * u64::from(QUICK) * SECOND_NS);
         assert!(pauses.quick == QUICK - 1 && pauses.next() == SOON_NS);
     }
@@ -328,7 +334,7 @@ mod tests {
             pace.end(1 << 20, now);
         }
         assert!((pace.speed - 10_485.76).abs() < 1.0, "{}", pace.speed);
-        // Several that end at once are measured together, and what is idle not at all.
+        // Parts that end together are measured together, and idle time does not count.
         now += 1_000_000_000;
         (0..4).for_each(|_| pace.begin(1 << 20, now));
         (0..4).for_each(|_| pace.end(1 << 20, now + 400_000));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which keys go together, as the two sides tell each other: of the peer's regions, what it was asked for; of this side's, what
-//! the peer may have kept. All is bounded: the peer is asked for a key once in a while, and who keeps keys of closed regions
-//! breaks the protocol.
+//! The keys of regions on all rails, as the two sides exchange them: keys of the peer's regions that this side has asked for, and keys of
+//! this side's regions that the peer may have stored. Both tables are bounded: the peer is asked about the same key only once in a while,
+//! and a peer that keeps keys of closed regions breaks the protocol.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::verbs::device::rail_names::RAILS_MAX;
@@ -10,33 +10,34 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Keys of the other side that each keeps, at most.
+/// Upper bound of keys of the other side that each side stores.
 const MAX_PEER_KEYS: usize = 4096;
-/// Keys of closed regions that are not forgotten yet: one that makes no progress may have all that it kept, and those that it
-/// kept before.
+/// Upper bound of revoked keys kept per peer. A peer that makes no progress can hold one full table of current keys and one of older
+/// ones.
 const MAX_REVOKED: usize = 2 * MAX_PEER_KEYS;
-/// Operations on a key without fellows, or without an answer, after which the peer is asked again.
+/// After this many operations on a key without further rails, or without an answer, the peer is asked again.
 const ASK_AGAIN_AFTER: u32 = 64;
 
-/// What is known of a key of the peer's.
+/// Knowledge about a key of the peer.
 enum PeerKeys {
-    /// There is no answer yet; so often used.
+    /// The peer was asked and has not answered; uses since then.
     Asked(u32),
-    /// The rail of this key alone; so often used.
+    /// The region has a key on the first rail only; uses since the answer.
     Alone(u32),
     Keys(Arc<Keys>),
 }
 
 pub struct RailKeys {
     told: HashMap<u32, PeerKeys>,
-    /// Keys of this side that the peer may keep, which are the last that it has asked for, and in which order.
+    /// Keys of this side that the peer may have stored (the last ones that it asked for), with their position in `order`.
     shown: HashMap<u32, (u64, Arc<Keys>)>,
     order: BTreeMap<u64, u32>,
     last: u64,
-    /// Of regions that are gone; and what each rail of theirs calls them, which no region is called by until they are forgotten.
+    /// Keys of closed regions that the peer has not confirmed to have forgotten, by the first rail's key; and the same keys by rail. No
+    /// new region gets one of these until the peer confirms.
     gone: HashMap<u32, Arc<Keys>>,
     names: HashSet<(usize, u32)>,
-    /// How many those are in the domain.
+    /// How many such keys there are in the whole domain.
     stale: Arc<AtomicUsize>,
 }
 
@@ -47,7 +48,7 @@ impl RailKeys {
         RailKeys { told, shown, order, last: 0, gone, names, stale }
     }
 
-    /// All of the peer's keys that go with this one of the first rail; none if there are none. True: the peer is to be asked.
+    /// The keys on all rails that belong to this key of the first rail, if known. True: the peer is to be asked.
     pub fn lookup(&mut self, rkey: u32) -> (Option<Arc<Keys>>, bool) {
         match self.told.get_mut(&rkey) {
             Some(PeerKeys::Keys(keys)) => return (Some(keys.clone()), false),
@@ -63,7 +64,7 @@ impl RailKeys {
         (None, false)
     }
 
-    /// The peer's answer, if it was asked.
+    /// Stores the peer's answer, if it was asked.
     pub fn learn(&mut self, rkey: u32, mask: u8, rkeys: [u32; RAILS_MAX]) {
         let Some(known) = self.told.get_mut(&rkey).filter(|known| matches!(known, PeerKeys::Asked(_))) else { return };
         *known = match mask & !1 {
@@ -76,7 +77,7 @@ impl RailKeys {
         self.told.remove(&rkey);
     }
 
-    /// The peer has asked for them.
+    /// The peer has asked for these keys.
     pub fn record_shown(&mut self, keys: &Arc<Keys>) {
         self.last += 1;
         if let Some((before, _)) = self.shown.insert(keys.rkeys[0], (self.last, keys.clone())) {
@@ -90,7 +91,7 @@ impl RailKeys {
         }
     }
 
-    /// A region of these keys goes; whether the peer is to be told. An error: it forgets none.
+    /// Revokes the keys of a region that is being closed; returns whether the peer has to be told. An error: the peer confirms none.
     pub fn revoke(&mut self, keys: &Arc<Keys>) -> Result<bool> {
         let Some((place, _)) = self.shown.remove(&keys.rkeys[0]) else { return Ok(false) };
         self.order.remove(&place);
@@ -104,7 +105,7 @@ impl RailKeys {
         }
     }
 
-    /// The peer has forgotten them.
+    /// The peer has confirmed that it has forgotten these keys.
     pub fn on_forgotten(&mut self, rkey: u32) {
         if let Some(keys) = self.gone.remove(&rkey) {
             keys.names().for_each(|name| _ = self.names.remove(&name));
@@ -112,7 +113,7 @@ impl RailKeys {
         }
     }
 
-    /// Whether the peer may take one of these keys for another region's.
+    /// Whether the peer may take one of these keys for a key of a closed region.
     pub fn may_confuse(&self, keys: &Keys) -> bool {
         keys.names().any(|name| self.names.contains(&name))
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A rail's port: one of those that `GDRFAB_VERBS_RAILS` names, opened for a domain, with a protection domain of its own. The
-//! first of a domain is its own port; the others follow in the order of the list, or of their distance, and meet the peer's of
-//! the same number.
+//! The port of a rail: one of the ports that `GDRFAB_VERBS_RAILS` names, opened for a domain, with a protection domain of its own. The
+//! first port of a domain is the domain's own. The others follow in the order of the list, or by distance, and are connected to the
+//! peer's port with the same number.
 
 use crate::config;
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ use crate::prov::verbs::info::DevicePort;
 use crate::prov::verbs::queue::qp::LocalPort;
 use std::sync::Arc;
 
-/// Bits per second of a port that does not tell.
+/// Assumed speed of a port that reports none, in bits per second.
 const SPEED: u64 = 100_000_000_000;
 
 pub struct RailPort {
@@ -50,7 +50,7 @@ impl RailPort {
         }))
     }
 
-    /// The rails of a domain of this port; none if it is none of the list, or alone in it.
+    /// The rails of a domain with this port; empty if the list does not name the port, or names no other.
     pub fn all(own: DevicePort, pd: &Arc<Pd>) -> Result<Vec<Arc<RailPort>>> {
         let rails = &config::get().verbs.rails;
         if rail_names::all() && own.gid.kind != GidKind::Iwarp {
@@ -71,7 +71,7 @@ impl RailPort {
         Ok(all)
     }
 
-    /// This port and every other active one with such an address, the nearest first.
+    /// This port and every other active port with an address of the same type, the nearest first.
     fn of_host(own: DevicePort, pd: &Arc<Pd>) -> Result<Vec<Arc<RailPort>>> {
         let list = Devices::list()?;
         let (place, number, kind) = (own.context.topology.clone(), own.port.number, own.gid.kind);
@@ -85,7 +85,7 @@ impl RailPort {
             let others = |ports: Vec<DevicePort>| ports.into_iter().filter(|choice| *name != own_name || choice.port.number != number);
             let cards =
                 DevicePort::of_device(&list, name, kind).and_then(|ports| others(ports).map(|port| RailPort::of(port, None)).collect());
-            // Nobody has asked for this one.
+            // The caller has not asked for this device, so its failure is no error.
             let cards: Vec<_> = cards.unwrap_or_else(|e: Error| {
                 crate::log!(Info, "no rail of {name}: {e}");
                 Vec::new()

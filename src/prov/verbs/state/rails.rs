@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The rails of a connection: the first, which is the endpoint's own queue pair and carries all that is short or a message, and
-//! the further ones; what is under way over several of them; and which keys of the peer's go together. What becomes of the first
-//! when it is lost is in `first`.
+//! The rails of a connection. The first rail is the endpoint's own queue pair: it carries messages and all short operations. Further
+//! rails carry parts of long reads and writes. This file also holds the striped operations in flight, and the state of a failover
+//! (`rail/failover.rs` says how it goes).
 //!
-//! A part goes to the rail that will be through with it first, by what was measured, so each rail's share follows its speed. The
-//! peer is asked for a key's fellows when an operation first names it, which does not wait for the answer: nothing here needs the
-//! peer's CPU but the loss of a rail. Who closes a region tells those that were told of it; until they have forgotten, no other
-//! region gets one of its keys, so what was kept too long is refused and never means other memory.
+//! A part is given to the rail that will finish it first by its measured speed, so each rail's share follows its speed. The peer's keys
+//! on the other rails are requested when an operation first names a key; that operation does not wait for the answer. Apart from the loss
+//! of a rail, nothing here needs the peer's CPU.
+//!
+//! A side that closes a region tells the peers that have its keys. Until they have confirmed it, no other region gets one of these keys,
+//! so an outdated key is refused and never names other memory.
 
 use super::rail::{Rail, RailStage, SpeedEstimate, WINDOW};
 use super::rail_keys::RailKeys;
@@ -21,77 +23,80 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-/// While the first rail is lost.
+/// The state of a failover: the first rail is lost.
 pub struct Outage {
     pub why: Error,
-    /// When that is the end of the connection; 0: never.
+    /// The connection ends if the rail is not back by then; 0: no limit.
     pub until: u64,
-    /// When the further rails are asked next whether the peer is there: nothing else may be under way.
+    /// When the further rails ask next whether the peer exists, if nothing else is in flight.
     pub alive_check_at: u64,
-    /// One beyond the last operation that the device was given; and how many of all those took a receive of the peer's, or will.
+    /// The number after the last operation that the device was given; and how many of all operations so far use a receive of the peer.
     pub end: u32,
     pub messages_given: u32,
-    /// A completion has told which operations had ended before; and one that none is left with the device.
+    /// A failed completion has told which operations had ended before it; and the last completion of the stopped queue pair has come.
     pub first_failure_seen: bool,
     pub tx_drained: bool,
-    /// One beyond the last receive that came back, and that the device was given.
+    /// The number after the last receive that the device returned, and after the last one that it was given.
     pub rx_returned: u32,
     pub rx_given: u32,
-    /// What was said of it, and is said again over a rail that comes.
+    /// The messages about this loss, which are repeated over each rail that comes up.
     pub announced: Vec<Message>,
-    /// How many receives the peer has used, and of its service queue pair; and the number of that.
+    /// How many receives of the connection and of the service queue pair the peer has used; and the number of its service queue pair.
     pub peer: Option<[u32; 2]>,
     pub service: u32,
-    /// This side's first receive, and words heard, when it was ready: what has come since tells that the peer is.
+    /// The oldest receive, and the service messages received, when this side became ready. A change of either shows that the peer is
+    /// ready too.
     pub baseline: (u32, u32),
 }
 
-/// The first operation and receive that waited when the first rail came back last, and when that loss was to be the end: if nothing
-/// gets through, the rail may come back for ever, and each loss is still that one.
+/// The oldest operation and receive when the first rail came back last, and the time limit of that loss. If the rail is lost again before
+/// either has moved, it counts as the same loss: a rail that comes back and carries nothing does not extend the limit.
 #[derive(Default)]
 pub struct RecoveryLimit(Option<([u32; 2], u64)>);
 
 impl RecoveryLimit {
-    /// It came back; `waiting`: operations go again.
+    /// The rail is back; `waiting`: operations are posted again.
     pub fn record_return(&mut self, waiting: bool, first: [u32; 2], until: u64) {
         self.0 = waiting.then_some((first, until));
     }
 
-    /// When the loss that begins now is the end; `patience`: of a new one.
+    /// The time limit of a loss that begins now; `patience`: the limit of a new one.
     pub fn until(&mut self, first: [u32; 2], patience: u64) -> u64 {
         self.0.take().filter(|(began, _)| *began == first).map_or(patience, |(_, until)| until)
     }
 }
 
-/// An operation is cut if that saves so many microseconds, which is what it costs.
+/// An operation is striped if that saves this many microseconds, which is about the cost of striping.
 const MIN_SAVING_US: f64 = 8.0;
-/// And if it has so many bytes; and whatever it saves from so many on, so that a speed is measured anew that was low once.
+/// Operations below `MIN_STRIPED` bytes are never striped. Operations of `ALWAYS_STRIPED` bytes or more always are, so that the measured
+/// speed of a rail that was slow once is refreshed.
 const MIN_STRIPED: usize = 128 << 10;
 const ALWAYS_STRIPED: usize = 2 << 20;
 
 pub struct Rails {
-    /// While it is lost, with the next queue pair; else the endpoint has that.
+    /// The first rail. It owns a queue pair only during a failover (the replacement); otherwise the endpoint has it.
     pub first: Rail,
     pub outage: Option<Box<Outage>>,
     pub tried: RecoveryLimit,
-    /// Losses of the first so far; the operation that it said was wrong, last (none: of the service's).
+    /// Losses of the first rail so far. And the operation that the first rail last reported as wrong (`Some(None)`: one of the service
+    /// queue pair).
     pub epoch: u32,
     pub blamed: Option<Option<u32>>,
-    /// What its queue pair is to have.
+    /// The sizes of the first rail's queue pair.
     pub asked: Capacity,
-    /// From the second on.
+    /// The rails from the second on.
     pub further: Vec<Rail>,
     pub rail_keys: RailKeys,
-    /// Operations that are under way, in the order of posting.
+    /// Striped operations in flight, in the order of posting.
     pub active: VecDeque<Stripe>,
     last: u64,
-    /// Bytes from which on an operation goes over several.
+    /// Operations of this many bytes and more are striped.
     pub min_striped: usize,
-    /// The last operation of a lane that has ended and whose job waits for that.
+    /// The number of the last striped lane operation that has ended and whose job has not noticed it.
     pub ended_job: u64,
-    /// What the endpoint promises of order.
+    /// The order that the endpoint promises (`msg_order`).
     pub order: u64,
-    /// Pieces of a work request that every rail's device takes.
+    /// Scatter/gather entries that a work request may have on every rail.
     pub pieces: u32,
 }
 
@@ -122,12 +127,12 @@ impl Rails {
         }
     }
 
-    /// A further one carries words.
+    /// Some further rail can carry messages.
     pub fn can_send_messages(&self) -> bool {
         self.further.iter().any(Rail::can_send_messages)
     }
 
-    /// The first is lost.
+    /// The first rail is lost and not back yet.
     pub fn is_failing_over(&self) -> bool {
         self.outage.is_some()
     }
@@ -136,12 +141,12 @@ impl Rails {
         self.further.get_mut(number.checked_sub(1)?)
     }
 
-    /// Rails that carry something now.
+    /// A bit for each rail that is up.
     pub fn up(&self) -> u8 {
         self.further.iter().enumerate().filter(|(_, r)| r.is_up()).fold(1, |mask, (i, _)| mask | 2 << i)
     }
 
-    /// Rails came or went, or their speeds are other ones.
+    /// Computes `min_striped` anew: a rail came or went, or a speed has changed.
     #[inline(never)]
     pub fn update_threshold(&mut self) {
         let all: f64 = self.further.iter().filter(|r| r.is_up()).map(|r| r.speed.speed).sum();
@@ -149,7 +154,7 @@ impl Rails {
         self.min_striped = if all > 0.0 { ((MIN_SAVING_US / saved) as usize).clamp(MIN_STRIPED, ALWAYS_STRIPED) } else { usize::MAX };
     }
 
-    /// The rail that will be through with so many bytes first; none if that one takes no more now.
+    /// The rail that will finish `len` more bytes first; `None`: that rail has no room now.
     pub fn fastest(&mut self, mask: u8, len: usize, requests: usize, has_room: bool) -> Option<usize> {
         let fits = |pace: &SpeedEstimate| pace.in_flight == 0 || pace.in_flight + len <= WINDOW;
         let mut best = match self.is_failing_over() {
@@ -176,7 +181,7 @@ impl Rails {
         self.active.iter_mut().find(|s| s.id == id)
     }
 
-    /// A rail in words.
+    /// A rail's name for messages to the user.
     #[cold]
     pub fn name(&self, number: usize) -> String {
         let Some(rail) = number.checked_sub(1).and_then(|i| self.further.get(i)) else {
@@ -189,13 +194,13 @@ impl Rails {
         }
     }
 
-    /// Of what the first was lost by, and what comes of it.
+    /// The error for the loss of the first rail; `what` says what follows from it.
     #[cold]
     pub fn first_lost_error(&self, why: &Error, what: &str) -> Error {
         Error::coded(why.errno, why.code, format!("{}: {}; {what}", self.name(0), why.words))
     }
 
-    /// The rail of this number as the caller sees it.
+    /// The report about a rail for the caller.
     pub fn report(&self, number: usize, peer: Option<IpAddr>) -> Option<RailReport> {
         let Some(number) = number.checked_sub(1) else {
             let ends = peer.map(|peer| (address(&self.first.card.gid.raw, self.first.card.gid.ip), peer));
@@ -206,7 +211,7 @@ impl Rails {
         Some(RailReport { up: rail.is_up(), losses: rail.losses, bytes: rail.carried, ends })
     }
 
-    /// Each rail in a line.
+    /// A line of text for each rail.
     pub fn lines(&self) -> String {
         let mut text = String::new();
         let first = (!self.is_failing_over(), self.first.carried, self.first.losses);
@@ -221,14 +226,14 @@ impl Rails {
         text
     }
 
-    /// When one of so many rails is to be moved on; 0: none is.
+    /// When one of the first `count` rails is to be advanced; 0: at no set time.
     pub fn due(&self, count: u8) -> u64 {
         let all = self.further.iter().take(usize::from(count).saturating_sub(1)).map(Rail::due);
         let first = self.outage.iter().flat_map(|outage| [outage.until, outage.alive_check_at, self.first.due()]);
         all.chain(first).filter(|due| *due != 0).min().unwrap_or(0)
     }
 
-    /// Every further queue pair is destroyed: the connection ends.
+    /// Destroys the queue pairs of all further rails: the connection ends.
     pub fn end(&mut self) {
         for rail in self.further.iter_mut().chain([&mut self.first]) {
             rail.destroy();

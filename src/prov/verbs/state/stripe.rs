@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An operation that goes over several rails, cut in parts. A part is one or several work requests of one rail, and may go
-//! again over another: it names memory by all the keys that it has.
+//! A striped operation: a read or write cut into parts that go over several rails. A part is one or several work requests of one rail. It
+//! names memory by its keys on all rails, so it can go again over another rail.
 
 use crate::error::Error;
 use crate::prov::bind::Ending;
@@ -10,15 +10,15 @@ use crate::prov::verbs::sys::abi::ibv_sge;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Bytes of a part: at least, and at most.
+/// Smallest and largest part, in bytes.
 const MIN_PART: usize = 64 << 10;
 const MAX_PART: usize = 1 << 20;
-/// Parts for each rail that an operation is cut in, at least if they may be so short.
+/// An operation is cut into at least this many parts per rail, if the parts are not too short then.
 const PARTS_PER_RAIL: usize = 4;
-/// Work requests of a part, at most.
+/// Most work requests of a part.
 pub const MAX_REQUESTS: usize = 16;
 
-/// Bytes of this side; `of`: whose keys.
+/// A piece of local memory; `of`: index into `local_keys`.
 #[derive(Clone, Copy)]
 pub struct LocalPiece {
     pub addr: u64,
@@ -27,65 +27,65 @@ pub struct LocalPiece {
 }
 
 pub struct Request {
-    /// The peer's.
+    /// The peer's address.
     pub addr: u64,
     pub of: u16,
-    /// One beyond its last piece; it begins where the one before it ends.
+    /// The index after its last piece; its first piece follows the last one of the request before.
     pub pieces: usize,
 }
 
 pub struct Part {
-    /// One beyond its last request.
+    /// The index after its last request.
     pub requests: usize,
     pub len: usize,
-    /// Rails that can carry it.
+    /// Rails that can carry it, a bit each.
     pub mask: u8,
-    /// The first run that it has, of a list.
+    /// In a list: the index of its first run.
     pub run: u16,
     pub over: bool,
 }
 
-/// Who hears of the end.
+/// Where the end of the operation is reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StripeOrigin {
-    /// The caller.
+    /// To the caller.
     Caller,
-    /// So does a lane, of a read of what the peer has offered.
+    /// To the caller, and to the lane, whose read of a long message it was.
     Fetch,
-    /// The lane's job, that goes on then.
+    /// To the lane's job, which then goes on.
     LaneJob,
 }
 
 pub struct Stripe {
     pub id: u64,
     pub dir: Dir,
-    /// This side's memories and the peer's.
+    /// The keys of the local and of the remote regions.
     pub local_keys: Vec<Arc<Keys>>,
     pub remote_keys: Vec<Arc<Keys>>,
     pub pieces: Vec<LocalPiece>,
     pub requests: Vec<Request>,
     pub parts: Vec<Part>,
-    /// Parts that no rail has.
+    /// Parts that are not in flight.
     pub todo: VecDeque<u16>,
-    /// Parts that are not over.
+    /// Parts that have not ended.
     pub left: usize,
     pub failed: Option<Error>,
     pub end: Ending,
     pub total: usize,
-    /// How the device reaches this side's memory.
+    /// How the device reaches the local memory (`mr::path_of`).
     pub how: u8,
-    /// Nobody cares what it overtakes.
+    /// The operation may overtake others of this kind (a list, whose blocks have no order).
     pub unordered: bool,
-    /// It overtakes nothing, whatever the endpoint promises of order.
+    /// The operation overtakes nothing, whatever order the endpoint promises.
     pub fenced: bool,
     pub whose: StripeOrigin,
-    /// A fault on demand keeps it until then; 0 = none does.
+    /// Fault injection: not before this time; 0: no delay.
     pub held_until: u64,
     size: usize,
     most: usize,
 }
 
-/// Bytes of a part of an operation of `total` bytes over so many rails.
+/// The size of a part of an operation of `total` bytes over so many rails.
 fn size_of_part(total: usize, rails: usize) -> usize {
     (total / (PARTS_PER_RAIL * rails.max(1)))
         .next_multiple_of(MIN_PART)
@@ -94,7 +94,7 @@ fn size_of_part(total: usize, rails: usize) -> usize {
 }
 
 impl Stripe {
-    /// `most`: work requests of a part.
+    /// `most`: work requests that a part may have.
     pub fn new(dir: Dir, total: usize, rails: usize, most: usize, end: Ending, how: u8) -> Stripe {
         Stripe {
             id: 0,
@@ -119,7 +119,7 @@ impl Stripe {
         }
     }
 
-    /// Adds bytes that adjoin at the peer, from `addr` on; each piece says which of `own` it is of, and `of` which of `there`.
+    /// Adds bytes that adjoin at the peer, from `addr` on. Each piece names its local keys; `of` is the index of the remote keys.
     pub fn add(&mut self, mut addr: u64, of: u16, run: u16, local: impl Iterator<Item = LocalPiece>) {
         let mut fresh = true;
         for mut piece in local {
@@ -147,7 +147,7 @@ impl Stripe {
         }
     }
 
-    /// Bytes that the last part still takes; all, if the next ones begin another.
+    /// Bytes that the last part still takes; the size of a whole part if the next bytes begin a new one.
     fn room(&self) -> usize {
         let before = self.parts.len().checked_sub(2).map_or(0, |i| self.parts[i].requests);
         match self.parts.last() {
@@ -156,7 +156,7 @@ impl Stripe {
         }
     }
 
-    /// Nothing more is added.
+    /// Ends the adding of bytes.
     pub fn close(&mut self) {
         self.left = self.parts.len();
         self.todo = (0..self.parts.len() as u16).collect();
@@ -166,12 +166,12 @@ impl Stripe {
         part.checked_sub(1).map_or(0, |before| self.parts[before].requests)
     }
 
-    /// Work requests of a part.
+    /// The number of work requests of a part.
     pub fn requests_of(&self, part: usize) -> usize {
         self.parts.get(part).map_or(0, |p| p.requests - self.first_request(part))
     }
 
-    /// The work requests of a part for a rail: each one's address and key at the peer, and its pieces, which follow each other.
+    /// Calls `each` for every work request of a part on one rail, with the remote address and key and the local pieces.
     pub fn for_each_request(&self, part: usize, rail: usize, mut each: impl FnMut(u64, u32, &mut dyn Iterator<Item = ibv_sge>)) {
         let first = self.first_request(part);
         let mut piece = first.checked_sub(1).map_or(0, |before| self.requests[before].pieces);
@@ -184,7 +184,7 @@ impl Stripe {
         }
     }
 
-    /// A part has ended well; false: it had before.
+    /// Records the success of a part; false: it had ended before.
     pub fn end_part(&mut self, part: u16) -> bool {
         let Some(p) = self.parts.get_mut(part as usize).filter(|p| !p.over) else { return false };
         p.over = true;
@@ -207,7 +207,7 @@ mod tests {
         s
     }
 
-    /// Every byte of the peer's range in one part, from the byte of this side that belongs there.
+    /// Every byte of the peer's range is in one part, and comes from the right local byte.
     #[test]
     fn all_bytes_once_and_where_they_belong() {
         for lens in [vec![3 << 20], vec![100_001, 7, 900_000, 64 << 10], vec![5000; 500]] {

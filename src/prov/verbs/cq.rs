@@ -96,7 +96,7 @@ impl Cq {
     fn make(context: &Arc<Context>, threading: Threading, size: usize, queue: Option<Arc<Queue>>, of: CqOwner) -> Result<Arc<Cq>> {
         let most = context.attr.max_cqe.max(1) as usize;
         let raw = RawCq::new(context, size.max(ROOM).min(most))?;
-        // SAFETY: plain numbers.
+        // SAFETY: integers, for all of which zero is a valid value.
         let wcs = unsafe { Box::new(std::mem::zeroed()) };
         // SAFETY: the queue was just made, of a context that is open.
         let poll = unsafe { (*(*raw.raw()).context).ops.poll_cq }.unwrap_or(no_poll);

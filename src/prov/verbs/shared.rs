@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An endpoint as its completion queues have it: its state under a lock, and what a completion of the device comes to.
+//! The part of an endpoint that its completion queues share: the state under a lock, and the entry points for completions.
 
 use crate::prov::verbs::memory::registered::Registered;
 use crate::prov::verbs::queue::service::{ServiceEvent, kind};
@@ -9,18 +9,18 @@ use crate::sync::serial::Serial;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What an endpoint and its completion queues share.
+/// Shared by an endpoint and its completion queues.
 pub struct Shared {
     pub memory: Arc<Registered>,
-    /// There are staged transfers or further rails: every turn of progress looks for the library's own messages, and for parts.
+    /// There are staged transfers or further rails: every turn of progress polls the service queue and the rails' queues.
     pub staging: AtomicBool,
-    /// So does every turn move rails on: some are being connected.
+    /// Some rail is being connected: every turn of progress advances the rails.
     pub moving: AtomicBool,
     pub state: Serial<State>,
 }
 
 impl Shared {
-    /// One completion of the device.
+    /// Handles one completion of the endpoint's queue pair.
     #[inline]
     pub fn complete(&self, wc: &ibv_wc, recv: bool, seq: u32) {
         let mut s = self.state.lock();
@@ -35,7 +35,7 @@ impl Shared {
         }
     }
 
-    /// One completion of the service queue pair.
+    /// Handles one completion of the service queue pair.
     pub fn complete_service(&self, wc: &ibv_wc, recv: bool, seq: u32) {
         let mut s = self.state.lock();
         let Some(service) = &mut s.service else { return };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How a lane over iWARP begins: the side that has called sends first, as MPA wants it, and the other one sends nothing before it
-//! has heard that. Soft-iWARP may leave what comes right after it accepts until more comes, so it is said again until the other
-//! side is heard.
+//! The first parcels of a lane over iWARP. MPA demands that the side which has called sends first; the other side sends nothing before it
+//! has received that. Soft-iWARP may leave a parcel that follows the accept unread until more arrives, so the first parcel is sent again
+//! until the other side is heard.
 
 use crate::prov::verbs::state::conn::ConnectStep;
 use crate::prov::verbs::state::lane::kind;
@@ -9,7 +9,7 @@ use crate::prov::verbs::state::{Phase, State};
 use crate::prov::verbs::wire::credit::Class;
 use crate::sys::time::now_ns;
 
-/// Until the first parcel is said again, each time twice as long; and how often.
+/// The delay until the first parcel is sent again, which doubles each time; and how often it is sent.
 const AGAIN_NS: u64 = 2_000_000;
 const AGAIN: u32 = 8;
 
@@ -27,7 +27,7 @@ impl State {
         }
     }
 
-    /// The first parcel has come.
+    /// The first parcel has arrived.
     pub(in crate::prov::verbs) fn first_parcel_received(&mut self) {
         if matches!(&self.phase, Phase::Connecting(c) if c.step == ConnectStep::First) {
             self.connected(Vec::new());

@@ -190,7 +190,7 @@ impl Context {
         // SAFETY: a device of a list that lives.
         let (opened, transport) = unsafe { (verbs.ibv_open_device(device)?, (*device).transport_type) };
         let raw = pointer(opened, format_args!("opening RDMA device {name}"))?;
-        // SAFETY: plain numbers.
+        // SAFETY: integers, for all of which zero is a valid value.
         let attr: ibv_device_attr = unsafe { std::mem::zeroed() };
         let transport = match transport {
             ibv_transport_type::IBV_TRANSPORT_IB => Transport::Ib,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An endpoint as a lane of a connectionless one: a parcel is a message in registered memory of the library's own, and is sent
-//! only while the peer has a receive for it (`credit`).
+//! Sending and receiving the parcels of a lane, that is of an endpoint that serves a connectionless endpoint. A parcel is a message from
+//! a registered slot of the library, and is sent only while the peer has a receive for it (`wire/credit.rs`).
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::op::{IOV_LIMIT, Iov, total};
@@ -18,25 +18,25 @@ use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
-/// Words that a parcel may begin with.
+/// Most words at the beginning of a parcel.
 const WORDS: usize = 32;
-/// Work requests that operations leave to parcels of the lane's own.
+/// Work requests that operations leave free for the lane's own parcels.
 const SPARE: u32 = 16;
 
-/// The peer broke the protocol of lanes, which ends the connection.
+/// The error of a peer that broke the protocol of lanes; it ends the connection.
 #[cold]
 pub(in crate::prov::verbs) fn broken(words: &'static str) -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, format!("the peer sent {words}"))
 }
 
 impl State {
-    /// Posts the receives of a lane.
+    /// Posts the first receives of a lane.
     pub(in crate::prov::verbs) fn post_receives(&mut self) -> Result<()> {
         let all = self.lane.as_ref().map_or(0, |lane| lane.receives());
         (0..all).try_for_each(|place| self.repost(place))
     }
 
-    /// Posts further receives, if the peer has earned some; without memory for them it goes on with those that it has.
+    /// Posts further receives if the peer has earned some. Without memory for them the lane goes on with those that it has.
     fn grow_receives(&mut self) -> Result<()> {
         let Some(lane) = &mut self.lane else { return Ok(()) };
         let (first, more) = (lane.receives(), lane.credit.earned());
@@ -54,18 +54,18 @@ impl State {
 
     fn repost(&mut self, place: u32) -> Result<()> {
         let Some(lane) = &self.lane else { return Ok(()) };
-        // SAFETY: plain numbers.
+        // SAFETY: integers, for all of which zero is a valid value.
         let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
         pieces[0] = lane.receive(place);
         self.post_receive(&mut pieces, 1, RxOp { own: true, context: place as usize, ..RxOp::default() })
     }
 
-    /// Room for a work request of an operation.
+    /// Whether an operation may post another work request.
     pub(in crate::prov::verbs) fn has_work(&self) -> bool {
         self.tx.len() + SPARE < self.tx.limit()
     }
 
-    /// Posts one work request that ends with a completion.
+    /// Posts one work request with a completion.
     pub(in crate::prov::verbs) fn post_request(
         &mut self,
         opcode: ibv_wr_opcode::Type,
@@ -75,7 +75,7 @@ impl State {
         inline: bool,
         op: TxOp,
     ) -> Result<()> {
-        // SAFETY: plain numbers and pointers.
+        // SAFETY: integers and pointers, for all of which zero is a valid value.
         let mut wr: ibv_send_wr = unsafe { zeroed() };
         wr.wr_id = self.tx_tag.send(self.tx.next());
         wr.next = null_mut();
@@ -85,8 +85,9 @@ impl State {
         wr.send_flags = SIGNALED | if inline { ibv_send_flags::IBV_SEND_INLINE } else { 0 };
         aim(&mut wr, target, operands);
         let Some(qp) = &self.qp else { return Err(self.not_connected()) };
-        // SAFETY: the request and its pieces live until the call returns, and inline bytes are copied within it. Other bytes stay
-        // until the completion: a parcel's place is the lane's, an operation's buffers are its caller's (`Iov::new`) or `op.bounce`.
+        // SAFETY: request and pieces live until the call returns, and inline bytes are copied during it. Other bytes stay until the
+        // completion: a parcel's slot belongs to the lane, and an operation's buffers to its caller (the promise of `Iov::new`) or to
+        // `op.bounce`.
         match unsafe { qp.post_send(&mut wr) } {
             Ok(()) => {
                 self.tx.push(op);
@@ -105,7 +106,7 @@ impl State {
         self.put_parcel_of(kind, class, words, bytes, None)
     }
 
-    /// The same of a parcel with whose end this operation ends.
+    /// Sends a parcel, if there is room for it. With `of`, that operation ends when the parcel has been sent.
     pub(in crate::prov::verbs) fn put_parcel_of(
         &mut self,
         kind: u8,
@@ -124,7 +125,7 @@ impl State {
         let Some(len) = total(bytes).map(|len| len.saturating_add(8 * words.len())).filter(|len| *len <= MAX_BYTES) else {
             return Err(Error::fixed(errno::EMSGSIZE, "a parcel of this length does not go as one message"));
         };
-        // What travels inside needs no place, and so does not wait for others to be through.
+        // A parcel inside the work request needs no slot, so it does not wait for a free one.
         let mut small = [0; INLINE_WORDS];
         let inline = HEADER + len <= inline.min(8 * INLINE_WORDS);
         if !room {
@@ -145,8 +146,8 @@ impl State {
         Ok(true)
     }
 
-    /// Sends an answer, now or when there is room. Once the connection is over it is dropped without an error: nobody waits for
-    /// it, and what came behind the question still counts.
+    /// Sends an answer, now or when there is room. After the end of the connection the answer is dropped without an error: nobody waits
+    /// for it, and parcels behind the question still count.
     pub(in crate::prov::verbs) fn queue_answer(&mut self, kind: u8, words: &[u64], bytes: &[u8]) -> Result<()> {
         if !matches!(self.phase, Phase::Connected) {
             return Ok(());
@@ -160,7 +161,7 @@ impl State {
         self.flush_outbox()
     }
 
-    /// Tells the peer what it did not ask for, of which who says it bounds how much there is.
+    /// Queues an unsolicited message of the lane. The caller bounds how many can be queued.
     pub(in crate::prov::verbs) fn queue_message(&mut self, kind: u8, words: &[u64]) -> Result<()> {
         let (Phase::Connected, Some(lane)) = (&self.phase, &mut self.lane) else { return Ok(()) };
         lane.outbox.push_back(LaneMessage { is_answer: false, kind, words: words.into(), bytes: Box::default() });
@@ -182,7 +183,7 @@ impl State {
         Ok(())
     }
 
-    /// Hands out parcels that have come, moves operations on, and sends what waits.
+    /// Hands out the parcels that have arrived, advances operations, and sends waiting messages.
     fn lane_turn(&mut self, domain: &crate::prov::verbs::Domain, each: &mut dyn Taker) -> Result<()> {
         while let Some((place, len)) = self.lane.as_ref().and_then(|lane| lane.inbox.front().copied()) {
             let Some(lane) = &mut self.lane else { return Ok(()) };
@@ -226,7 +227,7 @@ impl State {
         Ok(())
     }
 
-    /// Something of the library's own was sent.
+    /// A work request of the library's own has completed.
     pub(in crate::prov::verbs) fn internal_op_ended(&mut self, op: &TxOp) {
         if op.striped {
             return self.part_done(op);
@@ -236,7 +237,7 @@ impl State {
         }
     }
 
-    /// A receive has brought a parcel.
+    /// A receive has completed with a parcel.
     pub(in crate::prov::verbs) fn parcel_came(&mut self, place: usize, len: usize) {
         if let Some(lane) = &mut self.lane {
             lane.inbox.push_back((place as u32, len));
@@ -246,7 +247,7 @@ impl State {
         }
     }
 
-    /// Whether parcels that have come still wait to be taken.
+    /// Whether received parcels wait to be taken.
     pub(in crate::prov::verbs) fn has_parcels(&self) -> bool {
         self.lane.as_ref().is_some_and(|lane| !lane.inbox.is_empty())
     }
@@ -263,7 +264,7 @@ impl Lane for Endpoint {
         }
         let mut s = self.shared.state.lock();
         match &s.lane {
-            // A parcel does not overtake what was posted before it.
+            // A parcel must not overtake operations that were posted before it.
             Some(lane) if !lane.jobs.is_empty() || !lane.outbox.is_empty() => Ok(false),
             _ => s.put_parcel(kind::PARCEL, Class::Caller, words, bytes),
         }
@@ -296,7 +297,7 @@ impl Lane for Endpoint {
 }
 
 impl State {
-    /// Nobody takes any more what has come.
+    /// Drops the parcels that nobody will take any more.
     pub(in crate::prov::verbs) fn drop_parcels(&mut self) {
         if let Some(lane) = &mut self.lane {
             lane.inbox.clear();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! RMA and atomics over a lane, of the peer's CPU or, as RMA goes, of its card. A key is the library's or the caller's choice
-//! and not the device's, so the peer is asked what it names to its device, and the answer is kept. Local memory that nobody
-//! registered is copied, or registered for the operation.
+//! RMA and atomics over a lane, initiator's side. A key is chosen by the library or the caller and is unknown to the device, so the peer
+//! is asked for the device's key, and the answer is stored. RMA is then executed by the peer's card; atomics by the peer's CPU, or by its
+//! card if the region was registered for that. Unregistered local memory is copied, or registered for the duration of the operation.
 
 use super::parcels::broken;
 use crate::error::{Code, Error, Result, errno};
@@ -28,24 +28,25 @@ use crate::sys::time::now_ns;
 use std::mem::zeroed;
 use std::sync::Arc;
 
-/// Bytes up to which memory that nobody registered is copied; more of it is registered for the operation. That is not kept for the
-/// next one: a host address may name other pages by then, and nothing here would prove that it does not. Device memory is always
-/// registered by the caller: without a descriptor a buffer is the host's. Soft-RoCE has no such limit, for registering costs it
-/// system calls alone (`benches/verbs/unregistered.c`); a card's registration also waits for its firmware.
+/// Unregistered memory up to this many bytes is copied; a longer range is registered for the operation. The registration is not kept for
+/// the next operation: the address may name other pages by then, and nothing here would notice. Device memory always comes with a
+/// descriptor; a buffer without one is host memory. With soft-RoCE registering costs system calls alone, and copying less pays off
+/// (`benches/verbs/unregistered.c`); the registration with a card also waits for its firmware.
 const COPIED: usize = 32 << 10;
 /// Longest operation.
 const MAX_MSG: usize = 1 << 40;
-/// In TOLD beside the rights: the key may come to name other memory without a word, so it is good for this operation alone.
+/// In the rights of TOLD: the key may come to name other memory without notice, so the answer is valid for this operation only.
 pub(in crate::prov::verbs) const ONCE: u64 = 1 << 32;
-/// And: writes are counted.
+/// In the rights of TOLD: the region counts writes.
 pub(in crate::prov::verbs) const COUNTS: u64 = 1 << 33;
 
-/// What the device is given of this side's memory, what it holds meanwhile, how it reaches that, and whether the bytes travel inside.
+/// Scatter/gather entries; the buffer or registrations that they need; how the device reaches the memory (`mr::path_of`); and whether the
+/// bytes travel inside the work request.
 type LocalMemory = (Vec<ibv_sge>, Option<Box<bounce::Bounce>>, u8, bool);
 
-/// Local memory as the device is given it.
+/// Makes the local memory of an operation accessible to the device.
 fn local_pieces(memory: &Arc<Registered>, dir: Dir, local: &[Iov], descs: &[u64], total: usize, inline: usize) -> Result<LocalMemory> {
-    // SAFETY: plain numbers.
+    // SAFETY: integers, for all of which zero is a valid value.
     let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
     let (mut count, mut here) = mr::pieces(local, descs, true, &mut pieces)?;
     let desc_of = |i: usize| descs.get(i).copied().unwrap_or(0);
@@ -143,7 +144,7 @@ impl State {
         let dir = if what.writes() { Dir::Write } else { Dir::Read };
         let remote = vec![RmaIov { addr: op.addr, len: total, key: op.key }];
         let (pieces, hold, card) = (vec![hold.piece()], Some(hold), Some(on_card(op)));
-        // It ends when the card has answered, and so is delivered.
+        // The operation ends with the card's answer, so it is delivered then.
         self.begin_job(LaneJob::Rma(Box::new(LaneRma { pieces, hold, card, remote, total, ..LaneRma::new(dir, end) })));
         Ok(())
     }
@@ -165,7 +166,7 @@ impl State {
         }
     }
 
-    /// Moves posted operations on, in their order. One that cannot go on yet says `false`, and those behind it wait.
+    /// Advances the posted operations in their order. If one cannot go on yet (`false`), those behind it wait.
     pub(in crate::prov::verbs) fn advance_jobs(&mut self) {
         while let Some(mut job) = self.lane.as_mut().and_then(|lane| lane.jobs.pop_front()) {
             let done = match &mut job {
@@ -176,14 +177,14 @@ impl State {
                 (Ok(true), _) => {}
                 (Ok(false), Some(lane)) => return lane.jobs.push_front(job),
                 (Ok(false), None) => return,
-                // The device has a part of it, and the connection ends: it does so with that.
+                // The device has a part of the operation, and the connection is ending: the operation ends with it.
                 (Err(_), Some(lane)) if job.has_begun() => return lane.jobs.push_front(job),
                 (Err(e), _) => self.drop_job(&job, e),
             }
         }
     }
 
-    /// An operation fails that the device does not have.
+    /// Fails an operation of which the device has nothing.
     fn drop_job(&mut self, job: &LaneJob, why: Error) {
         if let LaneJob::Rma(m) = job
             && m.direct
@@ -201,7 +202,7 @@ impl State {
         }
     }
 
-    /// What the lane keeps of an operation of its caller's has ended: of a fetch, or of a place that a parcel had.
+    /// An operation of the lane's caller has ended that was a read of a long message, or that occupied a send slot.
     #[cold]
     pub(in crate::prov::verbs) fn lane_op_ended(&mut self, how: u8, len: usize) {
         if how & FETCH != 0 {
@@ -212,7 +213,7 @@ impl State {
         }
     }
 
-    /// Finds out what the pieces of the peer's memory are to the device. False: the peer has not said yet.
+    /// Finds out the device's keys for the remote pieces. False: the peer has not answered yet.
     fn resolve_keys(&mut self, m: &mut LaneRma) -> Result<bool> {
         while let Some(there) = m.remote.get(m.keys.len()).copied() {
             if let Some(why) = m.refused.take() {
@@ -235,7 +236,7 @@ impl State {
     }
 
     fn advance_move(&mut self, m: &mut LaneRma) -> Result<bool> {
-        // The device would overtake atomics, which the peer's CPU carries out.
+        // The device would overtake atomics that the peer's CPU executes.
         let overtakes = m.posted == 0 && self.lane.as_ref().is_some_and(|lane| lane.atomics > 0);
         if !m.all_posted && (overtakes || !self.resolve_keys(m)?) {
             return Ok(false);
@@ -260,12 +261,12 @@ impl State {
                 op.end = Ending { part: m.end.part && !op.internal, ..m.end };
             }
             if m.all_posted && (m.deliver || !m.must_notify()) {
-                // Kept until the last work request is over; those before it are over by then.
+                // Kept until the last work request has ended; the earlier ones have ended by then.
                 op.bounce = m.hold.take();
             }
             let (opcode, operands) = match &m.card {
                 Some(card) => (card.opcode, card.operands),
-                // Soft-iWARP fails reads of no bytes behind others.
+                // Soft-iWARP fails a read of no bytes behind others.
                 None if m.dir == Dir::Write || (m.total == 0 && self.unordered) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE, [0; 2]),
                 None => (ibv_wr_opcode::IBV_WR_RDMA_READ, [0; 2]),
             };
@@ -298,7 +299,8 @@ impl State {
         Ok(true)
     }
 
-    /// Tells the peer of a write; by the last of these parcels the write ends here as well, so that what has ended is never lost.
+    /// Tells the peer of a write by a parcel. If it is the last one, the write ends on this side with that parcel, so that a write which
+    /// has ended is never lost.
     fn notify_peer(&mut self, kind: u8, words: &[u64], m: &mut LaneRma, is_last: bool) -> Result<bool> {
         self.put_parcel_of(kind, Class::Own, words, &[], Some(m).filter(|m| is_last && !m.deliver))
     }
@@ -322,7 +324,7 @@ impl State {
         }
     }
 
-    /// The peer says what a key names.
+    /// The peer has answered what a key names.
     pub(in crate::prov::verbs) fn on_key_info(&mut self, parcel: &Flat<'_>) -> Result<()> {
         let Some(lane) = &mut self.lane else { return Ok(()) };
         let Some(LaneJob::Rma(m)) = lane.jobs.front_mut() else { return Err(broken("an answer to nothing")) };
@@ -349,10 +351,10 @@ impl State {
         Ok(())
     }
 
-    /// The peer has seen, or done, what it was asked for.
+    /// The peer has answered SYNC or ATOMIC.
     pub(in crate::prov::verbs) fn on_ack(&mut self, parcel: &Flat<'_>) -> Result<()> {
         let Some(lane) = &mut self.lane else { return Ok(()) };
-        // An operation stays until its answer is known to be one, so that the end of the connection fails it.
+        // The operation stays in `acks` until the answer is known to be valid; otherwise the end of the connection fails it.
         match lane.acks.get(&parcel.word(0)) {
             Some(ack) if parcel.word(1) == 0 && parcel.rest().len() != ack.old.len() => {
                 return Err(broken("old values of another length than the operation has"));
@@ -375,7 +377,7 @@ impl State {
         Ok(())
     }
 
-    /// Ends what is late and has not gone to the device; what has ends the connection.
+    /// Fails the operations that have missed their deadlines and have not begun. An operation that has begun ends the connection.
     pub(in crate::prov::verbs) fn expire_jobs(&mut self) {
         let now = now_ns();
         let Some(lane) = &mut self.lane else { return };
@@ -387,13 +389,13 @@ impl State {
         }
     }
 
-    /// The deadlines of what waits here, for its turn or for the peer's word; 0: it has none.
+    /// The deadlines of all operations that wait here; 0 among them: no deadline.
     pub(in crate::prov::verbs) fn lane_deadlines(&self) -> impl Iterator<Item = u64> + '_ {
         let jobs = self.lane.iter().flat_map(|lane| lane.jobs.iter().map(|job| job.ending().deadline));
         jobs.chain(self.lane.iter().flat_map(|lane| lane.acks.values().map(|ack| ack.end.deadline)))
     }
 
-    /// The connection is over, and with it what waits.
+    /// The connection is over: fails the operations that wait here.
     pub(in crate::prov::verbs) fn flush_lane(&mut self) {
         let Some(lane) = &mut self.lane else { return };
         let ends = lane.jobs.drain(..).map(|job| *job.ending()).collect::<Vec<_>>();
@@ -406,7 +408,7 @@ impl State {
     }
 }
 
-/// Takes what the next piece names, if the operation may go there. Checked here, because what the device refuses ends the
+/// Adds the meaning of the next key, if the operation is permitted there. This side checks, because a refusal by the device would end the
 /// connection.
 fn admit(m: &mut LaneRma, told: PeerKey) -> Result<()> {
     let Some(there) = m.remote.get(m.keys.len()) else { return Ok(()) };
@@ -429,7 +431,7 @@ fn admit(m: &mut LaneRma, told: PeerKey) -> Result<()> {
     Ok(())
 }
 
-/// Where byte `at` of an operation goes, and how many go there.
+/// The remote address of byte `at` of an operation, and how many bytes follow there.
 fn place(m: &LaneRma, mut at: usize) -> (Target, usize) {
     for (there, told) in m.remote.iter().zip(&m.keys) {
         if at < there.len || (at == 0 && m.total == 0) {
@@ -441,9 +443,9 @@ fn place(m: &LaneRma, mut at: usize) -> (Target, usize) {
     (Target::default(), 0)
 }
 
-/// The pieces of up to `room` bytes from byte `skip` on, as many as a work request takes; and their bytes.
+/// The local pieces of up to `room` bytes from byte `skip` on, at most `most`; and how many bytes they have.
 fn cut(from: &[ibv_sge], mut skip: usize, room: usize, most: usize) -> ([ibv_sge; IOV_LIMIT], usize, usize) {
-    // SAFETY: plain numbers.
+    // SAFETY: integers, for all of which zero is a valid value.
     let mut out: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
     let (mut n, mut len) = (0, 0);
     for p in from {
@@ -467,7 +469,7 @@ mod tests {
     use super::*;
     use crate::prov::verbs::queue::work::NicAtomic;
 
-    /// What the device would refuse, and so end the connection.
+    /// Checks for what the device would refuse, which would end the connection.
     #[test]
     fn a_cards_atomic_goes_where_it_may() {
         let card = Some(NicAtomic { opcode: ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, operands: [1, 0] });

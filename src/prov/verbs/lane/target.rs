@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The target's side of a lane: it answers what memory a key names, and its CPU carries out atomics. All that arrives here is the
-//! peer's word, and is checked.
+//! The target's side of a lane: it answers which memory a key names, and its CPU executes atomics. Every parcel is input from the peer
+//! and is checked.
 
 use super::parcels::broken;
 use super::rma::{COUNTS, ONCE};
@@ -18,7 +18,7 @@ use crate::prov::verbs::state::State;
 use crate::prov::verbs::state::lane::kind;
 use std::sync::Arc;
 
-/// Words that each kind has.
+/// The number of words of each kind of parcel.
 fn words_of(kind: u8) -> Option<usize> {
     Some(match kind {
         kind::GONE | kind::SYNC | kind::COUNT => 1,
@@ -31,7 +31,7 @@ fn words_of(kind: u8) -> Option<usize> {
 }
 
 impl State {
-    /// A parcel of the lane's own.
+    /// Handles a parcel of the lane's own.
     pub(in crate::prov::verbs) fn on_request(&mut self, domain: &Domain, kind: u8, parcel: &Flat<'_>) -> Result<()> {
         let bytes = matches!(kind, kind::ATOMIC | kind::DONE);
         if words_of(kind) != Some(parcel.words()) || (!bytes && !parcel.is_empty()) {
@@ -80,7 +80,7 @@ impl State {
 }
 
 impl Domain {
-    /// What a key names, as TOLD says it.
+    /// The answer to ASK: the words of TOLD.
     fn look_up(&self, key: u64) -> [u64; 7] {
         let regions = self.memory.regions.lock();
         let refused = |code: Code| [0, code.0 as u64, 0, 0, 0, 0, 0];
@@ -88,7 +88,7 @@ impl Domain {
         let remote = region.access & (Access::REMOTE_READ | Access::REMOTE_WRITE | Access::ATOMIC);
         let Some((rkey, shift)) = region.own.name() else { return refused(if remote.is_empty() { Code::Access } else { Code::Path }) };
         region.own.mark_shared();
-        // One that the caller chose may come again.
+        // A key that the caller chose may be used again for another region.
         let once = if key & CHOSEN_KEY == 0 { ONCE } else { 0 } | if region.event { COUNTS } else { 0 };
         [0, 0, u64::from(rkey), shift, region.base, region.location.len, remote.bits() | once]
     }
@@ -98,7 +98,7 @@ impl Domain {
             let regions = self.memory.regions.lock();
             let region = regions.find(key).ok_or(Code::Key)?;
             let skip = region.range(addr, what.bytes() as u64, need(what))?;
-            // Those are the card's.
+            // Atomics in these regions are for the card.
             if region.access.contains(Access::ATOMIC) || region.own.is_nowhere() {
                 return Err(Code::Path);
             }
@@ -106,7 +106,7 @@ impl Domain {
             let part = |(p, from, n): (&Piece<()>, usize, usize)| Piece { iov: p.iov.part(from, n), ..*p };
             (regions.index_of(key), region.site(), region.walk(skip, what.bytes()).map(part).collect::<Vec<_>>())
         };
-        // The region stays without the lock, which a driver that hangs must not keep.
+        // The region stays entered, but the lock is released: a driver that hangs must not hold it.
         let done = match pieces.iter().any(|p| p.is_stale(site)) {
             true => Err(Code::Fault),
             false => {
@@ -128,14 +128,15 @@ impl Domain {
         done
     }
 
-    /// A peer says that it has written.
+    /// The peer says that it has written to the region.
     fn count_write(&self, key: u64) {
         if let Some(region) = self.memory.regions.lock().find(key).filter(|region| region.access.contains(Access::REMOTE_WRITE)) {
             region.own.count();
         }
     }
 
-    /// Tells peers that may have kept what a key names that it names nothing any more, before they are told anything else.
+    /// Tells the peers that may have stored the meaning of a key that the key names nothing any more. The message goes before all later
+    /// ones.
     pub(in crate::prov::verbs) fn revoke(&self, key: u64) {
         for ep in self.watch.endpoints() {
             let ep: Arc<Shared> = ep;

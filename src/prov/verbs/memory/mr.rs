@@ -432,7 +432,7 @@ mod tests {
 
     #[test]
     fn a_descriptor_carries_the_key() {
-        // SAFETY: plain numbers.
+        // SAFETY: integers, for all of which zero is a valid value.
         let mut sges: [ibv_sge; IOV_LIMIT] = unsafe { std::mem::zeroed() };
         // SAFETY: nobody touches what they name.
         let iov = [(64, 8), (1, 0), (128, 16)].map(|(addr, len)| unsafe { Iov::new(addr, len) });

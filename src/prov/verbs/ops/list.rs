@@ -96,7 +96,7 @@ impl State {
                 on_host &= mr::on_host(pair.desc).is_some();
                 at += 1;
             }
-            // SAFETY: plain numbers and pointers.
+            // SAFETY: integers and pointers, for all of which zero is a valid value.
             let mut wr: ibv_send_wr = unsafe { zeroed() };
             wr.num_sge = (chain.pieces.len() - first) as i32;
             wr.opcode = opcode;

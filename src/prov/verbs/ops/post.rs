@@ -296,7 +296,7 @@ impl State {
             return self.refuse_rma(kind_of(dir), total, local, c, why);
         }
         let inject = c.flags & flags::INJECT != 0 && dir == Dir::Write;
-        // SAFETY: plain numbers.
+        // SAFETY: integers, for all of which zero is a valid value.
         let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
         let (mut count, mut here) = mr::pieces(local, descs, inject, &mut pieces)?;
         if here == BufferKind::Staged {
@@ -358,7 +358,7 @@ impl State {
 
     /// Posts what waited in line; the caller has asked whether there is room. A failure is an entry.
     pub fn post_ready(&mut self, mut ready: UnpostedRequest) {
-        // SAFETY: plain numbers and pointers.
+        // SAFETY: integers and pointers, for all of which zero is a valid value.
         let mut wr: ibv_send_wr = unsafe { zeroed() };
         wr.wr_id = self.tx_tag.send(self.tx.next());
         wr.sg_list = ready.pieces.as_mut_ptr();

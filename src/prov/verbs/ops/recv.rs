@@ -40,7 +40,7 @@ impl State {
         if self.rx.is_full() {
             return Err(Error::AGAIN);
         }
-        // SAFETY: plain numbers.
+        // SAFETY: integers, for all of which zero is a valid value.
         let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
         let (mut count, mut here) = mr::pieces(local, descs, false, &mut pieces)?;
         if here == BufferKind::Staged {
@@ -87,7 +87,7 @@ impl State {
 
     /// Posts one receive of the provider's own, without room: a write with data needs no more.
     pub fn repost_own(&mut self) {
-        // SAFETY: plain numbers.
+        // SAFETY: integers, for all of which zero is a valid value.
         let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
         let op = RxOp { wanted: self.bind.rx.is_some(), own: true, ..RxOp::default() };
         if let Err(e) = self.post_receive(&mut pieces, 0, op) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A reliable connected queue pair and its states.
+//! A reliable connected (RC) queue pair and its states.
 
 use super::retransmit::RetransmitHandle;
 use crate::error::{Result, errno};
@@ -13,7 +13,7 @@ use std::mem::zeroed;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// Sizes of a queue pair: asked for, and then what the device gave.
+/// The sizes of a queue pair: first as wanted, then as granted by the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Capacity {
     pub tx: u32,
@@ -23,19 +23,19 @@ pub struct Capacity {
     pub inline: u32,
 }
 
-/// How hard a connection tries before it fails an operation; the numbers are those of the verbs.
+/// How hard a connection tries before it fails an operation. The numbers are the codes of the verbs API.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryPolicy {
-    /// 4.096 us << timeout for an acknowledgement, then a retry.
+    /// The wait for an acknowledgement, 4.096 us << timeout; then a retry.
     pub timeout: u8,
     pub retries: u8,
-    /// Retries where the peer has posted no receive; 7: without end.
+    /// Retries if the peer has posted no receive; 7: unlimited.
     pub rnr_retries: u8,
-    /// What this side asks a sender to wait then (the verbs' code).
+    /// How long a sender has to wait if this side has posted no receive (a code of the verbs API).
     pub min_rnr_timer: u8,
 }
 
-/// Where the other end is.
+/// The address and parameters of the peer's queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteQp {
     pub gid: [u8; 16],
@@ -46,17 +46,17 @@ pub struct RemoteQp {
     pub service_level: u8,
     pub traffic_class: u8,
     pub hop_limit: u8,
-    /// Reads and atomics that it serves at once.
+    /// Reads and atomics that the peer serves at once.
     pub reads: u8,
 }
 
-/// What this end puts into its packets.
+/// The parameters of this side's port for the connection.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalPort {
     pub port: u8,
     pub gid_index: u8,
     pub psn: u32,
-    /// Addresses carry a GID: always on Ethernet.
+    /// Addresses carry a GID; always true on Ethernet.
     pub global: bool,
 }
 
@@ -64,20 +64,20 @@ pub struct Qp {
     raw: NonNull<ibv_qp>,
     pub number: u32,
     pub capacity: Capacity,
-    /// With further rails: keeps what is posted.
+    /// Copies of posted requests, where the connection has further rails.
     pub retransmit: Option<RetransmitHandle>,
     pd: Arc<Pd>,
 }
 
-// SAFETY: libibverbs lets any thread use and destroy a pair.
+// SAFETY: libibverbs allows any thread to use and destroy a queue pair.
 unsafe impl Send for Qp {}
-// SAFETY: the endpoint posts under its own serialisation; libibverbs locks the rest.
+// SAFETY: the endpoint posts under its own lock; libibverbs locks the other calls.
 unsafe impl Sync for Qp {}
 
 const ACCESS: u32 =
     ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_READ;
 
-/// The verbs' code of an MTU in bytes: the largest that fits.
+/// The verbs code of the largest MTU that is not above `bytes`.
 fn mtu_code(bytes: u32) -> ibv_mtu::Type {
     match bytes {
         0..512 => ibv_mtu::IBV_MTU_256,
@@ -90,7 +90,7 @@ fn mtu_code(bytes: u32) -> ibv_mtu::Type {
 
 impl Qp {
     pub fn new(pd: &Arc<Pd>, tx: &RawCq, rx: &RawCq, asked: Capacity) -> Result<Qp> {
-        // SAFETY: plain numbers and pointers.
+        // SAFETY: integers and pointers, for all of which zero is a valid value.
         let mut attr: ibv_qp_init_attr = unsafe { zeroed() };
         attr.send_cq = tx.raw();
         attr.recv_cq = rx.raw();
@@ -102,13 +102,13 @@ impl Qp {
             max_recv_sge: asked.rx_pieces,
             max_inline_data: asked.inline,
         };
-        // SAFETY: domain and queues live, and the owner keeps the queues as long as the pair.
+        // SAFETY: protection domain and completion queues live, and the owner keeps the queues as long as the queue pair.
         let raw = unsafe { verbs()?.ibv_create_qp(pd.raw(), &mut attr)? };
         let raw =
             pointer(raw, format_args!("creating a queue pair of {} sends and {} receives with {}", asked.tx, asked.rx, pd.context.name))?;
-        // SAFETY: just made.
+        // SAFETY: a queue pair that was just made.
         let number = unsafe { (*raw.as_ptr()).qp_num };
-        // Devices round up; what was asked for is what is counted.
+        // Devices round up; only the bytes that were asked for are used.
         let inline = attr.cap.max_inline_data.min(asked.inline);
         Ok(Qp { raw, number, capacity: Capacity { inline, ..asked }, retransmit: None, pd: pd.clone() })
     }
@@ -119,16 +119,16 @@ impl Qp {
     }
 
     pub fn modify(&self, attr: &mut ibv_qp_attr, mask: i32, to: &str) -> Result<()> {
-        // SAFETY: the pair lives, and the mask names fields that are set.
+        // SAFETY: the queue pair lives, and the mask names fields that are set.
         returned(
             unsafe { verbs()?.ibv_modify_qp(self.raw(), attr, mask as c_int)? },
             format_args!("moving queue pair {:#x} to {to}", self.number),
         )
     }
 
-    /// Forgets everything, posted receives too.
+    /// To RESET: the device forgets all work requests, posted receives too.
     pub fn reset(&self) -> Result<()> {
-        // SAFETY: plain numbers.
+        // SAFETY: integers, for all of which zero is a valid value.
         let mut attr: ibv_qp_attr = unsafe { zeroed() };
         attr.qp_state = ibv_qp_state::IBV_QPS_RESET;
         self.modify(&mut attr, ibv_qp_attr_mask::IBV_QP_STATE as i32, "RESET")
@@ -136,7 +136,7 @@ impl Qp {
 
     /// RESET to INIT on `port`.
     pub fn init(&self, port: u8) -> Result<()> {
-        // SAFETY: plain numbers.
+        // SAFETY: integers, for all of which zero is a valid value.
         let mut attr: ibv_qp_attr = unsafe { zeroed() };
         attr.qp_state = ibv_qp_state::IBV_QPS_INIT;
         attr.port_num = port;
@@ -149,9 +149,9 @@ impl Qp {
         self.modify(&mut attr, mask as i32, "INIT")
     }
 
-    /// INIT to RTR: it can receive from `remote`.
+    /// INIT to RTR: the queue pair can receive from `remote`.
     pub fn ready_to_receive(&self, context: &Context, local: &LocalPort, remote: &RemoteQp, patience: &RetryPolicy) -> Result<()> {
-        // SAFETY: plain numbers.
+        // SAFETY: integers, for all of which zero is a valid value.
         let mut attr: ibv_qp_attr = unsafe { zeroed() };
         attr.qp_state = ibv_qp_state::IBV_QPS_RTR;
         attr.path_mtu = mtu_code(remote.mtu);
@@ -179,16 +179,16 @@ impl Qp {
         self.modify(&mut attr, mask as i32, "RTR")
     }
 
-    /// RTR to RTS: it can send too.
+    /// RTR to RTS: the queue pair can send, too.
     pub fn ready_to_send(&self, context: &Context, local: &LocalPort, remote: &RemoteQp, patience: &RetryPolicy) -> Result<()> {
-        // SAFETY: plain numbers.
+        // SAFETY: integers, for all of which zero is a valid value.
         let mut attr: ibv_qp_attr = unsafe { zeroed() };
         attr.qp_state = ibv_qp_state::IBV_QPS_RTS;
         attr.timeout = patience.timeout;
         attr.retry_cnt = patience.retries;
         attr.rnr_retry = patience.rnr_retries;
         attr.sq_psn = local.psn;
-        // More than the peer serves would be an invalid request.
+        // More reads than the peer serves would be an invalid request.
         attr.max_rd_atomic = context.reads_out().min(remote.reads);
         let mask = ibv_qp_attr_mask::IBV_QP_STATE
             | ibv_qp_attr_mask::IBV_QP_TIMEOUT
@@ -199,15 +199,15 @@ impl Qp {
         self.modify(&mut attr, mask as i32, "RTS")
     }
 
-    /// Everything outstanding is flushed, and nothing more starts.
+    /// To ERR: all outstanding requests are flushed, and no new one starts.
     pub fn fail(&self) -> Result<()> {
-        // SAFETY: plain numbers.
+        // SAFETY: integers, for all of which zero is a valid value.
         let mut attr: ibv_qp_attr = unsafe { zeroed() };
         attr.qp_state = ibv_qp_state::IBV_QPS_ERR;
         self.modify(&mut attr, ibv_qp_attr_mask::IBV_QP_STATE as i32, "ERR")
     }
 
-    /// Posts a chain; on failure says how many of it were taken.
+    /// Posts a chain. On failure returns the first request that was refused, and an errno.
     ///
     /// # Safety
     /// The chain and its pieces are live for the call, and their buffers until they complete.
@@ -215,9 +215,9 @@ impl Qp {
     pub unsafe fn post_send(&self, first: *mut ibv_send_wr) -> std::result::Result<(), (*mut ibv_send_wr, i32)> {
         let mut bad = null_mut();
         let rc = match &self.retransmit {
-            // SAFETY: the pair lives; who calls `post_send` keeps chain, pieces and buffers.
+            // SAFETY: the queue pair lives; the caller promises the chain and pieces for the call, and the buffers until they complete.
             None => unsafe { ibv_post_send(self.raw(), first, &mut bad) },
-            // SAFETY: as above.
+            // SAFETY: the caller promises the chain and pieces for the call, and the buffers until they complete.
             Some(_) => unsafe { self.post_retained(first, &mut bad) },
         };
         match rc {
@@ -226,14 +226,14 @@ impl Qp {
         }
     }
 
-    /// Posts a write of nothing, that nobody keeps; an errno.
+    /// Posts a write of no bytes, of which no copy is stored; an errno.
     pub fn post_empty_write(&self, wr_id: u64) -> c_int {
-        // SAFETY: plain numbers and pointers.
+        // SAFETY: integers and pointers, for all of which zero is a valid value.
         let mut wr: ibv_send_wr = unsafe { zeroed() };
         (wr.wr_id, wr.opcode) = (wr_id, ibv_wr_opcode::IBV_WR_RDMA_WRITE);
         wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED;
         let mut bad = null_mut();
-        // SAFETY: the pair lives, and the request, which has no pieces, for the call.
+        // SAFETY: the queue pair lives, and the request, which has no pieces, lives for the call.
         unsafe { ibv_post_send(self.raw(), &mut wr, &mut bad) }
     }
 
@@ -243,7 +243,7 @@ impl Qp {
     #[inline(never)]
     unsafe fn post_retained(&self, first: *mut ibv_send_wr, bad: &mut *mut ibv_send_wr) -> c_int {
         let Some(mut kept) = self.retransmit.as_ref().map(|kept| kept.lock()) else { return errno::EINVAL };
-        // SAFETY: as above.
+        // SAFETY: the queue pair lives; the caller promises the chain and pieces for the call, and the buffers until they complete.
         let rc = unsafe { kept.send(self.raw(), first, bad) };
         if kept.is_fault_due()
             && let Err(e) = self.fail()
@@ -259,9 +259,9 @@ impl Qp {
     pub unsafe fn post_recv(&self, one: *mut ibv_recv_wr) -> Result<()> {
         let mut bad = null_mut();
         let rc = match &self.retransmit {
-            // SAFETY: the pair lives; who calls `post_recv` keeps request, pieces and buffers.
+            // SAFETY: the queue pair lives; the caller promises request and pieces for the call, and the buffers until they complete.
             None => unsafe { ibv_post_recv(self.raw(), one, &mut bad) },
-            // SAFETY: as above.
+            // SAFETY: the queue pair lives; the caller promises request and pieces for the call, and the buffers until they complete.
             Some(kept) => unsafe { kept.lock().receive(self.raw(), one, &mut bad) },
         };
         match rc {
@@ -274,7 +274,7 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // SAFETY: created by us, destroyed once.
+        // SAFETY: made in `new`, and destroyed once, here.
         if let Err(e) = verbs().and_then(|v| unsafe { v.ibv_destroy_qp(self.raw()) }).and_then(|rc| returned(rc, "destroying a queue pair"))
         {
             crate::log!(Warn, "{e}");

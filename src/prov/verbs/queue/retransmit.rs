@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the first rail's queue pair was given and has not ended, kept where there are further rails: when the rail is lost
-//! (`first`), the next queue pair gets it. Until then what is posted is kept and goes no further, which who posts does not notice.
+//! Copies of the work requests that the first rail's queue pair was given and that have not ended. They exist only where a connection has
+//! further rails: if the first rail is lost (`rail/failover.rs`), the copies are posted again on a new queue pair. While the rail is lost
+//! (`suspended`), a posted request is stored and not given to the device, which its poster does not notice.
 
 use crate::guard::hold;
 use crate::prov::verbs::sys::abi::*;
@@ -10,33 +11,35 @@ use std::mem::zeroed;
 use std::ptr::{null_mut, read};
 use std::sync::Arc;
 
-/// Where the posting queue pair and the fast path find it.
+/// Shared by the queue pair that posts, and the fast path, which posts without it.
 pub type RetransmitHandle = Arc<Mutex<RetransmitQueue>>;
 
 struct Sent {
     wr: ibv_send_wr,
     pieces: Vec<ibv_sge>,
-    /// Those that travel inside the work request.
+    /// The bytes of a request that carries its data inside (`IBV_SEND_INLINE`).
     bytes: Vec<u8>,
-    /// How many before it took a receive of the peer's, or will.
+    /// How many of the requests before it use a receive of the peer.
     number: u32,
 }
 
-// SAFETY: the pointers in it are followed only when it is posted, and lead to its own pieces and bytes by then.
+// SAFETY: the pointers in it are followed only when the request is posted, and `repost_send` sets them to its own pieces and bytes before
+// that.
 unsafe impl Send for Sent {}
 
 #[derive(Default)]
 pub struct RetransmitQueue {
-    /// By their numbers, as the endpoint's rings have them.
+    /// By sequence number modulo ring size, as in the endpoint's rings.
     sends: Vec<Sent>,
     receives: Vec<Vec<ibv_sge>>,
     masks: [u32; 2],
-    /// No operations go to the device; nor receives, which a next queue pair gets before.
+    /// Operations are stored only. Receives are too, but they go to the device again as soon as a new queue pair is connected.
     pub suspended: bool,
     pub receives_suspended: bool,
-    /// Operations so far that take a receive of the peer's.
+    /// Operations so far that use a receive of the peer.
     messages: u32,
-    /// After so many work requests the rail is lost on demand, 0: never; those so far; whether another one lasts.
+    /// Fault injection: the rail is lost after each `fault_every` work requests (0: never); those posted so far; and whether another rail
+    /// is up, so that the connection survives the loss.
     pub fault_every: u64,
     posted: u64,
     pub other_rail_up: bool,
@@ -46,19 +49,19 @@ fn takes_receive(opcode: ibv_wr_opcode::Type) -> bool {
     matches!(opcode, ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM | ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM)
 }
 
-/// What became of a work request that had not ended, once the peer has said how many receives it has used.
+/// The fate of a work request that had not ended, once the peer has said how many receives it has used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delivery {
-    /// It goes again.
+    /// The request has not arrived; it is posted again.
     Repost,
-    /// The peer has it: it ends well, and is not done again.
+    /// The peer has it: it ends with success, and an empty write is posted in its place.
     Delivered,
-    /// Nobody knows, and doing it twice is not doing it once.
+    /// Nobody knows whether it was executed, and it must not be executed twice.
     Unknown,
 }
 
 impl RetransmitQueue {
-    /// For rings of so many operations and receives.
+    /// For rings of `tx` operations and `rx` receives.
     pub fn new(tx: u32, rx: u32, breaks: u64) -> RetransmitQueue {
         RetransmitQueue { masks: [tx, rx].map(|n| n.max(1).next_power_of_two() - 1), fault_every: breaks, ..RetransmitQueue::default() }
     }
@@ -66,12 +69,12 @@ impl RetransmitQueue {
     fn keep(&mut self, wr: &ibv_send_wr) {
         let messages = self.messages;
         let sent = self.send_slot(wr.wr_id as u32);
-        // SAFETY: plain numbers and pointers, of which none is followed.
+        // SAFETY: `wr` is a reference, and the copy's pointers are not followed.
         sent.wr = unsafe { read(wr) };
         sent.number = messages;
         sent.pieces.clear();
         sent.bytes.clear();
-        // SAFETY: who posts gives so many pieces, and bytes that are readable now where they travel inside.
+        // SAFETY: the caller of `send` promises `num_sge` pieces, and for an inline request that its bytes are readable during the call.
         unsafe {
             for i in 0..wr.num_sge.max(0) as usize {
                 let piece = *wr.sg_list.add(i);
@@ -85,13 +88,13 @@ impl RetransmitQueue {
         self.messages = self.messages.wrapping_add(u32::from(takes_receive(wr.opcode)));
     }
 
-    /// Keeps a chain, and posts it if the device gets anything now; an errno.
+    /// Stores a chain of work requests, and posts it unless the rail is lost. Returns an errno, as `ibv_post_send` does.
     ///
     /// # Safety
     /// As for `ibv_post_send`.
     pub unsafe fn send(&mut self, qp: *mut ibv_qp, first: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
         let mut next = first;
-        // SAFETY: who posts gives a chain that is live for the call.
+        // SAFETY: the caller promises a chain that is live for the call.
         while let Some(wr) = unsafe { next.as_ref() } {
             self.keep(wr);
             self.posted += 1;
@@ -100,11 +103,11 @@ impl RetransmitQueue {
         if self.suspended {
             return 0;
         }
-        // SAFETY: as above.
+        // SAFETY: the caller promises the chain for the call, and a queue pair that lives.
         let rc = unsafe { ibv_post_send(qp, first, bad) };
-        // SAFETY: where it fails the device names a request of the chain.
+        // SAFETY: if the call fails, the device has set `bad` to the first refused request of the chain.
         let mut refused = if rc == 0 { null_mut() } else { unsafe { *bad } };
-        // SAFETY: as above.
+        // SAFETY: a request of the caller's chain, or null at its end.
         while let Some(wr) = unsafe { refused.as_ref() } {
             self.messages = self.messages.wrapping_sub(u32::from(takes_receive(wr.opcode)));
             refused = wr.next;
@@ -112,12 +115,12 @@ impl RetransmitQueue {
         rc
     }
 
-    /// The same of one receive.
+    /// Stores one receive, and posts it unless receives are suspended.
     ///
     /// # Safety
     /// As for `ibv_post_recv`.
     pub unsafe fn receive(&mut self, qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
-        // SAFETY: who posts gives a request that is live for the call, and so many pieces.
+        // SAFETY: the caller promises a request that is live for the call, with `num_sge` pieces, and a queue pair that lives.
         unsafe {
             let kept = self.recv_slot((*wr).wr_id);
             kept.clear();
@@ -126,7 +129,7 @@ impl RetransmitQueue {
         }
     }
 
-    /// Whether the rail is to be lost now, on demand.
+    /// Whether fault injection loses the rail now.
     pub fn is_fault_due(&self) -> bool {
         self.fault_every != 0 && self.other_rail_up && !self.suspended && self.posted.is_multiple_of(self.fault_every)
     }
@@ -135,7 +138,7 @@ impl RetransmitQueue {
     fn send_slot(&mut self, seq: u32) -> &mut Sent {
         let at = (seq & self.masks[0]) as usize;
         while self.sends.len() <= at {
-            // SAFETY: plain numbers and pointers.
+            // SAFETY: integers and pointers, for all of which zero is a valid value.
             self.sends.push(Sent { wr: unsafe { zeroed() }, pieces: Vec::new(), bytes: Vec::new(), number: 0 });
         }
         &mut self.sends[at]
@@ -150,23 +153,24 @@ impl RetransmitQueue {
         &mut self.receives[at]
     }
 
-    /// Operations that take a receive, as far as the device was given them.
+    /// Operations that use a receive, among all that were stored so far.
     pub fn messages(&self) -> u32 {
         self.messages
     }
 
-    /// Finds out what became of operations `first..end`, which the device had: the peer has used `used` receives in all, of which
-    /// it has taken `given` at most. What the peer has is done no more. None: the peer lies.
+    /// Finds out which of the operations `first..end`, which the device had, have arrived: the peer has used `used` receives in all, and
+    /// the operations before `end` use `given` at most. An operation that arrived is replaced by an empty write. `None`: the peer's
+    /// number is impossible.
     pub fn resolve(&mut self, first: u32, end: u32, given: u32, used: u32) -> Option<Vec<Delivery>> {
         let count = end.wrapping_sub(first);
-        // What had ended before took its receive, so the peer has used so many at least.
+        // Messages that ended before `first` have used their receives, so `used` is at least their number.
         let (mut ended, mut arrived) = (None, 0);
         for i in 0..count {
             let sent = self.send_slot(first.wrapping_add(i));
             if takes_receive(sent.wr.opcode) {
                 let ended = *ended.get_or_insert(sent.number);
                 if sent.number.wrapping_sub(ended) < used.wrapping_sub(ended) {
-                    // The peer's device carries out in order, and so all before it.
+                    // The peer's device executes in order, so everything before it has arrived too.
                     arrived = i + 1;
                 }
             }
@@ -189,7 +193,7 @@ impl RetransmitQueue {
         Some(fates)
     }
 
-    /// In the place of an operation goes a write of nothing, which ends as that one would.
+    /// Replaces an operation by a write of no bytes, which gives the same completion.
     pub fn replace_by_empty_write(&mut self, seq: u32) {
         let sent = self.send_slot(seq);
         sent.wr.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
@@ -199,10 +203,10 @@ impl RetransmitQueue {
         sent.bytes.clear();
     }
 
-    /// Posts an operation that was kept; an errno.
+    /// Posts a stored operation again; an errno.
     ///
     /// # Safety
-    /// The pair lives, and what the operation names is kept until it ends.
+    /// The queue pair lives, and the memory that the operation names stays until it ends.
     pub unsafe fn repost_send(&mut self, qp: *mut ibv_qp, seq: u32) -> c_int {
         let sent = self.send_slot(seq);
         let mut inside = ibv_sge { addr: sent.bytes.as_ptr() as u64, length: sent.bytes.len() as u32, lkey: 0 };
@@ -212,29 +216,30 @@ impl RetransmitQueue {
             false => (&raw mut inside, 1),
         };
         let mut bad = null_mut();
-        // SAFETY: who calls it keeps pair and buffers; the request is live, and so are its pieces.
+        // SAFETY: the caller keeps queue pair and buffers; request and pieces live for the call.
         unsafe { ibv_post_send(qp, &mut sent.wr, &mut bad) }
     }
 
-    /// The same of a receive, with its number.
+    /// Posts a stored receive again, with its number; an errno.
     ///
     /// # Safety
-    /// As for `repeat`.
+    /// The queue pair lives, and the memory of the receive stays until it ends.
     pub unsafe fn repost_recv(&mut self, qp: *mut ibv_qp, wr_id: u64) -> c_int {
         let pieces = self.recv_slot(wr_id);
         let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: pieces.as_mut_ptr(), num_sge: pieces.len() as c_int };
         let mut bad = null_mut();
-        // SAFETY: as for `repeat`.
+        // SAFETY: the caller keeps queue pair and buffers; request and pieces live for the call.
         unsafe { ibv_post_recv(qp, &mut wr, &mut bad) }
     }
 }
 
-/// Posts by the keeper that `next` of a work request names, which is the end of its chain meanwhile.
+/// Calls `post` with the queue to which the `next` pointer of a fast-path request leads. During the call `next` is null, because the
+/// request is the end of its chain.
 ///
 /// # Safety
-/// `next` is live, and a [`RetransmitHandle`]'s, which lives.
+/// `next` is live and was set from a [`RetransmitHandle`] that lives.
 unsafe fn with_queue_of<T>(next: *mut *mut T, post: impl FnOnce(&mut RetransmitQueue) -> c_int) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the caller promises that `next` is live and leads to a living `RetransmitQueue`.
     unsafe {
         let keeper = next.replace(null_mut());
         let rc = post(&mut (*keeper.cast::<Mutex<RetransmitQueue>>()).lock());
@@ -243,21 +248,21 @@ unsafe fn with_queue_of<T>(next: *mut *mut T, post: impl FnOnce(&mut RetransmitQ
     }
 }
 
-/// What the fast path posts with.
+/// The post function of the fast path where a connection has further rails.
 ///
 /// # Safety
-/// As for `ibv_post_send`; and `next` is a [`RetransmitHandle`]'s, which lives.
+/// As for `ibv_post_send`; and `next` leads to a [`RetransmitHandle`] that lives.
 pub unsafe extern "C" fn post_send_retained(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the caller promises the request for the call, and a living queue behind `next`.
     hold(|rc| rc, || unsafe { with_queue_of(&raw mut (*wr).next, |kept| kept.send(qp, wr, bad)) })
 }
 
-/// The same of receives.
+/// The same for receives.
 ///
 /// # Safety
-/// As for `send_kept`.
+/// As for `ibv_post_recv`; and `next` leads to a [`RetransmitHandle`] that lives.
 pub unsafe extern "C" fn post_recv_retained(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the caller promises the request for the call, and a living queue behind `next`.
     hold(|rc| rc, || unsafe { with_queue_of(&raw mut (*wr).next, |kept| kept.receive(qp, wr, bad)) })
 }
 
@@ -267,11 +272,11 @@ mod tests {
     use super::ibv_wr_opcode::*;
     use super::*;
 
-    /// Operations from number `first` on, of a connection that has ended `before` messages.
+    /// Operations from the number `first` on, of a connection on which `before` messages have ended.
     fn kept(first: u32, before: u32, opcodes: &[ibv_wr_opcode::Type]) -> RetransmitQueue {
         let mut kept = RetransmitQueue { suspended: true, messages: before, ..RetransmitQueue::new(8, 8, 0) };
         for (i, opcode) in opcodes.iter().enumerate() {
-            // SAFETY: plain numbers and pointers; the request is live, and nothing is posted.
+            // SAFETY: zero is valid for the request, which is live; nothing is posted while the queue is suspended.
             unsafe {
                 let mut wr: ibv_send_wr = zeroed();
                 (wr.wr_id, wr.opcode) = (u64::from(first.wrapping_add(i as u32)), *opcode);
@@ -299,7 +304,7 @@ mod tests {
                     let mut kept = kept(first, before, &ALL);
                     let given = kept.messages();
                     let fates = kept.resolve(first, first.wrapping_add(7), given, before.wrapping_add(used))?;
-                    // A second loss before anything went again finds the same.
+                    // A second loss before anything was posted again gives the same result.
                     let again = kept.resolve(first, first.wrapping_add(7), given, before.wrapping_add(used))?;
                     assert!(again.iter().zip(&fates).all(|(a, b)| *a == Repost || a == b));
                     Some(fates)
@@ -308,7 +313,7 @@ mod tests {
                 assert_eq!(fates(1), Some(vec![Delivered, Delivered, Repost, Unknown, Repost, Repost, Repost]));
                 assert_eq!(fates(2), Some(vec![Delivered, Delivered, Repost, Unknown, Delivered, Repost, Repost]));
                 assert_eq!(fates(3), Some(vec![Delivered, Delivered, Repost, Unknown, Delivered, Delivered, Delivered]));
-                // More than it was given, or fewer than it has acknowledged.
+                // More messages than were sent, or fewer than were acknowledged.
                 for lie in [4, 5, 1 << 31, u32::MAX] {
                     assert_eq!(fates(lie), None, "{lie}");
                 }
@@ -328,7 +333,7 @@ mod tests {
         let mut kept = kept(0, 0, &[]);
         let mut bytes = [1u8, 2, 3];
         let mut pieces = [ibv_sge { addr: bytes.as_ptr() as u64, length: 3, lkey: 0 }; 2];
-        // SAFETY: plain numbers and pointers; request, pieces and bytes are live.
+        // SAFETY: zero is valid for the request; request, pieces and bytes are live.
         unsafe {
             let mut wr: ibv_send_wr = zeroed();
             (wr.sg_list, wr.num_sge, wr.send_flags) = (pieces.as_mut_ptr(), 2, ibv_send_flags::IBV_SEND_INLINE);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Operations that the device holds, in the order of posting, which is that of their completions.
+//! The operations that the device holds, in the order of posting, which is also the order of their completions.
 
-/// A ring whose places are named by ever growing numbers.
+/// A ring whose slots are named by sequence numbers that only grow.
 pub struct Ring<T> {
     places: Box<[T]>,
-    /// Places, which are a power of two, less one.
+    /// The number of slots, which is a power of two, minus 1.
     mask: u32,
-    /// The oldest, and one beyond the newest.
+    /// The number of the oldest element, and the number after the newest.
     head: u32,
     tail: u32,
-    /// How many it holds at most.
+    /// Most elements it may hold.
     limit: u32,
 }
 
@@ -38,13 +38,13 @@ impl<T: Default> Ring<T> {
         self.limit
     }
 
-    /// The number of the oldest.
+    /// The number of the oldest element.
     #[inline(always)]
     pub fn first(&self) -> u32 {
         self.head
     }
 
-    /// The number that the next one gets.
+    /// The number that the next element gets.
     #[inline(always)]
     pub fn next(&self) -> u32 {
         self.tail
@@ -55,7 +55,7 @@ impl<T: Default> Ring<T> {
         (seq & self.mask) as usize
     }
 
-    /// Adds one; the caller has asked `is_full`.
+    /// Adds an element; the caller has checked `is_full`.
     #[inline(always)]
     pub fn push(&mut self, op: T) {
         let at = self.at(self.tail);
@@ -65,43 +65,43 @@ impl<T: Default> Ring<T> {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// The place of the next one, which holds a default or what `forget` left there; the caller has asked `is_full`.
+    /// The slot of the next element. It holds a default value, or an old one that `forget` left there; the caller has checked `is_full`.
     #[inline(always)]
     pub fn place(&mut self) -> &mut T {
         let at = self.at(self.tail);
         debug_assert!(at < self.places.len());
-        // SAFETY: the mask keeps it inside, and the places never change.
+        // SAFETY: the mask keeps the index inside, and the number of slots never changes.
         unsafe { self.places.get_unchecked_mut(at) }
     }
 
-    /// What lies in that place counts from now on.
+    /// Adds the element that the caller has written into the slot of `place`.
     #[inline(always)]
     pub fn advance(&mut self) {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// The place of the oldest, which is vacant if there is none.
+    /// The slot of the oldest element; if the ring is empty, a slot without meaning.
     #[inline(always)]
     pub fn oldest(&mut self) -> &mut T {
         let at = self.at(self.head);
-        // SAFETY: the mask keeps it inside, and the places never change.
+        // SAFETY: the mask keeps the index inside, and the number of slots never changes.
         unsafe { self.places.get_unchecked_mut(at) }
     }
 
-    /// Drops the oldest where it lies, without making it a default again; the caller knows that there is one.
+    /// Removes the oldest element without resetting its slot; the caller knows that there is one.
     #[inline(always)]
     pub fn forget(&mut self) {
         self.head = self.head.wrapping_add(1);
     }
 
-    /// Takes back the newest, which was not posted after all.
+    /// Removes the newest element, whose posting has failed.
     pub fn unpush(&mut self) -> T {
         self.tail = self.tail.wrapping_sub(1);
         let at = self.at(self.tail);
         std::mem::take(&mut self.places[at])
     }
 
-    /// The oldest, if `seq` names it or a newer one that is held.
+    /// Removes the oldest element if `seq` names it or a newer one in the ring.
     #[inline(always)]
     pub fn pop_until(&mut self, seq: u32) -> Option<T> {
         if seq.wrapping_sub(self.head) >= self.len() {
@@ -110,7 +110,7 @@ impl<T: Default> Ring<T> {
         self.pop()
     }
 
-    /// The one that `seq` names, if it is held.
+    /// The element that `seq` names, if the ring holds it.
     pub fn get_mut(&mut self, seq: u32) -> Option<&mut T> {
         if seq.wrapping_sub(self.head) >= self.len() {
             return None;
@@ -119,7 +119,7 @@ impl<T: Default> Ring<T> {
         self.places.get_mut(at)
     }
 
-    /// The oldest, if `fits` says so.
+    /// Removes the oldest element if `fits` accepts it.
     pub fn pop_if(&mut self, fits: impl FnOnce(&T) -> bool) -> Option<T> {
         let oldest = self.places.get(self.at(self.head)).filter(|_| !self.is_empty())?;
         if fits(oldest) { self.pop() } else { None }
@@ -135,7 +135,7 @@ impl<T: Default> Ring<T> {
         self.places.get_mut(at).map(std::mem::take)
     }
 
-    /// Whether the oldest is the one that `seq` names.
+    /// Whether `seq` names the oldest element.
     #[inline(always)]
     pub fn is_next(&self, seq: u32) -> bool {
         self.head == seq && !self.is_empty()

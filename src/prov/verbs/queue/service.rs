@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A second queue pair beside the caller's, for the library's own words: that the other side is there, that it goes,
-//! and transfers to memory that its device does not reach (`staged.rs`). It has receives of its own, so nothing here
-//! ever takes one of the caller's.
+//! The service queue pair: a second queue pair beside the caller's, for the library's own messages. They show that the peer exists, say
+//! goodbye, and move bytes to memory that the peer's device does not reach (`ops/staged_transfer.rs`). It has receives of its own, so
+//! none of its messages uses a receive of the caller.
 //!
-//! Messages have 64 bytes. Each request has one answer, and no side has more requests out than the other has receives,
-//! so none is ever turned away for want of one. A peer that asks on and takes no answers breaks the protocol.
+//! A message has 64 bytes. Each request has one answer, and no side has more requests in flight than the other has receives, so no
+//! message is refused for lack of a receive. A peer that keeps asking and does not take the answers breaks the protocol.
 
 use super::qp::{Capacity, LocalPort, Qp, RemoteQp, RetryPolicy};
 use super::tag::Tag;
@@ -20,94 +20,97 @@ use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// Words of a message.
+/// A message, in words.
 pub type Message = [u64; 8];
 const MESSAGE: usize = size_of::<Message>();
 /// Receives that are always posted.
 const RECEIVES: usize = 32;
-/// Messages that may be on their way.
+/// Messages that can be in flight.
 const SENDS: usize = 32;
-/// Answers that wait, of a peer that keeps to what it may ask.
+/// Most answers that wait for room. A peer that follows the protocol never causes more.
 const ANSWERS: usize = 1024;
-/// Work requests beside them: bulk of staged transfers.
+/// Further work requests in flight: the data of staged transfers.
 const BULK: usize = 32;
-/// A target's buffers for staged transfers, which the initiator fills and empties.
+/// A target's buffers for staged transfers, which the initiator writes and reads.
 pub const SLOTS: usize = 4;
 pub const SLOT_BYTES: usize = 256 << 10;
 
-/// First byte of a message.
+/// The first byte of a message.
 pub mod kind {
-    /// Nothing but a sign of life: its arrival is acknowledged by the device.
+    /// A sign of life: the device acknowledges its arrival, and nothing else follows.
     pub const HELLO: u8 = 1;
     pub const BYE: u8 = 2;
-    /// Asks for the slots; the answer names them.
+    /// Asks for the peer's slots; OPENED names them.
     pub const OPEN: u8 = 3;
     pub const OPENED: u8 = 4;
     /// A slot holds bytes for a region.
     pub const PUT: u8 = 5;
-    /// A slot is to get bytes of a region.
+    /// Bytes of a region are to be copied into a slot.
     pub const GET: u8 = 6;
-    /// What became of a PUT or GET.
+    /// The result of a PUT or GET.
     pub const DONE: u8 = 7;
-    /// Of rails; the second byte has the number, the upper half the life of the sender's queue pair. OFFER: GID, number of
-    /// the queue pair, LID and MTU. READY: the life of the receiver's to which it is connected. GONE: it is destroyed.
+    /// Messages about rails. The second byte has the rail's number, the upper half of the first word the generation of the sender's queue
+    /// pair. OFFER: GID, number of the queue pair, LID, reads and MTU. READY: the generation of the receiver's queue pair to which the
+    /// sender's is connected. GONE: the queue pair is destroyed.
     pub const RAIL_OFFER: u8 = 8;
     pub const RAIL_READY: u8 = 9;
     pub const RAIL_GONE: u8 = 10;
-    /// Of keys: asks for the further rails' keys of a region; the rails that have one, and those; one is gone; it is forgotten.
+    /// Messages about keys. ASK: for a region's keys on the further rails. TOLD: the rails that have a key, and the keys. GONE: a region
+    /// is closed. FORGOT: the answer to GONE.
     pub const KEYS_ASK: u8 = 11;
     pub const KEYS_TOLD: u8 = 12;
     pub const KEYS_GONE: u8 = 13;
     pub const KEYS_FORGOT: u8 = 14;
-    /// Over a further rail: the first is lost for the so-manieth time (upper half), and its queue pair has stopped. How many
-    /// receives it has used, and those of the service. OFFER and READY of the number 0 follow.
+    /// Sent over a further rail: the first rail is lost, its epoch is in the upper half of the first word, and the sender's queue pair
+    /// has stopped. The next words are the receives of the connection and of the service queue pair that the sender has used. OFFER and
+    /// READY for rail 0 follow.
     pub const FIRST_LOST: u8 = 15;
 }
 
-/// Kinds of work requests, in their numbers.
+/// The kind of a work request; part of its sequence number.
 pub mod work {
     pub const SEND: u8 = 1;
     pub const BULK: u8 = 2;
     pub const READ: u8 = 3;
 }
 
-/// What a completion of the service's was.
+/// The meaning of a completion.
 pub enum ServiceEvent {
     Nothing,
     Message(Message),
-    /// The message that is there was acknowledged by the peer's device.
+    /// The peer's device has acknowledged the message of this kind.
     Sent(u8),
-    /// Bytes of this slot have been read.
+    /// The read from this slot has ended.
     Read(usize),
-    /// The peer does not answer, or the queue pair failed otherwise.
+    /// The peer does not answer, or the queue pair has failed otherwise (`ibv_wc_status`).
     Failed(u32),
 }
 
 pub struct Service {
     pub qp: Qp,
     tag: Tag,
-    /// Receives first, then messages to send.
+    /// The slots of receives, then the slots of messages to send.
     area: Buffer,
-    /// Messages that wait for a place; whether each is an answer, and how many are.
+    /// Messages that wait for a free slot, and whether each is an answer; and the number of those answers.
     waiting: VecDeque<(Message, bool)>,
     answers_waiting: usize,
-    /// Places of messages that are on their way.
+    /// For each send slot: the kind of the message in flight.
     sending: [Option<u8>; SENDS],
-    /// Work requests that the device holds, receives left out.
+    /// Work requests that the device holds, without receives.
     pub outstanding: u32,
-    /// Counts restarts: completions of an earlier life are told by it.
+    /// Counts restarts. It is part of sequence numbers, so completions of an earlier epoch are recognised.
     epoch: u8,
-    /// Connected to the peer's.
+    /// The queue pair is connected to the peer's.
     pub up: bool,
-    /// The slots that this side offers.
+    /// The slots that this side offers to the peer.
     slots: Option<Buffer>,
-    /// With further rails: work requests that have not ended, which go again if the port is lost.
+    /// Where the connection has further rails: work requests that have not ended, which are posted again after a loss of the port.
     unacked: Option<Vec<UnackedRequest>>,
-    /// Nothing goes to the device.
+    /// Nothing is given to the device.
     suspended: bool,
-    /// Work requests that the device holds, receives too.
+    /// Work requests that the device holds, with receives.
     pub with_device: u32,
-    /// Messages that arrived, and that were sent.
+    /// Messages received, and messages sent.
     pub received: u32,
     sent: u32,
 }
@@ -119,14 +122,14 @@ struct UnackedRequest {
     pieces: Vec<ibv_sge>,
     addr: u64,
     rkey: u32,
-    /// Messages sent before it.
+    /// Messages sent before this request.
     number: u32,
 }
 
-// SAFETY: numbers.
+// SAFETY: the pieces hold addresses as integers, which any thread may carry.
 unsafe impl Send for UnackedRequest {}
 
-/// Forgets what the peer has, which has received `used` of `sent` messages. False: it lies.
+/// Forgets requests that the peer has, which has received `used` of `sent` messages. False: that is impossible.
 fn discard_received(kept: &mut Vec<UnackedRequest>, sent: u32, used: u32) -> bool {
     let ended = kept.iter().find(|k| k.what == work::SEND).map_or(sent, |k| k.number);
     let used = used.wrapping_sub(ended);
@@ -144,7 +147,8 @@ fn discard_received(kept: &mut Vec<UnackedRequest>, sent: u32, used: u32) -> boo
 }
 
 impl Service {
-    /// One that completes in `cq`, whose work requests have up to `pieces` pieces; `keeps`: there are further rails.
+    /// A service queue pair that completes in `cq`; its work requests have up to `pieces` pieces. `keeps`: the connection has further
+    /// rails.
     pub fn new(memory: &Registered, cq: &RawCq, port: u8, pieces: u32, keeps: bool) -> Result<Service> {
         let asked = Capacity { tx: (SENDS + BULK) as u32, rx: RECEIVES as u32, tx_pieces: pieces, rx_pieces: 1, inline: 0 };
         let qp = Qp::new(&memory.pd, cq, cq, asked)?;
@@ -172,13 +176,13 @@ impl Service {
     /// Completions that it can have outstanding.
     pub const CHARGE: usize = RECEIVES + SENDS + BULK;
 
-    /// From now on its completions are told by `tag`; posts the receives.
+    /// Sets the tag of its completions and posts the receives.
     pub fn begin(&mut self, tag: Tag) -> Result<()> {
         self.tag = tag;
         (0..RECEIVES).try_for_each(|i| self.post_receive(i))
     }
 
-    /// Both sides count their packets from their queue pair's number on.
+    /// The first packet number of a queue pair, which both sides derive from its number.
     pub fn psn(number: u32) -> u32 {
         number & 0xff_ffff
     }
@@ -201,13 +205,13 @@ impl Service {
         }
         let mut piece = self.piece(place);
         let mut wr = ibv_recv_wr { wr_id: self.tag.recv(self.seq(0, place)), next: null_mut(), sg_list: &mut piece, num_sge: 1 };
-        // SAFETY: the request is live, and the buffer ours.
+        // SAFETY: the request lives for the call; the buffer belongs to `self`, as the queue pair does.
         unsafe { self.qp.post_recv(&mut wr)? };
         self.with_device += 1;
         Ok(())
     }
 
-    /// Posts a work request that gives a completion, or keeps it until it may be.
+    /// Posts a work request with a completion, or only stores it while suspended.
     fn post(&mut self, what: u8, index: usize, opcode: ibv_wr_opcode::Type, pieces: &mut [ibv_sge], addr: u64, rkey: u32) -> Result<()> {
         if let Some(kept) = &mut self.unacked {
             kept.push(UnackedRequest { what, index, opcode, pieces: pieces.to_vec(), addr, rkey, number: self.sent });
@@ -235,7 +239,7 @@ impl Service {
         addr: u64,
         rkey: u32,
     ) -> Result<()> {
-        // SAFETY: plain numbers and pointers.
+        // SAFETY: integers and pointers, for all of which zero is a valid value.
         let mut wr: ibv_send_wr = unsafe { zeroed() };
         wr.wr_id = self.tag.send(self.seq(what, index));
         wr.sg_list = pieces.as_mut_ptr();
@@ -244,7 +248,7 @@ impl Service {
         wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED;
         wr.wr.rdma.remote_addr = addr;
         wr.wr.rdma.rkey = rkey;
-        // SAFETY: the request is live; whoever gave the pieces keeps their bytes until the completion.
+        // SAFETY: the request lives for the call; the caller keeps the bytes of the pieces until the completion.
         match unsafe { self.qp.post_send(&mut wr) } {
             Ok(()) => {
                 self.outstanding += 1;
@@ -255,13 +259,13 @@ impl Service {
         }
     }
 
-    /// Sends a message, now or when there is room.
+    /// Sends a message, now or when a slot is free.
     pub fn send(&mut self, words: Message) -> Result<()> {
         self.waiting.push_back((words, false));
         self.flush()
     }
 
-    /// The same of an answer.
+    /// Sends an answer, now or when a slot is free.
     pub fn answer(&mut self, words: Message) -> Result<()> {
         if self.answers_waiting >= ANSWERS {
             return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer asks on without taking the answers"));
@@ -271,7 +275,7 @@ impl Service {
         self.flush()
     }
 
-    /// Many messages wait for a place: what can be left unsaid is.
+    /// So many messages wait that messages which can be omitted should be.
     pub fn is_behind(&self) -> bool {
         self.waiting.len() > ANSWERS
     }
@@ -282,7 +286,7 @@ impl Service {
             && let Some((words, is_answer)) = self.waiting.pop_front()
         {
             self.answers_waiting -= usize::from(is_answer);
-            // SAFETY: the place is ours, aligned, and no message in it is on its way.
+            // SAFETY: the slot is part of `area`, aligned, and holds no message in flight.
             unsafe { self.words_at(RECEIVES + place).write(words) };
             self.sending[place] = Some(words[0] as u8);
             let mut piece = [self.piece(RECEIVES + place)];
@@ -291,22 +295,22 @@ impl Service {
         Ok(())
     }
 
-    /// Writes into a slot of the peer's.
+    /// Writes into a slot of the peer.
     pub fn write(&mut self, pieces: &mut [ibv_sge], addr: u64, rkey: u32) -> Result<()> {
         self.post(work::BULK, 0, ibv_wr_opcode::IBV_WR_RDMA_WRITE, pieces, addr, rkey)
     }
 
-    /// Reads out of slot `slot` of the peer's.
+    /// Reads from the peer's slot number `slot`.
     pub fn read(&mut self, slot: usize, pieces: &mut [ibv_sge], addr: u64, rkey: u32) -> Result<()> {
         self.post(work::READ, slot, ibv_wr_opcode::IBV_WR_RDMA_READ, pieces, addr, rkey)
     }
 
-    /// Room for one bulk request more.
+    /// Whether one more data request fits.
     pub fn has_room(&self) -> bool {
         (self.outstanding as usize) < BULK
     }
 
-    /// One completion.
+    /// Handles one completion.
     pub fn complete(&mut self, wc: &ibv_wc, recv: bool, seq: u32) -> ServiceEvent {
         if (seq >> 24) as u8 != self.epoch {
             return ServiceEvent::Nothing;
@@ -322,7 +326,7 @@ impl Service {
                 return ServiceEvent::Nothing;
             }
             self.received = self.received.wrapping_add(1);
-            // SAFETY: a place of ours, aligned, that the device has filled and let go of.
+            // SAFETY: the slot is part of `area`, aligned; the device has filled it and no longer accesses it.
             let words = unsafe { self.words_at(index).read() };
             if let Err(e) = self.post_receive(index) {
                 crate::log!(Warn, "{e}");
@@ -349,7 +353,7 @@ impl Service {
         }
     }
 
-    /// Begins anew with the same number, for a peer that was not there yet.
+    /// Starts again with the same queue pair number, after an attempt that the peer did not answer.
     pub fn restart(&mut self, port: u8) -> Result<()> {
         self.epoch = self.epoch.wrapping_add(1);
         (self.outstanding, self.sending) = (0, [None; SENDS]);
@@ -363,18 +367,18 @@ impl Service {
 
     // ---- the loss of the port, and its return
 
-    /// Gives the device nothing more, and has it give back what it holds.
+    /// Stops giving requests to the device, and makes it return those that it holds.
     pub fn suspend(&mut self) -> Result<()> {
         self.suspended = true;
         self.qp.fail()
     }
 
-    /// The peer has received so many messages: those, and what was posted before, need not go again. False: it lies.
+    /// The peer has received `used` messages: those, and the requests before them, are not posted again. False: the number is impossible.
     pub fn discard_received(&mut self, used: u32) -> bool {
         self.unacked.as_mut().is_none_or(|kept| discard_received(kept, self.sent, used))
     }
 
-    /// Connects it anew; what is sent is still kept.
+    /// Connects the queue pair again and posts its receives; requests are still stored only.
     pub fn reconnect(&mut self, port: u8, context: &Context, local: &LocalPort, remote: &RemoteQp, patience: &RetryPolicy) -> Result<()> {
         self.epoch = self.epoch.wrapping_add(1);
         self.with_device = 0;
@@ -389,14 +393,14 @@ impl Service {
         posted
     }
 
-    /// What was kept goes, and what waits behind it.
+    /// Posts the stored requests and the messages that waited.
     pub fn resume(&mut self) -> Result<()> {
         self.suspended = false;
         (self.outstanding, self.sending) = (0, [None; SENDS]);
         let mut kept = self.unacked.take();
         let posted = kept.iter_mut().flatten().try_for_each(|k| {
             if k.what == work::SEND {
-                // SAFETY: a place of ours, aligned, with a message of ours.
+                // SAFETY: the slot is part of `area`, aligned, and holds a message.
                 self.sending[k.index] = Some(unsafe { self.words_at(RECEIVES + k.index).read()[0] as u8 });
             }
             self.post_now(k.what, k.index, k.opcode, &mut k.pieces, k.addr, k.rkey)
@@ -408,7 +412,7 @@ impl Service {
 
     // ---- the target's side of staged transfers
 
-    /// The slots for the peer, made when it first asks.
+    /// The answer to OPEN: this side's slots, which are made at the first request.
     pub fn open_slots(&mut self, memory: &Registered) -> Result<Message> {
         if self.slots.is_none() {
             self.slots = Some(memory.shared_buffer(SLOTS * SLOT_BYTES)?);
@@ -417,7 +421,7 @@ impl Service {
         Ok([u64::from(kind::OPENED), addr, u64::from(rkey), SLOTS as u64, SLOT_BYTES as u64, 0, 0, 0])
     }
 
-    /// Carries out a PUT or GET, and gives the answer. Everything in it is the peer's and is checked.
+    /// Executes a PUT or GET and returns the answer. Every field is input from the peer and is checked.
     pub fn serve(&self, memory: &Registered, words: &Message) -> Message {
         let [head, id, key, addr, len, ..] = *words;
         let slot = (head >> 8 & 0xff) as usize;
@@ -437,14 +441,14 @@ impl Service {
         }
         let end = addr.checked_add(len).filter(|end| addr >= region.base && *end <= region.base + region.len);
         end.ok_or(Error::coded(errno::ERANGE, Code::Bounds, "out of bounds"))?;
-        // SAFETY: a slot of ours, of this length; the peer writes it only between its answers, and what it scribbles
-        // meanwhile is bytes like others.
+        // SAFETY: a slot of our buffer, of this length. The peer writes to it only between its answers; if it writes at another time, the
+        // bytes are any bytes.
         let bytes = unsafe { std::slice::from_raw_parts_mut((slots.address() + slot * SLOT_BYTES) as *mut u8, len as usize) };
         if put { region.backing.store(addr, bytes) } else { region.backing.load(addr, bytes) }
     }
 }
 
-/// The error that a DONE tells of, whose code says which; none: it went well.
+/// The error that DONE reports; `None`: success.
 pub fn outcome(words: &Message) -> Option<Error> {
     (words[2] != 0).then(|| Error::reported(Code(words[3] as i32)))
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The numbers of work requests, by which completions find their way.
+//! The numbers of work requests, by which a completion finds its endpoint and its operation.
 
-/// A work request's number: whose it is, of which queue, and which.
+/// The upper half of a work request's number: direction, generation and member. A member is an endpoint's index in its completion queue.
 ///
 /// `63: receive | 62..48: generation | 47..32: member | 31..0: sequence`
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Operations and receives as the device has them, and as work requests that it does not have yet.
+//! Posted operations and receives, and work requests that are not posted yet.
 
 use crate::error::Error;
 use crate::prov::bind::Ending;
@@ -11,32 +11,32 @@ use std::mem::zeroed;
 /// A posted operation.
 pub struct TxOp {
     pub end: Ending,
-    /// Registered memory of ours between the caller's and the device.
+    /// The library's registered buffer between the caller's memory and the device.
     pub bounce: Option<Box<Bounce>>,
-    /// Nobody hears of its end: it is not the caller's, or one of a chain before the last.
+    /// The end is not reported: the operation is the library's own, or one of a chain before its last.
     pub internal: bool,
-    /// Of a chain: the first run that it has of the list's part. Of an operation over several rails: which part.
+    /// In a chain: the index of the first run that it has of the list's part. In a striped operation: the index of the part.
     pub run: u16,
-    /// The last work request of a part of an operation over several rails, which `end.context` names.
+    /// The last work request of a part of a striped operation, whose number is in `end.context`.
     pub striped: bool,
-    /// Ended, while an older one has not.
+    /// The operation has ended before an older one.
     pub ended: bool,
-    /// And how, if not well.
+    /// Its error, if it has failed.
     pub error: Option<Box<Error>>,
-    /// How the device reaches this side's memory (`mr::path_of`); with [`ENTRY_ONLY`], its success is an entry and nothing
-    /// else: but for context, kind, length and buffer it is a default.
+    /// How the device reaches the local memory (`mr::path_of`). With [`ENTRY_ONLY`], success gives an entry and nothing else: all fields
+    /// but context, kind, length and buffer have their default values.
     pub how: u8,
 }
 
-/// In [`TxOp::how`]: a lane's read of what the peer has offered.
+/// In [`TxOp::how`]: a lane's read of a long message that the peer has offered.
 pub const FETCH: u8 = 1 << 5;
-/// In [`TxOp::how`]: a parcel of a lane's.
+/// In [`TxOp::how`]: a parcel that occupies a send slot of the lane.
 pub const PARCEL: u8 = 1 << 6;
-/// In [`TxOp::how`].
+/// In [`TxOp::how`]: see there.
 pub const ENTRY_ONLY: u8 = 1 << 7;
 
 impl Default for TxOp {
-    /// As most are, so that the fast path need not say so.
+    /// The values of most operations, so that the fast path does not have to set them.
     fn default() -> TxOp {
         let end = Ending { wanted: true, ..Ending::default() };
         TxOp { end, bounce: None, internal: false, run: 0, striped: false, ended: false, error: None, how: 0 }
@@ -49,33 +49,33 @@ pub struct RxOp {
     pub context: usize,
     pub buf: usize,
     pub room: usize,
-    /// A success gives an entry.
+    /// Success gives an entry.
     pub wanted: bool,
-    /// The provider's own, for writes with data where the caller posts none.
+    /// A receive of the provider, for writes with data where the caller posts none.
     pub own: bool,
-    /// Absolute; 0 = none.
+    /// Absolute time; 0: none.
     pub deadline: u64,
     pub bounce: Option<Box<Bounce>>,
-    /// A message in it is an entry and nothing else.
+    /// A message in it gives an entry and nothing else.
     pub entry_only: bool,
 }
 
-/// Work requests that wait for the last of their chain.
+/// Most work requests in a batch.
 pub const CHAIN: usize = 32;
 
-/// Work requests with room for their pieces.
+/// Work requests of calls with `GDRFAB_MORE`, and their pieces, that wait for the last one of their batch.
 pub struct Batch {
     pub(in crate::prov::verbs) wrs: [ibv_send_wr; CHAIN],
     pub(in crate::prov::verbs) pieces: [[ibv_sge; IOV_LIMIT]; CHAIN],
     pub(in crate::prov::verbs) len: usize,
 }
 
-// SAFETY: the pointers in it point into itself or at the caller's buffers, and are used only while a call posts.
+// SAFETY: its pointers lead into itself or to the caller's buffers, and are used only while a call posts.
 unsafe impl Send for Batch {}
 
 impl Batch {
     pub fn new() -> Box<Batch> {
-        // SAFETY: plain numbers and pointers.
+        // SAFETY: integers and pointers, for all of which zero is a valid value.
         unsafe { Box::new(zeroed()) }
     }
 
@@ -84,7 +84,8 @@ impl Batch {
     }
 }
 
-/// Work requests of a list that are being made, and how those failed whose last one has not ended: of which part, and why.
+/// The work requests of a list that are being built; and the error of a failed list part whose last request has not ended, with the
+/// part's context.
 #[derive(Default)]
 pub struct Chain {
     pub wrs: Vec<ibv_send_wr>,
@@ -93,19 +94,19 @@ pub struct Chain {
     pub failed: Option<(usize, Error)>,
 }
 
-// SAFETY: the pointers in it lead to its own pieces, and are used only while a call posts.
+// SAFETY: its pointers lead to its own pieces, and are used only while a call posts.
 unsafe impl Send for Chain {}
 
 pub const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED;
 
-/// What is asked of the peer's memory; 0 for messages.
+/// The remote address and key; 0 for messages.
 #[derive(Clone, Copy, Default)]
 pub struct Target {
     pub addr: u64,
     pub key: u32,
 }
 
-/// An atomic operation of the peer's card: what is compared or added, and what is swapped in.
+/// An atomic operation that the peer's card executes: the value to compare or add, and the value to swap in.
 pub struct NicAtomic {
     pub opcode: ibv_wr_opcode::Type,
     pub operands: [u64; 2],
@@ -117,24 +118,24 @@ pub struct UnpostedRequest {
     pub(in crate::prov::verbs) pieces: [ibv_sge; IOV_LIMIT],
     pub(in crate::prov::verbs) count: usize,
     pub(in crate::prov::verbs) target: Target,
-    /// As of `NicAtomic`.
+    /// As in `NicAtomic`.
     pub(in crate::prov::verbs) operands: [u64; 2],
     pub(in crate::prov::verbs) data: Option<u32>,
     pub(in crate::prov::verbs) send_flags: u32,
     /// The bytes of an inject call, to which the only piece points.
     pub(in crate::prov::verbs) _owned: Option<Box<[u8]>>,
     pub op: TxOp,
-    /// A fault on demand keeps it until then; 0 = none does.
+    /// Fault injection: not before this time; 0: no delay.
     pub held_until: u64,
 }
 
-// SAFETY: the pieces are numbers; who touches what is behind them says why it may.
+// SAFETY: the pieces hold addresses as integers; the code that follows them justifies it.
 unsafe impl Send for UnpostedRequest {}
 
 impl UnpostedRequest {
-    /// One without bytes, that asks for a completion.
+    /// A request without bytes that asks for a completion.
     pub fn empty(opcode: ibv_wr_opcode::Type, data: Option<u32>) -> UnpostedRequest {
-        // SAFETY: plain numbers.
+        // SAFETY: integers, for all of which zero is a valid value.
         let pieces = unsafe { zeroed() };
         UnpostedRequest {
             opcode,
@@ -151,12 +152,12 @@ impl UnpostedRequest {
     }
 }
 
-/// A receive that a fault keeps from the device.
+/// A receive that fault injection delays.
 pub struct HeldReceive {
     pub pieces: [ibv_sge; IOV_LIMIT],
     pub count: usize,
     pub op: RxOp,
 }
 
-// SAFETY: the pieces are numbers; who touches what is behind them says why it may.
+// SAFETY: the pieces hold addresses as integers; the code that follows them justifies it.
 unsafe impl Send for HeldReceive {}

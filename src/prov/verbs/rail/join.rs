@@ -167,7 +167,7 @@ impl Rail {
             return Err(Error::fixed(errno::ETIMEDOUT, "the peer's card acknowledges no words"));
         }
         let mut piece = ibv_sge { addr: words.as_ptr().addr() as u64, length: size_of::<Message>() as u32, lkey: 0 };
-        // SAFETY: plain numbers and pointers.
+        // SAFETY: integers and pointers, for all of which zero is a valid value.
         let mut wr: ibv_send_wr = unsafe { zeroed() };
         wr.wr_id = self.tag.send(self.seq());
         (wr.sg_list, wr.num_sge) = (&mut piece, 1);

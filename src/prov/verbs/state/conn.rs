@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A connection beside its queue pairs: how far an attempt is, and what holds the two ends together.
+//! The connection of an endpoint apart from its queue pairs: the progress of an attempt, and the objects that tie both sides together.
 
 use crate::error::Result;
 use crate::prov::verbs::queue::qp::{Qp, RemoteQp};
@@ -11,18 +11,18 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// What a connection attempt waits for.
+/// The event that a connection attempt waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConnectStep {
     Address,
     Route,
-    /// The peer's answer.
+    /// The peer's answer to the request.
     Answer,
-    /// The peer's word that it has seen ours.
+    /// The peer's confirmation that it has this side's answer.
     Establish,
-    /// The caller's first parcel, over iWARP.
+    /// The caller's first parcel (iWARP).
     First,
-    /// The acknowledgement of a first message by the peer's service queue pair.
+    /// The peer's service queue pair acknowledges the first message.
     Hello,
 }
 
@@ -32,40 +32,40 @@ pub struct Connecting {
     pub(in crate::prov::verbs) data: Vec<u8>,
 }
 
-/// What holds the two ends together beside the queue pairs.
+/// The objects and facts that tie both sides together, apart from queue pairs.
 #[derive(Default)]
 pub struct Link {
-    /// The identifier before its channel: it is destroyed first.
+    /// Before its channel: it is dropped first.
     pub(in crate::prov::verbs) id: Option<Id>,
     pub(in crate::prov::verbs) channel: Option<Arc<Channel>>,
-    /// The queue pair whose number the identifier knows, after the loss of the first rail: no other connection may get the number,
-    /// which the connection manager would end instead.
+    /// The queue pair whose number the identifier knows, after a failover of the first rail. It is kept so that no other connection gets
+    /// the number: the connection manager would end that connection.
     pub(in crate::prov::verbs) stopped_qp: Option<Qp>,
-    /// Exchanged out of band.
+    /// The peer's address, where addresses were exchanged out of band.
     pub(in crate::prov::verbs) by_address: Option<QpAddress>,
     pub(in crate::prov::verbs) peer: Option<SocketAddr>,
     /// The peer's service queue pair.
     pub(in crate::prov::verbs) service: Option<RemoteQp>,
     /// How many rails the peer may have.
     pub(in crate::prov::verbs) rails: u8,
-    /// The peer has said goodbye, so it needs none.
+    /// The peer has said goodbye; it needs none from this side.
     pub(in crate::prov::verbs) bye_received: bool,
-    /// The service queue pair found nobody and begins anew.
+    /// The peer's service queue pair did not answer; the attempt starts again.
     pub(in crate::prov::verbs) hello_unanswered: bool,
     /// When the peer was last asked for a sign of life.
     pub(in crate::prov::verbs) alive_asked_at: u64,
-    /// When the first parcel is said again (`mpa.rs`), 0: it is not; and how often it was.
+    /// When the first parcel is sent again (`connect/mpa.rs`), 0: not at all; and how often it was.
     pub(in crate::prov::verbs) repeat_first_at: u64,
     pub(in crate::prov::verbs) first_repeats: u32,
 }
 
 impl Link {
-    /// Says goodbye, if there is a way to.
+    /// Tells the peer that this side ends the connection, if the connection manager can.
     pub fn disconnect(&mut self) {
         if let Some(id) = &self.id
             && let Err(e) = id.disconnect()
         {
-            // Not connected yet, or not any more.
+            // The connection does not exist yet, or not any more.
             crate::log!(Debug, "{e}");
         }
     }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Faults on demand of a verbs endpoint: the plan, and receives that it keeps from the device.
+//! Fault injection into a verbs endpoint: the plan, and the receives that it delays. `ops/held_operations.rs` applies it.
 
 use crate::prov::fault::Plan;
 use crate::prov::verbs::queue::work::HeldReceive;
 use std::collections::VecDeque;
 
-/// Faults on demand of an endpoint.
+/// Fault injection of an endpoint.
 pub struct Faults {
     pub plan: Box<Plan>,
-    /// Receives that are not posted yet, and when they are.
+    /// Delayed receives, each with the time at which it is posted.
     pub held: VecDeque<(u64, HeldReceive)>,
 }

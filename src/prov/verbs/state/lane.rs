@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a connection that is a lane keeps: registered places of parcels, operations that wait for their turn or for the peer's
-//! word, and what the peer's keys name.
+//! The queues of a lane: registered slots for parcels, operations that wait for their turn or for an answer of the peer, and the peer's
+//! keys as far as this side knows them. The kinds of parcels (`kind`) are defined here, too.
 
 use crate::error::{Error, Result};
 use crate::mr::Access;
@@ -14,105 +14,105 @@ use crate::prov::verbs::wire::credit::{Class, Credit, FIRST, Fetches, RECEIVES};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-/// Bytes of a place, header included.
+/// Bytes of a slot, header included.
 const PLACE: usize = 4096;
 pub const HEADER: usize = 8;
-/// Bytes that a parcel may have behind its header.
+/// Most bytes of a parcel behind its header.
 pub const MAX_BYTES: usize = PLACE - HEADER;
-/// Words of a parcel that travels inside its work request.
+/// Words of the largest parcel that can travel inside its work request.
 pub const INLINE_WORDS: usize = 32;
-/// Places of parcels that the device has not sent yet, at first and at most, and those of them that are not the caller's.
+/// Send slots at first and at most, and the number of them that are reserved for the lane's own parcels.
 const FIRST_SENDS: usize = 4;
 const SENDS: usize = 16;
 const OWN_SENDS: usize = 2;
-/// Operations that may wait for their turn, and those that may wait for the peer's word.
+/// Most operations that wait for their turn, and most that wait for an answer of the peer.
 pub const MAX_JOBS: usize = 64;
 pub const MAX_ACKS: usize = 32;
-/// Answers that wait, of a peer that keeps to what it may ask.
+/// Most answers that wait to be sent. A peer that follows the protocol never causes more.
 pub const MAX_ANSWERS: usize = 4 * RECEIVES as usize;
-/// Keys of the peer's whose meaning is kept, at most.
+/// Most keys of the peer that are stored.
 const TOLD: usize = 4096;
 
-/// First byte of a header; then the number of words, two bytes of 0, and what `Credit::send` gave.
+/// The first byte of a parcel's header. The number of words follows, two bytes of 0, and the count of `Credit::send`.
 pub mod kind {
-    /// The caller's.
+    /// A parcel of the caller.
     pub const PARCEL: u8 = 1;
-    /// Nothing but the header.
+    /// A header alone, which carries credits.
     pub const CREDIT: u8 = 2;
-    /// What memory does a key name: which piece of the operation asks, key.
+    /// Asks which memory a key names: index of the operation's piece, key.
     pub const ASK: u8 = 3;
-    /// That piece, status, the device's key, what to add to addresses, base, length, rights.
+    /// Answers ASK: index, status, the device's key, offset from the peer's addresses to the device's, base, length, rights.
     pub const TOLD: u8 = 4;
     /// A key names nothing any more: key.
     pub const GONE: u8 = 5;
-    /// A write with data has come before this: length, data.
+    /// A write with data has arrived before this parcel: length, data.
     pub const WRITTEN: u8 = 6;
-    /// Says that it was seen, and so all writes before it: number.
+    /// Asks the peer to confirm that all earlier writes have arrived: number.
     pub const SYNC: u8 = 7;
-    /// Number, operation, address, key; then the operands.
+    /// An atomic operation: number, operation, address, key; then the operands.
     pub const ATOMIC: u8 = 8;
-    /// Of SYNC or ATOMIC: number, status; then the old values.
+    /// Answers SYNC or ATOMIC: number, status; then the old values.
     pub const DONE: u8 = 9;
-    /// Writes to what a key names came before this, which counts them: key.
+    /// A write to a region that counts writes has arrived before this parcel: key.
     pub const COUNT: u8 = 10;
-    /// Words of the service's about rails and keys (`service::kind`).
+    /// A message about rails and keys (`queue::service::kind`).
     pub const RAIL: u8 = 11;
 }
 
-/// What a key of the peer's names.
+/// The memory that a key of the peer names.
 #[derive(Clone, Copy)]
 pub struct PeerKey {
     pub rkey: u32,
-    /// From the peer's addresses to the device's.
+    /// Added to the peer's addresses, it gives the device's.
     pub shift: u64,
     pub base: u64,
     pub len: u64,
     pub access: Access,
-    /// Writes to it are counted.
+    /// The region counts writes.
     pub counts: bool,
 }
 
 impl PeerKey {
-    /// Memory under the device's own names, of which the device alone knows more.
+    /// For a key of the device itself: the device alone knows and checks the bounds.
     pub fn direct(rkey: u32) -> PeerKey {
         PeerKey { rkey, shift: 0, base: 0, len: u64::MAX, access: Access::all(), counts: false }
     }
 }
 
-/// An RMA operation, as far as it has come.
+/// An RMA operation and its progress.
 pub struct LaneRma {
     pub dir: Dir,
     pub pieces: Vec<ibv_sge>,
-    /// What has to stay on this side until the end: a bounce buffer, or registrations for this operation.
+    /// Kept until the operation ends: a bounce buffer, or registrations for this operation.
     pub hold: Option<Box<Bounce>>,
     pub inline: bool,
-    /// It is an atomic operation of the card's.
+    /// An atomic operation that the peer's card executes.
     pub card: Option<NicAtomic>,
     pub remote: Vec<RmaIov>,
-    /// What the first so many of `remote` name.
+    /// The meaning of the first keys of `remote`, as far as it is known.
     pub keys: Vec<PeerKey>,
-    /// The keys are the device's own: nobody is asked.
+    /// The keys are the device's own; the peer is not asked.
     pub direct: bool,
-    /// The peer was asked what the next of `remote` names.
+    /// The peer was asked about the next key of `remote`.
     pub asked: bool,
-    /// Its answer, if the operation may not go there.
+    /// The peer's answer, if the operation is not permitted there.
     pub refused: Option<Error>,
     pub total: usize,
     pub posted: usize,
     pub all_posted: bool,
-    /// Pieces that were counted at the peer, or need not be.
+    /// Pieces of which the peer has been told for its counters, or need not be.
     pub counted: usize,
-    /// It is under way over several rails, by this number; 0: it is not.
+    /// The number of the striped operation that carries it; 0: none does.
     pub stripe: u64,
     pub data: Option<u64>,
-    /// Its end waits until the peer has seen it.
+    /// The operation ends only when the peer has confirmed it.
     pub deliver: bool,
     pub how: u8,
     pub end: Ending,
 }
 
 impl LaneRma {
-    /// One that goes nowhere yet.
+    /// An operation without pieces.
     pub fn new(dir: Dir, end: Ending) -> LaneRma {
         LaneRma {
             dir,
@@ -137,7 +137,7 @@ impl LaneRma {
         }
     }
 
-    /// The peer is to hear of it in parcels of its own.
+    /// Whether the peer must be told of the write by a parcel.
     pub fn must_notify(&self) -> bool {
         self.data.is_some() || (self.dir == Dir::Write && self.keys.iter().any(|told| told.counts))
     }
@@ -163,7 +163,7 @@ impl LaneJob {
         }
     }
 
-    /// Nothing of it has gone to the device or to the peer.
+    /// Nothing of the operation has gone to the device or to the peer.
     pub fn is_fresh(&self) -> bool {
         match self {
             LaneJob::Rma(m) => m.posted == 0 && !m.all_posted && !m.asked && m.stripe == 0,
@@ -171,33 +171,33 @@ impl LaneJob {
         }
     }
 
-    /// The device has, or had, some of it.
+    /// The device has, or had, a part of the operation.
     pub fn has_begun(&self) -> bool {
         matches!(self, LaneJob::Rma(m) if m.posted > 0 || m.all_posted)
     }
 }
 
-/// What waits for the peer's word.
+/// An operation that waits for the peer's answer.
 pub struct PendingAck {
     pub end: Ending,
-    /// Where the old values go.
+    /// The destination of the old values.
     pub old: Iov,
     pub atomic: bool,
 }
 
 pub struct LaneMessage {
-    /// The peer asked for it.
+    /// The message answers a question of the peer.
     pub is_answer: bool,
     pub kind: u8,
     pub words: Vec<u64>,
     pub bytes: Box<[u8]>,
 }
 
-/// Registered places, which grow.
+/// A growing set of registered slots.
 #[derive(Default)]
 struct Slots {
     areas: Vec<Buffer>,
-    /// Address and key of each.
+    /// Address and local key of each slot.
     at: Vec<(usize, u32)>,
 }
 
@@ -209,7 +209,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Address and key of a place; of one that there is not, none that the device would take.
+    /// Address and local key of a slot; zeros, which the device refuses, if there is no such slot.
     fn get(&self, place: u32) -> (usize, u32) {
         self.at.get(place as usize).copied().unwrap_or_default()
     }
@@ -218,25 +218,25 @@ impl Slots {
 pub struct LaneQueues {
     receives: Slots,
     sends: Slots,
-    /// Of the places to send from: those that are free, and those that the device has, in their order.
+    /// Of the send slots: the free ones, and those that the device holds, in their order.
     free: Vec<u32>,
     busy: VecDeque<u32>,
     pub memory: Arc<Registered>,
     pub credit: Credit,
-    /// Places that the device has filled, with how many bytes.
+    /// Receive slots that the device has filled, with the number of bytes.
     pub inbox: VecDeque<(u32, usize)>,
-    /// Some have come.
+    /// A parcel has arrived on this connection.
     pub has_received: bool,
-    /// Answers that wait for room; the caller's parcels wait behind them.
+    /// Messages of the lane that wait for room; the caller's parcels wait behind them.
     pub outbox: VecDeque<LaneMessage>,
-    /// How many of these are answers.
+    /// How many of them are answers.
     pub answers_waiting: usize,
     pub jobs: VecDeque<LaneJob>,
     peer_keys: HashMap<u64, PeerKey>,
-    /// Keys of this side that the peer may have kept.
+    /// Keys of this side that the peer may have stored.
     pub shared_keys: HashSet<u64>,
     pub acks: HashMap<u64, PendingAck>,
-    /// Those of them that are atomics, which RMA does not overtake.
+    /// How many of them are atomics, which RMA must not overtake.
     pub atomics: usize,
     pub last_ack: u64,
     pub fetches: Fetches,
@@ -268,7 +268,7 @@ impl LaneQueues {
         Ok(parcels)
     }
 
-    /// Makes places for so many receives more.
+    /// Adds `by` receive slots.
     pub fn more_receives(&mut self, by: u32) -> Result<()> {
         self.receives.grow(&self.memory, by as usize)
     }
@@ -280,28 +280,28 @@ impl LaneQueues {
         Ok(())
     }
 
-    /// Places of receives that there are.
+    /// The number of receive slots.
     pub fn receives(&self) -> u32 {
         self.receives.at.len() as u32
     }
 
-    /// A whole place, for a receive.
+    /// The scatter/gather entry of a whole slot, for a receive.
     pub fn receive(&self, place: u32) -> ibv_sge {
         let (addr, lkey) = self.receives.get(place);
         ibv_sge { addr: addr as u64, length: PLACE as u32, lkey }
     }
 
-    /// What a receive has brought: header and the rest.
+    /// The bytes of a received parcel, header included.
     pub fn bytes(&self, place: u32, len: usize) -> &[u8] {
         match self.receives.get(place) {
             (0, _) => &[],
-            // SAFETY: a place within `areas`; the device has filled it, and does not have it again before `lane_turn` has handed the
+            // SAFETY: the slot lies within `areas`. The device has filled it, and gets it again only after `lane_turn` has handed the
             // parcel out.
             (at, _) => unsafe { std::slice::from_raw_parts(at as *const u8, len.min(PLACE)) },
         }
     }
 
-    /// Where a parcel is written that has a receive at the peer: `small`, or a place of its own with the device's key of it.
+    /// The place to write a parcel for which the peer has a receive: the buffer `small`, or a send slot with its local key.
     pub fn room(&mut self, class: Class, small: Option<&mut [u64; INLINE_WORDS]>) -> Option<(usize, u32)> {
         if !self.credit.may_send(class) {
             return None;
@@ -312,7 +312,7 @@ impl LaneQueues {
         let kept = if class == Class::Caller { OWN_SENDS } else { 0 };
         let have = self.sends.at.len();
         if self.free.len() <= kept && have < SENDS {
-            // Without more, those that there are have to do.
+            // Without memory for more slots, the existing ones have to do.
             _ = self.more_sends(have).inspect_err(|e| crate::log!(Debug, "places of parcels: {e}"));
         }
         if self.free.len() <= kept {
@@ -323,25 +323,25 @@ impl LaneQueues {
         Some(self.sends.get(place))
     }
 
-    /// Writes a parcel to where `room` said; gives what the device sends.
+    /// Writes a parcel to the place that `room` gave; returns the scatter/gather entry to send.
     pub fn write(&mut self, (start, lkey): (usize, u32), kind: u8, words: &[u64], bytes: &[Iov]) -> ibv_sge {
         let header = u64::from(kind) | (words.len() as u64) << 8 | u64::from(self.credit.send()) << 32;
         let mut at = start;
         for word in std::iter::once(&header).chain(words) {
-            // SAFETY: `room` gave the caller's own words, or a place of `sends` that the device is through with; `put_parcel` has
-            // checked that all fits.
+            // SAFETY: `room` gave the caller's buffer, or a send slot that the device does not hold; `put_parcel` has checked that
+            // everything fits.
             unsafe { (at as *mut u64).write(word.to_le()) };
             at += 8;
         }
         for piece in bytes {
-            // SAFETY: as above, of the caller's bytes, which are readable (`Iov::new`).
+            // SAFETY: the destination is part of that place, and the caller's bytes are readable (the promise of `Iov::new`).
             unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), at as *mut u8, piece.len()) };
             at += piece.len();
         }
         ibv_sge { addr: start as u64, length: (at - start) as u32, lkey }
     }
 
-    /// The device has sent the oldest that has a place.
+    /// The device has sent the oldest parcel that occupies a slot.
     pub fn sent(&mut self) {
         self.free.extend(self.busy.pop_front());
     }
@@ -361,7 +361,7 @@ impl LaneQueues {
         self.peer_keys.remove(&key);
     }
 
-    /// Keeps it until the answer comes; gives the number that the answer names.
+    /// Stores an operation until the peer's answer comes; returns the number that the answer will name.
     pub fn add_ack(&mut self, ack: PendingAck) -> u64 {
         self.last_ack += 1;
         self.acks.insert(self.last_ack, ack);

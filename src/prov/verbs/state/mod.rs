@@ -48,9 +48,9 @@ pub enum Phase {
     Enabled,
     Connecting(Box<Connecting>),
     Connected,
-    /// The queue pair is in error; until the device has given everything back.
+    /// The queue pair is in the error state, until the device has returned all requests.
     Draining,
-    /// Over; says why.
+    /// The connection is over, for this reason.
     Down(Error),
 }
 
@@ -64,38 +64,38 @@ pub struct State {
     pub object: usize,
     pub context: usize,
     pub qp: Option<Qp>,
-    /// Where its completion queues lie, by which the device names them.
+    /// The addresses of the endpoint's completion queues, by which asynchronous events name them.
     pub cqs: [usize; 2],
     pub tx: Ring<TxOp>,
     pub rx: Ring<RxOp>,
     pub tx_tag: Tag,
     pub rx_tag: Tag,
-    /// Operations posted since the last that asks for a completion of the device.
+    /// Operations posted since the last one that asks for a completion of the device.
     pub unsignalled: u32,
-    /// Counters move with every operation, so every one asks.
+    /// Counters have to move with every operation, so every operation asks for a completion.
     pub signal_all: bool,
-    /// Flags of operations that are posted without any.
+    /// Flags of operations that are posted without flags.
     pub op_flags: u64,
-    /// Completions of the device may overtake each other (iWARP's reads are overtaken by later writes).
+    /// Completions of the device may overtake each other (over iWARP, a write may complete before an earlier read).
     pub unordered: bool,
     pub own_receives: bool,
-    /// Work requests that wait for the last one of their chain.
+    /// Work requests that wait for the last one of their batch (`GDRFAB_MORE`).
     pub batch: Box<Batch>,
     pub chain: Chain,
     pub fast: Template,
-    /// Earliest deadline of anything posted; 0 = none.
+    /// The earliest deadline of anything posted; 0: none.
     pub earliest: u64,
-    /// When deadlines were found to have passed.
+    /// The time at which an expired deadline was found.
     pub expired_at: u64,
-    /// Why the connection ends or has ended: what came first.
+    /// The first reason for which the connection ends or has ended.
     pub end_reason: Option<Error>,
-    /// What the device said of the queue pair, and no operation has said better yet.
+    /// The device's report about the queue pair, until a failed operation gives a better reason.
     pub device_fault: Option<Error>,
-    /// The peer ends the connection, for this reason; until then what is under way may still be answered.
+    /// The peer ends the connection for this reason; until the time given, operations in flight may still be answered.
     pub peer_end: Option<(Error, u64)>,
-    /// When draining is given up and the queue pair destroyed instead.
+    /// When draining is given up and the queue pair is destroyed.
     pub drain_deadline: u64,
-    /// The peer was told, or told us, so that no event is owed for what this side began.
+    /// This side wanted the end, or was never connected: no event reports it.
     pub silent: bool,
     pub link: Link,
     pub service: Option<Service>,
@@ -104,11 +104,11 @@ pub struct State {
     pub data_sent: u64,
     pub data_seen: u64,
     pub faults: Option<Faults>,
-    /// With further rails.
+    /// Present if the connection has further rails.
     pub rails: Option<Box<Rails>>,
-    /// What it keeps as a lane. Behind the queue pair, which is destroyed first.
+    /// The queues of a lane. After the queue pair, which is dropped first.
     pub lane: Option<Box<LaneQueues>>,
-    /// Bytes of the device's longest message.
+    /// The longest message of the device, in bytes.
     pub longest: u32,
 }
 
@@ -122,7 +122,7 @@ fn operation(kind: u64) -> &'static str {
 }
 
 impl State {
-    /// From what is bound: which operations ask for a completion of the device.
+    /// Decides by the bound counters whether every operation has to ask for a completion.
     pub fn settle_signals(&mut self) {
         let c = &self.bind.counters;
         self.signal_all = self.unordered || c.send.is_some() || c.write.is_some() || c.read.is_some();
@@ -137,7 +137,7 @@ impl State {
         self.link.peer().map_or(String::new(), |peer| peer.to_string())
     }
 
-    /// The peer and the ways to it, for the log.
+    /// The peer and the paths to it, for the log.
     fn reached(&self) -> String {
         let mut paths = PATHS & self.options.policy.allowed() & Paths::from_bits_truncate(config::get().verbs.paths);
         paths.set(Paths::STAGED, paths.contains(Paths::STAGED) && self.service.is_some());
@@ -156,7 +156,7 @@ impl State {
         }
     }
 
-    /// An operation of this side and all before it ended.
+    /// The device has completed an operation, and so all operations before it.
     #[inline]
     pub fn tx_completed(&mut self, wc: &ibv_wc, seq: u32) {
         let failed = wc.status != ibv_wc_status::IBV_WC_SUCCESS;
@@ -180,7 +180,7 @@ impl State {
         }
     }
 
-    /// Every operation has a completion of its own; entries keep the order of posting all the same.
+    /// Over iWARP every operation has a completion of its own; entries still keep the order of posting.
     fn tx_completed_unordered(&mut self, wc: &ibv_wc, seq: u32, failed: bool) {
         let Some(end) = self.tx.get_mut(seq).map(|op| op.end) else { return };
         let fate = failed.then(|| Box::new(self.failure_of(wc, operation(end.kind), false, end.deadline)));
@@ -243,7 +243,7 @@ impl State {
         self.fail_op(&op, error);
     }
 
-    /// Tells of an operation that failed: of a chain once its last request has ended, with the first error and where it was.
+    /// Reports a failed operation. A chain is reported when its last request has ended, with the first error and its position.
     #[cold]
     pub fn fail_op(&mut self, op: &TxOp, error: Error) {
         if !op.end.part {
@@ -267,7 +267,7 @@ impl State {
         self.bind.fail(&op.end, first);
     }
 
-    /// Why a work request failed; the first failure of all ends the connection.
+    /// The reason for a failed work request. The first failure of all ends the connection.
     #[cold]
     pub(in crate::prov::verbs) fn failure_of(&mut self, wc: &ibv_wc, operation: &'static str, receive: bool, deadline: u64) -> Error {
         if wc.status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR {
@@ -282,7 +282,7 @@ impl State {
         error
     }
 
-    /// Why what the end of the connection takes along does not happen.
+    /// The error of an operation that ends with the connection.
     pub fn flushed(&self, deadline: u64) -> Error {
         if deadline != 0 && self.expired_at >= deadline {
             return Error::coded(
@@ -306,8 +306,8 @@ impl State {
         self.bind.spoiled(None, entry, error.into());
     }
 
-    /// The connection ends, for this reason unless it was ending already: the device is told to give everything
-    /// back. `silent`: this side wanted it, so no event tells of it.
+    /// Begins to end the connection for this reason, unless it is ending already: the device has to return all requests. `silent`: this
+    /// side wanted the end, so no event reports it.
     #[cold]
     pub fn begin_teardown(&mut self, why: Error, silent: bool) {
         if matches!(self.phase, Phase::Draining | Phase::Down(_)) {
@@ -335,8 +335,8 @@ impl State {
         }
     }
 
-    /// The peer ends the connection. Its goodbye comes another way than its answers, and may overtake a refusal: what is under way
-    /// has a moment for that.
+    /// The peer ends the connection. Its goodbye travels apart from its answers and may overtake a refusal, so operations in flight get a
+    /// moment for their answers.
     #[cold]
     pub fn peer_closed(&mut self, why: Error) {
         if !matches!(self.phase, Phase::Connected) || self.tx.is_empty() {
@@ -347,20 +347,20 @@ impl State {
         }
     }
 
-    /// Ends what the peer has ended, once nothing is under way any more or the moment has passed.
+    /// Ends a connection that the peer has ended, once nothing is in flight or the moment has passed.
     pub fn follow_peer(&mut self) {
         if let Some((why, _)) = self.peer_end.take_if(|(_, until)| self.tx.is_empty() || time::now_ns() >= *until) {
             self.begin_teardown(why, false);
         }
     }
 
-    /// Ends for good once the device has given everything back, or could not in time: then the queue pair is
-    /// destroyed, which ends its hold on the buffers too.
+    /// Ends the connection for good once the device has returned everything. If it does not in time, the queue pair is destroyed, which
+    /// ends the device's access to the buffers as well.
     pub fn finish_if_drained(&mut self) {
         if !matches!(self.phase, Phase::Draining) {
             return;
         }
-        // The peer's last words first.
+        // The caller gets the parcels that have arrived first.
         if self.has_parcels() && !self.silent {
             return;
         }
@@ -385,7 +385,7 @@ impl State {
         self.flush_lane();
         let why = self.end_reason.clone().unwrap_or(Error::fixed(errno::ECONNRESET, "the connection ended"));
         self.phase = Phase::Down(why);
-        // Who uses a lane hears of no entry what its peer did against the rules.
+        // The user of a lane gets no error entry from which it would learn that its peer broke the protocol; an event tells it.
         let broken = |why: &Error| self.lane.is_some() && (why.code == Code::PeerBroke || why.errno == errno::ENORX);
         let fault = self.device_fault.take().or_else(|| self.end_reason.clone().filter(broken));
         if !self.silent {
@@ -396,7 +396,7 @@ impl State {
         }
     }
 
-    /// Ends the connection if an operation is later than it may be: the device takes nothing back by itself.
+    /// Ends the connection if an operation has missed its deadline: a device cannot take back a single request.
     pub fn check_deadlines(&mut self) {
         if self.earliest == 0 || !matches!(self.phase, Phase::Connected | Phase::Enabled) {
             return;
@@ -419,13 +419,13 @@ impl State {
         self.earliest = deadlines().min().unwrap_or(0);
     }
 
-    /// The absolute deadline of what is posted now.
+    /// The absolute deadline of an operation posted now.
     #[inline(always)]
     pub fn deadline(&mut self, timeout_ns: u64) -> u64 {
         self.until(if timeout_ns != 0 { timeout_ns } else { self.options.deadline_ns })
     }
 
-    /// The same of a receive.
+    /// The absolute deadline of a receive posted now.
     pub fn recv_deadline(&mut self, timeout_ns: u64) -> u64 {
         self.until(if timeout_ns != 0 { timeout_ns } else { self.options.recv_deadline_ns })
     }
@@ -443,7 +443,7 @@ impl State {
         deadline
     }
 
-    /// Whether it may begin to connect.
+    /// Checks that a connection attempt may begin.
     pub fn check_can_connect(&self) -> Result<()> {
         self.bind.check_can_connect(match self.phase {
             Phase::Fresh => Stage::Fresh,
@@ -455,10 +455,9 @@ impl State {
 
     pub fn check_connected(&self) -> Result<&Qp> {
         match (&self.phase, &self.qp) {
-            // The peer's end may leave an answer for what is under way, and none for what comes later.
-            (Phase::Connected, Some(qp)) if self.peer_end.is_none() => Ok(qp),
-            // What has come can be answered: the queue pair sends since before it did, though the connection manager has
-            // not said yet that the peer knows.
+            (Phase::Connected, Some(qp)) => Ok(qp),
+            // The caller may answer a message that has arrived: the queue pair could send before it arrived, although the connection
+            // manager has not yet confirmed that the peer knows about the connection.
             (Phase::Connecting(_), Some(qp)) if self.stats.recvs > 0 => Ok(qp),
             _ => Err(self.not_connected()),
         }

@@ -25,7 +25,7 @@ impl PartRequests {
         stripe.for_each_request(part as usize, number, |addr, rkey, pieces| {
             let before = all.pieces.len();
             all.pieces.extend(pieces);
-            // SAFETY: plain numbers and pointers.
+            // SAFETY: integers and pointers, for all of which zero is a valid value.
             let mut wr: ibv_send_wr = unsafe { zeroed() };
             wr.wr_id = wr_id(all.wrs.len() as u32);
             wr.num_sge = (all.pieces.len() - before) as i32;

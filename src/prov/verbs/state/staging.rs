@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What waits in line behind transfers through the peer's slots, and those transfers.
+//! Staged transfers, and the queue in which later operations wait behind them.
 
 use super::stripe::Stripe;
 use crate::error::Error;
@@ -13,7 +13,7 @@ use crate::prov::verbs::sys::abi::ibv_sge;
 use std::collections::VecDeque;
 use std::mem::zeroed;
 
-/// The peer's slots.
+/// The peer's buffers for staged transfers.
 #[derive(Clone, Copy)]
 pub(in crate::prov::verbs) struct RemoteSlots {
     pub(in crate::prov::verbs) addr: u64,
@@ -22,14 +22,14 @@ pub(in crate::prov::verbs) struct RemoteSlots {
     pub(in crate::prov::verbs) size: usize,
 }
 
-/// What a slot is used for.
+/// The part of a transfer that occupies a slot.
 #[derive(Clone, Copy)]
 pub(in crate::prov::verbs) struct Chunk {
     pub(in crate::prov::verbs) offset: usize,
     pub(in crate::prov::verbs) len: usize,
 }
 
-/// A transfer through the slots.
+/// A read or write through the peer's slots.
 pub struct StagedTransfer {
     pub dir: Dir,
     pub key: u64,
@@ -39,24 +39,24 @@ pub struct StagedTransfer {
     pub bounce: Option<Box<Bounce>>,
     pub data: Option<u32>,
     pub end: Ending,
-    /// Bytes begun and bytes arrived; requests without an answer.
+    /// Bytes begun; requests without an answer (`open`); and whether any request was sent.
     pub(in crate::prov::verbs) begun: usize,
     pub(in crate::prov::verbs) open: usize,
     pub(in crate::prov::verbs) asked: bool,
     pub(in crate::prov::verbs) failed: Option<Error>,
-    /// A fault on demand keeps it until then; 0 = none does.
+    /// Fault injection: not before this time; 0: no delay.
     pub held_until: u64,
 }
 
-// SAFETY: the pieces are numbers; who touches what is behind them says why it may.
+// SAFETY: the pieces hold addresses as integers; the code that follows them justifies it.
 unsafe impl Send for StagedTransfer {}
 
-/// What waits in line.
+/// An operation in the staging queue.
 pub enum WaitingOp {
     Staged(Box<StagedTransfer>),
-    /// An operation of the caller's queue pair.
+    /// An operation of the endpoint's own queue pair.
     Plain(Box<UnpostedRequest>),
-    /// One over several rails, that has not begun.
+    /// A striped operation that has not begun.
     Striped(Box<Stripe>),
 }
 
@@ -66,12 +66,12 @@ pub struct StagingQueue {
     pub(in crate::prov::verbs) remote_slots: Option<RemoteSlots>,
     pub(in crate::prov::verbs) asked: bool,
     pub(in crate::prov::verbs) busy: [Option<Chunk>; SLOTS],
-    /// Of the peer's staged writes with data: which arrival it will be, and how many bytes.
+    /// Announced by the peer for its staged writes with data: the number of the arrival, and the bytes.
     pub(in crate::prov::verbs) staged_arrivals: VecDeque<(u64, usize)>,
 }
 
 impl StagingQueue {
-    /// The bytes of the peer's staged write whose data arrives as number `seen`.
+    /// The length of the peer's staged write whose data arrives as number `seen`.
     #[inline(always)]
     pub fn staged_len(&mut self, seen: u64) -> Option<usize> {
         if self.staged_arrivals.front()?.0 != seen {
@@ -81,7 +81,7 @@ impl StagingQueue {
     }
 }
 
-/// Notes of a hostile peer that are kept.
+/// Upper bound of `staged_arrivals`, against a hostile peer.
 pub(in crate::prov::verbs) const MAX_STAGED_ARRIVALS: usize = 4096;
 
 impl StagedTransfer {
@@ -99,9 +99,9 @@ impl StagedTransfer {
         StagedTransfer { dir, key, addr, pieces, count, bounce, data, end, begun: 0, open: 0, asked: false, failed: None, held_until: 0 }
     }
 
-    /// The local pieces of a run.
+    /// The local pieces of the range of `len` bytes at `skip`.
     pub(in crate::prov::verbs) fn cut(&self, mut skip: usize, mut len: usize) -> ([ibv_sge; IOV_LIMIT], usize) {
-        // SAFETY: plain numbers.
+        // SAFETY: integers, for all of which zero is a valid value.
         let mut out: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
         let mut n = 0;
         for p in &self.pieces[..self.count] {
@@ -130,7 +130,7 @@ impl WaitingOp {
         }
     }
 
-    /// Until when a fault on demand keeps it from starting; 0 = none does.
+    /// Fault injection: the operation does not start before this time; 0: no delay.
     pub fn held_until(&self) -> u64 {
         match self {
             WaitingOp::Staged(t) => t.held_until,

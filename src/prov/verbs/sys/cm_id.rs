@@ -51,7 +51,7 @@ pub struct ConnParam<'a> {
 
 /// A socket address in C's form.
 fn storage(at: SocketAddr) -> libc::sockaddr_storage {
-    // SAFETY: plain numbers.
+    // SAFETY: integers, for all of which zero is a valid value.
     let mut out: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let to = &raw mut out;
     match at {
@@ -218,7 +218,7 @@ impl Id {
     /// What the queue pair's attributes are to be in this `ibv_qp_state`, and which of them (`ibv_qp_attr_mask`).
     /// On iWARP for INIT only: the kernel makes the other steps itself, whatever it says here.
     pub fn qp_attr(&self, state: u32) -> Result<(ibv_qp_attr, i32)> {
-        // SAFETY: plain numbers.
+        // SAFETY: integers, for all of which zero is a valid value.
         let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
         attr.qp_state = state;
         let mut mask = 0;
@@ -305,7 +305,7 @@ mod tests {
             let at: SocketAddr = text.parse().expect("an address");
             assert_eq!(address_in(&storage(at)), Some(at));
         }
-        // SAFETY: plain numbers.
+        // SAFETY: integers, for all of which zero is a valid value.
         assert_eq!(address_in(&unsafe { std::mem::zeroed() }), None);
     }
 

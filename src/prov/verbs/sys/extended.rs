@@ -35,7 +35,7 @@ macro_rules! op {
 /// # Safety
 /// `context` is an open device.
 pub unsafe fn query_port(context: *mut ibv_context, port: u8) -> Result<ibv_port_attr> {
-    // SAFETY: plain numbers.
+    // SAFETY: integers, for all of which zero is a valid value.
     let mut attr: ibv_port_attr = unsafe { zeroed() };
     let rc = match op!(context, query_port) {
         // SAFETY: who calls it has the device open; the size is that of the structure.
@@ -56,7 +56,7 @@ pub unsafe fn query_device(context: *mut ibv_context) -> Result<ibv_device_attr_
     let Some(query) = op!(context, query_device_ex) else {
         return Err(Error::fixed(errno::EOPNOTSUPP, "the device's library has no query_device_ex"));
     };
-    // SAFETY: plain numbers.
+    // SAFETY: integers, for all of which zero is a valid value.
     let mut attr: ibv_device_attr_ex = unsafe { zeroed() };
     // SAFETY: who calls it has the device open; the size is that of the structure.
     let rc = unsafe { query(context, std::ptr::null(), &mut attr, size_of::<ibv_device_attr_ex>()) };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Making memory known to the device: dma-buf through the PCIe mapping, dma-buf, peer memory, and at last
-//! staging. Each step is tried for this memory on this device, and what each refused is kept with its words.
+//! Registering memory with the device. The ways, in order: dma-buf through the PCIe mapping, dma-buf, peer memory, and at last staging.
+//! Each way is tried for this memory on this device, and the reason of each refusal is recorded.
 
 use super::domain::Domain;
 use crate::config;
@@ -19,7 +19,7 @@ use crate::sys::mem;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// Whether a region can be reached by copies: of peers only where there is a service queue pair to ask for them.
+/// Checks that a region can be reached by staged transfers. Peers can do that only where there is a service queue pair.
 fn may_stage(domain: &Domain, access: Access) -> Result<()> {
     match domain.service_cq().filter(|_| !domain.is_of_lanes()) {
         _ if access.contains(Access::ATOMIC) => {
@@ -32,7 +32,7 @@ fn may_stage(domain: &Domain, access: Access) -> Result<()> {
     }
 }
 
-/// Rights as the device knows them.
+/// The access bits for the device.
 fn device_access(domain: &Domain, access: Access) -> u32 {
     let relaxed = if config::get().verbs.relaxed_ordering { flag::IBV_ACCESS_RELAXED_ORDERING } else { 0 };
     rights(access, domain.is_iwarp(), domain.is_of_lanes()) | relaxed
@@ -50,7 +50,7 @@ fn rights(access: Access, iwarp: bool, lanes: bool) -> u32 {
     if access.contains(Access::ATOMIC) {
         bits |= flag::IBV_ACCESS_REMOTE_ATOMIC;
     }
-    // Over iWARP the answer to a read is a write of the peer's; a lane reads long messages.
+    // Over iWARP the answer to a read is a write by the peer, and a lane receives long messages by reading them.
     let sink = iwarp && access.intersects(if lanes { Access::READ | Access::RECV } else { Access::READ });
     if access.contains(Access::REMOTE_WRITE) || sink {
         bits |= flag::IBV_ACCESS_REMOTE_WRITE;
@@ -58,16 +58,16 @@ fn rights(access: Access, iwarp: bool, lanes: bool) -> u32 {
     bits
 }
 
-/// With the device of the domain, and by the same path with those of its further rails: where one cannot, that rail carries
-/// nothing of the region.
+/// Registers memory with the device of the domain, and by the same path with those of its further rails. A rail whose device refuses
+/// carries nothing of the region.
 pub fn attach(domain: &Domain, attr: &Attr<'_>) -> Result<Attached> {
     let allowed = Paths::from_bits_truncate(config::get().verbs.paths) & attr.policy.allowed();
     let refused = domain.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())?;
     let mut attached = attach_to(domain, &domain.memory.pd, attr, RegistrationSteps::new(allowed, refused))?;
-    // A key names one registration, and so does a rail's.
+    // A key names one registration, on every rail.
     if let ([_], Some(further)) = (attached.mrs.as_slice(), domain.rail_ports.get(1..)) {
         let of_rail = |card: &Arc<RailPort>| {
-            // Two cards' atomics are not atomic with each other.
+            // Atomics of two cards are not atomic with each other.
             let attr = &Attr { access: attr.access - Access::ATOMIC, ..*attr };
             let there = attach_to(domain, &card.pd, attr, RegistrationSteps::new(attached.path, Paths::empty()));
             (card.name.clone(), there.map(|there| RailRegistration { mrs: there.mrs, local: there.local, _backing: there.backing }))
@@ -84,8 +84,8 @@ fn attach_to(domain: &Domain, pd: &Arc<Pd>, attr: &Attr<'_>, mut steps: Registra
     }
 }
 
-/// As `attach` for one range of host memory without conditions, checked by the caller. `None`: nothing was done, and
-/// `attach` finds out what there is to it.
+/// A shortcut of `attach` for one range of host memory without conditions, which the caller has checked. `None`: nothing was done; the
+/// caller uses `attach`.
 pub fn attach_plain(domain: &Domain, iov: Iov, access: Access) -> Option<Attached> {
     let config = &config::get().verbs;
     let allowed = Paths::from_bits_truncate(config.paths).contains(PINNED.path) && domain.faults.is_none();
@@ -100,7 +100,7 @@ pub fn attach_plain(domain: &Domain, iov: Iov, access: Access) -> Option<Attache
         return None;
     }
     let base = iov.addr() as u64;
-    // SAFETY: the C caller keeps the range mapped until the region is closed; the kernel checks it.
+    // SAFETY: the caller of the C API keeps the range mapped until the region is closed; the kernel checks it.
     let mr = unsafe { RawMr::host(&domain.memory.pd, iov.addr(), iov.len(), base, device_access(domain, access)) }.ok()?;
     let location = location_of(&[iov], len, Site::HOST, Kind::Host);
     let (path, record) = (PINNED.path, RegistrationRecord::of(PINNED));
@@ -129,7 +129,7 @@ fn attach_ranges(domain: &Domain, pd: &Arc<Pd>, attr: &Attr<'_>, steps: &mut Reg
         sum = sum.checked_add(iov.len() as u64).ok_or_else(|| Error::invalid("iov: the lengths sum to more than 64 bits"))?;
         check_limits(&pd.context, iov.len() as u64)?;
     }
-    // A lane tells its peers that there is no way to those, but a card's atomics have no other.
+    // A lane tells its peers that no path leads to such a region; but a card's atomics have no other path.
     if iovs.len() > 1 && attr.access.is_remote() && (!domain.is_of_lanes() || attr.access.contains(Access::ATOMIC)) {
         return Err(Error::new(
             errno::EOPNOTSUPP,
@@ -159,7 +159,7 @@ fn attach_ranges(domain: &Domain, pd: &Arc<Pd>, attr: &Attr<'_>, steps: &mut Reg
     }
 }
 
-/// Registrations of the ranges, and one for operations of this side if those need another.
+/// The registrations of the ranges; and one for local operations, if they need another.
 type Registrations = (Vec<RawMr>, Option<RawMr>);
 
 struct RangePlan<'a> {
@@ -188,7 +188,7 @@ impl RangePlan<'_> {
         }
     }
 
-    /// The address that operations use for `iov`.
+    /// The address by which operations name `iov`.
     fn named(&self, iov: &Iov) -> u64 {
         if self.domain.virt_addr { iov.addr() as u64 } else { self.base }
     }
@@ -207,7 +207,7 @@ impl RangePlan<'_> {
     fn pinned(&self, extra: u32) -> Result<Registrations> {
         let access = device_access(self.domain, self.access) | extra;
         self.each(|iov, iova| {
-            // SAFETY: the C caller keeps the range mapped until the region is closed; the kernel checks it.
+            // SAFETY: the caller of the C API keeps the range mapped until the region is closed; the kernel checks it.
             unsafe { RawMr::host(self.pd, iov.addr(), iov.len(), iova, access) }
         })
     }
@@ -223,7 +223,7 @@ impl RangePlan<'_> {
         if let Some(pieces) = steps.attempt(PINNED.path, PINNED.what, || self.pinned(0)) {
             return Ok(self.attached(steps, pieces, Paths::NIC, Site::HOST, kind));
         }
-        // A device that refuses host memory lacks a resource, and staging would hide it: it is for those who ask.
+        // A device that refuses host memory lacks a resource. Staging would hide that, so it is used only if the caller asks for it.
         if !steps.allowed.contains(Paths::NIC)
             && steps.attempt(Paths::STAGED, "staged through buffers of the library", || may_stage(self.domain, self.access)).is_some()
         {
@@ -252,7 +252,7 @@ impl RangePlan<'_> {
         Err(steps.exhausted())
     }
 
-    /// One range of device memory by its driver's dma-buf, whose descriptor is closed again at once.
+    /// Registers one range of device memory by its driver's dma-buf, and closes the descriptor again.
     fn exported(&self, up: &dyn Interface, iov: &Iov, iova: u64, pcie: bool) -> Result<RawMr> {
         self.pd.context.dmabuf()?;
         let buf = up.export_dmabuf(iov.addr() as u64, iov.len() as u64, pcie)?;
@@ -279,7 +279,7 @@ fn check_file(fd: BorrowedFd<'_>, offset: u64, end: u64) -> Result<bool> {
     }
 }
 
-/// A descriptor of the caller's: a dma-buf, or another file that can be mapped.
+/// Registers a descriptor of the caller: a dma-buf, or another file that can be mapped.
 #[allow(clippy::too_many_arguments)]
 fn attach_file(
     domain: &Domain,
@@ -302,7 +302,7 @@ fn attach_file(
         return Err(Error::invalid("dmabuf->base_addr + offset + len overflows"));
     }
     check_congruent(base, offset).map_err(|e| e.context(if domain.virt_addr { "dmabuf->base_addr" } else { "offset" }))?;
-    // Operations of this side name the bytes by base_addr, whatever peers call them.
+    // Local operations name the bytes by base_addr, whatever address peers use.
     let own = base_addr + offset;
     let used_here = attr.access.intersects(Access::SEND | Access::RECV | Access::READ | Access::WRITE);
     let twice = |how: &dyn Fn(u64) -> Result<RawMr>| -> Result<Registrations> {
@@ -311,7 +311,7 @@ fn attach_file(
     };
     let done = |steps: &mut RegistrationSteps, (mrs, local): Registrations, backing, path, site| {
         let record = std::mem::take(&mut steps.record);
-        // SAFETY: numbers by which operations name the bytes; nobody but the device takes them for addresses.
+        // SAFETY: only the device takes this address, which names bytes of the file; no code follows it.
         let named = unsafe { Iov::new(own as usize, len) };
         let location = location_of(&[named], len as u64, site, Kind::Host);
         Ok(Attached { location, base, peer_base: base, mrs, local, backing, path, record, rails: Vec::new() })
@@ -321,8 +321,8 @@ fn attach_file(
         Memory::Device(site) => site,
         _ => Site::HOST,
     };
-    // The kernel asks the same of the descriptor as we do, whether it is a dma-buf and how large; of a small one our own
-    // questions would show beside its registration, so they wait for a refusal, which needs words.
+    // The kernel checks, too, whether the descriptor is a dma-buf and how large it is. Our own checks would cost noticeable time for a
+    // small file, so they are made only to explain a refusal.
     let by_fd = || {
         pd.context.dmabuf()?;
         twice(&|iova| RawMr::dmabuf(pd, fd, offset, len, iova, access))
@@ -336,7 +336,7 @@ fn attach_file(
     if is_dmabuf && let Some(pieces) = steps.attempt(Paths::DMABUF, "dma-buf", outcome) {
         return done(steps, pieces, None, Paths::DMABUF, site);
     }
-    // What can be mapped can be pinned, unless the mapping has no pages of its own.
+    // A file that can be mapped can be pinned, unless its mapping has no pages of its own.
     let backing = Backing::file(fd, offset, len, attr.access.is_written(), base);
     let path = if is_dmabuf { Paths::PEER_MEM } else { Paths::NIC };
     let mapped = || {

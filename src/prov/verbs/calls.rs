@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the layer above calls of an endpoint, each call under the endpoint's lock.
+//! The `prov::Endpoint` trait: the calls of the layer above, each under the endpoint's lock.
 
 use super::cq::Cq;
 use super::endpoint::{Endpoint, Queues};
@@ -35,11 +35,11 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How often a lane's parcel is sent again for want of a receive: the most there is, as 7 means for ever.
+/// Retries for a lane's parcel that finds no receive. This is the largest limited number; 7 means unlimited.
 const RNR_RETRIES: u8 = 6;
 
 impl prov::Endpoint for Endpoint {
-    /// The handle that events name.
+    /// Sets the handle that events name.
     fn set_object(&self, object: usize) {
         self.shared.state.lock().object = object;
     }
@@ -83,12 +83,12 @@ impl prov::Endpoint for Endpoint {
         let bound = self.queues.lock().clone();
         if s.bind.is_lane() {
             s.lane = Some(Box::new(LaneQueues::new(&domain.memory)?));
-            // Only a peer that promises receives which it has not lets a parcel wait for one, and that may not be for ever.
+            // A parcel waits for a receive only if the peer has promised receives that it does not have, and that must not take forever.
             s.patience.rnr_retries = s.patience.rnr_retries.min(RNR_RETRIES);
         }
         s.settle_signals();
         let is_lane = s.lane.is_some();
-        // Queues are locked before endpoints.
+        // Lock order: completion queues before endpoints.
         drop(s);
         let (tx, rx) = (self.capacity.tx as usize + usize::from(!domain.rail_cqs().is_empty()), self.capacity.rx as usize);
         let (tx_cq, rx_cq, [tx_tag, rx_tag]) = if is_lane {
@@ -155,7 +155,7 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    /// Accepts; on failure the request is lost, as its peer is.
+    /// Accepts a connection request; on failure the request is lost, and the peer is rejected.
     fn accept(&self, request: Box<dyn prov::Request>, data: &[u8]) -> Result<()> {
         let request: Request = own_request(request)?;
         self.ensure_service(false);
@@ -183,7 +183,7 @@ impl prov::Endpoint for Endpoint {
         }
     }
 
-    /// Says goodbye and ends everything outstanding.
+    /// Says goodbye to the peer and ends all operations.
     fn shutdown(&self) -> Result<()> {
         {
             let s = self.shared.state.lock();
@@ -195,7 +195,7 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    /// The endpoint ends; posted receives get their error entries.
+    /// Closes the endpoint; posted receives get error entries.
     fn close(&self) -> Result<()> {
         self.leave();
         let queues = {
@@ -209,7 +209,7 @@ impl prov::Endpoint for Endpoint {
             s.rails = None;
             [tx, rx]
         };
-        // The service queue pair may be gone before, with a queue pair that gave nothing back.
+        // The service queue pair may already be gone, together with a queue pair that did not return its requests.
         queues.iter().flatten().chain(self.domain.service_cq()).chain(self.domain.rail_cqs()).for_each(|cq| cq.remove(&self.shared));
         Ok(())
     }
@@ -249,7 +249,7 @@ impl prov::Endpoint for Endpoint {
         }
     }
 
-    /// Of a lane carried out by the peer's CPU, unless the key says otherwise; else by the peer's card.
+    /// A lane's atomics are executed by the peer's CPU, unless the region says otherwise; all others by the peer's card.
     fn atomic(&self, op: &AtomicOp, c: &Common) -> Result<()> {
         let mut s = self.shared.state.lock();
         match s.lane {
@@ -291,8 +291,8 @@ impl prov::Endpoint for Endpoint {
         ))
     }
 
-    /// One turn of progress. Entries come through the completion queues; what happens to the connection is looked
-    /// at now and then, and whenever `force` asks.
+    /// One turn of progress. Entries come through the completion queues. Events of the connection are handled now and then, and whenever
+    /// `force` is set.
     #[inline]
     fn progress(&self, force: bool) {
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
@@ -306,7 +306,7 @@ impl prov::Endpoint for Endpoint {
         }
     }
 
-    /// Watches what can happen with `poller`, and arms it. The caller then runs progress once more.
+    /// Adds everything that can happen to `poller` and arms it. The caller then makes progress once more.
     fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
         self.domain.watch_async(poller)?;
         let queues = {
@@ -318,12 +318,12 @@ impl prov::Endpoint for Endpoint {
         Ok(None)
     }
 
-    /// Changes when there is something else to watch than before.
+    /// Changes when other descriptors have to be watched than before.
     fn watched(&self) -> u64 {
         u64::from(self.shared.state.lock().link.has_channel())
     }
 
-    /// What came after the queues were armed has made their descriptors readable.
+    /// Completions that came after the queues were armed have made their descriptors readable, so only received parcels count.
     fn may_sleep(&self) -> bool {
         !self.shared.state.lock().has_parcels()
     }
@@ -336,7 +336,7 @@ impl prov::Endpoint for Endpoint {
         queues.for_each(|cq| cq.awake());
     }
 
-    /// How long a sleeper may sleep before this endpoint has something to do by itself.
+    /// How long a thread may sleep before this endpoint has to do something by itself.
     fn nap_ns(&self) -> u64 {
         const LONG: u64 = u64::MAX;
         const SHORT: u64 = 1_000_000;
@@ -373,7 +373,7 @@ impl prov::Endpoint for Endpoint {
         }))
     }
 
-    /// Takes the verbs' codes: up to 7 repeats, and times up to 31.
+    /// Takes the codes of the verbs API: up to 7 retries, and times up to 31.
     fn set_effort(&self, what: Effort, value: u32) -> Result<()> {
         let most = if matches!(what, Effort::Retries | Effort::RnrRetries) { 7 } else { 31 };
         match u8::try_from(value) {
@@ -397,8 +397,8 @@ impl prov::Endpoint for Endpoint {
         s.close_fast();
     }
 
-    /// The memory of this side and the key decide: one that a peer's device gave is checked by that device alone, when
-    /// an operation comes.
+    /// The path follows from the local memory and the key. A key of the peer's device is checked by that device alone, when an operation
+    /// comes.
     fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
         let s = self.shared.state.lock();
         s.check_connected()?;

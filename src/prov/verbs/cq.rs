@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A completion queue of the device, shared by endpoints: what it gives is handed to the endpoint whose
-//! operation it was, which fills the caller's queue.
+//! A completion queue of the device, shared by endpoints. Each completion is handed to the endpoint whose operation it was, which fills
+//! the caller's queue of entries.
 //!
 //! Lock order: a `Cq` before an endpoint's state.
 
@@ -21,14 +21,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Completions taken at once.
 pub const BATCH: usize = 16;
-/// Entries that a queue has beyond what its caller asked for, so that endpoints of the usual sizes fit without
-/// resizing, which not every device can.
+/// A queue has at least this many entries, so that endpoints of the usual sizes fit without resizing, which not every device can do.
 const ROOM: usize = 4096;
 
 pub struct Member {
     pub tag: Tag,
     pub ep: Option<Arc<Shared>>,
-    /// Completions that it can have outstanding.
+    /// Completions that the member can have outstanding.
     charge: usize,
 }
 
@@ -37,39 +36,39 @@ pub struct Inner {
     pub members: Vec<Member>,
     charged: usize,
     generation: u16,
-    /// The member whose completion was the last: most probably the next one's.
+    /// The endpoint of the last completion, most probably also of the next one.
     pub last: Option<NonNull<Shared>>,
     pub poll: PollCq,
 }
 
-// SAFETY: `last` is a member's, which is as free to go to another thread.
+// SAFETY: `last` points to an endpoint in `members`, which may go to another thread as well.
 unsafe impl Send for Inner {}
 
 type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
 
-/// What polls where a device cannot.
+/// The poll function for a device that has none.
 unsafe extern "C" fn no_poll(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c_int {
     -1
 }
 
-/// Whose completions a queue gets.
+/// The kind of work requests that complete in a queue.
 #[derive(Clone, Copy)]
 enum CqOwner {
-    /// Of the caller's operations, and of lanes.
+    /// The caller's operations, and lanes.
     Caller,
-    /// Of the library's own words between endpoints.
+    /// The service queue pairs.
     Service,
-    /// Of the rail of this number.
+    /// The rail of this number.
     Rail(usize),
 }
 
 pub struct Cq {
-    /// Where arrivals go; an endpoint with counters alone has none.
+    /// The caller's queue of entries; `None` for an endpoint that has counters only.
     pub queue: Option<Arc<Queue>>,
     of: CqOwner,
     pub inner: Serial<Inner>,
     sleepers: AtomicUsize,
-    /// Behind the members, whose queue pairs are destroyed first.
+    /// After the members, whose queue pairs are destroyed first.
     pub raw: RawCq,
 }
 
@@ -78,7 +77,7 @@ impl Cq {
         Self::make(context, threading, size, Some(queue.clone()), CqOwner::Caller)
     }
 
-    /// A queue for an endpoint that has no completion queue of the caller's.
+    /// A queue for an endpoint for which the caller has bound none.
     pub fn hidden(context: &Arc<Context>, threading: Threading) -> Result<Arc<Cq>> {
         Self::make(context, threading, 0, None, CqOwner::Caller)
     }
@@ -88,7 +87,7 @@ impl Cq {
         Self::make(context, threading, 0, None, CqOwner::Service)
     }
 
-    /// The queue of a domain's rail of this number, which is not the first.
+    /// The queue of a domain's further rail of this number.
     pub fn rail(context: &Arc<Context>, threading: Threading, number: usize) -> Result<Arc<Cq>> {
         Self::make(context, threading, 0, None, CqOwner::Rail(number))
     }
@@ -98,14 +97,13 @@ impl Cq {
         let raw = RawCq::new(context, size.max(ROOM).min(most))?;
         // SAFETY: integers, for all of which zero is a valid value.
         let wcs = unsafe { Box::new(std::mem::zeroed()) };
-        // SAFETY: the queue was just made, of a context that is open.
+        // SAFETY: the queue was just made, with a context that is open.
         let poll = unsafe { (*(*raw.raw()).context).ops.poll_cq }.unwrap_or(no_poll);
         let inner = Inner { wcs, members: Vec::new(), charged: 0, generation: 0, last: None, poll };
         Ok(Arc::new(Cq { raw, queue, of, inner: Serial::new(threading, inner), sleepers: AtomicUsize::new(0) }))
     }
 
-    /// Makes room for an endpoint whose operations can have `charge` completions outstanding, so that the device's
-    /// queue cannot overrun whatever they do.
+    /// Adds an endpoint that can have `charge` completions outstanding, and grows the queue so that it cannot overrun.
     pub fn add(&self, ep: &Arc<Shared>, charge: usize) -> Result<Tag> {
         let mut inner = self.inner.lock();
         let needed = inner.charged + charge;
@@ -122,7 +120,7 @@ impl Cq {
         }
         let place = match inner.members.iter().position(|m| m.ep.is_none()) {
             Some(free) => free,
-            // The last is nobody's, so that not every number of 64 bits is a work request's.
+            // The last index stays unused, so that not every 64-bit number is a work request's (`template::NEVER`).
             None if inner.members.len() < 0xffff => {
                 inner.members.push(Member { tag: Tag::default(), ep: None, charge: 0 });
                 inner.members.len() - 1
@@ -136,12 +134,12 @@ impl Cq {
         Ok(tag)
     }
 
-    /// The same of one that sends and receives here.
+    /// Adds an endpoint that both sends and receives with this queue.
     pub fn add_both(&self, ep: &Arc<Shared>, tx: usize, rx: usize) -> Result<[Tag; 2]> {
         Ok([self.add(ep, tx)?, self.add(ep, rx).inspect_err(|_| self.remove(ep))?])
     }
 
-    /// Forgets an endpoint; completions that it left behind go nowhere.
+    /// Removes an endpoint; its remaining completions are dropped.
     pub fn remove(&self, ep: &Arc<Shared>) {
         let mut inner = self.inner.lock();
         inner.last = None;
@@ -154,7 +152,7 @@ impl Cq {
         drop(inner);
     }
 
-    /// Takes completions and hands them to their endpoints. If another thread does, that is enough, unless `force`.
+    /// Takes completions and hands them to their endpoints. If another thread is doing so, this does nothing, unless `force`.
     pub fn poll(&self, force: bool) {
         if force {
             self.poll_locked(&mut self.inner.lock());
@@ -199,14 +197,14 @@ impl Cq {
         }
     }
 
-    /// Watches the queue with `poller` and arms it; `poll` comes next.
+    /// Adds the queue to `poller` and arms it; the caller polls next.
     pub fn sleep(&self, poller: &Poller) -> Result<()> {
         self.sleepers.fetch_add(1, Ordering::Relaxed);
         poller.add(self.raw.channel.as_fd())?;
         self.raw.arm()
     }
 
-    /// Undoes one `sleep`. What woke this thread may have been another sleeper's only bell: it is rung anew.
+    /// Undoes one `sleep`. The event that woke this thread may have been the only one for another sleeper, so the queue is armed again.
     pub fn awake(&self) {
         let others = self.sleepers.fetch_sub(1, Ordering::Relaxed) > 1;
         self.raw.drain_events();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A domain of the verbs provider: one port of a device with one of its addresses, a protection domain, and what is
-//! registered in it.
+//! A domain of the verbs provider: one port of a device with one of its addresses, a protection domain, and the memory that is registered
+//! in it.
 
 use super::cq::Cq;
 use super::info::DevicePort;
@@ -31,7 +31,7 @@ pub struct Domain {
     pub memory: Arc<Registered>,
     pub port: u8,
     pub gid: Gid,
-    /// The port's largest packet.
+    /// The port's largest packet, in bytes.
     pub mtu: u32,
     pub lid: u16,
     pub ethernet: bool,
@@ -42,18 +42,18 @@ pub struct Domain {
     pub watch: Watch,
     pub(super) allocations: Allocations,
     service_cq: Option<Arc<Cq>>,
-    /// Of a domain whose endpoints are lanes: their queues.
+    /// The queues of lanes, if the endpoints of the domain are lanes.
     lane_cqs: Option<Mutex<Vec<Arc<Cq>>>>,
-    /// Regions begin at the address of the caller's choice, and not at their own.
+    /// Peers name a region from an offset that the caller chose, and not by its addresses.
     pub offsets: bool,
-    /// Bytes of the port's longest message.
+    /// The port's longest message, in bytes.
     pub longest: u32,
     pub faults: Option<Box<Plan>>,
-    /// Rails: this domain's own port and further ones; none if there are to be none.
+    /// The ports of the rails: this domain's own port, then the further ones; empty if there are no rails.
     pub rail_ports: Vec<Arc<RailPort>>,
-    /// The queues of the further ones.
+    /// The completion queues of the further rails.
     rail_cqs: Vec<Arc<Cq>>,
-    /// Keys that peers were told of regions that are gone, and may still keep.
+    /// The number of keys of closed regions that peers have not confirmed to have forgotten.
     pub(super) stale: Arc<AtomicUsize>,
 }
 
@@ -63,14 +63,14 @@ impl Domain {
         let pd = Pd::new(choice.context.clone())?;
         let on_demand = config::get().verbs.odp && choice.context.odp().is_ok_and(|o| o.supported);
         let port = choice.port.clone();
-        // Keys of the caller's choice are for lanes, which ask each other what they name.
+        // Keys of the caller's choice are for lanes, which ask each other about the meaning of a key.
         let lanes = info.mr_mode & flags::MR_MODE_PROV_KEY == 0;
         let lane_cq = lanes.then(|| Cq::hidden(&choice.context, threading)).transpose()?;
         let lane_cqs = lane_cq.map(|cq| Mutex::new(vec![cq]));
-        // Here and not with the first endpoint, so that a domain's descriptors are all there from the beginning.
+        // Made here and not with the first endpoint, so that all descriptors of a domain exist from the beginning.
         let service_cq = match choice.context.transport {
             Transport::Iwarp => None,
-            // Peers of exchanged addresses tell by it that they are there.
+            // Lanes of rdm need none; peers that connect by exchanged addresses show by it that they exist.
             _ if lanes && info.ep_type == EP_RDM => None,
             _ => Cq::service(&choice.context, threading).inspect_err(|e| crate::log!(Info, "no staged transfers in this domain: {e}")).ok(),
         };
@@ -106,13 +106,13 @@ impl Domain {
         }))
     }
 
-    /// Pieces that a work request of ours may have.
+    /// Most scatter/gather entries of a work request.
     pub fn most_pieces(&self) -> u32 {
         self.context().attr.max_sge.clamp(1, IOV_LIMIT as i32) as u32
     }
 
-    /// Takes a lane, which can have so many completions outstanding, into a queue, with tags for both directions. A device
-    /// bounds what one queue holds, and not every device resizes any: what is full is followed by another.
+    /// Adds a lane to a queue; the lane can have `tx` and `rx` completions outstanding. Returns the queue and the tags of both
+    /// directions. A device limits the size of a queue, and not every device can resize one, so a full queue is followed by another.
     pub(super) fn join_lanes(&self, lane: &Arc<Shared>, tx: usize, rx: usize) -> Result<(Arc<Cq>, [Tag; 2])> {
         let Some(cqs) = &self.lane_cqs else { return Err(Error::fixed(errno::EOPNOTSUPP, "a domain of no lanes")) };
         let mut cqs = cqs.lock();
@@ -135,12 +135,12 @@ impl Domain {
         self.lane_cqs.is_some()
     }
 
-    /// The queue of the service queue pairs, where the transport allows those.
+    /// The queue of the service queue pairs, where the transport allows them.
     pub fn service_cq(&self) -> Option<&Arc<Cq>> {
         self.service_cq.as_ref()
     }
 
-    /// The queues of rails, from the second on.
+    /// The queues of the rails, from the second on.
     pub fn rail_cqs(&self) -> &[Arc<Cq>] {
         &self.rail_cqs
     }
@@ -150,9 +150,9 @@ impl Domain {
     }
 }
 
-/// Bound to the device, so that the connection manager tells of its removal.
+/// An identifier bound to the device, so that the connection manager reports the device's removal.
 pub(super) struct RemovalWatch {
-    /// Before its channel: it is destroyed first.
+    /// Before its channel: it is dropped first.
     pub(super) _id: Id,
     pub(super) channel: Arc<Channel>,
 }
@@ -165,7 +165,7 @@ pub(super) struct WatchState {
     pub(super) tried: bool,
 }
 
-/// What hears of the device beside completions (`watch.rs`).
+/// The endpoints that are told of the device's events (`watch.rs`).
 #[derive(Default)]
 pub struct Watch {
     pub(super) inner: Mutex<WatchState>,
@@ -173,7 +173,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Endpoints are told from now on, as long as they live.
+    /// Tells an endpoint of events from now on, as long as it lives.
     pub fn add(&self, ep: &Arc<Shared>) {
         let mut inner = self.inner.lock();
         inner.endpoints.retain(|e| e.strong_count() > 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An endpoint: its state, its completion queues, and what takes both.
+//! An endpoint: its state, its completion queues, and the functions that need both.
 
 use super::cq::Cq;
 use super::domain::Domain;
@@ -32,29 +32,29 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Turns of progress between two looks at what changes rarely: a power of two.
+/// Turns of progress between two looks at rare events: a power of two.
 const RARELY: u32 = 1024;
 
-/// The completion queues of the device: of operations and of receives.
+/// The device's completion queues for operations and for receives.
 #[derive(Clone, Default)]
 pub struct Queues {
     pub tx: Option<Arc<Cq>>,
     pub rx: Option<Arc<Cq>>,
 }
 
-/// Locked in this order: a queue of the device, the state, `queues`.
+/// Lock order: a completion queue, the state, `queues`.
 pub struct Endpoint {
     pub(super) shared: Arc<Shared>,
     pub(super) domain: Arc<Domain>,
     pub(super) queues: Mutex<Queues>,
-    /// That of a lane, once it is enabled.
+    /// The queue of a lane, once the endpoint is enabled.
     pub(super) lane_cq: OnceLock<Arc<Cq>>,
     pub(super) capacity: Capacity,
     pub(super) psn: u32,
     pub(super) turns: AtomicU32,
-    /// Bits of their number that are 0 when it is time for what changes rarely.
+    /// It is time for rare events when the turn number has these bits clear.
     pub(super) mask: u32,
-    /// What is promised of order.
+    /// The order that the endpoint promises (`msg_order`).
     order: u64,
 }
 
@@ -64,7 +64,7 @@ impl Endpoint {
         let or = |n: usize, usual: usize| if n == 0 { usual as u32 } else { n as u32 };
         let attr = &domain.context().attr;
         let sge = domain.most_pieces() as usize;
-        // An iWARP read has one place for its answer.
+        // The answer to an iWARP read goes to one place.
         let tx_sge = if domain.is_iwarp() { 1 } else { sge };
         let capacity = Capacity {
             tx: or(info.tx_size, config.tx_size).min(attr.max_qp_wr.max(1) as u32 - u32::from(domain.rail_ports.len() > 1)).max(1),
@@ -114,7 +114,7 @@ impl Endpoint {
             lane: None,
             longest: domain.longest,
         };
-        // A fault's delay ends by itself, so it is looked for in every turn.
+        // A delay by fault injection ends at a set time, so every turn looks for it.
         let mask = if state.faults.is_some() { 0 } else { RARELY - 1 };
         let psn = crate::mr::KeySource::new()?.draw() as u32 & 0xff_ffff;
         let (staging, moving, memory) = (AtomicBool::new(false), AtomicBool::new(false), domain.memory.clone());
@@ -123,8 +123,8 @@ impl Endpoint {
         Ok(Endpoint { shared, domain, queues, lane_cq, capacity, psn, turns, mask, order: info.msg_order })
     }
 
-    /// Makes the queue pair for the library's own messages, where the transport allows one. Without it there are no
-    /// staged transfers; a lane has those never, and of its peer's end a connection manager tells, where there is one.
+    /// Makes the service queue pair, where the transport allows one. Without it there are no staged transfers. A lane has no staged
+    /// transfers and needs the service queue pair only where no connection manager reports the peer's end.
     pub(super) fn ensure_service(&self, by_address: bool) {
         let domain = &self.domain;
         {
@@ -137,7 +137,7 @@ impl Endpoint {
         let make = || {
             let cq = domain.service_cq().ok_or(Error::fixed(errno::ENOSYS, "the domain has no queue for them"))?;
             let mut service = Service::new(&domain.memory, &cq.raw, domain.port, domain.most_pieces(), !domain.rail_cqs().is_empty())?;
-            // Queues are locked before endpoints.
+            // Lock order: completion queues before endpoints.
             let tag = cq.add(&self.shared, Service::CHARGE)?;
             service.begin(tag).inspect_err(|_| cq.remove(&self.shared))?;
             Ok::<_, Error>(service)
@@ -162,7 +162,7 @@ impl Endpoint {
         [tx, rx, service].into_iter().flatten().chain(rails.iter().cloned())
     }
 
-    /// Of a lane: what was sent goes before the end does, for a bounded time.
+    /// For a lane: waits, for a bounded time, until everything that was sent has gone out.
     fn send_rest(&self) {
         let until = time::now_ns() + ANSWER_NS;
         let is_owed = |s: &State| s.lane.is_some() && matches!(s.phase, Phase::Connected) && s.peer_end.is_none() && !s.tx.is_empty();
@@ -175,7 +175,7 @@ impl Endpoint {
         }
     }
 
-    /// Ends the connection and waits until the device has given everything back.
+    /// Ends the connection and waits until the device has returned everything.
     pub(super) fn leave(&self) {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the connection down");
         self.send_rest();
@@ -193,7 +193,7 @@ impl Endpoint {
         }
     }
 
-    /// The fast path of an operation with flags.
+    /// Posts an operation with flags on the fast path.
     #[inline(always)]
     pub(super) fn try_fast<const KIND: u8>(&self, s: &mut State, one: One, c: &Common) -> Option<Result<()>> {
         if c.timeout_ns != 0 {
@@ -217,7 +217,7 @@ impl Endpoint {
                     None => return,
                 }
             };
-            // What waits for the last of its chain waits no longer than this.
+            // Operations that wait for the last one of their batch wait no longer than this.
             s.ring_promised();
             s.progress_connection(&self.domain);
             s.rails_turn(&self.domain);
@@ -233,7 +233,7 @@ impl Endpoint {
         queues.for_each(|cq| cq.poll(force));
     }
 
-    /// Looks for parts that further rails have carried.
+    /// Polls the queues of the further rails.
     pub(super) fn poll_rails(&self) {
         self.domain.rail_cqs().iter().for_each(|cq| cq.poll(false));
         if self.shared.moving.load(Ordering::Relaxed)
@@ -245,13 +245,13 @@ impl Endpoint {
         }
     }
 
-    /// Where the first rail completes.
+    /// The completion queues of the first rail.
     fn first_queues(&self) -> Option<[Arc<Cq>; 2]> {
         let Queues { tx, rx } = self.queues.lock().clone();
         Some([tx?, rx?])
     }
 
-    /// The further rails of the domain, for this endpoint.
+    /// Makes the further rails of the domain for this endpoint.
     pub(super) fn make_rails(&self) -> Result<Option<Box<Rails>>> {
         let domain = &self.domain;
         let Some((own, further)) = domain.rail_ports.split_first().filter(|(_, further)| !further.is_empty()) else { return Ok(None) };
@@ -271,12 +271,12 @@ impl Endpoint {
         let pieces = self.capacity.tx_pieces.min(most.unwrap_or(1));
         let mut first = Rail::new(own.clone(), Tag::default(), plan.map_or(0, |plan| plan.first_rail()));
         first.stage = RailStage::Up;
-        // One work request more than operations, to find out when the device has let go of those.
+        // One work request more than operations, to find out when the device has returned all of those.
         let asked = Capacity { tx: self.capacity.tx + 1, ..self.capacity };
         Ok(Some(Box::new(Rails::new(first, rails, asked, self.order, pieces, domain.stale.clone()))))
     }
 
-    /// How hard the connection will try, which is agreed on when it is made.
+    /// Changes the retry policy, which is fixed once the connection is made.
     pub(super) fn set_patience(&self, change: impl FnOnce(&mut RetryPolicy)) -> Result<()> {
         let mut s = self.shared.state.lock();
         match s.phase {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the layer above calls: the provider, a domain of it, and a completion queue of the device.
+//! The traits of the layer above: the provider, a domain, and a completion queue of the device.
 
 use super::cq::Cq;
 use super::domain::Domain;
@@ -47,7 +47,7 @@ impl Provider for Verbs {
         Reach::Devices
     }
 
-    /// Whoever reaches the card's port can call.
+    /// A card keeps nobody out: every host that reaches the port can connect.
     fn heeds_keys(&self) -> bool {
         false
     }
@@ -116,14 +116,15 @@ impl prov::Domain for Domain {
         if attr.event && !self.is_of_lanes() {
             return Err(Error::fixed(errno::EOPNOTSUPP, "flags: GDRFAB_RMA_EVENT: RDMA devices do not report a peer's plain writes"));
         }
-        // Pinning takes long and needs no lock.
+        // Pinning takes long, and needs no lock.
         let attach = || match self.offsets {
-            // Devices map no other addresses than those that agree with the memory's within a page.
+            // Devices map memory only at addresses that agree with its own within a page, so the offset is added by the peers.
             true => Ok(Attached { peer_base: attr.offset, ..attach::attach(self, &Attr { offset: 0, ..*attr })? }),
             false => attach::attach(self, attr),
         };
         let mut attached = attach()?;
-        // Other keys than those that a peer may still take for another region's.
+        // The region must not get keys that a peer may still take for those of a closed region. Such registrations are kept aside until
+        // another key is found.
         let mut spare = Vec::new();
         while attached.keys().is_some_and(|keys| self.may_be_confused(&keys)) {
             spare.push(std::mem::replace(&mut attached, attach()?));
@@ -131,15 +132,15 @@ impl prov::Domain for Domain {
         self.memory.regions.lock().add(attached, attr)
     }
 
-    /// As `register` for one plain range of host memory, checked by the caller; false: nothing was done, `register`
-    /// does it.
+    /// A shortcut of `register` for one plain range of host memory, which the caller has checked. False: nothing was done; the caller
+    /// uses `register`.
     fn register_fast(&self, iov: Iov, access: Access, id: &mut RegionId) -> bool {
         let attached = attach::attach_plain(self, iov, access);
         let added = attached.and_then(|of| self.memory.regions.lock().add(of, &Attr::plain(access)).ok());
         added.map(|named| *id = named).is_some()
     }
 
-    /// When this returns `Ok`, no peer reaches the memory, nor does a copy of this process.
+    /// After `Ok` no peer reaches the memory, and no copy of this process does.
     fn close_region(&self, id: RegionId) -> Result<()> {
         self.close_within(id, CLOSE_MS)
     }
@@ -152,7 +153,7 @@ impl prov::Domain for Domain {
         self.memory.regions.lock().facts(id)
     }
 
-    /// The device's own names, which nobody need be asked for.
+    /// The device's own key, about which the peer need not be asked.
     fn message_name(&self, id: RegionId, iov: Iov) -> Result<Option<(u64, u64)>> {
         let regions = self.memory.regions.lock();
         let region = regions.get(id)?;
@@ -162,7 +163,7 @@ impl prov::Domain for Domain {
         }
     }
 
-    /// A device that finds a key gone ends the connection.
+    /// A device that finds a key revoked ends the connection.
     fn can_cut_off(&self) -> bool {
         false
     }
@@ -171,7 +172,7 @@ impl prov::Domain for Domain {
         self.memory.regions.lock().explain(id, &self.context().name)
     }
 
-    /// Peers tell of their writes where they know that those are counted, which lanes do.
+    /// Only lanes tell about their writes, to regions that count them.
     fn bind_counter(&self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
         match self.is_of_lanes() {
             true => self.memory.regions.lock().bind_counter(id, counter),

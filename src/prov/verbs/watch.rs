@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What happens to a device, its ports and its queues beside completions, handed to the endpoints that it concerns.
+//! Asynchronous events of a device, its ports and its queues, and the endpoints that they concern.
 //!
-//! Every domain opens its device anew, so each hears of all that happens to the device, and of its own queues only.
-//! Two ways: the device's asynchronous events; and, because the drivers of soft devices send none when they are
-//! removed, the connection manager's, which tells the owner of an identifier bound to the device.
+//! Every domain opens its device anew, so it gets all events of the device, and those of its own queues only. There are two sources: the
+//! device's asynchronous events, and the connection manager, which reports a removal to the owner of an identifier bound to the device.
+//! The second is needed because the drivers of soft devices send no event when they are removed.
 //!
-//! Lock order: nothing of this file is held while an endpoint is locked.
+//! Lock order: no lock of this file is held while an endpoint is locked.
 
 use super::domain::{Domain, RemovalWatch};
 use crate::error::{Code, Error, Result, errno};
@@ -22,25 +22,25 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
-/// At least so long between two looks at the descriptors: each is a system call, and endpoints share them.
+/// Shortest time between two looks at the descriptors: each look is a system call, and endpoints share them.
 const LOOK_NS: u64 = 50_000;
 
-/// What an event means for one endpoint.
+/// The consequence of an event for one endpoint.
 enum Impact {
     None,
-    /// Its connection is over.
+    /// The connection is over.
     End(Error),
-    /// So it is, and an operation may know more of it than the device says.
+    /// The connection is over; an operation may give a better reason than the device.
     Fault(Error),
-    /// Something is wrong, and the connection goes on as far as it can.
+    /// The connection goes on as far as it can.
     Warning(Error),
-    /// Good to know.
+    /// Information only.
     Notice(String),
 }
 
 impl Domain {
-    /// For connections that the connection manager knows nothing of: has it tell of the device's removal. Where it
-    /// cannot, a removal shows by operations that fail.
+    /// For connections that the connection manager does not know: asks it to report the device's removal. Where it cannot, a removal
+    /// shows by failed operations.
     pub fn expect_removal(&self) {
         let Some(ip) = self.gid.ip else { return };
         {
@@ -71,10 +71,10 @@ impl Domain {
         }
     }
 
-    /// Takes what the device has to say and tells the endpoints. No endpoint is locked by the caller.
+    /// Reads the device's events and tells the endpoints. The caller has no endpoint locked.
     pub fn poll_async(&self) {
         let now = now_ns();
-        // Relaxed: which of two threads looks does not matter.
+        // Relaxed: either of two threads may look.
         let last = self.watch.looked.load(Ordering::Relaxed);
         if now.wrapping_sub(last) < LOOK_NS {
             return;
@@ -103,7 +103,7 @@ impl Domain {
         }
     }
 
-    /// Whether the connection manager says that the device is being removed, which waits until it is closed.
+    /// Whether the connection manager says that the device is being removed. The removal waits until the device is closed.
     fn removed(&self) -> bool {
         let mut inner = self.watch.inner.lock();
         let Some(bound) = &inner.bound else { return false };
@@ -118,7 +118,7 @@ impl Domain {
                 }
             }
         }
-        // What is bound to the device keeps it from going.
+        // The identifier is bound to the device and keeps it from going.
         inner.bound = None;
         true
     }
@@ -144,7 +144,7 @@ impl Domain {
         let name = &self.context().name;
         match *event {
             AsyncEvent { qpn: Some(qpn), fatal, .. } => match &s.qp {
-                // Soft-iWARP says so when it cannot answer a read, because nobody is there any more.
+                // Soft-iWARP reports this when it cannot answer a read because the peer is gone.
                 Some(qp) if qp.number == qpn && s.unordered && s.lane.is_some() && event.kind == ibv_event_type::IBV_EVENT_QP_REQ_ERR => {
                     let words = "the peer closed the connection or died, and took no answer to its read";
                     Impact::Fault(Error::coded(errno::ECONNRESET, Code::PeerGone, words))
@@ -153,7 +153,7 @@ impl Domain {
                     let number = match event.kind {
                         ibv_event_type::IBV_EVENT_QP_ACCESS_ERR => errno::EACCES,
                         ibv_event_type::IBV_EVENT_QP_REQ_ERR => errno::EREMOTEIO,
-                        // Of a rail that is lost, no lost port has the two above.
+                        // The two errors above are not caused by a lost port; this one may be, and failover handles it.
                         _ if s.is_failing_over() => return Impact::None,
                         _ => errno::EIO,
                     };
@@ -198,15 +198,15 @@ impl Domain {
         }
     }
 
-    /// Whether the library's own words of this endpoint come by this queue.
+    /// Whether the service queue pair of this endpoint completes in the queue with this address.
     fn is_service(&self, s: &State, cq: usize) -> bool {
         s.service.is_some() && self.service_cq().is_some_and(|service| service.raw.raw().addr() == cq)
     }
 
-    /// Has what the device says end a sleep on `poller`.
+    /// Lets events of the device end a sleep on `poller`.
     pub fn watch_async(&self, poller: &Poller) -> Result<()> {
         if self.context().is_gone() {
-            // The descriptor of a device that is gone stays readable for ever.
+            // The descriptor of a removed device stays readable forever.
             poller.remove(self.context().async_fd());
         } else {
             poller.add(self.context().async_fd())?;
@@ -223,8 +223,8 @@ impl Domain {
 }
 
 impl State {
-    /// The device gave the queue pair up. Events and completions come by different ways: that of the operation which was
-    /// the cause may follow, and tells more, so the event queue gets this reason only if none does until all are back.
+    /// The device has given up the queue pair. Events and completions are delivered separately: the completion of the operation that was
+    /// the cause may follow and tells more. So this reason is reported only if no operation gives a better one until all are back.
     fn faulted(&mut self, why: Error) {
         if !matches!(self.phase, Phase::Connected) {
             return self.broken(why);
@@ -234,7 +234,7 @@ impl State {
         self.finish_if_drained();
     }
 
-    /// The connection is over for a reason of this side's device: the event queue gets the reason, and then the end.
+    /// The connection is over for a reason of this side's device: reports the reason, and then the end.
     fn broken(&mut self, why: Error) {
         if matches!(self.phase, Phase::Connected | Phase::Connecting(_)) {
             self.event(EventKind::Shutdown, Vec::new(), Some(why.clone()));

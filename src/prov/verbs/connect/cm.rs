@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connecting: by rdma_cm, whose events move the attempt on while this library moves the queue pair; or by
-//! addresses that the caller exchanged.
+//! Connecting: by rdma_cm, whose events advance the attempt while this library moves the queue pairs; or by addresses that the caller
+//! exchanged.
 
 use super::pep::Request;
 use crate::config;
@@ -24,7 +24,7 @@ use crate::prov::verbs::wire::greeting::Greeting;
 use crate::sys::time::{self, now_ns};
 use std::net::SocketAddr;
 
-/// The longest that rdma_cm looks for an address or a route at a time.
+/// The longest time that rdma_cm spends on one attempt to find an address or a route.
 const RESOLVE_MS: i32 = 2000;
 /// `IB_CM_REJ_CONSUMER_DEFINED`.
 const CONSUMER_DEFINED: i32 = 28;
@@ -67,7 +67,7 @@ impl State {
         let channel = Channel::new()?;
         let id = Id::new(&channel)?;
         self.set_ack_timeout(&id);
-        // From the domain's own address, so that rdma_cm picks the domain's device and no other.
+        // The domain's own address is the source, so that rdma_cm picks the domain's device and no other.
         let from = domain.gid.ip.filter(|ip| ip.is_ipv4() == to.is_ipv4()).map(|ip| SocketAddr::new(ip, 0));
         id.resolve(from, to, RESOLVE_MS).map_err(|e| e.context(format_args!("connecting to {address}")))?;
         self.link = Link { id: Some(id), channel: Some(channel), peer: Some(to), ..Link::default() };
@@ -76,7 +76,7 @@ impl State {
         Ok(())
     }
 
-    /// Accepts a request; on failure it is lost, as its peer is.
+    /// Accepts a connection request. On failure the request is lost, and the peer is rejected.
     pub fn accept_request(&mut self, domain: &Domain, request: Request, data: &[u8]) -> Result<()> {
         let (service, rails) = (request.service(), request.rails());
         let mut id = request.into_id().ok_or(Error::fixed(errno::EINVAL, "info->handle: the request was answered already"))?;
@@ -94,7 +94,7 @@ impl State {
         Ok(())
     }
 
-    /// How long the device waits for acknowledgements; older kernels and iWARP decide themselves.
+    /// Tells rdma_cm how long the device waits for acknowledgements. Older kernels and iWARP decide that themselves.
     fn set_ack_timeout(&self, id: &Id) {
         if let Err(e) = id.set_ack_timeout(self.patience.timeout) {
             crate::log!(Debug, "{e}");
@@ -126,7 +126,7 @@ impl State {
         self.service.as_ref().map(|s| s.qp.number)
     }
 
-    /// Moves the queue pairs as the connection manager says; over iWARP the kernel does it.
+    /// Moves the queue pairs to RTR and RTS with the attributes of the connection manager; over iWARP the kernel does it.
     fn move_queue_pairs(&mut self, domain: &Domain, id: &Id, service: Option<u32>) -> Result<()> {
         if domain.is_iwarp() {
             return Ok(());
@@ -135,7 +135,7 @@ impl State {
         for (state, words) in [(ibv_qp_state::IBV_QPS_RTR, "RTR"), (ibv_qp_state::IBV_QPS_RTS, "RTS")] {
             let (mut attr, mask) = id.qp_attr(state)?;
             attr.min_rnr_timer = self.patience.min_rnr_timer;
-            // The manager's are what the peer wanted for its own sake, and may be more than this side's device has.
+            // The connection manager passes on the numbers that the peer asked for, which may be above the limits of this side's device.
             attr.max_dest_rd_atomic = attr.max_dest_rd_atomic.min(domain.context().reads_in());
             attr.max_rd_atomic = attr.max_rd_atomic.min(domain.context().reads_out());
             (attr.retry_cnt, attr.rnr_retry) = (self.patience.retries, self.patience.rnr_retries);
@@ -161,7 +161,7 @@ impl State {
         mine.qp.ready_to_send(domain.context(), &local, peer, &patience)
     }
 
-    /// Asks the peer's device for a sign that it is there.
+    /// Asks the peer's device for a sign of life.
     fn send_hello(&mut self) -> Result<()> {
         self.link.alive_asked_at = now_ns();
         match &mut self.service {
@@ -170,7 +170,7 @@ impl State {
         }
     }
 
-    /// A message of ours has reached the peer's device.
+    /// A service message of this kind has reached the peer's device.
     pub fn on_sent(&mut self, sent: u8) {
         if sent == kind::HELLO && matches!(&self.phase, Phase::Connecting(c) if c.step == ConnectStep::Hello) {
             if let Some(s) = &mut self.service {
@@ -195,7 +195,7 @@ impl State {
         self.begin_teardown(Error::coded(e.errno, Code::PeerGone, e.words), false);
     }
 
-    /// Tells the peer that this side ends: by the connection manager, or by a message where there is none.
+    /// Tells the peer that this side ends the connection: by the connection manager, or by a message where there is none.
     pub fn send_goodbye(&mut self) {
         self.link.disconnect();
         let Some(s) = &mut self.service else { return };
@@ -234,10 +234,10 @@ impl State {
         qp.ready_to_receive(domain.context(), &local, &remote, &self.patience)?;
         qp.ready_to_send(domain.context(), &local, &remote, &self.patience)?;
         let service = peer.service.map(|qpn| RemoteQp { qpn, psn: Service::psn(qpn), ..remote });
-        // Whether the peer has rails shows when it answers.
+        // Whether the peer has rails is known only when it answers an offer.
         self.link = Link { by_address: Some(peer), service, rails: u8::MAX, ..Link::default() };
         if self.link.service.is_none() || self.service.is_none() {
-            // A peer without one: nothing but an operation can tell whether it is there.
+            // The peer has no service queue pair: only an operation can find out whether it exists.
             self.phase = Phase::Connected;
             self.event(EventKind::Connected, Vec::new(), None);
             return Ok(());
@@ -248,7 +248,7 @@ impl State {
         self.send_hello()
     }
 
-    /// Looks for what the connection manager has to say, and for attempts that take too long.
+    /// Handles the events of the connection manager, and ends an attempt that takes too long.
     pub fn progress_connection(&mut self, domain: &Domain) {
         while let Some(channel) = self.link.channel.clone() {
             match channel.next() {
@@ -273,7 +273,7 @@ impl State {
         }
     }
 
-    /// The peer was not there yet: from the beginning.
+    /// The peer did not exist yet: the attempt starts again.
     fn try_again(&mut self, domain: &Domain) -> Result<()> {
         if let Some(s) = &mut self.service {
             s.restart(domain.port)?;
@@ -282,7 +282,7 @@ impl State {
         self.send_hello()
     }
 
-    /// Without a connection manager nobody tells of a peer that dies, so its device is asked now and then.
+    /// Without a connection manager no event tells that a peer has died, so its device is asked now and then.
     fn check_alive(&mut self) {
         let idle = self.service.as_ref().is_some_and(|s| s.up && s.outstanding == 0) && !self.link.bye_received;
         let due =
@@ -312,12 +312,12 @@ impl State {
             CmEventKind::RouteResolved => self.request(domain),
             CmEventKind::ConnectResponse => self.answered(domain, service).map(|()| Some(peer_data.unwrap_or(event.private_data))),
             CmEventKind::Established => Ok(Some(match &self.phase {
-                // The other side hears of ours; its data came with the request.
+                // The accepting side: the peer's private data came with the request.
                 Phase::Connecting(c) if c.step == ConnectStep::Establish => Vec::new(),
                 _ => peer_data.unwrap_or(event.private_data),
             })),
             CmEventKind::Rejected => {
-                // A gdrfab that turns us away says so in its own words; others by the reason that means "by its program".
+                // A gdrfab peer that rejects sends a greeting; other programs are recognised by the reason "consumer defined".
                 let why = match peer_data.is_some() || event.status == CONSUMER_DEFINED {
                     true => Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection"),
                     false => {
@@ -377,7 +377,7 @@ impl State {
         Ok(None)
     }
 
-    /// The peer has accepted: the queue pairs follow, and the peer learns that they have.
+    /// The peer has accepted: the queue pairs are moved, and the peer is told.
     fn answered(&mut self, domain: &Domain, service: Option<u32>) -> Result<()> {
         let Some(id) = self.link.id.take() else { return Err(Error::fixed(errno::EOPBADSTATE, "ep: no connection identifier")) };
         let moved = self.move_queue_pairs(domain, &id, service).and_then(|()| id.establish());
@@ -402,7 +402,7 @@ impl State {
         self.finish_if_drained();
     }
 
-    /// The attempt failed: an error event, and the endpoint is over.
+    /// The attempt has failed: an error event is reported, and the endpoint is over.
     pub(in crate::prov::verbs) fn fail_attempt(&mut self, why: Error, data: Vec<u8>) {
         self.begin_teardown(why.clone(), true);
         self.finish_if_drained();

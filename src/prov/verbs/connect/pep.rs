@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a passive endpoint listens with: an id of rdma_cm, at which connection requests come in.
+//! The listening side of a connection: a passive endpoint listens with an identifier of rdma_cm, at which connection requests arrive.
 
 use crate::error::{Error, Result};
 use crate::prov;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 const BACKLOG: i32 = 1024;
 
-/// A peer that wants to connect. Dropped, it is rejected.
+/// A connection request of a peer. Dropping it rejects the peer.
 pub struct Request {
     id: Option<Id>,
     service: Option<u32>,
@@ -26,7 +26,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// The peer's service queue pair.
+    /// The number of the peer's service queue pair.
     pub fn service(&self) -> Option<u32> {
         self.service
     }
@@ -36,7 +36,7 @@ impl Request {
         self.rails
     }
 
-    /// The device and port that it came through.
+    /// The device and port by which the request arrived.
     pub fn place(&self) -> Option<(String, u8)> {
         let id = self.id.as_ref()?;
         Some((id.device()?, id.port()))
@@ -56,7 +56,7 @@ impl prov::Request for Request {
         &self.data
     }
 
-    /// Of the device that it came through.
+    /// Names the device and port by which the request arrived.
     fn adjust(&self, info: &mut Info) {
         let (Some((device, port)), Some(name)) = (self.place(), info.domain_name.as_deref()) else { return };
         if let Some(kind) = name.rsplit(':').next().filter(|_| !name.starts_with(&format!("{device}:{port}:"))) {
@@ -84,7 +84,7 @@ impl Drop for Request {
 }
 
 struct BoundId {
-    /// Before its channel: it is destroyed first.
+    /// Before its channel: it is dropped first.
     id: Id,
     channel: Arc<Channel>,
 }
@@ -104,7 +104,7 @@ fn bind(address: SocketAddr) -> Result<BoundId> {
 }
 
 impl Listener {
-    /// `address`: where to listen; none: any port of any address.
+    /// `address`: where to listen; `None`: any port of any address.
     pub fn open(address: Option<&str>) -> Result<Listener> {
         let address = match address.map(str::parse::<Address>).transpose()? {
             Some(Address::Cm(address)) => address,

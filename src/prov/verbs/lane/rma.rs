@@ -30,8 +30,8 @@ use std::sync::Arc;
 
 /// Unregistered memory up to this many bytes is copied; a longer range is registered for the operation. The registration is not kept for
 /// the next operation: the address may name other pages by then, and nothing here would notice. Device memory always comes with a
-/// descriptor; a buffer without one is host memory. With soft-RoCE registering costs system calls alone, and copying less pays off
-/// (`benches/verbs/unregistered.c`); the registration with a card also waits for its firmware.
+/// descriptor; a buffer without one is host memory. Soft-RoCE has no such break-even point, because registering costs it system calls
+/// alone (`benches/verbs/unregistered.c`); the registration with a card also waits for its firmware.
 const COPIED: usize = 32 << 10;
 /// Longest operation.
 const MAX_MSG: usize = 1 << 40;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Atomics by the card, on regions that were registered for them. No CPU carries any out there: what a card does is atomic with
-//! its own operations, and with a CPU's only if it says so (`ibv_atomic_cap`). Over a lane the peer is asked first what the key
-//! names, as of RMA (`lane_rma`).
+//! Atomics executed by the peer's card, on regions that were registered for them. The peer's CPU takes no part: a card's atomics are
+//! atomic with the card's other operations, and with a CPU's only if the device says so (`ibv_atomic_cap`). Over a lane the meaning of
+//! the key is requested first, as for RMA (`lane/rma.rs`).
 
 use super::post::{FENCE, check_completion, key_of};
 use crate::error::{Error, Result, errno};
@@ -19,7 +19,7 @@ use crate::prov::verbs::state::State;
 use crate::prov::verbs::sys::abi::ibv_wr_opcode::{IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD};
 use std::sync::Arc;
 
-/// Whether a device carries atomics out at all.
+/// Checks that a device executes atomics at all.
 pub fn check(context: &Context, argument: &str) -> Result<()> {
     match context.atomics() {
         Atomics::None => {
@@ -30,16 +30,16 @@ pub fn check(context: &Context, argument: &str) -> Result<()> {
     }
 }
 
-/// Whether a device carries an operation out.
+/// Checks that a device executes this atomic operation.
 pub fn check_op(context: &Context, what: Atomic) -> Result<()> {
     check(context, "ep")?;
     check_card(what)
 }
 
-/// The work request that an operation is which `check_op` has let pass.
+/// The opcode and operands for an operation that `check_op` has accepted.
 pub fn on_card(op: &AtomicOp) -> NicAtomic {
     let mut operands = [0; 2];
-    // Compared first, and swapped in behind that. Reading adds nothing.
+    // The last operand is compared first and the one before it swapped in, so they are taken from the end. A read adds 0.
     for (place, word) in operands.iter_mut().zip(op.operands().rchunks_exact(8)) {
         *place = word.try_into().map_or(0, u64::from_ne_bytes);
     }
@@ -47,7 +47,7 @@ pub fn on_card(op: &AtomicOp) -> NicAtomic {
     NicAtomic { opcode, operands }
 }
 
-/// A place for what the card fetches, as it always does: memory of ours, so that the caller's needs no registration.
+/// A buffer of the library for the value that the card always fetches, so that the caller's memory needs no registration.
 pub fn fetched(memory: &Arc<Registered>, op: &AtomicOp) -> Result<Box<Bounce>> {
     let old = [op.with.old];
     bounce::take(memory, if op.what.fetches() { &old } else { &[] }, &[], op.what.bytes(), false)
@@ -82,7 +82,7 @@ impl State {
         if self.must_wait() || self.faults.is_some() {
             return self.enqueue_request(ready, false);
         }
-        // What was promised to go out with the next one goes before it.
+        // Operations that were promised to go out with the next one (`GDRFAB_MORE`) are posted before it.
         self.ring_promised();
         self.post_ready(ready);
         Ok(())
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn what_is_compared_comes_first() {
         static WORDS: [u64; 2] = [2, 9];
-        // SAFETY: a static.
+        // SAFETY: the memory is a static, which stays.
         let [swap, compare] = [0, 8].map(|skip| unsafe { Iov::new(WORDS.as_ptr() as usize + skip, 8) });
         let posted = |op, form, operand, compare| {
             let what = Atomic { op, datatype: Datatype::U64, form, count: 1 };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The fast path of posting: one piece that the device reaches, and an entry that says no more than that it is done. The slow
-//! path (`post.rs`, `recv.rs`) takes what this one does not. How they end is in `poll.rs`. A write of 8 bytes and its entry take
-//! 431 instructions here, verbs' own 272 among them, and 1,527 there (callgrind; with a deadline, which is what sends it there);
-//! a message, its receive and two entries 1,043 and 2,737 (`make bench-verbs-count`).
+//! The fast path of posting: one piece that the device reaches, and an entry that only says that the operation is done. It fills in a
+//! prepared work request (`queue/template.rs`) instead of building one. All other operations take the slow path (`post.rs`, `recv.rs`).
+//! Completions of the fast path are handled in `poll.rs`.
+//!
+//! `make bench-verbs-count` counts the instructions of both paths.
 
 use crate::error::{Error, errno};
 use crate::mr::Paths;
@@ -21,26 +22,26 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 const INLINED: u32 = ibv_send_flags::IBV_SEND_INLINE;
-/// The longest operation of this path; a number that a comparison holds.
+/// The longest operation of this path; it fits the immediate operand of a compare instruction.
 const LONGEST: usize = i32::MAX as usize;
-/// Flags that an operation of the fast path may have: they say what is done anyway, or whether an entry is wanted.
+/// Flags that are allowed on the fast path: they ask for what is done anyway, or say whether an entry is wanted.
 const FAST_FLAGS: u64 = flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE;
 pub const WRITE: u8 = 0;
 pub const READ: u8 = 1;
 pub const SEND: u8 = 2;
 
-/// An operation that is written down, and not posted yet. Nothing of the call's is needed beyond here, so that posting
-/// is the call's end.
+/// An operation that is prepared and not yet posted. Posting needs no argument of the call any more, so it can be the last thing that the
+/// call does.
 pub struct PreparedPost<'a, const LOCKED: bool>(Reached<'a, State, LOCKED>);
 
 impl<const LOCKED: bool> PreparedPost<'_, LOCKED> {
-    /// Posts it; gives the device's answer, an errno.
+    /// Posts the operation; returns the device's answer, an errno.
     #[inline(always)]
     pub fn post(&mut self) -> i32 {
         self.0.fire()
     }
 
-    /// Takes it back after `post` failed; gives the words.
+    /// Removes the operation after `post` has failed; returns the error.
     #[cold]
     pub fn refused(&mut self, rc: i32) -> Error {
         self.0.post_failed(rc)
@@ -48,14 +49,14 @@ impl<const LOCKED: bool> PreparedPost<'_, LOCKED> {
 }
 
 impl State {
-    /// From now on everything takes the slow path, until that finds everything as it should be.
+    /// Sends all operations to the slow path, until it finds that the fast path can be opened again.
     pub fn close_fast(&mut self) {
         let t = &mut self.fast;
         (t.open, t.default_wants_entry, t.recv_open) = (false, false, false);
         (t.next_sent, t.next_received) = (NEVER, NEVER);
     }
 
-    /// Opens the fast path of operations if nothing speaks against it.
+    /// Opens the fast path of operations if nothing is against it.
     #[inline(always)]
     pub fn try_open_fast(&mut self) {
         if !self.fast.open {
@@ -73,19 +74,19 @@ impl State {
             && self.faults.is_none()
             && !self.is_failing_over();
         let Some(qp) = self.qp.as_ref().filter(|_| fits && idle && self.bind.tx.is_some()) else { return };
-        // Faults on demand are committed on the way that this one leaves out.
+        // Fault injection acts on the slow path only.
         if qp.retransmit.as_ref().is_some_and(|kept| kept.lock().fault_every != 0) {
             return;
         }
         let every = self.bind.wants_entry(self.op_flags);
         let t = &mut self.fast;
-        // The state stays where it is as long as the endpoint is open.
+        // The pointer stays valid: the state does not move while the endpoint is open.
         t.wr.sg_list = &raw mut t.piece;
         t.wr.num_sge = 1;
         t.inline = qp.capacity.inline as usize;
         t.longest = self.rails.as_ref().map_or(LONGEST, |rails| rails.min_striped.min(LONGEST) - 1);
         t.qp = qp.raw();
-        // SAFETY: the pair lives, and so does its context.
+        // SAFETY: the queue pair lives, and its context does as long as the queue pair.
         if let Some(post) = unsafe { (*(*t.qp).context).ops.post_send } {
             let keeper = qp.retransmit.as_ref().map(Arc::as_ptr);
             t.wr.next = keeper.map_or(null_mut(), |keeper| keeper.cast_mut().cast());
@@ -94,7 +95,7 @@ impl State {
         }
     }
 
-    /// As `look_fast`, for receives.
+    /// Opens the fast path of receives if nothing is against it.
     #[inline(always)]
     pub fn try_open_fast_receive(&mut self) {
         if !self.fast.recv_open {
@@ -114,7 +115,7 @@ impl State {
         t.recv_wr.sg_list = &raw mut t.recv_piece;
         t.recv_wr.num_sge = 1;
         t.qp = qp.raw();
-        // SAFETY: the pair lives, and so does its context.
+        // SAFETY: the queue pair lives, and its context does as long as the queue pair.
         if let Some(post) = unsafe { (*(*t.qp).context).ops.post_recv } {
             let keeper = qp.retransmit.as_ref().map(Arc::as_ptr);
             t.recv_wr.next = keeper.map_or(null_mut(), |keeper| keeper.cast_mut().cast());
@@ -123,7 +124,7 @@ impl State {
         }
     }
 
-    /// The oldest are others than before.
+    /// Updates the numbers of the oldest operation and receive, which the fast path of completions compares.
     #[inline]
     pub fn follow(&mut self) {
         if self.fast.open {
@@ -134,14 +135,14 @@ impl State {
         }
     }
 
-    /// Writes an operation down. False: the slow path is to be taken.
+    /// Prepares an operation. False: it has to take the slow path.
     #[inline(always)]
     fn arm<const KIND: u8, const LOCKED: bool>(&mut self, one: One, wanted: bool) -> bool {
-        // In this order no two in a row fail alike, which the compiler would join to something longer.
+        // The order of these checks is deliberate: two neighbours with the same result would be merged by the compiler into longer code.
         if KIND != SEND && one.key >> 32 != 0 {
             return false;
         }
-        // Each in code of its own, which is shorter than what decides between them later.
+        // Two specialised bodies are shorter than one that decides between them later.
         if KIND != READ
             && let Some(lkey) = mr::on_host(one.desc)
             && one.local.len().wrapping_sub(1) < self.fast.inline
@@ -154,7 +155,7 @@ impl State {
             && self.arm_sized::<KIND, LOCKED, false>(one, lkey, wanted)
     }
 
-    /// As `arm`, for what was looked at.
+    /// The second half of `arm`, after its checks.
     #[inline(always)]
     fn arm_sized<const KIND: u8, const LOCKED: bool, const INLINE: bool>(&mut self, one: One, lkey: u32, wanted: bool) -> bool {
         let One { local, addr, key, context, desc, .. } = one;
@@ -164,9 +165,9 @@ impl State {
         }
         let mut signalled = SIGNALED;
         if wanted {
-            // SAFETY: the path is open only with a queue.
+            // SAFETY: the fast path is open only if a completion queue is bound.
             let queue = unsafe { self.bind.tx.as_ref().unwrap_unchecked() };
-            // SAFETY: of the same domain as the state, which is reached in the same way.
+            // SAFETY: the queue belongs to the same domain as the state, so the same `LOCKED` is right for it.
             if !unsafe { queue.reach::<LOCKED>() }.reserve() {
                 return false;
             }
@@ -184,7 +185,7 @@ impl State {
         let seq = self.tx.next();
         let place = self.tx.place();
         (place.end.context, place.end.kind, place.end.len, place.end.buf) = (context, kind, len, buf);
-        // A message has no path to count.
+        // Paths are counted for RMA only.
         let how = if INLINE || KIND == SEND { 0 } else { mr::how_of(desc) };
         if wanted {
             place.how = ENTRY_ONLY | how;
@@ -211,7 +212,8 @@ impl State {
     #[inline(always)]
     fn fire(&mut self) -> i32 {
         let t = &mut self.fast;
-        // SAFETY: request and piece are live, and so is the pair while the path is open; who posts keeps the buffer until it completes.
+        // SAFETY: request and piece are part of `self`, and the queue pair lives while the path is open; the caller keeps the buffer
+        // until the operation completes.
         unsafe { (t.post)(t.qp, &raw mut t.wr, &raw mut t.bad) }
     }
 
@@ -221,7 +223,7 @@ impl State {
         if let Some(queue) = self.bind.tx.as_ref().filter(|_| op.end.wanted) {
             queue.release();
         }
-        // What went out before without asking for its end has nobody else to ask.
+        // Earlier operations may have been posted without asking for a completion; the next operation has to ask.
         self.unsignalled = self.tx.limit();
         match rc.saturating_abs() {
             errno::ENOMEM => Error::AGAIN,
@@ -229,7 +231,7 @@ impl State {
         }
     }
 
-    /// Posts an operation with its `flags` if the fast path takes it; `None`: the slow one is to be taken.
+    /// Posts an operation with `flags` if the fast path takes it; `None`: it has to take the slow path.
     #[inline(always)]
     pub fn try_fast<const KIND: u8, const LOCKED: bool>(&mut self, one: One, flags: u64) -> Option<Result<(), Error>> {
         if !self.fast.open || flags & !FAST_FLAGS != 0 {
@@ -245,7 +247,7 @@ impl State {
         }
     }
 
-    /// Posts a receive if the fast path takes it; `None`: the slow one is to be taken, which looks at what the device says.
+    /// Posts a receive if the fast path takes it; `None`: it has to take the slow path, which also handles a refusal by the device.
     #[inline(always)]
     pub fn try_fast_receive(&mut self, local: Iov, desc: u64, context: usize) -> Option<()> {
         let lkey = mr::local_key(desc)?;
@@ -256,11 +258,12 @@ impl State {
         let t = &mut self.fast;
         t.recv_wr.wr_id = self.rx_tag.recv(self.rx.next());
         t.recv_piece = ibv_sge { addr: buf as u64, length: room as u32, lkey };
-        // SAFETY: request and piece are live, and so is the pair while the path is open; who posts keeps the buffer until it completes.
+        // SAFETY: request and piece are part of `self`, and the queue pair lives while the path is open; the caller keeps the buffer
+        // until the receive completes.
         if unsafe { (t.post_recv)(t.qp, &raw mut t.recv_wr, &raw mut t.recv_bad) } != 0 {
             return None;
         }
-        // What `forget` left there is as good as a default for the rest.
+        // The other fields keep the values of an earlier fast receive, which are right for this one too.
         let place = self.rx.place();
         (place.context, place.buf, place.room, place.deadline) = (context, buf, room, 0);
         (place.wanted, place.own, place.entry_only) = (true, false, true);
@@ -270,13 +273,13 @@ impl State {
 }
 
 impl Shared {
-    /// Writes an operation without flags down, that gives an entry. `None`: the slow path is to be taken.
+    /// Prepares an operation without flags that gives an entry. `None`: it has to take the slow path.
     ///
     /// # Safety
-    /// `LOCKED`, or the domain is one without locks.
+    /// `LOCKED`, or the domain was opened without locks.
     #[inline(always)]
     pub unsafe fn arm_fast<const KIND: u8, const LOCKED: bool>(&self, one: One) -> Option<PreparedPost<'_, LOCKED>> {
-        // SAFETY: the table of operations is that of the domain, so `LOCKED` is what the domain was opened with.
+        // SAFETY: the caller's table of operations is that of the domain, so `LOCKED` is what the domain was opened with.
         let mut s = unsafe { self.state.reach::<LOCKED>() };
         if s.fast.default_wants_entry && s.arm::<KIND, LOCKED>(one, true) { Some(PreparedPost(s)) } else { None }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What faults on demand do to operations. Everything that an endpoint posts goes through the line (`staged.rs`) then, whose
-//! jobs can be held; receives are kept until the device may have them.
+//! Fault injection into operations. With it, everything that an endpoint posts goes through the staging queue (`staged_transfer.rs`),
+//! where operations can be delayed; receives are delayed in a queue of their own.
 
 use crate::error::{Error, Result};
 use crate::prov::fault::{Op, Plan, Verdict};
@@ -12,7 +12,7 @@ use crate::prov::verbs::sys::abi::ibv_sge;
 use crate::sys::time::now_ns;
 
 impl State {
-    /// What a fault on demand does to an operation that was accepted; of a lane, who uses it looks after that.
+    /// The verdict of fault injection on an accepted operation. For a lane the layer above injects the faults.
     pub fn apply_fault(&mut self, op: Op) -> Verdict {
         match (&mut self.faults, &self.phase) {
             _ if self.bind.is_lane() => Verdict::Go,
@@ -22,20 +22,20 @@ impl State {
         }
     }
 
-    /// As if the peer had died.
+    /// Ends the connection as if the peer had died.
     pub fn lose(&mut self) {
         self.begin_teardown(Plan::gone(), false);
         self.finish_if_drained();
     }
 
-    /// When a fault on demand lets something start; 0 = nothing waits for that.
+    /// When fault injection lets something start; 0: nothing waits for that.
     pub fn held_until(&self) -> u64 {
         let line = self.staging.jobs.front().map_or(0, WaitingOp::held_until);
         let receives = self.faults.as_ref().and_then(|f| f.held.front()).map_or(0, |(until, _)| *until);
         if line == 0 || receives == 0 { line.max(receives) } else { line.min(receives) }
     }
 
-    /// Posts a receive with faults.
+    /// Posts a receive under fault injection.
     #[cold]
     pub fn recv_faulty(&mut self, mut pieces: [ibv_sge; IOV_LIMIT], count: usize, op: RxOp) -> Result<()> {
         if self.rx.len() as usize + self.faults.as_ref().map_or(0, |f| f.held.len()) >= self.rx.limit() as usize {
@@ -56,7 +56,7 @@ impl State {
         }
     }
 
-    /// Starts what faults on demand have kept long enough.
+    /// Starts the operations and receives that were delayed long enough.
     #[cold]
     pub fn release_held(&mut self) {
         let now = now_ns();
@@ -74,7 +74,7 @@ impl State {
         }
     }
 
-    /// Receives that the end of the connection comes before.
+    /// Fails the delayed receives: the connection has ended.
     pub fn flush_held(&mut self) {
         for (_, receive) in self.faults.as_mut().map(|f| std::mem::take(&mut f.held)).unwrap_or_default() {
             let error = self.flushed(receive.op.deadline);

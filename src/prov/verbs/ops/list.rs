@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists of blocks: chains of work requests, each posted by one ring of the doorbell, of which the last alone asks for a
-//! completion. Blocks that adjoin at the peer are one request of several pieces.
+//! Lists of blocks: chains of work requests, each posted by one ring of the doorbell; only the last request of a chain asks for a
+//! completion. Blocks that adjoin at the peer become one request with several pieces.
 
 use crate::error::{Error, Result, errno};
 use crate::prov::bind::Ending;
@@ -17,25 +17,25 @@ use crate::prov::verbs::sys::status;
 use std::mem::zeroed;
 use std::ptr::null_mut;
 
-/// Work requests of one chain, at most; and no more than a quarter of the queue, so that the device has the next one by the time
-/// it is through.
+/// Most work requests of one chain. A chain also has at most a quarter of the queue, so that the device has the next one before it
+/// finishes this one.
 const LONGEST: usize = 256;
-/// Bytes of a work request.
+/// Most bytes of a work request.
 const REQUEST_BYTES: usize = 1 << 30;
 
 impl State {
-    /// Whether a list goes in chains: the device reaches all of it on both sides.
+    /// Decides whether a list is posted as chains: the device must reach all of it on both sides.
     pub fn list(&mut self, list: &List, c: &Common) -> Result<Native> {
         self.check_connected()?;
         let is_open = |p: &Pair| p.key >> 32 == 0 && mr::local_key(p.desc).is_some();
         let permitted = |p: &Pair| self.ruled_out(mr::path_of(mr::how_of(p.desc))).is_none();
-        // A lane asks the peer what each key names.
+        // A lane first has to ask the peer about each key.
         let plain = self.faults.is_none() && self.lane.is_none() && c.flags & flags::DELIVERY_COMPLETE == 0;
         let chained = plain && !list.runs.is_empty() && list.pairs.iter().all(|p| is_open(p) && permitted(p));
         Ok(if chained { Native::Parts } else { Native::Pieces })
     }
 
-    /// Posts one chain of a list; gives how many runs it took.
+    /// Posts one chain of a list; returns how many runs it took.
     pub fn list_part(&mut self, memory: &Registered, dir: Dir, runs: &[Run], pairs: &[Pair], c: &Common) -> Result<usize> {
         if self.rails.is_some()
             && let Some(striped) = self.stripe_list(memory, dir, runs, pairs, c)
@@ -43,7 +43,7 @@ impl State {
             return striped;
         }
         let most_pieces = (self.check_connected()?.capacity.tx_pieces as usize).min(IOV_LIMIT);
-        // What was promised to go out with the next one goes now.
+        // Operations that were promised to go out with the next one (`GDRFAB_MORE`) are posted now.
         self.ring_promised();
         let limit = self.tx.limit();
         let most = ((limit - self.tx.len()).min((limit / 4).max(1)) as usize).min(LONGEST);
@@ -57,7 +57,7 @@ impl State {
         posted
     }
 
-    /// Fills the chain with the next runs, joined where they adjoin; no pointer in it is set yet.
+    /// Fills the chain with the next runs, joined where they adjoin. Its pointers are set later, by `post_chain`.
     #[allow(clippy::too_many_arguments)]
     fn make(
         &mut self,
@@ -114,7 +114,7 @@ impl State {
                 Ending { context: c.context, kind: kind_of(dir), len, buf: runs[run].buf(), deadline, part: true, ..Ending::default() };
             chain.ops.push(TxOp { end, how, run: run as u16, internal: true, ..TxOp::default() });
         }
-        // The end of the last is that of all.
+        // The completion of the last request covers all of them.
         if let (Some(wr), Some(op)) = (chain.wrs.last_mut(), chain.ops.last_mut()) {
             wr.send_flags |= SIGNALED;
             op.internal = false;
@@ -122,12 +122,13 @@ impl State {
         Ok(())
     }
 
-    /// Links the chain and posts it; gives how many runs the device took.
+    /// Links the chain and posts it; returns how many runs the device took.
     fn post_chain(&mut self, chain: &mut Chain) -> Result<usize> {
         let (n, mut piece) = (chain.wrs.len(), chain.pieces.as_mut_ptr());
         let first = chain.wrs.as_mut_ptr();
         for i in 0..n {
-            // SAFETY: all lie in the vectors, which do not grow any more; the requests' numbers of pieces add up to those there are.
+            // SAFETY: all elements lie in the vectors, which do not grow any more; the requests' counts of pieces add up to the length of
+            // `pieces`.
             unsafe {
                 let wr = &mut *first.add(i);
                 wr.wr_id = self.tx_tag.send(self.tx.next().wrapping_add(i as u32));
@@ -137,12 +138,13 @@ impl State {
             }
         }
         let Some(qp) = &self.qp else { return Err(self.not_connected()) };
-        // SAFETY: the chain and its pieces live until the call returns; the blocks stay until the list has ended (`List::new`).
+        // SAFETY: chain and pieces live until the call returns; the caller keeps the blocks until the list has ended (the promise of
+        // `List::new`).
         let (taken, why) = match unsafe { qp.post_send(first) } {
             Ok(()) => (n, None),
             Err((bad, err)) => (((bad as usize).wrapping_sub(first as usize) / size_of::<ibv_send_wr>()).min(n), Some(err)),
         };
-        // A piece is a run; the next chain begins with the first that the device did not take.
+        // Each piece is one run; the next chain begins with the first run that the device did not take.
         let count = chain.ops.get(taken).map_or(chain.pieces.len(), |op| usize::from(op.run));
         if let Some(last) = taken.checked_sub(1).and_then(|i| chain.ops.get_mut(i)) {
             last.internal = false;
@@ -153,11 +155,11 @@ impl State {
                 self.unsignalled = 0;
                 Ok(count)
             }
-            // Full for the moment: what it holds ends, and makes room.
+            // The queue is full for the moment; completions will make room.
             Some(errno::ENOMEM) if taken == 0 && !self.tx.is_empty() => Ok(0),
             Some(err) if taken == 0 => Err(status::call_error("posting a list's work requests", err)),
             Some(_) => {
-                // Nobody has asked for the end of what was taken.
+                // The requests that were taken do not ask for a completion; an extra one does.
                 self.unsignalled = self.tx.limit();
                 self.ask_for_an_end();
                 Ok(count)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The fast path of a completion: from the device into the caller's array, while its queue is empty. Whatever else there is to
-//! it takes the slow path (`state.rs`), into the queue.
+//! The fast path of completions: from the device directly into the caller's array, while the library's own queue of entries is empty. A
+//! completion that needs more work takes the slow path (`state/mod.rs`, `recv.rs`) into that queue.
 
 use crate::prov::flags;
 use crate::prov::queue::{Completion, Found};
@@ -12,11 +12,11 @@ use crate::prov::verbs::state::State;
 use crate::prov::verbs::sys::abi::*;
 use std::ptr::NonNull;
 
-/// Of the numbers of work requests one in so many, less one, is an occasion to look at what changes rarely.
+/// A work request whose number has these bits clear is an occasion to look at rare events.
 const DUE: u64 = 63;
 
 impl State {
-    /// A completion whose operation has nothing to do but give its entry.
+    /// Handles a completion of the oldest operation, if that only has to give its entry.
     #[inline(always)]
     fn sent_fast(&mut self, wc: &ibv_wc) -> Option<Completion> {
         if wc.status != ibv_wc_status::IBV_WC_SUCCESS || wc.wr_id != self.fast.next_sent {
@@ -27,7 +27,7 @@ impl State {
         let end = &op.end;
         let done = Completion { context: end.context, flags: end.kind, len: end.len, buf: end.buf, data: 0 };
         if how != ENTRY_ONLY {
-            // The flag of a vacant place is down.
+            // An empty slot has this flag cleared.
             if how & ENTRY_ONLY == 0 {
                 return None;
             }
@@ -39,14 +39,15 @@ impl State {
         if done.flags & flags::SEND != 0 {
             self.stats.sends += 1;
         } else {
-            // Wrapping, because `not_by_nic` has taken it off before.
+            // Wrapping, because `not_by_nic` may have subtracted it before.
             self.stats.ops_nic = self.stats.ops_nic.wrapping_add(1);
             self.stats.bytes_nic = self.stats.bytes_nic.wrapping_add(done.len as u64);
         }
         Some(done)
     }
 
-    /// As `sent_fast`, for a message in a receive. A function of its own, so that both find registers for what they hold.
+    /// Handles a message in the oldest receive, if that only has to give its entry. A function of its own, so that both functions keep
+    /// their values in registers.
     #[inline(never)]
     fn received_fast(&mut self, wc: &ibv_wc) -> Option<Completion> {
         let well = wc.status == ibv_wc_status::IBV_WC_SUCCESS && wc.wr_id == self.fast.next_received;
@@ -71,7 +72,7 @@ impl State {
 }
 
 impl Inner {
-    /// The endpoint that a completion is of, if it is another than the last one's.
+    /// Makes the endpoint of this completion the current one; false: it is already, or there is none.
     #[cold]
     fn turn_to(&mut self, wr_id: u64) -> bool {
         let of = self.members.get(Tag::member(wr_id)).and_then(|m| m.ep.as_ref()).map(|ep| NonNull::from(ep.as_ref()));
@@ -84,43 +85,43 @@ impl Inner {
 }
 
 impl Cq {
-    /// Hands completions to `each` as the device gives them, while the caller's queue is empty.
+    /// Hands completions to `each` directly from the device, while the queue of entries is empty.
     ///
     /// # Safety
-    /// `LOCKED`, or the domain is one without locks; and the queue is one of `open`.
+    /// `LOCKED`, or the domain was opened without locks; and the queue was made by `open`.
     #[inline(always)]
     pub unsafe fn poll_fast<const LOCKED: bool>(&self, count: usize, mut each: impl FnMut(usize, &Completion)) -> Found {
-        // SAFETY: `open` has set it.
+        // SAFETY: `open`, which made this queue, has set it.
         let queue = unsafe { self.queue.as_ref().unwrap_unchecked() };
         let most = if count > BATCH { BATCH } else { count };
-        // SAFETY: `LOCKED` is what the domain was opened with, so who calls promised; so for all that is reached here.
+        // SAFETY: `LOCKED` is what the domain was opened with, as the caller promises; this holds for all objects of the domain below.
         let Some(mut inner) = (unsafe { self.inner.try_reach::<LOCKED>() }) else { return Found::Elsewhere };
-        // SAFETY: a queue of the same domain.
+        // SAFETY: a queue of the same domain, so `LOCKED` is right for it.
         if !unsafe { queue.reach::<LOCKED>() }.has_room_for(most) {
             return Found::Elsewhere;
         }
         let wc = inner.wcs.as_mut_ptr();
-        // SAFETY: the queue lives and there is room for so many.
+        // SAFETY: the queue lives, and `wcs` has room for `most` completions.
         let n = unsafe { (inner.poll)(self.raw.raw(), most as i32, wc) };
         if n.wrapping_sub(1) as u32 >= BATCH as u32 {
             return if n == 0 && most > 0 { Found::Nothing } else { Found::Elsewhere };
         }
-        // One alone is what a caller gets who waits for each; without a loop it is half as long.
+        // A caller that waits for each operation gets one completion at a time; without the loop the path is half as long.
         if n == 1
             && let Some(ep) = inner.last
         {
-            // SAFETY: a member's endpoint lives as long as the member, and is of the same domain, and so reached in the
-            // same way; the first completion is filled.
+            // SAFETY: a member's endpoint lives as long as the member and belongs to the same domain, so `LOCKED` is right for it; the
+            // first completion is filled.
             let done = unsafe { ep.as_ref().state.reach::<LOCKED>().sent_fast(&*wc) };
             if let Some(done) = done {
                 each(0, &done);
-                // SAFETY: a queue of the same domain.
+                // SAFETY: a queue of the same domain, so `LOCKED` is right for it.
                 unsafe { queue.reach::<LOCKED>() }.release(1);
                 // SAFETY: the first completion is filled.
                 return if unsafe { (*wc).wr_id } & DUE == 0 { Found::Due(1) } else { Found::Some(1) };
             }
         }
-        // SAFETY: so many are filled.
+        // SAFETY: as the caller promises for this function; the first `n` completions are filled.
         match unsafe { self.take_all::<LOCKED>(&mut inner, n as usize, each) } {
             0 => Found::Elsewhere,
             taken if inner.wcs[0].wr_id & DUE < BATCH as u64 => Found::Due(taken),
@@ -128,20 +129,20 @@ impl Cq {
         }
     }
 
-    /// Hands `n` completions to `each`, or from the first on that is not so simple into the queue.
+    /// Hands up to `n` completions to `each`. From the first one that needs the slow path on, the rest goes into the queue.
     ///
     /// # Safety
-    /// As for `poll_fast`; and so many are in `inner`.
+    /// As for `poll_fast`; and `inner` holds `n` completions.
     #[inline(never)]
     unsafe fn take_all<const LOCKED: bool>(&self, inner: &mut Inner, n: usize, mut each: impl FnMut(usize, &Completion)) -> usize {
-        // SAFETY: `open` has set it.
+        // SAFETY: `open`, which made this queue, has set it.
         let queue = unsafe { self.queue.as_ref().unwrap_unchecked() };
         let mut wc = inner.wcs.as_ptr();
         let (mut taken, mut arrivals) = (0, 0);
         'all: loop {
-            // SAFETY: a member's endpoint lives as long as the member, which `inner` has.
+            // SAFETY: a member's endpoint lives as long as the member, which `inner` holds.
             if let Some(ep) = inner.last.map(|ep| unsafe { ep.as_ref() }) {
-                // SAFETY: of the same domain as the queue, so `LOCKED` is right for it.
+                // SAFETY: the endpoint is of the same domain as the queue, so `LOCKED` is right for it.
                 let mut s = unsafe { ep.state.reach::<LOCKED>() };
                 // SAFETY: the first `n` completions are filled, and `taken` is below.
                 while let Some(done) = s.sent_fast(unsafe { &*wc }) {
@@ -150,7 +151,7 @@ impl Cq {
                     if taken == n {
                         break 'all;
                     }
-                    // SAFETY: below `n`.
+                    // SAFETY: `taken` is below `n`.
                     wc = unsafe { wc.add(1) };
                 }
                 // SAFETY: the first `n` completions are filled, and `taken` is below.
@@ -160,7 +161,7 @@ impl Cq {
                     if taken == n {
                         break 'all;
                     }
-                    // SAFETY: below `n`.
+                    // SAFETY: `taken` is below `n`.
                     wc = unsafe { wc.add(1) };
                     continue;
                 }
@@ -171,10 +172,10 @@ impl Cq {
                 break;
             }
         }
-        // SAFETY: a queue of the same domain.
+        // SAFETY: a queue of the same domain, so `LOCKED` is right for it.
         unsafe { queue.reach::<LOCKED>() }.release(taken - arrivals);
         if taken < n {
-            // SAFETY: both are at most the array's length.
+            // SAFETY: `taken` and `n` are at most the array's length.
             let rest = unsafe { inner.wcs.get_unchecked(taken..n) };
             self.hand_over(rest, &inner.members);
         }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Posting: an operation becomes a work request, and work requests become one ring of the doorbell.
+//! Posting operations: an operation becomes a work request, and a batch of work requests is posted by one ring of the doorbell.
+//! Operations that have to wait go to the staging queue (`staged_transfer.rs`).
 
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
@@ -54,7 +55,7 @@ pub(in crate::prov::verbs) fn check_completion(c: &Common) -> Result<()> {
     }
 }
 
-/// Fills in what a work request asks of the peer's memory, by its opcode.
+/// Sets the remote address, the key and, for an atomic, the operands of a work request.
 pub(in crate::prov::verbs) fn aim(wr: &mut ibv_send_wr, Target { addr: remote_addr, key: rkey }: Target, [compare_add, swap]: [u64; 2]) {
     match wr.opcode {
         ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
@@ -65,7 +66,7 @@ pub(in crate::prov::verbs) fn aim(wr: &mut ibv_send_wr, Target { addr: remote_ad
 }
 
 impl State {
-    /// Writes or reads: one remote piece against up to eight local ones.
+    /// Posts a write or read: one remote piece, up to eight local pieces.
     #[inline]
     pub fn rma(&mut self, memory: &Arc<Registered>, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
         let [there] = remote else {
@@ -140,7 +141,7 @@ impl State {
             here = memory.regions.lock().resolve(local, descs, &mut self.batch.pieces[at])?;
         }
         let bounced = here == BufferKind::Staged || (inject && here == BufferKind::Device);
-        // A message has no path to choose or to count.
+        // Paths are chosen and counted for RMA only.
         let how = match kind & flags::RMA {
             0 => 0,
             _ if bounced => mr::BOUNCED,
@@ -156,7 +157,7 @@ impl State {
             (self.batch.pieces[at][0], count) = (fresh.piece(), usize::from(total > 0));
             bounce = Some(fresh);
         }
-        // soft-iWARP takes one piece of a read that has none: what an earlier request left in its place of the queue.
+        // Soft-iWARP reads one piece of a read that has none: the one that an earlier request left in the same slot of the queue.
         if read && count == 0 && self.unordered {
             (self.batch.pieces[at][0], count) = (ibv_sge { addr: 0, length: 0, lkey: 0 }, 1);
         }
@@ -190,7 +191,7 @@ impl State {
         let entry_only = end_wanted && !self.signal_all && bounce.is_none() && deadline == 0;
         let how = how | if entry_only { ENTRY_ONLY } else { 0 };
         let op = TxOp { end, how, bounce, ..TxOp::default() };
-        // With faults on demand everything goes through the line, where they are committed.
+        // Fault injection acts on the staging queue, so every operation takes that way.
         if self.must_wait() || self.faults.is_some() {
             let pieces = self.batch.pieces[at];
             let send_flags = send_flags | SIGNALED;
@@ -221,7 +222,7 @@ impl State {
         Ok(())
     }
 
-    /// Why the endpoint's options keep operations from a path, if they do.
+    /// The error if the endpoint's options rule out a path.
     pub fn ruled_out(&self, path: Paths) -> Option<Error> {
         let policy = &self.options.policy;
         if policy.allowed().contains(path) {
@@ -235,14 +236,14 @@ impl State {
         Some(Error::coded(errno::EOPNOTSUPP, Code::Path, words))
     }
 
-    /// An operation that no permitted path can carry out: accepted, and failed at once, as over every provider.
+    /// Accepts an operation that no permitted path can carry out, and fails it at once, as every provider does.
     #[cold]
     pub(in crate::prov::verbs) fn refuse_rma(&mut self, kind: u64, len: usize, local: &[Iov], c: &Common, why: Error) -> Result<()> {
         let wanted = self.bind.wants_entry(c.flags);
         if !self.bind.reserve(wanted) {
             return Err(Error::AGAIN);
         }
-        // What was promised to go out with the next one goes now.
+        // Operations that were promised to go out with the next one (`GDRFAB_MORE`) are posted now.
         self.ring_promised();
         let end = Ending {
             context: c.context,
@@ -258,19 +259,19 @@ impl State {
         Ok(())
     }
 
-    /// Whether the device has to hold a fenced operation back. A queue pair executes in order all but what follows a read
-    /// or an atomic, which are answered later; and soft-RoCE may forget to wake a request that it holds back.
+    /// Whether the device has to delay a fenced operation. A queue pair executes in order except behind reads and atomics, which are
+    /// answered later. Unneeded fences are avoided because soft-RoCE may forget to wake a request that it delays.
     #[cold]
     pub fn needs_fence(&self, read: bool) -> bool {
-        // Reads of one connection are answered in order, and soft-iWARP refuses a fence before one.
+        // Reads of one connection are answered in order, and soft-iWARP refuses a fence before a read.
         if read && self.unordered {
             return false;
         }
-        // What waits in line may be one.
+        // An operation in the staging queue may be a read or an atomic.
         self.must_wait() || self.faults.is_some() || self.tx.iter().any(|op| op.end.kind & (flags::READ | flags::ATOMIC) != 0)
     }
 
-    /// A transfer to or from memory that the peer's device does not reach.
+    /// Posts a transfer to or from memory that the peer's device does not reach.
     #[cold]
     #[allow(clippy::too_many_arguments)]
     fn transfer(
@@ -326,12 +327,12 @@ impl State {
             ticket: None,
         };
         let t = StagedTransfer::new(dir, there.key, there.addr, pieces, count, bounce, data, end);
-        // What was promised to go out with the next one goes now.
+        // Operations that were promised to go out with the next one (`GDRFAB_MORE`) are posted now.
         self.ring_promised();
         self.enqueue(WaitingOp::Staged(Box::new(t)))
     }
 
-    /// Behind transfers that take longer. The bytes of an inject call are copied, since the caller gets them back now.
+    /// Puts a work request into the staging queue. The bytes of an inject call are copied, since the caller gets them back now.
     #[cold]
     pub(in crate::prov::verbs) fn enqueue_request(&mut self, mut ready: UnpostedRequest, inject: bool) -> Result<()> {
         if self.staging.jobs.len() >= self.tx.limit() as usize {
@@ -345,7 +346,7 @@ impl State {
         if inject && ready.op.bounce.is_none() {
             let mut bytes = Vec::with_capacity(ready.op.end.len);
             for p in &ready.pieces[..ready.count] {
-                // SAFETY: who posts the operation promises the C API that its pieces are readable during the call.
+                // SAFETY: the caller of the C API promises that the pieces are readable during the call.
                 bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(p.addr as *const u8, p.length as usize) });
             }
             let owned: Box<[u8]> = bytes.into();
@@ -356,7 +357,7 @@ impl State {
         self.enqueue(WaitingOp::Plain(Box::new(ready)))
     }
 
-    /// Posts what waited in line; the caller has asked whether there is room. A failure is an entry.
+    /// Posts a request from the staging queue; the caller has checked that there is room. A failure becomes an error entry.
     pub fn post_ready(&mut self, mut ready: UnpostedRequest) {
         // SAFETY: integers and pointers, for all of which zero is a valid value.
         let mut wr: ibv_send_wr = unsafe { zeroed() };
@@ -370,7 +371,8 @@ impl State {
             wr.imm_data = data.to_be();
         }
         let posted = match &self.qp {
-            // SAFETY: the request is live; inline bytes are copied, and who posted the operation keeps the rest until it completes.
+            // SAFETY: the request lives for the call; inline bytes are copied, and the caller that posted the operation keeps the others
+            // until it completes.
             Some(qp) => unsafe { qp.post_send(&mut wr) }.map_err(|(_, err)| status::call_error("posting a work request", err)),
             None => Err(self.not_connected()),
         };
@@ -388,7 +390,7 @@ impl State {
         }
     }
 
-    /// Makes sure that the end of what is posted will be heard.
+    /// Makes sure that the completion of everything posted so far will be seen, if need be by an empty write.
     pub fn ask_for_an_end(&mut self) {
         self.ring_promised();
         if self.unsignalled > 0 && !self.tx.is_full() {
@@ -398,15 +400,15 @@ impl State {
         }
     }
 
-    /// Posts a chain whose every operation was promised before: failures are entries.
+    /// Posts the batch; all of its operations were accepted before, so failures become error entries.
     pub fn ring_promised(&mut self) {
         if let Err(e) = self.ring(false) {
             crate::log!(Warn, "{e}");
         }
     }
 
-    /// Posts the chain. Operations of earlier calls were promised, so their failures are entries; that of the last one,
-    /// where it is `own`, is the call's.
+    /// Posts the batch. Operations of earlier calls were accepted, so their failures become error entries. If `own`, the last one is the
+    /// current call's, which returns its failure.
     #[inline(always)]
     fn ring(&mut self, own: bool) -> Result<()> {
         let n = self.batch.len;
@@ -416,11 +418,11 @@ impl State {
         self.batch.len = 0;
         let first: *mut ibv_send_wr = self.batch.wrs.as_mut_ptr();
         for i in 1..n {
-            // SAFETY: both lie in the array.
+            // SAFETY: both elements lie in the array.
             unsafe { (*first.add(i - 1)).next = first.add(i) };
         }
         let Some(qp) = &self.qp else { return Err(self.not_connected()) };
-        // SAFETY: the chain and its pieces are ours and live; who posted the operations keeps the buffers until they complete.
+        // SAFETY: the batch and its pieces belong to `self`; the callers that posted the operations keep the buffers until they complete.
         match unsafe { qp.post_send(first) } {
             Ok(()) => Ok(()),
             Err((bad, err)) => self.refused(n, first, bad, err, own),
@@ -434,7 +436,7 @@ impl State {
             errno::ENOMEM => Error::AGAIN,
             err => status::call_error("posting a work request", err),
         };
-        // Newest first: they leave the ring in that order.
+        // Newest first, the order in which `unpush` removes them.
         for i in (taken.min(n)..n).rev() {
             let op = self.tx.unpush();
             let with_data = self.batch.wrs.get(i).is_some_and(|wr| wr.opcode == ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
@@ -454,7 +456,7 @@ impl State {
         Err(error)
     }
 
-    /// Ends what waits for the last of its chain, which will not come.
+    /// Fails the operations that wait for the last one of their batch, which will not come.
     pub fn drop_batch(&mut self) {
         for _ in 0..std::mem::take(&mut self.batch.len) {
             let op = self.tx.unpush();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Posting receives, and what comes of them.
+//! Posting receives, and handling arrivals.
 
 use super::post::too_many;
 use crate::error::{Error, Result, errno};
@@ -75,17 +75,17 @@ impl State {
 
     pub fn post_receive(&mut self, pieces: &mut [ibv_sge; IOV_LIMIT], count: usize, op: RxOp) -> Result<()> {
         let Some(qp) = &self.qp else { return Err(self.not_connected()) };
-        // Soft-iWARP takes no receive without a piece.
+        // Soft-iWARP refuses a receive without a piece.
         let count = if self.unordered { count.max(1) } else { count };
         let mut wr =
             ibv_recv_wr { wr_id: self.rx_tag.recv(self.rx.next()), next: null_mut(), sg_list: pieces.as_mut_ptr(), num_sge: count as i32 };
-        // SAFETY: the request and its pieces are live; who posted the receive keeps the buffers until it completes.
+        // SAFETY: request and pieces live for the call; the caller that posted the receive keeps the buffers until it completes.
         unsafe { qp.post_recv(&mut wr)? };
         self.rx.push(op);
         Ok(())
     }
 
-    /// Posts one receive of the provider's own, without room: a write with data needs no more.
+    /// Posts a receive of the provider's own, without a buffer, which is all that a write with data needs.
     pub fn repost_own(&mut self) {
         // SAFETY: integers, for all of which zero is a valid value.
         let mut pieces: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
@@ -95,7 +95,7 @@ impl State {
         }
     }
 
-    /// A receive was used, or came back.
+    /// A receive has completed, or was returned.
     pub(in crate::prov::verbs) fn arrived(&mut self, wc: &ibv_wc, seq: u32) {
         if wc.status != ibv_wc_status::IBV_WC_SUCCESS && self.absorb_failure(wc, true, seq) {
             return;
@@ -113,7 +113,8 @@ impl State {
         let remote = if has_data { flags::REMOTE_CQ_DATA } else { 0 };
         let len = wc.byte_len as usize;
         if wc.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {
-            // Of a staged write the device sees the data alone; the bytes came before, and were counted.
+            // Of a staged write the device sees only the data; the bytes came before, by staged transfers that the peer announced with
+            // their length.
             let len = self.staging.staged_len(self.data_seen).unwrap_or(len);
             self.data_seen += 1;
             let entry = Completion { context: op.context, flags: flags::REMOTE_WRITE | flags::RMA | remote, len, buf: 0, data };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The initiator's side of transfers to memory that the peer's device does not reach: through the peer's slots, with
-//! its help. While such operations are under way, later ones of the endpoint wait in line, so that the order of
-//! posting stays the order of effects.
+//! Staged transfers, initiator's side: reads and writes of memory that the peer's device does not reach, through buffers (slots) of the
+//! peer and with the peer's help. While such an operation is in flight, later operations of the endpoint wait in the staging queue, so
+//! that operations take effect in the order of posting.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
@@ -18,7 +18,7 @@ use crate::prov::verbs::sys::abi::ibv_wr_opcode;
 use crate::sys::time::now_ns;
 
 impl State {
-    /// Puts an operation in line.
+    /// Puts an operation into the staging queue, and starts it if nothing is before it.
     pub fn enqueue(&mut self, mut job: WaitingOp) -> Result<()> {
         if let WaitingOp::Staged(_) = &job
             && !self.service.as_ref().is_some_and(|s| s.up)
@@ -39,7 +39,7 @@ impl State {
         match verdict {
             Verdict::Go => {}
             Verdict::Hold(until) => job.hold(until),
-            // It ends with what else is in line.
+            // Fault injection: it ends with the other operations in the queue.
             Verdict::Lose => job.hold(u64::MAX),
         }
         self.staging.jobs.push_back(job);
@@ -51,13 +51,13 @@ impl State {
         Ok(())
     }
 
-    /// Moves what is in line on.
+    /// Starts or advances the operations in the staging queue.
     pub fn run_queue(&mut self) {
         while let Some(job) = self.staging.jobs.pop_front() {
             if job.held_until() != 0 && now_ns() < job.held_until() {
                 return self.staging.jobs.push_front(job);
             }
-            // What is over several rails is not overtaken.
+            // Nothing overtakes a striped operation.
             let busy = self.rails.as_ref().is_some_and(|r| !r.active.is_empty());
             match job {
                 WaitingOp::Striped(stripe) if self.may_begin(&stripe) => _ = self.begin_stripe(*stripe),
@@ -81,10 +81,10 @@ impl State {
         }
     }
 
-    /// One step of the transfer at the head; true: it is over.
+    /// Advances the transfer at the head of the queue; true: it has ended.
     fn advance(&mut self, t: &mut StagedTransfer) -> Result<bool> {
         if !t.asked && t.begun == 0 && !self.tx.is_empty() {
-            // What was posted before has its effect before.
+            // Earlier operations must have taken effect before.
             self.ask_for_an_end();
             return Ok(false);
         }
@@ -141,7 +141,7 @@ impl State {
                 self.stats.moved(Paths::STAGED, t.end.len);
                 self.bind.succeed(&t.end);
             }
-            // Counted when that has arrived.
+            // The write counts as done when its data has arrived.
             (Ok(()), Some(data)) => {
                 let mut ready = UnpostedRequest::empty(ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, Some(data));
                 ready.op = TxOp { end: t.end, how: mr::BOUNCED, ..TxOp::default() };
@@ -150,7 +150,7 @@ impl State {
         }
     }
 
-    /// A message of the peer's library, or word of one of ours.
+    /// A message of the peer's service queue pair.
     pub fn on_message(&mut self, memory: &Registered, words: &Message) -> Result<()> {
         match words[0] as u8 {
             kind::BYE => {
@@ -205,7 +205,7 @@ impl State {
         self.run_queue();
     }
 
-    /// The peer has dealt with a slot.
+    /// The peer has executed a PUT or GET.
     fn on_done(&mut self, words: &Message) {
         let slot = (words[0] >> 8 & 0xff) as usize;
         let Some(chunk) = self.staging.busy.get(slot).copied().flatten() else { return };
@@ -227,7 +227,7 @@ impl State {
         }
     }
 
-    /// A slot has served.
+    /// A slot is free again.
     pub fn free_slot(&mut self, slot: usize) {
         if self.staging.busy.get_mut(slot).and_then(Option::take).is_none() {
             return;
@@ -238,7 +238,7 @@ impl State {
         self.run_queue();
     }
 
-    /// Ends what is in line: the connection is over and the device has let go of everything.
+    /// Fails the operations in the queue: the connection is over and the device holds none of their buffers.
     pub fn flush_queue(&mut self) {
         for job in std::mem::take(&mut self.staging.jobs) {
             let end = *job.ending();
@@ -249,7 +249,7 @@ impl State {
         self.staging = StagingQueue::default();
     }
 
-    /// Whether an operation that goes to the caller's queue pair must wait in line.
+    /// Whether an operation for the endpoint's own queue pair has to wait in the staging queue.
     #[inline(always)]
     pub fn must_wait(&self) -> bool {
         !self.staging.jobs.is_empty() || self.rails.as_ref().is_some_and(|r| !r.active.is_empty())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tables of operations of a verbs endpoint and of its completion queues: what the device gets in one work request, and
-//! what it gives straight to the reader. The rest goes the general way (`prov/general.rs`).
+//! The tables of entry points for a verbs endpoint and its completion queues: operations that are one work request, and completions that
+//! go straight to the reader. All other cases go the general way (`prov/general.rs`).
 
 use super::fast::{PreparedPost, READ, SEND, WRITE};
 use crate::guard::{failed, hold};
@@ -35,7 +35,7 @@ pub fn choose(threading: Threading) -> &'static EpOps {
     }
 }
 
-/// Posts; the call's end.
+/// Posts; the last thing that the call does.
 #[inline(always)]
 fn fire<const LOCKED: bool>(mut armed: PreparedPost<'_, LOCKED>) -> isize {
     match armed.post() {
@@ -59,7 +59,7 @@ impl<const KIND: u8, const LOCKED: bool> FastPath<Rma> for Request<KIND, LOCKED>
 
     #[inline(always)]
     unsafe fn post(_: &EpHead, of: &Shared, one: One) -> Option<isize> {
-        // SAFETY: `choose` gave the table of the threading that the domain was opened with.
+        // SAFETY: `choose` gave the table for the threading that the domain was opened with.
         unsafe { of.arm_fast::<KIND, LOCKED>(one) }.map(fire)
     }
 }
@@ -70,7 +70,7 @@ impl<const LOCKED: bool> FastPath<Message> for Request<SEND, LOCKED> {
 
     #[inline(always)]
     unsafe fn post(_: &EpHead, of: &Shared, one: One) -> Option<isize> {
-        // SAFETY: `choose` gave the table of the threading that the domain was opened with.
+        // SAFETY: `choose` gave the table for the threading that the domain was opened with.
         unsafe { of.arm_fast::<SEND, LOCKED>(one) }.map(fire)
     }
 }
@@ -84,12 +84,12 @@ impl<const LOCKED: bool> FastPath<Message> for Receive<LOCKED> {
 
     #[inline(always)]
     unsafe fn post(_: &EpHead, of: &Shared, one: One) -> Option<isize> {
-        // SAFETY: `choose` gave the table of the threading that the domain was opened with.
+        // SAFETY: `choose` gave the table for the threading that the domain was opened with.
         unsafe { of.state.reach::<LOCKED>() }.try_fast_receive(one.local, one.desc, one.context).map(|()| 0)
     }
 }
 
-/// How a queue is read that the device fills.
+/// The read function of a queue that the device fills.
 pub fn of_cq(threading: Threading, format: CqFormat) -> &'static CqOps {
     match (threading, format) {
         (Threading::Safe, CqFormat::Context) => &CqOps { read: read::<ContextEntry, true> },
@@ -103,13 +103,13 @@ pub fn of_cq(threading: Threading, format: CqFormat) -> &'static CqOps {
     }
 }
 
-/// gdrfab_cq_read(): from the device into the caller's array, while the queue is empty.
+/// gdrfab_cq_read(): from the device into the caller's array, while the queue of entries is empty.
 ///
 /// # Safety
-/// `cq` is open, and has a table of `of_cq`; `buf` is NULL or holds `count` entries.
+/// `cq` is open and has a table of `of_cq`; `buf` is NULL or has room for `count` entries.
 unsafe extern "C" fn read<E: Entry, const LOCKED: bool>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: the caller of the C API has the queue open and the array; `Source::ops` gave `of`, which lives as long as the
-    // queue, and the table of its threading.
+    // SAFETY: the caller of the C API has the queue open and the array; `Source::ops` gave `of`, which lives as long as the queue, and
+    // the table for its threading.
     unsafe {
         let (head, own) = (&*cq, &*(*cq).of.cast::<Cq>());
         if buf.is_null() {

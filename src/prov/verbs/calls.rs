@@ -249,7 +249,7 @@ impl prov::Endpoint for Endpoint {
         }
     }
 
-    /// A lane's atomics are executed by the peer's CPU, unless the region says otherwise; all others by the peer's card.
+    /// A lane's atomics are executed by the peer's CPU, unless the key is one for the card; all others by the peer's card.
     fn atomic(&self, op: &AtomicOp, c: &Common) -> Result<()> {
         let mut s = self.shared.state.lock();
         match s.lane {

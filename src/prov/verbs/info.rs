@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Discovery: one candidate per device, port and type of address, and the way back from a candidate to them.
+//! Discovery: one candidate per device, port and type of address, and the way back from a candidate to the device and port.
 
 use super::limits::{INLINE_MAX, MAX_MSG, PATHS};
 use crate::config;
@@ -23,16 +23,16 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 const NAME: &str = "verbs";
-/// The fabric of ports of iWARP.
+/// The fabric name of iWARP ports.
 const IWARP: &str = "iWARP";
-/// In the numbers of ports at which lanes over iWARP listen.
+/// Set or cleared in the port number at which a lane over iWARP listens.
 const IWARP_PORT_BIT: u16 = 1 << 14;
-/// Work requests that a lane can have with the device.
+/// Work requests that the device can hold for a lane.
 const LANE_TX: usize = 128;
-/// The kernel lists its RDMA devices here.
+/// The directory in which the kernel lists its RDMA devices.
 const SYSFS: &str = "/sys/class/infiniband";
 
-/// What a candidate stands for.
+/// The device, port and address that a candidate stands for.
 pub struct DevicePort {
     pub context: Arc<Context>,
     pub port: Port,
@@ -44,7 +44,7 @@ fn domain_name(context: &Context, port: &Port, kind: GidKind) -> String {
     format!("{}:{}:{}", context.name, port.number, kind.name())
 }
 
-/// Among the entries of one type the one that fits the wanted address, or else a routable one, IPv4 first.
+/// Among a port's addresses of one type: the one that fits the wanted address, or else a routable one, IPv4 first.
 fn best_gid(port: &Port, kind: GidKind, ip: Option<IpAddr>) -> Option<&Gid> {
     let mut of_kind = port.gids.iter().filter(|g| g.kind == kind);
     if let Some(index) = config::get().verbs.gid_index {
@@ -81,7 +81,7 @@ impl DevicePort {
         Ok(DevicePort { context, port, gid })
     }
 
-    /// A port's usual address of this type.
+    /// A port with its usual address of this type.
     pub fn of_port(device: &str, port: u8, kind: GidKind) -> Result<DevicePort> {
         let context = Context::open(device)?;
         let port = context.port(port)?;
@@ -91,7 +91,7 @@ impl DevicePort {
         Ok(DevicePort { context, port, gid })
     }
 
-    /// Of each active port of a device its usual address of this type.
+    /// All active ports of a device, each with its usual address of this type.
     pub fn of_device(list: &Devices, device: &str, kind: GidKind) -> Result<Vec<DevicePort>> {
         let context = Context::open_of(list, device)?;
         let active = context.ports().flatten().filter(|port| port.active);
@@ -107,14 +107,14 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
     let rma = flags::RMA | flags::READ | flags::WRITE | flags::REMOTE_READ | flags::REMOTE_WRITE;
     let sge = (context.attr.max_sge.max(1) as usize).min(IOV_LIMIT);
     let work = context.attr.max_qp_wr.max(1) as usize;
-    // With further rails the queue has a place for the request that comes back last.
+    // With further rails, one place of the queue is for the request that comes back last after a failure.
     let sends = work - usize::from(!config.rails.is_empty() && work > 1);
     let inline = context.inline(config.inline);
     Info {
         caps: flags::MSG | flags::SEND | flags::RECV | rma | flags::HMEM | flags::LOCAL_COMM | flags::REMOTE_COMM,
         mode: if iwarp { 0 } else { flags::RX_CQ_DATA },
         msg_order: flags::ORDER_UNLESS_READ,
-        // The device ends the work requests of a queue pair in their order, and what the library stages stands in line.
+        // The device completes the requests of a queue pair in order, and staged operations wait in order in the library.
         comp_order: flags::ORDER_ALL,
         paths: PATHS & Paths::from_bits_truncate(config.paths),
         list_paths: (PATHS - Paths::STAGED) & Paths::from_bits_truncate(config.paths),
@@ -128,7 +128,7 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
         inject_size: inline,
         tx_size: config.tx_size.min(sends),
         rx_size: config.rx_size.min(work),
-        // An iWARP read has one place for its answer.
+        // The answer to an iWARP read goes to one place.
         tx_iov_limit: if iwarp { 1 } else { sge },
         rx_iov_limit: sge,
         rma_iov_limit: 1,
@@ -151,7 +151,7 @@ fn attributes(context: &Context, port: &Port, gid: &Gid) -> Info {
     }
 }
 
-/// What ports can reach each other by: the subnet of InfiniBand, all of Ethernet.
+/// The name of the network in which ports reach each other: the subnet of InfiniBand, or all of Ethernet.
 fn fabric_name(gid: &Gid) -> String {
     match gid.kind {
         GidKind::Ib => format!("IB-{}", &gid.hex()[..16]),
@@ -160,7 +160,7 @@ fn fabric_name(gid: &Gid) -> String {
     }
 }
 
-/// The address that node and service name, of the family that fits.
+/// The address of a node and port, of the wanted family.
 fn lookup(node: &str, port: u16, like: Option<IpAddr>) -> Result<SocketAddr> {
     let found: Vec<SocketAddr> =
         (node, port).to_socket_addrs().map_err(|e| Error::new(errno::EADDRNOTAVAIL, format!("node {node:?}: {e}")))?.collect();
@@ -172,7 +172,7 @@ fn lookup(node: &str, port: u16, like: Option<IpAddr>) -> Result<SocketAddr> {
         .ok_or_else(|| Error::new(errno::EADDRNOTAVAIL, format!("node {node:?} has no address of this device's family")))
 }
 
-/// Fills in the addresses that were asked for, or tells why this candidate cannot serve them.
+/// Fills in the addresses that were asked for. An error says why this candidate cannot serve them.
 fn answer(info: &mut Info, gid: &Gid, port: &Port, ask: &Ask<'_>) -> Result<()> {
     if !port.active {
         return Err(Error::new(errno::ENETDOWN, format!("port {} is {}", port.number, port.state)));
@@ -206,7 +206,7 @@ fn answer(info: &mut Info, gid: &Gid, port: &Port, ask: &Ask<'_>) -> Result<()> 
     Ok(())
 }
 
-/// The address whose entry of the table is wanted: a source that was named.
+/// The source address that was asked for, if any; it selects the entry of the GID table.
 fn wanted_ip(ask: &Ask<'_>) -> Option<IpAddr> {
     if !ask.source {
         return None;
@@ -221,8 +221,8 @@ fn left_out(domain: Option<String>, why: Error) -> Info {
     Info { prov_name: Some(NAME.into()), domain_name: domain, reason: Some(why), ..Info::default() }
 }
 
-/// Names of the devices that may be used, nearest first if an accelerator's PCI address is given; an error says why
-/// there are none.
+/// The names of the devices that may be used, the nearest first if an accelerator's PCI address is given. An error says why there is
+/// none.
 fn devices(near: Option<&str>) -> Result<(Devices, Vec<String>)> {
     let config = &config::get().verbs;
     if config.library.is_none() && std::fs::read_dir(SYSFS).map_or(true, |mut d| d.next().is_none()) {
@@ -280,7 +280,7 @@ fn of_device(list: &Devices, name: &str, ask: &Ask<'_>) -> Result<Vec<(u64, Info
     Ok(all)
 }
 
-/// Candidates, or one that says why there are none: the nearest first, of the equally near the fastest, and then by name.
+/// All candidates, or one that says why there is none: the nearest first, then the fastest, then by name.
 pub fn candidates(ask: &Ask<'_>) -> Vec<Info> {
     let (list, names) = match devices(ask.near) {
         Err(e) => return vec![left_out(None, e)],
@@ -289,7 +289,7 @@ pub fn candidates(ask: &Ask<'_>) -> Vec<Info> {
     let there = ask.near.map(distance::of_pci);
     let mut all = Vec::new();
     for name in &names {
-        // Opening takes long, and another device was asked for: its name is enough to leave it out by.
+        // Opening a device takes long; if another one was asked for, its name is enough to leave it out.
         if ask.domain.is_some_and(|attr| attr.split(':').next() != Some(name)) {
             all.push((None, 0, all.len(), Info { prov_name: Some(NAME.into()), domain_name: Some(name.clone()), ..Info::default() }));
             continue;
@@ -300,7 +300,7 @@ pub fn candidates(ask: &Ask<'_>) -> Vec<Info> {
             Err(e) => all.push((near, 0, all.len(), left_out(Some(name.clone()), e))),
         }
     }
-    // By the place at last, so that names and a port's types of address keep their order.
+    // The index comes last, so that the order of names and of a port's address types is kept.
     all.sort_unstable_by_key(|(near, speed, place, _)| (*near, Reverse(*speed), *place));
     all.into_iter().map(|(.., info)| info).collect()
 }
@@ -309,7 +309,7 @@ pub fn check_address(address: &str) -> Result<()> {
     address.parse::<Address>().map(|_| ())
 }
 
-/// What this host lets the provider do: the libraries, and each device.
+/// The facts for the user: the libraries, and whether each can be used.
 pub fn offer() -> Offer {
     let usable = devices(None);
     let mut facts = Vec::new();
@@ -324,13 +324,12 @@ pub fn offer() -> Offer {
     Offer { name: NAME, usable: usable.map(|_| ()), facts }
 }
 
-/// What the devices are to lanes of connectionless endpoints: one candidate for each port with an IP address, by which peers find
-/// it.
+/// The candidates for lanes of connectionless endpoints: one for each port with an IP address, by which peers find it.
 pub fn lanes(near: Option<&str>) -> Vec<Info> {
     let mut all: Vec<Info> = Vec::new();
     for info in candidates(&Ask { node: None, service: None, source: false, domain: None, near }) {
         let port = |info: &Info| info.domain_name.as_deref().and_then(|d| d.rsplit_once(':')).map(|(port, _)| port.to_string());
-        // Of a port's types of address the first that serves.
+        // The first type of address of a port that can be used.
         if !all.iter().any(|other| other.reason.is_none() && port(other) == port(&info)) {
             all.push(connectionless(as_lane(info)));
         }
@@ -338,7 +337,7 @@ pub fn lanes(near: Option<&str>) -> Vec<Info> {
     all
 }
 
-/// A lane of a connectionless endpoint, or why it is none.
+/// A candidate for a lane of a connectionless endpoint, or the reason against it.
 fn connectionless(lane: Info) -> Info {
     let why = match &lane.reason {
         Some(why) => Some(why.clone()),
@@ -353,8 +352,8 @@ fn connectionless(lane: Info) -> Info {
 
 const NO_KEYS: &str = "auth_key, GDRFAB_TCP_KEY_FILE: RDMA cards keep nobody out who does not know the key";
 
-/// Keys of memory are the lane's affair, and so is memory that nobody registered; peers' CPUs carry out atomics, but
-/// those in a card's regions.
+/// The attributes of a candidate as a lane. The lane gives keys their meaning and accepts memory that nobody registered. The peers' CPUs
+/// execute atomics, except those in regions for the card.
 pub fn as_lane(info: Info) -> Info {
     let cpu = Info::of_cpu(NAME);
     Info {
@@ -376,8 +375,8 @@ pub fn as_lane(info: Info) -> Info {
     }
 }
 
-/// The ports of iWARP are those of tcp, where a lane over tcp listens as well: it takes others, far from those that other endpoints
-/// are likely to have.
+/// The port number at which a lane listens. iWARP shares its port numbers with tcp, where a lane over tcp listens as well, so iWARP takes
+/// another number, far from those that other endpoints are likely to use.
 pub fn lane_address(info: &Info, at: SocketAddr) -> String {
     let port = match info.fabric_name.as_deref() {
         Some(IWARP) if at.port() != IWARP_PORT_BIT => at.port() ^ IWARP_PORT_BIT,
@@ -386,10 +385,10 @@ pub fn lane_address(info: &Info, at: SocketAddr) -> String {
     Address::Cm(SocketAddr::new(at.ip(), port)).to_string()
 }
 
-/// What a domain and endpoints are opened with that are lanes of those of `info`, whose domain names the device.
+/// The candidate with which a domain and endpoints are opened that are lanes for `info`, whose domain names the device.
 pub fn lane_info(info: &Info) -> Result<Info> {
     let is_rdm = info.ep_type == EP_RDM;
-    // A connected one's caller has accepted its peer.
+    // The caller of a connected endpoint has accepted its peer.
     if is_rdm && info.auth_key.is_some() {
         return Err(Error::fixed(errno::EOPNOTSUPP, NO_KEYS));
     }
@@ -412,7 +411,7 @@ pub fn lane_info(info: &Info) -> Result<Info> {
 mod tests {
     use super::*;
 
-    /// A lane over tcp has the port by which the peer is known.
+    /// A lane over tcp listens at the port by which the peer is known.
     #[test]
     fn lanes_over_iwarp_keep_off_the_ports_of_others() {
         let of = |fabric: &str, port: u16| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the device and the port behind a candidate say of themselves.
+//! The attributes of the device and port behind a candidate, for `gdrfab_info`.
 
 use super::info::DevicePort;
 use crate::error::Result;
@@ -10,7 +10,7 @@ use crate::prov::verbs::device::gid::Gid;
 use std::ffi::CStr;
 use std::net::Ipv6Addr;
 
-/// Opens the device that `info` names, asks, and closes it again. `near` is the PCI address of an accelerator.
+/// Opens the device that `info` names, reads its attributes, and closes it. `near` is the PCI address of an accelerator.
 pub fn nic(info: &Info, near: Option<&str>) -> Result<Nic> {
     let DevicePort { context, port, gid } = DevicePort::of(info)?;
     let count = |n: i32| n.max(0) as u32;
@@ -61,7 +61,7 @@ pub fn nic(info: &Info, near: Option<&str>) -> Result<Nic> {
     })
 }
 
-/// As an IPv6 address is written, which is how tools of RDMA show it too.
+/// Written like an IPv6 address, as other RDMA tools do.
 fn words_of(gid: &Gid) -> String {
     Ipv6Addr::from(gid.raw).to_string()
 }

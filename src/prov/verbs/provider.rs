@@ -118,7 +118,8 @@ impl prov::Domain for Domain {
         }
         // Pinning takes long, and needs no lock.
         let attach = || match self.offsets {
-            // Devices map memory only at addresses that agree with its own within a page, so the offset is added by the peers.
+            // Devices map memory only at addresses that agree with its own within a page. So the region is registered at its own address,
+            // and the caller's offset is only the peers' name for it; TOLD gives them the difference.
             true => Ok(Attached { peer_base: attr.offset, ..attach::attach(self, &Attr { offset: 0, ..*attr })? }),
             false => attach::attach(self, attr),
         };

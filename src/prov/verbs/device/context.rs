@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! RDMA devices: opened by name, and asked what they and their ports can do.
+//! RDMA devices: opening by name, and reading the attributes of a device and its ports.
 
 use super::gid::{Gid, GidTable};
 use crate::error::{Error, Result, errno};
@@ -18,20 +18,20 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// How the device speaks to its peers.
+/// The transport protocol of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// InfiniBand's, over InfiniBand links or Ethernet (RoCE).
+    /// InfiniBand transport, over InfiniBand links or Ethernet (RoCE).
     Ib,
     Iwarp,
-    /// `enum ibv_transport_type` of a kind that has no RC queue pairs as we use them.
+    /// Another `enum ibv_transport_type`, which has no RC queue pairs as this provider uses them.
     Other(i32),
 }
 
 /// `IBV_LINK_LAYER_ETHERNET`.
 const LINK_ETHERNET: u8 = 2;
 
-/// Where the device sits in this host, as far as it sits anywhere.
+/// The position of a device in this host, as far as it has one.
 #[derive(Clone, Debug, Default)]
 pub struct Topology {
     /// "0000:3b:00.0".
@@ -41,7 +41,7 @@ pub struct Topology {
     pub numa: Option<u32>,
 }
 
-/// Atomic operations: none, atomic among those of this device, or with the host's CPUs as well.
+/// Atomic operations: none, atomic among those of this device, or atomic with the host's CPUs as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atomics {
     None,
@@ -49,7 +49,7 @@ pub enum Atomics {
     Global,
 }
 
-/// On-demand paging: what a region that is not pinned may be used for by a reliable connection.
+/// On-demand paging: what a region that is not pinned can be used for on a reliable connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Odp {
     pub supported: bool,
@@ -68,21 +68,21 @@ pub enum LinkLayer {
     Ethernet,
 }
 
-/// What a port said when it was asked.
+/// The attributes of a port, as read at one time.
 #[derive(Clone)]
 pub struct Port {
     pub number: u8,
-    /// Traffic may flow.
+    /// Traffic can flow.
     pub active: bool,
     /// "active", "down" and the like.
     pub state: &'static str,
     pub lid: u16,
-    /// Bytes.
+    /// In bytes.
     pub mtu: u32,
     pub link: LinkLayer,
     /// Bits per second; 0 if unknown.
     pub speed: u64,
-    /// Bytes of the longest message.
+    /// The longest message, in bytes.
     pub max_message: u32,
     pub gids: Vec<Gid>,
 }
@@ -102,12 +102,12 @@ pub struct Context {
     gone: AtomicBool,
 }
 
-// SAFETY: libibverbs may be called from any thread; what is not a call is written in `open` only.
+// SAFETY: libibverbs may be called from any thread; the fields are written in `open_of` only, or are atomic.
 unsafe impl Send for Context {}
-// SAFETY: libibverbs locks what several threads may call at once.
+// SAFETY: libibverbs locks the calls that several threads may make at once.
 unsafe impl Sync for Context {}
 
-/// The devices of this host, as long as the list lives. Making it reads sysfs for each device.
+/// The devices of this host, as long as the list lives. Making the list reads sysfs for each device.
 pub struct Devices {
     raw: *mut *mut ibv_device,
     len: usize,
@@ -116,7 +116,7 @@ pub struct Devices {
 impl Devices {
     pub fn list() -> Result<Devices> {
         let mut len: c_int = 0;
-        // SAFETY: the count is written on success.
+        // SAFETY: the call writes the count on success.
         let raw = unsafe { verbs()?.ibv_get_device_list(&mut len)? };
         if raw.is_null() {
             return Err(match last_errno() {
@@ -148,7 +148,7 @@ impl Devices {
 
 impl Drop for Devices {
     fn drop(&mut self) {
-        // SAFETY: made by `get`.
+        // SAFETY: made by `list`, and freed once, here.
         let _ = verbs().and_then(|v| unsafe { v.ibv_free_device_list(self.raw) });
     }
 }
@@ -157,7 +157,7 @@ fn sysfs(name: &str) -> PathBuf {
     PathBuf::from("/sys/class/infiniband").join(name)
 }
 
-/// "0000:3b:00.0": domain, bus, device and function.
+/// Whether a text is a PCI address, "0000:3b:00.0": domain, bus, device and function.
 pub(in crate::prov::verbs) fn is_pci(text: &str) -> bool {
     let hex = |part: &str, len: usize| part.len() >= len && part.bytes().all(|b| b.is_ascii_hexdigit());
     let mut parts = text.splitn(3, ':');
@@ -165,10 +165,10 @@ pub(in crate::prov::verbs) fn is_pci(text: &str) -> bool {
     rest.split_once('.').is_some_and(|(device, function)| hex(domain, 4) && hex(bus, 2) && hex(device, 2) && hex(function, 1))
 }
 
-/// Where the device of this name sits, without opening it.
+/// The position of the device with this name, without opening it.
 pub fn topology_of(name: &str) -> Topology {
     let Ok(path) = sysfs(name).join("device").canonicalize() else { return Topology::default() };
-    // A device on another bus, such as an auxiliary one, stands below its PCI function.
+    // A device on another bus, such as an auxiliary one, is below its PCI function.
     let pci = path.ancestors().filter_map(|dir| dir.file_name()?.to_str()).find(|part| is_pci(part)).map(str::to_string);
     let numa = std::fs::read_to_string(path.join("numa_node")).ok().and_then(|text| text.trim().parse().ok());
     Topology { pci, numa, path: Some(path) }
@@ -180,7 +180,7 @@ impl Context {
         Self::open_of(&Devices::list()?, name)
     }
 
-    /// As `open`, for who opens several.
+    /// Opens the device of this name; for callers that open several of one list.
     pub fn open_of(list: &Devices, name: &str) -> Result<Arc<Context>> {
         let verbs = verbs()?;
         let Some((device, _)) = list.devices().find(|(_, found)| found == name) else {
@@ -198,7 +198,7 @@ impl Context {
             #[allow(clippy::unnecessary_cast)]
             other => Transport::Other(other as i32),
         };
-        // From here on, dropping it closes the device.
+        // From here on, dropping `context` closes the device.
         let mut context = Context {
             raw,
             name: name.to_string(),
@@ -211,7 +211,7 @@ impl Context {
             odp: OnceLock::new(),
             gone: AtomicBool::new(false),
         };
-        // SAFETY: an open device, and room for its attributes.
+        // SAFETY: the device is open, and there is room for its attributes.
         returned(unsafe { verbs.ibv_query_device(raw.as_ptr(), &mut context.attr)? }, format_args!("querying RDMA device {name}"))?;
         context.guid = u64::from_be(context.attr.node_guid);
         let nonblocking = rustix::fs::fcntl_getfl(context.async_fd())
@@ -220,28 +220,28 @@ impl Context {
         Ok(Arc::new(context))
     }
 
-    /// The context itself, which lives as long as `self`.
+    /// The raw context, which lives as long as `self`.
     pub fn raw(&self) -> *mut ibv_context {
         self.raw.as_ptr()
     }
 
-    /// Readable when [`Context::poll_async`] has something.
+    /// Readable when [`Context::poll_async`] has an event.
     pub fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as the device.
         unsafe { BorrowedFd::borrow_raw((*self.raw()).async_fd) }
     }
 
-    /// The next event of the device, its ports and its queues, if there is one. The descriptor of a removed
-    /// device stays readable: that is told once, as a fatal event of the device.
+    /// The next event of the device, its ports and its queues, if there is one. The descriptor of a removed device stays readable; that
+    /// is reported once, as a fatal event of the device.
     pub fn poll_async(&self) -> Option<AsyncEvent> {
-        // SAFETY: an open device whose descriptor does not block.
+        // SAFETY: the device is open, and its descriptor does not block.
         let event = unsafe { AsyncEvent::next(self.raw()) }.unwrap_or_else(|_| Some(AsyncEvent::gone()));
         let end = event.as_ref().is_some_and(|event| event.kind == ibv_event_type::IBV_EVENT_DEVICE_FATAL);
-        // Relaxed: nothing but the flag itself is shared by it.
+        // Relaxed: the flag guards no other data.
         if end && self.gone.swap(true, Ordering::Relaxed) { None } else { event }
     }
 
-    /// Whether [`Context::poll_async`] has told of the device's end.
+    /// Whether [`Context::poll_async`] has reported the end of the device.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
@@ -254,10 +254,10 @@ impl Context {
         }
     }
 
-    /// On-demand paging, or why it is not known.
+    /// On-demand paging, or the reason why it is unknown.
     pub fn odp(&self) -> Result<Odp> {
         let ask = || {
-            // SAFETY: an open device.
+            // SAFETY: `self` keeps the device open.
             let caps = unsafe { extended::query_device(self.raw())? }.odp_caps;
             let (general, rc) = (caps.general_caps, caps.per_transport_caps.rc_odp_caps);
             Ok(Odp {
@@ -273,17 +273,17 @@ impl Context {
         self.odp.get_or_init(ask).clone()
     }
 
-    /// Whether the device takes dma-bufs, found by offering it one that does not exist: who looks for it
-    /// before saying no can register them.
+    /// Whether the device can register dma-bufs. It is offered a descriptor that does not exist: a driver that looks the descriptor up
+    /// before refusing supports dma-bufs.
     pub fn dmabuf(&self) -> Result<()> {
         let probe = || {
             let verbs = verbs()?;
-            // SAFETY: an open device.
+            // SAFETY: `self` keeps the device open.
             let pd = pointer(unsafe { verbs.ibv_alloc_pd(self.raw())? }, "allocating a protection domain")?;
-            // SAFETY: a protection domain; the descriptor is none.
+            // SAFETY: the protection domain was just made; the descriptor is deliberately none.
             let tried = unsafe { verbs.ibv_reg_dmabuf_mr(pd.as_ptr(), 0, 4096, 0, -1, 0) };
             let err = last_errno();
-            // SAFETY: made above; a region of no descriptor would be a bug of the driver, and is given back.
+            // SAFETY: both were made above. A registration without a descriptor would be a bug of the driver; it is given back.
             unsafe {
                 if let Ok(mr) = tried.as_ref()
                     && !mr.is_null()
@@ -300,12 +300,12 @@ impl Context {
         self.dmabuf.get_or_init(probe).clone()
     }
 
-    /// Reads of a peer that the device serves at once on one connection.
+    /// Reads and atomics of a peer that the device serves at once on one connection.
     pub fn reads_in(&self) -> u8 {
         self.attr.max_qp_rd_atom.clamp(1, 16) as u8
     }
 
-    /// Reads of this side that may be under way at once on one connection.
+    /// Reads and atomics that the device can have in flight on one connection.
     pub fn reads_out(&self) -> u8 {
         self.attr.max_qp_init_rd_atom.clamp(1, 16) as u8
     }
@@ -314,18 +314,18 @@ impl Context {
         (1..=self.attr.phys_port_cnt).map(|number| self.port(number))
     }
 
-    /// Whether traffic may flow through a port now.
+    /// Whether traffic can flow through a port now.
     pub fn is_active(&self, port: u8) -> bool {
-        // SAFETY: an open device.
+        // SAFETY: `self` keeps the device open.
         unsafe { extended::query_port(self.raw(), port) }.is_ok_and(|attr| attr.state == ibv_port_state::IBV_PORT_ACTIVE)
     }
 
-    /// Asks the port anew; `number` counts from 1.
+    /// Reads the attributes of a port; `number` counts from 1.
     pub fn port(&self, number: u8) -> Result<Port> {
         if number == 0 || number > self.attr.phys_port_cnt {
             return Err(Error::invalid(format!("port {number}: {} has ports 1..{}", self.name, self.attr.phys_port_cnt)));
         }
-        // SAFETY: an open device.
+        // SAFETY: `self` keeps the device open.
         let attr = unsafe { extended::query_port(self.raw(), number) }.map_err(|e| e.context(&self.name))?;
         let link = if attr.link_layer == LINK_ETHERNET { LinkLayer::Ethernet } else { LinkLayer::InfiniBand };
         let dir = sysfs(&self.name);
@@ -347,7 +347,7 @@ impl Context {
             link,
             speed: rate.as_deref().and_then(rate_in).unwrap_or_else(|| speed_of(attr.active_speed, attr.active_width)),
             max_message: attr.max_msg_sz,
-            // SAFETY: an open device.
+            // SAFETY: `self` keeps the device open.
             gids: unsafe { source.read() }.map_err(|e| e.context(&self.name))?,
         })
     }
@@ -361,7 +361,7 @@ impl AsFd for Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: opened by `open`; whoever used it held this object.
+        // SAFETY: opened by `open_of`; every user of the device holds this object.
         let closed = verbs().and_then(|v| unsafe { v.ibv_close_device(self.raw()) }).and_then(|rc| returned(rc, "closing the device"));
         if let Err(e) = closed {
             crate::log!(Warn, "{}: {e}", self.name);
@@ -391,7 +391,7 @@ pub fn mtu_bytes(code: u32) -> u32 {
     if (1..=5).contains(&code) { 128 << code } else { 0 }
 }
 
-/// Bits per second of `active_speed` (a bit per generation) and `active_width` (a bit per number of lanes).
+/// Bits per second for the codes `active_speed` (a bit per generation) and `active_width` (a bit per number of lanes).
 fn speed_of(speed: u8, width: u8) -> u64 {
     let lane = match speed {
         1 => 2_500,
@@ -414,7 +414,7 @@ fn speed_of(speed: u8, width: u8) -> u64 {
     lane * lanes * 1_000_000
 }
 
-/// Bits per second of sysfs' "100 Gb/sec (4X EDR)", which newer kernels know of links that the byte above does not.
+/// Bits per second for sysfs' "100 Gb/sec (4X EDR)". Newer kernels report link speeds there for which `active_speed` has no code.
 fn rate_in(text: &str) -> Option<u64> {
     let (number, unit) = text.trim().split_once(' ')?;
     if !unit.starts_with("Gb/sec") {

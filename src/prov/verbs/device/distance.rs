@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The distance of a NIC from an accelerator or another NIC: what their directories under /sys/devices have in common.
+//! The distance of a NIC from an accelerator or another NIC, by what their directories under /sys/devices have in common.
 
 use super::context;
 use super::context::Topology;
 use crate::prov::info::Near;
 use std::path::{Path, PathBuf};
 
-/// How bytes get from one device to the other, the shortest way first.
+/// The way between two devices, the shortest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Distance {
-    /// Below one PCIe switch (or root port), with so many bridges and devices between.
+    /// Below one PCIe switch (or root port), with this many bridges and devices between.
     Switch { hops: u32 },
     /// Through one root complex.
     RootComplex,
     /// Between root complexes of one NUMA node.
     Node,
-    /// Between NUMA nodes, or nobody knows.
+    /// Between NUMA nodes, or unknown.
     #[default]
     System,
 }
@@ -31,13 +31,13 @@ impl From<Distance> for Near {
     }
 }
 
-/// The PCIe functions on the way to a device, from the root port down, and the root complex above them.
+/// The root complex above a device, and the PCIe functions from the root port down to it.
 fn chain(path: &Path) -> (Option<&str>, Vec<&str>) {
     let parts = || path.iter().filter_map(|part| part.to_str());
     (parts().find(|part| part.starts_with("pci") && part.contains(':')), parts().filter(|part| context::is_pci(part)).collect())
 }
 
-/// The distance of two devices, by where they sit.
+/// The distance of two devices by their positions.
 pub fn between(a: &Topology, b: &Topology) -> Distance {
     if let (Some(a), Some(b)) = (&a.path, &b.path) {
         let ((root_a, way_a), (root_b, way_b)) = (chain(a), chain(b));
@@ -55,7 +55,7 @@ pub fn between(a: &Topology, b: &Topology) -> Distance {
     }
 }
 
-/// Where the function of this PCI address sits.
+/// The position of the function with this PCI address.
 pub fn of_pci(pci: &str) -> Topology {
     let Ok(path) = PathBuf::from("/sys/bus/pci/devices").join(pci.to_ascii_lowercase()).canonicalize() else {
         return Topology { pci: Some(pci.to_string()), ..Topology::default() };
@@ -64,18 +64,18 @@ pub fn of_pci(pci: &str) -> Topology {
     Topology { pci: Some(pci.to_string()), path: Some(path), numa }
 }
 
-/// From the device of this name to what sits `there`.
+/// The distance of the device with this name from the position `there`.
 pub fn of_device(name: &str, there: Option<&Topology>) -> Option<Distance> {
     there.map(|there| between(&context::topology_of(name), there))
 }
 
-/// By which devices are put in order: how far they are, and then as people count their names.
+/// The sort key of devices: the distance, then the name in counting order.
 pub fn order(name: &str, there: Option<&Topology>) -> impl Ord + use<> {
     let (stem, number, len) = counted(name);
     (of_device(name, there), stem.to_string(), number, len)
 }
 
-/// A name in the order in which people count: mlx5_2 before mlx5_10.
+/// A name in counting order: mlx5_2 before mlx5_10.
 fn counted(name: &str) -> (&str, u64, usize) {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     (stem, name[stem.len()..].parse().unwrap_or(0), name.len())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The addresses of a port: which GIDs it has, of which kind, on which network interface, and which IP
-//! address of this host reaches it through rdma_cm.
+//! The addresses of a port: its GIDs, their types, their network interfaces, and the IP address of this host by which rdma_cm reaches the
+//! port.
 
 use super::netdev;
 use super::netdev::Netdev;
@@ -11,24 +11,24 @@ use crate::prov::verbs::sys::status::returned;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 
-/// What a GID means on the wire.
+/// The type of a GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidKind {
     /// InfiniBand: subnet prefix and port GUID.
     Ib,
     /// RoCE version 1: an Ethernet frame of its own type.
     RoceV1,
-    /// RoCE version 2: UDP over the IP address that the GID holds.
+    /// RoCE version 2: UDP over the IP address in the GID.
     RoceV2,
     /// iWARP: the GID holds a hardware address and is not used on the wire.
     Iwarp,
 }
 
 impl GidKind {
-    /// Every type, the one that routes first.
+    /// All types, the one that can be routed first.
     pub const ALL: [GidKind; 4] = [GidKind::RoceV2, GidKind::RoceV1, GidKind::Ib, GidKind::Iwarp];
 
-    /// A word for names of domains.
+    /// The type in the name of a domain.
     pub fn name(self) -> &'static str {
         match self {
             GidKind::Ib => "ib",
@@ -54,9 +54,9 @@ pub struct Gid {
     pub index: u8,
     pub raw: [u8; 16],
     pub kind: GidKind,
-    /// The network interface, where it can be told.
+    /// The network interface, if known.
     pub netdev: Option<String>,
-    /// An address of this host by which rdma_cm finds this port, where there is one.
+    /// An address of this host by which rdma_cm finds this port, if there is one.
     pub ip: Option<IpAddr>,
     /// The interface's index, which a link-local `ip` needs as its scope; 0 if unknown.
     pub scope: u32,
@@ -74,7 +74,7 @@ pub fn ip_in(raw: &[u8; 16]) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from(*raw)).to_canonical()
 }
 
-/// What the kernel calls a GID's kind: a number by ioctl, a text in sysfs.
+/// The type for the kernel's number (by ioctl); `kind_of_text` reads the text in sysfs.
 fn kind_of(number: u32, ethernet: bool, iwarp: bool) -> GidKind {
     match number {
         _ if iwarp => GidKind::Iwarp,
@@ -93,11 +93,11 @@ fn kind_of_text(text: &str) -> u32 {
     }
 }
 
-/// Completes an entry by what the host's interfaces say.
+/// Completes an entry of the table with facts about the host's network interfaces.
 fn placed(entry: &GidEntry, kind: GidKind, netdev: Option<String>, devs: &[Netdev]) -> Gid {
     let raw = entry.gid;
     let holds = |dev: &&Netdev| match kind {
-        // IP over InfiniBand: four bytes of queue pair number and flags stand before the GID.
+        // IP over InfiniBand: four bytes of queue pair number and flags precede the GID.
         GidKind::Ib => dev.hardware.len() == 20 && dev.hardware.get(4..) == Some(&raw[..]),
         GidKind::Iwarp => dev.hardware.len() == 6 && dev.hardware.get(..) == raw.get(..6) && raw.iter().skip(6).all(|b| *b == 0),
         GidKind::RoceV1 | GidKind::RoceV2 => false,
@@ -107,7 +107,7 @@ fn placed(entry: &GidEntry, kind: GidKind, netdev: Option<String>, devs: &[Netde
         None => devs.iter().find(holds),
     };
     let ip = match kind {
-        // The GID is the address; but the one made of the hardware address need not be configured.
+        // The GID is the IP address, but the one made of the hardware address need not be configured.
         GidKind::RoceV1 | GidKind::RoceV2 => Some(ip_in(&raw)).filter(|ip| dev.is_some_and(|dev| dev.ips.contains(ip))),
         GidKind::Ib | GidKind::Iwarp => dev.and_then(Netdev::preferred),
     };
@@ -116,7 +116,7 @@ fn placed(entry: &GidEntry, kind: GidKind, netdev: Option<String>, devs: &[Netde
     Gid { index: entry.index as u8, raw, kind, netdev, ip, scope }
 }
 
-/// Where and how to read a port's table.
+/// The parameters for reading a port's table.
 pub struct GidTable<'a> {
     /// An open device.
     pub context: *mut ibv_context,
@@ -130,15 +130,15 @@ pub struct GidTable<'a> {
 }
 
 impl GidTable<'_> {
-    /// The entries in use.
+    /// The entries that are in use.
     ///
     /// # Safety
     /// `context` is an open device.
     pub unsafe fn read(&self) -> Result<Vec<Gid>> {
-        // SAFETY: who calls `read` has the device open.
+        // SAFETY: the caller has the device open.
         let entries = match unsafe { self.table() } {
             Some(entries) => entries,
-            // SAFETY: who calls `read` has the device open.
+            // SAFETY: the caller has the device open.
             None => unsafe { self.one_by_one()? },
         };
         let devs = netdev::all();
@@ -150,26 +150,26 @@ impl GidTable<'_> {
         Ok(used.map(place).collect())
     }
 
-    /// The device's table in one call, if library and kernel can.
+    /// The whole table in one call, if library and kernel support it.
     unsafe fn table(&self) -> Option<Vec<GidEntry>> {
         let mut entries = vec![GidEntry::default(); self.entries.clamp(1, 1 << 16)];
         let newer = newer().ok()?;
-        // SAFETY: room for as many entries of this size; who calls `read` has the device open.
+        // SAFETY: there is room for that many entries of this size; the caller of `read` has the device open.
         let n = unsafe { newer._ibv_query_gid_table(self.context, entries.as_mut_ptr(), entries.len(), 0, size_of::<GidEntry>()).ok()? };
         entries.truncate(usize::try_from(n).ok()?);
         Some(entries)
     }
 
-    /// Each entry by a call of its own, its kind from sysfs, with libraries before rdma-core 32.
+    /// Each entry by a call of its own, and its type from sysfs, for libraries before rdma-core 32.
     unsafe fn one_by_one(&self) -> Result<Vec<GidEntry>> {
         let verbs = verbs()?;
         let mut found = Vec::new();
         for index in 0..self.entries.min(256) {
             let mut gid = ibv_gid { raw: [0; 16] };
-            // SAFETY: who calls `read` has the device open.
+            // SAFETY: the caller of `read` has the device open.
             let rc = unsafe { verbs.ibv_query_gid(self.context, self.port, index as i32, &mut gid)? };
             if rc != 0 {
-                // Past the end of this port's table, unless it is the first.
+                // Beyond the end of this port's table, unless it is the first entry.
                 if index == 0 {
                     returned(rc, format_args!("reading GID 0 of port {}", self.port))?;
                 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How many bytes travel inside a work request: no attribute of the device says, so a queue pair is made and asked.
+//! How many bytes can travel inside a work request. No attribute of a device says it, so a queue pair is made and its granted size is
+//! read.
 
 use super::context::Context;
 use crate::error::Result;
@@ -12,9 +13,9 @@ use std::mem::zeroed;
 use std::ptr::{NonNull, null_mut};
 
 impl Context {
-    /// Bytes that travel inside a work request, up to `asked`.
+    /// Bytes that can travel inside a work request, at most `asked`.
     pub fn inline(&self, asked: usize) -> usize {
-        // Of the hardware, so that a device opened anew need not be tried anew.
+        // By hardware, so that a device that is opened again need not be tried again.
         static KNOWN: Mutex<Vec<(String, u64, usize)>> = Mutex::new(Vec::new());
         let probe = || {
             let mut known = KNOWN.lock();
@@ -31,10 +32,10 @@ impl Context {
     }
 }
 
-/// The most bytes of inline data, up to [`INLINE_MAX`], that a queue pair of the device takes.
+/// The largest inline size, up to [`INLINE_MAX`], with which the device makes a queue pair.
 fn probe_inline(context: &Context) -> Result<usize> {
     let v = verbs()?;
-    // SAFETY: the context is open; each object is given back below, in reverse order.
+    // SAFETY: the context is open; each object is destroyed below, in reverse order.
     unsafe {
         let pd = pointer(v.ibv_alloc_pd(context.raw())?, "allocating a protection domain")?;
         let cq = pointer(v.ibv_create_cq(context.raw(), 1, null_mut(), null_mut(), 0)?, "creating a completion queue");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Network interfaces of this host, for the IP address behind a GID: rdma_cm speaks of IP addresses, and the
-//! GIDs of iWARP and InfiniBand ports hold hardware addresses.
+//! Network interfaces of this host, to find the IP address behind a GID: rdma_cm uses IP addresses, and the GIDs of iWARP and InfiniBand
+//! ports hold hardware addresses.
 
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,7 +14,7 @@ pub struct Netdev {
 }
 
 impl Netdev {
-    /// The address to use of this interface: IPv4, else a global IPv6, else any.
+    /// The address of this interface to use: IPv4, else a global IPv6 address, else any.
     pub fn preferred(&self) -> Option<IpAddr> {
         let rank = |ip: &&IpAddr| match ip {
             IpAddr::V4(_) => 0,
@@ -24,63 +24,63 @@ impl Netdev {
     }
 }
 
-/// "02:00:5e:..." as bytes.
+/// Parses "02:00:5e:...".
 fn hardware(text: &str) -> Option<Vec<u8>> {
     text.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect()
 }
 
-/// The interface's name, if the index is one of this network namespace.
+/// The name of an interface, if the index is one of this network namespace.
 pub fn name_of(index: u32) -> Option<String> {
     let mut name = [0u8; libc::IF_NAMESIZE];
-    // SAFETY: room for IF_NAMESIZE bytes, as the call demands.
+    // SAFETY: there is room for IF_NAMESIZE bytes, as the call demands.
     let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
     if found.is_null() { None } else { CStr::from_bytes_until_nul(&name).ok()?.to_str().ok().map(str::to_string) }
 }
 
-/// The interface's index, 0 if there is none of this name; the scope of link-local addresses.
+/// The index of an interface, or 0 if there is none; it is the scope of link-local addresses.
 pub fn index_of(name: &str) -> u32 {
     // SAFETY: a text that ends with NUL.
     std::ffi::CString::new(name).map_or(0, |name| unsafe { libc::if_nametoindex(name.as_ptr()) })
 }
 
-/// Every interface that can be seen; what cannot be read is left out.
+/// All visible interfaces; an interface that cannot be read is left out.
 pub fn all() -> Vec<Netdev> {
     let mut found: Vec<Netdev> = Vec::new();
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: the list is written on success.
+    // SAFETY: the call writes the list on success.
     if unsafe { libc::getifaddrs(&mut list) } != 0 {
         return found;
     }
     let mut at = list;
-    // SAFETY: elements of the list just made, which ends with null; names end with NUL.
+    // SAFETY: an element of the list, which ends with null.
     while let Some(entry) = unsafe { at.as_ref() } {
         at = entry.ifa_next;
-        // SAFETY: a name of the list just made ends with NUL.
+        // SAFETY: the name is part of the list, and ends with NUL.
         let Ok(name) = unsafe { CStr::from_ptr(entry.ifa_name) }.to_str() else { continue };
         let i = found.iter().position(|dev| dev.name == name).unwrap_or_else(|| {
             let text = std::fs::read_to_string(format!("/sys/class/net/{name}/address")).unwrap_or_default();
             found.push(Netdev { name: name.to_string(), hardware: hardware(&text).unwrap_or_default(), ips: Vec::new() });
             found.len() - 1
         });
-        // SAFETY: an address of this list, or null.
+        // SAFETY: the address is part of the list, or null.
         if let (Some(ip), Some(dev)) = (unsafe { ip(entry.ifa_addr) }, found.get_mut(i)) {
             dev.ips.push(ip);
         }
     }
-    // SAFETY: made above, and nothing of it is kept.
+    // SAFETY: made above, and nothing of the list is kept.
     unsafe { libc::freeifaddrs(list) };
     found
 }
 
-/// The IP address of a socket address, if it is one.
+/// The IP address in a socket address, if it is one.
 ///
 /// # Safety
-/// Null, or a socket address as long as its family says.
+/// `address` is null, or a socket address as long as its family says.
 unsafe fn ip(address: *const libc::sockaddr) -> Option<IpAddr> {
     if address.is_null() {
         return None;
     }
-    // SAFETY: who calls it gives as many bytes as the family says; read unaligned because nothing is said of alignment.
+    // SAFETY: the caller promises as many bytes as the family says. The reads are unaligned because nothing is promised about alignment.
     unsafe {
         match (&raw const (*address).sa_family).read_unaligned() as i32 {
             libc::AF_INET => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Verbs objects with an owner: each is destroyed when dropped, and keeps alive what it was made from.
+//! Verbs objects with an owner. Each is destroyed when dropped, and keeps alive the object that it was made from.
 
 use super::context::{Context, Transport};
 use crate::error::{Error, Result, errno};
@@ -12,7 +12,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Logs a destructor's failure: nothing else can be done about it.
+/// Logs the failure of a destructor; nothing else can be done about it.
 fn destroyed(result: Result<c_int>, what: &str) {
     if let Err(e) = result.and_then(|rc| returned(rc, what)) {
         crate::log!(Warn, "{e}");
@@ -30,12 +30,12 @@ macro_rules! owner {
 
         // SAFETY: verbs objects may be used and destroyed from any thread; libibverbs locks.
         unsafe impl Send for $name {}
-        // SAFETY: libibverbs locks what several threads may call at once.
+        // SAFETY: libibverbs locks the calls that several threads may make at once.
         unsafe impl Sync for $name {}
 
         impl Drop for $name {
             fn drop(&mut self) {
-                // SAFETY: made by the matching call and destroyed once, here.
+                // SAFETY: made by the matching call, and destroyed once, here.
                 destroyed(verbs().and_then(|v| unsafe { v.$destroy(self.raw.as_ptr()) }), $what);
             }
         }
@@ -86,12 +86,12 @@ impl AsFd for CompChannel {
 pub struct RawCq {
     raw: NonNull<ibv_cq>,
     pub channel: CompChannel,
-    /// Events that were taken and not acknowledged: that needs a lock, so it is done in bulk.
+    /// Events that were taken and are not yet acknowledged. Acknowledging takes a lock, so it is done in bulk.
     unacked: AtomicU32,
 }
-// SAFETY: libibverbs lets any thread use and destroy a queue.
+// SAFETY: libibverbs allows any thread to use and destroy a queue.
 unsafe impl Send for RawCq {}
-// SAFETY: and locks what several may call at once.
+// SAFETY: libibverbs locks the calls that several threads may make at once.
 unsafe impl Sync for RawCq {}
 
 impl RawCq {
@@ -113,7 +113,7 @@ impl RawCq {
     }
 
     pub fn capacity(&self) -> usize {
-        // SAFETY: the queue lives; libibverbs writes the field only in resize, which callers serialise.
+        // SAFETY: the queue lives; libibverbs writes the field only in resize, and callers do not run that at the same time.
         unsafe { (*self.raw()).cqe }.max(0) as usize
     }
 
@@ -124,27 +124,27 @@ impl RawCq {
         returned(rc, format_args!("resizing a completion queue to {entries} entries"))
     }
 
-    /// Takes completions; fewer than asked for means that no more were there.
+    /// Takes completions. Fewer than `into` has room for means that no more were there.
     #[inline(always)]
     pub fn poll(&self, into: &mut [ibv_wc]) -> Result<usize> {
-        // SAFETY: the queue lives and `into` holds as many entries as it says.
+        // SAFETY: the queue lives, and `into` has room for as many entries as its length says.
         let n = unsafe { ibv_poll_cq(self.raw(), into.len() as c_int, into.as_mut_ptr()) };
         if n < 0 { Err(call_error("polling a completion queue", errno::EIO)) } else { Ok(n as usize) }
     }
 
-    /// The next completion makes the channel readable.
+    /// The next completion will make the channel readable.
     pub fn arm(&self) -> Result<()> {
         // SAFETY: the queue lives.
         returned(unsafe { ibv_req_notify_cq(self.raw(), 0) }, "arming a completion queue")
     }
 
-    /// Takes what has made the channel readable.
+    /// Takes the events that have made the channel readable.
     pub fn drain_events(&self) {
         const BULK: u32 = 64;
         let Ok(v) = verbs() else { return };
         loop {
             let (mut cq, mut context) = (null_mut::<ibv_cq>(), null_mut::<c_void>());
-            // SAFETY: the channel lives and the places are ours; the descriptor does not block.
+            // SAFETY: the channel lives and both out-parameters are local; the descriptor does not block.
             match unsafe { v.ibv_get_cq_event(self.channel.raw(), &mut cq, &mut context) } {
                 Ok(0) => {
                     if self.unacked.fetch_add(1, Ordering::Relaxed) + 1 >= BULK {
@@ -161,7 +161,7 @@ impl RawCq {
         if n > 0
             && let Ok(v) = verbs()
         {
-            // SAFETY: so many events of this queue were taken.
+            // SAFETY: exactly `n` events of this queue were taken and not acknowledged.
             let _ = unsafe { v.ibv_ack_cq_events(self.raw(), n) };
         }
     }
@@ -169,39 +169,39 @@ impl RawCq {
 
 impl Drop for RawCq {
     fn drop(&mut self) {
-        // Destroying waits for acknowledgements.
+        // Destroying a queue waits until its events are acknowledged.
         self.drain_events();
         self.acknowledge();
-        // SAFETY: created by us and destroyed once, here, before its channel.
+        // SAFETY: made in `new`, and destroyed once, here, before its channel.
         destroyed(verbs().and_then(|v| unsafe { v.ibv_destroy_cq(self.raw()) }), "destroying a completion queue");
     }
 }
 
-/// A region as the device knows it.
+/// A memory registration of the device.
 pub struct RawMr {
     raw: Option<NonNull<ibv_mr>>,
     _pd: Arc<Pd>,
 }
 
-// SAFETY: libibverbs lets any thread use and destroy a region.
+// SAFETY: libibverbs allows any thread to use and destroy a registration.
 unsafe impl Send for RawMr {}
-// SAFETY: and what is read of it never changes.
+// SAFETY: the fields that are read never change.
 unsafe impl Sync for RawMr {}
 
 impl RawMr {
-    /// Pins host pages; peers address them from `iova` on.
+    /// Registers and pins host pages; peers address them from `iova` on.
     ///
     /// # Safety
-    /// The range stays mapped until this is dropped.
+    /// The range stays mapped until this object is dropped.
     pub unsafe fn host(pd: &Arc<Pd>, addr: usize, len: usize, iova: u64, access: u32) -> Result<RawMr> {
         let v = verbs()?;
         if pd.context.transport == Transport::Iwarp && iova != addr as u64 {
             return Err(Error::fixed(errno::EOPNOTSUPP, "iWARP devices know memory by this process's addresses alone"));
         }
         let doing = format_args!("registering {len} bytes at {addr:#x} with {}", pd.context.name);
-        // Bits that a driver may ignore are only understood by the newer call.
+        // Access bits that a driver may ignore are understood by the newer call only.
         let plain = iova == addr as u64 && access & !0xff == 0;
-        // SAFETY: who calls `host` keeps the range mapped; the domain lives.
+        // SAFETY: the caller of `host` keeps the range mapped; the protection domain lives.
         let raw = unsafe {
             match plain {
                 true => v.ibv_reg_mr(pd.raw(), addr as *mut c_void, len, access as c_int)?,
@@ -211,21 +211,21 @@ impl RawMr {
         Ok(RawMr { raw: Some(pointer(raw, doing)?), _pd: pd.clone() })
     }
 
-    /// Attaches a dma-buf, of which the kernel keeps its own reference: `fd` may be closed afterwards.
+    /// Registers a dma-buf. The kernel keeps its own reference, so `fd` may be closed afterwards.
     pub fn dmabuf(pd: &Arc<Pd>, fd: BorrowedFd<'_>, offset: u64, len: usize, iova: u64, access: u32) -> Result<RawMr> {
         use std::os::fd::AsRawFd;
         let doing = format_args!("registering {len} bytes at {offset:#x} of a dma-buf with {}", pd.context.name);
-        // SAFETY: the domain lives and the descriptor is open; the kernel checks what it is.
+        // SAFETY: the protection domain lives and the descriptor is open; the kernel checks its kind.
         let raw = unsafe { verbs()?.ibv_reg_dmabuf_mr(pd.raw(), offset, len, iova, fd.as_raw_fd(), access as c_int)? };
         Ok(RawMr { raw: Some(pointer(raw, doing)?), _pd: pd.clone() })
     }
 
     pub fn keys(&self) -> (u32, u32) {
-        // SAFETY: alive until closed.
+        // SAFETY: the registration lives until it is closed, which sets `raw` to `None`.
         self.raw.map_or((0, 0), |mr| unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) })
     }
 
-    /// Ends the device's access. On failure the region stays as it was.
+    /// Ends the device's access. If that fails, the registration stays as it was.
     pub fn close(&mut self) -> Result<()> {
         if let Some(mr) = self.raw {
             // SAFETY: registered, and not closed yet.

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The ports that `GDRFAB_VERBS_RAILS` names, or that it leaves to the host, before any of them is opened.
+//! Parsing `GDRFAB_VERBS_RAILS`: the ports that it names, or `all`, before any of them is opened.
 
 use crate::config;
 use crate::error::{Error, Result, errno};
 
 pub use crate::prov::bind::RAILS_MAX;
 
-/// Whether the rails are all ports there are.
+/// Whether all ports of the host are to be rails.
 pub fn all() -> bool {
     config::get().verbs.rails == ["all"]
 }
 
-/// Device and port of a word of the list.
+/// The device and port that an element of the list names.
 pub fn parse(word: &str) -> Result<(&str, u8)> {
     let (device, port) = word.rsplit_once(':').unwrap_or((word, "1"));
     let port = port.parse().map_err(|_| Error::invalid(format!("GDRFAB_VERBS_RAILS: {word:?} is not device:port")))?;
     Ok((device, port))
 }
 
-/// Whether the list can be had on a host that has these devices.
+/// Checks the list against the devices of this host.
 pub fn check(devices: &[String]) -> Result<()> {
     let rails = &config::get().verbs.rails;
     if all() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory that the RDMA device does not reach, as this process reaches it: by a vendor's copies, or by the CPU
-//! through a mapping of the caller's file.
+//! Access of this process to memory that the RDMA device does not reach: by a vendor's copies, or by the CPU through a mapping of the
+//! caller's file.
 
 use crate::error::{Error, Result, errno};
 use crate::hmem::Site;
@@ -10,7 +10,7 @@ use crate::prov::op::{Iov, parts};
 use std::os::fd::BorrowedFd;
 
 enum Bytes {
-    /// Ranges of this process's address space, in order.
+    /// Ranges of this process, in order.
     Memory {
         site: Site,
         ranges: Box<[Iov]>,
@@ -20,7 +20,7 @@ enum Bytes {
 
 pub struct Backing {
     bytes: Bytes,
-    /// What operations call the first byte.
+    /// The address by which operations name the first byte.
     base: u64,
 }
 
@@ -34,7 +34,7 @@ impl Backing {
         Ok(Backing { bytes: Bytes::File(MappedFile::new(fd, offset, len, writable)?), base })
     }
 
-    /// Where the CPU finds the first byte, of a file.
+    /// The CPU's address of the first byte, for a file.
     pub fn address(&self) -> usize {
         match &self.bytes {
             Bytes::File(file) => file.address(),
@@ -42,7 +42,7 @@ impl Backing {
         }
     }
 
-    /// Copies out of the bytes that operations call `addr`.
+    /// Copies from the bytes that operations name by `addr`.
     pub fn load(&self, addr: u64, into: &mut [u8]) -> Result<()> {
         let mut done = 0;
         self.parts(addr, into.len(), false, |site, part| {
@@ -53,7 +53,7 @@ impl Backing {
         })
     }
 
-    /// Copies into the bytes that operations call `addr`.
+    /// Copies to the bytes that operations name by `addr`.
     pub fn store(&self, addr: u64, from: &[u8]) -> Result<()> {
         let mut done = 0;
         self.parts(addr, from.len(), true, |site, part| {
@@ -64,7 +64,7 @@ impl Backing {
         })
     }
 
-    /// Walks the run of `len` bytes at `addr` in pieces that lie together here.
+    /// Calls `each` for the contiguous parts of the `len` bytes at `addr`.
     fn parts(&self, addr: u64, len: usize, write: bool, mut each: impl FnMut(Site, Iov) -> Result<()>) -> Result<()> {
         let outside = || Error::fixed(errno::EFAULT, "the range leaves the region");
         let skip = usize::try_from(addr.checked_sub(self.base).ok_or_else(outside)?).map_err(|_| outside())?;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The bytes of an operation in a bounce buffer: registered host memory between the device and memory that it does not
-//! reach.
+//! Bounce buffers: registered host memory between the device and memory that it does not reach.
 
 use super::mr;
 use super::mr::Staged;
@@ -12,23 +11,23 @@ use crate::prov::verbs::device::object::RawMr;
 use crate::prov::verbs::sys::abi::ibv_sge;
 use std::sync::{Arc, Weak};
 
-/// The caller's side of a bounced operation.
+/// The caller's piece of an operation that uses a bounce buffer.
 enum CallerPiece {
     Host(Site, Iov),
     Staged(Arc<Staged>, Iov),
 }
 
-/// A buffer in use, and whose bytes it carries. It returns to where it came from when dropped.
+/// A buffer in use, and the pieces whose bytes it carries. When dropped, it returns to the domain's unused buffers.
 pub struct Bounce {
     buffer: Option<Buffer>,
     len: usize,
     places: Vec<CallerPiece>,
     home: Weak<Registered>,
-    /// Registered for the operation.
+    /// Registrations for this operation only.
     _mrs: Vec<RawMr>,
 }
 
-/// A bounce for `local`, filled with its bytes if it is what goes out.
+/// A bounce buffer for `local`; `fill`: with its bytes, for an operation that sends them.
 pub fn take(memory: &Arc<Registered>, local: &[Iov], descs: &[u64], total: usize, fill: bool) -> Result<Box<Bounce>> {
     let mut places = Vec::with_capacity(local.len());
     {
@@ -49,8 +48,8 @@ pub fn take(memory: &Arc<Registered>, local: &[Iov], descs: &[u64], total: usize
     Ok(Box::new(bounce))
 }
 
-/// Registers those of the pieces that have no registration of the caller's for the time of an operation; `written`: by the
-/// device. `pieces` are the device's, of which each gets its key.
+/// Registers the unregistered pieces for the duration of one operation, and sets their keys in `pieces`. `written`: the device writes to
+/// them.
 pub fn registered(
     memory: &Registered,
     written: bool,
@@ -60,7 +59,7 @@ pub fn registered(
     let access = if written { memory.filled() } else { 0 };
     let mut mrs = Vec::new();
     for ((_, iov), piece) in named.zip(pieces).filter(|((is_named, _), _)| !is_named) {
-        // SAFETY: who posts the operation keeps its pieces until it has ended, and this with it.
+        // SAFETY: the caller that posts the operation keeps its pieces until it has ended, and the registration ends with the operation.
         let mr = unsafe { RawMr::host(&memory.pd, iov.addr(), iov.len(), iov.addr() as u64, access)? };
         piece.lkey = mr.keys().0;
         mrs.push(mr);
@@ -69,7 +68,7 @@ pub fn registered(
 }
 
 impl Bounce {
-    /// What the device is given.
+    /// The scatter/gather entry of the buffer.
     pub fn piece(&self) -> ibv_sge {
         match &self.buffer {
             Some(b) => ibv_sge { addr: b.address() as u64, length: self.len as u32, lkey: b.lkey() },
@@ -81,12 +80,12 @@ impl Bounce {
         self.buffer.as_ref().map_or(std::ptr::null_mut(), |b| b.address() as *mut u8)
     }
 
-    /// The caller's bytes into the buffer.
+    /// Copies the caller's bytes into the buffer.
     fn gather(&self) -> Result<()> {
         let mut at = 0;
         for place in &self.places {
-            // SAFETY: the buffer holds `len` bytes, the sum of the places; the device has no work on it yet. Who
-            // posted the operation promised the C API that its pieces are readable.
+            // SAFETY: the buffer has `len` bytes, the sum of the pieces, and the device has no work on it yet. The caller of the C API
+            // promises that the pieces are readable.
             unsafe {
                 match place {
                     CallerPiece::Host(site, v) => site.load(self.bytes().add(at), v.addr() as u64, v.len())?,
@@ -102,13 +101,14 @@ impl Bounce {
         Ok(())
     }
 
-    /// The first `len` bytes of the buffer to the caller's places.
+    /// Copies the first `len` bytes of the buffer to the caller's pieces.
     pub fn scatter(&self, len: usize) -> Result<()> {
         let (mut at, mut left) = (0, len.min(self.len));
         for place in &self.places {
             let (CallerPiece::Host(_, v) | CallerPiece::Staged(_, v)) = place;
             let n = v.len().min(left);
-            // SAFETY: the buffer holds `len` bytes, and the device has finished with it; who posted keeps the host's side.
+            // SAFETY: the buffer has `len` bytes, and the device has finished with it; the caller that posted the operation keeps its
+            // pieces.
             unsafe {
                 match place {
                     CallerPiece::Host(site, v) => site.store(v.addr() as u64, self.bytes().add(at), n)?,

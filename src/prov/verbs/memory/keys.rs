@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One memory's keys on every rail: each device has its own for it.
+//! The keys of one region on all rails: each device has its own keys for it.
 
 use crate::prov::verbs::device::rail_names::RAILS_MAX;
 
-/// What each rail's device calls a memory; 0 where `mask` lacks its bit.
+/// The keys by rail; 0 where the rail's bit in `mask` is not set.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Keys {
-    /// Rails that carry something of it.
+    /// Rails that can carry the region.
     pub mask: u8,
-    /// For operations of this side.
+    /// For local operations.
     pub lkeys: [u32; RAILS_MAX],
-    /// For those of peers.
+    /// For operations of peers.
     pub rkeys: [u32; RAILS_MAX],
 }
 
 impl Keys {
-    /// Of local and remote keys, the first rail's first.
+    /// From pairs of local and remote keys, the first rail first.
     pub fn of(all: impl Iterator<Item = Option<(u32, u32)>>) -> Keys {
         let mut keys = Keys::default();
         for (i, (lkey, rkey)) in all.take(RAILS_MAX).enumerate().filter_map(|(i, both)| Some((i, both?))) {
@@ -25,7 +25,7 @@ impl Keys {
         keys
     }
 
-    /// What peers name it by, on each rail.
+    /// The peers' keys, with the number of the rail.
     pub fn names(&self) -> impl Iterator<Item = (usize, u32)> {
         (0..RAILS_MAX).filter(|i| self.mask & 1 << i != 0).map(|i| (i, self.rkeys[i]))
     }

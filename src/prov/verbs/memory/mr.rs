@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Regions of a domain as verbs has them, whose keys are the device's; and the pieces of operations that lie in them.
+//! The regions of a domain as verbs has them, with the keys of the device; and the pieces of operations that lie in regions.
 //!
-//! A descriptor of plain memory carries the device's own local key, so that an operation looks nothing up; a wrong
-//! one is refused by the device. Regions of several registrations, and staged ones, are found by their number.
+//! A descriptor of plain memory contains the device's local key, so an operation looks nothing up; a wrong key is refused by the device.
+//! Regions with several registrations, and staged ones, are found by their number in the descriptor.
 
 use super::backing::Backing;
 use super::keys::Keys;
@@ -21,18 +21,19 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Where a descriptor's bytes are reached.
+/// Who can reach the bytes of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum BufferKind {
-    /// By the CPU and the device.
+    /// The CPU and the device.
     Host,
-    /// By the device; the CPU must not touch them.
+    /// The device; the CPU must not touch them.
     Device,
-    /// Not by the device.
+    /// Not the device.
     Staged,
 }
 
-/// Descriptors: never 0, bit 0 for device memory, bit 1 for those that are looked up, then the path if it is not nic.
+/// The bits of a descriptor: it is never 0, bit 0 is for device memory, bit 1 for a region that is looked up, then the path if it is not
+/// nic.
 const SET: u64 = 1 << 62;
 const LOOKED_UP: u64 = 2;
 const DMABUF: u64 = 4;
@@ -50,21 +51,21 @@ fn desc_of(number: u32, path: Paths, device: bool, looked_up: bool) -> u64 {
     SET | u64::from(number) << NUMBER_SHIFT | how | if looked_up { LOOKED_UP } else { 0 } | if device { DEVICE_DESC } else { 0 }
 }
 
-/// How the device reaches the memory of a descriptor: bits that `path_of` reads, all 0 for pinned host pages.
+/// How the device reaches the memory of a descriptor: bits for `path_of`, all 0 for pinned host pages.
 #[inline(always)]
 pub fn how_of(desc: u64) -> u8 {
     desc as u8
 }
 
-/// The same of all local pieces of an operation.
+/// The same for all local pieces of an operation.
 pub fn how_of_all(local: &[Iov], descs: &[u64]) -> u8 {
     local.iter().zip(descs).filter(|(v, _)| !v.is_empty()).fold(0, |all, (_, desc)| all | how_of(*desc))
 }
 
-/// What a bounced operation has instead.
+/// The bits of an operation that uses a bounce buffer.
 pub const BOUNCED: u8 = STAGED as u8;
 
-/// The path of an operation of this side: that of the piece which is harder to reach.
+/// The path of an operation: that of the piece that is harder to reach.
 pub fn path_of(how: u8) -> Paths {
     let how = u64::from(how);
     match () {
@@ -75,7 +76,7 @@ pub fn path_of(how: u8) -> Paths {
     }
 }
 
-/// The path to memory of this side, for questions; `desc` 0 is host memory.
+/// The path to local memory, for queries; `desc` 0 is host memory.
 pub fn local_path(desc: u64) -> Result<Paths> {
     match desc {
         0 => Ok(Paths::NIC),
@@ -84,7 +85,7 @@ pub fn local_path(desc: u64) -> Result<Paths> {
     }
 }
 
-/// Turns local pieces into the device's. `unnamed`: their bytes are copied out at once, so they need no region.
+/// Turns local pieces into scatter/gather entries. `unnamed`: the bytes are copied out at once, so pieces need no region.
 #[inline(always)]
 pub fn pieces(local: &[Iov], descs: &[u64], unnamed: bool, into: &mut [ibv_sge; IOV_LIMIT]) -> Result<(usize, BufferKind)> {
     let mut n = 0;
@@ -117,27 +118,27 @@ fn no_desc(i: usize, desc: u64) -> Error {
     Error::invalid(format!("desc[{i}]: {words}"))
 }
 
-/// Memory that the device, or staging, reaches.
+/// Memory that the device, or staging, can reach.
 pub struct Attached {
-    /// By this process's addresses.
+    /// The addresses of this process.
     pub location: Location<()>,
-    /// Address of the first byte for the device.
+    /// The device's address of the first byte.
     pub base: u64,
-    /// What peers call that.
+    /// The peers' address of the first byte.
     pub peer_base: u64,
-    /// The device's registration of each piece; none where the memory is staged.
+    /// The device's registration of each piece; empty for staged memory.
     pub mrs: Vec<RawMr>,
-    /// The same memory under this process's addresses, where peers use others.
+    /// The registration under this process's addresses, if peers use others.
     pub local: Option<RawMr>,
-    /// How the bytes are reached where the device cannot.
+    /// The access to the bytes if the device cannot reach them.
     pub backing: Option<Backing>,
     pub path: Paths,
     pub record: RegistrationRecord,
-    /// The same with the devices of further rails, by their names.
+    /// The registrations with the devices of further rails, by the names of their ports.
     pub rails: Vec<(String, Result<RailRegistration>)>,
 }
 
-/// Memory as the device of a further rail knows it.
+/// Memory as registered with the device of a further rail.
 pub struct RailRegistration {
     /// As of [`Attached`].
     pub mrs: Vec<RawMr>,
@@ -148,30 +149,30 @@ pub struct RailRegistration {
 /// A region with the device's registrations of its pieces.
 pub type Region = region::Region<(), VerbsRegion>;
 
-/// What verbs keeps of a region.
+/// The part of a region that only verbs needs.
 pub struct VerbsRegion {
-    /// One for each piece; none where the memory is staged.
+    /// The device's registration of each piece; empty for staged memory.
     mrs: Vec<RawMr>,
-    /// The same memory under this process's addresses, where peers use others.
+    /// The registration under this process's addresses, if peers use others.
     local: Option<RawMr>,
-    /// Memory that the device does not reach. Copies hold it.
+    /// Memory that the device does not reach. A copy in progress holds a reference.
     staged: Option<Arc<Staged>>,
-    /// Where the CPU sees a file that the device reached by its mapping.
+    /// The CPU's mapping of a file that the device reaches by that mapping.
     _backing: Option<Backing>,
     record: RegistrationRecord,
     rails: Vec<(String, Result<RailRegistration>)>,
-    /// From peers' addresses to the device's.
+    /// Added to the peers' addresses, it gives the device's.
     shift: u64,
-    /// Its addresses are none of this process's.
+    /// The region is a file; its addresses are not addresses of this process.
     is_file: bool,
-    /// A peer has asked what its key names.
+    /// A peer has asked what the key names.
     shared: AtomicBool,
-    /// Counts peers' writes.
+    /// Counts the peers' writes.
     counter: Option<Arc<Counter>>,
 }
 
 impl VerbsRegion {
-    /// By which key the device knows it, and what to add to peers' addresses; none: peers do not reach it by the device.
+    /// The device's key, and the offset from the peers' addresses to the device's; `None`: peers do not reach the region by the device.
     pub fn name(&self) -> Option<(u32, u64)> {
         let [one] = self.mrs.as_slice() else { return None };
         Some((one.keys().1, self.shift))
@@ -196,7 +197,7 @@ impl VerbsRegion {
     }
 }
 
-/// A region that is reached by copies.
+/// A region that is reached by staged transfers.
 pub struct Staged {
     pub backing: Backing,
     pub base: u64,
@@ -210,15 +211,15 @@ pub const MAX_REGIONS: usize = 1 << INDEX_BITS;
 
 pub struct Regions {
     registry: Registry<Region, INDEX_BITS>,
-    /// Keys are the caller's.
+    /// The caller chooses the keys.
     chosen: bool,
-    /// Of a domain with rails: a region's keys by the first rail's local one, and by that which peers know.
+    /// In a domain with rails: the keys of a region on all rails, by the first rail's local key and by the key that peers know.
     by_lkey: HashMap<u32, Arc<Keys>>,
     by_rkey: HashMap<u32, Arc<Keys>>,
 }
 
 impl Attached {
-    /// Its keys on every rail that can carry something of it; none without rails.
+    /// The keys on all rails that can carry the region; `None` without rails.
     pub fn keys(&self) -> Option<Keys> {
         let [own] = self.mrs.as_slice() else { return None };
         let named = |mrs: &[RawMr], local: &Option<RawMr>| {
@@ -231,7 +232,7 @@ impl Attached {
     }
 }
 
-/// Whether a key names a staged region: those keys are above what a device's can be.
+/// Whether a key names a staged region: such keys are above all keys of a device.
 pub fn is_staged(key: u64) -> bool {
     key & CHOSEN_KEY != 0
 }
@@ -256,7 +257,7 @@ impl Regions {
             _ if self.chosen => KeyOf::Caller(attr.requested_key),
             [] => KeyOf::Domain,
             [one] => KeyOf::Device(u64::from(one.keys().1)),
-            // For local use only, so the key opens nothing.
+            // A region for local use only; its key opens nothing.
             _ => KeyOf::Device(0),
         };
         let reserved = self.registry.reserve(key, device)?;
@@ -292,24 +293,24 @@ impl Regions {
 
     pub fn bind_counter(&mut self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
         let region = self.registry.get_mut(id)?;
-        // Who asks what its key names is told so from now on.
+        // From now on a peer that asks about the key is told to count.
         region.event = true;
         region.own.counter = Some(counter);
         Ok(())
     }
 
-    /// First step of closing: no copy starts from now on. Tells whether none runs any more: those have entered, or hold the
-    /// backing, and so does the region, once, until it is gone.
+    /// First step of closing: no copy begins from now on. Returns whether none is in progress. A copy has entered the region or holds the
+    /// backing; the region itself holds the backing once.
     pub fn shut(&mut self, id: RegionId) -> Result<bool> {
         let region = self.registry.shut(id)?;
         Ok(region.users.is_empty() && region.own.staged.as_ref().is_none_or(|s| Arc::strong_count(s) == 1))
     }
 
-    /// Last step: the device lets go. The region stays if that fails.
+    /// Last step of closing: the device lets go. If that fails, the region stays.
     pub fn detach(&mut self, id: RegionId) -> Result<()> {
         let own = &mut self.registry.get_mut(id)?.own;
         let lkey = own.local.as_ref().or(own.mrs.first()).map_or(0, |mr| mr.keys().0);
-        // The one that peers know first.
+        // First the registration that peers know.
         own.mrs.iter_mut().try_for_each(RawMr::close)?;
         for (_, there) in &mut own.rails {
             there.iter_mut().flat_map(|there| there.mrs.iter_mut().chain(&mut there.local)).try_for_each(RawMr::close)?;
@@ -320,23 +321,23 @@ impl Regions {
         Ok(())
     }
 
-    /// No peer is told its keys on further rails any more; gives those that some may have been told.
+    /// Stops telling peers the region's keys on further rails; returns the keys that some peer may have been told.
     pub fn unpublish_rails(&mut self, id: RegionId) -> Option<Arc<Keys>> {
         let rkey = self.registry.get(id).ok()?.own.mrs.first()?.keys().1;
         self.by_rkey.remove(&rkey)
     }
 
-    /// The keys on every rail of the region that a descriptor is of.
+    /// The keys on all rails of the region with this descriptor.
     pub fn rail_keys_of_desc(&self, desc: u64) -> Option<&Arc<Keys>> {
         self.by_lkey.get(&local_key(desc)?)
     }
 
-    /// The same by the first rail's local key.
+    /// The keys on all rails of the region with this local key on the first rail.
     pub fn rail_keys_by_lkey(&self, lkey: u32) -> Option<&Arc<Keys>> {
         self.by_lkey.get(&lkey)
     }
 
-    /// The same of the region that peers know by this key of the first rail.
+    /// The keys on all rails of the region that peers know by this key of the first rail.
     pub fn rail_keys_by_rkey(&self, rkey: u32) -> Option<&Arc<Keys>> {
         self.by_rkey.get(&rkey)
     }
@@ -351,13 +352,13 @@ impl Regions {
         Ok(format!("{}{}\n{}{rails}", r.headline(&format!(" on {device}")), r.paths.words(), r.own.record.lines()))
     }
 
-    /// The region whose number a descriptor carries.
+    /// The region whose number is in the descriptor.
     fn looked_up(&self, desc: u64) -> Result<&Region> {
         let region = self.registry.at((desc >> NUMBER_SHIFT) as u32).filter(|r| !r.users.is_shut());
         region.ok_or(Error::fixed(errno::EINVAL, "desc: the region is closed"))
     }
 
-    /// The staged region of a descriptor; `None`: it is one of several registrations.
+    /// The staged region of a descriptor; `None`: the region has several registrations instead.
     pub fn staged(&self, desc: u64) -> Result<Option<Arc<Staged>>> {
         Ok(self.looked_up(desc)?.own.staged.clone())
     }
@@ -367,7 +368,7 @@ impl Regions {
         self.registry.find(key).filter(|_| is_staged(key))?.own.staged.clone()
     }
 
-    /// Where the bytes behind a descriptor of registered memory lie.
+    /// The location of the bytes behind a descriptor of registered memory.
     pub fn site_of(&self, desc: u64) -> Site {
         if desc & DEVICE_DESC == 0 {
             return Site::HOST;
@@ -376,8 +377,8 @@ impl Regions {
         self.registry.iter().find(|r| r.own.mrs.iter().any(|mr| mr.keys().0 == key)).map_or(Site::HOST, Region::site)
     }
 
-    /// Of the pieces whose regions are looked up, those of several registrations get their own keys; one that is staged
-    /// makes the operation a staged one.
+    /// For pieces whose regions are looked up: a piece of a region with several registrations gets its key; a staged one makes the whole
+    /// operation staged.
     #[cold]
     pub fn resolve(&self, local: &[Iov], descs: &[u64], into: &mut [ibv_sge; IOV_LIMIT]) -> Result<BufferKind> {
         let mut here = BufferKind::Host;
@@ -395,7 +396,7 @@ impl Regions {
         Ok(here)
     }
 
-    /// The device's piece that holds `iov`, of a region of several.
+    /// The scatter/gather entry of `iov` in a region with several registrations.
     pub fn piece(&self, desc: u64, iov: &Iov) -> Result<ibv_sge> {
         let region = self.looked_up(desc)?;
         let holds = |p: &Iov| iov.addr() >= p.addr() && iov.addr() - p.addr() <= p.len() && iov.len() <= p.len() - (iov.addr() - p.addr());
@@ -406,22 +407,22 @@ impl Regions {
     }
 }
 
-/// The device's own key in a descriptor of pinned host pages, if it carries one.
+/// The device's local key in a descriptor of pinned host pages; `None` for other descriptors.
 #[inline(always)]
 pub fn on_host(desc: u64) -> Option<u32> {
     const HOST: u64 = SET.rotate_right(NUMBER_SHIFT) >> 32;
-    // The key below, and all else above.
+    // The key in the lower half, everything else in the upper half.
     let turned = desc.rotate_right(NUMBER_SHIFT);
     (turned >> 32 == HOST).then_some(turned as u32)
 }
 
-/// The same of any memory that the device reaches.
+/// The device's local key in a descriptor of any memory that the device reaches.
 #[inline(always)]
 pub fn local_key(desc: u64) -> Option<u32> {
     on_host(desc & !(DEVICE_DESC | DMABUF | PEER_MEM))
 }
 
-/// Whether a descriptor's region is looked up.
+/// Whether the region of a descriptor has to be looked up.
 pub fn is_looked_up(desc: u64) -> bool {
     desc & LOOKED_UP != 0
 }
@@ -434,7 +435,7 @@ mod tests {
     fn a_descriptor_carries_the_key() {
         // SAFETY: integers, for all of which zero is a valid value.
         let mut sges: [ibv_sge; IOV_LIMIT] = unsafe { std::mem::zeroed() };
-        // SAFETY: nobody touches what they name.
+        // SAFETY: no code follows the addresses.
         let iov = [(64, 8), (1, 0), (128, 16)].map(|(addr, len)| unsafe { Iov::new(addr, len) });
         let descs = [desc_of(u32::MAX, Paths::NIC, false, false), 0, desc_of(7, Paths::DMABUF, true, false)];
         let (n, here) = pieces(&iov, &descs, false, &mut sges).expect("pieces");
@@ -448,7 +449,7 @@ mod tests {
         for odd in [0, 1, 0x1234, looked_up[0], looked_up[1], descs[0] | 1 << 63, descs[0] & !SET] {
             assert_eq!((local_key(odd), on_host(odd)), (None, None), "{odd:#x}");
         }
-        // An operation's path is that of its harder piece; one without bytes does not count.
+        // The path of an operation is that of its harder piece; a piece without bytes does not count.
         let peer = desc_of(7, Paths::PEER_MEM, true, false);
         let paths = [descs[0], descs[2], peer, looked_up[0], looked_up[1]].map(|d| local_path(d).expect("a descriptor"));
         assert_eq!(paths, [Paths::NIC, Paths::DMABUF, Paths::PEER_MEM, Paths::NIC, Paths::STAGED]);
@@ -459,7 +460,7 @@ mod tests {
 
     #[test]
     fn a_region_is_not_shut_as_long_as_a_copy_runs_however_often_that_is_asked() {
-        // SAFETY: nobody touches what it names.
+        // SAFETY: no code follows the address.
         let iov = unsafe { Iov::new(4096, 64) };
         let pieces = vec![region::Piece { iov, id: 0, at: () }].into();
         let attached = Attached {

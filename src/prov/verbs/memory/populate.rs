@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pages before pinning: most of what registering fresh memory costs is the kernel clearing its pages, and that can
-//! be done by several threads, while one registration cannot. Memory that has its pages is left alone: walking them once
-//! more would cost as much as pinning them.
+//! Populating fresh memory with pages before it is registered. Most of the cost of registering fresh memory is the kernel clearing its
+//! pages, which several threads can do at once, while one registration cannot. Memory that already has its pages is left alone, because
+//! walking them again would cost as much as pinning them.
 
 use crate::mr::Access;
 use crate::prov::op::Iov;
 use crate::sys::{mem, thread};
 
-/// Bytes per thread that make a thread worth starting.
+/// Bytes per thread that are worth a thread.
 const SHARE: usize = 32 << 20;
 
-/// Distance of the pages that are looked at: those of a huge page come together, and of what a program has touched its
-/// neighbours mostly too.
+/// The distance of the pages that are sampled: the pages of a huge page come together, and a program that has touched a page has mostly
+/// touched its neighbours too.
 const STEP: usize = 2 << 20;
 
-/// Whether there is much to clear in whole pages, judged by one of them for each step.
+/// Whether most of the range has no pages yet, judged by one page per step.
 fn is_fresh(start: usize, end: usize) -> bool {
     let steps = (start..end).step_by(STEP);
-    // So many may have their pages; one more, and the rest need not be looked at.
+    // This many samples may have pages; with one more the rest need not be sampled.
     let Some(most) = steps.len().checked_sub(2 * SHARE / STEP) else { return false };
     steps.filter(|at| mem::is_resident(*at)).nth(most).is_none()
 }
 
-/// Whether a range of so many bytes may be worth it at all.
+/// Whether a range of `len` bytes can be large enough.
 pub fn may(len: usize) -> bool {
     len / SHARE >= 2
 }
 
-/// Gives host ranges their pages, on up to `threads` threads. What cannot be populated is left to the registration.
+/// Populates host ranges on up to `threads` threads. Failures are left to the registration.
 pub fn populate(iovs: &[Iov], access: Access, threads: usize) {
     let write = access.intersects(Access::READ | Access::RECV | Access::REMOTE_WRITE);
     for iov in iovs {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a domain has registered with its device: the caller's regions, and host memory of the library's own, which it keeps
-//! for the next operation that needs some.
+//! The memory that a domain has registered with its device: the caller's regions, and host buffers of the library, which are kept for
+//! later operations.
 
 use super::mr::Regions;
 use crate::error::{Error, Result, errno};
@@ -13,10 +13,10 @@ use parking_lot::Mutex;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// Bytes that a domain keeps for reuse.
+/// Most bytes of unused buffers that a domain keeps.
 const KEPT: usize = 64 << 20;
 pub(in crate::prov::verbs) const LOCAL: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
-/// The largest single one.
+/// The largest single buffer.
 const LARGEST: usize = 1 << 30;
 
 /// A registered buffer.
@@ -53,7 +53,7 @@ impl Buffer {
         let file = mem::memfd("gdrfab-bounce", len)?;
         let map = Mapping::new(file.as_fd(), 0, len, Protection::ReadWrite)?;
         let addr = map.as_ptr() as usize;
-        // SAFETY: the mapping is undone after the region: `Buffer` closes it before its fields are dropped.
+        // SAFETY: the mapping outlives the registration: `Buffer` closes the registration before its fields are dropped.
         let mr = unsafe { RawMr::host(pd, addr, len, addr as u64, access)? };
         Ok(Buffer { map, mr })
     }
@@ -79,7 +79,7 @@ impl Registered {
         Registered { pd, regions, pool: Mutex::default() }
     }
 
-    /// A buffer of `len` bytes of those that are kept, or a new one.
+    /// A buffer of at least `len` bytes, from the unused ones or new.
     pub fn buffer(&self, len: usize) -> Result<Buffer> {
         {
             let mut pool = self.pool.lock();
@@ -94,13 +94,13 @@ impl Registered {
         Buffer::new(&self.pd, len, self.filled())
     }
 
-    /// Rights of memory that the device fills here: over iWARP the answer to a read is a write of the peer's.
+    /// The access bits of memory that the device fills. Over iWARP the answer to a read is a write by the peer.
     pub fn filled(&self) -> u32 {
         let is_sink = self.pd.context.transport == Transport::Iwarp;
         LOCAL | if is_sink { ibv_access_flags::IBV_ACCESS_REMOTE_WRITE } else { 0 }
     }
 
-    /// A buffer that the peer may write and read too; it is nobody else's afterwards.
+    /// A new buffer that the peer may write and read; it is never reused for anything else.
     pub fn shared_buffer(&self, len: usize) -> Result<Buffer> {
         Buffer::new(&self.pd, len, LOCAL | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_READ)
     }

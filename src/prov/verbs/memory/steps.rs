@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What was tried to make memory known to the device, in order, and what each step was refused for.
+//! The ways of registering memory that were tried for a region, in order, and the reason of each refusal. `mr_explain` shows them.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::Paths;
 use crate::prov::fault;
 use crate::prov::verbs::limits::PATHS;
 
-/// A way to the memory, in words.
+/// A way of registering memory, with its name for messages.
 #[derive(Clone, Copy, Debug)]
 pub struct RegistrationStep {
     pub path: Paths,
     pub what: &'static str,
 }
 
-/// The steps that were tried: all were refused but the last one. The usual region has no others, and so no list.
+/// The steps that were tried; all but the last one were refused. A usual region takes the first step, so its list is empty.
 #[derive(Default, Debug)]
 pub struct RegistrationRecord {
     refused: Vec<(RegistrationStep, Error)>,
     taken: Option<RegistrationStep>,
 }
 
-/// What takes a host range without further questions.
+/// The step for a plain range of host memory.
 pub const PINNED: RegistrationStep = RegistrationStep { path: Paths::NIC, what: "host pages pinned by the device (ibv_reg_mr)" };
 
-/// The steps taken so far, and which may be taken at all.
+/// The steps so far, and the paths that may be tried.
 pub struct RegistrationSteps {
     pub allowed: Paths,
-    /// By faults on demand.
+    /// Refused by fault injection.
     refused: Paths,
     pub record: RegistrationRecord,
 }
@@ -36,12 +36,12 @@ impl RegistrationSteps {
         RegistrationSteps { allowed, refused, record: RegistrationRecord::default() }
     }
 
-    /// Whether `attempt` would try it.
+    /// Whether `attempt` would try the path.
     pub fn permits(&self, path: Paths) -> bool {
         self.allowed.contains(path) && !self.refused.contains(path)
     }
 
-    /// Tries a step if it is allowed; `None`: it was refused, for the reason that is kept.
+    /// Tries a step if it is allowed; `None`: it was refused, and the reason is recorded.
     pub fn attempt<T>(&mut self, path: Paths, what: &'static str, step: impl FnOnce() -> Result<T>) -> Option<T> {
         let outcome = match self.allowed.contains(path) {
             true if self.refused.contains(path) => Err(fault::refusal(path)),
@@ -61,7 +61,7 @@ impl RegistrationSteps {
         }
     }
 
-    /// The error that tells of every step.
+    /// The error after all steps were refused; it names the reason of each.
     pub fn exhausted(&self) -> Error {
         let last = self.record.refused.iter().rev().map(|(_, e)| e).find(|e| e.errno != errno::EACCES);
         let number = last.map_or(errno::EOPNOTSUPP, |e| if e.errno == errno::EFAULT { errno::EOPNOTSUPP } else { e.errno });
@@ -71,12 +71,12 @@ impl RegistrationSteps {
 }
 
 impl RegistrationRecord {
-    /// Of memory that took its first step.
+    /// The record of memory that took its first step.
     pub fn of(taken: RegistrationStep) -> RegistrationRecord {
         RegistrationRecord { refused: Vec::new(), taken: Some(taken) }
     }
 
-    /// "dma-buf: refused, errno 95: ...", with the path.
+    /// Pairs of path and text: "dma-buf: refused, errno 95: ...".
     fn words(&self) -> impl Iterator<Item = (Paths, String)> {
         let refused = self.refused.iter().map(|(s, e)| (s.path, format!("{}: refused, errno {}: {e}", s.what, e.errno)));
         refused.chain(self.taken.iter().map(|s| (s.path, format!("{}: taken", s.what))))
@@ -86,7 +86,7 @@ impl RegistrationRecord {
         self.refused.iter().map(|(s, _)| s).chain(&self.taken).any(|s| s.path == path)
     }
 
-    /// A line for each step that was tried, and for each path that was not come to.
+    /// A line for each step that was tried, and for each path that was not tried.
     pub fn lines(&self) -> String {
         let tried = self.words().map(|(path, words)| format!("  {}: {words}\n", path.words()));
         let untried = Paths::ALL.into_iter().filter(|p| PATHS.contains(*p) && !self.has(*p));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Asynchronous events of a device: ports that go down, queue pairs that fail, the device that is removed.
+//! Asynchronous events of a device: a port goes down, a queue pair fails, the device is removed.
 
 use super::abi::ibv_event_type::*;
 use super::abi::{ibv_async_event, ibv_context, ibv_cq, ibv_qp};
@@ -7,7 +7,7 @@ use super::library::{last_errno, verbs};
 use super::status::call_error;
 use crate::error::{Result, errno};
 
-/// What an event is about.
+/// The subject of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum About {
     Device,
@@ -23,16 +23,16 @@ pub struct AsyncEvent {
     /// `enum ibv_event_type`.
     pub kind: i32,
     pub words: &'static str,
-    /// Number of the queue pair that it is about.
+    /// The number of the queue pair that it concerns.
     pub qpn: Option<u32>,
-    /// Address of the completion queue that it is about, to be compared only.
+    /// The address of the completion queue that it concerns, for comparison only.
     pub cq: Option<usize>,
     pub port: Option<u8>,
-    /// The queue pair, completion queue, or without either the whole device, can be used no more.
+    /// The queue pair, the completion queue, or without either the whole device, cannot be used any more.
     pub fatal: bool,
 }
 
-/// What an event of this number means, what it is about, and whether that is the end of it.
+/// The text for an event of this number, its subject, and whether it is the end of the subject.
 fn meaning(kind: i32) -> (&'static str, About, bool) {
     match kind {
         IBV_EVENT_CQ_ERR => ("a completion queue overran or failed", About::Cq, true),
@@ -60,7 +60,7 @@ fn meaning(kind: i32) -> (&'static str, About, bool) {
 }
 
 impl AsyncEvent {
-    /// What is reported when events can no longer be read: a device that was removed may leave nothing else.
+    /// The event that is reported when events can no longer be read: a removed device may leave nothing else.
     pub fn gone() -> AsyncEvent {
         AsyncEvent { kind: IBV_EVENT_DEVICE_FATAL, words: "the device was removed", qpn: None, cq: None, port: None, fatal: true }
     }
@@ -72,7 +72,7 @@ impl AsyncEvent {
     pub unsafe fn next(context: *mut ibv_context) -> Result<Option<AsyncEvent>> {
         let verbs = verbs()?;
         let mut raw = ibv_async_event { element: 0, event_type: -1 };
-        // SAFETY: room for an event; who calls `next` has the device open.
+        // SAFETY: there is room for an event; the caller has the device open.
         if unsafe { verbs.ibv_get_async_event(context, &mut raw)? } != 0 {
             return match last_errno() {
                 errno::EAGAIN | errno::EINTR => Ok(None),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Event channels of rdma_cm, which do not block; `cm_event.rs` reads them.
+//! Event channels of rdma_cm, which do not block; `cm_event.rs` reads their events.
 
 use super::abi::rdma_event_channel;
 use super::library::{cm, last_errno};
@@ -16,7 +16,7 @@ pub struct Channel {
 
 // SAFETY: librdmacm may be called from any thread.
 unsafe impl Send for Channel {}
-// SAFETY: reading events is a system call and a lock of librdmacm's own.
+// SAFETY: reading events is a system call under a lock of librdmacm.
 unsafe impl Sync for Channel {}
 
 impl Channel {
@@ -53,7 +53,7 @@ impl AsFd for Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: made by `new`; every identifier of it held it.
+        // SAFETY: made by `new`, and destroyed once, here; every identifier of the channel holds it.
         let _ = cm().and_then(|cm| unsafe { cm.rdma_destroy_event_channel(self.raw.as_ptr()) });
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What comes out of the event channels of rdma_cm.
+//! Reading events from the event channels of rdma_cm.
 //!
-//! An event is copied out and acknowledged before anyone sees it, because `rdma_destroy_id` waits for that.
+//! An event is copied out and acknowledged before it is handed on, because `rdma_destroy_id` waits for the acknowledgement.
 
 use super::abi::{rdma_cm_event, rdma_cm_event_type as ev};
 use super::cm_channel::Channel;
@@ -13,18 +13,18 @@ use crate::sys::socket;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// What happened to an identifier.
+/// The kind of an event of an identifier.
 #[derive(Debug)]
 pub enum CmEventKind {
     AddrResolved,
     AddrError,
     RouteResolved,
     RouteError,
-    /// At a listener: someone wants to connect. Dropping `id` rejects.
+    /// At a listener: a peer wants to connect. Dropping `id` rejects it.
     ConnectRequest {
         id: Id,
     },
-    /// The peer accepted: its queue pair is ready, ours is to follow.
+    /// The peer has accepted and its queue pair is ready; this side's is to follow.
     ConnectResponse,
     ConnectError,
     Unreachable,
@@ -40,21 +40,21 @@ pub enum CmEventKind {
 /// An event, copied out and acknowledged.
 #[derive(Debug)]
 pub struct CmEvent {
-    /// [`Id::number`] of whom it is for; of the listener in case of a request.
+    /// [`Id::number`] of the identifier; of the listener for a connection request.
     pub id: usize,
     pub kind: CmEventKind,
-    /// A negative errno, or a reason for which the peer's CM rejects.
+    /// A negative errno, or the reason for which the peer's connection manager rejects.
     pub status: i32,
-    /// InfiniBand and RoCE fill it with zeros up to what fits the message.
+    /// Over InfiniBand and RoCE it is padded with zeros up to the size of the message.
     pub private_data: Vec<u8>,
     pub responder_resources: u8,
     pub initiator_depth: u8,
-    /// The peer's queue pair; 0 where the transport does not tell.
+    /// The number of the peer's queue pair; 0 where the transport does not give it.
     pub qpn: u32,
 }
 
 impl CmEvent {
-    /// The error that the event is, if it is one.
+    /// The error that the event reports, if any.
     pub fn error(&self) -> Option<Error> {
         let (usual, code, words) = match self.kind {
             CmEventKind::AddrError => (errno::EADDRNOTAVAIL, Code::None, "no RDMA device reaches this address"),
@@ -75,7 +75,7 @@ impl CmEvent {
 
     fn rejected(&self) -> Error {
         match self.status {
-            // Reasons of InfiniBand's CM.
+            // Reasons of InfiniBand's connection manager.
             4 => Error::fixed(errno::ETIMEDOUT, "the peer gave up: its handshake timed out"),
             8 => Error::fixed(errno::ECONNREFUSED, "nobody listens at the peer's port"),
             28 => Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection"),
@@ -99,7 +99,7 @@ impl Channel {
             return Ok(None);
         }
         loop {
-            // SAFETY: a channel; the event is written on success.
+            // SAFETY: the channel lives; the call writes the event on success.
             if unsafe { cm.rdma_get_cm_event(self.raw(), &mut raw)? } == 0 {
                 break;
             }
@@ -109,18 +109,20 @@ impl Channel {
                 err => return Err(call_error("reading an rdma_cm event", err)),
             }
         }
-        // SAFETY: an event that is not acknowledged yet.
+        // SAFETY: the event was taken above and is not acknowledged yet.
         let event = unsafe { self.copied(raw) };
-        // SAFETY: taken above, acknowledged once, not used again.
+        // SAFETY: the event was taken above, is acknowledged once, and is not used again.
         let acked = unsafe { cm.rdma_ack_cm_event(raw)? };
         returned(acked, "acknowledging an rdma_cm event")?;
         Ok(Some(event))
     }
 
+    /// Copies an event.
+    ///
     /// # Safety
-    /// `raw` was taken of this channel and is not acknowledged.
+    /// `raw` was taken from this channel and is not acknowledged.
     unsafe fn copied(self: &Arc<Channel>, raw: *const rdma_cm_event) -> CmEvent {
-        // SAFETY: `next` has taken the event and not acknowledged it; numbers and pointers are read, nothing is borrowed.
+        // SAFETY: the caller has taken the event and not acknowledged it; integers and pointers are copied, nothing is borrowed.
         let (id, listener, number, status) = unsafe { ((*raw).id, (*raw).listen_id, (*raw).event, (*raw).status) };
         let mut event = CmEvent {
             id: id.addr(),
@@ -139,7 +141,7 @@ impl Channel {
             ev::RDMA_CM_EVENT_CONNECT_REQUEST => match NonNull::new(id) {
                 Some(raw) => {
                     event.id = listener.addr();
-                    // SAFETY: new with this event.
+                    // SAFETY: the identifier is new with this event, so nobody else owns it.
                     CmEventKind::ConnectRequest { id: unsafe { Id::adopt(raw, self) } }
                 }
                 None => return event,

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! rdma_cm, made safe: event channels that do not block, and communication identifiers.
+//! Identifiers of rdma_cm (connections and listeners), with a safe interface.
 //!
-//! librdmacm is used for addresses and handshakes only. Queue pairs are ours, on contexts of our own, and
-//! `id->qp` stays null, so the states follow the events:
+//! librdmacm is used for addresses and handshakes only. Queue pairs are made by this library on its own contexts, `id->qp` stays null,
+//! and the states follow the events:
 //!
-//! - active: resolve -> AddrResolved -> resolve_route -> RouteResolved -> connect (with our queue pair's
-//!   number) -> ConnectResponse -> queue pair to RTR and RTS by [`Id::qp_attr`] -> establish;
-//! - passive: ConnectRequest -> [`Id::migrate`] -> queue pair to INIT, RTR and RTS -> accept -> Established;
-//! - iWARP: the queue pair goes to INIT only, the kernel does the rest, and both sides get Established; where nobody
-//!   listens, connect itself may fail.
+//! - active side: resolve -> AddrResolved -> resolve_route -> RouteResolved -> connect (with the number of this side's queue pair) ->
+//!   ConnectResponse -> queue pair to RTR and RTS by [`Id::qp_attr`] -> establish;
+//! - passive side: ConnectRequest -> [`Id::migrate`] -> queue pair to INIT, RTR and RTS -> accept -> Established;
+//! - iWARP: the queue pair goes to INIT only, the kernel does the rest, and both sides get Established. If nobody listens, connect itself
+//!   may fail.
 //!
-//! librdmacm writes into an identifier while it reads that identifier's events: whoever reads a channel and
-//! uses its identifiers in several threads holds one lock for both.
+//! librdmacm writes into an identifier while it reads that identifier's events. So a caller that reads a channel and uses its identifiers
+//! in several threads holds one lock for both.
 
 use super::abi::{ibv_qp_attr, rdma_cm_id, rdma_conn_param, rdma_port_space};
 use super::cm_channel::Channel;
@@ -28,21 +28,21 @@ use std::sync::Arc;
 /// An identifier: one connection, or one listener.
 pub struct Id {
     raw: NonNull<rdma_cm_id>,
-    // After the identifier: it reports here.
+    // After the identifier, which reports to the channel until it is destroyed.
     _channel: Arc<Channel>,
 }
 
 // SAFETY: librdmacm may be called from any thread.
 unsafe impl Send for Id {}
 
-/// What a side of a connection says of itself; the rest is negotiated.
+/// The parameters that one side gives for a connection; the others are negotiated.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnParam<'a> {
     /// At most 56 bytes with a request on InfiniBand and RoCE, more elsewhere.
     pub private_data: &'a [u8],
     /// Reads and atomics of the peer that this side serves at once.
     pub responder_resources: u8,
-    /// Reads and atomics that this side has under way at once.
+    /// Reads and atomics that this side has in flight at once.
     pub initiator_depth: u8,
     pub retry_count: u8,
     pub rnr_retry_count: u8,
@@ -80,17 +80,17 @@ fn storage(at: SocketAddr) -> libc::sockaddr_storage {
     out
 }
 
-/// The IP address and port in C's form, if they are that.
+/// The IP address and port of a socket address in C's form, if it has one.
 fn address_in(from: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let at = &raw const *from;
     match i32::from(from.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family says so, and the storage has room for any.
+            // SAFETY: the family says that it is this type, and the storage has room for any.
             let v4 = unsafe { at.cast::<libc::sockaddr_in>().read() };
             Some(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)), u16::from_be(v4.sin_port))))
         }
         libc::AF_INET6 => {
-            // SAFETY: the family says so, and the storage has room for any.
+            // SAFETY: the family says that it is this type, and the storage has room for any.
             let v6 = unsafe { at.cast::<libc::sockaddr_in6>().read() };
             let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             Some(SocketAddr::V6(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), v6.sin6_flowinfo, v6.sin6_scope_id)))
@@ -99,7 +99,7 @@ fn address_in(from: &libc::sockaddr_storage) -> Option<SocketAddr> {
     }
 }
 
-/// `RDMA_OPTION_ID` and what is set there.
+/// The option level `RDMA_OPTION_ID` and its options.
 const LEVEL_ID: c_int = 0;
 const REUSEADDR: c_int = 1;
 const ACK_TIMEOUT: c_int = 3;
@@ -108,21 +108,21 @@ impl Id {
     /// An identifier for a reliable connection.
     pub fn new(channel: &Arc<Channel>) -> Result<Id> {
         let mut raw = null_mut();
-        // SAFETY: a channel that lives; the identifier is written on success.
+        // SAFETY: the channel lives; the call writes the identifier on success.
         let rc = unsafe { cm()?.rdma_create_id(channel.raw(), &mut raw, null_mut(), rdma_port_space::RDMA_PS_TCP)? };
         returned(rc, "creating an rdma_cm identifier")?;
         Ok(Id { raw: pointer(raw, "creating an rdma_cm identifier")?, _channel: channel.clone() })
     }
 
-    /// Takes over the identifier that came with a request, which reports to `channel`.
+    /// Takes over the identifier of a connection request, which reports to `channel`.
     ///
     /// # Safety
-    /// Nobody else has it.
+    /// No other object owns the identifier.
     pub(in crate::prov::verbs) unsafe fn adopt(raw: NonNull<rdma_cm_id>, channel: &Arc<Channel>) -> Id {
         Id { raw, _channel: channel.clone() }
     }
 
-    /// Tells this identifier from every other that lives; what events say.
+    /// A number that differs from that of every other living identifier; events carry it.
     pub fn number(&self) -> usize {
         self.raw.as_ptr().addr()
     }
@@ -133,12 +133,12 @@ impl Id {
 
     pub fn bind(&self, at: SocketAddr) -> Result<()> {
         let mut address = storage(at);
-        // SAFETY: an identifier, and an address as long as its family says.
+        // SAFETY: `self` owns the identifier; the address is as long as its family says.
         self.call(format_args!("binding rdma_cm to {at}"), |cm, id| unsafe { cm.rdma_bind_addr(id, (&raw mut address).cast()) })
     }
 
     pub fn listen(&self, backlog: i32) -> Result<()> {
-        // SAFETY: an identifier.
+        // SAFETY: `self` owns the identifier.
         self.call("listening with rdma_cm", |cm, id| unsafe { cm.rdma_listen(id, backlog) })
     }
 
@@ -147,13 +147,13 @@ impl Id {
         let (mut from, mut dest) = (from.map(storage), storage(to));
         let src = from.as_mut().map_or(null_mut(), |from| (&raw mut *from).cast());
         let doing = format_args!("resolving {to} with rdma_cm");
-        // SAFETY: an identifier; addresses as long as their families say, or null.
+        // SAFETY: `self` owns the identifier; the addresses are as long as their families say, or null.
         self.call(doing, |cm, id| unsafe { cm.rdma_resolve_addr(id, src, (&raw mut dest).cast(), timeout_ms) })
     }
 
-    /// Finds the way there; RouteResolved or RouteError follows.
+    /// Finds the route to the peer; RouteResolved or RouteError follows.
     pub fn resolve_route(&self, timeout_ms: i32) -> Result<()> {
-        // SAFETY: an identifier.
+        // SAFETY: `self` owns the identifier.
         self.call("resolving the route with rdma_cm", |cm, id| unsafe { cm.rdma_resolve_route(id, timeout_ms) })
     }
 
@@ -177,75 +177,75 @@ impl Id {
         self.call(doing, |cm, id| call(cm, id, &mut raw))
     }
 
-    /// Sends the request; ConnectResponse (or Established), Rejected, Unreachable or ConnectError follows.
+    /// Sends the connection request; ConnectResponse (or Established), Rejected, Unreachable or ConnectError follows.
     pub fn connect(&self, param: &ConnParam<'_>) -> Result<()> {
-        // SAFETY: an identifier, and parameters whose data lives during the call, which copies it.
+        // SAFETY: `self` owns the identifier; the data of the parameters lives during the call, which copies it.
         self.with_param("connecting with rdma_cm", param, |cm, id, raw| unsafe { cm.rdma_connect(id, raw) })
     }
 
-    /// Answers a request; Established follows.
+    /// Accepts a connection request; Established follows.
     pub fn accept(&self, param: &ConnParam<'_>) -> Result<()> {
-        // SAFETY: an identifier, and parameters whose data lives during the call, which copies it.
+        // SAFETY: `self` owns the identifier; the data of the parameters lives during the call, which copies it.
         self.with_param("accepting with rdma_cm", param, |cm, id, raw| unsafe { cm.rdma_accept(id, raw) })
     }
 
     pub fn reject(&self, private_data: &[u8]) -> Result<()> {
         let len = private_len(private_data)?;
-        // SAFETY: an identifier, and as many bytes.
+        // SAFETY: `self` owns the identifier, and the data has `len` bytes.
         self.call("rejecting with rdma_cm", |cm, id| unsafe { cm.rdma_reject(id, private_data.as_ptr().cast(), len) })
     }
 
-    /// Tells the peer that our queue pair is ready as well.
+    /// Tells the peer that this side's queue pair is ready as well.
     pub fn establish(&self) -> Result<()> {
-        // SAFETY: an identifier without a queue pair of librdmacm's.
+        // SAFETY: `self` owns the identifier, which has no queue pair of librdmacm.
         self.call("establishing with rdma_cm", |cm, id| unsafe { cm.rdma_establish(id) })
     }
 
-    /// Ends the connection. The peer gets Disconnected and answers by the same call; only then is it reported here.
+    /// Ends the connection. The peer gets Disconnected and answers with the same call; only then is it reported here.
     pub fn disconnect(&self) -> Result<()> {
-        // SAFETY: an identifier.
+        // SAFETY: `self` owns the identifier.
         self.call("disconnecting with rdma_cm", |cm, id| unsafe { cm.rdma_disconnect(id) })
     }
 
-    /// Reports to another channel from now on, events that wait included.
+    /// Makes the identifier report to another channel from now on, waiting events included.
     pub fn migrate(&mut self, channel: &Arc<Channel>) -> Result<()> {
-        // SAFETY: an identifier and a channel, both alive.
+        // SAFETY: `self` owns the identifier, and both channels live.
         self.call("moving an rdma_cm identifier", |cm, id| unsafe { cm.rdma_migrate_id(id, channel.raw()) })?;
         self._channel = channel.clone();
         Ok(())
     }
 
-    /// What the queue pair's attributes are to be in this `ibv_qp_state`, and which of them (`ibv_qp_attr_mask`).
-    /// On iWARP for INIT only: the kernel makes the other steps itself, whatever it says here.
+    /// The attributes that the queue pair needs for this `ibv_qp_state`, and the mask that names them (`ibv_qp_attr_mask`). Over iWARP
+    /// only INIT has a meaning: the kernel makes the other transitions itself.
     pub fn qp_attr(&self, state: u32) -> Result<(ibv_qp_attr, i32)> {
         // SAFETY: integers, for all of which zero is a valid value.
         let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
         attr.qp_state = state;
         let mut mask = 0;
         let doing = format_args!("asking rdma_cm for the attributes of queue pair state {state}");
-        // SAFETY: an identifier, and room for what is written.
+        // SAFETY: `self` owns the identifier, and there is room for both results.
         self.call(doing, |cm, id| unsafe { cm.rdma_init_qp_attr(id, &mut attr, &mut mask) })?;
         Ok((attr, mask))
     }
 
     fn set<T>(&self, doing: &'static str, name: c_int, mut value: T) -> Result<()> {
-        // SAFETY: an identifier, and as many bytes as the option's type has.
+        // SAFETY: `self` owns the identifier, and the value has the size of the option's type.
         self.call(doing, |cm, id| unsafe { cm.rdma_set_option(id, LEVEL_ID, name, (&raw mut value).cast(), size_of::<T>()) })
     }
 
-    /// Binding to a port whose last user is in TIME_WAIT is permitted.
+    /// Allows binding to a port whose last user is in TIME_WAIT.
     pub fn set_reuse_address(&self) -> Result<()> {
         self.set::<c_int>("setting RDMA_OPTION_ID_REUSEADDR", REUSEADDR, 1)
     }
 
-    /// The queue pair's local acknowledgement timeout is 4.096 us << `exponent`; before connect or accept.
+    /// Sets the acknowledgement timeout of the queue pair, 4.096 us << `exponent`; to be called before connect or accept.
     pub fn set_ack_timeout(&self, exponent: u8) -> Result<()> {
         self.set::<u8>("setting RDMA_OPTION_ID_ACK_TIMEOUT", ACK_TIMEOUT, exponent)
     }
 
-    /// Name of the device, as soon as the address is bound to one.
+    /// The name of the device, once the address is bound to one.
     pub fn device(&self) -> Option<String> {
-        // SAFETY: an identifier; its context and device live as long as librdmacm, which holds them open.
+        // SAFETY: `self` owns the identifier; its context and device live as long as librdmacm, which keeps them open.
         unsafe {
             let context = (*self.raw.as_ptr()).verbs;
             if context.is_null() {
@@ -256,20 +256,20 @@ impl Id {
         }
     }
 
-    /// The device's port; 0 before the address is bound to one.
+    /// The port of the device; 0 before the address is bound to one.
     pub fn port(&self) -> u8 {
-        // SAFETY: an identifier.
+        // SAFETY: `self` owns the identifier.
         unsafe { (*self.raw.as_ptr()).port_num }
     }
 
-    /// The address of this side, with the port that was chosen.
+    /// The address of this side, with the port number that was chosen.
     pub fn local(&self) -> Option<SocketAddr> {
-        // SAFETY: an identifier; a copy of plain numbers.
+        // SAFETY: `self` owns the identifier; the address is copied.
         address_in(unsafe { &(*self.raw.as_ptr()).route.addr.src_storage })
     }
 
     pub fn peer(&self) -> Option<SocketAddr> {
-        // SAFETY: an identifier; a copy of plain numbers.
+        // SAFETY: `self` owns the identifier; the address is copied.
         address_in(unsafe { &(*self.raw.as_ptr()).route.addr.dst_storage })
     }
 }
@@ -287,7 +287,7 @@ impl fmt::Debug for Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: an identifier whose events are all acknowledged, and which nobody uses any more.
+        // SAFETY: `self` owns the identifier, its events are all acknowledged, and it is destroyed once, here.
         let gone = cm().and_then(|cm| unsafe { cm.rdma_destroy_id(self.raw.as_ptr()) });
         if let Err(e) = gone.and_then(|rc| returned(rc, "destroying an rdma_cm identifier")) {
             crate::log!(Warn, "{e}");

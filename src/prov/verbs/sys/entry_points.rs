@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is called of libibverbs and librdmacm, as tables of entry points. `tests/verbs-layout` compiles this file once more
-//! with the headers' types and compares every signature.
+//! The functions of libibverbs and librdmacm that are called, as tables of entry points. `tests/verbs-layout` compiles this file a second
+//! time with the headers' types and compares every signature.
 
 use super::abi::*;
 use crate::sys::dl::entry_points;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 entry_points! {
-    /// What is called of libibverbs. Pointers are null and set errno on failure; numbers are an errno (or -1,
-    /// with errno set) where they are not 0.
+    /// The functions of libibverbs. A pointer is null, with errno set, on failure; a number that is not 0 is an errno, or -1 with errno
+    /// set.
     pub struct Verbs {
         #[hold_standard]
         fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device;
@@ -49,7 +49,7 @@ entry_points! {
 }
 
 entry_points! {
-    /// What newer versions of libibverbs have beside [`Verbs`]; the headers define inline wrappers of these.
+    /// The functions of newer versions of libibverbs; the headers define inline wrappers of these.
     pub struct Newer {
         #[hold_standard]
         fn _ibv_query_gid_ex(context: *mut ibv_context, port: u32, index: u32, entry: *mut GidEntry, flags: u32, size: usize) -> c_int;
@@ -59,7 +59,7 @@ entry_points! {
 }
 
 entry_points! {
-    /// What is called of librdmacm: -1, with errno set, on failure.
+    /// The functions of librdmacm; -1, with errno set, on failure.
     pub struct Cm {
         #[hold_standard]
         fn rdma_create_event_channel() -> *mut rdma_event_channel;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Extended verbs, which stand before the context in memory.
+//! Extended verbs, whose function pointers lie before the context in memory.
 //!
-//! As in `verbs.h`: the structure grows upwards, and its size says which operations an older library has.
+//! As in `verbs.h`, the structure grows at its beginning, and its size says which functions an older library lacks.
 
 use super::abi::{_compat_ibv_port_attr, ibv_context, ibv_device_attr_ex, ibv_port_attr, verbs_context};
 use super::library::verbs;
@@ -9,7 +9,7 @@ use super::status::returned;
 use crate::error::{Error, Result, errno};
 use std::mem::{offset_of, zeroed};
 
-/// An operation of the extended context, if library and provider have it.
+/// A function of the extended context, if library and driver have it.
 ///
 /// # Safety
 /// `context` is an open device.
@@ -30,7 +30,7 @@ macro_rules! op {
     }};
 }
 
-/// Everything the device tells of a port.
+/// The attributes of a port.
 ///
 /// # Safety
 /// `context` is an open device.
@@ -38,7 +38,7 @@ pub unsafe fn query_port(context: *mut ibv_context, port: u8) -> Result<ibv_port
     // SAFETY: integers, for all of which zero is a valid value.
     let mut attr: ibv_port_attr = unsafe { zeroed() };
     let rc = match op!(context, query_port) {
-        // SAFETY: who calls it has the device open; the size is that of the structure.
+        // SAFETY: the caller has the device open; the size is that of the structure.
         Some(query) => unsafe { query(context, port, &mut attr, size_of::<ibv_port_attr>()) },
         // The plain symbol fills a shorter, older structure, so the rest must be zero beforehand.
         // SAFETY: the device is open, and the older structure is the beginning of this one.
@@ -48,7 +48,7 @@ pub unsafe fn query_port(context: *mut ibv_context, port: u8) -> Result<ibv_port
     Ok(attr)
 }
 
-/// Capabilities of the device beyond those of `ibv_device_attr`; what the provider does not know is zero.
+/// Capabilities of the device beyond those of `ibv_device_attr`; fields that the driver does not know are zero.
 ///
 /// # Safety
 /// `context` is an open device.
@@ -58,7 +58,7 @@ pub unsafe fn query_device(context: *mut ibv_context) -> Result<ibv_device_attr_
     };
     // SAFETY: integers, for all of which zero is a valid value.
     let mut attr: ibv_device_attr_ex = unsafe { zeroed() };
-    // SAFETY: who calls it has the device open; the size is that of the structure.
+    // SAFETY: the caller has the device open; the size is that of the structure.
     let rc = unsafe { query(context, std::ptr::null(), &mut attr, size_of::<ibv_device_attr_ex>()) };
     returned(rc, "querying the device's extended attributes")?;
     Ok(attr)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! libibverbs and librdmacm, opened at first use and never linked: a host without them answers with words.
+//! libibverbs and librdmacm. They are opened at first use and never linked, so a host without them gets an error with words.
 
 use super::entry_points::{Cm, Newer, Verbs};
 use crate::config;
@@ -7,10 +7,10 @@ use crate::error::Result;
 use crate::sys::dl::Library;
 use std::sync::OnceLock;
 
-/// The library that the configuration names, or that of the distribution.
+/// Opens the library that the configuration names, or that of the distribution.
 fn open(configured: &Option<String>, usual: &'static str) -> Result<Library> {
     match configured {
-        // Opened once, and errors carry the name, so it lives as long as the process.
+        // Leaked once per process: errors carry the name, so it must live as long as the process.
         Some(path) => Library::open(&[String::leak(path.clone())], false),
         None => Library::open(&[usual], false),
     }
@@ -26,7 +26,7 @@ fn opened() -> Result<&'static Opened> {
     let open = || {
         let variable = &config::get().verbs.library;
         let usual = "libibverbs.so.1";
-        // A library is handed to one table; the second opening counts a reference to the same.
+        // A library is moved into one table; opening it again only counts a reference.
         Ok(Opened { verbs: Verbs::load(open(variable, usual)?), newer: Newer::load(open(variable, usual)?) })
     };
     OPENED.get_or_init(open).as_ref().map_err(Clone::clone)
@@ -37,7 +37,7 @@ pub fn verbs() -> Result<&'static Verbs> {
     opened().map(|o| &o.verbs)
 }
 
-/// Calls of libibverbs that older versions lack.
+/// Functions of libibverbs that older versions lack.
 pub fn newer() -> Result<&'static Newer> {
     opened().map(|o| &o.newer)
 }
@@ -48,7 +48,7 @@ pub fn cm() -> Result<&'static Cm> {
     CM.get_or_init(|| Ok(Cm::load(open(&config::get().verbs.cm_library, "librdmacm.so.1")?))).as_ref().map_err(Clone::clone)
 }
 
-/// The errno that the call before left in this thread.
+/// The errno of the preceding call in this thread.
 pub fn last_errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }

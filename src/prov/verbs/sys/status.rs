@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Errors of verbs in errno values and words: of calls into libibverbs, librdmacm and the kernel below
-//! them, and of work requests, whose completions carry an `ibv_wc_status`.
+//! Errors of verbs as errno values and text: those of calls into libibverbs, librdmacm and the kernel, and those of work requests, whose
+//! completions carry an `ibv_wc_status`.
 
 use super::abi::ibv_wc_status as wc;
 use super::library;
@@ -8,11 +8,11 @@ use crate::error::{Code, Error, Result, errno};
 use std::ffi::c_int;
 use std::fmt;
 
-/// The kernel's own ENOTSUPP, which leaks to programs: device and NIC have no way to each other.
+/// The kernel's own ENOTSUPP, which leaks to programs: there is no path between the memory's device and the NIC.
 const NO_PEER_TO_PEER: i32 = 524;
 
-/// Result of a call that gives 0, or an errno, or -1 with errno set, or a negative errno; which of these
-/// differs by call and by version of rdma-core.
+/// Checks the result of a call that returns 0, or an errno, or -1 with errno set, or a negative errno. The convention differs by call and
+/// by version of rdma-core.
 pub fn returned(rc: c_int, doing: impl fmt::Display) -> Result<()> {
     match rc {
         0 => Ok(()),
@@ -21,17 +21,17 @@ pub fn returned(rc: c_int, doing: impl fmt::Display) -> Result<()> {
     }
 }
 
-/// Result of a call that gives a pointer, null with errno set.
+/// Checks the result of a call that returns a pointer, or null with errno set.
 pub fn pointer<T>(raw: *mut T, doing: impl fmt::Display) -> Result<std::ptr::NonNull<T>> {
     std::ptr::NonNull::new(raw).ok_or_else(|| call_error(doing, library::last_errno()))
 }
 
-/// The soft limit of memory that may be locked, if there is one.
+/// The soft limit of locked memory, if there is one.
 fn memlock() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Memlock).current
 }
 
-/// What an errno means when it comes from the verbs of the kernel and of device libraries.
+/// Explains an errno of the kernel's verbs or of a device library.
 fn hint(err: i32, memlock: Option<u64>) -> Option<String> {
     Some(match err {
         errno::ENOMEM => match memlock {
@@ -59,7 +59,7 @@ fn hint(err: i32, memlock: Option<u64>) -> Option<String> {
     })
 }
 
-/// The error of a call that failed with `err`; `doing` says what was tried, and on what.
+/// The error of a call that failed with `err`; `doing` says what was tried, and on which object.
 pub fn call_error(doing: impl fmt::Display, err: i32) -> Error {
     let words = hint(err, memlock()).unwrap_or_else(|| errno::words(err));
     // 524 has no name in user space; EOPNOTSUPP is what it means.
@@ -67,13 +67,13 @@ pub fn call_error(doing: impl fmt::Display, err: i32) -> Error {
     Error::new(number, format!("{doing}: {words}"))
 }
 
-/// What a failed work request was, as far as its completion and our table of operations say.
+/// A failed work request, as far as its completion and the table of operations describe it.
 #[derive(Clone, Copy, Debug)]
 pub struct Failed {
-    /// "write", "send", "receive": a failed completion's own opcode means nothing.
+    /// "write", "send", "receive": the opcode of a failed completion has no meaning.
     pub operation: &'static str,
     pub receive: bool,
-    /// `enum ibv_wc_status`, or what a driver made of it.
+    /// An `enum ibv_wc_status`, or a value of the driver.
     pub status: u32,
     pub qpn: u32,
     pub vendor_err: u32,

@@ -20,7 +20,7 @@ pub const CM: &str = "verbs://";
 pub const QP: &str = "verbs+qp://";
 /// Queue pair and packet sequence numbers have 24 bits.
 const BITS_24: u64 = (1 << 24) - 1;
-/// No address of ours is longer.
+/// Longest accepted address.
 const MAX: usize = 512;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,19 +32,19 @@ pub enum Address {
 /// One side of a connection made without rdma_cm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAddress {
-    /// 0 on Ethernet.
+    /// The LID of the port; 0 on Ethernet.
     pub lid: u16,
     pub gid: [u8; 16],
     pub qpn: u32,
-    /// First packet sequence number that this side sends.
+    /// The first packet sequence number that this side sends.
     pub psn: u32,
     /// The port's active MTU in bytes; the connection uses the smaller one.
     pub mtu: u32,
-    /// A second queue pair, connected alike.
+    /// The service queue pair, connected in the same way.
     pub service: Option<u32>,
     /// Reads and atomics of the peer that this side serves at once.
     pub reads: u8,
-    /// Bits of the provider.
+    /// Bits whose meaning only the provider knows.
     pub access: u32,
 }
 
@@ -53,7 +53,7 @@ fn invalid(field: &str, why: impl fmt::Display) -> Error {
 }
 
 fn decimal(field: &str, text: &str, min: u64, max: u64) -> Result<u64> {
-    // `parse` would take a sign.
+    // `parse` would accept a sign.
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     match text.parse::<u64>() {
         Ok(n) if digits && (min..=max).contains(&n) => Ok(n),
@@ -87,7 +87,7 @@ fn once<T>(field: &str, slot: &mut Option<T>, value: T) -> Result<()> {
 impl FromStr for QpAddress {
     type Err = Error;
 
-    /// Reads what follows the prefix.
+    /// Parses the text after the prefix.
     fn from_str(text: &str) -> Result<QpAddress> {
         let query = text.strip_prefix('?').ok_or_else(|| invalid("verbs+qp", "no '?' before the fields"))?;
         let (mut lid, mut raw, mut qpn, mut psn, mut size, mut service, mut reads, mut access) =

@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Credits: how many parcels a side of a lane may send, so that none ever meets a peer without a receive for it. A peer has few
-//! at first, and more once it has used them: each is a buffer here, and a shared receive queue would need as many, because what was
-//! promised to one peer cannot be another's.
+//! Credits: how many parcels a side of a lane may send, so that each parcel finds a receive. A peer gets few credits at first, and more
+//! once it has used them: each one is a buffer on this side. A shared receive queue would need as many buffers, because a receive that
+//! was promised to one peer cannot serve another.
 
 use crate::error::{Code, Error, Result, errno};
 
-/// Receives that are posted for parcels at first, and at most. What is injected is to leave with the call, so a handful in a row
-/// must find receives before the peer's word of the last ones is heard.
+/// Receives posted for parcels at first, and at most. Injected messages should leave during the call, so several in a row must find
+/// receives before the peer reports free ones.
 pub const FIRST: u32 = 24;
 pub const RECEIVES: u32 = 48;
 
-/// What a parcel is for: the later ones have receives that the earlier ones leave to them.
+/// The purpose of a parcel. The number is how many receives it leaves to the more urgent purposes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
-    /// The caller's.
+    /// A parcel of the caller.
     Caller = 3,
-    /// The lane's own questions and answers.
+    /// A question or answer of the lane.
     Own = 1,
-    /// Says that receives are free again, and nothing else.
+    /// A report of free receives, and nothing else.
     Credit = 0,
 }
 
-/// All counted since the connection began.
+/// Counters since the beginning of the connection.
 pub struct Credit {
     sent: u32,
-    /// Receives that the peer says it has posted beyond the first.
+    /// Receives that the peer has reported beyond the first ones.
     returned: u32,
-    /// Receives that were posted here beyond the first, and what the peer was told of that.
+    /// Receives posted here beyond the first ones; and how many of them the peer was told.
     freed: u32,
     told: u32,
-    /// Receives here, and parcels since there are so many.
+    /// Receives here; and parcels since their number has changed.
     receives: u32,
     came: u32,
 }
@@ -41,7 +41,7 @@ impl Default for Credit {
 }
 
 impl Credit {
-    /// Parcels that the peer has receives for.
+    /// Parcels for which the peer has receives.
     fn left(&self) -> u32 {
         self.returned.wrapping_add(FIRST).wrapping_sub(self.sent)
     }
@@ -50,14 +50,14 @@ impl Credit {
         self.left() > class as u32
     }
 
-    /// A parcel goes out; gives what it says of receives here.
+    /// Counts a parcel that is sent; returns the count of receives that it reports.
     pub fn send(&mut self) -> u32 {
         self.sent = self.sent.wrapping_add(1);
         self.told = self.freed;
         self.freed
     }
 
-    /// What a parcel of the peer's says of its receives.
+    /// Handles the count of receives in a parcel of the peer.
     pub fn heard(&mut self, returned: u32) -> Result<()> {
         if returned.wrapping_sub(self.returned) > RECEIVES - self.left() {
             return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer promises more receives than a lane has"));
@@ -66,13 +66,13 @@ impl Credit {
         Ok(())
     }
 
-    /// A receive was posted anew here.
+    /// A receive was posted again here.
     pub fn freed(&mut self) {
         self.freed = self.freed.wrapping_add(1);
         self.came = self.came.saturating_add(1);
     }
 
-    /// How many receives more the peer has earned by using those it has.
+    /// How many more receives the peer has earned by using those it has.
     pub fn earned(&mut self) -> u32 {
         if self.came < 2 * self.receives {
             return 0;
@@ -81,22 +81,22 @@ impl Credit {
         self.receives.min(RECEIVES - self.receives)
     }
 
-    /// So many receives were posted here beside those that there are.
+    /// `by` receives were posted here in addition.
     pub fn grew(&mut self, by: u32) {
         (self.receives, self.freed) = (self.receives + by, self.freed.wrapping_add(by));
     }
 
-    /// So much is free again that the peer is told by a parcel of its own.
+    /// So many receives are free again that the peer is told by a parcel of its own.
     pub fn owes(&self) -> bool {
         self.freed.wrapping_sub(self.told) >= self.receives / 4
     }
 }
 
-/// Bytes of offered messages under way beyond which no further read is begun, but for a second one.
+/// With this many bytes of long messages being read, no further read begins, except for a second one.
 const FETCHED: usize = 256 << 10;
 
-/// Reads of what the peer has offered. The device sends a parcel after all reads that it was given before, so a side with many
-/// of them hardly has a turn to offer anything itself, and the other side offers all the more.
+/// Reads of long messages that the peer has offered. The device sends a parcel after all reads that it was given before. So a side with
+/// many reads hardly gets to offer messages itself, and the other side offers all the more.
 #[derive(Default)]
 pub struct Fetches {
     count: u32,
@@ -104,7 +104,7 @@ pub struct Fetches {
 }
 
 impl Fetches {
-    /// `most`: reads that the device has under way at once.
+    /// `most`: reads that the device can have in flight.
     pub fn may_begin(&self, most: u8) -> bool {
         self.count < u32::from(most) && (self.count < 2 || self.bytes < FETCHED)
     }
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// A side with what is on its way to it.
+    /// One side, with the parcels in flight to it.
     #[derive(Default)]
     struct Side {
         credit: Credit,
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(silent.earned(), 0);
     }
 
-    /// And what it said before still counts.
+    /// A lie changes nothing: the earlier count still holds.
     #[test]
     fn a_peer_that_lies_of_its_receives_is_caught() {
         let mut credit = Credit::default();

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What goes ahead of the caller's private data: InfiniBand pads it with zeros, so its length must travel too, and
-//! a peer that is no gdrfab is told by the lack of it.
-//!
-//! `'g' 'f' version length | service queue pair, 24 bits, big endian; 0: none | rails`
+//! The greeting: a header ahead of the caller's private data in connection requests and answers. It carries the length of that data,
+//! because InfiniBand pads private data with zeros. A peer without a greeting is not a gdrfab.
 
 const MAGIC: [u8; 2] = *b"gf";
 const VERSION: u8 = 1;
-/// Bytes ahead of the caller's.
+/// Bytes of the greeting.
 pub const BYTES: usize = 8;
-/// The caller's: what is left of the 56 bytes of a connection request over InfiniBand.
+/// Most bytes of the caller's data: the rest of the 56 bytes of a connection request over InfiniBand.
 pub const DATA_MAX: usize = 56 - BYTES;
 
 pub struct Greeting<'a> {
-    /// Number of the queue pair for the library's own messages.
+    /// The number of the service queue pair.
     pub service: Option<u32>,
-    /// How many rails that side has; 0: it is none for rails.
+    /// How many rails this side has; 0: it uses no rails.
     pub rails: u8,
     pub data: &'a [u8],
 }
@@ -28,7 +26,7 @@ impl Greeting<'_> {
     }
 }
 
-/// `None`: not from a gdrfab of this version.
+/// `None`: the data is not from a gdrfab of this version.
 pub fn decode(bytes: &[u8]) -> Option<Greeting<'_>> {
     let (head, rest) = bytes.split_at_checked(BYTES)?;
     let [g, f, VERSION, len, a, b, c, rails] = *head else { return None };

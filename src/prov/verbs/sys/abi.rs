@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Structures of libibverbs' and librdmacm's ABI, under C's names, and the calls that their headers define as inlines.
+//! The structures of the ABI of libibverbs and librdmacm, under their names in C, and the functions that their headers define inline.
 //!
-//! They are written here so that the build needs neither those headers nor a C compiler's library. A structure that the
-//! libraries allocate ends after the last field that is read; one that they fill, or read, is whole.
-//! `tests/verbs-layout` compares every size and offset with what rdma-sys makes of the headers.
+//! They are written here so that the build needs neither those headers nor a C compiler's library. A structure that the libraries
+//! allocate ends here after the last field that is read; a structure that they fill or read is complete. `tests/verbs-layout` compares
+//! every size and offset with the bindings that rdma-sys generates from the headers.
 #![allow(non_camel_case_types)]
 
 pub use super::constants::*;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// A slot of a table of functions that is not called from here.
+/// A slot in a table of functions that this library does not call.
 type Unused = Option<unsafe extern "C" fn()>;
 
 pub type ibv_fork_status = c_uint;
 
-/// What the plain symbol `ibv_query_port` fills: an older, shorter [`ibv_port_attr`].
+/// The structure that the plain symbol `ibv_query_port` fills: an older, shorter [`ibv_port_attr`].
 #[repr(C)]
 pub struct _compat_ibv_port_attr {
     _opaque: [u8; 0],
@@ -47,7 +47,7 @@ pub struct ibv_context {
     pub abi_compat: *mut c_void,
 }
 
-/// The data path of a device's driver.
+/// The functions of a device's driver for posting and polling.
 #[repr(C)]
 pub struct ibv_context_ops {
     pub _until_poll_cq: [Unused; 11],
@@ -59,7 +59,7 @@ pub struct ibv_context_ops {
     pub _rest: [Unused; 5],
 }
 
-/// The extended context, from the first operation on that is called: it grows at its front, and `sz` is how far.
+/// The extended context, from the first function on that is called. It grows at its front; `sz` is its whole size.
 #[repr(C)]
 pub struct verbs_context {
     pub query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
@@ -120,7 +120,7 @@ pub struct ibv_device_attr_ex {
     pub orig_attr: ibv_device_attr,
     pub comp_mask: u32,
     pub odp_caps: ibv_odp_caps,
-    /// Capabilities that are not looked at; drivers are told the size of all.
+    /// Capabilities that are not read; drivers are told the size including them.
     pub _rest: [u64; 17],
 }
 
@@ -138,7 +138,7 @@ pub struct ibv_odp_transport_caps {
     pub ud_odp_caps: u32,
 }
 
-/// As rdma-core 30 has it; newer versions append to it, and are told this size.
+/// As in rdma-core 30; newer versions append fields, and are told this size.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_port_attr {
@@ -185,7 +185,7 @@ pub struct GidEntry {
     pub ifindex: u32,
 }
 
-/// The event with plain numbers: a newer kernel may send kinds that are not known here.
+/// The event with integers instead of enumerations: a newer kernel may send kinds that are unknown here.
 #[repr(C)]
 pub struct ibv_async_event {
     /// An address, or in its low half the number of a port.
@@ -328,14 +328,14 @@ pub struct ibv_send_wr {
     pub num_sge: c_int,
     pub opcode: ibv_wr_opcode::Type,
     pub send_flags: c_uint,
-    /// In network byte order; of a union with the key that a request invalidates.
+    /// In network byte order. In C a union with the key that a request invalidates.
     pub imm_data: u32,
     pub wr: ibv_send_wr_to,
     pub _xrc: u32,
     pub _bind_mw: ibv_send_wr_bind_mw,
 }
 
-/// `wr` of [`ibv_send_wr`]: what is written of a union with what datagrams need.
+/// The union `wr` of [`ibv_send_wr`], without the part for datagrams, which is not written.
 #[repr(C)]
 pub union ibv_send_wr_to {
     pub rdma: ibv_send_wr_rdma,
@@ -358,7 +358,7 @@ pub struct ibv_send_wr_atomic {
     pub rkey: u32,
 }
 
-/// The longest of the last union of [`ibv_send_wr`]; nothing of it is used.
+/// The longest member of the last union of [`ibv_send_wr`], which is not used.
 #[repr(C)]
 pub struct ibv_send_wr_bind_mw {
     pub mw: *mut c_void,
@@ -384,7 +384,7 @@ pub struct ibv_wc {
     pub opcode: ibv_wc_opcode::Type,
     pub vendor_err: u32,
     pub byte_len: u32,
-    /// In network byte order, with `IBV_WC_WITH_IMM`; of a union with a key that was invalidated.
+    /// In network byte order, with `IBV_WC_WITH_IMM`. In C a union with an invalidated key.
     pub imm_data: u32,
     pub qp_num: u32,
     pub src_qp: u32,
@@ -449,11 +449,11 @@ pub struct rdma_cm_event {
     pub listen_id: *mut rdma_cm_id,
     pub event: rdma_cm_event_type::Type,
     pub status: c_int,
-    /// Of events about connections; of a union with what datagrams tell.
+    /// For events about connections. In C a union with the part for datagrams.
     pub conn: rdma_conn_param,
 }
 
-// The structures that cross the border whole, or with a field behind one that is long.
+// The sizes of structures that this library and the C libraries exchange whole, and offsets of fields that lie behind long ones.
 #[cfg(target_pointer_width = "64")]
 const _: () = {
     assert!(size_of::<ibv_wc>() == 48 && size_of::<ibv_send_wr>() == 128 && size_of::<ibv_recv_wr>() == 32);
@@ -469,7 +469,7 @@ const _: () = {
 /// The queue lives, and `wc` has room for `num_entries`.
 #[inline(always)]
 pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: who calls it has a queue that lives, and so does its context.
+    // SAFETY: the caller's queue lives, and its context does as long as the queue.
     unsafe { (*(*cq).context).ops.poll_cq.map_or(-1, |poll| poll(cq, num_entries, wc)) }
 }
 
@@ -477,15 +477,15 @@ pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) 
 /// The queue lives.
 #[inline]
 pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: who calls it has a queue that lives, and so does its context.
+    // SAFETY: the caller's queue lives, and its context does as long as the queue.
     unsafe { (*(*cq).context).ops.req_notify_cq.map_or(libc::EOPNOTSUPP, |notify| notify(cq, solicited_only)) }
 }
 
 /// # Safety
-/// The pair and the chain of requests live, with what they name.
+/// The queue pair and the chain of requests live, and the memory that they name.
 #[inline]
 pub unsafe fn ibv_post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
-    // SAFETY: who calls it has a pair that lives, and so does its context, and keeps the chain.
+    // SAFETY: the caller's queue pair lives, its context does as long as the queue pair, and the caller keeps the chain.
     unsafe { (*(*qp).context).ops.post_send.map_or(libc::EOPNOTSUPP, |post| post(qp, wr, bad)) }
 }
 
@@ -493,6 +493,6 @@ pub unsafe fn ibv_post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mu
 /// As for `ibv_post_send`.
 #[inline]
 pub unsafe fn ibv_post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
-    // SAFETY: who calls it has a pair that lives, and so does its context, and keeps the chain.
+    // SAFETY: the caller's queue pair lives, its context does as long as the queue pair, and the caller keeps the request.
     unsafe { (*(*qp).context).ops.post_recv.map_or(libc::EOPNOTSUPP, |post| post(qp, wr, bad)) }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Numbers of libibverbs' and librdmacm's ABI: of each enumeration of the C headers what this provider names, and the
-//! codes of completions whole. `tests/verbs-layout` compares every one with the headers.
+//! The numbers of the ABI of libibverbs and librdmacm: those that this provider uses of each C enumeration, and all completion statuses.
+//! `tests/verbs-layout` compares each with the headers.
 #![allow(non_camel_case_types, dead_code)]
 
-/// Hands all of them to the macro `$with`.
+/// Calls the macro `$with` with all enumerations.
 macro_rules! each_enumeration {
     ($with:ident) => {
         $with! {
@@ -168,7 +168,7 @@ macro_rules! each_enumeration {
     };
 }
 
-/// A module for each enumeration; `Type` is what C gives to its values.
+/// Makes a module for each enumeration, with its type as `Type`.
 macro_rules! modules {
     ($($name:ident: $type:ident { $($constant:ident = $value:expr,)* })*) => {
         $(

@@ -270,7 +270,7 @@ fn check_congruent(iova: u64, offset: u64) -> Result<()> {
     Ok(())
 }
 
-/// Whether a file that holds `[offset, end)` is a dma-buf.
+/// True if a file that holds `[offset, end)` is a dma-buf.
 fn check_file(fd: BorrowedFd<'_>, offset: u64, end: u64) -> Result<bool> {
     let size = file::size_of(fd)?;
     match end <= size {

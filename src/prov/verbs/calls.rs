@@ -336,7 +336,7 @@ impl prov::Endpoint for Endpoint {
         queues.for_each(|cq| cq.awake());
     }
 
-    /// How long a thread may sleep before this endpoint has to do something by itself.
+    /// The time that a thread may sleep before this endpoint has to do something by itself.
     fn nap_ns(&self) -> u64 {
         const LONG: u64 = u64::MAX;
         const SHORT: u64 = 1_000_000;

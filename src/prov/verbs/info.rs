@@ -352,8 +352,8 @@ fn connectionless(lane: Info) -> Info {
 
 const NO_KEYS: &str = "auth_key, GDRFAB_TCP_KEY_FILE: RDMA cards keep nobody out who does not know the key";
 
-/// The attributes of a candidate as a lane. The lane gives keys their meaning and accepts memory that nobody registered. The peers' CPUs
-/// execute atomics, except those in regions for the card.
+/// The attributes of a candidate as a lane. The lane gives keys their meaning and accepts unregistered memory. The peers' CPUs execute
+/// atomics, except those in regions for the card.
 pub fn as_lane(info: Info) -> Info {
     let cpu = Info::of_cpu(NAME);
     Info {

@@ -20,7 +20,7 @@ use crate::sync::serial::Threading;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// How long closing a region waits for copies of this process.
+/// Time for which closing a region waits for copies of this process.
 const CLOSE_MS: u64 = 1000;
 
 /// The provider.
@@ -47,7 +47,7 @@ impl Provider for Verbs {
         Reach::Devices
     }
 
-    /// A card keeps nobody out: every host that reaches the port can connect.
+    /// A card refuses no host: every host that reaches the port can connect.
     fn heeds_keys(&self) -> bool {
         false
     }

@@ -103,7 +103,7 @@ impl Domain {
         }
     }
 
-    /// Whether the connection manager says that the device is being removed. The removal waits until the device is closed.
+    /// True if the connection manager says that the device is being removed. The removal waits until the device is closed.
     fn removed(&self) -> bool {
         let mut inner = self.watch.inner.lock();
         let Some(bound) = &inner.bound else { return false };
@@ -198,7 +198,7 @@ impl Domain {
         }
     }
 
-    /// Whether the service queue pair of this endpoint completes in the queue with this address.
+    /// True if the service queue pair of this endpoint completes in the queue with this address.
     fn is_service(&self, s: &State, cq: usize) -> bool {
         s.service.is_some() && self.service_cq().is_some_and(|service| service.raw.raw().addr() == cq)
     }

@@ -234,7 +234,7 @@ impl State {
         qp.ready_to_receive(domain.context(), &local, &remote, &self.patience)?;
         qp.ready_to_send(domain.context(), &local, &remote, &self.patience)?;
         let service = peer.service.map(|qpn| RemoteQp { qpn, psn: Service::psn(qpn), ..remote });
-        // Whether the peer has rails is known only when it answers an offer.
+        // The peer's answer to an offer tells whether it has rails.
         self.link = Link { by_address: Some(peer), service, rails: u8::MAX, ..Link::default() };
         if self.link.service.is_none() || self.service.is_none() {
             // The peer has no service queue pair: only an operation can find out whether it exists.

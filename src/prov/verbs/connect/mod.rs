@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How a connection begins.
+//! The beginning of a connection.
 //!
 //! `cm.rs` connects an endpoint, by rdma_cm or by addresses that the caller exchanged, and handles the events of the connection
 //! manager until the end; read it first. `pep.rs` is the listening side: it turns connection requests into `Request`s, which

@@ -31,7 +31,7 @@ impl Request {
         self.service
     }
 
-    /// How many rails the peer has.
+    /// The number of rails of the peer.
     pub fn rails(&self) -> u8 {
         self.rails
     }

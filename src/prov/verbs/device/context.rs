@@ -49,7 +49,7 @@ pub enum Atomics {
     Global,
 }
 
-/// On-demand paging: what a region that is not pinned can be used for on a reliable connection.
+/// On-demand paging: the permitted uses of an unpinned region on a reliable connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Odp {
     pub supported: bool,
@@ -157,7 +157,7 @@ fn sysfs(name: &str) -> PathBuf {
     PathBuf::from("/sys/class/infiniband").join(name)
 }
 
-/// Whether a text is a PCI address, "0000:3b:00.0": domain, bus, device and function.
+/// True if a text is a PCI address, "0000:3b:00.0": domain, bus, device and function.
 pub(in crate::prov::verbs) fn is_pci(text: &str) -> bool {
     let hex = |part: &str, len: usize| part.len() >= len && part.bytes().all(|b| b.is_ascii_hexdigit());
     let mut parts = text.splitn(3, ':');
@@ -241,7 +241,7 @@ impl Context {
         if end && self.gone.swap(true, Ordering::Relaxed) { None } else { event }
     }
 
-    /// Whether [`Context::poll_async`] has reported the end of the device.
+    /// True once [`Context::poll_async`] has reported the end of the device.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
@@ -273,8 +273,8 @@ impl Context {
         self.odp.get_or_init(ask).clone()
     }
 
-    /// Whether the device can register dma-bufs. It is offered a descriptor that does not exist: a driver that looks the descriptor up
-    /// before refusing supports dma-bufs.
+    /// Checks that the device can register dma-bufs. It is offered a descriptor that does not exist: a driver that looks the descriptor
+    /// up before refusing supports dma-bufs.
     pub fn dmabuf(&self) -> Result<()> {
         let probe = || {
             let verbs = verbs()?;
@@ -314,7 +314,7 @@ impl Context {
         (1..=self.attr.phys_port_cnt).map(|number| self.port(number))
     }
 
-    /// Whether traffic can flow through a port now.
+    /// True if traffic can flow through a port now.
     pub fn is_active(&self, port: u8) -> bool {
         // SAFETY: `self` keeps the device open.
         unsafe { extended::query_port(self.raw(), port) }.is_ok_and(|attr| attr.state == ibv_port_state::IBV_PORT_ACTIVE)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The distance of a NIC from an accelerator or another NIC, by what their directories under /sys/devices have in common.
+//! The distance of a NIC from an accelerator or another NIC, by the common part of their directories under /sys/devices.
 
 use super::context;
 use super::context::Topology;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How many bytes can travel inside a work request. No attribute of a device says it, so a queue pair is made and its granted size is
-//! read.
+//! The number of bytes that can travel inside a work request. No attribute of a device says it, so a queue pair is made and its granted
+//! size is read.
 
 use super::context::Context;
 use crate::error::Result;

@@ -6,7 +6,7 @@ use crate::error::{Error, Result, errno};
 
 pub use crate::prov::bind::RAILS_MAX;
 
-/// Whether all ports of the host are to be rails.
+/// True if all ports of the host are to be rails.
 pub fn all() -> bool {
     config::get().verbs.rails == ["all"]
 }

@@ -60,7 +60,7 @@ impl State {
         self.post_receive(&mut pieces, 1, RxOp { own: true, context: place as usize, ..RxOp::default() })
     }
 
-    /// Whether an operation may post another work request.
+    /// True if an operation may post another work request.
     pub(in crate::prov::verbs) fn has_work(&self) -> bool {
         self.tx.len() + SPARE < self.tx.limit()
     }
@@ -146,8 +146,8 @@ impl State {
         Ok(true)
     }
 
-    /// Sends an answer, now or when there is room. After the end of the connection the answer is dropped without an error: nobody waits
-    /// for it, and parcels behind the question still count.
+    /// Sends an answer, now or when there is room. After the end of the connection the answer is dropped without an error: no caller
+    /// waits for it, and parcels behind the question still count.
     pub(in crate::prov::verbs) fn queue_answer(&mut self, kind: u8, words: &[u64], bytes: &[u8]) -> Result<()> {
         if !matches!(self.phase, Phase::Connected) {
             return Ok(());
@@ -247,7 +247,7 @@ impl State {
         }
     }
 
-    /// Whether received parcels wait to be taken.
+    /// True if received parcels wait to be taken.
     pub(in crate::prov::verbs) fn has_parcels(&self) -> bool {
         self.lane.as_ref().is_some_and(|lane| !lane.inbox.is_empty())
     }
@@ -297,7 +297,7 @@ impl Lane for Endpoint {
 }
 
 impl State {
-    /// Drops the parcels that nobody will take any more.
+    /// Drops the received parcels that will not be taken any more.
     pub(in crate::prov::verbs) fn drop_parcels(&mut self) {
         if let Some(lane) = &mut self.lane {
             lane.inbox.clear();

@@ -324,7 +324,7 @@ impl State {
         }
     }
 
-    /// The peer has answered what a key names.
+    /// The peer's answer about a key has arrived (TOLD).
     pub(in crate::prov::verbs) fn on_key_info(&mut self, parcel: &Flat<'_>) -> Result<()> {
         let Some(lane) = &mut self.lane else { return Ok(()) };
         let Some(LaneJob::Rma(m)) = lane.jobs.front_mut() else { return Err(broken("an answer to nothing")) };
@@ -469,7 +469,7 @@ mod tests {
     use super::*;
     use crate::prov::verbs::queue::work::NicAtomic;
 
-    /// Checks for what the device would refuse, which would end the connection.
+    /// A refusal by the device would end the connection, so `admit` refuses first.
     #[test]
     fn a_cards_atomic_goes_where_it_may() {
         let card = Some(NicAtomic { opcode: ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, operands: [1, 0] });

@@ -21,7 +21,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Who can reach the bytes of a descriptor.
+/// The reachability of a descriptor's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum BufferKind {
     /// The CPU and the device.
@@ -51,7 +51,7 @@ fn desc_of(number: u32, path: Paths, device: bool, looked_up: bool) -> u64 {
     SET | u64::from(number) << NUMBER_SHIFT | how | if looked_up { LOOKED_UP } else { 0 } | if device { DEVICE_DESC } else { 0 }
 }
 
-/// How the device reaches the memory of a descriptor: bits for `path_of`, all 0 for pinned host pages.
+/// The device's way to the memory of a descriptor, as bits for `path_of`: all 0 for pinned host pages.
 #[inline(always)]
 pub fn how_of(desc: u64) -> u8 {
     desc as u8
@@ -165,7 +165,7 @@ pub struct VerbsRegion {
     shift: u64,
     /// The region is a file; its addresses are not addresses of this process.
     is_file: bool,
-    /// A peer has asked what the key names.
+    /// A peer has asked for the meaning of the key.
     shared: AtomicBool,
     /// Counts the peers' writes.
     counter: Option<Arc<Counter>>,
@@ -232,7 +232,7 @@ impl Attached {
     }
 }
 
-/// Whether a key names a staged region: such keys are above all keys of a device.
+/// True if a key names a staged region: such keys are above all keys of a device.
 pub fn is_staged(key: u64) -> bool {
     key & CHOSEN_KEY != 0
 }
@@ -422,7 +422,7 @@ pub fn local_key(desc: u64) -> Option<u32> {
     on_host(desc & !(DEVICE_DESC | DMABUF | PEER_MEM))
 }
 
-/// Whether the region of a descriptor has to be looked up.
+/// True if the region of a descriptor has to be looked up.
 pub fn is_looked_up(desc: u64) -> bool {
     desc & LOOKED_UP != 0
 }

@@ -14,7 +14,7 @@ const SHARE: usize = 32 << 20;
 /// touched its neighbours too.
 const STEP: usize = 2 << 20;
 
-/// Whether most of the range has no pages yet, judged by one page per step.
+/// True if most of the range has no pages yet, judged by one page per step.
 fn is_fresh(start: usize, end: usize) -> bool {
     let steps = (start..end).step_by(STEP);
     // This many samples may have pages; with one more the rest need not be sampled.
@@ -22,7 +22,7 @@ fn is_fresh(start: usize, end: usize) -> bool {
     steps.filter(|at| mem::is_resident(*at)).nth(most).is_none()
 }
 
-/// Whether a range of `len` bytes can be large enough.
+/// True if a range of `len` bytes is large enough to gain.
 pub fn may(len: usize) -> bool {
     len / SHARE >= 2
 }
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn only_memory_without_pages_is_fresh() {
         let len = 4 * SHARE;
-        // SAFETY: a mapping of our own, which nobody else knows.
+        // SAFETY: a new mapping of this test.
         let at = unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }.unwrap();
         let start = at as usize;
         assert!(is_fresh(start, start + len) && !mem::is_resident(start));

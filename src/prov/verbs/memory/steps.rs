@@ -36,7 +36,7 @@ impl RegistrationSteps {
         RegistrationSteps { allowed, refused, record: RegistrationRecord::default() }
     }
 
-    /// Whether `attempt` would try the path.
+    /// True if `attempt` would try the path.
     pub fn permits(&self, path: Paths) -> bool {
         self.allowed.contains(path) && !self.refused.contains(path)
     }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 const INLINED: u32 = ibv_send_flags::IBV_SEND_INLINE;
 /// The longest operation of this path; it fits the immediate operand of a compare instruction.
 const LONGEST: usize = i32::MAX as usize;
-/// Flags that are allowed on the fast path: they ask for what is done anyway, or say whether an entry is wanted.
+/// Flags that are allowed on the fast path: they ask for the default behaviour, or say whether an entry is wanted.
 const FAST_FLAGS: u64 = flags::COMPLETION | flags::INJECT_COMPLETE | flags::TRANSMIT_COMPLETE;
 pub const WRITE: u8 = 0;
 pub const READ: u8 = 1;
@@ -279,7 +279,7 @@ impl Shared {
     /// `LOCKED`, or the domain was opened without locks.
     #[inline(always)]
     pub unsafe fn arm_fast<const KIND: u8, const LOCKED: bool>(&self, one: One) -> Option<PreparedPost<'_, LOCKED>> {
-        // SAFETY: the caller's table of operations is that of the domain, so `LOCKED` is what the domain was opened with.
+        // SAFETY: the caller's table of operations is that of the domain, so `LOCKED` agrees with the domain.
         let mut s = unsafe { self.state.reach::<LOCKED>() };
         if s.fast.default_wants_entry && s.arm::<KIND, LOCKED>(one, true) { Some(PreparedPost(s)) } else { None }
     }

@@ -94,7 +94,7 @@ impl Cq {
         // SAFETY: `open`, which made this queue, has set it.
         let queue = unsafe { self.queue.as_ref().unwrap_unchecked() };
         let most = if count > BATCH { BATCH } else { count };
-        // SAFETY: `LOCKED` is what the domain was opened with, as the caller promises; this holds for all objects of the domain below.
+        // SAFETY: `LOCKED` agrees with the domain, as the caller promises; this holds for all objects of the domain below.
         let Some(mut inner) = (unsafe { self.inner.try_reach::<LOCKED>() }) else { return Found::Elsewhere };
         // SAFETY: a queue of the same domain, so `LOCKED` is right for it.
         if !unsafe { queue.reach::<LOCKED>() }.has_room_for(most) {

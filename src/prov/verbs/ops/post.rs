@@ -259,7 +259,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether the device has to delay a fenced operation. A queue pair executes in order except behind reads and atomics, which are
+    /// True if the device has to delay a fenced operation. A queue pair executes in order except behind reads and atomics, which are
     /// answered later. Unneeded fences are avoided because soft-RoCE may forget to wake a request that it delays.
     #[cold]
     pub fn needs_fence(&self, read: bool) -> bool {

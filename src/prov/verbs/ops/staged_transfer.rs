@@ -249,7 +249,7 @@ impl State {
         self.staging = StagingQueue::default();
     }
 
-    /// Whether an operation for the endpoint's own queue pair has to wait in the staging queue.
+    /// True if an operation for the endpoint's own queue pair has to wait in the staging queue.
     #[inline(always)]
     pub fn must_wait(&self) -> bool {
         !self.staging.jobs.is_empty() || self.rails.as_ref().is_some_and(|r| !r.active.is_empty())

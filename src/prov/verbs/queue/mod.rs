@@ -7,8 +7,8 @@
 //! and over. `retransmit.rs` keeps copies of posted work requests where a connection has several rails, so that they can be posted
 //! again by another queue pair. `service.rs` is the second queue pair of a connection, for the library's own messages.
 //!
-//! A work request comes in and is given to the device; a completion comes in and says which operation it was. Nothing here
-//! decides what an operation means: that is in `state` and `ops`.
+//! A work request comes in and is given to the device; a completion comes in and says which operation it was. Nothing here decides the
+//! meaning of an operation; that is in `state` and `ops`.
 
 pub(in crate::prov::verbs) mod qp;
 pub(in crate::prov::verbs) mod retransmit;

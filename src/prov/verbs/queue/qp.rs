@@ -23,7 +23,7 @@ pub struct Capacity {
     pub inline: u32,
 }
 
-/// How hard a connection tries before it fails an operation. The numbers are the codes of the verbs API.
+/// The efforts of a connection before it fails an operation. The numbers are the codes of the verbs API.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryPolicy {
     /// The wait for an acknowledgement, 4.096 us << timeout; then a retry.
@@ -31,7 +31,7 @@ pub struct RetryPolicy {
     pub retries: u8,
     /// Retries if the peer has posted no receive; 7: unlimited.
     pub rnr_retries: u8,
-    /// How long a sender has to wait if this side has posted no receive (a code of the verbs API).
+    /// The time that a sender has to wait if this side has posted no receive (a code of the verbs API).
     pub min_rnr_timer: u8,
 }
 

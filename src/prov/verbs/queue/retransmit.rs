@@ -19,7 +19,7 @@ struct Sent {
     pieces: Vec<ibv_sge>,
     /// The bytes of a request that carries its data inside (`IBV_SEND_INLINE`).
     bytes: Vec<u8>,
-    /// How many of the requests before it use a receive of the peer.
+    /// The number of requests before it that use a receive of the peer.
     number: u32,
 }
 
@@ -129,7 +129,7 @@ impl RetransmitQueue {
         }
     }
 
-    /// Whether fault injection loses the rail now.
+    /// True if fault injection loses the rail now.
     pub fn is_fault_due(&self) -> bool {
         self.fault_every != 0 && self.other_rail_up && !self.suspended && self.posted.is_multiple_of(self.fault_every)
     }

@@ -135,7 +135,7 @@ impl<T: Default> Ring<T> {
         self.places.get_mut(at).map(std::mem::take)
     }
 
-    /// Whether `seq` names the oldest element.
+    /// True if `seq` names the oldest element.
     #[inline(always)]
     pub fn is_next(&self, seq: u32) -> bool {
         self.head == seq && !self.is_empty()

@@ -305,7 +305,7 @@ impl Service {
         self.post(work::READ, slot, ibv_wr_opcode::IBV_WR_RDMA_READ, pieces, addr, rkey)
     }
 
-    /// Whether one more data request fits.
+    /// True if one more data request fits.
     pub fn has_room(&self) -> bool {
         (self.outstanding as usize) < BULK
     }

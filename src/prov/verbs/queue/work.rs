@@ -23,8 +23,8 @@ pub struct TxOp {
     pub ended: bool,
     /// Its error, if it has failed.
     pub error: Option<Box<Error>>,
-    /// How the device reaches the local memory (`mr::path_of`). With [`ENTRY_ONLY`], success gives an entry and nothing else: all fields
-    /// but context, kind, length and buffer have their default values.
+    /// The device's way to the local memory (`mr::path_of`). With [`ENTRY_ONLY`], success gives an entry and nothing else: all fields but
+    /// context, kind, length and buffer have their default values.
     pub how: u8,
 }
 

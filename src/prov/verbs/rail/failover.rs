@@ -50,14 +50,14 @@ impl State {
         self.rails.as_ref().is_some_and(|rails| rails.is_failing_over())
     }
 
-    /// Whether the connection would go on without its first rail: another rail can carry messages.
+    /// True if the connection would go on without its first rail: another rail can carry messages.
     pub(in crate::prov::verbs) fn can_fail_over(&self) -> bool {
         matches!(self.phase, Phase::Connected)
             && self.peer_end.is_none()
             && self.rails.as_ref().is_some_and(|rails| rails.can_send_messages())
     }
 
-    /// Whether the operation, and not the rail, is the cause of a failed completion.
+    /// True if the operation, and not the rail, is the cause of a failed completion.
     pub(in crate::prov::verbs) fn is_to_blame(&mut self, status: u32, receive: bool, seq: Option<u32>) -> bool {
         let Some(rails) = &mut self.rails else { return true };
         if status != ibv_wc_status::IBV_WC_LOC_QP_OP_ERR || receive {

@@ -154,7 +154,7 @@ impl Rail {
         Ok(Some(words))
     }
 
-    /// Whether the rail is up and can carry messages: they travel inside the work request.
+    /// True if the rail is up and can carry messages: they travel inside the work request.
     pub(in crate::prov::verbs) fn can_send_messages(&self) -> bool {
         self.is_up() && self.qp.as_ref().is_some_and(|qp| qp.capacity.inline as usize >= size_of::<Message>())
     }

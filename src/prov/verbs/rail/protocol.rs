@@ -323,7 +323,7 @@ impl Domain {
         }
     }
 
-    /// Whether a peer could take one of these keys for a key of a region that is gone.
+    /// True if a peer could take one of these keys for a key of a region that is gone.
     pub(in crate::prov::verbs) fn may_be_confused(&self, keys: &Keys) -> bool {
         let mistakes = |ep: Arc<Shared>| ep.state.lock().rails.as_ref().is_some_and(|rails| rails.rail_keys.may_confuse(keys));
         self.stale.load(Ordering::Relaxed) > 0 && self.watch.endpoints().into_iter().any(mistakes)

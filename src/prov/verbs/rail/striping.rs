@@ -36,7 +36,7 @@ use std::sync::atomic::Ordering;
 const READS: u64 = 1 << 0;
 const WRITES: u64 = 1 << 4;
 
-/// Whether a completion status blames the operation and not the rail. Such a failure ends the connection, as it does over one rail.
+/// True if a completion status blames the operation and not the rail. Such a failure ends the connection, as it does over one rail.
 pub(in crate::prov::verbs) fn is_its_own(status: u32) -> bool {
     use ibv_wc_status::*;
     matches!(
@@ -106,7 +106,7 @@ impl State {
         Some(stripe)
     }
 
-    /// How many work requests a part may have: a part must fit into the first rail's queue as well.
+    /// The number of work requests that a part may have: a part must fit into the first rail's queue as well.
     fn most_requests(&self) -> usize {
         (self.tx.limit() / 4).max(1) as usize
     }
@@ -265,7 +265,7 @@ impl State {
         Some(StripeProgress::Waits)
     }
 
-    /// Whether a striped operation may begin: everything that it must not overtake has ended.
+    /// True if a striped operation may begin: everything that it must not overtake has ended.
     pub(in crate::prov::verbs) fn may_begin(&mut self, stripe: &Stripe) -> bool {
         let Some(rails) = &self.rails else { return true };
         match rails.active.back() {
@@ -458,7 +458,7 @@ impl State {
     }
 }
 
-/// How far the striping of a lane's operation is.
+/// The progress of striping a lane's operation.
 pub enum StripeProgress {
     /// Parts are in flight, or cannot begin yet; the lane asks again.
     Waits,

@@ -46,7 +46,7 @@ pub struct Link {
     pub(in crate::prov::verbs) peer: Option<SocketAddr>,
     /// The peer's service queue pair.
     pub(in crate::prov::verbs) service: Option<RemoteQp>,
-    /// How many rails the peer may have.
+    /// The number of rails that the peer may have.
     pub(in crate::prov::verbs) rails: u8,
     /// The peer has said goodbye; it needs none from this side.
     pub(in crate::prov::verbs) bye_received: bool,

@@ -137,7 +137,7 @@ impl LaneRma {
         }
     }
 
-    /// Whether the peer must be told of the write by a parcel.
+    /// True if the peer must be told of the write by a parcel.
     pub fn must_notify(&self) -> bool {
         self.data.is_some() || (self.dir == Dir::Write && self.keys.iter().any(|told| told.counts))
     }
@@ -229,14 +229,14 @@ pub struct LaneQueues {
     pub has_received: bool,
     /// Messages of the lane that wait for room; the caller's parcels wait behind them.
     pub outbox: VecDeque<LaneMessage>,
-    /// How many of them are answers.
+    /// The number of answers among them.
     pub answers_waiting: usize,
     pub jobs: VecDeque<LaneJob>,
     peer_keys: HashMap<u64, PeerKey>,
     /// Keys of this side that the peer may have stored.
     pub shared_keys: HashSet<u64>,
     pub acks: HashMap<u64, PendingAck>,
-    /// How many of them are atomics, which RMA must not overtake.
+    /// The number of atomics among them, which RMA must not overtake.
     pub atomics: usize,
     pub last_ack: u64,
     pub fetches: Fetches,

@@ -140,8 +140,8 @@ impl SpeedEstimate {
     }
 }
 
-/// How long a rail stays down: longer after each failed attempt. A rail that keeps coming and going is slowed down too, because the peer
-/// can cause it and each loss is reported to the caller.
+/// The time that a rail stays down: longer after each failed attempt. A rail that keeps coming and going is slowed down too, because the
+/// peer can cause it and each loss is reported to the caller.
 struct Backoff {
     attempts: u32,
     /// Losses that may be recovered from without a delay, and when the last one was earned.

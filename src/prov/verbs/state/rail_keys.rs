@@ -37,7 +37,7 @@ pub struct RailKeys {
     /// new region gets one of these until the peer confirms.
     gone: HashMap<u32, Arc<Keys>>,
     names: HashSet<(usize, u32)>,
-    /// How many such keys there are in the whole domain.
+    /// The number of such keys in the whole domain.
     stale: Arc<AtomicUsize>,
 }
 
@@ -113,7 +113,7 @@ impl RailKeys {
         }
     }
 
-    /// Whether the peer may take one of these keys for a key of a closed region.
+    /// True if the peer may take one of these keys for a key of a closed region.
     pub fn may_confuse(&self, keys: &Keys) -> bool {
         keys.names().any(|name| self.names.contains(&name))
     }

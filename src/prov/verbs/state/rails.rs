@@ -41,7 +41,8 @@ pub struct Outage {
     pub rx_given: u32,
     /// The messages about this loss, which are repeated over each rail that comes up.
     pub announced: Vec<Message>,
-    /// How many receives of the connection and of the service queue pair the peer has used; and the number of its service queue pair.
+    /// The number of receives of the connection, and of the service queue pair, that the peer has used; and the number of its service
+    /// queue pair.
     pub peer: Option<[u32; 2]>,
     pub service: u32,
     /// The oldest receive, and the service messages received, when this side became ready. A change of either shows that the peer is
@@ -194,7 +195,7 @@ impl Rails {
         }
     }
 
-    /// The error for the loss of the first rail; `what` says what follows from it.
+    /// The error for the loss of the first rail; `what` names the consequence.
     #[cold]
     pub fn first_lost_error(&self, why: &Error, what: &str) -> Error {
         Error::coded(why.errno, why.code, format!("{}: {}; {what}", self.name(0), why.words))

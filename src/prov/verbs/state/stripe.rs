@@ -72,7 +72,7 @@ pub struct Stripe {
     pub failed: Option<Error>,
     pub end: Ending,
     pub total: usize,
-    /// How the device reaches the local memory (`mr::path_of`).
+    /// The device's way to the local memory (`mr::path_of`).
     pub how: u8,
     /// The operation may overtake others of this kind (a list, whose blocks have no order).
     pub unordered: bool,

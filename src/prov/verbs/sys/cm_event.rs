@@ -141,7 +141,7 @@ impl Channel {
             ev::RDMA_CM_EVENT_CONNECT_REQUEST => match NonNull::new(id) {
                 Some(raw) => {
                     event.id = listener.addr();
-                    // SAFETY: the identifier is new with this event, so nobody else owns it.
+                    // SAFETY: the identifier is new with this event, so no other object owns it.
                     CmEventKind::ConnectRequest { id: unsafe { Id::adopt(raw, self) } }
                 }
                 None => return event,

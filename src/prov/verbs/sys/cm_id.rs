@@ -7,8 +7,8 @@
 //! - active side: resolve -> AddrResolved -> resolve_route -> RouteResolved -> connect (with the number of this side's queue pair) ->
 //!   ConnectResponse -> queue pair to RTR and RTS by [`Id::qp_attr`] -> establish;
 //! - passive side: ConnectRequest -> [`Id::migrate`] -> queue pair to INIT, RTR and RTS -> accept -> Established;
-//! - iWARP: the queue pair goes to INIT only, the kernel does the rest, and both sides get Established. If nobody listens, connect itself
-//!   may fail.
+//! - iWARP: the queue pair goes to INIT only, the kernel does the rest, and both sides get Established. If there is no listener,
+//!   connect itself may fail.
 //!
 //! librdmacm writes into an identifier while it reads that identifier's events. So a caller that reads a channel and uses its identifiers
 //! in several threads holds one lock for both.

@@ -59,10 +59,10 @@ fn hint(err: i32, memlock: Option<u64>) -> Option<String> {
     })
 }
 
-/// The error of a call that failed with `err`; `doing` says what was tried, and on which object.
+/// The error of a call that failed with `err`; `doing` names the attempt and its object.
 pub fn call_error(doing: impl fmt::Display, err: i32) -> Error {
     let words = hint(err, memlock()).unwrap_or_else(|| errno::words(err));
-    // 524 has no name in user space; EOPNOTSUPP is what it means.
+    // 524 has no name in user space; EOPNOTSUPP has its meaning.
     let number = if err == NO_PEER_TO_PEER { errno::EOPNOTSUPP } else { err };
     Error::new(number, format!("{doing}: {words}"))
 }

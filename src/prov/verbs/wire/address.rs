@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Addresses as text: what getname gives, and what a program hands to its peer by a bootstrap of its own.
+//! Addresses as text, as getname returns them and a program hands them to its peer by its own bootstrap.
 //!
 //! - `verbs://192.0.2.1:7471`, `verbs://[2001:db8::1]:7471`, `verbs://[fe80::1%3]:7471`: connected by rdma_cm.
 //! - `verbs+qp://?lid=0&gid=<32 hex digits>&qpn=17&psn=4711&mtu=1024`: a queue pair, connected by both sides

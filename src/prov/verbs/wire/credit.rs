@@ -72,7 +72,7 @@ impl Credit {
         self.came = self.came.saturating_add(1);
     }
 
-    /// How many more receives the peer has earned by using those it has.
+    /// The number of further receives the peer has earned by using those it has.
     pub fn earned(&mut self) -> u32 {
         if self.came < 2 * self.receives {
             return 0;

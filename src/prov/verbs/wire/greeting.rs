@@ -12,7 +12,7 @@ pub const DATA_MAX: usize = 56 - BYTES;
 pub struct Greeting<'a> {
     /// The number of the service queue pair.
     pub service: Option<u32>,
-    /// How many rails this side has; 0: it uses no rails.
+    /// The number of rails of this side; 0: it uses no rails.
     pub rails: u8,
     pub data: &'a [u8],
 }

@@ -60,7 +60,7 @@ impl prov::Endpoint for Endpoint {
         };
         s.bind.bind(what)?;
         if s.bind.enabled {
-            s.settle_signals();
+            s.update_signalling();
             s.close_fast();
         }
         if let Some((cq, transmit, receive)) = source {
@@ -84,15 +84,15 @@ impl prov::Endpoint for Endpoint {
         if s.bind.is_lane() {
             s.lane = Some(Box::new(LaneQueues::new(&domain.memory)?));
             // A parcel waits for a receive only if the peer has promised receives that it does not have, and that must not take forever.
-            s.patience.rnr_retries = s.patience.rnr_retries.min(RNR_RETRIES);
+            s.retry_policy.rnr_retries = s.retry_policy.rnr_retries.min(RNR_RETRIES);
         }
-        s.settle_signals();
+        s.update_signalling();
         let is_lane = s.lane.is_some();
         // Lock order: completion queues before endpoints.
         drop(s);
         let (tx, rx) = (self.capacity.tx as usize + usize::from(!domain.rail_cqs().is_empty()), self.capacity.rx as usize);
         let (tx_cq, rx_cq, [tx_tag, rx_tag]) = if is_lane {
-            let (cq, tags) = domain.join_lanes(&self.shared, tx, rx)?;
+            let (cq, tags) = domain.add_lane(&self.shared, tx, rx)?;
             (cq.clone(), cq, tags)
         } else {
             let hidden = || Cq::hidden(domain.context(), domain.threading);
@@ -191,13 +191,13 @@ impl prov::Endpoint for Endpoint {
                 return Err(s.not_connected());
             }
         }
-        self.leave();
+        self.end_connection();
         Ok(())
     }
 
     /// Closes the endpoint; posted receives get error entries.
     fn close(&self) -> Result<()> {
-        self.leave();
+        self.end_connection();
         let queues = {
             let mut s = self.shared.state.lock();
             s.qp = None;
@@ -311,7 +311,7 @@ impl prov::Endpoint for Endpoint {
         self.domain.watch_async(poller)?;
         let queues = {
             let s = self.shared.state.lock();
-            s.link.watch(poller)?;
+            s.link.add_to_poller(poller)?;
             self.queues(&s)
         };
         queues.into_iter().try_for_each(|cq| cq.sleep(poller))?;
@@ -364,7 +364,7 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn effort(&self, what: Effort) -> Result<u32> {
-        let now = self.shared.state.lock().patience;
+        let now = self.shared.state.lock().retry_policy;
         Ok(u32::from(match what {
             Effort::AckTimeout => now.timeout,
             Effort::Retries => now.retries,
@@ -377,7 +377,7 @@ impl prov::Endpoint for Endpoint {
     fn set_effort(&self, what: Effort, value: u32) -> Result<()> {
         let most = if matches!(what, Effort::Retries | Effort::RnrRetries) { 7 } else { 31 };
         match u8::try_from(value) {
-            Ok(value) if value <= most => self.set_patience(|now| match what {
+            Ok(value) if value <= most => self.set_retry_policy(|now| match what {
                 Effort::AckTimeout => now.timeout = value,
                 Effort::Retries => now.retries = value,
                 Effort::RnrRetries => now.rnr_retries = value,

@@ -120,7 +120,7 @@ impl Cq {
         }
         let place = match inner.members.iter().position(|m| m.ep.is_none()) {
             Some(free) => free,
-            // The last index stays unused, so that not every 64-bit number is a work request's (`template::NEVER`).
+            // The last index stays unused, so that not every 64-bit number is a work request's (`template::NO_REQUEST`).
             None if inner.members.len() < 0xffff => {
                 inner.members.push(Member { tag: Tag::default(), ep: None, charge: 0 });
                 inner.members.len() - 1

@@ -113,7 +113,7 @@ impl Domain {
 
     /// Adds a lane to a queue; the lane can have `tx` and `rx` completions outstanding. Returns the queue and the tags of both
     /// directions. A device limits the size of a queue, and not every device can resize one, so a full queue is followed by another.
-    pub(super) fn join_lanes(&self, lane: &Arc<Shared>, tx: usize, rx: usize) -> Result<(Arc<Cq>, [Tag; 2])> {
+    pub(super) fn add_lane(&self, lane: &Arc<Shared>, tx: usize, rx: usize) -> Result<(Arc<Cq>, [Tag; 2])> {
         let Some(cqs) = &self.lane_cqs else { return Err(Error::fixed(errno::EOPNOTSUPP, "a domain of no lanes")) };
         let mut cqs = cqs.lock();
         for cq in cqs.iter().rev() {

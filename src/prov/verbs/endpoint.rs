@@ -77,7 +77,7 @@ impl Endpoint {
             phase: Phase::Fresh,
             bind: Bindings::default(),
             options: Options::default(),
-            patience: State::patience_of(config),
+            retry_policy: State::retry_policy_of(config),
             stats: Stats::default(),
             object: 0,
             context,
@@ -163,7 +163,7 @@ impl Endpoint {
     }
 
     /// For a lane: waits, for a bounded time, until everything that was sent has gone out.
-    fn send_rest(&self) {
+    fn drain_sends(&self) {
         let until = time::now_ns() + ANSWER_NS;
         let is_owed = |s: &State| s.lane.is_some() && matches!(s.phase, Phase::Connected) && s.peer_end.is_none() && !s.tx.is_empty();
         while let Some(cq) = self.lane_cq.get()
@@ -176,12 +176,12 @@ impl Endpoint {
     }
 
     /// Ends the connection and waits until the device has returned everything.
-    pub(super) fn leave(&self) {
+    pub(super) fn end_connection(&self) {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the connection down");
-        self.send_rest();
+        self.drain_sends();
         let queues = {
             let mut s = self.shared.state.lock();
-            s.drop_parcels();
+            s.discard_inbox();
             s.begin_teardown(why, true);
             s.finish_if_drained();
             self.queues(&s).collect::<Vec<_>>()
@@ -218,7 +218,7 @@ impl Endpoint {
                 }
             };
             // Operations that wait for the last one of their batch wait no longer than this.
-            s.ring_promised();
+            s.flush_batch();
             s.progress_connection(&self.domain);
             s.rails_turn(&self.domain);
             s.failover_turn(|| self.first_queues());
@@ -277,11 +277,11 @@ impl Endpoint {
     }
 
     /// Changes the retry policy, which is fixed once the connection is made.
-    pub(super) fn set_patience(&self, change: impl FnOnce(&mut RetryPolicy)) -> Result<()> {
+    pub(super) fn set_retry_policy(&self, change: impl FnOnce(&mut RetryPolicy)) -> Result<()> {
         let mut s = self.shared.state.lock();
         match s.phase {
             Phase::Fresh | Phase::Enabled => {
-                change(&mut s.patience);
+                change(&mut s.retry_policy);
                 Ok(())
             }
             _ => Err(Error::fixed(errno::EOPBADSTATE, "ep: this option is set before connecting or accepting")),

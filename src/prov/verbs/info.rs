@@ -173,7 +173,7 @@ fn lookup(node: &str, port: u16, like: Option<IpAddr>) -> Result<SocketAddr> {
 }
 
 /// Fills in the addresses that were asked for. An error says why this candidate cannot serve them.
-fn answer(info: &mut Info, gid: &Gid, port: &Port, ask: &Ask<'_>) -> Result<()> {
+fn fill_addresses(info: &mut Info, gid: &Gid, port: &Port, ask: &Ask<'_>) -> Result<()> {
     if !port.active {
         return Err(Error::new(errno::ENETDOWN, format!("port {} is {}", port.number, port.state)));
     }
@@ -266,7 +266,7 @@ fn of_device(list: &Devices, name: &str, ask: &Ask<'_>) -> Result<Vec<(u64, Info
             let Some(usual) = best_gid(&port, kind, None) else { continue };
             let gid = best_gid(&port, kind, wanted).unwrap_or(usual);
             let mut info = attributes(&context, &port, gid);
-            if let Err(e) = answer(&mut info, gid, &port, ask) {
+            if let Err(e) = fill_addresses(&mut info, gid, &port, ask) {
                 info.reason = Some(e);
             }
             all.push((port.speed, info));

@@ -29,7 +29,7 @@ impl Shared {
         } else {
             s.tx_completed(wc, seq)
         }
-        s.follow();
+        s.update_expected();
         if s.must_wait() {
             s.run_queue();
         }

@@ -127,10 +127,10 @@ impl Domain {
         crate::log!(Info, "{}: {} ({event:?})", self.context().name, event.words);
         for ep in self.watch.endpoints() {
             let mut s = ep.state.lock();
-            match self.concern(&s, event) {
+            match self.impact_on(&s, event) {
                 Impact::None => {}
-                Impact::End(why) => s.broken(why),
-                Impact::Fault(why) => s.faulted(why),
+                Impact::End(why) => s.end_by_device(why),
+                Impact::Fault(why) => s.on_device_fault(why),
                 Impact::Warning(why) => s.event(EventKind::Notify, Vec::new(), Some(why)),
                 Impact::Notice(words) => {
                     s.event(EventKind::Notify, words.into_bytes(), None);
@@ -140,7 +140,7 @@ impl Domain {
         }
     }
 
-    fn concern(&self, s: &State, event: &AsyncEvent) -> Impact {
+    fn impact_on(&self, s: &State, event: &AsyncEvent) -> Impact {
         let name = &self.context().name;
         match *event {
             AsyncEvent { qpn: Some(qpn), fatal, .. } => match &s.qp {
@@ -225,9 +225,9 @@ impl Domain {
 impl State {
     /// The device has given up the queue pair. Events and completions are delivered separately: the completion of the operation that was
     /// the cause may follow and tells more. So this reason is reported only if no operation gives a better one until all are back.
-    fn faulted(&mut self, why: Error) {
+    fn on_device_fault(&mut self, why: Error) {
         if !matches!(self.phase, Phase::Connected) {
-            return self.broken(why);
+            return self.end_by_device(why);
         }
         self.device_fault = Some(why.clone());
         self.begin_teardown(why, false);
@@ -235,7 +235,7 @@ impl State {
     }
 
     /// The connection is over for a reason of this side's device: reports the reason, and then the end.
-    fn broken(&mut self, why: Error) {
+    fn end_by_device(&mut self, why: Error) {
         if matches!(self.phase, Phase::Connected | Phase::Connecting(_)) {
             self.event(EventKind::Shutdown, Vec::new(), Some(why.clone()));
         }

@@ -30,7 +30,7 @@ const RESOLVE_MS: i32 = 2000;
 const CONSUMER_DEFINED: i32 = 28;
 
 impl State {
-    pub fn patience_of(config: &config::Verbs) -> RetryPolicy {
+    pub fn retry_policy_of(config: &config::Verbs) -> RetryPolicy {
         RetryPolicy {
             timeout: config.timeout,
             retries: config.retries,
@@ -52,8 +52,8 @@ impl State {
             private_data,
             responder_resources: domain.context().reads_in(),
             initiator_depth: domain.context().reads_out(),
-            retry_count: self.patience.retries,
-            rnr_retry_count: self.patience.rnr_retries,
+            retry_count: self.retry_policy.retries,
+            rnr_retry_count: self.retry_policy.rnr_retries,
             qpn: qp.number,
         })
     }
@@ -96,7 +96,7 @@ impl State {
 
     /// Tells rdma_cm how long the device waits for acknowledgements. Older kernels and iWARP decide that themselves.
     fn set_ack_timeout(&self, id: &Id) {
-        if let Err(e) = id.set_ack_timeout(self.patience.timeout) {
+        if let Err(e) = id.set_ack_timeout(self.retry_policy.timeout) {
             crate::log!(Debug, "{e}");
         }
     }
@@ -134,11 +134,11 @@ impl State {
         let qp = self.qp.as_ref().ok_or(Error::fixed(errno::EOPBADSTATE, "ep: not enabled"))?;
         for (state, words) in [(ibv_qp_state::IBV_QPS_RTR, "RTR"), (ibv_qp_state::IBV_QPS_RTS, "RTS")] {
             let (mut attr, mask) = id.qp_attr(state)?;
-            attr.min_rnr_timer = self.patience.min_rnr_timer;
+            attr.min_rnr_timer = self.retry_policy.min_rnr_timer;
             // The connection manager passes on the numbers that the peer asked for, which may be above the limits of this side's device.
             attr.max_dest_rd_atomic = attr.max_dest_rd_atomic.min(domain.context().reads_in());
             attr.max_rd_atomic = attr.max_rd_atomic.min(domain.context().reads_out());
-            (attr.retry_cnt, attr.rnr_retry) = (self.patience.retries, self.patience.rnr_retries);
+            (attr.retry_cnt, attr.rnr_retry) = (self.retry_policy.retries, self.retry_policy.rnr_retries);
             qp.modify(&mut attr, mask, words)?;
             if let (Some(mine), Some(peer)) = (&self.service, service) {
                 (attr.dest_qp_num, attr.rq_psn, attr.sq_psn) = (peer, Service::psn(peer), Service::psn(mine.qp.number));
@@ -156,7 +156,7 @@ impl State {
     fn connect_service(&self, domain: &Domain) -> Result<()> {
         let (Some(mine), Some(peer)) = (&self.service, &self.link.service) else { return Ok(()) };
         let local = local_of(domain, Service::psn(mine.qp.number));
-        let patience = RetryPolicy { rnr_retries: 7, ..self.patience };
+        let patience = RetryPolicy { rnr_retries: 7, ..self.retry_policy };
         mine.qp.ready_to_receive(domain.context(), &local, peer, &patience)?;
         mine.qp.ready_to_send(domain.context(), &local, peer, &patience)
     }
@@ -189,7 +189,7 @@ impl State {
         }
         let failed = Failed { operation: "sign of life", receive: false, status, qpn: self.service_number().unwrap_or(0), vendor_err: 0 };
         let e = status::completion_error(&failed);
-        if !self.is_to_blame(status, false, None) && self.can_fail_over() {
+        if !self.blames_operation(status, false, None) && self.can_fail_over() {
             return self.fail_over(e);
         }
         self.begin_teardown(Error::coded(e.errno, Code::PeerGone, e.words), false);
@@ -231,8 +231,8 @@ impl State {
             hop_limit: 64,
             reads: peer.reads,
         };
-        qp.ready_to_receive(domain.context(), &local, &remote, &self.patience)?;
-        qp.ready_to_send(domain.context(), &local, &remote, &self.patience)?;
+        qp.ready_to_receive(domain.context(), &local, &remote, &self.retry_policy)?;
+        qp.ready_to_send(domain.context(), &local, &remote, &self.retry_policy)?;
         let service = peer.service.map(|qpn| RemoteQp { qpn, psn: Service::psn(qpn), ..remote });
         // The peer's answer to an offer tells whether it has rails.
         self.link = Link { by_address: Some(peer), service, rails: u8::MAX, ..Link::default() };

@@ -52,7 +52,7 @@ impl State {
     }
 
     fn send_first(&mut self) {
-        if let Err(e) = self.put_parcel(kind::CREDIT, Class::Credit, &[], &[]) {
+        if let Err(e) = self.send_parcel(kind::CREDIT, Class::Credit, &[], &[]) {
             crate::log!(Debug, "{e}");
         }
     }

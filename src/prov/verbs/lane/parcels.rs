@@ -25,7 +25,7 @@ const SPARE: u32 = 16;
 
 /// The error of a peer that broke the protocol of lanes; it ends the connection.
 #[cold]
-pub(in crate::prov::verbs) fn broken(words: &'static str) -> Error {
+pub(in crate::prov::verbs) fn protocol_error(words: &'static str) -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, format!("the peer sent {words}"))
 }
 
@@ -39,14 +39,14 @@ impl State {
     /// Posts further receives if the peer has earned some. Without memory for them the lane goes on with those that it has.
     fn grow_receives(&mut self) -> Result<()> {
         let Some(lane) = &mut self.lane else { return Ok(()) };
-        let (first, more) = (lane.receives(), lane.credit.earned());
+        let (first, more) = (lane.receives(), lane.credit.take_earned());
         if more == 0 || lane.more_receives(more).inspect_err(|e| crate::log!(Debug, "receives of a lane: {e}")).is_err() {
             return Ok(());
         }
         for place in first..first + more {
             self.repost(place)?;
             if let Some(lane) = &mut self.lane {
-                lane.credit.grew(1);
+                lane.credit.on_growth(1);
             }
         }
         Ok(())
@@ -61,7 +61,7 @@ impl State {
     }
 
     /// True if an operation may post another work request.
-    pub(in crate::prov::verbs) fn has_work(&self) -> bool {
+    pub(in crate::prov::verbs) fn has_room_for_request(&self) -> bool {
         self.tx.len() + SPARE < self.tx.limit()
     }
 
@@ -102,12 +102,12 @@ impl State {
     }
 
     /// Sends a parcel, if there is room for it.
-    pub(in crate::prov::verbs) fn put_parcel(&mut self, kind: u8, class: Class, words: &[u64], bytes: &[Iov]) -> Result<bool> {
-        self.put_parcel_of(kind, class, words, bytes, None)
+    pub(in crate::prov::verbs) fn send_parcel(&mut self, kind: u8, class: Class, words: &[u64], bytes: &[Iov]) -> Result<bool> {
+        self.send_parcel_of(kind, class, words, bytes, None)
     }
 
     /// Sends a parcel, if there is room for it. With `of`, that operation ends when the parcel has been sent.
-    pub(in crate::prov::verbs) fn put_parcel_of(
+    pub(in crate::prov::verbs) fn send_parcel_of(
         &mut self,
         kind: u8,
         class: Class,
@@ -119,7 +119,8 @@ impl State {
             return Err(self.not_connected());
         }
         let inline = self.qp.as_ref().map_or(0, |qp| qp.capacity.inline as usize);
-        let (room, Some(lane)) = (if class == Class::Caller { self.has_work() } else { !self.tx.is_full() }, &mut self.lane) else {
+        let (room, Some(lane)) = (if class == Class::Caller { self.has_room_for_request() } else { !self.tx.is_full() }, &mut self.lane)
+        else {
             return Err(Error::fixed(errno::EOPNOTSUPP, "an endpoint that is no lane"));
         };
         let Some(len) = total(bytes).map(|len| len.saturating_add(8 * words.len())).filter(|len| *len <= MAX_BYTES) else {
@@ -135,8 +136,8 @@ impl State {
         let mut piece = lane.write(at, kind, words, bytes);
         let how = if inline { 0 } else { PARCEL };
         let op = match &of {
-            Some(m) => TxOp { end: m.end, how: m.how | how, ..TxOp::default() },
-            None => TxOp { internal: true, how, ..TxOp::default() },
+            Some(m) => TxOp { end: m.end, path_bits: m.path_bits | how, ..TxOp::default() },
+            None => TxOp { internal: true, path_bits: how, ..TxOp::default() },
         };
         let seq = self.tx.next();
         self.post_request(ibv_wr_opcode::IBV_WR_SEND, std::slice::from_mut(&mut piece), Target::default(), [0; 2], inline, op)?;
@@ -154,7 +155,7 @@ impl State {
         }
         let Some(lane) = &mut self.lane else { return Ok(()) };
         if lane.answers_waiting >= MAX_ANSWERS {
-            return Err(broken("more questions than it may ask at a time"));
+            return Err(protocol_error("more questions than it may ask at a time"));
         }
         lane.answers_waiting += 1;
         lane.outbox.push_back(LaneMessage { is_answer: true, kind, words: words.into(), bytes: bytes.into() });
@@ -170,9 +171,9 @@ impl State {
 
     fn flush_outbox(&mut self) -> Result<()> {
         while let Some(own) = self.lane.as_mut().and_then(|lane| lane.outbox.pop_front()) {
-            // SAFETY: `own` keeps the bytes until `put_parcel` has copied them.
+            // SAFETY: `own` keeps the bytes until `send_parcel` has copied them.
             let bytes = unsafe { Iov::of(&own.bytes) };
-            let sent = self.put_parcel(own.kind, Class::Own, &own.words, &[bytes])?;
+            let sent = self.send_parcel(own.kind, Class::Own, &own.words, &[bytes])?;
             let Some(lane) = &mut self.lane else { return Ok(()) };
             if !sent {
                 lane.outbox.push_front(own);
@@ -188,20 +189,20 @@ impl State {
         while let Some((place, len)) = self.lane.as_ref().and_then(|lane| lane.inbox.front().copied()) {
             let Some(lane) = &mut self.lane else { return Ok(()) };
             let Some((head, rest)) = lane.bytes(place, len).split_first_chunk::<8>() else {
-                return Err(broken("a parcel without a header"));
+                return Err(protocol_error("a parcel without a header"));
             };
             let head = u64::from_le_bytes(*head);
             let words = (head >> 8 & 0xff) as usize;
             if words > WORDS || 8 * words > rest.len() || head >> 16 & 0xffff != 0 {
-                return Err(broken("a parcel of more words than bytes"));
+                return Err(protocol_error("a parcel of more words than bytes"));
             }
             let parcel = Flat { words, bytes: rest };
             match head as u8 {
                 kind::PARCEL if !each.take(&parcel) => return Ok(()),
-                kind::PARCEL | kind::CREDIT => lane.credit.heard((head >> 32) as u32)?,
+                kind::PARCEL | kind::CREDIT => lane.credit.on_report((head >> 32) as u32)?,
                 own => {
                     let copy: Box<[u8]> = rest.into();
-                    lane.credit.heard((head >> 32) as u32)?;
+                    lane.credit.on_report((head >> 32) as u32)?;
                     self.on_request(domain, own, &Flat { words, bytes: &copy })?;
                 }
             }
@@ -211,7 +212,7 @@ impl State {
             if matches!(self.phase, Phase::Connected | Phase::Connecting(_)) {
                 self.repost(place)?;
                 if let Some(lane) = &mut self.lane {
-                    lane.credit.freed();
+                    lane.credit.on_receive_posted();
                 }
                 self.grow_receives()?;
             }
@@ -221,8 +222,8 @@ impl State {
         }
         self.advance_jobs();
         self.flush_outbox()?;
-        if self.lane.as_ref().is_some_and(|lane| lane.credit.owes()) {
-            self.put_parcel(kind::CREDIT, Class::Credit, &[], &[])?;
+        if self.lane.as_ref().is_some_and(|lane| lane.credit.must_report()) {
+            self.send_parcel(kind::CREDIT, Class::Credit, &[], &[])?;
         }
         Ok(())
     }
@@ -232,13 +233,13 @@ impl State {
         if op.striped {
             return self.part_done(op);
         }
-        if let Some(lane) = self.lane.as_mut().filter(|_| op.how == PARCEL) {
+        if let Some(lane) = self.lane.as_mut().filter(|_| op.path_bits == PARCEL) {
             lane.sent();
         }
     }
 
     /// A receive has completed with a parcel.
-    pub(in crate::prov::verbs) fn parcel_came(&mut self, place: usize, len: usize) {
+    pub(in crate::prov::verbs) fn on_parcel_received(&mut self, place: usize, len: usize) {
         if let Some(lane) = &mut self.lane {
             lane.inbox.push_back((place as u32, len));
             if !std::mem::replace(&mut lane.has_received, true) {
@@ -266,7 +267,7 @@ impl Lane for Endpoint {
         match &s.lane {
             // A parcel must not overtake operations that were posted before it.
             Some(lane) if !lane.jobs.is_empty() || !lane.outbox.is_empty() => Ok(false),
-            _ => s.put_parcel(kind::PARCEL, Class::Caller, words, bytes),
+            _ => s.send_parcel(kind::PARCEL, Class::Caller, words, bytes),
         }
     }
 
@@ -281,7 +282,7 @@ impl Lane for Endpoint {
         let Some(mut s) = (if force { Some(self.shared.state.lock()) } else { self.shared.state.try_lock() }) else { return true };
         let works = s.lane.as_ref().is_some_and(|lane| !lane.inbox.is_empty() || !lane.jobs.is_empty() || !lane.outbox.is_empty());
         if let Err(e) = s.lane_turn(&self.domain, each) {
-            s.drop_parcels();
+            s.discard_inbox();
             s.begin_teardown(e, false);
         }
         s.finish_if_drained();
@@ -290,7 +291,7 @@ impl Lane for Endpoint {
 
     fn lose(&self, why: Error) {
         let mut s = self.shared.state.lock();
-        s.drop_parcels();
+        s.discard_inbox();
         s.begin_teardown(why, false);
         s.finish_if_drained();
     }
@@ -298,7 +299,7 @@ impl Lane for Endpoint {
 
 impl State {
     /// Drops the received parcels that will not be taken any more.
-    pub(in crate::prov::verbs) fn drop_parcels(&mut self) {
+    pub(in crate::prov::verbs) fn discard_inbox(&mut self) {
         if let Some(lane) = &mut self.lane {
             lane.inbox.clear();
         }

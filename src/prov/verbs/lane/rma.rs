@@ -3,7 +3,7 @@
 //! is asked for the device's key, and the answer is stored. RMA is then executed by the peer's card; atomics by the peer's CPU, or by its
 //! card if the region was registered for that. Unregistered local memory is copied, or registered for the duration of the operation.
 
-use super::parcels::broken;
+use super::parcels::protocol_error;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::{Access, Paths};
 use crate::prov::Parcel;
@@ -64,7 +64,7 @@ fn local_pieces(memory: &Arc<Registered>, dir: Dir, local: &[Iov], descs: &[u64]
         let named = local.iter().enumerate().filter(|(_, v)| !v.is_empty()).map(|(i, v)| (desc_of(i) != 0, *v));
         hold = Some(bounce::registered(memory, dir == Dir::Read, named, &mut pieces)?);
     }
-    let how = if here == mr::BufferKind::Staged { mr::BOUNCED } else { mr::how_of_all(local, descs) };
+    let how = if here == mr::BufferKind::Staged { mr::BOUNCED } else { mr::all_path_bits(local, descs) };
     Ok((pieces[..count].to_vec(), hold, how, inside && total > 0))
 }
 
@@ -112,7 +112,7 @@ impl State {
             total,
             data,
             deliver,
-            how,
+            path_bits: how,
             ..LaneRma::new(dir, end)
         })));
         Ok(())
@@ -170,7 +170,7 @@ impl State {
     pub(in crate::prov::verbs) fn advance_jobs(&mut self) {
         while let Some(mut job) = self.lane.as_mut().and_then(|lane| lane.jobs.pop_front()) {
             let done = match &mut job {
-                LaneJob::Rma(m) => self.advance_move(m),
+                LaneJob::Rma(m) => self.advance_rma(m),
                 LaneJob::Atomic(a) => self.advance_atomic(a),
             };
             match (done, &mut self.lane) {
@@ -224,10 +224,10 @@ impl State {
                 false => self.lane.as_ref().and_then(|lane| lane.known_key(there.key)),
             };
             match known {
-                Some(told) => admit(m, told)?,
+                Some(told) => accept_key(m, told)?,
                 None if m.asked => return Ok(false),
                 None => {
-                    m.asked = self.put_parcel(kind::ASK, Class::Own, &[m.keys.len() as u64, there.key], &[])?;
+                    m.asked = self.send_parcel(kind::ASK, Class::Own, &[m.keys.len() as u64, there.key], &[])?;
                     return Ok(false);
                 }
             }
@@ -235,7 +235,7 @@ impl State {
         Ok(true)
     }
 
-    fn advance_move(&mut self, m: &mut LaneRma) -> Result<bool> {
+    fn advance_rma(&mut self, m: &mut LaneRma) -> Result<bool> {
         // The device would overtake atomics that the peer's CPU executes.
         let overtakes = m.posted == 0 && self.lane.as_ref().is_some_and(|lane| lane.atomics > 0);
         if !m.all_posted && (overtakes || !self.resolve_keys(m)?) {
@@ -250,13 +250,13 @@ impl State {
             }
         }
         while !m.all_posted {
-            if !self.has_work() {
+            if !self.has_room_for_request() {
                 return Ok(false);
             }
-            let (target, room) = place(m, m.posted);
-            let (mut pieces, n, len) = cut(&m.pieces, m.posted, room.min(most), sges);
+            let (target, room) = remote_at(m, m.posted);
+            let (mut pieces, n, len) = local_at(&m.pieces, m.posted, room.min(most), sges);
             m.all_posted = m.posted + len == m.total;
-            let mut op = TxOp { internal: !m.all_posted || m.deliver || m.must_notify(), how: m.how, ..TxOp::default() };
+            let mut op = TxOp { internal: !m.all_posted || m.deliver || m.must_notify(), path_bits: m.path_bits, ..TxOp::default() };
             if m.all_posted {
                 op.end = Ending { part: m.end.part && !op.internal, ..m.end };
             }
@@ -291,7 +291,7 @@ impl State {
         if m.deliver {
             let Some(lane) = self.lane.as_ref().filter(|lane| lane.acks.len() < MAX_ACKS) else { return Ok(false) };
             let number = lane.last_ack + 1;
-            if !self.put_parcel(kind::SYNC, Class::Own, &[number], &[])? {
+            if !self.send_parcel(kind::SYNC, Class::Own, &[number], &[])? {
                 return Ok(false);
             }
             self.await_ack(PendingAck { end: m.end, old: Iov::EMPTY, atomic: false });
@@ -302,15 +302,15 @@ impl State {
     /// Tells the peer of a write by a parcel. If it is the last one, the write ends on this side with that parcel, so that a write which
     /// has ended is never lost.
     fn notify_peer(&mut self, kind: u8, words: &[u64], m: &mut LaneRma, is_last: bool) -> Result<bool> {
-        self.put_parcel_of(kind, Class::Own, words, &[], Some(m).filter(|m| is_last && !m.deliver))
+        self.send_parcel_of(kind, Class::Own, words, &[], Some(m).filter(|m| is_last && !m.deliver))
     }
 
     fn advance_atomic(&mut self, a: &LaneAtomic) -> Result<bool> {
         let Some(lane) = self.lane.as_ref().filter(|lane| lane.acks.len() < MAX_ACKS) else { return Ok(false) };
         let [what, addr, key] = a.words;
         let words = [lane.last_ack + 1, what, addr, key];
-        // SAFETY: `a` keeps the operands until `put_parcel` has copied them.
-        let sent = self.put_parcel(kind::ATOMIC, Class::Own, &words, &[unsafe { Iov::of(&a.operands) }])?;
+        // SAFETY: `a` keeps the operands until `send_parcel` has copied them.
+        let sent = self.send_parcel(kind::ATOMIC, Class::Own, &words, &[unsafe { Iov::of(&a.operands) }])?;
         if sent {
             self.await_ack(PendingAck { end: a.end, old: a.old, atomic: true });
         }
@@ -327,9 +327,11 @@ impl State {
     /// The peer's answer about a key has arrived (TOLD).
     pub(in crate::prov::verbs) fn on_key_info(&mut self, parcel: &Flat<'_>) -> Result<()> {
         let Some(lane) = &mut self.lane else { return Ok(()) };
-        let Some(LaneJob::Rma(m)) = lane.jobs.front_mut() else { return Err(broken("an answer to nothing")) };
+        let Some(LaneJob::Rma(m)) = lane.jobs.front_mut() else { return Err(protocol_error("an answer to nothing")) };
         let key = m.remote.get(m.keys.len()).map(|there| there.key);
-        let (true, Some(key)) = (m.asked && parcel.word(0) == m.keys.len() as u64, key) else { return Err(broken("an answer to nothing")) };
+        let (true, Some(key)) = (m.asked && parcel.word(0) == m.keys.len() as u64, key) else {
+            return Err(protocol_error("an answer to nothing"));
+        };
         m.asked = false;
         let told = PeerKey {
             rkey: parcel.word(2) as u32,
@@ -340,7 +342,7 @@ impl State {
             counts: parcel.word(6) & COUNTS != 0,
         };
         let outcome = match parcel.word(1) {
-            0 => admit(m, told),
+            0 => accept_key(m, told),
             code => Err(Error::reported(Code(code as u16 as i32))),
         };
         match outcome {
@@ -357,11 +359,13 @@ impl State {
         // The operation stays in `acks` until the answer is known to be valid; otherwise the end of the connection fails it.
         match lane.acks.get(&parcel.word(0)) {
             Some(ack) if parcel.word(1) == 0 && parcel.rest().len() != ack.old.len() => {
-                return Err(broken("old values of another length than the operation has"));
+                return Err(protocol_error("old values of another length than the operation has"));
             }
             _ => {}
         }
-        let Some(PendingAck { end, old, atomic }) = lane.acks.remove(&parcel.word(0)) else { return Err(broken("an answer to nothing")) };
+        let Some(PendingAck { end, old, atomic }) = lane.acks.remove(&parcel.word(0)) else {
+            return Err(protocol_error("an answer to nothing"));
+        };
         lane.atomics -= usize::from(atomic);
         match parcel.word(1) {
             0 => {
@@ -410,7 +414,7 @@ impl State {
 
 /// Adds the meaning of the next key, if the operation is permitted there. This side checks, because a refusal by the device would end the
 /// connection.
-fn admit(m: &mut LaneRma, told: PeerKey) -> Result<()> {
+fn accept_key(m: &mut LaneRma, told: PeerKey) -> Result<()> {
     let Some(there) = m.remote.get(m.keys.len()) else { return Ok(()) };
     let need = match m.dir {
         _ if m.card.is_some() => Access::ATOMIC,
@@ -432,7 +436,7 @@ fn admit(m: &mut LaneRma, told: PeerKey) -> Result<()> {
 }
 
 /// The remote address of byte `at` of an operation, and how many bytes follow there.
-fn place(m: &LaneRma, mut at: usize) -> (Target, usize) {
+fn remote_at(m: &LaneRma, mut at: usize) -> (Target, usize) {
     for (there, told) in m.remote.iter().zip(&m.keys) {
         if at < there.len || (at == 0 && m.total == 0) {
             let addr = there.addr.wrapping_add(told.shift).wrapping_add(at as u64);
@@ -444,7 +448,7 @@ fn place(m: &LaneRma, mut at: usize) -> (Target, usize) {
 }
 
 /// The local pieces of up to `room` bytes from byte `skip` on, at most `most`; and how many bytes they have.
-fn cut(from: &[ibv_sge], mut skip: usize, room: usize, most: usize) -> ([ibv_sge; IOV_LIMIT], usize, usize) {
+fn local_at(from: &[ibv_sge], mut skip: usize, room: usize, most: usize) -> ([ibv_sge; IOV_LIMIT], usize, usize) {
     // SAFETY: integers, for all of which zero is a valid value.
     let mut out: [ibv_sge; IOV_LIMIT] = unsafe { zeroed() };
     let (mut n, mut len) = (0, 0);
@@ -469,19 +473,19 @@ mod tests {
     use super::*;
     use crate::prov::verbs::queue::work::NicAtomic;
 
-    /// A refusal by the device would end the connection, so `admit` refuses first.
+    /// A refusal by the device would end the connection, so `accept_key` refuses first.
     #[test]
     fn a_cards_atomic_goes_where_it_may() {
         let card = Some(NicAtomic { opcode: ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, operands: [1, 0] });
         let remote = vec![RmaIov { addr: 0x1000, len: 8, key: 5 }];
         let mut m = LaneRma { card, remote, total: 8, ..LaneRma::new(Dir::Write, Ending::default()) };
         let told = PeerKey { base: 0x1000, len: 8, access: Access::ATOMIC, ..PeerKey::direct(9) };
-        let mut refuses = |told| admit(&mut m, told).err().map(|e| e.errno);
+        let mut refuses = |told| accept_key(&mut m, told).err().map(|e| e.errno);
         assert_eq!(refuses(PeerKey { access: Access::all() - Access::ATOMIC, ..told }), Some(errno::EACCES));
         assert_eq!(refuses(PeerKey { len: 7, ..told }), Some(errno::ERANGE));
         assert_eq!(refuses(PeerKey { shift: 4, ..told }), Some(errno::EINVAL));
         assert_eq!(refuses(PeerKey { shift: 0x20000, ..told }), None);
-        let (target, room) = place(&m, 0);
+        let (target, room) = remote_at(&m, 0);
         assert_eq!((target.addr, target.key, room), (0x21000, 9, 8));
     }
 }

@@ -53,13 +53,13 @@ fn desc_of(number: u32, path: Paths, device: bool, looked_up: bool) -> u64 {
 
 /// The device's way to the memory of a descriptor, as bits for `path_of`: all 0 for pinned host pages.
 #[inline(always)]
-pub fn how_of(desc: u64) -> u8 {
+pub fn path_bits(desc: u64) -> u8 {
     desc as u8
 }
 
 /// The same for all local pieces of an operation.
-pub fn how_of_all(local: &[Iov], descs: &[u64]) -> u8 {
-    local.iter().zip(descs).filter(|(v, _)| !v.is_empty()).fold(0, |all, (_, desc)| all | how_of(*desc))
+pub fn all_path_bits(local: &[Iov], descs: &[u64]) -> u8 {
+    local.iter().zip(descs).filter(|(v, _)| !v.is_empty()).fold(0, |all, (_, desc)| all | path_bits(*desc))
 }
 
 /// The bits of an operation that uses a bounce buffer.
@@ -81,7 +81,7 @@ pub fn local_path(desc: u64) -> Result<Paths> {
     match desc {
         0 => Ok(Paths::NIC),
         _ if desc & SET == 0 => Err(no_desc(0, desc)),
-        _ => Ok(path_of(how_of(desc))),
+        _ => Ok(path_of(path_bits(desc))),
     }
 }
 
@@ -453,8 +453,8 @@ mod tests {
         let peer = desc_of(7, Paths::PEER_MEM, true, false);
         let paths = [descs[0], descs[2], peer, looked_up[0], looked_up[1]].map(|d| local_path(d).expect("a descriptor"));
         assert_eq!(paths, [Paths::NIC, Paths::DMABUF, Paths::PEER_MEM, Paths::NIC, Paths::STAGED]);
-        assert_eq!(path_of(how_of_all(&iov, &[descs[0], looked_up[1], peer])), Paths::PEER_MEM);
-        assert_eq!(path_of(how_of_all(&iov, &[peer, 0, looked_up[1]])), Paths::STAGED);
+        assert_eq!(path_of(all_path_bits(&iov, &[descs[0], looked_up[1], peer])), Paths::PEER_MEM);
+        assert_eq!(path_of(all_path_bits(&iov, &[peer, 0, looked_up[1]])), Paths::STAGED);
         assert!(local_path(0).is_ok_and(|p| p == Paths::NIC) && local_path(0x1234).is_err());
     }
 

@@ -83,8 +83,8 @@ impl State {
             return self.enqueue_request(ready, false);
         }
         // Operations that were promised to go out with the next one (`GDRFAB_MORE`) are posted before it.
-        self.ring_promised();
-        self.post_ready(ready);
+        self.flush_batch();
+        self.post_queued(ready);
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use crate::prov::flags;
 use crate::prov::op::{Iov, One};
 use crate::prov::verbs::memory::mr;
 use crate::prov::verbs::queue::retransmit::{post_recv_retained, post_send_retained};
-use crate::prov::verbs::queue::template::NEVER;
+use crate::prov::verbs::queue::template::NO_REQUEST;
 use crate::prov::verbs::queue::work::{ENTRY_ONLY, SIGNALED};
 use crate::prov::verbs::shared::Shared;
 use crate::prov::verbs::state::{Phase, State};
@@ -38,7 +38,7 @@ impl<const LOCKED: bool> PreparedPost<'_, LOCKED> {
     /// Posts the operation; returns the device's answer, an errno.
     #[inline(always)]
     pub fn post(&mut self) -> i32 {
-        self.0.fire()
+        self.0.post_prepared()
     }
 
     /// Removes the operation after `post` has failed; returns the error.
@@ -53,7 +53,7 @@ impl State {
     pub fn close_fast(&mut self) {
         let t = &mut self.fast;
         (t.open, t.default_wants_entry, t.recv_open) = (false, false, false);
-        (t.next_sent, t.next_received) = (NEVER, NEVER);
+        (t.next_sent, t.next_received) = (NO_REQUEST, NO_REQUEST);
     }
 
     /// Opens the fast path of operations if nothing is against it.
@@ -75,7 +75,7 @@ impl State {
             && !self.is_failing_over();
         let Some(qp) = self.qp.as_ref().filter(|_| fits && idle && self.bind.tx.is_some()) else { return };
         // Fault injection acts on the slow path only.
-        if qp.retransmit.as_ref().is_some_and(|kept| kept.lock().fault_every != 0) {
+        if qp.retransmit.as_ref().is_some_and(|queue| queue.lock().fault_every != 0) {
             return;
         }
         let every = self.bind.wants_entry(self.op_flags);
@@ -91,7 +91,7 @@ impl State {
             let keeper = qp.retransmit.as_ref().map(Arc::as_ptr);
             t.wr.next = keeper.map_or(null_mut(), |keeper| keeper.cast_mut().cast());
             (t.post, t.open, t.default_wants_entry) = (if keeper.is_some() { post_send_retained } else { post }, true, every);
-            self.follow();
+            self.update_expected();
         }
     }
 
@@ -120,13 +120,13 @@ impl State {
             let keeper = qp.retransmit.as_ref().map(Arc::as_ptr);
             t.recv_wr.next = keeper.map_or(null_mut(), |keeper| keeper.cast_mut().cast());
             (t.post_recv, t.recv_open) = (if keeper.is_some() { post_recv_retained } else { post }, true);
-            self.follow();
+            self.update_expected();
         }
     }
 
     /// Updates the numbers of the oldest operation and receive, which the fast path of completions compares.
     #[inline]
-    pub fn follow(&mut self) {
+    pub fn update_expected(&mut self) {
         if self.fast.open {
             self.fast.next_sent = self.tx_tag.send(self.tx.first());
         }
@@ -137,7 +137,7 @@ impl State {
 
     /// Prepares an operation. False: it has to take the slow path.
     #[inline(always)]
-    fn arm<const KIND: u8, const LOCKED: bool>(&mut self, one: One, wanted: bool) -> bool {
+    fn prepare<const KIND: u8, const LOCKED: bool>(&mut self, one: One, wanted: bool) -> bool {
         // The order of these checks is deliberate: two neighbours with the same result would be merged by the compiler into longer code.
         if KIND != SEND && one.key >> 32 != 0 {
             return false;
@@ -147,17 +147,17 @@ impl State {
             && let Some(lkey) = mr::on_host(one.desc)
             && one.local.len().wrapping_sub(1) < self.fast.inline
         {
-            return one.local.addr() != 0 && self.arm_sized::<KIND, LOCKED, true>(one, lkey, wanted);
+            return one.local.addr() != 0 && self.prepare_sized::<KIND, LOCKED, true>(one, lkey, wanted);
         }
         let Some(lkey) = mr::local_key(one.desc) else { return false };
         one.local.addr() != 0
             && one.local.len().wrapping_sub(1) < self.fast.longest
-            && self.arm_sized::<KIND, LOCKED, false>(one, lkey, wanted)
+            && self.prepare_sized::<KIND, LOCKED, false>(one, lkey, wanted)
     }
 
-    /// The second half of `arm`, after its checks.
+    /// The second half of `prepare`, after its checks.
     #[inline(always)]
-    fn arm_sized<const KIND: u8, const LOCKED: bool, const INLINE: bool>(&mut self, one: One, lkey: u32, wanted: bool) -> bool {
+    fn prepare_sized<const KIND: u8, const LOCKED: bool, const INLINE: bool>(&mut self, one: One, lkey: u32, wanted: bool) -> bool {
         let One { local, addr, key, context, desc, .. } = one;
         let (buf, len) = (local.addr(), local.len());
         if self.tx.is_full() {
@@ -186,11 +186,11 @@ impl State {
         let place = self.tx.place();
         (place.end.context, place.end.kind, place.end.len, place.end.buf) = (context, kind, len, buf);
         // Paths are counted for RMA only.
-        let how = if INLINE || KIND == SEND { 0 } else { mr::how_of(desc) };
+        let how = if INLINE || KIND == SEND { 0 } else { mr::path_bits(desc) };
         if wanted {
-            place.how = ENTRY_ONLY | how;
+            place.path_bits = ENTRY_ONLY | how;
         } else {
-            (place.how, place.end.wanted) = (how, false);
+            (place.path_bits, place.end.wanted) = (how, false);
         }
         self.tx.advance();
         let t = &mut self.fast;
@@ -210,7 +210,7 @@ impl State {
     }
 
     #[inline(always)]
-    fn fire(&mut self) -> i32 {
+    fn post_prepared(&mut self) -> i32 {
         let t = &mut self.fast;
         // SAFETY: request and piece are part of `self`, and the queue pair lives while the path is open; the caller keeps the buffer
         // until the operation completes.
@@ -238,10 +238,10 @@ impl State {
             return None;
         }
         let wanted = self.fast.default_wants_entry || self.bind.wants_entry(flags);
-        if !self.arm::<KIND, LOCKED>(one, wanted) {
+        if !self.prepare::<KIND, LOCKED>(one, wanted) {
             return None;
         }
-        match self.fire() {
+        match self.post_prepared() {
             0 => Some(Ok(())),
             rc => Some(Err(self.post_failed(rc))),
         }
@@ -278,9 +278,9 @@ impl Shared {
     /// # Safety
     /// `LOCKED`, or the domain was opened without locks.
     #[inline(always)]
-    pub unsafe fn arm_fast<const KIND: u8, const LOCKED: bool>(&self, one: One) -> Option<PreparedPost<'_, LOCKED>> {
+    pub unsafe fn prepare_fast<const KIND: u8, const LOCKED: bool>(&self, one: One) -> Option<PreparedPost<'_, LOCKED>> {
         // SAFETY: the caller's table of operations is that of the domain, so `LOCKED` agrees with the domain.
         let mut s = unsafe { self.state.reach::<LOCKED>() };
-        if s.fast.default_wants_entry && s.arm::<KIND, LOCKED>(one, true) { Some(PreparedPost(s)) } else { None }
+        if s.fast.default_wants_entry && s.prepare::<KIND, LOCKED>(one, true) { Some(PreparedPost(s)) } else { None }
     }
 }

@@ -23,7 +23,7 @@ impl State {
     }
 
     /// Ends the connection as if the peer had died.
-    pub fn lose(&mut self) {
+    pub fn simulate_peer_loss(&mut self) {
         self.begin_teardown(Plan::gone(), false);
         self.finish_if_drained();
     }
@@ -49,7 +49,7 @@ impl State {
             }
             (Verdict::Lose, _) => {
                 self.post_receive(&mut pieces, count, op)?;
-                self.lose();
+                self.simulate_peer_loss();
                 Ok(())
             }
             _ => self.post_receive(&mut pieces, count, op),

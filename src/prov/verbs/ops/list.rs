@@ -28,7 +28,7 @@ impl State {
     pub fn list(&mut self, list: &List, c: &Common) -> Result<Native> {
         self.check_connected()?;
         let is_open = |p: &Pair| p.key >> 32 == 0 && mr::local_key(p.desc).is_some();
-        let permitted = |p: &Pair| self.ruled_out(mr::path_of(mr::how_of(p.desc))).is_none();
+        let permitted = |p: &Pair| self.ruled_out(mr::path_of(mr::path_bits(p.desc))).is_none();
         // A lane first has to ask the peer about each key.
         let plain = self.faults.is_none() && self.lane.is_none() && c.flags & flags::DELIVERY_COMPLETE == 0;
         let chained = plain && !list.runs.is_empty() && list.pairs.iter().all(|p| is_open(p) && permitted(p));
@@ -44,7 +44,7 @@ impl State {
         }
         let most_pieces = (self.check_connected()?.capacity.tx_pieces as usize).min(IOV_LIMIT);
         // Operations that were promised to go out with the next one (`GDRFAB_MORE`) are posted now.
-        self.ring_promised();
+        self.flush_batch();
         let limit = self.tx.limit();
         let most = ((limit - self.tx.len()).min((limit / 4).max(1)) as usize).min(LONGEST);
         if most == 0 || self.must_wait() || !self.batch.is_empty() {
@@ -92,7 +92,7 @@ impl State {
                 }
                 let Some(lkey) = mr::local_key(pair.desc) else { return Err(Error::invalid("desc: no descriptor of a verbs region")) };
                 chain.pieces.push(ibv_sge { addr: r.buf() as u64, length: r.len() as u32, lkey });
-                (len, how) = (len + r.len(), how | mr::how_of(pair.desc));
+                (len, how) = (len + r.len(), how | mr::path_bits(pair.desc));
                 on_host &= mr::on_host(pair.desc).is_some();
                 at += 1;
             }
@@ -112,7 +112,7 @@ impl State {
             chain.wrs.push(wr);
             let end =
                 Ending { context: c.context, kind: kind_of(dir), len, buf: runs[run].buf(), deadline, part: true, ..Ending::default() };
-            chain.ops.push(TxOp { end, how, run: run as u16, internal: true, ..TxOp::default() });
+            chain.ops.push(TxOp { end, path_bits: how, run: run as u16, internal: true, ..TxOp::default() });
         }
         // The completion of the last request covers all of them.
         if let (Some(wr), Some(op)) = (chain.wrs.last_mut(), chain.ops.last_mut()) {
@@ -161,7 +161,7 @@ impl State {
             Some(_) => {
                 // The requests that were taken do not ask for a completion; an extra one does.
                 self.unsignalled = self.tx.limit();
-                self.ask_for_an_end();
+                self.request_completion();
                 Ok(count)
             }
         }

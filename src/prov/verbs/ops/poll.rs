@@ -23,7 +23,7 @@ impl State {
             return None;
         }
         let op = self.tx.oldest();
-        let how = op.how;
+        let how = op.path_bits;
         let end = &op.end;
         let done = Completion { context: end.context, flags: end.kind, len: end.len, buf: end.buf, data: 0 };
         if how != ENTRY_ONLY {
@@ -33,7 +33,7 @@ impl State {
             }
             self.stats.not_by_nic(mr::path_of(how), done.len);
         }
-        self.tx.oldest().how = 0;
+        self.tx.oldest().path_bits = 0;
         self.tx.forget();
         self.fast.next_sent += 1;
         if done.flags & flags::SEND != 0 {

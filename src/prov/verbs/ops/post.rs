@@ -145,7 +145,7 @@ impl State {
         let how = match kind & flags::RMA {
             0 => 0,
             _ if bounced => mr::BOUNCED,
-            _ => mr::how_of_all(local, descs),
+            _ => mr::all_path_bits(local, descs),
         };
         if kind & flags::RMA != 0
             && let Some(why) = self.ruled_out(mr::path_of(how))
@@ -190,7 +190,7 @@ impl State {
         };
         let entry_only = end_wanted && !self.signal_all && bounce.is_none() && deadline == 0;
         let how = how | if entry_only { ENTRY_ONLY } else { 0 };
-        let op = TxOp { end, how, bounce, ..TxOp::default() };
+        let op = TxOp { end, path_bits: how, bounce, ..TxOp::default() };
         // Fault injection acts on the staging queue, so every operation takes that way.
         if self.must_wait() || self.faults.is_some() {
             let pieces = self.batch.pieces[at];
@@ -217,7 +217,7 @@ impl State {
             self.close_fast();
             return Ok(());
         }
-        self.ring(true)?;
+        self.post_batch(true)?;
         self.try_open_fast();
         Ok(())
     }
@@ -244,7 +244,7 @@ impl State {
             return Err(Error::AGAIN);
         }
         // Operations that were promised to go out with the next one (`GDRFAB_MORE`) are posted now.
-        self.ring_promised();
+        self.flush_batch();
         let end = Ending {
             context: c.context,
             kind,
@@ -328,7 +328,7 @@ impl State {
         };
         let t = StagedTransfer::new(dir, there.key, there.addr, pieces, count, bounce, data, end);
         // Operations that were promised to go out with the next one (`GDRFAB_MORE`) are posted now.
-        self.ring_promised();
+        self.flush_batch();
         self.enqueue(WaitingOp::Staged(Box::new(t)))
     }
 
@@ -358,7 +358,7 @@ impl State {
     }
 
     /// Posts a request from the staging queue; the caller has checked that there is room. A failure becomes an error entry.
-    pub fn post_ready(&mut self, mut ready: UnpostedRequest) {
+    pub fn post_queued(&mut self, mut ready: UnpostedRequest) {
         // SAFETY: integers and pointers, for all of which zero is a valid value.
         let mut wr: ibv_send_wr = unsafe { zeroed() };
         wr.wr_id = self.tx_tag.send(self.tx.next());
@@ -391,18 +391,18 @@ impl State {
     }
 
     /// Makes sure that the completion of everything posted so far will be seen, if need be by an empty write.
-    pub fn ask_for_an_end(&mut self) {
-        self.ring_promised();
+    pub fn request_completion(&mut self) {
+        self.flush_batch();
         if self.unsignalled > 0 && !self.tx.is_full() {
             let mut ready = UnpostedRequest::empty(ibv_wr_opcode::IBV_WR_RDMA_WRITE, None);
             (ready.op.internal, ready.op.end.wanted) = (true, false);
-            self.post_ready(ready);
+            self.post_queued(ready);
         }
     }
 
     /// Posts the batch; all of its operations were accepted before, so failures become error entries.
-    pub fn ring_promised(&mut self) {
-        if let Err(e) = self.ring(false) {
+    pub fn flush_batch(&mut self) {
+        if let Err(e) = self.post_batch(false) {
             crate::log!(Warn, "{e}");
         }
     }
@@ -410,7 +410,7 @@ impl State {
     /// Posts the batch. Operations of earlier calls were accepted, so their failures become error entries. If `own`, the last one is the
     /// current call's, which returns its failure.
     #[inline(always)]
-    fn ring(&mut self, own: bool) -> Result<()> {
+    fn post_batch(&mut self, own: bool) -> Result<()> {
         let n = self.batch.len;
         if n == 0 {
             return Ok(());
@@ -425,12 +425,12 @@ impl State {
         // SAFETY: the batch and its pieces belong to `self`; the callers that posted the operations keep the buffers until they complete.
         match unsafe { qp.post_send(first) } {
             Ok(()) => Ok(()),
-            Err((bad, err)) => self.refused(n, first, bad, err, own),
+            Err((bad, err)) => self.batch_refused(n, first, bad, err, own),
         }
     }
 
     #[cold]
-    fn refused(&mut self, n: usize, first: *mut ibv_send_wr, bad: *mut ibv_send_wr, err: i32, own: bool) -> Result<()> {
+    fn batch_refused(&mut self, n: usize, first: *mut ibv_send_wr, bad: *mut ibv_send_wr, err: i32, own: bool) -> Result<()> {
         let taken = (bad as usize).wrapping_sub(first as usize) / size_of::<ibv_send_wr>();
         let error = match err {
             errno::ENOMEM => Error::AGAIN,
@@ -457,7 +457,7 @@ impl State {
     }
 
     /// Fails the operations that wait for the last one of their batch, which will not come.
-    pub fn drop_batch(&mut self) {
+    pub fn fail_batch(&mut self) {
         for _ in 0..std::mem::take(&mut self.batch.len) {
             let op = self.tx.unpush();
             let why = self.end_reason.as_ref().map_or("", |e| e.words.as_ref());

@@ -106,7 +106,7 @@ impl State {
             return self.finish_if_drained();
         }
         if self.lane.is_some() {
-            return self.parcel_came(op.context, wc.byte_len as usize);
+            return self.on_parcel_received(op.context, wc.byte_len as usize);
         }
         let has_data = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM != 0;
         let data = if has_data { u64::from(u32::from_be(wc.imm_data)) } else { 0 };

@@ -44,7 +44,7 @@ impl State {
         }
         self.staging.jobs.push_back(job);
         if verdict == Verdict::Lose {
-            self.lose();
+            self.simulate_peer_loss();
         } else {
             self.run_queue();
         }
@@ -67,7 +67,7 @@ impl State {
                     if self.tx.is_full() {
                         return self.staging.jobs.push_front(WaitingOp::Plain(ready));
                     }
-                    self.post_ready(*ready);
+                    self.post_queued(*ready);
                 }
                 WaitingOp::Staged(mut t) => match self.advance(&mut t) {
                     Ok(true) => self.finish_transfer(*t),
@@ -85,7 +85,7 @@ impl State {
     fn advance(&mut self, t: &mut StagedTransfer) -> Result<bool> {
         if !t.asked && t.begun == 0 && !self.tx.is_empty() {
             // Earlier operations must have taken effect before.
-            self.ask_for_an_end();
+            self.request_completion();
             return Ok(false);
         }
         let Some(service) = self.service.as_mut() else { return Err(Error::fixed(errno::ENOTCONN, "ep: not connected")) };
@@ -144,8 +144,8 @@ impl State {
             // The write counts as done when its data has arrived.
             (Ok(()), Some(data)) => {
                 let mut ready = UnpostedRequest::empty(ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, Some(data));
-                ready.op = TxOp { end: t.end, how: mr::BOUNCED, ..TxOp::default() };
-                self.post_ready(ready);
+                ready.op = TxOp { end: t.end, path_bits: mr::BOUNCED, ..TxOp::default() };
+                self.post_queued(ready);
             }
         }
     }
@@ -194,7 +194,7 @@ impl State {
                         t.failed = Some(why.clone());
                         self.finish_transfer(*t);
                     }
-                    WaitingOp::Plain(ready) => self.post_ready(*ready),
+                    WaitingOp::Plain(ready) => self.post_queued(*ready),
                     WaitingOp::Striped(stripe) => _ = self.begin_stripe(*stripe),
                 }
             }

@@ -37,16 +37,16 @@ pub fn choose(threading: Threading) -> &'static EpOps {
 
 /// Posts; the last thing that the call does.
 #[inline(always)]
-fn fire<const LOCKED: bool>(mut armed: PreparedPost<'_, LOCKED>) -> isize {
+fn post<const LOCKED: bool>(mut armed: PreparedPost<'_, LOCKED>) -> isize {
     match armed.post() {
         0 => 0,
-        rc => misfired(armed, rc),
+        rc => post_failed(armed, rc),
     }
 }
 
 #[cold]
 #[inline(never)]
-fn misfired<const LOCKED: bool>(mut armed: PreparedPost<'_, LOCKED>, rc: i32) -> isize {
+fn post_failed<const LOCKED: bool>(mut armed: PreparedPost<'_, LOCKED>, rc: i32) -> isize {
     failed(&armed.refused(rc)) as isize
 }
 
@@ -60,7 +60,7 @@ impl<const KIND: u8, const LOCKED: bool> FastPath<Rma> for Request<KIND, LOCKED>
     #[inline(always)]
     unsafe fn post(_: &EpHead, of: &Shared, one: One) -> Option<isize> {
         // SAFETY: `choose` gave the table for the threading that the domain was opened with.
-        unsafe { of.arm_fast::<KIND, LOCKED>(one) }.map(fire)
+        unsafe { of.prepare_fast::<KIND, LOCKED>(one) }.map(post)
     }
 }
 
@@ -71,7 +71,7 @@ impl<const LOCKED: bool> FastPath<Message> for Request<SEND, LOCKED> {
     #[inline(always)]
     unsafe fn post(_: &EpHead, of: &Shared, one: One) -> Option<isize> {
         // SAFETY: `choose` gave the table for the threading that the domain was opened with.
-        unsafe { of.arm_fast::<SEND, LOCKED>(one) }.map(fire)
+        unsafe { of.prepare_fast::<SEND, LOCKED>(one) }.map(post)
     }
 }
 

@@ -242,10 +242,10 @@ impl Qp {
     #[cold]
     #[inline(never)]
     unsafe fn post_retained(&self, first: *mut ibv_send_wr, bad: &mut *mut ibv_send_wr) -> c_int {
-        let Some(mut kept) = self.retransmit.as_ref().map(|kept| kept.lock()) else { return errno::EINVAL };
+        let Some(mut queue) = self.retransmit.as_ref().map(|queue| queue.lock()) else { return errno::EINVAL };
         // SAFETY: the queue pair lives; the caller promises the chain and pieces for the call, and the buffers until they complete.
-        let rc = unsafe { kept.send(self.raw(), first, bad) };
-        if kept.is_fault_due()
+        let rc = unsafe { queue.send(self.raw(), first, bad) };
+        if queue.is_fault_due()
             && let Err(e) = self.fail()
         {
             crate::log!(Warn, "{e}");
@@ -262,7 +262,7 @@ impl Qp {
             // SAFETY: the queue pair lives; the caller promises request and pieces for the call, and the buffers until they complete.
             None => unsafe { ibv_post_recv(self.raw(), one, &mut bad) },
             // SAFETY: the queue pair lives; the caller promises request and pieces for the call, and the buffers until they complete.
-            Some(kept) => unsafe { kept.lock().receive(self.raw(), one, &mut bad) },
+            Some(queue) => unsafe { queue.lock().receive(self.raw(), one, &mut bad) },
         };
         match rc {
             0 => Ok(()),

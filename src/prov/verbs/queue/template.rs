@@ -7,7 +7,7 @@ use std::mem::zeroed;
 use std::ptr::null_mut;
 
 /// No work request has this number, because `Tag` leaves the last member unused.
-pub const NEVER: u64 = u64::MAX;
+pub const NO_REQUEST: u64 = u64::MAX;
 
 type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> i32;
 type PostRecv = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> i32;
@@ -70,8 +70,8 @@ impl Default for Template {
             recv_bad: null_mut(),
             post_recv: refuse_recv,
             recv_open: false,
-            next_sent: NEVER,
-            next_received: NEVER,
+            next_sent: NO_REQUEST,
+            next_received: NO_REQUEST,
         }
     }
 }

@@ -25,7 +25,7 @@ pub struct TxOp {
     pub error: Option<Box<Error>>,
     /// The device's way to the local memory (`mr::path_of`). With [`ENTRY_ONLY`], success gives an entry and nothing else: all fields but
     /// context, kind, length and buffer have their default values.
-    pub how: u8,
+    pub path_bits: u8,
 }
 
 /// In [`TxOp::how`]: a lane's read of a long message that the peer has offered.
@@ -39,7 +39,7 @@ impl Default for TxOp {
     /// The values of most operations, so that the fast path does not have to set them.
     fn default() -> TxOp {
         let end = Ending { wanted: true, ..Ending::default() };
-        TxOp { end, bounce: None, internal: false, run: 0, striped: false, ended: false, error: None, how: 0 }
+        TxOp { end, bounce: None, internal: false, run: 0, striped: false, ended: false, error: None, path_bits: 0 }
     }
 }
 

@@ -14,8 +14,8 @@
 //! A process that polls memory may see a write twice if it had not ended when the rail was lost: no device tells how far a write has
 //! come.
 
-use super::join::words;
-use super::striping::is_its_own;
+use super::join::rail_message;
+use super::striping::blames_operation;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
 use crate::prov::verbs::cq::Cq;
@@ -58,15 +58,15 @@ impl State {
     }
 
     /// True if the operation, and not the rail, is the cause of a failed completion.
-    pub(in crate::prov::verbs) fn is_to_blame(&mut self, status: u32, receive: bool, seq: Option<u32>) -> bool {
+    pub(in crate::prov::verbs) fn blames_operation(&mut self, status: u32, receive: bool, seq: Option<u32>) -> bool {
         let Some(rails) = &mut self.rails else { return true };
         if status != ibv_wc_status::IBV_WC_LOC_QP_OP_ERR || receive {
-            return is_its_own(status) || status == ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR;
+            return blames_operation(status) || status == ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR;
         }
         // Soft-RoCE reports this status for a link that is down, too. While the port is active, the second report for the same operation
         // is believed.
         let before = rails.blamed.replace(seq);
-        before == Some(seq) && rails.first.card.context().is_active(rails.first.card.port)
+        before == Some(seq) && rails.first.port.context().is_active(rails.first.port.number)
     }
 
     /// Handles a failed completion whose cause is the loss of the first rail. False: the cause is another one, or the connection cannot
@@ -79,7 +79,7 @@ impl State {
             self.finish_if_drained();
             return true;
         }
-        if !matches!(self.phase, Phase::Connected) || self.is_to_blame(wc.status, receive, Some(seq)) {
+        if !matches!(self.phase, Phase::Connected) || self.blames_operation(wc.status, receive, Some(seq)) {
             return false;
         }
         if self.rails.as_ref().is_some_and(|rails| !rails.is_failing_over() || rails.first.stage == RailStage::Ready) {
@@ -130,12 +130,12 @@ impl State {
         let patience = deadline(self.options.connect_timeout_ns);
         let (end, rx) = (self.tx.next().wrapping_sub(self.batch.len as u32), (self.rx.first(), self.rx.next()));
         let State { rails: Some(rails), qp: Some(qp), tx, tx_tag, service, .. } = self else { return };
-        let Some(mut kept) = qp.retransmit.as_ref().map(|kept| kept.lock()) else { return };
-        (kept.suspended, kept.receives_suspended) = (true, true);
+        let Some(mut queue) = qp.retransmit.as_ref().map(|queue| queue.lock()) else { return };
+        (queue.suspended, queue.receives_suspended) = (true, true);
         rails.epoch = rails.epoch.wrapping_add(1);
         let (was_up, stage) = (!rails.is_failing_over(), rails.first.stage);
-        let given = kept.messages();
-        drop(kept);
+        let given = queue.messages();
+        drop(queue);
         let patience = if rails.is_failing_over() { patience } else { rails.tried.until([tx.first(), rx.0], patience) };
         let outage = rails.outage.get_or_insert_with(|| {
             // If the device holds no operation, none will be returned.
@@ -221,7 +221,7 @@ impl State {
 
     /// The next step of the failover. An error ends the connection.
     fn failover_step(&mut self, cqs: Option<[Arc<Cq>; 2]>) -> Result<()> {
-        let (now, patience, first_rx) = (now_ns(), self.patience, self.rx.first());
+        let (now, patience, first_rx) = (now_ns(), self.retry_policy, self.rx.first());
         let service = self.service.as_ref().map_or((0, 0, 0), |s| (s.with_device, s.received, s.qp.number));
         let Some(rails) = &mut self.rails else { return Ok(()) };
         let (epoch, asked) = (rails.epoch, rails.asked);
@@ -237,14 +237,14 @@ impl State {
                     return Ok(());
                 }
                 if outage.announced.is_empty() {
-                    let mut words = words(kind::FIRST_LOST, 0, epoch);
+                    let mut words = rail_message(kind::FIRST_LOST, 0, epoch);
                     (words[1], words[2]) = (u64::from(first_rx), u64::from(service.1));
                     self.announce(words);
                 }
                 let used = self.rails.as_ref().and_then(|rails| rails.outage.as_ref()).and_then(|outage| outage.peer);
                 used.map_or(Ok(()), |used| self.resolve_deliveries(used))
             }
-            RailStage::Down { again } if again <= now && !first.card.context().is_active(first.card.port) => {
+            RailStage::Down { again } if again <= now && !first.port.context().is_active(first.port.number) => {
                 first.stage = first.back_off(now);
                 Ok(())
             }
@@ -319,8 +319,8 @@ impl State {
     /// Tells the retransmit queue whether a fault-injected loss of the first rail would be survived.
     fn update_other_rail_up(&mut self) {
         let lasts = self.can_fail_over();
-        if let Some(kept) = self.qp.as_ref().and_then(|qp| qp.retransmit.as_ref()) {
-            kept.lock().other_rail_up = lasts;
+        if let Some(queue) = self.qp.as_ref().and_then(|qp| qp.retransmit.as_ref()) {
+            queue.lock().other_rail_up = lasts;
         }
     }
 
@@ -384,16 +384,16 @@ impl State {
     /// striped operations go to the other rails.
     fn resolve_deliveries(&mut self, used: [u32; 2]) -> Result<()> {
         let State { rails: Some(rails), qp: Some(qp), tx, service, .. } = self else { return Ok(()) };
-        let (Some(outage), Some(kept)) = (&rails.outage, &qp.retransmit) else { return Ok(()) };
-        let (mut kept, start) = (kept.lock(), tx.first());
-        let fates = kept.resolve(start, outage.end, outage.messages_given, used[0]).ok_or_else(false_count)?;
+        let (Some(outage), Some(queue)) = (&rails.outage, &qp.retransmit) else { return Ok(()) };
+        let (mut queue, start) = (queue.lock(), tx.first());
+        let deliveries = queue.resolve(start, outage.end, outage.messages_given, used[0]).ok_or_else(false_count)?;
         if service.as_mut().is_some_and(|service| !service.discard_received(used[1])) {
             return Err(false_count());
         }
         let unknown = rails.first_lost_error(&outage.why, "the card may have carried the operation out or not");
-        for (i, fate) in fates.iter().enumerate().rev() {
+        for (i, delivery) in deliveries.iter().enumerate().rev() {
             let seq = start.wrapping_add(i as u32);
-            match (fate, tx.get_mut(seq)) {
+            match (delivery, tx.get_mut(seq)) {
                 (Delivery::Unknown, Some(op)) => op.error = Some(Box::new(unknown.clone())),
                 (Delivery::Repost, Some(op)) if op.striped => {
                     op.striped = false;
@@ -403,14 +403,14 @@ impl State {
                         // Requests before `start` have ended, and their slots belong to other operations.
                         (0..requests)
                             .filter(|i| *i <= seq.wrapping_sub(start))
-                            .for_each(|i| kept.replace_by_empty_write(seq.wrapping_sub(i)));
+                            .for_each(|i| queue.replace_by_empty_write(seq.wrapping_sub(i)));
                         stripe.todo.push_front(part);
                     }
                 }
                 _ => {}
             }
         }
-        drop(kept);
+        drop(queue);
         rails.first.speed.stop();
         rails.first.stage = rails.first.back_off(now_ns());
         self.dispatch_parts();
@@ -419,7 +419,9 @@ impl State {
 
     /// The replacement is connected: it takes the place of the old queue pair, gets the stored receives, and the peer is told.
     fn install_first(&mut self) -> Result<()> {
-        let State { rails: Some(rails), qp: Some(last), rx, rx_tag, service, patience, link, .. } = self else { return Ok(()) };
+        let State { rails: Some(rails), qp: Some(last), rx, rx_tag, service, retry_policy: patience, link, .. } = self else {
+            return Ok(());
+        };
         let (Some(outage), first) = (&mut rails.outage, &mut rails.first) else { return Ok(()) };
         let (Some(mut qp), Some(offer)) = (first.qp.take(), &first.peer) else { return Ok(()) };
         qp.retransmit = last.retransmit.take();
@@ -431,16 +433,16 @@ impl State {
         first.stage = RailStage::Ready;
         if let Some(service) = service.as_mut().filter(|service| service.up) {
             let config = &crate::config::get().verbs;
-            let mut remote = offer.remote(&first.card, psn(outage.service, rails.epoch), config.service_level, config.traffic_class);
+            let mut remote = offer.remote(&first.port, psn(outage.service, rails.epoch), config.service_level, config.traffic_class);
             remote.qpn = outage.service;
-            let local = first.card.local(psn(service.qp.number, rails.epoch));
-            if let Err(e) = service.reconnect(first.card.port, first.card.context(), &local, &remote, patience) {
+            let local = first.port.local(psn(service.qp.number, rails.epoch));
+            if let Err(e) = service.reconnect(first.port.number, first.port.context(), &local, &remote, patience) {
                 self.fail_over(e);
                 return Ok(());
             }
         }
         outage.baseline = (rx.first(), service.as_ref().map_or(0, |service| service.received));
-        let words = words(kind::RAIL_READY, 0, rails.epoch);
+        let words = rail_message(kind::RAIL_READY, 0, rails.epoch);
         self.announce(words);
         self.failover_step(None)
     }
@@ -448,15 +450,15 @@ impl State {
     /// Both sides are ready: the stored operations are posted.
     fn resume_first(&mut self) -> Result<()> {
         // Requests that wait for the last one of their batch are stored first, so that they are posted in order.
-        self.ring_promised();
+        self.flush_batch();
         let State { rails: Some(rails), qp: Some(qp), tx, rx, service, .. } = self else { return Ok(()) };
         let Some(outage) = rails.outage.take() else { return Ok(()) };
         rails.tried.record_return(!tx.is_empty(), [tx.first(), rx.first()], outage.until);
-        if let Some(mut kept) = qp.retransmit.as_ref().map(|kept| kept.lock()) {
-            kept.suspended = false;
+        if let Some(mut queue) = qp.retransmit.as_ref().map(|queue| queue.lock()) {
+            queue.suspended = false;
             for seq in (0..tx.len()).map(|i| tx.first().wrapping_add(i)) {
                 // SAFETY: the queue pair lives; the caller that posted the operation keeps its buffers until the operation completes.
-                status::returned(unsafe { kept.repost_send(qp.raw(), seq) }, "posting again what the first rail had")?;
+                status::returned(unsafe { queue.repost_send(qp.raw(), seq) }, "posting again what the first rail had")?;
             }
         }
         rails.first.came_up(now_ns());
@@ -470,11 +472,11 @@ impl State {
 /// Posts the stored receives from `first` up to `next`, and lets new receives go to the device again: the peer may send as soon as it has
 /// RAIL_READY.
 fn repost_receives(qp: &Qp, tag: Tag, first: u32, next: u32) -> Result<()> {
-    let Some(mut kept) = qp.retransmit.as_ref().map(|kept| kept.lock()) else { return Ok(()) };
-    kept.receives_suspended = false;
+    let Some(mut queue) = qp.retransmit.as_ref().map(|queue| queue.lock()) else { return Ok(()) };
+    queue.receives_suspended = false;
     (0..next.wrapping_sub(first)).try_for_each(|i| {
         // SAFETY: the queue pair lives; the caller that posted the receive keeps its buffers until the receive completes.
-        status::returned(unsafe { kept.repost_recv(qp.raw(), tag.recv(first.wrapping_add(i))) }, "posting receives again")
+        status::returned(unsafe { queue.repost_recv(qp.raw(), tag.recv(first.wrapping_add(i))) }, "posting receives again")
     })
 }
 

@@ -19,16 +19,16 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 /// Messages that a rail can have in flight, and receives for the peer's messages.
-const WORDS: usize = 8;
+const MESSAGES: usize = 8;
 /// Completions that a rail can have outstanding.
-pub const CHARGE: usize = DEPTH + 2 * WORDS;
+pub const CHARGE: usize = DEPTH + 2 * MESSAGES;
 /// Stands for the part number in an `InFlightPart` that is a message or a sign of life.
-pub const MESSAGE: u16 = u16::MAX;
+pub const NO_PART: u16 = u16::MAX;
 
 /// The threads that connect queue pairs. Each attempt takes about a second at most.
-static JOINERS: WorkQueue = WorkQueue::new("gdrfab-rail", 8);
+static CONNECTORS: WorkQueue = WorkQueue::new("gdrfab-rail", 8);
 
-pub fn words(kind: u8, number: usize, life: u32) -> Message {
+pub fn rail_message(kind: u8, number: usize, life: u32) -> Message {
     [u64::from(kind) | (number as u64) << 8 | u64::from(life) << 32, 0, 0, 0, 0, 0, 0, 0]
 }
 
@@ -46,24 +46,24 @@ impl RailOffer {
 impl Rail {
     /// Makes the queue pair of a further rail and posts its receives. Returns the offer for the peer.
     pub(in crate::prov::verbs) fn create_qp(&mut self, cq: &Arc<Cq>, number: usize, pieces: u32) -> Result<Message> {
-        let (tx, rx) = ((DEPTH + WORDS) as u32, WORDS as u32);
+        let (tx, rx) = ((DEPTH + MESSAGES) as u32, MESSAGES as u32);
         let asked = Capacity { tx, rx, tx_pieces: pieces, rx_pieces: 1, inline: size_of::<Message>() as u32 };
         let words = self.create_qp_with(&[cq.clone(), cq.clone()], number, asked)?;
-        (0..WORDS).try_for_each(|place| self.post_message_receive(place))?;
+        (0..MESSAGES).try_for_each(|place| self.post_message_receive(place))?;
         Ok(words)
     }
 
     pub(in crate::prov::verbs) fn create_qp_with(&mut self, cqs: &[Arc<Cq>; 2], number: usize, asked: Capacity) -> Result<Message> {
-        let qp = Qp::new(&self.card.pd, &cqs[0].raw, &cqs[1].raw, asked)?;
-        qp.init(self.card.port)?;
+        let qp = Qp::new(&self.port.pd, &cqs[0].raw, &cqs[1].raw, asked)?;
+        qp.init(self.port.number)?;
         self.life += 1;
-        let mut words = words(kind::RAIL_OFFER, number, self.life);
-        let (high, low) = self.card.gid.raw.split_at(8);
+        let mut words = rail_message(kind::RAIL_OFFER, number, self.life);
+        let (high, low) = self.port.gid.raw.split_at(8);
         words[1] = u64::from_be_bytes(high.try_into().unwrap_or_default());
         words[2] = u64::from_be_bytes(low.try_into().unwrap_or_default());
         words[3] = u64::from(qp.number);
-        let reads = self.card.context().reads_in();
-        words[4] = u64::from(self.card.lid) | u64::from(reads) << 16 | u64::from(self.card.mtu) << 32;
+        let reads = self.port.context().reads_in();
+        words[4] = u64::from(self.port.lid) | u64::from(reads) << 16 | u64::from(self.port.mtu) << 32;
         self.qp = Some(qp);
         self.stage = RailStage::Offered;
         Ok(words)
@@ -74,8 +74,8 @@ impl Rail {
     pub(in crate::prov::verbs) fn connect(&mut self, cqs: [Arc<Cq>; 2], patience: RetryPolicy) -> Result<()> {
         let (Some(qp), Some(peer)) = (self.qp.take(), &self.peer) else { return Ok(()) };
         let config = &config::get().verbs;
-        let remote = peer.remote(&self.card, Service::psn(peer.qpn), config.service_level, config.traffic_class);
-        let (card, cqs, process) = (self.card.clone(), cqs, std::process::id());
+        let remote = peer.remote(&self.port, Service::psn(peer.qpn), config.service_level, config.traffic_class);
+        let (card, cqs, process) = (self.port.clone(), cqs, std::process::id());
         let joining = ConnectingQp::default();
         let wanted = Arc::downgrade(&joining);
         (self.stage, self.joining) = (RailStage::Joining, Some(joining));
@@ -97,7 +97,7 @@ impl Rail {
             // After the queue pair, which completes there.
             drop(cqs);
         };
-        match JOINERS.give([Box::new(work) as Work]) {
+        match CONNECTORS.give([Box::new(work) as Work]) {
             true => Ok(()),
             false => Err(Error::fixed(errno::EAGAIN, "no thread could be started to connect it")),
         }
@@ -124,14 +124,14 @@ impl Rail {
     pub(in crate::prov::verbs) fn ask_alive(&mut self) -> Result<()> {
         let Some(qp) = self.qp.as_ref().filter(|_| self.is_up() && self.in_flight.is_empty()) else { return Ok(()) };
         status::returned(qp.post_empty_write(self.tag.send(self.seq())), "asking for a sign of life")?;
-        self.begin(InFlightPart { seq: self.seq(), stripe: 0, part: MESSAGE, len: 0, requests: 1 }, now_ns());
+        self.begin(InFlightPart { seq: self.seq(), stripe: 0, part: NO_PART, len: 0, requests: 1 }, now_ns());
         Ok(())
     }
 
     /// Posts a receive for a message of the peer.
     fn post_message_receive(&mut self, place: usize) -> Result<()> {
         let size = size_of::<Message>();
-        let ear = self.message_buffer.take().map_or_else(|| Buffer::new(&self.card.pd, WORDS * size, LOCAL), Ok)?;
+        let ear = self.message_buffer.take().map_or_else(|| Buffer::new(&self.port.pd, MESSAGES * size, LOCAL), Ok)?;
         let mut piece = ibv_sge { addr: (ear.address() + place * size) as u64, length: size as u32, lkey: ear.lkey() };
         self.message_buffer = Some(ear);
         let Some(qp) = &self.qp else { return Ok(()) };
@@ -145,7 +145,7 @@ impl Rail {
     /// The message in a completed receive; the receive is posted again.
     pub(in crate::prov::verbs) fn take_message(&mut self, seq: u32, len: u32) -> Result<Option<Message>> {
         let place = (seq & 0xff_ffff) as usize;
-        let Some(ear) = self.message_buffer.as_ref().filter(|_| place < WORDS && len as usize == size_of::<Message>()) else {
+        let Some(ear) = self.message_buffer.as_ref().filter(|_| place < MESSAGES && len as usize == size_of::<Message>()) else {
             return Ok(None);
         };
         // SAFETY: a slot of our buffer, aligned, that the device has filled and no longer accesses.
@@ -163,7 +163,7 @@ impl Rail {
     pub(in crate::prov::verbs) fn send_message(&mut self, words: &Message) -> Result<()> {
         let Some(qp) = self.qp.as_ref().filter(|_| self.can_send_messages()) else { return Ok(()) };
         // A peer that follows the protocol has acknowledged earlier messages by now.
-        if self.in_flight.iter().filter(|f| f.part == MESSAGE).count() >= WORDS {
+        if self.in_flight.iter().filter(|f| f.part == NO_PART).count() >= MESSAGES {
             return Err(Error::fixed(errno::ETIMEDOUT, "the peer's card acknowledges no words"));
         }
         let mut piece = ibv_sge { addr: words.as_ptr().addr() as u64, length: size_of::<Message>() as u32, lkey: 0 };
@@ -175,7 +175,7 @@ impl Rail {
         wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED | ibv_send_flags::IBV_SEND_INLINE;
         // SAFETY: the request lives for the call, and its bytes are copied into the work request.
         unsafe { qp.post_send(&mut wr) }.map_err(|(_, err)| status::call_error("saying that the first rail is lost", err))?;
-        self.begin(InFlightPart { seq: self.seq(), stripe: 0, part: MESSAGE, len: 0, requests: 1 }, now_ns());
+        self.begin(InFlightPart { seq: self.seq(), stripe: 0, part: NO_PART, len: 0, requests: 1 }, now_ns());
         Ok(())
     }
 }

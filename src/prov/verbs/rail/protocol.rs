@@ -2,7 +2,7 @@
 //! Bringing further rails up and down, and the messages about rails and keys between the two sides. The messages go by the service queue
 //! pair, or as parcels of a lane. Every message is input from the peer and is checked. `state/rail.rs` describes the stages of a rail.
 
-use super::join::words;
+use super::join::rail_message;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::event::EventKind;
 use crate::prov::report::no_rail;
@@ -80,11 +80,13 @@ impl State {
     }
 
     fn rail_turn(&mut self, domain: &Domain, number: usize, now: u64) -> Result<()> {
-        let (patience, Some(rails)) = (self.patience, &mut self.rails) else { return Ok(()) };
+        let (patience, Some(rails)) = (self.retry_policy, &mut self.rails) else { return Ok(()) };
         let pieces = rails.pieces;
         let Some(rail) = rails.rail(number) else { return Ok(()) };
         match rail.stage {
-            RailStage::Down { again } if again <= now && !rail.card.context().is_active(rail.card.port) => rail.stage = rail.back_off(now),
+            RailStage::Down { again } if again <= now && !rail.port.context().is_active(rail.port.number) => {
+                rail.stage = rail.back_off(now)
+            }
             RailStage::Down { again } if again <= now => {
                 match domain.rail_cqs().get(number - 1).ok_or_else(no_rail).and_then(|cq| rail.create_qp(cq, number, pieces)) {
                     Ok(offer) => self.send_rail_message(offer),
@@ -103,7 +105,7 @@ impl State {
                 let (Some(joined), Some(peer)) = (rail.connect_result(), rail.peer) else { return Ok(()) };
                 joined?;
                 rail.stage = RailStage::Ready;
-                let mut words = words(kind::RAIL_READY, number, rail.life);
+                let mut words = rail_message(kind::RAIL_READY, number, rail.life);
                 words[1] = u64::from(peer.life);
                 self.send_rail_message(words);
                 self.probe_rail(number);
@@ -169,7 +171,7 @@ impl State {
         rail.stage = RailStage::Down { again: u64::MAX };
         rails.update_threshold();
         crate::log!(Debug, "{name}: {why}");
-        self.send_rail_message(words(kind::RAIL_GONE, number, life));
+        self.send_rail_message(rail_message(kind::RAIL_GONE, number, life));
         if was_up {
             self.stats.rails_lost += 1;
             self.event(EventKind::Notify, Vec::new(), Some(Error::coded(why.errno, why.code, format!("{name}: {}", why.words))));
@@ -268,7 +270,7 @@ impl State {
         use crate::prov::verbs::sys::abi::ibv_event_type::{IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR};
         let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
         match *event {
-            AsyncEvent { port: Some(port), .. } if port != rail.card.port => {}
+            AsyncEvent { port: Some(port), .. } if port != rail.port.number => {}
             AsyncEvent { port: Some(port), kind: IBV_EVENT_PORT_ERR, .. } => {
                 self.lose_rail(number, Error::new(errno::ENETDOWN, format!("port {port} of {device} went down")));
             }

@@ -6,7 +6,7 @@
 //! operations posted after it wait for its end, so the order is the same as over one rail. A part of a rail that is lost goes again over
 //! another rail.
 
-use super::join::MESSAGE;
+use super::join::NO_PART;
 use crate::error::{Error, Result, errno};
 use crate::prov::bind::Ending;
 use crate::prov::fault::Plan;
@@ -37,7 +37,7 @@ const READS: u64 = 1 << 0;
 const WRITES: u64 = 1 << 4;
 
 /// True if a completion status blames the operation and not the rail. Such a failure ends the connection, as it does over one rail.
-pub(in crate::prov::verbs) fn is_its_own(status: u32) -> bool {
+pub(in crate::prov::verbs) fn blames_operation(status: u32) -> bool {
     use ibv_wc_status::*;
     matches!(
         status,
@@ -98,7 +98,7 @@ impl State {
         if mask & !1 == 0 {
             return None;
         }
-        let mut stripe = Stripe::new(dir, end.len, mask.count_ones() as usize, self.most_requests(), end, mr::how_of_all(local, descs));
+        let mut stripe = Stripe::new(dir, end.len, mask.count_ones() as usize, self.most_requests(), end, mr::all_path_bits(local, descs));
         (stripe.local_keys, stripe.remote_keys) = (own, vec![there]);
         let piece = |(i, v): (usize, &Iov)| LocalPiece { addr: v.addr() as u64, len: v.len() as u32, of: i as u16 };
         stripe.add(addr, 0, 0, local.iter().enumerate().map(piece));
@@ -128,7 +128,7 @@ impl State {
         if odd || local.len() > (capacity.tx_pieces as usize).min(IOV_LIMIT) {
             return None;
         }
-        if self.ruled_out(mr::path_of(mr::how_of_all(local, descs))).is_some() {
+        if self.ruled_out(mr::path_of(mr::all_path_bits(local, descs))).is_some() {
             return None;
         }
         let end = Ending::of(c, kind_of(dir), total, local.first().map_or(0, |v| v.addr()), false, 0);
@@ -143,7 +143,7 @@ impl State {
         stripe.fenced = c.flags & flags::FENCE != 0;
         (stripe.end.wanted, stripe.end.deadline) = (wanted, self.deadline(c.timeout_ns));
         // Operations that were promised to go out with the next one (`GDRFAB_MORE`) are posted now.
-        self.ring_promised();
+        self.flush_batch();
         Some(self.enqueue(WaitingOp::Striped(Box::new(stripe))))
     }
 
@@ -185,13 +185,13 @@ impl State {
                 continue;
             }
             let pair = pairs.get(at)?;
-            let (here, fellows) = (memory.regions.lock().rail_keys_of_desc(pair.desc).cloned(), self.rail_keys_for(pair.key));
-            let (here, fellows) = (here?, fellows?);
-            mask &= here.mask & fellows.mask;
-            how |= mr::how_of(pair.desc);
+            let (here, remote) = (memory.regions.lock().rail_keys_of_desc(pair.desc).cloned(), self.rail_keys_for(pair.key));
+            let (here, remote) = (here?, remote?);
+            mask &= here.mask & remote.mask;
+            how |= mr::path_bits(pair.desc);
             *places.get_mut(at)? = Some(own.len() as u16);
             own.push(here);
-            there.push(fellows);
+            there.push(remote);
         }
         if mask & !1 == 0 {
             return None;
@@ -214,7 +214,7 @@ impl State {
             stripe.add(run.addr, of, i as u16, std::iter::once(piece));
         }
         stripe.close();
-        self.ring_promised();
+        self.flush_batch();
         Some(self.enqueue(WaitingOp::Striped(Box::new(stripe))).map(|()| count))
     }
 
@@ -226,7 +226,7 @@ impl State {
             }
             (m.stripe, m.posted, m.all_posted) = (0, m.total, true);
             if !m.deliver && !m.must_notify() {
-                self.stats.moved(mr::path_of(m.how), m.total);
+                self.stats.moved(mr::path_of(m.path_bits), m.total);
                 self.bind.succeed(&m.end);
             }
             return Some(StripeProgress::Over);
@@ -248,7 +248,7 @@ impl State {
         if !m.direct && !self.tx.is_empty() {
             return Some(StripeProgress::Waits);
         }
-        let mut stripe = Stripe::new(m.dir, m.total, mask.count_ones() as usize, self.most_requests(), m.end, m.how);
+        let mut stripe = Stripe::new(m.dir, m.total, mask.count_ones() as usize, self.most_requests(), m.end, m.path_bits);
         (stripe.local_keys, stripe.remote_keys) = (own, there);
         stripe.whose = if m.direct { StripeOrigin::Fetch } else { StripeOrigin::LaneJob };
         let mut at = 0;
@@ -276,7 +276,7 @@ impl State {
             }
             None if self.tx.is_empty() => true,
             None => {
-                self.ask_for_an_end();
+                self.request_completion();
                 false
             }
         }
@@ -375,7 +375,7 @@ impl State {
         }
         if wc.status == ibv_wc_status::IBV_WC_SUCCESS {
             match rail.end(seq, now_ns()) {
-                Some(InFlightPart { part: MESSAGE, .. }) => {}
+                Some(InFlightPart { part: NO_PART, .. }) => {}
                 Some(InFlightPart { stripe: 0, .. }) => self.rail_came_up(number),
                 Some(flight) => self.on_part_ended(flight.stripe, flight.part, number),
                 None => {}
@@ -385,7 +385,7 @@ impl State {
         let of = rail.in_flight.iter().find(|f| f.seq == seq).map_or(0, |f| f.stripe);
         let (dir, deadline) = self.rails.as_mut().and_then(|r| r.stripe(of)).map_or((Dir::Write, 0), |s| (s.dir, s.end.deadline));
         let operation = if dir == Dir::Read { "read" } else { "write" };
-        if is_its_own(wc.status) && of != 0 {
+        if blames_operation(wc.status) && of != 0 {
             let error = self.failure_of(wc, operation, false, deadline);
             return self.stripe_failed(of, 0, error);
         }
@@ -437,7 +437,7 @@ impl State {
                 rails.ended_job = stripe.id;
                 continue;
             }
-            self.stats.moved(mr::path_of(stripe.how), stripe.total);
+            self.stats.moved(mr::path_of(stripe.path_bits), stripe.total);
             if stripe.whose == StripeOrigin::Fetch {
                 self.fetch_ended(stripe.total);
             }

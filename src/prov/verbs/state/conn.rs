@@ -78,7 +78,7 @@ impl Link {
         self.channel.is_some()
     }
 
-    pub fn watch(&self, poller: &Poller) -> Result<()> {
+    pub fn add_to_poller(&self, poller: &Poller) -> Result<()> {
         self.channel.as_ref().map_or(Ok(()), |c| poller.add(c.as_fd()))
     }
 

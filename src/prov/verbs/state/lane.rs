@@ -15,10 +15,10 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 /// Bytes of a slot, header included.
-const PLACE: usize = 4096;
+const SLOT_BYTES: usize = 4096;
 pub const HEADER: usize = 8;
 /// Most bytes of a parcel behind its header.
-pub const MAX_BYTES: usize = PLACE - HEADER;
+pub const MAX_BYTES: usize = SLOT_BYTES - HEADER;
 /// Words of the largest parcel that can travel inside its work request.
 pub const INLINE_WORDS: usize = 32;
 /// Send slots at first and at most, and the number of them that are reserved for the lane's own parcels.
@@ -31,7 +31,7 @@ pub const MAX_ACKS: usize = 32;
 /// Most answers that wait to be sent. A peer that follows the protocol never causes more.
 pub const MAX_ANSWERS: usize = 4 * RECEIVES as usize;
 /// Most keys of the peer that are stored.
-const TOLD: usize = 4096;
+const MAX_PEER_KEYS: usize = 4096;
 
 /// The first byte of a parcel's header. The number of words follows, two bytes of 0, and the count of `Credit::send`.
 pub mod kind {
@@ -107,7 +107,7 @@ pub struct LaneRma {
     pub data: Option<u64>,
     /// The operation ends only when the peer has confirmed it.
     pub deliver: bool,
-    pub how: u8,
+    pub path_bits: u8,
     pub end: Ending,
 }
 
@@ -132,7 +132,7 @@ impl LaneRma {
             stripe: 0,
             data: None,
             deliver: false,
-            how: 0,
+            path_bits: 0,
             end,
         }
     }
@@ -203,8 +203,8 @@ struct Slots {
 
 impl Slots {
     fn grow(&mut self, memory: &Registered, by: usize) -> Result<()> {
-        let area = memory.buffer(by * PLACE)?;
-        self.at.extend((0..by).map(|i| (area.address() + i * PLACE, area.lkey())));
+        let area = memory.buffer(by * SLOT_BYTES)?;
+        self.at.extend((0..by).map(|i| (area.address() + i * SLOT_BYTES, area.lkey())));
         self.areas.push(area);
         Ok(())
     }
@@ -288,7 +288,7 @@ impl LaneQueues {
     /// The scatter/gather entry of a whole slot, for a receive.
     pub fn receive(&self, place: u32) -> ibv_sge {
         let (addr, lkey) = self.receives.get(place);
-        ibv_sge { addr: addr as u64, length: PLACE as u32, lkey }
+        ibv_sge { addr: addr as u64, length: SLOT_BYTES as u32, lkey }
     }
 
     /// The bytes of a received parcel, header included.
@@ -297,7 +297,7 @@ impl LaneQueues {
             (0, _) => &[],
             // SAFETY: the slot lies within `areas`. The device has filled it, and gets it again only after `lane_turn` has handed the
             // parcel out.
-            (at, _) => unsafe { std::slice::from_raw_parts(at as *const u8, len.min(PLACE)) },
+            (at, _) => unsafe { std::slice::from_raw_parts(at as *const u8, len.min(SLOT_BYTES)) },
         }
     }
 
@@ -328,7 +328,7 @@ impl LaneQueues {
         let header = u64::from(kind) | (words.len() as u64) << 8 | u64::from(self.credit.send()) << 32;
         let mut at = start;
         for word in std::iter::once(&header).chain(words) {
-            // SAFETY: `room` gave the caller's buffer, or a send slot that the device does not hold; `put_parcel` has checked that
+            // SAFETY: `room` gave the caller's buffer, or a send slot that the device does not hold; `send_parcel` has checked that
             // everything fits.
             unsafe { (at as *mut u64).write(word.to_le()) };
             at += 8;
@@ -351,7 +351,7 @@ impl LaneQueues {
     }
 
     pub fn learn_key(&mut self, key: u64, told: PeerKey) {
-        if self.peer_keys.len() >= TOLD {
+        if self.peer_keys.len() >= MAX_PEER_KEYS {
             self.peer_keys.clear();
         }
         self.peer_keys.insert(key, told);

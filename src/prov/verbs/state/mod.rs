@@ -58,7 +58,7 @@ pub struct State {
     pub phase: Phase,
     pub bind: Bindings,
     pub options: Options,
-    pub patience: RetryPolicy,
+    pub retry_policy: RetryPolicy,
     pub stats: Stats,
     /// The caller's handle and context, for events.
     pub object: usize,
@@ -123,13 +123,13 @@ fn operation(kind: u64) -> &'static str {
 
 impl State {
     /// Decides by the bound counters whether every operation has to ask for a completion.
-    pub fn settle_signals(&mut self) {
+    pub fn update_signalling(&mut self) {
         let c = &self.bind.counters;
         self.signal_all = self.unordered || c.send.is_some() || c.write.is_some() || c.read.is_some();
     }
 
     pub fn event(&self, kind: EventKind, data: Vec<u8>, error: Option<Error>) {
-        tell(kind, self.object, error.as_ref(), || self.reached());
+        tell(kind, self.object, error.as_ref(), || self.describe_peer());
         self.bind.event(kind, self.object, self.context, data, error);
     }
 
@@ -138,7 +138,7 @@ impl State {
     }
 
     /// The peer and the paths to it, for the log.
-    fn reached(&self) -> String {
+    fn describe_peer(&self) -> String {
         let mut paths = PATHS & self.options.policy.allowed() & Paths::from_bits_truncate(config::get().verbs.paths);
         paths.set(Paths::STAGED, paths.contains(Paths::STAGED) && self.service.is_some());
         format!("{}, paths {}", self.peer_address(), paths.words())
@@ -207,9 +207,9 @@ impl State {
         if end.kind & flags::SEND != 0 {
             self.stats.sends += 1;
         } else {
-            self.stats.moved(mr::path_of(op.how), end.len);
-            if op.how & (FETCH | PARCEL) != 0 {
-                self.lane_op_ended(op.how, end.len);
+            self.stats.moved(mr::path_of(op.path_bits), end.len);
+            if op.path_bits & (FETCH | PARCEL) != 0 {
+                self.lane_op_ended(op.path_bits, end.len);
             }
         }
         if op.internal {
@@ -322,7 +322,7 @@ impl State {
         self.phase = Phase::Draining;
         self.drain_deadline = time::now_ns() + DRAIN_NS;
         self.send_goodbye();
-        self.drop_batch();
+        self.fail_batch();
         if let Some(rails) = &mut self.rails {
             self.drain_deadline *= u64::from(!rails.is_failing_over());
             rails.end();
@@ -422,16 +422,16 @@ impl State {
     /// The absolute deadline of an operation posted now.
     #[inline(always)]
     pub fn deadline(&mut self, timeout_ns: u64) -> u64 {
-        self.until(if timeout_ns != 0 { timeout_ns } else { self.options.deadline_ns })
+        self.register_deadline(if timeout_ns != 0 { timeout_ns } else { self.options.deadline_ns })
     }
 
     /// The absolute deadline of a receive posted now.
     pub fn recv_deadline(&mut self, timeout_ns: u64) -> u64 {
-        self.until(if timeout_ns != 0 { timeout_ns } else { self.options.recv_deadline_ns })
+        self.register_deadline(if timeout_ns != 0 { timeout_ns } else { self.options.recv_deadline_ns })
     }
 
     #[inline(always)]
-    fn until(&mut self, relative: u64) -> u64 {
+    fn register_deadline(&mut self, relative: u64) -> u64 {
         let deadline = time::deadline(relative);
         if deadline == 0 {
             return 0;

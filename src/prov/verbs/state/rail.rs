@@ -172,7 +172,7 @@ impl Backoff {
 }
 
 pub struct Rail {
-    pub card: Arc<RailPort>,
+    pub port: Arc<RailPort>,
     pub tag: Tag,
     /// Before the fields that it reaches: it is dropped first.
     pub qp: Option<Qp>,
@@ -204,10 +204,10 @@ pub struct Rail {
 }
 
 impl Rail {
-    pub fn new(card: Arc<RailPort>, tag: Tag, breaks: u64) -> Rail {
+    pub fn new(card: Arc<RailPort>, tag: Tag, fault_every: u64) -> Rail {
         let pace = SpeedEstimate::new(card.speed);
         Rail {
-            card,
+            port: card,
             tag,
             qp: None,
             joining: None,
@@ -225,7 +225,7 @@ impl Rail {
             losses: 0,
             was_up: false,
             pauses: Backoff::new(),
-            fault_every: breaks,
+            fault_every: fault_every,
             parts_begun: 0,
         }
     }

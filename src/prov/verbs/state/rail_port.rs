@@ -22,7 +22,7 @@ pub struct RailPort {
     /// "mlx5_0:1".
     pub name: String,
     pub pd: Arc<Pd>,
-    pub port: u8,
+    pub number: u8,
     pub gid: Gid,
     pub lid: u16,
     pub mtu: u32,
@@ -41,7 +41,7 @@ impl RailPort {
         Ok(Arc::new(RailPort {
             name: format!("{}:{}", context.name, port.number),
             pd,
-            port: port.number,
+            number: port.number,
             gid,
             lid: port.lid,
             mtu,
@@ -101,6 +101,6 @@ impl RailPort {
     }
 
     pub fn local(&self, psn: u32) -> LocalPort {
-        LocalPort { port: self.port, gid_index: self.gid.index, psn, global: self.ethernet || self.lid == 0 }
+        LocalPort { port: self.number, gid_index: self.gid.index, psn, global: self.ethernet || self.lid == 0 }
     }
 }

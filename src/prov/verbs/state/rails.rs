@@ -186,12 +186,12 @@ impl Rails {
     #[cold]
     pub fn name(&self, number: usize) -> String {
         let Some(rail) = number.checked_sub(1).and_then(|i| self.further.get(i)) else {
-            return format!("rail {number}, {}", self.first.card.name);
+            return format!("rail {number}, {}", self.first.port.name);
         };
-        let own = address(&rail.card.gid.raw, rail.card.gid.ip);
+        let own = address(&rail.port.gid.raw, rail.port.gid.ip);
         match &rail.peer {
-            Some(peer) => format!("rail {number}, {} {own} to {}", rail.card.name, address(&peer.gid, None)),
-            None => format!("rail {number}, {} {own}", rail.card.name),
+            Some(peer) => format!("rail {number}, {} {own} to {}", rail.port.name, address(&peer.gid, None)),
+            None => format!("rail {number}, {} {own}", rail.port.name),
         }
     }
 
@@ -204,11 +204,11 @@ impl Rails {
     /// The report about a rail for the caller.
     pub fn report(&self, number: usize, peer: Option<IpAddr>) -> Option<RailReport> {
         let Some(number) = number.checked_sub(1) else {
-            let ends = peer.map(|peer| (address(&self.first.card.gid.raw, self.first.card.gid.ip), peer));
+            let ends = peer.map(|peer| (address(&self.first.port.gid.raw, self.first.port.gid.ip), peer));
             return Some(RailReport { up: !self.is_failing_over(), losses: self.first.losses, bytes: self.first.carried, ends });
         };
         let rail = self.further.get(number)?;
-        let ends = rail.peer.map(|peer| (address(&rail.card.gid.raw, rail.card.gid.ip), address(&peer.gid, None)));
+        let ends = rail.peer.map(|peer| (address(&rail.port.gid.raw, rail.port.gid.ip), address(&peer.gid, None)));
         Some(RailReport { up: rail.is_up(), losses: rail.losses, bytes: rail.carried, ends })
     }
 

@@ -73,7 +73,7 @@ pub struct Stripe {
     pub end: Ending,
     pub total: usize,
     /// The device's way to the local memory (`mr::path_of`).
-    pub how: u8,
+    pub path_bits: u8,
     /// The operation may overtake others of this kind (a list, whose blocks have no order).
     pub unordered: bool,
     /// The operation overtakes nothing, whatever order the endpoint promises.
@@ -109,7 +109,7 @@ impl Stripe {
             failed: None,
             end,
             total,
-            how,
+            path_bits: how,
             unordered: false,
             fenced: false,
             whose: StripeOrigin::Caller,

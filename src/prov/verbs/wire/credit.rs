@@ -28,15 +28,15 @@ pub struct Credit {
     returned: u32,
     /// Receives posted here beyond the first ones; and how many of them the peer was told.
     freed: u32,
-    told: u32,
+    reported: u32,
     /// Receives here; and parcels since their number has changed.
     receives: u32,
-    came: u32,
+    parcels_since_growth: u32,
 }
 
 impl Default for Credit {
     fn default() -> Credit {
-        Credit { sent: 0, returned: 0, freed: 0, told: 0, receives: FIRST, came: 0 }
+        Credit { sent: 0, returned: 0, freed: 0, reported: 0, receives: FIRST, parcels_since_growth: 0 }
     }
 }
 
@@ -53,12 +53,12 @@ impl Credit {
     /// Counts a parcel that is sent; returns the count of receives that it reports.
     pub fn send(&mut self) -> u32 {
         self.sent = self.sent.wrapping_add(1);
-        self.told = self.freed;
+        self.reported = self.freed;
         self.freed
     }
 
     /// Handles the count of receives in a parcel of the peer.
-    pub fn heard(&mut self, returned: u32) -> Result<()> {
+    pub fn on_report(&mut self, returned: u32) -> Result<()> {
         if returned.wrapping_sub(self.returned) > RECEIVES - self.left() {
             return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer promises more receives than a lane has"));
         }
@@ -67,28 +67,28 @@ impl Credit {
     }
 
     /// A receive was posted again here.
-    pub fn freed(&mut self) {
+    pub fn on_receive_posted(&mut self) {
         self.freed = self.freed.wrapping_add(1);
-        self.came = self.came.saturating_add(1);
+        self.parcels_since_growth = self.parcels_since_growth.saturating_add(1);
     }
 
     /// The number of further receives the peer has earned by using those it has.
-    pub fn earned(&mut self) -> u32 {
-        if self.came < 2 * self.receives {
+    pub fn take_earned(&mut self) -> u32 {
+        if self.parcels_since_growth < 2 * self.receives {
             return 0;
         }
-        self.came = 0;
+        self.parcels_since_growth = 0;
         self.receives.min(RECEIVES - self.receives)
     }
 
     /// `by` receives were posted here in addition.
-    pub fn grew(&mut self, by: u32) {
+    pub fn on_growth(&mut self, by: u32) {
         (self.receives, self.freed) = (self.receives + by, self.freed.wrapping_add(by));
     }
 
     /// So many receives are free again that the peer is told by a parcel of its own.
-    pub fn owes(&self) -> bool {
-        self.freed.wrapping_sub(self.told) >= self.receives / 4
+    pub fn must_report(&self) -> bool {
+        self.freed.wrapping_sub(self.reported) >= self.receives / 4
     }
 }
 
@@ -141,10 +141,10 @@ mod tests {
 
     fn take_one(side: &mut Side) {
         if let Some(returned) = side.inbox.pop_front() {
-            side.credit.heard(returned).unwrap();
-            side.credit.freed();
-            let more = side.credit.earned();
-            side.credit.grew(more);
+            side.credit.on_report(returned).unwrap();
+            side.credit.on_receive_posted();
+            let more = side.credit.take_earned();
+            side.credit.on_growth(more);
         }
     }
 
@@ -173,7 +173,7 @@ mod tests {
                     1 => drop(send(me, other, Class::Own)),
                     _ => take_one(me),
                 }
-                if me.credit.owes() {
+                if me.credit.must_report() {
                     send(me, other, Class::Credit);
                 }
             }
@@ -182,7 +182,7 @@ mod tests {
                 for k in 0..2 {
                     let (me, other) = if k == 0 { (&mut *a, &mut *b) } else { (&mut *b, &mut *a) };
                     take(me);
-                    if me.credit.owes() {
+                    if me.credit.must_report() {
                         send(me, other, Class::Credit);
                     }
                 }
@@ -191,8 +191,8 @@ mod tests {
             assert!(a.credit.receives == RECEIVES && b.credit.receives == RECEIVES, "seed {seed}: in use, and no larger");
         }
         let mut silent = Credit::default();
-        (0..2 * FIRST - 1).for_each(|_| silent.freed());
-        assert_eq!(silent.earned(), 0);
+        (0..2 * FIRST - 1).for_each(|_| silent.on_receive_posted());
+        assert_eq!(silent.take_earned(), 0);
     }
 
     /// A lie changes nothing: the earlier count still holds.
@@ -204,11 +204,11 @@ mod tests {
         }
         let most = RECEIVES - FIRST + 5;
         for lie in [most + 1, u32::MAX, 1 << 31] {
-            let e = credit.heard(lie).unwrap_err();
+            let e = credit.on_report(lie).unwrap_err();
             assert!(e.code == Code::PeerBroke && e.to_string().contains("promises more"), "{lie}: {e}");
         }
-        credit.heard(most).unwrap();
-        assert!(credit.heard(most - 1).is_err(), "it takes back what it promised");
+        credit.on_report(most).unwrap();
+        assert!(credit.on_report(most - 1).is_err(), "it takes back what it promised");
         let sent = (0..).take_while(|_| credit.may_send(Class::Credit) && credit.send() == 0).count();
         assert_eq!(sent, RECEIVES as usize);
     }
@@ -223,16 +223,16 @@ mod tests {
             take(&mut a);
             take(&mut b);
             for _ in 0..3 {
-                if a.credit.owes() {
+                if a.credit.must_report() {
                     assert!(send(&mut a, &mut b, Class::Credit));
                 }
-                if b.credit.owes() {
+                if b.credit.must_report() {
                     assert!(send(&mut b, &mut a, Class::Credit));
                 }
                 take(&mut a);
                 take(&mut b);
             }
-            assert!(!a.credit.owes() && !b.credit.owes(), "credits alone are not answered for ever");
+            assert!(!a.credit.must_report() && !b.credit.must_report(), "credits alone are not answered for ever");
             assert!(a.credit.may_send(Class::Caller) && b.credit.may_send(Class::Caller));
         }
     }
@@ -253,8 +253,8 @@ mod tests {
     fn lies_about_receives_are_found() {
         let mut credit = Credit::default();
         let most = RECEIVES - FIRST;
-        assert!(credit.heard(most + 1).is_err() && credit.heard(u32::MAX).is_err());
+        assert!(credit.on_report(most + 1).is_err() && credit.on_report(u32::MAX).is_err());
         credit.send();
-        assert!(credit.heard(most + 2).is_err() && credit.heard(most + 1).is_ok() && credit.heard(most).is_err());
+        assert!(credit.on_report(most + 2).is_err() && credit.on_report(most + 1).is_ok() && credit.on_report(most).is_err());
     }
 }

@@ -69,6 +69,7 @@ impl State {
         let free = self.options.policy.allowed().contains(Paths::NIC | Paths::DMABUF | Paths::PEER_MEM);
         let fits = !self.unordered && !self.signal_all && self.op_flags & !FAST_FLAGS == 0 && self.options.deadline_ns == 0 && free;
         let idle = matches!(self.phase, Phase::Connected)
+            && self.peer_end.is_none()
             && !self.must_wait()
             && self.batch.is_empty()
             && self.faults.is_none()

@@ -145,8 +145,9 @@ impl State {
     }
 
     pub fn not_connected(&self) -> Error {
-        match (&self.phase, &self.end_reason) {
-            (Phase::Down(why), _) | (Phase::Draining, Some(why)) => {
+        let peer_end = self.peer_end.as_ref().map(|(why, _)| why);
+        match (&self.phase, self.end_reason.as_ref().or(peer_end)) {
+            (Phase::Down(why), _) | (Phase::Draining | Phase::Connected, Some(why)) => {
                 Error::coded(errno::ESHUTDOWN, why.code, format!("ep: the connection is over: {}", why.words))
             }
             (Phase::Connecting(_), _) => {
@@ -343,6 +344,7 @@ impl State {
             self.begin_teardown(why, false);
         } else if self.peer_end.is_none() {
             self.close_fast();
+            self.close_fast();
             self.peer_end = Some((why, time::now_ns() + ANSWER_NS));
         }
     }
@@ -455,7 +457,8 @@ impl State {
 
     pub fn check_connected(&self) -> Result<&Qp> {
         match (&self.phase, &self.qp) {
-            (Phase::Connected, Some(qp)) => Ok(qp),
+            // An answer may still come for operations under way, but not for new ones.
+            (Phase::Connected, Some(qp)) if self.peer_end.is_none() => Ok(qp),
             // The caller may answer a message that has arrived: the queue pair could send before it arrived, although the connection
             // manager has not yet confirmed that the peer knows about the connection.
             (Phase::Connecting(_), Some(qp)) if self.stats.recvs > 0 => Ok(qp),

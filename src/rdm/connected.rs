@@ -2,12 +2,14 @@
 //! Tags for connected endpoints: a provider's endpoint is the only lane of a matcher, which has no names, no address vector and
 //! nobody else to reach. Both ends say so in front of their private data while they connect.
 
+use super::credit::Credit;
 use super::domain::Domain;
 use super::door::Caller;
 use super::limits::FIRST_GRANT;
-use super::peer::{Credit, Id, Link, ONLY, Only, Peer, Phase};
+use super::link::Link;
+use super::peer::{Id, ONLY, Only, Peer, Phase};
 use super::state::{State, UNKNOWN};
-use super::wire::{VERSION, matched, matched_from};
+use super::wire::hello::{VERSION, matched, matched_from};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::Request;
 use crate::prov::av::Name;

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A domain over the domains of the lanes: each region is registered with all of them under one key.
 
-use super::cache::{Cache, Counts, Source as Lent};
+use super::cache::{Counts, Source as Lent};
+use super::regions::Regions;
 use super::room::Room;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
-use crate::mr::key::{desc_fits, desc_index};
 use crate::mr::registry::{CARD_KEY, CHOSEN_KEY, DEVICE_KEY, full};
-use crate::mr::{Access, Attr, DEVICE_DESC, KeySource, Memory, RegionId, Source, region};
+use crate::mr::{Access, Attr, DEVICE_DESC, KeySource, Memory, RegionId, Source};
 use crate::prov::info::Info;
 use crate::prov::op::{IOV_LIMIT, Iov};
-use crate::prov::queue::Counter;
 use crate::prov::{self, Provider, Reach, flags};
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::usercopy::UserCopy;
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -25,46 +23,6 @@ pub struct LaneDomain {
     pub domain: Arc<dyn prov::Domain>,
     /// What its endpoints are opened with.
     pub info: Info,
-}
-
-/// A region as this process itself reaches it; it has no pieces if it was given as a descriptor. Who copies enters it, without
-/// the regions' lock: a driver may take its time.
-pub type Own = region::Region<(), ()>;
-
-pub struct Region {
-    pub generation: u64,
-    /// By lane; `None` once it is closed there.
-    pub ids: Vec<Option<RegionId>>,
-    pub start: usize,
-    pub own: Arc<Own>,
-    /// Counts writes to it.
-    pub counter: Option<Arc<Counter>>,
-    /// Peers may read it, and it is in one piece.
-    pub readable: bool,
-}
-
-#[derive(Default)]
-pub struct Regions {
-    pub all: Vec<Option<Region>>,
-    pub free: Vec<u32>,
-    pub count: u64,
-    /// Open ones by their keys.
-    pub by_key: HashMap<u64, u32>,
-    /// What of them was registered once more for messages.
-    pub cache: Cache,
-}
-
-impl Regions {
-    fn named(&self, desc: u64) -> Result<&Region> {
-        let region = self.all.get(desc_index(desc) as usize).and_then(Option::as_ref);
-        let found = region.filter(|r| desc_fits(desc, r.generation));
-        found.ok_or_else(|| Error::invalid("desc: names no open region of this domain"))
-    }
-
-    pub fn get(&mut self, id: RegionId) -> Result<&mut Region> {
-        let region = self.all.get_mut(id.index() as usize).and_then(Option::as_mut);
-        region.filter(|r| r.generation == id.generation).ok_or_else(|| Error::invalid("mr: no open region of this domain"))
-    }
 }
 
 pub struct Domain {

@@ -9,7 +9,7 @@ use super::matcher::{At, Want};
 use super::outstanding::Recv;
 use super::peer::{Id, ONLY, Phase};
 use super::state::State;
-use super::wire::{DATA, Label, TAGGED, kind};
+use super::wire::parcel::{DATA, Label, TAGGED, kind};
 use crate::prov::av::UNSPEC;
 use crate::prov::op::One;
 use crate::prov::queue::Completion;

@@ -2,7 +2,7 @@
 //! Messages that came before their receives. Few bytes lie in place, so that nothing is allocated for them.
 
 use super::peer::Id;
-use super::wire::Offer;
+use super::wire::parcel::Offer;
 use crate::prov::Parcel;
 use crate::prov::op::Iov;
 

@@ -7,7 +7,7 @@ use super::kept::Unexpected;
 use super::outstanding::{Op, Torn};
 use super::peer::{End, Id, Place};
 use super::state::{State, UNKNOWN};
-use super::wire::Words;
+use super::wire::parcel::Words;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::flags;
 

@@ -4,7 +4,7 @@
 use super::matcher::At;
 use super::outstanding::{More, Recv};
 use super::state::{State, UNKNOWN};
-use super::wire::Label;
+use super::wire::parcel::Label;
 use crate::error::Error;
 
 impl State {

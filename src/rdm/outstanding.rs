@@ -4,7 +4,7 @@
 
 use super::matcher::{Turn, Want};
 use super::peer::{End, Id};
-use super::wire::{Label, Offer};
+use super::wire::parcel::{Label, Offer};
 use crate::error::{Error, Result};
 use crate::fallible::MakeRoom;
 use crate::hmem::Site;

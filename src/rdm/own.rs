@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! RMA of an endpoint to itself: copies within the process, whose keys, bounds and rights are checked as a peer's are.
 
-use super::domain::{Domain, Own, Region, Regions};
+use super::domain::Domain;
 use super::peer::End;
+use super::regions::{Own, Region, Regions};
 use super::state::State;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Site};

@@ -5,7 +5,7 @@ use super::kept::Unexpected;
 use super::matcher::Want;
 use super::outstanding::{Op, Recv};
 use super::state::State;
-use super::wire::Label;
+use super::wire::parcel::Label;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::av::UNSPEC;
 use crate::prov::flags::{self, CLAIM, DISCARD, PEEK};

@@ -4,9 +4,10 @@
 
 use super::domain::Domain;
 use super::fast::Fast;
+use super::link::Link;
 use super::matcher::{At, in_order};
 use super::outstanding::{Op, Recv};
-use super::peer::{Id, Link, Peer};
+use super::peer::{Id, Peer};
 use super::rota::VAIN;
 use super::state::{State, UNKNOWN};
 use crate::error::{Code, Error, errno};

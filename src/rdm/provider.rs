@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What `fabric` calls: the sets of lanes that there are, each as a provider, and a domain of one.
 
-use super::domain::{Domain, Own, Region, Regions};
+use super::domain::Domain;
 use super::endpoint::Endpoint;
 use super::limits::{INJECT_SIZE, MAX_MSG, SIZE};
 use super::listen::source_of;
+use super::regions::{Own, Region, Regions};
 use super::room::own_of;
 use crate::config;
 use crate::error::{Error, Result, errno};

@@ -11,7 +11,7 @@ use super::own::copy_pieces;
 use super::peer::{Id, Place, Waiting};
 use super::send::{kept, unread};
 use super::state::State;
-use super::wire::{Head, Label, OVERHEAD, Offer, Words};
+use super::wire::parcel::{Head, Label, OVERHEAD, Offer, Words};
 use crate::error::{Code, Error, Result, errno};
 use crate::fallible::zeroed;
 use crate::hmem::Site;

@@ -2,7 +2,8 @@
 //! The order in which turns of progress look at an endpoint's lanes: at lively ones, which had something to do lately, in every
 //! turn, at silent ones now and then. So a thousand peers that say nothing cost one that speaks next to nothing.
 
-use super::peer::{Id, Link};
+use super::link::Link;
+use super::peer::Id;
 use std::ops::Deref;
 use std::sync::Arc;
 

@@ -5,11 +5,12 @@
 use super::atomic::only_by_card;
 use super::domain::Domain;
 use super::limits::{INJECT_SIZE, MAX_MSG, OFFERS_MAX};
+use super::link::Link;
 use super::outstanding::Op;
-use super::peer::{Id, Link, Phase, Waiting, What};
+use super::peer::{Id, Phase, Waiting, What};
 use super::room::is_want_of_room;
 use super::state::State;
-use super::wire::{Label, Words, eager};
+use super::wire::parcel::{Label, Words, eager};
 use crate::error::{Code, Error, Result, errno};
 use crate::fallible::{MakeRoom, zeroed};
 use crate::hmem::Site;

@@ -3,14 +3,15 @@
 //! the one way in which operations end.
 
 use super::budget::Share;
-use super::door::Rounds;
 use super::kept::Unexpected;
+use super::link::Link;
 use super::matcher::Matcher;
 use super::outstanding::{Faults, Multi, Op, Ops, Recv, Torn};
-use super::peer::{End, Greeter, Id, Link, Only, Peer};
+use super::peer::{End, Greeter, Id, Only, Peer};
 use super::reader::Reader;
 use super::rota::Rota;
-use super::wire::Label;
+use super::rounds::Rounds;
+use super::wire::parcel::Label;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::RegionId;
 use crate::prov::EventQueue;

@@ -5,7 +5,7 @@ use super::domain::Domain;
 use super::door::Door;
 use super::limits::{INJECT_SIZE, MAX_MSG, SIZE};
 use super::room::own_of;
-use super::wire::MATCHED_LEN;
+use super::wire::hello::MATCHED_LEN;
 use crate::error::{Error, Result, errno};
 use crate::prov::info::{Ask, Info, Nic};
 use crate::prov::{self, Listener, Offer, Provider, Reach, flags};

@@ -3,13 +3,15 @@
 //! choice stays. Who calls says who it is and which incarnation it means; two that call each other keep the call of the
 //! greater name.
 
+use super::credit::Credit;
 use super::domain::Domain;
 use super::kept::Unexpected;
 use super::limits::{ENDED_MAX, ENDED_PEERS_MAX, FIRST_GRANT, UNLISTED_MAX};
+use super::link::Link;
 use super::outstanding::{Op, Torn};
-use super::peer::{Credit, Id, Link, Phase};
+use super::peer::{Id, Phase};
 use super::state::State;
-use super::wire::{Intro, Refusal};
+use super::wire::hello::{Intro, Refusal};
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::av::{Av, Name};
 use crate::prov::bind::{Binding, Options};

@@ -12,7 +12,7 @@ mod input;
 mod peer;
 mod side;
 
-use gdrfab::rdm::wire::{Label, Words, eager};
+use gdrfab::rdm::wire::parcel::{Label, Words, eager};
 use input::Input;
 use libfuzzer_sys::fuzz_target;
 use peer::Peer;

@@ -5,7 +5,8 @@
 use super::*;
 use crate::prov::{self, EventQueue, Parcel, Taker};
 use crate::rdm::limits::{EAGER_MAX, FIRST_GRANT, OFFERS_MAX};
-use crate::rdm::wire::{Intro, Label, OVERHEAD, Words, eager, kind};
+use crate::rdm::wire::hello::Intro;
+use crate::rdm::wire::parcel::{Label, OVERHEAD, Words, eager, kind};
 use crate::sync::cursor::Brief;
 
 pub struct Liar {

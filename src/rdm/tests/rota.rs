@@ -2,7 +2,7 @@
 //! The order in which lanes are looked at: who is looked at how often, and that nobody is forgotten.
 
 use super::*;
-use crate::rdm::peer::Link;
+use crate::rdm::link::Link;
 use crate::rdm::rota::Rota;
 
 fn rota(count: usize) -> (Rota, Vec<Arc<Link>>) {

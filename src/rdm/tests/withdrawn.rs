@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::rdm::nodes::STEPS;
-use crate::rdm::wire::Words;
+use crate::rdm::wire::parcel::Words;
 
 fn send_for(side: &Side, to: u64, bytes: &[u8], tag: u64, context: usize, timeout_ns: u64) {
     let c = Common { context, peer: to, timeout_ns, ..Common::default() };

@@ -1,114 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What two connectionless endpoints say to each other: private data while a lane is connected, parcels afterwards. All of it
-//! is checked here or by who asks for it.
+//! Parcels.
 
-use crate::error::{Code, Error, Result, errno};
+use super::nonsense;
+use crate::error::{Code, Result};
 use crate::prov::Parcel;
-use crate::prov::av::Name;
 use crate::prov::op::{IOV_LIMIT, RmaIov};
 use std::cell::Cell;
-
-const MAGIC: [u8; 4] = *b"gRDM";
-pub const VERSION: u8 = 1;
-/// Kinds of private data.
-const REFUSAL: u8 = 2;
-const TAGS: u8 = 3;
-
-/// Who connects, and whom they mean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Intro {
-    pub name: Name,
-    /// The other side's nonce, as it was told; 0: anyone there is meant.
-    pub meant: u64,
-    /// Bytes of unexpected messages that this side takes at first.
-    pub grant: u64,
-}
-
-/// As many bytes as every connection manager carries.
-const INTRO_LEN: usize = 48;
-/// In its first byte: what it is, and of which version.
-const INTRO: u8 = 0xd2;
-
-/// Why a connection is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// Both called each other, and the other connection counts.
-    Crossed = 1,
-    /// Another endpoint was meant, which listened there before.
-    Stale = 2,
-    Closing = 3,
-    /// As many callers that its address vector does not name as it takes.
-    Full = 4,
-    /// The caller did not say which endpoint it means, and must.
-    Unnamed = 5,
-}
-
-fn head(kind: u8) -> [u8; 8] {
-    let [a, b, c, d] = MAGIC;
-    [a, b, c, d, VERSION, kind, 0, 0]
-}
-
-fn nonsense(words: &'static str) -> Error {
-    Error::coded(errno::EPROTO, Code::PeerBroke, words)
-}
-
-fn word_at(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
-}
-
-impl Intro {
-    pub fn encode(&self) -> Vec<u8> {
-        // A grant is a power of two, or less is said.
-        let grant = self.grant.checked_ilog2().unwrap_or(0) as u8;
-        [&[INTRO, grant][..], &self.name.pack(), &self.meant.to_le_bytes()].concat()
-    }
-
-    pub fn decode(bytes: &[u8]) -> Result<Intro> {
-        let wrong = || nonsense("the peer introduced itself as no connectionless endpoint of this version does");
-        let Some((&[INTRO, grant @ ..64], rest)) = bytes.split_first_chunk::<2>().filter(|_| bytes.len() == INTRO_LEN) else {
-            return Err(wrong());
-        };
-        let name = Name::unpack(&rest[..38]).map_err(|e| e.context("the peer's name"))?;
-        if name.nonce == 0 {
-            return Err(nonsense("the peer's name has no nonce"));
-        }
-        Ok(Intro { name, meant: word_at(bytes, 40), grant: 1 << grant })
-    }
-}
-
-impl Refusal {
-    pub fn encode(self) -> Vec<u8> {
-        [&head(REFUSAL)[..], &[self as u8]].concat()
-    }
-
-    pub fn decode(bytes: &[u8]) -> Option<Refusal> {
-        match bytes.strip_prefix(&head(REFUSAL))? {
-            [1] => Some(Refusal::Crossed),
-            [2] => Some(Refusal::Stale),
-            [3] => Some(Refusal::Closing),
-            [4] => Some(Refusal::Full),
-            [5] => Some(Refusal::Unnamed),
-            _ => None,
-        }
-    }
-}
-
-/// What stands in front of the private data of a connected endpoint whose messages are matched: bytes of unexpected messages
-/// that this side takes at first.
-pub fn matched(grant: u64, data: &[u8]) -> Vec<u8> {
-    [&head(TAGS)[..], &grant.to_le_bytes(), data].concat()
-}
-
-pub const MATCHED_LEN: usize = 16;
-
-/// The other side's grant, and its private data.
-pub fn matched_from(bytes: &[u8]) -> Result<(u64, &[u8])> {
-    let words = "the other end does not match messages: it was opened without GDRFAB_TAGGED, or with another version";
-    match bytes.strip_prefix(&head(TAGS)).and_then(|rest| Some((word_at(bytes, 8), rest.get(8..)?))) {
-        Some(found) => Ok(found),
-        None => Err(Error::coded(errno::EPROTO, Code::PeerBroke, words)),
-    }
-}
 
 /// Kinds of parcels, in the first byte of the first word; flags are in the second.
 pub mod kind {
@@ -334,30 +231,5 @@ mod tests {
         }
         let wide = [vec![2, 1, u64::MAX], vec![1, u64::MAX, 1, 1, 2, 1]].concat();
         assert!(Head::of(&Made(wide, 0)).is_err());
-    }
-
-    #[test]
-    fn grants_stand_in_front_of_private_data() {
-        let bytes = matched(7, b"data");
-        assert_eq!((matched_from(&bytes).unwrap(), bytes.len()), ((7, &b"data"[..]), MATCHED_LEN + 4));
-        assert!((0..MATCHED_LEN).all(|n| matched_from(&bytes[..n]).is_err()));
-        assert!((0..8).all(|at| matched_from(&[&bytes[..at], &[99], &bytes[at + 1..]].concat()).is_err()));
-    }
-
-    #[test]
-    fn introductions_survive_and_lies_do_not() {
-        let name: Name = "rdm://192.0.2.1:7000/0123456789abcdef/fedcba9876543210".parse().unwrap();
-        let intro = Intro { name, meant: 5, grant: 64 };
-        let bytes = intro.encode();
-        assert_eq!(Intro::decode(&bytes).unwrap(), intro);
-        for n in 0..bytes.len() {
-            assert!(Intro::decode(&bytes[..n]).is_err());
-        }
-        assert!(Intro::decode(&Intro { name: Name::at(name.socket()), ..intro }.encode()).is_err());
-        for why in [Refusal::Crossed, Refusal::Stale, Refusal::Closing, Refusal::Full, Refusal::Unnamed] {
-            assert_eq!(Refusal::decode(&why.encode()), Some(why));
-        }
-        assert_eq!(Refusal::decode(&bytes), None);
-        assert_eq!(Refusal::decode(b""), None);
     }
 }

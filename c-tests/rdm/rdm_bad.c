@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Connectionless endpoints at their limits: a million receives, masks that ignore all bits of a tag, removed indexes, and names
- * that are cut off or of another version. For hostile peers see src/rdm/tests/lies.rs and the fuzzer.
+ * that are cut off or of another version. For hostile peers see src/rdm/tests/hostile_peer.rs and the fuzzer.
  */
 #include "fab_rdm.h"
 

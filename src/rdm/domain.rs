@@ -1,264 +1,224 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A domain over the domains of the lanes: each region is registered with all of them under one key.
+//! The calls of the layer above on a domain.
 
-use super::cache::{Counts, Source as Lent};
-use super::regions::Regions;
-use super::room::Room;
-use crate::error::{Code, Error, Result, errno};
-use crate::hmem::Site;
-use crate::mr::registry::{CARD_KEY, CHOSEN_KEY, DEVICE_KEY, full};
-use crate::mr::{Access, Attr, DEVICE_DESC, KeySource, Memory, RegionId, Source};
-use crate::prov::info::Info;
-use crate::prov::op::{IOV_LIMIT, Iov};
-use crate::prov::{self, Provider, Reach, flags};
-use crate::sync::serial::{Serial, Threading};
-use crate::sys::usercopy::UserCopy;
-use std::net::SocketAddr;
+use super::endpoint::Endpoint;
+use crate::config;
+use crate::error::{Error, Result, errno};
+use crate::mr::key::{INDEX_BITS, desc_of};
+use crate::mr::location;
+use crate::mr::region::{Location, Pieces};
+use crate::mr::registry::wait_until;
+use crate::mr::{Access, Attr, Facts, RegionId, Source};
+use crate::prov::bind::RailList;
+use crate::prov::info::{EP_RDM, Info};
+use crate::prov::queue::Counter;
+use crate::prov::{self, Reach};
+use crate::rdm::memory::lane_domains::Domain;
+use crate::rdm::memory::regions::{Own, Region, Regions};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-
-/// A provider whose endpoints serve as lanes, and its domain.
-pub struct LaneDomain {
-    pub provider: &'static dyn Provider,
-    pub domain: Arc<dyn prov::Domain>,
-    /// What its endpoints are opened with.
-    pub info: Info,
-}
-
-pub struct Domain {
-    pub threading: Threading,
-    pub lanes: Vec<LaneDomain>,
-    pub regions: Serial<Regions>,
-    /// Regions that endpoints lent which are closed, by lane.
-    left: Serial<Vec<(usize, RegionId)>>,
-    pub room: Room,
-    keys: Serial<KeySource>,
-    /// Of all endpoints: what they grant beyond the first grants, and what waits there of peers that have ended.
-    pub grants: Arc<AtomicU64>,
-    pub ended: Arc<AtomicU64>,
-    /// The caller chooses the keys.
-    pub user_keys: bool,
-    /// Copies within this process, of memory whose pages may be gone.
-    pub user: Arc<UserCopy>,
-}
 
 impl Domain {
-    pub fn open(lanes: &[&'static dyn Provider], info: &Info, threading: Threading) -> Result<Domain> {
-        let mut open = Vec::new();
-        for provider in lanes {
-            let of_lane = provider.lane_info(info)?;
-            let domain = provider.open_domain(&of_lane, threading)?;
-            domain.make_room();
-            open.push(LaneDomain { provider: *provider, domain, info: of_lane });
-        }
-        let room = Room::of(open.iter().map(|lane| (lane.provider.reach(), lane.info.mr_cnt)));
-        Ok(Domain {
-            threading,
-            lanes: open,
-            room,
-            regions: Serial::new(threading, Regions::default()),
-            left: Serial::new(threading, Vec::new()),
-            keys: Serial::new(threading, KeySource::new()?),
-            grants: Arc::default(),
-            ended: Arc::default(),
-            user_keys: info.mr_mode & flags::MR_MODE_PROV_KEY == 0,
-            user: Arc::new(UserCopy::new()?),
-        })
-    }
-
-    /// Whether a lane's target may carry a part of large copies.
-    pub fn shares_copies(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.provider.reach() == Reach::Host)
-    }
-
-    /// Where the device listens that one of the lanes has, at any port.
-    pub fn device_address(&self) -> Option<SocketAddr> {
-        let devices = self.lanes.iter().filter(|lane| lane.provider.reach() == Reach::Devices);
-        devices.filter_map(|lane| lane.info.src_addr.as_deref()?.split_once("://")?.1.parse().ok()).next()
-    }
-
-    /// Unguessable, and never 0.
-    pub fn draw(&self) -> u64 {
-        self.keys.lock().draw()
-    }
-
-    /// A key that tells peers, as a lane's own would, whether it names a device's memory; and whose atomics there are.
-    pub fn draw_key(&self, on_device: bool, access: Access) -> u64 {
-        let (device, card) = (if on_device { DEVICE_KEY } else { 0 }, if access.contains(Access::ATOMIC) { CARD_KEY } else { 0 });
-        self.draw() & !(DEVICE_KEY | CARD_KEY) | CHOSEN_KEY | device | card
-    }
-
-    /// Whether a peer's key says that atomics there are its card's alone. Keys of callers' choice say nothing.
-    pub fn is_cards(&self, key: u64) -> bool {
-        const MARKS: u64 = CHOSEN_KEY | CARD_KEY;
-        key & MARKS == MARKS && !self.user_keys
-    }
-
-    /// Where local memory lies that an operation describes by `desc`.
-    pub fn site(&self, desc: u64) -> Result<Site> {
-        if desc & DEVICE_DESC == 0 { Ok(Site::HOST) } else { self.regions.lock().named(desc).map(|r| r.own.site()) }
-    }
-
-    /// What `descs` are for one lane. Those of host memory are help at most, so one that names nothing is as none.
-    pub fn descs_of(&self, lane: usize, descs: &[u64]) -> Result<([u64; IOV_LIMIT], usize)> {
-        let mut out = [0; IOV_LIMIT];
-        if descs.iter().any(|d| *d != 0) {
-            let regions = self.regions.lock();
-            for (to, desc) in out.iter_mut().zip(descs).filter(|(_, desc)| **desc != 0) {
-                *to = match regions.named(*desc) {
-                    Ok(region) => match region.ids.get(lane).copied().flatten() {
-                        Some(id) => id.desc,
-                        // The CPU does not reach it either.
-                        None if !region.own.site().is_host() => return Err(unreachable(self.lanes.get(lane))),
-                        None => 0,
-                    },
-                    Err(_) if *desc & DEVICE_DESC == 0 => 0,
-                    Err(e) => return Err(e),
-                };
-            }
-        }
-        Ok((out, descs.len().min(IOV_LIMIT)))
-    }
-
-    /// How the peer of a lane names memory in a registered region that it may read: address and key.
-    pub fn remote_name(&self, lane: usize, desc: u64, iov: Iov) -> Result<Option<(u64, u64)>> {
-        let regions = self.regions.lock();
-        let region = regions.named(desc)?;
-        let within = |skip: &usize| skip.checked_add(iov.len()).is_some_and(|end| end as u64 <= region.own.location.len);
-        match iov.addr().checked_sub(region.start).filter(within) {
-            Some(_) if !region.readable => Ok(None),
-            Some(skip) => {
-                let (Some(of), Some(id)) = (self.lanes.get(lane), region.ids.get(lane).copied().flatten()) else { return Ok(None) };
-                let named = of.domain.message_name(id, iov)?;
-                Ok(Some(named.unwrap_or((region.own.base.wrapping_add(skip as u64), region.own.key))))
-            }
-            None if region.readable => Err(Error::invalid("desc: the buffer does not lie in its region")),
-            None => Ok(None),
-        }
-    }
-
-    /// Whether the program may have one region more.
-    pub fn check_room(&self) -> Result<()> {
-        let regions = self.regions.lock();
-        let (open, most) = (regions.all.len() - regions.free.len(), self.room.most_own());
-        if open < most { Ok(()) } else { Err(full(most)) }
-    }
-
-    /// Lets a peer of one lane read memory, until the region is closed; gives it with the address and the key that the peer uses. Who
-    /// calls has asked `room`.
-    pub fn lend(&self, lane: usize, site: Site, iov: Iov, desc: u64) -> Result<(RegionId, u64, u64)> {
-        let at = lane;
-        let Some(lane) = self.lanes.get(at) else { return Err(Error::fixed(errno::EINVAL, "no such lane")) };
-        let fast = if site.is_host() { lane.domain.lend(iov) } else { None };
-        let id = match fast {
-            Some(id) => id,
-            None if !site.is_host() && lane.provider.reach() == Reach::Devices => self.lend_device(at, site, iov, desc)?,
-            None => register(&*lane.domain, site, iov, self.draw_key(!site.is_host(), Access::REMOTE_READ))?,
-        };
-        self.room.add(1);
-        let base = if lane.info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0 { iov.addr() as u64 } else { 0 };
-        let named = lane.domain.message_name(id, iov).inspect_err(|_| self.leave([(at, id)]))?;
-        let (addr, key) = named.unwrap_or((base, id.key));
-        Ok((id, addr, key))
-    }
-
-    /// Device memory, which a card may know from an earlier message.
-    #[cold]
-    fn lend_device(&self, at: usize, site: Site, iov: Iov, desc: u64) -> Result<RegionId> {
-        let Some(lane) = self.lanes.get(at) else { return Err(Error::fixed(errno::EINVAL, "no such lane")) };
-        let owner = self.regions.lock().named(desc)?.generation;
-        let lent = Lent::of(at, site, iov, owner);
-        if let Some(known) = lent.as_ref().and_then(|lent| self.regions.lock().cache.take(lent)) {
-            return Ok(known);
-        }
-        let id = register(&*lane.domain, site, iov, self.draw_key(true, Access::REMOTE_READ))?;
-        if let Some(lent) = lent {
+    /// `limit_ms`: how long it waits for copies of this process's own.
+    fn close_by(&self, id: RegionId, limit_ms: u64, close: impl Fn(&dyn prov::Domain, RegionId) -> Result<()>) -> Result<()> {
+        let (ids, own) = {
             let mut regions = self.regions.lock();
-            // Its end is its region's, which another thread may have closed.
-            let gone = if regions.named(desc).is_ok() { regions.cache.keep(lent, id) } else { Vec::new() };
-            drop(regions);
-            self.close_evicted(gone);
-        }
-        Ok(id)
-    }
-
-    fn close_evicted(&self, gone: Vec<(usize, RegionId)>) {
-        if !gone.is_empty() {
-            self.room.add(gone.len());
-            self.leave(gone);
-            self.close_left();
-        }
-    }
-
-    /// Closes what is kept of a region that closes.
-    pub fn close_kept(&self, owner: u64) -> Result<()> {
-        let kept = self.regions.lock().cache.end_of(owner);
-        let mut all = Ok(());
-        for (at, id) in kept {
-            match self.lanes.get(at).map_or(Ok(()), |lane| lane.domain.try_close_region(id)) {
-                Ok(()) => self.regions.lock().cache.forget(at, id),
-                e => all = all.and(e),
+            let (ids, own) = regions.get(id).map(|r| (r.ids.clone(), r.own.clone()))?;
+            if regions.by_key.get(&own.key) == Some(&id.index()) {
+                regions.by_key.remove(&own.key);
+            }
+            (ids, own)
+        };
+        own.door.shut();
+        // Whoever is inside, all are shut before this tells of it. Once one is busy, the others are not waited for.
+        let mut shut = if own.site().is_host() { Ok(()) } else { self.close_kept(id.generation) };
+        for (at, lane) in self.lanes.iter().enumerate() {
+            if let Some(of_lane) = ids.get(at).copied().flatten() {
+                match if shut.is_ok() { close(&*lane.domain, of_lane) } else { lane.domain.try_close_region(of_lane) } {
+                    Ok(()) => {
+                        if let Some(place) = self.regions.lock().get(id)?.ids.get_mut(at) {
+                            *place = None;
+                        }
+                    }
+                    e => shut = shut.and(e),
+                }
             }
         }
-        all
-    }
-
-    pub fn cached(&self) -> Counts {
-        self.regions.lock().cache.counts
-    }
-
-    /// Whether what was lent may be closed before the peer is through with it.
-    pub fn can_cut_off(&self, lane: usize) -> bool {
-        self.lanes.get(lane).is_none_or(|lane| lane.domain.can_cut_off())
-    }
-
-    /// Closes a region that was lent. True: a peer may still be inside, and it is to be tried again.
-    pub fn is_held(&self, (lane, id): (usize, RegionId)) -> bool {
-        if id.desc & DEVICE_DESC != 0 {
-            self.regions.lock().cache.forget(lane, id);
+        shut?;
+        wait_until(limit_ms, "an endpoint of this process still copies from or to the region; call mr_close again", || {
+            Ok(own.door.is_empty())
+        })?;
+        let mut regions = self.regions.lock();
+        if let Some(place) = regions.all.get_mut(id.index() as usize) {
+            *place = None;
+            regions.free.push(id.index());
         }
-        self.is_still(lane, |domain| domain.try_close_region(id))
-    }
-
-    /// Whether what was lent is not closed by `close`, and so is still lent.
-    fn is_still(&self, lane: usize, close: impl FnOnce(&dyn prov::Domain) -> Result<()>) -> bool {
-        let busy = self.lanes.get(lane).is_some_and(|lane| close(&*lane.domain).is_err_and(|e| e.errno == errno::EBUSY));
-        if !busy {
-            self.room.give_back();
-        }
-        busy
-    }
-
-    /// The same for one that the peer is through with, or was never told of; it may be kept.
-    pub fn is_held_back(&self, (lane, id): (usize, RegionId)) -> bool {
-        if id.desc & DEVICE_DESC != 0 && self.regions.lock().cache.put_back(lane, id) {
-            self.room.give_back();
-            return false;
-        }
-        self.is_still(lane, |domain| domain.take_back(id))
-    }
-
-    /// Takes over what an endpoint that closes could not take back.
-    pub fn leave(&self, lent: impl IntoIterator<Item = (usize, RegionId)>) {
-        self.left.lock().extend(lent);
-    }
-
-    pub fn close_left(&self) {
-        let left = std::mem::take(&mut *self.left.lock());
-        self.leave(left.into_iter().filter(|region| self.is_held(*region)));
+        Ok(())
     }
 }
 
-/// Registers memory for a peer to read.
-fn register(domain: &dyn prov::Domain, site: Site, iov: Iov, requested_key: u64) -> Result<RegionId> {
-    let source = Source::Iov(std::slice::from_ref(&iov));
-    let memory = if site.is_host() { Memory::Host } else { Memory::Device(site) };
-    domain.register(&Attr { source, memory, requested_key, ..Attr::plain(Access::REMOTE_READ) })
-}
+impl prov::Domain for Domain {
+    fn in_use(&self) -> (usize, usize) {
+        self.close_left();
+        let of_lanes = self.lanes.iter().map(|lane| lane.domain.in_use()).find(|held| *held != (0, 0));
+        of_lanes.unwrap_or_else(|| (self.regions.lock().all.iter().flatten().count(), 0))
+    }
 
-/// Of device memory that a lane's device does not reach.
-#[cold]
-fn unreachable(lane: Option<&LaneDomain>) -> Error {
-    let lane = lane.map_or("?", |lane| lane.provider.name());
-    Error::coded(errno::EOPNOTSUPP, Code::Path, format!("desc: this memory is not registered over {lane}, by which the peer is reached"))
+    fn open_endpoint(self: Arc<Self>, info: &Info, context: usize) -> Result<Box<dyn prov::Endpoint>> {
+        Ok(Box::new(if info.ep_type == EP_RDM { Endpoint::open(self, info)? } else { Endpoint::open_connected(self, info, context)? }))
+    }
+
+    fn polls_memory(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.domain.polls_memory())
+    }
+
+    fn tcp_streams(&self) -> Option<(u32, u32)> {
+        self.lanes.iter().find_map(|lane| lane.domain.tcp_streams())
+    }
+
+    fn rails(&self, words: Option<&str>) -> Result<RailList> {
+        let has_none = |answer: &Result<RailList>| answer.as_ref().is_err_and(|e| e.errno == errno::ENOPROTOOPT);
+        let answers: Vec<_> = self.lanes.iter().map(|lane| lane.domain.rails(words)).collect();
+        let which = answers.iter().position(|answer| !has_none(answer)).unwrap_or(0);
+        answers.into_iter().nth(which).unwrap_or_else(|| Err(Error::fixed(errno::ENODEV, "no lane")))
+    }
+
+    fn check_card_atomics(&self) -> Result<()> {
+        match self.lanes.iter().find(|lane| lane.provider.reach() == Reach::Devices) {
+            Some(_) if self.user_keys => Err(Error::fixed(
+                errno::EOPNOTSUPP,
+                "access: GDRFAB_ATOMIC: peers learn from a key of the library's choice (GDRFAB_MR_PROV_KEY) that atomics are the card's",
+            )),
+            Some(cards) => cards.domain.check_card_atomics(),
+            None => self.lanes.first().map_or(Ok(()), |lane| lane.domain.check_card_atomics()),
+        }
+    }
+
+    fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
+        self.check_room()?;
+        let key = match &attr.source {
+            _ if self.user_keys => attr.requested_key,
+            Source::Iov(iovs) => self.draw_key(location::is_on_device(attr.memory, location::extent(iovs)?.0), attr.access),
+            Source::File { .. } => self.draw_key(false, attr.access),
+        };
+        let mut ids: Vec<Option<RegionId>> = Vec::new();
+        for lane in &self.lanes {
+            match lane.domain.register(&Attr { requested_key: key, ..*attr }) {
+                Ok(id) => ids.push(Some(id)),
+                // Another lane may have a way to what a device does not reach, but none to a card's atomics.
+                Err(e)
+                    if lane.provider.reach() == Reach::Devices
+                        && self.lanes.len() > 1
+                        && e.errno == errno::EOPNOTSUPP
+                        && !attr.access.contains(Access::ATOMIC) =>
+                {
+                    crate::log!(Info, "not registered over {}: {e}", lane.provider.name());
+                    ids.push(None);
+                }
+                Err(e) => {
+                    for (lane, id) in self.lanes.iter().zip(&ids) {
+                        id.and_then(|id| lane.domain.close_region(id).err()).iter().for_each(|e| crate::log!(Warn, "{e}"));
+                    }
+                    return Err(e.context(lane.provider.name()));
+                }
+            }
+        }
+        let facts = match (self.lanes.first(), ids.first().copied().flatten()) {
+            (Some(lane), Some(id)) => lane.domain.facts(id)?,
+            _ => return Err(Error::fixed(errno::ENODEV, "domain: it has no lanes")),
+        };
+        let start = match &attr.source {
+            Source::Iov(iov) => iov.first().map_or(0, |v| v.addr()),
+            Source::File { .. } => facts.base as usize,
+        };
+        let mut regions = self.regions.lock();
+        let Regions { all, free, count, by_key, .. } = &mut *regions;
+        *count += 1;
+        let generation = *count << INDEX_BITS;
+        let readable = attr.access.contains(Access::REMOTE_READ) && matches!(attr.source, Source::Iov([_]) | Source::File { .. });
+        let Facts { site, kind, base, len, paths, .. } = facts;
+        let pieces = Pieces::of(if let Source::Iov(iovs) = attr.source { iovs } else { &[] }, |_| ());
+        let own = Arc::new(Own::new(attr, key, base, paths, Location { pieces, base, len, site, kind }, ()));
+        let region = Some(Region { generation, ids, start, own, counter: None, readable });
+        let index = match free.pop() {
+            Some(index) => index,
+            None => {
+                all.push(None);
+                (all.len() - 1) as u32
+            }
+        };
+        if let Some(place) = all.get_mut(index as usize) {
+            *place = region;
+            by_key.insert(key, index);
+        }
+        Ok(RegionId::new(index, generation, key, desc_of(index, generation, !site.is_host())))
+    }
+
+    fn close_region(&self, id: RegionId) -> Result<()> {
+        self.close_by(id, config::get().close_ms, |domain, id| domain.close_region(id))
+    }
+
+    fn try_close_region(&self, id: RegionId) -> Result<()> {
+        self.close_by(id, 0, |domain, id| domain.try_close_region(id))
+    }
+
+    fn facts(&self, id: RegionId) -> Result<Facts> {
+        let mut all: Option<Facts> = None;
+        let ids = self.regions.lock().get(id)?.ids.clone();
+        for (lane, of_lane) in self.lanes.iter().zip(ids) {
+            let facts = lane.domain.facts(of_lane.ok_or_else(|| Error::invalid("mr: it is being closed"))?)?;
+            match &mut all {
+                Some(all) => all.paths |= facts.paths,
+                None => all = Some(facts),
+            }
+        }
+        all.ok_or_else(|| Error::fixed(errno::ENODEV, "domain: it has no lanes"))
+    }
+
+    fn explain_region(&self, id: RegionId) -> Result<String> {
+        let ids = self.regions.lock().get(id)?.ids.clone();
+        let mut text = String::new();
+        for (lane, of_lane) in self.lanes.iter().zip(ids) {
+            let of_lane = of_lane.ok_or_else(|| Error::invalid("mr: it is being closed"))?;
+            text += &format!("over {}:\n{}\n", lane.provider.name(), lane.domain.explain_region(of_lane)?.trim_end());
+        }
+        Ok(text)
+    }
+
+    fn bind_counter(&self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
+        let ids = self.regions.lock().get(id)?.ids.clone();
+        for (lane, of_lane) in self.lanes.iter().zip(ids) {
+            if let Some(of_lane) = of_lane {
+                lane.domain.bind_counter(of_lane, counter.clone())?;
+            }
+        }
+        self.regions.lock().get(id)?.counter = Some(counter);
+        Ok(())
+    }
+
+    fn regions_covering(&self, addr: u64, len: u64) -> usize {
+        // Those too that no lane has any more, while an endpoint of this process copies there.
+        let own = self.regions.lock().all.iter().flatten().filter(|r| r.own.touches(addr, len)).count();
+        self.lanes.first().map_or(0, |lane| lane.domain.regions_covering(addr, len)).max(own)
+    }
+
+    fn allocate(&self, len: usize) -> Result<usize> {
+        match self.lanes.first() {
+            Some(lane) => lane.domain.allocate(len),
+            None => Err(Error::fixed(errno::ENODEV, "domain: it has no lanes")),
+        }
+    }
+
+    fn free(&self, addr: usize) -> Result<()> {
+        // How long the memory is, only the lane knows, which no longer knows of such a region.
+        if self.regions.lock().all.iter().flatten().any(|r| r.own.door.is_shut() && !r.own.door.is_empty()) {
+            return Err(Error::fixed(
+                errno::EBUSY,
+                "addr: an endpoint of this process copies in a region that is being closed; close that first",
+            ));
+        }
+        match self.lanes.first() {
+            Some(lane) => lane.domain.free(addr),
+            None => Err(Error::fixed(errno::ENODEV, "domain: it has no lanes")),
+        }
+    }
 }

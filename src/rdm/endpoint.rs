@@ -1,22 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A connectionless endpoint: the calls of the layer above, each under the endpoint's lock.
 
-use super::budget::Share;
-use super::cache::Counts;
-use super::connected::connectionless;
-use super::domain::Domain;
-use super::listen::{listen, source_of};
-use super::local;
-use super::matcher::Matcher;
+use super::cq_reader::Reader;
 use super::ops;
 pub use super::ops::Endpoint;
-use super::outstanding::{Faults, Ops};
-use super::reader::Reader;
-use super::rota::Rota;
-use super::rounds::Rounds;
 use super::state::State;
 use super::wire::hello::{MATCHED_LEN, VERSION};
-use super::wireup::full;
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::prov::atomic::{Atomic, AtomicOp};
@@ -30,6 +19,17 @@ use crate::prov::ops::{Dispatch, OpFlags};
 use crate::prov::queue::Queue;
 use crate::prov::report::{MESSAGES, PathReport, RailReport, Short, Stats, no_rail};
 use crate::prov::{self, EventQueue, Provider, Reach, Request, flags};
+use crate::rdm::connect::connected::connectionless;
+use crate::rdm::connect::listen::{listen, source_of};
+use crate::rdm::connect::same_host;
+use crate::rdm::connect::wireup::full;
+use crate::rdm::matching::matcher::Matcher;
+use crate::rdm::memory::lane_domains::Domain;
+use crate::rdm::memory::registration_cache::Counts;
+use crate::rdm::peers::budget::Share;
+use crate::rdm::peers::listen_schedule::Rounds;
+use crate::rdm::peers::outstanding::{Faults, Ops};
+use crate::rdm::peers::poll_schedule::Rota;
 use crate::sync::gate::Fences;
 use crate::sync::serial::Serial;
 use crate::sys::epoll::Poller;
@@ -164,7 +164,7 @@ impl prov::Endpoint for Endpoint {
         s.bind.check_can_enable()?;
         s.enable_only()?;
         if s.only.is_none() {
-            let host = local::host_hint()?;
+            let host = same_host::host_hint()?;
             let (at, greeters) = listen(&self.domain, self.source)?;
             let mut name = Name::at(at);
             (name.nonce, name.host) = (self.domain.draw(), host);
@@ -444,7 +444,7 @@ impl prov::Endpoint for Endpoint {
                 let peer = s.peers.get(id as usize).and_then(Option::as_deref);
                 let tried = peer.and_then(|p| p.not_local.as_deref());
                 let names = name.as_ref().zip(s.name.as_ref()).filter(|_| local);
-                let not_local = names.map(|(name, own)| local::why_not_local(name, own, tried));
+                let not_local = names.map(|(name, own)| same_host::why_not_local(name, own, tried));
                 let device = peer.and_then(|p| p.no_device.as_deref());
                 let device = device.filter(|_| of.is_some_and(|of| of.reach() == Reach::Ports));
                 let why = not_local.into_iter().chain(device).collect::<Vec<_>>().join("; ");

@@ -2,54 +2,28 @@
 //! Connectionless endpoints over connected ones: each peer is reached by a lane, an endpoint of a provider that is connected
 //! when the peer is first used. Providers do not know this layer; it uses their contract, and implements it for `fabric`.
 //!
-//! `wire` is what two endpoints say, `matcher` joins messages and receives, `peer` and `state` are the data on which `send`,
-//! `recv`, `list`, `own`, `known`, `wireup` and `progress` work, and `fast` for short messages; `ops`, `endpoint` and `provider` are
-//! what the layer above calls. `connected` is an endpoint with one lane and no names, which `tagged` and `door` give tags.
+//! `provider`, `domain` and `endpoint` answer the calls of the layer above, `ops` its posting calls. `state` holds the data of one
+//! endpoint, on which the rooms work: `connect` finds and reaches peers, `transfer` moves messages and operations, `matching` joins
+//! messages and receives, `peers` has the records, `memory` what peers may read, and `wire` what endpoints say to each other.
+//! `connected_provider` is the same for endpoints of type MSG with tags: one lane, and no names. Read `state` first.
 
-mod atomic;
-mod budget;
-mod cache;
-mod connected;
-mod credit;
+mod connect;
+mod connected_provider;
+mod cq_reader;
 mod domain;
-mod door;
 mod endpoint;
-mod fast;
-mod fault;
-mod kept;
-mod known;
-mod lent;
 mod limits;
-mod link;
-mod list;
-mod listen;
-mod local;
-pub mod matcher;
-mod mix;
-mod multi;
-mod nodes;
+pub mod matching;
+mod memory;
 mod ops;
-mod outstanding;
-mod own;
-mod peer;
-mod posted;
-mod probe;
-mod progress;
+mod peers;
 mod provider;
-mod reader;
-mod recv;
-mod regions;
-mod room;
-mod rota;
-mod rounds;
-mod send;
 mod state;
-mod tagged;
 #[cfg(test)]
 mod tests;
+mod transfer;
 pub mod wire;
-mod wireup;
 
+pub use connected_provider::{candidates as connected_candidates, get as connected};
 pub use limits::EAGER_MAX;
 pub use provider::{candidates, get};
-pub use tagged::{candidates as connected_candidates, get as connected};

@@ -2,7 +2,6 @@
 //! The tables of operations of connectionless endpoints: small messages take the fast path of `fast`, and what those decline
 //! the general ones.
 
-use super::domain::Domain;
 use super::state::State;
 use crate::error::errno;
 use crate::guard::attempt;
@@ -15,6 +14,7 @@ use crate::prov::op::One;
 use crate::prov::ops::{Arrivals, ContextEntry, CqFormat, CqHead, DataEntry, Entry, EpHead, EpOps, MsgEntry, TaggedEntry};
 use crate::prov::ops::{Inject, InjectTagged, InjectTaggedData, Message, RecvTagged, Tagged, TaggedData};
 use crate::prov::queue::{Queue, Taken};
+use crate::rdm::memory::lane_domains::Domain;
 use crate::sync::serial::{Serial, Threading};
 use std::ffi::c_void;
 use std::net::SocketAddr;

@@ -2,15 +2,7 @@
 //! The state of a connectionless endpoint: its peers, what is under way, receives and messages that wait for one another, and
 //! the one way in which operations end.
 
-use super::budget::Share;
-use super::kept::Unexpected;
-use super::link::Link;
-use super::matcher::Matcher;
-use super::outstanding::{Faults, Multi, Op, Ops, Recv, Torn};
-use super::peer::{End, Greeter, Id, Only, Peer};
-use super::reader::Reader;
-use super::rota::Rota;
-use super::rounds::Rounds;
+use super::cq_reader::Reader;
 use super::wire::parcel::Label;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::RegionId;
@@ -22,6 +14,14 @@ use crate::prov::flags;
 use crate::prov::op::{Common, Iov};
 use crate::prov::queue::{Completion, Failure, Origin, Queue};
 use crate::prov::report::Stats;
+use crate::rdm::matching::matcher::Matcher;
+use crate::rdm::peers::budget::Share;
+use crate::rdm::peers::link::Link;
+use crate::rdm::peers::listen_schedule::Rounds;
+use crate::rdm::peers::outstanding::{Faults, Multi, Op, Ops, Recv, Torn};
+use crate::rdm::peers::peer::{End, Greeter, Id, Only, Peer};
+use crate::rdm::peers::poll_schedule::Rota;
+use crate::rdm::peers::unexpected::Unexpected;
 use crate::sys::time;
 use crate::sys::usercopy::UserCopy;
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -17,13 +17,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 mod budget;
-mod card;
-mod ends;
-mod left;
-mod lies;
-mod own;
-mod refused;
-mod rota;
+mod card_atomics;
+mod failures;
+mod held_messages;
+mod hostile_peer;
+mod loopback;
+mod poll_schedule;
+mod refusing_listener;
 mod withdrawn;
 
 const SETS: [&str; 3] = ["shm+tcp", "shm", "tcp"];
@@ -117,9 +117,9 @@ fn iov(bytes: &[u8]) -> Iov {
 }
 
 /// A domain over one provider's lanes, to look into.
-fn open_domain(info: &Info) -> Arc<super::domain::Domain> {
+fn open_domain(info: &Info) -> Arc<crate::rdm::memory::lane_domains::Domain> {
     let lane = crate::prov::get(info.prov_name.as_deref()).unwrap();
-    Arc::new(super::domain::Domain::open(&[lane], info, Threading::Safe).unwrap())
+    Arc::new(crate::rdm::memory::lane_domains::Domain::open(&[lane], info, Threading::Safe).unwrap())
 }
 
 /// Both know each other by index 0; index 1 is each one's own.

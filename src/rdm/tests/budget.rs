@@ -2,8 +2,8 @@
 //! What unexpected messages may take is bounded for all endpoints of a domain together.
 
 use super::*;
-use crate::rdm::budget::Share;
 use crate::rdm::limits::{FIRST_GRANT, GRANTS_MAX, MOST_GRANT};
+use crate::rdm::peers::budget::Share;
 
 /// Bytes that `one` can send to `other` as they are, which takes none of them until it has heard of all.
 fn granted(one: &mut Side, other: &mut Side) -> u64 {

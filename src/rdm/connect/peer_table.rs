@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which peers an endpoint knows: by the indexes of its address vector, by their names, and how long it keeps their records.
+
+use crate::error::{Error, Result};
+use crate::fallible::MakeRoom;
+use crate::prov::av::{Name, UNSPEC};
+use crate::rdm::peers::peer::{Id, Peer, Phase};
+use crate::rdm::peers::unexpected::Unexpected;
+use crate::rdm::state::{State, UNKNOWN};
+use crate::room::Room;
+use std::collections::HashSet;
+
+impl State {
+    /// The peer that an index names.
+    #[inline]
+    pub fn route(&mut self, index: u64) -> Result<Id> {
+        let Some(av) = &self.av else { return self.only_peer() };
+        if av.changes() != self.av_changes {
+            self.reroute();
+        }
+        match self.routes.get(index as usize) {
+            Some(Some((_, id))) => Ok(*id),
+            _ => self.find_route(index),
+        }
+    }
+
+    #[cold]
+    fn find_route(&mut self, index: u64) -> Result<Id> {
+        let Some(av) = self.av.clone() else { return Err(Error::invalid("ep: no address vector")) };
+        let (name, generation) = av.get(index)?;
+        let id = match self.find_peer(&name) {
+            Some(id) => {
+                // Called by its bare address so far, it has to be this one now: else all that waits for it fails.
+                if let Some(peer) = self.peer(id).filter(|p| p.name.nonce == 0 && name.nonce != 0) {
+                    peer.meant = name.nonce;
+                }
+                id
+            }
+            None => self.add_peer(name),
+        };
+        let at = index as usize;
+        if self.routes.len() <= at {
+            self.routes.room(at + 1 - self.routes.len())?;
+            self.routes.resize(at + 1, None);
+        }
+        if let Some(place) = self.routes.get_mut(at) {
+            *place = Some((generation, id));
+        }
+        Ok(id)
+    }
+
+    /// The address vector has changed: indexes may name others, and peers may have got one.
+    #[cold]
+    fn reroute(&mut self) {
+        let Some(av) = self.av.clone() else { return };
+        let (now, recent) = av.since(self.av_changes);
+        self.av_changes = now;
+        if let Some(recent) = recent {
+            let mut changed = Vec::new();
+            for (index, name) in recent {
+                if let Some(place) = self.routes.get_mut(index as usize) {
+                    *place = place.filter(|(generation, _)| av.get(index).is_ok_and(|(_, g)| g == *generation));
+                }
+                changed.extend(self.by_place.get(&name.socket()).into_iter().flatten());
+            }
+            return self.set_sources(&changed);
+        }
+        for (index, place) in self.routes.iter_mut().enumerate() {
+            *place = place.filter(|(generation, _)| av.get(index as u64).is_ok_and(|(_, g)| g == *generation));
+        }
+        self.set_sources(&(0..self.peers.len() as Id).collect::<Vec<_>>());
+    }
+
+    /// Looks up the indexes of peers. Receives that are posted for one stay with it: all are taken out before any is filed
+    /// anew, as indexes may have gone from one peer to another.
+    fn set_sources(&mut self, ids: &[Id]) {
+        let mut moved = Vec::new();
+        for id in ids {
+            if let Some((before, source)) = self.look_up(*id) {
+                moved.extend([true, false].map(|tagged| (tagged, source, self.space(tagged).take_posted_for(before))));
+            }
+        }
+        if !moved.is_empty() {
+            self.refile();
+        }
+        for (tagged, source, receives) in moved {
+            self.space(tagged).post_again(source, receives);
+        }
+        ids.iter().for_each(|id| self.bury(*id));
+    }
+
+    /// Looks up the index of a peer, by which its messages are matched.
+    pub fn set_source(&mut self, id: Id) {
+        if self.look_up(id).is_some() {
+            self.refile();
+        }
+    }
+
+    /// Gives what it was and is, if it is another now; messages that wait are filed under what it was still.
+    fn look_up(&mut self, id: Id) -> Option<(u64, u64)> {
+        let name = self.peer(id).map(|p| p.name)?;
+        let source = self.av.as_ref().and_then(|av| av.find(&name)).unwrap_or(UNKNOWN | u64::from(id));
+        let before = self.peer(id).map(|p| std::mem::replace(&mut p.source, source))?;
+        (before != source).then_some((before, source))
+    }
+
+    /// Files messages under the indexes of their peers.
+    fn refile(&mut self) {
+        let peers = &self.peers;
+        let of = |message: &Unexpected| match message {
+            Unexpected::Eager { from, .. } | Unexpected::Offered { from, .. } => Some(peers.get(*from as usize)?.as_deref()?.source),
+            Unexpected::Own { .. } => None,
+        };
+        for space in [&mut self.tagged, &mut self.untagged] {
+            space.refile(of);
+        }
+        for (source, .., message) in self.claimed.values_mut() {
+            *source = of(message).unwrap_or(*source);
+        }
+    }
+
+    /// Messages of peers that were just inserted wait under their index from now on, and come under it.
+    #[inline(always)]
+    pub fn look_at_av(&mut self) {
+        if self.av.as_ref().is_some_and(|av| av.changes() != self.av_changes) {
+            self.reroute();
+        }
+    }
+
+    /// The peer that a name means, those with a lane first.
+    pub fn find_peer(&self, name: &Name) -> Option<Id> {
+        let ids = self.by_place.get(&name.socket())?;
+        let peer = |id: Id| self.peers.get(id as usize).and_then(Option::as_deref);
+        // Without a nonce it is whoever listens there now: one that was met before only as long as its lane is there.
+        let here = |p: &Peer| name.nonce == 0 && !matches!(p.phase, Phase::Fresh);
+        let nameless = |p: &Peer| p.name.nonce == 0 && (p.meant == 0 || p.meant == name.nonce);
+        let fits = |p: &Peer| p.name.nonce == name.nonce || nameless(p) || here(p);
+        let found = ids.iter().copied().filter_map(|id| Some((id, peer(id).filter(|p| fits(p))?)));
+        found.min_by_key(|(_, p)| (p.name.nonce != name.nonce, matches!(p.phase, Phase::Fresh))).map(|(id, _)| id)
+    }
+
+    pub fn add_peer(&mut self, name: Name) -> Id {
+        let id = self.free_peers.pop().unwrap_or_else(|| {
+            self.peers.push(None);
+            (self.peers.len() - 1) as Id
+        });
+        let mut peer = Peer::new(name, UNKNOWN | u64::from(id));
+        if let Some(own) = self.name.filter(|own| name.means(own)) {
+            (peer.name, peer.phase) = (own, Phase::Own);
+            self.own = Some(id);
+        }
+        if let Some(place) = self.peers.get_mut(id as usize) {
+            *place = Some(Box::new(peer));
+        }
+        self.by_place.entry(name.socket()).or_default().push(id);
+        // Nothing of it waits yet.
+        self.look_up(id);
+        id
+    }
+
+    /// Counts a peer as dead if nothing is left of it and no index names it; now and then the records of the dead are freed,
+    /// unless messages of theirs still wait.
+    pub fn bury(&mut self, id: Id) {
+        let dead = |p: &Peer| p.source >= UNKNOWN && p.is_idle();
+        if !self.peer(id).is_some_and(|p| dead(p)) || !self.dead.insert(id) || self.dead.len() < self.bury_at {
+            return;
+        }
+        let from = |m: &Unexpected| match m {
+            Unexpected::Eager { from, .. } | Unexpected::Offered { from, .. } => Some(*from),
+            Unexpected::Own { .. } => None,
+        };
+        let waiting = [&self.tagged, &self.untagged].into_iter().flat_map(|space| space.each_unexpected()).filter_map(|(.., m)| from(m));
+        let for_it = |source: u64| (source >= UNKNOWN && source != UNSPEC).then_some(source as Id);
+        let posted = [&self.tagged, &self.untagged].into_iter().flat_map(|space| space.posted_sources()).filter_map(for_it);
+        let held = self.faults.iter().flat_map(|faults| faults.named());
+        let kept: HashSet<Id> = waiting.chain(posted).chain(held).chain(self.claimed.values().filter_map(|(.., m)| from(m))).collect();
+        let routed: HashSet<Id> = self.routes.iter().flatten().map(|(_, id)| *id).collect();
+        let mut still = HashSet::new();
+        for id in std::mem::take(&mut self.dead) {
+            // It may have come back to life.
+            let Some(peer) = self.peer(id).filter(|p| dead(p)) else { continue };
+            let place = peer.name.socket();
+            if kept.contains(&id) || routed.contains(&id) {
+                still.insert(id);
+                continue;
+            }
+            if let Some(ids) = self.by_place.get_mut(&place) {
+                ids.retain(|other| *other != id);
+                if ids.is_empty() {
+                    self.by_place.remove(&place);
+                }
+            }
+            if let Some(record) = self.peers.get_mut(id as usize) {
+                *record = None;
+                self.free_peers.push(id);
+            }
+        }
+        self.bury_at = 2 * still.len() + 64;
+        self.dead = still;
+    }
+}

@@ -1,0 +1,497 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From a name to a lane, when the peer is first used or calls: lanes are tried in their order until one leads there, and the
+//! choice stays. Who calls says who it is and which incarnation it means; two that call each other keep the call of the
+//! greater name.
+
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::av::{Av, Name};
+use crate::prov::bind::{Binding, Options};
+use crate::prov::event::{Event, EventKind};
+use crate::prov::ops::OpFlags;
+use crate::prov::{Endpoint, Reach, Request};
+use crate::rdm::limits::{ENDED_MAX, ENDED_PEERS_MAX, FIRST_GRANT, UNLISTED_MAX};
+use crate::rdm::memory::lane_domains::Domain;
+use crate::rdm::peers::credit::Credit;
+use crate::rdm::peers::link::Link;
+use crate::rdm::peers::outstanding::{Op, Torn};
+use crate::rdm::peers::peer::{Id, Phase};
+use crate::rdm::peers::unexpected::Unexpected;
+use crate::rdm::state::State;
+use crate::rdm::wire::hello::{Intro, Refusal};
+use crate::sys::time;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// How long the call of a peer is awaited that has crossed ours.
+const AWAIT_NS: u64 = 500_000_000;
+/// After how long a peer is called again that had no room, at first and in the end.
+const AGAIN_NS: u64 = 20_000_000;
+const AGAIN_MAX_NS: u64 = 1_000_000_000;
+/// How long a caller that the address vector does not name has to join, where there is no room for another.
+const SLOW_NS: u64 = 100_000_000;
+/// How long a peer's device is called that may not be there, before another lane is tried.
+const DEVICE_NS: u64 = 3_000_000_000;
+
+impl State {
+    fn open_link(&mut self, domain: &Domain, of: usize, connect_timeout_ns: u64) -> Result<Arc<Link>> {
+        let link = self.make_link(domain, of)?;
+        link.set_options(Options { connect_timeout_ns, ..self.options });
+        link.ep.enable(OpFlags::default())?;
+        Ok(link)
+    }
+
+    /// An endpoint of a lane that is not enabled yet.
+    pub fn make_link(&mut self, domain: &Domain, of: usize) -> Result<Arc<Link>> {
+        let Some(lane) = domain.lanes.get(of) else { return Err(Error::fixed(errno::ENODEV, "ep: no such lane")) };
+        let ep: Box<dyn Endpoint> = lane.domain.clone().open_endpoint(&lane.info, 0)?;
+        self.next_link += 1;
+        let number = self.next_link;
+        ep.set_object(number);
+        let queue = self.results.clone();
+        ep.bind(Binding::Cq { queue, source: None, transmit: true, receive: true, selective: false })?;
+        ep.bind(Binding::Eq(self.events.clone()))?;
+        ep.bind(Binding::Arrivals(number))?;
+        ep.bind(Binding::Drivers(self.drivers.clone()))?;
+        ep.bind(Binding::Ends(self.list_ends.clone()))?;
+        Ok(Arc::new(Link::new(ep, of, number)))
+    }
+
+    fn intro(&self, meant: u64) -> Result<Vec<u8>> {
+        let name = self.name.ok_or_else(|| Error::new(errno::EOPBADSTATE, "ep: not enabled"))?;
+        Ok(Intro { name, meant, grant: FIRST_GRANT }.encode())
+    }
+
+    /// Calls a peer by the first lane from `from` on that may lead there.
+    pub fn dial(&mut self, domain: &Domain, id: Id, from: usize) {
+        let (Some(own), Some((name, meant))) = (self.name, self.peer(id).map(|p| (p.name, p.name.nonce.max(p.meant)))) else { return };
+        // All lanes together have the time of one.
+        let left = match (self.options.connect_timeout_ns, self.patience(id)) {
+            (0, _) => 0,
+            (_, 0) if self.peer(id).is_some_and(|p| p.refused > 0) => return self.over(id, full()),
+            (_, 0) => return self.over(id, Error::new(errno::ETIMEDOUT, format!("{name}: not reached within GDRFAB_OPT_CONNECT_TIMEOUT"))),
+            (_, left) => left,
+        };
+        let mut last = Error::new(errno::EHOSTUNREACH, format!("{name}: on another host, and no lane of this endpoint leads there"));
+        for (of, lane) in domain.lanes.iter().enumerate().skip(from) {
+            let (reach, loopback) = (lane.provider.reach(), name.socket().ip().is_loopback());
+            if reach == Reach::Host && name.host != 0 && name.host != own.host {
+                continue;
+            }
+            let more = of + 1 < domain.lanes.len();
+            if reach == Reach::Devices && more && loopback {
+                last = Error::new(errno::EHOSTUNREACH, format!("{}: has no loopback", lane.provider.name()));
+                continue;
+            }
+            if reach != Reach::Host && name.host != 0 && name.host != own.host && loopback {
+                let words = format!("{name}: an address that only its own host reaches; GDRFAB_TCP_IFACE there chooses another");
+                last = Error::new(errno::EHOSTUNREACH, words);
+                continue;
+            }
+            let address = lane.provider.lane_address(&lane.info, name.socket());
+            // Where the peer has no such device, nobody may say so.
+            let limit = if reach == Reach::Devices && more { DEVICE_NS.min(if left == 0 { DEVICE_NS } else { left / 2 }) } else { left };
+            let called = self.open_link(domain, of, limit).and_then(|link| {
+                link.ep.connect(&address, &self.intro(meant)?)?;
+                Ok(link)
+            });
+            match called {
+                Ok(link) => {
+                    self.links.insert(link.number, id);
+                    self.joining.push((id, link.clone()));
+                    if let Some(peer) = self.peer(id) {
+                        peer.phase = Phase::Dialing(link);
+                    }
+                    return self.rouse();
+                }
+                Err(e) => {
+                    self.note_why_not(domain, id, of, &e);
+                    last = e;
+                }
+            }
+        }
+        self.over(id, last);
+    }
+
+    /// Takes callers; true: there were some.
+    pub fn greet(&mut self, domain: &Domain) -> bool {
+        let mut called = false;
+        let mut greeters = std::mem::take(&mut self.greeters);
+        for greeter in &mut greeters {
+            let (requests, trouble) = greeter.listener.poll();
+            trouble.iter().for_each(|e| crate::log!(Warn, "{e}"));
+            called |= !requests.is_empty();
+            for request in requests {
+                if let Err(e) = self.answer(domain, greeter.of, request) {
+                    crate::log!(Info, "a caller was sent away: {e}");
+                }
+            }
+        }
+        self.greeters = greeters;
+        called
+    }
+
+    fn answer(&mut self, domain: &Domain, of: usize, request: Box<dyn Request>) -> Result<()> {
+        // Who calls may have got the index of another.
+        self.look_at_av();
+        let Some(own) = self.name else { return request.reject(&Refusal::Closing.encode()) };
+        // A request that is dropped is rejected.
+        let intro = Intro::decode(request.data())?;
+        if intro.meant != 0 && intro.meant != own.nonce {
+            return request.reject(&Refusal::Stale.encode());
+        }
+        if intro.meant == 0 && self.options.whole_name {
+            crate::log!(Warn, "{} is refused: it does not know this endpoint's whole name", intro.name);
+            return request.reject(&Refusal::Unnamed.encode());
+        }
+        if intro.name.means(&own) {
+            return request.reject(&Refusal::Closing.encode());
+        }
+        let unlisted = !self.is_named(&intro.name);
+        if unlisted && !self.has_room_for_unlisted() {
+            crate::log!(Warn, "{} is refused: {UNLISTED_MAX} callers that the address vector does not name are connected", intro.name);
+            return request.reject(&Refusal::Full.encode());
+        }
+        if unlisted && (self.ended.all() > ENDED_MAX || self.dead.len() > ENDED_PEERS_MAX) {
+            crate::log!(Warn, "{} is refused: {} bytes of peers that have ended wait for receives", intro.name, self.ended.all());
+            return request.reject(&Refusal::Full.encode());
+        }
+        let id = match self.find_peer(&intro.name) {
+            Some(id) => id,
+            None => self.add_peer(intro.name),
+        };
+        match self.peer(id).map(|p| &p.phase) {
+            Some(Phase::Dialing(_)) if own.encode() > intro.name.encode() => return request.reject(&Refusal::Crossed.encode()),
+            Some(Phase::Dialing(link)) => {
+                let link = link.clone();
+                self.forget_link(&link);
+            }
+            // Its call crossed ours, which it has taken meanwhile; or it has lost its end of the lane, and calls again when
+            // this side has found out.
+            Some(Phase::Accepting(_) | Phase::Ready(_)) => return request.reject(&Refusal::Crossed.encode()),
+            Some(Phase::Own) => return request.reject(&Refusal::Closing.encode()),
+            _ => {}
+        }
+        let accepted =
+            self.open_link(domain, of, self.options.connect_timeout_ns).and_then(|link| match link.ep.accept(request, &self.intro(0)?) {
+                Ok(()) => Ok(link),
+                Err(e) => {
+                    self.leaving.push(link);
+                    Err(e)
+                }
+            });
+        let link = match accepted {
+            Ok(link) => link,
+            Err(e) => {
+                self.redial(id);
+                return Err(e);
+            }
+        };
+        if unlisted {
+            link.set_unlisted(time::now_ns());
+            self.unlisted += 1;
+        }
+        self.links.insert(link.number, id);
+        self.joining.push((id, link.clone()));
+        if let Some(peer) = self.peer(id) {
+            peer.name = intro.name;
+            peer.credit = Credit::new(intro.grant);
+            peer.phase = Phase::Accepting(link);
+        }
+        self.set_source(id);
+        self.rouse();
+        Ok(())
+    }
+
+    /// Whether the address vector has this very endpoint, which a bare address does not say.
+    fn is_named(&self, name: &Name) -> bool {
+        let of = |av: &Arc<Av>| av.find(name).and_then(|index| av.get(index).ok());
+        self.av.as_ref().and_then(of).is_some_and(|(found, _)| found.nonce == name.nonce)
+    }
+
+    /// Whether one caller more may be connected that the address vector does not name: some may have been inserted since, and
+    /// the slowest that has not joined yet makes room.
+    fn has_room_for_unlisted(&mut self) -> bool {
+        if self.unlisted < UNLISTED_MAX {
+            return true;
+        }
+        if self.counted_at != self.av_changes {
+            self.counted_at = self.av_changes;
+            let name_of = |id: &Id| self.peers.get(*id as usize).and_then(Option::as_deref).map(|p| p.name);
+            let all = self.ready.iter().chain(&self.joining).filter(|(_, link)| link.unlisted_since() != 0);
+            let inserted = all.filter(|(id, _)| name_of(id).is_some_and(|name| self.is_named(&name)));
+            let count = inserted.map(|(_, link)| link.set_unlisted(0)).count();
+            self.unlisted -= count.min(self.unlisted);
+        }
+        if self.unlisted >= UNLISTED_MAX {
+            let late = time::now_ns().saturating_sub(SLOW_NS);
+            let slow = self.joining.iter().find(|(_, link)| (1..late).contains(&link.unlisted_since())).cloned();
+            if let Some((id, link)) = slow {
+                self.forget_link(&link);
+                self.redial(id);
+            }
+        }
+        self.unlisted < UNLISTED_MAX
+    }
+
+    /// The peer's lane came to nothing; what waits for it calls again.
+    fn redial(&mut self, id: Id) {
+        if let Some(peer) = self.peer(id) {
+            peer.phase = Phase::Fresh;
+            if !peer.waiting.is_empty() {
+                return self.stay_busy(id);
+            }
+            (peer.patience, peer.refused) = (0, 0);
+            self.bury(id);
+        }
+    }
+
+    pub fn forget_link(&mut self, link: &Arc<Link>) {
+        if link.unlisted_since() != 0 {
+            self.unlisted = self.unlisted.saturating_sub(1);
+        }
+        self.links.remove(&link.number);
+        self.joining.retain(|(_, l)| l.number != link.number);
+        self.ready.remove(link);
+        self.leaving.push(link.clone());
+    }
+
+    /// What happened to lanes.
+    pub fn take_events(&mut self, domain: &Domain) {
+        while let Some((_, Some(event))) = self.events.take_if(|_| (true, ())) {
+            if let Some(id) = self.links.get(&event.object).copied() {
+                self.on_event(domain, id, event);
+            }
+        }
+    }
+
+    /// What a lane tells of its rails or ports, the caller is told if he reads it; without a connection of his own, of no object.
+    fn pass_on(&self, event: Event) {
+        let Some(eq) = self.bind.eq.as_ref().filter(|_| self.bind.has_event_room()) else { return };
+        let (object, context) = self.only.as_ref().map_or((0, 0), |only| (only.object, only.context));
+        eq.push(Event { object, context, ..event });
+    }
+
+    fn on_event(&mut self, domain: &Domain, id: Id, event: Event) {
+        // The connection goes on.
+        if event.kind == EventKind::Notify as u32 {
+            return self.pass_on(event);
+        }
+        // Of a lane that has ended, what came before.
+        if event.kind != EventKind::Connected as u32
+            && let Some(link) = self.peer(id).and_then(|p| p.ready().cloned())
+        {
+            self.hear_lane(id, &link);
+        }
+        if self.only.is_some() {
+            return self.on_only_event(domain, event);
+        }
+        let Some(peer) = self.peer(id) else { return };
+        if event.kind != EventKind::Connected as u32 {
+            let gone = || Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died");
+            return self.over(id, event.error.unwrap_or_else(gone));
+        }
+        match (&peer.phase, event.error) {
+            (Phase::Dialing(link), None) => {
+                let link = link.clone();
+                match Intro::decode(&event.data) {
+                    Ok(intro) if peer.name.means(&intro.name) && (peer.meant == 0 || peer.meant == intro.name.nonce) => {
+                        peer.name = intro.name;
+                        peer.credit = Credit::new(intro.grant);
+                        self.set_source(id);
+                        self.joined(domain, id, link);
+                    }
+                    Ok(_) => self.over(id, stale()),
+                    Err(e) => self.over(id, e),
+                }
+            }
+            (Phase::Accepting(link), None) => {
+                let link = link.clone();
+                self.joined(domain, id, link);
+            }
+            (Phase::Dialing(link), Some(why)) => {
+                let link = link.clone();
+                let next = link.of + 1;
+                self.note_why_not(domain, id, link.of, &why);
+                self.forget_link(&link);
+                match Refusal::decode(&event.data) {
+                    Some(Refusal::Crossed) => self.await_peer(id, AWAIT_NS),
+                    Some(Refusal::Stale) => self.over(id, stale()),
+                    Some(Refusal::Full) if self.patience(id) > 0 => self.await_room(id),
+                    Some(Refusal::Full) => self.over(id, full()),
+                    Some(Refusal::Unnamed) => self.over(id, unnamed()),
+                    // It is there, so another lane would be another choice than its own.
+                    _ if matches!(why.code, Code::Busy | Code::PeerGone) && self.patience(id) > 0 => self.await_peer(id, AGAIN_NS),
+                    _ if why.code == Code::Rejected || next >= domain.lanes.len() || self.patience(id) == 0 => self.over(id, why),
+                    _ => self.dial(domain, id, next),
+                }
+            }
+            (Phase::Accepting(link), Some(_)) => {
+                let link = link.clone();
+                self.forget_link(&link);
+                self.redial(id);
+            }
+            (_, Some(why)) => self.over(id, why),
+            _ => {}
+        }
+    }
+
+    /// Keeps why a lane does not lead to a peer, where another one may.
+    fn note_why_not(&mut self, domain: &Domain, id: Id, of: usize, why: &Error) {
+        let (Some(lane), Some(peer)) = (domain.lanes.get(of), self.peer(id)) else { return };
+        let why = || Some(format!("{}: {}", lane.provider.name(), why.words).into());
+        match lane.provider.reach() {
+            Reach::Host => peer.not_local = why(),
+            Reach::Devices => peer.no_device = why(),
+            Reach::Ports => {}
+        }
+    }
+
+    /// It has no room, and is called less and less often.
+    fn await_room(&mut self, id: Id) {
+        let left = self.patience(id);
+        let Some(peer) = self.peer(id) else { return };
+        if peer.refused == 0 {
+            crate::log!(Warn, "{}: {}; it is called again until it has room", peer.name, full().words);
+        }
+        let pause = (AGAIN_NS << peer.refused).min(AGAIN_MAX_NS).min(left);
+        peer.refused = (peer.refused + 1).min(6);
+        self.await_peer(id, pause);
+    }
+
+    fn await_peer(&mut self, id: Id, for_ns: u64) {
+        if let Some(peer) = self.peer(id) {
+            peer.phase = Phase::Awaiting { until: time::now_ns() + for_ns };
+            self.awaiting.push(id);
+        }
+    }
+
+    /// For how long a peer may be called still; 0: no longer.
+    fn patience(&mut self, id: Id) -> u64 {
+        let (now, limit) = (time::now_ns(), self.options.connect_timeout_ns);
+        let Some(peer) = self.peer(id) else { return 0 };
+        if peer.patience == 0 {
+            peer.patience = now.saturating_add(if limit == 0 { u64::MAX } else { limit });
+        }
+        peer.patience.saturating_sub(now)
+    }
+
+    pub fn joined(&mut self, domain: &Domain, id: Id, link: Arc<Link>) {
+        self.joining.retain(|(_, l)| l.number != link.number);
+        self.ready.push(id, link.clone());
+        if let Some(peer) = self.peer(id) {
+            crate::log!(Debug, "rdm: {} by {}", peer.name, domain.lanes.get(link.of).map_or("?", |l| l.provider.name()));
+            peer.phase = Phase::Ready(link);
+            (peer.patience, peer.refused) = (0, 0);
+        }
+        if self.faults.is_some() && !self.begin_faults(domain, id) {
+            return;
+        }
+        self.stay_busy(id);
+        self.rouse();
+    }
+
+    /// A peer whose call is awaited has not called in time.
+    pub fn end_waits(&mut self, now: u64) {
+        for id in std::mem::take(&mut self.awaiting) {
+            match self.peer(id).map(|p| &p.phase) {
+                Some(Phase::Awaiting { until }) if *until < now => self.redial(id),
+                Some(Phase::Awaiting { .. }) => self.awaiting.push(id),
+                _ => {}
+            }
+        }
+    }
+
+    /// The lane to a peer is over, or none was found: what concerns this peer ends with `why`. Its next message calls anew.
+    #[cold]
+    pub fn over(&mut self, id: Id, why: Error) {
+        let Some((link, was_ready)) = self.peer(id).map(|p| (p.link().cloned(), p.ready().is_some())) else { return };
+        if let Some(link) = link {
+            // While its number still names the peer.
+            self.take_results();
+            self.forget_link(&link);
+            self.past.add(&link.ep.stats());
+            let _ = link.ep.shutdown();
+            self.take_results();
+            for space in [&mut self.tagged, &mut self.untagged] {
+                let of_it = |m: &Unexpected| matches!(m, Unexpected::Offered { link: l, .. } if *l == link.number);
+                let gone: Vec<_> = space.each_unexpected().filter(|(.., m)| of_it(m)).map(|(at, ..)| at).collect();
+                gone.into_iter().for_each(|at| drop(space.remove_unexpected(at)));
+            }
+        }
+        self.forget_grant(id);
+        let asked = self.routes.iter().enumerate().find(|(_, r)| r.is_some_and(|(_, to)| to == id)).map(|(index, _)| index as u64);
+        let asked = asked.zip(self.av.as_ref()).and_then(|(index, av)| av.lookup(index).ok());
+        // Indexes of its whole name and of its bare address mean the same one no longer.
+        self.routes.iter_mut().filter(|route| route.is_some_and(|(_, to)| to == id)).for_each(|route| *route = None);
+        let Some(peer) = self.peer(id) else { return };
+        let waiting = std::mem::take(&mut peer.waiting);
+        let is_gone = was_ready || is_gone_for_good(&peer.name, &why);
+        let (source, offered, unread) = (peer.source, peer.offered, peer.credit.unread());
+        peer.control.clear();
+        peer.under_way = peer.under_way.saturating_sub(peer.offers);
+        let reads = std::mem::take(&mut peer.reads);
+        (peer.offers, peer.lent, peer.offered) = (0, 0, 0);
+        (peer.places, peer.patience, peer.refused) = (HashMap::default(), 0, 0);
+        (peer.credit, peer.phase, peer.meant, peer.plan) = (Credit::default(), Phase::Fresh, 0, None);
+        if let Some(asked) = asked {
+            // A bare address means whoever listens there next.
+            peer.name = asked;
+        }
+        self.offered = self.offered.saturating_sub(offered);
+        self.ended.add(unread);
+        for w in waiting {
+            self.drop_waiting(w, why.clone());
+        }
+        // What the lane has, it ends itself, when it no longer touches the buffer.
+        let offered = self.ops.each().filter(|(_, op)| matches!(op, Op::Offered { peer, .. } | Op::Withdrawn { peer } if *peer == id));
+        let offered: HashSet<u64> = offered.map(|(number, _)| number).collect();
+        // It has nothing to say any more.
+        self.torn.iter_mut().filter(|torn| offered.contains(&torn.number)).for_each(|torn| (torn.number, torn.own) = (0, false));
+        for number in offered {
+            if let Some(Op::Offered { end, lent, _owned, .. }) = self.ops.take(number) {
+                self.torn.push_back(Torn { end, number: 0, lent, own: false, why: why.clone(), _owned });
+            }
+        }
+        self.retry_at = 0;
+        self.reads.retain(|other| *other != id);
+        for number in reads {
+            self.read_ended(number, Err(why.clone()));
+        }
+        if was_ready && !self.closed {
+            self.release_for(id, source);
+        }
+        // A peer that was never reached may still come, unless its place is empty or another's.
+        for tagged in [true, false].into_iter().filter(|_| is_gone) {
+            for at in self.space(tagged).posted_for(source) {
+                if let Some(recv) = self.withdraw_recv(tagged, at) {
+                    self.give_up(recv, why.clone(), source);
+                }
+            }
+        }
+        if is_gone {
+            self.end_held(&why, usize::MAX, |held| held.from == Some(id));
+        }
+        self.bury(id);
+        self.only_is_over(why);
+    }
+}
+
+/// Whether a call came to nothing because the endpoint of this name, whole, is no more: nobody listens there, or another does.
+fn is_gone_for_good(name: &Name, why: &Error) -> bool {
+    name.nonce != 0 && (why.code == Code::PeerGone || (why.errno == errno::ECONNREFUSED && why.code == Code::None))
+}
+
+pub(in crate::rdm) fn full() -> Error {
+    let words = "the peer has as many callers that its address vector does not name as it takes";
+    Error::coded(errno::ECONNREFUSED, Code::Busy, words)
+}
+
+fn unnamed() -> Error {
+    Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer lets only those in that know its whole name (gdrfab_ep_getname)")
+}
+
+/// The other endpoint is not the one that was meant.
+fn stale() -> Error {
+    let words = "the endpoint that was meant is gone: another one listens at its address now";
+    Error::coded(errno::ECONNREFUSED, Code::PeerGone, words)
+}

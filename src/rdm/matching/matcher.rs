@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Joins messages and receives by source and tag, in the order of posting and of arriving, at a cost that does not grow with
+//! how many wait.
+//!
+//! Receives name a source or any, and bits of the tag to ignore. Programs use two or three such masks, so each pair of mask and
+//! "any source" is learned as a class, in which a hash finds the oldest candidate; an arrival asks each class and takes the
+//! oldest of what they give. Beyond eight masks the rest is one list, walked in order.
+
+use super::message_lists::{EMPTY, Ends, Nodes, step};
+use super::posted_receives;
+use super::posted_receives::{Asked, Key, NONE, Posted};
+use super::tag_hash::Mixer;
+use crate::error::Result;
+use crate::prov::av::UNSPEC;
+use std::collections::HashMap;
+
+/// Masks that are found by a hash.
+const CLASSES: usize = 8;
+/// The class of receives with other masks.
+const OTHERS: u8 = CLASSES as u8;
+
+/// What a receive is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// `UNSPEC`: any.
+    pub source: u64,
+    pub tag: u64,
+    pub ignore: u64,
+}
+
+impl Want {
+    fn takes(&self, source: u64, tag: u64) -> bool {
+        (self.source == UNSPEC || self.source == source) && (self.tag ^ tag) & !self.ignore == 0
+    }
+}
+
+/// What a receive is for, and its number among all.
+pub type Turn = (u64, Want);
+
+/// A posted receive or an unexpected message, while it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct At(u32);
+
+/// Receives by their numbers; of each, whether it is a tagged one.
+pub fn in_order(mut found: Vec<(u64, (bool, At))>) -> Vec<(bool, At)> {
+    found.sort_unstable();
+    found.into_iter().map(|(_, receive)| receive).collect()
+}
+
+#[derive(Clone, Copy)]
+struct Class {
+    ignore: u64,
+    any: bool,
+    /// Receives of it that wait.
+    posted: usize,
+}
+
+impl Class {
+    #[inline(always)]
+    fn key(&self, class: usize, source: u64, tag: u64) -> Key {
+        Key { class: class as u8, source: if self.any { 0 } else { source }, tag: tag & !self.ignore }
+    }
+}
+
+/// `R`: a posted receive, `U`: an unexpected message.
+pub struct Matcher<R, U> {
+    classes: Vec<Class>,
+    posted: Posted<R>,
+    unexpected: Nodes<U, { CLASSES + 1 }>,
+    /// Each message is in a list of each class, and behind those in the list of all; but from `loose` on only in that: most are
+    /// received in the order in which they came, and then nobody looks into the classes.
+    waiting: HashMap<Key, Ends, Mixer>,
+    everything: Ends,
+    loose: u32,
+    /// How many messages were kept.
+    kept: u64,
+    #[cfg(test)]
+    probes: std::cell::Cell<usize>,
+}
+
+impl<R, U> Default for Matcher<R, U> {
+    fn default() -> Self {
+        Matcher {
+            classes: Vec::new(),
+            posted: Posted::new(),
+            unexpected: Nodes::new(),
+            waiting: HashMap::default(),
+            everything: EMPTY,
+            loose: NONE,
+            kept: 0,
+            #[cfg(test)]
+            probes: std::cell::Cell::new(0),
+        }
+    }
+}
+
+fn want_of<R>(node: &posted_receives::Node<R>) -> Want {
+    let Asked { source, tag, ignore } = node.asked;
+    Want { source, tag, ignore }
+}
+
+const OTHER_KEY: Key = Key { class: OTHERS, source: 0, tag: 0 };
+
+impl<R, U> Matcher<R, U> {
+    #[inline]
+    fn probe(&self) {
+        #[cfg(test)]
+        self.probes.set(self.probes.get() + 1);
+    }
+
+    /// The class of a receive, learned if there is room for one more.
+    #[inline(always)]
+    fn class_of(&mut self, want: &Want) -> Option<usize> {
+        let any = want.source == UNSPEC;
+        match self.classes.iter().position(|c| c.ignore == want.ignore && c.any == any) {
+            Some(c) => Some(c),
+            None => self.learn(want, any),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn learn(&mut self, want: &Want, any: bool) -> Option<usize> {
+        if self.classes.len() == CLASSES {
+            return None;
+        }
+        self.thread_loose();
+        let class = Class { ignore: want.ignore, any, posted: 0 };
+        let c = self.classes.len();
+        self.classes.push(class);
+        let mut at = self.everything.first;
+        while let Some(node) = self.unexpected.get(at) {
+            let key = class.key(c, node.source, node.tag);
+            let behind = node.links[CLASSES].behind;
+            self.unexpected.link(c, self.waiting.entry(key).or_insert(EMPTY), at);
+            at = behind;
+        }
+        Some(c)
+    }
+
+    /// Room for a receive.
+    #[inline(always)]
+    pub fn room_to_post(&mut self) -> Result<()> {
+        self.posted.room()
+    }
+
+    /// Room for a message.
+    #[inline]
+    pub fn room_to_keep(&mut self) -> Result<()> {
+        self.unexpected.room()
+    }
+
+    /// Posts a receive, for which no message waits. Its number is above those of all before.
+    #[inline(always)]
+    pub fn post(&mut self, number: u64, want: Want, item: impl FnOnce() -> R) -> At {
+        let key = match self.class_of(&want) {
+            Some(c) => match self.classes.get_mut(c) {
+                Some(class) => {
+                    class.posted += 1;
+                    class.key(c, want.source, want.tag)
+                }
+                None => OTHER_KEY,
+            },
+            None => OTHER_KEY,
+        };
+        let asked = Asked { source: want.source, tag: want.tag, ignore: want.ignore };
+        At(self.posted.add(key, number, asked, item))
+    }
+
+    /// The oldest receive that a message from `source` with `tag` fits.
+    #[inline(always)]
+    pub fn find_posted(&self, source: u64, tag: u64) -> Option<At> {
+        let [class] = &self.classes[..] else { return self.find_oldest(source, tag) };
+        self.probe();
+        let first = self.posted.first(&class.key(0, source, tag));
+        (first != NONE).then_some(At(first))
+    }
+
+    /// The same with several classes, each of which has a candidate.
+    #[inline(never)]
+    fn find_oldest(&self, source: u64, tag: u64) -> Option<At> {
+        let mut best = NONE;
+        let mut number = u64::MAX;
+        for (c, class) in self.classes.iter().enumerate() {
+            if class.posted == 0 {
+                continue;
+            }
+            self.probe();
+            let first = self.posted.first(&class.key(c, source, tag));
+            if let Some(node) = self.posted.get(first)
+                && node.number < number
+            {
+                (best, number) = (first, node.number);
+            }
+        }
+        if self.classes.len() == CLASSES {
+            best = self.find_other(source, tag, best, number);
+        }
+        (best != NONE).then_some(At(best))
+    }
+
+    /// The same among receives with other masks that are older than number `number`.
+    #[cold]
+    fn find_other(&self, source: u64, tag: u64, best: u32, number: u64) -> u32 {
+        let mut at = self.posted.first(&OTHER_KEY);
+        while let Some(node) = self.posted.get(at).filter(|n| n.number < number) {
+            self.probe();
+            let Asked { source: wanted, tag: asked, ignore } = node.asked;
+            if (Want { source: wanted, tag: asked, ignore }).takes(source, tag) {
+                return at;
+            }
+            at = self.posted.behind(at);
+        }
+        best
+    }
+
+    #[inline(always)]
+    pub fn posted(&mut self, at: At) -> Option<&mut R> {
+        self.posted.get_mut(at.0).and_then(|n| n.item.as_mut())
+    }
+
+    /// As `remove_posted` of one that has nothing to be dropped.
+    #[inline(always)]
+    pub fn forget_posted(&mut self, at: At, source: u64) {
+        if let Some(class) = self.posted.forget(at.0, source).and_then(|class| self.classes.get_mut(usize::from(class))) {
+            class.posted -= 1;
+        }
+    }
+
+    /// Takes a receive that gets a message of `source`.
+    #[inline(always)]
+    pub fn remove_posted(&mut self, at: At, source: u64) -> Option<R> {
+        self.posted.fills(self.posted.get(at.0)?.number, source);
+        self.withdraw_posted(at)
+    }
+
+    /// Takes one that gets none now: nothing comes out of turn by it.
+    #[inline(always)]
+    pub fn withdraw_posted(&mut self, at: At) -> Option<R> {
+        let class = usize::from(self.posted.get(at.0)?.class());
+        if let Some(class) = self.classes.get_mut(class) {
+            class.posted -= 1;
+        }
+        self.posted.take(at.0)
+    }
+
+    /// Posted receives for which `which` holds, with their numbers, by which they are in order.
+    pub fn search_posted(&self, mut which: impl FnMut(&R) -> bool) -> impl Iterator<Item = (u64, At)> {
+        self.posted.each().filter(move |(.., r)| which(r)).map(|(at, n, _)| (n.number, At(at)))
+    }
+
+    /// By which a receive can be posted again.
+    pub fn turn_of(&self, at: At) -> Option<Turn> {
+        self.posted.get(at.0).map(|n| (n.number, want_of(n)))
+    }
+
+    /// The receive of this number, which is not posted or stays so, gets a message of `source`.
+    #[inline(always)]
+    pub fn fills(&mut self, number: u64, source: u64) {
+        self.posted.fills(number, source);
+    }
+
+    /// Whether a receive, whose sender is `source` by now, can be posted again so that none has been filled out of turn: those
+    /// behind it have got no message that may have been its own.
+    pub fn is_next(&self, (number, want): &Turn, source: u64) -> bool {
+        self.posted.newest((want.source != UNSPEC).then_some(source)) <= *number
+    }
+
+    /// Receives that only messages of `source` can fill, in their order.
+    pub fn posted_for(&self, source: u64) -> Vec<At> {
+        let found = self.posted.each().filter(|(_, n, _)| n.asked.source == source);
+        in_order(found.map(|(at, n, _)| (n.number, (false, At(at)))).collect()).into_iter().map(|(_, at)| at).collect()
+    }
+
+    /// Takes out the receives that only messages of `source` can fill, in their order.
+    pub fn take_posted_for(&mut self, source: u64) -> Vec<(u64, Want, R)> {
+        let found = self.posted_for(source).into_iter();
+        found.filter_map(|at| self.turn_of(at).and_then(|(number, want)| Some((number, want, self.withdraw_posted(at)?)))).collect()
+    }
+
+    /// Posts receives again, as those of `source`, which is `UNSPEC` for any; they keep their turns, also among those that are there already.
+    pub fn post_again(&mut self, source: u64, receives: Vec<(u64, Want, R)>) {
+        let mut all: Vec<_> = receives.into_iter().map(|(number, want, item)| (number, Want { source, ..want }, item)).collect();
+        for k in 0..all.len() {
+            let Some(key) = all.get(k).map(|(_, want, _)| *want).map(|want| self.key_of(&want)) else { continue };
+            while let Some(n) = self.posted.get(self.posted.first(&key)) {
+                let (at, number, want) = (self.posted.first(&key), n.number, want_of(n));
+                all.extend(self.withdraw_posted(At(at)).map(|item| (number, want, item)));
+            }
+        }
+        all.sort_unstable_by_key(|(number, ..)| *number);
+        for (number, want, item) in all {
+            let key = self.key_of(&want);
+            if let Some(class) = self.classes.get_mut(usize::from(key.class)) {
+                class.posted += 1;
+            }
+            self.posted.add(key, number, Asked { source: want.source, tag: want.tag, ignore: want.ignore }, || item);
+        }
+    }
+
+    fn key_of(&mut self, want: &Want) -> Key {
+        let class = self.class_of(want).and_then(|c| Some((c, *self.classes.get(c)?)));
+        class.map_or(OTHER_KEY, |(c, class)| class.key(c, want.source, want.tag))
+    }
+
+    pub fn posted_sources(&self) -> impl Iterator<Item = u64> {
+        self.posted.each().map(|(_, n, _)| n.asked.source)
+    }
+
+    pub fn each_posted(&self) -> impl Iterator<Item = &R> {
+        self.posted.each().map(|(.., r)| r)
+    }
+
+    /// Keeps a message for which no receive waits.
+    pub fn keep(&mut self, source: u64, tag: u64, item: U) -> At {
+        self.kept += 1;
+        let at = self.unexpected.add(self.kept, source, tag, item);
+        self.unexpected.link(CLASSES, &mut self.everything, at);
+        if self.loose == NONE {
+            self.loose = at;
+        }
+        At(at)
+    }
+
+    /// `moved`: it is in the lists of receives from anyone still.
+    fn thread(&mut self, at: u32, source: u64, tag: u64, moved: bool) {
+        for (c, class) in self.classes.iter().enumerate().filter(|(_, class)| !(moved && class.any)) {
+            self.unexpected.link(c, self.waiting.entry(class.key(c, source, tag)).or_insert(EMPTY), at);
+        }
+        if let Some(node) = self.unexpected.get_mut(at) {
+            node.threaded = true;
+        }
+    }
+
+    /// Each message once, at most.
+    #[inline(never)]
+    fn thread_loose(&mut self) {
+        let mut at = std::mem::replace(&mut self.loose, NONE);
+        while let Some((source, tag, behind)) = self.unexpected.get(at).map(|n| (n.source, n.tag, n.links[CLASSES].behind)) {
+            self.thread(at, source, tag, false);
+            at = behind;
+        }
+    }
+
+    fn unthread(&mut self, at: u32, source: u64, tag: u64) {
+        let Some((threaded, behind)) = self.unexpected.get(at).map(|n| (n.threaded, n.links[CLASSES].behind)) else { return };
+        if self.loose == at {
+            self.loose = behind;
+        }
+        if threaded {
+            self.unclass(at, source, tag, false);
+        }
+        self.unexpected.unlink(CLASSES, &mut self.everything, at);
+    }
+
+    /// The reverse of `thread`.
+    #[inline]
+    fn unclass(&mut self, at: u32, source: u64, tag: u64, moves: bool) {
+        for (c, class) in self.classes.iter().enumerate().filter(|(_, class)| !(moves && class.any)) {
+            let key = class.key(c, source, tag);
+            if let Some(ends) = self.waiting.get_mut(&key) {
+                self.unexpected.unlink(c, ends, at);
+                if ends.first == NONE {
+                    self.waiting.remove(&key);
+                }
+            }
+        }
+    }
+
+    /// The oldest message that a receive fits.
+    #[inline]
+    pub fn find_unexpected(&mut self, want: &Want) -> Option<At> {
+        let first = self.unexpected.get(self.everything.first)?;
+        self.probe();
+        if want.takes(first.source, first.tag) {
+            return Some(At(self.everything.first));
+        }
+        self.find_behind(want)
+    }
+
+    /// The same where it is not the oldest of all.
+    #[inline(never)]
+    fn find_behind(&mut self, want: &Want) -> Option<At> {
+        self.thread_loose();
+        match self.class_of(want) {
+            Some(c) => {
+                self.probe();
+                self.waiting.get(&self.classes[c].key(c, want.source, want.tag)).map(|ends| At(ends.first))
+            }
+            None => {
+                let mut at = self.everything.first;
+                while let Some(node) = self.unexpected.get(at) {
+                    self.probe();
+                    if want.takes(node.source, node.tag) {
+                        return Some(At(at));
+                    }
+                    at = node.links[CLASSES].behind;
+                }
+                None
+            }
+        }
+    }
+
+    /// A message that waits: its source, its tag, and itself.
+    pub fn unexpected(&mut self, at: At) -> Option<(u64, u64, &mut U)> {
+        self.unexpected.get_mut(at.0).and_then(|n| Some((n.source, n.tag, n.item.as_mut()?)))
+    }
+
+    pub fn remove_unexpected(&mut self, at: At) -> Option<U> {
+        let (source, tag) = self.unexpected.get(at.0).map(|n| (n.source, n.tag))?;
+        self.unthread(at.0, source, tag);
+        self.unexpected.take(at.0)
+    }
+
+    /// Messages that wait, in the order in which they came.
+    pub fn each_unexpected(&self) -> impl Iterator<Item = (At, &U)> {
+        let mut behind = self.everything.first;
+        std::iter::from_fn(move || {
+            step();
+            let (at, node) = (behind, self.unexpected.get(behind)?);
+            behind = node.links[CLASSES].behind;
+            Some((At(at), node.item.as_ref()?))
+        })
+    }
+
+    /// Sources have got other numbers: `source` gives those of messages, which keep their turns. All leave the lists of what they
+    /// were before the first is put into another, so each finds its place there at the end, or near it.
+    pub fn refile(&mut self, source: impl Fn(&U) -> Option<u64>) {
+        self.posted.forget_senders();
+        let new = |(at, m): (At, &U)| Some((at.0, source(m)?, self.unexpected.get(at.0)?));
+        let moved = self.each_unexpected().filter_map(new).filter(|(_, to, n)| *to != n.source);
+        let moved: Vec<_> = moved.map(|(at, to, n)| (at, n.source, to, n.tag, n.threaded)).collect();
+        for (at, from, _, tag, _) in moved.iter().filter(|m| m.4) {
+            self.unclass(*at, *from, *tag, true);
+        }
+        for (at, _, to, tag, threaded) in moved {
+            if let Some(node) = self.unexpected.get_mut(at) {
+                node.source = to;
+            }
+            if threaded {
+                self.thread(at, to, tag, true);
+            }
+        }
+    }
+
+    pub fn posted_count(&self) -> usize {
+        self.posted.len()
+    }
+
+    #[inline(always)]
+    pub fn unexpected_count(&self) -> usize {
+        self.unexpected.count
+    }
+}
+
+#[cfg(test)]
+mod tests;

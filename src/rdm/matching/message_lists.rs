@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Messages that wait, in lists of several kinds: a node stays where it is, and is filled and emptied in place.
+
+use super::posted_receives::NONE;
+use crate::error::Result;
+use crate::fallible::MakeRoom;
+
+/// What stands before and behind a node in one list.
+#[derive(Clone, Copy)]
+pub struct Link {
+    pub before: u32,
+    pub behind: u32,
+}
+
+const FREE: Link = Link { before: NONE, behind: NONE };
+
+#[derive(Clone, Copy)]
+pub struct Ends {
+    pub first: u32,
+    pub last: u32,
+}
+
+pub const EMPTY: Ends = Ends { first: NONE, last: NONE };
+
+/// List `k` of a node is threaded through its link `k`.
+pub struct Node<T, const LISTS: usize> {
+    /// None: it is free.
+    pub item: Option<T>,
+    pub number: u64,
+    pub source: u64,
+    pub tag: u64,
+    /// It is in the lists of the classes, not only in that of all.
+    pub threaded: bool,
+    pub links: [Link; LISTS],
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Of walks through lists.
+    pub static STEPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+#[inline(always)]
+pub fn step() {
+    #[cfg(test)]
+    STEPS.set(STEPS.get() + 1);
+}
+
+pub struct Nodes<T, const LISTS: usize> {
+    all: Vec<Node<T, LISTS>>,
+    free: Vec<u32>,
+    pub count: usize,
+}
+
+impl<T, const LISTS: usize> Nodes<T, LISTS> {
+    pub fn new() -> Self {
+        Nodes { all: Vec::new(), free: Vec::new(), count: 0 }
+    }
+
+    #[inline(always)]
+    pub fn get(&self, at: u32) -> Option<&Node<T, LISTS>> {
+        self.all.get(at as usize).filter(|n| n.item.is_some())
+    }
+
+    #[inline(always)]
+    pub fn get_mut(&mut self, at: u32) -> Option<&mut Node<T, LISTS>> {
+        self.all.get_mut(at as usize).filter(|n| n.item.is_some())
+    }
+
+    #[cfg(test)]
+    pub fn is_as_new(&self) -> bool {
+        self.count == 0 && self.all.len() <= 1 && self.free.len() == self.all.len()
+    }
+
+    #[inline]
+    fn number(&self, at: u32) -> u64 {
+        self.get(at).map_or(u64::MAX, |n| n.number)
+    }
+
+    /// Room for one more, and for all among those that are free.
+    #[inline]
+    pub fn room(&mut self) -> Result<()> {
+        if self.free.is_empty() {
+            self.all.room(1)?;
+            self.free.room(self.all.len() + 1)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub fn add(&mut self, number: u64, source: u64, tag: u64, item: T) -> u32 {
+        self.count += 1;
+        let Some(at) = self.free.pop() else {
+            self.all.push(Node { item: Some(item), number, source, tag, threaded: false, links: [FREE; LISTS] });
+            return (self.all.len() - 1) as u32;
+        };
+        if let Some(n) = self.all.get_mut(at as usize) {
+            (n.number, n.source, n.tag, n.threaded, n.item) = (number, source, tag, false, Some(item));
+        }
+        at
+    }
+
+    #[inline]
+    pub fn take(&mut self, at: u32) -> Option<T> {
+        let item = self.all.get_mut(at as usize)?.item.take()?;
+        self.free.push(at);
+        self.count -= 1;
+        Some(item)
+    }
+
+    /// Puts a node into a list by its number: nearly always at the end.
+    #[inline]
+    pub fn link(&mut self, k: usize, ends: &mut Ends, at: u32) {
+        let number = self.number(at);
+        let mut before = ends.last;
+        while before != NONE && self.number(before) > number {
+            before = self.get(before).map_or(NONE, |n| n.links[k].before);
+            step();
+        }
+        let behind = match before {
+            NONE => std::mem::replace(&mut ends.first, at),
+            _ => self.get_mut(before).map_or(NONE, |n| std::mem::replace(&mut n.links[k].behind, at)),
+        };
+        match behind {
+            NONE => ends.last = at,
+            _ => {
+                if let Some(n) = self.get_mut(behind) {
+                    n.links[k].before = at;
+                }
+            }
+        }
+        if let Some(n) = self.get_mut(at) {
+            n.links[k] = Link { before, behind };
+        }
+    }
+
+    #[inline]
+    pub fn unlink(&mut self, k: usize, ends: &mut Ends, at: u32) {
+        let Some(Link { before, behind }) = self.get(at).map(|n| n.links[k]) else { return };
+        match self.get_mut(before) {
+            Some(n) => n.links[k].behind = behind,
+            None => ends.first = behind,
+        }
+        match self.get_mut(behind) {
+            Some(n) => n.links[k].before = before,
+            None => ends.last = before,
+        }
+    }
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A domain over the domains of the lanes: each region is registered with all of them under one key.
+
+use super::region_quota::Room;
+use super::regions::Regions;
+use super::registration_cache::{Counts, Source as Lent};
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::Site;
+use crate::mr::registry::{CARD_KEY, CHOSEN_KEY, DEVICE_KEY, full};
+use crate::mr::{Access, Attr, DEVICE_DESC, KeySource, Memory, RegionId, Source};
+use crate::prov::info::Info;
+use crate::prov::op::{IOV_LIMIT, Iov};
+use crate::prov::{self, Provider, Reach, flags};
+use crate::sync::serial::{Serial, Threading};
+use crate::sys::usercopy::UserCopy;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// A provider whose endpoints serve as lanes, and its domain.
+pub struct LaneDomain {
+    pub provider: &'static dyn Provider,
+    pub domain: Arc<dyn prov::Domain>,
+    /// What its endpoints are opened with.
+    pub info: Info,
+}
+
+pub struct Domain {
+    pub threading: Threading,
+    pub lanes: Vec<LaneDomain>,
+    pub regions: Serial<Regions>,
+    /// Regions that endpoints lent which are closed, by lane.
+    left: Serial<Vec<(usize, RegionId)>>,
+    pub room: Room,
+    keys: Serial<KeySource>,
+    /// Of all endpoints: what they grant beyond the first grants, and what waits there of peers that have ended.
+    pub grants: Arc<AtomicU64>,
+    pub ended: Arc<AtomicU64>,
+    /// The caller chooses the keys.
+    pub user_keys: bool,
+    /// Copies within this process, of memory whose pages may be gone.
+    pub user: Arc<UserCopy>,
+}
+
+impl Domain {
+    pub fn open(lanes: &[&'static dyn Provider], info: &Info, threading: Threading) -> Result<Domain> {
+        let mut open = Vec::new();
+        for provider in lanes {
+            let of_lane = provider.lane_info(info)?;
+            let domain = provider.open_domain(&of_lane, threading)?;
+            domain.make_room();
+            open.push(LaneDomain { provider: *provider, domain, info: of_lane });
+        }
+        let room = Room::of(open.iter().map(|lane| (lane.provider.reach(), lane.info.mr_cnt)));
+        Ok(Domain {
+            threading,
+            lanes: open,
+            room,
+            regions: Serial::new(threading, Regions::default()),
+            left: Serial::new(threading, Vec::new()),
+            keys: Serial::new(threading, KeySource::new()?),
+            grants: Arc::default(),
+            ended: Arc::default(),
+            user_keys: info.mr_mode & flags::MR_MODE_PROV_KEY == 0,
+            user: Arc::new(UserCopy::new()?),
+        })
+    }
+
+    /// Whether a lane's target may carry a part of large copies.
+    pub fn shares_copies(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.provider.reach() == Reach::Host)
+    }
+
+    /// Where the device listens that one of the lanes has, at any port.
+    pub fn device_address(&self) -> Option<SocketAddr> {
+        let devices = self.lanes.iter().filter(|lane| lane.provider.reach() == Reach::Devices);
+        devices.filter_map(|lane| lane.info.src_addr.as_deref()?.split_once("://")?.1.parse().ok()).next()
+    }
+
+    /// Unguessable, and never 0.
+    pub fn draw(&self) -> u64 {
+        self.keys.lock().draw()
+    }
+
+    /// A key that tells peers, as a lane's own would, whether it names a device's memory; and whose atomics there are.
+    pub fn draw_key(&self, on_device: bool, access: Access) -> u64 {
+        let (device, card) = (if on_device { DEVICE_KEY } else { 0 }, if access.contains(Access::ATOMIC) { CARD_KEY } else { 0 });
+        self.draw() & !(DEVICE_KEY | CARD_KEY) | CHOSEN_KEY | device | card
+    }
+
+    /// Whether a peer's key says that atomics there are its card's alone. Keys of callers' choice say nothing.
+    pub fn is_cards(&self, key: u64) -> bool {
+        const MARKS: u64 = CHOSEN_KEY | CARD_KEY;
+        key & MARKS == MARKS && !self.user_keys
+    }
+
+    /// Where local memory lies that an operation describes by `desc`.
+    pub fn site(&self, desc: u64) -> Result<Site> {
+        if desc & DEVICE_DESC == 0 { Ok(Site::HOST) } else { self.regions.lock().named(desc).map(|r| r.own.site()) }
+    }
+
+    /// What `descs` are for one lane. Those of host memory are help at most, so one that names nothing is as none.
+    pub fn descs_of(&self, lane: usize, descs: &[u64]) -> Result<([u64; IOV_LIMIT], usize)> {
+        let mut out = [0; IOV_LIMIT];
+        if descs.iter().any(|d| *d != 0) {
+            let regions = self.regions.lock();
+            for (to, desc) in out.iter_mut().zip(descs).filter(|(_, desc)| **desc != 0) {
+                *to = match regions.named(*desc) {
+                    Ok(region) => match region.ids.get(lane).copied().flatten() {
+                        Some(id) => id.desc,
+                        // The CPU does not reach it either.
+                        None if !region.own.site().is_host() => return Err(unreachable(self.lanes.get(lane))),
+                        None => 0,
+                    },
+                    Err(_) if *desc & DEVICE_DESC == 0 => 0,
+                    Err(e) => return Err(e),
+                };
+            }
+        }
+        Ok((out, descs.len().min(IOV_LIMIT)))
+    }
+
+    /// How the peer of a lane names memory in a registered region that it may read: address and key.
+    pub fn remote_name(&self, lane: usize, desc: u64, iov: Iov) -> Result<Option<(u64, u64)>> {
+        let regions = self.regions.lock();
+        let region = regions.named(desc)?;
+        let within = |skip: &usize| skip.checked_add(iov.len()).is_some_and(|end| end as u64 <= region.own.location.len);
+        match iov.addr().checked_sub(region.start).filter(within) {
+            Some(_) if !region.readable => Ok(None),
+            Some(skip) => {
+                let (Some(of), Some(id)) = (self.lanes.get(lane), region.ids.get(lane).copied().flatten()) else { return Ok(None) };
+                let named = of.domain.message_name(id, iov)?;
+                Ok(Some(named.unwrap_or((region.own.base.wrapping_add(skip as u64), region.own.key))))
+            }
+            None if region.readable => Err(Error::invalid("desc: the buffer does not lie in its region")),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether the program may have one region more.
+    pub fn check_room(&self) -> Result<()> {
+        let regions = self.regions.lock();
+        let (open, most) = (regions.all.len() - regions.free.len(), self.room.most_own());
+        if open < most { Ok(()) } else { Err(full(most)) }
+    }
+
+    /// Lets a peer of one lane read memory, until the region is closed; gives it with the address and the key that the peer uses. Who
+    /// calls has asked `room`.
+    pub fn lend(&self, lane: usize, site: Site, iov: Iov, desc: u64) -> Result<(RegionId, u64, u64)> {
+        let at = lane;
+        let Some(lane) = self.lanes.get(at) else { return Err(Error::fixed(errno::EINVAL, "no such lane")) };
+        let fast = if site.is_host() { lane.domain.lend(iov) } else { None };
+        let id = match fast {
+            Some(id) => id,
+            None if !site.is_host() && lane.provider.reach() == Reach::Devices => self.lend_device(at, site, iov, desc)?,
+            None => register(&*lane.domain, site, iov, self.draw_key(!site.is_host(), Access::REMOTE_READ))?,
+        };
+        self.room.add(1);
+        let base = if lane.info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0 { iov.addr() as u64 } else { 0 };
+        let named = lane.domain.message_name(id, iov).inspect_err(|_| self.leave([(at, id)]))?;
+        let (addr, key) = named.unwrap_or((base, id.key));
+        Ok((id, addr, key))
+    }
+
+    /// Device memory, which a card may know from an earlier message.
+    #[cold]
+    fn lend_device(&self, at: usize, site: Site, iov: Iov, desc: u64) -> Result<RegionId> {
+        let Some(lane) = self.lanes.get(at) else { return Err(Error::fixed(errno::EINVAL, "no such lane")) };
+        let owner = self.regions.lock().named(desc)?.generation;
+        let lent = Lent::of(at, site, iov, owner);
+        if let Some(known) = lent.as_ref().and_then(|lent| self.regions.lock().cache.take(lent)) {
+            return Ok(known);
+        }
+        let id = register(&*lane.domain, site, iov, self.draw_key(true, Access::REMOTE_READ))?;
+        if let Some(lent) = lent {
+            let mut regions = self.regions.lock();
+            // Its end is its region's, which another thread may have closed.
+            let gone = if regions.named(desc).is_ok() { regions.cache.keep(lent, id) } else { Vec::new() };
+            drop(regions);
+            self.close_evicted(gone);
+        }
+        Ok(id)
+    }
+
+    fn close_evicted(&self, gone: Vec<(usize, RegionId)>) {
+        if !gone.is_empty() {
+            self.room.add(gone.len());
+            self.leave(gone);
+            self.close_left();
+        }
+    }
+
+    /// Closes what is kept of a region that closes.
+    pub fn close_kept(&self, owner: u64) -> Result<()> {
+        let kept = self.regions.lock().cache.end_of(owner);
+        let mut all = Ok(());
+        for (at, id) in kept {
+            match self.lanes.get(at).map_or(Ok(()), |lane| lane.domain.try_close_region(id)) {
+                Ok(()) => self.regions.lock().cache.forget(at, id),
+                e => all = all.and(e),
+            }
+        }
+        all
+    }
+
+    pub fn cached(&self) -> Counts {
+        self.regions.lock().cache.counts
+    }
+
+    /// Whether what was lent may be closed before the peer is through with it.
+    pub fn can_cut_off(&self, lane: usize) -> bool {
+        self.lanes.get(lane).is_none_or(|lane| lane.domain.can_cut_off())
+    }
+
+    /// Closes a region that was lent. True: a peer may still be inside, and it is to be tried again.
+    pub fn is_held(&self, (lane, id): (usize, RegionId)) -> bool {
+        if id.desc & DEVICE_DESC != 0 {
+            self.regions.lock().cache.forget(lane, id);
+        }
+        self.is_still(lane, |domain| domain.try_close_region(id))
+    }
+
+    /// Whether what was lent is not closed by `close`, and so is still lent.
+    fn is_still(&self, lane: usize, close: impl FnOnce(&dyn prov::Domain) -> Result<()>) -> bool {
+        let busy = self.lanes.get(lane).is_some_and(|lane| close(&*lane.domain).is_err_and(|e| e.errno == errno::EBUSY));
+        if !busy {
+            self.room.give_back();
+        }
+        busy
+    }
+
+    /// The same for one that the peer is through with, or was never told of; it may be kept.
+    pub fn is_held_back(&self, (lane, id): (usize, RegionId)) -> bool {
+        if id.desc & DEVICE_DESC != 0 && self.regions.lock().cache.put_back(lane, id) {
+            self.room.give_back();
+            return false;
+        }
+        self.is_still(lane, |domain| domain.take_back(id))
+    }
+
+    /// Takes over what an endpoint that closes could not take back.
+    pub fn leave(&self, lent: impl IntoIterator<Item = (usize, RegionId)>) {
+        self.left.lock().extend(lent);
+    }
+
+    pub fn close_left(&self) {
+        let left = std::mem::take(&mut *self.left.lock());
+        self.leave(left.into_iter().filter(|region| self.is_held(*region)));
+    }
+}
+
+/// Registers memory for a peer to read.
+fn register(domain: &dyn prov::Domain, site: Site, iov: Iov, requested_key: u64) -> Result<RegionId> {
+    let source = Source::Iov(std::slice::from_ref(&iov));
+    let memory = if site.is_host() { Memory::Host } else { Memory::Device(site) };
+    domain.register(&Attr { source, memory, requested_key, ..Attr::plain(Access::REMOTE_READ) })
+}
+
+/// Of device memory that a lane's device does not reach.
+#[cold]
+fn unreachable(lane: Option<&LaneDomain>) -> Error {
+    let lane = lane.map_or("?", |lane| lane.provider.name());
+    Error::coded(errno::EOPNOTSUPP, Code::Path, format!("desc: this memory is not registered over {lane}, by which the peer is reached"))
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Grants: what both sides count of the bytes that wait unexpected.
+
+use crate::rdm::peers::credit::*;
+
+/// What passes is what came and was consumed at once, and stops where somebody is to be told.
+#[test]
+fn to_pass_is_to_come_and_to_be_consumed() {
+    let (mut plain, mut fast) = (Credit::new(FIRST_GRANT), Credit::new(FIRST_GRANT));
+    let mut told = 0;
+    for round in 0..20_000usize {
+        let len = round * 53 % 3000;
+        plain.came(len).unwrap();
+        let said = plain.consumed(len, |_| round % 2 == 0);
+        if !fast.passes(len) {
+            fast.came(len).unwrap();
+            let words = fast.consumed(len, |_| round % 2 == 0);
+            assert_eq!(words.as_ref().map(|w| w.as_slice().to_vec()), said.as_ref().map(|w| w.as_slice().to_vec()));
+            told += usize::from(words.is_some());
+        } else {
+            assert!(said.is_none(), "{round}: somebody was to be told");
+        }
+        fast.settle();
+        assert_eq!((fast.came, fast.consumed, fast.told), (plain.came, plain.consumed, plain.told));
+    }
+    assert!(told > 10);
+}
+
+#[test]
+fn grants_are_kept_by_both_sides() {
+    let (mut one, mut other) = (Credit::new(FIRST_GRANT), Credit::new(FIRST_GRANT));
+    let mut room = 1 << 20;
+    for round in 0..10_000usize {
+        let len = round * 37 % 8000;
+        if !one.may_send(len) {
+            panic!("consumed at once, so there is always a grant");
+        }
+        one.sent(len);
+        other.came(len).unwrap();
+        let tell = other.consumed(len, |more| {
+            let enough = room >= more;
+            room -= if enough { more } else { 0 };
+            enough
+        });
+        if let Some(words) = tell {
+            let words = words.as_slice();
+            one.returned(words[1], words[2]).unwrap();
+        }
+    }
+    assert_eq!(other.grant(), MOST_GRANT);
+    while one.may_send(1000) {
+        one.sent(1000);
+        other.came(1000).unwrap();
+    }
+    assert!(other.came(MOST_GRANT as usize / 2).is_err(), "beyond the grant");
+    assert!(one.returned(0, MOST_GRANT).is_err() && one.returned(u64::MAX, MOST_GRANT).is_err());
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Messages that came before their receives. Few bytes lie in place, so that nothing is allocated for them.
+
+use super::peer::Id;
+use crate::prov::Parcel;
+use crate::prov::op::Iov;
+use crate::rdm::wire::parcel::Offer;
+
+const FEW: usize = 40;
+
+/// A message that came before its receive.
+pub enum Unexpected {
+    Eager {
+        from: Id,
+        link: usize,
+        bytes: Kept,
+        data: Option<u64>,
+    },
+    Offered {
+        from: Id,
+        link: usize,
+        offer: Offer,
+        data: Option<u64>,
+    },
+    /// Of this very endpoint: its bytes stay where they are.
+    Own {
+        number: u64,
+        data: Option<u64>,
+    },
+}
+
+/// The bytes of a message.
+pub enum Kept {
+    Few { bytes: [u8; FEW], len: u8 },
+    Many(Box<[u8]>),
+}
+
+impl Kept {
+    #[inline]
+    pub fn of<P: Parcel + ?Sized>(parcel: &P) -> Kept {
+        let len = parcel.len();
+        if len > FEW {
+            return Kept::Many(parcel.bytes(len));
+        }
+        let mut bytes = [0; FEW];
+        // SAFETY: they outlive the call.
+        parcel.copy_all(unsafe { Iov::of_mut(&mut bytes) });
+        Kept::Few { bytes, len: len as u8 }
+    }
+
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        match self {
+            Kept::Few { bytes, len } => bytes.get(..usize::from(*len)).unwrap_or_default(),
+            Kept::Many(bytes) => bytes,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.as_slice().len()
+    }
+}

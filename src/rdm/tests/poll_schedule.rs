@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The order in which lanes are looked at: who is looked at how often, and that nobody is forgotten.
+
+use super::*;
+use crate::rdm::peers::link::Link;
+use crate::rdm::peers::poll_schedule::Rota;
+
+fn rota(count: usize) -> (Rota, Vec<Arc<Link>>) {
+    let info = info("shm");
+    let domain = get(info.prov_name.as_deref()).unwrap().open_domain(&info, Threading::Safe).unwrap();
+    let mut rota = Rota::default();
+    let link = |number| Arc::new(Link::new(domain.clone().open_endpoint(&info, 0).unwrap(), 0, number));
+    let links: Vec<_> = (0..count).map(link).collect();
+    links.iter().for_each(|link| rota.push(link.number as u32, link.clone()));
+    (rota, links)
+}
+
+/// Turns, each of which brings something or not: how often each lane is looked at.
+fn looks(rota: &mut Rota, turns: usize, brings: bool) -> Vec<usize> {
+    let mut seen = vec![0; rota.len()];
+    for _ in 0..turns {
+        let (lively, silent) = rota.turn();
+        for k in 0..lively + silent {
+            let place = if k < lively { rota.next_lively() } else { rota.next_silent() };
+            seen[rota[place].1.number] += 1;
+        }
+        rota.end_turn(brings);
+    }
+    seen
+}
+
+#[test]
+fn lively_lanes_have_every_turn_and_silent_ones_some() {
+    let (mut rota, links) = rota(100);
+    links.iter().skip(3).for_each(|link| rota.lull(link));
+    let seen = looks(&mut rota, 100 * 32, true);
+    assert!(seen[..3].iter().all(|n| *n == 3200), "{seen:?}");
+    assert!(seen[3..].iter().all(|n| *n >= 1), "{seen:?}");
+    assert!(seen[3..].iter().sum::<usize>() <= 100, "{seen:?}");
+    // While nothing comes, they have most of the time.
+    let seen = looks(&mut rota, 32 + 100, false);
+    assert!(seen[3..].iter().all(|n| *n >= 16), "{seen:?}");
+    // And of too many lively ones each its share.
+    links.iter().for_each(|link| rota.rouse(link));
+    let seen = looks(&mut rota, 100, true);
+    assert!(seen.iter().all(|n| *n == 32), "{seen:?}");
+}
+
+/// Whatever happens, a lane stands where it thinks, and none is forgotten.
+#[test]
+fn lanes_come_and_go_in_any_order() {
+    let (mut rota, links) = rota(40);
+    let (mut there, mut chance) = (vec![true; 40], 1u64);
+    for _ in 0..4000 {
+        chance = chance.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let (n, what) = ((chance >> 33) as usize % 40, chance >> 60);
+        match (what, there[n]) {
+            (0..3, true) => (rota.remove(&links[n]), there[n] = false).1,
+            (0..3, false) => (rota.push(n as u32, links[n].clone()), there[n] = true).1,
+            (3..9, _) => rota.lull(&links[n]),
+            (9..15, _) => rota.rouse(&links[n]),
+            _ => looks_at_all(&mut rota, &there),
+        }
+        assert!(
+            rota.iter().enumerate().all(|(place, (id, link))| link.place() == place && *id as usize == link.number && there[*id as usize])
+        );
+        assert_eq!(rota.len(), there.iter().filter(|t| **t).count());
+    }
+}
+
+fn looks_at_all(rota: &mut Rota, there: &[bool]) {
+    let mut seen = vec![false; there.len()];
+    for _ in 0..200 {
+        let (lively, silent) = rota.turn();
+        for k in 0..lively + silent {
+            let place = if k < lively { rota.next_lively() } else { rota.next_silent() };
+            seen[rota[place].1.number] = true;
+        }
+        rota.end_turn(false);
+    }
+    assert_eq!(seen, there);
+}
+
+/// With somebody who never rests.
+#[test]
+fn a_silent_peer_is_heard() {
+    let info = info("shm");
+    let (mut to, mut busy) = (Side::open(&info), Side::open(&info));
+    let mut silent: Vec<Side> = (0..20).map(|_| Side::open(&info)).collect();
+    let mut got = vec![0u8; 8];
+    for side in silent.iter_mut().chain([&mut busy]) {
+        side.av.insert(to.name).unwrap();
+        to.av.insert(side.name).unwrap();
+        side.send(0, b"hello", 1, 1);
+        to.recv(UNSPEC, &mut got, 1, 0, 2);
+        both(&mut to, side, |s| s[0].take(2).is_some());
+    }
+    let mut chat = |to: &mut Side, turns: usize| {
+        for _ in 0..turns {
+            busy.send(0, b"again", 3, 3);
+            busy.turn();
+            to.recv(UNSPEC, &mut got, 3, 0, 3);
+            to.turn();
+            to.done.clear();
+        }
+    };
+    chat(&mut to, 20_000);
+    let mut late = vec![0u8; 8];
+    for side in silent.iter_mut().step_by(5) {
+        to.recv(UNSPEC, &mut late, 4, 0, 4);
+        side.send(0, b"there", 4, 4);
+        side.turn();
+        let before = to.ep.stats().recvs;
+        chat(&mut to, 22 * 32);
+        assert!(to.ep.stats().recvs > before + 22 * 32 - 2 && late.starts_with(b"there"));
+        late.fill(0);
+    }
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The fast path of small messages between a lane's ring and the caller's queue. Each looks at everything before it does
+//! anything: what it declines goes by `send`, `recv` and `progress`.
+
+use crate::prov::av::UNSPEC;
+use crate::prov::op::One;
+use crate::prov::queue::Completion;
+use crate::prov::{Parcel, flags};
+use crate::rdm::limits::{INJECT_SIZE, MAX_MSG};
+use crate::rdm::matching::matcher::{At, Want};
+use crate::rdm::memory::lane_domains::Domain;
+use crate::rdm::peers::outstanding::Recv;
+use crate::rdm::peers::peer::{Id, ONLY, Phase};
+use crate::rdm::peers::unexpected::{Kept, Unexpected};
+use crate::rdm::state::State;
+use crate::rdm::wire::parcel::{DATA, Label, TAGGED, kind};
+
+/// First words of eager messages.
+const PLAIN: u64 = kind::EAGER as u64;
+const PLAIN_TAGGED: u64 = PLAIN | TAGGED;
+const TAGGED_DATA: u64 = PLAIN_TAGGED | DATA;
+
+/// What became of a message.
+pub enum Fast {
+    /// It filled a receive.
+    Filled,
+    /// No receive waits for it, and it waits here.
+    Kept,
+    /// No receive waits for it, and it was not to be kept.
+    Left,
+    /// Nothing was done.
+    Declined,
+}
+
+impl State {
+    /// The peer of an index, if it is known and the vector has not changed.
+    #[inline(always)]
+    fn known(&self, index: u64) -> Option<Id> {
+        let Some(av) = &self.av else { return self.only.is_some().then_some(ONLY) };
+        if av.changes() != self.av_changes {
+            return None;
+        }
+        self.routes.get(index as usize).copied().flatten().map(|(_, id)| id)
+    }
+
+    /// Sends a short message of one piece of host memory, with nothing in front of it: of its first word, its tag and its data as
+    /// many as `WORDS`. False: nothing was done.
+    #[inline(always)]
+    pub fn send_fast<const WORDS: usize>(&mut self, one: &One, how: u64) -> bool {
+        let special = how & (flags::FENCE | flags::DELIVERY_COMPLETE) != 0;
+        let too_long = how & flags::INJECT != 0 && one.local.len() > INJECT_SIZE;
+        if !self.fast_send || special || too_long || one.local.is_missing() {
+            return false;
+        }
+        let Some(id) = self.known(one.addr) else { return false };
+        let Some(Some(peer)) = self.peers.get_mut(id as usize) else { return false };
+        let Phase::Ready(link) = &peer.phase else { return false };
+        // The caller's length may be any number.
+        if one.local.len() > link.eager_max || !peer.waiting.is_empty() || !peer.control.is_empty() {
+            return false;
+        }
+        let Some(lane) = link.lane().filter(|_| peer.credit.may_send(one.local.len())) else { return false };
+        let all = [[PLAIN, PLAIN_TAGGED, TAGGED_DATA][WORDS - 1], one.key, one.data];
+        let words = &all[..WORDS];
+        if !lane.put_brief(words, one.local) && !matches!(lane.put(words, &[one.local]), Ok(true)) {
+            return false;
+        }
+        peer.credit.sent(one.local.len());
+        self.stats.sends += 1;
+        if self.bind.wants_entry(how)
+            && let Some(q) = &self.bind.tx
+        {
+            let kind = flags::SEND | if WORDS > 1 { flags::TAGGED } else { flags::MSG };
+            q.push(Completion { context: one.context, flags: kind, len: one.local.len(), buf: one.local.addr(), data: 0 });
+        }
+        true
+    }
+
+    /// Posts a receive of one piece of host memory, unless a message waits whose bytes are still to be read. False: nothing was
+    /// done.
+    #[inline(always)]
+    pub fn recv_fast<const TAG: bool>(&mut self, domain: &Domain, one: &One, ignore: u64) -> bool {
+        let fast = if TAG { self.fast_recv } else { self.fast_untagged };
+        if !fast || one.local.is_missing() || one.local.len() > MAX_MSG {
+            return false;
+        }
+        let source = match one.addr {
+            UNSPEC => UNSPEC,
+            _ if !self.directed => UNSPEC,
+            index => match self.known(index).and_then(|id| self.peers.get(id as usize)) {
+                Some(Some(peer)) => peer.source,
+                _ => return false,
+            },
+        };
+        let wanted = self.entry_by_default;
+        let space = if TAG { &mut self.tagged } else { &mut self.untagged };
+        let want = Want { source, tag: one.key, ignore };
+        let (first, context) = (one.local, one.context);
+        let recv = move || Recv { first, room: first.len(), context, wanted, tagged: TAG, more: None };
+        if space.room_to_post().is_err() {
+            return false;
+        }
+        match space.find_unexpected(&want) {
+            None => {
+                self.posts += 1;
+                space.post(self.posts, want, recv);
+                true
+            }
+            Some(at) => self.take_waiting(domain, TAG, at, recv()),
+        }
+    }
+
+    /// Puts a message that waits into a receive of one piece of host memory. False: its bytes are still to be read, or it is too
+    /// long, and nothing was done.
+    #[inline(never)]
+    fn take_waiting(&mut self, domain: &Domain, tagged: bool, at: At, recv: Recv) -> bool {
+        let space = if tagged { &mut self.tagged } else { &mut self.untagged };
+        let Some((source, tag, Unexpected::Eager { from, link, bytes, data })) = space.unexpected(at) else { return false };
+        let (from, link, len) = (*from, *link, bytes.len());
+        let label = Label { tag: tagged.then_some(tag), data: *data };
+        if len > recv.room {
+            return false;
+        }
+        recv.first.put(bytes.as_slice());
+        self.posts += 1;
+        space.fills(self.posts, source);
+        space.remove_unexpected(at);
+        self.consumed(from, link, len);
+        self.received(&recv, len, 0, &label, source);
+        // The peer may wait to hear of it, and the caller may not come back soon.
+        self.settle(domain);
+        true
+    }
+
+    /// Puts a message that came as one parcel into the receive that waits for it, or keeps it, unless it is to be left.
+    #[inline(always)]
+    pub fn on_fast<P: Parcel + ?Sized>(&mut self, id: Id, link: usize, parcel: &P, leave: bool) -> Fast {
+        let first = parcel.word(0);
+        match parcel.words() {
+            2 if first == PLAIN_TAGGED => self.place_fast::<2, P>(id, link, parcel, parcel.word(1), leave),
+            3 if first == TAGGED_DATA => self.place_fast::<3, P>(id, link, parcel, parcel.word(1), leave),
+            1 if first == PLAIN => self.place_fast::<1, P>(id, link, parcel, 0, leave),
+            _ => Fast::Declined,
+        }
+    }
+
+    #[inline(always)]
+    fn place_fast<const WORDS: usize, P: Parcel + ?Sized>(&mut self, id: Id, link: usize, parcel: &P, tag: u64, leave: bool) -> Fast {
+        let Some(Some(peer)) = self.peers.get_mut(id as usize) else { return Fast::Declined };
+        let (len, source) = (parcel.len(), peer.source);
+        let space = if WORDS > 1 { &mut self.tagged } else { &mut self.untagged };
+        let Some(at) = space.find_posted(source, tag) else {
+            if leave || space.room_to_keep().is_err() {
+                return Fast::Left;
+            }
+            let data = (WORDS > 2).then(|| parcel.word(2));
+            return self.keep_fast(WORDS > 1, (source, tag, data), (id, link), parcel);
+        };
+        let Some(recv) = space.posted(at) else { return Fast::Declined };
+        if recv.more.is_some() || len > recv.room || !self.fast_recv || !peer.credit.passes(len) {
+            return Fast::Declined;
+        }
+        let (to, context, wanted) = (recv.first, recv.context, recv.wanted);
+        space.forget_posted(at, source);
+        parcel.copy_all(to);
+        self.stats.recvs += 1;
+        if wanted && let Some(q) = &self.bind.rx {
+            let kind = flags::RECV | [flags::MSG, flags::TAGGED, flags::TAGGED | flags::REMOTE_CQ_DATA][WORDS - 1];
+            let entry = Completion { context, flags: kind, len, buf: to.addr(), data: if WORDS > 2 { parcel.word(2) } else { 0 } };
+            if !self.reader.give(q, &entry, tag) {
+                q.push_from(entry, State::origin((WORDS > 1).then_some(tag), source));
+            }
+        }
+        Fast::Filled
+    }
+
+    /// Keeps a message for which no receive waits.
+    #[inline(never)]
+    fn keep_fast<P: Parcel + ?Sized>(
+        &mut self,
+        tagged: bool,
+        (source, tag, data): (u64, u64, Option<u64>),
+        (from, link): (Id, usize),
+        parcel: &P,
+    ) -> Fast {
+        let Some(Some(peer)) = self.peers.get_mut(from as usize) else { return Fast::Declined };
+        if !peer.credit.takes(parcel.len()) {
+            return Fast::Declined;
+        }
+        let bytes = Kept::of(parcel);
+        self.stats.unexpected += 1;
+        self.space(tagged).keep(source, tag, Unexpected::Eager { from, link, bytes, data });
+        Fast::Kept
+    }
+
+    /// From what is bound and chosen: which fast paths operations may take.
+    pub fn settle_fast(&mut self) {
+        let open = self.bind.enabled && !self.closed && self.faults.is_none();
+        let b = &self.bind;
+        self.fast_send = open && b.tx.is_some() && b.counters.send.is_none() && !self.deliver;
+        self.entry_by_default = b.wants_plain_receive();
+        self.fast_recv = open && b.rx.is_some() && b.counters.recv.is_none() && self.options.recv_deadline_ns == 0;
+        self.fast_untagged = self.fast_recv && !b.receives_several();
+    }
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Faults on demand of operations and receives. They happen here, where what is posted has its order, by a plan of each peer's lane,
+//! which takes operations as they are then. With faults there is no fast path.
+
+use crate::error::{Error, Result};
+use crate::prov::fault::{Op, Plan, Verdict};
+use crate::rdm::matching::matcher::Want;
+use crate::rdm::memory::lane_domains::Domain;
+use crate::rdm::peers::outstanding::{Faults, Held, Recv};
+use crate::rdm::peers::peer::{Id, ONLY};
+use crate::rdm::state::{State, UNKNOWN};
+use std::collections::VecDeque;
+
+impl Faults {
+    pub fn wanted(domain: &Domain) -> Option<Box<Faults>> {
+        let lanes: Vec<&str> = domain.lanes.iter().map(|lane| lane.provider.name()).collect();
+        Plan::of_operations(&lanes).map(|plan| Box::new(Faults { plan, held: VecDeque::new() }))
+    }
+
+    /// When the next receive may be found; `u64::MAX`: none is held.
+    pub fn next(&self) -> u64 {
+        self.held.front().map_or(u64::MAX, |held| held.until)
+    }
+
+    /// Peers for whom receives are held.
+    pub fn named(&self) -> impl Iterator<Item = Id> {
+        self.held.iter().filter_map(|held| held.from)
+    }
+}
+
+impl State {
+    /// The peer's lane is there. False: what has waited for it has cost it the lane.
+    #[cold]
+    pub fn begin_faults(&mut self, domain: &Domain, id: Id) -> bool {
+        if let Some(peer) = self.peer(id) {
+            peer.plan = peer.ready().and_then(|link| Plan::of_operations(&[domain.lanes.get(link.of)?.provider.name()]));
+        }
+        self.judge(id, 0)
+    }
+
+    /// What waits for a peer, from this place on, was accepted for it while it is connected. False: that has cost it the lane.
+    #[cold]
+    pub fn judge(&mut self, id: Id, from: usize) -> bool {
+        let Some(peer) = self.peer(id).filter(|p| p.ready().is_some()) else { return true };
+        let Some(plan) = &mut peer.plan else { return true };
+        for waiting in peer.waiting.iter_mut().skip(from) {
+            match plan.post(Op::of(waiting.end.kind)) {
+                Verdict::Go => {}
+                Verdict::Hold(until) => waiting.held = until,
+                Verdict::Lose => {
+                    self.lose(id);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// The peer's lane is over as if the peer had died. What the lane has ends first.
+    fn lose(&mut self, id: Id) {
+        if let Some(lane) = self.peer(id).and_then(|p| p.ready()).and_then(|link| link.lane()) {
+            lane.lose(Plan::gone());
+        }
+        self.over(id, Plan::gone());
+    }
+
+    /// Posts a receive that was accepted, later if a fault on demand says so.
+    #[cold]
+    pub fn post_faulty(&mut self, from: Option<Id>, want: Want, recv: Recv) -> Result<()> {
+        let named = from.or(self.only.is_some().then_some(ONLY)).and_then(|id| self.peers.get_mut(id as usize)?.as_deref_mut());
+        let named = named.filter(|p| p.ready().is_some());
+        let (id, Some(faults)) = (from.unwrap_or(ONLY), &mut self.faults) else { return self.post_recv(want, recv) };
+        let verdict = match named {
+            Some(peer) => peer.plan.as_mut().map_or(Verdict::Go, |plan| plan.post(Op::Recv)),
+            None => faults.plan.early(Op::Recv),
+        };
+        let until = match verdict {
+            Verdict::Lose => {
+                self.lose(id);
+                self.give_up(recv, Plan::gone(), UNKNOWN);
+                return Ok(());
+            }
+            Verdict::Hold(until) => until,
+            Verdict::Go => 0,
+        };
+        // None overtakes another.
+        let before = faults.held.back().map_or(0, |held| held.until);
+        if until | before == 0 {
+            return self.post_recv(want, recv);
+        }
+        faults.held.push_back(Held { until: until.max(before), from, want, recv });
+        Ok(())
+    }
+
+    /// Posts receives that were held long enough.
+    #[cold]
+    pub fn release_held(&mut self, now: u64) {
+        while let Some(faults) = self.faults.as_mut().filter(|f| f.next() <= now)
+            && let Some(Held { from, want, recv, .. }) = faults.held.pop_front()
+        {
+            let source = from.and_then(|id| self.peer(id)).map_or(want.source, |p| p.source);
+            if let Err(e) = self.post_recv(Want { source, ..want }, recv) {
+                crate::log!(Warn, "a receive that GDRFAB_FAULT has held: {e}");
+            }
+        }
+    }
+
+    /// A peer is over, and index `source` is its own still: receives that are held and would have been given what it has sent by now
+    /// are posted in their order, those for anyone as well if they stand before one for it. The others it leaves.
+    #[cold]
+    pub fn release_for(&mut self, id: Id, source: u64) {
+        let is_only = self.only.is_some();
+        let Some(Faults { held, .. }) = self.faults.as_deref_mut() else { return };
+        let last = if is_only { held.len() } else { held.iter().rposition(|h| h.from == Some(id)).map_or(0, |at| at + 1) };
+        let mut left = Vec::new();
+        for Held { until, from, want, recv } in held.drain(..last).collect::<Vec<_>>() {
+            let of_it = Want { source, ..want };
+            let finds = from.is_none_or(|from| from == id) && self.space(recv.tagged).find_unexpected(&of_it).is_some();
+            if !finds {
+                left.push(Held { until, from, want, recv });
+            } else if let Err(e) = self.post_recv(if from.is_some() { of_it } else { want }, recv) {
+                crate::log!(Warn, "a receive that GDRFAB_FAULT has held: {e}");
+            }
+        }
+        if let Some(faults) = &mut self.faults {
+            left.into_iter().rev().for_each(|held| faults.held.push_front(held));
+        }
+    }
+
+    /// Ends up to `most` receives that are held and for which `which` holds; gives how many.
+    pub fn end_held(&mut self, why: &Error, most: usize, mut which: impl FnMut(&Held) -> bool) -> usize {
+        let Some(faults) = &mut self.faults else { return 0 };
+        let (mut ended, mut kept) = (Vec::new(), VecDeque::new());
+        for held in faults.held.drain(..) {
+            if ended.len() < most && which(&held) { ended.push(held.recv) } else { kept.push_back(held) }
+        }
+        faults.held = kept;
+        let count = ended.len();
+        ended.into_iter().for_each(|recv| self.give_up(recv, why.clone(), UNKNOWN));
+        count
+    }
+}

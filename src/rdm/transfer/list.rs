@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Lists of blocks: the lane to the peer moves them as it would for its own endpoint.
+
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::bind::PART;
+use crate::prov::flags;
+use crate::prov::list::{List, Native, Pair, Run};
+use crate::prov::op::{Common, Dir};
+use crate::rdm::memory::lane_domains::Domain;
+use crate::rdm::peers::outstanding::Op;
+use crate::rdm::peers::peer::{End, Phase};
+use crate::rdm::state::State;
+
+impl State {
+    /// Has the lane move a list, if it does that. Where there is no lane yet, one is called first, once: of a list that goes
+    /// in pieces, each is checked for itself.
+    pub fn list(&mut self, domain: &Domain, dir: Dir, list: &List, c: &Common) -> Result<Native> {
+        self.check_enabled()?;
+        let id = self.route(c.peer)?;
+        let Some(peer) = self.peer(id) else { return Ok(Native::Pieces) };
+        let link = match &peer.phase {
+            Phase::Own => return Ok(Native::Pieces),
+            Phase::Fresh => {
+                let called = peer.called_for_list;
+                peer.called_for_list = !called;
+                if !called {
+                    self.dial(domain, id, 0);
+                }
+                return Ok(if called { Native::Pieces } else { Native::Blocked });
+            }
+            Phase::Dialing(_) | Phase::Accepting(_) | Phase::Exchanged(_) | Phase::Awaiting { .. } => return Ok(Native::Blocked),
+            Phase::Ready(link) => link.clone(),
+        };
+        peer.called_for_list = false;
+        if peer.plan.is_some() {
+            return Ok(Native::Pieces);
+        }
+        let fenced = c.flags & flags::FENCE != 0 && peer.under_way > 0;
+        if fenced || !peer.waiting.is_empty() || !peer.control.is_empty() {
+            return Ok(Native::Blocked);
+        }
+        let renamed = names_for(domain, link.of, list)?;
+        let end = End { context: c.context, part: true, ..End::default() };
+        let number = self.ops.add(Op::Rma { peer: id, end, _owned: None });
+        let c = Common { context: number as usize, flags: c.flags & !flags::FENCE | PART, peer: 0, ..*c };
+        let moved = link.ep.list(dir, renamed.as_ref().unwrap_or(list), &c);
+        if matches!(moved, Ok(Native::Flying)) {
+            self.lists += 1;
+            self.ready.rouse(&link);
+            if let Some(peer) = self.peer(id) {
+                peer.under_way += 1;
+            }
+            return moved;
+        }
+        self.ops.take(number);
+        match moved {
+            // A lane that is over tells by an event; afterwards there is none.
+            Err(e) if matches!(e.errno, errno::ESHUTDOWN | errno::ENOTCONN) => Ok(Native::Blocked),
+            moved => moved,
+        }
+    }
+
+    /// As `list`, of a part.
+    pub fn list_part(&mut self, domain: &Domain, dir: Dir, runs: &[Run], pairs: &[Pair], c: &Common) -> Result<usize> {
+        self.check_enabled()?;
+        let id = self.route(c.peer)?;
+        let lost = || Error::coded(errno::ECONNRESET, Code::PeerGone, "the connection to the peer ended in the middle of the list");
+        let Some(peer) = self.peer(id) else { return Err(lost()) };
+        let Phase::Ready(link) = &peer.phase else { return Err(lost()) };
+        let link = link.clone();
+        if c.flags & flags::FENCE != 0 && peer.under_way > 0 {
+            return Ok(0);
+        }
+        let renamed = if pairs.iter().all(|p| p.desc == 0) { None } else { Some(names_of(domain, link.of, pairs)?) };
+        let end = End { context: c.context, part: true, ..End::default() };
+        let number = self.ops.add(Op::Rma { peer: id, end, _owned: None });
+        let c = Common { context: number as usize, flags: c.flags & !flags::FENCE | PART, peer: 0, ..*c };
+        let posted = link.ep.list_part(dir, runs, renamed.as_deref().unwrap_or(pairs), &c);
+        if matches!(posted, Ok(n) if n > 0) {
+            self.lists += 1;
+            self.ready.rouse(&link);
+            if let Some(peer) = self.peer(id) {
+                peer.under_way += 1;
+            }
+        } else {
+            self.ops.take(number);
+        }
+        posted
+    }
+
+    /// Lists that the lanes have moved.
+    #[cold]
+    pub fn take_lists(&mut self) {
+        for (number, why) in self.list_ends.take() {
+            self.lists = self.lists.saturating_sub(1);
+            self.rma_ended(number as u64, why);
+        }
+    }
+}
+
+/// The list with the descriptors of one lane; none: it has no descriptors.
+fn names_for(domain: &Domain, lane: usize, list: &List) -> Result<Option<List>> {
+    if list.pairs.iter().all(|p| p.desc == 0) {
+        return Ok(None);
+    }
+    list.renamed(names_of(domain, lane, &list.pairs)?).map(Some)
+}
+
+fn names_of(domain: &Domain, lane: usize, pairs: &[Pair]) -> Result<Box<[Pair]>> {
+    let name = |p: &Pair| -> Result<Pair> { Ok(Pair { desc: domain.descs_of(lane, &[p.desc])?.0[0], key: p.key }) };
+    pairs.iter().map(name).collect()
+}

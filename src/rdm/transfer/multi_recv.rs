@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Receives as messages take them: whole, or of a buffer for several messages one part after the other.
+
+use crate::error::Error;
+use crate::rdm::matching::matcher::At;
+use crate::rdm::peers::outstanding::{More, Recv};
+use crate::rdm::state::{State, UNKNOWN};
+use crate::rdm::wire::parcel::Label;
+
+impl State {
+    /// A message of a buffer for several is in place; true: nothing more touches the buffer, and no other entry follows.
+    pub fn leave_multi(&mut self, recv: &Recv) -> bool {
+        let Some((at, _)) = recv.multi() else { return false };
+        let Some(place) = self.multi.get_mut(at as usize) else { return false };
+        let Some(multi) = place else { return false };
+        multi.arriving = multi.arriving.saturating_sub(1);
+        let over = multi.full && multi.arriving == 0 && multi.end.is_none();
+        if over {
+            *place = None;
+        }
+        over
+    }
+
+    /// After the entry of a message in a buffer for several: ends the receive, if it ends with that message.
+    pub fn end_multi(&mut self, recv: &Recv) {
+        let Some((at, _)) = recv.multi() else { return };
+        if let Some(Some(multi)) = self.multi.get_mut(at as usize)
+            && multi.arriving == 0
+            && let Some(end) = multi.end.take()
+        {
+            let (recv, why) = *end;
+            self.give_up(recv, why, UNKNOWN);
+        }
+    }
+
+    /// Ends a receive that will not be filled. A buffer for several messages ends when those that are on their way are in place.
+    pub fn give_up(&mut self, recv: Recv, why: Error, source: u64) {
+        if let Some((at, _)) = recv.multi()
+            && let Some(Some(multi)) = self.multi.get_mut(at as usize)
+        {
+            multi.full = true;
+            if multi.arriving > 0 {
+                multi.end = Some(Box::new((recv, why)));
+                return;
+            }
+            // For its own entry.
+            multi.arriving = 1;
+        }
+        self.abandon(&recv, why, &Label::default(), source);
+    }
+
+    /// Takes a posted receive for a message of `len` bytes from `source`, or the next part of one for several.
+    pub fn take_recv(&mut self, tagged: bool, at: At, len: usize, source: u64) -> Option<Recv> {
+        let (slot, used) = match self.space(tagged).posted(at)?.multi() {
+            Some(multi) => multi,
+            None => return self.space(tagged).remove_posted(at, source),
+        };
+        let min = self.multi.get(slot as usize).and_then(Option::as_ref).map_or(1, |m| m.min.max(1));
+        if let Some((number, _)) = self.space(tagged).turn_of(at) {
+            self.space(tagged).fills(number, source);
+        }
+        let recv = self.space(tagged).posted(at)?;
+        let room = recv.room - used;
+        let now = used + len.min(room);
+        let more = recv.more.as_ref().map(|m| Box::new(More { deadline: 0, ..More::clone(m) }));
+        let part = Recv { first: recv.first.part(used, room), room, context: recv.context, wanted: recv.wanted, tagged, more };
+        if let Some(more) = &mut recv.more {
+            more.multi = Some((slot, now));
+        }
+        let full = recv.room - now < min;
+        if full {
+            self.space(tagged).remove_posted(at, source);
+        }
+        if let Some(Some(multi)) = self.multi.get_mut(slot as usize) {
+            multi.arriving += 1;
+            multi.full |= full;
+        }
+        Some(part)
+    }
+
+    /// Takes a posted receive that will not be filled.
+    pub fn withdraw_recv(&mut self, tagged: bool, at: At) -> Option<Recv> {
+        self.space(tagged).withdraw_posted(at)
+    }
+}

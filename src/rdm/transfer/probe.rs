@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Looks at messages that wait: PEEK, CLAIM and DISCARD.
+
+use crate::error::{Code, Error, Result, errno};
+use crate::prov::av::UNSPEC;
+use crate::prov::flags::{self, CLAIM, DISCARD, PEEK};
+use crate::prov::op::Iov;
+use crate::prov::queue::{Completion, Failure};
+use crate::rdm::matching::matcher::Want;
+use crate::rdm::peers::outstanding::{Op, Recv};
+use crate::rdm::peers::unexpected::Unexpected;
+use crate::rdm::state::State;
+use crate::rdm::wire::parcel::Label;
+
+impl State {
+    /// A receive with one of these flags.
+    pub(in crate::rdm) fn probe(&mut self, want: &Want, recv: Recv, how: u64) -> Result<()> {
+        let tagged = recv.tagged;
+        if how & PEEK == 0 {
+            if how & CLAIM == 0 {
+                return Err(Error::new(errno::EBADFLAGS, "flags: GDRFAB_DISCARD goes with GDRFAB_PEEK or GDRFAB_CLAIM"));
+            }
+            let fits = self.claimed.get(&recv.context).is_some_and(|(.., of_tagged, _)| *of_tagged == tagged);
+            let Some((source, tag, _, message)) = fits.then(|| self.claimed.remove(&recv.context)).flatten() else {
+                return Err(Error::invalid("context: GDRFAB_CLAIM needs that of the GDRFAB_PEEK which claimed the message"));
+            };
+            let recv = if how & DISCARD != 0 { Recv { first: Iov::EMPTY, room: usize::MAX, ..recv } } else { recv };
+            match how & DISCARD {
+                0 => self.give(message, recv, tagged.then_some(tag), source, None),
+                _ => self.discard(message, &recv, tagged.then_some(tag), source),
+            }
+            return Ok(());
+        }
+        if how & CLAIM != 0 && self.claimed.contains_key(&recv.context) {
+            return Err(Error::new(errno::EBUSY, "context: it holds a claimed message already; receive or discard that one first"));
+        }
+        let Some(at) = self.space(tagged).find_unexpected(want) else {
+            let entry = Completion {
+                context: recv.context,
+                flags: flags::RECV | if tagged { flags::TAGGED } else { flags::MSG },
+                ..Completion::default()
+            };
+            if let Some(q) = &self.bind.rx {
+                let why = Error::fixed(errno::ENOMSG, "no message that fits has come");
+                q.fail_from(entry, Failure { error: why, olen: 0, block: 0 }, State::origin(Some(want.tag), UNSPEC));
+            }
+            return Ok(());
+        };
+        let len = self.len_of(tagged, at);
+        let Some((source, tag, message)) = self.space(tagged).unexpected(at) else { return Ok(()) };
+        let data = match message {
+            Unexpected::Eager { data, .. } | Unexpected::Offered { data, .. } | Unexpected::Own { data, .. } => *data,
+        };
+        let kind = flags::RECV | if tagged { flags::TAGGED } else { flags::MSG } | if data.is_some() { flags::REMOTE_CQ_DATA } else { 0 };
+        if how & (CLAIM | DISCARD) != 0
+            && let Some(message) = self.space(tagged).remove_unexpected(at)
+        {
+            match how & DISCARD {
+                0 => drop(self.claimed.insert(recv.context, (source, tag, tagged, message))),
+                _ => self.drop_message(message),
+            }
+        }
+        if let Some(q) = &self.bind.rx {
+            let entry = Completion { context: recv.context, flags: kind, len, buf: 0, data: data.unwrap_or(0) };
+            q.push_from(entry, State::origin(Some(tag), source));
+        }
+        Ok(())
+    }
+
+    fn discard(&mut self, message: Unexpected, recv: &Recv, tag: Option<u64>, source: u64) {
+        self.drop_message(message);
+        self.received(recv, 0, 0, &Label { tag, data: None }, source);
+    }
+
+    /// A message that nobody wants: its sender succeeds.
+    fn drop_message(&mut self, message: Unexpected) {
+        match message {
+            Unexpected::Eager { from, link, bytes, .. } => self.consumed(from, link, bytes.len()),
+            Unexpected::Offered { from, link, offer, .. } => {
+                if self.peer(from).and_then(|p| p.link()).is_some_and(|l| l.number == link) {
+                    self.tell_done(from, offer.number, Code::None);
+                }
+            }
+            Unexpected::Own { number, .. } => {
+                if let Some(Op::Own { end, .. }) = self.ops.take(number) {
+                    self.succeed(&end);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Progress of a connectionless endpoint: what the lanes brought, what their operations came to, what waits for them; and now
+//! and then callers, lanes that are being connected, and deadlines. A turn costs what is active.
+
+use super::fast::Fast;
+use crate::error::{Code, Error, errno};
+use crate::prov::av::UNSPEC;
+use crate::prov::queue::{Completion, Taken};
+use crate::prov::{Parcel, Taker, flags};
+use crate::rdm::matching::matcher::{At, in_order};
+use crate::rdm::memory::lane_domains::Domain;
+use crate::rdm::peers::link::Link;
+use crate::rdm::peers::outstanding::{Op, Recv};
+use crate::rdm::peers::peer::{Id, Peer};
+use crate::rdm::peers::poll_schedule::VAIN;
+use crate::rdm::state::{State, UNKNOWN};
+use crate::sync::cursor::Brief;
+use crate::sys::time;
+use std::sync::Arc;
+
+/// Ticks between two looks at what is rare.
+const LOOK: u64 = 100_000;
+/// The same while lanes are being connected, and how many of them one look drives: each costs calls of the kernel's.
+const JOIN: u64 = 10_000;
+const JOINS: usize = 16;
+/// Turns without any after one that filled a receive, in which messages without a receive are left: a caller that reads until
+/// there is nothing more does so once before it posts again.
+const PATIENCE: u32 = 2;
+
+/// Takes what one lane brings.
+struct Hand<'a> {
+    of: &'a mut State,
+    id: Id,
+    link: &'a Link,
+    brought: bool,
+    /// A message without a receive stays with the lane for a moment where receives are being filled: the caller who learns of
+    /// that is about to post the next, and what is not kept costs half.
+    patient: bool,
+    leaves: bool,
+}
+
+impl<'a> Hand<'a> {
+    #[inline(always)]
+    fn new(of: &'a mut State, id: Id, link: &'a Link, patient: bool) -> Hand<'a> {
+        let leaves = patient && link.since_filled(of.turns) <= PATIENCE;
+        Hand { of, id, link, brought: false, patient, leaves }
+    }
+
+    #[inline(always)]
+    fn accept<P: Parcel + ?Sized>(&mut self, parcel: &P, all: &dyn Parcel) -> bool {
+        self.brought = true;
+        match self.of.on_fast(self.id, self.link.number, parcel, self.leaves) {
+            Fast::Filled => {
+                self.of.filled = self.of.turns;
+                self.link.set_filled(self.of.turns);
+                self.leaves = self.patient;
+                true
+            }
+            Fast::Kept => {
+                // It was in vain, and is not tried again in this turn.
+                self.patient = false;
+                true
+            }
+            Fast::Left => false,
+            Fast::Declined => self.of.on_parcel(self.id, self.link.number, all),
+        }
+    }
+}
+
+impl Taker for Hand<'_> {
+    fn take(&mut self, parcel: &dyn Parcel) -> bool {
+        self.accept(parcel, parcel)
+    }
+
+    fn take_brief(&mut self, parcel: Brief<'_>) -> bool {
+        self.accept(&parcel, &parcel)
+    }
+}
+
+impl State {
+    /// A turn of progress.
+    pub fn progress(&mut self, domain: &Domain, force: bool) {
+        self.turn(domain, force);
+    }
+
+    /// The same in line.
+    #[inline(always)]
+    pub fn turn(&mut self, domain: &Domain, force: bool) {
+        self.look_at_av();
+        if self.listens || self.listens_again() {
+            self.poll_lanes(force);
+        } else if !self.bind.enabled || self.closed {
+            return self.clear_away(domain);
+        }
+        self.turns = self.turns.wrapping_add(1);
+        let joins = !self.joining.is_empty();
+        if force || ((joins || self.turns & 15 == 0) && time::ticks().wrapping_sub(self.last_look) > if joins { JOIN } else { LOOK }) {
+            self.look(domain, force);
+        }
+        self.settle(domain);
+    }
+
+    #[inline(always)]
+    fn poll_lanes(&mut self, force: bool) {
+        if let [(id, link)] = &self.ready[..] {
+            let (id, link) = (*id, Arc::as_ptr(link));
+            // SAFETY: parcels join no lanes and end none, so the only one stays where it is.
+            self.poll_lane(id, unsafe { &*link }, force);
+            return;
+        }
+        self.poll_all(force);
+    }
+
+    #[inline(never)]
+    fn poll_all(&mut self, force: bool) {
+        if force {
+            for place in 0..self.ready.len() {
+                self.poll_place(place, true);
+            }
+            return;
+        }
+        let (lively, silent) = self.ready.turn();
+        let mut brought = false;
+        for k in 0..lively + silent {
+            let place = if k < lively { self.ready.next_lively() } else { self.ready.next_silent() };
+            brought |= self.poll_place(place, false);
+        }
+        self.ready.end_turn(brought);
+    }
+
+    #[inline(always)]
+    fn poll_place(&mut self, place: usize, force: bool) -> bool {
+        let Some((id, link)) = self.ready.get(place) else { return false };
+        let (id, link) = (*id, Arc::as_ptr(link));
+        // SAFETY: as above, and a lane that changes its place is still the same.
+        let link = unsafe { &*link };
+        let brought = self.poll_lane(id, link, force);
+        if brought {
+            self.ready.rouse(link);
+        } else if !force
+            && link.one_more_in_vain() >= VAIN
+            && self.peers.get(id as usize).and_then(Option::as_deref).is_some_and(Peer::is_at_rest)
+        {
+            self.ready.lull(link);
+        }
+        brought
+    }
+
+    /// True: it brought something, or works on something.
+    #[inline(always)]
+    pub fn poll_lane(&mut self, id: Id, link: &Link, force: bool) -> bool {
+        // Who sleeps relies on it that all was taken, and a deadline on it that what came in time is seen.
+        let patient = !force && self.sleepers == 0 && self.earliest == 0;
+        let mut hand = Hand::new(self, id, link, patient);
+        let works = link.lane().is_some_and(|lane| lane.take(force, &mut hand));
+        works || hand.brought
+    }
+
+    /// All that the peer has said by now.
+    pub fn hear_lane(&mut self, id: Id, link: &Link) {
+        let mut hand = Hand::new(self, id, link, false);
+        if let Some(lane) = link.lane() {
+            lane.take_all(&mut hand);
+        }
+    }
+
+    /// What was left with lanes.
+    pub fn hear_left(&mut self) {
+        if !self.listens || self.turns.wrapping_sub(self.filled) > PATIENCE + 1 {
+            return;
+        }
+        let left = |(_, link): &&(Id, Arc<Link>)| link.since_filled(self.turns) <= PATIENCE + 1;
+        let lanes: Vec<_> = self.ready.iter().filter(left).cloned().collect();
+        lanes.iter().for_each(|(id, link)| self.hear_lane(*id, link));
+    }
+
+    /// What turned out while lanes were looked at.
+    #[inline(always)]
+    pub fn settle(&mut self, domain: &Domain) {
+        let rest = self.broken.len() | self.reads.len() | self.busy.len() | self.lent.len() | self.lists;
+        if rest != 0 || !self.results.is_empty() {
+            self.settle_all(domain);
+        }
+    }
+
+    #[inline(never)]
+    fn settle_all(&mut self, domain: &Domain) {
+        self.take_results();
+        if !self.broken.is_empty() {
+            for (link, why) in std::mem::take(&mut self.broken) {
+                if let Some(id) = self.links.get(&link).copied() {
+                    self.over(id, why);
+                }
+            }
+        }
+        if !self.reads.is_empty() {
+            self.post_reads(domain);
+            self.take_results();
+        }
+        if !self.busy.is_empty() {
+            for id in std::mem::take(&mut self.busy) {
+                if let Some(peer) = self.peer(id) {
+                    peer.busy = false;
+                    self.flush(domain, id);
+                }
+            }
+            self.take_results();
+        }
+        if !self.lent.is_empty() {
+            self.take_back(domain);
+        }
+    }
+
+    /// Results of the lanes' operations.
+    #[inline]
+    pub fn take_results(&mut self) {
+        if self.lists != 0 {
+            self.take_lists();
+        }
+        while !self.results.is_empty() {
+            let mut batch = [Completion::default(); 32];
+            let taken = self.results.take(batch.len(), |i, c| batch.iter_mut().skip(i).take(1).for_each(|place| *place = *c));
+            match taken {
+                Taken::Empty => return,
+                Taken::Some(n) => batch.iter().take(n).for_each(|c| self.on_result(c, None)),
+                Taken::ErrorFirst => {
+                    if let Some((c, failure, _)) = self.results.take_error() {
+                        self.on_result(&c, Some(failure.error));
+                    }
+                }
+            }
+        }
+    }
+
+    fn on_result(&mut self, c: &Completion, error: Option<Error>) {
+        if c.flags & flags::REMOTE_WRITE != 0 {
+            return self.on_remote_data(c);
+        }
+        let number = c.context as u64;
+        match self.ops.get(number) {
+            Some(Op::Rma { .. }) => self.rma_ended(number, error),
+            Some(Op::Reading { .. }) => self.read_ended(number, error.map_or(Ok(()), Err)),
+            _ => {}
+        }
+    }
+
+    /// Hands out what the queue had no room for. True: it has room again, so lanes are looked at.
+    #[cold]
+    fn listens_again(&mut self) -> bool {
+        if !self.bind.enabled || self.closed {
+            return false;
+        }
+        if let Some(q) = &self.bind.rx {
+            while q.has_room()
+                && let Some((entry, source)) = self.held.pop_front()
+            {
+                q.push_from(entry, State::origin(None, source));
+            }
+            self.listens = q.has_room();
+        }
+        self.listens
+    }
+
+    pub fn rma_ended(&mut self, number: u64, error: Option<Error>) {
+        let Some(Op::Rma { peer: id, end, .. }) = self.ops.take(number) else { return };
+        if let Some(peer) = self.peer(id) {
+            peer.under_way = peer.under_way.saturating_sub(1);
+            if !peer.waiting.is_empty() {
+                self.stay_busy(id);
+            }
+        }
+        self.end(&end, error.map_or(Ok(()), Err));
+    }
+
+    /// A peer's write with data.
+    fn on_remote_data(&mut self, c: &Completion) {
+        let from = self.links.get(&c.context).and_then(|id| self.peers.get(*id as usize)).and_then(Option::as_deref);
+        let source = from.map_or(UNSPEC, |p| p.source);
+        self.told_of_write(Completion { context: 0, ..*c }, source);
+    }
+
+    /// Data of a write to this endpoint's memory has come.
+    pub fn told_of_write(&mut self, entry: Completion, source: u64) {
+        if let Some(counter) = &self.bind.counters.remote_write {
+            counter.add(1);
+        }
+        let Some(q) = &self.bind.rx else { return };
+        self.listens &= q.has_room();
+        match self.listens {
+            true => q.push_from(entry, State::origin(None, source)),
+            false => self.held.push_back((entry, source)),
+        }
+    }
+
+    /// Looks at what is rare.
+    #[cold]
+    fn look(&mut self, domain: &Domain, force: bool) {
+        self.looks = self.looks.wrapping_add(1);
+        if self.rounds.look() || force {
+            let called = self.greet(domain);
+            self.rounds.made(called || force || !self.joining.is_empty());
+        }
+        // Those that call and say no more hold up nobody who does.
+        let (all, most) = (self.joining.len(), if force { usize::MAX } else { JOINS });
+        let from = (self.looks as usize).wrapping_mul(JOINS).checked_rem(all).unwrap_or(0);
+        for at in (0..all.min(most)).map(|k| (from + k) % all) {
+            if let Some((_, link)) = self.joining.get(at) {
+                link.ep.progress(true);
+            }
+        }
+        self.take_events(domain);
+        let now = time::now_ns();
+        self.end_waits(now);
+        self.leaving.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
+        self.retry(domain, now);
+        self.release_held(now);
+        if self.earliest != 0 && now >= self.earliest {
+            self.expire(domain, now);
+        }
+    }
+
+    /// Ends what is late.
+    #[cold]
+    fn expire(&mut self, domain: &Domain, now: u64) {
+        let mut next = 0u64;
+        let mut is_late = |deadline: u64| {
+            if deadline > now && (next == 0 || deadline < next) {
+                next = deadline;
+            }
+            deadline != 0 && deadline <= now
+        };
+        let late = || Error::late("the operation could not start or finish");
+        let mut ended = Vec::new();
+        for id in self.active() {
+            let Some(peer) = self.peer(id) else { continue };
+            let (gone, kept): (Vec<_>, Vec<_>) = peer.waiting.drain(..).partition(|w| is_late(w.end.deadline));
+            peer.waiting.extend(kept);
+            ended.extend(gone);
+        }
+        let taken: Vec<u64> = self
+            .ops
+            .each()
+            .filter(|(_, op)| matches!(op, Op::Offered { end, .. } | Op::Own { end, .. } if is_late(end.deadline)))
+            .map(|(n, _)| n)
+            .collect();
+        // Of reads that were posted, the lanes know the deadlines.
+        let queued = self.reads.iter().filter_map(|id| self.peers.get(*id as usize)?.as_deref()).flat_map(|p| p.reads.iter().copied());
+        let mut reads = queued.collect::<Vec<u64>>();
+        reads.retain(|n| matches!(self.ops.get(*n), Some(Op::Reading { recv, .. }) if is_late(recv.deadline())));
+        let receives = self.find_receives(|recv| is_late(recv.deadline()));
+        let unfilled = Error::coded(errno::ETIMEDOUT, Code::Deadline, "no message came before the receive's deadline");
+        self.end_held(&unfilled, usize::MAX, |held| is_late(held.recv.deadline()));
+        self.earliest = next;
+        ended.into_iter().for_each(|w| self.drop_waiting(w, late()));
+        for number in taken {
+            match self.ops.get(number) {
+                Some(Op::Own { .. }) => drop(self.withdraw_own(number, late())),
+                _ => self.withdraw(domain, number, late()),
+            }
+        }
+        for number in reads {
+            self.read_ended(number, Err(late()));
+        }
+        for (tagged, at) in receives {
+            if let Some(recv) = self.withdraw_recv(tagged, at) {
+                self.give_up(recv, unfilled.clone(), UNKNOWN);
+            }
+        }
+    }
+
+    /// Ends everything, because this side closes the endpoint or shuts it down.
+    pub fn end_all(&mut self, domain: &Domain) {
+        self.closed = true;
+        let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the endpoint down");
+        for id in 0..self.peers.len() as Id {
+            self.over(id, why.clone());
+        }
+        self.end_receives(&why);
+        // What a lane still has, it ends itself.
+        let own: Vec<u64> = self.ops.each().filter(|(_, op)| matches!(op, Op::Own { .. })).map(|(number, _)| number).collect();
+        for number in own {
+            if let Some(Op::Own { end, .. }) = self.ops.take(number) {
+                self.fail(&end, why.clone());
+            }
+        }
+        self.greeters.clear();
+        self.claimed.clear();
+        self.listens = false;
+        self.settle_fast();
+        self.take_back(domain);
+    }
+
+    /// Posted receives for which `which` holds, tagged or not, in their order.
+    pub fn find_receives(&self, mut which: impl FnMut(&Recv) -> bool) -> Vec<(bool, At)> {
+        let mut found: Vec<_> = self.tagged.search_posted(&mut which).map(|(number, at)| (number, (true, at))).collect();
+        found.extend(self.untagged.search_posted(which).map(|(number, at)| (number, (false, at))));
+        in_order(found)
+    }
+
+    /// Ends posted receives, in their order.
+    pub fn end_receives(&mut self, why: &Error) {
+        for (tagged, at) in self.find_receives(|_| true) {
+            if let Some(recv) = self.withdraw_recv(tagged, at) {
+                self.give_up(recv, why.clone(), UNKNOWN);
+            }
+        }
+        self.end_held(why, usize::MAX, |_| true);
+    }
+
+    /// Sends what the caller thinks was sent, and has not gone yet, for a bounded time.
+    pub fn send_owed(&mut self, domain: &Domain) {
+        let until = time::now_ns() + crate::config::get().close_ms * 1_000_000;
+        while self.owes() && time::now_ns() < until {
+            self.progress(domain, true);
+            std::thread::yield_now();
+        }
+    }
+
+    /// What stays of an endpoint that is over, and not closed.
+    #[cold]
+    fn clear_away(&mut self, domain: &Domain) {
+        self.take_results();
+        self.leaving.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
+        self.take_back(domain);
+        self.retry(domain, time::now_ns());
+    }
+}

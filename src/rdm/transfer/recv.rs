@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Receives and arrivals: what joins the two, and how the bytes get into place. Called while a lane hands out its parcels, so
+//! nothing here touches a lane; what is to be posted waits in `reads` and in the peers' `control`.
+
+use super::loopback::copy_pieces;
+use super::send::{kept, unread};
+use crate::error::{Code, Error, Result, errno};
+use crate::fallible::zeroed;
+use crate::hmem::Site;
+use crate::mr::parts;
+use crate::mr::piece::{load, store};
+use crate::prov::Parcel;
+use crate::prov::av::UNSPEC;
+use crate::prov::bind::ANY_PATH;
+use crate::prov::flags::{self, CLAIM, DISCARD, PEEK};
+use crate::prov::op::{Common, Dir, Iov, Pieces, RmaIov, measure};
+use crate::rdm::limits::{EAGER_MAX, FIRST_GRANT, GRANTS_MAX, MAX_MSG, OFFERS_ALL, OFFERS_MAX, UNLISTED_MAX};
+use crate::rdm::matching::matcher::{At, Turn, Want};
+use crate::rdm::memory::lane_domains::Domain;
+use crate::rdm::peers::outstanding::{More, Multi, Op, Recv};
+use crate::rdm::peers::peer::{Id, Place, Waiting};
+use crate::rdm::peers::unexpected::{Kept, Unexpected};
+use crate::rdm::state::State;
+use crate::rdm::wire::parcel::{Head, Label, OVERHEAD, Offer, Words};
+use crate::room::zeroed;
+use crate::sys::time;
+
+impl State {
+    /// Posts a receive; `tag`: with its bits to ignore.
+    pub fn recv(&mut self, domain: &Domain, local: &[Iov], c: &Common, descs: &[u64], tag: Option<(u64, u64)>) -> Result<()> {
+        // What has come before the end of a connection is still received.
+        let rest = self.only.is_some() && self.closed && self.space(tag.is_some()).unexpected_count() != 0;
+        if !rest {
+            self.check_enabled()?;
+        }
+        if self.bind.rx.is_none() && self.bind.counters.recv.is_none() {
+            return Err(Error::new(errno::ENOCQ, "ep: no completion queue or counter is bound for receives"));
+        }
+        let from = match c.peer {
+            peer if peer == UNSPEC || !self.directed => None,
+            peer => Some(self.route(peer)?),
+        };
+        self.space(tag.is_some()).room_to_post()?;
+        self.ops.room()?;
+        let source = from.and_then(|id| self.peer(id)).map_or(UNSPEC, |p| p.source);
+        let (tag, ignore) = tag.map_or((None, 0), |(tag, ignore)| (Some(tag), ignore));
+        let want = Want { source, tag: tag.unwrap_or(0), ignore };
+        let room = measure(local, MAX_MSG)?;
+        let first = local.first().copied().unwrap_or_default();
+        let site = domain.site(descs.first().copied().unwrap_or(0))?;
+        let mut more = More {
+            pieces: if local.len() > 1 { Some(local.into()) } else { None },
+            // No lane needs one of host memory, and without it nothing is allocated.
+            descs: if site.is_host() && local.len() == 1 { Vec::new() } else { kept(descs) },
+            site,
+            deadline: 0,
+            multi: None,
+        };
+        let (wanted, tagged) = (self.bind.wants_receive(c.flags), tag.is_some());
+        let mut recv = Recv { first, room, context: c.context, wanted, tagged, more: None };
+        if c.flags & PEEK != 0 {
+            self.hear_left();
+        }
+        self.ask_again(tagged, &want);
+        if c.flags & (PEEK | CLAIM | DISCARD) != 0 {
+            if c.flags & PEEK == 0 {
+                more.deadline = self.recv_deadline(c);
+            }
+            recv.more = Some(Box::new(more));
+            return self.probe(&want, recv, c.flags);
+        }
+        more.deadline = self.recv_deadline(c);
+        // One by default that takes several messages has no tag.
+        if c.flags & flags::MULTI_RECV != 0 && !tagged {
+            if local.len() != 1 {
+                return Err(Error::invalid("iov_count: a buffer for several messages has one piece"));
+            }
+            let min = self.options.min_multi_recv;
+            let slot = self.multi.iter().position(Option::is_none).unwrap_or_else(|| {
+                self.multi.push(None);
+                self.multi.len() - 1
+            });
+            if let Some(place) = self.multi.get_mut(slot) {
+                *place = Some(Multi { arriving: 0, full: false, min, end: None });
+            }
+            more.multi = Some((slot as u32, 0));
+        }
+        let is_plain = more.pieces.is_none() && more.descs.is_empty() && more.site.is_host() && more.deadline == 0 && more.multi.is_none();
+        recv.more = if is_plain { None } else { Some(Box::new(more)) };
+        match self.faults.is_none() || self.closed {
+            true => self.post_recv(want, recv),
+            false => self.post_faulty(from, want, recv),
+        }
+    }
+
+    /// Posts a receive that was accepted.
+    pub(in crate::rdm) fn post_recv(&mut self, want: Want, recv: Recv) -> Result<()> {
+        let tagged = recv.tagged;
+        let Some(first) = self.space(tagged).find_unexpected(&want) else {
+            self.check_enabled()?;
+            let number = self.next_post();
+            self.space(tagged).post(number, want, || recv);
+            return Ok(());
+        };
+        let number = self.next_post();
+        if recv.multi().is_none() {
+            self.join(tagged, first, recv, Some((number, want)));
+            return Ok(());
+        }
+        let at = self.space(tagged).post(number, want, || recv);
+        let mut next = Some(first);
+        while let Some(message) = next {
+            let (len, source) =
+                (self.len_of(tagged, message), self.space(tagged).unexpected(message).map_or(UNSPEC, |(source, ..)| source));
+            let Some(part) = self.take_recv(tagged, at, len, source) else { break };
+            self.join(tagged, message, part, None);
+            next = match self.space(tagged).posted(at) {
+                Some(_) => self.space(tagged).find_unexpected(&want),
+                None => None,
+            };
+        }
+        Ok(())
+    }
+
+    /// An offer that a receive would match may have been taken back: what its peer has said since is heard first.
+    fn ask_again(&mut self, tagged: bool, want: &Want) {
+        let listens = self.listens;
+        let space = self.space(tagged);
+        let Some(at) = space.find_unexpected(want).filter(|_| listens) else { return };
+        if let Some((_, _, Unexpected::Offered { from, .. })) = space.unexpected(at) {
+            let id = *from;
+            if let Some(link) = self.peer(id).and_then(|p| p.ready().cloned()) {
+                self.hear_lane(id, &link);
+            }
+        }
+    }
+
+    pub(in crate::rdm) fn len_of(&mut self, tagged: bool, at: At) -> usize {
+        match self.space(tagged).unexpected(at) {
+            Some((_, _, Unexpected::Eager { bytes, .. })) => bytes.len(),
+            Some((_, _, Unexpected::Offered { offer, .. })) => offer.len as usize,
+            Some((_, _, Unexpected::Own { number, .. })) => {
+                let number = *number;
+                self.ops.get(number).map_or(0, |op| if let Op::Own { end, .. } = op { end.len } else { 0 })
+            }
+            None => 0,
+        }
+    }
+
+    /// A message that waited has its receive; `turn` as for `give`.
+    fn join(&mut self, tagged: bool, at: At, recv: Recv, turn: Option<Turn>) {
+        let Some((source, tag, _)) = self.space(tagged).unexpected(at) else { return };
+        if let Some((number, _)) = turn {
+            self.space(tagged).fills(number, source);
+        }
+        if let Some(message) = self.space(tagged).remove_unexpected(at) {
+            self.give(message, recv, tagged.then_some(tag), source, turn);
+        }
+    }
+
+    /// `turn`: as what the receive was posted, if another message may fill it as well.
+    pub(in crate::rdm) fn give(&mut self, message: Unexpected, recv: Recv, tag: Option<u64>, source: u64, turn: Option<Turn>) {
+        match message {
+            Unexpected::Eager { from, link, bytes, data } => {
+                let (label, bytes) = (Label { tag, data }, bytes.as_slice());
+                let n = bytes.len().min(recv.room);
+                let placed = store(recv.site(), recv.pieces(), 0, bytes.get(..n).unwrap_or_default());
+                self.consumed(from, link, bytes.len());
+                self.placed(&recv, placed, n, bytes.len() - n, &label, source);
+            }
+            Unexpected::Offered { from, link, offer, data } => {
+                self.take_offer(from, Some(link), offer, Label { tag, data }, recv, source, turn);
+            }
+            Unexpected::Own { number, data } => {
+                let Some(Op::Own { end, pieces, site, _owned }) = self.ops.take(number) else { return };
+                let n = end.len.min(recv.room);
+                let (from, to) = ((site, pieces.as_slice()), (recv.site(), recv.pieces()));
+                let placed = match n {
+                    ..=EAGER_MAX => copy_short(from, to, n),
+                    _ => copy_pieces(&self.user, Dir::Write, from, 0, (to.0, parts(to.1, 0, n))),
+                };
+                let on_host = if site.is_host() { pieces } else { Pieces::One(Iov::EMPTY) };
+                let sent = placed.as_ref().copied().map_err(|_| unread(&self.user, Code::Fault, &on_host));
+                self.placed(&recv, placed, n, end.len - n, &Label { tag, data }, source);
+                self.end(&end, sent);
+            }
+        }
+    }
+
+    fn placed(&mut self, recv: &Recv, placed: Result<()>, n: usize, lost: usize, label: &Label, source: u64) {
+        match placed {
+            Ok(()) => self.received(recv, n, lost, label, source),
+            Err(e) => self.abandon(recv, Error::coded(e.errno, Code::Fault, e.words), label, source),
+        }
+    }
+
+    /// An unexpected message of the peer's was matched.
+    pub(in crate::rdm) fn consumed(&mut self, from: Id, link: usize, len: usize) {
+        let peer = self.peers.get_mut(from as usize).and_then(Option::as_deref_mut);
+        let Some(peer) = peer.filter(|p| p.link().is_some_and(|l| l.number == link)) else {
+            // Of a lane that is over, nobody wants to hear.
+            return self.ended.give_back(len as u64 + OVERHEAD);
+        };
+        let grants = &mut self.grants;
+        let tell = peer.credit.consumed(len, |more| grants.add_within(more, GRANTS_MAX));
+        if let Some(words) = tell {
+            // The last count counts.
+            match peer.control.back_mut().filter(|last| last.is_credit()) {
+                Some(last) => *last = words,
+                None => peer.control.push_back(words),
+            }
+            self.stay_busy(from);
+        }
+    }
+
+    /// What a peer gave up of its grant, when its lane is over.
+    pub fn forget_grant(&mut self, id: Id) {
+        let grant = self.peer(id).map_or(0, |p| p.credit.grant());
+        self.grants.give_back(grant.saturating_sub(FIRST_GRANT));
+    }
+
+    /// A parcel of a peer. False: it stays; `broken` says why.
+    pub fn on_parcel(&mut self, id: Id, link: usize, parcel: &dyn Parcel) -> bool {
+        match self.handle(id, link, parcel) {
+            Ok(()) => true,
+            Err(e) => {
+                self.broken.push((link, e));
+                false
+            }
+        }
+    }
+
+    #[inline]
+    fn handle(&mut self, id: Id, link: usize, parcel: &dyn Parcel) -> Result<()> {
+        match Head::of(parcel)? {
+            Head::Eager(label) => self.on_eager(id, link, label, parcel),
+            Head::Offer(label, offer) => self.on_offer(id, link, label, offer),
+            Head::Done(number, status) => self.on_done(id, number, status),
+            Head::Withdraw(number) => {
+                self.on_withdraw(id, number);
+                Ok(())
+            }
+            Head::Credit(consumed, grant) => {
+                let Some(peer) = self.peer(id) else { return Ok(()) };
+                peer.credit.returned(consumed, grant)?;
+                if !peer.waiting.is_empty() {
+                    self.stay_busy(id);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    #[inline]
+    fn on_eager(&mut self, id: Id, link: usize, label: Label, parcel: &dyn Parcel) -> Result<()> {
+        let Some(peer) = self.peer(id) else { return Ok(()) };
+        let (len, source) = (parcel.len(), peer.source);
+        peer.credit.came(len)?;
+        let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
+        let Some(recv) = self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, len, source)) else {
+            let bytes = Kept::of(parcel);
+            self.stats.unexpected += 1;
+            self.space(tagged).keep(source, tag, Unexpected::Eager { from: id, link, bytes, data: label.data });
+            return Ok(());
+        };
+        let n = len.min(recv.room);
+        let placed = if recv.site().is_host() {
+            let mut at = 0;
+            for part in parts(recv.pieces(), 0, n) {
+                parcel.copy(at, part);
+                at += part.len();
+            }
+            Ok(())
+        } else {
+            store(recv.site(), recv.pieces(), 0, &parcel.bytes(n))
+        };
+        self.consumed(id, link, len);
+        self.placed(&recv, placed, n, len - n, &label, source);
+        Ok(())
+    }
+
+    fn on_offer(&mut self, id: Id, link: usize, label: Label, offer: Offer) -> Result<()> {
+        let Some(peer) = self.peer(id) else { return Ok(()) };
+        let source = peer.source;
+        if peer.place_of(offer.number).is_some() {
+            return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer offers two messages under one number"));
+        }
+        peer.offered += 1;
+        let (offered, unlisted) = (peer.offered, peer.link().is_some_and(|l| l.unlisted_since() != 0));
+        self.offered += 1;
+        if self.offered > OFFERS_ALL && offered > OFFERS_ALL / UNLISTED_MAX && unlisted {
+            return Err(Error::coded(
+                errno::EBUSY,
+                Code::Busy,
+                "peers that the address vector does not name offer more messages than are kept",
+            ));
+        }
+        if offered > OFFERS_MAX {
+            return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer offers more messages than one of this library does"));
+        }
+        if offer.len > MAX_MSG as u64 {
+            return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer offers more than a message may have"));
+        }
+        let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
+        let at = self.space(tagged).find_posted(source, tag);
+        let posted = at.and_then(|at| self.space(tagged).turn_of(at));
+        match at.and_then(|at| self.take_recv(tagged, at, offer.len as usize, source)) {
+            Some(recv) => {
+                let posted = posted.filter(|_| recv.multi().is_none());
+                self.take_offer(id, None, offer, label, recv, source, posted);
+            }
+            None => {
+                self.stats.unexpected += 1;
+                let number = offer.number;
+                let at = self.space(tagged).keep(source, tag, Unexpected::Offered { from: id, link, offer, data: label.data });
+                if let Some(peer) = self.peer(id) {
+                    peer.set_place(number, Place::Waits { tagged, at });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what was offered into a receive, as far as it fits. `link`: the lane by which it was offered a while ago.
+    #[allow(clippy::too_many_arguments)]
+    fn take_offer(&mut self, from: Id, link: Option<usize>, offer: Offer, label: Label, recv: Recv, source: u64, posted: Option<Turn>) {
+        let here = self.peer(from).and_then(|p| p.link()).map(|l| l.number);
+        let Some(link) = here.filter(|here| link.is_none_or(|link| link == *here)) else {
+            return self.abandon(&recv, sender_gone(), &label, source);
+        };
+        if offer.len == 0 || recv.room == 0 {
+            self.received(&recv, 0, offer.len as usize, &label, source);
+            return self.tell_done(from, offer.number, Code::None);
+        }
+        let offered = offer.number;
+        let number = self.ops.add(Op::Reading { peer: from, link, recv, posted, offer, label, source, queued: true });
+        if let Some(peer) = self.peer(from) {
+            peer.set_place(offered, Place::Read(number));
+            peer.reads.push_back(number);
+            if peer.reads.len() == 1 {
+                self.reads.push(from);
+            }
+        }
+    }
+
+    pub fn tell_done(&mut self, to: Id, number: u64, status: Code) {
+        if let Some(peer) = self.peer(to) {
+            peer.forget_offer(number);
+            peer.control.push_back(Words::done(number, status));
+            self.stay_busy(to);
+        }
+    }
+
+    /// Posts reads of offers, as far as the lanes have room.
+    pub fn post_reads(&mut self, domain: &Domain) {
+        for id in std::mem::take(&mut self.reads) {
+            if self.post_reads_of(domain, id) {
+                self.reads.push(id);
+            }
+        }
+    }
+
+    /// True: the lane has no room for all of them.
+    fn post_reads_of(&mut self, domain: &Domain, id: Id) -> bool {
+        while let Some(number) = self.peer(id).and_then(|p| p.reads.pop_front()) {
+            let Some(Op::Reading { recv, offer, .. }) = self.ops.get(number) else { continue };
+            let want = recv.room.min(offer.len as usize);
+            let (local, descs, deadline) = (clip(recv.pieces(), want), recv.descs().to_vec(), recv.deadline());
+            let remote = clip_remote(&offer.places, want);
+            let Some(link) = self.peer(id).and_then(|p| p.ready().cloned()) else {
+                self.read_ended(number, Err(sender_gone()));
+                continue;
+            };
+            self.ready.rouse(&link);
+            let posted = domain.descs_of(link.of, &descs).and_then(|(descs, count)| {
+                let timeout_ns = time::left(deadline);
+                let c = Common {
+                    context: number as usize,
+                    flags: flags::COMPLETION | ANY_PATH,
+                    desc: descs[0],
+                    timeout_ns,
+                    ..Common::default()
+                };
+                link.ep.rma(Dir::Read, &local, &remote, &c, descs.get(..count).unwrap_or_default())
+            });
+            match posted {
+                Ok(()) => {
+                    if let Some(Op::Reading { queued, .. }) = self.ops.get(number) {
+                        *queued = false;
+                    }
+                }
+                Err(e) if e.is_again() => {
+                    if let Some(peer) = self.peer(id) {
+                        peer.reads.push_front(number);
+                    }
+                    return true;
+                }
+                Err(e) => self.read_ended(number, Err(e)),
+            }
+        }
+        false
+    }
+
+    /// The read of an offer is over.
+    pub fn read_ended(&mut self, number: u64, result: Result<()>) {
+        let Some(Op::Reading { peer, link, recv, posted, offer, label, source, .. }) = self.ops.take(number) else { return };
+        let status = result.as_ref().map_or_else(|e| if e.code == Code::None { Code::Fault } else { e.code }, |()| Code::None);
+        // Who is there now may be another, who offered nothing.
+        let there = self.peer(peer).filter(|p| p.link().is_some_and(|l| l.number == link)).map(|p| p.source);
+        let is_there = there.is_some();
+        if is_there {
+            self.tell_done(peer, offer.number, status);
+        }
+        let posted = posted.filter(|turn| there.is_some_and(|source| self.space(recv.tagged).is_next(turn, source)));
+        match (result, posted) {
+            (Ok(()), _) => {
+                let n = recv.room.min(offer.len as usize);
+                self.received(&recv, n, offer.len as usize - n, &label, source);
+            }
+            (Err(e), Some(posted)) if e.code == Code::Key => self.wait_on(recv, posted, peer),
+            (Err(e), None) if e.code == Code::Key => {
+                self.abandon(&recv, e.context("the sender has taken the message back"), &label, source)
+            }
+            (Err(e), _) => self.abandon(&recv, e, &label, source),
+        }
+    }
+
+    /// The sender has taken the message back that this receive was matched with: it is for the next one.
+    fn wait_on(&mut self, recv: Recv, (number, want): Turn, of: Id) {
+        // The sender's index may be another by now.
+        let source = self.peer(of).map(|p| p.source).filter(|_| want.source != UNSPEC).unwrap_or(UNSPEC);
+        let (want, tagged) = (Want { source, ..want }, recv.tagged);
+        self.expires(recv.deadline());
+        match self.space(tagged).find_unexpected(&want) {
+            Some(message) => self.join(tagged, message, recv, Some((number, want))),
+            None => self.space(tagged).post_again(want.source, vec![(number, want, recv)]),
+        }
+    }
+
+    /// A message to this very endpoint.
+    pub fn send_own(&mut self, waiting: Waiting, label: Label) {
+        let Waiting { end, pieces, site, owned, .. } = waiting;
+        let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
+        let source = self.own_source();
+        let number = self.ops.add(Op::Own { end, pieces, site, _owned: owned });
+        let message = Unexpected::Own { number, data: label.data };
+        match self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, end.len, source)) {
+            Some(recv) => self.give(message, recv, label.tag, source, None),
+            None => {
+                self.stats.unexpected += 1;
+                self.space(tagged).keep(source, tag, message);
+            }
+        }
+    }
+}
+
+/// Copies the first bytes of buffers that are there.
+fn copy_short((here, from): (Site, &[Iov]), (there, to): (Site, &[Iov]), len: usize) -> Result<()> {
+    let mut bytes = zeroed(len)?;
+    load(here, from, 0, &mut bytes)?;
+    store(there, to, 0, &bytes)
+}
+
+fn sender_gone() -> Error {
+    Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer that offered the message is gone")
+}
+
+/// The first `len` bytes of pieces.
+fn clip(pieces: &[Iov], len: usize) -> Vec<Iov> {
+    parts(pieces, 0, len).collect()
+}
+
+fn clip_remote(places: &[RmaIov], len: usize) -> Vec<RmaIov> {
+    let mut left = len;
+    let mut out = Vec::with_capacity(places.len());
+    for p in places.iter().filter(|p| p.len > 0) {
+        let n = p.len.min(left);
+        if n > 0 {
+            out.push(RmaIov { len: n, ..*p });
+        }
+        left -= n;
+    }
+    out
+}

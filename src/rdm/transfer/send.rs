@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Operations that this side posts: at once where the lane and the grants have room, else in the peer's list, in their order.
+//! Short messages travel as parcels; longer ones, and those beyond the grant, are offered: the receiver reads them.
+
+use super::atomic::only_by_card;
+use crate::error::{Code, Error, Result, errno};
+use crate::fallible::{MakeRoom, zeroed};
+use crate::hmem::Site;
+use crate::mr::RegionId;
+use crate::mr::piece::load;
+use crate::prov::Reach;
+use crate::prov::atomic::{AtomicOp, Operands};
+use crate::prov::bind::BY_CARD;
+use crate::prov::flags;
+use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure, total};
+use crate::rdm::limits::{INJECT_SIZE, MAX_MSG, OFFERS_MAX};
+use crate::rdm::memory::lane_domains::Domain;
+use crate::rdm::memory::region_quota::is_want_of_room;
+use crate::rdm::peers::link::Link;
+use crate::rdm::peers::outstanding::Op;
+use crate::rdm::peers::peer::{Id, Phase, Waiting, What};
+use crate::rdm::state::State;
+use crate::rdm::wire::parcel::{Label, Words, eager};
+use crate::room::{Room, zeroed};
+use crate::sys::time;
+use crate::sys::usercopy::UserCopy;
+use std::sync::Arc;
+
+/// What trying to start an operation came to.
+enum Step {
+    Done,
+    Wait,
+    Failed(Error),
+}
+
+#[inline]
+fn put_eager(link: &Link, label: &Label, pieces: &[Iov]) -> Result<bool> {
+    let (words, count) = eager(label);
+    put(link, words.get(..count).unwrap_or_default(), pieces)
+}
+
+fn put(link: &Link, words: &[u64], pieces: &[Iov]) -> Result<bool> {
+    let lane = link.lane().ok_or_else(|| Error::fixed(errno::EOPNOTSUPP, "a provider whose endpoints are no lanes"))?;
+    lane.put(words, pieces)
+}
+
+/// Descriptors, if there are any: most callers give none.
+pub fn kept(descs: &[u64]) -> Vec<u64> {
+    if descs.iter().all(|d| *d == 0) { Vec::new() } else { descs.to_vec() }
+}
+
+impl State {
+    /// Posts a message.
+    pub fn send(&mut self, domain: &Domain, local: &[Iov], c: &Common, descs: &[u64], tag: Option<u64>) -> Result<()> {
+        self.check_enabled()?;
+        if self.bind.tx.is_none() && self.bind.counters.send.is_none() {
+            return Err(Error::new(errno::ENOCQ, "ep: no completion queue or counter is bound for transmits"));
+        }
+        let len = measure(local, MAX_MSG)?;
+        if c.flags & flags::INJECT != 0 && len > INJECT_SIZE {
+            return Err(Error::new(errno::EMSGSIZE, format!("len: {len} bytes, an inject call takes up to inject_size {INJECT_SIZE}")));
+        }
+        let id = self.route(c.peer)?;
+        let label = Label { tag, data: (c.flags & flags::REMOTE_CQ_DATA != 0).then_some(c.data) };
+        let kind = flags::SEND | if tag.is_some() { flags::TAGGED } else { flags::MSG };
+        let end = self.end_of(c, kind, local, len, tag.unwrap_or(0));
+        let on_host = descs.iter().all(|d| d & crate::mr::DEVICE_DESC == 0);
+        // Of an inject call nobody learns when it is delivered.
+        let flags = match (end.silent, self.deliver) {
+            (true, _) => c.flags & !flags::DELIVERY_COMPLETE,
+            (false, true) => c.flags | flags::DELIVERY_COMPLETE,
+            (false, false) => c.flags,
+        };
+        self.stats.sends += 1;
+        if on_host
+            && self.faults.is_none()
+            && flags & (flags::FENCE | flags::DELIVERY_COMPLETE) == 0
+            && let Some(peer) = self.peer(id)
+            && let Phase::Ready(link) = &peer.phase
+            && peer.waiting.is_empty()
+            && peer.control.is_empty()
+            && len <= link.eager_max
+            && peer.credit.may_send(len)
+            && let Ok(true) = put_eager(link, &label, local)
+        {
+            peer.credit.sent(len);
+            self.succeed(&end);
+            return Ok(());
+        }
+        let site = domain.site(descs.first().copied().unwrap_or(0))?;
+        self.room_to_wait(id)?;
+        self.space(tag.is_some()).room_to_keep()?;
+        let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
+        let mut waiting =
+            Waiting { end, held: 0, flags, pieces, descs: kept(descs), site, owned: None, what: What::Message { label, offered: None } };
+        waiting.own(flags & flags::INJECT != 0)?;
+        if self.peer(id).is_some_and(|p| matches!(p.phase, Phase::Own)) {
+            self.send_own(waiting, label);
+            return Ok(());
+        }
+        self.queue(domain, id, waiting);
+        Ok(())
+    }
+
+    /// Posts an RMA operation.
+    pub fn rma(&mut self, domain: &Domain, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
+        self.check_enabled()?;
+        let len = measure(local, MAX_MSG)?;
+        let there = remote.iter().try_fold(0usize, |sum, r| sum.checked_add(r.len));
+        if there != Some(len) || remote.len() > IOV_LIMIT {
+            return Err(Error::invalid("rma_iov: the lengths do not sum to those of the local pieces, or there are too many"));
+        }
+        // A read has nothing to inject: its buffer is filled later.
+        let injected = c.flags & flags::INJECT != 0 && dir == Dir::Write;
+        if injected && len > INJECT_SIZE {
+            return Err(Error::new(errno::EMSGSIZE, format!("len: {len} bytes, an inject call takes up to inject_size {INJECT_SIZE}")));
+        }
+        let id = self.route(c.peer)?;
+        let kind = flags::RMA | if dir == Dir::Write { flags::WRITE } else { flags::READ };
+        let end = self.end_of(c, kind, local, len, 0);
+        let site = domain.site(descs.first().copied().unwrap_or(0))?;
+        if self.own == Some(id) {
+            self.rma_own(domain, dir, (site, local), remote, c, &end);
+            return Ok(());
+        }
+        self.room_to_wait(id)?;
+        let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
+        let what = What::Rma { dir, remote: remote.to_vec(), data: c.data };
+        let mut waiting = Waiting { end, held: 0, flags: c.flags, pieces, descs: kept(descs), site, owned: None, what };
+        waiting.own(injected)?;
+        self.queue(domain, id, waiting);
+        Ok(())
+    }
+
+    /// Room for an operation that waits for a peer, or that a lane has.
+    pub(in crate::rdm) fn room_to_wait(&mut self, id: Id) -> Result<()> {
+        self.ops.room()?;
+        self.peer(id).map_or(Ok(()), |peer| peer.waiting.room(1))
+    }
+
+    pub(in crate::rdm) fn queue(&mut self, domain: &Domain, id: Id, waiting: Waiting) {
+        if let Some(peer) = self.peer(id) {
+            let last = peer.waiting.len();
+            peer.waiting.push_back(waiting);
+            if self.faults.is_none() || self.judge(id, last) {
+                self.flush(domain, id);
+            }
+            // Results that a lane gave at once are told at once.
+            self.take_results();
+        }
+    }
+
+    /// Sends what waits for a peer, as far as there is room.
+    pub fn flush(&mut self, domain: &Domain, id: Id) {
+        if self.peer(id).is_some_and(|p| matches!(p.phase, Phase::Fresh) && !p.waiting.is_empty()) {
+            self.dial(domain, id, 0);
+        }
+        loop {
+            let Some(peer) = self.peer(id) else { return };
+            let Phase::Ready(link) = &peer.phase else { return };
+            let link = link.clone();
+            self.ready.rouse(&link);
+            let Some(peer) = self.peer(id) else { return };
+            if let Some(words) = peer.control.front() {
+                match put(&link, words.as_slice(), &[]) {
+                    Ok(true) => {
+                        if peer.control.pop_front().is_some_and(|words| words.is_done()) {
+                            peer.offered = peer.offered.saturating_sub(1);
+                            self.offered = self.offered.saturating_sub(1);
+                        }
+                        continue;
+                    }
+                    // Of a lane that is over, an event tells.
+                    Ok(false) | Err(_) => return self.stay_busy(id),
+                }
+            }
+            let Some(mut waiting) = peer.waiting.pop_front() else { return };
+            match self.start(domain, id, &link, &mut waiting) {
+                Step::Done => {}
+                Step::Wait => {
+                    if let Some(peer) = self.peer(id) {
+                        peer.waiting.push_front(waiting);
+                    }
+                    return self.stay_busy(id);
+                }
+                Step::Failed(e) => self.drop_waiting(waiting, e),
+            }
+        }
+    }
+
+    pub fn stay_busy(&mut self, id: Id) {
+        if let Some(peer) = self.peer(id)
+            && !std::mem::replace(&mut peer.busy, true)
+        {
+            self.busy.push(id);
+        }
+    }
+
+    /// An operation that has not started ends.
+    pub fn drop_waiting(&mut self, waiting: Waiting, why: Error) {
+        if let What::Message { offered: Some((number, _)), .. } = waiting.what
+            && let Some(Op::Offered { peer: id, lent, .. }) = self.ops.take(number)
+        {
+            if let Some(peer) = self.peer(id) {
+                peer.lent = peer.lent.saturating_sub(lent.len());
+            }
+            self.lent.extend(lent);
+        }
+        self.fail(&waiting.end, why);
+    }
+
+    fn start(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut Waiting) -> Step {
+        let sleepers = self.sleepers;
+        let Some(peer) = self.peer(id) else { return Step::Wait };
+        if w.flags & flags::FENCE != 0 && peer.under_way > 0 || w.held != 0 && w.held > time::now_ns() {
+            return Step::Wait;
+        }
+        if !matches!(w.what, What::Message { .. }) {
+            return self.start_rma(domain, id, link, w);
+        }
+        let What::Message { label, offered } = &w.what else { return Step::Wait };
+        let (label, fresh) = (*label, offered.is_none());
+        let whole = w.site.is_host() && w.end.len <= link.eager_max && w.flags & flags::DELIVERY_COMPLETE == 0;
+        let may_go = whole && fresh && peer.credit.may_send(w.end.len);
+        // What was injected has no entry for which the caller would look, and who sleeps does not look either.
+        if whole && fresh && !may_go && w.owned.is_none() && sleepers == 0 && peer.credit.is_worth_waiting() {
+            return Step::Wait;
+        }
+        if may_go {
+            return match put_eager(link, &label, w.pieces.as_slice()) {
+                Ok(true) => {
+                    peer.credit.sent(w.end.len);
+                    let end = w.end;
+                    self.succeed(&end);
+                    Step::Done
+                }
+                _ => Step::Wait,
+            };
+        }
+        if fresh {
+            if peer.offers >= OFFERS_MAX || !domain.room.may_lend(w.pieces.as_slice().len(), peer.lent) {
+                return Step::Wait;
+            }
+            let lent = match lend(domain, link.of, w.pieces.as_slice(), w.site, &w.descs) {
+                // What the lane does not reach is copied, and that is lent.
+                Err(e) if e.errno == errno::EOPNOTSUPP && !w.site.is_host() => w.copied(domain, link.of).map_err(|more| more.context(e)),
+                lent => lent,
+            };
+            let (lent, places) = match lent {
+                // Room may come of what is lent, and a short message goes without once the receiver returns credit.
+                Err(e) if is_want_of_room(&e) && (whole || domain.room.lent() > 0) => return Step::Wait,
+                Err(e) => return Step::Failed(e),
+                Ok(lent) => lent,
+            };
+            peer.lent += lent.len();
+            let number = self.ops.add(Op::Offered {
+                peer: id,
+                end: w.end,
+                own: lent.len() != places.len() || !domain.can_cut_off(link.of),
+                lent,
+                pieces: if w.site.is_host() { w.pieces.clone() } else { Pieces::One(Iov::EMPTY) },
+                _owned: None,
+            });
+            w.what = What::Message { label, offered: Some((number, places)) };
+        }
+        let What::Message { offered: Some((number, places)), .. } = &w.what else { return Step::Wait };
+        let number = *number;
+        let words = Words::offer(&label, number, w.end.len as u64, places);
+        match put(link, words.as_slice(), &[]) {
+            Ok(true) => {
+                if let Some(Op::Offered { _owned, .. }) = self.ops.get(number) {
+                    *_owned = w.owned.take();
+                }
+                if let Some(peer) = self.peer(id) {
+                    (peer.offers, peer.under_way) = (peer.offers + 1, peer.under_way + 1);
+                }
+                Step::Done
+            }
+            _ => Step::Wait,
+        }
+    }
+
+    fn start_rma(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut Waiting) -> Step {
+        let (descs, count) = match domain.descs_of(link.of, &w.descs) {
+            Ok(found) => found,
+            Err(e) => return Step::Failed(e),
+        };
+        let timeout_ns = time::left(w.end.deadline);
+        let number = self.ops.add(Op::Rma { peer: id, end: w.end, _owned: None });
+        // The lane's entry is how its end is learnt. What was injected leaves with the call there as well.
+        let how = w.flags & flags::OP_FLAGS & !flags::MORE | flags::COMPLETION;
+        let c = Common { context: number as usize, flags: how, desc: descs[0], timeout_ns, ..Common::default() };
+        let posted = match &w.what {
+            What::Rma { dir, remote, data } => {
+                let c = Common { data: *data, ..c };
+                link.ep.rma(*dir, w.pieces.as_slice(), remote, &c, descs.get(..count).unwrap_or_default())
+            }
+            What::Atomic(op) => {
+                let with = Operands::joined(op.what, w.pieces.as_slice().first().copied().unwrap_or_default(), op.with.old);
+                let op = AtomicOp { with, ..**op };
+                match domain.lanes.get(link.of) {
+                    Some(lane) if domain.is_cards(op.key) => match lane.provider.reach() {
+                        Reach::Devices => link.ep.atomic(&op, &Common { flags: how | BY_CARD, ..c }),
+                        _ => Err(only_by_card(op.key, lane.provider.name())),
+                    },
+                    _ => link.ep.atomic(&op, &c),
+                }
+            }
+            What::Message { .. } => Err(Error::AGAIN),
+        };
+        match posted {
+            Ok(()) => {
+                if let Some(Op::Rma { _owned, .. }) = self.ops.get(number) {
+                    *_owned = w.owned.take();
+                }
+                if let Some(peer) = self.peer(id) {
+                    peer.under_way += 1;
+                }
+                Step::Done
+            }
+            Err(e) => {
+                self.ops.take(number);
+                // A lane that is over tells by an event, and what waits ends then.
+                if e.is_again() || matches!(e.errno, errno::ESHUTDOWN | errno::ENOTCONN) { Step::Wait } else { Step::Failed(e) }
+            }
+        }
+    }
+
+    /// The peer has taken an offer, or could not.
+    pub fn on_done(&mut self, id: Id, number: u64, status: Code) -> Result<()> {
+        // One that waits for room in the lane was not made yet.
+        let first = self.peer(id).and_then(|p| p.waiting.front());
+        let waits = first.is_some_and(|w| matches!(w.what, What::Message { offered: Some((n, _)), .. } if n == number));
+        match self.ops.get(number) {
+            Some(Op::Offered { peer, .. } | Op::Withdrawn { peer }) if *peer == id && !waits => {}
+            _ => return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer took an offer that was never made")),
+        }
+        let op = self.ops.take(number);
+        if let Some(peer) = self.peer(id) {
+            (peer.offers, peer.under_way) = (peer.offers.saturating_sub(1), peer.under_way.saturating_sub(1));
+        }
+        match op {
+            Some(Op::Offered { end, lent, pieces, .. }) => {
+                if let Some(peer) = self.peer(id) {
+                    peer.lent = peer.lent.saturating_sub(lent.len());
+                }
+                self.lent.extend(lent);
+                self.end(&end, if status == Code::None { Ok(()) } else { Err(unread(&self.user, status, &pieces)) });
+            }
+            // Its entry may wait for just this.
+            _ => {
+                let at = self.torn.iter().position(|t| t.number == number);
+                if let Some(torn) = at.and_then(|at| self.torn.remove(at)) {
+                    self.lent.extend(torn.lent);
+                    self.end(&torn.end, if status == Code::None { Ok(()) } else { Err(torn.why) });
+                }
+            }
+        }
+        self.stay_busy(id);
+        Ok(())
+    }
+}
+
+/// Why the receiver could not read a message: this side's memory, if that is not there, else what the receiver says.
+#[cold]
+pub(in crate::rdm) fn unread(user: &UserCopy, code: Code, pieces: &Pieces) -> Error {
+    if code == Code::Fault
+        && let Some(at) = user.unreadable(pieces.as_slice())
+    {
+        let argument = if let Pieces::One(_) = pieces { "buf".into() } else { format!("iov[{at}]") };
+        return Error::coded(errno::EFAULT, code, format!("{argument}: memory of the message is not there, or may not be read"));
+    }
+    Error::coded(errno::EIO, code, format!("the receiver could not read the message: {}", Code::words(code.0)))
+}
+
+impl Waiting {
+    /// Lends a copy of the caller's bytes.
+    #[cold]
+    fn copied(&mut self, domain: &Domain, lane: usize) -> Result<Lent> {
+        self.own(true)?;
+        lend(domain, lane, self.pieces.as_slice(), self.site, &self.descs)
+    }
+
+    /// Works on a copy of the caller's bytes from now on.
+    fn own(&mut self, inject: bool) -> Result<()> {
+        if !inject || self.owned.is_some() {
+            return Ok(());
+        }
+        let mut bytes = zeroed(total(self.pieces.as_slice()).unwrap_or(0))?;
+        load(self.site, self.pieces.as_slice(), 0, &mut bytes)?;
+        // SAFETY: the bytes stay with the operation.
+        self.pieces = Pieces::One(unsafe { Iov::of(&bytes) });
+        (self.site, self.descs) = (Site::HOST, Vec::new());
+        self.owned = Some(bytes);
+        Ok(())
+    }
+}
+
+/// Lets the peer at the end of a lane read the pieces; gives the regions to be closed afterwards, and what the peer is told.
+type Lent = (Vec<(usize, RegionId)>, Vec<RmaIov>);
+
+fn lend(domain: &Domain, lane: usize, pieces: &[Iov], site: Site, descs: &[u64]) -> Result<Lent> {
+    let (mut lent, mut places): Lent = (Vec::new(), Vec::new());
+    for (i, piece) in pieces.iter().enumerate().filter(|(_, p)| !p.is_empty()) {
+        // The caller's registration is taken where it can be: it may have a faster path, and a driver is asked about each of
+        // device memory.
+        let desc = descs.get(i).copied().unwrap_or(0);
+        match if desc == 0 { Ok(None) } else { domain.remote_name(lane, desc, *piece) } {
+            Ok(Some((addr, key))) => {
+                places.push(RmaIov { addr, len: piece.len(), key });
+                continue;
+            }
+            Err(e) if !site.is_host() => return Err(e),
+            _ => {}
+        }
+        match domain.lend(lane, site, *piece, desc) {
+            Ok((id, addr, key)) => {
+                lent.push((lane, id));
+                places.push(RmaIov { addr, len: piece.len(), key });
+            }
+            Err(e) => {
+                domain.leave(lent);
+                domain.close_left();
+                return Err(e);
+            }
+        }
+    }
+    Ok((lent, places))
+}

@@ -6,9 +6,9 @@ use super::wire::hello::MATCHED_LEN;
 use crate::error::{Error, Result, errno};
 use crate::prov::info::{Ask, Info, Nic};
 use crate::prov::{self, Listener, Offer, Provider, Reach, flags};
-use crate::rdm::connect::matching_listener::Door;
+use crate::rdm::connect::matching_listener::MatchingListener;
 use crate::rdm::memory::lane_domains::Domain;
-use crate::rdm::memory::region_quota::own_of;
+use crate::rdm::memory::region_quota::program_share;
 use crate::sync::serial::Threading;
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ fn with_tags(lane: Info, reach: Reach) -> Info {
         tx_size: SIZE,
         rx_size: SIZE,
         max_msg_size: MAX_MSG,
-        mr_cnt: own_of(reach, lane.mr_cnt),
+        mr_cnt: program_share(reach, lane.mr_cnt),
         // Of a provider that nobody wants it is 0.
         cm_data_size: lane.cm_data_size.saturating_sub(MATCHED_LEN),
         ..lane
@@ -88,6 +88,6 @@ impl Provider for Matched {
     }
 
     fn open_listener(&self, info: &Info) -> Result<Box<dyn Listener>> {
-        Ok(Box::new(Door(self.lane()?.open_listener(info)?)))
+        Ok(Box::new(MatchingListener(self.lane()?.open_listener(info)?)))
     }
 }

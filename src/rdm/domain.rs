@@ -30,7 +30,7 @@ impl Domain {
         };
         own.door.shut();
         // Whoever is inside, all are shut before this tells of it. Once one is busy, the others are not waited for.
-        let mut shut = if own.site().is_host() { Ok(()) } else { self.close_kept(id.generation) };
+        let mut shut = if own.site().is_host() { Ok(()) } else { self.close_cached(id.generation) };
         for (at, lane) in self.lanes.iter().enumerate() {
             if let Some(of_lane) = ids.get(at).copied().flatten() {
                 match if shut.is_ok() { close(&*lane.domain, of_lane) } else { lane.domain.try_close_region(of_lane) } {
@@ -58,7 +58,7 @@ impl Domain {
 
 impl prov::Domain for Domain {
     fn in_use(&self) -> (usize, usize) {
-        self.close_left();
+        self.close_orphans();
         let of_lanes = self.lanes.iter().map(|lane| lane.domain.in_use()).find(|held| *held != (0, 0));
         of_lanes.unwrap_or_else(|| (self.regions.lock().all.iter().flatten().count(), 0))
     }
@@ -94,7 +94,7 @@ impl prov::Domain for Domain {
     }
 
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
-        self.check_room()?;
+        self.check_quota()?;
         let key = match &attr.source {
             _ if self.user_keys => attr.requested_key,
             Source::Iov(iovs) => self.draw_key(location::is_on_device(attr.memory, location::extent(iovs)?.0), attr.access),

@@ -26,10 +26,10 @@ use crate::rdm::connect::wireup::full;
 use crate::rdm::matching::matcher::Matcher;
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::memory::registration_cache::Counts;
-use crate::rdm::peers::budget::Share;
-use crate::rdm::peers::listen_schedule::Rounds;
+use crate::rdm::peers::budget::BudgetShare;
+use crate::rdm::peers::listen_schedule::ListenSchedule;
 use crate::rdm::peers::outstanding::{Faults, Ops};
-use crate::rdm::peers::poll_schedule::Rota;
+use crate::rdm::peers::poll_schedule::PollSchedule;
 use crate::sync::gate::Fences;
 use crate::sync::serial::Serial;
 use crate::sys::epoll::Poller;
@@ -88,7 +88,7 @@ impl Endpoint {
             reads: Vec::new(),
             busy: Vec::new(),
             awaiting: Vec::new(),
-            ready: Rota::default(),
+            ready: PollSchedule::default(),
             joining: Vec::new(),
             leaving: Vec::new(),
             links: HashMap::new(),
@@ -96,27 +96,27 @@ impl Endpoint {
             counted_at: u64::MAX,
             next_link: 0,
             broken: Vec::new(),
-            lent: Vec::new(),
-            stuck: VecDeque::new(),
-            torn: VecDeque::new(),
+            returned: Vec::new(),
+            pending_close: VecDeque::new(),
+            revoked: VecDeque::new(),
             retry_at: 0,
             retry_pause: 0,
-            greeters: Vec::new(),
+            acceptors: Vec::new(),
             lists: 0,
             list_ends: Arc::default(),
             results: Arc::new(Queue::new(RESULTS, domain.threading)?),
             events: Arc::new(EventQueue::default()),
             drivers: Arc::default(),
             user: domain.user.clone(),
-            grants: Share::of(&domain.grants),
+            grants: BudgetShare::of(&domain.grants),
             offered: 0,
-            ended: Share::of(&domain.ended),
+            ended: BudgetShare::of(&domain.ended),
             earliest: 0,
             turns: 0,
             filled: u32::MAX / 2,
             last_look: 0,
             looks: 0,
-            rounds: Rounds::default(),
+            listen_schedule: ListenSchedule::default(),
             stats: Stats::default(),
             past: Stats::default(),
             sleepers: 0,
@@ -165,11 +165,11 @@ impl prov::Endpoint for Endpoint {
         s.enable_only()?;
         if s.only.is_none() {
             let host = same_host::host_hint()?;
-            let (at, greeters) = listen(&self.domain, self.source)?;
+            let (at, acceptors) = listen(&self.domain, self.source)?;
             let mut name = Name::at(at);
             (name.nonce, name.host) = (self.domain.draw(), host);
             s.name = Some(name);
-            s.greeters = greeters;
+            s.acceptors = acceptors;
         }
         s.deliver = op_flags.tx & flags::DELIVERY_COMPLETE != 0;
         s.bind.enable(op_flags);
@@ -226,17 +226,17 @@ impl prov::Endpoint for Endpoint {
         loop {
             s.leaving.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
             s.take_results();
-            s.take_back(&self.domain);
+            s.close_returned(&self.domain);
             s.retry_at = 0;
-            s.retry(&self.domain, time::now_ns());
-            if s.leaving.is_empty() && s.torn.is_empty() {
+            s.retry_closes(&self.domain, time::now_ns());
+            if s.leaving.is_empty() && s.revoked.is_empty() {
                 break;
             }
             if time::now_ns() > until {
                 return Err(Error::new(errno::EBUSY, "ep: a peer that does not go on still has a buffer of an operation"));
             }
         }
-        self.domain.leave(std::mem::take(&mut s.stuck));
+        self.domain.adopt(std::mem::take(&mut s.pending_close));
         s.bind = Bindings::default();
         Ok(())
     }
@@ -307,7 +307,7 @@ impl prov::Endpoint for Endpoint {
                 None => {}
             }
         }
-        s.greeters.iter().try_for_each(|g| g.listener.watch(poller))?;
+        s.acceptors.iter().try_for_each(|g| g.listener.watch(poller))?;
         Ok(fences)
     }
 
@@ -333,7 +333,7 @@ impl prov::Endpoint for Endpoint {
         let until = |at: u64| at.saturating_sub(now).max(1_000_000);
         let own = if s.earliest == 0 { u64::MAX } else { until(s.earliest) };
         let own = s.faults.as_ref().map_or(own, |faults| own.min(until(faults.next())));
-        let idle = s.awaiting.is_empty() && s.leaving.is_empty() && s.stuck.is_empty() && s.torn.is_empty();
+        let idle = s.awaiting.is_empty() && s.leaving.is_empty() && s.pending_close.is_empty() && s.revoked.is_empty();
         // Room in the caller's queue is announced to nobody.
         let own = if idle && (s.listens || s.closed) { own } else { own.min(NAP) };
         let nap = s.ready.iter().chain(&s.joining).map(|(_, link)| link.ep.nap_ns()).fold(own, u64::min);
@@ -343,13 +343,13 @@ impl prov::Endpoint for Endpoint {
     fn watched(&self) -> u64 {
         let s = self.state.lock();
         let lanes = s.ready.iter().chain(&s.joining).map(|(_, link)| link.ep.watched() ^ link.number as u64);
-        let all = lanes.chain(s.greeters.iter().map(|g| g.listener.watched()));
+        let all = lanes.chain(s.acceptors.iter().map(|g| g.listener.watched()));
         all.fold(0, |sum, n| sum.wrapping_mul(0x100_0000_01b3).wrapping_add(n + 1))
     }
 
     fn is_stalled(&self) -> bool {
         let s = self.state.lock();
-        !s.busy.is_empty() || !s.reads.is_empty() || !s.lent.is_empty() || s.ready.iter().any(|(_, link)| link.ep.is_stalled())
+        !s.busy.is_empty() || !s.reads.is_empty() || !s.returned.is_empty() || s.ready.iter().any(|(_, link)| link.ep.is_stalled())
     }
 
     fn options(&self) -> Options {

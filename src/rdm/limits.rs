@@ -15,8 +15,8 @@ pub const HEAD: usize = 64;
 pub const OFFERS_MAX: usize = 1 << 16;
 /// Regions of a domain that its messages may have lent at once, beside the program's; and how many a peer gets though others, which
 /// are late, have half of them.
-pub const LENT_MAX: usize = 3 << 16;
-pub const LENT_FLOOR: usize = 32;
+pub const EXPOSED_MAX: usize = 3 << 16;
+pub const EXPOSED_FLOOR: usize = 32;
 /// Offers of all peers, beyond which one that the address vector does not name has a fair share.
 pub const OFFERS_ALL: usize = if cfg!(test) { 1 << 12 } else { 1 << 20 };
 /// Bytes of messages that wait in a domain though their peers have ended, and records of such peers that have no index: with more of

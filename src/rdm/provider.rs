@@ -8,7 +8,7 @@ use crate::prov::info::{Ask, EP_RDM, Info, Nic};
 use crate::prov::{self, Offer, Provider, Reach, flags};
 use crate::rdm::connect::listen::source_of;
 use crate::rdm::memory::lane_domains::Domain;
-use crate::rdm::memory::region_quota::own_of;
+use crate::rdm::memory::region_quota::program_share;
 use crate::sync::serial::Threading;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -124,7 +124,7 @@ impl Rdm {
 /// What those so far have in common with one lane more. The device that one of them has gives the domain its name and address.
 fn join(all: Option<Info>, lane: Info, reach: Reach) -> Info {
     let has_device = reach == Reach::Devices;
-    let lane = Info { mr_cnt: own_of(reach, lane.mr_cnt), ..lane };
+    let lane = Info { mr_cnt: program_share(reach, lane.mr_cnt), ..lane };
     let Some(all) = all else {
         return if has_device { lane } else { Info { src_addr: None, ..lane } };
     };

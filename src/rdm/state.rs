@@ -15,12 +15,12 @@ use crate::prov::op::{Common, Iov};
 use crate::prov::queue::{Completion, Failure, Origin, Queue};
 use crate::prov::report::Stats;
 use crate::rdm::matching::matcher::Matcher;
-use crate::rdm::peers::budget::Share;
+use crate::rdm::peers::budget::BudgetShare;
 use crate::rdm::peers::link::Link;
-use crate::rdm::peers::listen_schedule::Rounds;
-use crate::rdm::peers::outstanding::{Faults, Multi, Op, Ops, Recv, Torn};
-use crate::rdm::peers::peer::{End, Greeter, Id, Only, Peer};
-use crate::rdm::peers::poll_schedule::Rota;
+use crate::rdm::peers::listen_schedule::ListenSchedule;
+use crate::rdm::peers::outstanding::{Faults, Multi, Op, Ops, Recv, RevokedOffer};
+use crate::rdm::peers::peer::{Acceptor, End, Id, Only, Peer};
+use crate::rdm::peers::poll_schedule::PollSchedule;
 use crate::rdm::peers::unexpected::Unexpected;
 use crate::sys::time;
 use crate::sys::usercopy::UserCopy;
@@ -82,7 +82,7 @@ pub struct State {
     /// Peers whose calls are awaited.
     pub awaiting: Vec<Id>,
     /// Lanes that bring parcels.
-    pub ready: Rota,
+    pub ready: PollSchedule,
     /// Lanes that are being connected.
     pub joining: Vec<(Id, Arc<Link>)>,
     /// Lanes that are over, and cannot be closed yet.
@@ -95,14 +95,14 @@ pub struct State {
     /// Lanes whose peers broke the rules.
     pub broken: Vec<(usize, Error)>,
     /// Regions of offers that are done.
-    pub lent: Vec<(usize, RegionId)>,
+    pub returned: Vec<(usize, RegionId)>,
     /// Those of them in which a peer may still be inside, as far as can be seen; and offers that wait for the same.
-    pub stuck: VecDeque<(usize, RegionId)>,
-    pub torn: VecDeque<Torn>,
+    pub pending_close: VecDeque<(usize, RegionId)>,
+    pub revoked: VecDeque<RevokedOffer>,
     /// When they are tried again, and the pause after that.
     pub retry_at: u64,
     pub retry_pause: u64,
-    pub greeters: Vec<Greeter>,
+    pub acceptors: Vec<Acceptor>,
     /// Where the lanes' own results and events go.
     pub results: Arc<Queue>,
     /// Lists that the lanes have, and where their ends go.
@@ -112,11 +112,11 @@ pub struct State {
     pub drivers: Arc<Drivers>,
     pub user: Arc<UserCopy>,
     /// Of all grants beyond the first.
-    pub grants: Share,
+    pub grants: BudgetShare,
     /// Offers of all peers that were not told to be done.
     pub offered: usize,
     /// Bytes of messages that wait though their lanes are over.
-    pub ended: Share,
+    pub ended: BudgetShare,
     pub earliest: u64,
     pub turns: u32,
     /// The last turn in which a lane filled a receive.
@@ -124,7 +124,7 @@ pub struct State {
     pub last_look: u64,
     pub looks: u32,
     /// When the doors are looked at.
-    pub rounds: Rounds,
+    pub listen_schedule: ListenSchedule,
     pub stats: Stats,
     pub past: Stats,
     pub sleepers: u32,

@@ -2,7 +2,7 @@
 //! Tags for connected endpoints: a provider's endpoint is the only lane of a matcher, which has no names, no address vector and
 //! nobody else to reach. Both ends say so in front of their private data while they connect.
 
-use super::matching_listener::Caller;
+use super::matching_listener::MatchingRequest;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::Request;
 use crate::prov::av::Name;
@@ -88,7 +88,7 @@ impl State {
 
     pub fn accept(&mut self, domain: &Domain, request: Box<dyn Request>, data: &[u8]) -> Result<()> {
         let link = self.lane_to_connect()?;
-        let Caller { request, grant } = own_request(request)?;
+        let MatchingRequest { request, grant } = own_request(request)?;
         let accepted = link.ep.accept(request, &matched(FIRST_GRANT, data));
         match &accepted {
             Ok(()) => self.begin(Phase::Accepting(link), Credit::new(grant)),

@@ -5,14 +5,14 @@ use crate::error::{Error, Result, errno};
 use crate::prov::Reach;
 use crate::prov::info::Info;
 use crate::rdm::memory::lane_domains::Domain;
-use crate::rdm::peers::peer::Greeter;
+use crate::rdm::peers::peer::Acceptor;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// Ports that are tried where any will do.
 const TRIES: usize = 64;
 
 /// Listens on every lane, at one address.
-pub fn listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr, Vec<Greeter>)> {
+pub fn listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr, Vec<Acceptor>)> {
     let fixed = wanted.is_some_and(|at| at.port() != 0);
     let mut last = Error::fixed(errno::EADDRINUSE, "ep: no free port was found");
     for _ in 0..TRIES {
@@ -24,9 +24,9 @@ pub fn listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr
     Err(last)
 }
 
-fn try_listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr, Vec<Greeter>)> {
+fn try_listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr, Vec<Acceptor>)> {
     let mut at = wanted.or_else(|| domain.device_address());
-    let mut greeters = Vec::new();
+    let mut acceptors = Vec::new();
     // Those with ports first, as they choose one.
     let of_reach = |reach: Reach| domain.lanes.iter().enumerate().filter(move |(_, lane)| lane.provider.reach() == reach);
     for (of, lane) in [Reach::Ports, Reach::Devices, Reach::Host].into_iter().flat_map(of_reach) {
@@ -48,16 +48,16 @@ fn try_listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr
             Ok(listener)
         });
         match opened {
-            Ok(listener) => greeters.push(Greeter { of, listener }),
+            Ok(listener) => acceptors.push(Acceptor { of, listener }),
             // The address is another one than its device's: it calls, and is called by another lane.
-            Err(e) if reach == Reach::Devices && !greeters.is_empty() && e.errno != errno::EADDRINUSE => {
+            Err(e) if reach == Reach::Devices && !acceptors.is_empty() && e.errno != errno::EADDRINUSE => {
                 crate::log!(Info, "{} does not listen: {e}", lane.provider.name());
             }
             Err(e) => return Err(e),
         }
     }
     match at {
-        Some(at) => Ok((at, greeters)),
+        Some(at) => Ok((at, acceptors)),
         None => Err(Error::fixed(errno::ENODEV, "ep: its domain has no lanes")),
     }
 }

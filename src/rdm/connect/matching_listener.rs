@@ -8,9 +8,9 @@ use crate::rdm::wire::hello::{MATCHED_LEN, matched_from};
 use crate::sys::epoll::Poller;
 
 /// Lets those in that match messages as well.
-pub struct Door(pub Box<dyn Listener>);
+pub struct MatchingListener(pub Box<dyn Listener>);
 
-impl Listener for Door {
+impl Listener for MatchingListener {
     fn address(&self) -> String {
         self.0.address()
     }
@@ -28,7 +28,7 @@ impl Listener for Door {
         let mut callers: Vec<Box<dyn Request>> = Vec::new();
         for request in requests {
             match matched_from(request.data()).map(|(grant, _)| grant) {
-                Ok(grant) => callers.push(Box::new(Caller { request, grant })),
+                Ok(grant) => callers.push(Box::new(MatchingRequest { request, grant })),
                 Err(why) => {
                     let from = request.from();
                     let sent = request.reject(why.words.as_bytes()).err().map_or(String::new(), |e| format!("; {e}"));
@@ -49,12 +49,12 @@ impl Listener for Door {
 }
 
 /// Who has come in.
-pub struct Caller {
+pub struct MatchingRequest {
     pub request: Box<dyn Request>,
     pub grant: u64,
 }
 
-impl Request for Caller {
+impl Request for MatchingRequest {
     fn from(&self) -> String {
         self.request.from()
     }

@@ -13,7 +13,7 @@ use crate::rdm::limits::{ENDED_MAX, ENDED_PEERS_MAX, FIRST_GRANT, UNLISTED_MAX};
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::credit::Credit;
 use crate::rdm::peers::link::Link;
-use crate::rdm::peers::outstanding::{Op, Torn};
+use crate::rdm::peers::outstanding::{Op, RevokedOffer};
 use crate::rdm::peers::peer::{Id, Phase};
 use crate::rdm::peers::unexpected::Unexpected;
 use crate::rdm::state::State;
@@ -113,20 +113,20 @@ impl State {
     }
 
     /// Takes callers; true: there were some.
-    pub fn greet(&mut self, domain: &Domain) -> bool {
+    pub fn accept_callers(&mut self, domain: &Domain) -> bool {
         let mut called = false;
-        let mut greeters = std::mem::take(&mut self.greeters);
-        for greeter in &mut greeters {
-            let (requests, trouble) = greeter.listener.poll();
+        let mut acceptors = std::mem::take(&mut self.acceptors);
+        for acceptor in &mut acceptors {
+            let (requests, trouble) = acceptor.listener.poll();
             trouble.iter().for_each(|e| crate::log!(Warn, "{e}"));
             called |= !requests.is_empty();
             for request in requests {
-                if let Err(e) = self.answer(domain, greeter.of, request) {
+                if let Err(e) = self.answer(domain, acceptor.of, request) {
                     crate::log!(Info, "a caller was sent away: {e}");
                 }
             }
         }
-        self.greeters = greeters;
+        self.acceptors = acceptors;
         called
     }
 
@@ -430,7 +430,7 @@ impl State {
         peer.control.clear();
         peer.under_way = peer.under_way.saturating_sub(peer.offers);
         let reads = std::mem::take(&mut peer.reads);
-        (peer.offers, peer.lent, peer.offered) = (0, 0, 0);
+        (peer.offers, peer.exposed, peer.offered) = (0, 0, 0);
         (peer.places, peer.patience, peer.refused) = (HashMap::default(), 0, 0);
         (peer.credit, peer.phase, peer.meant, peer.plan) = (Credit::default(), Phase::Fresh, 0, None);
         if let Some(asked) = asked {
@@ -446,10 +446,13 @@ impl State {
         let offered = self.ops.each().filter(|(_, op)| matches!(op, Op::Offered { peer, .. } | Op::Withdrawn { peer } if *peer == id));
         let offered: HashSet<u64> = offered.map(|(number, _)| number).collect();
         // It has nothing to say any more.
-        self.torn.iter_mut().filter(|torn| offered.contains(&torn.number)).for_each(|torn| (torn.number, torn.own) = (0, false));
+        self.revoked
+            .iter_mut()
+            .filter(|revoked| offered.contains(&revoked.number))
+            .for_each(|revoked| (revoked.number, revoked.own) = (0, false));
         for number in offered {
-            if let Some(Op::Offered { end, lent, _owned, .. }) = self.ops.take(number) {
-                self.torn.push_back(Torn { end, number: 0, lent, own: false, why: why.clone(), _owned });
+            if let Some(Op::Offered { end, exposed, _owned, .. }) = self.ops.take(number) {
+                self.revoked.push_back(RevokedOffer { end, number: 0, exposed, own: false, why: why.clone(), _owned });
             }
         }
         self.retry_at = 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A domain over the domains of the lanes: each region is registered with all of them under one key.
 
-use super::region_quota::Room;
+use super::region_quota::RegionQuota;
 use super::regions::Regions;
-use super::registration_cache::{Counts, Source as Lent};
+use super::registration_cache::{CacheKey, Counts};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::registry::{CARD_KEY, CHOSEN_KEY, DEVICE_KEY, full};
@@ -30,8 +30,8 @@ pub struct Domain {
     pub lanes: Vec<LaneDomain>,
     pub regions: Serial<Regions>,
     /// Regions that endpoints lent which are closed, by lane.
-    left: Serial<Vec<(usize, RegionId)>>,
-    pub room: Room,
+    orphans: Serial<Vec<(usize, RegionId)>>,
+    pub quota: RegionQuota,
     keys: Serial<KeySource>,
     /// Of all endpoints: what they grant beyond the first grants, and what waits there of peers that have ended.
     pub grants: Arc<AtomicU64>,
@@ -51,13 +51,13 @@ impl Domain {
             domain.make_room();
             open.push(LaneDomain { provider: *provider, domain, info: of_lane });
         }
-        let room = Room::of(open.iter().map(|lane| (lane.provider.reach(), lane.info.mr_cnt)));
+        let quota = RegionQuota::of(open.iter().map(|lane| (lane.provider.reach(), lane.info.mr_cnt)));
         Ok(Domain {
             threading,
             lanes: open,
-            room,
+            quota,
             regions: Serial::new(threading, Regions::default()),
-            left: Serial::new(threading, Vec::new()),
+            orphans: Serial::new(threading, Vec::new()),
             keys: Serial::new(threading, KeySource::new()?),
             grants: Arc::default(),
             ended: Arc::default(),
@@ -138,44 +138,44 @@ impl Domain {
     }
 
     /// Whether the program may have one region more.
-    pub fn check_room(&self) -> Result<()> {
+    pub fn check_quota(&self) -> Result<()> {
         let regions = self.regions.lock();
-        let (open, most) = (regions.all.len() - regions.free.len(), self.room.most_own());
+        let (open, most) = (regions.all.len() - regions.free.len(), self.quota.most_program());
         if open < most { Ok(()) } else { Err(full(most)) }
     }
 
     /// Lets a peer of one lane read memory, until the region is closed; gives it with the address and the key that the peer uses. Who
     /// calls has asked `room`.
-    pub fn lend(&self, lane: usize, site: Site, iov: Iov, desc: u64) -> Result<(RegionId, u64, u64)> {
+    pub fn expose(&self, lane: usize, site: Site, iov: Iov, desc: u64) -> Result<(RegionId, u64, u64)> {
         let at = lane;
         let Some(lane) = self.lanes.get(at) else { return Err(Error::fixed(errno::EINVAL, "no such lane")) };
         let fast = if site.is_host() { lane.domain.lend(iov) } else { None };
         let id = match fast {
             Some(id) => id,
-            None if !site.is_host() && lane.provider.reach() == Reach::Devices => self.lend_device(at, site, iov, desc)?,
+            None if !site.is_host() && lane.provider.reach() == Reach::Devices => self.expose_device(at, site, iov, desc)?,
             None => register(&*lane.domain, site, iov, self.draw_key(!site.is_host(), Access::REMOTE_READ))?,
         };
-        self.room.add(1);
+        self.quota.add(1);
         let base = if lane.info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0 { iov.addr() as u64 } else { 0 };
-        let named = lane.domain.message_name(id, iov).inspect_err(|_| self.leave([(at, id)]))?;
+        let named = lane.domain.message_name(id, iov).inspect_err(|_| self.adopt([(at, id)]))?;
         let (addr, key) = named.unwrap_or((base, id.key));
         Ok((id, addr, key))
     }
 
     /// Device memory, which a card may know from an earlier message.
     #[cold]
-    fn lend_device(&self, at: usize, site: Site, iov: Iov, desc: u64) -> Result<RegionId> {
+    fn expose_device(&self, at: usize, site: Site, iov: Iov, desc: u64) -> Result<RegionId> {
         let Some(lane) = self.lanes.get(at) else { return Err(Error::fixed(errno::EINVAL, "no such lane")) };
         let owner = self.regions.lock().named(desc)?.generation;
-        let lent = Lent::of(at, site, iov, owner);
-        if let Some(known) = lent.as_ref().and_then(|lent| self.regions.lock().cache.take(lent)) {
+        let cache_key = CacheKey::of(at, site, iov, owner);
+        if let Some(known) = cache_key.as_ref().and_then(|cache_key| self.regions.lock().cache.take(cache_key)) {
             return Ok(known);
         }
         let id = register(&*lane.domain, site, iov, self.draw_key(true, Access::REMOTE_READ))?;
-        if let Some(lent) = lent {
+        if let Some(cache_key) = cache_key {
             let mut regions = self.regions.lock();
             // Its end is its region's, which another thread may have closed.
-            let gone = if regions.named(desc).is_ok() { regions.cache.keep(lent, id) } else { Vec::new() };
+            let gone = if regions.named(desc).is_ok() { regions.cache.keep(cache_key, id) } else { Vec::new() };
             drop(regions);
             self.close_evicted(gone);
         }
@@ -184,15 +184,15 @@ impl Domain {
 
     fn close_evicted(&self, gone: Vec<(usize, RegionId)>) {
         if !gone.is_empty() {
-            self.room.add(gone.len());
-            self.leave(gone);
-            self.close_left();
+            self.quota.add(gone.len());
+            self.adopt(gone);
+            self.close_orphans();
         }
     }
 
     /// Closes what is kept of a region that closes.
-    pub fn close_kept(&self, owner: u64) -> Result<()> {
-        let kept = self.regions.lock().cache.end_of(owner);
+    pub fn close_cached(&self, owner: u64) -> Result<()> {
+        let kept = self.regions.lock().cache.close_owner(owner);
         let mut all = Ok(());
         for (at, id) in kept {
             match self.lanes.get(at).map_or(Ok(()), |lane| lane.domain.try_close_region(id)) {
@@ -208,44 +208,44 @@ impl Domain {
     }
 
     /// Whether what was lent may be closed before the peer is through with it.
-    pub fn can_cut_off(&self, lane: usize) -> bool {
+    pub fn can_revoke(&self, lane: usize) -> bool {
         self.lanes.get(lane).is_none_or(|lane| lane.domain.can_cut_off())
     }
 
     /// Closes a region that was lent. True: a peer may still be inside, and it is to be tried again.
-    pub fn is_held(&self, (lane, id): (usize, RegionId)) -> bool {
+    pub fn close_is_busy(&self, (lane, id): (usize, RegionId)) -> bool {
         if id.desc & DEVICE_DESC != 0 {
             self.regions.lock().cache.forget(lane, id);
         }
-        self.is_still(lane, |domain| domain.try_close_region(id))
+        self.closing_is_busy(lane, |domain| domain.try_close_region(id))
     }
 
     /// Whether what was lent is not closed by `close`, and so is still lent.
-    fn is_still(&self, lane: usize, close: impl FnOnce(&dyn prov::Domain) -> Result<()>) -> bool {
+    fn closing_is_busy(&self, lane: usize, close: impl FnOnce(&dyn prov::Domain) -> Result<()>) -> bool {
         let busy = self.lanes.get(lane).is_some_and(|lane| close(&*lane.domain).is_err_and(|e| e.errno == errno::EBUSY));
         if !busy {
-            self.room.give_back();
+            self.quota.give_back();
         }
         busy
     }
 
     /// The same for one that the peer is through with, or was never told of; it may be kept.
-    pub fn is_held_back(&self, (lane, id): (usize, RegionId)) -> bool {
+    pub fn release_is_busy(&self, (lane, id): (usize, RegionId)) -> bool {
         if id.desc & DEVICE_DESC != 0 && self.regions.lock().cache.put_back(lane, id) {
-            self.room.give_back();
+            self.quota.give_back();
             return false;
         }
-        self.is_still(lane, |domain| domain.take_back(id))
+        self.closing_is_busy(lane, |domain| domain.take_back(id))
     }
 
     /// Takes over what an endpoint that closes could not take back.
-    pub fn leave(&self, lent: impl IntoIterator<Item = (usize, RegionId)>) {
-        self.left.lock().extend(lent);
+    pub fn adopt(&self, cache_key: impl IntoIterator<Item = (usize, RegionId)>) {
+        self.orphans.lock().extend(cache_key);
     }
 
-    pub fn close_left(&self) {
-        let left = std::mem::take(&mut *self.left.lock());
-        self.leave(left.into_iter().filter(|region| self.is_held(*region)));
+    pub fn close_orphans(&self) {
+        let orphans = std::mem::take(&mut *self.orphans.lock());
+        self.adopt(orphans.into_iter().filter(|region| self.close_is_busy(*region)));
     }
 }
 

@@ -18,7 +18,7 @@ const BYTES: usize = 1 << 30;
 
 /// What is registered, as far as it decides whether a registration is of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Source {
+pub struct CacheKey {
     pub lane: usize,
     pub site: Site,
     pub addr: usize,
@@ -29,17 +29,17 @@ pub struct Source {
     pub owner: u64,
 }
 
-impl Source {
+impl CacheKey {
     /// Without an identity, or of several allocations: none, and nothing is kept.
-    pub fn of(lane: usize, site: Site, iov: Iov, owner: u64) -> Option<Source> {
+    pub fn of(lane: usize, site: Site, iov: Iov, owner: u64) -> Option<CacheKey> {
         let found = hmem::get(site.iface).ok()?.detect(iov.addr() as u64).ok()??;
         let within = (iov.addr() as u64).checked_add(iov.len() as u64).is_some_and(|end| end <= found.end());
         let (addr, len, allocation) = (iov.addr(), iov.len(), found.id);
-        (allocation != 0 && within).then_some(Source { lane, site, addr, len, allocation, owner })
+        (allocation != 0 && within).then_some(CacheKey { lane, site, addr, len, allocation, owner })
     }
 
     /// Whether an allocation that is gone was where this one is.
-    fn replaces(&self, old: &Source) -> bool {
+    fn replaces(&self, old: &CacheKey) -> bool {
         self.site == old.site && self.allocation != old.allocation && self.addr < old.addr + old.len && old.addr < self.addr + self.len
     }
 }
@@ -52,12 +52,12 @@ pub struct Counts {
 }
 
 struct Entry {
-    source: Source,
+    key: CacheKey,
     region: RegionId,
     /// To a peer; nothing takes it away meanwhile.
-    lent: bool,
+    in_use: bool,
     /// Goes when it comes back.
-    over: bool,
+    closing: bool,
 }
 
 /// Least recently used first.
@@ -69,30 +69,30 @@ pub struct Cache {
 
 impl Cache {
     /// A registration of it that no operation uses, for one that begins.
-    pub fn take(&mut self, source: &Source) -> Option<RegionId> {
-        let e = self.entries.iter_mut().rfind(|e| e.source == *source && !e.lent && !e.over)?;
-        e.lent = true;
+    pub fn take(&mut self, key: &CacheKey) -> Option<RegionId> {
+        let e = self.entries.iter_mut().rfind(|e| e.key == *key && !e.in_use && !e.closing)?;
+        e.in_use = true;
         self.counts.hits += 1;
         Some(e.region)
     }
 
     /// Keeps a new one, which is lent, if there is room; gives those that are to be closed for it.
-    pub fn keep(&mut self, source: Source, region: RegionId) -> Vec<(usize, RegionId)> {
+    pub fn keep(&mut self, key: CacheKey, region: RegionId) -> Vec<(usize, RegionId)> {
         self.counts.misses += 1;
         let mut gone = Vec::new();
-        let mut full = source.len > BYTES;
+        let mut full = key.len > BYTES;
         // First what the driver has freed.
-        while let Some(at) = self.entries.iter().position(|e| !e.lent && source.replaces(&e.source)) {
+        while let Some(at) = self.entries.iter().position(|e| !e.in_use && key.replaces(&e.key)) {
             gone.push(self.evict(at));
         }
-        while !full && (self.entries.len() >= ENTRIES || self.bytes() + source.len > BYTES) {
-            match self.entries.iter().position(|e| !e.lent) {
+        while !full && (self.entries.len() >= ENTRIES || self.bytes() + key.len > BYTES) {
+            match self.entries.iter().position(|e| !e.in_use) {
                 Some(oldest) => gone.push(self.evict(oldest)),
                 None => full = true,
             }
         }
         if !full {
-            self.entries.push(Entry { source, region, lent: true, over: false });
+            self.entries.push(Entry { key, region, in_use: true, closing: false });
         }
         gone
     }
@@ -101,9 +101,9 @@ impl Cache {
     pub fn put_back(&mut self, lane: usize, region: RegionId) -> bool {
         let Some(at) = self.position(lane, region) else { return false };
         let mut entry = self.entries.remove(at);
-        let kept = !entry.over;
+        let kept = !entry.closing;
         if kept {
-            entry.lent = false;
+            entry.in_use = false;
             self.entries.push(entry);
         }
         kept
@@ -117,29 +117,29 @@ impl Cache {
     }
 
     /// Nothing of a caller's region is kept from now on; gives what no operation uses.
-    pub fn end_of(&mut self, owner: u64) -> Vec<(usize, RegionId)> {
+    pub fn close_owner(&mut self, owner: u64) -> Vec<(usize, RegionId)> {
         let mut idle = Vec::new();
-        for e in self.entries.iter_mut().filter(|e| e.source.owner == owner) {
-            e.over = true;
-            if !e.lent {
-                idle.push((e.source.lane, e.region));
+        for e in self.entries.iter_mut().filter(|e| e.key.owner == owner) {
+            e.closing = true;
+            if !e.in_use {
+                idle.push((e.key.lane, e.region));
             }
         }
         idle
     }
 
     fn bytes(&self) -> usize {
-        self.entries.iter().map(|e| e.source.len).sum()
+        self.entries.iter().map(|e| e.key.len).sum()
     }
 
     fn position(&self, lane: usize, region: RegionId) -> Option<usize> {
-        self.entries.iter().position(|e| e.source.lane == lane && e.region == region)
+        self.entries.iter().position(|e| e.key.lane == lane && e.region == region)
     }
 
     fn evict(&mut self, at: usize) -> (usize, RegionId) {
         let gone = self.entries.remove(at);
         self.counts.evictions += 1;
-        (gone.source.lane, gone.region)
+        (gone.key.lane, gone.region)
     }
 }
 
@@ -150,8 +150,8 @@ mod tests {
 
     const SITE: Site = Site { iface: Iface::Cuda, device: 0 };
 
-    fn source(addr: usize, len: usize, allocation: u64) -> Source {
-        Source { lane: 0, site: SITE, addr, len, allocation, owner: 1 }
+    fn key(addr: usize, len: usize, allocation: u64) -> CacheKey {
+        CacheKey { lane: 0, site: SITE, addr, len, allocation, owner: 1 }
     }
 
     fn region(n: u64) -> RegionId {
@@ -161,19 +161,19 @@ mod tests {
     #[test]
     fn another_allocation_at_the_same_address_is_never_found() {
         let mut cache = Cache::default();
-        assert_eq!((cache.take(&source(4096, 64, 7)), cache.keep(source(4096, 64, 7), region(1))), (None, vec![]));
+        assert_eq!((cache.take(&key(4096, 64, 7)), cache.keep(key(4096, 64, 7), region(1))), (None, vec![]));
         assert!(cache.put_back(0, region(1)));
-        assert_eq!(cache.take(&source(4096, 64, 8)), None);
+        assert_eq!(cache.take(&key(4096, 64, 8)), None);
         // Nor kept, once its place is another's.
-        assert_eq!(cache.keep(source(4000, 97, 8), region(2)), [(0, region(1))]);
-        assert_eq!((cache.take(&source(4096, 64, 7)), cache.put_back(0, region(1))), (None, false));
+        assert_eq!(cache.keep(key(4000, 97, 8), region(2)), [(0, region(1))]);
+        assert_eq!((cache.take(&key(4096, 64, 7)), cache.put_back(0, region(1))), (None, false));
         assert_eq!(cache.counts, Counts { hits: 0, misses: 2, evictions: 1 });
     }
 
     #[test]
     fn what_a_peer_reads_is_found_by_no_other_operation_and_stays() {
         let mut cache = Cache::default();
-        let at = |n: u64| source(4096 * n as usize, 64, n);
+        let at = |n: u64| key(4096 * n as usize, 64, n);
         for n in 1..=ENTRIES as u64 {
             assert_eq!(cache.keep(at(n), region(n)), []);
         }
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn bytes_are_bounded() {
         let mut cache = Cache::default();
-        let at = |n: usize, len| source(n * BYTES, len, n as u64);
+        let at = |n: usize, len| key(n * BYTES, len, n as u64);
         assert_eq!((cache.keep(at(1, BYTES / 2), region(1)), cache.put_back(0, region(1))), (vec![], true));
         assert_eq!((cache.keep(at(2, BYTES + 1), region(2)), cache.put_back(0, region(2))), (vec![], false));
         assert_eq!((cache.keep(at(3, BYTES / 2), region(3)), cache.put_back(0, region(3))), (vec![], true));
@@ -197,14 +197,14 @@ mod tests {
     #[test]
     fn a_region_ends_with_what_was_kept_of_it() {
         let mut cache = Cache::default();
-        cache.keep(source(4096, 64, 7), region(1));
-        cache.keep(source(4096, 64, 7), region(2));
-        cache.keep(Source { owner: 2, ..source(4096, 64, 7) }, region(3));
+        cache.keep(key(4096, 64, 7), region(1));
+        cache.keep(key(4096, 64, 7), region(2));
+        cache.keep(CacheKey { owner: 2, ..key(4096, 64, 7) }, region(3));
         assert!(cache.put_back(0, region(1)) && cache.put_back(0, region(3)));
-        assert_eq!(cache.end_of(1), [(0, region(1))]);
-        assert_eq!(cache.take(&source(4096, 64, 7)), None);
+        assert_eq!(cache.close_owner(1), [(0, region(1))]);
+        assert_eq!(cache.take(&key(4096, 64, 7)), None);
         assert!(!cache.put_back(0, region(2)), "closed as it comes back");
         cache.forget(0, region(1));
-        assert_eq!((cache.end_of(1), cache.end_of(2)), (vec![], vec![(0, region(3))]));
+        assert_eq!((cache.close_owner(1), cache.close_owner(2)), (vec![], vec![(0, region(3))]));
     }
 }

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An endpoint's share, which it gives back when it ends.
 #[derive(Default)]
-pub struct Share {
+pub struct BudgetShare {
     all: Arc<AtomicU64>,
     own: u64,
 }
 
-impl Share {
-    pub fn of(all: &Arc<AtomicU64>) -> Share {
-        Share { all: all.clone(), own: 0 }
+impl BudgetShare {
+    pub fn of(all: &Arc<AtomicU64>) -> BudgetShare {
+        BudgetShare { all: all.clone(), own: 0 }
     }
 
     /// What all have. Relaxed, here and below: a number, by which nothing else is ordered.
@@ -42,7 +42,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.give_back(self.own);
     }

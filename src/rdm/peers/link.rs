@@ -22,7 +22,7 @@ pub struct Link {
     pub unlisted: AtomicU64,
     /// Its place in the rota, and how many looks in a row were in vain.
     place: AtomicUsize,
-    vain: AtomicU32,
+    empty_polls: AtomicU32,
     /// The endpoint's last turn in which it filled a receive.
     filled: AtomicU32,
 }
@@ -47,7 +47,7 @@ impl Link {
             eager_max,
             unlisted: AtomicU64::new(0),
             place: AtomicUsize::new(0),
-            vain: AtomicU32::new(0),
+            empty_polls: AtomicU32::new(0),
             filled: AtomicU32::new(u32::MAX / 2),
         }
     }
@@ -89,15 +89,15 @@ impl Link {
     }
 
     #[inline]
-    pub fn set_vain(&self, looks: u32) {
-        self.vain.store(looks, Ordering::Relaxed);
+    pub fn set_empty_polls(&self, looks: u32) {
+        self.empty_polls.store(looks, Ordering::Relaxed);
     }
 
     /// One more look was in vain: how many there were.
     #[inline]
-    pub fn one_more_in_vain(&self) -> u32 {
-        let looks = self.vain.load(Ordering::Relaxed).saturating_add(1);
-        self.set_vain(looks);
+    pub fn count_empty_poll(&self) -> u32 {
+        let looks = self.empty_polls.load(Ordering::Relaxed).saturating_add(1);
+        self.set_empty_polls(looks);
         looks
     }
 

@@ -99,7 +99,7 @@ pub enum Op {
     Offered {
         peer: Id,
         end: End,
-        lent: Vec<(usize, RegionId)>,
+        exposed: Vec<(usize, RegionId)>,
         /// Some of it lies in regions of the caller's, which only the peer's word ends.
         own: bool,
         /// Its bytes, if they are in host memory.
@@ -133,11 +133,11 @@ pub enum Op {
 }
 
 /// An offer that was taken back, or whose peer is gone: its entry comes when the peer can read the memory no more.
-pub struct Torn {
+pub struct RevokedOffer {
     pub end: End,
     /// Of the offer, while the peer may say that it is done.
     pub number: u64,
-    pub lent: Vec<(usize, RegionId)>,
+    pub exposed: Vec<(usize, RegionId)>,
     pub own: bool,
     pub why: Error,
     pub _owned: Option<Box<[u8]>>,

@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub type Id = u32;
 
 /// What listens for callers on one lane.
-pub struct Greeter {
+pub struct Acceptor {
     pub of: usize,
     pub listener: Box<dyn Listener>,
 }
@@ -137,7 +137,7 @@ pub struct Peer {
     /// Offers that were not taken yet.
     pub offers: usize,
     /// Regions of such offers.
-    pub lent: usize,
+    pub exposed: usize,
     /// Its offers that it was not told to be done.
     pub offered: usize,
     /// Those of them that are not done, by its numbers.
@@ -171,7 +171,7 @@ impl Peer {
             credit: Credit::default(),
             under_way: 0,
             offers: 0,
-            lent: 0,
+            exposed: 0,
             offered: 0,
             places: HashMap::default(),
             reads: VecDeque::new(),

@@ -8,20 +8,20 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 /// Lively lanes that are looked at in one turn; of more, a part each time.
-const LIVELY: usize = 32;
+const ACTIVE_PER_TURN: usize = 32;
 /// Silent ones in a turn while the endpoint has nothing else to do: when `IDLE` turns have brought nothing.
-const SILENT: usize = 16;
-const IDLE: u32 = 32;
+const QUIET_PER_TURN: usize = 16;
+const IDLE_TURNS: u32 = 32;
 /// Else one in so many turns.
-const SELDOM: u32 = 32;
+const QUIET_INTERVAL: u32 = 32;
 /// Looks in vain after which a lane is silent.
-pub const VAIN: u32 = 256;
+pub const EMPTY_POLLS_MAX: u32 = 256;
 
 /// Lanes that bring parcels, lively ones in front.
 #[derive(Default)]
-pub struct Rota {
+pub struct PollSchedule {
     lanes: Vec<(Id, Arc<Link>)>,
-    lively: usize,
+    active: usize,
     /// Where the last look at lively ones was, and at silent ones.
     at: usize,
     silent_at: usize,
@@ -30,7 +30,7 @@ pub struct Rota {
     turns: u32,
 }
 
-impl Deref for Rota {
+impl Deref for PollSchedule {
     type Target = [(Id, Arc<Link>)];
 
     fn deref(&self) -> &[(Id, Arc<Link>)] {
@@ -38,7 +38,7 @@ impl Deref for Rota {
     }
 }
 
-impl Rota {
+impl PollSchedule {
     /// A lane is there; it has something to say.
     pub fn push(&mut self, id: Id, link: Arc<Link>) {
         link.set_place(self.lanes.len());
@@ -47,7 +47,7 @@ impl Rota {
     }
 
     pub fn remove(&mut self, link: &Link) {
-        self.lull(link);
+        self.demote(link);
         if let Some(place) = self.place_of(link) {
             self.swap(place, self.lanes.len() - 1);
             self.lanes.pop();
@@ -70,20 +70,20 @@ impl Rota {
     /// There is something to do for this lane.
     #[inline]
     pub fn rouse(&mut self, link: &Link) {
-        link.set_vain(0);
-        if link.place() >= self.lively
+        link.set_empty_polls(0);
+        if link.place() >= self.active
             && let Some(place) = self.place_of(link)
         {
-            self.swap(place, self.lively);
-            self.lively += 1;
+            self.swap(place, self.active);
+            self.active += 1;
         }
     }
 
     /// There is nothing, and has not been for long.
-    pub fn lull(&mut self, link: &Link) {
-        if let Some(place) = self.place_of(link).filter(|place| *place < self.lively) {
-            self.lively -= 1;
-            self.swap(place, self.lively);
+    pub fn demote(&mut self, link: &Link) {
+        if let Some(place) = self.place_of(link).filter(|place| *place < self.active) {
+            self.active -= 1;
+            self.swap(place, self.active);
         }
     }
 
@@ -91,9 +91,13 @@ impl Rota {
     #[inline]
     pub fn turn(&mut self) -> (usize, usize) {
         self.turns = self.turns.wrapping_add(1);
-        let silent = self.lanes.len() - self.lively;
-        let most = if self.lively == 0 || self.idle >= IDLE { SILENT } else { usize::from(self.turns.is_multiple_of(SELDOM)) };
-        (self.lively.min(LIVELY), silent.min(most))
+        let quiet = self.lanes.len() - self.active;
+        let most = if self.active == 0 || self.idle >= IDLE_TURNS {
+            QUIET_PER_TURN
+        } else {
+            usize::from(self.turns.is_multiple_of(QUIET_INTERVAL))
+        };
+        (self.active.min(ACTIVE_PER_TURN), quiet.min(most))
     }
 
     /// It is over.
@@ -104,15 +108,15 @@ impl Rota {
 
     /// The place of the next one to look at. Downwards, so that one that is lulled changes places with one that was looked at.
     #[inline]
-    pub fn next_lively(&mut self) -> usize {
-        self.at = if (1..=self.lively).contains(&self.at) { self.at } else { self.lively } - usize::from(self.lively > 0);
+    pub fn next_active(&mut self) -> usize {
+        self.at = if (1..=self.active).contains(&self.at) { self.at } else { self.active } - usize::from(self.active > 0);
         self.at
     }
 
     #[inline]
-    pub fn next_silent(&mut self) -> usize {
+    pub fn next_quiet(&mut self) -> usize {
         let next = self.silent_at + 1;
-        self.silent_at = if next < self.lanes.len() { next.max(self.lively) } else { self.lively };
+        self.silent_at = if next < self.lanes.len() { next.max(self.active) } else { self.active };
         self.silent_at
     }
 }

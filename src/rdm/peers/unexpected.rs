@@ -13,7 +13,7 @@ pub enum Unexpected {
     Eager {
         from: Id,
         link: usize,
-        bytes: Kept,
+        bytes: UnexpectedData,
         data: Option<u64>,
     },
     Offered {
@@ -30,29 +30,29 @@ pub enum Unexpected {
 }
 
 /// The bytes of a message.
-pub enum Kept {
+pub enum UnexpectedData {
     Few { bytes: [u8; FEW], len: u8 },
     Many(Box<[u8]>),
 }
 
-impl Kept {
+impl UnexpectedData {
     #[inline]
-    pub fn of<P: Parcel + ?Sized>(parcel: &P) -> Kept {
+    pub fn of<P: Parcel + ?Sized>(parcel: &P) -> UnexpectedData {
         let len = parcel.len();
         if len > FEW {
-            return Kept::Many(parcel.bytes(len));
+            return UnexpectedData::Many(parcel.bytes(len));
         }
         let mut bytes = [0; FEW];
         // SAFETY: they outlive the call.
         parcel.copy_all(unsafe { Iov::of_mut(&mut bytes) });
-        Kept::Few { bytes, len: len as u8 }
+        UnexpectedData::Few { bytes, len: len as u8 }
     }
 
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
         match self {
-            Kept::Few { bytes, len } => bytes.get(..usize::from(*len)).unwrap_or_default(),
-            Kept::Many(bytes) => bytes,
+            UnexpectedData::Few { bytes, len } => bytes.get(..usize::from(*len)).unwrap_or_default(),
+            UnexpectedData::Many(bytes) => bytes,
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::rdm::limits::{FIRST_GRANT, GRANTS_MAX, MOST_GRANT};
-use crate::rdm::peers::budget::Share;
+use crate::rdm::peers::budget::BudgetShare;
 
 /// Bytes that `one` can send to `other` as they are, which takes none of them until it has heard of all.
 fn granted(one: &mut Side, other: &mut Side) -> u64 {
@@ -55,7 +55,7 @@ fn endpoints_of_a_domain_share_what_they_grant() {
 #[test]
 fn a_share_is_given_back() {
     let all = Arc::default();
-    let (mut one, mut other) = (Share::of(&all), Share::of(&all));
+    let (mut one, mut other) = (BudgetShare::of(&all), BudgetShare::of(&all));
     assert!(one.add_within(GRANTS_MAX, GRANTS_MAX) && !other.add_within(1, GRANTS_MAX));
     one.give_back(5);
     assert!(other.add_within(5, GRANTS_MAX) && !one.add_within(1, GRANTS_MAX) && !one.add_within(u64::MAX, u64::MAX));

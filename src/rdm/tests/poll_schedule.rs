@@ -3,12 +3,12 @@
 
 use super::*;
 use crate::rdm::peers::link::Link;
-use crate::rdm::peers::poll_schedule::Rota;
+use crate::rdm::peers::poll_schedule::PollSchedule;
 
-fn rota(count: usize) -> (Rota, Vec<Arc<Link>>) {
+fn rota(count: usize) -> (PollSchedule, Vec<Arc<Link>>) {
     let info = info("shm");
     let domain = get(info.prov_name.as_deref()).unwrap().open_domain(&info, Threading::Safe).unwrap();
-    let mut rota = Rota::default();
+    let mut rota = PollSchedule::default();
     let link = |number| Arc::new(Link::new(domain.clone().open_endpoint(&info, 0).unwrap(), 0, number));
     let links: Vec<_> = (0..count).map(link).collect();
     links.iter().for_each(|link| rota.push(link.number as u32, link.clone()));
@@ -16,12 +16,12 @@ fn rota(count: usize) -> (Rota, Vec<Arc<Link>>) {
 }
 
 /// Turns, each of which brings something or not: how often each lane is looked at.
-fn looks(rota: &mut Rota, turns: usize, brings: bool) -> Vec<usize> {
+fn looks(rota: &mut PollSchedule, turns: usize, brings: bool) -> Vec<usize> {
     let mut seen = vec![0; rota.len()];
     for _ in 0..turns {
-        let (lively, silent) = rota.turn();
-        for k in 0..lively + silent {
-            let place = if k < lively { rota.next_lively() } else { rota.next_silent() };
+        let (active, silent) = rota.turn();
+        for k in 0..active + silent {
+            let place = if k < active { rota.next_active() } else { rota.next_quiet() };
             seen[rota[place].1.number] += 1;
         }
         rota.end_turn(brings);
@@ -32,7 +32,7 @@ fn looks(rota: &mut Rota, turns: usize, brings: bool) -> Vec<usize> {
 #[test]
 fn lively_lanes_have_every_turn_and_silent_ones_some() {
     let (mut rota, links) = rota(100);
-    links.iter().skip(3).for_each(|link| rota.lull(link));
+    links.iter().skip(3).for_each(|link| rota.demote(link));
     let seen = looks(&mut rota, 100 * 32, true);
     assert!(seen[..3].iter().all(|n| *n == 3200), "{seen:?}");
     assert!(seen[3..].iter().all(|n| *n >= 1), "{seen:?}");
@@ -57,7 +57,7 @@ fn lanes_come_and_go_in_any_order() {
         match (what, there[n]) {
             (0..3, true) => (rota.remove(&links[n]), there[n] = false).1,
             (0..3, false) => (rota.push(n as u32, links[n].clone()), there[n] = true).1,
-            (3..9, _) => rota.lull(&links[n]),
+            (3..9, _) => rota.demote(&links[n]),
             (9..15, _) => rota.rouse(&links[n]),
             _ => looks_at_all(&mut rota, &there),
         }
@@ -68,12 +68,12 @@ fn lanes_come_and_go_in_any_order() {
     }
 }
 
-fn looks_at_all(rota: &mut Rota, there: &[bool]) {
+fn looks_at_all(rota: &mut PollSchedule, there: &[bool]) {
     let mut seen = vec![false; there.len()];
     for _ in 0..200 {
-        let (lively, silent) = rota.turn();
-        for k in 0..lively + silent {
-            let place = if k < lively { rota.next_lively() } else { rota.next_silent() };
+        let (active, silent) = rota.turn();
+        for k in 0..active + silent {
+            let place = if k < active { rota.next_active() } else { rota.next_quiet() };
             seen[rota[place].1.number] = true;
         }
         rota.end_turn(false);

@@ -5,7 +5,7 @@
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::flags;
 use crate::rdm::memory::lane_domains::Domain;
-use crate::rdm::peers::outstanding::{Op, Torn};
+use crate::rdm::peers::outstanding::{Op, RevokedOffer};
 use crate::rdm::peers::peer::{End, Id, Place};
 use crate::rdm::peers::unexpected::Unexpected;
 use crate::rdm::state::{State, UNKNOWN};
@@ -20,41 +20,41 @@ const RETRY_MAX: u64 = 5_000_000;
 impl State {
     /// Closes regions of offers that the peer has done with, or never heard of; those that cannot be closed now are tried again
     /// later.
-    pub fn take_back(&mut self, domain: &Domain) {
-        for region in std::mem::take(&mut self.lent) {
-            if domain.is_held_back(region) {
-                self.stuck.push_back(region);
+    pub fn close_returned(&mut self, domain: &Domain) {
+        for region in std::mem::take(&mut self.returned) {
+            if domain.release_is_busy(region) {
+                self.pending_close.push_back(region);
             }
         }
     }
 
     /// Tries a part of the regions again that could not be closed.
-    pub fn retry(&mut self, domain: &Domain, now: u64) {
-        if (self.stuck.is_empty() && self.torn.is_empty()) || now < self.retry_at {
+    pub fn retry_closes(&mut self, domain: &Domain, now: u64) {
+        if (self.pending_close.is_empty() && self.revoked.is_empty()) || now < self.retry_at {
             return;
         }
         let mut closed = false;
-        for region in self.stuck.drain(..self.stuck.len().min(RETRIES)).collect::<Vec<_>>() {
-            match domain.is_held(region) {
-                true => self.stuck.push_back(region),
+        for region in self.pending_close.drain(..self.pending_close.len().min(RETRIES)).collect::<Vec<_>>() {
+            match domain.close_is_busy(region) {
+                true => self.pending_close.push_back(region),
                 false => closed = true,
             }
         }
-        for torn in self.torn.drain(..self.torn.len().min(RETRIES)).collect::<Vec<_>>() {
-            closed |= self.end_torn(domain, torn);
+        for revoked in self.revoked.drain(..self.revoked.len().min(RETRIES)).collect::<Vec<_>>() {
+            closed |= self.end_revoked(domain, revoked);
         }
         self.retry_pause = if closed { 0 } else { (2 * self.retry_pause).clamp(RETRY_MIN, RETRY_MAX) };
         self.retry_at = now + self.retry_pause;
     }
 
     /// Ends an offer that was taken back, if the peer can read it no more. False: it stays.
-    pub fn end_torn(&mut self, domain: &Domain, mut torn: Torn) -> bool {
+    pub fn end_revoked(&mut self, domain: &Domain, mut revoked: RevokedOffer) -> bool {
         // What would end more than the read stays until the peer has said its word.
-        torn.lent.retain(|region| torn.own && !domain.can_cut_off(region.0) || domain.is_held(*region));
-        let over = torn.lent.is_empty() && !torn.own;
+        revoked.exposed.retain(|region| revoked.own && !domain.can_revoke(region.0) || domain.close_is_busy(*region));
+        let over = revoked.exposed.is_empty() && !revoked.own;
         match over {
-            true => self.fail(&torn.end, torn.why),
-            false => self.torn.push_back(torn),
+            true => self.fail(&revoked.end, revoked.why),
+            false => self.revoked.push_back(revoked),
         }
         over
     }
@@ -118,17 +118,17 @@ impl State {
         let Some(op) = self.ops.get(number) else { return };
         let Op::Offered { peer, .. } = op else { return };
         let id = *peer;
-        let Op::Offered { end, lent, own, _owned, .. } = std::mem::replace(op, Op::Withdrawn { peer: id }) else { return };
+        let Op::Offered { end, exposed, own, _owned, .. } = std::mem::replace(op, Op::Withdrawn { peer: id }) else { return };
         if let Some(peer) = self.peer(id) {
-            peer.lent = peer.lent.saturating_sub(lent.len());
+            peer.exposed = peer.exposed.saturating_sub(exposed.len());
             peer.control.push_back(Words::withdraw(number));
         }
         self.stay_busy(id);
-        if !self.end_torn(domain, Torn { end, number, lent, own, why, _owned })
-            && let Some(torn) = self.torn.back_mut()
+        if !self.end_revoked(domain, RevokedOffer { end, number, exposed, own, why, _owned })
+            && let Some(revoked) = self.revoked.back_mut()
         {
-            torn.why.words =
-                format!("{}; the peer may have been reading its buffer, which was kept until that was over", torn.why.words).into();
+            revoked.why.words =
+                format!("{}; the peer may have been reading its buffer, which was kept until that was over", revoked.why.words).into();
         }
     }
 

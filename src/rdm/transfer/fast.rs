@@ -11,7 +11,7 @@ use crate::rdm::matching::matcher::{At, Want};
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::outstanding::Recv;
 use crate::rdm::peers::peer::{Id, ONLY, Phase};
-use crate::rdm::peers::unexpected::{Kept, Unexpected};
+use crate::rdm::peers::unexpected::{Unexpected, UnexpectedData};
 use crate::rdm::state::State;
 use crate::rdm::wire::parcel::{DATA, Label, TAGGED, kind};
 
@@ -21,13 +21,13 @@ const PLAIN_TAGGED: u64 = PLAIN | TAGGED;
 const TAGGED_DATA: u64 = PLAIN_TAGGED | DATA;
 
 /// What became of a message.
-pub enum Fast {
+pub enum FastOutcome {
     /// It filled a receive.
     Filled,
     /// No receive waits for it, and it waits here.
-    Kept,
+    Stored,
     /// No receive waits for it, and it was not to be kept.
-    Left,
+    Deferred,
     /// Nothing was done.
     Declined,
 }
@@ -134,31 +134,38 @@ impl State {
 
     /// Puts a message that came as one parcel into the receive that waits for it, or keeps it, unless it is to be left.
     #[inline(always)]
-    pub fn on_fast<P: Parcel + ?Sized>(&mut self, id: Id, link: usize, parcel: &P, leave: bool) -> Fast {
+    pub fn on_fast<P: Parcel + ?Sized>(&mut self, id: Id, link: usize, parcel: &P, defer: bool) -> FastOutcome {
         let first = parcel.word(0);
         match parcel.words() {
-            2 if first == PLAIN_TAGGED => self.place_fast::<2, P>(id, link, parcel, parcel.word(1), leave),
-            3 if first == TAGGED_DATA => self.place_fast::<3, P>(id, link, parcel, parcel.word(1), leave),
-            1 if first == PLAIN => self.place_fast::<1, P>(id, link, parcel, 0, leave),
-            _ => Fast::Declined,
+            2 if first == PLAIN_TAGGED => self.match_fast::<2, P>(id, link, parcel, parcel.word(1), defer),
+            3 if first == TAGGED_DATA => self.match_fast::<3, P>(id, link, parcel, parcel.word(1), defer),
+            1 if first == PLAIN => self.match_fast::<1, P>(id, link, parcel, 0, defer),
+            _ => FastOutcome::Declined,
         }
     }
 
     #[inline(always)]
-    fn place_fast<const WORDS: usize, P: Parcel + ?Sized>(&mut self, id: Id, link: usize, parcel: &P, tag: u64, leave: bool) -> Fast {
-        let Some(Some(peer)) = self.peers.get_mut(id as usize) else { return Fast::Declined };
+    fn match_fast<const WORDS: usize, P: Parcel + ?Sized>(
+        &mut self,
+        id: Id,
+        link: usize,
+        parcel: &P,
+        tag: u64,
+        defer: bool,
+    ) -> FastOutcome {
+        let Some(Some(peer)) = self.peers.get_mut(id as usize) else { return FastOutcome::Declined };
         let (len, source) = (parcel.len(), peer.source);
         let space = if WORDS > 1 { &mut self.tagged } else { &mut self.untagged };
         let Some(at) = space.find_posted(source, tag) else {
-            if leave || space.room_to_keep().is_err() {
-                return Fast::Left;
+            if defer || space.room_to_keep().is_err() {
+                return FastOutcome::Deferred;
             }
             let data = (WORDS > 2).then(|| parcel.word(2));
-            return self.keep_fast(WORDS > 1, (source, tag, data), (id, link), parcel);
+            return self.store_fast(WORDS > 1, (source, tag, data), (id, link), parcel);
         };
-        let Some(recv) = space.posted(at) else { return Fast::Declined };
+        let Some(recv) = space.posted(at) else { return FastOutcome::Declined };
         if recv.more.is_some() || len > recv.room || !self.fast_recv || !peer.credit.passes(len) {
-            return Fast::Declined;
+            return FastOutcome::Declined;
         }
         let (to, context, wanted) = (recv.first, recv.context, recv.wanted);
         space.forget_posted(at, source);
@@ -171,26 +178,26 @@ impl State {
                 q.push_from(entry, State::origin((WORDS > 1).then_some(tag), source));
             }
         }
-        Fast::Filled
+        FastOutcome::Filled
     }
 
     /// Keeps a message for which no receive waits.
     #[inline(never)]
-    fn keep_fast<P: Parcel + ?Sized>(
+    fn store_fast<P: Parcel + ?Sized>(
         &mut self,
         tagged: bool,
         (source, tag, data): (u64, u64, Option<u64>),
         (from, link): (Id, usize),
         parcel: &P,
-    ) -> Fast {
-        let Some(Some(peer)) = self.peers.get_mut(from as usize) else { return Fast::Declined };
+    ) -> FastOutcome {
+        let Some(Some(peer)) = self.peers.get_mut(from as usize) else { return FastOutcome::Declined };
         if !peer.credit.takes(parcel.len()) {
-            return Fast::Declined;
+            return FastOutcome::Declined;
         }
-        let bytes = Kept::of(parcel);
+        let bytes = UnexpectedData::of(parcel);
         self.stats.unexpected += 1;
         self.space(tagged).keep(source, tag, Unexpected::Eager { from, link, bytes, data });
-        Fast::Kept
+        FastOutcome::Stored
     }
 
     /// From what is bound and chosen: which fast paths operations may take.

@@ -2,7 +2,7 @@
 //! Progress of a connectionless endpoint: what the lanes brought, what their operations came to, what waits for them; and now
 //! and then callers, lanes that are being connected, and deadlines. A turn costs what is active.
 
-use super::fast::Fast;
+use super::fast::FastOutcome;
 use crate::error::{Code, Error, errno};
 use crate::prov::av::UNSPEC;
 use crate::prov::queue::{Completion, Taken};
@@ -12,7 +12,7 @@ use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::link::Link;
 use crate::rdm::peers::outstanding::{Op, Recv};
 use crate::rdm::peers::peer::{Id, Peer};
-use crate::rdm::peers::poll_schedule::VAIN;
+use crate::rdm::peers::poll_schedule::EMPTY_POLLS_MAX;
 use crate::rdm::state::{State, UNKNOWN};
 use crate::sync::cursor::Brief;
 use crate::sys::time;
@@ -28,46 +28,46 @@ const JOINS: usize = 16;
 const PATIENCE: u32 = 2;
 
 /// Takes what one lane brings.
-struct Hand<'a> {
+struct LaneSink<'a> {
     of: &'a mut State,
     id: Id,
     link: &'a Link,
-    brought: bool,
+    progressed: bool,
     /// A message without a receive stays with the lane for a moment where receives are being filled: the caller who learns of
     /// that is about to post the next, and what is not kept costs half.
-    patient: bool,
-    leaves: bool,
+    may_defer: bool,
+    defers: bool,
 }
 
-impl<'a> Hand<'a> {
+impl<'a> LaneSink<'a> {
     #[inline(always)]
-    fn new(of: &'a mut State, id: Id, link: &'a Link, patient: bool) -> Hand<'a> {
-        let leaves = patient && link.since_filled(of.turns) <= PATIENCE;
-        Hand { of, id, link, brought: false, patient, leaves }
+    fn new(of: &'a mut State, id: Id, link: &'a Link, may_defer: bool) -> LaneSink<'a> {
+        let defers = may_defer && link.since_filled(of.turns) <= PATIENCE;
+        LaneSink { of, id, link, progressed: false, may_defer, defers }
     }
 
     #[inline(always)]
     fn accept<P: Parcel + ?Sized>(&mut self, parcel: &P, all: &dyn Parcel) -> bool {
-        self.brought = true;
-        match self.of.on_fast(self.id, self.link.number, parcel, self.leaves) {
-            Fast::Filled => {
+        self.progressed = true;
+        match self.of.on_fast(self.id, self.link.number, parcel, self.defers) {
+            FastOutcome::Filled => {
                 self.of.filled = self.of.turns;
                 self.link.set_filled(self.of.turns);
-                self.leaves = self.patient;
+                self.defers = self.may_defer;
                 true
             }
-            Fast::Kept => {
+            FastOutcome::Stored => {
                 // It was in vain, and is not tried again in this turn.
-                self.patient = false;
+                self.may_defer = false;
                 true
             }
-            Fast::Left => false,
-            Fast::Declined => self.of.on_parcel(self.id, self.link.number, all),
+            FastOutcome::Deferred => false,
+            FastOutcome::Declined => self.of.on_parcel(self.id, self.link.number, all),
         }
     }
 }
 
-impl Taker for Hand<'_> {
+impl Taker for LaneSink<'_> {
     fn take(&mut self, parcel: &dyn Parcel) -> bool {
         self.accept(parcel, parcel)
     }
@@ -95,7 +95,7 @@ impl State {
         self.turns = self.turns.wrapping_add(1);
         let joins = !self.joining.is_empty();
         if force || ((joins || self.turns & 15 == 0) && time::ticks().wrapping_sub(self.last_look) > if joins { JOIN } else { LOOK }) {
-            self.look(domain, force);
+            self.poll_rare(domain, force);
         }
         self.settle(domain);
     }
@@ -119,13 +119,13 @@ impl State {
             }
             return;
         }
-        let (lively, silent) = self.ready.turn();
-        let mut brought = false;
-        for k in 0..lively + silent {
-            let place = if k < lively { self.ready.next_lively() } else { self.ready.next_silent() };
-            brought |= self.poll_place(place, false);
+        let (active, quiet) = self.ready.turn();
+        let mut progressed = false;
+        for k in 0..active + quiet {
+            let place = if k < active { self.ready.next_active() } else { self.ready.next_quiet() };
+            progressed |= self.poll_place(place, false);
         }
-        self.ready.end_turn(brought);
+        self.ready.end_turn(progressed);
     }
 
     #[inline(always)]
@@ -134,31 +134,31 @@ impl State {
         let (id, link) = (*id, Arc::as_ptr(link));
         // SAFETY: as above, and a lane that changes its place is still the same.
         let link = unsafe { &*link };
-        let brought = self.poll_lane(id, link, force);
-        if brought {
+        let progressed = self.poll_lane(id, link, force);
+        if progressed {
             self.ready.rouse(link);
         } else if !force
-            && link.one_more_in_vain() >= VAIN
+            && link.count_empty_poll() >= EMPTY_POLLS_MAX
             && self.peers.get(id as usize).and_then(Option::as_deref).is_some_and(Peer::is_at_rest)
         {
-            self.ready.lull(link);
+            self.ready.demote(link);
         }
-        brought
+        progressed
     }
 
     /// True: it brought something, or works on something.
     #[inline(always)]
     pub fn poll_lane(&mut self, id: Id, link: &Link, force: bool) -> bool {
         // Who sleeps relies on it that all was taken, and a deadline on it that what came in time is seen.
-        let patient = !force && self.sleepers == 0 && self.earliest == 0;
-        let mut hand = Hand::new(self, id, link, patient);
+        let may_defer = !force && self.sleepers == 0 && self.earliest == 0;
+        let mut hand = LaneSink::new(self, id, link, may_defer);
         let works = link.lane().is_some_and(|lane| lane.take(force, &mut hand));
-        works || hand.brought
+        works || hand.progressed
     }
 
     /// All that the peer has said by now.
     pub fn hear_lane(&mut self, id: Id, link: &Link) {
-        let mut hand = Hand::new(self, id, link, false);
+        let mut hand = LaneSink::new(self, id, link, false);
         if let Some(lane) = link.lane() {
             lane.take_all(&mut hand);
         }
@@ -177,7 +177,7 @@ impl State {
     /// What turned out while lanes were looked at.
     #[inline(always)]
     pub fn settle(&mut self, domain: &Domain) {
-        let rest = self.broken.len() | self.reads.len() | self.busy.len() | self.lent.len() | self.lists;
+        let rest = self.broken.len() | self.reads.len() | self.busy.len() | self.returned.len() | self.lists;
         if rest != 0 || !self.results.is_empty() {
             self.settle_all(domain);
         }
@@ -206,8 +206,8 @@ impl State {
             }
             self.take_results();
         }
-        if !self.lent.is_empty() {
-            self.take_back(domain);
+        if !self.returned.is_empty() {
+            self.close_returned(domain);
         }
     }
 
@@ -294,11 +294,11 @@ impl State {
 
     /// Looks at what is rare.
     #[cold]
-    fn look(&mut self, domain: &Domain, force: bool) {
+    fn poll_rare(&mut self, domain: &Domain, force: bool) {
         self.looks = self.looks.wrapping_add(1);
-        if self.rounds.look() || force {
-            let called = self.greet(domain);
-            self.rounds.made(called || force || !self.joining.is_empty());
+        if self.listen_schedule.is_due() || force {
+            let called = self.accept_callers(domain);
+            self.listen_schedule.polled(called || force || !self.joining.is_empty());
         }
         // Those that call and say no more hold up nobody who does.
         let (all, most) = (self.joining.len(), if force { usize::MAX } else { JOINS });
@@ -312,7 +312,7 @@ impl State {
         let now = time::now_ns();
         self.end_waits(now);
         self.leaving.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
-        self.retry(domain, now);
+        self.retry_closes(domain, now);
         self.release_held(now);
         if self.earliest != 0 && now >= self.earliest {
             self.expire(domain, now);
@@ -383,11 +383,11 @@ impl State {
                 self.fail(&end, why.clone());
             }
         }
-        self.greeters.clear();
+        self.acceptors.clear();
         self.claimed.clear();
         self.listens = false;
         self.settle_fast();
-        self.take_back(domain);
+        self.close_returned(domain);
     }
 
     /// Posted receives for which `which` holds, tagged or not, in their order.
@@ -421,7 +421,7 @@ impl State {
     fn clear_away(&mut self, domain: &Domain) {
         self.take_results();
         self.leaving.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
-        self.take_back(domain);
-        self.retry(domain, time::now_ns());
+        self.close_returned(domain);
+        self.retry_closes(domain, time::now_ns());
     }
 }

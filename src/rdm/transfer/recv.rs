@@ -19,7 +19,7 @@ use crate::rdm::matching::matcher::{At, Turn, Want};
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::outstanding::{More, Multi, Op, Recv};
 use crate::rdm::peers::peer::{Id, Place, Waiting};
-use crate::rdm::peers::unexpected::{Kept, Unexpected};
+use crate::rdm::peers::unexpected::{Unexpected, UnexpectedData};
 use crate::rdm::state::State;
 use crate::rdm::wire::parcel::{Head, Label, OVERHEAD, Offer, Words};
 use crate::room::zeroed;
@@ -258,7 +258,7 @@ impl State {
         peer.credit.came(len)?;
         let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
         let Some(recv) = self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, len, source)) else {
-            let bytes = Kept::of(parcel);
+            let bytes = UnexpectedData::of(parcel);
             self.stats.unexpected += 1;
             self.space(tagged).keep(source, tag, Unexpected::Eager { from: id, link, bytes, data: label.data });
             return Ok(());

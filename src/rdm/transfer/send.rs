@@ -15,7 +15,7 @@ use crate::prov::flags;
 use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure, total};
 use crate::rdm::limits::{INJECT_SIZE, MAX_MSG, OFFERS_MAX};
 use crate::rdm::memory::lane_domains::Domain;
-use crate::rdm::memory::region_quota::is_want_of_room;
+use crate::rdm::memory::region_quota::is_out_of_room;
 use crate::rdm::peers::link::Link;
 use crate::rdm::peers::outstanding::Op;
 use crate::rdm::peers::peer::{Id, Phase, Waiting, What};
@@ -88,7 +88,7 @@ impl State {
             return Ok(());
         }
         let site = domain.site(descs.first().copied().unwrap_or(0))?;
-        self.room_to_wait(id)?;
+        self.reserve_pending(id)?;
         self.space(tag.is_some()).room_to_keep()?;
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let mut waiting =
@@ -123,7 +123,7 @@ impl State {
             self.rma_own(domain, dir, (site, local), remote, c, &end);
             return Ok(());
         }
-        self.room_to_wait(id)?;
+        self.reserve_pending(id)?;
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let what = What::Rma { dir, remote: remote.to_vec(), data: c.data };
         let mut waiting = Waiting { end, held: 0, flags: c.flags, pieces, descs: kept(descs), site, owned: None, what };
@@ -133,7 +133,7 @@ impl State {
     }
 
     /// Room for an operation that waits for a peer, or that a lane has.
-    pub(in crate::rdm) fn room_to_wait(&mut self, id: Id) -> Result<()> {
+    pub(in crate::rdm) fn reserve_pending(&mut self, id: Id) -> Result<()> {
         self.ops.room()?;
         self.peer(id).map_or(Ok(()), |peer| peer.waiting.room(1))
     }
@@ -199,12 +199,12 @@ impl State {
     /// An operation that has not started ends.
     pub fn drop_waiting(&mut self, waiting: Waiting, why: Error) {
         if let What::Message { offered: Some((number, _)), .. } = waiting.what
-            && let Some(Op::Offered { peer: id, lent, .. }) = self.ops.take(number)
+            && let Some(Op::Offered { peer: id, exposed, .. }) = self.ops.take(number)
         {
             if let Some(peer) = self.peer(id) {
-                peer.lent = peer.lent.saturating_sub(lent.len());
+                peer.exposed = peer.exposed.saturating_sub(exposed.len());
             }
-            self.lent.extend(lent);
+            self.returned.extend(exposed);
         }
         self.fail(&waiting.end, why);
     }
@@ -238,26 +238,26 @@ impl State {
             };
         }
         if fresh {
-            if peer.offers >= OFFERS_MAX || !domain.room.may_lend(w.pieces.as_slice().len(), peer.lent) {
+            if peer.offers >= OFFERS_MAX || !domain.quota.may_expose(w.pieces.as_slice().len(), peer.exposed) {
                 return Step::Wait;
             }
-            let lent = match lend(domain, link.of, w.pieces.as_slice(), w.site, &w.descs) {
+            let exposed = match expose(domain, link.of, w.pieces.as_slice(), w.site, &w.descs) {
                 // What the lane does not reach is copied, and that is lent.
                 Err(e) if e.errno == errno::EOPNOTSUPP && !w.site.is_host() => w.copied(domain, link.of).map_err(|more| more.context(e)),
-                lent => lent,
+                exposed => exposed,
             };
-            let (lent, places) = match lent {
+            let (exposed, places) = match exposed {
                 // Room may come of what is lent, and a short message goes without once the receiver returns credit.
-                Err(e) if is_want_of_room(&e) && (whole || domain.room.lent() > 0) => return Step::Wait,
+                Err(e) if is_out_of_room(&e) && (whole || domain.quota.exposed() > 0) => return Step::Wait,
                 Err(e) => return Step::Failed(e),
-                Ok(lent) => lent,
+                Ok(exposed) => exposed,
             };
-            peer.lent += lent.len();
+            peer.exposed += exposed.len();
             let number = self.ops.add(Op::Offered {
                 peer: id,
                 end: w.end,
-                own: lent.len() != places.len() || !domain.can_cut_off(link.of),
-                lent,
+                own: exposed.len() != places.len() || !domain.can_revoke(link.of),
+                exposed,
                 pieces: if w.site.is_host() { w.pieces.clone() } else { Pieces::One(Iov::EMPTY) },
                 _owned: None,
             });
@@ -340,19 +340,19 @@ impl State {
             (peer.offers, peer.under_way) = (peer.offers.saturating_sub(1), peer.under_way.saturating_sub(1));
         }
         match op {
-            Some(Op::Offered { end, lent, pieces, .. }) => {
+            Some(Op::Offered { end, exposed, pieces, .. }) => {
                 if let Some(peer) = self.peer(id) {
-                    peer.lent = peer.lent.saturating_sub(lent.len());
+                    peer.exposed = peer.exposed.saturating_sub(exposed.len());
                 }
-                self.lent.extend(lent);
+                self.returned.extend(exposed);
                 self.end(&end, if status == Code::None { Ok(()) } else { Err(unread(&self.user, status, &pieces)) });
             }
             // Its entry may wait for just this.
             _ => {
-                let at = self.torn.iter().position(|t| t.number == number);
-                if let Some(torn) = at.and_then(|at| self.torn.remove(at)) {
-                    self.lent.extend(torn.lent);
-                    self.end(&torn.end, if status == Code::None { Ok(()) } else { Err(torn.why) });
+                let at = self.revoked.iter().position(|t| t.number == number);
+                if let Some(revoked) = at.and_then(|at| self.revoked.remove(at)) {
+                    self.returned.extend(revoked.exposed);
+                    self.end(&revoked.end, if status == Code::None { Ok(()) } else { Err(revoked.why) });
                 }
             }
         }
@@ -376,9 +376,9 @@ pub(in crate::rdm) fn unread(user: &UserCopy, code: Code, pieces: &Pieces) -> Er
 impl Waiting {
     /// Lends a copy of the caller's bytes.
     #[cold]
-    fn copied(&mut self, domain: &Domain, lane: usize) -> Result<Lent> {
+    fn copied(&mut self, domain: &Domain, lane: usize) -> Result<Exposed> {
         self.own(true)?;
-        lend(domain, lane, self.pieces.as_slice(), self.site, &self.descs)
+        expose(domain, lane, self.pieces.as_slice(), self.site, &self.descs)
     }
 
     /// Works on a copy of the caller's bytes from now on.
@@ -397,10 +397,10 @@ impl Waiting {
 }
 
 /// Lets the peer at the end of a lane read the pieces; gives the regions to be closed afterwards, and what the peer is told.
-type Lent = (Vec<(usize, RegionId)>, Vec<RmaIov>);
+type Exposed = (Vec<(usize, RegionId)>, Vec<RmaIov>);
 
-fn lend(domain: &Domain, lane: usize, pieces: &[Iov], site: Site, descs: &[u64]) -> Result<Lent> {
-    let (mut lent, mut places): Lent = (Vec::new(), Vec::new());
+fn expose(domain: &Domain, lane: usize, pieces: &[Iov], site: Site, descs: &[u64]) -> Result<Exposed> {
+    let (mut exposed, mut places): Exposed = (Vec::new(), Vec::new());
     for (i, piece) in pieces.iter().enumerate().filter(|(_, p)| !p.is_empty()) {
         // The caller's registration is taken where it can be: it may have a faster path, and a driver is asked about each of
         // device memory.
@@ -413,17 +413,17 @@ fn lend(domain: &Domain, lane: usize, pieces: &[Iov], site: Site, descs: &[u64])
             Err(e) if !site.is_host() => return Err(e),
             _ => {}
         }
-        match domain.lend(lane, site, *piece, desc) {
+        match domain.expose(lane, site, *piece, desc) {
             Ok((id, addr, key)) => {
-                lent.push((lane, id));
+                exposed.push((lane, id));
                 places.push(RmaIov { addr, len: piece.len(), key });
             }
             Err(e) => {
-                domain.leave(lent);
-                domain.close_left();
+                domain.adopt(exposed);
+                domain.close_orphans();
                 return Err(e);
             }
         }
     }
-    Ok((lent, places))
+    Ok((exposed, places))
 }

@@ -114,7 +114,7 @@ const BOUNDED: &[(&str, usize, &str)] = &[
     ("rdm/connect/connected.rs", 1, "private data of a connection"),
     ("rdm/connect/peer_table.rs", 1, "room was made before"),
     ("rdm/transfer/loopback.rs", 2, "TURN"),
-    ("rdm/matching/posted_receives.rs", 1, "PLACES"),
+    ("rdm/matching/posted_receives.rs", 1, "BUCKETS"),
     ("rdm/transfer/recv.rs", 2, "the iov limit"),
     ("rdm/transfer/send.rs", 2, "the iov limit"),
     ("sync/area.rs", 1, "AREA, of tests"),

@@ -13,7 +13,7 @@ use gdrfab::prov::tcp::wire::hello::{HEAD_LEN, HELLO_LEN, Head, Hello, Terms};
 use gdrfab::prov::tcp::secure::known::KnownHosts;
 use gdrfab::prov::tcp::wire::segment::{RAILS_MAX, SEGMENT, SEGMENT_HEAD, SegmentHead, SegmentKind};
 use gdrfab::rdm::wire::hello::{Intro, Refusal};
-use gdrfab::rdm::wire::parcel::{self, Words};
+use gdrfab::rdm::wire::parcel::{self, ParcelWords};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -175,16 +175,16 @@ fn parcel(data: &[u8]) {
     let (words, bytes) = rest.split_at(rest.len().min(8 * usize::from(count % 33)));
     let words: Vec<u64> = words.chunks_exact(8).map(|b| b.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))).collect();
     let brought = Brought(words, bytes);
-    let same = |words: Words| assert_eq!(words.as_slice(), brought.0);
-    match parcel::Head::of(&brought) {
+    let same = |words: ParcelWords| assert_eq!(words.as_slice(), brought.0);
+    match parcel::ParcelHead::of(&brought) {
         Err(_) => {}
-        Ok(parcel::Head::Eager(label)) => {
+        Ok(parcel::ParcelHead::Eager(label)) => {
             let (words, count) = parcel::eager(&label);
             assert_eq!(words[..count], brought.0);
         }
-        Ok(parcel::Head::Offer(label, offer)) => same(Words::offer(&label, offer.number, offer.len, &offer.places)),
-        Ok(parcel::Head::Credit(consumed, grant)) => same(Words::credit(consumed, grant)),
-        Ok(parcel::Head::Done(number, status)) => assert!(brought.0[1] == number && brought.0[2] as u16 as i32 == status.0),
-        Ok(parcel::Head::Withdraw(number)) => same(Words::withdraw(number)),
+        Ok(parcel::ParcelHead::Offer(label, offer)) => same(ParcelWords::offer(&label, offer.number, offer.len, &offer.places)),
+        Ok(parcel::ParcelHead::Credit(consumed, grant)) => same(ParcelWords::credit(consumed, grant)),
+        Ok(parcel::ParcelHead::Done(number, status)) => assert!(brought.0[1] == number && brought.0[2] as u16 as i32 == status.0),
+        Ok(parcel::ParcelHead::Withdraw(number)) => same(ParcelWords::withdraw(number)),
     }
 }

@@ -14,7 +14,7 @@ use crate::prov::info::{EP_RDM, Info};
 use crate::prov::queue::Counter;
 use crate::prov::{self, Reach};
 use crate::rdm::memory::lane_domains::Domain;
-use crate::rdm::memory::regions::{Own, Region, Regions};
+use crate::rdm::memory::regions::{LocalRegion, Region, Regions};
 use std::sync::Arc;
 
 impl Domain {
@@ -137,7 +137,7 @@ impl prov::Domain for Domain {
         let readable = attr.access.contains(Access::REMOTE_READ) && matches!(attr.source, Source::Iov([_]) | Source::File { .. });
         let Facts { site, kind, base, len, paths, .. } = facts;
         let pieces = Pieces::of(if let Source::Iov(iovs) = attr.source { iovs } else { &[] }, |_| ());
-        let own = Arc::new(Own::new(attr, key, base, paths, Location { pieces, base, len, site, kind }, ()));
+        let own = Arc::new(LocalRegion::new(attr, key, base, paths, Location { pieces, base, len, site, kind }, ()));
         let region = Some(Region { generation, ids, start, own, counter: None, readable });
         let index = match free.pop() {
             Some(index) => index,

@@ -28,7 +28,7 @@ use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::memory::registration_cache::Counts;
 use crate::rdm::peers::budget::BudgetShare;
 use crate::rdm::peers::listen_schedule::ListenSchedule;
-use crate::rdm::peers::outstanding::{Faults, Ops};
+use crate::rdm::peers::outstanding::{FaultInjection, Ops};
 use crate::rdm::peers::poll_schedule::PollSchedule;
 use crate::sync::gate::Fences;
 use crate::sync::serial::Serial;
@@ -49,7 +49,7 @@ impl Endpoint {
 
     pub fn open_connected(domain: Arc<Domain>, info: &Info, context: usize) -> Result<Endpoint> {
         let opened = Endpoint::with_source(domain, info, None)?;
-        opened.state.lock().open_only(&opened.domain, context)?;
+        opened.state.lock().open_connection(&opened.domain, context)?;
         Ok(opened)
     }
 
@@ -58,9 +58,9 @@ impl Endpoint {
             name: None,
             bind: Bindings::default(),
             options: Options { coop: Coop::of(config::get().coop && domain.shares_copies()), ..Options::default() },
-            faults: Faults::wanted(&domain),
+            faults: FaultInjection::wanted(&domain),
             av: None,
-            only: None,
+            connection: None,
             av_changes: u64::MAX,
             closed: false,
             directed: info.caps & flags::DIRECTED_RECV != 0,
@@ -128,23 +128,23 @@ impl Endpoint {
 impl prov::Endpoint for Endpoint {
     /// No event names a connectionless endpoint.
     fn set_object(&self, object: usize) {
-        if let Some(only) = &mut self.state.lock().only {
-            only.object = object;
+        if let Some(connection) = &mut self.state.lock().connection {
+            connection.object = object;
         }
     }
 
     fn cm_data_size(&self) -> usize {
-        self.state.lock().only.as_ref().map_or(0, |only| only.link.ep.cm_data_size() - MATCHED_LEN)
+        self.state.lock().connection.as_ref().map_or(0, |connection| connection.link.ep.cm_data_size() - MATCHED_LEN)
     }
 
     fn bind(&self, what: Binding) -> Result<()> {
         let mut s = self.state.lock();
         s.bind.check_can_bind(&what)?;
         match what {
-            Binding::Av(_) if s.only.is_none() && s.av.is_some() => {
+            Binding::Av(_) if s.connection.is_none() && s.av.is_some() => {
                 return Err(Error::new(errno::EBUSY, "ep: an address vector is bound already"));
             }
-            Binding::Av(av) if s.only.is_none() => s.av = Some(av),
+            Binding::Av(av) if s.connection.is_none() => s.av = Some(av),
             Binding::Order => return Err(Error::new(errno::EOPNOTSUPP, "info->comp_order: entries come as operations end")),
             Binding::Drivers(drivers) => {
                 s.drivers = drivers.clone();
@@ -158,12 +158,12 @@ impl prov::Endpoint for Endpoint {
 
     fn enable(&self, op_flags: OpFlags) -> Result<()> {
         let mut s = self.state.lock();
-        if s.av.is_none() && s.only.is_none() {
+        if s.av.is_none() && s.connection.is_none() {
             return Err(Error::new(errno::EOPBADSTATE, "ep: bind an address vector before ep_enable"));
         }
         s.bind.check_can_enable()?;
-        s.enable_only()?;
-        if s.only.is_none() {
+        s.enable_connection()?;
+        if s.connection.is_none() {
             let host = same_host::host_hint()?;
             let (at, acceptors) = listen(&self.domain, self.source)?;
             let mut name = Name::at(at);
@@ -196,8 +196,8 @@ impl prov::Endpoint for Endpoint {
 
     fn address(&self) -> Result<String> {
         let s = self.state.lock();
-        match (&s.only, s.name) {
-            (Some(only), _) => Ok(name::matched(&only.link.ep.address()?, VERSION)),
+        match (&s.connection, s.name) {
+            (Some(connection), _) => Ok(name::matched(&connection.link.ep.address()?, VERSION)),
             (None, Some(name)) => Ok(name.to_string()),
             (None, None) => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable first; it has no address before")),
         }
@@ -205,9 +205,9 @@ impl prov::Endpoint for Endpoint {
 
     fn peer_address(&self) -> Result<String> {
         let s = self.state.lock();
-        let only = s.only.as_ref().ok_or_else(connectionless)?;
-        let address = only.link.ep.peer_address()?;
-        Ok(if only.exchanged { name::matched(&address, VERSION) } else { address })
+        let connection = s.connection.as_ref().ok_or_else(connectionless)?;
+        let address = connection.link.ep.peer_address()?;
+        Ok(if connection.exchanged { name::matched(&address, VERSION) } else { address })
     }
 
     fn shutdown(&self) -> Result<()> {
@@ -373,19 +373,23 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn set_rails(&self, rails: RailList) -> Result<()> {
-        if let Some(only) = &self.state.lock().only {
-            only.link.ep.set_rails(rails)?;
+        if let Some(connection) = &self.state.lock().connection {
+            connection.link.ep.set_rails(rails)?;
         }
         self.set_options(&mut |o| o.rails = Some(rails));
         Ok(())
     }
 
     fn effort(&self, what: Effort) -> Result<u32> {
-        self.state.lock().only.as_ref().map_or_else(|| Err(prov::no_effort()), |only| only.link.ep.effort(what))
+        self.state.lock().connection.as_ref().map_or_else(|| Err(prov::no_effort()), |connection| connection.link.ep.effort(what))
     }
 
     fn set_effort(&self, what: Effort, value: u32) -> Result<()> {
-        self.state.lock().only.as_ref().map_or_else(|| Err(prov::no_effort()), |only| only.link.ep.set_effort(what, value))
+        self.state
+            .lock()
+            .connection
+            .as_ref()
+            .map_or_else(|| Err(prov::no_effort()), |connection| connection.link.ep.set_effort(what, value))
     }
 
     /// An operation may start long after its post, and a message in device memory is read by its receiver.
@@ -430,7 +434,7 @@ impl prov::Endpoint for Endpoint {
         s.check_enabled()?;
         let id = s.route(index)?;
         if s.own == Some(id) {
-            return s.report_own(&self.domain, key, desc);
+            return s.report_loopback(&self.domain, key, desc);
         }
         let name = s.peer(id).map(|p| p.name);
         match s.peer(id).and_then(|p| p.ready()) {

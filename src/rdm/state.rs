@@ -18,8 +18,8 @@ use crate::rdm::matching::matcher::Matcher;
 use crate::rdm::peers::budget::BudgetShare;
 use crate::rdm::peers::link::Link;
 use crate::rdm::peers::listen_schedule::ListenSchedule;
-use crate::rdm::peers::outstanding::{Faults, Multi, Op, Ops, Recv, RevokedOffer};
-use crate::rdm::peers::peer::{Acceptor, End, Id, Only, Peer};
+use crate::rdm::peers::outstanding::{FaultInjection, MultiRecv, Op, Ops, Recv, RevokedOffer};
+use crate::rdm::peers::peer::{Acceptor, CompletionInfo, Connection, Id, Peer};
 use crate::rdm::peers::poll_schedule::PollSchedule;
 use crate::rdm::peers::unexpected::Unexpected;
 use crate::sys::time;
@@ -36,10 +36,10 @@ pub struct State {
     pub name: Option<Name>,
     pub bind: Bindings,
     pub options: Options,
-    pub faults: Option<Box<Faults>>,
+    pub faults: Option<Box<FaultInjection>>,
     pub av: Option<Arc<Av>>,
     /// Of a connected endpoint, which has no address vector.
-    pub only: Option<Box<Only>>,
+    pub connection: Option<Box<Connection>>,
     /// What the peers' indexes were when they were last looked up.
     pub av_changes: u64,
     pub closed: bool,
@@ -71,7 +71,7 @@ pub struct State {
     pub untagged: Space,
     /// Messages that a peek has claimed, by the context of the call.
     pub claimed: HashMap<usize, (u64, u64, bool, Unexpected)>,
-    pub multi: Vec<Option<Multi>>,
+    pub multi: Vec<Option<MultiRecv>>,
     /// Receives, tagged or not, and operations that were posted, but for sends of the fast path: what gives them their order.
     pub posts: u64,
     pub ops: Ops,
@@ -193,8 +193,8 @@ impl State {
     }
 
     /// What tells of an operation of this side.
-    pub fn end_of(&mut self, c: &Common, kind: u64, local: &[Iov], len: usize, tag: u64) -> End {
-        End {
+    pub fn end_of(&mut self, c: &Common, kind: u64, local: &[Iov], len: usize, tag: u64) -> CompletionInfo {
+        CompletionInfo {
             context: c.context,
             post: self.next_post(),
             kind,
@@ -209,7 +209,7 @@ impl State {
     }
 
     #[inline]
-    pub fn succeed(&mut self, end: &End) {
+    pub fn succeed(&mut self, end: &CompletionInfo) {
         if end.part {
             return self.bind.ends.put(end.context, None);
         }
@@ -233,7 +233,7 @@ impl State {
     }
 
     #[cold]
-    pub fn fail(&mut self, end: &End, error: Error) {
+    pub fn fail(&mut self, end: &CompletionInfo, error: Error) {
         self.stats.errors += 1;
         if end.part {
             return self.bind.ends.put(end.context, Some(error));
@@ -250,7 +250,7 @@ impl State {
         }
     }
 
-    pub fn end(&mut self, end: &End, result: Result<()>) {
+    pub fn end(&mut self, end: &CompletionInfo, result: Result<()>) {
         match result {
             Ok(()) => self.succeed(end),
             Err(e) => self.fail(end, e),

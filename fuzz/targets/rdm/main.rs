@@ -12,7 +12,7 @@ mod input;
 mod peer;
 mod side;
 
-use gdrfab::rdm::wire::parcel::{Label, Words, eager};
+use gdrfab::rdm::wire::parcel::{Label, ParcelWords, eager};
 use input::Input;
 use libfuzzer_sys::fuzz_target;
 use peer::Peer;
@@ -44,11 +44,11 @@ fn step(input: &mut Input<'_>, side: &mut Side, peer: &mut Peer) {
             let (label, number, places) = (label(input), input.number(), peer.places(input));
             let sum = places.iter().fold(0u64, |sum, p| sum.wrapping_add(p.len as u64));
             let len = if input.below(8) == 0 { input.number() } else { sum };
-            peer.put(Words::offer(&label, number, len, &places).as_slice(), 0);
+            peer.put(ParcelWords::offer(&label, number, len, &places).as_slice(), 0);
         }
         3 => peer.answer(input),
         4 => {
-            let words = Words::credit(input.number(), input.number() << input.below(24));
+            let words = ParcelWords::credit(input.number(), input.number() << input.below(24));
             peer.put(words.as_slice(), 0);
         }
         5 => {

@@ -12,7 +12,7 @@ use gdrfab::prov::op::RmaIov;
 use gdrfab::prov::ops::OpFlags;
 use gdrfab::prov::{self, Endpoint, EventQueue, Parcel, Queue, Taker, flags};
 use gdrfab::rdm::wire::hello::Intro;
-use gdrfab::rdm::wire::parcel::{Head, Words};
+use gdrfab::rdm::wire::parcel::{ParcelHead, ParcelWords};
 use gdrfab::sync::cursor::Brief;
 use gdrfab::sync::serial::Threading;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ struct Ear<'a>(&'a mut Vec<u64>);
 
 impl Taker for Ear<'_> {
     fn take(&mut self, parcel: &dyn Parcel) -> bool {
-        if let Head::Offer(_, offer) = Head::of(parcel).expect("the library says what it understands") {
+        if let ParcelHead::Offer(_, offer) = ParcelHead::of(parcel).expect("the library says what it understands") {
             self.0.push(offer.number);
         }
         true
@@ -99,7 +99,7 @@ impl Peer {
 
     /// Takes an offer back, or one that never was.
     pub fn withdraw(&mut self, input: &mut Input<'_>) {
-        self.put(Words::withdraw(input.number()).as_slice(), 0);
+        self.put(ParcelWords::withdraw(input.number()).as_slice(), 0);
     }
 
     /// Says that an offer was taken, perhaps twice, or one that never was.
@@ -109,7 +109,7 @@ impl Peer {
             how if how & 4 != 0 => self.offers.last().copied().unwrap_or(0),
             _ => input.number(),
         };
-        self.put(Words::done(number, Code(i32::from(input.byte() % 16))).as_slice(), 0);
+        self.put(ParcelWords::done(number, Code(i32::from(input.byte() % 16))).as_slice(), 0);
     }
 }
 

@@ -15,34 +15,34 @@ use crate::rdm::limits::FIRST_GRANT;
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::credit::Credit;
 use crate::rdm::peers::link::Link;
-use crate::rdm::peers::peer::{Id, ONLY, Only, Peer, Phase};
+use crate::rdm::peers::peer::{Connection, Id, ONLY_PEER, Peer, Phase};
 use crate::rdm::state::{State, UNKNOWN};
-use crate::rdm::wire::hello::{VERSION, matched, matched_from};
+use crate::rdm::wire::hello::{VERSION, decode_matched, encode_matched};
 use std::sync::Arc;
 
 impl State {
     /// Makes it a connected endpoint.
-    pub fn open_only(&mut self, domain: &Domain, context: usize) -> Result<()> {
+    pub fn open_connection(&mut self, domain: &Domain, context: usize) -> Result<()> {
         let link = self.make_link(domain, 0)?;
-        self.links.insert(link.number, ONLY);
-        self.joining.push((ONLY, link.clone()));
-        self.peers.push(Some(Box::new(Peer::new(Name::NOBODY, UNKNOWN | u64::from(ONLY)))));
-        self.only = Some(Box::new(Only { link, object: 0, context, exchanged: false, why: None }));
+        self.links.insert(link.number, ONLY_PEER);
+        self.joining.push((ONLY_PEER, link.clone()));
+        self.peers.push(Some(Box::new(Peer::new(Name::NOBODY, UNKNOWN | u64::from(ONLY_PEER)))));
+        self.connection = Some(Box::new(Connection { link, object: 0, context, exchanged: false, why: None }));
         Ok(())
     }
 
-    pub fn enable_only(&mut self) -> Result<()> {
-        let Some(only) = &self.only else { return Ok(()) };
-        only.link.set_options(self.options);
-        only.link.ep.enable(OpFlags::default())
+    pub fn enable_connection(&mut self) -> Result<()> {
+        let Some(connection) = &self.connection else { return Ok(()) };
+        connection.link.set_options(self.options);
+        connection.link.ep.enable(OpFlags::default())
     }
 
     /// The peer of a connected endpoint, while it is connected.
     #[cold]
     pub fn only_peer(&self) -> Result<Id> {
         match self.peers.first().and_then(Option::as_deref).map(|p| &p.phase) {
-            Some(Phase::Ready(_)) => Ok(ONLY),
-            Some(Phase::Fresh) | None => Err(Error::fixed(errno::ENOTCONN, "ep: not connected")),
+            Some(Phase::Ready(_)) => Ok(ONLY_PEER),
+            Some(Phase::Unconnected) | None => Err(Error::fixed(errno::ENOTCONN, "ep: not connected")),
             _ => Err(Error::fixed(errno::ENOTCONN, "ep: not connected yet: wait for GDRFAB_CONNECTED on the event queue")),
         }
     }
@@ -50,7 +50,7 @@ impl State {
     /// Why nothing can be posted on an endpoint that is over.
     #[cold]
     pub fn shut(&self) -> Error {
-        match self.only.as_ref().and_then(|only| only.why.as_ref()) {
+        match self.connection.as_ref().and_then(|connection| connection.why.as_ref()) {
             Some(why) => Error::coded(errno::ESHUTDOWN, why.code, format!("ep: the connection is over: {}", why.words)),
             None => Error::new(errno::ESHUTDOWN, "ep: it was shut down"),
         }
@@ -58,19 +58,19 @@ impl State {
 
     /// Its lane, if it may begin to connect.
     fn lane_to_connect(&self) -> Result<Arc<Link>> {
-        let Some(only) = &self.only else { return Err(connectionless()) };
+        let Some(connection) = &self.connection else { return Err(connectionless()) };
         self.bind.check_can_connect(match self.peers.first().and_then(Option::as_deref).map(|p| &p.phase) {
             _ if self.closed => Stage::Over,
             _ if !self.bind.enabled => Stage::Fresh,
-            Some(Phase::Fresh) | None => Stage::Enabled,
+            Some(Phase::Unconnected) | None => Stage::Enabled,
             Some(_) => Stage::Connected,
         })?;
-        Ok(only.link.clone())
+        Ok(connection.link.clone())
     }
 
     pub fn connect(&mut self, address: &str, data: &[u8]) -> Result<()> {
         let link = self.lane_to_connect()?;
-        link.ep.connect(address, &matched(FIRST_GRANT, data))?;
+        link.ep.connect(address, &encode_matched(FIRST_GRANT, data))?;
         self.begin(Phase::Dialing(link), Credit::default());
         Ok(())
     }
@@ -80,8 +80,8 @@ impl State {
         link.ep.connect_addr(name::unmatched(address, VERSION)?)?;
         // Nothing is said while they connect: each knows what the other grants at first.
         self.begin(Phase::Exchanged(link), Credit::new(FIRST_GRANT));
-        if let Some(only) = &mut self.only {
-            only.exchanged = true;
+        if let Some(connection) = &mut self.connection {
+            connection.exchanged = true;
         }
         Ok(())
     }
@@ -89,7 +89,7 @@ impl State {
     pub fn accept(&mut self, domain: &Domain, request: Box<dyn Request>, data: &[u8]) -> Result<()> {
         let link = self.lane_to_connect()?;
         let MatchingRequest { request, grant } = own_request(request)?;
-        let accepted = link.ep.accept(request, &matched(FIRST_GRANT, data));
+        let accepted = link.ep.accept(request, &encode_matched(FIRST_GRANT, data));
         match &accepted {
             Ok(()) => self.begin(Phase::Accepting(link), Credit::new(grant)),
             Err(_) => self.end_all(domain),
@@ -98,37 +98,37 @@ impl State {
     }
 
     fn begin(&mut self, phase: Phase, credit: Credit) {
-        if let Some(peer) = self.peer(ONLY) {
+        if let Some(peer) = self.peer(ONLY_PEER) {
             (peer.phase, peer.credit) = (phase, credit);
         }
     }
 
     /// Says goodbye and ends everything outstanding.
     pub fn shut_down(&mut self, domain: &Domain) -> Result<()> {
-        let Some(only) = &self.only else { return Err(connectionless()) };
-        let link = only.link.clone();
+        let Some(connection) = &self.connection else { return Err(connectionless()) };
+        let link = connection.link.clone();
         match self.peers.first().and_then(Option::as_deref).map(|p| &p.phase) {
             _ if self.closed => return Err(self.shut()),
-            Some(Phase::Fresh) | None => return Err(Error::fixed(errno::ENOTCONN, "ep: not connected")),
+            Some(Phase::Unconnected) | None => return Err(Error::fixed(errno::ENOTCONN, "ep: not connected")),
             _ => {}
         }
         crate::log!(Debug, "ep: lane {} is shut down", link.number);
         self.send_owed(domain);
-        self.hear_lane(ONLY, &link);
+        self.hear_lane(ONLY_PEER, &link);
         self.end_all(domain);
         Ok(())
     }
 
     /// What happened to the connection.
-    pub fn on_only_event(&mut self, domain: &Domain, event: Event) {
+    pub fn on_connection_event(&mut self, domain: &Domain, event: Event) {
         let gone = || Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died");
         if event.kind != EventKind::Connected as u32 {
-            return self.over(ONLY, event.error.unwrap_or_else(gone));
+            return self.over(ONLY_PEER, event.error.unwrap_or_else(gone));
         }
-        let heard = match (event.error, self.peer(ONLY).map(|p| &p.phase)) {
+        let heard = match (event.error, self.peer(ONLY_PEER).map(|p| &p.phase)) {
             (None, Some(Phase::Dialing(link))) => {
                 let link = link.clone();
-                matched_from(&event.data).map(|(grant, data)| (link, Some(grant), data.to_vec()))
+                decode_matched(&event.data).map(|(grant, data)| (link, Some(grant), data.to_vec()))
             }
             (None, Some(Phase::Accepting(link) | Phase::Exchanged(link))) => Ok((link.clone(), None, event.data)),
             (None, _) => return,
@@ -137,12 +137,12 @@ impl State {
         };
         match heard {
             Ok((link, grant, data)) => {
-                if let (Some(grant), Some(peer)) = (grant, self.peer(ONLY)) {
+                if let (Some(grant), Some(peer)) = (grant, self.peer(ONLY_PEER)) {
                     peer.credit = Credit::new(grant);
                 }
-                self.joined(domain, ONLY, link);
-                if let (Some(only), Some(eq)) = (&self.only, &self.bind.eq) {
-                    eq.push(Event { data, ..only.event(EventKind::Connected) });
+                self.joined(domain, ONLY_PEER, link);
+                if let (Some(connection), Some(eq)) = (&self.connection, &self.bind.eq) {
+                    eq.push(Event { data, ..connection.event(EventKind::Connected) });
                 }
             }
             Err(why) => self.is_not_connected(why, Vec::new()),
@@ -150,17 +150,17 @@ impl State {
     }
 
     fn is_not_connected(&mut self, why: Error, data: Vec<u8>) {
-        if let (Some(only), Some(eq)) = (&mut self.only, &self.bind.eq) {
-            only.why = Some(why.clone());
-            eq.push(Event { data, error: Some(why.clone()), ..only.event(EventKind::Connected) });
+        if let (Some(connection), Some(eq)) = (&mut self.connection, &self.bind.eq) {
+            connection.why = Some(why.clone());
+            eq.push(Event { data, error: Some(why.clone()), ..connection.event(EventKind::Connected) });
         }
-        self.over(ONLY, why);
+        self.over(ONLY_PEER, why);
     }
 
     /// The lane of a connected endpoint is over: receives from anyone end with it.
-    pub fn only_is_over(&mut self, why: Error) {
-        let Some(only) = &mut self.only else { return };
-        let told = only.why.replace(why.clone()).is_some();
+    pub fn connection_lost(&mut self, why: Error) {
+        let Some(connection) = &mut self.connection else { return };
+        let told = connection.why.replace(why.clone()).is_some();
         // Of what this side does itself the call tells.
         if std::mem::replace(&mut self.closed, true) {
             return;
@@ -168,11 +168,11 @@ impl State {
         self.listens = false;
         self.settle_fast();
         self.end_receives(&why);
-        let (Some(only), Some(eq), false) = (&self.only, &self.bind.eq, told) else { return };
+        let (Some(connection), Some(eq), false) = (&self.connection, &self.bind.eq, told) else { return };
         if !matches!(why.code, Code::PeerGone | Code::Canceled) {
-            eq.push(Event { error: Some(why), ..only.event(EventKind::Shutdown) });
+            eq.push(Event { error: Some(why), ..connection.event(EventKind::Shutdown) });
         }
-        eq.push(only.event(EventKind::Shutdown));
+        eq.push(connection.event(EventKind::Shutdown));
     }
 }
 

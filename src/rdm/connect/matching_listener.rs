@@ -4,7 +4,7 @@
 use crate::error::{Error, Result};
 use crate::prov::info::Info;
 use crate::prov::{Listener, Request};
-use crate::rdm::wire::hello::{MATCHED_LEN, matched_from};
+use crate::rdm::wire::hello::{MATCHED_LEN, decode_matched};
 use crate::sys::epoll::Poller;
 
 /// Lets those in that match messages as well.
@@ -27,7 +27,7 @@ impl Listener for MatchingListener {
         let (requests, trouble) = self.0.poll();
         let mut callers: Vec<Box<dyn Request>> = Vec::new();
         for request in requests {
-            match matched_from(request.data()).map(|(grant, _)| grant) {
+            match decode_matched(request.data()).map(|(grant, _)| grant) {
                 Ok(grant) => callers.push(Box::new(MatchingRequest { request, grant })),
                 Err(why) => {
                     let from = request.from();

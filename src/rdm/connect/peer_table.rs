@@ -84,7 +84,7 @@ impl State {
             self.refile();
         }
         for (tagged, source, receives) in moved {
-            self.space(tagged).post_again(source, receives);
+            self.space(tagged).repost(source, receives);
         }
         ids.iter().for_each(|id| self.bury(*id));
     }
@@ -109,7 +109,7 @@ impl State {
         let peers = &self.peers;
         let of = |message: &Unexpected| match message {
             Unexpected::Eager { from, .. } | Unexpected::Offered { from, .. } => Some(peers.get(*from as usize)?.as_deref()?.source),
-            Unexpected::Own { .. } => None,
+            Unexpected::Loopback { .. } => None,
         };
         for space in [&mut self.tagged, &mut self.untagged] {
             space.refile(of);
@@ -132,11 +132,11 @@ impl State {
         let ids = self.by_place.get(&name.socket())?;
         let peer = |id: Id| self.peers.get(id as usize).and_then(Option::as_deref);
         // Without a nonce it is whoever listens there now: one that was met before only as long as its lane is there.
-        let here = |p: &Peer| name.nonce == 0 && !matches!(p.phase, Phase::Fresh);
+        let here = |p: &Peer| name.nonce == 0 && !matches!(p.phase, Phase::Unconnected);
         let nameless = |p: &Peer| p.name.nonce == 0 && (p.meant == 0 || p.meant == name.nonce);
         let fits = |p: &Peer| p.name.nonce == name.nonce || nameless(p) || here(p);
         let found = ids.iter().copied().filter_map(|id| Some((id, peer(id).filter(|p| fits(p))?)));
-        found.min_by_key(|(_, p)| (p.name.nonce != name.nonce, matches!(p.phase, Phase::Fresh))).map(|(id, _)| id)
+        found.min_by_key(|(_, p)| (p.name.nonce != name.nonce, matches!(p.phase, Phase::Unconnected))).map(|(id, _)| id)
     }
 
     pub fn add_peer(&mut self, name: Name) -> Id {
@@ -146,7 +146,7 @@ impl State {
         });
         let mut peer = Peer::new(name, UNKNOWN | u64::from(id));
         if let Some(own) = self.name.filter(|own| name.means(own)) {
-            (peer.name, peer.phase) = (own, Phase::Own);
+            (peer.name, peer.phase) = (own, Phase::Loopback);
             self.own = Some(id);
         }
         if let Some(place) = self.peers.get_mut(id as usize) {
@@ -167,12 +167,12 @@ impl State {
         }
         let from = |m: &Unexpected| match m {
             Unexpected::Eager { from, .. } | Unexpected::Offered { from, .. } => Some(*from),
-            Unexpected::Own { .. } => None,
+            Unexpected::Loopback { .. } => None,
         };
         let waiting = [&self.tagged, &self.untagged].into_iter().flat_map(|space| space.each_unexpected()).filter_map(|(.., m)| from(m));
         let for_it = |source: u64| (source >= UNKNOWN && source != UNSPEC).then_some(source as Id);
         let posted = [&self.tagged, &self.untagged].into_iter().flat_map(|space| space.posted_sources()).filter_map(for_it);
-        let held = self.faults.iter().flat_map(|faults| faults.named());
+        let held = self.faults.iter().flat_map(|faults| faults.delayed_peers());
         let kept: HashSet<Id> = waiting.chain(posted).chain(held).chain(self.claimed.values().filter_map(|(.., m)| from(m))).collect();
         let routed: HashSet<Id> = self.routes.iter().flatten().map(|(_, id)| *id).collect();
         let mut still = HashSet::new();

@@ -168,7 +168,7 @@ impl State {
             // Its call crossed ours, which it has taken meanwhile; or it has lost its end of the lane, and calls again when
             // this side has found out.
             Some(Phase::Accepting(_) | Phase::Ready(_)) => return request.reject(&Refusal::Crossed.encode()),
-            Some(Phase::Own) => return request.reject(&Refusal::Closing.encode()),
+            Some(Phase::Loopback) => return request.reject(&Refusal::Closing.encode()),
             _ => {}
         }
         let accepted =
@@ -236,7 +236,7 @@ impl State {
     /// The peer's lane came to nothing; what waits for it calls again.
     fn redial(&mut self, id: Id) {
         if let Some(peer) = self.peer(id) {
-            peer.phase = Phase::Fresh;
+            peer.phase = Phase::Unconnected;
             if !peer.waiting.is_empty() {
                 return self.stay_busy(id);
             }
@@ -267,7 +267,7 @@ impl State {
     /// What a lane tells of its rails or ports, the caller is told if he reads it; without a connection of his own, of no object.
     fn pass_on(&self, event: Event) {
         let Some(eq) = self.bind.eq.as_ref().filter(|_| self.bind.has_event_room()) else { return };
-        let (object, context) = self.only.as_ref().map_or((0, 0), |only| (only.object, only.context));
+        let (object, context) = self.connection.as_ref().map_or((0, 0), |connection| (connection.object, connection.context));
         eq.push(Event { object, context, ..event });
     }
 
@@ -282,8 +282,8 @@ impl State {
         {
             self.hear_lane(id, &link);
         }
-        if self.only.is_some() {
-            return self.on_only_event(domain, event);
+        if self.connection.is_some() {
+            return self.on_connection_event(domain, event);
         }
         let Some(peer) = self.peer(id) else { return };
         if event.kind != EventKind::Connected as u32 {
@@ -426,13 +426,13 @@ impl State {
         let Some(peer) = self.peer(id) else { return };
         let waiting = std::mem::take(&mut peer.waiting);
         let is_gone = was_ready || is_gone_for_good(&peer.name, &why);
-        let (source, offered, unread) = (peer.source, peer.offered, peer.credit.unread());
+        let (source, offered, unread) = (peer.source, peer.offered, peer.credit.unconsumed());
         peer.control.clear();
         peer.under_way = peer.under_way.saturating_sub(peer.offers);
         let reads = std::mem::take(&mut peer.reads);
         (peer.offers, peer.exposed, peer.offered) = (0, 0, 0);
-        (peer.places, peer.patience, peer.refused) = (HashMap::default(), 0, 0);
-        (peer.credit, peer.phase, peer.meant, peer.plan) = (Credit::default(), Phase::Fresh, 0, None);
+        (peer.peer_offers, peer.patience, peer.refused) = (HashMap::default(), 0, 0);
+        (peer.credit, peer.phase, peer.meant, peer.plan) = (Credit::default(), Phase::Unconnected, 0, None);
         if let Some(asked) = asked {
             // A bare address means whoever listens there next.
             peer.name = asked;
@@ -440,7 +440,7 @@ impl State {
         self.offered = self.offered.saturating_sub(offered);
         self.ended.add(unread);
         for w in waiting {
-            self.drop_waiting(w, why.clone());
+            self.fail_pending(w, why.clone());
         }
         // What the lane has, it ends itself, when it no longer touches the buffer.
         let offered = self.ops.each().filter(|(_, op)| matches!(op, Op::Offered { peer, .. } | Op::Withdrawn { peer } if *peer == id));
@@ -461,7 +461,7 @@ impl State {
             self.read_ended(number, Err(why.clone()));
         }
         if was_ready && !self.closed {
-            self.release_for(id, source);
+            self.post_delayed_for(id, source);
         }
         // A peer that was never reached may still come, unless its place is empty or another's.
         for tagged in [true, false].into_iter().filter(|_| is_gone) {
@@ -472,10 +472,10 @@ impl State {
             }
         }
         if is_gone {
-            self.end_held(&why, usize::MAX, |held| held.from == Some(id));
+            self.end_delayed(&why, usize::MAX, |held| held.from == Some(id));
         }
         self.bury(id);
-        self.only_is_over(why);
+        self.connection_lost(why);
     }
 }
 

@@ -6,10 +6,10 @@
 //! "any source" is learned as a class, in which a hash finds the oldest candidate; an arrival asks each class and takes the
 //! oldest of what they give. Beyond eight masks the rest is one list, walked in order.
 
-use super::message_lists::{EMPTY, Ends, Nodes, step};
+use super::message_lists::{EMPTY, ListEnds, MessageLists, step};
 use super::posted_receives;
-use super::posted_receives::{Asked, Key, NONE, Posted};
-use super::tag_hash::Mixer;
+use super::posted_receives::{Key, NONE, NodeFilter, Posted};
+use super::tag_hash::TagHashBuilder;
 use crate::error::Result;
 use crate::prov::av::UNSPEC;
 use std::collections::HashMap;
@@ -21,28 +21,28 @@ const OTHERS: u8 = CLASSES as u8;
 
 /// What a receive is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Want {
+pub struct RecvFilter {
     /// `UNSPEC`: any.
     pub source: u64,
     pub tag: u64,
     pub ignore: u64,
 }
 
-impl Want {
+impl RecvFilter {
     fn takes(&self, source: u64, tag: u64) -> bool {
         (self.source == UNSPEC || self.source == source) && (self.tag ^ tag) & !self.ignore == 0
     }
 }
 
 /// What a receive is for, and its number among all.
-pub type Turn = (u64, Want);
+pub type RecvPosition = (u64, RecvFilter);
 
 /// A posted receive or an unexpected message, while it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct At(u32);
+pub struct EntryId(u32);
 
 /// Receives by their numbers; of each, whether it is a tagged one.
-pub fn in_order(mut found: Vec<(u64, (bool, At))>) -> Vec<(bool, At)> {
+pub fn in_order(mut found: Vec<(u64, (bool, EntryId))>) -> Vec<(bool, EntryId)> {
     found.sort_unstable();
     found.into_iter().map(|(_, receive)| receive).collect()
 }
@@ -66,12 +66,12 @@ impl Class {
 pub struct Matcher<R, U> {
     classes: Vec<Class>,
     posted: Posted<R>,
-    unexpected: Nodes<U, { CLASSES + 1 }>,
+    unexpected: MessageLists<U, { CLASSES + 1 }>,
     /// Each message is in a list of each class, and behind those in the list of all; but from `loose` on only in that: most are
     /// received in the order in which they came, and then nobody looks into the classes.
-    waiting: HashMap<Key, Ends, Mixer>,
-    everything: Ends,
-    loose: u32,
+    waiting: HashMap<Key, ListEnds, TagHashBuilder>,
+    everything: ListEnds,
+    unindexed: u32,
     /// How many messages were kept.
     kept: u64,
     #[cfg(test)]
@@ -83,10 +83,10 @@ impl<R, U> Default for Matcher<R, U> {
         Matcher {
             classes: Vec::new(),
             posted: Posted::new(),
-            unexpected: Nodes::new(),
+            unexpected: MessageLists::new(),
             waiting: HashMap::default(),
             everything: EMPTY,
-            loose: NONE,
+            unindexed: NONE,
             kept: 0,
             #[cfg(test)]
             probes: std::cell::Cell::new(0),
@@ -94,9 +94,9 @@ impl<R, U> Default for Matcher<R, U> {
     }
 }
 
-fn want_of<R>(node: &posted_receives::Node<R>) -> Want {
-    let Asked { source, tag, ignore } = node.asked;
-    Want { source, tag, ignore }
+fn want_of<R>(node: &posted_receives::RecvNode<R>) -> RecvFilter {
+    let NodeFilter { source, tag, ignore } = node.asked;
+    RecvFilter { source, tag, ignore }
 }
 
 const OTHER_KEY: Key = Key { class: OTHERS, source: 0, tag: 0 };
@@ -110,7 +110,7 @@ impl<R, U> Matcher<R, U> {
 
     /// The class of a receive, learned if there is room for one more.
     #[inline(always)]
-    fn class_of(&mut self, want: &Want) -> Option<usize> {
+    fn class_of(&mut self, want: &RecvFilter) -> Option<usize> {
         let any = want.source == UNSPEC;
         match self.classes.iter().position(|c| c.ignore == want.ignore && c.any == any) {
             Some(c) => Some(c),
@@ -120,11 +120,11 @@ impl<R, U> Matcher<R, U> {
 
     #[cold]
     #[inline(never)]
-    fn learn(&mut self, want: &Want, any: bool) -> Option<usize> {
+    fn learn(&mut self, want: &RecvFilter, any: bool) -> Option<usize> {
         if self.classes.len() == CLASSES {
             return None;
         }
-        self.thread_loose();
+        self.index_all();
         let class = Class { ignore: want.ignore, any, posted: 0 };
         let c = self.classes.len();
         self.classes.push(class);
@@ -152,7 +152,7 @@ impl<R, U> Matcher<R, U> {
 
     /// Posts a receive, for which no message waits. Its number is above those of all before.
     #[inline(always)]
-    pub fn post(&mut self, number: u64, want: Want, item: impl FnOnce() -> R) -> At {
+    pub fn post(&mut self, number: u64, want: RecvFilter, item: impl FnOnce() -> R) -> EntryId {
         let key = match self.class_of(&want) {
             Some(c) => match self.classes.get_mut(c) {
                 Some(class) => {
@@ -163,22 +163,22 @@ impl<R, U> Matcher<R, U> {
             },
             None => OTHER_KEY,
         };
-        let asked = Asked { source: want.source, tag: want.tag, ignore: want.ignore };
-        At(self.posted.add(key, number, asked, item))
+        let asked = NodeFilter { source: want.source, tag: want.tag, ignore: want.ignore };
+        EntryId(self.posted.add(key, number, asked, item))
     }
 
     /// The oldest receive that a message from `source` with `tag` fits.
     #[inline(always)]
-    pub fn find_posted(&self, source: u64, tag: u64) -> Option<At> {
+    pub fn find_posted(&self, source: u64, tag: u64) -> Option<EntryId> {
         let [class] = &self.classes[..] else { return self.find_oldest(source, tag) };
         self.probe();
         let first = self.posted.first(&class.key(0, source, tag));
-        (first != NONE).then_some(At(first))
+        (first != NONE).then_some(EntryId(first))
     }
 
     /// The same with several classes, each of which has a candidate.
     #[inline(never)]
-    fn find_oldest(&self, source: u64, tag: u64) -> Option<At> {
+    fn find_oldest(&self, source: u64, tag: u64) -> Option<EntryId> {
         let mut best = NONE;
         let mut number = u64::MAX;
         for (c, class) in self.classes.iter().enumerate() {
@@ -196,7 +196,7 @@ impl<R, U> Matcher<R, U> {
         if self.classes.len() == CLASSES {
             best = self.find_other(source, tag, best, number);
         }
-        (best != NONE).then_some(At(best))
+        (best != NONE).then_some(EntryId(best))
     }
 
     /// The same among receives with other masks that are older than number `number`.
@@ -205,8 +205,8 @@ impl<R, U> Matcher<R, U> {
         let mut at = self.posted.first(&OTHER_KEY);
         while let Some(node) = self.posted.get(at).filter(|n| n.number < number) {
             self.probe();
-            let Asked { source: wanted, tag: asked, ignore } = node.asked;
-            if (Want { source: wanted, tag: asked, ignore }).takes(source, tag) {
+            let NodeFilter { source: wanted, tag: asked, ignore } = node.asked;
+            if (RecvFilter { source: wanted, tag: asked, ignore }).takes(source, tag) {
                 return at;
             }
             at = self.posted.behind(at);
@@ -215,13 +215,13 @@ impl<R, U> Matcher<R, U> {
     }
 
     #[inline(always)]
-    pub fn posted(&mut self, at: At) -> Option<&mut R> {
+    pub fn posted(&mut self, at: EntryId) -> Option<&mut R> {
         self.posted.get_mut(at.0).and_then(|n| n.item.as_mut())
     }
 
     /// As `remove_posted` of one that has nothing to be dropped.
     #[inline(always)]
-    pub fn forget_posted(&mut self, at: At, source: u64) {
+    pub fn forget_posted(&mut self, at: EntryId, source: u64) {
         if let Some(class) = self.posted.forget(at.0, source).and_then(|class| self.classes.get_mut(usize::from(class))) {
             class.posted -= 1;
         }
@@ -229,14 +229,14 @@ impl<R, U> Matcher<R, U> {
 
     /// Takes a receive that gets a message of `source`.
     #[inline(always)]
-    pub fn remove_posted(&mut self, at: At, source: u64) -> Option<R> {
-        self.posted.fills(self.posted.get(at.0)?.number, source);
+    pub fn remove_posted(&mut self, at: EntryId, source: u64) -> Option<R> {
+        self.posted.record_fill(self.posted.get(at.0)?.number, source);
         self.withdraw_posted(at)
     }
 
     /// Takes one that gets none now: nothing comes out of turn by it.
     #[inline(always)]
-    pub fn withdraw_posted(&mut self, at: At) -> Option<R> {
+    pub fn withdraw_posted(&mut self, at: EntryId) -> Option<R> {
         let class = usize::from(self.posted.get(at.0)?.class());
         if let Some(class) = self.classes.get_mut(class) {
             class.posted -= 1;
@@ -245,47 +245,47 @@ impl<R, U> Matcher<R, U> {
     }
 
     /// Posted receives for which `which` holds, with their numbers, by which they are in order.
-    pub fn search_posted(&self, mut which: impl FnMut(&R) -> bool) -> impl Iterator<Item = (u64, At)> {
-        self.posted.each().filter(move |(.., r)| which(r)).map(|(at, n, _)| (n.number, At(at)))
+    pub fn search_posted(&self, mut which: impl FnMut(&R) -> bool) -> impl Iterator<Item = (u64, EntryId)> {
+        self.posted.each().filter(move |(.., r)| which(r)).map(|(at, n, _)| (n.number, EntryId(at)))
     }
 
     /// By which a receive can be posted again.
-    pub fn turn_of(&self, at: At) -> Option<Turn> {
+    pub fn turn_of(&self, at: EntryId) -> Option<RecvPosition> {
         self.posted.get(at.0).map(|n| (n.number, want_of(n)))
     }
 
     /// The receive of this number, which is not posted or stays so, gets a message of `source`.
     #[inline(always)]
-    pub fn fills(&mut self, number: u64, source: u64) {
-        self.posted.fills(number, source);
+    pub fn record_fill(&mut self, number: u64, source: u64) {
+        self.posted.record_fill(number, source);
     }
 
     /// Whether a receive, whose sender is `source` by now, can be posted again so that none has been filled out of turn: those
     /// behind it have got no message that may have been its own.
-    pub fn is_next(&self, (number, want): &Turn, source: u64) -> bool {
+    pub fn can_repost(&self, (number, want): &RecvPosition, source: u64) -> bool {
         self.posted.newest((want.source != UNSPEC).then_some(source)) <= *number
     }
 
     /// Receives that only messages of `source` can fill, in their order.
-    pub fn posted_for(&self, source: u64) -> Vec<At> {
+    pub fn posted_for(&self, source: u64) -> Vec<EntryId> {
         let found = self.posted.each().filter(|(_, n, _)| n.asked.source == source);
-        in_order(found.map(|(at, n, _)| (n.number, (false, At(at)))).collect()).into_iter().map(|(_, at)| at).collect()
+        in_order(found.map(|(at, n, _)| (n.number, (false, EntryId(at)))).collect()).into_iter().map(|(_, at)| at).collect()
     }
 
     /// Takes out the receives that only messages of `source` can fill, in their order.
-    pub fn take_posted_for(&mut self, source: u64) -> Vec<(u64, Want, R)> {
+    pub fn take_posted_for(&mut self, source: u64) -> Vec<(u64, RecvFilter, R)> {
         let found = self.posted_for(source).into_iter();
         found.filter_map(|at| self.turn_of(at).and_then(|(number, want)| Some((number, want, self.withdraw_posted(at)?)))).collect()
     }
 
     /// Posts receives again, as those of `source`, which is `UNSPEC` for any; they keep their turns, also among those that are there already.
-    pub fn post_again(&mut self, source: u64, receives: Vec<(u64, Want, R)>) {
-        let mut all: Vec<_> = receives.into_iter().map(|(number, want, item)| (number, Want { source, ..want }, item)).collect();
+    pub fn repost(&mut self, source: u64, receives: Vec<(u64, RecvFilter, R)>) {
+        let mut all: Vec<_> = receives.into_iter().map(|(number, want, item)| (number, RecvFilter { source, ..want }, item)).collect();
         for k in 0..all.len() {
             let Some(key) = all.get(k).map(|(_, want, _)| *want).map(|want| self.key_of(&want)) else { continue };
             while let Some(n) = self.posted.get(self.posted.first(&key)) {
                 let (at, number, want) = (self.posted.first(&key), n.number, want_of(n));
-                all.extend(self.withdraw_posted(At(at)).map(|item| (number, want, item)));
+                all.extend(self.withdraw_posted(EntryId(at)).map(|item| (number, want, item)));
             }
         }
         all.sort_unstable_by_key(|(number, ..)| *number);
@@ -294,11 +294,11 @@ impl<R, U> Matcher<R, U> {
             if let Some(class) = self.classes.get_mut(usize::from(key.class)) {
                 class.posted += 1;
             }
-            self.posted.add(key, number, Asked { source: want.source, tag: want.tag, ignore: want.ignore }, || item);
+            self.posted.add(key, number, NodeFilter { source: want.source, tag: want.tag, ignore: want.ignore }, || item);
         }
     }
 
-    fn key_of(&mut self, want: &Want) -> Key {
+    fn key_of(&mut self, want: &RecvFilter) -> Key {
         let class = self.class_of(want).and_then(|c| Some((c, *self.classes.get(c)?)));
         class.map_or(OTHER_KEY, |(c, class)| class.key(c, want.source, want.tag))
     }
@@ -312,50 +312,50 @@ impl<R, U> Matcher<R, U> {
     }
 
     /// Keeps a message for which no receive waits.
-    pub fn keep(&mut self, source: u64, tag: u64, item: U) -> At {
+    pub fn keep(&mut self, source: u64, tag: u64, item: U) -> EntryId {
         self.kept += 1;
         let at = self.unexpected.add(self.kept, source, tag, item);
         self.unexpected.link(CLASSES, &mut self.everything, at);
-        if self.loose == NONE {
-            self.loose = at;
+        if self.unindexed == NONE {
+            self.unindexed = at;
         }
-        At(at)
+        EntryId(at)
     }
 
     /// `moved`: it is in the lists of receives from anyone still.
-    fn thread(&mut self, at: u32, source: u64, tag: u64, moved: bool) {
+    fn index_message(&mut self, at: u32, source: u64, tag: u64, moved: bool) {
         for (c, class) in self.classes.iter().enumerate().filter(|(_, class)| !(moved && class.any)) {
             self.unexpected.link(c, self.waiting.entry(class.key(c, source, tag)).or_insert(EMPTY), at);
         }
         if let Some(node) = self.unexpected.get_mut(at) {
-            node.threaded = true;
+            node.indexed = true;
         }
     }
 
     /// Each message once, at most.
     #[inline(never)]
-    fn thread_loose(&mut self) {
-        let mut at = std::mem::replace(&mut self.loose, NONE);
+    fn index_all(&mut self) {
+        let mut at = std::mem::replace(&mut self.unindexed, NONE);
         while let Some((source, tag, behind)) = self.unexpected.get(at).map(|n| (n.source, n.tag, n.links[CLASSES].behind)) {
-            self.thread(at, source, tag, false);
+            self.index_message(at, source, tag, false);
             at = behind;
         }
     }
 
-    fn unthread(&mut self, at: u32, source: u64, tag: u64) {
-        let Some((threaded, behind)) = self.unexpected.get(at).map(|n| (n.threaded, n.links[CLASSES].behind)) else { return };
-        if self.loose == at {
-            self.loose = behind;
+    fn remove_links(&mut self, at: u32, source: u64, tag: u64) {
+        let Some((indexed, behind)) = self.unexpected.get(at).map(|n| (n.indexed, n.links[CLASSES].behind)) else { return };
+        if self.unindexed == at {
+            self.unindexed = behind;
         }
-        if threaded {
-            self.unclass(at, source, tag, false);
+        if indexed {
+            self.unindex(at, source, tag, false);
         }
         self.unexpected.unlink(CLASSES, &mut self.everything, at);
     }
 
     /// The reverse of `thread`.
     #[inline]
-    fn unclass(&mut self, at: u32, source: u64, tag: u64, moves: bool) {
+    fn unindex(&mut self, at: u32, source: u64, tag: u64, moves: bool) {
         for (c, class) in self.classes.iter().enumerate().filter(|(_, class)| !(moves && class.any)) {
             let key = class.key(c, source, tag);
             if let Some(ends) = self.waiting.get_mut(&key) {
@@ -369,30 +369,30 @@ impl<R, U> Matcher<R, U> {
 
     /// The oldest message that a receive fits.
     #[inline]
-    pub fn find_unexpected(&mut self, want: &Want) -> Option<At> {
+    pub fn find_unexpected(&mut self, want: &RecvFilter) -> Option<EntryId> {
         let first = self.unexpected.get(self.everything.first)?;
         self.probe();
         if want.takes(first.source, first.tag) {
-            return Some(At(self.everything.first));
+            return Some(EntryId(self.everything.first));
         }
         self.find_behind(want)
     }
 
     /// The same where it is not the oldest of all.
     #[inline(never)]
-    fn find_behind(&mut self, want: &Want) -> Option<At> {
-        self.thread_loose();
+    fn find_behind(&mut self, want: &RecvFilter) -> Option<EntryId> {
+        self.index_all();
         match self.class_of(want) {
             Some(c) => {
                 self.probe();
-                self.waiting.get(&self.classes[c].key(c, want.source, want.tag)).map(|ends| At(ends.first))
+                self.waiting.get(&self.classes[c].key(c, want.source, want.tag)).map(|ends| EntryId(ends.first))
             }
             None => {
                 let mut at = self.everything.first;
                 while let Some(node) = self.unexpected.get(at) {
                     self.probe();
                     if want.takes(node.source, node.tag) {
-                        return Some(At(at));
+                        return Some(EntryId(at));
                     }
                     at = node.links[CLASSES].behind;
                 }
@@ -402,24 +402,24 @@ impl<R, U> Matcher<R, U> {
     }
 
     /// A message that waits: its source, its tag, and itself.
-    pub fn unexpected(&mut self, at: At) -> Option<(u64, u64, &mut U)> {
+    pub fn unexpected(&mut self, at: EntryId) -> Option<(u64, u64, &mut U)> {
         self.unexpected.get_mut(at.0).and_then(|n| Some((n.source, n.tag, n.item.as_mut()?)))
     }
 
-    pub fn remove_unexpected(&mut self, at: At) -> Option<U> {
+    pub fn remove_unexpected(&mut self, at: EntryId) -> Option<U> {
         let (source, tag) = self.unexpected.get(at.0).map(|n| (n.source, n.tag))?;
-        self.unthread(at.0, source, tag);
+        self.remove_links(at.0, source, tag);
         self.unexpected.take(at.0)
     }
 
     /// Messages that wait, in the order in which they came.
-    pub fn each_unexpected(&self) -> impl Iterator<Item = (At, &U)> {
+    pub fn each_unexpected(&self) -> impl Iterator<Item = (EntryId, &U)> {
         let mut behind = self.everything.first;
         std::iter::from_fn(move || {
             step();
             let (at, node) = (behind, self.unexpected.get(behind)?);
             behind = node.links[CLASSES].behind;
-            Some((At(at), node.item.as_ref()?))
+            Some((EntryId(at), node.item.as_ref()?))
         })
     }
 
@@ -427,18 +427,18 @@ impl<R, U> Matcher<R, U> {
     /// were before the first is put into another, so each finds its place there at the end, or near it.
     pub fn refile(&mut self, source: impl Fn(&U) -> Option<u64>) {
         self.posted.forget_senders();
-        let new = |(at, m): (At, &U)| Some((at.0, source(m)?, self.unexpected.get(at.0)?));
+        let new = |(at, m): (EntryId, &U)| Some((at.0, source(m)?, self.unexpected.get(at.0)?));
         let moved = self.each_unexpected().filter_map(new).filter(|(_, to, n)| *to != n.source);
-        let moved: Vec<_> = moved.map(|(at, to, n)| (at, n.source, to, n.tag, n.threaded)).collect();
+        let moved: Vec<_> = moved.map(|(at, to, n)| (at, n.source, to, n.tag, n.indexed)).collect();
         for (at, from, _, tag, _) in moved.iter().filter(|m| m.4) {
-            self.unclass(*at, *from, *tag, true);
+            self.unindex(*at, *from, *tag, true);
         }
-        for (at, _, to, tag, threaded) in moved {
+        for (at, _, to, tag, indexed) in moved {
             if let Some(node) = self.unexpected.get_mut(at) {
                 node.source = to;
             }
-            if threaded {
-                self.thread(at, to, tag, true);
+            if indexed {
+                self.index_message(at, to, tag, true);
             }
         }
     }

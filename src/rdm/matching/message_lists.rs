@@ -7,31 +7,31 @@ use crate::fallible::MakeRoom;
 
 /// What stands before and behind a node in one list.
 #[derive(Clone, Copy)]
-pub struct Link {
+pub struct Neighbours {
     pub before: u32,
     pub behind: u32,
 }
 
-const FREE: Link = Link { before: NONE, behind: NONE };
+const FREE: Neighbours = Neighbours { before: NONE, behind: NONE };
 
 #[derive(Clone, Copy)]
-pub struct Ends {
+pub struct ListEnds {
     pub first: u32,
     pub last: u32,
 }
 
-pub const EMPTY: Ends = Ends { first: NONE, last: NONE };
+pub const EMPTY: ListEnds = ListEnds { first: NONE, last: NONE };
 
 /// List `k` of a node is threaded through its link `k`.
-pub struct Node<T, const LISTS: usize> {
+pub struct MessageNode<T, const LISTS: usize> {
     /// None: it is free.
     pub item: Option<T>,
     pub number: u64,
     pub source: u64,
     pub tag: u64,
     /// It is in the lists of the classes, not only in that of all.
-    pub threaded: bool,
-    pub links: [Link; LISTS],
+    pub indexed: bool,
+    pub links: [Neighbours; LISTS],
 }
 
 #[cfg(test)]
@@ -46,24 +46,24 @@ pub fn step() {
     STEPS.set(STEPS.get() + 1);
 }
 
-pub struct Nodes<T, const LISTS: usize> {
-    all: Vec<Node<T, LISTS>>,
+pub struct MessageLists<T, const LISTS: usize> {
+    all: Vec<MessageNode<T, LISTS>>,
     free: Vec<u32>,
     pub count: usize,
 }
 
-impl<T, const LISTS: usize> Nodes<T, LISTS> {
+impl<T, const LISTS: usize> MessageLists<T, LISTS> {
     pub fn new() -> Self {
-        Nodes { all: Vec::new(), free: Vec::new(), count: 0 }
+        MessageLists { all: Vec::new(), free: Vec::new(), count: 0 }
     }
 
     #[inline(always)]
-    pub fn get(&self, at: u32) -> Option<&Node<T, LISTS>> {
+    pub fn get(&self, at: u32) -> Option<&MessageNode<T, LISTS>> {
         self.all.get(at as usize).filter(|n| n.item.is_some())
     }
 
     #[inline(always)]
-    pub fn get_mut(&mut self, at: u32) -> Option<&mut Node<T, LISTS>> {
+    pub fn get_mut(&mut self, at: u32) -> Option<&mut MessageNode<T, LISTS>> {
         self.all.get_mut(at as usize).filter(|n| n.item.is_some())
     }
 
@@ -91,11 +91,11 @@ impl<T, const LISTS: usize> Nodes<T, LISTS> {
     pub fn add(&mut self, number: u64, source: u64, tag: u64, item: T) -> u32 {
         self.count += 1;
         let Some(at) = self.free.pop() else {
-            self.all.push(Node { item: Some(item), number, source, tag, threaded: false, links: [FREE; LISTS] });
+            self.all.push(MessageNode { item: Some(item), number, source, tag, indexed: false, links: [FREE; LISTS] });
             return (self.all.len() - 1) as u32;
         };
         if let Some(n) = self.all.get_mut(at as usize) {
-            (n.number, n.source, n.tag, n.threaded, n.item) = (number, source, tag, false, Some(item));
+            (n.number, n.source, n.tag, n.indexed, n.item) = (number, source, tag, false, Some(item));
         }
         at
     }
@@ -110,7 +110,7 @@ impl<T, const LISTS: usize> Nodes<T, LISTS> {
 
     /// Puts a node into a list by its number: nearly always at the end.
     #[inline]
-    pub fn link(&mut self, k: usize, ends: &mut Ends, at: u32) {
+    pub fn link(&mut self, k: usize, ends: &mut ListEnds, at: u32) {
         let number = self.number(at);
         let mut before = ends.last;
         while before != NONE && self.number(before) > number {
@@ -130,13 +130,13 @@ impl<T, const LISTS: usize> Nodes<T, LISTS> {
             }
         }
         if let Some(n) = self.get_mut(at) {
-            n.links[k] = Link { before, behind };
+            n.links[k] = Neighbours { before, behind };
         }
     }
 
     #[inline]
-    pub fn unlink(&mut self, k: usize, ends: &mut Ends, at: u32) {
-        let Some(Link { before, behind }) = self.get(at).map(|n| n.links[k]) else { return };
+    pub fn unlink(&mut self, k: usize, ends: &mut ListEnds, at: u32) {
+        let Some(Neighbours { before, behind }) = self.get(at).map(|n| n.links[k]) else { return };
         match self.get_mut(before) {
             Some(n) => n.links[k].behind = behind,
             None => ends.first = behind,

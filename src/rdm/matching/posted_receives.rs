@@ -8,9 +8,9 @@ use std::hash::{BuildHasher, RandomState};
 
 pub const NONE: u32 = u32::MAX;
 /// Places of the hash at first.
-const PLACES: usize = 64;
+const BUCKETS: usize = 64;
 /// Sorts of senders that are told from each other.
-const SENDERS: usize = 64;
+const SENDER_CLASSES: usize = 64;
 
 /// What a sort of receives is for. Peers choose tags, and must not choose where they fall: the hash has a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,20 +22,20 @@ pub struct Key {
 
 /// What one was asked for: the source, the tag, and its bits that are not compared.
 #[derive(Clone, Copy)]
-pub struct Asked {
+pub struct NodeFilter {
     pub source: u64,
     pub tag: u64,
     pub ignore: u64,
 }
 
-pub struct Node<R> {
+pub struct RecvNode<R> {
     /// None: it is free, and `next` leads to the next free one.
     pub item: Option<R>,
     /// In the order of posting.
     pub number: u64,
     key: Key,
     hash: u32,
-    pub asked: Asked,
+    pub asked: NodeFilter,
     /// Those of the same sort before and behind it.
     before: u32,
     next: u32,
@@ -45,20 +45,20 @@ pub struct Node<R> {
 }
 
 pub struct Posted<R> {
-    nodes: Vec<Node<R>>,
+    nodes: Vec<RecvNode<R>>,
     free: u32,
     count: usize,
     /// Sorts that have receives.
-    sorts: usize,
+    keys: usize,
     /// The highest number of a receive that got a message of such a sender's.
-    newest: [u64; SENDERS],
-    places: Box<[u32]>,
+    newest: [u64; SENDER_CLASSES],
+    buckets: Box<[u32]>,
     /// The oldest of the only sort, which the hash does not lead to yet: a program that posts one sort at a time hashes nothing.
-    lone: u32,
+    sole: u32,
     secret: [u64; 2],
 }
 
-impl<R> Node<R> {
+impl<R> RecvNode<R> {
     #[inline(always)]
     pub fn class(&self) -> u8 {
         self.key.class
@@ -72,10 +72,10 @@ impl<R> Posted<R> {
             nodes: Vec::new(),
             free: NONE,
             count: 0,
-            sorts: 0,
-            newest: [0; SENDERS],
-            places: vec![NONE; PLACES].into(),
-            lone: NONE,
+            keys: 0,
+            newest: [0; SENDER_CLASSES],
+            buckets: vec![NONE; BUCKETS].into(),
+            sole: NONE,
             secret,
         }
     }
@@ -93,17 +93,17 @@ impl<R> Posted<R> {
     }
 
     #[inline(always)]
-    fn node(&mut self, at: u32) -> Option<&mut Node<R>> {
+    fn node(&mut self, at: u32) -> Option<&mut RecvNode<R>> {
         self.nodes.get_mut(at as usize)
     }
 
     #[inline(always)]
-    pub fn get(&self, at: u32) -> Option<&Node<R>> {
+    pub fn get(&self, at: u32) -> Option<&RecvNode<R>> {
         self.nodes.get(at as usize).filter(|n| n.item.is_some())
     }
 
     #[inline(always)]
-    pub fn get_mut(&mut self, at: u32) -> Option<&mut Node<R>> {
+    pub fn get_mut(&mut self, at: u32) -> Option<&mut RecvNode<R>> {
         self.nodes.get_mut(at as usize).filter(|n| n.item.is_some())
     }
 
@@ -115,10 +115,10 @@ impl<R> Posted<R> {
     /// The oldest of its sort, or `NONE`.
     #[inline(always)]
     pub fn first(&self, key: &Key) -> u32 {
-        match self.nodes.get(self.lone as usize) {
+        match self.nodes.get(self.sole as usize) {
             Some(node) => {
                 if node.key == *key {
-                    self.lone
+                    self.sole
                 } else {
                     NONE
                 }
@@ -129,7 +129,7 @@ impl<R> Posted<R> {
 
     #[inline(always)]
     fn first_at(&self, hash: u32, key: &Key) -> u32 {
-        let mut at = self.places.get(hash as usize & (self.places.len() - 1)).copied().unwrap_or(NONE);
+        let mut at = self.buckets.get(hash as usize & (self.buckets.len() - 1)).copied().unwrap_or(NONE);
         while let Some(node) = self.nodes.get(at as usize) {
             if node.key == *key {
                 return at;
@@ -141,20 +141,20 @@ impl<R> Posted<R> {
 
     /// Adds one behind those of its sort. `number` grows from one to the next.
     #[inline(always)]
-    pub fn add(&mut self, key: Key, number: u64, asked: Asked, item: impl FnOnce() -> R) -> u32 {
+    pub fn add(&mut self, key: Key, number: u64, asked: NodeFilter, item: impl FnOnce() -> R) -> u32 {
         // What could fail has asked for room.
         if self.free == NONE {
             self.put_free();
         }
         let at = self.free;
         let (before, last) = if self.count == 0 {
-            self.lone = at;
+            self.sole = at;
             (NONE, at)
         } else {
-            let Some(lone) = self.nodes.get_mut(self.lone as usize).filter(|lone| lone.key == key) else {
+            let Some(sole) = self.nodes.get_mut(self.sole as usize).filter(|sole| sole.key == key) else {
                 return self.add_hashed(key, number, asked, item());
             };
-            let before = std::mem::replace(&mut lone.last, at);
+            let before = std::mem::replace(&mut sole.last, at);
             if let Some(node) = self.node(before) {
                 node.next = at;
             }
@@ -181,24 +181,24 @@ impl<R> Posted<R> {
     #[cold]
     #[inline(never)]
     fn put_free(&mut self) {
-        let (key, asked) = (Key { class: 0, source: 0, tag: 0 }, Asked { source: 0, tag: 0, ignore: 0 });
+        let (key, asked) = (Key { class: 0, source: 0, tag: 0 }, NodeFilter { source: 0, tag: 0, ignore: 0 });
         self.free = self.nodes.len() as u32;
-        self.nodes.push(Node { item: None, number: 0, key, hash: 0, asked, before: NONE, next: NONE, last: NONE, chain: NONE });
+        self.nodes.push(RecvNode { item: None, number: 0, key, hash: 0, asked, before: NONE, next: NONE, last: NONE, chain: NONE });
     }
 
     /// The same of one of several sorts.
     #[inline(never)]
-    fn add_hashed(&mut self, key: Key, number: u64, asked: Asked, item: R) -> u32 {
-        if self.lone != NONE {
-            self.hash_lone();
+    fn add_hashed(&mut self, key: Key, number: u64, asked: NodeFilter, item: R) -> u32 {
+        if self.sole != NONE {
+            self.hash_sole();
         }
         let (at, hash) = (self.free, self.hash_of(&key));
         let first = self.first_at(hash, &key);
         let (chain, before, last) = if first == NONE {
-            if self.sorts >= self.places.len() {
-                self.widen();
+            if self.keys >= self.buckets.len() {
+                self.grow_buckets();
             }
-            (self.lead_to(at, hash), NONE, at)
+            (self.insert_in_bucket(at, hash), NONE, at)
         } else {
             let before = self.node(first).map_or(NONE, |n| std::mem::replace(&mut n.last, at));
             if let Some(node) = self.node(before) {
@@ -212,10 +212,10 @@ impl<R> Posted<R> {
 
     /// Makes it the first at its place of the hash; gives what was that.
     #[inline(always)]
-    fn lead_to(&mut self, at: u32, hash: u32) -> u32 {
-        let mask = self.places.len() - 1;
-        self.sorts += 1;
-        self.places.get_mut(hash as usize & mask).map_or(NONE, |head| std::mem::replace(head, at))
+    fn insert_in_bucket(&mut self, at: u32, hash: u32) -> u32 {
+        let mask = self.buckets.len() - 1;
+        self.keys += 1;
+        self.buckets.get_mut(hash as usize & mask).map_or(NONE, |head| std::mem::replace(head, at))
     }
 
     /// Puts one where `free` leads to. Field by field: what is made elsewhere and copied waits for its stores.
@@ -225,7 +225,7 @@ impl<R> Posted<R> {
         at: u32,
         (key, hash, chain): (Key, u32, u32),
         number: u64,
-        asked: Asked,
+        asked: NodeFilter,
         (before, last): (u32, u32),
         item: impl FnOnce() -> R,
     ) {
@@ -242,10 +242,10 @@ impl<R> Posted<R> {
 
     /// Another sort comes: from now on the hash leads to the first.
     #[inline(never)]
-    fn hash_lone(&mut self) {
-        let at = std::mem::replace(&mut self.lone, NONE);
+    fn hash_sole(&mut self) {
+        let at = std::mem::replace(&mut self.sole, NONE);
         let Some(hash) = self.get(at).map(|node| self.hash_of(&node.key)) else { return };
-        let chain = self.lead_to(at, hash);
+        let chain = self.insert_in_bucket(at, hash);
         if let Some(node) = self.node(at) {
             (node.hash, node.chain) = (hash, chain);
         }
@@ -265,7 +265,7 @@ impl<R> Posted<R> {
         let node = self.nodes.get_mut(at as usize)?;
         let (class, number) = (node.key.class, node.number);
         std::mem::forget(node.item.take());
-        self.fills(number, source);
+        self.record_fill(number, source);
         self.release(at);
         Some(class)
     }
@@ -288,15 +288,15 @@ impl<R> Posted<R> {
             }
             None => chain,
         };
-        if at == self.lone {
-            self.lone = heir;
+        if at == self.sole {
+            self.sole = heir;
             return;
         }
-        self.sorts -= usize::from(next == NONE);
-        let place = hash as usize & (self.places.len() - 1);
-        match self.places.get_mut(place) {
+        self.keys -= usize::from(next == NONE);
+        let place = hash as usize & (self.buckets.len() - 1);
+        match self.buckets.get_mut(place) {
             Some(head) if *head == at => *head = heir,
-            _ => self.lead(place, at, heir),
+            _ => self.relink_chain(place, at, heir),
         }
     }
 
@@ -320,8 +320,8 @@ impl<R> Posted<R> {
 
     /// What led to `at` in a chain leads to `heir`.
     #[inline(never)]
-    fn lead(&mut self, place: usize, at: u32, heir: u32) {
-        let mut before = self.places.get(place).copied().unwrap_or(NONE);
+    fn relink_chain(&mut self, place: usize, at: u32, heir: u32) {
+        let mut before = self.buckets.get(place).copied().unwrap_or(NONE);
         while let Some(node) = self.nodes.get_mut(before as usize) {
             if node.chain == at {
                 node.chain = heir;
@@ -333,14 +333,14 @@ impl<R> Posted<R> {
 
     #[cold]
     #[inline(never)]
-    fn widen(&mut self) {
+    fn grow_buckets(&mut self) {
         // Without memory for more places, each has more receives.
-        let Ok(places) = filled(NONE, self.places.len() * 2) else { return };
-        self.places = places.into();
+        let Ok(buckets) = filled(NONE, self.buckets.len() * 2) else { return };
+        self.buckets = buckets.into();
         for at in 0..self.nodes.len() {
             let Some(hash) = self.nodes.get(at).filter(|n| n.item.is_some() && n.before == NONE).map(|n| n.hash) else { continue };
-            let place = hash as usize & (self.places.len() - 1);
-            let chain = self.places.get_mut(place).map_or(NONE, |head| std::mem::replace(head, at as u32));
+            let place = hash as usize & (self.buckets.len() - 1);
+            let chain = self.buckets.get_mut(place).map_or(NONE, |head| std::mem::replace(head, at as u32));
             if let Some(node) = self.nodes.get_mut(at) {
                 node.chain = chain;
             }
@@ -349,29 +349,29 @@ impl<R> Posted<R> {
 
     /// The receive of this number gets a message of `source`.
     #[inline(always)]
-    pub fn fills(&mut self, number: u64, source: u64) {
-        let newest = &mut self.newest[source as usize % SENDERS];
+    pub fn record_fill(&mut self, number: u64, source: u64) {
+        let newest = &mut self.newest[source as usize % SENDER_CLASSES];
         *newest = number.max(*newest);
     }
 
     /// The highest number of a receive that got a message of such a sender's, or of any.
     pub fn newest(&self, source: Option<u64>) -> u64 {
         let of_all = || self.newest.iter().copied().max().unwrap_or(0);
-        source.map_or_else(of_all, |source| self.newest[source as usize % SENDERS])
+        source.map_or_else(of_all, |source| self.newest[source as usize % SENDER_CLASSES])
     }
 
     /// Senders have other numbers: what each got is not known any more.
     pub fn forget_senders(&mut self) {
-        self.newest = [self.newest(None); SENDERS];
+        self.newest = [self.newest(None); SENDER_CLASSES];
     }
 
     /// All of them, in no particular order.
-    pub fn each(&self) -> impl Iterator<Item = (u32, &Node<R>, &R)> {
+    pub fn each(&self) -> impl Iterator<Item = (u32, &RecvNode<R>, &R)> {
         self.nodes.iter().enumerate().filter_map(|(at, n)| Some((at as u32, n, n.item.as_ref()?)))
     }
 
     #[cfg(test)]
     pub fn is_as_new(&self) -> bool {
-        self.count == 0 && self.sorts == 0 && self.lone == NONE && self.nodes.len() <= 1 && self.places.iter().all(|p| *p == NONE)
+        self.count == 0 && self.keys == 0 && self.sole == NONE && self.nodes.len() <= 1 && self.buckets.iter().all(|p| *p == NONE)
     }
 }

@@ -4,29 +4,29 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// Folds multiplications with secret numbers.
-pub struct Mix {
+pub struct TagHash {
     secret: [u64; 2],
     state: u64,
 }
 
 /// Makes them, with secrets of its own.
 #[derive(Clone)]
-pub struct Mixer([u64; 2]);
+pub struct TagHashBuilder([u64; 2]);
 
-impl Default for Mixer {
+impl Default for TagHashBuilder {
     fn default() -> Self {
-        Mixer([RandomState::new().hash_one(1u8), RandomState::new().hash_one(2u8) | 1])
+        TagHashBuilder([RandomState::new().hash_one(1u8), RandomState::new().hash_one(2u8) | 1])
     }
 }
 
-impl BuildHasher for Mixer {
-    type Hasher = Mix;
-    fn build_hasher(&self) -> Mix {
-        Mix { secret: self.0, state: self.0[0] }
+impl BuildHasher for TagHashBuilder {
+    type Hasher = TagHash;
+    fn build_hasher(&self) -> TagHash {
+        TagHash { secret: self.0, state: self.0[0] }
     }
 }
 
-impl Hasher for Mix {
+impl Hasher for TagHash {
     #[inline]
     fn write_u64(&mut self, word: u64) {
         let product = u128::from(self.state ^ word) * u128::from(self.secret[1]);

@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 /// A region as this process itself reaches it; it has no pieces if it was given as a descriptor. Who copies enters it, without
 /// the regions' lock: a driver may take its time.
-pub type Own = region::Region<(), ()>;
+pub type LocalRegion = region::Region<(), ()>;
 
 pub struct Region {
     pub generation: u64,
     /// By lane; `None` once it is closed there.
     pub ids: Vec<Option<RegionId>>,
     pub start: usize,
-    pub own: Arc<Own>,
+    pub own: Arc<LocalRegion>,
     /// Counts writes to it.
     pub counter: Option<Arc<Counter>>,
     /// Peers may read it, and it is in one piece.

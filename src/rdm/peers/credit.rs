@@ -3,7 +3,7 @@
 
 use crate::error::{Code, Error, Result, errno};
 use crate::rdm::limits::{FIRST_GRANT, GRANT_LIMIT, MOST_GRANT, PATIENCE};
-use crate::rdm::wire::parcel::{OVERHEAD, Words};
+use crate::rdm::wire::parcel::{OVERHEAD, ParcelWords};
 
 /// Bytes of unexpected messages, counted since the lane was connected.
 #[derive(Default)]
@@ -16,12 +16,12 @@ pub struct Credit {
     waited: u32,
     /// What the peer may send: our grant, what came, what was consumed of it, and what the peer was told of.
     grant: u64,
-    came: u64,
+    received: u64,
     consumed: u64,
-    told: u64,
+    advertised: u64,
     /// What may come and be consumed at once before more than a subtraction is due, and how much that was when it was measured:
     /// what has passed since is not in `came` and `consumed` yet.
-    passes: u64,
+    headroom: u64,
     measured: u64,
 }
 
@@ -35,15 +35,15 @@ impl Credit {
     /// Counts what has passed.
     #[inline]
     fn settle(&mut self) {
-        let passed = self.measured - self.passes;
-        (self.came, self.consumed, self.measured) = (self.came + passed, self.consumed + passed, self.passes);
+        let passed = self.measured - self.headroom;
+        (self.received, self.consumed, self.measured) = (self.received + passed, self.consumed + passed, self.headroom);
     }
 
     #[inline]
     fn measure(&mut self) {
-        let (granted, untold) = (self.grant.saturating_sub(self.came - self.told), self.consumed - self.told);
-        self.passes = granted.min((self.grant / 2).saturating_sub(untold + 1));
-        self.measured = self.passes;
+        let (granted, untold) = (self.grant.saturating_sub(self.received - self.advertised), self.consumed - self.advertised);
+        self.headroom = granted.min((self.grant / 2).saturating_sub(untold + 1));
+        self.measured = self.headroom;
     }
 
     #[inline]
@@ -72,8 +72,8 @@ impl Credit {
     }
 
     #[inline]
-    pub fn came(&mut self, len: usize) -> Result<()> {
-        if !self.takes(len) {
+    pub fn receive(&mut self, len: usize) -> Result<()> {
+        if !self.try_receive(len) {
             return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer sent more than it was granted"));
         }
         Ok(())
@@ -81,23 +81,23 @@ impl Credit {
 
     /// A message comes. False: it is more than was granted, and nothing was done.
     #[inline]
-    pub fn takes(&mut self, len: usize) -> bool {
+    pub fn try_receive(&mut self, len: usize) -> bool {
         self.settle();
-        let came = self.came + len as u64 + OVERHEAD;
-        if came - self.told > self.grant {
+        let came = self.received + len as u64 + OVERHEAD;
+        if came - self.advertised > self.grant {
             return false;
         }
-        self.came = came;
+        self.received = came;
         self.measure();
         true
     }
 
     /// A message comes and is matched at once, of which nobody need be told: false if it is not that simple, and nothing was done.
     #[inline(always)]
-    pub fn passes(&mut self, len: usize) -> bool {
-        match self.passes.checked_sub(len as u64 + OVERHEAD) {
+    pub fn receive_and_consume(&mut self, len: usize) -> bool {
+        match self.headroom.checked_sub(len as u64 + OVERHEAD) {
             Some(left) => {
-                self.passes = left;
+                self.headroom = left;
                 true
             }
             None => false,
@@ -106,23 +106,23 @@ impl Credit {
 
     /// A message was matched. Gives what to tell the peer, when it is worth it; `widen`: how much more may be granted.
     #[inline]
-    pub fn consumed(&mut self, len: usize, widen: impl FnOnce(u64) -> bool) -> Option<Words> {
+    pub fn consumed(&mut self, len: usize, grow_buckets: impl FnOnce(u64) -> bool) -> Option<ParcelWords> {
         self.settle();
         self.consumed += len as u64 + OVERHEAD;
-        let words = if self.consumed - self.told < self.grant / 2 { None } else { Some(self.tell(widen)) };
+        let words = if self.consumed - self.advertised < self.grant / 2 { None } else { Some(self.advertise(grow_buckets)) };
         self.measure();
         words
     }
 
     #[cold]
     #[inline(never)]
-    fn tell(&mut self, widen: impl FnOnce(u64) -> bool) -> Words {
+    fn advertise(&mut self, grow_buckets: impl FnOnce(u64) -> bool) -> ParcelWords {
         // It uses what it has.
-        if self.grant < MOST_GRANT && widen(self.grant) {
+        if self.grant < MOST_GRANT && grow_buckets(self.grant) {
             self.grant *= 2;
         }
-        self.told = self.consumed;
-        Words::credit(self.told, self.grant)
+        self.advertised = self.consumed;
+        ParcelWords::credit(self.advertised, self.grant)
     }
 
     pub fn grant(&self) -> u64 {
@@ -130,9 +130,9 @@ impl Credit {
     }
 
     /// What came and was not consumed.
-    pub fn unread(&mut self) -> u64 {
+    pub fn unconsumed(&mut self) -> u64 {
         self.settle();
-        self.came - self.consumed
+        self.received - self.consumed
     }
 }
 

@@ -2,20 +2,20 @@
 //! What is outstanding at an endpoint: receives; and operations that the lanes or a peer has, by number. A number that was used
 //! names nothing afterwards.
 
-use super::peer::{End, Id};
+use super::peer::{CompletionInfo, Id};
 use crate::error::{Error, Result};
 use crate::fallible::MakeRoom;
 use crate::hmem::Site;
 use crate::mr::RegionId;
 use crate::prov::fault::Plan;
 use crate::prov::op::{Iov, Pieces};
-use crate::rdm::matching::matcher::{Turn, Want};
-use crate::rdm::wire::parcel::{Label, Offer};
+use crate::rdm::matching::matcher::{RecvFilter, RecvPosition};
+use crate::rdm::wire::parcel::{Label, MessageOffer};
 use crate::room::Room;
 use std::collections::VecDeque;
 
 /// A buffer for several messages.
-pub struct Multi {
+pub struct MultiRecv {
     /// Messages that are on their way into it.
     pub arriving: usize,
     /// Nothing more is placed in it.
@@ -35,12 +35,12 @@ pub struct Recv {
     pub wanted: bool,
     pub tagged: bool,
     /// None: one piece of host memory, and nothing special.
-    pub more: Option<Box<More>>,
+    pub more: Option<Box<RecvExtra>>,
 }
 
 /// What few receives have.
 #[derive(Clone)]
-pub struct More {
+pub struct RecvExtra {
     /// None: one piece.
     pub pieces: Option<Box<[Iov]>>,
     pub descs: Vec<u64>,
@@ -73,18 +73,18 @@ impl Recv {
 }
 
 /// Faults on demand of an endpoint.
-pub struct Faults {
+pub struct FaultInjection {
     /// Of receives for whoever sends, and for peers that are not connected: those are late, and count for nobody.
     pub plan: Box<Plan>,
-    pub held: VecDeque<Held>,
+    pub held: VecDeque<DelayedRecv>,
 }
 
 /// A receive that was accepted, and when messages may find it.
-pub struct Held {
+pub struct DelayedRecv {
     pub until: u64,
     /// The only peer that can fill it, whose index may change meanwhile.
     pub from: Option<Id>,
-    pub want: Want,
+    pub want: RecvFilter,
     pub recv: Recv,
 }
 
@@ -92,13 +92,13 @@ pub struct Held {
 pub enum Op {
     Rma {
         peer: Id,
-        end: End,
+        end: CompletionInfo,
         _owned: Option<Box<[u8]>>,
     },
     /// Lent to the peer until it says that it has it.
     Offered {
         peer: Id,
-        end: End,
+        end: CompletionInfo,
         exposed: Vec<(usize, RegionId)>,
         /// Some of it lies in regions of the caller's, which only the peer's word ends.
         own: bool,
@@ -116,16 +116,16 @@ pub enum Op {
         link: usize,
         recv: Recv,
         /// As what the receive was posted, if it waits on when the sender takes the message back.
-        posted: Option<Turn>,
-        offer: Offer,
+        posted: Option<RecvPosition>,
+        offer: MessageOffer,
         label: Label,
         source: u64,
         /// The lane has not got the read yet.
         queued: bool,
     },
     /// A message to this endpoint itself, whose receive is still to come.
-    Own {
-        end: End,
+    Loopback {
+        end: CompletionInfo,
         pieces: Pieces,
         site: Site,
         _owned: Option<Box<[u8]>>,
@@ -134,7 +134,7 @@ pub enum Op {
 
 /// An offer that was taken back, or whose peer is gone: its entry comes when the peer can read the memory no more.
 pub struct RevokedOffer {
-    pub end: End,
+    pub end: CompletionInfo,
     /// Of the offer, while the peer may say that it is done.
     pub number: u64,
     pub exposed: Vec<(usize, RegionId)>,

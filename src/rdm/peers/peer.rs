@@ -12,9 +12,9 @@ use crate::prov::av::Name;
 use crate::prov::event::{Event, EventKind};
 use crate::prov::fault::Plan;
 use crate::prov::op::{Dir, Pieces, RmaIov};
-use crate::rdm::matching::matcher::At;
-use crate::rdm::matching::tag_hash::Mixer;
-use crate::rdm::wire::parcel::{Label, Words};
+use crate::rdm::matching::matcher::EntryId;
+use crate::rdm::matching::tag_hash::TagHashBuilder;
+use crate::rdm::wire::parcel::{Label, ParcelWords};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -28,10 +28,10 @@ pub struct Acceptor {
 }
 
 /// The only peer of a connected endpoint.
-pub const ONLY: Id = 0;
+pub const ONLY_PEER: Id = 0;
 
 /// What a connected endpoint has besides.
-pub struct Only {
+pub struct Connection {
     pub link: Arc<Link>,
     /// What the caller's events name.
     pub object: usize,
@@ -42,7 +42,7 @@ pub struct Only {
     pub why: Option<Error>,
 }
 
-impl Only {
+impl Connection {
     pub fn event(&self, kind: EventKind) -> Event {
         Event::new(kind, self.object, self.context)
     }
@@ -50,7 +50,7 @@ impl Only {
 
 pub enum Phase {
     /// No lane: nothing was sent yet, or the last lane is over.
-    Fresh,
+    Unconnected,
     Dialing(Arc<Link>),
     /// It has called, and has not said yet that it knows that it was heard.
     Accepting(Arc<Link>),
@@ -62,12 +62,12 @@ pub enum Phase {
     },
     Ready(Arc<Link>),
     /// This very endpoint.
-    Own,
+    Loopback,
 }
 
 /// How an operation of this side ends.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct End {
+pub struct CompletionInfo {
     pub context: usize,
     /// Its number, by which operations are in order.
     pub post: u64,
@@ -85,8 +85,8 @@ pub struct End {
 }
 
 /// A message or an RMA operation that has not started.
-pub struct Waiting {
-    pub end: End,
+pub struct PendingOp {
+    pub end: CompletionInfo,
     /// Until when a fault on demand keeps it; 0: none does.
     pub held: u64,
     pub flags: u64,
@@ -95,10 +95,10 @@ pub struct Waiting {
     pub site: Site,
     /// The bytes of an inject call.
     pub owned: Option<Box<[u8]>>,
-    pub what: What,
+    pub kind: PendingKind,
 }
 
-pub enum What {
+pub enum PendingKind {
     /// `offered`: under this number its regions are lent already.
     Message {
         label: Label,
@@ -115,9 +115,9 @@ pub enum What {
 
 /// Where an offer of the peer's is, by the operation that reads it, or where it waits for a receive, unless that has claimed it.
 #[derive(Clone, Copy)]
-pub enum Place {
-    Waits { tagged: bool, at: At },
-    Read(u64),
+pub enum OfferState {
+    Unmatched { tagged: bool, at: EntryId },
+    Reading(u64),
 }
 
 pub struct Peer {
@@ -128,9 +128,9 @@ pub struct Peer {
     /// Its index in the address vector, or a number above all of them.
     pub source: u64,
     pub phase: Phase,
-    pub waiting: VecDeque<Waiting>,
+    pub waiting: VecDeque<PendingOp>,
     /// Parcels without bytes, which go first.
-    pub control: VecDeque<Words>,
+    pub control: VecDeque<ParcelWords>,
     pub credit: Credit,
     /// Operations that the lane or the peer has.
     pub under_way: usize,
@@ -141,7 +141,7 @@ pub struct Peer {
     /// Its offers that it was not told to be done.
     pub offered: usize,
     /// Those of them that are not done, by its numbers.
-    pub places: HashMap<u64, Place, Mixer>,
+    pub peer_offers: HashMap<u64, OfferState, TagHashBuilder>,
     /// Reads of its offers that are to be posted.
     pub reads: VecDeque<u64>,
     /// It is in the endpoint's list of those that have something to send.
@@ -165,7 +165,7 @@ impl Peer {
             name,
             meant: 0,
             source,
-            phase: Phase::Fresh,
+            phase: Phase::Unconnected,
             waiting: VecDeque::new(),
             control: VecDeque::new(),
             credit: Credit::default(),
@@ -173,7 +173,7 @@ impl Peer {
             offers: 0,
             exposed: 0,
             offered: 0,
-            places: HashMap::default(),
+            peer_offers: HashMap::default(),
             reads: VecDeque::new(),
             busy: false,
             called_for_list: false,
@@ -185,17 +185,17 @@ impl Peer {
         }
     }
 
-    pub fn place_of(&self, offer: u64) -> Option<Place> {
-        self.places.get(&offer).copied()
+    pub fn offer_state(&self, offer: u64) -> Option<OfferState> {
+        self.peer_offers.get(&offer).copied()
     }
 
-    pub fn set_place(&mut self, offer: u64, place: Place) {
-        self.places.insert(offer, place);
+    pub fn set_offer_state(&mut self, offer: u64, place: OfferState) {
+        self.peer_offers.insert(offer, place);
     }
 
     /// An offer is done.
     pub fn forget_offer(&mut self, offer: u64) {
-        self.places.remove(&offer);
+        self.peer_offers.remove(&offer);
     }
 
     /// Nothing of this side's waits for its lane.
@@ -205,7 +205,7 @@ impl Peer {
 
     /// Nothing of it is left but its record.
     pub fn is_idle(&self) -> bool {
-        matches!(self.phase, Phase::Fresh) && self.waiting.is_empty() && self.control.is_empty() && self.under_way == 0 && !self.busy
+        matches!(self.phase, Phase::Unconnected) && self.waiting.is_empty() && self.control.is_empty() && self.under_way == 0 && !self.busy
     }
 
     pub fn link(&self) -> Option<&Arc<Link>> {

@@ -4,7 +4,7 @@
 use super::peer::Id;
 use crate::prov::Parcel;
 use crate::prov::op::Iov;
-use crate::rdm::wire::parcel::Offer;
+use crate::rdm::wire::parcel::MessageOffer;
 
 const FEW: usize = 40;
 
@@ -19,11 +19,11 @@ pub enum Unexpected {
     Offered {
         from: Id,
         link: usize,
-        offer: Offer,
+        offer: MessageOffer,
         data: Option<u64>,
     },
     /// Of this very endpoint: its bytes stay where they are.
-    Own {
+    Loopback {
         number: u64,
         data: Option<u64>,
     },

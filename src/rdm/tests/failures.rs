@@ -8,7 +8,7 @@ use crate::prov::fault::Plan;
 use crate::rdm::connect::wireup::full;
 use crate::rdm::endpoint::Endpoint as Rdm;
 use crate::rdm::limits::{EAGER_MAX, ENDED_MAX, ENDED_PEERS_MAX, OFFERS_ALL, UNLISTED_MAX};
-use crate::rdm::peers::outstanding::Faults;
+use crate::rdm::peers::outstanding::FaultInjection;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 
@@ -400,7 +400,7 @@ fn nobody_there_is_an_error_in_words() {
 
 /// Receives of an endpoint that are posted before its peer is there are a minute late.
 fn delay(ep: &Rdm) {
-    ep.state.lock().faults = Plan::of_words("delay=60000000:recv").map(|plan| Box::new(Faults { plan, held: VecDeque::new() }));
+    ep.state.lock().faults = Plan::of_words("delay=60000000:recv").map(|plan| Box::new(FaultInjection { plan, held: VecDeque::new() }));
 }
 
 /// Those that a message waits for are filled in their order as the peer goes, and the others end.

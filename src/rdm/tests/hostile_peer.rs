@@ -6,7 +6,7 @@ use super::*;
 use crate::prov::{self, EventQueue, Parcel, Taker};
 use crate::rdm::limits::{EAGER_MAX, FIRST_GRANT, OFFERS_MAX};
 use crate::rdm::wire::hello::Intro;
-use crate::rdm::wire::parcel::{Label, OVERHEAD, Words, eager, kind};
+use crate::rdm::wire::parcel::{Label, OVERHEAD, ParcelWords, eager, kind};
 use crate::sync::cursor::Brief;
 
 pub struct Liar {
@@ -46,7 +46,7 @@ impl Liar {
     }
 
     /// The same, and reads nothing of what it is told. False: the other has cut it off.
-    fn say_and_not_hear(&self, to: &mut Side, words: &Words) -> bool {
+    fn say_and_not_hear(&self, to: &mut Side, words: &ParcelWords) -> bool {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(20) {
             to.turn();
@@ -69,20 +69,20 @@ const LIES: &[Lie] = &[
         let (words, count) = eager(&Label::default());
         (0..FIRST_GRANT / (8000 + OVERHEAD) + 1).for_each(|_| liar.say(&words[..count], &[7; 8000]));
     }),
-    ("counts what was not sent", |liar| liar.say(Words::credit(1 << 40, FIRST_GRANT).as_slice(), &[])),
-    ("takes back what it granted", |liar| liar.say(Words::credit(0, 1).as_slice(), &[])),
-    ("never made", |liar| liar.say(Words::done(77 << 32 | 1, Code::None).as_slice(), &[])),
+    ("counts what was not sent", |liar| liar.say(ParcelWords::credit(1 << 40, FIRST_GRANT).as_slice(), &[])),
+    ("takes back what it granted", |liar| liar.say(ParcelWords::credit(0, 1).as_slice(), &[])),
+    ("never made", |liar| liar.say(ParcelWords::done(77 << 32 | 1, Code::None).as_slice(), &[])),
     ("do not make its length", |liar| {
         let place = RmaIov { addr: 4096, len: 10, key: 1 };
-        liar.say(Words::offer(&Label::default(), 1, 11, &[place]).as_slice(), &[]);
+        liar.say(ParcelWords::offer(&Label::default(), 1, 11, &[place]).as_slice(), &[]);
     }),
     ("two messages under one number", |liar| {
         let place = RmaIov { addr: 4096, len: 10, key: 1 };
-        (0..2).for_each(|_| liar.say(Words::offer(&Label::default(), 1, 10, &[place]).as_slice(), &[]));
+        (0..2).for_each(|_| liar.say(ParcelWords::offer(&Label::default(), 1, 10, &[place]).as_slice(), &[]));
     }),
     ("more than a message may have", |liar| {
         let place = RmaIov { addr: 4096, len: 1 << 50, key: 1 };
-        liar.say(Words::offer(&Label::default(), 1, 1 << 50, &[place]).as_slice(), &[]);
+        liar.say(ParcelWords::offer(&Label::default(), 1, 1 << 50, &[place]).as_slice(), &[]);
     }),
     ("another length than its kind", |liar| liar.say(&[u64::from(kind::CREDIT), 1], &[])),
     ("does not exist", |liar| liar.say(&[99], &[])),
@@ -120,8 +120,8 @@ fn who_reads_no_answers_is_not_answered_for_ever() {
     let (index, mut never) = (a.av.find(&liar.name).unwrap(), [0; 8]);
     a.recv(index, &mut never, 5, 0, 1);
     for number in 0..2 * OFFERS_MAX as u64 {
-        let offer = Words::offer(&Label { tag: Some(9), data: None }, number, 0, &[]);
-        if !liar.say_and_not_hear(&mut a, &offer) || !liar.say_and_not_hear(&mut a, &Words::withdraw(number)) {
+        let offer = ParcelWords::offer(&Label { tag: Some(9), data: None }, number, 0, &[]);
+        if !liar.say_and_not_hear(&mut a, &offer) || !liar.say_and_not_hear(&mut a, &ParcelWords::withdraw(number)) {
             break;
         }
     }
@@ -155,7 +155,7 @@ fn an_offer_that_was_not_made_is_not_taken() {
     }
     (1..COUNT).for_each(|i| a.send(index, &long, 1, 1000 + i));
     for i in 0..COUNT as u64 {
-        if !liar.say_and_not_hear(&mut a, &Words::done(first.0.unwrap() + i, Code::None)) {
+        if !liar.say_and_not_hear(&mut a, &ParcelWords::done(first.0.unwrap() + i, Code::None)) {
             break;
         }
     }

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::rdm::matching::message_lists::STEPS;
-use crate::rdm::wire::parcel::Words;
+use crate::rdm::wire::parcel::ParcelWords;
 
 fn send_for(side: &Side, to: u64, bytes: &[u8], tag: u64, context: usize, timeout_ns: u64) {
     let c = Common { context, peer: to, timeout_ns, ..Common::default() };
@@ -61,7 +61,7 @@ fn offers_are_taken_back_without_a_walk_through_those_that_wait() {
         s[1].take_failed(1).is_some() && s[0].failed.len() == COUNT
     });
     let liar = hostile_peer::Liar::call("shm", &mut b);
-    (0..100).for_each(|i| liar.say(Words::withdraw(i).as_slice(), &[]));
+    (0..100).for_each(|i| liar.say(ParcelWords::withdraw(i).as_slice(), &[]));
     (0..100).for_each(|_| b.turn());
     assert!(STEPS.get() < COUNT, "{} steps", STEPS.get());
 }

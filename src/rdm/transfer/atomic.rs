@@ -8,7 +8,7 @@ use crate::hmem::Site;
 use crate::prov::atomic::{AtomicOp, carry_out, check_card, need};
 use crate::prov::op::{Common, Iov, Pieces, RmaIov};
 use crate::rdm::memory::lane_domains::Domain;
-use crate::rdm::peers::peer::{Waiting, What};
+use crate::rdm::peers::peer::{PendingKind, PendingOp};
 use crate::rdm::state::State;
 
 /// Of a region where nobody but the card may carry atomics out, and of another way to it.
@@ -29,23 +29,23 @@ impl State {
         let local = if op.what.fetches() { op.with.old } else { op.with.operand };
         let end = self.end_of(c, op.kind(), &[local], op.what.bytes(), 0);
         if self.own == Some(id) {
-            let done = self.atomic_own(domain, op);
+            let done = self.atomic_loopback(domain, op);
             self.end(&end, done);
             return Ok(());
         }
         let operands = op.operands();
         // SAFETY: the bytes stay with the operation.
         let pieces = Pieces::One(unsafe { Iov::of(&operands) });
-        let what = What::Atomic(Box::new(*op));
+        let what = PendingKind::Atomic(Box::new(*op));
         self.queue(
             domain,
             id,
-            Waiting { end, held: 0, flags: c.flags, pieces, descs: Vec::new(), site: Site::HOST, owned: Some(operands), what },
+            PendingOp { end, held: 0, flags: c.flags, pieces, descs: Vec::new(), site: Site::HOST, owned: Some(operands), kind: what },
         );
         Ok(())
     }
 
-    fn atomic_own(&mut self, domain: &Domain, op: &AtomicOp) -> Result<()> {
+    fn atomic_loopback(&mut self, domain: &Domain, op: &AtomicOp) -> Result<()> {
         if domain.is_cards(op.key) {
             return Err(only_by_card(op.key, "this very endpoint"));
         }

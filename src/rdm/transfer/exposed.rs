@@ -6,10 +6,10 @@ use crate::error::{Code, Error, Result, errno};
 use crate::prov::flags;
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::outstanding::{Op, RevokedOffer};
-use crate::rdm::peers::peer::{End, Id, Place};
+use crate::rdm::peers::peer::{CompletionInfo, Id, OfferState};
 use crate::rdm::peers::unexpected::Unexpected;
 use crate::rdm::state::{State, UNKNOWN};
-use crate::rdm::wire::parcel::Words;
+use crate::rdm::wire::parcel::ParcelWords;
 
 /// Regions that one turn tries again to close.
 const RETRIES: usize = 32;
@@ -67,22 +67,22 @@ impl State {
             self.give_up(recv, why, UNKNOWN);
             return Ok(());
         }
-        if self.end_held(&why, 1, |held| held.recv.context == context) > 0 {
+        if self.end_delayed(&why, 1, |held| held.recv.context == context) > 0 {
             return Ok(());
         }
         let (mut result, mut after) = (Err(nothing_to_cancel()), None);
         // What the peer has may refuse, and then it is the next one's turn.
         while result.is_err() {
-            let is_next = |end: &End, found: Posted| end.context == context && after.is_none_or(|after| found > after);
+            let can_repost = |end: &CompletionInfo, found: Posted| end.context == context && after.is_none_or(|after| found > after);
             let mut first = None;
             for id in self.active() {
                 let Some(peer) = self.peers.get(id as usize).and_then(Option::as_deref) else { continue };
                 let mut waiting = peer.waiting.iter().enumerate().map(|(at, w)| (&w.end, (w.end.post, false, at as u64, id)));
-                first = earlier(first, waiting.find(|(end, found)| is_next(end, *found)).map(|(_, found)| found));
+                first = earlier(first, waiting.find(|(end, found)| can_repost(end, *found)).map(|(_, found)| found));
             }
             for (number, op) in self.ops.each() {
-                if let Op::Offered { end, .. } | Op::Own { end, .. } | Op::Rma { end, .. } = op
-                    && is_next(end, (end.post, true, number, 0))
+                if let Op::Offered { end, .. } | Op::Loopback { end, .. } | Op::Rma { end, .. } = op
+                    && can_repost(end, (end.post, true, number, 0))
                 {
                     first = earlier(first, Some((end.post, true, number, 0)));
                 }
@@ -92,7 +92,7 @@ impl State {
             if is_under_way {
                 result = self.cancel_op(domain, number, why.clone());
             } else if let Some(waiting) = self.peer(id).and_then(|p| p.waiting.remove(number as usize)) {
-                self.drop_waiting(waiting, why.clone());
+                self.fail_pending(waiting, why.clone());
                 result = Ok(());
             }
         }
@@ -107,7 +107,7 @@ impl State {
                 self.settle(domain);
                 return Ok(());
             }
-            _ => return if self.withdraw_own(number, why) { Ok(()) } else { Err(nothing_to_cancel()) },
+            _ => return if self.withdraw_loopback(number, why) { Ok(()) } else { Err(nothing_to_cancel()) },
         };
         let link = self.peer(id).and_then(|p| p.link().cloned()).ok_or_else(nothing_to_cancel)?;
         link.ep.cancel(number as usize)
@@ -121,7 +121,7 @@ impl State {
         let Op::Offered { end, exposed, own, _owned, .. } = std::mem::replace(op, Op::Withdrawn { peer: id }) else { return };
         if let Some(peer) = self.peer(id) {
             peer.exposed = peer.exposed.saturating_sub(exposed.len());
-            peer.control.push_back(Words::withdraw(number));
+            peer.control.push_back(ParcelWords::withdraw(number));
         }
         self.stay_busy(id);
         if !self.end_revoked(domain, RevokedOffer { end, number, exposed, own, why, _owned })
@@ -133,11 +133,11 @@ impl State {
     }
 
     /// Takes a message to this very endpoint back that no receive has got.
-    pub fn withdraw_own(&mut self, number: u64, why: Error) -> bool {
-        let Some(Op::Own { end, .. }) = self.ops.get(number) else { return false };
+    pub fn withdraw_loopback(&mut self, number: u64, why: Error) -> bool {
+        let Some(Op::Loopback { end, .. }) = self.ops.get(number) else { return false };
         let (end, space) = (*end, if end.kind & flags::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged });
         let mut waiting = space.each_unexpected();
-        let found = waiting.find(|(.., m)| matches!(m, Unexpected::Own { number: n, .. } if *n == number)).map(|(at, ..)| at);
+        let found = waiting.find(|(.., m)| matches!(m, Unexpected::Loopback { number: n, .. } if *n == number)).map(|(at, ..)| at);
         drop(waiting);
         let Some(at) = found else { return false };
         space.remove_unexpected(at);
@@ -149,8 +149,8 @@ impl State {
     /// The peer takes an offer back. One that was matched or claimed ends with its read.
     pub fn on_withdraw(&mut self, id: Id, number: u64) {
         // What is done already is unknown here.
-        match self.peer(id).and_then(|p| p.place_of(number)) {
-            Some(Place::Waits { tagged, at }) => {
+        match self.peer(id).and_then(|p| p.offer_state(number)) {
+            Some(OfferState::Unmatched { tagged, at }) => {
                 let space = self.space(tagged);
                 let is_it = |m: &Unexpected| matches!(m, Unexpected::Offered { from, offer, .. } if *from == id && offer.number == number);
                 if space.unexpected(at).is_some_and(|(.., m)| is_it(m)) {
@@ -159,7 +159,7 @@ impl State {
                 }
             }
             // The peer's `reads` may name it still, where nothing is found then.
-            Some(Place::Read(read)) if matches!(self.ops.get(read), Some(Op::Reading { queued: true, .. })) => {
+            Some(OfferState::Reading(read)) if matches!(self.ops.get(read), Some(Op::Reading { queued: true, .. })) => {
                 self.read_ended(read, Err(Error::coded(errno::EKEYREJECTED, Code::Key, "it was not read yet")));
             }
             _ => {}

@@ -7,10 +7,10 @@ use crate::prov::op::One;
 use crate::prov::queue::Completion;
 use crate::prov::{Parcel, flags};
 use crate::rdm::limits::{INJECT_SIZE, MAX_MSG};
-use crate::rdm::matching::matcher::{At, Want};
+use crate::rdm::matching::matcher::{EntryId, RecvFilter};
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::outstanding::Recv;
-use crate::rdm::peers::peer::{Id, ONLY, Phase};
+use crate::rdm::peers::peer::{Id, ONLY_PEER, Phase};
 use crate::rdm::peers::unexpected::{Unexpected, UnexpectedData};
 use crate::rdm::state::State;
 use crate::rdm::wire::parcel::{DATA, Label, TAGGED, kind};
@@ -36,7 +36,7 @@ impl State {
     /// The peer of an index, if it is known and the vector has not changed.
     #[inline(always)]
     fn known(&self, index: u64) -> Option<Id> {
-        let Some(av) = &self.av else { return self.only.is_some().then_some(ONLY) };
+        let Some(av) = &self.av else { return self.connection.is_some().then_some(ONLY_PEER) };
         if av.changes() != self.av_changes {
             return None;
         }
@@ -94,7 +94,7 @@ impl State {
         };
         let wanted = self.entry_by_default;
         let space = if TAG { &mut self.tagged } else { &mut self.untagged };
-        let want = Want { source, tag: one.key, ignore };
+        let want = RecvFilter { source, tag: one.key, ignore };
         let (first, context) = (one.local, one.context);
         let recv = move || Recv { first, room: first.len(), context, wanted, tagged: TAG, more: None };
         if space.room_to_post().is_err() {
@@ -113,7 +113,7 @@ impl State {
     /// Puts a message that waits into a receive of one piece of host memory. False: its bytes are still to be read, or it is too
     /// long, and nothing was done.
     #[inline(never)]
-    fn take_waiting(&mut self, domain: &Domain, tagged: bool, at: At, recv: Recv) -> bool {
+    fn take_waiting(&mut self, domain: &Domain, tagged: bool, at: EntryId, recv: Recv) -> bool {
         let space = if tagged { &mut self.tagged } else { &mut self.untagged };
         let Some((source, tag, Unexpected::Eager { from, link, bytes, data })) = space.unexpected(at) else { return false };
         let (from, link, len) = (*from, *link, bytes.len());
@@ -123,7 +123,7 @@ impl State {
         }
         recv.first.put(bytes.as_slice());
         self.posts += 1;
-        space.fills(self.posts, source);
+        space.record_fill(self.posts, source);
         space.remove_unexpected(at);
         self.consumed(from, link, len);
         self.received(&recv, len, 0, &label, source);
@@ -164,7 +164,7 @@ impl State {
             return self.store_fast(WORDS > 1, (source, tag, data), (id, link), parcel);
         };
         let Some(recv) = space.posted(at) else { return FastOutcome::Declined };
-        if recv.more.is_some() || len > recv.room || !self.fast_recv || !peer.credit.passes(len) {
+        if recv.more.is_some() || len > recv.room || !self.fast_recv || !peer.credit.receive_and_consume(len) {
             return FastOutcome::Declined;
         }
         let (to, context, wanted) = (recv.first, recv.context, recv.wanted);
@@ -191,7 +191,7 @@ impl State {
         parcel: &P,
     ) -> FastOutcome {
         let Some(Some(peer)) = self.peers.get_mut(from as usize) else { return FastOutcome::Declined };
-        if !peer.credit.takes(parcel.len()) {
+        if !peer.credit.try_receive(parcel.len()) {
             return FastOutcome::Declined;
         }
         let bytes = UnexpectedData::of(parcel);

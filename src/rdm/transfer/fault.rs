@@ -4,17 +4,17 @@
 
 use crate::error::{Error, Result};
 use crate::prov::fault::{Op, Plan, Verdict};
-use crate::rdm::matching::matcher::Want;
+use crate::rdm::matching::matcher::RecvFilter;
 use crate::rdm::memory::lane_domains::Domain;
-use crate::rdm::peers::outstanding::{Faults, Held, Recv};
-use crate::rdm::peers::peer::{Id, ONLY};
+use crate::rdm::peers::outstanding::{DelayedRecv, FaultInjection, Recv};
+use crate::rdm::peers::peer::{Id, ONLY_PEER};
 use crate::rdm::state::{State, UNKNOWN};
 use std::collections::VecDeque;
 
-impl Faults {
-    pub fn wanted(domain: &Domain) -> Option<Box<Faults>> {
+impl FaultInjection {
+    pub fn wanted(domain: &Domain) -> Option<Box<FaultInjection>> {
         let lanes: Vec<&str> = domain.lanes.iter().map(|lane| lane.provider.name()).collect();
-        Plan::of_operations(&lanes).map(|plan| Box::new(Faults { plan, held: VecDeque::new() }))
+        Plan::of_operations(&lanes).map(|plan| Box::new(FaultInjection { plan, held: VecDeque::new() }))
     }
 
     /// When the next receive may be found; `u64::MAX`: none is held.
@@ -23,7 +23,7 @@ impl Faults {
     }
 
     /// Peers for whom receives are held.
-    pub fn named(&self) -> impl Iterator<Item = Id> {
+    pub fn delayed_peers(&self) -> impl Iterator<Item = Id> {
         self.held.iter().filter_map(|held| held.from)
     }
 }
@@ -35,12 +35,12 @@ impl State {
         if let Some(peer) = self.peer(id) {
             peer.plan = peer.ready().and_then(|link| Plan::of_operations(&[domain.lanes.get(link.of)?.provider.name()]));
         }
-        self.judge(id, 0)
+        self.apply_faults(id, 0)
     }
 
     /// What waits for a peer, from this place on, was accepted for it while it is connected. False: that has cost it the lane.
     #[cold]
-    pub fn judge(&mut self, id: Id, from: usize) -> bool {
+    pub fn apply_faults(&mut self, id: Id, from: usize) -> bool {
         let Some(peer) = self.peer(id).filter(|p| p.ready().is_some()) else { return true };
         let Some(plan) = &mut peer.plan else { return true };
         for waiting in peer.waiting.iter_mut().skip(from) {
@@ -66,11 +66,12 @@ impl State {
 
     /// Posts a receive that was accepted, later if a fault on demand says so.
     #[cold]
-    pub fn post_faulty(&mut self, from: Option<Id>, want: Want, recv: Recv) -> Result<()> {
-        let named = from.or(self.only.is_some().then_some(ONLY)).and_then(|id| self.peers.get_mut(id as usize)?.as_deref_mut());
-        let named = named.filter(|p| p.ready().is_some());
-        let (id, Some(faults)) = (from.unwrap_or(ONLY), &mut self.faults) else { return self.post_recv(want, recv) };
-        let verdict = match named {
+    pub fn post_faulty(&mut self, from: Option<Id>, want: RecvFilter, recv: Recv) -> Result<()> {
+        let delayed_peers =
+            from.or(self.connection.is_some().then_some(ONLY_PEER)).and_then(|id| self.peers.get_mut(id as usize)?.as_deref_mut());
+        let delayed_peers = delayed_peers.filter(|p| p.ready().is_some());
+        let (id, Some(faults)) = (from.unwrap_or(ONLY_PEER), &mut self.faults) else { return self.post_recv(want, recv) };
+        let verdict = match delayed_peers {
             Some(peer) => peer.plan.as_mut().map_or(Verdict::Go, |plan| plan.post(Op::Recv)),
             None => faults.plan.early(Op::Recv),
         };
@@ -88,18 +89,18 @@ impl State {
         if until | before == 0 {
             return self.post_recv(want, recv);
         }
-        faults.held.push_back(Held { until: until.max(before), from, want, recv });
+        faults.held.push_back(DelayedRecv { until: until.max(before), from, want, recv });
         Ok(())
     }
 
     /// Posts receives that were held long enough.
     #[cold]
-    pub fn release_held(&mut self, now: u64) {
+    pub fn post_delayed(&mut self, now: u64) {
         while let Some(faults) = self.faults.as_mut().filter(|f| f.next() <= now)
-            && let Some(Held { from, want, recv, .. }) = faults.held.pop_front()
+            && let Some(DelayedRecv { from, want, recv, .. }) = faults.held.pop_front()
         {
             let source = from.and_then(|id| self.peer(id)).map_or(want.source, |p| p.source);
-            if let Err(e) = self.post_recv(Want { source, ..want }, recv) {
+            if let Err(e) = self.post_recv(RecvFilter { source, ..want }, recv) {
                 crate::log!(Warn, "a receive that GDRFAB_FAULT has held: {e}");
             }
         }
@@ -108,16 +109,16 @@ impl State {
     /// A peer is over, and index `source` is its own still: receives that are held and would have been given what it has sent by now
     /// are posted in their order, those for anyone as well if they stand before one for it. The others it leaves.
     #[cold]
-    pub fn release_for(&mut self, id: Id, source: u64) {
-        let is_only = self.only.is_some();
-        let Some(Faults { held, .. }) = self.faults.as_deref_mut() else { return };
+    pub fn post_delayed_for(&mut self, id: Id, source: u64) {
+        let is_only = self.connection.is_some();
+        let Some(FaultInjection { held, .. }) = self.faults.as_deref_mut() else { return };
         let last = if is_only { held.len() } else { held.iter().rposition(|h| h.from == Some(id)).map_or(0, |at| at + 1) };
         let mut left = Vec::new();
-        for Held { until, from, want, recv } in held.drain(..last).collect::<Vec<_>>() {
-            let of_it = Want { source, ..want };
+        for DelayedRecv { until, from, want, recv } in held.drain(..last).collect::<Vec<_>>() {
+            let of_it = RecvFilter { source, ..want };
             let finds = from.is_none_or(|from| from == id) && self.space(recv.tagged).find_unexpected(&of_it).is_some();
             if !finds {
-                left.push(Held { until, from, want, recv });
+                left.push(DelayedRecv { until, from, want, recv });
             } else if let Err(e) = self.post_recv(if from.is_some() { of_it } else { want }, recv) {
                 crate::log!(Warn, "a receive that GDRFAB_FAULT has held: {e}");
             }
@@ -128,7 +129,7 @@ impl State {
     }
 
     /// Ends up to `most` receives that are held and for which `which` holds; gives how many.
-    pub fn end_held(&mut self, why: &Error, most: usize, mut which: impl FnMut(&Held) -> bool) -> usize {
+    pub fn end_delayed(&mut self, why: &Error, most: usize, mut which: impl FnMut(&DelayedRecv) -> bool) -> usize {
         let Some(faults) = &mut self.faults else { return 0 };
         let (mut ended, mut kept) = (Vec::new(), VecDeque::new());
         for held in faults.held.drain(..) {

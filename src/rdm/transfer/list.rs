@@ -8,7 +8,7 @@ use crate::prov::list::{List, Native, Pair, Run};
 use crate::prov::op::{Common, Dir};
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::outstanding::Op;
-use crate::rdm::peers::peer::{End, Phase};
+use crate::rdm::peers::peer::{CompletionInfo, Phase};
 use crate::rdm::state::State;
 
 impl State {
@@ -19,8 +19,8 @@ impl State {
         let id = self.route(c.peer)?;
         let Some(peer) = self.peer(id) else { return Ok(Native::Pieces) };
         let link = match &peer.phase {
-            Phase::Own => return Ok(Native::Pieces),
-            Phase::Fresh => {
+            Phase::Loopback => return Ok(Native::Pieces),
+            Phase::Unconnected => {
                 let called = peer.called_for_list;
                 peer.called_for_list = !called;
                 if !called {
@@ -40,7 +40,7 @@ impl State {
             return Ok(Native::Blocked);
         }
         let renamed = names_for(domain, link.of, list)?;
-        let end = End { context: c.context, part: true, ..End::default() };
+        let end = CompletionInfo { context: c.context, part: true, ..CompletionInfo::default() };
         let number = self.ops.add(Op::Rma { peer: id, end, _owned: None });
         let c = Common { context: number as usize, flags: c.flags & !flags::FENCE | PART, peer: 0, ..*c };
         let moved = link.ep.list(dir, renamed.as_ref().unwrap_or(list), &c);
@@ -72,7 +72,7 @@ impl State {
             return Ok(0);
         }
         let renamed = if pairs.iter().all(|p| p.desc == 0) { None } else { Some(names_of(domain, link.of, pairs)?) };
-        let end = End { context: c.context, part: true, ..End::default() };
+        let end = CompletionInfo { context: c.context, part: true, ..CompletionInfo::default() };
         let number = self.ops.add(Op::Rma { peer: id, end, _owned: None });
         let c = Common { context: number as usize, flags: c.flags & !flags::FENCE | PART, peer: 0, ..*c };
         let posted = link.ep.list_part(dir, runs, renamed.as_deref().unwrap_or(pairs), &c);

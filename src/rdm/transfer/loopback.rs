@@ -11,8 +11,8 @@ use crate::prov::op::{Common, Dir, Iov, RmaIov, parts};
 use crate::prov::queue::{Completion, Counter};
 use crate::prov::report::{MESSAGES, PathReport, Refusals};
 use crate::rdm::memory::lane_domains::Domain;
-use crate::rdm::memory::regions::{Own, Region, Regions};
-use crate::rdm::peers::peer::End;
+use crate::rdm::memory::regions::{LocalRegion, Region, Regions};
+use crate::rdm::peers::peer::CompletionInfo;
 use crate::rdm::state::State;
 use crate::sys::usercopy::UserCopy;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(in crate::rdm) fn path_of(site: Site) -> Paths {
 pub(in crate::rdm) type Inside = region::Inside<(), ()>;
 
 /// The parts of `len` bytes of a region from byte `skip` on.
-pub(in crate::rdm) fn parts_of(region: &Own, skip: usize, len: usize) -> impl Iterator<Item = Iov> + '_ {
+pub(in crate::rdm) fn parts_of(region: &LocalRegion, skip: usize, len: usize) -> impl Iterator<Item = Iov> + '_ {
     region.walk(skip as u64, len).map(|(piece, from, n)| piece.iov.part(from, n))
 }
 
@@ -141,19 +141,19 @@ fn run(domain: &Domain, dir: Dir, local: Run<&[Iov]>, remote: &[RmaIov], policy:
 
 impl State {
     /// The index by which this endpoint knows itself.
-    pub fn own_source(&self) -> u64 {
+    pub fn loopback_source(&self) -> u64 {
         self.own.and_then(|id| self.peers.get(id as usize)).and_then(Option::as_deref).map_or(UNSPEC, |p| p.source)
     }
 
     /// An RMA operation to this very endpoint, which is over when this returns.
-    pub fn rma_own(&mut self, domain: &Domain, dir: Dir, local: (Site, &[Iov]), remote: &[RmaIov], c: &Common, end: &End) {
+    pub fn rma_loopback(&mut self, domain: &Domain, dir: Dir, local: (Site, &[Iov]), remote: &[RmaIov], c: &Common, end: &CompletionInfo) {
         match run(domain, dir, local, remote, self.options.policy) {
             Ok(path) => {
                 self.past.moved(path, end.len);
                 if dir == Dir::Write && c.flags & flags::REMOTE_CQ_DATA != 0 {
                     let kind = flags::REMOTE_WRITE | flags::RMA | flags::REMOTE_CQ_DATA;
                     let entry = Completion { context: 0, flags: kind, len: end.len, buf: 0, data: c.data };
-                    self.told_of_write(entry, self.own_source());
+                    self.told_of_write(entry, self.loopback_source());
                 }
                 self.succeed(end);
             }
@@ -162,7 +162,7 @@ impl State {
     }
 
     /// Which path operations to this very endpoint take.
-    pub fn report_own(&self, domain: &Domain, key: u64, desc: u64) -> Result<PathReport> {
+    pub fn report_loopback(&self, domain: &Domain, key: u64, desc: u64) -> Result<PathReport> {
         if key == MESSAGES {
             let mut refusals = Refusals::refused("the endpoint itself is meant, and copies within its process");
             let path = path_of(domain.site(desc)?);

@@ -2,8 +2,8 @@
 //! Receives as messages take them: whole, or of a buffer for several messages one part after the other.
 
 use crate::error::Error;
-use crate::rdm::matching::matcher::At;
-use crate::rdm::peers::outstanding::{More, Recv};
+use crate::rdm::matching::matcher::EntryId;
+use crate::rdm::peers::outstanding::{Recv, RecvExtra};
 use crate::rdm::state::{State, UNKNOWN};
 use crate::rdm::wire::parcel::Label;
 
@@ -50,19 +50,19 @@ impl State {
     }
 
     /// Takes a posted receive for a message of `len` bytes from `source`, or the next part of one for several.
-    pub fn take_recv(&mut self, tagged: bool, at: At, len: usize, source: u64) -> Option<Recv> {
+    pub fn take_recv(&mut self, tagged: bool, at: EntryId, len: usize, source: u64) -> Option<Recv> {
         let (slot, used) = match self.space(tagged).posted(at)?.multi() {
             Some(multi) => multi,
             None => return self.space(tagged).remove_posted(at, source),
         };
         let min = self.multi.get(slot as usize).and_then(Option::as_ref).map_or(1, |m| m.min.max(1));
         if let Some((number, _)) = self.space(tagged).turn_of(at) {
-            self.space(tagged).fills(number, source);
+            self.space(tagged).record_fill(number, source);
         }
         let recv = self.space(tagged).posted(at)?;
         let room = recv.room - used;
         let now = used + len.min(room);
-        let more = recv.more.as_ref().map(|m| Box::new(More { deadline: 0, ..More::clone(m) }));
+        let more = recv.more.as_ref().map(|m| Box::new(RecvExtra { deadline: 0, ..RecvExtra::clone(m) }));
         let part = Recv { first: recv.first.part(used, room), room, context: recv.context, wanted: recv.wanted, tagged, more };
         if let Some(more) = &mut recv.more {
             more.multi = Some((slot, now));
@@ -79,7 +79,7 @@ impl State {
     }
 
     /// Takes a posted receive that will not be filled.
-    pub fn withdraw_recv(&mut self, tagged: bool, at: At) -> Option<Recv> {
+    pub fn withdraw_recv(&mut self, tagged: bool, at: EntryId) -> Option<Recv> {
         self.space(tagged).withdraw_posted(at)
     }
 }

@@ -6,7 +6,7 @@ use crate::prov::av::UNSPEC;
 use crate::prov::flags::{self, CLAIM, DISCARD, PEEK};
 use crate::prov::op::Iov;
 use crate::prov::queue::{Completion, Failure};
-use crate::rdm::matching::matcher::Want;
+use crate::rdm::matching::matcher::RecvFilter;
 use crate::rdm::peers::outstanding::{Op, Recv};
 use crate::rdm::peers::unexpected::Unexpected;
 use crate::rdm::state::State;
@@ -14,7 +14,7 @@ use crate::rdm::wire::parcel::Label;
 
 impl State {
     /// A receive with one of these flags.
-    pub(in crate::rdm) fn probe(&mut self, want: &Want, recv: Recv, how: u64) -> Result<()> {
+    pub(in crate::rdm) fn probe(&mut self, want: &RecvFilter, recv: Recv, how: u64) -> Result<()> {
         let tagged = recv.tagged;
         if how & PEEK == 0 {
             if how & CLAIM == 0 {
@@ -49,7 +49,7 @@ impl State {
         let len = self.len_of(tagged, at);
         let Some((source, tag, message)) = self.space(tagged).unexpected(at) else { return Ok(()) };
         let data = match message {
-            Unexpected::Eager { data, .. } | Unexpected::Offered { data, .. } | Unexpected::Own { data, .. } => *data,
+            Unexpected::Eager { data, .. } | Unexpected::Offered { data, .. } | Unexpected::Loopback { data, .. } => *data,
         };
         let kind = flags::RECV | if tagged { flags::TAGGED } else { flags::MSG } | if data.is_some() { flags::REMOTE_CQ_DATA } else { 0 };
         if how & (CLAIM | DISCARD) != 0
@@ -81,8 +81,8 @@ impl State {
                     self.tell_done(from, offer.number, Code::None);
                 }
             }
-            Unexpected::Own { number, .. } => {
-                if let Some(Op::Own { end, .. }) = self.ops.take(number) {
+            Unexpected::Loopback { number, .. } => {
+                if let Some(Op::Loopback { end, .. }) = self.ops.take(number) {
                     self.succeed(&end);
                 }
             }

@@ -7,7 +7,7 @@ use crate::error::{Code, Error, errno};
 use crate::prov::av::UNSPEC;
 use crate::prov::queue::{Completion, Taken};
 use crate::prov::{Parcel, Taker, flags};
-use crate::rdm::matching::matcher::{At, in_order};
+use crate::rdm::matching::matcher::{EntryId, in_order};
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::link::Link;
 use crate::rdm::peers::outstanding::{Op, Recv};
@@ -313,7 +313,7 @@ impl State {
         self.end_waits(now);
         self.leaving.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
         self.retry_closes(domain, now);
-        self.release_held(now);
+        self.post_delayed(now);
         if self.earliest != 0 && now >= self.earliest {
             self.expire(domain, now);
         }
@@ -340,7 +340,7 @@ impl State {
         let taken: Vec<u64> = self
             .ops
             .each()
-            .filter(|(_, op)| matches!(op, Op::Offered { end, .. } | Op::Own { end, .. } if is_late(end.deadline)))
+            .filter(|(_, op)| matches!(op, Op::Offered { end, .. } | Op::Loopback { end, .. } if is_late(end.deadline)))
             .map(|(n, _)| n)
             .collect();
         // Of reads that were posted, the lanes know the deadlines.
@@ -349,12 +349,12 @@ impl State {
         reads.retain(|n| matches!(self.ops.get(*n), Some(Op::Reading { recv, .. }) if is_late(recv.deadline())));
         let receives = self.find_receives(|recv| is_late(recv.deadline()));
         let unfilled = Error::coded(errno::ETIMEDOUT, Code::Deadline, "no message came before the receive's deadline");
-        self.end_held(&unfilled, usize::MAX, |held| is_late(held.recv.deadline()));
+        self.end_delayed(&unfilled, usize::MAX, |held| is_late(held.recv.deadline()));
         self.earliest = next;
-        ended.into_iter().for_each(|w| self.drop_waiting(w, late()));
+        ended.into_iter().for_each(|w| self.fail_pending(w, late()));
         for number in taken {
             match self.ops.get(number) {
-                Some(Op::Own { .. }) => drop(self.withdraw_own(number, late())),
+                Some(Op::Loopback { .. }) => drop(self.withdraw_loopback(number, late())),
                 _ => self.withdraw(domain, number, late()),
             }
         }
@@ -377,9 +377,9 @@ impl State {
         }
         self.end_receives(&why);
         // What a lane still has, it ends itself.
-        let own: Vec<u64> = self.ops.each().filter(|(_, op)| matches!(op, Op::Own { .. })).map(|(number, _)| number).collect();
+        let own: Vec<u64> = self.ops.each().filter(|(_, op)| matches!(op, Op::Loopback { .. })).map(|(number, _)| number).collect();
         for number in own {
-            if let Some(Op::Own { end, .. }) = self.ops.take(number) {
+            if let Some(Op::Loopback { end, .. }) = self.ops.take(number) {
                 self.fail(&end, why.clone());
             }
         }
@@ -391,7 +391,7 @@ impl State {
     }
 
     /// Posted receives for which `which` holds, tagged or not, in their order.
-    pub fn find_receives(&self, mut which: impl FnMut(&Recv) -> bool) -> Vec<(bool, At)> {
+    pub fn find_receives(&self, mut which: impl FnMut(&Recv) -> bool) -> Vec<(bool, EntryId)> {
         let mut found: Vec<_> = self.tagged.search_posted(&mut which).map(|(number, at)| (number, (true, at))).collect();
         found.extend(self.untagged.search_posted(which).map(|(number, at)| (number, (false, at))));
         in_order(found)
@@ -404,7 +404,7 @@ impl State {
                 self.give_up(recv, why.clone(), UNKNOWN);
             }
         }
-        self.end_held(why, usize::MAX, |_| true);
+        self.end_delayed(why, usize::MAX, |_| true);
     }
 
     /// Sends what the caller thinks was sent, and has not gone yet, for a bounded time.

@@ -15,13 +15,13 @@ use crate::prov::bind::ANY_PATH;
 use crate::prov::flags::{self, CLAIM, DISCARD, PEEK};
 use crate::prov::op::{Common, Dir, Iov, Pieces, RmaIov, measure};
 use crate::rdm::limits::{EAGER_MAX, FIRST_GRANT, GRANTS_MAX, MAX_MSG, OFFERS_ALL, OFFERS_MAX, UNLISTED_MAX};
-use crate::rdm::matching::matcher::{At, Turn, Want};
+use crate::rdm::matching::matcher::{EntryId, RecvFilter, RecvPosition};
 use crate::rdm::memory::lane_domains::Domain;
-use crate::rdm::peers::outstanding::{More, Multi, Op, Recv};
-use crate::rdm::peers::peer::{Id, Place, Waiting};
+use crate::rdm::peers::outstanding::{MultiRecv, Op, Recv, RecvExtra};
+use crate::rdm::peers::peer::{Id, OfferState, PendingOp};
 use crate::rdm::peers::unexpected::{Unexpected, UnexpectedData};
 use crate::rdm::state::State;
-use crate::rdm::wire::parcel::{Head, Label, OVERHEAD, Offer, Words};
+use crate::rdm::wire::parcel::{Label, MessageOffer, OVERHEAD, ParcelHead, ParcelWords};
 use crate::room::zeroed;
 use crate::sys::time;
 
@@ -29,7 +29,7 @@ impl State {
     /// Posts a receive; `tag`: with its bits to ignore.
     pub fn recv(&mut self, domain: &Domain, local: &[Iov], c: &Common, descs: &[u64], tag: Option<(u64, u64)>) -> Result<()> {
         // What has come before the end of a connection is still received.
-        let rest = self.only.is_some() && self.closed && self.space(tag.is_some()).unexpected_count() != 0;
+        let rest = self.connection.is_some() && self.closed && self.space(tag.is_some()).unexpected_count() != 0;
         if !rest {
             self.check_enabled()?;
         }
@@ -44,11 +44,11 @@ impl State {
         self.ops.room()?;
         let source = from.and_then(|id| self.peer(id)).map_or(UNSPEC, |p| p.source);
         let (tag, ignore) = tag.map_or((None, 0), |(tag, ignore)| (Some(tag), ignore));
-        let want = Want { source, tag: tag.unwrap_or(0), ignore };
+        let want = RecvFilter { source, tag: tag.unwrap_or(0), ignore };
         let room = measure(local, MAX_MSG)?;
         let first = local.first().copied().unwrap_or_default();
         let site = domain.site(descs.first().copied().unwrap_or(0))?;
-        let mut more = More {
+        let mut more = RecvExtra {
             pieces: if local.len() > 1 { Some(local.into()) } else { None },
             // No lane needs one of host memory, and without it nothing is allocated.
             descs: if site.is_host() && local.len() == 1 { Vec::new() } else { kept(descs) },
@@ -81,7 +81,7 @@ impl State {
                 self.multi.len() - 1
             });
             if let Some(place) = self.multi.get_mut(slot) {
-                *place = Some(Multi { arriving: 0, full: false, min, end: None });
+                *place = Some(MultiRecv { arriving: 0, full: false, min, end: None });
             }
             more.multi = Some((slot as u32, 0));
         }
@@ -94,7 +94,7 @@ impl State {
     }
 
     /// Posts a receive that was accepted.
-    pub(in crate::rdm) fn post_recv(&mut self, want: Want, recv: Recv) -> Result<()> {
+    pub(in crate::rdm) fn post_recv(&mut self, want: RecvFilter, recv: Recv) -> Result<()> {
         let tagged = recv.tagged;
         let Some(first) = self.space(tagged).find_unexpected(&want) else {
             self.check_enabled()?;
@@ -123,7 +123,7 @@ impl State {
     }
 
     /// An offer that a receive would match may have been taken back: what its peer has said since is heard first.
-    fn ask_again(&mut self, tagged: bool, want: &Want) {
+    fn ask_again(&mut self, tagged: bool, want: &RecvFilter) {
         let listens = self.listens;
         let space = self.space(tagged);
         let Some(at) = space.find_unexpected(want).filter(|_| listens) else { return };
@@ -135,23 +135,23 @@ impl State {
         }
     }
 
-    pub(in crate::rdm) fn len_of(&mut self, tagged: bool, at: At) -> usize {
+    pub(in crate::rdm) fn len_of(&mut self, tagged: bool, at: EntryId) -> usize {
         match self.space(tagged).unexpected(at) {
             Some((_, _, Unexpected::Eager { bytes, .. })) => bytes.len(),
             Some((_, _, Unexpected::Offered { offer, .. })) => offer.len as usize,
-            Some((_, _, Unexpected::Own { number, .. })) => {
+            Some((_, _, Unexpected::Loopback { number, .. })) => {
                 let number = *number;
-                self.ops.get(number).map_or(0, |op| if let Op::Own { end, .. } = op { end.len } else { 0 })
+                self.ops.get(number).map_or(0, |op| if let Op::Loopback { end, .. } = op { end.len } else { 0 })
             }
             None => 0,
         }
     }
 
     /// A message that waited has its receive; `turn` as for `give`.
-    fn join(&mut self, tagged: bool, at: At, recv: Recv, turn: Option<Turn>) {
+    fn join(&mut self, tagged: bool, at: EntryId, recv: Recv, turn: Option<RecvPosition>) {
         let Some((source, tag, _)) = self.space(tagged).unexpected(at) else { return };
         if let Some((number, _)) = turn {
-            self.space(tagged).fills(number, source);
+            self.space(tagged).record_fill(number, source);
         }
         if let Some(message) = self.space(tagged).remove_unexpected(at) {
             self.give(message, recv, tagged.then_some(tag), source, turn);
@@ -159,7 +159,7 @@ impl State {
     }
 
     /// `turn`: as what the receive was posted, if another message may fill it as well.
-    pub(in crate::rdm) fn give(&mut self, message: Unexpected, recv: Recv, tag: Option<u64>, source: u64, turn: Option<Turn>) {
+    pub(in crate::rdm) fn give(&mut self, message: Unexpected, recv: Recv, tag: Option<u64>, source: u64, turn: Option<RecvPosition>) {
         match message {
             Unexpected::Eager { from, link, bytes, data } => {
                 let (label, bytes) = (Label { tag, data }, bytes.as_slice());
@@ -171,8 +171,8 @@ impl State {
             Unexpected::Offered { from, link, offer, data } => {
                 self.take_offer(from, Some(link), offer, Label { tag, data }, recv, source, turn);
             }
-            Unexpected::Own { number, data } => {
-                let Some(Op::Own { end, pieces, site, _owned }) = self.ops.take(number) else { return };
+            Unexpected::Loopback { number, data } => {
+                let Some(Op::Loopback { end, pieces, site, _owned }) = self.ops.take(number) else { return };
                 let n = end.len.min(recv.room);
                 let (from, to) = ((site, pieces.as_slice()), (recv.site(), recv.pieces()));
                 let placed = match n {
@@ -232,15 +232,15 @@ impl State {
 
     #[inline]
     fn handle(&mut self, id: Id, link: usize, parcel: &dyn Parcel) -> Result<()> {
-        match Head::of(parcel)? {
-            Head::Eager(label) => self.on_eager(id, link, label, parcel),
-            Head::Offer(label, offer) => self.on_offer(id, link, label, offer),
-            Head::Done(number, status) => self.on_done(id, number, status),
-            Head::Withdraw(number) => {
+        match ParcelHead::of(parcel)? {
+            ParcelHead::Eager(label) => self.on_eager(id, link, label, parcel),
+            ParcelHead::MessageOffer(label, offer) => self.on_offer(id, link, label, offer),
+            ParcelHead::Done(number, status) => self.on_done(id, number, status),
+            ParcelHead::Withdraw(number) => {
                 self.on_withdraw(id, number);
                 Ok(())
             }
-            Head::Credit(consumed, grant) => {
+            ParcelHead::Credit(consumed, grant) => {
                 let Some(peer) = self.peer(id) else { return Ok(()) };
                 peer.credit.returned(consumed, grant)?;
                 if !peer.waiting.is_empty() {
@@ -255,7 +255,7 @@ impl State {
     fn on_eager(&mut self, id: Id, link: usize, label: Label, parcel: &dyn Parcel) -> Result<()> {
         let Some(peer) = self.peer(id) else { return Ok(()) };
         let (len, source) = (parcel.len(), peer.source);
-        peer.credit.came(len)?;
+        peer.credit.receive(len)?;
         let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
         let Some(recv) = self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, len, source)) else {
             let bytes = UnexpectedData::of(parcel);
@@ -279,10 +279,10 @@ impl State {
         Ok(())
     }
 
-    fn on_offer(&mut self, id: Id, link: usize, label: Label, offer: Offer) -> Result<()> {
+    fn on_offer(&mut self, id: Id, link: usize, label: Label, offer: MessageOffer) -> Result<()> {
         let Some(peer) = self.peer(id) else { return Ok(()) };
         let source = peer.source;
-        if peer.place_of(offer.number).is_some() {
+        if peer.offer_state(offer.number).is_some() {
             return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer offers two messages under one number"));
         }
         peer.offered += 1;
@@ -314,7 +314,7 @@ impl State {
                 let number = offer.number;
                 let at = self.space(tagged).keep(source, tag, Unexpected::Offered { from: id, link, offer, data: label.data });
                 if let Some(peer) = self.peer(id) {
-                    peer.set_place(number, Place::Waits { tagged, at });
+                    peer.set_offer_state(number, OfferState::Unmatched { tagged, at });
                 }
             }
         }
@@ -323,7 +323,16 @@ impl State {
 
     /// Reads what was offered into a receive, as far as it fits. `link`: the lane by which it was offered a while ago.
     #[allow(clippy::too_many_arguments)]
-    fn take_offer(&mut self, from: Id, link: Option<usize>, offer: Offer, label: Label, recv: Recv, source: u64, posted: Option<Turn>) {
+    fn take_offer(
+        &mut self,
+        from: Id,
+        link: Option<usize>,
+        offer: MessageOffer,
+        label: Label,
+        recv: Recv,
+        source: u64,
+        posted: Option<RecvPosition>,
+    ) {
         let here = self.peer(from).and_then(|p| p.link()).map(|l| l.number);
         let Some(link) = here.filter(|here| link.is_none_or(|link| link == *here)) else {
             return self.abandon(&recv, sender_gone(), &label, source);
@@ -335,7 +344,7 @@ impl State {
         let offered = offer.number;
         let number = self.ops.add(Op::Reading { peer: from, link, recv, posted, offer, label, source, queued: true });
         if let Some(peer) = self.peer(from) {
-            peer.set_place(offered, Place::Read(number));
+            peer.set_offer_state(offered, OfferState::Reading(number));
             peer.reads.push_back(number);
             if peer.reads.len() == 1 {
                 self.reads.push(from);
@@ -346,7 +355,7 @@ impl State {
     pub fn tell_done(&mut self, to: Id, number: u64, status: Code) {
         if let Some(peer) = self.peer(to) {
             peer.forget_offer(number);
-            peer.control.push_back(Words::done(number, status));
+            peer.control.push_back(ParcelWords::done(number, status));
             self.stay_busy(to);
         }
     }
@@ -411,7 +420,7 @@ impl State {
         if is_there {
             self.tell_done(peer, offer.number, status);
         }
-        let posted = posted.filter(|turn| there.is_some_and(|source| self.space(recv.tagged).is_next(turn, source)));
+        let posted = posted.filter(|turn| there.is_some_and(|source| self.space(recv.tagged).can_repost(turn, source)));
         match (result, posted) {
             (Ok(()), _) => {
                 let n = recv.room.min(offer.len as usize);
@@ -426,24 +435,24 @@ impl State {
     }
 
     /// The sender has taken the message back that this receive was matched with: it is for the next one.
-    fn wait_on(&mut self, recv: Recv, (number, want): Turn, of: Id) {
+    fn wait_on(&mut self, recv: Recv, (number, want): RecvPosition, of: Id) {
         // The sender's index may be another by now.
         let source = self.peer(of).map(|p| p.source).filter(|_| want.source != UNSPEC).unwrap_or(UNSPEC);
-        let (want, tagged) = (Want { source, ..want }, recv.tagged);
+        let (want, tagged) = (RecvFilter { source, ..want }, recv.tagged);
         self.expires(recv.deadline());
         match self.space(tagged).find_unexpected(&want) {
             Some(message) => self.join(tagged, message, recv, Some((number, want))),
-            None => self.space(tagged).post_again(want.source, vec![(number, want, recv)]),
+            None => self.space(tagged).repost(want.source, vec![(number, want, recv)]),
         }
     }
 
     /// A message to this very endpoint.
-    pub fn send_own(&mut self, waiting: Waiting, label: Label) {
-        let Waiting { end, pieces, site, owned, .. } = waiting;
+    pub fn send_loopback(&mut self, waiting: PendingOp, label: Label) {
+        let PendingOp { end, pieces, site, owned, .. } = waiting;
         let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
-        let source = self.own_source();
-        let number = self.ops.add(Op::Own { end, pieces, site, _owned: owned });
-        let message = Unexpected::Own { number, data: label.data };
+        let source = self.loopback_source();
+        let number = self.ops.add(Op::Loopback { end, pieces, site, _owned: owned });
+        let message = Unexpected::Loopback { number, data: label.data };
         match self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, end.len, source)) {
             Some(recv) => self.give(message, recv, label.tag, source, None),
             None => {

@@ -18,9 +18,9 @@ use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::memory::region_quota::is_out_of_room;
 use crate::rdm::peers::link::Link;
 use crate::rdm::peers::outstanding::Op;
-use crate::rdm::peers::peer::{Id, Phase, Waiting, What};
+use crate::rdm::peers::peer::{Id, PendingKind, PendingOp, Phase};
 use crate::rdm::state::State;
-use crate::rdm::wire::parcel::{Label, Words, eager};
+use crate::rdm::wire::parcel::{Label, ParcelWords, eager};
 use crate::room::{Room, zeroed};
 use crate::sys::time;
 use crate::sys::usercopy::UserCopy;
@@ -91,11 +91,19 @@ impl State {
         self.reserve_pending(id)?;
         self.space(tag.is_some()).room_to_keep()?;
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
-        let mut waiting =
-            Waiting { end, held: 0, flags, pieces, descs: kept(descs), site, owned: None, what: What::Message { label, offered: None } };
+        let mut waiting = PendingOp {
+            end,
+            held: 0,
+            flags,
+            pieces,
+            descs: kept(descs),
+            site,
+            owned: None,
+            kind: PendingKind::Message { label, offered: None },
+        };
         waiting.own(flags & flags::INJECT != 0)?;
-        if self.peer(id).is_some_and(|p| matches!(p.phase, Phase::Own)) {
-            self.send_own(waiting, label);
+        if self.peer(id).is_some_and(|p| matches!(p.phase, Phase::Loopback)) {
+            self.send_loopback(waiting, label);
             return Ok(());
         }
         self.queue(domain, id, waiting);
@@ -120,13 +128,13 @@ impl State {
         let end = self.end_of(c, kind, local, len, 0);
         let site = domain.site(descs.first().copied().unwrap_or(0))?;
         if self.own == Some(id) {
-            self.rma_own(domain, dir, (site, local), remote, c, &end);
+            self.rma_loopback(domain, dir, (site, local), remote, c, &end);
             return Ok(());
         }
         self.reserve_pending(id)?;
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
-        let what = What::Rma { dir, remote: remote.to_vec(), data: c.data };
-        let mut waiting = Waiting { end, held: 0, flags: c.flags, pieces, descs: kept(descs), site, owned: None, what };
+        let what = PendingKind::Rma { dir, remote: remote.to_vec(), data: c.data };
+        let mut waiting = PendingOp { end, held: 0, flags: c.flags, pieces, descs: kept(descs), site, owned: None, kind: what };
         waiting.own(injected)?;
         self.queue(domain, id, waiting);
         Ok(())
@@ -138,11 +146,11 @@ impl State {
         self.peer(id).map_or(Ok(()), |peer| peer.waiting.room(1))
     }
 
-    pub(in crate::rdm) fn queue(&mut self, domain: &Domain, id: Id, waiting: Waiting) {
+    pub(in crate::rdm) fn queue(&mut self, domain: &Domain, id: Id, waiting: PendingOp) {
         if let Some(peer) = self.peer(id) {
             let last = peer.waiting.len();
             peer.waiting.push_back(waiting);
-            if self.faults.is_none() || self.judge(id, last) {
+            if self.faults.is_none() || self.apply_faults(id, last) {
                 self.flush(domain, id);
             }
             // Results that a lane gave at once are told at once.
@@ -152,7 +160,7 @@ impl State {
 
     /// Sends what waits for a peer, as far as there is room.
     pub fn flush(&mut self, domain: &Domain, id: Id) {
-        if self.peer(id).is_some_and(|p| matches!(p.phase, Phase::Fresh) && !p.waiting.is_empty()) {
+        if self.peer(id).is_some_and(|p| matches!(p.phase, Phase::Unconnected) && !p.waiting.is_empty()) {
             self.dial(domain, id, 0);
         }
         loop {
@@ -183,7 +191,7 @@ impl State {
                     }
                     return self.stay_busy(id);
                 }
-                Step::Failed(e) => self.drop_waiting(waiting, e),
+                Step::Failed(e) => self.fail_pending(waiting, e),
             }
         }
     }
@@ -197,8 +205,8 @@ impl State {
     }
 
     /// An operation that has not started ends.
-    pub fn drop_waiting(&mut self, waiting: Waiting, why: Error) {
-        if let What::Message { offered: Some((number, _)), .. } = waiting.what
+    pub fn fail_pending(&mut self, waiting: PendingOp, why: Error) {
+        if let PendingKind::Message { offered: Some((number, _)), .. } = waiting.kind
             && let Some(Op::Offered { peer: id, exposed, .. }) = self.ops.take(number)
         {
             if let Some(peer) = self.peer(id) {
@@ -209,16 +217,16 @@ impl State {
         self.fail(&waiting.end, why);
     }
 
-    fn start(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut Waiting) -> Step {
+    fn start(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut PendingOp) -> Step {
         let sleepers = self.sleepers;
         let Some(peer) = self.peer(id) else { return Step::Wait };
         if w.flags & flags::FENCE != 0 && peer.under_way > 0 || w.held != 0 && w.held > time::now_ns() {
             return Step::Wait;
         }
-        if !matches!(w.what, What::Message { .. }) {
+        if !matches!(w.kind, PendingKind::Message { .. }) {
             return self.start_rma(domain, id, link, w);
         }
-        let What::Message { label, offered } = &w.what else { return Step::Wait };
+        let PendingKind::Message { label, offered } = &w.kind else { return Step::Wait };
         let (label, fresh) = (*label, offered.is_none());
         let whole = w.site.is_host() && w.end.len <= link.eager_max && w.flags & flags::DELIVERY_COMPLETE == 0;
         let may_go = whole && fresh && peer.credit.may_send(w.end.len);
@@ -261,11 +269,11 @@ impl State {
                 pieces: if w.site.is_host() { w.pieces.clone() } else { Pieces::One(Iov::EMPTY) },
                 _owned: None,
             });
-            w.what = What::Message { label, offered: Some((number, places)) };
+            w.kind = PendingKind::Message { label, offered: Some((number, places)) };
         }
-        let What::Message { offered: Some((number, places)), .. } = &w.what else { return Step::Wait };
+        let PendingKind::Message { offered: Some((number, places)), .. } = &w.kind else { return Step::Wait };
         let number = *number;
-        let words = Words::offer(&label, number, w.end.len as u64, places);
+        let words = ParcelWords::offer(&label, number, w.end.len as u64, places);
         match put(link, words.as_slice(), &[]) {
             Ok(true) => {
                 if let Some(Op::Offered { _owned, .. }) = self.ops.get(number) {
@@ -280,7 +288,7 @@ impl State {
         }
     }
 
-    fn start_rma(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut Waiting) -> Step {
+    fn start_rma(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut PendingOp) -> Step {
         let (descs, count) = match domain.descs_of(link.of, &w.descs) {
             Ok(found) => found,
             Err(e) => return Step::Failed(e),
@@ -290,12 +298,12 @@ impl State {
         // The lane's entry is how its end is learnt. What was injected leaves with the call there as well.
         let how = w.flags & flags::OP_FLAGS & !flags::MORE | flags::COMPLETION;
         let c = Common { context: number as usize, flags: how, desc: descs[0], timeout_ns, ..Common::default() };
-        let posted = match &w.what {
-            What::Rma { dir, remote, data } => {
+        let posted = match &w.kind {
+            PendingKind::Rma { dir, remote, data } => {
                 let c = Common { data: *data, ..c };
                 link.ep.rma(*dir, w.pieces.as_slice(), remote, &c, descs.get(..count).unwrap_or_default())
             }
-            What::Atomic(op) => {
+            PendingKind::Atomic(op) => {
                 let with = Operands::joined(op.what, w.pieces.as_slice().first().copied().unwrap_or_default(), op.with.old);
                 let op = AtomicOp { with, ..**op };
                 match domain.lanes.get(link.of) {
@@ -306,7 +314,7 @@ impl State {
                     _ => link.ep.atomic(&op, &c),
                 }
             }
-            What::Message { .. } => Err(Error::AGAIN),
+            PendingKind::Message { .. } => Err(Error::AGAIN),
         };
         match posted {
             Ok(()) => {
@@ -330,7 +338,7 @@ impl State {
     pub fn on_done(&mut self, id: Id, number: u64, status: Code) -> Result<()> {
         // One that waits for room in the lane was not made yet.
         let first = self.peer(id).and_then(|p| p.waiting.front());
-        let waits = first.is_some_and(|w| matches!(w.what, What::Message { offered: Some((n, _)), .. } if n == number));
+        let waits = first.is_some_and(|w| matches!(w.kind, PendingKind::Message { offered: Some((n, _)), .. } if n == number));
         match self.ops.get(number) {
             Some(Op::Offered { peer, .. } | Op::Withdrawn { peer }) if *peer == id && !waits => {}
             _ => return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer took an offer that was never made")),
@@ -373,7 +381,7 @@ pub(in crate::rdm) fn unread(user: &UserCopy, code: Code, pieces: &Pieces) -> Er
     Error::coded(errno::EIO, code, format!("the receiver could not read the message: {}", Code::words(code.0)))
 }
 
-impl Waiting {
+impl PendingOp {
     /// Lends a copy of the caller's bytes.
     #[cold]
     fn copied(&mut self, domain: &Domain, lane: usize) -> Result<Exposed> {

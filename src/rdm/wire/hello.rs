@@ -2,7 +2,7 @@
 //! What two connectionless endpoints say to each other: private data while a lane is connected, parcels afterwards. All of it
 //! is checked here or by who asks for it.
 
-use super::nonsense;
+use super::protocol_error;
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::av::Name;
 
@@ -58,13 +58,13 @@ impl Intro {
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Intro> {
-        let wrong = || nonsense("the peer introduced itself as no connectionless endpoint of this version does");
+        let wrong = || protocol_error("the peer introduced itself as no connectionless endpoint of this version does");
         let Some((&[INTRO, grant @ ..64], rest)) = bytes.split_first_chunk::<2>().filter(|_| bytes.len() == INTRO_LEN) else {
             return Err(wrong());
         };
         let name = Name::unpack(&rest[..38]).map_err(|e| e.context("the peer's name"))?;
         if name.nonce == 0 {
-            return Err(nonsense("the peer's name has no nonce"));
+            return Err(protocol_error("the peer's name has no nonce"));
         }
         Ok(Intro { name, meant: word_at(bytes, 40), grant: 1 << grant })
     }
@@ -89,14 +89,14 @@ impl Refusal {
 
 /// What stands in front of the private data of a connected endpoint whose messages are matched: bytes of unexpected messages
 /// that this side takes at first.
-pub fn matched(grant: u64, data: &[u8]) -> Vec<u8> {
+pub fn encode_matched(grant: u64, data: &[u8]) -> Vec<u8> {
     [&head(TAGS)[..], &grant.to_le_bytes(), data].concat()
 }
 
 pub const MATCHED_LEN: usize = 16;
 
 /// The other side's grant, and its private data.
-pub fn matched_from(bytes: &[u8]) -> Result<(u64, &[u8])> {
+pub fn decode_matched(bytes: &[u8]) -> Result<(u64, &[u8])> {
     let words = "the other end does not match messages: it was opened without GDRFAB_TAGGED, or with another version";
     match bytes.strip_prefix(&head(TAGS)).and_then(|rest| Some((word_at(bytes, 8), rest.get(8..)?))) {
         Some(found) => Ok(found),
@@ -110,10 +110,10 @@ mod tests {
 
     #[test]
     fn grants_stand_in_front_of_private_data() {
-        let bytes = matched(7, b"data");
-        assert_eq!((matched_from(&bytes).unwrap(), bytes.len()), ((7, &b"data"[..]), MATCHED_LEN + 4));
-        assert!((0..MATCHED_LEN).all(|n| matched_from(&bytes[..n]).is_err()));
-        assert!((0..8).all(|at| matched_from(&[&bytes[..at], &[99], &bytes[at + 1..]].concat()).is_err()));
+        let bytes = encode_matched(7, b"data");
+        assert_eq!((decode_matched(&bytes).unwrap(), bytes.len()), ((7, &b"data"[..]), MATCHED_LEN + 4));
+        assert!((0..MATCHED_LEN).all(|n| decode_matched(&bytes[..n]).is_err()));
+        assert!((0..8).all(|at| decode_matched(&[&bytes[..at], &[99], &bytes[at + 1..]].concat()).is_err()));
     }
 
     #[test]

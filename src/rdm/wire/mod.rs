@@ -7,6 +7,6 @@ use crate::error::{Code, Error, errno};
 pub mod hello;
 pub mod parcel;
 
-fn nonsense(words: &'static str) -> Error {
+fn protocol_error(words: &'static str) -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, words)
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Parcels.
 
-use super::nonsense;
+use super::protocol_error;
 use crate::error::{Code, Result};
 use crate::prov::Parcel;
 use crate::prov::op::{IOV_LIMIT, RmaIov};
@@ -54,14 +54,14 @@ pub fn eager(label: &Label) -> ([u64; 3], usize) {
 }
 
 /// Words of one parcel.
-pub struct Words {
+pub struct ParcelWords {
     words: [u64; 4 + 2 + 3 * IOV_LIMIT],
     count: usize,
 }
 
-impl Words {
-    fn of(first: u64) -> Words {
-        let mut words = Words { words: [0; 4 + 2 + 3 * IOV_LIMIT], count: 0 };
+impl ParcelWords {
+    fn of(first: u64) -> ParcelWords {
+        let mut words = ParcelWords { words: [0; 4 + 2 + 3 * IOV_LIMIT], count: 0 };
         words.add(first);
         words
     }
@@ -89,8 +89,8 @@ impl Words {
         self.is(kind::CREDIT)
     }
 
-    pub fn offer(label: &Label, number: u64, len: u64, places: &[RmaIov]) -> Words {
-        let mut words = Words::of(u64::from(kind::OFFER) | label.flags());
+    pub fn offer(label: &Label, number: u64, len: u64, places: &[RmaIov]) -> ParcelWords {
+        let mut words = ParcelWords::of(u64::from(kind::OFFER) | label.flags());
         [number, len].iter().chain(&label.tag).chain(&label.data).for_each(|w| words.add(*w));
         for p in places {
             [p.addr, p.len as u64, p.key].into_iter().for_each(|w| words.add(w));
@@ -98,20 +98,20 @@ impl Words {
         words
     }
 
-    pub fn done(number: u64, status: Code) -> Words {
-        let mut words = Words::of(u64::from(kind::DONE));
+    pub fn done(number: u64, status: Code) -> ParcelWords {
+        let mut words = ParcelWords::of(u64::from(kind::DONE));
         [number, status.0 as u64].into_iter().for_each(|w| words.add(w));
         words
     }
 
-    pub fn withdraw(number: u64) -> Words {
-        let mut words = Words::of(u64::from(kind::WITHDRAW));
+    pub fn withdraw(number: u64) -> ParcelWords {
+        let mut words = ParcelWords::of(u64::from(kind::WITHDRAW));
         words.add(number);
         words
     }
 
-    pub fn credit(consumed: u64, grant: u64) -> Words {
-        let mut words = Words::of(u64::from(kind::CREDIT));
+    pub fn credit(consumed: u64, grant: u64) -> ParcelWords {
+        let mut words = ParcelWords::of(u64::from(kind::CREDIT));
         [consumed, grant].into_iter().for_each(|w| words.add(w));
         words
     }
@@ -119,7 +119,7 @@ impl Words {
 
 /// What a sender offers to be read.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Offer {
+pub struct MessageOffer {
     pub number: u64,
     pub len: u64,
     pub places: Vec<RmaIov>,
@@ -127,20 +127,20 @@ pub struct Offer {
 
 /// A parcel, as far as its words go.
 #[derive(Debug, PartialEq)]
-pub enum Head {
+pub enum ParcelHead {
     Eager(Label),
-    Offer(Label, Offer),
+    MessageOffer(Label, MessageOffer),
     Done(u64, Code),
     Credit(u64, u64),
     Withdraw(u64),
 }
 
-impl Head {
+impl ParcelHead {
     #[inline]
-    pub fn of(parcel: &dyn Parcel) -> Result<Head> {
+    pub fn of(parcel: &dyn Parcel) -> Result<ParcelHead> {
         let first = parcel.word(0);
         if first & !(FLAGS | 0xff) != 0 {
-            return Err(nonsense("a parcel with flags that do not exist"));
+            return Err(protocol_error("a parcel with flags that do not exist"));
         }
         let at = Cell::new(1);
         let next = || parcel.word(at.replace(at.get() + 1));
@@ -149,11 +149,11 @@ impl Head {
         let label = Label { tag: (first & TAGGED != 0).then(next), data: (first & DATA != 0).then(next) };
         let begin = at.get();
         let head = match kind {
-            kind::EAGER => Head::Eager(label),
+            kind::EAGER => ParcelHead::Eager(label),
             kind::OFFER => {
                 let count = parcel.words().saturating_sub(begin) / 3;
                 if count > IOV_LIMIT || parcel.words() != begin + 3 * count || !parcel.is_empty() {
-                    return Err(nonsense("an offer with places beyond the limit"));
+                    return Err(protocol_error("an offer with places beyond the limit"));
                 }
                 let place = |k: usize| RmaIov {
                     addr: parcel.word(begin + 3 * k),
@@ -163,17 +163,17 @@ impl Head {
                 let places: Vec<RmaIov> = (0..count).map(place).collect();
                 let sum = places.iter().try_fold(0u64, |sum, p| sum.checked_add(p.len as u64));
                 if sum != Some(numbers.1) {
-                    return Err(nonsense("an offer whose places do not make its length"));
+                    return Err(protocol_error("an offer whose places do not make its length"));
                 }
-                return Ok(Head::Offer(label, Offer { number: numbers.0, len: numbers.1, places }));
+                return Ok(ParcelHead::MessageOffer(label, MessageOffer { number: numbers.0, len: numbers.1, places }));
             }
-            kind::DONE if first & FLAGS == 0 => Head::Done(next(), Code(next() as u16 as i32)),
-            kind::CREDIT if first & FLAGS == 0 => Head::Credit(next(), next()),
-            kind::WITHDRAW if first & FLAGS == 0 => Head::Withdraw(next()),
-            _ => return Err(nonsense("a parcel of a kind that does not exist")),
+            kind::DONE if first & FLAGS == 0 => ParcelHead::Done(next(), Code(next() as u16 as i32)),
+            kind::CREDIT if first & FLAGS == 0 => ParcelHead::Credit(next(), next()),
+            kind::WITHDRAW if first & FLAGS == 0 => ParcelHead::Withdraw(next()),
+            _ => return Err(protocol_error("a parcel of a kind that does not exist")),
         };
         if at.get() != parcel.words() || (kind != kind::EAGER && !parcel.is_empty()) {
-            return Err(nonsense("a parcel of another length than its kind has"));
+            return Err(protocol_error("a parcel of another length than its kind has"));
         }
         Ok(head)
     }
@@ -199,8 +199,8 @@ mod tests {
         fn copy(&self, _skip: usize, _to: Iov) {}
     }
 
-    fn made(words: &Words, len: usize) -> Result<Head> {
-        Head::of(&Made(words.as_slice().to_vec(), len))
+    fn made(words: &ParcelWords, len: usize) -> Result<ParcelHead> {
+        ParcelHead::of(&Made(words.as_slice().to_vec(), len))
     }
 
     #[test]
@@ -208,28 +208,31 @@ mod tests {
         let place = |len| RmaIov { addr: 4096, len, key: 77 };
         for label in [None, Some(5)].iter().flat_map(|tag| [None, Some(9)].map(|data| Label { tag: *tag, data })) {
             let (words, count) = eager(&label);
-            assert_eq!(Head::of(&Made(words[..count].to_vec(), 8)).unwrap(), Head::Eager(label));
+            assert_eq!(ParcelHead::of(&Made(words[..count].to_vec(), 8)).unwrap(), ParcelHead::Eager(label));
             for places in [vec![], vec![place(10)], vec![place(1); 8]] {
                 let len = places.iter().map(|p| p.len as u64).sum();
-                let words = Words::offer(&label, 3, len, &places);
-                assert_eq!(made(&words, 0).unwrap(), Head::Offer(label, Offer { number: 3, len, places: places.clone() }));
-                assert!(made(&words, 1).is_err() && made(&Words::offer(&label, 3, len + 1, &places), 0).is_err());
+                let words = ParcelWords::offer(&label, 3, len, &places);
+                assert_eq!(
+                    made(&words, 0).unwrap(),
+                    ParcelHead::MessageOffer(label, MessageOffer { number: 3, len, places: places.clone() })
+                );
+                assert!(made(&words, 1).is_err() && made(&ParcelWords::offer(&label, 3, len + 1, &places), 0).is_err());
                 for cut in 0..words.as_slice().len() {
-                    let head = Head::of(&Made(words.as_slice()[..cut].to_vec(), 0));
+                    let head = ParcelHead::of(&Made(words.as_slice()[..cut].to_vec(), 0));
                     assert!(head.is_err() || (len == 0 && cut < 3), "{cut} of {label:?}");
                 }
             }
         }
-        assert_eq!(made(&Words::done(7, Code::Key), 0).unwrap(), Head::Done(7, Code::Key));
-        assert_eq!(made(&Words::credit(7, 8), 0).unwrap(), Head::Credit(7, 8));
-        assert_eq!(made(&Words::withdraw(7), 0).unwrap(), Head::Withdraw(7));
-        assert!(made(&Words::withdraw(7), 1).is_err());
+        assert_eq!(made(&ParcelWords::done(7, Code::Key), 0).unwrap(), ParcelHead::Done(7, Code::Key));
+        assert_eq!(made(&ParcelWords::credit(7, 8), 0).unwrap(), ParcelHead::Credit(7, 8));
+        assert_eq!(made(&ParcelWords::withdraw(7), 0).unwrap(), ParcelHead::Withdraw(7));
+        assert!(made(&ParcelWords::withdraw(7), 1).is_err());
         for words in
             [vec![], vec![0], vec![9, 1], vec![1 | 1 << 20], vec![3 | TAGGED, 1, 1], vec![3, 1], vec![4, 1, 2, 3], vec![1, 1], vec![5]]
         {
-            assert!(Head::of(&Made(words.clone(), 0)).is_err(), "{words:?}");
+            assert!(ParcelHead::of(&Made(words.clone(), 0)).is_err(), "{words:?}");
         }
         let wide = [vec![2, 1, u64::MAX], vec![1, u64::MAX, 1, 1, 2, 1]].concat();
-        assert!(Head::of(&Made(wide, 0)).is_err());
+        assert!(ParcelHead::of(&Made(wide, 0)).is_err());
     }
 }

@@ -14,7 +14,7 @@ impl Random {
 }
 
 impl<R, U> Matcher<R, U> {
-    fn put(&mut self, want: Want, item: impl FnOnce() -> R) -> At {
+    fn put(&mut self, want: RecvFilter, item: impl FnOnce() -> R) -> EntryId {
         // Of its own, where the endpoint counts for two matchers.
         self.kept += 1;
         self.post(self.kept, want, item)
@@ -24,7 +24,7 @@ impl<R, U> Matcher<R, U> {
 /// What the matcher is held against: two lists, walked from their beginning.
 #[derive(Default)]
 struct Model {
-    posted: Vec<(Want, u32)>,
+    posted: Vec<(RecvFilter, u32)>,
     unexpected: Vec<(u64, u64, u32)>,
 }
 
@@ -39,7 +39,7 @@ impl Model {
         }
     }
 
-    fn peek(&self, want: &Want) -> Option<usize> {
+    fn peek(&self, want: &RecvFilter) -> Option<usize> {
         self.unexpected.iter().position(|(s, t, _)| want.takes(*s, *t))
     }
 }
@@ -50,7 +50,7 @@ fn run(seed: u64, masks: &[u64], steps: u32) {
         let source = random.below(4);
         let tag = random.below(3) << 60 | random.below(3) << 8 | random.below(3);
         let source_wanted = if random.below(3) == 0 { UNSPEC } else { source };
-        let want = Want { source: source_wanted, tag, ignore: masks[random.below(masks.len() as u64) as usize] };
+        let want = RecvFilter { source: source_wanted, tag, ignore: masks[random.below(masks.len() as u64) as usize] };
         match random.below(20) {
             0..8 => {
                 let found = matcher.find_posted(source, tag).and_then(|at| matcher.remove_posted(at, source));
@@ -130,7 +130,7 @@ fn more_masks_than_classes_match_as_well() {
 fn lists_are_freed() {
     let mut m = Matcher::<(), ()>::default();
     for tag in 0..1000 {
-        let at = m.put(Want { source: 1, tag, ignore: 0 }, || ());
+        let at = m.put(RecvFilter { source: 1, tag, ignore: 0 }, || ());
         m.remove_posted(at, 1);
         let at = m.keep(1, tag, ());
         m.remove_unexpected(at);
@@ -141,7 +141,7 @@ fn lists_are_freed() {
 /// The heirs of a sort that was alone are found when another comes, and in the order in which they were posted.
 #[test]
 fn a_sort_that_was_alone_gets_its_place_in_the_hash_when_another_comes() {
-    let exact = |tag| Want { source: 1, tag, ignore: 0 };
+    let exact = |tag| RecvFilter { source: 1, tag, ignore: 0 };
     let take = |m: &mut Matcher<u64, ()>, tag| m.find_posted(1, tag).and_then(|at| m.remove_posted(at, 1));
     for (alone, taken) in [(1, 0), (2, 0), (2, 1), (3, 1), (3, 2), (9, 4)] {
         for others in [1, 200] {
@@ -165,8 +165,8 @@ fn a_sort_that_was_alone_gets_its_place_in_the_hash_when_another_comes() {
 /// Looks into lists and hashes, whatever time they take.
 #[test]
 fn a_match_costs_the_same_with_10000_waiting() {
-    let exact = |tag| Want { source: 1, tag, ignore: 0 };
-    let wild = |tag| Want { source: UNSPEC, tag, ignore: 0xffff };
+    let exact = |tag| RecvFilter { source: 1, tag, ignore: 0 };
+    let wild = |tag| RecvFilter { source: UNSPEC, tag, ignore: 0xffff };
     for many in [1u64, 10_000] {
         let mut m = Matcher::<u64, u64>::default();
         for i in 0..many {
@@ -208,12 +208,12 @@ fn a_match_costs_the_same_with_10000_waiting() {
 #[test]
 fn messages_are_refiled_in_as_many_steps_as_there_are_messages() {
     const MANY: u64 = 65_536;
-    let exact = |source| Want { source, tag: 7, ignore: 0 };
+    let exact = |source| RecvFilter { source, tag: 7, ignore: 0 };
     let mut m = Matcher::<u64, u64>::default();
     for i in 0..MANY {
         m.keep(2 + u64::from(i >= MANY / 2), 7, i);
     }
-    assert!(m.find_unexpected(&exact(9)).is_none() && m.find_unexpected(&Want { source: UNSPEC, ..exact(9) }).is_some());
+    assert!(m.find_unexpected(&exact(9)).is_none() && m.find_unexpected(&RecvFilter { source: UNSPEC, ..exact(9) }).is_some());
     STEPS.set(0);
     m.refile(|i| Some(3 - u64::from(*i >= MANY / 2)));
     assert!(STEPS.get() <= MANY as usize + 1, "{} steps", STEPS.get());
@@ -226,7 +226,7 @@ fn messages_are_refiled_in_as_many_steps_as_there_are_messages() {
 /// Only a message that gets a receive behind brings one out of turn: not posting again, moving to another source, or an end.
 #[test]
 fn a_receive_is_next_until_one_behind_it_gets_a_message() {
-    let want = Want { source: 1, tag: 7, ignore: 0 };
+    let want = RecvFilter { source: 1, tag: 7, ignore: 0 };
     let mut m = Matcher::<u64, u64>::default();
     let first = m.put(want, || 1);
     m.put(want, || 2);
@@ -234,22 +234,22 @@ fn a_receive_is_next_until_one_behind_it_gets_a_message() {
     for _ in 0..2 {
         let at = m.find_posted(1, 7).unwrap();
         let item = m.remove_posted(at, 1).unwrap();
-        assert!(item == 1 && m.is_next(&turn, 1));
-        m.post_again(1, vec![(turn.0, want, item)]);
+        assert!(item == 1 && m.can_repost(&turn, 1));
+        m.repost(1, vec![(turn.0, want, item)]);
         let moved = m.take_posted_for(1);
         assert!(moved.iter().map(|(.., item)| item).eq(&[1, 2]));
-        m.post_again(1, moved);
+        m.repost(1, moved);
         let third = m.put(want, || 3);
         assert_eq!(m.withdraw_posted(third), Some(3));
-        assert!(m.is_next(&turn, 1));
+        assert!(m.can_repost(&turn, 1));
     }
     m.remove_posted(first, 1);
-    m.fills(turn.0 + 1, 2);
-    let from_any = (turn.0, Want { source: UNSPEC, ..want });
-    assert!(m.is_next(&turn, 1) && !m.is_next(&from_any, 1), "a message of another sender's");
-    m.fills(turn.0 + 1, 1);
-    assert!(!m.is_next(&turn, 1) && m.is_next(&turn, 3));
+    m.record_fill(turn.0 + 1, 2);
+    let from_any = (turn.0, RecvFilter { source: UNSPEC, ..want });
+    assert!(m.can_repost(&turn, 1) && !m.can_repost(&from_any, 1), "a message of another sender's");
+    m.record_fill(turn.0 + 1, 1);
+    assert!(!m.can_repost(&turn, 1) && m.can_repost(&turn, 3));
     // One that is another now may be any.
     m.refile(|_| None);
-    assert!(!m.is_next(&turn, 3));
+    assert!(!m.can_repost(&turn, 3));
 }

@@ -7,23 +7,23 @@ use crate::rdm::peers::credit::*;
 #[test]
 fn to_pass_is_to_come_and_to_be_consumed() {
     let (mut plain, mut fast) = (Credit::new(FIRST_GRANT), Credit::new(FIRST_GRANT));
-    let mut told = 0;
+    let mut advertised = 0;
     for round in 0..20_000usize {
         let len = round * 53 % 3000;
-        plain.came(len).unwrap();
+        plain.receive(len).unwrap();
         let said = plain.consumed(len, |_| round % 2 == 0);
-        if !fast.passes(len) {
-            fast.came(len).unwrap();
+        if !fast.receive_and_consume(len) {
+            fast.receive(len).unwrap();
             let words = fast.consumed(len, |_| round % 2 == 0);
             assert_eq!(words.as_ref().map(|w| w.as_slice().to_vec()), said.as_ref().map(|w| w.as_slice().to_vec()));
-            told += usize::from(words.is_some());
+            advertised += usize::from(words.is_some());
         } else {
             assert!(said.is_none(), "{round}: somebody was to be told");
         }
         fast.settle();
-        assert_eq!((fast.came, fast.consumed, fast.told), (plain.came, plain.consumed, plain.told));
+        assert_eq!((fast.received, fast.consumed, fast.advertised), (plain.received, plain.consumed, plain.advertised));
     }
-    assert!(told > 10);
+    assert!(advertised > 10);
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn grants_are_kept_by_both_sides() {
             panic!("consumed at once, so there is always a grant");
         }
         one.sent(len);
-        other.came(len).unwrap();
+        other.receive(len).unwrap();
         let tell = other.consumed(len, |more| {
             let enough = room >= more;
             room -= if enough { more } else { 0 };
@@ -50,8 +50,8 @@ fn grants_are_kept_by_both_sides() {
     assert_eq!(other.grant(), MOST_GRANT);
     while one.may_send(1000) {
         one.sent(1000);
-        other.came(1000).unwrap();
+        other.receive(1000).unwrap();
     }
-    assert!(other.came(MOST_GRANT as usize / 2).is_err(), "beyond the grant");
+    assert!(other.receive(MOST_GRANT as usize / 2).is_err(), "beyond the grant");
     assert!(one.returned(0, MOST_GRANT).is_err() && one.returned(u64::MAX, MOST_GRANT).is_err());
 }

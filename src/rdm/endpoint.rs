@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A connectionless endpoint: the calls of the layer above, each under the endpoint's lock.
 
-use super::cq_reader::Reader;
+use super::cq_reader::CqReader;
 use super::ops;
 pub use super::ops::Endpoint;
 use super::state::State;
@@ -22,7 +22,7 @@ use crate::prov::{self, EventQueue, Provider, Reach, Request, flags};
 use crate::rdm::connect::connected::connectionless;
 use crate::rdm::connect::listen::{listen, source_of};
 use crate::rdm::connect::same_host;
-use crate::rdm::connect::wireup::full;
+use crate::rdm::connect::wireup::no_room_for_callers;
 use crate::rdm::matching::matcher::Matcher;
 use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::memory::registration_cache::Counts;
@@ -58,26 +58,26 @@ impl Endpoint {
             name: None,
             bind: Bindings::default(),
             options: Options { coop: Coop::of(config::get().coop && domain.shares_copies()), ..Options::default() },
-            faults: FaultInjection::wanted(&domain),
+            faults: FaultInjection::configured(&domain),
             av: None,
             connection: None,
             av_changes: u64::MAX,
             closed: false,
             directed: info.caps & flags::DIRECTED_RECV != 0,
             deliver: false,
-            listens: false,
-            held: VecDeque::new(),
+            polls_lanes: false,
+            held_writes: VecDeque::new(),
             fast_send: false,
             fast_recv: false,
             fast_untagged: false,
             entry_by_default: false,
-            reader: Reader::NONE,
+            reader: CqReader::NONE,
             peers: Vec::new(),
             free_peers: Vec::new(),
             dead: HashSet::new(),
-            bury_at: 64,
-            own: None,
-            by_place: HashMap::new(),
+            reap_at: 64,
+            loopback: None,
+            by_address: HashMap::new(),
             routes: Vec::new(),
             tagged: Matcher::default(),
             untagged: Matcher::default(),
@@ -89,13 +89,13 @@ impl Endpoint {
             busy: Vec::new(),
             awaiting: Vec::new(),
             ready: PollSchedule::default(),
-            joining: Vec::new(),
-            leaving: Vec::new(),
+            connecting: Vec::new(),
+            closing: Vec::new(),
             links: HashMap::new(),
             unlisted: 0,
-            counted_at: u64::MAX,
+            unlisted_counted_at: u64::MAX,
             next_link: 0,
-            broken: Vec::new(),
+            violations: Vec::new(),
             returned: Vec::new(),
             pending_close: VecDeque::new(),
             revoked: VecDeque::new(),
@@ -107,18 +107,18 @@ impl Endpoint {
             results: Arc::new(Queue::new(RESULTS, domain.threading)?),
             events: Arc::new(EventQueue::default()),
             drivers: Arc::default(),
-            user: domain.user.clone(),
-            grants: BudgetShare::of(&domain.grants),
+            user_copy: domain.user.clone(),
+            extra_grants: BudgetShare::of(&domain.grants),
             offered: 0,
-            ended: BudgetShare::of(&domain.ended),
+            ended_bytes: BudgetShare::of(&domain.ended),
             earliest: 0,
             turns: 0,
-            filled: u32::MAX / 2,
-            last_look: 0,
-            looks: 0,
+            last_fill_turn: u32::MAX / 2,
+            last_rare_poll: 0,
+            rare_polls: 0,
             listen_schedule: ListenSchedule::default(),
             stats: Stats::default(),
-            past: Stats::default(),
+            past_stats: Stats::default(),
             sleepers: 0,
         };
         Ok(Endpoint { source, state: Serial::new(domain.threading, state), domain })
@@ -173,7 +173,7 @@ impl prov::Endpoint for Endpoint {
         }
         s.deliver = op_flags.tx & flags::DELIVERY_COMPLETE != 0;
         s.bind.enable(op_flags);
-        s.listens = true;
+        s.polls_lanes = true;
         s.settle_fast();
         Ok(())
     }
@@ -217,19 +217,19 @@ impl prov::Endpoint for Endpoint {
     fn close(&self) -> Result<()> {
         let mut s = self.state.lock();
         if !s.closed {
-            s.send_owed(&self.domain);
+            s.flush_promised(&self.domain);
             s.end_all(&self.domain);
         }
-        let never_used = s.joining.drain(..).map(|(_, link)| link).collect::<Vec<_>>();
-        s.leaving.extend(never_used);
+        let never_used = s.connecting.drain(..).map(|(_, link)| link).collect::<Vec<_>>();
+        s.closing.extend(never_used);
         let until = time::now_ns() + crate::config::get().close_ms * 1_000_000;
         loop {
-            s.leaving.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
+            s.closing.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
             s.take_results();
             s.close_returned(&self.domain);
             s.retry_at = 0;
             s.retry_closes(&self.domain, time::now_ns());
-            if s.leaving.is_empty() && s.revoked.is_empty() {
+            if s.closing.is_empty() && s.revoked.is_empty() {
                 break;
             }
             if time::now_ns() > until {
@@ -268,7 +268,7 @@ impl prov::Endpoint for Endpoint {
     fn recv(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
         let mut s = self.state.lock();
         s.recv(&self.domain, local, common, descs, None)?;
-        s.settle(&self.domain);
+        s.run_deferred(&self.domain);
         Ok(())
     }
 
@@ -279,7 +279,7 @@ impl prov::Endpoint for Endpoint {
     fn trecv(&self, local: &[Iov], common: &Common, descs: &[u64], tag: u64, ignore: u64) -> Result<()> {
         let mut s = self.state.lock();
         s.recv(&self.domain, local, common, descs, Some((tag, ignore)))?;
-        s.settle(&self.domain);
+        s.run_deferred(&self.domain);
         Ok(())
     }
 
@@ -290,7 +290,7 @@ impl prov::Endpoint for Endpoint {
     fn progress(&self, force: bool) {
         let Some(mut s) = (if force { Some(self.state.lock()) } else { self.state.try_lock() }) else { return };
         // Whose call has panicked is there no more.
-        s.reader.leave();
+        s.reader.end();
         s.progress(&self.domain, force);
     }
 
@@ -298,9 +298,9 @@ impl prov::Endpoint for Endpoint {
         let mut s = self.state.lock();
         s.sleepers += 1;
         // What waits for credit is offered now.
-        s.settle(&self.domain);
+        s.run_deferred(&self.domain);
         let mut fences = None;
-        for (_, link) in s.ready.iter().chain(&s.joining) {
+        for (_, link) in s.ready.iter().chain(&s.connecting) {
             match link.ep.sleep(poller)? {
                 Some(Fences::Remote) => fences = Some(Fences::Remote),
                 Some(Fences::Full) => fences = fences.or(Some(Fences::Full)),
@@ -316,13 +316,13 @@ impl prov::Endpoint for Endpoint {
         s.events.is_empty()
             && s.results.is_empty()
             && s.list_ends.is_empty()
-            && s.ready.iter().chain(&s.joining).all(|(_, link)| link.ep.may_sleep())
+            && s.ready.iter().chain(&s.connecting).all(|(_, link)| link.ep.may_sleep())
     }
 
     fn awake(&self, poller: Option<&Poller>) {
         let mut s = self.state.lock();
         s.sleepers = s.sleepers.saturating_sub(1);
-        s.ready.iter().chain(&s.joining).for_each(|(_, link)| link.ep.awake(poller));
+        s.ready.iter().chain(&s.connecting).for_each(|(_, link)| link.ep.awake(poller));
     }
 
     fn nap_ns(&self) -> u64 {
@@ -333,16 +333,16 @@ impl prov::Endpoint for Endpoint {
         let until = |at: u64| at.saturating_sub(now).max(1_000_000);
         let own = if s.earliest == 0 { u64::MAX } else { until(s.earliest) };
         let own = s.faults.as_ref().map_or(own, |faults| own.min(until(faults.next())));
-        let idle = s.awaiting.is_empty() && s.leaving.is_empty() && s.pending_close.is_empty() && s.revoked.is_empty();
+        let idle = s.awaiting.is_empty() && s.closing.is_empty() && s.pending_close.is_empty() && s.revoked.is_empty();
         // Room in the caller's queue is announced to nobody.
-        let own = if idle && (s.listens || s.closed) { own } else { own.min(NAP) };
-        let nap = s.ready.iter().chain(&s.joining).map(|(_, link)| link.ep.nap_ns()).fold(own, u64::min);
+        let own = if idle && (s.polls_lanes || s.closed) { own } else { own.min(NAP) };
+        let nap = s.ready.iter().chain(&s.connecting).map(|(_, link)| link.ep.nap_ns()).fold(own, u64::min);
         s.bind.sleeps(now, nap)
     }
 
     fn watched(&self) -> u64 {
         let s = self.state.lock();
-        let lanes = s.ready.iter().chain(&s.joining).map(|(_, link)| link.ep.watched() ^ link.number as u64);
+        let lanes = s.ready.iter().chain(&s.connecting).map(|(_, link)| link.ep.watched() ^ link.number as u64);
         let all = lanes.chain(s.acceptors.iter().map(|g| g.listener.watched()));
         all.fold(0, |sum, n| sum.wrapping_mul(0x100_0000_01b3).wrapping_add(n + 1))
     }
@@ -361,7 +361,7 @@ impl prov::Endpoint for Endpoint {
         change(&mut s.options);
         s.settle_fast();
         let options = s.options;
-        s.ready.iter().chain(&s.joining).for_each(|(_, link)| link.set_options(options));
+        s.ready.iter().chain(&s.connecting).for_each(|(_, link)| link.set_options(options));
     }
 
     fn set_coop(&self, coop: Coop) -> Result<()> {
@@ -420,7 +420,7 @@ impl prov::Endpoint for Endpoint {
         let mut s = self.state.lock();
         s.check_enabled()?;
         let id = s.route(index)?;
-        if s.own == Some(id) {
+        if s.loopback == Some(id) {
             return Err(no_rail());
         }
         match s.peer(id).and_then(|p| p.ready()) {
@@ -433,7 +433,7 @@ impl prov::Endpoint for Endpoint {
         let mut s = self.state.lock();
         s.check_enabled()?;
         let id = s.route(index)?;
-        if s.own == Some(id) {
+        if s.loopback == Some(id) {
             return s.report_loopback(&self.domain, key, desc);
         }
         let name = s.peer(id).map(|p| p.name);
@@ -446,17 +446,18 @@ impl prov::Endpoint for Endpoint {
                 let is_local = |of: &dyn Provider| of.reach() == Reach::Host;
                 let local = self.domain.lanes.iter().any(|lane| is_local(lane.provider)) && !of.is_some_and(is_local);
                 let peer = s.peers.get(id as usize).and_then(Option::as_deref);
-                let tried = peer.and_then(|p| p.not_local.as_deref());
+                let tried = peer.and_then(|p| p.why_not_local.as_deref());
                 let names = name.as_ref().zip(s.name.as_ref()).filter(|_| local);
                 let not_local = names.map(|(name, own)| same_host::why_not_local(name, own, tried));
-                let device = peer.and_then(|p| p.no_device.as_deref());
+                let device = peer.and_then(|p| p.why_no_device.as_deref());
                 let device = device.filter(|_| of.is_some_and(|of| of.reach() == Reach::Ports));
                 let why = not_local.into_iter().chain(device).collect::<Vec<_>>().join("; ");
                 let why = if why.is_empty() { why } else { format!(" ({why})") };
                 Ok(PathReport { text: format!("over {lane}{why}:\n{}", report.text), ..report })
             }
             None => {
-                let why = if s.peer(id).is_some_and(|p| p.refused > 0) { format!(": {}", full().words) } else { String::new() };
+                let why =
+                    if s.peer(id).is_some_and(|p| p.refusals > 0) { format!(": {}", no_room_for_callers().words) } else { String::new() };
                 Err(Error::new(errno::ENOTCONN, format!("peer: it was not reached yet, so no way to it is settled{why}")))
             }
         }
@@ -464,7 +465,7 @@ impl prov::Endpoint for Endpoint {
 
     fn stats(&self) -> Stats {
         let s = self.state.lock();
-        let mut all = s.past;
+        let mut all = s.past_stats;
         s.ready.iter().for_each(|(_, link)| all.add(&link.ep.stats()));
         let Counts { hits, misses, evictions } = self.domain.cached();
         Stats {

@@ -27,8 +27,8 @@ pub struct Endpoint {
 }
 
 /// With locks, and where the caller keeps calls from overlapping.
-static OF_LOCKED: EpOps = table::<true>();
-static OF_UNLOCKED: EpOps = table::<false>();
+static LOCKED_OPS: EpOps = table::<true>();
+static UNLOCKED_OPS: EpOps = table::<false>();
 
 const fn table<const LOCKED: bool>() -> EpOps {
     let arrive = if LOCKED {
@@ -52,8 +52,8 @@ const fn table<const LOCKED: bool>() -> EpOps {
 
 pub fn choose(threading: Threading) -> &'static EpOps {
     match threading {
-        Threading::Safe => &OF_LOCKED,
-        Threading::Promised(_) => &OF_UNLOCKED,
+        Threading::Safe => &LOCKED_OPS,
+        Threading::Promised(_) => &UNLOCKED_OPS,
     }
 }
 
@@ -174,9 +174,9 @@ unsafe extern "C" fn read_sole<E: Entry>(cq: *const CqHead, buf: *mut c_void, co
         let (head, own) = (&*cq, &*(*ep).of().cast::<Endpoint>());
         let read = || {
             let mut s = own.state.reach::<false>();
-            s.reader.come(head.queue, E::FORMAT, buf, count);
+            s.reader.begin(head.queue, E::FORMAT, buf, count);
             s.turn(&own.domain, false);
-            match s.reader.leave() {
+            match s.reader.end() {
                 0 => {}
                 n => return Some(n as isize),
             }

@@ -42,7 +42,7 @@ pub fn candidates(ask: &Ask<'_>, wanted: impl Fn(&str) -> bool) -> Vec<Info> {
 }
 
 /// What node and service name; none: neither was given.
-fn named(ask: &Ask<'_>, usual: impl FnOnce() -> IpAddr) -> Result<Option<String>> {
+fn address_of(ask: &Ask<'_>, usual: impl FnOnce() -> IpAddr) -> Result<Option<String>> {
     if let Some(whole) = ask.service.filter(|s| s.contains("://")) {
         return match whole.starts_with(SCHEME) {
             true => Ok(Some(whole.into())),
@@ -169,7 +169,7 @@ impl Provider for Rdm {
         for info in infos {
             let device = info.src_addr.as_deref().and_then(|text| text.split_once("://")?.1.parse().ok()).map(|at: SocketAddr| at.ip());
             let at = |ip: IpAddr| format!("{SCHEME}{}", SocketAddr::new(ip, 0));
-            match named(ask, || self.usual_ip(&info)) {
+            match address_of(ask, || self.usual_ip(&info)) {
                 Ok(address) => {
                     let (src, dest_addr) = if ask.source { (address, None) } else { (None, address) };
                     let asked = src.as_deref().and_then(|text| source_of(text).ok()).map(|at| at.ip());

@@ -2,7 +2,7 @@
 //! The state of a connectionless endpoint: its peers, what is under way, receives and messages that wait for one another, and
 //! the one way in which operations end.
 
-use super::cq_reader::Reader;
+use super::cq_reader::CqReader;
 use super::wire::parcel::Label;
 use crate::error::{Code, Error, Result, errno};
 use crate::mr::RegionId;
@@ -46,25 +46,25 @@ pub struct State {
     pub directed: bool,
     pub deliver: bool,
     /// Enabled, not closed, and the queue of receives has room for what peers send unasked: lanes are looked at.
-    pub listens: bool,
+    pub polls_lanes: bool,
     /// Peers' writes with data for which that queue has no room.
-    pub held: VecDeque<(Completion, u64)>,
+    pub held_writes: VecDeque<(Completion, u64)>,
     /// Messages, receives, and of these the untagged ones that are posted, may take the fast path.
     pub fast_send: bool,
     pub fast_recv: bool,
     pub fast_untagged: bool,
     /// Receives without flags give entries.
     pub entry_by_default: bool,
-    pub reader: Reader,
+    pub reader: CqReader,
     pub peers: Vec<Option<Box<Peer>>>,
     pub free_peers: Vec<Id>,
     /// Peers that are gone and have no index: their records go when there are `bury_at` of them.
     pub dead: HashSet<Id>,
-    pub bury_at: usize,
+    pub reap_at: usize,
     /// This very endpoint, if it was ever named.
-    pub own: Option<Id>,
+    pub loopback: Option<Id>,
     /// Peers by where they listen and their nonces.
-    pub by_place: HashMap<std::net::SocketAddr, Vec<Id>>,
+    pub by_address: HashMap<std::net::SocketAddr, Vec<Id>>,
     /// By index in the address vector: generation of the index, and the peer.
     pub routes: Vec<Option<(u32, Id)>>,
     pub tagged: Space,
@@ -84,16 +84,16 @@ pub struct State {
     /// Lanes that bring parcels.
     pub ready: PollSchedule,
     /// Lanes that are being connected.
-    pub joining: Vec<(Id, Arc<Link>)>,
+    pub connecting: Vec<(Id, Arc<Link>)>,
     /// Lanes that are over, and cannot be closed yet.
-    pub leaving: Vec<Arc<Link>>,
+    pub closing: Vec<Arc<Link>>,
     pub links: HashMap<usize, Id>,
     /// Lanes of callers that the address vector does not name, and what it was when they were counted.
     pub unlisted: usize,
-    pub counted_at: u64,
+    pub unlisted_counted_at: u64,
     pub next_link: usize,
     /// Lanes whose peers broke the rules.
-    pub broken: Vec<(usize, Error)>,
+    pub violations: Vec<(usize, Error)>,
     /// Regions of offers that are done.
     pub returned: Vec<(usize, RegionId)>,
     /// Those of them in which a peer may still be inside, as far as can be seen; and offers that wait for the same.
@@ -110,23 +110,23 @@ pub struct State {
     pub list_ends: Arc<Ends>,
     pub events: Arc<EventQueue>,
     pub drivers: Arc<Drivers>,
-    pub user: Arc<UserCopy>,
+    pub user_copy: Arc<UserCopy>,
     /// Of all grants beyond the first.
-    pub grants: BudgetShare,
+    pub extra_grants: BudgetShare,
     /// Offers of all peers that were not told to be done.
     pub offered: usize,
     /// Bytes of messages that wait though their lanes are over.
-    pub ended: BudgetShare,
+    pub ended_bytes: BudgetShare,
     pub earliest: u64,
     pub turns: u32,
     /// The last turn in which a lane filled a receive.
-    pub filled: u32,
-    pub last_look: u64,
-    pub looks: u32,
+    pub last_fill_turn: u32,
+    pub last_rare_poll: u64,
+    pub rare_polls: u32,
     /// When the doors are looked at.
     pub listen_schedule: ListenSchedule,
     pub stats: Stats,
-    pub past: Stats,
+    pub past_stats: Stats,
     pub sleepers: u32,
 }
 
@@ -137,12 +137,12 @@ impl State {
 
     /// Peers that operations may wait for: those with something to send, and those with whom a lane is still to come.
     pub fn active(&self) -> Vec<Id> {
-        let joining = self.joining.iter().map(|(id, _)| *id);
-        self.busy.iter().copied().chain(joining).chain(self.awaiting.iter().copied()).collect()
+        let connecting = self.connecting.iter().map(|(id, _)| *id);
+        self.busy.iter().copied().chain(connecting).chain(self.awaiting.iter().copied()).collect()
     }
 
     /// Something is still to be sent of which the caller thinks that it was: injected messages, and that offers were taken.
-    pub fn owes(&mut self) -> bool {
+    pub fn has_unsent_promises(&mut self) -> bool {
         self.ops.each().any(|(_, op)| matches!(op, Op::Offered { end, .. } | Op::Rma { end, .. } if end.silent))
             || self
                 .active()
@@ -157,7 +157,7 @@ impl State {
 
     pub fn check_enabled(&self) -> Result<()> {
         match (self.closed, self.bind.enabled) {
-            (true, _) => Err(self.shut()),
+            (true, _) => Err(self.shut_error()),
             (_, false) => Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable first")),
             _ => Ok(()),
         }
@@ -168,14 +168,14 @@ impl State {
         self.posts
     }
 
-    fn until(&mut self, relative: u64) -> u64 {
+    fn note_timeout(&mut self, relative: u64) -> u64 {
         let deadline = time::deadline(relative);
-        self.expires(deadline);
+        self.note_deadline(deadline);
         deadline
     }
 
     /// Something waits that ends at this time; 0: at none.
-    pub fn expires(&mut self, deadline: u64) {
+    pub fn note_deadline(&mut self, deadline: u64) {
         if deadline != 0 {
             if self.earliest == 0 || deadline < self.earliest {
                 self.earliest = deadline;
@@ -185,22 +185,22 @@ impl State {
     }
 
     pub fn deadline(&mut self, c: &Common) -> u64 {
-        self.until(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.deadline_ns })
+        self.note_timeout(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.deadline_ns })
     }
 
     pub fn recv_deadline(&mut self, c: &Common) -> u64 {
-        self.until(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.recv_deadline_ns })
+        self.note_timeout(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.recv_deadline_ns })
     }
 
     /// What tells of an operation of this side.
-    pub fn end_of(&mut self, c: &Common, kind: u64, local: &[Iov], len: usize, tag: u64) -> CompletionInfo {
+    pub fn completion_of(&mut self, c: &Common, kind: u64, local: &[Iov], len: usize, tag: u64) -> CompletionInfo {
         CompletionInfo {
             context: c.context,
             post: self.next_post(),
             kind,
             len,
             buf: local.first().map_or(0, |v| v.addr()),
-            wanted: self.bind.wants_entry(c.flags),
+            wants_entry: self.bind.wants_entry(c.flags),
             deadline: self.deadline(c),
             silent: c.flags & SILENT != 0,
             part: c.flags & PART != 0,
@@ -213,7 +213,7 @@ impl State {
         if end.part {
             return self.bind.ends.put(end.context, None);
         }
-        if end.wanted
+        if end.wants_entry
             && let Some(q) = &self.bind.tx
         {
             q.push(Completion { context: end.context, flags: end.kind, len: end.len, buf: end.buf, data: 0 });
@@ -267,7 +267,7 @@ impl State {
         self.stats.recvs += 1;
         let kind = flags::RECV | if recv.tagged { flags::TAGGED } else { flags::MSG };
         let data = if label.data.is_some() { flags::REMOTE_CQ_DATA } else { 0 };
-        let last = if self.leave_multi(recv) { flags::MULTI_RECV } else { 0 };
+        let last = if self.finish_part(recv) { flags::MULTI_RECV } else { 0 };
         let entry =
             Completion { context: recv.context, flags: kind | data | last, len, buf: recv.first.addr(), data: label.data.unwrap_or(0) };
         let origin = State::origin(label.tag, source);
@@ -276,24 +276,24 @@ impl State {
         }
         if let Some(q) = &self.bind.rx {
             // One buffer takes any number of messages without bytes.
-            self.listens &= recv.multi().is_none() || q.has_room();
+            self.polls_lanes &= recv.multi().is_none() || q.has_room();
             if lost > 0 {
                 self.stats.errors += 1;
                 let words = format!("the message has {} bytes, the receive only {}", len + lost, recv.room);
                 q.fail_from(entry, Failure { error: Error::coded(errno::ETRUNC, Code::Trunc, words), olen: lost, block: 0 }, origin);
-            } else if recv.wanted || last != 0 {
+            } else if recv.wants_entry || last != 0 {
                 q.push_from(entry, origin);
             }
         }
-        self.end_multi(recv);
+        self.end_if_last(recv);
     }
 
     /// A receive that will not be filled.
     #[cold]
-    pub fn abandon(&mut self, recv: &Recv, error: Error, label: &Label, source: u64) {
+    pub fn complete_failed_recv(&mut self, recv: &Recv, error: Error, label: &Label, source: u64) {
         self.stats.errors += 1;
         let kind = flags::RECV | if recv.tagged { flags::TAGGED } else { flags::MSG };
-        let last = if self.leave_multi(recv) { flags::MULTI_RECV } else { 0 };
+        let last = if self.finish_part(recv) { flags::MULTI_RECV } else { 0 };
         let entry = Completion { context: recv.context, flags: kind | last, len: 0, buf: recv.first.addr(), data: 0 };
         if let Some(counter) = &self.bind.counters.recv {
             counter.add_error(1);
@@ -301,11 +301,11 @@ impl State {
         if let Some(q) = &self.bind.rx {
             q.fail_from(entry, Failure { error, olen: 0, block: 0 }, State::origin(label.tag, source));
         }
-        self.end_multi(recv);
+        self.end_if_last(recv);
     }
 
     /// Wakes who sleeps on the endpoint, for there is something else to watch or to do.
-    pub fn rouse(&self) {
+    pub fn wake(&self) {
         if self.sleepers > 0 {
             self.bind.rouse();
         }

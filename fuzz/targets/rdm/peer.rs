@@ -56,8 +56,8 @@ impl Peer {
         ep.bind(Binding::Eq(events.clone())).expect("bound");
         ep.bind(Binding::Arrivals(1)).expect("bound");
         ep.enable(OpFlags::default()).expect("enabled");
-        let meant = if input.below(8) == 0 { input.number() } else { 0 };
-        let mut intro = Intro { name, meant, grant: input.number() << input.below(24) }.encode();
+        let expected_nonce = if input.below(8) == 0 { input.number() } else { 0 };
+        let mut intro = Intro { name, expected_nonce, grant: input.number() << input.below(24) }.encode();
         if input.below(16) == 0 {
             let at = input.below(intro.len());
             intro[at] ^= input.byte();

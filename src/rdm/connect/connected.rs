@@ -25,7 +25,7 @@ impl State {
     pub fn open_connection(&mut self, domain: &Domain, context: usize) -> Result<()> {
         let link = self.make_link(domain, 0)?;
         self.links.insert(link.number, ONLY_PEER);
-        self.joining.push((ONLY_PEER, link.clone()));
+        self.connecting.push((ONLY_PEER, link.clone()));
         self.peers.push(Some(Box::new(Peer::new(Name::NOBODY, UNKNOWN | u64::from(ONLY_PEER)))));
         self.connection = Some(Box::new(Connection { link, object: 0, context, exchanged: false, why: None }));
         Ok(())
@@ -49,7 +49,7 @@ impl State {
 
     /// Why nothing can be posted on an endpoint that is over.
     #[cold]
-    pub fn shut(&self) -> Error {
+    pub fn shut_error(&self) -> Error {
         match self.connection.as_ref().and_then(|connection| connection.why.as_ref()) {
             Some(why) => Error::coded(errno::ESHUTDOWN, why.code, format!("ep: the connection is over: {}", why.words)),
             None => Error::new(errno::ESHUTDOWN, "ep: it was shut down"),
@@ -71,7 +71,7 @@ impl State {
     pub fn connect(&mut self, address: &str, data: &[u8]) -> Result<()> {
         let link = self.lane_to_connect()?;
         link.ep.connect(address, &encode_matched(FIRST_GRANT, data))?;
-        self.begin(Phase::Dialing(link), Credit::default());
+        self.set_phase(Phase::Dialing(link), Credit::default());
         Ok(())
     }
 
@@ -79,7 +79,7 @@ impl State {
         let link = self.lane_to_connect()?;
         link.ep.connect_addr(name::unmatched(address, VERSION)?)?;
         // Nothing is said while they connect: each knows what the other grants at first.
-        self.begin(Phase::Exchanged(link), Credit::new(FIRST_GRANT));
+        self.set_phase(Phase::Exchanged(link), Credit::new(FIRST_GRANT));
         if let Some(connection) = &mut self.connection {
             connection.exchanged = true;
         }
@@ -91,13 +91,13 @@ impl State {
         let MatchingRequest { request, grant } = own_request(request)?;
         let accepted = link.ep.accept(request, &encode_matched(FIRST_GRANT, data));
         match &accepted {
-            Ok(()) => self.begin(Phase::Accepting(link), Credit::new(grant)),
+            Ok(()) => self.set_phase(Phase::Accepting(link), Credit::new(grant)),
             Err(_) => self.end_all(domain),
         }
         accepted
     }
 
-    fn begin(&mut self, phase: Phase, credit: Credit) {
+    fn set_phase(&mut self, phase: Phase, credit: Credit) {
         if let Some(peer) = self.peer(ONLY_PEER) {
             (peer.phase, peer.credit) = (phase, credit);
         }
@@ -108,13 +108,13 @@ impl State {
         let Some(connection) = &self.connection else { return Err(connectionless()) };
         let link = connection.link.clone();
         match self.peers.first().and_then(Option::as_deref).map(|p| &p.phase) {
-            _ if self.closed => return Err(self.shut()),
+            _ if self.closed => return Err(self.shut_error()),
             Some(Phase::Unconnected) | None => return Err(Error::fixed(errno::ENOTCONN, "ep: not connected")),
             _ => {}
         }
         crate::log!(Debug, "ep: lane {} is shut down", link.number);
-        self.send_owed(domain);
-        self.hear_lane(ONLY_PEER, &link);
+        self.flush_promised(domain);
+        self.drain_lane(ONLY_PEER, &link);
         self.end_all(domain);
         Ok(())
     }
@@ -123,7 +123,7 @@ impl State {
     pub fn on_connection_event(&mut self, domain: &Domain, event: Event) {
         let gone = || Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died");
         if event.kind != EventKind::Connected as u32 {
-            return self.over(ONLY_PEER, event.error.unwrap_or_else(gone));
+            return self.lane_lost(ONLY_PEER, event.error.unwrap_or_else(gone));
         }
         let heard = match (event.error, self.peer(ONLY_PEER).map(|p| &p.phase)) {
             (None, Some(Phase::Dialing(link))) => {
@@ -133,28 +133,28 @@ impl State {
             (None, Some(Phase::Accepting(link) | Phase::Exchanged(link))) => Ok((link.clone(), None, event.data)),
             (None, _) => return,
             // What it is told as it rejects is the caller's.
-            (Some(why), _) => return self.is_not_connected(why, event.data),
+            (Some(why), _) => return self.connect_failed(why, event.data),
         };
         match heard {
             Ok((link, grant, data)) => {
                 if let (Some(grant), Some(peer)) = (grant, self.peer(ONLY_PEER)) {
                     peer.credit = Credit::new(grant);
                 }
-                self.joined(domain, ONLY_PEER, link);
+                self.lane_ready(domain, ONLY_PEER, link);
                 if let (Some(connection), Some(eq)) = (&self.connection, &self.bind.eq) {
                     eq.push(Event { data, ..connection.event(EventKind::Connected) });
                 }
             }
-            Err(why) => self.is_not_connected(why, Vec::new()),
+            Err(why) => self.connect_failed(why, Vec::new()),
         }
     }
 
-    fn is_not_connected(&mut self, why: Error, data: Vec<u8>) {
+    fn connect_failed(&mut self, why: Error, data: Vec<u8>) {
         if let (Some(connection), Some(eq)) = (&mut self.connection, &self.bind.eq) {
             connection.why = Some(why.clone());
             eq.push(Event { data, error: Some(why.clone()), ..connection.event(EventKind::Connected) });
         }
-        self.over(ONLY_PEER, why);
+        self.lane_lost(ONLY_PEER, why);
     }
 
     /// The lane of a connected endpoint is over: receives from anyone end with it.
@@ -165,7 +165,7 @@ impl State {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
-        self.listens = false;
+        self.polls_lanes = false;
         self.settle_fast();
         self.end_receives(&why);
         let (Some(connection), Some(eq), false) = (&self.connection, &self.bind.eq, told) else { return };

@@ -16,7 +16,7 @@ impl State {
     pub fn route(&mut self, index: u64) -> Result<Id> {
         let Some(av) = &self.av else { return self.only_peer() };
         if av.changes() != self.av_changes {
-            self.reroute();
+            self.refresh_routes();
         }
         match self.routes.get(index as usize) {
             Some(Some((_, id))) => Ok(*id),
@@ -32,7 +32,7 @@ impl State {
             Some(id) => {
                 // Called by its bare address so far, it has to be this one now: else all that waits for it fails.
                 if let Some(peer) = self.peer(id).filter(|p| p.name.nonce == 0 && name.nonce != 0) {
-                    peer.meant = name.nonce;
+                    peer.expected_nonce = name.nonce;
                 }
                 id
             }
@@ -51,7 +51,7 @@ impl State {
 
     /// The address vector has changed: indexes may name others, and peers may have got one.
     #[cold]
-    fn reroute(&mut self) {
+    fn refresh_routes(&mut self) {
         let Some(av) = self.av.clone() else { return };
         let (now, recent) = av.since(self.av_changes);
         self.av_changes = now;
@@ -61,22 +61,22 @@ impl State {
                 if let Some(place) = self.routes.get_mut(index as usize) {
                     *place = place.filter(|(generation, _)| av.get(index).is_ok_and(|(_, g)| g == *generation));
                 }
-                changed.extend(self.by_place.get(&name.socket()).into_iter().flatten());
+                changed.extend(self.by_address.get(&name.socket()).into_iter().flatten());
             }
-            return self.set_sources(&changed);
+            return self.update_sources(&changed);
         }
         for (index, place) in self.routes.iter_mut().enumerate() {
             *place = place.filter(|(generation, _)| av.get(index as u64).is_ok_and(|(_, g)| g == *generation));
         }
-        self.set_sources(&(0..self.peers.len() as Id).collect::<Vec<_>>());
+        self.update_sources(&(0..self.peers.len() as Id).collect::<Vec<_>>());
     }
 
     /// Looks up the indexes of peers. Receives that are posted for one stay with it: all are taken out before any is filed
     /// anew, as indexes may have gone from one peer to another.
-    fn set_sources(&mut self, ids: &[Id]) {
+    fn update_sources(&mut self, ids: &[Id]) {
         let mut moved = Vec::new();
         for id in ids {
-            if let Some((before, source)) = self.look_up(*id) {
+            if let Some((before, source)) = self.update_index(*id) {
                 moved.extend([true, false].map(|tagged| (tagged, source, self.space(tagged).take_posted_for(before))));
             }
         }
@@ -86,18 +86,18 @@ impl State {
         for (tagged, source, receives) in moved {
             self.space(tagged).repost(source, receives);
         }
-        ids.iter().for_each(|id| self.bury(*id));
+        ids.iter().for_each(|id| self.reap(*id));
     }
 
     /// Looks up the index of a peer, by which its messages are matched.
-    pub fn set_source(&mut self, id: Id) {
-        if self.look_up(id).is_some() {
+    pub fn update_source(&mut self, id: Id) {
+        if self.update_index(id).is_some() {
             self.refile();
         }
     }
 
     /// Gives what it was and is, if it is another now; messages that wait are filed under what it was still.
-    fn look_up(&mut self, id: Id) -> Option<(u64, u64)> {
+    fn update_index(&mut self, id: Id) -> Option<(u64, u64)> {
         let name = self.peer(id).map(|p| p.name)?;
         let source = self.av.as_ref().and_then(|av| av.find(&name)).unwrap_or(UNKNOWN | u64::from(id));
         let before = self.peer(id).map(|p| std::mem::replace(&mut p.source, source))?;
@@ -121,19 +121,19 @@ impl State {
 
     /// Messages of peers that were just inserted wait under their index from now on, and come under it.
     #[inline(always)]
-    pub fn look_at_av(&mut self) {
+    pub fn refresh_av(&mut self) {
         if self.av.as_ref().is_some_and(|av| av.changes() != self.av_changes) {
-            self.reroute();
+            self.refresh_routes();
         }
     }
 
     /// The peer that a name means, those with a lane first.
     pub fn find_peer(&self, name: &Name) -> Option<Id> {
-        let ids = self.by_place.get(&name.socket())?;
+        let ids = self.by_address.get(&name.socket())?;
         let peer = |id: Id| self.peers.get(id as usize).and_then(Option::as_deref);
         // Without a nonce it is whoever listens there now: one that was met before only as long as its lane is there.
         let here = |p: &Peer| name.nonce == 0 && !matches!(p.phase, Phase::Unconnected);
-        let nameless = |p: &Peer| p.name.nonce == 0 && (p.meant == 0 || p.meant == name.nonce);
+        let nameless = |p: &Peer| p.name.nonce == 0 && (p.expected_nonce == 0 || p.expected_nonce == name.nonce);
         let fits = |p: &Peer| p.name.nonce == name.nonce || nameless(p) || here(p);
         let found = ids.iter().copied().filter_map(|id| Some((id, peer(id).filter(|p| fits(p))?)));
         found.min_by_key(|(_, p)| (p.name.nonce != name.nonce, matches!(p.phase, Phase::Unconnected))).map(|(id, _)| id)
@@ -147,22 +147,22 @@ impl State {
         let mut peer = Peer::new(name, UNKNOWN | u64::from(id));
         if let Some(own) = self.name.filter(|own| name.means(own)) {
             (peer.name, peer.phase) = (own, Phase::Loopback);
-            self.own = Some(id);
+            self.loopback = Some(id);
         }
         if let Some(place) = self.peers.get_mut(id as usize) {
             *place = Some(Box::new(peer));
         }
-        self.by_place.entry(name.socket()).or_default().push(id);
+        self.by_address.entry(name.socket()).or_default().push(id);
         // Nothing of it waits yet.
-        self.look_up(id);
+        self.update_index(id);
         id
     }
 
     /// Counts a peer as dead if nothing is left of it and no index names it; now and then the records of the dead are freed,
     /// unless messages of theirs still wait.
-    pub fn bury(&mut self, id: Id) {
+    pub fn reap(&mut self, id: Id) {
         let dead = |p: &Peer| p.source >= UNKNOWN && p.is_idle();
-        if !self.peer(id).is_some_and(|p| dead(p)) || !self.dead.insert(id) || self.dead.len() < self.bury_at {
+        if !self.peer(id).is_some_and(|p| dead(p)) || !self.dead.insert(id) || self.dead.len() < self.reap_at {
             return;
         }
         let from = |m: &Unexpected| match m {
@@ -184,10 +184,10 @@ impl State {
                 still.insert(id);
                 continue;
             }
-            if let Some(ids) = self.by_place.get_mut(&place) {
+            if let Some(ids) = self.by_address.get_mut(&place) {
                 ids.retain(|other| *other != id);
                 if ids.is_empty() {
-                    self.by_place.remove(&place);
+                    self.by_address.remove(&place);
                 }
             }
             if let Some(record) = self.peers.get_mut(id as usize) {
@@ -195,7 +195,7 @@ impl State {
                 self.free_peers.push(id);
             }
         }
-        self.bury_at = 2 * still.len() + 64;
+        self.reap_at = 2 * still.len() + 64;
         self.dead = still;
     }
 }

@@ -23,14 +23,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// How long the call of a peer is awaited that has crossed ours.
-const AWAIT_NS: u64 = 500_000_000;
+const CROSSED_WAIT_NS: u64 = 500_000_000;
 /// After how long a peer is called again that had no room, at first and in the end.
-const AGAIN_NS: u64 = 20_000_000;
-const AGAIN_MAX_NS: u64 = 1_000_000_000;
+const REDIAL_MIN_NS: u64 = 20_000_000;
+const REDIAL_MAX_NS: u64 = 1_000_000_000;
 /// How long a caller that the address vector does not name has to join, where there is no room for another.
-const SLOW_NS: u64 = 100_000_000;
+const SLOW_CALLER_NS: u64 = 100_000_000;
 /// How long a peer's device is called that may not be there, before another lane is tried.
-const DEVICE_NS: u64 = 3_000_000_000;
+const DEVICE_DIAL_NS: u64 = 3_000_000_000;
 
 impl State {
     fn open_link(&mut self, domain: &Domain, of: usize, connect_timeout_ns: u64) -> Result<Arc<Link>> {
@@ -56,19 +56,24 @@ impl State {
         Ok(Arc::new(Link::new(ep, of, number)))
     }
 
-    fn intro(&self, meant: u64) -> Result<Vec<u8>> {
+    fn intro(&self, expected_nonce: u64) -> Result<Vec<u8>> {
         let name = self.name.ok_or_else(|| Error::new(errno::EOPBADSTATE, "ep: not enabled"))?;
-        Ok(Intro { name, meant, grant: FIRST_GRANT }.encode())
+        Ok(Intro { name, expected_nonce, grant: FIRST_GRANT }.encode())
     }
 
     /// Calls a peer by the first lane from `from` on that may lead there.
     pub fn dial(&mut self, domain: &Domain, id: Id, from: usize) {
-        let (Some(own), Some((name, meant))) = (self.name, self.peer(id).map(|p| (p.name, p.name.nonce.max(p.meant)))) else { return };
+        let (Some(own), Some((name, expected_nonce))) = (self.name, self.peer(id).map(|p| (p.name, p.name.nonce.max(p.expected_nonce))))
+        else {
+            return;
+        };
         // All lanes together have the time of one.
-        let left = match (self.options.connect_timeout_ns, self.patience(id)) {
+        let left = match (self.options.connect_timeout_ns, self.connect_time_left(id)) {
             (0, _) => 0,
-            (_, 0) if self.peer(id).is_some_and(|p| p.refused > 0) => return self.over(id, full()),
-            (_, 0) => return self.over(id, Error::new(errno::ETIMEDOUT, format!("{name}: not reached within GDRFAB_OPT_CONNECT_TIMEOUT"))),
+            (_, 0) if self.peer(id).is_some_and(|p| p.refusals > 0) => return self.lane_lost(id, no_room_for_callers()),
+            (_, 0) => {
+                return self.lane_lost(id, Error::new(errno::ETIMEDOUT, format!("{name}: not reached within GDRFAB_OPT_CONNECT_TIMEOUT")));
+            }
             (_, left) => left,
         };
         let mut last = Error::new(errno::EHOSTUNREACH, format!("{name}: on another host, and no lane of this endpoint leads there"));
@@ -89,19 +94,20 @@ impl State {
             }
             let address = lane.provider.lane_address(&lane.info, name.socket());
             // Where the peer has no such device, nobody may say so.
-            let limit = if reach == Reach::Devices && more { DEVICE_NS.min(if left == 0 { DEVICE_NS } else { left / 2 }) } else { left };
+            let limit =
+                if reach == Reach::Devices && more { DEVICE_DIAL_NS.min(if left == 0 { DEVICE_DIAL_NS } else { left / 2 }) } else { left };
             let called = self.open_link(domain, of, limit).and_then(|link| {
-                link.ep.connect(&address, &self.intro(meant)?)?;
+                link.ep.connect(&address, &self.intro(expected_nonce)?)?;
                 Ok(link)
             });
             match called {
                 Ok(link) => {
                     self.links.insert(link.number, id);
-                    self.joining.push((id, link.clone()));
+                    self.connecting.push((id, link.clone()));
                     if let Some(peer) = self.peer(id) {
                         peer.phase = Phase::Dialing(link);
                     }
-                    return self.rouse();
+                    return self.wake();
                 }
                 Err(e) => {
                     self.note_why_not(domain, id, of, &e);
@@ -109,7 +115,7 @@ impl State {
                 }
             }
         }
-        self.over(id, last);
+        self.lane_lost(id, last);
     }
 
     /// Takes callers; true: there were some.
@@ -121,7 +127,7 @@ impl State {
             trouble.iter().for_each(|e| crate::log!(Warn, "{e}"));
             called |= !requests.is_empty();
             for request in requests {
-                if let Err(e) = self.answer(domain, acceptor.of, request) {
+                if let Err(e) = self.answer_caller(domain, acceptor.of, request) {
                     crate::log!(Info, "a caller was sent away: {e}");
                 }
             }
@@ -130,16 +136,16 @@ impl State {
         called
     }
 
-    fn answer(&mut self, domain: &Domain, of: usize, request: Box<dyn Request>) -> Result<()> {
+    fn answer_caller(&mut self, domain: &Domain, of: usize, request: Box<dyn Request>) -> Result<()> {
         // Who calls may have got the index of another.
-        self.look_at_av();
+        self.refresh_av();
         let Some(own) = self.name else { return request.reject(&Refusal::Closing.encode()) };
         // A request that is dropped is rejected.
         let intro = Intro::decode(request.data())?;
-        if intro.meant != 0 && intro.meant != own.nonce {
+        if intro.expected_nonce != 0 && intro.expected_nonce != own.nonce {
             return request.reject(&Refusal::Stale.encode());
         }
-        if intro.meant == 0 && self.options.whole_name {
+        if intro.expected_nonce == 0 && self.options.whole_name {
             crate::log!(Warn, "{} is refused: it does not know this endpoint's whole name", intro.name);
             return request.reject(&Refusal::Unnamed.encode());
         }
@@ -151,8 +157,8 @@ impl State {
             crate::log!(Warn, "{} is refused: {UNLISTED_MAX} callers that the address vector does not name are connected", intro.name);
             return request.reject(&Refusal::Full.encode());
         }
-        if unlisted && (self.ended.all() > ENDED_MAX || self.dead.len() > ENDED_PEERS_MAX) {
-            crate::log!(Warn, "{} is refused: {} bytes of peers that have ended wait for receives", intro.name, self.ended.all());
+        if unlisted && (self.ended_bytes.all() > ENDED_MAX || self.dead.len() > ENDED_PEERS_MAX) {
+            crate::log!(Warn, "{} is refused: {} bytes of peers that have ended wait for receives", intro.name, self.ended_bytes.all());
             return request.reject(&Refusal::Full.encode());
         }
         let id = match self.find_peer(&intro.name) {
@@ -163,7 +169,7 @@ impl State {
             Some(Phase::Dialing(_)) if own.encode() > intro.name.encode() => return request.reject(&Refusal::Crossed.encode()),
             Some(Phase::Dialing(link)) => {
                 let link = link.clone();
-                self.forget_link(&link);
+                self.drop_link(&link);
             }
             // Its call crossed ours, which it has taken meanwhile; or it has lost its end of the lane, and calls again when
             // this side has found out.
@@ -175,7 +181,7 @@ impl State {
             self.open_link(domain, of, self.options.connect_timeout_ns).and_then(|link| match link.ep.accept(request, &self.intro(0)?) {
                 Ok(()) => Ok(link),
                 Err(e) => {
-                    self.leaving.push(link);
+                    self.closing.push(link);
                     Err(e)
                 }
             });
@@ -191,14 +197,14 @@ impl State {
             self.unlisted += 1;
         }
         self.links.insert(link.number, id);
-        self.joining.push((id, link.clone()));
+        self.connecting.push((id, link.clone()));
         if let Some(peer) = self.peer(id) {
             peer.name = intro.name;
             peer.credit = Credit::new(intro.grant);
             peer.phase = Phase::Accepting(link);
         }
-        self.set_source(id);
-        self.rouse();
+        self.update_source(id);
+        self.wake();
         Ok(())
     }
 
@@ -214,19 +220,19 @@ impl State {
         if self.unlisted < UNLISTED_MAX {
             return true;
         }
-        if self.counted_at != self.av_changes {
-            self.counted_at = self.av_changes;
+        if self.unlisted_counted_at != self.av_changes {
+            self.unlisted_counted_at = self.av_changes;
             let name_of = |id: &Id| self.peers.get(*id as usize).and_then(Option::as_deref).map(|p| p.name);
-            let all = self.ready.iter().chain(&self.joining).filter(|(_, link)| link.unlisted_since() != 0);
+            let all = self.ready.iter().chain(&self.connecting).filter(|(_, link)| link.unlisted_since() != 0);
             let inserted = all.filter(|(id, _)| name_of(id).is_some_and(|name| self.is_named(&name)));
             let count = inserted.map(|(_, link)| link.set_unlisted(0)).count();
             self.unlisted -= count.min(self.unlisted);
         }
         if self.unlisted >= UNLISTED_MAX {
-            let late = time::now_ns().saturating_sub(SLOW_NS);
-            let slow = self.joining.iter().find(|(_, link)| (1..late).contains(&link.unlisted_since())).cloned();
+            let late = time::now_ns().saturating_sub(SLOW_CALLER_NS);
+            let slow = self.connecting.iter().find(|(_, link)| (1..late).contains(&link.unlisted_since())).cloned();
             if let Some((id, link)) = slow {
-                self.forget_link(&link);
+                self.drop_link(&link);
                 self.redial(id);
             }
         }
@@ -238,21 +244,21 @@ impl State {
         if let Some(peer) = self.peer(id) {
             peer.phase = Phase::Unconnected;
             if !peer.waiting.is_empty() {
-                return self.stay_busy(id);
+                return self.mark_busy(id);
             }
-            (peer.patience, peer.refused) = (0, 0);
-            self.bury(id);
+            (peer.connect_until, peer.refusals) = (0, 0);
+            self.reap(id);
         }
     }
 
-    pub fn forget_link(&mut self, link: &Arc<Link>) {
+    pub fn drop_link(&mut self, link: &Arc<Link>) {
         if link.unlisted_since() != 0 {
             self.unlisted = self.unlisted.saturating_sub(1);
         }
         self.links.remove(&link.number);
-        self.joining.retain(|(_, l)| l.number != link.number);
+        self.connecting.retain(|(_, l)| l.number != link.number);
         self.ready.remove(link);
-        self.leaving.push(link.clone());
+        self.closing.push(link.clone());
     }
 
     /// What happened to lanes.
@@ -265,7 +271,7 @@ impl State {
     }
 
     /// What a lane tells of its rails or ports, the caller is told if he reads it; without a connection of his own, of no object.
-    fn pass_on(&self, event: Event) {
+    fn forward_event(&self, event: Event) {
         let Some(eq) = self.bind.eq.as_ref().filter(|_| self.bind.has_event_room()) else { return };
         let (object, context) = self.connection.as_ref().map_or((0, 0), |connection| (connection.object, connection.context));
         eq.push(Event { object, context, ..event });
@@ -274,13 +280,13 @@ impl State {
     fn on_event(&mut self, domain: &Domain, id: Id, event: Event) {
         // The connection goes on.
         if event.kind == EventKind::Notify as u32 {
-            return self.pass_on(event);
+            return self.forward_event(event);
         }
         // Of a lane that has ended, what came before.
         if event.kind != EventKind::Connected as u32
             && let Some(link) = self.peer(id).and_then(|p| p.ready().cloned())
         {
-            self.hear_lane(id, &link);
+            self.drain_lane(id, &link);
         }
         if self.connection.is_some() {
             return self.on_connection_event(domain, event);
@@ -288,49 +294,53 @@ impl State {
         let Some(peer) = self.peer(id) else { return };
         if event.kind != EventKind::Connected as u32 {
             let gone = || Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died");
-            return self.over(id, event.error.unwrap_or_else(gone));
+            return self.lane_lost(id, event.error.unwrap_or_else(gone));
         }
         match (&peer.phase, event.error) {
             (Phase::Dialing(link), None) => {
                 let link = link.clone();
                 match Intro::decode(&event.data) {
-                    Ok(intro) if peer.name.means(&intro.name) && (peer.meant == 0 || peer.meant == intro.name.nonce) => {
+                    Ok(intro) if peer.name.means(&intro.name) && (peer.expected_nonce == 0 || peer.expected_nonce == intro.name.nonce) => {
                         peer.name = intro.name;
                         peer.credit = Credit::new(intro.grant);
-                        self.set_source(id);
-                        self.joined(domain, id, link);
+                        self.update_source(id);
+                        self.lane_ready(domain, id, link);
                     }
-                    Ok(_) => self.over(id, stale()),
-                    Err(e) => self.over(id, e),
+                    Ok(_) => self.lane_lost(id, stale()),
+                    Err(e) => self.lane_lost(id, e),
                 }
             }
             (Phase::Accepting(link), None) => {
                 let link = link.clone();
-                self.joined(domain, id, link);
+                self.lane_ready(domain, id, link);
             }
             (Phase::Dialing(link), Some(why)) => {
                 let link = link.clone();
                 let next = link.of + 1;
                 self.note_why_not(domain, id, link.of, &why);
-                self.forget_link(&link);
+                self.drop_link(&link);
                 match Refusal::decode(&event.data) {
-                    Some(Refusal::Crossed) => self.await_peer(id, AWAIT_NS),
-                    Some(Refusal::Stale) => self.over(id, stale()),
-                    Some(Refusal::Full) if self.patience(id) > 0 => self.await_room(id),
-                    Some(Refusal::Full) => self.over(id, full()),
-                    Some(Refusal::Unnamed) => self.over(id, unnamed()),
+                    Some(Refusal::Crossed) => self.await_peer(id, CROSSED_WAIT_NS),
+                    Some(Refusal::Stale) => self.lane_lost(id, stale()),
+                    Some(Refusal::Full) if self.connect_time_left(id) > 0 => self.await_room(id),
+                    Some(Refusal::Full) => self.lane_lost(id, no_room_for_callers()),
+                    Some(Refusal::Unnamed) => self.lane_lost(id, unnamed()),
                     // It is there, so another lane would be another choice than its own.
-                    _ if matches!(why.code, Code::Busy | Code::PeerGone) && self.patience(id) > 0 => self.await_peer(id, AGAIN_NS),
-                    _ if why.code == Code::Rejected || next >= domain.lanes.len() || self.patience(id) == 0 => self.over(id, why),
+                    _ if matches!(why.code, Code::Busy | Code::PeerGone) && self.connect_time_left(id) > 0 => {
+                        self.await_peer(id, REDIAL_MIN_NS)
+                    }
+                    _ if why.code == Code::Rejected || next >= domain.lanes.len() || self.connect_time_left(id) == 0 => {
+                        self.lane_lost(id, why)
+                    }
                     _ => self.dial(domain, id, next),
                 }
             }
             (Phase::Accepting(link), Some(_)) => {
                 let link = link.clone();
-                self.forget_link(&link);
+                self.drop_link(&link);
                 self.redial(id);
             }
-            (_, Some(why)) => self.over(id, why),
+            (_, Some(why)) => self.lane_lost(id, why),
             _ => {}
         }
     }
@@ -340,21 +350,21 @@ impl State {
         let (Some(lane), Some(peer)) = (domain.lanes.get(of), self.peer(id)) else { return };
         let why = || Some(format!("{}: {}", lane.provider.name(), why.words).into());
         match lane.provider.reach() {
-            Reach::Host => peer.not_local = why(),
-            Reach::Devices => peer.no_device = why(),
+            Reach::Host => peer.why_not_local = why(),
+            Reach::Devices => peer.why_no_device = why(),
             Reach::Ports => {}
         }
     }
 
     /// It has no room, and is called less and less often.
     fn await_room(&mut self, id: Id) {
-        let left = self.patience(id);
+        let left = self.connect_time_left(id);
         let Some(peer) = self.peer(id) else { return };
-        if peer.refused == 0 {
-            crate::log!(Warn, "{}: {}; it is called again until it has room", peer.name, full().words);
+        if peer.refusals == 0 {
+            crate::log!(Warn, "{}: {}; it is called again until it has room", peer.name, no_room_for_callers().words);
         }
-        let pause = (AGAIN_NS << peer.refused).min(AGAIN_MAX_NS).min(left);
-        peer.refused = (peer.refused + 1).min(6);
+        let pause = (REDIAL_MIN_NS << peer.refusals).min(REDIAL_MAX_NS).min(left);
+        peer.refusals = (peer.refusals + 1).min(6);
         self.await_peer(id, pause);
     }
 
@@ -366,32 +376,32 @@ impl State {
     }
 
     /// For how long a peer may be called still; 0: no longer.
-    fn patience(&mut self, id: Id) -> u64 {
+    fn connect_time_left(&mut self, id: Id) -> u64 {
         let (now, limit) = (time::now_ns(), self.options.connect_timeout_ns);
         let Some(peer) = self.peer(id) else { return 0 };
-        if peer.patience == 0 {
-            peer.patience = now.saturating_add(if limit == 0 { u64::MAX } else { limit });
+        if peer.connect_until == 0 {
+            peer.connect_until = now.saturating_add(if limit == 0 { u64::MAX } else { limit });
         }
-        peer.patience.saturating_sub(now)
+        peer.connect_until.saturating_sub(now)
     }
 
-    pub fn joined(&mut self, domain: &Domain, id: Id, link: Arc<Link>) {
-        self.joining.retain(|(_, l)| l.number != link.number);
+    pub fn lane_ready(&mut self, domain: &Domain, id: Id, link: Arc<Link>) {
+        self.connecting.retain(|(_, l)| l.number != link.number);
         self.ready.push(id, link.clone());
         if let Some(peer) = self.peer(id) {
             crate::log!(Debug, "rdm: {} by {}", peer.name, domain.lanes.get(link.of).map_or("?", |l| l.provider.name()));
             peer.phase = Phase::Ready(link);
-            (peer.patience, peer.refused) = (0, 0);
+            (peer.connect_until, peer.refusals) = (0, 0);
         }
         if self.faults.is_some() && !self.begin_faults(domain, id) {
             return;
         }
-        self.stay_busy(id);
-        self.rouse();
+        self.mark_busy(id);
+        self.wake();
     }
 
     /// A peer whose call is awaited has not called in time.
-    pub fn end_waits(&mut self, now: u64) {
+    pub fn expire_awaiting(&mut self, now: u64) {
         for id in std::mem::take(&mut self.awaiting) {
             match self.peer(id).map(|p| &p.phase) {
                 Some(Phase::Awaiting { until }) if *until < now => self.redial(id),
@@ -403,13 +413,13 @@ impl State {
 
     /// The lane to a peer is over, or none was found: what concerns this peer ends with `why`. Its next message calls anew.
     #[cold]
-    pub fn over(&mut self, id: Id, why: Error) {
+    pub fn lane_lost(&mut self, id: Id, why: Error) {
         let Some((link, was_ready)) = self.peer(id).map(|p| (p.link().cloned(), p.ready().is_some())) else { return };
         if let Some(link) = link {
             // While its number still names the peer.
             self.take_results();
-            self.forget_link(&link);
-            self.past.add(&link.ep.stats());
+            self.drop_link(&link);
+            self.past_stats.add(&link.ep.stats());
             let _ = link.ep.shutdown();
             self.take_results();
             for space in [&mut self.tagged, &mut self.untagged] {
@@ -431,14 +441,14 @@ impl State {
         peer.under_way = peer.under_way.saturating_sub(peer.offers);
         let reads = std::mem::take(&mut peer.reads);
         (peer.offers, peer.exposed, peer.offered) = (0, 0, 0);
-        (peer.peer_offers, peer.patience, peer.refused) = (HashMap::default(), 0, 0);
-        (peer.credit, peer.phase, peer.meant, peer.plan) = (Credit::default(), Phase::Unconnected, 0, None);
+        (peer.peer_offers, peer.connect_until, peer.refusals) = (HashMap::default(), 0, 0);
+        (peer.credit, peer.phase, peer.expected_nonce, peer.fault_plan) = (Credit::default(), Phase::Unconnected, 0, None);
         if let Some(asked) = asked {
             // A bare address means whoever listens there next.
             peer.name = asked;
         }
         self.offered = self.offered.saturating_sub(offered);
-        self.ended.add(unread);
+        self.ended_bytes.add(unread);
         for w in waiting {
             self.fail_pending(w, why.clone());
         }
@@ -449,10 +459,10 @@ impl State {
         self.revoked
             .iter_mut()
             .filter(|revoked| offered.contains(&revoked.number))
-            .for_each(|revoked| (revoked.number, revoked.own) = (0, false));
+            .for_each(|revoked| (revoked.number, revoked.in_callers_regions) = (0, false));
         for number in offered {
             if let Some(Op::Offered { end, exposed, _owned, .. }) = self.ops.take(number) {
-                self.revoked.push_back(RevokedOffer { end, number: 0, exposed, own: false, why: why.clone(), _owned });
+                self.revoked.push_back(RevokedOffer { end, number: 0, exposed, in_callers_regions: false, why: why.clone(), _owned });
             }
         }
         self.retry_at = 0;
@@ -467,14 +477,14 @@ impl State {
         for tagged in [true, false].into_iter().filter(|_| is_gone) {
             for at in self.space(tagged).posted_for(source) {
                 if let Some(recv) = self.withdraw_recv(tagged, at) {
-                    self.give_up(recv, why.clone(), source);
+                    self.fail_recv(recv, why.clone(), source);
                 }
             }
         }
         if is_gone {
             self.end_delayed(&why, usize::MAX, |held| held.from == Some(id));
         }
-        self.bury(id);
+        self.reap(id);
         self.connection_lost(why);
     }
 }
@@ -484,7 +494,7 @@ fn is_gone_for_good(name: &Name, why: &Error) -> bool {
     name.nonce != 0 && (why.code == Code::PeerGone || (why.errno == errno::ECONNREFUSED && why.code == Code::None))
 }
 
-pub(in crate::rdm) fn full() -> Error {
+pub(in crate::rdm) fn no_room_for_callers() -> Error {
     let words = "the peer has as many callers that its address vector does not name as it takes";
     Error::coded(errno::ECONNREFUSED, Code::Busy, words)
 }

@@ -32,7 +32,7 @@ pub struct Recv {
     pub first: Iov,
     pub room: usize,
     pub context: usize,
-    pub wanted: bool,
+    pub wants_entry: bool,
     pub tagged: bool,
     /// None: one piece of host memory, and nothing special.
     pub more: Option<Box<RecvExtra>>,
@@ -76,7 +76,7 @@ impl Recv {
 pub struct FaultInjection {
     /// Of receives for whoever sends, and for peers that are not connected: those are late, and count for nobody.
     pub plan: Box<Plan>,
-    pub held: VecDeque<DelayedRecv>,
+    pub delayed: VecDeque<DelayedRecv>,
 }
 
 /// A receive that was accepted, and when messages may find it.
@@ -101,7 +101,7 @@ pub enum Op {
         end: CompletionInfo,
         exposed: Vec<(usize, RegionId)>,
         /// Some of it lies in regions of the caller's, which only the peer's word ends.
-        own: bool,
+        in_callers_regions: bool,
         /// Its bytes, if they are in host memory.
         pieces: Pieces,
         _owned: Option<Box<[u8]>>,
@@ -138,7 +138,7 @@ pub struct RevokedOffer {
     /// Of the offer, while the peer may say that it is done.
     pub number: u64,
     pub exposed: Vec<(usize, RegionId)>,
-    pub own: bool,
+    pub in_callers_regions: bool,
     pub why: Error,
     pub _owned: Option<Box<[u8]>>,
 }

@@ -75,7 +75,7 @@ pub struct CompletionInfo {
     pub kind: u64,
     pub len: usize,
     pub buf: usize,
-    pub wanted: bool,
+    pub wants_entry: bool,
     /// Absolute; 0: none.
     pub deadline: u64,
     pub silent: bool,
@@ -88,7 +88,7 @@ pub struct CompletionInfo {
 pub struct PendingOp {
     pub end: CompletionInfo,
     /// Until when a fault on demand keeps it; 0: none does.
-    pub held: u64,
+    pub delayed_until: u64,
     pub flags: u64,
     pub pieces: Pieces,
     pub descs: Vec<u64>,
@@ -124,7 +124,7 @@ pub struct Peer {
     /// As far as it is known: in full once a lane was connected.
     pub name: Name,
     /// The nonce of the name it was called by while its own was not known; 0: only its address.
-    pub meant: u64,
+    pub expected_nonce: u64,
     /// Its index in the address vector, or a number above all of them.
     pub source: u64,
     pub phase: Phase,
@@ -147,23 +147,23 @@ pub struct Peer {
     /// It is in the endpoint's list of those that have something to send.
     pub busy: bool,
     /// Called because a list waits, which goes in pieces if that comes to nothing.
-    pub called_for_list: bool,
+    pub dialed_for_list: bool,
     /// Until when it is called; 0: it was not called yet.
-    pub patience: u64,
+    pub connect_until: u64,
     /// How often in a row it had no room for a caller.
-    pub refused: u8,
+    pub refusals: u8,
     /// Why the local lane does not lead there, if it was tried; and the device's.
-    pub not_local: Option<Box<str>>,
-    pub no_device: Option<Box<str>>,
+    pub why_not_local: Option<Box<str>>,
+    pub why_no_device: Option<Box<str>>,
     /// Faults on demand of its lane.
-    pub plan: Option<Box<Plan>>,
+    pub fault_plan: Option<Box<Plan>>,
 }
 
 impl Peer {
     pub fn new(name: Name, source: u64) -> Peer {
         Peer {
             name,
-            meant: 0,
+            expected_nonce: 0,
             source,
             phase: Phase::Unconnected,
             waiting: VecDeque::new(),
@@ -176,12 +176,12 @@ impl Peer {
             peer_offers: HashMap::default(),
             reads: VecDeque::new(),
             busy: false,
-            called_for_list: false,
-            patience: 0,
-            refused: 0,
-            not_local: None,
-            no_device: None,
-            plan: None,
+            dialed_for_list: false,
+            connect_until: 0,
+            refusals: 0,
+            why_not_local: None,
+            why_no_device: None,
+            fault_plan: None,
         }
     }
 

@@ -5,7 +5,7 @@ use super::*;
 use crate::log;
 use crate::mr::{PathPolicy, Paths};
 use crate::prov::fault::Plan;
-use crate::rdm::connect::wireup::full;
+use crate::rdm::connect::wireup::no_room_for_callers;
 use crate::rdm::endpoint::Endpoint as Rdm;
 use crate::rdm::limits::{EAGER_MAX, ENDED_MAX, ENDED_PEERS_MAX, OFFERS_ALL, UNLISTED_MAX};
 use crate::rdm::peers::outstanding::FaultInjection;
@@ -106,7 +106,7 @@ fn callers_that_nobody_has_named_are_bounded() {
             one.send(0, &[1; 8], 1, 1);
             both(&mut a, one, |s| s[0].ep.stats().unexpected > 0 && s[1].take(1).is_some());
         }
-        let (words, name, lines) = (full().words, last.name.to_string(), Arc::new(Mutex::new(Vec::new())));
+        let (words, name, lines) = (no_room_for_callers().words, last.name.to_string(), Arc::new(Mutex::new(Vec::new())));
         let sink = lines.clone();
         log::set(log::Level::Warn, Some(Box::new(move |_, line| sink.lock().push(line.to_string()))));
         last.send(0, &[2; 8], 2, 2);
@@ -400,7 +400,7 @@ fn nobody_there_is_an_error_in_words() {
 
 /// Receives of an endpoint that are posted before its peer is there are a minute late.
 fn delay(ep: &Rdm) {
-    ep.state.lock().faults = Plan::of_words("delay=60000000:recv").map(|plan| Box::new(FaultInjection { plan, held: VecDeque::new() }));
+    ep.state.lock().faults = Plan::of_words("delay=60000000:recv").map(|plan| Box::new(FaultInjection { plan, delayed: VecDeque::new() }));
 }
 
 /// Those that a message waits for are filled in their order as the peer goes, and the others end.

@@ -30,7 +30,7 @@ impl Liar {
         ep.enable(OpFlags::default()).unwrap();
         let at = to.name.socket().to_string();
         let address = if lane == "shm" { format!("shm://rdm.{}", at.replace(':', "_")) } else { format!("{lane}://{at}") };
-        ep.connect(&address, &Intro { name, meant: to.name.nonce, grant: FIRST_GRANT }.encode()).unwrap();
+        ep.connect(&address, &Intro { name, expected_nonce: to.name.nonce, grant: FIRST_GRANT }.encode()).unwrap();
         let begun = Instant::now();
         while events.is_empty() {
             to.turn();

@@ -27,8 +27,8 @@ impl State {
         }
         let id = self.route(c.peer)?;
         let local = if op.what.fetches() { op.with.old } else { op.with.operand };
-        let end = self.end_of(c, op.kind(), &[local], op.what.bytes(), 0);
-        if self.own == Some(id) {
+        let end = self.completion_of(c, op.kind(), &[local], op.what.bytes(), 0);
+        if self.loopback == Some(id) {
             let done = self.atomic_loopback(domain, op);
             self.end(&end, done);
             return Ok(());
@@ -40,7 +40,16 @@ impl State {
         self.queue(
             domain,
             id,
-            PendingOp { end, held: 0, flags: c.flags, pieces, descs: Vec::new(), site: Site::HOST, owned: Some(operands), kind: what },
+            PendingOp {
+                end,
+                delayed_until: 0,
+                flags: c.flags,
+                pieces,
+                descs: Vec::new(),
+                site: Site::HOST,
+                owned: Some(operands),
+                kind: what,
+            },
         );
         Ok(())
     }
@@ -57,7 +66,7 @@ impl State {
         if let (true, Some(counter)) = (what.writes(), counter) {
             counter.add(1);
         }
-        self.past.moved(path_of(inside.site()), bytes);
+        self.past_stats.moved(path_of(inside.site()), bytes);
         Ok(())
     }
 }

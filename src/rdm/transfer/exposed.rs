@@ -50,8 +50,8 @@ impl State {
     /// Ends an offer that was taken back, if the peer can read it no more. False: it stays.
     pub fn end_revoked(&mut self, domain: &Domain, mut revoked: RevokedOffer) -> bool {
         // What would end more than the read stays until the peer has said its word.
-        revoked.exposed.retain(|region| revoked.own && !domain.can_revoke(region.0) || domain.close_is_busy(*region));
-        let over = revoked.exposed.is_empty() && !revoked.own;
+        revoked.exposed.retain(|region| revoked.in_callers_regions && !domain.can_revoke(region.0) || domain.close_is_busy(*region));
+        let over = revoked.exposed.is_empty() && !revoked.in_callers_regions;
         match over {
             true => self.fail(&revoked.end, revoked.why),
             false => self.revoked.push_back(revoked),
@@ -64,7 +64,7 @@ impl State {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "cancelled by the caller");
         let first = self.find_receives(|r| r.context == context).first().copied();
         if let Some(recv) = first.and_then(|(tagged, at)| self.withdraw_recv(tagged, at)) {
-            self.give_up(recv, why, UNKNOWN);
+            self.fail_recv(recv, why, UNKNOWN);
             return Ok(());
         }
         if self.end_delayed(&why, 1, |held| held.recv.context == context) > 0 {
@@ -73,7 +73,7 @@ impl State {
         let (mut result, mut after) = (Err(nothing_to_cancel()), None);
         // What the peer has may refuse, and then it is the next one's turn.
         while result.is_err() {
-            let can_repost = |end: &CompletionInfo, found: Posted| end.context == context && after.is_none_or(|after| found > after);
+            let can_repost = |end: &CompletionInfo, found: CancelOrder| end.context == context && after.is_none_or(|after| found > after);
             let mut first = None;
             for id in self.active() {
                 let Some(peer) = self.peers.get(id as usize).and_then(Option::as_deref) else { continue };
@@ -104,7 +104,7 @@ impl State {
             Some(Op::Rma { peer, .. }) => *peer,
             Some(Op::Offered { .. }) => {
                 self.withdraw(domain, number, why);
-                self.settle(domain);
+                self.run_deferred(domain);
                 return Ok(());
             }
             _ => return if self.withdraw_loopback(number, why) { Ok(()) } else { Err(nothing_to_cancel()) },
@@ -118,13 +118,15 @@ impl State {
         let Some(op) = self.ops.get(number) else { return };
         let Op::Offered { peer, .. } = op else { return };
         let id = *peer;
-        let Op::Offered { end, exposed, own, _owned, .. } = std::mem::replace(op, Op::Withdrawn { peer: id }) else { return };
+        let Op::Offered { end, exposed, in_callers_regions, _owned, .. } = std::mem::replace(op, Op::Withdrawn { peer: id }) else {
+            return;
+        };
         if let Some(peer) = self.peer(id) {
             peer.exposed = peer.exposed.saturating_sub(exposed.len());
             peer.control.push_back(ParcelWords::withdraw(number));
         }
-        self.stay_busy(id);
-        if !self.end_revoked(domain, RevokedOffer { end, number, exposed, own, why, _owned })
+        self.mark_busy(id);
+        if !self.end_revoked(domain, RevokedOffer { end, number, exposed, in_callers_regions, why, _owned })
             && let Some(revoked) = self.revoked.back_mut()
         {
             revoked.why.words =
@@ -155,7 +157,7 @@ impl State {
                 let is_it = |m: &Unexpected| matches!(m, Unexpected::Offered { from, offer, .. } if *from == id && offer.number == number);
                 if space.unexpected(at).is_some_and(|(.., m)| is_it(m)) {
                     space.remove_unexpected(at);
-                    self.tell_done(id, number, Code::Canceled);
+                    self.send_done(id, number, Code::Canceled);
                 }
             }
             // The peer's `reads` may name it still, where nothing is found then.
@@ -169,9 +171,9 @@ impl State {
 
 /// When an operation was posted (parts of a list: 0), whether it is under way, its number or else its place in what waits for this
 /// peer.
-type Posted = (u64, bool, u64, Id);
+type CancelOrder = (u64, bool, u64, Id);
 
-fn earlier(one: Option<Posted>, other: Option<Posted>) -> Option<Posted> {
+fn earlier(one: Option<CancelOrder>, other: Option<CancelOrder>) -> Option<CancelOrder> {
     match (one, other) {
         (Some(one), Some(other)) if other < one => Some(other),
         (one, other) => one.or(other),

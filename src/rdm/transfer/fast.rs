@@ -92,11 +92,11 @@ impl State {
                 _ => return false,
             },
         };
-        let wanted = self.entry_by_default;
+        let wants_entry = self.entry_by_default;
         let space = if TAG { &mut self.tagged } else { &mut self.untagged };
         let want = RecvFilter { source, tag: one.key, ignore };
         let (first, context) = (one.local, one.context);
-        let recv = move || Recv { first, room: first.len(), context, wanted, tagged: TAG, more: None };
+        let recv = move || Recv { first, room: first.len(), context, wants_entry, tagged: TAG, more: None };
         if space.room_to_post().is_err() {
             return false;
         }
@@ -128,7 +128,7 @@ impl State {
         self.consumed(from, link, len);
         self.received(&recv, len, 0, &label, source);
         // The peer may wait to hear of it, and the caller may not come back soon.
-        self.settle(domain);
+        self.run_deferred(domain);
         true
     }
 
@@ -167,14 +167,14 @@ impl State {
         if recv.more.is_some() || len > recv.room || !self.fast_recv || !peer.credit.receive_and_consume(len) {
             return FastOutcome::Declined;
         }
-        let (to, context, wanted) = (recv.first, recv.context, recv.wanted);
+        let (to, context, wants_entry) = (recv.first, recv.context, recv.wants_entry);
         space.forget_posted(at, source);
         parcel.copy_all(to);
         self.stats.recvs += 1;
-        if wanted && let Some(q) = &self.bind.rx {
+        if wants_entry && let Some(q) = &self.bind.rx {
             let kind = flags::RECV | [flags::MSG, flags::TAGGED, flags::TAGGED | flags::REMOTE_CQ_DATA][WORDS - 1];
             let entry = Completion { context, flags: kind, len, buf: to.addr(), data: if WORDS > 2 { parcel.word(2) } else { 0 } };
-            if !self.reader.give(q, &entry, tag) {
+            if !self.reader.push(q, &entry, tag) {
                 q.push_from(entry, State::origin((WORDS > 1).then_some(tag), source));
             }
         }

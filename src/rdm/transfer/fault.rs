@@ -12,19 +12,19 @@ use crate::rdm::state::{State, UNKNOWN};
 use std::collections::VecDeque;
 
 impl FaultInjection {
-    pub fn wanted(domain: &Domain) -> Option<Box<FaultInjection>> {
+    pub fn configured(domain: &Domain) -> Option<Box<FaultInjection>> {
         let lanes: Vec<&str> = domain.lanes.iter().map(|lane| lane.provider.name()).collect();
-        Plan::of_operations(&lanes).map(|plan| Box::new(FaultInjection { plan, held: VecDeque::new() }))
+        Plan::of_operations(&lanes).map(|plan| Box::new(FaultInjection { plan, delayed: VecDeque::new() }))
     }
 
     /// When the next receive may be found; `u64::MAX`: none is held.
     pub fn next(&self) -> u64 {
-        self.held.front().map_or(u64::MAX, |held| held.until)
+        self.delayed.front().map_or(u64::MAX, |held| held.until)
     }
 
     /// Peers for whom receives are held.
     pub fn delayed_peers(&self) -> impl Iterator<Item = Id> {
-        self.held.iter().filter_map(|held| held.from)
+        self.delayed.iter().filter_map(|held| held.from)
     }
 }
 
@@ -33,7 +33,7 @@ impl State {
     #[cold]
     pub fn begin_faults(&mut self, domain: &Domain, id: Id) -> bool {
         if let Some(peer) = self.peer(id) {
-            peer.plan = peer.ready().and_then(|link| Plan::of_operations(&[domain.lanes.get(link.of)?.provider.name()]));
+            peer.fault_plan = peer.ready().and_then(|link| Plan::of_operations(&[domain.lanes.get(link.of)?.provider.name()]));
         }
         self.apply_faults(id, 0)
     }
@@ -42,11 +42,11 @@ impl State {
     #[cold]
     pub fn apply_faults(&mut self, id: Id, from: usize) -> bool {
         let Some(peer) = self.peer(id).filter(|p| p.ready().is_some()) else { return true };
-        let Some(plan) = &mut peer.plan else { return true };
+        let Some(plan) = &mut peer.fault_plan else { return true };
         for waiting in peer.waiting.iter_mut().skip(from) {
             match plan.post(Op::of(waiting.end.kind)) {
                 Verdict::Go => {}
-                Verdict::Hold(until) => waiting.held = until,
+                Verdict::Hold(until) => waiting.delayed_until = until,
                 Verdict::Lose => {
                     self.lose(id);
                     return false;
@@ -61,7 +61,7 @@ impl State {
         if let Some(lane) = self.peer(id).and_then(|p| p.ready()).and_then(|link| link.lane()) {
             lane.lose(Plan::gone());
         }
-        self.over(id, Plan::gone());
+        self.lane_lost(id, Plan::gone());
     }
 
     /// Posts a receive that was accepted, later if a fault on demand says so.
@@ -72,24 +72,24 @@ impl State {
         let delayed_peers = delayed_peers.filter(|p| p.ready().is_some());
         let (id, Some(faults)) = (from.unwrap_or(ONLY_PEER), &mut self.faults) else { return self.post_recv(want, recv) };
         let verdict = match delayed_peers {
-            Some(peer) => peer.plan.as_mut().map_or(Verdict::Go, |plan| plan.post(Op::Recv)),
+            Some(peer) => peer.fault_plan.as_mut().map_or(Verdict::Go, |plan| plan.post(Op::Recv)),
             None => faults.plan.early(Op::Recv),
         };
         let until = match verdict {
             Verdict::Lose => {
                 self.lose(id);
-                self.give_up(recv, Plan::gone(), UNKNOWN);
+                self.fail_recv(recv, Plan::gone(), UNKNOWN);
                 return Ok(());
             }
             Verdict::Hold(until) => until,
             Verdict::Go => 0,
         };
         // None overtakes another.
-        let before = faults.held.back().map_or(0, |held| held.until);
+        let before = faults.delayed.back().map_or(0, |held| held.until);
         if until | before == 0 {
             return self.post_recv(want, recv);
         }
-        faults.held.push_back(DelayedRecv { until: until.max(before), from, want, recv });
+        faults.delayed.push_back(DelayedRecv { until: until.max(before), from, want, recv });
         Ok(())
     }
 
@@ -97,7 +97,7 @@ impl State {
     #[cold]
     pub fn post_delayed(&mut self, now: u64) {
         while let Some(faults) = self.faults.as_mut().filter(|f| f.next() <= now)
-            && let Some(DelayedRecv { from, want, recv, .. }) = faults.held.pop_front()
+            && let Some(DelayedRecv { from, want, recv, .. }) = faults.delayed.pop_front()
         {
             let source = from.and_then(|id| self.peer(id)).map_or(want.source, |p| p.source);
             if let Err(e) = self.post_recv(RecvFilter { source, ..want }, recv) {
@@ -111,7 +111,7 @@ impl State {
     #[cold]
     pub fn post_delayed_for(&mut self, id: Id, source: u64) {
         let is_only = self.connection.is_some();
-        let Some(FaultInjection { held, .. }) = self.faults.as_deref_mut() else { return };
+        let Some(FaultInjection { delayed: held, .. }) = self.faults.as_deref_mut() else { return };
         let last = if is_only { held.len() } else { held.iter().rposition(|h| h.from == Some(id)).map_or(0, |at| at + 1) };
         let mut left = Vec::new();
         for DelayedRecv { until, from, want, recv } in held.drain(..last).collect::<Vec<_>>() {
@@ -124,20 +124,20 @@ impl State {
             }
         }
         if let Some(faults) = &mut self.faults {
-            left.into_iter().rev().for_each(|held| faults.held.push_front(held));
+            left.into_iter().rev().for_each(|held| faults.delayed.push_front(held));
         }
     }
 
     /// Ends up to `most` receives that are held and for which `which` holds; gives how many.
     pub fn end_delayed(&mut self, why: &Error, most: usize, mut which: impl FnMut(&DelayedRecv) -> bool) -> usize {
         let Some(faults) = &mut self.faults else { return 0 };
-        let (mut ended, mut kept) = (Vec::new(), VecDeque::new());
-        for held in faults.held.drain(..) {
-            if ended.len() < most && which(&held) { ended.push(held.recv) } else { kept.push_back(held) }
+        let (mut ended, mut stored_descs) = (Vec::new(), VecDeque::new());
+        for held in faults.delayed.drain(..) {
+            if ended.len() < most && which(&held) { ended.push(held.recv) } else { stored_descs.push_back(held) }
         }
-        faults.held = kept;
+        faults.delayed = stored_descs;
         let count = ended.len();
-        ended.into_iter().for_each(|recv| self.give_up(recv, why.clone(), UNKNOWN));
+        ended.into_iter().for_each(|recv| self.fail_recv(recv, why.clone(), UNKNOWN));
         count
     }
 }

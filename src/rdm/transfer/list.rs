@@ -21,8 +21,8 @@ impl State {
         let link = match &peer.phase {
             Phase::Loopback => return Ok(Native::Pieces),
             Phase::Unconnected => {
-                let called = peer.called_for_list;
-                peer.called_for_list = !called;
+                let called = peer.dialed_for_list;
+                peer.dialed_for_list = !called;
                 if !called {
                     self.dial(domain, id, 0);
                 }
@@ -31,8 +31,8 @@ impl State {
             Phase::Dialing(_) | Phase::Accepting(_) | Phase::Exchanged(_) | Phase::Awaiting { .. } => return Ok(Native::Blocked),
             Phase::Ready(link) => link.clone(),
         };
-        peer.called_for_list = false;
-        if peer.plan.is_some() {
+        peer.dialed_for_list = false;
+        if peer.fault_plan.is_some() {
             return Ok(Native::Pieces);
         }
         let fenced = c.flags & flags::FENCE != 0 && peer.under_way > 0;

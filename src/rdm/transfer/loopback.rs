@@ -18,7 +18,7 @@ use crate::sys::usercopy::UserCopy;
 use std::sync::Arc;
 
 /// Bytes that are copied before a region may close.
-const TURN: usize = 1 << 20;
+const CHUNK: usize = 1 << 20;
 
 fn refused(code: Code, errno: i32) -> Error {
     Error::coded(errno, code, Code::words(code.0))
@@ -75,9 +75,9 @@ fn copy(user: &UserCopy, (there, to): (Site, Iov), (here, from): (Site, Iov)) ->
         // SAFETY: no side is the host's, and the driver checks both.
         return unsafe { hmem::get(there.iface)?.copy(there.device, hmem::Dir::Within, to.addr() as u64, from.addr() as u64, len) };
     }
-    let mut bytes = Vec::with_capacity(len.min(TURN));
-    for at in (0..len).step_by(TURN) {
-        let (to, from) = (to.part(at, TURN.min(len - at)), from.part(at, TURN.min(len - at)));
+    let mut bytes = Vec::with_capacity(len.min(CHUNK));
+    for at in (0..len).step_by(CHUNK) {
+        let (to, from) = (to.part(at, CHUNK.min(len - at)), from.part(at, CHUNK.min(len - at)));
         bytes.clear();
         if here.is_host() {
             user.read(from, &mut bytes)?;
@@ -124,8 +124,8 @@ fn run(domain: &Domain, dir: Dir, local: Run<&[Iov]>, remote: &[RmaIov], policy:
     let mut at = 0;
     for r in remote {
         // One of no bytes is written, too.
-        for done in (0..r.len.max(1)).step_by(TURN) {
-            let n = (r.len - done).min(TURN);
+        for done in (0..r.len.max(1)).step_by(CHUNK) {
+            let n = (r.len - done).min(CHUNK);
             let part = RmaIov { addr: r.addr.wrapping_add(done as u64), len: n, key: r.key };
             // Who closes the region waits for `inside`, and may close the counter then.
             let (inside, skip, counter) = domain.regions.lock().range(&part, need, policy)?;
@@ -142,18 +142,18 @@ fn run(domain: &Domain, dir: Dir, local: Run<&[Iov]>, remote: &[RmaIov], policy:
 impl State {
     /// The index by which this endpoint knows itself.
     pub fn loopback_source(&self) -> u64 {
-        self.own.and_then(|id| self.peers.get(id as usize)).and_then(Option::as_deref).map_or(UNSPEC, |p| p.source)
+        self.loopback.and_then(|id| self.peers.get(id as usize)).and_then(Option::as_deref).map_or(UNSPEC, |p| p.source)
     }
 
     /// An RMA operation to this very endpoint, which is over when this returns.
     pub fn rma_loopback(&mut self, domain: &Domain, dir: Dir, local: (Site, &[Iov]), remote: &[RmaIov], c: &Common, end: &CompletionInfo) {
         match run(domain, dir, local, remote, self.options.policy) {
             Ok(path) => {
-                self.past.moved(path, end.len);
+                self.past_stats.moved(path, end.len);
                 if dir == Dir::Write && c.flags & flags::REMOTE_CQ_DATA != 0 {
                     let kind = flags::REMOTE_WRITE | flags::RMA | flags::REMOTE_CQ_DATA;
                     let entry = Completion { context: 0, flags: kind, len: end.len, buf: 0, data: c.data };
-                    self.told_of_write(entry, self.loopback_source());
+                    self.remote_data_arrived(entry, self.loopback_source());
                 }
                 self.succeed(end);
             }

@@ -9,7 +9,7 @@ use crate::rdm::wire::parcel::Label;
 
 impl State {
     /// A message of a buffer for several is in place; true: nothing more touches the buffer, and no other entry follows.
-    pub fn leave_multi(&mut self, recv: &Recv) -> bool {
+    pub fn finish_part(&mut self, recv: &Recv) -> bool {
         let Some((at, _)) = recv.multi() else { return false };
         let Some(place) = self.multi.get_mut(at as usize) else { return false };
         let Some(multi) = place else { return false };
@@ -22,19 +22,19 @@ impl State {
     }
 
     /// After the entry of a message in a buffer for several: ends the receive, if it ends with that message.
-    pub fn end_multi(&mut self, recv: &Recv) {
+    pub fn end_if_last(&mut self, recv: &Recv) {
         let Some((at, _)) = recv.multi() else { return };
         if let Some(Some(multi)) = self.multi.get_mut(at as usize)
             && multi.arriving == 0
             && let Some(end) = multi.end.take()
         {
             let (recv, why) = *end;
-            self.give_up(recv, why, UNKNOWN);
+            self.fail_recv(recv, why, UNKNOWN);
         }
     }
 
     /// Ends a receive that will not be filled. A buffer for several messages ends when those that are on their way are in place.
-    pub fn give_up(&mut self, recv: Recv, why: Error, source: u64) {
+    pub fn fail_recv(&mut self, recv: Recv, why: Error, source: u64) {
         if let Some((at, _)) = recv.multi()
             && let Some(Some(multi)) = self.multi.get_mut(at as usize)
         {
@@ -46,7 +46,7 @@ impl State {
             // For its own entry.
             multi.arriving = 1;
         }
-        self.abandon(&recv, why, &Label::default(), source);
+        self.complete_failed_recv(&recv, why, &Label::default(), source);
     }
 
     /// Takes a posted receive for a message of `len` bytes from `source`, or the next part of one for several.
@@ -63,7 +63,7 @@ impl State {
         let room = recv.room - used;
         let now = used + len.min(room);
         let more = recv.more.as_ref().map(|m| Box::new(RecvExtra { deadline: 0, ..RecvExtra::clone(m) }));
-        let part = Recv { first: recv.first.part(used, room), room, context: recv.context, wanted: recv.wanted, tagged, more };
+        let part = Recv { first: recv.first.part(used, room), room, context: recv.context, wants_entry: recv.wants_entry, tagged, more };
         if let Some(more) = &mut recv.more {
             more.multi = Some((slot, now));
         }

@@ -26,7 +26,7 @@ impl State {
             };
             let recv = if how & DISCARD != 0 { Recv { first: Iov::EMPTY, room: usize::MAX, ..recv } } else { recv };
             match how & DISCARD {
-                0 => self.give(message, recv, tagged.then_some(tag), source, None),
+                0 => self.deliver(message, recv, tagged.then_some(tag), source, None),
                 _ => self.discard(message, &recv, tagged.then_some(tag), source),
             }
             return Ok(());
@@ -78,7 +78,7 @@ impl State {
             Unexpected::Eager { from, link, bytes, .. } => self.consumed(from, link, bytes.len()),
             Unexpected::Offered { from, link, offer, .. } => {
                 if self.peer(from).and_then(|p| p.link()).is_some_and(|l| l.number == link) {
-                    self.tell_done(from, offer.number, Code::None);
+                    self.send_done(from, offer.number, Code::None);
                 }
             }
             Unexpected::Loopback { number, .. } => {

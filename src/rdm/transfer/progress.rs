@@ -19,13 +19,13 @@ use crate::sys::time;
 use std::sync::Arc;
 
 /// Ticks between two looks at what is rare.
-const LOOK: u64 = 100_000;
+const RARE_POLL_TICKS: u64 = 100_000;
 /// The same while lanes are being connected, and how many of them one look drives: each costs calls of the kernel's.
-const JOIN: u64 = 10_000;
-const JOINS: usize = 16;
+const CONNECTING_POLL_TICKS: u64 = 10_000;
+const CONNECTING_PER_POLL: usize = 16;
 /// Turns without any after one that filled a receive, in which messages without a receive are left: a caller that reads until
 /// there is nothing more does so once before it posts again.
-const PATIENCE: u32 = 2;
+const DEFER_TURNS: u32 = 2;
 
 /// Takes what one lane brings.
 struct LaneSink<'a> {
@@ -42,7 +42,7 @@ struct LaneSink<'a> {
 impl<'a> LaneSink<'a> {
     #[inline(always)]
     fn new(of: &'a mut State, id: Id, link: &'a Link, may_defer: bool) -> LaneSink<'a> {
-        let defers = may_defer && link.since_filled(of.turns) <= PATIENCE;
+        let defers = may_defer && link.since_filled(of.turns) <= DEFER_TURNS;
         LaneSink { of, id, link, progressed: false, may_defer, defers }
     }
 
@@ -51,7 +51,7 @@ impl<'a> LaneSink<'a> {
         self.progressed = true;
         match self.of.on_fast(self.id, self.link.number, parcel, self.defers) {
             FastOutcome::Filled => {
-                self.of.filled = self.of.turns;
+                self.of.last_fill_turn = self.of.turns;
                 self.link.set_filled(self.of.turns);
                 self.defers = self.may_defer;
                 true
@@ -86,18 +86,21 @@ impl State {
     /// The same in line.
     #[inline(always)]
     pub fn turn(&mut self, domain: &Domain, force: bool) {
-        self.look_at_av();
-        if self.listens || self.listens_again() {
+        self.refresh_av();
+        if self.polls_lanes || self.resume_polling() {
             self.poll_lanes(force);
         } else if !self.bind.enabled || self.closed {
-            return self.clear_away(domain);
+            return self.progress_closed(domain);
         }
         self.turns = self.turns.wrapping_add(1);
-        let joins = !self.joining.is_empty();
-        if force || ((joins || self.turns & 15 == 0) && time::ticks().wrapping_sub(self.last_look) > if joins { JOIN } else { LOOK }) {
+        let joins = !self.connecting.is_empty();
+        if force
+            || ((joins || self.turns & 15 == 0)
+                && time::ticks().wrapping_sub(self.last_rare_poll) > if joins { CONNECTING_POLL_TICKS } else { RARE_POLL_TICKS })
+        {
             self.poll_rare(domain, force);
         }
-        self.settle(domain);
+        self.run_deferred(domain);
     }
 
     #[inline(always)]
@@ -157,7 +160,7 @@ impl State {
     }
 
     /// All that the peer has said by now.
-    pub fn hear_lane(&mut self, id: Id, link: &Link) {
+    pub fn drain_lane(&mut self, id: Id, link: &Link) {
         let mut hand = LaneSink::new(self, id, link, false);
         if let Some(lane) = link.lane() {
             lane.take_all(&mut hand);
@@ -165,31 +168,31 @@ impl State {
     }
 
     /// What was left with lanes.
-    pub fn hear_left(&mut self) {
-        if !self.listens || self.turns.wrapping_sub(self.filled) > PATIENCE + 1 {
+    pub fn drain_deferred(&mut self) {
+        if !self.polls_lanes || self.turns.wrapping_sub(self.last_fill_turn) > DEFER_TURNS + 1 {
             return;
         }
-        let left = |(_, link): &&(Id, Arc<Link>)| link.since_filled(self.turns) <= PATIENCE + 1;
+        let left = |(_, link): &&(Id, Arc<Link>)| link.since_filled(self.turns) <= DEFER_TURNS + 1;
         let lanes: Vec<_> = self.ready.iter().filter(left).cloned().collect();
-        lanes.iter().for_each(|(id, link)| self.hear_lane(*id, link));
+        lanes.iter().for_each(|(id, link)| self.drain_lane(*id, link));
     }
 
     /// What turned out while lanes were looked at.
     #[inline(always)]
-    pub fn settle(&mut self, domain: &Domain) {
-        let rest = self.broken.len() | self.reads.len() | self.busy.len() | self.returned.len() | self.lists;
+    pub fn run_deferred(&mut self, domain: &Domain) {
+        let rest = self.violations.len() | self.reads.len() | self.busy.len() | self.returned.len() | self.lists;
         if rest != 0 || !self.results.is_empty() {
-            self.settle_all(domain);
+            self.run_all_deferred(domain);
         }
     }
 
     #[inline(never)]
-    fn settle_all(&mut self, domain: &Domain) {
+    fn run_all_deferred(&mut self, domain: &Domain) {
         self.take_results();
-        if !self.broken.is_empty() {
-            for (link, why) in std::mem::take(&mut self.broken) {
+        if !self.violations.is_empty() {
+            for (link, why) in std::mem::take(&mut self.violations) {
                 if let Some(id) = self.links.get(&link).copied() {
-                    self.over(id, why);
+                    self.lane_lost(id, why);
                 }
             }
         }
@@ -246,19 +249,19 @@ impl State {
 
     /// Hands out what the queue had no room for. True: it has room again, so lanes are looked at.
     #[cold]
-    fn listens_again(&mut self) -> bool {
+    fn resume_polling(&mut self) -> bool {
         if !self.bind.enabled || self.closed {
             return false;
         }
         if let Some(q) = &self.bind.rx {
             while q.has_room()
-                && let Some((entry, source)) = self.held.pop_front()
+                && let Some((entry, source)) = self.held_writes.pop_front()
             {
                 q.push_from(entry, State::origin(None, source));
             }
-            self.listens = q.has_room();
+            self.polls_lanes = q.has_room();
         }
-        self.listens
+        self.polls_lanes
     }
 
     pub fn rma_ended(&mut self, number: u64, error: Option<Error>) {
@@ -266,7 +269,7 @@ impl State {
         if let Some(peer) = self.peer(id) {
             peer.under_way = peer.under_way.saturating_sub(1);
             if !peer.waiting.is_empty() {
-                self.stay_busy(id);
+                self.mark_busy(id);
             }
         }
         self.end(&end, error.map_or(Ok(()), Err));
@@ -276,42 +279,42 @@ impl State {
     fn on_remote_data(&mut self, c: &Completion) {
         let from = self.links.get(&c.context).and_then(|id| self.peers.get(*id as usize)).and_then(Option::as_deref);
         let source = from.map_or(UNSPEC, |p| p.source);
-        self.told_of_write(Completion { context: 0, ..*c }, source);
+        self.remote_data_arrived(Completion { context: 0, ..*c }, source);
     }
 
     /// Data of a write to this endpoint's memory has come.
-    pub fn told_of_write(&mut self, entry: Completion, source: u64) {
+    pub fn remote_data_arrived(&mut self, entry: Completion, source: u64) {
         if let Some(counter) = &self.bind.counters.remote_write {
             counter.add(1);
         }
         let Some(q) = &self.bind.rx else { return };
-        self.listens &= q.has_room();
-        match self.listens {
+        self.polls_lanes &= q.has_room();
+        match self.polls_lanes {
             true => q.push_from(entry, State::origin(None, source)),
-            false => self.held.push_back((entry, source)),
+            false => self.held_writes.push_back((entry, source)),
         }
     }
 
     /// Looks at what is rare.
     #[cold]
     fn poll_rare(&mut self, domain: &Domain, force: bool) {
-        self.looks = self.looks.wrapping_add(1);
+        self.rare_polls = self.rare_polls.wrapping_add(1);
         if self.listen_schedule.is_due() || force {
             let called = self.accept_callers(domain);
-            self.listen_schedule.polled(called || force || !self.joining.is_empty());
+            self.listen_schedule.polled(called || force || !self.connecting.is_empty());
         }
         // Those that call and say no more hold up nobody who does.
-        let (all, most) = (self.joining.len(), if force { usize::MAX } else { JOINS });
-        let from = (self.looks as usize).wrapping_mul(JOINS).checked_rem(all).unwrap_or(0);
+        let (all, most) = (self.connecting.len(), if force { usize::MAX } else { CONNECTING_PER_POLL });
+        let from = (self.rare_polls as usize).wrapping_mul(CONNECTING_PER_POLL).checked_rem(all).unwrap_or(0);
         for at in (0..all.min(most)).map(|k| (from + k) % all) {
-            if let Some((_, link)) = self.joining.get(at) {
+            if let Some((_, link)) = self.connecting.get(at) {
                 link.ep.progress(true);
             }
         }
         self.take_events(domain);
         let now = time::now_ns();
-        self.end_waits(now);
-        self.leaving.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
+        self.expire_awaiting(now);
+        self.closing.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
         self.retry_closes(domain, now);
         self.post_delayed(now);
         if self.earliest != 0 && now >= self.earliest {
@@ -333,8 +336,8 @@ impl State {
         let mut ended = Vec::new();
         for id in self.active() {
             let Some(peer) = self.peer(id) else { continue };
-            let (gone, kept): (Vec<_>, Vec<_>) = peer.waiting.drain(..).partition(|w| is_late(w.end.deadline));
-            peer.waiting.extend(kept);
+            let (gone, stored_descs): (Vec<_>, Vec<_>) = peer.waiting.drain(..).partition(|w| is_late(w.end.deadline));
+            peer.waiting.extend(stored_descs);
             ended.extend(gone);
         }
         let taken: Vec<u64> = self
@@ -363,7 +366,7 @@ impl State {
         }
         for (tagged, at) in receives {
             if let Some(recv) = self.withdraw_recv(tagged, at) {
-                self.give_up(recv, unfilled.clone(), UNKNOWN);
+                self.fail_recv(recv, unfilled.clone(), UNKNOWN);
             }
         }
     }
@@ -373,7 +376,7 @@ impl State {
         self.closed = true;
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the endpoint down");
         for id in 0..self.peers.len() as Id {
-            self.over(id, why.clone());
+            self.lane_lost(id, why.clone());
         }
         self.end_receives(&why);
         // What a lane still has, it ends itself.
@@ -385,7 +388,7 @@ impl State {
         }
         self.acceptors.clear();
         self.claimed.clear();
-        self.listens = false;
+        self.polls_lanes = false;
         self.settle_fast();
         self.close_returned(domain);
     }
@@ -401,16 +404,16 @@ impl State {
     pub fn end_receives(&mut self, why: &Error) {
         for (tagged, at) in self.find_receives(|_| true) {
             if let Some(recv) = self.withdraw_recv(tagged, at) {
-                self.give_up(recv, why.clone(), UNKNOWN);
+                self.fail_recv(recv, why.clone(), UNKNOWN);
             }
         }
         self.end_delayed(why, usize::MAX, |_| true);
     }
 
     /// Sends what the caller thinks was sent, and has not gone yet, for a bounded time.
-    pub fn send_owed(&mut self, domain: &Domain) {
+    pub fn flush_promised(&mut self, domain: &Domain) {
         let until = time::now_ns() + crate::config::get().close_ms * 1_000_000;
-        while self.owes() && time::now_ns() < until {
+        while self.has_unsent_promises() && time::now_ns() < until {
             self.progress(domain, true);
             std::thread::yield_now();
         }
@@ -418,9 +421,9 @@ impl State {
 
     /// What stays of an endpoint that is over, and not closed.
     #[cold]
-    fn clear_away(&mut self, domain: &Domain) {
+    fn progress_closed(&mut self, domain: &Domain) {
         self.take_results();
-        self.leaving.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
+        self.closing.retain(|link| link.ep.close().is_err_and(|e| e.errno == errno::EBUSY));
         self.close_returned(domain);
         self.retry_closes(domain, time::now_ns());
     }

@@ -3,7 +3,7 @@
 //! nothing here touches a lane; what is to be posted waits in `reads` and in the peers' `control`.
 
 use super::loopback::copy_pieces;
-use super::send::{kept, unread};
+use super::send::{read_failure, stored_descs};
 use crate::error::{Code, Error, Result, errno};
 use crate::fallible::zeroed;
 use crate::hmem::Site;
@@ -51,17 +51,17 @@ impl State {
         let mut more = RecvExtra {
             pieces: if local.len() > 1 { Some(local.into()) } else { None },
             // No lane needs one of host memory, and without it nothing is allocated.
-            descs: if site.is_host() && local.len() == 1 { Vec::new() } else { kept(descs) },
+            descs: if site.is_host() && local.len() == 1 { Vec::new() } else { stored_descs(descs) },
             site,
             deadline: 0,
             multi: None,
         };
-        let (wanted, tagged) = (self.bind.wants_receive(c.flags), tag.is_some());
-        let mut recv = Recv { first, room, context: c.context, wanted, tagged, more: None };
+        let (wants_entry, tagged) = (self.bind.wants_receive(c.flags), tag.is_some());
+        let mut recv = Recv { first, room, context: c.context, wants_entry, tagged, more: None };
         if c.flags & PEEK != 0 {
-            self.hear_left();
+            self.drain_deferred();
         }
-        self.ask_again(tagged, &want);
+        self.drain_before_match(tagged, &want);
         if c.flags & (PEEK | CLAIM | DISCARD) != 0 {
             if c.flags & PEEK == 0 {
                 more.deadline = self.recv_deadline(c);
@@ -104,7 +104,7 @@ impl State {
         };
         let number = self.next_post();
         if recv.multi().is_none() {
-            self.join(tagged, first, recv, Some((number, want)));
+            self.match_unexpected(tagged, first, recv, Some((number, want)));
             return Ok(());
         }
         let at = self.space(tagged).post(number, want, || recv);
@@ -113,7 +113,7 @@ impl State {
             let (len, source) =
                 (self.len_of(tagged, message), self.space(tagged).unexpected(message).map_or(UNSPEC, |(source, ..)| source));
             let Some(part) = self.take_recv(tagged, at, len, source) else { break };
-            self.join(tagged, message, part, None);
+            self.match_unexpected(tagged, message, part, None);
             next = match self.space(tagged).posted(at) {
                 Some(_) => self.space(tagged).find_unexpected(&want),
                 None => None,
@@ -123,14 +123,14 @@ impl State {
     }
 
     /// An offer that a receive would match may have been taken back: what its peer has said since is heard first.
-    fn ask_again(&mut self, tagged: bool, want: &RecvFilter) {
-        let listens = self.listens;
+    fn drain_before_match(&mut self, tagged: bool, want: &RecvFilter) {
+        let polls_lanes = self.polls_lanes;
         let space = self.space(tagged);
-        let Some(at) = space.find_unexpected(want).filter(|_| listens) else { return };
+        let Some(at) = space.find_unexpected(want).filter(|_| polls_lanes) else { return };
         if let Some((_, _, Unexpected::Offered { from, .. })) = space.unexpected(at) {
             let id = *from;
             if let Some(link) = self.peer(id).and_then(|p| p.ready().cloned()) {
-                self.hear_lane(id, &link);
+                self.drain_lane(id, &link);
             }
         }
     }
@@ -148,28 +148,28 @@ impl State {
     }
 
     /// A message that waited has its receive; `turn` as for `give`.
-    fn join(&mut self, tagged: bool, at: EntryId, recv: Recv, turn: Option<RecvPosition>) {
+    fn match_unexpected(&mut self, tagged: bool, at: EntryId, recv: Recv, turn: Option<RecvPosition>) {
         let Some((source, tag, _)) = self.space(tagged).unexpected(at) else { return };
         if let Some((number, _)) = turn {
             self.space(tagged).record_fill(number, source);
         }
         if let Some(message) = self.space(tagged).remove_unexpected(at) {
-            self.give(message, recv, tagged.then_some(tag), source, turn);
+            self.deliver(message, recv, tagged.then_some(tag), source, turn);
         }
     }
 
     /// `turn`: as what the receive was posted, if another message may fill it as well.
-    pub(in crate::rdm) fn give(&mut self, message: Unexpected, recv: Recv, tag: Option<u64>, source: u64, turn: Option<RecvPosition>) {
+    pub(in crate::rdm) fn deliver(&mut self, message: Unexpected, recv: Recv, tag: Option<u64>, source: u64, turn: Option<RecvPosition>) {
         match message {
             Unexpected::Eager { from, link, bytes, data } => {
                 let (label, bytes) = (Label { tag, data }, bytes.as_slice());
                 let n = bytes.len().min(recv.room);
                 let placed = store(recv.site(), recv.pieces(), 0, bytes.get(..n).unwrap_or_default());
                 self.consumed(from, link, bytes.len());
-                self.placed(&recv, placed, n, bytes.len() - n, &label, source);
+                self.complete_placed(&recv, placed, n, bytes.len() - n, &label, source);
             }
             Unexpected::Offered { from, link, offer, data } => {
-                self.take_offer(from, Some(link), offer, Label { tag, data }, recv, source, turn);
+                self.read_offer(from, Some(link), offer, Label { tag, data }, recv, source, turn);
             }
             Unexpected::Loopback { number, data } => {
                 let Some(Op::Loopback { end, pieces, site, _owned }) = self.ops.take(number) else { return };
@@ -177,20 +177,20 @@ impl State {
                 let (from, to) = ((site, pieces.as_slice()), (recv.site(), recv.pieces()));
                 let placed = match n {
                     ..=EAGER_MAX => copy_short(from, to, n),
-                    _ => copy_pieces(&self.user, Dir::Write, from, 0, (to.0, parts(to.1, 0, n))),
+                    _ => copy_pieces(&self.user_copy, Dir::Write, from, 0, (to.0, parts(to.1, 0, n))),
                 };
                 let on_host = if site.is_host() { pieces } else { Pieces::One(Iov::EMPTY) };
-                let sent = placed.as_ref().copied().map_err(|_| unread(&self.user, Code::Fault, &on_host));
-                self.placed(&recv, placed, n, end.len - n, &Label { tag, data }, source);
+                let sent = placed.as_ref().copied().map_err(|_| read_failure(&self.user_copy, Code::Fault, &on_host));
+                self.complete_placed(&recv, placed, n, end.len - n, &Label { tag, data }, source);
                 self.end(&end, sent);
             }
         }
     }
 
-    fn placed(&mut self, recv: &Recv, placed: Result<()>, n: usize, lost: usize, label: &Label, source: u64) {
+    fn complete_placed(&mut self, recv: &Recv, placed: Result<()>, n: usize, lost: usize, label: &Label, source: u64) {
         match placed {
             Ok(()) => self.received(recv, n, lost, label, source),
-            Err(e) => self.abandon(recv, Error::coded(e.errno, Code::Fault, e.words), label, source),
+            Err(e) => self.complete_failed_recv(recv, Error::coded(e.errno, Code::Fault, e.words), label, source),
         }
     }
 
@@ -199,9 +199,9 @@ impl State {
         let peer = self.peers.get_mut(from as usize).and_then(Option::as_deref_mut);
         let Some(peer) = peer.filter(|p| p.link().is_some_and(|l| l.number == link)) else {
             // Of a lane that is over, nobody wants to hear.
-            return self.ended.give_back(len as u64 + OVERHEAD);
+            return self.ended_bytes.give_back(len as u64 + OVERHEAD);
         };
-        let grants = &mut self.grants;
+        let grants = &mut self.extra_grants;
         let tell = peer.credit.consumed(len, |more| grants.add_within(more, GRANTS_MAX));
         if let Some(words) = tell {
             // The last count counts.
@@ -209,14 +209,14 @@ impl State {
                 Some(last) => *last = words,
                 None => peer.control.push_back(words),
             }
-            self.stay_busy(from);
+            self.mark_busy(from);
         }
     }
 
     /// What a peer gave up of its grant, when its lane is over.
     pub fn forget_grant(&mut self, id: Id) {
         let grant = self.peer(id).map_or(0, |p| p.credit.grant());
-        self.grants.give_back(grant.saturating_sub(FIRST_GRANT));
+        self.extra_grants.give_back(grant.saturating_sub(FIRST_GRANT));
     }
 
     /// A parcel of a peer. False: it stays; `broken` says why.
@@ -224,7 +224,7 @@ impl State {
         match self.handle(id, link, parcel) {
             Ok(()) => true,
             Err(e) => {
-                self.broken.push((link, e));
+                self.violations.push((link, e));
                 false
             }
         }
@@ -234,7 +234,7 @@ impl State {
     fn handle(&mut self, id: Id, link: usize, parcel: &dyn Parcel) -> Result<()> {
         match ParcelHead::of(parcel)? {
             ParcelHead::Eager(label) => self.on_eager(id, link, label, parcel),
-            ParcelHead::MessageOffer(label, offer) => self.on_offer(id, link, label, offer),
+            ParcelHead::Offer(label, offer) => self.on_offer(id, link, label, offer),
             ParcelHead::Done(number, status) => self.on_done(id, number, status),
             ParcelHead::Withdraw(number) => {
                 self.on_withdraw(id, number);
@@ -244,7 +244,7 @@ impl State {
                 let Some(peer) = self.peer(id) else { return Ok(()) };
                 peer.credit.returned(consumed, grant)?;
                 if !peer.waiting.is_empty() {
-                    self.stay_busy(id);
+                    self.mark_busy(id);
                 }
                 Ok(())
             }
@@ -275,7 +275,7 @@ impl State {
             store(recv.site(), recv.pieces(), 0, &parcel.bytes(n))
         };
         self.consumed(id, link, len);
-        self.placed(&recv, placed, n, len - n, &label, source);
+        self.complete_placed(&recv, placed, n, len - n, &label, source);
         Ok(())
     }
 
@@ -307,7 +307,7 @@ impl State {
         match at.and_then(|at| self.take_recv(tagged, at, offer.len as usize, source)) {
             Some(recv) => {
                 let posted = posted.filter(|_| recv.multi().is_none());
-                self.take_offer(id, None, offer, label, recv, source, posted);
+                self.read_offer(id, None, offer, label, recv, source, posted);
             }
             None => {
                 self.stats.unexpected += 1;
@@ -323,7 +323,7 @@ impl State {
 
     /// Reads what was offered into a receive, as far as it fits. `link`: the lane by which it was offered a while ago.
     #[allow(clippy::too_many_arguments)]
-    fn take_offer(
+    fn read_offer(
         &mut self,
         from: Id,
         link: Option<usize>,
@@ -335,11 +335,11 @@ impl State {
     ) {
         let here = self.peer(from).and_then(|p| p.link()).map(|l| l.number);
         let Some(link) = here.filter(|here| link.is_none_or(|link| link == *here)) else {
-            return self.abandon(&recv, sender_gone(), &label, source);
+            return self.complete_failed_recv(&recv, sender_gone(), &label, source);
         };
         if offer.len == 0 || recv.room == 0 {
             self.received(&recv, 0, offer.len as usize, &label, source);
-            return self.tell_done(from, offer.number, Code::None);
+            return self.send_done(from, offer.number, Code::None);
         }
         let offered = offer.number;
         let number = self.ops.add(Op::Reading { peer: from, link, recv, posted, offer, label, source, queued: true });
@@ -352,11 +352,11 @@ impl State {
         }
     }
 
-    pub fn tell_done(&mut self, to: Id, number: u64, status: Code) {
+    pub fn send_done(&mut self, to: Id, number: u64, status: Code) {
         if let Some(peer) = self.peer(to) {
             peer.forget_offer(number);
             peer.control.push_back(ParcelWords::done(number, status));
-            self.stay_busy(to);
+            self.mark_busy(to);
         }
     }
 
@@ -418,7 +418,7 @@ impl State {
         let there = self.peer(peer).filter(|p| p.link().is_some_and(|l| l.number == link)).map(|p| p.source);
         let is_there = there.is_some();
         if is_there {
-            self.tell_done(peer, offer.number, status);
+            self.send_done(peer, offer.number, status);
         }
         let posted = posted.filter(|turn| there.is_some_and(|source| self.space(recv.tagged).can_repost(turn, source)));
         match (result, posted) {
@@ -426,22 +426,22 @@ impl State {
                 let n = recv.room.min(offer.len as usize);
                 self.received(&recv, n, offer.len as usize - n, &label, source);
             }
-            (Err(e), Some(posted)) if e.code == Code::Key => self.wait_on(recv, posted, peer),
+            (Err(e), Some(posted)) if e.code == Code::Key => self.repost_unmatched(recv, posted, peer),
             (Err(e), None) if e.code == Code::Key => {
-                self.abandon(&recv, e.context("the sender has taken the message back"), &label, source)
+                self.complete_failed_recv(&recv, e.context("the sender has taken the message back"), &label, source)
             }
-            (Err(e), _) => self.abandon(&recv, e, &label, source),
+            (Err(e), _) => self.complete_failed_recv(&recv, e, &label, source),
         }
     }
 
     /// The sender has taken the message back that this receive was matched with: it is for the next one.
-    fn wait_on(&mut self, recv: Recv, (number, want): RecvPosition, of: Id) {
+    fn repost_unmatched(&mut self, recv: Recv, (number, want): RecvPosition, of: Id) {
         // The sender's index may be another by now.
         let source = self.peer(of).map(|p| p.source).filter(|_| want.source != UNSPEC).unwrap_or(UNSPEC);
         let (want, tagged) = (RecvFilter { source, ..want }, recv.tagged);
-        self.expires(recv.deadline());
+        self.note_deadline(recv.deadline());
         match self.space(tagged).find_unexpected(&want) {
-            Some(message) => self.join(tagged, message, recv, Some((number, want))),
+            Some(message) => self.match_unexpected(tagged, message, recv, Some((number, want))),
             None => self.space(tagged).repost(want.source, vec![(number, want, recv)]),
         }
     }
@@ -454,7 +454,7 @@ impl State {
         let number = self.ops.add(Op::Loopback { end, pieces, site, _owned: owned });
         let message = Unexpected::Loopback { number, data: label.data };
         match self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, end.len, source)) {
-            Some(recv) => self.give(message, recv, label.tag, source, None),
+            Some(recv) => self.deliver(message, recv, label.tag, source, None),
             None => {
                 self.stats.unexpected += 1;
                 self.space(tagged).keep(source, tag, message);

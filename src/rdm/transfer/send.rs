@@ -27,9 +27,9 @@ use crate::sys::usercopy::UserCopy;
 use std::sync::Arc;
 
 /// What trying to start an operation came to.
-enum Step {
-    Done,
-    Wait,
+enum StartOutcome {
+    Started,
+    Blocked,
     Failed(Error),
 }
 
@@ -45,7 +45,7 @@ fn put(link: &Link, words: &[u64], pieces: &[Iov]) -> Result<bool> {
 }
 
 /// Descriptors, if there are any: most callers give none.
-pub fn kept(descs: &[u64]) -> Vec<u64> {
+pub fn stored_descs(descs: &[u64]) -> Vec<u64> {
     if descs.iter().all(|d| *d == 0) { Vec::new() } else { descs.to_vec() }
 }
 
@@ -63,7 +63,7 @@ impl State {
         let id = self.route(c.peer)?;
         let label = Label { tag, data: (c.flags & flags::REMOTE_CQ_DATA != 0).then_some(c.data) };
         let kind = flags::SEND | if tag.is_some() { flags::TAGGED } else { flags::MSG };
-        let end = self.end_of(c, kind, local, len, tag.unwrap_or(0));
+        let end = self.completion_of(c, kind, local, len, tag.unwrap_or(0));
         let on_host = descs.iter().all(|d| d & crate::mr::DEVICE_DESC == 0);
         // Of an inject call nobody learns when it is delivered.
         let flags = match (end.silent, self.deliver) {
@@ -93,15 +93,15 @@ impl State {
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let mut waiting = PendingOp {
             end,
-            held: 0,
+            delayed_until: 0,
             flags,
             pieces,
-            descs: kept(descs),
+            descs: stored_descs(descs),
             site,
             owned: None,
             kind: PendingKind::Message { label, offered: None },
         };
-        waiting.own(flags & flags::INJECT != 0)?;
+        waiting.take_copy(flags & flags::INJECT != 0)?;
         if self.peer(id).is_some_and(|p| matches!(p.phase, Phase::Loopback)) {
             self.send_loopback(waiting, label);
             return Ok(());
@@ -125,17 +125,18 @@ impl State {
         }
         let id = self.route(c.peer)?;
         let kind = flags::RMA | if dir == Dir::Write { flags::WRITE } else { flags::READ };
-        let end = self.end_of(c, kind, local, len, 0);
+        let end = self.completion_of(c, kind, local, len, 0);
         let site = domain.site(descs.first().copied().unwrap_or(0))?;
-        if self.own == Some(id) {
+        if self.loopback == Some(id) {
             self.rma_loopback(domain, dir, (site, local), remote, c, &end);
             return Ok(());
         }
         self.reserve_pending(id)?;
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let what = PendingKind::Rma { dir, remote: remote.to_vec(), data: c.data };
-        let mut waiting = PendingOp { end, held: 0, flags: c.flags, pieces, descs: kept(descs), site, owned: None, kind: what };
-        waiting.own(injected)?;
+        let mut waiting =
+            PendingOp { end, delayed_until: 0, flags: c.flags, pieces, descs: stored_descs(descs), site, owned: None, kind: what };
+        waiting.take_copy(injected)?;
         self.queue(domain, id, waiting);
         Ok(())
     }
@@ -179,24 +180,24 @@ impl State {
                         continue;
                     }
                     // Of a lane that is over, an event tells.
-                    Ok(false) | Err(_) => return self.stay_busy(id),
+                    Ok(false) | Err(_) => return self.mark_busy(id),
                 }
             }
             let Some(mut waiting) = peer.waiting.pop_front() else { return };
             match self.start(domain, id, &link, &mut waiting) {
-                Step::Done => {}
-                Step::Wait => {
+                StartOutcome::Started => {}
+                StartOutcome::Blocked => {
                     if let Some(peer) = self.peer(id) {
                         peer.waiting.push_front(waiting);
                     }
-                    return self.stay_busy(id);
+                    return self.mark_busy(id);
                 }
-                Step::Failed(e) => self.fail_pending(waiting, e),
+                StartOutcome::Failed(e) => self.fail_pending(waiting, e),
             }
         }
     }
 
-    pub fn stay_busy(&mut self, id: Id) {
+    pub fn mark_busy(&mut self, id: Id) {
         if let Some(peer) = self.peer(id)
             && !std::mem::replace(&mut peer.busy, true)
         {
@@ -217,22 +218,22 @@ impl State {
         self.fail(&waiting.end, why);
     }
 
-    fn start(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut PendingOp) -> Step {
+    fn start(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut PendingOp) -> StartOutcome {
         let sleepers = self.sleepers;
-        let Some(peer) = self.peer(id) else { return Step::Wait };
-        if w.flags & flags::FENCE != 0 && peer.under_way > 0 || w.held != 0 && w.held > time::now_ns() {
-            return Step::Wait;
+        let Some(peer) = self.peer(id) else { return StartOutcome::Blocked };
+        if w.flags & flags::FENCE != 0 && peer.under_way > 0 || w.delayed_until != 0 && w.delayed_until > time::now_ns() {
+            return StartOutcome::Blocked;
         }
         if !matches!(w.kind, PendingKind::Message { .. }) {
             return self.start_rma(domain, id, link, w);
         }
-        let PendingKind::Message { label, offered } = &w.kind else { return Step::Wait };
+        let PendingKind::Message { label, offered } = &w.kind else { return StartOutcome::Blocked };
         let (label, fresh) = (*label, offered.is_none());
         let whole = w.site.is_host() && w.end.len <= link.eager_max && w.flags & flags::DELIVERY_COMPLETE == 0;
         let may_go = whole && fresh && peer.credit.may_send(w.end.len);
         // What was injected has no entry for which the caller would look, and who sleeps does not look either.
         if whole && fresh && !may_go && w.owned.is_none() && sleepers == 0 && peer.credit.is_worth_waiting() {
-            return Step::Wait;
+            return StartOutcome::Blocked;
         }
         if may_go {
             return match put_eager(link, &label, w.pieces.as_slice()) {
@@ -240,38 +241,40 @@ impl State {
                     peer.credit.sent(w.end.len);
                     let end = w.end;
                     self.succeed(&end);
-                    Step::Done
+                    StartOutcome::Started
                 }
-                _ => Step::Wait,
+                _ => StartOutcome::Blocked,
             };
         }
         if fresh {
             if peer.offers >= OFFERS_MAX || !domain.quota.may_expose(w.pieces.as_slice().len(), peer.exposed) {
-                return Step::Wait;
+                return StartOutcome::Blocked;
             }
             let exposed = match expose(domain, link.of, w.pieces.as_slice(), w.site, &w.descs) {
                 // What the lane does not reach is copied, and that is lent.
-                Err(e) if e.errno == errno::EOPNOTSUPP && !w.site.is_host() => w.copied(domain, link.of).map_err(|more| more.context(e)),
+                Err(e) if e.errno == errno::EOPNOTSUPP && !w.site.is_host() => {
+                    w.expose_copy(domain, link.of).map_err(|more| more.context(e))
+                }
                 exposed => exposed,
             };
             let (exposed, places) = match exposed {
                 // Room may come of what is lent, and a short message goes without once the receiver returns credit.
-                Err(e) if is_out_of_room(&e) && (whole || domain.quota.exposed() > 0) => return Step::Wait,
-                Err(e) => return Step::Failed(e),
+                Err(e) if is_out_of_room(&e) && (whole || domain.quota.exposed() > 0) => return StartOutcome::Blocked,
+                Err(e) => return StartOutcome::Failed(e),
                 Ok(exposed) => exposed,
             };
             peer.exposed += exposed.len();
             let number = self.ops.add(Op::Offered {
                 peer: id,
                 end: w.end,
-                own: exposed.len() != places.len() || !domain.can_revoke(link.of),
+                in_callers_regions: exposed.len() != places.len() || !domain.can_revoke(link.of),
                 exposed,
                 pieces: if w.site.is_host() { w.pieces.clone() } else { Pieces::One(Iov::EMPTY) },
                 _owned: None,
             });
             w.kind = PendingKind::Message { label, offered: Some((number, places)) };
         }
-        let PendingKind::Message { offered: Some((number, places)), .. } = &w.kind else { return Step::Wait };
+        let PendingKind::Message { offered: Some((number, places)), .. } = &w.kind else { return StartOutcome::Blocked };
         let number = *number;
         let words = ParcelWords::offer(&label, number, w.end.len as u64, places);
         match put(link, words.as_slice(), &[]) {
@@ -282,16 +285,16 @@ impl State {
                 if let Some(peer) = self.peer(id) {
                     (peer.offers, peer.under_way) = (peer.offers + 1, peer.under_way + 1);
                 }
-                Step::Done
+                StartOutcome::Started
             }
-            _ => Step::Wait,
+            _ => StartOutcome::Blocked,
         }
     }
 
-    fn start_rma(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut PendingOp) -> Step {
+    fn start_rma(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut PendingOp) -> StartOutcome {
         let (descs, count) = match domain.descs_of(link.of, &w.descs) {
             Ok(found) => found,
-            Err(e) => return Step::Failed(e),
+            Err(e) => return StartOutcome::Failed(e),
         };
         let timeout_ns = time::left(w.end.deadline);
         let number = self.ops.add(Op::Rma { peer: id, end: w.end, _owned: None });
@@ -324,12 +327,16 @@ impl State {
                 if let Some(peer) = self.peer(id) {
                     peer.under_way += 1;
                 }
-                Step::Done
+                StartOutcome::Started
             }
             Err(e) => {
                 self.ops.take(number);
                 // A lane that is over tells by an event, and what waits ends then.
-                if e.is_again() || matches!(e.errno, errno::ESHUTDOWN | errno::ENOTCONN) { Step::Wait } else { Step::Failed(e) }
+                if e.is_again() || matches!(e.errno, errno::ESHUTDOWN | errno::ENOTCONN) {
+                    StartOutcome::Blocked
+                } else {
+                    StartOutcome::Failed(e)
+                }
             }
         }
     }
@@ -353,7 +360,7 @@ impl State {
                     peer.exposed = peer.exposed.saturating_sub(exposed.len());
                 }
                 self.returned.extend(exposed);
-                self.end(&end, if status == Code::None { Ok(()) } else { Err(unread(&self.user, status, &pieces)) });
+                self.end(&end, if status == Code::None { Ok(()) } else { Err(read_failure(&self.user_copy, status, &pieces)) });
             }
             // Its entry may wait for just this.
             _ => {
@@ -364,14 +371,14 @@ impl State {
                 }
             }
         }
-        self.stay_busy(id);
+        self.mark_busy(id);
         Ok(())
     }
 }
 
 /// Why the receiver could not read a message: this side's memory, if that is not there, else what the receiver says.
 #[cold]
-pub(in crate::rdm) fn unread(user: &UserCopy, code: Code, pieces: &Pieces) -> Error {
+pub(in crate::rdm) fn read_failure(user: &UserCopy, code: Code, pieces: &Pieces) -> Error {
     if code == Code::Fault
         && let Some(at) = user.unreadable(pieces.as_slice())
     {
@@ -384,13 +391,13 @@ pub(in crate::rdm) fn unread(user: &UserCopy, code: Code, pieces: &Pieces) -> Er
 impl PendingOp {
     /// Lends a copy of the caller's bytes.
     #[cold]
-    fn copied(&mut self, domain: &Domain, lane: usize) -> Result<Exposed> {
-        self.own(true)?;
+    fn expose_copy(&mut self, domain: &Domain, lane: usize) -> Result<Exposed> {
+        self.take_copy(true)?;
         expose(domain, lane, self.pieces.as_slice(), self.site, &self.descs)
     }
 
     /// Works on a copy of the caller's bytes from now on.
-    fn own(&mut self, inject: bool) -> Result<()> {
+    fn take_copy(&mut self, inject: bool) -> Result<()> {
         if !inject || self.owned.is_some() {
             return Ok(());
         }

@@ -17,7 +17,7 @@ const TAGS: u8 = 3;
 pub struct Intro {
     pub name: Name,
     /// The other side's nonce, as it was told; 0: anyone there is meant.
-    pub meant: u64,
+    pub expected_nonce: u64,
     /// Bytes of unexpected messages that this side takes at first.
     pub grant: u64,
 }
@@ -54,7 +54,7 @@ impl Intro {
     pub fn encode(&self) -> Vec<u8> {
         // A grant is a power of two, or less is said.
         let grant = self.grant.checked_ilog2().unwrap_or(0) as u8;
-        [&[INTRO, grant][..], &self.name.pack(), &self.meant.to_le_bytes()].concat()
+        [&[INTRO, grant][..], &self.name.pack(), &self.expected_nonce.to_le_bytes()].concat()
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Intro> {
@@ -66,7 +66,7 @@ impl Intro {
         if name.nonce == 0 {
             return Err(protocol_error("the peer's name has no nonce"));
         }
-        Ok(Intro { name, meant: word_at(bytes, 40), grant: 1 << grant })
+        Ok(Intro { name, expected_nonce: word_at(bytes, 40), grant: 1 << grant })
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn introductions_survive_and_lies_do_not() {
         let name: Name = "rdm://192.0.2.1:7000/0123456789abcdef/fedcba9876543210".parse().unwrap();
-        let intro = Intro { name, meant: 5, grant: 64 };
+        let intro = Intro { name, expected_nonce: 5, grant: 64 };
         let bytes = intro.encode();
         assert_eq!(Intro::decode(&bytes).unwrap(), intro);
         for n in 0..bytes.len() {

@@ -129,7 +129,7 @@ pub struct MessageOffer {
 #[derive(Debug, PartialEq)]
 pub enum ParcelHead {
     Eager(Label),
-    MessageOffer(Label, MessageOffer),
+    Offer(Label, MessageOffer),
     Done(u64, Code),
     Credit(u64, u64),
     Withdraw(u64),
@@ -165,7 +165,7 @@ impl ParcelHead {
                 if sum != Some(numbers.1) {
                     return Err(protocol_error("an offer whose places do not make its length"));
                 }
-                return Ok(ParcelHead::MessageOffer(label, MessageOffer { number: numbers.0, len: numbers.1, places }));
+                return Ok(ParcelHead::Offer(label, MessageOffer { number: numbers.0, len: numbers.1, places }));
             }
             kind::DONE if first & FLAGS == 0 => ParcelHead::Done(next(), Code(next() as u16 as i32)),
             kind::CREDIT if first & FLAGS == 0 => ParcelHead::Credit(next(), next()),
@@ -212,10 +212,7 @@ mod tests {
             for places in [vec![], vec![place(10)], vec![place(1); 8]] {
                 let len = places.iter().map(|p| p.len as u64).sum();
                 let words = ParcelWords::offer(&label, 3, len, &places);
-                assert_eq!(
-                    made(&words, 0).unwrap(),
-                    ParcelHead::MessageOffer(label, MessageOffer { number: 3, len, places: places.clone() })
-                );
+                assert_eq!(made(&words, 0).unwrap(), ParcelHead::Offer(label, MessageOffer { number: 3, len, places: places.clone() }));
                 assert!(made(&words, 1).is_err() && made(&ParcelWords::offer(&label, 3, len + 1, &places), 0).is_err());
                 for cut in 0..words.as_slice().len() {
                     let head = ParcelHead::of(&Made(words.as_slice()[..cut].to_vec(), 0));

@@ -22,7 +22,7 @@ impl Domain {
     fn close_by(&self, id: RegionId, limit_ms: u64, close: impl Fn(&dyn prov::Domain, RegionId) -> Result<()>) -> Result<()> {
         let (ids, own) = {
             let mut regions = self.regions.lock();
-            let (ids, own) = regions.get(id).map(|r| (r.ids.clone(), r.own.clone()))?;
+            let (ids, own) = regions.get(id).map(|r| (r.ids.clone(), r.local.clone()))?;
             if regions.by_key.get(&own.key) == Some(&id.index()) {
                 regions.by_key.remove(&own.key);
             }
@@ -138,7 +138,7 @@ impl prov::Domain for Domain {
         let Facts { site, kind, base, len, paths, .. } = facts;
         let pieces = Pieces::of(if let Source::Iov(iovs) = attr.source { iovs } else { &[] }, |_| ());
         let own = Arc::new(LocalRegion::new(attr, key, base, paths, Location { pieces, base, len, site, kind }, ()));
-        let region = Some(Region { generation, ids, start, own, counter: None, readable });
+        let region = Some(Region { generation, ids, start, local: own, counter: None, readable });
         let index = match free.pop() {
             Some(index) => index,
             None => {
@@ -197,7 +197,7 @@ impl prov::Domain for Domain {
 
     fn regions_covering(&self, addr: u64, len: u64) -> usize {
         // Those too that no lane has any more, while an endpoint of this process copies there.
-        let own = self.regions.lock().all.iter().flatten().filter(|r| r.own.touches(addr, len)).count();
+        let own = self.regions.lock().all.iter().flatten().filter(|r| r.local.touches(addr, len)).count();
         self.lanes.first().map_or(0, |lane| lane.domain.regions_covering(addr, len)).max(own)
     }
 
@@ -210,7 +210,7 @@ impl prov::Domain for Domain {
 
     fn free(&self, addr: usize) -> Result<()> {
         // How long the memory is, only the lane knows, which no longer knows of such a region.
-        if self.regions.lock().all.iter().flatten().any(|r| r.own.door.is_shut() && !r.own.door.is_empty()) {
+        if self.regions.lock().all.iter().flatten().any(|r| r.local.door.is_shut() && !r.local.door.is_empty()) {
             return Err(Error::fixed(
                 errno::EBUSY,
                 "addr: an endpoint of this process copies in a region that is being closed; close that first",

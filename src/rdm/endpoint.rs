@@ -109,7 +109,7 @@ impl Endpoint {
             drivers: Arc::default(),
             user_copy: domain.user.clone(),
             extra_grants: BudgetShare::of(&domain.grants),
-            offered: 0,
+            unanswered_offers: 0,
             ended_bytes: BudgetShare::of(&domain.ended),
             earliest: 0,
             turns: 0,
@@ -408,7 +408,7 @@ impl prov::Endpoint for Endpoint {
         let s = self.state.lock();
         match &s.ready[..] {
             [(_, link)] => {
-                let (descs, _) = self.domain.descs_of(link.of, &[desc])?;
+                let (descs, _) = self.domain.descs_of(link.lane_index, &[desc])?;
                 link.ep.report(key, descs[0]).map(|report| of_lane(report, key, link.eager_max))
             }
             [] => Err(Error::new(errno::ENOTCONN, "ep: no peer was reached yet")),
@@ -439,11 +439,11 @@ impl prov::Endpoint for Endpoint {
         let name = s.peer(id).map(|p| p.name);
         match s.peer(id).and_then(|p| p.ready()) {
             Some(link) => {
-                let (descs, _) = self.domain.descs_of(link.of, &[desc])?;
+                let (descs, _) = self.domain.descs_of(link.lane_index, &[desc])?;
                 let report = of_lane(link.ep.report(key, descs[0])?, key, link.eager_max);
-                let of = self.domain.lanes.get(link.of).map(|lane| lane.provider);
+                let of = self.domain.lanes.get(link.lane_index).map(|lane| lane.provider);
                 let lane = of.map_or("", |of| of.name());
-                let is_local = |of: &dyn Provider| of.reach() == Reach::Host;
+                let is_local = |provider: &dyn Provider| provider.reach() == Reach::Host;
                 let local = self.domain.lanes.iter().any(|lane| is_local(lane.provider)) && !of.is_some_and(is_local);
                 let peer = s.peers.get(id as usize).and_then(Option::as_deref);
                 let tried = peer.and_then(|p| p.why_not_local.as_deref());

@@ -114,7 +114,7 @@ pub struct State {
     /// Of all grants beyond the first.
     pub extra_grants: BudgetShare,
     /// Offers of all peers that were not told to be done.
-    pub offered: usize,
+    pub unanswered_offers: usize,
     /// Bytes of messages that wait though their lanes are over.
     pub ended_bytes: BudgetShare,
     pub earliest: u64,

@@ -48,7 +48,7 @@ fn try_listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr
             Ok(listener)
         });
         match opened {
-            Ok(listener) => acceptors.push(Acceptor { of, listener }),
+            Ok(listener) => acceptors.push(Acceptor { lane_index: of, listener }),
             // The address is another one than its device's: it calls, and is called by another lane.
             Err(e) if reach == Reach::Devices && !acceptors.is_empty() && e.errno != errno::EADDRINUSE => {
                 crate::log!(Info, "{} does not listen: {e}", lane.provider.name());

@@ -33,16 +33,16 @@ const SLOW_CALLER_NS: u64 = 100_000_000;
 const DEVICE_DIAL_NS: u64 = 3_000_000_000;
 
 impl State {
-    fn open_link(&mut self, domain: &Domain, of: usize, connect_timeout_ns: u64) -> Result<Arc<Link>> {
-        let link = self.make_link(domain, of)?;
+    fn open_link(&mut self, domain: &Domain, lane_index: usize, connect_timeout_ns: u64) -> Result<Arc<Link>> {
+        let link = self.make_link(domain, lane_index)?;
         link.set_options(Options { connect_timeout_ns, ..self.options });
         link.ep.enable(OpFlags::default())?;
         Ok(link)
     }
 
     /// An endpoint of a lane that is not enabled yet.
-    pub fn make_link(&mut self, domain: &Domain, of: usize) -> Result<Arc<Link>> {
-        let Some(lane) = domain.lanes.get(of) else { return Err(Error::fixed(errno::ENODEV, "ep: no such lane")) };
+    pub fn make_link(&mut self, domain: &Domain, lane_index: usize) -> Result<Arc<Link>> {
+        let Some(lane) = domain.lanes.get(lane_index) else { return Err(Error::fixed(errno::ENODEV, "ep: no such lane")) };
         let ep: Box<dyn Endpoint> = lane.domain.clone().open_endpoint(&lane.info, 0)?;
         self.next_link += 1;
         let number = self.next_link;
@@ -53,7 +53,7 @@ impl State {
         ep.bind(Binding::Arrivals(number))?;
         ep.bind(Binding::Drivers(self.drivers.clone()))?;
         ep.bind(Binding::Ends(self.list_ends.clone()))?;
-        Ok(Arc::new(Link::new(ep, of, number)))
+        Ok(Arc::new(Link::new(ep, lane_index, number)))
     }
 
     fn intro(&self, expected_nonce: u64) -> Result<Vec<u8>> {
@@ -127,7 +127,7 @@ impl State {
             trouble.iter().for_each(|e| crate::log!(Warn, "{e}"));
             called |= !requests.is_empty();
             for request in requests {
-                if let Err(e) = self.answer_caller(domain, acceptor.of, request) {
+                if let Err(e) = self.answer_caller(domain, acceptor.lane_index, request) {
                     crate::log!(Info, "a caller was sent away: {e}");
                 }
             }
@@ -136,7 +136,7 @@ impl State {
         called
     }
 
-    fn answer_caller(&mut self, domain: &Domain, of: usize, request: Box<dyn Request>) -> Result<()> {
+    fn answer_caller(&mut self, domain: &Domain, lane_index: usize, request: Box<dyn Request>) -> Result<()> {
         // Who calls may have got the index of another.
         self.refresh_av();
         let Some(own) = self.name else { return request.reject(&Refusal::Closing.encode()) };
@@ -177,14 +177,15 @@ impl State {
             Some(Phase::Loopback) => return request.reject(&Refusal::Closing.encode()),
             _ => {}
         }
-        let accepted =
-            self.open_link(domain, of, self.options.connect_timeout_ns).and_then(|link| match link.ep.accept(request, &self.intro(0)?) {
+        let accepted = self.open_link(domain, lane_index, self.options.connect_timeout_ns).and_then(|link| {
+            match link.ep.accept(request, &self.intro(0)?) {
                 Ok(()) => Ok(link),
                 Err(e) => {
                     self.closing.push(link);
                     Err(e)
                 }
-            });
+            }
+        });
         let link = match accepted {
             Ok(link) => link,
             Err(e) => {
@@ -316,8 +317,8 @@ impl State {
             }
             (Phase::Dialing(link), Some(why)) => {
                 let link = link.clone();
-                let next = link.of + 1;
-                self.note_why_not(domain, id, link.of, &why);
+                let next = link.lane_index + 1;
+                self.note_why_not(domain, id, link.lane_index, &why);
                 self.drop_link(&link);
                 match Refusal::decode(&event.data) {
                     Some(Refusal::Crossed) => self.await_peer(id, CROSSED_WAIT_NS),
@@ -346,8 +347,8 @@ impl State {
     }
 
     /// Keeps why a lane does not lead to a peer, where another one may.
-    fn note_why_not(&mut self, domain: &Domain, id: Id, of: usize, why: &Error) {
-        let (Some(lane), Some(peer)) = (domain.lanes.get(of), self.peer(id)) else { return };
+    fn note_why_not(&mut self, domain: &Domain, id: Id, lane_index: usize, why: &Error) {
+        let (Some(lane), Some(peer)) = (domain.lanes.get(lane_index), self.peer(id)) else { return };
         let why = || Some(format!("{}: {}", lane.provider.name(), why.words).into());
         match lane.provider.reach() {
             Reach::Host => peer.why_not_local = why(),
@@ -389,7 +390,7 @@ impl State {
         self.connecting.retain(|(_, l)| l.number != link.number);
         self.ready.push(id, link.clone());
         if let Some(peer) = self.peer(id) {
-            crate::log!(Debug, "rdm: {} by {}", peer.name, domain.lanes.get(link.of).map_or("?", |l| l.provider.name()));
+            crate::log!(Debug, "rdm: {} by {}", peer.name, domain.lanes.get(link.lane_index).map_or("?", |l| l.provider.name()));
             peer.phase = Phase::Ready(link);
             (peer.connect_until, peer.refusals) = (0, 0);
         }
@@ -436,18 +437,18 @@ impl State {
         let Some(peer) = self.peer(id) else { return };
         let waiting = std::mem::take(&mut peer.waiting);
         let is_gone = was_ready || is_gone_for_good(&peer.name, &why);
-        let (source, offered, unread) = (peer.source, peer.offered, peer.credit.unconsumed());
+        let (source, offered, unread) = (peer.source, peer.unanswered_offers, peer.credit.unconsumed());
         peer.control.clear();
-        peer.under_way = peer.under_way.saturating_sub(peer.offers);
+        peer.in_flight = peer.in_flight.saturating_sub(peer.open_offers);
         let reads = std::mem::take(&mut peer.reads);
-        (peer.offers, peer.exposed, peer.offered) = (0, 0, 0);
+        (peer.open_offers, peer.exposed, peer.unanswered_offers) = (0, 0, 0);
         (peer.peer_offers, peer.connect_until, peer.refusals) = (HashMap::default(), 0, 0);
         (peer.credit, peer.phase, peer.expected_nonce, peer.fault_plan) = (Credit::default(), Phase::Unconnected, 0, None);
         if let Some(asked) = asked {
             // A bare address means whoever listens there next.
             peer.name = asked;
         }
-        self.offered = self.offered.saturating_sub(offered);
+        self.unanswered_offers = self.unanswered_offers.saturating_sub(offered);
         self.ended_bytes.add(unread);
         for w in waiting {
             self.fail_pending(w, why.clone());

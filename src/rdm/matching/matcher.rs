@@ -50,7 +50,7 @@ pub fn in_order(mut found: Vec<(u64, (bool, EntryId))>) -> Vec<(bool, EntryId)> 
 #[derive(Clone, Copy)]
 struct Class {
     ignore: u64,
-    any: bool,
+    any_source: bool,
     /// Receives of it that wait.
     posted: usize,
 }
@@ -58,7 +58,7 @@ struct Class {
 impl Class {
     #[inline(always)]
     fn key(&self, class: usize, source: u64, tag: u64) -> Key {
-        Key { class: class as u8, source: if self.any { 0 } else { source }, tag: tag & !self.ignore }
+        Key { class: class as u8, source: if self.any_source { 0 } else { source }, tag: tag & !self.ignore }
     }
 }
 
@@ -69,11 +69,11 @@ pub struct Matcher<R, U> {
     unexpected: MessageLists<U, { CLASSES + 1 }>,
     /// Each message is in a list of each class, and behind those in the list of all; but from `loose` on only in that: most are
     /// received in the order in which they came, and then nobody looks into the classes.
-    waiting: HashMap<Key, ListEnds, TagHashBuilder>,
-    everything: ListEnds,
+    by_key: HashMap<Key, ListEnds, TagHashBuilder>,
+    in_arrival_order: ListEnds,
     unindexed: u32,
     /// How many messages were kept.
-    kept: u64,
+    count_kept: u64,
     #[cfg(test)]
     probes: std::cell::Cell<usize>,
 }
@@ -84,10 +84,10 @@ impl<R, U> Default for Matcher<R, U> {
             classes: Vec::new(),
             posted: Posted::new(),
             unexpected: MessageLists::new(),
-            waiting: HashMap::default(),
-            everything: EMPTY,
+            by_key: HashMap::default(),
+            in_arrival_order: EMPTY,
             unindexed: NONE,
-            kept: 0,
+            count_kept: 0,
             #[cfg(test)]
             probes: std::cell::Cell::new(0),
         }
@@ -95,7 +95,7 @@ impl<R, U> Default for Matcher<R, U> {
 }
 
 fn want_of<R>(node: &posted_receives::RecvNode<R>) -> RecvFilter {
-    let NodeFilter { source, tag, ignore } = node.asked;
+    let NodeFilter { source, tag, ignore } = node.filter;
     RecvFilter { source, tag, ignore }
 }
 
@@ -112,7 +112,7 @@ impl<R, U> Matcher<R, U> {
     #[inline(always)]
     fn class_of(&mut self, want: &RecvFilter) -> Option<usize> {
         let any = want.source == UNSPEC;
-        match self.classes.iter().position(|c| c.ignore == want.ignore && c.any == any) {
+        match self.classes.iter().position(|c| c.ignore == want.ignore && c.any_source == any) {
             Some(c) => Some(c),
             None => self.learn(want, any),
         }
@@ -120,19 +120,19 @@ impl<R, U> Matcher<R, U> {
 
     #[cold]
     #[inline(never)]
-    fn learn(&mut self, want: &RecvFilter, any: bool) -> Option<usize> {
+    fn learn(&mut self, want: &RecvFilter, any_source: bool) -> Option<usize> {
         if self.classes.len() == CLASSES {
             return None;
         }
         self.index_all();
-        let class = Class { ignore: want.ignore, any, posted: 0 };
+        let class = Class { ignore: want.ignore, any_source, posted: 0 };
         let c = self.classes.len();
         self.classes.push(class);
-        let mut at = self.everything.first;
+        let mut at = self.in_arrival_order.first;
         while let Some(node) = self.unexpected.get(at) {
             let key = class.key(c, node.source, node.tag);
-            let behind = node.links[CLASSES].behind;
-            self.unexpected.link(c, self.waiting.entry(key).or_insert(EMPTY), at);
+            let behind = node.links[CLASSES].next;
+            self.unexpected.link(c, self.by_key.entry(key).or_insert(EMPTY), at);
             at = behind;
         }
         Some(c)
@@ -205,7 +205,7 @@ impl<R, U> Matcher<R, U> {
         let mut at = self.posted.first(&OTHER_KEY);
         while let Some(node) = self.posted.get(at).filter(|n| n.number < number) {
             self.probe();
-            let NodeFilter { source: wanted, tag: asked, ignore } = node.asked;
+            let NodeFilter { source: wanted, tag: asked, ignore } = node.filter;
             if (RecvFilter { source: wanted, tag: asked, ignore }).takes(source, tag) {
                 return at;
             }
@@ -263,12 +263,12 @@ impl<R, U> Matcher<R, U> {
     /// Whether a receive, whose sender is `source` by now, can be posted again so that none has been filled out of turn: those
     /// behind it have got no message that may have been its own.
     pub fn can_repost(&self, (number, want): &RecvPosition, source: u64) -> bool {
-        self.posted.newest((want.source != UNSPEC).then_some(source)) <= *number
+        self.posted.newest_filled((want.source != UNSPEC).then_some(source)) <= *number
     }
 
     /// Receives that only messages of `source` can fill, in their order.
     pub fn posted_for(&self, source: u64) -> Vec<EntryId> {
-        let found = self.posted.each().filter(|(_, n, _)| n.asked.source == source);
+        let found = self.posted.each().filter(|(_, n, _)| n.filter.source == source);
         in_order(found.map(|(at, n, _)| (n.number, (false, EntryId(at)))).collect()).into_iter().map(|(_, at)| at).collect()
     }
 
@@ -304,7 +304,7 @@ impl<R, U> Matcher<R, U> {
     }
 
     pub fn posted_sources(&self) -> impl Iterator<Item = u64> {
-        self.posted.each().map(|(_, n, _)| n.asked.source)
+        self.posted.each().map(|(_, n, _)| n.filter.source)
     }
 
     pub fn each_posted(&self) -> impl Iterator<Item = &R> {
@@ -313,9 +313,9 @@ impl<R, U> Matcher<R, U> {
 
     /// Keeps a message for which no receive waits.
     pub fn keep(&mut self, source: u64, tag: u64, item: U) -> EntryId {
-        self.kept += 1;
-        let at = self.unexpected.add(self.kept, source, tag, item);
-        self.unexpected.link(CLASSES, &mut self.everything, at);
+        self.count_kept += 1;
+        let at = self.unexpected.add(self.count_kept, source, tag, item);
+        self.unexpected.link(CLASSES, &mut self.in_arrival_order, at);
         if self.unindexed == NONE {
             self.unindexed = at;
         }
@@ -324,8 +324,8 @@ impl<R, U> Matcher<R, U> {
 
     /// `moved`: it is in the lists of receives from anyone still.
     fn index_message(&mut self, at: u32, source: u64, tag: u64, moved: bool) {
-        for (c, class) in self.classes.iter().enumerate().filter(|(_, class)| !(moved && class.any)) {
-            self.unexpected.link(c, self.waiting.entry(class.key(c, source, tag)).or_insert(EMPTY), at);
+        for (c, class) in self.classes.iter().enumerate().filter(|(_, class)| !(moved && class.any_source)) {
+            self.unexpected.link(c, self.by_key.entry(class.key(c, source, tag)).or_insert(EMPTY), at);
         }
         if let Some(node) = self.unexpected.get_mut(at) {
             node.indexed = true;
@@ -336,32 +336,32 @@ impl<R, U> Matcher<R, U> {
     #[inline(never)]
     fn index_all(&mut self) {
         let mut at = std::mem::replace(&mut self.unindexed, NONE);
-        while let Some((source, tag, behind)) = self.unexpected.get(at).map(|n| (n.source, n.tag, n.links[CLASSES].behind)) {
+        while let Some((source, tag, behind)) = self.unexpected.get(at).map(|n| (n.source, n.tag, n.links[CLASSES].next)) {
             self.index_message(at, source, tag, false);
             at = behind;
         }
     }
 
     fn remove_links(&mut self, at: u32, source: u64, tag: u64) {
-        let Some((indexed, behind)) = self.unexpected.get(at).map(|n| (n.indexed, n.links[CLASSES].behind)) else { return };
+        let Some((indexed, behind)) = self.unexpected.get(at).map(|n| (n.indexed, n.links[CLASSES].next)) else { return };
         if self.unindexed == at {
             self.unindexed = behind;
         }
         if indexed {
             self.unindex(at, source, tag, false);
         }
-        self.unexpected.unlink(CLASSES, &mut self.everything, at);
+        self.unexpected.unlink(CLASSES, &mut self.in_arrival_order, at);
     }
 
     /// The reverse of `thread`.
     #[inline]
     fn unindex(&mut self, at: u32, source: u64, tag: u64, moves: bool) {
-        for (c, class) in self.classes.iter().enumerate().filter(|(_, class)| !(moves && class.any)) {
+        for (c, class) in self.classes.iter().enumerate().filter(|(_, class)| !(moves && class.any_source)) {
             let key = class.key(c, source, tag);
-            if let Some(ends) = self.waiting.get_mut(&key) {
+            if let Some(ends) = self.by_key.get_mut(&key) {
                 self.unexpected.unlink(c, ends, at);
                 if ends.first == NONE {
-                    self.waiting.remove(&key);
+                    self.by_key.remove(&key);
                 }
             }
         }
@@ -370,10 +370,10 @@ impl<R, U> Matcher<R, U> {
     /// The oldest message that a receive fits.
     #[inline]
     pub fn find_unexpected(&mut self, want: &RecvFilter) -> Option<EntryId> {
-        let first = self.unexpected.get(self.everything.first)?;
+        let first = self.unexpected.get(self.in_arrival_order.first)?;
         self.probe();
         if want.takes(first.source, first.tag) {
-            return Some(EntryId(self.everything.first));
+            return Some(EntryId(self.in_arrival_order.first));
         }
         self.find_behind(want)
     }
@@ -385,16 +385,16 @@ impl<R, U> Matcher<R, U> {
         match self.class_of(want) {
             Some(c) => {
                 self.probe();
-                self.waiting.get(&self.classes[c].key(c, want.source, want.tag)).map(|ends| EntryId(ends.first))
+                self.by_key.get(&self.classes[c].key(c, want.source, want.tag)).map(|ends| EntryId(ends.first))
             }
             None => {
-                let mut at = self.everything.first;
+                let mut at = self.in_arrival_order.first;
                 while let Some(node) = self.unexpected.get(at) {
                     self.probe();
                     if want.takes(node.source, node.tag) {
                         return Some(EntryId(at));
                     }
-                    at = node.links[CLASSES].behind;
+                    at = node.links[CLASSES].next;
                 }
                 None
             }
@@ -414,11 +414,11 @@ impl<R, U> Matcher<R, U> {
 
     /// Messages that wait, in the order in which they came.
     pub fn each_unexpected(&self) -> impl Iterator<Item = (EntryId, &U)> {
-        let mut behind = self.everything.first;
+        let mut behind = self.in_arrival_order.first;
         std::iter::from_fn(move || {
             step();
             let (at, node) = (behind, self.unexpected.get(behind)?);
-            behind = node.links[CLASSES].behind;
+            behind = node.links[CLASSES].next;
             Some((EntryId(at), node.item.as_ref()?))
         })
     }

@@ -8,11 +8,11 @@ use crate::fallible::MakeRoom;
 /// What stands before and behind a node in one list.
 #[derive(Clone, Copy)]
 pub struct Neighbours {
-    pub before: u32,
-    pub behind: u32,
+    pub prev: u32,
+    pub next: u32,
 }
 
-const FREE: Neighbours = Neighbours { before: NONE, behind: NONE };
+const FREE: Neighbours = Neighbours { prev: NONE, next: NONE };
 
 #[derive(Clone, Copy)]
 pub struct ListEnds {
@@ -112,38 +112,38 @@ impl<T, const LISTS: usize> MessageLists<T, LISTS> {
     #[inline]
     pub fn link(&mut self, k: usize, ends: &mut ListEnds, at: u32) {
         let number = self.number(at);
-        let mut before = ends.last;
-        while before != NONE && self.number(before) > number {
-            before = self.get(before).map_or(NONE, |n| n.links[k].before);
+        let mut prev = ends.last;
+        while prev != NONE && self.number(prev) > number {
+            prev = self.get(prev).map_or(NONE, |n| n.links[k].prev);
             step();
         }
-        let behind = match before {
+        let next = match prev {
             NONE => std::mem::replace(&mut ends.first, at),
-            _ => self.get_mut(before).map_or(NONE, |n| std::mem::replace(&mut n.links[k].behind, at)),
+            _ => self.get_mut(prev).map_or(NONE, |n| std::mem::replace(&mut n.links[k].next, at)),
         };
-        match behind {
+        match next {
             NONE => ends.last = at,
             _ => {
-                if let Some(n) = self.get_mut(behind) {
-                    n.links[k].before = at;
+                if let Some(n) = self.get_mut(next) {
+                    n.links[k].prev = at;
                 }
             }
         }
         if let Some(n) = self.get_mut(at) {
-            n.links[k] = Neighbours { before, behind };
+            n.links[k] = Neighbours { prev, next };
         }
     }
 
     #[inline]
     pub fn unlink(&mut self, k: usize, ends: &mut ListEnds, at: u32) {
-        let Some(Neighbours { before, behind }) = self.get(at).map(|n| n.links[k]) else { return };
-        match self.get_mut(before) {
-            Some(n) => n.links[k].behind = behind,
-            None => ends.first = behind,
+        let Some(Neighbours { prev, next }) = self.get(at).map(|n| n.links[k]) else { return };
+        match self.get_mut(prev) {
+            Some(n) => n.links[k].next = next,
+            None => ends.first = next,
         }
-        match self.get_mut(behind) {
-            Some(n) => n.links[k].before = before,
-            None => ends.last = before,
+        match self.get_mut(next) {
+            Some(n) => n.links[k].prev = prev,
+            None => ends.last = prev,
         }
     }
 }

@@ -20,7 +20,7 @@ pub struct Key {
     pub tag: u64,
 }
 
-/// What one was asked for: the source, the tag, and its bits that are not compared.
+/// What one was filter for: the source, the tag, and its bits that are not compared.
 #[derive(Clone, Copy)]
 pub struct NodeFilter {
     pub source: u64,
@@ -35,13 +35,13 @@ pub struct RecvNode<R> {
     pub number: u64,
     key: Key,
     hash: u32,
-    pub asked: NodeFilter,
+    pub filter: NodeFilter,
     /// Those of the same sort before and behind it.
-    before: u32,
+    prev: u32,
     next: u32,
     /// Of the oldest: the last of its sort, and the oldest of the next sort at this place of the hash.
     last: u32,
-    chain: u32,
+    next_in_bucket: u32,
 }
 
 pub struct Posted<R> {
@@ -51,7 +51,7 @@ pub struct Posted<R> {
     /// Sorts that have receives.
     keys: usize,
     /// The highest number of a receive that got a message of such a sender's.
-    newest: [u64; SENDER_CLASSES],
+    newest_filled: [u64; SENDER_CLASSES],
     buckets: Box<[u32]>,
     /// The oldest of the only sort, which the hash does not lead to yet: a program that posts one sort at a time hashes nothing.
     sole: u32,
@@ -73,7 +73,7 @@ impl<R> Posted<R> {
             free: NONE,
             count: 0,
             keys: 0,
-            newest: [0; SENDER_CLASSES],
+            newest_filled: [0; SENDER_CLASSES],
             buckets: vec![NONE; BUCKETS].into(),
             sole: NONE,
             secret,
@@ -134,33 +134,33 @@ impl<R> Posted<R> {
             if node.key == *key {
                 return at;
             }
-            at = node.chain;
+            at = node.next_in_bucket;
         }
         NONE
     }
 
     /// Adds one behind those of its sort. `number` grows from one to the next.
     #[inline(always)]
-    pub fn add(&mut self, key: Key, number: u64, asked: NodeFilter, item: impl FnOnce() -> R) -> u32 {
-        // What could fail has asked for room.
+    pub fn add(&mut self, key: Key, number: u64, filter: NodeFilter, item: impl FnOnce() -> R) -> u32 {
+        // What could fail has filter for room.
         if self.free == NONE {
             self.put_free();
         }
         let at = self.free;
-        let (before, last) = if self.count == 0 {
+        let (prev, last) = if self.count == 0 {
             self.sole = at;
             (NONE, at)
         } else {
             let Some(sole) = self.nodes.get_mut(self.sole as usize).filter(|sole| sole.key == key) else {
-                return self.add_hashed(key, number, asked, item());
+                return self.add_hashed(key, number, filter, item());
             };
-            let before = std::mem::replace(&mut sole.last, at);
-            if let Some(node) = self.node(before) {
+            let prev = std::mem::replace(&mut sole.last, at);
+            if let Some(node) = self.node(prev) {
                 node.next = at;
             }
-            (before, NONE)
+            (prev, NONE)
         };
-        self.place(at, (key, 0, NONE), number, asked, (before, last), item);
+        self.place(at, (key, 0, NONE), number, filter, (prev, last), item);
         at
     }
 
@@ -181,32 +181,32 @@ impl<R> Posted<R> {
     #[cold]
     #[inline(never)]
     fn put_free(&mut self) {
-        let (key, asked) = (Key { class: 0, source: 0, tag: 0 }, NodeFilter { source: 0, tag: 0, ignore: 0 });
+        let (key, filter) = (Key { class: 0, source: 0, tag: 0 }, NodeFilter { source: 0, tag: 0, ignore: 0 });
         self.free = self.nodes.len() as u32;
-        self.nodes.push(RecvNode { item: None, number: 0, key, hash: 0, asked, before: NONE, next: NONE, last: NONE, chain: NONE });
+        self.nodes.push(RecvNode { item: None, number: 0, key, hash: 0, filter, prev: NONE, next: NONE, last: NONE, next_in_bucket: NONE });
     }
 
     /// The same of one of several sorts.
     #[inline(never)]
-    fn add_hashed(&mut self, key: Key, number: u64, asked: NodeFilter, item: R) -> u32 {
+    fn add_hashed(&mut self, key: Key, number: u64, filter: NodeFilter, item: R) -> u32 {
         if self.sole != NONE {
             self.hash_sole();
         }
         let (at, hash) = (self.free, self.hash_of(&key));
         let first = self.first_at(hash, &key);
-        let (chain, before, last) = if first == NONE {
+        let (next_in_bucket, prev, last) = if first == NONE {
             if self.keys >= self.buckets.len() {
                 self.grow_buckets();
             }
             (self.insert_in_bucket(at, hash), NONE, at)
         } else {
-            let before = self.node(first).map_or(NONE, |n| std::mem::replace(&mut n.last, at));
-            if let Some(node) = self.node(before) {
+            let prev = self.node(first).map_or(NONE, |n| std::mem::replace(&mut n.last, at));
+            if let Some(node) = self.node(prev) {
                 node.next = at;
             }
-            (NONE, before, NONE)
+            (NONE, prev, NONE)
         };
-        self.place(at, (key, hash, chain), number, asked, (before, last), || item);
+        self.place(at, (key, hash, next_in_bucket), number, filter, (prev, last), || item);
         at
     }
 
@@ -223,10 +223,10 @@ impl<R> Posted<R> {
     fn place(
         &mut self,
         at: u32,
-        (key, hash, chain): (Key, u32, u32),
+        (key, hash, next_in_bucket): (Key, u32, u32),
         number: u64,
-        asked: NodeFilter,
-        (before, last): (u32, u32),
+        filter: NodeFilter,
+        (prev, last): (u32, u32),
         item: impl FnOnce() -> R,
     ) {
         let Some(node) = self.nodes.get_mut(at as usize) else { return };
@@ -234,9 +234,9 @@ impl<R> Posted<R> {
         // SAFETY: what is free has no item, so there is nothing to drop.
         unsafe { std::ptr::write(&mut node.item, Some(item())) };
         (node.key.class, node.key.source, node.key.tag) = (key.class, key.source, key.tag);
-        (node.asked.source, node.asked.tag, node.asked.ignore) = (asked.source, asked.tag, asked.ignore);
+        (node.filter.source, node.filter.tag, node.filter.ignore) = (filter.source, filter.tag, filter.ignore);
         (node.number, node.hash) = (number, hash);
-        (node.before, node.next, node.last, node.chain) = (before, NONE, last, chain);
+        (node.prev, node.next, node.last, node.next_in_bucket) = (prev, NONE, last, next_in_bucket);
         self.count += 1;
     }
 
@@ -245,9 +245,9 @@ impl<R> Posted<R> {
     fn hash_sole(&mut self) {
         let at = std::mem::replace(&mut self.sole, NONE);
         let Some(hash) = self.get(at).map(|node| self.hash_of(&node.key)) else { return };
-        let chain = self.insert_in_bucket(at, hash);
+        let next_in_bucket = self.insert_in_bucket(at, hash);
         if let Some(node) = self.node(at) {
-            (node.hash, node.chain) = (hash, chain);
+            (node.hash, node.next_in_bucket) = (hash, next_in_bucket);
         }
     }
 
@@ -274,45 +274,45 @@ impl<R> Posted<R> {
     #[inline(always)]
     fn release(&mut self, at: u32) {
         let Some(node) = self.nodes.get_mut(at as usize) else { return };
-        let (hash, before, last, chain) = (node.hash, node.before, node.last, node.chain);
+        let (hash, prev, last, next_in_bucket) = (node.hash, node.prev, node.last, node.next_in_bucket);
         let next = std::mem::replace(&mut node.next, std::mem::replace(&mut self.free, at));
         self.count -= 1;
-        if before != NONE {
-            return self.unlink(at, before, next);
+        if prev != NONE {
+            return self.unlink(at, prev, next);
         }
         // The next of its sort takes its place.
-        let heir = match self.nodes.get_mut(next as usize) {
+        let successor = match self.nodes.get_mut(next as usize) {
             Some(node) => {
-                (node.hash, node.before, node.last, node.chain) = (hash, NONE, last, chain);
+                (node.hash, node.prev, node.last, node.next_in_bucket) = (hash, NONE, last, next_in_bucket);
                 next
             }
-            None => chain,
+            None => next_in_bucket,
         };
         if at == self.sole {
-            self.sole = heir;
+            self.sole = successor;
             return;
         }
         self.keys -= usize::from(next == NONE);
         let place = hash as usize & (self.buckets.len() - 1);
         match self.buckets.get_mut(place) {
-            Some(head) if *head == at => *head = heir,
-            _ => self.relink_chain(place, at, heir),
+            Some(head) if *head == at => *head = successor,
+            _ => self.relink_chain(place, at, successor),
         }
     }
 
     /// Takes one, which is not the first of its sort, from between its neighbours.
     #[inline(never)]
-    fn unlink(&mut self, at: u32, before: u32, next: u32) {
-        if let Some(node) = self.node(before) {
+    fn unlink(&mut self, at: u32, prev: u32, next: u32) {
+        if let Some(node) = self.node(prev) {
             node.next = next;
         }
         match self.node(next) {
-            Some(node) => node.before = before,
+            Some(node) => node.prev = prev,
             None => {
                 let key = self.nodes.get(at as usize).map(|n| n.key);
                 let first = key.map_or(NONE, |key| self.first(&key));
                 if let Some(node) = self.node(first) {
-                    node.last = before;
+                    node.last = prev;
                 }
             }
         }
@@ -320,14 +320,14 @@ impl<R> Posted<R> {
 
     /// What led to `at` in a chain leads to `heir`.
     #[inline(never)]
-    fn relink_chain(&mut self, place: usize, at: u32, heir: u32) {
-        let mut before = self.buckets.get(place).copied().unwrap_or(NONE);
-        while let Some(node) = self.nodes.get_mut(before as usize) {
-            if node.chain == at {
-                node.chain = heir;
+    fn relink_chain(&mut self, place: usize, at: u32, successor: u32) {
+        let mut prev = self.buckets.get(place).copied().unwrap_or(NONE);
+        while let Some(node) = self.nodes.get_mut(prev as usize) {
+            if node.next_in_bucket == at {
+                node.next_in_bucket = successor;
                 return;
             }
-            before = node.chain;
+            prev = node.next_in_bucket;
         }
     }
 
@@ -338,11 +338,11 @@ impl<R> Posted<R> {
         let Ok(buckets) = filled(NONE, self.buckets.len() * 2) else { return };
         self.buckets = buckets.into();
         for at in 0..self.nodes.len() {
-            let Some(hash) = self.nodes.get(at).filter(|n| n.item.is_some() && n.before == NONE).map(|n| n.hash) else { continue };
+            let Some(hash) = self.nodes.get(at).filter(|n| n.item.is_some() && n.prev == NONE).map(|n| n.hash) else { continue };
             let place = hash as usize & (self.buckets.len() - 1);
-            let chain = self.buckets.get_mut(place).map_or(NONE, |head| std::mem::replace(head, at as u32));
+            let next_in_bucket = self.buckets.get_mut(place).map_or(NONE, |head| std::mem::replace(head, at as u32));
             if let Some(node) = self.nodes.get_mut(at) {
-                node.chain = chain;
+                node.next_in_bucket = next_in_bucket;
             }
         }
     }
@@ -350,19 +350,19 @@ impl<R> Posted<R> {
     /// The receive of this number gets a message of `source`.
     #[inline(always)]
     pub fn record_fill(&mut self, number: u64, source: u64) {
-        let newest = &mut self.newest[source as usize % SENDER_CLASSES];
-        *newest = number.max(*newest);
+        let newest_filled = &mut self.newest_filled[source as usize % SENDER_CLASSES];
+        *newest_filled = number.max(*newest_filled);
     }
 
     /// The highest number of a receive that got a message of such a sender's, or of any.
-    pub fn newest(&self, source: Option<u64>) -> u64 {
-        let of_all = || self.newest.iter().copied().max().unwrap_or(0);
-        source.map_or_else(of_all, |source| self.newest[source as usize % SENDER_CLASSES])
+    pub fn newest_filled(&self, source: Option<u64>) -> u64 {
+        let of_all = || self.newest_filled.iter().copied().max().unwrap_or(0);
+        source.map_or_else(of_all, |source| self.newest_filled[source as usize % SENDER_CLASSES])
     }
 
     /// Senders have other numbers: what each got is not known any more.
     pub fn forget_senders(&mut self) {
-        self.newest = [self.newest(None); SENDER_CLASSES];
+        self.newest_filled = [self.newest_filled(None); SENDER_CLASSES];
     }
 
     /// All of them, in no particular order.

@@ -96,7 +96,7 @@ impl Domain {
 
     /// Where local memory lies that an operation describes by `desc`.
     pub fn site(&self, desc: u64) -> Result<Site> {
-        if desc & DEVICE_DESC == 0 { Ok(Site::HOST) } else { self.regions.lock().named(desc).map(|r| r.own.site()) }
+        if desc & DEVICE_DESC == 0 { Ok(Site::HOST) } else { self.regions.lock().named(desc).map(|r| r.local.site()) }
     }
 
     /// What `descs` are for one lane. Those of host memory are help at most, so one that names nothing is as none.
@@ -109,7 +109,7 @@ impl Domain {
                     Ok(region) => match region.ids.get(lane).copied().flatten() {
                         Some(id) => id.desc,
                         // The CPU does not reach it either.
-                        None if !region.own.site().is_host() => return Err(unreachable(self.lanes.get(lane))),
+                        None if !region.local.site().is_host() => return Err(unreachable(self.lanes.get(lane))),
                         None => 0,
                     },
                     Err(_) if *desc & DEVICE_DESC == 0 => 0,
@@ -124,13 +124,13 @@ impl Domain {
     pub fn remote_name(&self, lane: usize, desc: u64, iov: Iov) -> Result<Option<(u64, u64)>> {
         let regions = self.regions.lock();
         let region = regions.named(desc)?;
-        let within = |skip: &usize| skip.checked_add(iov.len()).is_some_and(|end| end as u64 <= region.own.location.len);
+        let within = |skip: &usize| skip.checked_add(iov.len()).is_some_and(|end| end as u64 <= region.local.location.len);
         match iov.addr().checked_sub(region.start).filter(within) {
             Some(_) if !region.readable => Ok(None),
             Some(skip) => {
                 let (Some(of), Some(id)) = (self.lanes.get(lane), region.ids.get(lane).copied().flatten()) else { return Ok(None) };
                 let named = of.domain.message_name(id, iov)?;
-                Ok(Some(named.unwrap_or((region.own.base.wrapping_add(skip as u64), region.own.key))))
+                Ok(Some(named.unwrap_or((region.local.base.wrapping_add(skip as u64), region.local.key))))
             }
             None if region.readable => Err(Error::invalid("desc: the buffer does not lie in its region")),
             None => Ok(None),

@@ -18,7 +18,7 @@ pub struct Region {
     /// By lane; `None` once it is closed there.
     pub ids: Vec<Option<RegionId>>,
     pub start: usize,
-    pub own: Arc<LocalRegion>,
+    pub local: Arc<LocalRegion>,
     /// Counts writes to it.
     pub counter: Option<Arc<Counter>>,
     /// Peers may read it, and it is in one piece.

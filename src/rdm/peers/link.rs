@@ -13,7 +13,7 @@ pub struct Link {
     /// Of `ep`: its lane, found once.
     lane: Option<NonNull<dyn Lane>>,
     /// Which of the domain's lanes it is of.
-    pub of: usize,
+    pub lane_index: usize,
     /// What its events name.
     pub number: usize,
     /// Bytes up to which a message goes as one parcel.
@@ -21,10 +21,10 @@ pub struct Link {
     /// When its peer called, if the address vector did not name it; 0: it does, or this side called.
     pub unlisted: AtomicU64,
     /// Its place in the rota, and how many looks in a row were in vain.
-    place: AtomicUsize,
+    slot: AtomicUsize,
     empty_polls: AtomicU32,
     /// The endpoint's last turn in which it filled a receive.
-    filled: AtomicU32,
+    last_fill_turn: AtomicU32,
 }
 
 // SAFETY: `lane` is a part of `ep`, which is both.
@@ -33,7 +33,7 @@ unsafe impl Send for Link {}
 unsafe impl Sync for Link {}
 
 impl Link {
-    pub fn new(ep: Box<dyn Endpoint>, of: usize, number: usize) -> Link {
+    pub fn new(ep: Box<dyn Endpoint>, lane_index: usize, number: usize) -> Link {
         let eager_max = ep.lane().map_or(0, |lane| lane.max().saturating_sub(HEAD).min(EAGER_MAX));
         let lane = ep.lane().map(|lane| {
             // SAFETY: only the lifetime changes; it lies in what `ep` owns, and that stays as long as the link (`lane` below).
@@ -42,13 +42,13 @@ impl Link {
         Link {
             ep,
             lane,
-            of,
+            lane_index,
             number,
             eager_max,
             unlisted: AtomicU64::new(0),
-            place: AtomicUsize::new(0),
+            slot: AtomicUsize::new(0),
             empty_polls: AtomicU32::new(0),
-            filled: AtomicU32::new(u32::MAX / 2),
+            last_fill_turn: AtomicU32::new(u32::MAX / 2),
         }
     }
 
@@ -68,24 +68,24 @@ impl Link {
 
     // Relaxed: as above, also the next two.
     #[inline]
-    pub fn place(&self) -> usize {
-        self.place.load(Ordering::Relaxed)
+    pub fn slot(&self) -> usize {
+        self.slot.load(Ordering::Relaxed)
     }
 
     #[inline]
-    pub fn set_place(&self, place: usize) {
-        self.place.store(place, Ordering::Relaxed);
+    pub fn set_slot(&self, slot: usize) {
+        self.slot.store(slot, Ordering::Relaxed);
     }
 
     /// Turns since it filled a receive.
     #[inline(always)]
-    pub fn since_filled(&self, turn: u32) -> u32 {
-        turn.wrapping_sub(self.filled.load(Ordering::Relaxed))
+    pub fn turns_since_fill(&self, turn: u32) -> u32 {
+        turn.wrapping_sub(self.last_fill_turn.load(Ordering::Relaxed))
     }
 
     #[inline(always)]
-    pub fn set_filled(&self, turn: u32) {
-        self.filled.store(turn, Ordering::Relaxed);
+    pub fn set_last_fill(&self, turn: u32) {
+        self.last_fill_turn.store(turn, Ordering::Relaxed);
     }
 
     #[inline]

@@ -21,7 +21,7 @@ pub struct MultiRecv {
     /// Nothing more is placed in it.
     pub full: bool,
     /// It is full when fewer bytes are left.
-    pub min: usize,
+    pub min_room: usize,
     /// The receive and its error, if it ends when those messages are in place.
     pub end: Option<Box<(Recv, Error)>>,
 }

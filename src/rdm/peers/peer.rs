@@ -23,7 +23,7 @@ pub type Id = u32;
 
 /// What listens for callers on one lane.
 pub struct Acceptor {
-    pub of: usize,
+    pub lane_index: usize,
     pub listener: Box<dyn Listener>,
 }
 
@@ -133,13 +133,13 @@ pub struct Peer {
     pub control: VecDeque<ParcelWords>,
     pub credit: Credit,
     /// Operations that the lane or the peer has.
-    pub under_way: usize,
+    pub in_flight: usize,
     /// Offers that were not taken yet.
-    pub offers: usize,
+    pub open_offers: usize,
     /// Regions of such offers.
     pub exposed: usize,
     /// Its offers that it was not told to be done.
-    pub offered: usize,
+    pub unanswered_offers: usize,
     /// Those of them that are not done, by its numbers.
     pub peer_offers: HashMap<u64, OfferState, TagHashBuilder>,
     /// Reads of its offers that are to be posted.
@@ -169,10 +169,10 @@ impl Peer {
             waiting: VecDeque::new(),
             control: VecDeque::new(),
             credit: Credit::default(),
-            under_way: 0,
-            offers: 0,
+            in_flight: 0,
+            open_offers: 0,
             exposed: 0,
-            offered: 0,
+            unanswered_offers: 0,
             peer_offers: HashMap::default(),
             reads: VecDeque::new(),
             busy: false,
@@ -200,12 +200,12 @@ impl Peer {
 
     /// Nothing of this side's waits for its lane.
     pub fn is_at_rest(&self) -> bool {
-        self.under_way == 0 && self.waiting.is_empty() && self.control.is_empty()
+        self.in_flight == 0 && self.waiting.is_empty() && self.control.is_empty()
     }
 
     /// Nothing of it is left but its record.
     pub fn is_idle(&self) -> bool {
-        matches!(self.phase, Phase::Unconnected) && self.waiting.is_empty() && self.control.is_empty() && self.under_way == 0 && !self.busy
+        matches!(self.phase, Phase::Unconnected) && self.waiting.is_empty() && self.control.is_empty() && self.in_flight == 0 && !self.busy
     }
 
     pub fn link(&self) -> Option<&Arc<Link>> {

@@ -41,28 +41,28 @@ impl Deref for PollSchedule {
 impl PollSchedule {
     /// A lane is there; it has something to say.
     pub fn push(&mut self, id: Id, link: Arc<Link>) {
-        link.set_place(self.lanes.len());
+        link.set_slot(self.lanes.len());
         self.lanes.push((id, link.clone()));
         self.rouse(&link);
     }
 
     pub fn remove(&mut self, link: &Link) {
         self.demote(link);
-        if let Some(place) = self.place_of(link) {
-            self.swap(place, self.lanes.len() - 1);
+        if let Some(slot) = self.slot_of(link) {
+            self.swap(slot, self.lanes.len() - 1);
             self.lanes.pop();
         }
     }
 
-    fn place_of(&self, link: &Link) -> Option<usize> {
-        self.lanes.get(link.place()).filter(|(_, l)| l.number == link.number).map(|_| link.place())
+    fn slot_of(&self, link: &Link) -> Option<usize> {
+        self.lanes.get(link.slot()).filter(|(_, l)| l.number == link.number).map(|_| link.slot())
     }
 
     fn swap(&mut self, a: usize, b: usize) {
         self.lanes.swap(a, b);
-        for place in [a, b] {
-            if let Some((_, link)) = self.lanes.get(place) {
-                link.set_place(place);
+        for slot in [a, b] {
+            if let Some((_, link)) = self.lanes.get(slot) {
+                link.set_slot(slot);
             }
         }
     }
@@ -71,19 +71,19 @@ impl PollSchedule {
     #[inline]
     pub fn rouse(&mut self, link: &Link) {
         link.set_empty_polls(0);
-        if link.place() >= self.active
-            && let Some(place) = self.place_of(link)
+        if link.slot() >= self.active
+            && let Some(slot) = self.slot_of(link)
         {
-            self.swap(place, self.active);
+            self.swap(slot, self.active);
             self.active += 1;
         }
     }
 
     /// There is nothing, and has not been for long.
     pub fn demote(&mut self, link: &Link) {
-        if let Some(place) = self.place_of(link).filter(|place| *place < self.active) {
+        if let Some(slot) = self.slot_of(link).filter(|slot| *slot < self.active) {
             self.active -= 1;
-            self.swap(place, self.active);
+            self.swap(slot, self.active);
         }
     }
 

@@ -62,7 +62,7 @@ fn lanes_come_and_go_in_any_order() {
             _ => looks_at_all(&mut rota, &there),
         }
         assert!(
-            rota.iter().enumerate().all(|(place, (id, link))| link.place() == place && *id as usize == link.number && there[*id as usize])
+            rota.iter().enumerate().all(|(place, (id, link))| link.slot() == place && *id as usize == link.number && there[*id as usize])
         );
         assert_eq!(rota.len(), there.iter().filter(|t| **t).count());
     }

@@ -33,7 +33,7 @@ impl State {
     #[cold]
     pub fn begin_faults(&mut self, domain: &Domain, id: Id) -> bool {
         if let Some(peer) = self.peer(id) {
-            peer.fault_plan = peer.ready().and_then(|link| Plan::of_operations(&[domain.lanes.get(link.of)?.provider.name()]));
+            peer.fault_plan = peer.ready().and_then(|link| Plan::of_operations(&[domain.lanes.get(link.lane_index)?.provider.name()]));
         }
         self.apply_faults(id, 0)
     }

@@ -35,11 +35,11 @@ impl State {
         if peer.fault_plan.is_some() {
             return Ok(Native::Pieces);
         }
-        let fenced = c.flags & flags::FENCE != 0 && peer.under_way > 0;
+        let fenced = c.flags & flags::FENCE != 0 && peer.in_flight > 0;
         if fenced || !peer.waiting.is_empty() || !peer.control.is_empty() {
             return Ok(Native::Blocked);
         }
-        let renamed = names_for(domain, link.of, list)?;
+        let renamed = names_for(domain, link.lane_index, list)?;
         let end = CompletionInfo { context: c.context, part: true, ..CompletionInfo::default() };
         let number = self.ops.add(Op::Rma { peer: id, end, _owned: None });
         let c = Common { context: number as usize, flags: c.flags & !flags::FENCE | PART, peer: 0, ..*c };
@@ -48,7 +48,7 @@ impl State {
             self.lists += 1;
             self.ready.rouse(&link);
             if let Some(peer) = self.peer(id) {
-                peer.under_way += 1;
+                peer.in_flight += 1;
             }
             return moved;
         }
@@ -68,10 +68,10 @@ impl State {
         let Some(peer) = self.peer(id) else { return Err(lost()) };
         let Phase::Ready(link) = &peer.phase else { return Err(lost()) };
         let link = link.clone();
-        if c.flags & flags::FENCE != 0 && peer.under_way > 0 {
+        if c.flags & flags::FENCE != 0 && peer.in_flight > 0 {
             return Ok(0);
         }
-        let renamed = if pairs.iter().all(|p| p.desc == 0) { None } else { Some(names_of(domain, link.of, pairs)?) };
+        let renamed = if pairs.iter().all(|p| p.desc == 0) { None } else { Some(names_of(domain, link.lane_index, pairs)?) };
         let end = CompletionInfo { context: c.context, part: true, ..CompletionInfo::default() };
         let number = self.ops.add(Op::Rma { peer: id, end, _owned: None });
         let c = Common { context: number as usize, flags: c.flags & !flags::FENCE | PART, peer: 0, ..*c };
@@ -80,7 +80,7 @@ impl State {
             self.lists += 1;
             self.ready.rouse(&link);
             if let Some(peer) = self.peer(id) {
-                peer.under_way += 1;
+                peer.in_flight += 1;
             }
         } else {
             self.ops.take(number);

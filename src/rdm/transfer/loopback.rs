@@ -40,13 +40,13 @@ pub(in crate::rdm) fn parts_of(region: &LocalRegion, skip: usize, len: usize) ->
 impl Regions {
     fn of_key(&self, key: u64) -> Result<&Region> {
         let region = self.by_key.get(&key).and_then(|at| self.all.get(*at as usize)).and_then(Option::as_ref);
-        region.filter(|r| r.own.key == key).ok_or_else(|| refused(Code::Key, errno::EKEYREJECTED))
+        region.filter(|r| r.local.key == key).ok_or_else(|| refused(Code::Key, errno::EKEYREJECTED))
     }
 
     /// Checks a range that an operation names; gives its region, entered, the byte where it begins, and what counts writes
     /// there: the key may name another region by the time that one ends.
     pub(in crate::rdm) fn range(&self, r: &RmaIov, need: Access, policy: PathPolicy) -> Result<(Inside, usize, Option<Arc<Counter>>)> {
-        let Region { own, counter, .. } = self.of_key(r.key)?;
+        let Region { local: own, counter, .. } = self.of_key(r.key)?;
         let skip = own.range(r.addr, r.len as u64, need).map_err(|code| match code {
             Code::Bounds => refused(code, errno::ERANGE),
             code => refused(code, errno::EACCES),
@@ -172,8 +172,8 @@ impl State {
         let regions = domain.regions.lock();
         let region = regions.of_key(key)?;
         let mut refusals = Refusals::refused("the endpoint itself is meant, and copies within its process");
-        let site = region.own.site();
-        let possible = RmaIov { addr: region.own.base, len: 0, key };
+        let site = region.local.site();
+        let possible = RmaIov { addr: region.local.base, len: 0, key };
         let refusal = regions.range(&possible, Access::empty(), self.options.policy).err();
         let path = path_of(site);
         let place = if path == Paths::DIRECT { &mut refusals.direct } else { &mut refusals.ipc };

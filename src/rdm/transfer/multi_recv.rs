@@ -55,7 +55,7 @@ impl State {
             Some(multi) => multi,
             None => return self.space(tagged).remove_posted(at, source),
         };
-        let min = self.multi.get(slot as usize).and_then(Option::as_ref).map_or(1, |m| m.min.max(1));
+        let min = self.multi.get(slot as usize).and_then(Option::as_ref).map_or(1, |m| m.min_room.max(1));
         if let Some((number, _)) = self.space(tagged).turn_of(at) {
             self.space(tagged).record_fill(number, source);
         }

@@ -29,7 +29,7 @@ const DEFER_TURNS: u32 = 2;
 
 /// Takes what one lane brings.
 struct LaneSink<'a> {
-    of: &'a mut State,
+    state: &'a mut State,
     id: Id,
     link: &'a Link,
     progressed: bool,
@@ -41,18 +41,18 @@ struct LaneSink<'a> {
 
 impl<'a> LaneSink<'a> {
     #[inline(always)]
-    fn new(of: &'a mut State, id: Id, link: &'a Link, may_defer: bool) -> LaneSink<'a> {
-        let defers = may_defer && link.since_filled(of.turns) <= DEFER_TURNS;
-        LaneSink { of, id, link, progressed: false, may_defer, defers }
+    fn new(state: &'a mut State, id: Id, link: &'a Link, may_defer: bool) -> LaneSink<'a> {
+        let defers = may_defer && link.turns_since_fill(state.turns) <= DEFER_TURNS;
+        LaneSink { state, id, link, progressed: false, may_defer, defers }
     }
 
     #[inline(always)]
     fn accept<P: Parcel + ?Sized>(&mut self, parcel: &P, all: &dyn Parcel) -> bool {
         self.progressed = true;
-        match self.of.on_fast(self.id, self.link.number, parcel, self.defers) {
+        match self.state.on_fast(self.id, self.link.number, parcel, self.defers) {
             FastOutcome::Filled => {
-                self.of.last_fill_turn = self.of.turns;
-                self.link.set_filled(self.of.turns);
+                self.state.last_fill_turn = self.state.turns;
+                self.link.set_last_fill(self.state.turns);
                 self.defers = self.may_defer;
                 true
             }
@@ -62,7 +62,7 @@ impl<'a> LaneSink<'a> {
                 true
             }
             FastOutcome::Deferred => false,
-            FastOutcome::Declined => self.of.on_parcel(self.id, self.link.number, all),
+            FastOutcome::Declined => self.state.on_parcel(self.id, self.link.number, all),
         }
     }
 }
@@ -118,7 +118,7 @@ impl State {
     fn poll_all(&mut self, force: bool) {
         if force {
             for place in 0..self.ready.len() {
-                self.poll_place(place, true);
+                self.poll_slot(place, true);
             }
             return;
         }
@@ -126,13 +126,13 @@ impl State {
         let mut progressed = false;
         for k in 0..active + quiet {
             let place = if k < active { self.ready.next_active() } else { self.ready.next_quiet() };
-            progressed |= self.poll_place(place, false);
+            progressed |= self.poll_slot(place, false);
         }
         self.ready.end_turn(progressed);
     }
 
     #[inline(always)]
-    fn poll_place(&mut self, place: usize, force: bool) -> bool {
+    fn poll_slot(&mut self, place: usize, force: bool) -> bool {
         let Some((id, link)) = self.ready.get(place) else { return false };
         let (id, link) = (*id, Arc::as_ptr(link));
         // SAFETY: as above, and a lane that changes its place is still the same.
@@ -172,7 +172,7 @@ impl State {
         if !self.polls_lanes || self.turns.wrapping_sub(self.last_fill_turn) > DEFER_TURNS + 1 {
             return;
         }
-        let left = |(_, link): &&(Id, Arc<Link>)| link.since_filled(self.turns) <= DEFER_TURNS + 1;
+        let left = |(_, link): &&(Id, Arc<Link>)| link.turns_since_fill(self.turns) <= DEFER_TURNS + 1;
         let lanes: Vec<_> = self.ready.iter().filter(left).cloned().collect();
         lanes.iter().for_each(|(id, link)| self.drain_lane(*id, link));
     }
@@ -267,7 +267,7 @@ impl State {
     pub fn rma_ended(&mut self, number: u64, error: Option<Error>) {
         let Some(Op::Rma { peer: id, end, .. }) = self.ops.take(number) else { return };
         if let Some(peer) = self.peer(id) {
-            peer.under_way = peer.under_way.saturating_sub(1);
+            peer.in_flight = peer.in_flight.saturating_sub(1);
             if !peer.waiting.is_empty() {
                 self.mark_busy(id);
             }

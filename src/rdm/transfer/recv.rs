@@ -81,7 +81,7 @@ impl State {
                 self.multi.len() - 1
             });
             if let Some(place) = self.multi.get_mut(slot) {
-                *place = Some(MultiRecv { arriving: 0, full: false, min, end: None });
+                *place = Some(MultiRecv { arriving: 0, full: false, min_room: min, end: None });
             }
             more.multi = Some((slot as u32, 0));
         }
@@ -285,10 +285,10 @@ impl State {
         if peer.offer_state(offer.number).is_some() {
             return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer offers two messages under one number"));
         }
-        peer.offered += 1;
-        let (offered, unlisted) = (peer.offered, peer.link().is_some_and(|l| l.unlisted_since() != 0));
-        self.offered += 1;
-        if self.offered > OFFERS_ALL && offered > OFFERS_ALL / UNLISTED_MAX && unlisted {
+        peer.unanswered_offers += 1;
+        let (offered, unlisted) = (peer.unanswered_offers, peer.link().is_some_and(|l| l.unlisted_since() != 0));
+        self.unanswered_offers += 1;
+        if self.unanswered_offers > OFFERS_ALL && offered > OFFERS_ALL / UNLISTED_MAX && unlisted {
             return Err(Error::coded(
                 errno::EBUSY,
                 Code::Busy,
@@ -381,7 +381,7 @@ impl State {
                 continue;
             };
             self.ready.rouse(&link);
-            let posted = domain.descs_of(link.of, &descs).and_then(|(descs, count)| {
+            let posted = domain.descs_of(link.lane_index, &descs).and_then(|(descs, count)| {
                 let timeout_ns = time::left(deadline);
                 let c = Common {
                     context: number as usize,
@@ -435,9 +435,9 @@ impl State {
     }
 
     /// The sender has taken the message back that this receive was matched with: it is for the next one.
-    fn repost_unmatched(&mut self, recv: Recv, (number, want): RecvPosition, of: Id) {
+    fn repost_unmatched(&mut self, recv: Recv, (number, want): RecvPosition, from: Id) {
         // The sender's index may be another by now.
-        let source = self.peer(of).map(|p| p.source).filter(|_| want.source != UNSPEC).unwrap_or(UNSPEC);
+        let source = self.peer(from).map(|p| p.source).filter(|_| want.source != UNSPEC).unwrap_or(UNSPEC);
         let (want, tagged) = (RecvFilter { source, ..want }, recv.tagged);
         self.note_deadline(recv.deadline());
         match self.space(tagged).find_unexpected(&want) {

@@ -174,8 +174,8 @@ impl State {
                 match put(&link, words.as_slice(), &[]) {
                     Ok(true) => {
                         if peer.control.pop_front().is_some_and(|words| words.is_done()) {
-                            peer.offered = peer.offered.saturating_sub(1);
-                            self.offered = self.offered.saturating_sub(1);
+                            peer.unanswered_offers = peer.unanswered_offers.saturating_sub(1);
+                            self.unanswered_offers = self.unanswered_offers.saturating_sub(1);
                         }
                         continue;
                     }
@@ -221,7 +221,7 @@ impl State {
     fn start(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut PendingOp) -> StartOutcome {
         let sleepers = self.sleepers;
         let Some(peer) = self.peer(id) else { return StartOutcome::Blocked };
-        if w.flags & flags::FENCE != 0 && peer.under_way > 0 || w.delayed_until != 0 && w.delayed_until > time::now_ns() {
+        if w.flags & flags::FENCE != 0 && peer.in_flight > 0 || w.delayed_until != 0 && w.delayed_until > time::now_ns() {
             return StartOutcome::Blocked;
         }
         if !matches!(w.kind, PendingKind::Message { .. }) {
@@ -247,13 +247,13 @@ impl State {
             };
         }
         if fresh {
-            if peer.offers >= OFFERS_MAX || !domain.quota.may_expose(w.pieces.as_slice().len(), peer.exposed) {
+            if peer.open_offers >= OFFERS_MAX || !domain.quota.may_expose(w.pieces.as_slice().len(), peer.exposed) {
                 return StartOutcome::Blocked;
             }
-            let exposed = match expose(domain, link.of, w.pieces.as_slice(), w.site, &w.descs) {
+            let exposed = match expose(domain, link.lane_index, w.pieces.as_slice(), w.site, &w.descs) {
                 // What the lane does not reach is copied, and that is lent.
                 Err(e) if e.errno == errno::EOPNOTSUPP && !w.site.is_host() => {
-                    w.expose_copy(domain, link.of).map_err(|more| more.context(e))
+                    w.expose_copy(domain, link.lane_index).map_err(|more| more.context(e))
                 }
                 exposed => exposed,
             };
@@ -267,7 +267,7 @@ impl State {
             let number = self.ops.add(Op::Offered {
                 peer: id,
                 end: w.end,
-                in_callers_regions: exposed.len() != places.len() || !domain.can_revoke(link.of),
+                in_callers_regions: exposed.len() != places.len() || !domain.can_revoke(link.lane_index),
                 exposed,
                 pieces: if w.site.is_host() { w.pieces.clone() } else { Pieces::One(Iov::EMPTY) },
                 _owned: None,
@@ -283,7 +283,7 @@ impl State {
                     *_owned = w.owned.take();
                 }
                 if let Some(peer) = self.peer(id) {
-                    (peer.offers, peer.under_way) = (peer.offers + 1, peer.under_way + 1);
+                    (peer.open_offers, peer.in_flight) = (peer.open_offers + 1, peer.in_flight + 1);
                 }
                 StartOutcome::Started
             }
@@ -292,7 +292,7 @@ impl State {
     }
 
     fn start_rma(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut PendingOp) -> StartOutcome {
-        let (descs, count) = match domain.descs_of(link.of, &w.descs) {
+        let (descs, count) = match domain.descs_of(link.lane_index, &w.descs) {
             Ok(found) => found,
             Err(e) => return StartOutcome::Failed(e),
         };
@@ -309,7 +309,7 @@ impl State {
             PendingKind::Atomic(op) => {
                 let with = Operands::joined(op.what, w.pieces.as_slice().first().copied().unwrap_or_default(), op.with.old);
                 let op = AtomicOp { with, ..**op };
-                match domain.lanes.get(link.of) {
+                match domain.lanes.get(link.lane_index) {
                     Some(lane) if domain.is_cards(op.key) => match lane.provider.reach() {
                         Reach::Devices => link.ep.atomic(&op, &Common { flags: how | BY_CARD, ..c }),
                         _ => Err(only_by_card(op.key, lane.provider.name())),
@@ -325,7 +325,7 @@ impl State {
                     *_owned = w.owned.take();
                 }
                 if let Some(peer) = self.peer(id) {
-                    peer.under_way += 1;
+                    peer.in_flight += 1;
                 }
                 StartOutcome::Started
             }
@@ -352,7 +352,7 @@ impl State {
         }
         let op = self.ops.take(number);
         if let Some(peer) = self.peer(id) {
-            (peer.offers, peer.under_way) = (peer.offers.saturating_sub(1), peer.under_way.saturating_sub(1));
+            (peer.open_offers, peer.in_flight) = (peer.open_offers.saturating_sub(1), peer.in_flight.saturating_sub(1));
         }
         match op {
             Some(Op::Offered { end, exposed, pieces, .. }) => {

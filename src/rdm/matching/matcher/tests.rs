@@ -16,8 +16,8 @@ impl Random {
 impl<R, U> Matcher<R, U> {
     fn put(&mut self, want: RecvFilter, item: impl FnOnce() -> R) -> EntryId {
         // Of its own, where the endpoint counts for two matchers.
-        self.kept += 1;
-        self.post(self.kept, want, item)
+        self.count_kept += 1;
+        self.post(self.count_kept, want, item)
     }
 }
 
@@ -135,7 +135,7 @@ fn lists_are_freed() {
         let at = m.keep(1, tag, ());
         m.remove_unexpected(at);
     }
-    assert!(m.posted.is_as_new() && m.waiting.is_empty() && m.unexpected.is_as_new());
+    assert!(m.posted.is_as_new() && m.by_key.is_empty() && m.unexpected.is_as_new());
 }
 
 /// The heirs of a sort that was alone are found when another comes, and in the order in which they were posted.

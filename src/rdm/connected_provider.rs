@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Connected endpoints with tags, as providers: those of one lane each.
 
-use super::limits::{INJECT_SIZE, MAX_MSG, SIZE};
+use super::limits::{INJECT_SIZE, MAX_MSG, QUEUE_SIZE};
 use super::wire::hello::MATCHED_LEN;
 use crate::error::{Error, Result, errno};
 use crate::prov::info::{Ask, Info, Nic};
@@ -43,8 +43,8 @@ fn with_tags(lane: Info, reach: Reach) -> Info {
         caps: lane.caps | flags::MATCHED,
         msg_order: lane.msg_order & !flags::BEHIND_SENDS,
         inject_size: INJECT_SIZE,
-        tx_size: SIZE,
-        rx_size: SIZE,
+        tx_size: QUEUE_SIZE,
+        rx_size: QUEUE_SIZE,
         max_msg_size: MAX_MSG,
         mr_cnt: program_share(reach, lane.mr_cnt),
         // Of a provider that nobody wants it is 0.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What `fabric` calls: the sets of lanes that there are, each as a provider, and a domain of one.
 
-use super::limits::{INJECT_SIZE, MAX_MSG, SIZE};
+use super::limits::{INJECT_SIZE, MAX_MSG, QUEUE_SIZE};
 use crate::error::{Error, Result, errno};
 use crate::prov::av::{Name, SCHEME};
 use crate::prov::info::{Ask, EP_RDM, Info, Nic};
@@ -108,8 +108,8 @@ impl Rdm {
             msg_order: lane.msg_order & !flags::BEHIND_SENDS,
             ep_type: EP_RDM,
             inject_size: INJECT_SIZE,
-            tx_size: SIZE,
-            rx_size: SIZE,
+            tx_size: QUEUE_SIZE,
+            rx_size: QUEUE_SIZE,
             max_msg_size: MAX_MSG,
             cm_data_size: 0,
             dest_addr: None,

@@ -2,7 +2,7 @@
 //! The grants of both sides for unexpected messages.
 
 use crate::error::{Code, Error, Result, errno};
-use crate::rdm::limits::{FIRST_GRANT, GRANT_LIMIT, MOST_GRANT, PATIENCE};
+use crate::rdm::limits::{CREDIT_WAIT_TURNS, FIRST_GRANT, GRANT_LIMIT, MOST_GRANT};
 use crate::rdm::wire::parcel::{OVERHEAD, ParcelWords};
 
 /// Bytes of unexpected messages, counted since the lane was connected.
@@ -58,8 +58,8 @@ impl Credit {
 
     /// There is none for a message; whether it is worth waiting for some.
     pub fn is_worth_waiting(&mut self) -> bool {
-        self.waited += u32::from(self.waited < PATIENCE);
-        self.waited < PATIENCE
+        self.waited += u32::from(self.waited < CREDIT_WAIT_TURNS);
+        self.waited < CREDIT_WAIT_TURNS
     }
 
     /// The peer tells what it has consumed, and its grant.
@@ -106,19 +106,19 @@ impl Credit {
 
     /// A message was matched. Gives what to tell the peer, when it is worth it; `widen`: how much more may be granted.
     #[inline]
-    pub fn consumed(&mut self, len: usize, grow_buckets: impl FnOnce(u64) -> bool) -> Option<ParcelWords> {
+    pub fn consumed(&mut self, len: usize, widen: impl FnOnce(u64) -> bool) -> Option<ParcelWords> {
         self.settle();
         self.consumed += len as u64 + OVERHEAD;
-        let words = if self.consumed - self.advertised < self.grant / 2 { None } else { Some(self.advertise(grow_buckets)) };
+        let words = if self.consumed - self.advertised < self.grant / 2 { None } else { Some(self.advertise(widen)) };
         self.measure();
         words
     }
 
     #[cold]
     #[inline(never)]
-    fn advertise(&mut self, grow_buckets: impl FnOnce(u64) -> bool) -> ParcelWords {
+    fn advertise(&mut self, widen: impl FnOnce(u64) -> bool) -> ParcelWords {
         // It uses what it has.
-        if self.grant < MOST_GRANT && grow_buckets(self.grant) {
+        if self.grant < MOST_GRANT && widen(self.grant) {
             self.grant *= 2;
         }
         self.advertised = self.consumed;

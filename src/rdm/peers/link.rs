@@ -3,7 +3,7 @@
 
 use crate::prov::bind::Options;
 use crate::prov::{Endpoint, Lane};
-use crate::rdm::limits::{EAGER_MAX, HEAD};
+use crate::rdm::limits::{EAGER_MAX, PARCEL_HEAD};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -34,7 +34,7 @@ unsafe impl Sync for Link {}
 
 impl Link {
     pub fn new(ep: Box<dyn Endpoint>, lane_index: usize, number: usize) -> Link {
-        let eager_max = ep.lane().map_or(0, |lane| lane.max().saturating_sub(HEAD).min(EAGER_MAX));
+        let eager_max = ep.lane().map_or(0, |lane| lane.max().saturating_sub(PARCEL_HEAD).min(EAGER_MAX));
         let lane = ep.lane().map(|lane| {
             // SAFETY: only the lifetime changes; it lies in what `ep` owns, and that stays as long as the link (`lane` below).
             NonNull::from(unsafe { std::mem::transmute::<&dyn Lane, &'static dyn Lane>(lane) })

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     /// How many of so many looks are rounds.
-    fn rounds(of: &mut ListenSchedule, looks: u32, busy: bool) -> usize {
+    fn due_polls(of: &mut ListenSchedule, looks: u32, busy: bool) -> usize {
         let mut look = || {
             let due = of.is_due();
             if due {
@@ -48,11 +48,11 @@ mod tests {
     }
 
     #[test]
-    fn doors_at_which_nobody_calls_are_looked_at_more_seldom() {
+    fn listeners_without_callers_are_polled_less_often() {
         let mut of = ListenSchedule::default();
-        assert_eq!(rounds(&mut of, MIN_INTERVAL + 8 + 16, false), 3);
-        assert_eq!(rounds(&mut of, 100 * MAX_INTERVAL, false), 100);
-        assert_eq!(rounds(&mut of, MAX_INTERVAL, true), 1);
-        assert_eq!(rounds(&mut of, 100 * MIN_INTERVAL, true), 100, "somebody calls");
+        assert_eq!(due_polls(&mut of, MIN_INTERVAL + 8 + 16, false), 3);
+        assert_eq!(due_polls(&mut of, 100 * MAX_INTERVAL, false), 100);
+        assert_eq!(due_polls(&mut of, MAX_INTERVAL, true), 1);
+        assert_eq!(due_polls(&mut of, 100 * MIN_INTERVAL, true), 100, "somebody calls");
     }
 }

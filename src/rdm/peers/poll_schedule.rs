@@ -43,7 +43,7 @@ impl PollSchedule {
     pub fn push(&mut self, id: Id, link: Arc<Link>) {
         link.set_slot(self.lanes.len());
         self.lanes.push((id, link.clone()));
-        self.rouse(&link);
+        self.promote(&link);
     }
 
     pub fn remove(&mut self, link: &Link) {
@@ -69,7 +69,7 @@ impl PollSchedule {
 
     /// There is something to do for this lane.
     #[inline]
-    pub fn rouse(&mut self, link: &Link) {
+    pub fn promote(&mut self, link: &Link) {
         link.set_empty_polls(0);
         if link.slot() >= self.active
             && let Some(slot) = self.slot_of(link)

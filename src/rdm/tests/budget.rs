@@ -26,7 +26,7 @@ fn granted(one: &mut Side, other: &mut Side) -> u64 {
 }
 
 /// Takes what `one` sends, until its grant grows no more.
-fn grow_buckets(one: &mut Side, other: &mut Side) {
+fn widen_grants(one: &mut Side, other: &mut Side) {
     let (piece, mut into) = (bytes(8000, 1), vec![0; 8000]);
     for _ in 0..2 * MOST_GRANT / 8000 {
         one.send(0, &piece, 7, 1);
@@ -45,7 +45,7 @@ fn endpoints_of_a_domain_share_what_they_grant() {
         let mut sender = Side::open(&info);
         sender.av.insert(end.name).unwrap();
         end.av.insert(sender.name).unwrap();
-        grow_buckets(&mut sender, end);
+        widen_grants(&mut sender, end);
         granted(&mut sender, end)
     });
     assert!(room[0] > MOST_GRANT / 2, "the first has what there is: {room:?}");

@@ -41,7 +41,7 @@ fn lively_lanes_have_every_turn_and_silent_ones_some() {
     let seen = looks(&mut rota, 32 + 100, false);
     assert!(seen[3..].iter().all(|n| *n >= 16), "{seen:?}");
     // And of too many lively ones each its share.
-    links.iter().for_each(|link| rota.rouse(link));
+    links.iter().for_each(|link| rota.promote(link));
     let seen = looks(&mut rota, 100, true);
     assert!(seen.iter().all(|n| *n == 32), "{seen:?}");
 }
@@ -58,7 +58,7 @@ fn lanes_come_and_go_in_any_order() {
             (0..3, true) => (rota.remove(&links[n]), there[n] = false).1,
             (0..3, false) => (rota.push(n as u32, links[n].clone()), there[n] = true).1,
             (3..9, _) => rota.demote(&links[n]),
-            (9..15, _) => rota.rouse(&links[n]),
+            (9..15, _) => rota.promote(&links[n]),
             _ => looks_at_all(&mut rota, &there),
         }
         assert!(

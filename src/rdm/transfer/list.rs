@@ -46,7 +46,7 @@ impl State {
         let moved = link.ep.list(dir, renamed.as_ref().unwrap_or(list), &c);
         if matches!(moved, Ok(Native::Flying)) {
             self.lists += 1;
-            self.ready.rouse(&link);
+            self.ready.promote(&link);
             if let Some(peer) = self.peer(id) {
                 peer.in_flight += 1;
             }
@@ -78,7 +78,7 @@ impl State {
         let posted = link.ep.list_part(dir, runs, renamed.as_deref().unwrap_or(pairs), &c);
         if matches!(posted, Ok(n) if n > 0) {
             self.lists += 1;
-            self.ready.rouse(&link);
+            self.ready.promote(&link);
             if let Some(peer) = self.peer(id) {
                 peer.in_flight += 1;
             }

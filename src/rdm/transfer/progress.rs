@@ -139,7 +139,7 @@ impl State {
         let link = unsafe { &*link };
         let progressed = self.poll_lane(id, link, force);
         if progressed {
-            self.ready.rouse(link);
+            self.ready.promote(link);
         } else if !force
             && link.count_empty_poll() >= EMPTY_POLLS_MAX
             && self.peers.get(id as usize).and_then(Option::as_deref).is_some_and(Peer::is_at_rest)

@@ -5,7 +5,7 @@ use crate::rdm::peers::credit::*;
 
 /// What passes is what came and was consumed at once, and stops where somebody is to be told.
 #[test]
-fn to_pass_is_to_come_and_to_be_consumed() {
+fn receive_and_consume_equals_the_two_steps() {
     let (mut plain, mut fast) = (Credit::new(FIRST_GRANT), Credit::new(FIRST_GRANT));
     let mut advertised = 0;
     for round in 0..20_000usize {
@@ -27,7 +27,7 @@ fn to_pass_is_to_come_and_to_be_consumed() {
 }
 
 #[test]
-fn grants_are_kept_by_both_sides() {
+fn both_sides_keep_to_grants() {
     let (mut one, mut other) = (Credit::new(FIRST_GRANT), Credit::new(FIRST_GRANT));
     let mut room = 1 << 20;
     for round in 0..10_000usize {

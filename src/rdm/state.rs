@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The state of a connectionless endpoint: its peers, what is under way, receives and messages that wait for one another, and
-//! the one way in which operations end.
+//! //! The state of a connectionless endpoint: its peers and lanes, receives and unexpected messages, operations under way; and the
+//! functions by which every operation ends, with an entry in a queue or a counter.
 
 use super::cq_reader::CqReader;
 use super::wire::parcel::Label;
@@ -27,7 +27,7 @@ use crate::sys::usercopy::UserCopy;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-/// Sources above this are peers that the address vector does not have.
+/// Sources from here on stand for peers that the address vector does not name.
 pub const UNKNOWN: u64 = 1 << 63;
 
 pub type Space = Matcher<Recv, Unexpected>;
@@ -38,92 +38,96 @@ pub struct State {
     pub options: Options,
     pub faults: Option<Box<FaultInjection>>,
     pub av: Option<Arc<Av>>,
-    /// Of a connected endpoint, which has no address vector.
+    /// Present on an endpoint of type MSG, which has one peer and no address vector.
     pub connection: Option<Box<Connection>>,
-    /// What the peers' indexes were when they were last looked up.
+    /// Change count of the address vector when the peers' indexes were last looked up.
     pub av_changes: u64,
     pub closed: bool,
     pub directed: bool,
     pub deliver: bool,
-    /// Enabled, not closed, and the queue of receives has room for what peers send unasked: lanes are looked at.
+    /// The endpoint is enabled and open, and the receive queue has room for entries that no receive asked for, so lanes are polled.
     pub polls_lanes: bool,
-    /// Peers' writes with data for which that queue has no room.
+    /// Entries of peers' writes with data for which the receive queue had no room, with the peer's index.
     pub held_writes: VecDeque<(Completion, u64)>,
-    /// Messages, receives, and of these the untagged ones that are posted, may take the fast path.
+    /// Whether the fast path may be taken: by sends, by receives, and by untagged receives.
     pub fast_send: bool,
     pub fast_recv: bool,
     pub fast_untagged: bool,
-    /// Receives without flags give entries.
+    /// A receive without flags writes an entry.
     pub entry_by_default: bool,
     pub reader: CqReader,
     pub peers: Vec<Option<Box<Peer>>>,
     pub free_peers: Vec<Id>,
-    /// Peers that are gone and have no index: their records go when there are `bury_at` of them.
+    /// Peers without lane and without index. Their records are freed once there are `reap_at` of them.
     pub dead: HashSet<Id>,
     pub reap_at: usize,
-    /// This very endpoint, if it was ever named.
+    /// The peer record of this endpoint itself, if its name was looked up.
     pub loopback: Option<Id>,
-    /// Peers by where they listen and their nonces.
+    /// Peers by the address where they listen. Several incarnations of an endpoint may share an address; the nonce in the name tells them
+    /// apart.
     pub by_address: HashMap<std::net::SocketAddr, Vec<Id>>,
-    /// By index in the address vector: generation of the index, and the peer.
+    /// By index of the address vector: the generation of the index, and the peer.
     pub routes: Vec<Option<(u32, Id)>>,
     pub tagged: Space,
     pub untagged: Space,
-    /// Messages that a peek has claimed, by the context of the call.
+    /// Messages claimed by a peek, by the context of that call: source, tag, whether tagged, and the message.
     pub claimed: HashMap<usize, (u64, u64, bool, Unexpected)>,
     pub multi: Vec<Option<MultiRecv>>,
-    /// Receives, tagged or not, and operations that were posted, but for sends of the fast path: what gives them their order.
+    /// Count of posted receives (tagged and untagged) and of posted operations other than sends of the fast path. It numbers them in the
+    /// order of posting.
     pub posts: u64,
     pub ops: Ops,
-    /// Peers whose offers are to be read.
+    /// Peers that have offers to be read.
     pub reads: Vec<Id>,
     /// Peers that have something to send.
     pub busy: Vec<Id>,
-    /// Peers whose calls are awaited.
+    /// Peers that are dialed again after a pause, unless they call first.
     pub awaiting: Vec<Id>,
-    /// Lanes that bring parcels.
+    /// Connected lanes.
     pub ready: PollSchedule,
     /// Lanes that are being connected.
     pub connecting: Vec<(Id, Arc<Link>)>,
-    /// Lanes that are over, and cannot be closed yet.
+    /// Lanes that are over but cannot be closed yet.
     pub closing: Vec<Arc<Link>>,
     pub links: HashMap<usize, Id>,
-    /// Lanes of callers that the address vector does not name, and what it was when they were counted.
+    /// `unlisted`: lanes of callers that the address vector does not name. `unlisted_counted_at`: change count of the address vector when
+    /// they were last counted.
     pub unlisted: usize,
     pub unlisted_counted_at: u64,
     pub next_link: usize,
-    /// Lanes whose peers broke the rules.
+    /// Lanes whose peers broke the protocol, and how.
     pub violations: Vec<(usize, Error)>,
-    /// Regions of offers that are done.
+    /// Exposed regions, by lane, that the peer has finished with or never heard of. They are closed at the end of the turn.
     pub returned: Vec<(usize, RegionId)>,
-    /// Those of them in which a peer may still be inside, as far as can be seen; and offers that wait for the same.
+    /// `pending_close`: exposed regions that could not be closed, because a peer may still be reading. `revoked`: offers that were taken
+    /// back and wait for the same reason.
     pub pending_close: VecDeque<(usize, RegionId)>,
     pub revoked: VecDeque<RevokedOffer>,
-    /// When they are tried again, and the pause after that.
+    /// Time of the next attempt to close these regions, and the pause that led to it.
     pub retry_at: u64,
     pub retry_pause: u64,
     pub acceptors: Vec<Acceptor>,
-    /// Where the lanes' own results and events go.
+    /// Queue for the results of the lanes' operations. Their events go to `events`.
     pub results: Arc<Queue>,
-    /// Lists that the lanes have, and where their ends go.
+    /// `lists`: block lists that lanes are moving. `list_ends`: queue for their results.
     pub lists: usize,
     pub list_ends: Arc<Ends>,
     pub events: Arc<EventQueue>,
     pub drivers: Arc<Drivers>,
     pub user_copy: Arc<UserCopy>,
-    /// Of all grants beyond the first.
+    /// This endpoint's part of the domain's grants beyond the first ones.
     pub extra_grants: BudgetShare,
-    /// Offers of all peers that were not told to be done.
+    /// Offers of all peers to which no DONE was sent yet.
     pub unanswered_offers: usize,
-    /// Bytes of messages that wait though their lanes are over.
+    /// Bytes of unexpected messages whose senders are gone.
     pub ended_bytes: BudgetShare,
     pub earliest: u64,
     pub turns: u32,
-    /// The last turn in which a lane filled a receive.
+    /// The last turn in which any lane filled a receive.
     pub last_fill_turn: u32,
     pub last_rare_poll: u64,
     pub rare_polls: u32,
-    /// When the doors are looked at.
+    /// Says in which turns the listeners are polled.
     pub listen_schedule: ListenSchedule,
     pub stats: Stats,
     pub past_stats: Stats,
@@ -135,13 +139,13 @@ impl State {
         self.peers.get_mut(id as usize)?.as_deref_mut()
     }
 
-    /// Peers that operations may wait for: those with something to send, and those with whom a lane is still to come.
+    /// Peers that operations may be waiting for: peers with something to send, and peers whose lane is not connected yet.
     pub fn active(&self) -> Vec<Id> {
         let connecting = self.connecting.iter().map(|(id, _)| *id);
         self.busy.iter().copied().chain(connecting).chain(self.awaiting.iter().copied()).collect()
     }
 
-    /// Something is still to be sent of which the caller thinks that it was: injected messages, and that offers were taken.
+    /// Something the program believes sent is still here: an injected message, or the confirmation that an offer was read.
     pub fn has_unsent_promises(&mut self) -> bool {
         self.ops.each().any(|(_, op)| matches!(op, Op::Offered { end, .. } | Op::Rma { end, .. } if end.silent))
             || self
@@ -174,7 +178,7 @@ impl State {
         deadline
     }
 
-    /// Something waits that ends at this time; 0: at none.
+    /// Records a deadline that progress has to enforce. 0 means no deadline.
     pub fn note_deadline(&mut self, deadline: u64) {
         if deadline != 0 {
             if self.earliest == 0 || deadline < self.earliest {
@@ -192,7 +196,7 @@ impl State {
         self.note_timeout(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.recv_deadline_ns })
     }
 
-    /// What tells of an operation of this side.
+    /// Builds the completion of an operation that this side posts.
     pub fn completion_of(&mut self, c: &Common, kind: u64, local: &[Iov], len: usize, tag: u64) -> CompletionInfo {
         CompletionInfo {
             context: c.context,
@@ -257,12 +261,12 @@ impl State {
         }
     }
 
-    /// What the caller knows of a source.
+    /// The origin that an entry reports for a message: its tag, and the sender's index or `UNSPEC`.
     pub fn origin(tag: Option<u64>, source: u64) -> Origin {
         Origin { tag: tag.unwrap_or(0), peer: if source >= UNKNOWN { UNSPEC } else { source } }
     }
 
-    /// A receive ended: `len` bytes of a message are in place, and `lost` were too many.
+    /// Completes a receive with `len` bytes in place. `lost` further bytes did not fit.
     pub fn received(&mut self, recv: &Recv, len: usize, lost: usize, label: &Label, source: u64) {
         self.stats.recvs += 1;
         let kind = flags::RECV | if recv.tagged { flags::TAGGED } else { flags::MSG };
@@ -275,7 +279,7 @@ impl State {
             if lost == 0 { counter.add(1) } else { counter.add_error(1) }
         }
         if let Some(q) = &self.bind.rx {
-            // One buffer takes any number of messages without bytes.
+            // // A multi-receive buffer takes any number of empty messages, each with an entry: the queue may fill up.
             self.polls_lanes &= recv.multi().is_none() || q.has_room();
             if lost > 0 {
                 self.stats.errors += 1;
@@ -288,7 +292,7 @@ impl State {
         self.end_if_last(recv);
     }
 
-    /// A receive that will not be filled.
+    /// Completes a receive with an error.
     #[cold]
     pub fn complete_failed_recv(&mut self, recv: &Recv, error: Error, label: &Label, source: u64) {
         self.stats.errors += 1;
@@ -304,7 +308,7 @@ impl State {
         self.end_if_last(recv);
     }
 
-    /// Wakes who sleeps on the endpoint, for there is something else to watch or to do.
+    /// Wakes threads that sleep on the endpoint, because there is a new descriptor to watch or something to do.
     pub fn wake(&self) {
         if self.sleepers > 0 {
             self.bind.rouse();

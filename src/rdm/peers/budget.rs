@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bytes that the endpoints of a domain count together, so that many of them take no more than one.
+//! //! A count of bytes that all endpoints of a domain share, so that many endpoints take no more memory than one may.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// An endpoint's share, which it gives back when it ends.
+/// One endpoint's part of a shared count. Dropping it returns the part.
 #[derive(Default)]
 pub struct BudgetShare {
     all: Arc<AtomicU64>,
@@ -16,7 +16,7 @@ impl BudgetShare {
         BudgetShare { all: all.clone(), own: 0 }
     }
 
-    /// What all have. Relaxed, here and below: a number, by which nothing else is ordered.
+    /// The count of all endpoints. All accesses are relaxed: the count is only compared with limits, and orders nothing else.
     pub fn all(&self) -> u64 {
         self.all.load(Ordering::Relaxed)
     }
@@ -26,7 +26,7 @@ impl BudgetShare {
         self.own += more;
     }
 
-    /// As `add`, unless all would have more than `most` then.
+    /// Adds `more` unless the shared count would exceed `most`.
     pub fn add_within(&mut self, more: u64, most: u64) -> bool {
         let sum = |all: u64| all.checked_add(more).filter(|sum| *sum <= most);
         let added = self.all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).is_ok();
@@ -34,7 +34,7 @@ impl BudgetShare {
         added
     }
 
-    /// Gives so much back, if it has as much.
+    /// Returns up to `less` bytes of this endpoint's part.
     pub fn give_back(&mut self, less: u64) {
         let less = less.min(self.own);
         self.all.fetch_sub(less, Ordering::Relaxed);

@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The grants of both sides for unexpected messages.
+//! //! Flow control of unexpected messages. Each side grants the other a number of bytes; the sender charges each message it sends, and the
+//! receiver returns credit once messages are matched.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::rdm::limits::{CREDIT_WAIT_TURNS, FIRST_GRANT, GRANT_LIMIT, MOST_GRANT};
 use crate::rdm::wire::parcel::{OVERHEAD, ParcelWords};
 
-/// Bytes of unexpected messages, counted since the lane was connected.
+/// Credit of both directions, counted in bytes since the lane was connected.
 #[derive(Default)]
 pub struct Credit {
-    /// What this side may send: the peer's grant, what was charged to it, what the peer has consumed of it.
+    /// For sending: the peer's grant, the bytes charged to it so far, and the bytes that the peer has returned so far.
     granted: u64,
     charged: u64,
     returned: u64,
-    /// Turns in which something waited for more, since some came.
+    /// Turns in which a message waited for credit since some was last returned.
     waited: u32,
-    /// What the peer may send: our grant, what came, what was consumed of it, and what the peer was told of.
+    /// For receiving: our grant, the bytes received, the bytes of these that were consumed, and the consumed bytes that the peer was last
+    /// told.
     grant: u64,
     received: u64,
     consumed: u64,
     advertised: u64,
-    /// What may come and be consumed at once before more than a subtraction is due, and how much that was when it was measured:
-    /// what has passed since is not in `came` and `consumed` yet.
+    /// `headroom`: bytes that can still be received and consumed at once by a single subtraction, without a check of the grant or a message
+    /// to the peer. `measured`: the headroom when it was last computed. The difference is not in `received` and `consumed` yet.
     headroom: u64,
     measured: u64,
 }
@@ -32,7 +34,7 @@ impl Credit {
         credit
     }
 
-    /// Counts what has passed.
+    /// Adds to `received` and `consumed` what was subtracted from `headroom`.
     #[inline]
     fn settle(&mut self) {
         let passed = self.measured - self.headroom;
@@ -56,13 +58,13 @@ impl Credit {
         self.charged += len as u64 + OVERHEAD;
     }
 
-    /// There is none for a message; whether it is worth waiting for some.
+    /// Called when a message has no credit. True if it should wait for some, false if it has waited long enough to be offered instead.
     pub fn is_worth_waiting(&mut self) -> bool {
         self.waited += u32::from(self.waited < CREDIT_WAIT_TURNS);
         self.waited < CREDIT_WAIT_TURNS
     }
 
-    /// The peer tells what it has consumed, and its grant.
+    /// The peer announces the bytes that it has consumed so far, and its grant.
     pub fn returned(&mut self, consumed: u64, grant: u64) -> Result<()> {
         if consumed < self.returned || consumed > self.charged || grant < self.granted {
             return Err(Error::coded(errno::EPROTO, Code::PeerBroke, "the peer takes back what it granted, or counts what was not sent"));
@@ -79,7 +81,7 @@ impl Credit {
         Ok(())
     }
 
-    /// A message comes. False: it is more than was granted, and nothing was done.
+    /// Counts a message that arrives. False if it exceeds the grant; then nothing was counted.
     #[inline]
     pub fn try_receive(&mut self, len: usize) -> bool {
         self.settle();
@@ -92,7 +94,8 @@ impl Credit {
         true
     }
 
-    /// A message comes and is matched at once, of which nobody need be told: false if it is not that simple, and nothing was done.
+    /// Counts a message that is matched as it arrives, if that leaves nothing to tell the peer. False if more than a subtraction is needed;
+    /// then nothing was counted.
     #[inline(always)]
     pub fn receive_and_consume(&mut self, len: usize) -> bool {
         match self.headroom.checked_sub(len as u64 + OVERHEAD) {
@@ -104,7 +107,8 @@ impl Credit {
         }
     }
 
-    /// A message was matched. Gives what to tell the peer, when it is worth it; `widen`: how much more may be granted.
+    /// Counts a message as consumed. Returns the parcel that tells the peer, if enough has accumulated. `widen` is asked before the grant
+    /// grows by the amount it is given.
     #[inline]
     pub fn consumed(&mut self, len: usize, widen: impl FnOnce(u64) -> bool) -> Option<ParcelWords> {
         self.settle();
@@ -117,7 +121,7 @@ impl Credit {
     #[cold]
     #[inline(never)]
     fn advertise(&mut self, widen: impl FnOnce(u64) -> bool) -> ParcelWords {
-        // It uses what it has.
+        // // The peer uses up its grant, so a larger one pays.
         if self.grant < MOST_GRANT && widen(self.grant) {
             self.grant *= 2;
         }
@@ -129,7 +133,7 @@ impl Credit {
         self.grant
     }
 
-    /// What came and was not consumed.
+    /// Bytes that were received and not consumed.
     pub fn unconsumed(&mut self) -> u64 {
         self.settle();
         self.received - self.consumed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An endpoint of a provider, as the lane to one peer.
+//! //! A lane: the connected endpoint of a provider that leads to one peer, with what progress remembers about polling it.
 
 use crate::prov::bind::Options;
 use crate::prov::{Endpoint, Lane};
@@ -10,33 +10,35 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 /// An endpoint of a provider that leads to one peer.
 pub struct Link {
     pub ep: Box<dyn Endpoint>,
-    /// Of `ep`: its lane, found once.
+    /// The lane interface of `ep`, looked up once.
     lane: Option<NonNull<dyn Lane>>,
-    /// Which of the domain's lanes it is of.
+    /// Index of its provider among the domain's lanes.
     pub lane_index: usize,
-    /// What its events name.
+    /// Identifies this link in the events and results of `ep`. Never used twice.
     pub number: usize,
-    /// Bytes up to which a message goes as one parcel.
+    /// Longest message, in bytes, that goes as one parcel.
     pub eager_max: usize,
-    /// When its peer called, if the address vector did not name it; 0: it does, or this side called.
+    /// Time at which the peer called, if the address vector did not name it; 0 if it did, or if this side called.
     pub unlisted: AtomicU64,
-    /// Its place in the rota, and how many looks in a row were in vain.
+    /// Index in the poll schedule, and consecutive polls that found nothing.
     slot: AtomicUsize,
     empty_polls: AtomicU32,
-    /// The endpoint's last turn in which it filled a receive.
+    /// The endpoint's last turn in which this lane filled a receive.
     last_fill_turn: AtomicU32,
 }
 
-// SAFETY: `lane` is a part of `ep`, which is both.
+// // SAFETY: `lane` points into `ep`. Both are used by one thread at a time under the endpoint's lock, and `Endpoint` and `Lane` are
+// `Send`.
 unsafe impl Send for Link {}
-// SAFETY: as above.
+// // SAFETY: `lane` points into `ep`, and `Endpoint` and `Lane` are `Sync`.
 unsafe impl Sync for Link {}
 
 impl Link {
     pub fn new(ep: Box<dyn Endpoint>, lane_index: usize, number: usize) -> Link {
         let eager_max = ep.lane().map_or(0, |lane| lane.max().saturating_sub(PARCEL_HEAD).min(EAGER_MAX));
         let lane = ep.lane().map(|lane| {
-            // SAFETY: only the lifetime changes; it lies in what `ep` owns, and that stays as long as the link (`lane` below).
+            // // SAFETY: only the lifetime changes. The lane lies in memory that `ep` owns, which lives as long as this link; `Link::lane`
+            // lends it no longer.
             NonNull::from(unsafe { std::mem::transmute::<&dyn Lane, &'static dyn Lane>(lane) })
         });
         Link {
@@ -52,13 +54,13 @@ impl Link {
         }
     }
 
-    /// The endpoint's options, but for who calls drivers: that is settled where a lane is opened.
+    /// Applies the endpoint's options. `driver_calls` stays as it was chosen when the lane was opened.
     pub fn set_options(&self, options: Options) {
         self.ep.set_options(&mut |o| *o = Options { driver_calls: o.driver_calls, ..options });
     }
 
     pub fn unlisted_since(&self) -> u64 {
-        // Relaxed: read and written under the endpoint's lock.
+        // // Relaxed: read and written under the endpoint's lock.
         self.unlisted.load(Ordering::Relaxed)
     }
 
@@ -66,7 +68,7 @@ impl Link {
         self.unlisted.store(since, Ordering::Relaxed);
     }
 
-    // Relaxed: as above, also the next two.
+    // // Relaxed here and in the methods below: read and written under the endpoint's lock.
     #[inline]
     pub fn slot(&self) -> usize {
         self.slot.load(Ordering::Relaxed)
@@ -77,7 +79,7 @@ impl Link {
         self.slot.store(slot, Ordering::Relaxed);
     }
 
-    /// Turns since it filled a receive.
+    /// Turns since the lane last filled a receive.
     #[inline(always)]
     pub fn turns_since_fill(&self, turn: u32) -> u32 {
         turn.wrapping_sub(self.last_fill_turn.load(Ordering::Relaxed))
@@ -93,7 +95,7 @@ impl Link {
         self.empty_polls.store(looks, Ordering::Relaxed);
     }
 
-    /// One more look was in vain: how many there were.
+    /// Counts a poll that found nothing, and returns how many there were in a row.
     #[inline]
     pub fn count_empty_poll(&self) -> u32 {
         let looks = self.empty_polls.load(Ordering::Relaxed).saturating_add(1);
@@ -103,7 +105,7 @@ impl Link {
 
     #[inline(always)]
     pub fn lane(&self) -> Option<&dyn Lane> {
-        // SAFETY: it lies in what `ep` owns, which is never replaced; borrowed no longer than the link.
+        // // SAFETY: the lane lies in memory that `ep` owns. `ep` is never replaced, and the borrow ends with that of the link.
         self.lane.map(|lane| unsafe { &*lane.as_ptr() })
     }
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When progress looks at the listeners for callers.
+//! //! How often progress polls the listeners for callers: the less often, the longer nobody has called. Each poll is a system call per
+//! listener.
 
-/// Looks of progress for one at the doors: where somebody calls, and at most. Each is a call of the kernel's at every door.
+/// Polls of rare matters per poll of the listeners, while callers arrive and when none has for long.
 const MIN_INTERVAL: u32 = 4;
 const MAX_INTERVAL: u32 = 32;
 
-/// How often the doors are looked at: the more seldom, the longer nobody has called.
+/// Counts down to the next poll of the listeners, and doubles the interval while nobody calls.
 pub struct ListenSchedule {
     every: u32,
     left: u32,
@@ -18,13 +19,13 @@ impl Default for ListenSchedule {
 }
 
 impl ListenSchedule {
-    /// One more look of progress: whether it is time for a round.
+    /// Counts one poll of rare matters. True if the listeners are to be polled now.
     pub fn is_due(&mut self) -> bool {
         self.left = self.left.saturating_sub(1);
         self.left == 0
     }
 
-    /// One was made; `busy`: somebody called, or lanes are being connected.
+    /// The listeners were polled. `busy`: somebody called, or lanes are being connected.
     pub fn polled(&mut self, busy: bool) {
         self.every = if busy { MIN_INTERVAL } else { (2 * self.every).min(MAX_INTERVAL) };
         self.left = self.every;
@@ -35,7 +36,7 @@ impl ListenSchedule {
 mod tests {
     use super::*;
 
-    /// How many of so many looks are rounds.
+    /// How many of `looks` calls were due.
     fn due_polls(of: &mut ListenSchedule, looks: u32, busy: bool) -> usize {
         let mut look = || {
             let due = of.is_due();

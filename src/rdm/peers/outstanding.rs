@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is outstanding at an endpoint: receives; and operations that the lanes or a peer has, by number. A number that was used
-//! names nothing afterwards.
+//! //! What is outstanding at an endpoint: posted receives, and operations that a lane or a peer works on. Operations have numbers, and a
+//! number that was used names nothing afterwards.
 
 use super::peer::{CompletionInfo, Id};
 use crate::error::{Error, Result};
@@ -14,19 +14,19 @@ use crate::rdm::wire::parcel::{Label, MessageOffer};
 use crate::room::Room;
 use std::collections::VecDeque;
 
-/// A buffer for several messages.
+/// A buffer that takes several messages (`GDRFAB_MULTI_RECV`).
 pub struct MultiRecv {
-    /// Messages that are on their way into it.
+    /// Messages whose bytes are still being written into the buffer.
     pub arriving: usize,
-    /// Nothing more is placed in it.
+    /// No further message is placed in the buffer.
     pub full: bool,
-    /// It is full when fewer bytes are left.
+    /// The buffer is full when fewer bytes than this are left.
     pub min_room: usize,
-    /// The receive and its error, if it ends when those messages are in place.
+    /// The receive and its error, if it fails once the arriving messages are in place.
     pub end: Option<Box<(Recv, Error)>>,
 }
 
-/// A posted receive, or the part of one that a message goes to.
+/// A posted receive, or the part of a multi-receive that one message fills.
 pub struct Recv {
     /// The first piece, nearly always the only one.
     pub first: Iov,
@@ -34,19 +34,19 @@ pub struct Recv {
     pub context: usize,
     pub wants_entry: bool,
     pub tagged: bool,
-    /// None: one piece of host memory, and nothing special.
+    /// `None` for one piece of host memory without deadline or multi-receive.
     pub more: Option<Box<RecvExtra>>,
 }
 
-/// What few receives have.
+/// Attributes that few receives have.
 #[derive(Clone)]
 pub struct RecvExtra {
-    /// None: one piece.
+    /// `None` for a single piece.
     pub pieces: Option<Box<[Iov]>>,
     pub descs: Vec<u64>,
     pub site: Site,
     pub deadline: u64,
-    /// Its place among buffers for several messages, and how much of it is used.
+    /// Index in `State::multi`, and how many bytes of the buffer are used.
     pub multi: Option<(u32, usize)>,
 }
 
@@ -72,58 +72,58 @@ impl Recv {
     }
 }
 
-/// Faults on demand of an endpoint.
+/// Fault injection for one endpoint (`GDRFAB_FAULT`).
 pub struct FaultInjection {
-    /// Of receives for whoever sends, and for peers that are not connected: those are late, and count for nobody.
+    /// Plan for receives from any source and from peers that are not connected. Such receives can be delayed, and count for no lane.
     pub plan: Box<Plan>,
     pub delayed: VecDeque<DelayedRecv>,
 }
 
-/// A receive that was accepted, and when messages may find it.
+/// A receive that was accepted, but is posted only at `until`.
 pub struct DelayedRecv {
     pub until: u64,
-    /// The only peer that can fill it, whose index may change meanwhile.
+    /// The only peer whose messages can fill it. Its index may change until then.
     pub from: Option<Id>,
     pub want: RecvFilter,
     pub recv: Recv,
 }
 
-/// What the lanes or a peer has.
+/// An operation that a lane or a peer works on.
 pub enum Op {
     Rma {
         peer: Id,
         end: CompletionInfo,
         _owned: Option<Box<[u8]>>,
     },
-    /// Lent to the peer until it says that it has it.
+    /// A message whose memory the peer may read until it answers DONE.
     Offered {
         peer: Id,
         end: CompletionInfo,
         exposed: Vec<(usize, RegionId)>,
-        /// Some of it lies in regions of the caller's, which only the peer's word ends.
+        /// Some of the message lies in regions that the program registered. Only the peer's answer shows that it no longer reads there.
         in_callers_regions: bool,
-        /// Its bytes, if they are in host memory.
+        /// The message's bytes, if they are in host memory.
         pieces: Pieces,
         _owned: Option<Box<[u8]>>,
     },
-    /// An offer that was taken back: its number stays until the peer knows.
+    /// An offer that was taken back. Its number stays reserved until the peer answers.
     Withdrawn {
         peer: Id,
     },
     Reading {
         peer: Id,
-        /// The lane by which it was offered.
+        /// Number of the link by which the message was offered.
         link: usize,
         recv: Recv,
-        /// As what the receive was posted, if it waits on when the sender takes the message back.
+        /// Position at which the receive was posted, if the receive is posted again when the sender takes the message back.
         posted: Option<RecvPosition>,
         offer: MessageOffer,
         label: Label,
         source: u64,
-        /// The lane has not got the read yet.
+        /// The read was not handed to the lane yet.
         queued: bool,
     },
-    /// A message to this endpoint itself, whose receive is still to come.
+    /// A message of this endpoint to itself that waits for its receive.
     Loopback {
         end: CompletionInfo,
         pieces: Pieces,
@@ -132,10 +132,10 @@ pub enum Op {
     },
 }
 
-/// An offer that was taken back, or whose peer is gone: its entry comes when the peer can read the memory no more.
+/// An offer that was taken back, or whose peer is gone. Its entry is written when the peer can no longer read the memory.
 pub struct RevokedOffer {
     pub end: CompletionInfo,
-    /// Of the offer, while the peer may say that it is done.
+    /// Number of the offer, while the peer may still answer it; 0 afterwards.
     pub number: u64,
     pub exposed: Vec<(usize, RegionId)>,
     pub in_callers_regions: bool,
@@ -150,7 +150,7 @@ pub struct Ops {
 }
 
 impl Ops {
-    /// Room for one more, and for all among those that are free.
+    /// Reserves memory for one more operation, and for the list of free slots to hold all of them.
     pub fn room(&mut self) -> Result<()> {
         if self.free.is_empty() {
             self.all.room(1)?;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an endpoint knows of a peer once it was used: its name, the lane that leads to it, what waits for the lane, and the
-//! grants of both sides.
+//! //! The record of one peer: its name, the lane that leads to it, operations that wait for the lane, and offers of both sides.
 
 use super::credit::Credit;
 use super::link::Link;
@@ -18,25 +17,25 @@ use crate::rdm::wire::parcel::{Label, ParcelWords};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// The number of a peer at this endpoint.
+/// Number of a peer's record at this endpoint.
 pub type Id = u32;
 
-/// What listens for callers on one lane.
+/// The listener of one lane, where callers arrive.
 pub struct Acceptor {
     pub lane_index: usize,
     pub listener: Box<dyn Listener>,
 }
 
-/// The only peer of a connected endpoint.
+/// Record of the one peer of a connected endpoint.
 pub const ONLY_PEER: Id = 0;
 
-/// What a connected endpoint has besides.
+/// What a connected endpoint (type MSG) has beyond a connectionless one.
 pub struct Connection {
     pub link: Arc<Link>,
-    /// What the caller's events name.
+    /// Identifies the program's endpoint object in its events.
     pub object: usize,
     pub context: usize,
-    /// Connected by addresses of both ends.
+    /// Connected by `connect_addr`: both ends were given each other's address.
     pub exchanged: bool,
     /// Why the connection is over.
     pub why: Option<Error>,
@@ -52,54 +51,54 @@ pub enum Phase {
     /// No lane: nothing was sent yet, or the last lane is over.
     Unconnected,
     Dialing(Arc<Link>),
-    /// It has called, and has not said yet that it knows that it was heard.
+    /// The peer dialed us; its acknowledgement of our accept has not arrived.
     Accepting(Arc<Link>),
-    /// Of a connected endpoint: both ends call each other by addresses.
+    /// Connected endpoint only: both ends dial each other by addresses that were exchanged.
     Exchanged(Arc<Link>),
-    /// Both have called, and the other call counts; or the peer has no room for a caller now.
+    /// Paused. Both sides dialed, and the peer's call is the one that counts; or the peer has no room for a caller now.
     Awaiting {
         until: u64,
     },
     Ready(Arc<Link>),
-    /// This very endpoint.
+    /// The peer is this endpoint.
     Loopback,
 }
 
-/// How an operation of this side ends.
+/// How an operation that this side posted is completed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CompletionInfo {
     pub context: usize,
-    /// Its number, by which operations are in order.
+    /// Number in the order of posting.
     pub post: u64,
-    /// Completion flags.
+    /// Flags of the completion entry.
     pub kind: u64,
     pub len: usize,
     pub buf: usize,
     pub wants_entry: bool,
-    /// Absolute; 0: none.
+    /// Absolute time; 0 means none.
     pub deadline: u64,
     pub silent: bool,
-    /// A part of a list.
+    /// The operation is a part of a block list.
     pub part: bool,
     pub tag: u64,
 }
 
-/// A message or an RMA operation that has not started.
+/// An operation that waits in its peer's queue and has not started.
 pub struct PendingOp {
     pub end: CompletionInfo,
-    /// Until when a fault on demand keeps it; 0: none does.
+    /// Time until which fault injection delays it; 0 if it is not delayed.
     pub delayed_until: u64,
     pub flags: u64,
     pub pieces: Pieces,
     pub descs: Vec<u64>,
     pub site: Site,
-    /// The bytes of an inject call.
+    /// The bytes of an inject call, which the library owns.
     pub owned: Option<Box<[u8]>>,
     pub kind: PendingKind,
 }
 
 pub enum PendingKind {
-    /// `offered`: under this number its regions are lent already.
+    /// `offered`: number of the offer and its pieces, once the memory is exposed to the peer.
     Message {
         label: Label,
         offered: Option<(u64, Vec<RmaIov>)>,
@@ -109,11 +108,11 @@ pub enum PendingKind {
         remote: Vec<RmaIov>,
         data: u64,
     },
-    /// Its operands are the pieces.
+    /// The operands are in `PendingOp::pieces`.
     Atomic(Box<AtomicOp>),
 }
 
-/// Where an offer of the peer's is, by the operation that reads it, or where it waits for a receive, unless that has claimed it.
+/// State of an offer that the peer made: unmatched, at `at`, unless a peek has claimed it; or being read, by the operation of this number.
 #[derive(Clone, Copy)]
 pub enum OfferState {
     Unmatched { tagged: bool, at: EntryId },
@@ -121,41 +120,41 @@ pub enum OfferState {
 }
 
 pub struct Peer {
-    /// As far as it is known: in full once a lane was connected.
+    /// The name as far as it is known. It is complete once a lane was connected.
     pub name: Name,
-    /// The nonce of the name it was called by while its own was not known; 0: only its address.
+    /// Nonce by which the peer was named while `name` has none; 0 if only its address was given.
     pub expected_nonce: u64,
-    /// Its index in the address vector, or a number above all of them.
+    /// Index in the address vector, or a number from `state::UNKNOWN` on.
     pub source: u64,
     pub phase: Phase,
     pub waiting: VecDeque<PendingOp>,
-    /// Parcels without bytes, which go first.
+    /// Parcels without bytes. They are sent before anything in `waiting`.
     pub control: VecDeque<ParcelWords>,
     pub credit: Credit,
-    /// Operations that the lane or the peer has.
+    /// Operations that the lane or the peer works on.
     pub in_flight: usize,
-    /// Offers that were not taken yet.
+    /// Offers to the peer that it has not answered.
     pub open_offers: usize,
-    /// Regions of such offers.
+    /// Regions that these offers expose.
     pub exposed: usize,
-    /// Its offers that it was not told to be done.
+    /// Offers of the peer to which no DONE was sent yet.
     pub unanswered_offers: usize,
-    /// Those of them that are not done, by its numbers.
+    /// Offers of the peer that are not read completely, by the peer's numbers.
     pub peer_offers: HashMap<u64, OfferState, TagHashBuilder>,
-    /// Reads of its offers that are to be posted.
+    /// Reads of the peer's offers that are to be posted.
     pub reads: VecDeque<u64>,
-    /// It is in the endpoint's list of those that have something to send.
+    /// The peer is in `State::busy`.
     pub busy: bool,
-    /// Called because a list waits, which goes in pieces if that comes to nothing.
+    /// Dialed because a block list waits. If that fails, the list is moved piece by piece.
     pub dialed_for_list: bool,
-    /// Until when it is called; 0: it was not called yet.
+    /// Time until which the peer is dialed; 0 if it was not dialed yet.
     pub connect_until: u64,
-    /// How often in a row it had no room for a caller.
+    /// How many times in a row the peer had no room for a caller.
     pub refusals: u8,
-    /// Why the local lane does not lead there, if it was tried; and the device's.
+    /// Why the shm lane and the device's lane do not lead to the peer, if they were tried.
     pub why_not_local: Option<Box<str>>,
     pub why_no_device: Option<Box<str>>,
-    /// Faults on demand of its lane.
+    /// Fault injection of the peer's lane.
     pub fault_plan: Option<Box<Plan>>,
 }
 
@@ -193,17 +192,17 @@ impl Peer {
         self.peer_offers.insert(offer, place);
     }
 
-    /// An offer is done.
+    /// The offer was read, or taken back.
     pub fn forget_offer(&mut self, offer: u64) {
         self.peer_offers.remove(&offer);
     }
 
-    /// Nothing of this side's waits for its lane.
+    /// No operation of this side waits for the lane or is under way on it.
     pub fn is_at_rest(&self) -> bool {
         self.in_flight == 0 && self.waiting.is_empty() && self.control.is_empty()
     }
 
-    /// Nothing of it is left but its record.
+    /// Nothing but the record is left of the peer.
     pub fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Unconnected) && self.waiting.is_empty() && self.control.is_empty() && self.in_flight == 0 && !self.busy
     }

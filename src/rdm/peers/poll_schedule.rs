@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The order in which turns of progress look at an endpoint's lanes: at lively ones, which had something to do lately, in every
-//! turn, at silent ones now and then. So a thousand peers that say nothing cost one that speaks next to nothing.
+//! //! The order in which progress polls an endpoint's lanes. Active lanes, which brought something lately, are polled in every turn; quiet
+//! lanes now and then. So a thousand silent peers add next to nothing to the cost of one that speaks.
 
 use super::link::Link;
 use super::peer::Id;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Lively lanes that are looked at in one turn; of more, a part each time.
+/// Active lanes polled in one turn. If there are more, each turn takes the next ones.
 const ACTIVE_PER_TURN: usize = 32;
-/// Silent ones in a turn while the endpoint has nothing else to do: when `IDLE` turns have brought nothing.
+/// Quiet lanes polled in one turn when the endpoint is idle: no lane is active, or the last `IDLE_TURNS` turns brought nothing.
 const QUIET_PER_TURN: usize = 16;
 const IDLE_TURNS: u32 = 32;
-/// Else one in so many turns.
+/// Otherwise one quiet lane is polled in every `QUIET_INTERVAL`-th turn.
 const QUIET_INTERVAL: u32 = 32;
-/// Looks in vain after which a lane is silent.
+/// Consecutive empty polls after which a lane becomes quiet.
 pub const EMPTY_POLLS_MAX: u32 = 256;
 
-/// Lanes that bring parcels, lively ones in front.
+/// Connected lanes, active ones in front.
 #[derive(Default)]
 pub struct PollSchedule {
     lanes: Vec<(Id, Arc<Link>)>,
     active: usize,
-    /// Where the last look at lively ones was, and at silent ones.
+    /// Index of the last polled active lane, and of the last polled quiet one.
     at: usize,
     silent_at: usize,
-    /// Turns in a row that brought nothing.
+    /// Consecutive turns that brought nothing.
     idle: u32,
     turns: u32,
 }
@@ -39,7 +39,7 @@ impl Deref for PollSchedule {
 }
 
 impl PollSchedule {
-    /// A lane is there; it has something to say.
+    /// Adds a lane, as an active one.
     pub fn push(&mut self, id: Id, link: Arc<Link>) {
         link.set_slot(self.lanes.len());
         self.lanes.push((id, link.clone()));
@@ -67,7 +67,7 @@ impl PollSchedule {
         }
     }
 
-    /// There is something to do for this lane.
+    /// Makes a lane active, because there is something to do for it.
     #[inline]
     pub fn promote(&mut self, link: &Link) {
         link.set_empty_polls(0);
@@ -79,7 +79,7 @@ impl PollSchedule {
         }
     }
 
-    /// There is nothing, and has not been for long.
+    /// Makes a lane quiet.
     pub fn demote(&mut self, link: &Link) {
         if let Some(slot) = self.slot_of(link).filter(|slot| *slot < self.active) {
             self.active -= 1;
@@ -87,7 +87,7 @@ impl PollSchedule {
         }
     }
 
-    /// A turn begins: how many lively and silent lanes it looks at.
+    /// Begins a turn. Returns how many active and quiet lanes it polls.
     #[inline]
     pub fn turn(&mut self) -> (usize, usize) {
         self.turns = self.turns.wrapping_add(1);
@@ -100,13 +100,14 @@ impl PollSchedule {
         (self.active.min(ACTIVE_PER_TURN), quiet.min(most))
     }
 
-    /// It is over.
+    /// Ends a turn. `brought`: some lane brought something.
     #[inline]
     pub fn end_turn(&mut self, brought: bool) {
         self.idle = if brought { 0 } else { self.idle.saturating_add(1) };
     }
 
-    /// The place of the next one to look at. Downwards, so that one that is lulled changes places with one that was looked at.
+    /// Index of the next active lane. It counts downwards: a lane that is demoted in this turn changes places with one that was polled
+    /// already.
     #[inline]
     pub fn next_active(&mut self) -> usize {
         self.at = if (1..=self.active).contains(&self.at) { self.at } else { self.active } - usize::from(self.active > 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Messages that came before their receives. Few bytes lie in place, so that nothing is allocated for them.
+//! //! Messages that arrived before their receives. Short data lies inside the record, so that it needs no allocation.
 
 use super::peer::Id;
 use crate::prov::Parcel;
@@ -8,7 +8,7 @@ use crate::rdm::wire::parcel::MessageOffer;
 
 const FEW: usize = 40;
 
-/// A message that came before its receive.
+/// A message that arrived before its receive.
 pub enum Unexpected {
     Eager {
         from: Id,
@@ -22,7 +22,7 @@ pub enum Unexpected {
         offer: MessageOffer,
         data: Option<u64>,
     },
-    /// Of this very endpoint: its bytes stay where they are.
+    /// A message of this endpoint to itself. Its bytes stay in the sender's buffer, or in the operation's own copy.
     Loopback {
         number: u64,
         data: Option<u64>,
@@ -43,7 +43,7 @@ impl UnexpectedData {
             return UnexpectedData::Many(parcel.bytes(len));
         }
         let mut bytes = [0; FEW];
-        // SAFETY: they outlive the call.
+        // // SAFETY: `bytes` outlives the call, and nothing else refers to it meanwhile.
         parcel.copy_all(unsafe { Iov::of_mut(&mut bytes) });
         UnexpectedData::Few { bytes, len: len as u8 }
     }

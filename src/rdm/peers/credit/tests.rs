@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Grants: what both sides count of the bytes that wait unexpected.
+//! //! Credit of one endpoint pair, without lanes.
 
 use crate::rdm::peers::credit::*;
 
-/// What passes is what came and was consumed at once, and stops where somebody is to be told.
+/// `receive_and_consume` counts the same as `receive` followed by `consumed`, and refuses when the peer is to be told.
 #[test]
 fn receive_and_consume_equals_the_two_steps() {
     let (mut plain, mut fast) = (Credit::new(FIRST_GRANT), Credit::new(FIRST_GRANT));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! //! Limits of connectionless endpoints: sizes that discovery reports and posting checks, and bounds on the memory that peers can take.
+//! Limits of connectionless endpoints: sizes that discovery reports and posting checks, and bounds on the memory that peers can take.
 
 /// `tx_size` and `rx_size` that discovery reports. Queues grow beyond them.
 pub const QUEUE_SIZE: usize = 65536;

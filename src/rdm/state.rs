@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! //! The state of a connectionless endpoint: its peers and lanes, receives and unexpected messages, operations under way; and the
+//! The state of a connectionless endpoint: its peers and lanes, receives and unexpected messages, operations under way; and the
 //! functions by which every operation ends, with an entry in a queue or a counter.
 
 use super::cq_reader::CqReader;
@@ -279,7 +279,7 @@ impl State {
             if lost == 0 { counter.add(1) } else { counter.add_error(1) }
         }
         if let Some(q) = &self.bind.rx {
-            // // A multi-receive buffer takes any number of empty messages, each with an entry: the queue may fill up.
+            // A multi-receive buffer takes any number of empty messages, each with an entry: the queue may fill up.
             self.polls_lanes &= recv.multi().is_none() || q.has_room();
             if lost > 0 {
                 self.stats.errors += 1;

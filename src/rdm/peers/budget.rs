@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! //! A count of bytes that all endpoints of a domain share, so that many endpoints take no more memory than one may.
+//! A count of bytes that all endpoints of a domain share, so that many endpoints take no more memory than one may.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

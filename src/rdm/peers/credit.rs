@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! //! Flow control of unexpected messages. Each side grants the other a number of bytes; the sender charges each message it sends, and the
+//! Flow control of unexpected messages. Each side grants the other a number of bytes; the sender charges each message it sends, and the
 //! receiver returns credit once messages are matched.
 
 use crate::error::{Code, Error, Result, errno};
@@ -121,7 +121,7 @@ impl Credit {
     #[cold]
     #[inline(never)]
     fn advertise(&mut self, widen: impl FnOnce(u64) -> bool) -> ParcelWords {
-        // // The peer uses up its grant, so a larger one pays.
+        // The peer uses up its grant, so a larger one pays.
         if self.grant < MOST_GRANT && widen(self.grant) {
             self.grant *= 2;
         }

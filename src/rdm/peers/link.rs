@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! //! A lane: the connected endpoint of a provider that leads to one peer, with what progress remembers about polling it.
+//! A lane: the connected endpoint of a provider that leads to one peer, with what progress remembers about polling it.
 
 use crate::prov::bind::Options;
 use crate::prov::{Endpoint, Lane};
@@ -27,17 +27,16 @@ pub struct Link {
     last_fill_turn: AtomicU32,
 }
 
-// // SAFETY: `lane` points into `ep`. Both are used by one thread at a time under the endpoint's lock, and `Endpoint` and `Lane` are
-// `Send`.
+// SAFETY: `lane` points into `ep`, which is `Send`, and moves with it.
 unsafe impl Send for Link {}
-// // SAFETY: `lane` points into `ep`, and `Endpoint` and `Lane` are `Sync`.
+// SAFETY: `lane` points into `ep`, which is `Sync`.
 unsafe impl Sync for Link {}
 
 impl Link {
     pub fn new(ep: Box<dyn Endpoint>, lane_index: usize, number: usize) -> Link {
         let eager_max = ep.lane().map_or(0, |lane| lane.max().saturating_sub(PARCEL_HEAD).min(EAGER_MAX));
         let lane = ep.lane().map(|lane| {
-            // // SAFETY: only the lifetime changes. The lane lies in memory that `ep` owns, which lives as long as this link; `Link::lane`
+            // SAFETY: only the lifetime changes. The lane lies in memory that `ep` owns, which lives as long as this link; `Link::lane`
             // lends it no longer.
             NonNull::from(unsafe { std::mem::transmute::<&dyn Lane, &'static dyn Lane>(lane) })
         });
@@ -60,7 +59,7 @@ impl Link {
     }
 
     pub fn unlisted_since(&self) -> u64 {
-        // // Relaxed: read and written under the endpoint's lock.
+        // Relaxed: read and written under the endpoint's lock.
         self.unlisted.load(Ordering::Relaxed)
     }
 
@@ -68,7 +67,7 @@ impl Link {
         self.unlisted.store(since, Ordering::Relaxed);
     }
 
-    // // Relaxed here and in the methods below: read and written under the endpoint's lock.
+    // Relaxed here and in the methods below: read and written under the endpoint's lock.
     #[inline]
     pub fn slot(&self) -> usize {
         self.slot.load(Ordering::Relaxed)
@@ -105,7 +104,7 @@ impl Link {
 
     #[inline(always)]
     pub fn lane(&self) -> Option<&dyn Lane> {
-        // // SAFETY: the lane lies in memory that `ep` owns. `ep` is never replaced, and the borrow ends with that of the link.
+        // SAFETY: the lane lies in memory that `ep` owns. `ep` is never replaced, and the borrow ends with that of the link.
         self.lane.map(|lane| unsafe { &*lane.as_ptr() })
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! //! How often progress polls the listeners for callers: the less often, the longer nobody has called. Each poll is a system call per
+//! How often progress polls the listeners for callers: the less often, the longer nobody has called. Each poll is a system call per
 //! listener.
 
 /// Polls of rare matters per poll of the listeners, while callers arrive and when none has for long.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! //! The record of one peer: its name, the lane that leads to it, operations that wait for the lane, and offers of both sides.
+//! The record of one peer: its name, the lane that leads to it, operations that wait for the lane, and offers of both sides.
 
 use super::credit::Credit;
 use super::link::Link;

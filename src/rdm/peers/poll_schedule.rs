@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! //! The order in which progress polls an endpoint's lanes. Active lanes, which brought something lately, are polled in every turn; quiet
+//! The order in which progress polls an endpoint's lanes. Active lanes, which brought something lately, are polled in every turn; quiet
 //! lanes now and then. So a thousand silent peers add next to nothing to the cost of one that speaks.
 
 use super::link::Link;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! //! Messages that arrived before their receives. Short data lies inside the record, so that it needs no allocation.
+//! Messages that arrived before their receives. Short data lies inside the record, so that it needs no allocation.
 
 use super::peer::Id;
 use crate::prov::Parcel;
@@ -43,7 +43,7 @@ impl UnexpectedData {
             return UnexpectedData::Many(parcel.bytes(len));
         }
         let mut bytes = [0; FEW];
-        // // SAFETY: `bytes` outlives the call, and nothing else refers to it meanwhile.
+        // SAFETY: `bytes` outlives the call, and nothing else refers to it meanwhile.
         parcel.copy_all(unsafe { Iov::of_mut(&mut bytes) });
         UnexpectedData::Few { bytes, len: len as u8 }
     }

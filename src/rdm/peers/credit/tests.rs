@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! //! Credit of one endpoint pair, without lanes.
+//! Credit of one endpoint pair, without lanes.
 
 use crate::rdm::peers::credit::*;
 

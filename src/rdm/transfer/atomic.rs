@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Atomics: by the peer's lane, in the order of what else goes there; of the endpoint to itself, by this process's CPU. In a
-//! region that was declared so they are the card's alone, and other ways to it are refused: two actors lose each other's.
+//! Atomic operations. The peer's lane carries them out, in order with the other operations to that peer; for an endpoint's own memory, the
+//! CPU of this process does. A region registered with access `GDRFAB_ATOMIC` is reserved for the atomics of its card, and every other way
+//! to it is refused: an atomic of a CPU and one of a card would overwrite each other's result.
 
 use super::loopback::{parts_of, path_of};
 use crate::error::{Code, Error, Result, errno};
@@ -11,7 +12,7 @@ use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::peer::{PendingKind, PendingOp};
 use crate::rdm::state::State;
 
-/// Of a region where nobody but the card may carry atomics out, and of another way to it.
+/// The error of an atomic that would reach a card's region by another way.
 #[cold]
 pub(in crate::rdm) fn only_by_card(key: u64, way: &str) -> Error {
     let words = format!("key: {key:#x} names a region with access GDRFAB_ATOMIC, where atomics are the card's alone: none by way of {way}");
@@ -19,7 +20,7 @@ pub(in crate::rdm) fn only_by_card(key: u64, way: &str) -> Error {
 }
 
 impl State {
-    /// Posts an atomic operation, which was checked.
+    /// Posts an atomic operation whose arguments were checked.
     pub fn atomic(&mut self, domain: &Domain, op: &AtomicOp, c: &Common) -> Result<()> {
         self.check_enabled()?;
         if domain.is_cards(op.key) {
@@ -34,7 +35,7 @@ impl State {
             return Ok(());
         }
         let operands = op.operands();
-        // SAFETY: the bytes stay with the operation.
+        // SAFETY: the bytes are on the heap and stay with the operation, in `owned`.
         let pieces = Pieces::One(unsafe { Iov::of(&operands) });
         let what = PendingKind::Atomic(Box::new(*op));
         self.queue(

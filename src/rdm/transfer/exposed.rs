@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory that was lent to a peer comes back: when the offer is done, when it is taken back, and when the peer is gone. Nothing
-//! here waits: what cannot be closed now is tried again later, for one peer that does not go on must not hold up the others.
+//! The end of exposed memory: regions are closed when their offer was read, when the sender takes it back (cancel, deadline), and when the
+//! peer is gone. Nothing here waits. A region that cannot be closed yet is tried again later, so that one peer that makes no progress does
+//! not delay the others.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::flags;
@@ -11,15 +12,14 @@ use crate::rdm::peers::unexpected::Unexpected;
 use crate::rdm::state::{State, UNKNOWN};
 use crate::rdm::wire::parcel::ParcelWords;
 
-/// Regions that one turn tries again to close.
+/// Regions, and revoked offers, that one attempt tries to close.
 const RETRIES: usize = 32;
-/// Nanoseconds between two such turns.
+/// Pause between two attempts, in nanoseconds.
 const RETRY_MIN: u64 = 20_000;
 const RETRY_MAX: u64 = 5_000_000;
 
 impl State {
-    /// Closes regions of offers that the peer has done with, or never heard of; those that cannot be closed now are tried again
-    /// later.
+    /// Closes the regions of offers that the peer has finished with or never heard of. Regions that are busy move to `pending_close`.
     pub fn close_returned(&mut self, domain: &Domain) {
         for region in std::mem::take(&mut self.returned) {
             if domain.release_is_busy(region) {
@@ -28,7 +28,7 @@ impl State {
         }
     }
 
-    /// Tries a part of the regions again that could not be closed.
+    /// Tries again to close some of the busy regions and of the revoked offers.
     pub fn retry_closes(&mut self, domain: &Domain, now: u64) {
         if (self.pending_close.is_empty() && self.revoked.is_empty()) || now < self.retry_at {
             return;
@@ -47,9 +47,11 @@ impl State {
         self.retry_at = now + self.retry_pause;
     }
 
-    /// Ends an offer that was taken back, if the peer can read it no more. False: it stays.
+    /// Completes a revoked offer if the peer can no longer read its memory. Otherwise the offer stays in `revoked`, and the result is
+    /// false.
     pub fn end_revoked(&mut self, domain: &Domain, mut revoked: RevokedOffer) -> bool {
-        // What would end more than the read stays until the peer has said its word.
+        // Where a lane cannot be revoked without disturbing other memory, or part of the message lies in the program's own regions, only
+        // the peer's answer shows that it is finished.
         revoked.exposed.retain(|region| revoked.in_callers_regions && !domain.can_revoke(region.0) || domain.close_is_busy(*region));
         let over = revoked.exposed.is_empty() && !revoked.in_callers_regions;
         match over {
@@ -59,7 +61,7 @@ impl State {
         over
     }
 
-    /// Cancels the first receive with this context, or else the first operation that still can be.
+    /// Cancels the first receive with this context; if there is none, the first operation with it that can still be cancelled.
     pub fn cancel(&mut self, domain: &Domain, context: usize) -> Result<()> {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "cancelled by the caller");
         let first = self.find_receives(|r| r.context == context).first().copied();
@@ -71,7 +73,7 @@ impl State {
             return Ok(());
         }
         let (mut result, mut after) = (Err(nothing_to_cancel()), None);
-        // What the peer has may refuse, and then it is the next one's turn.
+        // A lane may refuse to cancel an operation that it has begun; then the next candidate is tried.
         while result.is_err() {
             let can_repost = |end: &CompletionInfo, found: CancelOrder| end.context == context && after.is_none_or(|after| found > after);
             let mut first = None;
@@ -113,7 +115,7 @@ impl State {
         link.ep.cancel(number as usize)
     }
 
-    /// Takes an offer back: the peer does not match it from now on, and if it reads it already, that read fails.
+    /// Takes an offer back. The peer does not match it any more; if it is reading already, the read fails.
     pub fn withdraw(&mut self, domain: &Domain, number: u64, why: Error) {
         let Some(op) = self.ops.get(number) else { return };
         let Op::Offered { peer, .. } = op else { return };
@@ -134,7 +136,7 @@ impl State {
         }
     }
 
-    /// Takes a message to this very endpoint back that no receive has got.
+    /// Takes back a message of this endpoint to itself that no receive has matched.
     pub fn withdraw_loopback(&mut self, number: u64, why: Error) -> bool {
         let Some(Op::Loopback { end, .. }) = self.ops.get(number) else { return false };
         let (end, space) = (*end, if end.kind & flags::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged });
@@ -148,9 +150,9 @@ impl State {
         true
     }
 
-    /// The peer takes an offer back. One that was matched or claimed ends with its read.
+    /// The peer takes an offer back. A matched offer whose read was posted, or one that a peek has claimed, ends with that read instead.
     pub fn on_withdraw(&mut self, id: Id, number: u64) {
-        // What is done already is unknown here.
+        // An offer that is finished has no state any more; its DONE is on the way.
         match self.peer(id).and_then(|p| p.offer_state(number)) {
             Some(OfferState::Unmatched { tagged, at }) => {
                 let space = self.space(tagged);
@@ -160,7 +162,7 @@ impl State {
                     self.send_done(id, number, Code::Canceled);
                 }
             }
-            // The peer's `reads` may name it still, where nothing is found then.
+            // `Peer::reads` may still contain this number; `post_reads_of` skips numbers without an operation.
             Some(OfferState::Reading(read)) if matches!(self.ops.get(read), Some(Op::Reading { queued: true, .. })) => {
                 self.read_ended(read, Err(Error::coded(errno::EKEYREJECTED, Code::Key, "it was not read yet")));
             }
@@ -169,8 +171,8 @@ impl State {
     }
 }
 
-/// When an operation was posted (parts of a list: 0), whether it is under way, its number or else its place in what waits for this
-/// peer.
+/// Order in which operations with one context are cancelled: number of posting (0 for parts of a list), whether it has started, then its
+/// operation number or its index in the queue of this peer.
 type CancelOrder = (u64, bool, u64, Id);
 
 fn earlier(one: Option<CancelOrder>, other: Option<CancelOrder>) -> Option<CancelOrder> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The fast path of small messages between a lane's ring and the caller's queue. Each looks at everything before it does
-//! anything: what it declines goes by `send`, `recv` and `progress`.
+//! The fast path of small messages, between a lane's ring and the program's completion queue. Each function checks all conditions before it
+//! changes anything; what it declines is handled by `send`, `recv` and `progress`.
 
 use crate::prov::av::UNSPEC;
 use crate::prov::op::One;
@@ -15,25 +15,25 @@ use crate::rdm::peers::unexpected::{Unexpected, UnexpectedData};
 use crate::rdm::state::State;
 use crate::rdm::wire::parcel::{DATA, Label, TAGGED, kind};
 
-/// First words of eager messages.
+/// First words of eager messages that carry nothing else, a tag, or a tag and data.
 const PLAIN: u64 = kind::EAGER as u64;
 const PLAIN_TAGGED: u64 = PLAIN | TAGGED;
 const TAGGED_DATA: u64 = PLAIN_TAGGED | DATA;
 
-/// What became of a message.
+/// Result of offering an arrived message to the fast path.
 pub enum FastOutcome {
-    /// It filled a receive.
+    /// The message filled a receive.
     Filled,
-    /// No receive waits for it, and it waits here.
+    /// No receive fits; the message is stored as unexpected.
     Stored,
-    /// No receive waits for it, and it was not to be kept.
+    /// No receive fits; the message stays with the lane for now.
     Deferred,
-    /// Nothing was done.
+    /// The fast path does not apply; nothing was done.
     Declined,
 }
 
 impl State {
-    /// The peer of an index, if it is known and the vector has not changed.
+    /// The peer of an index, if its route is known and the address vector has not changed since.
     #[inline(always)]
     fn known(&self, index: u64) -> Option<Id> {
         let Some(av) = &self.av else { return self.connection.is_some().then_some(ONLY_PEER) };
@@ -43,8 +43,8 @@ impl State {
         self.routes.get(index as usize).copied().flatten().map(|(_, id)| id)
     }
 
-    /// Sends a short message of one piece of host memory, with nothing in front of it: of its first word, its tag and its data as
-    /// many as `WORDS`. False: nothing was done.
+    /// Sends a short message from one piece of host memory if nothing is queued before it. `WORDS` says how many of these words it carries:
+    /// first word, tag, data. False if nothing was done.
     #[inline(always)]
     pub fn send_fast<const WORDS: usize>(&mut self, one: &One, how: u64) -> bool {
         let special = how & (flags::FENCE | flags::DELIVERY_COMPLETE) != 0;
@@ -55,7 +55,7 @@ impl State {
         let Some(id) = self.known(one.addr) else { return false };
         let Some(Some(peer)) = self.peers.get_mut(id as usize) else { return false };
         let Phase::Ready(link) = &peer.phase else { return false };
-        // The caller's length may be any number.
+        // Compared as a whole: the program's length may be any number.
         if one.local.len() > link.eager_max || !peer.waiting.is_empty() || !peer.control.is_empty() {
             return false;
         }
@@ -76,8 +76,8 @@ impl State {
         true
     }
 
-    /// Posts a receive of one piece of host memory, unless a message waits whose bytes are still to be read. False: nothing was
-    /// done.
+    /// Posts a receive into one piece of host memory, or fills it at once from an unexpected message whose bytes are here. False if nothing
+    /// was done.
     #[inline(always)]
     pub fn recv_fast<const TAG: bool>(&mut self, domain: &Domain, one: &One, ignore: u64) -> bool {
         let fast = if TAG { self.fast_recv } else { self.fast_untagged };
@@ -110,8 +110,8 @@ impl State {
         }
     }
 
-    /// Puts a message that waits into a receive of one piece of host memory. False: its bytes are still to be read, or it is too
-    /// long, and nothing was done.
+    /// Copies an unexpected message into a receive of one piece of host memory. False if the message is only offered, or longer than the
+    /// receive; then nothing was done.
     #[inline(never)]
     fn take_waiting(&mut self, domain: &Domain, tagged: bool, at: EntryId, recv: Recv) -> bool {
         let space = if tagged { &mut self.tagged } else { &mut self.untagged };
@@ -127,12 +127,12 @@ impl State {
         space.remove_unexpected(at);
         self.consumed(from, link, len);
         self.received(&recv, len, 0, &label, source);
-        // The peer may wait to hear of it, and the caller may not come back soon.
+        // Returned credit goes out now: the peer may be waiting for it, and the program may not call again soon.
         self.run_deferred(domain);
         true
     }
 
-    /// Puts a message that came as one parcel into the receive that waits for it, or keeps it, unless it is to be left.
+    /// Delivers an eager message to the receive that fits it. If none does, the message is stored, or left with the lane if `defer` is set.
     #[inline(always)]
     pub fn on_fast<P: Parcel + ?Sized>(&mut self, id: Id, link: usize, parcel: &P, defer: bool) -> FastOutcome {
         let first = parcel.word(0);
@@ -181,7 +181,7 @@ impl State {
         FastOutcome::Filled
     }
 
-    /// Keeps a message for which no receive waits.
+    /// Stores a message that no receive fits.
     #[inline(never)]
     fn store_fast<P: Parcel + ?Sized>(
         &mut self,
@@ -200,7 +200,7 @@ impl State {
         FastOutcome::Stored
     }
 
-    /// From what is bound and chosen: which fast paths operations may take.
+    /// Decides which operations may take the fast path, from what is bound and which options are set.
     pub fn settle_fast(&mut self) {
         let open = self.bind.enabled && !self.closed && self.faults.is_none();
         let b = &self.bind;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Faults on demand of operations and receives. They happen here, where what is posted has its order, by a plan of each peer's lane,
-//! which takes operations as they are then. With faults there is no fast path.
+//! Fault injection (`GDRFAB_FAULT`) for operations and receives. It acts here rather than in the lanes, because here the order of posting
+//! is decided. Each connected lane has a plan of its own, and an operation is counted when it is posted to a connected peer. With fault
+//! injection the fast path is off.
 
 use crate::error::{Error, Result};
 use crate::prov::fault::{Op, Plan, Verdict};
@@ -17,19 +18,20 @@ impl FaultInjection {
         Plan::of_operations(&lanes).map(|plan| Box::new(FaultInjection { plan, delayed: VecDeque::new() }))
     }
 
-    /// When the next receive may be found; `u64::MAX`: none is held.
+    /// Time at which the next delayed receive is posted; `u64::MAX` if there is none.
     pub fn next(&self) -> u64 {
         self.delayed.front().map_or(u64::MAX, |held| held.until)
     }
 
-    /// Peers for whom receives are held.
+    /// Peers that delayed receives are restricted to.
     pub fn delayed_peers(&self) -> impl Iterator<Item = Id> {
         self.delayed.iter().filter_map(|held| held.from)
     }
 }
 
 impl State {
-    /// The peer's lane is there. False: what has waited for it has cost it the lane.
+    /// The peer's lane is connected: its plan starts, with the operations that waited for the lane. False if the plan cost the peer its
+    /// lane.
     #[cold]
     pub fn begin_faults(&mut self, domain: &Domain, id: Id) -> bool {
         if let Some(peer) = self.peer(id) {
@@ -38,7 +40,7 @@ impl State {
         self.apply_faults(id, 0)
     }
 
-    /// What waits for a peer, from this place on, was accepted for it while it is connected. False: that has cost it the lane.
+    /// Applies the plan to the operations that wait for a peer, from index `from` on. False if that cost the peer its lane.
     #[cold]
     pub fn apply_faults(&mut self, id: Id, from: usize) -> bool {
         let Some(peer) = self.peer(id).filter(|p| p.ready().is_some()) else { return true };
@@ -56,7 +58,7 @@ impl State {
         true
     }
 
-    /// The peer's lane is over as if the peer had died. What the lane has ends first.
+    /// Ends the peer's lane as if the peer had died. The operations that the lane has end first.
     fn lose(&mut self, id: Id) {
         if let Some(lane) = self.peer(id).and_then(|p| p.ready()).and_then(|link| link.lane()) {
             lane.lose(Plan::gone());
@@ -64,7 +66,7 @@ impl State {
         self.lane_lost(id, Plan::gone());
     }
 
-    /// Posts a receive that was accepted, later if a fault on demand says so.
+    /// Posts an accepted receive, or delays it if the plan says so.
     #[cold]
     pub fn post_faulty(&mut self, from: Option<Id>, want: RecvFilter, recv: Recv) -> Result<()> {
         let delayed_peers =
@@ -84,7 +86,7 @@ impl State {
             Verdict::Hold(until) => until,
             Verdict::Go => 0,
         };
-        // None overtakes another.
+        // Delayed receives keep their order.
         let before = faults.delayed.back().map_or(0, |held| held.until);
         if until | before == 0 {
             return self.post_recv(want, recv);
@@ -93,7 +95,7 @@ impl State {
         Ok(())
     }
 
-    /// Posts receives that were held long enough.
+    /// Posts the receives whose delay is over.
     #[cold]
     pub fn post_delayed(&mut self, now: u64) {
         while let Some(faults) = self.faults.as_mut().filter(|f| f.next() <= now)
@@ -106,8 +108,9 @@ impl State {
         }
     }
 
-    /// A peer is over, and index `source` is its own still: receives that are held and would have been given what it has sent by now
-    /// are posted in their order, those for anyone as well if they stand before one for it. The others it leaves.
+    /// A peer is gone, and index `source` still stands for it. Posts, in their order, the delayed receives that an unexpected message of
+    /// this peer would fill; receives from any source are included if they stand before a receive from this peer. Other delayed receives
+    /// stay.
     #[cold]
     pub fn post_delayed_for(&mut self, id: Id, source: u64) {
         let is_only = self.connection.is_some();
@@ -128,7 +131,7 @@ impl State {
         }
     }
 
-    /// Ends up to `most` receives that are held and for which `which` holds; gives how many.
+    /// Fails up to `most` delayed receives for which `which` holds, and returns how many.
     pub fn end_delayed(&mut self, why: &Error, most: usize, mut which: impl FnMut(&DelayedRecv) -> bool) -> usize {
         let Some(faults) = &mut self.faults else { return 0 };
         let (mut ended, mut stored_descs) = (Vec::new(), VecDeque::new());

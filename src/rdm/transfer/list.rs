@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists of blocks: the lane to the peer moves them as it would for its own endpoint.
+//! Lists of blocks: the peer's lane moves them as it would for a connected endpoint.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::bind::PART;
@@ -12,8 +12,8 @@ use crate::rdm::peers::peer::{CompletionInfo, Phase};
 use crate::rdm::state::State;
 
 impl State {
-    /// Has the lane move a list, if it does that. Where there is no lane yet, one is called first, once: of a list that goes
-    /// in pieces, each is checked for itself.
+    /// Has the lane move a list, if it can. Without a lane the peer is dialed first, but only once per list: if that fails, the list is
+    /// posted piece by piece, and each piece is checked and fails for itself.
     pub fn list(&mut self, domain: &Domain, dir: Dir, list: &List, c: &Common) -> Result<Native> {
         self.check_enabled()?;
         let id = self.route(c.peer)?;
@@ -54,13 +54,13 @@ impl State {
         }
         self.ops.take(number);
         match moved {
-            // A lane that is over tells by an event; afterwards there is none.
+            // The lane is over, which an event will report. When it is handled, the list is tried again and finds no lane.
             Err(e) if matches!(e.errno, errno::ESHUTDOWN | errno::ENOTCONN) => Ok(Native::Blocked),
             moved => moved,
         }
     }
 
-    /// As `list`, of a part.
+    /// Has the lane move a part of a list. Returns how many runs it took.
     pub fn list_part(&mut self, domain: &Domain, dir: Dir, runs: &[Run], pairs: &[Pair], c: &Common) -> Result<usize> {
         self.check_enabled()?;
         let id = self.route(c.peer)?;
@@ -88,7 +88,7 @@ impl State {
         posted
     }
 
-    /// Lists that the lanes have moved.
+    /// Completes lists that the lanes have moved.
     #[cold]
     pub fn take_lists(&mut self) {
         for (number, why) in self.list_ends.take() {
@@ -98,7 +98,7 @@ impl State {
     }
 }
 
-/// The list with the descriptors of one lane; none: it has no descriptors.
+/// The list with the descriptors that one lane uses; `None` if the list has no descriptors.
 fn names_for(domain: &Domain, lane: usize, list: &List) -> Result<Option<List>> {
     if list.pairs.iter().all(|p| p.desc == 0) {
         return Ok(None);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! RMA of an endpoint to itself: copies within the process, whose keys, bounds and rights are checked as a peer's are.
+//! RMA of an endpoint to itself: copies within the process. Keys, bounds and access rights are checked as for a peer.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::{self, Site};
@@ -17,22 +17,22 @@ use crate::rdm::state::State;
 use crate::sys::usercopy::UserCopy;
 use std::sync::Arc;
 
-/// Bytes that are copied before a region may close.
+/// Bytes copied before the region is looked up again, so that a region can be closed between two chunks.
 const CHUNK: usize = 1 << 20;
 
 fn refused(code: Code, errno: i32) -> Error {
     Error::coded(errno, code, Code::words(code.0))
 }
 
-/// The path that copies within the process take.
+/// The path that copies within the process are reported as.
 pub(in crate::rdm) fn path_of(site: Site) -> Paths {
     if site.is_host() { Paths::DIRECT } else { Paths::IPC }
 }
 
-/// Somebody copies within a region.
+/// Held while bytes of a region are copied; the region's close waits for it.
 pub(in crate::rdm) type Inside = region::Inside<(), ()>;
 
-/// The parts of `len` bytes of a region from byte `skip` on.
+/// The pieces of `len` bytes of a region from byte `skip` on.
 pub(in crate::rdm) fn parts_of(region: &LocalRegion, skip: usize, len: usize) -> impl Iterator<Item = Iov> + '_ {
     region.walk(skip as u64, len).map(|(piece, from, n)| piece.iov.part(from, n))
 }
@@ -43,8 +43,8 @@ impl Regions {
         region.filter(|r| r.local.key == key).ok_or_else(|| refused(Code::Key, errno::EKEYREJECTED))
     }
 
-    /// Checks a range that an operation names; gives its region, entered, the byte where it begins, and what counts writes
-    /// there: the key may name another region by the time that one ends.
+    /// Checks a range that an operation names. Returns its region, held open, the offset of the range, and the counter of writes to the
+    /// region, which is taken now because the key may name another region when the copy ends.
     pub(in crate::rdm) fn range(&self, r: &RmaIov, need: Access, policy: PathPolicy) -> Result<(Inside, usize, Option<Arc<Counter>>)> {
         let Region { local: own, counter, .. } = self.of_key(r.key)?;
         let skip = own.range(r.addr, r.len as u64, need).map_err(|code| match code {
@@ -64,15 +64,15 @@ impl Regions {
     }
 }
 
-/// Copies as many bytes as both have. Pages may be gone, so it is the kernel that copies host memory; and a driver copies only
-/// from and to bytes of ours.
+/// Copies the bytes that both pieces have. Host memory is copied by system calls, because its pages may be missing; device memory by its
+/// driver, through a buffer of ours if the other side is not of the same driver.
 fn copy(user: &UserCopy, (there, to): (Site, Iov), (here, from): (Site, Iov)) -> Result<()> {
     let len = to.len().min(from.len());
     if there.is_host() && here.is_host() {
         return user.copy(from.part(0, len), to.part(0, len));
     }
     if there.iface == here.iface {
-        // SAFETY: no side is the host's, and the driver checks both.
+        // SAFETY: neither side is host memory, and the driver checks both ranges.
         return unsafe { hmem::get(there.iface)?.copy(there.device, hmem::Dir::Within, to.addr() as u64, from.addr() as u64, len) };
     }
     let mut bytes = Vec::with_capacity(len.min(CHUNK));
@@ -90,10 +90,10 @@ fn copy(user: &UserCopy, (there, to): (Site, Iov), (here, from): (Site, Iov)) ->
     Ok(())
 }
 
-/// Memory at a site, in pieces.
+/// Memory at one site, in pieces.
 type Run<I> = (Site, I);
 
-/// Copies between `local`, from byte `at` on, and `remote`, without a copy of them all between.
+/// Copies between `local`, from byte `at` on, and the pieces of `remote`, without gathering all bytes in between.
 pub(in crate::rdm) fn copy_pieces(
     user: &UserCopy,
     dir: Dir,
@@ -114,7 +114,7 @@ pub(in crate::rdm) fn copy_pieces(
     Ok(())
 }
 
-/// Moves the bytes of an operation; nothing of it, if any piece is refused.
+/// Moves the bytes of an operation. All ranges are checked before the first byte is copied.
 fn run(domain: &Domain, dir: Dir, local: Run<&[Iov]>, remote: &[RmaIov], policy: PathPolicy) -> Result<Paths> {
     let need = if dir == Dir::Write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
     let mut path = Paths::DIRECT;
@@ -123,11 +123,12 @@ fn run(domain: &Domain, dir: Dir, local: Run<&[Iov]>, remote: &[RmaIov], policy:
     }
     let mut at = 0;
     for r in remote {
-        // One of no bytes is written, too.
+        // A range of zero bytes is checked and counted as well.
         for done in (0..r.len.max(1)).step_by(CHUNK) {
             let n = (r.len - done).min(CHUNK);
             let part = RmaIov { addr: r.addr.wrapping_add(done as u64), len: n, key: r.key };
-            // Who closes the region waits for `inside`, and may close the counter then.
+            // `close_region` waits for `inside`, and the counter may be closed right after; so the counter is used before `inside` is
+            // dropped.
             let (inside, skip, counter) = domain.regions.lock().range(&part, need, policy)?;
             copy_pieces(&domain.user, dir, local, at, (inside.site(), parts_of(&inside, skip, n)))?;
             at += n;
@@ -145,7 +146,7 @@ impl State {
         self.loopback.and_then(|id| self.peers.get(id as usize)).and_then(Option::as_deref).map_or(UNSPEC, |p| p.source)
     }
 
-    /// An RMA operation to this very endpoint, which is over when this returns.
+    /// Carries out an RMA operation of this endpoint to itself. It is complete when this returns.
     pub fn rma_loopback(&mut self, domain: &Domain, dir: Dir, local: (Site, &[Iov]), remote: &[RmaIov], c: &Common, end: &CompletionInfo) {
         match run(domain, dir, local, remote, self.options.policy) {
             Ok(path) => {
@@ -161,7 +162,7 @@ impl State {
         }
     }
 
-    /// Which path operations to this very endpoint take.
+    /// Reports the path of operations to this endpoint itself.
     pub fn report_loopback(&self, domain: &Domain, key: u64, desc: u64) -> Result<PathReport> {
         if key == MESSAGES {
             let mut refusals = Refusals::refused("the endpoint itself is meant, and copies within its process");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Receives as messages take them: whole, or of a buffer for several messages one part after the other.
+//! Receives as messages take them: a whole receive, or the next part of a buffer that takes several messages (`GDRFAB_MULTI_RECV`).
 
 use crate::error::Error;
 use crate::rdm::matching::matcher::EntryId;
@@ -8,7 +8,8 @@ use crate::rdm::state::{State, UNKNOWN};
 use crate::rdm::wire::parcel::Label;
 
 impl State {
-    /// A message of a buffer for several is in place; true: nothing more touches the buffer, and no other entry follows.
+    /// A message is in place. True if it was the last of a multi-receive buffer: nothing writes to the buffer any more, and its entry is
+    /// the last one.
     pub fn finish_part(&mut self, recv: &Recv) -> bool {
         let Some((at, _)) = recv.multi() else { return false };
         let Some(place) = self.multi.get_mut(at as usize) else { return false };
@@ -21,7 +22,8 @@ impl State {
         over
     }
 
-    /// After the entry of a message in a buffer for several: ends the receive, if it ends with that message.
+    /// Called after the entry of a message. If its multi-receive buffer was to fail once all arriving messages are in place, and this was
+    /// the last, the buffer fails now.
     pub fn end_if_last(&mut self, recv: &Recv) {
         let Some((at, _)) = recv.multi() else { return };
         if let Some(Some(multi)) = self.multi.get_mut(at as usize)
@@ -33,7 +35,7 @@ impl State {
         }
     }
 
-    /// Ends a receive that will not be filled. A buffer for several messages ends when those that are on their way are in place.
+    /// Fails a receive. A multi-receive buffer fails only when all messages that are arriving in it are in place.
     pub fn fail_recv(&mut self, recv: Recv, why: Error, source: u64) {
         if let Some((at, _)) = recv.multi()
             && let Some(Some(multi)) = self.multi.get_mut(at as usize)
@@ -43,13 +45,13 @@ impl State {
                 multi.end = Some(Box::new((recv, why)));
                 return;
             }
-            // For its own entry.
+            // The entry of the failure itself counts as arriving, so that it is the last one.
             multi.arriving = 1;
         }
         self.complete_failed_recv(&recv, why, &Label::default(), source);
     }
 
-    /// Takes a posted receive for a message of `len` bytes from `source`, or the next part of one for several.
+    /// Takes a posted receive for a message of `len` bytes from `source`; of a multi-receive buffer, the next part.
     pub fn take_recv(&mut self, tagged: bool, at: EntryId, len: usize, source: u64) -> Option<Recv> {
         let (slot, used) = match self.space(tagged).posted(at)?.multi() {
             Some(multi) => multi,
@@ -78,7 +80,7 @@ impl State {
         Some(part)
     }
 
-    /// Takes a posted receive that will not be filled.
+    /// Takes back a posted receive that no message will fill.
     pub fn withdraw_recv(&mut self, tagged: bool, at: EntryId) -> Option<Recv> {
         self.space(tagged).withdraw_posted(at)
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks at messages that wait: PEEK, CLAIM and DISCARD.
+//! Receives with `GDRFAB_PEEK`, `GDRFAB_CLAIM` or `GDRFAB_DISCARD`: they look at unexpected messages, reserve them, receive a reserved one,
+//! or drop it.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::av::UNSPEC;
@@ -13,7 +14,7 @@ use crate::rdm::state::State;
 use crate::rdm::wire::parcel::Label;
 
 impl State {
-    /// A receive with one of these flags.
+    /// Carries out a receive with one of these flags.
     pub(in crate::rdm) fn probe(&mut self, want: &RecvFilter, recv: Recv, how: u64) -> Result<()> {
         let tagged = recv.tagged;
         if how & PEEK == 0 {
@@ -72,7 +73,7 @@ impl State {
         self.received(recv, 0, 0, &Label { tag, data: None }, source);
     }
 
-    /// A message that nobody wants: its sender succeeds.
+    /// Drops a message. Its sender completes successfully.
     fn drop_message(&mut self, message: Unexpected) {
         match message {
             Unexpected::Eager { from, link, bytes, .. } => self.consumed(from, link, bytes.len()),

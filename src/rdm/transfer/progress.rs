@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Progress of a connectionless endpoint: what the lanes brought, what their operations came to, what waits for them; and now
-//! and then callers, lanes that are being connected, and deadlines. A turn costs what is active.
+//! Progress of a connectionless endpoint. Each turn polls lanes for parcels, completes their operations and sends what waits for room; now
+//! and then a turn also looks at rarer matters: callers, lanes that are being connected, deadlines. The cost of a turn grows with the peers
+//! that are active, not with all peers.
 
 use super::fast::FastOutcome;
 use crate::error::{Code, Error, errno};
@@ -18,23 +19,24 @@ use crate::sync::cursor::Brief;
 use crate::sys::time;
 use std::sync::Arc;
 
-/// Ticks between two looks at what is rare.
+/// Time between two polls of rare matters, in ticks of the clock counter.
 const RARE_POLL_TICKS: u64 = 100_000;
-/// The same while lanes are being connected, and how many of them one look drives: each costs calls of the kernel's.
+/// `CONNECTING_POLL_TICKS`: the same while lanes are being connected. `CONNECTING_PER_POLL`: how many such lanes one poll drives, as each
+/// costs system calls.
 const CONNECTING_POLL_TICKS: u64 = 10_000;
 const CONNECTING_PER_POLL: usize = 16;
-/// Turns without any after one that filled a receive, in which messages without a receive are left: a caller that reads until
-/// there is nothing more does so once before it posts again.
+/// Turns after a filled receive in which a message without a receive may stay with its lane. A program that reads its queue until it is
+/// empty takes one turn without a message before it posts the next receive.
 const DEFER_TURNS: u32 = 2;
 
-/// Takes what one lane brings.
+/// Receives the parcels of one lane.
 struct LaneSink<'a> {
     state: &'a mut State,
     id: Id,
     link: &'a Link,
     progressed: bool,
-    /// A message without a receive stays with the lane for a moment where receives are being filled: the caller who learns of
-    /// that is about to post the next, and what is not kept costs half.
+    /// A message without a receive may stay with the lane if a receive was filled just before: the program is about to post the next one,
+    /// and a message that need not be stored costs half as much.
     may_defer: bool,
     defers: bool,
 }
@@ -57,7 +59,7 @@ impl<'a> LaneSink<'a> {
                 true
             }
             FastOutcome::Stored => {
-                // It was in vain, and is not tried again in this turn.
+                // Deferring did not help, and is not tried again in this turn.
                 self.may_defer = false;
                 true
             }
@@ -78,12 +80,12 @@ impl Taker for LaneSink<'_> {
 }
 
 impl State {
-    /// A turn of progress.
+    /// One turn of progress.
     pub fn progress(&mut self, domain: &Domain, force: bool) {
         self.turn(domain, force);
     }
 
-    /// The same in line.
+    /// `progress`, inlined into its caller.
     #[inline(always)]
     pub fn turn(&mut self, domain: &Domain, force: bool) {
         self.refresh_av();
@@ -107,7 +109,8 @@ impl State {
     fn poll_lanes(&mut self, force: bool) {
         if let [(id, link)] = &self.ready[..] {
             let (id, link) = (*id, Arc::as_ptr(link));
-            // SAFETY: parcels join no lanes and end none, so the only one stays where it is.
+            // SAFETY: handling parcels neither connects nor ends a lane, so the only entry of `ready`, which owns the link, stays where it
+            // is.
             self.poll_lane(id, unsafe { &*link }, force);
             return;
         }
@@ -135,7 +138,8 @@ impl State {
     fn poll_slot(&mut self, place: usize, force: bool) -> bool {
         let Some((id, link)) = self.ready.get(place) else { return false };
         let (id, link) = (*id, Arc::as_ptr(link));
-        // SAFETY: as above, and a lane that changes its place is still the same.
+        // SAFETY: handling parcels neither connects nor ends a lane, so `ready` keeps its reference to the link, even if the entry moves to
+        // another index.
         let link = unsafe { &*link };
         let progressed = self.poll_lane(id, link, force);
         if progressed {
@@ -149,17 +153,17 @@ impl State {
         progressed
     }
 
-    /// True: it brought something, or works on something.
+    /// True if the lane brought something or is working on something.
     #[inline(always)]
     pub fn poll_lane(&mut self, id: Id, link: &Link, force: bool) -> bool {
-        // Who sleeps relies on it that all was taken, and a deadline on it that what came in time is seen.
+        // Poll without deferring when a thread is about to sleep or a deadline is set: both rely on nothing being left in the lane.
         let may_defer = !force && self.sleepers == 0 && self.earliest == 0;
         let mut hand = LaneSink::new(self, id, link, may_defer);
         let works = link.lane().is_some_and(|lane| lane.take(force, &mut hand));
         works || hand.progressed
     }
 
-    /// All that the peer has said by now.
+    /// Handles everything the peer has sent by now.
     pub fn drain_lane(&mut self, id: Id, link: &Link) {
         let mut hand = LaneSink::new(self, id, link, false);
         if let Some(lane) = link.lane() {
@@ -167,7 +171,7 @@ impl State {
         }
     }
 
-    /// What was left with lanes.
+    /// Handles messages that were left with their lanes.
     pub fn drain_deferred(&mut self) {
         if !self.polls_lanes || self.turns.wrapping_sub(self.last_fill_turn) > DEFER_TURNS + 1 {
             return;
@@ -177,7 +181,8 @@ impl State {
         lanes.iter().for_each(|(id, link)| self.drain_lane(*id, link));
     }
 
-    /// What turned out while lanes were looked at.
+    /// Carries out what parcels and results have made necessary while no lane could be touched: ends violators, posts reads, sends, closes
+    /// regions.
     #[inline(always)]
     pub fn run_deferred(&mut self, domain: &Domain) {
         let rest = self.violations.len() | self.reads.len() | self.busy.len() | self.returned.len() | self.lists;
@@ -214,7 +219,7 @@ impl State {
         }
     }
 
-    /// Results of the lanes' operations.
+    /// Handles the results of the lanes' operations.
     #[inline]
     pub fn take_results(&mut self) {
         if self.lists != 0 {
@@ -247,7 +252,7 @@ impl State {
         }
     }
 
-    /// Hands out what the queue had no room for. True: it has room again, so lanes are looked at.
+    /// Writes the entries for which the receive queue had no room. True if it has room again, so that lanes are polled.
     #[cold]
     fn resume_polling(&mut self) -> bool {
         if !self.bind.enabled || self.closed {
@@ -275,14 +280,14 @@ impl State {
         self.end(&end, error.map_or(Ok(()), Err));
     }
 
-    /// A peer's write with data.
+    /// A peer's write with data has arrived.
     fn on_remote_data(&mut self, c: &Completion) {
         let from = self.links.get(&c.context).and_then(|id| self.peers.get(*id as usize)).and_then(Option::as_deref);
         let source = from.map_or(UNSPEC, |p| p.source);
         self.remote_data_arrived(Completion { context: 0, ..*c }, source);
     }
 
-    /// Data of a write to this endpoint's memory has come.
+    /// Writes the entry of a write with data to this endpoint's memory, or holds it until the queue has room.
     pub fn remote_data_arrived(&mut self, entry: Completion, source: u64) {
         if let Some(counter) = &self.bind.counters.remote_write {
             counter.add(1);
@@ -295,7 +300,7 @@ impl State {
         }
     }
 
-    /// Looks at what is rare.
+    /// Polls what changes rarely: callers, lanes that are being connected, events, deadlines, delayed receives.
     #[cold]
     fn poll_rare(&mut self, domain: &Domain, force: bool) {
         self.rare_polls = self.rare_polls.wrapping_add(1);
@@ -303,7 +308,7 @@ impl State {
             let called = self.accept_callers(domain);
             self.listen_schedule.polled(called || force || !self.connecting.is_empty());
         }
-        // Those that call and say no more hold up nobody who does.
+        // Starts at another lane each time, so that peers that dial and then stay silent do not delay the others.
         let (all, most) = (self.connecting.len(), if force { usize::MAX } else { CONNECTING_PER_POLL });
         let from = (self.rare_polls as usize).wrapping_mul(CONNECTING_PER_POLL).checked_rem(all).unwrap_or(0);
         for at in (0..all.min(most)).map(|k| (from + k) % all) {
@@ -322,7 +327,7 @@ impl State {
         }
     }
 
-    /// Ends what is late.
+    /// Ends operations and receives whose deadline has passed.
     #[cold]
     fn expire(&mut self, domain: &Domain, now: u64) {
         let mut next = 0u64;
@@ -346,7 +351,7 @@ impl State {
             .filter(|(_, op)| matches!(op, Op::Offered { end, .. } | Op::Loopback { end, .. } if is_late(end.deadline)))
             .map(|(n, _)| n)
             .collect();
-        // Of reads that were posted, the lanes know the deadlines.
+        // Only reads that were not posted yet: the lanes enforce the deadlines of the others.
         let queued = self.reads.iter().filter_map(|id| self.peers.get(*id as usize)?.as_deref()).flat_map(|p| p.reads.iter().copied());
         let mut reads = queued.collect::<Vec<u64>>();
         reads.retain(|n| matches!(self.ops.get(*n), Some(Op::Reading { recv, .. }) if is_late(recv.deadline())));
@@ -371,7 +376,7 @@ impl State {
         }
     }
 
-    /// Ends everything, because this side closes the endpoint or shuts it down.
+    /// Ends everything because this side closes the endpoint or shuts it down.
     pub fn end_all(&mut self, domain: &Domain) {
         self.closed = true;
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the endpoint down");
@@ -379,7 +384,7 @@ impl State {
             self.lane_lost(id, why.clone());
         }
         self.end_receives(&why);
-        // What a lane still has, it ends itself.
+        // Operations that a lane has are ended by the lane; messages of this endpoint to itself have none.
         let own: Vec<u64> = self.ops.each().filter(|(_, op)| matches!(op, Op::Loopback { .. })).map(|(number, _)| number).collect();
         for number in own {
             if let Some(Op::Loopback { end, .. }) = self.ops.take(number) {
@@ -393,14 +398,14 @@ impl State {
         self.close_returned(domain);
     }
 
-    /// Posted receives for which `which` holds, tagged or not, in their order.
+    /// Posted receives for which `which` holds, tagged and untagged, in the order of posting.
     pub fn find_receives(&self, mut which: impl FnMut(&Recv) -> bool) -> Vec<(bool, EntryId)> {
         let mut found: Vec<_> = self.tagged.search_posted(&mut which).map(|(number, at)| (number, (true, at))).collect();
         found.extend(self.untagged.search_posted(which).map(|(number, at)| (number, (false, at))));
         in_order(found)
     }
 
-    /// Ends posted receives, in their order.
+    /// Fails all posted receives, in the order of posting.
     pub fn end_receives(&mut self, why: &Error) {
         for (tagged, at) in self.find_receives(|_| true) {
             if let Some(recv) = self.withdraw_recv(tagged, at) {
@@ -410,7 +415,7 @@ impl State {
         self.end_delayed(why, usize::MAX, |_| true);
     }
 
-    /// Sends what the caller thinks was sent, and has not gone yet, for a bounded time.
+    /// Sends, for a bounded time, what the program believes sent: injected messages and confirmations.
     pub fn flush_promised(&mut self, domain: &Domain) {
         let until = time::now_ns() + crate::config::get().close_ms * 1_000_000;
         while self.has_unsent_promises() && time::now_ns() < until {
@@ -419,7 +424,7 @@ impl State {
         }
     }
 
-    /// What stays of an endpoint that is over, and not closed.
+    /// Progress of an endpoint that is shut down or not enabled: closes lanes and exposed regions.
     #[cold]
     fn progress_closed(&mut self, domain: &Domain) {
         self.take_results();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Receives and arrivals: what joins the two, and how the bytes get into place. Called while a lane hands out its parcels, so
-//! nothing here touches a lane; what is to be posted waits in `reads` and in the peers' `control`.
+//! Receives and arriving messages: matching the two, and getting the bytes into the receive. Lanes call this while they hand out parcels,
+//! so nothing here touches a lane: reads are queued in `State::reads`, and answers in `Peer::control`.
 
 use super::loopback::copy_pieces;
 use super::send::{read_failure, stored_descs};
@@ -26,9 +26,9 @@ use crate::room::zeroed;
 use crate::sys::time;
 
 impl State {
-    /// Posts a receive; `tag`: with its bits to ignore.
+    /// Posts a receive. `tag`: the tag and the bits of it that are ignored; `None` for an untagged receive.
     pub fn recv(&mut self, domain: &Domain, local: &[Iov], c: &Common, descs: &[u64], tag: Option<(u64, u64)>) -> Result<()> {
-        // What has come before the end of a connection is still received.
+        // Messages that arrived before the connection ended can still be received.
         let rest = self.connection.is_some() && self.closed && self.space(tag.is_some()).unexpected_count() != 0;
         if !rest {
             self.check_enabled()?;
@@ -50,7 +50,7 @@ impl State {
         let site = domain.site(descs.first().copied().unwrap_or(0))?;
         let mut more = RecvExtra {
             pieces: if local.len() > 1 { Some(local.into()) } else { None },
-            // No lane needs one of host memory, and without it nothing is allocated.
+            // No lane needs the descriptor of host memory, and an empty vector allocates nothing.
             descs: if site.is_host() && local.len() == 1 { Vec::new() } else { stored_descs(descs) },
             site,
             deadline: 0,
@@ -70,7 +70,7 @@ impl State {
             return self.probe(&want, recv, c.flags);
         }
         more.deadline = self.recv_deadline(c);
-        // One by default that takes several messages has no tag.
+        // MULTI_RECV may be set by default for all receives, and then means untagged ones only.
         if c.flags & flags::MULTI_RECV != 0 && !tagged {
             if local.len() != 1 {
                 return Err(Error::invalid("iov_count: a buffer for several messages has one piece"));
@@ -93,7 +93,7 @@ impl State {
         }
     }
 
-    /// Posts a receive that was accepted.
+    /// Posts a receive whose arguments were checked.
     pub(in crate::rdm) fn post_recv(&mut self, want: RecvFilter, recv: Recv) -> Result<()> {
         let tagged = recv.tagged;
         let Some(first) = self.space(tagged).find_unexpected(&want) else {
@@ -122,7 +122,7 @@ impl State {
         Ok(())
     }
 
-    /// An offer that a receive would match may have been taken back: what its peer has said since is heard first.
+    /// If the oldest message that fits is an offer, it may have been taken back meanwhile: handles what its peer has sent since.
     fn drain_before_match(&mut self, tagged: bool, want: &RecvFilter) {
         let polls_lanes = self.polls_lanes;
         let space = self.space(tagged);
@@ -147,7 +147,7 @@ impl State {
         }
     }
 
-    /// A message that waited has its receive; `turn` as for `give`.
+    /// Gives an unexpected message its receive. `turn`: as for `deliver`.
     fn match_unexpected(&mut self, tagged: bool, at: EntryId, recv: Recv, turn: Option<RecvPosition>) {
         let Some((source, tag, _)) = self.space(tagged).unexpected(at) else { return };
         if let Some((number, _)) = turn {
@@ -158,7 +158,7 @@ impl State {
         }
     }
 
-    /// `turn`: as what the receive was posted, if another message may fill it as well.
+    /// Puts a message into a receive. `turn`: position of the receive, if another message may fill it should the sender take this one back.
     pub(in crate::rdm) fn deliver(&mut self, message: Unexpected, recv: Recv, tag: Option<u64>, source: u64, turn: Option<RecvPosition>) {
         match message {
             Unexpected::Eager { from, link, bytes, data } => {
@@ -194,17 +194,17 @@ impl State {
         }
     }
 
-    /// An unexpected message of the peer's was matched.
+    /// Counts an unexpected message of a peer as consumed, and returns credit to the peer when enough has accumulated.
     pub(in crate::rdm) fn consumed(&mut self, from: Id, link: usize, len: usize) {
         let peer = self.peers.get_mut(from as usize).and_then(Option::as_deref_mut);
         let Some(peer) = peer.filter(|p| p.link().is_some_and(|l| l.number == link)) else {
-            // Of a lane that is over, nobody wants to hear.
+            // The lane by which it came is over, and so is its credit.
             return self.ended_bytes.give_back(len as u64 + OVERHEAD);
         };
         let grants = &mut self.extra_grants;
         let tell = peer.credit.consumed(len, |more| grants.add_within(more, GRANTS_MAX));
         if let Some(words) = tell {
-            // The last count counts.
+            // A newer count replaces one that was not sent yet.
             match peer.control.back_mut().filter(|last| last.is_credit()) {
                 Some(last) => *last = words,
                 None => peer.control.push_back(words),
@@ -213,13 +213,13 @@ impl State {
         }
     }
 
-    /// What a peer gave up of its grant, when its lane is over.
+    /// Gives the peer's grant beyond the first back to the domain's budget, as its lane is over.
     pub fn forget_grant(&mut self, id: Id) {
         let grant = self.peer(id).map_or(0, |p| p.credit.grant());
         self.extra_grants.give_back(grant.saturating_sub(FIRST_GRANT));
     }
 
-    /// A parcel of a peer. False: it stays; `broken` says why.
+    /// Handles a parcel. False if it broke the protocol; then it stays with the lane, and `violations` says why.
     pub fn on_parcel(&mut self, id: Id, link: usize, parcel: &dyn Parcel) -> bool {
         match self.handle(id, link, parcel) {
             Ok(()) => true,
@@ -321,7 +321,8 @@ impl State {
         Ok(())
     }
 
-    /// Reads what was offered into a receive, as far as it fits. `link`: the lane by which it was offered a while ago.
+    /// Queues the read of an offered message into its receive, as far as it fits. `link`: the lane by which it was offered, if that was not
+    /// just now.
     #[allow(clippy::too_many_arguments)]
     fn read_offer(
         &mut self,
@@ -360,7 +361,7 @@ impl State {
         }
     }
 
-    /// Posts reads of offers, as far as the lanes have room.
+    /// Posts the queued reads, as far as the lanes have room.
     pub fn post_reads(&mut self, domain: &Domain) {
         for id in std::mem::take(&mut self.reads) {
             if self.post_reads_of(domain, id) {
@@ -369,7 +370,7 @@ impl State {
         }
     }
 
-    /// True: the lane has no room for all of them.
+    /// Posts one peer's reads. True if its lane has no room for all of them.
     fn post_reads_of(&mut self, domain: &Domain, id: Id) -> bool {
         while let Some(number) = self.peer(id).and_then(|p| p.reads.pop_front()) {
             let Some(Op::Reading { recv, offer, .. }) = self.ops.get(number) else { continue };
@@ -410,11 +411,11 @@ impl State {
         false
     }
 
-    /// The read of an offer is over.
+    /// The read of an offer is complete or has failed.
     pub fn read_ended(&mut self, number: u64, result: Result<()>) {
         let Some(Op::Reading { peer, link, recv, posted, offer, label, source, .. }) = self.ops.take(number) else { return };
         let status = result.as_ref().map_or_else(|e| if e.code == Code::None { Code::Fault } else { e.code }, |()| Code::None);
-        // Who is there now may be another, who offered nothing.
+        // Another lane may lead to the peer by now, and the process behind it offered nothing.
         let there = self.peer(peer).filter(|p| p.link().is_some_and(|l| l.number == link)).map(|p| p.source);
         let is_there = there.is_some();
         if is_there {
@@ -434,9 +435,9 @@ impl State {
         }
     }
 
-    /// The sender has taken the message back that this receive was matched with: it is for the next one.
+    /// The sender has taken back the message that this receive was matched with: the receive goes to another message, or is posted again.
     fn repost_unmatched(&mut self, recv: Recv, (number, want): RecvPosition, from: Id) {
-        // The sender's index may be another by now.
+        // The sender's index may have changed.
         let source = self.peer(from).map(|p| p.source).filter(|_| want.source != UNSPEC).unwrap_or(UNSPEC);
         let (want, tagged) = (RecvFilter { source, ..want }, recv.tagged);
         self.note_deadline(recv.deadline());
@@ -446,7 +447,7 @@ impl State {
         }
     }
 
-    /// A message to this very endpoint.
+    /// Sends a message of this endpoint to itself.
     pub fn send_loopback(&mut self, waiting: PendingOp, label: Label) {
         let PendingOp { end, pieces, site, owned, .. } = waiting;
         let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
@@ -463,7 +464,7 @@ impl State {
     }
 }
 
-/// Copies the first bytes of buffers that are there.
+/// Copies the first `len` bytes by way of a buffer, for short messages whose memory is known to be there.
 fn copy_short((here, from): (Site, &[Iov]), (there, to): (Site, &[Iov]), len: usize) -> Result<()> {
     let mut bytes = zeroed(len)?;
     load(here, from, 0, &mut bytes)?;
@@ -474,7 +475,7 @@ fn sender_gone() -> Error {
     Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer that offered the message is gone")
 }
 
-/// The first `len` bytes of pieces.
+/// The first `len` bytes of `pieces`.
 fn clip(pieces: &[Iov], len: usize) -> Vec<Iov> {
     parts(pieces, 0, len).collect()
 }

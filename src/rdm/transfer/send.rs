@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Operations that this side posts: at once where the lane and the grants have room, else in the peer's list, in their order.
-//! Short messages travel as parcels; longer ones, and those beyond the grant, are offered: the receiver reads them.
+//! Operations that this side posts. They start at once where the lane and the peer's credit have room, and otherwise wait in the peer's
+//! queue, in order. Short messages are sent as eager parcels. Longer ones, and those for which there is no credit, are offered: their
+//! memory is exposed, and the receiver reads it.
 
 use super::atomic::only_by_card;
 use crate::error::{Code, Error, Result, errno};
@@ -26,7 +27,7 @@ use crate::sys::time;
 use crate::sys::usercopy::UserCopy;
 use std::sync::Arc;
 
-/// What trying to start an operation came to.
+/// Result of an attempt to start an operation.
 enum StartOutcome {
     Started,
     Blocked,
@@ -44,7 +45,7 @@ fn put(link: &Link, words: &[u64], pieces: &[Iov]) -> Result<bool> {
     lane.put(words, pieces)
 }
 
-/// Descriptors, if there are any: most callers give none.
+/// The descriptors as an operation stores them; empty, without an allocation, if all are 0, as is usual.
 pub fn stored_descs(descs: &[u64]) -> Vec<u64> {
     if descs.iter().all(|d| *d == 0) { Vec::new() } else { descs.to_vec() }
 }
@@ -65,7 +66,7 @@ impl State {
         let kind = flags::SEND | if tag.is_some() { flags::TAGGED } else { flags::MSG };
         let end = self.completion_of(c, kind, local, len, tag.unwrap_or(0));
         let on_host = descs.iter().all(|d| d & crate::mr::DEVICE_DESC == 0);
-        // Of an inject call nobody learns when it is delivered.
+        // An inject call has no entry that could tell of the delivery.
         let flags = match (end.silent, self.deliver) {
             (true, _) => c.flags & !flags::DELIVERY_COMPLETE,
             (false, true) => c.flags | flags::DELIVERY_COMPLETE,
@@ -118,7 +119,7 @@ impl State {
         if there != Some(len) || remote.len() > IOV_LIMIT {
             return Err(Error::invalid("rma_iov: the lengths do not sum to those of the local pieces, or there are too many"));
         }
-        // A read has nothing to inject: its buffer is filled later.
+        // INJECT means nothing for a read, whose buffer is filled later.
         let injected = c.flags & flags::INJECT != 0 && dir == Dir::Write;
         if injected && len > INJECT_SIZE {
             return Err(Error::new(errno::EMSGSIZE, format!("len: {len} bytes, an inject call takes up to inject_size {INJECT_SIZE}")));
@@ -141,7 +142,7 @@ impl State {
         Ok(())
     }
 
-    /// Room for an operation that waits for a peer, or that a lane has.
+    /// Reserves memory for an operation that waits for a peer or is under way.
     pub(in crate::rdm) fn reserve_pending(&mut self, id: Id) -> Result<()> {
         self.ops.room()?;
         self.peer(id).map_or(Ok(()), |peer| peer.waiting.room(1))
@@ -154,12 +155,12 @@ impl State {
             if self.faults.is_none() || self.apply_faults(id, last) {
                 self.flush(domain, id);
             }
-            // Results that a lane gave at once are told at once.
+            // Results that the lane produced during the call are completed now.
             self.take_results();
         }
     }
 
-    /// Sends what waits for a peer, as far as there is room.
+    /// Starts what waits for a peer, as far as there is room.
     pub fn flush(&mut self, domain: &Domain, id: Id) {
         if self.peer(id).is_some_and(|p| matches!(p.phase, Phase::Unconnected) && !p.waiting.is_empty()) {
             self.dial(domain, id, 0);
@@ -179,7 +180,7 @@ impl State {
                         }
                         continue;
                     }
-                    // Of a lane that is over, an event tells.
+                    // If the lane is over, an event will report it.
                     Ok(false) | Err(_) => return self.mark_busy(id),
                 }
             }
@@ -205,7 +206,7 @@ impl State {
         }
     }
 
-    /// An operation that has not started ends.
+    /// Fails an operation that has not started.
     pub fn fail_pending(&mut self, waiting: PendingOp, why: Error) {
         if let PendingKind::Message { offered: Some((number, _)), .. } = waiting.kind
             && let Some(Op::Offered { peer: id, exposed, .. }) = self.ops.take(number)
@@ -231,7 +232,8 @@ impl State {
         let (label, fresh) = (*label, offered.is_none());
         let whole = w.site.is_host() && w.end.len <= link.eager_max && w.flags & flags::DELIVERY_COMPLETE == 0;
         let may_go = whole && fresh && peer.credit.may_send(w.end.len);
-        // What was injected has no entry for which the caller would look, and who sleeps does not look either.
+        // A message waits for credit only if progress will be called: an injected message has no entry that the program would look for, and
+        // a sleeping thread does not look either.
         if whole && fresh && !may_go && w.owned.is_none() && sleepers == 0 && peer.credit.is_worth_waiting() {
             return StartOutcome::Blocked;
         }
@@ -251,14 +253,15 @@ impl State {
                 return StartOutcome::Blocked;
             }
             let exposed = match expose(domain, link.lane_index, w.pieces.as_slice(), w.site, &w.descs) {
-                // What the lane does not reach is copied, and that is lent.
+                // Memory that the lane cannot reach is copied, and the copy exposed.
                 Err(e) if e.errno == errno::EOPNOTSUPP && !w.site.is_host() => {
                     w.expose_copy(domain, link.lane_index).map_err(|more| more.context(e))
                 }
                 exposed => exposed,
             };
             let (exposed, places) = match exposed {
-                // Room may come of what is lent, and a short message goes without once the receiver returns credit.
+                // Exposed regions that are closed later may make room; and a short message needs no region once the receiver returns
+                // credit.
                 Err(e) if is_out_of_room(&e) && (whole || domain.quota.exposed() > 0) => return StartOutcome::Blocked,
                 Err(e) => return StartOutcome::Failed(e),
                 Ok(exposed) => exposed,
@@ -298,7 +301,7 @@ impl State {
         };
         let timeout_ns = time::left(w.end.deadline);
         let number = self.ops.add(Op::Rma { peer: id, end: w.end, _owned: None });
-        // The lane's entry is how its end is learnt. What was injected leaves with the call there as well.
+        // The entry in the lane's queue tells when it is complete. An injected operation is copied by the lane during the call as well.
         let how = w.flags & flags::OP_FLAGS & !flags::MORE | flags::COMPLETION;
         let c = Common { context: number as usize, flags: how, desc: descs[0], timeout_ns, ..Common::default() };
         let posted = match &w.kind {
@@ -331,7 +334,7 @@ impl State {
             }
             Err(e) => {
                 self.ops.take(number);
-                // A lane that is over tells by an event, and what waits ends then.
+                // If the lane is over, an event will report it and end the operation.
                 if e.is_again() || matches!(e.errno, errno::ESHUTDOWN | errno::ENOTCONN) {
                     StartOutcome::Blocked
                 } else {
@@ -341,9 +344,9 @@ impl State {
         }
     }
 
-    /// The peer has taken an offer, or could not.
+    /// The peer has read an offer, or could not.
     pub fn on_done(&mut self, id: Id, number: u64, status: Code) -> Result<()> {
-        // One that waits for room in the lane was not made yet.
+        // An offer that still waits for room in the lane was not made to the peer yet.
         let first = self.peer(id).and_then(|p| p.waiting.front());
         let waits = first.is_some_and(|w| matches!(w.kind, PendingKind::Message { offered: Some((n, _)), .. } if n == number));
         match self.ops.get(number) {
@@ -362,7 +365,7 @@ impl State {
                 self.returned.extend(exposed);
                 self.end(&end, if status == Code::None { Ok(()) } else { Err(read_failure(&self.user_copy, status, &pieces)) });
             }
-            // Its entry may wait for just this.
+            // The offer was revoked; its entry may wait only for this answer.
             _ => {
                 let at = self.revoked.iter().position(|t| t.number == number);
                 if let Some(revoked) = at.and_then(|at| self.revoked.remove(at)) {
@@ -376,7 +379,7 @@ impl State {
     }
 }
 
-/// Why the receiver could not read a message: this side's memory, if that is not there, else what the receiver says.
+/// The error of a message that the receiver could not read: this side's memory is missing, or else the reason that the receiver gives.
 #[cold]
 pub(in crate::rdm) fn read_failure(user: &UserCopy, code: Code, pieces: &Pieces) -> Error {
     if code == Code::Fault
@@ -389,21 +392,21 @@ pub(in crate::rdm) fn read_failure(user: &UserCopy, code: Code, pieces: &Pieces)
 }
 
 impl PendingOp {
-    /// Lends a copy of the caller's bytes.
+    /// Exposes a copy of the program's bytes.
     #[cold]
     fn expose_copy(&mut self, domain: &Domain, lane: usize) -> Result<Exposed> {
         self.take_copy(true)?;
         expose(domain, lane, self.pieces.as_slice(), self.site, &self.descs)
     }
 
-    /// Works on a copy of the caller's bytes from now on.
+    /// Replaces the program's buffers by a copy of their bytes, if `inject` is set and there is no copy yet.
     fn take_copy(&mut self, inject: bool) -> Result<()> {
         if !inject || self.owned.is_some() {
             return Ok(());
         }
         let mut bytes = zeroed(total(self.pieces.as_slice()).unwrap_or(0))?;
         load(self.site, self.pieces.as_slice(), 0, &mut bytes)?;
-        // SAFETY: the bytes stay with the operation.
+        // SAFETY: the bytes are on the heap and stay with the operation, in `owned`.
         self.pieces = Pieces::One(unsafe { Iov::of(&bytes) });
         (self.site, self.descs) = (Site::HOST, Vec::new());
         self.owned = Some(bytes);
@@ -411,14 +414,14 @@ impl PendingOp {
     }
 }
 
-/// Lets the peer at the end of a lane read the pieces; gives the regions to be closed afterwards, and what the peer is told.
+/// Memory exposed to a peer: the regions to close afterwards, by lane, and the pieces that the peer is told.
 type Exposed = (Vec<(usize, RegionId)>, Vec<RmaIov>);
 
 fn expose(domain: &Domain, lane: usize, pieces: &[Iov], site: Site, descs: &[u64]) -> Result<Exposed> {
     let (mut exposed, mut places): Exposed = (Vec::new(), Vec::new());
     for (i, piece) in pieces.iter().enumerate().filter(|(_, p)| !p.is_empty()) {
-        // The caller's registration is taken where it can be: it may have a faster path, and a driver is asked about each of
-        // device memory.
+        // The program's own registration is used where the peer may read it: it may have a faster path, and it saves asking the driver
+        // about each buffer of device memory.
         let desc = descs.get(i).copied().unwrap_or(0);
         match if desc == 0 { Ok(None) } else { domain.remote_name(lane, desc, *piece) } {
             Ok(Some((addr, key))) => {

@@ -460,10 +460,10 @@ impl State {
         self.revoked
             .iter_mut()
             .filter(|revoked| offered.contains(&revoked.number))
-            .for_each(|revoked| (revoked.number, revoked.in_callers_regions) = (0, false));
+            .for_each(|revoked| (revoked.number, revoked.needs_answer) = (0, false));
         for number in offered {
             if let Some(Op::Offered { end, exposed, _owned, .. }) = self.ops.take(number) {
-                self.revoked.push_back(RevokedOffer { end, number: 0, exposed, in_callers_regions: false, why: why.clone(), _owned });
+                self.revoked.push_back(RevokedOffer { end, number: 0, exposed, needs_answer: false, why: why.clone(), _owned });
             }
         }
         self.retry_at = 0;

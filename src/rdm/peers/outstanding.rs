@@ -101,7 +101,7 @@ pub enum Op {
         end: CompletionInfo,
         exposed: Vec<(usize, RegionId)>,
         /// Some of the message lies in regions that the program registered. Only the peer's answer shows that it no longer reads there.
-        in_callers_regions: bool,
+        needs_answer: bool,
         /// The message's bytes, if they are in host memory.
         pieces: Pieces,
         _owned: Option<Box<[u8]>>,
@@ -138,7 +138,7 @@ pub struct RevokedOffer {
     /// Number of the offer, while the peer may still answer it; 0 afterwards.
     pub number: u64,
     pub exposed: Vec<(usize, RegionId)>,
-    pub in_callers_regions: bool,
+    pub needs_answer: bool,
     pub why: Error,
     pub _owned: Option<Box<[u8]>>,
 }

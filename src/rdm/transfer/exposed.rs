@@ -52,8 +52,8 @@ impl State {
     pub fn end_revoked(&mut self, domain: &Domain, mut revoked: RevokedOffer) -> bool {
         // Where a lane cannot be revoked without disturbing other memory, or part of the message lies in the program's own regions, only
         // the peer's answer shows that it is finished.
-        revoked.exposed.retain(|region| revoked.in_callers_regions && !domain.can_revoke(region.0) || domain.close_is_busy(*region));
-        let over = revoked.exposed.is_empty() && !revoked.in_callers_regions;
+        revoked.exposed.retain(|region| revoked.needs_answer && !domain.can_revoke(region.0) || domain.close_is_busy(*region));
+        let over = revoked.exposed.is_empty() && !revoked.needs_answer;
         match over {
             true => self.fail(&revoked.end, revoked.why),
             false => self.revoked.push_back(revoked),
@@ -120,7 +120,7 @@ impl State {
         let Some(op) = self.ops.get(number) else { return };
         let Op::Offered { peer, .. } = op else { return };
         let id = *peer;
-        let Op::Offered { end, exposed, in_callers_regions, _owned, .. } = std::mem::replace(op, Op::Withdrawn { peer: id }) else {
+        let Op::Offered { end, exposed, needs_answer, _owned, .. } = std::mem::replace(op, Op::Withdrawn { peer: id }) else {
             return;
         };
         if let Some(peer) = self.peer(id) {
@@ -128,7 +128,7 @@ impl State {
             peer.control.push_back(ParcelWords::withdraw(number));
         }
         self.mark_busy(id);
-        if !self.end_revoked(domain, RevokedOffer { end, number, exposed, in_callers_regions, why, _owned })
+        if !self.end_revoked(domain, RevokedOffer { end, number, exposed, needs_answer, why, _owned })
             && let Some(revoked) = self.revoked.back_mut()
         {
             revoked.why.words =

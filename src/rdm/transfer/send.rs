@@ -270,7 +270,7 @@ impl State {
             let number = self.ops.add(Op::Offered {
                 peer: id,
                 end: w.end,
-                in_callers_regions: exposed.len() != places.len() || !domain.can_revoke(link.lane_index),
+                needs_answer: exposed.len() != places.len() || !domain.can_revoke(link.lane_index),
                 exposed,
                 pieces: if w.site.is_host() { w.pieces.clone() } else { Pieces::One(Iov::EMPTY) },
                 _owned: None,

@@ -307,7 +307,7 @@ impl State {
                         self.update_source(id);
                         self.lane_ready(domain, id, link);
                     }
-                    Ok(_) => self.lane_lost(id, stale()),
+                    Ok(_) => self.lane_lost(id, wrong_incarnation()),
                     Err(e) => self.lane_lost(id, e),
                 }
             }
@@ -322,7 +322,7 @@ impl State {
                 self.drop_link(&link);
                 match Refusal::decode(&event.data) {
                     Some(Refusal::Crossed) => self.await_peer(id, CROSSED_WAIT_NS),
-                    Some(Refusal::Stale) => self.lane_lost(id, stale()),
+                    Some(Refusal::Stale) => self.lane_lost(id, wrong_incarnation()),
                     Some(Refusal::Full) if self.connect_time_left(id) > 0 => self.await_room(id),
                     Some(Refusal::Full) => self.lane_lost(id, no_room_for_callers()),
                     Some(Refusal::Unnamed) => self.lane_lost(id, unnamed()),
@@ -505,7 +505,7 @@ fn unnamed() -> Error {
 }
 
 /// The other endpoint is not the one that was meant.
-fn stale() -> Error {
+fn wrong_incarnation() -> Error {
     let words = "the endpoint that was meant is gone: another one listens at its address now";
     Error::coded(errno::ECONNREFUSED, Code::PeerGone, words)
 }

@@ -70,7 +70,7 @@ pub struct Matcher<R, U> {
     /// Each message is in a list of each class, and behind those in the list of all; but from `loose` on only in that: most are
     /// received in the order in which they came, and then nobody looks into the classes.
     by_key: HashMap<Key, ListEnds, TagHashBuilder>,
-    in_arrival_order: ListEnds,
+    arrivals: ListEnds,
     unindexed: u32,
     /// How many messages were kept.
     count_kept: u64,
@@ -85,7 +85,7 @@ impl<R, U> Default for Matcher<R, U> {
             posted: Posted::new(),
             unexpected: MessageLists::new(),
             by_key: HashMap::default(),
-            in_arrival_order: EMPTY,
+            arrivals: EMPTY,
             unindexed: NONE,
             count_kept: 0,
             #[cfg(test)]
@@ -128,7 +128,7 @@ impl<R, U> Matcher<R, U> {
         let class = Class { ignore: want.ignore, any_source, posted: 0 };
         let c = self.classes.len();
         self.classes.push(class);
-        let mut at = self.in_arrival_order.first;
+        let mut at = self.arrivals.first;
         while let Some(node) = self.unexpected.get(at) {
             let key = class.key(c, node.source, node.tag);
             let behind = node.links[CLASSES].next;
@@ -315,7 +315,7 @@ impl<R, U> Matcher<R, U> {
     pub fn keep(&mut self, source: u64, tag: u64, item: U) -> EntryId {
         self.count_kept += 1;
         let at = self.unexpected.add(self.count_kept, source, tag, item);
-        self.unexpected.link(CLASSES, &mut self.in_arrival_order, at);
+        self.unexpected.link(CLASSES, &mut self.arrivals, at);
         if self.unindexed == NONE {
             self.unindexed = at;
         }
@@ -350,7 +350,7 @@ impl<R, U> Matcher<R, U> {
         if indexed {
             self.unindex(at, source, tag, false);
         }
-        self.unexpected.unlink(CLASSES, &mut self.in_arrival_order, at);
+        self.unexpected.unlink(CLASSES, &mut self.arrivals, at);
     }
 
     /// The reverse of `thread`.
@@ -370,10 +370,10 @@ impl<R, U> Matcher<R, U> {
     /// The oldest message that a receive fits.
     #[inline]
     pub fn find_unexpected(&mut self, want: &RecvFilter) -> Option<EntryId> {
-        let first = self.unexpected.get(self.in_arrival_order.first)?;
+        let first = self.unexpected.get(self.arrivals.first)?;
         self.probe();
         if want.takes(first.source, first.tag) {
-            return Some(EntryId(self.in_arrival_order.first));
+            return Some(EntryId(self.arrivals.first));
         }
         self.find_behind(want)
     }
@@ -388,7 +388,7 @@ impl<R, U> Matcher<R, U> {
                 self.by_key.get(&self.classes[c].key(c, want.source, want.tag)).map(|ends| EntryId(ends.first))
             }
             None => {
-                let mut at = self.in_arrival_order.first;
+                let mut at = self.arrivals.first;
                 while let Some(node) = self.unexpected.get(at) {
                     self.probe();
                     if want.takes(node.source, node.tag) {
@@ -414,7 +414,7 @@ impl<R, U> Matcher<R, U> {
 
     /// Messages that wait, in the order in which they came.
     pub fn each_unexpected(&self) -> impl Iterator<Item = (EntryId, &U)> {
-        let mut behind = self.in_arrival_order.first;
+        let mut behind = self.arrivals.first;
         std::iter::from_fn(move || {
             step();
             let (at, node) = (behind, self.unexpected.get(behind)?);

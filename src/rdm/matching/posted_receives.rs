@@ -190,7 +190,7 @@ impl<R> Posted<R> {
     #[inline(never)]
     fn add_hashed(&mut self, key: Key, number: u64, filter: NodeFilter, item: R) -> u32 {
         if self.sole != NONE {
-            self.hash_sole();
+            self.move_sole_to_hash();
         }
         let (at, hash) = (self.free, self.hash_of(&key));
         let first = self.first_at(hash, &key);
@@ -242,7 +242,7 @@ impl<R> Posted<R> {
 
     /// Another sort comes: from now on the hash leads to the first.
     #[inline(never)]
-    fn hash_sole(&mut self) {
+    fn move_sole_to_hash(&mut self) {
         let at = std::mem::replace(&mut self.sole, NONE);
         let Some(hash) = self.get(at).map(|node| self.hash_of(&node.key)) else { return };
         let next_in_bucket = self.insert_in_bucket(at, hash);

@@ -89,7 +89,7 @@ impl Domain {
     }
 
     /// Whether a peer's key says that atomics there are its card's alone. Keys of callers' choice say nothing.
-    pub fn is_cards(&self, key: u64) -> bool {
+    pub fn is_card_key(&self, key: u64) -> bool {
         const MARKS: u64 = CHOSEN_KEY | CARD_KEY;
         key & MARKS == MARKS && !self.user_keys
     }
@@ -239,8 +239,8 @@ impl Domain {
     }
 
     /// Takes over what an endpoint that closes could not take back.
-    pub fn adopt(&self, cache_key: impl IntoIterator<Item = (usize, RegionId)>) {
-        self.orphans.lock().extend(cache_key);
+    pub fn adopt(&self, regions: impl IntoIterator<Item = (usize, RegionId)>) {
+        self.orphans.lock().extend(regions);
     }
 
     pub fn close_orphans(&self) {

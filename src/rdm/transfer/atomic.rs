@@ -23,7 +23,7 @@ impl State {
     /// Posts an atomic operation whose arguments were checked.
     pub fn atomic(&mut self, domain: &Domain, op: &AtomicOp, c: &Common) -> Result<()> {
         self.check_enabled()?;
-        if domain.is_cards(op.key) {
+        if domain.is_card_key(op.key) {
             check_card(op.what)?;
         }
         let id = self.route(c.peer)?;
@@ -56,7 +56,7 @@ impl State {
     }
 
     fn atomic_loopback(&mut self, domain: &Domain, op: &AtomicOp) -> Result<()> {
-        if domain.is_cards(op.key) {
+        if domain.is_card_key(op.key) {
             return Err(only_by_card(op.key, "this very endpoint"));
         }
         let (what, bytes) = (op.what, op.what.bytes());

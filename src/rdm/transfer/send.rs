@@ -313,7 +313,7 @@ impl State {
                 let with = Operands::joined(op.what, w.pieces.as_slice().first().copied().unwrap_or_default(), op.with.old);
                 let op = AtomicOp { with, ..**op };
                 match domain.lanes.get(link.lane_index) {
-                    Some(lane) if domain.is_cards(op.key) => match lane.provider.reach() {
+                    Some(lane) if domain.is_card_key(op.key) => match lane.provider.reach() {
                         Reach::Devices => link.ep.atomic(&op, &Common { flags: how | BY_CARD, ..c }),
                         _ => Err(only_by_card(op.key, lane.provider.name())),
                     },

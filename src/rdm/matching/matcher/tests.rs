@@ -140,7 +140,7 @@ fn lists_are_freed() {
 
 /// The heirs of a sort that was alone are found when another comes, and in the order in which they were posted.
 #[test]
-fn a_sort_that_was_alone_gets_its_place_in_the_hash_when_another_comes() {
+fn a_sole_key_moves_to_the_hash_when_another_comes() {
     let exact = |tag| RecvFilter { source: 1, tag, ignore: 0 };
     let take = |m: &mut Matcher<u64, ()>, tag| m.find_posted(1, tag).and_then(|at| m.remove_posted(at, 1));
     for (alone, taken) in [(1, 0), (2, 0), (2, 1), (3, 1), (3, 2), (9, 4)] {
@@ -225,7 +225,7 @@ fn messages_are_refiled_in_as_many_steps_as_there_are_messages() {
 
 /// Only a message that gets a receive behind brings one out of turn: not posting again, moving to another source, or an end.
 #[test]
-fn a_receive_is_next_until_one_behind_it_gets_a_message() {
+fn a_receive_can_be_reposted_until_a_later_one_is_filled() {
     let want = RecvFilter { source: 1, tag: 7, ignore: 0 };
     let mut m = Matcher::<u64, u64>::default();
     let first = m.put(want, || 1);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A domain over the domains of the lanes: each region is registered with all of them under one key.
+//! The domain of connectionless endpoints: the domains of all its lanes, keys that are valid over every lane, and memory that messages
+//! expose to peers for reading.
 
 use super::region_quota::RegionQuota;
 use super::regions::Regions;
@@ -21,7 +22,7 @@ use std::sync::atomic::AtomicU64;
 pub struct LaneDomain {
     pub provider: &'static dyn Provider,
     pub domain: Arc<dyn prov::Domain>,
-    /// What its endpoints are opened with.
+    /// The info with which lanes are opened.
     pub info: Info,
 }
 
@@ -29,16 +30,17 @@ pub struct Domain {
     pub threading: Threading,
     pub lanes: Vec<LaneDomain>,
     pub regions: Serial<Regions>,
-    /// Regions that endpoints lent which are closed, by lane.
+    /// Exposed regions that closed endpoints left behind because they were busy, by lane.
     orphans: Serial<Vec<(usize, RegionId)>>,
     pub quota: RegionQuota,
     keys: Serial<KeySource>,
-    /// Of all endpoints: what they grant beyond the first grants, and what waits there of peers that have ended.
+    /// Shared counts of all endpoints: `grants`, bytes granted beyond the first grants; `ended`, bytes of unexpected messages whose senders
+    /// are gone.
     pub grants: Arc<AtomicU64>,
     pub ended: Arc<AtomicU64>,
-    /// The caller chooses the keys.
+    /// The program chooses the keys of regions.
     pub user_keys: bool,
-    /// Copies within this process, of memory whose pages may be gone.
+    /// Copies within this process by system calls, which report pages that are missing.
     pub user: Arc<UserCopy>,
 }
 
@@ -66,40 +68,41 @@ impl Domain {
         })
     }
 
-    /// Whether a lane's target may carry a part of large copies.
+    /// Whether some lane lets the target carry a part of large copies.
     pub fn shares_copies(&self) -> bool {
         self.lanes.iter().any(|lane| lane.provider.reach() == Reach::Host)
     }
 
-    /// Where the device listens that one of the lanes has, at any port.
+    /// Address of the device that one of the lanes has, with any port.
     pub fn device_address(&self) -> Option<SocketAddr> {
         let devices = self.lanes.iter().filter(|lane| lane.provider.reach() == Reach::Devices);
         devices.filter_map(|lane| lane.info.src_addr.as_deref()?.split_once("://")?.1.parse().ok()).next()
     }
 
-    /// Unguessable, and never 0.
+    /// A random number that nobody can guess. Never 0.
     pub fn draw(&self) -> u64 {
         self.keys.lock().draw()
     }
 
-    /// A key that tells peers, as a lane's own would, whether it names a device's memory; and whose atomics there are.
+    /// Draws a key that tells peers, as a lane's own key does, whether it names device memory, and whether its atomics are the card's.
     pub fn draw_key(&self, on_device: bool, access: Access) -> u64 {
         let (device, card) = (if on_device { DEVICE_KEY } else { 0 }, if access.contains(Access::ATOMIC) { CARD_KEY } else { 0 });
         self.draw() & !(DEVICE_KEY | CARD_KEY) | CHOSEN_KEY | device | card
     }
 
-    /// Whether a peer's key says that atomics there are its card's alone. Keys of callers' choice say nothing.
+    /// Whether a peer's key says that atomics on its region are carried out by the card alone. Keys that programs choose say nothing.
     pub fn is_card_key(&self, key: u64) -> bool {
         const MARKS: u64 = CHOSEN_KEY | CARD_KEY;
         key & MARKS == MARKS && !self.user_keys
     }
 
-    /// Where local memory lies that an operation describes by `desc`.
+    /// Location of the local memory that `desc` describes.
     pub fn site(&self, desc: u64) -> Result<Site> {
         if desc & DEVICE_DESC == 0 { Ok(Site::HOST) } else { self.regions.lock().named(desc).map(|r| r.local.site()) }
     }
 
-    /// What `descs` are for one lane. Those of host memory are help at most, so one that names nothing is as none.
+    /// Translates the program's descriptors to those of one lane. A descriptor of host memory only speeds things up, so one that names no
+    /// region becomes 0.
     pub fn descs_of(&self, lane: usize, descs: &[u64]) -> Result<([u64; IOV_LIMIT], usize)> {
         let mut out = [0; IOV_LIMIT];
         if descs.iter().any(|d| *d != 0) {
@@ -108,7 +111,7 @@ impl Domain {
                 *to = match regions.named(*desc) {
                     Ok(region) => match region.ids.get(lane).copied().flatten() {
                         Some(id) => id.desc,
-                        // The CPU does not reach it either.
+                        // Memory of a device that the lane does not reach: the CPU cannot stand in for it.
                         None if !region.local.site().is_host() => return Err(unreachable(self.lanes.get(lane))),
                         None => 0,
                     },
@@ -120,7 +123,8 @@ impl Domain {
         Ok((out, descs.len().min(IOV_LIMIT)))
     }
 
-    /// How the peer of a lane names memory in a registered region that it may read: address and key.
+    /// Address and key by which the peer of a lane can read a buffer in one of the program's regions. `None` if peers may not read that
+    /// region.
     pub fn remote_name(&self, lane: usize, desc: u64, iov: Iov) -> Result<Option<(u64, u64)>> {
         let regions = self.regions.lock();
         let region = regions.named(desc)?;
@@ -137,15 +141,15 @@ impl Domain {
         }
     }
 
-    /// Whether the program may have one region more.
+    /// Fails if the program has as many regions as it may.
     pub fn check_quota(&self) -> Result<()> {
         let regions = self.regions.lock();
         let (open, most) = (regions.all.len() - regions.free.len(), self.quota.most_program());
         if open < most { Ok(()) } else { Err(full(most)) }
     }
 
-    /// Lets a peer of one lane read memory, until the region is closed; gives it with the address and the key that the peer uses. Who
-    /// calls has asked `room`.
+    /// Exposes memory to the peer of one lane for reading, until the region is closed. Returns the region, and the address and key that the
+    /// peer uses. The caller has checked `quota`.
     pub fn expose(&self, lane: usize, site: Site, iov: Iov, desc: u64) -> Result<(RegionId, u64, u64)> {
         let at = lane;
         let Some(lane) = self.lanes.get(at) else { return Err(Error::fixed(errno::EINVAL, "no such lane")) };
@@ -162,7 +166,7 @@ impl Domain {
         Ok((id, addr, key))
     }
 
-    /// Device memory, which a card may know from an earlier message.
+    /// Exposes device memory. The card may still have it registered from an earlier message.
     #[cold]
     fn expose_device(&self, at: usize, site: Site, iov: Iov, desc: u64) -> Result<RegionId> {
         let Some(lane) = self.lanes.get(at) else { return Err(Error::fixed(errno::EINVAL, "no such lane")) };
@@ -174,7 +178,8 @@ impl Domain {
         let id = register(&*lane.domain, site, iov, self.draw_key(true, Access::REMOTE_READ))?;
         if let Some(cache_key) = cache_key {
             let mut regions = self.regions.lock();
-            // Its end is its region's, which another thread may have closed.
+            // Another thread may have closed the program's region meanwhile; then the registration is not cached, since nothing would
+            // remove it.
             let gone = if regions.named(desc).is_ok() { regions.cache.keep(cache_key, id) } else { Vec::new() };
             drop(regions);
             self.close_evicted(gone);
@@ -190,7 +195,7 @@ impl Domain {
         }
     }
 
-    /// Closes what is kept of a region that closes.
+    /// Closes the cached registrations of a region that closes.
     pub fn close_cached(&self, owner: u64) -> Result<()> {
         let kept = self.regions.lock().cache.close_owner(owner);
         let mut all = Ok(());
@@ -207,12 +212,12 @@ impl Domain {
         self.regions.lock().cache.counts
     }
 
-    /// Whether what was lent may be closed before the peer is through with it.
+    /// Whether an exposed region can be closed while the peer may be reading it, so that only that read fails.
     pub fn can_revoke(&self, lane: usize) -> bool {
         self.lanes.get(lane).is_none_or(|lane| lane.domain.can_cut_off())
     }
 
-    /// Closes a region that was lent. True: a peer may still be inside, and it is to be tried again.
+    /// Tries to close an exposed region. True if it is busy because the peer may be reading; then it is to be tried again.
     pub fn close_is_busy(&self, (lane, id): (usize, RegionId)) -> bool {
         if id.desc & DEVICE_DESC != 0 {
             self.regions.lock().cache.forget(lane, id);
@@ -220,7 +225,7 @@ impl Domain {
         self.closing_is_busy(lane, |domain| domain.try_close_region(id))
     }
 
-    /// Whether what was lent is not closed by `close`, and so is still lent.
+    /// Tries to close an exposed region with `close`, and counts it as closed. True if it is busy.
     fn closing_is_busy(&self, lane: usize, close: impl FnOnce(&dyn prov::Domain) -> Result<()>) -> bool {
         let busy = self.lanes.get(lane).is_some_and(|lane| close(&*lane.domain).is_err_and(|e| e.errno == errno::EBUSY));
         if !busy {
@@ -229,7 +234,8 @@ impl Domain {
         busy
     }
 
-    /// The same for one that the peer is through with, or was never told of; it may be kept.
+    /// Tries to close an exposed region that the peer has finished with or never heard of; a cached one stays registered. True if it is
+    /// busy.
     pub fn release_is_busy(&self, (lane, id): (usize, RegionId)) -> bool {
         if id.desc & DEVICE_DESC != 0 && self.regions.lock().cache.put_back(lane, id) {
             self.quota.give_back();
@@ -238,7 +244,7 @@ impl Domain {
         self.closing_is_busy(lane, |domain| domain.take_back(id))
     }
 
-    /// Takes over what an endpoint that closes could not take back.
+    /// Takes over exposed regions that an endpoint which closes could not close.
     pub fn adopt(&self, regions: impl IntoIterator<Item = (usize, RegionId)>) {
         self.orphans.lock().extend(regions);
     }
@@ -256,7 +262,7 @@ fn register(domain: &dyn prov::Domain, site: Site, iov: Iov, requested_key: u64)
     domain.register(&Attr { source, memory, requested_key, ..Attr::plain(Access::REMOTE_READ) })
 }
 
-/// Of device memory that a lane's device does not reach.
+/// The error for device memory that is not registered with the lane's device.
 #[cold]
 fn unreachable(lane: Option<&LaneDomain>) -> Error {
     let lane = lane.map_or("?", |lane| lane.provider.name());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How many regions of a domain the program may have, and how many its messages may have lent to peers. Neither takes the other's.
+//! How many regions of a domain the program may register, and how many its messages may expose to peers. Neither takes the other's part.
 
 use crate::error::{Error, errno};
 use crate::mr::key::OWN_REGIONS;
@@ -7,7 +7,7 @@ use crate::prov::Reach;
 use crate::rdm::limits::{EXPOSED_FLOOR, EXPOSED_MAX};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// One part of so many of a card's regions is for messages: cards count both together.
+/// Messages may use one `CARD_FRACTION`-th of a card's regions: a card counts both kinds together.
 const CARD_FRACTION: usize = 4;
 
 pub struct RegionQuota {
@@ -16,7 +16,7 @@ pub struct RegionQuota {
     most_program: usize,
 }
 
-/// Regions that the program may have, of `all` that a lane has.
+/// Regions that the program may register, of `all` that a lane offers.
 pub fn program_share(reach: Reach, all: usize) -> usize {
     if reach == Reach::Devices { all - exposed_of_card(all) } else { all }
 }
@@ -26,7 +26,7 @@ fn exposed_of_card(all: usize) -> usize {
 }
 
 impl RegionQuota {
-    /// Of a domain over lanes that have so many regions each.
+    /// The quota of a domain over lanes that offer so many regions each.
     pub fn of(lanes: impl Iterator<Item = (Reach, usize)>) -> RegionQuota {
         let mut quota = RegionQuota { exposed: AtomicUsize::new(0), most_exposed: EXPOSED_MAX, most_program: OWN_REGIONS };
         for (reach, all) in lanes.filter(|(reach, _)| *reach == Reach::Devices) {
@@ -36,20 +36,20 @@ impl RegionQuota {
         quota
     }
 
-    /// Regions that the program may have.
+    /// Regions that the program may register.
     pub fn most_program(&self) -> usize {
         self.most_program
     }
 
-    /// Whether `more` may be lent to a peer that has `has`. Of one half a peer takes no more than it leaves; the other half is for
-    /// peers that have few, so that those which are late do not stop the messages to others.
+    /// Whether `more` regions may be exposed to a peer that has `has` already. Of one half of all regions, a peer may have at most as many
+    /// as it leaves free. The other half is for peers that have few, so that slow peers do not stop the messages to others.
     pub fn may_expose(&self, more: usize, has: usize) -> bool {
         let (all, has) = (self.exposed(), has.saturating_add(more));
         let fits = all.saturating_add(more) <= self.most_exposed;
         fits && (has <= EXPOSED_FLOOR || has <= (self.most_exposed / 2).saturating_sub(all))
     }
 
-    /// Regions that are lent. Relaxed, here and below: a number, by which nothing else is ordered.
+    /// Regions that are exposed. All accesses are relaxed: the count is only compared with limits, and orders nothing else.
     pub fn exposed(&self) -> usize {
         self.exposed.load(Ordering::Relaxed)
     }
@@ -63,7 +63,7 @@ impl RegionQuota {
     }
 }
 
-/// Whether an error says that there is no room now, where waiting may help.
+/// Whether an error means that there is no room at present, so that waiting may help.
 pub fn is_out_of_room(e: &Error) -> bool {
     e.is_again() || matches!(e.errno, errno::ENOSPC | errno::ENOMEM | errno::EMFILE | errno::ENFILE | errno::ENOBUFS)
 }

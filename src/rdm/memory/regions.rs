@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The regions of a domain.
+//! The table of the program's registered regions in one domain.
 
 use super::registration_cache::Cache;
 use crate::error::{Error, Result};
@@ -9,19 +9,19 @@ use crate::prov::queue::Counter;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A region as this process itself reaches it; it has no pieces if it was given as a descriptor. Who copies enters it, without
-/// the regions' lock: a driver may take its time.
+/// A region as this process itself copies from and to it. A region that was given as a file descriptor has no pieces. Copies hold the
+/// region open without the table's lock, because a driver may take long.
 pub type LocalRegion = region::Region<(), ()>;
 
 pub struct Region {
     pub generation: u64,
-    /// By lane; `None` once it is closed there.
+    /// The region in each lane's domain; `None` once it is closed there.
     pub ids: Vec<Option<RegionId>>,
     pub start: usize,
     pub local: Arc<LocalRegion>,
-    /// Counts writes to it.
+    /// Counts writes to the region.
     pub counter: Option<Arc<Counter>>,
-    /// Peers may read it, and it is in one piece.
+    /// Peers may read the region, and it is in one piece.
     pub readable: bool,
 }
 
@@ -30,9 +30,9 @@ pub struct Regions {
     pub all: Vec<Option<Region>>,
     pub free: Vec<u32>,
     pub count: u64,
-    /// Open ones by their keys.
+    /// Open regions by key.
     pub by_key: HashMap<u64, u32>,
-    /// What of them was registered once more for messages.
+    /// Further registrations of these regions with cards, for messages.
     pub cache: Cache,
 }
 

@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Registrations with a card of device memory that messages are read from, kept for the next message from there: for each
-//! a driver exports and a card pins, which takes longer than most messages. What is kept is found by the driver's identity of the
-//! allocation, which no other allocation gets, so that memory that was freed is never taken for what lies there now.
+//! Registrations of device memory with a card, kept from one message to the next: exporting memory from a driver and pinning it takes
+//! longer than most messages. An entry is found by the driver's identity of the allocation, which is never used again, so that freed memory
+//! is never mistaken for what lies at its address now.
 //!
-//! Host memory has no such thing, and nothing of it is kept. userfaultfd tells of less than it seems: not of `MADV_GUARD_INSTALL`
-//! and `SHM_REMAP`, of `MADV_DONTNEED` before the pages go, so that a message in between takes the old ones; and programs that
-//! use it themselves get `EBUSY`.
+//! Host memory has no such identity, and none of it is cached. userfaultfd does not report enough: it misses `MADV_GUARD_INSTALL` and
+//! `SHM_REMAP`, it reports `MADV_DONTNEED` before the pages go, so that a message in between would read the old ones, and programs that use
+//! it themselves would get `EBUSY`.
 
 use crate::hmem::{self, Site};
 use crate::mr::RegionId;
 use crate::prov::op::Iov;
 
-/// Registrations that are kept, those in use among them.
+/// Registrations that are kept, including those in use.
 const ENTRIES: usize = 256;
-/// And their bytes, which stay pinned.
+/// Bytes of these registrations, which stay pinned.
 const BYTES: usize = 1 << 30;
 
-/// What is registered, as far as it decides whether a registration is of it.
+/// Identifies the memory of a registration. Two messages can share a registration only if all of this is equal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CacheKey {
     pub lane: usize,
     pub site: Site,
     pub addr: usize,
     pub len: usize,
-    /// The driver's identity of the one allocation that it lies in.
+    /// The driver's identity of the allocation that contains the memory.
     pub allocation: u64,
-    /// Generation of the caller's region: its end is theirs.
+    /// Generation of the program's region. The entry is removed when that region closes.
     pub owner: u64,
 }
 
 impl CacheKey {
-    /// Without an identity, or of several allocations: none, and nothing is kept.
+    /// `None`, so that nothing is cached, if the driver gives no identity or the memory spans several allocations.
     pub fn of(lane: usize, site: Site, iov: Iov, owner: u64) -> Option<CacheKey> {
         let found = hmem::get(site.iface).ok()?.detect(iov.addr() as u64).ok()??;
         let within = (iov.addr() as u64).checked_add(iov.len() as u64).is_some_and(|end| end <= found.end());
@@ -38,7 +38,7 @@ impl CacheKey {
         (allocation != 0 && within).then_some(CacheKey { lane, site, addr, len, allocation, owner })
     }
 
-    /// Whether an allocation that is gone was where this one is.
+    /// Whether `old` names an allocation that was at this place and is gone.
     fn replaces(&self, old: &CacheKey) -> bool {
         self.site == old.site && self.allocation != old.allocation && self.addr < old.addr + old.len && old.addr < self.addr + self.len
     }
@@ -54,13 +54,13 @@ pub struct Counts {
 struct Entry {
     key: CacheKey,
     region: RegionId,
-    /// To a peer; nothing takes it away meanwhile.
+    /// A peer may be reading, so the entry is neither evicted nor used for another message.
     in_use: bool,
-    /// Goes when it comes back.
+    /// The entry is removed when its message is finished.
     closing: bool,
 }
 
-/// Least recently used first.
+/// Entries in order of last use, oldest first.
 #[derive(Default)]
 pub struct Cache {
     entries: Vec<Entry>,
@@ -68,7 +68,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// A registration of it that no operation uses, for one that begins.
+    /// Takes a registration of this memory that no message is using.
     pub fn take(&mut self, key: &CacheKey) -> Option<RegionId> {
         let e = self.entries.iter_mut().rfind(|e| e.key == *key && !e.in_use && !e.closing)?;
         e.in_use = true;
@@ -76,12 +76,12 @@ impl Cache {
         Some(e.region)
     }
 
-    /// Keeps a new one, which is lent, if there is room; gives those that are to be closed for it.
+    /// Adds a registration, which a message is using, if there is room. Returns the registrations that are to be closed to make room.
     pub fn keep(&mut self, key: CacheKey, region: RegionId) -> Vec<(usize, RegionId)> {
         self.counts.misses += 1;
         let mut gone = Vec::new();
         let mut full = key.len > BYTES;
-        // First what the driver has freed.
+        // Allocations that the driver has freed go first.
         while let Some(at) = self.entries.iter().position(|e| !e.in_use && key.replaces(&e.key)) {
             gone.push(self.evict(at));
         }
@@ -97,7 +97,7 @@ impl Cache {
         gone
     }
 
-    /// The peer is through with it. False: it is not kept.
+    /// The message is finished. False if the registration is not kept and has to be closed.
     pub fn put_back(&mut self, lane: usize, region: RegionId) -> bool {
         let Some(at) = self.position(lane, region) else { return false };
         let mut entry = self.entries.remove(at);
@@ -109,14 +109,14 @@ impl Cache {
         kept
     }
 
-    /// It is closed.
+    /// Removes an entry whose registration is closed.
     pub fn forget(&mut self, lane: usize, region: RegionId) {
         if let Some(at) = self.position(lane, region) {
             self.entries.remove(at);
         }
     }
 
-    /// Nothing of a caller's region is kept from now on; gives what no operation uses.
+    /// Stops caching for a region of the program. Returns its registrations that no message is using.
     pub fn close_owner(&mut self, owner: u64) -> Vec<(usize, RegionId)> {
         let mut idle = Vec::new();
         for e in self.entries.iter_mut().filter(|e| e.key.owner == owner) {
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!((cache.take(&key(4096, 64, 7)), cache.keep(key(4096, 64, 7), region(1))), (None, vec![]));
         assert!(cache.put_back(0, region(1)));
         assert_eq!(cache.take(&key(4096, 64, 8)), None);
-        // Nor kept, once its place is another's.
+        // The entry of the freed allocation is evicted once another allocation lies there.
         assert_eq!(cache.keep(key(4000, 97, 8), region(2)), [(0, region(1))]);
         assert_eq!((cache.take(&key(4096, 64, 7)), cache.put_back(0, region(1))), (None, false));
         assert_eq!(cache.counts, Counts { hits: 0, misses: 2, evictions: 1 });

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Joins messages and receives by source and tag, in the order of posting and of arriving, at a cost that does not grow with
-//! how many wait.
+//! Matches messages and receives by source and tag, in the order of posting and of arrival, at a cost that does not grow with the number of
+//! entries.
 //!
-//! Receives name a source or any, and bits of the tag to ignore. Programs use two or three such masks, so each pair of mask and
-//! "any source" is learned as a class, in which a hash finds the oldest candidate; an arrival asks each class and takes the
-//! oldest of what they give. Beyond eight masks the rest is one list, walked in order.
+//! A receive names a source or any source, and bits of the tag to ignore (its mask). Programs use two or three masks, so each pair of a
+//! mask and "any source or one source" is learned as a class. Within a class, a hash finds the oldest entry; an arriving message asks each
+//! class, and takes the oldest receive of all answers. Receives beyond eight classes are in one list that is walked in order.
 
 use super::message_lists::{EMPTY, ListEnds, MessageLists, step};
 use super::posted_receives;
@@ -14,15 +14,15 @@ use crate::error::Result;
 use crate::prov::av::UNSPEC;
 use std::collections::HashMap;
 
-/// Masks that are found by a hash.
+/// Classes that have a hash.
 const CLASSES: usize = 8;
-/// The class of receives with other masks.
+/// The class of receives that fit none of these.
 const OTHERS: u8 = CLASSES as u8;
 
-/// What a receive is for.
+/// The messages that a receive takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvFilter {
-    /// `UNSPEC`: any.
+    /// `UNSPEC` for any source.
     pub source: u64,
     pub tag: u64,
     pub ignore: u64,
@@ -34,14 +34,14 @@ impl RecvFilter {
     }
 }
 
-/// What a receive is for, and its number among all.
+/// The number of a receive in the order of posting, and the messages that it takes.
 pub type RecvPosition = (u64, RecvFilter);
 
-/// A posted receive or an unexpected message, while it waits.
+/// Names a posted receive or an unexpected message while it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryId(u32);
 
-/// Receives by their numbers; of each, whether it is a tagged one.
+/// Sorts receives by their numbers. The flag says whether a receive is tagged.
 pub fn in_order(mut found: Vec<(u64, (bool, EntryId))>) -> Vec<(bool, EntryId)> {
     found.sort_unstable();
     found.into_iter().map(|(_, receive)| receive).collect()
@@ -51,7 +51,7 @@ pub fn in_order(mut found: Vec<(u64, (bool, EntryId))>) -> Vec<(bool, EntryId)> 
 struct Class {
     ignore: u64,
     any_source: bool,
-    /// Receives of it that wait.
+    /// Posted receives of this class.
     posted: usize,
 }
 
@@ -67,12 +67,12 @@ pub struct Matcher<R, U> {
     classes: Vec<Class>,
     posted: Posted<R>,
     unexpected: MessageLists<U, { CLASSES + 1 }>,
-    /// Each message is in a list of each class, and behind those in the list of all; but from `loose` on only in that: most are
-    /// received in the order in which they came, and then nobody looks into the classes.
+    /// Every message is in the list of all messages, `arrivals`, and in one list of each class, found by `by_key`. Messages from
+    /// `unindexed` on are in `arrivals` only: most are received in the order of arrival, and then the classes are never asked.
     by_key: HashMap<Key, ListEnds, TagHashBuilder>,
     arrivals: ListEnds,
     unindexed: u32,
-    /// How many messages were kept.
+    /// Messages stored so far, which numbers them.
     count_kept: u64,
     #[cfg(test)]
     probes: std::cell::Cell<usize>,
@@ -108,7 +108,7 @@ impl<R, U> Matcher<R, U> {
         self.probes.set(self.probes.get() + 1);
     }
 
-    /// The class of a receive, learned if there is room for one more.
+    /// The class of a receive. A new class is learned if there is room for one.
     #[inline(always)]
     fn class_of(&mut self, want: &RecvFilter) -> Option<usize> {
         let any = want.source == UNSPEC;
@@ -138,19 +138,19 @@ impl<R, U> Matcher<R, U> {
         Some(c)
     }
 
-    /// Room for a receive.
+    /// Reserves memory for one more receive.
     #[inline(always)]
     pub fn room_to_post(&mut self) -> Result<()> {
         self.posted.room()
     }
 
-    /// Room for a message.
+    /// Reserves memory for one more message.
     #[inline]
     pub fn room_to_keep(&mut self) -> Result<()> {
         self.unexpected.room()
     }
 
-    /// Posts a receive, for which no message waits. Its number is above those of all before.
+    /// Posts a receive that no stored message fits. `number` is greater than that of any receive before.
     #[inline(always)]
     pub fn post(&mut self, number: u64, want: RecvFilter, item: impl FnOnce() -> R) -> EntryId {
         let key = match self.class_of(&want) {
@@ -167,7 +167,7 @@ impl<R, U> Matcher<R, U> {
         EntryId(self.posted.add(key, number, asked, item))
     }
 
-    /// The oldest receive that a message from `source` with `tag` fits.
+    /// The oldest receive that takes a message from `source` with `tag`.
     #[inline(always)]
     pub fn find_posted(&self, source: u64, tag: u64) -> Option<EntryId> {
         let [class] = &self.classes[..] else { return self.find_oldest(source, tag) };
@@ -176,7 +176,7 @@ impl<R, U> Matcher<R, U> {
         (first != NONE).then_some(EntryId(first))
     }
 
-    /// The same with several classes, each of which has a candidate.
+    /// `find_posted` with several classes: the oldest of their candidates.
     #[inline(never)]
     fn find_oldest(&self, source: u64, tag: u64) -> Option<EntryId> {
         let mut best = NONE;
@@ -199,7 +199,7 @@ impl<R, U> Matcher<R, U> {
         (best != NONE).then_some(EntryId(best))
     }
 
-    /// The same among receives with other masks that are older than number `number`.
+    /// `find_posted` among the receives of class `OTHERS` that are older than number `number`; `best` if there is none.
     #[cold]
     fn find_other(&self, source: u64, tag: u64, best: u32, number: u64) -> u32 {
         let mut at = self.posted.first(&OTHER_KEY);
@@ -219,7 +219,7 @@ impl<R, U> Matcher<R, U> {
         self.posted.get_mut(at.0).and_then(|n| n.item.as_mut())
     }
 
-    /// As `remove_posted` of one that has nothing to be dropped.
+    /// As `remove_posted`, for a receive that owns nothing, so that nothing has to be dropped.
     #[inline(always)]
     pub fn forget_posted(&mut self, at: EntryId, source: u64) {
         if let Some(class) = self.posted.forget(at.0, source).and_then(|class| self.classes.get_mut(usize::from(class))) {
@@ -227,14 +227,14 @@ impl<R, U> Matcher<R, U> {
         }
     }
 
-    /// Takes a receive that gets a message of `source`.
+    /// Removes a receive that a message of `source` fills.
     #[inline(always)]
     pub fn remove_posted(&mut self, at: EntryId, source: u64) -> Option<R> {
         self.posted.record_fill(self.posted.get(at.0)?.number, source);
         self.withdraw_posted(at)
     }
 
-    /// Takes one that gets none now: nothing comes out of turn by it.
+    /// Removes a receive without filling it; that does not affect the order of the others.
     #[inline(always)]
     pub fn withdraw_posted(&mut self, at: EntryId) -> Option<R> {
         let class = usize::from(self.posted.get(at.0)?.class());
@@ -244,41 +244,42 @@ impl<R, U> Matcher<R, U> {
         self.posted.take(at.0)
     }
 
-    /// Posted receives for which `which` holds, with their numbers, by which they are in order.
+    /// Posted receives for which `which` holds, each with its number in the order of posting.
     pub fn search_posted(&self, mut which: impl FnMut(&R) -> bool) -> impl Iterator<Item = (u64, EntryId)> {
         self.posted.each().filter(move |(.., r)| which(r)).map(|(at, n, _)| (n.number, EntryId(at)))
     }
 
-    /// By which a receive can be posted again.
+    /// The position of a receive, with which it can be posted again.
     pub fn turn_of(&self, at: EntryId) -> Option<RecvPosition> {
         self.posted.get(at.0).map(|n| (n.number, want_of(n)))
     }
 
-    /// The receive of this number, which is not posted or stays so, gets a message of `source`.
+    /// Records that the receive of this number gets a message of `source`, whether or not it stays posted.
     #[inline(always)]
     pub fn record_fill(&mut self, number: u64, source: u64) {
         self.posted.record_fill(number, source);
     }
 
-    /// Whether a receive, whose sender is `source` by now, can be posted again so that none has been filled out of turn: those
-    /// behind it have got no message that may have been its own.
+    /// Whether a receive can be posted again at its old position: no later receive has been filled since by a message that might have been
+    /// its own. `source`: the sender's current index.
     pub fn can_repost(&self, (number, want): &RecvPosition, source: u64) -> bool {
         self.posted.newest_filled((want.source != UNSPEC).then_some(source)) <= *number
     }
 
-    /// Receives that only messages of `source` can fill, in their order.
+    /// Receives that only messages of `source` can fill, in the order of posting.
     pub fn posted_for(&self, source: u64) -> Vec<EntryId> {
         let found = self.posted.each().filter(|(_, n, _)| n.filter.source == source);
         in_order(found.map(|(at, n, _)| (n.number, (false, EntryId(at)))).collect()).into_iter().map(|(_, at)| at).collect()
     }
 
-    /// Takes out the receives that only messages of `source` can fill, in their order.
+    /// Removes the receives that only messages of `source` can fill, in the order of posting.
     pub fn take_posted_for(&mut self, source: u64) -> Vec<(u64, RecvFilter, R)> {
         let found = self.posted_for(source).into_iter();
         found.filter_map(|at| self.turn_of(at).and_then(|(number, want)| Some((number, want, self.withdraw_posted(at)?)))).collect()
     }
 
-    /// Posts receives again, as those of `source`, which is `UNSPEC` for any; they keep their turns, also among those that are there already.
+    /// Posts receives again as receives from `source` (`UNSPEC` for any). They keep their positions, also relative to receives that are
+    /// posted already.
     pub fn repost(&mut self, source: u64, receives: Vec<(u64, RecvFilter, R)>) {
         let mut all: Vec<_> = receives.into_iter().map(|(number, want, item)| (number, RecvFilter { source, ..want }, item)).collect();
         for k in 0..all.len() {
@@ -311,7 +312,7 @@ impl<R, U> Matcher<R, U> {
         self.posted.each().map(|(.., r)| r)
     }
 
-    /// Keeps a message for which no receive waits.
+    /// Stores a message that no receive fits.
     pub fn keep(&mut self, source: u64, tag: u64, item: U) -> EntryId {
         self.count_kept += 1;
         let at = self.unexpected.add(self.count_kept, source, tag, item);
@@ -322,7 +323,8 @@ impl<R, U> Matcher<R, U> {
         EntryId(at)
     }
 
-    /// `moved`: it is in the lists of receives from anyone still.
+    /// Puts a message into the lists of the classes. `moved`: only its source has changed, so it is still in the lists of classes with any
+    /// source.
     fn index_message(&mut self, at: u32, source: u64, tag: u64, moved: bool) {
         for (c, class) in self.classes.iter().enumerate().filter(|(_, class)| !(moved && class.any_source)) {
             self.unexpected.link(c, self.by_key.entry(class.key(c, source, tag)).or_insert(EMPTY), at);
@@ -332,7 +334,7 @@ impl<R, U> Matcher<R, U> {
         }
     }
 
-    /// Each message once, at most.
+    /// Puts all unindexed messages into the lists of the classes. Each message is indexed once at most.
     #[inline(never)]
     fn index_all(&mut self) {
         let mut at = std::mem::replace(&mut self.unindexed, NONE);
@@ -353,7 +355,7 @@ impl<R, U> Matcher<R, U> {
         self.unexpected.unlink(CLASSES, &mut self.arrivals, at);
     }
 
-    /// The reverse of `thread`.
+    /// Removes a message from the lists of the classes. `moves`: it stays in those with any source, as in `index_message`.
     #[inline]
     fn unindex(&mut self, at: u32, source: u64, tag: u64, moves: bool) {
         for (c, class) in self.classes.iter().enumerate().filter(|(_, class)| !(moves && class.any_source)) {
@@ -367,7 +369,7 @@ impl<R, U> Matcher<R, U> {
         }
     }
 
-    /// The oldest message that a receive fits.
+    /// The oldest message that fits a receive.
     #[inline]
     pub fn find_unexpected(&mut self, want: &RecvFilter) -> Option<EntryId> {
         let first = self.unexpected.get(self.arrivals.first)?;
@@ -378,7 +380,7 @@ impl<R, U> Matcher<R, U> {
         self.find_behind(want)
     }
 
-    /// The same where it is not the oldest of all.
+    /// `find_unexpected` where the oldest message of all does not fit.
     #[inline(never)]
     fn find_behind(&mut self, want: &RecvFilter) -> Option<EntryId> {
         self.index_all();
@@ -401,7 +403,7 @@ impl<R, U> Matcher<R, U> {
         }
     }
 
-    /// A message that waits: its source, its tag, and itself.
+    /// A stored message: its source, its tag, and the message.
     pub fn unexpected(&mut self, at: EntryId) -> Option<(u64, u64, &mut U)> {
         self.unexpected.get_mut(at.0).and_then(|n| Some((n.source, n.tag, n.item.as_mut()?)))
     }
@@ -412,7 +414,7 @@ impl<R, U> Matcher<R, U> {
         self.unexpected.take(at.0)
     }
 
-    /// Messages that wait, in the order in which they came.
+    /// Stored messages in the order of arrival.
     pub fn each_unexpected(&self) -> impl Iterator<Item = (EntryId, &U)> {
         let mut behind = self.arrivals.first;
         std::iter::from_fn(move || {
@@ -423,8 +425,8 @@ impl<R, U> Matcher<R, U> {
         })
     }
 
-    /// Sources have got other numbers: `source` gives those of messages, which keep their turns. All leave the lists of what they
-    /// were before the first is put into another, so each finds its place there at the end, or near it.
+    /// Sources have got other numbers; `source` gives the new one of a message. Messages keep their order. All of them leave their old
+    /// lists before the first enters a new one, so that each finds its place at the end of the new list, or near it.
     pub fn refile(&mut self, source: impl Fn(&U) -> Option<u64>) {
         self.posted.forget_senders();
         let new = |(at, m): (EntryId, &U)| Some((at.0, source(m)?, self.unexpected.get(at.0)?));

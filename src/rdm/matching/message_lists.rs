@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Messages that wait, in lists of several kinds: a node stays where it is, and is filled and emptied in place.
+//! Doubly linked lists of stored messages. A message is in several lists at once, and its node stays at one index from arrival to removal.
 
 use super::posted_receives::NONE;
 use crate::error::Result;
 use crate::fallible::MakeRoom;
 
-/// What stands before and behind a node in one list.
+/// The previous and the next node in one list.
 #[derive(Clone, Copy)]
 pub struct Neighbours {
     pub prev: u32,
@@ -22,21 +22,21 @@ pub struct ListEnds {
 
 pub const EMPTY: ListEnds = ListEnds { first: NONE, last: NONE };
 
-/// List `k` of a node is threaded through its link `k`.
+/// List `k` runs through link `k` of its nodes.
 pub struct MessageNode<T, const LISTS: usize> {
-    /// None: it is free.
+    /// `None` if the node is free.
     pub item: Option<T>,
     pub number: u64,
     pub source: u64,
     pub tag: u64,
-    /// It is in the lists of the classes, not only in that of all.
+    /// The node is in the lists of the classes as well as in the list of all messages.
     pub indexed: bool,
     pub links: [Neighbours; LISTS],
 }
 
 #[cfg(test)]
 thread_local! {
-    /// Of walks through lists.
+    /// Counts steps through lists, so that tests can bound them.
     pub static STEPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -77,7 +77,7 @@ impl<T, const LISTS: usize> MessageLists<T, LISTS> {
         self.get(at).map_or(u64::MAX, |n| n.number)
     }
 
-    /// Room for one more, and for all among those that are free.
+    /// Reserves memory for one more node, and for the list of free nodes to hold all of them.
     #[inline]
     pub fn room(&mut self) -> Result<()> {
         if self.free.is_empty() {
@@ -108,7 +108,7 @@ impl<T, const LISTS: usize> MessageLists<T, LISTS> {
         Some(item)
     }
 
-    /// Puts a node into a list by its number: nearly always at the end.
+    /// Inserts a node into list `k` by its number, which is nearly always at the end.
     #[inline]
     pub fn link(&mut self, k: usize, ends: &mut ListEnds, at: u32) {
         let number = self.number(at);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which message goes to which receive: the rules of sources, tags and masks, and nothing else.
 //!
-//! In come receives that the program posts and messages that no receive was waiting for; out goes, for a new message, the oldest
-//! receive that fits it, and for a new receive, the oldest message. The room knows no peers, lanes or buffers: both kinds of entries
-//! are type parameters of [`matcher::Matcher`].
+//! In come receives that the program posts, and messages for which no receive was posted. Out goes, for a new message, the oldest receive
+//! that fits it, and for a new receive, the oldest message. The room knows no peers, lanes or buffers: both kinds of entries are type
+//! parameters of [`matcher::Matcher`].
 //!
-//! Read `matcher` first. `posted_receives` is its table of receives, `message_lists` its lists of messages, and `tag_hash` a hash
-//! whose collisions a peer cannot provoke by its choice of tags.
+//! Read `matcher` first. `posted_receives` is its table of receives, `message_lists` its lists of messages, and `tag_hash` a hash in which
+//! peers cannot provoke collisions by their choice of tags.
 
 pub mod matcher;
 pub(in crate::rdm) mod message_lists;

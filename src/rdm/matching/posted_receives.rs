@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Receives that wait, found by what they are for: a hash whose places lead to the oldest of each sort, and the oldest to those
-//! behind it. All of it lies in one array, so that posting and taking one allocates nothing.
+//! The table of posted receives. A hash leads from a key to the oldest receive with that key, which leads to the later ones. All nodes lie
+//! in one array, so that posting and removing a receive allocate nothing.
 
 use crate::error::Result;
 use crate::fallible::{MakeRoom, filled};
 use std::hash::{BuildHasher, RandomState};
 
 pub const NONE: u32 = u32::MAX;
-/// Places of the hash at first.
+/// Buckets of the hash at first.
 const BUCKETS: usize = 64;
-/// Sorts of senders that are told from each other.
+/// Groups of senders for which the newest filled receive is recorded.
 const SENDER_CLASSES: usize = 64;
 
-/// What a sort of receives is for. Peers choose tags, and must not choose where they fall: the hash has a secret.
+/// Class, source and tag of a receive, masked. Peers choose tags, and must not be able to choose buckets: the hash has a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     pub class: u8,
@@ -20,7 +20,7 @@ pub struct Key {
     pub tag: u64,
 }
 
-/// What one was filter for: the source, the tag, and its bits that are not compared.
+/// The source, the tag and the ignored bits of the tag that the receive was posted with.
 #[derive(Clone, Copy)]
 pub struct NodeFilter {
     pub source: u64,
@@ -29,17 +29,18 @@ pub struct NodeFilter {
 }
 
 pub struct RecvNode<R> {
-    /// None: it is free, and `next` leads to the next free one.
+    /// `None` if the node is free; then `next` is the next free node.
     pub item: Option<R>,
-    /// In the order of posting.
+    /// Number in the order of posting.
     pub number: u64,
     key: Key,
     hash: u32,
     pub filter: NodeFilter,
-    /// Those of the same sort before and behind it.
+    /// The previous and the next receive with the same key.
     prev: u32,
     next: u32,
-    /// Of the oldest: the last of its sort, and the oldest of the next sort at this place of the hash.
+    /// Of the oldest receive with a key only. `last`: the newest receive with that key. `next_in_bucket`: the oldest receive with another
+    /// key in the same bucket.
     last: u32,
     next_in_bucket: u32,
 }
@@ -48,12 +49,12 @@ pub struct Posted<R> {
     nodes: Vec<RecvNode<R>>,
     free: u32,
     count: usize,
-    /// Sorts that have receives.
+    /// Distinct keys that have receives in the hash.
     keys: usize,
-    /// The highest number of a receive that got a message of such a sender's.
+    /// For each group of senders, the highest number of a receive that got one of their messages.
     newest_filled: [u64; SENDER_CLASSES],
     buckets: Box<[u32]>,
-    /// The oldest of the only sort, which the hash does not lead to yet: a program that posts one sort at a time hashes nothing.
+    /// The oldest receive of the only key, which is not in the hash: a program that posts receives of one key at a time computes no hash.
     sole: u32,
     secret: [u64; 2],
 }
@@ -107,12 +108,12 @@ impl<R> Posted<R> {
         self.nodes.get_mut(at as usize).filter(|n| n.item.is_some())
     }
 
-    /// The one behind it of the same sort.
+    /// The next receive with the same key.
     pub fn behind(&self, at: u32) -> u32 {
         self.get(at).map_or(NONE, |n| n.next)
     }
 
-    /// The oldest of its sort, or `NONE`.
+    /// The oldest receive with this key, or `NONE`.
     #[inline(always)]
     pub fn first(&self, key: &Key) -> u32 {
         match self.nodes.get(self.sole as usize) {
@@ -139,10 +140,10 @@ impl<R> Posted<R> {
         NONE
     }
 
-    /// Adds one behind those of its sort. `number` grows from one to the next.
+    /// Adds a receive after those with the same key. `number` grows with each call.
     #[inline(always)]
     pub fn add(&mut self, key: Key, number: u64, filter: NodeFilter, item: impl FnOnce() -> R) -> u32 {
-        // What could fail has filter for room.
+        // Callers that must not fail have called `room` before.
         if self.free == NONE {
             self.put_free();
         }
@@ -164,7 +165,7 @@ impl<R> Posted<R> {
         at
     }
 
-    /// Room for one more.
+    /// Reserves memory for one more receive.
     #[inline(always)]
     pub fn room(&mut self) -> Result<()> {
         if self.free != NONE { Ok(()) } else { self.grow() }
@@ -186,7 +187,7 @@ impl<R> Posted<R> {
         self.nodes.push(RecvNode { item: None, number: 0, key, hash: 0, filter, prev: NONE, next: NONE, last: NONE, next_in_bucket: NONE });
     }
 
-    /// The same of one of several sorts.
+    /// `add` while there are several keys.
     #[inline(never)]
     fn add_hashed(&mut self, key: Key, number: u64, filter: NodeFilter, item: R) -> u32 {
         if self.sole != NONE {
@@ -210,7 +211,7 @@ impl<R> Posted<R> {
         at
     }
 
-    /// Makes it the first at its place of the hash; gives what was that.
+    /// Makes a node the first of its bucket. Returns the node that was first.
     #[inline(always)]
     fn insert_in_bucket(&mut self, at: u32, hash: u32) -> u32 {
         let mask = self.buckets.len() - 1;
@@ -218,7 +219,8 @@ impl<R> Posted<R> {
         self.buckets.get_mut(hash as usize & mask).map_or(NONE, |head| std::mem::replace(head, at))
     }
 
-    /// Puts one where `free` leads to. Field by field: what is made elsewhere and copied waits for its stores.
+    /// Fills the node at `at`, the first of the free list. The fields are written one by one: a node built elsewhere and copied would have
+    /// to wait for its own stores.
     #[inline(always)]
     fn place(
         &mut self,
@@ -231,7 +233,7 @@ impl<R> Posted<R> {
     ) {
         let Some(node) = self.nodes.get_mut(at as usize) else { return };
         self.free = node.next;
-        // SAFETY: what is free has no item, so there is nothing to drop.
+        // SAFETY: the node is free, so its `item` is `None` and nothing needs to be dropped.
         unsafe { std::ptr::write(&mut node.item, Some(item())) };
         (node.key.class, node.key.source, node.key.tag) = (key.class, key.source, key.tag);
         (node.filter.source, node.filter.tag, node.filter.ignore) = (filter.source, filter.tag, filter.ignore);
@@ -240,7 +242,7 @@ impl<R> Posted<R> {
         self.count += 1;
     }
 
-    /// Another sort comes: from now on the hash leads to the first.
+    /// A second key appears: the first one moves into the hash.
     #[inline(never)]
     fn move_sole_to_hash(&mut self) {
         let at = std::mem::replace(&mut self.sole, NONE);
@@ -251,7 +253,7 @@ impl<R> Posted<R> {
         }
     }
 
-    /// Takes one out, whether it is to be filled or not.
+    /// Removes a receive, without recording whether a message fills it.
     #[inline(always)]
     pub fn take(&mut self, at: u32) -> Option<R> {
         let item = self.nodes.get_mut(at as usize)?.item.take()?;
@@ -259,7 +261,7 @@ impl<R> Posted<R> {
         Some(item)
     }
 
-    /// Takes one out that a message of `source` fills, whose item has nothing to be dropped; gives its class.
+    /// Removes a receive that a message of `source` fills and whose item owns nothing. Returns its class.
     #[inline(always)]
     pub fn forget(&mut self, at: u32, source: u64) -> Option<u8> {
         let node = self.nodes.get_mut(at as usize)?;
@@ -270,7 +272,7 @@ impl<R> Posted<R> {
         Some(class)
     }
 
-    /// Takes one out whose item is gone.
+    /// Puts a node whose item is gone into the free list.
     #[inline(always)]
     fn release(&mut self, at: u32) {
         let Some(node) = self.nodes.get_mut(at as usize) else { return };
@@ -280,7 +282,7 @@ impl<R> Posted<R> {
         if prev != NONE {
             return self.unlink(at, prev, next);
         }
-        // The next of its sort takes its place.
+        // The next receive with the same key becomes the oldest.
         let successor = match self.nodes.get_mut(next as usize) {
             Some(node) => {
                 (node.hash, node.prev, node.last, node.next_in_bucket) = (hash, NONE, last, next_in_bucket);
@@ -300,7 +302,7 @@ impl<R> Posted<R> {
         }
     }
 
-    /// Takes one, which is not the first of its sort, from between its neighbours.
+    /// Removes a node that is not the oldest of its key from between its neighbours.
     #[inline(never)]
     fn unlink(&mut self, at: u32, prev: u32, next: u32) {
         if let Some(node) = self.node(prev) {
@@ -318,7 +320,7 @@ impl<R> Posted<R> {
         }
     }
 
-    /// What led to `at` in a chain leads to `heir`.
+    /// Makes the node that leads to `at` in its bucket lead to `successor` instead.
     #[inline(never)]
     fn relink_chain(&mut self, place: usize, at: u32, successor: u32) {
         let mut prev = self.buckets.get(place).copied().unwrap_or(NONE);
@@ -334,7 +336,7 @@ impl<R> Posted<R> {
     #[cold]
     #[inline(never)]
     fn grow_buckets(&mut self) {
-        // Without memory for more places, each has more receives.
+        // Without memory for more buckets, the existing ones get longer.
         let Ok(buckets) = filled(NONE, self.buckets.len() * 2) else { return };
         self.buckets = buckets.into();
         for at in 0..self.nodes.len() {
@@ -347,25 +349,25 @@ impl<R> Posted<R> {
         }
     }
 
-    /// The receive of this number gets a message of `source`.
+    /// Records that the receive of this number gets a message of `source`.
     #[inline(always)]
     pub fn record_fill(&mut self, number: u64, source: u64) {
         let newest_filled = &mut self.newest_filled[source as usize % SENDER_CLASSES];
         *newest_filled = number.max(*newest_filled);
     }
 
-    /// The highest number of a receive that got a message of such a sender's, or of any.
+    /// The highest number of a receive that got a message from the group of `source`, or from any sender.
     pub fn newest_filled(&self, source: Option<u64>) -> u64 {
         let of_all = || self.newest_filled.iter().copied().max().unwrap_or(0);
         source.map_or_else(of_all, |source| self.newest_filled[source as usize % SENDER_CLASSES])
     }
 
-    /// Senders have other numbers: what each got is not known any more.
+    /// The senders have got other numbers, so all groups take the highest number of any.
     pub fn forget_senders(&mut self) {
         self.newest_filled = [self.newest_filled(None); SENDER_CLASSES];
     }
 
-    /// All of them, in no particular order.
+    /// All posted receives, in no particular order.
     pub fn each(&self) -> impl Iterator<Item = (u32, &RecvNode<R>, &R)> {
         self.nodes.iter().enumerate().filter_map(|(at, n)| Some((at as u32, n, n.item.as_ref()?)))
     }

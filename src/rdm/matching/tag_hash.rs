@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The hash of tags: peers choose tags, and must not choose where in a table they fall.
+//! A hash for tags and other numbers that peers choose. Its secret keeps peers from choosing which of them collide.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Folds multiplications with secret numbers.
+/// Combines words by multiplication with secret numbers.
 pub struct TagHash {
     secret: [u64; 2],
     state: u64,
 }
 
-/// Makes them, with secrets of its own.
+/// Makes hashers that share one random secret.
 #[derive(Clone)]
 pub struct TagHashBuilder([u64; 2]);
 

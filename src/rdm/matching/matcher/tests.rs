@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The matcher beside two lists that are walked from their beginning, and what a match costs.
+//! The matcher compared with two lists that are walked from the beginning, and the number of steps that a match takes.
 
 use crate::rdm::matching::matcher::*;
 use crate::rdm::matching::message_lists::STEPS;
@@ -15,13 +15,13 @@ impl Random {
 
 impl<R, U> Matcher<R, U> {
     fn put(&mut self, want: RecvFilter, item: impl FnOnce() -> R) -> EntryId {
-        // Of its own, where the endpoint counts for two matchers.
+        // Numbers receives per matcher; an endpoint numbers those of its two matchers together.
         self.count_kept += 1;
         self.post(self.count_kept, want, item)
     }
 }
 
-/// What the matcher is held against: two lists, walked from their beginning.
+/// The reference: two lists, walked from the beginning.
 #[derive(Default)]
 struct Model {
     posted: Vec<(RecvFilter, u32)>,
@@ -73,7 +73,7 @@ fn run(seed: u64, masks: &[u64], steps: u32) {
                 }
             }
             16 => {
-                // Peek; half of them claim.
+                // Peek; half of the peeks claim the message.
                 let found = matcher.find_unexpected(&want);
                 let seen = found.and_then(|at| matcher.unexpected(at)).map(|(s, t, u)| (s, t, *u));
                 let there = model.peek(&want);
@@ -83,7 +83,7 @@ fn run(seed: u64, masks: &[u64], steps: u32) {
                 }
             }
             17 | 18 => {
-                // Cancel one of those that were posted.
+                // Cancel a posted receive.
                 let victim = random.below(u64::from(id) + 1) as u32;
                 let place = matcher.search_posted(|r| *r == victim).next();
                 let found = place.and_then(|(_, at)| matcher.withdraw_posted(at));
@@ -138,7 +138,7 @@ fn lists_are_freed() {
     assert!(m.posted.is_as_new() && m.by_key.is_empty() && m.unexpected.is_as_new());
 }
 
-/// The heirs of a sort that was alone are found when another comes, and in the order in which they were posted.
+/// Receives of a key that was the only one are found in their order after a second key has appeared.
 #[test]
 fn a_sole_key_moves_to_the_hash_when_another_comes() {
     let exact = |tag| RecvFilter { source: 1, tag, ignore: 0 };
@@ -162,7 +162,7 @@ fn a_sole_key_moves_to_the_hash_when_another_comes() {
     }
 }
 
-/// Looks into lists and hashes, whatever time they take.
+/// Counts looks into lists and hashes, so that it does not depend on time.
 #[test]
 fn a_match_costs_the_same_with_10000_waiting() {
     let exact = |tag| RecvFilter { source: 1, tag, ignore: 0 };
@@ -204,7 +204,7 @@ fn a_match_costs_the_same_with_10000_waiting() {
     }
 }
 
-/// Peers that change places each go through what waits once: the later ones' messages do not stand in the others' way.
+/// When peers exchange indexes, each stored message is moved once, past no messages of others.
 #[test]
 fn messages_are_refiled_in_as_many_steps_as_there_are_messages() {
     const MANY: u64 = 65_536;
@@ -223,7 +223,7 @@ fn messages_are_refiled_in_as_many_steps_as_there_are_messages() {
     }
 }
 
-/// Only a message that gets a receive behind brings one out of turn: not posting again, moving to another source, or an end.
+/// Only a later receive that gets a message prevents a repost: not a repost, a change of source, or a removal.
 #[test]
 fn a_receive_can_be_reposted_until_a_later_one_is_filled() {
     let want = RecvFilter { source: 1, tag: 7, ignore: 0 };
@@ -249,7 +249,7 @@ fn a_receive_can_be_reposted_until_a_later_one_is_filled() {
     assert!(m.can_repost(&turn, 1) && !m.can_repost(&from_any, 1), "a message of another sender's");
     m.record_fill(turn.0 + 1, 1);
     assert!(!m.can_repost(&turn, 1) && m.can_repost(&turn, 3));
-    // One that is another now may be any.
+    // A source that has got another number counts as any sender.
     m.refile(|_| None);
     assert!(!m.can_repost(&turn, 3));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tags for connected endpoints: a provider's endpoint is the only lane of a matcher, which has no names, no address vector and
-//! nobody else to reach. Both ends say so in front of their private data while they connect.
+//! Connected endpoints (type MSG) with tags: one endpoint of a provider is the only lane. There are no names and no address vector. Each
+//! side announces its grant in front of its private data while they connect.
 
 use super::matching_listener::MatchingRequest;
 use crate::error::{Code, Error, Result, errno};
@@ -21,7 +21,7 @@ use crate::rdm::wire::hello::{VERSION, decode_matched, encode_matched};
 use std::sync::Arc;
 
 impl State {
-    /// Makes it a connected endpoint.
+    /// Makes this state that of a connected endpoint.
     pub fn open_connection(&mut self, domain: &Domain, context: usize) -> Result<()> {
         let link = self.make_link(domain, 0)?;
         self.links.insert(link.number, ONLY_PEER);
@@ -47,7 +47,7 @@ impl State {
         }
     }
 
-    /// Why nothing can be posted on an endpoint that is over.
+    /// The error of a call after the end of the connection.
     #[cold]
     pub fn shut_error(&self) -> Error {
         match self.connection.as_ref().and_then(|connection| connection.why.as_ref()) {
@@ -56,7 +56,7 @@ impl State {
         }
     }
 
-    /// Its lane, if it may begin to connect.
+    /// The lane, if the endpoint may begin to connect now.
     fn lane_to_connect(&self) -> Result<Arc<Link>> {
         let Some(connection) = &self.connection else { return Err(connectionless()) };
         self.bind.check_can_connect(match self.peers.first().and_then(Option::as_deref).map(|p| &p.phase) {
@@ -78,7 +78,7 @@ impl State {
     pub fn connect_addr(&mut self, address: &str) -> Result<()> {
         let link = self.lane_to_connect()?;
         link.ep.connect_addr(name::unmatched(address, VERSION)?)?;
-        // Nothing is said while they connect: each knows what the other grants at first.
+        // No private data is exchanged in this mode, so both sides assume the first grant.
         self.set_phase(Phase::Exchanged(link), Credit::new(FIRST_GRANT));
         if let Some(connection) = &mut self.connection {
             connection.exchanged = true;
@@ -103,7 +103,7 @@ impl State {
         }
     }
 
-    /// Says goodbye and ends everything outstanding.
+    /// Ends the connection: sends what was promised, and fails everything outstanding.
     pub fn shut_down(&mut self, domain: &Domain) -> Result<()> {
         let Some(connection) = &self.connection else { return Err(connectionless()) };
         let link = connection.link.clone();
@@ -119,7 +119,7 @@ impl State {
         Ok(())
     }
 
-    /// What happened to the connection.
+    /// Handles an event of the lane.
     pub fn on_connection_event(&mut self, domain: &Domain, event: Event) {
         let gone = || Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died");
         if event.kind != EventKind::Connected as u32 {
@@ -132,7 +132,7 @@ impl State {
             }
             (None, Some(Phase::Accepting(link) | Phase::Exchanged(link))) => Ok((link.clone(), None, event.data)),
             (None, _) => return,
-            // What it is told as it rejects is the caller's.
+            // The data of a rejection is that of the peer's program.
             (Some(why), _) => return self.connect_failed(why, event.data),
         };
         match heard {
@@ -157,11 +157,11 @@ impl State {
         self.lane_lost(ONLY_PEER, why);
     }
 
-    /// The lane of a connected endpoint is over: receives from anyone end with it.
+    /// The connection is lost: all receives fail.
     pub fn connection_lost(&mut self, why: Error) {
         let Some(connection) = &mut self.connection else { return };
         let told = connection.why.replace(why.clone()).is_some();
-        // Of what this side does itself the call tells.
+        // If this side closed the endpoint, its own call reports the end.
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
@@ -176,7 +176,7 @@ impl State {
     }
 }
 
-/// Of calls that connect.
+/// The error of connection calls on a connectionless endpoint.
 pub fn connectionless() -> Error {
     Error::fixed(errno::EOPNOTSUPP, "ep: connectionless; its peers are indexes of an address vector, and connecting is its own affair")
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where an endpoint listens: on every lane, at one address.
+//! Opens the listeners of an endpoint: one on every lane, all at the same IP address and port.
 
 use crate::error::{Error, Result, errno};
 use crate::prov::Reach;
@@ -8,10 +8,10 @@ use crate::rdm::memory::lane_domains::Domain;
 use crate::rdm::peers::peer::Acceptor;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// Ports that are tried where any will do.
+/// Attempts to find a port that is free on every lane, if any port will do.
 const TRIES: usize = 64;
 
-/// Listens on every lane, at one address.
+/// Listens on every lane, at one address. Returns the address and the listeners.
 pub fn listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr, Vec<Acceptor>)> {
     let fixed = wanted.is_some_and(|at| at.port() != 0);
     let mut last = Error::fixed(errno::EADDRINUSE, "ep: no free port was found");
@@ -27,7 +27,7 @@ pub fn listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr
 fn try_listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr, Vec<Acceptor>)> {
     let mut at = wanted.or_else(|| domain.device_address());
     let mut acceptors = Vec::new();
-    // Those with ports first, as they choose one.
+    // Lanes that listen on ports come first: there the system chooses a free port, which the others take over.
     let of_reach = |reach: Reach| domain.lanes.iter().enumerate().filter(move |(_, lane)| lane.provider.reach() == reach);
     for (of, lane) in [Reach::Ports, Reach::Devices, Reach::Host].into_iter().flat_map(of_reach) {
         let reach = lane.provider.reach();
@@ -49,7 +49,7 @@ fn try_listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr
         });
         match opened {
             Ok(listener) => acceptors.push(Acceptor { lane_index: of, listener }),
-            // The address is another one than its device's: it calls, and is called by another lane.
+            // The device does not have the wanted address. The endpoint can still dial over the device, and is dialed over another lane.
             Err(e) if reach == Reach::Devices && !acceptors.is_empty() && e.errno != errno::EADDRINUSE => {
                 crate::log!(Info, "{} does not listen: {e}", lane.provider.name());
             }
@@ -62,7 +62,7 @@ fn try_listen(domain: &Domain, wanted: Option<SocketAddr>) -> Result<(SocketAddr
     }
 }
 
-/// `rdm://IP:PORT`, where port 0 stands for any.
+/// Parses `rdm://IP:PORT`; port 0 stands for any port.
 pub fn source_of(text: &str) -> Result<SocketAddr> {
     let rest = text.strip_prefix(crate::prov::av::SCHEME);
     let at = rest.and_then(|rest| rest.split('/').next()).and_then(|at| at.parse::<SocketAddr>().ok());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A passive endpoint whose connections match messages.
+//! The passive endpoint of connected endpoints with tags.
 
 use crate::error::{Error, Result};
 use crate::prov::info::Info;
@@ -7,7 +7,7 @@ use crate::prov::{Listener, Request};
 use crate::rdm::wire::hello::{MATCHED_LEN, decode_matched};
 use crate::sys::epoll::Poller;
 
-/// Lets those in that match messages as well.
+/// Passes on requests of endpoints that match messages too, and rejects the others.
 pub struct MatchingListener(pub Box<dyn Listener>);
 
 impl Listener for MatchingListener {
@@ -48,7 +48,7 @@ impl Listener for MatchingListener {
     }
 }
 
-/// Who has come in.
+/// A request, with the grant that was in front of its private data.
 pub struct MatchingRequest {
     pub request: Box<dyn Request>,
     pub grant: u64,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which peers an endpoint knows: by the indexes of its address vector, by their names, and how long it keeps their records.
+//! Finds the record of a peer by its index in the address vector or by its name, keeps indexes and records consistent when the vector
+//! changes, and frees records that nothing refers to.
 
 use crate::error::{Error, Result};
 use crate::fallible::MakeRoom;
@@ -11,7 +12,7 @@ use crate::room::Room;
 use std::collections::HashSet;
 
 impl State {
-    /// The peer that an index names.
+    /// The peer at an index of the address vector.
     #[inline]
     pub fn route(&mut self, index: u64) -> Result<Id> {
         let Some(av) = &self.av else { return self.only_peer() };
@@ -30,7 +31,8 @@ impl State {
         let (name, generation) = av.get(index)?;
         let id = match self.find_peer(&name) {
             Some(id) => {
-                // Called by its bare address so far, it has to be this one now: else all that waits for it fails.
+                // The peer was known by its address only. From now on it must be the incarnation that this name says; otherwise all that
+                // waits for it fails.
                 if let Some(peer) = self.peer(id).filter(|p| p.name.nonce == 0 && name.nonce != 0) {
                     peer.expected_nonce = name.nonce;
                 }
@@ -49,7 +51,7 @@ impl State {
         Ok(id)
     }
 
-    /// The address vector has changed: indexes may name others, and peers may have got one.
+    /// The address vector has changed: an index may name another peer, and a peer may have got an index.
     #[cold]
     fn refresh_routes(&mut self) {
         let Some(av) = self.av.clone() else { return };
@@ -71,8 +73,8 @@ impl State {
         self.update_sources(&(0..self.peers.len() as Id).collect::<Vec<_>>());
     }
 
-    /// Looks up the indexes of peers. Receives that are posted for one stay with it: all are taken out before any is filed
-    /// anew, as indexes may have gone from one peer to another.
+    /// Updates the indexes of these peers. Receives posted for a peer stay with it. All such receives are removed before any is posted
+    /// again, because indexes may have moved from one peer to another.
     fn update_sources(&mut self, ids: &[Id]) {
         let mut moved = Vec::new();
         for id in ids {
@@ -89,14 +91,15 @@ impl State {
         ids.iter().for_each(|id| self.reap(*id));
     }
 
-    /// Looks up the index of a peer, by which its messages are matched.
+    /// Updates the index by which a peer's messages are matched.
     pub fn update_source(&mut self, id: Id) {
         if self.update_index(id).is_some() {
             self.refile();
         }
     }
 
-    /// Gives what it was and is, if it is another now; messages that wait are filed under what it was still.
+    /// Looks the peer up in the address vector again. Returns its (old, new) index if it changed; unexpected messages are still filed under
+    /// the old one.
     fn update_index(&mut self, id: Id) -> Option<(u64, u64)> {
         let name = self.peer(id).map(|p| p.name)?;
         let source = self.av.as_ref().and_then(|av| av.find(&name)).unwrap_or(UNKNOWN | u64::from(id));
@@ -104,7 +107,7 @@ impl State {
         (before != source).then_some((before, source))
     }
 
-    /// Files messages under the indexes of their peers.
+    /// Files unexpected messages under the current indexes of their peers.
     fn refile(&mut self) {
         let peers = &self.peers;
         let of = |message: &Unexpected| match message {
@@ -119,7 +122,7 @@ impl State {
         }
     }
 
-    /// Messages of peers that were just inserted wait under their index from now on, and come under it.
+    /// Adopts changes of the address vector: messages of a peer that was inserted are matched under its index from now on.
     #[inline(always)]
     pub fn refresh_av(&mut self) {
         if self.av.as_ref().is_some_and(|av| av.changes() != self.av_changes) {
@@ -127,11 +130,12 @@ impl State {
         }
     }
 
-    /// The peer that a name means, those with a lane first.
+    /// The peer that a name stands for; one with a lane is preferred.
     pub fn find_peer(&self, name: &Name) -> Option<Id> {
         let ids = self.by_address.get(&name.socket())?;
         let peer = |id: Id| self.peers.get(id as usize).and_then(Option::as_deref);
-        // Without a nonce it is whoever listens there now: one that was met before only as long as its lane is there.
+        // A name without a nonce stands for the endpoint that listens there now. A peer that was met before is that endpoint only while its
+        // lane exists.
         let here = |p: &Peer| name.nonce == 0 && !matches!(p.phase, Phase::Unconnected);
         let nameless = |p: &Peer| p.name.nonce == 0 && (p.expected_nonce == 0 || p.expected_nonce == name.nonce);
         let fits = |p: &Peer| p.name.nonce == name.nonce || nameless(p) || here(p);
@@ -153,13 +157,13 @@ impl State {
             *place = Some(Box::new(peer));
         }
         self.by_address.entry(name.socket()).or_default().push(id);
-        // Nothing of it waits yet.
+        // The peer has no messages yet, so nothing needs to be filed anew.
         self.update_index(id);
         id
     }
 
-    /// Counts a peer as dead if nothing is left of it and no index names it; now and then the records of the dead are freed,
-    /// unless messages of theirs still wait.
+    /// Marks a peer as dead if it is idle and no index names it. Once enough are dead, frees the records to which no message, receive or
+    /// route refers.
     pub fn reap(&mut self, id: Id) {
         let dead = |p: &Peer| p.source >= UNKNOWN && p.is_idle();
         if !self.peer(id).is_some_and(|p| dead(p)) || !self.dead.insert(id) || self.dead.len() < self.reap_at {
@@ -177,7 +181,7 @@ impl State {
         let routed: HashSet<Id> = self.routes.iter().flatten().map(|(_, id)| *id).collect();
         let mut still = HashSet::new();
         for id in std::mem::take(&mut self.dead) {
-            // It may have come back to life.
+            // The peer may have been used again meanwhile.
             let Some(peer) = self.peer(id).filter(|p| dead(p)) else { continue };
             let place = peer.name.socket();
             if kept.contains(&id) || routed.contains(&id) {

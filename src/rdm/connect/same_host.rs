@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The lane whose listeners have names instead of ports: which peers it may reach.
+//! Which peers the shm lane can reach: its listeners have names in the file system or the network namespace instead of ports.
 
 use crate::config;
 use crate::error::Result;
 use crate::prov::av::Name;
 use crate::sys::{path_socket, process};
 
-/// What two processes of one host have in common that find each other's local sockets: the network namespace, or the
-/// directory of `GDRFAB_SHM_DIR`.
+/// A number that is equal for two processes that can find each other's local sockets: it identifies the host, and the network namespace or
+/// the directory `GDRFAB_SHM_DIR`.
 pub fn host_hint() -> Result<u64> {
     let place = match config::get().socket_dir.as_deref().map(path_socket::directory_id) {
         None => process::network_id(),
-        // Not as a namespace's, which has the high bit.
+        // Bit 31 is clear, so that it differs from the number of any network namespace.
         Some(Ok((device, inode))) => (device << 20 ^ device >> 12 ^ inode) & 0x7fff_ffff,
-        // Then listening fails, and says so.
+        // Listening in the directory will fail and report the reason.
         Some(Err(_)) => 0,
     };
     Ok((u64::from(process::host_id()?) << 32 | place & 0xffff_ffff).max(1))
 }
 
-/// Why a peer of this name is not reached by local sockets from `own`, where it is another lane that leads there. `tried`: what
-/// came of it.
+/// Explains why a peer is reached by another lane than shm. `tried`: the error of the attempt over shm, if there was one.
 pub fn why_not_local<'a>(name: &Name, own: &Name, tried: Option<&'a str>) -> &'a str {
     let unknown = |of: &Name| of.host >> 32 == u64::from(process::HOST_UNKNOWN);
     match (name.host == own.host, name.host >> 32 == own.host >> 32) {

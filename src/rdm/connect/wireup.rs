@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From a name to a lane, when the peer is first used or calls: lanes are tried in their order until one leads there, and the
-//! choice stays. Who calls says who it is and which incarnation it means; two that call each other keep the call of the
-//! greater name.
+//! Connects and loses peers. When a peer is first used, the lanes are tried in order until one leads to it, and that lane stays. A caller
+//! introduces itself and says which incarnation it wants. If two endpoints call each other at once, the call of the endpoint with the
+//! greater name counts.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::av::{Av, Name};
@@ -22,14 +22,14 @@ use crate::sys::time;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// How long the call of a peer is awaited that has crossed ours.
+/// How long the peer's own call is awaited after both sides called each other, before this side dials again.
 const CROSSED_WAIT_NS: u64 = 500_000_000;
-/// After how long a peer is called again that had no room, at first and in the end.
+/// Pause before a peer that had no room is dialed again, at first and at most.
 const REDIAL_MIN_NS: u64 = 20_000_000;
 const REDIAL_MAX_NS: u64 = 1_000_000_000;
-/// How long a caller that the address vector does not name has to join, where there is no room for another.
+/// Time that a caller which the address vector does not name has to finish connecting, once there is no room for others.
 const SLOW_CALLER_NS: u64 = 100_000_000;
-/// How long a peer's device is called that may not be there, before another lane is tried.
+/// Time limit for dialing over a device that the peer may not have, before the next lane is tried.
 const DEVICE_DIAL_NS: u64 = 3_000_000_000;
 
 impl State {
@@ -40,7 +40,7 @@ impl State {
         Ok(link)
     }
 
-    /// An endpoint of a lane that is not enabled yet.
+    /// Opens an endpoint of a lane, without enabling it.
     pub fn make_link(&mut self, domain: &Domain, lane_index: usize) -> Result<Arc<Link>> {
         let Some(lane) = domain.lanes.get(lane_index) else { return Err(Error::fixed(errno::ENODEV, "ep: no such lane")) };
         let ep: Box<dyn Endpoint> = lane.domain.clone().open_endpoint(&lane.info, 0)?;
@@ -61,13 +61,13 @@ impl State {
         Ok(Intro { name, expected_nonce, grant: FIRST_GRANT }.encode())
     }
 
-    /// Calls a peer by the first lane from `from` on that may lead there.
+    /// Dials a peer over the first lane, from index `from` on, that may lead to it.
     pub fn dial(&mut self, domain: &Domain, id: Id, from: usize) {
         let (Some(own), Some((name, expected_nonce))) = (self.name, self.peer(id).map(|p| (p.name, p.name.nonce.max(p.expected_nonce))))
         else {
             return;
         };
-        // All lanes together have the time of one.
+        // The connect timeout covers all attempts together.
         let left = match (self.options.connect_timeout_ns, self.connect_time_left(id)) {
             (0, _) => 0,
             (_, 0) if self.peer(id).is_some_and(|p| p.refusals > 0) => return self.lane_lost(id, no_room_for_callers()),
@@ -93,7 +93,7 @@ impl State {
                 continue;
             }
             let address = lane.provider.lane_address(&lane.info, name.socket());
-            // Where the peer has no such device, nobody may say so.
+            // A peer without such a device may never answer.
             let limit =
                 if reach == Reach::Devices && more { DEVICE_DIAL_NS.min(if left == 0 { DEVICE_DIAL_NS } else { left / 2 }) } else { left };
             let called = self.open_link(domain, of, limit).and_then(|link| {
@@ -118,7 +118,7 @@ impl State {
         self.lane_lost(id, last);
     }
 
-    /// Takes callers; true: there were some.
+    /// Accepts or refuses the callers that have arrived. True if there were any.
     pub fn accept_callers(&mut self, domain: &Domain) -> bool {
         let mut called = false;
         let mut acceptors = std::mem::take(&mut self.acceptors);
@@ -137,10 +137,10 @@ impl State {
     }
 
     fn answer_caller(&mut self, domain: &Domain, lane_index: usize, request: Box<dyn Request>) -> Result<()> {
-        // Who calls may have got the index of another.
+        // The address vector may have changed, and with it the index of the caller.
         self.refresh_av();
         let Some(own) = self.name else { return request.reject(&Refusal::Closing.encode()) };
-        // A request that is dropped is rejected.
+        // On an error the request is dropped, which rejects it.
         let intro = Intro::decode(request.data())?;
         if intro.expected_nonce != 0 && intro.expected_nonce != own.nonce {
             return request.reject(&Refusal::Stale.encode());
@@ -171,8 +171,8 @@ impl State {
                 let link = link.clone();
                 self.drop_link(&link);
             }
-            // Its call crossed ours, which it has taken meanwhile; or it has lost its end of the lane, and calls again when
-            // this side has found out.
+            // Either both called each other, and the peer has accepted our call meanwhile; or the peer lost its end of the lane. In both
+            // cases it calls again if it has to, after this side has noticed.
             Some(Phase::Accepting(_) | Phase::Ready(_)) => return request.reject(&Refusal::Crossed.encode()),
             Some(Phase::Loopback) => return request.reject(&Refusal::Closing.encode()),
             _ => {}
@@ -209,14 +209,14 @@ impl State {
         Ok(())
     }
 
-    /// Whether the address vector has this very endpoint, which a bare address does not say.
+    /// Whether the address vector names this very endpoint, by its nonce. An entry with only an address does not.
     fn is_named(&self, name: &Name) -> bool {
         let of = |av: &Arc<Av>| av.find(name).and_then(|index| av.get(index).ok());
         self.av.as_ref().and_then(of).is_some_and(|(found, _)| found.nonce == name.nonce)
     }
 
-    /// Whether one caller more may be connected that the address vector does not name: some may have been inserted since, and
-    /// the slowest that has not joined yet makes room.
+    /// Whether one more caller that the address vector does not name may connect. If the limit is reached, callers that were inserted
+    /// meanwhile are no longer counted, and the slowest one that is still connecting is dropped.
     fn has_room_for_unlisted(&mut self) -> bool {
         if self.unlisted < UNLISTED_MAX {
             return true;
@@ -240,7 +240,7 @@ impl State {
         self.unlisted < UNLISTED_MAX
     }
 
-    /// The peer's lane came to nothing; what waits for it calls again.
+    /// The attempt to connect a peer failed. If anything waits for the peer, it is dialed again.
     fn redial(&mut self, id: Id) {
         if let Some(peer) = self.peer(id) {
             peer.phase = Phase::Unconnected;
@@ -262,7 +262,7 @@ impl State {
         self.closing.push(link.clone());
     }
 
-    /// What happened to lanes.
+    /// Handles the events of all lanes.
     pub fn take_events(&mut self, domain: &Domain) {
         while let Some((_, Some(event))) = self.events.take_if(|_| (true, ())) {
             if let Some(id) = self.links.get(&event.object).copied() {
@@ -271,7 +271,8 @@ impl State {
         }
     }
 
-    /// What a lane tells of its rails or ports, the caller is told if he reads it; without a connection of his own, of no object.
+    /// Passes a lane's event about its rails or ports on to the program, if the event queue has room. On a connectionless endpoint it names
+    /// no object.
     fn forward_event(&self, event: Event) {
         let Some(eq) = self.bind.eq.as_ref().filter(|_| self.bind.has_event_room()) else { return };
         let (object, context) = self.connection.as_ref().map_or((0, 0), |connection| (connection.object, connection.context));
@@ -283,7 +284,7 @@ impl State {
         if event.kind == EventKind::Notify as u32 {
             return self.forward_event(event);
         }
-        // Of a lane that has ended, what came before.
+        // A lane has ended: parcels that arrived before its end are handled first.
         if event.kind != EventKind::Connected as u32
             && let Some(link) = self.peer(id).and_then(|p| p.ready().cloned())
         {
@@ -326,7 +327,8 @@ impl State {
                     Some(Refusal::Full) if self.connect_time_left(id) > 0 => self.await_room(id),
                     Some(Refusal::Full) => self.lane_lost(id, no_room_for_callers()),
                     Some(Refusal::Unnamed) => self.lane_lost(id, unnamed()),
-                    // It is there, so another lane would be another choice than its own.
+                    // The peer is alive, so the lane is right and only the moment was wrong: another lane would not be the one that the
+                    // peer would choose.
                     _ if matches!(why.code, Code::Busy | Code::PeerGone) && self.connect_time_left(id) > 0 => {
                         self.await_peer(id, REDIAL_MIN_NS)
                     }
@@ -346,7 +348,7 @@ impl State {
         }
     }
 
-    /// Keeps why a lane does not lead to a peer, where another one may.
+    /// Remembers why a lane does not lead to a peer, for the report of its path.
     fn note_why_not(&mut self, domain: &Domain, id: Id, lane_index: usize, why: &Error) {
         let (Some(lane), Some(peer)) = (domain.lanes.get(lane_index), self.peer(id)) else { return };
         let why = || Some(format!("{}: {}", lane.provider.name(), why.words).into());
@@ -357,7 +359,7 @@ impl State {
         }
     }
 
-    /// It has no room, and is called less and less often.
+    /// The peer has no room for a caller; it is dialed again after a pause that grows each time.
     fn await_room(&mut self, id: Id) {
         let left = self.connect_time_left(id);
         let Some(peer) = self.peer(id) else { return };
@@ -376,7 +378,7 @@ impl State {
         }
     }
 
-    /// For how long a peer may be called still; 0: no longer.
+    /// Time left for dialing a peer, in nanoseconds; 0 if it is used up.
     fn connect_time_left(&mut self, id: Id) -> u64 {
         let (now, limit) = (time::now_ns(), self.options.connect_timeout_ns);
         let Some(peer) = self.peer(id) else { return 0 };
@@ -401,7 +403,7 @@ impl State {
         self.wake();
     }
 
-    /// A peer whose call is awaited has not called in time.
+    /// Dials peers again whose pause is over and that have not called.
     pub fn expire_awaiting(&mut self, now: u64) {
         for id in std::mem::take(&mut self.awaiting) {
             match self.peer(id).map(|p| &p.phase) {
@@ -412,12 +414,13 @@ impl State {
         }
     }
 
-    /// The lane to a peer is over, or none was found: what concerns this peer ends with `why`. Its next message calls anew.
+    /// The lane to a peer is lost, or none was found. Operations, offers and reads that concern the peer end with `why`. Its next message
+    /// dials it again.
     #[cold]
     pub fn lane_lost(&mut self, id: Id, why: Error) {
         let Some((link, was_ready)) = self.peer(id).map(|p| (p.link().cloned(), p.ready().is_some())) else { return };
         if let Some(link) = link {
-            // While its number still names the peer.
+            // Results name the link, which still stands for this peer.
             self.take_results();
             self.drop_link(&link);
             self.past_stats.add(&link.ep.stats());
@@ -432,7 +435,7 @@ impl State {
         self.forget_grant(id);
         let asked = self.routes.iter().enumerate().find(|(_, r)| r.is_some_and(|(_, to)| to == id)).map(|(index, _)| index as u64);
         let asked = asked.zip(self.av.as_ref()).and_then(|(index, av)| av.lookup(index).ok());
-        // Indexes of its whole name and of its bare address mean the same one no longer.
+        // An index with the whole name and one with the bare address no longer mean the same endpoint.
         self.routes.iter_mut().filter(|route| route.is_some_and(|(_, to)| to == id)).for_each(|route| *route = None);
         let Some(peer) = self.peer(id) else { return };
         let waiting = std::mem::take(&mut peer.waiting);
@@ -445,7 +448,7 @@ impl State {
         (peer.peer_offers, peer.connect_until, peer.refusals) = (HashMap::default(), 0, 0);
         (peer.credit, peer.phase, peer.expected_nonce, peer.fault_plan) = (Credit::default(), Phase::Unconnected, 0, None);
         if let Some(asked) = asked {
-            // A bare address means whoever listens there next.
+            // A bare address stands for the endpoint that listens there next.
             peer.name = asked;
         }
         self.unanswered_offers = self.unanswered_offers.saturating_sub(offered);
@@ -453,10 +456,10 @@ impl State {
         for w in waiting {
             self.fail_pending(w, why.clone());
         }
-        // What the lane has, it ends itself, when it no longer touches the buffer.
+        // Operations that the lane has are ended by the lane, once it no longer touches their buffers. Offers are ended here.
         let offered = self.ops.each().filter(|(_, op)| matches!(op, Op::Offered { peer, .. } | Op::Withdrawn { peer } if *peer == id));
         let offered: HashSet<u64> = offered.map(|(number, _)| number).collect();
-        // It has nothing to say any more.
+        // No answer will come from the peer.
         self.revoked
             .iter_mut()
             .filter(|revoked| offered.contains(&revoked.number))
@@ -474,7 +477,8 @@ impl State {
         if was_ready && !self.closed {
             self.post_delayed_for(id, source);
         }
-        // A peer that was never reached may still come, unless its place is empty or another's.
+        // Receives for a peer that was never reached stay, because the peer may still start; they fail if nobody or another endpoint
+        // listens at its address.
         for tagged in [true, false].into_iter().filter(|_| is_gone) {
             for at in self.space(tagged).posted_for(source) {
                 if let Some(recv) = self.withdraw_recv(tagged, at) {
@@ -490,7 +494,7 @@ impl State {
     }
 }
 
-/// Whether a call came to nothing because the endpoint of this name, whole, is no more: nobody listens there, or another does.
+/// Whether an attempt failed because the endpoint of this whole name is gone: nobody listens there, or another endpoint does.
 fn is_gone_for_good(name: &Name, why: &Error) -> bool {
     name.nonce != 0 && (why.code == Code::PeerGone || (why.errno == errno::ECONNREFUSED && why.code == Code::None))
 }
@@ -504,7 +508,7 @@ fn unnamed() -> Error {
     Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer lets only those in that know its whole name (gdrfab_ep_getname)")
 }
 
-/// The other endpoint is not the one that was meant.
+/// Another endpoint listens at the address of the wanted one.
 fn wrong_incarnation() -> Error {
     let words = "the endpoint that was meant is gone: another one listens at its address now";
     Error::coded(errno::ECONNREFUSED, Code::PeerGone, words)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What two connectionless endpoints say to each other: private data while a lane is connected, parcels afterwards. All of it
-//! is checked here or by who asks for it.
+//! Private data that two endpoints exchange while a lane is connected: introductions of connectionless endpoints, refusals, and the grant
+//! of connected endpoints with tags.
 
 use super::protocol_error;
 use crate::error::{Code, Error, Result, errno};
@@ -8,36 +8,36 @@ use crate::prov::av::Name;
 
 const MAGIC: [u8; 4] = *b"gRDM";
 pub const VERSION: u8 = 1;
-/// Kinds of private data.
+/// Kinds of private data after `MAGIC` and `VERSION`.
 const REFUSAL: u8 = 2;
 const TAGS: u8 = 3;
 
-/// Who connects, and whom they mean.
+/// Introduction of a connectionless endpoint: its name, and the endpoint that it wants to reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Intro {
     pub name: Name,
-    /// The other side's nonce, as it was told; 0: anyone there is meant.
+    /// The nonce of the wanted endpoint, as the caller was told; 0 if any endpoint at the address will do.
     pub expected_nonce: u64,
     /// Bytes of unexpected messages that this side takes at first.
     pub grant: u64,
 }
 
-/// As many bytes as every connection manager carries.
+/// As many bytes as every provider's connection manager carries.
 const INTRO_LEN: usize = 48;
-/// In its first byte: what it is, and of which version.
+/// First byte of an introduction: its kind and version.
 const INTRO: u8 = 0xd2;
 
-/// Why a connection is refused.
+/// Reasons for refusing a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Both called each other, and the other connection counts.
+    /// Both sides called each other, and the other call counts.
     Crossed = 1,
-    /// Another endpoint was meant, which listened there before.
+    /// The caller wants an earlier endpoint at this address.
     Stale = 2,
     Closing = 3,
-    /// As many callers that its address vector does not name as it takes.
+    /// No room for more callers that the address vector does not name.
     Full = 4,
-    /// The caller did not say which endpoint it means, and must.
+    /// The caller did not name the wanted endpoint in full, which the option `GDRFAB_OPT_WHOLE_NAME` requires.
     Unnamed = 5,
 }
 
@@ -52,7 +52,7 @@ fn word_at(bytes: &[u8], at: usize) -> u64 {
 
 impl Intro {
     pub fn encode(&self) -> Vec<u8> {
-        // A grant is a power of two, or less is said.
+        // Sent as an exponent of two, rounded down.
         let grant = self.grant.checked_ilog2().unwrap_or(0) as u8;
         [&[INTRO, grant][..], &self.name.pack(), &self.expected_nonce.to_le_bytes()].concat()
     }
@@ -87,15 +87,14 @@ impl Refusal {
     }
 }
 
-/// What stands in front of the private data of a connected endpoint whose messages are matched: bytes of unexpected messages
-/// that this side takes at first.
+/// Private data of a connected endpoint with tags: the bytes of unexpected messages that this side takes at first, then the program's data.
 pub fn encode_matched(grant: u64, data: &[u8]) -> Vec<u8> {
     [&head(TAGS)[..], &grant.to_le_bytes(), data].concat()
 }
 
 pub const MATCHED_LEN: usize = 16;
 
-/// The other side's grant, and its private data.
+/// The other side's grant, and its program's private data.
 pub fn decode_matched(bytes: &[u8]) -> Result<(u64, &[u8])> {
     let words = "the other end does not match messages: it was opened without GDRFAB_TAGGED, or with another version";
     match bytes.strip_prefix(&head(TAGS)).and_then(|rest| Some((word_at(bytes, 8), rest.get(8..)?))) {

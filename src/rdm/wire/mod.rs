@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What two connectionless endpoints say to each other: private data while a lane is connected, parcels afterwards. All of it
-//! is checked here or by who asks for it.
+//! The wire format between two endpoints: `hello` is the private data that they exchange while a lane is connected, `parcel` the packets
+//! after that. A parcel is a few words of 64 bits, and for short messages their bytes; lanes carry it as a whole.
+//!
+//! Everything that a peer sends is checked in these files, or by the function that reads the field (`transfer/recv`).
 
 use crate::error::{Code, Error, errno};
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parcels.
+//! Parcels: the packets of a connected lane. The first word has the kind in its lowest byte and flags above it; the other words depend on
+//! the kind.
 
 use super::protocol_error;
 use crate::error::{Code, Result};
@@ -7,17 +8,18 @@ use crate::prov::Parcel;
 use crate::prov::op::{IOV_LIMIT, RmaIov};
 use std::cell::Cell;
 
-/// Kinds of parcels, in the first byte of the first word; flags are in the second.
+/// Kinds of parcels: the lowest byte of the first word.
 pub mod kind {
-    /// A message: its tag and data, then the bytes.
+    /// A message. Words: tag and data, if flagged; then its bytes.
     pub const EAGER: u8 = 1;
-    /// A message whose bytes the receiver reads: number, length, tag and data, then the places.
+    /// A message that the receiver reads from the sender's memory. Words: number, length; tag and data, if flagged; then address, length
+    /// and key of each piece.
     pub const OFFER: u8 = 2;
-    /// An offer was taken: number, status.
+    /// Answer to an offer. Words: number, status.
     pub const DONE: u8 = 3;
-    /// What was consumed since the beginning, and the grant.
+    /// Return of credit. Words: bytes consumed since the lane was connected, and the grant.
     pub const CREDIT: u8 = 4;
-    /// An offer is not to be matched any more: number. DONE answers, now or when the read that had begun is over.
+    /// An offer is taken back. Word: number. DONE answers it, at once or when a read that has begun is over.
     pub const WITHDRAW: u8 = 5;
 }
 
@@ -25,10 +27,10 @@ pub const TAGGED: u64 = 1 << 8;
 pub const DATA: u64 = 1 << 9;
 const FLAGS: u64 = TAGGED | DATA;
 
-/// What is charged for a message beside its bytes.
+/// Bytes of credit that a message costs in addition to its own.
 pub const OVERHEAD: u64 = 64;
 
-/// What a message carries beside its bytes.
+/// Tag and remote data of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Label {
     pub tag: Option<u64>,
@@ -41,7 +43,7 @@ impl Label {
     }
 }
 
-/// Words of an eager message's parcel, and how many they are.
+/// The words of an eager parcel, and how many they are.
 #[inline]
 pub fn eager(label: &Label) -> ([u64; 3], usize) {
     let first = u64::from(kind::EAGER) | label.flags();
@@ -53,7 +55,7 @@ pub fn eager(label: &Label) -> ([u64; 3], usize) {
     }
 }
 
-/// Words of one parcel.
+/// The words of one parcel.
 pub struct ParcelWords {
     words: [u64; 4 + 2 + 3 * IOV_LIMIT],
     count: usize,
@@ -117,7 +119,7 @@ impl ParcelWords {
     }
 }
 
-/// What a sender offers to be read.
+/// A message that the sender offers for reading.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MessageOffer {
     pub number: u64,
@@ -125,7 +127,7 @@ pub struct MessageOffer {
     pub places: Vec<RmaIov>,
 }
 
-/// A parcel, as far as its words go.
+/// The words of a parcel, decoded.
 #[derive(Debug, PartialEq)]
 pub enum ParcelHead {
     Eager(Label),

@@ -13,14 +13,14 @@ use crate::sync::serial::Threading;
 use std::sync::Arc;
 
 /// Providers whose endpoints are lanes.
-static LANES: &[Matched] = &[Matched("shm"), Matched("verbs"), Matched("tcp")];
+static PROVIDERS: &[MatchedProvider] = &[MatchedProvider("shm"), MatchedProvider("verbs"), MatchedProvider("tcp")];
 
 /// Connected endpoints of one provider whose messages are matched here.
-struct Matched(&'static str);
+struct MatchedProvider(&'static str);
 
 /// Who opens the endpoints of such an info.
 pub fn get(name: Option<&str>) -> Result<&'static dyn Provider> {
-    match LANES.iter().find(|lane| Some(lane.0) == name) {
+    match PROVIDERS.iter().find(|lane| Some(lane.0) == name) {
         Some(lane) => Ok(lane),
         None => Err(Error::new(errno::ENODEV, format!("info->prov_name: no tagged messages on connected endpoints of {name:?}"))),
     }
@@ -28,11 +28,11 @@ pub fn get(name: Option<&str>) -> Result<&'static dyn Provider> {
 
 /// As `prov::candidates`, with tags where there can be any.
 pub fn candidates(ask: &Ask<'_>, wanted: impl Fn(&str) -> bool) -> Vec<Info> {
-    prov::candidates(ask, wanted).into_iter().map(tagged).collect()
+    prov::candidates(ask, wanted).into_iter().map(with_matching).collect()
 }
 
-fn tagged(info: Info) -> Info {
-    match LANES.iter().find(|lane| Some(lane.0) == info.prov_name.as_deref()).map(Matched::lane) {
+fn with_matching(info: Info) -> Info {
+    match PROVIDERS.iter().find(|lane| Some(lane.0) == info.prov_name.as_deref()).map(MatchedProvider::lane) {
         Some(Ok(lane)) if info.reason.is_none() => with_tags(lane.as_lane(info), lane.reach()),
         _ => info,
     }
@@ -53,13 +53,13 @@ fn with_tags(lane: Info, reach: Reach) -> Info {
     }
 }
 
-impl Matched {
+impl MatchedProvider {
     fn lane(&self) -> Result<&'static dyn Provider> {
         prov::get(Some(self.0))
     }
 }
 
-impl Provider for Matched {
+impl Provider for MatchedProvider {
     fn name(&self) -> &'static str {
         self.0
     }

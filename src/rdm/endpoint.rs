@@ -327,7 +327,7 @@ impl prov::Endpoint for Endpoint {
 
     fn nap_ns(&self) -> u64 {
         /// Until a call that crossed another is made anew, or a peer is let go.
-        const NAP: u64 = 10_000_000;
+        const RECHECK_NS: u64 = 10_000_000;
         let s = self.state.lock();
         let now = time::now_ns();
         let until = |at: u64| at.saturating_sub(now).max(1_000_000);
@@ -335,7 +335,7 @@ impl prov::Endpoint for Endpoint {
         let own = s.faults.as_ref().map_or(own, |faults| own.min(until(faults.next())));
         let idle = s.awaiting.is_empty() && s.closing.is_empty() && s.pending_close.is_empty() && s.revoked.is_empty();
         // Room in the caller's queue is announced to nobody.
-        let own = if idle && (s.polls_lanes || s.closed) { own } else { own.min(NAP) };
+        let own = if idle && (s.polls_lanes || s.closed) { own } else { own.min(RECHECK_NS) };
         let nap = s.ready.iter().chain(&s.connecting).map(|(_, link)| link.ep.nap_ns()).fold(own, u64::min);
         s.bind.sleeps(now, nap)
     }

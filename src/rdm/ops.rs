@@ -63,7 +63,7 @@ impl<const LOCKED: bool> Send<LOCKED> {
     /// # Safety
     /// As for `FastPath::post`.
     #[inline(always)]
-    unsafe fn any<const WORDS: usize>(of: &Endpoint, one: &One, how: u64) -> Option<isize> {
+    unsafe fn post_short<const WORDS: usize>(of: &Endpoint, one: &One, how: u64) -> Option<isize> {
         // SAFETY: `choose` gave the table for how the state is reached.
         (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.send_fast::<WORDS>(one, how)).then_some(0)
     }
@@ -75,7 +75,7 @@ impl<const LOCKED: bool> FastPath<Message> for Send<LOCKED> {
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
         // SAFETY: the table is the provider's, as the caller says.
-        unsafe { Self::any::<1>(of, &one, head.tx_op_flags()) }
+        unsafe { Self::post_short::<1>(of, &one, head.tx_op_flags()) }
     }
 }
 
@@ -85,7 +85,7 @@ impl<const LOCKED: bool> FastPath<Inject> for Send<LOCKED> {
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
         // SAFETY: the table is the provider's, as the caller says.
-        unsafe { Self::any::<1>(of, &one, INJECT_FLAGS | head.tx_op_flags()) }
+        unsafe { Self::post_short::<1>(of, &one, INJECT_FLAGS | head.tx_op_flags()) }
     }
 }
 
@@ -95,7 +95,7 @@ impl<const LOCKED: bool> FastPath<Tagged> for Send<LOCKED> {
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
         // SAFETY: the table is the provider's, as the caller says.
-        unsafe { Self::any::<2>(of, &one, head.tx_op_flags()) }
+        unsafe { Self::post_short::<2>(of, &one, head.tx_op_flags()) }
     }
 }
 
@@ -105,7 +105,7 @@ impl<const LOCKED: bool> FastPath<InjectTagged> for Send<LOCKED> {
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
         // SAFETY: the table is the provider's, as the caller says.
-        unsafe { Self::any::<2>(of, &one, INJECT_FLAGS | head.tx_op_flags()) }
+        unsafe { Self::post_short::<2>(of, &one, INJECT_FLAGS | head.tx_op_flags()) }
     }
 }
 
@@ -115,7 +115,7 @@ impl<const LOCKED: bool> FastPath<TaggedData> for Send<LOCKED> {
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
         // SAFETY: the table is the provider's, as the caller says.
-        unsafe { Self::any::<3>(of, &one, REMOTE_CQ_DATA | head.tx_op_flags()) }
+        unsafe { Self::post_short::<3>(of, &one, REMOTE_CQ_DATA | head.tx_op_flags()) }
     }
 }
 
@@ -125,7 +125,7 @@ impl<const LOCKED: bool> FastPath<InjectTaggedData> for Send<LOCKED> {
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
         // SAFETY: the table is the provider's, as the caller says.
-        unsafe { Self::any::<3>(of, &one, INJECT_FLAGS | REMOTE_CQ_DATA | head.tx_op_flags()) }
+        unsafe { Self::post_short::<3>(of, &one, INJECT_FLAGS | REMOTE_CQ_DATA | head.tx_op_flags()) }
     }
 }
 

@@ -42,7 +42,7 @@ pub fn candidates(ask: &Ask<'_>, wanted: impl Fn(&str) -> bool) -> Vec<Info> {
 }
 
 /// What node and service name; none: neither was given.
-fn address_of(ask: &Ask<'_>, usual: impl FnOnce() -> IpAddr) -> Result<Option<String>> {
+fn address_of(ask: &Ask<'_>, default_ip_of: impl FnOnce() -> IpAddr) -> Result<Option<String>> {
     if let Some(whole) = ask.service.filter(|s| s.contains("://")) {
         return match whole.starts_with(SCHEME) {
             true => Ok(Some(whole.into())),
@@ -55,7 +55,7 @@ fn address_of(ask: &Ask<'_>, usual: impl FnOnce() -> IpAddr) -> Result<Option<St
         Some(text) => text.parse::<u16>().map_err(|_| Error::new(errno::ENODATA, format!("service {text:?} is no port number")))?,
     };
     let at = match ask.node {
-        None => SocketAddr::new(usual(), port),
+        None => SocketAddr::new(default_ip_of(), port),
         Some(node) => {
             let unknown = |why: String| Error::new(errno::EADDRNOTAVAIL, format!("node {node:?}: {why}"));
             let bare = node.trim_start_matches('[').trim_end_matches(']');
@@ -76,7 +76,7 @@ impl Rdm {
     }
 
     /// Where an endpoint listens if nobody says where: at its device, or as the lane does that has ports.
-    fn usual_ip(&self, info: &Info) -> IpAddr {
+    fn default_ip(&self, info: &Info) -> IpAddr {
         let ask = Ask { node: None, service: Some("1"), source: true, domain: None, near: None };
         let by_ports = self.providers().unwrap_or_default().into_iter().flat_map(|p| p.candidates(&ask)).filter_map(|info| info.src_addr);
         let mut found =
@@ -169,7 +169,7 @@ impl Provider for Rdm {
         for info in infos {
             let device = info.src_addr.as_deref().and_then(|text| text.split_once("://")?.1.parse().ok()).map(|at: SocketAddr| at.ip());
             let at = |ip: IpAddr| format!("{SCHEME}{}", SocketAddr::new(ip, 0));
-            match address_of(ask, || self.usual_ip(&info)) {
+            match address_of(ask, || self.default_ip(&info)) {
                 Ok(address) => {
                     let (src, dest_addr) = if ask.source { (address, None) } else { (None, address) };
                     let asked = src.as_deref().and_then(|text| source_of(text).ok()).map(|at| at.ip());

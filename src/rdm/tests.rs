@@ -29,7 +29,7 @@ mod withdrawn;
 const SETS: [&str; 3] = ["shm+tcp", "shm", "tcp"];
 
 #[test]
-fn a_variable_allows_what_there_is() {
+fn the_configured_sets_are_those_that_exist() {
     assert!(super::provider::SETS.iter().map(crate::prov::Provider::name).eq(crate::config::SETS));
 }
 
@@ -244,7 +244,7 @@ fn order_wildcards_truncation_and_data() {
 }
 
 #[test]
-fn everybody_sends_first() {
+fn all_sides_send_before_they_receive() {
     for set in SETS {
         let (mut a, mut b) = pair(set);
         let lens = [8usize, 3000, 9000, 70_000];
@@ -434,7 +434,7 @@ fn both_call_at_once() {
 }
 
 #[test]
-fn what_was_meant_for_the_old_never_reaches_the_new() {
+fn messages_for_an_old_incarnation_never_reach_the_new_one() {
     for set in SETS {
         let info = info(set);
         let (mut a, mut b) = pair(set);

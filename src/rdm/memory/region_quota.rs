@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_late_peer_leaves_room_for_the_others() {
+    fn a_slow_peer_leaves_room_for_the_others() {
         let quota = RegionQuota::of([(Reach::Host, OWN_REGIONS), (Reach::Ports, OWN_REGIONS)].into_iter());
         assert_eq!(quota.most_program(), OWN_REGIONS);
         let mut has = [0usize; 20];

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_reads_is_found_by_no_other_operation_and_stays() {
+    fn a_registration_in_use_is_neither_shared_nor_evicted() {
         let mut cache = Cache::default();
         let at = |n: u64| key(4096 * n as usize, 64, n);
         for n in 1..=ENTRIES as u64 {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_ends_with_what_was_kept_of_it() {
+    fn a_closed_region_takes_its_registrations_with_it() {
         let mut cache = Cache::default();
         cache.keep(key(4096, 64, 7), region(1));
         cache.keep(key(4096, 64, 7), region(2));

@@ -25,7 +25,7 @@ fn sum(op: Op, count: u16, (addr, key): (u64, u64)) -> AtomicOp {
 }
 
 #[test]
-fn no_cpu_carries_out_what_is_a_cards() {
+fn no_cpu_carries_out_the_atomics_of_a_card() {
     for set in SETS {
         let (mut a, mut b) = pair(set);
         assert!(b.domain.check_card_atomics().is_err_and(|e| e.errno == errno::EOPNOTSUPP && e.words.contains("CPUs")));
@@ -67,7 +67,7 @@ fn no_cpu_carries_out_what_is_a_cards() {
 
 /// They say nothing, whatever their bits are; and so such a domain has no regions of a card's.
 #[test]
-fn keys_of_the_callers_choice_are_no_cards() {
+fn keys_chosen_by_the_program_are_no_card_keys() {
     let all = info("shm");
     let info = Info { mr_mode: all.mr_mode & !MR_MODE_PROV_KEY, ..all };
     let mut a = Side::open(&info);

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 
 #[test]
-fn receives_for_a_peer_that_was_taken_out_stay_with_it() {
+fn receives_stay_with_a_peer_removed_from_the_vector() {
     let info = info("shm+tcp");
     let (mut a, mut b, mut c) = (Side::open(&info), Side::open(&info), Side::open(&info));
     assert_eq!((a.av.insert(b.name).unwrap(), b.av.insert(a.name).unwrap(), c.av.insert(a.name).unwrap()), (0, 0, 0));
@@ -33,7 +33,7 @@ fn receives_for_a_peer_that_was_taken_out_stay_with_it() {
 }
 
 #[test]
-fn options_for_rma_do_not_touch_messages() {
+fn rma_options_do_not_affect_messages() {
     for set in SETS {
         let (mut a, mut b) = pair(set);
         let (long, mut to) = (bytes(1 << 20, 3), vec![0u8; 1 << 20]);
@@ -67,7 +67,7 @@ fn a_desc_that_does_not_hold_the_buffer_fails_no_message_of_host_memory() {
 }
 
 #[test]
-fn one_peer_that_does_not_go_on_holds_up_no_other() {
+fn a_stalled_peer_delays_no_other() {
     let info = info("tcp");
     let (mut a, mut b, mut c) = (Side::open(&info), Side::open(&info), Side::open(&info));
     for side in [&b, &c] {
@@ -93,7 +93,7 @@ fn one_peer_that_does_not_go_on_holds_up_no_other() {
 }
 
 #[test]
-fn callers_that_nobody_has_named_are_bounded() {
+fn unlisted_callers_are_bounded() {
     for set in SETS {
         let info = info(set);
         let mut a = Side::open(&info);
@@ -133,7 +133,7 @@ fn callers_that_nobody_has_named_are_bounded() {
 }
 
 #[test]
-fn what_nobody_asked_for_waits_for_room_in_the_queue() {
+fn unsolicited_entries_wait_for_room_in_the_queue() {
     const COUNT: u64 = 20_000;
     for set in SETS {
         let (mut a, mut b) = pair(set);
@@ -187,7 +187,7 @@ fn what_nobody_asked_for_waits_for_room_in_the_queue() {
 
 /// Whoever is called by a bare address as well: what goes by a whole name is for that one alone.
 #[test]
-fn a_whole_name_beside_a_bare_address_is_kept_to() {
+fn a_whole_name_is_kept_apart_from_a_bare_address() {
     for set in SETS {
         let info = info(set);
         let (mut a, mut b) = (Side::open(&info), Side::open(&info));
@@ -259,7 +259,7 @@ fn messages_of_a_peer_that_has_ended_are_received() {
 
 /// Of peers that nobody has named and that have ended, so much waits and no more: others are let in when it was received.
 #[test]
-fn what_ended_callers_leave_is_bounded() {
+fn messages_of_ended_callers_are_bounded() {
     const LEN: usize = 7000;
     for set in SETS {
         let info = info(set);
@@ -321,7 +321,7 @@ fn records_of_ended_callers_are_bounded() {
 
 /// Callers that nobody has named share what may be offered, and who goes beyond its share ends alone.
 #[test]
-fn offers_of_callers_that_nobody_has_named_are_bounded() {
+fn offers_of_unlisted_callers_are_bounded() {
     let info = info("shm");
     let mut a = Side::open(&info);
     let [mut one, mut greedy, mut modest] = std::array::from_fn(|_| Side::open(&info));
@@ -341,7 +341,7 @@ fn offers_of_callers_that_nobody_has_named_are_bounded() {
 
 /// An index that was given to another peer does not name the one that had it, from the next message on.
 #[test]
-fn who_has_lost_its_index_is_told_under_no_other() {
+fn a_peer_without_index_is_not_reported_under_another() {
     for set in SETS {
         let (mut a, mut b) = pair(set);
         let other = Side::open(&info(set));
@@ -382,7 +382,7 @@ fn the_receive_of_a_claimed_message_has_a_deadline() {
 }
 
 #[test]
-fn nobody_there_is_an_error_in_words() {
+fn an_address_without_listener_is_an_error_with_a_reason() {
     for set in SETS {
         let info = info(set);
         let mut a = Side::open(&info);
@@ -405,7 +405,7 @@ fn delay(ep: &Rdm) {
 
 /// Those that a message waits for are filled in their order as the peer goes, and the others end.
 #[test]
-fn receives_that_a_fault_holds_get_what_has_come_before_the_end() {
+fn delayed_receives_get_messages_that_came_before_the_peer_ended() {
     for set in ["shm", "tcp"] {
         let info = info(set);
         let (mut a, domain) = (Side::open(&info), open_domain(&info));
@@ -439,7 +439,7 @@ fn receives_that_a_fault_holds_get_what_has_come_before_the_end() {
 }
 
 #[test]
-fn receives_of_a_connection_that_a_fault_holds_get_what_has_come_before_its_end() {
+fn delayed_receives_of_a_connection_get_messages_that_came_before_its_end() {
     let info = Info { ep_type: crate::prov::info::EP_MSG, ..info("shm") };
     let open = || Rdm::open_connected(open_domain(&info), &info, 0).unwrap();
     let (a, b, queue) = (open(), open(), Arc::new(Queue::new(100, Threading::Safe).unwrap()));

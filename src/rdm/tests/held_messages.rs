@@ -20,7 +20,7 @@ fn three(set: &str) -> [Side; 3] {
 }
 
 #[test]
-fn a_peer_whose_messages_are_received_holds_up_no_other() {
+fn a_peer_whose_messages_are_received_delays_no_other() {
     for set in SETS {
         let [mut a, mut flood, mut other] = three(set);
         let (mut m, mut last) = ([0u8; 4], [0u8; 4]);
@@ -51,7 +51,7 @@ fn a_peer_whose_messages_are_received_holds_up_no_other() {
 
 /// Whatever turn the end is seen in.
 #[test]
-fn what_was_left_is_received_after_its_peer_has_ended() {
+fn deferred_messages_are_received_after_their_peer_has_ended() {
     for set in SETS {
         for turns in 0..16 {
             let [mut a, _, c] = three(set);
@@ -75,7 +75,7 @@ fn what_was_left_is_received_after_its_peer_has_ended() {
 }
 
 #[test]
-fn peek_finds_what_was_left() {
+fn peek_finds_deferred_messages() {
     for set in SETS {
         let [mut a, _, mut c] = three(set);
         let mut first = [0u8; 5];

@@ -46,7 +46,7 @@ impl Liar {
     }
 
     /// The same, and reads nothing of what it is told. False: the other has cut it off.
-    fn say_and_not_hear(&self, to: &mut Side, words: &ParcelWords) -> bool {
+    fn say_without_reading(&self, to: &mut Side, words: &ParcelWords) -> bool {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(20) {
             to.turn();
@@ -114,14 +114,14 @@ fn a_peer_that_lies_is_cut_off_and_others_are_served() {
 
 /// Words that a peer does not take off its lane are kept for it only as long as it offers no more than it may.
 #[test]
-fn who_reads_no_answers_is_not_answered_for_ever() {
+fn answers_to_a_peer_that_reads_none_are_bounded() {
     let (mut a, _b) = pair("shm");
     let liar = Liar::call("shm", &mut a);
     let (index, mut never) = (a.av.find(&liar.name).unwrap(), [0; 8]);
     a.recv(index, &mut never, 5, 0, 1);
     for number in 0..2 * OFFERS_MAX as u64 {
         let offer = ParcelWords::offer(&Label { tag: Some(9), data: None }, number, 0, &[]);
-        if !liar.say_and_not_hear(&mut a, &offer) || !liar.say_and_not_hear(&mut a, &ParcelWords::withdraw(number)) {
+        if !liar.say_without_reading(&mut a, &offer) || !liar.say_without_reading(&mut a, &ParcelWords::withdraw(number)) {
             break;
         }
     }
@@ -132,7 +132,7 @@ fn who_reads_no_answers_is_not_answered_for_ever() {
 
 /// Offers for which the lane had no room are not there yet: nobody takes them, and each message ends once.
 #[test]
-fn an_offer_that_was_not_made_is_not_taken() {
+fn an_offer_that_was_not_made_cannot_be_answered() {
     const COUNT: usize = 6000;
     struct First(Option<u64>);
     impl Taker for First {
@@ -155,7 +155,7 @@ fn an_offer_that_was_not_made_is_not_taken() {
     }
     (1..COUNT).for_each(|i| a.send(index, &long, 1, 1000 + i));
     for i in 0..COUNT as u64 {
-        if !liar.say_and_not_hear(&mut a, &ParcelWords::done(first.0.unwrap() + i, Code::None)) {
+        if !liar.say_without_reading(&mut a, &ParcelWords::done(first.0.unwrap() + i, Code::None)) {
             break;
         }
     }

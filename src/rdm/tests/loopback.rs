@@ -51,7 +51,7 @@ fn half_gone() -> (*mut std::ffi::c_void, usize) {
 
 /// Its own pages may be as gone as a peer's, on either side.
 #[test]
-fn rma_on_pages_that_are_gone_is_an_error() {
+fn rma_on_missing_pages_is_an_error() {
     let (_a, mut b) = pair("shm");
     let (at, page) = half_gone();
     let mut good = vec![0u8; 2 * page];
@@ -83,7 +83,7 @@ fn rma_on_pages_that_are_gone_is_an_error() {
 }
 
 #[test]
-fn a_long_message_of_pages_that_are_gone_is_an_error() {
+fn a_long_message_from_missing_pages_is_an_error() {
     let (_a, mut b) = pair("shm");
     let (at, page) = half_gone();
     let mut to = vec![0u8; 3 * page];
@@ -105,7 +105,7 @@ fn a_long_message_of_pages_that_are_gone_is_an_error() {
 
 /// Its own pages may be as gone as a peer's.
 #[test]
-fn an_atomic_on_pages_that_are_gone_is_an_error() {
+fn an_atomic_on_missing_pages_is_an_error() {
     let (_a, mut b) = pair("shm");
     let (at, page) = half_gone();
     // SAFETY: who says that the pages are memory may be wrong.
@@ -172,7 +172,7 @@ fn a_region_whose_close_was_busy_stays_closed_to_peers() {
 
 /// A key of the caller's choice names another region by the time that the write ends, which nobody may write to.
 #[test]
-fn a_write_is_counted_where_it_went() {
+fn a_write_is_counted_by_its_own_region() {
     const KEY: u64 = 77;
     let info = Info { mr_mode: info("shm").mr_mode & !flags::MR_MODE_PROV_KEY, ..info("shm") };
     let mut b = Side::open(&info);

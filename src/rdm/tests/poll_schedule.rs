@@ -5,85 +5,88 @@ use super::*;
 use crate::rdm::peers::link::Link;
 use crate::rdm::peers::poll_schedule::PollSchedule;
 
-fn rota(count: usize) -> (PollSchedule, Vec<Arc<Link>>) {
+fn schedule(count: usize) -> (PollSchedule, Vec<Arc<Link>>) {
     let info = info("shm");
     let domain = get(info.prov_name.as_deref()).unwrap().open_domain(&info, Threading::Safe).unwrap();
-    let mut rota = PollSchedule::default();
+    let mut schedule = PollSchedule::default();
     let link = |number| Arc::new(Link::new(domain.clone().open_endpoint(&info, 0).unwrap(), 0, number));
     let links: Vec<_> = (0..count).map(link).collect();
-    links.iter().for_each(|link| rota.push(link.number as u32, link.clone()));
-    (rota, links)
+    links.iter().for_each(|link| schedule.push(link.number as u32, link.clone()));
+    (schedule, links)
 }
 
 /// Turns, each of which brings something or not: how often each lane is looked at.
-fn looks(rota: &mut PollSchedule, turns: usize, brings: bool) -> Vec<usize> {
-    let mut seen = vec![0; rota.len()];
+fn count_polls(schedule: &mut PollSchedule, turns: usize, brings: bool) -> Vec<usize> {
+    let mut seen = vec![0; schedule.len()];
     for _ in 0..turns {
-        let (active, silent) = rota.turn();
+        let (active, silent) = schedule.turn();
         for k in 0..active + silent {
-            let place = if k < active { rota.next_active() } else { rota.next_quiet() };
-            seen[rota[place].1.number] += 1;
+            let place = if k < active { schedule.next_active() } else { schedule.next_quiet() };
+            seen[schedule[place].1.number] += 1;
         }
-        rota.end_turn(brings);
+        schedule.end_turn(brings);
     }
     seen
 }
 
 #[test]
-fn lively_lanes_have_every_turn_and_silent_ones_some() {
-    let (mut rota, links) = rota(100);
-    links.iter().skip(3).for_each(|link| rota.demote(link));
-    let seen = looks(&mut rota, 100 * 32, true);
+fn active_lanes_are_polled_each_turn_and_quiet_ones_sometimes() {
+    let (mut schedule, links) = schedule(100);
+    links.iter().skip(3).for_each(|link| schedule.demote(link));
+    let seen = count_polls(&mut schedule, 100 * 32, true);
     assert!(seen[..3].iter().all(|n| *n == 3200), "{seen:?}");
     assert!(seen[3..].iter().all(|n| *n >= 1), "{seen:?}");
     assert!(seen[3..].iter().sum::<usize>() <= 100, "{seen:?}");
     // While nothing comes, they have most of the time.
-    let seen = looks(&mut rota, 32 + 100, false);
+    let seen = count_polls(&mut schedule, 32 + 100, false);
     assert!(seen[3..].iter().all(|n| *n >= 16), "{seen:?}");
     // And of too many lively ones each its share.
-    links.iter().for_each(|link| rota.promote(link));
-    let seen = looks(&mut rota, 100, true);
+    links.iter().for_each(|link| schedule.promote(link));
+    let seen = count_polls(&mut schedule, 100, true);
     assert!(seen.iter().all(|n| *n == 32), "{seen:?}");
 }
 
 /// Whatever happens, a lane stands where it thinks, and none is forgotten.
 #[test]
 fn lanes_come_and_go_in_any_order() {
-    let (mut rota, links) = rota(40);
+    let (mut schedule, links) = schedule(40);
     let (mut there, mut chance) = (vec![true; 40], 1u64);
     for _ in 0..4000 {
         chance = chance.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         let (n, what) = ((chance >> 33) as usize % 40, chance >> 60);
         match (what, there[n]) {
-            (0..3, true) => (rota.remove(&links[n]), there[n] = false).1,
-            (0..3, false) => (rota.push(n as u32, links[n].clone()), there[n] = true).1,
-            (3..9, _) => rota.demote(&links[n]),
-            (9..15, _) => rota.promote(&links[n]),
-            _ => looks_at_all(&mut rota, &there),
+            (0..3, true) => (schedule.remove(&links[n]), there[n] = false).1,
+            (0..3, false) => (schedule.push(n as u32, links[n].clone()), there[n] = true).1,
+            (3..9, _) => schedule.demote(&links[n]),
+            (9..15, _) => schedule.promote(&links[n]),
+            _ => looks_at_all(&mut schedule, &there),
         }
         assert!(
-            rota.iter().enumerate().all(|(place, (id, link))| link.slot() == place && *id as usize == link.number && there[*id as usize])
+            schedule
+                .iter()
+                .enumerate()
+                .all(|(place, (id, link))| link.slot() == place && *id as usize == link.number && there[*id as usize])
         );
-        assert_eq!(rota.len(), there.iter().filter(|t| **t).count());
+        assert_eq!(schedule.len(), there.iter().filter(|t| **t).count());
     }
 }
 
-fn looks_at_all(rota: &mut PollSchedule, there: &[bool]) {
+fn looks_at_all(schedule: &mut PollSchedule, there: &[bool]) {
     let mut seen = vec![false; there.len()];
     for _ in 0..200 {
-        let (active, silent) = rota.turn();
+        let (active, silent) = schedule.turn();
         for k in 0..active + silent {
-            let place = if k < active { rota.next_active() } else { rota.next_quiet() };
-            seen[rota[place].1.number] = true;
+            let place = if k < active { schedule.next_active() } else { schedule.next_quiet() };
+            seen[schedule[place].1.number] = true;
         }
-        rota.end_turn(false);
+        schedule.end_turn(false);
     }
     assert_eq!(seen, there);
 }
 
 /// With somebody who never rests.
 #[test]
-fn a_silent_peer_is_heard() {
+fn a_quiet_peer_is_still_polled() {
     let info = info("shm");
     let (mut to, mut busy) = (Side::open(&info), Side::open(&info));
     let mut silent: Vec<Side> = (0..20).map(|_| Side::open(&info)).collect();

@@ -49,7 +49,7 @@ fn call(why: u32, seconds: u64) -> (Side, Side, Refuses, bool) {
 }
 
 #[test]
-fn whom_a_local_listener_never_takes_reaches_it_over_tcp_and_says_why() {
+fn a_caller_refused_over_shm_connects_over_tcp_and_reports_why() {
     for (why, words) in [(3, "GDRFAB_SHM_USERS"), (4, "version")] {
         let (a, _b, refuses, heard) = call(why, 5);
         assert!(heard && refuses.calls == 1, "{} calls", refuses.calls);
@@ -59,7 +59,7 @@ fn whom_a_local_listener_never_takes_reaches_it_over_tcp_and_says_why() {
 }
 
 #[test]
-fn a_local_listener_without_room_is_called_again() {
+fn a_shm_listener_without_room_is_dialed_again() {
     for why in [1, 2] {
         let (_a, _b, refuses, heard) = call(why, 1);
         assert!(!heard && refuses.calls > 2, "{} calls", refuses.calls);

@@ -47,7 +47,7 @@ fn an_offer_that_is_taken_back_is_never_matched() {
 
 /// The last one first, and those that are unknown: none walks through the others.
 #[test]
-fn offers_are_taken_back_without_a_walk_through_those_that_wait() {
+fn withdrawing_an_offer_does_not_walk_through_others() {
     const COUNT: usize = 2000;
     let (mut a, mut b) = pair("shm+tcp");
     let long = bytes(10_000, 4);
@@ -96,7 +96,7 @@ fn a_receive_outlives_an_offer_that_is_taken_back() {
 
 /// Which got what has come meanwhile: the receive before it ends, as what it would get now is behind that.
 #[test]
-fn a_receive_ends_with_its_offer_if_one_behind_it_has_a_message() {
+fn a_receive_fails_with_its_offer_if_a_later_one_was_filled() {
     let (mut a, mut b) = pair("tcp");
     let (long, mut first, mut second) = (bytes(1 << 20, 1), vec![0u8; 1 << 20], [0; 5]);
     b.recv(0, &mut second, 1, 0, 9);
@@ -122,7 +122,7 @@ fn a_receive_ends_with_its_offer_if_one_behind_it_has_a_message() {
 
 /// Which is another sender's: one behind it that got that one's message does not concern it.
 #[test]
-fn a_receive_from_one_sender_outlives_its_offer_whatever_others_send() {
+fn a_receive_from_one_sender_outlives_its_offer_whatever_another_sender_sends() {
     for set in SETS {
         let (mut a, mut b) = pair(set);
         let mut c = Side::open(&info(set));
@@ -200,7 +200,7 @@ fn operations_with_one_context_are_cancelled_in_their_order() {
 }
 
 #[test]
-fn messages_to_oneself_expire_and_are_cancelled_and_claims_are_kept() {
+fn loopback_messages_expire_and_are_cancelled_but_claimed_ones_stay() {
     let (mut a, _b) = pair("shm+tcp");
     let long = bytes(100_000, 2);
     send_for(&a, 1, &long, 1, 1, 1_000_000);

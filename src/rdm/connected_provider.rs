@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connected endpoints with tags, as providers: those of one lane each.
+//! Connected endpoints (type MSG) with tags, as providers to `fabric`: one for each provider whose endpoints can be lanes.
 
 use super::limits::{INJECT_SIZE, MAX_MSG, QUEUE_SIZE};
 use super::wire::hello::MATCHED_LEN;
@@ -12,13 +12,13 @@ use crate::rdm::memory::region_quota::program_share;
 use crate::sync::serial::Threading;
 use std::sync::Arc;
 
-/// Providers whose endpoints are lanes.
+/// The providers whose endpoints can be lanes.
 static PROVIDERS: &[MatchedProvider] = &[MatchedProvider("shm"), MatchedProvider("verbs"), MatchedProvider("tcp")];
 
-/// Connected endpoints of one provider whose messages are matched here.
+/// Connected endpoints of one provider, with messages that are matched in this layer.
 struct MatchedProvider(&'static str);
 
-/// Who opens the endpoints of such an info.
+/// The provider that opens the endpoints of such an info.
 pub fn get(name: Option<&str>) -> Result<&'static dyn Provider> {
     match PROVIDERS.iter().find(|lane| Some(lane.0) == name) {
         Some(lane) => Ok(lane),
@@ -26,7 +26,7 @@ pub fn get(name: Option<&str>) -> Result<&'static dyn Provider> {
     }
 }
 
-/// As `prov::candidates`, with tags where there can be any.
+/// As `prov::candidates`, with tags wherever the provider can be a lane.
 pub fn candidates(ask: &Ask<'_>, wanted: impl Fn(&str) -> bool) -> Vec<Info> {
     prov::candidates(ask, wanted).into_iter().map(with_matching).collect()
 }
@@ -47,7 +47,7 @@ fn with_tags(lane: Info, reach: Reach) -> Info {
         rx_size: QUEUE_SIZE,
         max_msg_size: MAX_MSG,
         mr_cnt: program_share(reach, lane.mr_cnt),
-        // Of a provider that nobody wants it is 0.
+        // The info of a provider that was not asked for has 0.
         cm_data_size: lane.cm_data_size.saturating_sub(MATCHED_LEN),
         ..lane
     }

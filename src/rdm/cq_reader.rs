@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whoever reads an empty queue, and drives the endpoint meanwhile: messages go straight into its array.
+//! The array of a program that reads an empty queue and thereby drives the endpoint: entries of messages go straight into it, not through
+//! the queue.
 
 use crate::prov::ops::{CqFormat, put_from};
 use crate::prov::queue::{Completion, Queue};
 use std::ffi::c_void;
 
-/// Of nobody, unless a read is under way.
+/// The read that is under way; `capacity` is 0 if there is none.
 pub struct CqReader {
     queue: *const Queue,
     format: CqFormat,
     buf: *mut c_void,
-    /// Entries that the array holds, and how many it has got.
+    /// Entries that fit into the array, and entries written so far.
     capacity: usize,
     count: usize,
 }
 
-// SAFETY: the pointers are used only during the call that gave them, on its thread.
+// SAFETY: the pointers are used only between `begin` and `end`, which one call makes on one thread.
 unsafe impl Send for CqReader {}
 
 impl CqReader {
@@ -23,30 +24,31 @@ impl CqReader {
         CqReader { queue: std::ptr::null(), format: CqFormat::Context, buf: std::ptr::null_mut(), capacity: 0, count: 0 };
 
     /// # Safety
-    /// Until `leave`, `buf` holds `most` entries of the format, and the queue is there, has no locks, and nobody else has it.
+    /// Until `end`, `buf` holds `capacity` entries of the format, and the queue is open, has no locks, and is used by nobody else.
     #[inline(always)]
     pub unsafe fn begin(&mut self, queue: *const Queue, format: CqFormat, buf: *mut c_void, capacity: usize) {
         *self = CqReader { queue, format, buf, capacity, count: 0 };
     }
 
-    /// Gives how many entries it got.
+    /// Ends the read. Returns how many entries were written.
     #[inline(always)]
     pub fn end(&mut self) -> usize {
         self.capacity = 0;
         self.count
     }
 
-    /// An entry of `queue`. False: it has to go there, as somebody else reads that, or older entries wait in it.
+    /// Writes an entry of `queue` into the array. False if it has to go into the queue, because another queue is being read, the array is
+    /// full, or older entries wait in the queue.
     #[inline(always)]
     pub fn push(&mut self, queue: &Queue, entry: &Completion, tag: u64) -> bool {
         if self.count >= self.capacity || !std::ptr::eq(queue, self.queue) {
             return false;
         }
-        // SAFETY: it is the queue of `come`, which says that it has no locks and is nobody else's now.
+        // SAFETY: this is the queue of `begin`, whose caller promises that it has no locks and nobody else uses it.
         if !unsafe { queue.reach::<false>() }.is_empty() {
             return false;
         }
-        // SAFETY: `come` says that the array holds more.
+        // SAFETY: the caller of `begin` promises that the array holds `capacity` entries, and `count` is less.
         unsafe { put_from(self.format, self.buf, self.count, entry, tag) };
         self.count += 1;
         true

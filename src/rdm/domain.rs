@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The calls of the layer above on a domain.
+//! The calls of `fabric` on a domain: a region is registered with the domains of all lanes under one key, and closed with all of them.
 
 use super::endpoint::Endpoint;
 use crate::config;
@@ -18,7 +18,7 @@ use crate::rdm::memory::regions::{LocalRegion, Region, Regions};
 use std::sync::Arc;
 
 impl Domain {
-    /// `limit_ms`: how long it waits for copies of this process's own.
+    /// Closes a region with `close`. `limit_ms`: how long to wait for copies that endpoints of this process are making.
     fn close_by(&self, id: RegionId, limit_ms: u64, close: impl Fn(&dyn prov::Domain, RegionId) -> Result<()>) -> Result<()> {
         let (ids, own) = {
             let mut regions = self.regions.lock();
@@ -29,7 +29,7 @@ impl Domain {
             (ids, own)
         };
         own.door.shut();
-        // Whoever is inside, all are shut before this tells of it. Once one is busy, the others are not waited for.
+        // All lanes refuse new accesses before an error is returned. Once one lane is busy, the others are only tried.
         let mut shut = if own.site().is_host() { Ok(()) } else { self.close_cached(id.generation) };
         for (at, lane) in self.lanes.iter().enumerate() {
             if let Some(of_lane) = ids.get(at).copied().flatten() {
@@ -104,7 +104,7 @@ impl prov::Domain for Domain {
         for lane in &self.lanes {
             match lane.domain.register(&Attr { requested_key: key, ..*attr }) {
                 Ok(id) => ids.push(Some(id)),
-                // Another lane may have a way to what a device does not reach, but none to a card's atomics.
+                // Another lane may reach memory that the device does not, but nothing can stand in for a card's atomics.
                 Err(e)
                     if lane.provider.reach() == Reach::Devices
                         && self.lanes.len() > 1
@@ -196,7 +196,7 @@ impl prov::Domain for Domain {
     }
 
     fn regions_covering(&self, addr: u64, len: u64) -> usize {
-        // Those too that no lane has any more, while an endpoint of this process copies there.
+        // A region whose lanes are closed still counts while an endpoint of this process copies there.
         let own = self.regions.lock().all.iter().flatten().filter(|r| r.local.touches(addr, len)).count();
         self.lanes.first().map_or(0, |lane| lane.domain.regions_covering(addr, len)).max(own)
     }
@@ -209,7 +209,7 @@ impl prov::Domain for Domain {
     }
 
     fn free(&self, addr: usize) -> Result<()> {
-        // How long the memory is, only the lane knows, which no longer knows of such a region.
+        // Only the lane knows how long the memory is, and the lane has no record of such a region any more: so any such region prevents it.
         if self.regions.lock().all.iter().flatten().any(|r| r.local.door.is_shut() && !r.local.door.is_empty()) {
             return Err(Error::fixed(
                 errno::EBUSY,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A connectionless endpoint: the calls of the layer above, each under the endpoint's lock.
+//! The calls of `fabric` on an endpoint, each under the endpoint's lock.
 
 use super::cq_reader::CqReader;
 use super::ops;
@@ -38,7 +38,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Entries of the queue that the lanes' own results go to, which grows.
+/// Limit of the queue for the lanes' own results, which grows as needed.
 const RESULTS: usize = 1 << 30;
 
 impl Endpoint {
@@ -126,7 +126,7 @@ impl Endpoint {
 }
 
 impl prov::Endpoint for Endpoint {
-    /// No event names a connectionless endpoint.
+    /// A connectionless endpoint has no events that would name it.
     fn set_object(&self, object: usize) {
         if let Some(connection) = &mut self.state.lock().connection {
             connection.object = object;
@@ -289,7 +289,7 @@ impl prov::Endpoint for Endpoint {
 
     fn progress(&self, force: bool) {
         let Some(mut s) = (if force { Some(self.state.lock()) } else { self.state.try_lock() }) else { return };
-        // Whose call has panicked is there no more.
+        // A reading call that has panicked no longer owns its array.
         s.reader.end();
         s.progress(&self.domain, force);
     }
@@ -297,7 +297,7 @@ impl prov::Endpoint for Endpoint {
     fn sleep(&self, poller: &Poller) -> Result<Option<Fences>> {
         let mut s = self.state.lock();
         s.sleepers += 1;
-        // What waits for credit is offered now.
+        // Messages that wait for credit are offered now, because a sleeping thread does not look for credit.
         s.run_deferred(&self.domain);
         let mut fences = None;
         for (_, link) in s.ready.iter().chain(&s.connecting) {
@@ -326,7 +326,7 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn nap_ns(&self) -> u64 {
-        /// Until a call that crossed another is made anew, or a peer is let go.
+        /// How often a sleeping thread wakes while a peer is to be dialed again, or a lane or region to be closed.
         const RECHECK_NS: u64 = 10_000_000;
         let s = self.state.lock();
         let now = time::now_ns();
@@ -334,7 +334,7 @@ impl prov::Endpoint for Endpoint {
         let own = if s.earliest == 0 { u64::MAX } else { until(s.earliest) };
         let own = s.faults.as_ref().map_or(own, |faults| own.min(until(faults.next())));
         let idle = s.awaiting.is_empty() && s.closing.is_empty() && s.pending_close.is_empty() && s.revoked.is_empty();
-        // Room in the caller's queue is announced to nobody.
+        // Nothing announces that the program has made room in its queue, so it is looked at as often.
         let own = if idle && (s.polls_lanes || s.closed) { own } else { own.min(RECHECK_NS) };
         let nap = s.ready.iter().chain(&s.connecting).map(|(_, link)| link.ep.nap_ns()).fold(own, u64::min);
         s.bind.sleeps(now, nap)
@@ -392,7 +392,8 @@ impl prov::Endpoint for Endpoint {
             .map_or_else(|| Err(prov::no_effort()), |connection| connection.link.ep.set_effort(what, value))
     }
 
-    /// An operation may start long after its post, and a message in device memory is read by its receiver.
+    /// An operation may start long after its call, and a message in device memory is read by its receiver, so there is no stream to order
+    /// it with.
     fn set_stream(&self, stream: u64) -> Result<()> {
         match stream {
             0 => Ok(()),
@@ -403,7 +404,7 @@ impl prov::Endpoint for Endpoint {
         }
     }
 
-    /// By the only lane; with several peers, which one is meant is not said.
+    /// Reports the path of the only lane. With several peers the call does not say which one is meant.
     fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
         let s = self.state.lock();
         match &s.ready[..] {
@@ -481,8 +482,8 @@ impl prov::Endpoint for Endpoint {
     }
 }
 
-/// What a lane says of its own messages, for those that are matched above it: short ones are its parcels, of the others the
-/// receiver reads the bytes as an operation would.
+/// Adapts a lane's report to messages that are matched here: a short message goes as a parcel of the lane, and the receiver reads a longer
+/// one as an RMA read would.
 fn of_lane(report: PathReport, key: u64, eager_max: usize) -> PathReport {
     if key != MESSAGES {
         return report;

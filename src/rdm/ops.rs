@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tables of operations of connectionless endpoints: small messages take the fast path of `fast`, and what those decline
-//! the general ones.
+//! The tables of posting operations of connectionless endpoints. Small messages take the fast path (`transfer/fast`); the general functions
+//! do the rest.
 
 use super::state::State;
 use crate::error::errno;
@@ -26,7 +26,7 @@ pub struct Endpoint {
     pub state: Serial<State>,
 }
 
-/// With locks, and where the caller keeps calls from overlapping.
+/// The table for endpoints with locks, and the table for programs that promise not to overlap calls.
 static LOCKED_OPS: EpOps = table::<true>();
 static UNLOCKED_OPS: EpOps = table::<false>();
 
@@ -64,7 +64,7 @@ impl<const LOCKED: bool> Send<LOCKED> {
     /// As for `FastPath::post`.
     #[inline(always)]
     unsafe fn post_short<const WORDS: usize>(of: &Endpoint, one: &One, how: u64) -> Option<isize> {
-        // SAFETY: `choose` gave the table for how the state is reached.
+        // SAFETY: `choose` gave this table to endpoints whose state is reached with locks if and only if `LOCKED`.
         (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.send_fast::<WORDS>(one, how)).then_some(0)
     }
 }
@@ -136,7 +136,7 @@ impl<const LOCKED: bool> FastPath<Message> for Receive<LOCKED> {
     const NEXT: Message = general::recv;
     #[inline(always)]
     unsafe fn post(_: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
-        // SAFETY: as in `Send`.
+        // SAFETY: `choose` gave this table to endpoints whose state is reached with locks if and only if `LOCKED`.
         (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.recv_fast::<false>(&of.domain, &one, 0)).then_some(0)
     }
 }
@@ -146,7 +146,7 @@ impl<const LOCKED: bool> FastRecv for Receive<LOCKED> {
     const NEXT: RecvTagged = general::trecv;
     #[inline(always)]
     unsafe fn post(of: &Endpoint, one: One, ignore: u64) -> Option<isize> {
-        // SAFETY: as in `Send`.
+        // SAFETY: `choose` gave this table to endpoints whose state is reached with locks if and only if `LOCKED`.
         (one.is_on_host() && unsafe { of.state.reach::<LOCKED>() }.recv_fast::<true>(&of.domain, &one, ignore)).then_some(0)
     }
 }
@@ -155,7 +155,7 @@ const fn arrivals<E: Entry>() -> Arrivals {
     Arrivals { sole: read_sole::<E>, turn }
 }
 
-/// Of several endpoints of one queue: arrivals go through the queue.
+/// Entry for a queue that has several endpoints: messages go through the queue.
 ///
 /// # Safety
 /// As for [`crate::prov::ops::Arrive`].
@@ -163,13 +163,14 @@ unsafe fn turn(_: *const EpHead, _: &Queue, _: *mut c_void, _: usize) -> isize {
     -1
 }
 
-/// gdrfab_cq_read() of an empty queue that has no other endpoint: a turn of progress, and what it brought.
+/// `gdrfab_cq_read` of an empty queue that has no other endpoint: one turn of progress, with messages written straight into the program's
+/// array.
 ///
 /// # Safety
 /// As for [`crate::prov::ops::ReadSole`]: queue and endpoint are open, the array holds `count` entries, and nothing has locks.
 unsafe extern "C" fn read_sole<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize, ep: *const EpHead) -> isize {
-    // SAFETY: queue and endpoint are open and without locks, and `buf` holds `count` entries, as the caller says; `Endpoint::ops`
-    // gave what the head leads to.
+    // SAFETY: the caller promises that queue and endpoint are open and without locks, and that `buf` holds `count` entries.
+    // `Endpoint::dispatch` set the head's pointer to this endpoint.
     unsafe {
         let (head, own) = (&*cq, &*(*ep).of().cast::<Endpoint>());
         let read = || {

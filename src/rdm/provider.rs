@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `fabric` calls: the sets of lanes that there are, each as a provider, and a domain of one.
+//! The sets of lanes, each of which is a provider to `fabric`: discovery, and opening a domain.
 
 use super::limits::{INJECT_SIZE, MAX_MSG, QUEUE_SIZE};
 use crate::error::{Error, Result, errno};
@@ -13,13 +13,13 @@ use crate::sync::serial::Threading;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
-/// Lanes that are tried in this order, under one name.
+/// A set of lanes under one name. For each peer they are tried in this order.
 pub struct Rdm {
     name: &'static str,
     lanes: &'static [&'static str],
 }
 
-/// Best first.
+/// In the order of preference.
 pub static SETS: &[Rdm] = &[
     Rdm { name: "shm+verbs+tcp", lanes: &["shm", "verbs", "tcp"] },
     Rdm { name: "shm+tcp", lanes: &["shm", "tcp"] },
@@ -28,7 +28,7 @@ pub static SETS: &[Rdm] = &[
     Rdm { name: "tcp", lanes: &["tcp"] },
 ];
 
-/// The set of lanes of an info.
+/// The set that an info names.
 pub fn get(name: Option<&str>) -> Result<&'static dyn Provider> {
     match SETS.iter().find(|set| Some(set.name) == name) {
         Some(set) => Ok(set),
@@ -36,12 +36,12 @@ pub fn get(name: Option<&str>) -> Result<&'static dyn Provider> {
     }
 }
 
-/// Candidates of every set, best first; those of one that is not `wanted` are not looked for.
+/// Candidates of all sets, in the order of preference. Sets that are not `wanted` are skipped.
 pub fn candidates(ask: &Ask<'_>, wanted: impl Fn(&str) -> bool) -> Vec<Info> {
     SETS.iter().filter(|set| wanted(set.name)).flat_map(|set| set.candidates(ask)).collect()
 }
 
-/// What node and service name; none: neither was given.
+/// The address that node and service stand for; `None` if neither is given.
 fn address_of(ask: &Ask<'_>, default_ip_of: impl FnOnce() -> IpAddr) -> Result<Option<String>> {
     if let Some(whole) = ask.service.filter(|s| s.contains("://")) {
         return match whole.starts_with(SCHEME) {
@@ -75,7 +75,7 @@ impl Rdm {
         self.lanes.iter().map(|name| prov::get(Some(name))).collect()
     }
 
-    /// Where an endpoint listens if nobody says where: at its device, or as the lane does that has ports.
+    /// The IP address at which an endpoint listens if none is given: that of its device, or else of the lane that listens on ports.
     fn default_ip(&self, info: &Info) -> IpAddr {
         let ask = Ask { node: None, service: Some("1"), source: true, domain: None, near: None };
         let by_ports = self.providers().unwrap_or_default().into_iter().flat_map(|p| p.candidates(&ask)).filter_map(|info| info.src_addr);
@@ -84,7 +84,7 @@ impl Rdm {
         found.next().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |at| at.ip())
     }
 
-    /// One for each device of a lane that has several, with its address.
+    /// One info per device of the lane that has devices, with the device's address; otherwise one info.
     fn infos(&self, near: Option<&str>) -> Result<Vec<Info>> {
         let mut all: Vec<Option<Info>> = vec![None];
         for provider in self.providers()? {
@@ -100,7 +100,7 @@ impl Rdm {
         Ok(all.into_iter().flatten().map(|lane| self.info(lane)).collect())
     }
 
-    /// From what all lanes have in common.
+    /// Completes an info that has what all lanes have in common.
     fn info(&self, lane: Info) -> Info {
         let name = || Some(self.name.to_string());
         Info {
@@ -121,7 +121,7 @@ impl Rdm {
     }
 }
 
-/// What those so far have in common with one lane more. The device that one of them has gives the domain its name and address.
+/// Reduces an info to what it has in common with one more lane. The lane with a device gives the domain its name and address.
 fn join(all: Option<Info>, lane: Info, reach: Reach) -> Info {
     let has_device = reach == Reach::Devices;
     let lane = Info { mr_cnt: program_share(reach, lane.mr_cnt), ..lane };
@@ -178,7 +178,7 @@ impl Provider for Rdm {
                 Err(why) => all.push((true, stub(why))),
             }
         }
-        // The device whose address was asked for comes first.
+        // The device with the requested address comes first.
         let (asked, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(elsewhere, _)| !elsewhere);
         asked.into_iter().chain(others).map(|(_, info)| info).collect()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Two and more endpoints of one process over the real lanes, by the contract alone.
+//! Two or more endpoints in one process, over the real lanes, used through the contract alone.
 
 use super::{candidates, get};
 use crate::error::{Code, errno};
@@ -60,7 +60,7 @@ impl Side {
     }
 
     fn of(ep: Box<dyn Endpoint>, domain: Arc<dyn Domain>) -> Side {
-        // As small as MPI's.
+        // A queue as small as the one of an MPI library.
         let queue = Arc::new(Queue::new(100, Threading::Safe).unwrap());
         let av = Arc::new(Av::default());
         ep.bind(Binding::Cq { queue: queue.clone(), source: None, transmit: true, receive: true, selective: false }).unwrap();
@@ -82,7 +82,7 @@ impl Side {
         }
     }
 
-    /// What is short may be gone before it is sent.
+    /// Short messages are injected, so that their bytes may be dropped at once.
     fn send(&self, to: u64, bytes: &[u8], tag: u64, context: usize) {
         let how = if bytes.len() <= 64 { flags::INJECT } else { 0 };
         let c = Common { context, peer: to, flags: how, ..Common::default() };
@@ -112,17 +112,17 @@ impl Side {
 }
 
 fn iov(bytes: &[u8]) -> Iov {
-    // SAFETY: the tests keep the bytes until all is over.
+    // SAFETY: the tests keep the bytes until all operations are complete.
     unsafe { Iov::of(bytes) }
 }
 
-/// A domain over one provider's lanes, to look into.
+/// A domain over one provider's lanes, for tests that look inside.
 fn open_domain(info: &Info) -> Arc<crate::rdm::memory::lane_domains::Domain> {
     let lane = crate::prov::get(info.prov_name.as_deref()).unwrap();
     Arc::new(crate::rdm::memory::lane_domains::Domain::open(&[lane], info, Threading::Safe).unwrap())
 }
 
-/// Both know each other by index 0; index 1 is each one's own.
+/// Two endpoints. Each knows the other by index 0 and itself by index 1.
 fn pair(set: &str) -> (Side, Side) {
     let info = info(set);
     let (a, b) = (Side::open(&info), Side::open(&info));
@@ -194,9 +194,9 @@ fn order_wildcards_truncation_and_data() {
     for set in SETS {
         let (mut a, mut b) = pair(set);
         let mut to = [0u64; 64];
-        // Posted for any source and any tag, they take what comes in the order of sending.
+        // Receives from any source with any tag take the messages in the order of sending.
         for (i, word) in to.iter_mut().enumerate() {
-            // SAFETY: the word's bytes.
+            // SAFETY: these are the bytes of the word, borrowed as long as the word.
             let bytes = unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(word).cast::<u8>(), 8) };
             b.recv(UNSPEC, bytes, 0, u64::MAX, i);
         }
@@ -207,7 +207,7 @@ fn order_wildcards_truncation_and_data() {
         assert_eq!(to.to_vec(), (0..64).collect::<Vec<u64>>());
         assert!(b.done.iter().enumerate().all(|(i, (c, from))| c.context == i && from.tag == (i as u64) << 32));
         b.done.clear();
-        // A mask that keeps the upper half.
+        // The mask ignores the lower half of the tag.
         let mut small = [0u8; 4];
         b.recv(0, &mut small, 7 << 32, 0xffff_ffff, 1);
         let c = Common { context: 2, peer: 0, data: 99, flags: flags::REMOTE_CQ_DATA, ..Common::default() };
@@ -225,7 +225,7 @@ fn order_wildcards_truncation_and_data() {
         assert_eq!(big, bytes(10, 1));
         both(&mut a, &mut b, |s| s[0].take(4).is_some());
         assert!(a.failed.is_empty(), "the sender succeeds");
-        // Untagged messages are a space of their own.
+        // Untagged messages are matched separately.
         let mut plain = [0u8; 5];
         let c = Common { context: 5, peer: UNSPEC, ..Common::default() };
         b.ep.recv(&[iov(&plain)], &c, &[]).unwrap();
@@ -255,7 +255,7 @@ fn all_sides_send_before_they_receive() {
             b.send(0, m, i as u64, i);
         }
         for (side, to) in [&a, &b].into_iter().zip(&mut to) {
-            // The last first.
+            // The last one first.
             for (i, m) in to.iter_mut().enumerate().rev() {
                 side.recv(0, m, i as u64, 0, 10_000 + i);
             }
@@ -300,13 +300,13 @@ fn probing_claiming_discarding_cancelling_and_self() {
     assert_eq!(to, long);
     to.fill(0);
     assert!(b.ep.trecv(&[iov(&to)], &c, &[], 5, 0).is_err_and(|e| e.words.contains("GDRFAB_PEEK")), "claimed once");
-    // Cancel.
+    // Cancels a receive.
     b.recv(0, &mut to, 6, 0, 6);
     b.ep.cancel(6).unwrap();
     b.turn();
     assert_eq!(b.take_failed(6).unwrap().1.error.code, Code::Canceled);
     assert_eq!(b.ep.cancel(6).unwrap_err().errno, errno::ENOENT);
-    // Self, short and long, expected and not.
+    // Messages to itself: short and long, with and without a posted receive.
     for (len, first) in [(8, true), (8, false), (100_000, true), (100_000, false)] {
         let from = bytes(len, len);
         if first {
@@ -333,7 +333,7 @@ fn a_buffer_takes_several_messages() {
     let buffer = vec![0u8; 350];
     let c = Common { context: 1, peer: UNSPEC, flags: flags::MULTI_RECV, ..Common::default() };
     a.send(0, b"tagged, not for it", 1, 0);
-    // Some before it is posted, and some behind it.
+    // Some messages come before the buffer is posted, and some after.
     send(&a, 0);
     send(&a, 1);
     both(&mut a, &mut b, |s| s[1].ep.stats().unexpected == 3);
@@ -344,7 +344,7 @@ fn a_buffer_takes_several_messages() {
     assert!(b.done.iter().enumerate().all(|(i, (c, _))| (c.context, c.buf, c.len) == (1, buffer.as_ptr() as usize + i * 100, 100)));
     assert!(b.done.iter().enumerate().all(|(i, (c, _))| (c.flags & flags::MULTI_RECV != 0) == (i == 2)), "less than the minimum is left");
     assert!(buffer[..300].iter().enumerate().all(|(i, byte)| usize::from(*byte) == i / 100));
-    // The fourth waits for the next.
+    // The fourth message waits for the next buffer.
     let c = Common { context: 2, ..c };
     b.ep.recv(&[iov(&buffer)], &c, &[]).unwrap();
     both(&mut a, &mut b, |s| s[1].take(2).is_some());
@@ -365,7 +365,7 @@ fn one_key_serves_all_lanes() {
         let remote = [RmaIov { addr: theirs.as_ptr() as u64, len: 1 << 20, key: region.key }];
         let c = Common { context: 1, peer: 0, desc: own.desc, ..Common::default() };
         a.ep.rma(Dir::Write, &[iov(&mine)], &remote, &c, &[own.desc]).unwrap();
-        // A message does not overtake the write.
+        // The message must not overtake the write.
         let mut word = [0u8; 4];
         b.recv(0, &mut word, 1, 0, 2);
         a.send(0, b"done", 1, 3);
@@ -403,7 +403,7 @@ fn a_bare_address_suffices_and_unknown_sources_get_their_index() {
     both(&mut a, &mut b, |s| s[1].done.len() == 1);
     assert_eq!(b.take(3).unwrap().1.peer, UNSPEC);
     (0..100).for_each(|_| b.turn());
-    // Inserted meanwhile, its second message is its own.
+    // The sender was inserted meanwhile: its second message has its index.
     assert_eq!(b.av.insert(a.name).unwrap(), 0);
     b.recv(0, &mut to, 1, 0, 4);
     both(&mut a, &mut b, |s| s[1].done.len() == 1);
@@ -442,7 +442,7 @@ fn messages_for_an_old_incarnation_never_reach_the_new_one() {
         b.recv(0, &mut to, 1, 0, 1);
         a.send(0, &[1; 8], 1, 1);
         both(&mut a, &mut b, |s| s[1].take(1).is_some());
-        // What waits at the peer that goes ends with it; receives from anyone go on.
+        // A message that waits at a peer that closes fails; receives from any source stay.
         let long = bytes(100_000, 1);
         a.send(0, &long, 9, 2);
         a.recv(UNSPEC, &mut to, 1, 0, 3);
@@ -458,7 +458,7 @@ fn messages_for_an_old_incarnation_never_reach_the_new_one() {
         a.send(0, &[7; 8], 1, 4);
         both(&mut a, &mut b, |s| s[0].take_failed(4).is_some_and(|(_, why, _)| why.error.words.contains("another one listens")));
         assert!(b.done.is_empty());
-        // The new one under its own name, and its answer to who waited for anyone.
+        // The new incarnation is reached under its own name, and its answer fills a receive from any source.
         assert_eq!(a.av.insert(b.name).unwrap(), 2);
         assert_eq!(b.av.insert(a.name).unwrap(), 0);
         a.send(2, &[8; 8], 1, 5);

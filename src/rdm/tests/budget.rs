@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What unexpected messages may take is bounded for all endpoints of a domain together.
+//! The memory that unexpected messages can take is bounded for all endpoints of a domain together.
 
 use super::*;
 use crate::rdm::limits::{FIRST_GRANT, GRANTS_MAX, MOST_GRANT};
 use crate::rdm::peers::budget::BudgetShare;
 
-/// Bytes that `one` can send to `other` as they are, which takes none of them until it has heard of all.
+/// Bytes that `one` can send at once to `other`, which receives nothing until all messages were sent.
 fn granted(one: &mut Side, other: &mut Side) -> u64 {
     let (piece, before) = (bytes(4096, 3), other.ep.stats().unexpected);
     let mut sent = 0;
     loop {
         one.send(0, &piece, 9, 9);
-        // What is beyond the grant is offered, and ends when it is taken.
+        // A message beyond the grant is offered, and completes when it is received.
         let (start, mut turns) = (Instant::now(), 0);
         while one.take(9).is_none() {
             one.turn();
@@ -25,7 +25,7 @@ fn granted(one: &mut Side, other: &mut Side) -> u64 {
     }
 }
 
-/// Takes what `one` sends, until its grant grows no more.
+/// Receives what `one` sends until its grant does not grow any more.
 fn widen_grants(one: &mut Side, other: &mut Side) {
     let (piece, mut into) = (bytes(8000, 1), vec![0; 8000]);
     for _ in 0..2 * MOST_GRANT / 8000 {
@@ -59,7 +59,7 @@ fn a_share_is_given_back() {
     assert!(one.add_within(GRANTS_MAX, GRANTS_MAX) && !other.add_within(1, GRANTS_MAX));
     one.give_back(5);
     assert!(other.add_within(5, GRANTS_MAX) && !one.add_within(1, GRANTS_MAX) && !one.add_within(u64::MAX, u64::MAX));
-    // No more than it has.
+    // A share returns no more than it has.
     other.give_back(9);
     assert_eq!(one.all(), GRANTS_MAX - 5);
     other.add(3);

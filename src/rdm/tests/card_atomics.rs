@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Regions whose atomics are a card's: no CPU carries any out there, whichever way the peer is reached.
+//! Regions whose atomics are reserved for a card: no CPU carries any out there, by whatever way the peer is reached.
 
 use super::*;
 use crate::mr::registry::{CARD_KEY, CHOSEN_KEY};
@@ -9,9 +9,9 @@ use crate::prov::flags::MR_MODE_PROV_KEY;
 const MARKS: u64 = CARD_KEY | CHOSEN_KEY;
 static ONE: [u64; 2] = [1; 2];
 
-/// Memory of `side`, and what peers call it.
+/// Registers memory of `side`. Returns the address and the key for peers.
 fn region(side: &Side, word: &mut u64, access: Access, requested_key: u64) -> (u64, u64) {
-    // SAFETY: the test keeps the word until all is over.
+    // SAFETY: the test keeps the word until all operations are complete.
     let at = [unsafe { Iov::new(std::ptr::from_mut(word) as usize, 8) }];
     let attr = Attr { source: Source::Iov(&at), requested_key, ..Attr::plain(access | Access::REMOTE_READ | Access::REMOTE_WRITE) };
     (at[0].addr() as u64, side.domain.register(&attr).unwrap().key)
@@ -19,7 +19,7 @@ fn region(side: &Side, word: &mut u64, access: Access, requested_key: u64) -> (u
 
 fn sum(op: Op, count: u16, (addr, key): (u64, u64)) -> AtomicOp {
     let what = Atomic { op, datatype: Datatype::U64, form: Form::Plain, count };
-    // SAFETY: a static.
+    // SAFETY: the operand is a static.
     let operand = unsafe { Iov::new(ONE.as_ptr() as usize, what.bytes()) };
     AtomicOp { what, with: Operands { operand, compare: Iov::EMPTY, old: Iov::EMPTY }, addr, key }
 }
@@ -29,7 +29,7 @@ fn no_cpu_carries_out_the_atomics_of_a_card() {
     for set in SETS {
         let (mut a, mut b) = pair(set);
         assert!(b.domain.check_card_atomics().is_err_and(|e| e.errno == errno::EOPNOTSUPP && e.words.contains("CPUs")));
-        // As a domain with a card registers them.
+        // Keys are drawn as a domain with a card draws them.
         let mut words = [0u64; 3];
         let [own, cards, plain] = &mut words;
         let (own, cards) = (region(&a, own, Access::ATOMIC, 0), region(&b, cards, Access::ATOMIC, 0));
@@ -65,7 +65,7 @@ fn no_cpu_carries_out_the_atomics_of_a_card() {
     }
 }
 
-/// They say nothing, whatever their bits are; and so such a domain has no regions of a card's.
+/// Keys that the program chooses say nothing, whatever their bits are, so such a domain has no card regions.
 #[test]
 fn keys_chosen_by_the_program_are_no_card_keys() {
     let all = info("shm");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Deadlines, and peers that do not go on: what ends, and that nothing else does.
+//! Deadlines, stalled peers and peers that end: the operations concerned fail, and no others.
 
 use super::*;
 use crate::log;
@@ -123,7 +123,7 @@ fn unlisted_callers_are_bounded() {
         assert!((2..8).contains(&calls) && told == 1, "{set}: {calls} calls in half a second, {lines:?}");
         a.av.insert(others[0].name).unwrap();
         both(&mut a, last, |s| s[1].take(2).is_some());
-        // Who has an index is welcome at any time.
+        // A peer with an index is accepted at any time.
         let mut named = Side::open(&info);
         a.av.insert(named.name).unwrap();
         named.av.insert(a.name).unwrap();
@@ -152,7 +152,7 @@ fn unsolicited_entries_wait_for_room_in_the_queue() {
                 a.turn();
                 b.ep.progress(true);
             }
-            // As many as it has room for, and no entry more.
+            // Writes go on until the queue is full, and no entry more is written.
             let mut there = 0;
             while let Taken::Some(n) = b.queue.take(64, |_, c| assert_eq!(std::mem::replace(&mut came, c.data + 1), c.data)) {
                 there += n;
@@ -162,7 +162,7 @@ fn unsolicited_entries_wait_for_room_in_the_queue() {
         both(&mut a, &mut b, |s| s[0].done.len() == COUNT as usize);
         b.domain.close_region(id).unwrap();
         region.fill(1);
-        // Messages without bytes, of which one buffer takes any number.
+        // Empty messages: one buffer takes any number of them.
         let c = Common { context: 5, peer: UNSPEC, flags: flags::MULTI_RECV, ..Common::default() };
         let buffer = vec![0u8; 4096];
         b.ep.recv(&[iov(&buffer)], &c, &[]).unwrap();
@@ -185,7 +185,7 @@ fn unsolicited_entries_wait_for_room_in_the_queue() {
     }
 }
 
-/// Whoever is called by a bare address as well: what goes by a whole name is for that one alone.
+/// One peer is known by its bare address as well: messages for the whole name reach only that incarnation.
 #[test]
 fn a_whole_name_is_kept_apart_from_a_bare_address() {
     for set in SETS {
@@ -200,7 +200,7 @@ fn a_whole_name_is_kept_apart_from_a_bare_address() {
             s.take_failed(context).is_some_and(|(_, why, _)| why.error.words.contains("another one listens"))
         };
         let mut to = [0u8; 8];
-        // While the bare address is being called, and once it was.
+        // While the bare address is dialed, and after.
         a.send(0, &[1; 8], 1, 1);
         a.send(1, &[2; 8], 2, 2);
         both(&mut a, &mut b, |s| another(s[0], 2));
@@ -213,7 +213,7 @@ fn a_whole_name_is_kept_apart_from_a_bare_address() {
         a.send(2, &[5; 8], 4, 6);
         both(&mut a, &mut b, |s| another(s[0], 5));
         both(&mut a, &mut b, |s| s[0].take(6).is_some());
-        // It was reached by both, and another one takes its place.
+        // The peer was reached by both names, and another endpoint takes its address.
         let place = b.name.socket();
         b.ep.close().unwrap();
         drop(b);
@@ -231,17 +231,17 @@ fn a_whole_name_is_kept_apart_from_a_bare_address() {
     }
 }
 
-/// What the peer sent before it ended is received, however much of it lies in the ring when its end is seen.
+/// The messages that a peer sent before it ended are received, however many of them are still in the ring when its end is noticed.
 #[test]
 fn messages_of_a_peer_that_has_ended_are_received() {
     for set in SETS {
         let (mut a, mut b) = pair(set);
         let mut word = [0u8; 8];
-        // The lane is there.
+        // The lane is connected.
         b.recv(0, &mut word, 7, 0, 1);
         a.send(0, &[1; 8], 7, 2);
         both(&mut a, &mut b, |s| s[1].take(1).is_some());
-        // As much as leaves at once.
+        // As many messages as are sent at once.
         let most = 200u64;
         for i in 0..most {
             a.send(0, &i.to_le_bytes(), i, 3);
@@ -257,7 +257,7 @@ fn messages_of_a_peer_that_has_ended_are_received() {
     }
 }
 
-/// Of peers that nobody has named and that have ended, so much waits and no more: others are let in when it was received.
+/// Messages of peers that have ended and that nobody has named are kept up to a limit; once they are received, callers are accepted again.
 #[test]
 fn messages_of_ended_callers_are_bounded() {
     const LEN: usize = 7000;
@@ -311,7 +311,7 @@ fn records_of_ended_callers_are_bounded() {
         left.push(caller.name);
     }
     assert!(left.len() > ENDED_PEERS_MAX / 4);
-    // Who has an index is welcome.
+    // A peer with an index is accepted.
     let mut named = Side::open(&info);
     a.av.insert(named.name).unwrap();
     named.av.insert(a.name).unwrap();
@@ -319,7 +319,7 @@ fn records_of_ended_callers_are_bounded() {
     both(&mut a, &mut named, |s| s[1].take(3).is_some());
 }
 
-/// Callers that nobody has named share what may be offered, and who goes beyond its share ends alone.
+/// Unlisted callers share the number of offers; a caller that exceeds its share is disconnected alone.
 #[test]
 fn offers_of_unlisted_callers_are_bounded() {
     let info = info("shm");
@@ -339,7 +339,7 @@ fn offers_of_unlisted_callers_are_bounded() {
     assert!(to == long && one.failed.is_empty() && modest.failed.is_empty());
 }
 
-/// An index that was given to another peer does not name the one that had it, from the next message on.
+/// An index that was given to another peer does not stand for the earlier one, from the next message on.
 #[test]
 fn a_peer_without_index_is_not_reported_under_another() {
     for set in SETS {
@@ -363,7 +363,7 @@ fn a_peer_without_index_is_not_reported_under_another() {
     }
 }
 
-/// A message that was claimed is read within the time of the receive that takes it.
+/// A claimed message is read within the deadline of the receive that takes it.
 #[test]
 fn the_receive_of_a_claimed_message_has_a_deadline() {
     let (mut a, mut b) = pair("tcp");
@@ -373,7 +373,7 @@ fn the_receive_of_a_claimed_message_has_a_deadline() {
     both(&mut a, &mut b, |s| s[1].ep.stats().unexpected == 1);
     b.probe(UNSPEC, 1, PEEK | CLAIM, 7);
     until(&mut [&mut b], |s| s[0].take(7).is_some());
-    // Its sender does not go on.
+    // The sender makes no progress.
     let c = Common { context: 7, flags: CLAIM, timeout_ns: 20_000_000, ..Common::default() };
     b.ep.trecv(&[iov(&to)], &c, &[], 1, 0).unwrap();
     until(&mut [&mut b], |s| !s[0].failed.is_empty());
@@ -398,12 +398,12 @@ fn an_address_without_listener_is_an_error_with_a_reason() {
     }
 }
 
-/// Receives of an endpoint that are posted before its peer is there are a minute late.
+/// Delays receives that are posted before their peer is connected by a minute.
 fn delay(ep: &Rdm) {
     ep.state.lock().faults = Plan::of_words("delay=60000000:recv").map(|plan| Box::new(FaultInjection { plan, delayed: VecDeque::new() }));
 }
 
-/// Those that a message waits for are filled in their order as the peer goes, and the others end.
+/// Delayed receives for which a message waits are filled in their order when the peer ends; the others fail.
 #[test]
 fn delayed_receives_get_messages_that_came_before_the_peer_ended() {
     for set in ["shm", "tcp"] {
@@ -430,7 +430,7 @@ fn delayed_receives_get_messages_that_came_before_the_peer_ended() {
         a.ep.close().unwrap();
         until(&mut [&mut b], |s| s[0].take_failed(5).is_some_and(|(_, why, _)| why.error.errno == errno::ECONNRESET));
         assert_eq!(b.done.drain(..).map(|(c, _)| c.context).collect::<Vec<_>>(), [1, 3, 4], "{set}");
-        // What is not for it alone waits as long as it was told to.
+        // A receive that others could fill waits as long as it was told to.
         assert!(b.failed.is_empty());
         b.ep.close().unwrap();
         until(&mut [&mut b], |s| s[0].take_failed(2).is_some() && s[0].take_failed(6).is_some());

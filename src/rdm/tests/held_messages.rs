@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Messages that are left with their lane for a moment, as the next receive is expected: nothing is lost and nobody waits.
+//! Messages that are left with their lane for a moment because the next receive is expected: nothing is lost, and nobody waits.
 
 use super::*;
 
-/// `a` and two peers, which `a` knows by 0 and 1, and they know it by 0; connected, and with nothing on the way.
+/// `a` and two peers, connected and idle. `a` knows them by 0 and 1; they know `a` by 0.
 fn three(set: &str) -> [Side; 3] {
     let info = info(set);
     let mut sides = [Side::open(&info), Side::open(&info), Side::open(&info)];
@@ -25,7 +25,7 @@ fn a_peer_whose_messages_are_received_delays_no_other() {
         let [mut a, mut flood, mut other] = three(set);
         let (mut m, mut last) = ([0u8; 4], [0u8; 4]);
         a.recv(1, &mut m, 8, 0, 8);
-        // Connected lanes bring these two some turns later at most.
+        // Connected lanes bring these two after some turns at most.
         other.send(0, b"left", 7, 1);
         other.send(0, b"mine", 8, 2);
         other.turn();
@@ -49,7 +49,7 @@ fn a_peer_whose_messages_are_received_delays_no_other() {
     }
 }
 
-/// Whatever turn the end is seen in.
+/// In whichever turn the end is noticed.
 #[test]
 fn deferred_messages_are_received_after_their_peer_has_ended() {
     for set in SETS {

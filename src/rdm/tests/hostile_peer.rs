@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A peer that lies about lengths, counts and credits: hand-made parcels over an endpoint of the lane's own provider. It is cut
-//! off with words, and others are served.
+//! A peer that lies about lengths, counts and credit, by hand-made parcels on an endpoint of the lane's own provider. It is disconnected
+//! with a reason, and other peers are served.
 
 use super::*;
 use crate::prov::{self, EventQueue, Parcel, Taker};
@@ -45,7 +45,7 @@ impl Liar {
         self.ep.progress(true);
     }
 
-    /// The same, and reads nothing of what it is told. False: the other has cut it off.
+    /// As `say`, without reading any answer. False if the other side has disconnected.
     fn say_without_reading(&self, to: &mut Side, words: &ParcelWords) -> bool {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(20) {
@@ -61,7 +61,7 @@ impl Liar {
     }
 }
 
-/// What it says until it is cut off, and a part of the words in which it is told of.
+/// The parcels that a liar sends until it is disconnected, and a part of the reason that is given.
 type Lie = (&'static str, fn(&Liar));
 
 const LIES: &[Lie] = &[
@@ -112,7 +112,7 @@ fn a_peer_that_lies_is_cut_off_and_others_are_served() {
     }
 }
 
-/// Words that a peer does not take off its lane are kept for it only as long as it offers no more than it may.
+/// Answers that a peer does not read from its lane are kept only as long as it makes no more offers than it may.
 #[test]
 fn answers_to_a_peer_that_reads_none_are_bounded() {
     let (mut a, _b) = pair("shm");
@@ -130,7 +130,7 @@ fn answers_to_a_peer_that_reads_none_are_bounded() {
     assert!(why.error.words.contains("offers more messages"), "{}", why.error.words);
 }
 
-/// Offers for which the lane had no room are not there yet: nobody takes them, and each message ends once.
+/// An offer that waits for room in the lane was not made yet: the peer cannot answer it, and each message completes once.
 #[test]
 fn an_offer_that_was_not_made_cannot_be_answered() {
     const COUNT: usize = 6000;

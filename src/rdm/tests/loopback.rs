@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an endpoint does to itself.
+//! Messages, RMA and atomics of an endpoint to itself.
 
 use super::*;
 use crate::prov::atomic::{Atomic, AtomicOp, Datatype, Form, Op, Operands};
@@ -8,7 +8,7 @@ use crate::sys::mem;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Pieces of a message meet those of its receive wherever either ends.
+/// The pieces of a message and of its receive end at different bytes.
 #[test]
 fn a_message_in_pieces_is_copied_into_pieces() {
     let (_a, mut b) = pair("shm");
@@ -36,10 +36,10 @@ fn a_message_in_pieces_is_copied_into_pieces() {
     b.ep.close().unwrap();
 }
 
-/// Two pages, of which only the first is there, and may only be read.
+/// Two pages, of which only the first is there, and is read-only.
 fn half_gone() -> (*mut std::ffi::c_void, usize) {
     let page = mem::page_size();
-    // SAFETY: a fresh mapping. A page that is forbidden is no other thread's afterwards.
+    // SAFETY: the mapping is fresh, and no other thread uses the page that becomes inaccessible.
     unsafe {
         let flags = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         let at = rustix::mm::mmap_anonymous(std::ptr::null_mut(), 2 * page, flags.0, flags.1).unwrap();
@@ -49,13 +49,13 @@ fn half_gone() -> (*mut std::ffi::c_void, usize) {
     }
 }
 
-/// Its own pages may be as gone as a peer's, on either side.
+/// Pages may be missing on either side, as with a peer.
 #[test]
 fn rma_on_missing_pages_is_an_error() {
     let (_a, mut b) = pair("shm");
     let (at, page) = half_gone();
     let mut good = vec![0u8; 2 * page];
-    // SAFETY: the vector outlives the operations, and who says that the pages are memory may be wrong.
+    // SAFETY: the vector outlives the operations. The other address need not be memory: that is tested here.
     let [gone, fine] = [at as usize, good.as_mut_ptr() as usize].map(|at| unsafe { Iov::new(at, 2 * page) });
     let register = |iov| b.domain.register(&Attr { source: Source::Iov(&[iov]), ..Attr::plain(Access::all() - Access::ATOMIC) }).unwrap();
     let (lost, kept) = (register(gone), register(fine));
@@ -78,7 +78,7 @@ fn rma_on_missing_pages_is_an_error() {
         b.domain.close_region(region).unwrap();
     }
     b.ep.close().unwrap();
-    // SAFETY: as above.
+    // SAFETY: nothing refers to the mapping any more.
     unsafe { rustix::mm::munmap(at, 2 * page).unwrap() };
 }
 
@@ -87,7 +87,7 @@ fn a_long_message_from_missing_pages_is_an_error() {
     let (_a, mut b) = pair("shm");
     let (at, page) = half_gone();
     let mut to = vec![0u8; 3 * page];
-    // SAFETY: as above.
+    // SAFETY: the second page is missing on purpose; the library copies by system calls, which report it.
     let pieces = [iov(&to[..page]), unsafe { Iov::new(at as usize, 2 * page) }];
     b.ep.trecv(&[iov(&to)], &Common { context: 1, peer: 1, ..Common::default() }, &[], 7, 0).unwrap();
     b.ep.tsend(&pieces, &Common { context: 2, peer: 1, ..Common::default() }, &[], 7).unwrap();
@@ -99,16 +99,16 @@ fn a_long_message_from_missing_pages_is_an_error() {
     }
     b.ep.close().unwrap();
     to.clear();
-    // SAFETY: as above.
+    // SAFETY: nothing refers to the mapping any more.
     unsafe { rustix::mm::munmap(at, 2 * page).unwrap() };
 }
 
-/// Its own pages may be as gone as a peer's.
+/// Pages may be missing, as with a peer.
 #[test]
 fn an_atomic_on_missing_pages_is_an_error() {
     let (_a, mut b) = pair("shm");
     let (at, page) = half_gone();
-    // SAFETY: who says that the pages are memory may be wrong.
+    // SAFETY: the second page is missing on purpose; the library copies by system calls, which report it.
     let all = [unsafe { Iov::new(at as usize, 2 * page) }];
     let region = b.domain.register(&Attr { source: Source::Iov(&all), ..Attr::plain(Access::all() - Access::ATOMIC) }).unwrap();
     let word = [1u64];
@@ -126,11 +126,11 @@ fn an_atomic_on_missing_pages_is_an_error() {
     }
     b.domain.close_region(region).unwrap();
     b.ep.close().unwrap();
-    // SAFETY: as above.
+    // SAFETY: nothing refers to the mapping any more.
     unsafe { rustix::mm::munmap(at, 2 * page).unwrap() };
 }
 
-/// Whoever is still inside, and in whatever way.
+/// A close that finds the region busy keeps new accesses out, by a peer or by this process.
 #[test]
 fn a_region_whose_close_was_busy_stays_closed_to_peers() {
     let info = info("shm");
@@ -158,7 +158,7 @@ fn a_region_whose_close_was_busy_stays_closed_to_peers() {
         assert!(b.domain.try_close_region(region).is_err_and(|e| e.errno == errno::EBUSY && e.words.contains("of this process")));
         assert_eq!(write(&mut a, &mut b), Code::Key);
     }
-    // It counts as open until it is closed.
+    // The region counts as open until it is closed.
     assert_eq!((b.domain.in_use().0, b.domain.regions_covering(at as u64 + 8, 1)), (0, 1));
     assert!(b.domain.free(at).is_err_and(|e| e.errno == errno::EBUSY));
     drop(inside);
@@ -170,7 +170,7 @@ fn a_region_whose_close_was_busy_stays_closed_to_peers() {
     b.ep.close().unwrap();
 }
 
-/// A key of the caller's choice names another region by the time that the write ends, which nobody may write to.
+/// A key that the program chooses may name another region by the time the write ends, and that region may not be written to.
 #[test]
 fn a_write_is_counted_by_its_own_region() {
     const KEY: u64 = 77;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The order in which lanes are looked at: who is looked at how often, and that nobody is forgotten.
+//! The order in which lanes are polled: how often each is polled, and that none is forgotten.
 
 use super::*;
 use crate::rdm::peers::link::Link;
@@ -15,7 +15,7 @@ fn schedule(count: usize) -> (PollSchedule, Vec<Arc<Link>>) {
     (schedule, links)
 }
 
-/// Turns, each of which brings something or not: how often each lane is looked at.
+/// Runs `turns` turns, which all bring something or all nothing. Returns how often each lane was polled.
 fn count_polls(schedule: &mut PollSchedule, turns: usize, brings: bool) -> Vec<usize> {
     let mut seen = vec![0; schedule.len()];
     for _ in 0..turns {
@@ -37,16 +37,16 @@ fn active_lanes_are_polled_each_turn_and_quiet_ones_sometimes() {
     assert!(seen[..3].iter().all(|n| *n == 3200), "{seen:?}");
     assert!(seen[3..].iter().all(|n| *n >= 1), "{seen:?}");
     assert!(seen[3..].iter().sum::<usize>() <= 100, "{seen:?}");
-    // While nothing comes, they have most of the time.
+    // While nothing comes, quiet lanes get most of the polls.
     let seen = count_polls(&mut schedule, 32 + 100, false);
     assert!(seen[3..].iter().all(|n| *n >= 16), "{seen:?}");
-    // And of too many lively ones each its share.
+    // If there are too many active lanes for one turn, each gets its share.
     links.iter().for_each(|link| schedule.promote(link));
     let seen = count_polls(&mut schedule, 100, true);
     assert!(seen.iter().all(|n| *n == 32), "{seen:?}");
 }
 
-/// Whatever happens, a lane stands where it thinks, and none is forgotten.
+/// After any sequence of changes, each lane is at its recorded slot, and none is missing.
 #[test]
 fn lanes_come_and_go_in_any_order() {
     let (mut schedule, links) = schedule(40);
@@ -84,7 +84,7 @@ fn looks_at_all(schedule: &mut PollSchedule, there: &[bool]) {
     assert_eq!(seen, there);
 }
 
-/// With somebody who never rests.
+/// Another peer keeps sending without a pause.
 #[test]
 fn a_quiet_peer_is_still_polled() {
     let info = info("shm");

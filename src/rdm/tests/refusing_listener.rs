@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Listeners of the local lane that take nobody: the next lane is tried, or the same again, by the reason that they give.
+//! A shm listener that refuses every caller: depending on the reason, the caller tries the next lane, or the same one again.
 
 use super::*;
 use crate::sys::socket;
 
-/// Answers for a listener of the local lane, whose endpoint has none: a refusal of docs/shm-format.md for each caller.
+/// Answers in place of the shm listener, whose endpoint is stopped: each caller gets a refusal of docs/shm-format.md.
 struct Refuses {
     listener: std::os::fd::OwnedFd,
     why: u32,
@@ -27,7 +27,7 @@ impl Refuses {
     }
 }
 
-/// `a` calls `b`, whose local listener refuses so, and is heard within so many seconds; or it calls for as long.
+/// `a` dials `b`, whose shm listener refuses with `why`. Returns both, the listener, and whether `b` was reached within so many seconds.
 fn call(why: u32, seconds: u64) -> (Side, Side, Refuses, bool) {
     let (mut a, mut b) = (Side::open(&info("shm+tcp")), Side::open(&info("tcp")));
     assert_eq!(a.av.insert(b.name).unwrap(), 0);
@@ -43,7 +43,7 @@ fn call(why: u32, seconds: u64) -> (Side, Side, Refuses, bool) {
         b.turn();
         heard = b.take(2).is_some();
     }
-    // What it waits for is this function's.
+    // Both sides wait for what this function does.
     b.ep.close().unwrap();
     (a, b, refuses, heard)
 }

@@ -1,20 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the layer above asks of a domain: registration, closing, allocation, and the opening of endpoints.
+//! The traits of the layer above: the provider; and a domain's registration, closing, allocation, and opening of endpoints.
 
+use super::address::{self, check_address};
 use super::domain::Domain;
 use super::endpoint::Endpoint;
+use super::info;
 use super::link::Link;
 use super::locate::Asked;
+use super::pep::Listener;
 use super::quiesce;
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::mr::registry::wait_until;
 use crate::mr::{Access, Attr, Facts, Iov, RegionId};
-use crate::prov;
-use crate::prov::info::Info;
+use crate::prov::info::{Ask, Info};
 use crate::prov::queue::Counter;
+use crate::prov::{self, Offer, Provider, Reach, flags};
 use crate::sync::gate::{Fences, barrier};
+use crate::sync::serial::Threading;
+use std::net::SocketAddr;
 use std::sync::Arc;
+
+/// The provider.
+pub struct Shm;
+
+impl Provider for Shm {
+    fn name(&self) -> &'static str {
+        "shm"
+    }
+
+    fn offer(&self) -> Offer {
+        info::offer()
+    }
+
+    fn reach(&self) -> Reach {
+        Reach::Host
+    }
+
+    /// Names of sockets in a network namespace are as unique as its ports; in a directory that several share, who comes second
+    /// finds the name taken.
+    fn lane_address(&self, _info: &Info, at: SocketAddr) -> String {
+        address::of_lane(at)
+    }
+
+    /// The one candidate of this host.
+    fn candidates(&self, ask: &Ask<'_>) -> Vec<Info> {
+        let mut info = info::info();
+        if let Err(e) = info::answer(&mut info, ask) {
+            info.reason = Some(e);
+        }
+        vec![info]
+    }
+
+    fn check_address(&self, address: &str) -> Result<()> {
+        check_address(address).map(|_| ())
+    }
+
+    fn open_domain(&self, info: &Info, threading: Threading) -> Result<Arc<dyn prov::Domain>> {
+        let (virt_addr, prov_key) = (info.mr_mode & flags::MR_MODE_VIRT_ADDR != 0, info.mr_mode & flags::MR_MODE_PROV_KEY != 0);
+        Ok(Arc::new(Domain::open(threading, virt_addr, prov_key)?))
+    }
+
+    fn open_listener(&self, info: &Info) -> Result<Box<dyn prov::Listener>> {
+        Ok(Box::new(Listener::open(info.src_addr.as_deref())?))
+    }
+}
 
 impl Domain {
     /// `who` finds out who may be inside, when it is first tried.
@@ -169,7 +219,6 @@ mod tests {
     use super::*;
     use crate::mr::Source;
     use crate::prov::Domain as _;
-    use crate::sync::serial::Threading;
 
     #[test]
     fn what_is_lent_comes_back_unless_a_copy_of_this_process_runs() {

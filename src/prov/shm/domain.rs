@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A domain of the shm provider: its regions, its memory files, and the links of its endpoints.
 
-use super::link::Link;
-use super::locate;
-use super::mr::Regions;
-use super::quiesce;
-use super::region::Pin;
-use super::table::Table;
 use crate::config;
 use crate::error::{Code, Result};
 use crate::hmem::copier::Copier;
 use crate::hmem::{Export, Offer, Site};
 use crate::mr::region::{Local, Modes, is_stale};
 use crate::mr::{Access, Iov};
+use crate::prov::shm::memory::locate;
+use crate::prov::shm::memory::mr::Regions;
+use crate::prov::shm::memory::region::Pin;
+use crate::prov::shm::memory::table::Table;
+use crate::prov::shm::peer::link::Link;
+use crate::prov::shm::peer::quiesce;
 use crate::sync::serial::{Serial, Threading};
 use crate::sys::process;
 use crate::sys::time;

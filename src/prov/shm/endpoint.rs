@@ -1,18 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An endpoint: the calls of the layer above, each under the endpoint's lock.
 
-use super::address::{SCHEME, check_address, fresh_name};
-use super::cm;
 use super::domain::Domain;
-use super::frame::DATA_MAX;
-use super::greeter::{Greeter, Request};
-use super::job::Job;
-use super::layout::{MIN_LINES, Segment};
-use super::leaving;
-use super::ops;
-pub use super::ops::Endpoint;
-use super::posted::Posted;
-use super::rma::SLOW_FLAGS;
 use super::state::{Connecting, Faults, How, Phase, State};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
@@ -25,6 +14,17 @@ use crate::prov::op::{Common, Dir, Iov, RmaIov, one_kind};
 use crate::prov::ops::{Dispatch, OpFlags};
 use crate::prov::report::{MESSAGES, PathReport, Stats};
 use crate::prov::request::own_request;
+use crate::prov::shm::connect::cm;
+use crate::prov::shm::connect::leaving;
+use crate::prov::shm::handshake::acceptor::{Greeter, Request};
+use crate::prov::shm::ops::rma::SLOW_FLAGS;
+use crate::prov::shm::ops::table;
+pub use crate::prov::shm::ops::table::Endpoint;
+use crate::prov::shm::state::job::Job;
+use crate::prov::shm::state::posted_receives::Posted;
+use crate::prov::shm::wire::address::{SCHEME, check_address, fresh_name};
+use crate::prov::shm::wire::frame::DATA_MAX;
+use crate::prov::shm::wire::layout::{MIN_LINES, Segment};
 use crate::prov::{self, flags};
 use crate::sync::gate::Fences;
 use crate::sync::serial::Serial;
@@ -153,7 +153,7 @@ impl prov::Endpoint for Endpoint {
     fn dispatch(&self) -> Option<Dispatch> {
         let s = self.state.lock();
         let tx = s.bind.tx.as_deref().map_or(std::ptr::null(), |q| &raw const *q);
-        Some(Dispatch { ops: ops::choose(self.state.threading(), s.fast), of: (&raw const *self).cast(), tx })
+        Some(Dispatch { ops: table::choose(self.state.threading(), s.fast), of: (&raw const *self).cast(), tx })
     }
 
     fn connect(&self, address: &str, data: &[u8]) -> Result<()> {

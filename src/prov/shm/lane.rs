@@ -2,17 +2,17 @@
 //! An endpoint as a lane of a connectionless one: its parcels are ring messages of a kind of their own, which go straight from
 //! the ring to who takes them.
 
-use super::conn::Conn;
 use super::endpoint::Endpoint;
-use super::layout::SegmentRef;
 use super::limits::{BUDGET, WINDOW};
-use super::parcel::Held;
-use super::send::credit;
 use super::state::State;
-use super::wire::{broken, kind, protocol};
 use crate::config::RING_MOST;
 use crate::error::{Error, Result, errno};
 use crate::prov::op::{IOV_LIMIT, Iov, total};
+use crate::prov::shm::ops::msg::credit;
+use crate::prov::shm::state::conn::Conn;
+use crate::prov::shm::state::parcel::Held;
+use crate::prov::shm::wire::layout::SegmentRef;
+use crate::prov::shm::wire::message::{broken, kind, protocol};
 use crate::prov::{Lane, Taker};
 use crate::sync::area;
 use crate::sync::cache_line::LINE_BYTES;

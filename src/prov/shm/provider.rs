@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The traits of the layer above: the provider; and a domain's registration, closing, allocation, and opening of endpoints.
 
-use super::address::{self, check_address};
 use super::domain::Domain;
 use super::endpoint::Endpoint;
-use super::info;
-use super::link::Link;
-use super::locate::Asked;
-use super::pep::Listener;
-use super::quiesce;
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::mr::registry::wait_until;
 use crate::mr::{Access, Attr, Facts, Iov, RegionId};
 use crate::prov::info::{Ask, Info};
 use crate::prov::queue::Counter;
+use crate::prov::shm::connect::info;
+use crate::prov::shm::connect::pep::Listener;
+use crate::prov::shm::memory::locate::Asked;
+use crate::prov::shm::peer::link::Link;
+use crate::prov::shm::peer::quiesce;
+use crate::prov::shm::wire::address::{self, check_address};
 use crate::prov::{self, Offer, Provider, Reach, flags};
 use crate::sync::gate::{Fences, barrier};
 use crate::sync::serial::Threading;

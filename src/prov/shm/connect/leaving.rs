@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The end of a connection, and of single operations before it. An entry is a promise that nobody touches the operation's
+//! buffer any more, so an operation whose buffer the peer or a device still has keeps what is left of the connection until it
+//! is quiet, however the connection ended and however long a stopped peer takes.
+
+use crate::config;
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::piece;
+use crate::prov::event::{EventKind, tell_end};
+use crate::prov::shm::domain::Domain;
+use crate::prov::shm::state::arrivals::Unexpected;
+use crate::prov::shm::state::conn::Conn;
+use crate::prov::shm::state::in_flight::Flight;
+use crate::prov::shm::state::job::Job;
+use crate::prov::shm::state::{Leaving, Phase, State};
+use crate::prov::shm::wire::frame::Frame;
+use crate::prov::shm::wire::message::{STATUS_SEND_FRAGMENTS, kind, mark, slot_word};
+use crate::sync::ring::Header;
+use crate::sys::{cancel, socket, time};
+use std::os::fd::AsFd;
+
+impl Leaving {
+    /// Why the endpoint cannot be closed yet.
+    pub fn busy(&self) -> Error {
+        let words = match self.conn.devices.len() {
+            0 => format!(
+                "ep: process {} has {} buffer(s) of operations that are over, and does not go on; call ep_close again",
+                self.conn.link.pid,
+                self.conn.slots.active.len()
+            ),
+            n => format!("ep: {n} copies of {} have not ended; call ep_close again", self.conn.devices.who()),
+        };
+        Error::new(errno::EBUSY, words)
+    }
+}
+
+impl State {
+    /// Ends everything that hangs on the connection: at once what is quiet, the rest by [`State::settle`].
+    pub fn tear(&mut self, domain: &Domain, why: &Error) {
+        self.rx = None;
+        let Some(mut conn) = self.conn.take() else {
+            return self.flush_receives(why);
+        };
+        conn.link.tear();
+        // The peer ends its part, and says so; one whose socket is full learns it from the socket's end.
+        let _ = socket::send(conn.link.socket.as_fd(), &Frame::Bye.encode(), &[]);
+        domain.sweep_links();
+        let backlog = std::mem::take(&mut conn.backlog);
+        let incoming = std::mem::take(&mut conn.rendezvous_in);
+        self.leaving = Some(Box::new(Leaving { conn, why: why.clone() }));
+        // Copies of a device end by themselves; the peer, who may wait for them, learns it here rather than at a next turn.
+        let until = time::now_ns() + config::get().close_ms * 1_000_000;
+        loop {
+            self.settle();
+            if self.leaving.as_ref().is_none_or(|l| l.conn.devices.is_idle()) || time::now_ns() > until {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        for job in &backlog {
+            let end = *job.ending();
+            self.fail(&end, why.clone());
+        }
+        for incoming in incoming.into_iter().flatten() {
+            self.abandon(&incoming.recv, why.clone());
+        }
+        self.unexpected.retain(|u| matches!(u, Unexpected::Eager { .. }));
+        self.flush_receives(why);
+    }
+
+    /// Ends the operations of a connection that is over whose buffers have become quiet.
+    pub fn settle(&mut self) {
+        let Some(mut leaving) = self.leaving.take() else { return };
+        let conn = &mut *leaving.conn;
+        for end in conn.devices.take_ended(&conn.link) {
+            self.end(&end, Err(leaving.why.clone()));
+        }
+        if conn.devices.is_idle() {
+            conn.link.leave();
+        }
+        let mut peer_left = None;
+        for index in conn.slots.active.clone() {
+            if !is_quiet(conn, index) && !*peer_left.get_or_insert_with(|| conn.link.peer_left()) {
+                continue;
+            }
+            let Some(flight) = conn.slots.land(index) else { continue };
+            let report = conn.link.mine.slot(index as usize).reported(conn.slots.generation[index as usize]);
+            let finished = report.chunks > 0 && report.status == 0 && matches!(flight, Flight::Ack { .. } | Flight::Rendezvous { .. });
+            let end = *flight.ending();
+            self.end(&end, if finished { Ok(()) } else { Err(leaving.why.clone()) });
+        }
+        if !leaving.conn.slots.active.is_empty() || !leaving.conn.devices.is_idle() {
+            self.leaving = Some(leaving);
+        }
+    }
+
+    /// Fails queued jobs that `which` picks.
+    pub fn drop_jobs(&mut self, which: impl Fn(&Job) -> bool, error: &Error) -> usize {
+        let Some(conn) = self.conn.as_deref_mut() else { return 0 };
+        let (gone, kept): (Vec<Job>, Vec<Job>) = conn.backlog.drain(..).partition(|j| which(j));
+        conn.backlog.extend(kept);
+        for job in &gone {
+            if let Job::Rma(rma) = job
+                && let Some(slot) = rma.slot()
+            {
+                conn.slots.release(slot);
+                conn.staged -= 1;
+            }
+        }
+        for job in &gone {
+            let end = *job.ending();
+            self.fail(&end, error.clone());
+        }
+        gone.len()
+    }
+
+    /// The connection is over: everything outstanding ends with `why`, and the event queue learns.
+    #[cold]
+    pub fn down(&mut self, domain: &Domain, why: Error) {
+        let _held = cancel::CancelDisabled::off();
+        tell_end(self.object, &self.peer_address(), &why);
+        self.tear(domain, &why);
+        self.phase = Phase::Down(why.clone());
+        let error = (why.code != Code::PeerGone && why.code != Code::Canceled).then_some(why);
+        if error.is_some() {
+            self.event(EventKind::Shutdown, Vec::new(), error);
+        }
+        self.event(EventKind::Shutdown, Vec::new(), None);
+    }
+
+    /// Ends the flight in slot `index`.
+    pub fn land(&mut self, index: u16, result: Result<()>) {
+        let Some(conn) = self.conn.as_deref_mut() else { return };
+        let Some(flight) = conn.slots.land(index) else { return };
+        let mut result = result;
+        if let (Ok(()), Flight::Read { bounce: Some((site, bytes)), pieces, .. }) = (&result, &flight) {
+            result = piece::store(*site, pieces.as_slice(), 0, bytes).map_err(|e| Error::coded(e.errno, Code::Fault, e.words));
+        }
+        match flight {
+            Flight::Ack { staged: Some(_), .. } | Flight::Read { .. } => conn.staged -= 1,
+            Flight::Coop(_) => conn.coop -= 1,
+            _ => {}
+        }
+        let end = *flight.ending();
+        self.end(&end, result);
+    }
+}
+
+/// Whether the peer neither touches the buffers of a flight nor will; what it has not begun is taken back from it.
+fn is_quiet(conn: &mut Conn, index: u16) -> bool {
+    let (slot, generation) = (conn.link.mine.slot(index as usize), conn.slots.generation[index as usize]);
+    let report = slot.reported(generation);
+    match conn.slots.flight(index) {
+        // One chunk that is still ours means that the receiver has not begun.
+        Some(Flight::Rendezvous { sent: None, .. }) => {
+            report.chunks > 0 || report.status == STATUS_SEND_FRAGMENTS || matches!(slot.stop(generation, 0, 1), Ok(1))
+        }
+        Some(Flight::Coop(shared)) => report.status != 0 || report.chunks >= shared.owed(),
+        // Everything else goes through the ring, which this side fills and empties.
+        _ => true,
+    }
+}
+
+/// As `is_quiet` while the connection goes on: a receiver that counts on fragments must learn that none come. False: try
+/// again.
+pub fn withdraw(conn: &mut Conn, index: u16) -> bool {
+    let generation = conn.slots.generation[index as usize];
+    let by_fragments = match conn.slots.flight(index) {
+        Some(Flight::Rendezvous { sent: Some(_), .. }) => true,
+        Some(Flight::Rendezvous { .. }) => conn.link.mine.slot(index as usize).reported(generation).status == STATUS_SEND_FRAGMENTS,
+        _ => false,
+    };
+    if by_fragments { give_up(conn, index) } else { is_quiet(conn, index) }
+}
+
+/// Tells the receiver that no more fragments of a message come; false if the ring has no room.
+pub fn give_up(conn: &mut Conn, slot: u16) -> bool {
+    let header = Header { kind: kind::FRAGMENT, flags: mark::LAST, words: 2, bytes: 0 };
+    if !matches!(conn.tx.room(header.lines()), Ok(true)) {
+        return false;
+    }
+    let word = slot_word(slot, conn.slots.generation[slot as usize]);
+    conn.put_words(kind::FRAGMENT, mark::LAST, &[word, 0]);
+    true
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a passive endpoint listens with: a name, under which introductions come in.
+
+use crate::error::{Error, Result};
+use crate::prov::shm::handshake::acceptor::Greeter;
+use crate::prov::shm::wire::address::{SCHEME, check_address, fresh_name};
+use crate::prov::{self, Request};
+use crate::sys::epoll::Poller;
+
+pub struct Listener {
+    name: String,
+    greeter: Option<Greeter>,
+}
+
+impl Listener {
+    /// `address`: where to listen; none: a name of its own.
+    pub fn open(address: Option<&str>) -> Result<Listener> {
+        let name = match address {
+            Some(a) => check_address(a)?.to_string(),
+            None => fresh_name()?,
+        };
+        Ok(Listener { name, greeter: None })
+    }
+}
+
+impl prov::Listener for Listener {
+    fn address(&self) -> String {
+        format!("{SCHEME}{}", self.name)
+    }
+
+    fn listen(&mut self) -> Result<()> {
+        self.greeter = Some(Greeter::listen(self.name.clone(), true)?);
+        Ok(())
+    }
+
+    fn poll(&mut self) -> (Vec<Box<dyn Request>>, Option<Error>) {
+        let Some(greeter) = &mut self.greeter else { return (Vec::new(), None) };
+        let requests = greeter.poll(false).into_iter().map(|r| Box::new(r) as Box<dyn Request>).collect();
+        (requests, greeter.trouble())
+    }
+
+    /// A greeter watches who has come itself.
+    fn watched(&self) -> u64 {
+        u64::from(self.greeter.is_some())
+    }
+
+    fn watch(&self, poller: &Poller) -> Result<()> {
+        match &self.greeter {
+            Some(greeter) => poller.add(greeter.fd()),
+            None => Ok(()),
+        }
+    }
+}

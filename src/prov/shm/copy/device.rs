@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Operations that a device's driver carries out: it copies between local memory and a mapping of the
+//! peer's, device or host on either side, while the caller goes on.
+
+use super::direct::{notices, notify};
+use crate::config;
+use crate::error::{Code, Error, Result};
+use crate::hmem::{self, Copy, Site};
+use crate::mr::Paths;
+use crate::prov::bind::Ending;
+use crate::prov::list::{List, Native, Run};
+use crate::prov::op::{Dir, IOV_LIMIT, Iov, parts};
+use crate::prov::shm::domain::Domain;
+use crate::prov::shm::peer::import::still_there;
+use crate::prov::shm::peer::regions::{Remote, no_such_key};
+use crate::prov::shm::state::State;
+use crate::prov::shm::state::conn::Conn;
+use crate::prov::shm::state::device_streams::{Flying, Words};
+use crate::prov::shm::state::job::{RmaJob, Step, needs_driver};
+use crate::prov::shm::wire::layout::FLIGHTS;
+use crate::sync::gate;
+use crate::sync::primitive::Ordering;
+
+/// Starts an operation that a device's driver has to carry out, to all regions; `None`: the CPU can.
+pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Vec<(Remote, u64)>) -> Result<Option<Step>> {
+    let remote = places.iter().find(|(p, _)| p.path == Paths::IPC).map(|(p, _)| p.site);
+    let site = match remote {
+        None if job.site.is_host() => return Ok(None),
+        Some(remote) if job.site.is_host() => remote,
+        _ => job.site,
+    };
+    if conn.devices.held.count_ones() as usize + places.len() > FLIGHTS {
+        return Ok(Some(Step::Blocked));
+    }
+    let Some(at) = conn.devices.stream_for(site)? else { return Ok(Some(Step::Blocked)) };
+    let elsewhere = match conn.devices.copier {
+        Some(copier) => Some(domain.elsewhere(job.desc, job.local.as_slice(), copier, site.device)?),
+        None => None,
+    };
+    let local = elsewhere.as_deref().unwrap_or(job.local.as_slice());
+    if job.site.is_host() && job.desc != 0 {
+        domain.pin_host(job.desc, site);
+    }
+    if let Some(stream) = conn.devices.after {
+        conn.devices.streams[at].stream.after(stream)?;
+    }
+    let mut words = 0;
+    // A run of no bytes posts nothing: the operation is over when what was posted before it is.
+    let mut outcome = Ok(conn.devices.flights.back().map_or(0, |f| f.ticket));
+    let mut done = 0;
+    for ((place, offset), r) in places.iter().zip(job.remote()) {
+        outcome = outcome.and_then(|last| {
+            words |= enter(conn, place)?;
+            if place.site.is_host() {
+                place.extents().iter().for_each(|extent| extent.pin(site));
+            }
+            // SAFETY: local pieces are memory until the completion (`Iov::new`); the remote ones lie in
+            // mappings that `places` holds: until the stream's end if this fails, with the flight else.
+            unsafe { post(conn, at, job, local, place, *offset, done, r.len, last) }
+        });
+        if outcome.is_err() {
+            break;
+        }
+        done += r.len;
+    }
+    match outcome {
+        Ok(ticket) => {
+            let events = places.iter().zip(job.remote()).map(|((p, _), r)| (p.key, p.event, r.len)).collect();
+            let data = job.has_data().then_some(job.data);
+            let (_places, _owned) = (std::mem::take(places), job.owned.take());
+            conn.devices.flights.push_back(Flying { ticket, end: job.end, words, dir: job.dir, data, events, _places, _owned });
+            Ok(Some(Step::Flying))
+        }
+        Err(e) => {
+            // What was posted before must not run on when the failure is reported: a stream's end waits.
+            conn.devices.give_up(at);
+            let link = conn.link.clone();
+            conn.devices.release(&link, words);
+            Err(e)
+        }
+    }
+}
+
+/// As `start`, of a list: every block is checked, and goes behind what the stream holds. `name`: it was posted under that before.
+#[allow(clippy::too_many_arguments)]
+pub fn start_list(
+    conn: &mut Conn,
+    domain: &Domain,
+    local: Site,
+    dir: Dir,
+    list: &List,
+    name: Option<u64>,
+    mut places: Vec<Remote>,
+    end: Ending,
+    data: Option<u64>,
+    events: Vec<(u64, bool, usize)>,
+) -> Result<Native> {
+    let site = if local.is_host() { places[0].site } else { local };
+    if conn.devices.held.count_ones() as usize + places.len() > FLIGHTS {
+        return Ok(Native::Blocked);
+    }
+    let Some(at) = conn.devices.stream_for(site)? else { return Ok(Native::Blocked) };
+    if local.is_host() {
+        list.pairs.iter().filter(|p| p.desc != 0).for_each(|p| domain.pin_host(p.desc, site));
+    }
+    if let Some(stream) = conn.devices.after {
+        conn.devices.streams[at].stream.after(stream)?;
+    }
+    let (mut words, mut kept) = (0, Vec::with_capacity(places.len()));
+    let mut failed = None;
+    for (i, place) in places.iter().enumerate() {
+        let ready = enter(conn, place).and_then(|word| {
+            words |= word;
+            if place.site.is_host() {
+                place.extents().iter().for_each(|extent| extent.pin(site));
+            }
+            let all = place.walk(0, place.len as usize);
+            all.map(|(there, _)| there).try_for_each(|there| still_there(place.site, there.here, there.id))
+        });
+        if let Err(e) = ready {
+            let block = list.runs.iter().find(|r| r.pair as usize == i).map_or(0, |r| r.first as usize);
+            failed = Some((block, e));
+            break;
+        }
+    }
+    let link = conn.link.clone();
+    if let Some((block, e)) = failed {
+        conn.devices.release(&link, words);
+        return Ok(Native::Failed(block, e));
+    }
+    // SAFETY: local blocks stay until completion, as the C caller says; the remote ones lie in mappings that the flight holds, or
+    // `places` until the stream's end.
+    match unsafe { post_blocks(conn, domain, at, local, dir, list, name, &places) } {
+        Ok(ticket) => {
+            kept.extend(places.drain(..).map(|p| (p, 0)));
+            conn.devices.flights.push_back(Flying { ticket, end, words, dir, data, events, _places: kept, _owned: None });
+            Ok(Native::Flying)
+        }
+        Err((block, e)) => {
+            // What was posted before must not run on when the failure is reported: a stream's end waits.
+            conn.devices.give_up(at);
+            conn.devices.release(&link, words);
+            Ok(Native::Failed(block, Error::coded(e.errno, Code::Fault, e.words)))
+        }
+    }
+}
+
+/// Copies of a list that go to the stream at once.
+const COPIES: usize = 64 << 10;
+/// Answers about what kernels reach that are kept.
+const REACHED_MOST: usize = 1024;
+
+/// Posts the blocks of a list; gives the last copy's number.
+///
+/// # Safety
+/// Both sides stay valid until the copies are done.
+#[allow(clippy::too_many_arguments)]
+unsafe fn post_blocks(
+    conn: &mut Conn,
+    domain: &Domain,
+    at: usize,
+    local: Site,
+    dir: Dir,
+    list: &List,
+    name: Option<u64>,
+    places: &[Remote],
+) -> std::result::Result<u64, (usize, Error)> {
+    if let Some(name) = name
+        && list.pairs.iter().all(|p| domain.local_pieces(p.desc).is_ok())
+        && places.iter().all(|p| p.one.is_kept())
+    {
+        // SAFETY: both sides stay, as the caller says: blocks and regions are those that were posted under the name.
+        let again = unsafe { conn.devices.streams[at].stream.post_again(name) };
+        if let Some(ticket) = again.map_err(|e| blame(&list.runs, e))? {
+            return Ok(ticket);
+        }
+    }
+    let write = dir == Dir::Write;
+    let how = match (local.is_host(), places[0].site.is_host(), write) {
+        (false, false, _) => hmem::Dir::Within,
+        (true, _, true) | (false, _, false) => hmem::Dir::ToDevice,
+        _ => hmem::Dir::FromDevice,
+    };
+    let reached = are_reached(conn, domain, at, local, list, places);
+    let name = if reached && list.runs.len() <= COPIES { conn.devices.keep(list.number, dir, places) } else { 0 };
+    let stream = &mut conn.devices.streams[at].stream;
+    let mut ticket = conn.devices.flights.back().map_or(0, |f| f.ticket);
+    let mut copies: Vec<Copy> = Vec::with_capacity(list.runs.len().min(COPIES));
+    let mut first = 0;
+    for (i, run) in list.runs.iter().enumerate() {
+        let place = &places[run.pair as usize];
+        let mut here = run.buf() as u64;
+        if place.more.is_none() {
+            let there = place.one.here() as u64 + (run.addr - place.base);
+            let (to, from) = if write { (there, here) } else { (here, there) };
+            copies.push(Copy { dir: how, to, from, len: run.len() });
+        } else {
+            for (there, n) in place.walk(run.addr - place.base, run.len()) {
+                let (to, from) = if write { (there.here as u64, here) } else { (here, there.here as u64) };
+                copies.push(Copy { dir: how, to, from, len: n });
+                here += n as u64;
+            }
+        }
+        if copies.len() >= COPIES || i + 1 == list.runs.len() {
+            // SAFETY: both sides of each copy stay until it is done, as the caller says.
+            ticket = unsafe { stream.post_list(&copies, reached, name) }.map_err(|e| blame(&list.runs[first..=i], e))?;
+            copies.clear();
+            first = i + 1;
+        }
+    }
+    Ok(ticket)
+}
+
+/// The driver does not say which of the blocks it was given at once it refused.
+fn blame(runs: &[Run], e: Error) -> (usize, Error) {
+    match runs {
+        [first, .., last] => (first.first as usize, e.context(format_args!("one of the blocks from there to {}", last.first))),
+        _ => (runs.first().map_or(0, |r| r.first as usize), e),
+    }
+}
+
+/// Whether a kernel of the stream's device can touch both sides, wherever they lie.
+fn are_reached(conn: &mut Conn, domain: &Domain, at: usize, local: Site, list: &List, places: &[Remote]) -> bool {
+    let site = conn.devices.streams[at].site;
+    let Ok(up) = hmem::get(site.iface) else { return false };
+    let known = &mut conn.devices.reached;
+    if known.len() > REACHED_MOST {
+        known.clear();
+    }
+    // Neither a generation nor a descriptor is used for other memory again; the peer's may be mapped elsewhere by and by.
+    let theirs = places.iter().all(|p| {
+        let ask = || p.walk(0, p.len as usize).all(|(there, n)| up.reaches(site.device, there.here as u64, n as u64));
+        p.extents().iter().all(|e| e.is_kept()) && *known.entry((site.device, p.key, p.generation, p.whereabouts())).or_insert_with(ask)
+    });
+    theirs
+        && list.pairs.iter().enumerate().all(|(i, pair)| {
+            let Ok(found) = domain.local_pieces(pair.desc) else { return false };
+            let inside = !local.is_host() || list.runs.iter().filter(|r| r.pair as usize == i).all(|r| found.holds(r.buf(), r.len()));
+            let kept = || !local.is_host() || domain.keeps_pinned(pair.desc, site);
+            let ask = || kept() && found.pieces().all(|(addr, len)| up.reaches(site.device, addr as u64, len as u64));
+            inside && *known.entry((site.device, pair.desc, 0, 0)).or_insert_with(ask)
+        })
+}
+
+/// Only copies between device memory and device memory can be made elsewhere.
+pub fn check_no_driver(job: &RmaJob, places: &[(Remote, u64)]) -> Result<()> {
+    let on_devices = places.iter().filter(|(p, _)| p.path == Paths::IPC).count();
+    match (job.site.is_host(), on_devices) {
+        (true, 0) => Ok(()),
+        (false, n) if n == places.len() => Ok(()),
+        (true, _) => Err(needs_driver("host memory is copied to or from a peer's device memory")),
+        (false, _) => Err(needs_driver("device memory is copied to or from memory that is reached through the host")),
+    }
+}
+
+/// Marks a word for a copy in the peer's region and checks that the region is open.
+fn enter(conn: &mut Conn, place: &Remote) -> Result<Words> {
+    let devices = &mut conn.devices;
+    let k = (!devices.held).trailing_zeros() as usize;
+    if k >= FLIGHTS {
+        return Err(Error::AGAIN);
+    }
+    // A number of its own in the high half: the peer must tell this copy from the next in the region.
+    devices.turn = devices.turn.wrapping_add(1);
+    let word = conn.link.mine.flight(k);
+    word.store((u64::from(place.index) + 1) | (u64::from(devices.turn) << 32), Ordering::SeqCst);
+    gate::light(conn.link.fences);
+    if conn.link.table.entry(place.index).gate.load(Ordering::Acquire) != place.generation {
+        word.store(0, Ordering::Release);
+        conn.remotes.evict(place.key);
+        return Err(no_such_key(place.key));
+    }
+    devices.held |= 1 << k;
+    Ok(1 << k)
+}
+
+/// Posts the copies of one run; gives the last one's number, or `last` if the run has no bytes.
+///
+/// # Safety
+/// Both sides stay valid until the copies are done.
+#[allow(clippy::too_many_arguments)]
+unsafe fn post(
+    conn: &mut Conn,
+    at: usize,
+    job: &RmaJob,
+    local: &[Iov],
+    place: &Remote,
+    offset: u64,
+    skip: usize,
+    len: usize,
+    last: u64,
+) -> Result<u64> {
+    let (write, mut done) = (job.dir == Dir::Write, skip);
+    let how = match (job.site.is_host(), place.site.is_host(), write) {
+        (false, false, _) => hmem::Dir::Within,
+        (true, _, true) | (false, _, false) if job.site.is_host() != place.site.is_host() => hmem::Dir::ToDevice,
+        _ => hmem::Dir::FromDevice,
+    };
+    let stream = &mut conn.devices.streams[at].stream;
+    let fault = |e: Error| Error::coded(e.errno, Code::Fault, e.words);
+    let mut ticket = last;
+    for (there, run) in place.walk(offset, len) {
+        still_there(place.site, there.here, there.id).map_err(fault)?;
+        let mut here = there.here as u64;
+        for part in parts(local, done, run) {
+            let (to, from) = if write { (here, part.addr() as u64) } else { (part.addr() as u64, here) };
+            // SAFETY: the part is memory until the operation is over, and the caller keeps the mapping of the peer's so long.
+            ticket = unsafe { stream.post(how, to, from, part.len()) }.map_err(fault)?;
+            here += part.len() as u64;
+        }
+        done += run;
+    }
+    Ok(ticket)
+}
+
+/// Ends the copies that are done.
+pub fn poll(state: &mut State) -> Result<()> {
+    let Some(conn) = state.conn.as_deref_mut() else { return Ok(()) };
+    let current = conn.devices.current;
+    let done = match conn.devices.streams.get_mut(current).map(|of| of.stream.done()) {
+        Some(Ok(done)) => done,
+        Some(Err(e)) => return failed(state, e),
+        // The stream was given up, and waited for what it held.
+        None => match conn.devices.fate.take() {
+            None => u64::MAX,
+            Some(e) => return failed(state, e),
+        },
+    };
+    while let Some(conn) = state.conn.as_deref_mut()
+        && conn.devices.flights.front().is_some_and(|f| f.ticket <= done)
+    {
+        if !conn.room(notices(IOV_LIMIT))? {
+            return Ok(());
+        }
+        let Some(flown) = conn.devices.flights.pop_front() else { return Ok(()) };
+        let link = conn.link.clone();
+        conn.devices.release(&link, flown.words);
+        notify(conn, flown.dir, flown.data, flown.end.len, &flown.events);
+        state.end(&flown.end, Ok(()));
+    }
+    Ok(())
+}
+
+/// The driver gave the stream up: everything on it failed.
+#[cold]
+fn failed(state: &mut State, e: Error) -> Result<()> {
+    let Some(conn) = state.conn.as_deref_mut() else { return Ok(()) };
+    let link = conn.link.clone();
+    let ends = conn.devices.drain(&link, config::get().close_ms);
+    let error = Error::coded(e.errno, Code::Fault, format!("the device's copy failed: {}", e.words));
+    for end in ends {
+        state.end(&end, Err(error.clone()));
+    }
+    Ok(())
+}

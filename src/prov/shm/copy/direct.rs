@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Copies between local memory and a peer's region, under the region's gate, or out of the ring; and how the peer learns of
+//! them.
+
+use crate::config;
+use crate::error::Result;
+use crate::fallible::zeroed;
+use crate::hmem::Site;
+use crate::mr::Paths;
+use crate::mr::piece::store;
+use crate::prov::op::{Dir, Iov, parts};
+use crate::prov::shm::peer::regions::{Remote, no_such_key};
+use crate::prov::shm::state::conn::Conn;
+use crate::prov::shm::wire::layout::SegmentRef;
+use crate::prov::shm::wire::message::{kind, mark};
+use crate::room::zeroed;
+use crate::sync::consumer::Message;
+use crate::sync::ring::Header;
+use crate::sys::copy;
+use crate::sys::space::{Attach, Piece, Reach, piece};
+
+/// Copies one run between local pieces and a peer's region by its path, under the gate.
+#[allow(clippy::too_many_arguments)]
+pub fn copy_now(
+    conn: &mut Conn,
+    place: &Remote,
+    dir: Dir,
+    local: &[Iov],
+    skip: usize,
+    offset: u64,
+    len: usize,
+    deliver: bool,
+) -> Result<()> {
+    let busy = conn.link.mine.busy();
+    if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation, place.index) {
+        conn.remotes.evict(place.key);
+        return Err(no_such_key(place.key));
+    }
+    let result = match place.path {
+        Paths::DIRECT => {
+            let (mut at, from) = (skip, config::get().nt_threshold);
+            let streaming = if len >= from { 0 } else { usize::MAX };
+            for (there, run) in place.walk(offset, len) {
+                let mut here = there.here;
+                for part in parts(local, at, run) {
+                    let (to, from) = if dir == Dir::Write { (here, part.addr()) } else { (part.addr(), here) };
+                    // SAFETY: the part is local memory; the remote run was bounds-checked, and `place` holds the mapping that it
+                    // lies in.
+                    unsafe { copy::copy(to as *mut u8, from as *const u8, part.len(), streaming) };
+                    here += part.len();
+                }
+                at += run;
+            }
+            Ok(())
+        }
+        _ => attach_run(&conn.reach, place, dir, local, skip, offset, len),
+    };
+    if deliver {
+        conn.gate.leave_delivered(busy)
+    } else {
+        conn.gate.leave(busy)
+    }
+    result.map_err(|e| conn.attach_failed(place, e))
+}
+
+fn attach_run(reach: &Reach, place: &Remote, dir: Dir, local: &[Iov], skip: usize, offset: u64, len: usize) -> Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    let ours: Vec<Iov> = parts(local, skip, len).collect();
+    let theirs: Vec<Piece> = place.walk(offset, len).map(|(run, n)| piece(run.addr, n)).collect();
+    let how = if dir == Dir::Write { Attach::Write } else { Attach::Read };
+    reach.copy(how, &ours, &theirs)
+}
+
+/// What `notify` takes of the ring at most, for so many regions.
+pub fn notices(events: usize) -> Header {
+    Header { words: 3, bytes: ((events + 1) * 64) as u16, ..Header::default() }
+}
+
+/// Tells the target of a write that wants to be known: by data, or because the region counts. The
+/// ring's room was checked before the copy.
+pub fn notify(conn: &mut Conn, dir: Dir, data: Option<u64>, total: usize, events: &[(u64, bool, usize)]) {
+    if dir == Dir::Read {
+        return;
+    }
+    for (key, counts, len) in events {
+        if *counts {
+            conn.put_words(kind::NOTIFY, mark::EVENT, &[*key, *len as u64, 0]);
+        }
+    }
+    if let Some(data) = data {
+        conn.put_words(kind::NOTIFY, mark::DATA, &[0, total as u64, data]);
+    }
+}
+
+/// Puts bytes of a ring message into pieces of memory at `site`, from byte `skip` of them on.
+pub fn deliver(message: &Message<'_, SegmentRef>, site: Site, pieces: &[Iov], skip: usize, len: usize) -> Result<()> {
+    if site.is_host() {
+        let mut at = 0;
+        for part in parts(pieces, skip, len) {
+            message.copy_out(at, part);
+            at += part.len();
+        }
+        return Ok(());
+    }
+    let mut bytes = zeroed(len)?;
+    message.copy_into(0, &mut bytes);
+    store(site, pieces, skip, &bytes)
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Operations that no single copier can carry out: their regions are reached by different paths, or one takes a bounce buffer.
+//! Each region is moved by its own path, within the call, once nothing is under way that this could overtake.
+
+use super::direct::copy_now;
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::{self, Site};
+use crate::mr::{Paths, piece};
+use crate::prov::flags;
+use crate::prov::op::{Dir, Iov, parts};
+use crate::prov::report::Stats;
+use crate::prov::shm::peer::import::still_there;
+use crate::prov::shm::peer::regions::{Remote, no_such_key};
+use crate::prov::shm::state::conn::Conn;
+use crate::prov::shm::state::job::{RmaJob, settle};
+use crate::sys::space::{self, Attach};
+
+/// Bytes of the bounce buffer between device memory and cross-memory attach.
+const BOUNCE: usize = 4 << 20;
+
+/// Whether a device's driver copies between memory at `local` and the region.
+fn by_driver(local: Site, place: &Remote) -> bool {
+    place.path == Paths::IPC || (!local.is_host() && place.path == Paths::DIRECT)
+}
+
+/// Whether neither one stream nor the CPU can do all of it. An error: no driver copies between two of the places.
+pub fn are_several(local: Site, places: &[(Remote, u64)]) -> Result<bool> {
+    let mut ifaces = places.iter().filter(|(p, _)| p.path == Paths::IPC).map(|(p, _)| p.site);
+    if let Some(other) = ifaces.clone().find(|s| !local.is_host() && s.iface != local.iface) {
+        let words = format!("no driver copies between {local} and {other}; forbid the ipc path, or go through host memory");
+        return Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
+    }
+    let first = ifaces.next();
+    let vendors = ifaces.any(|s| first.is_some_and(|first| first.iface != s.iface));
+    let count = places.iter().filter(|(p, _)| by_driver(local, p)).count();
+    let bounced = !local.is_host() && places.iter().any(|(p, _)| p.path == Paths::CMA);
+    Ok(vendors || bounced || (count != 0 && count != places.len()))
+}
+
+/// Whether the peer's pages are there that the kernel is to copy.
+pub fn are_there(conn: &mut Conn, job: &RmaJob, places: &[(Remote, u64)]) -> bool {
+    let attached = places.iter().zip(job.remote()).filter(|((place, _), _)| place.path == Paths::CMA);
+    if attached.clone().next().is_none() {
+        return true;
+    }
+    let ranges = attached.flat_map(|((place, offset), r)| place.walk(*offset, r.len).map(|(run, n)| (run.addr, n)));
+    conn.reach.has(attach_of(job.dir), ranges)
+}
+
+pub fn attach_of(dir: Dir) -> Attach {
+    if dir == Dir::Write { Attach::Write } else { Attach::Read }
+}
+
+/// Moves all but what goes through the ring; gives key, whether it counts writes, and bytes, of each region.
+pub fn move_all(conn: &mut Conn, job: &mut RmaJob, places: &[(Remote, u64)], stats: &mut Stats) -> Result<Vec<(u64, bool, usize)>> {
+    let (mut skip, mut moved) = (0, Vec::with_capacity(places.len()));
+    for (i, (place, offset)) in places.iter().enumerate() {
+        let len = job.remote[i].len;
+        if place.path != Paths::STAGED {
+            move_now(conn, job, place, *offset, skip, len)?;
+            stats.moved(place.path, len);
+            moved.push((place.key, place.event, len));
+        }
+        skip += len;
+    }
+    Ok(moved)
+}
+
+/// Moves the bytes of one region, which begin with byte `skip` of the operation.
+fn move_now(conn: &mut Conn, job: &mut RmaJob, place: &Remote, offset: u64, skip: usize, len: usize) -> Result<()> {
+    let deliver = job.flags & flags::DELIVERY_COMPLETE != 0;
+    if by_driver(job.site, place) {
+        return drive(conn, job, place, offset, skip, len);
+    }
+    if job.site.is_host() {
+        return copy_now(conn, place, job.dir, job.local.as_slice(), skip, offset, len, deliver);
+    }
+    bounce(conn, job, place, offset, skip, len)
+}
+
+/// Enters the region's gate; the caller leaves it.
+fn enter(conn: &mut Conn, place: &Remote) -> Result<()> {
+    if conn.gate.enter(conn.link.mine.busy(), &conn.link.table.entry(place.index).gate, place.generation, place.index) {
+        return Ok(());
+    }
+    conn.remotes.evict(place.key);
+    Err(no_such_key(place.key))
+}
+
+/// Has the driver copy, and waits for it.
+fn drive(conn: &mut Conn, job: &mut RmaJob, place: &Remote, offset: u64, skip: usize, len: usize) -> Result<()> {
+    let site = if place.path == Paths::IPC && job.site.is_host() { place.site } else { job.site };
+    settle(site, &mut job.stream_after)?;
+    let (up, write) = (hmem::get(site.iface)?, job.dir == Dir::Write);
+    let how = match (job.site.is_host(), place.site.is_host(), write) {
+        (false, false, _) => hmem::Dir::Within,
+        (true, _, true) | (false, _, false) => hmem::Dir::ToDevice,
+        _ => hmem::Dir::FromDevice,
+    };
+    enter(conn, place)?;
+    let mut moved = Ok(());
+    let mut at = skip;
+    for (there, run) in place.walk(offset, len) {
+        moved = moved.and_then(|()| still_there(place.site, there.here, there.id));
+        let mut here = there.here as u64;
+        for part in parts(job.local.as_slice(), at, run) {
+            let (to, from) = if write { (here, part.addr() as u64) } else { (part.addr() as u64, here) };
+            // SAFETY: the part is memory until the operation is over (`Iov::new`); the remote run was checked against its region, and
+            // `place` holds the mapping that it lies in.
+            moved = moved.and_then(|()| unsafe { up.copy(site.device, how, to, from, part.len()) });
+            here += part.len() as u64;
+        }
+        at += run;
+    }
+    conn.gate.leave(conn.link.mine.busy());
+    moved.map_err(|e| Error::coded(e.errno, Code::Fault, e.words))
+}
+
+/// Between device memory here and a peer's private host memory: through a bounce buffer.
+fn bounce(conn: &mut Conn, job: &mut RmaJob, place: &Remote, offset: u64, skip: usize, len: usize) -> Result<()> {
+    settle(job.site, &mut job.stream_after)?;
+    let mut buffer = vec![0u8; len.min(BOUNCE)];
+    let mut done = 0;
+    while done < len {
+        let n = (len - done).min(buffer.len());
+        if job.dir == Dir::Write {
+            piece::load(job.site, job.local.as_slice(), skip + done, &mut buffer[..n])?;
+        }
+        across(conn, job.dir, place, offset + done as u64, &mut buffer[..n])?;
+        if job.dir == Dir::Read {
+            piece::store(job.site, job.local.as_slice(), skip + done, &buffer[..n])?;
+        }
+        done += n;
+    }
+    Ok(())
+}
+
+/// Between the bounce buffer and the peer's memory: the kernel copies.
+fn across(conn: &mut Conn, dir: Dir, place: &Remote, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    enter(conn, place)?;
+    let theirs: Vec<_> = place.walk(offset, buffer.len()).map(|(run, n)| space::piece(run.addr, n)).collect();
+    let how = attach_of(dir);
+    // SAFETY: `buffer` is borrowed, by us alone, until the copy below has returned.
+    let ours = unsafe { Iov::of_mut(buffer) };
+    let moved = conn.reach.copy(how, &[ours], &theirs);
+    conn.gate.leave(conn.link.mine.busy());
+    moved.map_err(|e| conn.attach_failed(place, e))
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A listener, and those who have connected to it and have not introduced themselves yet. Whoever connects is hostile until the kernel said
+//! who it is and its introduction made sense, so what it can cost is bounded here.
+
+use super::control::{self, BACKLOG, Control};
+use super::credentials::check_peer;
+use crate::error::{Error, Result, errno};
+use crate::prov;
+use crate::prov::accept::{Acceptor, MOST, Taken};
+use crate::prov::shm::wire::address::{self, SCHEME};
+use crate::prov::shm::wire::frame::{self, Frame, Intro, Why};
+use crate::sys::path_socket::Place;
+use crate::sys::{discard, process, socket, time};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Pending connections, which have not introduced themselves; more wait in the listener's backlog.
+const PENDING: usize = 64;
+/// How long one has to introduce itself.
+const PATIENCE_NS: u64 = 5_000_000_000;
+/// Who has said nothing for so long makes room for others.
+const SILENCE_NS: u64 = 100_000_000;
+/// Requests that wait for the program's answer, each with up to four descriptors; more are refused.
+const REQUESTS: usize = 256;
+
+/// A connection request: its socket and what came with it. Dropped, it is rejected.
+pub struct Request {
+    pub socket: Arc<Control>,
+    pub intro: Intro,
+    pub brought: Option<Brought>,
+    pub pid: i32,
+    answered: bool,
+    /// Counted by its greeter as long as it is there.
+    _counted: Arc<()>,
+}
+
+impl prov::Request for Request {
+    fn data(&self) -> &[u8] {
+        &self.intro.data
+    }
+
+    /// The scheme alone if it has none.
+    fn from(&self) -> String {
+        format!("{SCHEME}{}", self.intro.name)
+    }
+
+    fn reject(mut self: Box<Self>, data: &[u8]) -> Result<()> {
+        self.answered = true;
+        socket::send(self.socket.as_fd(), &Frame::Reject(data.to_vec()).encode(), &[]).map(|_| ())
+    }
+}
+
+impl Request {
+    pub fn name(&self) -> &str {
+        &self.intro.name
+    }
+
+    /// It gets its answer from the caller.
+    pub fn answered(&mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if !self.answered {
+            // Whoever drops a request unanswered turns it down.
+            let _ = socket::send(self.socket.as_fd(), &Frame::Reject(Vec::new()).encode(), &[]);
+        }
+    }
+}
+
+/// Somebody who has connected, and until when it is waited for.
+struct Pending {
+    socket: Control,
+    until: u64,
+}
+
+/// A listening socket and the connections that have not spoken yet.
+pub struct Greeter {
+    pub name: String,
+    /// Where the listener is a file.
+    _place: Option<BoundPath>,
+    acceptor: Acceptor,
+    /// Oldest first.
+    pending: Vec<Pending>,
+    requests: Arc<()>,
+}
+
+impl Greeter {
+    /// `tells`: callers are turned away with a reason where there is no descriptor for them.
+    pub fn listen(name: String, tells: bool) -> Result<Greeter> {
+        let (listener, _place) = address::listen(&name, BACKLOG)?;
+        Ok(Greeter { name, _place, acceptor: Acceptor::new(listener, tells)?, pending: Vec::new(), requests: Arc::default() })
+    }
+
+    /// What becomes readable when `poll` has something to do.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.acceptor.set.as_fd()
+    }
+
+    /// Why connections cannot be taken, if the owner was not told yet.
+    pub fn trouble(&mut self) -> Option<Error> {
+        self.acceptor.trouble()
+    }
+
+    /// When the next connection can be taken; now, if that is past. The oldest has been silent for longest.
+    fn room_at(&self) -> u64 {
+        let full = self.pending.len() >= PENDING;
+        self.pending.first().filter(|_| full).map_or(0, |oldest| oldest.until - PATIENCE_NS + SILENCE_NS)
+    }
+
+    /// Takes what has come: requests that introduced themselves well.
+    pub fn poll(&mut self, by_name: bool) -> Vec<Request> {
+        // To accept in vain costs the kernel a socket; to ask costs little.
+        if self.pending.is_empty() && !self.acceptor.is_timed() && !socket::readable(self.acceptor.fd()) {
+            return Vec::new();
+        }
+        let (mut requests, now) = (Vec::new(), time::now_ns());
+        for one in std::mem::take(&mut self.pending) {
+            self.hear(one, by_name, now, &mut requests);
+        }
+        for _ in 0..MOST {
+            if self.room_at() > now {
+                break;
+            }
+            match self.acceptor.take(now, socket::accept) {
+                // What it brings could not be closed.
+                Taken::One(socket) if discard::is_full() => {
+                    let socket = Control::from(socket);
+                    let _ = frame::recv(&socket, &mut [0; frame::MAX]);
+                    refuse(&socket, Why::Descriptors);
+                }
+                // Other users are turned away at the door.
+                Taken::One(socket) => {
+                    let socket = Control::from(socket);
+                    match self.admit(&socket).and_then(|_| self.acceptor.set.add(socket.as_fd())) {
+                        Ok(()) => {
+                            if self.pending.len() >= PENDING {
+                                self.pending.remove(0);
+                            }
+                            self.hear(Pending { socket, until: now + PATIENCE_NS }, by_name, now, &mut requests);
+                        }
+                        Err(e) => crate::log!(Info, "{e}"),
+                    }
+                }
+                Taken::TurnAway(socket) => {
+                    let socket = Control::from(socket);
+                    // A socket that is closed with a packet unread takes its answer back.
+                    let _ = frame::recv(&socket, &mut [0; frame::MAX]);
+                    refuse(&socket, Why::Descriptors);
+                }
+                Taken::Nobody => break,
+            }
+        }
+        let over = self.pending.iter().map(|one| one.until).min();
+        self.acceptor.sleep_well(self.room_at(), over);
+        requests
+    }
+
+    fn hear(&mut self, one: Pending, by_name: bool, now: u64, requests: &mut Vec<Request>) {
+        // One is ours.
+        let full = Arc::strong_count(&self.requests) > REQUESTS;
+        match self.read_hello(one, by_name, full) {
+            Ok(Heard::Request(request)) => {
+                self.acceptor.set.remove(request.socket.as_fd());
+                requests.push(*request);
+            }
+            Ok(Heard::Silence(one)) if now < one.until => self.pending.push(one),
+            Ok(_) => {}
+            Err(e) => {
+                crate::log!(Info, "a connection attempt was dropped: {e}");
+                if e.errno == errno::EMFILE {
+                    self.acceptor.fails(e);
+                }
+            }
+        }
+    }
+
+    /// The caller's number, if its user may come in; else it is told so.
+    fn admit(&self, socket: &Control) -> Result<i32> {
+        check_peer(socket.as_fd(), &self.name).inspect_err(|_| refuse(socket, Why::User))
+    }
+
+    fn read_hello(&self, one: Pending, by_name: bool, full: bool) -> Result<Heard> {
+        let mut buf = [0u8; frame::MAX];
+        let (len, fds, lacking) = match frame::recv(&one.socket, &mut buf)? {
+            socket::Received::Nothing => return Ok(Heard::Silence(one)),
+            socket::Received::Closed => return Ok(Heard::Nobody),
+            socket::Received::Packet { len, fds, lacking } => (len, fds, lacking),
+        };
+        let frame = Frame::decode(&buf[..len]).inspect_err(|e| {
+            if e.errno == errno::EPROTONOSUPPORT {
+                refuse(&one.socket, Why::Version);
+            }
+        })?;
+        let Frame::Hello(intro) = frame else {
+            return Err(Error::fixed(errno::EPROTO, "the first packet is not an introduction"));
+        };
+        let pid = self.admit(&one.socket)?;
+        check_intro(&intro)?;
+        if intro.by_name != by_name {
+            return Err(Error::fixed(errno::EPROTO, "meant for another kind of endpoint"));
+        }
+        if lacking || full {
+            refuse(&one.socket, if lacking { Why::Descriptors } else { Why::Requests });
+        }
+        let brought = Some(Brought::new(fds, lacking)?);
+        if full {
+            return Err(Error::new(errno::EAGAIN, format!("{REQUESTS} connection requests wait for an answer")));
+        }
+        let (socket, _counted) = (Arc::new(one.socket), self.requests.clone());
+        Ok(Heard::Request(Box::new(Request { socket, intro, brought, pid, answered: false, _counted })))
+    }
+}
+
+impl Drop for Greeter {
+    fn drop(&mut self) {
+        control::empty(self.acceptor.fd());
+    }
+}
+
+fn refuse(socket: &Control, why: Why) {
+    // It may be gone: nothing is lost by that.
+    let _ = socket::send(socket.as_fd(), &Frame::Refuse(why).encode(), &[]);
+}
+
+enum Heard {
+    Request(Box<Request>),
+    Silence(Pending),
+    Nobody,
+}
+
+/// What comes with an introduction.
+pub struct Brought {
+    pub segment: OwnedFd,
+    pub table: OwnedFd,
+    /// A pidfd of the process that copies for the peer.
+    pub copier: Option<OwnedFd>,
+}
+
+impl Brought {
+    /// `lacking`: this process had no place for all that came.
+    pub fn new(fds: Vec<OwnedFd>, lacking: bool) -> Result<Brought> {
+        if lacking {
+            return Err(Error::fixed(errno::EMFILE, "taking the descriptors of an introduction"));
+        }
+        let mut fds = fds.into_iter();
+        match (fds.next(), fds.next(), fds.next(), fds.next()) {
+            (Some(segment), Some(table), copier, None) if copier.as_ref().is_none_or(process::is_pidfd) => {
+                Ok(Brought { segment, table, copier })
+            }
+            _ => Err(Error::fixed(errno::EPROTO, "other descriptors arrived than an introduction has")),
+        }
+    }
+}
+
+pub fn check_intro(intro: &Intro) -> Result<()> {
+    let ours = process::host_id()?;
+    if intro.host != ours {
+        return Err(Error::new(errno::EHOSTUNREACH, address::elsewhere(intro.host, ours)));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_speaks_another_version_is_told_so() {
+        let name = format!("gdrfab-test-{}-version", process::pid());
+        let mut greeter = Greeter::listen(name.clone(), true).unwrap();
+        let Ok(socket::Connect::Done(caller)) = address::dial(&name) else { panic!("nobody listens") };
+        let intro = Intro {
+            host: process::host_id().unwrap(),
+            ring_lines: 256,
+            fences_remote: true,
+            guard_addr: 0,
+            guard_word: 0,
+            by_name: false,
+            name: String::new(),
+            data: Vec::new(),
+        };
+        let mut hello = Frame::Hello(intro).encode();
+        hello[8..12].copy_from_slice(&(frame::VERSION + 1).to_le_bytes());
+        socket::send(caller.as_fd(), &hello, &[]).unwrap();
+        assert!(greeter.poll(false).is_empty());
+        let mut buf = [0; frame::MAX];
+        let Ok(socket::Received::Packet { len, .. }) = frame::recv(&caller, &mut buf) else { panic!("no answer") };
+        assert_eq!(Frame::decode(&buf[..len]).unwrap(), Frame::Refuse(Why::Version));
+        assert_eq!(Why::Version.error().errno, errno::EPROTONOSUPPORT);
+    }
+}

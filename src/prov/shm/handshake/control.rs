@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The control socket of a connection, and a listener: what a peer has sent over them and nobody has read goes where nobody
+//! waits, for to close a descriptor of the peer's may take as long as it likes.
+
+use crate::sys::process;
+use crate::sys::{discard, socket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Connections that a listener may have in its queue.
+pub const BACKLOG: i32 = 128;
+
+/// One end of a control socket.
+pub struct Control(OwnedFd);
+
+impl From<OwnedFd> for Control {
+    fn from(fd: OwnedFd) -> Control {
+        Control(fd)
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        socket::end_receiving(&self.0);
+        discard::drain(&self.0, leave);
+    }
+}
+
+/// Empties a listener that is to be closed.
+pub fn empty(listener: BorrowedFd<'_>) {
+    socket::end_receiving(listener);
+    for _ in 0..=BACKLOG {
+        match socket::accept(listener) {
+            Ok(Some(socket)) => drop(Control::from(socket)),
+            _ => return,
+        }
+    }
+}
+
+/// Closes descriptors that came: the kernel's own here, others where nobody waits.
+fn leave(fds: Vec<OwnedFd>) {
+    if !fds.iter().all(process::is_kernel_file) {
+        discard::discard(fds);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::errno;
+    use crate::prov::shm::wire::frame;
+    use crate::prov::shm::wire::frame::{Frame, MAX};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+
+    /// A socket whose end waits for twenty seconds; its other end has to stay.
+    fn lingering() -> (OwnedFd, TcpListener) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let lingers = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        rustix::net::sockopt::set_socket_linger(&lingers, Some(Duration::from_secs(20))).unwrap();
+        // More than the other end takes without reading: a close would wait for it.
+        lingers.set_nonblocking(true).unwrap();
+        while std::io::Write::write(&mut &lingers, &[0; 65536]).is_ok() {}
+        (lingers.into(), listener)
+    }
+
+    #[test]
+    fn sockets_that_linger_keep_nobody() {
+        let wake = Frame::Wake.encode();
+        let (lingers, _other) = lingering();
+        let (mine, theirs) = socket::pair().unwrap();
+        let mine = Control::from(mine);
+        let (outer, inner) = socket::pair().unwrap();
+        socket::send(outer.as_fd(), &wake, &[lingers.as_fd()]).unwrap();
+        // What is received, what is hidden in a socket, and what is never looked at.
+        socket::send(theirs.as_fd(), &wake, &[lingers.as_fd()]).unwrap();
+        socket::send(theirs.as_fd(), &wake, &[inner.as_fd()]).unwrap();
+        socket::send(theirs.as_fd(), &[0; 2 * MAX], &[lingers.as_fd()]).unwrap();
+        socket::send(theirs.as_fd(), &wake, &[lingers.as_fd()]).unwrap();
+        drop((lingers, inner));
+        let begun = Instant::now();
+        for _ in 0..3 {
+            assert!(frame::recv(&mine, &mut [0; MAX]).is_err_and(|e| e.errno == errno::EPROTO));
+        }
+        drop(mine);
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert!(socket::send(theirs.as_fd(), &wake, &[]).is_err());
+    }
+
+    #[test]
+    fn a_listener_that_ends_waits_for_no_caller() {
+        let (lingers, _other) = lingering();
+        let name = format!("gdrfab-test-{}-ends", std::process::id());
+        let listener = socket::listen(&name, BACKLOG).unwrap();
+        let Ok(socket::Connect::Done(caller)) = socket::connect(&name) else { panic!("nobody listens") };
+        socket::send(caller.as_fd(), &Frame::Wake.encode(), &[lingers.as_fd()]).unwrap();
+        drop(lingers);
+        let begun = Instant::now();
+        empty(listener.as_fd());
+        drop(listener);
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who is at the other end of a control socket, and whether he is let in. Processes are known by pidfds, which mean the same in
+//! every pid namespace; a number is only used where the kernel has translated it into this one's.
+
+use crate::config::{self, Users};
+use crate::error::{Error, Result, errno};
+use crate::prov::shm::wire::address::is_path;
+use crate::sys::{process, socket};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Who may connect by the name `name`: shared memory has no other guard. Gives the peer's number in this process's pid
+/// namespace; 0: it has none there.
+pub fn check_peer(fd: BorrowedFd<'_>, name: &str) -> Result<i32> {
+    let (pid, uid) = socket::peer(fd)?;
+    let users = &config::get().users;
+    if *users == Users::Path && is_path(name) {
+        return Ok(pid);
+    }
+    let mine = process::euid();
+    // Everybody whose user has no number in this namespace is shown under one and the same.
+    if process::is_shared_uid(uid) {
+        if uid == mine && socket::peer_process(fd).is_some_and(|peer| process::may_signal(&peer)) {
+            return Ok(pid);
+        }
+        return Err(Error::new(
+            errno::EACCES,
+            format!(
+                "the peer runs as user {uid}, which stands for every user without a number in this user namespace, and the kernel \
+                 does not confirm that it is this process's user (GDRFAB_SHM_USERS)"
+            ),
+        ));
+    }
+    match users {
+        _ if uid == mine => Ok(pid),
+        Users::These(some) if some.contains(&uid) => Ok(pid),
+        _ => Err(Error::new(
+            errno::EACCES,
+            format!(
+                "the peer runs as user {uid}, this process as {mine}; shm connects processes of one user unless GDRFAB_SHM_USERS says more"
+            ),
+        )),
+    }
+}
+
+/// The pidfds of peers, by their number or, where they have none here, by what the kernel calls them: connections to one
+/// process share one.
+static KNOWN: Mutex<Option<HashMap<Known, Weak<OwnedFd>>>> = Mutex::new(None);
+
+#[derive(PartialEq, Eq, Hash)]
+enum Known {
+    Pid(i32),
+    Inode(u64),
+}
+
+/// A child of fork() may find the lock held by a thread that it does not have; then it shares none.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A pidfd of the process at the other end. None: the kernel (before Linux 6.5) does not tell, and the peer has no number in this
+/// pid namespace; or the process has ended.
+pub fn process_of(fd: BorrowedFd<'_>, pid: i32) -> Option<Arc<OwnedFd>> {
+    let known = (pid > 0).then_some(Known::Pid(pid));
+    if let Some(known) = &known
+        && let Some(all) = KNOWN.try_lock_for(PATIENCE)
+        && let Some(same) = all.as_ref().and_then(|all| all.get(known)).and_then(Weak::upgrade)
+        // No other process gets the number of one that has not ended.
+        && !process::ended(&same)
+    {
+        return Some(same);
+    }
+    let fresh = socket::peer_process(fd).or_else(|| process::open(pid).ok())?;
+    let Some(known) = known.or_else(|| process::identity(fresh.as_fd()).map(Known::Inode)) else { return Some(Arc::new(fresh)) };
+    let Some(mut guard) = KNOWN.try_lock_for(PATIENCE) else { return Some(Arc::new(fresh)) };
+    let all = guard.get_or_insert_default();
+    if let Some(same) = all.get(&known).and_then(Weak::upgrade).filter(|same| !process::ended(same)) {
+        return Some(same);
+    }
+    all.retain(|_, other| other.strong_count() > 0);
+    let fresh = Arc::new(fresh);
+    all.insert(known, Arc::downgrade(&fresh));
+    Some(fresh)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_to_one_process_share_its_pidfd() {
+        let (one, other) = socket::pair().unwrap();
+        let (a, b) = (process_of(one.as_fd(), process::pid()).unwrap(), process_of(other.as_fd(), process::pid()).unwrap());
+        assert!(Arc::ptr_eq(&a, &b) && !process::ended(&a));
+        // As a peer of a foreign pid namespace is: by what the kernel calls it, where it does.
+        if let Some(unnumbered) = socket::peer_process(one.as_fd())
+            && process::identity(unnumbered.as_fd()).is_some()
+        {
+            let (c, d) = (process_of(one.as_fd(), 0).unwrap(), process_of(other.as_fd(), 0).unwrap());
+            assert!(Arc::ptr_eq(&c, &d));
+        }
+    }
+}

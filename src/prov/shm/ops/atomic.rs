@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Atomics. Where the region is mapped here, this side's CPU carries them out; else the target's does, in its progress. Both
+//! run the same instructions on the same pages, so they are atomic with each other.
+
+use super::rma::SLOW_FLAGS;
+use crate::error::{Code, Error, Result, errno};
+use crate::mr::Paths;
+use crate::prov::atomic::{Atomic, AtomicOp, OPERANDS_MAX, Operands, carry_out, need};
+use crate::prov::bind::INJECT_FLAGS;
+use crate::prov::fast::Fast;
+use crate::prov::fault::{Plan, Verdict};
+use crate::prov::flags;
+use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces};
+use crate::prov::queue::Completion;
+use crate::prov::shm::copy::direct::notify;
+use crate::prov::shm::domain::Domain;
+use crate::prov::shm::limits::TX_SIZE;
+use crate::prov::shm::peer::regions::{Remote, no_such_key};
+use crate::prov::shm::state::State;
+use crate::prov::shm::state::in_flight::{Flight, ReadOut};
+use crate::prov::shm::state::job::{AtomicJob, Job, Step};
+use crate::prov::shm::wire::layout::{SLOTS, SegmentRef};
+use crate::prov::shm::wire::message::{gone, kind, protocol, slot_word, status_of, unpack_slot};
+use crate::sync::consumer::Message;
+use crate::sync::gate;
+use crate::sync::primitive::AtomicU64;
+use crate::sync::ring::Header;
+use crate::sys::atomics::run;
+
+impl State {
+    /// Posts an atomic operation, which was checked.
+    #[inline]
+    pub fn atomic(&mut self, domain: &Domain, op: &AtomicOp, c: &Common) -> Result<()> {
+        match self.atomic_now(op, c) {
+            Fast::Done => Ok(()),
+            Fast::Again => Err(Error::AGAIN),
+            Fast::Declined => self.atomic_later(domain, op, c),
+        }
+    }
+
+    /// The same of any, in its order.
+    #[inline(never)]
+    fn atomic_later(&mut self, domain: &Domain, op: &AtomicOp, c: &Common) -> Result<()> {
+        if self.conn.is_none() {
+            return Err(self.not_connected());
+        }
+        let wanted = self.wants_entry(c.flags);
+        if self.conn.as_ref().is_some_and(|conn| conn.outstanding() >= TX_SIZE) || !self.reserve(wanted) {
+            return Err(Error::AGAIN);
+        }
+        let end = self.place(op.ending(c, wanted, self.deadline(c)));
+        let mut job = AtomicJob { op: *op, operands: op.operands(), flags: c.flags, end, held: 0 };
+        let verdict = self.judge(if op.what.fetches() { Dir::Read } else { Dir::Write }.into());
+        if let Verdict::Hold(until) = verdict {
+            job.held = until;
+        }
+        let queued = verdict != Verdict::Go || self.conn.as_ref().is_some_and(|conn| !conn.backlog.is_empty());
+        // Nobody comes back for what was injected: it goes now, or its caller asks again.
+        let injected = c.flags & INJECT_FLAGS == INJECT_FLAGS && verdict == Verdict::Go && job.end.ticket.is_none();
+        match if queued { Step::Blocked } else { self.start_atomic(&job) } {
+            Step::Done(result) => self.end_posted(&job.end, result),
+            Step::Flying => {}
+            Step::Blocked if injected => return Err(Error::AGAIN),
+            Step::Blocked => {
+                if let Some(conn) = &mut self.conn {
+                    conn.backlog.push_back(Job::Atomic(Box::new(job)));
+                }
+            }
+        }
+        if verdict == Verdict::Lose {
+            self.down(domain, Plan::gone());
+        }
+        Ok(())
+    }
+
+    /// Carries it out at once, if the region is mapped here as one piece, nothing is overtaken and nobody is to be notified.
+    #[inline(always)]
+    fn atomic_now(&mut self, op: &AtomicOp, c: &Common) -> Fast {
+        let (wanted, len) = (self.bind.wants_entry(c.flags), op.what.bytes());
+        let Some(conn) = self.conn.as_deref_mut() else { return Fast::Declined };
+        let Some(place) = conn.remotes.fast(op.key, need(op.what)) else { return Fast::Declined };
+        let special = c.flags & SLOW_FLAGS != 0 || self.faults.is_some();
+        let here = place.one.here() + op.addr.wrapping_sub(place.base) as usize;
+        if special || !place.holds(op.addr, len) || !here.is_multiple_of(op.what.datatype.size()) || !conn.is_clear() {
+            return Fast::Declined;
+        }
+        let queue = self.bind.tx.as_deref().filter(|_| wanted);
+        if queue.is_some_and(|q| !q.has_room()) {
+            return Fast::Again;
+        }
+        // SAFETY: a word of our own segment, which the link of this connection maps.
+        let busy = unsafe { &*(conn.busy as *const AtomicU64) };
+        conn.gate.mark(busy);
+        // SAFETY: the gate word of the region's entry in the peer's table, which the link maps as well.
+        if !gate::shows(unsafe { &*(place.gate as *const AtomicU64) }, place.generation) {
+            conn.gate.leave(busy);
+            return Fast::Declined;
+        }
+        // SAFETY: inside of the region, whose entry holds the mapping, and aligned; the caller's operands are there.
+        unsafe { run(op.what, &[Iov::new(here, len)], op.with) };
+        conn.gate.leave(busy);
+        self.stats.moved(Paths::DIRECT, len);
+        if let Some(q) = queue {
+            q.push(Completion { context: c.context, flags: op.kind(), len, buf: op.buf(), data: 0 });
+        }
+        if let Some(counter) = if op.what.fetches() { &self.bind.counters.read } else { &self.bind.counters.write } {
+            counter.add(1);
+        }
+        Fast::Done
+    }
+
+    pub fn start_atomic(&mut self, job: &AtomicJob) -> Step {
+        self.try_atomic(job).unwrap_or_else(|e| Step::Done(Err(e)))
+    }
+
+    fn try_atomic(&mut self, job: &AtomicJob) -> Result<Step> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Err(gone()) };
+        let (what, bytes) = (job.op.what, job.op.what.bytes());
+        conn.check_alive()?;
+        let fenced = job.flags & flags::FENCE != 0 && !conn.slots.active.is_empty();
+        if conn.coop > 0 || fenced || !conn.devices.is_idle() {
+            return Ok(Step::Blocked);
+        }
+        let meanwhile = if job.flags & flags::INJECT != 0 { Paths::STAGED } else { Paths::empty() };
+        let Some(place) = conn.reach(job.op.key, meanwhile)? else { return Ok(Step::Blocked) };
+        let offset = place.check(job.op.addr, bytes, need(what))?;
+        if place.path == Paths::DIRECT {
+            let line = Header { words: 3, ..Header::default() };
+            if conn.staged > 0 || (place.event && !conn.room(line)?) {
+                return Ok(Step::Blocked);
+            }
+            self.run_mapped(&place, offset, job)?;
+            self.stats.moved(Paths::DIRECT, bytes);
+            return Ok(Step::Done(Ok(())));
+        }
+        if !(place.offered & conn.remotes.allowed).contains(Paths::STAGED) {
+            let words = format!(
+                "atomics on the peer's region {:#x} are carried out by its CPU (staged), or here where it is mapped (direct): neither is possible and permitted",
+                place.key
+            );
+            return Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
+        }
+        let header = Header { kind: kind::ATOMIC, words: 4, bytes: job.operands.len() as u16, flags: 0 };
+        // The target answers reads as it has room, and this one at once.
+        if conn.slots.is_reading() || !conn.room(header)? {
+            return Ok(Step::Blocked);
+        }
+        let Some((slot, generation)) = conn.slots.reserve() else { return Ok(Step::Blocked) };
+        conn.staged += 1;
+        conn.link.mine.slot(slot as usize).open(generation, 1);
+        let words = [slot_word(slot, generation), job.op.key, job.op.addr, what.encode()];
+        // SAFETY: the operands outlive the call.
+        conn.tx.write(header, &words, &[unsafe { Iov::of(&job.operands) }]);
+        conn.link.nudge();
+        let flight = match what.fetches() {
+            false => Flight::Ack { end: job.end, staged: Some(bytes) },
+            true => Flight::Read { end: job.end, pieces: Pieces::One(job.op.with.old), want: bytes, got: 0, bounce: None, atomic: true },
+        };
+        conn.slots.launch(slot, flight);
+        self.stats.moved(Paths::STAGED, bytes);
+        Ok(Step::Flying)
+    }
+
+    /// Carries it out in the mapping of the region.
+    fn run_mapped(&mut self, place: &Remote, offset: u64, job: &AtomicJob) -> Result<()> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Err(gone()) };
+        let (what, busy) = (job.op.what, conn.link.mine.busy());
+        if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation, place.index) {
+            conn.remotes.evict(place.key);
+            return Err(no_such_key(place.key));
+        }
+        // SAFETY: runs of the region, whose entry holds the mappings.
+        let pieces: Vec<Iov> = place.walk(offset, what.bytes()).map(|(run, n)| unsafe { Iov::new(run.here, n) }).collect();
+        // SAFETY: the operands stay with the operation.
+        let with = Operands::joined(what, unsafe { Iov::of(&job.operands) }, job.op.with.old);
+        let done = carry_out(what, place.site, &pieces, false, with);
+        conn.gate.leave(busy);
+        done?;
+        let dir = if what.writes() { Dir::Write } else { Dir::Read };
+        notify(conn, dir, None, what.bytes(), &[(place.key, place.event, what.bytes())]);
+        Ok(())
+    }
+
+    /// A peer's, whose memory this process reaches and the peer does not.
+    pub fn on_atomic(&mut self, domain: &Domain, message: &Message<'_, SegmentRef>) -> Result<()> {
+        let (slot, generation) = unpack_slot(message.word(0))?;
+        let (key, addr) = (message.word(1), message.word(2));
+        let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
+        let what = Atomic::decode(message.word(3)).filter(|w| w.operands() == usize::from(message.header.bytes));
+        let Some(what) = what.filter(|_| conn.reads_out.len() < SLOTS * IOV_LIMIT) else {
+            return Err(protocol("the peer asked for an atomic operation that does not exist, or for too many"));
+        };
+        let mut operands = [0; OPERANDS_MAX];
+        let operands = &mut operands[..what.operands()];
+        message.copy_into(0, operands);
+        let mut old = vec![0; if what.fetches() { what.bytes() } else { 0 }];
+        let done = domain.pin(key, addr, what.bytes(), need(what), conn.may_call_drivers()).and_then(|pin| {
+            // SAFETY: both outlive the call.
+            let with = unsafe { Operands::joined(what, Iov::of(operands), Iov::of_mut(&mut old)) };
+            let done = carry_out(what, pin.site, &pin.pieces, !pin.stays, with);
+            let mut regions = domain.regions.lock();
+            regions.unpin(pin);
+            match done {
+                Ok(()) => {
+                    if what.writes()
+                        && let Some(counter) = regions.counter(key)
+                    {
+                        counter.add(1);
+                    }
+                    Ok(())
+                }
+                Err(e) => {
+                    crate::log!(Warn, "a peer's atomic operation failed: {e}");
+                    Err(if e.code == Code::Bounds { Code::Bounds } else { Code::Fault })
+                }
+            }
+        });
+        match done {
+            Ok(()) if !old.is_empty() => {
+                let (len, ready) = (old.len(), Some(old.into()));
+                conn.reads_out.push_back(ReadOut { slot, generation, key, addr, len, done: 0, offset: 0, ready });
+            }
+            Ok(()) => conn.link.peer.slot(slot as usize).report(generation, 0, 1),
+            Err(code) => conn.link.peer.slot(slot as usize).report(generation, status_of(code), 1),
+        }
+        conn.link.nudge();
+        Ok(())
+    }
+}

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Sending messages. Short ones travel in the ring, some longer ones too, from memory that the receiver cannot
+//! map; the others are offered (`rendezvous.rs`).
+
+use super::fast::{LINE, LOCKED as ANY, OUT_OF_LINE, is_any};
+use super::rendezvous;
+use crate::config;
+use crate::error::{Error, Result, errno};
+use crate::hmem::Site;
+use crate::mr::DEVICE_DESC;
+use crate::prov::bind::{Ending, INJECT_FLAGS};
+use crate::prov::fast::Fast;
+use crate::prov::fault::{Op, Plan, Verdict};
+use crate::prov::flags;
+use crate::prov::op::{Common, Iov, Pieces, measure};
+use crate::prov::queue::{Completion, Queue};
+use crate::prov::shm::domain::Domain;
+use crate::prov::shm::limits::{INJECT_SIZE, MAX_MSG, TX_SIZE, WINDOW};
+use crate::prov::shm::state::State;
+use crate::prov::shm::state::conn::Conn;
+use crate::prov::shm::state::in_flight::Flight;
+use crate::prov::shm::state::job::{Job, SendJob, Step, needs_driver, settle};
+use crate::prov::shm::wire::message::{broken, gone, kind, mark, protocol, slot_word};
+use crate::sync::area;
+use crate::sync::cache_line::LINE_BYTES;
+use crate::sync::primitive::Ordering;
+use crate::sync::ring::{Header, RingError};
+
+/// Where the memory of a message lies. `drivers`: those of devices may be called here.
+pub fn site_of_message(domain: &Domain, drivers: bool, local: &[Iov], c: &Common) -> Result<Site> {
+    match (c.desc & DEVICE_DESC != 0, drivers) {
+        (false, _) => Ok(Site::HOST),
+        (true, true) => domain.local_site(c.desc, local, true),
+        (true, false) => Err(needs_driver("messages in device memory go through the host")),
+    }
+}
+
+impl State {
+    /// Posts a message.
+    pub fn send(&mut self, domain: &Domain, local: &[Iov], c: &Common) -> Result<()> {
+        if let [one] = local
+            && c.desc & DEVICE_DESC == 0
+            // SAFETY: `ANY` asks for nothing.
+            && unsafe { self.send_fast::<ANY, false>(domain, None, one, c) } == Fast::Done
+        {
+            return Ok(());
+        }
+        let wanted = self.wants_entry(c.flags);
+        let total = measure(local, MAX_MSG)?;
+        if c.flags & flags::INJECT != 0 && total > INJECT_SIZE {
+            return Err(Error::new(errno::EMSGSIZE, format!("len: {total} bytes, an inject call takes up to inject_size {INJECT_SIZE}")));
+        }
+        let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
+        let deadline = self.deadline(c);
+        if self.conn.is_none() {
+            return Err(self.not_connected());
+        }
+        let site = site_of_message(domain, self.options.driver_calls, local, c)?;
+        let Some(conn) = self.conn.as_deref_mut() else { return Err(self.not_connected()) };
+        let queued = !conn.backlog.is_empty();
+        // Nobody comes back for what was injected: it goes now, or its caller asks again.
+        let injected = c.flags & INJECT_FLAGS == INJECT_FLAGS && site.is_host() && self.faults.is_none();
+        if conn.outstanding() >= TX_SIZE || (injected && (queued || !takes_now(conn, c.flags, total)?)) || !self.reserve(wanted) {
+            return Err(Error::AGAIN);
+        }
+        let kind = flags::SEND | flags::MSG;
+        let end = self.place(Ending::of(c, kind, total, pieces.first(), wanted, deadline));
+        let mut job = SendJob {
+            pieces,
+            site,
+            stream_after: self.options.stream,
+            total,
+            flags: c.flags,
+            data: c.data,
+            desc: c.desc,
+            end,
+            owned: None,
+            held: 0,
+        };
+        let verdict = self.judge(Op::Send);
+        if let Verdict::Hold(until) = verdict {
+            job.held = until;
+        }
+        let step = if queued || verdict != Verdict::Go { Step::Blocked } else { self.start_send(domain, &mut job) };
+        match step {
+            Step::Done(result) => self.end_posted(&job.end, result),
+            Step::Flying => {}
+            Step::Blocked => {
+                if let Err(e) = job.own_bytes() {
+                    self.end(&job.end, Err(e));
+                    return Ok(());
+                }
+                if let Some(conn) = &mut self.conn {
+                    conn.backlog.push_back(Job::Send(Box::new(job)));
+                }
+            }
+        }
+        if verdict == Verdict::Lose {
+            self.down(domain, Plan::gone());
+        }
+        Ok(())
+    }
+
+    /// Sends one piece of host memory through the ring, or out of line, with nothing in front of it. Everything is looked at before
+    /// anything is done: after `Declined` nothing was.
+    ///
+    /// # Safety
+    /// If `HOW` is not any: `tx` is the queue of what is sent, and it and the state are without locks.
+    #[inline(always)]
+    pub unsafe fn send_fast<const HOW: u8, const SILENT: bool>(
+        &mut self,
+        domain: &Domain,
+        tx: Option<&Queue>,
+        one: &Iov,
+        c: &Common,
+    ) -> Fast {
+        let any = const { is_any(HOW) };
+        // Admitted?
+        let (from, end) = match HOW {
+            LINE => (0, self.line_end),
+            OUT_OF_LINE => (area::FROM, self.out_of_line_end),
+            _ => (0, self.eager_end_of(c)),
+        };
+        let special = any && c.flags & (flags::DELIVERY_COMPLETE | flags::FENCE) != 0;
+        if one.len() < from || one.len() >= end || one.is_missing() || special {
+            return Fast::Declined;
+        }
+        let Some(conn) = self.conn.as_deref_mut() else { return Fast::Declined };
+        if !conn.is_clear() || !conn.may_send() {
+            return Fast::Declined;
+        }
+        let has_data = any && c.flags & flags::REMOTE_CQ_DATA != 0;
+        let header =
+            Header { kind: kind::SEND, flags: if has_data { mark::DATA } else { 0 }, words: u8::from(has_data), bytes: one.len() as u16 };
+        let open = match any {
+            false => Ok(conn.tx.is_open()),
+            true => conn.tx.room(header.lines()),
+        };
+        match open {
+            Ok(true) => {}
+            Ok(false) => return Fast::Declined,
+            Err(trouble) => return self.broke_down(domain, trouble),
+        }
+        let wanted = if any { self.bind.wants_entry(c.flags) } else { !SILENT };
+        let queue = if any { self.bind.tx.as_deref() } else { tx };
+        let has_entry = match (any, queue) {
+            (true, Some(q)) => !wanted || q.has_room(),
+            (true, None) => true,
+            // SAFETY: `HOW` is not any: as the caller says, the queue is without locks.
+            (false, Some(q)) => SILENT || unsafe { q.reach::<false>() }.is_open(),
+            (false, None) => false,
+        };
+        if !has_entry {
+            return Fast::Declined;
+        }
+        let len = one.len();
+        match HOW {
+            OUT_OF_LINE if !conn.tx.write_bytes_out_of_line(kind::SEND, &[], *one) => return Fast::Declined,
+            OUT_OF_LINE => {}
+            _ if HOW != LINE && (has_data || len > LINE_BYTES) => conn.tx.write(header, &[c.data][..usize::from(has_data)], &[*one]),
+            _ => conn.tx.write_line(kind::SEND, *one),
+        }
+        conn.tx.claim_ahead(self.rx.as_ref().map_or(0, |rx| rx.passed()));
+        // Complete.
+        let asleep = conn.link.must_wake();
+        if any && asleep {
+            conn.link.wake();
+        }
+        conn.sent += 1;
+        self.stats.sends += 1;
+        // Of what is known all calls come last, so that nothing is kept for them.
+        let mut armed = false;
+        if let Some(q) = queue
+            && wanted
+        {
+            let done = Completion { context: c.context, flags: flags::SEND | flags::MSG, len, buf: one.addr(), data: 0 };
+            match any {
+                true => q.push(done),
+                false => {
+                    // SAFETY: as above; it is open.
+                    unsafe { q.reach::<false>() }.push_open(done);
+                    armed = q.waiter.is_armed();
+                }
+            }
+        }
+        if any && let Some(counter) = &self.bind.counters.send {
+            counter.add(1);
+        }
+        match any {
+            true if !conn.may_send() => conn.look_at_peer(),
+            false if asleep | armed | !conn.may_send() => see_to_rest(conn, asleep, queue.filter(|_| armed)),
+            _ => {}
+        }
+        Fast::Done
+    }
+
+    /// Length from which a message of one piece takes no fast path.
+    #[inline(always)]
+    fn eager_end_of(&self, c: &Common) -> usize {
+        let end = if c.desc == 0 { self.private_end } else { self.eager_end };
+        if c.flags & flags::INJECT != 0 { end.min(INJECT_SIZE + 1) } else { end }
+    }
+
+    /// The ring turned out to be of no more use while this side was posting.
+    #[cold]
+    fn broke_down(&mut self, domain: &Domain, trouble: RingError) -> Fast {
+        self.down(domain, broken(trouble));
+        Fast::Declined
+    }
+
+    pub fn start_send(&mut self, domain: &Domain, job: &mut SendJob) -> Step {
+        let Some(conn) = self.conn.as_deref_mut() else { return Step::Done(Err(gone())) };
+        let step = match try_send(conn, domain, job) {
+            Ok(step) => step,
+            Err(e) => Step::Done(Err(e)),
+        };
+        if !matches!(step, Step::Blocked) {
+            self.stats.sends += 1;
+        }
+        step
+    }
+}
+
+/// Whether the receiver can take another message unmatched.
+pub fn credit(conn: &mut Conn) -> Result<bool> {
+    if conn.sent < conn.sends_until {
+        return Ok(true);
+    }
+    conn.check_recipient()?;
+    if conn.sent - conn.credited < WINDOW {
+        return Ok(conn.renew_sends());
+    }
+    let seen = conn.link.peer.matched().load(Ordering::Acquire);
+    if seen < conn.credited || seen > conn.sent {
+        return Err(protocol("the peer counts more matched messages than were sent"));
+    }
+    conn.credited = seen;
+    Ok(conn.renew_sends())
+}
+
+/// Whether a message that goes through the ring can go at once.
+fn takes_now(conn: &mut Conn, op_flags: u64, total: usize) -> Result<bool> {
+    let acked = op_flags & flags::DELIVERY_COMPLETE != 0;
+    let words = u8::from(op_flags & flags::REMOTE_CQ_DATA != 0) + u8::from(acked);
+    let slots = !acked || conn.slots.has_free();
+    let header = Header { kind: kind::SEND, words, bytes: total.min(config::get().eager_max) as u16, ..Header::default() };
+    Ok(slots && conn.coop == 0 && !conn.slots.is_reading() && conn.devices.is_idle() && credit(conn)? && conn.room(header)?)
+}
+
+#[inline]
+fn try_send(conn: &mut Conn, domain: &Domain, job: &mut SendJob) -> Result<Step> {
+    if conn.coop > 0
+        || conn.slots.is_reading()
+        || !conn.devices.is_idle()
+        || !credit(conn)?
+        || (job.flags & flags::FENCE != 0 && !conn.slots.active.is_empty())
+    {
+        return Ok(Step::Blocked);
+    }
+    let has_data = job.flags & flags::REMOTE_CQ_DATA != 0;
+    let eager_max = config::get().eager_max;
+    settle(job.site, &mut job.stream_after)?;
+    if !job.site.is_host() && job.total <= eager_max {
+        job.hold_copy()?;
+    }
+    if job.total > eager_max {
+        let place = match job.pieces.as_slice() {
+            [one] if job.desc != 0 => domain.regions.lock().shared_place(job.desc, *one),
+            _ => None,
+        };
+        // Memory of a device that the peer cannot map itself travels as a copy.
+        if !job.site.is_host() && place.is_none() {
+            job.hold_copy()?;
+        }
+        if place.is_some() || job.total > config::get().ring_max(true) {
+            return rendezvous::offer(conn, job, has_data, place.unwrap_or((0, 0)));
+        }
+    }
+    let acked = job.flags & flags::DELIVERY_COMPLETE != 0;
+    let count = usize::from(has_data) + usize::from(acked);
+    let marks = if has_data { mark::DATA } else { 0 } | if acked { mark::ACK } else { 0 };
+    let header = Header { kind: kind::SEND, flags: marks, words: count as u8, bytes: job.total as u16 };
+    if !conn.room(header)? {
+        return Ok(Step::Blocked);
+    }
+    let slot = match acked {
+        false => None,
+        true => match conn.slots.reserve() {
+            None => return Ok(Step::Blocked),
+            taken => taken,
+        },
+    };
+    let mut words = [0u64; 2];
+    if has_data {
+        words[0] = job.data;
+    }
+    if let Some((index, generation)) = slot {
+        conn.link.mine.slot(index as usize).open(generation, 1);
+        words[count - 1] = slot_word(index, generation);
+    }
+    conn.tx.write(header, &words[..count], job.pieces.as_slice());
+    conn.link.nudge();
+    conn.sent += 1;
+    let Some((index, _)) = slot else { return Ok(Step::Done(Ok(()))) };
+    conn.slots.launch(index, Flight::Ack { end: job.end, staged: None });
+    Ok(Step::Flying)
+}
+
+/// Out of line, so that whoever sends keeps nothing for calls that are hardly ever made.
+#[cold]
+#[inline(never)]
+fn see_to_rest(conn: &mut Conn, asleep: bool, queue: Option<&Queue>) {
+    if asleep {
+        conn.link.wake();
+    }
+    if let Some(queue) = queue {
+        queue.waiter.notify();
+    }
+    if !conn.may_send() {
+        conn.look_at_peer();
+    }
+}

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Receiving messages: posting receives, and joining them with what arrives in the ring.
+
+use super::msg::site_of_message;
+use crate::error::{Code, Error, Result, errno};
+use crate::fallible::granted;
+use crate::hmem::Site;
+use crate::mr::piece::store;
+use crate::prov::fault::{Op, Plan, Verdict};
+use crate::prov::flags;
+use crate::prov::op::{Common, Iov, Pieces, measure};
+use crate::prov::queue::{Completion, Queue};
+use crate::prov::shm::copy::direct::deliver;
+use crate::prov::shm::domain::Domain;
+use crate::prov::shm::limits::{FETCH_BYTES, MAX_MSG, RX_SIZE, WINDOW};
+use crate::prov::shm::state::arrivals::{Recv, Unexpected};
+use crate::prov::shm::state::{Phase, State};
+use crate::prov::shm::wire::layout::SegmentRef;
+use crate::prov::shm::wire::message::{kind, mark, status_of, unpack_slot};
+use crate::room::granted;
+use crate::sync::consumer::Message;
+use crate::sys::copy::copy_any;
+
+/// Turns that only receive before a full one, which looks after the rest.
+const FULL_TURN: u32 = 15;
+
+impl State {
+    /// Posts a receive.
+    pub fn recv(&mut self, domain: &Domain, local: &[Iov], c: &Common) -> Result<()> {
+        if self.bind.rx.is_none() && self.bind.counters.recv.is_none() {
+            return Err(Error::new(errno::ENOCQ, "ep: no completion queue or counter is bound for receives"));
+        }
+        match &self.phase {
+            Phase::Fresh => return Err(Error::new(errno::EOPBADSTATE, "ep: call ep_enable before posting receives")),
+            Phase::Down(_) if self.unexpected.is_empty() => return Err(self.not_connected()),
+            _ => {}
+        }
+        let room = measure(local, MAX_MSG)?;
+        if self.recvs.len() >= RX_SIZE {
+            return Err(Error::AGAIN);
+        }
+        self.recvs.room()?;
+        let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
+        let wanted = self.bind.wants_receive(c.flags);
+        let deadline = self.recv_deadline_of(c);
+        if deadline != 0 && (self.recv_deadline == 0 || deadline < self.recv_deadline) {
+            self.recv_deadline = deadline;
+        }
+        let site = site_of_message(domain, self.options.driver_calls, local, c)?;
+        let recv = Recv { pieces, site, room, context: c.context, wanted, deadline, ticket: None };
+        if self.faults.is_some() {
+            return self.recv_faulty(domain, recv);
+        }
+        self.recvs.push_back(recv);
+        if !self.unexpected.is_empty() {
+            self.match_posted(domain);
+        }
+        Ok(())
+    }
+
+    /// As `match_unexpected` for a receive that was accepted: a broken peer ends the connection, and not the call.
+    pub fn match_posted(&mut self, domain: &Domain) {
+        if let Err(e) = self.match_unexpected(domain) {
+            self.down(domain, e);
+        }
+    }
+
+    /// Joins messages that came early with receives, as far as the queue has room.
+    pub fn match_unexpected(&mut self, _domain: &Domain) -> Result<()> {
+        self.fetched = 0;
+        while !self.recvs.is_empty() && self.fetched < FETCH_BYTES && self.bind.rx.as_ref().is_none_or(|q| q.has_room()) {
+            let Some(message) = self.unexpected.pop_front() else { break };
+            match message {
+                Unexpected::Eager { bytes, data, ack } => {
+                    let Some(mut recv) = self.recvs.pop_front() else { break };
+                    recv.ticket = self.bind.matched(false);
+                    let n = bytes.len().min(recv.room);
+                    let placed = store(recv.site, recv.pieces.as_slice(), 0, &bytes[..n]);
+                    self.placed(&recv, placed, n, bytes.len() - n, data, ack);
+                    self.count_match();
+                }
+                Unexpected::Rendezvous(offered) => {
+                    self.accept_offer(offered)?;
+                    if self.conn.as_ref().is_some_and(|conn| conn.offer_waits) {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A short message was put into its receive, or could not be.
+    fn placed(&mut self, recv: &Recv, outcome: Result<()>, n: usize, lost: usize, data: Option<u64>, ack: Option<(u16, u16)>) {
+        match outcome {
+            Ok(()) => {
+                self.received(recv, n, lost, data);
+                self.acknowledge(ack, 0);
+            }
+            Err(e) => {
+                self.abandon(recv, Error::coded(e.errno, Code::Fault, e.words));
+                self.acknowledge(ack, status_of(Code::Fault));
+            }
+        }
+    }
+
+    fn acknowledge(&self, ack: Option<(u16, u16)>, status: u16) {
+        if let (Some((index, generation)), Some(conn)) = (ack, &self.conn) {
+            conn.link.peer.slot(index as usize).report(generation, status, 1);
+            conn.link.nudge();
+        }
+    }
+
+    /// A short message arrived.
+    pub fn on_send(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
+        let header = message.header;
+        let data = (header.flags & mark::DATA != 0).then(|| message.word(0));
+        let ack = match header.flags & mark::ACK {
+            0 => None,
+            _ => Some(unpack_slot(message.word(usize::from(data.is_some())))?),
+        };
+        let len = header.bytes as usize;
+        if self.unexpected.is_empty()
+            && let Some(mut recv) = self.recvs.pop_front()
+        {
+            recv.ticket = self.bind.matched(false);
+            let n = len.min(recv.room);
+            let placed = deliver(message, recv.site, recv.pieces.as_slice(), 0, n);
+            self.placed(&recv, placed, n, len - n, data, ack);
+            self.count_match();
+            return Ok(());
+        }
+        self.check_window()?;
+        let mut bytes = granted(len)?;
+        bytes.resize(len, 0);
+        message.copy_into(0, &mut bytes);
+        self.unexpected.push_back(Unexpected::Eager { bytes: bytes.into(), data, ack });
+        self.stats.unexpected += 1;
+        Ok(())
+    }
+
+    /// Posts a receive with faults.
+    #[cold]
+    pub fn recv_faulty(&mut self, domain: &Domain, recv: Recv) -> Result<()> {
+        if self.recvs.len() + self.faults.as_ref().map_or(0, |f| f.held.len()) >= RX_SIZE {
+            return Err(Error::AGAIN);
+        }
+        match (self.judge(Op::Recv), &mut self.faults) {
+            (Verdict::Hold(until), Some(faults)) => {
+                faults.held.push_back((until, recv));
+                Ok(())
+            }
+            (verdict, _) => {
+                self.recvs.push_back(recv);
+                if verdict == Verdict::Lose {
+                    self.down(domain, Plan::gone());
+                    return Ok(());
+                }
+                self.match_posted(domain);
+                Ok(())
+            }
+        }
+    }
+
+    /// Posts a receive of one piece of host memory. False: nothing was done.
+    #[inline(always)]
+    pub fn recv_fast(&mut self, local: Iov, context: usize) -> bool {
+        let fast = self.fast_receives & self.conn.is_some() & self.unexpected.is_empty() & (self.options.recv_deadline_ns == 0);
+        if !fast || local.len() > MAX_MSG || local.is_missing() {
+            return false;
+        }
+        let room = local.len();
+        let one = move || Recv { pieces: Pieces::One(local), site: Site::HOST, room, context, wanted: true, deadline: 0, ticket: None };
+        self.recvs.post(one)
+    }
+
+    /// Whether messages may go straight to the reader of the empty `queue`, and whether there are any. `None`: something wants
+    /// a full turn.
+    #[inline(always)]
+    pub fn may_arrive(&mut self, queue: &Queue) -> Option<bool> {
+        let conn = self.conn.as_deref()?;
+        let waits = conn.slots.active.len() | conn.devices.len() | conn.reads_out.len() | conn.backlog.len();
+        let fast = waits == 0 && self.is_fast_receiver() && self.polls & FULL_TURN != FULL_TURN;
+        if !fast || !self.bind.rx.as_deref().is_some_and(|rx| std::ptr::eq(rx, queue)) {
+            return None;
+        }
+        let some = !self.rx.as_mut()?.cursor().is_empty();
+        self.polls = self.polls.wrapping_add(u32::from(!some));
+        Some(some)
+    }
+
+    /// After `may_arrive` found some: a turn of progress that hands up to `most` of them to `each`. `None`: something wants a
+    /// full turn, and nothing was done.
+    #[inline(always)]
+    pub fn arrive(&mut self, most: usize, each: impl FnMut(usize, &Completion)) -> Option<usize> {
+        let n = self.receive_fast(most, each)?;
+        self.polls = self.polls.wrapping_add(1);
+        Some(n)
+    }
+
+    /// Whether a message may go straight into the first receive.
+    #[inline(always)]
+    pub fn is_fast_receiver(&self) -> bool {
+        self.fast_receives && self.unexpected.is_empty() && self.bind.none_arriving()
+    }
+
+    /// Puts messages into their receives, as long as they are bytes alone. `None`: the first is
+    /// not, or has no receive.
+    #[inline(always)]
+    pub fn receive_fast(&mut self, most: usize, mut each: impl FnMut(usize, &Completion)) -> Option<usize> {
+        let rx = self.rx.as_mut()?;
+        let mut cursor = rx.cursor();
+        if cursor.is_empty() {
+            return Some(0);
+        }
+        let (mut n, mut area_end) = (0, None);
+        for place in self.recvs.first(most) {
+            let (len, there) = match cursor.bytes_only(kind::SEND) {
+                Some(len) => (len, None),
+                None => match rx.out_of_line(&cursor, kind::SEND) {
+                    Some(there) => (there.len, Some(there)),
+                    None => break,
+                },
+            };
+            let Some(Recv { pieces: Pieces::One(one), site, wanted: true, context, .. }) = place else { break };
+            if len > one.len() || !site.is_host() {
+                break;
+            }
+            // SAFETY: the receive's piece is memory (`Iov::new`), and takes `len`; so many bytes lie there, where the peer may
+            // scribble over what is its own message.
+            unsafe {
+                match there {
+                    None => cursor.copy_out(one.addr() as *mut u8, len),
+                    Some(there) => {
+                        copy_any(one.addr() as *mut u8, there.from, len);
+                        cursor.skip();
+                        area_end = Some(there.end);
+                    }
+                }
+            }
+            each(n, &Completion { context: *context, flags: flags::RECV | flags::MSG, len, buf: one.addr(), data: 0 });
+            n += 1;
+        }
+        let head = cursor.head();
+        if n == 0 {
+            return None;
+        }
+        self.recvs.pass(n);
+        rx.pass(head);
+        if let Some(end) = area_end {
+            rx.pass_area(end);
+        }
+        self.stats.recvs += n as u64;
+        self.matched += n as u64;
+        if self.matched - self.published >= WINDOW / 4 {
+            self.publish_matches();
+        }
+        Some(n)
+    }
+
+    /// As `receive_fast` into the queue that is bound, where the reader is somebody else.
+    pub fn queue_fast(&mut self, most: usize) {
+        let Some(queue) = self.bind.rx.take() else { return };
+        let most = most.min(queue.free());
+        self.receive_fast(most, |_, entry| queue.push(*entry));
+        self.bind.rx = Some(queue);
+    }
+}
+
+/// Ends receives whose deadline passed; gives the next deadline, 0 = none.
+pub fn expire_receives(state: &mut State, now: u64) {
+    if state.recv_deadline == 0 || now < state.recv_deadline {
+        return;
+    }
+    let late = || Error::coded(errno::ETIMEDOUT, Code::Deadline, "no message came before the receive's deadline");
+    let mut next = 0;
+    for _ in 0..state.recvs.len() {
+        let Some(recv) = state.recvs.pop_front() else { break };
+        if recv.deadline != 0 && recv.deadline <= now {
+            state.abandon(&recv, late());
+        } else {
+            if recv.deadline != 0 && (next == 0 || recv.deadline < next) {
+                next = recv.deadline;
+            }
+            state.recvs.push_back(recv);
+        }
+    }
+    let mut ended = Vec::new();
+    if let Some(conn) = &mut state.conn {
+        for index in 0..conn.rendezvous_in.len() {
+            let over = conn.rendezvous_in[index].as_ref().map(|r| r.recv.deadline).filter(|d| *d != 0);
+            match over {
+                Some(d) if d <= now => {
+                    if let Some(r) = conn.rendezvous_in[index].take() {
+                        conn.link.peer.slot(index).report(r.generation, status_of(Code::Canceled), 1);
+                        conn.link.nudge();
+                        ended.push(r.recv);
+                    }
+                }
+                Some(d) if next == 0 || d < next => next = d,
+                _ => {}
+            }
+        }
+    }
+    for recv in ended {
+        state.abandon(&recv, late());
+    }
+    state.recv_deadline = next;
+}

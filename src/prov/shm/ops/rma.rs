@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! RMA, the initiator's side: copy at once where the path allows it, otherwise stream through the
+//! ring; and in any case in the order of posting.
+
+use super::fast::{FEW, LOCKED as ANY, WORD, is_any};
+use super::staged;
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::Site;
+use crate::mr::DEVICE_DESC;
+use crate::mr::{Access, Paths};
+use crate::prov::bind::{ANY_PATH, Ending, INJECT_FLAGS, PART};
+use crate::prov::fast::Fast;
+use crate::prov::fault::{Plan, Verdict};
+use crate::prov::flags;
+use crate::prov::op::{Common, Dir, IOV_LIMIT, Iov, Pieces, RmaIov, measure};
+use crate::prov::queue::{Completion, Queue};
+use crate::prov::shm::copy::direct::{notices, notify};
+use crate::prov::shm::copy::{coop, device, mixed_paths};
+use crate::prov::shm::domain::Domain;
+use crate::prov::shm::limits::{INJECT_SIZE, MAX_MSG, TX_SIZE};
+use crate::prov::shm::peer::regions::Remote;
+use crate::prov::shm::state::State;
+use crate::prov::shm::state::job::{Job, RmaJob, Step, Stream, needs_driver, settle};
+use crate::prov::shm::wire::message::gone;
+use crate::sync::gate;
+use crate::sync::primitive::AtomicU64;
+use crate::sync::ring::Header;
+use crate::sys::copy;
+use crate::sys::space::{Attach, piece};
+
+/// What keeps an operation from the fast paths.
+pub const SLOW_FLAGS: u64 = flags::REMOTE_CQ_DATA | flags::FENCE | PART;
+
+impl State {
+    /// Copies at once: one piece of host memory, the peer's mapped here, nothing to overtake and nobody
+    /// to notify. Everything is looked at before anything is done: after `Declined` nothing was.
+    ///
+    /// # Safety
+    /// If `HOW` is not any: `tx` is the queue of what is sent, it and the state are without locks, `Bindings::is_fast`, and
+    /// operations by default are without `SLOW_FLAGS`.
+    #[inline(always)]
+    pub unsafe fn rma_fast<const WRITE: bool, const HOW: u8, const SILENT: bool>(
+        &mut self,
+        tx: Option<&Queue>,
+        local: Iov,
+        addr: u64,
+        key: u64,
+        context: usize,
+        op_flags: u64,
+    ) -> Fast {
+        let (any, word) = (const { is_any(HOW) }, HOW == WORD);
+        let (buf, len) = (local.addr(), local.len());
+        if (word && len != 8) || (HOW == FEW && len > copy::SHORT) {
+            return Fast::Declined;
+        }
+        let len = if word { 8 } else { len };
+        // Admitted?
+        let Some(conn) = self.conn.as_deref_mut() else { return Fast::Declined };
+        let need = if WRITE { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
+        let Some(place) = conn.remotes.fast(key, need) else {
+            return if any { self.rma_attach::<WRITE>(local, addr, key, context, op_flags) } else { Fast::Declined };
+        };
+        let offset = addr.wrapping_sub(place.base);
+        let inside = if word { offset < place.words } else { offset <= place.len && place.len - offset >= len as u64 };
+        let special = any && (op_flags & SLOW_FLAGS != 0 || len >= self.shared_from);
+        if !inside || buf == 0 || special || !conn.is_clear() {
+            return Fast::Declined;
+        }
+        let wanted = if any { self.bind.wants_entry(op_flags) } else { !SILENT };
+        let queue = if any { self.bind.tx.as_deref() } else { tx };
+        if !any {
+            // SAFETY: `HOW` is not any: as the caller says, the queue is without locks.
+            let open = queue.is_some_and(|q| SILENT || unsafe { q.reach::<false>() }.is_open());
+            if !open {
+                return Fast::Declined;
+            }
+        } else if wanted && queue.is_some_and(|q| !q.has_room()) {
+            return Fast::Again;
+        }
+        // SAFETY: a word of our own segment, which the link of this connection maps.
+        let busy = unsafe { &*(conn.busy as *const AtomicU64) };
+        if any {
+            conn.gate.mark_in(busy, place.index)
+        } else {
+            conn.gate.mark(busy)
+        }
+        // SAFETY: the gate word of the region's entry in the peer's table, which the link maps as well.
+        if !gate::shows(unsafe { &*(place.gate as *const AtomicU64) }, place.generation) {
+            conn.gate.leave(busy);
+            return Fast::Declined;
+        }
+        let here = place.one.here() + offset as usize;
+        let (to, from) = if WRITE { (here as *mut u8, buf as *const u8) } else { (buf as *mut u8, here as *const u8) };
+        // SAFETY: `local` is memory (`Iov::new`); the remote range was checked against the region, whose entry holds the mapping.
+        unsafe { if any { copy::copy(to, from, len, self.streaming_from) } else { copy::copy_short(to, from, len) } };
+        let deliver = if any { op_flags & flags::DELIVERY_COMPLETE != 0 } else { self.deliver };
+        if deliver {
+            conn.gate.leave_delivered(busy)
+        } else {
+            conn.gate.leave(busy)
+        }
+        self.stats.moved(Paths::DIRECT, len);
+        if let Some(q) = queue
+            && wanted
+        {
+            let kind = if WRITE { flags::WRITE | flags::RMA } else { flags::READ | flags::RMA };
+            let done = Completion { context, flags: kind, len, buf, data: 0 };
+            match any {
+                true => q.push(done),
+                false => {
+                    // SAFETY: as above; it is open.
+                    unsafe { q.reach::<false>() }.push_open(done);
+                    q.waiter.notify();
+                }
+            }
+        }
+        if any && let Some(counter) = if WRITE { &self.bind.counters.write } else { &self.bind.counters.read } {
+            counter.add(1);
+        }
+        Fast::Done
+    }
+
+    /// As `rma_fast` where only the kernel reaches the region: one system call. Inside of `rma_fast` it would cost each copy 37
+    /// instructions of 276.
+    #[inline(never)]
+    fn rma_attach<const WRITE: bool>(&mut self, local: Iov, addr: u64, key: u64, context: usize, op_flags: u64) -> Fast {
+        let (buf, len) = (local.addr(), local.len());
+        let wanted = self.bind.wants_entry(op_flags);
+        let Some(conn) = self.conn.as_deref_mut() else { return Fast::Declined };
+        let (need, how, kind) = match WRITE {
+            true => (Access::REMOTE_WRITE, Attach::Write, flags::WRITE | flags::RMA),
+            false => (Access::REMOTE_READ, Attach::Read, flags::READ | flags::RMA),
+        };
+        let Some(place) = conn.remotes.attached(key, need) else { return Fast::Declined };
+        let Ok(offset) = place.check(addr, len, need) else { return Fast::Declined };
+        let special = op_flags & SLOW_FLAGS != 0 || len >= self.shared_from || len == 0 || buf == 0;
+        let addr = place.one.addr() + offset;
+        if special || !conn.is_clear() || !conn.reach.saw(how, addr, len) {
+            return Fast::Declined;
+        }
+        let queue = self.bind.tx.as_deref().filter(|_| wanted);
+        if queue.is_some_and(|q| !q.has_room()) {
+            return Fast::Again;
+        }
+        let busy = conn.link.mine.busy();
+        if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation, place.index) {
+            return Fast::Declined;
+        }
+        let moved = conn.reach.copy(how, &[local], &[piece(addr, len)]);
+        conn.gate.leave(busy);
+        if moved.is_err() {
+            // The general path tries it again, and says why.
+            return Fast::Declined;
+        }
+        self.stats.moved(Paths::CMA, len);
+        if let Some(q) = queue {
+            q.push(Completion { context, flags: kind, len, buf, data: 0 });
+        }
+        if let Some(counter) = if WRITE { &self.bind.counters.write } else { &self.bind.counters.read } {
+            counter.add(1);
+        }
+        Fast::Done
+    }
+
+    /// Posts an RMA operation of any shape.
+    #[inline(never)]
+    pub fn rma(&mut self, domain: &Domain, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Result<()> {
+        if let ([l], [r]) = (local, remote)
+            && l.len() == r.len
+            && c.desc & DEVICE_DESC == 0
+        {
+            // SAFETY: `ANY` asks for nothing.
+            let fast = unsafe {
+                match dir {
+                    Dir::Write => self.rma_fast::<true, ANY, false>(None, *l, r.addr, r.key, c.context, c.flags),
+                    Dir::Read => self.rma_fast::<false, ANY, false>(None, *l, r.addr, r.key, c.context, c.flags),
+                }
+            };
+            match fast {
+                Fast::Done => return Ok(()),
+                Fast::Again => return Err(Error::AGAIN),
+                Fast::Declined => {}
+            }
+        }
+        if self.conn.is_none() {
+            return Err(self.not_connected());
+        }
+        let total = measure(local, MAX_MSG)?;
+        if remote.is_empty() || remote.len() > IOV_LIMIT {
+            return Err(Error::invalid(format!("rma_iov_count: {}, must be 1 to {IOV_LIMIT}", remote.len())));
+        }
+        let sum = remote.iter().try_fold(0usize, |s, r| s.checked_add(r.len));
+        if sum != Some(total) {
+            return Err(Error::invalid(format!("rma_iov: the remote lengths do not sum to the {total} bytes of the local ones")));
+        }
+        // A read has nothing to inject: its buffer is filled later.
+        let injects = c.flags & flags::INJECT != 0 && dir == Dir::Write;
+        if injects && total > INJECT_SIZE {
+            return Err(Error::new(errno::EMSGSIZE, format!("len: {total} bytes, an inject call takes up to inject_size {INJECT_SIZE}")));
+        }
+        debug_assert!(total <= MAX_MSG);
+        let wanted = self.wants_entry(c.flags);
+        let kind = if dir == Dir::Write { flags::WRITE } else { flags::READ } | flags::RMA;
+        let mut theirs = [RmaIov::default(); IOV_LIMIT];
+        theirs[..remote.len()].copy_from_slice(remote);
+        let pieces = Pieces::from(local).ok_or_else(|| Error::invalid("iov_count"))?;
+        let drivers = self.options.driver_calls;
+        let site = if c.desc & DEVICE_DESC == 0 { Site::HOST } else { domain.local_site(c.desc, local, drivers)? };
+        if !(site.is_host() || drivers) && injects {
+            return Err(needs_driver("an inject call copies device memory at once"));
+        }
+        let buf = pieces.first();
+        let mut job = RmaJob {
+            dir,
+            site,
+            stream_after: self.options.stream,
+            local: pieces,
+            remote: theirs,
+            count: remote.len(),
+            total,
+            flags: c.flags,
+            data: c.data,
+            desc: c.desc,
+            end: Ending::of(c, kind, total, buf, wanted, self.deadline(c)),
+            owned: None,
+            stream: None,
+            held: 0,
+        };
+        if self.conn.as_ref().is_some_and(|conn| conn.outstanding() >= TX_SIZE) || !self.reserve(wanted) {
+            return Err(Error::AGAIN);
+        }
+        job.end = self.place(job.end);
+        let verdict = self.judge(dir.into());
+        if let Verdict::Hold(until) = verdict {
+            job.held = until;
+        }
+        let queued = verdict != Verdict::Go || self.conn.as_ref().is_some_and(|conn| !conn.backlog.is_empty());
+        // Nobody comes back for what was injected: it goes now, or its caller asks again.
+        let injected = c.flags & INJECT_FLAGS == INJECT_FLAGS && verdict == Verdict::Go && job.end.ticket.is_none();
+        if injected && queued {
+            return Err(Error::AGAIN);
+        }
+        let step = if queued { Step::Blocked } else { self.start_rma(domain, &mut job) };
+        let mut gone = None;
+        match step {
+            Step::Done(result) => {
+                gone = result.as_ref().err().filter(|e| e.code == Code::PeerGone).cloned();
+                self.end_posted(&job.end, result)
+            }
+            Step::Flying => {}
+            Step::Blocked if injected => return Err(Error::AGAIN),
+            Step::Blocked => {
+                if let Err(e) = job.own_bytes() {
+                    self.end(&job.end, Err(e));
+                    return Ok(());
+                }
+                if let Some(conn) = &mut self.conn {
+                    conn.backlog.push_back(Job::Rma(Box::new(job)));
+                }
+            }
+        }
+        if verdict == Verdict::Lose {
+            self.down(domain, Plan::gone());
+        } else if let Some(why) = gone {
+            self.down(domain, why);
+        }
+        Ok(())
+    }
+
+    /// Starts an operation, or goes on streaming it.
+    pub fn start_rma(&mut self, domain: &Domain, job: &mut RmaJob) -> Step {
+        let free = match &mut self.conn {
+            Some(conn) if job.flags & ANY_PATH != 0 => conn.remotes.rule(domain.modes.paths),
+            _ => None,
+        };
+        let mut step = self.try_rma(domain, job);
+        // A path that leads nowhere any more costs one try for each region at most.
+        for _ in 0..=job.count {
+            if step.is_ok() || !self.conn.as_mut().is_some_and(|conn| std::mem::take(&mut conn.rerouted)) {
+                break;
+            }
+            step = self.try_rma(domain, job);
+        }
+        if let (Some(ruled), Some(conn)) = (free, &mut self.conn) {
+            conn.remotes.rule(ruled);
+        }
+        match step {
+            Ok(step) => step,
+            Err(e) => {
+                if let (Some(conn), Some(s)) = (&mut self.conn, job.stream.take()) {
+                    conn.slots.release(s.slot);
+                    conn.staged -= 1;
+                }
+                Step::Done(Err(e))
+            }
+        }
+    }
+
+    fn try_rma(&mut self, domain: &Domain, job: &mut RmaJob) -> Result<Step> {
+        let Some(conn) = self.conn.as_deref_mut() else { return Err(gone()) };
+        if job.stream.is_some() {
+            return staged::stream(conn, job);
+        }
+        conn.check_alive()?;
+        let fenced = job.flags & flags::FENCE != 0 && !(conn.slots.active.is_empty() && conn.devices.is_idle());
+        if conn.coop > 0 || fenced {
+            return Ok(Step::Blocked);
+        }
+        conn.remotes.map_for(job.site);
+        let injected = job.flags & flags::INJECT != 0 && job.dir == Dir::Write;
+        let meanwhile = if injected { Paths::CMA | Paths::STAGED } else { Paths::empty() };
+        let mut places: Vec<(Remote, u64)> = Vec::with_capacity(job.count);
+        for r in job.remote() {
+            let Some(place) = conn.reach(r.key, meanwhile)? else { return Ok(Step::Blocked) };
+            let offset = place.check(r.addr, r.len, job.need())?;
+            places.push((place, offset));
+        }
+        if conn.devices.copier.is_some() {
+            device::check_no_driver(job, &places)?;
+        }
+        if !mixed_paths::are_there(conn, job, &places) {
+            return Ok(Step::Blocked);
+        }
+        let notes = notices(job.count);
+        let has_notes = job.has_data() || places.iter().any(|(p, _)| p.event);
+        if places.iter().any(|(p, _)| p.path == Paths::STAGED) {
+            if !conn.devices.is_idle() || (job.dir == Dir::Write && conn.slots.is_reading()) {
+                return Ok(Step::Blocked);
+            }
+            let mixed = places.iter().any(|(p, _)| p.path != Paths::STAGED);
+            if mixed && (conn.staged > 0 || (has_notes && !conn.room(notes)?)) {
+                return Ok(Step::Blocked);
+            }
+            settle(job.site, &mut job.stream_after)?;
+            if !job.site.is_host() && job.dir == Dir::Write {
+                job.hold_copy()?;
+            }
+            let whole = Header { words: 5, bytes: job.total.min(INJECT_SIZE) as u16, ..Header::default() };
+            if job.flags & INJECT_FLAGS == INJECT_FLAGS && !conn.room(whole)? {
+                return Ok(Step::Blocked);
+            }
+            let Some((slot, generation)) = conn.slots.reserve() else { return Ok(Step::Blocked) };
+            conn.staged += 1;
+            job.stream = Some(Stream { slot, generation, at: 0, inside: 0, sent: 0 });
+            conn.link.mine.slot(slot as usize).open(generation, 1);
+            if mixed {
+                mixed_paths::are_several(job.site, &places)?;
+                let moved = mixed_paths::move_all(conn, job, &places, &mut self.stats)?;
+                notify(conn, job.dir, None, job.total, &moved);
+                job.keep(|i| places[i].0.path == Paths::STAGED);
+            }
+            self.stats.moved(Paths::STAGED, job.total);
+            return staged::stream(conn, job);
+        }
+        if conn.staged > 0 || (has_notes && !conn.room(notes)?) {
+            return Ok(Step::Blocked);
+        }
+        // An inject call's buffer is the caller's again on return, and a driver's copy runs on.
+        if job.flags & flags::INJECT != 0 && (!job.site.is_host() || places.iter().any(|(p, _)| p.path == Paths::IPC)) {
+            job.own_bytes()?;
+        }
+        let several = mixed_paths::are_several(job.site, &places)?;
+        conn.devices.after = (self.options.stream != 0).then_some(self.options.stream);
+        let path = places.first().map_or(Paths::IPC, |(p, _)| p.path);
+        if !several && let Some(step) = device::start(conn, domain, job, &mut places)? {
+            if !matches!(step, Step::Blocked) {
+                // Counted by the way to the peer's region, as ep_query tells it, whoever copies.
+                self.stats.moved(path, job.total);
+            }
+            return Ok(step);
+        }
+        if !conn.devices.is_idle() {
+            return Ok(Step::Blocked);
+        }
+        if let [(place, offset)] = &places[..]
+            && !several
+            && let Some(step) = coop::start(self, domain, job, place, *offset)?
+        {
+            return Ok(step);
+        }
+        let Some(conn) = self.conn.as_deref_mut() else { return Err(gone()) };
+        let events = mixed_paths::move_all(conn, job, &places, &mut self.stats)?;
+        notify(conn, job.dir, job.has_data().then_some(job.data), job.total, &events);
+        Ok(Step::Done(Ok(())))
+    }
+}

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The tables of operations of a shm endpoint. Each entry is a fast path for what is known of its operations, and names the one
+//! that takes the rest; the last is the general one (`prov/general.rs`), which comes back through `Endpoint::rma`, `send` and
+//! `recv`.
+
+use super::fast::{FEW, LINE, LOCKED, OUT_OF_LINE, UNLOCKED, WORD, is_any};
+use crate::error::errno;
+use crate::guard::{attempt, hold};
+use crate::prov::bind::INJECT_FLAGS;
+use crate::prov::fast::{Fast, FastPath, fast_inject, fast_inject_write, fast_message, fast_rma};
+use crate::prov::general;
+use crate::prov::op::{Common, Iov, One};
+use crate::prov::ops::{Arrivals, ContextEntry, CqHead, DataEntry, Entry, EpHead, EpOps, MsgEntry, TaggedEntry};
+use crate::prov::ops::{Inject, InjectWrite, Message, Rma};
+use crate::prov::queue::Queue;
+use crate::prov::shm::domain::Domain;
+use crate::prov::shm::state::State;
+use crate::sync::serial::{Reached, Serial, Threading};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// The endpoints of a domain with locks.
+static OF_LOCKED: EpOps = table::<LOCKED>();
+/// Those of one without.
+static OF_UNLOCKED: EpOps = table::<UNLOCKED>();
+/// Those that, besides, give each operation its entry, and nothing else. A word, a few bytes and a line are leaf functions. A few
+/// bytes have an entry of their own (56 bytes injected are 131 instructions by it and 203 by the next), and not one with words,
+/// which would save registers for the longer copy; so has what is sent out of line, which would cost a line 15 instructions.
+static OF_FAST: EpOps = EpOps {
+    write: fast_rma::<Copy<true, WORD>>,
+    read: fast_rma::<Copy<false, WORD>>,
+    inject_write: fast_inject_write::<InjectCopy<WORD>>,
+    send: fast_message::<Send<LINE>>,
+    inject: fast_inject::<InjectSend<LINE>>,
+    ..table::<UNLOCKED>()
+};
+
+const fn table<const HOW: u8>() -> EpOps {
+    let arrive = if HOW == LOCKED {
+        None
+    } else {
+        Some([arrivals::<ContextEntry>(), arrivals::<MsgEntry>(), arrivals::<DataEntry>(), arrivals::<TaggedEntry>()])
+    };
+    EpOps {
+        write: fast_rma::<Copy<true, HOW>>,
+        read: fast_rma::<Copy<false, HOW>>,
+        inject_write: fast_inject_write::<InjectCopy<HOW>>,
+        send: fast_message::<Send<HOW>>,
+        inject: fast_inject::<InjectSend<HOW>>,
+        recv: fast_message::<Recv<HOW>>,
+        arrive,
+        ..general::GENERAL_ENTRIES
+    }
+}
+
+/// `fast`: nothing about the endpoint keeps its operations from the fastest entries.
+pub fn choose(threading: Threading, fast: bool) -> &'static EpOps {
+    match (threading, fast) {
+        (Threading::Safe, _) => &OF_LOCKED,
+        (Threading::Promised(_), false) => &OF_UNLOCKED,
+        (Threading::Promised(_), true) => &OF_FAST,
+    }
+}
+
+pub struct Endpoint {
+    pub domain: Arc<Domain>,
+    pub state: Serial<State>,
+}
+
+impl Endpoint {
+    /// # Safety
+    /// `LOCKED`, or the domain is one without locks.
+    #[inline(always)]
+    unsafe fn reach<const LOCKED: bool>(&self) -> Reached<'_, State, LOCKED> {
+        // SAFETY: the caller says that the domain is one without locks, if this takes none.
+        unsafe { self.state.reach() }
+    }
+
+    /// Out of line: what `hold` runs in line goes through memory.
+    ///
+    /// # Safety
+    /// As for `State::rma_fast`; `HOW` is any, and that of the domain.
+    #[inline(never)]
+    unsafe fn rma_any<const WRITE: bool, const HOW: u8>(&self, one: &One, flags: u64) -> Fast {
+        let &One { local, addr, key, context, .. } = one;
+        // SAFETY: `HOW` is the domain's, as the caller says, and asks `rma_fast` for nothing besides.
+        unsafe {
+            match HOW {
+                LOCKED => self.reach::<true>().rma_fast::<WRITE, HOW, false>(None, local, addr, key, context, flags),
+                _ => self.reach::<false>().rma_fast::<WRITE, HOW, false>(None, local, addr, key, context, flags),
+            }
+        }
+    }
+
+    /// As `rma_any`.
+    ///
+    /// # Safety
+    /// As for `State::send_fast`; `HOW` is any, and that of the domain.
+    #[inline(never)]
+    unsafe fn send_any<const HOW: u8>(&self, one: Iov, c: &Common) -> Fast {
+        // SAFETY: `HOW` is the domain's, as the caller says, and asks `send_fast` for nothing besides.
+        unsafe {
+            match HOW {
+                LOCKED => self.reach::<true>().send_fast::<HOW, false>(&self.domain, None, &one, c),
+                _ => self.reach::<false>().send_fast::<HOW, false>(&self.domain, None, &one, c),
+            }
+        }
+    }
+}
+
+/// The queue of what an endpoint sends.
+///
+/// # Safety
+/// The endpoint is open, and has a table of this file.
+#[inline(always)]
+unsafe fn tx(head: &EpHead) -> Option<&Queue> {
+    // SAFETY: `Endpoint::dispatch` gave it, and it lives as long as the head.
+    unsafe { head.tx().as_ref() }
+}
+
+/// gdrfab_write() and gdrfab_read() of one piece of host memory.
+struct Copy<const WRITE: bool, const HOW: u8>;
+
+impl<const WRITE: bool, const HOW: u8> FastPath<Rma> for Copy<WRITE, HOW> {
+    type Of = Endpoint;
+    const NEXT: Rma = match HOW {
+        WORD => fast_rma::<Copy<WRITE, FEW>>,
+        FEW => fast_rma::<Copy<WRITE, UNLOCKED>>,
+        _ if WRITE => general::write,
+        _ => general::read,
+    };
+
+    #[inline(always)]
+    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+        if !one.is_on_host() {
+            return None;
+        }
+        let One { local, addr, key, context, .. } = one;
+        // SAFETY: `choose` gave the table by the domain's threading, and the faster one only where nothing besides an entry is
+        // wanted.
+        let fast = unsafe {
+            match const { is_any(HOW) } {
+                true => of.rma_any::<WRITE, HOW>(&one, head.tx_op_flags()),
+                false => of.reach::<false>().rma_fast::<WRITE, HOW, false>(tx(head), local, addr, key, context, 0),
+            }
+        };
+        fast.result()
+    }
+}
+
+/// gdrfab_inject_write().
+struct InjectCopy<const HOW: u8>;
+
+impl<const HOW: u8> FastPath<InjectWrite> for InjectCopy<HOW> {
+    type Of = Endpoint;
+    const NEXT: InjectWrite = match HOW {
+        WORD => fast_inject_write::<InjectCopy<FEW>>,
+        FEW => fast_inject_write::<InjectCopy<UNLOCKED>>,
+        _ => general::inject_write,
+    };
+
+    #[inline(always)]
+    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+        let One { local, addr, key, .. } = one;
+        // SAFETY: as in `Copy`.
+        let fast = unsafe {
+            match const { is_any(HOW) } {
+                true => of.rma_any::<true, HOW>(&one, INJECT_FLAGS | head.tx_op_flags()),
+                false => of.reach::<false>().rma_fast::<true, HOW, true>(tx(head), local, addr, key, 0, 0),
+            }
+        };
+        fast.result()
+    }
+}
+
+/// gdrfab_send() of one piece of host memory.
+struct Send<const HOW: u8>;
+
+impl<const HOW: u8> FastPath<Message> for Send<HOW> {
+    type Of = Endpoint;
+    const NEXT: Message = match HOW {
+        LINE => fast_message::<Send<OUT_OF_LINE>>,
+        OUT_OF_LINE => fast_message::<Send<UNLOCKED>>,
+        _ => general::send,
+    };
+
+    #[inline(always)]
+    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+        if !one.is_on_host() {
+            return None;
+        }
+        let c = Common { context: one.context, ..Common::default() };
+        // SAFETY: as in `Copy`.
+        let fast = unsafe {
+            match const { is_any(HOW) } {
+                true => of.send_any::<HOW>(one.local, &Common { flags: head.tx_op_flags(), desc: one.desc, ..c }),
+                false => of.reach::<false>().send_fast::<HOW, false>(&of.domain, tx(head), &one.local, &c),
+            }
+        };
+        fast.result()
+    }
+}
+
+/// gdrfab_inject().
+struct InjectSend<const HOW: u8>;
+
+impl<const HOW: u8> FastPath<Inject> for InjectSend<HOW> {
+    type Of = Endpoint;
+    const NEXT: Inject = match HOW {
+        LINE => fast_inject::<InjectSend<UNLOCKED>>,
+        _ => general::inject,
+    };
+
+    #[inline(always)]
+    unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+        // SAFETY: as in `Copy`.
+        let fast = unsafe {
+            match const { is_any(HOW) } {
+                true => of.send_any::<HOW>(one.local, &Common { flags: INJECT_FLAGS | head.tx_op_flags(), ..Common::default() }),
+                false => of.reach::<false>().send_fast::<HOW, true>(&of.domain, tx(head), &one.local, &Common::default()),
+            }
+        };
+        fast.result()
+    }
+}
+
+/// gdrfab_recv() of one piece of host memory.
+struct Recv<const HOW: u8>;
+
+impl<const HOW: u8> FastPath<Message> for Recv<HOW> {
+    type Of = Endpoint;
+    const NEXT: Message = general::recv;
+
+    #[inline(always)]
+    unsafe fn post(_: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
+        // SAFETY: as in `Copy`.
+        let posted = unsafe {
+            one.is_on_host()
+                && match HOW {
+                    LOCKED => of.reach::<true>().recv_fast(one.local, one.context),
+                    _ => of.reach::<false>().recv_fast(one.local, one.context),
+                }
+        };
+        posted.then_some(0)
+    }
+}
+
+/// The endpoint of a head.
+///
+/// # Safety
+/// `ep` is open, and has a table of this file; so for all that follow.
+#[inline(always)]
+unsafe fn endpoint<'a>(ep: *const EpHead) -> &'a Endpoint {
+    // SAFETY: `Endpoint::dispatch` gave it, and it lives as long as the head.
+    unsafe { &*(*ep).of().cast::<Endpoint>() }
+}
+
+/// A leaf function, because most looks are in vain.
+///
+/// # Safety
+/// As for `endpoint`; the domain is one without locks, and `buf` holds `most` entries.
+unsafe fn arrive<E: Entry>(ep: *const EpHead, queue: &Queue, buf: *mut c_void, most: usize) -> isize {
+    // SAFETY: the endpoint is open and has a table of this file, without locks; `buf` holds `most`: so the caller says.
+    unsafe {
+        match endpoint(ep).reach::<false>().may_arrive(queue) {
+            Some(true) => arrive_some::<E>(ep, queue, buf, most),
+            Some(false) => 0,
+            None => -1,
+        }
+    }
+}
+
+/// # Safety
+/// As for `arrive`.
+#[inline(never)]
+unsafe fn arrive_some<E: Entry>(ep: *const EpHead, _queue: &Queue, buf: *mut c_void, most: usize) -> isize {
+    // SAFETY: the endpoint is open and without locks, and `buf` holds `most` entries, as the caller says.
+    unsafe { endpoint(ep).reach::<false>().arrive(most, |i, c| E::put(buf, i, c)).map_or(-1, |n| n as isize) }
+}
+
+const fn arrivals<E: Entry>() -> Arrivals {
+    Arrivals { sole: read_sole::<E>, turn: arrive::<E> }
+}
+
+/// As `arrive`, straight for the reader of a queue that has no other endpoint.
+///
+/// # Safety
+/// As for `arrive`; `cq` is open.
+unsafe extern "C" fn read_sole<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize, ep: *const EpHead) -> isize {
+    // SAFETY: queue and endpoint are open and without locks, and `buf` holds `count` entries, as the caller says.
+    unsafe {
+        let (head, own) = (&*cq, endpoint(ep));
+        match hold(|_| None, || own.reach::<false>().may_arrive(&*head.queue)) {
+            Some(true) => read_some::<E>(cq, buf, count, ep),
+            Some(false) => {
+                // Gives way to a sibling thread of the core, and leaves the line with its writer a little longer.
+                std::hint::spin_loop();
+                -errno::EAGAIN as isize
+            }
+            None => (head.rest.queue)(cq, buf, count),
+        }
+    }
+}
+
+/// # Safety
+/// As for `read_sole`.
+#[inline(never)]
+unsafe extern "C" fn read_some<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize, ep: *const EpHead) -> isize {
+    // SAFETY: queue and endpoint are open and without locks, and `buf` holds `count` entries, as the caller says.
+    unsafe {
+        let (head, own) = (&*cq, endpoint(ep));
+        let take = || own.reach::<false>().arrive(count, |i, c| E::put(buf, i, c)).map(|n| n as isize);
+        match attempt(take) {
+            Some(n) => n,
+            None => (head.rest.queue)(cq, buf, count),
+        }
+    }
+}

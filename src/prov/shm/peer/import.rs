@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A peer's memory files and device allocations, mapped here. A mapping lives as long as somebody holds it: this set
+//! until the peer has freed the memory, a region's entry, an operation in flight. Whoever takes an address from one
+//! keeps it, because the peer decides when the set lets go.
+
+use super::link::Link;
+use crate::config;
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::copier::Copier;
+use crate::hmem::{self, Allocation, Iface, Pinned, Site};
+use crate::prov::shm::memory::table::NO_FD;
+use crate::sync::primitive::Ordering;
+use crate::sys::mem::{Mapping, Protection, check_peer_memory};
+use crate::sys::process;
+use crate::sys::time::now_ns;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
+
+/// What the files of all peers may take of this process's address space, and of the mappings that the kernel lets it have
+/// (vm.max_map_count, 65530 as a rule): half and a quarter.
+const MOST_BYTES: u64 = 1 << 46;
+const MOST_FILES: u64 = 1 << 14;
+
+static BYTES: AtomicU64 = AtomicU64::new(0);
+static FILES: AtomicU64 = AtomicU64::new(0);
+
+/// A file's part of that; given back when dropped.
+pub struct Share(u64);
+
+impl Share {
+    fn claim(size: u64) -> Result<Share> {
+        // Relaxed: numbers of their own, which guard nothing else.
+        let share = Share(size);
+        let bytes = BYTES.fetch_add(size, Ordering::Relaxed).saturating_add(size);
+        let files = FILES.fetch_add(1, Ordering::Relaxed) + 1;
+        if bytes <= MOST_BYTES && files <= MOST_FILES {
+            return Ok(share);
+        }
+        Err(Error::new(errno::ENOMEM, format!("{files} memory files of {bytes} bytes of peers would be mapped here, which is too much")))
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        BYTES.fetch_sub(self.0, Ordering::Relaxed);
+        FILES.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A peer's memory file or device allocation, mapped here.
+pub enum Import {
+    Host {
+        /// Undone before the mapping is; none: not tried, or refused.
+        pinned: OnceLock<Option<Pinned>>,
+        map: Mapping,
+        writable: bool,
+        _share: Share,
+    },
+    Device(hmem::Import),
+    /// The peer is in this process: its memory at its own address, and the device that copies.
+    Own {
+        of: Allocation,
+        device: u32,
+    },
+}
+
+impl Import {
+    fn base(&self) -> usize {
+        match self {
+            Import::Host { map, .. } => map.as_ptr() as usize,
+            Import::Device(import) => import.base as usize,
+            Import::Own { of, .. } => of.base as usize,
+        }
+    }
+
+    fn len(&self) -> u64 {
+        match self {
+            Import::Host { map, .. } => map.len() as u64,
+            Import::Device(import) => import.len,
+            Import::Own { of, .. } => of.len,
+        }
+    }
+
+    pub fn site(&self) -> Site {
+        match self {
+            Import::Host { .. } => Site::HOST,
+            Import::Device(import) => Site { iface: import.iface, device: import.device },
+            Import::Own { of, device } => Site { iface: of.iface, device: *device },
+        }
+    }
+
+    /// Identity of the memory if it is the owner's own address, which nothing keeps; 0: a mapping of ours.
+    pub fn id(&self) -> u64 {
+        if let Import::Own { of, .. } = self { of.id } else { 0 }
+    }
+
+    /// Address of `[offset, offset+len)`, if that lies inside.
+    pub fn at(&self, offset: u64, len: u64) -> Option<usize> {
+        (offset.checked_add(len)? <= self.len()).then(|| self.base() + offset as usize)
+    }
+
+    /// Pins a file of host memory for copies of `site`'s vendor, once.
+    pub fn pin(&self, site: Site) {
+        if let Import::Host { map, pinned, .. } = self {
+            pinned.get_or_init(|| crate::prov::shm::memory::locate::pin(site, map.as_ptr() as u64, map.len() as u64));
+        }
+    }
+
+    /// Whether it stays where kernels reach it for as long as it is mapped.
+    pub fn is_kept(&self) -> bool {
+        if let Import::Host { pinned, .. } = self { matches!(pinned.get(), Some(Some(_))) } else { true }
+    }
+}
+
+/// Why a peer's file is not mapped here yet.
+#[derive(Clone, Debug)]
+enum Missing {
+    /// The peer was asked over the socket.
+    Asked,
+    /// It cannot be had.
+    Never(Error),
+    /// This process lacked a descriptor or memory; it is tried again from this time on.
+    Later(Error, u64),
+}
+
+impl Missing {
+    /// How long a file is left alone that this process had no room for.
+    const REST_NS: u64 = 100_000_000;
+
+    fn of(e: Error) -> Missing {
+        match e.is_shortage() {
+            true => Missing::Later(e, now_ns() + Missing::REST_NS),
+            false => Missing::Never(e),
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        matches!(self, Missing::Later(_, from) if now_ns() >= *from)
+    }
+
+    fn reason(&self) -> Option<&Error> {
+        if let Missing::Never(e) | Missing::Later(e, _) = self { Some(e) } else { None }
+    }
+}
+
+/// The device that a mapping is for, if it matters.
+pub type MappedFor = Option<u32>;
+
+/// What of one peer is mapped here, and what could not be.
+#[derive(Default)]
+pub struct Imports {
+    /// By file and, for device memory, the device it was mapped for: a driver copies at full speed only
+    /// through a mapping of the device that copies.
+    all: HashMap<(u64, MappedFor), Arc<Import>>,
+    missing: HashMap<u64, Missing>,
+    /// Files that the caller has to ask the peer for.
+    pub to_ask: Vec<u64>,
+    /// Device that the peer's memory is mapped for; none: any will do.
+    pub mapped_for: MappedFor,
+    /// Last reasons, for explanations.
+    pidfd_refused: Option<Error>,
+    /// The process in which device memory is mapped instead of here.
+    pub copier: Option<&'static Copier>,
+}
+
+impl Imports {
+    fn place(&self, link: &Link, file: u64) -> (u64, MappedFor) {
+        let on_device = link.table.file(file).how.load(Ordering::Relaxed) != 0;
+        (file, self.mapped_for.filter(|_| on_device))
+    }
+
+    /// Whether `get` would have to map the file, or to find out why it cannot.
+    pub fn is_new(&self, link: &Link, file: u64) -> bool {
+        !self.all.contains_key(&self.place(link, file)) && !self.missing.contains_key(&file)
+    }
+
+    /// The mapping of `file`, made now if it can be had at once.
+    pub fn get(&mut self, link: &Link, file: u64, write: bool) -> Option<&Arc<Import>> {
+        let place = self.place(link, file);
+        if self.all.get(&place).is_some_and(|i| write && matches!(**i, Import::Host { writable: false, .. })) {
+            // Regions that may only be read keep the mapping that they have.
+            self.all.remove(&place);
+        }
+        if self.is_new(link, file) {
+            let record = link.table.file(file);
+            if file == 0 || record.id.load(Ordering::Acquire) != file {
+                self.missing.insert(file, Missing::Never(Error::fixed(errno::ENOENT, "the peer freed the memory")));
+            } else {
+                self.obtain(link, file, write);
+            }
+        }
+        self.all.get(&place)
+    }
+
+    /// Maps a file by what the peer's record says, or notes what is missing for that.
+    fn obtain(&mut self, link: &Link, file: u64, write: bool) {
+        if let Some(own) = self.own(link, file) {
+            self.all.insert((file, self.mapped_for), Arc::new(own));
+            return;
+        }
+        let record = link.table.file(file);
+        let without = record.fd.load(Ordering::Relaxed) == NO_FD;
+        let result = if without { self.map_device(link, file, None) } else { self.fetch(link, file, write) };
+        match result {
+            Ok(()) => {}
+            // The peer could hand the file over, but this process could not take it.
+            Err(e) if without || e.is_shortage() => drop(self.missing.insert(file, Missing::of(e))),
+            // Without ptrace permission the peer itself hands the file over, at its next progress.
+            Err(e) => {
+                self.pidfd_refused = Some(e);
+                self.missing.insert(file, Missing::Asked);
+                self.to_ask.push(file);
+            }
+        }
+    }
+
+    /// Device memory of a peer in this process, where the vendor reaches it at the address that it has.
+    fn own(&self, link: &Link, file: u64) -> Option<Import> {
+        let of = link.exports.as_ref().filter(|_| self.copier.is_none())?.allocation(file)?;
+        match hmem::get(of.iface).and_then(|up| up.reach(&of, self.mapped_for)) {
+            Ok(device) => Some(Import::Own { of, device }),
+            Err(e) => {
+                crate::log!(Debug, "memory of this process (file {file}) is mapped like another's: {e}");
+                None
+            }
+        }
+    }
+
+    fn fetch(&mut self, link: &Link, file: u64, write: bool) -> Result<()> {
+        if !config::get().pidfd {
+            return Err(Error::fixed(errno::EPERM, "switched off by GDRFAB_SHM_PIDFD=0"));
+        }
+        let pidfd = link.pidfd().ok_or(Error::fixed(errno::ESRCH, "the kernel gives no pidfd of the peer"))?;
+        let record = link.table.file(file);
+        let (size, number) = (record.size.load(Ordering::Relaxed), record.fd.load(Ordering::Relaxed));
+        let fd = process::fetch_fd(pidfd, number as i32)?;
+        match self.map_host(link, file, size, fd.as_fd(), write) {
+            // The fd is there; what fails from here on would fail with the peer's help as well.
+            Err(e) if record.how.load(Ordering::Relaxed) != 0 => {
+                self.missing.insert(file, Missing::of(e));
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn map_host(&mut self, link: &Link, file: u64, size: u64, fd: BorrowedFd<'_>, write: bool) -> Result<()> {
+        if link.table.file(file).how.load(Ordering::Relaxed) != 0 {
+            return self.map_device(link, file, Some(fd));
+        }
+        check_peer_memory(fd, size)?;
+        if size == 0 || size > isize::MAX as u64 {
+            return Err(nonsense("a file's size"));
+        }
+        let share = Share::claim(size)?;
+        let map = match Mapping::new(fd, 0, size as usize, if write { Protection::ReadWrite } else { Protection::ReadOnly }) {
+            Ok(map) => map,
+            Err(e) => return Err(e.context("mapping the peer's memory")),
+        };
+        crate::log!(Debug, "mapped {size} bytes of the peer (file {file})");
+        self.all.insert((file, None), Arc::new(Import::Host { map, writable: write, pinned: OnceLock::new(), _share: share }));
+        Ok(())
+    }
+
+    fn map_device(&mut self, link: &Link, file: u64, fd: Option<BorrowedFd<'_>>) -> Result<()> {
+        let (iface, offer) = link.table.file(file).offer(fd).ok_or_else(|| nonsense("a file without a descriptor"))?;
+        let iface = Iface::from_raw(iface).filter(|i| *i != Iface::System).ok_or_else(|| nonsense("a device interface"))?;
+        if offer.len == 0 || offer.len > isize::MAX as u64 {
+            return Err(nonsense("an allocation's size"));
+        }
+        let import = match self.copier {
+            Some(copier) => copier.import(iface, &offer, self.mapped_for),
+            None => hmem::get(iface).and_then(|up| up.import(&offer, self.mapped_for)),
+        };
+        let import = import.map_err(|e| e.context("mapping the peer's device memory"))?;
+        if import.len < offer.len {
+            return Err(nonsense("an allocation's size"));
+        }
+        crate::log!(Debug, "mapped {} bytes of the peer's {} memory (file {file})", import.len, iface.name());
+        self.all.insert((file, self.mapped_for), Arc::new(Import::Device(import)));
+        Ok(())
+    }
+
+    /// The peer answered a question for a file, which it has if it was `found`.
+    pub fn brought(&mut self, link: &Link, file: u64, size: u64, found: bool, fd: Option<BorrowedFd<'_>>) {
+        if !matches!(self.missing.get(&file), Some(Missing::Asked)) {
+            return;
+        }
+        let result = match fd {
+            Some(fd) => self.map_host(link, file, size, fd, true).or_else(|_| self.map_host(link, file, size, fd, false)),
+            None if found => Err(Error::fixed(errno::EMFILE, "this process had no descriptor left for the memory file that the peer sent")),
+            None => Err(Error::fixed(errno::ENOENT, "the peer has no such memory file any more")),
+        };
+        match result {
+            Ok(()) => self.missing.remove(&file),
+            Err(e) => self.missing.insert(file, Missing::of(e)),
+        };
+    }
+
+    /// Lets go of what the peer has freed or closed, and of reasons that may be over. True: what was found out no longer holds.
+    pub fn sweep(&mut self, link: &Link) -> bool {
+        let lives = |id: u64| link.table.file(id).id.load(Ordering::Acquire) == id;
+        let is_due = self.missing.values().any(Missing::is_due);
+        self.missing.retain(|id, why| lives(*id) && !why.is_due());
+        self.to_ask.retain(|id| lives(*id));
+        let before = self.all.len();
+        self.all.retain(|(id, _), _| lives(*id));
+        self.all.len() < before || is_due
+    }
+
+    /// The peer was asked for a file and has not answered.
+    pub fn is_waiting(&self) -> bool {
+        self.missing.values().any(|m| matches!(m, Missing::Asked))
+    }
+
+    /// Why something of the peer is not mapped.
+    pub fn why_not(&self) -> Error {
+        if self.is_waiting() {
+            return Error::fixed(errno::EAGAIN, "the peer was asked for its memory file and has not answered yet");
+        }
+        let reason = self.missing.values().find_map(Missing::reason).cloned();
+        reason.or_else(|| self.pidfd_refused.clone()).unwrap_or(Error::fixed(errno::EAGAIN, "not mapped yet"))
+    }
+}
+
+/// Whether what lies at a peer's own address in this process is what the peer registered.
+#[inline]
+pub fn still_there(site: Site, here: usize, id: u64) -> Result<()> {
+    if id == 0 || hmem::get(site.iface)?.identity(here as u64) == Some(id) {
+        return Ok(());
+    }
+    Err(Error::coded(errno::EFAULT, Code::Fault, format!("the peer's {site} memory at {here:#x} was freed after it was registered")))
+}
+
+pub fn nonsense(what: &str) -> Error {
+    Error::coded(errno::EPROTO, Code::PeerBroke, format!("the peer's region table makes no sense: {what}"))
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Waiting until no peer copies any more: the second half of closing a region, after its gate was shut
+//! and the barrier ran. Who was inside then is remembered between attempts: later copies are of other regions.
+
+use super::link::Link;
+use crate::error::{Error, Result, errno};
+use crate::prov::shm::wire::layout::FLIGHTS;
+use crate::sync::gate;
+use crate::sync::primitive::Ordering;
+use crate::sys::time::now_ns;
+use std::sync::Arc;
+
+/// Initiators that may be inside a copy which began before a region was shut.
+pub type Initiators = Vec<(Arc<Link>, Inside)>;
+
+/// Who may be inside the region `index`. Call after the barrier.
+pub fn initiators(links: &[Arc<Link>], index: u32) -> Initiators {
+    // The mark of a short copy says "some region", that of a long one which, as does a device copy's word.
+    let mut inside = Initiators::new();
+    for l in links.iter().filter(|l| used(l, index)) {
+        inside.extend(gate::inside(l.peer.busy(), index).map(|mark| (l.clone(), Inside::Copy(mark))));
+        for k in 0..FLIGHTS {
+            let word = l.peer.flight(k).load(Ordering::Acquire);
+            if word as u32 == index + 1 {
+                inside.push((l.clone(), Inside::Flight(k, word)));
+            }
+        }
+    }
+    inside
+}
+
+/// Waits until none of them is inside any more; 0: looks once. `Err` names a peer that is stuck.
+pub fn wait_for(inside: &mut Initiators, limit_ms: u64) -> Result<()> {
+    let deadline = now_ns() + limit_ms * 1_000_000;
+    let mut rounds = 0u32;
+    loop {
+        inside.retain(|(l, inside)| !inside.is_over(l));
+        rounds += 1;
+        let late = limit_ms == 0 || now_ns() > deadline;
+        if late || rounds.is_multiple_of(1024) {
+            inside.retain(|(l, inside)| !inside.is_void(l));
+        }
+        let Some((stuck, _)) = inside.first() else { return Ok(()) };
+        if late {
+            let words = format!(
+                "{} is inside a copy of this region{} and does not end it; no new copy can start, call mr_close again",
+                stuck.who(),
+                if stuck.is_torn() { ", by a connection that is over," } else { "" }
+            );
+            return Err(Error::new(errno::EBUSY, words));
+        }
+        match rounds.is_multiple_of(1024) {
+            true => std::thread::yield_now(),
+            false => std::hint::spin_loop(),
+        }
+    }
+}
+
+/// What a peer was seen doing.
+pub enum Inside {
+    Copy(u64),
+    Flight(usize, u64),
+}
+
+impl Inside {
+    fn is_over(&self, link: &Link) -> bool {
+        match *self {
+            Inside::Copy(mark) => gate::left(link.peer.busy(), mark),
+            Inside::Flight(k, word) => link.peer.flight(k).load(Ordering::Acquire) != word,
+        }
+    }
+
+    /// Whether nobody is left who could go on with it.
+    fn is_void(&self, link: &Link) -> bool {
+        match self {
+            Inside::Copy(_) => link.peer_left(),
+            Inside::Flight(..) => link.is_quiet(),
+        }
+    }
+}
+
+/// Whether nothing of the peer's can reach memory of ours by this link any more.
+pub fn is_out(link: &Link) -> bool {
+    let flies = || (0..FLIGHTS).any(|k| link.peer.flight(k).load(Ordering::Acquire) != 0);
+    link.peer_left() && (!flies() || link.is_quiet())
+}
+
+/// Whether the peer of this link ever resolved region `index` (or one that shares its filter bit).
+pub fn used(link: &Link, index: u32) -> bool {
+    let (word, bit) = link.peer.filter(index);
+    word.load(Ordering::SeqCst) & bit != 0
+}

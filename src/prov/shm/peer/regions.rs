@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A peer's regions as seen from an endpoint: looked up in the peer's table at first use, kept in a
+//! small cache, checked against the gate at every use.
+
+use super::import::{Import, Imports, MappedFor, nonsense, still_there};
+use super::link::Link;
+use crate::error::{Code, Error, Result, errno};
+use crate::fallible::with_room;
+use crate::hmem::Site;
+use crate::mr::piece::{self, Span};
+use crate::mr::{Access, Paths};
+use crate::prov::report::Refusals;
+use crate::prov::shm::memory::table::{self, MAX_EXTENTS};
+use crate::room::with_room;
+use crate::sync::primitive::{Ordering, fence};
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, OnceLock};
+
+/// Entries of the cache; a power of two.
+const CACHE: usize = 128;
+/// Regions that are remembered because the kernel does not copy them; more are tried anew.
+const WITHHELD: usize = 1024;
+
+/// A contiguous piece of a peer's region.
+#[derive(Clone, Default)]
+pub struct Extent {
+    /// Address in the peer.
+    addr: u64,
+    len: u64,
+    /// Address here, if mapped: inside of `map`, which nobody undoes as long as this is there.
+    here: usize,
+    map: Option<Arc<Import>>,
+}
+
+/// A part of an extent; good as long as that is there.
+#[derive(Clone, Copy)]
+pub struct Run {
+    /// Address in the peer.
+    pub addr: u64,
+    /// Address here, if mapped.
+    pub here: usize,
+    /// Identity of the memory there if it is the owner's own address, which nothing keeps: asked before each copy.
+    /// 0: a mapping of ours.
+    pub id: u64,
+}
+
+impl Span for Extent {
+    #[inline(always)]
+    fn bytes(&self) -> usize {
+        self.len as usize
+    }
+}
+
+impl Extent {
+    /// Address in the peer.
+    pub fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Address here; 0: not mapped.
+    #[inline(always)]
+    pub fn here(&self) -> usize {
+        self.here
+    }
+
+    /// Pins what it lies in for copies of `site`'s vendor, once.
+    pub fn pin(&self, site: Site) {
+        if let Some(map) = &self.map {
+            map.pin(site);
+        }
+    }
+
+    /// As [`Import::is_kept`].
+    pub fn is_kept(&self) -> bool {
+        self.map.as_ref().is_some_and(|map| map.is_kept())
+    }
+}
+
+/// What is known of a peer's region; whoever has it holds the mappings that its extents lie in.
+#[derive(Clone, Default)]
+pub struct Remote {
+    pub key: u64,
+    pub base: u64,
+    pub len: u64,
+    pub generation: u64,
+    pub index: u32,
+    /// Address of the region's gate word in the peer's table, which the link maps.
+    pub gate: usize,
+    pub access: Access,
+    pub event: bool,
+    /// The rights, if it is mapped, of one piece, and nobody is to be notified: what the fast path asks. Otherwise none.
+    pub fast: Access,
+    /// Offsets at which eight bytes fit.
+    pub words: u64,
+    /// The path that operations take.
+    pub path: Paths,
+    /// Who copies what is mapped here, and for whom it was mapped.
+    pub site: Site,
+    pub mapped_for: MappedFor,
+    pub offered: Paths,
+    /// The only extent, or the first of `more`.
+    pub one: Extent,
+    pub more: Option<Arc<[Extent]>>,
+}
+
+impl Remote {
+    pub fn extents(&self) -> &[Extent] {
+        match &self.more {
+            Some(list) => list,
+            None => std::slice::from_ref(&self.one),
+        }
+    }
+
+    /// Tells one mapping of it from another.
+    pub fn whereabouts(&self) -> u64 {
+        let mut all = DefaultHasher::new();
+        self.extents().iter().for_each(|e| all.write_usize(e.here));
+        all.finish()
+    }
+
+    /// Whether a range lies in the region.
+    #[inline(always)]
+    pub fn holds(&self, addr: u64, len: usize) -> bool {
+        let offset = addr.wrapping_sub(self.base);
+        addr >= self.base && offset <= self.len && self.len - offset >= len as u64
+    }
+
+    /// Checks a range; gives the offset of its first byte in the region.
+    #[inline]
+    pub fn check(&self, addr: u64, len: usize, need: Access) -> std::result::Result<u64, Error> {
+        let offset = addr.wrapping_sub(self.base);
+        if !self.holds(addr, len) {
+            return Err(self.outside(addr, len));
+        }
+        if !self.access.contains(need) {
+            return Err(self.forbidden(need));
+        }
+        Ok(offset)
+    }
+
+    #[cold]
+    fn outside(&self, addr: u64, len: usize) -> Error {
+        let end = self.base.saturating_add(self.len);
+        Error::coded(
+            errno::ERANGE,
+            Code::Bounds,
+            format!("[{addr:#x}, +{len}) lies outside the peer's region {:#x}, which is [{:#x}, {end:#x})", self.key, self.base),
+        )
+    }
+
+    #[cold]
+    fn forbidden(&self, need: Access) -> Error {
+        let right = if need.contains(Access::REMOTE_WRITE) { "REMOTE_WRITE" } else { "REMOTE_READ" };
+        Error::coded(errno::EACCES, Code::Access, format!("the peer's region {:#x} was not registered with GDRFAB_{right}", self.key))
+    }
+
+    /// The parts of `[offset, offset+len)`.
+    #[inline]
+    pub fn walk(&self, offset: u64, len: usize) -> impl Iterator<Item = (Run, usize)> + Clone + '_ {
+        piece::walk(self.extents(), offset as usize, len).map(|(e, from, n)| {
+            let here = if e.here == 0 { 0 } else { e.here + from };
+            let id = e.map.as_ref().map_or(0, |map| map.id());
+            (Run { addr: e.addr + from as u64, here, id }, n)
+        })
+    }
+}
+
+pub fn no_such_key(key: u64) -> Error {
+    Error::coded(errno::EKEYREJECTED, Code::Key, format!("the peer has no region with key {key:#x}: it is stale, foreign, or closed"))
+}
+
+/// What resolving came to.
+pub enum Resolved {
+    Ready,
+    /// The peer was asked for a memory file: try again after progress.
+    Wait,
+}
+
+pub struct Remotes {
+    /// One that all share, until there is something in it.
+    cache: Arc<[Remote; CACHE]>,
+    pub imports: Imports,
+    filter: Vec<u64>,
+    /// What this endpoint's options and environment permit.
+    pub allowed: Paths,
+    /// Regions, by key and generation, whose memory the kernel copies for no other process.
+    withheld: HashMap<u64, (u64, Error)>,
+}
+
+/// An empty cache.
+fn no_remotes() -> Arc<[Remote; CACHE]> {
+    static NONE: OnceLock<Arc<[Remote; CACHE]>> = OnceLock::new();
+    NONE.get_or_init(|| Arc::new(std::array::from_fn(|_| Remote::default()))).clone()
+}
+
+/// Out of `resolve`, whose first lines are those of every operation.
+#[inline(never)]
+fn tell_path(link: &Link, r: &Remote) {
+    crate::log!(Debug, "{}: its region {:#x} is reached by the path {}", link.who(), r.key, r.path.words());
+}
+
+impl Remotes {
+    pub fn new(allowed: Paths) -> Remotes {
+        Remotes {
+            cache: no_remotes(),
+            imports: Imports::default(),
+            filter: vec![0; crate::prov::shm::wire::layout::FILTER_BITS / 64],
+            allowed,
+            withheld: HashMap::new(),
+        }
+    }
+
+    /// From now on the peer's memory is mapped for the device of this local buffer. For one of the host any will do,
+    /// and going back and forth would map everything twice.
+    pub fn map_for(&mut self, site: Site) {
+        if !site.is_host() {
+            self.imports.mapped_for = Some(site.device);
+        }
+    }
+
+    #[inline(always)]
+    fn place(key: u64) -> usize {
+        // Provider keys differ in their low bits; user keys usually as well.
+        (key ^ key >> 18) as usize % CACHE
+    }
+
+    /// The cached entry of `key`, if there is one; the gate decides whether it still holds.
+    #[inline(always)]
+    pub fn cached(&self, key: u64) -> Option<&Remote> {
+        let r = &self.cache[Self::place(key)];
+        (r.generation != 0 && r.key == key).then_some(r)
+    }
+
+    /// The cached entry of `key` if it is for the fast path and permits `need`.
+    #[inline(always)]
+    pub fn fast(&self, key: u64, need: Access) -> Option<&Remote> {
+        let r = &self.cache[Self::place(key)];
+        // An empty entry permits nothing.
+        (r.key == key && r.fast.contains(need)).then_some(r)
+    }
+
+    /// The cached entry of `key` if only the kernel reaches it, as one piece, nobody is to be notified, and it permits `need`.
+    #[inline]
+    pub fn attached(&self, key: u64, need: Access) -> Option<&Remote> {
+        self.cached(key).filter(|r| r.path == Paths::CMA && r.access.contains(need) && !r.event && r.more.is_none())
+    }
+
+    /// Drops the cached entry of `key`.
+    pub fn evict(&mut self, key: u64) {
+        let place = Self::place(key);
+        if self.cache[place].key == key {
+            Arc::make_mut(&mut self.cache)[place] = Remote::default();
+        }
+    }
+
+    /// Forgets which paths were chosen, after the options changed.
+    /// Other paths are permitted from now on; gives those that were, if it makes a difference.
+    pub fn rule(&mut self, allowed: Paths) -> Option<Paths> {
+        if allowed == self.allowed {
+            return None;
+        }
+        self.evict_all();
+        Some(std::mem::replace(&mut self.allowed, allowed))
+    }
+
+    pub fn evict_all(&mut self) {
+        self.cache = no_remotes();
+    }
+
+    /// Makes `key` current in the cache. `Err`: an operation on it fails with that error.
+    pub fn resolve(&mut self, link: &Link, key: u64) -> Result<Resolved> {
+        if let Some(r) = self.cached(key)
+            && link.table.entry(r.index).gate.load(Ordering::Acquire) == r.generation
+            && (r.path != Paths::IPC || r.mapped_for == self.imports.mapped_for)
+        {
+            return Ok(Resolved::Ready);
+        }
+        self.evict(key);
+        let mut fresh = self.look_up(link, key)?;
+        match self.choose(link, &mut fresh) {
+            Ok(false) => {}
+            Ok(true) => return Ok(Resolved::Wait),
+            // The region may have been closed, and its memory file freed, while it was looked at.
+            Err(_) if link.table.entry(fresh.index).gate.load(Ordering::Acquire) != fresh.generation => return Err(no_such_key(key)),
+            Err(e) => return Err(e),
+        }
+        tell_path(link, &fresh);
+        Arc::make_mut(&mut self.cache)[Self::place(key)] = fresh;
+        Ok(Resolved::Ready)
+    }
+
+    /// The region, by one of these paths, which need no memory file; `None`: it has none of them.
+    #[cold]
+    pub fn without_files(&mut self, link: &Link, key: u64, paths: Paths) -> Result<Option<Remote>> {
+        let mut r = self.look_up(link, key)?;
+        r.offered &= paths;
+        let chosen = self.choose(link, &mut r);
+        Ok(chosen.is_ok().then_some(r))
+    }
+
+    fn look_up(&mut self, link: &Link, key: u64) -> Result<Remote> {
+        let index = link.table.find(key)?.ok_or_else(|| no_such_key(key))?;
+        // The owner must know that we use this region before we trust the gate.
+        let (word, bit) = link.mine.filter(index);
+        let slot = index as usize % crate::prov::shm::wire::layout::FILTER_BITS / 64;
+        self.filter[slot] |= bit;
+        word.store(self.filter[slot], Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let e = link.table.entry(index);
+        let generation = e.gate.load(Ordering::Acquire);
+        let (access, offered) = table::unpack_rights(e.rights.load(Ordering::Relaxed));
+        let rights = e.rights.load(Ordering::Relaxed);
+        let mut fresh = Remote {
+            key,
+            base: e.base.load(Ordering::Relaxed),
+            len: e.len.load(Ordering::Relaxed),
+            generation,
+            index,
+            gate: (&raw const e.gate) as usize,
+            access,
+            event: rights & table::EVENT != 0,
+            fast: Access::empty(),
+            words: 0,
+            path: Paths::empty(),
+            site: Site::HOST,
+            mapped_for: self.imports.mapped_for,
+            offered,
+            one: Extent::default(),
+            more: None,
+        };
+        let (addr, file, offset) = (e.addr.load(Ordering::Relaxed), e.file.load(Ordering::Relaxed), e.file_offset.load(Ordering::Relaxed));
+        let mut files = vec![(file, offset)];
+        if rights & table::MULTI != 0 {
+            let count = offset;
+            if count == 0 || addr.checked_add(count).is_none_or(|end| end > MAX_EXTENTS as u64) {
+                return Err(nonsense("its number of iovecs"));
+            }
+            let mut list = with_room(count as usize)?;
+            files.clear();
+            for k in 0..count {
+                let x = link.table.extent(addr + k)?;
+                list.push(Extent { addr: x.addr.load(Ordering::Relaxed), len: x.len.load(Ordering::Relaxed), ..Extent::default() });
+                files.push((x.file.load(Ordering::Relaxed), x.file_offset.load(Ordering::Relaxed)));
+            }
+            fresh.more = Some(list.into());
+        } else {
+            fresh.one = Extent { addr, len: fresh.len, ..Extent::default() };
+        }
+        // Relaxed field loads above, then the gate again: unchanged means that they belong together.
+        fence(Ordering::Acquire);
+        if generation == 0 || e.gate.load(Ordering::Acquire) != generation || e.key.load(Ordering::Relaxed) != key {
+            return Err(no_such_key(key));
+        }
+        let sum = fresh.extents().iter().try_fold(0u64, |s, x| x.addr.checked_add(x.len).and(s.checked_add(x.len)));
+        if sum != Some(fresh.len) || fresh.base.checked_add(fresh.len).is_none() {
+            return Err(nonsense("its lengths"));
+        }
+        self.map_files(link, &mut fresh, &files);
+        Ok(fresh)
+    }
+
+    /// Maps what a region lies in, where a path through mappings is offered and wanted; extents that
+    /// could not be mapped keep `here` = 0.
+    fn map_files(&mut self, link: &Link, fresh: &mut Remote, files: &[(u64, u64)]) {
+        if (fresh.offered & self.allowed).intersects(Paths::DIRECT | Paths::IPC) {
+            let mut extents: Vec<Extent> = fresh.extents().to_vec();
+            if files.iter().any(|(file, _)| self.imports.is_new(link, *file)) {
+                self.sweep(link);
+            }
+            for (extent, (file, offset)) in extents.iter_mut().zip(files) {
+                if let Some(import) = self.imports.get(link, *file, fresh.access.contains(Access::REMOTE_WRITE))
+                    && let Some(here) = import.at(*offset, extent.len)
+                {
+                    (extent.here, extent.map) = (here, Some(import.clone()));
+                    fresh.site = import.site();
+                }
+            }
+            match &mut fresh.more {
+                Some(more) => *more = extents.into(),
+                None => fresh.one = extents.pop().unwrap_or_default(),
+            }
+        }
+        if let Some(first) = fresh.more.as_ref().and_then(|more| more.first()) {
+            fresh.one = first.clone();
+        }
+    }
+
+    /// The mapping in which a peer's buffer, said to lie in `file` at `offset`, is found, and its address there; only
+    /// if it can be mapped at once.
+    pub fn mapped(&mut self, link: &Link, file: u64, offset: u64, len: u64) -> Option<(&Arc<Import>, usize)> {
+        let elsewhere = self.imports.copier.is_some();
+        if self.imports.is_new(link, file) {
+            self.sweep(link);
+        }
+        let import = self.imports.get(link, file, false).filter(|i| !elsewhere || i.site().is_host())?;
+        let here = import.at(offset, len)?;
+        still_there(import.site(), here, import.id()).ok()?;
+        Some((import, here))
+    }
+
+    /// The peer answered a question for a file.
+    pub fn brought(&mut self, link: &Link, file: u64, size: u64, found: bool, fd: Option<BorrowedFd<'_>>) {
+        self.imports.brought(link, file, size, found, fd);
+    }
+
+    /// Lets go of what the peer has freed or closed; what is in use stays mapped as long as it is.
+    pub fn sweep(&mut self, link: &Link) {
+        if self.imports.sweep(link) {
+            self.evict_all();
+        }
+    }
+
+    /// Chooses the path. `Ok(true)`: wait for a memory file first.
+    fn choose(&mut self, link: &Link, r: &mut Remote) -> Result<bool> {
+        let usable = r.offered & self.allowed;
+        if usable.intersects(Paths::DIRECT | Paths::IPC) {
+            let path = if r.site.is_host() { Paths::DIRECT } else { Paths::IPC };
+            if r.extents().iter().all(|x| x.here != 0) && usable.contains(path) {
+                r.path = path;
+                if r.more.is_none() && !r.event && path == Paths::DIRECT {
+                    r.fast = r.access;
+                    r.words = r.len.saturating_sub(7);
+                }
+                return Ok(false);
+            }
+            if self.imports.is_waiting() {
+                return Ok(true);
+            }
+        }
+        if usable.contains(Paths::CMA) && link.why_no_cma().is_none() && self.why_withheld(r).is_none() {
+            r.path = Paths::CMA;
+        } else if usable.contains(Paths::STAGED) {
+            r.path = Paths::STAGED;
+        } else {
+            return Err(Error::coded(
+                errno::EOPNOTSUPP,
+                Code::Path,
+                format!("no path to the peer's region {:#x}:\n{}", r.key, self.words(link, r)),
+            ));
+        }
+        Ok(false)
+    }
+
+    /// The kernel does not copy the region's memory: it is reached by another path from now on.
+    pub fn refuse(&mut self, r: &Remote, why: Error) {
+        if self.withheld.len() >= WITHHELD {
+            self.withheld.clear();
+        }
+        self.withheld.insert(r.key, (r.generation, why));
+        self.evict(r.key);
+    }
+
+    fn why_withheld(&self, r: &Remote) -> Option<&Error> {
+        self.withheld.get(&r.key).filter(|(generation, _)| *generation == r.generation).map(|(_, why)| why)
+    }
+
+    pub fn refusals(&self, link: &Link, r: &Remote) -> Refusals {
+        let policy = |path: Paths| {
+            if !r.offered.contains(path) {
+                return Some(Error::fixed(errno::ENODEV, "the peer's region does not offer it (its mr_explain tells why)"));
+            }
+            if !self.allowed.contains(path) {
+                return Some(Error::fixed(errno::EACCES, "ruled out by this endpoint's options or GDRFAB_SHM_PATHS"));
+            }
+            None
+        };
+        Refusals {
+            direct: policy(Paths::DIRECT).or_else(|| r.extents().iter().any(|x| x.here == 0).then(|| self.imports.why_not())),
+            ipc: policy(Paths::IPC).or_else(|| r.extents().iter().any(|x| x.here == 0).then(|| self.imports.why_not())),
+            cma: policy(Paths::CMA).or_else(|| link.why_no_cma().or(self.why_withheld(r)).cloned()),
+            staged: policy(Paths::STAGED),
+            ..Refusals::refused("no path of shm: the peer is a process of this host")
+        }
+    }
+
+    /// One line per path: chosen, possible, or why not.
+    pub fn words(&self, link: &Link, r: &Remote) -> String {
+        let mut text = self.refusals(link, r).lines(r.path);
+        if let Some(copier) = self.imports.copier {
+            text.push_str(&format!("  no driver is called here: device memory is mapped and copied by process {}\n", copier.pid));
+        }
+        text
+    }
+
+    /// A region's entry for questions: resolved without waiting.
+    pub fn inspect(&mut self, link: &Link, key: u64) -> Result<Remote> {
+        self.evict(key);
+        let mut r = self.look_up(link, key)?;
+        let _ = self.choose(link, &mut r);
+        Ok(r)
+    }
+}

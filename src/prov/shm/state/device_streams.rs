@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Streams of device copies of a connection, and the copies in flight on them.
+//!
+//! Each copy in flight holds a word of this side's segment that names the peer's region, so that the
+//! peer does not close the region under it (`quiesce.rs` waits for the word). All copies of an endpoint
+//! go to one stream at a time, in the order of posting; other operations wait until they are done.
+
+use crate::config;
+use crate::error::{Error, Result, errno};
+use crate::hmem::copier::Copier;
+use crate::hmem::{self, Site, Stream};
+use crate::prov::bind::Ending;
+use crate::prov::op::Dir;
+use crate::prov::shm::peer::link::Link;
+use crate::prov::shm::peer::regions::Remote;
+use crate::prov::shm::wire::layout::FLIGHTS;
+use crate::sync::primitive::Ordering;
+use crate::sys::time;
+use std::collections::{HashMap, VecDeque};
+
+/// A stream of copies on a device.
+pub struct DeviceStream {
+    pub site: Site,
+    pub stream: Box<dyn Stream>,
+}
+
+/// A copy in flight.
+pub struct Flying {
+    pub ticket: u64,
+    pub end: Ending,
+    pub words: Words,
+    pub dir: Dir,
+    pub data: Option<u64>,
+    /// Key, whether it counts writes, and bytes, of each region.
+    pub events: Vec<(u64, bool, usize)>,
+    /// The regions, and with them the mappings in which the driver copies.
+    pub _places: Vec<(Remote, u64)>,
+    /// Bytes of an inject call.
+    pub _owned: Option<Box<[u8]>>,
+}
+
+/// A prepared list that a stream may have kept.
+struct Kept {
+    list: u64,
+    dir: Dir,
+    /// Key, generation, and place here of each region.
+    places: Vec<(u64, u64, usize)>,
+    name: u64,
+}
+
+/// Prepared lists that are remembered.
+const KEPT: usize = 32;
+
+/// Words of the segment that a copy holds: a bit each.
+pub type Words = u64;
+
+fn place_of(p: &Remote) -> (u64, u64, usize) {
+    (p.key, p.generation, p.one.here())
+}
+
+#[derive(Default)]
+pub struct Devices {
+    pub streams: Vec<DeviceStream>,
+    /// The stream of everything in flight; none: what it held is done.
+    pub current: usize,
+    pub flights: VecDeque<Flying>,
+    pub held: Words,
+    pub turn: u32,
+    /// How the copies of a stream that was given up failed, if they did.
+    pub fate: Option<Error>,
+    /// Whether kernels of a device reach the memory of a key and generation, as it is mapped here, or of a descriptor.
+    pub reached: HashMap<(u32, u64, u64, u64), bool>,
+    /// Prepared lists, the oldest first, and the last one's name.
+    kept: VecDeque<Kept>,
+    named: u64,
+    /// Whether copies may be under way that nobody can know to have ended: then their words stay.
+    pub unquiet: bool,
+    /// The caller's stream behind which copies go.
+    pub after: Option<u64>,
+    /// The process that makes the copies instead of this one.
+    pub copier: Option<&'static Copier>,
+}
+
+const _: () = assert!(FLIGHTS <= Words::BITS as usize);
+
+impl Devices {
+    #[inline(always)]
+    pub fn is_idle(&self) -> bool {
+        self.flights.is_empty()
+    }
+
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Who makes the copies, in words.
+    pub fn who(&self) -> String {
+        self.copier.map_or("a device".into(), |c| format!("process {} (gdrfab-copier)", c.pid))
+    }
+
+    pub fn deadlines(&self) -> impl Iterator<Item = u64> {
+        self.flights.iter().map(|f| f.end.deadline)
+    }
+
+    /// Whether the list was checked on this side.
+    pub fn knows(&self, list: u64) -> bool {
+        list != 0 && self.kept.iter().any(|k| k.list == list)
+    }
+
+    /// The name under which a list was posted to these very places, all of whose blocks were checked.
+    pub fn name_of(&self, list: u64, dir: Dir, places: &[Remote]) -> Option<u64> {
+        let is_it = |k: &&Kept| k.list == list && k.dir == dir && k.places.iter().copied().eq(places.iter().map(place_of));
+        if list == 0 { None } else { self.kept.iter().find(is_it).map(|k| k.name) }
+    }
+
+    /// A name for a list that has been checked; 0: it gets none.
+    pub fn keep(&mut self, list: u64, dir: Dir, places: &[Remote]) -> u64 {
+        if list == 0 || places.iter().any(|p| p.more.is_some()) {
+            return 0;
+        }
+        self.kept.retain(|k| k.list != list || k.dir != dir);
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.named += 1;
+        self.kept.push_back(Kept { list, dir, places: places.iter().map(place_of).collect(), name: self.named });
+        self.named
+    }
+
+    /// The stream for `site`; another one than is in use only if nothing is in flight.
+    pub fn stream_for(&mut self, site: Site) -> Result<Option<usize>> {
+        let at = match self.streams.iter().position(|l| l.site == site) {
+            Some(at) => at,
+            None => {
+                let stream = match self.copier {
+                    Some(copier) => copier.stream(site)?,
+                    None => hmem::get(site.iface)?.stream(site.device)?,
+                };
+                self.streams.push(DeviceStream { site, stream });
+                self.streams.len() - 1
+            }
+        };
+        if at != self.current && !self.is_idle() {
+            return Ok(None);
+        }
+        self.current = at;
+        Ok(Some(at))
+    }
+
+    pub fn release(&mut self, link: &Link, words: Words) {
+        if self.unquiet {
+            return;
+        }
+        for k in (0..FLIGHTS).filter(|k| words & 1 << k != 0) {
+            link.mine.flight(k).store(0, Ordering::Release);
+        }
+        self.held &= !words;
+    }
+
+    /// Ends a stream that refused a copy; what it took before that still counts.
+    pub fn give_up(&mut self, at: usize) {
+        let last = self.flights.back().map_or(0, |f| f.ticket);
+        let mut of = self.streams.remove(at);
+        let until = time::now_ns() + config::get().close_ms * 1_000_000;
+        self.fate = loop {
+            match of.stream.done() {
+                Err(e) => break Some(e),
+                Ok(done) if done >= last => break None,
+                Ok(_) if time::now_ns() > until => break Some(Error::fixed(errno::EIO, "copies before a refused one did not end")),
+                Ok(_) => std::thread::yield_now(),
+            }
+        };
+        self.current = usize::MAX;
+        self.end(of);
+    }
+
+    /// Drops a stream, which waits for its copies: of this process's driver however long that takes.
+    fn end(&mut self, mut of: DeviceStream) {
+        while self.copier.is_some() {
+            match of.stream.end() {
+                Ok(true) => break,
+                Ok(false) => std::thread::yield_now(),
+                Err(e) => {
+                    crate::log!(Error, "{e}");
+                    self.unquiet = true;
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Waits until no copy is in flight any more; gives what they were.
+    pub fn drain(&mut self, link: &Link, limit_ms: u64) -> Vec<Ending> {
+        let until = time::now_ns() + limit_ms * 1_000_000;
+        let last = self.flights.back().map_or(0, |f| f.ticket);
+        while let Some(of) = self.streams.get_mut(self.current)
+            && matches!(of.stream.done(), Ok(done) if done < last)
+            && time::now_ns() < until
+        {
+            std::thread::yield_now();
+        }
+        std::mem::take(&mut self.streams).into_iter().for_each(|of| self.end(of));
+        let flights = std::mem::take(&mut self.flights);
+        self.release(link, self.held);
+        flights.into_iter().map(|f| f.end).collect()
+    }
+
+    /// The connection is over: takes out the copies that are done, or whose stream failed. A process that copies for this one
+    /// begins no more.
+    pub fn take_ended(&mut self, link: &Link) -> Vec<Ending> {
+        let elsewhere = self.copier.is_some() && !self.is_idle();
+        let done = match self.streams.get_mut(self.current).map(|of| (of.stream.done(), elsewhere && matches!(of.stream.end(), Ok(true)))) {
+            Some((Ok(done), false)) => done,
+            // The end of a stream waits for what it still holds.
+            Some((Err(_), _)) => {
+                self.streams.clear();
+                u64::MAX
+            }
+            _ => u64::MAX,
+        };
+        let mut ends = Vec::new();
+        while self.flights.front().is_some_and(|f| f.ticket <= done) {
+            let Some(flown) = self.flights.pop_front() else { break };
+            self.release(link, flown.words);
+            ends.push(flown.end);
+        }
+        ends
+    }
+}

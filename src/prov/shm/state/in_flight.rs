@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Operations that wait for a report: ours in our slots, and those of the peer that this side carries out.
+
+use crate::error::Error;
+use crate::hmem::Site;
+use crate::prov::bind::Ending;
+use crate::prov::list::List;
+use crate::prov::op::{Dir, Iov, Pieces};
+use crate::prov::shm::peer::import::Import;
+use crate::prov::shm::peer::regions::Remote;
+use crate::prov::shm::wire::layout::SLOTS;
+use std::sync::Arc;
+
+/// An operation that waits for the peer's report.
+pub enum Flight {
+    /// A staged write, or a send that completes on delivery.
+    Ack { end: Ending, staged: Option<usize> },
+    /// A rendezvous: the receiver fetches, or asks for fragments (`sent` counts them).
+    /// `_owned` keeps the bytes of an inject call, or a copy of device memory, until they were fetched.
+    Rendezvous { end: Ending, pieces: Pieces, site: Site, _owned: Option<Box<[u8]>>, sent: Option<usize> },
+    /// A staged read, or what an atomic operation fetches: bytes arrive as ring messages.
+    /// For device memory they gather in `bounce` first.
+    Read { end: Ending, pieces: Pieces, want: usize, got: usize, bounce: Option<(Site, Box<[u8]>)>, atomic: bool },
+    /// A shared copy whose last chunks the helper still has.
+    Coop(Box<Shared>),
+}
+
+impl Flight {
+    pub fn ending(&self) -> &Ending {
+        match self {
+            Flight::Ack { end, .. } | Flight::Rendezvous { end, .. } | Flight::Read { end, .. } => end,
+            Flight::Coop(shared) => &shared.end,
+        }
+    }
+
+    fn is_read(&self) -> bool {
+        matches!(self, Flight::Read { atomic: false, .. })
+    }
+}
+
+/// Our slots.
+pub struct Slots {
+    pub generation: [u16; SLOTS],
+    /// As many as were ever in use at once: most connections need few.
+    flights: Vec<Option<Flight>>,
+    free: Vec<u16>,
+    pub active: Vec<u16>,
+    /// Of these, reads whose bytes the target takes when it has room for the answer.
+    reading: usize,
+}
+
+impl Slots {
+    pub fn new() -> Slots {
+        Slots { generation: [0; SLOTS], flights: Vec::new(), free: (0..SLOTS as u16).rev().collect(), active: Vec::new(), reading: 0 }
+    }
+
+    pub fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// A fresh slot with its new generation; put a flight into it or release it.
+    pub fn reserve(&mut self) -> Option<(u16, u16)> {
+        let index = self.free.pop()?;
+        let g = &mut self.generation[index as usize];
+        *g = g.wrapping_add(1);
+        Some((index, *g))
+    }
+
+    pub fn launch(&mut self, index: u16, flight: Flight) {
+        let at = index as usize;
+        if self.flights.len() <= at {
+            self.flights.resize_with(at + 1, || None);
+        }
+        self.reading += usize::from(flight.is_read());
+        self.flights[at] = Some(flight);
+        self.active.push(index);
+    }
+
+    pub fn flight(&self, index: u16) -> Option<&Flight> {
+        self.flights.get(index as usize)?.as_ref()
+    }
+
+    pub fn flight_mut(&mut self, index: u16) -> Option<&mut Flight> {
+        self.flights.get_mut(index as usize)?.as_mut()
+    }
+
+    /// Whether such reads are under way: messages and writes, which the target takes at once, wait for them.
+    #[inline]
+    pub fn is_reading(&self) -> bool {
+        self.reading > 0
+    }
+
+    pub fn release(&mut self, index: u16) {
+        self.free.push(index);
+    }
+
+    /// Takes a flight that is over out of its slot.
+    pub fn land(&mut self, index: u16) -> Option<Flight> {
+        let flight = self.flights.get_mut(index as usize)?.take()?;
+        self.active.retain(|i| *i != index);
+        self.free.push(index);
+        self.reading -= usize::from(flight.is_read());
+        Some(flight)
+    }
+}
+
+/// Target's side of a staged read: what is still to be sent.
+pub struct ReadOut {
+    pub slot: u16,
+    pub generation: u16,
+    pub key: u64,
+    pub addr: u64,
+    pub len: usize,
+    pub done: usize,
+    /// Where the bytes belong in the operation.
+    pub offset: u64,
+    /// The bytes, where they were taken when it came.
+    pub ready: Option<Box<[u8]>>,
+}
+
+/// A copy whose own part is over and whose helper has not reported yet.
+pub struct Shared {
+    pub end: Ending,
+    pub dir: Dir,
+    pub data: Option<u64>,
+    pub chunks: u32,
+    /// First chunk of the helper's part.
+    pub front: u32,
+    /// What ended our own part early; the helper's is waited for all the same, as it touches the caller's buffer.
+    pub failed: Option<Error>,
+    pub what: Work,
+}
+
+/// What is copied.
+pub enum Work {
+    One {
+        place: Remote,
+        /// The shared part of the local buffer, and the end of it, which is copied here.
+        local: Iov,
+        tail: Iov,
+        offset: u64,
+        chunk: usize,
+    },
+    List(SharedList),
+}
+
+pub struct SharedList {
+    pub list: List,
+    pub places: Vec<Remote>,
+    /// What the helper reads.
+    pub _rows: Box<[Row]>,
+    /// Rows of a chunk.
+    pub per: usize,
+    /// Regions that count writes.
+    pub events: Vec<(u64, bool, usize)>,
+}
+
+/// A run of a list as a helper reads it out of the initiator's memory.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct Row {
+    /// Address in the initiator's process.
+    pub buf: u64,
+    /// As in operations.
+    pub addr: u64,
+    pub len: u64,
+    pub key: u64,
+}
+
+/// Target's side: a copy that a peer offered.
+pub struct Helping {
+    pub part: Part,
+    pub read: bool,
+    pub what: Offered,
+}
+
+/// How much of it was done here. Between turns no chunk of it is claimed, so whatever becomes of this side, the initiator goes on.
+pub struct Part {
+    pub slot: u16,
+    pub generation: u16,
+    pub chunks: u32,
+    pub done: u32,
+}
+
+pub enum Offered {
+    One {
+        key: u64,
+        addr: u64,
+        len: usize,
+        chunk: usize,
+        /// The initiator's buffer: its address there, and the mapping that it lies in if there is one, with its address here.
+        source: u64,
+        mapped: Option<(Arc<Import>, usize)>,
+    },
+    /// Rows in the initiator's memory.
+    List { table: u64, rows: usize, per: usize },
+}
+
+impl Shared {
+    /// How many chunks the helper still owes.
+    pub fn owed(&self) -> u32 {
+        self.chunks - self.front
+    }
+}

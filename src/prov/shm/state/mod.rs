@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The state of an endpoint, and how its operations end: well, badly, or flushed by the end of the connection.
+//!
+//! `State` is one struct under the endpoint's lock. Its parts are the files of this room: `conn.rs` (the live connection; read it
+//! second), `job.rs` (operations that have not started), `in_flight.rs` (operations that wait for a report, and operations of the
+//! peer that this side carries out), `device_streams.rs` (copies that a device's driver carries out), `arrivals.rs` and
+//! `posted_receives.rs` (messages and receives that wait for each other), and `parcel.rs` (parcels of a lane). The parts do not
+//! know `State`; the rooms `copy`, `ops` and `connect` add the methods of `State`.
+
+pub(in crate::prov::shm) mod arrivals;
+pub(in crate::prov::shm) mod conn;
+pub(in crate::prov::shm) mod device_streams;
+pub(in crate::prov::shm) mod in_flight;
+pub(in crate::prov::shm) mod job;
+pub(in crate::prov::shm) mod parcel;
+pub(in crate::prov::shm) mod posted_receives;
+
+use super::limits::WINDOW;
+use crate::error::{Code, Error, Result, errno};
+use crate::hmem::copier::Copier;
+use crate::mr::Paths;
+use crate::prov::bind::{Bindings, Ending, Options};
+use crate::prov::event::{EventKind, tell};
+use crate::prov::fault::Plan;
+use crate::prov::flags;
+use crate::prov::op::Common;
+use crate::prov::queue::{Completion, Failure};
+use crate::prov::report::Stats;
+use crate::prov::shm::handshake::acceptor::Greeter;
+use crate::prov::shm::handshake::control::Control;
+use crate::prov::shm::state::arrivals::{Recv, Unexpected};
+use crate::prov::shm::state::conn::Conn;
+use crate::prov::shm::state::in_flight::Flight;
+use crate::prov::shm::state::parcel::Held;
+use crate::prov::shm::state::posted_receives::Posted;
+use crate::prov::shm::wire::address::SCHEME;
+use crate::prov::shm::wire::layout::SegmentRef;
+use crate::prov::shm::wire::message::protocol;
+use crate::sync::consumer::Consumer;
+use crate::sys::time;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+pub enum Phase {
+    Fresh,
+    Enabled,
+    Connecting(Box<Connecting>),
+    Connected,
+    /// Over; says why.
+    Down(Error),
+}
+
+/// How an endpoint gets its peer.
+pub enum How {
+    /// Knocks at a listener.
+    Dial { name: String, by_name: bool, socket: Option<Arc<Control>> },
+    /// Waits for the endpoint of that name to knock at its own listener.
+    Await { name: String },
+    /// Has accepted, and waits until the dialer says that it has joined too.
+    Joining(Box<Conn>),
+}
+
+pub struct Connecting {
+    pub how: How,
+    pub deadline: u64,
+    pub data: Vec<u8>,
+}
+
+/// A connection that is over.
+pub struct Leaving {
+    pub conn: Box<Conn>,
+    pub why: Error,
+}
+
+/// Faults on demand of an endpoint.
+pub struct Faults {
+    pub plan: Box<Plan>,
+    /// Receives that are not there yet, and when they are.
+    pub held: VecDeque<(u64, Recv)>,
+}
+
+pub struct State {
+    pub phase: Phase,
+    pub bind: Bindings,
+    pub options: Options,
+    /// From the configuration, kept where the data path finds them.
+    pub streaming_from: usize,
+    /// Length from which an operation is offered to the peer as well, and takes no fast path; usize::MAX with
+    /// cooperation off, 0 with faults on demand.
+    pub shared_from: usize,
+    /// Length from which a message takes no fast path; 0 with faults on demand.
+    pub eager_end: usize,
+    /// The same for memory that belongs to no region, which the peer cannot map.
+    pub private_end: usize,
+    /// Length from which a message does not go into one line by the entry for that; 0: none does.
+    pub line_end: usize,
+    /// The same for messages out of line.
+    pub out_of_line_end: usize,
+    /// Whether receives give one entry each, and nothing else.
+    pub fast_receives: bool,
+    /// Nothing about the endpoint keeps its operations from the fastest entries, where the caller keeps calls from overlapping.
+    pub fast: bool,
+    pub faults: Option<Faults>,
+    /// Operations are delivery-complete by default.
+    pub deliver: bool,
+    pub object: usize,
+    pub context: usize,
+    pub conn: Option<Box<Conn>>,
+    /// What is left of a connection that is over while a buffer of its operations is not quiet.
+    pub leaving: Option<Box<Leaving>>,
+    pub rx: Option<Consumer<SegmentRef>>,
+    /// Our segment, made when enabled, handed to the peer when connecting.
+    pub segment: Option<(SegmentRef, OwnedFd)>,
+    pub recvs: Posted,
+    pub unexpected: VecDeque<Unexpected>,
+    /// Of an endpoint that is a lane: parcels that came amid other messages.
+    pub parcels: VecDeque<Held>,
+    /// Whoever takes parcels looks at the ring again behind this turn of progress.
+    pub taking: bool,
+    /// Turns in a row in which nobody wanted the first parcel.
+    pub refusals: u8,
+    /// Messages matched so far, and how many of them the peer was told of.
+    pub matched: u64,
+    pub published: u64,
+    /// Bytes of long messages that this turn has fetched.
+    pub fetched: usize,
+    pub stats: Stats,
+    pub polls: u32,
+    /// Threads that sleep until this endpoint has something.
+    pub sleepers: u32,
+    pub last_control: u64,
+    pub controls: u32,
+    /// Earliest deadline of a receive; 0 = none.
+    pub recv_deadline: u64,
+    pub peer_name: Option<String>,
+    pub greeter: Option<Greeter>,
+    /// This endpoint's own address, once somebody asked.
+    pub address: Option<String>,
+    /// The process that makes its device copies, where this one may call no driver.
+    pub copier: Option<&'static Copier>,
+}
+
+impl State {
+    /// From what is bound, which nothing changes any more: which fast paths operations may take.
+    pub fn settle_fast(&mut self) {
+        let b = &self.bind;
+        let calm = self.faults.is_none();
+        let sends = calm && b.tx.is_some() && !b.tx_selective && b.counters.send.is_none() && !self.deliver;
+        self.line_end = if sends { self.eager_end.min(LINE_BYTES + 1) } else { 0 };
+        self.out_of_line_end = if sends { self.eager_end } else { 0 };
+        self.fast_receives = calm && b.wants_plain_receive() && b.counters.recv.is_none();
+    }
+
+    pub fn event(&self, kind: EventKind, data: Vec<u8>, error: Option<Error>) {
+        tell(kind, self.object, error.as_ref(), || self.reached());
+        self.bind.event(kind, self.object, self.context, data, error);
+    }
+
+    pub fn peer_address(&self) -> String {
+        format!("{}{}", SCHEME, self.peer_name.as_deref().unwrap_or_default())
+    }
+
+    /// The peer and the ways to it, for the log.
+    fn reached(&self) -> String {
+        let Some(conn) = &self.conn else { return self.peer_address() };
+        let (paths, why) = match conn.link.why_no_cma() {
+            None => (conn.remotes.allowed, String::new()),
+            Some(e) => (conn.remotes.allowed - Paths::CMA, format!("; no cma: {e}")),
+        };
+        format!("{}, {}, paths {}{why}", self.peer_address(), conn.link.who(), paths.words())
+    }
+
+    pub fn not_connected(&self) -> Error {
+        match &self.phase {
+            Phase::Down(why) => Error::coded(errno::ESHUTDOWN, why.code, format!("ep: the connection is over: {}", why.words)),
+            Phase::Connecting(_) => Error::fixed(errno::ENOTCONN, "ep: not connected yet: wait for GDRFAB_CONNECTED on the event queue"),
+            _ => Error::fixed(errno::ENOTCONN, "ep: not connected"),
+        }
+    }
+
+    /// The absolute deadline of an operation posted now.
+    #[inline]
+    pub fn deadline(&self, c: &Common) -> u64 {
+        self.until(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.deadline_ns })
+    }
+
+    /// The same of a receive.
+    #[inline]
+    pub fn recv_deadline_of(&self, c: &Common) -> u64 {
+        self.until(if c.timeout_ns != 0 { c.timeout_ns } else { self.options.recv_deadline_ns })
+    }
+
+    #[inline]
+    fn until(&self, relative: u64) -> u64 {
+        let deadline = time::deadline(relative);
+        if deadline != 0 {
+            self.bind.expires(deadline);
+        }
+        deadline
+    }
+
+    /// Posts with `post`. Who sleeps on the endpoint is woken if something has to be looked at now that no packet announces.
+    pub fn posted<R>(&mut self, post: impl FnOnce(&mut State) -> R) -> R {
+        let result = post(self);
+        if self.sleepers > 0 && self.is_stalled() {
+            self.bind.rouse();
+        }
+        result
+    }
+
+    /// Whether operations wait for room in the peer's ring, which no packet announces.
+    pub fn is_stalled(&self) -> bool {
+        self.conn.as_ref().is_some_and(|c| {
+            !c.backlog.is_empty()
+                || (c.offer_waits && !self.recvs.is_empty())
+                || !c.devices.is_idle()
+                || !c.reads_out.is_empty()
+                || c.slots.active.iter().any(|i| matches!(c.slots.flight(*i), Some(Flight::Rendezvous { sent: Some(_), .. })))
+        })
+    }
+
+    #[inline]
+    pub fn wants_entry(&self, flags: u64) -> bool {
+        self.bind.wants_entry(flags)
+    }
+
+    #[inline]
+    pub fn reserve(&self, wanted: bool) -> bool {
+        self.bind.reserve(wanted)
+    }
+
+    /// Gives an operation that was accepted its place in the order, if there is one.
+    #[inline]
+    pub fn place(&mut self, end: Ending) -> Ending {
+        let end = self.bind.place(end);
+        if end.ticket.is_some() {
+            self.mark_late();
+        }
+        end
+    }
+
+    /// Operations that are over at once wait for those that have a place and are under way.
+    #[cold]
+    fn mark_late(&mut self) {
+        if let Some(conn) = &mut self.conn {
+            conn.late = u32::from(!self.bind.is_calm());
+        }
+    }
+
+    #[inline]
+    pub fn succeed(&mut self, end: &Ending) {
+        self.bind.succeed(end);
+        if end.ticket.is_some() {
+            self.mark_late();
+        }
+    }
+
+    #[cold]
+    pub fn fail(&mut self, end: &Ending, error: Error) {
+        self.stats.errors += 1;
+        self.bind.fail(end, error);
+        if end.ticket.is_some() {
+            self.mark_late();
+        }
+    }
+
+    /// As `end` of an operation that its own call ended: its failure gives an entry, injected or not.
+    pub fn end_posted(&mut self, end: &Ending, result: Result<()>) {
+        self.end(&Ending { silent: false, ..*end }, result);
+    }
+
+    pub fn end(&mut self, end: &Ending, result: Result<()>) {
+        match result {
+            Ok(()) => self.succeed(end),
+            Err(e) => self.fail(end, e),
+        }
+    }
+
+    /// A receive ended: with `len` bytes in place, `lost` that did not fit, perhaps remote data.
+    pub fn received(&mut self, recv: &Recv, len: usize, lost: usize, data: Option<u64>) {
+        let kind = flags::RECV | flags::MSG | if data.is_some() { flags::REMOTE_CQ_DATA } else { 0 };
+        self.stats.recvs += 1;
+        let entry = Completion { context: recv.context, flags: kind, len, buf: recv.pieces.first(), data: data.unwrap_or(0) };
+        let lost = (lost > 0).then(|| {
+            self.stats.errors += 1;
+            let words = format!("the message has {} bytes, the receive only {}", len + lost, recv.room);
+            Failure { error: Error::coded(errno::ETRUNC, Code::Trunc, words), olen: lost, block: 0 }
+        });
+        self.bind.received(recv.ticket, entry, recv.wanted, lost);
+    }
+
+    /// A receive that will not be filled.
+    #[cold]
+    pub fn abandon(&mut self, recv: &Recv, error: Error) {
+        let entry = Completion { context: recv.context, flags: flags::RECV | flags::MSG, len: 0, buf: recv.pieces.first(), data: 0 };
+        self.stats.errors += 1;
+        self.bind.spoiled(recv.ticket, entry, error.into());
+    }
+
+    /// Fails every posted receive.
+    pub fn flush_receives(&mut self, error: &Error) {
+        let mut recvs = std::mem::take(&mut self.recvs);
+        while let Some(recv) = recvs.pop_front() {
+            self.abandon(&recv, error.clone());
+        }
+        for (_, recv) in self.faults.as_mut().map(|faults| std::mem::take(&mut faults.held)).unwrap_or_default() {
+            self.abandon(&recv, error.clone());
+        }
+        self.recv_deadline = 0;
+    }
+
+    /// One message more was matched; tells the peer now and then.
+    pub fn count_match(&mut self) {
+        self.matched += 1;
+        if self.matched - self.published >= WINDOW / 4 {
+            self.publish_matches();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub fn publish_matches(&mut self) {
+        if let Some(conn) = &self.conn {
+            self.published = self.matched;
+            conn.link.mine.matched().store(self.matched, crate::sync::primitive::Ordering::Release);
+            conn.link.nudge();
+        }
+    }
+
+    /// A peer that keeps to the window can have this many unmatched messages here, and no more.
+    pub fn check_window(&self) -> Result<()> {
+        if self.unexpected.len() as u64 > WINDOW {
+            return Err(protocol("the peer sent more messages than its window allows"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Parcels of a lane: those that were kept, and messages of the ring as they lie there.
+
+use crate::prov::Parcel;
+use crate::prov::op::Iov;
+use crate::prov::shm::wire::layout::SegmentRef;
+use crate::sync::consumer::Message;
+
+/// A parcel that other messages of the ring were taken with.
+pub struct Held {
+    pub words: Box<[u64]>,
+    pub bytes: Box<[u8]>,
+}
+
+impl Parcel for Held {
+    fn words(&self) -> usize {
+        self.words.len()
+    }
+
+    fn word(&self, i: usize) -> u64 {
+        self.words.get(i).copied().unwrap_or(0)
+    }
+
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn copy(&self, skip: usize, to: Iov) {
+        to.put(self.bytes.get(skip..).unwrap_or_default());
+    }
+}
+
+impl Parcel for Message<'_, SegmentRef> {
+    fn words(&self) -> usize {
+        self.header.words.into()
+    }
+
+    fn word(&self, i: usize) -> u64 {
+        Message::word(self, i)
+    }
+
+    fn len(&self) -> usize {
+        self.header.bytes.into()
+    }
+
+    fn copy(&self, skip: usize, to: Iov) {
+        self.copy_out(skip, to.part(0, usize::from(self.header.bytes).saturating_sub(skip)));
+    }
+}

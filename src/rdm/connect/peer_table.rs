@@ -8,7 +8,6 @@ use crate::prov::av::{Name, UNSPEC};
 use crate::rdm::peers::peer::{Id, Peer, Phase};
 use crate::rdm::peers::unexpected::Unexpected;
 use crate::rdm::state::{State, UNKNOWN};
-use crate::room::Room;
 use std::collections::HashSet;
 
 impl State {

@@ -11,7 +11,6 @@ use crate::prov::fault::Plan;
 use crate::prov::op::{Iov, Pieces};
 use crate::rdm::matching::matcher::{RecvFilter, RecvPosition};
 use crate::rdm::wire::parcel::{Label, MessageOffer};
-use crate::room::Room;
 use std::collections::VecDeque;
 
 /// A buffer that takes several messages (`GDRFAB_MULTI_RECV`).

@@ -30,7 +30,7 @@ pub(in crate::rdm) fn path_of(site: Site) -> Paths {
 }
 
 /// Held while bytes of a region are copied; the region's close waits for it.
-pub(in crate::rdm) type Inside = region::Inside<(), ()>;
+pub(in crate::rdm) type Inside = region::RegionUse<(), ()>;
 
 /// The pieces of `len` bytes of a region from byte `skip` on.
 pub(in crate::rdm) fn parts_of(region: &LocalRegion, skip: usize, len: usize) -> impl Iterator<Item = Iov> + '_ {

@@ -22,7 +22,6 @@ use crate::rdm::peers::peer::{Id, OfferState, PendingOp};
 use crate::rdm::peers::unexpected::{Unexpected, UnexpectedData};
 use crate::rdm::state::State;
 use crate::rdm::wire::parcel::{Label, MessageOffer, OVERHEAD, ParcelHead, ParcelWords};
-use crate::room::zeroed;
 use crate::sys::time;
 
 impl State {

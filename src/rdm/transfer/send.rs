@@ -22,7 +22,6 @@ use crate::rdm::peers::outstanding::Op;
 use crate::rdm::peers::peer::{Id, PendingKind, PendingOp, Phase};
 use crate::rdm::state::State;
 use crate::rdm::wire::parcel::{Label, ParcelWords, eager};
-use crate::room::{Room, zeroed};
 use crate::sys::time;
 use crate::sys::usercopy::UserCopy;
 use std::sync::Arc;

@@ -19,7 +19,6 @@ use crate::prov::shm::state::State;
 use crate::prov::shm::state::conn::Conn;
 use crate::prov::shm::state::in_flight::{Flight, Helping, Offered, Part, Row, Shared, SharedList, Work};
 use crate::prov::shm::wire::message::{gone, kind, mark, protocol, unpack_slot};
-use crate::room::{copied, filled, with_room};
 use crate::sys::space::{Attach, Batch, Reach, piece};
 use std::ops::Range;
 

@@ -13,7 +13,6 @@ use crate::prov::shm::peer::regions::{Remote, no_such_key};
 use crate::prov::shm::state::conn::Conn;
 use crate::prov::shm::wire::layout::SegmentRef;
 use crate::prov::shm::wire::message::{kind, mark};
-use crate::room::zeroed;
 use crate::sync::consumer::Message;
 use crate::sync::ring::Header;
 use crate::sys::copy;

@@ -9,7 +9,7 @@ use crate::prov;
 use crate::prov::accept::{Acceptor, MOST, Taken};
 use crate::prov::shm::wire::address::{self, SCHEME};
 use crate::prov::shm::wire::frame::{self, Frame, Intro, Why};
-use crate::sys::path_socket::Place;
+use crate::sys::path_socket::BoundPath;
 use crate::sys::{discard, process, socket, time};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

@@ -17,7 +17,6 @@ use crate::prov::shm::state::arrivals::{Recv, Unexpected};
 use crate::prov::shm::state::{Phase, State};
 use crate::prov::shm::wire::layout::SegmentRef;
 use crate::prov::shm::wire::message::{kind, mark, status_of, unpack_slot};
-use crate::room::granted;
 use crate::sync::consumer::Message;
 use crate::sys::copy::copy_any;
 

@@ -16,7 +16,6 @@ use crate::prov::shm::state::in_flight::{Flight, ReadOut};
 use crate::prov::shm::state::job::{RmaJob, Step, gather};
 use crate::prov::shm::wire::layout::{SLOTS, SegmentRef};
 use crate::prov::shm::wire::message::{broken, kind, mark, protocol, slot_word, status_of, unpack_slot};
-use crate::room::zeroed;
 use crate::sync::consumer::Message;
 use crate::sync::ring::Header;
 

@@ -11,7 +11,6 @@ use crate::mr::piece::{self, Span};
 use crate::mr::{Access, Paths};
 use crate::prov::report::Refusals;
 use crate::prov::shm::memory::table::{self, MAX_EXTENTS};
-use crate::room::with_room;
 use crate::sync::primitive::{Ordering, fence};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};

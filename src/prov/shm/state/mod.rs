@@ -36,6 +36,7 @@ use crate::prov::shm::state::posted_receives::Posted;
 use crate::prov::shm::wire::address::SCHEME;
 use crate::prov::shm::wire::layout::SegmentRef;
 use crate::prov::shm::wire::message::protocol;
+use crate::sync::cache_line::LINE_BYTES;
 use crate::sync::consumer::Consumer;
 use crate::sys::time;
 use std::collections::VecDeque;

@@ -8,7 +8,7 @@ use crate::prov::tcp::secure::auth::Key;
 use crate::prov::tcp::secure::noise::Noise;
 use crate::prov::tcp::secure::seal::Seal;
 use crate::prov::tcp::wire::hello::{EPHEMERAL, HEAD_LEN, HEAD_WORDS, Head, NONCE_LEN, Status};
-use crate::sys::usercopy::Landing;
+use crate::sys::usercopy::GatherBuffer;
 use crate::sys::{process, tcp};
 use std::os::fd::{BorrowedFd, OwnedFd};
 

@@ -27,7 +27,7 @@ pub fn names_device(key: u64) -> Option<bool> {
 pub type Piece = region::Piece<Iov>;
 pub type Region = region::Region<Iov, Reached>;
 /// A guard that keeps a region from closing.
-pub type Inside = region::Inside<Iov, Reached>;
+pub type Inside = region::RegionUse<Iov, Reached>;
 
 /// The memory of a new region, as `locate` found it.
 pub struct Located {

@@ -21,12 +21,12 @@ pub struct RegionRun {
 pub struct RegionRuns {
     pub list: Box<[RegionRun]>,
     /// For a list: the end of each run, to find a byte quickly, and each region once.
-    of_list: Option<(Ends, Box<[Arc<Region>]>)>,
+    of_list: Option<(PieceEnds, Box<[Arc<Region>]>)>,
 }
 
 impl RegionRuns {
     pub fn of_list(list: Vec<RegionRun>, regions: Vec<Arc<Region>>) -> RegionRuns {
-        let ends = Ends::of(&list);
+        let ends = PieceEnds::of(&list);
         RegionRuns { list: list.into(), of_list: Some((ends, regions.into())) }
     }
 

@@ -12,7 +12,6 @@ use crate::prov::tcp::recv::{Recv, Unexpected};
 use crate::prov::tcp::state::State;
 use crate::prov::tcp::stream::incoming::{BodyEnd, BodySink};
 use crate::prov::tcp::wire::frame::{ACK, FAILED, Header, Kind, error_of, protocol_error, status_of, word};
-use crate::room::granted;
 
 /// A sink for memory of this side.
 pub fn sink_of(pieces: Pieces, site: Site, room: u64) -> BodySink {

@@ -18,7 +18,6 @@ use crate::prov::tcp::stream::incoming::{AtomicRequest, BodyEnd, BodySink};
 use crate::prov::tcp::stream::tx::QUEUE_MAX;
 use crate::prov::tcp::wire::frame;
 use crate::prov::tcp::wire::frame::{FAILED, HEADER, Header, Kind, PROMPT, protocol_error, status_of, word};
-use crate::room::granted;
 
 impl State {
     /// Posts an atomic operation, which the layer above has checked.

@@ -23,7 +23,6 @@ use crate::prov::tcp::stream::body::{Body, Owner};
 use crate::prov::tcp::stream::incoming::{BodyEnd, BodySink, Incoming};
 use crate::prov::tcp::stream::tx::QUEUE_MAX;
 use crate::prov::tcp::wire::frame::{BLOCK, BLOCKS_MAX, BODY_MAX, Header, Kind, LIST, PROMPT, protocol_error, word};
-use crate::room::granted;
 use std::collections::HashMap;
 use std::sync::Arc;
 

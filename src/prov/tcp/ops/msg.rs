@@ -22,7 +22,6 @@ use crate::prov::tcp::state::{Phase, State};
 use crate::prov::tcp::stream::body::{Body, Owner};
 use crate::prov::tcp::stream::tx::QUEUE_MAX;
 use crate::prov::tcp::wire::frame::{ACK, DATA, Header, Kind};
-use crate::room::Room;
 
 /// Copies host bytes into pieces of memory at `site`.
 pub fn store(site: Site, pieces: &Pieces, bytes: &[u8]) -> Result<()> {

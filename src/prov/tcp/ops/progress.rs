@@ -343,7 +343,7 @@ impl State {
     /// The connection has failed: everything outstanding completes with `why`, and the event queue gets its events.
     #[cold]
     pub fn fail_connection(&mut self, domain: &Domain, why: Error) {
-        let _held = cancel::Held::off();
+        let _held = cancel::CancelDisabled::off();
         tell_end(self.object, &self.peer_address(), &why);
         self.end_everything(domain, &why);
         self.enter_down(why);

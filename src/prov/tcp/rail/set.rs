@@ -74,7 +74,7 @@ pub struct Rails {
     pub set: Poller,
     pub slots: Vec<RailSlot>,
     /// Unacknowledged bytes: byte n of the stream lies at n minus `origin`, modulo the ring's length.
-    pub ring: Landing,
+    pub ring: GatherBuffer,
     pub origin: u64,
     pub next: u64,
     pub acked: u64,
@@ -120,7 +120,7 @@ impl Rails {
         Ok(Rails {
             set: Poller::new()?,
             slots: Vec::new(),
-            ring: Landing::new(WINDOW as usize)?,
+            ring: GatherBuffer::new(WINDOW as usize)?,
             origin: 0,
             next: 0,
             acked: 0,

@@ -21,7 +21,7 @@ impl SealedOut {
     }
 
     /// `room`: the buffer, if it is there already.
-    pub fn new(half: CipherState, room: Option<Landing>) -> Result<SealedOut> {
+    pub fn new(half: CipherState, room: Option<GatherBuffer>) -> Result<SealedOut> {
         let buf = room.map_or_else(SealedOut::room, Ok)?;
         Ok(SealedOut { sealer: Sealer::new(half), buf })
     }

@@ -48,6 +48,7 @@ const BOUNDED: &[(&str, usize, &str)] = &[
     ("prov/tcp/ops/atomic.rs", 1, "operands of one atomic"),
     ("prov/tcp/secure/auth.rs", 2, "FILE_MAX, and constants"),
     ("prov/tcp/connect/cm.rs", 2, "private data of a connection"),
+    ("prov/tcp/handshake/acceptor.rs", 1, "private data of a connection"),
     ("prov/tcp/handshake/dial.rs", 1, "a hello"),
     ("prov/tcp/stream/gather.rs", 1, "STRIPE"),
     ("prov/tcp/wire/hello.rs", 2, "an address and private data"),

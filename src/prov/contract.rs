@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a provider is: the traits that it implements, with defaults for what it need not decide.
+//! The contract of a provider: the traits that every transport implements. Methods with a default may be left out.
 //!
-//! Control calls go through these traits. Posting and reading go through the tables of operations in `ops.rs`, which an
-//! endpoint and a completion source may choose for themselves; the default tables call `rma`, `send` and `recv` below, so a
-//! provider is complete without one of its own.
+//! Control calls go through these traits. Calls that post operations or read completions go through the tables of operations
+//! in `ops.rs`, and an endpoint or a completion source may bring a table of its own. The default tables call `rma`, `send`
+//! and `recv` below, so a provider without a table is complete.
 //!
-//! Threads: every method may be called from any thread at any time, unless the domain was opened with
-//! [`Threading::Promised`]. Nothing waits, but where a method says so.
+//! Threads: any thread may call any method at any time, unless the domain was opened with [`Threading::Promised`]. A method
+//! waits only if its comment says so.
 
 use super::atomic::{Atomic, AtomicOp};
 use super::bind::{Binding, Coop, Effort, Options, RailList};
@@ -33,31 +33,31 @@ use std::sync::Arc;
 pub struct Offer {
     pub name: &'static str,
     pub usable: Result<()>,
-    /// One line per fact: what works here and what does not, and why.
+    /// One line per fact: its name, and how it works here or why it does not.
     pub facts: Vec<(String, std::result::Result<String, String>)>,
 }
 
-/// Peers that a provider's endpoints reach as lanes.
+/// The peers that a provider's endpoints can reach when they are lanes of connectionless endpoints.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Reach {
-    /// Whoever has an IP address: its listeners have ports.
+    /// Every host with an IP address; listeners have port numbers.
     Ports,
-    /// Those on the network of its device, which has addresses of its own.
+    /// Hosts on the network of the provider's device, which has addresses of its own.
     Devices,
-    /// Those of this host: its listeners have names.
+    /// Processes of this host; listeners have names.
     Host,
 }
 
-/// One way to reach peers. Each has a line in `prov::PROVIDERS`.
+/// A transport: one way to reach peers. Each has a line in `prov::PROVIDERS`.
 pub trait Provider: Sync {
     fn name(&self) -> &'static str;
 
     fn offer(&self) -> Offer;
 
-    /// What discovery finds here, best first. What cannot serve has its `reason`.
+    /// The infos that `gdrfab_getinfo()` may return, best first. A candidate that cannot serve carries its `reason`.
     fn candidates(&self, ask: &Ask<'_>) -> Vec<Info>;
 
-    /// Whether `address` is one of this provider's.
+    /// Fails unless `address` has this provider's format.
     fn check_address(&self, address: &str) -> Result<()>;
 
     /// The NIC behind a candidate; `near` is the PCI address of an accelerator.
@@ -67,72 +67,76 @@ pub trait Provider: Sync {
 
     fn open_domain(&self, info: &Info, threading: Threading) -> Result<Arc<dyn Domain>>;
 
-    /// Which peers its endpoints reach as lanes of connectionless ones.
+    /// The peers that this provider's endpoints reach as lanes of connectionless endpoints.
     fn reach(&self) -> Reach {
         Reach::Ports
     }
 
-    /// Whether a key in `info->auth_key` keeps out who does not know it; where not, connectionless endpoints refuse one.
+    /// Whether `info->auth_key` keeps out peers that do not know the key. If not, a connectionless endpoint over this
+    /// provider refuses to take a key.
     fn heeds_keys(&self) -> bool {
         true
     }
 
-    /// The address at which lanes of such an info listen, and are called, of the connectionless endpoint that peers know by `at`.
+    /// The address at which the lanes of a connectionless endpoint listen and are called, where peers know that endpoint by
+    /// the socket address `at`.
     fn lane_address(&self, _info: &Info, at: SocketAddr) -> String {
         format!("{}://{at}", self.name())
     }
 
-    /// What a candidate is as a lane, or the reason why it is none.
+    /// Turns a candidate into the info of a lane, or sets the reason why it cannot be a lane.
     fn as_lane(&self, info: Info) -> Info {
         info
     }
 
-    /// As `candidates`, of what its endpoints are as lanes of connectionless ones.
+    /// As `candidates`, for endpoints that are lanes of connectionless ones.
     fn lanes(&self, near: Option<&str>) -> Vec<Info> {
         self.candidates(&Ask { node: None, service: None, source: false, domain: None, near })
     }
 
-    /// What a domain and endpoints are opened with that are lanes of those of `info`, of either kind. Keys are drawn above, so that all lanes
-    /// have the same.
+    /// The info with which the domain and the endpoints of the lanes are opened, for an endpoint of `info`. Provider-chosen
+    /// keys are off: the layer above draws the keys, so that a region has the same key on all lanes.
     fn lane_info(&self, info: &Info) -> Result<Info> {
         let (mr_mode, prov_name) = (info.mr_mode & !flags::MR_MODE_PROV_KEY, Some(self.name().into()));
         Ok(Info { mr_mode, prov_name, src_addr: None, dest_addr: None, comp_order: 0, ..info.clone() })
     }
 
-    /// Takes the address that `info->src_addr` names, or one of its own; it listens later.
+    /// Takes the address in `info->src_addr`, or chooses one. Listening begins later, by `Listener::listen`.
     fn open_listener(&self, info: &Info) -> Result<Box<dyn Listener>>;
 }
 
-/// Regions, memory, and what endpoints are opened in.
+/// A domain: registers and allocates memory, and opens endpoints.
 pub trait Domain: Send + Sync {
-    /// How many open regions and allocations keep the domain open.
+    /// The numbers of open regions and of allocations. Either keeps the domain open.
     fn in_use(&self) -> (usize, usize);
 
     fn open_endpoint(self: Arc<Self>, info: &Info, context: usize) -> Result<Box<dyn Endpoint>>;
 
-    /// What feeds a completion queue of `size` entries. None: the endpoints do, in their turns of progress.
+    /// Opens a source that feeds a completion queue of `size` entries. `None`: the endpoints feed the queue themselves, in
+    /// their turns of progress.
     fn open_source(self: Arc<Self>, _size: usize, _queue: &Arc<Queue>) -> Result<Option<Arc<dyn Source>>> {
         Ok(None)
     }
 
-    /// News comes as a cache line, without a system call: a read that finds nothing pauses the CPU.
+    /// Whether arrivals show in a cache line that is polled, without a system call. A read that finds nothing then pauses the
+    /// CPU.
     fn polls_memory(&self) -> bool {
         false
     }
 
-    /// Further tcp connections for long transfers of endpoints that are told no number, and the largest number. None: not
-    /// of this provider.
+    /// The number of further TCP connections for long transfers that an endpoint has by default, and the largest number that
+    /// may be set. `None`: the provider has no such connections.
     fn tcp_streams(&self) -> Option<(u32, u32)> {
         None
     }
 
-    /// The rails that these interfaces and addresses are; none: that endpoints have which are told of none.
+    /// Parses a list of interfaces and addresses into rails. `None` gives the rails of endpoints for which no list was set.
     fn rails(&self, _words: Option<&str>) -> Result<RailList> {
         Err(Error::fixed(errno::ENOPROTOOPT, "optname: only over tcp are rails an endpoint's own (verbs: GDRFAB_VERBS_RAILS)"))
     }
 
-    /// Whether a card carries out atomics on regions that are registered for that. An error: none does, and no such region
-    /// is registered.
+    /// Fails unless a card carries out atomics on regions that are registered for them. Without such a card no such region is
+    /// registered.
     fn check_card_atomics(&self) -> Result<()> {
         Err(Error::fixed(
             errno::EOPNOTSUPP,
@@ -142,42 +146,46 @@ pub trait Domain: Send + Sync {
 
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId>;
 
-    /// As `register` for one range of host memory, any path, and keys and addresses of the provider's choice; checked by the
-    /// caller. The name goes to its place at once: a copy of fresh words waits for each. False: nothing was done.
+    /// As `register`, for one range of host memory with no required path and with a key and an address of the provider's
+    /// choice; the caller has checked the arguments. The region's id is written in place, because copying an id just written
+    /// would wait for each of its stores. False: nothing was done.
     fn register_fast(&self, _iov: Iov, _access: Access, _id: &mut RegionId) -> bool {
         false
     }
 
-    /// The library lends regions here, beside the `mr_cnt` that the program may have, and counts them.
+    /// Makes room for regions that the library itself registers for messages. They come on top of the `mr_cnt` that the
+    /// program may have, and the layer above counts them.
     fn make_room(&self) {}
 
-    /// Lets peers read one range of host memory under a key that no caller chose, whatever `mr_mode` says of keys, until
-    /// `take_back`. `None`: nothing was done, `register` does it.
+    /// Registers one range of host memory for reading by peers, until `take_back`. The provider chooses the key, whatever
+    /// `mr_mode` says. `None`: nothing was done, and the caller is to use `register`.
     fn lend(&self, _iov: Iov) -> Option<RegionId> {
         None
     }
 
-    /// As `try_close_region` for memory whose key one peer was told, if any: that peer has said since that it is through.
+    /// As `try_close_region`, for memory whose key was given to at most one peer, after that peer has said that it is
+    /// finished with the memory.
     fn take_back(&self, id: RegionId) -> Result<()> {
         self.try_close_region(id)
     }
 
-    /// By which address and key the peer at the end of a lane reads a message that lies in a region; `None`: by those of the
-    /// region. An error: not at all.
+    /// The address and the key by which the peer at the other end of a lane reads a message that lies in a region. `None`:
+    /// the region's own. An error: the peer cannot read the message there.
     fn message_name(&self, _id: RegionId, _iov: Iov) -> Result<Option<(u64, u64)>> {
         Ok(None)
     }
 
-    /// Whether a region may be closed while a peer may read it: the read fails, and nothing else does.
+    /// Whether a region may be closed while a peer reads it, so that the read fails and the connection stays.
     fn can_cut_off(&self) -> bool {
         true
     }
 
-    /// When this returns `Ok`, no peer reaches the memory. `EBUSY`: one still may, and it can be called again. It waits,
-    /// but not for ever.
+    /// Closes a region. After `Ok` no peer reaches the memory. `EBUSY`: a peer still may, and the caller can call again. This
+    /// call waits, for a bounded time.
     fn close_region(&self, id: RegionId) -> Result<()>;
 
-    /// As `close_region`, without waiting: for calls that serve several peers, one of which may not go on.
+    /// As `close_region`, without waiting: for calls that serve several peers, so that one stopped peer does not hold up the
+    /// others.
     fn try_close_region(&self, id: RegionId) -> Result<()> {
         self.close_region(id)
     }
@@ -186,37 +194,37 @@ pub trait Domain: Send + Sync {
 
     fn explain_region(&self, id: RegionId) -> Result<String>;
 
-    /// Counts peers' writes into the region, where the provider sees them.
+    /// Binds a counter of peers' writes into the region, where the provider sees such writes.
     fn bind_counter(&self, _id: RegionId, _counter: Arc<Counter>) -> Result<()> {
         Err(Error::fixed(errno::EOPNOTSUPP, "mr: this provider does not see a peer's plain writes; use writes with data"))
     }
 
-    /// Open regions that touch `[addr, addr+len)`.
+    /// The number of open regions that overlap `[addr, addr+len)`.
     fn regions_covering(&self, addr: u64, len: u64) -> usize;
 
-    /// Memory that peers reach by the fastest path there is.
+    /// Allocates memory that peers reach by this provider's fastest path.
     fn allocate(&self, len: usize) -> Result<usize>;
 
     fn free(&self, addr: usize) -> Result<()>;
 }
 
-/// A connected endpoint.
+/// A connected endpoint (`GDRFAB_EP_MSG`).
 pub trait Endpoint: Send + Sync {
-    /// The handle that events name.
+    /// Sets the caller's handle, by which events name this endpoint.
     fn set_object(&self, object: usize);
 
-    /// Bytes of private data that connect and accept take.
+    /// The most bytes of private data that connect and accept take.
     fn cm_data_size(&self) -> usize {
         CM_DATA_MAX
     }
 
-    /// Before `enable` only.
+    /// Binds a queue, a counter or the like. Only counters may be bound after `enable`.
     fn bind(&self, what: Binding) -> Result<()>;
 
-    /// Enables it for operations that are posted with `op_flags` by default.
+    /// Enables the endpoint. Operations posted without flags have `op_flags`.
     fn enable(&self, op_flags: OpFlags) -> Result<()>;
 
-    /// The table of operations of an endpoint that is enabled. None: the general one, whose entries call `rma`, `send` and
+    /// The table of operations of an enabled endpoint. `None`: the general table, whose entries call `rma`, `send` and
     /// `recv`.
     fn dispatch(&self) -> Option<Dispatch> {
         None
@@ -224,12 +232,12 @@ pub trait Endpoint: Send + Sync {
 
     fn connect(&self, address: &str, data: &[u8]) -> Result<()>;
 
-    /// Connects by exchanged addresses: both sides call it.
+    /// Connects by addresses that both sides have exchanged; both call this.
     fn connect_addr(&self, _address: &str) -> Result<()> {
         Err(Error::fixed(errno::EOPNOTSUPP, "ep: this provider connects by a passive endpoint"))
     }
 
-    /// Accepts; on failure the request is lost, as its peer is.
+    /// Accepts a connection request. If this fails, the request is consumed and its peer is lost.
     fn accept(&self, request: Box<dyn Request>, data: &[u8]) -> Result<()>;
 
     /// The address by which a peer can connect to this endpoint.
@@ -237,35 +245,39 @@ pub trait Endpoint: Send + Sync {
 
     fn peer_address(&self) -> Result<String>;
 
-    /// Says goodbye and ends everything outstanding.
+    /// Ends the connection in order, and ends every outstanding operation.
     fn shutdown(&self) -> Result<()>;
 
-    /// The endpoint ends; posted receives get their error entries. `EBUSY`: it is over, but stays open for entries that
-    /// cannot come yet.
+    /// Closes the endpoint; posted receives get error entries. `EBUSY`: the connection is over, but the endpoint stays open
+    /// for completions that cannot come yet.
     fn close(&self) -> Result<()>;
 
-    /// Posts an RMA operation of any shape; `descs` of each local piece, or none. The caller of the C API promised that the
-    /// pieces stay as the operation needs them until it completes; so for `send` and `recv`.
+    /// Posts an RMA operation of any shape. `descs` holds a descriptor for each local piece, or is empty. The C caller has
+    /// promised that the pieces stay as the operation needs them until it completes; the same holds for `send` and `recv`.
     fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common, descs: &[u64]) -> Result<()>;
 
-    /// Most elements that an operation takes (`what.count` counts for nothing). An error: there is none such.
+    /// The largest number of elements of such an atomic operation (`what.count` is ignored). An error: the provider has no
+    /// such operation.
     fn atomic_valid(&self, _what: Atomic) -> Result<usize> {
         Err(Error::fixed(errno::EOPNOTSUPP, "ep: this provider has no atomic operations"))
     }
 
-    /// Posts an atomic operation, which was checked. Operands are read at once; the old values come by the completion.
+    /// Posts an atomic operation whose arguments were checked. The operands are read during this call; the old values are in
+    /// place when the operation completes.
     fn atomic(&self, _op: &AtomicOp, _common: &Common) -> Result<()> {
         Err(Error::fixed(errno::EOPNOTSUPP, "ep: this provider has no atomic operations"))
     }
 
-    /// Moves a list of blocks by means of the provider's own, none of which needs another's bytes. `common` has the flag
-    /// `PART`: an operation that flies ends as its other parts do. An error: this side's part of it is wrong.
+    /// Moves a list of blocks by the provider's own means, in any order: no block needs bytes of another. `common` has the
+    /// flag `PART`, so an operation left in flight ends as a part of a list does (`bind::Ends`). An error: this side's
+    /// arguments are wrong.
     fn list(&self, _dir: Dir, _list: &List, _common: &Common) -> Result<Native> {
         Ok(Native::Pieces)
     }
 
-    /// Where `list` gave `Parts`: posts one operation of as many of the runs as it takes, and gives how many; 0: not now. As
-    /// `list` otherwise; the error that a part ends with may name its run.
+    /// After `list` returned `Parts`: posts one operation of as many of the first runs as the provider takes, and returns
+    /// their number. 0: nothing can be posted now. The error with which a part later ends may name its run. Otherwise as
+    /// `list`.
     fn list_part(&self, _dir: Dir, _runs: &[Run], _pairs: &[Pair], _common: &Common) -> Result<usize> {
         Err(Error::fixed(errno::EOPNOTSUPP, "ep: this provider does not move lists in parts"))
     }
@@ -274,51 +286,53 @@ pub trait Endpoint: Send + Sync {
 
     fn recv(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()>;
 
-    /// As `send`, matched by its tag.
+    /// As `send`, for a message that is matched by its tag.
     fn tsend(&self, _local: &[Iov], _common: &Common, _descs: &[u64], _tag: u64) -> Result<()> {
         Err(no_tags())
     }
 
-    /// As `recv`, for messages whose tag is `tag` but for the bits of `ignore`.
+    /// As `recv`, for messages whose tag equals `tag` outside the bits of `ignore`.
     fn trecv(&self, _local: &[Iov], _common: &Common, _descs: &[u64], _tag: u64, _ignore: u64) -> Result<()> {
         Err(no_tags())
     }
 
-    /// The endpoint as a link of a connectionless one, if it can be that.
+    /// The endpoint as a lane of a connectionless endpoint, if it can be one.
     fn lane(&self) -> Option<&dyn Lane> {
         None
     }
 
-    /// Cancels the first operation or receive of `context` that still can be.
+    /// Cancels the oldest operation or receive with this `context` that can still be cancelled.
     fn cancel(&self, _context: usize) -> Result<()> {
         Err(Error::fixed(errno::EOPNOTSUPP, "ep: this provider takes back no operation alone"))
     }
 
-    /// One turn of progress. Another thread that is inside is turn enough, unless `force` says that this is the last look
-    /// before sleeping.
+    /// Makes progress once. If another thread is already making progress here, the call returns at once, unless `force` is
+    /// set: the caller is about to sleep and must not miss anything.
     fn progress(&self, force: bool);
 
-    /// Whether `rest` is worth a call.
+    /// Whether the endpoint can ever be idle without being polled (see `rest`).
     fn can_rest(&self) -> bool {
         false
     }
 
-    /// Lets the endpoint rest: it needs no progress until it is called by this number, by its descriptors or by itself, or the
-    /// time that is given has come. It may rest with several. `None`: it has something to do.
+    /// Puts the idle endpoint into the idle set `at` under `number`: it needs no progress until its socket, or the endpoint
+    /// itself, reports the number there, or until the returned time (nanoseconds). An endpoint may be in several idle sets.
+    /// `None`: it has something to do, and was not put there.
     fn rest(&self, _at: &Arc<Rest>, _number: u64) -> Option<u64> {
         None
     }
 
-    /// Ends its rest: there is something to do that it does not know of.
+    /// Takes the endpoint out of all idle sets, because there is something to do that it does not know of.
     fn rouse(&self) {}
 
-    /// Watches the endpoint's descriptors with `poller`, and lets the peer know if it has to wake this side. The caller then
-    /// runs the barrier that is returned, `progress` once more, and sleeps if `may_sleep`.
+    /// Prepares for a thread's sleep: adds the endpoint's descriptors to `poller`, and tells the peer that it has to wake
+    /// this side. The caller then runs the memory barrier that is returned, calls `progress(true)`, and sleeps only if
+    /// `may_sleep`.
     fn sleep(&self, _poller: &Poller) -> Result<Option<Fences>> {
         Ok(None)
     }
 
-    /// After the look that follows `sleep`: whether nothing waits that no descriptor announces.
+    /// Asked after that last `progress`: false if something is ready that no descriptor will announce.
     fn may_sleep(&self) -> bool {
         true
     }
@@ -326,17 +340,17 @@ pub trait Endpoint: Send + Sync {
     /// Undoes one `sleep`.
     fn awake(&self, _poller: Option<&Poller>) {}
 
-    /// How long a sleeper may sleep before this endpoint has something to do by itself.
+    /// The longest time that a thread may sleep before this endpoint has to act by itself, for a deadline for example.
     fn nap_ns(&self) -> u64 {
         u64::MAX
     }
 
-    /// Changes when there is something else to watch than before.
+    /// A number that changes when the set of descriptors to watch changes.
     fn watched(&self) -> u64 {
         0
     }
 
-    /// Whether something is awaited that no descriptor announces.
+    /// Whether the endpoint waits for something that no descriptor announces.
     fn is_stalled(&self) -> bool {
         false
     }
@@ -345,18 +359,18 @@ pub trait Endpoint: Send + Sync {
 
     fn set_options(&self, change: &mut dyn FnMut(&mut Options));
 
-    /// Large copies that the target helps with.
+    /// Sets whether the target's CPU helps with large copies.
     fn set_coop(&self, coop: Coop) -> Result<()> {
         if coop.is_on() { Err(no_coop()) } else { Ok(()) }
     }
 
-    /// The caller's stream behind which device copies go; 0: none.
+    /// Sets the caller's device stream behind which device copies are queued; 0: none.
     fn set_stream(&self, stream: u64) -> Result<()> {
         self.set_options(&mut |o| o.stream = stream);
         Ok(())
     }
 
-    /// Whether operations may call a device's driver in this process.
+    /// Sets whether operations may call a device's driver in this process.
     fn set_driver_calls(&self, on: bool) -> Result<()> {
         match on {
             true => Ok(()),
@@ -367,13 +381,13 @@ pub trait Endpoint: Send + Sync {
         }
     }
 
-    /// Rails of connections that are made from now on.
+    /// Sets the rails of connections that are made from now on.
     fn set_rails(&self, rails: RailList) -> Result<()> {
         self.set_options(&mut |o| o.rails = Some(rails));
         Ok(())
     }
 
-    /// How hard an RDMA device tries before it fails an operation.
+    /// The value of a setting for how long an RDMA device tries before it fails an operation.
     fn effort(&self, _what: Effort) -> Result<u32> {
         Err(no_effort())
     }
@@ -382,15 +396,15 @@ pub trait Endpoint: Send + Sync {
         Err(no_effort())
     }
 
-    /// Which path operations take between memory of this side, host memory if `desc` is 0, and the peer's region.
+    /// The path of operations between local memory, which is host memory if `desc` is 0, and the peer's region of this key.
     fn report(&self, key: u64, desc: u64) -> Result<PathReport>;
 
-    /// The same to one of several peers, which an index names; a connected endpoint has one.
+    /// As `report`, to the peer of this index. A connected endpoint has one peer, and ignores the index.
     fn report_to(&self, _peer: u64, key: u64, desc: u64) -> Result<PathReport> {
         self.report(key, desc)
     }
 
-    /// One of several rails to a peer; a connected endpoint has one peer, whatever the index.
+    /// The state of rail `number` to a peer. A connected endpoint has one peer, and ignores the index.
     fn rail(&self, _peer: u64, _number: usize) -> Result<RailReport> {
         Err(no_rail())
     }
@@ -410,23 +424,23 @@ pub fn no_effort() -> Error {
     Error::fixed(errno::ENOPROTOOPT, "optname: an option of RDMA devices; this endpoint has none")
 }
 
-/// What a passive endpoint listens with; `pep.rs` has the rest of one. The methods are called under its lock.
+/// The provider's part of a passive endpoint; `pep.rs` has the common part, and calls these methods under its lock.
 pub trait Listener: Send {
     fn address(&self) -> String;
 
-    /// Bytes of private data that accept and reject take.
+    /// The most bytes of private data that accept and reject take.
     fn cm_data_size(&self) -> usize {
         CM_DATA_MAX
     }
 
-    /// Once; again only after it failed.
+    /// Begins to listen. Called once, and again only after a failure.
     fn listen(&mut self) -> Result<()>;
 
-    /// Takes connection requests that have come, and what is to be told of those that could not be taken. Called before
-    /// `listen` as well.
+    /// Takes the connection requests that have arrived, and an error to report if some could not be taken. Also called before
+    /// `listen`.
     fn poll(&mut self) -> (Vec<Box<dyn Request>>, Option<Error>);
 
-    /// Changes when there is something else to watch than before.
+    /// A number that changes when the set of descriptors to watch changes.
     fn watched(&self) -> u64 {
         0
     }

@@ -1,64 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What endpoints that match messages ask of a connected one beneath them: a lane, and the parcels that it brings.
+//! The traits of a lane. Connectionless endpoints (`src/rdm`) and connected endpoints with tags match messages themselves;
+//! beneath them, a connected endpoint of a provider carries their packets, called parcels here, and their RMA.
 
 use super::op::Iov;
 use crate::error::{Error, Result};
 use crate::sync::cursor::Brief;
 
-/// A connected endpoint as an ordered link of one that matches messages. It takes RMA as ever, and parcels instead of messages: they
-/// need no receive and give no entry. Both ends use it so from the first parcel on.
+/// A connected endpoint as an ordered link of an endpoint that matches messages. RMA works as on any endpoint. Parcels take
+/// the place of messages: they need no posted receive and give no completion. Both ends use the connection this way from the
+/// first parcel on.
 pub trait Lane {
-    /// Bytes that one parcel may have, words included.
+    /// The most bytes of one parcel, its words included.
     fn max(&self) -> usize;
 
-    /// Sends a parcel of words and pieces of host memory, copied at once, behind all RMA and parcels posted before. False: there
-    /// is no room now, or it would overtake something; progress brings it.
+    /// Sends a parcel of words and of pieces of host memory, which are copied before the call returns, behind all RMA and
+    /// parcels posted before. False: there is no room now, or the parcel would overtake something; try again after progress.
     fn put(&self, words: &[u64], bytes: &[Iov]) -> Result<bool>;
 
-    /// As `put` for one to three words and one piece, where that takes nothing but a store or a copy. False: nothing was done, and
-    /// `put` is to be asked.
+    /// As `put`, for one to three words and one piece, and only where a plain store or copy is enough. False: nothing was
+    /// done, and the caller is to use `put`.
     fn put_brief(&self, _words: &[u64], _from: Iov) -> bool {
         false
     }
 
-    /// A turn of progress. Parcels that came go to `each` in their order. True: there was something else to do, too.
+    /// Makes progress once, and hands the parcels that have arrived to `each` in their order. True: there was other work as
+    /// well.
     fn take(&self, force: bool, each: &mut dyn Taker) -> bool;
 
-    /// As `take`, of all parcels that have come by now.
+    /// As `take`, until every parcel that has arrived by now was handed over.
     fn take_all(&self, each: &mut dyn Taker) {
         self.take(true, each);
     }
 
-    /// Ends the connection as if the peer had died.
+    /// Ends the connection as if the peer had died, for this reason.
     fn lose(&self, why: Error);
 }
 
-/// Who takes parcels. False: this one stays, and so do those behind it.
+/// Receives parcels. A method that returns false leaves its parcel, and all behind it, in the lane.
 pub trait Taker {
     fn take(&mut self, parcel: &dyn Parcel) -> bool;
 
-    /// One that lies in a line of a ring.
+    /// Receives a parcel that lies in one line of a shared-memory ring.
     fn take_brief(&mut self, parcel: Brief<'_>) -> bool;
 }
 
-/// What a lane has brought: the peer's, and so not to be trusted.
+/// A parcel that has arrived. The peer wrote it, so nothing in it may be trusted.
 pub trait Parcel {
     fn words(&self) -> usize;
 
-    /// 0 beyond the last one.
+    /// Word `i`; 0 beyond the last word.
     fn word(&self, i: usize) -> u64;
 
-    /// Bytes behind the words.
+    /// The number of bytes behind the words.
     fn len(&self) -> usize;
 
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies the bytes from byte `skip` on, as many as `to` and the parcel have.
+    /// Copies bytes from byte `skip` on, until `to` is full or the parcel ends.
     fn copy(&self, skip: usize, to: Iov);
 
-    /// Copies the bytes from the first on, as many as `to` and the parcel have.
+    /// Copies bytes from the first on, until `to` is full or the parcel ends.
     fn copy_all(&self, to: Iov) {
         self.copy(0, to);
     }
@@ -66,7 +69,7 @@ pub trait Parcel {
     /// A copy of the first `len` bytes.
     fn bytes(&self, len: usize) -> Box<[u8]> {
         let mut bytes = vec![0; len].into_boxed_slice();
-        // SAFETY: they outlive the call.
+        // SAFETY: `bytes` outlives the call.
         self.copy(0, unsafe { Iov::of_mut(&mut bytes) });
         bytes
     }

@@ -153,8 +153,8 @@ pub trait Domain: Send + Sync {
         false
     }
 
-    /// Makes room for regions that the library itself registers for messages. They come on top of the `mr_cnt` that the
-    /// program may have, and the layer above counts them.
+    /// Lifts the limit on open regions: the library itself will register regions for messages, beside the `mr_cnt` that the
+    /// program may have. The layer above counts both.
     fn make_room(&self) {}
 
     /// Registers one range of host memory for reading by peers, until `take_back`. The provider chooses the key, whatever

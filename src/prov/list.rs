@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A list of blocks as the caller gave it, checked once: neighbours that adjoin on both sides are one run, and descriptors
-//! and keys stand once.
+//! The blocks of one list operation, checked once. Neighbouring blocks that adjoin both locally and at the peer are merged
+//! into one run, and each pair of descriptor and key is stored once.
 
 use crate::error::{Error, Result, errno};
 use crate::fallible::{MakeRoom, copied, with_room};
@@ -9,12 +9,12 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Blocks of one list, at most.
+/// The most blocks of one list.
 pub const LIST_MAX: usize = 1 << 20;
-/// Bytes of a run: what one system call and one work request move.
+/// The most bytes of a run: as many as one system call or one work request moves.
 const RUN_MAX: usize = 1 << 30;
 
-/// A block, laid out as the caller's.
+/// A block; the layout is that of the C structure.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Block {
@@ -23,14 +23,14 @@ pub struct Block {
     pub len: usize,
 }
 
-/// Blocks in a row that adjoin on both sides.
+/// One or more consecutive blocks that adjoin on both sides.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     pub local: Iov,
     pub addr: u64,
-    /// Its first block.
+    /// The index of the run's first block in the caller's list.
     pub first: u32,
-    /// Its place among the pairs.
+    /// The index of the run's descriptor and key in `List::pairs`.
     pub pair: u32,
 }
 
@@ -41,13 +41,13 @@ impl Run {
     }
 
     #[inline(always)]
-    #[allow(clippy::len_without_is_empty)] // none is
+    #[allow(clippy::len_without_is_empty)] // no run is empty
     pub fn len(&self) -> usize {
         self.local.len()
     }
 }
 
-/// Whose memory a run lies in, here and at the peer.
+/// The local descriptor and the peer's key of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Pair {
     pub desc: u64,
@@ -62,42 +62,43 @@ impl Pair {
 
 #[derive(Debug)]
 pub struct List {
-    /// Of a list that is prepared, so that what was worked out for it is found again; 0: none.
+    /// Identifies a prepared list, so that a provider can keep what it worked out for the list; 0: not prepared.
     pub number: u64,
     pub runs: Box<[Run]>,
     pub pairs: Box<[Pair]>,
     pub total: usize,
-    /// The peer's address of the first block, also if that is empty.
+    /// The peer's address of the first block, even if that block is empty.
     pub addr: u64,
-    /// Ends of the blocks within their runs, where a run has several; to name the one that failed.
+    /// For each block, the offset of its end in its run: finds the block that failed. Empty if no blocks were merged.
     ends: Box<[usize]>,
 }
 
-/// `of[i]`, or the only one of them, or 0 if there are none.
+/// `of[i]`; the only element if there is one; 0 if there is none.
 fn pick(of: &[u64], i: usize) -> u64 {
     if of.len() > 1 { of[i] } else { of.first().copied().unwrap_or(0) }
 }
 
 impl List {
-    /// `descs` and `keys`: one for all, or one each; checked by the caller. No block may be longer than `max`.
+    /// Checks the blocks and merges neighbours. `descs` and `keys` have one element for all blocks, or one for each, as the
+    /// caller has checked. No block may be longer than `max`.
     ///
     /// # Safety
     /// Each block is memory as [`Iov::new`] asks.
     pub unsafe fn new(blocks: &[Block], descs: &[u64], keys: &[u64], max: usize) -> Result<List> {
         let mut pairs = vec![Pair { desc: pick(descs, 0), key: pick(keys, 0) }];
         let several = descs.len() > 1 || keys.len() > 1;
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller promises that each block is memory as `Iov::new` asks.
         let simple = if several { None } else { unsafe { one_each(blocks, max)? } };
         let (runs, total, merged) = match simple {
             Some((runs, total)) => (runs, total, false),
-            // SAFETY: as above.
+            // SAFETY: the caller promises that each block is memory as `Iov::new` asks.
             None => unsafe { join(blocks, descs, keys, max, &mut pairs)? },
         };
         let ends = if merged { ends_of(blocks, &runs)? } else { Box::default() };
         Ok(List { number: 0, runs: runs.into(), pairs: pairs.into(), total, addr: blocks.first().map_or(0, |b| b.addr), ends })
     }
 
-    /// It is to be posted many times.
+    /// Gives the list a number of its own, because it is prepared and will be posted many times.
     pub fn keep(&mut self) {
         static LAST: AtomicU64 = AtomicU64::new(0);
         self.number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
@@ -107,13 +108,13 @@ impl List {
         self.pairs[run.pair as usize]
     }
 
-    /// The same blocks by other names.
+    /// The same blocks with other descriptors and keys.
     pub fn renamed(&self, pairs: Box<[Pair]>) -> Result<List> {
         let (runs, ends) = (copied(&self.runs)?.into(), copied(&self.ends)?.into());
         Ok(List { number: self.number, runs, pairs, total: self.total, addr: self.addr, ends })
     }
 
-    /// The runs of these ranges alone, those of one pair together.
+    /// A list of only the runs in these ranges, sorted so that runs of one pair follow each other.
     pub fn grouped(&self, ranges: impl Iterator<Item = Range<usize>>) -> Result<List> {
         let mut runs: Vec<Run> = with_room(self.runs.len())?;
         runs.extend(ranges.flat_map(|range| self.runs[range].iter().copied()));
@@ -126,7 +127,7 @@ impl List {
         self.runs.first().map_or(0, Run::buf)
     }
 
-    /// The block that has byte `at` of a run.
+    /// The index of the block that contains byte `at` of a run.
     pub fn block_at(&self, run: &Run, at: usize) -> usize {
         let first = run.first as usize;
         match self.ends.get(first..) {
@@ -135,7 +136,7 @@ impl List {
         }
     }
 
-    /// The blocks of run `i`, as runs of their own.
+    /// The blocks of run `i`, each as a run of its own.
     pub fn blocks_of(&self, i: usize) -> Vec<Run> {
         let run = self.runs[i];
         let (mut from, mut list) = (0, Vec::new());
@@ -150,28 +151,28 @@ impl List {
     }
 }
 
-/// A run for each block, and all their bytes; None if some are empty, adjoin here, or cannot be. Most lists are such, and this
-/// costs half of what `join` does.
+/// One run for each block, and the sum of the lengths. `None` if a block is empty, adjoins the one before it in local memory,
+/// or is invalid; `join` then decides. Most lists pass here, at half the cost of `join`.
 ///
 /// # Safety
 /// As for [`List::new`].
 unsafe fn one_each(blocks: &[Block], max: usize) -> Result<Option<(Vec<Run>, usize)>> {
     let mut runs = with_room(blocks.len())?;
-    // From here on an address plus the length of a block may overflow.
+    // Above these, an address plus a block's length may overflow.
     let (high, high_there) = (usize::MAX - max, u64::MAX - max as u64);
     let (mut total, mut other, mut end) = (0u128, false, 0);
     let run = |(i, b): (usize, &Block)| {
         other |= (b.len.wrapping_sub(1) >= max) | (b.buf.wrapping_sub(1) >= high) | (b.addr > high_there) | (b.buf == end);
         end = b.buf.wrapping_add(b.len);
         total += b.len as u128;
-        // SAFETY: the C caller says that the block's bytes stay until the list has ended.
+        // SAFETY: the C caller promises that the block's bytes stay until the list has completed.
         Run { local: unsafe { Iov::new(b.buf, b.len) }, addr: b.addr, first: i as u32, pair: 0 }
     };
     runs.extend(blocks.iter().enumerate().map(run));
     Ok(usize::try_from(total).ok().filter(|_| !other).map(|total| (runs, total)))
 }
 
-/// The blocks as runs, those that adjoin on both sides as one; all their bytes, and whether some were joined.
+/// The runs of the blocks, with neighbours merged; the sum of the lengths; and whether any were merged.
 ///
 /// # Safety
 /// As for [`List::new`].
@@ -205,13 +206,13 @@ unsafe fn join(blocks: &[Block], descs: &[u64], keys: &[u64], max: usize, pairs:
             && run.len() + b.len <= most
             && run.pair == last
         {
-            // SAFETY: both blocks' bytes stay until the list has ended, as the C caller says, and the second begins where the
-            // first ends.
+            // SAFETY: the C caller promises that both blocks' bytes stay until the list has completed, and the second begins
+            // where the first ends.
             run.local = unsafe { Iov::new(run.buf(), run.len() + b.len) };
             merged = true;
             continue;
         }
-        // SAFETY: the C caller says that the block's bytes stay until the list has ended.
+        // SAFETY: the C caller promises that the block's bytes stay until the list has completed.
         let local = unsafe { Iov::new(b.buf, b.len) };
         runs.push(Run { local, addr: b.addr, first: i as u32, pair: last });
     }
@@ -219,7 +220,7 @@ unsafe fn join(blocks: &[Block], descs: &[u64], keys: &[u64], max: usize, pairs:
     Ok((runs, total, merged))
 }
 
-/// Whether a block can be.
+/// Refuses a block at NULL, of more than `max` bytes, or whose end overflows an address.
 #[inline]
 fn check(i: usize, b: &Block, max: usize) -> Result<()> {
     if b.buf == 0 || b.buf.checked_add(b.len).is_none() || b.addr.checked_add(b.len as u64).is_none() {
@@ -231,7 +232,7 @@ fn check(i: usize, b: &Block, max: usize) -> Result<()> {
     Ok(())
 }
 
-/// Where each block ends in its run; blocks of no bytes end where the one before them does.
+/// For each block, the offset of its end in its run. An empty block ends where the block before it does.
 #[cold]
 fn ends_of(blocks: &[Block], runs: &[Run]) -> Result<Box<[usize]>> {
     let mut all = with_room(blocks.len())?;
@@ -248,20 +249,20 @@ fn ends_of(blocks: &[Block], runs: &[Run]) -> Result<Box<[usize]>> {
     Ok(all.into())
 }
 
-/// How far a provider's own way with a list came.
+/// What a provider did with a list (`Endpoint::list`).
 #[derive(Debug)]
 pub enum Native {
-    /// All bytes are in place.
+    /// The list is complete: all bytes are in place.
     Done,
-    /// The operation was posted, and ends as one.
+    /// One operation for the whole list was posted, and will end.
     Flying,
-    /// Not now: try again after progress.
+    /// Nothing was done: try again after progress.
     Blocked,
-    /// It takes as many runs at a time as it likes (`Endpoint::list_part`).
+    /// The provider posts the list in parts of its own choice (`Endpoint::list_part`).
     Parts,
-    /// It has none for this list.
+    /// The provider has no means of its own for this list: the caller posts its runs as ordinary operations.
     Pieces,
-    /// Block, and why.
+    /// The list failed: the index of the block, and the reason.
     Failed(usize, Error),
 }
 
@@ -270,7 +271,7 @@ mod tests {
     use super::*;
 
     fn list(blocks: &[Block], descs: &[u64], keys: &[u64], max: usize) -> Result<List> {
-        // SAFETY: nobody touches what these lead to.
+        // SAFETY: the tests never access the memory behind these addresses.
         unsafe { List::new(blocks, descs, keys, max) }
     }
 

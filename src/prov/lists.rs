@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists of an endpoint that are under way. A provider moves a list by means of its own; where it has none, the list is worked
-//! off as operations of one block, so many at a time, from progress. Either way one entry tells of the end.
+//! The list operations of one endpoint, as `gdrfab_writelist()` and `gdrfab_readlist()` post them. A provider may move a
+//! whole list by its own means (`Endpoint::list`); if it cannot, progress posts the list's blocks as ordinary operations, a
+//! bounded number at a time. Either way the list ends with one completion.
+//!
+//! `list.rs` has the checked blocks of a list, and `list_work.rs` the state of the lists that are queued or in progress.
 
 use super::bind::{Binding, Bindings, Ending, Ends};
 use super::contract::Endpoint;
@@ -14,16 +17,17 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Lists that wait or are under way, and their runs.
+/// The most lists that an endpoint holds, queued or in progress, and the most runs of all of them. A single list may exceed
+/// the second limit if it is the only one.
 const WAITING: usize = 1024;
 const WAITING_RUNS: usize = 4 << 20;
 
 pub struct Lists {
     waiting: Mutex<Waiting>,
-    /// Lists that wait or are under way; asked without the lock.
+    /// The number of lists in `waiting`, for reading without the lock.
     pending: AtomicUsize,
     ends: Arc<Ends>,
-    /// Runs that an operation takes.
+    /// The most runs that one operation moves.
     pack: usize,
 }
 
@@ -32,9 +36,10 @@ impl Lists {
         Lists { waiting: Mutex::default(), pending: AtomicUsize::new(0), ends: Arc::default(), pack: iov_limit.clamp(1, IOV_LIMIT) }
     }
 
-    /// What the endpoint is bound to, where the lists' own ends are told.
+    /// Remembers the queues and counters that the endpoint is bound to: lists report their completions there.
     pub fn bind(&self, what: Binding) {
-        // What cannot be bound was refused by the provider; who names peers, and the order of entries, do not matter here.
+        // The provider has refused invalid bindings before. The address vector and the order of completions do not concern
+        // lists.
         if !matches!(what, Binding::Av(_) | Binding::Order) {
             let _ = self.waiting.lock().bind.bind(what);
         }
@@ -49,12 +54,12 @@ impl Lists {
         self.pending.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether a part has ended that nobody has looked at.
+    /// Whether parts have ended that `progress` has not taken yet.
     pub fn has_news(&self) -> bool {
         !self.ends.is_empty()
     }
 
-    /// Posts a list; it ends here if it can.
+    /// Posts a list, and begins it if no other list is before it. The list may be complete when this returns.
     pub fn post(&self, prov: &dyn Endpoint, dir: Dir, list: Arc<List>, c: &Common) -> Result<()> {
         let mut w = self.waiting.lock();
         let (wanted, timeout) = (w.bind.wants_entry(c.flags), if c.timeout_ns != 0 { c.timeout_ns } else { prov.options().deadline_ns });
@@ -92,7 +97,7 @@ impl Lists {
         {
             w.works[at].stop(e.clone());
         } else if let Err(e) = first {
-            // Nothing was posted: the call's own result.
+            // Nothing was posted, so the error is the call's result.
             if let Some(work) = w.works.pop_back() {
                 w.runs -= work.list.runs.len();
             }
@@ -109,10 +114,10 @@ impl Lists {
         Ok(())
     }
 
-    /// Takes what has ended, and goes on.
+    /// Takes the parts that have ended, and posts further ones.
     #[cold]
     pub fn progress(&self, prov: &dyn Endpoint) {
-        // A thread that is inside does all there is to do.
+        // The thread that holds the lock does everything that this call would.
         let Some(mut w) = self.waiting.try_lock() else { return };
         for (context, why) in self.ends.take() {
             w.ended(context, why);
@@ -130,14 +135,15 @@ impl Lists {
         self.pending.store(w.works.len(), Ordering::Relaxed);
     }
 
-    /// When somebody has to look again that nothing announces; and whether soon.
+    /// The earliest deadline of a list (nanoseconds, `u64::MAX` for none), and whether a list has to be looked at soon
+    /// because no completion will announce that it can go on.
     pub fn next_look(&self) -> (u64, bool) {
         let w = self.waiting.lock();
         let deadline = w.works.iter().map(|work| work.end.deadline).filter(|d| *d != 0).min().unwrap_or(u64::MAX);
         (deadline, w.is_hungry())
     }
 
-    /// Ends a list before its end; false: there is none of this context.
+    /// Cancels the list with this context. False: there is none.
     pub fn cancel(&self, prov: &dyn Endpoint, context: usize) -> Result<bool> {
         let mut w = self.waiting.lock();
         for (context, why) in self.ends.take() {
@@ -159,7 +165,7 @@ impl Lists {
         Ok(true)
     }
 
-    /// The endpoint is closed: its operations have ended, and nothing can be posted.
+    /// Ends all lists, once the endpoint is closed: the provider has ended its operations, and nothing more can be posted.
     pub fn close(&self) {
         let mut w = self.waiting.lock();
         for (context, why) in self.ends.take() {

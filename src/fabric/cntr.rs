@@ -5,7 +5,7 @@ use super::Context;
 use super::descriptor::Descriptor;
 use super::domain::{Domain, Mr};
 use super::drive::EpRef;
-use super::roster::Roster;
+use super::progress_set::ProgressSet;
 use super::users::Kind;
 use super::wait::{Driven, Step, Wait};
 use crate::error::{Error, Result, errno};
@@ -19,7 +19,7 @@ pub struct Cntr {
     domain: Arc<Domain>,
     pub counter: Arc<Counter>,
     descriptor: Descriptor,
-    roster: Roster,
+    set: ProgressSet,
     /// A region reports to it: then any endpoint of the domain may bring the report.
     of_region: AtomicBool,
 }
@@ -37,15 +37,15 @@ impl Cntr {
         let waiter = if wait_fd { Waiter::with_descriptor()? } else { Waiter::default() };
         let counter = Arc::new(Counter { waiter, ..Counter::default() });
         // Who has a share of it keeps it from being closed.
-        let of_roster = Arc::downgrade(&counter);
-        let wake = move || of_roster.upgrade().iter().for_each(|counter| counter.waiter.notify());
+        let of_set = Arc::downgrade(&counter);
+        let wake = move || of_set.upgrade().iter().for_each(|counter| counter.waiter.notify());
         domain.users.add(Kind::Counter);
         Ok(Arc::new(Cntr {
             context: Context::default(),
             domain: domain.clone(),
             counter,
             descriptor: Descriptor::new("cntr"),
-            roster: Roster::new(domain.threading, wake),
+            set: ProgressSet::new(domain.threading, wake),
             of_region: AtomicBool::new(false),
         }))
     }
@@ -55,16 +55,16 @@ impl Cntr {
     }
 
     pub(crate) fn attach(&self, ep: &EpRef) {
-        self.roster.attach(ep);
+        self.set.attach(ep);
     }
 
     pub(crate) fn detach(&self, ep: &EpRef) {
-        self.roster.detach(ep);
+        self.set.detach(ep);
     }
 
     pub fn close(&self) -> Result<()> {
         self.domain.owner.check()?;
-        let bound = self.roster.len();
+        let bound = self.set.len();
         // One reference is ours and one may be a region's.
         if bound > 0 || Arc::strong_count(&self.counter) > 1 {
             return Err(Error::new(errno::EBUSY, "cntr: open endpoints or regions are bound to it"));
@@ -74,13 +74,13 @@ impl Cntr {
     }
 
     /// Whom it drives.
-    fn roster(&self) -> &Roster {
-        if self.of_region.load(Ordering::Relaxed) { self.domain.roster() } else { &self.roster }
+    fn progress_set(&self) -> &ProgressSet {
+        if self.of_region.load(Ordering::Relaxed) { self.domain.progress_set() } else { &self.set }
     }
 
     fn progress(&self) {
         if !reserve::is_lowest() {
-            self.roster().glance();
+            self.progress_set().glance();
         }
     }
 
@@ -88,7 +88,7 @@ impl Cntr {
         if self.domain.is_auto() {
             return None;
         }
-        Some(Driven::new(self.roster(), Vec::new()))
+        Some(Driven::new(self.progress_set(), Vec::new()))
     }
 
     fn disarm(&self) {

@@ -5,12 +5,12 @@ use super::Context;
 use super::descriptor::Descriptor;
 use super::domain::Domain;
 use super::drive::EpRef;
-use super::roster::Roster;
+use super::progress_set::ProgressSet;
 use super::users::Kind;
 use super::wait::{Driven, Step, Wait, wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::Source;
-use crate::prov::ops::{CqFormat, CqHead, CqOps, Entry, EpHead, ReadSole, Rest};
+use crate::prov::ops::{CqFallback, CqFormat, CqHead, CqOps, Entry, EpHead, ReadSole};
 use crate::prov::queue::{Completion, Failure, Origin, Queue, Taken, Waiter};
 use crate::reserve;
 use std::ffi::c_void;
@@ -31,7 +31,7 @@ pub struct Cq {
     descriptor: Descriptor,
     /// Reads that found entries; a rough count.
     full_turns: AtomicU32,
-    roster: Roster,
+    set: ProgressSet,
 }
 
 impl Cq {
@@ -41,15 +41,15 @@ impl Cq {
         size: usize,
         format: CqFormat,
         wait_fd: bool,
-        (own, rest): (&'static CqOps, &'static Rest),
+        (own, rest): (&'static CqOps, &'static CqFallback),
     ) -> Result<Arc<Cq>> {
         domain.owner.check()?;
         let waiter = if wait_fd { Waiter::with_descriptor()? } else { Waiter::default() };
         let queue = Arc::new(Queue::new(size, domain.threading)?.with_waiter(waiter));
         let source = domain.prov.clone().open_source(size, &queue)?;
         domain.users.add(Kind::CompletionQueue);
-        let of_roster = queue.clone();
-        let roster = Roster::new(domain.threading, move || of_roster.waiter.notify());
+        let of_set = queue.clone();
+        let set = ProgressSet::new(domain.threading, move || of_set.waiter.notify());
         let (ops, of) = match &source {
             // Only the queue knows tags.
             Some(source) if format != CqFormat::Tagged => source.ops(format),
@@ -65,7 +65,7 @@ impl Cq {
             pauses: domain.prov.polls_memory(),
             descriptor: Descriptor::new("cq"),
             full_turns: AtomicU32::new(0),
-            roster,
+            set,
         }))
     }
 
@@ -74,16 +74,16 @@ impl Cq {
     }
 
     pub(crate) fn attach(&self, ep: &EpRef) {
-        self.roster.attach(ep);
+        self.set.attach(ep);
     }
 
     pub(crate) fn detach(&self, ep: &EpRef) {
-        self.roster.detach(ep);
+        self.set.detach(ep);
     }
 
     pub fn close(&self) -> Result<()> {
         self.domain.owner.check()?;
-        let bound = self.roster.len();
+        let bound = self.set.len();
         if bound > 0 {
             return Err(Error::new(errno::EBUSY, format!("cq: {bound} open endpoint(s) are bound to it")));
         }
@@ -97,7 +97,7 @@ impl Cq {
         if let Some(source) = &self.source {
             source.poll(false);
         }
-        self.roster.glance();
+        self.set.glance();
     }
 
     /// As [`Cq::read`] for what lies ready in a queue that needs no lock; `None` leaves everything to it.
@@ -134,7 +134,7 @@ impl Cq {
             self.disarm();
         }
         if !reserve::is_lowest() {
-            self.roster.glance();
+            self.set.glance();
         }
     }
 
@@ -200,7 +200,7 @@ impl Cq {
     pub(super) fn sole<E: Entry>(&self) -> Option<(&EpHead, ReadSole)> {
         // SAFETY: the list is only read here and below, in turns of progress; binding and closing, which change it, are calls of
         // their own.
-        let members = unsafe { self.roster.promised() }?;
+        let members = unsafe { self.set.promised() }?;
         // SAFETY: no other call changes the list meanwhile: the caller lets one thread at a time in.
         let eps: &[EpRef] = unsafe { std::slice::from_raw_parts(members.active().as_ptr(), members.active().len()) };
         match eps {
@@ -218,7 +218,7 @@ impl Cq {
     pub(super) unsafe fn read_arrivals<E: Entry>(&self, buf: *mut c_void, count: usize) -> Option<Taken> {
         // SAFETY: the list is only read here and below, in turns of progress; binding and closing, which change it, are calls of
         // their own.
-        let members = unsafe { self.roster.promised() }?;
+        let members = unsafe { self.set.promised() }?;
         let (mut n, mut all) = (0, !members.are_many());
         for ep in members.active() {
             if n == count {
@@ -283,7 +283,7 @@ impl Cq {
         if self.domain.is_auto() {
             return None;
         }
-        Some(Driven::new(&self.roster, Vec::new()))
+        Some(Driven::new(&self.set, Vec::new()))
     }
 
     /// As `read`, but waits up to `timeout_ms` (-1 = for ever); `Empty` on timeout or signal().

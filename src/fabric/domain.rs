@@ -4,9 +4,9 @@
 use super::drive::EpRef;
 use super::info::{EP_RDM, Info, PROGRESS_AUTO, THREAD_DOMAIN};
 use super::origin::Origin;
+use super::progress_set::ProgressSet;
 use super::progressor::Progressor;
 use super::root::Fabric;
-use super::roster::Roster;
 use super::users::{Kind, Users, none_or_busy};
 use super::{Context, Owner};
 use crate::config;
@@ -38,7 +38,7 @@ pub struct Domain {
     progressor: Option<Progressor>,
     pub(crate) drivers: Arc<Drivers>,
     /// Endpoints that are enabled: whom a counter of a region drives.
-    roster: Roster,
+    set: ProgressSet,
     /// With GDRFAB_DEBUG: the open regions by their descriptors.
     pub(super) described: Option<Arc<Described>>,
     /// Device memory that was allocated here and not freed yet: address -> who made it, and its length.
@@ -65,7 +65,7 @@ impl Domain {
         let progressor = if auto { Some(Progressor::start()?) } else { None };
         fabric.users.add(Kind::Domain);
         let drivers = Arc::new(Drivers::new(progressor.as_ref().map(Progressor::waiter)));
-        let of_roster = drivers.clone();
+        let of_set = drivers.clone();
         Ok(Arc::new(Domain {
             context: Context::default(),
             fabric: fabric.clone(),
@@ -78,7 +78,7 @@ impl Domain {
             threading,
             drivers,
             progressor,
-            roster: Roster::new(Threading::Safe, move || of_roster.notify()),
+            set: ProgressSet::new(Threading::Safe, move || of_set.notify()),
             described: config::get().debug.then(Arc::default),
             device_memory: Mutex::default(),
             spares: Serial::new(threading, Vec::new()),
@@ -112,18 +112,18 @@ impl Domain {
         if let Some(p) = &self.progressor {
             p.add(ep);
         }
-        self.roster.attach(ep);
+        self.set.attach(ep);
     }
 
     pub(crate) fn unwatch(&self, ep: &EpRef) {
-        self.roster.detach(ep);
+        self.set.detach(ep);
         if let Some(p) = &self.progressor {
             p.remove(ep);
         }
     }
 
-    pub(super) fn roster(&self) -> &Roster {
-        &self.roster
+    pub(super) fn progress_set(&self) -> &ProgressSet {
+        &self.set
     }
 
     /// Whether a thread of the library drives the endpoints.

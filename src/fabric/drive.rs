@@ -2,7 +2,7 @@
 //! What queues, counters and waits hold of an endpoint: enough to drive it, and nothing of what it is bound to.
 
 use crate::prov;
-use crate::prov::general::Posting;
+use crate::prov::general::EndpointCore;
 use std::any::Any;
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// A share of an endpoint, seen as what it begins with.
 #[derive(Clone)]
 pub(crate) struct EpRef {
-    posting: NonNull<Posting>,
+    core: NonNull<EndpointCore>,
     /// Keeps it there.
     _owner: Arc<dyn Any + Send + Sync>,
 }
@@ -22,33 +22,33 @@ unsafe impl Send for EpRef {}
 unsafe impl Sync for EpRef {}
 
 impl EpRef {
-    pub fn new<E: Any + Send + Sync>(owner: &Arc<E>, posting: impl FnOnce(&E) -> &Posting) -> EpRef {
-        EpRef { posting: NonNull::from(posting(owner)), _owner: owner.clone() }
+    pub fn new<E: Any + Send + Sync>(owner: &Arc<E>, core: impl FnOnce(&E) -> &EndpointCore) -> EpRef {
+        EpRef { core: NonNull::from(core(owner)), _owner: owner.clone() }
     }
 
     /// Where it lies, which no other does while this is there.
-    pub fn place(&self) -> usize {
-        self.posting.as_ptr() as usize
+    pub fn address(&self) -> usize {
+        self.core.as_ptr() as usize
     }
 
     /// The provider's endpoint.
     #[inline(always)]
     pub fn prov(&self) -> &dyn prov::Endpoint {
-        Posting::prov(self)
+        EndpointCore::prov(self)
     }
 }
 
 impl Deref for EpRef {
-    type Target = Posting;
+    type Target = EndpointCore;
     #[inline(always)]
-    fn deref(&self) -> &Posting {
+    fn deref(&self) -> &EndpointCore {
         // SAFETY: it lies in what `_owner` shares, which neither moves nor ends before this does.
-        unsafe { self.posting.as_ref() }
+        unsafe { self.core.as_ref() }
     }
 }
 
 impl PartialEq for EpRef {
     fn eq(&self, other: &EpRef) -> bool {
-        self.posting == other.posting
+        self.core == other.core
     }
 }

@@ -15,7 +15,7 @@ use crate::mr::{PathPolicy, Paths};
 use crate::prov::atomic::{Atomic, AtomicOp};
 use crate::prov::av::Name;
 use crate::prov::bind::{Binding, Coop, Effort};
-use crate::prov::general::Posting;
+use crate::prov::general::EndpointCore;
 use crate::prov::list::List;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
 use crate::prov::ops::{EpHead, OpFlags};
@@ -36,7 +36,7 @@ struct Bound {
 /// Its handle is what posting calls find the head by.
 #[repr(C)]
 pub struct Endpoint {
-    posting: Posting,
+    core: EndpointCore,
     pub context: Context,
     domain: Arc<Domain>,
     max_msg_size: usize,
@@ -64,7 +64,7 @@ impl Endpoint {
             })?),
         };
         let ep = Arc::new(Endpoint {
-            posting: Posting::new(
+            core: EndpointCore::new(
                 domain.prov.clone().open_endpoint(info, context)?,
                 domain.owner,
                 OpFlags { tx: info.tx_op_flags, rx: info.rx_op_flags },
@@ -77,9 +77,9 @@ impl Endpoint {
             request: Mutex::new(request),
             bound: Mutex::new(Bound::default()),
         });
-        ep.posting.bind(Binding::Drivers(domain.drivers.clone()))?;
+        ep.core.bind(Binding::Drivers(domain.drivers.clone()))?;
         if info.comp_order != 0 {
-            ep.posting.bind(Binding::Order)?;
+            ep.core.bind(Binding::Order)?;
         }
         domain.users.add(Kind::Endpoint);
         ep.prov().set_object(Arc::as_ptr(&ep) as usize);
@@ -88,17 +88,17 @@ impl Endpoint {
 
     /// What it begins with: the table of operations.
     pub fn head(&self) -> &EpHead {
-        self.posting.head()
+        self.core.head()
     }
 
     #[inline]
     fn prov(&self) -> &dyn prov::Endpoint {
-        self.posting.prov()
+        self.core.prov()
     }
 
     /// What queues hold of it.
     fn shared(self: &Arc<Self>) -> EpRef {
-        EpRef::new(self, |ep| &ep.posting)
+        EpRef::new(self, |ep| &ep.core)
     }
 
     pub fn bind_cq(self: &Arc<Self>, cq: &Arc<Cq>, bits: u64) -> Result<()> {
@@ -116,7 +116,7 @@ impl Endpoint {
         let (transmit, receive) = (bits & flags::SEND != 0, bits & flags::RECV != 0);
         let selective = bits & flags::SELECTIVE_COMPLETION != 0;
         let (queue, source) = (cq.queue.clone(), cq.source.clone());
-        self.posting.bind(Binding::Cq { queue, source, transmit, receive, selective })?;
+        self.core.bind(Binding::Cq { queue, source, transmit, receive, selective })?;
         cq.attach(&self.shared());
         self.bound.lock().cqs.push(cq.clone());
         Ok(())
@@ -128,7 +128,7 @@ impl Endpoint {
         if !Arc::ptr_eq(eq.fabric(), &self.domain.fabric) {
             return Err(Error::invalid("eq: belongs to another fabric than the endpoint"));
         }
-        self.posting.bind(Binding::Eq(eq.events.clone()))?;
+        self.core.bind(Binding::Eq(eq.events.clone()))?;
         eq.attach_ep(&self.shared());
         self.bound.lock().eq = Some(eq.clone());
         Ok(())
@@ -148,7 +148,7 @@ impl Endpoint {
         if !Arc::ptr_eq(cntr.domain(), &self.domain) {
             return Err(Error::invalid("cntr: belongs to another domain than the endpoint"));
         }
-        self.posting.bind(Binding::Counter { counter: cntr.counter.clone(), flags: bits })?;
+        self.core.bind(Binding::Counter { counter: cntr.counter.clone(), flags: bits })?;
         cntr.attach(&self.shared());
         self.bound.lock().cntrs.push(cntr.clone());
         Ok(())
@@ -160,7 +160,7 @@ impl Endpoint {
         if !Arc::ptr_eq(av.domain(), &self.domain) {
             return Err(Error::invalid("av: belongs to another domain than the endpoint"));
         }
-        self.posting.bind(Binding::Av(av.names.clone()))?;
+        self.core.bind(Binding::Av(av.names.clone()))?;
         av.attach();
         self.bound.lock().av = Some(av.clone());
         Ok(())
@@ -168,7 +168,7 @@ impl Endpoint {
 
     pub fn enable(self: &Arc<Self>) -> Result<()> {
         self.domain.owner.check()?;
-        self.posting.enable()?;
+        self.core.enable()?;
         self.domain.watch(&self.shared());
         Ok(())
     }
@@ -252,7 +252,7 @@ impl Endpoint {
     pub fn close(self: &Arc<Self>) -> Result<()> {
         self.domain.owner.check()?;
         drop(self.request.lock().take());
-        self.posting.close()?;
+        self.core.close()?;
         let shared = self.shared();
         self.domain.unwatch(&shared);
         let bound = std::mem::take(&mut *self.bound.lock());
@@ -284,7 +284,7 @@ impl Endpoint {
     #[inline]
     fn check_local(&self, local: &[Iov], descs: &[u64]) -> Result<()> {
         self.domain.owner.check()?;
-        self.posting.described().map_or(Ok(()), |described| described.check(local, descs))
+        self.core.described().map_or(Ok(()), |described| described.check(local, descs))
     }
 
     /// `descs`: of each local piece, or none.
@@ -301,7 +301,7 @@ impl Endpoint {
     #[inline]
     pub fn atomic(&self, op: &AtomicOp, common: &Common, descs: &[u64]) -> Result<()> {
         self.domain.owner.check()?;
-        if let Some(described) = self.posting.described() {
+        if let Some(described) = self.core.described() {
             described.check_atomic(op, descs)?;
         }
         op.check(common, descs)?;
@@ -315,8 +315,8 @@ impl Endpoint {
 
     pub fn list(&self, dir: Dir, list: &Arc<List>, common: &Common) -> Result<()> {
         self.domain.owner.check()?;
-        self.posting.described().map_or(Ok(()), |described| described.check_list(list))?;
-        self.posting.list(dir, list.clone(), common)
+        self.core.described().map_or(Ok(()), |described| described.check_list(list))?;
+        self.core.list(dir, list.clone(), common)
     }
 
     pub fn send(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
@@ -347,7 +347,7 @@ impl Endpoint {
 
     pub fn cancel(&self, context: usize) -> Result<()> {
         self.domain.owner.check()?;
-        self.posting.cancel(context)
+        self.core.cancel(context)
     }
 
     pub fn deadline_ns(&self) -> u64 {

@@ -5,9 +5,9 @@ use super::descriptor::Descriptor;
 use super::drive::EpRef;
 use super::info::Info;
 use super::pep::{Announces, Pep};
+use super::progress_set::ProgressSet;
 use super::requests;
 use super::root::Fabric;
-use super::roster::Roster;
 use super::users::Kind;
 use super::wait::{Driven, Step, Wait, wait};
 use super::{Context, no_flags};
@@ -28,7 +28,7 @@ pub struct Eq {
     fabric: Arc<Fabric>,
     pub(crate) events: Arc<EventQueue>,
     descriptor: Descriptor,
-    roster: Roster,
+    set: ProgressSet,
     peps: Mutex<Vec<Arc<Pep>>>,
     /// How many passive endpoints were closed: whoever slept meanwhile returns, as its event may never come.
     closes: AtomicUsize,
@@ -39,14 +39,14 @@ impl Eq {
         fabric.owner.check()?;
         let waiter = if wait_fd { Waiter::with_descriptor()? } else { Waiter::default() };
         let events = Arc::new(EventQueue::with_waiter(waiter));
-        let of_roster = events.clone();
+        let of_set = events.clone();
         fabric.users.add(Kind::EventQueue);
         Ok(Arc::new(Eq {
             context: Context::default(),
             fabric: fabric.clone(),
             events,
             descriptor: Descriptor::new("eq"),
-            roster: Roster::new(Threading::Safe, move || of_roster.waiter.notify()),
+            set: ProgressSet::new(Threading::Safe, move || of_set.waiter.notify()),
             peps: Mutex::default(),
             closes: AtomicUsize::new(0),
         }))
@@ -62,16 +62,16 @@ impl Eq {
     }
 
     pub(crate) fn attach_ep(&self, ep: &EpRef) {
-        self.roster.attach(ep);
+        self.set.attach(ep);
     }
 
     pub(crate) fn detach_ep(&self, ep: &EpRef) {
-        self.roster.detach(ep);
+        self.set.detach(ep);
     }
 
     pub fn close(&self) -> Result<()> {
         self.fabric.owner.check()?;
-        let bound = self.roster.len() + self.peps.lock().len();
+        let bound = self.set.len() + self.peps.lock().len();
         if bound > 0 {
             return Err(Error::new(errno::EBUSY, format!("eq: {bound} open endpoint(s) are bound to it")));
         }
@@ -81,7 +81,7 @@ impl Eq {
 
     fn driven(&self) -> Driven<'_> {
         let peps = self.peps.lock().clone();
-        Driven::new(&self.roster, peps)
+        Driven::new(&self.set, peps)
     }
 
     /// Drives connections. A thread that sleeps meanwhile watches the sockets of before.

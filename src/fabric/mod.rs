@@ -15,11 +15,11 @@ mod info;
 mod list;
 mod origin;
 mod pep;
+mod progress_set;
 mod progressor;
 mod read;
 mod requests;
 mod root;
-mod roster;
 mod users;
 pub mod wait;
 

@@ -2,7 +2,7 @@
 //! The progress thread of a domain: a wait with nothing to wait for.
 
 use super::drive::EpRef;
-use super::roster::Roster;
+use super::progress_set::ProgressSet;
 use super::wait::{Driven, wait};
 use crate::error::{Error, Result, errno};
 use crate::prov::waiter::Waiter;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 struct Shared {
-    roster: Roster,
+    set: ProgressSet,
     waiter: Arc<Waiter>,
     stop: AtomicBool,
 }
@@ -28,9 +28,9 @@ pub(crate) struct Progressor {
 impl Progressor {
     pub fn start() -> Result<Progressor> {
         let waiter = Arc::<Waiter>::default();
-        let of_roster = waiter.clone();
-        let roster = Roster::new(Threading::Safe, move || of_roster.notify());
-        let shared = Arc::new(Shared { roster, waiter, stop: AtomicBool::new(false) });
+        let of_set = waiter.clone();
+        let set = ProgressSet::new(Threading::Safe, move || of_set.notify());
+        let shared = Arc::new(Shared { set, waiter, stop: AtomicBool::new(false) });
         // What the thread sleeps on is made now, while somebody can be told that it cannot be.
         drop(shared.waiter.arm()?);
         let of_thread = shared.clone();
@@ -45,12 +45,12 @@ impl Progressor {
     }
 
     pub fn add(&self, ep: &EpRef) {
-        self.shared.roster.attach(ep);
+        self.shared.set.attach(ep);
     }
 
     /// The thread may hold the endpoint a moment longer; it finds it closed then.
     pub fn remove(&self, ep: &EpRef) {
-        self.shared.roster.detach(ep);
+        self.shared.set.detach(ep);
         self.shared.waiter.notify();
     }
 
@@ -68,7 +68,7 @@ impl Progressor {
 }
 
 fn run(shared: &Shared) {
-    let driven = || Some(Driven::new(&shared.roster, Vec::new()));
+    let driven = || Some(Driven::new(&shared.set, Vec::new()));
     loop {
         // A wake ends the sleep; the wait itself ends by its time limit of a second.
         let stopped = || shared.stop.load(Ordering::Acquire).then_some(());

@@ -6,7 +6,7 @@ use super::cq::Cq;
 use super::domain::Domain;
 use crate::error::{Result, errno};
 use crate::guard::{attempt, failed, hold, null};
-use crate::prov::ops::{ContextEntry, CqFormat, CqHead, CqOps, DataEntry, Entry, MsgEntry, Rest, TaggedEntry, put_from};
+use crate::prov::ops::{ContextEntry, CqFallback, CqFormat, CqHead, CqOps, DataEntry, Entry, MsgEntry, TaggedEntry, put_from};
 use crate::prov::queue::{Completion, Origin, Taken};
 use crate::sync::serial::Threading;
 use std::ffi::c_void;
@@ -19,7 +19,7 @@ impl Cq {
 }
 
 /// The table of a queue without a source, and what a source's entry goes on with.
-fn choose(threading: Threading, format: CqFormat) -> (&'static CqOps, &'static Rest) {
+fn choose(threading: Threading, format: CqFormat) -> (&'static CqOps, &'static CqFallback) {
     match format {
         CqFormat::Context => of_format::<ContextEntry>(threading),
         CqFormat::Msg => of_format::<MsgEntry>(threading),
@@ -29,23 +29,23 @@ fn choose(threading: Threading, format: CqFormat) -> (&'static CqOps, &'static R
                 Threading::Safe => const { &CqOps { read: tagged } },
                 Threading::Promised(_) => const { &CqOps { read: ready_tagged } },
             };
-            (ops, const { &Rest { due, after: after::<TaggedEntry>, queue: tagged } })
+            (ops, const { &CqFallback { due, after: after::<TaggedEntry>, queue: tagged } })
         }
     }
 }
 
-fn of_format<E: Entry>(threading: Threading) -> (&'static CqOps, &'static Rest) {
+fn of_format<E: Entry>(threading: Threading) -> (&'static CqOps, &'static CqFallback) {
     let ops = match threading {
         Threading::Safe => const { &CqOps { read: queue::<E> } },
         Threading::Promised(_) => const { &CqOps { read: ready::<E> } },
     };
-    (ops, const { &Rest { due, after: after::<E>, queue: queue::<E> } })
+    (ops, const { &CqFallback { due, after: after::<E>, queue: queue::<E> } })
 }
 
 /// # Safety
 /// `cq` is open; so for all that follow, which are entries of [`CqOps`].
 #[inline(always)]
-unsafe fn of<'a>(cq: *const CqHead) -> &'a Cq {
+unsafe fn from_handle<'a>(cq: *const CqHead) -> &'a Cq {
     // SAFETY: a queue begins with its head.
     unsafe { &*cq.cast::<Cq>() }
 }
@@ -58,7 +58,7 @@ unsafe fn of<'a>(cq: *const CqHead) -> &'a Cq {
 #[inline(never)]
 unsafe extern "C" fn error_first(cq: *const CqHead) -> isize {
     // SAFETY: the caller says that the head is an open queue's.
-    hold(|rc| rc as isize, || failed(&unsafe { of(cq) }.error_first()) as isize)
+    hold(|rc| rc as isize, || failed(&unsafe { from_handle(cq) }.error_first()) as isize)
 }
 
 /// # Safety
@@ -83,7 +83,7 @@ unsafe extern "C" fn ready<E: Entry>(cq: *const CqHead, buf: *mut c_void, count:
         if buf.is_null() {
             return queue::<E>(cq, buf, count);
         }
-        let q = of(cq);
+        let q = from_handle(cq);
         match q.read_ready(count, |i, c| E::put(buf, i, c)) {
             Some(taken) => outcome(cq, taken),
             None if q.may_arrive(count) => match q.sole::<E>() {
@@ -103,7 +103,7 @@ unsafe extern "C" fn ready<E: Entry>(cq: *const CqHead, buf: *mut c_void, count:
 unsafe extern "C" fn arrivals<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: the caller says that the head is an open queue's, and what `buf` holds.
     unsafe {
-        match attempt(|| of(cq).read_arrivals::<E>(buf, count).map(|taken| outcome(cq, taken))) {
+        match attempt(|| from_handle(cq).read_arrivals::<E>(buf, count).map(|taken| outcome(cq, taken))) {
             Some(n) => n,
             None => queue::<E>(cq, buf, count),
         }
@@ -121,7 +121,7 @@ unsafe extern "C" fn queue<E: Entry>(cq: *const CqHead, buf: *mut c_void, count:
             return failed(&null("buf")) as isize;
         }
         // SAFETY: the caller says that the head is an open queue's, and what `buf` holds.
-        unsafe { outcome(cq, of(cq).read(count, |i, c| E::put(buf, i, c))) }
+        unsafe { outcome(cq, from_handle(cq).read(count, |i, c| E::put(buf, i, c))) }
     };
     hold(|rc| rc as isize, read)
 }
@@ -146,7 +146,7 @@ unsafe extern "C" fn ready_tagged(cq: *const CqHead, buf: *mut c_void, count: us
         if buf.is_null() {
             return tagged(cq, buf, count);
         }
-        let q = of(cq);
+        let q = from_handle(cq);
         match attempt(|| Some(outcome(cq, q.read_ready_from(count, |i, c, from| TaggedEntry::put_from(buf, i, c, from))?))) {
             Some(n) => n,
             None if q.may_arrive(count) => match q.sole::<TaggedEntry>() {
@@ -169,7 +169,7 @@ unsafe fn read_from(cq: *const CqHead, buf: *mut c_void, count: usize, peers: *m
         }
         // SAFETY: the caller says that the head is an open queue's, and what `buf` holds.
         unsafe {
-            let q = of(cq);
+            let q = from_handle(cq);
             outcome(cq, q.read_from(count, |i, c, from| put_all(q.format, buf, peers, i, c, from)))
         }
     };
@@ -197,7 +197,7 @@ pub unsafe fn put_all(format: CqFormat, buf: *mut c_void, peers: *mut u64, i: us
 #[inline(never)]
 unsafe extern "C" fn after<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: the caller says that the head is an open queue's, and what `buf` holds.
-    unsafe { hold(|rc| rc as isize, || outcome(cq, of(cq).read_after(count, |i, c| E::put(buf, i, c)))) }
+    unsafe { hold(|rc| rc as isize, || outcome(cq, from_handle(cq).read_after(count, |i, c| E::put(buf, i, c)))) }
 }
 
 /// The end of gdrfab_cq_read() when the endpoints' turn has come though `n` entries were read.
@@ -209,6 +209,6 @@ unsafe extern "C" fn after<E: Entry>(cq: *const CqHead, buf: *mut c_void, count:
 unsafe extern "C" fn due(cq: *const CqHead, _buf: *mut c_void, n: usize) -> isize {
     // A panic leaves its words; the entries were taken out, and are the caller's.
     // SAFETY: the caller says that the head is an open queue's.
-    hold(|_| (), || unsafe { of(cq) }.due());
+    hold(|_| (), || unsafe { from_handle(cq) }.due());
     n as isize
 }

@@ -3,7 +3,7 @@
 
 use super::drive::EpRef;
 use super::pep::Pep;
-use super::roster::Roster;
+use super::progress_set::ProgressSet;
 use crate::config;
 use crate::error::{Error, Result, errno};
 use crate::prov::queue::Waiter;
@@ -22,7 +22,7 @@ const LONG_NAP: u64 = 1_000_000_000;
 
 /// What a wait drives while it waits.
 pub(crate) struct Driven<'a> {
-    roster: &'a Roster,
+    set: &'a ProgressSet,
     /// Those that are active, to be put to sleep one by one; the others rest.
     pub eps: Vec<EpRef>,
     pub rest: Option<Arc<Rest>>,
@@ -30,14 +30,14 @@ pub(crate) struct Driven<'a> {
 }
 
 impl<'a> Driven<'a> {
-    pub fn new(roster: &'a Roster, peps: Vec<Arc<Pep>>) -> Driven<'a> {
-        let (eps, rest) = roster.awake();
-        Driven { roster, eps, rest, peps }
+    pub fn new(set: &'a ProgressSet, peps: Vec<Arc<Pep>>) -> Driven<'a> {
+        let (eps, rest) = set.awake();
+        Driven { set, eps, rest, peps }
     }
 
     /// A turn whatever other threads do. True: there is another one that is active.
     pub fn progress(&self) -> bool {
-        let called = self.roster.turn();
+        let called = self.set.turn();
         self.finish();
         called
     }
@@ -45,14 +45,14 @@ impl<'a> Driven<'a> {
     /// Passive endpoints last: a peer that completed one connection and asks for the next is told of in that order.
     fn finish(&self) {
         let finish_connections = || {
-            self.roster.turn();
+            self.set.turn();
         };
         self.peps.iter().for_each(|p| p.progress(finish_connections));
     }
 
     /// As `progress`; a thread that is inside is turn enough.
     fn glance(&self) {
-        self.roster.glance();
+        self.set.glance();
         self.finish();
     }
 
@@ -119,7 +119,7 @@ impl<'a> Driven<'a> {
     pub fn nap_ns(&self) -> u64 {
         const STALLED: u64 = 50_000;
         let naps = self.eps.iter().map(|e| if e.is_stalled() { e.nap_ns().min(STALLED) } else { e.nap_ns() });
-        naps.fold(self.roster.nap_ns(), u64::min)
+        naps.fold(self.set.nap_ns(), u64::min)
     }
 }
 

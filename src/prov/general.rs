@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// What an endpoint is to the operations: its head, and the provider's endpoint behind it.
 #[repr(C)]
-pub struct Posting {
+pub struct EndpointCore {
     head: EpHead,
     prov: Box<dyn Endpoint>,
     lists: Lists,
@@ -31,17 +31,17 @@ pub struct Posting {
     replaced: AtomicPtr<EpOps>,
 }
 
-impl Posting {
+impl EndpointCore {
     /// `iov_limit`: pieces that an operation may have on both sides.
-    pub fn new(prov: Box<dyn Endpoint>, owner: Owner, op_flags: OpFlags, iov_limit: usize) -> Result<Posting> {
+    pub fn new(prov: Box<dyn Endpoint>, owner: Owner, op_flags: OpFlags, iov_limit: usize) -> Result<EndpointCore> {
         let lists = Lists::new(iov_limit);
         prov.bind(lists.ends())?;
-        Ok(Posting { head: EpHead::new(&GENERAL, owner, op_flags), prov, lists, described: None, replaced: AtomicPtr::default() })
+        Ok(EndpointCore { head: EpHead::new(&GENERAL, owner, op_flags), prov, lists, described: None, replaced: AtomicPtr::default() })
     }
 
     /// Every operation's local descriptors are held against these.
-    pub fn checks(self, described: Option<Arc<Described>>) -> Posting {
-        Posting { described, ..self }
+    pub fn checks(self, described: Option<Arc<Described>>) -> EndpointCore {
+        EndpointCore { described, ..self }
     }
 
     /// What operations' local descriptors are held against, with GDRFAB_DEBUG.
@@ -176,12 +176,12 @@ impl Posting {
     /// # Safety
     /// As for [`ops_of`].
     #[inline(always)]
-    unsafe fn of<'a>(ep: *const EpHead) -> Result<&'a Posting> {
+    unsafe fn from_handle<'a>(ep: *const EpHead) -> Result<&'a EndpointCore> {
         if !is_handle(ep) {
             return Err(null("ep"));
         }
-        // SAFETY: the caller says that it is an endpoint, which begins with its `Posting`, and that with its head.
-        Ok(unsafe { &*ep.cast::<Posting>() })
+        // SAFETY: the caller says that it is an endpoint, which begins with its `EndpointCore`, and that with its head.
+        Ok(unsafe { &*ep.cast::<EndpointCore>() })
     }
 
     fn check(&self, local: Iov, desc: u64) -> Result<()> {
@@ -216,7 +216,7 @@ pub const GENERAL_ENTRIES: EpOps =
 
 /// Out of line: what `hold` runs in line goes through memory.
 #[inline(never)]
-fn rma(ep: &Posting, dir: Dir, local: Iov, addr: u64, key: u64, c: &Common) -> Result<()> {
+fn rma(ep: &EndpointCore, dir: Dir, local: Iov, addr: u64, key: u64, c: &Common) -> Result<()> {
     ep.check(local, c.desc)?;
     let c = Common { flags: c.flags | ep.head.tx_op_flags(), ..*c };
     ep.prov.rma(dir, &[local], &[RmaIov { addr, len: local.len(), key }], &c, from_ref(&c.desc))
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn write(
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
     posting(|| unsafe {
         let local = Iov::new(buf as usize, len);
-        rma(Posting::of(ep)?, Dir::Write, local, addr, key, &c)
+        rma(EndpointCore::from_handle(ep)?, Dir::Write, local, addr, key, &c)
     })
 }
 
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn read(
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
     posting(|| unsafe {
         let local = Iov::new(buf as usize, len);
-        rma(Posting::of(ep)?, Dir::Read, local, addr, key, &c)
+        rma(EndpointCore::from_handle(ep)?, Dir::Read, local, addr, key, &c)
     })
 }
 
@@ -272,12 +272,12 @@ pub unsafe extern "C" fn inject_write(ep: *const EpHead, buf: *mut c_void, len: 
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
     posting(|| unsafe {
         let local = Iov::new(buf as usize, len);
-        rma(Posting::of(ep)?, Dir::Write, local, addr, key, &c)
+        rma(EndpointCore::from_handle(ep)?, Dir::Write, local, addr, key, &c)
     })
 }
 
 #[inline(never)]
-fn message(ep: &Posting, local: Iov, c: &Common) -> Result<()> {
+fn message(ep: &EndpointCore, local: Iov, c: &Common) -> Result<()> {
     ep.check(local, c.desc)?;
     let c = Common { flags: c.flags | ep.head.tx_op_flags(), ..*c };
     ep.prov.send(&[local], &c, from_ref(&c.desc))
@@ -298,7 +298,7 @@ pub unsafe extern "C" fn send(
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
     posting(|| unsafe {
         let local = Iov::new(buf as usize, len);
-        message(Posting::of(ep)?, local, &c)
+        message(EndpointCore::from_handle(ep)?, local, &c)
     })
 }
 
@@ -310,7 +310,7 @@ pub unsafe extern "C" fn inject(ep: *const EpHead, buf: *mut c_void, len: usize,
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
     posting(|| unsafe {
         let local = Iov::new(buf as usize, len);
-        message(Posting::of(ep)?, local, &c)
+        message(EndpointCore::from_handle(ep)?, local, &c)
     })
 }
 
@@ -328,7 +328,7 @@ pub unsafe extern "C" fn recv(
     let c = Common { context: context as usize, desc: desc as u64, peer: src_addr, ..Common::default() };
     posting(|| {
         // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
-        let (ep, local) = unsafe { (Posting::of(ep)?, Iov::new(buf as usize, len)) };
+        let (ep, local) = unsafe { (EndpointCore::from_handle(ep)?, Iov::new(buf as usize, len)) };
         ep.check(local, c.desc)?;
         let c = Common { flags: ep.head.op_flags().rx, ..c };
         ep.prov.recv(&[local], &c, from_ref(&c.desc))
@@ -336,7 +336,7 @@ pub unsafe extern "C" fn recv(
 }
 
 #[inline(never)]
-fn tagged(ep: &Posting, local: Iov, c: &Common, tag: u64) -> Result<()> {
+fn tagged(ep: &EndpointCore, local: Iov, c: &Common, tag: u64) -> Result<()> {
     ep.check(local, c.desc)?;
     let c = Common { flags: c.flags | ep.head.tx_op_flags(), ..*c };
     ep.prov.tsend(&[local], &c, from_ref(&c.desc), tag)
@@ -358,7 +358,7 @@ pub unsafe extern "C" fn tsend(
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
     posting(|| unsafe {
         let local = Iov::new(buf as usize, len);
-        tagged(Posting::of(ep)?, local, &c, tag)
+        tagged(EndpointCore::from_handle(ep)?, local, &c, tag)
     })
 }
 
@@ -370,7 +370,7 @@ pub unsafe extern "C" fn tinject(ep: *const EpHead, buf: *mut c_void, len: usize
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
     posting(|| unsafe {
         let local = Iov::new(buf as usize, len);
-        tagged(Posting::of(ep)?, local, &c, tag)
+        tagged(EndpointCore::from_handle(ep)?, local, &c, tag)
     })
 }
 
@@ -391,7 +391,7 @@ pub unsafe extern "C" fn tsenddata(
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
     posting(|| unsafe {
         let local = Iov::new(buf as usize, len);
-        tagged(Posting::of(ep)?, local, &c, tag)
+        tagged(EndpointCore::from_handle(ep)?, local, &c, tag)
     })
 }
 
@@ -403,7 +403,7 @@ pub unsafe extern "C" fn tinjectdata(ep: *const EpHead, buf: *mut c_void, len: u
     // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
     posting(|| unsafe {
         let local = Iov::new(buf as usize, len);
-        tagged(Posting::of(ep)?, local, &c, tag)
+        tagged(EndpointCore::from_handle(ep)?, local, &c, tag)
     })
 }
 
@@ -423,7 +423,7 @@ pub unsafe extern "C" fn trecv(
     let c = Common { context: context as usize, desc: desc as u64, peer: src_addr, ..Common::default() };
     posting(|| {
         // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
-        let (ep, local) = unsafe { (Posting::of(ep)?, Iov::new(buf as usize, len)) };
+        let (ep, local) = unsafe { (EndpointCore::from_handle(ep)?, Iov::new(buf as usize, len)) };
         ep.check(local, c.desc)?;
         let c = Common { flags: ep.head.op_flags().rx, ..c };
         ep.prov.trecv(&[local], &c, from_ref(&c.desc), tag, ignore)

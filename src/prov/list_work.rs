@@ -37,8 +37,8 @@ pub(super) enum Stage {
     /// All are posted.
     Posted,
     /// The peer is to be told; then that it was.
-    Tell,
-    Told,
+    Notify,
+    Notified,
     /// A part of several blocks was refused: they go one by one, to find out which.
     Probe,
     Over,
@@ -58,17 +58,17 @@ pub(super) struct Work {
     pub(super) parts: bool,
     /// The peer cannot take runs of several keys together; what it has refused for that is posted again.
     pub(super) by_key: bool,
-    pub(super) again: Vec<(usize, usize)>,
+    pub(super) refused: Vec<(usize, usize)>,
     /// The next run, and parts that are posted.
     pub(super) next: usize,
-    pub(super) out: usize,
+    pub(super) outstanding: usize,
     pub(super) failed: Option<(usize, Error)>,
     /// Blocks of the part that was refused, to be tried one by one.
     pub(super) probes: Vec<Run>,
 }
 
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct PendingLists {
     pub(super) works: VecDeque<Work>,
     parts: Vec<Part>,
     pub(super) bytes: usize,
@@ -92,12 +92,12 @@ impl Work {
         let block = self.list.runs.get(self.next).or(self.list.runs.last()).map_or(0, |r| r.first as usize);
         self.failed.get_or_insert((block, lost(why)));
         self.probes.clear();
-        self.again.clear();
+        self.refused.clear();
         self.stage = Stage::Over;
     }
 
     fn has_more(&self) -> bool {
-        self.next < self.list.runs.len() || !self.again.is_empty()
+        self.next < self.list.runs.len() || !self.refused.is_empty()
     }
 
     fn common(&self, context: usize, now: u64) -> Common {
@@ -108,7 +108,7 @@ impl Work {
     }
 }
 
-impl Waiting {
+impl PendingLists {
     /// Whether the list at `at` may post something: those before it have posted all they will.
     pub(super) fn may_start(&self, at: usize) -> bool {
         let fenced = self.works[at].flags & flags::FENCE != 0;
@@ -116,8 +116,8 @@ impl Waiting {
     }
 
     /// Whether a list waits for something that nobody announces.
-    pub(super) fn is_hungry(&self) -> bool {
-        self.works.iter().any(|w| w.out == 0)
+    pub(super) fn needs_polling(&self) -> bool {
+        self.works.iter().any(|w| w.outstanding == 0)
     }
 
     pub(super) fn ended(&mut self, context: usize, why: Option<Error>) {
@@ -125,16 +125,16 @@ impl Waiting {
         let part = self.parts.swap_remove(at);
         self.bytes -= part.bytes;
         let Some(work) = self.works.iter_mut().find(|w| w.number == part.work) else { return };
-        work.out -= 1;
+        work.outstanding -= 1;
         let Some(why) = why else { return };
         let named = why.piece.filter(|(run, _)| usize::from(*run) < part.count);
         if let Some((run, good)) = named.and_then(|(i, good)| Some((work.list.runs.get(part.first + usize::from(i))?, good as usize))) {
             // Once they go by key, a peer that says so again is not believed.
-            let may_part = !work.by_key || !work.again.is_empty();
+            let may_part = !work.by_key || !work.refused.is_empty();
             if why.code == Code::Path && good >= run.len() && part.count > 1 && may_part {
                 if work.stage != Stage::Over {
                     (work.by_key, work.stage) = (true, Stage::Pieces);
-                    work.again.push((part.first, part.count));
+                    work.refused.push((part.first, part.count));
                 }
                 return;
             }
@@ -189,20 +189,20 @@ impl Waiting {
         }
     }
 
-    fn begin(&mut self, at: usize, first: usize, count: usize, bytes: usize) -> usize {
+    fn add_part(&mut self, at: usize, first: usize, count: usize, bytes: usize) -> usize {
         self.turn = self.turn.wrapping_add(1);
         let context = MARK | self.turn;
         self.parts.push(Part { context, work: self.works[at].number, first, count, bytes });
-        self.works[at].out += 1;
+        self.works[at].outstanding += 1;
         self.bytes += bytes;
         context
     }
 
     /// An operation was not accepted.
-    fn undo(&mut self, at: usize) {
+    fn remove_part(&mut self, at: usize) {
         if let Some(part) = self.parts.pop() {
             self.bytes -= part.bytes;
-            self.works[at].out -= 1;
+            self.works[at].outstanding -= 1;
         }
     }
 
@@ -212,18 +212,18 @@ impl Waiting {
             self.try_whole(prov, at)?;
         }
         if self.works[at].stage == Stage::Pieces {
-            self.feed(prov, at, pack)?;
+            self.post_runs(prov, at, pack)?;
         }
-        if self.works[at].stage == Stage::Probe && self.works[at].out == 0 {
+        if self.works[at].stage == Stage::Probe && self.works[at].outstanding == 0 {
             self.probe(prov, at)?;
         }
-        if self.works[at].stage == Stage::Posted && self.works[at].out == 0 {
-            self.works[at].stage = if self.works[at].flags & flags::REMOTE_CQ_DATA != 0 { Stage::Tell } else { Stage::Over };
+        if self.works[at].stage == Stage::Posted && self.works[at].outstanding == 0 {
+            self.works[at].stage = if self.works[at].flags & flags::REMOTE_CQ_DATA != 0 { Stage::Notify } else { Stage::Over };
         }
-        if self.works[at].stage == Stage::Tell {
-            self.tell(prov, at)?;
+        if self.works[at].stage == Stage::Notify {
+            self.notify_peer(prov, at)?;
         }
-        if self.works[at].stage == Stage::Told && self.works[at].out == 0 {
+        if self.works[at].stage == Stage::Notified && self.works[at].outstanding == 0 {
             self.works[at].stage = Stage::Over;
         }
         Ok(())
@@ -231,18 +231,18 @@ impl Waiting {
 
     fn try_whole(&mut self, prov: &dyn Endpoint, at: usize) -> Result<()> {
         let (list, dir) = (self.works[at].list.clone(), self.works[at].dir);
-        let context = self.begin(at, 0, list.runs.len(), list.total);
+        let context = self.add_part(at, 0, list.runs.len(), list.total);
         let work = &self.works[at];
         let has_data = work.flags & flags::REMOTE_CQ_DATA;
         let c = Common { data: work.data, ..work.common(context, time::now_ns()) };
         let came = prov.list(dir, &list, &Common { flags: c.flags | has_data, ..c });
         if !matches!(came, Ok(Native::Flying)) {
-            self.undo(at);
+            self.remove_part(at);
         }
         let work = &mut self.works[at];
         match came? {
             Native::Done => work.stage = Stage::Over,
-            Native::Flying => (work.next, work.stage) = (list.runs.len(), Stage::Told),
+            Native::Flying => (work.next, work.stage) = (list.runs.len(), Stage::Notified),
             Native::Blocked => {}
             Native::Pieces => {
                 if list.pairs.len() > 1 {
@@ -257,14 +257,14 @@ impl Waiting {
         Ok(())
     }
 
-    fn feed(&mut self, prov: &dyn Endpoint, at: usize, pack: usize) -> Result<()> {
+    fn post_runs(&mut self, prov: &dyn Endpoint, at: usize, pack: usize) -> Result<()> {
         let (list, dir, now) = (self.works[at].list.clone(), self.works[at].dir, time::now_ns());
         // Parts of a provider's own making may have any length, and one is to wait while another is under way.
         let few = if self.works[at].parts { 2 } else { 1 };
         while self.works[at].has_more() && self.parts.len() < WINDOW && (self.bytes < WINDOW_BYTES || self.parts.len() < few) {
             let first = self.works[at].next;
             if few > 1 {
-                if !self.feed_part(prov, at, now)? {
+                if !self.post_part(prov, at, now)? {
                     return Ok(());
                 }
                 continue;
@@ -278,10 +278,10 @@ impl Waiting {
                 }
                 (count, bytes) = (count + 1, bytes + run.len());
             }
-            let context = self.begin(at, first, count, bytes);
+            let context = self.add_part(at, first, count, bytes);
             let c = self.works[at].common(context, now);
-            if !post(prov, dir, &list, &list.runs[first..first + count], &c).inspect_err(|_| self.undo(at))? {
-                self.undo(at);
+            if !post(prov, dir, &list, &list.runs[first..first + count], &c).inspect_err(|_| self.remove_part(at))? {
+                self.remove_part(at);
                 return Ok(());
             }
             self.works[at].next = first + count;
@@ -293,10 +293,10 @@ impl Waiting {
     }
 
     /// Posts as much as the provider takes; false: try again after progress.
-    fn feed_part(&mut self, prov: &dyn Endpoint, at: usize, now: u64) -> Result<bool> {
+    fn post_part(&mut self, prov: &dyn Endpoint, at: usize, now: u64) -> Result<bool> {
         let work = &self.works[at];
-        if !work.again.is_empty() {
-            if work.out > 0 {
+        if !work.refused.is_empty() {
+            if work.outstanding > 0 {
                 return Ok(false);
             }
             self.regroup(at)?;
@@ -305,16 +305,16 @@ impl Waiting {
         let (list, dir, first) = (work.list.clone(), work.dir, work.next);
         let alike = |r: &&Run| r.pair == list.runs[first].pair;
         let most = if work.by_key { list.runs[first..].iter().take_while(alike).count() } else { list.runs.len() - first };
-        let context = self.begin(at, first, 0, 0);
+        let context = self.add_part(at, first, 0, 0);
         let c = self.works[at].common(context, now);
         let count = match prov.list_part(dir, &list.runs[first..first + most], &list.pairs, &c) {
             Ok(count) if count > 0 => count,
             Err(e) if !e.is_again() => {
-                self.undo(at);
+                self.remove_part(at);
                 return Err(e);
             }
             _ => {
-                self.undo(at);
+                self.remove_part(at);
                 return Ok(false);
             }
         };
@@ -331,11 +331,11 @@ impl Waiting {
     #[cold]
     fn regroup(&mut self, at: usize) -> Result<()> {
         let work = &mut self.works[at];
-        let rest = work.again.iter().map(|(first, count)| *first..first + count).chain(std::iter::once(work.next..work.list.runs.len()));
+        let rest = work.refused.iter().map(|(first, count)| *first..first + count).chain(std::iter::once(work.next..work.list.runs.len()));
         let list = Arc::new(work.list.grouped(rest)?);
         self.runs -= work.list.runs.len() - list.runs.len();
         (work.list, work.next) = (list, 0);
-        work.again.clear();
+        work.refused.clear();
         Ok(())
     }
 
@@ -347,16 +347,16 @@ impl Waiting {
             return Ok(());
         };
         let (list, dir) = (work.list.clone(), work.dir);
-        let context = self.begin(at, run.first as usize, 0, run.len());
+        let context = self.add_part(at, run.first as usize, 0, run.len());
         let c = self.works[at].common(context, time::now_ns());
         match post(prov, dir, &list, &[run], &c) {
             Ok(true) => {}
             Ok(false) => {
-                self.undo(at);
+                self.remove_part(at);
                 self.works[at].probes.push(run);
             }
             Err(_) => {
-                self.undo(at);
+                self.remove_part(at);
                 self.works[at].stage = Stage::Over;
             }
         }
@@ -364,18 +364,18 @@ impl Waiting {
     }
 
     /// The last byte is in place: now the peer gets its data.
-    fn tell(&mut self, prov: &dyn Endpoint, at: usize) -> Result<()> {
+    fn notify_peer(&mut self, prov: &dyn Endpoint, at: usize) -> Result<()> {
         let list = self.works[at].list.clone();
         let last = list.runs.len().saturating_sub(1);
-        let context = self.begin(at, last, 1, 0);
+        let context = self.add_part(at, last, 1, 0);
         let work = &self.works[at];
         let (addr, key) = (list.addr, list.pairs.first().map_or(0, |p| p.key));
         let c = work.common(context, time::now_ns());
         let c = Common { flags: c.flags | flags::REMOTE_CQ_DATA, data: work.data, ..c };
         match prov.rma(Dir::Write, &[Iov::EMPTY], &[RmaIov { addr, len: 0, key }], &c, &[]) {
-            Ok(()) => self.works[at].stage = Stage::Told,
+            Ok(()) => self.works[at].stage = Stage::Notified,
             Err(e) => {
-                self.undo(at);
+                self.remove_part(at);
                 if !e.is_again() {
                     return Err(e);
                 }
@@ -385,11 +385,11 @@ impl Waiting {
     }
 
     /// Tells of the lists that are over, and forgets them.
-    pub(super) fn sweep(&mut self) {
+    pub(super) fn report_finished(&mut self) {
         let mut at = 0;
         while at < self.works.len() {
             let work = &self.works[at];
-            if work.stage != Stage::Over || work.out > 0 {
+            if work.stage != Stage::Over || work.outstanding > 0 {
                 at += 1;
                 continue;
             }

@@ -9,7 +9,7 @@ use super::bind::{Binding, Bindings, Ending, Ends};
 use super::contract::Endpoint;
 use super::flags;
 use super::list::List;
-use super::list_work::{Stage, Waiting, Work};
+use super::list_work::{PendingLists, Stage, Work};
 use super::op::{Common, Dir, IOV_LIMIT};
 use crate::error::{Code, Error, Result, errno};
 use crate::sys::time;
@@ -23,7 +23,7 @@ const WAITING: usize = 1024;
 const WAITING_RUNS: usize = 4 << 20;
 
 pub struct Lists {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingLists>,
     /// The number of lists in `waiting`, for reading without the lock.
     pending: AtomicUsize,
     ends: Arc<Ends>,
@@ -80,9 +80,9 @@ impl Lists {
             stage: Stage::Fresh,
             parts: false,
             by_key: false,
-            again: Vec::new(),
+            refused: Vec::new(),
             next: 0,
-            out: 0,
+            outstanding: 0,
             failed: None,
             probes: Vec::new(),
             list,
@@ -91,7 +91,7 @@ impl Lists {
         w.works.push_back(work);
         let at = w.works.len() - 1;
         let first = if at == 0 || w.may_start(at) { w.advance(prov, at, self.pack) } else { Ok(()) };
-        let posted = w.works[at].next > 0 || w.works[at].out > 0;
+        let posted = w.works[at].next > 0 || w.works[at].outstanding > 0;
         if let Err(e) = first.as_ref()
             && posted
         {
@@ -106,9 +106,9 @@ impl Lists {
             }
             return Err(e);
         }
-        w.sweep();
+        w.report_finished();
         self.pending.store(w.works.len(), Ordering::Relaxed);
-        if w.works.iter().any(|work| work.number == w.turn) && (deadline != 0 || w.is_hungry()) {
+        if w.works.iter().any(|work| work.number == w.turn) && (deadline != 0 || w.needs_polling()) {
             w.bind.rouse();
         }
         Ok(())
@@ -131,7 +131,7 @@ impl Lists {
                 w.works[at].stop(e);
             }
         }
-        w.sweep();
+        w.report_finished();
         self.pending.store(w.works.len(), Ordering::Relaxed);
     }
 
@@ -140,7 +140,7 @@ impl Lists {
     pub fn next_look(&self) -> (u64, bool) {
         let w = self.waiting.lock();
         let deadline = w.works.iter().map(|work| work.end.deadline).filter(|d| *d != 0).min().unwrap_or(u64::MAX);
-        (deadline, w.is_hungry())
+        (deadline, w.needs_polling())
     }
 
     /// Cancels the list with this context. False: there is none.
@@ -156,11 +156,11 @@ impl Lists {
             w.ended(context, why);
         }
         let work = &mut w.works[at];
-        if work.out > 0 && work.stage == Stage::Told {
+        if work.outstanding > 0 && work.stage == Stage::Notified {
             return Err(Error::new(errno::ENOENT, "context: all of the list is under way, and cannot be cancelled"));
         }
         work.stop(why);
-        w.sweep();
+        w.report_finished();
         self.pending.store(w.works.len(), Ordering::Relaxed);
         Ok(true)
     }
@@ -173,10 +173,10 @@ impl Lists {
         }
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side closed the endpoint");
         for work in &mut w.works {
-            work.out = 0;
+            work.outstanding = 0;
             work.stop(why.clone());
         }
-        w.sweep();
+        w.report_finished();
         w.bind = Bindings::default();
         self.pending.store(0, Ordering::Relaxed);
     }

@@ -320,7 +320,7 @@ pub struct CqOps {
 }
 
 /// What the entry of a source goes on with, where it does not end the call itself.
-pub struct Rest {
+pub struct CqFallback {
     /// The endpoints' turn has come, though the source has given so many entries: these are the result.
     pub due: Read,
     /// The source has nothing: the endpoints' turn, and a look into the queue.
@@ -335,7 +335,7 @@ pub struct CqHead {
     pub ops: &'static CqOps,
     /// What the source gave with its table, which lives as long as the queue.
     pub of: *const (),
-    pub rest: &'static Rest,
+    pub rest: &'static CqFallback,
     /// The queue itself, which lives as long.
     pub queue: *const Queue,
 }

@@ -6,7 +6,7 @@ mod provider;
 use gdrfab::error::{Result, errno};
 use gdrfab::mr::{Access, Attr, Iov, Paths, RegionId, Source};
 use gdrfab::prov::bind::Binding;
-use gdrfab::prov::general::Posting;
+use gdrfab::prov::general::EndpointCore;
 use gdrfab::prov::info::{Ask, Info};
 use gdrfab::prov::op::Common;
 use gdrfab::prov::ops::{OpFlags, Owner};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// An endpoint with its queues, as the layer above has it: operations go by the general table.
 struct Side {
     domain: Arc<dyn Domain>,
-    posting: Posting,
+    core: EndpointCore,
     cq: Arc<Queue>,
     eq: Arc<EventQueue>,
 }
@@ -28,17 +28,18 @@ struct Side {
 impl Side {
     fn new(context: usize) -> Side {
         let domain = Loopback.open_domain(&Info::default(), Threading::Safe).unwrap();
-        let posting =
-            Posting::new(domain.clone().open_endpoint(&Info::default(), context).unwrap(), Owner::here(), OpFlags::default(), 1).unwrap();
+        let core =
+            EndpointCore::new(domain.clone().open_endpoint(&Info::default(), context).unwrap(), Owner::here(), OpFlags::default(), 1)
+                .unwrap();
         let (cq, eq) = (Arc::new(Queue::new(16, Threading::Safe).unwrap()), Arc::new(EventQueue::default()));
-        let ep = posting.prov();
-        assert_eq!(posting.enable().unwrap_err().errno, errno::ENOCQ);
+        let ep = core.prov();
+        assert_eq!(core.enable().unwrap_err().errno, errno::ENOCQ);
         ep.bind(Binding::Cq { queue: cq.clone(), source: None, transmit: true, receive: true, selective: false }).unwrap();
         ep.bind(Binding::Eq(eq.clone())).unwrap();
         assert_eq!(ep.bind(Binding::Eq(eq.clone())).unwrap_err().errno, errno::EBUSY);
-        posting.enable().unwrap();
-        assert_eq!(posting.enable().unwrap_err().errno, errno::EOPBADSTATE);
-        Side { domain, posting, cq, eq }
+        core.enable().unwrap();
+        assert_eq!(core.enable().unwrap_err().errno, errno::EOPBADSTATE);
+        Side { domain, core, cq, eq }
     }
 
     fn event(&self) -> Event {
@@ -46,7 +47,7 @@ impl Side {
     }
 
     fn entry(&self) -> std::result::Result<Completion, i32> {
-        self.posting.prov().progress(false);
+        self.core.prov().progress(false);
         let mut got = None;
         match self.cq.take(1, |_, c| got = Some(*c)) {
             Taken::ErrorFirst => Err(self.cq.take_error().expect("an error").1.error.errno),
@@ -73,12 +74,12 @@ fn listener(name: &str) -> (PassiveEndpoint, Arc<EventQueue>) {
 fn connected(name: &str) -> (Side, Side) {
     let (client, server) = (Side::new(1), Side::new(2));
     let (pep, events) = listener(name);
-    client.posting.prov().connect(pep.address(), b"hello").unwrap();
+    client.core.prov().connect(pep.address(), b"hello").unwrap();
     pep.announce(pep.poll());
     let (_, asked) = events.take_if(|_| (true, ())).unwrap();
     let request = asked.unwrap().request.expect("a request");
     assert_eq!(request.data(), b"hello");
-    server.posting.prov().accept(request, b"welcome").unwrap();
+    server.core.prov().accept(request, b"welcome").unwrap();
     let event = client.event();
     assert_eq!((event.kind, event.context, &event.data[..]), (EventKind::Connected as u32, 1, &b"welcome"[..]));
     assert_eq!(server.event().kind, EventKind::Connected as u32);
@@ -90,9 +91,9 @@ fn bytes_are_written_and_read_and_messages_arrive() {
     let (client, server) = connected("bytes");
     let (mut here, there) = (*b"12345678", [0u8; 16]);
     let mr = server.register(&there, Access::REMOTE_WRITE | Access::REMOTE_READ);
-    let (ep, ops) = (client.posting.head(), client.posting.head().ops());
+    let (ep, ops) = (client.core.head(), client.core.head().ops());
     let (base, buf) = (there.as_ptr() as u64, here.as_mut_ptr().cast());
-    let raw = (&raw const client.posting).cast();
+    let raw = (&raw const client.core).cast();
     // SAFETY: both arrays outlive the operations, which are over when they return; the endpoint is open.
     unsafe {
         assert_eq!((ops.write)(raw, buf, 8, null_mut(), 0, base + 8, mr.key, 11 as *mut _), 0);
@@ -112,11 +113,11 @@ fn bytes_are_written_and_read_and_messages_arrive() {
     let mut room = [0u8; 8];
     // SAFETY: the room outlives the operation.
     let pieces = [unsafe { Iov::new(room.as_mut_ptr() as usize, 8) }];
-    server.posting.prov().recv(&pieces, &Common { context: 14, ..Common::default() }, &[]).unwrap();
+    server.core.prov().recv(&pieces, &Common { context: 14, ..Common::default() }, &[]).unwrap();
     let entry = server.entry().unwrap();
     assert_eq!((entry.context, entry.len, &room[..4]), (14, 4, &b"5678"[..]));
-    assert_eq!(client.posting.prov().report(mr.key, 0).unwrap().path, Paths::DIRECT);
-    assert!(ep.is_here() && client.posting.prov().stats().bytes_direct == 12);
+    assert_eq!(client.core.prov().report(mr.key, 0).unwrap().path, Paths::DIRECT);
+    assert!(ep.is_here() && client.core.prov().stats().bytes_direct == 12);
 }
 
 #[test]
@@ -132,12 +133,12 @@ fn what_is_in_use_is_busy_and_a_closed_end_is_told() {
     server.domain.free(addr).unwrap();
     assert_eq!(server.domain.in_use(), (0, 0));
 
-    client.posting.prov().recv(&[], &Common { context: 5, ..Common::default() }, &[]).unwrap();
-    server.posting.prov().close().unwrap();
+    client.core.prov().recv(&[], &Common { context: 5, ..Common::default() }, &[]).unwrap();
+    server.core.prov().close().unwrap();
     assert_eq!(client.event().kind, EventKind::Shutdown as u32);
     assert_eq!(client.entry().err(), Some(errno::ECONNRESET));
-    assert_eq!(client.posting.prov().send(&[], &Common::default(), &[]).unwrap_err().errno, errno::ENOTCONN);
-    client.posting.prov().close().unwrap();
+    assert_eq!(client.core.prov().send(&[], &Common::default(), &[]).unwrap_err().errno, errno::ENOTCONN);
+    client.core.prov().close().unwrap();
 }
 
 #[test]
@@ -147,8 +148,8 @@ fn who_is_not_wanted_is_told() -> Result<()> {
     assert_eq!(twice.unwrap_err().errno, errno::EADDRINUSE);
     for dropped in [false, true] {
         let client = Side::new(1);
-        assert_eq!(client.posting.prov().connect(&format!("{SCHEME}nobody"), b"").unwrap_err().errno, errno::ECONNREFUSED);
-        client.posting.prov().connect(pep.address(), b"")?;
+        assert_eq!(client.core.prov().connect(&format!("{SCHEME}nobody"), b"").unwrap_err().errno, errno::ECONNREFUSED);
+        client.core.prov().connect(pep.address(), b"")?;
         pep.announce(pep.poll());
         let request = events.take_if(|_| (true, ())).unwrap().1.unwrap().request.unwrap();
         if dropped {

@@ -4,7 +4,7 @@
 use super::*;
 use crate::error::Result;
 use crate::prov::bind::{Binding, Options};
-use crate::prov::general::Posting;
+use crate::prov::general::EndpointCore;
 use crate::prov::op::{Common, Dir, Iov, RmaIov};
 use crate::prov::ops::{OpFlags, Owner};
 use crate::prov::report::{PathReport, Stats};
@@ -89,9 +89,9 @@ impl Endpoint for Fake {
     }
 }
 
-/// A roster of `count`, what was seen of each, their peers, and how often sleepers were woken.
+/// A set of `count`, what was seen of each, their peers, and how often sleepers were woken.
 struct Group {
-    roster: Roster,
+    set: ProgressSet,
     eps: Vec<EpRef>,
     seen: Vec<Arc<Seen>>,
     peers: Vec<UnixStream>,
@@ -102,10 +102,10 @@ impl Group {
     fn of(count: usize) -> Group {
         let wakes = Arc::new(AtomicUsize::new(0));
         let counted = wakes.clone();
-        let roster = Roster::new(Threading::Safe, move || {
+        let set = ProgressSet::new(Threading::Safe, move || {
             counted.fetch_add(1, Relaxed);
         });
-        let mut group = Group { roster, eps: Vec::new(), seen: Vec::new(), peers: Vec::new(), wakes };
+        let mut group = Group { set, eps: Vec::new(), seen: Vec::new(), peers: Vec::new(), wakes };
         for _ in 0..count {
             let (socket, peer) = UnixStream::pair().unwrap();
             socket.set_nonblocking(true).unwrap();
@@ -117,11 +117,11 @@ impl Group {
                 rests: Mutex::new(None),
                 socket,
             });
-            let posting = Arc::new(Posting::new(Box::new(Fake(seen.clone())), Owner::here(), OpFlags::default(), 1).unwrap());
-            let ep = EpRef::new(&posting, |p| p);
-            group.roster.attach(&ep);
+            let core = Arc::new(EndpointCore::new(Box::new(Fake(seen.clone())), Owner::here(), OpFlags::default(), 1).unwrap());
+            let ep = EpRef::new(&core, |p| p);
+            group.set.attach(&ep);
             // Bound twice, as for sends and receives, it has one turn.
-            group.roster.attach(&ep);
+            group.set.attach(&ep);
             group.eps.push(ep);
             group.seen.push(seen);
             group.peers.push(peer);
@@ -143,23 +143,23 @@ impl Group {
 fn few_have_every_turn() {
     let group = Group::of(FEW);
     for _ in 0..10 {
-        group.roster.turn();
+        group.set.turn();
         assert_eq!(group.turns(), FEW);
     }
-    assert!(group.roster.awake().1.is_none());
+    assert!(group.set.awake().1.is_none());
 }
 
 #[test]
 fn of_many_only_the_active_have_turns() {
     let group = Group::of(100);
     group.seen[7].busy.store(true, Relaxed);
-    group.roster.turn();
+    group.set.turn();
     assert_eq!(group.turns(), 100);
     for _ in 0..10 {
-        group.roster.turn();
+        group.set.turn();
         assert_eq!(group.turns(), 2, "the busy one, and the last");
     }
-    assert!(group.roster.awake().0.len() <= FEW && group.roster.awake().1.is_some());
+    assert!(group.set.awake().0.len() <= FEW && group.set.awake().1.is_some());
 }
 
 #[test]
@@ -167,24 +167,24 @@ fn what_comes_ends_the_rest() {
     let mut group = Group::of(50);
     // Before the first of them rests, and after.
     group.seen.iter().take(49).for_each(|s| s.busy.store(true, Relaxed));
-    group.roster.turn();
+    group.set.turn();
     group.peers[3].write_all(b"early").unwrap();
     group.seen.iter().for_each(|s| s.busy.store(false, Relaxed));
-    group.roster.awake();
+    group.set.awake();
     group.turns();
     let woken = group.wakes.load(Relaxed);
-    assert!(group.roster.turn(), "it came before the endpoint rested");
+    assert!(group.set.turn(), "it came before the endpoint rested");
     assert_eq!((group.seen[3].taken.load(Relaxed), group.wakes.load(Relaxed)), (5, woken + 1));
     for i in (0..50).rev() {
         group.peers[i].write_all(b"later").unwrap();
-        group.roster.turn();
+        group.set.turn();
         assert!(group.turned(i), "{i}");
         assert!(group.turns() <= FEW + 2);
     }
     assert!(group.seen.iter().all(|s| s.taken.load(Relaxed) >= 5));
     // An end as well.
     drop(group.peers.remove(0));
-    group.roster.turn();
+    group.set.turn();
     assert!(group.turned(0));
 }
 
@@ -192,27 +192,27 @@ fn what_comes_ends_the_rest() {
 fn a_call_or_a_time_ends_the_rest() {
     let group = Group::of(20);
     group.seen[4].due.store(time::now_ns() + 5_000_000, Relaxed);
-    group.roster.turn();
-    assert!(group.roster.nap_ns() <= 5_000_000);
+    group.set.turn();
+    assert!(group.set.nap_ns() <= 5_000_000);
     group.turns();
     let (at, number) = group.seen[9].rests.lock().unwrap().clone().unwrap();
     at.call(number);
-    group.roster.turn();
+    group.set.turn();
     assert!(group.turned(9));
     group.turns();
     group.seen[4].due.store(u64::MAX, Relaxed);
     std::thread::sleep(std::time::Duration::from_millis(6));
-    group.roster.turn();
+    group.set.turn();
     assert!(group.turned(4));
-    assert_eq!(group.roster.nap_ns(), u64::MAX);
+    assert_eq!(group.set.nap_ns(), u64::MAX);
 }
 
 #[test]
 fn who_leaves_is_not_called() {
     let mut group = Group::of(20);
-    group.roster.turn();
+    group.set.turn();
     for i in [2, 19] {
-        group.roster.detach(&group.eps[i]);
+        group.set.detach(&group.eps[i]);
         group.peers[i].write_all(b"too late").unwrap();
         let rest = group.seen[i].rests.lock().unwrap().clone();
         if let Some((at, number)) = rest {
@@ -220,10 +220,10 @@ fn who_leaves_is_not_called() {
         }
     }
     group.turns();
-    group.roster.turn();
+    group.set.turn();
     assert!(!group.turned(2) && !group.turned(19));
-    assert_eq!(group.roster.len(), 18);
-    group.roster.attach(&group.eps[2]);
-    group.roster.turn();
-    assert!(group.turned(2) && group.roster.len() == 19);
+    assert_eq!(group.set.len(), 18);
+    group.set.attach(&group.eps[2]);
+    group.set.turn();
+    assert!(group.turned(2) && group.set.len() == 19);
 }

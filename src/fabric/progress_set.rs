@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Up to so many all have every turn: to ask which of them are idle would cost more.
 const FEW: usize = 4;
 
-pub(crate) struct Roster {
+pub(crate) struct ProgressSet {
     members: Serial<Members>,
     /// Wakes who sleeps on the object: there are active endpoints now whose sockets the sleeper does not watch.
     wake: Box<dyn Fn() + Send + Sync>,
@@ -22,14 +22,14 @@ pub(crate) struct Roster {
 pub(crate) struct Members {
     active: Vec<EpRef>,
     /// By their numbers, with the time until which they may rest.
-    resting: HashMap<u64, (EpRef, u64)>,
+    idle: HashMap<u64, (EpRef, u64)>,
     /// The times of those that have one, and their numbers.
     dues: BTreeSet<(u64, u64)>,
     /// The numbers of all, by where they lie.
     numbers: HashMap<usize, u64>,
     last: u64,
     /// How many can rest at all.
-    restful: usize,
+    idle_capable: usize,
     at: Option<Arc<Rest>>,
     /// Some rest, or may, so that a turn is more than a turn of each active one.
     many: bool,
@@ -50,33 +50,33 @@ impl Members {
     /// Once there is a `Rest` it is asked for ever: a socket that it still watches keeps the descriptor which the caller polls
     /// readable until it is asked, though its endpoint rests no more.
     fn count(&mut self) {
-        self.many = self.at.is_some() || (self.active.len() > FEW && self.restful > 0);
+        self.many = self.at.is_some() || (self.active.len() > FEW && self.idle_capable > 0);
     }
 
     /// True: some that rested are active now.
     #[inline(always)]
     fn turn(&mut self, force: bool) -> bool {
         self.active.iter().for_each(|ep| ep.progress(force));
-        self.many && self.turn_of_many(force)
+        self.many && self.turn_with_idle(force)
     }
 
     /// The rest of a turn where there are many: who has something to do is active, and who has nothing rests.
     #[cold]
     #[inline(never)]
-    fn turn_of_many(&mut self, force: bool) -> bool {
+    fn turn_with_idle(&mut self, force: bool) -> bool {
         let before = self.active.len();
-        let called = self.at.is_some() && self.call();
+        let called = self.at.is_some() && self.activate();
         self.active.iter().skip(before).for_each(|ep| ep.progress(force));
-        self.settle();
+        self.park_idle();
         called
     }
 
     /// Makes those active that have something to do, or whose time has come.
-    fn call(&mut self) -> bool {
-        let Members { active, resting, dues, at, .. } = self;
+    fn activate(&mut self) -> bool {
+        let Members { active, idle, dues, at, .. } = self;
         let before = active.len();
         let mut rise = |number: u64| {
-            if let Some((ep, due)) = resting.remove(&number) {
+            if let Some((ep, due)) = idle.remove(&number) {
                 dues.remove(&(due, number));
                 active.push(ep);
             }
@@ -87,14 +87,14 @@ impl Members {
         if self.dues.first().is_some_and(|(due, _)| *due <= time::now_ns()) {
             let later = self.dues.split_off(&(time::now_ns() + 1, 0));
             let due = std::mem::replace(&mut self.dues, later);
-            self.active.extend(due.into_iter().filter_map(|(_, number)| Some(self.resting.remove(&number)?.0)));
+            self.active.extend(due.into_iter().filter_map(|(_, number)| Some(self.idle.remove(&number)?.0)));
         }
         self.active.len() > before
     }
 
     /// Lets all rest that can, but for the last that became active: it is the likeliest to have more.
-    fn settle(&mut self) {
-        if self.active.len() <= FEW || self.restful == 0 {
+    fn park_idle(&mut self) {
+        if self.active.len() <= FEW || self.idle_capable == 0 {
             return;
         }
         if self.at.is_none() {
@@ -104,36 +104,36 @@ impl Members {
         let Some(at) = &self.at else { return };
         let last = self.active.len() - 1;
         let mut place = 0;
-        let Members { active, resting, dues, numbers, .. } = self;
+        let Members { active, idle, dues, numbers, .. } = self;
         active.retain(|ep| {
             place += 1;
-            let Some(number) = numbers.get(&ep.place()).copied().filter(|_| place <= last) else { return true };
+            let Some(number) = numbers.get(&ep.address()).copied().filter(|_| place <= last) else { return true };
             let Some(due) = ep.rest(at, number) else { return true };
             if due < u64::MAX {
                 dues.insert((due, number));
             }
-            resting.insert(number, (ep.clone(), due));
+            idle.insert(number, (ep.clone(), due));
             false
         });
         self.count();
     }
 }
 
-impl Roster {
-    pub fn new(threading: Threading, wake: impl Fn() + Send + Sync + 'static) -> Roster {
-        Roster { members: Serial::new(threading, Members::default()), wake: Box::new(wake) }
+impl ProgressSet {
+    pub fn new(threading: Threading, wake: impl Fn() + Send + Sync + 'static) -> ProgressSet {
+        ProgressSet { members: Serial::new(threading, Members::default()), wake: Box::new(wake) }
     }
 
     /// Once for each endpoint, however often it is bound to the object.
     pub fn attach(&self, ep: &EpRef) {
         let mut members = self.members.lock();
         let number = members.last + 1;
-        if members.numbers.contains_key(&ep.place()) {
+        if members.numbers.contains_key(&ep.address()) {
             return;
         }
         members.last = number;
-        members.numbers.insert(ep.place(), number);
-        members.restful += usize::from(ep.prov().can_rest());
+        members.numbers.insert(ep.address(), number);
+        members.idle_capable += usize::from(ep.prov().can_rest());
         members.active.push(ep.clone());
         members.count();
         drop(members);
@@ -142,9 +142,9 @@ impl Roster {
 
     pub fn detach(&self, ep: &EpRef) {
         let mut members = self.members.lock();
-        let Some(number) = members.numbers.remove(&ep.place()) else { return };
-        members.restful -= usize::from(ep.prov().can_rest());
-        match members.resting.remove(&number) {
+        let Some(number) = members.numbers.remove(&ep.address()) else { return };
+        members.idle_capable -= usize::from(ep.prov().can_rest());
+        match members.idle.remove(&number) {
             Some((_, due)) => drop(members.dues.remove(&(due, number))),
             None => members.active.retain(|e| e != ep),
         }
@@ -178,7 +178,7 @@ impl Roster {
     /// Those to be put to sleep one by one, and what watches the others.
     pub fn awake(&self) -> (Vec<EpRef>, Option<Arc<Rest>>) {
         let mut members = self.members.lock();
-        members.settle();
+        members.park_idle();
         (members.active.clone(), members.at.clone())
     }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Entries of the tables of operations that try a fast path first: once for all providers.
+//! Entries of the tables of operations that try a provider's fast path first and pass the call on if it declines. They are
+//! generic over the fast path, so that each provider writes only the path itself.
 
 use super::op::{Iov, One};
 use super::ops::{EpHead, Inject, InjectTagged, InjectTaggedData, InjectWrite, Message, RecvTagged, Rma, Tagged, TaggedData};
@@ -7,17 +8,18 @@ use crate::error::errno;
 use crate::guard::attempt;
 use std::ffi::c_void;
 
-/// What the fast path of an operation came to.
+/// The outcome of a fast path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fast {
     Done,
+    /// The call returns `-EAGAIN`.
     Again,
-    /// It is not for this operation, and nothing was done.
+    /// The path does not handle this operation, and has done nothing.
     Declined,
 }
 
 impl Fast {
-    /// The call's result, if it is over.
+    /// The result of the call, unless the path has declined.
     #[inline(always)]
     pub fn result(self) -> Option<isize> {
         match self {
@@ -28,38 +30,39 @@ impl Fast {
     }
 }
 
-/// The fast path of an entry of type `F`: what it does with an operation of one piece on each side, and who takes what it
-/// declines. The entries themselves are `fast_rma`, `fast_inject_write`, `fast_message` and so on. Of a message, `One` has the
-/// peer as its address and the tag as its key.
+/// A fast path for an entry of type `F` (`Rma`, `Message` and so on), for operations of one piece on each side, and the entry
+/// that gets what the path declines. `fast_rma`, `fast_inject_write`, `fast_message` and the others below are the entries.
+/// For a message, `One` holds the peer as its address and the tag as its key.
 pub trait FastPath<F> {
-    /// What the provider gives with its table.
+    /// The provider's data behind `Dispatch::of`.
     type Of;
     const NEXT: F;
 
-    /// The call's result; `None`: nothing was done.
+    /// Posts the operation and returns the call's result. `None`: nothing was done.
     ///
     /// # Safety
-    /// As for [`EpOps`](super::ops::EpOps); the endpoint has a table of the provider's.
+    /// As for [`EpOps`](super::ops::EpOps); also, the endpoint's table is this provider's, so that `of` is its data.
     unsafe fn post(head: &EpHead, of: &Self::Of, one: One) -> Option<isize>;
 }
 
-/// Runs a fast path in the process that opened the endpoint.
+/// Runs a fast path, if this is the process that opened the endpoint and not a fork of it.
 ///
 /// # Safety
 /// As for `FastPath::post`.
 #[inline(always)]
 unsafe fn post_fast<F, P: FastPath<F>>(ep: *const EpHead, one: One) -> Option<isize> {
-    // SAFETY: the head is an open endpoint's; what the provider gave with its table lives as long as the head.
+    // SAFETY: the caller promises an open endpoint with the provider's table; the data that came with the table lives as long
+    // as the head.
     unsafe {
         let (head, of) = (&*ep, &*(*ep).of().cast::<P::Of>());
         attempt(|| if head.is_here() { P::post(head, of, one) } else { None })
     }
 }
 
-/// gdrfab_write() and gdrfab_read() by a fast path first.
+/// gdrfab_write() and gdrfab_read().
 ///
 /// # Safety
-/// As for `FastPath::post`; so for all that follow.
+/// As for `FastPath::post`. The same holds for all entries below.
 #[inline(never)]
 pub unsafe extern "C" fn fast_rma<P: FastPath<Rma>>(
     ep: *const EpHead,
@@ -71,7 +74,7 @@ pub unsafe extern "C" fn fast_rma<P: FastPath<Rma>>(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
+    // SAFETY: the caller promises that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
         let one = One { local: Iov::new(buf as usize, len), addr, key, desc: desc as u64, context: context as usize, data: 0 };
         match post_fast::<Rma, P>(ep, one) {
@@ -92,7 +95,7 @@ pub unsafe extern "C" fn fast_inject_write<P: FastPath<InjectWrite>>(
     addr: u64,
     key: u64,
 ) -> isize {
-    // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
+    // SAFETY: the caller promises that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
         let one = One { local: Iov::new(buf as usize, len), addr, key, desc: 0, context: 0, data: 0 };
         match post_fast::<InjectWrite, P>(ep, one) {
@@ -115,7 +118,7 @@ pub unsafe extern "C" fn fast_message<P: FastPath<Message>>(
     peer_addr: u64,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
+    // SAFETY: the caller promises that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
         let one =
             One { local: Iov::new(buf as usize, len), addr: peer_addr, key: 0, desc: desc as u64, context: context as usize, data: 0 };
@@ -130,7 +133,7 @@ pub unsafe extern "C" fn fast_message<P: FastPath<Message>>(
 /// As for `fast_rma`.
 #[inline(never)]
 pub unsafe extern "C" fn fast_inject<P: FastPath<Inject>>(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64) -> isize {
-    // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
+    // SAFETY: the caller promises that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
         let one = One { local: Iov::new(buf as usize, len), addr: dest_addr, key: 0, desc: 0, context: 0, data: 0 };
         match post_fast::<Inject, P>(ep, one) {
@@ -154,7 +157,7 @@ pub unsafe extern "C" fn fast_tagged<P: FastPath<Tagged>>(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
+    // SAFETY: the caller promises that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
         let one =
             One { local: Iov::new(buf as usize, len), addr: dest_addr, key: tag, desc: desc as u64, context: context as usize, data: 0 };
@@ -175,7 +178,7 @@ pub unsafe extern "C" fn fast_inject_tagged<P: FastPath<InjectTagged>>(
     dest_addr: u64,
     tag: u64,
 ) -> isize {
-    // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
+    // SAFETY: the caller promises that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
         let one = One { local: Iov::new(buf as usize, len), addr: dest_addr, key: tag, desc: 0, context: 0, data: 0 };
         match post_fast::<InjectTagged, P>(ep, one) {
@@ -200,7 +203,7 @@ pub unsafe extern "C" fn fast_tagged_data<P: FastPath<TaggedData>>(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
+    // SAFETY: the caller promises that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
         let one = One { local: Iov::new(buf as usize, len), addr: dest_addr, key: tag, desc: desc as u64, context: context as usize, data };
         match post_fast::<TaggedData, P>(ep, one) {
@@ -221,7 +224,7 @@ pub unsafe extern "C" fn fast_inject_tagged_data<P: FastPath<InjectTaggedData>>(
     dest_addr: u64,
     tag: u64,
 ) -> isize {
-    // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
+    // SAFETY: the caller promises that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
         let one = One { local: Iov::new(buf as usize, len), addr: dest_addr, key: tag, desc: 0, context: 0, data };
         match post_fast::<InjectTaggedData, P>(ep, one) {
@@ -231,9 +234,9 @@ pub unsafe extern "C" fn fast_inject_tagged_data<P: FastPath<InjectTaggedData>>(
     }
 }
 
-/// gdrfab_trecv(), whose fast path gets the bits to ignore besides.
+/// The fast path of gdrfab_trecv(), which also gets the bits of the tag to ignore.
 pub trait FastRecv {
-    /// What the provider gives with its table.
+    /// The provider's data behind `Dispatch::of`.
     type Of;
     const NEXT: RecvTagged;
 
@@ -255,7 +258,7 @@ pub unsafe extern "C" fn fast_recv_tagged<P: FastRecv>(
     ignore: u64,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: the caller says that the head is an open endpoint's, and that the buffer stays until the completion.
+    // SAFETY: the caller promises that the head is an open endpoint's, and that the buffer stays until the completion.
     unsafe {
         let one =
             One { local: Iov::new(buf as usize, len), addr: src_addr, key: tag, desc: desc as u64, context: context as usize, data: 0 };

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The operations of an endpoint whose provider has no table of its own, or that is not enabled: they call the provider's
-//! `rma`, `send` and `recv`. Where a provider's own entry finds what it is not made for, it jumps here.
+//! The general table of operations: it serves an endpoint whose provider has no table of its own or that is not enabled, and
+//! every call that a provider's entry does not handle. Its entries check the arguments and call the provider's `rma`, `send`
+//! and `recv`.
+//!
+//! `EndpointCore` is the part of an endpoint that the entries work on.
 
 use super::bind::{Binding, INJECT_FLAGS};
 use super::contract::Endpoint;
@@ -19,32 +22,34 @@ use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// What an endpoint is to the operations: its head, and the provider's endpoint behind it.
+/// The beginning of every endpoint object: its head, which the entries get as a handle, and the provider's endpoint behind
+/// it.
 #[repr(C)]
 pub struct EndpointCore {
     head: EpHead,
     prov: Box<dyn Endpoint>,
     lists: Lists,
-    /// With GDRFAB_DEBUG.
+    /// The open regions against which local descriptors are checked, with GDRFAB_DEBUG only.
     described: Option<Arc<Described>>,
-    /// The provider's table while lists have the general one in its place: its entries for arrivals would not go on with them.
+    /// The provider's table, while lists are pending and the general table takes its place: the provider's entries for
+    /// arrivals would not advance the lists.
     replaced: AtomicPtr<EpOps>,
 }
 
 impl EndpointCore {
-    /// `iov_limit`: pieces that an operation may have on both sides.
+    /// `iov_limit` is the most pieces that an operation may have on either side.
     pub fn new(prov: Box<dyn Endpoint>, owner: Owner, op_flags: OpFlags, iov_limit: usize) -> Result<EndpointCore> {
         let lists = Lists::new(iov_limit);
         prov.bind(lists.ends())?;
         Ok(EndpointCore { head: EpHead::new(&GENERAL, owner, op_flags), prov, lists, described: None, replaced: AtomicPtr::default() })
     }
 
-    /// Every operation's local descriptors are held against these.
+    /// Has the local descriptors of every operation checked against these regions.
     pub fn checks(self, described: Option<Arc<Described>>) -> EndpointCore {
         EndpointCore { described, ..self }
     }
 
-    /// What operations' local descriptors are held against, with GDRFAB_DEBUG.
+    /// The regions against which local descriptors are checked, with GDRFAB_DEBUG only.
     #[inline(always)]
     pub fn described(&self) -> Option<&Described> {
         self.described.as_deref()
@@ -60,7 +65,7 @@ impl EndpointCore {
         &*self.prov
     }
 
-    /// Enables the endpoint; from now on its operations are those of the table that the provider chooses.
+    /// Enables the endpoint, and takes the table of operations that the provider chooses.
     pub fn enable(&self) -> Result<()> {
         self.prov.enable(self.head.op_flags())?;
         self.take_table();
@@ -69,7 +74,7 @@ impl EndpointCore {
 
     fn take_table(&self) {
         let general = Dispatch { ops: &GENERAL, of: std::ptr::null(), tx: std::ptr::null() };
-        // A provider's own entries look at no descriptor that they do not need.
+        // A provider's own entries would not check descriptors that they do not need.
         let own = if self.described.is_none() { self.prov.dispatch() } else { None };
         self.head.enable(own.unwrap_or(general));
     }
@@ -77,7 +82,7 @@ impl EndpointCore {
     pub fn bind(&self, what: Binding) -> Result<()> {
         self.prov.bind(what.clone())?;
         self.lists.bind(what);
-        // Enabled: with a counter it may have to take another table.
+        // The endpoint is enabled, and with the new counter the provider may choose another table.
         if !self.head.of().is_null() {
             self.replaced.store(std::ptr::null_mut(), Ordering::Relaxed);
             self.take_table();
@@ -96,7 +101,8 @@ impl EndpointCore {
         posted
     }
 
-    /// Messages go straight to their reader while there are no lists to go on with.
+    /// Chooses between the provider's table and the general one: if the provider's table lets arrivals bypass the queue, the
+    /// general table takes its place while lists are pending.
     fn choose_table(&self) {
         match self.lists.is_idle() {
             false if self.head.ops().arrive.is_some() => {
@@ -104,7 +110,7 @@ impl EndpointCore {
                 self.head.enable(Dispatch { ops: &GENERAL, of: self.head.of(), tx: self.head.tx() });
             }
             true => {
-                // SAFETY: a table of the provider's, which lives as long as the library.
+                // SAFETY: `replaced` holds a provider's table, which lives as long as the library.
                 if let Some(ops) = unsafe { self.replaced.swap(std::ptr::null_mut(), Ordering::Relaxed).as_ref() } {
                     self.head.enable(Dispatch { ops, of: self.head.of(), tx: self.head.tx() });
                 }
@@ -128,12 +134,12 @@ impl EndpointCore {
         self.choose_table();
     }
 
-    /// As the provider's; one that has lists to go on with does not rest.
+    /// As the provider's `rest`; an endpoint with pending lists does not become idle.
     pub fn rest(&self, at: &Arc<Rest>, number: u64) -> Option<u64> {
         if self.lists.is_idle() { self.prov.rest(at, number) } else { None }
     }
 
-    /// As the provider's, with the lists in mind.
+    /// As the provider's; also false if parts of lists have ended that nobody has taken.
     pub fn may_sleep(&self) -> bool {
         self.prov.may_sleep() && !self.lists.has_news()
     }
@@ -171,7 +177,7 @@ impl EndpointCore {
         Ok(())
     }
 
-    /// The endpoint that a handle is.
+    /// The endpoint of a handle.
     ///
     /// # Safety
     /// As for [`ops_of`].
@@ -180,7 +186,7 @@ impl EndpointCore {
         if !is_handle(ep) {
             return Err(null("ep"));
         }
-        // SAFETY: the caller says that it is an endpoint, which begins with its `EndpointCore`, and that with its head.
+        // SAFETY: the caller promises an open endpoint, which begins with its `EndpointCore`, and that with its head.
         Ok(unsafe { &*ep.cast::<EndpointCore>() })
     }
 
@@ -198,23 +204,24 @@ fn is_handle(ep: *const EpHead) -> bool {
     !ep.is_null() && ep.is_aligned()
 }
 
-/// The table of the handle that a C caller gave. NULL, or what is misaligned, has the general one, whose entries say so: an
-/// exported function with a result of its own beside the jump would push the arguments that lie on the stack a second time.
+/// The table of the handle that a C caller gave. NULL and misaligned handles get the general table, whose entries report the
+/// error. The exported function itself returns no error: with a second way out beside the jump, it would have to push its
+/// stack arguments again.
 ///
 /// # Safety
 /// `ep` is an open endpoint, NULL, or misaligned.
 #[inline(always)]
 pub unsafe fn ops_of(ep: *const EpHead) -> &'static EpOps {
-    // SAFETY: neither NULL nor misaligned, so an open endpoint, as the caller says; that begins with its head.
+    // SAFETY: the handle is neither NULL nor misaligned, so the caller promises an open endpoint, which begins with its head.
     if is_handle(ep) { unsafe { (*ep).ops() } } else { &GENERAL }
 }
 
 pub static GENERAL: EpOps = GENERAL_ENTRIES;
-/// The same, for tables that have a part of them.
+/// The entries of `GENERAL`, for tables that use some of them.
 pub const GENERAL_ENTRIES: EpOps =
     EpOps { write, read, inject_write, send, inject, recv, tsend, tinject, tsenddata, tinjectdata, trecv, arrive: None };
 
-/// Out of line: what `hold` runs in line goes through memory.
+/// Not inlined: values used in the closure that `hold` runs are kept in memory instead of registers.
 #[inline(never)]
 fn rma(ep: &EndpointCore, dir: Dir, local: Iov, addr: u64, key: u64, c: &Common) -> Result<()> {
     ep.check(local, c.desc)?;
@@ -223,7 +230,7 @@ fn rma(ep: &EndpointCore, dir: Dir, local: Iov, addr: u64, key: u64, c: &Common)
 }
 
 /// # Safety
-/// As for [`EpOps`]; so for all that follow.
+/// As for [`EpOps`]. The same holds for all entries below.
 #[inline(never)]
 pub unsafe extern "C" fn write(
     ep: *const EpHead,
@@ -236,7 +243,7 @@ pub unsafe extern "C" fn write(
     context: *mut c_void,
 ) -> isize {
     let c = Common { context: context as usize, desc: desc as u64, peer: dest_addr, ..Common::default() };
-    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+    // SAFETY: the caller of an `EpOps` entry promises that the handle is open and that the buffer is there for the operation.
     posting(|| unsafe {
         let local = Iov::new(buf as usize, len);
         rma(EndpointCore::from_handle(ep)?, Dir::Write, local, addr, key, &c)
@@ -257,7 +264,7 @@ pub unsafe extern "C" fn read(
     context: *mut c_void,
 ) -> isize {
     let c = Common { context: context as usize, desc: desc as u64, peer: src_addr, ..Common::default() };
-    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+    // SAFETY: the caller of an `EpOps` entry promises that the handle is open and that the buffer is there for the operation.
     posting(|| unsafe {
         let local = Iov::new(buf as usize, len);
         rma(EndpointCore::from_handle(ep)?, Dir::Read, local, addr, key, &c)
@@ -269,7 +276,7 @@ pub unsafe extern "C" fn read(
 #[inline(never)]
 pub unsafe extern "C" fn inject_write(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64, addr: u64, key: u64) -> isize {
     let c = Common { flags: INJECT_FLAGS, peer: dest_addr, ..Common::default() };
-    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+    // SAFETY: the caller of an `EpOps` entry promises that the handle is open and that the buffer is there for the operation.
     posting(|| unsafe {
         let local = Iov::new(buf as usize, len);
         rma(EndpointCore::from_handle(ep)?, Dir::Write, local, addr, key, &c)
@@ -295,7 +302,7 @@ pub unsafe extern "C" fn send(
     context: *mut c_void,
 ) -> isize {
     let c = Common { context: context as usize, desc: desc as u64, peer: dest_addr, ..Common::default() };
-    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+    // SAFETY: the caller of an `EpOps` entry promises that the handle is open and that the buffer is there for the operation.
     posting(|| unsafe {
         let local = Iov::new(buf as usize, len);
         message(EndpointCore::from_handle(ep)?, local, &c)
@@ -307,7 +314,7 @@ pub unsafe extern "C" fn send(
 #[inline(never)]
 pub unsafe extern "C" fn inject(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64) -> isize {
     let c = Common { flags: INJECT_FLAGS, peer: dest_addr, ..Common::default() };
-    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+    // SAFETY: the caller of an `EpOps` entry promises that the handle is open and that the buffer is there for the operation.
     posting(|| unsafe {
         let local = Iov::new(buf as usize, len);
         message(EndpointCore::from_handle(ep)?, local, &c)
@@ -327,7 +334,8 @@ pub unsafe extern "C" fn recv(
 ) -> isize {
     let c = Common { context: context as usize, desc: desc as u64, peer: src_addr, ..Common::default() };
     posting(|| {
-        // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+        // SAFETY: the caller of an `EpOps` entry promises that the handle is open and that the buffer is there for the
+        // operation.
         let (ep, local) = unsafe { (EndpointCore::from_handle(ep)?, Iov::new(buf as usize, len)) };
         ep.check(local, c.desc)?;
         let c = Common { flags: ep.head.op_flags().rx, ..c };
@@ -355,7 +363,7 @@ pub unsafe extern "C" fn tsend(
     context: *mut c_void,
 ) -> isize {
     let c = Common { context: context as usize, desc: desc as u64, peer: dest_addr, ..Common::default() };
-    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+    // SAFETY: the caller of an `EpOps` entry promises that the handle is open and that the buffer is there for the operation.
     posting(|| unsafe {
         let local = Iov::new(buf as usize, len);
         tagged(EndpointCore::from_handle(ep)?, local, &c, tag)
@@ -367,7 +375,7 @@ pub unsafe extern "C" fn tsend(
 #[inline(never)]
 pub unsafe extern "C" fn tinject(ep: *const EpHead, buf: *mut c_void, len: usize, dest_addr: u64, tag: u64) -> isize {
     let c = Common { flags: INJECT_FLAGS, peer: dest_addr, ..Common::default() };
-    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+    // SAFETY: the caller of an `EpOps` entry promises that the handle is open and that the buffer is there for the operation.
     posting(|| unsafe {
         let local = Iov::new(buf as usize, len);
         tagged(EndpointCore::from_handle(ep)?, local, &c, tag)
@@ -388,7 +396,7 @@ pub unsafe extern "C" fn tsenddata(
     context: *mut c_void,
 ) -> isize {
     let c = Common { context: context as usize, flags: REMOTE_CQ_DATA, data, desc: desc as u64, peer: dest_addr, ..Common::default() };
-    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+    // SAFETY: the caller of an `EpOps` entry promises that the handle is open and that the buffer is there for the operation.
     posting(|| unsafe {
         let local = Iov::new(buf as usize, len);
         tagged(EndpointCore::from_handle(ep)?, local, &c, tag)
@@ -400,7 +408,7 @@ pub unsafe extern "C" fn tsenddata(
 #[inline(never)]
 pub unsafe extern "C" fn tinjectdata(ep: *const EpHead, buf: *mut c_void, len: usize, data: u64, dest_addr: u64, tag: u64) -> isize {
     let c = Common { flags: INJECT_FLAGS | REMOTE_CQ_DATA, data, peer: dest_addr, ..Common::default() };
-    // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+    // SAFETY: the caller of an `EpOps` entry promises that the handle is open and that the buffer is there for the operation.
     posting(|| unsafe {
         let local = Iov::new(buf as usize, len);
         tagged(EndpointCore::from_handle(ep)?, local, &c, tag)
@@ -422,7 +430,8 @@ pub unsafe extern "C" fn trecv(
 ) -> isize {
     let c = Common { context: context as usize, desc: desc as u64, peer: src_addr, ..Common::default() };
     posting(|| {
-        // SAFETY: as `EpOps` has it: the C caller's handle is open, and the buffer is there for this operation.
+        // SAFETY: the caller of an `EpOps` entry promises that the handle is open and that the buffer is there for the
+        // operation.
         let (ep, local) = unsafe { (EndpointCore::from_handle(ep)?, Iov::new(buf as usize, len)) };
         ep.check(local, c.desc)?;
         let c = Common { flags: ep.head.op_flags().rx, ..c };

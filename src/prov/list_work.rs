@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What lists that are under way consist of: what of each is posted next, and what the ends of its parts come to.
+//! The lists of an endpoint that are queued or in progress: which operations each list posts next, and how the ends of its
+//! operations decide the list's own completion. `lists.rs` holds one `PendingLists` behind a lock and drives it.
+//!
+//! A list first goes to the provider as a whole (`try_whole`). Otherwise it goes in parts: of runs as many as fit one
+//! operation, or as many as the provider takes. If the peer refuses a part of several blocks, its blocks are posted again one
+//! by one, to find the block that fails.
 
 use super::bind::{Bindings, Ending, PART};
 use super::contract::Endpoint;
@@ -11,15 +16,16 @@ use crate::sys::time;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Operations of lists that are outstanding at once on an endpoint, and their bytes.
+/// The most operations of lists that are outstanding on an endpoint at once, and the most bytes of them all.
 const WINDOW: usize = 64;
 const WINDOW_BYTES: usize = 32 << 20;
-/// Bytes of several runs that go as one operation.
+/// The most bytes that several runs in one operation have.
 const PACK_BYTES: usize = 256 << 10;
-/// Contexts of parts: no address of a caller's has the bit.
+/// Set in the contexts of parts: no address of a user process has this bit.
 const MARK: usize = 1 << 63;
 
-/// Runs that one operation moves; of a list that a provider moves itself, all.
+/// An outstanding operation of a list, and the runs that it moves: all, if the provider moves the list itself. A probe of one
+/// block has the count 0, and the block's index as `first`.
 struct Part {
     context: usize,
     work: usize,
@@ -30,16 +36,17 @@ struct Part {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
-    /// The provider has not said how it goes.
+    /// The provider was not asked yet, or could not say yet, whether it moves the list itself.
     Fresh,
-    /// By operations of some blocks.
+    /// Being posted in parts.
     Pieces,
-    /// All are posted.
+    /// All parts are posted.
     Posted,
-    /// The peer is to be told; then that it was.
+    /// All bytes are in place: the operation that carries the data for the peer's completion is to be posted.
     Notify,
+    /// That operation was posted, or the provider moves the whole list in one operation.
     Notified,
-    /// A part of several blocks was refused: they go one by one, to find out which.
+    /// A part of several blocks was refused: its blocks are posted one by one, to find the one that fails.
     Probe,
     Over,
 }
@@ -48,22 +55,23 @@ pub(super) struct Work {
     pub(super) number: usize,
     pub(super) list: Arc<List>,
     pub(super) dir: Dir,
-    /// Of the list: told to the caller.
+    /// The list's completion, as the caller gets it.
     pub(super) end: Ending,
     pub(super) flags: u64,
     pub(super) data: u64,
     pub(super) peer: u64,
     pub(super) stage: Stage,
-    /// The provider says how many runs each of them has.
+    /// The provider decides how many runs each part has (`Native::Parts`).
     pub(super) parts: bool,
-    /// The peer cannot take runs of several keys together; what it has refused for that is posted again.
+    /// The peer cannot take runs of several regions in one operation, so each part has runs of one key. The refused parts
+    /// (first run, count) are posted again.
     pub(super) by_key: bool,
     pub(super) refused: Vec<(usize, usize)>,
-    /// The next run, and parts that are posted.
+    /// The next run to post, and the number of outstanding parts.
     pub(super) next: usize,
     pub(super) outstanding: usize,
     pub(super) failed: Option<(usize, Error)>,
-    /// Blocks of the part that was refused, to be tried one by one.
+    /// Blocks of a refused part that are still to be posted one by one, in reverse order.
     pub(super) probes: Vec<Run>,
 }
 
@@ -77,7 +85,8 @@ pub(super) struct PendingLists {
     pub(super) bind: Bindings,
 }
 
-/// Why a list ends that can be posted no further.
+/// The error of a list that cannot be posted further, as its completion tells it: a connection that ended during the list has
+/// its own error there.
 fn lost(e: Error) -> Error {
     match (e.errno, e.code) {
         (errno::ESHUTDOWN | errno::ENOTCONN, Code::Canceled) => Error { errno: errno::ECANCELED, ..e },
@@ -87,7 +96,7 @@ fn lost(e: Error) -> Error {
 }
 
 impl Work {
-    /// Nothing more of it is posted; it ends when what is under way has.
+    /// Stops posting parts of the list, which fails with this error once its outstanding parts have ended.
     pub(super) fn stop(&mut self, why: Error) {
         let block = self.list.runs.get(self.next).or(self.list.runs.last()).map_or(0, |r| r.first as usize);
         self.failed.get_or_insert((block, lost(why)));
@@ -109,13 +118,14 @@ impl Work {
 }
 
 impl PendingLists {
-    /// Whether the list at `at` may post something: those before it have posted all they will.
+    /// Whether the list at `at` may post: the list before it has posted all its parts, and if this one is fenced, it is the
+    /// first.
     pub(super) fn may_start(&self, at: usize) -> bool {
         let fenced = self.works[at].flags & flags::FENCE != 0;
         at == 0 || !(fenced || matches!(self.works[at - 1].stage, Stage::Fresh | Stage::Pieces))
     }
 
-    /// Whether a list waits for something that nobody announces.
+    /// Whether a list without outstanding parts waits to go on, which no completion will announce.
     pub(super) fn needs_polling(&self) -> bool {
         self.works.iter().any(|w| w.outstanding == 0)
     }
@@ -129,7 +139,7 @@ impl PendingLists {
         let Some(why) = why else { return };
         let named = why.piece.filter(|(run, _)| usize::from(*run) < part.count);
         if let Some((run, good)) = named.and_then(|(i, good)| Some((work.list.runs.get(part.first + usize::from(i))?, good as usize))) {
-            // Once they go by key, a peer that says so again is not believed.
+            // If all parts have runs of one key, a peer that still refuses several regions is not believed.
             let may_part = !work.by_key || !work.refused.is_empty();
             if why.code == Code::Path && good >= run.len() && part.count > 1 && may_part {
                 if work.stage != Stage::Over {
@@ -146,7 +156,7 @@ impl PendingLists {
             return;
         }
         if part.count == 0 {
-            // One block of a part that was refused.
+            // A probe of one block, which is now known to fail.
             (work.failed, work.stage) = (Some((part.first, why)), Stage::Over);
             return work.probes.clear();
         }
@@ -180,11 +190,11 @@ impl PendingLists {
         }
     }
 
-    /// Cancels the parts of a list that still can be.
+    /// Cancels those parts of a list that still can be cancelled.
     pub(super) fn cancel_parts(&mut self, prov: &dyn Endpoint, at: usize) {
         let number = self.works[at].number;
         for part in self.parts.iter().filter(|p| p.work == number) {
-            // What cannot be cancelled any more ends by itself, and the list with it.
+            // A part that cannot be cancelled ends by itself, and the list after it.
             let _ = prov.cancel(part.context);
         }
     }
@@ -198,7 +208,7 @@ impl PendingLists {
         context
     }
 
-    /// An operation was not accepted.
+    /// Forgets the part that was added last, because its operation was not accepted.
     fn remove_part(&mut self, at: usize) {
         if let Some(part) = self.parts.pop() {
             self.bytes -= part.bytes;
@@ -206,7 +216,7 @@ impl PendingLists {
         }
     }
 
-    /// Posts what can be posted of a list.
+    /// Advances a list as far as possible: posts what can be posted now.
     pub(super) fn advance(&mut self, prov: &dyn Endpoint, at: usize, pack: usize) -> Result<()> {
         if self.works[at].stage == Stage::Fresh {
             self.try_whole(prov, at)?;
@@ -246,7 +256,8 @@ impl PendingLists {
             Native::Blocked => {}
             Native::Pieces => {
                 if list.pairs.len() > 1 {
-                    // An operation whose regions are reached in several ways waits for more than one in which they are alike.
+                    // Regions that are reached in different ways cannot share an operation, so runs of one pair are put
+                    // together.
                     work.list = Arc::new(list.grouped(std::iter::once(0..list.runs.len()))?);
                 }
                 work.stage = Stage::Pieces;
@@ -259,7 +270,7 @@ impl PendingLists {
 
     fn post_runs(&mut self, prov: &dyn Endpoint, at: usize, pack: usize) -> Result<()> {
         let (list, dir, now) = (self.works[at].list.clone(), self.works[at].dir, time::now_ns());
-        // Parts of a provider's own making may have any length, and one is to wait while another is under way.
+        // Parts that the provider forms may have any length, so two may be outstanding: one waits while the other is moved.
         let few = if self.works[at].parts { 2 } else { 1 };
         while self.works[at].has_more() && self.parts.len() < WINDOW && (self.bytes < WINDOW_BYTES || self.parts.len() < few) {
             let first = self.works[at].next;
@@ -292,7 +303,7 @@ impl PendingLists {
         Ok(())
     }
 
-    /// Posts as much as the provider takes; false: try again after progress.
+    /// Posts one part of as many runs as the provider takes. False: try again after progress.
     fn post_part(&mut self, prov: &dyn Endpoint, at: usize, now: u64) -> Result<bool> {
         let work = &self.works[at];
         if !work.refused.is_empty() {
@@ -327,7 +338,8 @@ impl PendingLists {
         Ok(true)
     }
 
-    /// What is left of a list once the peer has refused to take several regions at once: no order was promised.
+    /// Sorts the refused and the unposted runs by key, once the peer has refused several regions in one operation. The order
+    /// of blocks may change, because none is promised.
     #[cold]
     fn regroup(&mut self, at: usize) -> Result<()> {
         let work = &mut self.works[at];
@@ -342,7 +354,7 @@ impl PendingLists {
     fn probe(&mut self, prov: &dyn Endpoint, at: usize) -> Result<()> {
         let work = &mut self.works[at];
         let Some(run) = work.probes.pop() else {
-            // None is refused any more: what was told of the part stands.
+            // No block was refused on its own, so the error of the whole part stands.
             work.stage = Stage::Over;
             return Ok(());
         };
@@ -363,7 +375,7 @@ impl PendingLists {
         Ok(())
     }
 
-    /// The last byte is in place: now the peer gets its data.
+    /// Posts an empty write that carries the list's data to the peer, after the last byte is in place.
     fn notify_peer(&mut self, prov: &dyn Endpoint, at: usize) -> Result<()> {
         let list = self.works[at].list.clone();
         let last = list.runs.len().saturating_sub(1);
@@ -384,7 +396,7 @@ impl PendingLists {
         Ok(())
     }
 
-    /// Tells of the lists that are over, and forgets them.
+    /// Removes the lists that have ended, and reports their completions.
     pub(super) fn report_finished(&mut self) {
         let mut at = 0;
         while at < self.works.len() {
@@ -403,7 +415,7 @@ impl PendingLists {
     }
 }
 
-/// Posts runs as one operation; false: try again after progress.
+/// Posts runs as one RMA operation. False: try again after progress.
 fn post(prov: &dyn Endpoint, dir: Dir, list: &List, runs: &[Run], c: &Common) -> Result<bool> {
     let (mut local, mut remote, mut descs) = ([Iov::EMPTY; IOV_LIMIT], [RmaIov::default(); IOV_LIMIT], [0; IOV_LIMIT]);
     for (i, run) in runs.iter().enumerate() {

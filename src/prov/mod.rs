@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Transports, and what they share: the contract of a provider, the tables of operations, the shape of an operation, queues
-//! that results go to, and the list of what is built in.
+//! Transports (providers), and the parts that they share. Calls come in from `fabric` and `rdm`: control calls through the
+//! traits of `contract.rs`, frequent posting and reading through the tables of operations of `ops.rs`. Results go out into
+//! completion queues and counters (`queue.rs`) and event queues (`event.rs`).
+//!
+//! Read `contract.rs` first: it has the traits that each provider implements. Then `ops.rs`, `fast.rs` and `general.rs`
+//! (tables of operations and the general entries), `bind.rs` (the queues and counters that an endpoint is bound to, and how
+//! operations end there), `list.rs`, `lists.rs` and `list_work.rs` (lists of blocks), and `lane.rs` (the link of an endpoint
+//! that matches messages). The providers are `shm`, `tcp` and `verbs`; none knows another.
 
 pub mod accept;
 pub mod atomic;
@@ -51,7 +57,7 @@ use info::{Ask, Info};
 /// The providers of this build, best first. To add one: a folder beside these, and a line here.
 pub static PROVIDERS: &[&dyn Provider] = &[&shm::Shm, &verbs::Verbs, &tcp::Tcp];
 
-/// The provider of an info.
+/// The provider with this name, which an info carries.
 pub fn get(name: Option<&str>) -> Result<&'static dyn Provider> {
     match name {
         Some(name) => match PROVIDERS.iter().find(|p| p.name() == name) {
@@ -62,17 +68,18 @@ pub fn get(name: Option<&str>) -> Result<&'static dyn Provider> {
     }
 }
 
-/// Their names.
+/// The names of the providers.
 pub fn names() -> Vec<&'static str> {
     PROVIDERS.iter().map(|p| p.name()).collect()
 }
 
-/// What every provider offers, best first.
+/// The offer of every provider, best provider first.
 pub fn offers() -> Vec<Offer> {
     PROVIDERS.iter().map(|p| p.offer()).collect()
 }
 
-/// Candidates of every provider, best first; those of one that is not `wanted` are not looked for.
+/// The candidates of every provider, best provider first. A provider that is not `wanted` is not asked, and gives an empty
+/// info with its name.
 pub fn candidates(ask: &Ask<'_>, wanted: impl Fn(&str) -> bool) -> Vec<Info> {
     let stub = |name: &str| Info { prov_name: Some(name.into()), ..Info::default() };
     let of = |p: &&dyn Provider| if wanted(p.name()) { p.candidates(ask) } else { vec![stub(p.name())] };

@@ -1,41 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names of connectionless endpoints: where one listens, and which of those that listened there it is.
+//! Names of connectionless endpoints: a socket address, and a nonce that distinguishes the endpoints that have listened there
+//! one after another.
+//!
+//! The second part is about connected endpoints with tags, whose addresses say that they match messages.
 
 use crate::error::{Error, Result};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-/// Bytes of every name.
+/// The length of every name in bytes.
 pub const NAME_LEN: usize = 48;
-/// The text of a name begins so.
+/// The beginning of a name's text form.
 pub const SCHEME: &str = "rdm://";
 
 const VERSION: u8 = 1;
 const MAGIC: [u8; 3] = *b"gRD";
 
-/// Where an endpoint listens, and which of those that listened there one after the other it is.
+/// The address at which an endpoint listens, and the nonce of this endpoint among all that ever listened there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// An IPv4 address as it is mapped into IPv6.
+    /// An IPv4 address in its mapped IPv6 form.
     ip: Ipv6Addr,
     port: u16,
-    /// Of a link-local address.
+    /// The scope of a link-local address.
     scope: u32,
-    /// Drawn when the endpoint was opened; 0: not known, whoever listens there is meant.
+    /// A random number, drawn when the endpoint was opened. 0: not known, so the name means any endpoint that listens at the
+    /// address.
     pub nonce: u64,
-    /// Two endpoints of one host and network namespace have the same; 0: not known.
+    /// Equal for endpoints of one host and network namespace; 0: not known.
     pub host: u64,
 }
 
-/// What distinguishes two names.
+/// The parts by which names differ: all but `host`.
 pub type Key = (Ipv6Addr, u16, u32, u64);
 
 impl Name {
-    /// Names nobody: nobody listens at port 0.
+    /// The name of no endpoint: port 0.
     pub const NOBODY: Name = Name { ip: Ipv6Addr::UNSPECIFIED, port: 0, scope: 0, nonce: 0, host: 0 };
 
-    /// A bare socket address.
+    /// The name of any endpoint that listens at this address.
     pub fn at(at: SocketAddr) -> Name {
         let (ip, scope) = match at {
             SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
@@ -44,12 +48,12 @@ impl Name {
         Name { ip, port: at.port(), scope, nonce: 0, host: 0 }
     }
 
-    /// The same place with another nonce.
+    /// The same address with this nonce.
     pub fn of(self, nonce: u64) -> Name {
         Name { nonce, ..self }
     }
 
-    /// The bare address.
+    /// The same address without a nonce.
     pub fn bare(self) -> Name {
         self.of(0)
     }
@@ -65,12 +69,12 @@ impl Name {
         (self.ip, self.port, self.scope, self.nonce)
     }
 
-    /// Whether two names lead to the same place, whoever listens there.
+    /// Whether both names have the same address, whatever the nonces.
     pub fn is_beside(&self, other: &Name) -> bool {
         (self.ip, self.port, self.scope) == (other.ip, other.port, other.scope)
     }
 
-    /// Whether this name means whom `other` names in full.
+    /// Whether this name, which may lack a nonce, means the endpoint that `other` names in full.
     pub fn means(&self, other: &Name) -> bool {
         self.is_beside(other) && (self.nonce == 0 || self.nonce == other.nonce)
     }
@@ -112,7 +116,7 @@ impl Name {
         name.check()
     }
 
-    /// What of a name is not the same in all.
+    /// The bytes of an encoded name without those that are equal in all names.
     pub fn pack(&self) -> Vec<u8> {
         let b = self.encode();
         [&b[4..6], &b[8..44]].concat()
@@ -151,7 +155,7 @@ impl fmt::Display for Name {
 impl FromStr for Name {
     type Err = Error;
 
-    /// `rdm://192.0.2.1:7000`, perhaps with nonce and host behind it.
+    /// Parses `rdm://192.0.2.1:7000`, optionally followed by nonce and host.
     fn from_str(text: &str) -> Result<Name> {
         let wrong = || Error::invalid(format!("addr: {text:?} is not {SCHEME}IP:PORT or {SCHEME}IP:PORT/NONCE/HOST"));
         let rest = text.strip_prefix(SCHEME).ok_or_else(wrong)?;
@@ -172,16 +176,16 @@ impl FromStr for Name {
     }
 }
 
-/// Stands behind the address of a connected endpoint whose messages are matched, with the version of how: who connects by
-/// exchanged addresses has no other place to say so.
+/// Follows the address of a connected endpoint that matches messages, and is followed by the version of the matching
+/// protocol. Endpoints that connect by exchanged addresses have no other place to say so.
 const MATCHED: &str = "?tagged=";
 
-/// The address of an endpoint that matches messages.
+/// Marks the address of an endpoint that matches messages.
 pub fn matched(address: &str, version: u8) -> String {
     format!("{address}{MATCHED}{version}")
 }
 
-/// Where such an endpoint is reached.
+/// The plain address of an endpoint that matches messages by this version.
 pub fn unmatched(address: &str, version: u8) -> Result<&str> {
     match address.split_once(MATCHED) {
         Some((plain, of)) if of == version.to_string() => Ok(plain),
@@ -190,7 +194,7 @@ pub fn unmatched(address: &str, version: u8) -> Result<&str> {
     }
 }
 
-/// Refuses the address of such an endpoint to one that does not match.
+/// Refuses the address of an endpoint that matches messages, for an endpoint that does not.
 pub fn check_plain(address: &str) -> Result<()> {
     if address.contains(MATCHED) {
         return Err(Error::invalid(format!("addr: {address:?} is of an endpoint with GDRFAB_TAGGED, which this one has not")));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tables of operations. An endpoint and a completion queue begin with a pointer to theirs, as libfabric's objects do:
-//! it is chosen once, when the endpoint is enabled or the queue opened, from provider, threading and options. An exported
-//! function loads the entry and jumps.
+//! The tables of operations. An endpoint and a completion queue begin with a pointer to their table, as libfabric's objects
+//! do. The table is chosen from provider, threading and options when the endpoint is enabled or the queue is opened. An
+//! exported function loads the entry and jumps to it.
 //!
-//! Entries are `extern "C"` with the parameters of the exported function, so that the call is one jump with every argument
-//! where it lies already; and what they do, they do inside of `guard::hold`, because nobody above them would.
+//! Entries are `extern "C"` and have the parameters of the exported function, so that the call is one jump and every argument
+//! stays where it is. They catch panics themselves, by `guard::hold`, since no caller above them would.
 
 use super::queue::{Completion, Origin, Queue};
 use crate::error::{Error, Result, errno};
@@ -30,25 +30,26 @@ pub type TaggedData = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, *m
 pub type InjectTaggedData = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, u64, u64, u64) -> isize;
 /// gdrfab_trecv(): endpoint, buffer, length, descriptor, peer, tag, ignored bits, context.
 pub type RecvTagged = unsafe extern "C" fn(*const EpHead, *mut c_void, usize, *mut c_void, u64, u64, u64, *mut c_void) -> isize;
-/// A turn of progress that writes up to `most` arrivals into the caller's array instead of the empty queue. Negative: nothing
-/// was done, and `progress` is to be called.
+/// Makes progress once, and writes up to `most` arrivals into the caller's array instead of the completion queue, which is
+/// empty. A negative result: nothing was done, and the caller is to use `progress`.
 pub type Arrive = unsafe fn(*const EpHead, &Queue, *mut c_void, usize) -> isize;
 
-/// gdrfab_cq_read() of an empty queue, of which this is the only endpoint; it ends the call.
+/// gdrfab_cq_read() of an empty queue that has one endpoint; the function ends the call.
 pub type ReadSole = unsafe extern "C" fn(*const CqHead, *mut c_void, usize, *const EpHead) -> isize;
 
-/// How arrivals go straight to the reader of a queue without locks, in one format.
+/// The two functions by which arrivals reach the reader without passing through the queue, for one format of entries. They
+/// serve domains without locks.
 #[derive(Clone, Copy)]
 pub struct Arrivals {
     pub sole: ReadSole,
     pub turn: Arrive,
 }
 
-/// Operations of an endpoint.
+/// The operations of an endpoint.
 ///
 /// # Safety
-/// Of every entry: the endpoint is open, the buffer is as the C caller promised for the operation, and no other call on
-/// the domain overlaps where it was opened without locks.
+/// The caller of an entry promises that the endpoint is open, that the buffer is as the C caller promised for the operation,
+/// and, if the domain was opened without locks, that no other call on the domain overlaps.
 pub struct EpOps {
     pub write: Rma,
     pub read: Rma,
@@ -61,11 +62,11 @@ pub struct EpOps {
     pub tsenddata: TaggedData,
     pub tinjectdata: InjectTaggedData,
     pub trecv: RecvTagged,
-    /// By format, where arrivals can go straight to the reader of a queue without locks.
+    /// By format of entries: the functions by which arrivals bypass the queue, if they can.
     pub arrive: Option<[Arrivals; 4]>,
 }
 
-/// Handles belong to the process that opened them: rings and keys cannot have two owners.
+/// The process that opened a handle. A forked child may not use it, because two processes cannot own one ring or key.
 #[derive(Clone, Copy)]
 pub struct Owner {
     word: &'static AtomicU64,
@@ -94,24 +95,24 @@ impl Owner {
     }
 }
 
-/// What an endpoint's head gets when it is enabled. What is pointed to lives as long as the endpoint.
+/// What a provider sets in an endpoint's head when it is enabled. The pointers stay valid as long as the endpoint.
 pub struct Dispatch {
     pub ops: &'static EpOps,
-    /// For the provider's entries alone.
+    /// Data for the provider's entries; only they use it.
     pub of: *const (),
-    /// The queue of what is sent, for entries that would have to look for it behind `of`; or NULL. An operation waits for each
-    /// pointer on the way to its completion's place, and the next operation for that.
+    /// The completion queue of transmits, or NULL, for entries that would otherwise find it through `of`. Each pointer that
+    /// must be followed to the place of an entry delays this operation and the next.
     pub tx: *const Queue,
 }
 
-/// Flags of calls that take none.
+/// The flags of operations posted by calls that have no parameter for flags.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpFlags {
     pub tx: u64,
     pub rx: u64,
 }
 
-/// What an endpoint begins with.
+/// The beginning of an endpoint, and what its handle points to.
 #[repr(C)]
 pub struct EpHead {
     ops: AtomicPtr<EpOps>,
@@ -122,7 +123,7 @@ pub struct EpHead {
 }
 
 impl EpHead {
-    /// An endpoint's that is not enabled yet. Its table, until then, says what is wrong.
+    /// The head of an endpoint that is not enabled yet. The entries of `ops` report that until it is.
     pub fn new(ops: &'static EpOps, owner: Owner, op_flags: OpFlags) -> EpHead {
         EpHead { ops: AtomicPtr::new((&raw const *ops).cast_mut()), of: AtomicPtr::default(), tx: AtomicPtr::default(), owner, op_flags }
     }
@@ -133,20 +134,20 @@ impl EpHead {
         unsafe { &*self.ops.load(Ordering::Relaxed) }
     }
 
-    /// From now on operations go by this table.
+    /// Makes this the table of operations.
     pub fn enable(&self, Dispatch { ops, of, tx }: Dispatch) {
         self.of.store(of.cast_mut(), Ordering::Relaxed);
         self.tx.store(tx.cast_mut(), Ordering::Relaxed);
         self.ops.store((&raw const *ops).cast_mut(), Ordering::Release);
     }
 
-    /// What the provider gave with its table, which lives as long as the endpoint.
+    /// The provider's data (`Dispatch::of`), which lives as long as the endpoint.
     #[inline(always)]
     pub fn of(&self) -> *const () {
         self.of.load(Ordering::Relaxed)
     }
 
-    /// As `of`.
+    /// The completion queue of transmits, or NULL (`Dispatch::tx`).
     #[inline(always)]
     pub fn tx(&self) -> *const Queue {
         self.tx.load(Ordering::Relaxed)
@@ -156,7 +157,7 @@ impl EpHead {
         self.owner
     }
 
-    /// Whether the process is still the one that opened the endpoint.
+    /// Whether this process is the one that opened the endpoint.
     #[inline(always)]
     pub fn is_here(&self) -> bool {
         self.owner.is_here()
@@ -167,14 +168,14 @@ impl EpHead {
         self.op_flags
     }
 
-    /// Of sends, RMA and atomics.
+    /// The flags of sends, RMA and atomics that are posted without flags.
     #[inline(always)]
     pub fn tx_op_flags(&self) -> u64 {
         self.op_flags.tx
     }
 }
 
-/// Shape of entries.
+/// The format of a completion queue's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CqFormat {
     Context,
@@ -183,7 +184,7 @@ pub enum CqFormat {
     Tagged,
 }
 
-/// An entry as the C caller gets it; the border has them under their names there.
+/// An entry in the layout of its C structure; `capi` exports the structures under their C names.
 pub trait Entry: Sized {
     const FORMAT: CqFormat;
     fn of(c: &Completion) -> Self;
@@ -194,17 +195,17 @@ pub trait Entry: Sized {
     /// `buf` holds more than `i` entries.
     #[inline(always)]
     unsafe fn put(buf: *mut c_void, i: usize, c: &Completion) {
-        // SAFETY: the caller says that the array has more than `i` entries.
+        // SAFETY: the caller promises that the array has more than `i` entries.
         unsafe { buf.cast::<Self>().add(i).write_unaligned(Self::of(c)) }
     }
 
-    /// As `put`, of an entry that came from there.
+    /// As `put`, with the entry's origin, from which a format with tags takes the tag.
     ///
     /// # Safety
     /// As for `put`.
     #[inline(always)]
     unsafe fn put_from(buf: *mut c_void, i: usize, c: &Completion, _from: Origin) {
-        // SAFETY: the caller says that the array has more than `i` entries.
+        // SAFETY: the caller promises that the array has more than `i` entries.
         unsafe { Self::put(buf, i, c) }
     }
 }
@@ -260,7 +261,7 @@ impl Entry for DataEntry {
     }
 }
 
-/// Tags come with the origins of entries ([`put_from`]); without, they are 0.
+/// The tag comes from the entry's origin ([`put_from`]); without an origin it is 0.
 impl Entry for TaggedEntry {
     const FORMAT: CqFormat = CqFormat::Tagged;
     #[inline(always)]
@@ -270,7 +271,7 @@ impl Entry for TaggedEntry {
 
     #[inline(always)]
     unsafe fn put_from(buf: *mut c_void, i: usize, c: &Completion, from: Origin) {
-        // SAFETY: the caller says that the array has more than `i` entries.
+        // SAFETY: the caller promises that the array has more than `i` entries.
         unsafe { buf.cast::<Self>().add(i).write_unaligned(TaggedEntry { data: DataEntry::of(c), tag: from.tag }) }
     }
 }
@@ -281,7 +282,7 @@ impl Entry for TaggedEntry {
 /// As for `put`.
 #[inline]
 pub unsafe fn put_from(format: CqFormat, buf: *mut c_void, i: usize, c: &Completion, tag: u64) {
-    // SAFETY: the caller says that the array has more than `i` entries.
+    // SAFETY: the caller promises that the array has more than `i` entries.
     unsafe {
         match format {
             CqFormat::Tagged => TaggedEntry::put_from(buf, i, c, Origin { tag, ..Origin::NONE }),
@@ -290,13 +291,13 @@ pub unsafe fn put_from(format: CqFormat, buf: *mut c_void, i: usize, c: &Complet
     }
 }
 
-/// As `E::put` for a format that is known when running.
+/// As `E::put`, for a format that is only known at run time.
 ///
 /// # Safety
 /// As for `put`.
 #[inline(always)]
 pub unsafe fn put(format: CqFormat, buf: *mut c_void, i: usize, c: &Completion) {
-    // SAFETY: the caller says that the array has more than `i` entries.
+    // SAFETY: the caller promises that the array has more than `i` entries.
     unsafe {
         match format {
             CqFormat::Context => ContextEntry::put(buf, i, c),
@@ -307,40 +308,40 @@ pub unsafe fn put(format: CqFormat, buf: *mut c_void, i: usize, c: &Completion) 
     }
 }
 
-/// gdrfab_cq_read(): queue, array, entries that it holds. The array may be NULL.
+/// gdrfab_cq_read(): queue, array, the number of entries that the array holds. The array may be NULL.
 pub type Read = unsafe extern "C" fn(*const CqHead, *mut c_void, usize) -> isize;
 
-/// Operations of a completion queue.
+/// The operations of a completion queue.
 ///
 /// # Safety
-/// Of every entry: the queue is open, the array is as the C caller promised, and no other call on the domain overlaps where
-/// it was opened without locks.
+/// The caller of an entry promises that the queue is open, that the array is as the C caller promised, and, if the domain was
+/// opened without locks, that no other call on the domain overlaps.
 pub struct CqOps {
     pub read: Read,
 }
 
-/// What the entry of a source goes on with, where it does not end the call itself.
+/// The functions to which the entry of a source passes a call that it does not end itself.
 pub struct CqFallback {
-    /// The endpoints' turn has come, though the source has given so many entries: these are the result.
+    /// The source has given this many entries, which are the result, but the endpoints are due for progress.
     pub due: Read,
-    /// The source has nothing: the endpoints' turn, and a look into the queue.
+    /// The source has nothing: makes progress on the endpoints, and looks into the queue.
     pub after: Read,
-    /// Everything else.
+    /// All other cases.
     pub queue: Read,
 }
 
-/// What a completion queue begins with.
+/// The beginning of a completion queue, and what its handle points to.
 #[repr(C)]
 pub struct CqHead {
     pub ops: &'static CqOps,
-    /// What the source gave with its table, which lives as long as the queue.
+    /// The data that the source gave with its table, which lives as long as the queue.
     pub of: *const (),
     pub rest: &'static CqFallback,
-    /// The queue itself, which lives as long.
+    /// The queue, which lives as long as this head.
     pub queue: *const Queue,
 }
 
-// SAFETY: `of` is a source's, which is free to be used by any thread.
+// SAFETY: `of` points to data of a source, which any thread may use.
 unsafe impl Send for CqHead {}
-// SAFETY: as above.
+// SAFETY: `of` points to data of a source, which any thread may use.
 unsafe impl Sync for CqHead {}

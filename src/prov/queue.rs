@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Completion queues and counters, as providers see them: places to put results.
+//! Completion queues and counters, as providers fill them.
 //!
-//! A queue never overruns: whoever posts an operation reserves the entry first, and arrivals wait in
-//! the transport until there is room.
+//! A queue never overruns: a call that posts an operation first reserves the entry of its completion, and arrivals wait in
+//! the transport until the queue has room.
 
 use crate::error::{Error, Result, errno};
 use crate::fallible::{self, MakeRoom};
@@ -22,16 +22,16 @@ pub struct Completion {
     pub data: u64,
 }
 
-/// Marks an entry whose failure stands in the list beside the ring.
+/// Marks an entry that failed; its `Failure` is in `Entries::failures`.
 const FAILED: u64 = 1 << 63;
 
-/// Why an operation failed, and what was lost.
+/// The reason why an operation failed, and how many bytes were lost.
 #[derive(Debug)]
 pub struct Failure {
     pub error: Error,
-    /// Bytes that did not fit.
+    /// Bytes of a message that did not fit into the receive.
     pub olen: usize,
-    /// Of a list, the block that failed.
+    /// For a list, the index of the block that failed.
     pub block: usize,
 }
 
@@ -41,11 +41,11 @@ impl From<Error> for Failure {
     }
 }
 
-/// Which peer an entry came from, and with which tag; only of connectionless endpoints.
+/// The sending peer and the tag of an entry. Only endpoints that match messages set it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     pub tag: u64,
-    /// Its index in the address vector.
+    /// The peer's index in the address vector.
     pub peer: u64,
 }
 
@@ -53,25 +53,27 @@ impl Origin {
     pub const NONE: Origin = Origin { tag: 0, peer: super::av::UNSPEC };
 }
 
-/// A ring of plain entries: pushing and taking one is a copy of 40 bytes. It grows only for entries
-/// that nobody could reserve (flushed receives); failures, which are rare, stand beside it in order.
+/// A ring of plain entries: adding and taking one are each a copy of 40 bytes. The ring grows up to the queue's size, and
+/// beyond it only for entries that nothing could reserve (flushed receives). Failures are rare, and lie in a list beside the
+/// ring, in the same order.
 pub struct Entries {
     ring: Box<[Completion]>,
     head: usize,
     tail: usize,
-    /// Entries of the ring, less one.
+    /// The number of entries of the ring, a power of two, less one.
     mask: usize,
     size: usize,
-    /// What `tail` may grow to without growing the ring or using what is reserved: taking and reserving move it, pushing does
-    /// not, which stores no second word.
+    /// The value up to which `tail` may advance without growing the ring or using reserved entries. Taking and reserving
+    /// entries change it. Adding an entry does not, and so stores one word less.
     limit: usize,
-    /// What `free` is when the queue is full: below 0 where the ring is still smaller than the queue.
+    /// The value of `free` when the queue is full; negative while the ring is smaller than the queue.
     floor: isize,
     failures: VecDeque<Failure>,
-    /// Entries that nobody could reserve, and for which no memory was left: one error entry stands for all of them.
+    /// The number of entries that were lost: they could not be reserved, and no memory was left for them. One error entry
+    /// reports them all.
     lost: usize,
-    /// Beside each place of the ring, once an entry had one: its origin, and the entry's number, as those without one leave
-    /// the place as it was.
+    /// For each slot of the ring, the number of an entry and its origin; empty until a first entry has an origin. The number
+    /// tells whether the origin belongs to the slot's present entry, since an entry without an origin leaves it as it was.
     origins: Box<[(usize, Origin)]>,
 }
 
@@ -88,7 +90,7 @@ impl Entries {
         Ok(entries)
     }
 
-    /// How many entries `free` counts at most.
+    /// The largest number of entries that `free` counts.
     fn bound(&self) -> isize {
         self.size.min(self.ring.len()) as isize
     }
@@ -103,25 +105,26 @@ impl Entries {
         self.tail == self.head
     }
 
-    /// Entries that are neither taken nor reserved, of those that fit without growing.
+    /// The number of entries that can be added without growing the ring, beside the reserved ones.
     #[inline(always)]
     fn free(&self) -> isize {
         self.limit.wrapping_sub(self.tail) as isize
     }
 
-    /// Entries that may still be reserved or pushed.
+    /// The number of entries that may still be reserved or added, if need be by growing the ring.
     #[inline(always)]
     fn room(&self) -> isize {
         self.free() - self.floor
     }
 
-    /// Room for one entry more, at hand.
+    /// Whether one more entry fits without growing the ring.
     #[inline(always)]
     pub fn is_open(&self) -> bool {
         self.free() > 0
     }
 
-    /// Reserves an entry for an operation about to be posted; false if the queue could overrun, or has no memory to grow.
+    /// Reserves the entry of an operation about to be posted. False: the queue could overrun, or there is no memory to grow
+    /// the ring.
     #[inline(always)]
     pub fn reserve(&mut self) -> bool {
         let room = self.is_open() || self.opens();
@@ -129,30 +132,30 @@ impl Entries {
         room
     }
 
-    /// Whether there is room for one entry more, for which the ring grows.
+    /// Grows the ring if one more entry then fits.
     #[cold]
     #[inline(never)]
     fn opens(&mut self) -> bool {
         self.room() > 0 && self.grow().is_ok()
     }
 
-    /// Gives `n` reserved entries back unused.
+    /// Returns `n` reserved entries unused.
     #[inline(always)]
     pub fn release(&mut self, n: usize) {
         self.limit = self.limit.wrapping_add(n);
     }
 
-    /// Whether it is empty and takes `n` that nobody reserved.
+    /// Whether the queue is empty and `n` entries fit that were not reserved.
     #[inline(always)]
     pub fn has_room_for(&self, n: usize) -> bool {
         self.is_empty() && self.free() >= n as isize
     }
 
-    /// As `Queue::push` after `is_open`, for which the ring need not grow; the caller notifies.
+    /// As `Queue::push`, only after `is_open`, so the ring need not grow. The caller notifies waiters.
     #[inline(always)]
     pub fn push_open(&mut self, done: Completion) {
         debug_assert!(self.is_open() && self.mask == self.ring.len() - 1);
-        // SAFETY: a power of two entries, at least 2 (`new`, `grow`), so the mask keeps the index inside.
+        // SAFETY: the ring has a power of two of entries, at least 2 (`new`, `grow`), so the mask keeps the index inside.
         unsafe { *self.ring.get_unchecked_mut(self.tail & self.mask) = done };
         self.tail = self.tail.wrapping_add(1);
     }
@@ -165,7 +168,7 @@ impl Entries {
         self.ring.get(self.head & (self.ring.len() - 1))
     }
 
-    /// Adds an entry; one that was reserved is to be released.
+    /// Adds an entry. If the entry was reserved, the caller then releases the reservation.
     #[inline(always)]
     fn append(&mut self, done: Completion) {
         if self.len() == self.ring.len() && self.grow().is_err() {
@@ -179,7 +182,7 @@ impl Entries {
         }
     }
 
-    /// Keeps what belongs to an entry that comes next. False: there is no memory for both, and the entry is lost.
+    /// Stores the failure of the entry that is added next. False: there is no memory for both, and the entry is lost.
     #[cold]
     fn takes(&mut self, failure: Failure) -> bool {
         let full = self.len() == self.ring.len();
@@ -191,7 +194,7 @@ impl Entries {
         true
     }
 
-    /// Hands up to `count` successes to `each`, stopping before an error.
+    /// Passes up to `count` successful entries to `each` and removes them, stopping before a failed one.
     #[inline(always)]
     pub fn take(&mut self, count: usize, mut each: impl FnMut(usize, &Completion)) -> Taken {
         let (there, head, mask, ring) = (self.len(), self.head, self.mask, self.ring.as_ptr());
@@ -201,7 +204,7 @@ impl Entries {
         let most = there.min(count);
         let mut n = 0;
         while n < most {
-            // SAFETY: a power of two entries, at least 2 (`new`, `grow`), so the mask keeps the index inside.
+            // SAFETY: the ring has a power of two of entries, at least 2 (`new`, `grow`), so the mask keeps the index inside.
             let c = unsafe { &*ring.add(head.wrapping_add(n) & mask) };
             if c.flags & FAILED != 0 {
                 if n == 0 {
@@ -212,18 +215,19 @@ impl Entries {
             each(n, c);
             n += 1;
         }
-        // Read again: what was added up for the last entry would cost each of them an instruction.
+        // `self.head` is read again instead of kept from above, because a variable for it would cost an instruction per
+        // entry.
         self.head = self.head.wrapping_add(n);
         self.limit = self.limit.wrapping_add(n);
         Taken::Some(n)
     }
 
-    /// As `take`, with where each entry came from.
+    /// As `take`, with the origin of each entry.
     #[inline(always)]
     pub fn take_from(&mut self, count: usize, mut each: impl FnMut(usize, &Completion, Origin)) -> Taken {
         let head = self.head;
         let (first, len) = (self.origins.as_ptr(), self.origins.len());
-        // SAFETY: `take` neither changes origins nor moves them, and they are borrowed no longer than it runs.
+        // SAFETY: `take` neither changes nor moves the origins, and this slice is not used after it.
         let origins = unsafe { std::slice::from_raw_parts(first, len) };
         let origin = |number: usize| match origins.get(number & len.wrapping_sub(1)) {
             Some((of, from)) if *of == number => *from,
@@ -232,7 +236,7 @@ impl Entries {
         self.take(count, |i, c| each(i, c, origin(head.wrapping_add(i))))
     }
 
-    /// As `append`.
+    /// As `append`, with the entry's origin.
     #[inline(always)]
     fn append_from(&mut self, done: Completion, from: Origin) {
         self.append(done);
@@ -252,7 +256,7 @@ impl Entries {
         self.origins = vec![(usize::MAX, Origin::NONE); self.ring.len()].into();
     }
 
-    /// Of entry `number`.
+    /// The origin of entry `number`.
     fn origin(&self, number: usize) -> Origin {
         let mask = self.origins.len().wrapping_sub(1);
         self.origins.get(number & mask).filter(|(of, _)| *of == number).map_or(Origin::NONE, |(_, from)| *from)
@@ -293,7 +297,7 @@ impl Queue {
         Ok(Queue { size, entries: Serial::new(threading, Entries::new(size)?), waiter: Waiter::default(), signals: Signals::default() })
     }
 
-    /// With a waiter of the caller's making.
+    /// The queue with this waiter in place of its own.
     pub fn with_waiter(self, waiter: Waiter) -> Queue {
         Queue { waiter, ..self }
     }
@@ -302,19 +306,19 @@ impl Queue {
         self.size
     }
 
-    /// Reserves an entry for an operation about to be posted; false if the queue could overrun.
+    /// Reserves the entry of an operation about to be posted. False: the queue could overrun.
     #[inline]
     pub fn reserve(&self) -> bool {
         self.entries.lock().reserve()
     }
 
-    /// Gives a reserved entry back unused.
+    /// Returns a reserved entry unused.
     #[inline]
     pub fn release(&self) {
         self.entries.lock().release(1);
     }
 
-    /// Fills a reserved entry.
+    /// Adds an entry that was reserved.
     #[inline]
     pub fn fill(&self, done: Completion) {
         {
@@ -325,14 +329,14 @@ impl Queue {
         self.waiter.notify();
     }
 
-    /// Adds an entry that nobody could reserve: an arrival (after `has_room`).
+    /// Adds an entry that was not reserved: that of an arrival, after `has_room`.
     #[inline(always)]
     pub fn push(&self, done: Completion) {
         self.entries.lock().append(done);
         self.waiter.notify();
     }
 
-    /// As `push`, whether there is room or not.
+    /// As `push`, with the entry's origin, and also if there is no room.
     #[inline(always)]
     pub fn push_from(&self, done: Completion, from: Origin) {
         {
@@ -342,7 +346,7 @@ impl Queue {
         self.waiter.notify();
     }
 
-    /// As `fail` without a reservation.
+    /// As `fail`, for an entry that was not reserved, with its origin.
     #[cold]
     pub fn fail_from(&self, mut done: Completion, failure: Failure, from: Origin) {
         {
@@ -355,7 +359,7 @@ impl Queue {
         self.waiter.notify();
     }
 
-    /// Adds a failure; `reserved` tells whether its entry was reserved.
+    /// Adds a failed entry; `reserved` says whether it was reserved.
     #[cold]
     pub fn fail(&self, mut done: Completion, failure: Failure, reserved: bool) {
         {
@@ -375,14 +379,15 @@ impl Queue {
         e.is_open() || e.opens()
     }
 
-    /// Entries that fit without a reservation.
+    /// The number of entries that fit without a reservation.
     #[inline(always)]
     pub fn free(&self) -> usize {
         self.entries.lock().room().max(0) as usize
     }
 
-    /// How many arrivals may be fetched from a transport that cannot take them back. Where reservations alone fill
-    /// the queue it is 1, since what frees them comes the same way.
+    /// The number of arrivals that may be fetched from a transport that cannot take them back. It is at least 1 while the
+    /// queue is empty, even if reservations fill it: the completions that end those reservations come through the same
+    /// transport.
     #[inline(always)]
     pub fn room_for_arrivals(&self) -> usize {
         let e = self.entries.lock();
@@ -390,23 +395,24 @@ impl Queue {
         if free == 0 && e.is_empty() { 1 } else { free }
     }
 
-    /// The entries, where the caller keeps calls from overlapping.
+    /// The entries without a lock, in a domain whose caller promised that calls do not overlap.
     ///
     /// # Safety
     /// No other access to the entries exists while the result is used.
     #[inline(always)]
     pub unsafe fn promised(&self) -> Option<Promised<'_, Entries>> {
-        // SAFETY: the caller says so.
+        // SAFETY: the caller promises that nothing else accesses the entries meanwhile.
         unsafe { self.entries.promised() }
     }
 
-    /// As `promised`, or with the lock, as was looked at before.
+    /// The entries, with or without the lock, as `threading()` said when the caller looked at it earlier.
     ///
     /// # Safety
-    /// `LOCKED` says what `threading()` does; without the lock, no other access to the entries exists while the result is used.
+    /// `LOCKED` agrees with `threading()`. Without the lock, nothing else accesses the entries while the result is used.
     #[inline(always)]
     pub unsafe fn reach<const LOCKED: bool>(&self) -> Reached<'_, Entries, LOCKED> {
-        // SAFETY: the caller says both things that this asks for.
+        // SAFETY: the caller promises that `LOCKED` agrees with `threading()`, and that without the lock nothing else
+        // accesses the entries.
         unsafe { self.entries.reach() }
     }
 
@@ -419,13 +425,13 @@ impl Queue {
         self.entries.lock().is_empty()
     }
 
-    /// Hands up to `count` successes to `each`, stopping before an error.
+    /// Passes up to `count` successful entries to `each` and removes them, stopping before a failed one.
     #[inline(always)]
     pub fn take(&self, count: usize, each: impl FnMut(usize, &Completion)) -> Taken {
         self.entries.lock().take(count, each)
     }
 
-    /// As `take`, with where each entry came from.
+    /// As `take`, with the origin of each entry.
     #[inline]
     pub fn take_from(&self, count: usize, each: impl FnMut(usize, &Completion, Origin)) -> Taken {
         self.entries.lock().take_from(count, each)
@@ -471,20 +477,20 @@ impl Queue {
     }
 }
 
-/// What a look at a device brought.
+/// What a completion source found when it was read.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub enum Found {
-    /// So many entries, which are handed out.
+    /// This many entries, which were handed to the caller.
     Some(usize),
-    /// As `Some`, and it is time for what else there is to look at.
+    /// As `Some`, and the endpoints beside the source are due for progress.
     Due(usize),
-    /// It has none.
+    /// The source has no entries.
     Nothing,
-    /// Whoever looks into the queue knows.
+    /// The source could not say; the queue has to be read.
     Elsewhere,
 }
 
-/// What a queue gave.
+/// The result of taking entries from a queue.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub enum Taken {
     Some(usize),
@@ -492,7 +498,7 @@ pub enum Taken {
     ErrorFirst,
 }
 
-/// Counts successes and failures.
+/// A counter of successes and failures (`gdrfab_cntr`).
 #[derive(Default)]
 pub struct Counter {
     pub value: Count,

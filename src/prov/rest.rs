@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Idle endpoints: who drives many endpoints does not visit those that have nothing to do, and asks here which of them have
-//! something again, because a socket became readable or because a call posted to one.
+//! The set of idle endpoints. A completion queue or a domain that drives many endpoints makes no progress on idle ones. It
+//! asks this set which of them have something to do again: because a socket became readable, or because a call posted to an
+//! endpoint.
 
 use crate::error::Result;
 use crate::sys::epoll::Edges;
@@ -8,11 +9,11 @@ use parking_lot::Mutex;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// One for each object that drives endpoints; it chooses the numbers by which they rest here.
+/// One set belongs to one object that drives endpoints. The object chooses the numbers by which the set names its endpoints.
 pub struct Rest {
     sockets: Edges,
     called: Mutex<Vec<u64>>,
-    /// Whether `called` has any, to be read without the lock.
+    /// Whether `called` is not empty, for reading without the lock.
     any: AtomicBool,
 }
 
@@ -21,20 +22,21 @@ impl Rest {
         Ok(Rest { sockets: Edges::new()?, called: Mutex::default(), any: AtomicBool::new(false) })
     }
 
-    /// Has `number` named once when the socket is readable or hung up, also if it is already.
+    /// Reports `number` once when the socket is readable or hung up, also if it is so already.
     pub fn watch(&self, socket: BorrowedFd<'_>, number: u64) -> Result<()> {
         self.sockets.add_once(socket, number)
     }
 
-    /// Endpoint `number` has something to do. This wakes nobody: if its driver may sleep, the caller wakes that.
+    /// Reports that endpoint `number` has something to do. This wakes no thread: if the driving thread may sleep, the caller
+    /// wakes it.
     pub fn call(&self, number: u64) {
         let mut called = self.called.lock();
         called.push(number);
-        // Under the lock, as where it is cleared.
+        // Under the lock, so that `take` cannot clear the flag after this number was added.
         self.any.store(true, Ordering::Release);
     }
 
-    /// Names those that have something to do since the last time; one of them may not rest any more.
+    /// Passes to `each` the numbers reported since the last call. An endpoint that is no longer in the set may be among them.
     pub fn take(&self, mut each: impl FnMut(u64)) {
         self.sockets.poll(&mut each);
         if self.any.load(Ordering::Acquire) {
@@ -45,7 +47,7 @@ impl Rest {
     }
 }
 
-/// Readable while a watched socket has something, for a driver that sleeps; `call` does not make it so.
+/// Readable while a watched socket has something to read: for a driving thread that sleeps. `call` does not make it readable.
 impl AsFd for Rest {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.sockets.as_fd()

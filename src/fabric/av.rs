@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Address vectors: names of connectionless endpoints by index, and what a caller names them by.
+//! Address vectors: they number the names of connectionless endpoints. This file turns a caller's address into a name;
+//! `prov/av.rs` keeps the numbers.
 
 use super::Context;
 use super::domain::Domain;
@@ -14,7 +15,7 @@ pub struct Av {
     pub context: Context,
     domain: Arc<Domain>,
     pub(super) names: Arc<av::Av>,
-    /// Endpoints that are bound to it.
+    /// The number of endpoints that are bound to it.
     bound: AtomicUsize,
 }
 
@@ -47,12 +48,13 @@ impl Av {
         Ok(())
     }
 
-    /// Numbers the endpoint that `name` is the name of.
+    /// Inserts an endpoint by its binary name, and returns its index.
     pub fn insert(&self, name: &[u8]) -> Result<u64> {
         self.names.insert(Name::decode(name)?)
     }
 
-    /// Numbers whoever listens at a port of a host; of several addresses the host's first is taken.
+    /// Inserts the endpoint that listens at a port of a host, and returns its index. If the host has several addresses, the
+    /// first is taken.
     pub fn insert_service(&self, node: Option<&str>, service: &str) -> Result<u64> {
         self.names.insert(named(node, service)?)
     }

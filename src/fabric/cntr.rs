@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counters with the endpoints that they drive.
+//! Counters, and the endpoints on which reading or awaiting them makes progress.
 
 use super::Context;
 use super::descriptor::Descriptor;
@@ -20,7 +20,7 @@ pub struct Cntr {
     pub counter: Arc<Counter>,
     descriptor: Descriptor,
     set: ProgressSet,
-    /// A region reports to it: then any endpoint of the domain may bring the report.
+    /// The counter is bound to a region; any endpoint of the domain may then increment it.
     of_region: AtomicBool,
 }
 
@@ -36,7 +36,7 @@ impl Cntr {
         domain.owner.check()?;
         let waiter = if wait_fd { Waiter::with_descriptor()? } else { Waiter::default() };
         let counter = Arc::new(Counter { waiter, ..Counter::default() });
-        // Who has a share of it keeps it from being closed.
+        // A weak reference, since a strong one would keep the counter from being closed.
         let of_set = Arc::downgrade(&counter);
         let wake = move || of_set.upgrade().iter().for_each(|counter| counter.waiter.notify());
         domain.users.add(Kind::Counter);
@@ -65,7 +65,7 @@ impl Cntr {
     pub fn close(&self) -> Result<()> {
         self.domain.owner.check()?;
         let bound = self.set.len();
-        // One reference is ours and one may be a region's.
+        // One reference is this object's; another would be a region's.
         if bound > 0 || Arc::strong_count(&self.counter) > 1 {
             return Err(Error::new(errno::EBUSY, "cntr: open endpoints or regions are bound to it"));
         }
@@ -73,7 +73,7 @@ impl Cntr {
         Ok(())
     }
 
-    /// Whom it drives.
+    /// The endpoints on which this counter makes progress.
     fn progress_set(&self) -> &ProgressSet {
         if self.of_region.load(Ordering::Relaxed) { self.domain.progress_set() } else { &self.set }
     }
@@ -108,7 +108,7 @@ impl Cntr {
         self.counter.errors.hand_out()
     }
 
-    /// Begins a wait for `step`, and gives the error count.
+    /// Begins a wait for `step`, and returns the present error count.
     pub fn begin_wait(&self, timeout_ms: i32) -> Result<(Wait<'_>, u64)> {
         self.domain.owner.check()?;
         Ok((Wait::new(&self.counter.waiter, timeout_ms), self.counter.errors.get()))
@@ -135,8 +135,8 @@ impl Cntr {
         self.descriptor.fd(&self.counter.waiter)
     }
 
-    /// Prepares for the caller's own poll on the descriptor; `EAGAIN` if the count is not what was read last, or failures
-    /// came that nobody was told of.
+    /// Arms the descriptor for the caller's own poll. `EAGAIN`: the count is not the one that was read last, or there are
+    /// failures that were not reported yet.
     pub fn trywait(&self) -> Result<()> {
         self.domain.owner.check()?;
         let has_news = || self.counter.value.is_news() | self.counter.errors.take_news();
@@ -145,7 +145,7 @@ impl Cntr {
 }
 
 impl Mr {
-    /// Counts peers' writes into the region.
+    /// Binds a counter of peers' writes into the region.
     pub fn bind_cntr(&self, cntr: &Cntr) -> Result<()> {
         self.domain.owner.check()?;
         if !Arc::ptr_eq(cntr.domain(), &self.domain) {
@@ -154,7 +154,7 @@ impl Mr {
         self.domain.prov.bind_counter(self.id, cntr.counter.clone())?;
         cntr.of_region.store(true, Ordering::Relaxed);
         self.domain.drivers.add(&cntr.counter);
-        // Who waits for it drives more than before.
+        // Threads that wait for the counter have more endpoints to make progress on than before.
         cntr.counter.waiter.notify();
         Ok(())
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Completion queues: a provider queue, the endpoints that it drives, and ways to wait.
+//! Completion queues: the provider's queue of entries, the endpoints and the source that fill it, and ways to read it and to
+//! wait for entries. `read.rs` has the entries of the queue's table of operations.
 
 use super::Context;
 use super::descriptor::Descriptor;
@@ -17,7 +18,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Its handle is what gdrfab_cq_read() finds the head by.
+/// A completion queue. It begins with its head, by which gdrfab_cq_read() finds the table of operations.
 #[repr(C)]
 pub struct Cq {
     head: CqHead,
@@ -26,16 +27,17 @@ pub struct Cq {
     pub(crate) queue: Arc<Queue>,
     pub(crate) source: Option<Arc<dyn Source>>,
     pub format: CqFormat,
-    /// A read that finds nothing pauses the CPU: set where news comes as a cache line, and not by a system call.
+    /// A read that finds nothing pauses the CPU: set if arrivals show in a cache line, without a system call.
     pauses: bool,
     descriptor: Descriptor,
-    /// Reads that found entries; a rough count.
+    /// The number of reads that found entries; approximate, since threads add without a lock.
     full_turns: AtomicU32,
     set: ProgressSet,
 }
 
 impl Cq {
-    /// Opens one that is read by this table, unless its source has another, and a source's by the rest.
+    /// Opens a queue with the given table; a source of the provider may bring its own table, which then gets `rest` for the
+    /// cases it does not handle.
     pub(super) fn with_tables(
         domain: &Arc<Domain>,
         size: usize,
@@ -51,7 +53,7 @@ impl Cq {
         let of_set = queue.clone();
         let set = ProgressSet::new(domain.threading, move || of_set.waiter.notify());
         let (ops, of) = match &source {
-            // Only the queue knows tags.
+            // A source's table has no tags; only the queue has them.
             Some(source) if format != CqFormat::Tagged => source.ops(format),
             _ => (own, std::ptr::null()),
         };
@@ -91,7 +93,7 @@ impl Cq {
         Ok(())
     }
 
-    /// Drives the endpoints; if another thread does, that is enough.
+    /// Makes progress on the source and the endpoints, unless another thread does.
     #[inline]
     fn progress(&self) {
         if let Some(source) = &self.source {
@@ -100,10 +102,12 @@ impl Cq {
         self.set.glance();
     }
 
-    /// As [`Cq::read`] for what lies ready in a queue that needs no lock; `None` leaves everything to it.
+    /// As [`Cq::read`], for entries that are ready in a queue without a lock. `None`: nothing was done, and `read` is to be
+    /// used.
     #[inline(always)]
     pub fn read_ready(&self, count: usize, each: impl FnMut(usize, &Completion)) -> Option<Taken> {
-        // SAFETY: every function of a queue gives up its entries before it returns, and `each` gets them one by one.
+        // SAFETY: the domain has no locks, so calls do not overlap; each function of a queue gives its access to the entries
+        // up before it returns, and `each` gets one entry at a time.
         let mut entries = unsafe { self.queue.promised() }?;
         let turn = self.full_turns.load(Ordering::Relaxed).wrapping_add(1);
         if entries.is_empty() || turn & 63 == 0 || count == 0 || self.descriptor.is_armed() {
@@ -113,10 +117,11 @@ impl Cq {
         Some(entries.take(count, each))
     }
 
-    /// As `read_ready`, with where each entry came from.
+    /// As `read_ready`, with the origin of each entry.
     #[inline(always)]
     pub(super) fn read_ready_from(&self, count: usize, each: impl FnMut(usize, &Completion, Origin)) -> Option<Taken> {
-        // SAFETY: as in `read_ready`.
+        // SAFETY: the domain has no locks, so calls do not overlap; each function of a queue gives its access to the entries
+        // up before it returns.
         let mut entries = unsafe { self.queue.promised() }?;
         let turn = self.full_turns.load(Ordering::Relaxed).wrapping_add(1);
         if entries.is_empty() || turn & 63 == 0 || count == 0 || self.descriptor.is_armed() {
@@ -126,7 +131,7 @@ impl Cq {
         Some(entries.take_from(count, each))
     }
 
-    /// The endpoints' turn, even if the device always has something.
+    /// Makes progress on the endpoints. A source calls this now and then, even if it always has entries.
     #[cold]
     #[inline(never)]
     pub fn due(&self) {
@@ -138,20 +143,20 @@ impl Cq {
         }
     }
 
-    /// The rest of `read` after a source that had nothing.
+    /// The second half of `read`, for a source that had no entries.
     #[inline]
     pub fn read_after(&self, count: usize, each: impl FnMut(usize, &Completion)) -> Taken {
         self.due();
         self.queue.take(count, each)
     }
 
-    /// Hands out up to `count` entries, driving the source and the endpoints first if none is there.
+    /// Hands out up to `count` entries. If there are none, makes progress on the source and the endpoints first.
     #[inline(always)]
     pub fn read(&self, count: usize, mut each: impl FnMut(usize, &Completion)) -> Taken {
         self.read_by(count, || self.queue.take(count, &mut each))
     }
 
-    /// As `read`, with where each entry came from.
+    /// As `read`, with the origin of each entry.
     pub fn read_from(&self, count: usize, mut each: impl FnMut(usize, &Completion, Origin)) -> Taken {
         self.read_by(count, || self.queue.take_from(count, &mut each))
     }
@@ -161,12 +166,13 @@ impl Cq {
         if self.descriptor.is_armed() {
             self.disarm();
         }
-        // A count of 0 asks for progress alone, whatever waits in the queue.
+        // A count of 0 asks for progress only, whatever is in the queue.
         if count > 0 {
             match take() {
                 Taken::Empty => {}
                 taken => {
-                    // A queue that never runs dry must not keep a peer's death from being noticed.
+                    // Progress now and then, even if the queue never runs empty: otherwise the death of a peer would not be
+                    // noticed.
                     let full_turns = self.full_turns.load(Ordering::Relaxed).wrapping_add(1);
                     self.full_turns.store(full_turns, Ordering::Relaxed);
                     if full_turns & 63 == 0 {
@@ -190,18 +196,19 @@ impl Cq {
     /// Whether `read_arrivals` is worth trying.
     #[inline(always)]
     pub fn may_arrive(&self, count: usize) -> bool {
-        // SAFETY: as in `read_ready`.
+        // SAFETY: the domain has no locks, so calls do not overlap; each function of a queue gives its access to the entries
+        // up before it returns.
         let open = unsafe { self.queue.promised() }.is_some_and(|entries| entries.has_room_for(1));
         open && self.pauses && count > 0 && !self.descriptor.is_armed()
     }
 
-    /// The only endpoint, if messages can go straight from it to the reader.
+    /// The queue's endpoint, if there is only one and its arrivals can bypass the queue.
     #[inline(always)]
     pub(super) fn sole<E: Entry>(&self) -> Option<(&EpHead, ReadSole)> {
-        // SAFETY: the list is only read here and below, in turns of progress; binding and closing, which change it, are calls of
-        // their own.
+        // SAFETY: the domain has no locks, so calls do not overlap; only binding and closing change the list, and they are
+        // calls of their own.
         let members = unsafe { self.set.promised() }?;
-        // SAFETY: no other call changes the list meanwhile: the caller lets one thread at a time in.
+        // SAFETY: no other call changes the list while the slice is used: the caller lets one thread at a time in.
         let eps: &[EpRef] = unsafe { std::slice::from_raw_parts(members.active().as_ptr(), members.active().len()) };
         match eps {
             [ep] if !members.are_many() => Some((ep.head(), ep.head().ops().arrive.as_ref()?[E::FORMAT as usize].sole)),
@@ -209,15 +216,15 @@ impl Cq {
         }
     }
 
-    /// As [`Cq::read`] after `may_arrive`, for messages that are written into the reader's array without going
-    /// through the empty queue. `None`: nothing was read, and the slow path is to be taken.
+    /// As [`Cq::read`], only after `may_arrive`, for messages that are written into the reader's array without passing
+    /// through the empty queue. `None`: nothing was read, and the caller is to use `read`.
     ///
     /// # Safety
     /// The domain is one without locks, and `buf` holds `count` entries.
     #[inline(always)]
     pub(super) unsafe fn read_arrivals<E: Entry>(&self, buf: *mut c_void, count: usize) -> Option<Taken> {
-        // SAFETY: the list is only read here and below, in turns of progress; binding and closing, which change it, are calls of
-        // their own.
+        // SAFETY: the domain has no locks, so calls do not overlap; only binding and closing change the list, and they are
+        // calls of their own.
         let members = unsafe { self.set.promised() }?;
         let (mut n, mut all) = (0, !members.are_many());
         for ep in members.active() {
@@ -225,8 +232,8 @@ impl Cq {
                 break;
             }
             let turn = ep.head().ops().arrive.as_ref().map(|arrivals| arrivals[E::FORMAT as usize].turn);
-            // SAFETY: the caller promised that the domain has no locks and `buf` holds `count` entries, so what is left of them
-            // fits behind the first `n`; the endpoint is open, as the queue has it.
+            // SAFETY: the caller promises that the domain has no locks and that `buf` holds `count` entries, of which `n` are
+            // filled; the endpoint is open, since it is bound to the queue.
             let came = turn.map_or(-1, |turn| unsafe { turn(ep.head(), &self.queue, buf.byte_add(n * size_of::<E>()), count - n) });
             match usize::try_from(came) {
                 Ok(k) => n += k,
@@ -246,8 +253,8 @@ impl Cq {
         Some(Taken::Empty)
     }
 
-    /// Gives way to the other thread of the core, and leaves a polled cache line with its writer for longer, so that it
-    /// comes over whole and sooner.
+    /// Pauses the CPU: the other hardware thread of the core runs meanwhile, and a polled cache line stays with its writer
+    /// for longer, so that it is written whole before it is fetched.
     #[inline(always)]
     fn pause(&self) {
         if self.pauses {
@@ -255,13 +262,14 @@ impl Cq {
         }
     }
 
-    /// EAVAIL, with the words of the error entry that is next; or ENOMEM: no memory is left to go on with.
+    /// The error of a read that found a failed entry first: EAVAIL with that entry's words. ENOMEM: no memory is left to go
+    /// on.
     #[cold]
     pub fn error_first(&self) -> Error {
         match self.queue.peek_error() {
             Some(why) => Error::new(errno::EAVAIL, why.words),
             None if reserve::is_lowest() => reserve::NONE_LEFT,
-            // Another thread has read it, or has given memory back.
+            // Another thread has read the failed entry, or has given memory back.
             None => Error::AGAIN,
         }
     }
@@ -270,7 +278,7 @@ impl Cq {
         self.read_error_from().map(|(entry, why, _)| (entry, why))
     }
 
-    /// As `read_error`, with where the entry came from.
+    /// As `read_error`, with the origin of the entry.
     pub fn read_error_from(&self) -> Option<(Completion, Failure, Origin)> {
         if let Some(c) = self.queue.take_error() {
             return Some(c);
@@ -286,7 +294,7 @@ impl Cq {
         Some(Driven::new(&self.set, Vec::new()))
     }
 
-    /// As `read`, but waits up to `timeout_ms` (-1 = for ever); `Empty` on timeout or signal().
+    /// As `read`, but waits up to `timeout_ms` (-1: for ever). `Empty`: the time is over, or signal() was called.
     pub fn sread(&self, count: usize, timeout_ms: i32, mut each: impl FnMut(usize, &Completion)) -> Result<Taken> {
         let _wait = self.begin_wait(timeout_ms)?;
         let ready = || self.take_waited(count, &mut |i, c, _| each(i, c));
@@ -303,7 +311,7 @@ impl Cq {
         Ok(Wait::new(&self.queue.waiter, timeout_ms))
     }
 
-    /// The next step of a wait for entries, with where each came from; `Empty` by signal().
+    /// The next step of a wait for entries, with the origin of each. `Empty`: signal() was called.
     pub fn step_from<'a>(
         &'a self,
         wait: &mut Wait<'a>,
@@ -332,7 +340,7 @@ impl Cq {
         self.descriptor.fd(&self.queue.waiter)
     }
 
-    /// Prepares for the caller's own poll on the descriptor; `EAGAIN` if there is something to read, or a signal.
+    /// Arms the descriptor for the caller's own poll. `EAGAIN`: there is an entry to read, or signal() was called.
     pub fn trywait(&self) -> Result<()> {
         self.domain.owner.check()?;
         self.fetch();
@@ -340,8 +348,8 @@ impl Cq {
         self.descriptor.prepare(&self.queue.waiter, || self.driven(), has_news)
     }
 
-    /// Arrivals that found the queue full wait in the transport, where no thread of the library looks again until
-    /// something else comes.
+    /// Fetches arrivals that found the queue full: they wait in the transport, where the progress thread looks again only
+    /// when something else arrives.
     fn fetch(&self) {
         if self.domain.is_auto() && self.queue.is_empty() {
             self.progress();

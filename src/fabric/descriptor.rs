@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The descriptor on which callers poll for a queue or a counter by themselves.
+//! The descriptor of a queue or a counter, on which a caller polls by itself (`GDRFAB_WAIT_FD`). Before such a poll `prepare`
+//! arms the descriptor: the endpoints are told to wake it. The next read disarms it.
 
 use super::drive::EpRef;
 use super::wait::Driven;
@@ -12,20 +13,20 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether an object's endpoints are asleep for the caller's poll.
+/// Whether the descriptor is armed, and the endpoints that were put to sleep for it.
 pub(crate) struct Descriptor {
-    /// What the object is called.
+    /// The kind of the object, for error texts.
     name: &'static str,
     armed: AtomicBool,
-    /// One thread at a time puts to sleep or wakes.
+    /// The lock lets one thread at a time arm or disarm.
     asleep: Mutex<Asleep>,
 }
 
-/// What is asleep for it.
+/// The endpoints that are asleep while the caller polls on the descriptor.
 #[derive(Default)]
 struct Asleep {
     eps: Vec<EpRef>,
-    /// What watches those that rest: in the descriptor for good, as putting it there costs what it watches.
+    /// The idle sets of endpoints. They stay in the descriptor for good, since adding one costs as much as it watches.
     rests: Vec<Arc<Rest>>,
 }
 
@@ -51,19 +52,20 @@ impl Descriptor {
         waiter.descriptor().map(|p| p.raw_fd()).ok_or_else(|| self.absent())
     }
 
-    /// Relaxed: a reader that misses what another thread armed just now is ordered before it.
+    /// Relaxed: a reader that does not see another thread's arming counts as having come before it.
     #[inline(always)]
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed)
     }
 
-    /// Prepares for a poll: `EAGAIN` if `has_news` after the last look. `driven`: what the object drives.
+    /// Arms the descriptor for a poll. `EAGAIN`: `has_news` says after the last look that there is something to read.
+    /// `driven` gives the endpoints that the object drives.
     pub fn prepare<'a>(&self, waiter: &Waiter, driven: impl FnOnce() -> Option<Driven<'a>>, has_news: impl FnOnce() -> bool) -> Result<()> {
         let poller = waiter.descriptor().ok_or_else(|| self.absent())?;
         let mut asleep = self.asleep.lock();
         self.undo(&mut asleep, waiter);
         waiter.arm_descriptor()?;
-        // After arming: whatever is bound from now on wakes.
+        // After arming: endpoints that are bound from now on wake the descriptor.
         let quiet = match driven() {
             None => Ok(true),
             Some(d) => asleep.watch(&d.rest, poller).and_then(|()| d.sleep(poller)).and_then(|()| {
@@ -80,7 +82,7 @@ impl Descriptor {
         quiet.and(Err(Error::AGAIN))
     }
 
-    /// Undoes `prepare` before something is read: whoever polls meanwhile, another thread perhaps, is woken.
+    /// Disarms, before something is read. Another thread that polls on the descriptor meanwhile is woken.
     #[cold]
     pub fn disarm(&self, waiter: &Waiter) {
         self.undo(&mut self.asleep.lock(), waiter);

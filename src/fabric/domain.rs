@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Domains, regions and the memory that a domain hands out.
+//! Domains, regions, and the memory that a domain allocates.
 
 use super::drive::EpRef;
 use super::info::{EP_RDM, Info, PROGRESS_AUTO, THREAD_DOMAIN};
@@ -30,32 +30,33 @@ pub struct Domain {
     pub(crate) owner: Owner,
     pub(crate) users: Users,
     pub(crate) prov: Arc<dyn prov::Domain>,
-    /// Its endpoints are of ep_type GDRFAB_EP_RDM.
+    /// The endpoints of this domain are connectionless (GDRFAB_EP_RDM).
     pub(crate) connectionless: bool,
-    /// Their messages are matched by tags.
+    /// Messages are matched by source and tag.
     pub(crate) matched: bool,
     pub threading: Threading,
     progressor: Option<Progressor>,
     pub(crate) drivers: Arc<Drivers>,
-    /// Endpoints that are enabled: whom a counter of a region drives.
+    /// The enabled endpoints: a wait for a region's counter makes progress on them.
     set: ProgressSet,
     /// With GDRFAB_DEBUG: the open regions by their descriptors.
     pub(super) described: Option<Arc<Described>>,
-    /// Device memory that was allocated here and not freed yet: address -> who made it, and its length.
+    /// Device memory that was allocated here and not freed yet: by address, the interface and the length.
     device_memory: Mutex<HashMap<u64, (Iface, u64)>>,
-    /// Handles of closed regions, for the next ones.
+    /// Handles of closed regions, for use by later registrations.
     #[allow(clippy::vec_box)] // they are handed out and taken back as pointers
     spares: Serial<Vec<Box<Mr>>>,
 }
 
 impl Domain {
-    /// `promise`: of a caller that asks for no locks (`THREAD_DOMAIN`); without one there are locks, whatever the info says.
+    /// Opens a domain. `promise` comes from a caller that asks for no locks (`THREAD_DOMAIN`). Without it there are locks,
+    /// whatever the info says.
     pub fn open(fabric: &Arc<Fabric>, info: &Info, promise: Option<Promise>) -> Result<Arc<Domain>> {
         fabric.owner.check()?;
         super::info::check(info)?;
         fabric.origin.check(info)?;
         let auto = info.progress == PROGRESS_AUTO;
-        // The progress thread works beside the caller's, whatever the caller promised about its own.
+        // With a progress thread there are always locks, whatever the caller promised about its own threads.
         let threading = match promise {
             Some(promise) if info.threading == THREAD_DOMAIN && !auto => Threading::Promised(promise),
             _ => Threading::Safe,
@@ -85,7 +86,7 @@ impl Domain {
         }))
     }
 
-    /// The provider that it was opened of.
+    /// The name of the provider.
     pub fn provider(&self) -> &str {
         self.fabric.origin.provider()
     }
@@ -98,7 +99,7 @@ impl Domain {
         none_or_busy("domain", &[self.users.open(), memory.to_vec()].concat())
     }
 
-    /// Called once, by the close that passed `check_close`.
+    /// Ends the domain. Called once, after `check_close` passed.
     pub fn close(&self) {
         if let Some(p) = &self.progressor {
             p.stop();
@@ -126,7 +127,7 @@ impl Domain {
         &self.set
     }
 
-    /// Whether a thread of the library drives the endpoints.
+    /// Whether a thread of the library makes progress on the endpoints.
     pub(crate) fn is_auto(&self) -> bool {
         self.progressor.is_some()
     }
@@ -145,7 +146,8 @@ impl Domain {
         Ok(mr)
     }
 
-    /// As `register` for one plain range, checked by the caller. `None`: nothing was done. `own` as of `Mr::spare`.
+    /// As `register`, for one range of host memory that the caller has checked. `None`: nothing was done. `own` is that of
+    /// `Mr::spare`.
     #[inline]
     pub fn register_fast(&self, iov: Iov, access: Access, own: impl FnOnce() -> Arc<Domain>) -> Option<Box<Mr>> {
         if !self.owner.is_here() || self.described.is_some() {
@@ -164,7 +166,7 @@ impl Domain {
         self.prov.allocate(len)
     }
 
-    /// Memory of a device that peers can be given; of the host, what `allocate` gives.
+    /// Allocates memory of a device, for regions; for the host, as `allocate`.
     pub fn allocate_on(&self, iface: Iface, device: u32, len: usize) -> Result<usize> {
         if iface == Iface::System {
             return match device {
@@ -185,7 +187,7 @@ impl Domain {
     pub fn free(&self, addr: usize) -> Result<()> {
         self.owner.check()?;
         let key = addr as u64;
-        // Taken out before the driver is asked, so that two threads cannot free the same memory.
+        // Removed before the driver is called, so that two threads cannot free the same memory.
         let Some((iface, len)) = self.device_memory.lock().remove(&key) else { return self.prov.free(addr) };
         let freed = match self.prov.regions_covering(key, len) {
             0 => hmem::get(iface).and_then(|up| up.free(key)),
@@ -198,19 +200,19 @@ impl Domain {
     }
 }
 
-/// A registered region. The handles of closed ones are kept by their domain for the next registrations;
-/// they hold the domain, which therefore empties the list when it is closed.
+/// A registered region. The domain keeps handles of closed regions for later registrations. Such handles refer to the domain,
+/// so the domain drops them when it is closed.
 pub struct Mr {
     pub context: Context,
     pub(super) domain: Arc<Domain>,
     pub(super) id: RegionId,
 }
 
-/// Handles that a domain keeps.
+/// The most handles that a domain keeps.
 const SPARES: usize = 4096;
 
 impl Mr {
-    /// A handle of `domain` that names no region yet; `own` shares the domain, if a new handle has to be made.
+    /// A handle of `domain` without a region. `own` gives a reference to the domain, if a new handle has to be made.
     #[inline]
     fn spare(domain: &Domain, own: impl FnOnce() -> Arc<Domain>) -> Box<Mr> {
         let spare = domain.spares.lock().pop();
@@ -222,7 +224,7 @@ impl Mr {
     pub fn put_back(mut self: Box<Mr>) {
         self.id = RegionId::NONE;
         let domain: *const Domain = Arc::as_ptr(&self.domain);
-        // SAFETY: the domain outlives this call: the C caller holds it open while it has regions.
+        // SAFETY: the domain outlives this call, because the C caller may not close it while a call on its region runs.
         let domain = unsafe { &*domain };
         let mut spares = domain.spares.lock();
         if spares.len() < SPARES {
@@ -230,7 +232,7 @@ impl Mr {
         }
     }
 
-    /// Closes; on failure the region stays, shut for new operations.
+    /// Closes the region. If this fails, the region stays, closed to new operations.
     #[inline]
     pub fn close(&self) -> Result<()> {
         self.domain.owner.check()?;
@@ -244,7 +246,7 @@ impl Mr {
         self.id.key
     }
 
-    /// What operations take as `desc`: a number, never followed as a pointer.
+    /// The descriptor that operations take as `desc`: a number, never followed as a pointer.
     pub fn desc(&self) -> u64 {
         self.id.desc
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What queues, counters and waits hold of an endpoint: enough to drive it, and nothing of what it is bound to.
+//! A counted reference to an endpoint, as queues, counters and waits hold it: enough to make progress on the endpoint,
+//! without its bindings.
 
 use crate::prov;
 use crate::prov::general::EndpointCore;
@@ -8,17 +9,17 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A share of an endpoint, seen as what it begins with.
+/// Keeps an endpoint alive, and points to the `EndpointCore` in it.
 #[derive(Clone)]
 pub(crate) struct EpRef {
     core: NonNull<EndpointCore>,
-    /// Keeps it there.
+    /// The endpoint that contains `core`.
     _owner: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: it stands for an `Arc` of something that is `Send` and `Sync`, and gives a shared reference into it.
+// SAFETY: it is an `Arc` of a type that is `Send` and `Sync`, with a shared reference into it.
 unsafe impl Send for EpRef {}
-// SAFETY: as for `Send`.
+// SAFETY: it is an `Arc` of a type that is `Send` and `Sync`, with a shared reference into it.
 unsafe impl Sync for EpRef {}
 
 impl EpRef {
@@ -26,7 +27,7 @@ impl EpRef {
         EpRef { core: NonNull::from(core(owner)), _owner: owner.clone() }
     }
 
-    /// Where it lies, which no other does while this is there.
+    /// The address of the core: unique while this reference exists.
     pub fn address(&self) -> usize {
         self.core.as_ptr() as usize
     }
@@ -42,7 +43,8 @@ impl Deref for EpRef {
     type Target = EndpointCore;
     #[inline(always)]
     fn deref(&self) -> &EndpointCore {
-        // SAFETY: it lies in what `_owner` shares, which neither moves nor ends before this does.
+        // SAFETY: the core is part of the endpoint that `_owner` shares, which neither moves nor is freed before this
+        // reference.
         unsafe { self.core.as_ref() }
     }
 }

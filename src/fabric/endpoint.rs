@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Endpoints, connected and connectionless.
+//! Endpoints, connected and connectionless: opening, binding, connecting, options, reports, and the posting calls that have
+//! no entry in the table of operations. Each call checks states and arguments that no provider need know, and goes on to the
+//! provider.
 
 use super::av::Av;
 use super::cntr::Cntr;
@@ -33,7 +35,7 @@ struct Bound {
     av: Option<Arc<Av>>,
 }
 
-/// Its handle is what posting calls find the head by.
+/// An endpoint. It begins with its core and that with its head, by which posting calls find the table of operations.
 #[repr(C)]
 pub struct Endpoint {
     core: EndpointCore,
@@ -45,7 +47,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Opens an endpoint; one whose info carries a connection request answers that request.
+    /// Opens an endpoint. If the info carries a connection request, the endpoint is the one that accepts it.
     pub fn open(domain: &Arc<Domain>, info: &Info, context: usize) -> Result<Arc<Endpoint>> {
         domain.owner.check()?;
         super::info::check(info)?;
@@ -86,7 +88,7 @@ impl Endpoint {
         Ok(ep)
     }
 
-    /// What it begins with: the table of operations.
+    /// The beginning of the endpoint, with its table of operations.
     pub fn head(&self) -> &EpHead {
         self.core.head()
     }
@@ -96,7 +98,7 @@ impl Endpoint {
         self.core.prov()
     }
 
-    /// What queues hold of it.
+    /// A reference for the queues and counters that drive this endpoint.
     fn shared(self: &Arc<Self>) -> EpRef {
         EpRef::new(self, |ep| &ep.core)
     }
@@ -181,7 +183,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Wakes who sleeps on this endpoint: it has other sockets and times to watch than when they fell asleep.
+    /// Wakes the threads that sleep on this endpoint, because it has other sockets to watch and other deadlines than when
+    /// they fell asleep.
     fn rouse(&self) {
         let bound = self.bound.lock();
         bound.cqs.iter().for_each(|cq| cq.queue.waiter.notify());
@@ -192,7 +195,7 @@ impl Endpoint {
         self.domain.drivers.notify();
     }
 
-    /// Bytes of private data that connect and accept take.
+    /// The most bytes of private data that connect and accept take.
     pub fn cm_data_size(&self) -> usize {
         self.prov().cm_data_size()
     }
@@ -234,7 +237,8 @@ impl Endpoint {
         self.prov().address()
     }
 
-    /// What peers reach it by: the name of a connectionless endpoint, of another one its address with a NUL.
+    /// The name by which peers reach the endpoint: of a connectionless endpoint its binary name, of a connected one its
+    /// address with a NUL.
     pub fn name(&self) -> Result<Vec<u8>> {
         let address = self.address()?;
         match self.domain.connectionless {
@@ -247,8 +251,8 @@ impl Endpoint {
         self.prov().peer_address()
     }
 
-    /// Ends the endpoint. Error entries of what was outstanding stay in the queue. `EBUSY`: it is over, but stays open for
-    /// entries that cannot come yet.
+    /// Closes the endpoint. The error entries of its outstanding operations stay in the queue. `EBUSY`: the connection is
+    /// over, but the endpoint stays open for completions that cannot come yet.
     pub fn close(self: &Arc<Self>) -> Result<()> {
         self.domain.owner.check()?;
         drop(self.request.lock().take());
@@ -269,13 +273,13 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Flags for calls that take none.
+    /// The flags of transmit calls that have no parameter for flags.
     #[inline]
     pub fn tx_op_flags(&self) -> u64 {
         self.head().tx_op_flags()
     }
 
-    /// Flags for receive calls that take none.
+    /// The flags of receive calls that have no parameter for flags.
     #[inline]
     pub fn rx_op_flags(&self) -> u64 {
         self.head().op_flags().rx
@@ -287,13 +291,13 @@ impl Endpoint {
         self.core.described().map_or(Ok(()), |described| described.check(local, descs))
     }
 
-    /// `descs`: of each local piece, or none.
+    /// Posts an RMA operation. `descs` has a descriptor for each local piece, or is empty.
     pub fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], common: &Common, descs: &[u64]) -> Result<()> {
         self.check_local(local, descs)?;
         self.prov().rma(dir, local, remote, common, descs)
     }
 
-    /// Most elements of an atomic operation. An error: it has none such.
+    /// The largest number of elements of such an atomic operation. An error: the endpoint has no such operation.
     pub fn atomic_valid(&self, what: Atomic) -> Result<usize> {
         self.prov().atomic_valid(what)
     }
@@ -308,7 +312,7 @@ impl Endpoint {
         self.prov().atomic(op, common)
     }
 
-    /// Largest block of a list.
+    /// The largest message, and the largest block of a list.
     pub fn max_msg_size(&self) -> usize {
         self.max_msg_size
     }
@@ -342,7 +346,7 @@ impl Endpoint {
         self.prov().trecv(local, common, descs, tag, ignore)
     }
 
-    /// Flags of the inject calls.
+    /// The flags of inject calls.
     pub const INJECT: u64 = crate::prov::bind::INJECT_FLAGS;
 
     pub fn cancel(&self, context: usize) -> Result<()> {
@@ -374,7 +378,7 @@ impl Endpoint {
         self.prov().set_options(&mut |o| o.connect_timeout_ns = ns);
     }
 
-    /// Only callers that know the whole name are let in.
+    /// Whether only peers that know the endpoint's whole name may connect.
     pub fn whole_name(&self) -> Result<bool> {
         self.is_called()?;
         Ok(self.prov().options().whole_name)
@@ -393,7 +397,7 @@ impl Endpoint {
         }
     }
 
-    /// A receive of several messages ends when fewer bytes are left of it.
+    /// The number of free bytes below which a receive of several messages ends.
     pub fn min_multi_recv(&self) -> Result<usize> {
         self.takes_several()?;
         Ok(self.prov().options().min_multi_recv)
@@ -446,7 +450,7 @@ impl Endpoint {
         self.prov().set_driver_calls(on)
     }
 
-    /// Further tcp connections for long transfers; 1: none, 0: automatic.
+    /// The number of TCP connections for long transfers; 1: no further ones, 0: automatic.
     pub fn tcp_streams(&self) -> Result<u32> {
         let (usual, _) = self.streams()?;
         Ok(self.prov().options().tcp_streams.unwrap_or(usual))
@@ -462,7 +466,7 @@ impl Endpoint {
         }
     }
 
-    /// The addresses of its rails, with commas.
+    /// The addresses of the endpoint's rails, separated by commas.
     pub fn rails(&self) -> Result<String> {
         let usual = self.domain.prov.rails(None)?;
         Ok(self.prov().options().rails.unwrap_or(usual).words())
@@ -486,7 +490,7 @@ impl Endpoint {
         self.prov().set_effort(what, value)
     }
 
-    /// Which path operations take between memory of this side, host memory if `desc` is 0, and the peer's region.
+    /// The path of operations between local memory, which is host memory if `desc` is 0, and the peer's region.
     pub fn query(&self, key: u64, desc: u64) -> Result<PathAnswer> {
         self.prov().report(key, desc)
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Event queues with the endpoints whose connections they drive.
+//! Event queues, and the endpoints and passive endpoints whose connections they drive: a read or a wait makes progress on
+//! connecting, and takes the next event.
 
 use super::descriptor::Descriptor;
 use super::drive::EpRef;
@@ -20,7 +21,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a reader decided on an event, and the event if it was taken.
+/// The decision of a reader on an event, and the event if it was taken.
 pub type Got<R> = (R, Option<Event>);
 
 pub struct Eq {
@@ -30,7 +31,8 @@ pub struct Eq {
     descriptor: Descriptor,
     set: ProgressSet,
     peps: Mutex<Vec<Arc<Pep>>>,
-    /// How many passive endpoints were closed: whoever slept meanwhile returns, as its event may never come.
+    /// The number of passive endpoints that were closed. A wait that began before such a close returns, since the event that
+    /// it waits for may never come.
     closes: AtomicUsize,
 }
 
@@ -56,7 +58,7 @@ impl Eq {
         &self.fabric
     }
 
-    /// There is something else to watch: a thread that sleeps on this queue finds out what.
+    /// Wakes the threads that sleep on this queue, because the set of sockets to watch has changed.
     pub(crate) fn look_again(&self) {
         self.events.waiter.notify();
     }
@@ -84,7 +86,7 @@ impl Eq {
         Driven::new(&self.set, peps)
     }
 
-    /// Drives connections. A thread that sleeps meanwhile watches the sockets of before.
+    /// Makes progress on connections. If that changes the set of sockets, threads that sleep on the old set are woken.
     fn drive(&self) {
         let driven = self.driven();
         let before = self.events.waiter.is_armed().then(|| driven.watched());
@@ -94,8 +96,8 @@ impl Eq {
         }
     }
 
-    /// Looks at the next event and takes it if `decide` says so, driving connections first if none
-    /// is there. `None`: no event.
+    /// Shows the next event to `decide`, and takes it if `decide` says so. If there is none, makes progress on connections
+    /// first. `None`: no event.
     pub fn read<R>(&self, mut decide: impl FnMut(&Event) -> (bool, R)) -> Option<(R, Option<Event>)> {
         self.disarm();
         if let Some(got) = self.take_if(&mut decide) {
@@ -111,17 +113,18 @@ impl Eq {
         wait(&self.events.waiter, || Some(self.driven()), timeout_ms, || self.take_waited(closes, &mut decide)).map(Option::flatten)
     }
 
-    /// Begins a wait for `step`, and gives how many passive endpoints were closed.
+    /// Begins a wait for `step`, and returns the present number of closed passive endpoints.
     pub fn begin_wait(&self, timeout_ms: i32) -> Result<(Wait<'_>, usize)> {
         self.fabric.owner.check()?;
         self.disarm();
         let closes = self.closes.load(Ordering::Acquire);
-        // The first look at the sockets is worth its system calls: connections change rarely.
+        // A look at the sockets before polling is worth its system calls, since connections change rarely.
         self.drive();
         Ok((Wait::new(&self.events.waiter, timeout_ms), closes))
     }
 
-    /// The next step of a wait for an event; it ends without one when another passive endpoint than these `closes` is closed.
+    /// The next step of a wait for an event. The wait ends without an event if the number of closed passive endpoints is no
+    /// longer `closes`.
     pub fn step<'a, R>(
         &'a self,
         wait: &mut Wait<'a>,
@@ -136,9 +139,10 @@ impl Eq {
         self.take_if(decide).map(Some).or_else(|| closed().then_some(None))
     }
 
-    /// Takes the next event if `decide` says so. For a connection request the caller gets an info that opens the answering
-    /// endpoint: a copy of the passive endpoint's, with the peer's address and the number of the request. It is made
-    /// before the passive endpoint can be detached, so that its close finds the request in the queue or in the list.
+    /// Takes the next event if `decide` says so. A connection request comes with an info that opens the accepting endpoint: a
+    /// copy of the passive endpoint's info, with the peer's address and the number of the request. It is made before the
+    /// passive endpoint can be detached, so that closing that endpoint finds the request in the queue or in the list of
+    /// requests.
     fn take_if<R>(&self, decide: impl FnOnce(&Event) -> (bool, R)) -> Option<(R, Option<Event>)> {
         let peps = self.peps.lock();
         let mut got = self.events.take_if(decide)?;
@@ -162,7 +166,7 @@ impl Eq {
         self.descriptor.fd(&self.events.waiter)
     }
 
-    /// Prepares for the caller's own poll on the descriptor; `EAGAIN` if there is something to read.
+    /// Arms the descriptor for the caller's own poll. `EAGAIN`: there is an event to read.
     pub fn trywait(&self) -> Result<()> {
         self.fabric.owner.check()?;
         self.descriptor.prepare(&self.events.waiter, || Some(self.driven()), || !self.events.is_empty())
@@ -183,7 +187,7 @@ impl Announces for Eq {
     fn detach_pep(&self, pep: &Arc<Pep>) {
         let mut peps = self.peps.lock();
         peps.retain(|p| !Arc::ptr_eq(p, pep));
-        // Under the lock, which a thread takes after it was counted as a sleeper: it sees this, or is woken.
+        // Under the lock, which a waiting thread takes after it was counted as asleep: it sees the new number, or is woken.
         self.closes.fetch_add(1, Ordering::Release);
         drop(peps);
         self.look_again();
@@ -207,7 +211,7 @@ impl Pep {
 fn answer_with(pep: &Pep, object: usize, request: Box<dyn Request>) -> Info {
     let mut info = pep.info.clone();
     request.adjust(&mut info);
-    // Who asks.
+    // The peer that asks to connect.
     info.dest_addr = Some(request.from());
     info.request = Some(requests::keep(object, request));
     info

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Device memory outside of any region: which devices there are, what a pointer points into, and
-//! copies that a caller asks for. Each argument is checked against the driver's own answer first, so
-//! that a wrong pointer is an error with words and not a fault in the middle of a copy.
+//! Device memory outside of any region: the devices of the host, the allocation that a pointer points into, and copies for
+//! the caller. Each argument is checked against the driver's answer first, so that a wrong pointer is an error with words and
+//! not a fault in the middle of a copy.
 
 use crate::error::{Error, Result, errno};
 use crate::hmem::{self, Allocation, DeviceFacts, Dir, DmaBuf, Iface, Interface, Kind};
 use std::fmt::Write;
 
-/// The devices of an interface, or why it cannot be used.
+/// The devices of an interface, or the reason why the interface cannot be used.
 pub fn devices(iface: Iface) -> Result<&'static [DeviceFacts]> {
     Ok(hmem::get(iface)?.devices())
 }
@@ -18,7 +18,7 @@ pub fn device(iface: Iface, number: u32) -> Result<&'static DeviceFacts> {
     all.get(number as usize).ok_or_else(|| no_device(iface, number, all.len()))
 }
 
-/// Whether this process uses a device already; false for one that is not there.
+/// Whether this process uses the device already; false if there is no such device.
 pub fn active(iface: Iface, number: u32) -> bool {
     hmem::get(iface).is_ok_and(|up| up.active(number))
 }
@@ -32,11 +32,11 @@ fn no_device(iface: Iface, number: u32, count: usize) -> Error {
     Error::new(errno::ENODEV, format!("device: {number}; {} has {have}", iface.name()))
 }
 
-/// A count of bytes as people write it.
+/// A number of bytes as people write it.
 pub fn human(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units.iter().find(|(shift, _)| bytes >> shift != 0) {
-        // Without floating point, whose formatting would be 15 KB of the library.
+        // Without floating point, whose formatting code is large.
         Some((shift, unit)) => match (bytes >> shift) * 10 + (((bytes & ((1 << shift) - 1)) * 10 + (1 << (shift - 1))) >> shift) {
             tenths if tenths % 10 == 0 => format!("{} {unit}", tenths / 10),
             tenths => format!("{}.{} {unit}", tenths / 10, tenths % 10),
@@ -45,7 +45,7 @@ pub fn human(bytes: u64) -> String {
     }
 }
 
-/// Whether an interface can be used, and what each of its devices can do, in words.
+/// A text that says whether an interface can be used and what each of its devices can do.
 pub fn explain(iface: Iface) -> String {
     let found = match devices(iface) {
         Ok(found) => found,
@@ -56,7 +56,7 @@ pub fn explain(iface: Iface) -> String {
     }
     let mut text = format!("{}: usable: {} device{}\n", iface.name(), found.len(), if found.len() == 1 { "" } else { "s" });
     for (number, facts) in found.iter().enumerate() {
-        // A String takes every write.
+        // Writing to a String cannot fail.
         let _ = writeln!(text, "  device {number}: {}", describe(facts));
         let _ = writeln!(text, "    dma-buf: {}", verdict(&facts.dmabuf));
         let _ = writeln!(text, "    IPC: {}", verdict(&facts.ipc));
@@ -67,7 +67,7 @@ pub fn explain(iface: Iface) -> String {
     text
 }
 
-/// The words of an error that an interface's name stands in front of already.
+/// The words of an error without the interface's name in front, for a text that has the name already.
 pub fn without_name(iface: Iface, e: &Error) -> String {
     let text = e.to_string();
     text.strip_prefix(iface.name()).and_then(|t| t.strip_prefix(": ")).map_or(text.clone(), str::to_string)
@@ -86,12 +86,12 @@ pub fn describe(facts: &DeviceFacts) -> String {
     text
 }
 
-/// "yes", or why not.
+/// "yes", or "no" with the reason.
 pub fn verdict(refused: &Option<Error>) -> String {
     refused.as_ref().map_or("yes".to_string(), |e| format!("no: {e}"))
 }
 
-/// What a pointer points into, and how far that reaches.
+/// The allocation that a pointer points into, and how far the memory reaches from there.
 pub struct Place {
     pub of: Allocation,
     /// Bytes from the pointer on that lie in memory of the same interface and device without a gap:
@@ -99,7 +99,8 @@ pub struct Place {
     pub covered: u64,
 }
 
-/// Asks every vendor that is here. Of host memory nobody knows the extent: the asked length is taken.
+/// Finds the memory at an address by asking every vendor's driver. The extent of host memory is unknown, so the asked length
+/// is taken.
 pub fn detect(addr: u64, len: u64) -> Result<Place> {
     let end = addr.checked_add(len).ok_or_else(|| Error::invalid(format!("len: {addr:#x} plus {len} overflows")))?;
     let of = hmem::detect(addr)?;
@@ -134,7 +135,7 @@ pub fn export_dmabuf(addr: u64, len: u64, pcie: bool) -> Result<DmaBuf> {
     }
 }
 
-/// Where a copy's device side lies: what the caller says, or with `None` what the pointer itself says.
+/// The device of a copy: the caller's choice, or with `None` the device that the pointer belongs to.
 #[derive(Clone, Copy)]
 pub struct At {
     pub iface: Option<Iface>,
@@ -147,7 +148,7 @@ pub struct At {
 /// `from` is readable for `len` bytes; `to`, if it is host memory, is writable.
 pub unsafe fn copy_to(at: At, to: u64, from: u64, len: usize) -> Result<()> {
     match side(at, "dest", to, "src", from, len)? {
-        // SAFETY: the caller says that the host side holds `len` bytes; the device's side was checked.
+        // SAFETY: the caller promises `len` bytes on the host side; the device's side was checked.
         Some((up, device)) => unsafe { up.copy(device, Dir::ToDevice, to, from, len) },
         None => Ok(()),
     }
@@ -159,23 +160,23 @@ pub unsafe fn copy_to(at: At, to: u64, from: u64, len: usize) -> Result<()> {
 /// `to` is writable for `len` bytes; `from`, if it is host memory, is readable.
 pub unsafe fn copy_from(at: At, to: u64, from: u64, len: usize) -> Result<()> {
     match side(at, "src", from, "dest", to, len)? {
-        // SAFETY: as in `copy_to`.
+        // SAFETY: the caller promises `len` bytes on the host side; the device's side was checked.
         Some((up, device)) => unsafe { up.copy(device, Dir::FromDevice, to, from, len) },
         None => Ok(()),
     }
 }
 
-/// Makes what a NIC wrote into memory of a device visible to its kernels.
+/// Makes bytes that a NIC wrote into a device's memory visible to the device's kernels.
 pub fn flush(iface: Iface, number: u32) -> Result<()> {
     match (iface, number) {
-        // Host memory has no devices, and is number 0 to every caller.
+        // Host memory has no devices; callers pass number 0 for it.
         (Iface::System, 0) => {}
         _ => drop(device(iface, number)?),
     }
     hmem::get(iface)?.flush(number)
 }
 
-/// Checks both sides of a copy; gives who copies and on which device. `None`: nothing to copy.
+/// Checks both sides of a copy, and returns the interface that copies and its device. `None`: there is nothing to copy.
 fn side(at: At, device_side: &str, addr: u64, host_side: &str, host: u64, len: usize) -> Result<Option<(&'static dyn Interface, u32)>> {
     let found = match at.iface {
         None if len > 0 => hmem::detect(addr)?,
@@ -203,13 +204,13 @@ fn side(at: At, device_side: &str, addr: u64, host_side: &str, host: u64, len: u
         check_host(device_side, addr)?;
         return Ok(Some((up, 0)));
     }
-    // Memory without an identity is known by its address alone, and not every vendor tells its device then.
+    // Memory without an identity is known by its address alone, and some vendors then do not tell its device.
     if at.iface.is_some() && found.id != 0 && belongs_to_device(found.kind) && found.device != at.device {
         let (vendor, device) = (found.iface.name(), found.device);
         return Err(Error::invalid(format!("{device_side}: {addr:#x} is memory of {vendor} device {device}, not {}", at.device)));
     }
-    // The last byte stands for all of them: a gap in the middle is left to the driver, which would
-    // have to be asked for every allocation on the way.
+    // Only the last byte is checked: finding a gap in the middle would take a question to the driver for every allocation on
+    // the way, so that is left to the driver's copy.
     let last = addr + (len as u64 - 1);
     if found.end() <= last && up.detect(last)?.is_none() {
         return Err(Error::invalid(format!("len: {len}; {device_side} is {} memory only up to {:#x}", found.iface.name(), found.end())));
@@ -217,7 +218,7 @@ fn side(at: At, device_side: &str, addr: u64, host_side: &str, host: u64, len: u
     Ok(Some((up, found.device)))
 }
 
-/// Whether memory of this kind has one device that it lies on.
+/// Whether memory of this kind lies on one device.
 fn belongs_to_device(kind: Kind) -> bool {
     matches!(kind, Kind::Plain | Kind::Pool | Kind::Segment)
 }
@@ -226,7 +227,7 @@ fn foreign(name: &str, addr: u64, iface: Iface) -> Error {
     Error::invalid(format!("{name}: {addr:#x} is not {} memory of this process", iface.name()))
 }
 
-/// The CPU must be able to reach this side. Drivers that nobody has opened have no memory here.
+/// Refuses an address that the CPU cannot reach. A driver that was never opened has no memory in this process.
 fn check_host(name: &str, addr: u64) -> Result<()> {
     for up in Iface::ALL.into_iter().filter(|i| *i != Iface::System).filter_map(hmem::opened) {
         if let Some(found) = up.detect(addr)?

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Discovery: what each provider offers, held against the caller's hints, with the reason where it
-//! does not fit.
+//! Discovery (`gdrfab_getinfo()`): compares the candidates of each provider with the caller's hints. A candidate that does
+//! not fit keeps the reason.
 
 use crate::config;
 use crate::error::{Error, Result, errno};
@@ -14,7 +14,7 @@ pub use crate::prov::info::{
     ADDR_STR, EP_MSG, EP_RDM, Info, Near, Nic, PROGRESS_AUTO, PROGRESS_MANUAL, Secret, THREAD_DOMAIN, THREAD_SAFE,
 };
 
-/// A field of bits, as far as this library knows them.
+/// A field of bits, and the bits of it that this library knows.
 struct Bits {
     name: &'static str,
     known: u64,
@@ -30,11 +30,11 @@ const TX_OP_FLAGS: Bits = Bits {
 const RX_OP_FLAGS: Bits = Bits { name: "rx_op_flags", known: flags::COMPLETION | flags::MULTI_RECV, names: flags::NAMES };
 const MSG_ORDER: Bits = Bits { name: "msg_order", known: flags::ORDER_ALL | flags::ORDER_ATOMICS, names: flags::ORDER_NAMES };
 const COMP_ORDER: Bits = Bits { name: "comp_order", known: flags::ORDER_ALL, names: flags::ORDER_NAMES };
-/// Libfabric's, with or without a meaning here: a caller offers what it is ready for.
+/// All mode bits of libfabric, also those without a meaning here: a caller sets every mode that it is ready for.
 const MR_MODE: Bits = Bits { name: "mr_mode", known: 0x1ffc, names: flags::MR_MODE_NAMES };
 
 impl Bits {
-    /// Refuses bits that this library does not know, and says which it knows.
+    /// Refuses unknown bits, and names the known ones.
     fn check(&self, of: &str, value: u64, errno: i32) -> Result<()> {
         let unknown = value & !self.known;
         if unknown == 0 {
@@ -47,7 +47,7 @@ impl Bits {
         ))
     }
 
-    /// Leaves a candidate out that lacks what the hints ask for.
+    /// Refuses a candidate that lacks bits of the hints.
     fn fit(&self, want: u64, offer: u64) -> Result<()> {
         self.check("hints", want, errno::ENODATA)?;
         match want & !offer {
@@ -60,7 +60,7 @@ impl Bits {
     }
 }
 
-/// Who made the candidate.
+/// The provider that made a candidate.
 pub(super) fn provider(info: &Info) -> Result<&'static dyn Provider> {
     let name = info.prov_name.as_deref();
     match info.is_matched() {
@@ -70,7 +70,7 @@ pub(super) fn provider(info: &Info) -> Result<&'static dyn Provider> {
     }
 }
 
-/// Checks the choices of an info that comes back to open something.
+/// Checks the fields of an info with which the caller opens an object.
 pub(crate) fn check(info: &Info) -> Result<()> {
     let within = |what: &str, value: u32, known: &[u32]| {
         if known.contains(&value) { Ok(()) } else { Err(Error::invalid(format!("info->{what}: {value}, this provider knows {known:?}"))) }
@@ -92,7 +92,7 @@ pub(crate) fn check(info: &Info) -> Result<()> {
     }
 }
 
-/// A want against an offer: more asked than offered is the reason to leave the candidate out.
+/// Refuses a candidate whose limit is below the value in the hints.
 fn at_least(name: &str, want: usize, offer: usize) -> Result<()> {
     if want > offer {
         return Err(Error::new(errno::ENODATA, format!("hints->{name} = {want}, the provider's limit is {offer}")));
@@ -114,7 +114,7 @@ fn name(what: &str, want: &Option<String>, offer: &Option<String>) -> Result<()>
     }
 }
 
-/// Holds a candidate against the hints and takes over what they choose.
+/// Compares a candidate with the hints, and puts the hints' choices into it.
 fn fit(info: &mut Info, hints: &Info) -> Result<()> {
     let most = |limit: usize, says: usize| if limit == 0 { says } else { limit };
     one_of("ep_type", hints.ep_type, &[info.ep_type])?;
@@ -124,10 +124,10 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
     TX_OP_FLAGS.fit(hints.tx_op_flags, info.limits.tx_op_flags)?;
     RX_OP_FLAGS.fit(hints.rx_op_flags, info.rx_op_flags_limit())?;
     MSG_ORDER.fit(hints.msg_order, info.msg_order)?;
-    // Messages that are offered end when their receivers have them, in any order.
+    // Long messages complete when their receivers have read them, which may be in any order.
     COMP_ORDER.fit(hints.comp_order, if info.is_matched() { 0 } else { flags::ORDER_ALL })?;
     MR_MODE.fit(u64::from(hints.mr_mode), MR_MODE.known)?;
-    // Without any bit the hints ask for nothing, as none do.
+    // Hints of 0 do not choose.
     let can = if hints.mr_mode == 0 { info.mr_mode } else { hints.mr_mode };
     if info.limits.mr_mode & !can != 0 {
         let lacks = info.limits.mr_mode & !can;
@@ -171,11 +171,11 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
     }
     info.src_addr = hints.src_addr.clone().or(info.src_addr.take());
     info.dest_addr = hints.dest_addr.clone().or(info.dest_addr.take());
-    // Without the bit the caller does without: offsets instead of addresses, keys of its own.
+    // If a bit is missing, the caller does without: it uses offsets instead of addresses, or chooses the keys.
     info.mr_mode &= can;
     info.caps = if hints.caps == 0 { info.caps } else { hints.caps };
     if info.caps & (flags::MSG | flags::RECV) == 0 {
-        // Where the caller posts no receives, the provider posts its own for writes with data.
+        // If the caller posts no receives, the provider posts its own for writes with data.
         info.mode &= !flags::RX_CQ_DATA;
     }
     (info.tx_op_flags, info.rx_op_flags) = (hints.tx_op_flags, hints.rx_op_flags);
@@ -188,13 +188,13 @@ fn fit(info: &mut Info, hints: &Info) -> Result<()> {
     Ok(())
 }
 
-/// The PCI address of an accelerator, whose driver is asked for it.
+/// The PCI address of an accelerator, from its driver.
 fn pci_of(near: Site) -> Result<String> {
     let found = super::hmem::device(near.iface, near.device).map_err(|e| e.context("near_iface, near_device"))?;
     Ok(found.pci.clone())
 }
 
-/// The NIC behind an info of a list.
+/// The NIC behind an info that discovery has returned.
 pub fn nic(info: &Info) -> Result<Nic> {
     let near = info.near.map(pci_of).transpose()?;
     provider(info)?.nic(info, near.as_deref())
@@ -209,7 +209,7 @@ fn consider(info: &mut Info, hints: Option<&Info>) -> Result<()> {
     if let Some(h) = hints {
         name("prov_name", &h.prov_name, &info.prov_name)?;
     }
-    // Connected ones have never had any over cards, whose peers their caller accepts.
+    // Connected endpoints over cards take keys and never use them: their caller accepts each peer.
     let unheeded = info.ep_type == EP_RDM && info.auth_key.is_some() && !provider(info)?.heeds_keys();
     match (&info.reason, hints) {
         (Some(e), _) => Err(e.clone()),
@@ -221,12 +221,12 @@ fn consider(info: &mut Info, hints: Option<&Info>) -> Result<()> {
     }
 }
 
-/// Why each candidate was left out; several in a row may share their reason.
+/// A text with the reason why each candidate was left out. Neighbours with the same reason share it.
 pub fn left_out(candidates: &[Info]) -> String {
     let mut lines: Vec<(String, String)> = Vec::new();
     for info in candidates {
         let Some(why) = info.reason.as_ref() else { continue };
-        // The list as a whole says that no data is available.
+        // The whole text is already the error ENODATA.
         let why = if why.errno == errno::ENODATA { why.words.to_string() } else { why.to_string() };
         let domain = info.domain_name.as_ref().filter(|d| Some(*d) != info.prov_name.as_ref()).map_or(String::new(), |d| format!(" ({d})"));
         let name = format!("{}{domain}", info.prov_name.as_deref().unwrap_or("?"));
@@ -238,7 +238,8 @@ pub fn left_out(candidates: &[Info]) -> String {
     lines.iter().map(|(names, why)| format!("{names}: {why}")).collect::<Vec<_>>().join("; ")
 }
 
-/// Candidates, best first. `ENODATA` names why each was left out. With `GETINFO_ALL` those come too.
+/// The candidates that fit, best first. If there are none, `ENODATA` names the reason for each. With `GETINFO_ALL` candidates
+/// that do not fit are returned too.
 pub fn getinfo(node: Option<&str>, service: Option<&str>, asked: u64, hints: Option<&Info>) -> Result<Vec<Info>> {
     let unknown = asked & !(flags::SOURCE | flags::GETINFO_ALL);
     if unknown != 0 {
@@ -252,7 +253,7 @@ pub fn getinfo(node: Option<&str>, service: Option<&str>, asked: u64, hints: Opt
     let near = hints.and_then(|h| h.near).map(pci_of).transpose()?;
     let domain = hints.and_then(|h| h.domain_name.as_deref());
     let ask = Ask { node, service, source: asked & flags::SOURCE != 0, domain, near: near.as_deref() };
-    // What is connected comes to who asks for nothing else.
+    // Connected endpoints come to a caller that does not ask for the other kind.
     let asks_for = |ep_type: u32| hints.is_none_or(|h| h.ep_type == 0 || h.ep_type == ep_type);
     let connectionless = hints.is_some_and(|h| h.ep_type == EP_RDM || h.caps & flags::CONNECTIONLESS != 0) && asks_for(EP_RDM);
     let mut all = if connectionless { rdm::candidates(&ask, wanted) } else { Vec::new() };
@@ -283,7 +284,7 @@ pub fn getinfo(node: Option<&str>, service: Option<&str>, asked: u64, hints: Opt
         return Ok(all);
     }
     if all.iter().all(|i| i.reason.is_some()) {
-        // What no provider could understand is the caller's mistake, not a lack.
+        // A value that no provider could parse is the caller's mistake, and not a lack.
         if let Some(wrong) = all.iter().filter_map(|i| i.reason.as_ref()).find(|e| e.errno == errno::EINVAL) {
             return Err(wrong.clone());
         }

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 pub use crate::prov::list::{Block, LIST_MAX, List};
 
-/// A list with the endpoint that it is posted on.
+/// A prepared list, and the endpoint on which it is posted.
 pub struct Prepared {
     ep: Arc<Endpoint>,
     list: Arc<List>,
-    /// What all its posts have in common.
+    /// The fields that all posts of the list have in common.
     common: Common,
 }
 
@@ -23,7 +23,7 @@ impl Prepared {
         Arc::new(Prepared { ep, list: Arc::new(list), common })
     }
 
-    /// Posts it: a read or a write, as `GDRFAB_READ` or `GDRFAB_WRITE` among the flags says.
+    /// Posts the list as a read or a write.
     pub fn post(&self, dir: Dir, op_flags: u64, data: u64, context: usize) -> Result<()> {
         let data = if op_flags & flags::REMOTE_CQ_DATA != 0 { data } else { 0 };
         self.ep.list(dir, &self.list, &Common { context, flags: op_flags, data, ..self.common })

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The objects that the API speaks of. They hold each other alive, answer -EBUSY when one is closed that others still use, and
-//! reach the provider by its contract; endpoints and queues begin with their tables of operations.
+//! The objects of the API: fabrics, domains, endpoints, queues, counters, address vectors and regions. `capi` calls them with
+//! parsed arguments; they check states and bindings, and call the provider through its contract (`prov/contract.rs`). They
+//! keep each other alive by reference counts, and closing an object that others still use fails with -EBUSY. No provider is
+//! named here.
+//!
+//! Read `endpoint.rs` and `cq.rs` first. Both objects begin with their table of operations (`prov/ops.rs`), so that the most
+//! frequent calls bypass this layer. `progress_set.rs` and `wait.rs` decide which endpoints make progress in a call that
+//! reads or waits.
 
 mod av;
 mod cntr;
@@ -45,7 +51,7 @@ use crate::error::{Error, Result, errno};
 pub(crate) use crate::prov::ops::Owner;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The pointer that a caller opened an object with, kept as it is and handed back.
+/// The context pointer with which a caller opened an object. The library hands it back and never follows it.
 #[derive(Default)]
 pub struct Context(AtomicUsize);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The names that an object was opened with: an info of another provider, fabric or domain opens nothing in it.
+//! The provider, fabric and domain names with which an object was opened. An info with other names opens nothing in that
+//! object.
 
 use super::info::Info;
 use crate::error::{Error, Result};
@@ -8,7 +9,7 @@ pub(crate) struct Origin {
     object: &'static str,
     provider: &'static str,
     fabric: Option<String>,
-    /// Of a fabric: none.
+    /// `None` for a fabric.
     domain: Option<String>,
 }
 
@@ -25,9 +26,10 @@ impl Origin {
         self.provider
     }
 
-    /// `EINVAL` names the info's provider, fabric or domain and that of the object. A name that either side lacks fits.
+    /// Fails with `EINVAL` if the info names another provider, fabric or domain than the object. A name that either side
+    /// lacks fits.
     pub fn check(&self, info: &Info) -> Result<()> {
-        // The device of a connection request is known by its arrival, and may be another port of the domain's.
+        // A connection request belongs to the device at which it arrived, which may be another port than the domain's.
         let domain = info.domain_name.as_deref().filter(|_| info.request.is_none());
         self.same("prov_name", info.prov_name.as_deref(), Some(self.provider))?;
         self.same("fabric_name", info.fabric_name.as_deref(), self.fabric.as_deref())?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Passive endpoints.
+//! Passive endpoints: they listen, and make connection requests into events of the queue that they are bound to.
 
 use super::info::{EP_RDM, Info};
 use super::requests::{self, RequestId};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(super) trait Announces: Send + Sync {
     fn events(&self) -> &Arc<EventQueue>;
 
-    /// The passive endpoint closes, and is not driven any more.
+    /// Detaches a passive endpoint that closes: the queue makes no progress on it any more.
     fn detach_pep(&self, pep: &Arc<Pep>);
 }
 
@@ -25,7 +25,7 @@ pub struct Pep {
     pub(super) fabric: Arc<Fabric>,
     prov: PassiveEndpoint,
     eq: Mutex<Option<Arc<dyn Announces>>>,
-    /// What it was opened with: requests carry it on to the endpoints that answer them.
+    /// The info with which it was opened. Connection requests carry a copy on to the endpoints that accept them.
     pub(crate) info: Info,
 }
 
@@ -81,12 +81,12 @@ impl Pep {
     pub fn close(self: &Arc<Self>) -> Result<()> {
         self.fabric.owner.check()?;
         let me = Arc::as_ptr(self) as usize;
-        // Another thread's wait may hold this object for longer, so its sockets are closed here. Nothing is announced
-        // afterwards, so the next line forgets all events that there will be.
+        // A wait of another thread may keep this object for longer, so its sockets are closed here. Nothing is announced
+        // after that, so `forget` below removes the last of its events.
         self.prov.close();
         if let Some(eq) = self.eq.lock().take() {
             eq.events().forget(me);
-            // From here on, the request of every event that was taken is in the list below.
+            // After this, the request of every event that was taken is among the numbered requests.
             eq.detach_pep(self);
         }
         requests::forget(me);
@@ -94,7 +94,7 @@ impl Pep {
         Ok(())
     }
 
-    /// Takes requests that have come. `before` runs before they become events, if there are any.
+    /// Takes the connection requests that have arrived, and makes them events. If there are any, `before` runs first.
     pub(crate) fn progress(&self, before: impl FnOnce()) {
         let requests = self.prov.poll();
         if !requests.is_empty() {
@@ -104,7 +104,7 @@ impl Pep {
         }
     }
 
-    /// Changes when there is something else to watch than before.
+    /// A number that changes when the set of descriptors to watch changes.
     pub(crate) fn watched(&self) -> u64 {
         self.prov.watched()
     }

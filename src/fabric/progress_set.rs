@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The endpoints that a domain, a completion queue or an event queue drives. Of a few, all have a turn of progress each time; of
-//! many, idle ones rest (`prov::rest`), so that a turn costs what is active and not what is connected.
+//! A progress set: the endpoints on which a domain, a completion queue, an event queue or a counter makes progress. While
+//! they are few, each of them makes progress on every turn. Of many, the idle ones are put aside (`prov::rest`), so that a
+//! turn costs as much as there are active endpoints, and not as there are connections.
 
 use super::drive::EpRef;
 use crate::prov::rest::Rest;
@@ -9,34 +10,35 @@ use crate::sys::time;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Up to so many all have every turn: to ask which of them are idle would cost more.
+/// Up to this many endpoints all make progress on every turn: finding out which are idle would cost more.
 const FEW: usize = 4;
 
 pub(crate) struct ProgressSet {
     members: Serial<Members>,
-    /// Wakes who sleeps on the object: there are active endpoints now whose sockets the sleeper does not watch.
+    /// Wakes the threads that sleep on the object: some endpoints became active, and the sleeping threads do not watch their
+    /// sockets.
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
 #[derive(Default)]
 pub(crate) struct Members {
     active: Vec<EpRef>,
-    /// By their numbers, with the time until which they may rest.
+    /// The idle endpoints by their numbers, each with the time until which it may stay idle (`u64::MAX`: no limit).
     idle: HashMap<u64, (EpRef, u64)>,
-    /// The times of those that have one, and their numbers.
+    /// The times of the idle endpoints that have a limit, with their numbers.
     dues: BTreeSet<(u64, u64)>,
-    /// The numbers of all, by where they lie.
+    /// The numbers of all endpoints, by their addresses.
     numbers: HashMap<usize, u64>,
     last: u64,
-    /// How many can rest at all.
+    /// How many of the endpoints can be idle at all.
     idle_capable: usize,
     at: Option<Arc<Rest>>,
-    /// Some rest, or may, so that a turn is more than a turn of each active one.
+    /// Endpoints are idle or may become so: a turn then is more than progress on each active endpoint.
     many: bool,
 }
 
 impl Members {
-    /// Those that have their turn each time.
+    /// The endpoints that make progress on every turn.
     #[inline(always)]
     pub fn active(&self) -> &[EpRef] {
         &self.active
@@ -47,20 +49,21 @@ impl Members {
         self.many
     }
 
-    /// Once there is a `Rest` it is asked for ever: a socket that it still watches keeps the descriptor which the caller polls
-    /// readable until it is asked, though its endpoint rests no more.
+    /// Sets `many`. Once there is an idle set, it is polled on every turn, even if no endpoint is idle: a socket that it
+    /// still watches keeps the descriptor that the caller polls readable until the set is polled.
     fn count(&mut self) {
         self.many = self.at.is_some() || (self.active.len() > FEW && self.idle_capable > 0);
     }
 
-    /// True: some that rested are active now.
+    /// One turn of progress. True: endpoints that were idle are active now.
     #[inline(always)]
     fn turn(&mut self, force: bool) -> bool {
         self.active.iter().for_each(|ep| ep.progress(force));
         self.many && self.turn_with_idle(force)
     }
 
-    /// The rest of a turn where there are many: who has something to do is active, and who has nothing rests.
+    /// The further steps of a turn with idle endpoints: activates those that have something to do, and puts aside those that
+    /// have nothing.
     #[cold]
     #[inline(never)]
     fn turn_with_idle(&mut self, force: bool) -> bool {
@@ -71,7 +74,7 @@ impl Members {
         called
     }
 
-    /// Makes those active that have something to do, or whose time has come.
+    /// Activates the idle endpoints that have something to do, or whose time has come. True: there were some.
     fn activate(&mut self) -> bool {
         let Members { active, idle, dues, at, .. } = self;
         let before = active.len();
@@ -92,13 +95,13 @@ impl Members {
         self.active.len() > before
     }
 
-    /// Lets all rest that can, but for the last that became active: it is the likeliest to have more.
+    /// Puts idle endpoints aside, but not the one that became active last: it is the likeliest to get more to do.
     fn park_idle(&mut self) {
         if self.active.len() <= FEW || self.idle_capable == 0 {
             return;
         }
         if self.at.is_none() {
-            // Where there is no descriptor for it, all stay active.
+            // Without a descriptor for the idle set, all endpoints stay active.
             self.at = Rest::new().ok().map(Arc::new);
         }
         let Some(at) = &self.at else { return };
@@ -124,7 +127,7 @@ impl ProgressSet {
         ProgressSet { members: Serial::new(threading, Members::default()), wake: Box::new(wake) }
     }
 
-    /// Once for each endpoint, however often it is bound to the object.
+    /// Adds an endpoint, unless it is there already: it may be bound to the object several times.
     pub fn attach(&self, ep: &EpRef) {
         let mut members = self.members.lock();
         let number = members.last + 1;
@@ -155,7 +158,7 @@ impl ProgressSet {
         self.members.lock().numbers.len()
     }
 
-    /// A turn of progress of all that are active; if another thread gives them one, that is enough.
+    /// A turn of progress on the active endpoints, unless another thread is making one.
     #[inline(always)]
     pub fn glance(&self) {
         if let Some(mut members) = self.members.try_lock()
@@ -166,7 +169,7 @@ impl ProgressSet {
         }
     }
 
-    /// The same whatever other threads do. True: some that rested are active now.
+    /// A turn of progress, after that of another thread if there is one. True: endpoints that were idle are active now.
     pub fn turn(&self) -> bool {
         let called = self.members.lock().turn(true);
         if called {
@@ -175,26 +178,26 @@ impl ProgressSet {
         called
     }
 
-    /// Those to be put to sleep one by one, and what watches the others.
+    /// The active endpoints, whose descriptors a sleeping thread watches one by one, and the set that watches the idle ones.
     pub fn awake(&self) -> (Vec<EpRef>, Option<Arc<Rest>>) {
         let mut members = self.members.lock();
         members.park_idle();
         (members.active.clone(), members.at.clone())
     }
 
-    /// How long the object may sleep before one that rests is due.
+    /// How long a thread may sleep on the object before the time of an idle endpoint comes.
     pub fn nap_ns(&self) -> u64 {
         let due = self.members.lock().dues.first().map(|(due, _)| *due);
         due.map_or(u64::MAX, |due| due.saturating_sub(time::now_ns()).max(1))
     }
 
-    /// The members, where the caller promised that calls never overlap.
+    /// The members without a lock, in a domain whose caller promised that calls never overlap.
     ///
     /// # Safety
     /// As for [`Serial::promised`].
     #[inline(always)]
     pub unsafe fn promised(&self) -> Option<Promised<'_, Members>> {
-        // SAFETY: our caller promises what `Serial::promised` asks: that nothing else has the members meanwhile.
+        // SAFETY: the caller promises that nothing else uses the members meanwhile.
         unsafe { self.members.promised() }
     }
 }

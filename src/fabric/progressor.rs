@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The progress thread of a domain: a wait with nothing to wait for.
+//! The progress thread of a domain (`GDRFAB_PROGRESS_AUTO`). It waits as a caller would, for nothing but the end of the
+//! thread, and so makes progress on every endpoint of the domain.
 
 use super::drive::EpRef;
 use super::progress_set::ProgressSet;
@@ -31,7 +32,7 @@ impl Progressor {
         let of_set = waiter.clone();
         let set = ProgressSet::new(Threading::Safe, move || of_set.notify());
         let shared = Arc::new(Shared { set, waiter, stop: AtomicBool::new(false) });
-        // What the thread sleeps on is made now, while somebody can be told that it cannot be.
+        // The poller that the thread sleeps on is made now, where a failure can still be reported.
         drop(shared.waiter.arm()?);
         let of_thread = shared.clone();
         let thread = thread::spawn("gdrfab-progress", move || run(&of_thread))
@@ -39,7 +40,7 @@ impl Progressor {
         Ok(Progressor { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// What its thread sleeps on.
+    /// The waiter that the thread sleeps on.
     pub fn waiter(&self) -> Arc<Waiter> {
         self.shared.waiter.clone()
     }
@@ -48,7 +49,7 @@ impl Progressor {
         self.shared.set.attach(ep);
     }
 
-    /// The thread may hold the endpoint a moment longer; it finds it closed then.
+    /// Removes an endpoint. The thread may hold it a moment longer, and finds it closed then.
     pub fn remove(&self, ep: &EpRef) {
         self.shared.set.detach(ep);
         self.shared.waiter.notify();
@@ -56,7 +57,7 @@ impl Progressor {
 
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
-        // Either the thread sees it before it sleeps, or it is seen about to sleep.
+        // Either the thread sees the flag before it sleeps, or `notify` sees that it is about to sleep.
         fence(Ordering::SeqCst);
         self.shared.waiter.notify();
         if let Some(thread) = self.thread.lock().take()
@@ -70,7 +71,7 @@ impl Progressor {
 fn run(shared: &Shared) {
     let driven = || Some(Driven::new(&shared.set, Vec::new()));
     loop {
-        // A wake ends the sleep; the wait itself ends by its time limit of a second.
+        // `notify` ends a sleep; the wait itself also ends after a second.
         let stopped = || shared.stop.load(Ordering::Acquire).then_some(());
         let turn = catch_unwind(AssertUnwindSafe(|| wait(&shared.waiter, driven, 1000, stopped)));
         match turn.unwrap_or(Err(Error::fixed(errno::ENOTRECOVERABLE, "a panic"))) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tables of operations of completion queues that their endpoints fill, and what the entries of a source go on with
-//! (`prov/ops.rs`). As there, each entry holds its panics.
+//! The tables of operations of completion queues: the entries for gdrfab_cq_read() in each format, with and without locks,
+//! and the functions that a source's entry falls back to (`prov/ops.rs`). Each entry catches its panics.
 
 use super::cq::Cq;
 use super::domain::Domain;
@@ -18,7 +18,7 @@ impl Cq {
     }
 }
 
-/// The table of a queue without a source, and what a source's entry goes on with.
+/// The table of a queue without a source, and the fallback functions of a queue with one.
 fn choose(threading: Threading, format: CqFormat) -> (&'static CqOps, &'static CqFallback) {
     match format {
         CqFormat::Context => of_format::<ContextEntry>(threading),
@@ -43,21 +43,21 @@ fn of_format<E: Entry>(threading: Threading) -> (&'static CqOps, &'static CqFall
 }
 
 /// # Safety
-/// `cq` is open; so for all that follow, which are entries of [`CqOps`].
+/// `cq` is the head of an open queue. The same holds for all functions below, which are entries of [`CqOps`].
 #[inline(always)]
 unsafe fn from_handle<'a>(cq: *const CqHead) -> &'a Cq {
-    // SAFETY: a queue begins with its head.
+    // SAFETY: the caller promises the head of an open queue, and a queue begins with its head.
     unsafe { &*cq.cast::<Cq>() }
 }
 
-/// The words of the error entry that is next become this thread's last error.
+/// Stores the words of the next failed entry as this thread's last error, and returns the error's number.
 ///
 /// # Safety
 /// As for `of`.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn error_first(cq: *const CqHead) -> isize {
-    // SAFETY: the caller says that the head is an open queue's.
+    // SAFETY: the caller promises that the head is an open queue's.
     hold(|rc| rc as isize, || failed(&unsafe { from_handle(cq) }.error_first()) as isize)
 }
 
@@ -68,17 +68,17 @@ unsafe fn outcome(cq: *const CqHead, taken: Taken) -> isize {
     match taken {
         Taken::Some(n) => n as isize,
         Taken::Empty => -errno::EAGAIN as isize,
-        // SAFETY: the caller says that the head is an open queue's.
+        // SAFETY: the caller promises that the head is an open queue's.
         Taken::ErrorFirst => unsafe { error_first(cq) },
     }
 }
 
-/// gdrfab_cq_read() of entries that are there, where no lock is needed: a leaf function.
+/// gdrfab_cq_read() for entries that are ready, without locks. It calls nothing in this case and saves no registers.
 ///
 /// # Safety
 /// As for `of`; the domain is one without locks, and `buf` is NULL or holds `count` entries.
 unsafe extern "C" fn ready<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: the caller says that the head is an open queue's, and what `buf` holds.
+    // SAFETY: the caller promises that the head is an open queue's, and that `buf` is NULL or holds `count` entries.
     unsafe {
         if buf.is_null() {
             return queue::<E>(cq, buf, count);
@@ -95,13 +95,13 @@ unsafe extern "C" fn ready<E: Entry>(cq: *const CqHead, buf: *mut c_void, count:
     }
 }
 
-/// gdrfab_cq_read() of an empty queue: messages may be written into the caller's array directly.
+/// gdrfab_cq_read() of an empty queue, without locks: messages may be written directly into the caller's array.
 ///
 /// # Safety
 /// As for `ready`.
 #[inline(never)]
 unsafe extern "C" fn arrivals<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: the caller says that the head is an open queue's, and what `buf` holds.
+    // SAFETY: the caller promises that the head is an open queue's, and that `buf` is NULL or holds `count` entries.
     unsafe {
         match attempt(|| from_handle(cq).read_arrivals::<E>(buf, count).map(|taken| outcome(cq, taken))) {
             Some(n) => n,
@@ -110,7 +110,7 @@ unsafe extern "C" fn arrivals<E: Entry>(cq: *const CqHead, buf: *mut c_void, cou
     }
 }
 
-/// gdrfab_cq_read() when no entry is there, or a lock is needed.
+/// gdrfab_cq_read() if no entry is ready or a lock is needed.
 ///
 /// # Safety
 /// As for `of`; `buf` is NULL or holds `count` entries.
@@ -120,28 +120,28 @@ unsafe extern "C" fn queue<E: Entry>(cq: *const CqHead, buf: *mut c_void, count:
         if buf.is_null() && count != 0 {
             return failed(&null("buf")) as isize;
         }
-        // SAFETY: the caller says that the head is an open queue's, and what `buf` holds.
+        // SAFETY: the caller promises that the head is an open queue's, and that `buf` is NULL or holds `count` entries.
         unsafe { outcome(cq, from_handle(cq).read(count, |i, c| E::put(buf, i, c))) }
     };
     hold(|rc| rc as isize, read)
 }
 
-/// gdrfab_cq_read() of entries with their tags.
+/// gdrfab_cq_read() for entries with tags.
 ///
 /// # Safety
 /// As for `queue`.
 #[inline(never)]
 unsafe extern "C" fn tagged(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: the caller says that the head is an open queue's, and what `buf` holds.
+    // SAFETY: the caller promises that the head is an open queue's, and that `buf` is NULL or holds `count` entries.
     unsafe { read_from(cq, buf, count, std::ptr::null_mut()) }
 }
 
-/// As `ready` of entries with their tags.
+/// As `ready`, for entries with tags.
 ///
 /// # Safety
 /// As for `ready`.
 unsafe extern "C" fn ready_tagged(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: the queue is open and the array holds `count` entries, as the caller says.
+    // SAFETY: the caller promises that the queue is open and that `buf` is NULL or holds `count` entries.
     unsafe {
         if buf.is_null() {
             return tagged(cq, buf, count);
@@ -167,7 +167,7 @@ unsafe fn read_from(cq: *const CqHead, buf: *mut c_void, count: usize, peers: *m
         if buf.is_null() && count != 0 {
             return failed(&null("buf")) as isize;
         }
-        // SAFETY: the caller says that the head is an open queue's, and what `buf` holds.
+        // SAFETY: the caller promises that the head is an open queue's, and that `buf` is NULL or holds `count` entries.
         unsafe {
             let q = from_handle(cq);
             outcome(cq, q.read_from(count, |i, c, from| put_all(q.format, buf, peers, i, c, from)))
@@ -181,7 +181,7 @@ unsafe fn read_from(cq: *const CqHead, buf: *mut c_void, count: usize, peers: *m
 /// # Safety
 /// `buf` holds more than `i` entries of the format, and `peers` is NULL or holds as many numbers.
 pub unsafe fn put_all(format: CqFormat, buf: *mut c_void, peers: *mut u64, i: usize, c: &Completion, from: Origin) {
-    // SAFETY: the arrays hold more than `i` entries and numbers, as the caller says.
+    // SAFETY: the caller promises that the arrays hold more than `i` entries and numbers.
     unsafe {
         put_from(format, buf, i, c, from.tag);
         if !peers.is_null() {
@@ -190,25 +190,24 @@ pub unsafe fn put_all(format: CqFormat, buf: *mut c_void, peers: *mut u64, i: us
     }
 }
 
-/// gdrfab_cq_read() when the source has nothing.
+/// gdrfab_cq_read() of a queue whose source has nothing.
 ///
 /// # Safety
 /// As for `queue`.
 #[inline(never)]
 unsafe extern "C" fn after<E: Entry>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: the caller says that the head is an open queue's, and what `buf` holds.
+    // SAFETY: the caller promises that the head is an open queue's, and that `buf` is NULL or holds `count` entries.
     unsafe { hold(|rc| rc as isize, || outcome(cq, from_handle(cq).read_after(count, |i, c| E::put(buf, i, c)))) }
 }
 
-/// The end of gdrfab_cq_read() when the endpoints' turn has come though `n` entries were read.
+/// The end of gdrfab_cq_read() if the endpoints are due for progress although `n` entries were read.
 ///
 /// # Safety
 /// As for `of`.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn due(cq: *const CqHead, _buf: *mut c_void, n: usize) -> isize {
-    // A panic leaves its words; the entries were taken out, and are the caller's.
-    // SAFETY: the caller says that the head is an open queue's.
+    // After a panic the result is still `n`: the entries were taken out of the queue and belong to the caller.
     hold(|_| (), || unsafe { from_handle(cq) }.due());
     n as isize
 }

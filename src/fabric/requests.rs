@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connection requests by number: the caller holds a number, so using one twice, or an invented
-//! one, is an error and nothing worse.
+//! Connection requests by number. The caller gets a number and not a pointer, so that a number used twice or an invented one
+//! is an error and nothing worse.
 
 use crate::prov::Request;
 pub use crate::prov::info::RequestId;
@@ -18,7 +18,7 @@ static REQUESTS: Mutex<Option<(usize, HashMap<usize, Held>)>> = Mutex::new(None)
 pub fn keep(pep: usize, request: Box<dyn Request>) -> RequestId {
     let mut guard = REQUESTS.lock();
     let (next, held) = guard.get_or_insert_with(|| (0, HashMap::new()));
-    // Never 0, and spread so that a stray small integer is not a request.
+    // Never 0, and in steps, so that a small integer is rarely taken for a request.
     *next += 16;
     held.insert(*next, Held { pep, request });
     RequestId(*next)
@@ -28,7 +28,7 @@ pub fn take(id: RequestId) -> Option<Box<dyn Request>> {
     Some(REQUESTS.lock().as_mut()?.1.remove(&id.0)?.request)
 }
 
-/// As `take`, of a request that arrived at passive endpoint `pep`.
+/// As `take`, for a request that arrived at passive endpoint `pep`.
 pub fn take_of(pep: usize, id: RequestId) -> Option<Box<dyn Request>> {
     let mut guard = REQUESTS.lock();
     let (_, held) = guard.as_mut()?;
@@ -38,7 +38,7 @@ pub fn take_of(pep: usize, id: RequestId) -> Option<Box<dyn Request>> {
     Some(held.remove(&id.0)?.request)
 }
 
-/// Drops, and so rejects, what a closing passive endpoint leaves unanswered.
+/// Drops, and so rejects, the unanswered requests of a passive endpoint that closes.
 pub fn forget(pep: usize) {
     let dropped: Vec<Held> = match REQUESTS.lock().as_mut() {
         Some((_, held)) => held.extract_if(|_, h| h.pep == pep).map(|(_, h)| h).collect(),

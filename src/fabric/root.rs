@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Fabrics: what domains, event queues and passive endpoints are opened in.
+//! Fabrics, in which domains, event queues and passive endpoints are opened.
 
 use super::info::Info;
 use super::origin::Origin;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counts of the objects that use another one, by kind: a close that is refused names them.
+//! Counts of the open objects that use another object, by kind. A close that is refused names them.
 
 use crate::error::{Error, Result, errno};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a fabric or a domain opens.
+/// The kinds of objects that are opened in a fabric or a domain.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     Domain,
@@ -31,14 +31,14 @@ impl Users {
         self.0[kind as usize].fetch_sub(1, Ordering::Release);
     }
 
-    /// Each kind of which some are open, with their number.
+    /// The kinds with open objects, each with their number.
     pub fn open(&self) -> Vec<(usize, &'static str)> {
         let counts = self.0.iter().zip(NAMES).map(|(count, name)| (count.load(Ordering::Acquire), name));
         counts.filter(|(count, _)| *count > 0).collect()
     }
 }
 
-/// `EBUSY` if anything of `open` is there: "domain: 2 endpoints, 1 region are still open".
+/// Fails with `EBUSY` if any of `open` is not 0: "domain: 2 endpoints, 1 region are still open".
 pub(crate) fn none_or_busy(what: &str, open: &[(usize, &str)]) -> Result<()> {
     let count = |(n, name): &(usize, &str)| match n {
         0 => None,

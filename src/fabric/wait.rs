@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Waiting: poll for a while, then mark everything asleep, run the barrier, look once more, sleep.
+//! Waiting for a queue, a counter or an event queue: poll for a while, then mark the endpoints asleep, so that their peers
+//! wake this thread, run the memory barrier, look once more, and sleep.
 
 use super::drive::EpRef;
 use super::pep::Pep;
@@ -17,13 +18,13 @@ use crate::sys::time::now_ns;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-/// The longest sleep of a wait that has nothing to do by itself.
+/// The longest sleep, if no endpoint has to act by itself before.
 const LONG_NAP: u64 = 1_000_000_000;
 
-/// What a wait drives while it waits.
+/// The endpoints and passive endpoints on which a wait makes progress.
 pub(crate) struct Driven<'a> {
     set: &'a ProgressSet,
-    /// Those that are active, to be put to sleep one by one; the others rest.
+    /// The active endpoints, which are put to sleep one by one. The idle ones are watched by `rest`.
     pub eps: Vec<EpRef>,
     pub rest: Option<Arc<Rest>>,
     peps: Vec<Arc<Pep>>,
@@ -35,14 +36,15 @@ impl<'a> Driven<'a> {
         Driven { set, eps, rest, peps }
     }
 
-    /// A turn whatever other threads do. True: there is another one that is active.
+    /// A turn of progress, also if other threads make one. True: endpoints that were idle are active now.
     pub fn progress(&self) -> bool {
         let called = self.set.turn();
         self.finish();
         called
     }
 
-    /// Passive endpoints last: a peer that completed one connection and asks for the next is told of in that order.
+    /// Makes progress on the passive endpoints last: if a peer completed one connection and asks for the next, the events
+    /// come in that order.
     fn finish(&self) {
         let finish_connections = || {
             self.set.turn();
@@ -50,13 +52,13 @@ impl<'a> Driven<'a> {
         self.peps.iter().for_each(|p| p.progress(finish_connections));
     }
 
-    /// As `progress`; a thread that is inside is turn enough.
+    /// As `progress`, but nothing for endpoints on which another thread makes progress.
     fn glance(&self) {
         self.set.glance();
         self.finish();
     }
 
-    /// Marks all asleep on `poller`; the barrier has run when this returns. `look` comes next.
+    /// Marks the endpoints asleep on `poller`, and runs the barrier. The caller calls `look` next.
     pub fn sleep(&self, poller: &Poller) -> Result<()> {
         let mut fences: Option<Fences> = None;
         let mut failed = None;
@@ -80,18 +82,18 @@ impl<'a> Driven<'a> {
             return Err(e);
         }
         let Some(f) = fences else { return Ok(()) };
-        // Without it nothing would wake this thread for certain.
+        // Without the barrier, a peer might not see that this thread has to be woken.
         barrier(f).inspect_err(|_| self.awake(Some(poller)))
     }
 
-    /// The last look before sleeping. False: something came meanwhile, so look for it instead. What the look itself has
-    /// opened, connected or still pending, is watched by nobody yet, so that counts as well.
+    /// The last look before sleeping. False: something has arrived, so the caller must not sleep. A socket that the look
+    /// itself opened or connected is not watched yet, and makes it false as well.
     pub fn look(&self) -> bool {
         let before = self.watched();
         !self.progress() && self.eps.iter().all(|e| e.may_sleep()) && self.watched() == before
     }
 
-    /// What there is to watch, as a sum.
+    /// A number that changes when the set of descriptors to watch changes.
     pub fn watched(&self) -> u64 {
         let eps = self.eps.iter().map(|e| e.prov().watched());
         let all = eps.chain(self.peps.iter().map(|p| p.watched()));
@@ -103,7 +105,8 @@ impl<'a> Driven<'a> {
         self.eps.iter().for_each(|e| e.prov().awake(poller));
     }
 
-    /// The last look before a poll of the caller's own. As `look`; deadlines, and what nobody announces, end the poll too.
+    /// As `look`, before a poll of the caller's own. The descriptor's timer then ends the poll at deadlines, and soon if an
+    /// endpoint waits for something that no descriptor announces.
     pub fn look_for_caller(&self, poller: &Poller) -> Result<bool> {
         if !self.look() {
             return Ok(false);
@@ -115,7 +118,7 @@ impl<'a> Driven<'a> {
         Ok(true)
     }
 
-    /// The longest that a sleep may last; `u64::MAX`: until something wakes it.
+    /// The longest time that a thread may sleep; `u64::MAX`: until something wakes it.
     pub fn nap_ns(&self) -> u64 {
         const STALLED: u64 = 50_000;
         let naps = self.eps.iter().map(|e| if e.is_stalled() { e.nap_ns().min(STALLED) } else { e.nap_ns() });
@@ -123,22 +126,23 @@ impl<'a> Driven<'a> {
     }
 }
 
-/// What a wait does next.
+/// The next step of a wait.
 pub enum Step<R> {
-    /// `None`: the time is over.
+    /// The wait is over. `None`: its time has passed.
     Over(Option<R>),
-    /// Sleeps, by `cancel::sleep`, and says how that ended to `Wait::woke`.
+    /// The caller is to sleep by `cancel::sleep`, and to pass the outcome to `Wait::woke`.
     Sleep(SleepRequest),
 }
 
-/// A wait until something is ready or `timeout_ms` passed (-1 = for ever). Between its steps the caller sleeps, so that no frame
-/// of the library is on the stack of a sleeping thread but one, through which the thread may be cancelled.
+/// A wait until something is ready or `timeout_ms` have passed (-1: no limit). The caller sleeps between the steps, so that
+/// the stack of a sleeping thread has only one frame of the library. A thread that is cancelled in its sleep is unwound
+/// through that frame.
 pub struct Wait<'a> {
     waiter: &'a Waiter,
     until: u64,
     spin: u64,
     spin_until: u64,
-    /// Of a wait that is about to sleep, and what it drives.
+    /// Set while the wait is about to sleep or asleep, with the endpoints that it drives.
     asleep: Option<Asleep<'a>>,
     set: Option<Driven<'a>>,
     woken: Option<Woken>,
@@ -152,13 +156,13 @@ impl<'a> Wait<'a> {
         Wait { waiter, until, spin, spin_until: start.saturating_add(spin).min(until), asleep: None, set: None, woken: None }
     }
 
-    /// How the sleep of a step ended.
+    /// Stores how the sleep of the last step ended.
     pub fn woke(&mut self, woken: Woken) {
         self.woken = Some(woken);
     }
 
-    /// Polls, and prepares for sleeping. `driven` is asked for anew before each sleep, because endpoints come and go; none: a
-    /// thread of the library drives, and only the waiter is slept on.
+    /// Polls, and prepares for sleeping. `driven` is called before each sleep, since endpoints come and go. `None` of it: a
+    /// thread of the library makes progress, and this one sleeps on the waiter alone.
     pub(crate) fn step<R>(&mut self, driven: impl Fn() -> Option<Driven<'a>>, mut ready: impl FnMut() -> Option<R>) -> Result<Step<R>> {
         if let Some(woken) = self.woken.take() {
             self.wake();
@@ -190,11 +194,11 @@ impl<'a> Wait<'a> {
                 continue;
             }
             let asleep = self.asleep.insert(self.waiter.arm()?);
-            // After arming: whatever is bound from now on wakes.
+            // After arming: endpoints that are bound from now on wake this thread.
             self.set = driven();
             let mut quiet = true;
             if let Some(d) = &self.set {
-                // It has undone its own part when it fails.
+                // A `sleep` that fails has undone its own part.
                 if let Err(e) = d.sleep(asleep) {
                     self.asleep = None;
                     return Err(e);
@@ -214,7 +218,7 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Undoes what a sleep needed, and looks at what ended it.
+    /// Undoes the preparations for a sleep, and makes progress.
     fn wake(&mut self) {
         let asleep = self.asleep.take();
         if let Some(d) = &self.set {
@@ -222,12 +226,12 @@ impl<'a> Wait<'a> {
             d.progress();
         }
         drop(asleep);
-        // What woke us is often the first of several: look for the rest before sleeping again.
+        // Often several things happen at once, of which the first woke this thread: poll again before the next sleep.
         self.spin_until = now_ns().saturating_add(self.spin).min(self.until);
     }
 }
 
-/// Of a thread that ends in its sleep.
+/// Undoes a sleep whose thread was cancelled.
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
         if let (Some(asleep), Some(d)) = (&self.asleep, &self.set) {
@@ -236,7 +240,7 @@ impl Drop for Wait<'_> {
     }
 }
 
-/// A whole wait, for a thread that nobody cancels.
+/// A whole wait, for a thread that is not cancelled.
 pub(crate) fn wait<'a, R>(
     waiter: &'a Waiter,
     driven: impl Fn() -> Option<Driven<'a>>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Turns are counted, on endpoints that do nothing but tell whether they may rest.
+//! The tests count turns on fake endpoints, which only say whether they may be idle.
 
 use super::*;
 use crate::error::Result;
@@ -89,7 +89,7 @@ impl Endpoint for Fake {
     }
 }
 
-/// A set of `count`, what was seen of each, their peers, and how often sleepers were woken.
+/// A set of fake endpoints, the record of each, their peers, and the number of times that sleeping threads were woken.
 struct Group {
     set: ProgressSet,
     eps: Vec<EpRef>,

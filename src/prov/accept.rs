@@ -1,48 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the accept loops of shm and tcp share: when to look at the kernel's queue, and what becomes of those who call
-//! while this process has no descriptor left.
+//! The common part of the accept loops of shm and tcp: when to take connections from the kernel's queue, and how to turn
+//! callers away while this process has no descriptor left.
 
 use crate::error::{Error, Result, errno};
 use crate::sys::epoll::{self, Poller};
 use crate::sys::time;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Connections accepted in one turn of progress.
+/// The most connections that one turn of progress accepts.
 pub const MOST: usize = 64;
-/// How long to leave the kernel's queue alone when this process cannot take from it.
+/// How long the kernel's queue is left alone after a connection could not be taken from it.
 const REST_NS: u64 = 100_000_000;
 
-/// A listening socket.
+/// A listening socket, and the set of descriptors that a sleeping thread watches for it.
 pub struct Acceptor {
     listener: OwnedFd,
-    /// Pending connections, the listener while there is room for more, and a timer for deadlines. It is a set of its
-    /// own, so that a socket that becomes a connection only has to leave it to wake nobody here.
+    /// Watches the pending connections, the listener while there is room for more of them, and a timer for deadlines. The set
+    /// is separate from other pollers, so that a socket that becomes a connection only has to leave this set to wake no
+    /// thread here.
     pub set: Poller,
-    /// Whether the listener is in the set.
+    /// Whether the listener is in `set`.
     listens: bool,
-    /// What the timer is set to; 0: nothing.
+    /// The time to which the timer is set; 0: none.
     alarm: u64,
-    /// Until then the kernel's queue is left alone.
+    /// The time until which the kernel's queue is left alone.
     rest: u64,
-    /// A descriptor in reserve: given up for a moment, it lets a caller be told why it is refused. None: callers wait.
+    /// A reserved descriptor. Closing it makes room to accept one caller, only to tell it why it is refused. `None`: callers
+    /// wait.
     spare: Option<OwnedFd>,
     tells: bool,
-    /// Why connections cannot be accepted, until the owner is told; and whether it was told since the last one that
-    /// was.
+    /// The reason why connections cannot be accepted, until the owner has fetched it; and whether it was already stored since
+    /// a connection was last accepted.
     trouble: Option<Error>,
     failing: bool,
 }
 
-/// What taking a connection came to.
+/// The result of taking a connection.
 pub enum Taken<T> {
     One(T),
-    /// There is no descriptor left for it: it is told so and dropped.
+    /// There is no descriptor left for this connection: the owner tells the caller so, and drops it.
     TurnAway(T),
     Nobody,
 }
 
 impl Acceptor {
-    /// `tells`: callers are turned away with a reason when there is no descriptor for them.
+    /// `tells`: callers for which there is no descriptor are turned away with a reason.
     pub fn new(listener: OwnedFd, tells: bool) -> Result<Acceptor> {
         let set = Poller::with_timer()?;
         set.add(listener.as_fd())?;
@@ -80,12 +82,12 @@ impl Acceptor {
         {
             return Taken::TurnAway(one);
         }
-        // The queue stays as it is, and looking at it again at once would change nothing.
+        // The queue stays as it is; another look at once would change nothing.
         self.rest = now + REST_NS;
         Taken::Nobody
     }
 
-    /// A connection could not be taken: the owner is to be told, once.
+    /// A connection could not be taken: logs that once, and keeps the reason for the owner.
     pub fn fails(&mut self, e: Error) {
         if !std::mem::replace(&mut self.failing, true) {
             crate::log!(Warn, "{e}");
@@ -98,12 +100,12 @@ impl Acceptor {
         }
     }
 
-    /// What the owner is to be told.
+    /// Takes the reason why connections cannot be accepted, if the owner has not had it yet.
     pub fn trouble(&mut self) -> Option<Error> {
         self.trouble.take()
     }
 
-    /// When the queue may be looked at again.
+    /// The time from which the kernel's queue may be looked at again.
     pub fn rest(&self) -> u64 {
         self.rest
     }
@@ -113,8 +115,8 @@ impl Acceptor {
         self.rest = at;
     }
 
-    /// Sets what wakes: the listener is in the set while there is room, from time `room` on; the timer is set to that
-    /// time, or to `over`, the next deadline.
+    /// Sets which events wake a sleeping thread. The listener is in the set from time `room` on, when there is room for
+    /// connections; the timer is set to that time or to `over`, the next deadline, whichever is sooner.
     pub fn sleep_well(&mut self, room: u64, over: Option<u64>) {
         let (now, room) = (time::now_ns(), room.max(self.rest));
         if self.listens != (room <= now) {
@@ -147,7 +149,7 @@ mod tests {
         let mut acceptor = Acceptor::new(epoll::placeholder().unwrap(), true).unwrap();
         let lacking = || Err(Error::fixed(errno::EMFILE, "accepting"));
         for _ in 0..3 {
-            // Works as soon as the spare one is given up.
+            // Accepting works once the reserved descriptor is closed.
             let calls = Cell::new(0);
             let taken = acceptor.take(1, |_| {
                 calls.set(calls.get() + 1);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Atomic operations: their shape on the way from the border to a provider, and how the target's CPU carries one out. There is
-//! one actor for each region: the CPU, whether this process or a neighbour that maps the memory runs the instruction.
+//! Atomic operations: their arguments on the way from the C interface to a provider, and the way in which the target's CPU
+//! carries them out. Atomics on a region are carried out by CPUs only, by this process or by a neighbour that maps the
+//! memory, or by the card only.
 
 use super::bind::Ending;
 use super::flags;
@@ -14,7 +15,7 @@ use crate::sys::atomics::{check, probe, run};
 use crate::sys::isolated::{may_be_truncated, run_isolated};
 use parking_lot::Mutex;
 
-/// An operation that is posted.
+/// An atomic operation that is posted.
 #[derive(Clone, Copy, Debug)]
 pub struct AtomicOp {
     pub what: Atomic,
@@ -23,7 +24,7 @@ pub struct AtomicOp {
     pub key: u64,
 }
 
-/// The rights that an operation needs.
+/// The rights to the peer's region that an operation needs.
 #[inline(always)]
 pub fn need(what: Atomic) -> Access {
     let mut need = Access::empty();
@@ -33,7 +34,7 @@ pub fn need(what: Atomic) -> Access {
 }
 
 impl AtomicOp {
-    /// What is wrong with it on this side, if anything is.
+    /// Refuses an operation with wrong local arguments.
     #[inline(always)]
     pub fn check(&self, common: &Common, descs: &[u64]) -> Result<()> {
         let odd = self.addr & (self.what.datatype.size() as u64 - 1) != 0;
@@ -68,25 +69,25 @@ impl AtomicOp {
         bytes.into()
     }
 
-    /// The buffer that its entry names.
+    /// The buffer that the completion names.
     #[inline(always)]
     pub fn buf(&self) -> usize {
         if self.what.fetches() { self.with.old.addr() } else { self.with.operand.addr() }
     }
 
-    /// Completion flags.
+    /// The flags of the completion.
     #[inline(always)]
     pub fn kind(&self) -> u64 {
         flags::ATOMIC | if self.what.fetches() { flags::READ } else { flags::WRITE }
     }
 
-    /// How it ends.
+    /// The record of the outstanding operation.
     pub fn ending(&self, c: &Common, wanted: bool, deadline: u64) -> Ending {
         Ending::of(c, self.kind(), self.what.bytes(), self.buf(), wanted, deadline)
     }
 }
 
-/// What cards carry out: SUM, ATOMIC_READ and CSWAP of one 64-bit integer.
+/// Refuses operations that cards do not carry out: they know SUM, ATOMIC_READ and CSWAP of one 64-bit integer.
 pub fn check_card(Atomic { op, datatype, count, .. }: Atomic) -> Result<()> {
     let (known, word) = (matches!(op, Op::Sum | Op::Read | Op::Cswap), matches!(datatype, Datatype::I64 | Datatype::U64));
     match count {
@@ -100,8 +101,9 @@ pub fn check_card(Atomic { op, datatype, count, .. }: Atomic) -> Result<()> {
     }
 }
 
-/// Carries an operation out on `pieces` of a region, which is held open. `asks`: the pages may be gone, so the kernel is asked
-/// first; and pages of a file are touched by a child alone, because another process may shorten the file at that moment.
+/// Carries out an operation on `pieces` of a region, which the caller keeps from being closed. With `asks` the pages may be
+/// gone, so the kernel is asked for them first. Pages of a file are then touched by a child process only, because another
+/// process may shorten the file at that moment.
 pub fn carry_out(what: Atomic, site: Site, pieces: &[Iov], asks: bool, with: Operands) -> Result<()> {
     if !site.is_host() {
         return on_device(what, site, pieces, with);
@@ -120,7 +122,8 @@ pub fn carry_out(what: Atomic, site: Site, pieces: &[Iov], asks: bool, with: Ope
     Ok(())
 }
 
-/// The CPU reaches no device memory: what it has copied here is changed and copied back, one operation at a time.
+/// Carries out an operation on device memory, which the CPU cannot reach: copies the elements to the host, changes them, and
+/// copies them back, one operation at a time.
 #[cold]
 fn on_device(what: Atomic, site: Site, pieces: &[Iov], with: Operands) -> Result<()> {
     static ONE: Mutex<()> = Mutex::new(());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The address vector that numbers names: data, as `queue.rs` is. Nothing here connects.
+//! The address vector: it gives names of connectionless endpoints the indexes by which callers address peers. It only stores
+//! data, and connects nothing.
 
 use super::name::Key;
 pub use super::name::{NAME_LEN, Name, SCHEME};
@@ -11,24 +12,24 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// No index: any peer, or one that is not in the vector.
+/// Not an index: any peer, or a peer that is not in the vector.
 pub const UNSPEC: u64 = u64::MAX;
 
-/// A place of the vector.
+/// The entry of one index.
 #[derive(Clone, Copy)]
 #[repr(C, packed(4))]
 struct Place {
     name: Name,
-    /// Counts who had the index, so that nothing meant for one of them reaches the next.
+    /// Counts the names that have had this index, so that an operation meant for one of them never goes to the next.
     generation: u32,
 }
 
 const _: () = assert!(size_of::<Place>() == 44);
 
-/// Changes that an endpoint can look at one by one.
+/// The number of latest changes that are kept, so that an endpoint can look at them one by one.
 const RECENT: usize = 64;
 
-/// Places of a block: the vector grows by blocks, so that none of it is reserved twice over.
+/// Entries of a block. The vector grows by blocks, so that growing never copies entries.
 const BLOCK: usize = 64;
 
 #[derive(Default)]
@@ -42,7 +43,7 @@ impl Places {
         self.blocks.get(at / BLOCK)?.get(at % BLOCK).copied()
     }
 
-    /// The name, if the index has one.
+    /// The name of an index that is in use.
     fn name(&self, at: u32) -> Option<Name> {
         self.get(at as usize).map(|place| place.name).filter(|name| *name != Name::NOBODY)
     }
@@ -67,16 +68,16 @@ impl Places {
 #[derive(Default)]
 struct Inner {
     places: Places,
-    /// Indexes of those removed, the last first.
+    /// Free indexes; the one removed last is reused first.
     free: Vec<u32>,
     index: Index,
-    /// Further indexes of names that have several.
+    /// For names with several indexes, the indexes other than the one in `index`.
     twins: HashMap<Key, BTreeSet<u32>>,
-    /// The last changes: which name got or lost which index.
+    /// The latest changes: the name, and the index that it got or lost.
     recent: VecDeque<(u64, Name)>,
 }
 
-/// Numbers peers: the same numbers in every process that inserts and removes the same names in the same order.
+/// An address vector. Processes that insert and remove the same names in the same order get the same indexes.
 #[derive(Default)]
 pub struct Av {
     inner: RwLock<Inner>,
@@ -84,7 +85,7 @@ pub struct Av {
 }
 
 impl Av {
-    /// Its index: that of the name removed last, or the next one.
+    /// Inserts a name, and returns its index: the one that was freed last, or the next new one.
     pub fn insert(&self, name: Name) -> Result<u64> {
         let name = name.check()?;
         let mut av = self.inner.write();
@@ -92,10 +93,10 @@ impl Av {
         let first = index.find(&name, places);
         match first {
             None => index.room_for_one(places)?,
-            // A set's nodes are small, but one call may add many.
+            // A set allocates small nodes as it grows, but one call may insert many names.
             Some(_) => enough().and_then(|()| twins.room(1))?,
         }
-        // A removal needs no memory then.
+        // Room for every index, so that a removal never needs memory.
         free.room(places.count + 1 - free.len())?;
         let at = match free.pop() {
             Some(at) => at,
@@ -109,7 +110,7 @@ impl Av {
         if let Some(place) = places.get_mut(at as usize) {
             place.name = name;
         }
-        // The index has the first of those that are equal.
+        // Of equal names, `index` has the one with the smallest index.
         match first {
             Some((slot, first)) => {
                 index.set(slot, first.min(at));
@@ -158,7 +159,7 @@ impl Av {
         self.get(peer).map(|(name, _)| name)
     }
 
-    /// The name, and which one it is that has the index.
+    /// The name of an index, and the generation of the index.
     pub fn get(&self, peer: u64) -> Result<(Name, u32)> {
         let av = self.inner.read();
         let place = usize::try_from(peer).ok().and_then(|at| av.places.get(at));
@@ -168,19 +169,20 @@ impl Av {
         }
     }
 
-    /// The index of the endpoint that `name` names in full: a name of its own before a bare address, the first before others.
+    /// The index of the endpoint that `name` names in full. A complete name in the vector is preferred to a bare address, and
+    /// the smallest index of several.
     pub fn find(&self, name: &Name) -> Option<u64> {
         let av = self.inner.read();
         let found = av.index.find(name, &av.places).or_else(|| av.index.find(&name.bare(), &av.places));
         found.map(|(_, at)| u64::from(at))
     }
 
-    /// Changes when a name was inserted or removed.
+    /// Counts insertions and removals.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// The count of changes, and what has changed since it was `seen`; `None`: too much to tell.
+    /// The present count of changes, and the changes since the count was `seen`. `None`: there were too many to list.
     pub fn since(&self, seen: u64) -> (u64, Option<Vec<(u64, Name)>>) {
         let av = self.inner.read();
         let now = self.changes();
@@ -199,7 +201,7 @@ impl Av {
     }
 }
 
-/// Keeps a change among the last ones.
+/// Adds a change to the latest ones.
 fn note(recent: &mut VecDeque<(u64, Name)>, index: u64, name: Name) {
     if recent.len() == RECENT {
         recent.pop_front();
@@ -207,11 +209,11 @@ fn note(recent: &mut VecDeque<(u64, Name)>, index: u64, name: Name) {
     recent.push_back((index, name));
 }
 
-/// Finds indexes by their names: open addressing, at most two thirds full, so 6 to 12 bytes a name.
+/// A hash table from names to indexes, with open addressing. It is at most two thirds full, which takes 6 to 12 bytes a name.
 #[derive(Default)]
 struct Index {
     slots: Vec<u32>,
-    /// Slots that are not empty.
+    /// The number of slots that are not `EMPTY`; some may be `GONE`.
     taken: usize,
     hasher: RandomState,
 }
@@ -220,13 +222,13 @@ impl Index {
     const GONE: u32 = u32::MAX - 1;
     const EMPTY: u32 = u32::MAX;
 
-    /// Slots where the name may be, in the order of looking.
+    /// The slots where a name may be, in the order of probing.
     fn walk(&self, name: &Name) -> impl Iterator<Item = usize> + use<> {
         let (start, count) = (self.hasher.hash_one(name.key()) as usize, self.slots.len());
         (0..count).map(move |i| start.wrapping_add(i) & (count - 1))
     }
 
-    /// The slot of a name, and its index.
+    /// The slot and the index of a name.
     fn find(&self, name: &Name, places: &Places) -> Option<(usize, u32)> {
         for slot in self.walk(name) {
             match *self.slots.get(slot)? {
@@ -254,13 +256,13 @@ impl Index {
         }
     }
 
-    /// Makes room for a name that is not in it.
+    /// Makes room for one more name.
     fn room_for_one(&mut self, places: &Places) -> Result<()> {
         if 3 * (self.taken + 1) <= 2 * self.slots.len() {
             return Ok(());
         }
         let kept = self.slots.iter().filter(|at| **at < Index::GONE).count();
-        // With some more, so that the next few insertions and removals do not end here again.
+        // With some spare room, so that the next few insertions and removals do not have to rebuild the table again.
         let room = 3 * (kept + 1) + kept / 16;
         let wider = filled(Index::EMPTY, room.div_ceil(2).next_power_of_two().max(16))?;
         let before = std::mem::replace(&mut self.slots, wider);

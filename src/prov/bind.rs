@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an endpoint is bound to, and the one way in which its operations end there: the same for every provider.
+//! The queues and counters that an endpoint is bound to, and the way in which its operations and arrivals are reported there:
+//! as completions, in counters, and in order where an order was promised. The same for every provider.
 
 use super::av::Av;
 use super::drivers::Drivers;
@@ -18,10 +19,10 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Events of a queue that nobody reads, from which on only ends and requests are added.
+/// The number of unread events above which only connection ends and requests are added to an event queue.
 pub const EVENTS: usize = 1024;
 
-/// What a caller binds to an endpoint.
+/// An object or a property that is bound to an endpoint.
 #[derive(Clone)]
 pub enum Binding {
     Cq {
@@ -36,22 +37,22 @@ pub enum Binding {
         counter: Arc<Counter>,
         flags: u64,
     },
-    /// Nothing: entries of what this side initiates come in the order of posting.
+    /// No object: completions of this side's operations come in the order of posting.
     Order,
     Drivers(Arc<Drivers>),
-    /// A lane: entries of peers' writes have this context.
+    /// Makes the endpoint a lane: completions of peers' writes have this context.
     Arrivals(usize),
-    /// Whom the indexes of peers name; connectionless endpoints only.
+    /// The address vector that the indexes of peers refer to; connectionless endpoints only.
     Av(Arc<Av>),
-    /// Where the ends of parts of lists go.
+    /// The place where the ends of parts of lists are reported.
     Ends(Arc<Ends>),
 }
 
-/// How parts of lists ended: put there by a provider, and taken by who posted them.
+/// The ends of parts of lists: a provider puts them here, and the list that posted the parts takes them.
 #[derive(Default)]
 pub struct Ends {
     ended: Mutex<Vec<(usize, Option<Error>)>>,
-    /// As many as there are; asked without the lock.
+    /// The number of ends, for reading without the lock.
     count: AtomicUsize,
 }
 
@@ -77,7 +78,7 @@ impl Ends {
     }
 }
 
-/// How far an endpoint is, in what every provider has in common.
+/// The stage of an endpoint's life, as far as it is common to all providers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Stage {
     #[default]
@@ -88,7 +89,7 @@ pub enum Stage {
     Over,
 }
 
-/// Which operations a counter counts.
+/// The counters of an endpoint, by kind of operation.
 #[derive(Default)]
 pub struct Counters {
     pub send: Option<Arc<Counter>>,
@@ -100,43 +101,43 @@ pub struct Counters {
 
 #[derive(Default)]
 pub struct Bindings {
-    /// Nothing but counters is bound any more.
+    /// The endpoint is enabled, and only counters may still be bound.
     pub enabled: bool,
     pub tx: Option<Arc<Queue>>,
     pub rx: Option<Arc<Queue>>,
     pub tx_selective: bool,
     rx_selective: bool,
-    /// What receives without flags have.
+    /// The flags of receives that are posted without flags.
     rx_op_flags: u64,
     pub eq: Option<Arc<EventQueue>>,
     pub counters: Counters,
     drivers: Arc<Drivers>,
-    /// The context of entries of peers' writes.
+    /// The context of completions of peers' writes; not 0 for a lane.
     arrivals: usize,
     pub ends: Arc<Ends>,
-    /// Until when who sleeps on the endpoint sleeps at most.
+    /// The latest time until which a thread sleeps on the endpoint.
     naps_until: Cell<u64>,
-    /// If entries of what this side initiates are to come in the order of posting: those that are under way.
+    /// The operations of this side that have not been reported yet, if completions are to come in the order of posting.
     sent: Option<Box<RefCell<Order<Ended>>>>,
-    /// Receives that are matched and not complete, and what arrived behind them.
+    /// Receives that were matched and are not complete, and arrivals behind them.
     arrived: RefCell<Order<Arrival>>,
 }
 
-/// An operation of this side that ended, and why it failed if it did.
+/// An operation of this side that has ended, and the reason if it failed.
 type Ended = (Ending, Option<Error>);
 
-/// What an arrival says, when its turn comes.
+/// An arrival that is reported when its turn comes.
 struct Arrival {
     entry: Completion,
     wanted: bool,
     lost: Option<Failure>,
 }
 
-/// Writes with data that wait behind a message, at most: a peer may never complete it.
+/// The most writes with data that wait for the message before them: a peer may never complete that message.
 const BEHIND_MAX: usize = 16384;
 
 impl Bindings {
-    /// Binds one thing more; `EBUSY` if its place is taken.
+    /// Binds one more object. `EBUSY`: another object is bound in its place.
     pub fn bind(&mut self, what: Binding) -> Result<()> {
         self.check_can_bind(&what)?;
         let taken = |what: &str| Err(Error::new(errno::EBUSY, format!("ep: {what} is bound already")));
@@ -185,7 +186,7 @@ impl Bindings {
         Ok(())
     }
 
-    /// Operations end in queues that were chosen before; counters only look on, and may come later.
+    /// Queues are bound before `enable`, since operations report there. Counters may come later, since they only count.
     pub fn check_can_bind(&self, what: &Binding) -> Result<()> {
         match self.enabled && !matches!(what, Binding::Counter { .. }) {
             true => Err(Error::fixed(errno::EOPBADSTATE, "ep: all but counters is bound before ep_enable")),
@@ -193,7 +194,8 @@ impl Bindings {
         }
     }
 
-    /// Whether the endpoint may be enabled: once, and if what is bound is enough for posting operations.
+    /// Whether the endpoint may be enabled: it was not yet, and a queue or a counter is bound for the operations that it
+    /// posts.
     pub fn check_can_enable(&self) -> Result<()> {
         if self.enabled {
             return Err(Error::fixed(errno::EOPBADSTATE, "ep: enabled already"));
@@ -205,12 +207,12 @@ impl Bindings {
         Ok(())
     }
 
-    /// Nothing but counters is bound any more.
+    /// The endpoint is enabled, and only counters may still be bound.
     pub fn enable(&mut self, op_flags: OpFlags) {
         (self.enabled, self.rx_op_flags) = (true, op_flags.rx);
     }
 
-    /// Whether the endpoint is to be a lane, one of many.
+    /// Whether the endpoint is a lane, one of many of a connectionless endpoint.
     pub fn is_lane(&self) -> bool {
         self.arrivals != 0
     }
@@ -228,7 +230,8 @@ impl Bindings {
         }
     }
 
-    /// Wakes who sleeps on the endpoint: there is something to watch or to look at that was not there when they fell asleep.
+    /// Wakes the threads that sleep on the endpoint, because there is something to watch or to do that was not there when
+    /// they fell asleep.
     #[cold]
     pub fn rouse(&self) {
         let c = &self.counters;
@@ -239,13 +242,13 @@ impl Bindings {
         self.drivers.notify();
     }
 
-    /// Who sleeps on the endpoint sleeps for `nap_ns` at most, by its own account.
+    /// Remembers that threads sleep on the endpoint for at most `nap_ns`, which the endpoint has worked out itself.
     pub fn sleeps(&self, now: u64, nap_ns: u64) -> u64 {
         self.naps_until.set(now.saturating_add(nap_ns));
         nap_ns
     }
 
-    /// Something posted now has a deadline: who sleeps may have to sleep less.
+    /// An operation with this deadline was posted: wakes sleeping threads that would sleep beyond it.
     #[inline]
     pub fn expires(&self, deadline: u64) {
         if deadline < self.naps_until.get() {
@@ -253,7 +256,7 @@ impl Bindings {
         }
     }
 
-    /// Whether every RMA operation gives an entry without a lock, and nothing else.
+    /// Whether every RMA operation gives a completion and increments no counter, in a queue without a lock.
     pub fn is_fast(&self) -> bool {
         let counted = self.counters.write.is_some() || self.counters.read.is_some();
         !counted && !self.tx_selective && self.tx.as_ref().is_some_and(|q| q.threading().is_promised())
@@ -270,7 +273,7 @@ impl Bindings {
         self.rx.is_some() && (!self.rx_selective || flags & flags::COMPLETION != 0)
     }
 
-    /// As `wants_receive`, of one posted without flags.
+    /// As `wants_receive`, for a receive posted without flags.
     pub fn wants_plain_receive(&self) -> bool {
         self.wants_receive(self.rx_op_flags)
     }
@@ -280,7 +283,7 @@ impl Bindings {
         self.rx_op_flags & flags::MULTI_RECV != 0
     }
 
-    /// Reserves the entry of an operation that wants one.
+    /// Reserves the completion of an operation that wants one. False: the queue has no room.
     #[inline]
     pub fn reserve(&self, wanted: bool) -> bool {
         match &self.tx {
@@ -289,13 +292,13 @@ impl Bindings {
         }
     }
 
-    /// Whether an operation that is over at once may say so at once.
+    /// Whether an operation that ends now may be reported now, because none before it is outstanding.
     #[inline(always)]
     pub fn is_calm(&self) -> bool {
         self.sent.as_ref().is_none_or(|order| order.borrow().is_calm())
     }
 
-    /// Gives an operation that was accepted its place in the order.
+    /// Gives an accepted operation its place in the order.
     #[inline]
     pub fn place(&self, end: Ending) -> Ending {
         match &self.sent {
@@ -304,7 +307,7 @@ impl Bindings {
         }
     }
 
-    /// An operation with a place has ended: it and those that waited for it are told.
+    /// Reports an operation that has a place in the order once all before it have ended, and those that waited for it.
     #[cold]
     fn take_turns(&self, ticket: Ticket, end: &Ending, why: Option<Error>) {
         let Some(order) = &self.sent else { return };
@@ -334,7 +337,7 @@ impl Bindings {
         }
     }
 
-    /// An operation of this side ended well.
+    /// Reports the success of an operation of this side.
     #[inline]
     pub fn succeed(&self, end: &Ending) {
         match end.ticket {
@@ -358,7 +361,7 @@ impl Bindings {
         }
     }
 
-    /// An operation of this side failed: always an entry.
+    /// Reports the failure of an operation of this side, which always gives an entry.
     #[cold]
     pub fn fail(&self, end: &Ending, error: Error) {
         match end.ticket {
@@ -375,13 +378,13 @@ impl Bindings {
         self.tell_failed_block(end, error, 0);
     }
 
-    /// As `fail`, of a list whose block of this index failed.
+    /// As `fail`, for a list whose block of this index failed.
     #[cold]
     pub fn tell_failed_block(&self, end: &Ending, error: Error, block: usize) {
         if let Some(counter) = self.counter_of(end.kind) {
             counter.add_error(1);
         }
-        // The event queue tells of the connection, and what was injected has no context to tell it by.
+        // The end of the connection is an event, and an injected operation has no context by which the caller would know it.
         if end.silent && matches!(error.code, Code::Canceled | Code::PeerGone) {
             return;
         }
@@ -391,13 +394,14 @@ impl Bindings {
         }
     }
 
-    /// Whether no message is on its way into a receive, so that what arrives now is next.
+    /// Whether no matched message is incomplete, so that an arrival may be reported at once.
     #[inline(always)]
     pub fn none_arriving(&self) -> bool {
         self.arrived.borrow().is_calm()
     }
 
-    /// A message has found its receive. `later`: its bytes come later.
+    /// A message was matched with a receive; `later` says that its bytes are still to come. Gives the receive's place among
+    /// arrivals, if it needs one.
     #[inline]
     pub fn matched(&self, later: bool) -> Option<Ticket> {
         if !later && self.none_arriving() {
@@ -406,7 +410,7 @@ impl Bindings {
         Some(self.arrived.borrow_mut().begin())
     }
 
-    /// A receive ended well, or its message was longer than it.
+    /// Reports a receive that was filled, or whose message was longer than its buffer (`lost`).
     #[inline]
     pub fn received(&self, ticket: Option<Ticket>, entry: Completion, wanted: bool, lost: Option<Failure>) {
         match ticket {
@@ -450,7 +454,7 @@ impl Bindings {
         }
     }
 
-    /// A receive will not be filled: that is told at once, and holds nobody up.
+    /// Reports a receive that will not be filled. That is reported at once, and receives behind it do not wait for it.
     #[cold]
     pub fn spoiled(&self, ticket: Option<Ticket>, entry: Completion, failure: Failure) {
         self.tell_arrival(Arrival { entry, wanted: true, lost: Some(failure) });
@@ -460,7 +464,7 @@ impl Bindings {
         }
     }
 
-    /// A peer's write of `len` bytes with data has arrived.
+    /// Reports a peer's write of `len` bytes with data.
     pub fn remote_data(&self, len: usize, data: u64) {
         let kind = flags::REMOTE_WRITE | flags::RMA | flags::REMOTE_CQ_DATA;
         let entry = Completion { context: self.arrivals, flags: kind, len, buf: 0, data };
@@ -469,12 +473,12 @@ impl Bindings {
         self.received(ticket, entry, true, None);
     }
 
-    /// Whether the event queue is read: a peer must not fill it with what is not the connection's end.
+    /// Whether an event may be added that is not the connection's end: a peer must not fill a queue that is not read.
     pub fn has_event_room(&self) -> bool {
         self.eq.as_ref().is_none_or(|eq| eq.len() < EVENTS)
     }
 
-    /// Something happened to the connection of the caller's `object`.
+    /// Adds an event about the connection of the caller's endpoint `object`.
     pub fn event(&self, kind: EventKind, object: usize, context: usize, data: Vec<u8>, error: Option<Error>) {
         if let Some(eq) = &self.eq {
             let mut event = Event::new(kind, object, context);
@@ -483,7 +487,8 @@ impl Bindings {
             eq.push(event);
         }
         if kind == EventKind::Connected {
-            // Who fell asleep on the endpoint before has watched another socket, and told no peer.
+            // A thread that fell asleep before watches another socket, and the new peer does not know that it has to wake
+            // this side.
             self.rouse();
         }
     }

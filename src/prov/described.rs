@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! With GDRFAB_DEBUG: the open regions of a domain by what `gdrfab_mr_desc()` gave, against which every operation's local
-//! descriptors are held. Without it, providers that need no descriptor do not look at one.
+//! With GDRFAB_DEBUG, the open regions of a domain by their descriptors (`gdrfab_mr_desc()`). The local descriptors of every
+//! operation are checked against them. Without GDRFAB_DEBUG, providers that need no descriptor do not look at it.
 
 use super::atomic::AtomicOp;
 use super::list::List;
@@ -23,7 +23,7 @@ fn covers(pieces: &[Iov], range: Iov) -> bool {
 }
 
 impl Described {
-    /// `pieces`: none of a region that lies nowhere in this process.
+    /// Adds a region; `pieces` is empty if it has no addresses in this process.
     pub fn open(&self, desc: u64, pieces: &[Iov]) {
         self.0.lock().insert(desc, pieces.to_vec());
     }
@@ -32,7 +32,7 @@ impl Described {
         self.0.lock().remove(&desc);
     }
 
-    /// `descs`: of each piece, or fewer; 0 names no region.
+    /// Checks the descriptors of local pieces. `descs` may have fewer elements than there are pieces; 0 names no region.
     #[cold]
     #[inline(never)]
     pub fn check(&self, local: &[Iov], descs: &[u64]) -> Result<()> {
@@ -63,7 +63,8 @@ impl Described {
         )))
     }
 
-    /// `descs`: of the operand, of what it is compared with, and of the result; two are of operand and result.
+    /// Checks the descriptors of an atomic operation's buffers: of operand, compare and result, or of operand and result if
+    /// there are two.
     #[cold]
     #[inline(never)]
     pub fn check_atomic(&self, op: &AtomicOp, descs: &[u64]) -> Result<()> {

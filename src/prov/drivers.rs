@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who drives a domain's endpoints, and is told when there are more of them.
+//! The threads that make progress on a domain's endpoints, which are woken when there are more endpoints.
 
 use super::queue::Counter;
 use super::waiter::Waiter;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 
-/// Who sleeps on all endpoints of a domain, whatever they are bound to: its progress thread, and who waits for a counter of
-/// a region.
+/// The threads that sleep on all endpoints of a domain, whatever those are bound to: the progress thread, and threads that
+/// wait for the counter of a region.
 #[derive(Default)]
 pub struct Drivers {
     thread: Option<Arc<Waiter>>,

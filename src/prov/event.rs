@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The event queue: what happens to connections, in order, with errors in between.
+//! The event queue: events about connections, and errors between them, in the order in which they happened.
 
 use super::info::Info;
 use super::request::Request;
@@ -18,15 +18,15 @@ pub enum EventKind {
     Shutdown = 3,
 }
 
-/// One event. `object` and `context` are the caller's handle and context of the endpoint that it
-/// belongs to: opaque numbers here.
+/// One event. `object` is the caller's handle of the endpoint that the event is about, and `context` that endpoint's context;
+/// both are opaque numbers here.
 pub struct Event {
     pub kind: u32,
     pub object: usize,
     pub context: usize,
     pub data: Vec<u8>,
     pub request: Option<Box<dyn Request>>,
-    /// What to open the endpoint with that answers the request, once the event was taken.
+    /// The info with which the accepting endpoint is opened. It is set when the event is taken.
     pub info: Option<Box<Info>>,
     pub error: Option<Error>,
 }
@@ -37,7 +37,7 @@ impl Event {
     }
 }
 
-/// How a connection attempt of an endpoint ended, for the log. `peer`: whom it has reached, and by which paths.
+/// Logs how an endpoint's attempt to connect ended. `peer` gives the peer's address and the paths to it.
 pub fn tell(kind: EventKind, object: usize, error: Option<&Error>, peer: impl FnOnce() -> String) {
     match (kind, error) {
         (EventKind::Connected, None) => crate::log!(Debug, "ep {object:#x}: connected to {}", peer()),
@@ -46,7 +46,7 @@ pub fn tell(kind: EventKind, object: usize, error: Option<&Error>, peer: impl Fn
     }
 }
 
-/// The same of its end. What this side has asked for is told of by the call.
+/// Logs the end of a connection. An end that this side asked for is the result of that call, and not logged here.
 pub fn tell_end(object: usize, peer: &str, why: &Error) {
     crate::log!(Info, "ep {object:#x}: the connection to {peer} is over: {why}");
 }
@@ -75,7 +75,7 @@ impl EventQueue {
         self.list.lock().is_empty()
     }
 
-    /// Looks at the head and takes it if `decide` says so.
+    /// Shows the first event to `decide`, and takes it if `decide` says so.
     pub fn take_if<R>(&self, decide: impl FnOnce(&Event) -> (bool, R)) -> Option<(R, Option<Event>)> {
         let mut list = self.list.lock();
         let (take, result) = decide(list.front()?);
@@ -83,7 +83,7 @@ impl EventQueue {
         Some((result, event))
     }
 
-    /// Forgets everything that concerns `object`, which is being closed.
+    /// Removes every event about `object`, which is being closed.
     pub fn forget(&self, object: usize) {
         self.list.lock().retain(|e| e.object != object);
     }

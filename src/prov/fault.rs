@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Faults on demand: what `GDRFAB_FAULT` asks of a provider, so that programs can test their own recovery on
-//! the library that they ship with. `docs/faults.md` is for them.
+//! Fault injection: the faults that `GDRFAB_FAULT` asks of a provider, so that programs can test their own recovery on the
+//! library that they ship with. `docs/faults.md` describes it to users.
 //!
-//! A provider asks [`Plan::of`] once for each endpoint and domain, and gets `None` unless faults are wanted.
-//! With a plan it takes no fast path, so that those need not ask.
+//! A provider calls [`Plan::of`] once for each endpoint and domain, and gets `None` unless faults are wanted. With a plan it
+//! takes no fast path, so that fast paths need not ask.
 
 use crate::config;
 use crate::config::faults::{Fault, Step, What};
@@ -15,17 +15,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use crate::config::faults::Op;
 
-/// Kinds of operations.
+/// The number of kinds of operations.
 const OPS: usize = 4;
 
-/// What becomes of an operation that was accepted.
+/// The fate of an operation that was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Go,
-    /// It starts no sooner than this (of [`time::now_ns`]), and what is posted behind it not before it.
+    /// The operation starts no sooner than this time (of [`time::now_ns`]), and operations posted behind it start after it.
     Hold(u64),
-    /// It ends the connection, as if the peer had died: it fails with [`Plan::gone`], and so does
-    /// everything outstanding.
+    /// The operation ends the connection, as if the peer had died: the operation and everything outstanding fail with
+    /// [`Plan::gone`].
     Lose,
 }
 
@@ -39,7 +39,7 @@ impl From<crate::prov::op::Dir> for Op {
 }
 
 impl Op {
-    /// Of an operation with these completion flags.
+    /// The kind of an operation with these completion flags.
     pub fn of(kind: u64) -> Op {
         match kind {
             k if k & flags::SEND != 0 => Op::Send,
@@ -53,25 +53,25 @@ impl Op {
 #[derive(Debug)]
 pub struct Plan {
     faults: Vec<Fault>,
-    /// Operations so far, by kind.
+    /// The operations posted so far, by kind.
     posted: [u64; OPS],
-    /// Registrations so far; they may come from several threads, and need no lock otherwise.
+    /// The registrations so far. They may come from several threads, and are not serialized by a lock.
     registered: AtomicU64,
 }
 
 impl Plan {
-    /// What is wanted of `provider`; usually nothing.
+    /// The faults that the environment wants of `provider`; usually none.
     pub fn of(provider: &str) -> Option<Box<Plan>> {
         Plan::among(&config::get().faults, provider)
     }
 
-    /// What is wanted of operations over any of these providers.
+    /// The faults that the environment wants of operations over any of these providers.
     pub fn of_operations(providers: &[&str]) -> Option<Box<Plan>> {
         let all = config::get().faults.iter().filter(|f| matches!(f.what, What::Delay { .. } | What::Drop { .. }));
         Plan::made(all.filter(|f| f.provider.is_none_or(|p| providers.contains(&p))).cloned().collect())
     }
 
-    /// What is wanted by these words, and not by the environment's.
+    /// The faults of these words, whatever the environment says.
     #[cfg(test)]
     pub fn of_words(words: &str) -> Option<Box<Plan>> {
         Plan::made(config::faults::parse(words).0)
@@ -85,8 +85,8 @@ impl Plan {
         (!faults.is_empty()).then(|| Box::new(Plan { faults, posted: [0; OPS], registered: AtomicU64::new(0) }))
     }
 
-    /// An operation of a connected endpoint was accepted: nothing but the fault keeps it from starting now. One
-    /// that the caller is told to post again is not counted, so ask last.
+    /// Decides on an operation of a connected endpoint that was accepted and could start now. An operation that the caller
+    /// has to post again is not counted, so this is to be asked last.
     pub fn post(&mut self, op: Op) -> Verdict {
         self.posted[op as usize] += 1;
         let (own, all) = (self.posted[op as usize], self.posted.iter().sum::<u64>());
@@ -95,15 +95,15 @@ impl Plan {
             What::Drop { nth, op: Some(of), once } => *of == op && *nth == own && claim(once),
             _ => false,
         };
-        // Each is asked, since one that happens once is spent by being asked.
+        // Every fault is asked, since a fault that happens once is spent when it is asked.
         if self.faults.iter().filter(|f| lost(f)).count() > 0 {
             return Verdict::Lose;
         }
         self.early(op)
     }
 
-    /// As `post` for a receive that was posted before the endpoint is connected: it can be late, and there is
-    /// nothing to lose or to count yet.
+    /// As `post`, for a receive that is posted before the endpoint is connected: it can be late, but there is nothing to lose
+    /// or to count yet.
     pub fn early(&self, op: Op) -> Verdict {
         let delays = self.faults.iter().filter_map(|f| match &f.what {
             What::Delay { ns, op: of } if of.is_none_or(|o| o == op) => Some(*ns),
@@ -112,14 +112,14 @@ impl Plan {
         delays.max().map_or(Verdict::Go, |ns| Verdict::Hold(time::deadline(ns)))
     }
 
-    /// Why the connection is over.
+    /// The error of a connection that a fault has ended.
     pub fn gone() -> Error {
         Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died (so GDRFAB_FAULT=drop has it)")
     }
 
-    /// Another registration begins: the steps that it is refused; `Err`: all of it.
+    /// Counts a registration, and returns the paths that it is refused. `Err`: the registration is refused altogether.
     pub fn register(&self) -> Result<Paths> {
-        // Relaxed: a number for each is all that is wanted.
+        // Relaxed: it is enough that each registration gets a number of its own.
         let this = self.registered.fetch_add(1, Ordering::Relaxed) + 1;
         let mut refused = Paths::empty();
         for fault in &self.faults {
@@ -135,7 +135,7 @@ impl Plan {
         Ok(refused)
     }
 
-    /// After how many segments the rail of this number is lost; 0: never.
+    /// The number of segments after which rail `number` is lost; 0: never.
     pub fn rail(&self, number: usize) -> u64 {
         let after = |f: &Fault| match f.what {
             What::Rail { segments, number: of } if of.is_none_or(|n| n == number) => Some(segments),
@@ -144,36 +144,36 @@ impl Plan {
         self.faults.iter().filter_map(after).min().unwrap_or(0)
     }
 
-    /// The same of a first rail that is lost only if it is named.
+    /// As `rail`, for a first rail, which is lost only if the fault names it.
     pub fn first_rail(&self) -> u64 {
         let after = |f: &Fault| if let What::Rail { segments, number: Some(0) } = f.what { Some(segments) } else { None };
         self.faults.iter().filter_map(after).min().unwrap_or(0)
     }
 
-    /// Whether operations or registrations are concerned, and not rails alone.
+    /// Whether there are faults of operations or registrations, and not of rails only.
     pub fn concerns_operations(&self) -> bool {
         self.faults.iter().any(|f| !matches!(f.what, What::Rail { .. }))
     }
 
-    /// Why a rail is.
+    /// The error of a rail that a fault has ended.
     pub fn rail_gone() -> Error {
         Error::fixed(errno::ECONNRESET, "lost on demand, GDRFAB_FAULT=rail")
     }
 
-    /// The most bytes that a read or write of a socket may move at once, or a fragment may have.
+    /// The most bytes that one read or write of a socket may move, or that a fragment may have.
     pub fn short(&self) -> Option<usize> {
         self.faults.iter().filter_map(|f| if let What::Short(n) = f.what { Some(n) } else { None }).min()
     }
 }
 
-/// What the refusal of a step says.
+/// The error of a path that a fault refuses.
 pub fn refusal(path: Paths) -> Error {
     Error::new(errno::EIO, format!("refused on demand, GDRFAB_FAULT=refuse={}", path.words()))
 }
 
-/// Whether this fault still is to happen.
+/// Whether a fault is still to happen; marks a fault that happens once as done.
 fn claim(once: &Option<std::sync::Arc<std::sync::atomic::AtomicBool>>) -> bool {
-    // Relaxed: nothing else hangs on it.
+    // Relaxed: no other memory depends on it.
     once.as_ref().is_none_or(|done| !done.swap(true, Ordering::Relaxed))
 }
 

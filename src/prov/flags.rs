@@ -29,48 +29,49 @@ pub const REMOTE_COMM: u64 = 1 << 52;
 pub const RMA_EVENT: u64 = 1 << 56;
 pub const SOURCE: u64 = 1 << 57;
 pub const SELECTIVE_COMPLETION: u64 = 1 << 59;
-/// Of capabilities; the same bit as CLAIM of operations.
+/// A capability; operations use the same bit as CLAIM.
 pub const DIRECTED_RECV: u64 = 1 << 59;
-/// Of receives, with PEEK or after it.
+/// A flag of receives, with PEEK or after it.
 pub const CLAIM: u64 = 1 << 59;
 pub const DISCARD: u64 = 1 << 58;
 pub const GETINFO_ALL: u64 = 1 << 60;
 
-/// What a receive may be posted with; a tagged one besides.
+/// The flags of receives, and those of tagged receives.
 pub const RECV_FLAGS: u64 = COMPLETION | MORE | MULTI_RECV;
 pub const TRECV_FLAGS: u64 = COMPLETION | MORE | PEEK | CLAIM | DISCARD;
 
-/// What an operation may be posted with.
+/// The flags of operations other than receives.
 pub const OP_FLAGS: u64 = REMOTE_CQ_DATA | MORE | FENCE | COMPLETION | INJECT | INJECT_COMPLETE | TRANSMIT_COMPLETE | DELIVERY_COMPLETE;
 
-/// Of `info->mode`: a write with data takes a posted receive of its target (libfabric's FI_RX_CQ_DATA).
+/// A bit of `info->mode`: a write with data consumes a posted receive of its target (libfabric's FI_RX_CQ_DATA).
 pub const RX_CQ_DATA: u64 = 1 << 56;
 
 pub const MR_MODE_LOCAL: u32 = 1 << 2;
 pub const MR_MODE_VIRT_ADDR: u32 = 1 << 4;
 pub const MR_MODE_PROV_KEY: u32 = 1 << 6;
 
-/// Message order that a connected endpoint keeps: everything after everything (FI_ORDER_STRICT
-/// less the atomics).
+/// All operations keep their order (FI_ORDER_STRICT without the atomics).
 pub const ORDER_ALL: u64 = 0x1ff;
 
-/// What reliable queue pairs and tcp keep: everything after everything but what follows a read, which may overtake it
-/// without GDRFAB_FENCE. (libfabric's RAR, RAW, RAS, WAW, WAS, SAW, SAS.)
+/// The order that reliable queue pairs and tcp keep: all operations keep theirs, except that an operation may overtake a read
+/// before it, without GDRFAB_FENCE. (libfabric's RAR, RAW, RAS, WAW, WAS, SAW, SAS.)
 pub const ORDER_UNLESS_READ: u64 = 0x1ff & !(1 << 3) & !(1 << 6);
 
-/// What does not hold where messages are offered and read later: what is posted behind one may be done before.
+/// The orders that do not hold if a message is announced and read later: an operation behind such a message may be done
+/// before the message.
 pub const BEHIND_SENDS: u64 = 1 << 2 | 1 << 5;
 
-/// Among atomics everything keeps its order, whatever RMA does (libfabric's FI_ORDER_ATOMIC_*).
+/// Atomics keep their order among each other, whatever RMA does (libfabric's FI_ORDER_ATOMIC_*).
 pub const ORDER_ATOMICS: u64 = 0xf << 36;
 
-/// Capabilities that matching by source and tag gives; of connected endpoints only those that ask for one of them have it.
+/// The capabilities that come with matching by source and tag. A connected endpoint has them only if its info asks for one of
+/// them.
 pub const MATCHED: u64 = TAGGED | MULTI_RECV;
 
-/// Capabilities for which connectionless endpoints are offered first.
+/// If hints ask for one of these capabilities, connectionless endpoints are offered first.
 pub const CONNECTIONLESS: u64 = MATCHED | DIRECTED_RECV | SOURCE;
 
-/// Capabilities that an info may carry.
+/// All capabilities that an info may have.
 pub const CAPS: u64 = CONNECTIONLESS
     | MSG
     | RMA
@@ -86,7 +87,7 @@ pub const CAPS: u64 = CONNECTIONLESS
     | REMOTE_COMM
     | RMA_EVENT;
 
-/// Names of capabilities and operation flags, without their GDRFAB_.
+/// Names of capabilities and operation flags, without their prefix GDRFAB_.
 pub const NAMES: &[(u64, &str)] = &[
     (MSG, "MSG"),
     (RMA, "RMA"),
@@ -145,7 +146,7 @@ pub const ORDER_NAMES: &[(u64, &str)] = &[
     (1 << 39, "ORDER_ATOMIC_WAW"),
 ];
 
-/// "MSG | RMA | 0x8000": names where there are any.
+/// "MSG | RMA | 0x8000": the names of known bits, and the others as a number.
 pub fn words(bits: u64, names: &[(u64, &str)]) -> String {
     let named = names.iter().filter(|(bit, _)| bits & bit != 0);
     let left = named.clone().fold(bits, |left, (bit, _)| left & !bit);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a provider offers as one candidate of discovery, and what discovery was asked.
+//! A candidate of discovery, as a provider offers it, and the question that discovery was asked.
 
 use super::flags;
 use super::op::IOV_LIMIT;
@@ -9,7 +9,7 @@ use crate::mr::{MR_IOV_LIMIT, Paths};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// Bytes of private data that no connection goes beyond, and of an address with its NUL.
+/// The most bytes of private data of any connection, and of an address with its NUL.
 pub const CM_DATA_MAX: usize = 256;
 pub const ADDR_MAX: usize = 256;
 
@@ -21,15 +21,15 @@ pub const THREAD_DOMAIN: u32 = 3;
 pub const PROGRESS_AUTO: u32 = 1;
 pub const PROGRESS_MANUAL: u32 = 2;
 
-/// The number in `info->handle`: a connection request that waits for its answer.
+/// The number in `info->handle`: a connection request that waits to be accepted or rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId(pub usize);
 
-/// A candidate, or hints: there a zero or `None` means "any".
+/// A candidate, or the caller's hints. In hints, zero and `None` mean "any".
 #[derive(Clone, Debug, Default)]
 pub struct Info {
     pub caps: u64,
-    /// What the provider asks of its user beyond libfabric's common rules.
+    /// Requirements of the provider beyond libfabric's common rules.
     pub mode: u64,
     pub tx_op_flags: u64,
     pub rx_op_flags: u64,
@@ -58,30 +58,30 @@ pub struct Info {
     pub prov_name: Option<String>,
     pub fabric_name: Option<String>,
     pub domain_name: Option<String>,
-    /// Why this candidate was left out.
+    /// The reason why this candidate was left out.
     pub reason: Option<Error>,
     pub request: Option<RequestId>,
     /// The accelerator whose nearest NICs come first.
     pub near: Option<Site>,
-    /// What both sides of a connection must know.
+    /// The secret key that both sides of a connection must have.
     pub auth_key: Option<Secret>,
-    /// Paths on which lists move by means of the provider's own.
+    /// The paths on which the provider moves lists by its own means.
     pub list_paths: Paths,
     pub limits: Limits,
 }
 
 impl Info {
-    /// Whether messages are matched by source and tag, above the providers.
+    /// Whether messages are matched by source and tag, in `rdm` above the providers.
     pub fn is_matched(&self) -> bool {
         self.ep_type == EP_RDM || self.caps & flags::MATCHED != 0
     }
 
-    /// Flags that receives without any can have.
+    /// The flags that may be chosen for receives posted without flags.
     pub fn rx_op_flags_limit(&self) -> u64 {
         flags::COMPLETION | if self.is_matched() { flags::MULTI_RECV } else { 0 }
     }
 
-    /// Connected endpoints of a provider whose bytes the CPU and the kernel move: what is the same for all of them.
+    /// The common info of connected endpoints of a provider whose bytes are moved by the CPU and the kernel.
     pub fn of_cpu(name: &str) -> Info {
         let name = Some(name.to_string());
         let rma = flags::RMA | flags::READ | flags::WRITE | flags::REMOTE_READ | flags::REMOTE_WRITE;
@@ -115,7 +115,7 @@ impl Info {
     }
 }
 
-/// A shared key. Its bytes show up nowhere but where they are asked for.
+/// A secret key. Its bytes appear nowhere but in `bytes()`; `Debug` shows only their number.
 #[derive(Clone)]
 pub struct Secret(Arc<Zeroizing<Vec<u8>>>);
 
@@ -141,27 +141,28 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// What hints are held against and the caller does not see: a candidate's attributes are what one gets without hints.
+/// Limits for hints, which the caller does not see. A candidate's attributes are the values without hints; these are the
+/// values up to which hints may go.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
     /// Default flags that the provider can honour.
     pub tx_op_flags: u64,
     /// Bits of `mr_mode` without which the provider cannot be used.
     pub mr_mode: u32,
-    /// The most that hints may ask for; 0: what the candidate says.
+    /// The largest values that hints may ask for; 0: the candidate's attribute.
     pub tx_size: usize,
     pub rx_size: usize,
     pub inject_size: usize,
 }
 
-/// What discovery was asked.
+/// The arguments of discovery.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
     pub node: Option<&'a str>,
     pub service: Option<&'a str>,
-    /// Node and service are this side's.
+    /// Node and service are this side's address.
     pub source: bool,
-    /// Candidates of other domains need not be looked at.
+    /// The only domain whose candidates are needed.
     pub domain: Option<&'a str>,
     /// PCI address of the accelerator whose nearest NICs come first.
     pub near: Option<&'a str>,
@@ -191,7 +192,7 @@ impl Near {
     }
 }
 
-/// The NIC behind a candidate: what its device and port say of themselves.
+/// The NIC behind a candidate, as its device and port describe themselves.
 #[derive(Clone, Debug)]
 pub struct Nic {
     pub device: String,
@@ -215,17 +216,17 @@ pub struct Nic {
     pub mtu: u32,
     pub lid: u16,
     pub gid_index: u8,
-    /// As an IPv6 address is written.
+    /// In the text form of an IPv6 address.
     pub gid: String,
     /// "RoCE v2" and the like.
     pub gid_type: &'static str,
-    /// The address that rdma_cm finds it by.
+    /// The address by which rdma_cm finds the device.
     pub address: Option<String>,
-    /// 0: none, 1: among this device's, 2: with the CPUs' too.
+    /// 0: none, 1: atomic among operations of this device, 2: atomic with the CPUs' as well.
     pub atomics: u32,
     /// Bits of on-demand paging: 0 supported, 1 whole address spaces, 2 send, 3 receive, 4 write, 5 read, 6 atomics.
     pub odp: u32,
-    /// Whether dma-bufs can be registered, found by trying.
+    /// Whether dma-bufs can be registered, found out by trying.
     pub dmabuf: Result<()>,
     pub max_mr_size: u64,
     pub max_mr: u64,
@@ -236,9 +237,10 @@ pub struct Nic {
     pub max_cqe: u32,
     pub max_sge: u32,
     pub max_pd: u32,
-    /// Reads of a peer that it serves at once, and reads of its own under way, on one connection.
+    /// For one connection, the most reads of the peer that are served at once, and the most reads that this side may have
+    /// outstanding.
     pub reads_in: u32,
     pub reads_out: u32,
-    /// To the accelerator that was asked for, if one was.
+    /// The distance to the accelerator that was asked about, if one was.
     pub near: Option<Near>,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The shape of an operation on its way from the border to a provider.
+//! The arguments of an operation, as the API's layers hand them to a provider.
 
 use crate::error::{Error, Result, errno};
 use crate::mr::DEVICE_DESC;
@@ -16,27 +16,27 @@ pub struct RmaIov {
     pub key: u64,
 }
 
-/// Pieces that an operation may have on either side.
+/// The most pieces of an operation on either side.
 pub const IOV_LIMIT: usize = 8;
 
-/// Which way an RMA operation moves bytes.
+/// The direction of an RMA operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dir {
     Write,
     Read,
 }
 
-/// What every operation carries.
+/// The arguments that all operations have.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Common {
     pub context: usize,
     pub flags: u64,
     pub data: u64,
-    /// The local region's descriptor, 0 if the caller gave none.
+    /// The descriptor of the local region; 0 if the caller gave none.
     pub desc: u64,
-    /// Relative; 0 = the endpoint's.
+    /// The time limit, from now on; 0: the endpoint's.
     pub timeout_ns: u64,
-    /// The peer's index in the address vector; of a receive `av::UNSPEC` for any. A connected endpoint ignores it.
+    /// The peer's index in the address vector; for a receive, `av::UNSPEC` means any peer. A connected endpoint ignores it.
     pub peer: u64,
 }
 
@@ -48,19 +48,20 @@ pub struct One {
     pub key: u64,
     pub desc: u64,
     pub context: usize,
-    /// Of a message with data for the peer's entry.
+    /// For a message, the data for the peer's completion.
     pub data: u64,
 }
 
 impl One {
-    /// Whether the descriptor, or none, stands for memory that the CPU reaches.
+    /// Whether the local piece lies in host memory: its descriptor says so, or there is none.
     #[inline(always)]
     pub fn is_on_host(&self) -> bool {
         self.desc & DEVICE_DESC == 0
     }
 }
 
-/// Where a provider takes one descriptor per operation: its pieces lie in the first descriptor's region, or all in host memory.
+/// For providers that take one descriptor per operation: gives the operation the first descriptor, and refuses pieces of
+/// which some lie in host and some in device memory.
 #[inline]
 pub fn one_kind(common: &Common, descs: &[u64]) -> Result<Common> {
     let first = descs.first().copied().unwrap_or(0);
@@ -70,12 +71,12 @@ pub fn one_kind(common: &Common, descs: &[u64]) -> Result<Common> {
     }
 }
 
-/// Sum of the lengths; `None` if it overflows.
+/// The sum of the lengths; `None` if it overflows.
 pub fn total(iov: &[Iov]) -> Option<usize> {
     iov.iter().try_fold(0usize, |sum, v| sum.checked_add(v.len()))
 }
 
-/// Checks and measures local pieces of an operation of at most `max` bytes.
+/// Checks the local pieces of an operation of at most `max` bytes, and returns the sum of their lengths.
 pub fn measure(iov: &[Iov], max: usize) -> Result<usize> {
     if iov.len() > IOV_LIMIT {
         return Err(Error::invalid(format!("iov_count: {} pieces, the limit is {IOV_LIMIT}", iov.len())));
@@ -91,13 +92,13 @@ pub fn measure(iov: &[Iov], max: usize) -> Result<usize> {
     }
 }
 
-/// The pieces of an operation; the usual single one without allocating.
+/// The pieces of an operation. The usual single piece takes no allocation.
 #[derive(Clone, Debug)]
 pub enum Pieces {
     One(Iov),
     /// Up to [`IOV_LIMIT`].
     Many(Box<[Iov]>),
-    /// Those of a list.
+    /// The pieces of a list of blocks.
     List(Arc<(Box<[Iov]>, PieceEnds)>),
 }
 
@@ -130,7 +131,7 @@ impl Pieces {
         }
     }
 
-    /// The parts of `len` bytes from byte `skip` on.
+    /// The parts of the pieces that hold `len` bytes from byte `skip` on.
     #[inline]
     pub fn parts(&self, skip: usize, len: usize) -> impl Iterator<Item = Iov> + '_ {
         let (first, skip) = if let Pieces::List(list) = self { list.1.find(skip) } else { (0, skip) };

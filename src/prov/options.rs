@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Options of an endpoint: what every provider keeps, and what is asked of an RDMA device.
+//! The options of an endpoint that every provider keeps, and the settings of an RDMA device.
 
 use crate::error::{Error, Result};
 use crate::mr::PathPolicy;
 use std::net::IpAddr;
 
-/// Rails of a connection at most.
+/// The most rails of a connection.
 pub const RAILS_MAX: usize = 8;
 
-/// Whose cores carry large copies within a host.
+/// Which processes copy the bytes of large operations within a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Coop {
-    /// The initiator's alone.
+    /// The initiator only.
     #[default]
     Off,
-    /// The target's too, while it polls.
+    /// The target helps while it polls.
     Polling,
-    /// And one that sleeps in a wait is woken.
+    /// The target helps while it polls, and is woken if it sleeps in a wait.
     Waking,
 }
 
 impl Coop {
     pub const ALL: [Coop; 3] = [Coop::Off, Coop::Polling, Coop::Waking];
 
-    /// As the environment says.
+    /// The value of the environment's switch.
     pub fn of(on: bool) -> Coop {
         if on { Coop::Polling } else { Coop::Off }
     }
@@ -33,7 +33,7 @@ impl Coop {
     }
 }
 
-/// Addresses of this host from which a connection's rails go, nearest first.
+/// The addresses of this host from which a connection's rails start, nearest first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RailList([Option<IpAddr>; RAILS_MAX]);
 
@@ -49,7 +49,7 @@ impl RailList {
         self.0.iter().flatten().copied()
     }
 
-    /// With commas.
+    /// The addresses, separated by commas.
     pub fn words(&self) -> String {
         self.iter().map(|ip| ip.to_string()).collect::<Vec<_>>().join(",")
     }
@@ -59,7 +59,7 @@ impl RailList {
 #[derive(Clone, Copy)]
 pub struct Options {
     pub deadline_ns: u64,
-    /// The same of receives.
+    /// The deadline of receives.
     pub recv_deadline_ns: u64,
     pub connect_timeout_ns: u64,
     pub policy: PathPolicy,
@@ -68,13 +68,13 @@ pub struct Options {
     pub stream: u64,
     /// Operations may call a device's driver in this process.
     pub driver_calls: bool,
-    /// A receive of several messages ends when fewer bytes are left of it.
+    /// A receive of several messages ends when fewer bytes than this are free in it.
     pub min_multi_recv: usize,
-    /// Who calls must know the endpoint's whole name.
+    /// Peers that connect must know the endpoint's whole name.
     pub whole_name: bool,
-    /// Further tcp connections for long transfers; none: as GDRFAB_TCP_STREAMS says.
+    /// The number of TCP connections for long transfers; `None`: as GDRFAB_TCP_STREAMS says.
     pub tcp_streams: Option<u32>,
-    /// Addresses at once; none: as GDRFAB_TCP_RAILS says.
+    /// The rails of a connection; `None`: as GDRFAB_TCP_RAILS says.
     pub rails: Option<RailList>,
 }
 
@@ -96,7 +96,7 @@ impl Default for Options {
     }
 }
 
-/// What decides how hard an RDMA device tries before it fails an operation.
+/// The settings of a queue pair that decide how long an RDMA device tries before it fails an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effort {
     AckTimeout,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Results in the order in which their operations began, whatever the order in which they end: a short message can
-//! overtake a long one that is still fetched, and layers above take the order of entries for that of messages.
+//! Results in the order in which their operations began, even if they end in another order. A short message can overtake a
+//! long one that is still being fetched, but layers above take the order of completions for the order of messages.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -16,14 +16,14 @@ const MARK: u32 = 1 << 31;
 enum Place<T> {
     Open,
     Done(T),
-    /// Its result went another way.
+    /// Its result was reported in another way.
     Vacant,
 }
 
-/// What began and has not been handed out, oldest first.
+/// The operations that have begun and whose results were not taken yet, oldest first.
 #[derive(Debug)]
 pub struct Order<T> {
-    /// Number of the oldest, below `MARK`.
+    /// The number of the oldest operation, below `MARK`.
     first: u32,
     places: VecDeque<Place<T>>,
 }
@@ -35,7 +35,7 @@ impl<T> Default for Order<T> {
 }
 
 impl<T> Order<T> {
-    /// Nothing is under way, so whatever ends now is in order.
+    /// Whether no operation is outstanding, so that one that ends now is in order.
     #[inline(always)]
     pub fn is_calm(&self) -> bool {
         self.places.is_empty()
@@ -45,7 +45,7 @@ impl<T> Order<T> {
         self.places.len()
     }
 
-    /// An operation begins behind all others.
+    /// Begins an operation, behind all others.
     pub fn begin(&mut self) -> Ticket {
         let number = self.first.wrapping_add(self.places.len() as u32) & !MARK;
         self.places.push_back(Place::Open);
@@ -57,7 +57,8 @@ impl<T> Order<T> {
         self.places.get_mut(at as usize).filter(|place| matches!(place, Place::Open))
     }
 
-    /// An operation has ended: `take` gives its result when its turn comes. Gives it back if the ticket was used already.
+    /// Ends an operation: `take` returns its result when its turn comes. If the ticket was used already, the result comes
+    /// back.
     pub fn end(&mut self, ticket: Ticket, result: T) -> Option<T> {
         match self.place(ticket) {
             Some(place) => {
@@ -68,14 +69,14 @@ impl<T> Order<T> {
         }
     }
 
-    /// Nobody waits for this one any more.
+    /// Removes an operation from the order without a result.
     pub fn leave(&mut self, ticket: Ticket) {
         if let Some(place) = self.place(ticket) {
             *place = Place::Vacant;
         }
     }
 
-    /// The oldest result, if it is there.
+    /// Takes the result of the oldest operation, if it has ended.
     pub fn take(&mut self) -> Option<T> {
         while let Some(Place::Done(_) | Place::Vacant) = self.places.front() {
             self.first = self.first.wrapping_add(1) & !MARK;

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is outstanding at an endpoint: operations of this side, and receives.
+//! The records of outstanding operations and receives, and the internal operation flags.
 
 use super::flags;
 use super::op::{Common, Pieces};
 use super::order::Ticket;
 use crate::hmem::Site;
 
-/// This operation gives no entry when it succeeds (inject calls).
+/// The operation gives no completion if it succeeds (inject calls).
 pub const SILENT: u64 = 1 << 63;
-/// This operation is a part of a list: its end goes to `Ends`, and `context` says of which.
+/// The operation is a part of a list: its end goes to `Ends`, where `context` names the part.
 pub const PART: u64 = 1 << 62;
-/// Any path does, whatever the endpoint's options say: they are about RMA, and this reads a message.
+/// The operation may take any path, whatever the endpoint's options say: the options are about RMA, and this operation reads
+/// a message.
 pub const ANY_PATH: u64 = 1 << 61;
-/// This atomic operation is the peer's card's, whose key is of a region that was declared so.
+/// The atomic operation is carried out by the peer's card: the key is that of a region registered for that.
 pub const BY_CARD: u64 = 1 << 60;
-/// Flags of inject calls: no entry on success, and the buffer is the caller's again on return.
+/// The flags of inject calls: no completion on success, and the buffer is the caller's again when the call returns.
 pub const INJECT_FLAGS: u64 = flags::INJECT | SILENT;
 
-/// How an outstanding operation of this side ends: what its entry says and what it holds.
+/// An outstanding operation of this side: the contents of its completion, and the resources that it holds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ending {
     pub context: usize,
@@ -25,20 +26,21 @@ pub struct Ending {
     pub kind: u64,
     pub len: usize,
     pub buf: usize,
-    /// A success gives an entry, which is reserved in the queue.
+    /// Success gives a completion, which is reserved in the queue.
     pub wanted: bool,
-    /// Absolute; 0 = none.
+    /// The time of the deadline; 0: none.
     pub deadline: u64,
-    /// An inject call, which has nobody who waits for it: lost with the connection, it gives no entry.
+    /// The operation comes from an inject call, and no caller waits for it: if it is lost with the connection, it gives no
+    /// error entry.
     pub silent: bool,
-    /// A part of a list.
+    /// The operation is a part of a list.
     pub part: bool,
-    /// Its place, where entries come in the order of posting.
+    /// Its place in the order, if completions come in the order of posting.
     pub ticket: Option<Ticket>,
 }
 
 impl Ending {
-    /// Of an operation as it is posted, before it has its place.
+    /// The record of an operation that is being posted, without a place in the order.
     #[inline(always)]
     pub fn of(c: &Common, kind: u64, len: usize, buf: usize, wanted: bool, deadline: u64) -> Ending {
         let (silent, part) = (c.flags & SILENT != 0, c.flags & PART != 0);
@@ -54,6 +56,6 @@ pub struct Recv {
     pub context: usize,
     pub wanted: bool,
     pub deadline: u64,
-    /// Its place among arrivals, once it is matched.
+    /// Its place among arrivals, once a message was matched with it.
     pub ticket: Option<Ticket>,
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A parcel of a connectionless endpoint as tcp and verbs receive it, in one piece: its words, as little-endian bytes, and what
-//! is behind them. The peer wrote it, so no length in it is believed.
+//! A received parcel that lies in memory in one piece, as tcp and verbs receive it: the words in little-endian order, then
+//! the bytes. The peer wrote it, so no length in it is trusted.
 
 use super::lane::Parcel;
 use super::op::Iov;
 
 pub struct Flat<'a> {
-    /// The peer's count; words that `bytes` does not hold read as 0.
+    /// The number of words, as the peer gave it. Words beyond `bytes` read as 0.
     pub words: usize,
     pub bytes: &'a [u8],
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A passive endpoint: what its listener takes becomes events. The same for every provider.
+//! A passive endpoint, the same for every provider: it makes the connection requests of its listener into events.
 
 use super::bind::EVENTS;
 use super::contract::Listener;
@@ -35,12 +35,12 @@ impl PassiveEndpoint {
         }
     }
 
-    /// The handle that events name.
+    /// Sets the caller's handle, by which events name this endpoint.
     pub fn set_object(&self, object: usize) {
         self.inner.lock().object = object;
     }
 
-    /// Bytes of private data that accept and reject take.
+    /// The most bytes of private data that accept and reject take.
     pub fn cm_data_size(&self) -> usize {
         self.cm_data_size
     }
@@ -76,20 +76,20 @@ impl PassiveEndpoint {
         Ok(())
     }
 
-    /// Listens no more: the name is free, what waits is rejected, and nothing is announced any more, whoever still holds
-    /// this one.
+    /// Ends listening. The address becomes free, requests that wait are rejected, and nothing more is announced, even if
+    /// another thread still holds this endpoint.
     pub fn close(&self) {
         let mut inner = self.inner.lock();
         inner.listener = None;
         inner.eq = None;
     }
 
-    /// Takes connection requests that have come; `announce` makes them events.
+    /// Takes the connection requests that have arrived; `announce` makes them events.
     pub fn poll(&self) -> Vec<Box<dyn Request>> {
         let mut inner = self.inner.lock();
         let Some(listener) = &mut inner.listener else { return Vec::new() };
         let (requests, trouble) = listener.poll();
-        // Callers that are refused must not fill a queue that nobody reads.
+        // Peers that are refused for their key must not fill a queue that is not read.
         let is_of_key = |error: &Error| matches!(error.errno, errno::EACCES | errno::EKEYREJECTED);
         let fits = |error: &Error, eq: &EventQueue| !is_of_key(error) || eq.len() < EVENTS;
         if let (Some(error), Some(eq)) = (trouble, &inner.eq)
@@ -111,7 +111,7 @@ impl PassiveEndpoint {
         }
     }
 
-    /// Changes when there is something else to watch than before.
+    /// A number that changes when the set of descriptors to watch changes.
     pub fn watched(&self) -> u64 {
         self.inner.lock().listener.as_ref().map_or(0, |l| l.watched())
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an endpoint tells of itself: what it has done, and which path its operations take.
+//! Reports of an endpoint about itself: counts of its operations, and the path that its operations take.
 
 use crate::error::{Code, Error, errno};
 use crate::mr::Paths;
@@ -29,7 +29,7 @@ pub struct Stats {
     pub errors: u64,
     pub unexpected: u64,
     pub rails_lost: u64,
-    /// Of the domain, and so not added.
+    /// Counts of the domain, which `add` therefore leaves alone.
     pub cache_hits: u64,
     pub cache_misses: u64,
     pub cache_evictions: u64,
@@ -52,7 +52,7 @@ impl Stats {
         *sum += bytes as u64;
     }
 
-    /// Adds what another endpoint has counted.
+    /// Adds the counts of another endpoint.
     pub fn add(&mut self, other: &Stats) {
         self.ops_direct += other.ops_direct;
         self.ops_cma += other.ops_cma;
@@ -78,7 +78,7 @@ impl Stats {
         self.rails_lost += other.rails_lost;
     }
 
-    /// An operation that is about to be counted as one by nic is one by `path`.
+    /// Corrects the counts in advance for an operation that will be counted as one by `nic`, but goes by `path`.
     #[cold]
     pub fn not_by_nic(&mut self, path: Paths, bytes: usize) {
         self.moved(path, bytes);
@@ -87,7 +87,7 @@ impl Stats {
     }
 }
 
-/// Why each path cannot be taken to a region; `None` = it can.
+/// For each path to a region, the reason why it cannot be taken; `None`: it can.
 #[derive(Debug, Clone)]
 pub struct Refusals {
     pub direct: Option<Error>,
@@ -101,13 +101,13 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// None can be taken, for this reason.
+    /// Refuses every path for the same reason.
     pub fn refused(why: &'static str) -> Refusals {
         let no = || Some(Error::coded(errno::EOPNOTSUPP, Code::Path, why));
         Refusals { direct: no(), ipc: no(), nic: no(), dmabuf: no(), peer_mem: no(), cma: no(), socket: no(), staged: no() }
     }
 
-    /// Each path with its refusal, fastest first.
+    /// The paths with their refusals, fastest first.
     fn each(&self) -> [(Paths, &Option<Error>); 8] {
         [
             (Paths::DIRECT, &self.direct),
@@ -121,12 +121,12 @@ impl Refusals {
         ]
     }
 
-    /// The paths that nothing speaks against.
+    /// The paths that can be taken.
     pub fn possible(&self) -> Paths {
         self.each().iter().filter(|(_, no)| no.is_none()).fold(Paths::empty(), |sum, (p, _)| sum | *p)
     }
 
-    /// One line per path: chosen, possible, or why not.
+    /// One line for each path: chosen, possible, or the reason why not.
     pub fn lines(&self, chosen: Paths) -> String {
         let line = |(path, refusal): (Paths, &Option<Error>)| match refusal {
             Some(e) => format!("  {}: no: {e}\n", path.words()),
@@ -137,13 +137,13 @@ impl Refusals {
     }
 }
 
-/// One of several rails of a connection.
+/// The state of one rail of a connection.
 pub struct RailReport {
     pub up: bool,
     pub losses: u64,
-    /// Carried out and in.
+    /// Bytes sent and received.
     pub bytes: (u64, u64),
-    /// This side's address and the peer's.
+    /// The addresses of this side and of the peer.
     pub ends: Option<(IpAddr, IpAddr)>,
 }
 
@@ -151,32 +151,33 @@ pub fn no_rail() -> Error {
     Error::fixed(errno::ENOENT, "rail: the connection has none of that number")
 }
 
-/// The key by which a program asks for the way of its messages, which need no region.
+/// The key with which a program asks for the path of its messages, which need no region.
 pub const MESSAGES: u64 = 0;
 
-/// How messages travel that are short.
+/// The path of short messages.
 #[derive(Clone, Copy)]
 pub struct Short {
     pub path: Paths,
-    /// Bytes of the longest.
+    /// The length of the longest short message.
     pub most: usize,
     pub how: &'static str,
 }
 
-/// Which path an endpoint would take to a region, or with a message, and why not the others.
+/// The path that an endpoint would take to a region or for a message, and the reasons against the others.
 pub struct PathReport {
     pub path: Paths,
-    /// Possible and permitted.
+    /// The paths that are possible and permitted.
     pub paths: Paths,
     pub offered: Paths,
     pub refusals: Refusals,
-    /// Of messages, where short ones travel otherwise than the others.
+    /// For messages, if short ones take another path than long ones.
     pub short: Option<Short>,
     pub text: String,
 }
 
 impl PathReport {
-    /// Of messages. `to`: whom they reach. `how`: by what means those go that are not short. `more`: further lines.
+    /// The report for messages. `to` names the peer, `how` the means by which messages travel that are not short, and `more`
+    /// has further lines.
     pub fn of_messages(to: &str, short: Option<Short>, how: &str, refusals: Refusals, more: &str) -> PathReport {
         let (paths, path) = (refusals.possible(), refusals.possible().best());
         let text = format!("messages to {to}: {}, {how}\n{}{more}", path.words(), refusals.lines(path));

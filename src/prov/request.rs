@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A connection request on its way from a listener, through the event queue, to whoever accepts or rejects it.
+//! A connection request. A listener makes it, the event queue carries it, and the caller accepts or rejects it.
 
 use super::info::Info;
 use crate::error::{Error, Result};
 use std::any::Any;
 
-/// A peer that wants to connect. Dropped, it is rejected.
+/// A peer that wants to connect. Dropping the request rejects it.
 pub trait Request: Any + Send {
     /// The peer's address.
     fn from(&self) -> String;
 
-    /// Private data that it sent.
+    /// The private data that the peer sent.
     fn data(&self) -> &[u8];
 
-    /// Makes a passive endpoint's info that of the place which the request came through.
+    /// Changes a copy of the passive endpoint's info into that of the device or address at which the request arrived.
     fn adjust(&self, _info: &mut Info) {}
 
-    /// Sends the peer away with `data`.
+    /// Rejects the peer, and sends it `data`.
     fn reject(self: Box<Self>, data: &[u8]) -> Result<()>;
 }
 
-/// The request of one's own kind, for `accept`.
+/// Casts a request to the provider's own type, for `accept`.
 pub fn own_request<R: Request>(request: Box<dyn Request>) -> Result<R> {
     let any: Box<dyn Any> = request;
     any.downcast().map(|r| *r).map_err(|_| Error::invalid("info->handle: a request of another provider"))

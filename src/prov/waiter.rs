@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a queue or a counter wakes: threads that sleep in a call of the library, and the caller's own poll.
+//! The waiting side of a queue or a counter: threads that sleep in a call of the library, and the descriptor on which the
+//! caller polls by itself.
 
 use crate::error::Result;
 use crate::sync::wakeup::Sleepers;
@@ -11,25 +12,25 @@ use std::sync::{Arc, OnceLock};
 
 #[derive(Default)]
 pub struct Waiter {
-    /// Threads that sleep or are about to, and the descriptor while the caller may poll on it.
+    /// Counts the threads that sleep or are about to, and the descriptor while the caller may poll on it.
     sleepers: Sleepers,
     threads: Mutex<Threads>,
-    /// Made with the object, or never.
+    /// The descriptor, if the object was opened with one.
     descriptor: OnceLock<Poller>,
-    /// Whether the caller may poll on it. Changed before the count of sleepers, as the list of threads is: whoever sees
-    /// the count sees this.
+    /// Whether the caller may poll on the descriptor. Set before `sleepers` changes, as the list of threads is: a thread that
+    /// sees the new count sees this value too.
     polled: AtomicBool,
 }
 
-/// Each thread sleeps on a poller of its own, and clears its own wake-ups.
+/// The pollers of sleeping threads. Each thread sleeps on a poller of its own, and clears its own wake-ups.
 #[derive(Default)]
 struct Threads {
     asleep: Vec<Arc<Poller>>,
-    /// Of those who slept before.
+    /// Pollers of threads that are awake again, for reuse.
     spare: Vec<Arc<Poller>>,
 }
 
-/// A thread that sleeps on this poller or is about to: until it is dropped, `notify` wakes it.
+/// A thread that sleeps or is about to. Until this is dropped, `notify` wakes the thread.
 pub struct Asleep<'a> {
     waiter: &'a Waiter,
     poller: Arc<Poller>,
@@ -52,7 +53,7 @@ impl Drop for Asleep<'_> {
 }
 
 impl Waiter {
-    /// One with a descriptor for the caller.
+    /// A waiter with a descriptor for the caller.
     pub fn with_descriptor() -> Result<Waiter> {
         Ok(Waiter { descriptor: OnceLock::from(Poller::with_timer()?), ..Waiter::default() })
     }
@@ -61,21 +62,21 @@ impl Waiter {
         self.descriptor.get()
     }
 
-    /// The calling thread is about to sleep; its last look comes next.
+    /// Registers the calling thread as about to sleep. The thread looks once more before it sleeps.
     pub fn arm(&self) -> Result<Asleep<'_>> {
         let spare = self.threads.lock().spare.pop();
         let poller = match spare {
             Some(poller) => poller,
             None => Arc::new(Poller::new()?),
         };
-        // A late wake-up for the last thread that slept on it.
+        // Clears a late wake-up of the thread that used it before.
         poller.drain();
         self.threads.lock().asleep.push(poller.clone());
         self.sleepers.add();
         Ok(Asleep { waiter: self, poller })
     }
 
-    /// As `arm`, for the caller's poll on the descriptor; one at a time.
+    /// As `arm`, for the caller's poll on the descriptor. Called by one thread at a time.
     pub fn arm_descriptor(&self) -> Result<()> {
         if let Some(p) = self.descriptor.get() {
             p.drain();
@@ -86,7 +87,7 @@ impl Waiter {
         Ok(())
     }
 
-    /// The descriptor is no longer signalled. A thread that polls on it all the same finds it readable.
+    /// Ends the signalling of the descriptor, and makes it readable, so that a thread that still polls on it returns.
     pub fn disarm_descriptor(&self) {
         self.sleepers.remove();
         self.polled.store(false, Ordering::Relaxed);
@@ -107,11 +108,11 @@ impl Waiter {
         }
     }
 
-    /// Out of line, so that `notify` saves no registers for a call that is rarely made.
+    /// Not inlined, so that `notify` saves no registers for a call that is rarely made.
     #[cold]
     #[inline(never)]
     fn wake(&self) {
-        // Outside of the lock, which those who wake up take.
+        // Wakes the threads outside the lock, which they take when they are awake.
         let (first, others) = {
             let threads = self.threads.lock();
             let (first, others) = threads.asleep.split_first().map_or((None, &[][..]), |(first, others)| (Some(first.clone()), others));

@@ -2,10 +2,10 @@
 use super::*;
 use crate::sync::serial::Promise;
 
-/// What a queue may take is its size less what lies in it and what is reserved, whichever way it came there.
+/// The room of a queue is its size less its entries and its reservations, however they came about.
 #[test]
 fn what_is_free_is_neither_taken_nor_reserved() {
-    // SAFETY: this thread alone has the queues.
+    // SAFETY: only this thread uses the queues.
     let promised = Threading::Promised(unsafe { Promise::given() });
     for size in [0, 1, 3, 64, 5000] {
         let q = Queue::new(size, promised).unwrap();
@@ -24,7 +24,7 @@ fn what_is_free_is_neither_taken_nor_reserved() {
                     reserved += usize::from(free > 0);
                 }
                 5 => {
-                    // SAFETY: nothing else has the entries.
+                    // SAFETY: only this thread uses the entries.
                     let mut e = unsafe { q.promised() }.expect("no locks");
                     assert_eq!(e.reserve(), free > 0);
                     reserved += usize::from(free > 0);
@@ -34,7 +34,7 @@ fn what_is_free_is_neither_taken_nor_reserved() {
                     reserved -= 1;
                 }
                 7 if reserved > 0 => {
-                    // SAFETY: as above.
+                    // SAFETY: only this thread uses the entries.
                     unsafe { q.promised() }.expect("no locks").release(1);
                     reserved -= 1;
                 }
@@ -47,7 +47,7 @@ fn what_is_free_is_neither_taken_nor_reserved() {
                     (reserved, there) = (reserved - 1, there + 1);
                 }
                 11 => {
-                    // A flushed receive asks nobody.
+                    // A flushed receive has no reservation and adds its entry anyway.
                     q.fail(entry(), failure(), false);
                     there += 1;
                 }

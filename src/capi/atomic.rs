@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Atomic operations.
 
-use super::boundary::{Sized0, control, null, object, output, posting, read_sized};
+use super::boundary::{ExtensibleStruct, control, null, object, output, posting, read_sized};
 use super::objects::gdrfab_ep;
 use super::rma::check_op_flags;
 use crate::error::{Error, Result, errno};
@@ -111,7 +111,7 @@ pub struct gdrfab_msg_atomic {
 }
 
 // SAFETY: repr(C), size first; pointers are checked at use.
-unsafe impl Sized0 for gdrfab_msg_atomic {
+unsafe impl ExtensibleStruct for gdrfab_msg_atomic {
     const FIRST: usize = 88;
 }
 

@@ -2,7 +2,7 @@
 //! Address vectors.
 
 use super::boundary::{
-    Sized0, bytes, control, counted, failed, give, hold, null, object, output, read_sized, reclaim, release, shared, text,
+    ExtensibleStruct, bytes, control, counted, failed, give, hold, null, object, output, read_sized, reclaim, release, shared, text,
 };
 use super::boundary::{no_flags, write_name, write_text};
 use super::objects::{gdrfab_av, gdrfab_domain, gdrfab_ep, no_attr_flags, no_reserved};
@@ -29,7 +29,7 @@ pub struct gdrfab_av_attr {
 }
 
 // SAFETY: repr(C), size first, integers only.
-unsafe impl Sized0 for gdrfab_av_attr {
+unsafe impl ExtensibleStruct for gdrfab_av_attr {
     const FIRST: usize = 32;
 }
 

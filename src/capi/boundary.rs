@@ -146,7 +146,7 @@ pub(super) fn no_flags(flags: u64) -> Result<()> {
 ///
 /// # Safety
 /// The type is `repr(C)`, begins with a `usize`, and any bytes are a valid value of it.
-pub(super) unsafe trait Sized0 {
+pub(super) unsafe trait ExtensibleStruct {
     /// Size that the first release published.
     const FIRST: usize;
 }
@@ -155,7 +155,7 @@ pub(super) unsafe trait Sized0 {
 ///
 /// # Safety
 /// `from` is NULL or readable for the `struct_size` bytes that it begins with.
-pub(super) unsafe fn read_sized<T: Sized0>(from: *const T, name: &'static str) -> Result<T> {
+pub(super) unsafe fn read_sized<T: ExtensibleStruct>(from: *const T, name: &'static str) -> Result<T> {
     if from.is_null() || !from.is_aligned() {
         return Err(null(name));
     }
@@ -181,7 +181,7 @@ pub(super) unsafe fn read_sized<T: Sized0>(from: *const T, name: &'static str) -
 /// Larger than any struct will ever be: what lies beyond is a struct_size that was never set.
 const SIZE_LIMIT: usize = 4096;
 
-fn check_size<T: Sized0>(size: usize, name: &'static str) -> Result<()> {
+fn check_size<T: ExtensibleStruct>(size: usize, name: &'static str) -> Result<()> {
     if !(T::FIRST..=SIZE_LIMIT).contains(&size) {
         return Err(Error::invalid(format!("{name}->struct_size: {size}; set it to sizeof(*{name})")));
     }
@@ -192,7 +192,7 @@ fn check_size<T: Sized0>(size: usize, name: &'static str) -> Result<()> {
 ///
 /// # Safety
 /// `to` is NULL or begins with its size.
-pub(super) unsafe fn output_sized<T: Sized0>(to: *mut T, name: &'static str) -> Result<*mut T> {
+pub(super) unsafe fn output_sized<T: ExtensibleStruct>(to: *mut T, name: &'static str) -> Result<*mut T> {
     let to = output(to, name)?;
     // SAFETY: the struct begins with its size.
     check_size::<T>(unsafe { to.cast::<usize>().read() }, name)?;
@@ -203,7 +203,7 @@ pub(super) unsafe fn output_sized<T: Sized0>(to: *mut T, name: &'static str) -> 
 ///
 /// # Safety
 /// `to` passed `output_sized` and is writable for the size that it begins with.
-pub(super) unsafe fn write_sized<T: Sized0>(to: *mut T, value: &T) {
+pub(super) unsafe fn write_sized<T: ExtensibleStruct>(to: *mut T, value: &T) {
     // SAFETY: the caller says that `to` is writable for the size that it begins with; that field is kept.
     unsafe {
         let size = to.cast::<usize>().read().min(size_of::<T>());

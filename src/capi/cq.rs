@@ -2,8 +2,8 @@
 //! Reading completion queues.
 
 use super::boundary::{
-    Sized0, Words, control, counted, cq_head, hold, no_cq, no_flags, null, object, output, output_sized, reading, release, write_sized,
-    write_text,
+    ExtensibleStruct, Words, control, counted, cq_head, hold, no_cq, no_flags, null, object, output, output_sized, reading, release,
+    write_sized, write_text,
 };
 use super::objects::gdrfab_cq;
 use super::waiting::waiting;
@@ -129,7 +129,7 @@ pub struct gdrfab_cq_err_entry {
 }
 
 // SAFETY: repr(C), size first; the buffer is checked at use.
-unsafe impl Sized0 for gdrfab_cq_err_entry {
+unsafe impl ExtensibleStruct for gdrfab_cq_err_entry {
     const FIRST: usize = 80;
 }
 

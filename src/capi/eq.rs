@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reading event queues.
 
-use super::boundary::{Sized0, bytes, control, counted, no_flags, null, object, output, output_sized, write_sized, write_text};
+use super::boundary::{ExtensibleStruct, bytes, control, counted, no_flags, null, object, output, output_sized, write_sized, write_text};
 use super::info::{export, gdrfab_info};
 use super::objects::{gdrfab_eq, same};
 use super::types::*;
@@ -54,7 +54,7 @@ pub struct gdrfab_eq_err_entry {
 }
 
 // SAFETY: repr(C), size first; the buffer is checked at use.
-unsafe impl Sized0 for gdrfab_eq_err_entry {
+unsafe impl ExtensibleStruct for gdrfab_eq_err_entry {
     const FIRST: usize = 56;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Device memory: what devices there are, what a pointer is, dma-bufs, copies and allocations.
 
-use super::boundary::{Sized0, control, counted, null, object, output, output_sized, write_sized, write_text};
+use super::boundary::{ExtensibleStruct, control, counted, null, object, output, output_sized, write_sized, write_text};
 use super::memory::gdrfab_mr_dmabuf;
 use super::objects::gdrfab_domain;
 use super::types::*;
@@ -75,11 +75,11 @@ pub struct gdrfab_hmem_place {
 }
 
 // SAFETY: repr(C), size first, integers and arrays of them.
-unsafe impl Sized0 for gdrfab_hmem_info {
+unsafe impl ExtensibleStruct for gdrfab_hmem_info {
     const FIRST: usize = 168;
 }
 // SAFETY: repr(C), size first, integers only.
-unsafe impl Sized0 for gdrfab_hmem_place {
+unsafe impl ExtensibleStruct for gdrfab_hmem_place {
     const FIRST: usize = 56;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Version, words, discovery.
 
-use super::boundary::{Sized0, control, counted, hold, last_words, null as is_null, output, read_sized, text, write_text};
+use super::boundary::{ExtensibleStruct, control, counted, hold, last_words, null as is_null, output, read_sized, text, write_text};
 use super::types::*;
 use crate::error::{Error, Result, errno};
 use crate::fabric::{self, Info, LIST_MAX, RequestId, Secret};
@@ -124,7 +124,7 @@ pub struct gdrfab_info {
 }
 
 // SAFETY: repr(C), begins with its size; zeros and any integers are valid, pointers are checked at use.
-unsafe impl Sized0 for gdrfab_info {
+unsafe impl ExtensibleStruct for gdrfab_info {
     const FIRST: usize = 240;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Lists: many blocks in one operation.
 
-use super::boundary::{Handle, Sized0, control, give, null, object, output, posting, read_sized, reclaim, release, shared};
+use super::boundary::{ExtensibleStruct, Handle, control, give, null, object, output, posting, read_sized, reclaim, release, shared};
 use super::objects::gdrfab_ep;
 use super::rma::check_op_flags;
 use super::types::*;
@@ -57,7 +57,7 @@ pub struct gdrfab_msg_list {
 }
 
 // SAFETY: repr(C), size first; pointers are checked at use.
-unsafe impl Sized0 for gdrfab_msg_list {
+unsafe impl ExtensibleStruct for gdrfab_msg_list {
     const FIRST: usize = 88;
 }
 

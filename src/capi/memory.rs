@@ -2,7 +2,8 @@
 //! Registration, and memory made to be reachable.
 
 use super::boundary::{
-    Sized0, control, counted, hold, iovecs, null, object, output, output_sized, read_sized, release, share, shared, write_sized, write_text,
+    ExtensibleStruct, control, counted, hold, iovecs, null, object, output, output_sized, read_sized, release, share, shared, write_sized,
+    write_text,
 };
 use super::objects::{gdrfab_cntr, gdrfab_domain};
 use super::types::*;
@@ -101,11 +102,11 @@ pub struct gdrfab_mr_info {
 }
 
 // SAFETY: repr(C), size first; pointers are checked at use.
-unsafe impl Sized0 for gdrfab_mr_attr {
+unsafe impl ExtensibleStruct for gdrfab_mr_attr {
     const FIRST: usize = 96;
 }
 // SAFETY: repr(C), size first, integers only.
-unsafe impl Sized0 for gdrfab_mr_info {
+unsafe impl ExtensibleStruct for gdrfab_mr_info {
     const FIRST: usize = 72;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages.
 
-use super::boundary::{Sized0, descs, ep_ops, iovecs, null, object, posting, read_sized};
+use super::boundary::{ExtensibleStruct, descs, ep_ops, iovecs, null, object, posting, read_sized};
 use super::objects::gdrfab_ep;
 use super::rma::check_op_flags;
 use super::types::*;
@@ -36,7 +36,7 @@ pub struct gdrfab_msg {
 }
 
 // SAFETY: repr(C), size first; pointers are checked at use.
-unsafe impl Sized0 for gdrfab_msg {
+unsafe impl ExtensibleStruct for gdrfab_msg {
     const FIRST: usize = 64;
 }
 

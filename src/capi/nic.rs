@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The NIC behind an info.
 
-use super::boundary::{Sized0, control, output_sized, write_sized};
+use super::boundary::{ExtensibleStruct, control, output_sized, write_sized};
 use super::hmem::field;
 use super::info::{gdrfab_info, import};
 use crate::fabric::{self, Nic};
@@ -123,7 +123,7 @@ pub struct gdrfab_nic_attr {
 }
 
 // SAFETY: repr(C), size first, integers and arrays of them.
-unsafe impl Sized0 for gdrfab_nic_attr {
+unsafe impl ExtensibleStruct for gdrfab_nic_attr {
     const FIRST: usize = 424;
 }
 

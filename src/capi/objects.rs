@@ -2,7 +2,7 @@
 //! Opening and closing. Every close takes its own type; an object that others still use answers
 //! -EBUSY and stays open.
 
-use super::boundary::{Handle, Sized0, control, give, hold, object, output, read_sized, reclaim, release, shared};
+use super::boundary::{ExtensibleStruct, Handle, control, give, hold, object, output, read_sized, reclaim, release, shared};
 use super::info::{gdrfab_info, import};
 use super::types::*;
 use crate::error::{Error, Result};
@@ -286,7 +286,7 @@ pub struct gdrfab_cq_attr {
 }
 
 // SAFETY: repr(C), size first, integers only.
-unsafe impl Sized0 for gdrfab_cq_attr {
+unsafe impl ExtensibleStruct for gdrfab_cq_attr {
     const FIRST: usize = 32;
 }
 
@@ -370,7 +370,7 @@ pub struct gdrfab_eq_attr {
 }
 
 // SAFETY: repr(C), size first, integers only.
-unsafe impl Sized0 for gdrfab_eq_attr {
+unsafe impl ExtensibleStruct for gdrfab_eq_attr {
     const FIRST: usize = 32;
 }
 
@@ -436,7 +436,7 @@ pub struct gdrfab_cntr_attr {
 }
 
 // SAFETY: repr(C), size first, integers only.
-unsafe impl Sized0 for gdrfab_cntr_attr {
+unsafe impl ExtensibleStruct for gdrfab_cntr_attr {
     const FIRST: usize = 24;
 }
 

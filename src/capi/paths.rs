@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Answers about the paths that an endpoint's bytes take, its rails, and what it has done so far.
 
-use super::boundary::{Sized0, control, counted, null, object, output_sized, write_sized, write_text};
+use super::boundary::{ExtensibleStruct, control, counted, null, object, output_sized, write_sized, write_text};
 use super::objects::gdrfab_ep;
 use crate::error::{Error, Result};
 use crate::fabric::PathAnswer;
@@ -131,15 +131,15 @@ pub struct gdrfab_rail_info {
 }
 
 // SAFETY: repr(C), size first; `desc` is a number in a pointer's clothes.
-unsafe impl Sized0 for gdrfab_path_info {
+unsafe impl ExtensibleStruct for gdrfab_path_info {
     const FIRST: usize = 48;
 }
 // SAFETY: repr(C), size first, integers only.
-unsafe impl Sized0 for gdrfab_rail_info {
+unsafe impl ExtensibleStruct for gdrfab_rail_info {
     const FIRST: usize = 128;
 }
 // SAFETY: repr(C), size first, integers only.
-unsafe impl Sized0 for gdrfab_stats {
+unsafe impl ExtensibleStruct for gdrfab_stats {
     const FIRST: usize = 96;
 }
 

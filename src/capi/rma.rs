@@ -2,7 +2,7 @@
 //! Remote memory access. `dest_addr` and `src_addr` are indexes of the address vector; connected endpoints
 //! ignore them.
 
-use super::boundary::{Sized0, descs, ep_ops, iovecs, null, object, posting, read_sized};
+use super::boundary::{ExtensibleStruct, descs, ep_ops, iovecs, null, object, posting, read_sized};
 use super::objects::gdrfab_ep;
 use super::types::*;
 use crate::error::{Error, Result};
@@ -51,7 +51,7 @@ pub struct gdrfab_msg_rma {
 }
 
 // SAFETY: repr(C), size first; pointers are checked at use.
-unsafe impl Sized0 for gdrfab_msg_rma {
+unsafe impl ExtensibleStruct for gdrfab_msg_rma {
     const FIRST: usize = 80;
 }
 

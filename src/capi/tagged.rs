@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tagged messages.
 
-use super::boundary::{Sized0, descs, ep_ops, iovecs, object, posting, read_sized};
+use super::boundary::{ExtensibleStruct, descs, ep_ops, iovecs, object, posting, read_sized};
 use super::msg::check_recv_flags;
 use super::objects::gdrfab_ep;
 use super::rma::check_op_flags;
@@ -39,7 +39,7 @@ pub struct gdrfab_msg_tagged {
 }
 
 // SAFETY: repr(C), size first; pointers are checked at use.
-unsafe impl Sized0 for gdrfab_msg_tagged {
+unsafe impl ExtensibleStruct for gdrfab_msg_tagged {
     const FIRST: usize = 80;
 }
 

@@ -26,8 +26,7 @@ extern "C" {
  *
  *   -EINVAL            a required pointer is NULL; a size, count or number is out of range; a reserved field
  *                      is not 0; struct_size is not set. Any call may return it
- *   -E2BIG             a struct is longer than the library's, and what the library does not know is not zero
- *   -GDRFAB_EBADFLAGS  a flag that the call does not define
+ *   -E2BIG             a struct is longer than the library knows it, and the unknown part is not zero
  *   -ENOMEM, -EMFILE, -ENFILE, -ENOSPC
  *                      the kernel has no memory, no file descriptor, or no more of what it counts per user
  *                      (memory files, watched sockets). Without memory any call that posts, opens, connects,
@@ -58,8 +57,8 @@ extern "C" {
  * cancellation points while they sleep, and a signal handler may end the thread there, and nowhere else, by
  * pthread_exit(); in any other call cancellation of the thread waits until it returns. A thread calls nothing
  * while its cancel type is asynchronous. The library's descriptors are 3 and more, also where the program has
- * closed 0, 1 or 2; calls that open, register or connect may take these numbers until they return, and
- * docs/abi.md tells what other threads see of that.
+ * closed 0, 1 or 2; calls that open, register or connect may use these numbers until they return.
+ * docs/abi.md describes the effect on other threads.
  *
  * Handles: an open call stores a handle, and the close call of its kind frees it. Close in the reverse order
  * of opening; a close takes bounded time, and of an object that others still use it returns -EBUSY. Using a
@@ -67,7 +66,7 @@ extern "C" {
 
 typedef struct gdrfab_connreq gdrfab_connreq;  /**< Request in a GDRFAB_CONNREQ event, answered once. */
 typedef struct gdrfab_fabric gdrfab_fabric;    /**< Processes that reach each other. */
-typedef struct gdrfab_domain gdrfab_domain;    /**< What opens regions, queues, counters and endpoints. */
+typedef struct gdrfab_domain gdrfab_domain;    /**< Opens regions, queues, counters and endpoints. */
 typedef struct gdrfab_ep gdrfab_ep;            /**< An endpoint. */
 typedef struct gdrfab_pep gdrfab_pep;          /**< A passive endpoint: listens. */
 typedef struct gdrfab_cq gdrfab_cq;            /**< A completion queue. */
@@ -106,13 +105,13 @@ const char *gdrfab_version_string(void);
 /** Words for an errno or GDRFAB_E*, of either sign. Static, not to be freed. Mirrors fi_strerror. */
 const char *gdrfab_strerror(int err);
 
-/** Words of the last call of this thread that failed with anything but -EAGAIN: what was attempted, which
- * argument or step failed, and why each alternative was refused. "" if none has failed; a call that succeeds
+/** Words of this thread's last call that failed with another errno than -EAGAIN: the attempt, the argument
+ * or step that failed, and why each alternative was refused. "" if none has failed; a call that succeeds
  * does not clear it. Valid until the next failing call of the thread, not to be freed. */
 const char *gdrfab_last_error(void);
 
 /* ---- Discovery -----------------------------------------------------------------------------------------
- * gdrfab_getinfo() lists what the providers of this host offer; one of the list opens fabric, domain and
+ * gdrfab_getinfo() lists the candidates of this host's providers; one of the list opens fabric, domain and
  * endpoint. */
 
 /* Capabilities (gdrfab_info.caps). The bits return as access rights of a region, as bind flags of queues and
@@ -142,7 +141,7 @@ const char *gdrfab_last_error(void);
  * GDRFAB_RECV has receives of the provider's own instead. */
 #define GDRFAB_RX_CQ_DATA (1ull << 56)
 
-/* gdrfab_info.mr_mode: what the caller undertakes. shm requires none. */
+/* gdrfab_info.mr_mode: what the caller undertakes to do. shm requires nothing. */
 #define GDRFAB_MR_LOCAL (1u << 2)      /**< Local buffers need a gdrfab_mr_desc(), but for inject calls. */
 #define GDRFAB_MR_VIRT_ADDR (1u << 4)  /**< Remote addresses are virtual; else they count from attr.offset. */
 #define GDRFAB_MR_ALLOCATED (1u << 5)  /**< Registered memory has its pages. No provider asks for it. */
@@ -183,13 +182,13 @@ const char *gdrfab_last_error(void);
 
 /* Flags of gdrfab_getinfo(). */
 #define GDRFAB_SOURCE (1ull << 57)       /**< node and service name the local address, to listen on. As a
-                                              capability: gdrfab_cq_readfrom() tells who sent. */
+                                              capability: gdrfab_cq_readfrom() gives the sender. */
 #define GDRFAB_GETINFO_ALL (1ull << 60)  /**< Candidates that do not fit come too, with their reason. */
 
-/** What a provider offers, or, as hints, what a caller needs (mirrors fi_info, flattened).
+/** A candidate of a provider, or, as hints, the needs of a caller (mirrors fi_info, flattened).
  *
- * As hints: gdrfab_dupinfo(NULL), or zeros with struct_size set; these ask for nothing, as NULL in the place
- * of hints does. A field of 0 or NULL asks for nothing. Strings that a caller sets stay the caller's. */
+ * As hints: gdrfab_dupinfo(NULL), or zeros with struct_size set. Such hints ask for nothing, as NULL in
+ * their place does; a field of 0 or NULL asks for nothing. Strings that a caller sets stay the caller's. */
 typedef struct gdrfab_info {
     size_t struct_size;             /**< sizeof(gdrfab_info) */
     struct gdrfab_info *next;       /**< Next candidate, NULL at the end. */
@@ -197,9 +196,9 @@ typedef struct gdrfab_info {
     uint64_t tx_op_flags;           /**< Operation flags (*_COMPLETE, ...) of calls without flags. */
     uint64_t msg_order;             /**< GDRFAB_ORDER_*. Hint: all of these are needed. */
     uint64_t paths;                 /**< GDRFAB_PATH_* that the provider has. Hint: one of these is needed. */
-    /** GDRFAB_MR_*. Result: what the caller must do. Hint: what it can; of a hint that is not 0, a missing
-     * bit is one that the caller does not undertake, so GDRFAB_MR_LOCAL alone asks for keys of the
-     * caller's choice and for offsets. */
+    /** GDRFAB_MR_*. Result: what the caller must do. Hint: what the caller can do. If a hint is not 0, the
+     * caller does not undertake the bits that it lacks: GDRFAB_MR_LOCAL alone asks for keys of the caller's
+     * choice and for offsets. */
     uint32_t mr_mode;
     uint32_t ep_type;               /**< GDRFAB_EP_MSG or GDRFAB_EP_RDM */
     uint32_t threading;             /**< GDRFAB_THREAD_* */
@@ -240,16 +239,17 @@ typedef struct gdrfab_info {
     const void *auth_key;           /**< tcp: secret of 16 to 1024 bytes that both sides must know; NULL:
                                          GDRFAB_TCP_KEY_FILE's, if any. Copied, and kept in results. */
     size_t auth_key_size;           /**< Bytes of auth_key. */
-    /** GDRFAB_ORDER_STRICT: entries of what an endpoint initiates come in the order of posting, so that small
+    /** GDRFAB_ORDER_STRICT: entries of operations of this side come in the order of posting, so that small
      * operations wait for large ones before them (verbs: always). 0: as operations end. Hint:
-     * GDRFAB_ORDER_STRICT if it is needed. Entries of what arrives are in the order of the messages either
-     * way. */
+     * GDRFAB_ORDER_STRICT if it is needed. Entries of arriving messages come in the order of the messages
+     * either way. */
     uint64_t comp_order;
     size_t list_limit;              /**< Blocks of a list (gdrfab_readlist()). */
     uint64_t list_paths;            /**< GDRFAB_PATH_* that have means of their own for lists. */
     /** Operation flags of receive calls without flags (mirrors fi_rx_attr.op_flags). GDRFAB_COMPLETION: each
-     * gives an entry with GDRFAB_SELECTIVE_COMPLETION too. GDRFAB_MULTI_RECV, which needs that capability:
-     * those of untagged messages are as gdrfab_recvmsg() has it. Hint: all of these are needed. */
+     * receive gives an entry with GDRFAB_SELECTIVE_COMPLETION too. GDRFAB_MULTI_RECV, which needs that
+     * capability: untagged receives take several messages, as of gdrfab_recvmsg(). Hint: all of these are
+     * needed. */
     uint64_t rx_op_flags;
 } gdrfab_info;
 
@@ -258,9 +258,9 @@ typedef struct gdrfab_info {
  * The candidates of a provider come in the order of hints->near_iface, then of speed, then of names. No
  * accelerator is opened but that of near_iface. An RDMA device is opened, asked and closed, unless hints or
  * GDRFAB_PROVIDER name another provider. Connectionless endpoints are offered, and first, to hints that ask
- * for GDRFAB_EP_RDM, GDRFAB_TAGGED, GDRFAB_MULTI_RECV, GDRFAB_DIRECTED_RECV or GDRFAB_SOURCE, the last two
- * of which no others have. Connected ones have tags and multi-receive, over shm and tcp, if caps ask for
- * one of them; domain, passive endpoint and peer are then opened with the same.
+ * for GDRFAB_EP_RDM, GDRFAB_TAGGED, GDRFAB_MULTI_RECV, GDRFAB_DIRECTED_RECV or GDRFAB_SOURCE; only they
+ * have the last two. Connected endpoints have tags and multi-receive, over shm and tcp, if caps ask for one
+ * of them; domain, passive endpoint and peer are then opened with the same.
  *
  * @param version GDRFAB_VERSION: the header that the caller was compiled with
  * @param node    host name, or NULL; a name of another host leaves shm out. The call waits for name servers
@@ -268,12 +268,12 @@ typedef struct gdrfab_info {
  * @param service where to listen (GDRFAB_SOURCE) or to connect: a name (shm), a port (tcp, verbs), or an
  *   address with its scheme; or NULL
  * @param flags   0, GDRFAB_SOURCE, GDRFAB_GETINFO_ALL
- * @param hints   what is needed, or NULL
+ * @param hints   the caller's needs, or NULL
  * @param info    list of candidates, best first; freed by gdrfab_freeinfo()
  * @return 0, or
  *   -ENODATA nothing fits: gdrfab_last_error() names every candidate and why it does not;
  *   -EINVAL also a GDRFAB_ variable of the environment with a value that it cannot have (`gdrfab-info -e`
- *   lists them), or an unknown one whose name is nearly that of one which decides who may connect;
+ *   lists them), or an unknown one that resembles a variable which decides who may connect;
  *   -ENOSYS version is newer than this library, or the driver of hints->near_iface is not there;
  *   -ENODEV hints->near_device does not exist; -E2BIG; -GDRFAB_EBADFLAGS */
 int gdrfab_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags,
@@ -287,7 +287,7 @@ void gdrfab_freeinfo(struct gdrfab_info *info);
  * @return freed by gdrfab_freeinfo(); NULL if `info` is malformed (gdrfab_last_error() says how) */
 struct gdrfab_info *gdrfab_dupinfo(const struct gdrfab_info *info);
 
-/* What gdrfab_tostr() describes. */
+/* The types that gdrfab_tostr() describes. */
 #define GDRFAB_TYPE_INFO 0      /**< gdrfab_info */
 #define GDRFAB_TYPE_CAPS 1      /**< uint64_t of capabilities or completion flags */
 #define GDRFAB_TYPE_MR_MODE 2   /**< uint32_t of mr_mode bits */
@@ -309,7 +309,7 @@ ssize_t gdrfab_tostr(const void *data, uint32_t type, char *buf, size_t len);
 #define GDRFAB_LINK_DOWN 1     /**< Nothing can be sent. */
 #define GDRFAB_LINK_UP 2       /**< The port is active. */
 
-/* gdrfab_nic_attr.odp: what on-demand paging is possible for. */
+/* gdrfab_nic_attr.odp: the uses of memory for which on-demand paging is possible. */
 #define GDRFAB_ODP_SUPPORTED 1  /**< It is possible at all. */
 #define GDRFAB_ODP_IMPLICIT 2   /**< Of the whole address space as one region. */
 #define GDRFAB_ODP_SEND 4       /**< Of regions that are sent from. */
@@ -318,14 +318,14 @@ ssize_t gdrfab_tostr(const void *data, uint32_t type, char *buf, size_t len);
 #define GDRFAB_ODP_READ 32      /**< Of regions that are read from or into. */
 #define GDRFAB_ODP_ATOMIC 64    /**< Of regions that are targets of atomics. */
 
-/* gdrfab_nic_attr.near: where the accelerator is that the info names. */
+/* gdrfab_nic_attr.near: the place of the accelerator that the info names. */
 #define GDRFAB_NEAR_UNASKED 0  /**< near_iface is 0. */
 #define GDRFAB_NEAR_SWITCH 1   /**< Below the same PCIe switch. */
 #define GDRFAB_NEAR_ROOT 2     /**< Below the same PCIe root complex. */
 #define GDRFAB_NEAR_NODE 3     /**< In the same NUMA node. */
-#define GDRFAB_NEAR_FAR 4      /**< In another NUMA node, or nobody knows. */
+#define GDRFAB_NEAR_FAR 4      /**< In another NUMA node, or unknown. */
 
-/** What the device and the port behind an info say of themselves (mirrors fi_info->nic, flattened). */
+/** The device and the port behind an info, as they describe themselves (mirrors fi_info->nic, flattened). */
 typedef struct gdrfab_nic_attr {
     size_t struct_size;       /**< sizeof(gdrfab_nic_attr), set by the caller */
     uint64_t speed;           /**< Bits per second; 0: unknown. */
@@ -385,7 +385,7 @@ int gdrfab_info_nic(const struct gdrfab_info *info, struct gdrfab_nic_attr *attr
  * @return 0, -EINVAL (also: no provider name), -E2BIG, -ENODEV (no such provider) */
 int gdrfab_fabric_open(const struct gdrfab_info *info, void *context, struct gdrfab_fabric **fabric);
 
-/** Closes a fabric: 0, -EBUSY (what was opened from it is open), -EINVAL, -EPERM. Mirrors fi_close. */
+/** Closes a fabric: 0, -EBUSY (objects opened from it are open), -EINVAL, -EPERM. Mirrors fi_close. */
 int gdrfab_fabric_close(struct gdrfab_fabric *fabric);
 
 /** The context of gdrfab_fabric_open(); NULL for NULL. Mirrors fid->context. */
@@ -393,8 +393,8 @@ void *gdrfab_fabric_context(struct gdrfab_fabric *fabric);
 
 /** Opens a domain, freed by gdrfab_domain_close(). Mirrors fi_domain.
  *
- * info->threading, progress and mr_mode decide how it behaves. GDRFAB_PROGRESS_AUTO starts a thread, and the
- * domain then locks whatever the threading level.
+ * info->threading, progress and mr_mode decide how it behaves. GDRFAB_PROGRESS_AUTO starts a thread, and
+ * the domain then has locks, whatever the threading level.
  *
  * @param info   a candidate of gdrfab_getinfo(), or the info of a connection request
  * @return 0, -EINVAL (also: the fabric was opened with the info of another provider or fabric), -E2BIG,
@@ -404,7 +404,7 @@ void *gdrfab_fabric_context(struct gdrfab_fabric *fabric);
 int gdrfab_domain_open(struct gdrfab_fabric *fabric, const struct gdrfab_info *info, void *context,
                        struct gdrfab_domain **domain);
 
-/** Closes a domain: 0, -EBUSY (the words count what is open in it), -EINVAL, -EPERM. Mirrors fi_close. */
+/** Closes a domain: 0, -EBUSY (the words count the objects open in it), -EINVAL, -EPERM. Mirrors fi_close. */
 int gdrfab_domain_close(struct gdrfab_domain *domain);
 
 /** The context of gdrfab_domain_open(); NULL for NULL. Mirrors fid->context. */
@@ -485,11 +485,11 @@ int gdrfab_ep_bind_cq(struct gdrfab_ep *ep, struct gdrfab_cq *cq, uint64_t flags
  *   -GDRFAB_EOPBADSTATE (enabled) */
 int gdrfab_ep_bind_eq(struct gdrfab_ep *ep, struct gdrfab_eq *eq, uint64_t flags);
 
-/** Binds a counter, before gdrfab_ep_enable() or later; what was posted before then may go uncounted. Mirrors
- * fi_ep_bind.
+/** Binds a counter, before gdrfab_ep_enable() or later; operations posted before then may go uncounted.
+ * Mirrors fi_ep_bind.
  *
  * @param cntr  counter of the same domain
- * @param flags what it counts: completions of GDRFAB_SEND, GDRFAB_RECV, GDRFAB_READ, GDRFAB_WRITE;
+ * @param flags the operations counted: completions of GDRFAB_SEND, GDRFAB_RECV, GDRFAB_READ, GDRFAB_WRITE;
  *   GDRFAB_REMOTE_WRITE for writes with data that arrive. Peers' other operations, over mapped memory or by a
  *   card, pass no CPU of this side that could count them; gdrfab_mr_bind_cntr() counts a region's writes
  * @return 0, -EINVAL (also: another domain), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (one of these has a counter),
@@ -542,7 +542,7 @@ int gdrfab_ep_connect(struct gdrfab_ep *ep, const void *addr, size_t addrlen, co
  * @param param    private data for the peer's GDRFAB_CONNECTED, or NULL
  * @param paramlen bytes of param, up to info->cm_data_size
  * @return 0, -EINVAL, -EPERM, -GDRFAB_ENOEQ, -GDRFAB_EOPBADSTATE (not enabled; no request, or answered),
- *   -ECONNRESET (the peer is gone), -EPROTO (what the peer sent makes no sense), -EMFILE */
+ *   -ECONNRESET (the peer is gone), -EPROTO (the peer's message makes no sense), -EMFILE */
 int gdrfab_ep_accept(struct gdrfab_ep *ep, const void *param, size_t paramlen);
 
 /** Rejects a connection request. Mirrors fi_reject.
@@ -563,8 +563,8 @@ int gdrfab_ep_shutdown(struct gdrfab_ep *ep, uint64_t flags);
 
 /** Begins to connect to an endpoint whose address was exchanged by other means; never waits.
  *
- * Both sides call it, in any order, with what the other's gdrfab_ep_getname() gave. The outcome is an event,
- * as with gdrfab_ep_connect(), without private data.
+ * Both sides call it, in any order, with the address that the other's gdrfab_ep_getname() gave. The outcome
+ * is an event, as with gdrfab_ep_connect(), without private data.
  *
  * @param ep      enabled endpoint with an event queue, after gdrfab_ep_getname()
  * @param addr    the peer's address
@@ -597,15 +597,16 @@ int gdrfab_ep_getpeer(struct gdrfab_ep *ep, void *addr, size_t *addrlen);
 
 /* ---- Address vectors -----------------------------------------------------------------------------------
  * An endpoint of ep_type GDRFAB_EP_RDM reaches many peers. An address vector numbers them: its indexes are
- * the dest_addr and src_addr of operations. They count from 0 in the order of insertion, so that processes
- * that insert and remove the same names in the same order have the same indexes. Inserting connects nobody:
- * that happens when a peer is first used. Order: open, bind queues and one vector, enable,
+ * the dest_addr and src_addr of operations. Indexes count from 0 in the order of insertion, so that
+ * processes that insert and remove the same names in the same order have the same indexes. Insertion makes
+ * no connection; that happens when the peer is first used. Order: open, bind queues and one vector, enable,
  * gdrfab_ep_getname(), exchange the names by other means, insert them.
  *
- * A name has GDRFAB_NAME_LEN bytes, is not text, and is good on every host: it tells where the endpoint
- * listens, and which of those that listened there one after the other it is. What is sent to the name of an
- * endpoint that is gone fails, and never reaches one that listens there now. A name of gdrfab_av_insertsvc(),
- * of node and service alone, means whoever listens there. */
+ * A name has GDRFAB_NAME_LEN bytes, is not text, and is good on every host. It holds the address at which
+ * the endpoint listens, and a number that tells this endpoint from others that listened there before or
+ * after it. An operation to the name of an endpoint that is gone fails, and never reaches an endpoint that
+ * listens there now. A name of gdrfab_av_insertsvc(), of node and service alone, means any endpoint that
+ * listens there. */
 
 /* Limits. */
 #define GDRFAB_NAME_LEN 48  /**< Bytes of the name of a connectionless endpoint. */
@@ -616,7 +617,7 @@ int gdrfab_ep_getpeer(struct gdrfab_ep *ep, void *addr, size_t *addrlen);
 
 /* gdrfab_av_attr.type. */
 #define GDRFAB_AV_UNSPEC 0  /**< As GDRFAB_AV_TABLE. */
-#define GDRFAB_AV_MAP 1     /**< As GDRFAB_AV_TABLE: what a caller has to treat as opaque may be an index. */
+#define GDRFAB_AV_MAP 1     /**< As GDRFAB_AV_TABLE: an opaque value may be an index. */
 #define GDRFAB_AV_TABLE 2   /**< Indexes. */
 
 /** Attributes of an address vector (mirrors fi_av_attr). */
@@ -648,8 +649,8 @@ void *gdrfab_av_context(struct gdrfab_av *av);
  *   is bound already), -GDRFAB_EOPBADSTATE (enabled) */
 int gdrfab_ep_bind_av(struct gdrfab_ep *ep, struct gdrfab_av *av, uint64_t flags);
 
-/** Adds names, each with the next index, or with the one removed last. Nobody is connected, and nobody need
- * be there. One name may be added several times; its messages then count as those of the lowest index.
+/** Adds names, each with the next index, or with the one removed last. No connection is made, and the peer
+ * need not exist. A name may be added several times; its messages then count as those of the lowest index.
  * Mirrors fi_av_insert.
  *
  * @param addr    `count` names, GDRFAB_NAME_LEN bytes each, one behind the other, without alignment
@@ -661,8 +662,8 @@ int gdrfab_ep_bind_av(struct gdrfab_ep *ep, struct gdrfab_av *av, uint64_t flags
 ssize_t gdrfab_av_insert(struct gdrfab_av *av, const void *addr, size_t count, uint64_t *fi_addr,
                          uint64_t flags, void *context);
 
-/** Adds whoever listens at a port of a host, known by that alone: messages to it go to the endpoint that is
- * there when it is first used. May ask the DNS, and wait for it. Mirrors fi_av_insertsvc.
+/** Adds the endpoint that listens at a port of a host, known by that alone: messages go to the endpoint that
+ * listens there when the index is first used. May ask the DNS, and wait for it. Mirrors fi_av_insertsvc.
  *
  * @param node    host name or IP address; NULL: 127.0.0.1, or service has it
  * @param service port; or with node NULL "rdm://IP:PORT", as gdrfab_av_straddr() writes it
@@ -673,9 +674,8 @@ ssize_t gdrfab_av_insert(struct gdrfab_av *av, const void *addr, size_t count, u
 ssize_t gdrfab_av_insertsvc(struct gdrfab_av *av, const char *node, const char *service, uint64_t *fi_addr,
                             uint64_t flags, void *context);
 
-/**
- * Takes peers out; their indexes are given to the next that are inserted, the last one first. Operations that
- * are posted to them go on, and what is posted later to the index never reaches them. Mirrors fi_av_remove.
+/** Removes peers; their indexes go to the next ones inserted, the last removed first. Operations posted to
+ * them go on, and operations posted later to the index never reach them. Mirrors fi_av_remove.
  *
  * @return 0, -EINVAL (also: one names no peer; those in front of it are out), -GDRFAB_EBADFLAGS */
 int gdrfab_av_remove(struct gdrfab_av *av, const uint64_t *fi_addr, size_t count, uint64_t flags);
@@ -687,7 +687,7 @@ int gdrfab_av_remove(struct gdrfab_av *av, const uint64_t *fi_addr, size_t count
  * @return 0, -GDRFAB_ETOOSMALL, -EINVAL (also: the index names no peer) */
 int gdrfab_av_lookup(struct gdrfab_av *av, uint64_t fi_addr, void *addr, size_t *addrlen);
 
-/** Describes a name in words: "rdm://192.0.2.1:7000", and which endpoint there it is, if the name says so.
+/** Describes a name in words: "rdm://192.0.2.1:7000", and the endpoint's own number, if the name has it.
  * Mirrors fi_av_straddr.
  *
  * @param addr a name, GDRFAB_NAME_LEN bytes
@@ -725,7 +725,7 @@ typedef struct gdrfab_mr_dmabuf {
     void *base_addr;    /**< Address that stands for the start of the file, or NULL for 0. */
 } gdrfab_mr_dmabuf;
 
-/** What to register (mirrors fi_mr_attr). */
+/** The memory to register, and how (mirrors fi_mr_attr). */
 typedef struct gdrfab_mr_attr {
     size_t struct_size;                     /**< sizeof(gdrfab_mr_attr) */
     const struct iovec *mr_iov;             /**< Pieces of the region, in order; not with GDRFAB_MR_DMABUF. */
@@ -737,19 +737,20 @@ typedef struct gdrfab_mr_attr {
     uint64_t requested_key;                 /**< The key, without GDRFAB_MR_PROV_KEY; else ignored. */
     void *context;                          /**< Any pointer; gdrfab_mr_context() returns it. */
     uint64_t device;                        /**< Its number; 0 with HMEM_SYSTEM, ignored with HMEM_AUTO. */
-    /** GDRFAB_HMEM_*. GDRFAB_HMEM_AUTO: each driver that is here is asked whose the first address is. A file
-     * does not say whose memory it is: with GDRFAB_MR_DMABUF, AUTO counts as GDRFAB_HMEM_SYSTEM, and the CPU
-     * may read the bytes of small operations; where it must not, name the device (gdrfab_hmem_detect()). */
+    /** GDRFAB_HMEM_*. GDRFAB_HMEM_AUTO: asks each driver of this host for the owner of the first address. A
+     * file does not tell the device of its memory: with GDRFAB_MR_DMABUF, AUTO counts as GDRFAB_HMEM_SYSTEM,
+     * and the CPU may read the bytes of small operations. If it must not, name the device
+     * (gdrfab_hmem_detect()). */
     uint32_t iface;
     uint32_t reserved;                      /**< 0 */
     uint64_t require;                       /**< Peers use only these GDRFAB_PATH_*; 0: any. */
     uint64_t forbid;                        /**< GDRFAB_PATH_* that peers never use. */
 } gdrfab_mr_attr;
 
-/** What a region is. */
+/** A region's attributes and paths. */
 typedef struct gdrfab_mr_info {
     size_t struct_size;  /**< sizeof(gdrfab_mr_info), set by the caller */
-    uint64_t key;        /**< By which peers name it. */
+    uint64_t key;        /**< The key by which peers name it. */
     uint64_t base;       /**< Remote address of the first byte. */
     uint64_t len;        /**< Bytes. */
     uint64_t access;     /**< Access rights. */
@@ -815,9 +816,9 @@ void *gdrfab_mr_context(struct gdrfab_mr *mr);
 
 /** The key by which peers name the region; 0 for NULL. Mirrors fi_mr_key.
  *
- * Of the keys that shm and tcp choose 44 bits are random, of those of staged regions of verbs 43: who knows
- * some keys of a domain cannot compute others. The device's own keys over verbs have 32 bits, as random as
- * the device makes them. */
+ * Of the keys that shm and tcp choose, 44 bits are random; of those of staged regions of verbs, 43. Knowing
+ * some keys of a domain does not help to compute others. The device's own keys over verbs have 32 bits, as
+ * random as the device makes them. */
 uint64_t gdrfab_mr_key(struct gdrfab_mr *mr);
 
 /**
@@ -831,15 +832,15 @@ void *gdrfab_mr_desc(struct gdrfab_mr *mr);
 
 /** Binds a counter that grows by one with each complete write of a peer into the region. Mirrors fi_mr_bind.
  *
- * @param mr    region; one that peers have used already was registered with GDRFAB_RMA_EVENT, or what they
- *   write may go uncounted
+ * @param mr    region; if peers have used it already, it was registered with GDRFAB_RMA_EVENT, or their
+ *   writes may go uncounted
  * @param cntr  counter; closed after the region
  * @param flags GDRFAB_REMOTE_WRITE
  * @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EPERM, -EOPNOTSUPP (connected endpoints over verbs: a card does not
  *   report plain writes) */
 int gdrfab_mr_bind_cntr(struct gdrfab_mr *mr, struct gdrfab_cntr *cntr, uint64_t flags);
 
-/** Tells what a region is and which paths it offers: 0 or -EINVAL. */
+/** Tells a region's attributes and paths: 0 or -EINVAL. */
 int gdrfab_mr_query(struct gdrfab_mr *mr, struct gdrfab_mr_info *info);
 
 /** Tells in words which paths a region offers, and why not the others: length of the text, or -EINVAL. */
@@ -880,9 +881,9 @@ int gdrfab_mem_free(struct gdrfab_domain *domain, void *addr);
 #define GDRFAB_HMEM_ZE 3             /**< Level Zero. */
 #define GDRFAB_HMEM_NEURON 4         /**< AWS Neuron. */
 #define GDRFAB_HMEM_SYNAPSEAI 5      /**< Intel Gaudi. */
-#define GDRFAB_HMEM_AUTO 4294967295  /**< Whatever the drivers that are here say. Not in libfabric. */
+#define GDRFAB_HMEM_AUTO 4294967295  /**< Asks each driver of this host. Not in libfabric. */
 
-/* How an allocation was made, which decides what can be done with it. */
+/* How an allocation was made; that decides which paths its memory has. */
 #define GDRFAB_HMEM_KIND_HOST 0      /**< Host memory that no vendor knows. */
 #define GDRFAB_HMEM_KIND_PLAIN 1     /**< The vendor's plain device allocator (cudaMalloc). */
 #define GDRFAB_HMEM_KIND_POOL 2      /**< A stream-ordered pool (cudaMallocAsync). */
@@ -916,7 +917,7 @@ typedef struct gdrfab_hmem_info {
     char name[64];       /**< Name, cut to 63 bytes. */
 } gdrfab_hmem_info;
 
-/** What a pointer points into. */
+/** The memory that a pointer points into. */
 typedef struct gdrfab_hmem_place {
     size_t struct_size;  /**< sizeof(gdrfab_hmem_place), set by the caller */
     uint32_t iface;      /**< GDRFAB_HMEM_*; GDRFAB_HMEM_SYSTEM: no vendor that is here knows the pointer. */
@@ -934,25 +935,25 @@ typedef struct gdrfab_hmem_place {
 /** Tells whether an interface can be used, how many devices it has, and what one of them can do.
  *
  * Loads and initialises the vendor's driver, unless GDRFAB_HMEM or GDRFAB_HMEM_INIT forbid it. With CUDA it
- * calls cuInit() and asks what needs no context, so it makes none.
+ * calls cuInit() and only such functions as need no context, so it makes none.
  *
  * @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
  * @param device number of the device; UINT32_MAX asks for the interface alone: only iface and devices are set
  * @return 0, -EINVAL, -ENOSYS, -ENODEV (of host memory too, which has no devices), -EPERM, -EIO */
 int gdrfab_hmem_query(uint32_t iface, uint32_t device, struct gdrfab_hmem_info *info);
 
-/**
- * Tells in words whether an interface can be used or why not, and of each device what it is, which devices it
- * reaches without the host, and whether its memory can be exported as dma-buf and mapped by other processes.
- * It may open the driver, as gdrfab_hmem_query(); an interface that cannot be used is no error.
+/** Tells in words whether an interface can be used or why not, and describes each device: its name and
+ * memory, the devices that it reaches without the host, and whether its memory can be exported as dma-buf
+ * and mapped by other processes. It may open the driver, as gdrfab_hmem_query(); an interface that cannot
+ * be used is no error.
  *
  * @param iface GDRFAB_HMEM_*; GDRFAB_HMEM_AUTO: all of them
  * @return length of the text, or -EINVAL */
 ssize_t gdrfab_hmem_explain(uint32_t iface, char *buf, size_t len);
 
-/** Tells what a pointer points into, by asking every vendor's driver that is here. A pointer that no vendor
- * knows is host memory; whether it can be touched is not examined. The answer holds until the memory is
- * freed. Mirrors ofi_get_hmem_iface, which is internal to libfabric.
+/** Tells which memory a pointer points into, by asking each vendor's driver of this host. A pointer that no
+ * vendor knows is host memory; whether it can be accessed is not examined. The answer holds until the
+ * memory is freed. Mirrors ofi_get_hmem_iface, which is internal to libfabric.
  *
  * @param ptr   any address but NULL
  * @param len   bytes from it that `covered` looks at; 0: only the allocation of ptr
@@ -985,15 +986,15 @@ int gdrfab_hmem_export_dmabuf(const void *ptr, size_t len, uint64_t flags, struc
  * @param len    bytes; 0 checks iface and device and copies nothing
  * @return 0, -ENOSYS, -ENODEV, -EPERM, or
  *   -EINVAL also dest that is not memory of that device to its end, or src in device memory;
- *   -EIO, and then what dest holds is undefined */
+ *   -EIO, and then the content of dest is undefined */
 int gdrfab_hmem_copy_to(uint32_t iface, uint32_t device, void *dest, const void *src, size_t len);
 
 /** gdrfab_hmem_copy_to() the other way; iface and device are those of src. Mirrors ofi_copy_from_hmem. */
 int gdrfab_hmem_copy_from(uint32_t iface, uint32_t device, void *dest, const void *src, size_t len);
 
-/** Makes what a NIC wrote into device memory before this call visible to the device's kernels, running ones
- * too. For memory that a NIC reaches by itself (verbs: GDRFAB_PATH_DMABUF, GDRFAB_PATH_PEER_MEM): call it
- * after the completion that told of the bytes, and before a kernel is told.
+/** Makes bytes that a NIC wrote into device memory before this call visible to the device's kernels, running
+ * ones too. For memory that a NIC reaches by itself (verbs: GDRFAB_PATH_DMABUF, GDRFAB_PATH_PEER_MEM): call
+ * it after the completion of the operation that brought the bytes, and before a kernel is told.
  *
  * CUDA: returns at once where the device orders these writes itself
  * (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING). Else the driver flushes with the device's primary
@@ -1019,7 +1020,7 @@ int gdrfab_mem_alloc_on(struct gdrfab_domain *domain, uint32_t iface, uint32_t d
                         uint64_t flags, void **addr);
 
 /* ---- RMA -----------------------------------------------------------------------------------------------
- * One-sided writes and reads. What holds for every call that posts an operation, here and under Messages:
+ * One-sided writes and reads. The rules for all calls that post an operation, here and under Messages:
  *
  *   ep           an endpoint that is connected; for receives, and of ep_type GDRFAB_EP_RDM, enabled
  *   buf, len     local memory and its bytes. It is not changed, and of a read or receive not used, until the
@@ -1038,14 +1039,15 @@ int gdrfab_mem_alloc_on(struct gdrfab_domain *domain, uint32_t iface, uint32_t d
  *                alone, tx_op_flags and rx_op_flags do not apply
  *
  * Inject calls take up to info->inject_size bytes. Their buffer is the caller's again at once, and only a
- * failure gives an entry. On a connected endpoint the loss of the connection gives none for what had left.
+ * failure gives an entry. If the connection of a connected endpoint is lost, operations that had left before
+ * give none.
  *
  * A result of 0 says that the operation is posted; it then gives one entry, error entry or count. Any other
  * result says that nothing was posted, for a reason on this side:
  *
  *   -EAGAIN      too many operations are outstanding, or the queue could overrun: read completions and
- *                repeat. Connectionless endpoints: only for what this side's progress frees, never for what a
- *                peer does
+ *                repeat. Connectionless endpoints return it only if progress on this side frees what is
+ *                missing, and never because of a slow peer
  *   -ENOTCONN    not connected yet
  *   -ESHUTDOWN   not connected any more
  *   -EINVAL      also: dest_addr names no peer of the address vector
@@ -1056,8 +1058,8 @@ int gdrfab_mem_alloc_on(struct gdrfab_domain *domain, uint32_t iface, uint32_t d
  *
  * Several threads may post on one endpoint (GDRFAB_THREAD_SAFE).
  *
- * What the target refuses (key, bounds, right, path) is an error entry, and its memory is untouched.
- * Operations of an endpoint take effect in the order of posting. Over shm's path direct, between host memory,
+ * An operation that the target refuses (key, bounds, right, path) gives an error entry, and leaves the
+ * target's memory untouched.
  * the last 8 bytes of a write become visible last; nothing else promises that: wait for a completion, or for
  * a write with data. */
 
@@ -1156,12 +1158,12 @@ typedef struct gdrfab_msg_list {
 
 /** Posts a read of many blocks, from anywhere in the peer's regions to anywhere here, as one operation.
  *
- * The blocks move in any order, and side by side. One entry tells of the end: the bytes of all, or the first
- * error and its block (gdrfab_cq_err_entry::block); then some blocks may have moved, and none moves any more.
- * Where targets overlap, their content is undefined. Blocks that adjoin on both sides are moved as one. With
- * GDRFAB_FENCE the list begins after everything posted before it; what is posted behind it may overtake it.
- * The deadline is that of the whole list. gdrfab_cancel() ends it: its entry comes when what was under way
- * has ended.
+ * The blocks move in any order, and side by side. One entry reports the end: the bytes of all, or the first
+ * error and its block (gdrfab_cq_err_entry::block); in that case some blocks may have moved, and none moves
+ * any more. If targets overlap, their content is undefined. Blocks that adjoin on both sides are moved as
+ * one. With GDRFAB_FENCE the list begins after everything posted before it; operations posted after it may
+ * overtake it. The deadline is that of the whole list. gdrfab_cancel() ends it: its entry comes when the
+ * parts under way have ended.
  *
  * @param msg   the list; read during the call only, with its arrays
  * @param flags as of gdrfab_readmsg()
@@ -1194,32 +1196,33 @@ ssize_t gdrfab_list_post(struct gdrfab_list *list, uint64_t flags, uint64_t data
 int gdrfab_list_close(struct gdrfab_list *list);
 
 /* ---- Atomics -------------------------------------------------------------------------------------------
- * Operations on elements of a peer's region, between which no other atomic operation on them comes. The CPU's
- * instructions change an element: this process's where the region is mapped (GDRFAB_PATH_DIRECT), else the
- * target's in its progress. So it is atomic with those of all peers over any provider, and with atomic
- * instructions of the target's program, but not with RMA; in device memory, which the target's CPU copies
- * out and back, with other atomics of that process alone. As RMA, but:
+ * Operations on elements of a peer's region. No other atomic operation on an element comes between the steps
+ * of one. A CPU's instruction changes the element: this process's if the region is mapped
+ * (GDRFAB_PATH_DIRECT), else the target's, in its progress. So an operation is atomic with those of all
+ * peers over any provider, and with atomic instructions of the target's program, but not with RMA. In device
+ * memory, which the target's CPU copies out and back, it is atomic only with other atomics of the target's
+ * process. As RMA, but:
  *
  *   buf, compare  elements in host memory, read during the call
- *   result        gets what the elements were; host memory, not used until the completion
+ *   result        gets the elements' values before the operation; host memory, not used until the completion
  *   count         as many as the queries say, of 1024 bytes; 0 checks the key. More are -EMSGSIZE
- *   addr          a multiple of the element's size, else -EINVAL; memory behind it that is not fails
+ *   addr          a multiple of the element's size, else -EINVAL; if the memory there is misaligned, it fails
  *   -EOPNOTSUPP   the datatype, call, provider or peer (tcp, before 0.2) has none; device memory on this side
  *
- * The region's rights are GDRFAB_REMOTE_WRITE and, to fetch, GDRFAB_REMOTE_READ; of GDRFAB_ATOMIC_READ only
- * the latter. To orders and counters one that fetches is a read, and another one is a write.
+ * The region's rights are GDRFAB_REMOTE_WRITE and, to fetch, GDRFAB_REMOTE_READ; for GDRFAB_ATOMIC_READ only
+ * the latter. For orders and counters, an operation that fetches is a read, and any other is a write.
  *
- * Over verbs the card carries them out (IBV_WR_ATOMIC_*) on regions whose access has GDRFAB_ATOMIC, which
- * is the only right that is needed, and no CPU touches those for a peer. A card has GDRFAB_SUM, CSWAP and
- * ATOMIC_READ of one GDRFAB_INT64 or GDRFAB_UINT64, and no count of 0: the rest is -EOPNOTSUPP. They are
- * atomic with what the same card carries out; with CPUs' instructions and with other cards only if
- * gdrfab_nic_attr of the target's card has atomics 2. No domain without a card registers such a region,
- * and none with keys of the caller's choice: -EOPNOTSUPP. By kind of endpoint:
+ * Over verbs the card carries atomics out (IBV_WR_ATOMIC_*) on regions whose access has GDRFAB_ATOMIC. That
+ * is the only right they need, and no CPU carries out a peer's atomics on such a region. A card has
+ * GDRFAB_SUM, CSWAP and ATOMIC_READ of one GDRFAB_INT64 or GDRFAB_UINT64, and no count of 0: the rest is
+ * -EOPNOTSUPP. Its operations are atomic with others of the same card; with CPUs' instructions and with
+ * other cards only if gdrfab_nic_attr of the target's card has atomics 2. No domain without a card registers
+ * such a region, and none with keys of the caller's choice: -EOPNOTSUPP. By kind of endpoint:
  *
- *   connected, verbs   the card's alone: other regions have none, as the queries and caps say
- *   connected, other   the CPU's alone
- *   connectionless     the CPU's, which the queries are about; on such regions the card's, over verbs. Over
- *                      shm or tcp, and to oneself, operations on them fail: EOPNOTSUPP */
+ *   connected, verbs   the card's only: other regions have none, as the queries and caps say
+ *   connected, other   the CPU's only
+ *   connectionless     the CPU's, and the queries are about those; over verbs also the card's, on such
+ *                      regions. Over shm or tcp, and to oneself, operations on them fail: EOPNOTSUPP */
 
 /* Datatypes. */
 #define GDRFAB_INT8 0    /**< int8_t */
@@ -1233,7 +1236,7 @@ int gdrfab_list_close(struct gdrfab_list *list);
 #define GDRFAB_FLOAT 8   /**< float */
 #define GDRFAB_DOUBLE 9  /**< double */
 
-/* Operations: what becomes of an element t, given b of buf and c of compare. The bitwise ones are not for
+/* Operations: the new value of an element t, given b of buf and c of compare. The bitwise ones are not for
  * float and double. Those that compare are for gdrfab_compare_atomic() alone, and the others not for it. */
 #define GDRFAB_MIN 0            /**< The smaller of t and b. */
 #define GDRFAB_MAX 1            /**< The larger of t and b. */
@@ -1282,7 +1285,8 @@ ssize_t gdrfab_atomic(struct gdrfab_ep *ep, const void *buf, size_t count, void 
 ssize_t gdrfab_inject_atomic(struct gdrfab_ep *ep, const void *buf, size_t count, uint64_t dest_addr,
                              uint64_t addr, uint64_t key, uint32_t datatype, uint32_t op);
 
-/** Posts an operation that also fetches what the elements were, into `result`. Mirrors fi_fetch_atomic. */
+/** Posts an operation that also fetches the old values of the elements, into `result`. Mirrors
+ * fi_fetch_atomic. */
 ssize_t gdrfab_fetch_atomic(struct gdrfab_ep *ep, const void *buf, size_t count, void *desc, void *result,
                             void *result_desc, uint64_t dest_addr, uint64_t addr, uint64_t key,
                             uint32_t datatype, uint32_t op, void *context);
@@ -1362,10 +1366,10 @@ ssize_t gdrfab_recvv(struct gdrfab_ep *ep, const struct iovec *iov, void **desc,
 
 /** Posts a receive with pieces, flags and a deadline. Mirrors fi_recvmsg.
  *
- * With GDRFAB_MULTI_RECV the buffer, of one piece, takes messages one behind the other. Each gives an entry,
- * whose buf tells where it lies (GDRFAB_CQ_FORMAT_DATA or TAGGED). The last one has GDRFAB_MULTI_RECV in its
- * flags: fewer than GDRFAB_OPT_MIN_MULTI_RECV bytes are left, or the receive was cancelled, and the buffer is
- * the caller's again. A message longer than what is left is cut off.
+ * With GDRFAB_MULTI_RECV the buffer, of one piece, takes messages one behind the other. Each gives an
+ * entry, whose buf tells where it lies (GDRFAB_CQ_FORMAT_DATA or TAGGED). The last one has
+ * GDRFAB_MULTI_RECV in its flags: fewer than GDRFAB_OPT_MIN_MULTI_RECV bytes are left, or the receive was
+ * cancelled, and the buffer is the caller's again. A message longer than the rest of the buffer is cut off.
  *
  * @param flags any of GDRFAB_COMPLETION, GDRFAB_MORE, GDRFAB_MULTI_RECV
  * @return as gdrfab_recv(); -E2BIG; -GDRFAB_EBADFLAGS; -EOPNOTSUPP (GDRFAB_MULTI_RECV, without that
@@ -1383,20 +1387,20 @@ ssize_t gdrfab_recvmsg(struct gdrfab_ep *ep, const struct gdrfab_msg *msg, uint6
 ssize_t gdrfab_cancel(struct gdrfab_ep *ep, void *context);
 
 /* ---- Tagged messages -----------------------------------------------------------------------------------
- * Messages that a receive chooses by 64 bits of tag. A receive takes a message whose tag is its own but for
- * the bits that are set in ignore, and whose sender is src_addr, if that names one. Messages of one sender
+ * Messages that a receive chooses by a tag of 64 bits. A receive takes a message whose tag is equal in all
+ * bits that are not set in ignore, and whose sender is src_addr, if that names one. Messages of one sender
  * are matched in the order of sending, receives in the order of posting. Tagged and untagged messages never
  * meet. They need an endpoint whose info->caps has GDRFAB_TAGGED; others answer -EOPNOTSUPP. Parameters,
  * results and threads of all calls: see RMA; those of receives: gdrfab_recv().
  *
  *   tag, ignore  chosen by the caller; bits set in ignore are not compared, ~0: any message
  *
- * A message waits for its receive where it is, up to some KiB at the receiver. A message that is longer than
- * its receive fills it and gives an error entry there, GDRFAB_ETRUNC, with its whole length in len + olen;
- * the sender succeeds. */
+ * A message waits for its receive at the sender; up to some KiB wait at the receiver. A message that is
+ * longer than its receive fills it and gives an error entry there, GDRFAB_ETRUNC, with its whole length in
+ * len + olen; the sender succeeds. */
 
-/* Flags of gdrfab_trecvmsg(), of one that looks for a message that has come, besides GDRFAB_PEEK. */
-#define GDRFAB_CLAIM (1ull << 59)    /**< With GDRFAB_PEEK: keep what is found; then: receive it. */
+/* Flags of a gdrfab_trecvmsg() that looks for a message that has come, besides GDRFAB_PEEK. */
+#define GDRFAB_CLAIM (1ull << 59)    /**< With GDRFAB_PEEK: keep the found message; then: receive it. */
 #define GDRFAB_DISCARD (1ull << 58)  /**< With GDRFAB_PEEK or GDRFAB_CLAIM: drop the message. */
 
 /** A tagged message or a receive of one with all its parameters (mirrors fi_msg_tagged). */
@@ -1467,7 +1471,7 @@ ssize_t gdrfab_trecvmsg(struct gdrfab_ep *ep, const struct gdrfab_msg_tagged *ms
  * the endpoints that are bound to the queue (GDRFAB_PROGRESS_MANUAL). Connectionless endpoints reserve
  * nothing: the queue grows. */
 
-/* gdrfab_cq_attr.format: what an entry is. */
+/* gdrfab_cq_attr.format: the type of the entries. */
 #define GDRFAB_CQ_FORMAT_UNSPEC 0   /**< GDRFAB_CQ_FORMAT_CONTEXT. */
 #define GDRFAB_CQ_FORMAT_CONTEXT 1  /**< gdrfab_cq_entry. */
 #define GDRFAB_CQ_FORMAT_MSG 2      /**< gdrfab_cq_msg_entry. */
@@ -1501,14 +1505,14 @@ int gdrfab_cq_close(struct gdrfab_cq *cq);
 /** The context of gdrfab_cq_open(); NULL for NULL. Mirrors fid->context. */
 void *gdrfab_cq_context(struct gdrfab_cq *cq);
 
-/* prov_errno of error entries: what failed, more closely than errno. */
+/* prov_errno of error entries: the failure, more closely than errno. */
 #define GDRFAB_PROV_KEY 1         /**< EKEYREJECTED: the key is stale, foreign, or its region closed. */
 #define GDRFAB_PROV_BOUNDS 2      /**< ERANGE: outside the peer's region. */
 #define GDRFAB_PROV_ACCESS 3      /**< EACCES: the peer's region lacks the right. */
 #define GDRFAB_PROV_PATH 4        /**< EOPNOTSUPP: no path is both possible and permitted. */
 #define GDRFAB_PROV_FAULT 5       /**< EFAULT: memory vanished under a copy. */
 #define GDRFAB_PROV_PEER_GONE 6   /**< ECONNRESET: the peer closed or died. */
-#define GDRFAB_PROV_PEER_BROKE 7  /**< EPROTO: what the peer wrote makes no sense. */
+#define GDRFAB_PROV_PEER_BROKE 7  /**< EPROTO: the peer wrote invalid data. */
 #define GDRFAB_PROV_DEADLINE 8    /**< ETIMEDOUT: the deadline passed. */
 #define GDRFAB_PROV_CANCELED 9    /**< ECANCELED: by gdrfab_cancel(), or by close or shutdown of this side. */
 #define GDRFAB_PROV_TRUNC 10      /**< GDRFAB_ETRUNC: the message was longer than the receive. */
@@ -1572,7 +1576,7 @@ typedef struct gdrfab_cq_err_entry {
  *   (gdrfab_cq_readerr() has the next), -EINVAL */
 ssize_t gdrfab_cq_read(struct gdrfab_cq *cq, void *buf, size_t count);
 
-/** gdrfab_cq_read() that tells who sent. Mirrors fi_cq_readfrom.
+/** gdrfab_cq_read() that also gives the sender of each entry. Mirrors fi_cq_readfrom.
  *
  * @param count    entries that buf and src_addr hold
  * @param src_addr gets for each entry the sender's index in the address vector, or GDRFAB_ADDR_NOTAVAIL: the
@@ -1631,11 +1635,11 @@ int gdrfab_cq_fd(struct gdrfab_cq *cq, int *fd);
 int gdrfab_cq_trywait(struct gdrfab_cq *cq);
 
 /* ---- Event queue ---------------------------------------------------------------------------------------
- * Tells of connections, and drives connecting and listening. */
+ * Reports events of connections. Reading it drives connecting and listening. */
 
 /* Events. */
 #define GDRFAB_NOTIFY 0     /**< Of gdrfab_eq_write(); or of an endpoint whose port or rail is up again:
-                                 words without NUL follow the gdrfab_eq_cm_entry. */
+                                 then words without NUL follow the gdrfab_eq_cm_entry. */
 #define GDRFAB_CONNREQ 1    /**< A peer asks a passive endpoint for a connection. */
 #define GDRFAB_CONNECTED 2  /**< An endpoint is connected. */
 #define GDRFAB_SHUTDOWN 3   /**< The peer closed, shut down or died. */
@@ -1785,26 +1789,26 @@ int gdrfab_cntr_wait(struct gdrfab_cntr *cntr, uint64_t threshold, int timeout_m
  * order: gdrfab_cntr_read(), gdrfab_cntr_trywait(), poll. Mirrors fi_control with FI_GETWAIT. */
 int gdrfab_cntr_fd(struct gdrfab_cntr *cntr, int *fd);
 
-/**
- * gdrfab_cq_trywait() of a counter; -EAGAIN: the count is not what gdrfab_cntr_read() gave last (0 before the
- * first), failures are there that neither gdrfab_cntr_readerr() nor an earlier -EAGAIN told of, or something
- * may have come. Mirrors fi_trywait. */
+/** gdrfab_cq_trywait() of a counter. -EAGAIN: the count is not the one that gdrfab_cntr_read() gave last (0
+ * before the first), there are failures that neither gdrfab_cntr_readerr() nor an earlier -EAGAIN reported,
+ * or something may have come. Mirrors fi_trywait. */
 int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 
 /* ---- Options, paths, statistics ------------------------------------------------------------------------
- * What an endpoint is asked to keep to, which path its operations take, and what it has done. */
+ * Options of an endpoint, the path that its operations take, and counts of what it has done. */
 
 #define GDRFAB_OPT_ENDPOINT 0           /**< Level of all options. */
-#define GDRFAB_OPT_MIN_MULTI_RECV 0     /**< size_t, with GDRFAB_MULTI_RECV only: one posted from now on
-                                             ends when fewer bytes are left; default 64. */
+#define GDRFAB_OPT_MIN_MULTI_RECV 0     /**< size_t, with GDRFAB_MULTI_RECV only: a receive of several
+                                             messages posted from now on ends when fewer bytes are left;
+                                             default 64. */
 #define GDRFAB_OPT_CM_DATA_SIZE 1       /**< size_t, read only: bytes of private data to connect. */
 
 /** uint64_t ns after which operations, not receives, posted from now on end with ETIMEDOUT; 0 (default),
  * UINT64_MAX: never. Not while the kernel copies (cma) and waits for the target's pages (userfaultfd). */
 #define GDRFAB_OPT_DEADLINE 256
 
-#define GDRFAB_OPT_CONNECT_TIMEOUT 257  /**< uint64_t ns to connect, or to reach a peer by whichever way;
-                                             0, UINT64_MAX: no limit; default 10 s. */
+#define GDRFAB_OPT_CONNECT_TIMEOUT 257  /**< uint64_t ns to connect, or to reach a peer in any way; 0,
+                                             UINT64_MAX: no limit; default 10 s. */
 
 /** uint64_t of GDRFAB_PATH_*: RMA that can use none of these fails with EOPNOTSUPP (GDRFAB_PROV_PATH); 0:
  * any. With verbs the path is that of this side's memory, or staged if either side's is. */
@@ -1815,14 +1819,15 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
                                              part in large copies. Elsewhere GDRFAB_COOP_OFF; others are
                                              -EOPNOTSUPP. */
 #define GDRFAB_COOP_OFF 0               /**< The initiator copies alone. */
-#define GDRFAB_COOP_POLLING 1           /**< Shared with a target that polls (default). One that is stopped
-                                             meanwhile holds the operation up. */
-#define GDRFAB_COOP_WAKING 2            /**< And with one that sleeps in a wait, which is woken for a MiB. */
+#define GDRFAB_COOP_POLLING 1           /**< A target that polls helps (default). If it is stopped
+                                             meanwhile, the operation waits. */
+#define GDRFAB_COOP_WAKING 2            /**< A target that sleeps in a wait helps too; it is woken for a
+                                             MiB or more. */
 
-/** uint64_t, a stream of the caller's (CUstream, ...) as a number: what a device's driver copies for
- * operations posted from now on begins after what that stream holds at the post; 0 (default): none. Fails
- * with ENOSYS where the vendor has no such order. Of verbs and of connectionless endpoints only 0, else
- * -EOPNOTSUPP: synchronise with the stream before posting. */
+/** uint64_t, a stream of the caller's (CUstream, ...) as a number: copies by a device's driver, for
+ * operations posted from now on, begin after the work that is in that stream at the post; 0 (default):
+ * none. Fails with ENOSYS if the vendor has no such order. Verbs and connectionless endpoints take only 0,
+ * else -EOPNOTSUPP: synchronise with the stream before posting. */
 #define GDRFAB_OPT_STREAM 261
 
 /* Of verbs only, set before connecting or accepting. Defaults: GDRFAB_VERBS_TIMEOUT, _RETRIES, _RNR_RETRIES,
@@ -1833,23 +1838,24 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
 #define GDRFAB_OPT_MIN_RNR_TIMER 265  /**< uint32_t 0 to 31, verbs' code (12: 0.64 ms): peers' wait then. */
 
 /** uint32_t 0 or 1 (default), of shm, set before connecting or accepting. 0: operations and progress of this
- * endpoint call no device driver in this process, for callers whose kernels wait for copies: a driver's call
- * may wait for the kernels. Copies between device memory (ipc) are then made by a process of the library's,
- * gdrfab-copier, which setting the option starts; what needs a driver here fails with EOPNOTSUPP: copies
- * between host and device memory, messages in device memory, a peer's staged access to it. Registration
- * still calls it. Default: GDRFAB_HMEM_PROCESS. Mirrors FI_OPT_CUDA_API_PERMITTED. */
+ * endpoint call no device driver in this process. It is for callers whose kernels wait for copies: a
+ * driver's call may wait for the kernels. A process of the library's, gdrfab-copier, which setting the
+ * option starts, then makes copies between device memory (ipc). Whatever needs a driver here fails with
+ * EOPNOTSUPP: copies between host and device memory, messages in device memory, a peer's staged access to
+ * it. Registration still calls the driver. Default: GDRFAB_HMEM_PROCESS. Mirrors FI_OPT_CUDA_API_PERMITTED.
+ */
 #define GDRFAB_OPT_DRIVER_CALLS 266
 
 /** uint64_t ns after which receives posted from now on end with ETIMEDOUT, whether a message has begun to
  * arrive or not; 0 (default), UINT64_MAX: never. Over verbs a late one ends the connection. */
 #define GDRFAB_OPT_RECV_DEADLINE 267
 
-#define GDRFAB_OPT_WHOLE_NAME 268     /**< uint32_t 0 (default) or, connectionless only, 1: who lacks its
-                                           whole name (gdrfab_ep_getname()) gets ECONNREFUSED. */
+#define GDRFAB_OPT_WHOLE_NAME 268     /**< uint32_t 0 (default) or, connectionless only, 1: a peer that
+                                           lacks the whole name (gdrfab_ep_getname()) gets ECONNREFUSED. */
 
-/** uint32_t 0 to 16, tcp only: transfers of 256 KiB and more of connections made from now on go over so many
+/** uint32_t 0 to 16, tcp only: transfers of 256 KiB and more, on connections made from now on, use this many
  * further sockets, or as many as the peer wants if those are fewer; 1: none; 0: automatic, between hosts
- * where the network holds one connection up and more are faster. Default: GDRFAB_TCP_STREAMS. */
+ * where the network limits one connection and several are faster. Default: GDRFAB_TCP_STREAMS. */
 #define GDRFAB_OPT_TCP_STREAMS 269
 
 /**
@@ -1866,7 +1872,7 @@ int gdrfab_cntr_trywait(struct gdrfab_cntr *cntr);
  * @return 0, -EINVAL, -ENOPROTOOPT (no such option, or not of this provider), -EOPNOTSUPP (a value that this
  *   provider cannot keep to), -GDRFAB_EOPBADSTATE (an option that is set before connecting, and the endpoint
  *   has begun to); of GDRFAB_OPT_DRIVER_CALLS also -ENOENT (no gdrfab-copier is found), -EPROTO (it is of
- *   another build), -EIO (it has ended), -ETIMEDOUT (no answer for a minute), or what its driver answers
+ *   another build), -EIO (it has ended), -ETIMEDOUT (no answer for a minute), or an errno of its driver
  *   (-EBUSY, -ENOMEM, ...) */
 int gdrfab_ep_setopt(struct gdrfab_ep *ep, int level, int optname, const void *optval, size_t optlen);
 
@@ -1877,10 +1883,10 @@ int gdrfab_ep_setopt(struct gdrfab_ep *ep, int level, int optname, const void *o
  * @return 0, -EINVAL, -ENOPROTOOPT (no such option), -GDRFAB_ETOOSMALL */
 int gdrfab_ep_getopt(struct gdrfab_ep *ep, int level, int optname, void *optval, size_t *optlen);
 
-#define GDRFAB_KEY_MESSAGES 0  /**< In the place of a region's key: the way of messages is asked for. A
-                                    region that its owner gave this key cannot be asked about. */
+#define GDRFAB_KEY_MESSAGES 0  /**< In place of a region's key: asks for the path of messages. A region to
+                                    which its owner gave this key cannot be asked about. */
 
-/** Which path an operation uses, and why not another. */
+/** The path that an operation uses, and why not another. */
 typedef struct gdrfab_path_info {
     size_t struct_size;   /**< sizeof(gdrfab_path_info), set by the caller */
     uint64_t path;        /**< The GDRFAB_PATH_* that operations use; 0: none is possible and permitted. */
@@ -1896,13 +1902,13 @@ typedef struct gdrfab_path_info {
     int socket_errno;     /**< GDRFAB_PATH_SOCKET */
     const void *desc;     /**< In: gdrfab_mr_desc() of the local memory that operations will name, by which
                                tcp and verbs choose too; NULL: host memory. */
-    uint64_t short_path;  /**< Of messages (GDRFAB_KEY_MESSAGES): the GDRFAB_PATH_* of those with up to
-                               short_size bytes, where it is another way than that of longer ones; else 0. */
+    uint64_t short_path;  /**< Of messages (GDRFAB_KEY_MESSAGES): the GDRFAB_PATH_* of messages with up to
+                               short_size bytes, if it is another than that of longer ones; else 0. */
     size_t short_size;    /**< Bytes of the longest message that goes by short_path. */
 } gdrfab_path_info;
 
-/** What an endpoint has done so far. Bytes and RMA operations are counted by path; an RDMA device's by how it
- * reaches the memory of this side. */
+/** Counts of what an endpoint has done so far. Bytes and RMA operations are counted by path; those of an
+ * RDMA device by the way in which it reaches the memory of this side. */
 typedef struct gdrfab_stats {
     size_t struct_size;        /**< sizeof(gdrfab_stats), set by the caller */
     uint64_t ops_direct;       /**< RMA operations by GDRFAB_PATH_DIRECT. */
@@ -1928,39 +1934,40 @@ typedef struct gdrfab_stats {
     uint64_t bytes_peer_mem;   /**< Bytes by GDRFAB_PATH_PEER_MEM. */
     uint64_t rails_lost;       /**< Rails that were lost, each time counted (GDRFAB_TCP_RAILS,
                                     GDRFAB_VERBS_RAILS). */
-    uint64_t cache_hits;       /**< Of the domain of a connectionless endpoint: messages read by a card
-                                    from device memory whose region lacks GDRFAB_REMOTE_READ, and whose
-                                    registration was kept from an earlier one. */
-    uint64_t cache_misses;     /**< The same, registered for the message. */
-    uint64_t cache_evictions;  /**< Kept registrations that were closed before their region: for others, or
-                                    because the memory was freed. */
+    uint64_t cache_hits;       /**< Of the domain of a connectionless endpoint: messages that a card read
+                                    from device memory whose region lacks GDRFAB_REMOTE_READ, with a
+                                    registration kept from an earlier message. */
+    uint64_t cache_misses;     /**< The same, with a registration made for the message. */
+    uint64_t cache_evictions;  /**< Kept registrations that were closed before their region: to make room,
+                                    or because the memory was freed. */
 } gdrfab_stats;
 
 /** One rail of a connection that has several (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS). */
 typedef struct gdrfab_rail_info {
     size_t struct_size;  /**< sizeof(gdrfab_rail_info), set by the caller */
-    uint32_t up;         /**< 1: it is up; 0: it is lost, and called for again. */
+    uint32_t up;         /**< 1: it is up; 0: it is lost, and being connected again. */
     uint32_t losses;     /**< How often it was lost. */
-    uint64_t bytes_out;  /**< Bytes that it carried out; what went twice is counted twice. The first one of
-                              verbs counts parts of what goes over several. */
-    uint64_t bytes_in;   /**< Bytes that it carried in. */
+    uint64_t bytes_out;  /**< Bytes sent; bytes sent twice are counted twice. The first rail of verbs
+                              counts its parts of operations that go over several rails. */
+    uint64_t bytes_in;   /**< Bytes received. */
     char own[48];        /**< This side's address, without a port: of InfiniBand its GID. */
     char peer[48];       /**< The peer's. */
 } gdrfab_rail_info;
 
-/** Tells which path the next operation to a peer's region uses from this endpoint, and of each other path why
- * not. Nothing is sent.
+/** Tells which path the next operation to a peer's region uses from this endpoint, and for each other path
+ * why it is not used. Nothing is sent.
  *
- * shm looks the key up in the peer's table. tcp and verbs judge by the key and by this side's memory, and
- * only an operation finds out whether the peer has such a region. With verbs the key does not say by which of
- * nic, dmabuf and peer-mem the peer's device reaches the memory, so the answer, GDRFAB_OPT_REQUIRE_PATH and
- * GDRFAB_OPT_FORBID_PATH are about this side's memory, and about staged on either. A path has EAGAIN while it
- * cannot be known: shm waits for the peer's memory file, where this process may not fetch it; tcp: a key that
- * its owner chose (no GDRFAB_MR_PROV_KEY) does not say what memory it names.
+ * shm looks the key up in the peer's table. tcp and verbs decide by the key and by this side's memory, and
+ * only an operation finds out whether the peer has such a region. With verbs the key does not say by which
+ * of nic, dmabuf and peer-mem the peer's device reaches the memory, so the answer, GDRFAB_OPT_REQUIRE_PATH
+ * and GDRFAB_OPT_FORBID_PATH are about this side's memory, and for staged about both sides'. A path has
+ * EAGAIN while it cannot be known: shm waits for the peer's memory file, if this process may not fetch it;
+ * tcp: a key that its owner chose (no GDRFAB_MR_PROV_KEY) does not tell the kind of its memory.
  *
- * By GDRFAB_KEY_MESSAGES it tells the way of messages from the memory that desc names: path is that of long
- * ones, whose bytes the receiver may fetch once it has a receive (shm, connectionless endpoints); it chooses
- * by its own options too. Messages use staged whatever GDRFAB_OPT_FORBID_PATH says of it.
+ * With GDRFAB_KEY_MESSAGES the answer is about messages from the memory that desc names. path is that of
+ * long messages, whose bytes the receiver may fetch once it has a receive (shm, connectionless endpoints);
+ * the receiver's own options then count too. Messages may use staged even if GDRFAB_OPT_FORBID_PATH forbids
+ * it.
  *
  * @param key  of the peer's region, or GDRFAB_KEY_MESSAGES
  * @param info gets the answer; the caller sets struct_size and desc
@@ -1993,24 +2000,24 @@ ssize_t gdrfab_ep_explain_peer(struct gdrfab_ep *ep, uint64_t peer, uint64_t key
  *   connected yet), -ESHUTDOWN (not connected any more) */
 int gdrfab_ep_query_rail(struct gdrfab_ep *ep, uint64_t peer, uint32_t rail, struct gdrfab_rail_info *info);
 
-/** Tells what an endpoint has done so far: 0 or -EINVAL. */
+/** Tells the counts of an endpoint: 0 or -EINVAL. */
 int gdrfab_ep_stats(struct gdrfab_ep *ep, struct gdrfab_stats *stats);
 
 /* ---- Log, faults ---------------------------------------------------------------------------------------
- * Nothing is logged unless GDRFAB_LOG or gdrfab_log_set() asks. GDRFAB_FAULT makes the library fail on demand
+ * Nothing is logged unless GDRFAB_LOG or gdrfab_log_set() asks for it. GDRFAB_FAULT injects faults
  * (docs/faults.md). */
 
 /** Receives a log line, without its end. May be called by any thread that is inside the library, with its
  * locks held: it must not call gdrfab, and a C++ exception must not leave it. */
 typedef void (*gdrfab_log_fn)(void *arg, int level, const char *message);
 
-/** Chooses what is logged, and where to; overrides GDRFAB_LOG. Mirrors fi_import_log.
+/** Sets which lines are logged, and where to; overrides GDRFAB_LOG. Mirrors fi_import_log.
  *
  * Lines on stderr begin with the time (UTC), the process and the level. A line that cannot be written is
  * lost.
  *
  * @param level 0 off, 1 error, 2 warn, 3 info, 4 debug
- * @param fn    receives the lines, without what they begin with; NULL: stderr
+ * @param fn    receives the lines, without time, process and level; NULL: stderr
  * @param arg   passed to fn
  * @return 0, -EINVAL */
 int gdrfab_log_set(int level, gdrfab_log_fn fn, void *arg);

@@ -34,7 +34,7 @@ pub const GDRFAB_FLOAT: u32 = 8;
 /// double
 pub const GDRFAB_DOUBLE: u32 = 9;
 
-// Operations: what becomes of an element t, given b of buf and c of compare. The bitwise ones are not for
+// Operations: the new value of an element t, given b of buf and c of compare. The bitwise ones are not for
 // float and double. Those that compare are for gdrfab_compare_atomic() alone, and the others not for it.
 /// The smaller of t and b.
 pub const GDRFAB_MIN: u32 = 0;
@@ -115,7 +115,7 @@ unsafe impl ExtensibleStruct for gdrfab_msg_atomic {
     const FIRST: usize = 88;
 }
 
-/// What the numbers say; the count is still to come.
+/// The operation that datatype and op name, without a count.
 #[inline(always)]
 fn named(datatype: u32, op: u32, form: Form) -> Result<Atomic> {
     match (DATATYPES.get(datatype as usize), OPS.get(op as usize)) {
@@ -142,7 +142,7 @@ fn too_many(count: usize, what: Atomic) -> Error {
     Error::new(errno::EMSGSIZE, format!("count: {count}, the limit is {most} elements of {:?}", what.datatype))
 }
 
-/// Memory of the caller's for `len` bytes.
+/// The caller's memory of `len` bytes.
 ///
 /// # Safety
 /// It stays as the operation needs it.
@@ -150,11 +150,11 @@ unsafe fn given(at: *const c_void, len: usize, name: &'static str) -> Result<Iov
     if at.is_null() && len != 0 {
         return Err(null(name));
     }
-    // SAFETY: the caller's word.
+    // SAFETY: the caller promises memory that stays as the operation needs it.
     Ok(unsafe { Iov::new(at as usize, len) })
 }
 
-/// In line: parameters that go through memory are stores for which the locked instruction waits.
+/// Inlined: parameters passed through memory are stores, for which the locked instruction would wait.
 ///
 /// # Safety
 /// `ep` is open, and the buffers are as the operation needs them.
@@ -217,7 +217,8 @@ pub unsafe extern "C" fn gdrfab_inject_atomic(
     posting(|| unsafe { post(ep, &m, Form::Plain, Some(Endpoint::INJECT | object(ep, "ep")?.tx_op_flags()), &[]) })
 }
 
-/// Posts an operation that also fetches what the elements were, into `result`. Mirrors fi_fetch_atomic.
+/// Posts an operation that also fetches the old values of the elements, into `result`. Mirrors
+/// fi_fetch_atomic.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_fetch_atomic(
     ep: *mut gdrfab_ep,
@@ -283,7 +284,7 @@ pub unsafe extern "C" fn gdrfab_atomicmsg(ep: *mut gdrfab_ep, msg: *const gdrfab
 /// `ep` is open, and `count` NULL or live.
 #[inline(always)] // each export holds its own panics
 unsafe fn valid(ep: *mut gdrfab_ep, datatype: u32, op: u32, form: Form, count: *mut usize) -> c_int {
-    // SAFETY: the C caller says so.
+    // SAFETY: the C caller says that `ep` is open, and that `count` is NULL or live.
     control(|| unsafe {
         let ep: &Endpoint = object(ep, "ep")?;
         let what = named(datatype, op, form)?;

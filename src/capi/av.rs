@@ -92,8 +92,8 @@ pub unsafe extern "C" fn gdrfab_ep_bind_av(ep: *mut gdrfab_ep, av: *mut gdrfab_a
     control(|| unsafe { shared(ep, "ep")?.bind_av(&shared(av, "av")?, flags) })
 }
 
-/// Adds names, each with the next index, or with the one removed last. Nobody is connected, and nobody need
-/// be there. One name may be added several times; its messages then count as those of the lowest index.
+/// Adds names, each with the next index, or with the one removed last. No connection is made, and the peer
+/// need not exist. A name may be added several times; its messages then count as those of the lowest index.
 /// Mirrors fi_av_insert.
 ///
 /// @param addr    `count` names, GDRFAB_NAME_LEN bytes each, one behind the other, without alignment
@@ -136,8 +136,8 @@ pub unsafe extern "C" fn gdrfab_av_insert(
     })
 }
 
-/// Adds whoever listens at a port of a host, known by that alone: messages to it go to the endpoint that is
-/// there when it is first used. May ask the DNS, and wait for it. Mirrors fi_av_insertsvc.
+/// Adds the endpoint that listens at a port of a host, known by that alone: messages go to the endpoint that
+/// listens there when the index is first used. May ask the DNS, and wait for it. Mirrors fi_av_insertsvc.
 ///
 /// @param node    host name or IP address; NULL: 127.0.0.1, or service has it
 /// @param service port; or with node NULL "rdm://IP:PORT", as gdrfab_av_straddr() writes it
@@ -176,8 +176,8 @@ fn indexes(fi_addr: *mut u64) -> Result<*mut u64> {
     if fi_addr.is_aligned() { Ok(fi_addr) } else { Err(null("fi_addr")) }
 }
 
-/// Takes peers out; their indexes are given to the next that are inserted, the last one first. Operations that
-/// are posted to them go on, and what is posted later to the index never reaches them. Mirrors fi_av_remove.
+/// Removes peers; their indexes go to the next ones inserted, the last removed first. Operations posted to
+/// them go on, and operations posted later to the index never reach them. Mirrors fi_av_remove.
 ///
 /// @return 0, -EINVAL (also: one names no peer; those in front of it are out), -GDRFAB_EBADFLAGS
 #[unsafe(no_mangle)]
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn gdrfab_av_lookup(av: *mut gdrfab_av, fi_addr: u64, addr
     })
 }
 
-/// Describes a name in words: "rdm://192.0.2.1:7000", and which endpoint there it is, if the name says so.
+/// Describes a name in words: "rdm://192.0.2.1:7000", and the endpoint's own number, if the name has it.
 /// Mirrors fi_av_straddr.
 ///
 /// @param addr a name, GDRFAB_NAME_LEN bytes

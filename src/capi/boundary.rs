@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Crossing the border: handles, sized structs, strings, results.
+//! Conversions at the C interface: handles, structs with a size, strings, buffers and results. Control calls
+//! run inside `control`, which catches panics and turns an error into a negative errno.
 
 use crate::error::{Error, Result, errno};
 use crate::fabric;
@@ -14,7 +15,8 @@ use std::sync::Arc;
 
 pub(super) use crate::guard::{Words, failed, hold, last_words, null, posting};
 
-/// Runs a control call: 0 or a negative errno; a panic becomes -ENOTRECOVERABLE. The calling thread is not cancelled in it.
+/// Runs a control call: 0 or a negative errno. A panic becomes -ENOTRECOVERABLE. The calling thread cannot
+/// be cancelled in it.
 #[inline(always)] // each export holds its own panics
 pub(super) fn control(f: impl FnOnce() -> Result<()>) -> c_int {
     match begin() {
@@ -23,13 +25,14 @@ pub(super) fn control(f: impl FnOnce() -> Result<()>) -> c_int {
     }
 }
 
-/// As `control`, of a call that gives memory back or wakes others: it also begins where memory has run out.
+/// As `control`, for a call that gives memory back or wakes other threads: it begins even if memory has run
+/// out.
 #[inline(always)]
 pub(super) fn release(f: impl FnOnce() -> Result<()>) -> c_int {
     counted(|| f().map(|()| 0)) as c_int
 }
 
-/// As `release`, with a count.
+/// As `release`, for a call that returns a count.
 #[inline(always)]
 pub(super) fn counted(f: impl FnOnce() -> Result<usize>) -> ssize_t {
     let before = cancel::hold_off();
@@ -38,17 +41,17 @@ pub(super) fn counted(f: impl FnOnce() -> Result<usize>) -> ssize_t {
     count
 }
 
-/// As `counted`, for what reads a queue: it only makes system calls in which no thread is cancelled.
+/// As `counted`, for calls that read a queue: their system calls are no cancellation points.
 pub(super) fn reading(f: impl FnOnce() -> Result<usize>) -> ssize_t {
     hold(|rc| rc as isize, || f().map_or_else(|e| failed(&e) as isize, |n| n as isize))
 }
 
-/// Ties an opaque C type to the object behind it.
+/// Connects an opaque C type with the Rust object behind it.
 pub(super) trait Handle: Sized {
     type Inner;
 }
 
-/// Hands an object to the caller, who gives it back to `reclaim`.
+/// Makes an object into a handle for the caller; `reclaim` takes it back.
 pub(super) fn give<H: Handle>(object: Arc<H::Inner>) -> *mut H {
     Arc::into_raw(object).cast_mut().cast()
 }
@@ -66,7 +69,7 @@ pub(super) unsafe fn object<'a, H: Handle>(handle: *mut H, name: &'static str) -
     Ok(unsafe { &*handle.cast::<H::Inner>() })
 }
 
-/// Operations of an endpoint; those of NULL say that it is NULL.
+/// The table of operations of an endpoint. NULL gets a table whose entries report the error.
 ///
 /// # Safety
 /// As for `object`.
@@ -76,7 +79,7 @@ pub(super) unsafe fn ep_ops<H: Handle<Inner = fabric::Endpoint>>(ep: *mut H) -> 
     unsafe { ops_of(ep.cast()) }
 }
 
-/// What a queue begins with; `None`: NULL or misaligned.
+/// The head of a completion queue; `None` if the handle is NULL or misaligned.
 ///
 /// # Safety
 /// As for `object`.
@@ -95,7 +98,7 @@ pub(super) extern "C" fn no_cq() -> ssize_t {
     posting(|| Err(null("cq")))
 }
 
-/// As `object`, sharing ownership.
+/// As `object`, with a reference of its own.
 ///
 /// # Safety
 /// As for `object`.
@@ -107,30 +110,30 @@ pub(super) unsafe fn shared<H: Handle>(handle: *mut H, name: &'static str) -> Re
     Ok(unsafe { share(handle) })
 }
 
-/// As `shared`, of a handle that `object` has checked.
+/// As `shared`, for a handle that `object` has checked.
 ///
 /// # Safety
 /// The handle is open.
 #[inline]
 pub(super) unsafe fn share<H: Handle>(handle: *mut H) -> Arc<H::Inner> {
     let raw = handle.cast::<H::Inner>().cast_const();
-    // SAFETY: `give` made it by Arc::into_raw, and an open handle counts at least once.
+    // SAFETY: `give` made the handle by Arc::into_raw, and an open handle holds one reference.
     unsafe {
         Arc::increment_strong_count(raw);
         Arc::from_raw(raw)
     }
 }
 
-/// Takes back what `give` gave.
+/// Takes a handle of `give` back.
 ///
 /// # Safety
 /// The handle is open, and the caller will not use it again.
 pub(super) unsafe fn reclaim<H: Handle>(handle: *mut H) -> Arc<H::Inner> {
-    // SAFETY: made by Arc::into_raw in `give`; reclaimed once, says the C caller.
+    // SAFETY: `give` made the handle by Arc::into_raw, and the C caller says that it closes the handle once.
     unsafe { Arc::from_raw(handle.cast::<H::Inner>().cast_const()) }
 }
 
-/// Checks a pointer that results go to.
+/// Checks a pointer through which a result is returned.
 pub(super) fn output<T>(pointer: *mut T, name: &'static str) -> Result<*mut T> {
     if pointer.is_null() || !pointer.is_aligned() { Err(null(name)) } else { Ok(pointer) }
 }
@@ -142,16 +145,17 @@ pub(super) fn no_flags(flags: u64) -> Result<()> {
     }
 }
 
-/// Structs that begin with `struct_size` and whose every bit pattern of zeros is a default.
+/// A struct that begins with `struct_size` and may grow in later versions; zeros are the defaults.
 ///
 /// # Safety
 /// The type is `repr(C)`, begins with a `usize`, and any bytes are a valid value of it.
 pub(super) unsafe trait ExtensibleStruct {
-    /// Size that the first release published.
+    /// The size of the struct in the first release that had it.
     const FIRST: usize;
 }
 
-/// Reads a struct of the caller as openat2 does: shorter is zero-extended, longer must be zero.
+/// Reads a struct of the caller as the system call openat2 does: a shorter struct is extended by zeros, and
+/// the unknown part of a longer one must be zero.
 ///
 /// # Safety
 /// `from` is NULL or readable for the `struct_size` bytes that it begins with.
@@ -178,7 +182,7 @@ pub(super) unsafe fn read_sized<T: ExtensibleStruct>(from: *const T, name: &'sta
     }
 }
 
-/// Larger than any struct will ever be: what lies beyond is a struct_size that was never set.
+/// Larger than any struct will ever be: a greater `struct_size` was never set.
 const SIZE_LIMIT: usize = 4096;
 
 fn check_size<T: ExtensibleStruct>(size: usize, name: &'static str) -> Result<()> {
@@ -188,7 +192,7 @@ fn check_size<T: ExtensibleStruct>(size: usize, name: &'static str) -> Result<()
     Ok(())
 }
 
-/// Checks a struct that results go to.
+/// Checks a struct through which results are returned.
 ///
 /// # Safety
 /// `to` is NULL or begins with its size.
@@ -199,7 +203,7 @@ pub(super) unsafe fn output_sized<T: ExtensibleStruct>(to: *mut T, name: &'stati
     Ok(to)
 }
 
-/// Writes as much of `value` as the caller's struct holds, keeping its `struct_size`.
+/// Writes as much of `value` as the caller's struct holds; its `struct_size` stays.
 ///
 /// # Safety
 /// `to` passed `output_sized` and is writable for the size that it begins with.
@@ -212,7 +216,7 @@ pub(super) unsafe fn write_sized<T: ExtensibleStruct>(to: *mut T, value: &T) {
     }
 }
 
-/// A C string of the caller; NULL is none.
+/// The caller's C string, or `None` for NULL.
 ///
 /// # Safety
 /// NULL, or NUL-terminated.
@@ -227,7 +231,7 @@ pub(super) unsafe fn text<'a>(from: *const c_char, name: &'static str) -> Result
     }
 }
 
-/// Bytes of the caller; NULL only with length 0.
+/// The caller's bytes; NULL is allowed only with length 0.
 ///
 /// # Safety
 /// Readable for `len`.
@@ -241,7 +245,7 @@ pub(super) unsafe fn bytes<'a>(from: *const c_void, len: usize, name: &'static s
     }
 }
 
-/// An address: text whose NUL lies within `len`.
+/// An address: text that ends with a NUL within `len` bytes.
 ///
 /// # Safety
 /// Readable for `len`.
@@ -272,7 +276,8 @@ pub(super) unsafe fn iovecs<'a>(from: *const libc::iovec, count: usize, name: &'
     if from.is_null() || !from.is_aligned() || count > 4096 {
         return Err(Error::invalid(format!("{name}: NULL or misaligned pointer, or a count of {count} that cannot be")));
     }
-    // SAFETY: as many as the C caller says, and Iov has iovec's layout; each piece is the C caller's memory for the operation.
+    // SAFETY: the C caller says that there are `count` elements, each memory that stays for the operation;
+    // `Iov` has iovec's layout.
     Ok(unsafe { std::slice::from_raw_parts(from.cast::<Iov>(), count) })
 }
 
@@ -285,11 +290,12 @@ pub(super) unsafe fn descs<'a>(from: *const *mut c_void, count: usize) -> &'a [u
     if from.is_null() || count == 0 || !from.is_aligned() {
         return &[];
     }
-    // SAFETY: the caller says that `count` pointers are readable; a descriptor is a number in a pointer's clothes.
+    // SAFETY: the caller says that `count` pointers are readable; a descriptor is a number in the type of a
+    // pointer.
     unsafe { std::slice::from_raw_parts(from.cast::<u64>(), count) }
 }
 
-/// Writes text as snprintf does; gives the length that it needs, without the NUL.
+/// Writes text as snprintf does, and returns the length of the whole text without the NUL.
 ///
 /// # Safety
 /// `to` is writable for `len`, or NULL with `len` 0.
@@ -308,7 +314,7 @@ pub(super) unsafe fn write_text(to: *mut c_char, len: usize, text: &str) -> Resu
     Ok(text.len())
 }
 
-/// Writes an address with its NUL into a buffer whose size goes in and out.
+/// Writes an address with its NUL into a buffer, whose size `addrlen` gives and whose used bytes it gets.
 ///
 /// # Safety
 /// `addrlen` is NULL or live; `addr` is writable for `*addrlen`.
@@ -317,7 +323,7 @@ pub(super) unsafe fn write_address(addr: *mut c_void, addrlen: *mut usize, text:
     unsafe { write_name(addr, addrlen, &[text.as_bytes(), &[0]].concat()) }
 }
 
-/// As `write_address`, of bytes that have all that belongs to them.
+/// As `write_address`, for a name, to which nothing is added.
 ///
 /// # Safety
 /// As for `write_address`.

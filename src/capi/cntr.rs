@@ -93,9 +93,9 @@ pub unsafe extern "C" fn gdrfab_cntr_fd(cntr: *mut gdrfab_cntr, fd: *mut c_int) 
     })
 }
 
-/// gdrfab_cq_trywait() of a counter; -EAGAIN: the count is not what gdrfab_cntr_read() gave last (0 before the
-/// first), failures are there that neither gdrfab_cntr_readerr() nor an earlier -EAGAIN told of, or something
-/// may have come. Mirrors fi_trywait.
+/// gdrfab_cq_trywait() of a counter. -EAGAIN: the count is not the one that gdrfab_cntr_read() gave last (0
+/// before the first), there are failures that neither gdrfab_cntr_readerr() nor an earlier -EAGAIN reported,
+/// or something may have come. Mirrors fi_trywait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_cntr_trywait(cntr: *mut gdrfab_cntr) -> c_int {
     // SAFETY: the C caller says that the handle is open.

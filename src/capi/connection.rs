@@ -32,11 +32,11 @@ pub unsafe extern "C" fn gdrfab_ep_bind_eq(ep: *mut gdrfab_ep, eq: *mut gdrfab_e
     control(|| unsafe { shared(ep, "ep")?.bind_eq(&shared(eq, "eq")?, flags) })
 }
 
-/// Binds a counter, before gdrfab_ep_enable() or later; what was posted before then may go uncounted. Mirrors
-/// fi_ep_bind.
+/// Binds a counter, before gdrfab_ep_enable() or later; operations posted before then may go uncounted.
+/// Mirrors fi_ep_bind.
 ///
 /// @param cntr  counter of the same domain
-/// @param flags what it counts: completions of GDRFAB_SEND, GDRFAB_RECV, GDRFAB_READ, GDRFAB_WRITE;
+/// @param flags the operations counted: completions of GDRFAB_SEND, GDRFAB_RECV, GDRFAB_READ, GDRFAB_WRITE;
 ///   GDRFAB_REMOTE_WRITE for writes with data that arrive. Peers' other operations, over mapped memory or by a
 ///   card, pass no CPU of this side that could count them; gdrfab_mr_bind_cntr() counts a region's writes
 /// @return 0, -EINVAL (also: another domain), -GDRFAB_EBADFLAGS, -EPERM, -EBUSY (one of these has a counter),
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn gdrfab_ep_connect(
 /// @param param    private data for the peer's GDRFAB_CONNECTED, or NULL
 /// @param paramlen bytes of param, up to info->cm_data_size
 /// @return 0, -EINVAL, -EPERM, -GDRFAB_ENOEQ, -GDRFAB_EOPBADSTATE (not enabled; no request, or answered),
-///   -ECONNRESET (the peer is gone), -EPROTO (what the peer sent makes no sense), -EMFILE
+///   -ECONNRESET (the peer is gone), -EPROTO (the peer's message makes no sense), -EMFILE
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_accept(ep: *mut gdrfab_ep, param: *const c_void, paramlen: usize) -> c_int {
     // SAFETY: the C caller says that the handle is open and the range readable.
@@ -164,8 +164,8 @@ pub unsafe extern "C" fn gdrfab_ep_shutdown(ep: *mut gdrfab_ep, flags: u64) -> c
 
 /// Begins to connect to an endpoint whose address was exchanged by other means; never waits.
 ///
-/// Both sides call it, in any order, with what the other's gdrfab_ep_getname() gave. The outcome is an event,
-/// as with gdrfab_ep_connect(), without private data.
+/// Both sides call it, in any order, with the address that the other's gdrfab_ep_getname() gave. The outcome
+/// is an event, as with gdrfab_ep_connect(), without private data.
 ///
 /// @param ep      enabled endpoint with an event queue, after gdrfab_ep_getname()
 /// @param addr    the peer's address

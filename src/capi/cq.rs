@@ -17,7 +17,7 @@ use std::mem::offset_of;
 
 // == Completion queue ==
 
-// prov_errno of error entries: what failed, more closely than errno.
+// prov_errno of error entries: the failure, more closely than errno.
 /// EKEYREJECTED: the key is stale, foreign, or its region closed.
 pub const GDRFAB_PROV_KEY: c_int = 1;
 /// ERANGE: outside the peer's region.
@@ -30,7 +30,7 @@ pub const GDRFAB_PROV_PATH: c_int = 4;
 pub const GDRFAB_PROV_FAULT: c_int = 5;
 /// ECONNRESET: the peer closed or died.
 pub const GDRFAB_PROV_PEER_GONE: c_int = 6;
-/// EPROTO: what the peer wrote makes no sense.
+/// EPROTO: the peer wrote invalid data.
 pub const GDRFAB_PROV_PEER_BROKE: c_int = 7;
 /// ETIMEDOUT: the deadline passed.
 pub const GDRFAB_PROV_DEADLINE: c_int = 8;
@@ -133,7 +133,7 @@ unsafe impl ExtensibleStruct for gdrfab_cq_err_entry {
     const FIRST: usize = 80;
 }
 
-// The entries of the tables write these.
+// These are the structs that the entries of the tables of operations write.
 const _: () = {
     assert!(size_of::<gdrfab_cq_entry>() == size_of::<ContextEntry>());
     assert!(size_of::<gdrfab_cq_msg_entry>() == size_of::<MsgEntry>());
@@ -145,7 +145,8 @@ const _: () = {
     assert!(offset_of!(gdrfab_cq_tagged_entry, tag) == offset_of!(TaggedEntry, tag));
 };
 
-/// Nothing here writes entries, so this alone has debuggers, and the guard of layouts, know what they are.
+/// A public use of the entry types, so that debuggers and the ABI check know them: no function here writes
+/// them.
 #[cfg(debug_assertions)]
 #[used]
 static ENTRIES: fn(gdrfab_cq_entry, gdrfab_cq_msg_entry, gdrfab_cq_data_entry, gdrfab_cq_tagged_entry) = |_, _, _, _| ();
@@ -166,7 +167,7 @@ pub unsafe extern "C" fn gdrfab_cq_read(cq: *mut gdrfab_cq, buf: *mut c_void, co
     }
 }
 
-/// gdrfab_cq_read() that tells who sent. Mirrors fi_cq_readfrom.
+/// gdrfab_cq_read() that also gives the sender of each entry. Mirrors fi_cq_readfrom.
 ///
 /// @param count    entries that buf and src_addr hold
 /// @param src_addr gets for each entry the sender's index in the address vector, or GDRFAB_ADDR_NOTAVAIL: the
@@ -325,7 +326,7 @@ pub(super) unsafe fn words(prov_errno: c_int, err_data: *const c_void, buf: *mut
         // SAFETY: the caller says that `err_data` ends with a NUL and that `buf` holds `len` bytes.
         unsafe {
             let general = || Code::words(prov_errno).to_string();
-            // A rejecting peer's data is not text.
+            // The data of a peer that rejected a connection is not text.
             let text = if err_data.is_null() || prov_errno == GDRFAB_PROV_REJECTED {
                 general()
             } else {

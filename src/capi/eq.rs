@@ -58,12 +58,12 @@ unsafe impl ExtensibleStruct for gdrfab_eq_err_entry {
     const FIRST: usize = 56;
 }
 
-/// Whether the event is to stay in the queue.
+/// Whether the flags ask to leave the event in the queue.
 fn peek(flags: u64) -> Result<bool> {
     no_flags(flags & !GDRFAB_PEEK).map(|()| flags & GDRFAB_PEEK != 0)
 }
 
-/// Whether an event was written by the caller, raw.
+/// Whether an event comes from gdrfab_eq_write(), so that its bytes are handed out as they are.
 fn is_raw(event: &Event) -> bool {
     event.object == 0
 }
@@ -72,13 +72,13 @@ fn size_of_event(event: &Event) -> usize {
     event.data.len() + if is_raw(event) { 0 } else { size_of::<gdrfab_eq_cm_entry>() }
 }
 
-/// What looking at the head came to.
+/// The result of looking at the first event.
 enum Look {
     Take,
     TooSmall(usize),
-    /// What the error entry that is next says.
+    /// The first entry is an error; this is its reason.
     Error(Error),
-    /// It stays; its number and its bytes.
+    /// The event stays in the queue; its number and its length.
     Stays(u32, usize),
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Device memory: what devices there are, what a pointer is, dma-bufs, copies and allocations.
+//! Device memory: the devices of the host, the owner of a pointer, dma-bufs, copies and allocations.
 
 use super::boundary::{ExtensibleStruct, control, counted, null, object, output, output_sized, write_sized, write_text};
 use super::memory::gdrfab_mr_dmabuf;
@@ -50,7 +50,7 @@ pub struct gdrfab_hmem_info {
     pub name: [c_char; 64],
 }
 
-/// What a pointer points into.
+/// The memory that a pointer points into.
 #[repr(C)]
 pub struct gdrfab_hmem_place {
     /// sizeof(gdrfab_hmem_place), set by the caller
@@ -83,7 +83,7 @@ unsafe impl ExtensibleStruct for gdrfab_hmem_place {
     const FIRST: usize = 56;
 }
 
-/// Asks for no device in particular.
+/// The device number that names no device.
 const NO_DEVICE: u32 = u32::MAX;
 
 fn iface_of(raw: u32) -> Result<Iface> {
@@ -149,7 +149,7 @@ fn check_copy(dest: *const c_void, src: *const c_void, len: usize) -> Result<()>
 /// Tells whether an interface can be used, how many devices it has, and what one of them can do.
 ///
 /// Loads and initialises the vendor's driver, unless GDRFAB_HMEM or GDRFAB_HMEM_INIT forbid it. With CUDA it
-/// calls cuInit() and asks what needs no context, so it makes none.
+/// calls cuInit() and only such functions as need no context, so it makes none.
 ///
 /// @param iface  GDRFAB_HMEM_*, not GDRFAB_HMEM_AUTO
 /// @param device number of the device; UINT32_MAX asks for the interface alone: only iface and devices are set
@@ -170,9 +170,10 @@ pub unsafe extern "C" fn gdrfab_hmem_query(iface: u32, device: u32, info: *mut g
     })
 }
 
-/// Tells in words whether an interface can be used or why not, and of each device what it is, which devices it
-/// reaches without the host, and whether its memory can be exported as dma-buf and mapped by other processes.
-/// It may open the driver, as gdrfab_hmem_query(); an interface that cannot be used is no error.
+/// Tells in words whether an interface can be used or why not, and describes each device: its name and
+/// memory, the devices that it reaches without the host, and whether its memory can be exported as dma-buf
+/// and mapped by other processes. It may open the driver, as gdrfab_hmem_query(); an interface that cannot
+/// be used is no error.
 ///
 /// @param iface GDRFAB_HMEM_*; GDRFAB_HMEM_AUTO: all of them
 /// @return length of the text, or -EINVAL
@@ -188,9 +189,9 @@ pub unsafe extern "C" fn gdrfab_hmem_explain(iface: u32, buf: *mut c_char, len: 
     })
 }
 
-/// Tells what a pointer points into, by asking every vendor's driver that is here. A pointer that no vendor
-/// knows is host memory; whether it can be touched is not examined. The answer holds until the memory is
-/// freed. Mirrors ofi_get_hmem_iface, which is internal to libfabric.
+/// Tells which memory a pointer points into, by asking each vendor's driver of this host. A pointer that no
+/// vendor knows is host memory; whether it can be accessed is not examined. The answer holds until the
+/// memory is freed. Mirrors ofi_get_hmem_iface, which is internal to libfabric.
 ///
 /// @param ptr   any address but NULL
 /// @param len   bytes from it that `covered` looks at; 0: only the allocation of ptr
@@ -260,7 +261,7 @@ pub unsafe extern "C" fn gdrfab_hmem_export_dmabuf(ptr: *const c_void, len: usiz
 /// @param len    bytes; 0 checks iface and device and copies nothing
 /// @return 0, -ENOSYS, -ENODEV, -EPERM, or
 ///   -EINVAL also dest that is not memory of that device to its end, or src in device memory;
-///   -EIO, and then what dest holds is undefined
+///   -EIO, and then the content of dest is undefined
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_hmem_copy_to(iface: u32, device: u32, dest: *mut c_void, src: *const c_void, len: usize) -> c_int {
     // SAFETY: the C caller says that the host side is readable for len bytes, and dest writable if it is host memory.
@@ -282,9 +283,9 @@ pub unsafe extern "C" fn gdrfab_hmem_copy_from(iface: u32, device: u32, dest: *m
     })
 }
 
-/// Makes what a NIC wrote into device memory before this call visible to the device's kernels, running ones
-/// too. For memory that a NIC reaches by itself (verbs: GDRFAB_PATH_DMABUF, GDRFAB_PATH_PEER_MEM): call it
-/// after the completion that told of the bytes, and before a kernel is told.
+/// Makes bytes that a NIC wrote into device memory before this call visible to the device's kernels, running
+/// ones too. For memory that a NIC reaches by itself (verbs: GDRFAB_PATH_DMABUF, GDRFAB_PATH_PEER_MEM): call
+/// it after the completion of the operation that brought the bytes, and before a kernel is told.
 ///
 /// CUDA: returns at once where the device orders these writes itself
 /// (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING). Else the driver flushes with the device's primary

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Version, words, discovery.
+//! Version, error words, and discovery: `gdrfab_getinfo()` and the struct that it returns.
 
 use super::boundary::{ExtensibleStruct, control, counted, hold, last_words, null as is_null, output, read_sized, text, write_text};
 use super::types::*;
@@ -19,10 +19,10 @@ pub struct gdrfab_connreq {
     _opaque: [u8; 0],
 }
 
-/// What a provider offers, or, as hints, what a caller needs (mirrors fi_info, flattened).
+/// A candidate of a provider, or, as hints, the needs of a caller (mirrors fi_info, flattened).
 ///
-/// As hints: gdrfab_dupinfo(NULL), or zeros with struct_size set; these ask for nothing, as NULL in the place
-/// of hints does. A field of 0 or NULL asks for nothing. Strings that a caller sets stay the caller's.
+/// As hints: gdrfab_dupinfo(NULL), or zeros with struct_size set. Such hints ask for nothing, as NULL in
+/// their place does; a field of 0 or NULL asks for nothing. Strings that a caller sets stay the caller's.
 #[repr(C)]
 pub struct gdrfab_info {
     /// sizeof(gdrfab_info)
@@ -37,9 +37,9 @@ pub struct gdrfab_info {
     pub msg_order: u64,
     /// GDRFAB_PATH_* that the provider has. Hint: one of these is needed.
     pub paths: u64,
-    /// GDRFAB_MR_*. Result: what the caller must do. Hint: what it can; of a hint that is not 0, a missing
-    /// bit is one that the caller does not undertake, so GDRFAB_MR_LOCAL alone asks for keys of the
-    /// caller's choice and for offsets.
+    /// GDRFAB_MR_*. Result: what the caller must do. Hint: what the caller can do. If a hint is not 0, the
+    /// caller does not undertake the bits that it lacks: GDRFAB_MR_LOCAL alone asks for keys of the caller's
+    /// choice and for offsets.
     pub mr_mode: u32,
     /// GDRFAB_EP_MSG or GDRFAB_EP_RDM
     pub ep_type: u32,
@@ -108,18 +108,19 @@ pub struct gdrfab_info {
     pub auth_key: *const c_void,
     /// Bytes of auth_key.
     pub auth_key_size: usize,
-    /// GDRFAB_ORDER_STRICT: entries of what an endpoint initiates come in the order of posting, so that small
+    /// GDRFAB_ORDER_STRICT: entries of operations of this side come in the order of posting, so that small
     /// operations wait for large ones before them (verbs: always). 0: as operations end. Hint:
-    /// GDRFAB_ORDER_STRICT if it is needed. Entries of what arrives are in the order of the messages either
-    /// way.
+    /// GDRFAB_ORDER_STRICT if it is needed. Entries of arriving messages come in the order of the messages
+    /// either way.
     pub comp_order: u64,
     /// Blocks of a list (gdrfab_readlist()).
     pub list_limit: usize,
     /// GDRFAB_PATH_* that have means of their own for lists.
     pub list_paths: u64,
     /// Operation flags of receive calls without flags (mirrors fi_rx_attr.op_flags). GDRFAB_COMPLETION: each
-    /// gives an entry with GDRFAB_SELECTIVE_COMPLETION too. GDRFAB_MULTI_RECV, which needs that capability:
-    /// those of untagged messages are as gdrfab_recvmsg() has it. Hint: all of these are needed.
+    /// receive gives an entry with GDRFAB_SELECTIVE_COMPLETION too. GDRFAB_MULTI_RECV, which needs that
+    /// capability: untagged receives take several messages, as of gdrfab_recvmsg(). Hint: all of these are
+    /// needed.
     pub rx_op_flags: u64,
 }
 
@@ -128,7 +129,7 @@ unsafe impl ExtensibleStruct for gdrfab_info {
     const FIRST: usize = 240;
 }
 
-/// What the library allocates: the caller's view first, then what is to be freed with it.
+/// An info that the library has allocated: the caller's struct first, then the memory to free with it.
 #[repr(C)]
 struct Owned {
     info: gdrfab_info,
@@ -291,8 +292,8 @@ pub extern "C" fn gdrfab_strerror(err: c_int) -> *const c_char {
     hold(|_| c"".as_ptr(), || errno::static_words(err).as_ptr())
 }
 
-/// Words of the last call of this thread that failed with anything but -EAGAIN: what was attempted, which
-/// argument or step failed, and why each alternative was refused. "" if none has failed; a call that succeeds
+/// Words of this thread's last call that failed with another errno than -EAGAIN: the attempt, the argument
+/// or step that failed, and why each alternative was refused. "" if none has failed; a call that succeeds
 /// does not clear it. Valid until the next failing call of the thread, not to be freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdrfab_last_error() -> *const c_char {
@@ -306,9 +307,9 @@ pub extern "C" fn gdrfab_last_error() -> *const c_char {
 /// The candidates of a provider come in the order of hints->near_iface, then of speed, then of names. No
 /// accelerator is opened but that of near_iface. An RDMA device is opened, asked and closed, unless hints or
 /// GDRFAB_PROVIDER name another provider. Connectionless endpoints are offered, and first, to hints that ask
-/// for GDRFAB_EP_RDM, GDRFAB_TAGGED, GDRFAB_MULTI_RECV, GDRFAB_DIRECTED_RECV or GDRFAB_SOURCE, the last two
-/// of which no others have. Connected ones have tags and multi-receive, over shm and tcp, if caps ask for
-/// one of them; domain, passive endpoint and peer are then opened with the same.
+/// for GDRFAB_EP_RDM, GDRFAB_TAGGED, GDRFAB_MULTI_RECV, GDRFAB_DIRECTED_RECV or GDRFAB_SOURCE; only they
+/// have the last two. Connected endpoints have tags and multi-receive, over shm and tcp, if caps ask for one
+/// of them; domain, passive endpoint and peer are then opened with the same.
 ///
 /// @param version GDRFAB_VERSION: the header that the caller was compiled with
 /// @param node    host name, or NULL; a name of another host leaves shm out. The call waits for name servers
@@ -316,12 +317,12 @@ pub extern "C" fn gdrfab_last_error() -> *const c_char {
 /// @param service where to listen (GDRFAB_SOURCE) or to connect: a name (shm), a port (tcp, verbs), or an
 ///   address with its scheme; or NULL
 /// @param flags   0, GDRFAB_SOURCE, GDRFAB_GETINFO_ALL
-/// @param hints   what is needed, or NULL
+/// @param hints   the caller's needs, or NULL
 /// @param info    list of candidates, best first; freed by gdrfab_freeinfo()
 /// @return 0, or
 ///   -ENODATA nothing fits: gdrfab_last_error() names every candidate and why it does not;
 ///   -EINVAL also a GDRFAB_ variable of the environment with a value that it cannot have (`gdrfab-info -e`
-///   lists them), or an unknown one whose name is nearly that of one which decides who may connect;
+///   lists them), or an unknown one that resembles a variable which decides who may connect;
 ///   -ENOSYS version is newer than this library, or the driver of hints->near_iface is not there;
 ///   -ENODEV hints->near_device does not exist; -E2BIG; -GDRFAB_EBADFLAGS
 #[unsafe(no_mangle)]
@@ -387,7 +388,7 @@ pub unsafe extern "C" fn gdrfab_dupinfo(info: *const gdrfab_info) -> *mut gdrfab
     copy
 }
 
-// What gdrfab_tostr() describes.
+// The types that gdrfab_tostr() describes.
 /// gdrfab_info
 pub const GDRFAB_TYPE_INFO: u32 = 0;
 /// uint64_t of capabilities or completion flags

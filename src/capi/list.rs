@@ -70,7 +70,7 @@ impl Handle for gdrfab_list {
     type Inner = Prepared;
 }
 
-/// An array of which one element may stand for all.
+/// An array of `count` elements, or of one element for all.
 ///
 /// # Safety
 /// NULL, or readable for `n` elements.
@@ -129,12 +129,12 @@ unsafe fn post(ep: *mut gdrfab_ep, dir: Dir, msg: *const gdrfab_msg_list, flags:
 
 /// Posts a read of many blocks, from anywhere in the peer's regions to anywhere here, as one operation.
 ///
-/// The blocks move in any order, and side by side. One entry tells of the end: the bytes of all, or the first
-/// error and its block (gdrfab_cq_err_entry::block); then some blocks may have moved, and none moves any more.
-/// Where targets overlap, their content is undefined. Blocks that adjoin on both sides are moved as one. With
-/// GDRFAB_FENCE the list begins after everything posted before it; what is posted behind it may overtake it.
-/// The deadline is that of the whole list. gdrfab_cancel() ends it: its entry comes when what was under way
-/// has ended.
+/// The blocks move in any order, and side by side. One entry reports the end: the bytes of all, or the first
+/// error and its block (gdrfab_cq_err_entry::block); in that case some blocks may have moved, and none moves
+/// any more. If targets overlap, their content is undefined. Blocks that adjoin on both sides are moved as
+/// one. With GDRFAB_FENCE the list begins after everything posted before it; operations posted after it may
+/// overtake it. The deadline is that of the whole list. gdrfab_cancel() ends it: its entry comes when the
+/// parts under way have ended.
 ///
 /// @param msg   the list; read during the call only, with its arrays
 /// @param flags as of gdrfab_readmsg()

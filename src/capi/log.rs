@@ -13,12 +13,12 @@ use std::ffi::CString;
 /// locks held: it must not call gdrfab, and a C++ exception must not leave it.
 pub type gdrfab_log_fn = Option<unsafe extern "C" fn(arg: *mut c_void, level: c_int, message: *const c_char)>;
 
-/// The caller's argument travels to whatever thread logs.
+/// The caller's function and argument, in whichever thread logs.
 struct Callback(unsafe extern "C" fn(*mut c_void, c_int, *const c_char), *mut c_void);
 
 // SAFETY: the documentation tells the C caller that any thread may call the function with `arg`.
 unsafe impl Send for Callback {}
-// SAFETY: as above.
+// SAFETY: the documentation tells the C caller that any thread may call the function with `arg`.
 unsafe impl Sync for Callback {}
 
 impl Callback {
@@ -29,13 +29,13 @@ impl Callback {
     }
 }
 
-/// Chooses what is logged, and where to; overrides GDRFAB_LOG. Mirrors fi_import_log.
+/// Sets which lines are logged, and where to; overrides GDRFAB_LOG. Mirrors fi_import_log.
 ///
 /// Lines on stderr begin with the time (UTC), the process and the level. A line that cannot be written is
 /// lost.
 ///
 /// @param level 0 off, 1 error, 2 warn, 3 info, 4 debug
-/// @param fn    receives the lines, without what they begin with; NULL: stderr
+/// @param fn    receives the lines, without time, process and level; NULL: stderr
 /// @param arg   passed to fn
 /// @return 0, -EINVAL
 #[unsafe(no_mangle)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Registration, and memory made to be reachable.
+//! Registration of memory, and allocation of host memory that peers can map.
 
 use super::boundary::{
     ExtensibleStruct, control, counted, hold, iovecs, null, object, output, output_sized, read_sized, release, share, shared, write_sized,
@@ -43,7 +43,7 @@ pub struct gdrfab_mr_dmabuf {
     pub base_addr: *mut c_void,
 }
 
-/// What to register (mirrors fi_mr_attr).
+/// The memory to register, and how (mirrors fi_mr_attr).
 #[repr(C)]
 pub struct gdrfab_mr_attr {
     /// sizeof(gdrfab_mr_attr)
@@ -64,9 +64,10 @@ pub struct gdrfab_mr_attr {
     pub context: *mut c_void,
     /// Its number; 0 with HMEM_SYSTEM, ignored with HMEM_AUTO.
     pub device: u64,
-    /// GDRFAB_HMEM_*. GDRFAB_HMEM_AUTO: each driver that is here is asked whose the first address is. A file
-    /// does not say whose memory it is: with GDRFAB_MR_DMABUF, AUTO counts as GDRFAB_HMEM_SYSTEM, and the CPU
-    /// may read the bytes of small operations; where it must not, name the device (gdrfab_hmem_detect()).
+    /// GDRFAB_HMEM_*. GDRFAB_HMEM_AUTO: asks each driver of this host for the owner of the first address. A
+    /// file does not tell the device of its memory: with GDRFAB_MR_DMABUF, AUTO counts as GDRFAB_HMEM_SYSTEM,
+    /// and the CPU may read the bytes of small operations. If it must not, name the device
+    /// (gdrfab_hmem_detect()).
     pub iface: u32,
     /// 0
     pub reserved: u32,
@@ -76,12 +77,12 @@ pub struct gdrfab_mr_attr {
     pub forbid: u64,
 }
 
-/// What a region is.
+/// A region's attributes and paths.
 #[repr(C)]
 pub struct gdrfab_mr_info {
     /// sizeof(gdrfab_mr_info), set by the caller
     pub struct_size: usize,
-    /// By which peers name it.
+    /// The key by which peers name it.
     pub key: u64,
     /// Remote address of the first byte.
     pub base: u64,
@@ -157,8 +158,8 @@ fn flags_of_ranges(flags: u64) -> u64 {
     if flags & GDRFAB_MR_DMABUF != 0 { u64::MAX } else { flags }
 }
 
-/// Registers what most callers register: one range of host memory without conditions. False: there is
-/// something special or wrong about it, and nothing was done.
+/// Registers the usual case: one range of host memory without conditions. False: the request is special or
+/// wrong, and nothing was done.
 ///
 /// # Safety
 /// As for gdrfab_mr_regattr().
@@ -167,7 +168,7 @@ unsafe fn register_fast(domain: *mut gdrfab_domain, attr: *const gdrfab_mr_attr,
     if attr.is_null() || !attr.is_aligned() || mr.is_null() || !mr.is_aligned() || flags != 0 {
         return false;
     }
-    // SAFETY: the struct begins with its size, and only one of exactly our size is read on.
+    // SAFETY: the struct begins with its size, and only a struct of exactly our size is read further.
     unsafe {
         if attr.cast::<usize>().read() != size_of::<gdrfab_mr_attr>() {
             return false;
@@ -327,7 +328,7 @@ pub unsafe extern "C" fn gdrfab_mr_regattr(
             policy: PathPolicy { require: paths(a.require, "attr->require")?, forbid: paths(a.forbid, "attr->forbid")? },
             event: flags & GDRFAB_RMA_EVENT != 0,
         };
-        // Whether a descriptor is open is what the first question about it tells.
+        // The first call on the descriptor finds out whether it is open.
         let named = |e: Error| match &attr.source {
             Source::File { fd, .. } if e.errno == errno::EBADF => no_descriptor(fd.as_raw_fd()),
             _ => e,
@@ -369,9 +370,9 @@ pub unsafe extern "C" fn gdrfab_mr_context(mr: *mut gdrfab_mr) -> *mut c_void {
 
 /// The key by which peers name the region; 0 for NULL. Mirrors fi_mr_key.
 ///
-/// Of the keys that shm and tcp choose 44 bits are random, of those of staged regions of verbs 43: who knows
-/// some keys of a domain cannot compute others. The device's own keys over verbs have 32 bits, as random as
-/// the device makes them.
+/// Of the keys that shm and tcp choose, 44 bits are random; of those of staged regions of verbs, 43. Knowing
+/// some keys of a domain does not help to compute others. The device's own keys over verbs have 32 bits, as
+/// random as the device makes them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_key(mr: *mut gdrfab_mr) -> u64 {
     // SAFETY: the C caller says that the handle is open.
@@ -392,8 +393,8 @@ pub unsafe extern "C" fn gdrfab_mr_desc(mr: *mut gdrfab_mr) -> *mut c_void {
 
 /// Binds a counter that grows by one with each complete write of a peer into the region. Mirrors fi_mr_bind.
 ///
-/// @param mr    region; one that peers have used already was registered with GDRFAB_RMA_EVENT, or what they
-///   write may go uncounted
+/// @param mr    region; if peers have used it already, it was registered with GDRFAB_RMA_EVENT, or their
+///   writes may go uncounted
 /// @param cntr  counter; closed after the region
 /// @param flags GDRFAB_REMOTE_WRITE
 /// @return 0, -EINVAL, -GDRFAB_EBADFLAGS, -EPERM, -EOPNOTSUPP (connected endpoints over verbs: a card does not
@@ -409,7 +410,7 @@ pub unsafe extern "C" fn gdrfab_mr_bind_cntr(mr: *mut gdrfab_mr, cntr: *mut gdrf
     })
 }
 
-/// Tells what a region is and which paths it offers: 0 or -EINVAL.
+/// Tells a region's attributes and paths: 0 or -EINVAL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_mr_query(mr: *mut gdrfab_mr, info: *mut gdrfab_mr_info) -> c_int {
     // SAFETY: the C caller says that the handle is open, and the struct writable for its size.

@@ -194,10 +194,10 @@ pub unsafe extern "C" fn gdrfab_recvv(
 
 /// Posts a receive with pieces, flags and a deadline. Mirrors fi_recvmsg.
 ///
-/// With GDRFAB_MULTI_RECV the buffer, of one piece, takes messages one behind the other. Each gives an entry,
-/// whose buf tells where it lies (GDRFAB_CQ_FORMAT_DATA or TAGGED). The last one has GDRFAB_MULTI_RECV in its
-/// flags: fewer than GDRFAB_OPT_MIN_MULTI_RECV bytes are left, or the receive was cancelled, and the buffer is
-/// the caller's again. A message longer than what is left is cut off.
+/// With GDRFAB_MULTI_RECV the buffer, of one piece, takes messages one behind the other. Each gives an
+/// entry, whose buf tells where it lies (GDRFAB_CQ_FORMAT_DATA or TAGGED). The last one has
+/// GDRFAB_MULTI_RECV in its flags: fewer than GDRFAB_OPT_MIN_MULTI_RECV bytes are left, or the receive was
+/// cancelled, and the buffer is the caller's again. A message longer than the rest of the buffer is cut off.
 ///
 /// @param flags any of GDRFAB_COMPLETION, GDRFAB_MORE, GDRFAB_MULTI_RECV
 /// @return as gdrfab_recv(); -E2BIG; -GDRFAB_EBADFLAGS; -EOPNOTSUPP (GDRFAB_MULTI_RECV, without that

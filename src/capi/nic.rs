@@ -17,7 +17,7 @@ pub const GDRFAB_LINK_DOWN: u32 = 1;
 /// The port is active.
 pub const GDRFAB_LINK_UP: u32 = 2;
 
-// gdrfab_nic_attr.odp: what on-demand paging is possible for.
+// gdrfab_nic_attr.odp: the uses of memory for which on-demand paging is possible.
 /// It is possible at all.
 pub const GDRFAB_ODP_SUPPORTED: u32 = 1;
 /// Of the whole address space as one region.
@@ -33,7 +33,7 @@ pub const GDRFAB_ODP_READ: u32 = 32;
 /// Of regions that are targets of atomics.
 pub const GDRFAB_ODP_ATOMIC: u32 = 64;
 
-// gdrfab_nic_attr.near: where the accelerator is that the info names.
+// gdrfab_nic_attr.near: the place of the accelerator that the info names.
 /// near_iface is 0.
 pub const GDRFAB_NEAR_UNASKED: u32 = 0;
 /// Below the same PCIe switch.
@@ -42,10 +42,10 @@ pub const GDRFAB_NEAR_SWITCH: u32 = 1;
 pub const GDRFAB_NEAR_ROOT: u32 = 2;
 /// In the same NUMA node.
 pub const GDRFAB_NEAR_NODE: u32 = 3;
-/// In another NUMA node, or nobody knows.
+/// In another NUMA node, or unknown.
 pub const GDRFAB_NEAR_FAR: u32 = 4;
 
-/// What the device and the port behind an info say of themselves (mirrors fi_info->nic, flattened).
+/// The device and the port behind an info, as they describe themselves (mirrors fi_info->nic, flattened).
 #[repr(C)]
 pub struct gdrfab_nic_attr {
     /// sizeof(gdrfab_nic_attr), set by the caller

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Opening and closing. Every close takes its own type; an object that others still use answers
-//! -EBUSY and stays open.
+//! Opening and closing objects. Each kind of object has a close call of its own, which returns -EBUSY and
+//! leaves the object open while others use it.
 
 use super::boundary::{ExtensibleStruct, Handle, control, give, hold, object, output, read_sized, reclaim, release, shared};
 use super::info::{gdrfab_info, import};
@@ -16,7 +16,7 @@ use libc::{c_int, c_void};
 pub struct gdrfab_fabric {
     _opaque: [u8; 0],
 }
-/// What opens regions, queues, counters and endpoints.
+/// Opens regions, queues, counters and endpoints.
 pub struct gdrfab_domain {
     _opaque: [u8; 0],
 }
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn gdrfab_fabric_open(info: *const gdrfab_info, context: *
     })
 }
 
-/// Closes a fabric: 0, -EBUSY (what was opened from it is open), -EINVAL, -EPERM. Mirrors fi_close.
+/// Closes a fabric: 0, -EBUSY (objects opened from it are open), -EINVAL, -EPERM. Mirrors fi_close.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_fabric_close(fabric: *mut gdrfab_fabric) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
@@ -120,8 +120,8 @@ pub unsafe extern "C" fn gdrfab_fabric_context(fabric: *mut gdrfab_fabric) -> *m
 
 /// Opens a domain, freed by gdrfab_domain_close(). Mirrors fi_domain.
 ///
-/// info->threading, progress and mr_mode decide how it behaves. GDRFAB_PROGRESS_AUTO starts a thread, and the
-/// domain then locks whatever the threading level.
+/// info->threading, progress and mr_mode decide how it behaves. GDRFAB_PROGRESS_AUTO starts a thread, and
+/// the domain then has locks, whatever the threading level.
 ///
 /// @param info   a candidate of gdrfab_getinfo(), or the info of a connection request
 /// @return 0, -EINVAL (also: the fabric was opened with the info of another provider or fabric), -E2BIG,
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn gdrfab_domain_open(
     })
 }
 
-/// Closes a domain: 0, -EBUSY (the words count what is open in it), -EINVAL, -EPERM. Mirrors fi_close.
+/// Closes a domain: 0, -EBUSY (the words count the objects open in it), -EINVAL, -EPERM. Mirrors fi_close.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_domain_close(domain: *mut gdrfab_domain) -> c_int {
     // SAFETY: the C caller says that the handle is open, and that it is not used again after 0.
@@ -290,9 +290,9 @@ unsafe impl ExtensibleStruct for gdrfab_cq_attr {
     const FIRST: usize = 32;
 }
 
-/// Entries of a queue whose attributes name no size.
+/// The size of a queue whose attributes name none.
 const CQ_SIZE: usize = 1024;
-/// Entries that a queue may have.
+/// The largest size of a queue.
 const CQ_SIZE_MAX: usize = 1 << 22;
 
 /// Opens a completion queue, freed by gdrfab_cq_close(). Mirrors fi_cq_open.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Options of an endpoint.
+//! Options of an endpoint: their numbers, types and defaults, and the calls that set and read them.
 
 use super::boundary::{control, null, object, output};
 use super::objects::gdrfab_ep;
@@ -12,14 +12,15 @@ use libc::{c_int, c_void};
 
 /// Level of all options.
 pub const GDRFAB_OPT_ENDPOINT: c_int = 0;
-/// size_t, with GDRFAB_MULTI_RECV only: one posted from now on ends when fewer bytes are left; default 64.
+/// size_t, with GDRFAB_MULTI_RECV only: a receive of several messages posted from now on ends when fewer
+/// bytes are left; default 64.
 pub const GDRFAB_OPT_MIN_MULTI_RECV: c_int = 0;
 /// size_t, read only: bytes of private data to connect.
 pub const GDRFAB_OPT_CM_DATA_SIZE: c_int = 1;
 /// uint64_t ns after which operations, not receives, posted from now on end with ETIMEDOUT; 0 (default),
 /// UINT64_MAX: never. Not while the kernel copies (cma) and waits for the target's pages (userfaultfd).
 pub const GDRFAB_OPT_DEADLINE: c_int = 256;
-/// uint64_t ns to connect, or to reach a peer by whichever way; 0, UINT64_MAX: no limit; default 10 s.
+/// uint64_t ns to connect, or to reach a peer in any way; 0, UINT64_MAX: no limit; default 10 s.
 pub const GDRFAB_OPT_CONNECT_TIMEOUT: c_int = 257;
 /// uint64_t of GDRFAB_PATH_*: RMA that can use none of these fails with EOPNOTSUPP (GDRFAB_PROV_PATH); 0:
 /// any. With verbs the path is that of this side's memory, or staged if either side's is.
@@ -31,14 +32,14 @@ pub const GDRFAB_OPT_FORBID_PATH: c_int = 259;
 pub const GDRFAB_OPT_COOP: c_int = 260;
 /// The initiator copies alone.
 pub const GDRFAB_COOP_OFF: u32 = 0;
-/// Shared with a target that polls (default). One that is stopped meanwhile holds the operation up.
+/// A target that polls helps (default). If it is stopped meanwhile, the operation waits.
 pub const GDRFAB_COOP_POLLING: u32 = 1;
-/// And with one that sleeps in a wait, which is woken for a MiB.
+/// A target that sleeps in a wait helps too; it is woken for a MiB or more.
 pub const GDRFAB_COOP_WAKING: u32 = 2;
-/// uint64_t, a stream of the caller's (CUstream, ...) as a number: what a device's driver copies for
-/// operations posted from now on begins after what that stream holds at the post; 0 (default): none. Fails
-/// with ENOSYS where the vendor has no such order. Of verbs and of connectionless endpoints only 0, else
-/// -EOPNOTSUPP: synchronise with the stream before posting.
+/// uint64_t, a stream of the caller's (CUstream, ...) as a number: copies by a device's driver, for
+/// operations posted from now on, begin after the work that is in that stream at the post; 0 (default):
+/// none. Fails with ENOSYS if the vendor has no such order. Verbs and connectionless endpoints take only 0,
+/// else -EOPNOTSUPP: synchronise with the stream before posting.
 pub const GDRFAB_OPT_STREAM: c_int = 261;
 
 // Of verbs only, set before connecting or accepting. Defaults: GDRFAB_VERBS_TIMEOUT, _RETRIES, _RNR_RETRIES,
@@ -53,21 +54,21 @@ pub const GDRFAB_OPT_RNR_RETRY: c_int = 264;
 pub const GDRFAB_OPT_MIN_RNR_TIMER: c_int = 265;
 
 /// uint32_t 0 or 1 (default), of shm, set before connecting or accepting. 0: operations and progress of this
-/// endpoint call no device driver in this process, for callers whose kernels wait for copies: a driver's call
-/// may wait for the kernels. Copies between device memory (ipc) are then made by a process of the library's,
-/// gdrfab-copier, which setting the option starts; what needs a driver here fails with EOPNOTSUPP: copies
-/// between host and device memory, messages in device memory, a peer's staged access to it. Registration
-/// still calls it. Default: GDRFAB_HMEM_PROCESS. Mirrors FI_OPT_CUDA_API_PERMITTED.
+/// endpoint call no device driver in this process. It is for callers whose kernels wait for copies: a
+/// driver's call may wait for the kernels. A process of the library's, gdrfab-copier, which setting the
+/// option starts, then makes copies between device memory (ipc). Whatever needs a driver here fails with
+/// EOPNOTSUPP: copies between host and device memory, messages in device memory, a peer's staged access to
+/// it. Registration still calls the driver. Default: GDRFAB_HMEM_PROCESS. Mirrors FI_OPT_CUDA_API_PERMITTED.
 pub const GDRFAB_OPT_DRIVER_CALLS: c_int = 266;
 /// uint64_t ns after which receives posted from now on end with ETIMEDOUT, whether a message has begun to
 /// arrive or not; 0 (default), UINT64_MAX: never. Over verbs a late one ends the connection.
 pub const GDRFAB_OPT_RECV_DEADLINE: c_int = 267;
-/// uint32_t 0 (default) or, connectionless only, 1: who lacks its
-/// whole name (gdrfab_ep_getname()) gets ECONNREFUSED.
+/// uint32_t 0 (default) or, connectionless only, 1: a peer that lacks the whole name (gdrfab_ep_getname())
+/// gets ECONNREFUSED.
 pub const GDRFAB_OPT_WHOLE_NAME: c_int = 268;
-/// uint32_t 0 to 16, tcp only: transfers of 256 KiB and more of connections made from now on go over so many
+/// uint32_t 0 to 16, tcp only: transfers of 256 KiB and more, on connections made from now on, use this many
 /// further sockets, or as many as the peer wants if those are fewer; 1: none; 0: automatic, between hosts
-/// where the network holds one connection up and more are faster. Default: GDRFAB_TCP_STREAMS.
+/// where the network limits one connection and several are faster. Default: GDRFAB_TCP_STREAMS.
 pub const GDRFAB_OPT_TCP_STREAMS: c_int = 269;
 /// char[], interfaces and addresses with commas, nearest first, a NUL at the end or none; tcp only, set before
 /// connecting or accepting (connectionless: of peers that are reached from now on): the rails of this
@@ -75,7 +76,7 @@ pub const GDRFAB_OPT_TCP_STREAMS: c_int = 269;
 /// GDRFAB_TCP_RAILS. Not one of this host: -ENODEV, -EADDRNOTAVAIL.
 pub const GDRFAB_OPT_RAILS: c_int = 270;
 
-/// Bytes of an option that is a text.
+/// The most bytes of an option that is a text.
 const TEXT_MAX: usize = 4096;
 
 fn check_level(level: c_int) -> Result<()> {
@@ -155,7 +156,7 @@ fn unknown(optname: c_int) -> Error {
 /// @return 0, -EINVAL, -ENOPROTOOPT (no such option, or not of this provider), -EOPNOTSUPP (a value that this
 ///   provider cannot keep to), -GDRFAB_EOPBADSTATE (an option that is set before connecting, and the endpoint
 ///   has begun to); of GDRFAB_OPT_DRIVER_CALLS also -ENOENT (no gdrfab-copier is found), -EPROTO (it is of
-///   another build), -EIO (it has ended), -ETIMEDOUT (no answer for a minute), or what its driver answers
+///   another build), -EIO (it has ended), -ETIMEDOUT (no answer for a minute), or an errno of its driver
 ///   (-EBUSY, -ENOMEM, ...)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_setopt(ep: *mut gdrfab_ep, level: c_int, optname: c_int, optval: *const c_void, optlen: usize) -> c_int {

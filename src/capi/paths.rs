@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Answers about the paths that an endpoint's bytes take, its rails, and what it has done so far.
+//! Queries about an endpoint: the path of its operations, its rails, and counts of what it has done.
 
 use super::boundary::{ExtensibleStruct, control, counted, null, object, output_sized, write_sized, write_text};
 use super::objects::gdrfab_ep;
@@ -11,11 +11,11 @@ use std::net::IpAddr;
 
 // == Options, paths, statistics ==
 
-/// In the place of a region's key: the way of messages is asked for. A region that its owner gave this key
+/// In place of a region's key: asks for the path of messages. A region to which its owner gave this key
 /// cannot be asked about.
 pub const GDRFAB_KEY_MESSAGES: u64 = 0;
 
-/// Which path an operation uses, and why not another.
+/// The path that an operation uses, and why not another.
 #[repr(C)]
 pub struct gdrfab_path_info {
     /// sizeof(gdrfab_path_info), set by the caller
@@ -45,15 +45,15 @@ pub struct gdrfab_path_info {
     /// In: gdrfab_mr_desc() of the local memory that operations will name, by which tcp and verbs choose too;
     /// NULL: host memory.
     pub desc: *const c_void,
-    /// Of messages (GDRFAB_KEY_MESSAGES): the GDRFAB_PATH_* of those with up to short_size bytes, where it is
-    /// another way than that of longer ones; else 0.
+    /// Of messages (GDRFAB_KEY_MESSAGES): the GDRFAB_PATH_* of messages with up to short_size bytes, if it
+    /// is another than that of longer ones; else 0.
     pub short_path: u64,
     /// Bytes of the longest message that goes by short_path.
     pub short_size: usize,
 }
 
-/// What an endpoint has done so far. Bytes and RMA operations are counted by path; an RDMA device's by how it
-/// reaches the memory of this side.
+/// Counts of what an endpoint has done so far. Bytes and RMA operations are counted by path; those of an
+/// RDMA device by the way in which it reaches the memory of this side.
 #[repr(C)]
 pub struct gdrfab_stats {
     /// sizeof(gdrfab_stats), set by the caller
@@ -102,12 +102,13 @@ pub struct gdrfab_stats {
     pub bytes_peer_mem: u64,
     /// Rails that were lost, each time counted (GDRFAB_TCP_RAILS, GDRFAB_VERBS_RAILS).
     pub rails_lost: u64,
-    /// Of the domain of a connectionless endpoint: messages read by a card from device memory whose region lacks
-    /// GDRFAB_REMOTE_READ, and whose registration was kept from an earlier one.
+    /// Of the domain of a connectionless endpoint: messages that a card read from device memory whose region
+    /// lacks GDRFAB_REMOTE_READ, with a registration kept from an earlier message.
     pub cache_hits: u64,
-    /// The same, registered for the message.
+    /// The same, with a registration made for the message.
     pub cache_misses: u64,
-    /// Kept registrations that were closed before their region: for others, or because the memory was freed.
+    /// Kept registrations that were closed before their region: to make room, or because the memory was
+    /// freed.
     pub cache_evictions: u64,
 }
 
@@ -116,13 +117,14 @@ pub struct gdrfab_stats {
 pub struct gdrfab_rail_info {
     /// sizeof(gdrfab_rail_info), set by the caller
     pub struct_size: usize,
-    /// 1: it is up; 0: it is lost, and called for again.
+    /// 1: it is up; 0: it is lost, and being connected again.
     pub up: u32,
     /// How often it was lost.
     pub losses: u32,
-    /// Bytes that it carried out; what went twice is counted twice. The first one of verbs counts parts of what goes over several.
+    /// Bytes sent; bytes sent twice are counted twice. The first rail of verbs counts its parts of
+    /// operations that go over several rails.
     pub bytes_out: u64,
-    /// Bytes that it carried in.
+    /// Bytes received.
     pub bytes_in: u64,
     /// This side's address, without a port: of InfiniBand its GID.
     pub own: [c_char; 48],
@@ -130,7 +132,7 @@ pub struct gdrfab_rail_info {
     pub peer: [c_char; 48],
 }
 
-// SAFETY: repr(C), size first; `desc` is a number in a pointer's clothes.
+// SAFETY: repr(C), size first; `desc` is a number in the type of a pointer, and never followed.
 unsafe impl ExtensibleStruct for gdrfab_path_info {
     const FIRST: usize = 48;
 }
@@ -143,19 +145,20 @@ unsafe impl ExtensibleStruct for gdrfab_stats {
     const FIRST: usize = 96;
 }
 
-/// Tells which path the next operation to a peer's region uses from this endpoint, and of each other path why
-/// not. Nothing is sent.
+/// Tells which path the next operation to a peer's region uses from this endpoint, and for each other path
+/// why it is not used. Nothing is sent.
 ///
-/// shm looks the key up in the peer's table. tcp and verbs judge by the key and by this side's memory, and
-/// only an operation finds out whether the peer has such a region. With verbs the key does not say by which of
-/// nic, dmabuf and peer-mem the peer's device reaches the memory, so the answer, GDRFAB_OPT_REQUIRE_PATH and
-/// GDRFAB_OPT_FORBID_PATH are about this side's memory, and about staged on either. A path has EAGAIN while it
-/// cannot be known: shm waits for the peer's memory file, where this process may not fetch it; tcp: a key that
-/// its owner chose (no GDRFAB_MR_PROV_KEY) does not say what memory it names.
+/// shm looks the key up in the peer's table. tcp and verbs decide by the key and by this side's memory, and
+/// only an operation finds out whether the peer has such a region. With verbs the key does not say by which
+/// of nic, dmabuf and peer-mem the peer's device reaches the memory, so the answer, GDRFAB_OPT_REQUIRE_PATH
+/// and GDRFAB_OPT_FORBID_PATH are about this side's memory, and for staged about both sides'. A path has
+/// EAGAIN while it cannot be known: shm waits for the peer's memory file, if this process may not fetch it;
+/// tcp: a key that its owner chose (no GDRFAB_MR_PROV_KEY) does not tell the kind of its memory.
 ///
-/// By GDRFAB_KEY_MESSAGES it tells the way of messages from the memory that desc names: path is that of long
-/// ones, whose bytes the receiver may fetch once it has a receive (shm, connectionless endpoints); it chooses
-/// by its own options too. Messages use staged whatever GDRFAB_OPT_FORBID_PATH says of it.
+/// With GDRFAB_KEY_MESSAGES the answer is about messages from the memory that desc names. path is that of
+/// long messages, whose bytes the receiver may fetch once it has a receive (shm, connectionless endpoints);
+/// the receiver's own options then count too. Messages may use staged even if GDRFAB_OPT_FORBID_PATH forbids
+/// it.
 ///
 /// @param key  of the peer's region, or GDRFAB_KEY_MESSAGES
 /// @param info gets the answer; the caller sets struct_size and desc
@@ -284,7 +287,7 @@ fn text_of(ip: Option<IpAddr>) -> [c_char; 48] {
     out
 }
 
-/// Tells what an endpoint has done so far: 0 or -EINVAL.
+/// Tells the counts of an endpoint: 0 or -EINVAL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdrfab_ep_stats(ep: *mut gdrfab_ep, stats: *mut gdrfab_stats) -> c_int {
     // SAFETY: the C caller says that the handle is open and the struct writable for its size.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Constants of the header, and its table of contents: sections begin in this order, with the rules that hold for a whole
-//! section (tests/header/layout.rs). Literals, because cbindgen evaluates nothing; values.rs holds them to the values that
-//! the layers underneath use.
+//! The constants of the header, and its table of contents: the header's sections come in the order of this file,
+//! each with the rules that hold for all of it (tests/header/layout.rs). Constants are literals, because cbindgen
+//! evaluates nothing; `values.rs` checks them against the values of the layers below.
 
 use libc::c_int;
 
@@ -14,8 +14,7 @@ use libc::c_int;
 //
 //   -EINVAL            a required pointer is NULL; a size, count or number is out of range; a reserved field
 //                      is not 0; struct_size is not set. Any call may return it
-//   -E2BIG             a struct is longer than the library's, and what the library does not know is not zero
-//   -GDRFAB_EBADFLAGS  a flag that the call does not define
+//   -E2BIG             a struct is longer than the library knows it, and the unknown part is not zero
 //   -ENOMEM, -EMFILE, -ENFILE, -ENOSPC
 //                      the kernel has no memory, no file descriptor, or no more of what it counts per user
 //                      (memory files, watched sockets). Without memory any call that posts, opens, connects,
@@ -46,8 +45,8 @@ use libc::c_int;
 // cancellation points while they sleep, and a signal handler may end the thread there, and nowhere else, by
 // pthread_exit(); in any other call cancellation of the thread waits until it returns. A thread calls nothing
 // while its cancel type is asynchronous. The library's descriptors are 3 and more, also where the program has
-// closed 0, 1 or 2; calls that open, register or connect may take these numbers until they return, and
-// docs/abi.md tells what other threads see of that.
+// closed 0, 1 or 2; calls that open, register or connect may use these numbers until they return.
+// docs/abi.md describes the effect on other threads.
 //
 // Handles: an open call stores a handle, and the close call of its kind frees it. Close in the reverse order
 // of opening; a close takes bounded time, and of an object that others still use it returns -EBUSY. Using a
@@ -86,7 +85,7 @@ pub const GDRFAB_VERSION_PATCH: u32 = 0;
 // #define GDRFAB_VERSION
 
 // == Discovery ==
-// gdrfab_getinfo() lists what the providers of this host offer; one of the list opens fabric, domain and
+// gdrfab_getinfo() lists the candidates of this host's providers; one of the list opens fabric, domain and
 // endpoint.
 
 // Capabilities (gdrfab_info.caps). The bits return as access rights of a region, as bind flags of queues and
@@ -131,7 +130,7 @@ pub const GDRFAB_DIRECTED_RECV: u64 = 1u64 << 59;
 /// GDRFAB_RECV has receives of the provider's own instead.
 pub const GDRFAB_RX_CQ_DATA: u64 = 1u64 << 56;
 
-// gdrfab_info.mr_mode: what the caller undertakes. shm requires none.
+// gdrfab_info.mr_mode: what the caller undertakes to do. shm requires nothing.
 /// Local buffers need a gdrfab_mr_desc(), but for inject calls.
 pub const GDRFAB_MR_LOCAL: u32 = 1u32 << 2;
 /// Remote addresses are virtual; else they count from attr.offset.
@@ -200,8 +199,8 @@ pub const GDRFAB_PROGRESS_MANUAL: u32 = 2;
 pub const GDRFAB_ADDR_STR: u32 = 9;
 
 // Flags of gdrfab_getinfo().
-/// node and service name the local address, to listen on. As a capability: gdrfab_cq_readfrom() tells who
-/// sent.
+/// node and service name the local address, to listen on. As a capability: gdrfab_cq_readfrom() gives the
+/// sender.
 pub const GDRFAB_SOURCE: u64 = 1u64 << 57;
 /// Candidates that do not fit come too, with their reason.
 pub const GDRFAB_GETINFO_ALL: u64 = 1u64 << 60;
@@ -230,15 +229,16 @@ pub const GDRFAB_CM_DATA_MAX: usize = 256;
 
 // == Address vectors ==
 // An endpoint of ep_type GDRFAB_EP_RDM reaches many peers. An address vector numbers them: its indexes are
-// the dest_addr and src_addr of operations. They count from 0 in the order of insertion, so that processes
-// that insert and remove the same names in the same order have the same indexes. Inserting connects nobody:
-// that happens when a peer is first used. Order: open, bind queues and one vector, enable,
+// the dest_addr and src_addr of operations. Indexes count from 0 in the order of insertion, so that
+// processes that insert and remove the same names in the same order have the same indexes. Insertion makes
+// no connection; that happens when the peer is first used. Order: open, bind queues and one vector, enable,
 // gdrfab_ep_getname(), exchange the names by other means, insert them.
 //
-// A name has GDRFAB_NAME_LEN bytes, is not text, and is good on every host: it tells where the endpoint
-// listens, and which of those that listened there one after the other it is. What is sent to the name of an
-// endpoint that is gone fails, and never reaches one that listens there now. A name of gdrfab_av_insertsvc(),
-// of node and service alone, means whoever listens there.
+// A name has GDRFAB_NAME_LEN bytes, is not text, and is good on every host. It holds the address at which
+// the endpoint listens, and a number that tells this endpoint from others that listened there before or
+// after it. An operation to the name of an endpoint that is gone fails, and never reaches an endpoint that
+// listens there now. A name of gdrfab_av_insertsvc(), of node and service alone, means any endpoint that
+// listens there.
 
 // Limits.
 /// Bytes of the name of a connectionless endpoint.
@@ -253,7 +253,7 @@ pub const GDRFAB_ADDR_NOTAVAIL: u64 = u64::MAX;
 // gdrfab_av_attr.type.
 /// As GDRFAB_AV_TABLE.
 pub const GDRFAB_AV_UNSPEC: u32 = 0;
-/// As GDRFAB_AV_TABLE: what a caller has to treat as opaque may be an index.
+/// As GDRFAB_AV_TABLE: an opaque value may be an index.
 pub const GDRFAB_AV_MAP: u32 = 1;
 /// Indexes.
 pub const GDRFAB_AV_TABLE: u32 = 2;
@@ -308,10 +308,10 @@ pub const GDRFAB_HMEM_ZE: u32 = 3;
 pub const GDRFAB_HMEM_NEURON: u32 = 4;
 /// Intel Gaudi.
 pub const GDRFAB_HMEM_SYNAPSEAI: u32 = 5;
-/// Whatever the drivers that are here say. Not in libfabric.
+/// Asks each driver of this host. Not in libfabric.
 pub const GDRFAB_HMEM_AUTO: u32 = 0xffffffff;
 
-// How an allocation was made, which decides what can be done with it.
+// How an allocation was made; that decides which paths its memory has.
 /// Host memory that no vendor knows.
 pub const GDRFAB_HMEM_KIND_HOST: u32 = 0;
 /// The vendor's plain device allocator (cudaMalloc).
@@ -331,7 +331,7 @@ pub const GDRFAB_HMEM_KIND_IMPORTED: u32 = 6;
 pub const GDRFAB_DMABUF_PCIE: u64 = 1u64 << 0;
 
 // == RMA ==
-// One-sided writes and reads. What holds for every call that posts an operation, here and under Messages:
+// One-sided writes and reads. The rules for all calls that post an operation, here and under Messages:
 //
 //   ep           an endpoint that is connected; for receives, and of ep_type GDRFAB_EP_RDM, enabled
 //   buf, len     local memory and its bytes. It is not changed, and of a read or receive not used, until the
@@ -350,14 +350,15 @@ pub const GDRFAB_DMABUF_PCIE: u64 = 1u64 << 0;
 //                alone, tx_op_flags and rx_op_flags do not apply
 //
 // Inject calls take up to info->inject_size bytes. Their buffer is the caller's again at once, and only a
-// failure gives an entry. On a connected endpoint the loss of the connection gives none for what had left.
+// failure gives an entry. If the connection of a connected endpoint is lost, operations that had left before
+// give none.
 //
 // A result of 0 says that the operation is posted; it then gives one entry, error entry or count. Any other
 // result says that nothing was posted, for a reason on this side:
 //
 //   -EAGAIN      too many operations are outstanding, or the queue could overrun: read completions and
-//                repeat. Connectionless endpoints: only for what this side's progress frees, never for what a
-//                peer does
+//                repeat. Connectionless endpoints return it only if progress on this side frees what is
+//                missing, and never because of a slow peer
 //   -ENOTCONN    not connected yet
 //   -ESHUTDOWN   not connected any more
 //   -EINVAL      also: dest_addr names no peer of the address vector
@@ -368,8 +369,8 @@ pub const GDRFAB_DMABUF_PCIE: u64 = 1u64 << 0;
 //
 // Several threads may post on one endpoint (GDRFAB_THREAD_SAFE).
 //
-// What the target refuses (key, bounds, right, path) is an error entry, and its memory is untouched.
-// Operations of an endpoint take effect in the order of posting. Over shm's path direct, between host memory,
+// An operation that the target refuses (key, bounds, right, path) gives an error entry, and leaves the
+// target's memory untouched.
 // the last 8 bytes of a write become visible last; nothing else promises that: wait for a completion, or for
 // a write with data.
 
@@ -392,52 +393,53 @@ pub const GDRFAB_TRANSMIT_COMPLETE: u64 = 1u64 << 27;
 pub const GDRFAB_DELIVERY_COMPLETE: u64 = 1u64 << 28;
 
 // == Atomics ==
-// Operations on elements of a peer's region, between which no other atomic operation on them comes. The CPU's
-// instructions change an element: this process's where the region is mapped (GDRFAB_PATH_DIRECT), else the
-// target's in its progress. So it is atomic with those of all peers over any provider, and with atomic
-// instructions of the target's program, but not with RMA; in device memory, which the target's CPU copies
-// out and back, with other atomics of that process alone. As RMA, but:
+// Operations on elements of a peer's region. No other atomic operation on an element comes between the steps
+// of one. A CPU's instruction changes the element: this process's if the region is mapped
+// (GDRFAB_PATH_DIRECT), else the target's, in its progress. So an operation is atomic with those of all
+// peers over any provider, and with atomic instructions of the target's program, but not with RMA. In device
+// memory, which the target's CPU copies out and back, it is atomic only with other atomics of the target's
+// process. As RMA, but:
 //
 //   buf, compare  elements in host memory, read during the call
-//   result        gets what the elements were; host memory, not used until the completion
+//   result        gets the elements' values before the operation; host memory, not used until the completion
 //   count         as many as the queries say, of 1024 bytes; 0 checks the key. More are -EMSGSIZE
-//   addr          a multiple of the element's size, else -EINVAL; memory behind it that is not fails
+//   addr          a multiple of the element's size, else -EINVAL; if the memory there is misaligned, it fails
 //   -EOPNOTSUPP   the datatype, call, provider or peer (tcp, before 0.2) has none; device memory on this side
 //
-// The region's rights are GDRFAB_REMOTE_WRITE and, to fetch, GDRFAB_REMOTE_READ; of GDRFAB_ATOMIC_READ only
-// the latter. To orders and counters one that fetches is a read, and another one is a write.
+// The region's rights are GDRFAB_REMOTE_WRITE and, to fetch, GDRFAB_REMOTE_READ; for GDRFAB_ATOMIC_READ only
+// the latter. For orders and counters, an operation that fetches is a read, and any other is a write.
 //
-// Over verbs the card carries them out (IBV_WR_ATOMIC_*) on regions whose access has GDRFAB_ATOMIC, which
-// is the only right that is needed, and no CPU touches those for a peer. A card has GDRFAB_SUM, CSWAP and
-// ATOMIC_READ of one GDRFAB_INT64 or GDRFAB_UINT64, and no count of 0: the rest is -EOPNOTSUPP. They are
-// atomic with what the same card carries out; with CPUs' instructions and with other cards only if
-// gdrfab_nic_attr of the target's card has atomics 2. No domain without a card registers such a region,
-// and none with keys of the caller's choice: -EOPNOTSUPP. By kind of endpoint:
+// Over verbs the card carries atomics out (IBV_WR_ATOMIC_*) on regions whose access has GDRFAB_ATOMIC. That
+// is the only right they need, and no CPU carries out a peer's atomics on such a region. A card has
+// GDRFAB_SUM, CSWAP and ATOMIC_READ of one GDRFAB_INT64 or GDRFAB_UINT64, and no count of 0: the rest is
+// -EOPNOTSUPP. Its operations are atomic with others of the same card; with CPUs' instructions and with
+// other cards only if gdrfab_nic_attr of the target's card has atomics 2. No domain without a card registers
+// such a region, and none with keys of the caller's choice: -EOPNOTSUPP. By kind of endpoint:
 //
-//   connected, verbs   the card's alone: other regions have none, as the queries and caps say
-//   connected, other   the CPU's alone
-//   connectionless     the CPU's, which the queries are about; on such regions the card's, over verbs. Over
-//                      shm or tcp, and to oneself, operations on them fail: EOPNOTSUPP
+//   connected, verbs   the card's only: other regions have none, as the queries and caps say
+//   connected, other   the CPU's only
+//   connectionless     the CPU's, and the queries are about those; over verbs also the card's, on such
+//                      regions. Over shm or tcp, and to oneself, operations on them fail: EOPNOTSUPP
 
 // == Messages ==
 // Two-sided: each message goes into one posted receive of the peer, in the order of posting. Parameters,
 // results and threads of all calls: see RMA.
 
 // == Tagged messages ==
-// Messages that a receive chooses by 64 bits of tag. A receive takes a message whose tag is its own but for
-// the bits that are set in ignore, and whose sender is src_addr, if that names one. Messages of one sender
+// Messages that a receive chooses by a tag of 64 bits. A receive takes a message whose tag is equal in all
+// bits that are not set in ignore, and whose sender is src_addr, if that names one. Messages of one sender
 // are matched in the order of sending, receives in the order of posting. Tagged and untagged messages never
 // meet. They need an endpoint whose info->caps has GDRFAB_TAGGED; others answer -EOPNOTSUPP. Parameters,
 // results and threads of all calls: see RMA; those of receives: gdrfab_recv().
 //
 //   tag, ignore  chosen by the caller; bits set in ignore are not compared, ~0: any message
 //
-// A message waits for its receive where it is, up to some KiB at the receiver. A message that is longer than
-// its receive fills it and gives an error entry there, GDRFAB_ETRUNC, with its whole length in len + olen;
-// the sender succeeds.
+// A message waits for its receive at the sender; up to some KiB wait at the receiver. A message that is
+// longer than its receive fills it and gives an error entry there, GDRFAB_ETRUNC, with its whole length in
+// len + olen; the sender succeeds.
 
-// Flags of gdrfab_trecvmsg(), of one that looks for a message that has come, besides GDRFAB_PEEK.
-/// With GDRFAB_PEEK: keep what is found; then: receive it.
+// Flags of a gdrfab_trecvmsg() that looks for a message that has come, besides GDRFAB_PEEK.
+/// With GDRFAB_PEEK: keep the found message; then: receive it.
 pub const GDRFAB_CLAIM: u64 = 1u64 << 59;
 /// With GDRFAB_PEEK or GDRFAB_CLAIM: drop the message.
 pub const GDRFAB_DISCARD: u64 = 1u64 << 58;
@@ -447,7 +449,7 @@ pub const GDRFAB_DISCARD: u64 = 1u64 << 58;
 // the endpoints that are bound to the queue (GDRFAB_PROGRESS_MANUAL). Connectionless endpoints reserve
 // nothing: the queue grows.
 
-// gdrfab_cq_attr.format: what an entry is.
+// gdrfab_cq_attr.format: the type of the entries.
 /// GDRFAB_CQ_FORMAT_CONTEXT.
 pub const GDRFAB_CQ_FORMAT_UNSPEC: u32 = 0;
 /// gdrfab_cq_entry.
@@ -468,10 +470,10 @@ pub const GDRFAB_WAIT_UNSPEC: u32 = 1;
 pub const GDRFAB_WAIT_FD: u32 = 3;
 
 // == Event queue ==
-// Tells of connections, and drives connecting and listening.
+// Reports events of connections. Reading it drives connecting and listening.
 
 // Events.
-/// Of gdrfab_eq_write(); or of an endpoint whose port or rail is up again: words without NUL follow the
+/// Of gdrfab_eq_write(); or of an endpoint whose port or rail is up again: then words without NUL follow the
 /// gdrfab_eq_cm_entry.
 pub const GDRFAB_NOTIFY: u32 = 0;
 /// A peer asks a passive endpoint for a connection.
@@ -489,8 +491,8 @@ pub const GDRFAB_PEEK: u64 = 1u64 << 19;
 // waiting drive those endpoints.
 
 // == Options, paths, statistics ==
-// What an endpoint is asked to keep to, which path its operations take, and what it has done.
+// Options of an endpoint, the path that its operations take, and counts of what it has done.
 
 // == Log, faults ==
-// Nothing is logged unless GDRFAB_LOG or gdrfab_log_set() asks. GDRFAB_FAULT makes the library fail on demand
+// Nothing is logged unless GDRFAB_LOG or gdrfab_log_set() asks for it. GDRFAB_FAULT injects faults
 // (docs/faults.md).

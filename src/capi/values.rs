@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The header's constants are literals; these assertions hold them to the values that the layers underneath use.
+//! Compile-time checks that the header's constants, which are literals, equal the values that the layers
+//! below use.
 
 use super::cq::*;
 use super::types::*;

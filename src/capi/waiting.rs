@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Calls that wait. Each is a frame that a thread which is cancelled, or which leaves by pthread_exit() in a signal handler, unwinds
-//! from its sleep: it has nothing to drop, and a handler of the C library's undoes the wait.
+//! Calls that wait. A thread that is cancelled in such a call, or that leaves its sleep by pthread_exit() in
+//! a signal handler, is unwound through the call's frame. That frame therefore has nothing to drop, and a
+//! cleanup handler of the C library undoes the wait.
 
 use super::boundary::counted;
 use crate::error::Result;
@@ -10,17 +11,19 @@ use libc::{c_void, ssize_t};
 use std::mem::{ManuallyDrop, MaybeUninit};
 
 unsafe extern "C" fn undo(wait: *mut c_void) {
-    // SAFETY: `waiting` gives a wait that has begun and lies in its frame, which is still there.
+    // SAFETY: `waiting` passes a wait that has begun, in its own frame, which still exists.
     counted(|| unsafe {
         wait.cast::<Wait<'static>>().drop_in_place();
         Ok(0)
     });
 }
 
-/// Begins a wait, and steps until it is over: the count of the last step, or a negative errno.
+/// Begins a wait, and runs its steps until it is over. Returns the count of the last step, or a negative
+/// errno.
 ///
 /// # Safety
-/// What the wait borrows stays until this returns or the thread ends, and `step` and `begin` have nothing to drop.
+/// The objects that the wait borrows stay until this returns or the thread ends, and `begin` and `step` have
+/// nothing to drop.
 #[inline(always)]
 pub(super) unsafe fn waiting<'a>(
     begin: impl FnOnce() -> Result<Wait<'a>>,
@@ -41,7 +44,7 @@ pub(super) unsafe fn waiting<'a>(
     let wait = room.as_mut_ptr();
     loop {
         let mut nap = None;
-        // SAFETY: the wait was begun above, and nobody else has it.
+        // SAFETY: the wait was begun above, and only this function has it.
         let count = counted(|| unsafe {
             match step(&mut *wait)? {
                 Step::Over(Some(count)) => Ok(count),
@@ -53,18 +56,19 @@ pub(super) unsafe fn waiting<'a>(
             }
         });
         let Some(nap) = nap else {
-            // SAFETY: as above; it is not used again.
+            // SAFETY: the wait was begun above, only this function has it, and it is not used again.
             unsafe { undo(wait.cast()) };
             cancel::restore(before);
             return count;
         };
         let mut cleanup = cancel::Cleanup::new();
-        // SAFETY: both places stay until the handler is taken back, or has run as the thread unwinds.
+        // SAFETY: `cleanup` and the wait stay until the handler is taken back, or has run as the thread is
+        // unwound.
         unsafe { cancel::push(&raw mut cleanup, undo, wait.cast()) };
         cancel::restore(before);
         let woken = cancel::sleep(nap);
         cancel::hold_off();
-        // SAFETY: the one that was put there last; the wait lives.
+        // SAFETY: this handler is the one that was pushed last, and the wait still exists.
         unsafe {
             cancel::take_back(&raw mut cleanup);
             (*wait).woke(woken);

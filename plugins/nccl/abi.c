@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The tables that NCCL looks for, one for each version of its interface, and nothing but conversions between them. */
+/* The tables of functions that NCCL looks up by name, one for each version of its net interface. This file only
+ * converts between the versions; the functions that do the work are declared in plugin.h. */
 #include "plugin.h"
 
 #include <string.h>
@@ -14,7 +15,8 @@ static ncclResult_t get_devices(int *count)
 	return ncclSuccess;
 }
 
-/* What takes version 9 is NCCL 2.24 or newer, and looks for a tuner here. */
+/* An NCCL that uses version 9 is 2.24 or newer, and always looks for a tuner in this library. One that uses version
+ * 8 may not. */
 static ncclResult_t init_v8(ncclDebugLogger_t log)
 {
 	log_set(log);
@@ -68,7 +70,7 @@ static ncclResult_t listen_on(int dev, void *handle, void **listener)
 	return listen_for(NULL, dev, handle, listener);
 }
 
-/* No transfer is driven from a kernel: whatever was offered is declined. */
+/* Device offload is declined: this plugin has no transfers that a GPU's kernel drives. */
 static ncclResult_t connect_for(void *ctx, int dev, void *handle, void **comm, ncclNetDeviceHandle_t **offload)
 {
 	struct comm *made;
@@ -154,7 +156,8 @@ static ncclResult_t isend_int(void *comm, void *data, int size, int tag, void *m
 	return size < 0 ? ncclInvalidArgument : isend(comm, data, (size_t)size, tag, memory, request);
 }
 
-/* *request may hold a hint (NCCL_NET_OPTIONAL_RECV_COMPLETION). The completion costs nothing extra here, so it is given. */
+/* *request may hold a hint (NCCL_NET_OPTIONAL_RECV_COMPLETION). A completion costs nothing extra here, so it is
+ * always reported. */
 static ncclResult_t irecv(void *comm, int n, void **data, size_t *sizes, int *tags, void **memory, void **request)
 {
 	struct request *made;
@@ -177,7 +180,7 @@ static ncclResult_t irecv_int(void *comm, int n, void **data, int *sizes, int *t
 	size_t wide[MAX_RECVS] = {0};
 	if (!sizes)
 		return ncclInvalidArgument;
-	/* A group that is too large is refused below, with words. */
+	/* net_irecv() refuses a group that is too large, and logs the reason. */
 	for (int i = 0; i < n && i < MAX_RECVS; i++) {
 		if (sizes[i] < 0)
 			return ncclInvalidArgument;
@@ -210,9 +213,9 @@ static ncclResult_t close_listener(void *listener)
 	return net_close_listener(listener);
 }
 
-/* ---- properties, and tables */
+/* ---- properties and tables */
 
-/* Fields that all versions have. */
+/* Sets the fields that all versions have. */
 #define PROPERTIES(p, d)                                                                                               \
 	do {                                                                                                           \
 		memset((p), 0, sizeof *(p));                                                                           \

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Listening and accepting: whoever proves that it was given the handle is let in, and nothing here waits. */
+/* Listening and accepting. A request is accepted if it proves that its sender was given the listener's handle. No
+ * call here waits. */
 #include "hello.h"
 
 #include <errno.h>
@@ -7,22 +8,22 @@
 #include <string.h>
 #include <stdio.h>
 
-/* Requests of a listener that are answered and not yet connected, and what part of the time limit the oldest of them has at
- * least, when there are too many. */
+/* COMING: accepted requests of one listener that are not connected yet, at most. PART: when there are more, the
+ * oldest is dropped, but not before it has had 1/PART of the time limit. */
 enum { COMING = 8, PART = 10 };
 
-/* Requests that are refused in one call. */
+/* Requests that one call refuses at most. */
 enum { REFUSALS = 64 };
 
 struct listener {
 	struct device *device;
 	uint64_t secret[2];
-	uint64_t *nonces; /* of requests with a proof: none of them is good twice */
+	uint64_t *nonces; /* nonces of the requests whose proof was good: none is accepted twice */
 	size_t nonces_count, nonces_room;
-	bool told; /* that somebody had no proof */
+	bool told; /* a request without a proof has been logged */
 	gdrfab_eq *eqs[2];
 	gdrfab_pep *peps[2];
-	struct comm *coming[COMING]; /* the oldest first */
+	struct comm *coming[COMING]; /* accepted, not connected yet; the oldest first */
 	int coming_count;
 };
 
@@ -103,7 +104,7 @@ ncclResult_t net_listen(const struct context *ctx, int dev, void *out_handle, st
 
 /* ---- accepting */
 
-/* Keeps a nonce; false: it was there, or there is no memory. */
+/* Stores a nonce. False: it was stored before, or there is no memory. */
 static bool nonce_is_new(struct listener *listener, uint64_t nonce)
 {
 	for (size_t i = 0; i < listener->nonces_count; i++)
@@ -121,7 +122,8 @@ static bool nonce_is_new(struct listener *listener, uint64_t nonce)
 	return true;
 }
 
-/* NULL: the request comes from who was given the handle, for the first time; else what it lacks. */
+/* Checks a request. Returns NULL if its sender was given the handle and its nonce is new, else the reason to refuse
+ * it. */
 static const char *lacks(struct listener *listener, struct hello *hello, const void *data, size_t size)
 {
 	if (!hello_read(hello, data, size))
@@ -135,14 +137,14 @@ static void refuse(struct listener *listener, int way, gdrfab_info *info, const 
 {
 	if (info->handle)
 		gdrfab_pep_reject(listener->peps[way], info->handle, NULL, 0);
-	/* Once, because whoever knocks may do so for ever. */
+	/* Logged once, because a stranger may send requests for ever. */
 	if (!listener->told)
 		WARN("a request to connect over %s was refused: %s; further ones are not told",
 		     listener->device->ways[way]->info->domain_name, why);
 	listener->told = true;
 }
 
-/* To accept a request; NCCL never hears of one that fails. */
+/* Accepts a request. If that fails, the log says so; NCCL is not told. */
 static void let_in(struct listener *listener, int way, gdrfab_info *info, const struct hello *hello)
 {
 	char words[400] = "no memory";
@@ -150,7 +152,8 @@ static void let_in(struct listener *listener, int way, gdrfab_info *info, const 
 	if (comm)
 		comm->way = way;
 	if (comm && comm_open(comm, info, words, sizeof words)) {
-		/* Made before the two agree: the sender computes the places of eager messages from this side's own limit. */
+		/* Made before comm_join() lowers eager_max: the sender computes the slots of eager messages from
+		 * this side's own limit. */
 		struct hello answer = hello_of(comm, listener->secret, hello->nonce);
 		comm_join(comm, hello);
 		if (gdrfab_ep_accept(comm->ep, &answer, sizeof answer) == 0) {
@@ -166,7 +169,8 @@ static void let_in(struct listener *listener, int way, gdrfab_info *info, const 
 	comm_free(comm);
 }
 
-/* Answers a request that waits. True: it was refused, and cost so little that the next one may be looked at. */
+/* Answers one waiting request. Returns true if it was refused, which is cheap, so that the caller may look at the
+ * next one. */
 static bool take_request(struct listener *listener, int way)
 {
 	struct {
@@ -198,7 +202,8 @@ static void coming_remove(struct listener *listener, int i)
 	memmove(&listener->coming[i], &listener->coming[i + 1], (size_t)(listener->coming_count - i) * sizeof listener->coming[0]);
 }
 
-/* Room for one more request: where none is left, the oldest that has had its part of the time gives way. */
+/* Whether one more request can be taken. If all places are in use and a request waits, the oldest connection is
+ * dropped once it has had its part of the time limit. */
 static bool has_room(struct listener *listener, int way)
 {
 	struct comm *oldest = listener->coming[0];
@@ -234,7 +239,7 @@ ncclResult_t net_accept(struct listener *listener, struct comm **out)
 			i++;
 			continue;
 		}
-		/* Whoever asked tries another way, or tells its own NCCL. */
+		/* The connecting side tries its next address, or reports the error to its own NCCL. */
 		INFO("a connection was lost before it was there: %s", words);
 		coming_remove(listener, i);
 		comm_free(comm);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What comes: data and eager messages into receives, records into the sender's mailbox, completions, and the end. */
+/* Handles completions and incoming writes: data and eager messages for receives, records in the sender's mailbox,
+ * completed sends, and the end of the connection. */
 #include "hello.h"
 #include "protocol.h"
 
@@ -21,7 +22,7 @@ static void came_whole(struct request *request, uint32_t i)
 		set_done(request);
 }
 
-/* Bytes of an eager message into the receive that they belong to. */
+/* Copies an eager message's body into its receive. */
 static bool place_eager(struct comm *comm, struct request *request, int i, uint32_t place)
 {
 	struct memory *memory = request->memory[i];
@@ -45,14 +46,14 @@ static bool place_eager(struct comm *comm, struct request *request, int i, uint3
 	return true;
 }
 
-/* Frees places of eager messages, without gaps: the sender is told one number. */
+/* Frees the slots of eager messages in order, without gaps, because the sender is told a single count. */
 static void free_places(struct comm *comm)
 {
 	while (comm->eager_done != comm->eager_seen && !comm->eager_kept[comm->eager_done % EAGERS])
 		comm->eager_done++;
 }
 
-/* The oldest receive of that tag without data. */
+/* Finds the oldest receive of that tag that lacks its data. */
 static bool waiting_for(struct comm *comm, uint32_t tag, struct request **request, int *i)
 {
 	for (uint32_t group = comm->group_next - NCCL_NET_MAX_REQUESTS; group != comm->group_next; group++) {
@@ -137,7 +138,8 @@ void skip_served(struct comm *comm)
 	}
 }
 
-/* Receives that eager messages have filled, or will fill: those of their tags, in order. */
+/* Marks the receives of a new record that eager messages have filled or will fill: the first receives of the
+ * messages' tags, in order. */
 static void settle_eagers(struct comm *comm, const struct record *record, uint8_t *taken)
 {
 	for (uint32_t i = 0; i < record->n; i++)
@@ -151,7 +153,7 @@ static void settle_eagers(struct comm *comm, const struct record *record, uint8_
 			}
 }
 
-/* Says once which way the bytes take. */
+/* Logs, once for each connection, the path that the bytes take. */
 static void explain(struct comm *comm, const struct record *record)
 {
 	char words[1200];
@@ -205,7 +207,7 @@ static void entry_came(struct comm *comm, const gdrfab_cq_data_entry *entry)
 			broke(comm, "a write with a number that means nothing");
 		return;
 	}
-	/* A record's own completion has no context; a send's ends its request. */
+	/* A record's completion has no context. A send's completion ends its request. */
 	struct request *request = entry->op_context;
 	if (!request)
 		return;
@@ -242,9 +244,10 @@ static void error_came(struct comm *comm)
 		peer_takes_no_more(comm, error.err, words);
 }
 
-/* The other side waits for these bytes, so that there is a time by which it has them. Records and eager messages have none: over
- * tcp they are acknowledged when NCCL next calls there, minutes later perhaps. So would these bytes be, if theirs is the last
- * receive for which NCCL calls, and the sender waits: the answer is asked for with them. */
+/* Posts one send. Over tcp it asks for delivery to be confirmed, so that the peer has a time limit for the bytes it
+ * waits for. Records and eager messages do not ask: over tcp they are acknowledged when NCCL at the peer next calls,
+ * which may be minutes later. Without the request the same would hold for these bytes, if theirs is the last receive
+ * that NCCL there calls for, and the sender would wait. */
 static ssize_t post(struct comm *comm, struct request *request)
 {
 	uint64_t answered = comm->device->ways[comm->way]->kind == KIND_TCP ? GDRFAB_DELIVERY_COMPLETE : 0;
@@ -255,7 +258,7 @@ static ssize_t post(struct comm *comm, struct request *request)
 	return gdrfab_writemsg(comm->ep, &msg, GDRFAB_REMOTE_CQ_DATA | GDRFAB_COMPLETION | answered);
 }
 
-/* The oldest send that waits, without the lock, as it may be copied on the way; none: NULL. */
+/* The oldest queued send, or NULL. Does not hold `lock` while the send is posted, because posting may copy the data. */
 static struct request *next_post(struct comm *comm)
 {
 	pthread_mutex_lock(&comm->lock);
@@ -284,7 +287,7 @@ static bool post_all(struct comm *comm)
 	return any;
 }
 
-/* With reader. */
+/* Posts, takes completions and handles them, until there are no more. The caller holds `reader`. */
 static bool drive(struct comm *comm)
 {
 	gdrfab_cq_data_entry entries[16];
@@ -320,7 +323,7 @@ void look_for_end(struct comm *comm)
 	int event = event_of(comm, NULL, NULL, words, sizeof words);
 	if (event >= 0 && event != GDRFAB_SHUTDOWN)
 		return;
-	/* What came before the end still counts. */
+	/* Entries that came before the end still count. */
 	pthread_mutex_lock(&comm->reader);
 	drive(comm);
 	pthread_mutex_unlock(&comm->reader);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A communicator's objects, from the first to the last, and how one of them fails. */
+/* The objects of one connection: opening and closing them, and ending the connection on an error. */
 #include "plugin.h"
 
 #include <errno.h>

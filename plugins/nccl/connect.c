@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Connecting. A handle names where a listener can be reached: over shm for ranks of its host, and over the wire. Who
- * connects tries them in that order; nothing here waits.
+ * Connecting. A handle holds the listener's addresses: over shm for ranks of its host, and over the network. The
+ * connecting side tries them in that order. No call here waits: NCCL calls again with the same handle, and a ticket
+ * in the handle finds the attempt that is under way.
  */
 #include "hello.h"
 
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- connecting: what is under way, by ticket */
+/* ---- attempts under way, by ticket */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct comm *connecting;
@@ -29,7 +30,8 @@ static struct comm *ticket_take(uint64_t ticket)
 	return found;
 }
 
-/* Random, so that no foreign handle names it by chance; 0: the kernel has no random bytes. */
+/* Stores an attempt and returns its ticket. The ticket is random, so that no foreign handle names it by chance. 0:
+ * the kernel has no random bytes. */
 static uint64_t ticket_give(struct comm *comm)
 {
 	if (!comm->ticket && !draw(&comm->ticket, sizeof comm->ticket))
@@ -71,7 +73,7 @@ void net_forget(const struct context *ctx)
 
 /* ---- connecting */
 
-/* The device's way that an address is for. */
+/* The index of the device's way for an address, by its scheme; -1: the device has none. */
 static int way_for(const struct device *device, const char *address)
 {
 	for (int i = 0; i < device->ways_count; i++) {
@@ -83,14 +85,15 @@ static int way_for(const struct device *device, const char *address)
 	return -1;
 }
 
-/* What failed so far goes along, so that the last way's failure tells of all. */
+/* Appends an address and its error, so that the failure of the last address reports all of them. */
 static void add_words(char *all, size_t size, const char *address, const char *words)
 {
 	size_t used = strlen(all);
 	snprintf(all + used, size - used, "%s%s: %s", used ? "; " : "", address, words);
 }
 
-/* Begins to connect by the first address that is left; NULL if none is. The words of those that failed are in `words`. */
+/* Starts to connect to the first address that can be tried. Returns NULL if none is left. The errors of the
+ * addresses that failed are added to `words`. */
 static struct comm *connect_next(struct device *device, const uint64_t secret[2], char (*addresses)[104], int count, char *words,
 				 size_t size)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The devices that NCCL is offered, and the truth about each: a provider is listed if gdrfab finds it usable, memory of
- * accelerators if a region of it could be made.
+ * Finds the devices and describes them to NCCL. A provider is listed if gdrfab finds it usable; a device supports
+ * memory of accelerators if a region of such memory could really be registered.
  */
 #include "plugin.h"
 
@@ -14,12 +14,13 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of the ways' domains. */
+/* Protects the ways' fabrics and domains. */
 static pthread_mutex_t way_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* ---- where tcp listens */
+/* ---- the interface on which tcp listens */
 
-/* As NCCL reads NCCL_SOCKET_IFNAME: "eth,ib" are beginnings, "=eth0" is a name, and "^" in front means none of these. */
+/* Whether a list in the form of NCCL_SOCKET_IFNAME names an interface: "eth,ib" are prefixes, "=eth0" is a whole
+ * name, and "^" in front negates the list. */
 static bool named(const char *list, const char *name)
 {
 	bool not = *list == '^', whole;
@@ -35,8 +36,9 @@ static bool named(const char *list, const char *name)
 	return not;
 }
 
-/* The address and the interface for tcp: of the interface that NCCL is told to use, else of the first that is up and
- * leads out of this host. False: the library's own choice, which GDRFAB_TCP_IFACE decides or the loopback. */
+/* Chooses tcp's address and interface: the interface that NCCL_SOCKET_IFNAME names, else the first that is up and
+ * leads out of this host. Returns false if the library chooses the address itself: GDRFAB_TCP_IFACE is set, or only
+ * the loopback is left. */
 static bool tcp_place(char *node, size_t node_size, char *iface, size_t iface_size)
 {
 	const char *own = getenv("GDRFAB_TCP_IFACE"), *want = getenv("NCCL_SOCKET_IFNAME");
@@ -56,7 +58,7 @@ static bool tcp_place(char *node, size_t node_size, char *iface, size_t iface_si
 		const struct sockaddr_in6 *v6 = (const void *)i->ifa_addr;
 		if (family != AF_INET && (family != AF_INET6 || IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)))
 			continue;
-		/* Bridges of containers, and the loopback, lead nowhere else. */
+		/* The loopback and container bridges lead to no other host. */
 		bool wanted = want && *want && named(want, i->ifa_name);
 		bool inner = (i->ifa_flags & IFF_LOOPBACK) || strncmp(i->ifa_name, "docker", 6) == 0;
 		int rank = (want && *want ? wanted * 8 : 0) + !inner * 4 + (family == AF_INET) * 2;
@@ -76,7 +78,7 @@ static bool tcp_place(char *node, size_t node_size, char *iface, size_t iface_si
 	return best != NULL;
 }
 
-/* ---- what a way can do */
+/* ---- capabilities of a way */
 
 static struct way *way_add(struct inventory *it, enum kind kind, gdrfab_info *info)
 {
@@ -124,11 +126,11 @@ bool copies_elsewhere(gdrfab_ep *ep)
 	return gdrfab_ep_setopt(ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_DRIVER_CALLS, &calls, sizeof calls) == 0;
 }
 
-/* A card reads and writes the memory itself. */
+/* Paths by which a card reads and writes the memory itself. */
 enum { BY_CARD = GDRFAB_PATH_DMABUF | GDRFAB_PATH_PEER_MEM };
 
-/* Whether memory that no card reaches may be copied. Not by this process: a driver's call may wait for the kernels that run,
- * and NCCL's kernels wait for the copies. */
+/* Whether memory that no card reaches may be copied through this way. By default another process must copy: a driver
+ * call in this process may wait for running kernels, and NCCL's kernels wait for the copies. */
 static bool may_copy(struct way *way, uint64_t paths, char *words, size_t size)
 {
 	gdrfab_ep *ep = NULL;
@@ -157,7 +159,7 @@ static bool may_copy(struct way *way, uint64_t paths, char *words, size_t size)
 	return may;
 }
 
-/* Makes a region of an accelerator's memory, as NCCL's buffers will need one. */
+/* Registers a region of an accelerator's memory for trial, as NCCL's buffers will need it. */
 static bool try_device_memory(struct way *way, uint32_t device, bool dmabuf, char *words, size_t size)
 {
 	gdrfab_mr_dmabuf file = {.fd = -1};
@@ -190,7 +192,7 @@ static bool try_device_memory(struct way *way, uint32_t device, bool dmabuf, cha
 	return made;
 }
 
-/* Asks a GPU that this process uses already: to try another would open a context there. */
+/* Finds a GPU that this process uses already. Any other GPU would need a new context in this process. */
 static bool device_in_use(uint32_t *device, gdrfab_hmem_info *info, char *words, size_t size)
 {
 	memset(info, 0, sizeof *info);
@@ -229,7 +231,7 @@ static int probe(struct way *way, bool *peers)
 	}
 	way->sees_devices = true;
 	support |= NCCL_PTR_CUDA;
-	/* Without a card, memory is named by its address, and NCCL need not export it. */
+	/* Only a card needs a dma-buf. Other ways find memory by its address, so NCCL need not export it. */
 	if (way->kind == KIND_VERBS) {
 		if (try_device_memory(way, device, true, words, sizeof words))
 			support |= NCCL_PTR_DMABUF;
@@ -256,7 +258,8 @@ static struct device *device_add(struct way *way, const char *name)
 	return device;
 }
 
-/* What a lost rail had goes again, messages and answers, by calls of both sides; NCCL calls for nothing that is done. */
+/* Whether further rails are configured. Messages and answers that a lost rail carried are sent again when both sides
+ * call the library, but NCCL does not call for requests that are done: progress must then be automatic. */
 static bool has_rails(enum kind kind)
 {
 	const char *list = kind == KIND_SHM ? NULL : getenv(kind == KIND_TCP ? "GDRFAB_TCP_RAILS" : "GDRFAB_VERBS_RAILS");
@@ -277,7 +280,7 @@ static gdrfab_info *ask(enum kind kind, const char *node, const char *domain)
 	hints->domain_name = (char *)(uintptr_t)domain;
 	if (gdrfab_getinfo(GDRFAB_VERSION, node, NULL, GDRFAB_SOURCE, hints, &list) < 0)
 		INFO("no %s device: %s", kind_names[kind], gdrfab_last_error());
-	/* The strings were ours. */
+	/* gdrfab_freeinfo() must not free the strings set above. */
 	hints->prov_name = hints->domain_name = NULL;
 	gdrfab_freeinfo(hints);
 	return list;
@@ -297,7 +300,8 @@ static long from_file(const char *iface, const char *what)
 	return value;
 }
 
-/* The PCI function that a link of sysfs leads to, or that carries what it leads to (a virtio device is not one itself). */
+/* Finds the directory of the PCI function behind a link of sysfs: the link's target, or the nearest parent that is a
+ * PCI function (a virtio device is not one itself). */
 static void pci_dir(const char *link, char *to, size_t size)
 {
 	char *path = realpath(link, NULL), *end;
@@ -316,19 +320,20 @@ static void pci_dir(const char *link, char *to, size_t size)
 	free(path);
 }
 
-/* Gbit/s that NCCL takes a GPU's link to its host for, at most: no device counts as faster. */
+/* Gbit/s, the most that NCCL assumes for a GPU's link to its host. No device counts as faster. */
 enum { HOST_LINK = 384 };
 
-/* NCCL gives a send and its receive a channel for each device that it takes to fill that link, and since 2.28.3 reads no
- * variable that an init could set instead: where communicators are wide, the way that comes first is offered as often as they
- * have channels. */
+/* How often NCCL is offered the first way. NCCL gives a send and its receive one channel for each device that it
+ * needs to fill that link, and since 2.28.3 no variable changes this. For wide communicators the first way is
+ * therefore offered as often as they have channels. */
 static int times_offered(const struct inventory *it, bool gpus)
 {
 	bool tuned = tune_width() && (tune_way() == TUNE_GPUS) == gpus;
 	return !tuned ? 1 : gpus ? tune_width() : it->settings.threads;
 }
 
-/* The first device as often as its way says. NCCL uses the fastest alone, so others count as slower than each of these. */
+/* Repeats the first device as often as its way says. NCCL uses the fastest devices only, so the others are made to
+ * count as slower than each of these. */
 static void repeat_first(struct inventory *it)
 {
 	struct device *first = it->devices, *others;
@@ -358,7 +363,8 @@ static void offer_shm(struct inventory *it)
 	if (!way)
 		return;
 	int support = probe(way, &peers);
-	/* The speed of a core that copies or, between GPUs, of NVLink, which is more than the link's. */
+	/* The speed of a core that copies or, between GPUs, of NVLink, which is faster than the GPU's link to its
+	 * host. */
 	bool between = peers && (support & NCCL_PTR_CUDA);
 	struct device *device = device_add(way, "shm");
 	if (!device)
@@ -383,7 +389,7 @@ static void offer_tcp(struct inventory *it)
 		return;
 	long speed = from_file(iface, "speed");
 	snprintf(link, sizeof link, "/sys/class/net/%s/device", iface);
-	/* Beside it, shm is one device. */
+	/* If shm is offered too, tcp is a single device. */
 	way->times = it->settings.offered == 1 ? times_offered(it, false) : 1;
 	device->ptr_support = probe(way, &peers);
 	device->speed = speed > 0 ? (int)speed : 10000;
@@ -394,7 +400,7 @@ static void offer_tcp(struct inventory *it)
 		     placed ? node : iface);
 }
 
-/* One device for each port that works; its names of several kinds lead to the same wire. */
+/* Adds one device for each working port. A port that is listed under several domain names is added once. */
 static void offer_verbs(struct inventory *it)
 {
 	gdrfab_info *list = ask(KIND_VERBS, NULL, NULL);
@@ -430,7 +436,8 @@ static void offer_verbs(struct inventory *it)
 	gdrfab_freeinfo(list);
 }
 
-/* Ranks of one host use shm whatever the device; a shm device that is asked for a peer elsewhere uses the first wire. */
+/* Adds the second way to each device: shm, for peers of this host; to a shm device the first network, for peers on
+ * other hosts. */
 static void join_ways(struct inventory *it)
 {
 	struct way *shm = NULL, *wire = NULL;
@@ -470,12 +477,12 @@ void devices_find(struct inventory *it)
 			cards = it->devices_count > before;
 			break;
 		default:
-			/* Beside cards only if somebody asks for it. */
+			/* If there are cards, tcp is offered only if the user named it. */
 			if (chosen->named || !cards)
 				offer_tcp(it);
 		}
 	}
-	/* Not a device of its own, but a faster path for the others. */
+	/* shm is then no device of its own but a faster way of the others. */
 	if (chosen->may[KIND_SHM] && !shm) {
 		gdrfab_info *info = ask(KIND_SHM, NULL, NULL);
 		struct way *way = info ? way_add(it, KIND_SHM, info) : NULL;
@@ -483,7 +490,7 @@ void devices_find(struct inventory *it)
 		if (way)
 			probe(way, &peers);
 	}
-	/* Cards are not to stand back: beside them shm may have peers on other hosts, and their ports share the channels. */
+	/* Not with cards: peers of shm may then be on other hosts, and the cards' ports share the channels. */
 	if (it->devices_count && !cards)
 		repeat_first(it);
 	join_ways(it);

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* Bytes of eager messages that are under way over tcp. */
+/* Bytes of eager messages that may be under way over tcp. */
 enum { TCP_EARLY = 32768 };
 
 static uint64_t proof_of(const struct hello *hello, const uint64_t secret[2])
@@ -30,7 +30,7 @@ struct hello hello_of(const struct comm *comm, const uint64_t secret[2], uint64_
 	return hello;
 }
 
-/* One comparison of two words: it takes the same time wherever they differ. */
+/* The proofs are compared as single 64-bit words, so the time does not depend on the position of a difference. */
 bool hello_is_proven(const struct hello *hello, const uint64_t secret[2], bool answers)
 {
 	return hello->answers == answers && hello->proof == proof_of(hello, secret);
@@ -54,7 +54,8 @@ void comm_join(struct comm *comm, const struct hello *hello)
 	comm->early_limit = SIZE_MAX;
 	if (comm->device->ways[comm->way]->kind != KIND_TCP)
 		return;
-	/* The other side may read nothing for minutes, and what its kernel takes meanwhile is bounded. */
+	/* NCCL at the other side may not call for minutes, and the kernel there buffers a limited number of bytes
+	 * meanwhile. */
 	comm->early_limit = TCP_EARLY;
 	if (comm->eager_max > TCP_EARLY)
 		comm->eager_max = TCP_EARLY;
@@ -78,7 +79,8 @@ int event_of(struct comm *comm, void *data, size_t *size, char *words, size_t wo
 			INFO("the connection goes on: %s", own);
 			return 0;
 		}
-		/* Else they are the other side's, whoever that is. */
+		/* The library's own words, unless the peer rejected the request: then the data is the peer's, which
+		 * may be any program. */
 		const char *said = *own && error.prov_errno != GDRFAB_PROV_REJECTED ? own : NULL;
 		const char *why = gdrfab_eq_strerror(comm->eq, error.prov_errno, said, text, sizeof text);
 		snprintf(words, words_size, "%s", said || error.prov_errno ? why : gdrfab_strerror(error.err));

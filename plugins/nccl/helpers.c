@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Threads for long messages between memories of the host. NCCL drives all channels of a communicator from one thread, and what
- * the bytes cost is that thread's: over shm the sender's copy, over tcp the calls of the kernel that copy on both sides. A
- * connection with long requests under way is the helpers': they post and take completions there, while NCCL's thread only asks
- * whether they are done. Short messages stay with NCCL's thread, which is sooner.
+ * Helper threads for long messages between memories of the host. NCCL drives all channels of a communicator from one
+ * thread, and that thread would do all the copying: over shm the sender's copy, over tcp the system calls that copy
+ * on both sides. While a connection has long requests under way, the helpers post and take completions there, and
+ * NCCL's thread only asks whether the requests are done. Short messages stay with NCCL's thread, which is faster for
+ * them.
  *
- * Each helper has its share of the connections, and looks after the others' when its own have nothing to do: collectives use
- * some of a communicator's channels, and these need not be shared out evenly.
+ * Each helper serves its share of the connections, and other shares when its own is idle: a collective uses only
+ * some of a communicator's channels, and these need not be spread evenly over the shares.
  */
 #include "protocol.h"
 
@@ -17,44 +18,44 @@
 #include <unistd.h>
 
 enum {
-	SLOTS = 1024,	/* connections that are looked after; those beyond are NCCL's thread's */
-	OWN_TURNS = 8,	/* of a helper's own share without anything, before it looks at the others' once */
-	SPINS = 2000,	/* turns without anything before it naps, as NCCL asks for receives long before they come */
+	SLOTS = 1024,	/* connections served at most; NCCL's thread serves any more */
+	OWN_TURNS = 8,	/* idle turns on a helper's own share before one look at the others' shares */
+	SPINS = 2000,	/* idle turns before a nap: NCCL posts receives long before their data comes */
 	NAP_NS = 50000,
 };
 
 static struct slot slots[SLOTS];
-static int slots_used; /* up to the last that ever was; atomic */
+static int slots_used; /* slots ever used, which come first in the array; atomic */
 
 static sem_t wake;
-static int asleep; /* that nobody has woken; atomic */
+static int asleep; /* helpers asleep that nobody has woken yet; atomic */
 static bool ends;  /* atomic */
 
-/* Of beginnings and ends. */
+/* Protects the start and the end of the threads. */
 static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;
 static pthread_t threads[MAX_THREADS];
-static int threads_count, held; /* the first is atomic */
-static pid_t whose; /* a child of fork() has its parent's slots, but not the threads */
+static int threads_count, held; /* threads_count is atomic; `held` counts the connections that have a slot */
+static pid_t whose; /* process that started the threads: a child of fork() has its parent's slots, but no threads */
 
 bool help_is_wanted(const struct comm *comm, const struct memory *memory)
 {
 	enum kind kind = comm->device->ways[comm->way]->kind;
-	/* Over shm the sender alone copies. */
+	/* Over shm only the sender copies. */
 	bool copies = kind == KIND_TCP || (kind == KIND_SHM && comm->sends);
 	return copies && memory->host && comm->device->of->settings.own_threads > 0;
 }
 
-/* ---- a helper */
+/* ---- one helper */
 
 static bool is_active(const struct slot *slot)
 {
 	return __atomic_load_n(&slot->long_ones, __ATOMIC_SEQ_CST) > 0;
 }
 
-/* Whether anything was moved. */
+/* Serves one connection. Returns whether anything was moved. */
 static bool serve(struct slot *slot)
 {
-	/* Another helper is at it, or its end has come. */
+	/* Nothing to do, another helper is serving it, or it is about to be closed. */
 	if (!is_active(slot) || pthread_mutex_trylock(&slot->lock))
 		return false;
 	bool moved = slot->comm && verdict_of(slot->comm) == ncclSuccess && progress(slot->comm);
@@ -66,14 +67,15 @@ static void sleep_until_woken(void)
 {
 	bool any = false;
 	__atomic_add_fetch(&asleep, 1, __ATOMIC_SEQ_CST);
-	/* Whoever began a request before that was stored has woken nobody. */
+	/* A thread that began a request before `asleep` was raised has woken nobody, so look once more. */
 	for (int i = 0, used = __atomic_load_n(&slots_used, __ATOMIC_SEQ_CST); i < used; i++)
 		any |= is_active(&slots[i]);
 	if (!any && !__atomic_load_n(&ends, __ATOMIC_SEQ_CST))
 		sem_wait(&wake);
 }
 
-/* Waits for nobody, as NCCL's thread must not. Whoever did not sleep after all wakes once in vain. */
+/* Wakes all sleeping helpers without waiting, as NCCL's thread must not wait. A helper that did not sleep after all
+ * wakes once for nothing. */
 static void wake_all(void)
 {
 	for (int n = __atomic_exchange_n(&asleep, 0, __ATOMIC_SEQ_CST); n > 0; n--)
@@ -101,9 +103,10 @@ static void *run(void *arg)
 	return NULL;
 }
 
-/* ---- their beginning and end, with life */
+/* ---- start and end of the threads; the caller holds `life` */
 
-/* Threads inherit the mask of the thread that starts them. A blocked signal of an instruction would end the process. */
+/* Blocks all signals for the threads about to be started, which inherit the mask. Signals that an instruction raises
+ * stay unblocked: a blocked one would end the process. */
 static void take_no_signals(sigset_t *before)
 {
 	static const int of_instructions[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
@@ -119,7 +122,7 @@ static void begin(int wanted)
 	sem_init(&wake, 0, 0);
 	asleep = 0;
 	ends = false;
-	/* All of them see how many there are. */
+	/* Set first: each thread computes its share from the count. */
 	__atomic_store_n(&threads_count, wanted, __ATOMIC_RELAXED);
 	sigset_t before;
 	take_no_signals(&before);
@@ -195,7 +198,7 @@ void help_end(struct comm *comm)
 	if (!slot || comm->device->of->pid != getpid())
 		return;
 	pthread_mutex_lock(&life);
-	/* A helper that is at it ends its turn first. */
+	/* A helper that is serving the connection ends its turn first. */
 	pthread_mutex_lock(&slot->lock);
 	slot->comm = NULL;
 	__atomic_store_n(&slot->long_ones, 0, __ATOMIC_SEQ_CST);

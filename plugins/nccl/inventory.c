@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Who holds the devices: contexts by init and finalize, and whatever is open, which NCCL closes before or after. */
+/* The lifetime of the devices. Contexts hold them from init to finalize, and so does each open object, which NCCL
+ * may close before finalize or after. */
 #include "plugin.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
-/* One init at a time; then of the two below. */
+/* init_lock admits one init at a time; `lock` protects the two variables below. */
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct inventory *current;
@@ -29,7 +30,7 @@ void inventory_drop(struct inventory *it)
 		inventory_free(it);
 }
 
-/* With the lock. What a child of fork() has is its parent's, and of no use to it. */
+/* The current inventory, or NULL. A child of fork() cannot use its parent's and forgets it. The caller holds `lock`. */
 static struct inventory *usable(void)
 {
 	if (current && current->pid != getpid()) {
@@ -39,7 +40,7 @@ static struct inventory *usable(void)
 	return current;
 }
 
-/* That of this process, with one context more; NULL if none has been found. */
+/* Adds a context to this process's inventory and returns it. NULL: there is no inventory yet. */
 static struct inventory *join(struct context *ctx)
 {
 	pthread_mutex_lock(&lock);
@@ -110,7 +111,7 @@ bool devices_end(struct context *ctx, void (*forget)(const struct context *ctx))
 	struct inventory *it = found ? ctx->of : NULL;
 	if (found) {
 		*at = ctx->next;
-		/* The next init looks anew. */
+		/* The next init finds the devices again. */
 		if (--it->contexts == 0)
 			current = NULL;
 	}
@@ -133,7 +134,7 @@ int devices_count(void)
 	return count;
 }
 
-/* With the lock. */
+/* The caller holds `lock`. */
 static struct device *find_device(const struct context *ctx, int number)
 {
 	const struct context *at = contexts;

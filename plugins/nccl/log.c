@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* NCCL's log: it prints what NCCL_DEBUG and NCCL_DEBUG_SUBSYS ask for. */
+/* Writes to NCCL's log, which prints the lines that NCCL_DEBUG and NCCL_DEBUG_SUBSYS select. */
 #include "plugin.h"
 
 #include <stdarg.h>
@@ -23,7 +23,7 @@ void log_line(ncclDebugLogLevel level, unsigned long subsystem, const char *file
 	va_start(args, format);
 	vsnprintf(text, sizeof text, format, args);
 	va_end(args);
-	/* Explanations of the library have a line for each path. */
+	/* The library's explanations have one line for each path; NCCL's log takes a single line. */
 	for (char *at = text; *at; at++)
 		if (*at == '\n')
 			*at = at[1] ? ';' : ' ';

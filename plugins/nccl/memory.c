@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Registered memory. A region belongs to a domain; NCCL may use what it registered with any communicator (regIsGlobal), so a
- * handle has a region for each domain in which it was needed.
+ * Registered memory. A region belongs to one domain, but NCCL may use registered memory with any communicator
+ * (regIsGlobal): a handle therefore has one region in each domain that has needed it.
  */
 #include "plugin.h"
 
@@ -11,19 +11,22 @@
 
 enum { ACCESS = GDRFAB_READ | GDRFAB_WRITE | GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE };
 
-/* By its address; with a dma-buf, by that, and by the address if the card does not take it. */
+/* Makes a region by the memory's address. With a dma-buf the region is made of that; if the card refuses, by the
+ * address. */
 static gdrfab_mr *region_of(const struct memory *memory, struct way *way, const gdrfab_mr_dmabuf *file)
 {
 	struct iovec iov = {memory->data, memory->size};
 	gdrfab_mr_attr attr = {.struct_size = sizeof attr, .mr_iov = &iov, .iov_count = 1, .access = ACCESS};
 	gdrfab_mr *mr = NULL;
 	attr.iface = memory->host ? GDRFAB_HMEM_SYSTEM : GDRFAB_HMEM_AUTO;
-	/* The remote address is the pointer itself, whether the provider says so or takes what we say. */
+	/* The remote address is the pointer itself: either the provider works so (VIRT_ADDR), or the offset makes it
+	 * so. */
 	if (!(way->info->mr_mode & GDRFAB_MR_VIRT_ADDR))
 		attr.offset = (uintptr_t)memory->data;
 	if (file) {
 		gdrfab_hmem_place place = {.struct_size = sizeof place};
-		/* A file says nothing of who made it: without a name the bytes would count as the host's to touch. */
+		/* A dma-buf does not tell the driver it belongs to. Without `iface` the library would treat its
+		 * bytes as host memory. */
 		if (gdrfab_hmem_detect(memory->data, memory->size, &place) == 0) {
 			attr.iface = place.iface;
 			attr.device = place.device;
@@ -44,11 +47,13 @@ static gdrfab_mr *region_of(const struct memory *memory, struct way *way, const 
 	return mr;
 }
 
-/* Buffers of NCCL's own on a connection for collectives: of LL in the host, of LL128 and Simple on the GPU. */
+/* Number of GPU buffers that NCCL registers for itself on a connection for collectives: one of LL128 and one of
+ * Simple. LL's buffer is in host memory. */
 enum { OWN_GPU = 2 };
 
-/* Whether this is memory that the user has registered, on a connection for collectives, where it is refused: NCCL then uses its
- * own buffers, with which a wide communicator is several times faster. Those of send and receive have none of LL. */
+/* Whether this is memory that the user registered, offered for a connection for collectives. Such memory is refused,
+ * so that NCCL uses its own buffers, with which a wide communicator is several times faster. A connection for send
+ * and receive has no LL buffer. */
 static bool is_users(struct comm *comm, int type)
 {
 	if (type != NCCL_PTR_CUDA || !comm->own[0] || comm->own[1] < OWN_GPU || !tune_prefers_own_buffers())
@@ -75,7 +80,7 @@ static ncclResult_t make(struct comm *comm, void *data, size_t size, int type, c
 	if (!memory)
 		return ncclSystemError;
 	memory->data = data;
-	/* The library knows no empty regions; nothing is transferred through such a one. */
+	/* The library has no empty regions. NCCL transfers nothing through an empty one. */
 	memory->size = size ? size : 1;
 	memory->host = type == NCCL_PTR_HOST;
 	memory->of = way->of;
@@ -104,9 +109,10 @@ ncclResult_t memory_register(struct comm *comm, void *data, size_t size, int typ
 ncclResult_t memory_register_dmabuf(struct comm *comm, void *data, size_t size, int type, uint64_t offset, int fd,
 				    struct memory **out)
 {
-	/* NCCL says where the memory itself lies in the file; the library asks for the file's beginning. */
+	/* NCCL gives the offset of the memory in the dma-buf; the library wants the address of the dma-buf's first
+	 * byte. */
 	gdrfab_mr_dmabuf file = {.fd = fd, .offset = offset, .len = size, .base_addr = (void *)((uintptr_t)data - offset)};
-	/* Only cards reach memory through a dma-buf; elsewhere its owner's driver copies, and knows it by its address. */
+	/* Only cards use a dma-buf. On other ways the memory's driver copies, and finds the memory by its address. */
 	bool card = comm->device->ways[comm->way]->kind == KIND_VERBS;
 	return make(comm, data, size, type, card && type == NCCL_PTR_CUDA ? &file : NULL, out);
 }
@@ -116,7 +122,7 @@ ncclResult_t memory_release(struct memory *memory)
 	ncclResult_t result = ncclSuccess;
 	for (int i = 0; i < MAX_DEVICES; i++) {
 		int r = -EBUSY;
-		/* -EBUSY: a peer is inside a copy; the call has waited for it already. */
+		/* -EBUSY: a peer's copy is still running, although the call has waited for it. */
 		for (int tries = 0; memory->regions[i] && r == -EBUSY && tries < 3; tries++)
 			r = gdrfab_mr_close(memory->regions[i]);
 		if (memory->regions[i] && r < 0) {

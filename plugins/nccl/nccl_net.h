@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What NCCL and a net plugin say to each other: versions 8 to 12 of its net interface, for 64-bit machines. Written from
- * the interface's description, so that neither NCCL's sources nor CUDA are needed to build. The sizes at the end are those
- * that NCCL was compiled with; a mistake here does not compile.
+ * The interface between NCCL and a net plugin: versions 8 to 12, for 64-bit machines. Written from the interface's
+ * description, so that neither NCCL's sources nor CUDA are needed to build. The sizes asserted at the end are those
+ * that NCCL was compiled with, so that a mistake in this file does not compile.
  */
 #ifndef GDRFAB_NCCL_NET_H
 #define GDRFAB_NCCL_NET_H
@@ -37,9 +37,11 @@ enum {
 
 enum {
 	NCCL_NET_HANDLE_MAXSIZE = 128,
-	/* A communicator's requests in flight; a grouped receive is one, with up to maxRecvs sends on the other side. */
+	/* Requests of one communicator in flight. A grouped receive is one request, with up to maxRecvs sends on the
+	 * other side. */
 	NCCL_NET_MAX_REQUESTS = 32,
-	/* What irecv() may find in *request: the completion may come before the bytes have been seen to arrive. */
+	/* A hint that irecv() may find in *request: the completion may be reported before the bytes have been seen
+	 * to arrive. */
 	NCCL_NET_OPTIONAL_RECV_COMPLETION = 1,
 	NCCL_NET_ID_UNDEF = -1,
 };
@@ -52,7 +54,7 @@ enum {
 	NCCL_PTR_DMABUF = 4,
 };
 
-/* netDeviceType: transfers that a kernel drives itself are not for this plugin. */
+/* netDeviceType: this plugin has no transfers that a GPU's kernel drives itself. */
 enum {
 	NCCL_NET_DEVICE_HOST = 0,
 	NCCL_NET_DEVICE_INVALID_VERSION = 0,
@@ -62,7 +64,7 @@ typedef void (*ncclDebugLogger_t)(ncclDebugLogLevel level, unsigned long flags, 
 				  const char *fmt, ...);
 typedef ncclResult_t (*ncclProfilerCallback_t)(void **handle, int type, void *parent, int64_t plugin, void *data);
 
-/* How a kernel would reach the network; only passed on. */
+/* How a GPU's kernel would reach the network. The plugin only passes it on. */
 typedef struct {
 	int netDeviceType;
 	int netDeviceVersion;
@@ -312,7 +314,7 @@ typedef struct {
 	ncclResult_t (*setNetAttr)(void *ctx, ncclNetAttr_t *attr);
 } ncclNet_v12_t;
 
-/* C99 has no static assertion; an array of a negative size does not compile either. */
+/* C99 has no static assertion, so an array of negative size stands for one. */
 #define NCCL_NET_HOLDS(name, what) typedef char nccl_net_##name[(what) ? 1 : -1]
 #define NCCL_NET_SIZE(type, size) NCCL_NET_HOLDS(type##_size, sizeof(type) == (size))
 #define NCCL_NET_AT(type, field, at) NCCL_NET_HOLDS(type##_##field, offsetof(type, field) == (at))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What NCCL and a tuner say to each other: versions 2 to 6 of its tuner interface, for 64-bit machines. Written from the
- * interface's description, as nccl_net.h is. The cost table is an array [algorithms][protocols] of floats.
+ * The interface between NCCL and a tuner: versions 2 to 6, for 64-bit machines. Written from the interface's
+ * description, as nccl_net.h is. The cost table is an array [algorithms][protocols] of floats.
  */
 #ifndef GDRFAB_NCCL_TUNER_H
 #define GDRFAB_NCCL_TUNER_H
@@ -29,7 +29,7 @@ typedef struct {
 	int maxRanksPerNvlDomain;
 } ncclNvlDomainInfo_v5_t;
 
-/* NCCL's model of what a collective costs; this tuner leaves it as it is. */
+/* NCCL's model of the cost of a collective. This tuner does not change it. */
 typedef struct ncclTunerConstants_v5 ncclTunerConstants_v5_t;
 
 typedef struct {

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What the parts of the plugin share. NCCL calls abi.c, which converts between versions of its interface and calls the
- * functions below; they know one version only, and reach the network through gdrfab.h alone.
+ * The declarations that the plugin's files share. NCCL calls abi.c, which converts between the versions of its
+ * interface and calls the functions below. These functions know one version only, and reach the network through
+ * gdrfab.h alone.
  *
- *   settings.c   the environment              devices.c   what can be offered, and what NCCL is told of it
- *   tune.c       NCCL's own variables         tuner.c     channels per collective and size (NCCL calls it as well)
- *   log.c        NCCL's log                   comm.c      a connection's objects
- *   inventory.c  contexts, who holds devices  accept.c    listening, accepting
+ *   settings.c   the environment's variables  devices.c   finds the devices and describes them to NCCL
+ *   tune.c       sets NCCL's own variables    tuner.c     channels by collective and size (called by NCCL)
+ *   log.c        NCCL's log                   comm.c      the objects of one connection
+ *   inventory.c  lifetime of the devices      accept.c    listening, accepting
  *   memory.c     registered memory            connect.c   connecting, closing
- *   hello.c      what both sides say first    transfer.c  the protocol: receives offered, data written
- *   helpers.c    threads for long messages    arrivals.c  what comes of it
+ *   hello.c      connection set-up messages   transfer.c  the protocol: receives offered, data written
+ *   helpers.c    threads for long messages    arrivals.c  handles completions and incoming writes
  */
 #ifndef GDRFAB_NCCL_PLUGIN_H
 #define GDRFAB_NCCL_PLUGIN_H
@@ -26,26 +27,27 @@
 
 enum kind { KIND_SHM, KIND_VERBS, KIND_TCP, KINDS };
 
-/* Who copies memory of GPUs: nobody, a process of the library's own, or this process by its driver. */
+/* How the memory of GPUs is copied: not at all, by a process of the library's own, or by this process through its
+ * driver. */
 enum gpu_copies { GPU_BY_NOBODY, GPU_ELSEWHERE, GPU_HERE };
 
 struct settings {
-	bool may[KINDS];	 /* a provider that may be used */
-	enum kind order[KINDS];	 /* which devices are offered, in this order */
+	bool may[KINDS];	 /* providers that may be used */
+	enum kind order[KINDS];	 /* devices are offered in this order */
 	int offered;
-	bool named;		 /* by GDRFAB_NCCL_PROVIDERS */
-	const char *because;	 /* why these, in words */
-	uint64_t timeout_ns;	 /* for connecting, and for every operation */
-	size_t eager;		 /* bytes of host memory that are sent before they are asked for */
-	enum gpu_copies gpu;	 /* where no card reaches memory of GPUs by itself */
-	bool tune;		 /* whether NCCL's own variables may be set */
-	int threads;		 /* that move long messages between memories of the host, of any rank that all CPUs are open to */
-	int own_threads;	 /* of this rank */
+	bool named;		 /* the user chose by GDRFAB_NCCL_PROVIDERS */
+	const char *because;	 /* the reason for this choice, for the log */
+	uint64_t timeout_ns;	 /* limit for connecting and for each operation */
+	size_t eager;		 /* host messages up to this many bytes may be sent before their receive is known */
+	enum gpu_copies gpu;	 /* where no network card reaches the memory of GPUs by itself */
+	bool tune;		 /* NCCL's own variables may be set */
+	int threads;		 /* helper threads for long host messages of a rank that may use all CPUs */
+	int own_threads;	 /* helper threads that this rank starts */
 };
 
 enum { MAX_THREADS = 16, USUAL_THREADS = 8, USUAL_RANKS = 8 };
 
-/* False with words in the log if a variable makes no sense. */
+/* Reads the environment. Logs and returns false if a variable's value is invalid. */
 bool settings_read(struct settings *s);
 extern const char *const kind_names[KINDS];
 
@@ -61,20 +63,20 @@ __attribute__((format(printf, 5, 6))) void log_line(ncclDebugLogLevel level, uns
 
 struct inventory;
 
-/* One way to peers: a provider, and with verbs a port of a card. Its domain is opened when it is first needed, and serves
- * all communicators of the process. */
+/* One way to reach peers: a provider and, with verbs, one port of a card. The domain is opened at first use and
+ * serves all communicators of the process. */
 struct way {
 	struct inventory *of;
-	int number; /* in it */
+	int number; /* index in of->ways */
 	enum kind kind;
 	gdrfab_info *info;
 	gdrfab_fabric *fabric;
 	gdrfab_domain *domain;
 	bool sees_devices; /* memory of accelerators can be registered */
-	int times;	   /* that NCCL is offered it, if it is the first */
+	int times;	   /* number of NCCL devices made of this way if it comes first */
 };
 
-/* What NCCL calls a network device. Peers of this host are reached by the first way, if it is shm. */
+/* A network device as NCCL sees it. If the first way is shm, it reaches the peers of this host. */
 struct device {
 	struct inventory *of;
 	char name[80];
@@ -91,18 +93,19 @@ struct device {
 
 enum { MAX_DEVICES = 32 };
 
-/* Has another process copy this endpoint's device memory; false with the library's words. */
+/* Makes another process copy this endpoint's device memory. On failure returns false; gdrfab_last_error() has the
+ * reason. */
 bool copies_elsewhere(gdrfab_ep *ep);
 
-/* Opens the domain. */
+/* Opens the way's fabric and domain, if they are not open yet. */
 ncclResult_t way_open(struct way *way);
 void way_close(struct way *way);
 void devices_find(struct inventory *it);
 
 /* ---- inventory.c */
 
-/* What an init found, and those that came before its finalize share. It goes with the last that holds it: contexts,
- * connections, listeners and memory, which NCCL gives back in any order. */
+/* The devices that one init found. Later inits share them until the matching finalize. The last holder frees the
+ * inventory; holders are contexts, connections, listeners and registered memory, which NCCL closes in any order. */
 struct inventory {
 	int contexts, holders;
 	pid_t pid;
@@ -112,22 +115,25 @@ struct inventory {
 	int ways_count, devices_count;
 };
 
-/* What init gives since version 11; before, there is none (NULL), and no finalize. */
+/* The context that init returns since version 11 of the interface. Earlier versions have neither a context (NULL)
+ * nor a finalize. */
 struct context {
 	struct inventory *of;
 	struct context *next;
 };
 
-/* The first finds the devices. ctx may be NULL. asks_tuner: this NCCL looks for a tuner in this library. */
+/* Called by each init; the first call finds the devices. `ctx` may be NULL. `asks_tuner`: this NCCL looks for a
+ * tuner in this library. */
 ncclResult_t devices_begin(struct context **ctx, bool asks_tuner);
-/* False: no such context, or no more. */
+/* Called by finalize. Returns false if there is no such context, or if it was finalized already. */
 bool devices_end(struct context *ctx, void (*forget)(const struct context *ctx));
 int devices_count(void);
-/* Of the context, or of the last init; its inventory is held. NULL with words if there is no such device. */
+/* Finds device `number` of the context (of the last init if `ctx` is NULL) and holds its inventory. Returns NULL,
+ * with a line in the log, if there is none. */
 struct device *device_hold(const struct context *ctx, int number);
 void inventory_hold(struct inventory *it);
 void inventory_drop(struct inventory *it);
-/* As of a device held, for as long as NCCL looks at it: until finalize. */
+/* Like device_hold(), but without a hold: the device is valid until finalize. */
 struct device *device_get(int number);
 
 /* ---- tune.c */
@@ -135,26 +141,28 @@ struct device *device_get(int number);
 #define TUNE_WIDTH "16"
 #define TUNE_WIDTH_TCP "8"
 
-/* Whether the NCCL that calls looks for a tuner in this library, if it takes the oldest version of the net's interface. */
+/* Whether the calling NCCL looks for a tuner in this library; asked when NCCL uses the oldest version of the net
+ * interface. */
 bool tune_is_asked_for(void);
 
-/* Whose measurements the tuner goes by: of memory of GPUs over shm, or of the host over shm or tcp. */
+/* The measurements that the tuner uses: GPU memory over shm, host memory over shm, or host memory over tcp. */
 enum tune_way { TUNE_NOTHING, TUNE_GPUS, TUNE_HOST, TUNE_TCP };
 
-/* At each init, as NCCL reads some of these for each communicator: before the devices are found, and after. */
+/* Both run at each init, because NCCL reads some of the variables again for each communicator: tune_begin() before
+ * the devices are found, tune_level() after. */
 void tune_begin(const struct settings *s, bool asks_tuner);
 void tune_level(const struct inventory *it);
-/* Channels that communicators were given for the tuner to narrow; 0: none. */
+/* Number of channels that communicators were given and that the tuner may reduce. 0: none was set. */
 int tune_width(void);
 enum tune_way tune_way(void);
-/* Whether collectives are better off without memory that the user has registered. */
+/* Whether collectives are faster without the memory that the user has registered. */
 bool tune_prefers_own_buffers(void);
 /* Whether NCCL_PROTO forbids LL. */
 bool no_ll(void);
 
 /* ---- memory.c */
 
-/* Registered memory: a region in the domain of each way that has needed one. */
+/* Registered memory: one region in the domain of each way that has needed one. */
 struct memory {
 	unsigned char *data;
 	size_t size;
@@ -162,7 +170,7 @@ struct memory {
 	uint32_t iface;
 	uint64_t device;
 	struct inventory *of;
-	gdrfab_mr *regions[MAX_DEVICES]; /* as of->ways */
+	gdrfab_mr *regions[MAX_DEVICES]; /* same index as of->ways */
 	pthread_mutex_t lock;
 };
 
@@ -171,48 +179,50 @@ ncclResult_t memory_register(struct comm *comm, void *data, size_t size, int typ
 ncclResult_t memory_register_dmabuf(struct comm *comm, void *data, size_t size, int type, uint64_t offset, int fd,
 				    struct memory **out);
 ncclResult_t memory_release(struct memory *memory);
-/* The region in the communicator's domain; NULL with words in the log. */
+/* Returns the region in the communicator's domain, made if there is none yet. NULL, with a line in the log, on
+ * failure. */
 gdrfab_mr *memory_region(struct memory *memory, const struct comm *comm);
 
 /* ---- connect.c, accept.c */
 
 enum {
-	MAX_RECVS = 8, /* receives of a group */
-	EAGERS = 16,   /* places for eager messages */
-	/* Room for all records that the sender has not looked at: of groups that wait for data, and of groups that eager
-	 * messages have filled, NCCL_NET_MAX_REQUESTS + EAGERS at most. All three are powers of two: counters wrap. */
+	MAX_RECVS = 8, /* receives in one group */
+	EAGERS = 16,   /* slots for eager messages */
+	/* Room for all records that the sender has not read: groups that wait for data, and groups that eager
+	 * messages have filled, together at most NCCL_NET_MAX_REQUESTS + EAGERS. All three numbers are powers of
+	 * two, because the counters wrap around. */
 	RECORDS = 64,
 	MAX_SENDS = NCCL_NET_MAX_REQUESTS * MAX_RECVS,
 };
 
-/* One receive of a group: where the sender writes. Both sides have the same byte order, or shm's and tcp's versions and
- * the hello's magic distinguish them. */
+/* One receive of a group: the memory that the sender writes to. Both sides have the same byte order: shm's and tcp's
+ * protocol versions and the hello's magic number reject any other peer. */
 struct offer {
 	uint64_t addr, key, size;
 	uint32_t tag;
-	uint32_t host; /* 1: memory of the host */
+	uint32_t host; /* 1: host memory */
 };
 
-/* A group of receives, written into the sender's mailbox. */
+/* A group of receives. The receiver writes the record into the sender's mailbox. */
 struct record {
-	uint32_t number; /* counts the groups */
+	uint32_t number; /* sequence number of the group */
 	uint32_t n;
-	uint32_t eagers_taken; /* eager messages whose places are free again, counted from the first */
+	uint32_t eagers_taken; /* count of eager messages, from the first one on, whose slots are free again */
 	uint32_t reserved;
 	struct offer offers[MAX_RECVS];
 };
 
-/* A small message that was not waited for; its bytes follow. */
+/* Header of an eager message: a small message sent before its receive is known. The bytes follow. */
 struct eager {
 	uint32_t number, tag;
 	uint64_t size;
 };
 
 struct request {
-	struct comm *comm; /* NULL: free. Atomic, as done is: they are looked at without the lock */
-	int n;		   /* of a receive: its group; of a send: 1 */
+	struct comm *comm; /* NULL: free. Atomic, like `done`: both are read without the lock */
+	int n;		   /* receives in the group; 1 for a send */
 	bool done, sends, direct;
-	bool helped; /* counted in its connection's long_ones */
+	bool helped; /* counted in the slot's long_ones */
 	uint32_t number;
 	/* a send that is not posted yet */
 	struct request *next;
@@ -220,7 +230,7 @@ struct request {
 	void *desc;
 	struct gdrfab_rma_iov to;
 	uint32_t place;
-	uint32_t missing; /* receives without data, a bit each */
+	uint32_t missing; /* one bit for each receive that lacks its data */
 	size_t sizes[MAX_RECVS];
 	uint32_t tags[MAX_RECVS];
 	unsigned char *data[MAX_RECVS];
@@ -228,30 +238,31 @@ struct request {
 	struct memory *memory[MAX_RECVS];
 };
 
-/* A connection that helpers look after. */
+/* A connection that helper threads serve. */
 struct slot {
 	pthread_mutex_t lock;
 	struct comm *comm; /* NULL: free */
-	int long_ones;	   /* requests under way that are the helpers'; atomic */
+	int long_ones;	   /* requests under way that the helpers complete; atomic */
 } __attribute__((aligned(64)));
 
-/* A connection. isend, irecv and test of one communicator are called from one thread at a time; a helper may take its
- * completions and post its writes at the same time. Locked in this order: reader, lock. */
+/* A connection. NCCL calls isend, irecv and test of one communicator from one thread at a time. A helper may take
+ * its completions and post its writes at the same time. Lock order: `reader`, then `lock`. */
 struct comm {
-	pthread_mutex_t reader; /* whoever posts what waits, and takes completions: these drive the endpoint, and may take long */
-	pthread_mutex_t lock;	/* what follows, for moments only */
+	pthread_mutex_t reader; /* held to post queued sends and to take completions, which may take long */
+	pthread_mutex_t lock;	/* protects the fields below; held for moments only */
 	struct request *posts, **posts_end; /* sends that are not posted yet */
-	struct slot *slot; /* NULL: none of its requests has been a helper's */
-	bool gets_long; /* the last message was long: what room its receive had says nothing */
+	struct slot *slot; /* NULL: no request was ever given to the helpers */
+	bool gets_long; /* the last message was long; the size of its receive does not show that */
 	bool sends;
 	struct device *device;
-	int way; /* of device->ways */
+	int way; /* index in device->ways */
 	gdrfab_eq *eq;
 	gdrfab_cq *cq;
 	gdrfab_ep *ep;
 
-	/* Of the sender: mailbox, and eager messages on their way out. Of the receiver: records on their way out, and the
-	 * places of eager messages. The other side writes into one half and never looks at the other. */
+	/* The board is registered memory of two halves. The sender's half holds the mailbox and outgoing eager
+	 * messages; the receiver's half holds outgoing records and the slots of eager messages. The peer writes into
+	 * one half and never reads the other. */
 	unsigned char *board;
 	gdrfab_mr *board_region;
 	struct record *records; /* [RECORDS] */
@@ -259,50 +270,51 @@ struct comm {
 	size_t eager_room;
 	uint64_t peer_addr, peer_key;
 	size_t peer_eager_room;
-	size_t eager_max; /* bytes of an eager message's body that both sides agree to */
+	size_t eager_max; /* largest eager message body that both sides accept */
 
-	ncclResult_t verdict; /* not ncclSuccess: the connection is over; atomic */
-	bool peer_left;	      /* the other side has closed it, or takes no more records */
-	int left_err;	      /* why, if not because it said so */
+	ncclResult_t verdict; /* once not ncclSuccess, the connection is over; atomic */
+	bool peer_left;	      /* the peer closed the connection or accepts no more records */
+	int left_err;	      /* the errno, unless the peer closed it by itself */
 	bool explained;
-	int own[2];   /* regions of NCCL's first buffers: of the host, of GPUs */
-	bool refused; /* a user's */
+	int own[2];   /* number of regions of NCCL's own buffers: [0] host, [1] GPU */
+	bool refused; /* memory that the user registered was refused */
 	unsigned idle;
 	struct request *requests;
 	int requests_count, request_next;
 
-	/* sender; what the peer can write is copied before it is looked at */
-	struct record *asked;		   /* [RECORDS], as they came */
-	uint32_t record_head, record_end;  /* records with receives left, up to what has arrived */
-	uint8_t taken[RECORDS];		   /* receives of each that are served */
-	uint32_t direct;		   /* writes on their way */
+	/* Fields of the sender. All that the peer can write is copied before it is read. */
+	struct record *asked;		   /* [RECORDS], copies of the records received */
+	uint32_t record_head, record_end;  /* the records received that still have receives to serve */
+	uint8_t taken[RECORDS];		   /* a bit for each receive of the record that is served */
+	uint32_t direct;		   /* direct writes under way */
 	uint32_t eager_sent, eager_freed;
-	size_t early, early_limit; /* bytes of eager messages that the receiver has not taken, and their limit */
+	size_t early, early_limit; /* bytes of eager messages not yet consumed, and their limit */
 	size_t eager_sizes[EAGERS];
-	uint32_t unasked[EAGERS];	   /* tags of eager messages for which no record came yet, oldest first */
+	uint32_t unasked[EAGERS];	   /* tags of eager messages whose record has not come yet, oldest first */
 	int unasked_count;
-	bool peer_takes_host; /* the last record was about host memory alone */
+	bool peer_takes_host; /* the last record named host memory only */
 
-	/* receiver */
-	uint32_t group_next;		      /* the next group's number */
-	uint32_t eager_seen, eager_done;      /* arrived; taken, counted without gaps */
-	struct eager eager_heads[EAGERS];     /* as they came */
-	bool eager_kept[EAGERS];	      /* arrived, and nobody has asked for it yet */
+	/* Fields of the receiver. */
+	uint32_t group_next;		      /* sequence number of the next group */
+	uint32_t eager_seen, eager_done;      /* eager messages that arrived; of these, consumed without a gap */
+	struct eager eager_heads[EAGERS];     /* copies of the headers received */
+	bool eager_kept[EAGERS];	      /* arrived, and no receive has asked for it yet */
 
-	/* while connecting */
+	/* Fields used while connecting. */
 	const struct context *context;
 	uint64_t ticket, nonce;
-	int64_t since; /* ms: NCCL has last asked; of an accepted one, when it came */
+	int64_t since; /* ms: the last time that NCCL asked; for an accepted connection, its arrival */
 	struct comm *next;
 	char addresses[2][104];
 	int addresses_count;
-	char words[512]; /* why the ways before this one failed; later, why the other side takes no more */
+	char words[512]; /* errors of the addresses tried before; later, why the peer accepts no more records */
 };
 
 struct listener;
 ncclResult_t net_listen(const struct context *ctx, int dev, void *handle, struct listener **out);
 ncclResult_t net_connect(const struct context *ctx, int dev, void *handle, struct comm **out);
-/* Ends what was begun with this context; NULL: what NCCL has not asked for in twice its time, and so has given up. */
+/* Ends the connection attempts that were begun with this context. With NULL, ends those that NCCL has not asked
+ * about for twice its timeout, and so has given up. */
 void net_forget(const struct context *ctx);
 ncclResult_t net_accept(struct listener *listener, struct comm **out);
 ncclResult_t net_close(struct comm *comm);
@@ -310,16 +322,17 @@ ncclResult_t net_close_listener(struct listener *listener);
 
 /* ---- comm.c */
 
-/* With nothing open; NULL: no memory. */
+/* Makes a connection with nothing open. NULL: no memory. */
 struct comm *comm_new(struct device *device, bool sends);
-/* Opens everything but the connection; false with words. */
+/* Opens all objects of the connection without connecting it. On failure returns false and writes the reason to
+ * `words`. */
 bool comm_open(struct comm *comm, const gdrfab_info *info, char *words, size_t size);
 void comm_free(struct comm *comm);
-/* A place for an eager message, its head included. */
+/* The size of one slot for an eager message, header included. */
 size_t room_of(size_t eager_max);
 int64_t now_ms(void);
 int64_t timeout_ms(const struct device *device);
-/* Ends the connection for its requests, with words in the log; gives what NCCL is to be told. */
+/* Ends the connection and all its requests, and logs the reason. Returns the result to give to NCCL. */
 ncclResult_t comm_fail(struct comm *comm, int err, const char *doing, const char *words);
 
 static inline ncclResult_t verdict_of(const struct comm *comm)
@@ -329,16 +342,17 @@ static inline ncclResult_t verdict_of(const struct comm *comm)
 
 /* ---- helpers.c */
 
-enum { LONG = 64 << 10 }; /* bytes from which on handing a message over pays */
+enum { LONG = 64 << 10 }; /* messages from this many bytes on go to a helper thread */
 
-/* Whether a helper is to move this communicator's long messages from or to this memory. */
+/* Whether helpers should move this connection's long messages from or to this memory. */
 bool help_is_wanted(const struct comm *comm, const struct memory *memory);
-/* A long request more is under way: helpers look after the connection until it has none. False: nobody can. */
+/* Counts one more long request: the helpers serve the connection until none is left. Returns false if no helper can
+ * take it. */
 bool help_begin(struct comm *comm);
-/* The connection, if there is one, is about to be closed. */
+/* Takes the connection (NULL is allowed) away from the helpers before it is closed. */
 void help_end(struct comm *comm);
 
-/* ---- transfer.c, with arrivals.c behind it */
+/* ---- transfer.c, and arrivals.c that it calls */
 
 ncclResult_t net_isend(struct comm *comm, void *data, size_t size, int tag, struct memory *memory,
 		       struct request **out);

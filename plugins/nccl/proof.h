@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * SipHash-2-4 (Aumasson and Bernstein, 2012): a keyed hash. Who connects proves by it that it knows the listener's secret,
- * which nobody learns from the proof.
+ * SipHash-2-4 (Aumasson and Bernstein, 2012): a keyed hash. A connecting rank proves with it that it knows the
+ * listener's secret; the proof does not reveal the secret.
  */
 #ifndef GDRFAB_NCCL_PROOF_H
 #define GDRFAB_NCCL_PROOF_H
@@ -24,13 +24,13 @@ static inline void siphash_rounds(uint64_t v[4], int count)
 	}
 }
 
-/* Of a message of whole words. Both sides have the same byte order. */
+/* Hashes a message of whole 64-bit words. Both sides have the same byte order. */
 static inline uint64_t siphash(const uint64_t key[2], const uint64_t *words, size_t count)
 {
 	uint64_t v[4] = {key[0] ^ 0x736f6d6570736575, key[1] ^ 0x646f72616e646f6d, key[0] ^ 0x6c7967656e657261,
 			 key[1] ^ 0x7465646279746573};
 	for (size_t i = 0; i <= count; i++) {
-		/* Behind the message, its length in bytes. */
+		/* The word after the message is its length in bytes. */
 		uint64_t word = i < count ? words[i] : (uint64_t)count * 8 << 56;
 		v[3] ^= word;
 		siphash_rounds(v, 2);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What posting (transfer.c) and arrivals (arrivals.c) share: the words of the protocol, which transfer.c describes. */
+/* The words of the protocol and small accessors, shared by transfer.c, which posts and describes the protocol, and
+ * arrivals.c, which handles the arrivals. */
 #ifndef GDRFAB_NCCL_PROTOCOL_H
 #define GDRFAB_NCCL_PROTOCOL_H
 
 #include "plugin.h"
 
-/* The 32 bits that come with a write: what it was, and where. */
+/* The 32 bits of immediate data that come with a write: the kind of the write, and its slot. */
 enum { WHAT_SHIFT = 30, RECORD_CAME = 0, DATA_CAME = 1, EAGER_CAME = 2 };
 
 static inline uint32_t word(uint32_t what, uint32_t place)
@@ -38,7 +39,7 @@ static inline bool is_free(const struct request *request)
 	return !__atomic_load_n(&request->comm, __ATOMIC_ACQUIRE);
 }
 
-/* Whether helpers drive the connection now: NCCL's thread leaves it to them. */
+/* Whether helpers drive the connection now. NCCL's thread then leaves it to them. */
 static inline bool is_helped(const struct comm *comm)
 {
 	return comm->slot && __atomic_load_n(&comm->slot->long_ones, __ATOMIC_RELAXED) > 0;
@@ -56,18 +57,19 @@ static inline struct record *asked_at(const struct comm *comm, uint32_t number)
 
 /* ---- arrivals.c */
 
-/* Posts what waits, takes what has come, and ends what has ended; whether there was any. Without the lock; nothing happens if
- * another thread is at it. */
+/* Posts queued sends, takes completions, and ends requests that are complete. Returns whether there was any. The
+ * caller must not hold `lock`. Does nothing if another thread is doing this already. */
 bool progress(struct comm *comm);
-/* The connection's end shows in its event queue alone if nothing of ours was under way. Without the lock. */
+/* Reads the event queue for the connection's end, which nothing else shows while no operation is under way. The
+ * caller must not hold `lock`. */
 void look_for_end(struct comm *comm);
-/* A record cannot be delivered. That ends the receives that lack data, and no others: a sender may close its side as soon
- * as its last, eager message has arrived. */
+/* Notes that a record could not be delivered. Only the receives that lack their data end: a sender may close its
+ * side as soon as its last, eager message has arrived. */
 void peer_takes_no_more(struct comm *comm, int err, const char *words);
 ncclResult_t peer_is_gone(struct comm *comm);
-/* Receives for which eager messages have come already. */
+/* Fills receives from eager messages that have arrived already. */
 void take_kept(struct comm *comm, struct request *request);
-/* Records that are served make room for the next ones. */
+/* Drops records whose receives are all served, so that the next ones have room. */
 void skip_served(struct comm *comm);
 
 #endif

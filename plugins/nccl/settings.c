@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The plugin's own variables, and what a launcher says about where the ranks are. */
+/* Reads the plugin's own environment variables, and the variables of a launcher that tell where the ranks are. */
 #include "plugin.h"
 
 #include <errno.h>
@@ -42,7 +42,7 @@ static long number_of(const char *name)
 	return text && *text ? strtol(text, NULL, 10) : 0;
 }
 
-/* 1: all ranks are on this host; 0: they are not; -1: nobody says. */
+/* 1: all ranks are on this host; 0: they are not; -1: no launcher says. */
 static int one_host(void)
 {
 	static const char *const sizes[][2] = {
@@ -115,7 +115,7 @@ static bool read_bytes(const char *name, size_t max, size_t *bytes)
 	return true;
 }
 
-/* Ranks of this host, as a launcher says; 0: nobody does. */
+/* The number of ranks on this host, if a launcher says; else 0. */
 static long ranks_here(void)
 {
 	static const char *const names[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"};
@@ -125,7 +125,8 @@ static long ranks_here(void)
 	return 0;
 }
 
-/* Of a rank that shares these CPUs with the others: half of its part, and a power of two, as the channels are, which they share. */
+/* Helper threads for one rank that shares these CPUs with the others: half of its part of the CPUs, rounded down to
+ * a power of two, because the channels, a power of two too, are divided among them. */
 static int threads_of(long cpus)
 {
 	long ranks = ranks_here(), part = cpus / (ranks ? ranks : USUAL_RANKS);
@@ -135,8 +136,8 @@ static int threads_of(long cpus)
 	return threads;
 }
 
-/* How wide communicators are must not follow from the CPUs to which a rank is bound, as others are bound otherwise; how many
- * threads it starts itself may. */
+/* `threads`, which decides the width of communicators, must be equal on all ranks: it does not depend on the CPUs to
+ * which this rank is bound. The number of threads that this rank starts, `own`, may depend on them. */
 static bool read_threads(const char *name, int *threads, int *own)
 {
 	const char *text = getenv(name);

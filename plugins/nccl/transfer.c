@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The protocol. Who receives writes a record into the sender's mailbox: for each receive of a group where the bytes go.
- * The sender writes them there, straight from NCCL's buffer, together with a number that says which receive it was. Each
- * side learns by entries of its completion queue; nothing is copied here, and nothing waits.
+ * The protocol. The receiver writes a record into the sender's mailbox: the address of the buffer of each receive of
+ * a group. The sender writes the bytes there, straight from NCCL's buffer, with immediate data that names the
+ * receive. Each side learns of the other's writes by entries of its completion queue. The protocol itself copies
+ * nothing, and no call waits.
  *
- * Small messages between host memories may go before the record comes: as eager messages, into a place on the receiver's
- * board, from which the receiver copies. Both sides pair sends and receives the same way without asking: the nth send of a
- * tag belongs to the nth receive of that tag. For that the order must be the same on both sides, so nothing goes eagerly
- * while a write straight into a buffer is on its way.
+ * Small messages between host memories may be sent before the record has come. Such an eager message goes into a
+ * slot on the receiver's board, and the receiver copies it to its buffer. Both sides pair sends and receives by the
+ * same rule: the nth send of a tag belongs to the nth receive of that tag. The rule needs the same order on both
+ * sides, so no message is sent eagerly while a direct write is under way.
  */
 #include "protocol.h"
 
@@ -15,7 +16,7 @@
 #include <stddef.h>
 #include <string.h>
 
-/* A free request; the search goes on where the last one ended. */
+/* A free request, searched from where the last search ended; NULL if all are in use. */
 static struct request *request_new(struct comm *comm)
 {
 	for (int i = 0; i < comm->requests_count; i++) {
@@ -45,8 +46,8 @@ static ncclResult_t send_eagerly(struct comm *comm, const void *data, size_t siz
 	struct gdrfab_rma_iov to = {comm->peer_addr + RECORDS * sizeof(struct record) + place * comm->peer_eager_room,
 				    from.iov_len, comm->peer_key};
 	void *desc = gdrfab_mr_desc(comm->board_region);
-	/* Done when the bytes are on their way: the other side may not call for minutes. Their place here is not used again
-	 * before it has said that its own is free. */
+	/* The send is done when its bytes are under way, because the peer may not call for minutes. The slot on this
+	 * side's board is not reused before the peer has said that its own slot is free. */
 	gdrfab_msg_rma msg = {.struct_size = sizeof msg, .msg_iov = &from, .desc = &desc, .iov_count = 1, .rma_iov = &to,
 			      .rma_iov_count = 1, .context = request, .data = word(EAGER_CAME, place)};
 	ssize_t r = gdrfab_writemsg(comm->ep, &msg, GDRFAB_REMOTE_CQ_DATA | GDRFAB_COMPLETION | GDRFAB_INJECT_COMPLETE);
@@ -67,7 +68,7 @@ static ncclResult_t send_eagerly(struct comm *comm, const void *data, size_t siz
 	return ncclSuccess;
 }
 
-/* Leaves it to progress to post. */
+/* Queues a direct write; progress() posts it. */
 static void send_to(struct comm *comm, const void *data, size_t size, const struct offer *offer, uint32_t number, uint32_t i,
 		    gdrfab_mr *mr, struct request *request)
 {
@@ -87,7 +88,7 @@ static void send_to(struct comm *comm, const void *data, size_t size, const stru
 	skip_served(comm);
 }
 
-/* The oldest receive of that tag that is not served. */
+/* Finds the oldest receive of that tag that is not served. */
 static bool offered(struct comm *comm, uint32_t tag, uint32_t *number, uint32_t *i)
 {
 	for (*number = comm->record_head; *number != comm->record_end; ++*number) {
@@ -124,7 +125,7 @@ static ncclResult_t send_locked(struct comm *comm, void *data, size_t size, uint
 	return ncclSuccess;
 }
 
-/* Where nothing has come: whether anything still can. */
+/* Called when nothing has come: the error to return if nothing can come any more. */
 static ncclResult_t verdict_on(struct comm *comm, const struct request *request)
 {
 	if (pthread_mutex_trylock(&comm->lock))
@@ -150,7 +151,7 @@ ncclResult_t net_isend(struct comm *comm, void *data, size_t size, int tag, stru
 		WARN("sending %zu bytes: data is NULL", size);
 		return ncclInvalidArgument;
 	}
-	/* A helper has it for a moment: NCCL comes again. */
+	/* A helper holds the lock for a moment. NCCL calls again. */
 	if (pthread_mutex_trylock(&comm->lock))
 		return ncclSuccess;
 	ncclResult_t result = send_locked(comm, data, size, (uint32_t)tag, memory, out);
@@ -253,7 +254,8 @@ ncclResult_t net_irecv(struct comm *comm, int n, void **data, const size_t *size
 
 ncclResult_t net_iflush(struct comm *comm, int n, const int *sizes, struct memory **memory)
 {
-	/* Copy engines and CPUs leave nothing behind; only a card's writes may still be in the bus. */
+	/* Copies by CPUs and copy engines are complete when they are reported. Only a card's writes may still be on
+	 * the bus. */
 	if (comm->device->ways[comm->way]->kind != KIND_VERBS)
 		return ncclSuccess;
 	for (int i = 0; i < n; i++) {

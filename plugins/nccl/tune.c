@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * NCCL's own variables, which a net plugin's init may still set: NCCL builds its topology, and looks for a tuner, after it.
- * Whether to, and what, follows from what is equal on all ranks, as those with different protocols or numbers of channels wait
- * for each other for ever: the environment, and the CPUs that a host has, whichever of them a rank may use. Where hosts differ
- * in these and ranks send by tcp through host memory, GDRFAB_NCCL_THREADS or GDRFAB_NCCL_TUNE=0 on all of them decides.
+ * Sets NCCL's own variables. A net plugin's init can still do so: NCCL builds its topology and looks for a tuner
+ * after it.
+ *
+ * Every decision here must be equal on all ranks, because ranks with different protocols or numbers of channels wait
+ * for each other for ever. So decisions follow from the environment and from the number of CPUs that the host has,
+ * regardless of the CPUs that a rank may use. If hosts differ in these, and ranks send through host memory by tcp,
+ * set GDRFAB_NCCL_THREADS or GDRFAB_NCCL_TUNE=0 on all of them.
  */
 #include "plugin.h"
 
@@ -28,8 +31,9 @@ enum tune_way tune_way(void)
 	return __atomic_load_n(&way, __ATOMIC_ACQUIRE);
 }
 
-/* Not setenv(), which may free the array that another thread's getenv() walks through: a longer copy takes its place in one
- * store, and both stay, as the strings do when NCCL closes this library. */
+/* Sets a variable by one store of a longer copy of `environ`. setenv() could free the array while another thread's
+ * getenv() walks through it. The old array and the strings stay allocated, as they must when NCCL closes this
+ * library. */
 static bool put(const char *name, const char *value)
 {
 	size_t count = 0, size = strlen(name) + strlen(value) + 2;
@@ -50,7 +54,7 @@ static bool put(const char *name, const char *value)
 	return true;
 }
 
-/* Unless the user has set it, be it to nothing. */
+/* Sets a variable unless the user has set it, even to an empty string. */
 static void set(const char *name, const char *value, const char *because)
 {
 	const char *own = getenv(name);
@@ -60,14 +64,15 @@ static void set(const char *name, const char *value, const char *because)
 		INFO("%s=%s stays as it was set, and is not %s: %s", name, own ? own : "", value, because);
 }
 
-/* As NCCL reads a number: not set, empty, or without digits is 0. */
+/* Reads a number as NCCL does: unset, empty, and without digits mean 0. */
 static bool on(const char *name)
 {
 	const char *text = getenv(name);
 	return text && strtoll(text, NULL, 0) != 0;
 }
 
-/* Whether NCCL's own ways between the GPUs of a host are forbidden: else it prefers them, and pays for what is set here. */
+/* Whether NCCL's own transports between the GPUs of a host are forbidden. Otherwise NCCL prefers them, and the
+ * settings made here would only cost. */
 static bool all_is_ours(void)
 {
 	const char *level = getenv("NCCL_P2P_LEVEL");
@@ -75,7 +80,7 @@ static bool all_is_ours(void)
 	return no_p2p && on("NCCL_SHM_DISABLE");
 }
 
-/* Whether NCCL has been told to do without its LL protocol: NCCL_PROTO is "Simple", "LL128,Simple", or "^LL". */
+/* Whether NCCL_PROTO forbids the LL protocol: it is "Simple", "LL128,Simple" or "^LL". */
 bool no_ll(void)
 {
 	const char *list = getenv("NCCL_PROTO");
@@ -90,7 +95,7 @@ bool no_ll(void)
 	return named == not;
 }
 
-/* This file, for NCCL to open once more. */
+/* The path of this library's file, for NCCL to open it once more. */
 static bool own_path(char *path, size_t size)
 {
 	Dl_info found;
@@ -108,11 +113,12 @@ static bool any_set(const char *const *names)
 	return *names != NULL;
 }
 
-/* Who chooses channels has chosen; another tuner would not narrow these. */
+/* If the user set one of these, the channels are the user's choice, and another tuner would not reduce ours. */
 static const char *const channels[] = {"NCCL_MAX_NCHANNELS", "NCCL_MIN_NRINGS", "NCCL_MAX_NRINGS", "NCCL_MIN_CTAS",
 				       "NCCL_MAX_CTAS", NULL};
 
-/* Wide for the large sizes; the tuner narrows the others. Gives how wide. */
+/* Gives communicators many channels for the large sizes; the tuner reduces them for the others. Returns the number,
+ * or 0. */
 static int widen(const char *channels_wanted, const char *because)
 {
 	char path[PATH_MAX];
@@ -128,15 +134,17 @@ static int widen(const char *channels_wanted, const char *because)
 		return 0;
 	}
 	if (!own) {
-		/* By name, so that NCCL counts the tuner's use of the file too, and no other tuner precedes. */
+		/* Named by its path, so that NCCL counts the tuner's use of the file too, and no other tuner comes
+		 * first. */
 		set("NCCL_TUNER_PLUGIN", path, "the plugin's tuner narrows wide communicators for small sizes");
 		set("NCCL_MIN_NCHANNELS", channels_wanted, because);
 	}
-	/* Also where a user has set that, or this process inherited it from one with the plugin: the values decide, not who. */
+	/* True also if the user set these values, or this process inherited them from one with the plugin: only the
+	 * values count. */
 	return getenv("NCCL_MIN_NCHANNELS") ? atoi(channels_wanted) : 0;
 }
 
-/* For memory of GPUs over shm. */
+/* Settings for GPU memory over shm. */
 static int widen_for_gpus(bool asks_tuner)
 {
 	if (!getenv("NCCL_PROTO"))
@@ -145,7 +153,7 @@ static int widen_for_gpus(bool asks_tuner)
 		INFO("NCCL_PROTO allows LL, with which memory of GPUs is not used: nothing else is set");
 		return 0;
 	}
-	/* Before version 9, NCCL may be one that does not look for a tuner here. */
+	/* An NCCL that uses version 8 may be one that does not look for a tuner here. */
 	int wide = asks_tuner ? widen(TUNE_WIDTH, "each channel has one chunk on its way, and large sizes need more of them") : 0;
 	if (wide) {
 		set("NCCL_BUFFSIZE", "16777216", "larger chunks make fewer copies; takes 32 MiB of GPU memory per channel and peer");
@@ -154,7 +162,7 @@ static int widen_for_gpus(bool asks_tuner)
 	return wide;
 }
 
-/* For memory of the host. */
+/* Settings for host memory. */
 static int widen_for_threads(bool asks_tuner, enum tune_way by)
 {
 	const char *channels_wanted = by == TUNE_HOST ? TUNE_WIDTH : TUNE_WIDTH_TCP;
@@ -166,7 +174,7 @@ static int widen_for_threads(bool asks_tuner, enum tune_way by)
 	return wide;
 }
 
-/* As 22809; 0: not to be had. */
+/* NCCL's version, such as 22809; 0: unknown. */
 static int nccl_version(void)
 {
 	union {
@@ -174,7 +182,7 @@ static int nccl_version(void)
 		ncclResult_t (*get)(int *version);
 	} found = {dlsym(RTLD_DEFAULT, "ncclGetVersion")};
 	int version = 0;
-	/* PyTorch opens its NCCL for itself alone. */
+	/* PyTorch opens its NCCL with local symbols, so the global lookup does not find it. */
 	void *file = found.address ? NULL : dlopen("libnccl.so.2", RTLD_LAZY | RTLD_NOLOAD);
 	if (file)
 		found.address = dlsym(file, "ncclGetVersion");
@@ -187,7 +195,7 @@ static int nccl_version(void)
 
 bool tune_is_asked_for(void)
 {
-	/* 2.20 knows version 1 of tuners alone; 2.21 takes version 2, 2.22 version 3. */
+	/* NCCL 2.20 knows only version 1 of the tuner interface; 2.21 accepts version 2, and 2.22 version 3. */
 	return nccl_version() >= 22100;
 }
 
@@ -208,11 +216,11 @@ void tune_begin(const struct settings *s, bool asks_tuner)
 
 bool tune_prefers_own_buffers(void)
 {
-	/* With LL buffers, connections of send and receive look like those of collectives. */
+	/* If NCCL allocates LL buffers there too, connections for send and receive look like those for collectives. */
 	return tune_way() == TUNE_GPUS && !on("NCCL_ALLOC_P2P_NET_LL_BUFFERS");
 }
 
-/* Each rank for itself: NCCL asks this for each connection. */
+/* Each rank decides for itself: NCCL reads this variable for each connection. */
 void tune_level(const struct inventory *it)
 {
 	bool shm = false, card = false;

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A tuner for NCCL: how many of a wide communicator's channels a collective of some size takes, and through the host which
- * protocol. All ranks must answer alike, so an answer depends on what is equal on all of them: what tune.c goes by, the ranks,
- * the collective, its size. Buffers may be registered on one rank alone, so that says nothing here. Sizes and collectives that
- * were not measured are left to NCCL; numbers of ranks are not, as all channels at 256 KiB are worse than any answer.
+ * A tuner for NCCL: the number of channels of a wide communicator that a collective of some size uses and, for host
+ * memory, the protocol. All ranks must answer alike, so an answer depends only on values that are equal on all of
+ * them: the choice of tune.c, the number of ranks, the collective, and its size. Registration of the buffers is
+ * ignored, as it may differ between ranks.
+ *
+ * Sizes and collectives that were not measured are left to NCCL. Numbers of ranks that were not measured use the
+ * nearest one measured: at 256 KiB all channels together are slower than any answer of the tables.
  */
 #include "plugin.h"
 
@@ -33,13 +36,13 @@ static const struct table {
 	size_t count;
 } tables[] = {[TUNE_GPUS] = TABLE(of_gpus), [TUNE_HOST] = TABLE(of_host), [TUNE_TCP] = TABLE(of_tcp)};
 
-/* NCCL's own least share of a channel with its Simple protocol: 512 threads of 64 bytes. */
+/* Bytes that NCCL gives a channel at least with its Simple protocol: 512 threads of 64 bytes. */
 enum { SHARE = 32768 };
 
-/* Sizes of the table for one collective; more are left out. */
+/* Sizes of the table used for one collective; any more are ignored. */
 enum { SIZES = 24, FUNCS = ncclFuncAllReduce + 1 };
 
-/* What was fastest, by size: worked out once, as NCCL asks before each launch. */
+/* The fastest number of channels by size. Computed once, because NCCL asks before each launch. */
 struct tuner {
 	int width;
 	enum tune_way way;
@@ -52,7 +55,7 @@ struct tuner {
 	} of[FUNCS];
 };
 
-/* The fastest row of this size; NULL unless two numbers of channels were compared. */
+/* The fastest row of this size; NULL unless the table compares at least two numbers of channels. */
 static const struct measured *best(const struct table *table, ncclFunc_t func, size_t ranks, size_t bytes)
 {
 	const struct measured *fastest = NULL;
@@ -72,7 +75,7 @@ static double ratio(size_t a, size_t b)
 	return a > b ? (double)a / (double)b : (double)b / (double)a;
 }
 
-/* Of those that were measured; 0: none was. */
+/* The measured number of ranks that is nearest to `ranks`; 0: none was measured. */
 static size_t nearest_ranks(const struct table *table, ncclFunc_t func, size_t ranks)
 {
 	size_t nearest = 0;
@@ -82,7 +85,7 @@ static size_t nearest_ranks(const struct table *table, ncclFunc_t func, size_t r
 	return nearest;
 }
 
-/* A size's rows stand together. */
+/* Collects the fastest choice of each size. The rows of one size are adjacent in the table. */
 static void choices_find(struct choices *choices, const struct table *table, ncclFunc_t func, size_t ranks)
 {
 	size_t before = 0;
@@ -95,7 +98,7 @@ static void choices_find(struct choices *choices, const struct table *table, ncc
 	}
 }
 
-/* 0: NCCL's own choice, also beyond the sizes that were measured. */
+/* The number of channels for a collective. 0: NCCL chooses, as for all sizes outside the measured range. */
 static int channels_for(const struct tuner *t, ncclFunc_t func, size_t bytes)
 {
 	if ((unsigned)func >= FUNCS)
@@ -118,7 +121,7 @@ static int channels_for(const struct tuner *t, ncclFunc_t func, size_t bytes)
 	return channels < t->width ? channels : t->width;
 }
 
-/* Bytes from which on NCCL's LL, which it then still prefers, was slower than Simple; 0: left to NCCL. */
+/* The size from which on Simple is faster than LL, although NCCL still prefers LL there; 0: left to NCCL. */
 static size_t simple_from(enum tune_way way, ncclFunc_t func)
 {
 	if (way == TUNE_HOST)
@@ -126,7 +129,7 @@ static size_t simple_from(enum tune_way way, ncclFunc_t func)
 	return way == TUNE_TCP && func == ncclFuncAllReduce ? 128 << 10 : 0;
 }
 
-/* costs: NULL where an interface has no such table. */
+/* `costs` is NULL if this version of the interface has no cost table. */
 static ncclResult_t choose(void *ctx, ncclFunc_t func, size_t bytes, int pipelined, float *costs, int algorithms, int protocols,
 			   int *channels)
 {
@@ -138,7 +141,7 @@ static ncclResult_t choose(void *ctx, ncclFunc_t func, size_t bytes, int pipelin
 	size_t from = simple_from(t->way, func);
 	if (costs && from && bytes >= from && algorithms > NCCL_TUNER_RING && protocols > NCCL_TUNER_SIMPLE) {
 		float *cost = &costs[NCCL_TUNER_RING * protocols + NCCL_TUNER_SIMPLE];
-		/* Below 0: not to be had. */
+		/* A negative cost means that the combination is not available. */
 		if (*cost > 0)
 			*cost = 0;
 	}
@@ -151,7 +154,8 @@ static ncclResult_t begin(size_t ranks, size_t nodes, ncclDebugLogger_t log, voi
 		return ncclInvalidArgument;
 	*ctx = NULL;
 	log_set(log);
-	/* Without NCCL's own ways between GPUs of a host, each of them is a node. */
+	/* Applies only if NCCL uses this net plugin between the GPUs of a host too: then each rank is a node of its
+	 * own. */
 	if (!tune_width() || ranks != nodes || ranks < 2)
 		return ncclSuccess;
 	struct tuner *t = calloc(1, sizeof *t);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Measured: collective, ranks, bytes, channels, microseconds. `plugins/nccl/tests/check-gpu.sh sweep` writes these rows to
- * $OUT/tuner_table.h. H100s of one host with NVLink, two and four ranks, NCCL 2.28.9, driver 580.159.04, NCCL's P2P and SHM
- * forbidden, NCCL_PROTO=^LL, NCCL_BUFFSIZE of 16 MiB, copies by gdrfab-copier.
+ * Measured times of collectives: collective, ranks, bytes, channels, microseconds. `plugins/nccl/tests/check-gpu.sh
+ * sweep` writes these rows to $OUT/tuner_table.h. Set-up: H100s of one host with NVLink, two and four ranks, NCCL
+ * 2.28.9, driver 580.159.04, NCCL's P2P and SHM forbidden, NCCL_PROTO=^LL, NCCL_BUFFSIZE of 16 MiB, copies by
+ * gdrfab-copier.
  */
 {ncclFuncAllReduce, 2, 8192, 1, 47.21},
 {ncclFuncAllReduce, 2, 8192, 2, 43.94},

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * As tuner_table.h, of memory of the host: GDRFAB_NCCL_GDR=0, shm, two ranks, 7 and 8 helpers on 16 CPUs a rank, H100s. With
- * NCCL_BUFFSIZE of 1 MiB; only 16 channels also with the 2 MiB that init sets. sweep measures with 2 MiB; not run since. Beyond 8
- * MiB NCCL is left its 26 channels: all_reduce of 256 MiB 25.6 GB/s, with 16 19.8.
+ * Like tuner_table.h, but for host memory: GDRFAB_NCCL_GDR=0, shm, two ranks, 7 and 8 helpers on 16 CPUs a rank,
+ * H100s. All rows were measured with an NCCL_BUFFSIZE of 1 MiB; those of 16 channels also with the 2 MiB that init
+ * sets. `check-gpu.sh sweep` now measures with 2 MiB, but has not been run since. Beyond 8 MiB NCCL's own 26
+ * channels are faster, so no rows stand here.
  */
 {ncclFuncAllReduce, 2, 8192, 1, 40.77},
 {ncclFuncAllReduce, 2, 8192, 2, 32.66},

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * As tuner_table.h, over tcp on loopback: 8 helpers on 16 CPUs a rank, H100s, buffers of NCCL's own size.
+ * Like tuner_table.h, but for host memory over tcp on the loopback: 8 helpers on 16 CPUs a rank, H100s, NCCL's
+ * default buffer size.
  */
 {ncclFuncAllReduce, 2, 8192, 1, 52.38},
 {ncclFuncAllReduce, 2, 8192, 2, 55.30},

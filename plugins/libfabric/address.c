@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Socket addresses, which libfabric's layers know, and gdrfab's text. What applications and peers hand in is checked
- * here, once: lengths, families, and whose address it is.
+ * Converts between the socket addresses that libfabric's layers use and gdrfab's text. Addresses from applications
+ * and peers are checked here and nowhere else: length, family, and the host that they belong to.
  */
 #include "provider.h"
 
@@ -20,15 +20,16 @@
 #define VERBS "verbs://"
 #define RDM "rdm://"
 #define VERBS_QP "verbs+qp://"
-/* shm's names that are a port. */
+/* Prefix of the shm names that stand for a port. */
 #define SHM_PORT SHM "fi-"
 
-/* An fd00::/8 address of "gdrfab-", which no network routes: behind it stands the host. */
+/* Prefix of the IPv6 addresses that stand for a host of shm: "gdrfab-" in fd00::/8, which no network routes. The
+ * other half identifies the host. */
 static const unsigned char shm_prefix[8] = {0xfd, 'g', 'd', 'r', 'f', 'a', 'b', '-'};
 static unsigned char shm_host[8];
 static pthread_once_t shm_host_once = PTHREAD_ONCE_INIT;
 
-/* Every bit of the result depends on every bit of the argument. */
+/* A hash: each bit of the result depends on each bit of the argument. */
 static uint64_t mix(uint64_t x)
 {
 	for (int i = 0; i < 3; i++) {
@@ -39,7 +40,8 @@ static uint64_t mix(uint64_t x)
 	return x;
 }
 
-/* This boot of this kernel: only its processes share memory. A container has its host's. */
+/* Computes this host's number from the boot id: only processes under one boot of one kernel share memory. A
+ * container has the number of its host. */
 static void shm_host_learn(void)
 {
 	char id[64] = "";
@@ -51,7 +53,7 @@ static void shm_host_learn(void)
 			id[0] = 0;
 		fclose(file);
 	}
-	/* Without /proc the host's name has to do. */
+	/* Without /proc the host's name is used. */
 	if (!id[0] && uname(&name) == 0)
 		snprintf(id, sizeof id, "%.63s", name.nodename);
 	for (const char *at = id; *at && *at != '\n'; at++)
@@ -68,7 +70,7 @@ enum shm_place address_shm_place(const struct in6_addr *at)
 	return memcmp(at->s6_addr + 8, shm_host, 8) == 0 ? SHM_HERE : SHM_ELSEWHERE;
 }
 
-/* The port in "shm://fi-<port>", 0 of any other name. */
+/* The port in "shm://fi-<port>"; 0 for any other name. */
 static uint16_t shm_port(const char *text)
 {
 	const char *digits = text + strlen(SHM_PORT);
@@ -85,7 +87,7 @@ static bool begins(const char *text, const char *with)
 	return strncmp(text, with, strlen(with)) == 0;
 }
 
-/* What follows the scheme of an address of a host, NULL if it is none. */
+/* The part after the scheme of an address with a host; NULL for other addresses. */
 static const char *host_port(const char *text)
 {
 	static const char *const schemes[] = {TCP, VERBS, RDM};
@@ -95,7 +97,7 @@ static const char *host_port(const char *text)
 	return NULL;
 }
 
-/* ---- from text */
+/* ---- from text to socket addresses */
 
 static void *copied(const void *from, size_t size, size_t *len)
 {
@@ -116,7 +118,8 @@ static void *shm_export(const char *text, size_t *len)
 	return copied(&at, sizeof at, len);
 }
 
-/* "host:port", "[v6%scope]:port", and of an endpoint's own name what stands before "/token". A name is looked up. */
+/* Converts "host:port" or "[v6%scope]:port". Of an endpoint's own name only the part before "/token" counts. A host
+ * name is looked up. */
 static void *host_export(const char *at, int family, size_t *len)
 {
 	const struct addrinfo want = {.ai_family = family, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
@@ -141,7 +144,7 @@ static void *host_export(const char *at, int family, size_t *len)
 	return made;
 }
 
-/* A socket address as long as a name. */
+/* Makes a socket address that is filled up to the length of a name. */
 static void *name_export(const char *at, size_t *len)
 {
 	char *made = calloc(1, GDRFAB_NAME_LEN);
@@ -182,14 +185,14 @@ int address_give(const void *made, size_t len, void *addr, size_t *addrlen)
 	return room < len || !addr ? -FI_ETOOSMALL : 0;
 }
 
-/* ---- into text */
+/* ---- from socket addresses to text */
 
 int address_family(uint32_t addr_format)
 {
 	return addr_format == FI_SOCKADDR_IN ? AF_INET : addr_format == FI_SOCKADDR_IN6 ? AF_INET6 : AF_UNSPEC;
 }
 
-/* An application's pointer need not be aligned. */
+/* Copied, because an application's pointer need not be aligned. */
 static sa_family_t family_of(const void *addr)
 {
 	sa_family_t family;
@@ -218,7 +221,7 @@ static int refuse(enum kind kind, const char *why)
 
 static int text_import(enum kind kind, const char *addr, size_t len, char *text)
 {
-	/* A length need not count the NUL, but nothing is read beyond it. */
+	/* The length need not count the NUL, but nothing beyond it is read. */
 	size_t size = strnlen(addr, len && len < ADDRESS_MAX ? len : ADDRESS_MAX);
 	bool fits;
 	if (size >= ADDRESS_MAX)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Atomics: gdrfab's calls have libfabric's arguments, datatypes and operations. Operands are read during the call, so that those
- * in pieces are gathered first; what is fetched comes later, and goes into one piece. */
+/* Atomics. gdrfab's calls have libfabric's arguments, datatypes and operations. Operands are read during the call,
+ * so operands in several pieces are gathered first. Results come later, so they must go to a single piece. */
 #include "provider.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 
 enum { BYTES_MAX = 1024 };
 static const unsigned char sizes[ATOMIC_TYPES] = {1, 1, 2, 2, 4, 4, 8, 8, 4, 8};
-/* Datatypes and operations that gdrfab has numbers for, which are libfabric's. */
+/* Datatypes and operations that gdrfab has numbers for. The numbers are libfabric's. */
 enum { TYPES = ATOMIC_TYPES, OPS = GDRFAB_MSWAP + 1 };
 
 static bool named(enum fi_datatype datatype, enum fi_op op)
@@ -17,7 +17,8 @@ static bool named(enum fi_datatype datatype, enum fi_op op)
 	return (unsigned)datatype < TYPES && (unsigned)op < OPS;
 }
 
-/* What gdrfab has no number for, libfabric has: it is not supported, rather than wrong. */
+/* Changes the errno if libfabric knows the datatype or operation and gdrfab does not: it is unsupported, not
+ * invalid. */
 __attribute__((cold, noinline)) static ssize_t refused(struct fid_ep *ep, ssize_t result, enum fi_datatype datatype, enum fi_op op,
 						       const char *call)
 {
@@ -34,14 +35,15 @@ static inline ssize_t said(struct fid_ep *ep, ssize_t result, enum fi_datatype d
 
 #define WRONG(err, call, ...) (enter(((struct ep *)ep)->domain->fabric->lib), REFUSE(err, FI_LOG_EP_DATA, call ": " __VA_ARGS__))
 
-/* Elements of one kind, in one piece. */
+/* Elements of one datatype in one piece of memory. */
 struct piece {
 	void *at;
 	void *desc;
 	size_t count;
 };
 
-/* Of one piece nothing is copied. Room is for as many elements as an operation may have. */
+/* Makes one piece of several by copying them into `room`, which holds the most elements that an operation can have.
+ * A single piece is not copied. */
 static int gather(struct fid_ep *ep, const struct fi_ioc *iov, void **desc, size_t pieces, size_t size, struct piece *to,
 		  unsigned char *room)
 {
@@ -64,7 +66,7 @@ static int gather(struct fid_ep *ep, const struct fi_ioc *iov, void **desc, size
 	return 0;
 }
 
-/* Pieces that follow each other are one. */
+/* Makes one piece of several that follow each other in memory; any others are refused. */
 static int join(struct fid_ep *ep, const struct fi_ioc *iov, void **desc, size_t pieces, size_t size, struct piece *to)
 {
 	if (!pieces || !iov)
@@ -80,7 +82,7 @@ static int join(struct fid_ep *ep, const struct fi_ioc *iov, void **desc, size_t
 	return to->at ? 0 : WRONG(FI_EINVAL, "fi_fetch_atomic", "resultv[0].addr: NULL\n");
 }
 
-/* An operation in pieces; parts that it has not are NULL. */
+/* An operation whose operands are in pieces. Operands that the operation lacks are NULL. */
 struct pieces {
 	const struct fi_ioc *iov, *comparev, *resultv;
 	void **desc, **compare_desc, **result_desc;
@@ -231,7 +233,7 @@ static ssize_t atomic_compwritemsg(struct fid_ep *ep, const struct fi_msg_atomic
 	return post_msg(ep, &p, from, flags);
 }
 
-/* ---- what there is */
+/* ---- support for datatypes and operations */
 
 static int (*const asks[])(gdrfab_ep *ep, uint32_t datatype, uint32_t op, size_t *count) = {
 	gdrfab_atomicvalid,
@@ -239,7 +241,7 @@ static int (*const asks[])(gdrfab_ep *ep, uint32_t datatype, uint32_t op, size_t
 	gdrfab_compare_atomicvalid,
 };
 
-/* Without words in the log: who asks goes through all that there could be. */
+/* Asks gdrfab without a line in the log: callers try all combinations. */
 static int valid(gdrfab_ep *ep, int form, enum fi_datatype datatype, enum fi_op op, size_t *count)
 {
 	return named(datatype, op) ? asks[form](ep, datatype, op, count) : -FI_EOPNOTSUPP;
@@ -260,7 +262,8 @@ static int atomic_compwritevalid(struct fid_ep *ep, enum fi_datatype datatype, e
 	return valid(IT(ep), 2, datatype, op, count);
 }
 
-/* gdrfab answers of endpoints: one that nobody uses is asked everything, once. */
+/* Asks gdrfab, once, for all that endpoints of this domain support. gdrfab answers for an endpoint, so one is opened
+ * for that. */
 static int learn(struct domain *d)
 {
 	gdrfab_ep *ep;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Attributes: what gdrfab says of a candidate against what a caller of fi_getinfo wants. What gdrfab can judge it judges
- * (hints_make); the rest is judged here, and every refusal names the attribute, because "no data" alone helps nobody.
+ * Makes the attributes of a candidate for a caller of fi_getinfo. gdrfab itself checks the hints that it understands
+ * (hints_make()); the others are checked here. Each refusal names the attribute in the log, because "no data" alone
+ * helps nobody.
  */
 #include "attr.h"
 
@@ -30,14 +31,14 @@ bool caps_target(uint64_t caps)
 	return !caps || caps_directions(caps) & RMA_TARGET;
 }
 
-/* Completion queues, counters: memory alone limits them; a number for those who ask before they allocate. */
+/* Completion queues and counters are limited by memory only. Some callers want a number before they allocate. */
 #define PLENTY 65536
-/* All 64 bits of a tag are the caller's; libfabric writes alternating bits for fields of any width. */
+/* All 64 bits of a tag are the caller's. libfabric writes alternating bits for fields of any width. */
 #define TAG_GENERIC 0xaaaaaaaaaaaaaaaau
-/* Bytes of words that an error entry's err_data may have. */
+/* Bytes of text that an error entry's err_data can have. */
 #define ERR_DATA 512
 
-/* The part of one side; a primary capability goes with its last direction. */
+/* The capabilities of one side (transmit or receive). A primary capability goes when its last direction goes. */
 static uint64_t half(uint64_t caps, uint64_t side)
 {
 	caps &= side;
@@ -48,12 +49,12 @@ static uint64_t half(uint64_t caps, uint64_t side)
 	return caps;
 }
 
-/* ---- judging */
+/* ---- checking the hints */
 
 struct candidate {
 	enum kind kind;
 	const gdrfab_info *from;
-	bool out; /* something has spoken against it */
+	bool out; /* an attribute did not fit */
 };
 
 #define OUT(c, ...)                                                                                                    \
@@ -70,7 +71,7 @@ static void at_most(struct candidate *c, const char *what, size_t wanted, size_t
 		OUT(c, "%s: %zu wanted, %zu offered", what, wanted, offered);
 }
 
-/* Capabilities that gdrfab has no words for, because it has not got them. */
+/* Capabilities that gdrfab lacks, and so has no hints for. */
 static const struct {
 	uint64_t bit;
 	const char *name;
@@ -114,7 +115,7 @@ static void bits_within(struct candidate *c, const char *what, uint64_t wanted, 
 		OUT(c, "%s: 0x%" PRIx64 " wanted, 0x%" PRIx64 " offered", what, wanted, offered);
 }
 
-/* FI_ORDER_RAR and its like are RMA's and atomics' together. */
+/* Adds the specific orders: FI_ORDER_RAR and the like stand for the orders of RMA and of atomics together. */
 static uint64_t orders(uint64_t order)
 {
 	static const uint64_t both[][2] = {
@@ -191,14 +192,15 @@ static void judge(struct candidate *c, const struct fi_info *hints, uint64_t all
 		judge_ep(c, hints->ep_attr, info->ep_attr);
 	if (hints->domain_attr)
 		judge_domain(c, hints->domain_attr, info->domain_attr);
-	/* A secret that would be ignored is worse than none. */
+	/* Refused, because a secret that is ignored is worse than none. */
 	if (c->kind != KIND_TCP && (OF(hints, ep_attr, auth_key_size) || OF(hints, domain_attr, auth_key_size)))
 		OUT(c, "auth_key: only tcp has it");
 }
 
-/* ---- making */
+/* ---- making the attributes */
 
-/* Endpoints of tcp and shm have a descriptor at least; a device says how many queue pairs it has. */
+/* A limit on endpoints: those of tcp and shm use at least one descriptor each. A device reports its number of queue
+ * pairs. */
 static size_t descriptors(void)
 {
 	struct rlimit limit;
@@ -215,7 +217,7 @@ static int mr_mode_told(uint32_t version, const struct fi_info *hints, const gdr
 		mode &= ~(FI_MR_VIRT_ADDR | FI_MR_PROV_KEY);
 	if (caps & FI_HMEM)
 		mode |= FI_MR_HMEM;
-	/* Old versions know two values; there FI_LOCAL_MR in fi_info's mode says what FI_MR_LOCAL says now. */
+	/* Versions before 1.5 have two values only. There FI_LOCAL_MR in fi_info's mode means FI_MR_LOCAL. */
 	if (mr_mode_old(version, asked) && (!hints || hints->domain_attr || FI_VERSION_LT(version, FI_VERSION(1, 5))))
 		return asked == FI_MR_SCALABLE ? FI_MR_SCALABLE : FI_MR_BASIC;
 	return mode;
@@ -226,12 +228,12 @@ static void fill_domain(struct fi_domain_attr *d, enum kind kind, const gdrfab_i
 {
 	bool automatic = OF(hints, domain_attr, control_progress) == FI_PROGRESS_AUTO ||
 		OF(hints, domain_attr, data_progress) == FI_PROGRESS_AUTO;
-	/* Anything else that may be asked for promises less than FI_THREAD_SAFE. */
+	/* All other values that a caller may ask for promise less than FI_THREAD_SAFE. */
 	d->threading = OF(hints, domain_attr, threading) == FI_THREAD_DOMAIN ? FI_THREAD_DOMAIN : FI_THREAD_SAFE;
-	/* gdrfab has one switch for both. */
+	/* gdrfab has one setting for both. */
 	d->control_progress = d->data_progress = automatic ? FI_PROGRESS_AUTO : FI_PROGRESS_MANUAL;
 	d->resource_mgmt = FI_RM_ENABLED;
-	/* What a caller has to treat as opaque may be an index. */
+	/* An index is allowed: callers must treat an fi_addr_t as opaque. */
 	d->av_type = kind == KIND_RDM ? OF(hints, domain_attr, av_type) : FI_AV_UNSPEC;
 	d->mr_key_size = from->mr_key_size;
 	d->cq_data_size = from->cq_data_size;
@@ -260,7 +262,8 @@ static void fill_ep(struct fi_ep_attr *ep, enum kind kind, const gdrfab_info *fr
 	ep->tx_ctx_cnt = ep->rx_ctx_cnt = 1;
 }
 
-/* ofi_rxm has room for four pieces, with its own header, and sends as many as are offered: more only if asked for. */
+/* The iov_limit for a caller that asks for none. ofi_rxm uses as many pieces as it is offered, but has room for four
+ * with its own header. */
 static size_t unasked(enum kind kind, size_t iov_limit)
 {
 	return iov_limit < 4 || kind == KIND_RDM ? iov_limit : 4;
@@ -278,10 +281,10 @@ static void fill_sides(struct fi_info *info, enum kind kind, const gdrfab_info *
 	tx->op_flags = OF(hints, tx_attr, op_flags);
 	rx->op_flags = OF(hints, rx_attr, op_flags);
 	tx->msg_order = rx->msg_order = orders(from->msg_order) & ~(lists ? LIST_DISORDER : 0);
-	/* Endpoints are opened so (hints.c): layers above count on it and do not ask. */
+	/* Endpoints are opened with this order (hints.c), because layers above rely on it without asking. */
 	tx->comp_order = rx->comp_order = kind == KIND_RDM || lists ? FI_ORDER_NONE : FI_ORDER_STRICT;
 	tx->inject_size = from->inject_size;
-	/* Granted as asked for; gdrfab has seen that it is not too much. */
+	/* Granted as requested: gdrfab has checked that the sizes are possible. */
 	tx->size = (asked = OF(hints, tx_attr, size)) ? asked : from->tx_size;
 	rx->size = (asked = OF(hints, rx_attr, size)) ? asked : from->rx_size;
 	tx->iov_limit = (asked = OF(hints, tx_attr, iov_limit)) ? asked : unasked(kind, from->tx_iov_limit);
@@ -289,7 +292,7 @@ static void fill_sides(struct fi_info *info, enum kind kind, const gdrfab_info *
 	tx->rma_iov_limit = (asked = OF(hints, tx_attr, rma_iov_limit)) ? asked : from->rma_iov_limit;
 }
 
-/* true: there is none, or it is copied; false: no memory. */
+/* Copies a key, if there is one. False: no memory. */
 static bool key_copy(uint8_t **to, size_t *to_size, const uint8_t *from, size_t size)
 {
 	if (!from || !size)
@@ -310,7 +313,8 @@ static bool keys_copy(struct fi_info *info, const struct fi_info *hints)
 			 OF(hints, domain_attr, auth_key), OF(hints, domain_attr, auth_key_size));
 }
 
-/* Whether this host has an accelerator that gdrfab can use. Asked only of who wants to know: it opens drivers. */
+/* Whether this host has an accelerator that gdrfab can use. Called only if the caller asks for FI_HMEM, because it
+ * opens drivers. */
 static bool devices_here(void)
 {
 	for (uint32_t iface = GDRFAB_HMEM_CUDA; iface <= GDRFAB_HMEM_SYNAPSEAI; iface++) {
@@ -325,13 +329,13 @@ static bool devices_here(void)
 static uint64_t caps_told(enum kind kind, uint64_t all, const struct fi_info *hints)
 {
 	uint64_t caps;
-	/* MPICH asks without hints, and then for what it was told. */
+	/* MPICH asks without hints first, and then requests all that it was offered. */
 	if (!hints && kind == KIND_RDM)
 		return all;
 	if (!hints || !hints->caps)
 		return all & ~FI_HMEM;
 	caps = caps_directions(hints->caps) | (all & FREE_CAPS);
-	/* Without remote writes there are no events of them. */
+	/* Without remote writes there are no events of remote writes. */
 	return caps & FI_REMOTE_WRITE || hints->caps & FI_RMA_EVENT ? caps : caps & ~FI_RMA_EVENT;
 }
 
@@ -351,7 +355,7 @@ int attr_make(enum kind kind, uint32_t version, const gdrfab_info *from, const s
 	struct candidate c = {.kind = kind, .from = from};
 	struct fi_info *info = caller->dupinfo(NULL);
 	gdrfab_nic_attr nic;
-	/* FI_FENCE is a flag of operations there, not a capability. */
+	/* In gdrfab FI_FENCE is a flag of operations, not a capability. */
 	uint64_t all = (from->caps & OPEN_CAPS(kind)) | FI_FENCE;
 	bool has_nic = nic_read(from, &nic);
 	if (!info)
@@ -359,10 +363,12 @@ int attr_make(enum kind kind, uint32_t version, const gdrfab_info *from, const s
 	if ((hints ? hints->caps & FI_HMEM : kind == KIND_RDM) && !devices_here())
 		all &= ~FI_HMEM;
 	info->caps = caps_told(kind, all, hints);
-	/* Without receives of the caller's, gdrfab keeps its own for what needs one. */
+	/* FI_RX_CQ_DATA is needed only by callers that post receives; otherwise gdrfab keeps receives of its own for
+	 * incoming data. */
 	if (info->caps & (FI_MSG | FI_RECV))
 		info->mode = info->rx_attr->mode = from->mode & FI_RX_CQ_DATA;
-	/* Connectionless endpoints have as many queue pairs as peers. */
+	/* A connectionless endpoint has one queue pair for each peer, so the device's count of queue pairs is no
+	 * count of endpoints. */
 	fill_domain(info->domain_attr, kind, from, hints, has_nic && kind != KIND_RDM ? &nic : NULL);
 	fill_ep(info->ep_attr, kind, from, wants_lists(hints, from));
 	fill_sides(info, kind, from, hints);
@@ -379,7 +385,7 @@ int attr_make(enum kind kind, uint32_t version, const gdrfab_info *from, const s
 		caller->freeinfo(info);
 		return -FI_ENODATA;
 	}
-	/* prov_name stays NULL: libfabric fills it in, with the layers above us. */
+	/* prov_name stays NULL: libfabric fills it in, with the layers above this provider. */
 	info->fabric_attr->name = name_of(kind, from->fabric_name);
 	info->fabric_attr->prov_version = caller->provider.version;
 	info->fabric_attr->api_version = version;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Address vectors, and the names of connectionless endpoints. What is inserted has the format of the domain's info: names of
- * gdrfab's (ADDR_NAME), or socket addresses and text, which mean whoever listens there.
+ * Address vectors, and the names of connectionless endpoints. Inserted addresses have the format of the domain's
+ * info: gdrfab names (ADDR_NAME), or socket addresses or text, which mean the endpoint that listens there.
  */
 #include "provider.h"
 
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A name in a caller's format, malloc'ed. */
+/* Converts a name to the caller's format, in memory from malloc(). */
 static void *name_out(struct av *a, const char *name, uint32_t addr_format, size_t *len)
 {
 	char text[GDRFAB_ADDR_MAX];
@@ -29,7 +29,8 @@ static void *name_out(struct av *a, const char *name, uint32_t addr_format, size
 	return made;
 }
 
-/* Bytes from one address to the next, whatever it says of itself where all are alike; 0: of strings, and of no known family. */
+/* Bytes from one address to the next. Where the format fixes the family, the addresses' own family is ignored. 0:
+ * strings, or an unknown family. */
 static size_t stride(uint32_t addr_format, const void *addr)
 {
 	bool alike = addr_format == FI_SOCKADDR_IN || addr_format == FI_SOCKADDR_IN6;
@@ -51,7 +52,7 @@ static int insert_text(struct av *a, const char *text, fi_addr_t *index)
 	return n < 0 ? (int)n : 0;
 }
 
-/* One address; FI_ADDR_STR has pointers to them. */
+/* Inserts one address. With FI_ADDR_STR, `addr` points to a string. */
 static int insert_one(struct av *a, const void *addr, fi_addr_t *index)
 {
 	uint32_t format = a->domain->addr_format;
@@ -88,7 +89,8 @@ static int av_insert(struct fid_av *av, const void *addr, size_t count, fi_addr_
 		if (errors)
 			errors[i] = -result;
 		inserted += result == 0;
-		/* Behind a first one of no known family there is nowhere to look: the others are refused with it. */
+		/* If already the first address has no known family, the position of the next is unknown: all are
+		 * refused. */
 		if (!text && stride(a->domain->addr_format, one))
 			step = stride(a->domain->addr_format, one);
 		at += step;
@@ -110,7 +112,8 @@ static int av_insertsvc(struct fid_av *av, const char *node, const char *service
 	return told((int)n, FI_LOG_AV, "fi_av_insertsvc");
 }
 
-/* "node7" and 2 is "node9"; what does not end in a number stays. False: it is too long. */
+/* Adds `by` to the number at the end of a name: "node7" and 2 make "node9". A name without a number stays the same.
+ * False: the result is too long. */
 static bool count_up(const char *text, size_t by, char *to, size_t size)
 {
 	size_t length = strlen(text), digits = length;
@@ -153,7 +156,7 @@ static int av_remove(struct fid_av *av, fi_addr_t *fi_addr, size_t count, uint64
 	return told(gdrfab_av_remove(((struct av *)av)->it, fi_addr, count, flags), FI_LOG_AV, "fi_av_remove");
 }
 
-/* Cut off where there is no room, as libfabric has it. */
+/* The address is cut off if there is no room, as libfabric specifies. */
 static int av_lookup(struct fid_av *av, fi_addr_t fi_addr, void *addr, size_t *addrlen)
 {
 	enter(((struct av *)av)->domain->fabric->lib);
@@ -245,7 +248,7 @@ int av_open(struct fid_domain *domain, struct fi_av_attr *attr, struct fid_av **
 		if ((unsigned)attr->type > FI_AV_TABLE)
 			return REFUSE(FI_EINVAL, FI_LOG_AV, "fi_av_open: attr->type: %d\n", (int)attr->type);
 		to.count = attr->count;
-		/* Indexes may be what a caller treats as opaque. */
+		/* Indexes serve callers that treat addresses as opaque, too. */
 		if (attr->type == FI_AV_UNSPEC)
 			attr->type = FI_AV_TABLE;
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The libfabric whose call this is: its log, and which of gdrfab's providers it is offered. */
+/* The libfabric whose call is running: its log, and the gdrfab providers that it is offered. */
 #include "provider.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@ enum kind info_kind(const char *fabric_name)
 		return KIND_RDM;
 	if (fabric_name && strcmp(fabric_name, kind_names[KIND_SHM]) == 0)
 		return KIND_SHM;
-	/* Devices' fabrics have names of their networks: "RoCE", "IB-<subnet>". */
+	/* The fabrics of devices are named after their networks: "RoCE", "IB-<subnet>". */
 	return fabric_name && strcmp(fabric_name, kind_names[KIND_TCP]) == 0 ? KIND_TCP : KIND_VERBS;
 }
 
@@ -31,7 +31,7 @@ unsigned lanes_of(const char *set)
 	return lanes;
 }
 
-/* ---- what remains of a libfabric that is gone */
+/* ---- functions that replace those of a libfabric that is gone */
 
 static int log_nothing(const struct fi_provider *prov, enum fi_log_level level, enum fi_log_subsys subsys)
 {
@@ -68,7 +68,7 @@ int told(int result, enum fi_log_subsys subsys, const char *doing)
 	return result;
 }
 
-/* ---- which providers */
+/* ---- choice of providers */
 
 static bool has(enum kind kind)
 {
@@ -106,7 +106,7 @@ static long number_of(const char *name)
 	return text && *text ? strtol(text, NULL, 10) : 0;
 }
 
-/* 1: all processes of the job are on this host; 0: they are not; -1: nobody says. */
+/* 1: all processes of the job are on this host; 0: they are not; -1: no launcher says. */
 static int one_host(void)
 {
 	static const char *const sizes[][2] = {
@@ -131,7 +131,8 @@ static void decide(void)
 		offer->because = "FI_GDRFAB_PROVIDERS names them";
 		add_named(list);
 	} else {
-		/* A server that listens without a name does not know where its clients are: what all of them reach is first. */
+		/* A server that listens without a name does not know where its clients are, so the provider that all
+		 * clients reach comes first. */
 		int one = one_host();
 		offer->because = one == 1   ? "the launcher says that all processes are on this host"
 				: one == 0 ? "the launcher says that the processes are on several hosts"

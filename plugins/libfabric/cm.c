@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Connecting: passive endpoints, and an endpoint's part. */
+/* Connecting: passive endpoints, and the connection calls of endpoints. */
 #include "provider.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- addresses out */
+/* ---- addresses for the caller */
 
 static int give(const char *text, uint32_t addr_format, void *addr, size_t *addrlen)
 {
@@ -72,7 +72,8 @@ void pep_take_back(fid_t handle)
 	pep_open_again((struct pep *)handle);
 }
 
-/* shm has names where libfabric has ports: one that is free is looked for, beginning somewhere. */
+/* Picks a free name for a listener without a port: shm has names where libfabric has ports. The search starts at a
+ * number that differs between processes. */
 static int pick_name(struct pep *p)
 {
 	static unsigned last;
@@ -334,8 +335,8 @@ static int ep_getpeer(struct fid_ep *ep, void *addr, size_t *addrlen)
 	return result < 0 ? result : give(text, e->addr_format, addr, addrlen);
 }
 
-/* tcp: the connection's. Else what the endpoint was opened with, or its listener; one of shm that connects has no name, and
- * so no port. */
+/* The endpoint's own address. With tcp it is the connection's. Otherwise it is the address that the endpoint or its
+ * listener was opened with; a connecting endpoint of shm has no name, and so port 0. */
 static int ep_getname(fid_t fid, void *addr, size_t *addrlen)
 {
 	enter(((struct ep *)fid)->domain->fabric->lib);
@@ -344,7 +345,7 @@ static int ep_getname(fid_t fid, void *addr, size_t *addrlen)
 	size_t len = sizeof text;
 	if (e->domain->fabric->kind == KIND_TCP && gdrfab_ep_getpeer(e->it, text, &len) == 0 &&
 	    (len = sizeof text, gdrfab_ep_getname(e->it, text, &len)) == 0) {
-		/* Behind it, what tells it from others that call from there. */
+		/* The part after "/" distinguishes endpoints behind one address; libfabric has no field for it. */
 		text[strlen("tcp://") + strcspn(text + strlen("tcp://"), "/")] = 0;
 		return give(text, e->addr_format, addr, addrlen);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Counters. */
+/* Counters: fi_cntr calls on gdrfab's counters. */
 #include "provider.h"
 
 #include <stdlib.h>

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Connection requests, from the event that tells of them to the endpoint that answers. */
+/* Connection requests, from the event that reports them to the endpoint that accepts or the call that rejects. */
 #include "provider.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- connection requests */
 
 struct connreq *connreq_make(struct pep *pep, gdrfab_info *info)
 {
@@ -25,7 +24,7 @@ struct connreq *connreq_make(struct pep *pep, gdrfab_info *info)
 	return r;
 }
 
-/* A handle comes from the application: it is looked for, not followed. */
+/* The handle comes from the application, so it is searched for in the list and not dereferenced. */
 gdrfab_info *connreq_take(struct fabric *fabric, const struct pep *pep, fid_t handle)
 {
 	struct connreq *found;
@@ -54,7 +53,7 @@ struct fi_info *connreq_info(struct pep *pep, struct connreq *request)
 	info->dest_addrlen = 0;
 	if (request->info->dest_addr)
 		info->dest_addr = address_export(request->info->dest_addr, info->addr_format, &info->dest_addrlen);
-	/* A listener of several cards: the request says through which it came. */
+	/* One listener may use several cards: the request names the card through which it came. */
 	if (request->info->domain_name && info->domain_attr->name &&
 	    strcmp(request->info->domain_name, info->domain_attr->name) != 0) {
 		char *name = strdup(request->info->domain_name);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Completion queues. gdrfab's entries are libfabric's. */
+/* Completion queues. gdrfab's entries have libfabric's layout, so they are read straight into the caller's buffer. */
 #include "provider.h"
 
 #include <stddef.h>
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* C99 has no static assertion; an array of a negative size does not compile either. */
+/* C99 has no static assertion, so an array of negative size stands for one. */
 #define IS_SO(name, condition) typedef char is_so_##name[(condition) ? 1 : -1]
 #define SAME(field)                                                                                                    \
 	IS_SO(field, offsetof(struct fi_cq_tagged_entry, field) == offsetof(gdrfab_cq_tagged_entry, field))
@@ -22,7 +22,7 @@ IS_SO(all, sizeof(struct fi_cq_tagged_entry) == sizeof(gdrfab_cq_tagged_entry) &
 		   sizeof(struct fi_cq_msg_entry) == sizeof(gdrfab_cq_msg_entry) &&
 		   sizeof(struct fi_cq_entry) == sizeof(gdrfab_cq_entry));
 
-/* ---- sends of memory that cannot be read */
+/* ---- sends whose memory cannot be read */
 
 struct unreadable {
 	struct unreadable *next;
@@ -50,7 +50,7 @@ bool cq_add_unreadable(struct cq *q, void *context, uint64_t flags, size_t len, 
 	return true;
 }
 
-/* NULL: another thread has taken it. */
+/* The oldest such entry. NULL: another thread has taken it. */
 static struct unreadable *take_unreadable(struct cq *q)
 {
 	struct unreadable *first;
@@ -99,7 +99,7 @@ static ssize_t cq_readfrom(struct fid_cq *cq, void *buf, size_t count, fi_addr_t
 
 static ssize_t cq_sreadfrom(struct fid_cq *cq, void *buf, size_t count, fi_addr_t *src_addr, const void *cond, int timeout)
 {
-	(void)cond; /* more than one entry may be waited for, as libfabric says, but need not */
+	(void)cond; /* number of entries to wait for; libfabric lets a provider return sooner */
 	struct cq *q = (struct cq *)cq;
 	ssize_t n = cq_has_unreadable(q) ? -FI_EAVAIL : gdrfab_cq_sreadfrom(q->it, buf, count, src_addr, NULL, timeout);
 	return n == -FI_EAGAIN && cq_has_unreadable(q) ? -FI_EAVAIL : n;
@@ -110,7 +110,7 @@ static ssize_t cq_sread(struct fid_cq *cq, void *buf, size_t count, const void *
 	return cq_sreadfrom(cq, buf, count, NULL, cond, timeout);
 }
 
-/* ---- failures */
+/* ---- error entries */
 
 static ssize_t cq_readerr(struct fid_cq *cq, struct fi_cq_err_entry *to, uint64_t flags)
 {
@@ -134,7 +134,8 @@ static ssize_t cq_readerr(struct fid_cq *cq, struct fi_cq_err_entry *to, uint64_
 		from.err_data_size = (size_t)snprintf(words, sizeof words, "%s", lost->words) + 1;
 		free(lost);
 	}
-	/* The peer's end fails a connection's receives; libfabric's clients expect the errno of their own close. */
+	/* When a peer closes, a connection's receives fail; libfabric's clients expect the errno that their own
+	 * close would give. */
 	if (!q->rdm && from.flags & FI_RECV && from.err == ECONNRESET)
 		from.err = FI_ECANCELED;
 	to->op_context = from.op_context;
@@ -153,7 +154,7 @@ static ssize_t cq_readerr(struct fid_cq *cq, struct fi_cq_err_entry *to, uint64_
 		if (to->err_data_size > from.err_data_size)
 			to->err_data_size = from.err_data_size;
 		memcpy(to->err_data, words, to->err_data_size);
-		/* fi_cq_strerror() is given it without its length. */
+		/* fi_cq_strerror() is given err_data without its length. */
 		if (to->err_data_size)
 			((char *)to->err_data)[to->err_data_size - 1] = '\0';
 	} else {
@@ -209,7 +210,7 @@ int cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **
 	if (attr) {
 		if ((unsigned)attr->format > FI_CQ_FORMAT_TAGGED)
 			return REFUSE(FI_ENOSYS, FI_LOG_CQ, "fi_cq_open: attr->format: %d\n", (int)attr->format);
-		/* Which processor takes interrupts is no matter of a queue that is polled. */
+		/* FI_AFFINITY concerns the processor that takes interrupts, which does not matter to a polled queue. */
 		if (attr->flags & ~FI_AFFINITY)
 			return REFUSE(FI_EBADFLAGS, FI_LOG_CQ, "fi_cq_open: attr->flags: %#llx\n",
 				      (unsigned long long)attr->flags);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Messages and RMA: gdrfab's calls have libfabric's arguments, flags and results. */
+/* Messages and RMA. gdrfab's calls have libfabric's arguments, flags and results. */
 #include "attr.h"
 
 #include <stdio.h>
@@ -8,8 +8,8 @@
 /* Local pieces of an operation, at most. */
 enum { LOCAL_PIECES = 8 };
 
-/* Words for what is refused, so that whoever drops the errno leaves a trace: a wrong argument is a defect of the caller's, the
- * end of a connection is not. */
+/* Logs why a data call was refused, so that there is a trace if the caller drops the errno. A wrong argument is a
+ * defect of the caller's and is logged as a warning; the end of a connection is not. */
 __attribute__((cold, noinline)) ssize_t data_refused(struct fid_ep *ep, ssize_t result, const char *call)
 {
 	if (result == -FI_EAGAIN)
@@ -48,7 +48,7 @@ static gdrfab_msg msg_of(const struct fi_msg *from)
 	};
 }
 
-/* More receives may follow: there is no doorbell to save. */
+/* FI_MORE is dropped: a receive rings no doorbell that waiting for further ones could save. */
 static ssize_t msg_recvmsg(struct fid_ep *ep, const struct fi_msg *from, uint64_t flags)
 {
 	gdrfab_msg msg = msg_of(from);
@@ -60,8 +60,9 @@ static ssize_t msg_send(struct fid_ep *ep, const void *buf, size_t len, void *de
 	return data_said(ep, gdrfab_send(IT(ep), buf, len, desc, dest_addr, context), "fi_send");
 }
 
-/* ofi_rxm puts its header in front of memory of the application's; the latter may be NULL (Open MPI's persistent requests
- * with MPI_BOTTOM). Open MPI drops a call's errno there and waits for ever, so that it is told as a card would: by an entry. */
+/* Handles a refused send of several pieces. ofi_rxm puts its header in front of the application's memory, whose
+ * address may be NULL (Open MPI's persistent requests with MPI_BOTTOM). Open MPI drops the errno of such a call and
+ * waits for ever, so the error is reported as a card would: by an error entry. */
 __attribute__((cold, noinline)) static ssize_t sendv_refused(struct fid_ep *ep, ssize_t result, const struct iovec *iov,
 							     size_t count, void *context)
 {
@@ -77,7 +78,7 @@ __attribute__((cold, noinline)) static ssize_t sendv_refused(struct fid_ep *ep, 
 		unreadable |= !iov[i].iov_base && iov[i].iov_len;
 		len += iov[i].iov_len;
 	}
-	/* Before there is a connection, nobody has accepted anything of the application's. */
+	/* Only if connected: before that, no send of the application's is accepted. */
 	if (!unreadable || gdrfab_ep_getpeer(e->it, peer, &size) < 0)
 		return result;
 	return cq_add_unreadable(e->tx_cq, context, FI_SEND | FI_MSG, len, words) ? 0 : result;
@@ -161,8 +162,9 @@ static ssize_t list_refused(struct fid_ep *ep, const char *why)
 	return -FI_EINVAL;
 }
 
-/* An operation of more remote pieces than gdrfab's have: a block for each that both sides have in one. One entry tells of it,
- * as of any other, and its order was renounced when the endpoint was opened. */
+/* Posts an operation of more remote pieces than gdrfab allows as a list: one block for each stretch that is
+ * contiguous on both sides. The list has one completion, like any operation. The caller gave up its order when it
+ * opened the endpoint. */
 __attribute__((cold, noinline)) static ssize_t rma_list(struct fid_ep *ep, const struct fi_msg_rma *from, uint64_t flags, bool reads)
 {
 	gdrfab_block blocks[LIST_PIECES + LOCAL_PIECES];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Domains: regions, queues and endpoints that work together. */
+/* Domains: the parents of regions, queues and endpoints that are used together. */
 #include "attr.h"
 
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static struct fi_ops fid_ops = {
 	}
 static struct fi_ops_domain ops = OPS(no_av_open), rdm_ops = OPS(av_open);
 
-/* gdrfab's candidate of that name, with everything that it can do. */
+/* Finds gdrfab's candidate of that name, with all its capabilities. */
 static int find(const struct fabric *fabric, const char *name, gdrfab_info **found)
 {
 	gdrfab_info *hints = gdrfab_dupinfo(NULL);

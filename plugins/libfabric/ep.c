@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Newer than our headers. */
+/* Option numbers of libfabric versions newer than the headers that we build with. */
 enum { OPT_CUDA_API_PERMITTED = 10, OPT_SHARED_MEMORY_PERMITTED = 11 };
 
-/* What went through it, so that a log tells which provider carried a job. */
+/* Logs the endpoint's counts of operations and bytes, so that a log tells which provider carried a job. */
 static void say_counts(struct ep *e)
 {
 	gdrfab_stats s = {.struct_size = sizeof s};
@@ -61,7 +61,7 @@ static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
 			e->av = (struct av *)other;
 		break;
 	case FI_CLASS_EQ:
-		/* Programs bind one to whatever they open; nothing ever comes. */
+		/* Programs bind an event queue to any endpoint. A connectionless one has no events. */
 		if (rdm)
 			return 0;
 		result = gdrfab_ep_bind_eq(e->it, ((struct eq *)other)->it, flags);
@@ -69,7 +69,8 @@ static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
 			e->eq = (struct eq *)other;
 		break;
 	case FI_CLASS_CNTR:
-		/* gdrfab's counts writes with data alone, libfabric's all; where no peer may do any, that is no difference. */
+		/* gdrfab's counter counts only writes with data, libfabric's counts all. If peers may not read or
+		 * write at all, there is no difference. */
 		if (flags & e->caps & (FI_REMOTE_READ | FI_REMOTE_WRITE))
 			return REFUSE(FI_ENOSYS, FI_LOG_EP_CTRL,
 				      "fi_ep_bind: no counter of an endpoint's remote reads and writes, which may pass no CPU of its side; "
@@ -92,7 +93,7 @@ static int ep_control(struct fid *fid, int command, void *arg)
 	case FI_ENABLE:
 		return told(gdrfab_ep_enable(e->it), FI_LOG_EP_CTRL, "fi_enable");
 	case FI_GETOPSFLAG:
-		/* The caller says of which direction, and gets its flags. */
+		/* The caller names one direction and gets its flags. */
 		if (!flags || !(*flags & (FI_TRANSMIT | FI_RECV)) || (*flags & FI_TRANSMIT && *flags & FI_RECV))
 			return -FI_EINVAL;
 		*flags = *flags & FI_TRANSMIT ? e->tx_op_flags : e->rx_op_flags;
@@ -111,14 +112,15 @@ static int ep_getopt(fid_t fid, int level, int optname, void *optval, size_t *op
 {
 	enter(((struct ep *)fid)->domain->fabric->lib);
 	bool rdm = ((struct ep *)fid)->domain->fabric->kind == KIND_RDM;
-	/* Of each kind of endpoint one, with gdrfab's number. */
+	/* Each kind of endpoint has one such option, with the same number in gdrfab. */
 	if (level != FI_OPT_ENDPOINT || optname != (rdm ? FI_OPT_MIN_MULTI_RECV : FI_OPT_CM_DATA_SIZE))
 		return -FI_ENOPROTOOPT;
 	return told(gdrfab_ep_getopt(((struct ep *)fid)->it, GDRFAB_OPT_ENDPOINT, optname, optval, optlen), FI_LOG_EP_CTRL,
 		    "fi_getopt");
 }
 
-/* Over shm another process copies then; elsewhere CUDA's driver does, in this one. */
+/* Permits or forbids driver calls in this process. If they are forbidden, another process copies over shm. The other
+ * providers copy by CUDA's driver in this process. */
 static int driver_calls(struct ep *e, bool permitted)
 {
 	uint32_t value = permitted;
@@ -140,7 +142,8 @@ static int ep_setopt(fid_t fid, int level, int optname, const void *optval, size
 	case FI_OPT_FI_HMEM_P2P:
 		if (!optval || optlen != sizeof(int))
 			return -FI_EINVAL;
-		/* Which path a region offers is said by gdrfab and logged; none can be promised before there is a region. */
+		/* gdrfab reports and logs the paths that a region offers. No path can be promised before there is a
+		 * region. */
 		return *(const int *)optval == FI_HMEM_P2P_ENABLED || *(const int *)optval == FI_HMEM_P2P_PREFERRED
 			       ? 0
 			       : REFUSE(FI_EOPNOTSUPP, FI_LOG_EP_CTRL, "FI_OPT_FI_HMEM_P2P: neither required nor disabled\n");
@@ -176,14 +179,16 @@ static struct fi_ops_ep ops = {
 	.tx_size_left = no_size_left,
 };
 
-/* A peer that computes answers no call meanwhile, which is no reason to end a job; one that dies ends the call. */
+/* Removes the time limit on connecting: a peer that computes answers no call meanwhile, and that must not end a job.
+ * If a peer dies, the call still fails. */
 static int waits_for_peers(struct ep *e)
 {
 	uint64_t never = 0;
 	return gdrfab_ep_setopt(e->it, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_CONNECT_TIMEOUT, &never, sizeof never);
 }
 
-/* Opens gdrfab's endpoint; one that answers a request is opened by the request's info, which it uses up. */
+/* Opens gdrfab's endpoint. One that answers a connection request is opened with the request's info, which is
+ * consumed. */
 static int open_it(struct ep *e, struct opening *opening, fid_t handle)
 {
 	gdrfab_info *request;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Event queues. gdrfab tells of its own events and the caller's through one queue, and says why a connection broke before
- * it says that it did; libfabric's clients expect the latter alone, so the reason goes to the log. */
+/* Event queues. gdrfab puts its own events and the caller's into one queue, and before it reports that a connection
+ * broke it reports the reason. libfabric's clients expect only the break, so the reason goes to the log. */
 #include "provider.h"
 
 #include <stddef.h>
@@ -8,9 +8,10 @@
 #include <string.h>
 #include <time.h>
 
-/* Marks an event that the application wrote; gdrfab's own have small numbers. */
+/* Marks an event that the application wrote; gdrfab's own events have small numbers. */
 #define WRITTEN (1u << 30)
-/* The next endpoint in the queue's list was shut down by this side: libfabric tells both, gdrfab the other. */
+/* Marks the end of the next endpoint in the `ended` list, which this side shut down. libfabric reports a shutdown to
+ * both sides, gdrfab to the other side only. */
 #define ENDED (1u << 31)
 
 static int eq_close(struct fid *fid)
@@ -32,7 +33,7 @@ static int eq_control(struct fid *fid, int command, void *arg)
 	return wait_control(command, arg, result < 0 ? result : fd);
 }
 
-/* Takes the error entry that is next. False: none is there, or it only explains the event behind it. */
+/* Takes the next error entry. False: there is none, or it only explains the event behind it. */
 static bool take_error(struct eq *q)
 {
 	unsigned char data[sizeof q->words];
@@ -46,7 +47,7 @@ static bool take_error(struct eq *q)
 		memcpy(q->error_data, data, q->error.err_data_size);
 		gdrfab_eq_strerror(q->it, q->error.prov_errno, NULL, q->words, sizeof q->words);
 	} else {
-		/* Words, which are not private data of a peer's. */
+		/* The data is gdrfab's text, not private data of a peer. */
 		memcpy(q->words, data, q->error.err_data_size);
 		q->words[sizeof q->words - 1] = '\0';
 		q->error.err_data_size = 0;
@@ -57,7 +58,7 @@ static bool take_error(struct eq *q)
 	return q->failed;
 }
 
-/* What is next in gdrfab's queue. */
+/* The next entry of gdrfab's queue. */
 union next {
 	struct {
 		gdrfab_eq_cm_entry cm;
@@ -66,7 +67,7 @@ union next {
 	unsigned char written[WRITTEN_MAX];
 };
 
-/* Makes an entry for a connection event of n bytes in the slot. */
+/* Puts a connection event of n bytes into `held`, as an entry of libfabric's. */
 static int hold_connection(struct eq *q, uint32_t event, const union next *from, size_t n)
 {
 	const gdrfab_eq_cm_entry *cm = &from->connection.cm;
@@ -76,7 +77,7 @@ static int hold_connection(struct eq *q, uint32_t event, const union next *from,
 		struct connreq *request = connreq_make(pep, cm->info);
 		to.info = request ? connreq_info(pep, request) : NULL;
 		if (!to.info) {
-			/* A request that cannot be told of cannot be answered: it is dropped. */
+			/* A request that cannot be reported cannot be answered, so it is dropped. */
 			if (request)
 				gdrfab_freeinfo(connreq_take(pep->fabric, pep, &request->fid));
 			return -FI_ENOMEM;
@@ -94,7 +95,7 @@ static void hold_end(struct eq *q)
 {
 	struct ep *e = q->ended;
 	struct fi_eq_cm_entry to = {0};
-	/* It may be closed meanwhile. */
+	/* The endpoint was closed meanwhile. */
 	if (!e)
 		return;
 	q->ended = e->next_ended;
@@ -104,7 +105,7 @@ static void hold_end(struct eq *q)
 	q->held_is_connection = q->holds = true;
 }
 
-/* Sees to it that the slot holds what is next. With the lock. */
+/* Fills `held` with the next event, if it is empty. The caller holds the lock. */
 static ssize_t fetch(struct eq *q)
 {
 	while (!q->failed && !q->holds) {
@@ -149,7 +150,7 @@ static ssize_t eq_read(struct fid_eq *eq, uint32_t *event, void *buf, size_t len
 	if (n == 0 && len < q->held_least)
 		n = -FI_ETOOSMALL;
 	if (n == 0) {
-		/* Of private data, as much as there is room for. */
+		/* Private data is cut to the room that the caller has. */
 		n = (ssize_t)(q->held_len < len ? q->held_len : len);
 		memcpy(buf, q->held, (size_t)n);
 		*event = q->held_event;
@@ -182,7 +183,7 @@ static ssize_t eq_sread(struct fid_eq *eq, uint32_t *event, void *buf, size_t le
 				return -FI_EAGAIN;
 			left = (int)rest;
 		}
-		/* Without the lock: others read meanwhile. */
+		/* Waits without the lock, so that others can read meanwhile. */
 		uint32_t what;
 		n = gdrfab_eq_sread(q->it, &what, NULL, 0, left, GDRFAB_PEEK);
 		if (n < 0 && n != -FI_EAVAIL && n != -FI_EAGAIN)
@@ -236,7 +237,7 @@ static ssize_t eq_write(struct fid_eq *eq, uint32_t event, const void *buf, size
 static const char *eq_strerror(struct fid_eq *eq, int prov_errno, const void *err_data, char *buf, size_t len)
 {
 	struct eq *q = (struct eq *)eq;
-	(void)err_data; /* a peer's, not words */
+	(void)err_data; /* private data of a peer, not text */
 	return gdrfab_eq_strerror(q->it, prov_errno, prov_errno == q->error.prov_errno ? q->words : NULL, buf, len);
 }
 
@@ -298,7 +299,7 @@ int eq_open(struct fid_fabric *fabric, struct fi_eq_attr *attr, struct fid_eq **
 	int result = attr ? wait_object(attr->wait_obj, &to.wait_obj) : 0;
 	if (result < 0)
 		return result;
-	/* Others give a descriptor then, and clients count on it. */
+	/* Other providers use a descriptor for FI_WAIT_UNSPEC, and clients rely on that. */
 	if (to.wait_obj == GDRFAB_WAIT_UNSPEC)
 		to.wait_obj = GDRFAB_WAIT_FD;
 	if (attr && attr->flags & ~(FI_WRITE | FI_AFFINITY))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Fabrics: what processes that can reach each other share. One for each of gdrfab's. */
+/* Fabrics: the root objects. Each stands for one gdrfab fabric, whose members can reach each other. */
 #include "attr.h"
 
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static int fabric_close(struct fid *fid)
 	return 0;
 }
 
-/* 0: all may be slept on; -FI_EAGAIN: something came to one of them. */
+/* 0: the caller may sleep on all of them; -FI_EAGAIN: one of them has something to read. */
 static int fabric_trywait(struct fid_fabric *fabric, struct fid **fids, int count)
 {
 	enter(((struct fabric *)fabric)->lib);

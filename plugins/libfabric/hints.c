@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What gdrfab is told: a caller's hints, and a caller's fi_info to open something. */
+/* Converts for gdrfab: a caller's hints, and a caller's fi_info that opens an object. */
 #include "attr.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* What the caller is able to do, in bits of today. */
+/* The mr_mode that the caller supports, in the bits of version 1.5 and later. */
 static int mr_mode_offered(uint32_t version, const struct fi_info *hints)
 {
 	int mode, offered;
@@ -29,7 +29,8 @@ void hints_make(enum kind kind, uint32_t version, const struct fi_info *hints, g
 	want->ep_type = kind_type(kind);
 	want->prov_name = kind == KIND_RDM ? NULL : (char *)(uintptr_t)kind_names[kind];
 	want->mr_mode = (uint32_t)mr_mode_offered(version, hints);
-	/* To gdrfab, 0 asks for nothing; a caller of libfabric undertakes nothing by it. */
+	/* To gdrfab, 0 means that the caller asks for nothing; in libfabric it means that the caller undertakes
+	 * nothing. */
 	if (want->mr_mode == 0)
 		want->mr_mode = GDRFAB_MR_ALLOCATED;
 	if (!hints)
@@ -61,7 +62,7 @@ void hints_make(enum kind kind, uint32_t version, const struct fi_info *hints, g
 
 /* ---- opening */
 
-/* mr_mode and FI_LOCAL_MR in bits of today. */
+/* The mr_mode of an info, with FI_LOCAL_MR, in the bits of version 1.5 and later. */
 static uint32_t mr_mode_chosen(const struct fi_info *info)
 {
 	int mode = OF(info, domain_attr, mr_mode), chosen = mode & MR_NEW;
@@ -91,7 +92,7 @@ static int choose(gdrfab_info *to, enum kind kind, const struct fi_info *info)
 	if (OF(info, rx_attr, op_flags) & ~RX_OP_FLAGS(kind))
 		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info->rx_attr->op_flags: 0x%" PRIx64 "; 0x%" PRIx64 " is known\n",
 			      info->rx_attr->op_flags, (uint64_t)RX_OP_FLAGS(kind));
-	/* A device may have more than it offers by default, and judges itself. */
+	/* A device may have larger queues than it offers by default, and checks the sizes itself. */
 	if (kind == KIND_VERBS ? tx > UINT16_MAX || rx > UINT16_MAX : tx > to->tx_size || rx > to->rx_size)
 		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info: sizes %zu and %zu; at most %zu and %zu\n", tx, rx,
 			      to->tx_size, to->rx_size);
@@ -105,7 +106,8 @@ static int choose(gdrfab_info *to, enum kind kind, const struct fi_info *info)
 		return REFUSE(FI_EINVAL, FI_LOG_FABRIC,
 			      "info->tx_attr->rma_iov_limit: %zu; up to %d beyond %zu are without order (msg_order, comp_order)\n",
 			      info->tx_attr->rma_iov_limit, LIST_PIECES, to->rma_iov_limit);
-	/* As all of libfabric's connected endpoints: ofi_rxm puts long messages together by it, without asking. */
+	/* All of libfabric's connected endpoints have this order: ofi_rxm relies on it, without asking, to put long
+	 * messages together. */
 	to->comp_order = kind == KIND_RDM || lists ? 0 : GDRFAB_ORDER_STRICT;
 	to->threading = OF(info, domain_attr, threading) == FI_THREAD_DOMAIN ? GDRFAB_THREAD_DOMAIN
 									     : GDRFAB_THREAD_SAFE;
@@ -121,7 +123,7 @@ static int choose(gdrfab_info *to, enum kind kind, const struct fi_info *info)
 	return 0;
 }
 
-/* "" for none, and for a port of shm's that is still to be chosen. */
+/* Converts an address. The result is "" if there is none, and for a port of shm's that is still to be picked. */
 static int place(enum kind kind, const void *addr, size_t len, uint32_t addr_format, char *text)
 {
 	int result;
@@ -130,7 +132,7 @@ static int place(enum kind kind, const void *addr, size_t len, uint32_t addr_for
 		return 0;
 	if (!len)
 		return REFUSE(FI_EINVAL, FI_LOG_FABRIC, "info: an address without a length\n");
-	/* A peer without a name, as a connection request has it. */
+	/* The address of a peer without a name, as connection requests have it. */
 	if (kind == KIND_SHM && addr_format == FI_ADDR_STR && len == sizeof "shm://" && memcmp(addr, "shm://", len) == 0)
 		return 0;
 	result = address_import(kind, addr, len, addr_format, text);
@@ -144,7 +146,7 @@ int opening_make(struct opening *opening, const gdrfab_info *base, const struct 
 	enum kind kind = base->ep_type == GDRFAB_EP_RDM ? KIND_RDM : info_kind(base->fabric_name);
 	gdrfab_info to = *base, want;
 	int result;
-	/* The library may know more fields than were copied. */
+	/* The library may know more fields than this copy has. */
 	to.struct_size = sizeof to;
 	opening->info = NULL;
 	opening->src[0] = opening->dest[0] = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * fi_getinfo: node, service and the hints' addresses become what gdrfab is asked, for each of its providers in the
- * order in which they are offered; its candidates become fi_infos, one for each address that a server may listen on.
- * A candidate that is left out has its reason in the log.
+ * fi_getinfo. The node, the service and the hints' addresses are converted to a question to gdrfab, for each of its
+ * providers in the order in which they are offered. gdrfab's candidates are converted to fi_infos, one for each
+ * address that a server may listen on. The log has the reason for each candidate that is left out.
  */
 #include "provider.h"
 
@@ -18,7 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* What the caller asked. */
+/* The caller's question. */
 struct ask {
 	uint32_t version;
 	const char *node, *service;
@@ -27,12 +27,12 @@ struct ask {
 	uint32_t addr_format;
 };
 
-/* What that comes to for one of gdrfab's providers. */
+/* The question, converted for one of gdrfab's providers. */
 struct place {
-	const char *node, *service; /* for gdrfab: in the texts below, or the caller's */
+	const char *node, *service; /* for gdrfab; points to the texts below or to the caller's */
 	bool source;
 	char node_text[NI_MAXHOST], service_text[ADDRESS_MAX];
-	char src[ADDRESS_MAX], dest[ADDRESS_MAX]; /* of the hints, "": none */
+	char src[ADDRESS_MAX], dest[ADDRESS_MAX]; /* from the hints; "": none */
 	bool listed; /* one result for each address of this host */
 	uint16_t port;
 };
@@ -49,7 +49,7 @@ struct place {
 		return -FI_ENODATA;                                                                                    \
 	} while (0)
 
-/* ---- what is asked */
+/* ---- converting the question */
 
 static bool numeric(const char *node)
 {
@@ -65,7 +65,7 @@ static bool numeric(const char *node)
 	return inet_pton(AF_INET6, v6, at) == 1;
 }
 
-/* A number, or a name in this host's list of services. -1: neither. */
+/* A port from a number or from a name in this host's list of services; -1: neither. */
 static int port_of(const char *service)
 {
 	const struct addrinfo want = {.ai_socktype = SOCK_STREAM};
@@ -85,7 +85,7 @@ static int port_of(const char *service)
 	return result;
 }
 
-/* A socket address is one address: of a name's, the first, but IPv4 before IPv6, as servers list theirs. */
+/* Looks up one address of a name: the first, but IPv4 before IPv6, in the order in which servers list theirs. */
 static int look_up(const char *node, int family, char *text, size_t size)
 {
 	const struct addrinfo want = {.ai_family = family, .ai_socktype = SOCK_STREAM};
@@ -103,7 +103,7 @@ static int look_up(const char *node, int family, char *text, size_t size)
 	return 0;
 }
 
-/* Node or service that is a whole address of gdrfab's. */
+/* Handles a node or service that is a complete gdrfab address. */
 static int whole(enum kind kind, const struct ask *ask, const char *text, struct place *p)
 {
 	if (ask->addr_format != FI_ADDR_STR)
@@ -134,7 +134,8 @@ static int place_node(enum kind kind, const struct ask *ask, struct place *p)
 		LEAVE_OUT(kind, "node %s is another host, or this one before it was booted", ask->node);
 	if (ask->flags & FI_NUMERICHOST && !numeric(ask->node))
 		LEAVE_OUT(kind, "node \"%s\" is no number, as FI_NUMERICHOST says", ask->node);
-	/* Who names an IP address and a format of sockets may bind a socket to the answer; not who comes from an address of shm's. */
+	/* A caller that names an IP address and a socket format may bind a socket to the answer, so shm is left out;
+	 * not if its source is an address of shm's. */
 	if (kind == KIND_SHM && is == SHM_NOT && (ask->addr_format == FI_SOCKADDR || ask->addr_format == FI_SOCKADDR_IN6) &&
 	    numeric(ask->node) && !from_shm(ask))
 		LEAVE_OUT(kind, "node %s is an IP address by its addr_format, and shm has none", ask->node);
@@ -215,7 +216,8 @@ static int place_make(enum kind kind, const struct ask *ask, struct place *p)
 
 /* ---- this host's addresses */
 
-/* Those that lead out of this host first, and IPv4 before IPv6. -1: not for listening. */
+/* Preference among addresses to listen on: those that lead out of this host first, and IPv4 before IPv6. -1: not for
+ * listening. */
 static int rank(const struct ifaddrs *i, int family)
 {
 	const char *only = getenv("GDRFAB_TCP_IFACE");
@@ -226,18 +228,18 @@ static int rank(const struct ifaddrs *i, int family)
 	is = i->ifa_addr->sa_family;
 	if ((is != AF_INET && is != AF_INET6) || (family != AF_UNSPEC && is != family))
 		return -1;
-	/* Such an address means nothing without an interface's number, which is another on another host. */
+	/* A link-local address needs an interface's number, which differs on another host. */
 	if (is == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr))
 		return -1;
 	if (only && *only && strcmp(only, i->ifa_name) != 0)
 		return -1;
-	/* Containers' bridges lead nowhere else. */
+	/* Container bridges and the loopback lead to no other host. */
 	if (i->ifa_flags & IFF_LOOPBACK)
 		return 4 + (is == AF_INET6);
 	return (strncmp(i->ifa_name, "docker", 6) == 0 ? 2 : 0) + (is == AF_INET6);
 }
 
-/* tcp's own address on the way to another; false: there is no way, or it cannot be told. */
+/* Finds tcp's own address on the route to `dest`. False: no route, or it cannot be found out. */
 static bool toward(enum kind kind, const char *dest, char *src)
 {
 	size_t len;
@@ -248,7 +250,7 @@ static bool toward(enum kind kind, const char *dest, char *src)
 	int fd;
 	if (!to)
 		return false;
-	/* Nothing is sent: the kernel picks a route. Port 0 would be refused. */
+	/* Nothing is sent; the kernel picks a route. Port 0 would be refused. */
 	if (to->sa_family == AF_INET)
 		((struct sockaddr_in *)to)->sin_port = htons(1);
 	else
@@ -268,13 +270,14 @@ static bool toward(enum kind kind, const char *dest, char *src)
 	return address_import(kind, &own, own_len, FI_SOCKADDR, src) == 0;
 }
 
-/* ---- what is answered */
+/* ---- converting the answers */
 
 struct list {
 	struct fi_info *head, **tail;
 };
 
-/* Takes info, which gets its addresses; left out if they have no such form. */
+/* Appends `info`, which it owns, with its addresses. The info is dropped if the addresses have no form in the format
+ * asked for. */
 static void append(struct list *list, enum kind kind, const struct ask *ask, const char *src, const char *dest,
 		   struct fi_info *info)
 {
@@ -304,7 +307,7 @@ static void append(struct list *list, enum kind kind, const struct ask *ask, con
 	list->tail = &info->next;
 }
 
-/* One for each address that may be listened on. Takes info. */
+/* Appends one info for each address that may be listened on. Owns `info`. */
 static int append_listed(struct list *list, enum kind kind, const struct ask *ask, const struct place *p, struct fi_info *info)
 {
 	struct fi_info **before = list->tail;
@@ -336,7 +339,8 @@ static int append_listed(struct list *list, enum kind kind, const struct ask *as
 	return result;
 }
 
-/* The address of a port of a device, with the port of a socket address that names it. False: it names another. */
+/* Writes the address of a device's port to `src`, with the port number of the socket address `wanted`. False:
+ * `wanted` names another host. */
 static bool same_host(const char *own, const char *wanted, char *src)
 {
 	static const char any[] = "://0.0.0.0:", any6[] = "://[::]:";
@@ -349,12 +353,12 @@ static bool same_host(const char *own, const char *wanted, char *src)
 	return snprintf(src, ADDRESS_MAX, "%.*s%s", (int)(own_port - own), own, wanted_port) < ADDRESS_MAX;
 }
 
-/* A candidate that fits. */
+/* Converts one candidate that gdrfab found to fit. */
 static int answer(struct list *list, enum kind kind, const struct ask *ask, const struct place *p,
 		  const gdrfab_info *from)
 {
 	const char *dest = p->dest[0] ? p->dest : from->dest_addr;
-	/* A set of lanes with a card listens at that. */
+	/* A set of lanes with a card listens at the card's address. */
 	bool card = kind == KIND_RDM && from->src_addr && (!p->source || p->listed);
 	char src[ADDRESS_MAX] = "";
 	struct fi_info *info;
@@ -375,11 +379,11 @@ static int answer(struct list *list, enum kind kind, const struct ask *ask, cons
 	if (kind == KIND_SHM && ask->addr_format != FI_ADDR_STR) {
 		if (!src[0])
 			snprintf(src, sizeof src, "shm://fi-0");
-		/* A host without a service, as others answer it. */
+		/* A host without a service: answered like the other providers of libfabric. */
 		if (!dest && ask->node && !p->source)
 			dest = "shm://fi-0";
 	}
-	/* Layers that listen as well do it there, where a loopback would reach nobody. */
+	/* Layers that also listen do so at the source address; a loopback address there would reach no other host. */
 	if (kind_has_sockets(kind) && !p->listed && !src[0] && dest && (kind == KIND_RDM || ask->addr_format != FI_ADDR_STR))
 		toward(kind, dest, src);
 	result = attr_make(kind, ask->version, from, ask->hints, &info);
@@ -391,12 +395,12 @@ static int answer(struct list *list, enum kind kind, const struct ask *ask, cons
 	return 0;
 }
 
-/* Whether a candidate is one of kind; of connectionless endpoints' only sets of what is offered, and none that is a part of one
- * that was answered. */
+/* Whether a candidate is to be answered for `kind`. For connectionless endpoints: only sets of offered providers,
+ * and no set that is part of one already answered. */
 static bool is_of(enum kind kind, const gdrfab_info *at, const gdrfab_info *want, const bool *answered)
 {
 	unsigned lanes, known = 0;
-	/* The others are there to say that they were not asked. */
+	/* gdrfab lists other candidates only to say that they were not asked for. */
 	if (!at->prov_name || at->ep_type != want->ep_type || (want->prov_name && strcmp(at->prov_name, want->prov_name) != 0))
 		return false;
 	if (kind != KIND_RDM)
@@ -445,7 +449,7 @@ static int offer_kind(struct list *list, enum kind kind, const struct ask *ask)
 int info_get(uint32_t version, const char *node, const char *service, uint64_t flags, const struct fi_info *hints,
 	     struct fi_info **info)
 {
-	/* Other flags are libfabric's own business, or its layers'. */
+	/* The other flags are for libfabric itself or for its layers. */
 	const struct ask ask = {version, node, service, flags, hints, hints ? hints->addr_format : FI_FORMAT_UNSPEC};
 	const struct offer *offer = offered();
 	struct list list = {.tail = &list.head};

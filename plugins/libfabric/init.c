@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What libfabric loads, and where its own functions are. */
+/* The entry point that libfabric loads. Finds the functions of the libfabric that called, and registers the provider
+ * with it. */
 #include "provider.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- one for each: libfabric calls these without saying who it is */
+/* ---- one slot for each libfabric, as it calls these functions without naming itself */
 
 enum { MOST = 8 };
 static struct libfabric slots[MOST];
@@ -15,7 +16,7 @@ static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER;
 static void cleanup(struct libfabric *lib)
 {
 	pthread_mutex_lock(&slots_lock);
-	/* A libfabric that finds this file twice loads it twice, cleans one up, and keeps the other. */
+	/* A libfabric that finds this file twice loads it twice, cleans one of the two up, and keeps the other. */
 	if (lib->loads > 0 && --lib->loads == 0)
 		caller_gone(lib);
 	pthread_mutex_unlock(&slots_lock);
@@ -48,7 +49,7 @@ static void *function(void *from, const char *name)
 	return at ? at : dlsym(RTLD_DEFAULT, name);
 }
 
-/* Finds libfabric's functions where the caller's code is. */
+/* Finds libfabric's functions in the file that the caller's code is in. */
 static bool find_libfabric(struct libfabric *lib, const char *file)
 {
 	void *from = NULL;
@@ -56,7 +57,7 @@ static bool find_libfabric(struct libfabric *lib, const char *file)
 	if (file)
 		from = dlopen(file, RTLD_LAZY | RTLD_NOLOAD);
 	if (!from)
-		from = dlopen(NULL, RTLD_LAZY); /* linked into the program */
+		from = dlopen(NULL, RTLD_LAZY); /* libfabric is linked into the program */
 	*(void **)&lib->dupinfo = function(from, "fi_dupinfo");
 	*(void **)&lib->freeinfo = function(from, "fi_freeinfo");
 	*(void **)&lib->log_enabled = function(from, "fi_log_enabled");
@@ -69,8 +70,9 @@ static bool find_libfabric(struct libfabric *lib, const char *file)
 	if (!lib->dupinfo || !lib->freeinfo || !lib->log_enabled || !lib->log || !lib->param_define || !lib->param_get ||
 	    !version)
 		return false;
-	/* libfabric leaves out providers whose version is below the application's. Newer ones only append, to structures
-	 * whose sizes it knows itself and to tables that say theirs. */
+	/* libfabric leaves out providers whose version is below the application's. Reporting the caller's version is
+	 * safe: newer versions only append fields, to structures whose sizes libfabric knows itself and to tables
+	 * that hold their own sizes. */
 	lib->provider.fi_version = version();
 	return true;
 }
@@ -82,10 +84,11 @@ static bool asks_for_rxm(const char *variable)
 }
 
 /*
- * ofi_rxm's endpoints, which stand before ours in libfabric's list, would be what a program finds that asks for gdrfab. So they
- * are offered only to who names them, as over libfabric's own providers that have FI_EP_RDM: by a mark behind the type in
- * what libfabric keeps in fi_provider.context (1.17 to 2.6; there is no call for it). Hints say so to libfabric; environments
- * have to be looked for here.
+ * Hides ofi_rxm over this provider from programs that do not name it. ofi_rxm's endpoints precede ours in
+ * libfabric's list, so a program that asks for gdrfab would find them first. libfabric does the same for its own
+ * providers with FI_EP_RDM, by a mark behind the type in the data that it keeps in fi_provider.context (1.17 to 2.6;
+ * there is no call for it). libfabric recognises ofi_rxm named in hints; names in the environment must be looked for
+ * here.
  */
 static void leave_rxm_out(struct fi_provider *provider)
 {
@@ -94,7 +97,7 @@ static void leave_rxm_out(struct fi_provider *provider)
 		((unsigned char *)&provider->context)[MARK] = true;
 }
 
-/* The entry of the libfabric at base, an old or a new one. NULL: there are too many, or it lacks a function. */
+/* The slot of the libfabric at `base`, found or made. NULL: there are too many, or a function is missing. */
 static struct libfabric *load(void *base, const char *file)
 {
 	struct libfabric *lib = NULL;

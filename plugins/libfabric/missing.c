@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Operations that there are not. libfabric calls every slot of a table without looking, so all are filled. Connected
- * endpoints have no tags or address vectors, and none has collectives. */
+/* Functions for unsupported operations. libfabric calls each slot of a table without a check, so all slots are
+ * filled. Connected endpoints have neither tags nor address vectors, and no endpoint has collectives. */
 #include "provider.h"
 
 int no_bind(struct fid *fid, struct fid *other, uint64_t flags)
@@ -154,7 +154,7 @@ ssize_t no_cancel(fid_t fid, void *context)
 	return -FI_ENOSYS;
 }
 
-/* ---- endpoints: functions of one shape have one body, named after their parameters */
+/* ---- endpoints: functions with the same parameters share one body, named after the parameters */
 
 #define NOTHING(name, ...)                                                                                             \
 	static ssize_t name(__VA_ARGS__)                                                                               \

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Memory regions. Descriptors and keys are gdrfab's, so that the data path hands them on as they are. */
+/* Memory regions. Descriptors and keys are gdrfab's own, so the data path passes them on unchanged. */
 #include "provider.h"
 
 #include <stdlib.h>
 
-/* Newer than our headers: fi_mr_attr begins with a pointer to this where the flag says so. */
+/* From libfabric versions newer than our headers: with this flag, fi_mr_attr begins with a pointer to a struct
+ * mr_dmabuf. */
 #define MR_DMABUF (1ull << 40)
 struct mr_dmabuf {
 	int fd;
@@ -13,7 +14,8 @@ struct mr_dmabuf {
 	void *base_addr;
 };
 
-/* Ignored: gdrfab finds out whose memory it is, and 1<<60 and above are between libfabric's own layers. */
+/* Flags that are ignored: gdrfab finds out by itself where memory is, and libfabric's layers use 1<<60 and above
+ * among themselves. */
 #define MR_HINTS (FI_HMEM_DEVICE_ONLY | FI_HMEM_HOST_ALLOC | 0xfull << 60)
 
 static int mr_close(struct fid *fid)
@@ -34,10 +36,10 @@ static int mr_bind(struct fid *fid, struct fid *other, uint64_t flags)
 	switch (other->fclass) {
 	case FI_CLASS_CNTR:
 		result = told(gdrfab_mr_bind_cntr(mr->it, ((struct cntr *)other)->it, flags), FI_LOG_MR, "binding a counter to a region");
-		/* The errno of providers whose regions have no counters, which clients go on without. */
+		/* The errno of providers whose regions have no counters. Clients go on without counters then. */
 		return result == -FI_EOPNOTSUPP ? -FI_ENOSYS : result;
 	case FI_CLASS_EP:
-		/* Regions belong to domains; where FI_MR_ENDPOINT is asked for nevertheless, this changes nothing. */
+		/* Regions belong to domains. FI_MR_ENDPOINT may be requested nevertheless, and then has no effect. */
 		return 0;
 	default:
 		return REFUSE(FI_EINVAL, FI_LOG_MR, "fi_mr_bind: neither a counter nor an endpoint\n");
@@ -69,7 +71,7 @@ static int make(struct fid *fid, const gdrfab_mr_attr *attr, uint64_t flags, str
 	result = gdrfab_mr_regattr(d->it, attr, flags & ~MR_HINTS, &mr->it);
 	if (result < 0) {
 		free(mr);
-		/* Layers above drop the errno of wrong arguments. */
+		/* Layers above drop the errno of wrong arguments, so these are logged as warnings. */
 		if (result == -FI_EINVAL || result == -FI_EFAULT)
 			WARN(FI_LOG_MR, "registering memory: %s\n", gdrfab_last_error());
 		else
@@ -108,7 +110,7 @@ static int mr_reg(struct fid *fid, const void *buf, size_t len, uint64_t access,
 	return mr_regv(fid, &iov, 1, access, offset, requested_key, flags, mr, context);
 }
 
-/* The number of the device, as gdrfab counts. */
+/* The number of the device in gdrfab's count. */
 static int device_of(const struct fi_mr_attr *from, uint64_t flags, uint64_t *device)
 {
 	gdrfab_hmem_place place = {.struct_size = sizeof place};
@@ -124,7 +126,7 @@ static int device_of(const struct fi_mr_attr *from, uint64_t flags, uint64_t *de
 		*device = (uint64_t)from->device.synapseai;
 		return 0;
 	case FI_HMEM_ROCR: /* has no number before version 2.5 */
-	case FI_HMEM_ZE:   /* has one of a driver's devices */
+	case FI_HMEM_ZE:   /* has the number of a device of one driver */
 		if (flags & MR_DMABUF || !from->mr_iov || from->iov_count == 0)
 			return 0;
 		if (gdrfab_hmem_detect(from->mr_iov->iov_base, 0, &place) == 0 && place.iface == (uint32_t)from->iface)
@@ -148,7 +150,7 @@ static int mr_regattr(struct fid *fid, const struct fi_mr_attr *from, uint64_t f
 	attr.offset = from->offset;
 	attr.requested_key = from->requested_key;
 	attr.context = from->context;
-	/* Otherwise libfabric's manual says that they are ignored, so they may hold anything. */
+	/* Without FI_HMEM, libfabric's manual says that iface and device are ignored, so they may hold any value. */
 	if (((struct domain *)fid)->hmem) {
 		attr.iface = (uint32_t)from->iface;
 		result = device_of(from, flags, &attr.device);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * fi_info->nic: what gdrfab says of the device and the port behind a candidate. libfabric copies and frees it through
- * the operations here, so all of it is on the heap.
+ * fi_info->nic: the device and the port behind a candidate. libfabric copies and frees the structure through the
+ * operations of this file, so all its parts are on the heap.
  */
 #include "provider.h"
 
@@ -42,7 +42,7 @@ static const char *or_none(const char *text)
 	return text ? text : "(null)";
 }
 
-/* Appends to what is in buf already, as fi_tostr() of a whole fi_info wants it. */
+/* Appends to the text in `buf`, because fi_tostr() prints a whole fi_info into it. */
 static int nic_tostr(const struct fid *fid, char *buf, size_t len)
 {
 	static const char *const states[] = {"unknown", "down", "up"};
@@ -91,7 +91,7 @@ static struct fid_nic *nic_new(void)
 	return NULL;
 }
 
-/* NULL stays NULL; false: no memory. */
+/* Copies a string; NULL stays NULL. False: no memory. */
 static bool text_copy(char **to, const char *from)
 {
 	*to = from ? strdup(from) : NULL;
@@ -136,7 +136,7 @@ static bool number(char **to, const char *format, uint32_t value)
 	return text_copy(to, text);
 }
 
-/* "0000:3b:00.0" */
+/* Parses an address such as "0000:3b:00.0". */
 static void bus(struct fi_bus_attr *attr, const char *pci)
 {
 	unsigned domain, bus, device, function;
@@ -160,7 +160,7 @@ bool nic_read(const gdrfab_info *info, gdrfab_nic_attr *attr)
 	memset(attr, 0, sizeof *attr);
 	attr->struct_size = sizeof *attr;
 	result = gdrfab_info_nic(info, attr);
-	/* That there is no NIC is not worth a log line. */
+	/* The absence of a NIC is not worth a log line. */
 	if (result && result != -FI_ENODATA)
 		told(result, FI_LOG_FABRIC, "asking the device of a candidate");
 	return result == 0;
@@ -177,7 +177,7 @@ struct fid_nic *nic_make(const gdrfab_nic_attr *attr)
 	nic->link_attr->mtu = attr->mtu;
 	nic->link_attr->speed = attr->speed;
 	nic->link_attr->state = link_state(attr->state);
-	/* gdrfab does not tell the driver's name. */
+	/* gdrfab does not report the driver's name. */
 	whole = text_copy(&nic->device_attr->name, attr->device) &&
 		number(&nic->device_attr->device_id, "0x%04x", attr->vendor_part_id) &&
 		number(&nic->device_attr->device_version, "%u", attr->hw_version) &&

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What the parts of the provider share. libfabric calls through the tables of operations of these objects; each function
- * converts and calls gdrfab.h, and the data path only casts: bits, errnos and entries have libfabric's values there.
+ * The declarations that the provider's files share. libfabric calls through the tables of operations of these
+ * objects. Each function converts its arguments and calls gdrfab.h. The data path only casts, because gdrfab's bits,
+ * errnos and entries have libfabric's values there.
  *
- *   init.c     what libfabric loads, our parameters              mr.c       memory regions
- *   caller.c   the libfabric that calls, its log                 eq.c       event queues
- *   info.c     fi_getinfo: hints against gdrfab's candidates     connreq.c  connection requests
- *   attr.c     candidates' attributes for libfabric              cm.c       connecting: endpoints and passive ones
- *   hints.c    hints and infos for gdrfab                        wait.c     waiting
- *   address.c  socket addresses and gdrfab's text                cq.c       completion queues
- *   nic.c      fi_info->nic                                      cntr.c     counters
- *   fabric.c   fabrics                                           ep.c       endpoints
- *   domain.c   domains                                           data.c     messages and RMA
- *   av.c       address vectors, names                            tagged.c   tagged messages
- *   missing.c  operations that there are not                     atomic.c   atomics
+ *   init.c     entry point, our parameters                     mr.c       memory regions
+ *   caller.c   the libfabric that calls, its log               eq.c       event queues
+ *   info.c     fi_getinfo: hints against gdrfab's candidates   connreq.c  connection requests
+ *   attr.c     candidates' attributes for libfabric            cm.c       connecting, listening
+ *   hints.c    hints and infos for gdrfab                      wait.c     wait objects
+ *   address.c  socket addresses and gdrfab's text              cq.c       completion queues
+ *   nic.c      fi_info->nic                                    cntr.c     counters
+ *   fabric.c   fabrics                                         ep.c       endpoints
+ *   domain.c   domains                                         data.c     messages and RMA
+ *   av.c       address vectors, names                          tagged.c   tagged messages
+ *   missing.c  unsupported operations                          atomic.c   atomics
  */
 #ifndef GDRFAB_FI_PROVIDER_H
 #define GDRFAB_FI_PROVIDER_H
@@ -37,33 +38,35 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The API that this source was written for; what newer versions added is left alone. */
+/* The version of libfabric's API that this source was written for. Features of newer versions are not used. */
 #define PROVIDER_API FI_VERSION(1, 17)
 
 /* ---- caller.c */
 
-/* Connected endpoints over one of gdrfab's providers; and connectionless ones, over a set of them. */
+/* The kind of an endpoint: connected over one of gdrfab's providers or, KIND_RDM, connectionless over a set of them. */
 enum kind { KIND_SHM, KIND_VERBS, KIND_TCP, KINDS, KIND_RDM = KINDS };
 extern const char *const kind_names[KINDS + 1];
-/* What the name of a connectionless fabric has before gdrfab's, which is that of a connected one if the set has one lane. */
+/* Prefix of a connectionless fabric's name. gdrfab's own name for it is that of the connected fabric if the set has
+ * one lane. */
 #define RDM_FABRIC "rdm:"
-/* Whether an address is a socket's. */
+/* Whether endpoints of this kind have socket addresses. */
 static inline bool kind_has_sockets(enum kind kind)
 {
 	return kind == KIND_TCP || kind == KIND_RDM;
 }
-/* By the name of a fabric. */
+/* The kind that a fabric's name stands for. */
 enum kind info_kind(const char *fabric_name);
-/* A bit for each kind that connectionless endpoints of that name go over, as "shm+tcp"; bit KINDS: one that is unknown. */
+/* The providers in the name of a set, such as "shm+tcp": a bit for each kind, and bit KINDS if a name is unknown. */
 unsigned lanes_of(const char *set);
 
-/* A libfabric that has loaded this file: its functions, and the provider that it knows us by. It may be one of several in
- * the process, and need not be visible to us: mpich brings its own under another name, and Open MPI loads it privately. So
- * nothing is linked; and once it has taken us down, nothing of it is called. */
+/* A libfabric that has loaded this file: its functions, and the provider that we registered with it. A process may
+ * have several, and their symbols need not be visible to us: MPICH brings its own under another name, and Open MPI
+ * loads its own privately. So nothing is linked, and no function of a libfabric is called after it has cleaned the
+ * provider up. */
 struct libfabric {
 	struct fi_provider provider;
-	void *base; /* where it lies */
-	int loads;  /* by it, and not taken down; 0: its functions are gone */
+	void *base; /* address at which it is loaded */
+	int loads;  /* number of times it loaded us without cleaning up; 0: its functions are gone */
 	struct fi_info *(*dupinfo)(const struct fi_info *info);
 	void (*freeinfo)(struct fi_info *info);
 	int (*log_enabled)(const struct fi_provider *prov, enum fi_log_level level, enum fi_log_subsys subsys);
@@ -75,12 +78,12 @@ struct libfabric {
 	struct offer {
 		enum kind order[KINDS];
 		int count;
-		const char *because; /* in words */
-	} offer; /* which of gdrfab's providers are offered, in this order; decided once */
+		const char *because; /* the reason, for the log */
+	} offer; /* the gdrfab providers that are offered, in this order; decided once */
 	pthread_once_t decided;
 };
-/* The one whose call this thread is in. Each function that libfabric calls through an object, and that may log or make an
- * fi_info, begins with entering the object's. */
+/* The libfabric whose call this thread is in. Each function that libfabric calls through an object, and that may log
+ * or make an fi_info, first calls enter() with the object's libfabric. */
 extern __thread struct libfabric *caller;
 static inline void enter(struct libfabric *lib)
 {
@@ -90,14 +93,14 @@ static inline void enter(struct libfabric *lib)
 #define LOG_AT(level, subsys, ...)                                                                                     \
 	((void)(caller->log_enabled(&caller->provider, level, subsys) &&                                               \
 		(caller->log(&caller->provider, level, subsys, __func__, __LINE__, __VA_ARGS__), 0)))
-/* A line ends with \n, as libfabric's own do. */
+/* As in libfabric, the caller ends each line with \n. */
 #define WARN(subsys, ...) LOG_AT(FI_LOG_WARN, subsys, __VA_ARGS__)
 #define INFO(subsys, ...) LOG_AT(FI_LOG_INFO, subsys, __VA_ARGS__)
-/* What a call of gdrfab gave, with its words in the log if it failed. */
+/* Returns `result`, the result of a gdrfab call. If the call failed, logs gdrfab's error text. */
 int told(int result, enum fi_log_subsys subsys, const char *doing);
-/* Nothing of its is called any more. */
+/* Called when a libfabric has cleaned the provider up: none of its functions is called any more. */
 void caller_gone(struct libfabric *lib);
-/* Negative errno with words for bad arguments. */
+/* Logs the reason and gives the negative errno for a bad argument. */
 #define REFUSE(err, subsys, ...) (INFO(subsys, __VA_ARGS__), -(err))
 
 const struct offer *offered(void);
@@ -105,29 +108,31 @@ const struct offer *offered(void);
 /* ---- address.c */
 
 /*
- * libfabric's layers above us know socket addresses, gdrfab has text: "tcp://host:port", "verbs://host:port",
- * "shm://name"; "rdm://host:port" of connectionless endpoints. shm's name "fi-<port>" is a sockaddr_in6 whose address stands for this host since it was booted, so that
- * another host's is recognised, as by a network.
+ * Addresses. libfabric's layers above this provider use socket addresses, gdrfab uses text: "tcp://host:port",
+ * "verbs://host:port", "shm://name" and, for connectionless endpoints, "rdm://host:port". The shm name "fi-<port>"
+ * becomes a sockaddr_in6. Its address part stands for this host since it was booted, so that an address of another
+ * host is recognised, as it would be on a network.
  */
 
-/* Bytes of any address. */
+/* Bytes that hold any address. */
 #define ADDRESS_MAX 256
-/* The format of connectionless endpoints' addresses unless another is asked for: a name of gdrfab's, or a socket address; the
- * rest of GDRFAB_NAME_LEN bytes is 0. */
+/* The default format of connectionless endpoints' addresses: a gdrfab name or a socket address, filled up with 0 to
+ * GDRFAB_NAME_LEN bytes. */
 #define ADDR_NAME (FI_PROV_SPECIFIC | 0x6764u)
 
-/* gdrfab's text into what addr_format asks for, malloc'ed. NULL: it has no such form, or no memory. A shm name that is not
- * "fi-<port>" has port 0. */
+/* Converts gdrfab's text to the format in addr_format, in memory from malloc(). NULL: the address has no such form,
+ * or there is no memory. A shm name that is not "fi-<port>" has port 0. */
 void *address_export(const char *text, uint32_t addr_format, size_t *len);
-/* And back, into ADDRESS_MAX bytes. -FI_EINVAL with words in the log if it is none of kind, or another host's shm. len 0:
- * the length is what the family says. FI_FORMAT_UNSPEC: what the first bytes look like. shm's port 0 is "shm://fi-0", a
- * name that nobody has. */
+/* Converts an address to gdrfab's text, of at most ADDRESS_MAX bytes. Returns -FI_EINVAL, with a line in the log, if
+ * the address is not one of `kind`, or is another host's shm address. len 0: the family determines the length.
+ * FI_FORMAT_UNSPEC: the first bytes determine the format. shm's port 0 becomes "shm://fi-0", a name that no endpoint
+ * has. */
 int address_import(enum kind kind, const void *addr, size_t len, uint32_t addr_format, char *text);
-/* FI_ADDR_STR, or the family's format. */
+/* The format of an address: FI_ADDR_STR, or that of its family. */
 uint32_t address_format(const void *addr, uint32_t addr_format);
-/* AF_INET, AF_INET6, or AF_UNSPEC. */
+/* The family of a format: AF_INET, AF_INET6, or AF_UNSPEC. */
 int address_family(uint32_t addr_format);
-/* Whether an IPv6 address is one that stands for a host, and for which. */
+/* Whether an IPv6 address stands for a host of shm, and whether that is this host. */
 enum shm_place { SHM_NOT, SHM_HERE, SHM_ELSEWHERE };
 struct in6_addr;
 enum shm_place address_shm_place(const struct in6_addr *at);
@@ -137,8 +142,9 @@ enum shm_place address_shm_place(const struct in6_addr *at);
 int info_get(uint32_t version, const char *node, const char *service, uint64_t flags, const struct fi_info *hints,
 	     struct fi_info **info);
 
-/* A gdrfab info for opening: a copy of base with what a caller's info says of threading, progress, mr_mode, sizes, flags
- * and addresses. Strings are in text, which lives as long. */
+/* A gdrfab info for opening an object: a copy of a base with the threading, progress, mr_mode, sizes, flags and
+ * addresses of a caller's info. The address strings are in `src` and `dest`, so the info is valid as long as this
+ * struct. */
 struct opening {
 	gdrfab_info *info;
 	char src[ADDRESS_MAX], dest[ADDRESS_MAX];
@@ -146,46 +152,47 @@ struct opening {
 int opening_make(struct opening *opening, const gdrfab_info *base, const struct fi_info *info);
 void opening_free(struct opening *opening);
 
-/* One for each kind, as peers that meet agree on it. */
+/* The protocol number in ep_attr, one for each kind: peers that connect must have the same. */
 #define PROTOCOL(kind) (FI_PROV_SPECIFIC | 0x67646600u | (uint32_t)(kind))
 #define PROTOCOL_VERSION 1
 
-/* What gdrfab is to judge of a caller's hints (NULL: none). Strings stay the caller's. */
+/* Makes the gdrfab hints from a caller's hints (NULL: none). The strings stay the caller's. */
 void hints_make(enum kind kind, uint32_t version, const struct fi_info *hints, gdrfab_info *want);
 /* A candidate as libfabric sees it, without addresses. -FI_ENODATA with words in the log if it does not fit the hints. */
 int attr_make(enum kind kind, uint32_t version, const gdrfab_info *from, const struct fi_info *hints,
 	      struct fi_info **made);
 
-/* fi_info->nic, or NULL if there is none. */
+/* Makes fi_info->nic. NULL: the candidate has no device. */
 struct fid_nic *nic_of(const gdrfab_info *info);
-/* Its two steps: asks (false: there is none), and makes one of the answer. */
+/* The two steps of nic_of(): nic_read() asks gdrfab (false: no device), nic_make() converts the answer. */
 bool nic_read(const gdrfab_info *info, gdrfab_nic_attr *attr);
 struct fid_nic *nic_make(const gdrfab_nic_attr *attr);
 
-/* ---- objects: each begins with what libfabric sees */
+/* ---- objects: each begins with the structure that libfabric sees */
 
 struct fabric {
 	struct fid_fabric fabric;
 	struct libfabric *lib;
 	enum kind kind;
-	gdrfab_info *info; /* any candidate of it */
+	gdrfab_info *info; /* any candidate of this fabric */
 	gdrfab_fabric *it;
 	pthread_mutex_t lock;
-	struct connreq *requests; /* nobody has opened an endpoint from these yet */
+	struct connreq *requests; /* connection requests for which no endpoint has been opened yet */
 	struct pep *peps;
 };
 
-/* fi_atomic, fi_fetch_atomic, fi_compare_atomic; FI_INT8 to FI_DOUBLE. */
+/* Sizes for the tables of atomics: fi_atomic, fi_fetch_atomic, fi_compare_atomic; datatypes FI_INT8 to FI_DOUBLE. */
 enum { ATOMIC_FORMS = 3, ATOMIC_TYPES = 10 };
 
 struct domain {
 	struct fid_domain domain;
 	struct fabric *fabric;
-	uint32_t addr_format; /* of address vectors */
-	bool hmem; /* FI_HMEM was asked for: what a region says of its memory counts */
+	uint32_t addr_format; /* of the addresses in address vectors */
+	bool hmem; /* FI_HMEM was requested: the memory interface that a registration names counts */
 	gdrfab_info *info;
 	gdrfab_domain *it;
-	/* What its endpoints have, by call and datatype: a bit for each operation, and the most elements. Under the fabric's lock. */
+	/* Atomics that the domain's endpoints support, by call and datatype: a bit for each operation, and the most
+	 * elements. Protected by the fabric's lock. */
 	struct {
 		bool known;
 		uint32_t ops[ATOMIC_FORMS][ATOMIC_TYPES];
@@ -199,36 +206,37 @@ struct mr {
 	gdrfab_mr *it;
 };
 
-/* Bytes of an event that the application writes. */
+/* Bytes of an event that the application writes, at most. */
 enum { WRITTEN_MAX = 4096 };
 
 struct eq {
 	struct fid_eq eq;
 	struct libfabric *lib;
-	bool old; /* as struct cq's */
+	bool old; /* the API version is below 1.5; see struct cq */
 	gdrfab_eq *it;
-	pthread_mutex_t lock; /* of what follows; nobody sleeps with it */
-	bool holds;	      /* the slot has the event that is next */
+	pthread_mutex_t lock; /* protects the fields below; no thread sleeps while holding it */
+	bool holds;	      /* `held` has the next event */
 	bool held_is_connection;
 	uint32_t held_event;
-	size_t held_len, held_least; /* bytes, and how many of them must be read together */
+	size_t held_len, held_least; /* bytes in `held`, and how many of them must be read together */
 	unsigned char held[WRITTEN_MAX];
-	bool failed;	      /* an error entry was taken from the queue and not read yet */
+	bool failed;	      /* an error entry was taken from gdrfab's queue and has not been read yet */
 	gdrfab_eq_err_entry error;
-	unsigned char error_data[GDRFAB_CM_DATA_MAX]; /* a rejecting peer's */
-	char words[512];			      /* of the last error */
-	unsigned char given[GDRFAB_CM_DATA_MAX];      /* err_data that the reader was given */
-	struct ep *ended;			      /* endpoints that this side shut down, and nobody was told yet */
+	unsigned char error_data[GDRFAB_CM_DATA_MAX]; /* private data of a peer that rejected */
+	char words[512];			      /* text of the last error */
+	unsigned char given[GDRFAB_CM_DATA_MAX];      /* the err_data that the reader was given */
+	struct ep *ended;			      /* endpoints that this side shut down and whose event has not
+	                 			       * been read yet */
 };
 
 struct cq {
 	struct fid_cq cq;
 	struct libfabric *lib;
 	bool rdm;
-	bool old; /* error entries end before err_data_size, as they did before version 1.5 */
+	bool old; /* the API version is below 1.5: error entries end before err_data_size */
 	gdrfab_cq *it;
-	pthread_mutex_t lock;	 /* of the list */
-	struct unreadable *lost; /* sends that failed here, not read yet */
+	pthread_mutex_t lock;	 /* protects the list */
+	struct unreadable *lost; /* sends that failed in this provider and have not been read yet */
 	char words[512];
 };
 
@@ -253,10 +261,10 @@ struct ep {
 	struct eq *eq;
 	struct cq *tx_cq;
 	struct ep *next_ended;
-	char src[ADDRESS_MAX], dest[ADDRESS_MAX]; /* of its info */
+	char src[ADDRESS_MAX], dest[ADDRESS_MAX]; /* addresses of the info that opened it */
 	uint32_t addr_format;
 	uint64_t tx_op_flags, rx_op_flags;
-	size_t pieces; /* remote ones of an operation, beyond which it is a list; SIZE_MAX: none is */
+	size_t pieces; /* remote pieces beyond which an operation is posted as a list; SIZE_MAX: never */
 };
 
 struct pep {
@@ -264,14 +272,14 @@ struct pep {
 	gdrfab_pep *it; /* NULL: an endpoint has taken its address over */
 	struct pep *next;
 	struct fabric *fabric;
-	struct fi_info *info; /* of which connection requests get a copy */
+	struct fi_info *info; /* connection requests get a copy */
 	struct opening opening;
 	struct eq *eq;
-	bool picks; /* shm: no port was asked for */
+	bool picks; /* shm: no port was requested, so one is picked */
 	bool listens;
 };
 
-/* A connection request: what fi_info->handle points to. */
+/* A connection request. fi_info->handle points to it. */
 struct connreq {
 	struct fid fid;
 	gdrfab_info *info;
@@ -296,44 +304,46 @@ extern struct fi_ops_atomic atomic_ops;
 int atomic_query(struct fid_domain *domain, enum fi_datatype datatype, enum fi_op op, struct fi_atomic_attr *attr, uint64_t flags);
 extern struct fi_ops_cm ep_cm_ops, rdm_cm_ops;
 
-/* Words for what a data call refuses. */
+/* Logs the reason why a data call was refused, and returns its result. */
 ssize_t data_refused(struct fid_ep *ep, ssize_t result, const char *call);
 static inline ssize_t data_said(struct fid_ep *ep, ssize_t result, const char *call)
 {
 	return __builtin_expect(result < 0, 0) ? data_refused(ep, result, call) : result;
 }
 
-/* An address goes out as libfabric wants it: cut off and -FI_ETOOSMALL if there is no room. */
+/* Copies an address to the caller as libfabric wants it: cut off, with -FI_ETOOSMALL, if there is no room. */
 int address_give(const void *made, size_t len, void *addr, size_t *addrlen);
 
-/* A send whose memory cannot be read ends with an error entry. False: no memory for it. */
+/* Adds an error entry for a send whose memory cannot be read. False: no memory for the entry. */
 bool cq_add_unreadable(struct cq *q, void *context, uint64_t flags, size_t len, const char *words);
-/* Whether such an entry is next. */
+/* Whether such an entry is the next one to read. */
 static inline bool cq_has_unreadable(const struct cq *q)
 {
 	return __builtin_expect(__atomic_load_n(&q->lost, __ATOMIC_RELAXED) != NULL, 0);
 }
 
-/* This side has shut the connection of an endpoint of the queue down. */
+/* Adds the event that this side has shut down the connection of `ep`. */
 void eq_tell_end(struct eq *eq, struct ep *ep);
-/* An endpoint is being closed. */
+/* Removes the events of an endpoint that is being closed. */
 void eq_forget(struct eq *eq, const struct fid *fid);
 
-/* Takes the request, of this listener unless it is NULL, out of the list: it is answered now. NULL if it was already. */
+/* Takes a connection request from the list in order to answer it, and returns its info. NULL: the handle is no
+ * request of the list, or none of `pep` (unless `pep` is NULL). */
 gdrfab_info *connreq_take(struct fabric *fabric, const struct pep *pep, fid_t handle);
-/* Whether handle is a passive endpoint. Then it gives its address up, and src gets it; -FI_EINVAL if it cannot. */
+/* pep_is(): whether `handle` is a passive endpoint. pep_give_address(): makes it give up its address and copies that
+ * to `src`; -FI_EINVAL if it cannot. */
 bool pep_is(struct fabric *fabric, fid_t handle);
 int pep_give_address(fid_t handle, char *src);
-/* That came to nothing: it has its address again. */
+/* Gives the address back to the passive endpoint, because the endpoint that was to use it was not opened. */
 void pep_take_back(fid_t handle);
-/* Makes one. Owns info, also if it fails (NULL). */
+/* Makes a request. Owns `info`, even on failure (NULL). */
 struct connreq *connreq_make(struct pep *pep, gdrfab_info *info);
-/* The passive endpoint's info with the request in handle and the peer's address. */
+/* A copy of the passive endpoint's info with the request as handle, and with the peer's address. */
 struct fi_info *connreq_info(struct pep *pep, struct connreq *request);
 
-/* gdrfab's wait object; -FI_ENOSYS for those that there are not. */
+/* Converts a wait object. -FI_ENOSYS: gdrfab has no such one. */
 int wait_object(enum fi_wait_obj wanted, uint32_t *wait_obj);
-/* FI_GETWAIT and FI_GETWAITOBJ of a queue whose descriptor is fd (or a negative errno). */
+/* Handles FI_GETWAIT and FI_GETWAITOBJ of a queue whose descriptor is `fd` (or a negative errno). */
 int wait_control(int command, void *arg, int fd);
 
 /* ---- missing.c */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Tagged messages: gdrfab's calls have libfabric's arguments, flags and results. */
+/* Tagged messages. gdrfab's calls have libfabric's arguments, flags and results. */
 #include "provider.h"
 
 #define IT(ep) (((struct ep *)(ep))->it)
@@ -41,8 +41,8 @@ static ssize_t tagged_recvmsg(struct fid_ep *ep, const struct fi_msg_tagged *fro
 
 /* ---- sends */
 
-/* Open MPI 4.1 sends from NULL in persistent requests with MPI_BOTTOM, drops the errno and waits for ever: it is told by an
- * entry. */
+/* Handles a refused send. Open MPI 4.1 sends from NULL in persistent requests with MPI_BOTTOM, drops the errno and
+ * waits for ever, so the error is reported by an error entry. */
 __attribute__((cold, noinline)) static ssize_t send_refused(struct fid_ep *ep, ssize_t result, const void *buf, size_t len,
 							    void *context)
 {

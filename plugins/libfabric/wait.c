@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What queues and counters are waited for by: gdrfab's descriptors. */
+/* Wait objects of queues and counters: gdrfab's descriptors. */
 #include "provider.h"
 
 int wait_object(enum fi_wait_obj wanted, uint32_t *wait_obj)

@@ -158,7 +158,8 @@ void opening_free(struct opening *opening);
 
 /* Makes the gdrfab hints from a caller's hints (NULL: none). The strings stay the caller's. */
 void hints_make(enum kind kind, uint32_t version, const struct fi_info *hints, gdrfab_info *want);
-/* A candidate as libfabric sees it, without addresses. -FI_ENODATA with words in the log if it does not fit the hints. */
+/* Makes an fi_info, without addresses, from a gdrfab candidate. Returns -FI_ENODATA, with a line in the log, if the
+ * candidate does not fit the hints. */
 int attr_make(enum kind kind, uint32_t version, const gdrfab_info *from, const struct fi_info *hints,
 	      struct fi_info **made);
 
@@ -284,7 +285,7 @@ struct connreq {
 	struct fid fid;
 	gdrfab_info *info;
 	struct fabric *fabric;
-	const struct pep *pep; /* that was called; compared only */
+	const struct pep *pep; /* the passive endpoint that received it; only compared */
 	struct connreq *next;
 };
 

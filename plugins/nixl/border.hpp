@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The binary border of NIXL's backends, as NIXL 1.0 to 1.5 have it: what libnixl passes, and where it looks. Written from
- * the layouts of the binaries, because no package of NIXL carries headers; border_check.hpp compares it with the NIXL that
- * loads the plugin, and `make plugin-nixl NIXL_INCLUDE=` with a source tree of NIXL's. */
+/* The binary interface of NIXL's backends, as NIXL 1.0 to 1.5 have it: the structures that libnixl passes, and the
+ * virtual functions that it calls. Written from the layouts of the binaries, because no package of NIXL carries
+ * headers. border_check.hpp compares it with the NIXL that loads the plugin; `make plugin-nixl NIXL_INCLUDE=`
+ * compares it with a source tree of NIXL's. */
 #pragma once
 
 #include <cstddef>
@@ -39,7 +40,7 @@ using Params = std::unordered_map<std::string, std::string>;
 using Kinds = std::vector<Kind>;
 using Notifications = std::vector<std::pair<std::string, std::string>>;
 
-/* Opaque to libnixl, which hands them back. */
+/* Opaque to libnixl, which only passes them back. */
 struct Metadata {
 	virtual ~Metadata() = default;
 };
@@ -80,7 +81,7 @@ struct Extra {
 	std::string custom;
 };
 
-/* The base class of engines. Of its fields libnixl reads type, params and failed. */
+/* The base class of engines. libnixl reads its fields type, params and failed. */
 class Engine {
 public:
 	virtual ~Engine() = default;

@@ -15,7 +15,8 @@
 namespace border {
 
 static const char BASE_TABLE[] = "_ZTV17nixlBackendEngine", UCX_TABLE[] = "_ZTV13nixlUcxEngine";
-/* In the order of the table, behind two destructors; of the first thirteen the base class has no bodies. */
+/* The functions in the order of the table, which begins with two destructors. The first thirteen are pure virtual in
+ * the base class. */
 static const char *const SLOTS[] = {
 	"supportsRemote", "supportsLocal", "supportsNotif", "getSupportedMems", "registerMem", "deregisterMem", "connect",
 	"disconnect", "unloadMD", "prepXfer", "postXfer", "checkXfer", "releaseReqH", "prepMemView", "prepMemView",
@@ -31,7 +32,7 @@ constexpr uint32_t BY_NAME = R_X86_64_64;
 
 namespace {
 
-/* A file, mapped; what is asked for beyond its end is not there. */
+/* A mapped file. A read beyond its end finds nothing. */
 class File {
 public:
 	explicit File(const std::string &path)
@@ -110,7 +111,7 @@ static std::vector<Elf64_Shdr> sections(const File &file)
 	return all;
 }
 
-/* The names of a table's entries; empty where the linker left none. */
+/* The names of a table's entries; "" where the linker left none. */
 static std::vector<std::string> entries(const File &file, const std::vector<Elf64_Shdr> &all, const Symbols &symbols, const Elf64_Sym &table)
 {
 	std::vector<std::string> names(std::min<uint64_t>(table.st_size / 8, 64));
@@ -126,7 +127,7 @@ static std::vector<std::string> entries(const File &file, const std::vector<Elf6
 	return names;
 }
 
-/* Whether a mangled name is that of a member function: its length stands in front of it. */
+/* Whether a mangled name is that of a member function: the name's length precedes it. */
 static bool is_of(const std::string &mangled, const std::string &method)
 {
 	return mangled.find(std::to_string(method.size()) + method + "E") != std::string::npos;
@@ -184,7 +185,8 @@ std::string check(const void *caller)
 
 bool plausible(const InitParams *init)
 {
-	/* Where short strings point to themselves, at the places of both, and each number can be what it stands for. */
+	/* The string `type` has BACKEND as its value and points to its own buffer at the expected offset, and each
+	 * number has a value that its field allows. */
 	return init && init->type == BACKEND && init->type.data() == reinterpret_cast<const char *>(init) + 48 &&
 	       init->agent.size() < 1 << 20 && init->sync >= 0 && init->sync < 16;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Whether the NIXL that loads the plugin has the border of border.hpp. Its version number does not tell: it was 1 before
- * and after functions were taken out. The tables of functions in NIXL's own plugins do. */
+/* Checks whether the NIXL that loads the plugin has the interface of border.hpp. NIXL's version number does not
+ * tell: it was 1 before and after functions were removed. The tables of virtual functions in NIXL's own plugins do. */
 #pragma once
 
 #include "border.hpp"
@@ -9,13 +9,13 @@
 
 namespace border {
 
-/* `caller`: an address in libnixl. Empty if the border is known; else why it is not. */
+/* `caller`: an address in libnixl. Returns "" if the interface is known, else the reason. */
 std::string check(const void *caller);
 
-/* The same of one plugin of NIXL's; 'found' tells whether it has such a table. */
+/* Checks one plugin of NIXL's. `found` tells whether it has a table of an engine. */
 std::string check_file(const std::string &path, bool &found);
 
-/* Whether this looks like the parameters of an engine of this backend. */
+/* Whether `init` looks like the parameters of an engine of this backend. */
 bool plausible(const InitParams *init);
 
 } // namespace border

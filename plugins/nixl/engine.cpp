@@ -10,9 +10,9 @@
 
 using border::Status;
 
-/* How often the progress thread looks at the clock while transfers are under way, and else. */
+/* How often, in ms, the progress thread looks at the clock: while transfers are under way, and otherwise. */
 constexpr int BUSY_MS = 50, IDLE_MS = 1000;
-/* How long an agent that ends goes on to send what it has promised. */
+/* How long an agent that ends continues to send notifications that it has accepted. */
 constexpr uint64_t LINGER_NS = 1000000000u;
 
 namespace {
@@ -26,8 +26,8 @@ struct RemoteRegion final : border::Metadata {
 	wire::Region told{};
 };
 
-/* A thread inherits the mask of the one that starts it, and takes no signal of the program's then. Those of instructions stay: a
- * blocked one would end the process. */
+/* Blocks all signals while a thread is started, which inherits the mask, so that the program's signals are not
+ * delivered to it. Signals that an instruction raises stay unblocked: a blocked one would end the process. */
 class SignalsBlocked {
 public:
 	SignalsBlocked()
@@ -46,7 +46,7 @@ private:
 	sigset_t before;
 };
 
-/* No exception leaves the plugin. */
+/* Runs a call's body so that no exception leaves the plugin. */
 template <class F> Status hold(const char *call, F body) noexcept
 {
 	try {
@@ -88,11 +88,11 @@ struct Gdrfab::State {
 	void look_at_clock();
 	void run();
 	Status status_of(const std::shared_ptr<Transfer> &);
-	/* What has been moved, and to how many. */
+	/* Reports the bytes moved, and the number of peers by provider. */
 	void count(border::Params &);
 	Status add(const std::string &agent, const std::string &text, bool own);
 
-	/* Link first, as what follows uses it, and closed by ~Gdrfab before any of it goes. */
+	/* `link` comes first, as the members after it use it. ~Gdrfab closes it before any of them is destroyed. */
 	Link link;
 	Mail mail;
 	const wire::Agent info;
@@ -152,7 +152,7 @@ void Gdrfab::State::run()
 	}
 }
 
-/* With the first success the way to the peer is known: the log has one line of it. */
+/* The transfer's status. The first success with a peer logs the path to it. */
 Status Gdrfab::State::status_of(const std::shared_ptr<Transfer> &transfer)
 {
 	Status now = transfer->status();
@@ -222,7 +222,7 @@ Gdrfab::Gdrfab(const border::InitParams &init) : Engine(init)
 		return;
 	}
 	state->threaded = init.progress_thread;
-	/* What fails once, for want of memory, does not end the thread. */
+	/* A failure for want of memory does not end the thread. */
 	if (state->threaded) {
 		SignalsBlocked inherited;
 		state->thread = std::thread([this] {
@@ -244,7 +244,7 @@ Gdrfab::~Gdrfab()
 		state->link.wake();
 		state->thread.join();
 	}
-	/* A peer that is stopped inside of a copy has the state until the process ends. */
+	/* If a peer is stopped inside a copy, the state must stay until the process ends. */
 	if (!state->link.close())
 		state.release();
 }
@@ -291,7 +291,7 @@ Status Gdrfab::deregisterMem(border::Metadata *metadata)
 	});
 }
 
-/* Nobody is connected before the first transfer; the own name is known to the endpoint as any other is. */
+/* Connecting happens at the first transfer. The endpoint knows its own name like any other. */
 Status Gdrfab::connect(const std::string &remote)
 {
 	return hold("connect", [&] {
@@ -381,7 +381,7 @@ Status Gdrfab::postXfer(const border::Direction &, const border::MetaList &, con
 			if (state->threaded)
 				state->link.wake();
 		}
-		/* What was copied within the call has its entry already. */
+		/* A copy that was made within the call has its completion already. */
 		if (transfer->status() == border::IN_PROGRESS)
 			state->link.drive();
 		return state->status_of(transfer);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* One agent's backend: NIXL's calls on one endpoint, its regions, peers and transfers. */
+/* The backend of one agent: implements NIXL's calls with one endpoint, its regions, peers and transfers. */
 #pragma once
 
 #include "border.hpp"
@@ -45,7 +45,8 @@ public:
 	border::Status genNotif(const std::string &, const std::string &) const override;
 
 private:
-	/* What the const calls of NIXL change: they are const by name only, and come from several threads at once. */
+	/* The state that NIXL's const calls change. These are const by name only, and run in several threads at
+	 * once. */
 	struct State;
 
 	std::unique_ptr<State> state;

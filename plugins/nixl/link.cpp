@@ -12,7 +12,7 @@ std::string last_words()
 	return gdrfab_last_error();
 }
 
-/* Empty, or why there is none. */
+/* Finds a candidate. Returns "" or the reason why there is none. */
 static std::string discover(const Settings &s, gdrfab_info **info)
 {
 	gdrfab_info hints{};
@@ -26,7 +26,7 @@ static std::string discover(const Settings &s, gdrfab_info **info)
 	hints.auth_key_size = s.key.size();
 	if (gdrfab_getinfo(GDRFAB_VERSION, nullptr, nullptr, 0, &hints, info) < 0)
 		return (providers.empty() ? "" : "GDRFAB_PROVIDER=" + providers + ": ") + last_words();
-	/* A card has an address of its own. */
+	/* A card has an address of its own, which is preferred unless the user named one by its interface. */
 	if (s.address.empty() || (!s.address_named && (*info)->src_addr))
 		return {};
 	providers = (*info)->prov_name;
@@ -47,9 +47,9 @@ std::string Link::open(const Settings &s)
 	attr.struct_size = sizeof attr;
 	attr.format = GDRFAB_CQ_FORMAT_MSG;
 	size_t len = own.size();
-	/* The name is in the agent's metadata, and nowhere else. */
+	/* The whole name may be long: only the agent's metadata carries it. */
 	uint32_t whole_name = 1;
-	/* A peer's thread sleeps while it is a mere target. */
+	/* A peer's thread that is only a target sleeps, and must be woken to help with a copy. */
 	uint32_t waking = GDRFAB_COOP_WAKING;
 	bool in_host = strstr(info->prov_name, "shm") != nullptr;
 	if (gdrfab_fabric_open(info, nullptr, &fabric) < 0 || gdrfab_domain_open(fabric, info, nullptr, &domain) < 0 ||
@@ -75,7 +75,7 @@ bool Link::close()
 
 Link::~Link()
 {
-	/* What cannot be closed is left: a peer that is stopped inside of a copy holds it. */
+	/* Objects that cannot be closed are leaked: a peer that is stopped inside a copy still uses them. */
 	if (!close() || (av && gdrfab_av_close(av) < 0) || (cq && gdrfab_cq_close(cq) < 0) || (domain && gdrfab_domain_close(domain) < 0))
 		return;
 	if (fabric)
@@ -117,7 +117,7 @@ ssize_t Link::post(bool write, const Blocks &b, size_t from, size_t count, uint6
 	msg.key_count = b.keys.size() > 1 ? count : 1;
 	msg.addr = index;
 	msg.context = op;
-	/* A write's end is to mean that the target sees the bytes. */
+	/* The end of a write must mean that the target sees the bytes. */
 	return write ? gdrfab_writelist(ep, &msg, GDRFAB_DELIVERY_COMPLETE) : gdrfab_readlist(ep, &msg, 0);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* One connectionless endpoint of gdrfab with all that it needs, and its operations as objects that learn of their end. */
+/* One connectionless endpoint of gdrfab with its fabric, domain, queue and address vector, and the base class of its
+ * operations, which are told of their end. */
 #pragma once
 
 #include "settings.hpp"
@@ -10,14 +11,14 @@
 #include <string>
 #include <vector>
 
-/* How an operation ended: err is 0, or a positive errno with words. */
+/* The end of an operation: err is 0, or a positive errno with its text. */
 struct Ending {
 	int err;
 	size_t len;
 	std::string words;
 };
 
-/* What an operation's context points to. Any thread that drives may call ended(), without locks held. */
+/* The context of an operation. Any thread that calls drive() or wait() may call ended(); it holds no locks then. */
 class Operation {
 public:
 	virtual void ended(const Ending &) = 0;
@@ -26,7 +27,7 @@ protected:
 	~Operation() = default;
 };
 
-/* Blocks between here and one peer, with a descriptor and a key for each, or one for all. */
+/* Blocks between this agent and one peer, with one descriptor and key for each block, or one of each for all. */
 struct Blocks {
 	std::vector<gdrfab_block> blocks;
 	std::vector<void *> descs;
@@ -40,31 +41,31 @@ public:
 	Link(const Link &) = delete;
 	Link &operator=(const Link &) = delete;
 
-	/* Empty, or what is wrong. */
+	/* Returns "" or the reason of the failure. */
 	std::string open(const Settings &);
-	/* Ends all operations: none is called afterwards. False: somebody is still inside of a buffer. */
+	/* Ends all operations: ended() is not called afterwards. False: a peer is still inside a buffer. */
 	bool close();
 
 	wire::Name name() const { return own; }
 	size_t list_limit() const { return limit; }
 
-	/* What the calls of gdrfab.h return. */
+	/* These return the results of gdrfab's calls. */
 	ssize_t insert(const wire::Name &, uint64_t &index);
 	void remove(uint64_t index);
 	int open_region(void *addr, size_t len, bool device, gdrfab_mr **mr);
 	ssize_t post(bool write, const Blocks &, size_t from, size_t count, uint64_t index, Operation *);
 	ssize_t send(const std::string &, uint64_t index, Operation *);
 	ssize_t receive(void *buf, size_t len, Operation *);
-	/* Takes back all that still can be. */
+	/* Cancels all parts of the operation that can still be cancelled. */
 	void cancel(Operation *);
 
-	/* Reads what has ended. False: nothing had. */
+	/* Reads completions. False: there was none. */
 	bool drive();
-	/* The same, and sleeps up to timeout_ms for it. */
+	/* Like drive(), but sleeps up to timeout_ms for a completion. */
 	void wait(int timeout_ms);
 	void wake();
 
-	/* Bytes of transfers by path; adds "bytes_cma" and its like. */
+	/* Adds the bytes of transfers by path, as "bytes_cma" and the like. */
 	void count(border::Params &);
 	/* "over shm: cma", or why that is not known. */
 	std::string path_to(uint64_t index, uint64_t key);
@@ -82,5 +83,5 @@ private:
 	size_t limit = 1;
 };
 
-/* The words of this thread's last failure in the library. */
+/* The text of the last error of gdrfab in this thread. */
 std::string last_words();

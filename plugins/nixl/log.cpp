@@ -43,7 +43,7 @@ void say(Level level, const std::string &words) noexcept
 			 static_cast<long>(syscall(SYS_gettid)), words.c_str());
 	if (n >= static_cast<int>(sizeof line))
 		n = sizeof line - 1, line[n - 1] = '\n';
-	/* One call, so that lines of several threads do not mix. A line that cannot be written is lost. */
+	/* One write, so that lines of several threads do not mix. A line that cannot be written is lost. */
 	if (n > 0 && write(STDERR_FILENO, line, static_cast<size_t>(n)) < 0)
 		return;
 }

@@ -8,9 +8,9 @@
 #include <cstring>
 #include <new>
 
-/* Receives that wait; more messages than that wait in the library. */
+/* Posted receives. Further messages wait in the library. */
 constexpr int SLOTS = 32;
-/* Notifications of which parts are missing, of all agents. */
+/* The most notifications, of all agents together, whose parts have not all arrived. */
 constexpr size_t PARTIALS_MOST = 1024;
 
 /* A notification on its way out. */
@@ -158,7 +158,7 @@ void Mail::join(const wire::Part &part, const char *bytes, size_t len)
 	auto key = std::make_pair(part.sender, part.number);
 	auto at = partials.find(key);
 	if (at == partials.end()) {
-		/* The oldest number of a sender: its sender died, or tried to. */
+		/* The first entry is dropped: the oldest notification of one sender, which has probably died. */
 		if (partials.size() >= PARTIALS_MOST)
 			partials.erase(partials.begin());
 		at = partials.emplace(key, Partial{part.total, 0, {}}).first;

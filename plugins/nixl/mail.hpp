@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Notifications: cut into parts that travel at once, and joined at the other end. */
+/* Notifications. They are cut into parts that are sent at once, and joined by the receiving agent. */
 #pragma once
 
 #include "link.hpp"
@@ -14,7 +14,7 @@
 
 class Mail {
 public:
-	/* Called once the notification has left, or cannot: 0 or an errno, with words. */
+	/* Called when the notification has been sent, or cannot be: 0, or an errno with its text. */
 	using Sent = std::function<void(int err, const std::string &words)>;
 
 	Mail(Link &link, const std::string &own_name, const wire::Agent &own);
@@ -22,18 +22,18 @@ public:
 	Mail(const Mail &) = delete;
 	Mail &operator=(const Mail &) = delete;
 
-	/* Posts the receives. Empty, or what is wrong. */
+	/* Posts the receives. Returns "" or the reason of the failure. */
 	std::string begin();
-	/* Called with no lock of Mail's held; `sent` may be called before this returns. */
+	/* The caller holds no lock of Mail's. `sent` may be called before this returns. */
 	void send(const PeerPtr &, const std::string &text, Sent sent);
-	/* A notification of this agent to itself. */
+	/* Stores a notification of this agent to itself. */
 	void keep(const std::string &text);
-	/* What came, behind what is in `to`. */
+	/* Appends the notifications that have arrived to `to`. */
 	void take(border::Notifications &to);
-	/* Sends what had to wait. */
+	/* Sends parts that had to wait. */
 	void flush();
 	bool is_empty();
-	/* Whether something waits for room. */
+	/* Whether a part waits for room in the endpoint. */
 	bool is_held_up();
 
 private:
@@ -46,7 +46,8 @@ private:
 	void join(const wire::Part &, const char *bytes, size_t len);
 	void post(Slot *);
 
-	/* A notification of which parts are missing. Memory is used for what has come, not for what is said to come. */
+	/* A notification whose parts have not all arrived. Memory is used only for parts that have arrived, not for
+	 * the announced total. */
 	struct Partial {
 		uint64_t total, have;
 		std::map<uint64_t, std::string> parts; /* by offset */
@@ -57,7 +58,7 @@ private:
 	const wire::Agent own;
 	std::mutex lock;
 	uint64_t numbers = 0;
-	/* Parcels by peer, in order; those that were posted wait for their end. */
+	/* Parcels by peer, in order. Posted parcels are kept until they complete. */
 	std::map<PeerPtr, std::deque<std::unique_ptr<Parcel>>> waiting;
 	std::map<Parcel *, std::unique_ptr<Parcel>> posted;
 	std::list<Slot> slots;

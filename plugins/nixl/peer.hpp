@@ -15,13 +15,13 @@ struct Peer {
 	wire::Agent info;
 	uint64_t index;
 	bool own;
-	/* Metadata unloaded: nothing more is posted. */
+	/* The metadata was unloaded: nothing more is posted. */
 	std::atomic<bool> removed{false};
-	/* The log has its path. */
+	/* The path to the peer has been logged. */
 	std::atomic<bool> told{false};
-	/* By which provider it is reached, once that is known. */
+	/* The provider that reaches the peer, once it is known. */
 	std::atomic<Provider> provider{UNKNOWN};
-	/* When something last came to a good end with it. */
+	/* The last time that an operation with this peer succeeded. */
 	std::atomic<uint64_t> heard{0};
 };
 using PeerPtr = std::shared_ptr<Peer>;

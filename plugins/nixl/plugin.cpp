@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What NIXL finds by name. It asks for the parameters first, ends the plugin, and begins again. */
+/* The functions that NIXL looks up by name. NIXL first asks for the parameters, ends the plugin, and starts it
+ * again. */
 #include "border_check.hpp"
 #include "engine.hpp"
 #include "log.hpp"

@@ -30,7 +30,8 @@ border::Params settings_offered()
 	return all;
 }
 
-/* The IPv4 address of an interface; of the first that is up and leaves the host, without a name. */
+/* The IPv4 address of an interface. If `iface` is empty: of the first interface that is up and leads out of this
+ * host. */
 static std::string address_of(const std::string &iface)
 {
 	ifaddrs *all = nullptr;
@@ -109,7 +110,7 @@ std::string settings_read(const border::Params &given, Settings &to)
 	to.address = address_of(all[IFACE]);
 	if (to.address.empty() && !all[IFACE].empty())
 		return std::string(IFACE) + "=" + all[IFACE] + ": no interface of this name is up with an IPv4 address";
-	/* What the library itself has been told, it reads by its own rules. */
+	/* If the value is the environment's, the library reads it itself, by its own rules. */
 	std::string path = all[KEY_FILE], wrong;
 	if (!path.empty() && path != from_environment(KEY_FILE))
 		wrong = read_key(path, to.key);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Parameters of a backend, by the names of the library's variables; what is not given comes from the environment. */
+/* The parameters of a backend. They have the names of the library's variables; a parameter that is not given comes
+ * from the environment. */
 #pragma once
 
 #include "border.hpp"
@@ -8,16 +9,17 @@
 #include <string>
 
 struct Settings {
-	std::string providers;    /* a set of the library's; empty: what it offers first */
-	std::string address;      /* where to listen; empty: as the library does */
-	bool address_named = false; /* by its interface; else a card's goes before it */
-	std::string key;          /* tcp's key; empty: as the library does */
-	uint32_t streams = 0;     /* of tcp, for long transfers; 0: as the library does */
+	std::string providers;    /* a set of the library's providers; empty: the library's first choice */
+	std::string address;      /* where to listen; empty: the library chooses */
+	bool address_named = false; /* the user named the address by its interface; otherwise a card's address is
+	                             * preferred */
+	std::string key;          /* tcp's key; empty: the library's own setting */
+	uint32_t streams = 0;     /* tcp's streams for long transfers; 0: the library's own setting */
 	uint64_t timeout_ns = 20000000000ull;
 };
 
-/* The parameters with what they are now. */
+/* The parameters with their current values. */
 border::Params settings_offered();
 
-/* Empty, or what is wrong. */
+/* Returns "" or the reason of the failure. */
 std::string settings_read(const border::Params &given, Settings &to);

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <ctime>
 
-/* A part of a list in host memory: what may be copied within the call that posts it. */
+/* Size of a part of a list in host memory: its copies may happen within the call that posts it, so it is limited. */
 constexpr size_t PART_BLOCKS = 16384, PART_BYTES = size_t(16) << 20;
 /* Parts of one transfer that are under way at once. */
 constexpr unsigned PARTS_AT_ONCE = 4;
@@ -19,7 +19,7 @@ uint64_t now_ns()
 	return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
 }
 
-/* Errors by which a peer, or the way to it, is gone. */
+/* Errors that mean that the peer, or the route to it, is gone. */
 static bool is_gone(int err)
 {
 	switch (err) {
@@ -104,7 +104,7 @@ bool Transfer::advance(bool one)
 	return active && !why && next < all.blocks.size();
 }
 
-/* With the lock, which it keeps. */
+/* The caller holds the lock, and still holds it afterwards. */
 void Transfer::fail(std::unique_lock<std::mutex> &held, border::Status reason, const std::string &words)
 {
 	if (!active || why)
@@ -112,13 +112,13 @@ void Transfer::fail(std::unique_lock<std::mutex> &held, border::Status reason, c
 	why = reason;
 	if (reason != border::CANCELED)
 		logs::say(logs::WARN, std::string(write ? "write to " : "read from ") + peer->agent + ": " + words);
-	/* Parts that are under way are taken back; a notification is Mail's own, and may still leave. */
+	/* Parts under way are cancelled. A notification belongs to Mail and may still be sent. */
 	link.cancel(this);
 	notifying = false;
 	settle(held);
 }
 
-/* With the lock, which it keeps but for the notification. */
+/* The caller holds the lock, and still holds it afterwards; it is released while a notification is sent. */
 void Transfer::settle(std::unique_lock<std::mutex> &held)
 {
 	if (!active || posting || outstanding || notifying || (!why && next < all.blocks.size()))
@@ -160,7 +160,7 @@ void Transfer::notified(uint64_t of, int err, const std::string &words)
 
 void Transfer::ended(const Ending &e)
 {
-	/* Another thread may release it as soon as its notification has left. */
+	/* Keeps the object: another thread may release it as soon as its notification has been sent. */
 	std::shared_ptr<Transfer> self = shared_from_this();
 	std::unique_lock<std::mutex> held(lock);
 	outstanding--;

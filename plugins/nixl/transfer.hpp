@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A request of NIXL's: a list of blocks and one peer, posted any number of times. It owns what it uses, because NIXL may
- * unload the peer's metadata while it is under way. */
+/* A NIXL request: a list of blocks and one peer, posted any number of times. It owns all that it uses, because NIXL
+ * may unload the peer's metadata while the request is under way. */
 #pragma once
 
 #include "border.hpp"
@@ -12,21 +12,21 @@
 
 class Transfer final : public border::Request, public Operation, public std::enable_shared_from_this<Transfer> {
 public:
-	/* `device`: either side is device memory, where lists go to the driver whole. */
+	/* `device`: one side is device memory. Its driver is then given the list whole. */
 	Transfer(Link &link, Mail &mail, PeerPtr peer, bool write, Blocks blocks, bool device);
 
-	/* Begins. `notify`: what the peer is told once it sees the data, or null. */
+	/* Starts the transfer. `notify`: the notification that the peer gets once it sees the data, or null. */
 	border::Status begin(const std::string *notify, uint64_t now);
-	/* Posts the next parts, one at most if `one`. True: there are more, for which it is to be called again. */
+	/* Posts the next parts, at most one if `one`. True: there are more, and the caller must call again. */
 	bool advance(bool one);
-	/* Ends it if nothing has moved for that long. */
+	/* Ends the transfer if nothing has moved for `timeout_ns`. */
 	void look_at_clock(uint64_t now, uint64_t timeout_ns);
 	void cancel(border::Status why);
 
 	border::Status status();
-	/* Of one of the regions that it goes to. */
+	/* The key of one of the peer's regions. */
 	uint64_t key() const { return all.keys[0]; }
-	/* Whether nothing of it is in the library any more. */
+	/* Whether no operation of it is in the library any more. */
 	bool is_over();
 
 	void ended(const Ending &) override;
@@ -52,7 +52,7 @@ private:
 	size_t next = 0;
 	unsigned outstanding = 0;
 	uint64_t moved = 0;
-	/* Which notification is awaited: one that was given up may still leave. */
+	/* Number of the notification that is awaited: one that was given up may still be sent. */
 	uint64_t round = 0;
 };
 

@@ -11,7 +11,7 @@ constexpr uint32_t VERSION = 1;
 constexpr char AGENT[] = "gdrfabNA", REGION[] = "gdrfabNR", PART[] = "gdrfabNP";
 constexpr size_t HEAD = 12;
 
-/* FNV-1a: against damage, not against forgers. */
+/* FNV-1a: protects against damage, not against forgery. */
 static uint32_t sum(const char *bytes, size_t len)
 {
 	uint32_t h = 2166136261u;

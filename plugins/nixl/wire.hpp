@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What agents tell each other: connection info and regions, as NIXL's metadata carries them, and the messages that carry
- * notifications. Nothing of it is trusted: decoding checks length, version and a sum, and says what is wrong. */
+/* The formats that agents exchange: connection info and regions, carried in NIXL's metadata, and the parts of
+ * notifications. Nothing of it is trusted: decoding checks length, version and checksum, and reports what is wrong. */
 #pragma once
 
 #include <gdrfab.h>
@@ -14,7 +14,8 @@ namespace wire {
 using Secret = std::array<uint8_t, 16>;
 using Name = std::array<uint8_t, GDRFAB_NAME_LEN>;
 
-/* Of an agent. Who knows the secret may notify it; its regions' keys are as secret. */
+/* Connection info of an agent. An agent that knows the secret may send it notifications. The keys of its regions are
+ * as secret. */
 struct Agent {
 	Secret secret;
 	uint64_t id;
@@ -26,7 +27,8 @@ struct Region {
 	uint32_t kind;
 };
 
-/* In front of each part of a notification: where the part belongs. All parts but the last have PART_MOST bytes. What is notified is the sender's name, then the text. */
+/* The header of each part of a notification: the part's place in it. All parts but the last have PART_MOST bytes. A
+ * notification consists of the sender's name and the text. */
 struct Part {
 	Secret secret;
 	uint64_t sender, number;
@@ -35,19 +37,19 @@ struct Part {
 };
 
 constexpr size_t MESSAGE = 8192, PART_HEAD = 64, PART_MOST = MESSAGE - PART_HEAD;
-/* Of one notification; a longer one is refused on both sides. */
+/* The most bytes of one notification. Both sides refuse a longer one. */
 constexpr uint64_t NOTIFICATION_MOST = uint64_t(1) << 30;
 
 std::string encode(const Agent &);
 std::string encode(const Region &);
 std::string encode(const Part &);
 
-/* Empty, or what is wrong. */
+/* These return "" or the reason of the failure. */
 std::string decode(const std::string &text, Agent &);
 std::string decode(const std::string &text, Region &);
 std::string decode(const char *bytes, size_t len, Part &);
 
-/* Whether two secrets are the same, in the time that any two take. */
+/* Compares two secrets. The time does not depend on their values. */
 bool same(const Secret &, const Secret &);
 
 bool draw(void *to, size_t len);

@@ -67,7 +67,7 @@ public:
 
 	/* Adds the bytes of transfers by path, as "bytes_cma" and the like. */
 	void count(border::Params &);
-	/* "over shm: cma", or why that is not known. */
+	/* Returns text such as "over shm: cma", or the reason why the path is not known. */
 	std::string path_to(uint64_t index, uint64_t key);
 
 private:

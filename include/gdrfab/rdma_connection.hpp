@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// One connection, shared by a transport and its futures: which thread reads the queues, which sleeps, how it ends.
+// The connection that a transport and its futures share. This file decides which thread reads the queues, which thread
+// sleeps, and how the connection ends.
 //
-// A thread that waits reads the queues, one thread at a time and without sleeping, and completes what it finds. After a
-// while without results one of them becomes the sleeper, which polls the queues' descriptors; the others sleep until their
-// operation is done or there is no sleeper. Reading disarms the descriptors, so a thread that reads wakes the sleeper.
+// A waiting thread reads the queues without sleeping and completes the operations that it finds done. One thread reads
+// at a time. After a while without results one thread becomes the sleeper and polls the queues' descriptors. The other
+// threads sleep until their operation is done or there is no sleeper. Reading disarms the descriptors, so the reading
+// thread wakes the sleeper.
 //
 // The state only advances, and may skip: New, Bound, Connecting, Connected, Broken, Closed.
 //
-// Locks, outer first: close_mutex_, mutex_, the pool's.
+// Lock order, outer first: close_mutex_, mutex_, the pool's mutex.
 #ifndef GDRFAB_RDMA_CONNECTION_HPP
 #define GDRFAB_RDMA_CONNECTION_HPP
 
@@ -50,7 +52,7 @@ public:
 	std::string provider() const { return rail_->domain->provider; }
 	bool closing() const noexcept { return closing_.load(); }
 
-	// Chooses this rail, and closes the others.
+	// Takes the rail that connect() chose and starts the connection.
 	void begin(std::unique_ptr<Rail> rail)
 	{
 		rail_ = std::move(rail);
@@ -61,7 +63,7 @@ public:
 	}
 	void set_state(State state) noexcept { state_.store(state, std::memory_order_release); }
 
-	// Holds off close() while a thread posts. False: closing.
+	// Makes close() wait while a thread posts. False: the connection is closing.
 	bool enter() noexcept
 	{
 		inside_.fetch_add(1);
@@ -76,13 +78,13 @@ public:
 			wake();
 	}
 
-	// The result of every later operation.
+	// The result that every later operation gets.
 	RdmaStatus end()
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
 		return end_;
 	}
-	// An operation that is done already.
+	// Makes an operation that is done already.
 	Op *settled(RdmaStatus status)
 	{
 		Op *op = pool_.take(1);
@@ -99,7 +101,7 @@ public:
 		pool_.drop(op);
 	}
 
-	// Some pieces of an operation are done; the first failure is its result.
+	// Counts pieces of an operation that are done. The first failure becomes the operation's result.
 	void pieces_done(Op *op, size_t count, const RdmaStatus &status)
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
@@ -110,16 +112,17 @@ public:
 			complete(op, op->result.status);
 	}
 
-	// Looks once, without waiting.
+	// Reads the queues once, without waiting.
 	void pump()
 	{
 		if (!began())
 			return;
-		armed_.store(false); // the program's own loop is awake
+		armed_.store(false); // the program's own event loop is awake
 		look(true);
 	}
 
-	// A post found no room. The peer may free some without any completion here.
+	// Called when a post found no room. Sleeps after many tries: the peer may free room without any completion
+	// here.
 	void relieve(unsigned turn)
 	{
 		look(turn % 16 == 0);
@@ -127,13 +130,13 @@ public:
 			std::this_thread::sleep_for(std::chrono::microseconds(50));
 	}
 
-	// Waits until done() or the time; true if done().
+	// Waits until done() is true or the time has come. Returns done().
 	template <typename Done> bool wait(Done done, Clock::time_point until)
 	{
 		Clock::time_point calm{};
 		for (unsigned turn = 0; !done(); turn++) {
 			const bool some = !closing_.load() && look(turn % 16 == 15);
-			// Most operations are done already, and the clock costs more than a look.
+			// Most operations are done already, and reading the clock costs more than reading the queues.
 			if (turn % 16 != 15 && !closing_.load())
 				continue;
 			const auto now = Clock::now();
@@ -167,7 +170,7 @@ public:
 		}
 		return op;
 	}
-	// Withdraws a wait for a notification.
+	// Ends a wait for a notification with `status`.
 	void withdraw(Op &op, RdmaStatus status)
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
@@ -218,22 +221,22 @@ public:
 		return quiet;
 	}
 
-	// The connection is over, for this reason.
+	// Ends the connection for this reason.
 	void broken(int error, std::string words)
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
 		finish_all(Broken, RdmaStatus(RdmaCode::Broken, error, std::move(words)));
 	}
-	// No more completions will come: closed, or the queue can no longer be waited on.
+	// No more completions will come: the connection is closed, or its queue can no longer be waited on.
 	bool lost() const noexcept { return lost_.load() || state() == Closed; }
 
-	// What is under way ends with Aborted; when close() returns, no buffer is touched any more.
+	// Operations under way end with Aborted. When close() returns, no buffer is touched any more.
 	void close()
 	{
 		std::lock_guard<std::mutex> only(close_mutex_);
 		if (state() == Closed)
 			return;
-		if (pid_ != getpid()) { // a copy made by fork(), which has nothing to close
+		if (pid_ != getpid()) { // a copy made by fork(): there is nothing to close
 			static auto *const parents = new std::list<std::unique_ptr<Rail>>;
 			parents->push_back(std::move(rail_));
 			set_state(Closed);
@@ -268,14 +271,14 @@ public:
 
 private:
 	bool take_queues() noexcept { return !reading_.load(std::memory_order_relaxed) && !reading_.exchange(true); }
-	// The exchange orders earlier completions before the look at followers_.
+	// The exchange orders the completions made before it ahead of the load of followers_.
 	void leave_queues()
 	{
 		reading_.exchange(false);
 		if (followers_.load())
 			wake();
 	}
-	// Reads the queues, unless another thread does. True if it found anything.
+	// Reads the queues, unless another thread does. Returns true if it found anything.
 	bool look(bool events)
 	{
 		if (!take_queues())
@@ -295,7 +298,7 @@ private:
 		std::lock_guard<std::mutex> lock(mutex_);
 		changed_.notify_all();
 	}
-	// Sleeps until done(), there is no sleeper, or the time.
+	// Sleeps until done() is true, there is no sleeper, or the time has come.
 	template <typename Done> void follow(Done done, Clock::time_point until)
 	{
 		std::unique_lock<std::mutex> lock(mutex_);
@@ -315,7 +318,7 @@ private:
 			return;
 		}
 		if (!closing_.load() && take_queues()) {
-			// -EAGAIN: something came. Any other error would repeat for ever.
+			// -EAGAIN: something has come. Any other error would repeat for ever.
 			const int cq_rc = gdrfab_cq_trywait(rail_->cq.get());
 			const int rc = cq_rc ? cq_rc : gdrfab_eq_trywait(rail_->eq.get());
 			if (rc == 0)
@@ -339,7 +342,7 @@ private:
 			wake();
 	}
 
-	// By the thread that reads the queues. True if it found anything.
+	// Called by the thread that reads the queues. Returns true if it found anything.
 	bool read_completions()
 	{
 		gdrfab_cq_data_entry entries[16];
@@ -379,7 +382,7 @@ private:
 	}
 	void one_done(Op *op, RdmaStatus status)
 	{
-		(void)op->done.load(std::memory_order_acquire); // as its poster left it
+		(void)op->done.load(std::memory_order_acquire); // sees the operation as its poster left it
 		if (op->pieces == 1)
 			complete(op, std::move(status));
 		else
@@ -407,7 +410,7 @@ private:
 						      "the peer notified more than a million times, and nobody waited"));
 		}
 	}
-	// By the thread that reads the queues. True if it found anything.
+	// Called by the thread that reads the queues. Returns true if it found anything.
 	bool read_events()
 	{
 		alignas(gdrfab_eq_cm_entry) char event[sizeof(gdrfab_eq_cm_entry) + GDRFAB_CM_DATA_MAX];
@@ -431,13 +434,13 @@ private:
 				State expected = Connecting;
 				state_.compare_exchange_strong(expected, Connected);
 			} else if (kind == GDRFAB_SHUTDOWN) {
-				// What arrived before the end counts.
+				// Data that arrived before the end counts.
 				read_completions();
 				broken(ECONNRESET, "the peer closed the connection or died");
 			}
 		}
 	}
-	// With mutex_ held.
+	// The caller holds mutex_.
 	void finish_all(State state, RdmaStatus why)
 	{
 		if (this->state() >= state)
@@ -461,15 +464,16 @@ private:
 	int eq_fd_ = -1, cq_fd_ = -1, epoll_ = -1;
 	OpPool pool_;
 
-	// A thread reads the queues; one sleeps or is about to; its descriptors are armed; the program's own are.
+	// reading_: a thread reads the queues. sleeper_: a thread sleeps or is about to. asleep_: its descriptors are
+	// armed. armed_: the descriptors are armed for the program's own event loop.
 	std::atomic<bool> reading_{false}, sleeper_{false}, asleep_{false}, armed_{false}, closing_{false}, lost_{false};
 	std::atomic<int> followers_{0}, inside_{0};
 	std::mutex close_mutex_, mutex_;
 	std::condition_variable changed_;
 
-	// Of the thread that reads the queues.
+	// Used by the thread that reads the queues.
 	Parts parts_;
-	// Under mutex_.
+	// Protected by mutex_.
 	std::list<Op *> waiters_;
 	std::deque<RdmaNotification> notes_;
 	uint64_t sequence_ = 0;

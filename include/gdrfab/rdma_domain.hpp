@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// The domains of this process. An RdmaMemory is not tied to a transport, so the transports of a process share a domain for
-// each provider (for each NIC of verbs), and memory is registered in those. A domain lives as long as a transport or a
-// memory uses it.
+// The domains of this process. An RdmaMemory is not tied to a transport, so all transports of a process share one
+// domain for each provider (for verbs one for each NIC), and memory is registered in these domains. A domain lives as
+// long as a transport or a memory uses it.
 #ifndef GDRFAB_RDMA_DOMAIN_HPP
 #define GDRFAB_RDMA_DOMAIN_HPP
 
@@ -33,10 +33,10 @@ using EqPtr = std::unique_ptr<gdrfab_eq, Closer<gdrfab_eq, gdrfab_eq_close>>;
 using CqPtr = std::unique_ptr<gdrfab_cq, Closer<gdrfab_cq, gdrfab_cq_close>>;
 using EpPtr = std::unique_ptr<gdrfab_ep, Closer<gdrfab_ep, gdrfab_ep_close>>;
 
-// What a transport asks of a domain.
+// The domain that a transport needs.
 struct DomainRequest {
 	std::string provider;
-	int device = -1; // verbs: the NIC that is nearest to it
+	int device = -1; // verbs: the NIC nearest to this accelerator
 	bool thread = true;
 	std::string auth_key;
 
@@ -51,7 +51,7 @@ struct DomainRequest {
 	}
 };
 
-// The accelerator that `device` numbers: the first vendor's that has one. Opens drivers, but makes no context.
+// Finds accelerator number `device`: of the first vendor that has one. Opens drivers, but creates no context.
 inline bool accelerator(int device, uint32_t &iface, std::string &why)
 {
 	why.clear();
@@ -68,7 +68,7 @@ inline bool accelerator(int device, uint32_t &iface, std::string &why)
 	return false;
 }
 
-// Of the library's words on why each provider does not fit, those about this one.
+// The lines about one provider, out of the library's text on why each provider does not fit.
 inline std::string only_of(const std::string &provider, const std::string &words)
 {
 	const size_t at = words.find(": " + provider + ": ") != std::string::npos ? words.find(": " + provider + ": ")
@@ -82,16 +82,17 @@ inline std::string only_of(const std::string &provider, const std::string &words
 	return rest.substr(0, end);
 }
 
-// Candidates for one-sided operations, best first; null with the reason in `why`. An empty address: the library's choice.
+// Candidates for one-sided operations, best first. Returns null, with the reason in `why`, if there is none. If
+// `address` is empty, the library chooses the address.
 inline InfoPtr candidates(const DomainRequest &request, const std::string &address, std::string &why)
 {
 	InfoPtr hints(gdrfab_dupinfo(nullptr));
-	// Without messages verbs posts its own receives for notifications.
+	// Without GDRFAB_MSG, verbs posts receives of its own for notifications.
 	hints->caps = GDRFAB_RMA | GDRFAB_READ | GDRFAB_WRITE | GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE;
 	hints->mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY | GDRFAB_MR_LOCAL | GDRFAB_MR_ALLOCATED | GDRFAB_MR_HMEM;
 	hints->threading = GDRFAB_THREAD_SAFE;
 	hints->progress = request.thread ? GDRFAB_PROGRESS_AUTO : GDRFAB_PROGRESS_MANUAL;
-	// gdrfab_freeinfo() does not free the caller's strings in hints.
+	// gdrfab_freeinfo() does not free strings of the caller's in hints.
 	hints->prov_name = const_cast<char *>(request.provider.c_str());
 	if (!request.auth_key.empty()) {
 		hints->auth_key = request.auth_key.data();
@@ -139,14 +140,14 @@ public:
 	Domain(const Domain &) = delete;
 	Domain &operator=(const Domain &) = delete;
 
-	// A region that a peer keeps from closing. It allows no new operations, and is closed with the next region, or with
-	// the domain.
+	// Keeps a region that a peer prevents from closing. The region allows no new operations, and is closed with the
+	// next region or with the domain.
 	void leave(gdrfab_mr *mr)
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
 		busy_.push_back(mr);
 	}
-	// Memory of this domain that such a region keeps from being freed.
+	// Keeps memory of this domain that such a region prevents from being freed.
 	void leave_memory(void *at)
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
@@ -160,7 +161,8 @@ public:
 	}
 
 	const std::string provider;
-	// Names this domain in urls and access keys: keys of another one are noticed before the wire.
+	// Names this domain in urls and access keys, so that a key of another domain is noticed before anything is
+	// sent.
 	const uint64_t tag;
 	const InfoPtr info;
 	FabricPtr fabric;
@@ -172,7 +174,7 @@ private:
 	std::vector<void *> memory_;
 };
 
-// Never destroyed, because memories and transports may be static objects of the program.
+// Never destroyed, because the program may have static memories and transports.
 class Domains {
 public:
 	static Domains &here()
@@ -181,7 +183,7 @@ public:
 		return *it;
 	}
 
-	// null: the provider cannot be used, `why` says why not.
+	// Returns null, with the reason in `why`, if the provider cannot be used.
 	std::shared_ptr<Domain> open(const DomainRequest &request, std::string &why)
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
@@ -194,7 +196,7 @@ public:
 		InfoPtr info = candidates(request, "", why);
 		if (!info)
 			return nullptr;
-		// Two accelerators may have the same nearest NIC.
+		// The same NIC may be the nearest to two accelerators.
 		const std::string place = key.substr(0, key.find("/near")) + "@" + info->domain_name;
 		auto same = request.provider == "verbs" ? by_request_.find(place) : by_request_.end();
 		std::shared_ptr<Domain> domain = same == by_request_.end() ? nullptr : same->second.lock();
@@ -211,7 +213,7 @@ public:
 		return domain;
 	}
 
-	// Those of these providers that are open now.
+	// The open domains of these providers.
 	std::vector<std::shared_ptr<Domain>> of(const std::vector<std::string> &providers)
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
@@ -227,7 +229,7 @@ public:
 
 private:
 	Domains() = default;
-	// The library's handles are of no use in a child of fork().
+	// The library's handles cannot be used in a child of fork().
 	void forget_parents()
 	{
 		if (pid_ == getpid())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// What an operation returns. A std::future costs an allocation and two locks, and needs another thread to complete it. An
-// RdmaFuture drives the connection itself while a thread waits for it. toStdFuture() converts it.
+// The results of operations. An RdmaFuture drives the connection itself while a thread waits for it. A std::future
+// costs an allocation and two locks, and needs another thread to complete it; toStdFuture() makes one.
 #ifndef GDRFAB_RDMA_FUTURE_HPP
 #define GDRFAB_RDMA_FUTURE_HPP
 
@@ -18,10 +18,10 @@
 
 namespace gdrfab {
 
-// A peer's write that was asked to notify.
+// A write of the peer's that was asked to notify.
 struct RdmaNotification {
-	RdmaStatus status;     // Success, or why there is none
-	uint64_t value = 0;    // what the writer gave, or the number of the write
+	RdmaStatus status;     // Success, or the reason why there is no notification
+	uint64_t value = 0;    // the value that the writer gave, or the number of the write
 	uint64_t sequence = 0; // number among the notifying writes of this connection, from 1
 	size_t length = 0;     // bytes of that write
 
@@ -35,14 +35,14 @@ namespace detail {
 
 using Clock = std::chrono::steady_clock;
 
-// Later than now by a duration of any length, without overflow.
+// The time `limit` from now. A limit of any length does not overflow.
 inline Clock::time_point after(std::chrono::milliseconds limit)
 {
 	const auto now = Clock::now(), end = Clock::time_point::max();
 	return std::chrono::duration_cast<std::chrono::milliseconds>(end - now) <= limit ? end : now + limit;
 }
 
-// A time limit that starts when a thread first has to wait: most operations never read the clock.
+// A time limit that starts when a thread first has to wait, because most operations never need the clock.
 class Limit {
 public:
 	explicit Limit(std::chrono::milliseconds whole) noexcept : whole_(whole) {}
@@ -54,7 +54,7 @@ public:
 		running_ = true;
 		return end_;
 	}
-	// What is left, rounded up; 0: nothing.
+	// The time left, rounded up; 0: none.
 	std::chrono::milliseconds rest()
 	{
 		const auto left = std::chrono::ceil<std::chrono::milliseconds>(end() - Clock::now());
@@ -67,14 +67,14 @@ private:
 	Clock::time_point end_;
 };
 
-// An operation, from its call until its future and its completion have both released it.
+// An operation. It exists from its call until its future and its completion have both released it.
 struct Op {
 	std::atomic<bool> done{false};
 	std::atomic<uint8_t> owners{0};
-	// An operation longer than the provider's longest has several pieces, and one more for the thread that posts. Fixed before
-	// the first is posted: completions look at it without a lock.
+	// An operation longer than the provider's limit has several pieces, and one more for the posting thread. The
+	// count is fixed before the first piece is posted, because completions read it without a lock.
 	size_t pieces = 1;
-	// Pieces that are done, under the connection's lock.
+	// Pieces that are done. Protected by the connection's lock.
 	size_t ended = 0;
 	bool waits_for_write = false;
 	RdmaNotification result;
@@ -82,7 +82,7 @@ struct Op {
 	Op *next = nullptr;
 };
 
-// Operations are reused; none is freed before the connection.
+// A pool of operations. They are reused, and freed only with the connection.
 class OpPool {
 public:
 	Op *take(uint8_t owners)
@@ -127,8 +127,9 @@ void abandon(Connection &connection, Op &op);
 
 } // namespace detail
 
-// The result of an operation: T is RdmaStatus, or RdmaNotification of waitForWrite(). As std::future it is read once, and by
-// one thread; unlike it, its wait makes progress, and it may be thrown away: the operation goes on.
+// The result of an operation: T is RdmaStatus, or RdmaNotification for waitForWrite(). As with std::future, the result
+// is read once, and only one thread waits for it. Unlike there, waiting makes progress, and the future may be
+// destroyed: the operation goes on.
 template <typename T> class RdmaFuture {
 public:
 	RdmaFuture() noexcept = default;
@@ -158,7 +159,7 @@ public:
 		need();
 		return op_->done.load(std::memory_order_acquire);
 	}
-	// Ends within the operation's time limit.
+	// Returns within the operation's time limit.
 	void wait() const
 	{
 		if (!ready())
@@ -178,7 +179,8 @@ public:
 		forget();
 		return result;
 	}
-	// Deferred: the thread that waits makes the progress, so wait_for() returns `deferred`.
+	// The std::future is deferred: the thread that waits for it makes the progress, so its wait_for() returns
+	// `deferred`.
 	std::future<T> toStdFuture() &&
 	{
 		need();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// Registered memory, and views of it. Every range is checked here, on the caller's side: what does not fit throws
-// std::out_of_range and never reaches a wire.
+// Registered memory, and views of it. Every range is checked on the caller's side: a range that does not fit throws
+// std::out_of_range, and nothing is sent.
 #ifndef GDRFAB_RDMA_MEMORY_HPP
 #define GDRFAB_RDMA_MEMORY_HPP
 
@@ -22,8 +22,9 @@
 namespace gdrfab {
 
 struct RdmaMemoryOptions {
-	// Where it may be registered: in those domains of these that the transports of this process have open; if there are
-	// none, in new ones as a transport with default options makes them. Without "verbs" the memory is not pinned.
+	// The providers with which the memory may be registered. It is registered in those of their domains that
+	// transports of this process have open; if none is open, new domains are opened as a default transport would.
+	// Without "verbs" the memory is not pinned.
 	std::vector<std::string> providers{"shm", "verbs", "tcp"};
 	uint64_t access = GDRFAB_READ | GDRFAB_WRITE | GDRFAB_REMOTE_READ | GDRFAB_REMOTE_WRITE;
 	// GDRFAB_PATH_*, as in gdrfab_mr_attr. A provider that cannot keep to them is left out.
@@ -38,7 +39,7 @@ struct Registration {
 	gdrfab_mr *mr = nullptr;
 };
 
-// What an RdmaMemory and its views share.
+// The registrations, shared by an RdmaMemory and its views.
 class Region {
 public:
 	Region(const void *buf, size_t len, int device, RdmaMemoryOptions options)
@@ -49,8 +50,8 @@ public:
 	Region(const Region &) = delete;
 	Region &operator=(const Region &) = delete;
 
-	// The descriptor of the registration in a domain, made now if this is the first use there. Every operation asks: no
-	// lock where the answer is known.
+	// The descriptor of the registration in a domain. The memory is registered there now if this is the first use.
+	// Every operation calls this, so a known answer takes no lock.
 	void *in(const std::shared_ptr<Domain> &domain)
 	{
 		const size_t n = used_.load(std::memory_order_acquire);
@@ -61,7 +62,7 @@ public:
 		return add(domain);
 	}
 
-	// Registers with each provider of the options, and keeps the reasons of those that refuse.
+	// Registers with each provider of the options, and keeps the reason of each refusal.
 	void add_all()
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
@@ -93,7 +94,7 @@ public:
 		return refused_;
 	}
 
-	// Afterwards no peer reaches the memory. False: one is stopped inside a copy, and cannot begin another.
+	// After close() no peer reaches the memory. False: a peer is stopped inside a copy; it cannot begin another.
 	bool close()
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
@@ -119,7 +120,7 @@ public:
 	const size_t len;
 	const int device;
 
-	// Memory of gdrfab_mem_alloc_on() that is freed with this region.
+	// Makes the region own memory from gdrfab_mem_alloc_on(), which is freed with the region.
 	void own(std::shared_ptr<Domain> allocator) { allocator_ = std::move(allocator); }
 
 private:
@@ -138,7 +139,7 @@ private:
 		}
 		return domains;
 	}
-	// With mutex_ held.
+	// The caller holds mutex_.
 	void *add(const std::shared_ptr<Domain> &domain)
 	{
 		if (closed_)
@@ -170,20 +171,20 @@ private:
 	}
 
 	struct Slot {
-		// The domain, without owning it; null again once the region is closed.
+		// The domain, not owned; null again once the region is closed.
 		std::atomic<const Domain *> serves{nullptr};
 		// Written once, before used_ counts the slot.
 		void *desc = nullptr;
-		// Under mutex_.
+		// Protected by mutex_.
 		Registration made;
 	};
 
 	const RdmaMemoryOptions options_;
 	std::mutex mutex_;
-	// Filled from the front, and never filled again.
+	// Filled from the front; a slot is never reused.
 	std::array<Slot, 16> slots_;
 	std::atomic<size_t> used_{0};
-	bool closed_ = false; // under mutex_
+	bool closed_ = false; // protected by mutex_
 	std::shared_ptr<Domain> allocator_;
 	std::string refused_;
 	int error_ = ENODEV;
@@ -191,11 +192,11 @@ private:
 
 } // namespace detail
 
-// Memory that operations read and write, and that peers reach by its remoteKey(). The program owns the bytes; they stay
-// valid, and mapped, while this object lives. Move-only.
+// Memory that operations read and write, and that peers reach by its remoteKey(). The program owns the bytes and must
+// keep them valid and mapped while this object lives. Move-only.
 class RdmaMemory {
 public:
-	// A range that a write reads. Used after its memory is gone, it throws std::invalid_argument.
+	// A range that a write reads. If it is used after its memory was destroyed, std::invalid_argument is thrown.
 	class View {
 	public:
 		const void *data() const noexcept { return at_; }
@@ -228,8 +229,9 @@ public:
 		using View::View;
 	};
 
-	// device: -1 host memory; from 0 an accelerator's, whose vendor is found out. Throws std::invalid_argument for what
-	// is no memory of that device, RdmaError where no provider can register it.
+	// device: -1 for host memory; 0 and more for an accelerator's memory, whose vendor is found out. Throws
+	// std::invalid_argument if the memory does not belong to that device, and RdmaError if no provider can register
+	// it.
 	RdmaMemory(const void *buf, size_t len, int device = -1, RdmaMemoryOptions options = {})
 	{
 		if (!buf)
@@ -245,8 +247,9 @@ public:
 		region_ = std::make_shared<detail::Region>(buf, len, device, std::move(options));
 		region_->add_all();
 	}
-	// Memory that another process can map, which is the fastest between processes of one host: of the host (zeroed), or
-	// of an accelerator by its driver's allocator. It is this object's and is freed with it.
+	// Allocates memory that another process can map, which is the fastest between processes of one host: host
+	// memory (zeroed), or an accelerator's memory from its driver's allocator. The object owns the memory and frees
+	// it.
 	static RdmaMemory allocate(size_t len, int device = -1, RdmaMemoryOptions options = {})
 	{
 		uint32_t iface = GDRFAB_HMEM_SYSTEM;
@@ -294,7 +297,7 @@ public:
 		return View(region_, region_->data + offset, len);
 	}
 	View createView(const void *ptr, size_t len) const { return createView(offset_of("createView", ptr, len), len); }
-	// A literal 0 is an offset, not a null pointer.
+	// Makes a literal 0 an offset and not a null pointer.
 	template <typename I, std::enable_if_t<std::is_integral_v<I>, int> = 0> View createView(I offset, size_t len) const
 	{
 		return createView(static_cast<size_t>(offset), len);
@@ -326,8 +329,9 @@ public:
 	// Equal for two objects that share a registration.
 	const void *localKey() const { return &region(); }
 
-	// Text by which peers make an RdmaRemoteBuffer: keys, addresses, length and rights, with a checksum. Covers every
-	// domain that is open now, so a key from before a transport was made may not work with it.
+	// Text from which a peer makes an RdmaRemoteBuffer: keys, addresses, length and rights, with a checksum. It
+	// covers the domains that are open now, so a key from before a transport was made may not work with that
+	// transport.
 	std::string remoteKey() const
 	{
 		region().add_all();
@@ -344,7 +348,8 @@ public:
 		return text.done();
 	}
 
-	// Of each provider: the paths that the memory offers, and of every other one why not.
+	// The paths that the memory offers with each provider, and for every other path the reason why it is not
+	// offered.
 	std::string explain() const
 	{
 		std::string out;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// What a transport offers to its peer, as the url of bind(), and which of both sides' offers is used. Each side decides
-// alone, from the same two urls, so the rule must give both the same answer.
+// The offers of a transport, which bind() puts into its url, and the choice between both sides' offers. Each side
+// chooses alone, from the same two urls, so the rule must give the same answer on both.
 #ifndef GDRFAB_RDMA_OFFER_HPP
 #define GDRFAB_RDMA_OFFER_HPP
 
@@ -16,14 +16,14 @@ namespace detail {
 
 struct Offer {
 	std::string provider;
-	uint64_t tag = 0; // of the domain: access keys are looked up by it
+	uint64_t tag = 0; // of the domain; access keys are found by it
 	std::string address;
 };
 
 struct Url {
 	uint64_t id = 0; // of the transport
 	std::string host;
-	std::vector<Offer> offers; // in that side's order of preference
+	std::vector<Offer> offers; // in the order of preference of that side
 
 	std::string text() const
 	{
@@ -57,9 +57,10 @@ struct Url {
 	}
 };
 
-// The provider that both sides use; "" if there is none. `why` gets a line for each that was examined.
+// Returns the provider that both sides use, or "" if there is none. `why` gets a line for each provider examined.
 //
-// The order is that of the side with the smaller number; any rule works that is the same on both.
+// The order of preference is that of the side with the smaller number. Any rule would do that is the same on both
+// sides.
 inline std::string choose(const Url &mine, const Url &peer, std::string &why)
 {
 	const Url &first = mine.id < peer.id ? mine : peer, &second = mine.id < peer.id ? peer : mine;
@@ -88,12 +89,13 @@ inline std::string choose(const Url &mine, const Url &peer, std::string &why)
 	return taken;
 }
 
-// Verbs carry 32 bits with a write. A value that does not fit into 31 comes in parts, 31 bits each, the highest first; all but
-// the last have the top bit set, and go first, with writes of no bytes.
+// Splits and joins values of notifications, because verbs carries only 32 bits with a write. A value of more than 31
+// bits is sent in parts of 31 bits, the highest first. All but the last part have the top bit set, and are sent first,
+// with writes of no bytes.
 struct Parts {
 	static constexpr uint32_t more = 0x80000000u;
-	// Fills parts with those that go first, and returns the last. All parts of a value push out of join() what a value
-	// that was given up midway has left there.
+	// Fills `parts` with the parts to send first, and returns the last part. With `all`, the value has all its
+	// parts, which push out of join() whatever is left there of a value that was given up midway.
 	static uint32_t split(uint64_t value, uint32_t parts[2], unsigned &count, bool all = false) noexcept
 	{
 		count = 0;
@@ -102,7 +104,7 @@ struct Parts {
 				parts[count++] = more | (static_cast<uint32_t>(value >> shift) & ~more);
 		return static_cast<uint32_t>(value) & ~more;
 	}
-	// True: `value` is whole.
+	// Returns true, and sets `value`, when the last part has come.
 	bool join(uint32_t part, uint64_t &value) noexcept
 	{
 		sum_ = sum_ << 31 | (part & ~more);

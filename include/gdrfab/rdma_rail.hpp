@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// An endpoint with its queues. bind() makes one for each provider, since the peer may want any; connect() keeps one.
+// An endpoint with its queues. bind() makes one for each provider, since the peer may choose any of them; connect()
+// keeps one.
 #ifndef GDRFAB_RDMA_RAIL_HPP
 #define GDRFAB_RDMA_RAIL_HPP
 
@@ -19,7 +20,7 @@ struct Rail {
 	InfoPtr info;
 	EqPtr eq;
 	CqPtr cq;
-	EpPtr ep; // closed first
+	EpPtr ep; // destroyed, and so closed, first
 	Offer offer;
 
 	Rail(std::shared_ptr<Domain> of, InfoPtr like, size_t depth, std::chrono::milliseconds limit)
@@ -35,14 +36,15 @@ struct Rail {
 		eq.reset(q);
 		gdrfab_cq_attr cq_attr{};
 		cq_attr.struct_size = sizeof cq_attr;
-		// Every write and read under way, and room for the peer's notifications.
+		// Room for all writes and reads under way, and for notifications of the peer.
 		cq_attr.size = info->tx_size + 1024;
 		cq_attr.format = GDRFAB_CQ_FORMAT_DATA;
 		cq_attr.wait_obj = GDRFAB_WAIT_FD;
 		gdrfab_cq *c = nullptr;
 		check("gdrfab_cq_open", gdrfab_cq_open(domain->domain.get(), &cq_attr, nullptr, &c));
 		cq.reset(c);
-		// A success then means that the bytes are in the peer's memory. Over tcp it also asks for the answer at once.
+		// With these flags a success means that the bytes are in the peer's memory. Over tcp they also request
+		// the answer at once.
 		const uint64_t levels = info->tx_op_flags & (GDRFAB_DELIVERY_COMPLETE | GDRFAB_TRANSMIT_COMPLETE);
 		flags = GDRFAB_COMPLETION | (domain->provider == "verbs" ? levels : +GDRFAB_DELIVERY_COMPLETE);
 		info->tx_op_flags = flags;

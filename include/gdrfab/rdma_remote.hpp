@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// A peer's memory, as its text describes it. Its bounds are checked before anything is posted.
+// A range of a peer's memory, described by text from the peer. Its bounds are checked before anything is posted.
 #ifndef GDRFAB_RDMA_REMOTE_HPP
 #define GDRFAB_RDMA_REMOTE_HPP
 
@@ -27,10 +27,10 @@ inline std::string range_words(const char *what, uint64_t offset, uint64_t len, 
 
 // A range of a peer's memory, made from the peer's remoteKey(). The fields may be changed; operations check them.
 struct RdmaRemoteBuffer {
-	void *ptr = nullptr; // the peer's address
+	void *ptr = nullptr; // an address in the peer's process
 	size_t len = 0;
 
-	// The whole memory.
+	// Covers the whole memory of the key.
 	explicit RdmaRemoteBuffer(const std::string &accessKey) : key_(parse(accessKey))
 	{
 		ptr = reinterpret_cast<void *>(key_->base);
@@ -60,7 +60,7 @@ private:
 		uintptr_t base = 0;
 		size_t len = 0;
 		uint64_t access = 0;
-		std::vector<std::pair<uint64_t, uint64_t>> keys; // tag of a domain, key there
+		std::vector<std::pair<uint64_t, uint64_t>> keys; // tag of a domain, key in that domain
 	};
 
 	static std::shared_ptr<const Key> parse(const std::string &text)
@@ -98,7 +98,7 @@ private:
 						" are not inside the peer's " + std::to_string(k.len) + " bytes at 0x" +
 						detail::hex(k.base));
 	}
-	// The key for a domain of the peer; null: it has none there.
+	// The key for a domain of the peer; null: there is none.
 	const uint64_t *key_in(uint64_t tag) const
 	{
 		for (const auto &k : key().keys)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// How operations end, and what constructors throw: the vocabulary of rdma_transport.hpp.
+// The results of operations and the exception of constructors, for rdma_transport.hpp.
 #ifndef GDRFAB_RDMA_STATUS_HPP
 #define GDRFAB_RDMA_STATUS_HPP
 
@@ -13,7 +13,7 @@
 
 namespace gdrfab {
 
-// What is true of the transport after each result; docs/rdma-transport.md has the table.
+// The result of an operation, and the state of the transport after it; docs/rdma-transport.md has the table.
 enum class RdmaCode {
 	Success, // done
 	Timeout, // the time limit passed; nothing uses the buffer. Over shm and tcp the transport goes on, over verbs it is broken
@@ -45,9 +45,9 @@ public:
 	RdmaCode code() const noexcept { return code_; }
 	bool ok() const noexcept { return code_ == RdmaCode::Success; }
 	explicit operator bool() const noexcept { return ok(); }
-	// An errno, or a GDRFAB_E* value; 0 of a success.
+	// An errno or a GDRFAB_E* value; 0 for a success.
 	int error() const noexcept { return error_; }
-	// What happened, in words; "success" of one.
+	// The reason as text; "success" for a success.
 	std::string what() const
 	{
 		return words_ ? std::string(name(code_)) + ": " + *words_ : std::string(name(code_));
@@ -61,11 +61,11 @@ public:
 private:
 	RdmaCode code_ = RdmaCode::Success;
 	int error_ = 0;
-	// Successes carry no words.
+	// Null for a success.
 	std::shared_ptr<const std::string> words_;
 };
 
-// What could not be set up: a transport, a registration, an endpoint. what() has the library's own words.
+// Thrown if a transport, a registration or an endpoint could not be set up. what() has the library's own text.
 class RdmaError : public std::runtime_error {
 public:
 	RdmaError(int error, const std::string &words) : std::runtime_error(words), error_(error) {}
@@ -77,22 +77,22 @@ private:
 
 namespace detail {
 
-// The words of a call that has just failed on this thread.
+// The error text of a library call that has just failed in this thread.
 inline std::string failure(const char *step, long long result)
 {
 	const char *words = gdrfab_last_error();
 	return std::string(step) + ": " + (words[0] ? words : gdrfab_strerror(static_cast<int>(result)));
 }
 
-// Calls that give 0 or a negative errno, where a failure is the constructor's or bind()'s.
+// Throws RdmaError if a call that returns 0 or a negative errno has failed.
 inline void check(const char *step, long long result)
 {
 	if (result < 0)
 		throw RdmaError(static_cast<int>(-result), failure(step, result));
 }
 
-// Errnos of error entries. A canceled operation was canceled by its connection's end; if that was this side's, the
-// caller says Aborted instead.
+// The result for the errno of an error entry. The end of a connection cancels its operations; if this side ended it,
+// the caller says Aborted instead.
 inline RdmaCode code_of(int error, int provider_code) noexcept
 {
 	if (provider_code == GDRFAB_PROV_DEADLINE)
@@ -107,7 +107,7 @@ inline RdmaCode code_of(int error, int provider_code) noexcept
 	case EPIPE:
 	case EPROTO:
 	case EPERM: // a child of fork() with its parent's transport
-	case ETIMEDOUT: // without GDRFAB_PROV_DEADLINE: the peer's device does not answer any more
+	case ETIMEDOUT: // without GDRFAB_PROV_DEADLINE: the peer's device no longer answers
 		return RdmaCode::Broken;
 	default:
 		return RdmaCode::Failed;

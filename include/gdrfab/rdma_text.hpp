@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// Urls and access keys are text that a program carries from process to process by means of its own. What was cut, mixed
-// up or mistyped on the way must be noticed here, with words, and not as a write to a wrong address.
+// The text format of urls and access keys, which a program carries between processes by its own means. Text that was
+// cut, mixed up or mistyped on the way is reported as an error here, and does not become a write to a wrong address.
 #ifndef GDRFAB_RDMA_TEXT_HPP
 #define GDRFAB_RDMA_TEXT_HPP
 
@@ -41,8 +41,8 @@ inline uint64_t random_number()
 	return value;
 }
 
-// Equal of two processes that shm can connect: one kernel, one network namespace (its sockets have abstract names), one
-// user (others are turned away).
+// Equal in two processes that shm can connect: the same kernel, the same network namespace (shm's sockets have abstract
+// names) and the same user (others are turned away).
 inline std::string host_token()
 {
 	std::string seed;
@@ -60,7 +60,7 @@ inline std::string host_token()
 	return hex(fnv(seed + "/" + std::to_string(geteuid())));
 }
 
-// `kind:1;name=value;name=value;<checksum>`. Names repeat. Values are free of ';' and ',' and '%', or have them escaped.
+// The format: `kind:1;name=value;name=value;<checksum>`. Names may repeat. ';', ',' and '%' in values are escaped.
 class Text {
 public:
 	explicit Text(const char *kind) : text_(std::string(kind) + ":1;") {}
@@ -79,7 +79,7 @@ public:
 		std::string name;
 		std::vector<std::string> values;
 	};
-	// What done() made; `argument` names the caller's in the words of what is thrown.
+	// Parses the result of done(). `argument` is the name of the caller's argument in the exception's text.
 	static std::vector<Field> parse(const char *kind, const char *argument, const std::string &text)
 	{
 		auto bad = [&](const char *why) {

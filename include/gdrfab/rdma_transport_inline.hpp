@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// The bodies of RdmaTransport, which would make its declaration hard to read.
+// The bodies of RdmaTransport's functions, kept apart so that its declaration stays readable.
 #ifndef GDRFAB_RDMA_TRANSPORT_INLINE_HPP
 #define GDRFAB_RDMA_TRANSPORT_INLINE_HPP
 
@@ -135,7 +135,8 @@ inline RdmaStatus RdmaTransport::connect(const std::string &peerUrl)
 	return await_connected(here ? *here : *connection_, options_.connectTimeout);
 }
 
-// A peer in this process may have no other thread that drives it.
+// Waits until the connection is made or has failed. If the peer is in this process, both ends are driven, because it
+// may have no other thread.
 inline RdmaStatus RdmaTransport::await_connected(detail::Connection &peer_or_self, std::chrono::milliseconds limit)
 {
 	using detail::Connection;
@@ -144,7 +145,7 @@ inline RdmaStatus RdmaTransport::await_connected(detail::Connection &peer_or_sel
 	auto settled = [&] { return c.state() != Connection::Connecting && peer_or_self.state() != Connection::Connecting; };
 	while (!settled() && detail::Clock::now() < give_up) {
 		if (&peer_or_self == &c) {
-			// The library ends the attempt at its own limit, with its words.
+			// The library ends the attempt at its own limit, with its own error text.
 			c.wait(settled, give_up);
 		} else {
 			c.pump();
@@ -188,7 +189,7 @@ inline RdmaFuture<RdmaStatus> RdmaTransport::operation(const RdmaMemory::View &v
 		throw std::out_of_range(std::string(what) + ": the view has " + std::to_string(view.size()) +
 					" bytes, the remote buffer " + std::to_string(remote.len));
 	remote.check_range();
-	// One limit for all waits of this call, and for the operation.
+	// One limit for all waits of this call and for the operation.
 	detail::Limit limit(timeout.value_or(options_.timeout));
 	if (c.state() != Connection::Connected) {
 		need_begun(what);
@@ -204,7 +205,7 @@ inline RdmaFuture<RdmaStatus> RdmaTransport::operation(const RdmaMemory::View &v
 					    "before it made its transport");
 	if (!c.enter())
 		return settled(RdmaStatus(RdmaCode::Aborted, ECANCELED, "this side closes the transport"));
-	// Its endpoint, and so its domain, stay while this thread is inside.
+	// While this thread is inside, the endpoint and its domain are not closed.
 	struct Inside {
 		Connection &c;
 		~Inside() { c.leave(); }
@@ -224,7 +225,7 @@ inline RdmaFuture<RdmaStatus> RdmaTransport::operation(const RdmaMemory::View &v
 		op->pieces = pieces + 1;
 		limit.end();
 	}
-	// Handed through the library to the thread that reads the completion.
+	// The store releases `op` to the thread that reads its completion.
 	op->done.store(false, std::memory_order_release);
 	ssize_t rc = 0;
 	size_t posted = 0;
@@ -260,7 +261,7 @@ inline RdmaFuture<RdmaStatus> RdmaTransport::operation(const RdmaMemory::View &v
 	return RdmaFuture<RdmaStatus>(connection_, op);
 }
 
-// Posts again while there is no room, within the limit; the operation gets the rest of it.
+// Calls `post` until there is room, within the limit. The operation gets the time that is left.
 template <typename Post> inline ssize_t RdmaTransport::when_room(detail::Limit &limit, Timeout timeout, Post post)
 {
 	for (unsigned turn = 0;; turn++) {
@@ -279,7 +280,7 @@ template <typename Post> inline ssize_t RdmaTransport::when_room(detail::Limit &
 	}
 }
 
-// A value too wide for the provider: its higher parts go first, with writes of no bytes.
+// Posts a value that is too wide for the provider: its higher parts go first, with writes of no bytes.
 inline ssize_t RdmaTransport::post_in_parts(detail::Op *op, Piece &piece, detail::Limit &limit, Timeout timeout)
 {
 	gdrfab_ep *ep = connection_->rail().ep.get();
@@ -307,7 +308,7 @@ inline ssize_t RdmaTransport::post(detail::Op *op, const Piece &piece, Timeout t
 	unsigned char *at = const_cast<unsigned char *>(piece.at);
 	const size_t len = piece.len;
 	void *desc = piece.desc;
-	// The endpoint's own deadline is the default's.
+	// The endpoint's own deadline is the default time limit.
 	if (!timeout) {
 		if (piece.notify)
 			return gdrfab_writedata(ep, at, len, desc, piece.data, 0, piece.addr, piece.key, op);

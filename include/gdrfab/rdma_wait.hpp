@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// How a future waits for its operation, and gives it up.
+// Waiting for an operation, and giving up a wait for a notification.
 #ifndef GDRFAB_RDMA_WAIT_HPP
 #define GDRFAB_RDMA_WAIT_HPP
 
@@ -19,7 +19,8 @@ inline bool finish_until(Connection &connection, Op &op, Clock::time_point until
 	return done();
 }
 
-// Writes and reads have their time limit in the library, and end only when nothing uses their buffers.
+// Waits for an operation. The library applies the time limit of writes and reads, and ends them only when nothing uses
+// their buffers any more.
 inline void finish(Connection &connection, Op &op)
 {
 	while (!finish_until(connection, op, Clock::time_point::max()))

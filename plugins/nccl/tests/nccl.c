@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * gdrfab's plugin for NCCL: what it exports and says of its devices, how connections come to be, and that nothing of
- * them is left. Messages are in nccl_message and nccl_group, peers that go away in nccl_fault.
+ * The exports of gdrfab's plugin for NCCL, its description of devices, connecting, and that nothing is left of
+ * closed connections. Messages are tested in nccl_message and nccl_group, peers that go away in nccl_fault.
  */
 #include "nccl_drive.h"
 
@@ -85,7 +85,7 @@ static void properties(TEST_UNUSED const void *arg)
 		CHECK_EQ(p.reg_is_global, 1);
 		CHECK(p.ptr_support & NCCL_PTR_HOST);
 		CHECK_EQ(p.ptr_support & ~(NCCL_PTR_HOST | NCCL_PTR_CUDA | NCCL_PTR_DMABUF), 0);
-		/* Over sockets and within a host there is nothing that a flush could wait for. */
+		/* Over sockets and within a host a flush has nothing to wait for. */
 		CHECK(p.force_flush <= 0);
 		CHECK_EQ(p.device_type, NCCL_NET_DEVICE_HOST);
 		CHECK_EQ(p.device_version, NCCL_NET_DEVICE_INVALID_VERSION);
@@ -99,7 +99,7 @@ static void properties(TEST_UNUSED const void *arg)
 			CHECK(p.max_multi >= 0 && p.max_multi <= 1);
 		CHECK_EQ(p.rail, NCCL_NET_ID_UNDEF);
 		CHECK_EQ(p.plane, NCCL_NET_ID_UNDEF);
-		/* The same again, and one device's guid is not another's. */
+		/* A second call gives the same values, and no two devices have the same guid. */
 		struct props again;
 		NET(net_props(dev, &again));
 		CHECK_EQ(again.guid, p.guid);
@@ -113,12 +113,12 @@ static void properties(TEST_UNUSED const void *arg)
 	NET_FAILS(net_props(net.devices, &none), ncclInvalidArgument);
 }
 
-/* CUDA memory that the driver has to copy is offered to a process that uses a device and allows that, here or elsewhere
- * (""), and to no other. */
+/* CUDA memory that the driver has to copy is offered to a process that uses a device and allows copies, in this
+ * process or in another (""), and to no other process. */
 static const struct use {
 	bool used;
 	const char *allowed, *protocols;
-	bool elsewhere; /* whether these leave out what another process cannot copy */
+	bool elsewhere; /* these protocols leave out LL, which another process cannot copy */
 } of_device[] = {{true, "1", "", false},	 {false, "1", "", false},	{true, "0", "^LL", true},
 		 {true, "", "^LL", true},	 {false, "", "^LL", true},	{true, "", "Simple", true},
 		 {true, "", "LL128,simple", true}, {true, "", "^ll128,ll", true}, {true, "", "", false},
@@ -143,7 +143,7 @@ static void device_memory(const void *arg)
 	CHECK_EQ((p.ptr_support & NCCL_PTR_CUDA) != 0, used && may);
 }
 
-/* Names of the devices that a choice gives, as "shm,tcp". */
+/* Checks the names of the devices of a choice, such as "shm,tcp". */
 static void devices_are(const char *want)
 {
 	char names[512] = "";
@@ -199,7 +199,7 @@ static void choose(const void *arg)
 	}
 }
 
-/* NCCL goes on to the next plugin where there is no device, and somebody may want to know why. */
+/* Without a device NCCL goes on to the next plugin, and the log has the reason. */
 static void no_device(TEST_UNUSED const void *arg)
 {
 	void *ctx;
@@ -228,7 +228,7 @@ static void begin_twice(TEST_UNUSED const void *arg)
 	for (int round = 0; round < 3; round++) {
 		if (net.version >= 11)
 			CHECK(first != NULL && second != NULL);
-		/* What one of them has made outlives the other's end. */
+		/* Objects made with one context outlive the end of the other. */
 		net.ctx = first;
 		void *listener = listen_at(0, &h);
 		net.ctx = second;
@@ -247,7 +247,7 @@ static void begin_twice(TEST_UNUSED const void *arg)
 	net.ctx = second;
 	n.drivers = true;
 	net_close(&n);
-	/* And once more from nothing. */
+	/* Another init, from nothing. */
 	net_open();
 	void *listener = listen_at(0, &h);
 	NET(net.close_listen(listener));

@@ -19,14 +19,14 @@ void net_open_with(struct node *n, int kind)
 	if (device) {
 		if (!test_says(getenv("TEST_IFACES"), "cuda"))
 			test_skip("TEST_IFACES does not name cuda");
-		/* As PyTorch has by then: the context of the device on which it works. */
+		/* PyTorch has made the context of its device by then, too. */
 		uint32_t devices = device_count(n, GDRFAB_HMEM_CUDA);
 		cuda_use(n->side == TEST_SERVER ? 0 : devices - 1);
 	}
 	net_open();
 	NET(net_props(0, &p));
 	CHECK(p.ptr_support & NCCL_PTR_HOST);
-	/* For shm and tcp it is there if a driver is: staged, if in no better way. */
+	/* shm and tcp offer it if there is a driver, at least by staged copies. */
 	if (device && !(p.ptr_support & NCCL_PTR_CUDA))
 		test_fail(__FILE__, __LINE__, "the device does not take CUDA memory: \"%s\"", log_all());
 	if (kind == DMABUF_MEM && !net.reg_dmabuf)
@@ -64,7 +64,7 @@ void buf_reg(struct buf *b, void *comm)
 		CU(cuMemGetHandleForAddressRange, (int *, uint64_t, size_t, int, unsigned long long), &fd,
 		   (uint64_t)(uintptr_t)b->at, size, 1, 0);
 		NET(net.reg_dmabuf(comm, b->at, size, type, 0, fd, &b->mhandle));
-		/* It is the caller's, and only lent. */
+		/* The descriptor is the caller's; the plugin only borrows it. */
 		CHECK_EQ(close(fd), 0);
 	}
 	CHECK(b->mhandle != NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Connections of gdrfab's plugin for NCCL: whoever comes first, many from one listener, to nobody and from garbage; no
- * call ever waits, and what is closed is gone.
+ * Connections of gdrfab's plugin for NCCL: either side first, many from one listener, to an address without a
+ * listener, and from invalid handles. No call waits, and nothing is left of a closed connection.
  */
 #include "nccl_drive.h"
 
@@ -28,7 +28,7 @@ static ncclResult_t accepting(void *listener, void **comm)
 	return net_accept(listener, comm);
 }
 
-/* --- who comes first --- */
+/* --- either side first --- */
 
 static void accepts_late(struct node *n)
 {
@@ -109,15 +109,15 @@ static void itself(TEST_UNUSED const void *arg)
 	net_close(&n);
 }
 
-/* What the log says of a connection: its provider, and gdrfab's own words for the path. */
+/* The log names the connection's provider, and has gdrfab's own text for the path. */
 static void says_path(struct node *n)
 {
-	/* The device is that of tcp; but within a host shm is as good for it. */
+	/* The device is tcp's, but within a host shm may serve it. */
 	bool upgraded = n->arg != NULL;
 	if (upgraded)
 		setenv("GDRFAB_NCCL_PROVIDERS", "tcp,shm", 1);
 	net_open();
-	/* The devices have been named; from here on it is about the connection, and the sender says it. */
+	/* init has logged the devices; from here on the log is about the connection, and the sender writes it. */
 	log_forget();
 	struct link l = link_up(n, TO_SERVER);
 	if (n->side == TEST_SERVER)
@@ -155,7 +155,7 @@ static void many_accepted(struct node *n)
 	for (size_t i = 0; i < count; i++)
 		comms[i] = accept_from(listener);
 	NET(net.close_listen(listener));
-	/* Which is which the peer says: they may come in any order. */
+	/* The peer says which connection is which, because they may come in any order. */
 	struct buf b;
 	buf_new(n, &b, HOST_MEM, count * 8);
 	buf_reg(&b, comms[0]);
@@ -187,7 +187,7 @@ static void many_connected(struct node *n)
 	oob_recv(n, &handles[0], sizeof handles[0]);
 	for (size_t i = 1; i < count; i++)
 		handles[i] = handles[0];
-	/* All at once, each polled in its turn. */
+	/* All at once, each polled in turn. */
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(30000);
 	while (left) {
 		for (size_t i = 0; i < count; i++) {
@@ -210,7 +210,7 @@ static void many_connected(struct node *n)
 		ops[i] = send_op(comms[i], &b, i * 8, 8, 0);
 	}
 	ops_run(ops, count, 1);
-	/* The other side hears them in its own order. */
+	/* The other side receives them in its own order. */
 	static struct buf whole[MANY];
 	for (size_t i = 0; i < count; i++) {
 		buf_new(n, &whole[i], HOST_MEM, 50000);
@@ -233,7 +233,7 @@ static void many(const void *arg)
 	pair(NULL, many_accepted, many_connected, arg);
 }
 
-/* Connected and closed over and over: no descriptor, no mapping and no thread is left of it. */
+/* Connects and closes over and over: no descriptor, mapping or thread may be left. */
 static size_t lines_of(const char *path)
 {
 	FILE *file = fopen(path, "r");
@@ -270,7 +270,7 @@ static void cycles(struct node *n)
 		}
 		barrier(n);
 		link_down(&l);
-		/* Whoever closes second has seen the other's end by then. */
+		/* The side that closes second has seen the other side's end by then. */
 		barrier(n);
 		if (round == early) {
 			fds = test_count_fds();
@@ -279,14 +279,14 @@ static void cycles(struct node *n)
 		}
 	}
 	int left = test_count_fds() - fds;
-	/* What the last two left stays until their domains are used again, or closed. */
+	/* Objects of the last two connections stay until their domains are used again or closed. */
 	bool leaks = left > 6;
 	if (leaks)
 		test_list_fds();
 	if (leaks)
 		test_fail(__FILE__, __LINE__, "%d descriptors are left of %d connections", left, 2 * (rounds - early));
 	size_t mapped = lines_of("/proc/self/maps");
-	/* Those have a few mappings each, as much as they used; one for each connection would be more. */
+	/* Those two have a few mappings each. One mapping for each connection would be more. */
 	if (mapped > maps + 11)
 		test_fail(__FILE__, __LINE__, "%zu mappings are left of %d connections", mapped - maps,
 			  2 * (rounds - early));
@@ -341,9 +341,9 @@ static void at_once(TEST_UNUSED const void *arg)
 	net_close(&n);
 }
 
-/* --- nobody --- */
+/* --- no peer --- */
 
-/* Polls until it fails: not later than its time is up, and with words. */
+/* Polls until connecting fails, which must happen in time and with a reason in the log. */
 static void never_connects(struct handle *h, int ms)
 {
 	ncclResult_t result = ncclSuccess;
@@ -368,7 +368,7 @@ static void nobody(TEST_UNUSED const void *arg)
 	net_alone(&n);
 	timeout_is("1.5");
 	net_open();
-	/* Nobody has come: that is no failure. */
+	/* No peer has come, which is no failure. */
 	void *listener = listen_at(0, &h), *comm = NULL;
 	poll_for(100, accepting, listener, &comm);
 	CHECK(comm == NULL);
@@ -435,7 +435,7 @@ static void garbage(TEST_UNUSED const void *arg)
 	h = good;
 	h.bytes[0] = (char)(h.bytes[0] ^ 0x40);
 	never_connects(&h, 5000);
-	/* The listener is as good as before. */
+	/* The listener still works. */
 	struct link l = link_to_itself(&good, listener);
 	message_to_itself(&n, &l, 1000, 3);
 	NET(net.close_listen(listener));

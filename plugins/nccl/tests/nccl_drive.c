@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* One body of calls over the versions of NCCL's net interface, and what claims about the plugin share. */
+/* One set of functions over all versions of NCCL's net interface, and helpers that the claims about the plugin
+ * share. */
 #include "nccl_drive.h"
 
 #include <dlfcn.h>
@@ -32,7 +33,7 @@ int nccl_version(void)
 	return version;
 }
 
-/* --- what the plugin says --- */
+/* --- the plugin's log --- */
 
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct lines {
@@ -111,7 +112,7 @@ bool net_unhurried;
 
 #define V(version) ((const ncclNet_v##version##_t *)net.table)
 
-/* What has the same types everywhere is copied, the rest is called through a switch. */
+/* Functions that have the same types in every version are copied; the others are called through a switch. */
 #define SAME(version)                                                                                                  \
 	do {                                                                                                           \
 		const ncclNet_v##version##_t *t = V(version);                                                          \
@@ -126,7 +127,7 @@ bool net_unhurried;
 		net.close_send = t->closeSend;                                                                         \
 		net.close_recv = t->closeRecv;                                                                         \
 		net.close_listen = t->closeListen;                                                                     \
-		/* Nothing that a kernel drives itself. */                                                             \
+		/* No device offload. */                                                             \
 		CHECK(t->init && t->getProperties && t->listen && t->connect && t->isend && t->irecv);                 \
 	} while (0)
 
@@ -181,7 +182,8 @@ ncclResult_t net_finalize(void *ctx)
 void net_open(void)
 {
 	setenv("GDRFAB_NCCL_PROVIDERS", provider(), 0);
-	/* Over shm another process copies memory of GPUs, if NCCL does without LL; over tcp this one has to be told to. */
+	/* Over shm another process copies memory of GPUs, if NCCL does without LL; over tcp this process must be
+	 * allowed to. */
 	if (strcmp(provider(), "shm") != 0)
 		setenv("GDRFAB_NCCL_GDR", "1", 0);
 	setenv("NCCL_PROTO", "^LL", 0);
@@ -195,7 +197,7 @@ void net_close(const struct node *n)
 {
 	NET(net_finalize(net.ctx));
 	CHECK_EQ(dlclose(net.library), 0);
-	/* Before version 11 nobody tells a plugin that it is not needed any more; and drivers keep what they please. */
+	/* Before version 11 nothing tells a plugin that it is no longer needed, and drivers keep descriptors. */
 	if (net.version < 11 || n->drivers || traits()->adapter || getenv("TEST_REAL"))
 		return;
 	if (test_count_fds() != net.fds)
@@ -245,7 +247,7 @@ ncclResult_t net_props(int dev, struct props *p)
 					 : sizeof at.v12;
 	ncclResult_t result;
 	*p = none;
-	/* What a plugin leaves as it was is seen; and what it writes beyond its version's struct. */
+	/* The pattern shows fields that the plugin did not set, and writes beyond its version's struct. */
 	memset(&at, 0x5a, sizeof at);
 	switch (net.version) {
 	case 8: result = V(8)->getProperties(dev, &at.v8); break;
@@ -285,7 +287,7 @@ ncclResult_t net_listen(void *ctx, int dev, void *handle, void **listener)
 	}
 }
 
-/* When a call began, how often its thread had gone to sleep by then, and what it had taken of the CPU. */
+/* The start of a call: the time, how often its thread had slept, and its CPU time. */
 struct call {
 	uint64_t ms, sleeps, cpu_ms;
 };
@@ -299,8 +301,8 @@ static struct call call_now(void)
 				     (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1000};
 }
 
-/* A call that returns before this much time has passed did not wait, nor did one that a busy machine let stand: it neither
- * slept nor spun. Locks may make it sleep a few times. */
+/* A call that returns within this time did not wait. Nor did one that a busy machine suspended: it neither slept nor
+ * used the CPU. Locks may make it sleep a few times. */
 static void in_no_time(const char *what, struct call start)
 {
 	static int slow;
@@ -365,7 +367,7 @@ ncclResult_t net_isend(void *comm, const void *data, size_t size, int tag, void 
 
 ncclResult_t net_irecv(void *comm, int n, void **data, const size_t *sizes, int *tags, void **mhandles, void **request)
 {
-	/* The caller's arrays are its own as soon as the call is back. */
+	/* After the call the caller's arrays may change, so they are overwritten. */
 	int ints[GROUP + 1];
 	size_t own[GROUP + 1];
 	void *profile[GROUP + 1] = {NULL};

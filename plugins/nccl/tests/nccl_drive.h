@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Drives gdrfab's plugin for NCCL as NCCL does: opens the file that TEST_NCCL_PLUGIN names, takes one version of the
- * interface out of it (TEST_NCCL_ABI=8..12), and calls it without waiting inside any call. The claims are the same for
+ * interface from it (TEST_NCCL_ABI=8..12), and calls it without waiting inside any call. The claims are the same for
  * every version and for the providers shm and tcp (TEST_PROVIDER).
  */
 #ifndef NCCL_DRIVE_H
@@ -21,7 +21,7 @@ int nccl_version(void);
 
 /* --- one process's plugin --- */
 
-/* Properties as the newest version has them, with -1 for what the version under test leaves out. */
+/* Properties in the form of the newest version, with -1 for fields that the version under test lacks. */
 struct props {
 	const char *name, *pci_path;
 	uint64_t guid;
@@ -41,7 +41,7 @@ struct net {
 	void *ctx;
 	int fds; /* open files before the plugin was opened */
 	int devices;
-	/* What has the same types in every version. */
+	/* Functions that have the same types in every version. */
 	ncclResult_t (*count)(int *ndev);
 	ncclResult_t (*accept)(void *listener, void **comm, ncclNetDeviceHandle_t **dev);
 	ncclResult_t (*reg)(void *comm, void *data, size_t size, int type, void **mhandle);
@@ -55,34 +55,35 @@ struct net {
 	ncclResult_t (*close_listen)(void *listener);
 };
 extern struct net net;
-/* For claims of hundreds of connections about something else: a call may be slow where the machine is. */
+/* For claims of hundreds of connections that test something else: a call may be slow on a slow machine. */
 extern bool net_unhurried;
 
-/* Opens the plugin with this provider alone and initialises it once. Before it a claim sets what it wants of the
- * environment; GDRFAB_NCCL_PROVIDERS is the provider under test unless it is set. */
+/* Opens the plugin with this provider alone and initialises it once. A claim sets its environment before.
+ * GDRFAB_NCCL_PROVIDERS is the provider under test unless it is set. */
 void net_open(void);
-/* The same of a process that uses memory of this kind, so that the plugin finds a device in use; the claim is skipped
- * where there is none. */
-/* Before the sides are forked: from a GPU to host memory the driver has to copy in the sender's process. */
+/* net_open_with() does the same in a process that uses memory of this kind, so that the plugin finds a device in
+ * use; the claim is skipped if there is none. */
+/* mixed_memory() is called before the sides are forked: from a GPU to host memory the driver has to copy in the
+ * sender's process. */
 void mixed_memory(int from, int to);
 void net_open_with(struct node *n, int kind);
-/* The steps of it: the file, and the table of this version. */
+/* The two steps of net_open(): opening the file, and taking the table of this version. */
 void net_load(void);
 ncclResult_t net_init(void **ctx);
-/* Only from version 11 on is there anything to do. */
+/* Does nothing before version 11, which has no finalize. */
 ncclResult_t net_finalize(void *ctx);
-/* finalize, and the file is closed; from version 11 on no descriptor is left. */
+/* Finalizes and closes the file. From version 11 on no descriptor may be left. */
 void net_close(const struct node *n);
 ncclResult_t net_props(int dev, struct props *p);
 ncclResult_t net_listen(void *ctx, int dev, void *handle, void **listener);
 ncclResult_t net_connect(void *ctx, int dev, void *handle, void **comm);
 ncclResult_t net_accept(void *listener, void **comm);
 ncclResult_t net_isend(void *comm, const void *data, size_t size, int tag, void *mhandle, void **request);
-/* *request is also what NCCL hints. */
+/* *request may hold NCCL's hint. */
 ncclResult_t net_irecv(void *comm, int n, void **data, const size_t *sizes, int *tags, void **mhandles, void **request);
 
 const char *nccl_word(int result);
-/* What the plugin has said at this level and above since log_forget(): all its lines, or "". */
+/* The plugin's log lines since log_forget(), of this level and above, or all of them; "" if there are none. */
 const char *log_warnings(void);
 const char *log_all(void);
 void log_forget(void);
@@ -96,7 +97,7 @@ void log_forget(void);
 			test_fail(__FILE__, __LINE__, "%s is %s; it said \"%s\"", #call, nccl_word(result_),           \
 				  log_warnings());                                                                     \
 	} while (0)
-/* One that must give this error, and say why. */
+/* A call that must fail with this error, and with a reason in the log. */
 #define NET_FAILS(call, want)                                                                                          \
 	do {                                                                                                           \
 		log_forget();                                                                                          \
@@ -116,7 +117,7 @@ extern const char *const mem_names[MEM_KINDS];
 
 /* --- connections --- */
 
-/* What one process holds of them; NULL for what it does not. */
+/* The communicators of one process; NULL for those it has not. */
 struct link {
 	void *send, *recv;
 };
@@ -125,22 +126,23 @@ struct handle {
 	char bytes[NCCL_NET_HANDLE_MAXSIZE];
 };
 
-/* Listens, and sees that no more than the handle was written. */
+/* Listens, and checks that only the handle was written. */
 void *listen_at(int dev, struct handle *h);
-/* Polls until there is a communicator, and never finds a call that waits. */
+/* Polls until there is a communicator, and checks that no call waits. */
 void *connect_to(int dev, struct handle *h);
 void *accept_from(void *listener);
-/* Both sides: one direction after the other, or both. The listen communicator is closed as soon as it has accepted. */
+/* Connects both sides: one direction after the other, or both. The listen communicator is closed as soon as it has
+ * accepted. */
 struct link link_up(struct node *n, int ways);
 void link_down(struct link *l);
-/* The two sides of most claims: opened and connected, and all of it back. */
+/* Opens and connects the two sides of most claims; sides_down() closes everything. */
 struct link sides_up(struct node *n, int kind, int ways);
 void sides_down(struct node *n, struct link *l);
 
-/* One process with both ends. */
+/* Opens one process that has both ends. */
 void net_alone(struct node *n);
 struct link link_to_itself(struct handle *h, void *listener);
-/* GDRFAB_NCCL_TIMEOUT, before net_open(). */
+/* Sets GDRFAB_NCCL_TIMEOUT; called before net_open(). */
 void timeout_is(const char *seconds);
 
 /* --- buffers --- */
@@ -151,18 +153,19 @@ struct buf {
 	struct mem mem;        /* with a guard before and behind */
 	unsigned char *at;
 	size_t len;
-	void *comm, *mhandle;  /* where it is registered */
+	void *comm, *mhandle;  /* the communicator and the handle of its registration */
 	bool by_dmabuf;
 };
 void buf_new(struct node *n, struct buf *b, int kind, size_t len);
 void buf_reg(struct buf *b, void *comm);
 void buf_dereg(struct buf *b);
-/* Unregistered and given back. */
+/* Unregisters the buffer and frees it. */
 void buf_end(struct buf *b);
 void buf_fill(struct buf *b, size_t offset, size_t len, uint32_t seed);
-/* Fills all of it and the guards with what no message is made of. */
+/* Fills all of it and the guards with a pattern that no message has. */
 void buf_blank(struct buf *b);
-/* These bytes have come; those have not been touched; only these have come, and both guards are whole. */
+/* Checks that these bytes have arrived; that those are untouched; that only these have arrived and both guards are
+ * intact. */
 void buf_check(const char *file, int line, struct buf *b, size_t offset, size_t len, uint32_t seed);
 void buf_check_blank(const char *file, int line, struct buf *b, size_t offset, size_t len);
 void buf_check_only(const char *file, int line, struct buf *b, size_t offset, size_t len, uint32_t seed);
@@ -182,7 +185,7 @@ struct op {
 	int tags[GROUP];
 	void *mhandles[GROUP];
 	bool hint; /* NCCL_NET_OPTIONAL_RECV_COMPLETION */
-	/* What became of it. */
+	/* The state of the operation. */
 	void *request;
 	bool done;
 	int got[GROUP];
@@ -191,30 +194,31 @@ struct op send_op(void *comm, struct buf *b, size_t offset, size_t size, int tag
 struct op recv_op(void *comm, struct buf *b, size_t offset, size_t size, int tag);
 void op_add(struct op *group, struct buf *b, size_t offset, size_t size, int tag);
 
-/* One call each. True: it was taken; false: come again. */
+/* Each calls the plugin once. True: accepted; false: call again. */
 bool op_post(struct op *op);
-/* True: it is done, or was. */
+/* True if it is done, now or before. */
 bool op_done(struct op *op);
-/* Until it is taken, or done, with words in place of a hang. */
+/* Repeats until the operation is accepted, or done. Fails with a message instead of hanging. */
 void op_push(struct op *op);
 void op_wait(struct op *op);
 void op_finish(struct op *op);
-/* All of them: receives are posted in order, sends in order for each tag; at most `window` are under way of each
- * communicator. */
+/* Runs all operations: receives are posted in order, sends in order for each tag. At most `window` of each
+ * communicator are under way. */
 void ops_run(struct op *ops, size_t count, size_t window);
-/* A post, or a test. */
+/* Posts the operation, or tests it if it is posted. */
 ncclResult_t op_step(struct op *op);
-/* Drives it until it ends, which it must within ms: well, or by an error. */
+/* Drives the operation until it ends, which must happen within ms, with a success or an error. */
 bool op_ends(const char *file, int line, struct op *op, int ms);
 void op_fails(const char *file, int line, struct op *op, int ms);
 #define OP_ENDS(op, ms) op_ends(__FILE__, __LINE__, op, ms)
 #define OP_FAILS(op, ms) op_fails(__FILE__, __LINE__, op, ms)
-/* An error that NCCL takes for the network's, and words since log_forget(). */
+/* Checks for an error that NCCL takes for the network's, and for a reason in the log since log_forget(). */
 void network_error(const char *file, int line, ncclResult_t result);
-/* Meets the other side, and goes on testing a request until then, whatever comes of it. */
+/* Meets the other side at a barrier, and tests a request until then, whatever its result. */
 void barrier_beside(struct node *n, struct op *op);
 
-/* A message of host memory, registered for it alone: sent and done; come whole, and nothing beside it. */
+/* A message of host memory that is registered for this message only: sends it, or receives it whole and checks the
+ * bytes around it. */
 void message_out(struct node *n, void *comm, size_t len, uint32_t seed);
 void message_in(struct node *n, void *comm, size_t len, uint32_t seed);
 void message_to_itself(struct node *n, struct link *l, size_t len, uint32_t seed);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Peers of gdrfab's plugin for NCCL that are killed, stand still or close in the middle of something: the other side
- * hears of it in time, by a result that NCCL understands and words that a reader does, and can close everything.
+ * Peers of gdrfab's plugin for NCCL that are killed, stop or close in the middle of something. The other side learns
+ * of it in time, by a result that NCCL understands and a log line that a reader understands, and can close
+ * everything.
  */
 #include "nccl_drive.h"
 
@@ -10,7 +11,7 @@
 #include <signal.h>
 
 #define TIMEOUT "2"    /* s: GDRFAB_NCCL_TIMEOUT */
-#define IN_TIME 5000   /* ms: that, and a margin for a busy machine */
+#define IN_TIME 5000   /* ms: TIMEOUT, and a margin for a busy machine */
 #define PATIENCE 4000  /* ms that a close may take */
 #define LARGE ((size_t)1 << 20)
 #define FLIGHT ((size_t)8)
@@ -49,7 +50,7 @@ static void nothing_in_dev_shm(void)
 	closedir(dir);
 }
 
-/* The survivor's others are as good as before; then everything is closed, and that takes no time to speak of. */
+/* The survivor's other connections still work. Then everything is closed, in a short time. */
 static void close_up(struct node *n, struct link *l, struct buf *b)
 {
 	struct handle h;
@@ -142,7 +143,7 @@ static void sees_the_end(struct node *n)
 			result = op_step(&op[i]);
 			ended += op[i].done && !was;
 		}
-		/* The next round, when all have ended. */
+		/* All have ended: starts the next round. */
 		for (size_t i = 0; ended == FLIGHT && i < FLIGHT; i++)
 			op[i].done = false;
 		ended = ended == FLIGHT ? 0 : ended;
@@ -153,7 +154,7 @@ static void sees_the_end(struct node *n)
 	network_error(__FILE__, __LINE__, result);
 	pthread_join(blow.thread, NULL);
 	await_gone(n);
-	/* The others of this connection as well, unless they had come before. */
+	/* The other requests of this connection end as well, unless they were done before. */
 	for (size_t i = 0; i < FLIGHT; i++)
 		if (op[i].request)
 			OP_ENDS(&op[i], IN_TIME);
@@ -165,7 +166,7 @@ static void killed_in_the_middle(const void *arg)
 	run(sees_the_end, streams, (const struct fault *)arg, test_count(5, 2));
 }
 
-/* --- while one side waits --- */
+/* --- while one side only waits --- */
 
 static void does_nothing(struct node *n)
 {
@@ -185,7 +186,7 @@ static void waits_for_nothing(struct node *n)
 	for (size_t i = 0; i < 3; i++)
 		ops[i] = large_op(n, &l, &b, i);
 	barrier(n);
-	/* Receives are taken; a send may be, and if not it is asked for again. */
+	/* Receives are accepted. A send may be; otherwise it is tried again. */
 	uint64_t until = test_now_ms() + 100;
 	while (test_now_ms() < until)
 		for (size_t i = 0; i < 3; i++) {
@@ -272,7 +273,7 @@ static void knocks_and_waits(struct node *n)
 		pause();
 }
 
-/* The peer that asked first is dead. The next is accepted all the same. */
+/* The first peer that asked is dead. The next one is accepted nevertheless. */
 static void lets_in_the_next(struct node *n)
 {
 	struct handle h;
@@ -303,7 +304,7 @@ static void caller_killed(const void *arg)
 
 /* --- closed with requests outstanding --- */
 
-/* `round`: what is given back first (0: the connection, 1: the memory), and whether anything was under way (2). */
+/* Values of `round`: 0: the connection is closed first, 1: the memory; 2: whether requests were under way. */
 static void closes_early(struct node *n)
 {
 	struct link l = fault_up(n), other;
@@ -311,7 +312,8 @@ static void closes_early(struct node *n)
 	struct buf b;
 	struct op ops[FLIGHT];
 	bool memory_first = fault_of(n)->round & 1, busy = fault_of(n)->round & 2;
-	/* What the memory is registered with is closed last, or else nobody could give it back. */
+	/* Closes last the connection by which the memory is registered, as otherwise none is left to unregister it
+	 * with. */
 	void *listener = listen_at(0, &h);
 	other = link_to_itself(&h, listener);
 	NET(net.close_listen(listener));
@@ -336,7 +338,7 @@ static void closes_early(struct node *n)
 	buf_blank(&b);
 	barrier(n);
 	barrier(n);
-	/* What is registered, a peer of this host may write until it has seen the end. */
+	/* Until a peer of this host has seen the end, it may write into registered memory. */
 	if (memory_first)
 		BUF_BLANK(&b, 0, FLIGHT * LARGE);
 	if (b.mhandle)
@@ -350,7 +352,7 @@ static void closes_early(struct node *n)
 	nothing_in_dev_shm();
 }
 
-/* Goes on until it is told that the other side has left. */
+/* Continues until the error says that the other side has left. */
 static void drive_to_the_end(struct node *n, struct op *ops)
 {
 	ncclResult_t result = ncclSuccess;
@@ -393,7 +395,7 @@ static void is_left(struct node *n)
 		for (size_t i = 0; i < FLIGHT && !busy; i++)
 			OP_FAILS(&ops[i], IN_TIME);
 	barrier(n);
-	/* The other side has given its memory back, and this one still tries. */
+	/* The other side has unregistered its memory, and this side still tries. */
 	for (size_t i = 0; i < FLIGHT; i++)
 		if (!ops[i].request)
 			op_step(&ops[i]);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Grouped receives through gdrfab's plugin for NCCL: a send takes the first place of its tag that is free, in whatever
+ * Grouped receives through gdrfab's plugin for NCCL: a send takes the first free place with its tag, in whatever
  * order the sends of different tags come, and every place reports its own size.
  */
 #include "nccl_drive.h"
@@ -8,15 +8,15 @@
 struct plan {
 	const char *name;
 	const char *groups; /* a digit for each place is its tag, a comma ends a group; "01,2" */
-	size_t rounds;      /* of that text */
-	size_t ahead;       /* the sender takes any of so many next messages, if tags permit */
-	size_t window;      /* groups in flight; 0: all that there may be */
+	size_t rounds;      /* repetitions of that text */
+	size_t ahead;       /* the sender takes any of this many next messages, if their tags permit it */
+	size_t window;      /* groups in flight; 0: as many as are possible */
 	int kind;
 	bool late;          /* receives are posted when the sends have been tried for a while */
 	size_t largest;
 };
 
-/* A message: the k-th of a tag is for the k-th place with it. */
+/* A message: the k-th message of a tag belongs to the k-th place with that tag. */
 struct place {
 	int tag;
 	size_t group, at, len, room;
@@ -104,7 +104,7 @@ static void receives(struct node *n)
 		BUF_CHECK(&c.b, at->at, at->len, (uint32_t)i);
 		BUF_BLANK(&c.b, at->at + at->len, at->room - at->len + 3);
 	}
-	/* All of a group at once, and nothing to wait for. */
+	/* Posts the whole group at once. */
 	int given[GROUP];
 	void *request = (void *)(uintptr_t)0x5a5a;
 	memcpy(given, ops[0].got, sizeof given);
@@ -145,7 +145,7 @@ static void sends(struct node *n)
 	else
 		for (int i = 0; i < 100; i++) {
 			for (size_t k = 0; k < c.count && k < 8; k++) {
-				/* What is refused is asked again, in its turn. */
+				/* A post that is not accepted is tried again in its turn. */
 				if (!op_post(&ops[k]))
 					break;
 			}
@@ -164,7 +164,7 @@ static void grouped(const void *arg)
 	pair(NULL, receives, sends, arg);
 }
 
-/* More than there are places. */
+/* Groups of more receives than there are places. */
 static void wrong_count(TEST_UNUSED const void *arg)
 {
 	struct node n;
@@ -197,7 +197,7 @@ static void wrong_count(TEST_UNUSED const void *arg)
 	net_close(&n);
 }
 
-/* Bytes that are to be at NULL, or in memory that was not registered. */
+/* A size above 0 with data at NULL, and memory that is not registered. */
 static void nowhere(TEST_UNUSED const void *arg)
 {
 	struct node n;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Only who was given a listener's handle connects: others are refused at once, said once, and stand in nobody's way.
+ * Only a process that was given a listener's handle can connect. Other requests are refused at once, logged once,
+ * and do not delay anybody.
  */
 #include "nccl_raw.h"
 
@@ -9,7 +10,7 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
-/* Of the paper's authors: key 00 01 ... 0f, message 00 01 ..., 0, 8 and 16 bytes of it. */
+/* The test vectors of the paper's authors: key 00 01 ... 0f, message 00 01 ..., of which 0, 8 and 16 bytes. */
 static void hash(TEST_UNUSED const void *arg)
 {
 	static const unsigned char want[3][8] = {{0x31, 0x0e, 0x0e, 0xdd, 0x47, 0xdb, 0x6f, 0x72},
@@ -26,7 +27,7 @@ static void hash(TEST_UNUSED const void *arg)
 	}
 }
 
-/* Accepts for as long as the other side is not at the barrier. */
+/* Accepts connections until the other side is at the barrier. */
 static void *accept_until_met(struct node *n, void *listener)
 {
 	void *comm = NULL, *found = NULL;
@@ -49,7 +50,7 @@ static size_t times_said(const char *what)
 	return count;
 }
 
-/* --- what a proof is of --- */
+/* --- the data that a proof covers --- */
 
 static void guards(struct node *n)
 {
@@ -66,7 +67,7 @@ static void guards(struct node *n)
 	CHECK(accept_until_met(n, listener) == NULL);
 	CHECK_EQ(times_said("refused"), 1);
 	NET(net.close_recv(comm));
-	/* Others are let in as before. */
+	/* Others can still connect. */
 	struct link self = link_to_itself(&h, listener);
 	link_down(&self);
 	NET(net.close_listen(listener));
@@ -80,11 +81,11 @@ static void tries(struct node *n)
 	struct hello hello, answer;
 	node_open(n);
 	oob_recv(n, &h, sizeof h);
-	/* Shorter at each length, and none at all. */
+	/* Every shorter length, and no bytes at all. */
 	hello = hello_for(&h, false, 1, 2);
 	for (size_t size = 0; size < sizeof hello; size++)
 		CHECK(!knock(n, &h, size ? &hello : NULL, size, &answer));
-	/* A bit of each byte, the proof's own included. */
+	/* A changed bit in each byte, the proof's own bytes included. */
 	for (size_t i = 0; i < sizeof hello; i++) {
 		unsigned char *at = (unsigned char *)&hello + i;
 		*at = (unsigned char)(*at ^ 1u << i % 8);
@@ -101,7 +102,7 @@ static void tries(struct node *n)
 		hello_prove(&hello, &other);
 		CHECK(!knock(n, &h, &hello, sizeof hello, &answer));
 	}
-	/* What an acceptor would say. */
+	/* The hello of an accepting side. */
 	hello = hello_for(&h, true, 1, 2);
 	CHECK(!knock(n, &h, &hello, sizeof hello, &answer));
 	barrier(n);
@@ -116,7 +117,7 @@ static void tries(struct node *n)
 	barrier(n);
 	OK(gdrfab_ep_close(n->ep));
 	n->ep = NULL;
-	/* Recorded, and sent once more; and the answer as it came. */
+	/* The same bytes once more, and the answer sent back as it came. */
 	CHECK(!knock(n, &h, &hello, sizeof hello, &answer));
 	CHECK(!knock(n, &h, &again, sizeof again, &answer));
 	barrier(n);
@@ -128,7 +129,7 @@ static void proof(const void *arg)
 	pair(NULL, guards, tries, arg);
 }
 
-/* --- many without one, and one with it --- */
+/* --- many requests without a proof, and one with it --- */
 
 #define CALLERS 48
 
@@ -146,7 +147,7 @@ static void lets_one_in(struct node *n)
 		NET(net_accept(listener, &none));
 		test_sleep_ms(1);
 	}
-	/* If they took places, those in front would have to wait for a part of the time limit. */
+	/* If refused requests took places, this connection would have to wait for a part of the time limit. */
 	uint64_t start = test_now_ms();
 	struct link self = link_to_itself(&h, listener);
 	CHECK(test_now_ms() - start < (uint64_t)test_ms(9000));
@@ -172,7 +173,7 @@ static void calls_as_others(struct node *n)
 		eps[i] = ep_new(n, n->info, NULL);
 		OK(gdrfab_ep_connect(eps[i], h.bytes + HANDLE_ADDRESS, strlen(h.bytes + HANDLE_ADDRESS) + 1, &hello, sizeof hello));
 	}
-	/* Until they have asked; nobody answers yet. */
+	/* Waits until the requests are sent; no answer comes yet. */
 	CHECK_EQ(gdrfab_eq_sread(n->eq, &kind, &in, sizeof in.entry + sizeof in.data, 200, 0), -EAGAIN);
 	barrier(n);
 	for (int i = 0; i < CALLERS; i++) {
@@ -192,7 +193,7 @@ static void one_of_many(const void *arg)
 	pair(NULL, lets_one_in, calls_as_others, arg);
 }
 
-/* --- somebody else at the listener's address --- */
+/* --- another process at the listener's address --- */
 
 static void stands_in(struct node *n)
 {
@@ -213,7 +214,7 @@ static void stands_in(struct node *n)
 		EVENT(n->eq, GDRFAB_CONNREQ, n->pep, &in);
 		CHECK_EQ(in.data_len, sizeof theirs);
 		memcpy(&theirs, in.data, sizeof theirs);
-		/* Without the secret; with an old answer; with what it was told itself. */
+		/* Without the secret; with an old answer; with the connecting side's own hello. */
 		struct hello answer = hello_for(&h, true, 1, 2);
 		if (i == 0)
 			answer.nonce = theirs.nonce, hello_prove(&answer, &other);
@@ -261,7 +262,7 @@ static void impostor(const void *arg)
 	pair(NULL, stands_in, is_not_taken_in, arg);
 }
 
-/* --- a key besides --- */
+/* --- a key in addition --- */
 
 #define KEY "a key of this test 0123456789abc"
 #define OTHER_KEY "another one of it 0123456789abcd"
@@ -346,9 +347,10 @@ static void key_besides(const void *arg)
 	pair(NULL, has_key, has_handle, arg);
 }
 
-/* --- what is closed --- */
+/* --- secrets after closing --- */
 
-/* How often this is in memory of this process that its stacks are not; it is given turned round, so as not to be found itself. */
+/* Counts this number in the memory of this process, except its stacks. The caller passes it reversed, so as not to
+ * be found itself. */
 static size_t times_kept(uint64_t turned)
 {
 	char line[400];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Threads of gdrfab's plugin for NCCL that move long messages: when they are there, that nothing is lost or turned round
- * between them and NCCL's thread, and that they end with what they worked for. The other programs run with them as well.
+ * Helper threads of gdrfab's plugin for NCCL: when they exist, that no message is lost or reordered between them and
+ * NCCL's thread, and that they end with their connections. The other programs run with helpers as well.
  */
 #include "nccl_drive.h"
 
@@ -27,7 +27,8 @@ static int helpers_here(void)
 	return count;
 }
 
-/* A thread has its name, and is gone from the list, a moment after it was made or joined. */
+/* Waits for the count: a thread gets its name a moment after it was made, and leaves the list a moment after it was
+ * joined. */
 static void helpers_are(int line, int want)
 {
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(5000);
@@ -49,7 +50,7 @@ static bool over_tcp(void)
 	return strcmp(provider(), "tcp") == 0;
 }
 
-/* Short messages start none; over shm only who sends has them. */
+/* Short messages start no helpers; over shm only the sender has them. */
 static void side(struct node *n)
 {
 	bool send = n->side == TEST_CLIENT;
@@ -71,7 +72,7 @@ static void come_and_go(const void *arg)
 	pair(NULL, side, side, arg);
 }
 
-/* Lengths on both sides of what is long, many under way, each in its place. */
+/* Lengths below and above the limit, many under way, each at its own offset. */
 static void mixed(TEST_UNUSED const void *arg)
 {
 	struct node n;
@@ -110,7 +111,7 @@ static void mixed(TEST_UNUSED const void *arg)
 	net_close(&n);
 }
 
-/* Either end closes first, with all of it under way. */
+/* Either end closes first, while all of it is under way. */
 static void closed_at_work(TEST_UNUSED const void *arg)
 {
 	struct node n;
@@ -145,7 +146,7 @@ static void closed_at_work(TEST_UNUSED const void *arg)
 	net_close(&n);
 }
 
-/* A child has none of its parent's threads, and gets its own. */
+/* A child of fork() has none of its parent's threads, and starts its own. */
 static void in_a_child(TEST_UNUSED const void *arg)
 {
 	struct handle h, own;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A peer of the plugin that is none: it speaks gdrfab, knows what the plugin says, and says it wrongly. Whatever it does, the
- * plugin's process lives, its call ends with an error that has words, and bytes lie only where they may.
+ * A hostile peer: it speaks gdrfab and knows the plugin's protocol, but breaks its rules. Whatever it does, the
+ * plugin's process lives, its call ends with an error that has a reason, and bytes are written only where they may
+ * be.
  */
 #include "nccl_raw.h"
 
 #include <sys/socket.h>
 
-/* What plugins/nccl says on the wire, written down a second time. */
+/* The protocol of plugins/nccl, written a second time. */
 enum { RECORDS = 64, EAGERS = 16, PLACE = 8192 + 64 };
 enum { RECORD_CAME = 0, DATA_CAME = 1, EAGER_CAME = 2 };
 
@@ -46,7 +47,7 @@ static struct hello raw_hello(struct raw *r, const struct handle *h, bool answer
 	return hello_for(h, answers, (uintptr_t)r->board.addr, gdrfab_mr_key(r->board.mr));
 }
 
-/* `bytes` go to the plugin's board, or wherever, and this number with them. */
+/* Writes `bytes` to the plugin's board or to any other address, with this number as immediate data. */
 static char out[2 * ROOM];
 
 static void raw_post(struct node *n, const void *bytes, size_t len, uint64_t at, uint64_t key, uint32_t number)
@@ -55,7 +56,7 @@ static void raw_post(struct node *n, const void *bytes, size_t len, uint64_t at,
 	POST(n->cq, gdrfab_writedata(n->ep, out, len, local_desc(n, out, len), number, 0, at, key, out));
 }
 
-/* Until it has ended; the plugin's own writes come in between, and its end may. */
+/* Waits until the write has completed. The plugin's own writes, and its end, may come in between. */
 static void raw_settle(struct node *n)
 {
 	done e;
@@ -74,12 +75,12 @@ static uint32_t word(uint32_t what, uint32_t place)
 	return what << 30 | place;
 }
 
-/* --- a dialer --- */
+/* --- a hostile connecting side --- */
 
 struct dialer {
 	const char *name;
 	void (*attack)(struct node *n, struct raw *r);
-	bool overruns; /* its bytes do arrive: the memory is its to write */
+	bool overruns; /* its bytes do arrive, because it may write this memory */
 };
 
 static void data_for_nobody(struct node *n, struct raw *r)
@@ -179,7 +180,7 @@ static void dials(struct node *n)
 	node_down(n);
 }
 
-/* The plugin's side: a receive is posted, and ends with an error. */
+/* The plugin's side: posts a receive, which ends with an error. */
 static void receives(struct node *n)
 {
 	const struct dialer *d = (const struct dialer *)n->arg;
@@ -206,7 +207,7 @@ static void receives(struct node *n)
 	buf_dereg(&b);
 	NET(net.close_recv(comm));
 	buf_end(&b);
-	/* Others are let in as before. */
+	/* Others can still connect. */
 	struct link self = link_to_itself(&h, listener);
 	link_down(&self);
 	NET(net.close_listen(listener));
@@ -219,7 +220,7 @@ static void dialer(const void *arg)
 	pair(NULL, receives, dials, arg);
 }
 
-/* --- a listener --- */
+/* --- a hostile accepting side --- */
 
 struct lister {
 	const char *name;
@@ -276,7 +277,7 @@ static void takes(struct node *n)
 		raw_write(n, &l->record, sizeof l->record, r.to.base + l->place % RECORDS * sizeof(struct record), r.to.key,
 			  word(RECORD_CAME, l->place));
 	} else {
-		/* A good record, which becomes a bad one after it was announced. */
+		/* A good record that becomes a bad one after it was announced. */
 		good_one.offers[0].addr = (uintptr_t)r.board.addr;
 		good_one.offers[0].key = gdrfab_mr_key(r.board.mr);
 		raw_post(n, &good_one, sizeof good_one, r.to.base, r.to.key, word(RECORD_CAME, 0));
@@ -299,7 +300,7 @@ static void takes(struct node *n)
 	node_down(n);
 }
 
-/* Tried for a while, and as long as the other side is not at the next barrier: what it writes may need this side's calls. */
+/* Tries for a while, and until the other side is at the next barrier, because its writes may need this side's calls. */
 static void not_for(struct node *n, struct op *op, bool meets)
 {
 	char word;
@@ -328,7 +329,7 @@ static void sends(struct node *n)
 	} else {
 		struct op other = send_op(comm, &b, 0, ROOM, TAG + 1), op = send_op(comm, &b, 0, ROOM, TAG);
 		barrier(n);
-		/* Sees the record, and that it is not for this tag; then that is no longer what it was. */
+		/* Sees the record, and that it is not for this tag. Then the record changes. */
 		not_for(n, &other, true);
 		barrier(n);
 		not_for(n, &other, true);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Who outlives whom in gdrfab's plugin for NCCL: finalize and every close in every order, connects that are given up, clients
- * that stop halfway, inits one after another, at once and in a child, and calls that come too early or too late.
+ * Lifetimes in gdrfab's plugin for NCCL: finalize and every close in every order, connection attempts that are given
+ * up, clients that stop halfway, inits one after another, at once and in a child, and calls that come too early or
+ * too late.
  */
 #include "nccl_drive.h"
 
@@ -17,7 +18,7 @@ static void in_order(struct node *n, const int *steps, void *library)
 	struct handle h;
 	struct buf b;
 	void *ctx;
-	/* The first init is that of net_open; this one has the plugin to itself from version 11 on. */
+	/* The first init is that of net_open(). From version 11 on this one has its own devices. */
 	NET(net_init(&ctx));
 	net.ctx = ctx;
 	void *listener = listen_at(0, &h);
@@ -47,7 +48,7 @@ static void every_order(TEST_UNUSED const void *arg)
 	net_unhurried = true;
 	setenv("GDRFAB_NCCL_PROVIDERS", provider(), 0);
 	net_load();
-	/* Each number of STEPS digits of STEPS values, without those that name one twice. */
+	/* All numbers of STEPS digits below STEPS, without those that repeat a digit. */
 	for (int number = 0, all = STEPS * STEPS * STEPS * STEPS * STEPS; number < all; number++) {
 		unsigned seen = 0;
 		for (int i = 0, rest = number; i < STEPS; i++, rest /= STEPS) {
@@ -82,14 +83,14 @@ static void other_settings(TEST_UNUSED const void *arg)
 	setenv("GDRFAB_NCCL_PROVIDERS", other, 1);
 	NET(net_init(&net.ctx));
 	NET(net_props(0, &p));
-	/* Before version 11 nothing is finalized, and the first settings stay. */
+	/* Before version 11 there is no finalize, and the first settings stay. */
 	CHECK(test_says(p.name, net.version >= 11 ? other : provider()));
 	void *listener2 = listen_at(0, &h2);
 	struct link l2 = link_to_itself(&h2, listener2);
 	message_to_itself(&n, &l2, 50000, 2);
 	message_to_itself(&n, &l, 50000, 3);
 	if (net.version >= 11) {
-		/* Memory of one is nothing to the other. */
+		/* Memory of one provider cannot be used with the other. */
 		buf_new(&n, &b, HOST_MEM, 4096);
 		buf_reg(&b, l.send);
 		struct op op = recv_op(l2.recv, &b, 0, 10, 1);
@@ -103,7 +104,7 @@ static void other_settings(TEST_UNUSED const void *arg)
 	net_close(&n);
 }
 
-/* --- connects that are given up --- */
+/* --- connection attempts that are given up --- */
 
 enum { GIVEN_UP = 20 };
 
@@ -139,7 +140,7 @@ static void given_up_and_late(TEST_UNUSED const void *arg)
 	net_alone(&n);
 	timeout_is("0.3");
 	net_open();
-	/* What the provider itself opens once. */
+	/* Descriptors that the provider opens once and keeps. */
 	NET(net.close_listen(listen_at(0, &other)));
 	int before = test_count_fds();
 	give_up(&h);
@@ -148,7 +149,7 @@ static void given_up_and_late(TEST_UNUSED const void *arg)
 	NET(net.close_listen(listen_at(0, &other)));
 	if (test_count_fds() > before)
 		test_fail(__FILE__, __LINE__, "%d descriptors are left", test_count_fds() - before);
-	/* Who comes back for it is told. */
+	/* A caller that comes back for the attempt gets an error. */
 	NET_FAILS(net_connect(net.ctx, 0, &h, &comm), ncclInvalidArgument);
 	net_close(&n);
 }
@@ -162,7 +163,7 @@ static void stalled(const void *arg)
 	struct node n;
 	void *comm;
 	net_alone(&n);
-	/* More than there are places for wait a tenth of it. */
+	/* If all places are in use, each request has a tenth of this time. */
 	timeout_is("8");
 	net_open();
 	void *listener = listen_at(0, &h);
@@ -281,7 +282,8 @@ static void inits_at_once(TEST_UNUSED const void *arg)
 		pthread_join(threads[i], NULL);
 }
 
-/* What a child of fork() has of its parent's is refused; after an init of its own all is well in both. */
+/* Objects that a child of fork() has from its parent are refused. After an init of the child's own, both processes
+ * work. */
 static void in_a_child(TEST_UNUSED const void *arg)
 {
 	struct handle h, own;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Registered memory of gdrfab's plugin for NCCL, its source taken in here with the library's calls replaced: which region a
- * communicator gets, and where that of a dma-buf begins, which no machine without a card and a GPU would show.
+ * Registered memory of gdrfab's plugin for NCCL. Its source is included here with the library's calls replaced, to
+ * check which region a communicator gets and where a dma-buf's region begins: a machine without a card and a GPU
+ * would not show it.
  */
 #include "claim.h"
 
@@ -70,7 +71,7 @@ void inventory_drop(struct inventory *it)
 	held--;
 }
 
-/* Two cards, and shm as the first way of both devices, as on one host. */
+/* Two cards, with shm as the first way of both devices, as on one host. */
 static struct inventory one, two;
 static char domains[3];
 
@@ -108,7 +109,7 @@ TEST(every_communicator_gets_its_domains_region)
 				CHECK(mr != NULL);
 				CHECK(mr->domain == comm->device->ways[comm->way]->domain);
 			}
-			/* One for each domain. */
+			/* One region for each domain. */
 			CHECK_EQ(made_count, 3);
 			CHECK(memory_release(memory) == ncclSuccess);
 			for (int i = 0; i < made_count; i++)
@@ -144,14 +145,15 @@ TEST(a_dmabuf_with_an_offset_begins_at_its_memory)
 		CHECK_EQ(made[0].file.offset, offset);
 		CHECK_EQ(made[0].file.len, sizeof bytes);
 		CHECK((uintptr_t)made[0].file.base_addr + made[0].file.offset == (uintptr_t)bytes);
-		/* Without a card the memory goes by its address. */
+		/* Without a card the memory is registered by its address. */
 		CHECK(memory_region(memory, &without) == &made[1]);
 		CHECK(made[1].attr.dmabuf == NULL && made[1].base == bytes);
 		CHECK(memory_release(memory) == ncclSuccess);
 	}
 }
 
-/* {collectives, send and receive} x {tuned, not}: what NCCL registers first is its own, what follows is a user's. */
+/* {collectives, send and receive} x {tuned, not}: the memory that NCCL registers first is its own, later memory is a
+ * user's. */
 TEST(collectives_go_by_nccls_own_buffers)
 {
 	static char bytes[4096];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Messages through gdrfab's plugin for NCCL, byte for byte: every kind of memory, sizes at which something changes, many
- * in flight, both ways, from several threads, and early ones.
+ * Messages through gdrfab's plugin for NCCL, byte for byte: every kind of memory, sizes at which the protocol
+ * changes, many in flight, both ways, from several threads, and early ones.
  */
 #include "nccl_drive.h"
 
@@ -35,13 +35,13 @@ static const size_t sizes[] = {0,    1,	   2,	 3,	4,     7,   8,		 9,	  63,	   6
 			       4095, 4096, 4097, 8191, 8192, 8193, 65536, 65537, MIB - 1, MIB + 3, 4 * MIB - 1, 4 * MIB};
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 
-/* Where a message lies in its buffer: any address will do. */
+/* Offset of a message in its buffer: any address must do. */
 static size_t shift(size_t i)
 {
 	return i % 3 == 0 ? 0 : i * 5 % 61;
 }
 
-/* The receive is as large as the message, a little larger, much larger. */
+/* Size of the receive: as large as the message, a little larger, or much larger. */
 static size_t room(size_t i)
 {
 	return sizes[i / 3] + (i % 3 == 0 ? 0 : i % 3 == 1 ? 1 : 10000);
@@ -133,7 +133,7 @@ static void stream_new(struct node *n, struct stream *s, void *comm, bool send, 
 	for (size_t i = 0; i < count; i++) {
 		if (send)
 			buf_fill(&s->b, s->at[i], s->len[i], seed + (uint32_t)i);
-		/* A receive has a little more room, where the next message does not begin. */
+		/* The receive has a little more room, into which no other message goes. */
 		s->ops[i] = send ? send_op(comm, &s->b, s->at[i], s->len[i], 3)
 				 : recv_op(comm, &s->b, s->at[i], s->len[i] + i % 7, 3);
 	}
@@ -162,7 +162,7 @@ static void requests(struct node *n)
 	struct stream s;
 	stream_new(n, &s, send ? l.send : l.recv, send, kind_here(n), REQUESTS, MIB, 100);
 	if (!send) {
-		/* So many receives are taken at once. */
+		/* This many receives are accepted at once. */
 		for (int i = 0; i < NCCL_NET_MAX_REQUESTS; i++)
 			CHECK(op_post(&s.ops[i]));
 		barrier(n);
@@ -180,7 +180,7 @@ static void sixty_four_requests(const void *arg)
 	pair(NULL, requests, requests, arg);
 }
 
-/* Both ways at once and to itself, as in a ring of which some ranks are neighbours in one process. */
+/* Both ways at once and to itself, as in a ring in which some ranks are neighbours in one process. */
 static void ring(struct node *n)
 {
 	struct link l = kind_up(n, BOTH_WAYS), self;
@@ -310,7 +310,7 @@ static void registered_beside(struct node *n)
 	stream_new(n, &s, r.comm, send, kind_here(n), (size_t)test_count(400, 60), 100000, 100);
 	CHECK_EQ(pthread_create(&r.thread, NULL, registers, &r), 0);
 	ops_run(s.ops, s.count, 8);
-	/* Somebody else's connections may still need this side. */
+	/* The other side's connections may still need this side. */
 	barrier(n);
 	__atomic_store_n(&r.stop, 1, __ATOMIC_RELEASE);
 	pthread_join(r.thread, NULL);
@@ -347,7 +347,7 @@ static void shared(struct node *n)
 		if (!send)
 			BUF_CHECK(&b, at, 60000, i);
 	}
-	/* Registered once more, and in part; the first is as good as before when those are gone. */
+	/* Registered once more, and in part. The first registration still works when these are gone. */
 	struct buf again = b, part = b;
 	part.at += 4096;
 	part.len = 10000;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Connections and requests of the claims about the NCCL plugin: waits that end with words, not with a hang. */
+/* Connections and requests for the claims about the NCCL plugin. Each wait ends with a message instead of hanging. */
 #include "nccl_drive.h"
 
 #include <sched.h>
 #include <sys/socket.h>
 #include <time.h>
 
-#define PATIENCE 30000 /* ms: a hang, if it takes longer; above GDRFAB_NCCL_TIMEOUT's default */
+#define PATIENCE 30000 /* ms after which a wait counts as a hang; above GDRFAB_NCCL_TIMEOUT's default */
 
 /* --- connections --- */
 
@@ -61,7 +61,7 @@ static void one_way(struct node *n, struct link *l, enum test_side receiver)
 		void *listener = listen_at(0, &h);
 		oob_send(n, &h, sizeof h);
 		l->recv = accept_from(listener);
-		/* As NCCL does: the connection outlives what it came by. */
+		/* As in NCCL, the connection outlives its listener. */
 		NET(net.close_listen(listener));
 	} else {
 		oob_recv(n, &h, sizeof h);
@@ -165,7 +165,7 @@ static ncclResult_t post(struct op *op)
 	int tags[GROUP];
 	if (op->send)
 		return net_isend(op->comm, op->data[0], op->sizes[0], op->tags[0], op->mhandles[0], &op->request);
-	/* What NCCL gives is on its stack, and gone afterwards. */
+	/* NCCL passes arrays on its stack, which are gone afterwards; so these are overwritten. */
 	memcpy(data, op->data, sizeof data);
 	memcpy(mhandles, op->mhandles, sizeof mhandles);
 	memcpy(sizes, op->sizes, sizeof sizes);
@@ -224,7 +224,7 @@ static void never(const struct op *op, size_t which, size_t count)
 		  op->request ? "never ends" : "is never taken", log_warnings());
 }
 
-/* NCCL's thread gives way as well when nothing moves. */
+/* NCCL's thread yields as well when nothing moves. */
 static void give_way(unsigned *idle)
 {
 	struct timespec t = {0, 50000};
@@ -262,7 +262,7 @@ void op_finish(struct op *op)
 	op_wait(op);
 }
 
-/* May it be posted now, as far as the others go? */
+/* Whether it may be posted now, given the state of the others. */
 static bool is_next(const struct op *ops, size_t count, size_t i, size_t window)
 {
 	size_t under_way = 0;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Who is first, through gdrfab's plugin for NCCL: receives before sends and after, messages that leave before anybody
- * waits for them, and those that are longer than who waits expects.
+ * The order of calls in gdrfab's plugin for NCCL: receives before sends and after, messages sent before their
+ * receive is posted, and messages longer than their receive.
  */
 #include "nccl_drive.h"
 
 #define EAGER ((size_t)8192) /* GDRFAB_NCCL_EAGER's default */
 #define A_WHILE 300	     /* ms that one side lets the other wait */
 
-/* Drives an operation for ms, and says whether it has ended. */
+/* Drives an operation for ms. Returns whether it has ended. */
 static bool ends_within(struct op *op, int ms)
 {
 	uint64_t until = test_now_ms() + (uint64_t)ms;
@@ -26,7 +26,7 @@ struct early {
 	const char *name, *eager; /* GDRFAB_NCCL_EAGER */
 	size_t size;
 	int from, to;
-	bool taken; /* before the receive is posted */
+	bool taken; /* the send is accepted before the receive is posted */
 };
 
 static const struct early *early_of(const struct node *n)
@@ -50,7 +50,7 @@ static void received_late(struct node *n)
 	buf_new(n, &b, e->to, e->size + 100);
 	buf_reg(&b, l.recv);
 	barrier(n);
-	/* Nothing has come to where nothing was asked for. */
+	/* Nothing has arrived where nothing was requested. */
 	BUF_BLANK(&b, 0, e->size + 100);
 	struct op op = recv_op(l.recv, &b, 1, e->size + 50, 2);
 	op_finish(&op);
@@ -73,7 +73,7 @@ static void sent_early(struct node *n)
 	if (taken != e->taken)
 		test_fail(__FILE__, __LINE__, "a send of %zu bytes %s before its receive is posted", e->size,
 			  taken ? "is taken" : "is not taken");
-	/* Over shm nobody has to be there for its end. The memory of what is done is the caller's again. */
+	/* Over shm a send completes without the peer's help. The memory of a completed send is the caller's again. */
 	if (strcmp(provider(), "shm") == 0)
 		CHECK_EQ(done, e->taken);
 	if (done)
@@ -98,7 +98,7 @@ static void waits_for_it(struct node *n)
 	buf_new(n, &b, e->to, e->size);
 	buf_reg(&b, l.recv);
 	struct op op = recv_op(l.recv, &b, 0, e->size, 2);
-	/* The hint is taken for what it is, and not for a request. */
+	/* The hint must not be taken for a request. */
 	op.hint = true;
 	CHECK(op_post(&op));
 	CHECK(!ends_within(&op, A_WHILE));
@@ -131,7 +131,7 @@ static void irecv_first(const void *arg)
 	pair(NULL, waits_for_it, sends_to_it, arg);
 }
 
-/* --- many, and nobody receives for a while --- */
+/* --- many messages, while the peer does not receive --- */
 
 static size_t flood_size(size_t i, bool mixed)
 {
@@ -180,13 +180,13 @@ static void flooded(const void *arg)
 
 /* --- done is done --- */
 
-/* So many of that size may go before anybody asks for them: over tcp 32 KiB. */
+/* The number of messages of that size that may be sent before they are requested: over tcp 32 KiB in all. */
 static uint32_t early_ones(size_t size)
 {
 	return size == EAGER && strcmp(provider(), "tcp") == 0 ? 4 : 8;
 }
 
-/* The sender closes as soon as its own side says that it is done; nothing of what it sent is lost. */
+/* The sender closes as soon as its own side reports completion. Nothing that it sent may be lost. */
 static void closes_at_once(struct node *n)
 {
 	struct link l = sides_up(n, HOST_MEM, TO_SERVER);
@@ -200,7 +200,7 @@ static void closes_at_once(struct node *n)
 		buf_fill(&b, i * size, size, i);
 		ops[i] = send_op(l.send, &b, i * size, size, 0);
 	}
-	/* Early ones go before anybody waits for them; the others have their receives. */
+	/* Early messages are sent before their receives are posted; the others have theirs. */
 	barrier(n);
 	ops_run(ops, count, 8);
 	buf_end(&b);
@@ -221,7 +221,7 @@ static void receives_what_was_sent(struct node *n)
 	struct op ops[8];
 	for (uint32_t i = 0; i < count; i++)
 		ops[i] = recv_op(l.recv, &b, i * size, size, 0);
-	/* Another tag's, so that this side moves as NCCL's thread would. */
+	/* A receive of another tag, so that this side makes progress as NCCL's thread would. */
 	struct op other = recv_op(l.recv, &b, 0, 0, 7);
 	CHECK(op_post(size > EAGER ? &ops[0] : &other));
 	for (uint32_t i = 1; i < count && size > EAGER; i++)
@@ -252,7 +252,7 @@ static void closed_at_once(const void *arg)
 
 /* --- too long --- */
 
-/* The receive is there: the send that does not fit is refused. */
+/* The receive is posted: the send that does not fit is refused. */
 static void expects_less(struct node *n)
 {
 	setenv("GDRFAB_NCCL_EAGER", "0", 1);
@@ -310,7 +310,8 @@ static void too_long(const void *arg)
 	pair(NULL, expects_less, sends_more, arg);
 }
 
-/* It was on its way before the receive was there: that one fails, with words, and no byte goes beyond it. */
+/* The message was under way before the receive was posted: the receive fails, with a reason, and no byte is written
+ * beyond it. */
 static void expects_less_late(struct node *n)
 {
 	timeout_is("3");

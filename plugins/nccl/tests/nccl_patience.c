@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * NCCL posts a receive minutes before the other rank's kernel has anything to send, and a rank that is busy calls the plugin
- * not at all. Time limits are for peers that are gone, so nothing here may end by one.
+ * Long waits. NCCL posts a receive minutes before the other rank's kernel has anything to send, and a busy rank does
+ * not call the plugin at all. Time limits are for peers that are gone, so none may end anything here.
  */
 #include "nccl_drive.h"
 
@@ -22,7 +22,7 @@ static size_t size_of(const struct node *n)
 	return *(const size_t *)n->arg;
 }
 
-/* Posts, and asks all the while. */
+/* Posts a receive and tests it all the while. */
 static void asks(struct node *n)
 {
 	struct link l = patient_up(n);
@@ -71,9 +71,9 @@ static void stopped_sender(const void *arg)
 }
 
 #define EARLY 8192 /* bytes that go early */
-static bool *went; /* atomic, shared by both sides: the early message has */
+static bool *went; /* atomic, shared by both sides: the early message has been sent */
 
-/* Sends, and asks all the while; with an early message the request may end at once. */
+/* Sends and tests all the while. With an early message the request may be done at once. */
 static void sends_at_once(struct node *n)
 {
 	struct link l = patient_up(n);
@@ -87,7 +87,7 @@ static void sends_at_once(struct node *n)
 	uint64_t until = test_now_ms() + (early ? (uint64_t)test_ms(10000) : PAUSE + 500u);
 	while (!op.done && test_now_ms() < until)
 		NET(op_step(&op));
-	/* What goes early need not wait for anybody: the other side receives only after this. */
+	/* An early message needs no call of the other side, which receives only after this. */
 	if (early) {
 		CHECK(op.done);
 		__atomic_store_n(went, true, __ATOMIC_RELEASE);
@@ -122,8 +122,8 @@ static void late_receiver(const void *arg)
 	pair(NULL, receives_after_a_while, sends_at_once, arg);
 }
 
-/* As many early messages as there may be, for a process that reads none of them: the kernel's buffers hold them, or the
- * sender waits, and nobody takes that for a dead network. */
+/* The most early messages, to a process that reads none of them: either the kernel's buffers hold them or the sender
+ * waits, and nobody takes that for a dead network. */
 #define FLOOD 24
 
 static void flood_op(struct op *op, void *comm, struct buf *b, int i, bool send)

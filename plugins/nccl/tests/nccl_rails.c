@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * gdrfab's plugin for NCCL over several rails: while some of them are lost and come back, every message comes whole, and
- * NCCL's log is told.
+ * gdrfab's plugin for NCCL over several rails: while some of them are lost and come back, every message arrives
+ * whole, and NCCL's log reports it.
  */
 #include "nccl_drive.h"
 
@@ -27,7 +27,7 @@ static size_t length(size_t i)
 	return some[i % (sizeof some / sizeof some[0])];
 }
 
-/* What the connection tells is seen by an operation that waits for long. */
+/* A connection's events are read while an operation waits for long. */
 static bool is_told(struct op *waits, const char *words)
 {
 	for (int i = 0; i < 3000 && !waits->done && !strstr(log_all(), words); i++)
@@ -67,7 +67,7 @@ static void runs(struct node *n)
 	sides_down(n, &l);
 }
 
-/* By one side, as both together could lose all at once. */
+/* Only one side injects the faults, as both together could lose all rails at once. */
 static void lost(const char *fault, enum test_side by)
 {
 	const char *const faults[TEST_SIDES] = {[TEST_SERVER] = by == TEST_SERVER ? fault : "", [TEST_CLIENT] = by == TEST_CLIENT ? fault : ""};

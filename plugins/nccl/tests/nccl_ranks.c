@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What ranks do alike, whatever their process is given: they are bound to CPUs, nobody has launched them, or their NCCL is an
- * old one. The number of a host's CPUs, and how fast its wires are, are this program's own.
+ * Decisions that all ranks must make alike, whatever their processes are given: bound to CPUs, without a launcher,
+ * or with an old NCCL. This program itself provides the number of a host's CPUs and the speed of its networks.
  */
 #include "nccl_vars.h"
 
@@ -32,7 +32,7 @@ FILE *fopen(const char *path, const char *mode)
 	return wire ? fmemopen((void *)(uintptr_t)speed, strlen(speed), mode) : next(path, mode);
 }
 
-static bool is_new; /* this process's NCCL, although it takes the oldest interface */
+static bool is_new; /* this process's NCCL is a new one, although it uses the oldest interface */
 
 static bool widens(void)
 {
@@ -61,7 +61,7 @@ static void bind_to_one(void)
 }
 
 static const struct host {
-	const char *name, *providers, *ranks; /* of the host; NULL: nobody says */
+	const char *name, *providers, *ranks; /* ranks on the host; NULL: no launcher says */
 	long cpus;
 	const char *channels; /* NULL: too few CPUs */
 	int devices;
@@ -91,7 +91,7 @@ static void rank_of(const struct host *host, bool bound)
 	is("NCCL_MIN_NCHANNELS", wide ? host->channels : NULL);
 	CHECK_EQ(getenv("NCCL_TUNER_PLUGIN") != NULL, wide);
 	CHECK_EQ(count_devices(), wide ? host->devices : 1);
-	/* One CPU is left to NCCL's thread, which then moves what helpers of other ranks would. */
+	/* NCCL's thread has the one CPU, and moves the data that the helpers of other ranks would. */
 	snprintf(said, sizeof said, "0 threads for long messages, not %d", host->devices);
 	if (bound && host->channels && !test_says(log_all(), said))
 		test_fail(__FILE__, __LINE__, "the log does not say \"%s\": \"%s\"", said, log_all());
@@ -116,9 +116,10 @@ static void bound(const void *arg)
 	}
 }
 
-/* --- nobody says where the ranks are --- */
+/* --- no launcher says where the ranks are --- */
 
-/* shm so many times, of equal speed, and nothing else as fast; what NCCL counts as one device has one guid. */
+/* shm is offered this many times, at equal speed, and nothing else is as fast. NCCL counts devices with the same
+ * guid as one. */
 static void shm_leads(int times)
 {
 	int count = count_devices(), each = 0;
@@ -156,7 +157,7 @@ static void without_a_launcher(const void *arg)
 	net_alone(&n);
 	net.ctx = gpus ? loaded_over_cuda() : loaded();
 	shm_leads(!widens() ? 1 : gpus ? WIDE : 4);
-	/* Within the host, over shm, by any of them. */
+	/* Within the host, any of these devices works over shm. */
 	for (int dev = 0, count = count_devices(); dev < count; dev++) {
 		log_forget();
 		void *listener = listen_at(dev, &h);
@@ -168,7 +169,7 @@ static void without_a_launcher(const void *arg)
 	}
 }
 
-/* Where tcp comes first, shm is the one device that it was. */
+/* If tcp comes first, shm stays a single device. */
 static void tcp_first(TEST_UNUSED const void *arg)
 {
 	user_begins();
@@ -180,7 +181,7 @@ static void tcp_first(TEST_UNUSED const void *arg)
 
 /* --- versions of NCCL --- */
 
-/* Opened for all that look, or, as PyTorch does it, for those that link with it. */
+/* An NCCL with global symbols, or, as PyTorch loads it, with local ones. */
 static const struct nccl {
 	const char *version;
 	int mode;

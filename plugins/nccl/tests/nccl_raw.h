@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What plugins/nccl says while it connects, written down a second time, for peers of it that are none. */
+/* The connection messages of plugins/nccl, written a second time, for peers that are not the plugin. */
 #ifndef NCCL_RAW_H
 #define NCCL_RAW_H
 
@@ -14,11 +14,11 @@ struct hello {
 	uint64_t nonce, proof;
 };
 
-/* A hello of who has this handle, with a nonce of its own. */
+/* A hello from a peer that has this handle, with a nonce of its own. */
 struct hello hello_for(const struct handle *h, bool answers, uint64_t addr, uint64_t key);
-/* The proof anew, after something was changed. */
+/* Computes the proof again after a field was changed. */
 void hello_prove(struct hello *hello, const struct handle *h);
-/* Tries to connect n->ep, a new one, with these bytes; true: it was let in, and this is the answer. */
+/* Tries to connect a new n->ep with these bytes. True: accepted; `answer` is filled. */
 bool knock(struct node *n, const struct handle *h, const void *hello, size_t size, struct hello *answer);
 
 #endif

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What init sets of NCCL's variables, and the tuner that narrows the channels: never over what a user has set, the same on all
- * ranks, nothing written but the answer. Each version of the tuner interface is called as NCCL calls it.
+ * NCCL's variables that init sets, and the tuner that reduces the channels. They never override a user's setting,
+ * they are the same on all ranks, and nothing but the answer is written. Each version of the tuner interface is
+ * called as NCCL calls it.
  */
 #include "nccl_vars.h"
 
 #include <dlfcn.h>
 
-/* Before version 9, NCCL may be one that looks for no tuner here. */
+/* An NCCL that uses version 8 may be one that does not look for a tuner here. */
 static bool widens(void)
 {
 	return net.version >= 9;
@@ -49,7 +50,8 @@ static void sets_what_it_takes(TEST_UNUSED const void *arg)
 		is("NCCL_P2P_NET_CHUNKSIZE", NULL);
 		is("NCCL_TUNER_PLUGIN", NULL);
 	}
-	/* The next communicator's: nothing new, but what was taken away comes back, and what was changed stays. */
+	/* The init of the next communicator sets nothing new, but a removed variable comes back and a changed one
+	 * stays. */
 	log_forget();
 	NET(net_init(&second));
 	if (test_says(log_all(), " is set: "))
@@ -64,7 +66,7 @@ static void sets_what_it_takes(TEST_UNUSED const void *arg)
 	is("NCCL_BUFFSIZE", widens() ? "8388608" : NULL);
 	NET(net_finalize(second));
 	NET(net_finalize(first));
-	/* What was set stays readable. */
+	/* The strings stay readable after the library is closed. */
 	CHECK_EQ(dlclose(net.library), 0);
 	is("NCCL_PROTO", "^LL");
 }
@@ -79,7 +81,7 @@ static void sets_the_level(TEST_UNUSED const void *arg)
 	CHECK(p.ptr_support & NCCL_PTR_CUDA);
 	is("NCCL_NET_GDR_LEVEL", "SYS");
 	told("NCCL_NET_GDR_LEVEL");
-	/* A device for each channel, none of them another's, and no less than one together. */
+	/* One device for each channel, no two alike, and together no slower than one. */
 	NET(net.count(&net.devices));
 	CHECK_EQ(net.devices, widens() ? WIDE : 1);
 	for (int a = 0, speed = 0; a < net.devices; a++) {
@@ -96,7 +98,7 @@ static void sets_the_level(TEST_UNUSED const void *arg)
 	NET(net_finalize(ctx));
 }
 
-/* What is not tuned is offered once. */
+/* Without tuning the device is offered once. */
 static void one_device(TEST_UNUSED const void *arg)
 {
 	void *ctx;
@@ -117,7 +119,7 @@ static void level_without_gpus(TEST_UNUSED const void *arg)
 	NET(net_finalize(ctx));
 }
 
-/* name=value, and whether then the protocol, and the width, are still set. */
+/* A user's setting, and whether init then still sets the protocol and the width. */
 static const struct own {
 	const char *name, *value;
 	bool protocol, width, narrows;
@@ -202,7 +204,7 @@ static const struct row of_gpus[] = {
 #include "../tuner_table_tcp.h"
 };
 
-/* What is sent, by which settings of the user; how wide communicators then are, and what was measured. */
+/* The user's settings, the resulting width of communicators, and the sizes that were measured. */
 static const struct sent {
 	const char *name, *providers, *gdr, *threads, *channels, *buffer, *chunk;
 	int wide, devices;
@@ -225,7 +227,7 @@ static void *sent_begins(const struct sent *sent)
 	return loaded();
 }
 
-/* With helpers, memory of the host takes wide communicators too, and any protocol. */
+/* With helpers, host memory gets wide communicators too, with any protocol. */
 static void widens_for(const void *arg)
 {
 	const struct sent *sent = (const struct sent *)arg;
@@ -238,7 +240,7 @@ static void widens_for(const void *arg)
 	NET(net.count(&net.devices));
 	CHECK_EQ(net.devices, sent->devices && widens() ? sent->devices : net.devices);
 	NET(net_finalize(ctx));
-	/* One thread cannot share. Before version 11 nothing is finalized, and the first settings stay. */
+	/* One thread cannot share. Before version 11 there is no finalize, and the first settings stay. */
 	if (sent->devices && net.version >= 11) {
 		struct sent one = *sent;
 		one.threads = "1";
@@ -249,7 +251,7 @@ static void widens_for(const void *arg)
 	}
 }
 
-/* Of the rows of this size; and no channel has less than NCCL would give it. */
+/* The fastest of the rows of this size. No channel gets less than NCCL's own least share. */
 static int fastest(const struct sent *sent, const struct row *of)
 {
 	const struct row *best = of;
@@ -260,7 +262,7 @@ static int fastest(const struct sent *sent, const struct row *of)
 	return best->channels <= shares ? best->channels : shares ? shares : 1;
 }
 
-/* A communicator of so many ranks answers as was measured for these. */
+/* A communicator of `ranks` ranks gets the answers measured for `of` ranks. */
 static void as_measured(const struct sent *sent, int version, size_t ranks, size_t of)
 {
 	struct tuner t;
@@ -286,20 +288,21 @@ static void narrows(const void *arg)
 		return;
 	}
 	for (int version = OLDEST_TUNER; version <= NEWEST_TUNER; version++) {
-		/* Two ranks, of which one has registered its buffer. */
+		/* Two ranks, only one of which has registered its buffer. */
 		struct tuner one, other;
 		NET(tuner_init(&one, version, 2, 2));
 		NET(tuner_init(&other, version, 2, 2));
 		for (int func = ncclFuncBroadcast; func <= ncclFuncAllReduce; func++)
 			for (size_t bytes = 1; bytes <= (size_t)1 << 40; bytes = bytes * 3 / 2 + 1)
 				CHECK_EQ(ask(&one, (ncclFunc_t)func, bytes, 1, 0), ask(&other, (ncclFunc_t)func, bytes, 1, 1));
-		/* What was measured: few for the small, all for the large, and at each size what was fastest there. */
+		/* The measured answers: few channels for small sizes, all for large ones, and at each size the
+		 * fastest number. */
 		CHECK_EQ(ask(&one, ncclFuncAllReduce, 8192, 1, 0), 1);
 		CHECK(ask(&one, ncclFuncAllReduce, 262144, 1, 0) <= 4);
 		CHECK_EQ(ask(&one, ncclFuncAllReduce, sent->most, 1, 0), sent->wide);
 		as_measured(sent, version, 2, 2);
 		as_measured(sent, version, sent->ranks, sent->ranks);
-		/* The nearest number of ranks, for what was not measured. */
+		/* The nearest number of ranks stands for one that was not measured. */
 		as_measured(sent, version, 3, sent->ranks);
 		as_measured(sent, version, 8, sent->ranks);
 		as_measured(sent, version, 1000, sent->ranks);
@@ -309,7 +312,7 @@ static void narrows(const void *arg)
 		CHECK(!asked_simple);
 		ask(&one, ncclFuncAllReduce, 1 << 20, 1, 0);
 		CHECK_EQ(asked_simple, sent->devices && version > 2);
-		/* And what was not. */
+		/* Sizes and calls outside the measured range. */
 		CHECK_EQ(ask(&one, ncclFuncAllReduce, 4096, 1, 0), 0);
 		CHECK_EQ(ask(&one, ncclFuncAllReduce, 2 * sent->most, 1, 0), 0);
 		CHECK_EQ(ask(&one, ncclFuncAllReduce, 262144, 2, 0), 0);
@@ -323,7 +326,7 @@ static void narrows(const void *arg)
 	NET(net_finalize(ctx));
 }
 
-/* NCCL_TUNER_PLUGIN may name this file where another net is used. */
+/* NCCL_TUNER_PLUGIN may name this file where another net plugin is used. */
 static void tuner_alone(TEST_UNUSED const void *arg)
 {
 	user_begins();

@@ -3,7 +3,7 @@
 
 #include <dlfcn.h>
 
-/* What init may set. */
+/* The variables that init may set. */
 static const char *const ours[] = {"NCCL_PROTO",    "NCCL_TUNER_PLUGIN",	"NCCL_MIN_NCHANNELS",
 				   "NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_NET_GDR_LEVEL"};
 enum { OURS = sizeof ours / sizeof ours[0] };
@@ -62,7 +62,7 @@ ncclResult_t tuner_init(struct tuner *t, int version, size_t ranks, size_t nodes
 {
 	char symbol[32];
 	ncclNvlDomainInfo_v5_t domains = {1, (int)ranks, (int)ranks};
-	double constants[200]; /* more than NCCL's; nothing of it is ours */
+	double constants[200]; /* more than NCCL's; the tuner must not change them */
 	memset(constants, 0x5a, sizeof constants);
 	ncclTunerConstants_v5_t *model = (ncclTunerConstants_v5_t *)(void *)constants;
 	t->version = version;
@@ -95,7 +95,7 @@ int ask(struct tuner *t, ncclFunc_t func, size_t bytes, int pipelined, int regis
 		for (int p = 0; p < NCCL_TUNER_PROTOCOLS; p++)
 			costs[a][p] = a % 2 == 0 && p ? 12.5f * (float)(a + p) : -1.0f;
 	memcpy(before, costs, sizeof before);
-	/* Through the host, large ones go by Simple, unless that is not to be had. */
+	/* For large sizes of host memory Simple is chosen, unless it is not available. */
 	float *simple = &costs[1 + NCCL_TUNER_RING][NCCL_TUNER_SIMPLE], had = *simple;
 	float **table = (float **)(void *)costs[1];
 	enum { A = NCCL_TUNER_ALGORITHMS, P = NCCL_TUNER_PROTOCOLS };

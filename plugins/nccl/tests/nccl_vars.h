@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* NCCL's variables, as a user has them before init and a claim looks at them after it, and the tuner as NCCL asks it. */
+/* NCCL's variables, as a user sets them before init and as a claim checks them after it; and calls of the tuner as
+ * NCCL makes them. */
 #ifndef NCCL_VARS_H
 #define NCCL_VARS_H
 
@@ -9,16 +10,17 @@
 
 enum { OLDEST_TUNER = 2, NEWEST_TUNER = 6, WIDE = 16 };
 
-/* Nothing that init sets or heeds, but NCCL's own ways forbidden, so that everything goes through the plugin; shm, no helpers. */
+/* Clears every variable that init sets or reads, but forbids NCCL's own transports, so that all data goes through
+ * the plugin; shm, no helpers. */
 void user_begins(void);
-/* Loaded, and initialised once. */
+/* Loads the plugin and initialises it once. */
 void *loaded(void);
-/* The same where memory of GPUs is really offered; see net_open_with() for what that takes. Else the claim is skipped. */
+/* The same where memory of GPUs is really offered (net_open_with() says where); otherwise the claim is skipped. */
 void *loaded_over_cuda(void);
 
-/* NULL: not set. */
+/* Checks a variable's value. NULL: not set. */
 void is(const char *name, const char *want);
-/* Of all that init may set. */
+/* Checks that none of the variables that init may set is set. */
 void none_set(void);
 
 struct tuner {
@@ -28,13 +30,13 @@ struct tuner {
 };
 
 ncclResult_t tuner_init(struct tuner *t, int version, size_t ranks, size_t nodes);
-/* A communicator of NCCL's: its table, with what it ignores at -1, is followed by what is not the tuner's. Gives nChannels, 0
- * if that was left to NCCL. */
+/* Asks the tuner as for a communicator of NCCL's. Inputs that the tuner ignores are -1, and memory that it must not
+ * write follows its table. Returns nChannels, or 0 if the tuner left the choice to NCCL. */
 int ask(struct tuner *t, ncclFunc_t func, size_t bytes, int pipelined, int registered);
 /* Whether the last answer chose NCCL's protocol Simple. */
 extern bool asked_simple;
 void tuner_end(struct tuner *t);
-/* Whatever it is asked, NCCL chooses. */
+/* Checks that NCCL chooses whatever the tuner is asked. */
 void leaves_all_alone(size_t ranks, size_t nodes);
 
 #endif

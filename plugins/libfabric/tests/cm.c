@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* How endpoints find each other, and what they tell each other while they do. */
+/* Connecting: accept, reject, private data, addresses, and requests that are not answered as they should be. */
 #include "fi.h"
 
 static size_t cm_data_size(fid_t fid)
@@ -11,14 +11,14 @@ static size_t cm_data_size(fid_t fid)
 	return most;
 }
 
-/* Nothing, little, more, and as much as there is room for. */
+/* Sizes of private data: none, little, more, and as much as there is room for. */
 static size_t data_size(size_t most, uint32_t i)
 {
 	static const size_t sizes[] = {0, 1, 17};
 	return i < 3 ? sizes[i] : most;
 }
 
-/* A request is told with all that is needed to answer it. */
+/* A connection request's info has all that is needed to answer it. */
 static void check_request(const struct node *n, const struct fi_info *r)
 {
 	CHECK(r->handle != NULL && r->handle->fclass == FI_CLASS_CONNREQ);
@@ -86,10 +86,10 @@ static void connecting(struct node *n)
 		barrier(n);
 		CLOSE(ep);
 		barrier(n);
-		/* The other side has closed too, but this side's endpoint is gone: no event names it. */
+		/* The other side has closed too, but this side's endpoint no longer exists: no event may name it. */
 		EQ_QUIET(n, 0);
 	}
-	/* More than fits is refused before anything happens. */
+	/* More data than fits is refused before anything is sent. */
 	struct fid_ep *ep = ep_new(n, n->info, NULL);
 	int rc = fi_connect(ep, n->info->dest_addr, data, most + 1);
 	CHECK_EQ(rc, -FI_EINVAL);
@@ -102,7 +102,7 @@ TEST(accept_with_data)
 	pair(NULL, accepting, connecting, NULL);
 }
 
-/* Who computes before it answers is late, not lost: the call waits for it. */
+/* A peer that computes before it answers is late, not lost: the call waits for it. */
 TEST_WITHIN(60, accept_that_is_late)
 {
 	struct node n;
@@ -153,7 +153,7 @@ static void rejected(struct node *n)
 		CHECK_FILLED("the data of reject", f.data, data_size(most, i), 0, 200 + i);
 		if (is_gdrfab()) {
 			CHECK(f.words[0] != 0);
-			/* What was refused is not connected. */
+			/* A rejected endpoint is not connected. */
 			CHECK(fi_send(ep, &byte, 1, local_desc(n, &byte, 1), 0, NULL) < 0);
 		}
 		local_forget_all(n);
@@ -168,7 +168,7 @@ TEST(reject_with_data)
 	pair(NULL, rejecting, rejected, NULL);
 }
 
-/* A caller that brings no room gets err_data of the provider's own. */
+/* A caller without a buffer gets err_data in the provider's own memory. */
 static void rejected_without_room(struct node *n)
 {
 	struct fi_eq_err_entry e;
@@ -186,7 +186,7 @@ static void rejected_without_room(struct node *n)
 		CHECK_EQ(got, -FI_EAVAIL);
 		memset(&e, 0, sizeof e);
 		memset(room, 0x5a, sizeof room);
-		/* At last one with too little room: it gets as much as fits. */
+		/* The last one has too small a buffer, and gets as much as fits. */
 		if (i == 3) {
 			e.err_data = room;
 			e.err_data_size = 10;
@@ -209,14 +209,14 @@ TEST(reject_without_room)
 	pair(NULL, rejecting, rejected_without_room, NULL);
 }
 
-/* --- nobody there --- */
+/* --- no listener --- */
 
 TEST(nobody_listens)
 {
 	struct eq_failure f;
 	struct node n;
 	node_alone(&n, NULL);
-	/* Where nobody listens any more. */
+	/* At an address where nothing listens any more. */
 	CLOSE(n.pep);
 	n.pep = NULL;
 	for (int i = 0; i < 3; i++) {
@@ -245,7 +245,7 @@ static void check_name(fid_t fid, int (*get)(fid_t, void *, size_t *), const voi
 		CHECK_EQ(len, want_len);
 		CHECK_EQ(memcmp(name, want, len), 0);
 	}
-	/* Too little room: what is needed, and no byte beyond the room. */
+	/* Too small a buffer: the needed length is returned, and no byte beyond the buffer is written. */
 	size_t needed = len;
 	memset(name, 0x5a, sizeof name);
 	len = 4;
@@ -285,7 +285,7 @@ TEST(names)
 	pair(NULL, named, named, NULL);
 }
 
-/* A passive endpoint takes the address that it is given, and none after it listens. */
+/* A passive endpoint takes the address that it is given, and after it listens no other. */
 TEST(setname)
 {
 	struct node n;
@@ -297,7 +297,7 @@ TEST(setname)
 	struct fid_pep *pep = NULL;
 	OK(fi_passive_ep(n.fabric, n.info, &pep, NULL));
 	OK(fi_pep_bind(pep, &n.eq->fid, 0));
-	/* The address that was in use until now. */
+	/* The address that was in use before. */
 	OK(fi_setname(&pep->fid, n.addr, n.addrlen));
 	OK(fi_listen(pep));
 	OK(fi_getname(&pep->fid, name, &len));
@@ -308,7 +308,7 @@ TEST(setname)
 		CHECK(fi_setname(&pep->fid, n.addr, 3) < 0);
 		CHECK(fi_setname(&pep->fid, NULL, 0) < 0);
 	}
-	/* Nobody else may have it. */
+	/* No other endpoint may have it. */
 	struct fid_pep *second = NULL;
 	OK(fi_passive_ep(n.fabric, n.info, &second, NULL));
 	OK(fi_pep_bind(second, &n.eq->fid, 0));
@@ -375,9 +375,9 @@ static void twice(struct node *n)
 	}
 	CHECK(rc < 0);
 	fi_freeinfo(request);
-	/* And of an accepted one. */
+	/* The same with an accepted request. */
 	request = await_request(n, n->pep);
-	/* Another listener has no such request, and does not lose it. */
+	/* Another listener does not have this request; asking it does not lose the request. */
 	struct fid_pep *other = NULL;
 	OK(fi_passive_ep(n->fabric, n->info, &other, NULL));
 	CHECK(fi_reject(other, request->handle, NULL, 0) < 0);
@@ -416,7 +416,7 @@ TEST(answered_twice)
 	pair(NULL, twice, asking_twice, NULL);
 }
 
-/* --- a passive endpoint's address, taken over by one that connects --- */
+/* --- an address that a connecting endpoint takes over from a passive one --- */
 
 static void called(struct node *n)
 {
@@ -433,7 +433,7 @@ static void called(struct node *n)
 	EVENT(n, FI_CONNECTED, n->ep, NULL);
 	OK(fi_getpeer(n->ep, peer, &peer_len));
 	CHECK(peer_len == len && memcmp(peer, from, len) == 0);
-	/* An accepted one has its listener's address. */
+	/* An accepted endpoint has its listener's address. */
 	peer_len = sizeof peer;
 	OK(fi_getname(&n->ep->fid, peer, &peer_len));
 	CHECK(peer_len == n->addrlen && memcmp(peer, n->addr, peer_len) == 0);
@@ -462,13 +462,13 @@ static void calls_from(struct node *n)
 	CHECK(info->handle == &pep->fid);
 	n->ep = ep_new(n, info, NULL);
 	if (is_gdrfab()) {
-		/* It has one address to give, and none to listen at afterwards. */
+		/* It has one address to give, and cannot listen after that. */
 		CHECK(fi_endpoint(n->domain, info, &second, NULL) < 0);
 		CHECK(fi_listen(pep) < 0);
 		CHECK(fi_getname(&pep->fid, name, &len) < 0);
 	}
 	CLOSE(pep);
-	/* No such object any more. */
+	/* The object is closed. */
 	if (is_gdrfab())
 		CHECK(fi_endpoint(n->domain, info, &second, NULL) < 0);
 	check_name(&n->ep->fid, fi_getname, name, len);
@@ -487,7 +487,7 @@ TEST(address_of_a_passive_endpoint)
 	pair(NULL, called, calls_from, NULL);
 }
 
-/* A provider without such addresses says so, and the passive endpoint stays as it was. */
+/* A provider without such addresses reports that, and the passive endpoint stays as it was. */
 TEST(address_that_is_not_given)
 {
 	struct node n;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* How connections end: who is told, and what becomes of the receives that are still posted. */
+/* The end of connections: the events on both sides, and the receives that are still posted. */
 #include "fi.h"
 
 #include <signal.h>
@@ -15,7 +15,7 @@ static void post_all(struct node *n)
 		POST(n->cq, fi_recv(n->ep, room[i], 16, local_desc(n, room[i], 16), 0, room[i]));
 }
 
-/* Each posted receive comes back once, as cancelled; in order. */
+/* Each posted receive is reported once as cancelled, in order. */
 static void take_back(struct node *n)
 {
 	struct failure f;
@@ -29,7 +29,7 @@ static void take_back(struct node *n)
 
 enum how { BY_SHUTDOWN, BY_CLOSE, BY_DEATH, BY_EXIT };
 
-/* The one that ends it. */
+/* The side that ends the connection. */
 static void ender(struct node *n)
 {
 	enum how how = *(const enum how *)n->arg;
@@ -47,7 +47,7 @@ static void ender(struct node *n)
 		done entry;
 		CLOSE(n->ep);
 		n->ep = NULL;
-		/* What comes back has come before the close has returned: nothing comes later. */
+		/* Receives are reported before the close has returned: nothing comes later. */
 		size_t back = 0;
 		for (;;) {
 			ssize_t got = fi_cq_read(n->cq, &entry, 1);
@@ -59,7 +59,7 @@ static void ender(struct node *n)
 			CHECK(f.entry.op_context == room[back]);
 			back++;
 		}
-		/* All of them, or none: libfabric lets a provider drop them. */
+		/* All of them or none: libfabric lets a provider drop them. */
 		CHECK(back == POSTED || back == 0);
 		if (is_gdrfab())
 			CHECK_EQ(back, POSTED);
@@ -70,7 +70,7 @@ static void ender(struct node *n)
 	case BY_EXIT: _exit(0);
 	}
 	barrier(n);
-	/* The side that shuts down gets the event as well, and once. */
+	/* The side that shuts down gets the event as well, and only once. */
 	if (how == BY_SHUTDOWN)
 		EVENT(n, FI_SHUTDOWN, n->ep, NULL);
 	EQ_QUIET(n, 20);
@@ -87,7 +87,7 @@ static void ended(struct node *n)
 	EVENT(n, FI_SHUTDOWN, n->ep, NULL);
 	if (is_gdrfab())
 		take_back(n);
-	/* One event, not two; and the endpoint is of no use any more. */
+	/* One event, not two; and the endpoint can no longer be used. */
 	EQ_QUIET(n, 50);
 	if (is_gdrfab()) {
 		ssize_t rc = fi_send(n->ep, &byte, 1, local_desc(n, &byte, 1), 0, NULL);
@@ -132,7 +132,7 @@ TEST_TABLE(ends)
 	test_add("client_exits", end_of_client_claim, &hows[3], 20);
 }
 
-/* --- what was sent before the end arrives --- */
+/* --- messages sent before the end arrive --- */
 
 static void last_words(struct node *n)
 {
@@ -177,7 +177,7 @@ static void shuts_down_too(struct node *n)
 		else
 			n->ep = node_connect(n, n);
 		barrier(n);
-		/* At once, or one after the other has been told. */
+		/* At once, or one side after the event of the other. */
 		if (i % 4 > 1 && !first)
 			EVENT(n, FI_SHUTDOWN, n->ep, NULL);
 		int rc = fi_shutdown(n->ep, 0);
@@ -186,7 +186,7 @@ static void shuts_down_too(struct node *n)
 			EVENT(n, FI_SHUTDOWN, n->ep, NULL);
 		barrier(n);
 		EQ_QUIET(n, 5);
-		/* What is not read of an endpoint goes with it. */
+		/* Events of an endpoint that were not read go with it. */
 		CLOSE(n->ep);
 		n->ep = NULL;
 		EQ_QUIET(n, 0);
@@ -254,7 +254,7 @@ static void unreceived_sender(struct node *n)
 	EVENT(n, FI_SHUTDOWN, n->ep, NULL);
 	CLOSE(n->ep);
 	n->ep = NULL;
-	/* Each has ended, one way or the other, when its endpoint is closed. */
+	/* By the time its endpoint is closed each send has ended, with or without an error. */
 	for (;;) {
 		ssize_t got = fi_cq_read(n->cq, &entry, 1);
 		struct failure f;

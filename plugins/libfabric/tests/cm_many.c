@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Many connections of two processes on one CQ and one EQ, connections both ways at the same time, and the EQ itself. */
+/* Many connections of two processes on one completion queue and one event queue, connections both ways at the same
+ * time, and the event queue itself. */
 #include "fi.h"
 
 union room {
@@ -8,7 +9,7 @@ union room {
 	unsigned char bytes[512];
 };
 
-/* The next event, whichever it is. */
+/* The next event of any kind. */
 static ssize_t next_event(struct node *n, uint32_t *event, union room *room)
 {
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(10000);
@@ -56,7 +57,7 @@ static void all_exchange(struct node *n, struct slot *slots, int count)
 		}
 	}
 	int other = n->side == TEST_SERVER ? TEST_CLIENT : TEST_SERVER;
-	/* Which of the other side's endpoints is the peer is told by the data of the request: the same index. */
+	/* The data of the request tells which endpoint of the other side the peer is: the one with the same index. */
 	for (int i = 0; i < count; i++)
 		CHECK_EQ(slots[i].in, (uint64_t)i * 3 + (uint64_t)other);
 }
@@ -109,7 +110,7 @@ static void many(struct node *n)
 	for (int round = 0; round < 3; round++)
 		all_exchange(n, slots, count);
 	barrier(n);
-	/* One side closes all; the other is told of each. */
+	/* One side closes all; the other gets an event for each. */
 	if (n->side == TEST_CLIENT)
 		for (int i = 0; i < count; i++)
 			CLOSE(slots[i].ep);
@@ -132,7 +133,7 @@ static void many(struct node *n)
 
 TEST_WITHIN(60, hundreds_of_endpoints)
 {
-	/* An adapter wants room in the queue for all that may be under way. */
+	/* An adapter needs room in the queue for all operations that may be under way. */
 	struct setup setup = {.cq_size = 65536, .tx_size = 16, .rx_size = 16};
 	pair(&setup, many, many, NULL);
 }
@@ -144,7 +145,7 @@ static void both_ways(struct node *n)
 	struct slot slots[2];
 	struct fi_info *peer;
 	memset(slots, 0, sizeof slots);
-	/* Each listens for itself. */
+	/* Each side has a listener of its own. */
 	struct node own;
 	node_alone(&own, n->setup);
 	oob_send(n, own.addr, sizeof own.addr);
@@ -177,7 +178,7 @@ static void both_ways(struct node *n)
 			CHECK_EQ(event, FI_CONNECTED);
 			connected++;
 		}
-		/* What goes out by the one comes in by the other's second. */
+		/* A message sent on one side's first endpoint arrives at the other side's second. */
 		void *desc = local_desc(&own, slots, sizeof slots);
 		slots[0].out = 7;
 		slots[1].in = 0;
@@ -272,7 +273,7 @@ TEST(own_events)
 		CHECK_EQ(fi_eq_write(n.eq, FI_NOTIFY, &out, sizeof out, 0), (ssize_t)sizeof out);
 	}
 	for (uint64_t i = 0; i < 50; i++) {
-		/* A look leaves it where it is. */
+		/* FI_PEEK leaves the event in the queue. */
 		memset(&in, 0, sizeof in);
 		CHECK_EQ(fi_eq_read(n.eq, &event, &in, sizeof in, FI_PEEK), (ssize_t)sizeof in);
 		CHECK_EQ(in.data, i);
@@ -286,7 +287,7 @@ TEST(own_events)
 		CHECK(in.fid == &n.pep->fid && in.context == &n);
 	}
 	CHECK_EQ(fi_eq_read(n.eq, &event, &in, sizeof in, 0), -FI_EAGAIN);
-	/* Too little room for the next one. */
+	/* Too small a buffer for the next event. */
 	CHECK_EQ(fi_eq_write(n.eq, FI_NOTIFY, &out, sizeof out, 0), (ssize_t)sizeof out);
 	if (is_gdrfab())
 		CHECK_EQ(fi_eq_read(n.eq, &event, &in, 4, 0), -FI_ETOOSMALL);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Counters of an endpoint's operations: what they count, failures in a count of their own, and waits for a threshold. */
+/* Counters of an endpoint's operations: the operations that they count, failures in a count of their own, and waits
+ * for a threshold. */
 #include "fi.h"
 
 #include <poll.h>
@@ -61,7 +62,7 @@ static void *adder(void *arg)
 	return NULL;
 }
 
-/* A wait ends by what fails after it has begun: something does so until it is over. */
+/* Adds failures until the wait is over, because only a failure after its beginning ends a wait. */
 struct failing {
 	struct fid_cntr *cntr;
 	bool over; /* atomic */
@@ -77,7 +78,7 @@ static void *failer(void *arg)
 	return NULL;
 }
 
-/* A failure ends a wait as well, and says so. */
+/* A failure ends a wait as well, with an errno. */
 TEST(a_failure_ends_a_wait)
 {
 	struct node n;
@@ -145,7 +146,8 @@ static struct fid_ep *counted_connect(struct node *n, struct fid_cntr **cntr, en
 	return ep;
 }
 
-/* Each kind a different number of times; the CQ gives no entries, the counters count all the same, injects too. */
+/* A different number of operations of each kind. The completion queue gets no entries; the counters count all of
+ * them, injects too. */
 static void counted(struct node *n)
 {
 	struct fid_cntr *cntr[KINDS];
@@ -176,12 +178,12 @@ static void counted(struct node *n)
 	barrier(n);
 	for (int k = 0; k < KINDS; k++) {
 		CHECK_EQ(fi_cntr_readerr(cntr[k]), 0);
-		/* In use. */
+		/* In use, so it cannot be closed. */
 		CHECK_EQ(fi_close(&cntr[k]->fid), -FI_EBUSY);
 	}
 	QUIET(n->cq, 20);
 	barrier(n);
-	/* A failure has a count of its own; it may take the connection along. */
+	/* A failure has a count of its own. It may end the connection. */
 	if (n->side == TEST_CLIENT) {
 		struct failure f;
 		POST(n->cq, fi_write(n->ep, &out, 8, desc, 0, r.base, r.key ^ 0xff00, &out));
@@ -198,7 +200,7 @@ static void counted(struct node *n)
 	for (int k = 0; k < KINDS; k++)
 		CLOSE(cntr[k]);
 	CLOSE(mr);
-	/* The receive that was left over came back as the endpoint closed. */
+	/* The receive that was left was reported when the endpoint closed. */
 	barrier(n);
 	node_close(n);
 	free(at);

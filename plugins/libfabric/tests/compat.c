@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What others count on: a second libfabric in the process that comes and goes, clients of old versions with shorter error
- * entries, clients that leave unset what they have not asked for, and layers above that look at limits and logs.
+ * Compatibility: a second libfabric in the process that comes and goes, clients of old versions with shorter error
+ * entries, clients that leave unrequested fields unset, and layers above that look at limits and logs.
  */
 #include "fi.h"
 
@@ -27,7 +27,7 @@ struct other {
 	struct fid_eq *eq;
 };
 
-/* A copy is another library to the loader. */
+/* To the loader a copy of the file is another library. */
 static void other_load(struct other *o)
 {
 	static char bytes[65536];
@@ -54,7 +54,7 @@ static void other_load(struct other *o)
 	CHECK(o->getinfo != fi_getinfo);
 }
 
-/* False: it has no such provider. */
+/* False: this libfabric does not have the provider. */
 static bool other_ask(struct other *o)
 {
 	struct fi_info *hints = o->dupinfo(NULL);
@@ -76,7 +76,7 @@ static void other_use(struct other *o)
 	CHECK_EQ(strcmp(o->info->fabric_attr->prov_name, fi_provider()), 0);
 	OK(o->fabric(o->info->fabric_attr, &o->made, NULL));
 	OK(fi_eq_open(o->made, &attr, &o->eq, NULL));
-	/* Something for the log. */
+	/* A call that writes to the log. */
 	CHECK(fi_eq_write(o->eq, ~0u, NULL, 0, 0) < 0);
 }
 
@@ -100,7 +100,7 @@ static void first_works(struct node *n, const struct setup *setup)
 	size_t len = 1;
 	OK(provider_getinfo(NULL, NULL, 0, hints, &list));
 	fi_freeinfo(list);
-	hints->caps = FI_COLLECTIVE; /* has its reason in the log */
+	hints->caps = FI_COLLECTIVE; /* the log has the reason why there is none */
 	CHECK_EQ(provider_getinfo(NULL, NULL, 0, hints, &list), -FI_ENODATA);
 	fi_freeinfo(hints);
 	CHECK(fi_eq_write(n->eq, ~0u, NULL, 0, 0) < 0);
@@ -119,7 +119,7 @@ static void comes_and_goes(const void *arg)
 	struct node n;
 	skip_unless(is_gdrfab(), "is another's");
 	setenv("FI_LOG_LEVEL", "debug", 1);
-	/* The log goes to stderr, where nobody wants it. */
+	/* The log goes to stderr, where nobody needs it. */
 	int nowhere = open("/dev/null", O_WRONLY);
 	dup2(nowhere, 2);
 	if (which & 1)
@@ -138,13 +138,14 @@ static void comes_and_goes(const void *arg)
 	node_close(&n);
 	if (!(which & 4))
 		other_down(&o);
-	/* And another one in its place. */
+	/* Another libfabric at the same place. */
 	other_load(&o);
 	other_use(&o);
 	other_down(&o);
 }
 
-/* More than are known at a time: those are not served, and nothing else happens to them. */
+/* More libfabrics than the provider can know at a time: the extra ones are not served, and nothing else happens to
+ * them. */
 static void many_libfabrics(TEST_UNUSED const void *arg)
 {
 	static struct other others[9];
@@ -165,7 +166,7 @@ static void many_libfabrics(TEST_UNUSED const void *arg)
 	node_close(&n);
 }
 
-/* --- clients of old --- */
+/* --- old clients --- */
 
 static const uint32_t versions[] = {FI_VERSION(1, 0), FI_VERSION(1, 4), FI_VERSION(1, 5), FI_VERSION(1, 17)};
 
@@ -210,7 +211,7 @@ static void old_entries(const void *arg)
 	UNTOUCHED(failed, old ? offsetof(struct fi_cq_err_entry, err_data_size) : sizeof failed.e);
 	CHECK(fi_cq_strerror(n.cq, failed.e.prov_errno, failed.e.err_data, NULL, 0) != NULL);
 	CLOSE(ep);
-	/* Nobody listens there. */
+	/* Nothing listens there. */
 	ep = ep_new(&n, n.info, NULL);
 	struct fid_pep *pep = pep_new(&n, n.info, NULL);
 	unsigned char addr[ADDR_MAX];
@@ -233,7 +234,7 @@ static void old_entries(const void *arg)
 	node_close(&n);
 }
 
-/* What a client has not asked for may hold anything. */
+/* Fields of an unrequested capability may hold any value. */
 TEST(regions_without_hmem_have_no_interface)
 {
 	static const struct setup setup = {.eq_wait = FI_WAIT_NONE};
@@ -264,7 +265,7 @@ TEST(regions_without_hmem_have_no_interface)
 
 /* --- layers above --- */
 
-/* {pieces of a send} x {bytes of each}: to itself, through a layer that puts its own header in front. */
+/* {pieces of a send} x {bytes of each}: to itself, through a layer that prepends a header of its own. */
 TEST_WITHIN(40, pieces_through_a_layer)
 {
 	struct fi_info *hints = fi_allocinfo(), *info;
@@ -276,7 +277,7 @@ TEST_WITHIN(40, pieces_through_a_layer)
 	struct fi_cq_attr cq_attr = {.format = FI_CQ_FORMAT_DATA};
 	struct fi_av_attr av_attr = {.type = FI_AV_TABLE};
 	static char from[40000], to[40000], name[128];
-	/* A process sees the providers that its environment names when it first asks. */
+	/* A process sees only the providers that its environment names at the first call. */
 	snprintf(name, sizeof name, "%s;ofi_rxm", fi_provider());
 	unsetenv("FI_PROVIDER");
 	hints->ep_attr->type = FI_EP_RDM;
@@ -340,7 +341,7 @@ static void *writes_late(void *arg)
 	return NULL;
 }
 
-/* A queue of any wait object but none has a descriptor, and is woken by it: what was there, what comes. */
+/* A queue of any wait object but FI_WAIT_NONE has a descriptor, which wakes a sleeper for old and for new events. */
 TEST(event_queues_have_a_descriptor)
 {
 	static const struct setup setup = {.eq_wait = FI_WAIT_NONE};
@@ -379,7 +380,7 @@ TEST(event_queues_have_a_descriptor)
 	node_close(&n);
 }
 
-/* Layers drop errnos: what a client did wrong stands in the log. */
+/* Layers drop errnos, so a client's error is in the log. */
 TEST(wrong_arguments_are_in_the_log)
 {
 	static const struct setup setup = {.eq_wait = FI_WAIT_NONE};

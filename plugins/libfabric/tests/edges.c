@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Edges: no bytes at all, queues that are small or two, receives that are taken back. */
+/* Edge cases: operations without bytes, small queues, two queues, and cancelled receives. */
 #include "fi.h"
 
 #define SENT (FI_SEND | FI_MSG)
@@ -24,7 +24,7 @@ static void nothing_from(struct node *n)
 	POST(n->cq, fi_sendmsg(n->ep, &msg, FI_COMPLETION));
 	DONE(n->cq, &here, SENT, NULL);
 	barrier(n);
-	/* A write without bytes is what notifies. */
+	/* A write without bytes still notifies. */
 	POST(n->cq, fi_writedata(n->ep, NULL, 0, NULL, 4, 0, r.base, r.key, &here));
 	DONE(n->cq, &here, WRITTEN, NULL);
 	barrier(n);
@@ -73,7 +73,7 @@ TEST(no_bytes)
 	pair(NULL, nothing_to, nothing_from, NULL);
 }
 
-/* --- a completion queue that is smaller than what is under way --- */
+/* --- a completion queue smaller than the number of operations under way --- */
 
 enum { MANY = 300 };
 
@@ -85,7 +85,8 @@ static void hasty(struct node *n)
 	void *desc = local_desc(n, at, 8);
 	int posted = 0, ended = 0;
 	barrier(n);
-	/* As many as are taken without looking; the rest as room is made. Nothing is lost. */
+	/* Posts as many as are accepted without reading the queue, and the rest as there is room. No completion may
+	 * be lost. */
 	while (ended < MANY) {
 		while (posted < MANY && fi_send(n->ep, at, 8, desc, 0, at) == 0)
 			posted++;
@@ -134,7 +135,7 @@ TEST(small_completion_queue)
 	pair(&setup, lazy, hasty, NULL);
 }
 
-/* --- receives taken back --- */
+/* --- cancelled receives --- */
 
 static void taking_back(struct node *n)
 {
@@ -150,7 +151,7 @@ static void taking_back(struct node *n)
 	CHECK_EQ(rc, 0);
 	FAILED(n->cq, at[2], FI_ECANCELED, &f);
 	CHECK_EQ(f.entry.flags & FI_RECV, FI_RECV);
-	/* Once. */
+	/* Only once. */
 	rc = fi_cancel(&n->ep->fid, at[2]);
 	CHECK(rc == -FI_ENOENT || (rc == 0 && !is_gdrfab()));
 	QUIET(n->cq, 20);
@@ -180,7 +181,7 @@ TEST(receives_taken_back)
 	pair(NULL, taking_back, sending, NULL);
 }
 
-/* --- one queue for what is sent, another for what comes --- */
+/* --- one queue for sends, another for receives --- */
 
 static void two_queues(struct node *n)
 {
@@ -230,7 +231,7 @@ TEST(a_queue_for_each_direction)
 	pair(NULL, two_queues, two_queues, NULL);
 }
 
-/* --- the end of a connection, told to who reads the event queue and nothing else --- */
+/* --- the end of a connection, for a program that reads only the event queue --- */
 
 static void leaving(struct node *n)
 {

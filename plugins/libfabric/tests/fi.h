@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What the programs share that drive a provider through libfabric: two real processes that open it each for itself and
- * connect, and waits for completions and events that end with words, not with a hang. Nothing here knows gdrfab's own
- * API: what holds here holds for every client of libfabric.
+ * Declarations for the programs that drive a provider through libfabric. Two real processes each open the provider
+ * and connect; waits for completions and events end with a message instead of hanging. None of these programs uses
+ * gdrfab's own API, so that their claims hold for every client of libfabric.
  */
 #ifndef FI_H
 #define FI_H
@@ -25,7 +25,7 @@
 #define ADDR_MAX 256
 #define DATA_MAX 1024
 
-/* How the two sides are set up; zero is the default everywhere. */
+/* The set-up of the two sides; a zero field means the default. */
 struct setup {
 	uint32_t version; /* 0: the header's */
 	uint64_t caps;    /* 0: FI_MSG | FI_RMA */
@@ -57,17 +57,17 @@ struct node {
 	struct fid_domain *domain;
 	struct fid_cq *cq;
 	struct fid_ep *ep;
-	uint32_t format; /* of the server's address */
+	uint32_t format; /* format of the server's address */
 	size_t addrlen;
 	unsigned char addr[ADDR_MAX];
-	struct local *locals; /* what local_desc has registered */
+	struct local *locals; /* regions made by local_desc() */
 	uint64_t next_key;
-	char data_room[64]; /* where a receive for remote data points */
+	char data_room[64]; /* the buffer of receives posted for remote data */
 };
 
 typedef void (*side_fn)(struct node *n);
 
-/* Forks both sides; each gets a node with nothing open. Returns when both have ended well. */
+/* Forks both sides and gives each a node with nothing open. Returns when both have ended without a failure. */
 void pair(const struct setup *setup, side_fn server, side_fn client, const void *arg);
 
 /* --- the provider under test --- */
@@ -75,13 +75,13 @@ void pair(const struct setup *setup, side_fn server, side_fn client, const void 
 /* TEST_FI_PROVIDER, or gdrfab. */
 const char *fi_provider(void);
 bool is_gdrfab(void);
-/* TEST_PROVIDER: which of gdrfab's own providers. */
+/* Whether TEST_PROVIDER, the gdrfab provider under test, is `name`. */
 bool is_carried_by(const char *name);
 /* The host that both sides use (TEST_NODE), or NULL. */
 const char *node_name(void);
 void skip_unless(bool possible, const char *why);
-/* After an operation has failed at the peer the connection is as good as before, and the failure is told in all its
- * parts; else it is over. */
+/* Whether the connection still works after an operation has failed at the peer, and the error entry is complete.
+ * Otherwise the connection is over. */
 bool survives_failures(void);
 struct fi_info *hints_new(const struct setup *setup);
 /* fi_getinfo for the provider under test alone. */
@@ -90,10 +90,10 @@ int provider_getinfo(const char *node, const char *service, uint64_t flags, stru
 
 /* --- the two processes --- */
 
-/* One process alone: everything but an endpoint is opened, and it may listen. */
+/* A single process: everything but an endpoint is opened, and it may listen. */
 void node_alone(struct node *n, const struct setup *setup);
 void node_open(struct node *n); /* info, fabric, EQ, domain, CQ; the server listens and tells the client where */
-void node_up(struct node *n);   /* and a connected endpoint */
+void node_up(struct node *n);   /* node_open(), and a connected endpoint */
 struct fid_cq *cq_new(struct node *n, enum fi_cq_format format, size_t size, enum fi_wait_obj wait);
 struct fid_ep *ep_bare(struct node *n, struct fi_info *info, void *context);
 struct fid_ep *ep_new(struct node *n, struct fi_info *info, void *context); /* bound to n->cq and n->eq, enabled */
@@ -106,7 +106,8 @@ void node_down(struct node *n);  /* meets the other side and closes everything *
 void node_close(struct node *n); /* the same without the other side */
 #define CLOSE(object) OK(fi_close(&(object)->fid))
 
-/* Out of band. While it waits it drives n->cq and n->eq, so that manual progress does not stop. */
+/* Messages between the two sides beside the library. While a call waits it drives n->cq and n->eq, so that manual
+ * progress does not stop. */
 void oob_send(struct node *n, const void *data, size_t len);
 void oob_recv(struct node *n, void *data, size_t len);
 void barrier(struct node *n);
@@ -116,7 +117,7 @@ void await_gone(struct node *n);
 /* --- completions; the CQ must have format DATA --- */
 typedef struct fi_cq_data_entry done;
 
-/* 1: an entry; -1: an error entry is next; 0: nothing within ms. */
+/* 1: an entry; -1: an error entry is next; 0: nothing came within ms. */
 int cq_next(struct fid_cq *cq, done *entry, int ms);
 struct failure {
 	struct fi_cq_err_entry entry;
@@ -132,7 +133,8 @@ void expect_quiet(const char *file, int line, struct fid_cq *cq, int ms);
 #define FAILED(cq, context, err, f) expect_failed(__FILE__, __LINE__, cq, context, err, f)
 #define QUIET(cq, ms) expect_quiet(__FILE__, __LINE__, cq, ms)
 
-/* Posts; while the queue is full it reads the CQ and tries again, which must not bring entries. */
+/* Posts an operation. While the queue is full it reads the completion queue, which must bring no entries, and tries
+ * again. */
 #define POST(cq, call)                                                                                                 \
 	do {                                                                                                           \
 		test_at(__FILE__, __LINE__);                                                                           \
@@ -165,29 +167,29 @@ void expect_no_event(const char *file, int line, struct node *n, int ms);
 
 /* --- memory --- */
 
-/* What operations must be given for a local buffer: NULL unless FI_MR_LOCAL. The region lasts as long as the node, or
- * until local_forget, which must come before the pages are given back. */
+/* The descriptor that operations need for a local buffer: NULL unless FI_MR_LOCAL. The region lasts as long as the
+ * node, or until local_forget(), which must be called before the pages are freed. */
 void *local_desc(struct node *n, const void *at, size_t len);
 void **local_descs(struct node *n, const struct iovec *iov, size_t count, void **desc);
 void local_forget(struct node *n, const void *at, size_t len);
 void local_forget_all(struct node *n);
 /* Page-aligned, so that no registration shares a page with another. */
 void *pages(size_t len);
-/* Registers for everything, with a key of its own where the caller chooses keys. */
+/* Registers memory for all access, with a new key if the caller chooses keys. */
 struct fid_mr *mr_new(struct node *n, const void *at, size_t len, uint64_t access);
 
-/* What the other side needs to know of a region. */
+/* The part of a region that the other side needs. */
 struct remote {
 	uint64_t key, base, len;
 };
 void mr_publish(struct node *n, struct fid_mr *mr, const void *at, size_t len);
 struct remote mr_fetch(struct node *n);
 
-/* A peer's write with data takes a posted receive where the mode says so: then data_room() must have posted one before
- * the peer writes. */
+/* Whether a peer's write with data takes a posted receive. If so, data_room() must have posted one before the peer
+ * writes. */
 bool data_takes_receive(const struct node *n);
 void data_room(struct node *n);
-/* The next entry is that of a peer's write with data. */
+/* The next entry must be that of a peer's write with data. */
 void expect_data(const char *file, int line, struct node *n, done *entry);
 #define DATA_CAME(n, entry) expect_data(__FILE__, __LINE__, n, entry)
 uint64_t cq_data(const struct node *n, uint64_t value);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Waits for completions and for events, with a limit and with words about what came instead. */
+/* Waits for completions and for events, with a time limit; a failure names the entry that came instead. */
 #include "fi.h"
 
 #include <rdma/fi_eq.h>
@@ -50,7 +50,7 @@ void cq_failure(const char *file, int line, struct fid_cq *cq, struct failure *f
 	ssize_t got = fi_cq_readerr(cq, &f->entry, 0);
 	if (got != 1)
 		test_fail(file, line, "fi_cq_readerr is %s, not 1", test_number(got));
-	/* At once: err_data is good until the next read. */
+	/* Read at once, because err_data is valid only until the next read. */
 	const char *text =
 		fi_cq_strerror(cq, f->entry.prov_errno, f->entry.err_data, f->words, sizeof f->words);
 	if (!text)
@@ -148,7 +148,8 @@ static void read_eq_failure(const char *file, int line, struct fid_eq *eq, struc
 		snprintf(f->words, sizeof f->words, "%s", text);
 }
 
-/* Bytes read, -FI_EAVAIL, or 0 for nothing within ms. Reads rather than sleeps: not every EQ has a wait object. */
+/* Returns the bytes read, -FI_EAVAIL, or 0 if nothing came within ms. Polls, because not every event queue has a
+ * wait object. */
 static ssize_t eq_next(struct node *n, uint32_t *event, union event_room *room, int ms)
 {
 	uint64_t until = test_now_ms() + (uint64_t)test_ms(ms);
@@ -210,7 +211,7 @@ void expect_eq_failure(const char *file, int line, struct node *n, const void *f
 		test_fail(file, line, "no error event within %d ms; wanted %s", ms, test_number(-err));
 	if (got > 0)
 		test_fail(file, line, "event %u instead of an error; wanted %s", came, test_number(-err));
-	/* It stays until it is read. */
+	/* The event stays in the queue until it is read. */
 	got = fi_eq_read(n->eq, &came, &room, sizeof room, 0);
 	if (got != -FI_EAVAIL)
 		test_fail(file, line, "fi_eq_read before fi_eq_readerr is %s, not -FI_EAVAIL", test_number(got));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Memory: regions, what operations must be given for local buffers, and room for a peer's writes with data. */
+/* Memory: regions, descriptors of local buffers, and receives for a peer's writes with data. */
 #include "fi.h"
 
 #include <pthread.h>
@@ -17,7 +17,7 @@ void *pages(size_t len)
 struct fid_mr *mr_new(struct node *n, const void *at, size_t len, uint64_t access)
 {
 	struct fid_mr *mr = NULL;
-	/* Unlike any other, should the caller be the one to choose. */
+	/* A key unlike any other, in case the caller chooses keys. */
 	uint64_t key = ++n->next_key + ((uint64_t)n->side << 8);
 	int rc = fi_mr_reg(n->domain, at, len, access, 0, key, 0, &mr, n);
 	if (rc)
@@ -94,7 +94,7 @@ void local_forget_all(struct node *n)
 	local_forget(n, NULL, 0);
 }
 
-/* --- for the peer --- */
+/* --- keys for the peer --- */
 
 void mr_publish(struct node *n, struct fid_mr *mr, const void *at, size_t len)
 {
@@ -131,7 +131,7 @@ void expect_data(const char *file, int line, struct node *n, done *entry)
 	int came = cq_next(n->cq, entry, 10000);
 	if (came <= 0)
 		test_fail(file, line, "no completion of the peer's write with data (%s)", came ? "a failure" : "10 s");
-	/* libfabric's own forget to say that it was RMA. */
+	/* libfabric's own providers do not set FI_RMA here. */
 	if (entry->flags != flags && (is_gdrfab() || (entry->flags | FI_RMA) != flags))
 		test_fail(file, line, "the peer's write with data has flags 0x%llx, not 0x%llx",
 			  (unsigned long long)entry->flags, (unsigned long long)flags);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Two processes that open the provider each for itself, and connect. */
+/* Two processes that each open the provider and connect. */
 #include "fi.h"
 #include "process_pair.h"
 
@@ -39,7 +39,7 @@ static int setup_getinfo(struct node *n, const char *node, uint64_t flags, struc
 
 /* --- the two processes --- */
 
-/* What one side of a pair is told. */
+/* The arguments of one side of a pair. */
 struct pairing {
 	const struct setup *setup;
 	side_fn fn[TEST_SIDES];
@@ -57,7 +57,7 @@ static void run_side(enum test_side side, int oob, const void *arg)
 	n.oob = oob;
 	n.peer = test_oob_peer(oob);
 	if (side == TEST_CLIENT) {
-		/* The client may live in another network namespace, and then listens there. */
+		/* The client may live in another network namespace, and then listens on an address there. */
 		const char *node = test_enter_netns();
 		if (node)
 			setenv("TEST_NODE", node, 1);
@@ -99,7 +99,7 @@ static void open_objects(struct node *n)
 static void listen_somewhere(struct node *n)
 {
 	struct fi_info *hints = hints_new(n->setup);
-	/* Without a node there is nothing for FI_SOURCE to speak of. */
+	/* FI_SOURCE needs a node to refer to. */
 	int rc = setup_getinfo(n, node_name(), node_name() ? FI_SOURCE : 0, hints);
 	if (rc)
 		test_fail(__FILE__, __LINE__, "fi_getinfo for a listener is %s", test_number(rc));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What the two processes say to each other beside the provider. */
+/* Messages between the two processes beside the provider. */
 #include "fi.h"
 #include "process_pair.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The provider under test. */
+/* Selects the provider under test. */
 #include "fi.h"
 
 const char *test_own_strerror(int err)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Endpoints of one process that reach each other by their indexes; see fi_rdm.h. */
+/* Endpoints of one process that address each other by their indexes; see fi_rdm.h. */
 #include "fi_rdm.h"
 
 struct fi_info *rdm_hints(uint64_t caps)
@@ -16,7 +16,7 @@ struct fi_info *rdm_hints(uint64_t caps)
 
 void end_open_with(struct end *e, struct fi_info *hints, enum fi_av_type type, uint64_t cq_flags)
 {
-	/* Open MPI's queues are as short. */
+	/* As short as Open MPI's queues. */
 	struct fi_cq_attr cq_attr = {.size = 100, .format = FI_CQ_FORMAT_TAGGED};
 	struct fi_av_attr av_attr = {.type = type, .count = 10};
 	OK(fi_getinfo(FI_VERSION(1, 5), NULL, NULL, 0, hints, &e->info));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What the programs of connectionless endpoints share: endpoints of one process that reach each other by their indexes. */
+/* Declarations for the programs of connectionless endpoints: endpoints of one process that address each other by
+ * their indexes. */
 #ifndef FI_RDM_H
 #define FI_RDM_H
 
@@ -26,9 +27,9 @@ void end_open_with(struct end *e, struct fi_info *hints, enum fi_av_type type, u
 void end_open(struct end *e, uint64_t caps);
 void end_close(struct end *e);
 fi_addr_t end_knows(struct end *e, const struct end *other);
-/* The next entry of e, while the other side is driven; NULL: an error entry is next. */
+/* The next entry of e, while the other endpoint is driven too; NULL: an error entry is next. */
 struct fi_cq_tagged_entry *end_next(struct end *e, struct end *other, fi_addr_t *from);
-/* An error entry with this error; into entry, unless that is NULL. */
+/* Expects an error entry with this errno, and copies it to `entry` unless that is NULL. */
 void end_failed(struct end *e, int err, struct fi_cq_err_entry *entry);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Device memory (FI_HMEM): CUDA's, of the fake driver of GDRFAB_FAKES or, with TEST_REAL=1, of a real one. The program
- * has it by calls of the driver and names it to the provider by fi_mr_regattr. Fake memory dies under a stray load.
+ * Device memory (FI_HMEM): CUDA's, from the fake driver of GDRFAB_FAKES or, with TEST_REAL=1, from a real one. The
+ * program allocates it by the driver's calls and names it to the provider by fi_mr_regattr. A CPU load from fake
+ * device memory crashes.
  */
 #include "fi_rdm.h"
 
@@ -34,9 +35,9 @@ TEST(offered)
 		CHECK_EQ(i->domain_attr->mr_mode & FI_MR_HMEM, FI_MR_HMEM);
 	}
 	fi_freeinfo(list);
-	/* Device memory has to be named. */
+	/* Device memory must be named. */
 	CHECK_EQ(ask(&without_mode, &list), -FI_ENODATA);
-	/* Without FI_HMEM in the hints nothing is said of it, and nothing has to be named. */
+	/* Without FI_HMEM in the hints it is not offered, and nothing must be named. */
 	OK(ask(&plain, &list));
 	for (struct fi_info *i = list; i; i = i->next) {
 		CHECK_EQ(i->caps & FI_HMEM, 0);
@@ -96,7 +97,7 @@ static void cuda_up(void)
 	cuda_up_on(0);
 }
 
-/* Two devices where there are two: the client has the last. */
+/* If there are two devices, the client has the last. */
 static int own_device(const struct node *n)
 {
 	int count = 0;
@@ -123,7 +124,7 @@ static void device_fill(unsigned char *at, size_t len, uint32_t seed)
 	unsigned char *host = (unsigned char *)pages(len);
 	fill(host, len, 0, seed);
 	CU(cuMemcpyHtoD_v2, (uint64_t, const void *, size_t), (uint64_t)(uintptr_t)at, host, len);
-	/* The call may return before pageable bytes are in place, and only the default stream waits for them. */
+	/* The call may return before pageable bytes are in place; only the default stream waits for them. */
 	CU(cuStreamSynchronize, (void *), NULL);
 	free(host);
 }
@@ -156,7 +157,7 @@ static int device_register(struct node *n, unsigned char *at, size_t len, enum f
 static const size_t sizes[] = {8, 64, 4096, 65537, LEN};
 #define SIZES (sizeof sizes / sizeof sizes[0])
 
-/* What the target has, and what the initiator has: each of a device or of the host. */
+/* The kind of the target's and of the initiator's memory: a device's or the host's. */
 struct ways {
 	bool remote, local;
 };
@@ -205,7 +206,7 @@ static void initiator(struct node *n)
 	for (size_t i = 0; i < SIZES; i++) {
 		size_t len = sizes[i];
 		uint32_t seed = (uint32_t)i * 10;
-		/* Writes, then reads the same back. */
+		/* Writes, then reads the same bytes back. */
 		memory_fill(w->local, at, len, seed);
 		POST(n->cq, fi_write(n->ep, at, len, desc, 0, r.base, r.key, at));
 		DONE(n->cq, at, FI_WRITE | FI_RMA, NULL);
@@ -216,7 +217,7 @@ static void initiator(struct node *n)
 		POST(n->cq, fi_read(n->ep, at, len, desc, 0, r.base, r.key, at));
 		DONE(n->cq, at, FI_READ | FI_RMA, NULL);
 		memory_check(w->local, "what was read back", at, len, seed);
-		/* A message there, and one back. */
+		/* A message to the server, and one back. */
 		memory_fill(w->local, at, len, seed + 1);
 		barrier(n);
 		POST(n->cq, fi_send(n->ep, at, len, desc, 0, at));
@@ -288,7 +289,7 @@ TEST_TABLE(moves)
 
 /* --- tagged messages of connectionless endpoints --- */
 
-/* Each size from either side, before its receive is posted and after it. */
+/* Each size from either side, before its receive is posted and after. */
 static void tagged(struct node *n)
 {
 	const struct ways *w = (const struct ways *)n->arg;
@@ -357,7 +358,8 @@ TEST(wrongly_named)
 	node_alone(&n, &device_setup);
 	cuda_up();
 	unsigned char *at = device_new(LEN), *host = (unsigned char *)pages(LEN);
-	/* The device's as the host's, the host's as the device's, another device's or vendor's, and beyond its end. */
+	/* Device memory named as the host's, the host's as the device's, memory of another device or vendor, and a
+	 * range beyond its end. */
 	CHECK(device_register(&n, at, LEN, FI_HMEM_SYSTEM, 0, 1, &mr) < 0);
 	CHECK(device_register(&n, host, LEN, FI_HMEM_CUDA, 0, 1, &mr) < 0);
 	CHECK(device_register(&n, at, LEN, FI_HMEM_CUDA, 63, 1, &mr) < 0);
@@ -372,7 +374,7 @@ TEST(wrongly_named)
 	node_close(&n);
 }
 
-/* Options that say how device memory is to be reached: taken, or refused with the right word. */
+/* Options for the path to device memory: accepted, or refused with the right errno. */
 TEST(options)
 {
 	struct node n;
@@ -386,7 +388,7 @@ TEST(options)
 	CHECK(rc < 0);
 	rc = fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, 1);
 	CHECK(rc < 0);
-	/* FI_OPT_CUDA_API_PERMITTED, which older headers lack: over shm another process calls CUDA then. */
+	/* FI_OPT_CUDA_API_PERMITTED, which older headers lack. If it is false, another process calls CUDA over shm. */
 	enum { CUDA_API_PERMITTED = 10 };
 	bool permitted = false;
 	rc = fi_setopt(&ep->fid, FI_OPT_ENDPOINT, CUDA_API_PERMITTED, &permitted, sizeof permitted);

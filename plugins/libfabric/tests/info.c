@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What fi_getinfo offers, with few hints and with many that can be met: what was asked for, and what is true. */
+/* The offers of fi_getinfo, with few hints and with many that can be met: they match the hints and are true. */
 #include "fi.h"
 
 static const struct setup plain;
@@ -12,7 +12,7 @@ static struct fi_info *hints_bare(void)
 	return hints;
 }
 
-/* What every answer must hold. */
+/* Checks that hold for every answer. */
 static void check_sane(const struct fi_info *i, const struct fi_info *hints)
 {
 	CHECK(i->tx_attr && i->rx_attr && i->ep_attr && i->domain_attr && i->fabric_attr);
@@ -21,7 +21,7 @@ static void check_sane(const struct fi_info *i, const struct fi_info *hints)
 	CHECK(i->fabric_attr->prov_name != NULL);
 	CHECK_EQ(strcmp(i->fabric_attr->prov_name, fi_provider()), 0);
 	bool connected = i->ep_attr->type == FI_EP_MSG;
-	/* Connectionless ones have a program of their own. */
+	/* Connectionless endpoints are tested in rdm.c. */
 	CHECK(connected || (is_gdrfab() && i->ep_attr->type == FI_EP_RDM && (!hints || !hints->ep_attr->type)));
 	CHECK(i->ep_attr->max_msg_size >= 8 << 20);
 	CHECK(i->caps & (FI_MSG | FI_RMA | FI_ATOMIC));
@@ -48,7 +48,7 @@ static void check_sane(const struct fi_info *i, const struct fi_info *hints)
 		CHECK(i->domain_attr->mr_mode & FI_MR_HMEM || !is_gdrfab());
 	if (!hints)
 		return;
-	/* Nothing is demanded that the caller has not offered. */
+	/* Nothing is required that the caller has not offered. */
 	CHECK_EQ(i->mode & ~hints->mode, 0);
 	CHECK_EQ(i->tx_attr->mode & ~hints->mode, 0);
 	CHECK_EQ(i->rx_attr->mode & ~hints->mode, 0);
@@ -86,7 +86,7 @@ static void check_dup(struct fi_info *i)
 		CHECK(copy->nic->device_attr && copy->nic->device_attr->name);
 		CHECK(fi_tostr(&copy->nic->fid, FI_TYPE_FID));
 	}
-	/* Of one and of a copy of a copy, and in either order. */
+	/* Frees a copy and a copy of a copy, in either order. */
 	struct fi_info *second = fi_dupinfo(copy);
 	fi_freeinfo(copy);
 	CHECK_EQ(strcmp(second->fabric_attr->name, i->fabric_attr->name), 0);
@@ -97,7 +97,7 @@ TEST(without_hints)
 {
 	struct fi_info *list = NULL, *i;
 	bool found = false, others = false;
-	/* All of libfabric's are asked. */
+	/* All providers of libfabric are asked. */
 	unsetenv("FI_PROVIDER");
 	OK(fi_getinfo(fi_version(), NULL, NULL, 0, NULL, &list));
 	for (i = list; i; i = i->next) {
@@ -121,7 +121,7 @@ TEST(without_hints)
 TEST(with_its_name_alone)
 {
 	struct fi_info *hints = hints_bare(), *list, *i;
-	/* Who can do nothing for a card's regions gets none but connectionless endpoints. */
+	/* A caller that cannot meet a card's requirements on regions is offered only connectionless endpoints. */
 	if (is_carried_by("verbs")) {
 		OK(provider_getinfo(NULL, NULL, 0, hints, &list));
 		for (i = list; i; i = i->next)
@@ -141,7 +141,7 @@ TEST(with_its_name_alone)
 	fi_freeinfo(hints);
 }
 
-/* What its own answer says may be asked for. */
+/* The attributes of its own answer can be requested. */
 TEST(asked_for_what_it_said)
 {
 	struct fi_info *hints = hints_new(&plain), *first, *second;
@@ -202,7 +202,7 @@ TEST(caps)
 	CHECK_EQ(i->rx_attr->caps & (FI_MSG | FI_RMA | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE),
 		 FI_MSG | FI_RMA | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE);
 	fi_freeinfo(i);
-	/* Half of it. */
+	/* Half of its capabilities. */
 	OK(ask_caps(FI_MSG | FI_SEND, &i));
 	fi_freeinfo(i);
 	OK(ask_caps(FI_RMA | FI_WRITE, &i));
@@ -232,7 +232,7 @@ TEST(caps)
 	}
 }
 
-/* --- mr_mode, of today and of the API before 1.5 --- */
+/* --- mr_mode of today, and of the API before 1.5 --- */
 
 static int ask_mr_mode(uint32_t version, int mr_mode, uint64_t mode, struct fi_info **out)
 {
@@ -255,7 +255,7 @@ TEST(mr_modes)
 	bool adapter = is_carried_by("verbs");
 	for (size_t o = 0; o < sizeof offered / sizeof offered[0]; o++) {
 		int rc = ask_mr_mode(fi_version(), offered[o], 0, &list);
-		/* What an adapter needs; with less it is not offered. */
+		/* The bits that an adapter requires; with fewer it is not offered. */
 		int needs = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_ALLOCATED;
 		if (adapter && (offered[o] & needs) != needs) {
 			CHECK_EQ(rc, -FI_ENODATA);
@@ -337,7 +337,8 @@ TEST(threading_and_progress)
 			OK(provider_getinfo(NULL, NULL, 0, hints, &list));
 			for (struct fi_info *i = list; i; i = i->next) {
 				check_sane(i, hints);
-				/* FI_THREAD_SAFE promises the most; else the level that was asked for. */
+				/* FI_THREAD_SAFE promises the most; otherwise the answer is the level that was
+				 * requested. */
 				if (threading[t] != FI_THREAD_UNSPEC)
 					CHECK(i->domain_attr->threading == threading[t] ||
 					      i->domain_attr->threading == FI_THREAD_SAFE);

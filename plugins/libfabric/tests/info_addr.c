@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Addresses: of nodes and services, as sockets' and as text, of this side and of the other. */
+/* Addresses in fi_getinfo: nodes and services, socket addresses and text, of this side and of the other. */
 #include "fi.h"
 
 #include <arpa/inet.h>
@@ -106,7 +106,7 @@ TEST(no_such_node)
 		CHECK_EQ(rc, -FI_ENODATA);
 }
 
-/* Formats that nobody here speaks. */
+/* Formats that no provider here supports. */
 TEST(other_formats)
 {
 	struct fi_info *list;
@@ -117,7 +117,7 @@ TEST(other_formats)
 		CHECK_EQ(ask(NULL, NULL, 0, FI_SOCKADDR_IN, &list), -FI_ENODATA);
 }
 
-/* An address that a program can bind a socket to, if it asks for an IP address by node and format. */
+/* If node and format mean an IP address, the answer is an address that a program can bind a socket to. */
 TEST(addresses_of_sockets)
 {
 	static const char *const nodes[] = {"127.0.0.1", "::1"};
@@ -140,7 +140,7 @@ TEST(addresses_of_sockets)
 			}
 			fi_freeinfo(list);
 		}
-	/* shm's own address is one for whoever takes it from an answer. */
+	/* A caller that takes shm's own address from an answer may ask with it. */
 	if (is_carried_by("shm")) {
 		struct fi_info *list, *again;
 		char host[INET6_ADDRSTRLEN];
@@ -152,7 +152,7 @@ TEST(addresses_of_sockets)
 	}
 }
 
-/* hints' own addresses. */
+/* Addresses in the hints. */
 TEST(addresses_in_hints)
 {
 	struct node n;
@@ -169,7 +169,7 @@ TEST(addresses_in_hints)
 		CHECK_EQ(memcmp(i->dest_addr, n.addr, n.addrlen), 0);
 	}
 	fi_freeinfo(list);
-	/* Both. */
+	/* Both addresses. */
 	hints->src_addr = malloc(n.addrlen);
 	memcpy(hints->src_addr, n.addr, n.addrlen);
 	((struct sockaddr_in6 *)hints->src_addr)->sin6_port = 0;
@@ -180,7 +180,7 @@ TEST(addresses_in_hints)
 	if (is_gdrfab())
 		CHECK_EQ(list->src_addrlen, n.addrlen);
 	fi_freeinfo(list);
-	/* This side's alone. */
+	/* Only this side's address. */
 	free(hints->dest_addr);
 	hints->dest_addr = NULL;
 	hints->dest_addrlen = 0;
@@ -192,7 +192,7 @@ TEST(addresses_in_hints)
 	node_close(&n);
 }
 
-/* Lengths that cannot be, of what an application has taken from elsewhere. */
+/* Impossible lengths, of addresses that an application got from elsewhere. */
 TEST(broken_addresses_in_hints)
 {
 	skip_unless(is_gdrfab(), "believes what it is given");
@@ -267,7 +267,7 @@ static void text_client(struct node *n)
 	size_t len = sizeof peer;
 	oob_recv(n, name, sizeof name);
 	hints->addr_format = FI_ADDR_STR;
-	/* By the node's name, as a program prints and is given it. */
+	/* By the node's name, as a program prints it and receives it. */
 	OK(provider_getinfo(name, NULL, 0, hints, &n->info));
 	CHECK_EQ(n->info->addr_format, FI_ADDR_STR);
 	CHECK_EQ(strcmp((char *)n->info->dest_addr, name), 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What cannot be met is not offered: each attribute asked for once as much as there is, and once more than that. */
+/* Attributes that cannot be met are not offered: each one is requested once at its limit and once above it. */
 #include "fi.h"
 
 static const struct setup plain;
@@ -23,13 +23,13 @@ static struct fi_info *first_answer(void)
 	return first;
 }
 
-/* The sizes that are limits of what is offered. */
+/* Attributes whose value in an offer is a limit. */
 enum part { TX, RX, EP, DOMAIN };
 struct limit {
 	const char *name;
 	enum part part;
 	size_t offset;
-	bool always; /* tcp heeds it too */
+	bool always; /* tcp checks it too */
 };
 #define LIMIT(part, type, field, always) {#field, part, offsetof(struct type, field), always}
 static const struct limit limits[] = {
@@ -74,7 +74,7 @@ static void limit_claim(const void *arg)
 	}
 	skip_unless(is_gdrfab() || l->always, "does not look at it");
 	if (most < SIZE_MAX - 1) {
-		/* An adapter may have more if asked; then it offers as much. */
+		/* An adapter may have more if more is requested, and then offers it. */
 		struct fi_info *list;
 		*field(hints, l) = most + 1;
 		int rc = provider_getinfo(NULL, NULL, 0, hints, &list);
@@ -101,7 +101,7 @@ TEST_TABLE(limits)
 	}
 }
 
-/* Queue sizes are granted as asked, up to a limit that is told by being refused. */
+/* Queue sizes are granted as requested, up to a limit above which requests are refused. */
 TEST(queue_sizes)
 {
 	struct fi_info *hints = hints_new(&plain), *list;
@@ -132,7 +132,7 @@ TEST(kinds_of_endpoint)
 {
 	struct fi_info *hints = hints_new(&plain);
 	static const enum fi_ep_type none[] = {FI_EP_RDM, FI_EP_DGRAM, FI_EP_SOCK_STREAM, FI_EP_SOCK_DGRAM};
-	/* Nobody beside the provider itself: libfabric's utilities would make an RDM endpoint of it. */
+	/* Only the provider itself: libfabric's utility layers would make an RDM endpoint of it. */
 	skip_unless(is_gdrfab(), "has others");
 	setenv("FI_PROVIDER", "gdrfab", 1);
 	hints->ep_attr->type = FI_EP_UNSPEC;
@@ -173,7 +173,7 @@ TEST(names)
 TEST(other_attributes)
 {
 	struct fi_info *hints = hints_new(&plain), *first = first_answer();
-	/* Orders: what there is may be asked for, what nobody has may not. */
+	/* Offered orders can be requested; orders that no provider has cannot. */
 	hints->tx_attr->msg_order = first->tx_attr->msg_order;
 	hints->rx_attr->msg_order = first->rx_attr->msg_order;
 	ASK(hints, 0);
@@ -212,7 +212,7 @@ TEST(other_attributes)
 	hints->rx_attr->op_flags = FI_MULTI_RECV;
 	ASK(hints, -FI_ENODATA);
 	hints->rx_attr->op_flags = 0;
-	/* Protocols: its own, and nobody else's. */
+	/* Protocols: its own, and no other. */
 	hints->ep_attr->protocol = first->ep_attr->protocol;
 	ASK(hints, 0);
 	hints->ep_attr->protocol = FI_PROTO_PSMX2;
@@ -227,7 +227,7 @@ TEST(other_attributes)
 	hints->rx_attr->caps = FI_ATOMIC;
 	ASK(hints, is_gdrfab() && !is_carried_by("verbs") ? 0 : -FI_ENODATA);
 	hints->rx_attr->caps = 0;
-	/* Resource management, an address vector's type that will not be used, contexts. */
+	/* Resource management, an address vector type that will not be used, contexts. */
 	hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
 	ASK(hints, 0);
 	hints->domain_attr->av_type = FI_AV_TABLE;
@@ -242,7 +242,7 @@ TEST(other_attributes)
 		ASK(hints, -FI_ENODATA);
 	hints->ep_attr->rx_ctx_cnt = 0;
 	hints->ep_attr->msg_prefix_size = 0;
-	/* Modes that nobody is asked for do no harm. */
+	/* Mode bits that no provider uses do no harm. */
 	hints->mode = ~0ull;
 	ASK(hints, 0);
 	fi_freeinfo(hints);

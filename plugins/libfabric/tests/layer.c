@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* libfabric's ofi_rxm on top of the provider: its thread sleeps on an event queue's descriptor; it hands on memory that it has not
- * looked at, and those above it may drop an errno. */
+/* libfabric's ofi_rxm on top of the provider. Its thread sleeps on an event queue's descriptor, it passes on memory
+ * that it has not accessed, and layers above it may drop an errno. */
 #include "fi.h"
 
 struct layer {
@@ -21,7 +21,7 @@ static void layer_open(struct layer *l, enum fi_progress progress)
 	char name[128];
 	size_t len = sizeof name;
 	snprintf(name, sizeof name, "%s;ofi_rxm", fi_provider());
-	/* A process sees the providers that its environment names when it first asks. */
+	/* A process sees only the providers that its environment names at the first call. */
 	unsetenv("FI_PROVIDER");
 	hints->ep_attr->type = FI_EP_RDM;
 	hints->caps = FI_MSG;
@@ -53,7 +53,8 @@ static void layer_close(struct layer *l)
 	fi_freeinfo(l->info);
 }
 
-/* Its thread sleeps on the event queue's descriptor, and is woken to end by an event that the layer writes itself. */
+/* Its thread sleeps on the event queue's descriptor, and is woken at the end by an event that the layer itself
+ * writes. */
 static void sleeps(const void *arg)
 {
 	static char from[16], to[16];
@@ -84,9 +85,10 @@ static void sleeps(const void *arg)
 	}
 }
 
-/* --- what layers drop --- */
+/* --- errors that layers drop --- */
 
-/* Memory behind a layer's header that cannot be read ends in an error entry, found in each way, and costs nothing else. */
+/* If the memory after a layer's header cannot be read, there is an error entry, which each kind of reading finds.
+ * Nothing else changes. */
 static void unreadable_sender(struct node *n)
 {
 	static char head[8] = "a head", text[128];
@@ -114,9 +116,9 @@ static void unreadable_sender(struct node *n)
 		POST(n->cq, fi_send(n->ep, head, 8, desc, 0, head));
 		DONE(n->cq, head, FI_SEND | FI_MSG, NULL);
 	}
-	/* What no layer has put there is refused at once, as is everything else that is wrong. */
+	/* Memory that no layer has put there is refused at once, like all other wrong arguments. */
 	CHECK(fi_send(n->ep, NULL, 8, desc, 0, NULL) < 0);
-	/* Nobody need read them. */
+	/* The entries need not be read before the endpoint is closed. */
 	struct iovec iov[] = {{head, 8}, {NULL, 8}};
 	OK(fi_sendv(n->ep, iov, desc ? descs : NULL, 2, 0, text));
 	node_down(n);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Objects closed too early, bound wrongly, or used before they can be: an error each time, and all goes on. */
+/* Objects closed too early, bound wrongly, or used before they are ready: an error each time, and everything still
+ * works. */
 #include "fi.h"
 
 #include <netinet/in.h>
@@ -11,7 +12,7 @@ static bool refused(ssize_t rc)
 	return rc < 0 && rc != -FI_EAGAIN;
 }
 
-/* --- closing what others still use --- */
+/* --- closing objects that others still use --- */
 
 TEST(closed_too_early)
 {
@@ -56,7 +57,7 @@ TEST(wrong_bindings)
 	CHECK(refused(fi_ep_bind(ep, &n.cq->fid, 0)));
 	CHECK(refused(fi_ep_bind(ep, &n.cq->fid, FI_TRANSMIT | FI_RMA_EVENT)));
 	CHECK(refused(fi_ep_bind(ep, &n.cq->fid, 1ull << 62)));
-	/* What is no queue; what is of another domain or fabric. */
+	/* An object that is no queue, and queues of another domain or fabric. */
 	CHECK(refused(fi_ep_bind(ep, &n.domain->fid, 0)));
 	CHECK(refused(fi_ep_bind(ep, &n.pep->fid, 0)));
 	CHECK(refused(fi_ep_bind(ep, &ep->fid, 0)));
@@ -77,7 +78,7 @@ TEST(wrong_bindings)
 	OK(fi_passive_ep(n.fabric, n.info, &pep, NULL));
 	CHECK(refused(fi_pep_bind(pep, &n.cq->fid, 0)));
 	CHECK(refused(fi_pep_bind(pep, &other.eq->fid, 0)));
-	/* Nobody could be told of requests. */
+	/* Without an event queue nothing could report requests. */
 	CHECK(refused(fi_listen(pep)));
 	OK(fi_pep_bind(pep, &n.eq->fid, 0));
 	CHECK(refused(fi_pep_bind(pep, &n.eq->fid, 0)));
@@ -98,7 +99,8 @@ TEST(enable)
 	OK(fi_ep_bind(ep, &n.eq->fid, 0));
 	WANT_EQ(fi_enable(ep), -FI_ENOCQ);
 	OK(fi_ep_bind(ep, &n.cq->fid, FI_TRANSMIT));
-	/* With a queue for the one direction only: not enabled, or the other direction is refused, call by call. */
+	/* With a queue for one direction only, either fi_enable() fails or each call of the other direction is
+	 * refused. */
 	int rc = fi_enable(ep);
 	if (rc == 0) {
 		unsigned char at[8] = {0};
@@ -110,7 +112,7 @@ TEST(enable)
 		OK(fi_enable(ep));
 	}
 	CLOSE(ep);
-	/* One that only sends needs no queue for what it receives. */
+	/* An endpoint that only sends needs no queue for receives. */
 	struct fi_info *half = fi_dupinfo(n.info);
 	half->caps = FI_MSG | FI_SEND;
 	half->tx_attr->caps = FI_MSG | FI_SEND;
@@ -230,7 +232,7 @@ TEST(infos_with_parts_missing)
 	node_close(&n);
 }
 
-/* An info of another domain, and sizes that nobody has offered. */
+/* An info of another domain, and sizes that were never offered. */
 TEST(infos_that_do_not_fit)
 {
 	struct node n;
@@ -278,7 +280,7 @@ TEST(queues_that_cannot_be)
 	attr.size = 262144;
 	OK(fi_cq_open(n.domain, &attr, &cq, NULL));
 	CLOSE(cq);
-	/* Without a format, and with no attributes at all where that is allowed. */
+	/* Without a format, and without attributes where that is allowed. */
 	memset(&attr, 0, sizeof attr);
 	OK(fi_cq_open(n.domain, &attr, &cq, NULL));
 	done entry;
@@ -292,7 +294,7 @@ TEST(queues_that_cannot_be)
 
 /* --- addresses --- */
 
-/* Nothing behind an address is read. */
+/* No byte beyond an address is read. */
 TEST(addresses_at_the_end_of_memory)
 {
 	struct node n;
@@ -337,10 +339,11 @@ TEST(options)
 		CHECK(refused(fi_getopt(&ep->fid, 4711, FI_OPT_CM_DATA_SIZE, &value, &size)));
 		CHECK_EQ(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, 4711, &value, sizeof value), -FI_ENOPROTOOPT);
 		CHECK(refused(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &value, sizeof value)));
-		/* Of ofi_rxm's own, for other providers. */
+		/* An option of ofi_rxm's for other providers. */
 		CHECK_EQ(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, (int)(FI_PROV_SPECIFIC | 7), &value, sizeof value),
 			 -FI_ENOPROTOOPT);
-		/* FI_OPT_CUDA_API_PERMITTED and FI_OPT_SHARED_MEMORY_PERMITTED, which older headers lack: any byte but 0 is yes. */
+		/* FI_OPT_CUDA_API_PERMITTED and FI_OPT_SHARED_MEMORY_PERMITTED, which older headers lack: any byte
+		 * but 0 means yes. */
 		for (int option = 10; option <= 11; option++)
 			for (int byte = 1; byte < 256; byte++) {
 				unsigned char yes = (unsigned char)byte;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Calls that connected endpoints do not have: libfabric looks at no slot before it calls it, so each must answer. */
+/* Calls that connected endpoints do not have. libfabric checks no slot before it calls it, so each must return an
+ * error. */
 #include "fi.h"
 
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_collective.h>
 #include <rdma/fi_tagged.h>
 
-/* The two errnos by which a provider says that it lacks a call. */
+/* The two errnos by which a provider reports that it lacks a call. */
 static bool none(ssize_t rc)
 {
 	return rc == -FI_ENOSYS || rc == -FI_EOPNOTSUPP;
@@ -110,14 +111,14 @@ TEST(objects_of_a_domain)
 	NONE(fi_poll_open(n.domain, &poll_attr, &poll));
 	NONE(fi_query_collective(n.domain, FI_BARRIER, NULL, 0));
 	NONE(fi_domain_bind(n.domain, &n.eq->fid, 0));
-	/* Extensions by name, and those that ofi_rxm looks for. */
+	/* Extensions by name, among them those that ofi_rxm asks for. */
 	NONE(fi_open_ops(&n.domain->fid, "ofix_flow_ctrl_v1", 0, &ops, NULL));
 	NONE(fi_set_ops(&n.domain->fid, "ofix_dynamic_rbuf_v2", 0, &ops, NULL));
 	NONE(fi_open_ops(&n.domain->fid, "no such thing", 0, &ops, NULL));
 	NONE(fi_mr_map_raw(n.domain, 0, raw, sizeof raw, &key, 0));
 	NONE(fi_mr_unmap_key(n.domain, 1));
 	struct fid_mr *mr = mr_new(&n, at, sizeof at, FI_REMOTE_READ);
-	/* A key of eight bytes may be had raw as well. */
+	/* A key of eight bytes may also be returned raw. */
 	rc = fi_mr_raw_attr(mr, &base, raw, &raw_size, 0);
 	CHECK(rc == 0 || none(rc));
 	struct iovec iov = {at, sizeof at};
@@ -141,11 +142,11 @@ TEST(calls_of_an_endpoint)
 	NONE(fi_join(n.ep, at, 0, &mc, NULL));
 	NONE(fi_listen((struct fid_pep *)n.ep));
 	NONE(fi_reject((struct fid_pep *)n.ep, NULL, NULL, 0));
-	/* Its default flags, of one direction. */
+	/* The default flags of one direction. */
 	ssize_t rc = fi_control(&n.ep->fid, FI_GETOPSFLAG, &flags);
 	CHECK(none(rc) || (rc == 0 && (flags & ~(FI_TRANSMIT | FI_COMPLETION)) == 0));
 	NONE(fi_control(&n.ep->fid, 4711, &flags));
-	/* What was never posted cannot be taken back; who cannot at all says so. */
+	/* A receive that was never posted cannot be cancelled. A provider that cancels nothing returns that errno. */
 	rc = fi_cancel(&n.ep->fid, at);
 	CHECK(rc == -FI_ENOENT || none(rc));
 	node_close(&n);
@@ -190,10 +191,10 @@ TEST(calls_of_queues_and_the_fabric)
 	NONE(fi_open_ops(&n.ep->fid, "no such thing", 0, &ops, NULL));
 	NONE(n.cq->fid.ops->bind(&n.cq->fid, &n.eq->fid, 0));
 	NONE(n.fabric->fid.ops->bind(&n.fabric->fid, &n.eq->fid, 0));
-	/* With flags that mean something to peers of this header's time. */
+	/* Flags that may mean something to newer versions of libfabric. */
 	int rc = fi_domain2(n.fabric, n.info, &domain, 1ull << 40, NULL);
 	CHECK(rc < 0);
-	/* A name for each thing. */
+	/* Each object and each error has a name. */
 	char text[256] = "";
 	CHECK(fi_cq_strerror(n.cq, 1, NULL, text, sizeof text) != NULL);
 	CHECK(fi_eq_strerror(n.eq, 1, NULL, text, sizeof text) != NULL);

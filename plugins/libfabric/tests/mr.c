@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Memory regions: the three calls that make them, keys, what is refused, and the events of a region. */
+/* Memory regions: the three calls that make them, keys, refused registrations, and a region's counter. */
 #include "fi.h"
 
 #define LEN 16384
 #define REMOTE (FI_REMOTE_READ | FI_REMOTE_WRITE)
 #define WRITTEN (FI_WRITE | FI_RMA)
 
-/* A newer header's, for older ones: what mr_iov points to with the flag. */
+/* From newer headers: with this flag mr_iov points to a struct mr_dmabuf. */
 #define MR_DMABUF (1ull << 40)
 struct mr_dmabuf {
 	int fd;
@@ -91,7 +91,7 @@ TEST(calls_without_a_mode)
 	pair(&setup, owner, user, NULL);
 }
 
-/* Descriptors are there to be passed, whether or not they must be. */
+/* Descriptors may be passed, whether or not they are required. */
 static void with_descriptors(struct node *n)
 {
 	unsigned char *at = (unsigned char *)pages(LEN), *back = (unsigned char *)pages(LEN);
@@ -134,7 +134,7 @@ TEST(keys)
 	CHECK_EQ(n.info->domain_attr->mr_mode & FI_MR_PROV_KEY, 0);
 	OK(fi_mr_reg(n.domain, at, LEN, REMOTE, 0, 17, 0, &mr[0], NULL));
 	CHECK_EQ(fi_mr_key(mr[0]), 17);
-	/* Taken, until it is given back. */
+	/* In use until it is closed. */
 	CHECK_EQ(fi_mr_reg(n.domain, at, LEN, REMOTE, 0, 17, 0, &mr[1], NULL), -FI_ENOKEY);
 	CHECK(mr[1] == NULL);
 	OK(fi_mr_reg(n.domain, at, LEN, REMOTE, 0, UINT64_MAX - 1, 0, &mr[2], NULL));
@@ -156,7 +156,7 @@ TEST(given_keys)
 	skip_unless(is_gdrfab(), "has no keys to give");
 	node_alone(&n, NULL);
 	skip_unless(n.info->domain_attr->mr_mode & FI_MR_PROV_KEY, "has no keys to give");
-	/* What is requested is not heeded, and no two are alike. */
+	/* The requested key is ignored, and no two keys are equal. */
 	for (int i = 0; i < COUNT; i++) {
 		OK(fi_mr_reg(n.domain, at, LEN, REMOTE, 0, 5, 0, &mr[i], NULL));
 		for (int j = 0; j < i; j++)
@@ -168,7 +168,7 @@ TEST(given_keys)
 	node_close(&n);
 }
 
-/* --- what is refused --- */
+/* --- refused registrations --- */
 
 #define REFUSED(call)                                                                                                  \
 	do {                                                                                                           \
@@ -207,7 +207,7 @@ TEST(bad_arguments)
 	node_close(&n);
 }
 
-/* Device memory of an interface that is not here or not known, and host memory that is called a device's. */
+/* Device memory of an interface that is absent or unknown, and host memory named as a device's. */
 TEST(absent_devices)
 {
 	struct node n;
@@ -247,7 +247,7 @@ TEST(dmabuf)
 	attr.mr_iov = (const struct iovec *)(const void *)&file;
 	attr.iov_count = 1;
 	attr.access = REMOTE;
-	/* Not a file, and not a dma-buf; whatever the version, this is refused without harm. */
+	/* Neither a regular file nor a dma-buf: in every version this is refused without harm. */
 	REFUSED(fi_mr_regattr(n.domain, &attr, MR_DMABUF, mr));
 	file.fd = dup(0);
 	REFUSED(fi_mr_regattr(n.domain, &attr, MR_DMABUF, mr));
@@ -272,7 +272,7 @@ static void counting_owner(struct node *n)
 	memset(&attr, 0, sizeof attr);
 	node_up(n);
 	OK(fi_cntr_open(n->domain, &attr, &cntr, NULL));
-	/* Offered, and not needed: a region may have a counter whether or not it was registered so. */
+	/* Neither mode is required: a region may have a counter however it was registered. */
 	CHECK_EQ(n->info->domain_attr->mr_mode & (FI_MR_ENDPOINT | FI_MR_RMA_EVENT), 0);
 	OK(fi_mr_reg(n->domain, at, LEN, REMOTE, 0, 99, *(const uint64_t *)n->arg, &mr, NULL));
 	OK(fi_mr_bind(mr, &cntr->fid, FI_REMOTE_WRITE));
@@ -285,7 +285,7 @@ static void counting_owner(struct node *n)
 		drive(n);
 	CHECK_EQ(fi_cntr_read(cntr), WRITES);
 	CHECK_EQ(fi_cntr_readerr(cntr), 0);
-	/* What is counted is there. */
+	/* Counted writes have arrived. */
 	CHECK_FILLED("what was written", at, WRITES * 8, 0, 1);
 	barrier(n);
 	test_sleep_ms(20);
@@ -309,7 +309,7 @@ static void counted_writer(struct node *n)
 		DONE(n->cq, at + i, WRITTEN, NULL);
 	}
 	barrier(n);
-	/* Reads are not writes. */
+	/* Reads are not counted as writes. */
 	POST(n->cq, fi_read(n->ep, at, 8, desc, 0, r.base, r.key, at));
 	DONE(n->cq, at, FI_READ | FI_RMA, NULL);
 	barrier(n);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Messages by every call that sends or receives them: bytes, lengths, data, flags, and what is too long. */
+/* Messages by every call that sends or receives: bytes, lengths, data, flags, and messages that are too long. */
 #include "fi.h"
 
 #define SENT (FI_SEND | FI_MSG)
@@ -38,7 +38,7 @@ static bool injected(enum by by)
 	return by == INJECT || by == INJECTDATA || by == SENDMSG_INJECT;
 }
 
-/* Cuts a buffer in `count` pieces of different lengths; with few bytes some are empty. */
+/* Cuts a buffer into `count` pieces of different lengths; with few bytes some are empty. */
 static size_t cut(struct iovec *iov, size_t count, unsigned char *at, size_t len)
 {
 	if (count > PIECES)
@@ -72,7 +72,7 @@ static void post_send(struct node *n, enum by by, unsigned char *at, size_t len,
 	case SENDMSG_INJECT: POST(n->cq, fi_sendmsg(n->ep, &msg, FI_INJECT | FI_COMPLETION)); break;
 	default: break;
 	}
-	/* What was injected is the caller's again. */
+	/* An injected buffer is the caller's again. */
 	if (injected(by))
 		memset(at, 0xee, len);
 }
@@ -140,7 +140,7 @@ static void receiver(struct node *n)
 		memset(at, 0x5a, len + 64);
 		if (i % 2 == 1)
 			barrier(n);
-		/* Just as long as it must be, or longer. */
+		/* Exactly as long as needed, or longer. */
 		post_recv(n, w->into, at, i % 3 ? len : len + 50, &at[1]);
 		if (i % 2 == 0)
 			barrier(n);
@@ -193,7 +193,7 @@ static void many_sender(struct node *n)
 			continue;
 		}
 		CHECK_EQ(rc, -FI_EAGAIN);
-		/* Not every refusal waits for a completion: the peer may have to make room. */
+		/* A refusal need not wait for a completion: the peer may have to make room. */
 		if (ended == posted) {
 			CHECK(test_now_ms() < until);
 			drive(n);

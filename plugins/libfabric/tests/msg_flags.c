@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What flags, formats and limits do to messages: which completions come, in which shape, and what is refused. */
+/* The effect of flags, formats and limits on messages: the completions and their format, and refused calls. */
 #include "fi.h"
 
 #define SENT (FI_SEND | FI_MSG)
@@ -25,7 +25,7 @@ static ssize_t recv_flags(struct node *n, void *at, size_t len, uint64_t flags, 
 	return fi_recvmsg(n->ep, &msg, flags);
 }
 
-/* --- longer than its receive --- */
+/* --- messages longer than their receive --- */
 
 static void long_sender(struct node *n)
 {
@@ -36,7 +36,7 @@ static void long_sender(struct node *n)
 	for (size_t len = 10; len <= 70000; len *= 7) {
 		barrier(n);
 		POST(n->cq, fi_send(n->ep, at, len, local_desc(n, at, len), 0, at));
-		/* Whether the sender learns of it depends on when its buffer was free again. */
+		/* The sender may or may not get an error, depending on when its buffer was free again. */
 		int came = cq_next(n->cq, &entry, 10000);
 		CHECK(came != 0);
 		if (came < 0)
@@ -139,7 +139,7 @@ static void check_formatted(struct node *n, const void *context, uint64_t flags,
 		CHECK_EQ(room.entry.data.data, 0x4321);
 	if (format == FI_CQ_FORMAT_TAGGED)
 		CHECK_EQ(room.entry.tagged.tag, 0);
-	/* A connected endpoint has no address to tell. */
+	/* A connected endpoint reports no source address. */
 	if (from)
 		CHECK(source == FI_ADDR_NOTAVAIL || source == 5);
 }
@@ -186,8 +186,8 @@ TEST_TABLE(formats)
 
 /* --- selective completion --- */
 
-/* What a call without flags does is said by the endpoint's op_flags; what one with flags does, by its flags alone, as
- * fi_endpoint(3) has it. libfabric's own providers add the two up. */
+/* The endpoint's op_flags apply to calls without flags. A call with flags goes by its own flags alone, as
+ * fi_endpoint(3) says. libfabric's own providers combine the two. */
 static bool adds_up(const struct node *n)
 {
 	return !is_gdrfab() && (n->setup->tx_op_flags & FI_COMPLETION);
@@ -278,7 +278,7 @@ static void level_sender(struct node *n)
 	node_up(n);
 	fill(at, sizeof at, 0, 1);
 	for (size_t i = 0; i < LEVELS; i++) {
-		/* Delivery is promised only by those who take it as a default too. */
+		/* Only a provider that accepts delivery as a default promises it. */
 		hints->tx_attr->op_flags = levels[i] & (FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE);
 		int has = provider_getinfo(NULL, NULL, 0, hints, &info) == 0;
 		if (has)
@@ -288,12 +288,12 @@ static void level_sender(struct node *n)
 		if (!has)
 			continue;
 		if (levels[i] & FI_FENCE && !is_gdrfab()) {
-			/* Not everyone takes it. */
+			/* Some providers do not accept it. */
 			CHECK_EQ(send_flags(n, at, 64, FI_COMPLETION, at), 0);
 		} else {
 			CHECK_EQ(send_flags(n, at, 64, levels[i] | FI_COMPLETION, at), 0);
 		}
-		/* A run that FI_MORE has begun has an end. */
+		/* A run of operations that began with FI_MORE is ended. */
 		if (levels[i] & FI_MORE)
 			CHECK_EQ(send_flags(n, at, 64, FI_COMPLETION, at), 0);
 		DONE(n->cq, at, SENT, NULL);
@@ -329,7 +329,7 @@ TEST(levels)
 	pair(NULL, level_receiver, level_sender, NULL);
 }
 
-/* --- what is refused, and leaves nothing behind --- */
+/* --- refused calls, which leave nothing behind --- */
 
 static bool refused(ssize_t rc)
 {
@@ -344,7 +344,7 @@ static void wrong_sender(struct node *n)
 	node_up(n);
 	size_t inject = n->info->tx_attr->inject_size, limit = n->info->tx_attr->iov_limit;
 	CHECK(limit < 255 && inject < 1 << 20);
-	/* gdrfab tells of fewer than it takes, for the sake of ofi_rxm. */
+	/* gdrfab reports a smaller limit than it accepts, for the sake of ofi_rxm. */
 	size_t many = is_gdrfab() ? 255 : limit + 1, many_rx = is_gdrfab() ? 255 : n->info->rx_attr->iov_limit + 1;
 	for (size_t i = 0; i < 256; i++) {
 		iov[i].iov_base = at + i;

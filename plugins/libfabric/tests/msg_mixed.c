@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Messages of every kind and length among one another, both ways, with fewer receives than messages: none overtakes
- * another, and a buffer whose send has completed, or that was injected, may be written at once. This is how ofi_rxm and
- * an MPI above it use an endpoint.
+ * Messages of every kind and length mixed, both ways, with fewer receives than messages. None overtakes another, and
+ * a buffer whose send has completed, or that was injected, may be overwritten at once. ofi_rxm and an MPI above it
+ * use an endpoint like this.
  */
 #include "fi.h"
 
@@ -16,12 +16,12 @@ struct lane {
 	unsigned char *in[RECVS], *out[SENDS];
 	bool busy[SENDS];
 	uint64_t sent, ended, came, total;
-	int order[SENDS]; /* of the sends that are under way: which buffer */
+	int order[SENDS]; /* buffers of the sends under way, in order */
 	int head, tail;
 	uint64_t seed;
 };
 
-/* Of both sides alike: what message i of that side is. */
+/* The properties of message i, which both sides compute alike. */
 struct shape {
 	size_t len;
 	int call;
@@ -63,7 +63,7 @@ static bool carries_data(int call)
 	return call == 1 || call == 2 || call == 4;
 }
 
-/* Posts as many as are taken, up to what the buffers allow. */
+/* Posts as many as are accepted, up to the number of buffers. */
 static void send_some(struct node *n, struct lane *l)
 {
 	while (l->sent < l->total) {
@@ -82,7 +82,7 @@ static void send_some(struct node *n, struct lane *l)
 				  s.len, test_number(rc));
 		l->sent++;
 		if (s.call < 2) {
-			/* Injected: the caller's again. */
+			/* An injected buffer is the caller's again. */
 			memset(l->out[slot], 0xdd, s.len);
 			continue;
 		}
@@ -106,7 +106,7 @@ static void take_received(struct node *n, struct lane *l, const done *entry)
 		CHECK_EQ(entry->data, l->came & 0xffff);
 	CHECK_FILLED("the message", l->in[slot], s.len, 0, s.seed);
 	l->came++;
-	/* At times the receiver is slow. */
+	/* Sometimes the receiver is slow. */
 	if (test_random(&l->seed) % 200 == 0)
 		usleep(500);
 	if (l->came + RECVS <= l->total)
@@ -168,7 +168,7 @@ TEST_WITHIN(60, mixed)
 	pair(NULL, mix, mix, NULL);
 }
 
-/* The same under other settings, which may take other roads. */
+/* The same with other settings, which may use other code paths. */
 TEST_WITHIN(60, mixed_auto_progress)
 {
 	struct setup setup = {.progress = FI_PROGRESS_AUTO};
@@ -189,8 +189,8 @@ TEST_WITHIN(60, mixed_with_a_small_queue)
 
 /* --- completions in the order of posting --- */
 
-/* ofi_rxm cuts long messages and takes the last piece's completion for that of all, whatever comp_order says. Where
- * that says strict, it is so of writes and reads as well; of libfabric's own tcp it is not of reads. */
+/* ofi_rxm splits long messages and takes the last piece's completion for that of all, whatever comp_order says. If
+ * comp_order is strict, this holds for writes and reads as well; in libfabric's own tcp it does not hold for reads. */
 enum { BATCH = 24 };
 
 static void orderly_sender(struct node *n)
@@ -261,10 +261,10 @@ TEST_WITHIN(30, completions_in_order)
 	pair(NULL, orderly_receiver, orderly_sender, NULL);
 }
 
-/* --- one after the other, and nothing beside --- */
+/* --- one message after the other --- */
 
-/* As fi_pingpong does it through ofi_rxm: many receives posted, one message at a time, the send's completion taken when
- * it comes. Nothing but the messages drives either side. */
+/* Like fi_pingpong through ofi_rxm: many receives are posted, one message is under way at a time, and the send's
+ * completion is taken whenever it comes. Nothing but the messages drives either side. */
 static void pingpong(struct node *n)
 {
 	unsigned char *in = (unsigned char *)pages(RECVS * ROOM), *out = (unsigned char *)pages(ROOM);

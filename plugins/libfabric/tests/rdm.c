@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Connectionless endpoints through libfabric: what programs ask for is offered and theirs to use, each alone in a process of
- * one or two endpoints.
+ * Connectionless endpoints through libfabric: the requests of real programs are met and can be used, each tested
+ * alone in a process of one or two endpoints.
  */
 #include "fi_rdm.h"
 
@@ -10,7 +10,7 @@
 
 /* ---- what is offered */
 
-/* MPIs want other hosts reached, which shm alone does not. */
+/* Offers shm and tcp: MPIs want other hosts reached, which shm alone does not do. */
 static void both(void)
 {
 	setenv("FI_GDRFAB_PROVIDERS", "shm,tcp", 1);
@@ -27,7 +27,7 @@ struct asker {
 	bool found;
 };
 
-/* What MPIs and NCCL's plugin ask for, in turn. */
+/* The requests of MPIs and of NCCL's plugin, in turn. */
 static const struct asker askers[] = {
 	{.name = "asks_as_open_mpi", .version = FI_VERSION(1, 5),
 	 .caps = FI_TAGGED | FI_DIRECTED_RECV | FI_LOCAL_COMM | FI_REMOTE_COMM, .mode = FI_CONTEXT | FI_CONTEXT2,
@@ -91,7 +91,7 @@ TEST_TABLE(askers)
 		test_add(askers[i].name, asks, &askers[i], 20);
 }
 
-/* Who asks nothing learns of everything, and of no layer above that would hide it. */
+/* A caller without hints is offered everything, and no layer above that would hide it. */
 TEST(all_to_who_asks_nothing)
 {
 	struct fi_info *list, *at;
@@ -112,7 +112,7 @@ TEST(all_to_who_asks_nothing)
 
 /* ---- names */
 
-/* In each format an endpoint's name leads to it, and the vector tells it again. */
+/* In each format an endpoint's name reaches it, and fi_av_lookup() returns it. */
 static void names_as(const void *arg)
 {
 	struct end a, b;
@@ -159,7 +159,7 @@ TEST_TABLE(names)
 		test_add(called[i], names_as, &formats[i], 20);
 }
 
-/* Where a server listens is said by node and service, and that is all that its client knows. */
+/* Node and service say where a server listens, and its client knows nothing else. */
 TEST(node_and_service)
 {
 	struct end server, client;
@@ -168,7 +168,7 @@ TEST(node_and_service)
 	fi_addr_t index;
 	struct sockaddr_in at;
 	size_t len = sizeof at;
-	/* A port that is free: another's. */
+	/* Finds a free port by opening another endpoint. */
 	hints->addr_format = FI_SOCKADDR_IN;
 	end_open_with(&client, hints, FI_AV_TABLE, 0);
 	OK(fi_getname(&client.ep->fid, &at, &len));
@@ -199,7 +199,7 @@ TEST(node_and_service)
 	fi_freeinfo(hints);
 }
 
-/* What is no name is refused alone, and told of. */
+/* An address that is no name is refused alone, and reported. */
 TEST(names_that_are_none)
 {
 	struct end a;
@@ -215,7 +215,7 @@ TEST(names_that_are_none)
 	CHECK(errors[0] == 0 && errors[1] == FI_EINVAL && errors[2] == 0);
 	CHECK(index[0] == 0 && index[1] == FI_ADDR_NOTAVAIL && index[2] == 1);
 	CHECK(fi_av_insertsvc(a.av, "127.0.0.1", "no such service", index, 0, NULL) < 0);
-	/* Symmetric names: ports that follow each other. */
+	/* Symmetric names: consecutive ports. */
 	CHECK_EQ(fi_av_insertsym(a.av, "127.0.0.1", 2, "7000", 2, NULL, 0, NULL), 4);
 	size_t len = sizeof all;
 	OK(fi_av_lookup(a.av, 5, all, &len));
@@ -224,8 +224,8 @@ TEST(names_that_are_none)
 	end_close(&a);
 }
 
-/* One of no family, or of another than the vector's, is refused alone as well; where all may have different lengths, it is taken
- * to be as long as the one before, and behind a first one there is nowhere to look. */
+/* An address of no family, or of another than the vector's, is refused alone as well. Where lengths may differ, it
+ * is taken to be as long as the one before; after a first such address the position of the next is unknown. */
 TEST(addresses_that_are_none)
 {
 	static const struct act {
@@ -280,7 +280,7 @@ TEST(what_there_is_not)
 	CHECK_EQ(fi_av_open(a.domain, &late, &av, NULL), -FI_ENOSYS);
 	CHECK_EQ(fi_scalable_ep(a.domain, a.info, &ep, NULL), -FI_ENOSYS);
 	CHECK_EQ(fi_connect(a.ep, a.name, NULL, 0), -FI_ENOSYS);
-	/* An index that names nobody. */
+	/* An index that names no endpoint. */
 	CHECK_EQ(fi_tsend(a.ep, &one, 8, NULL, 77, 0, NULL), -FI_EINVAL);
 	/* An endpoint without its vector, and objects in use. */
 	OK(fi_endpoint(a.domain, a.info, &ep, NULL));
@@ -288,7 +288,7 @@ TEST(what_there_is_not)
 	CHECK_EQ(fi_ep_bind(ep, &cntr->fid, FI_REMOTE_WRITE), -FI_ENOSYS);
 	CHECK_EQ(fi_ep_bind(ep, &cntr->fid, FI_REMOTE_READ | FI_REMOTE_WRITE), -FI_ENOSYS);
 	CLOSE(ep);
-	/* Where no peer may do any, there is nothing to count. */
+	/* If peers may not read or write, there is nothing to count. */
 	a.info->caps = FI_TAGGED;
 	OK(fi_endpoint(a.domain, a.info, &ep, NULL));
 	OK(fi_ep_bind(ep, &cntr->fid, FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Atomics through libfabric: every call gives what it should, by connectionless and by connected endpoints; the queries say
- * exactly what the calls do; and what there is not is refused, with nothing done.
+ * Atomics through libfabric: every call gives the right result on connectionless and on connected endpoints; the
+ * queries report exactly the calls that work; and unsupported calls are refused without effect.
  */
 #include "fi_rdm.h"
 
@@ -12,7 +12,7 @@
 #define FETCHED (FI_ATOMIC | FI_READ)
 enum { WORDS = 16 };
 
-/* Two endpoints of this process; the second one's memory is worked on by the first one. */
+/* Two endpoints of this process; the first operates on memory of the second. */
 struct duo {
 	struct end a, b;
 	fi_addr_t to;
@@ -74,7 +74,7 @@ TEST(every_call)
 	ended(&d, &m, WROTE);
 	CHECK_EQ(d.at[0], 12);
 	OK(fi_inject_atomic(d.a.ep, &one, 1, d.to, AT(0), FI_SUM));
-	/* Fetching ones come behind it. */
+	/* Fetching operations follow in order. */
 	OK(fi_fetch_atomic(d.a.ep, &one, 1, NULL, was, NULL, d.to, AT(0), FI_SUM, was));
 	ended(&d, was, FETCHED);
 	CHECK(was[0] == 13 && d.at[0] == 14);
@@ -84,7 +84,7 @@ TEST(every_call)
 	OK(fi_fetch_atomicmsg(d.a.ep, &m, &got, NULL, 1, FI_COMPLETION));
 	ended(&d, &m, FETCHED);
 	CHECK(was[0] == 24 && d.at[0] == 25);
-	/* Nothing is given to who reads alone. */
+	/* FI_ATOMIC_READ takes no operands. */
 	m.msg_iov = NULL, m.iov_count = 0, m.op = FI_ATOMIC_READ;
 	OK(fi_fetch_atomicmsg(d.a.ep, &m, &got, NULL, 1, FI_COMPLETION));
 	ended(&d, &m, FETCHED);
@@ -107,7 +107,7 @@ TEST(every_call)
 	duo_close(&d);
 }
 
-/* Pieces: those fetched must lie together; the numbers must fit; one of the target's. */
+/* Pieces: result pieces must be contiguous, the counts must match, and the target has one piece. */
 TEST(pieces_that_do_not_fit)
 {
 	struct duo d;
@@ -154,7 +154,7 @@ TEST(what_is_wrong_is_refused)
 	CHECK_EQ(fi_atomic(d.a.ep, &one, 1, NULL, d.to, AT(0), (enum fi_op)99, NULL), -FI_EOPNOTSUPP);
 	CHECK_EQ(fi_atomic(d.a.ep, &one, 1, NULL, d.to, d.base, d.key, FI_FLOAT_COMPLEX, FI_SUM, NULL), -FI_EOPNOTSUPP);
 	CHECK_EQ(fi_inject_atomic(d.a.ep, &one, 1, d.to, d.base, d.key, FI_DOUBLE, FI_BXOR), -FI_EOPNOTSUPP);
-	/* Another's key is found out by the target. */
+	/* The target detects a wrong key. */
 	OK(fi_fetch_atomic(d.a.ep, &one, 1, NULL, &was, NULL, d.to, d.base, d.key ^ 0xff00, FI_UINT64, FI_SUM, &was));
 	CHECK(end_next(&d.a, &d.b, NULL) == NULL);
 	struct fi_cq_err_entry entry;
@@ -168,7 +168,7 @@ TEST(what_is_wrong_is_refused)
 
 /* ---- queries */
 
-/* What fi_atomic(3) defines for these datatypes. */
+/* The combinations that fi_atomic(3) defines for these datatypes. */
 static bool defined(int form, enum fi_datatype type, enum fi_op op)
 {
 	bool bits = op == FI_BOR || op == FI_BAND || op == FI_BXOR || op == FI_MSWAP;
@@ -204,7 +204,7 @@ TEST(queries_are_exact)
 				CHECK_EQ(count, attr.count);
 				if (want == 0)
 					CHECK(attr.size == size[t] && count == 1024 / size[t]);
-				/* And the calls keep to it. */
+				/* The calls agree with the query. */
 				ssize_t did = form == 0 ? fi_atomic(d.a.ep, operand, 1, NULL, d.to, d.base, d.key, type, op, c)
 					: form == 1
 					? fi_fetch_atomic(d.a.ep, operand, 1, NULL, was, NULL, d.to, d.base, d.key, type, op, c)
@@ -220,7 +220,7 @@ TEST(queries_are_exact)
 
 /* ---- completions */
 
-/* Counters count them as writes and reads; without FI_COMPLETION there is no entry. */
+/* Counters count atomics as writes and reads; without FI_COMPLETION there is no entry. */
 TEST(counted)
 {
 	struct duo d;
@@ -260,7 +260,7 @@ TEST(counted)
 
 enum { ROUNDS = 500 };
 
-/* Both sides add to the server's word and to the client's; nothing is lost. */
+/* Both sides add to the server's word and to the client's; no addition may be lost. */
 static void adds(struct node *n)
 {
 	uint64_t *at = (uint64_t *)pages(4096), one = 1, was = 0, rounds = (uint64_t)test_count(ROUNDS, 50);
@@ -293,7 +293,7 @@ TEST(of_connected_endpoints)
 	pair(&setup, adds, adds, NULL);
 }
 
-/* Nobody is connected yet: an errno, and nothing stays behind. */
+/* Not connected yet: an errno, and nothing remains queued. */
 TEST(before_there_is_a_peer)
 {
 	struct node n;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Messages, RMA and entries of connectionless endpoints through libfabric. What such endpoints do is tested in c-tests; here
- * it is that their calls are these.
+ * Messages, RMA and completions of connectionless endpoints through libfabric. The endpoints themselves are tested
+ * in c-tests; here only the conversion of libfabric's calls.
  */
 #include "fi_rdm.h"
 
@@ -30,7 +30,7 @@ TEST(tags_sources_data)
 	done = end_next(&a, &b, &from);
 	CHECK(done && done->op_context == &a && from == FI_ADDR_NOTAVAIL);
 	CHECK_EQ(done->flags, FI_TAGGED | FI_SEND);
-	/* To oneself. */
+	/* To the endpoint itself. */
 	OK(fi_trecv(a.ep, text, sizeof text, NULL, 0, 7, 0, &b));
 	OK(fi_tinject(a.ep, "self", 5, 0, 7));
 	done = end_next(&a, &a, &from);
@@ -39,7 +39,7 @@ TEST(tags_sources_data)
 	end_close(&b);
 }
 
-/* Looks, claims, receives what is claimed, drops. */
+/* Peeks, claims, receives a claimed message, discards. */
 TEST(peeks_and_claims)
 {
 	struct end a, b;
@@ -69,7 +69,7 @@ TEST(peeks_and_claims)
 		else
 			end_failed(&b, FI_ENOMSG, NULL);
 	}
-	/* Claimed is out of others' sight. */
+	/* A claimed message is invisible to other receives. */
 	OK(fi_trecv(b.ep, text, sizeof text, NULL, FI_ADDR_UNSPEC, 3, 0, &b));
 	done = end_next(&b, &a, NULL);
 	CHECK(done && done->op_context == &b && strcmp(text, "second") == 0);
@@ -90,7 +90,7 @@ TEST(peeks_and_claims)
 	end_close(&b);
 }
 
-/* Too long, and taken back. */
+/* Messages longer than their receive, and cancelled receives. */
 TEST(cut_off_and_cancelled)
 {
 	struct end a, b;
@@ -115,7 +115,8 @@ TEST(cut_off_and_cancelled)
 	end_close(&b);
 }
 
-/* Who computes does not call the library for a while, before its first message too: it is late, not lost. */
+/* A peer that computes does not call the library for a while, not even before its first message: it is late, not
+ * lost. */
 TEST(peer_that_computes)
 {
 	struct end a, b;
@@ -135,7 +136,7 @@ TEST(peer_that_computes)
 	end_close(&b);
 }
 
-/* Who dies in the meantime is not waited for. */
+/* If the peer dies in the meantime, the call does not wait for it. */
 TEST(peer_that_dies_unanswered)
 {
 	struct end a, b;
@@ -169,7 +170,7 @@ TEST(peer_that_dies_unanswered)
 	close(pipes[1]);
 }
 
-/* One buffer for many messages, by a flag of the call's, or of the endpoint's. */
+/* One buffer for many messages, by a flag of the call or of the endpoint. */
 static void multi(const void *arg)
 {
 	const bool by_default = arg != NULL;
@@ -220,7 +221,7 @@ TEST(many_messages_by_default)
 	multi("");
 }
 
-/* Entries only for whom they are asked: receives by the endpoint's flags, as Open MPI has it. */
+/* Only operations that ask for an entry get one: for receives the endpoint's flags decide, as Open MPI uses them. */
 TEST(selective_entries)
 {
 	struct end a, b;
@@ -243,7 +244,7 @@ TEST(selective_entries)
 	end_close(&b);
 }
 
-/* RMA, and counters of it. */
+/* RMA, with counters. */
 TEST(writes_and_reads_with_counters)
 {
 	struct end a, b;
@@ -281,7 +282,8 @@ TEST(writes_and_reads_with_counters)
 	end_close(&b);
 }
 
-/* As Sandia OpenSHMEM asks: it chooses keys, counts from 0, and binds counters to what is registered, and enabled, already. */
+/* The requests of Sandia OpenSHMEM: it chooses keys, offsets begin at 0, and it binds counters to regions that are
+ * registered, and endpoints that are enabled, already. */
 TEST(what_a_shmem_asks_for)
 {
 	struct end a, b;
@@ -330,7 +332,7 @@ TEST(what_a_shmem_asks_for)
 	fi_freeinfo(a.info);
 }
 
-/* FI_INJECT of the endpoint: the buffer is the caller's at once, and longer ones are refused. */
+/* FI_INJECT as the endpoint's default: the buffer is the caller's again at once, and longer ones are refused. */
 TEST(injected_by_default)
 {
 	struct end a, b;
@@ -358,7 +360,7 @@ TEST(injected_by_default)
 	CHECK(end_next(&b, &a, NULL)->op_context == in[0] && strcmp(in[0], "tagged") == 0);
 	OK(fi_recv(b.ep, in[1], sizeof in[1], NULL, FI_ADDR_UNSPEC, in[1]));
 	CHECK(end_next(&b, &a, NULL)->op_context == in[1] && strcmp(in[1], "sent") == 0);
-	/* A read has nothing to inject. */
+	/* For a read the flag has no meaning. */
 	OK(fi_read(a.ep, in[2], sizeof in[2], NULL, 0, (uintptr_t)target, fi_mr_key(mr), in[2]));
 	CHECK(end_next(&a, &b, NULL)->op_context == in[2] && strcmp(in[2], "written") == 0);
 	CHECK_EQ(fi_send(a.ep, huge, a.info->tx_attr->inject_size + 1, NULL, 0, NULL), -FI_EMSGSIZE);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Reads and writes by every call there is: bytes at the right place and nowhere else, flags, and remote data. */
+/* Reads and writes by every call: bytes at the right place and nowhere else, flags, and remote data. */
 #include "fi.h"
 
 #define WRITTEN (FI_WRITE | FI_RMA)
@@ -8,12 +8,12 @@
 #define EDGE 64
 #define PIECES 16
 
-/* Writes prove more where their completion means that the bytes are there. */
+/* With delivery as the completion level, a completed write proves that its bytes have arrived. */
 static const struct setup delivered = {.tx_op_flags = FI_DELIVERY_COMPLETE};
 
 static void rma_pair(side_fn target, side_fn initiator, const void *arg)
 {
-	/* An adapter does not promise it. */
+	/* An adapter does not promise delivery. */
 	pair(is_carried_by("verbs") ? NULL : &delivered, target, initiator, arg);
 }
 
@@ -51,7 +51,7 @@ static size_t length(const struct node *n, enum op op, size_t i)
 	return is_inject(op) && sizes[i] > n->info->tx_attr->inject_size ? n->info->tx_attr->inject_size : sizes[i];
 }
 
-/* Local pieces, and remote ones that are cut elsewhere. */
+/* Numbers of local and of remote pieces, which are cut at different offsets. */
 static size_t pieces(size_t len, size_t most, size_t i)
 {
 	size_t count = most < PIECES ? most : PIECES;
@@ -119,7 +119,7 @@ static void initiator(struct node *n)
 			DONE(n->cq, at, is_read(op) ? READ_DONE : WRITTEN, NULL);
 		if (is_read(op))
 			CHECK_FILLED("what was read", at, len, 0, (uint32_t)i + 100);
-		/* What a read that comes after it brings back is there. */
+		/* A read after the write returns bytes that have arrived. */
 		if (!is_read(op) && !has_data(op)) {
 			POST(n->cq, fi_read(n->ep, &one, 1, local_desc(n, &one, 1), 0, r.base, r.key, &one));
 			DONE(n->cq, &one, READ_DONE, NULL);
@@ -158,7 +158,7 @@ static void target(struct node *n)
 		if (has_data(op)) {
 			DATA_CAME(n, &entry);
 			CHECK_EQ(entry.data, data_of(n, i));
-			/* The data comes behind the bytes. */
+			/* The data arrives after the bytes. */
 			CHECK_FILLED("what was written, when its data came", at + EDGE, len, 0, (uint32_t)i);
 		}
 		barrier(n);
@@ -237,7 +237,7 @@ TEST(two_regions)
 	rma_pair(scattered, gatherer, NULL);
 }
 
-/* --- more remote pieces than an operation of ours has: those who renounce order may ask for them --- */
+/* --- more remote pieces than gdrfab's own limit, for callers that give up order --- */
 
 enum { TARGETS = 200, TARGET_LEN = 300, LOCALS = 3 };
 static const struct setup many = {.rma_iov_limit = 256};
@@ -278,7 +278,7 @@ static void makes_many(struct node *n)
 		CHECK_FILLED("what was written and read", at, total, 0, (uint32_t)round);
 		barrier(n);
 	}
-	/* What does not fit is refused, and nothing was posted. */
+	/* Lengths that do not match are refused, and nothing is posted. */
 	iov[1].iov_len--;
 	CHECK_EQ(fi_writemsg(n->ep, &msg, FI_COMPLETION), -FI_EINVAL);
 	iov[1].iov_len += 2;
@@ -345,7 +345,7 @@ TEST(many_regions_have_no_order)
 	OK(provider_getinfo(NULL, NULL, 0, hints, &list));
 	fi_freeinfo(list);
 	fi_freeinfo(hints);
-	/* Nor can it be opened with what was not told. */
+	/* It cannot be opened with a limit that was not offered, either. */
 	node_alone(&n, &many);
 	struct fid_ep *ep;
 	n.info->tx_attr->msg_order |= FI_ORDER_WAW;
@@ -356,7 +356,7 @@ TEST(many_regions_have_no_order)
 	node_close(&n);
 }
 
-/* --- order, many at once, and messages among them --- */
+/* --- order, many at once, and messages in between --- */
 
 enum { ROUNDS = 1000 };
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Accesses that the target must refuse: the operation says so with words, and the memory is as before. */
+/* Accesses that the target must refuse: the operation fails with a reason, and the memory is unchanged. */
 #include "fi.h"
 
 #define LEN 8192
 
-/* What the target offers, and what is asked of it. */
+/* The region that the target offers, and the access to it. */
 enum wrong { KEY, CLOSED, BEYOND, BEFORE, NO_WRITE, NO_READ, OVERFLOW, WRONGS };
 static const char *const wrong_name[WRONGS] = {
 	"wrong_key",	   "closed_region",  "beyond_its_end",	 "before_its_start",
@@ -30,7 +30,7 @@ static void reconnect(struct node *n)
 	barrier(n);
 	uint32_t event;
 	struct fi_eq_cm_entry room;
-	/* The old connection's end may have been noticed, or not. */
+	/* The end of the old connection may or may not have been noticed. */
 	while (fi_eq_read(n->eq, &event, &room, sizeof room, 0) > 0)
 		CHECK_EQ(event, FI_SHUTDOWN);
 	barrier(n);
@@ -44,10 +44,10 @@ static void check_words(struct node *n, const struct failure *f, const void *con
 	if (!is_gdrfab())
 		return;
 	CHECK(f->words[0] != 0);
-	/* Without the entry's own data there are words as well. */
+	/* Without the entry's data there is a text as well. */
 	const char *plain = fi_cq_strerror(n->cq, f->entry.prov_errno, NULL, text, sizeof text);
 	CHECK(plain && *plain);
-	/* And no more of them than there is room for. */
+	/* The text is cut to the buffer. */
 	memset(text, 0x5a, sizeof text);
 	fi_cq_strerror(n->cq, f->entry.prov_errno, NULL, text, 8);
 	CHECK(memchr(text, 0, 8) != NULL);
@@ -83,7 +83,7 @@ static void prober(struct node *n)
 			reconnect(n);
 			continue;
 		}
-		/* As if nothing had been. */
+		/* The connection works as before. */
 		POST(n->cq, fi_send(n->ep, at, 8, desc, 0, at));
 		DONE(n->cq, at, FI_SEND | FI_MSG, NULL);
 		barrier(n);
@@ -102,7 +102,7 @@ static void guarded(struct node *n)
 				  : wrong == NO_READ ? FI_REMOTE_WRITE
 						     : FI_REMOTE_READ | FI_REMOTE_WRITE;
 		memset(at, 0x5a, 3 * LEN);
-		/* Its neighbours are as open as can be. */
+		/* The neighbouring memory allows all access. */
 		mr = mr_new(n, at + LEN, LEN, access);
 		mr_publish(n, mr, at + LEN, LEN);
 		if (wrong == CLOSED)
@@ -126,7 +126,7 @@ static void guarded(struct node *n)
 		if (wrong != CLOSED)
 			CLOSE(mr);
 	}
-	/* What is still posted belongs to the closing endpoint. */
+	/* Operations that are still posted belong to the closing endpoint. */
 	barrier(n);
 	CLOSE(n->ep);
 	n->ep = NULL;
@@ -147,9 +147,10 @@ TEST_TABLE(wrongs)
 		test_add(wrong_name[i], wrong_claim, &all[i], 20);
 }
 
-/* --- what the error entry brings along --- */
+/* --- the contents of the error entry --- */
 
-/* err_data both ways: of the provider, good until the next read; or copied into the caller's, never more than fits. */
+/* err_data in both forms: the provider's memory, valid until the next read; or copied into the caller's buffer,
+ * never beyond it. */
 static void reader_of_errors(struct node *n)
 {
 	unsigned char at[64] = {0}, room[512];
@@ -162,7 +163,7 @@ static void reader_of_errors(struct node *n)
 	for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
 		POST(n->cq, fi_write(n->ep, at, 64, desc, 0, r.base, r.key ^ 0xff00, &at[i]));
 		CHECK_EQ(cq_next(n->cq, &entry, 10000), -1);
-		/* Until it is read there is nothing else. */
+		/* Until the error is read, nothing else can be read. */
 		CHECK_EQ(fi_cq_read(n->cq, &entry, 1), -FI_EAVAIL);
 		memset(&e, 0, sizeof e);
 		memset(room, 0x5a, sizeof room);
@@ -184,14 +185,14 @@ static void reader_of_errors(struct node *n)
 		if (i == 0 && e.err_data_size == 0)
 			break;
 		CHECK(e.err_data_size > 0 && e.err_data_size <= n->info->domain_attr->max_err_data);
-		/* The data are words, or strerror makes them so. */
+		/* The data is text, or strerror converts it. */
 		char text[512] = "";
 		const char *words = fi_cq_strerror(n->cq, e.prov_errno, e.err_data, text, sizeof text);
 		CHECK(words && *words);
 		if (!survives_failures())
 			break;
 	}
-	/* Nothing is read twice. */
+	/* No error is read twice. */
 	memset(&e, 0, sizeof e);
 	CHECK_EQ(fi_cq_readerr(n->cq, &e, 0), -FI_EAGAIN);
 	node_down(n);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* FI_THREAD_SAFE: threads that post to one endpoint, read one queue, and open and close objects beside that. */
+/* FI_THREAD_SAFE: threads post to one endpoint and read one queue while others open and close objects. */
 #include "fi.h"
 
 #include <pthread.h>
@@ -9,7 +9,7 @@
 
 enum { THREADS = 4, EACH = 3000, MOST = 64 };
 
-/* A message says who has sent it and which of that thread's it is. */
+/* A message holds its sending thread and its number among that thread's messages. */
 struct message {
 	uint32_t thread, number;
 	uint64_t check;
@@ -22,7 +22,7 @@ struct shared {
 	int each;
 	uint64_t total;
 	uint64_t sent, came;
-	uint32_t next[THREADS]; /* numbers expected of each of the other side's threads */
+	uint32_t next[THREADS]; /* numbers expected from each thread of the other side */
 	struct remote to;
 	uint64_t written;
 	bool over;
@@ -53,7 +53,7 @@ static void take(struct shared *s, const done *e)
 		return;
 	}
 	CHECK(e->flags == SENT || e->flags == (FI_RMA | FI_WRITE));
-	/* The buffer is its thread's again. */
+	/* The buffer belongs to its thread again. */
 	if (e->flags == SENT)
 		__atomic_fetch_add(&s->sent, 1, __ATOMIC_RELAXED);
 	else
@@ -67,7 +67,7 @@ static void take_some(struct shared *s)
 	ssize_t got = fi_cq_read(s->n->cq, e, 8);
 	if (got == -FI_EAVAIL) {
 		struct failure f;
-		/* Another thread may have taken it. */
+		/* Another thread may have taken the entry. */
 		memset(&f, 0, sizeof f);
 		if (fi_cq_readerr(s->n->cq, &f.entry, 0) == 1)
 			test_fail(__FILE__, __LINE__, "an operation failed: %s, flags 0x%llx",
@@ -122,7 +122,7 @@ static void *disturb(void *arg)
 	unsigned char *at = (unsigned char *)pages(4096);
 	while (!__atomic_load_n(&s->over, __ATOMIC_ACQUIRE)) {
 		struct fid_mr *mr = NULL;
-		/* The other threads register too, and none may be in the other's way. */
+		/* The other threads register too, and none may disturb another. */
 		OK(fi_mr_reg(s->n->domain, at, 4096, FI_REMOTE_WRITE | FI_SEND, 0, 1u << 20, 0, &mr, NULL));
 		CLOSE(mr);
 		struct fid_ep *ep = ep_new(s->n, s->n->info, NULL);
@@ -216,7 +216,7 @@ static void *talk(void *arg)
 		}
 		CHECK_EQ(at[1], at[0]);
 	}
-	/* The other side may still need this one's progress. */
+	/* The other side may still need this side's progress. */
 	__atomic_fetch_add(t->ended, 1, __ATOMIC_RELEASE);
 	while (!__atomic_load_n(t->over, __ATOMIC_ACQUIRE))
 		fi_cq_read(t->cq, NULL, 0);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Sleeping until something comes: by timeouts, by a signal, and by file descriptors that a program polls itself. */
+/* Sleeping until something comes: with a timeout, until a signal, and by file descriptors that a program polls
+ * itself. */
 #include "fi.h"
 
 #include <poll.h>
@@ -59,7 +60,7 @@ TEST(signal)
 		CHECK_EQ(pthread_create(&thread, NULL, signaller, &n), 0);
 		ssize_t rc = fi_cq_sread(n.cq, &entry, 1, NULL, i % 2 ? -1 : test_ms(10000));
 		uint64_t took = test_now_ms() - before;
-		/* Before the signal nothing may end it. */
+		/* Nothing may end the wait before the signal. */
 		pthread_join(thread, NULL);
 		if (rc != -FI_EAGAIN && rc != 0 && rc != -FI_EINTR && rc != -FI_ECANCELED)
 			test_fail(__FILE__, __LINE__, "a wait that was signalled: %s", test_number(rc));
@@ -68,7 +69,7 @@ TEST(signal)
 	node_close(&n);
 }
 
-/* --- nothing is lost: a message at a time, each found by sleeping --- */
+/* --- no lost wake-ups: one message at a time, each found by sleeping --- */
 
 typedef void (*sleep_fn)(struct node *n, done *entry);
 
@@ -103,7 +104,7 @@ static void sleep_in_poll(struct node *n, done *entry)
 			continue;
 		CHECK_EQ(rc, 0);
 		struct pollfd p = {wait_fd(&n->cq->fid), POLLIN, 0};
-		/* Far longer than any message takes: a lost one is a claim that ends late. */
+		/* Far longer than any message takes: a lost wake-up makes the claim end late. */
 		int ready = poll(&p, 1, test_ms(8000));
 		if (ready == 0)
 			test_fail(__FILE__, __LINE__, "nothing woke this process");
@@ -143,7 +144,7 @@ static void ping(struct node *n)
 		}
 		barrier(n);
 		if (mine) {
-			/* At times the other one is deep asleep. */
+			/* Sometimes the other side is fast asleep. */
 			if (test_random(&seed) % 64 == 0)
 				usleep(2000);
 			out = step;
@@ -244,7 +245,7 @@ static void connecting(struct node *n)
 		CHECK(event_by_poll(n, &event, &room, sizeof room) > 0);
 		CHECK_EQ(event, FI_CONNECTED);
 		barrier(n);
-		/* The one leaves in its own time, the other is woken by that. */
+		/* One side leaves by itself, and its end wakes the other. */
 		if ((i & 1) == (n->side == TEST_SERVER)) {
 			test_sleep_ms(i % 3 * 5);
 			CLOSE(ep);
@@ -263,7 +264,7 @@ TEST(events_while_polling)
 	pair(&by_fd, connecting, connecting, NULL);
 }
 
-/* A sleeper in fi_eq_sread is woken by the event of another thread. */
+/* fi_eq_sread() is woken by an event of another thread. */
 static void *late_writer(void *arg)
 {
 	struct node *n = (struct node *)arg;
@@ -289,7 +290,7 @@ TEST(event_wakes_a_sleeper)
 	node_close(&n);
 }
 
-/* --- what has no wait object --- */
+/* --- queues without a wait object --- */
 
 TEST(no_wait_object)
 {
@@ -302,7 +303,7 @@ TEST(no_wait_object)
 	ssize_t rc = fi_cq_sread(n.cq, &entry, 1, NULL, 0);
 	CHECK(rc < 0);
 	node_close(&n);
-	/* A set of waits, and a condition variable: not offered, and said so. */
+	/* A wait set and a condition variable are not offered, and refused. */
 	if (is_gdrfab()) {
 		struct fi_cq_attr attr;
 		struct fid_cq *cq = NULL;

@@ -61,11 +61,10 @@ extern bool net_unhurried;
 /* Opens the plugin with this provider alone and initialises it once. A claim sets its environment before.
  * GDRFAB_NCCL_PROVIDERS is the provider under test unless it is set. */
 void net_open(void);
-/* net_open_with() does the same in a process that uses memory of this kind, so that the plugin finds a device in
- * use; the claim is skipped if there is none. */
-/* mixed_memory() is called before the sides are forked: from a GPU to host memory the driver has to copy in the
- * sender's process. */
+/* Called before the sides are forked: from a GPU to host memory the driver has to copy in the sender's process. */
 void mixed_memory(int from, int to);
+/* Does the same as net_open() in a process that uses memory of this kind, so that the plugin finds a device in use;
+ * the claim is skipped if there is none. */
 void net_open_with(struct node *n, int kind);
 /* The two steps of net_open(): opening the file, and taking the table of this version. */
 void net_load(void);

@@ -12,7 +12,7 @@ static int counts_used(void)
 	return count_of(8, 7);
 }
 
-/* Element i of what rank `from` has for rank `to`. */
+/* Element i that rank `from` has for rank `to`. */
 static int32_t value(int from, int to, int i)
 {
 	return from * 1000003 + to * 7919 + i * 31 + 5;
@@ -35,7 +35,7 @@ static void expect(const int32_t *at, int n, int from, int to, const char *what)
 	}
 }
 
-/* Uneven parts: as many for each rank as these say, at places with gaps between them. */
+/* Uneven parts: the number of elements for each rank; the parts lie at offsets with gaps between them. */
 static int part(int who, int n)
 {
 	return who % 3 == 1 ? 0 : n + who;
@@ -62,7 +62,7 @@ static double now(void)
 	return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* Nobody leaves before the last has come. */
+/* No rank leaves before the last has come. */
 CLAIM(barrier)
 {
 	double *in = room((size_t)ranks * sizeof(*in)), *out = room((size_t)ranks * sizeof(*out));
@@ -206,7 +206,7 @@ CLAIM(alltoall)
 	}
 }
 
-/* From rank a to rank b go (a + 2 * b) % 5 times the count, so some pairs have nothing to say. */
+/* (a + 2 * b) % 5 times the count goes from rank a to rank b, so some pairs exchange nothing. */
 CLAIM(alltoallv)
 {
 	int *out = room((size_t)ranks * sizeof(int)), *out_at = room((size_t)ranks * sizeof(int));
@@ -243,7 +243,7 @@ CLAIM(alltoallv)
 	free(in_at);
 }
 
-/* Several at once on one communicator, and none of them waits for another. */
+/* Several at once on one communicator; none waits for another. */
 CLAIM(nonblocking_moves)
 {
 	for (int c = 0; c < counts_used(); c++) {

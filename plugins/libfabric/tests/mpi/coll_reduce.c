@@ -12,7 +12,7 @@ static int counts_used(void)
 	return count_of(7, 6);
 }
 
-/* What rank `who` brings as element i: 1 to 4, so that products of 4 ranks stay small. */
+/* Element i that rank `who` contributes: 1 to 4, so that products of 4 ranks stay small. */
 static int term(int who, int i)
 {
 	return 1 + (who * 3 + i) % 4;
@@ -140,7 +140,7 @@ CLAIM(reduce_and_allreduce)
 	}
 }
 
-/* Prefixes over the ranks, with and without the own term. */
+/* Prefixes over the ranks, with and without the rank's own term. */
 CLAIM(scan_and_exscan)
 {
 	for (int c = 0; c < counts_used(); c++) {

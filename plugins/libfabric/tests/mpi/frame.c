@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The frame: runs the claims in the order of their files, gathers each rank's verdict, and lets rank 0 print one line
- * per claim. The verdict travels over the very MPI under test, so the exit status of every rank tells it once more.
+ * The frame: runs the claims in the order of their files, gathers each rank's verdict, and lets rank 0 print one
+ * line per claim. The verdict travels over the MPI under test, so the exit status of every rank reports it as well.
  */
 #include "frame.h"
 
@@ -55,7 +55,7 @@ void wrong(const char *file, int line, const char *format, ...)
 	va_list args;
 
 	pthread_mutex_lock(&reporting);
-	/* The first few say enough; one wrong byte per element would bury them. */
+	/* The first few are enough; one line for each wrong byte would bury them. */
 	if (failures++ < 5) {
 		char text[512];
 		va_start(args, format);
@@ -141,7 +141,7 @@ static void out_of_time(int number)
 	(void)number;
 	if (length > 0 && write(STDOUT_FILENO, text, (size_t)length) < 0)
 		_exit(2);
-	/* Not MPI_Abort: it may need what hangs. The launcher ends the others. */
+	/* Not MPI_Abort(), which may itself hang. The launcher ends the other ranks. */
 	_exit(1);
 }
 

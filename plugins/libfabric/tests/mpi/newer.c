@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Asks a libfabric that is newer than the headers here what it finds; it is opened by its path, as by an MPI that
- * brings its own. The heads of fi_info and of its attributes have kept their layout since 1.17; nothing beyond them is
- * looked at.
+ * Lists the offers of a libfabric that is newer than the headers here. It is opened by its path, as by an MPI that
+ * brings its own. The first fields of fi_info and of its attributes have kept their layout since 1.17; only those
+ * are read.
  *
  *   newer LIBFABRIC FABRIC    the fabrics of gdrfab's infos must all be FABRIC, or rdm:FABRIC
  */
@@ -59,7 +59,7 @@ int main(int argc, char **argv)
 	claim(FI_VERSION_LT(FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), version()), "newer_than_the_headers",
 	      "it is not");
 
-	/* All that its newest API offers, and what the one of 1.17 sees. */
+	/* The offers for its newest API, and for the API of 1.17. */
 	result = getinfo(version(), NULL, NULL, 0, NULL, &info);
 	claim(result == 0, "getinfo", "fails without hints");
 	for (struct fi_info *at = info; at; at = at->next) {

@@ -62,8 +62,8 @@ CLAIM(nonblocking_every_size)
 }
 
 /*
- * Received in another order than they were sent. Not more than 900: Open MPI's mtl/ofi waits for ever for a place among
- * the receives that ofi_rxm can keep, over libfabric's tcp too. What has more sends than places is all_to_one.
+ * Received in another order than sent. Not more than 900: Open MPI's mtl/ofi waits for ever for room among the
+ * receives that ofi_rxm can keep, over libfabric's tcp too. all_to_one has more sends than that room.
  */
 CLAIM(many_outstanding)
 {
@@ -93,7 +93,7 @@ CLAIM(many_outstanding)
 	free(from);
 }
 
-/* All of them are there before the first receive is. */
+/* All of them arrive before the first receive is posted. */
 CLAIM(unexpected)
 {
 	const int many = count_of(400, 60);
@@ -121,7 +121,7 @@ CLAIM(unexpected)
 	free(from);
 }
 
-/* Messages of one sender overtake neither by their size nor by the wildcard that takes them. */
+/* Messages of one sender do not overtake each other, whatever their size and whichever wildcard receives them. */
 CLAIM(order_with_wildcards)
 {
 	const int many = count_of(600, 60);
@@ -153,7 +153,7 @@ CLAIM(order_with_wildcards)
 	free(buffer);
 }
 
-/* Nobody receives while the others send; then they are all there, once each. */
+/* No receive is posted while the others send; then all messages are there, once each. */
 CLAIM(all_to_one)
 {
 	const int many = count_of(2000, 100);

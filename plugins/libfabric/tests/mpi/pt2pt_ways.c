@@ -15,9 +15,9 @@ static int previous_rank(void)
 }
 
 /*
- * Who probes learns the length without losing the message, and gets that very message afterwards. ofi_rxm 1.17 never
- * ends a message that it sends in segments and that was taken by its probe, over libfabric's own "net" as over gdrfab:
- * those are only probed.
+ * MPI_Probe() returns the length without losing the message, and the next receive gets that very message. ofi_rxm
+ * 1.17 never completes a message that it sends in segments and that was matched by a probe, over libfabric's own
+ * "net" as over gdrfab: such messages are only probed.
  */
 CLAIM(probe)
 {
@@ -180,8 +180,8 @@ CLAIM(waiting_for_some)
 		CHECK(from[i] == (uint32_t)(previous_rank() * 1000 + i), "message %d is %u", i, from[i]);
 }
 
-/* A receive that is given up takes nothing, and leaves the next one untouched. */
-/* The same through MPI_BOTTOM. Open MPI 4.1 hands on no address then; that must end with an error, as no job waits for ever. */
+/* Persistent sends from MPI_BOTTOM. Open MPI 4.1 then passes no address on; the send must end with an error, and the
+ * job must not wait for ever. */
 CLAIM(persistent_at_bottom)
 {
 	const char *over = getenv("TEST_FI_PROVIDER");
@@ -223,6 +223,7 @@ CLAIM(persistent_at_bottom)
 	}
 }
 
+/* A cancelled receive takes no message, and leaves the next receive untouched. */
 CLAIM(cancelled_receive)
 {
 	char lost[64], from[64], to[64];
@@ -242,7 +243,7 @@ CLAIM(cancelled_receive)
 	SAME(from, sizeof(from), (uint32_t)previous_rank(), 5);
 }
 
-/* A peer that calls into MPI late is only late. */
+/* A peer that calls MPI late is only late. */
 CLAIM(late_peers)
 {
 	char *to = room(500000), *from = room(500000);

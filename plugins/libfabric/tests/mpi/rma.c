@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* One-sided: windows of every making, put, get and the atomic calls, under each way of synchronising. */
+/* One-sided operations: windows of every kind, put, get and the atomic calls, under each kind of synchronisation. */
 #include "frame.h"
 
 static const int lengths[] = {1, 8, 100, 4096, 20000, 200000, 1500000};
@@ -65,7 +65,7 @@ CLAIM(window_allocated)
 	MPI_Win_free(&win);
 }
 
-/* Memory that joins the window later; its addresses travel by messages. */
+/* Memory that joins the window later; its addresses are sent by messages. */
 CLAIM(window_dynamic)
 {
 	const int n = 30000;
@@ -92,13 +92,13 @@ CLAIM(window_dynamic)
 	free(addresses);
 }
 
-/* What element i of the next claim is after all ranks have added theirs. */
+/* The value of element i of the next claim after all ranks have added theirs. */
 static int64_t summed(int i)
 {
 	return 3 + (int64_t)ranks * i + ranks * (ranks - 1) / 2;
 }
 
-/* All ranks add into all windows at once, so nothing may be lost; and what was there before is handed out. */
+/* All ranks add into all windows at once, so no addition may be lost; each call returns the value before it. */
 CLAIM(accumulate)
 {
 	const int n = 20000;
@@ -131,7 +131,7 @@ CLAIM(accumulate)
 	free(before);
 }
 
-/* A counter that each rank draws tickets from: each ticket once. Rank 0's own draws go the same way. */
+/* A counter from which each rank draws tickets: each ticket is drawn once. Rank 0 draws in the same way. */
 CLAIM(tickets)
 {
 	const int draws = count_of(300, 30);
@@ -166,7 +166,7 @@ CLAIM(tickets)
 	free(taken);
 }
 
-/* A lock made of compare-and-swap guards a number that is read and written back. */
+/* A lock made of compare-and-swap protects a number that is read and written back. */
 CLAIM(compare_and_swap)
 {
 	const int rounds = count_of(30, 5);
@@ -241,7 +241,8 @@ CLAIM(exclusive_locks)
 	free(copy);
 }
 
-/* Only those who name each other take part: each rank exposes to the one before, and puts into the next. */
+/* Only ranks that name each other take part: each rank exposes its window to the one before, and puts into the next
+ * one's. */
 CLAIM(post_and_start)
 {
 	const int n = 50000;

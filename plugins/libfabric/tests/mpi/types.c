@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Derived datatypes: what they leave out stays untouched, whether the message is short or needs a rendezvous. */
+/* Derived datatypes: bytes in their gaps stay untouched, whether the message is short or needs a rendezvous. */
 #include "frame.h"
 
 static int next_rank(void)
@@ -62,7 +62,7 @@ struct record {
 	char unused[5];
 };
 
-/* Gaps of a struct stay as they were; 6000 records are more than one rendezvous' worth. */
+/* Gaps of a struct are unchanged; 6000 records need more than one rendezvous. */
 CLAIM(records)
 {
 	static const int counts[] = {1, 50, 6000};
@@ -146,7 +146,7 @@ CLAIM(indexed_and_subarray)
 	free(cube);
 }
 
-/* Addresses of the program's own, and bytes packed by hand. */
+/* Absolute addresses, and bytes packed by hand. */
 CLAIM(absolute_and_packed)
 {
 	int32_t one = rank + 1, others[3] = {rank + 2, rank + 3, rank + 4}, got[4];

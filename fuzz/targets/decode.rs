@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Everything that decodes bytes before anything is known of their sender: heads of frames, the words of the handshake,
-//! addresses. What decodes must encode to the same bytes, and must keep the bounds that its readers count on.
+//! Fuzzes all functions that decode bytes of an unknown sender: heads of frames, handshake messages, addresses, key files. Bytes that
+//! decode must encode to the same bytes again, and must keep the bounds that their readers rely on.
 #![no_main]
 
 use gdrfab::prov::Parcel;
@@ -57,7 +57,7 @@ fn header(data: &[u8]) {
         assert!(e.errno != 0 && frame::status_of(e.code) != 0);
     }
     if let Err(e) = frame::error_of_list(frame::word(rest, 0)) {
-        // What bounds the words do not keep, the piece does.
+        // Other fields may be cut to their bounds; the piece must survive.
         assert_eq!(frame::error_of_list(frame::list_status(&e)).expect_err("an error").piece, e.piece);
     }
     assert!(!h.has(LIST) || (h.pieces == 0 && h.len > 0));
@@ -66,14 +66,14 @@ fn header(data: &[u8]) {
     }
     let in_parts = h.has(PARTS);
     if h.has(STRIPED) {
-        // Its bytes come on other streams, which the other target feeds.
+        // The body comes on other streams, which the target `connection` feeds.
         return assert!(!in_parts && h.len >= STRIPED_MIN);
     }
     assert!(in_parts || h.len <= WHOLE_MAX);
     walk(h.len, in_parts, frame::word(rest, 1));
 }
 
-/// A body is a sequence of runs without gaps, wherever one begins to look.
+/// A body is a sequence of runs without gaps, from whichever byte the walk starts.
 fn walk(len: u64, in_parts: bool, from: u64) {
     let end = wire_len(len, in_parts);
     assert!(end >= len && wire_position(end, len, in_parts) == WirePosition::End);
@@ -127,11 +127,11 @@ fn address(data: &[u8]) {
 fn keys(data: &[u8]) {
     let Ok(known) = KnownHosts::parse(data) else { return };
     assert!(KnownHosts::has(data) && known.peers() > 0 && known.public().len() == 64);
-    // It may have itself among them, and then is itself alone.
+    // The file may have its own host's key, and then `for_peer` gives that key alone.
     assert!(known.for_peer(&known.id()).is_none_or(|one| one.peers() == 1 && one.pair(&known.id()).is_some()));
 }
 
-/// What a connectionless endpoint says as it calls another.
+/// The introduction that a connectionless endpoint sends when it connects to another.
 fn introduction(data: &[u8]) {
     if let Ok(intro) = Intro::decode(data) {
         assert!(intro.name.nonce != 0 && intro.encode() == data);
@@ -169,7 +169,7 @@ impl Parcel for Brought<'_> {
     fn copy(&self, _skip: usize, _to: gdrfab::mr::Iov) {}
 }
 
-/// What connectionless endpoints say once they are connected.
+/// The packets that connectionless endpoints exchange once they are connected.
 fn parcel(data: &[u8]) {
     let Some((count, rest)) = data.split_first() else { return };
     let (words, bytes) = rest.split_at(rest.len().min(8 * usize::from(count % 33)));

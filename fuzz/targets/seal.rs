@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Records that the fuzzer makes, changes, cuts and repeats, for the opener of sealed tcp streams: what is opened is what was
-//! sealed, in its order, and after the first that is not there is nothing.
+//! Records that the fuzzer makes, changes, cuts and repeats, for the opener of sealed tcp streams. Opened bytes must be the sealed ones in
+//! their order, and after the first record that is not, nothing is opened.
 #![no_main]
 
 use gdrfab::prov::tcp::secure::seal::{BUFFER, Cipher, FILL, CipherState, KEY, LENGTH, OUT, Opener, Sealer};
@@ -43,7 +43,7 @@ fuzz_target!(|input: &[u8]| {
                 bent = true;
             }
         }
-        // What is changed before it goes is more than the last record.
+        // Usually several records collect on the wire before any is opened, so that a change reaches more than the last.
         if b & 3 != 0 && rest.len() >= 3 && wire.len() < BUFFER {
             continue;
         }
@@ -51,7 +51,7 @@ fuzz_target!(|input: &[u8]| {
         loop {
             match opener.open(&mut buf, window) {
                 Ok(Some((begin, end))) => {
-                    // All but some bytes are taken at once.
+                    // All but the last few bytes are taken at once.
                     let keep = usize::from(b) % 200;
                     let until = end.saturating_sub(keep).max(begin);
                     assert_eq!(buf[begin..until], sealed[opened..opened + until - begin]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The input as a sequence of choices. Where it ends, every choice is 0.
+//! Reads the fuzzer's input as a sequence of choices. After its end every choice is 0.
 
-/// Around every bound of the format, and of the code behind it; long ones are rare because they take long.
+/// Sizes around every bound of the format and of its implementation. Long ones are rare, because they take long.
 const SIZES: [usize; 32] = [
     0, 1, 8, 64, 1000, 1024, 4096, 4097, 9000, 16384, 16385, 70_000, 262_144, 262_145, 300_000, 524_289, //
     0, 1, 2, 3, 8, 16, 64, 100, 1000, 2000, 4096, 4097, 5000, 16384, 16385, 20_000,
@@ -43,7 +43,7 @@ impl Input<'_> {
         taken.to_vec()
     }
 
-    /// Mostly small, now and then huge.
+    /// Mostly small, sometimes huge.
     pub fn number(&mut self) -> u64 {
         match self.byte() {
             n @ 0..250 => u64::from(n),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the peer's bytes travel over: one socket, or several rails, for which they are cut into segments that come in another
-//! order, again, or not as they should.
+//! The transport of the peer's bytes: one socket, or several rails. For rails the bytes are cut into segments, which are sent out of order,
+//! repeated, or malformed.
 
 use super::input::Input;
 use super::memory::has_secret;
@@ -9,9 +9,9 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
-/// Bytes that may wait to be sent, or be sent again: more make an input slow and no other.
+/// Bytes that may wait to be sent or to be sent again: more would make an input slow and find nothing new.
 const WAITING_MAX: usize = 2 << 20;
-/// Rails that come and go.
+/// Rails, which come and go.
 const RAILS: usize = 3;
 
 #[derive(Default)]
@@ -19,7 +19,7 @@ struct Link {
     socket: Option<UnixStream>,
     waiting: Vec<u8>,
     sent: usize,
-    /// Of what comes over a rail: a head as far as it is here, and bytes to pass over behind it.
+    /// Incoming data of a rail: a head as far as it has arrived, and body bytes still to skip.
     head: Vec<u8>,
     skip: usize,
 }
@@ -28,13 +28,13 @@ struct Link {
 #[derive(Default)]
 struct Stream {
     bytes: Vec<u8>,
-    /// Segments so far: where each begins, its length, and the rail that had it last. `end`: of them.
+    /// Segments so far: start, length, and the rail that last carried each. `end`: the end of the last one.
     cuts: Vec<(usize, usize, usize)>,
     end: usize,
-    /// Bytes of the next segment; its rail.
+    /// Bytes of the next segment, and its rail.
     size: usize,
     on: usize,
-    /// How far the other direction has come.
+    /// Bytes received in the other direction.
     taken: u64,
     generation: u32,
 }
@@ -49,7 +49,7 @@ impl Links {
         Links { links: vec![Link { socket: Some(socket), ..Link::default() }], stream: None }
     }
 
-    /// The one that there is becomes the first of several.
+    /// Makes the single link the first of several rails.
     pub fn become_rails(&mut self) {
         self.links.resize_with(RAILS, Link::default);
         self.stream = Some(Stream { size: SEGMENT, generation: 1, ..Stream::default() });
@@ -59,7 +59,7 @@ impl Links {
         self.stream.is_some()
     }
 
-    /// Bytes of this side's own.
+    /// Memory of the fuzzer's own, in bytes.
     pub fn weight(&self) -> usize {
         let stream = self.stream.as_ref().map_or(0, |s| s.bytes.capacity() + 24 * s.cuts.capacity());
         self.links.iter().map(|l| l.waiting.capacity()).sum::<usize>() + stream
@@ -86,14 +86,14 @@ impl Links {
         }
     }
 
-    /// Lets one turn's bytes go; `chunk`: at most so many, 0: all.
+    /// Sends one turn's bytes; `chunk`: at most this many, 0: all.
     pub fn push(&mut self, chunk: usize) {
         self.cut();
         for link in &mut self.links {
             let Some(socket) = &mut link.socket else { continue };
             let rest = &link.waiting[link.sent..];
             let n = if chunk == 0 { rest.len() } else { rest.len().min(chunk) };
-            // A socket that is full or dead takes nothing.
+            // A full or dead socket accepts nothing.
             link.sent += socket.write(&rest[..n]).unwrap_or(0);
             if link.sent == link.waiting.len() {
                 link.waiting.clear();
@@ -102,7 +102,7 @@ impl Links {
         }
     }
 
-    /// Makes segments of what was put, one rail after the other.
+    /// Cuts queued bytes into segments, one rail after the other.
     fn cut(&mut self) {
         while let Some(s) = &mut self.stream
             && s.end < s.bytes.len()
@@ -127,7 +127,7 @@ impl Links {
         }
     }
 
-    /// A segment that should not be, or not like this, or a word of rails.
+    /// Sends a malformed or impossible segment, or a message of the rails.
     fn lie(&mut self, input: &mut Input<'_>, on: usize) {
         let Some(s) = &self.stream else { return };
         let end = s.end as u64;
@@ -158,7 +158,7 @@ impl Links {
         }
     }
 
-    /// Something that only rails have. `join` takes the other end of one that comes up.
+    /// Does something that only rails have: loses one, or brings one up. `join` takes the other end of a new rail.
     pub fn vary(&mut self, input: &mut Input<'_>, join: impl FnOnce(usize, u32, UnixStream)) {
         let on = input.below(RAILS);
         let Some(s) = &mut self.stream else { return };
@@ -181,7 +181,7 @@ impl Links {
                 let generation = s.generation;
                 self.links[on] = Link { socket: Some(ours), ..Link::default() };
                 join(on, generation, theirs);
-                // What the one before had may be lost with it.
+                // Segments that the rail's old connection carried may be lost with it: they are sent again, or not.
                 let again: Vec<_> = self.stream.iter().flat_map(|s| &s.cuts).filter(|(_, _, rail)| *rail == on).copied().collect();
                 let known = if input.flag() { again.len() } else { 0 };
                 again[known..].iter().for_each(|(from, len, on)| self.segment(*on, *from, *len));
@@ -190,7 +190,7 @@ impl Links {
         }
     }
 
-    /// Reads what has come, up to `most` bytes, and looks for what must never come; gives how many.
+    /// Reads up to `most` bytes, checks for data that must never be sent, and returns the number of bytes.
     pub fn pull(&mut self, most: usize) -> usize {
         let (mut buf, mut all) = ([0u8; 16 << 10], 0);
         for link in &mut self.links {
@@ -220,7 +220,7 @@ impl Links {
 }
 
 impl Link {
-    /// Where the last segment ends that began in these bytes.
+    /// Returns the end of the last segment that began in these bytes.
     fn hear(&mut self, mut bytes: &[u8]) -> u64 {
         let mut end = 0;
         while !bytes.is_empty() {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A connection whose peer is the fuzzer: an endpoint of the library on one end of a pair of sockets, and at the other
-//! frames and bytes of the input's choice, in pieces of its choice or in segments over several rails, while operations are
-//! posted and cancelled, regions come and go, and deadlines pass.
+//! A tcp connection whose peer is the fuzzer. An endpoint of the library is at one end of a socket pair. At the other end the input chooses
+//! frames and bytes, sent in pieces of any size or in segments over several rails. Meanwhile operations are posted and cancelled, regions
+//! come and go, and deadlines pass.
 //!
-//! What must hold: nothing panics or overflows; nobody touches memory that was not lent or not any more (guards, and
-//! AddressSanitizer over memory that is freed as soon as its operation ended or its region was closed); a peer writes and
-//! reads no region without the right to; it costs a bounded amount of memory; every operation ends exactly once.
+//! Invariants: nothing panics or overflows. No memory is touched that is not, or no longer, lent to the library: guards show it, and
+//! AddressSanitizer, because memory is freed as soon as its operation has ended or its region is closed. The peer writes and reads no
+//! region without the right to. The peer costs a bounded amount of memory. Every operation ends exactly once.
 #![no_main]
 
 mod input;
@@ -22,8 +22,8 @@ use peer::Peer;
 use side::Side;
 use std::os::unix::net::UnixStream;
 
-/// What a peer may cost beside what was lent: answers that it does not take (8 MiB, in a buffer that may double), messages
-/// within their budget, and what this side's operations are themselves.
+/// Memory that a peer may cost beyond the lent buffers: answers that it does not read (8 MiB, in a buffer that may double), messages within
+/// their budget, and this side's own operations.
 const COST_MAX: usize = 40 << 20;
 
 unsafe extern "C" {
@@ -50,7 +50,7 @@ fuzz_target!(|data: &[u8]| {
             check(&side, &peer);
         }
     }
-    // What is on its way arrives, if there is anybody to take it.
+    // Data under way arrives, if the peer still exists.
     peer.chunk = 0;
     for _ in 0..8 {
         peer.push();
@@ -60,7 +60,7 @@ fuzz_target!(|data: &[u8]| {
     }
     side.progress(true);
     check(&side, &peer);
-    // A goodbye waits for a peer that does not read, and with rails for its word of it.
+    // A goodbye waits for a peer that does not read; with rails it also waits for the peer's answer.
     if peer.pull(usize::MAX) > 0 || peer.links.are_rails() {
         peer.links.end(false);
     }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory that the library is lent: with guards around it, known bytes in it, and gone as soon as the library has no
-//! business there any more, so that AddressSanitizer sees whoever comes too late.
+//! Memory that is lent to the library. It has guards around it and known bytes in it, and is freed as soon as the library has no business
+//! there, so that AddressSanitizer reports a late access.
 
 use gdrfab::prov::op::Iov;
 use std::sync::OnceLock;
 
-/// No area is larger.
+/// Bytes of the largest area.
 const AREA_MAX: usize = 1 << 20;
 const GUARD: usize = 32;
-/// Repeated wherever the peer must not read; what it reads is searched for it.
+/// Fills memory that the peer must not read. Data sent to the peer is searched for this word.
 const SECRET: u64 = 0x9f3b_d1c7_5ae8_2607;
-/// Bytes of our own that the peer may see.
+/// Fills memory of ours that the peer may see.
 const PLAIN: u8 = 0x11;
 
-/// What the other side may do with it.
+/// The access that the peer has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum May {
     Nothing,
@@ -37,7 +37,7 @@ pub struct Area {
     may: May,
 }
 
-/// What areas are made of and compared with, as a whole: every loop of ours would be watched step by step.
+/// Contents of areas, copied and compared as a whole: the fuzzer's instrumentation makes loops of our own slow.
 struct Patterns {
     plain: Vec<u8>,
     secret: Vec<u8>,
@@ -62,16 +62,16 @@ impl Area {
         self.bytes.len() - 2 * GUARD
     }
 
-    /// The whole as `n` pieces, some of them empty if there are more than bytes.
+    /// The area as `n` pieces, some of them empty if there are more pieces than bytes.
     pub fn pieces(&self, n: usize) -> Vec<Iov> {
         let (base, len) = (self.bytes.as_ptr() as usize + GUARD, self.len());
         let step = len / n;
         let piece = |i| (base + i * step, if i + 1 == n { len - i * step } else { step });
-        // SAFETY: inside of the area, which is kept until the operations on it are over.
+        // SAFETY: inside the area, which the caller keeps until the operations on it are over.
         (0..n).map(piece).map(|(addr, len)| unsafe { Iov::new(addr, len) }).collect()
     }
 
-    /// Whether all that must not have changed from byte `from` on is as it was.
+    /// Whether all bytes that must not have changed, from byte `from` on, are unchanged.
     fn is_intact(&self, from: usize) -> bool {
         let (Patterns { plain, secret }, len) = (patterns(), self.len());
         let (before, rest) = self.bytes.split_at(GUARD);
@@ -80,15 +80,15 @@ impl Area {
         before == &secret[..GUARD] && behind == &secret[GUARD + len..GUARD + len + GUARD] && inside[from..] == was[from..]
     }
 
-    /// The library is done with it, having written no further than `written`.
+    /// Frees the area, whose operation has ended. The library may have written its first `written` bytes.
     pub fn end(self, written: usize) {
         let from = if self.may.write() { written } else { 0 };
         assert!(self.is_intact(from.min(self.len())), "memory was written that nobody may write: {:?}, {} bytes", self.may, self.len());
     }
 }
 
-/// Whether a run of the secret is in what the peer was sent. Compared as products, so that the fuzzer learns nothing
-/// from its looking over our shoulder.
+/// Whether data sent to the peer contains a run of the secret. Products are compared, so that the fuzzer cannot learn the secret from the
+/// comparisons that it observes.
 pub fn has_secret(bytes: &[u8]) -> bool {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let wanted: [u64; 8] = std::array::from_fn(|k| SECRET.rotate_right(8 * k as u32).wrapping_mul(ODD));
@@ -105,7 +105,7 @@ pub fn has_secret(bytes: &[u8]) -> bool {
         let first = word(block, 0) & word(block, 1) & word(block, 2) & word(block, 3);
         first & word(block, 4) & word(block, 5) & word(block, 6) & word(block, 7)
     };
-    // Of much, samples: whoever sends the wrong memory sends more than a few bytes of it.
+    // Long data is sampled: if wrong memory is sent, more than a few bytes of it are.
     let (blocks, rest) = bytes.as_chunks::<64>();
     let step = 1 + blocks.len() / 32;
     let mut last = [0; 64];

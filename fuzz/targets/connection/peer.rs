@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The peer that the fuzzer plays: makes frames, good ones, nearly good ones and none, and lets go of as many bytes of them
-//! at a time as the input says.
+//! The peer that the fuzzer plays. It makes valid, nearly valid and invalid frames, and sends as many of their bytes at a time as the input
+//! says.
 
 use super::input::Input;
 use super::links::Links;
 use gdrfab::prov::tcp::wire::frame::{DATA, FAILED, Header, Kind, LIST, PART, PARTS, WHOLE_MAX};
 use std::os::unix::net::UnixStream;
 
-/// A body of more is left out.
+/// Longer bodies are not sent.
 const BODY_MAX: u64 = 2 << 20;
 
 const KINDS: [Kind; 13] = [
@@ -26,7 +26,7 @@ const KINDS: [Kind; 13] = [
     Kind::Bye,
 ];
 
-/// A region as the peer knows it, perhaps closed meanwhile.
+/// A region as the peer knows it. It may have been closed meanwhile.
 #[derive(Clone, Copy)]
 pub struct Known {
     pub key: u64,
@@ -36,10 +36,10 @@ pub struct Known {
 
 pub struct Peer {
     pub links: Links,
-    /// Bytes of one turn; 0: all.
+    /// Bytes to send in one turn; 0: all.
     pub chunk: usize,
     done: u32,
-    /// Writes and reads that the library was given.
+    /// Writes and reads that were sent to the library.
     pub writes: u32,
     pub reads: Vec<usize>,
 }
@@ -57,12 +57,12 @@ impl Peer {
         self.links.fill(n);
     }
 
-    /// Lets one turn's bytes go.
+    /// Sends one turn's bytes.
     pub fn push(&mut self) {
         self.links.push(self.chunk);
     }
 
-    /// Reads what has come, up to `most` bytes; gives how many.
+    /// Reads up to `most` bytes that have arrived, and returns their number.
     pub fn pull(&mut self, most: usize) -> usize {
         self.links.pull(most)
     }
@@ -100,7 +100,7 @@ impl Peer {
         Header { kind, flags, pieces, paths: if rma { 3 } else { 0 }, done: self.done, len }
     }
 
-    /// A frame of the input's choice; most are well formed.
+    /// Sends a frame of the input's choice; most are well formed.
     pub fn frame(&mut self, input: &mut Input<'_>, regions: &[Known]) {
         let mut h = self.header(input);
         if h.kind == Kind::Atomic {
@@ -132,7 +132,7 @@ impl Peer {
         }
     }
 
-    /// An atomic operation: its number, the datatype's, the form's, and a count.
+    /// Chooses an atomic operation: numbers of the operation, datatype and form, and a count.
     fn atomic(&mut self, input: &mut Input<'_>, h: &mut Header, regions: &[Known]) {
         let (op, datatype, form, count) = (input.below(20), input.below(11), input.below(3), input.below(130));
         let one = [1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 8][datatype] * count;
@@ -166,7 +166,7 @@ impl Peer {
         }
     }
 
-    /// All of it, some of it, or given up in the middle.
+    /// Sends the body whole, in part, or not to its end.
     fn body(&mut self, input: &mut Input<'_>, h: &Header) {
         let how = input.below(8);
         if how == 7 || h.len > BODY_MAX {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The completion queues of a side under test: what has ended, and that no entry is lost.
+//! The completion queues of a side under test: takes their entries, and checks that no reservation is lost.
 
 use gdrfab::error::Error;
 use gdrfab::prov::Queue;
@@ -22,7 +22,7 @@ pub fn take(queue: &Queue, most: usize) -> Vec<(Completion, Option<Error>)> {
     ended
 }
 
-/// Every entry can be reserved, and not one more.
+/// Checks that exactly as many entries can be reserved as the queue has.
 pub fn all_free(queues: &[WithSize]) {
     for (queue, size) in queues {
         assert_eq!((0..=*size).take_while(|_| queue.reserve()).count(), *size, "entries of the queue are lost");

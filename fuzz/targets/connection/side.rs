@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The library's side: an endpoint, what was posted on it, and a ledger that every operation must leave exactly once.
+//! The library's side: an endpoint, the operations posted on it, and a ledger from which every operation must be removed exactly once.
 
 use super::input::Input;
 use super::memory::{Area, May};
@@ -21,7 +21,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-/// Operations at once: more make an input slow.
+/// Operations at once: more would make an input slow.
 const OPS: usize = 64;
 const REGIONS: usize = 6;
 
@@ -29,7 +29,7 @@ struct Op {
     area: Area,
     addr: usize,
     kind: u64,
-    /// It gives no entry when it ends well.
+    /// It produces no entry on success.
     silent: bool,
 }
 
@@ -43,12 +43,12 @@ pub struct Side {
     endpoint: Endpoint,
     queues: Vec<queues::WithSize>,
     counter: Arc<Counter>,
-    /// Of parts of lists.
+    /// Ends of parts of lists.
     ends: Arc<Ends>,
     regions: Vec<Option<Region>>,
     pub known: Vec<Known>,
     ops: BTreeMap<usize, Op>,
-    /// Writes that were told to be over once their bytes were out, and may still be refused.
+    /// Writes that were reported done when their bytes were sent, and may still be refused.
     told: Vec<usize>,
     next: usize,
     virt_addr: bool,
@@ -57,7 +57,7 @@ pub struct Side {
 impl Side {
     pub fn new(input: &mut Input<'_>, socket: OwnedFd, peer: &mut Peer) -> Side {
         let how = input.byte();
-        // SAFETY: one thread drives everything here.
+        // SAFETY: a single thread makes all calls, which is what the promise says.
         let promise = unsafe { Promise::given() };
         let threading = if how & 1 != 0 { Threading::Promised(promise) } else { Threading::Safe };
         let virt_addr = how & 2 != 0;
@@ -96,7 +96,7 @@ impl Side {
         side
     }
 
-    /// A rail comes up.
+    /// Brings a rail up.
     pub fn join(&self, number: usize, generation: u32, socket: UnixStream) {
         let link = Link { socket: socket.into(), version: HIGHEST, seal: None, key: None, room: None };
         self.endpoint.adopt_rail(number, generation, link).expect("a rail");
@@ -137,7 +137,7 @@ impl Side {
         let n = self.regions.len().max(1);
         if let Some(region) = self.regions.get_mut(which % n).and_then(Option::take) {
             self.domain.close_region(region.id).expect("closed");
-            // What a peer may write it may have written anywhere.
+            // The peer may have written anywhere in memory that it may write.
             region.area.end(usize::MAX);
         }
     }
@@ -200,14 +200,14 @@ impl Side {
         self.ops.insert(c.context, Op { area, addr, kind, silent: c.flags & SILENT != 0 });
     }
 
-    /// A list, which is one frame.
+    /// Posts a list, which is one frame.
     pub fn post_list(&mut self, input: &mut Input<'_>, peer: &mut Peer, dir: Dir) {
         let (c, size, n) = (self.common(input), input.size().max(1), 1 + input.below(60));
         let read = dir == Dir::Read;
         let area = Area::new(size, if read { May::Write } else { May::Read });
         let block = |(i, v): (usize, &Iov)| Block { buf: v.addr(), addr: 64 + (i as u64 ^ 1) * 4096, len: v.len() };
         let blocks: Vec<Block> = area.pieces(n).iter().enumerate().map(block).collect();
-        // SAFETY: inside of the area, which is kept until the operation is over.
+        // SAFETY: the blocks are inside the area, which is kept until the operation is over.
         let list = unsafe { List::new(&blocks, &[], &[9], 1 << 30) }.expect("a list");
         let c = Common { flags: c.flags & (flags::FENCE | flags::DELIVERY_COMPLETE) | PART, ..c };
         let posted = if self.ops.len() < OPS { self.endpoint.list_part(dir, &list.runs, &list.pairs, &c).unwrap_or(0) } else { 0 };
@@ -224,11 +224,11 @@ impl Side {
         self.ops.insert(c.context, Op { area, addr: list.runs[0].buf(), kind, silent: false });
     }
 
-    /// What has one piece on each side and no limit in time is tried on the fast path first, as the layer above does.
+    /// Tries operations with one piece on each side and without a time limit on the fast path first, as the layer above does.
     fn fast(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Fast {
         let ([l], [r], 0) = (local, remote, c.timeout_ns) else { return Fast::Declined };
         let r = (r.addr, r.key, c.context, c.flags);
-        // SAFETY: by the domain's threading.
+        // SAFETY: the domain's threading is honoured, because a single thread makes all calls.
         unsafe {
             match (dir, self.queues[0].0.threading()) {
                 (Dir::Write, Threading::Safe) => self.endpoint.rma_fast::<true, true>(*l, r.0, r.1, r.2, r.3),
@@ -251,7 +251,7 @@ impl Side {
 
     pub fn cancel(&mut self, which: usize) {
         if let Some(context) = self.ops.keys().nth(which % self.ops.len().max(1)).copied() {
-            // It may be too late for it.
+            // It may be too late to cancel.
             let _ = self.endpoint.cancel(context);
         }
     }
@@ -260,7 +260,7 @@ impl Side {
         self.endpoint.progress(force);
     }
 
-    /// What a program asks now and then.
+    /// Makes the queries that a program makes now and then.
     pub fn look(&self, key: u64) {
         self.endpoint.may_sleep();
         self.endpoint.nap_ns();
@@ -269,7 +269,7 @@ impl Side {
         let _ = (self.endpoint.report(key, 0), self.endpoint.peer_address());
     }
 
-    /// Takes up to `most` entries of each queue, and with them the memory of what has ended.
+    /// Takes up to `most` entries of each queue, and frees the memory of the operations that have ended.
     pub fn take(&mut self, most: usize) {
         for (context, _) in self.ends.take() {
             let op = self.ops.remove(&context).expect("a part of a list ended twice");
@@ -306,7 +306,7 @@ impl Side {
         }
     }
 
-    /// Shuts down; a goodbye would wait for a peer that does not read.
+    /// Shuts down once the goodbye can be read; it would wait for a peer that does not read.
     pub fn shutdown_when_heard(&mut self, peer: &mut Peer) {
         for _ in 0..4 {
             self.progress(false);
@@ -317,13 +317,13 @@ impl Side {
         let _ = self.endpoint.shutdown();
     }
 
-    /// Bytes of what is lent.
+    /// Bytes of the lent memory.
     pub fn weight(&self) -> usize {
         let regions = self.regions.iter().flatten().map(|r| r.area.len());
         regions.chain(self.ops.values().map(|op| op.area.len())).map(|n| n + 256).sum()
     }
 
-    /// The end: nothing is outstanding, no reservation is lost, nothing holds the domain open.
+    /// Closes the side and checks that nothing is outstanding, no reservation is lost, and nothing holds the domain open.
     pub fn close(mut self) {
         let _ = self.endpoint.close();
         self.take(usize::MAX);

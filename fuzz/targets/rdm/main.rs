@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A connectionless endpoint whose peer is the fuzzer: at the other end of its lane, an endpoint of the lane's own provider says
-//! what the input says, true or not, while messages and receives of this side come, wait and are cancelled.
+//! A connectionless endpoint whose peer is the fuzzer. At the other end of its lane an endpoint of the lane's own provider sends whatever
+//! the input says, true or false, while messages and receives of this side come, wait and are cancelled.
 //!
-//! What must hold: nothing panics, overflows or touches memory that is not lent; the peer costs a bounded amount of memory;
-//! every operation ends exactly once; no descriptor is left.
+//! Invariants: nothing panics or overflows, and no memory is touched that is not lent. The peer costs a bounded amount of memory. Every
+//! operation ends exactly once. No descriptor is left open.
 #![no_main]
 
 #[path = "../connection/input.rs"]
@@ -18,7 +18,7 @@ use libfuzzer_sys::fuzz_target;
 use peer::Peer;
 use side::Side;
 
-/// Beside what operations of this side hold: grants, offers, and what the lanes themselves have.
+/// Memory beyond the operations of this side: grants, offers, and the lanes' own buffers.
 const COST_MAX: usize = 64 << 20;
 
 unsafe extern "C" {
@@ -66,7 +66,7 @@ fn step(input: &mut Input<'_>, side: &mut Side, peer: &mut Peer) {
 }
 
 fuzz_target!(|data: &[u8]| {
-    // What the library makes once is no leak.
+    // Objects that the library makes once and keeps are no leak, so they are made before the first count.
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| ["shm", "tcp"].into_iter().for_each(|lane| run(lane, &[9, 0, 6, 1, 8, 3])));
     let Some((first, rest)) = data.split_first() else { return };

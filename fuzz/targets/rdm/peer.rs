@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The peer: an endpoint of the lane's provider, by which anything can be said.
+//! The peer: an endpoint of the lane's provider, through which it can send anything.
 
 use crate::input::Input;
 use crate::side::{Side, info};
@@ -20,11 +20,11 @@ use std::sync::Arc;
 pub struct Peer {
     ep: Box<dyn Endpoint>,
     bytes: Vec<u8>,
-    /// Offers that were heard.
+    /// Offers that were received.
     offers: Vec<u64>,
 }
 
-/// Remembers what was offered.
+/// Records received offers.
 struct Ear<'a>(&'a mut Vec<u64>);
 
 impl Taker for Ear<'_> {
@@ -77,7 +77,7 @@ impl Peer {
     }
 
     pub fn put(&mut self, words: &[u64], len: usize) {
-        // SAFETY: the peer's bytes live as long as it does.
+        // SAFETY: the peer's bytes live as long as the peer, and so longer than this call.
         let bytes = unsafe { Iov::of(&self.bytes[..len.min(self.bytes.len())]) };
         if let Some(lane) = self.ep.lane() {
             let _ = lane.put(words, &[bytes]);
@@ -90,19 +90,19 @@ impl Peer {
         (0..input.below(10)).map(|_| RmaIov { addr: own, len: input.size(), key: input.number() }).take(8).collect()
     }
 
-    /// Takes what came, and remembers what was offered.
+    /// Takes incoming packets and records the offers among them.
     pub fn hear(&mut self) {
         if let Some(lane) = self.ep.lane() {
             lane.take(true, &mut Ear(&mut self.offers));
         }
     }
 
-    /// Takes an offer back, or one that never was.
+    /// Withdraws an offer, or one that never existed.
     pub fn withdraw(&mut self, input: &mut Input<'_>) {
         self.put(ParcelWords::withdraw(input.number()).as_slice(), 0);
     }
 
-    /// Says that an offer was taken, perhaps twice, or one that never was.
+    /// Reports an offer as taken, perhaps twice, or one that never existed.
     pub fn answer(&mut self, input: &mut Input<'_>) {
         let number = match input.byte() {
             how if how & 3 != 0 => self.offers.pop().unwrap_or(1 << 32),

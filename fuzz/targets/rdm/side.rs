@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! This side: a connectionless endpoint, and what is under way on it.
+//! This side: a connectionless endpoint, and its operations under way.
 
 use crate::input::Input;
 use gdrfab::mr::Iov;
@@ -21,7 +21,7 @@ pub struct Side {
     queue: Arc<Queue>,
     pub av: Arc<Av>,
     pub name: Name,
-    /// Operations that have not ended, each with its buffer; a receive of several messages may give entries before.
+    /// Operations that have not ended, each with its buffer; a receive of several messages may give entries before it ends.
     going: HashMap<usize, (Box<[u8]>, bool)>,
     next: usize,
     closed: bool,
@@ -52,7 +52,7 @@ impl Side {
 
     fn begin(&mut self, len: usize, several: bool) -> (usize, Iov) {
         let bytes = vec![7u8; len].into_boxed_slice();
-        // SAFETY: the bytes stay until the operation has ended.
+        // SAFETY: `self.going` keeps the bytes until the operation has ended.
         let iov = unsafe { Iov::of(&bytes) };
         self.next += 1;
         self.going.insert(self.next, (bytes, several));
@@ -67,7 +67,7 @@ impl Side {
 
     pub fn recv(&mut self, input: &mut Input<'_>) {
         let (how, tag, ignore) = (input.byte(), input.number(), if input.flag() { u64::MAX } else { input.number() });
-        // One that takes several has no tag.
+        // A receive of several messages has no tag.
         let several = how & 6 == 4;
         let (context, iov) = self.begin(input.size(), several);
         let peer = if how & 1 != 0 { av::UNSPEC } else { u64::from(how >> 4 & 1) };
@@ -100,7 +100,7 @@ impl Side {
 
     pub fn peek(&mut self, input: &mut Input<'_>) {
         let (how, tag) = ([PEEK, PEEK | DISCARD, CLAIM, PEEK | CLAIM, CLAIM | DISCARD][input.below(5)], input.number());
-        // A claim is asked for by the context of its peek.
+        // A claim names its peek by the context.
         let (context, iov) = self.begin(input.size(), false);
         let c = Common { context, peer: UNSPEC, flags: how, ..Common::default() };
         let result = self.ep.trecv(&[iov], &c, &[], tag, u64::MAX);
@@ -108,7 +108,7 @@ impl Side {
         self.turn();
         if how == PEEK | CLAIM && !self.going.contains_key(&context) {
             let bytes = vec![7u8; 100].into_boxed_slice();
-            // SAFETY: as above.
+            // SAFETY: `self.going` keeps the bytes until the operation has ended.
             let iov = unsafe { Iov::of(&bytes) };
             self.going.insert(context, (bytes, false));
             let c = Common { flags: if input.flag() { CLAIM } else { CLAIM | DISCARD }, ..c };
@@ -129,7 +129,7 @@ impl Side {
                 Taken::ErrorFirst => ended.extend(self.queue.take_error().map(|(c, ..)| (c.context, c.flags))),
             }
             for (context, how) in ended {
-                // A write of the peer's has none.
+                // A write of the peer's has no context.
                 if context == 0 {
                     continue;
                 }
@@ -146,7 +146,7 @@ impl Side {
         self.ep.close().expect("it closes");
         self.closed = true;
         self.turn();
-        // A message that was claimed and never taken ends with the endpoint.
+        // A message that was claimed and never received ends with the endpoint.
         assert!(self.going.is_empty(), "{} operations never ended", self.going.len());
     }
 }

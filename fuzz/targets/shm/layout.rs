@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where things lie, and packets, after docs/shm-format.md and not after the code.
+//! Offsets, packets and constants of shm's format, taken from docs/shm-format.md and not from the library's source.
 
 pub const VERSION: u32 = 6;
 pub const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"gdrfabS5");
@@ -7,7 +7,7 @@ pub const TABLE_MAGIC: u64 = u64::from_le_bytes(*b"gdrfabT4");
 pub const TABLE_BYTES: usize = 39_321_664;
 pub const AREA: usize = 2 << 20;
 
-/// In a segment.
+/// Offsets in a segment.
 pub const LINES: usize = 8;
 pub const RETURNED: usize = 64;
 pub const MATCHED: usize = 72;
@@ -31,7 +31,7 @@ pub fn segment_bytes(lines: usize) -> usize {
     area(lines) + AREA
 }
 
-/// In a table.
+/// Offsets in a table.
 pub const REACH: usize = 8;
 pub const ENTRIES: usize = 524_288;
 
@@ -62,7 +62,7 @@ pub const STAGED_DATA: u8 = 8;
 pub const ATOMIC: u8 = 10;
 pub const COOP_LIST: u8 = 11;
 
-/// Their flags.
+/// Flags of messages.
 pub const DATA: u8 = 1;
 pub const ACK: u8 = 2;
 pub const LAST: u8 = 4;
@@ -79,7 +79,7 @@ pub const BYE: u32 = 7;
 pub const READY: u32 = 8;
 pub const REFUSE: u32 = 9;
 
-/// A packet of `kind` with numbers of four and eight bytes behind it.
+/// A packet of `kind`, to which numbers of four and eight bytes are appended.
 pub fn packet(kind: u32) -> Vec<u8> {
     let mut out = 0x6764_7266u32.to_le_bytes().to_vec();
     out.extend(kind.to_le_bytes());
@@ -114,7 +114,7 @@ pub fn provider_key(random: u64, index: u64) -> u64 {
     1 << 63 | random << 19 | index
 }
 
-/// Home of a key that its owner's caller chose.
+/// Home slot of a key that the region's owner chose.
 pub fn key_place(key: u64) -> usize {
     let x = (key ^ key >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let x = (x ^ x >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);

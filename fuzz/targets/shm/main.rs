@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A connection over shared memory whose peer is the fuzzer: an endpoint of the library, and at the other end of its socket,
-//! in its segment and in a segment and a table of the peer's own, what the input says, between operations and in the middle
-//! of them, while regions come and go, files shrink, and deadlines pass.
+//! A connection over shared memory whose peer is the fuzzer. The library's endpoint is at one end of the socket. The input decides what
+//! happens at the other end, in the endpoint's segment, and in a segment and a table of the peer's own: between operations and in the
+//! middle of them, while regions come and go, files shrink, and deadlines pass.
 //!
-//! What must hold: nothing panics, overflows or faults; nobody touches memory that was not lent or not any more (guards, and
-//! AddressSanitizer over memory that is freed as soon as its operation ended or its region was closed); a peer reads no
-//! region without the right to; no call takes long; the peer costs a bounded amount of memory; every operation ends exactly
-//! once; no descriptor is left.
+//! Invariants: nothing panics, overflows or faults. No memory is touched that is not, or no longer, lent to the library: guards show it,
+//! and AddressSanitizer, because memory is freed as soon as its operation has ended or its region is closed. The peer reads no region
+//! without the right to. No call takes long. The peer costs a bounded amount of memory. Every operation ends exactly once. No descriptor is
+//! left open.
 #![no_main]
 
 #[path = "../connection/input.rs"]
@@ -31,15 +31,15 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use world::world;
 
-/// What a peer may cost beside what was lent: as many unexpected messages as the window allows, each as long as the ring's
-/// header can say, and what this side's operations are themselves.
+/// Memory that a peer may cost beyond the lent buffers: as many unexpected messages as the window allows, each as long as the ring's header
+/// can say, and this side's own operations.
 const COST_MAX: usize = 96 << 20;
 
 unsafe extern "C" {
     safe fn __sanitizer_get_current_allocated_bytes() -> usize;
 }
 
-/// What the peer does in the middle of a call: after so many looks of the library at shared memory, these choices.
+/// Actions of the peer in the middle of a call: after this many accesses of the library to shared memory, these choices.
 type Plans = VecDeque<(u64, Vec<u8>)>;
 
 thread_local! {
@@ -51,11 +51,11 @@ fn peer<R>(act: impl FnOnce(&mut Peer) -> R) -> R {
     PEER.with_borrow_mut(act)
 }
 
-/// The library looks, and the peer acts.
+/// Called when the library accesses shared memory: the peer acts.
 fn react() {
     let (_, bytes) = PLANS.with_borrow_mut(VecDeque::pop_front).unwrap_or_default();
     let mut input = Input(&bytes);
-    // The peer's own calls do not look.
+    // The peer's own accesses do not call this function.
     while !input.is_over() {
         peer(|p| p.act(&mut input));
     }
@@ -71,7 +71,7 @@ fuzz_target!(init: world::begin(), |data: &[u8]| {
     world::reset();
     let mut input = Input(data);
     let mut side = Side::new(&mut input);
-    // One that peers may read and write, one that they may map, and others.
+    // One region that peers may read and write, one that they may map, and others.
     for choices in [[0, 0, 11], [0, 1, 0]] {
         register(&mut Input(&choices), &mut side);
     }
@@ -79,7 +79,7 @@ fuzz_target!(init: world::begin(), |data: &[u8]| {
         register(&mut input, &mut side);
     }
     greet(&mut input, &mut side);
-    // Where the peer knows the format, its first choices lead behind the greeting.
+    // If the peer knows the format, its first choices lead to a connection.
     assert!(side.is_connected() || !data.is_empty());
     match input.byte() {
         how if how & 1 == 0 => peer(|p| p.furnish(how)),
@@ -98,7 +98,7 @@ fuzz_target!(init: world::begin(), |data: &[u8]| {
             check(&side);
         }
     }
-    // What is on its way arrives, if there is anybody to take it.
+    // Data under way arrives, if the peer still exists.
     for _ in 0..4 {
         side.progress(false);
         side.take(usize::MAX);
@@ -112,7 +112,7 @@ fuzz_target!(init: world::begin(), |data: &[u8]| {
     peer(|p| p.land());
     drop(PEER.take());
     side.finish();
-    // What the peer had no business to send is closed by a thread.
+    // Descriptors that the peer had no business to send are closed by a thread.
     let mut left = world::open_fds();
     for _ in 0..1000 {
         if left <= fds {
@@ -130,7 +130,7 @@ fn register(input: &mut Input<'_>, side: &mut Side) {
     }
 }
 
-/// The two become connected, in one of the ways in which that happens, or nearly so.
+/// Connects the two in one of the possible ways, or nearly so.
 fn greet(input: &mut Input<'_>, side: &mut Side) {
     let how = input.byte();
     let pid = std::process::id();
@@ -182,7 +182,7 @@ fn greet(input: &mut Input<'_>, side: &mut Side) {
         side.progress(true);
         peer(|p| {
             p.hear();
-            // Who has called says so once it knows the link.
+            // A calling peer sends READY once it knows the link.
             if how & 15 > 10 {
                 p.send(&layout::packet(layout::READY), &[]);
             }
@@ -208,7 +208,7 @@ fn step(input: &mut Input<'_>, side: &mut Side) {
             }
         }
         15 | 16 => {
-            // In the middle of what comes next.
+            // Acts in the middle of the next calls.
             let plan = (1 + input.number() % 4096, input.bytes());
             PLANS.with_borrow_mut(|p| p.push_back(plan));
             arm();

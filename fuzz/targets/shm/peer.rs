@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The peer that the fuzzer plays: introduces itself, well or badly; writes messages, words, slots and regions, good ones,
-//! nearly good ones and none, into what both sides map; hands over files and changes them; reads what the library wrote and
-//! answers it, or not. It keeps to the format's document, and shares no code with the library.
+//! The peer that the fuzzer plays. It introduces itself, correctly or not. It writes valid, nearly valid and invalid messages, words, slots
+//! and regions into memory that both sides map. It hands over files and changes them. It reads the library's messages and answers some. It
+//! keeps to the format's document, and shares no code with the library.
 
 use super::input::Input;
 use super::layout::{self as at, *};
@@ -10,7 +10,7 @@ use super::world::{ARENA, FILES, Map, SEALED, memfd, world};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// A region as the peer knows it, perhaps closed meanwhile.
+/// A region as the peer knows it. It may have been closed meanwhile.
 #[derive(Clone, Copy)]
 pub struct Known {
     pub key: u64,
@@ -21,21 +21,21 @@ pub struct Known {
 #[derive(Default)]
 pub struct Peer {
     socket: Option<OwnedFd>,
-    /// What the library reads from, and what it consumes.
+    /// The peer's segment, into which the library sends, and the library's segment, from which it receives; each with its lines.
     pub mine: Option<(Map, usize)>,
     pub theirs: Option<(Map, usize)>,
     table: Option<Map>,
-    /// Lines and bytes of the out-of-line area that were written, and lines and sends that were read.
+    /// Counters of the ring: lines written, bytes of the out-of-line area written, lines read, and sends read.
     pub tail: u64,
     pub area: u64,
     pub head: u64,
     pub sends: u64,
-    /// The last offered message: its slot, and how far its fragments are.
+    /// The last offered message: its slot, and the bytes of its fragments so far.
     pub offered: (u64, u64),
-    /// Operations of the library's that wait for a report, as slot words, and the bytes that reads want.
+    /// Operations of the library's that wait for a report, as slot words, and the number of bytes of reads.
     pub seen: Vec<(u64, u64)>,
     asked: Vec<u64>,
-    /// Regions here that the library may try, and there.
+    /// `regions`: the peer's regions that the library may use; `known`: the library's regions that the peer knows.
     pub regions: Vec<Known>,
     pub known: Vec<Known>,
 }
@@ -47,7 +47,7 @@ pub fn some<T>(list: &[T], n: usize) -> Option<&T> {
 fn send(fd: RawFd, bytes: &[u8], fds: &[RawFd]) {
     let mut iov = libc::iovec { iov_base: bytes.as_ptr() as *mut libc::c_void, iov_len: bytes.len() };
     let mut space = [0u64; 16];
-    // SAFETY: everything that the message points to is live, and the control space has room for eight descriptors.
+    // SAFETY: all memory that the message points to is live, and the control space has room for eight descriptors.
     unsafe {
         let mut m: libc::msghdr = std::mem::zeroed();
         (m.msg_iov, m.msg_iovlen) = (&raw mut iov, 1);
@@ -66,7 +66,7 @@ fn receive(fd: RawFd) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
     let (mut buf, mut space) = ([0u8; 1100], [0u64; 16]);
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
     let mut fds = Vec::new();
-    // SAFETY: as in `send`; descriptors that came are ours.
+    // SAFETY: all memory that the message points to is live; descriptors that arrive are ours.
     let n = unsafe {
         let mut m: libc::msghdr = std::mem::zeroed();
         (m.msg_iov, m.msg_iovlen) = (&raw mut iov, 1);
@@ -96,18 +96,18 @@ fn size_of_file(fd: &OwnedFd) -> usize {
 }
 
 impl Peer {
-    /// Takes the call that the library has made, if it has.
+    /// Accepts the library's call, if it has made one.
     pub fn accept(&mut self) {
-        // SAFETY: a descriptor that is ours from then on.
+        // SAFETY: a successful call returns a descriptor that belongs to this code alone.
         let fd = unsafe { libc::accept4(world().listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC) };
         if fd >= 0 {
-            // SAFETY: as above.
+            // SAFETY: `fd` was just returned by accept4() and belongs to this code alone.
             self.socket = Some(unsafe { OwnedFd::from_raw_fd(fd) });
             self.hear();
         }
     }
 
-    /// Calls the listener of that name.
+    /// Connects to the listener of that name.
     pub fn call(&mut self, name: &str) {
         // SAFETY: plain system calls on a descriptor that is ours.
         unsafe {
@@ -122,7 +122,7 @@ impl Peer {
         }
     }
 
-    /// Hello or accept. `cma`: the kernel lets the library read the guard, which lies apart, or where operations may write.
+    /// Sends a hello or an accept. `cma`: the kernel lets the library read the guard, which lies apart or where operations may write.
     pub fn introduce(&mut self, input: &mut Input<'_>, kind: u32, name: &[u8], by_name: bool, cma: bool) {
         let how = input.byte();
         let odd = how & 7 == 7;
@@ -148,7 +148,7 @@ impl Peer {
         let segment = memfd(if odd && input.flag() { bytes - 4096 } else { bytes }, 0, 0);
         let table = memfd(TABLE_BYTES, 0, SEALED);
         if let (Some(s), Some(t)) = (Map::new(segment.as_raw_fd(), bytes), Map::new(table.as_raw_fd(), TABLE_BYTES)) {
-            // Behind its end a file that is too short has no memory.
+            // Beyond the end of a file that is too short there is no memory.
             s.word(0).store(SEGMENT_MAGIC, Relaxed);
             s.word(LINES).store(lines as u64, Relaxed);
             t.word(0).store(TABLE_MAGIC, Relaxed);
@@ -158,7 +158,7 @@ impl Peer {
             }
             self.table = Some(t);
         }
-        // SAFETY: our file; seals that do not fit are refused.
+        // SAFETY: the file is ours; seals that do not fit are refused.
         unsafe { libc::fcntl(segment.as_raw_fd(), libc::F_ADD_SEALS, seals) };
         let mut fds = vec![segment.as_raw_fd(), table.as_raw_fd()];
         let mut kind = kind;
@@ -189,7 +189,7 @@ impl Peer {
         self.send(&packet, &fds);
     }
 
-    /// Turns the caller away: for a reason that the format knows, or for another one.
+    /// Refuses the caller for a reason that the format defines, or for another one.
     pub fn refuse(&self, input: &mut Input<'_>) {
         let mut packet = at::packet(REFUSE);
         packet.extend((input.below(6) as u32).to_le_bytes());
@@ -202,7 +202,7 @@ impl Peer {
         }
     }
 
-    /// Takes what came on the socket.
+    /// Receives the packets that have arrived on the socket.
     pub fn hear(&mut self) {
         let Some(socket) = &self.socket else { return };
         while let Some((bytes, fds)) = receive(socket.as_raw_fd()) {
@@ -223,7 +223,7 @@ impl Peer {
         self.socket = None;
     }
 
-    /// One thing that a peer may do at any moment.
+    /// One action that a peer may take at any moment.
     pub fn act(&mut self, input: &mut Input<'_>) {
         match input.below(24) {
             0..8 => self.message(input),
@@ -240,12 +240,12 @@ impl Peer {
             22 => match input.below(8) {
                 0 => self.end(),
                 1 => drop(self.socket.as_ref().map(|s| {
-                    // SAFETY: our socket.
+                    // SAFETY: the socket is ours.
                     unsafe { libc::shutdown(s.as_raw_fd(), [libc::SHUT_WR, libc::SHUT_RD][input.below(2)]) }
                 })),
-                // SAFETY: our file, which sizes and holes change only as far as its seals allow.
+                // SAFETY: the file is ours, and its size and holes change only as far as its seals allow.
                 2 => drop(unsafe { libc::ftruncate(world().file(6 + input.below(2)).as_raw_fd(), input.size() as i64) }),
-                // SAFETY: as above.
+                // SAFETY: the file is ours, and its size and holes change only as far as its seals allow.
                 3 => drop(unsafe {
                     let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                     libc::fallocate(world().file(input.below(FILES)).as_raw_fd(), hole, 0, 1 << 16)
@@ -297,7 +297,7 @@ impl Peer {
         (4096 * (1 + usize::from(n % 8 == 7)) + n % 4) as u64
     }
 
-    /// Regions of all sorts, to begin with.
+    /// Publishes regions of all kinds, to begin with.
     pub fn furnish(&mut self, how: u8) {
         let Some(t) = &self.table else { return };
         for (id, file, known) in [(4096, 0, true), (4097, 4, true), (4098, 1, true), (4099, 1, false)] {
@@ -377,7 +377,7 @@ impl Peer {
         self.publish(index, fields, gate);
     }
 
-    /// Describes a file.
+    /// Publishes a record that describes a file.
     fn record(&mut self, input: &mut Input<'_>) {
         let how = input.byte();
         let Some(t) = &self.table else { return };
@@ -423,7 +423,7 @@ impl Peer {
         }
     }
 
-    /// Brings a file that was asked for, or another.
+    /// Sends a file that was requested, or another.
     fn bring(&mut self, input: &mut Input<'_>) {
         let how = input.byte();
         self.hear();
@@ -440,14 +440,14 @@ impl Peer {
         self.send(&bytes, &fds);
     }
 
-    /// Ends all device copies that it said it makes: such a copy is over when its peer says so or has died, and this one lives.
+    /// Ends all device copies that the peer claims to make: such a copy is over when its peer says so or has died, and this one lives.
     pub fn land(&self) {
         if let Some((m, _)) = &self.mine {
             (0..64).for_each(|k| m.word(FLIGHTS + 8 * k).store(0, SeqCst));
         }
     }
 
-    /// Looks through what the library may have written for what must never come.
+    /// Searches all memory that the library may have written for data that must never be there.
     pub fn search(&self) {
         if let Some((m, lines)) = &self.mine {
             assert!(!has_secret(m.bytes(RING, RING + 64 * lines)), "memory was sent that the peer may not read");

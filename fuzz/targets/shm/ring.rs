@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the peer puts into the rings, their words and the slots, and what it takes out of them.
+//! The peer's writes to the rings, to their words and to the slots, and its reads from them.
 
 use super::input::Input;
 use super::layout::{self as at, *};
@@ -7,11 +7,11 @@ use super::peer::{Peer, some};
 use super::world::{ARENA, world};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// Rows of a list, in the peer's memory.
+/// Offset of a list's rows in the peer's memory.
 const ROWS: usize = ARENA - 32 * 64;
 
 impl Peer {
-    /// A slot of the peer's own, opened with so many chunks.
+    /// Opens a slot of the peer's own with this many chunks.
     fn open(&self, input: &mut Input<'_>, chunks: u64) -> u64 {
         let (index, generation) = (input.below(4) as u64, 1 + input.below(3) as u64);
         if let Some((m, _)) = &self.mine {
@@ -92,7 +92,7 @@ impl Peer {
                 let (key, addr, _) = self.target(input);
                 let (op, datatype, how, count) = (input.below(24), input.below(16), input.below(4), 1 + input.below(8));
                 let operation = (op | datatype << 8 | how << 16 | count << 32) as u64;
-                // As many operands as there are, most often.
+                // Mostly with the number of operands that the operation has.
                 let wanted = [0, 1, 1, 2][input.below(4)];
                 len = wanted * count * [1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 8, 16, 16, 32, 8, 0][datatype];
                 words = vec![self.open(input, 1), key, addr, operation];
@@ -129,7 +129,7 @@ impl Peer {
         self.put(input, how, kind, flags, &words, len);
     }
 
-    /// Whether the ring that the library reads has so many lines free.
+    /// Whether the ring that the library reads has this many free lines.
     fn has_room(&self, lines: u64) -> bool {
         let Some((m, size)) = &self.theirs else { return false };
         self.tail.wrapping_sub(m.word(RETURNED).load(SeqCst)).saturating_add(lines) <= *size as u64
@@ -142,7 +142,7 @@ impl Peer {
         let mut header = u64::from(kind) << 16 | u64::from(flags) << 24;
         let mut area = self.area;
         if len >= 512 && how & 32 != 0 || how & 0xe0 == 0xe0 {
-            // Beside the ring, in one piece.
+            // In the out-of-line area, in one piece.
             let need = len.next_multiple_of(64);
             let into = area as usize % AREA;
             if into + need > AREA {
@@ -185,7 +185,7 @@ impl Peer {
         self.tail += count;
     }
 
-    /// Several short messages at once.
+    /// Sends several short messages at once.
     pub fn stream(&mut self, input: &mut Input<'_>) {
         let (n, len) = (input.byte() as usize, input.size().min(600));
         for _ in 0..n {
@@ -193,7 +193,7 @@ impl Peer {
         }
     }
 
-    /// A line of any content, at the ring's place or beside it.
+    /// Writes a line of any content, at the ring's next line or beside it.
     pub fn line(&mut self, input: &mut Input<'_>) {
         let Some((m, size)) = &self.theirs else { return };
         let at = self.tail + input.below(4) as u64;
@@ -242,11 +242,11 @@ impl Peer {
         m.word(at::slot(slot as usize & 0xffff) + 8).store((slot >> 16 & 0xffff) << 48 | status << 32 | chunks & 0xffff_ffff, SeqCst);
     }
 
-    /// Takes chunks of an operation of the library's, or says something else of them.
+    /// Claims chunks of an operation of the library's, or writes another state.
     pub fn claim(&mut self, input: &mut Input<'_>) {
         let how = input.byte();
         let Some((m, _)) = &self.theirs else { return };
-        // What was offered a moment ago and not read yet has the slot that was taken last.
+        // An offer that was just made and not read yet is in the slot that was taken last.
         let slot =
             if how & 1 == 0 { how as usize >> 4 & 7 } else { some(&self.seen, usize::from(how >> 4)).map_or(0, |s| s.0 as usize & 0xffff) };
         let word = m.word(at::slot(slot));
@@ -262,7 +262,7 @@ impl Peer {
         word.store(next, SeqCst);
     }
 
-    /// Reads messages of the library's, gives their lines back, and keeps what wants an answer.
+    /// Reads messages of the library's, returns their lines, and notes those that want an answer.
     pub fn read(&mut self, input: &mut Input<'_>) {
         let how = input.byte();
         let Some((m, size)) = &self.mine else { return };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The library's side: an endpoint, what was posted on it, and a ledger that every operation must leave exactly once.
+//! The library's side: an endpoint, the operations posted on it, and a ledger from which every operation must be removed exactly once.
 
 use super::input::Input;
 use super::memory::{Area, May};
@@ -21,18 +21,18 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// Operations at once: more make an input slow.
+/// Operations at once: more would make an input slow.
 const OPS: usize = 64;
 const REGIONS: usize = 6;
-/// Bytes of memory that the library allocates, which peers may map.
+/// Bytes of memory that the library allocates and that peers may map.
 const SHARED: usize = 480 << 10;
-/// CPU time that no call may take, whatever the peer does.
+/// CPU time that no call may exceed, whatever the peer does.
 const CALL_NS: u64 = 250_000_000;
 
-/// Whose memory an operation works on.
+/// The local memory of an operation.
 enum Local {
     Area(Area),
-    /// A part of what peers may map.
+    /// A part of the memory that peers may map; its length.
     Shared(usize),
 }
 
@@ -55,7 +55,7 @@ struct Op {
     local: Local,
     addr: usize,
     kind: u64,
-    /// It gives no entry when it ends well.
+    /// It produces no entry on success.
     silent: bool,
 }
 
@@ -71,7 +71,7 @@ pub struct Side {
     queues: Vec<queues::WithSize>,
     counter: Arc<Counter>,
     regions: Vec<Option<Region>>,
-    /// Memory that peers may map, and the region in it.
+    /// Address of the memory that peers may map, and the descriptor of its region.
     shared: usize,
     desc: u64,
     poller: Poller,
@@ -80,7 +80,7 @@ pub struct Side {
     virt_addr: bool,
 }
 
-/// Makes a call, which must not take long.
+/// Makes a call and checks that it does not take long.
 fn timed<R>(call: impl FnOnce() -> R) -> R {
     let before = cpu_ns();
     let result = call();
@@ -92,7 +92,7 @@ fn timed<R>(call: impl FnOnce() -> R) -> R {
 impl Side {
     pub fn new(input: &mut Input<'_>) -> Side {
         let how = input.byte();
-        // SAFETY: one thread drives everything here.
+        // SAFETY: a single thread makes all calls, which is what the promise says.
         let promise = unsafe { Promise::given() };
         let threading = if how & 1 != 0 { Threading::Promised(promise) } else { Threading::Safe };
         let virt_addr = how & 2 != 0;
@@ -138,12 +138,12 @@ impl Side {
         self.head.prov().peer_address().is_ok()
     }
 
-    /// Calls the listener `name`.
+    /// Connects to the listener `name`.
     pub fn connect(&self, name: &str) {
         let _ = timed(|| self.head.prov().connect(&format!("shm://{name}"), b"hello"));
     }
 
-    /// By exchanged addresses: gives the name that this side has.
+    /// Connects by exchanged addresses, and returns this side's name.
     pub fn connect_by_name(&self, name: &str) -> String {
         let address = self.head.prov().address().expect("an address");
         let _ = timed(|| self.head.prov().connect_addr(&format!("shm://{name}")));
@@ -166,7 +166,7 @@ impl Side {
         let _ = timed(|| self.head.prov().accept(request, b"welcome"));
     }
 
-    /// Registers memory; what a peer has to know of it.
+    /// Registers memory, and returns the part of the region that a peer must know.
     pub fn register(&mut self, input: &mut Input<'_>) -> Option<Known> {
         if self.regions.len() >= REGIONS {
             return None;
@@ -178,7 +178,7 @@ impl Side {
             2 => (May::Write, Access::REMOTE_WRITE | Access::WRITE),
             _ => (May::Nothing, Access::READ | Access::WRITE | Access::SEND | Access::RECV),
         };
-        // What a peer may map it may write anywhere: that has no guards.
+        // The peer may write anywhere in memory that it may map, so such memory has no guards.
         let mapped = may == May::Both && input.flag();
         let file = mapped && which == 5;
         let area = (!mapped).then(|| Area::new(input.size().max(1), may));
@@ -218,7 +218,7 @@ impl Side {
         Some(Known { key: id.key, base: facts.base, len: facts.len })
     }
 
-    /// Closes a region; a peer that is marked busy may keep it open.
+    /// Closes a region. A peer that is marked busy may prevent it.
     pub fn close_region(&mut self, which: usize) -> bool {
         let n = self.regions.len().max(1);
         let Some(place) = self.regions.get_mut(which % n) else { return true };
@@ -227,7 +227,7 @@ impl Side {
             *place = Some(region);
             return false;
         }
-        // What a peer may write it may have written anywhere.
+        // The peer may have written anywhere in memory that it may write.
         if let Some(area) = region.area {
             area.end(usize::MAX);
         }
@@ -250,7 +250,7 @@ impl Side {
             let pieces = area.pieces(1 + usize::from(how >> 1) % 3);
             (Local::Area(area), pieces)
         } else {
-            // A part of what peers may map; described, so that they may know where.
+            // A part of the memory that peers may map; with a descriptor, so that they can be told where it is.
             c.desc = if how & 2 != 0 { self.desc } else { 0 };
             (Local::Shared(size.min(SHARED)), vec![self.shared_part(size.min(SHARED))])
         };
@@ -269,7 +269,7 @@ impl Side {
                 let addr = at.base.wrapping_add(if how & 64 != 0 { input.number() } else { 0 });
                 remote.push(RmaIov { addr, len: size / parts + if k == 0 { size % parts } else { 0 }, key: at.key });
             }
-            // Most often as much as the region holds.
+            // Mostly as much as the region holds.
             if let ([r], [l], 0) = (&mut remote[..], &pieces[..], how & 128)
                 && let Some(t) = targets.iter().find(|t| t.key == r.key)
             {
@@ -301,17 +301,17 @@ impl Side {
         self.ops.insert(c.context, Op { local, addr, kind, silent: c.flags & SILENT != 0 });
     }
 
-    /// The first bytes of what peers may map.
+    /// The first bytes of the memory that peers may map.
     fn shared_part(&self, len: usize) -> Iov {
-        // SAFETY: the domain's memory, which outlives the side.
+        // SAFETY: the domain owns the memory, and outlives the side.
         unsafe { Iov::new(self.shared, len) }
     }
 
-    /// What has one piece on each side and no limit in time goes by the table, as from the border.
+    /// Posts operations with one piece on each side and without a time limit through the table of operations, as the C API does.
     fn by_table(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common) -> Option<bool> {
         let ([l], [r], 0, 0) = (local, remote, c.timeout_ns, c.flags) else { return None };
         let (ops, buf, desc, context) = (self.head.head().ops(), l.as_ptr().cast(), c.desc as *mut _, c.context as *mut _);
-        // SAFETY: the memory stays until the operation's entry; nobody else calls.
+        // SAFETY: the memory stays until the operation's entry; no other thread calls.
         let rc = unsafe {
             match dir {
                 Dir::Write => (ops.write)(self.head.head(), buf, l.len(), desc, 0, r.addr, r.key, context),
@@ -323,7 +323,7 @@ impl Side {
 
     fn send_by_table(&self, local: &[Iov], c: &Common) -> Option<bool> {
         let ([l], 0, 0) = (local, c.timeout_ns, c.flags) else { return None };
-        // SAFETY: as above.
+        // SAFETY: the memory stays until the operation's entry; no other thread calls.
         Some(
             unsafe {
                 (self.head.head().ops().send)(self.head.head(), l.as_ptr().cast(), l.len(), c.desc as *mut _, 0, c.context as *mut _)
@@ -344,7 +344,7 @@ impl Side {
         let local = area.pieces(1 + input.below(3));
         let posted = self.ops.len() < OPS
             && timed(|| match (&local[..], c.timeout_ns) {
-                // SAFETY: as in `by_table`.
+                // SAFETY: the memory stays until the operation's entry; no other thread calls.
                 ([l], 0) => unsafe {
                     (self.head.head().ops().recv)(self.head.head(), l.as_ptr().cast(), l.len(), c.desc as *mut _, 0, c.context as *mut _)
                         == 0
@@ -360,7 +360,7 @@ impl Side {
 
     pub fn cancel(&mut self, which: usize) {
         if let Some(context) = self.ops.keys().nth(which % self.ops.len().max(1)).copied() {
-            // It may be too late for it.
+            // It may be too late to cancel.
             let _ = timed(|| self.head.prov().cancel(context));
         }
     }
@@ -369,7 +369,7 @@ impl Side {
         timed(|| self.head.prov().progress(force));
     }
 
-    /// What a program asks now and then.
+    /// Makes the queries that a program makes now and then.
     pub fn look(&self, input: &mut Input<'_>, targets: &[Known]) {
         match input.below(4) {
             0 => timed(|| {
@@ -390,17 +390,17 @@ impl Side {
         }
     }
 
-    /// Takes up to `most` entries of each queue, and with them the memory of what has ended.
+    /// Takes up to `most` entries of each queue, and frees the memory of the operations that have ended.
     pub fn take(&mut self, most: usize) {
         for i in 0..self.queues.len() {
             let queue = &self.queues[i].0;
             let mut ended = queues::take(queue, most);
-            // With nothing queued, arrivals may go past the queue.
+            // While nothing is queued, completions may bypass the queue.
             if queue.is_empty() && most > 1 && queue.threading().is_promised() {
                 let most = most.min(queue.free()).min(64);
                 let mut entries: Vec<DataEntry> = Vec::with_capacity(most);
                 if let Some(arrive) = self.head.head().ops().arrive {
-                    // SAFETY: there is room for so many entries, and no other thread.
+                    // SAFETY: `entries` has room for `most` entries, and there is no other thread.
                     unsafe {
                         let n =
                             timed(|| (arrive[CqFormat::Data as usize].turn)(self.head.head(), queue, entries.as_mut_ptr().cast(), most));
@@ -436,21 +436,21 @@ impl Side {
         let _ = timed(|| self.head.prov().shutdown());
     }
 
-    /// Bytes of what is lent.
+    /// Bytes of the lent memory.
     pub fn weight(&self) -> usize {
         let regions = self.regions.iter().flatten().map(|r| r.area.as_ref().map_or(0, Area::len));
         regions.chain(self.ops.values().map(|op| op.local.len())).map(|n| n + 256).sum()
     }
 
-    /// Ends the endpoint; a peer that holds a buffer may keep that from it.
+    /// Closes the endpoint. A peer that holds a buffer may prevent it.
     pub fn close(&mut self) -> bool {
         self.pep = None;
         timed(|| self.head.prov().close()).is_ok()
     }
 
-    /// The end, after the peer's: nothing is outstanding, no reservation is lost, nothing holds regions or domain open.
+    /// Called after the peer's end: nothing is outstanding, no reservation is lost, nothing holds regions or the domain open.
     pub fn finish(mut self) {
-        // An end of its own connection that the peer has sent is open until a thread has closed it.
+        // A connection's end that the peer sent stays open until a thread has closed it.
         let soon = |close: &mut dyn FnMut() -> bool| {
             (0..1000).any(|i| {
                 std::thread::sleep(std::time::Duration::from_millis(u64::from(i > 0)));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What outlives an input: settings, files that a peer may hand over, and a process that stands for the peer's. It was
-//! forked before anything happened, called listen() and does nothing else: so the kernel says of every connection through
-//! its socket that the peer is another process, whose memory may be written anywhere without harm, whose descriptors can be
-//! taken, and whose end nobody waits for.
+//! State that outlives an input: settings, files that a peer may hand over, and a process that stands for the peer's. This process was
+//! forked before anything else happened, called listen(), and does nothing more. The kernel therefore reports another process as the peer
+//! of every connection through its socket: a process whose memory may be written anywhere without harm, whose descriptors can be taken, and
+//! for whose end nobody waits.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -10,12 +10,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Memory of the peer's process that this one sees too.
+/// Bytes of the peer process's memory that this process maps too.
 pub const ARENA: usize = 512 << 10;
-/// Where the guard of the peer's process lies: between the addresses of the format.
+/// Address of the guard in the peer's process, between the addresses of the format.
 const GUARD_ADDR: usize = 0x2000_0000_0000;
 const PAGE: usize = 4096;
-/// Files of the pool.
+/// Number of files in the pool.
 pub const FILES: usize = 12;
 
 pub struct World {
@@ -32,28 +32,28 @@ pub fn world() -> &'static World {
     WORLD.get().expect("made at the beginning")
 }
 
-/// A mapping of this side's own.
+/// A mapping of shared memory, of this side alone.
 pub struct Map {
     at: *mut u8,
     pub len: usize,
 }
 
-// SAFETY: an address range; its words are reached as atomics.
+// SAFETY: only an address range; its words are accessed as atomics.
 unsafe impl Send for Map {}
-// SAFETY: as above.
+// SAFETY: only an address range; its words are accessed as atomics.
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// `fd` -1: fresh memory that children share.
+    /// Maps a file. `fd` -1: fresh memory that children share.
     pub fn new(fd: RawFd, len: usize) -> Option<Map> {
         Map::at(0, fd, len)
     }
 
-    /// At `addr`, or anywhere if that is 0.
+    /// Maps at `addr`, or anywhere if that is 0.
     fn at(addr: usize, fd: RawFd, len: usize) -> Option<Map> {
         let place = if addr == 0 { 0 } else { libc::MAP_FIXED_NOREPLACE };
         let flags = libc::MAP_SHARED | place | if fd < 0 { libc::MAP_ANONYMOUS } else { 0 };
-        // SAFETY: a fresh address, or one where nothing else is.
+        // SAFETY: the kernel chooses a free address, or refuses one that is in use.
         let at = unsafe { libc::mmap(addr as *mut libc::c_void, len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
         (at != libc::MAP_FAILED).then_some(Map { at: at.cast(), len })
     }
@@ -62,18 +62,18 @@ impl Map {
         self.at as u64
     }
 
-    /// The word at `offset`, which is brought inside.
+    /// The word at `offset`, which is reduced to lie inside.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         let offset = (offset & !7) % (self.len - 7);
-        // SAFETY: aligned, inside the mapping, and an atomic to everybody.
+        // SAFETY: aligned, inside the mapping, and accessed as an atomic by everybody.
         unsafe { &*self.at.add(offset & !7).cast::<AtomicU64>() }
     }
 
-    /// Puts bytes there, as far as they fit.
+    /// Copies bytes to `offset`, as far as they fit.
     pub fn fill(&self, offset: usize, bytes: &[u8]) {
         let offset = offset.min(self.len);
         let n = bytes.len().min(self.len - offset);
-        // SAFETY: n bytes from `offset` on are inside, and nobody runs meanwhile.
+        // SAFETY: n bytes from `offset` on are inside, and no other code runs meanwhile.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at.add(offset), n) };
     }
 
@@ -82,32 +82,32 @@ impl Map {
     }
 
     pub fn wipe(&self) {
-        // SAFETY: as above.
+        // SAFETY: all of the mapping, and no other code runs meanwhile.
         unsafe { std::ptr::write_bytes(self.at, 0, self.len) };
     }
 
     pub fn bytes(&self, from: usize, to: usize) -> &[u8] {
         let to = to.min(self.len);
-        // SAFETY: inside, and nobody writes while it is looked at.
+        // SAFETY: inside the mapping, and no code writes while the slice is used.
         unsafe { std::slice::from_raw_parts(self.at.add(from.min(to)), to - from.min(to)) }
     }
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, and words of it do not outlive it.
+        // SAFETY: the mapping was made by `new`, and its words do not outlive it.
         unsafe { libc::munmap(self.at.cast(), self.len) };
     }
 }
 
-/// A memory file: with so many bytes, flags of its making, and seals.
+/// Makes a memory file of this size, with these flags and seals.
 pub fn memfd(len: usize, flags: u32, seals: i32) -> OwnedFd {
     const NAME: &CStr = c"fuzz";
     // SAFETY: plain system calls on a descriptor that is ours.
     unsafe {
         let fd = libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags);
         if fd < 0 && flags != 0 {
-            // Not every kernel has pages of that size.
+            // Some kernels lack pages of that size.
             return memfd(len, 0, 0);
         }
         assert!(fd >= 0, "a memory file");
@@ -123,7 +123,7 @@ pub fn memfd(len: usize, flags: u32, seals: i32) -> OwnedFd {
 pub const SEALED: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
 impl World {
-    /// A file of the pool; the peer's process has it under the same number.
+    /// A file of the pool. The peer's process has it under the same number.
     pub fn file(&self, n: usize) -> &OwnedFd {
         &self.files[n % FILES]
     }
@@ -131,7 +131,7 @@ impl World {
 
 fn files() -> Vec<OwnedFd> {
     let huge = libc::MFD_HUGETLB;
-    // SAFETY: descriptors that are ours from the call on.
+    // SAFETY: the calls return descriptors that belong to this code alone.
     let (null, event) = unsafe {
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
         (OwnedFd::from_raw_fd(null), OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)))
@@ -154,21 +154,21 @@ fn files() -> Vec<OwnedFd> {
     all
 }
 
-/// Before anything else happens.
+/// Sets the world up. Called before anything else happens.
 pub fn begin() {
-    // Small rings and early sharing reach more with less; nothing waits long.
+    // Small rings and early sharing reach more code with short inputs, and nothing waits long.
     let settings = [("RING_SLOTS", "256"), ("COOP_MIN", "8192"), ("NT_THRESHOLD", "100000"), ("CLOSE_MS", "1"), ("EAGER_MAX", "2048")];
     for (name, value) in settings {
-        // SAFETY: there is one thread.
+        // SAFETY: there is only one thread.
         unsafe { std::env::set_var(format!("GDRFAB_SHM_{name}"), value) };
     }
-    // SAFETY: as above.
+    // SAFETY: there is only one thread.
     unsafe { std::env::set_var("GDRFAB_HMEM", "none") };
     let name = format!("fuzz.{}", std::process::id());
     let arena = Map::new(-1, ARENA).expect("an arena");
     let guard = Map::at(GUARD_ADDR, -1, PAGE).expect("a guard");
     let files = files();
-    // SAFETY: plain system calls; the child makes nothing else.
+    // SAFETY: plain system calls; the child makes no other calls.
     let listener = unsafe {
         let fd = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0);
         let mut address: libc::sockaddr_un = std::mem::zeroed();
@@ -181,7 +181,7 @@ pub fn begin() {
         match libc::fork() {
             0 => {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                // Nobody waits for pages that are there.
+                // Touched, so that no access waits for a missing page.
                 arena.touch();
                 guard.touch();
                 libc::listen(fd, 8);
@@ -196,7 +196,7 @@ pub fn begin() {
         }
         OwnedFd::from_raw_fd(fd)
     };
-    // It listens soon.
+    // Waits until the process listens.
     let listens = || {
         let (mut on, mut len) = (0i32, size_of::<i32>() as u32);
         // SAFETY: both are live, and `len` is `on`'s size.
@@ -209,23 +209,23 @@ pub fn begin() {
     assert!(WORLD.set(World { name, listener, arena, guard, files }).is_ok());
 }
 
-/// For each input: what the last one may have changed.
+/// Resets the state that the last input may have changed.
 pub fn reset() {
     let world = world();
     world.arena.wipe();
     for n in [6, 7] {
-        // SAFETY: our file.
+        // SAFETY: the file is ours.
         unsafe { libc::ftruncate(world.file(n).as_raw_fd(), 256 << 10) };
     }
 }
 
-/// Descriptors that are open, of the first few hundred.
+/// Number of open descriptors among the first few hundred.
 pub fn open_fds() -> usize {
-    // SAFETY: asks about a number.
+    // SAFETY: the call only asks about a number.
     (0..256).filter(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0).count()
 }
 
-/// CPU time of this thread, which no other process on the machine lengthens.
+/// CPU time of this thread, which other processes of the machine do not lengthen.
 pub fn cpu_ns() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `t` is live.

@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs both sides of file_transfer, compares what arrived, and kills each side once:
+# Runs both sides of file_transfer, compares the received file, and kills each side once:
 #
 #   examples/file_transfer.sh PROGRAM [PROVIDER|ADDRESS...]
 #
-# A provider, or an address to listen at, as verbs://192.0.2.1:0; without any: shm and tcp. BIG: bytes of the largest
-# file, for machines with little room (314572800). LIMIT: seconds of silence that a slow machine needs (5). Prints a line that begins with "ok" or "FAIL" for each claim; exit
-# status 1 if one failed.
+# A provider, or an address to listen at, such as verbs://192.0.2.1:0; without any: shm and tcp. BIG: bytes of the largest
+# file, for machines with little room (314572800). LIMIT: seconds of silence that a slow machine needs (5). Prints a line
+# that begins with "ok" or "FAIL" for each claim; exit status 1 if one failed.
 set -u
 
 program=${1:?usage: file_transfer.sh PROGRAM [PROVIDER|ADDRESS...]}
@@ -34,11 +34,11 @@ claim() { # <status> <words>: 0 is ok
 	fi
 }
 
-# The receiver in the background, once it listens: its pid in $receiver, its address in $addr.
+# Starts the receiver in the background and waits until it listens. Sets $receiver to its pid and $addr to its address.
 receive() { # <provider or address> [options]
 	local at=--provider
 	case $1 in *://*) at=--listen ;; esac
-	# An earlier address must not be taken for this one.
+	# The address of an earlier receiver must not be read.
 	rm -f "$work/said" && : >"$work/said"
 	"$program" recv "$at" "$@" --timeout $limit --out "$work/copy" >"$work/said" 2>"$work/receiver.log" &
 	receiver=$! addr=
@@ -56,7 +56,7 @@ send() { # <file>: its pid in $sender
 	sender=$!
 }
 
-# The exit status of a side, in $status: 124 if it had to be ended.
+# Waits for a side and sets $status to its exit status: 124 if it had to be killed.
 end_of() { # <pid> <seconds>
 	local tenths=$(($2 * 10))
 	while kill -0 "$1" 2>/dev/null && [ $tenths -gt 0 ]; do
@@ -95,7 +95,8 @@ whole() { # <provider> <bytes> <window>
 	claim $? "${1%%:*}: $2 bytes, window $3"
 }
 
-# Some of the file is there, and the receiver stands still, so that no more comes: it has run in short steps until then.
+# Waits until some of the file has arrived, with the receiver running in short steps, and leaves the receiver stopped,
+# so that no more arrives.
 under_way() {
 	for _ in $(seq 3000); do
 		kill -STOP "$receiver" 2>/dev/null || return 1
@@ -106,7 +107,7 @@ under_way() {
 	return 1
 }
 
-# The other side ends in time with words and 1, and nothing lies under the final name.
+# Kills one side. The other must end in time with a message and status 1, and no file may have the final name.
 killed() { # <provider> sender|receiver [--resume]
 	local left victim survivor
 	rm -f "$work"/copy*
@@ -129,7 +130,7 @@ killed() { # <provider> sender|receiver [--resume]
 	fi
 }
 
-# A peer that is there and says nothing: the time limit ends it.
+# A peer that is alive and silent: the time limit ends the transfer.
 stopped() { # <provider>
 	rm -f "$work"/copy*
 	receive "$1" --window 1M && send "$work/file" && under_way || {
@@ -164,7 +165,8 @@ for provider in "$@"; do
 	rm -f "$work"/copy* "$work/file"
 done
 
-# A sender whose id is not its hash's finds no part file of another's; and words with control characters are shown without.
+# A sender whose id is not its file's hash must not find another file's part file; and the peer's texts are printed
+# without control characters.
 sources=$(dirname "$0")/file_transfer
 mkdir "$work/forged" && cp "$sources"/*.[ch] "$work/forged" &&
 	sed -i 's|s->id = wire(s->id);|s->id = wire(s->id) ^ 1;|' "$work/forged/sender.c" &&

@@ -54,7 +54,7 @@ start() { # <provider> <memory> <memory> [options]
 	caller=$!
 }
 
-# The exit status of a side, in $status: 124 if it had to be ended.
+# Waits for a side and sets $status to its exit status: 124 if it had to be killed.
 end_of() { # <pid>
 	for _ in $(seq 200); do
 		kill -0 "$1" 2>/dev/null || break
@@ -107,7 +107,7 @@ killed() { # <provider> <memory> listener|caller
 	claim $? "$1: $2, $3 killed: $(grep '^gaudi_pingpong:' "$work/$survivor.log" | tail -1)"
 }
 
-# Whether programs find a library without being told where.
+# Whether the dynamic linker finds a library by itself.
 found() { # <library>
 	local dir path=${LD_LIBRARY_PATH:-}
 	for dir in ${path//:/ } /lib /usr/lib /lib/*-linux-gnu /usr/lib/*-linux-gnu /usr/lib/habanalabs; do
@@ -128,7 +128,8 @@ for provider in "$@"; do
 	killed "$provider" "${mems[0]}" listener
 	killed "$provider" "${mems[0]}" caller
 	if [ -n "$fakes" ]; then
-		# A side without the device, or with a part of its software, goes on with host memory and says why.
+		# A side without the device, or without a part of its software, continues with host memory and prints
+		# the reason.
 		verified "$provider" gaudi:7 cuda:0 && fell_back 'SynapseAI gives no device'
 		claim $? "$provider: no such Gaudi, host memory in its place"
 		name="hl-thunk without SynapseAI, host memory in its place"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Two processes. The server registers memory and waits; the client writes a text into it, and the server learns that
- * the text is there by the number that came with it.
+ * Two processes. The server registers memory and waits. The client writes a text into that memory, and the server
+ * learns that the text is there by the number that comes with the write.
  *
  *   cc -o hello hello.c $(pkg-config --cflags --libs gdrfab)
  *   ./hello server &  sleep 1;  ./hello client        (or: ./hello.sh ./hello)
@@ -14,7 +14,7 @@
 
 #define OK(call) do { if ((call) < 0) { fprintf(stderr, "%s: %s\n", #call, gdrfab_last_error()); exit(1); } } while (0)
 
-struct target { uint64_t addr, key; }; /* what the client must know of the server's memory */
+struct target { uint64_t addr, key; }; /* the client must know this of the server's memory */
 
 static gdrfab_info *info;
 static gdrfab_fabric *fabric;
@@ -47,7 +47,7 @@ static void peer_left(const char *before)
 	exit(1);
 }
 
-/* Waits for an event of the connection; others than the one that is wanted are its end, or a second client's request. */
+/* Waits for this event of the connection. Any other event is the connection's end, or a second client's request. */
 static void wait_event(uint32_t wanted, void *event, size_t len)
 {
 	for (uint32_t kind = 0; kind != wanted;) {
@@ -59,7 +59,8 @@ static void wait_event(uint32_t wanted, void *event, size_t len)
 	}
 }
 
-/* Waits for a completion, and looks at the events meanwhile: a peer that has gone is told of there, and sends none. */
+/* Waits for a completion, and reads the event queue meanwhile: the end of the peer is an event, and brings no
+ * completion. */
 static void wait_completion(gdrfab_cq_data_entry *done, const char *what)
 {
 	gdrfab_eq_cm_entry event;
@@ -117,7 +118,7 @@ static void server(void)
 	printf("server: %zu bytes arrived with the number %llu: \"%s\"\n", done.len, (unsigned long long)done.data,
 	       (const char *)memory);
 
-	OK(gdrfab_mr_close(mr)); /* from here on nobody reaches the memory */
+	OK(gdrfab_mr_close(mr)); /* from here on no peer reaches the memory */
 	OK(gdrfab_mem_free(domain, memory));
 	OK(gdrfab_pep_close(pep));
 	close_all();
@@ -137,14 +138,15 @@ static void client(void)
 
 	memset(&path, 0, sizeof path);
 	path.struct_size = sizeof path;
-	OK(gdrfab_ep_query(ep, accepted.target.key, &path)); /* which way will the bytes go, and why? */
+	OK(gdrfab_ep_query(ep, accepted.target.key, &path)); /* the path that the bytes will take, and the reason for
+	                                                      * it */
 	OK(gdrfab_tostr(&path.path, GDRFAB_TYPE_PATHS, words, sizeof words));
 	printf("client: path: %s\n", words);
 	OK(gdrfab_ep_explain(ep, accepted.target.key, words, sizeof words));
 	printf("client: %s", words);
 
 	OK(gdrfab_writedata(ep, text, sizeof text, NULL, 42, 0, accepted.target.addr, accepted.target.key, NULL));
-	wait_completion(&done, "the text was there"); /* now it is, and this buffer is ours again */
+	wait_completion(&done, "the text was there"); /* now the text is there, and this buffer is ours again */
 	printf("client: %zu bytes written\n", sizeof text);
 	close_all();
 }

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs both sides of hello.c: examples/hello.sh PROGRAM. The client starts when the server says that it listens.
+# Runs both sides of hello.c: examples/hello.sh PROGRAM. The client starts when the server reports that it listens.
 set -eu
 
 work=$(mktemp -d)

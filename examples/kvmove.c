@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Moving blocks of a key-value cache between two processes, as an inference server with separate prefill and decode
- * does. The holder tells by message where its cache lies; the taker reads the blocks it wants straight out of it, all of
- * them in one call, and tells the holder when it is through. The holder's processor takes no part in the reads.
+ * Moves blocks of a key-value cache between two processes, like an inference server with separate prefill and
+ * decode. The holder describes its cache in a message. The taker reads the blocks that it wants straight out of the
+ * cache, all of them in one call, and tells the holder when it has finished. The holder's processor takes no part in
+ * the reads.
  *
  *   cc -o kvmove kvmove.c $(pkg-config --cflags --libs gdrfab)
  *   ./kvmove [--mem host|cuda:N] [--blocks N] [--size BYTES] [--die]
@@ -38,13 +39,13 @@ struct side {
 	gdrfab_ep *ep;
 };
 
-/* Memory of this side, in a region: NICs take no other. */
+/* Memory of this side, registered in a region: NICs accept no other. */
 struct memory {
 	char *addr;
 	gdrfab_mr *mr;
 };
 
-/* Both sides make an endpoint, tell each other its address by whatever means they have, and connect. */
+/* Each side makes an endpoint, sends the other its address by its own means, and connects. */
 static void open_side(struct side *s, int out, int in)
 {
 	gdrfab_info *hints = gdrfab_dupinfo(NULL);
@@ -56,7 +57,7 @@ static void open_side(struct side *s, int out, int in)
 	uint32_t kind;
 
 	hints->caps = GDRFAB_MSG | GDRFAB_RMA;
-	/* What this program keeps to, so that every provider will do. */
+	/* This program meets all these requirements, so that every provider can be used. */
 	hints->mr_mode = GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_PROV_KEY | GDRFAB_MR_LOCAL;
 	hints->tx_op_flags = GDRFAB_COMPLETION;
 	OK(gdrfab_getinfo(GDRFAB_VERSION, NULL, NULL, 0, hints, &s->info));
@@ -112,8 +113,8 @@ static void memory_end(struct side *s, struct memory *m)
 	OK(gdrfab_mem_free(s->domain, m->addr));
 }
 
-/* The next completion; false: it is an error, which is said in words, with the block if it is of a list. Once it is here,
- * nothing touches the memory of its operation any more. */
+/* Takes the next completion. False: it is an error, which is printed, with the number of the block if it belongs to
+ * a list. After the completion nothing touches the memory of its operation any more. */
 static bool next(struct side *s)
 {
 	gdrfab_cq_data_entry done;
@@ -162,7 +163,7 @@ static void holder(struct side *s)
 	OK(gdrfab_recv(s->ep, bye.addr, 4096, gdrfab_mr_desc(bye.mr), 0, NULL));
 	struct cache cache = {(uintptr_t)blocks.addr, gdrfab_mr_key(blocks.mr)};
 	OK(gdrfab_inject(s->ep, &cache, sizeof cache, 0));
-	must(s); /* the taker is through, or, with --die, knows the cache */
+	must(s); /* the taker has finished or, with --die, knows the cache */
 	if (what.die)
 		raise(SIGKILL);
 	printf("holder: released, \"%s\"\n", bye.addr);
@@ -178,7 +179,7 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Reads until that fails: the entry names the block where it stopped, and the cache here is free again. */
+/* Reads until a read fails: the error entry names the block at which it stopped, and the cache here is free again. */
 static void outlive(struct side *s, const gdrfab_msg_list *msg)
 {
 	for (uint64_t until = now_ns() + DEADLINE; now_ns() < until;) {
@@ -206,7 +207,7 @@ static void taker(struct side *s)
 	must(s);
 	memcpy(&cache, mail.addr, sizeof cache);
 
-	/* Any block from anywhere to anywhere: here each to its own place, in some order. */
+	/* Any block from anywhere to anywhere; here each goes to its own place, in some order. */
 	gdrfab_block *blocks = calloc(what.blocks, sizeof *blocks);
 	for (uint64_t b = 0; b < what.blocks; b++) {
 		uint64_t other = (uint64_t)rand() % (b + 1);
@@ -242,7 +243,7 @@ static void taker(struct side *s)
 	OK(gdrfab_ep_explain(s->ep, cache.key, words, sizeof words));
 	printf("taker: %s", words);
 
-	/* The same blocks many times over: prepared once. */
+	/* The same blocks are read many times, so the list is prepared once. */
 	gdrfab_list *list;
 	OK(gdrfab_list_open(s->ep, &msg, &list));
 	uint64_t start = now_ns();
@@ -298,12 +299,12 @@ int main(int argc, char **argv)
 	parse(argc, argv);
 	if (pipe(there) < 0 || pipe(back) < 0)
 		return 1;
-	signal(SIGPIPE, SIG_IGN); /* a peer that has left is an error of write() */
-	/* fork first: a child must not use what its parent has opened. */
+	signal(SIGPIPE, SIG_IGN); /* a write() to a peer that has left then returns an error */
+	/* Forks first: a child must not use objects that its parent has opened. */
 	pid_t child = fork();
 	if (child < 0)
 		return 1;
-	/* A pipe ends when the peer does, if this side holds its own end alone. */
+	/* A pipe reports the peer's end only if this side holds no copy of the peer's end. */
 	close(child ? there[1] : there[0]);
 	close(child ? back[0] : back[1]);
 	if (child == 0) {

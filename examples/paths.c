@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What each kind of memory offers to peers, and how a refusal reads: no connection is needed for that.
+ * Prints the paths that each kind of memory offers to peers, and the text of a refusal. No connection is needed for
+ * that.
  *
  *   cc -o paths paths.c $(pkg-config --cflags --libs gdrfab)
  *   ./paths

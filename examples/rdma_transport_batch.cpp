@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// A sender hands a table of blocks to a receiver: it writes all of them at once, each to its place, and asks for the results
-// afterwards. The last write notifies and says how many there are; since writes take effect in the order of their calls, the
-// receiver then has them all. The receiver looks, and reads one block back from the sender.
+// A sender writes a table of blocks to a receiver: it posts all of them at once, each to its place, and asks for the
+// results afterwards. The last write notifies, with the number of blocks. Since writes take effect in the order of
+// their calls, the receiver then has all of them. The receiver checks them, and reads one block back from the sender.
 //
 //   c++ -std=c++17 -o rdma_transport_batch rdma_transport_batch.cpp $(pkg-config --cflags --libs gdrfab) -pthread
 //   ./rdma_transport_batch [provider [blocks]]
@@ -30,7 +30,7 @@ void good(const gdrfab::RdmaStatus &status, const char *what)
 		throw std::runtime_error(std::string(what) + ": " + status.what());
 }
 
-// Urls and keys change hands over a pipe here: any means does that carries text.
+// Urls and keys are exchanged over a pipe here; any means that carries text will do.
 void tell(int out, const std::string &text)
 {
 	const size_t len = text.size();
@@ -97,11 +97,11 @@ void receiver(gdrfab::RdmaTransport &transport, size_t blocks, int in, int out)
 int main(int argc, char **argv)
 {
 	const size_t blocks = argc > 2 ? std::strtoull(argv[2], nullptr, 0) : 1000;
-	std::signal(SIGPIPE, SIG_IGN); // a dead peer is an error to tell, not an end
+	std::signal(SIGPIPE, SIG_IGN); // a dead peer is then an error to report, and does not end this process
 	int there[2], back[2], status = 1;
 	if (blocks == 0 || pipe(there) < 0 || pipe(back) < 0)
 		return 1;
-	// fork first: a child must not use what its parent has opened.
+	// Forks first: a child must not use objects that its parent has opened.
 	const pid_t child = fork();
 	if (child < 0)
 		return 1;

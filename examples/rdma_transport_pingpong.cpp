@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// Two processes write into each other's memory in turn. Each learns by the notification that the other's bytes are there,
-// and which round they belong to.
+// Two processes write into each other's memory in turn. Each learns by a notification that the other's bytes are there,
+// and to which round they belong.
 //
 //   c++ -std=c++17 -o rdma_transport_pingpong rdma_transport_pingpong.cpp $(pkg-config --cflags --libs gdrfab) -pthread
 //   ./rdma_transport_pingpong [--providers shm,verbs,tcp] [--address HOST] [--device N] [--rounds N] [--bytes N]
 //
-// It forks its peer. With --role ping or --role pong it is one side alone: its url and its key are lines on standard output,
-// the peer's are lines of standard input; so it runs on two hosts by whatever carries four lines of text.
+// The program forks its peer. With --role ping or --role pong it is one side only: it prints its url and its key as
+// lines on standard output, and reads the peer's as lines from standard input. It thus runs on two hosts by any means
+// that carries four lines of text.
 #include <gdrfab/rdma_transport.hpp>
 
 #include <chrono>
@@ -52,7 +53,7 @@ std::string hear(FILE *in)
 	return line;
 }
 
-// Bytes that tell the round. Memory of a device is not the processor's to touch, so it goes by way of a copy.
+// Fills the memory with bytes that tell the round. The CPU may not touch device memory, so they are copied there.
 void put(const gdrfab::RdmaMemory &memory, unsigned char mark)
 {
 	const std::string text(memory.length(), static_cast<char>(mark));
@@ -75,7 +76,8 @@ void play(const Plan &plan, bool serves, FILE *in, FILE *out)
 	tell(out, transport.bind());
 	good(transport.connect(hear(in)), "connect");
 
-	// What goes out and what comes in have buffers of their own: a peer that is ahead must not overwrite what is not read yet.
+	// Outgoing and incoming bytes have buffers of their own: a peer that is ahead must not overwrite bytes that
+	// have not been read yet.
 	gdrfab::RdmaMemory mine = gdrfab::RdmaMemory::allocate(plan.bytes, plan.device);
 	gdrfab::RdmaMemory inbox = gdrfab::RdmaMemory::allocate(plan.bytes, plan.device);
 	tell(out, inbox.remoteKey());
@@ -101,7 +103,7 @@ void play(const Plan &plan, bool serves, FILE *in, FILE *out)
 		std::fprintf(stderr, "%zu rounds of %zu bytes there and back over %s, %.1f us each, filling and checking included\n",
 			     plan.rounds, plan.bytes, transport.path(theirs).c_str(),
 			     took.count() / static_cast<double>(plan.rounds));
-	// The peer may still be reading its last notification: leave when both have said so.
+	// The peer may still be reading its last notification: both sides leave when both have said so.
 	tell(out, "bye");
 	hear(in);
 }
@@ -111,7 +113,7 @@ int fork_both(const Plan &plan)
 	int there[2], back[2], status = 1;
 	if (pipe(there) < 0 || pipe(back) < 0)
 		throw std::runtime_error("pipe");
-	// fork first: a child must not use what its parent has opened.
+	// Forks first: a child must not use objects that its parent has opened.
 	const pid_t child = fork();
 	if (child < 0)
 		throw std::runtime_error("fork");
@@ -165,7 +167,7 @@ Plan parse(int argc, char **argv)
 
 int main(int argc, char **argv)
 try {
-	std::signal(SIGPIPE, SIG_IGN); // a dead peer is an error to tell, not an end
+	std::signal(SIGPIPE, SIG_IGN); // a dead peer is then an error to report, and does not end this process
 	const Plan plan = parse(argc, argv);
 	if (plan.role.empty())
 		return fork_both(plan);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The fabric under file_transfer: opening, connecting, messages, waiting without spinning, closing. Nothing in here
- * knows of files.
+ * The fabric of file_transfer: opening, connecting, messages, waiting without spinning, closing. This file knows
+ * nothing of files.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "transfer.h"
@@ -11,13 +11,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Private data of the connection request, so that another program is turned away before it gets an endpoint. */
+/* Private data of the connection request: another program is rejected before it gets an endpoint. */
 static const char GREETING[] = "file_transfer 1";
 
 #define CALL(call) \
 	((call) < 0 ? say("%.*s: %s", (int)strcspn(#call, "("), #call, gdrfab_last_error()) : true)
 
-/* What this program needs, and what it is able to do for a provider that asks it (mr_mode). */
+/* Finds a candidate: names the features that this program needs, and the requirements of providers that it meets
+ * (mr_mode). */
 static bool find(struct fabric *f, const char *provider, const char *addr, uint64_t flags)
 {
 	/* An address names its provider: "tcp://...". */
@@ -38,7 +39,7 @@ static bool find(struct fabric *f, const char *provider, const char *addr, uint6
 	hints->msg_order = GDRFAB_ORDER_SAW; /* a message never overtakes the write before it */
 	hints->prov_name = colon ? scheme : (char *)(uintptr_t)provider;
 	int rc = gdrfab_getinfo(GDRFAB_VERSION, NULL, addr, flags, hints, &f->info);
-	hints->prov_name = NULL; /* not the library's to free */
+	hints->prov_name = NULL; /* the string is not the library's to free */
 	gdrfab_freeinfo(hints);
 	return rc == 0 || say("nothing fits: %s", gdrfab_last_error());
 }
@@ -62,8 +63,8 @@ static int post_receive(struct fabric *f, unsigned index)
 		f, gdrfab_recv(f->ep, m, sizeof *m, gdrfab_mr_desc(f->mr), 0, &f->receives[index]), "gdrfab_recv");
 }
 
-/* Domain, completion queue and endpoint, with the messages' memory registered and every receive posted: a message
- * that arrives before its receive would make an RDMA card wait, or give up. */
+/* Opens domain, completion queue and endpoint, with the messages' memory registered and all receives posted: a
+ * message that arrives before its receive would make an RDMA card wait or give up. */
 static bool open_endpoint(struct fabric *f, gdrfab_info *from)
 {
 	gdrfab_cq_attr attr;
@@ -94,7 +95,8 @@ static bool open_endpoint(struct fabric *f, gdrfab_info *from)
 
 /* --- waiting --- */
 
-/* Sleeps until one of the queues may have something. trywait first: what came before it would wake nobody. */
+/* Sleeps until one of the queues may have something. Calls trywait first, because entries that came before it wake
+ * nobody. */
 static bool sleep_until(struct fabric *f, long long until)
 {
 	struct pollfd fds[2] = {{f->eq_fd, POLLIN, 0}, {f->cq_fd, POLLIN, 0}};
@@ -121,7 +123,7 @@ struct connection {
 	unsigned char data[GDRFAB_CM_DATA_MAX];
 };
 
-/* The peer's text goes to a terminal, which obeys control characters. */
+/* Removes control characters, because the peer's text is printed to a terminal, which obeys them. */
 static void printable(char *text)
 {
 	for (; *text; text++)
@@ -129,7 +131,7 @@ static void printable(char *text)
 			*text = '?';
 }
 
-/* An error entry of the event queue, in words. */
+/* Reads an error entry of the event queue and converts it to text. */
 static void read_eq_error(struct fabric *f, uint64_t *about, char *words, size_t len)
 {
 	char data[GDRFAB_CM_DATA_MAX] = "";
@@ -145,7 +147,7 @@ static void read_eq_error(struct fabric *f, uint64_t *about, char *words, size_t
 	snprintf(words, len, "%s%s%s", gdrfab_strerror(e.err), data[0] ? ": " : "", data);
 }
 
-/* An event of the connection, if there is one: its kind, or -1 if there is none, or -2 if it went wrong. */
+/* Reads an event of the connection. Returns its kind, -1 if there is none, or -2 after an error. */
 static int connection_event(struct fabric *f, struct connection *c, size_t *data_len)
 {
 	uint32_t kind = 0;
@@ -157,7 +159,8 @@ static int connection_event(struct fabric *f, struct connection *c, size_t *data
 	if (got == -GDRFAB_EAVAIL) {
 		read_eq_error(f, &about, words, sizeof words);
 		if (about == GDRFAB_NOTIFY || about == GDRFAB_CONNREQ) {
-			/* A port went down, and the connection lives until its retries are spent; or no caller can be taken now. */
+			/* A port went down, and the connection lives until its retries are used up; or no caller can
+			 * be accepted now. */
 			say("%s", words);
 			return GDRFAB_NOTIFY;
 		}
@@ -228,7 +231,7 @@ bool fabric_accept(struct fabric *f)
 	if (!open || !CALL(gdrfab_ep_accept(f->ep, NULL, 0)))
 		return false;
 	bool connected = wait_event(f, GDRFAB_CONNECTED, &c, &len, false);
-	gdrfab_pep_close(f->pep); /* one sender is enough: others are refused from here on */
+	gdrfab_pep_close(f->pep); /* one sender is enough: others are rejected from here on */
 	f->pep = NULL;
 	return connected;
 }
@@ -263,7 +266,7 @@ static void message_swap(struct message *m)
 int fabric_posted(struct fabric *f, ssize_t rc, const char *what)
 {
 	if (rc == -ESHUTDOWN)
-		f->ended = true; /* the next step says so, after what had come before */
+		f->ended = true; /* the next step reports it, after the completions that came before */
 	if (rc == -EAGAIN || rc == -ESHUTDOWN)
 		return 0;
 	if (rc == 0)
@@ -290,8 +293,9 @@ int fabric_send(struct fabric *f, const struct message *m)
 	return rc;
 }
 
-/* Whether the connection ends, now that the other side refused something or did not answer. A process that dies loses
- * its regions before its connections, so to an RDMA card the first sign of a dead peer may be a refusal. */
+/* Whether the connection ends, after the other side has refused an operation or not answered. A process that dies
+ * loses its regions before its connections, so a refusal may be the first sign of a dead peer that an RDMA card
+ * sees. */
 static bool end_follows(struct fabric *f)
 {
 	struct pollfd events = {f->eq_fd, POLLIN, 0};
@@ -309,7 +313,8 @@ static bool end_follows(struct fabric *f)
 	return f->ended;
 }
 
-/* A work request that failed. With the connection, all that is outstanding fails: then the connection is the news. */
+/* Handles a work request that failed. If the connection failed, all outstanding requests fail, and the connection's
+ * end is reported instead. */
 static bool read_cq_error(struct fabric *f)
 {
 	static const char *const names[] = {"a receive", "a send", "a write", "a write"};

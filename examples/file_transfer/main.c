@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * file_transfer: moves a file by RMA writes. The lab of an RDMA course, on any provider; docs/tutorial.md walks through
- * it. This file has the arguments, the clock, and what the user sees.
+ * file_transfer: moves a file by RMA writes. A lab of an RDMA course, on any provider; docs/tutorial.md walks
+ * through it. This file has the arguments, the clock, and the output for the user.
  *
  *   cc -o file_transfer *.c $(pkg-config --cflags --libs gdrfab)
- *   ./file_transfer recv --provider tcp --out copy &      (says where it listens)
+ *   ./file_transfer recv --provider tcp --out copy &      (prints where it listens)
  *   ./file_transfer send tcp://127.0.0.1:41234 original
  */
 #define _POSIX_C_SOURCE 200809L
@@ -44,7 +44,7 @@ bool say(const char *format, ...)
 	return false;
 }
 
-/* Ten times a second, and only where somebody sees it. */
+/* Prints ten times a second, and only to a terminal. */
 void progress(const char *what, uint64_t done, uint64_t all)
 {
 	static const char full[] = "========================================";
@@ -90,7 +90,7 @@ static int usage(void)
 	return 2;
 }
 
-/* "300M": a number with K, M or G behind it; 0 if it is none, or too large. */
+/* Reads a number such as "300M", with K, M or G after it; 0 if it is invalid or too large. */
 static uint64_t size_of(const char *text)
 {
 	static const char units[] = "KMG";
@@ -104,7 +104,7 @@ static uint64_t size_of(const char *text)
 	return (uint64_t)number << shift;
 }
 
-/* The value behind `name` at argv[*i], in the form "--name value". */
+/* The value after `name` at argv[*i], in the form "--name value". */
 static const char *value_of(int argc, char **argv, int *i, const char *name)
 {
 	if (strcmp(argv[*i], name) != 0)
@@ -163,7 +163,7 @@ int main(int argc, char **argv)
 		return usage();
 	}
 
-	/* Without SA_RESTART: a signal ends a sleep, and what was begun is tidied up. */
+	/* Without SA_RESTART, so that a signal ends a sleep and the program can clean up. */
 	struct sigaction action;
 	memset(&action, 0, sizeof action);
 	action.sa_handler = on_signal;

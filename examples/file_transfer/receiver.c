@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The side that gets the file. Its processor takes no part in the writes: it learns by messages how many pieces lie in
- * its region, takes them out in order, and gives credit for the slots. The bytes go to a file of another name, which
- * gets its final one only when the hash of all of it is right.
+ * The side that gets the file. Its processor takes no part in the writes. Messages tell it how many pieces lie in
+ * its region; it takes them out in order and gives credit for the slots. The bytes go to a part file, which gets its
+ * final name only when the hash of the whole file is right.
  */
 #define _POSIX_C_SOURCE 200809L
 #define _FILE_OFFSET_BITS 64
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #define PAGE ((uint64_t)4096)
-#define BEAT_MS 1000 /* while old bytes are hashed, the sender hears this often that we are alive */
+#define BEAT_MS 1000 /* while old bytes are hashed, the sender gets a sign of life this often */
 
 struct receiver {
 	struct fabric f;
@@ -30,22 +30,22 @@ struct receiver {
 	unsigned char *region;
 	gdrfab_mr *mr;
 	uint64_t slots, piece;
-	uint64_t first; /* byte of the file with which the sender begins */
+	uint64_t first; /* offset in the file at which the sender begins */
 	/* Pieces since the beginning: pieces >= arrived >= taken >= credited. */
 	uint64_t pieces, arrived, taken, credited;
 	bool done;
-	char bad[sizeof ((struct message *)0)->text]; /* what the sender is to hear */
+	char bad[sizeof ((struct message *)0)->text]; /* the reason of a failure, for the sender */
 };
 
-/* Says what went wrong, and keeps it for the sender. */
+/* Prints an error and keeps it for the sender. */
 static bool refuse(struct receiver *r, const char *what, const char *why)
 {
 	snprintf(r->bad, sizeof r->bad, "%s: %s", what, why);
 	return say("%s", r->bad);
 }
 
-/* Opens the part file, whose name is made here of the whole hash: what lies there from an earlier attempt is of the same
- * file, whatever id the sender gives itself. */
+/* Opens the part file. Its name is made of the whole hash, computed here, so that bytes of an earlier attempt belong
+ * to the same file, whatever id the sender uses. */
 static bool open_part(struct receiver *r)
 {
 	struct stat about;
@@ -75,7 +75,7 @@ static bool open_part(struct receiver *r)
 	return true;
 }
 
-/* The region may be much smaller than the file: its slots are used again and again. */
+/* The region may be much smaller than the file, because its slots are used again and again. */
 static bool register_region(struct receiver *r)
 {
 	void *memory = NULL;
@@ -113,7 +113,7 @@ static bool answer(struct receiver *r)
 	return fabric_send(&r->f, &m) == 1 || say("the answer could not be sent");
 }
 
-/* Takes in what has come since. False: it is over, or wrong. */
+/* Handles the next event. False: the transfer is over or has failed. */
 static bool handle(struct receiver *r, bool wait)
 {
 	struct event e;
@@ -139,7 +139,7 @@ static bool handle(struct receiver *r, bool wait)
 	}
 }
 
-/* Gives the slots back that were taken out; `again`: says the same number once more, as a sign of life. */
+/* Sends credit for the slots that are free again. `again`: repeats the last number, as a sign of life. */
 static bool credit(struct receiver *r, bool again)
 {
 	struct message m;
@@ -152,10 +152,10 @@ static bool credit(struct receiver *r, bool again)
 	int rc = fabric_send(&r->f, &m);
 	if (rc == 1)
 		r->credited = r->taken;
-	return rc >= 0; /* not now: the next turn tries again */
+	return rc >= 0; /* no room now: the next turn tries again */
 }
 
-/* The bytes that are there from an earlier attempt count for the hash as well. */
+/* Hashes the bytes from an earlier attempt, which are part of the file's hash. */
 static bool hash_part(struct receiver *r)
 {
 	static unsigned char buffer[1 << 20];
@@ -226,11 +226,11 @@ static bool take_all(struct receiver *r)
 	return true;
 }
 
-/* The hash of what lies in the file, against the one that was announced; then the file gets its name. */
+/* Compares the hash of the received file with the announced one, and gives the file its final name. */
 static bool conclude(struct receiver *r)
 {
 	unsigned char hash[32];
-	/* From here on nobody reaches the memory: no late write can follow the hash. */
+	/* From here on no peer reaches the memory, so no late write can follow the hash. */
 	if (gdrfab_mr_close(r->mr) < 0)
 		return refuse(r, "the region does not close", gdrfab_last_error());
 	r->mr = NULL;
@@ -244,7 +244,7 @@ static bool conclude(struct receiver *r)
 	return true;
 }
 
-/* Answers good or bad, and waits for the sender to hang up, so that the answer is not lost with the connection. */
+/* Sends the verdict and waits for the sender to disconnect, so that the verdict is not lost with the connection. */
 static bool judge(struct receiver *r, bool good)
 {
 	struct message m;
@@ -266,7 +266,7 @@ static bool judge(struct receiver *r, bool good)
 	return step == STEP_ENDED;
 }
 
-/* What was begun and not finished: kept for --resume, else gone. */
+/* Keeps an unfinished part file for --resume, and removes it otherwise. */
 static void drop_part(struct receiver *r)
 {
 	struct stat about;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The side that has the file. It works through local slots: a piece is read from the file into a free one, and written
- * from there into the slot of the same number in the receiver's region. A slot is free when two things have come: the
- * completion of its write (the local buffer is ours again), and the receiver's credit (the remote one is).
+ * The side that has the file. It works through local slots: it reads a piece from the file into a free slot, and
+ * writes the piece from there into the slot of the same number in the receiver's region. A slot is free when two
+ * things have arrived: the completion of its write (the local buffer is free) and the receiver's credit (the remote
+ * buffer is free).
  */
 #define _POSIX_C_SOURCE 200809L
 #define _FILE_OFFSET_BITS 64
@@ -25,7 +26,7 @@ struct sender {
 	uint64_t id, len;
 	unsigned char hash[32];
 	struct message region; /* as the receiver described it */
-	uint64_t first;	       /* byte of the file with which this transfer begins: more than 0 if resumed */
+	uint64_t first;	       /* offset in the file at which this transfer begins: more than 0 if resumed */
 	struct head *heads;    /* local, SLOTS of them; behind them in the same region: */
 	unsigned char *slots;
 	gdrfab_mr *mr;
@@ -35,7 +36,7 @@ struct sender {
 	bool done_sent;
 };
 
-/* Reads exactly len bytes; a file that has become shorter is an error. */
+/* Reads exactly len bytes. A file that has become shorter is an error. */
 static bool read_at(const struct sender *s, void *to, uint64_t len, uint64_t at)
 {
 	unsigned char *p = to;
@@ -52,7 +53,7 @@ static bool read_at(const struct sender *s, void *to, uint64_t len, uint64_t at)
 	return true;
 }
 
-/* The receiver is told the hash before the first byte, so the file is read once before anybody is called. */
+/* The receiver gets the hash before the first byte, so the file is read once before connecting. */
 static bool open_and_hash(struct sender *s, void *buffer)
 {
 	struct stat about;
@@ -80,7 +81,7 @@ static bool open_and_hash(struct sender *s, void *buffer)
 	return true;
 }
 
-/* The offer, and the region that the receiver gives for it. What a peer says is looked at before it is used. */
+/* Sends the offer and receives the region for it. The peer's values are checked before they are used. */
 static bool negotiate(struct sender *s)
 {
 	struct message offer, *r = &s->region;
@@ -104,7 +105,7 @@ static bool negotiate(struct sender *s)
 	return true;
 }
 
-/* Local slots, registered: the descriptor (the verbs' lkey) goes with every write from them. */
+/* Registers the local slots. Every write from them needs the descriptor (the verbs' lkey). */
 static bool register_slots(struct sender *s)
 {
 	void *memory = NULL;
@@ -128,17 +129,18 @@ static ssize_t write_slot(struct sender *s, unsigned slot, uint64_t len)
 	iov[0].iov_len = sizeof(struct head);
 	iov[1].iov_base = s->slots + slot * r->len;
 	iov[1].iov_len = (size_t)len;
-	/* The scatter-gather list: head and bytes lie in two places here, and arrive joined there, by one work request. */
+	/* A scatter-gather list: head and bytes lie apart here, and arrive joined, by one work request. */
 	if (s->f.info->tx_iov_limit >= 2)
 		return gdrfab_writev(s->f.ep, iov, desc, 2, 0, to, r->key, &s->writes[slot]);
-	/* iWARP takes one piece for each. The head goes again if the bytes find no room; that does no harm. */
+	/* iWARP takes one piece for each write. If there is no room for the bytes, the head is written again later,
+	 * which does no harm. */
 	ssize_t rc = gdrfab_write(s->f.ep, iov[0].iov_base, iov[0].iov_len, desc[0], 0, to, r->key, &s->head_write);
 	return rc < 0 ? rc
 		      : gdrfab_write(s->f.ep, iov[1].iov_base, iov[1].iov_len, desc[1], 0, to + sizeof(struct head),
 				     r->key, &s->writes[slot]);
 }
 
-/* Reads the next piece into its slot and posts the write: 1 posted, 0 not now, -1 wrong. */
+/* Reads the next piece into its slot and posts the write. Returns 1: posted, 0: no room now, -1: error. */
 static int post_piece(struct sender *s)
 {
 	const struct message *r = &s->region;
@@ -161,7 +163,7 @@ static int post_piece(struct sender *s)
 	return rc;
 }
 
-/* Tells how many pieces are there, and at last that these were all. The messages cannot overtake the writes. */
+/* Sends the number of pieces written and, at the end, that these were all. Messages cannot overtake the writes. */
 static int tell(struct sender *s)
 {
 	struct message m;
@@ -181,7 +183,7 @@ static int tell(struct sender *s)
 	return rc;
 }
 
-/* The receiver's last word, in `m`. */
+/* Handles the receiver's verdict in `m`. */
 static bool judged(struct sender *s, const struct message *m)
 {
 	if (m->count != 0)
@@ -198,7 +200,7 @@ static bool transfer(struct sender *s)
 		int posted = post_piece(s);
 		if (posted < 0 || tell(s) < 0)
 			return false;
-		/* With a piece posted there may be room for the next at once: look, but do not sleep. */
+		/* After a post there may be room for the next piece at once, so the step does not sleep. */
 		switch (fabric_step(&s->f, &e, posted == 0)) {
 		case STEP_FAILED:
 			return false;
@@ -231,10 +233,10 @@ bool send_file(const char *addr, const struct options *o)
 	s.head_write.kind = WRITE_HEAD;
 	bool good = open_and_hash(&s, buffer) && fabric_connect(&s.f, addr) && negotiate(&s) && register_slots(&s) &&
 		    transfer(&s);
-	/* The receiver waits for this: when it sees the end, its verdict has been heard. */
+	/* The receiver waits for the disconnection, which tells it that its verdict has arrived. */
 	if (good)
 		gdrfab_ep_shutdown(s.f.ep, 0);
-	/* Before the memory goes away that work may still read: after a failure some can be under way. */
+	/* Closed before the memory is freed: after a failure, work under way may still read it. */
 	if (s.f.ep)
 		gdrfab_ep_close(s.f.ep);
 	s.f.ep = NULL;

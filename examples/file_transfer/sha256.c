@@ -43,7 +43,7 @@ static void blocks(uint32_t state[8], const unsigned char *p, size_t count)
 			uint32_t b = turn(w[i - 2], 17) ^ turn(w[i - 2], 19) ^ w[i - 2] >> 10;
 			w[i] = w[i - 16] + a + w[i - 7] + b;
 		}
-		/* The eight words move on by one in each round: the array turns instead, and no word is copied. */
+		/* In each round the eight words move on by one: the index moves instead, and no word is copied. */
 		memcpy(v, state, sizeof v);
 		for (unsigned i = 0; i < 64; i += 8)
 			for (unsigned j = 0; j < 8; j++)

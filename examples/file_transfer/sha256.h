@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* SHA-256 (FIPS 180-4), so that the example needs no library but gdrfab: both sides name a file by it. */
+/* SHA-256 (FIPS 180-4), so that the example needs no library but gdrfab. Both sides name a file by its hash. */
 #ifndef FILE_TRANSFER_SHA256_H
 #define FILE_TRANSFER_SHA256_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The fabric of one side, and waiting: for completions, for the peer's lines, for its end, all in one poll. */
+/* The fabric of one side, and waiting for completions, for the peer's lines and for its end, all by one poll. */
 #define _POSIX_C_SOURCE 200809L
 #include "pingpong.h"
 
@@ -34,14 +34,14 @@ bool open_fabric(struct side *s, const char *node)
 	hints->ep_type = GDRFAB_EP_MSG;
 	hints->mr_mode = GDRFAB_MR_LOCAL | GDRFAB_MR_VIRT_ADDR | GDRFAB_MR_ALLOCATED | GDRFAB_MR_PROV_KEY |
 			 GDRFAB_MR_HMEM;
-	hints->msg_order = GDRFAB_ORDER_SAW; /* a message says that the write before it is there */
-	if (s->near) { /* of several cards, that nearest to the accelerator */
+	hints->msg_order = GDRFAB_ORDER_SAW; /* a message tells that the write before it has arrived */
+	if (s->near) { /* of several cards, the one nearest to the accelerator */
 		hints->near_iface = s->iface;
 		hints->near_device = s->device;
 	}
 	hints->prov_name = (char *)(uintptr_t)s->provider;
 	int rc = gdrfab_getinfo(GDRFAB_VERSION, node, NULL, node ? GDRFAB_SOURCE : 0, hints, &s->info);
-	hints->prov_name = NULL; /* not the library's to free */
+	hints->prov_name = NULL; /* the string is not the library's to free */
 	gdrfab_freeinfo(hints);
 	return (rc == 0 || say("no provider: %s", gdrfab_last_error())) &&
 	       CALL(gdrfab_fabric_open(s->info, NULL, &s->fabric)) &&
@@ -73,7 +73,7 @@ bool refusal(int error)
 	       error == EIO || error == EREMOTEIO;
 }
 
-/* In the reverse order of opening. The endpoint first: then nobody reaches the memory any more. */
+/* Closes in the reverse order of opening. Once the endpoint is closed, no peer reaches the memory. */
 void close_fabric(struct side *s)
 {
 	if (s->ep)
@@ -130,8 +130,8 @@ static void take_completions(struct side *s)
 	}
 }
 
-/* Sleeps until the queues or the socket may have something, and reads the queues: their reading is also what moves
- * bytes of the peer's that need this side's help. */
+/* Sleeps until the queues or the socket may have something, and reads the queues. Reading them also makes the
+ * progress that the peer's operations need from this side. */
 static bool turn(struct side *s, long long until, const char *what)
 {
 	struct pollfd fds[3] = {{s->sock, POLLIN, 0}, {s->eq_fd, POLLIN, 0}, {s->cq_fd, POLLIN, 0}};
@@ -148,7 +148,7 @@ static bool turn(struct side *s, long long until, const char *what)
 	return true;
 }
 
-/* What the socket has; a peer that died is noticed here at the latest. */
+/* Reads from the socket. A dead peer is noticed here at the latest. */
 static bool take_line(struct side *s, const char *what)
 {
 	while (s->line_len < sizeof s->line - 1 && !memchr(s->line, '\n', s->line_len)) {
@@ -162,7 +162,7 @@ static bool take_line(struct side *s, const char *what)
 	return memchr(s->line, '\n', s->line_len) || say("%s: an endless line", what);
 }
 
-/* The next line of the peer, without its end, in `out` (of sizeof s->line). */
+/* Copies the peer's next line, without its end, to `out` (of sizeof s->line). */
 bool hear(struct side *s, char *out, const char *what)
 {
 	long long until = now_ms() + LIMIT_MS;
@@ -186,7 +186,7 @@ bool tell(struct side *s, const char *line)
 	return send(s->sock, line, len, MSG_NOSIGNAL) == (ssize_t)len || say("the other side is gone");
 }
 
-/* Waits for a completion, which sets `flag`. The end of the socket is the end of the peer too. */
+/* Waits for a completion, which sets `flag`. The end of the socket means the end of the peer, too. */
 bool await(struct side *s, bool *flag, const char *what)
 {
 	long long until = now_ms() + LIMIT_MS;

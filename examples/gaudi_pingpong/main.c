@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The Gaudi demo: two processes, each with memory of an accelerator (or of the host, if there is none, and then it says
- * so), send it to each other three times, write into the other's by RMA, read from it, and compare every byte.
+ * The Gaudi demo. Two processes, each with memory of an accelerator (or of the host if there is none, which is
+ * printed), send their memory to each other three times, write into the other's by RMA, read from it, and compare
+ * every byte.
  *
- * The memory is exported as a dma-buf and registered with the device's own address as the address of the region (the
- * verbs' iova), where the provider has cards that take dma-bufs; else the library is given the address alone and lets
- * the vendor's driver copy. What each side must know of the other goes over a TCP socket in one line of text.
+ * Where the provider has cards that take dma-bufs, the memory is exported as a dma-buf and registered with the
+ * device's own address as the region's address (the verbs' iova). Otherwise the library gets only the address, and
+ * the vendor's driver copies. Each side sends the other the data that it needs in one line of text over a TCP
+ * socket.
  *
  *   cc -o gaudi_pingpong *.c $(pkg-config --cflags --libs gdrfab) -ldl
  *   ./gaudi_pingpong listen 7000 --mem gaudi:0 --provider verbs
@@ -34,7 +36,7 @@ bool say(const char *format, ...)
 
 /* --- the socket --- */
 
-/* "host:port", "[::1]:port", or for listening "port" alone. */
+/* Resolves "host:port", "[::1]:port" or, for listening, "port" alone. */
 static bool resolve(const char *text, bool listens, struct addrinfo **found)
 {
 	char host[256] = "";
@@ -74,7 +76,7 @@ static bool open_socket(struct side *s, const char *text)
 		getsockname(fd, (struct sockaddr *)&here, &len);
 		getnameinfo((struct sockaddr *)&here, len, NULL, 0, port, sizeof port, NI_NUMERICSERV);
 		printf("listening on port %s\n", port);
-			s->sock = accept(fd, NULL, NULL); /* for as long as it takes; one peer is enough */
+			s->sock = accept(fd, NULL, NULL); /* waits without a limit; one peer is enough */
 		good = s->sock >= 0;
 	}
 	if (!good)
@@ -86,7 +88,7 @@ static bool open_socket(struct side *s, const char *text)
 	return good;
 }
 
-/* This side's address on the way to the peer; whether both are on one host. */
+/* Finds this side's address on the route to the peer, and whether both are on one host. */
 static bool name_socket(struct side *s, char *mine, size_t size, bool *one_host)
 {
 	struct sockaddr_storage addr;
@@ -103,8 +105,8 @@ static bool name_socket(struct side *s, char *mine, size_t size, bool *one_host)
 	return true;
 }
 
-/* What each must know of the other: where its region lies and its key, and where its endpoint is. In text, so that no
- * host's order of bytes matters. */
+/* Exchanges the data that each side needs of the other: address and key of its region, and address of its endpoint.
+ * As text, so that byte orders do not matter. */
 static bool exchange(struct side *s)
 {
 	char line[sizeof s->line], provider[16] = "", mine[GDRFAB_ADDR_MAX];
@@ -124,7 +126,8 @@ static bool exchange(struct side *s)
 	return size == s->size || say("--size: %zu here, %llu there", s->size, size);
 }
 
-/* Over shm a vendor's driver copies into a mapping of the peer's memory, but none knows another vendor's. */
+/* Forbids the path through a mapping: over shm a vendor's driver copies into a mapping of the peer's memory, but no
+ * driver can map another vendor's memory. */
 static void forbid_mapping(struct side *s)
 {
 	uint64_t path = GDRFAB_PATH_IPC;
@@ -134,7 +137,7 @@ static void forbid_mapping(struct side *s)
 		gdrfab_ep_setopt(s->ep, GDRFAB_OPT_ENDPOINT, GDRFAB_OPT_FORBID_PATH, &path, sizeof path);
 }
 
-/* --- what is done --- */
+/* --- the steps --- */
 
 static bool send_part(struct side *s)
 {
@@ -142,7 +145,7 @@ static bool send_part(struct side *s)
 	       await(s, &s->sent, "sending");
 }
 
-/* The next receive is posted before the peer is given a reason to send. */
+/* Posts the next receive before the peer is given a reason to send. */
 static bool receive_part(struct side *s, int round, const char *what)
 {
 	return await(s, &s->received, what) && verify(s, IN, round, what) && post_receive(s);
@@ -158,7 +161,7 @@ static bool ping_pong(struct side *s)
 	return true;
 }
 
-/* The message behind the write tells the peer that the bytes are there. */
+/* The message after the write tells the peer that the bytes have arrived. */
 static bool write_part(struct side *s)
 {
 	return CALL(gdrfab_write(s->ep, at(s, OUT), s->size, gdrfab_mr_desc(s->mr), 0,
@@ -173,7 +176,7 @@ static bool writes(struct side *s)
 	       verify(s, TARGET, s->rounds, "RMA write by the peer") && (s->first || write_part(s));
 }
 
-/* A read is what devices and cards refuse most often: then the reason is the result. */
+/* Devices and cards refuse reads more often than other operations; the reason is then the result. */
 static bool read_part(struct side *s, bool *refused)
 {
 	memset(s->scratch, 0, s->size);
@@ -188,8 +191,8 @@ static bool read_part(struct side *s, bool *refused)
 	return *refused;
 }
 
-/* One after the other, since over RDMA cards a refused operation ends the connection. The socket says how it went, and
- * that the memory is not needed any more. */
+/* One after the other, because over RDMA cards a refused operation ends the connection. The socket carries the
+ * result, and tells that the memory is no longer needed. */
 static bool reads(struct side *s, bool *refused)
 {
 	char line[sizeof s->line];
@@ -218,7 +221,7 @@ static bool run(struct side *s, const char *where)
 	if (!s->provider)
 		s->provider = one_host ? "shm" : "tcp";
 	prepare_device(s);
-	/* tcp is reached where the socket is; the others find themselves. */
+	/* tcp needs the address of the socket; the other providers need none. */
 	if (!open_fabric(s, strcmp(s->provider, "tcp") == 0 ? mine : NULL) || !take_memory(s) || !post_receive(s) ||
 	    !exchange(s))
 		return false;
@@ -234,7 +237,7 @@ static bool run(struct side *s, const char *where)
 	return true;
 }
 
-/* 0 if it is none. */
+/* Reads a number; 0 if the text is none. */
 static unsigned long number_of(const char *text)
 {
 	char *end;
@@ -259,7 +262,7 @@ int main(int argc, char **argv)
 	s.sock = -1;
 	s.size = 65536;
 	s.rounds = ROUNDS;
-	setvbuf(stdout, NULL, _IOLBF, 0); /* each line when it is true, in a log too */
+	setvbuf(stdout, NULL, _IOLBF, 0); /* each line is printed when it is true, to a file too */
 	memory_named(&s, "gaudi:0");
 	if (argc < 3 || argc % 2 == 0 || (strcmp(argv[1], "listen") != 0 && strcmp(argv[1], "connect") != 0))
 		return usage();

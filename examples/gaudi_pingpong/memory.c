@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The memory of one side: allocated on an accelerator, exported, registered, filled and compared. */
+/* The memory of one side: allocates it on an accelerator, exports, registers, fills and compares it. */
 #define _POSIX_C_SOURCE 200809L
 #include "pingpong.h"
 
@@ -31,8 +31,8 @@ bool memory_named(struct side *s, const char *name)
 	return false;
 }
 
-/* A Gaudi serves one process, which acquires it. Without SynapseAI gdrfab allocates by hl-thunk alone; then nothing can
- * copy the memory on this host, and so it could be neither filled nor compared here. */
+/* Acquires a Gaudi, which serves a single process. Without SynapseAI gdrfab allocates by hl-thunk; then nothing on
+ * this host can copy the memory, so it could be neither filled nor compared here. */
 static bool acquire_gaudi(struct side *s)
 {
 	int (*initialize)(void), (*acquire)(uint32_t *, uint32_t);
@@ -57,7 +57,7 @@ void prepare_device(struct side *s)
 	about.struct_size = sizeof about;
 	if (s->iface == GDRFAB_HMEM_SYNAPSEAI)
 		acquire_gaudi(s);
-	/* Asking for a card near to a device that is not there would be an error. */
+	/* To ask for a card near to an absent device would be an error. */
 	s->near = s->iface != GDRFAB_HMEM_SYSTEM && gdrfab_hmem_query(s->iface, s->device, &about) == 0;
 }
 
@@ -87,7 +87,7 @@ static bool register_dmabuf(struct side *s, gdrfab_mr_attr *attr)
 	if (!taken)
 		printf("dma-buf: %s has no cards that take it, so the region is registered by its address\n",
 		       s->info->prov_name);
-	/* base_addr is such that the region's first byte has the address that it has on the device. */
+	/* base_addr is chosen so that the region's first byte has its address on the device. */
 	attr->dmabuf = &dmabuf;
 	if (taken && gdrfab_mr_regattr(s->domain, attr, GDRFAB_MR_DMABUF, &s->mr) < 0)
 		taken = say("the dma-buf cannot be registered: %s", gdrfab_last_error());
@@ -151,7 +151,7 @@ static bool try_memory(struct side *s)
 	return register_memory(s);
 }
 
-/* What was asked for, or if it cannot be had, the host's, and a line that says so. */
+/* Allocates the requested memory or, if it is not available, host memory, and prints which. */
 bool take_memory(struct side *s)
 {
 	if (!(s->scratch = malloc(s->size)))
@@ -168,7 +168,7 @@ bool take_memory(struct side *s)
 	return try_memory(s);
 }
 
-/* Bytes that nobody has by chance: different for each side, round and place. */
+/* Bytes that do not occur by chance: different for each side, round and offset. */
 static unsigned char byte_of(bool first, int round, size_t at)
 {
 	uint64_t x = ((uint64_t)at + 1) * 0x9e3779b97f4a7c15u + (uint64_t)round * 2 + first;
@@ -182,7 +182,7 @@ bool fill(struct side *s, int part, int round)
 	return copy(s, part, true);
 }
 
-/* Whether a part holds what the peer has filled in this round. */
+/* Whether a part holds the bytes that the peer filled in in this round. */
 bool verify(struct side *s, int part, int round, const char *what)
 {
 	memset(s->scratch, 0, s->size);

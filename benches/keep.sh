@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs a benchmark and keeps what it prints in benches/results, where docs/performance.md finds it; -a: behind what is there.
+# Runs a benchmark and keeps its output in benches/results, where docs/performance.md finds it; -a appends to the file.
 #   benches/keep.sh [-a] <name> command [argument...]
 set -o pipefail
 more=
 [ "$1" = -a ] && more=-a && shift
 file=$(dirname "$0")/results/$1.txt
 shift
-# Of one command, what failed replaces nothing.
+# A command that fails does not replace the file.
 if [ -n "$more" ]; then
 	"$@" | tee -a "$file"
 else

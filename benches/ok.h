@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What small benchmarks share: a call that fails ends the program with its words. */
+/* OK() for the small benchmarks: a call that fails ends the program with its error text. */
 #ifndef OK_H
 #define OK_H
 

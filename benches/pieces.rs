@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the parts of the data path cost by themselves, in one process: the ring, registration, and a
-//! write between two endpoints of this process. The comparison with peers is `make bench`.
+//! The cost of single parts of the data path in one process: the ring, registration, and a write between two endpoints of this process.
+//! `make bench` compares with other libraries.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use gdrfab::fabric::{Cq, CqFormat, Domain, Endpoint, Eq, Fabric, Info, getinfo};
@@ -53,7 +53,7 @@ fn pieces(c: &mut Criterion) {
     }
     let len = 1 << 20;
     let memory = domain.allocate(len).expect("memory");
-    // SAFETY: the domain's memory, until it is closed.
+    // SAFETY: the domain's memory is valid until the domain is closed.
     let iov = [unsafe { Iov::new(memory, len) }];
 
     c.bench_function("register and close 1 MiB", |bench| {
@@ -71,10 +71,10 @@ fn pieces(c: &mut Criterion) {
         group.bench_function(format!("{size} B"), |bench| {
             bench.iter(|| {
                 let (head, none) = (a.ep.head(), std::ptr::null_mut());
-                // SAFETY: the endpoint is open, the buffer outlives the write, and nobody else calls.
+                // SAFETY: the endpoint is open, the buffer outlives the write, and no other thread calls.
                 unsafe { (head.ops().write)(head, source.as_ptr().cast_mut().cast(), size, none, 0, memory as u64, mr.key(), none) };
                 if a.cq.read(1, |_, _| {}) == gdrfab::prov::queue::Taken::Empty {
-                    // The first write finds out about the region, with the owner's help.
+                    // The first write needs the owner's help to find the region.
                     b.cq.read(0, |_, _| {});
                 }
             });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// The benchmark of torchcomms' RdmaTransport with gdrfab's: one operation at a time, write().get() and read().get(), and
-// registering and deregistering 8 KiB. With --overhead: what the C++ layer adds to the C functions, on the same connection
-// settings in the same run.
+// torchcomms' RdmaTransport benchmark with gdrfab's class: one operation at a time, write().get() and read().get(), and
+// registering and deregistering 8 KiB. With --overhead: the cost that the C++ layer adds to the C functions, with the
+// same connection settings in the same run.
 //
 //   c++ -std=c++17 -O2 -o rdma_transport_bench rdma_transport_bench.cpp $(pkg-config --cflags --libs gdrfab) -pthread
 //   ./rdma_transport_bench [--mem host|malloc|cuda:A,B] [--two] [--providers tcp] [--max BYTES] [--overhead]
@@ -32,7 +32,7 @@ double since(Clock::time_point start)
 	return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// The median of what `work` takes, in microseconds; each sample is `batch` calls.
+// The median time of one call of `work` in microseconds; each sample is `batch` calls.
 double median(double seconds, int batch, const std::function<void()> &work)
 {
 	for (int i = 0; i < batch; i++)
@@ -100,7 +100,7 @@ void table(const Plan &plan, RdmaTransport &transport, const std::string &remote
 	std::printf("%-8s %12d %12.2f %10s  %s\n", "register", 8192, us, "-", "and deregister");
 }
 
-// The C functions between two endpoints of one domain, as the transport sets them up.
+// The C functions between two endpoints of one domain, set up like the transport's.
 double bare(bool writes, size_t len, char *local, char *remote)
 {
 	std::string why;

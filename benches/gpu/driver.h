@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The CUDA driver, as far as the limit needs it. */
+/* The functions of the CUDA driver that the benchmarks call. */
 #ifndef GPU_BENCH_DRIVER_H
 #define GPU_BENCH_DRIVER_H
 
@@ -33,7 +33,7 @@ static struct {
 	result (*cuModuleGetFunction)(void **, void *, const char *);
 	result (*cuLaunchKernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 } cu;
-/* Takes a 64-byte struct by value: as such it is passed on the stack. */
+/* Passed by value: a struct of 64 bytes goes on the stack. */
 struct ipc_handle {
 	char bytes[64];
 };

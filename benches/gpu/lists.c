@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Lists of blocks in random places of two GPUs, by gdrfab between two processes and by the bare driver through a mapping of the
- * same memory: one call a block, one batch call, one kernel. All in turns, medians, one table. GDRFAB_CUDA_MAX_CTAS=0 has
- * gdrfab do without kernels, as the batch call does.
+ * Lists of blocks at random offsets of two GPUs: by gdrfab between two processes, and by the bare driver through a
+ * mapping of the same memory, with one call for each block, one batch call, or one kernel. All take turns; medians,
+ * one table. With GDRFAB_CUDA_MAX_CTAS=0 gdrfab uses no kernels, like the batch call.
  *
  *   gpu-lists [markdown file]
  */
@@ -10,7 +10,7 @@
 
 enum { ROUNDS = 9, MOST = 1024 };
 
-/* A group of 256 threads for each block, 16 bytes a thread and turn. */
+/* A group of 256 threads for each block; each thread copies 16 bytes a turn. */
 static const char kernel_text[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
 	".visible .entry blocks(.param .u64 list, .param .u32 count)\n{\n"
 	".reg .pred %p; .reg .u32 %i, %n, %g, %t; .reg .u64 %l, %a, %to, %from, %len, %at, %x; .reg .b32 %v<16>;\n"
@@ -32,7 +32,7 @@ static const char kernel_text[] = ".version 6.0\n.target sm_50\n.address_size 64
 	"add.u64 %at, %at, 4096; bra ONE;\n"
 	"DONE: add.u32 %i, %i, %g; bra NEXT;\n}\n";
 
-/* As the driver has it (CUmemcpyAttributes). */
+/* The driver's CUmemcpyAttributes. */
 struct batch_attributes {
 	unsigned order, from[2], to[2], flags;
 };
@@ -70,7 +70,7 @@ static void by_kernel(void)
 {
 	unsigned count = (unsigned)j.count;
 	void *list = j.units, *parameters[] = {&list, &count};
-	/* The list is written each time, as the library has to. */
+	/* The list is written each time, because the library has to write it each time too. */
 	for (size_t i = 0; i < j.count; i++) {
 		j.units[i][0] = j.dst[i];
 		j.units[i][1] = j.src[i];
@@ -114,7 +114,7 @@ static uint64_t chance(void)
 	return x ^= x << 17;
 }
 
-/* Every second place, in an order by chance: no block adjoins another. */
+/* Every second offset, in random order, so that no block adjoins another. */
 static void places(size_t *at, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * gdrfab between two processes with GPU memory, beside the same copies by the bare driver through a mapping of the same
- * memory, in one run: the limit and the library in turns, medians of each, one table. Two GPUs if there are two.
+ * gdrfab between two processes with GPU memory, beside the same copies by the bare driver through a mapping of the
+ * same memory, which is the limit. Library and limit take turns in one run; medians, one table. Uses two GPUs if
+ * there are two.
  *
  *   gpu-main [markdown file]
  */
@@ -137,7 +138,7 @@ static void measure(int device, int other)
 	/* The first use of a peer's region, beside the driver's own opening of the same handle. */
 	enum { TRIES = 11 };
 	double driver[TRIES], mine[TRIES];
-	/* Once beforehand: streams and the like are made for the first operation of all. */
+	/* Once beforehand, because the very first operation makes streams and other objects. */
 	j.to = ask('p');
 	j.len = 8 << 10;
 	j.depth = 1;
@@ -198,7 +199,8 @@ static void measure(int device, int other)
 	j.host = NULL;
 	j.desc = device_desc;
 	leave();
-	/* The limit stays the mapping of plain memory: the copies are alike, only the target's kind differs. */
+	/* The limit stays the mapping of plain memory: the copies are the same, only the kind of the target memory
+	 * differs. */
 	struct target vmm = ask('v');
 	j.to = vmm;
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)

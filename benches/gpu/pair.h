@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Two processes with a GPU each, connected by gdrfab and by a socket: what the benchmarks of GPU memory have in common. */
+/* Two processes with a GPU each, connected by gdrfab and by a socket; shared by the benchmarks of GPU memory. */
 #ifndef GPU_BENCH_PAIR_H
 #define GPU_BENCH_PAIR_H
 
@@ -112,7 +112,7 @@ static size_t exposed; /* bytes of each of the regions */
 
 struct target {
 	uint64_t key, addr;
-	struct ipc_handle handle; /* all zero: the driver's IPC is not for this kind */
+	struct ipc_handle handle; /* all zero: the driver has no IPC for this kind of memory */
 };
 
 static void serve(int device)
@@ -205,7 +205,7 @@ static struct target ask(char kind)
 	return t;
 }
 
-/* Ends with the target's region closed, and with what was mapped of it unmapped: no later sample pays for that. */
+/* Closes the target's region and removes its mapping, so that no later sample pays for that. */
 static void leave(void)
 {
 	char k;
@@ -217,8 +217,8 @@ static void leave(void)
 
 static FILE *table;
 
-/* Forks, and runs one side in each process: the target has the last GPU. argv[1]: the file for the table, or none.
- * `bytes`: of each region. */
+/* Forks, and runs one side in each process; the target uses the last GPU. argv[1]: the file for the table, if given.
+ * `bytes`: size of each region. */
 static int pair(int argc, char **argv, size_t bytes, void (*measure)(int device, int other))
 {
 	int ends[2];
@@ -228,7 +228,7 @@ static int pair(int argc, char **argv, size_t bytes, void (*measure)(int device,
 	pid_t server = fork();
 	sock = ends[server == 0];
 	close(ends[server != 0]);
-	/* The target drives its progress while it waits for words of the initiator. */
+	/* The target makes progress while it waits for messages of the initiator. */
 	if (server == 0)
 		fcntl(sock, F_SETFL, O_NONBLOCK);
 	int devices = load();

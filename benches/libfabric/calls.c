@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What the provider costs above gdrfab's own calls, over shm: the same operations by gdrfab_*() and by fi_*(), between
- * the same two processes (and between two endpoints of one thread, where nothing waits), in turns, medians of many
- * rounds.
+ * The cost that the provider adds to gdrfab's own calls over shm: the same operations by gdrfab_*() and by fi_*(),
+ * between the same two processes (and between two endpoints of one thread, where nothing waits), taking turns;
+ * medians of many rounds.
  *
  *   calls [ROUNDS]    FI_PROVIDER_PATH must lead to the provider; run it with FI_GDRFAB_PROVIDERS=shm
  */
@@ -14,10 +14,10 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-/* Short batches: one that the machine's other work interrupts spoils itself alone. */
+/* Short batches, so that an interruption by other work of the machine spoils only one of them. */
 enum { BATCH = 200, MOST_ROUNDS = 10001, BYTES = 4096 };
 
-/* ---- what is measured; each pair of functions differs in the calls alone */
+/* ---- the measured operations; the two functions of a pair differ in the calls alone */
 
 static void g_write(struct end *e)
 {
@@ -68,7 +68,8 @@ static void f_pingpong(struct end *e, int first)
 	}
 }
 
-/* Both ends in one thread: send, its entry, the receive's entry, the next receive. Nothing waits for another core. */
+/* Both ends in one thread: send, its completion, the receive's completion, the next receive. Nothing waits for
+ * another core. */
 static void g_message(struct end *a, struct end *b)
 {
 	for (int i = 0; i < BATCH; i++) {
@@ -106,7 +107,8 @@ static void pin(int core)
 		perror("sched_setaffinity");
 }
 
-/* A file's, which both processes map: a write is a copy by this process, and the calls show beside it. */
+/* Memory of a file that both processes map: a write is then a copy by this process, which does not hide the cost of
+ * the calls. */
 static void mapped_memory(struct end *e)
 {
 	e->file = memfd_create("calls", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -138,7 +140,7 @@ static void other_process(int out, int rounds, const char *service)
 		g_pingpong(&g, 0);
 		f_pingpong(&f, 0);
 	}
-	/* Until the parent ends us: writes need nobody here. */
+	/* Until the parent ends this process: writes need no help here. */
 	for (;;)
 		pause();
 }

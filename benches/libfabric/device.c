@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Writes and reads between the device memory of two processes, by gdrfab's own calls and by libfabric's over the
- * provider, in turns: post, then poll until the entry is there. Two GPUs if there are two. Exit status 1 if what arrived
- * differs, 77 without CUDA.
+ * provider, taking turns: posts, then polls for the completion. Uses two GPUs if there are two. Exit status 1 if the
+ * bytes are wrong, 77 without CUDA.
  *
  *   device [LARGEST [ROUNDS]]    LARGEST in bytes (268435456); FI_PROVIDER_PATH must lead to the provider; run it with
  *                                FI_GDRFAB_PROVIDERS=shm
@@ -93,12 +93,12 @@ static void fill(const struct end *e, unsigned seed)
 	for (size_t i = 0; i < e->len; i++)
 		host[i] = (unsigned char)((i * 2654435761u >> 13) + seed);
 	CU(cu.cuMemcpyHtoD_v2((uintptr_t)e->memory, host, e->len));
-	/* It may return before pageable bytes are in place. */
+	/* The call may return before pageable bytes are in place. */
 	CU(cu.cuStreamSynchronize(NULL));
 	free(host);
 }
 
-/* Whether the first bytes are those of `seed`. */
+/* Checks that the first bytes are those of `seed`. */
 static void check(const char *what, const struct end *e, size_t len, unsigned seed)
 {
 	unsigned char *host = malloc(len);
@@ -113,7 +113,7 @@ static void check(const char *what, const struct end *e, size_t len, unsigned se
 	free(host);
 }
 
-/* ---- the target: it moves no byte */
+/* ---- the target, which moves no bytes */
 
 static void say(int sock, const void *data, size_t len)
 {
@@ -149,7 +149,7 @@ static void target(int sock, const char *service, size_t largest)
 	for (;;) {
 		size_t len;
 
-		/* What arrived is looked at, and then replaced by what is to be read. */
+		/* Written bytes are checked, and then replaced by those to be read. */
 		hear(sock, &len, sizeof len);
 		check("a write of gdrfab", &g, len, 1);
 		check("a write of libfabric", &f, len, 2);
@@ -226,7 +226,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	snprintf(service, sizeof service, "bench-device-%d", (int)getpid());
-	/* Before the driver is opened: it does not survive a fork. */
+	/* Before the driver is opened, because it does not survive a fork. */
 	child = fork();
 	if (child == 0) {
 		close(pair[0]);

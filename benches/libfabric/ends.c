@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Both kinds of ends: see ends.h. */
+/* The ends of connections by gdrfab and by libfabric; see ends.h. */
 #include "ends.h"
 
 /* ---- gdrfab */
@@ -120,7 +120,7 @@ static struct place f_end(struct end *e, struct fi_info *from)
 	OK(fi_ep_bind(e->fep, &e->fcq->fid, FI_TRANSMIT | FI_RECV));
 	OK(fi_ep_bind(e->fep, &e->feq->fid, 0));
 	OK(fi_enable(e->fep));
-	/* As fi_mr_dmabuf and FI_MR_DMABUF of versions from 1.20 on. */
+	/* fi_mr_dmabuf and FI_MR_DMABUF of versions from 1.20 on. */
 	struct {
 		int fd;
 		uint64_t offset;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Two ends of a connection, by gdrfab's own calls (g_) or by libfabric's over the provider (f_), alike as far as that
- * goes, so that a benchmark can hold the one beside the other.
+ * Two ends of a connection, by gdrfab's own calls (g_) or by libfabric's over the provider (f_). Both are as alike
+ * as possible, so that a benchmark can compare them.
  */
 #ifndef ENDS_H
 #define ENDS_H
@@ -34,17 +34,17 @@ enum { RECEIVES = 16 };
 		}                                                                                                      \
 	} while (0)
 
-/* Where the other side's memory is; travels with the connection. */
+/* The other side's memory; sent as private data when connecting. */
 struct place {
 	uint64_t addr, key;
 };
 
-/* One end of a connection, of one kind or the other. */
+/* One end of a connection, by either library. */
 struct end {
 	char *memory;
 	size_t len;
-	int file;   /* behind it, or -1 */
-	int device; /* of CUDA, if there is no file */
+	int file;   /* the file of the memory, or -1 */
+	int device; /* the CUDA device of the memory, if there is no file */
 	struct place remote;
 	gdrfab_fabric *gf;
 	gdrfab_info *gi;
@@ -69,15 +69,15 @@ struct name {
 	char bytes[512];
 };
 
-/* The listening side; the other connects to the service, or to the name that f_listen gives. */
+/* Opens the listening side. The other side connects to the service, or to the name that f_listen() returns. */
 void g_listen(struct end *e, const char *service);
 void f_listen(struct end *e, struct name *name);
 
-/* The connecting side, up to the request. */
+/* Opens the connecting side and sends the request. */
 void g_connect(struct end *e, const char *service);
 void f_connect(struct end *e, const struct name *name);
 
-/* Waits for an event, which must be the wanted one; what the other side sent with it, and its info. */
+/* Waits for an event, which must be the wanted one, and returns the other side's private data and the event's info. */
 void g_event(struct end *e, uint32_t wanted, struct place *got, gdrfab_info **info);
 void f_event(struct end *e, uint32_t wanted, struct place *got, struct fi_info **info);
 
@@ -85,11 +85,11 @@ void f_event(struct end *e, uint32_t wanted, struct place *got, struct fi_info *
 void g_accept(struct end *e);
 void f_accept(struct end *e);
 
-/* Says what failed, and ends. */
+/* Prints the error and ends the program. */
 void g_failed(gdrfab_cq *cq);
 void f_failed(struct fid_cq *cq);
 
-/* The next entry of a queue. */
+/* Takes the next completion. */
 static inline void g_wait(gdrfab_cq *cq)
 {
 	gdrfab_cq_entry entry;
@@ -120,7 +120,7 @@ static inline double now(void) /* ns */
 	return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
 }
 
-/* Sorts them. */
+/* Sorts the values. */
 double median(double *values, int n);
 
 #endif

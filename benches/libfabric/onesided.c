@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Two ranks of an MPI: one's small operations on the other's window, each with its flush. One line per figure for run.sh:
- * <what> <bytes> <us>, medians of batches.
+ * Two ranks of an MPI: small operations of one rank on the other's window, each with its flush. Prints one line per
+ * figure for run.sh: <what> <bytes> <us>, medians of batches.
  *
- *   onesided create|allocate    whose memory the window is: the program's, or that of MPI_Win_allocate
+ *   onesided create|allocate    the window's memory: the program's, or that of MPI_Win_allocate
  */
 #include <mpi.h>
 #include <stdint.h>
@@ -73,7 +73,7 @@ int main(int argc, char **argv)
 		}
 	}
 	MPI_Win_unlock_all(window);
-	/* What was put first is 1, and each addition was of 1. */
+	/* The first put wrote 1, and each addition added 1. */
 	if (rank == 1)
 		wrong = *(int64_t *)base != 1 + (BATCHES + 1) * ROUNDS;
 	MPI_Bcast(&wrong, 1, MPI_INT, 1, MPI_COMM_WORLD);

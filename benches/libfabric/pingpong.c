@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Two ranks of an MPI: half a round trip of a few sizes, and the bandwidth of a window of sends. One line per figure
- * for run.sh: <what> <bytes> <value>; us and GB/s, medians of batches.
+ * Two ranks of an MPI: half a round trip of a few sizes, and the bandwidth of a window of sends. Prints one line per
+ * figure for run.sh: <what> <bytes> <value>; us and GB/s, medians of batches.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -79,7 +79,7 @@ int main(int argc, char **argv)
 				}
 				MPI_Waitall(WINDOW, requests, MPI_STATUSES_IGNORE);
 			}
-			/* The receiver has it all when it says so. */
+			/* The receiver says when it has received everything. */
 			if (rank == 0)
 				MPI_Recv(&done, 1, MPI_BYTE, 1, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 			else

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# The figures of the provider for libfabric: what it costs above gdrfab's own calls (calls.c; device.c between the memory
-# of GPUs, where there are any), and Open MPI's ping-pong, bandwidth and one-sided operations over gdrfab, over Open MPI's own
-# shared memory (vader, osc/sm), over UCX where it has it, and over libfabric's own tcp;ofi_rxm, in turns. Both ranks are
-# pinned, to cores 0 and 1.
+# The figures of the provider for libfabric: the cost that it adds to gdrfab's own calls (calls.c; device.c between the memory of
+# GPUs, where there are any), and Open MPI's ping-pong, bandwidth and one-sided operations over gdrfab, over Open MPI's own shared
+# memory (vader, osc/sm), over UCX if Open MPI has it, and over libfabric's own tcp;ofi_rxm, taking turns. Both ranks are pinned, to
+# cores 0 and 1.
 #
 #   PREFIX=... benches/libfabric/run.sh [--mpi] [ROUNDS]
 #     --mpi  only Open MPI's
@@ -45,10 +45,10 @@ if [ -z "$only_mpi" ]; then
 	echo
 fi
 
-# Which of the others can run here is asked once.
+# Asks once which of the others can run here.
 ways="gdrfab vader ucx tcp"
 ompi_info 2>/dev/null | grep -q 'MCA pml: ucx' || ways="gdrfab vader tcp"
-# Connectionless endpoints are asked to reach other hosts too.
+# Connectionless endpoints must reach other hosts too.
 export FI_GDRFAB_PROVIDERS=shm,tcp GDRFAB_TCP_IFACE=lo
 job() { # <way>
 	case $1 in
@@ -60,7 +60,7 @@ job() { # <way>
 	timeout 200 $mpirun -np 2 --bind-to core --map-by core "$@" "$build/pingpong"
 }
 
-# Windows of the program's memory, which osc/sm cannot have, and those that the MPI allocates.
+# Windows of the program's memory, which osc/sm cannot have, and windows that the MPI allocates.
 windows() { # <way> create|allocate
 	local how=$2
 	case $1 in

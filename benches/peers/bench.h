@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What every program here needs: pinning, time, copies, statistics, and one result format:
- *   RES,<program>,<case>,<bytes>,<unit>,<median>,<min>,<max>,<reps>
- * so that a driver can read all of them alike. x86-64 Linux only. */
+/* Helpers of every program here: pinning, time, copies, statistics, and one result format, so that a script can read
+ * all results alike: RES,<program>,<case>,<bytes>,<unit>,<median>,<min>,<max>,<reps>. x86-64 Linux only. */
 #ifndef BENCH_H
 #define BENCH_H
 #ifndef _GNU_SOURCE
@@ -48,8 +47,8 @@ static inline void pin(int cpu)
 		CHECK(sched_setaffinity(0, sizeof s, &s));
 }
 
-/* Yama's default lets only ancestors reach into a process; the two sides here are parent and child, both ways.
- * EINVAL: a kernel without Yama, nothing to allow. */
+/* Allows the peer to reach into this process: Yama's default permits only ancestors, and the two sides are parent
+ * and child, both ways. EINVAL: a kernel without Yama, where nothing needs permission. */
 static inline void allow_cma(void)
 {
 #ifdef PR_SET_PTRACER
@@ -141,7 +140,7 @@ static inline void *mem_shared(size_t n)
 static const size_t bench_sizes[] = { 8, 64, 1024, 4096, 65536, 1 << 20, 16 << 20, 64 << 20 };
 #define NSIZES (sizeof bench_sizes / sizeof bench_sizes[0])
 
-/* iterations so that one repetition moves about `work` bytes and stays in [lo, hi] */
+/* the number of iterations with which one repetition moves about `work` bytes, within [lo, hi] */
 static inline long iters_for(size_t bytes, double work, long lo, long hi)
 {
 	double n = work / (double)bytes;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What mr_cost measures: registering and closing, one call each. */
+/* The interface that mr_cost measures: registering and closing, one call each. */
 #ifndef MR_H
 #define MR_H
 #include <stddef.h>

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What a registration costs, with no connection and nothing pinned:
+/* The cost of a registration, without a connection and without pinning:
+ *
  *   mr_cost [-t gdrfab[:heap] | ofi:<provider>] [-s size[,size...]] [-n live] [-r reps]
- * reg+close: register and close in turn; reg_only: build 2000 more; both with `live` one-page regions already there. */
+ *
+ * reg+close: registers and closes in turn; reg_only: makes 2000 more regions; both while `live` one-page regions
+ * exist. */
 #include "bench.h"
 #include "mr.h"
 

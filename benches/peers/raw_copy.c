@@ -23,7 +23,7 @@ static void by_movsb(char *d, const char *s, size_t n)
 	__asm__ volatile("rep movsb" : "+D"(d), "+S"(s), "+c"(n)::"memory");
 }
 
-/* The C library's way for short copies, again and again: it never takes the string instruction then. */
+/* Repeats the C library's method for short copies, which never uses the string instruction. */
 static void by_pieces(char *d, const char *s, size_t n)
 {
 	for (size_t at = 0; at < n; at += 2048) {
@@ -61,7 +61,7 @@ static const struct {
 } ways[] = {{"memcpy", by_libc}, {"rep_movsb", by_movsb}, {"pieces", by_pieces}, {"vectors", by_vectors}};
 #define WAYS (sizeof ways / sizeof *ways)
 
-/* Side 0 writes to the first, side 1 to the second; each counts what it has written. */
+/* Side 0 writes to the first, side 1 to the second; each counts its writes. */
 static struct {
 	char *area;
 	_Atomic uint64_t *count;
@@ -102,7 +102,8 @@ static size_t place(enum order order, size_t turn, size_t n)
 	return order == SAME ? 0 : order == UP ? at : AREA - at - room;
 }
 
-/* Half a round trip of messages that both sides copy in and out; in one place, the first side's alone. */
+/* Half a round trip of messages that both sides copy in and out; with a single place, only the first side's
+ * messages. */
 static double trip(size_t w, enum order order, size_t n, long it)
 {
 	static uint64_t seq[2];

@@ -18,7 +18,7 @@ struct ctl {
 	_Alignas(128) _Atomic uint64_t gate;
 };
 static struct ctl *c;
-static char *box[2];		/* box[i]: what side i receives */
+static char *box[2];		/* box[i]: messages for side i */
 static int side;
 
 static void spin_until(_Atomic uint64_t *p, uint64_t v, int pause)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What pinning would cost (as a proxy for a NIC's registration): populate, mlock, munlock per size, on 4 KiB and
- * 2 MiB pages, and populate of a memfd. */
+/* The cost of pinning, as a stand-in for a NIC's registration: populate, mlock, munlock per size, on 4 KiB and 2 MiB
+ * pages, and populate of a memfd. */
 #include "bench.h"
 #include <sys/resource.h>
 

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What sockets of one host reach when they are driven by hand: TCP over loopback, both sides spin on non-blocking calls.
+/* The limits of sockets within one host when they are driven by hand: TCP over loopback, both sides spin on
+ * non-blocking calls.
+ *
  *   raw_sock [-m mode[,mode...]] [-s size[,size...]] [-r reps] [-6]
  * Modes (all of them without -m):
- *   lat      ping-pong; half round trip. Also over a pair of Unix sockets, which tells the price of TCP
+ *   lat      ping-pong; half round trip. Also over a pair of Unix sockets, which shows the cost of TCP
  *   there    `bytes` there and 8 back: the two one-way trips of a put until it is delivered
  *   back     8 there and `bytes` back: those of a get
- *   small    frames of `bytes` behind 32 bytes of header, walked and copied out by the receiver; one send for each, or
+ *   small    frames of `bytes` after 32 bytes of header, walked and copied out by the receiver; one send for each, or
  *            one for as many as fit into 4 or 64 KiB; ns per frame
  *   stream   transfers of `bytes` into place, pieces of at most cap per call, socket buffers of a fixed size or the
  *            kernel's own; one connection, or two that carry a half each; the system's congestion control or reno,
  *            which paces nothing; ns per transfer and GB/s
- * A run of stream has several ways; the fastest is the floor of that size. */
+ * A run of stream has several variants; the fastest is the floor of that size. */
 #include "bench.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -64,7 +66,7 @@ static void spinning(int fd)
 	CHECK(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK));
 }
 
-/* Buffers are set before the connection is made: the window's scale is settled by then. */
+/* Buffer sizes must be set before connecting, because connecting fixes the window's scale. */
 static void connection(int s[2], int buffer, int reno)
 {
 	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT };
@@ -95,7 +97,7 @@ static void connection(int s[2], int buffer, int reno)
 	}
 }
 
-/* One call; what it moved, 0 for nothing yet */
+/* One call; returns the bytes moved, 0 if none yet */
 static size_t some(int fd, int out, char *p, size_t n)
 {
 	ssize_t k = out ? send(fd, p, n, MSG_NOSIGNAL) : recv(fd, p, n, 0);
@@ -129,7 +131,7 @@ static double trips(int fd, size_t there, size_t back, long it)
 	return t;
 }
 
-/* Frames of n bytes, as many to a send as fit into `batch` (at least one) */
+/* Frames of n bytes; each send has as many as fit into `batch`, at least one */
 static double small(int fd, size_t n, size_t batch, long it)
 {
 	static char stage[128 << 10];

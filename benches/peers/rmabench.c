@@ -54,7 +54,7 @@ static struct ctl *ctl;
 static struct tp *tp;
 static int side, idle;
 static long window;
-static struct tp_block *blocks;	/* of a list: places in both memories, in multiples of its block */
+static struct tp_block *blocks;	/* of a list: offsets in both memories, in blocks */
 static size_t block_count = 1024;
 static volatile sig_atomic_t closing;
 
@@ -114,7 +114,7 @@ static double lat(size_t n, long it)
 	return t;
 }
 
-/* Each block in a place of its own, every second one free, so that none adjoins another. */
+/* Gives each block an offset of its own, with a free one after each, so that no block adjoins another. */
 static void shuffle(void)
 {
 	uint64_t x = 88172645463325252;

@@ -57,7 +57,7 @@ static const char *g_version(void)
 	return gdrfab_version_string();
 }
 
-/* What one call brought. Sends, puts and gets carry no context; a receive carries the transport. */
+/* Counts the entries of one call. Sends, puts and gets have no context; the context of a receive is the transport. */
 static int taken(struct gf *g, const gdrfab_cq_entry *e, ssize_t r)
 {
 	int n = 0;
@@ -350,9 +350,9 @@ static int g_recv(struct tp *t, size_t off, size_t n)
 	return !k;
 }
 
-/* With dc every completion is a delivery. Without, a completion promises less on the staged path, so one 8-byte
- * delivery-complete write goes behind the puts: the endpoint keeps write-after-write order, so when that one is
- * delivered they all are. It is posted on every path: what a program has to do that does not know its path. */
+/* With dc every completion is a delivery. Without dc a completion promises less on the staged path, so an 8-byte
+ * delivery-complete write follows the puts: the endpoint keeps the order of writes, so its delivery is that of all.
+ * It is posted on every path, as a program must that does not know its path. */
 static void g_flush(struct tp *t)
 {
 	struct gf *g = (void *)t;

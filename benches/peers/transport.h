@@ -24,9 +24,9 @@ struct tp_open {
 	const char *arg;	/* options after the back-end's name, comma separated */
 	int side;
 	int oob;		/* connected stream socket */
-	int msg;		/* 1: the run sends and receives; 0: it puts and gets */
+	int msg;		/* 1: the run sends and receives messages; 0: it puts and gets */
 	int sleeps;		/* 1: the run calls wait */
-	int atomic;		/* 1: it adds */
+	int atomic;		/* 1: the run uses fadd */
 	size_t bytes;
 };
 
@@ -42,13 +42,13 @@ struct tp_ops {
 	int (*get)(struct tp *, size_t loff, size_t roff, size_t len);
 	int (*send)(struct tp *, size_t off, size_t len);
 	int (*recv)(struct tp *, size_t off, size_t len);	/* NULL together with send: no messages */
-	/* one transfer of `count` blocks of `len` bytes each; NULL: this back-end has none, or nobody asked it yet */
+	/* one transfer of `count` blocks of `len` bytes each; NULL: not implemented for this library */
 	int (*list)(struct tp *, const struct tp_block *blocks, size_t count, size_t len, int reads);
-	/* adds 1 to 8 bytes of the peer's and fetches what they were; NULL: this back-end has none, or nobody asked it yet */
+	/* adds 1 to 8 bytes of the peer's and fetches the old value; NULL: not implemented for this library */
 	int (*fadd)(struct tp *, size_t loff, size_t roff);
 	/* drive the transport; returns newly finished transfers of ours, not receives (tp->received) */
 	int (*progress)(struct tp *);
-	/* the same, asleep until something comes or `ms` have passed; NULL: this back-end cannot, or nobody asked it yet */
+	/* the same, asleep until something comes or `ms` have passed; NULL: not implemented for this library */
 	int (*wait)(struct tp *, int ms);
 	/* return once every posted put is visible in the peer's memory */
 	void (*flush)(struct tp *);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Sends messages over shm between two endpoints of one process, so that callgrind counts each step alone: count.sh prints
- * the table. The names of the steps are those of the functions.
+ * Sends messages over shm between two endpoints of one process, so that callgrind can count each step alone;
+ * count.sh prints the table. The steps are named after the functions.
  *
  *   count send|sent|recv|arrive|idle msg|rdm|tag|data domain|safe BYTES ROUNDS [POSTED [exact|wild|same]]
  *   count time SECONDS [domain|safe]
  *
- * A round posts a receive, sends a message, reads the entry of the send, and then that of the receive. POSTED receives
- * that no message fits stand in front of each of them; with `same`, as many that every message fits. `data` are tagged
- * messages with data. `time` runs connected, connectionless and tagged messages in turns and prints the least time of a
- * round of each, of the last also with data, and with 1000 receives posted.
+ * A round posts a receive, sends a message, takes the completion of the send, and then that of the receive. Each
+ * receive has POSTED receives in front of it that fit no message; with `same`, as many that fit every message.
+ * `data` are tagged messages with data. `time` runs connected, connectionless and tagged messages in turns and
+ * prints the least time of a round of each, of the last also with data, and with 1000 receives posted.
  */
 #define _GNU_SOURCE
 #include "../ok.h"
@@ -114,7 +114,7 @@ STEP send_(struct side *s, enum kind kind, size_t bytes)
 			   : gdrfab_send(s->ep, source, bytes, NULL, 0, NULL), "a send");
 }
 
-/* A send has no context, a receive that of its side. */
+/* A send has no context; a receive has that of its side. */
 static inline void reap(struct side *s, void *context)
 {
 	union {
@@ -169,7 +169,7 @@ static struct pair open_pair(enum kind kind, bool one_thread)
 	}
 	OK(gdrfab_av_insert(p.a.av, p.b.address, 1, NULL, 0, NULL));
 	OK(gdrfab_av_insert(p.b.av, p.a.address, 1, NULL, 0, NULL));
-	/* The first connects, and needs both sides' progress. */
+	/* The first message connects, and needs both sides' progress. */
 	recv_(&p.b, kind, 8);
 	send_(&p.a, kind, 8);
 	gdrfab_cq_tagged_entry entry;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What silent peers cost an active one: half a round trip of 8 bytes of a connectionless endpoint with one peer, and of one
- * with that peer and many that have spoken once, in turns. One thread is both ends, so that no scheduler is measured; the
- * silent ones are endpoints of another process, and all of them call at once.
+ * The cost of silent peers to an active one: half a round trip of 8 bytes of a connectionless endpoint that has one
+ * peer, and of one that has this peer and many others that have sent one message, taking turns. One thread runs both
+ * ends, so that no scheduler is measured. The silent peers are endpoints of another process, and all of them connect
+ * at once.
  *
  *   silent LANES SILENT [ROUNDS]
  */
@@ -20,7 +21,7 @@
 
 enum { PINGS = 500, PATIENCE_S = 300 };
 
-/* A domain with a queue, and the endpoints that share it. */
+/* A domain with a queue, and the endpoints that share the queue. */
 struct place {
 	gdrfab_info *info;
 	gdrfab_fabric *fabric;
@@ -85,7 +86,7 @@ static struct place place_open(char *lanes)
 	return p;
 }
 
-/* One entry, if there is one. */
+/* Takes one completion, if there is one. */
 static bool reap(struct place *p)
 {
 	gdrfab_cq_tagged_entry entry;
@@ -114,7 +115,7 @@ static void meet(struct place *a, struct place *b)
 	message(b, a);
 }
 
-/* What half a round trip takes of the thread, in ns: other programs do not count. */
+/* The thread's CPU time for half a round trip, in ns; time of other programs does not count. */
 static double ping(struct place *a, struct place *b)
 {
 	double start = now_us(CLOCK_THREAD_CPUTIME_ID);

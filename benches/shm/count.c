@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Sends messages over shm between two endpoints of one process, so that callgrind counts each step alone: count.sh prints
- * the table. The names of the steps are those of the functions.
+ * Sends messages over shm between two endpoints of one process, so that callgrind can count each step alone;
+ * count.sh prints the table. The steps are named after the functions.
  *
  *   count send|inject|recv|arrive|sent|idle|write|read|inject_write|writelist|fetch_add domain|safe BYTES DEPTH ROUNDS
  *
- * A round posts DEPTH receives, sends DEPTH messages, reads the entries of the sends, and then those of the receives; of RMA
- * it posts DEPTH writes, reads, inject writes, lists of 1,000 blocks or additions that fetch into mapped memory, and reads
- * their entries.
+ * A round posts DEPTH receives, sends DEPTH messages, takes the completions of the sends, and then those of the
+ * receives. For RMA it posts DEPTH writes, reads, inject writes, lists of 1,000 blocks or fetching additions to
+ * mapped memory, and takes their completions.
  */
 #define _GNU_SOURCE
 #include "../ok.h"
@@ -131,7 +131,7 @@ STEP writelist_(struct side *s, int depth)
 			fail("gdrfab_writelist", gdrfab_last_error());
 }
 
-/* None adjoins the one before it. */
+/* No block adjoins the one before. */
 static void make_blocks(size_t bytes)
 {
 	for (int i = 0; i < BLOCKS; i++) {
@@ -149,7 +149,7 @@ STEP fetch_add_(struct side *s, size_t bytes, int depth)
 			fail("gdrfab_fetch_atomic", gdrfab_last_error());
 }
 
-/* A send has no context, a receive that of its side. */
+/* A send has no context; a receive has that of its side. */
 static inline void reap(struct side *s, void *context, int depth)
 {
 	gdrfab_cq_entry entry[16];
@@ -231,7 +231,7 @@ int main(int argc, char **argv)
 	peer_memory = memory;
 	peer_key = gdrfab_mr_key(mr);
 	make_blocks(bytes < LONGEST / 2 ? bytes : LONGEST / 2);
-	/* The first brings the memory over, with the owner's help. */
+	/* The first operation maps the memory, with the owner's help. */
 	if (rma) {
 		gdrfab_cq_entry entry[1];
 

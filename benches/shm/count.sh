@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Instructions of each step of a message and of RMA over shm, counted by callgrind, which needs no quiet machine: posting it, reading
-# the sender's entry, its arrival and entry, posting its receive, and a look in vain. The difference of two lengths, so
-# that neither connecting nor closing counts.
+# Instructions of each step of a message and of RMA over shm, counted by callgrind, which needs no quiet machine: posting, taking the
+# sender's completion, arrival and its completion, posting the receive, and an empty poll. Each figure is the difference of two runs of
+# different lengths, so that connecting and closing do not count.
 #
 #   PREFIX=... BUILD=... DEPTHS='1 16' benches/shm/count.sh [BYTES...]
 set -eu

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What idle connections cost an active one: half a round trip of 8 bytes to a tcp server, with one connection and with one
- * among many, in turns. One thread is both ends, so that no scheduler is measured; the clients of idle connections are
- * another process.
+ * The cost of idle connections to an active one: half a round trip of 8 bytes to a tcp server with one connection,
+ * and to one with many, taking turns. One thread runs both ends, so that no scheduler is measured; the clients of
+ * the idle connections are another process.
  *
  *   idle IDLE [ROUNDS [poll]]
  *
@@ -23,7 +23,7 @@
 
 enum { PINGS = 200 };
 
-/* A domain with its queues, and what is connected in it. */
+/* A domain with its queues, and its connections. */
 struct place {
 	gdrfab_info *info;
 	gdrfab_fabric *fabric;
@@ -88,7 +88,7 @@ static gdrfab_ep *endpoint(struct place *p, gdrfab_info *info)
 	return ep;
 }
 
-/* The next event of this queue; `other`: a queue of this thread's that has to go on meanwhile. */
+/* Waits for the next event of this queue; `other`: another queue of this thread that must make progress meanwhile. */
 static gdrfab_eq_cm_entry event(struct place *p, uint32_t wanted, struct place *other)
 {
 	gdrfab_eq_cm_entry entry;
@@ -120,7 +120,7 @@ static void call(struct place *p, size_t i)
 	OK(gdrfab_ep_connect(p->eps[i], p->info->dest_addr, p->info->dest_addrlen, NULL, 0));
 }
 
-/* A connection whose both ends are this thread's. */
+/* Makes a connection both of whose ends belong to this thread. */
 static void meet(struct place *server, size_t i, struct place *client)
 {
 	call(client, 0);
@@ -162,7 +162,7 @@ static void message(struct place *from, struct place *to, bool polls)
 	take(to);
 }
 
-/* What half a round trip takes of the thread, in us: other programs do not count. */
+/* The thread's CPU time for half a round trip, in us; time of other programs does not count. */
 static double ping(struct place *client, struct place *server, bool polls)
 {
 	double start = now_us(CLOCK_THREAD_CPUTIME_ID);

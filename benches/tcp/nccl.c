@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Bandwidth of the plugin for NCCL: `nccl serve NODE PORT`, and `nccl write NODE PORT BYTES SECONDS`, which prints MB/s (10^6) of
- * host memory through so many communicators (CHANNELS, 4), two messages each under way. PLUGIN names the file. rails.sh runs it
- * over shaped links.
+ * Bandwidth of the plugin for NCCL: `nccl serve NODE PORT`, and `nccl write NODE PORT BYTES SECONDS`, which prints
+ * MB/s (10^6) of host memory through CHANNELS (4) communicators, each with two messages under way. PLUGIN names the
+ * file. rails.sh runs this program over shaped links.
  */
 #define _GNU_SOURCE
 #include "../../plugins/nccl/nccl_net.h"
@@ -45,7 +45,7 @@ static double now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* NCCL's bootstrap: a socket that carries handles. */
+/* Like NCCL's bootstrap: a socket that carries handles. */
 static int meet(const char *node, const char *port, bool serves)
 {
 	struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port))};
@@ -65,7 +65,7 @@ static int meet(const char *node, const char *port, bool serves)
 	return came;
 }
 
-/* The plugin listens at an interface by name. */
+/* The plugin takes an interface by its name to listen on. */
 static void name_interface(const char *node)
 {
 	struct in_addr want;
@@ -105,7 +105,7 @@ int main(int argc, char **argv)
 	NET(net->init(say));
 	NET(net->devices(&devices));
 	int fd = meet(argv[2], argv[3], serves);
-	/* The server says how long messages are to be. */
+	/* The client tells the server the length of messages. */
 	if (!serves)
 		bytes = atoi(argv[4]);
 	if (serves ? recv(fd, &bytes, sizeof bytes, MSG_WAITALL) != sizeof bytes : send(fd, &bytes, sizeof bytes, 0) != sizeof bytes)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # shellcheck shell=bash
-# Sourced first: begins the script again in a network namespace of its own, beside another one, in which `there` runs
-# commands. $peer is its process, which the script ends.
+# To be sourced first. Starts the script again in a network namespace of its own, beside another namespace, in which `there` runs
+# commands. $peer is that namespace's process, which the script ends.
 
 if [ "${1-}" != --inside ]; then
 	as=-Urn

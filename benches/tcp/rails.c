@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Bandwidth over one connection: `rails serve NODE PORT`, and `rails write NODE PORT BYTES SECONDS` or `rails read ...`,
- * which print MB/s (10^6). rails.sh and streams.sh run it over links that are not the best.
+ * Bandwidth over one connection: `rails serve NODE PORT`, and `rails write NODE PORT BYTES SECONDS` or `rails read
+ * ...`, which print MB/s (10^6). rails.sh and streams.sh run this program over links with limits or faults.
  */
 #define _GNU_SOURCE
 #include "../ok.h"
@@ -71,7 +71,7 @@ int main(int argc, char **argv)
 		if (!(info->mr_mode & GDRFAB_MR_VIRT_ADDR))
 			here.addr = 0;
 		OK(gdrfab_ep_accept(ep, &here, sizeof here));
-		/* Until the client is gone. */
+		/* Until the client has disconnected. */
 		for (ssize_t n = 0; (n = gdrfab_eq_read(eq, &event, &came, sizeof came, 0)) == -EAGAIN || event != GDRFAB_SHUTDOWN;)
 			gdrfab_cq_sread(cq, &done, 1, NULL, 20);
 		return 0;
@@ -80,7 +80,7 @@ int main(int argc, char **argv)
 	double seconds = strtod(argv[5], NULL);
 	OK(gdrfab_ep_connect(ep, info->dest_addr, info->dest_addrlen, NULL, 0));
 	OK(gdrfab_eq_sread(eq, &event, &came, sizeof came, 20000, 0));
-	/* Rails come up, and windows open, before it counts. */
+	/* Counts only after a second, when rails are up and windows are open. */
 	double start = now() + 1, measured = 0, end = start + seconds;
 	size_t before = 0;
 	while (now() < end || ended < posted) {

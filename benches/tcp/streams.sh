@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Bandwidth over one connection, with further ones as the library decides, and with four (GDRFAB_TCP_STREAMS=1, unset, 4):
-# over the loopback, and over links between two network namespaces of its own that are not the best.
+# Bandwidth over one connection: alone, with further streams as the library decides, and with four (GDRFAB_TCP_STREAMS=1, unset, 4):
+# over the loopback, and over links with limits or faults between two network namespaces of its own.
 #
 #   benches/tcp/streams.sh PROGRAM [PATH]...     PROGRAM: rails.c, built; PATH: the beginning of a row's name (all)
 #

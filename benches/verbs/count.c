@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Posts 8-byte writes or messages and reads their completions, by gdrfab or by the bare verbs, over one and the same
- * libibverbs: the fake one, whose queues do nothing (c-tests/fakes). count.sh counts the instructions of `measured` under
- * callgrind.
+ * Posts 8-byte writes or messages and takes their completions, by gdrfab or by the bare verbs, over the same
+ * libibverbs: the fake one, whose queues do nothing (c-tests/fakes). count.sh counts the instructions of `measured`
+ * under callgrind.
  *
  *   GDRFAB_VERBS_LIBRARY=.../libibverbs.so.1 count raw|domain|safe|real write|message DEPTH ROUNDS
  *
- * A round posts DEPTH writes and then takes their completions; or DEPTH receives on another queue pair and as many sends,
- * and takes the completions of both. Every operation asks for its completion and carries its bytes in the work request,
- * on both sides. `real` is for a real device: as domain, and the bytes must arrive.
+ * A round posts DEPTH writes and then takes their completions; or DEPTH receives on another queue pair and as many
+ * sends, and takes the completions of both. Every operation requests its completion and carries its bytes inline in
+ * the work request, on both sides. `real` is for a real device: as domain, and the bytes must arrive.
  */
 #define _GNU_SOURCE
 #include "../ok.h"
@@ -67,7 +67,7 @@ static struct raw raw_open(uint32_t peer)
 	r.qp = CALL(ibv_create_qp)(pd, &init);
 	if (!r.qp || !r.mr)
 		fail("making a queue pair", "refused");
-	/* The fake looks at states only, not at what a device would need to get there. */
+	/* The fake checks only states, not the attributes that a device would need for them. */
 	for (int state = IBV_QPS_INIT; state <= IBV_QPS_RTS; state++) {
 		struct ibv_qp_attr attr = {.qp_state = (enum ibv_qp_state)state, .dest_qp_num = peer};
 		if (CALL(ibv_modify_qp)(r.qp, &attr, IBV_QP_STATE | (peer ? IBV_QP_DEST_QPN : 0)))
@@ -155,7 +155,7 @@ static struct side side_open(gdrfab_info *info, gdrfab_fabric *fabric)
 	OK(gdrfab_ep_bind_eq(s.ep, s.eq, 0));
 	OK(gdrfab_ep_enable(s.ep));
 	OK(gdrfab_ep_getname(s.ep, s.address, &s.length));
-	/* Without the library's second queue pair, whose greeting no byte of the fake would carry. */
+	/* Without the library's second queue pair: the fake would not carry its handshake. */
 	char *service = strstr(s.address, "&svc=");
 	if (service) {
 		char *end = service + 1 + strcspn(service + 1, "&");
@@ -223,7 +223,7 @@ static void by_gdrfab(bool one_thread, bool real, bool messages, int depth, long
 	OK(gdrfab_ep_connect_addr(b.ep, a.address, a.length));
 	OK(gdrfab_mr_reg(a.domain, (void *)&source, sizeof source, GDRFAB_WRITE, 0, 0, 0, NULL, &mr));
 	OK(gdrfab_mr_reg(b.domain, (void *)&target, sizeof target, GDRFAB_REMOTE_WRITE, 0, 0, 0, NULL, &there));
-	/* The fake looks after a peer of its own process; the bare queue pair has none either. */
+	/* The fake has no peer in another process; the bare queue pair has none either. */
 	if (!real && !messages)
 		OK(gdrfab_ep_close(b.ep));
 	if (messages)

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# How many instructions gdrfab adds to a posted 8-byte write and its completion, beside ibv_post_send and ibv_poll_cq with
-# the same work request, and to a message with its receive and two completions: counted by callgrind over a libibverbs whose queues do nothing, so that it needs neither RDMA nor
-# quiet. The difference of two lengths, so that neither opening nor closing counts. Exit status 1 if it is too many.
+# The number of instructions that gdrfab adds to a posted 8-byte write and its completion, beside ibv_post_send and ibv_poll_cq with the
+# same work request, and to a message with its receive and two completions. Counted by callgrind over a libibverbs whose queues do
+# nothing, so that neither RDMA nor a quiet machine is needed. Each figure is the difference of two runs of different lengths, so that
+# opening and closing do not count. Exit status 1 if there are too many.
 #
 #   PREFIX=... FAKES=... BUILD=... benches/verbs/count.sh
 set -eu

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What gdrfab adds to a registration: gdrfab_mr_reg (of a dma-buf gdrfab_mr_regattr) and gdrfab_mr_close beside ibv_reg_mr
- * (ibv_reg_dmabuf_mr) and ibv_dereg_mr, of the same memory with the same device and rights, in turns. All pages are there
- * beforehand. Prints a table of medians in Markdown, with the path by which the device reaches the memory; the ratio is the
- * median of the rounds' own ratios, because emulated CPUs are slow and noisy.
+ * The cost that gdrfab adds to a registration: gdrfab_mr_reg (gdrfab_mr_regattr for a dma-buf) and gdrfab_mr_close,
+ * beside ibv_reg_mr (ibv_reg_dmabuf_mr) and ibv_dereg_mr of the same memory with the same device and rights, taking
+ * turns. All pages are present beforehand. Prints a Markdown table of medians, with the path by which the device
+ * reaches the memory. The ratio is the median of the rounds' own ratios, because emulated CPUs are slow and noisy.
  *
  *   GDRFAB_VERBS_LIBRARY=... register [ROUNDS [DEVICE]]
  *
@@ -43,11 +43,11 @@ static gdrfab_domain *domain;
 struct memory {
 	void *at;
 	size_t len;
-	/* A dma-buf: `at` is then the address by which peers would name its first byte. */
+	/* A dma-buf, or -1. With a dma-buf, `at` is the address by which peers would name its first byte. */
 	int fd;
 };
 
-/* What is missing to make memory of a kind; NULL: it is made. */
+/* Makes memory of one kind. Returns NULL, or the reason why the machine cannot. */
 typedef const char *maker(struct memory *m);
 
 static const char *of_malloc(struct memory *m)

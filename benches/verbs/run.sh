@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Every figure of the verbs provider: beside perftest, beside the bare registration of dma-bufs, and memory that nobody registered
-# beside registered memory, in the virtual machine of tests/check-verbs.sh; and instructions beside the bare verbs on this host.
-# `make bench-verbs` runs it.
+# All figures of the verbs provider: beside perftest, beside the bare registration of dma-bufs, and unregistered beside registered
+# memory, in the virtual machine of tests/check-verbs.sh; and instructions beside the bare verbs on this host. `make bench-verbs` runs
+# this script.
 #
 #   PREFIX=... benches/verbs/run.sh [ROUNDS]
 set -u
@@ -15,7 +15,7 @@ for program in register unregistered; do
 	${CC:-cc} -std=c99 -O2 -Wall -Wextra -Werror -o "$build/$program" "$root/benches/verbs/$program.c" \
 		-I"$prefix/include" -L"$prefix/lib" -lgdrfab -ldl || exit
 done
-# Twenty runs of up to a minute for each row and round, on a busy host.
+# On a busy host each row and round has twenty runs of up to a minute.
 "$root/tests/check-verbs.sh" --programs layout --passes rxe --timeout $((1200 + 600 * rounds)) \
 	--vm "--add $build/register:/root/register --add $build/unregistered:/root/unregistered" \
 	--shell-cmd "ROUNDS=$rounds /gdrfab/perftest.sh; echo; echo 34 >/proc/sys/vm/nr_hugepages; /root/register $((rounds * 11)) rxe0

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What it costs over a card that a caller does not register his buffers: messages of a connectionless endpoint from and into
- * registered memory, and from and into the same memory without its name, in turns. One thread is both ends.
+ * The cost of unregistered buffers over a card: messages of a connectionless endpoint from and to registered memory,
+ * and from and to the same memory without a descriptor, taking turns. One thread runs both ends.
  *
  *   unregistered LANES ROUNDS BYTES...
  */
@@ -54,7 +54,7 @@ static int reap(struct side *s)
 	return n == 1;
 }
 
-/* Both ways, in us. */
+/* Time of both ways, in us. */
 static double round_trip(struct side *a, struct side *b, size_t bytes, int named)
 {
 	struct timespec from, to, moment = {0, 1000};
@@ -66,7 +66,8 @@ static double round_trip(struct side *a, struct side *b, size_t bytes, int named
 		OK(gdrfab_tsend(s->ep, s->buf, bytes, named ? gdrfab_mr_desc(s->mr) : NULL, 0, 1, NULL));
 		for (int got = 0, now; got < 2; got += now) {
 			now = reap(a) + reap(b);
-			/* The kernel's share of soft-RoCE needs the core, which a thread that only yields keeps. */
+			/* The kernel's part of soft-RoCE needs the core, which a thread that only yields does not
+			 * release. */
 			if (!now)
 				nanosleep(&moment, NULL);
 		}

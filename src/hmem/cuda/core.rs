@@ -78,6 +78,7 @@ pub struct Core {
     pub(super) writes: Vec<NicWrites>,
     /// The kernel for lists of each device, once loaded, or the reason why it could not be loaded.
     pub(super) kernels: Vec<OnceLock<Result<usize>>>,
+    /// Handles that were exported, oldest first.
     pub(super) handles: Mutex<VecDeque<CachedHandle>>,
     pub(super) opened: Mutex<Vec<OpenedHandle>>,
     /// First addresses of all imports.

@@ -63,11 +63,7 @@ pub enum Delivery {
 impl RetransmitQueue {
     /// For rings of `tx` operations and `rx` receives.
     pub fn new(tx: u32, rx: u32, fault_every: u64) -> RetransmitQueue {
-        RetransmitQueue {
-            masks: [tx, rx].map(|n| n.max(1).next_power_of_two() - 1),
-            fault_every: fault_every,
-            ..RetransmitQueue::default()
-        }
+        RetransmitQueue { masks: [tx, rx].map(|n| n.max(1).next_power_of_two() - 1), fault_every, ..RetransmitQueue::default() }
     }
 
     fn keep(&mut self, wr: &ibv_send_wr) {

@@ -225,7 +225,7 @@ impl Rail {
             losses: 0,
             was_up: false,
             pauses: Backoff::new(),
-            fault_every: fault_every,
+            fault_every,
             parts_begun: 0,
         }
     }

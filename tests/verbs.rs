@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Discovery and registration of the verbs provider against the fake libibverbs of `c-tests/fakes`; `fakes` says how the
-//! cases run. Queues are tested in verbs_queues.rs and verbs_failures.rs, real bytes in a virtual machine (tests/check-verbs.sh).
+//! Discovery and registration of the verbs provider, against the fake libibverbs of `c-tests/fakes`; `fakes` runs the cases. Queues are
+//! tested in verbs_queues.rs and verbs_failures.rs, real data transfer in a virtual machine (tests/check-verbs.sh).
 
 mod fakes;
 #[path = "fakes/verbs.rs"]
@@ -56,14 +56,14 @@ fn discovery() {
     assert_eq!((info.mode, info.max_msg_size), (flags::RX_CQ_DATA, 1 << 30));
     assert_eq!((info.inject_size, info.fabric_name.as_deref()), (220, Some("RoCE")));
     assert_eq!(info.src_addr.as_deref().map(|a| &a[..17]), Some("verbs://127.0.0.1"));
-    // One domain is wanted: no other device is opened.
+    // If one domain is asked for, no other device is opened.
     fault("ibv_open_device=5@2");
     let one = list(0, &Info { domain_name: Some("fake7:1:roce-v2".into()), ..hints() }).unwrap();
     assert_eq!(domains(&one), ["fake7:1:roce-v2"]);
     let all = list(flags::GETINFO_ALL, &Info { domain_name: Some("fake3:1:roce-v1".into()), ..hints() }).unwrap();
     // The devices, and the other providers.
     assert!(all.len() == 12 + 2 && all.iter().all(|i| i.reason.as_ref().is_some_and(|e| e.errno != 0)), "{all:?}");
-    // Another provider is wanted: none is opened.
+    // If another provider is asked for, no device is opened.
     fault("ibv_open_device=5");
     assert_eq!(list(0, &Info { prov_name: Some("shm".into()), ..hints() }).unwrap().len(), 1);
     let broken = list(0, &hints());
@@ -74,7 +74,7 @@ fn discovery() {
     fault("ibv_get_device_list=38");
     fails(list(0, &hints()), errno::ENODATA, "ib_uverbs");
     fault("");
-    // Hints that cannot be met are told per device.
+    // Hints that cannot be met are reported per device.
     for (attr, words) in [
         (Info { cq_data_size: 8, ..hints() }, "cq_data_size"),
         (Info { mr_mode: flags::MR_MODE_VIRT_ADDR, ..hints() }, "mr_mode"),
@@ -111,7 +111,7 @@ fn the_nic() {
 }
 
 fn old_library() {
-    // Without the table of GIDs their kind comes from sysfs, which knows no fake device.
+    // Without the table of GIDs their types come from sysfs, which knows no fake device.
     let world = World::of(hints(), 64);
     assert_eq!(world.info.domain_name.as_deref(), Some("fake0:1:roce-v1"));
     let nic = fabric::nic(&world.info).unwrap();
@@ -145,7 +145,7 @@ fn registration() {
     mr.put_back();
     assert_eq!(lives(), before);
 
-    // What the device refuses is told, and is not hidden by staging.
+    // A refusal by the device is reported, and not hidden by staging.
     fault("ibv_reg_mr=12");
     fails(world.register(memory(&whole)).map(drop), errno::ENOMEM, "out of memory");
     let limit = rustix::process::Rlimit { current: Some(65536), maximum: Some(65536) };
@@ -167,7 +167,7 @@ fn registration() {
     assert_eq!(staged.facts().unwrap().paths, Paths::STAGED);
     staged.close().unwrap();
 
-    // Several ranges have no key for peers.
+    // A region of several ranges has no key for peers.
     let two = [named(whole[0].addr(), 100), named(whole[0].addr() + 8192, 50)];
     fails(world.register(memory(&two)).map(drop), errno::EOPNOTSUPP, "one range");
     let local = world.register(Attr { access: Access::READ | Access::WRITE, ..memory(&two) }).unwrap();
@@ -190,7 +190,7 @@ fn registration() {
     assert_eq!(lives(), before);
 }
 
-/// Without dma-bufs and peer memory, device memory is staged, or the caller hears why not.
+/// Without dma-bufs and peer memory, device memory is staged, or the caller gets the reason against it.
 fn no_dmabuf() {
     let world = World::new();
     let info = list(0, &hints()).unwrap().remove(0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What fails at a queue pair, and what the device says of itself, against the fake libibverbs of `c-tests/fakes`; `fakes`
-//! says how the cases run. What goes well is tested in verbs_queues.rs.
+//! Failures of a queue pair, and events of the device, against the fake libibverbs of `c-tests/fakes`; `fakes` runs the cases. The
+//! successful cases are in verbs_queues.rs.
 
 mod fakes;
 #[path = "fakes/verbs.rs"]
@@ -39,19 +39,19 @@ fn chain_breaks() {
     (1..=4).for_each(|context| post(context, flags::MORE).unwrap());
     fails(post(5, 0), errno::EINVAL, "posting a work request");
     fault("none=1");
-    // Known at once, so before what the device has yet to give back.
+    // Known at once, so before the requests that the device has yet to return.
     let mut failed: Vec<_> = (0..2).map(|_| world.cq.read_error().unwrap()).map(|(c, why)| (c.context, why.error.errno)).collect();
     failed.sort();
     assert_eq!(failed, [(3, errno::EINVAL), (4, errno::EINVAL)], "what was promised is told, what was refused is not");
     assert_eq!(world.contexts(), [1, 2]);
-    // A device that is full for the moment is back-pressure.
+    // A device that is full for the moment means back-pressure.
     fault("post_send=12@4");
     assert!(post(6, 0).is_err_and(|e| e.is_again()));
     post(6, 0).unwrap();
     (7..=10).for_each(|context| post(context, flags::MORE).unwrap());
     post(11, 0).unwrap();
     assert_eq!(world.contexts(), [6, 7, 8, 9, 10, 11]);
-    // A chain whose last one never came is posted by progress: then all of it was promised, the last one too.
+    // A batch whose last operation never came is posted by progress. All of its operations were accepted then, the last one too.
     fault("post_send=22");
     (12..=13).for_each(|context| post(context, flags::MORE).unwrap());
     world.cq.sread(1, 10, |_, _| ()).unwrap();
@@ -96,7 +96,7 @@ fn completion_fails() {
     [a, b].iter().for_each(|ep| ep.close().unwrap());
 }
 
-/// The device says that the queue pair failed before the completion is there that says why.
+/// The device reports the failure of the queue pair before the completion that gives the reason.
 fn event_first() {
     let world = World::new();
     let (a, b) = world.pair(false);
@@ -113,7 +113,7 @@ fn event_first() {
     [a, b].iter().for_each(|ep| ep.close().unwrap());
 }
 
-/// It says so, and no completion says why.
+/// The device reports the failure, and no completion gives the reason.
 fn event_alone() {
     let world = World::new();
     let (a, b) = world.pair(false);
@@ -146,7 +146,7 @@ fn small_queue() {
 
 fn creation_fails() {
     let world = World::new();
-    // The domain keeps registered buffers, so what a pair leaves behind is counted beforehand.
+    // The domain keeps registered buffers, so objects that a pair leaves behind are counted before.
     let (a, b) = world.pair(false);
     [a, b].iter().for_each(|ep| ep.close().unwrap());
     let before = lives();
@@ -177,7 +177,7 @@ fn events() {
     let world = World::new();
     let (a, _b) = world.pair(false);
     let quiet = || assert!(world.eq.sread(20, |_| (true, ())).unwrap().is_none(), "an event that concerns nobody");
-    // A sleeper hears at once, and not by the second that it sleeps at most; of three times a busy machine may spoil two.
+    // A sleeper wakes at once, and not after the second that it sleeps at most. A busy machine may spoil two of three attempts.
     let took = [(); 3].map(|()| {
         let late = std::thread::spawn(|| {
             std::thread::sleep(std::time::Duration::from_millis(100));
@@ -199,7 +199,7 @@ fn events() {
         took
     });
     assert!(took.iter().any(|ms| *ms < 900), "{took:?} ms");
-    // Of another port; addresses that this domain does not use; an event that nobody knows.
+    // Events of another port, of addresses that this domain does not use, and of an unknown kind.
     for (kind, port) in [(10, 2), (18, 1), (11, 1), (99, 1)] {
         raise(kind, port);
         quiet();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A lane over the fake libibverbs of `c-tests/fakes`, whose peer the tests speak for: which operations end, how, and how often,
-//! whatever the peer says or does not say. `fakes` says how the cases run.
+//! A lane over the fake libibverbs of `c-tests/fakes`; the tests play the peer. They check which operations end, how, and how often,
+//! whatever the peer says or does not say. `fakes` runs the cases.
 
 mod fakes;
 #[path = "fakes/verbs.rs"]
@@ -46,7 +46,7 @@ fn verbs_lanes() {
     world::each(CASES);
 }
 
-/// Kinds of parcels.
+/// The kinds of parcels.
 const CREDIT: u64 = 2;
 const ASK: u64 = 3;
 const TOLD: u64 = 4;
@@ -62,7 +62,7 @@ struct Lane {
     queue: Arc<Queue>,
     library: Library,
     number: u32,
-    /// Parcels that the peer has taken.
+    /// Parcels that were taken.
     taken: Cell<i32>,
 }
 
@@ -79,7 +79,7 @@ impl Taker for Nobody {
 }
 
 impl Lane {
-    /// What lanes are opened with.
+    /// The info with which lanes are opened.
     fn info() -> Info {
         let info = world::list(0, &world::hints()).unwrap().remove(0);
         Info { mr_mode: info.mr_mode & !flags::MR_MODE_PROV_KEY, ep_type: EP_RDM, ..info }
@@ -91,7 +91,7 @@ impl Lane {
         Lane::of(&domain, &info)
     }
 
-    /// Connected to a peer that there is not.
+    /// A lane that is connected to a peer that does not exist.
     fn of(domain: &Arc<dyn Domain>, info: &Info) -> Lane {
         let domain = domain.clone();
         let ep = domain.clone().open_endpoint(info, 0).unwrap();
@@ -105,7 +105,7 @@ impl Lane {
         let there = own.replace(&format!("qpn={number}"), "qpn=4001").replace("rd=16", "rd=3");
         ep.connect_addr(&there).unwrap();
         let number = number.parse().unwrap();
-        // SAFETY: the fake is loaded already, and the prototype is its own.
+        // SAFETY: the fake is loaded already, and the prototype is the fake's own.
         let (library, reads) = unsafe {
             let library = Library::new("libibverbs.so.1").unwrap();
             let reads = library.get::<unsafe extern "C" fn(u32) -> i32>(b"fake_verbs_reads\0").unwrap()(number);
@@ -119,7 +119,7 @@ impl Lane {
         self.ep.lane().unwrap().take(true, &mut Nobody);
     }
 
-    /// A parcel of the peer's.
+    /// A parcel of the peer arrives.
     fn hear(&self, kind: u64, words: &[u64], rest: &[u8]) {
         let header = kind | (words.len() as u64) << 8 | (self.taken.get() as u64) << 32;
         let words = std::iter::once(header).chain(words.iter().copied());
@@ -132,7 +132,7 @@ impl Lane {
         self.turn();
     }
 
-    /// The peer says that the key asked for names 64 KiB, which count writes or not.
+    /// The peer answers that the key names 64 KiB; `counts`: the region counts writes.
     fn told(&self, counts: bool) {
         self.hear(TOLD, &[0, 0, 5, 0, ADDR, 1 << 16, Access::all().bits() | u64::from(counts) << 33], &[]);
     }
@@ -142,7 +142,7 @@ impl Lane {
         self.ep.rma(Dir::Write, &[iov(bytes)], &to, &Common { context, flags, ..Common::default() }, &[0]).unwrap();
     }
 
-    /// Contexts of what has ended well, and of what has failed and with which errno.
+    /// The contexts of operations that succeeded, and of those that failed with their errno.
     fn ended(&self) -> (Vec<usize>, Vec<(usize, i32)>) {
         let (mut well, mut badly) = (Vec::new(), Vec::new());
         loop {
@@ -161,7 +161,7 @@ impl Lane {
 fn another_length() {
     let (lane, number) = (Lane::open(), [1u64]);
     let what = Atomic { op: Op::Sum, datatype: Datatype::U64, form: Form::Fetch, count: 1 };
-    // SAFETY: it stays until all is over.
+    // SAFETY: the number stays until all operations have ended.
     let of = || unsafe { Iov::new(number.as_ptr() as usize, 8) };
     let with = Operands { operand: of(), compare: Iov::EMPTY, old: of() };
     lane.ep.atomic(&AtomicOp { what, with, addr: ADDR, key: KEY }, &Common { context: 3, ..Common::default() }).unwrap();
@@ -172,7 +172,7 @@ fn another_length() {
     assert_eq!(lane.ended(), (vec![], vec![(3, errno::ECANCELED)]), "it ends once");
 }
 
-/// What was told as done has been said to the peer, and whatever was posted ends once.
+/// For every successful operation the peer has been notified, and every posted operation ends once.
 fn takes_nothing() {
     const MANY: usize = 40;
     for (counts, data) in [(false, true), (true, false), (true, true), (false, false)] {
@@ -184,7 +184,7 @@ fn takes_nothing() {
         lane.told(counts);
         (0..10).for_each(|_| lane.turn());
         let (well, badly) = lane.ended();
-        // Of the 24 parcels that it may send at first, the question was one, and one is for credits.
+        // The lane may send 24 parcels at first: one of them was the question, one is reserved for credits.
         let each = usize::from(counts) + usize::from(data);
         let most = 22usize.checked_div(each).unwrap_or(MANY);
         assert_eq!((&well, badly), (&(0..most).collect(), vec![]), "{counts} {data}");
@@ -194,7 +194,7 @@ fn takes_nothing() {
     }
 }
 
-/// A peer that has used many keys is told that each is gone, and may ask on.
+/// A peer that has used many keys is told that each of them is revoked, and may ask again.
 fn many_keys() {
     const MANY: i32 = 300;
     let (lane, bytes) = (Lane::open(), [7u8; 8]);
@@ -207,7 +207,7 @@ fn many_keys() {
         lane.taken.set(sent());
         lane.hear(ASK, &[0, id.key], &[]);
     }
-    // Meanwhile it takes nothing.
+    // Meanwhile the peer takes no parcels.
     regions.iter().for_each(|id| lane.domain.close_region(*id).unwrap());
     (0..100).for_each(|_| lane.hear(ASK, &[0, 1], &[]));
     assert!(lane.ep.peer_address().is_ok());
@@ -219,7 +219,7 @@ fn many_keys() {
     lane.ep.close().unwrap();
 }
 
-/// Device memory that a peer changes stays while its driver does not return, and nothing else of the domain waits.
+/// Device memory that a peer's atomic changes stays registered while its driver hangs, and nothing else in the domain waits for that.
 fn driver_hangs() {
     let (lane, file) = (Lane::open(), std::env::temp_dir().join(format!("gdrfab-hang-{}", std::process::id())));
     let bytes = [0u8; 64];
@@ -241,7 +241,7 @@ fn driver_hangs() {
     let domain = lane.domain.clone();
     std::thread::scope(|threads| {
         let watching = threads.spawn(|| {
-            // The driver has taken the file: it is inside.
+            // The driver has removed the file: the call is inside.
             let inside = wait(&|| !file.exists());
             let others = threads.spawn(|| {
                 domain.close_region(other).unwrap();
@@ -261,8 +261,8 @@ fn driver_hangs() {
     std::fs::remove_file(&file).unwrap();
 }
 
-/// One domain's lanes are more than a queue of its card has room for: each hears its peer, ends its operations, and wakes who
-/// sleeps; what closes makes room for others.
+/// A domain has more lanes than one queue of its card has room for: each lane hears its peer, ends its operations and wakes its sleeper,
+/// and closed lanes make room for others.
 fn many_lanes(count: usize) {
     let info = Lane::info();
     let domain = get(Some("verbs")).unwrap().open_domain(&info, Threading::Safe).unwrap();
@@ -271,7 +271,7 @@ fn many_lanes(count: usize) {
     for lane in &lanes {
         let poller = Poller::new().unwrap();
         let woken = || matches!(poller.wait(Some(0)), Woken::Ready);
-        // What another lane of its queue got may be first.
+        // A completion of another lane of the same queue may come first.
         while {
             lane.ep.sleep(&poller).unwrap();
             lane.turn();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Endpoints of the verbs provider against the fake libibverbs of `c-tests/fakes`; `fakes` says how the cases run. The
-//! fake moves no byte, so what is tested is which work is posted, what its completions become, and what is refused in
-//! which words; what fails is in verbs_failures.rs. What bytes do is tested in a virtual machine (tests/check-verbs.sh).
+//! Endpoints of the verbs provider, against the fake libibverbs of `c-tests/fakes`; `fakes` runs the cases. The fake moves no bytes, so
+//! these tests check which requests are posted, what becomes of their completions, and with which words operations are refused. Failures
+//! are in verbs_failures.rs. Real data transfer is tested in a virtual machine (tests/check-verbs.sh).
 
 mod fakes;
 #[path = "fakes/verbs.rs"]
@@ -57,7 +57,7 @@ fn options() {
     a.close().unwrap();
     fails(b.set_effort(Effort::Retries, 1), errno::EOPBADSTATE, "before connecting");
 
-    // What only another provider keeps to is refused, and its absence is not.
+    // An option of another provider is refused; its default is accepted.
     let ep = world.endpoint(false).unwrap();
     assert!(ep.coop() == Coop::Off && ep.stream() == 0);
     ep.set_coop(Coop::Off).unwrap();
@@ -73,9 +73,9 @@ fn options() {
     fails(ep.set_effort(Effort::Retries, 1), errno::ENOPROTOOPT, "RDMA");
 }
 
-/// Whatever memory of this side, key, restriction and shape of an operation: it is carried out by the path that `query`
-/// tells, and counted there, or it is an error entry if `query` tells that there is none. What a peer's device holds is
-/// carried out by the fake; a staged region of a peer's is not, so of those only the refusals are posted.
+/// For every combination of local memory, key, restriction and shape of an operation: the operation takes the path that `query` names and
+/// is counted there, or it ends with an error entry if `query` names none. The fake executes operations on a peer's device memory, but
+/// not on a peer's staged region, so of those only refusals are posted.
 fn paths() {
     const VERBS: [Paths; 4] = [Paths::NIC, Paths::DMABUF, Paths::PEER_MEM, Paths::STAGED];
     let world = World::new();
@@ -144,7 +144,7 @@ fn paths() {
             }
         }
     }
-    // Bytes of an inject call are copied out of device memory, so they are staged; out of host memory they are the nic's.
+    // The bytes of an inject call are copied: from device memory they are staged, from host memory they count as nic.
     a.set_policy(Paths::empty(), Paths::STAGED);
     write(&a, named(on_device, 8), local[1].2.desc(), 3, flags::INJECT).unwrap();
     assert_eq!(world.cq.read_error().unwrap().1.error.code, Code::Path);
@@ -153,7 +153,7 @@ fn paths() {
     assert_eq!(world.contexts(), [4]);
     fails(a.query(1 << 40, 0).map(drop), errno::EKEYREJECTED, "no key of a verbs region");
     fails(a.query(held_by_device, 0x1234).map(drop), errno::EINVAL, "desc[0]");
-    // A message has no path to choose or to count.
+    // Paths are chosen and counted for RMA only.
     a.set_policy(Paths::DIRECT, Paths::empty());
     let before = a.stats();
     (0..2).for_each(|_| a.send(&[local[1].1], &Common::default(), &[local[1].2.desc()]).unwrap());
@@ -180,7 +180,7 @@ fn posting() {
     assert_eq!([found[0].flags, found[1].flags], [flags::RMA | flags::WRITE, flags::RMA | flags::READ]);
     assert_eq!((found[1].context, found[1].len), (10, 4096));
 
-    // Receives, and what arrives in them.
+    // Receives, and arrivals in them.
     let receive = |context| b.recv(&[iov(&bytes)], &Common { context, ..Common::default() }, &[desc]);
     (0..3).for_each(|i| receive(100 + i).unwrap());
     let common = |flags, data| Common { context: 20, flags, data, ..Common::default() };
@@ -193,7 +193,7 @@ fn posting() {
     assert_eq!(got[..2], [(100, recv, 0), (101, recv | flags::REMOTE_CQ_DATA, 0x1234_5678)]);
     assert_eq!(got[2], (102, flags::REMOTE_WRITE | flags::RMA | flags::REMOTE_CQ_DATA, 5));
 
-    // What cannot be posted.
+    // Operations that cannot be posted.
     fails(write(&a, iov(&bytes), 0, 1, 0), errno::EINVAL, "desc[0]");
     fails(write(&a, iov(&bytes), desc, 1, flags::INJECT), errno::EMSGSIZE, "inject_size");
     fails(write(&a, iov(&bytes), desc, 1, flags::DELIVERY_COMPLETE), errno::EOPNOTSUPP, "TRANSMIT_COMPLETE");
@@ -203,7 +203,7 @@ fn posting() {
     fails(a.cancel(1), errno::EOPNOTSUPP, "deadline");
     fails(a.connect_addr(&b.address().unwrap()), errno::EISCONN, "connected already");
 
-    // Closing flushes what is posted.
+    // Closing flushes posted operations.
     receive(103).unwrap();
     b.close().unwrap();
     let (failed, why) = world.cq.read_error().unwrap();
@@ -213,7 +213,7 @@ fn posting() {
     fails(a.connect_addr("verbs-qp://nonsense"), errno::EOPBADSTATE, "over");
 }
 
-/// A queue pair executes in order what follows a write; only a read has to be waited for.
+/// A queue pair executes operations behind a write in order; a fence has to wait only for a read.
 fn fence() {
     let world = World::new();
     let (a, b) = world.pair(false);
@@ -242,7 +242,7 @@ fn fence() {
     [a, b].iter().for_each(|ep| ep.close().unwrap());
 }
 
-/// What a card is told; and nothing is that it has not.
+/// The values that the card gets, and the operations that it cannot execute.
 fn atomics() {
     let world = World::new();
     let (a, b) = world.pair(false);
@@ -252,7 +252,7 @@ fn atomics() {
     assert_eq!((mr.facts().unwrap().access, mr.facts().unwrap().paths), (Access::ATOMIC, Paths::NIC));
     let op = |op, datatype, form, count| {
         let what = Atomic { op, datatype, form, count };
-        // SAFETY: numbers that stay until all is over.
+        // SAFETY: the numbers stay until the operations have ended.
         let of = |number: *const u64| unsafe { Iov::new(number as usize, 8) };
         let given = |is_there, number| if is_there { of(number) } else { Iov::EMPTY };
         let (operand, compare) = (given(what.writes(), &TWO), given(form == Form::Compare, &NINE));
@@ -276,8 +276,8 @@ fn atomics() {
     post(op(Op::Cswap, U64, Form::Compare, 1), 0).unwrap();
     ended(flags::READ);
     assert_eq!(last_atomic(), [5, 0x1000, NINE, TWO, mr.key(), 8]);
-    // Into memory of the library's, and from there into the caller's, which so needs no registration.
-    // SAFETY: all is over.
+    // The card fetches into memory of the library, from where the value is copied, so the caller's memory needs no registration.
+    // SAFETY: all operations have ended.
     assert_eq!(unsafe { *old.get() }, 0);
     let before = posted();
     for (refused, number, words) in [
@@ -294,14 +294,14 @@ fn atomics() {
     }
     fails(post(op(Op::Sum, U64, Form::Plain, 1), flags::DELIVERY_COMPLETE), errno::EOPNOTSUPP, "DELIVERY_COMPLETE");
     assert_eq!(posted(), before);
-    // No more are under way than the queue holds.
+    // No more operations are in flight than the queue holds.
     let most = (0..).take_while(|_| post(op(Op::Sum, U64, Form::Plain, 1), 0).is_ok()).count();
     assert!(post(op(Op::Sum, U64, Form::Plain, 1), 0).is_err_and(|e| e.is_again()) && (8..=16).contains(&most), "{most}");
     assert_eq!(world.entries_of(most).len(), most);
     a.set_policy(Paths::empty(), Paths::NIC);
     post(op(Op::Sum, U64, Form::Plain, 1), 0).unwrap();
     assert_eq!(world.cq.read_error().unwrap().1.error.code, Code::Path);
-    // What no card reaches, and what is no single registration, is no region for it.
+    // Memory that no card reaches, or that has several registrations, is no region for atomics.
     let staged = PathPolicy { require: Paths::STAGED, forbid: Paths::empty() };
     fails(world.register(Attr { access: Access::ATOMIC, policy: staged, ..memory(&at) }).map(drop), errno::EOPNOTSUPP, "does not reach");
     let two = [iov(&bytes), iov(&bytes)];
@@ -331,7 +331,7 @@ fn chain() {
     let (a, _b) = world.pair(true);
     let bytes = vec![7u8; 512];
     let mr = world.register(memory(&[iov(&bytes)])).unwrap();
-    // Only those that ask have entries, and a queue of unasked ones empties all the same.
+    // Only operations that ask for an entry get one, and a queue of operations that do not ask empties all the same.
     for turn in 0..200 {
         let asked = if turn % 50 == 49 { flags::COMPLETION } else { 0 };
         let more = if turn % 5 == 4 { 0 } else { flags::MORE };
@@ -343,15 +343,15 @@ fn chain() {
             assert_eq!(world.contexts(), [turn]);
         }
     }
-    // What waits for the end of its chain goes out by progress as well.
+    // Operations that wait for the end of their batch are posted by progress as well.
     write(&a, iov(&bytes), mr.desc(), 1000, flags::MORE | flags::COMPLETION).unwrap();
     assert!(world.eq.read(|_| (true, ())).is_none());
     assert_eq!(world.contexts(), [1000]);
-    // A failure of an operation that asked for no entry has one.
+    // A failed operation has an entry, although it did not ask for one.
     assert_eq!(a.stats().errors, 0);
 }
 
-/// Many work requests and one ring of the doorbell; the first that fails is named once all have ended.
+/// Many work requests are posted by one ring of the doorbell; the first failure is reported once all have ended.
 fn lists() {
     let world = World::new();
     let (a, b) = world.pair(false);
@@ -361,7 +361,7 @@ fn lists() {
     let mut run = |stride: u64, pieces: usize, context: usize, flags: u64| {
         let block = |i| Block { buf: iov(&bytes).addr() + (i ^ 1) * 512, addr: 0x1000 + i as u64 * stride, len: 400 };
         let blocks: Vec<Block> = (0..pieces).map(block).collect();
-        // SAFETY: the fake moves no byte.
+        // SAFETY: the fake moves no bytes.
         let list = unsafe { List::new(&blocks, &[mr.desc()], &[0x100], 1 << 20) }.unwrap();
         let before = posted();
         a.list(Dir::Write, &Arc::new(list), &Common { context, flags, ..Common::default() }).unwrap();
@@ -376,13 +376,13 @@ fn lists() {
         let after = posted();
         (after[0] - before[0], after[1] - before[1], failed)
     };
-    // A quarter of the queue of 64 in each chain; and the path says nothing of who posts.
+    // Each chain has a quarter of the queue of 64; an operation's own restriction of paths does not matter.
     assert!(matches!(run(512, 100, 1, 0), (7, 100, None)));
-    // Those that adjoin at the peer are one request of as many pieces as the device takes.
+    // Blocks that adjoin at the peer become one request with as many pieces as the device takes.
     let pieces = world.info.tx_iov_limit;
     let requests = 100usize.div_ceil(pieces) as i32;
     assert_eq!((run(400, 100, 2, 0).1, pieces > 1), (requests, true));
-    // A fence is for the first; a device that is full for the moment takes the rest later.
+    // A fence is set on the first request. A device that is full for the moment gets the rest later.
     let before = fences();
     a.rma(Dir::Read, &[iov(&bytes[..8])], &[RmaIov { addr: 0, len: 8, key: 1 }], &Common { context: 3, ..Common::default() }, &[mr.desc()])
         .unwrap();
@@ -394,7 +394,7 @@ fn lists() {
     fault("none=1");
     let stats = a.stats();
     assert_eq!(stats.bytes_nic, (100 + 100 + 40 + 40) * 400 + 8);
-    // The sixth work request of the second chain: the block is named once nothing is under way.
+    // The sixth work request of the second chain fails: the block is named once nothing is in flight.
     fault("wc=10@22");
     let (_, _, failed) = run(512, 100, 6, 0);
     let (entry, why) = failed.expect("a failure");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The words about rails, by a peer that the tests speak for, against the fake libibverbs of `c-tests/fakes`: one that keeps to
-//! the protocol while the kernel takes its time, and others that do not. `fakes` says how the cases run.
+//! The messages about rails, against the fake libibverbs of `c-tests/fakes`; the tests play the peer. One peer keeps to the protocol
+//! while the kernel takes its time; others do not. `fakes` runs the cases.
 
 mod fakes;
 #[path = "fakes/verbs.rs"]
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use world::{LIB, NO_CM, World, hints, iov, list, lives, memory, posted, raise, write};
 
-/// Faults are looked for, and what is said is kept.
+/// Turns on the fake's faults, and its record of sent messages.
 const HEARD: (&str, &str) = ("FAKE_FAULT", "none=1");
 const ENV: &[(&str, &str)] = &[LIB, NO_CM, ("FAKE_DEVICES", "2"), ("GDRFAB_VERBS_RAILS", "fake0:1,fake1:1"), HEARD];
 
@@ -39,7 +39,7 @@ fn verbs_rails() {
     world::each(CASES);
 }
 
-/// Kinds of words.
+/// The kinds of messages.
 const OFFER: u64 = 8;
 const READY: u64 = 9;
 const GONE: u64 = 10;
@@ -63,7 +63,7 @@ fn key(kind: u64, key: u64) -> Words {
     [kind, key, 0, 0, 0, 0, 0, 0]
 }
 
-/// The other end of an endpoint's service queue pair.
+/// The peer's end of an endpoint's service queue pair, or of a rail.
 struct Peer {
     library: Library,
     service: u32,
@@ -89,10 +89,10 @@ impl Peer {
         self.bytes(&bytes);
     }
 
-    /// What it was told, but for signs of life.
+    /// The next message to the peer, without signs of life.
     fn hear(&mut self) -> Option<Words> {
         let mut words = [0; 8];
-        // SAFETY: as above.
+        // SAFETY: the prototype is the fake's own.
         while unsafe {
             self.library.get::<unsafe extern "C" fn(u32, u32, *mut Words) -> bool>(b"fake_verbs_said\0").unwrap()(
                 self.service,
@@ -109,7 +109,7 @@ impl Peer {
     }
 
     fn deafen(&self) {
-        // SAFETY: as above.
+        // SAFETY: the prototype is the fake's own.
         unsafe { self.library.get::<unsafe extern "C" fn(u32)>(b"fake_verbs_deafen\0").unwrap()(self.service) }
     }
 }
@@ -118,7 +118,7 @@ fn turn(world: &World) {
     world.cq.sread(1, 1, |_, _| ()).ok();
 }
 
-/// What the peer is told next, within five seconds.
+/// The next message to the peer, within five seconds.
 fn next(world: &World, peer: &mut Peer) -> Words {
     let until = Instant::now() + Duration::from_secs(5);
     while Instant::now() < until {
@@ -130,7 +130,7 @@ fn next(world: &World, peer: &mut Peer) -> Words {
     panic!("nothing was said");
 }
 
-/// An endpoint, and the peer that it is connected to.
+/// An endpoint, and the peer to which it is connected.
 fn connect(world: &World) -> (Arc<Endpoint>, Peer) {
     let ep = world.endpoint(false).unwrap();
     let own = ep.address().unwrap();
@@ -146,7 +146,7 @@ fn is_up(ep: &Endpoint) -> bool {
     ep.rail(0, 1).unwrap().up
 }
 
-/// Brings the second rail up, whose next offer is `mine`.
+/// Brings the second rail up; `mine` is this side's offer.
 fn bring_up(world: &World, ep: &Endpoint, peer: &mut Peer, mine: Words, life: u32) {
     peer.say(offer(1, life));
     let ready = next(world, peer);
@@ -164,7 +164,7 @@ fn works(world: &World, ep: &Endpoint) {
 }
 
 fn slow() {
-    // Who waits for the driver under the endpoint's lock waits for ever.
+    // A thread that waits for the driver under the endpoint's lock would wait for ever.
     std::thread::spawn(|| {
         std::thread::sleep(Duration::from_secs(60));
         std::process::abort();
@@ -179,7 +179,7 @@ fn slow() {
     let hang = |peer: &Peer, life| {
         std::fs::write(&file, "").unwrap();
         peer.say(offer(1, life));
-        // The driver has taken the file: it is inside, and stays there.
+        // The driver has removed the file: the call is inside, and stays there.
         while file.exists() {
             turn(&world);
         }
@@ -194,14 +194,14 @@ fn slow() {
     hang(&peer, 5);
     (0..50).for_each(|_| works(&world, &ep));
     assert!(!is_up(&ep) && peer.hear().is_none());
-    // The peer loses it meanwhile: what is being connected is nobody's any more, and the next one does not wait for it.
+    // The peer loses the rail meanwhile: the queue pair that is being connected is abandoned, and the next one does not wait for it.
     peer.say(rail(GONE, 1, 5, [0; 4]));
     assert_eq!(next(&world, &mut peer), rail(GONE, 1, 1, [0; 4]));
     let mine = next(&world, &mut peer);
     bring_up(&world, &ep, &mut peer, mine, 6);
     let_go(lives() - 1);
     works(&world, &ep);
-    // An endpoint that is closed leaves what is being connected to the thread that has it, which destroys it.
+    // An endpoint that is closed leaves the queue pair to the thread that connects it, which destroys it.
     peer.say(rail(GONE, 1, 6, [0; 4]));
     assert_eq!(next(&world, &mut peer), rail(GONE, 1, 2, [0; 4]));
     assert_eq!(next(&world, &mut peer)[0] & 0xff, OFFER);
@@ -216,7 +216,7 @@ fn nonsense() {
     let world = World::new();
     let (ep, mut peer) = connect(&world);
     let mine = next(&world, &mut peer);
-    // Of rails and queue pairs that there are not, and answers that nobody awaits.
+    // Messages about rails and queue pairs that do not exist, and answers without a question.
     for number in [0, 2, 7, 8, 255] {
         for kind in [READY, GONE, OFFER] {
             peer.say(rail(kind, number, 1, [1, 2, 3, 4]));
@@ -234,7 +234,7 @@ fn nonsense() {
         peer.say([TOLD | 0xff << 8, number, u64::MAX, u64::MAX, u64::MAX, u64::MAX, 0, 0]);
         peer.say(key(FORGOT, number));
     }
-    // Of no kind, and of other lengths.
+    // Messages of no kind, and of other lengths.
     peer.say([0; 8]);
     peer.say([u64::MAX; 8]);
     for len in [0, 1, 63, 65, 4096] {
@@ -244,7 +244,7 @@ fn nonsense() {
     assert!(!is_up(&ep) && peer.hear().is_none(), "none of this has an answer");
     let bytes = vec![7u8; 512];
     let mr = world.register(memory(&[iov(&bytes)])).unwrap();
-    // A key of a region, one of none, and one that has more bits than there are.
+    // The key of a region, a key that names none, and a key of too many bits.
     for (asked, mask) in [(mr.key(), 3), (mr.key() + 1, 0), (mr.key() | 1 << 32, 3)] {
         peer.say(key(ASK, asked));
         let told = next(&world, &mut peer);
@@ -254,14 +254,14 @@ fn nonsense() {
     assert_eq!(next(&world, &mut peer), key(FORGOT, u64::from(u32::MAX)));
     works(&world, &ep);
     bring_up(&world, &ep, &mut peer, mine, 9);
-    // A rail that is called for twice is lost, and so is what the peer says is gone.
+    // A second offer for a rail means its loss, and so does the peer's GONE.
     peer.say(offer(1, 9));
     assert_eq!(next(&world, &mut peer), rail(GONE, 1, 1, [0; 4]));
     let mine = next(&world, &mut peer);
     assert_eq!(mine[0], OFFER | 1 << 8 | 2 << 32);
     let ready = next(&world, &mut peer);
     assert_eq!(ready, rail(READY, 1, 2, [9, 0, 0, 0]), "the second offer counts");
-    // Numbers of all sorts, in any order.
+    // Random numbers in random order.
     let mut seed = 0x9e37_79b9_7f4a_7c15u64;
     let mut random = || {
         seed ^= seed << 13;
@@ -286,7 +286,7 @@ fn nonsense() {
     mr.close().unwrap();
 }
 
-/// Each time is an event, and a peer cannot have as many as it likes.
+/// Each loss of a rail is an event, and the rate at which a peer can cause them is limited.
 fn comes_and_goes() {
     let world = World::new();
     let (ep, mut peer) = connect(&world);
@@ -344,7 +344,7 @@ fn keeps() {
     ep.close().unwrap();
 }
 
-/// What is over several rails overtakes what is fenced no more than what has order.
+/// A striped operation overtakes neither a fenced one nor one whose order is promised.
 fn fenced() {
     let mut world = World::new();
     world.info.msg_order = 0;
@@ -377,7 +377,7 @@ fn queue_fails() {
     let (ep, mut peer) = connect(&world);
     let mine = next(&world, &mut peer);
     bring_up(&world, &ep, &mut peer, mine, 1);
-    // Of both devices, of queues that are none of the first's.
+    // Events of both devices, about queues that are not the first rail's.
     raise(CQ_ERR, 1);
     assert_eq!(next(&world, &mut peer), rail(GONE, 1, 1, [0; 4]));
     assert!(!is_up(&ep));
@@ -385,12 +385,12 @@ fn queue_fails() {
     ep.close().unwrap();
 }
 
-/// The peer has lost the first rail for the so-manieth time, and has received so much, and so many words.
+/// The peer's message that it has lost the first rail for the `epoch`th time, with the receives and service messages that it has used.
 fn lost(epoch: u32, used: u64, words: u64) -> Words {
     [FIRST_LOST | u64::from(epoch) << 32, used, words, 0, 0, 0, 0, 0]
 }
 
-/// With the second rail up: the peer at the service queue pair, and that at the other rail's.
+/// With the second rail up: the peer at the service queue pair, and the peer at the second rail.
 fn both(world: &World) -> (Arc<Endpoint>, Peer, Peer) {
     let (ep, mut peer) = connect(world);
     let mine = next(world, &mut peer);
@@ -403,7 +403,7 @@ fn first_is_up(ep: &Endpoint) -> bool {
     ep.rail(0, 0).unwrap().up
 }
 
-/// Until the first rail is up, and there are so many entries, within five seconds.
+/// Waits until the first rail is up and `entries` entries have come, for five seconds.
 fn until_up(world: &World, ep: &Endpoint, entries: usize) -> Vec<usize> {
     let (mut came, until) = (Vec::new(), Instant::now() + Duration::from_secs(5));
     while Instant::now() < until && (!first_is_up(ep) || came.len() < entries) {
@@ -416,7 +416,7 @@ fn until_up(world: &World, ep: &Endpoint, entries: usize) -> Vec<usize> {
 fn lies_about_the_first() {
     let world = World::new();
     let (ep, peer, mut second) = both(&world);
-    // Of other losses than the next, and of the way back from none.
+    // Messages about other losses than the next one, and about a return without a loss.
     for epoch in [0, 2, 3, u32::MAX] {
         second.say(lost(epoch, 0, 0));
         second.say(offer(0, epoch));
@@ -425,7 +425,7 @@ fn lies_about_the_first() {
     }
     assert!(first_is_up(&ep) && second.hear().is_none());
     works(&world, &ep);
-    // What is true, and says it twice, the second time with a lie that comes too late.
+    // A true message, which the peer repeats with a lie that comes too late.
     let heard = u64::from(peer.heard);
     for epoch in 1..=3 {
         second.say(lost(epoch, 0, heard));
@@ -434,10 +434,10 @@ fn lies_about_the_first() {
         second.say(lost(epoch, 7, 7));
         let mine = next(&world, &mut second);
         assert_eq!(mine[0], OFFER | u64::from(epoch) << 32);
-        // What is posted meanwhile waits.
+        // An operation that is posted meanwhile waits.
         let bytes = [0u8; 8];
         write(&ep, iov(&bytes), 0, 9, flags::INJECT).unwrap();
-        // A word that comes twice is one.
+        // A message that arrives twice counts once.
         (0..2).for_each(|_| second.say(offer(0, epoch)));
         assert_eq!(next(&world, &mut second)[0], READY | u64::from(epoch) << 32);
         assert!(!first_is_up(&ep));
@@ -447,7 +447,7 @@ fn lies_about_the_first() {
         assert!(second.hear().is_none());
     }
     ep.close().unwrap();
-    // More than it was sent, or less than it has acknowledged.
+    // More messages than were sent, or fewer than were acknowledged.
     for (used, words) in [(1, 0), (u64::from(u32::MAX), 0), (0, 1), (0, u64::MAX)] {
         let (ep, peer, second) = both(&world);
         second.say(lost(1, used, u64::from(peer.heard).wrapping_add(words)));
@@ -460,8 +460,9 @@ fn lies_about_the_first() {
     }
 }
 
-/// It has heard READY and goes on; what is posted from then on it finds. That it does is seen by what comes, where its own READY is
-/// lost: with the last of the other rails too, whose loss is then not that of the connection.
+/// The peer has READY and goes on, so it finds receives that are posted from then on. If the peer's own READY is lost, this side learns
+/// from an arrival that the peer goes on; that holds, too, if the last of the other rails was lost with the message, which does not end
+/// the connection then.
 fn back_on_the_first() {
     let world = World::new();
     let (ep, peer, mut second) = both(&world);
@@ -490,7 +491,7 @@ fn back_on_the_first() {
     mr.close().unwrap();
 }
 
-/// A rail has room for so many words, and who loses the first again and again has them said.
+/// A rail can carry a limited number of unacknowledged messages; a peer that loses the first rail again and again causes more.
 fn deaf_to_losses() {
     let world = World::new();
     let (ep, peer, second) = both(&world);
@@ -506,7 +507,7 @@ fn deaf_to_losses() {
     ep.close().unwrap();
 }
 
-/// Of the device's, one place is for the library.
+/// The library uses one place of the device's queue.
 fn longest() {
     let most = gdrfab::fabric::nic(&list(0, &hints()).unwrap()[0]).unwrap().max_qp_wr as usize;
     assert!(list(0, &Info { tx_size: most, ..hints() }).is_err());

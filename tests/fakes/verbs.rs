@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the tests of the verbs provider against the fake libibverbs share: a domain with its queues, and endpoints that
-//! are connected to each other.
+//! Shared by the tests of the verbs provider against the fake libibverbs: a domain with its queues, and endpoints that are connected to
+//! each other.
 
 #![allow(dead_code, reason = "each test is a crate of its own and uses a part of this")]
 
@@ -17,7 +17,7 @@ use std::ffi::{c_int, c_void};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The fake, and no librdmacm: the real one would come with the real libibverbs.
+/// The environment: the fake libibverbs, and no librdmacm, because the real one would load the real libibverbs.
 pub const LIB: (&str, &str) = ("GDRFAB_VERBS_LIBRARY", "libibverbs.so.1");
 pub const NO_CM: (&str, &str) = ("GDRFAB_RDMACM_LIBRARY", "/nowhere/librdmacm.so.1");
 pub const SMALL: (&str, &str) = ("GDRFAB_VERBS_TX_SIZE", "8");
@@ -45,34 +45,34 @@ pub fn domains(infos: &[Info]) -> Vec<&str> {
 }
 
 pub fn lives() -> i32 {
-    // SAFETY: the fake is loaded already; the prototype is its own.
+    // SAFETY: the fake is loaded already; the prototype is the fake's own.
     unsafe { Library::new("libibverbs.so.1").unwrap().get::<unsafe extern "C" fn() -> c_int>(b"fake_verbs_objects\0").unwrap()() }
 }
 
 fn counter(name: &[u8]) -> i32 {
-    // SAFETY: as above.
+    // SAFETY: the fake is loaded already; the prototype is the fake's own.
     unsafe { Library::new("libibverbs.so.1").unwrap().get::<unsafe extern "C" fn() -> c_int>(name).unwrap()() }
 }
 
-/// Work requests that asked for a fence.
+/// The number of work requests that asked for a fence.
 pub fn fences() -> i32 {
     counter(b"fake_verbs_fences\0")
 }
 
-/// Calls that posted work requests, and how many those took.
+/// The number of calls that posted work requests, and of the work requests.
 pub fn posted() -> [i32; 2] {
     [counter(b"fake_verbs_bells\0"), counter(b"fake_verbs_requests\0")]
 }
 
-/// Opcode, remote address, compared or added, swapped in, remote key and bytes of the last atomic operation.
+/// The last atomic operation: opcode, remote address, compare or add operand, swap operand, remote key and bytes.
 pub fn last_atomic() -> [u64; 6] {
-    // SAFETY: as above; the array is the library's, which stays.
+    // SAFETY: the fake is loaded already and the prototype is its own; the array belongs to the fake, and stays.
     unsafe { *Library::new("libibverbs.so.1").unwrap().get::<unsafe extern "C" fn() -> *const [u64; 6]>(b"fake_verbs_atomic\0").unwrap()() }
 }
 
 pub fn raise(kind: i32, port: c_int) {
     type Raise = unsafe extern "C" fn(c_int, *mut c_void, c_int);
-    // SAFETY: as above; no element, so the port is what the event is about.
+    // SAFETY: the fake is loaded already and the prototype is its own; without an element the event is about the port.
     unsafe { Library::new("libibverbs.so.1").unwrap().get::<Raise>(b"fake_verbs_raise\0").unwrap()(kind, std::ptr::null_mut(), port) }
 }
 
@@ -110,7 +110,7 @@ impl World {
         Ok(ep)
     }
 
-    /// Two that are connected to each other.
+    /// Two endpoints that are connected to each other.
     pub fn pair(&self, selective: bool) -> (Arc<Endpoint>, Arc<Endpoint>) {
         let (a, b) = (self.endpoint(selective).unwrap(), self.endpoint(selective).unwrap());
         let (at_a, at_b) = (a.address().unwrap(), b.address().unwrap());
@@ -136,7 +136,7 @@ impl World {
         (taken, found)
     }
 
-    /// The next entries, until there are no more: one read gives those that come by the same way.
+    /// The next entries, until there are no more: one read returns those that come by the same path.
     pub fn entries(&self) -> Vec<Completion> {
         let mut all = Vec::new();
         while let (Taken::Some(_), found) = self.read() {
@@ -145,7 +145,7 @@ impl World {
         all
     }
 
-    /// So many entries, which faults on demand may hold back.
+    /// The next `count` entries, which fault injection may delay.
     pub fn entries_of(&self, count: usize) -> Vec<Completion> {
         let mut all = Vec::new();
         while all.len() < count {
@@ -157,7 +157,7 @@ impl World {
         all
     }
 
-    /// Their contexts.
+    /// The contexts of the next entries.
     pub fn contexts(&self) -> Vec<usize> {
         self.entries().iter().map(|c| c.context).collect()
     }
@@ -179,9 +179,9 @@ pub fn iov(bytes: &[u8]) -> Iov {
     named(bytes.as_ptr() as usize, bytes.len())
 }
 
-/// Any memory, there or not: the fake moves no byte.
+/// A piece at any address, mapped or not: the fake moves no bytes.
 pub fn named(addr: usize, len: usize) -> Iov {
-    // SAFETY: the tests keep what is there until all is over, and nobody touches what is not.
+    // SAFETY: the tests keep mapped memory until all operations have ended, and no code touches unmapped addresses.
     unsafe { Iov::new(addr, len) }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The bindings of `src/prov/verbs` against what rdma-sys makes of the C headers: every constant, every signature, every
-//! size and offset. A structure or field that is not compared does not compile, or fails by its count.
+//! Compares the bindings of `src/prov/verbs` with those that rdma-sys generates from the C headers: every constant, every signature,
+//! every size and offset. A structure or field that is not compared does not compile, or fails by its count.
 
 #[macro_use]
 #[path = "../../src/prov/verbs/sys/constants.rs"]
@@ -10,7 +10,7 @@ mod constants;
 #[allow(dead_code)]
 mod ours;
 
-/// The tables of entry points are compiled with these types, and compared by this macro.
+/// The tables of entry points are compiled with these types, and compared by the macro below.
 mod abi {
     pub use rdma_sys::*;
 }
@@ -22,7 +22,7 @@ mod entry_points;
 mod sys {
     pub mod dl {
         macro_rules! entry_points {
-            // Symbols behind inlines of the header, which rdma-sys leaves out.
+            // The symbols behind inline functions of the header, which rdma-sys leaves out.
             ($(#[$doc:meta])* pub struct Newer { $($all:tt)* }) => {};
             ($(#[$doc:meta])* pub struct $table:ident { $($(#[$hold:ident])? fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty;)* }) => {
                 $(const _: unsafe extern "C" fn($($type),*) -> $result = rdma_sys::$name;)*
@@ -34,7 +34,7 @@ mod sys {
 
 use std::mem::{align_of, offset_of, size_of};
 
-/// A number of C's, whichever form bindgen gives it.
+/// A number in C, in either form that bindgen gives it.
 trait Number {
     fn number(self) -> i64;
 }
@@ -71,7 +71,7 @@ fn constants_are_the_headers() {
     assert!(compared > 80, "{compared}");
 }
 
-/// The size of the field that a function finds.
+/// The size of the field that a function selects.
 fn size<T, F>(_: fn(*const T) -> *const F) -> usize {
     size_of::<F>()
 }
@@ -83,15 +83,15 @@ macro_rules! field {
     ($name:ident $theirs:ident $field:ident $($path:ident).+) => {
         let at = (offset_of!(ours::$name, $field), offset_of!(rdma_sys::$theirs, $($path).+));
         assert_eq!(at.0, at.1, "offset of {}.{}", stringify!($name), stringify!($field));
-        // SAFETY: never called.
+        // SAFETY: the closure is never called.
         let mine = size(|at: *const ours::$name| unsafe { &raw const (*at).$field });
-        // SAFETY: as above.
+        // SAFETY: the closure is never called.
         let of_c = size(|at: *const rdma_sys::$theirs| unsafe { &raw const (*at).$($path).+ });
         assert_eq!(mine, of_c, "size of {}.{}", stringify!($name), stringify!($field));
     };
 }
 
-/// `whole`: of one size with C's. `part`: the beginning of C's. After the semicolon: what is padding here.
+/// `whole`: the same size as in C. `part`: the beginning of the C structure. After the semicolon: padding here.
 macro_rules! compare {
     ($compared:ident: $($how:ident $name:ident = $theirs:ident {
         $($field:ident $(= $($path:ident).+)?),* $(; $($pad:ident),+)?
@@ -179,7 +179,7 @@ fn structures_are_the_headers() {
         }
         part rdma_cm_event = rdma_cm_event { id, listen_id, event, status, conn = param.conn }
     }
-    // Beside these: two unions, the extended context below, and two opaque structures.
+    // Not compared here: two unions, the extended context below, and two opaque structures.
     let written = include_str!("../../src/prov/verbs/sys/abi.rs");
     assert_eq!(written.matches("\npub struct ").count() + written.matches("\npub union ").count(), compared + 5);
 }
@@ -192,7 +192,7 @@ fn unions_are_the_headers() {
     assert_eq!(align_of::<ours::ibv_send_wr_to>(), align_of::<rdma_sys::wr_t>());
 }
 
-/// It grows at its front, so places in it are counted from its end.
+/// The structure grows at its front, so offsets in it are counted from its end.
 #[test]
 fn extended_context_is_the_headers() {
     macro_rules! from_the_end {

@@ -376,7 +376,7 @@ fn lists() {
         let after = posted();
         (after[0] - before[0], after[1] - before[1], failed)
     };
-    // Each chain has a quarter of the queue of 64; an operation's own restriction of paths does not matter.
+    // Each chain has a quarter of the queue of 64 work requests, so 100 blocks need 7 chains.
     assert!(matches!(run(512, 100, 1, 0), (7, 100, None)));
     // Blocks that adjoin at the peer become one request with as many pieces as the device takes.
     let pieces = world.info.tx_iov_limit;

@@ -7,7 +7,7 @@
 //! again when its port is back.
 //!
 //! The data that these files work on is in `state/rails.rs`, `state/rail.rs`, `state/stripe.rs` and `state/rail_keys.rs`. Progress
-//! and completions come in (`rails_turn`, `first_turn`, `complete_rail`), work requests and messages to the peer go out. Read
+//! and completions come in (`rails_turn`, `failover_turn`, `complete_rail`), work requests and messages to the peer go out. Read
 //! `protocol.rs` first, `failover.rs` last.
 
 pub(in crate::prov::verbs) mod failover;

@@ -216,10 +216,10 @@ impl prov::Endpoint for Endpoint {
 
     fn rma(&self, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
         let mut s = self.shared.state.lock();
-        if let ([here], [there], [desc]) = (local, remote, descs)
-            && here.len() == there.len
+        if let ([local_iov], [remote_iov], [desc]) = (local, remote, descs)
+            && local_iov.len() == remote_iov.len
         {
-            let one = One { local: *here, addr: there.addr, key: there.key, desc: *desc, context: c.context, data: 0 };
+            let one = One { local: *local_iov, addr: remote_iov.addr, key: remote_iov.key, desc: *desc, context: c.context, data: 0 };
             let done = match dir {
                 Dir::Write => self.try_fast::<WRITE>(&mut s, one, c),
                 Dir::Read => self.try_fast::<READ>(&mut s, one, c),
@@ -264,8 +264,8 @@ impl prov::Endpoint for Endpoint {
 
     fn send(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
         let mut s = self.shared.state.lock();
-        if let ([here], [desc]) = (local, descs) {
-            let one = One { local: *here, addr: 0, key: 0, desc: *desc, context: c.context, data: 0 };
+        if let ([local_iov], [desc]) = (local, descs) {
+            let one = One { local: *local_iov, addr: 0, key: 0, desc: *desc, context: c.context, data: 0 };
             if let Some(done) = self.try_fast::<SEND>(&mut s, one, c) {
                 return done;
             }
@@ -275,9 +275,9 @@ impl prov::Endpoint for Endpoint {
 
     fn recv(&self, local: &[Iov], c: &Common, descs: &[u64]) -> Result<()> {
         let mut s = self.shared.state.lock();
-        if let ([here], [desc], 0) = (local, descs, c.timeout_ns)
+        if let ([local_iov], [desc], 0) = (local, descs, c.timeout_ns)
             && s.bind.wants_receive(c.flags)
-            && s.try_fast_receive(*here, *desc, c.context).is_some()
+            && s.try_fast_receive(*local_iov, *desc, c.context).is_some()
         {
             return Ok(());
         }
@@ -407,11 +407,11 @@ impl prov::Endpoint for Endpoint {
             let words = format!("key: {key:#x} is no key of a verbs region: it has more than 32 bits and names no staged region");
             return Err(Error::coded(errno::EKEYREJECTED, Code::Key, words));
         }
-        let here = mr::local_path(desc)?;
+        let local_path = mr::local_path(desc)?;
         let no = |words: String| Some(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
         let by_device = |path: Paths| match () {
             () if staged => no("the peer's region is staged: its device does not reach the memory (its mr_explain tells why)".into()),
-            () if here != path => no(format!("this side's memory is registered by the path {}", here.words())),
+            () if local_path != path => no(format!("this side's memory is registered by the path {}", local_path.words())),
             () => s.ruled_out(path),
         };
         if key == MESSAGES {
@@ -419,8 +419,8 @@ impl prov::Endpoint for Endpoint {
                 nic: by_device(Paths::NIC),
                 dmabuf: by_device(Paths::DMABUF),
                 peer_mem: by_device(Paths::PEER_MEM),
-                staged: if here == Paths::STAGED {
-                    s.ruled_out(here)
+                staged: if local_path == Paths::STAGED {
+                    s.ruled_out(local_path)
                 } else {
                     no("the device reaches the memory: nothing is staged".into())
                 },
@@ -430,7 +430,7 @@ impl prov::Endpoint for Endpoint {
             return Ok(PathReport::of_messages(&to, None, "of any length", refusals, &s.describe_rails()));
         }
         let served = s.service.as_ref().is_some_and(|service| service.up);
-        let by_copies = match (staged, here) {
+        let by_copies = match (staged, local_path) {
             (true, _) if !served => no("this connection has no staged transfers (iWARP, or a peer that is no gdrfab)".into()),
             (true, _) | (_, Paths::STAGED) => s.ruled_out(Paths::STAGED),
             _ => no("the devices reach the memory of both sides: nothing is staged".into()),

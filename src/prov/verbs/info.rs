@@ -243,8 +243,8 @@ fn devices(near: Option<&str>) -> Result<(Devices, Vec<String>)> {
     if names.is_empty() {
         return Err(Error::new(errno::ENODEV, format!("GDRFAB_VERBS_DEVICE={} names no device of this host", config.devices.join(","))));
     }
-    let there = near.map(distance::of_pci);
-    names.sort_by_cached_key(|name| distance::order(name, there.as_ref()));
+    let position = near.map(distance::of_pci);
+    names.sort_by_cached_key(|name| distance::order(name, position.as_ref()));
     Ok((list, names))
 }
 
@@ -286,7 +286,7 @@ pub fn candidates(ask: &Ask<'_>) -> Vec<Info> {
         Err(e) => return vec![left_out(None, e)],
         Ok(found) => found,
     };
-    let there = ask.near.map(distance::of_pci);
+    let position = ask.near.map(distance::of_pci);
     let mut all = Vec::new();
     for name in &names {
         // Opening a device takes long; if another one was asked for, its name is enough to leave it out.
@@ -294,7 +294,7 @@ pub fn candidates(ask: &Ask<'_>) -> Vec<Info> {
             all.push((None, 0, all.len(), Info { prov_name: Some(NAME.into()), domain_name: Some(name.clone()), ..Info::default() }));
             continue;
         }
-        let near = distance::of_device(name, there.as_ref());
+        let near = distance::of_device(name, position.as_ref());
         match of_device(&list, name, ask) {
             Ok(found) => found.into_iter().for_each(|(speed, info)| all.push((near, speed, all.len(), info))),
             Err(e) => all.push((near, 0, all.len(), left_out(Some(name.clone()), e))),

@@ -199,11 +199,11 @@ impl State {
     pub fn send_goodbye(&mut self) {
         self.link.disconnect();
         let Some(s) = &mut self.service else { return };
-        let told = self.link.by_address.is_some()
+        let sent = self.link.by_address.is_some()
             && s.up
             && !self.link.bye_received
             && s.send([u64::from(kind::BYE), 0, 0, 0, 0, 0, 0, 0]).is_ok();
-        if !told && let Err(e) = s.qp.fail() {
+        if !sent && let Err(e) = s.qp.fail() {
             crate::log!(Warn, "{e}");
         }
     }
@@ -321,8 +321,8 @@ impl State {
                 let why = match peer_data.is_some() || event.status == CONSUMER_DEFINED {
                     true => Error::coded(errno::ECONNREFUSED, Code::Rejected, "the peer rejected the connection"),
                     false => {
-                        let there = self.link.peer().map_or(String::new(), |p| p.to_string());
-                        Error::new(errno::ECONNREFUSED, format!("nobody listens at {there} (rdma_cm's reason {})", event.status))
+                        let peer_name = self.link.peer().map_or(String::new(), |p| p.to_string());
+                        Error::new(errno::ECONNREFUSED, format!("nobody listens at {peer_name} (rdma_cm's reason {})", event.status))
                     }
                 };
                 return self.fail_attempt(why, peer_data.unwrap_or_default());
@@ -371,8 +371,8 @@ impl State {
             _ => &[],
         };
         let private = Greeting { service: self.service_number(), rails: self.rail_count(), data }.encode();
-        let there = || self.link.peer().map_or(String::new(), |p| p.to_string());
-        self.id()?.connect(&self.parameters(domain, &private)?).map_err(|e| e.context(format_args!("connecting to {}", there())))?;
+        let peer_name = || self.link.peer().map_or(String::new(), |p| p.to_string());
+        self.id()?.connect(&self.parameters(domain, &private)?).map_err(|e| e.context(format_args!("connecting to {}", peer_name())))?;
         self.set_step(ConnectStep::Answer);
         Ok(None)
     }

@@ -215,19 +215,19 @@ impl State {
 
     /// Finds out the device's keys for the remote pieces. False: the peer has not answered yet.
     fn resolve_keys(&mut self, m: &mut LaneRma) -> Result<bool> {
-        while let Some(there) = m.remote.get(m.keys.len()).copied() {
+        while let Some(remote) = m.remote.get(m.keys.len()).copied() {
             if let Some(why) = m.refused.take() {
                 return Err(why);
             }
             let known = match m.direct {
-                true => Some(PeerKey::direct(u32::try_from(there.key).map_err(|_| Error::reported(Code::Key))?)),
-                false => self.lane.as_ref().and_then(|lane| lane.known_key(there.key)),
+                true => Some(PeerKey::direct(u32::try_from(remote.key).map_err(|_| Error::reported(Code::Key))?)),
+                false => self.lane.as_ref().and_then(|lane| lane.known_key(remote.key)),
             };
             match known {
-                Some(told) => accept_key(m, told)?,
+                Some(peer_key) => accept_key(m, peer_key)?,
                 None if m.asked => return Ok(false),
                 None => {
-                    m.asked = self.send_parcel(kind::ASK, Class::Own, &[m.keys.len() as u64, there.key], &[])?;
+                    m.asked = self.send_parcel(kind::ASK, Class::Own, &[m.keys.len() as u64, remote.key], &[])?;
                     return Ok(false);
                 }
             }
@@ -274,10 +274,10 @@ impl State {
             m.posted += len;
         }
         while m.dir == Dir::Write
-            && let (Some(there), Some(told)) = (m.remote.get(m.counted).copied(), m.keys.get(m.counted))
+            && let (Some(remote), Some(peer_key)) = (m.remote.get(m.counted).copied(), m.keys.get(m.counted))
         {
-            let is_last = m.data.is_none() && m.keys.iter().skip(m.counted + 1).all(|told| !told.counts);
-            if told.counts && !self.notify_peer(kind::COUNT, &[there.key], m, is_last)? {
+            let is_last = m.data.is_none() && m.keys.iter().skip(m.counted + 1).all(|peer_key| !peer_key.counts);
+            if peer_key.counts && !self.notify_peer(kind::COUNT, &[remote.key], m, is_last)? {
                 return Ok(false);
             }
             m.counted += 1;
@@ -328,12 +328,12 @@ impl State {
     pub(in crate::prov::verbs) fn on_key_info(&mut self, parcel: &Flat<'_>) -> Result<()> {
         let Some(lane) = &mut self.lane else { return Ok(()) };
         let Some(LaneJob::Rma(m)) = lane.jobs.front_mut() else { return Err(protocol_error("an answer to nothing")) };
-        let key = m.remote.get(m.keys.len()).map(|there| there.key);
+        let key = m.remote.get(m.keys.len()).map(|remote| remote.key);
         let (true, Some(key)) = (m.asked && parcel.word(0) == m.keys.len() as u64, key) else {
             return Err(protocol_error("an answer to nothing"));
         };
         m.asked = false;
-        let told = PeerKey {
+        let peer_key = PeerKey {
             rkey: parcel.word(2) as u32,
             shift: parcel.word(3),
             base: parcel.word(4),
@@ -342,11 +342,11 @@ impl State {
             counts: parcel.word(6) & COUNTS != 0,
         };
         let outcome = match parcel.word(1) {
-            0 => accept_key(m, told),
+            0 => accept_key(m, peer_key),
             code => Err(Error::reported(Code(code as u16 as i32))),
         };
         match outcome {
-            Ok(()) if parcel.word(6) & ONCE == 0 => lane.learn_key(key, told),
+            Ok(()) if parcel.word(6) & ONCE == 0 => lane.learn_key(key, peer_key),
             Ok(()) => {}
             Err(e) => m.refused = Some(e),
         }
@@ -414,35 +414,35 @@ impl State {
 
 /// Adds the meaning of the next key, if the operation is permitted there. This side checks, because a refusal by the device would end the
 /// connection.
-fn accept_key(m: &mut LaneRma, told: PeerKey) -> Result<()> {
-    let Some(there) = m.remote.get(m.keys.len()) else { return Ok(()) };
+fn accept_key(m: &mut LaneRma, peer_key: PeerKey) -> Result<()> {
+    let Some(remote) = m.remote.get(m.keys.len()) else { return Ok(()) };
     let need = match m.dir {
         _ if m.card.is_some() => Access::ATOMIC,
         Dir::Write => Access::REMOTE_WRITE,
         Dir::Read => Access::REMOTE_READ,
     };
-    let within = |at: &u64| at.checked_add(there.len as u64).is_some_and(|end| end <= told.len);
-    if there.addr.checked_sub(told.base).filter(within).is_none() {
+    let within = |at: &u64| at.checked_add(remote.len as u64).is_some_and(|end| end <= peer_key.len);
+    if remote.addr.checked_sub(peer_key.base).filter(within).is_none() {
         return Err(Error::reported(Code::Bounds));
     }
-    if !told.access.contains(need) {
+    if !peer_key.access.contains(need) {
         return Err(Error::reported(Code::Access));
     }
-    if m.card.is_some() && !there.addr.wrapping_add(told.shift).is_multiple_of(8) {
+    if m.card.is_some() && !remote.addr.wrapping_add(peer_key.shift).is_multiple_of(8) {
         return Err(Error::fixed(errno::EINVAL, "addr: the region's first byte is at no multiple of the 8 bytes of an element"));
     }
-    m.keys.push(told);
+    m.keys.push(peer_key);
     Ok(())
 }
 
 /// The remote address of byte `at` of an operation, and how many bytes follow there.
 fn remote_at(m: &LaneRma, mut at: usize) -> (Target, usize) {
-    for (there, told) in m.remote.iter().zip(&m.keys) {
-        if at < there.len || (at == 0 && m.total == 0) {
-            let addr = there.addr.wrapping_add(told.shift).wrapping_add(at as u64);
-            return (Target { addr, key: told.rkey }, there.len - at);
+    for (remote, peer_key) in m.remote.iter().zip(&m.keys) {
+        if at < remote.len || (at == 0 && m.total == 0) {
+            let addr = remote.addr.wrapping_add(peer_key.shift).wrapping_add(at as u64);
+            return (Target { addr, key: peer_key.rkey }, remote.len - at);
         }
-        at -= there.len;
+        at -= remote.len;
     }
     (Target::default(), 0)
 }
@@ -479,12 +479,12 @@ mod tests {
         let card = Some(NicAtomic { opcode: ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, operands: [1, 0] });
         let remote = vec![RmaIov { addr: 0x1000, len: 8, key: 5 }];
         let mut m = LaneRma { card, remote, total: 8, ..LaneRma::new(Dir::Write, Ending::default()) };
-        let told = PeerKey { base: 0x1000, len: 8, access: Access::ATOMIC, ..PeerKey::direct(9) };
-        let mut refuses = |told| accept_key(&mut m, told).err().map(|e| e.errno);
-        assert_eq!(refuses(PeerKey { access: Access::all() - Access::ATOMIC, ..told }), Some(errno::EACCES));
-        assert_eq!(refuses(PeerKey { len: 7, ..told }), Some(errno::ERANGE));
-        assert_eq!(refuses(PeerKey { shift: 4, ..told }), Some(errno::EINVAL));
-        assert_eq!(refuses(PeerKey { shift: 0x20000, ..told }), None);
+        let peer_key = PeerKey { base: 0x1000, len: 8, access: Access::ATOMIC, ..PeerKey::direct(9) };
+        let mut refuses = |peer_key| accept_key(&mut m, peer_key).err().map(|e| e.errno);
+        assert_eq!(refuses(PeerKey { access: Access::all() - Access::ATOMIC, ..peer_key }), Some(errno::EACCES));
+        assert_eq!(refuses(PeerKey { len: 7, ..peer_key }), Some(errno::ERANGE));
+        assert_eq!(refuses(PeerKey { shift: 4, ..peer_key }), Some(errno::EINVAL));
+        assert_eq!(refuses(PeerKey { shift: 0x20000, ..peer_key }), None);
         let (target, room) = remote_at(&m, 0);
         assert_eq!((target.addr, target.key, room), (0x21000, 9, 8));
     }

@@ -69,21 +69,21 @@ impl State {
     /// Posts a write or read: one remote piece, up to eight local pieces.
     #[inline]
     pub fn rma(&mut self, memory: &Arc<Registered>, dir: Dir, local: &[Iov], remote: &[RmaIov], c: &Common, descs: &[u64]) -> Result<()> {
-        let [there] = remote else {
+        let [remote] = remote else {
             return Err(Error::invalid(format!("rma_iov_count: {}, verbs takes rma_iov_limit = 1 remote piece", remote.len())));
         };
         let total = measure(local, MAX_MSG)?;
-        if there.len != total {
-            return Err(Error::invalid(format!("rma_iov: {} bytes, but the local pieces have {total}", there.len)));
+        if remote.len != total {
+            return Err(Error::invalid(format!("rma_iov: {} bytes, but the local pieces have {total}", remote.len)));
         }
         let data = data_of(c)?;
-        if there.key >> 32 != 0 && mr::is_staged(there.key) {
+        if remote.key >> 32 != 0 && mr::is_staged(remote.key) {
             if dir == Dir::Read && data.is_some() {
                 return Err(data_with_read());
             }
-            return self.transfer(memory, dir, local, total, there, data, c, descs);
+            return self.transfer(memory, dir, local, total, remote, data, c, descs);
         }
-        let target = Target { addr: there.addr, key: key_of(there.key)? };
+        let target = Target { addr: remote.addr, key: key_of(remote.key)? };
         let (opcode, kind) = match (dir, data) {
             (Dir::Write, None) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE, flags::RMA | flags::WRITE),
             (Dir::Write, Some(_)) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, flags::RMA | flags::WRITE),
@@ -91,7 +91,7 @@ impl State {
             (Dir::Read, Some(_)) => return Err(data_with_read()),
         };
         if self.rails.as_ref().is_some_and(|rails| total >= rails.min_striped)
-            && let Some(striped) = self.stripe_rma(memory, dir, local, total, there, c, descs)
+            && let Some(striped) = self.stripe_rma(memory, dir, local, total, remote, c, descs)
         {
             return striped;
         }
@@ -280,7 +280,7 @@ impl State {
         dir: Dir,
         local: &[Iov],
         total: usize,
-        there: &RmaIov,
+        remote: &RmaIov,
         data: Option<u32>,
         c: &Common,
         descs: &[u64],
@@ -326,7 +326,7 @@ impl State {
             part: c.flags & PART != 0,
             ticket: None,
         };
-        let t = StagedTransfer::new(dir, there.key, there.addr, pieces, count, bounce, data, end);
+        let t = StagedTransfer::new(dir, remote.key, remote.addr, pieces, count, bounce, data, end);
         // Operations that were promised to go out with the next one (`GDRFAB_MORE`) are posted now.
         self.flush_batch();
         self.enqueue(WaitingOp::Staged(Box::new(t)))

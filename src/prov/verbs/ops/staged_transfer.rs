@@ -89,7 +89,7 @@ impl State {
             return Ok(false);
         }
         let Some(service) = self.service.as_mut() else { return Err(Error::fixed(errno::ENOTCONN, "ep: not connected")) };
-        let Some(there) = self.staging.remote_slots else {
+        let Some(remote) = self.staging.remote_slots else {
             if !self.staging.asked {
                 self.staging.asked = true;
                 service.send([u64::from(kind::OPEN), 0, 0, 0, 0, 0, 0, 0])?;
@@ -97,15 +97,15 @@ impl State {
             return Ok(false);
         };
         let total = t.end.len;
-        let most = self.faults.as_ref().and_then(|f| f.plan.short()).map_or(there.size, |n| n.min(there.size));
+        let most = self.faults.as_ref().and_then(|f| f.plan.short()).map_or(remote.size, |n| n.min(remote.size));
         while t.failed.is_none() && (t.begun < total || !t.asked) && service.has_room() {
-            let Some(slot) = self.staging.busy[..there.count].iter().position(Option::is_none) else { break };
+            let Some(slot) = self.staging.busy[..remote.count].iter().position(Option::is_none) else { break };
             let len = (total - t.begun).min(most);
             let chunk = Chunk { offset: t.begun, len };
-            let place = there.addr.wrapping_add((slot * there.size) as u64);
+            let place = remote.addr.wrapping_add((slot * remote.size) as u64);
             if t.dir == Dir::Write && len > 0 {
                 let (mut pieces, n) = t.cut(chunk.offset, len);
-                service.write(&mut pieces[..n], place, there.rkey)?;
+                service.write(&mut pieces[..n], place, remote.rkey)?;
             }
             let what = if t.dir == Dir::Write { kind::PUT } else { kind::GET };
             let last = t.begun + len == total;
@@ -213,9 +213,9 @@ impl State {
         let mut over = true;
         match (service::outcome(words), t.dir, self.staging.remote_slots, &mut self.service) {
             (Some(e), ..) => t.failed = Some(e),
-            (None, Dir::Read, Some(there), Some(service)) if chunk.len > 0 => {
+            (None, Dir::Read, Some(remote), Some(service)) if chunk.len > 0 => {
                 let (mut pieces, n) = t.cut(chunk.offset, chunk.len);
-                match service.read(slot, &mut pieces[..n], there.addr.wrapping_add((slot * there.size) as u64), there.rkey) {
+                match service.read(slot, &mut pieces[..n], remote.addr.wrapping_add((slot * remote.size) as u64), remote.rkey) {
                     Ok(()) => over = false,
                     Err(e) => t.failed = Some(e),
                 }

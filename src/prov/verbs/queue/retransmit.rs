@@ -122,9 +122,9 @@ impl RetransmitQueue {
     pub unsafe fn receive(&mut self, qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
         // SAFETY: the caller promises a request that is live for the call, with `num_sge` pieces, and a queue pair that lives.
         unsafe {
-            let kept = self.recv_slot((*wr).wr_id);
-            kept.clear();
-            kept.extend((0..(*wr).num_sge.max(0) as usize).map(|i| *(*wr).sg_list.add(i)));
+            let slot = self.recv_slot((*wr).wr_id);
+            slot.clear();
+            slot.extend((0..(*wr).num_sge.max(0) as usize).map(|i| *(*wr).sg_list.add(i)));
             if self.receives_suspended { 0 } else { ibv_post_recv(qp, wr, bad) }
         }
     }
@@ -179,10 +179,10 @@ impl RetransmitQueue {
         if used.wrapping_sub(ended) > given.wrapping_sub(ended) {
             return None;
         }
-        let mut fates = vec![Delivery::Repost; count as usize];
-        for (i, fate) in (0..).zip(&mut fates) {
+        let mut deliveries = vec![Delivery::Repost; count as usize];
+        for (i, delivery) in (0..).zip(&mut deliveries) {
             let seq = first.wrapping_add(i);
-            *fate = match self.send_slot(seq).wr.opcode {
+            *delivery = match self.send_slot(seq).wr.opcode {
                 ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => Delivery::Unknown,
                 ibv_wr_opcode::IBV_WR_RDMA_READ => continue,
                 _ if i < arrived => Delivery::Delivered,
@@ -190,7 +190,7 @@ impl RetransmitQueue {
             };
             self.replace_by_empty_write(seq);
         }
-        Some(fates)
+        Some(deliveries)
     }
 
     /// Replaces an operation by a write of no bytes, which gives the same completion.
@@ -254,7 +254,7 @@ unsafe fn with_queue_of<T>(next: *mut *mut T, post: impl FnOnce(&mut RetransmitQ
 /// As for `ibv_post_send`; and `next` leads to a [`RetransmitHandle`] that lives.
 pub unsafe extern "C" fn post_send_retained(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
     // SAFETY: the caller promises the request for the call, and a living queue behind `next`.
-    hold(|rc| rc, || unsafe { with_queue_of(&raw mut (*wr).next, |kept| kept.send(qp, wr, bad)) })
+    hold(|rc| rc, || unsafe { with_queue_of(&raw mut (*wr).next, |queue| queue.send(qp, wr, bad)) })
 }
 
 /// The same for receives.
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn post_send_retained(qp: *mut ibv_qp, wr: *mut ibv_send_w
 /// As for `ibv_post_recv`; and `next` leads to a [`RetransmitHandle`] that lives.
 pub unsafe extern "C" fn post_recv_retained(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
     // SAFETY: the caller promises the request for the call, and a living queue behind `next`.
-    hold(|rc| rc, || unsafe { with_queue_of(&raw mut (*wr).next, |kept| kept.receive(qp, wr, bad)) })
+    hold(|rc| rc, || unsafe { with_queue_of(&raw mut (*wr).next, |queue| queue.receive(qp, wr, bad)) })
 }
 
 #[cfg(test)]
@@ -273,17 +273,17 @@ mod tests {
     use super::*;
 
     /// Operations from the number `first` on, of a connection on which `before` messages have ended.
-    fn kept(first: u32, before: u32, opcodes: &[ibv_wr_opcode::Type]) -> RetransmitQueue {
-        let mut kept = RetransmitQueue { suspended: true, messages: before, ..RetransmitQueue::new(8, 8, 0) };
+    fn queue(first: u32, before: u32, opcodes: &[ibv_wr_opcode::Type]) -> RetransmitQueue {
+        let mut queue = RetransmitQueue { suspended: true, messages: before, ..RetransmitQueue::new(8, 8, 0) };
         for (i, opcode) in opcodes.iter().enumerate() {
             // SAFETY: zero is valid for the request, which is live; nothing is posted while the queue is suspended.
             unsafe {
                 let mut wr: ibv_send_wr = zeroed();
                 (wr.wr_id, wr.opcode) = (u64::from(first.wrapping_add(i as u32)), *opcode);
-                assert_eq!(kept.send(null_mut(), &mut wr, null_mut()), 0);
+                assert_eq!(queue.send(null_mut(), &mut wr, null_mut()), 0);
             }
         }
-        kept
+        queue
     }
 
     const ALL: [ibv_wr_opcode::Type; 7] = [
@@ -300,22 +300,22 @@ mod tests {
     fn what_the_peer_has_is_not_done_again() {
         for before in [0, 7, u32::MAX - 1] {
             for first in [0, u32::MAX - 3] {
-                let fates = |used: u32| {
-                    let mut kept = kept(first, before, &ALL);
-                    let given = kept.messages();
-                    let fates = kept.resolve(first, first.wrapping_add(7), given, before.wrapping_add(used))?;
+                let deliveries = |used: u32| {
+                    let mut queue = queue(first, before, &ALL);
+                    let given = queue.messages();
+                    let deliveries = queue.resolve(first, first.wrapping_add(7), given, before.wrapping_add(used))?;
                     // A second loss before anything was posted again gives the same result.
-                    let again = kept.resolve(first, first.wrapping_add(7), given, before.wrapping_add(used))?;
-                    assert!(again.iter().zip(&fates).all(|(a, b)| *a == Repost || a == b));
-                    Some(fates)
+                    let again = queue.resolve(first, first.wrapping_add(7), given, before.wrapping_add(used))?;
+                    assert!(again.iter().zip(&deliveries).all(|(a, b)| *a == Repost || a == b));
+                    Some(deliveries)
                 };
-                assert_eq!(fates(0), Some(vec![Repost, Repost, Repost, Unknown, Repost, Repost, Repost]));
-                assert_eq!(fates(1), Some(vec![Delivered, Delivered, Repost, Unknown, Repost, Repost, Repost]));
-                assert_eq!(fates(2), Some(vec![Delivered, Delivered, Repost, Unknown, Delivered, Repost, Repost]));
-                assert_eq!(fates(3), Some(vec![Delivered, Delivered, Repost, Unknown, Delivered, Delivered, Delivered]));
+                assert_eq!(deliveries(0), Some(vec![Repost, Repost, Repost, Unknown, Repost, Repost, Repost]));
+                assert_eq!(deliveries(1), Some(vec![Delivered, Delivered, Repost, Unknown, Repost, Repost, Repost]));
+                assert_eq!(deliveries(2), Some(vec![Delivered, Delivered, Repost, Unknown, Delivered, Repost, Repost]));
+                assert_eq!(deliveries(3), Some(vec![Delivered, Delivered, Repost, Unknown, Delivered, Delivered, Delivered]));
                 // More messages than were sent, or fewer than were acknowledged.
                 for lie in [4, 5, 1 << 31, u32::MAX] {
-                    assert_eq!(fates(lie), None, "{lie}");
+                    assert_eq!(deliveries(lie), None, "{lie}");
                 }
             }
         }
@@ -323,23 +323,23 @@ mod tests {
 
     #[test]
     fn without_anything_under_way_there_is_one_number_that_is_right() {
-        let mut kept = kept(0, 9, &[]);
-        assert_eq!(kept.resolve(3, 3, 9, 9), Some(Vec::new()));
-        assert_eq!((kept.resolve(3, 3, 9, 8), kept.resolve(3, 3, 9, 10)), (None, None));
+        let mut queue = queue(0, 9, &[]);
+        assert_eq!(queue.resolve(3, 3, 9, 9), Some(Vec::new()));
+        assert_eq!((queue.resolve(3, 3, 9, 8), queue.resolve(3, 3, 9, 10)), (None, None));
     }
 
     #[test]
     fn bytes_that_travel_inside_are_kept() {
-        let mut kept = kept(0, 0, &[]);
+        let mut queue = queue(0, 0, &[]);
         let mut bytes = [1u8, 2, 3];
         let mut pieces = [ibv_sge { addr: bytes.as_ptr() as u64, length: 3, lkey: 0 }; 2];
         // SAFETY: zero is valid for the request; request, pieces and bytes are live.
         unsafe {
             let mut wr: ibv_send_wr = zeroed();
             (wr.sg_list, wr.num_sge, wr.send_flags) = (pieces.as_mut_ptr(), 2, ibv_send_flags::IBV_SEND_INLINE);
-            kept.send(null_mut(), &mut wr, null_mut());
+            queue.send(null_mut(), &mut wr, null_mut());
         }
         bytes.fill(9);
-        assert_eq!(kept.sends[0].bytes, [1, 2, 3, 1, 2, 3]);
+        assert_eq!(queue.sends[0].bytes, [1, 2, 3, 1, 2, 3]);
     }
 }

@@ -130,15 +130,15 @@ struct UnackedRequest {
 unsafe impl Send for UnackedRequest {}
 
 /// Forgets requests that the peer has, which has received `used` of `sent` messages. False: that is impossible.
-fn discard_received(kept: &mut Vec<UnackedRequest>, sent: u32, used: u32) -> bool {
-    let ended = kept.iter().find(|k| k.what == work::SEND).map_or(sent, |k| k.number);
+fn discard_received(unacked: &mut Vec<UnackedRequest>, sent: u32, used: u32) -> bool {
+    let ended = unacked.iter().find(|k| k.what == work::SEND).map_or(sent, |k| k.number);
     let used = used.wrapping_sub(ended);
     if used > sent.wrapping_sub(ended) {
         return false;
     }
     let arrived = |k: &UnackedRequest| k.what == work::SEND && k.number.wrapping_sub(ended) < used;
-    let mut left = kept.iter().rposition(arrived).map_or(0, |last| last + 1);
-    kept.retain(|k| {
+    let mut left = unacked.iter().rposition(arrived).map_or(0, |last| last + 1);
+    unacked.retain(|k| {
         let is_over = left > 0 && k.what != work::READ;
         left = left.saturating_sub(1);
         !is_over
@@ -213,8 +213,8 @@ impl Service {
 
     /// Posts a work request with a completion, or only stores it while suspended.
     fn post(&mut self, what: u8, index: usize, opcode: ibv_wr_opcode::Type, pieces: &mut [ibv_sge], addr: u64, rkey: u32) -> Result<()> {
-        if let Some(kept) = &mut self.unacked {
-            kept.push(UnackedRequest { what, index, opcode, pieces: pieces.to_vec(), addr, rkey, number: self.sent });
+        if let Some(unacked) = &mut self.unacked {
+            unacked.push(UnackedRequest { what, index, opcode, pieces: pieces.to_vec(), addr, rkey, number: self.sent });
             self.sent = self.sent.wrapping_add(u32::from(what == work::SEND));
         }
         if self.suspended {
@@ -334,8 +334,8 @@ impl Service {
             return if wc.byte_len as usize == MESSAGE { ServiceEvent::Message(words) } else { ServiceEvent::Nothing };
         }
         self.outstanding = self.outstanding.saturating_sub(1);
-        if let Some(kept) = self.unacked.as_mut().filter(|kept| good && !kept.is_empty()) {
-            kept.remove(0);
+        if let Some(unacked) = self.unacked.as_mut().filter(|unacked| good && !unacked.is_empty()) {
+            unacked.remove(0);
         }
         if what == work::SEND
             && let Some(sent) = self.sending.get_mut(index).and_then(Option::take)
@@ -375,7 +375,7 @@ impl Service {
 
     /// The peer has received `used` messages: those, and the requests before them, are not posted again. False: the number is impossible.
     pub fn discard_received(&mut self, used: u32) -> bool {
-        self.unacked.as_mut().is_none_or(|kept| discard_received(kept, self.sent, used))
+        self.unacked.as_mut().is_none_or(|unacked| discard_received(unacked, self.sent, used))
     }
 
     /// Connects the queue pair again and posts its receives; requests are still stored only.
@@ -397,15 +397,15 @@ impl Service {
     pub fn resume(&mut self) -> Result<()> {
         self.suspended = false;
         (self.outstanding, self.sending) = (0, [None; SENDS]);
-        let mut kept = self.unacked.take();
-        let posted = kept.iter_mut().flatten().try_for_each(|k| {
+        let mut unacked = self.unacked.take();
+        let posted = unacked.iter_mut().flatten().try_for_each(|k| {
             if k.what == work::SEND {
                 // SAFETY: the slot is part of `area`, aligned, and holds a message.
                 self.sending[k.index] = Some(unsafe { self.words_at(RECEIVES + k.index).read()[0] as u8 });
             }
             self.post_now(k.what, k.index, k.opcode, &mut k.pieces, k.addr, k.rkey)
         });
-        self.unacked = kept;
+        self.unacked = unacked;
         posted?;
         self.flush()
     }
@@ -472,14 +472,14 @@ mod tests {
     fn a_word_that_the_peer_has_is_not_said_again() {
         for before in [0, u32::MAX - 1] {
             let left = |used: u32| {
-                let kept = [(work::BULK, 0), (work::SEND, 0), (work::READ, 1), (work::SEND, 1), (work::BULK, 2)];
+                let unacked = [(work::BULK, 0), (work::SEND, 0), (work::READ, 1), (work::SEND, 1), (work::BULK, 2)];
                 let keep = |(i, (what, n)): (usize, (u8, u32))| {
                     let opcode = ibv_wr_opcode::IBV_WR_SEND;
                     UnackedRequest { what, index: i, opcode, pieces: Vec::new(), addr: 0, rkey: 0, number: before.wrapping_add(n) }
                 };
-                let mut kept = kept.into_iter().enumerate().map(keep).collect();
-                discard_received(&mut kept, before.wrapping_add(2), before.wrapping_add(used))
-                    .then(|| kept.iter().map(|k| k.index).collect::<Vec<_>>())
+                let mut unacked = unacked.into_iter().enumerate().map(keep).collect();
+                discard_received(&mut unacked, before.wrapping_add(2), before.wrapping_add(used))
+                    .then(|| unacked.iter().map(|k| k.index).collect::<Vec<_>>())
             };
             assert_eq!((left(0), left(1), left(2)), (Some(vec![0, 1, 2, 3, 4]), Some(vec![2, 3, 4]), Some(vec![2, 4])));
             assert_eq!((left(3), left(u32::MAX)), (None, None), "more than it was sent, or fewer than it has acknowledged");

@@ -140,18 +140,18 @@ impl State {
         let outage = rails.outage.get_or_insert_with(|| {
             // If the device holds no operation, none will be returned.
             let is_idle = tx.first() == end;
-            let (headed, said) = (is_idle, Vec::new());
+            let (nothing_left, announced) = (is_idle, Vec::new());
             let new = Outage {
                 why: why.clone(),
                 until: patience,
                 alive_check_at: now_ns() + ALIVE_NS,
                 end,
                 messages_given: given,
-                first_failure_seen: headed,
+                first_failure_seen: nothing_left,
                 tx_drained: is_idle,
                 rx_returned: rx.0,
                 rx_given: rx.1,
-                announced: said,
+                announced,
                 peer: None,
                 service: 0,
                 baseline: (0, 0),
@@ -171,12 +171,12 @@ impl State {
             stopped = stopped.and(status::returned(marked, "asking a stopped queue pair for its end"));
         }
         let stopped = stopped.and(service.as_mut().map_or(Ok(()), Service::suspend));
-        let told = rails.first_lost_error(&why, "what it had goes again once its port is back");
-        crate::log!(Debug, "{told}");
+        let notice = rails.first_lost_error(&why, "what it had goes again once its port is back");
+        crate::log!(Debug, "{notice}");
         if was_up {
             rails.first.losses += 1;
             self.stats.rails_lost += 1;
-            self.event(EventKind::Notify, Vec::new(), Some(told));
+            self.event(EventKind::Notify, Vec::new(), Some(notice));
         }
         match stopped {
             Ok(()) => self.advance_failover(None),
@@ -237,9 +237,9 @@ impl State {
                     return Ok(());
                 }
                 if outage.announced.is_empty() {
-                    let mut words = rail_message(kind::FIRST_LOST, 0, epoch);
-                    (words[1], words[2]) = (u64::from(first_rx), u64::from(service.1));
-                    self.announce(words);
+                    let mut message = rail_message(kind::FIRST_LOST, 0, epoch);
+                    (message[1], message[2]) = (u64::from(first_rx), u64::from(service.1));
+                    self.announce(message);
                 }
                 let used = self.rails.as_ref().and_then(|rails| rails.outage.as_ref()).and_then(|outage| outage.peer);
                 used.map_or(Ok(()), |used| self.resolve_deliveries(used))
@@ -253,9 +253,9 @@ impl State {
                 // The generation of a replacement is the epoch; `create_qp_with` adds one.
                 first.life = epoch.wrapping_sub(1);
                 match first.create_qp_with(&cqs, 0, asked) {
-                    Ok(mut words) => {
-                        words[5] = u64::from(service.2);
-                        self.announce(words);
+                    Ok(mut message) => {
+                        message[5] = u64::from(service.2);
+                        self.announce(message);
                     }
                     Err(e) => {
                         crate::log!(Info, "rail 0: {e}");
@@ -287,17 +287,17 @@ impl State {
     }
 
     /// Tells the peer over every rail, since each of them may be lost too.
-    fn announce(&mut self, words: Message) {
+    fn announce(&mut self, message: Message) {
         if let Some(outage) = self.rails.as_mut().and_then(|rails| rails.outage.as_mut()) {
-            outage.announced.push(words);
+            outage.announced.push(message);
         }
         let rails = self.rails.as_ref().map_or(0, |rails| rails.further.len());
-        (1..=rails).for_each(|number| self.send_by_rail(number, &[words]));
+        (1..=rails).for_each(|number| self.send_by_rail(number, &[message]));
     }
 
-    fn send_by_rail(&mut self, number: usize, words: &[Message]) {
+    fn send_by_rail(&mut self, number: usize, message: &[Message]) {
         let Some(rail) = self.rails.as_mut().and_then(|rails| rails.rail(number)) else { return };
-        if let Err(e) = words.iter().try_for_each(|words| rail.send_message(words)) {
+        if let Err(e) = message.iter().try_for_each(|message| rail.send_message(message)) {
             self.lose_rail(number, e);
         }
     }
@@ -305,8 +305,8 @@ impl State {
     /// A further rail has come up: it gets all announcements, because another rail may have lost them.
     pub(in crate::prov::verbs) fn repeat_announcements(&mut self, number: usize) {
         self.update_other_rail_up();
-        let said = self.rails.as_ref().and_then(|rails| rails.outage.as_ref()).map(|outage| outage.announced.clone());
-        self.send_by_rail(number, &said.unwrap_or_default());
+        let announced = self.rails.as_ref().and_then(|rails| rails.outage.as_ref()).map(|outage| outage.announced.clone());
+        self.send_by_rail(number, &announced.unwrap_or_default());
     }
 
     /// The port is active again.
@@ -318,9 +318,9 @@ impl State {
 
     /// Tells the retransmit queue whether a fault-injected loss of the first rail would be survived.
     fn update_other_rail_up(&mut self) {
-        let lasts = self.can_fail_over();
+        let other_up = self.can_fail_over();
         if let Some(queue) = self.qp.as_ref().and_then(|qp| qp.retransmit.as_ref()) {
-            queue.lock().other_rail_up = lasts;
+            queue.lock().other_rail_up = other_up;
         }
     }
 
@@ -347,7 +347,7 @@ impl State {
             return;
         }
         match rail.take_message(seq, wc.byte_len) {
-            Ok(Some(words)) => self.on_failover_message(&words),
+            Ok(Some(message)) => self.on_failover_message(&message),
             Ok(None) => {}
             Err(e) => self.lose_rail(number, e),
         }
@@ -355,14 +355,14 @@ impl State {
 
     /// A message of the peer about the first rail. A message about another loss than the current one is late, or a lie, and changes
     /// nothing.
-    fn on_failover_message(&mut self, words: &Message) {
-        let (kind, epoch) = (words[0] as u8, (words[0] >> 32) as u32);
+    fn on_failover_message(&mut self, message: &Message) {
+        let (kind, epoch) = (message[0] as u8, (message[0] >> 32) as u32);
         let Some(rails) = &self.rails else { return };
         let is_next = {
             // A peer that has already resolved its deliveries has heard of this side's loss, so its epoch counts only after this side has
             // announced it.
-            let told = rails.outage.as_ref().is_none_or(|outage| !outage.announced.is_empty());
-            epoch == rails.epoch.wrapping_add(1) && told
+            let notice = rails.outage.as_ref().is_none_or(|outage| !outage.announced.is_empty());
+            epoch == rails.epoch.wrapping_add(1) && notice
         };
         if kind == kind::FIRST_LOST && is_next {
             self.fail_over(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer has lost it"));
@@ -370,9 +370,9 @@ impl State {
         let Some(rails) = self.rails.as_mut().filter(|rails| rails.epoch == epoch) else { return };
         let (Some(outage), first) = (&mut rails.outage, &mut rails.first) else { return };
         match kind {
-            kind::FIRST_LOST => _ = outage.peer.get_or_insert([words[1] as u32, words[2] as u32]),
+            kind::FIRST_LOST => _ = outage.peer.get_or_insert([message[1] as u32, message[2] as u32]),
             kind::RAIL_OFFER if outage.peer.is_some() && first.peer.is_none() => {
-                (first.peer, outage.service) = (Some(RailOffer::heard(epoch, words)), words[5] as u32 & 0xff_ffff);
+                (first.peer, outage.service) = (Some(RailOffer::heard(epoch, message)), message[5] as u32 & 0xff_ffff);
             }
             kind::RAIL_READY => first.peer_ready = true,
             _ => {}
@@ -442,8 +442,8 @@ impl State {
             }
         }
         outage.baseline = (rx.first(), service.as_ref().map_or(0, |service| service.received));
-        let words = rail_message(kind::RAIL_READY, 0, rails.epoch);
-        self.announce(words);
+        let message = rail_message(kind::RAIL_READY, 0, rails.epoch);
+        self.announce(message);
         self.failover_step(None)
     }
 

@@ -33,13 +33,13 @@ pub fn rail_message(kind: u8, number: usize, life: u32) -> Message {
 }
 
 impl RailOffer {
-    pub fn heard(life: u32, words: &Message) -> RailOffer {
+    pub fn heard(life: u32, message: &Message) -> RailOffer {
         let mut gid = [0; 16];
-        gid[..8].copy_from_slice(&words[1].to_be_bytes());
-        gid[8..].copy_from_slice(&words[2].to_be_bytes());
+        gid[..8].copy_from_slice(&message[1].to_be_bytes());
+        gid[8..].copy_from_slice(&message[2].to_be_bytes());
         // A peer that gives no number serves one read at a time.
-        let (lid, reads, mtu) = (words[4] as u16, ((words[4] >> 16) as u8).max(1), (words[4] >> 32) as u32);
-        RailOffer { life, gid, lid, qpn: words[3] as u32 & 0xff_ffff, mtu, reads }
+        let (lid, reads, mtu) = (message[4] as u16, ((message[4] >> 16) as u8).max(1), (message[4] >> 32) as u32);
+        RailOffer { life, gid, lid, qpn: message[3] as u32 & 0xff_ffff, mtu, reads }
     }
 }
 
@@ -48,25 +48,25 @@ impl Rail {
     pub(in crate::prov::verbs) fn create_qp(&mut self, cq: &Arc<Cq>, number: usize, pieces: u32) -> Result<Message> {
         let (tx, rx) = ((DEPTH + MESSAGES) as u32, MESSAGES as u32);
         let asked = Capacity { tx, rx, tx_pieces: pieces, rx_pieces: 1, inline: size_of::<Message>() as u32 };
-        let words = self.create_qp_with(&[cq.clone(), cq.clone()], number, asked)?;
+        let message = self.create_qp_with(&[cq.clone(), cq.clone()], number, asked)?;
         (0..MESSAGES).try_for_each(|place| self.post_message_receive(place))?;
-        Ok(words)
+        Ok(message)
     }
 
     pub(in crate::prov::verbs) fn create_qp_with(&mut self, cqs: &[Arc<Cq>; 2], number: usize, asked: Capacity) -> Result<Message> {
         let qp = Qp::new(&self.port.pd, &cqs[0].raw, &cqs[1].raw, asked)?;
         qp.init(self.port.number)?;
         self.life += 1;
-        let mut words = rail_message(kind::RAIL_OFFER, number, self.life);
+        let mut message = rail_message(kind::RAIL_OFFER, number, self.life);
         let (high, low) = self.port.gid.raw.split_at(8);
-        words[1] = u64::from_be_bytes(high.try_into().unwrap_or_default());
-        words[2] = u64::from_be_bytes(low.try_into().unwrap_or_default());
-        words[3] = u64::from(qp.number);
+        message[1] = u64::from_be_bytes(high.try_into().unwrap_or_default());
+        message[2] = u64::from_be_bytes(low.try_into().unwrap_or_default());
+        message[3] = u64::from(qp.number);
         let reads = self.port.context().reads_in();
-        words[4] = u64::from(self.port.lid) | u64::from(reads) << 16 | u64::from(self.port.mtu) << 32;
+        message[4] = u64::from(self.port.lid) | u64::from(reads) << 16 | u64::from(self.port.mtu) << 32;
         self.qp = Some(qp);
         self.stage = RailStage::Offered;
-        Ok(words)
+        Ok(message)
     }
 
     /// Lets a thread connect the queue pair to the peer's, because the kernel resolves the peer's address meanwhile, which takes about a
@@ -149,9 +149,9 @@ impl Rail {
             return Ok(None);
         };
         // SAFETY: a slot of our buffer, aligned, that the device has filled and no longer accesses.
-        let words = unsafe { (ear.address() as *const Message).add(place).read() };
+        let message = unsafe { (ear.address() as *const Message).add(place).read() };
         self.post_message_receive(place)?;
-        Ok(Some(words))
+        Ok(Some(message))
     }
 
     /// True if the rail is up and can carry messages: they travel inside the work request.
@@ -160,13 +160,13 @@ impl Rail {
     }
 
     /// Sends a message to the peer.
-    pub(in crate::prov::verbs) fn send_message(&mut self, words: &Message) -> Result<()> {
+    pub(in crate::prov::verbs) fn send_message(&mut self, message: &Message) -> Result<()> {
         let Some(qp) = self.qp.as_ref().filter(|_| self.can_send_messages()) else { return Ok(()) };
         // A peer that follows the protocol has acknowledged earlier messages by now.
         if self.in_flight.iter().filter(|f| f.part == NO_PART).count() >= MESSAGES {
             return Err(Error::fixed(errno::ETIMEDOUT, "the peer's card acknowledges no words"));
         }
-        let mut piece = ibv_sge { addr: words.as_ptr().addr() as u64, length: size_of::<Message>() as u32, lkey: 0 };
+        let mut piece = ibv_sge { addr: message.as_ptr().addr() as u64, length: size_of::<Message>() as u32, lkey: 0 };
         // SAFETY: integers and pointers, for all of which zero is a valid value.
         let mut wr: ibv_send_wr = unsafe { zeroed() };
         wr.wr_id = self.tag.send(self.seq());

@@ -24,33 +24,33 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-fn lost(words: &'static str) -> Error {
-    Error::coded(errno::ECONNRESET, Code::PeerGone, words)
+fn lost(message: &'static str) -> Error {
+    Error::coded(errno::ECONNRESET, Code::PeerGone, message)
 }
 
 impl State {
     /// Sends a message about rails or keys. A failure is logged only: losing the message costs a rail at most.
-    pub(in crate::prov::verbs) fn send_rail_message(&mut self, words: Message) {
+    pub(in crate::prov::verbs) fn send_rail_message(&mut self, message: Message) {
         if !matches!(self.phase, Phase::Connected) {
             return;
         }
-        let said = match (&mut self.service, self.lane.is_some()) {
-            (_, true) => self.queue_message(lane::kind::RAIL, &words),
-            (Some(service), _) => service.send(words),
+        let sent = match (&mut self.service, self.lane.is_some()) {
+            (_, true) => self.queue_message(lane::kind::RAIL, &message),
+            (Some(service), _) => service.send(message),
             _ => Ok(()),
         };
-        if let Err(e) = said {
+        if let Err(e) = sent {
             crate::log!(Warn, "{e}");
         }
     }
 
     /// Answers a message about rails or keys. The peer may know before this side that both are connected. An error: the peer asks more
     /// than it may.
-    fn answer_rail_message(&mut self, words: Message) -> Result<()> {
+    fn answer_rail_message(&mut self, message: Message) -> Result<()> {
         let is_there = matches!(self.phase, Phase::Connected | Phase::Connecting(_));
         match &mut self.service {
-            _ if self.lane.is_some() => self.queue_answer(lane::kind::RAIL, &words, &[]),
-            Some(service) if is_there && service.up => service.answer(words),
+            _ if self.lane.is_some() => self.queue_answer(lane::kind::RAIL, &message, &[]),
+            Some(service) if is_there && service.up => service.answer(message),
             _ => Ok(()),
         }
     }
@@ -105,9 +105,9 @@ impl State {
                 let (Some(joined), Some(peer)) = (rail.connect_result(), rail.peer) else { return Ok(()) };
                 joined?;
                 rail.stage = RailStage::Ready;
-                let mut words = rail_message(kind::RAIL_READY, number, rail.life);
-                words[1] = u64::from(peer.life);
-                self.send_rail_message(words);
+                let mut message = rail_message(kind::RAIL_READY, number, rail.life);
+                message[1] = u64::from(peer.life);
+                self.send_rail_message(message);
                 self.probe_rail(number);
             }
             _ => {}
@@ -140,10 +140,10 @@ impl State {
     pub(in crate::prov::verbs) fn report_up(&mut self, number: usize, is_back: bool) {
         let Some(rails) = &mut self.rails else { return };
         rails.update_threshold();
-        let words = format!("{}: is up{}", rails.name(number), if is_back { " again" } else { "" });
-        crate::log!(Debug, "{words}");
+        let message = format!("{}: is up{}", rails.name(number), if is_back { " again" } else { "" });
+        crate::log!(Debug, "{message}");
         if is_back {
-            self.event(EventKind::Notify, words.into_bytes(), None);
+            self.event(EventKind::Notify, message.into_bytes(), None);
         }
     }
 
@@ -197,15 +197,15 @@ impl State {
     }
 
     /// A message about rails or keys. A message that names no current rail, queue pair or key is late, or a lie, and changes nothing.
-    pub(in crate::prov::verbs) fn on_rail_message(&mut self, memory: &Registered, words: &Message) -> Result<()> {
+    pub(in crate::prov::verbs) fn on_rail_message(&mut self, memory: &Registered, message: &Message) -> Result<()> {
         let Some(rails) = &mut self.rails else { return Ok(()) };
-        let (number, life) = ((words[0] >> 8 & 0xff) as usize, (words[0] >> 32) as u32);
-        let key = words[1] as u32;
-        match words[0] as u8 {
-            kind::RAIL_OFFER => self.on_offer(number, life, words),
+        let (number, life) = ((message[0] >> 8 & 0xff) as usize, (message[0] >> 32) as u32);
+        let key = message[1] as u32;
+        match message[0] as u8 {
+            kind::RAIL_OFFER => self.on_offer(number, life, message),
             kind::RAIL_READY => {
                 let Some(rail) = rails.rail(number) else { return Ok(()) };
-                if rail.has_pair() && u64::from(rail.life) == words[1] && rail.peer.is_some_and(|peer| peer.life == life) {
+                if rail.has_pair() && u64::from(rail.life) == message[1] && rail.peer.is_some_and(|peer| peer.life == life) {
                     rail.peer_ready = true;
                     self.probe_rail(number);
                 }
@@ -223,23 +223,23 @@ impl State {
             }
             kind::KEYS_ASK => {
                 let keys = memory.regions.lock().rail_keys_by_rkey(key).cloned();
-                let mut told = [u64::from(kind::KEYS_TOLD), u64::from(key), 0, 0, 0, 0, 0, 0];
+                let mut reply = [u64::from(kind::KEYS_TOLD), u64::from(key), 0, 0, 0, 0, 0, 0];
                 if let Some(keys) = keys {
                     rails.rail_keys.record_shown(&keys);
-                    told[0] |= u64::from(keys.mask) << 8;
+                    reply[0] |= u64::from(keys.mask) << 8;
                     for (i, rkey) in keys.rkeys.into_iter().enumerate() {
-                        told[2 + i / 2] |= u64::from(rkey) << (32 * (i % 2));
+                        reply[2 + i / 2] |= u64::from(rkey) << (32 * (i % 2));
                     }
                 }
-                self.answer_rail_message(told)?;
+                self.answer_rail_message(reply)?;
             }
             kind::KEYS_TOLD => {
                 let mut rkeys = [0; RAILS_MAX];
                 for (i, rkey) in rkeys.iter_mut().enumerate() {
-                    *rkey = (words[2 + i / 2] >> (32 * (i % 2))) as u32;
+                    *rkey = (message[2 + i / 2] >> (32 * (i % 2))) as u32;
                 }
                 rkeys[0] = key;
-                rails.rail_keys.learn(key, (words[0] >> 8) as u8, rkeys);
+                rails.rail_keys.learn(key, (message[0] >> 8) as u8, rkeys);
             }
             kind::KEYS_GONE => {
                 rails.rail_keys.forget(key);
@@ -251,8 +251,8 @@ impl State {
         Ok(())
     }
 
-    fn on_offer(&mut self, number: usize, life: u32, words: &Message) {
-        let offer = RailOffer::heard(life, words);
+    fn on_offer(&mut self, number: usize, life: u32, message: &Message) {
+        let offer = RailOffer::heard(life, message);
         let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
         // An offer of a new generation also says that the one before is gone.
         match rail.stage {

@@ -234,7 +234,7 @@ impl State {
         if m.hold.is_some() || m.inline || m.keys.len() != m.remote.len() {
             return None;
         }
-        let there = m.keys.iter().map(|told| self.rail_keys_for(u64::from(told.rkey))).collect::<Option<Vec<_>>>()?;
+        let there = m.keys.iter().map(|peer_key| self.rail_keys_for(u64::from(peer_key.rkey))).collect::<Option<Vec<_>>>()?;
         let rails = self.rails.as_ref()?;
         let own = {
             let regions = self.lane.as_ref()?.memory.regions.lock();
@@ -252,8 +252,8 @@ impl State {
         (stripe.local_keys, stripe.remote_keys) = (own, there);
         stripe.whose = if m.direct { StripeOrigin::Fetch } else { StripeOrigin::LaneJob };
         let mut at = 0;
-        for (i, (to, told)) in m.remote.iter().zip(&m.keys).enumerate() {
-            stripe.add(to.addr.wrapping_add(told.shift), i as u16, 0, within(&m.pieces, at, to.len));
+        for (i, (to, peer_key)) in m.remote.iter().zip(&m.keys).enumerate() {
+            stripe.add(to.addr.wrapping_add(peer_key.shift), i as u16, 0, within(&m.pieces, at, to.len));
             at += to.len;
         }
         stripe.close();
@@ -270,8 +270,8 @@ impl State {
         let Some(rails) = &self.rails else { return true };
         match rails.active.back() {
             Some(before) => {
-                let kept = if stripe.dir == Dir::Read { READS } else { WRITES };
-                let loose = (before.unordered && stripe.unordered) || rails.order & kept == 0;
+                let ordered = if stripe.dir == Dir::Read { READS } else { WRITES };
+                let loose = (before.unordered && stripe.unordered) || rails.order & ordered == 0;
                 !stripe.fenced && before.dir == stripe.dir && loose
             }
             None if self.tx.is_empty() => true,

@@ -109,7 +109,7 @@ fn address(gid: &[u8; 16], ip: Option<IpAddr>) -> IpAddr {
 impl Rails {
     pub fn new(first: Rail, further: Vec<Rail>, asked: Capacity, order: u64, pieces: u32, stale: Arc<AtomicUsize>) -> Rails {
         let (outage, epoch, active, last, over, least) = (None, 0, VecDeque::new(), 0, 0, usize::MAX);
-        let fellows = RailKeys::new(stale);
+        let rail_keys = RailKeys::new(stale);
         Rails {
             first,
             outage,
@@ -118,7 +118,7 @@ impl Rails {
             tried: RecoveryLimit::default(),
             asked,
             further,
-            rail_keys: fellows,
+            rail_keys,
             active,
             last,
             ended_job: over,

@@ -94,7 +94,7 @@ pub fn attach_plain(domain: &Domain, iov: Iov, access: Access) -> Option<Attache
         || !domain.rail_ports.is_empty()
         || !domain.virt_addr
         || domain.on_demand
-        || crate::prov::verbs::memory::populate::may(iov.len())
+        || crate::prov::verbs::memory::populate::may_pay_off(iov.len())
         || check_limits(domain.context(), len).is_err()
     {
         return None;

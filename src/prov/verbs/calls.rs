@@ -95,7 +95,7 @@ impl prov::Endpoint for Endpoint {
             let (cq, tags) = domain.add_lane(&self.shared, tx, rx)?;
             (cq.clone(), cq, tags)
         } else {
-            let hidden = || Cq::hidden(domain.context(), domain.threading);
+            let hidden = || Cq::unbound(domain.context(), domain.threading);
             let tx_cq = bound.tx.clone().map_or_else(hidden, Ok)?;
             let rx_cq = bound.rx.map_or_else(|| if bound.tx.is_none() { Ok(tx_cq.clone()) } else { hidden() }, Ok)?;
             let tx_tag = tx_cq.add(&self.shared, tx)?;

@@ -78,7 +78,7 @@ impl Cq {
     }
 
     /// A queue for an endpoint for which the caller has bound none.
-    pub fn hidden(context: &Arc<Context>, threading: Threading) -> Result<Arc<Cq>> {
+    pub fn unbound(context: &Arc<Context>, threading: Threading) -> Result<Arc<Cq>> {
         Self::make(context, threading, 0, None, CqOwner::Caller)
     }
 

@@ -65,7 +65,7 @@ impl Domain {
         let port = choice.port.clone();
         // Keys of the caller's choice are for lanes, which ask each other about the meaning of a key.
         let lanes = info.mr_mode & flags::MR_MODE_PROV_KEY == 0;
-        let lane_cq = lanes.then(|| Cq::hidden(&choice.context, threading)).transpose()?;
+        let lane_cq = lanes.then(|| Cq::unbound(&choice.context, threading)).transpose()?;
         let lane_cqs = lane_cq.map(|cq| Mutex::new(vec![cq]));
         // Made here and not with the first endpoint, so that all descriptors of a domain exist from the beginning.
         let service_cq = match choice.context.transport {
@@ -121,7 +121,7 @@ impl Domain {
                 return Ok((cq.clone(), tags));
             }
         }
-        let cq = Cq::hidden(self.context(), self.threading)?;
+        let cq = Cq::unbound(self.context(), self.threading)?;
         let tags = cq.add_both(lane, tx, rx)?;
         cqs.push(cq.clone());
         Ok((cq, tags))

@@ -4,7 +4,8 @@
 //! The rooms, from below: `sys` (bindings), `device` (devices and verbs objects), `wire` (formats), `memory` (regions and buffers),
 //! `queue` (queue pairs), `state` (the state of an endpoint and its parts), and above it `ops` (posting and completing), `rail`
 //! (several ports), `lane` (an endpoint of rdm) and `connect`. `provider.rs` and `calls.rs` implement the traits of the layer above
-//! with `domain.rs`, `endpoint.rs` and `cq.rs`; begin with `calls.rs`.
+//! with `domain.rs`, `endpoint.rs` and `cq.rs`; begin with `calls.rs`. `shared.rs` hands completions to the state of an endpoint,
+//! `watch.rs` the events of the device. `attach.rs` registers memory, `info.rs` and `nic.rs` answer discovery.
 
 mod attach;
 mod calls;

@@ -159,7 +159,7 @@ impl prov::Domain for Domain {
         let regions = self.memory.regions.lock();
         let region = regions.get(id)?;
         match region.own.name() {
-            Some((key, _)) if !region.own.is_nowhere() => Ok(Some((iov.addr() as u64, u64::from(key)))),
+            Some((key, _)) if !region.own.is_file() => Ok(Some((iov.addr() as u64, u64::from(key)))),
             _ => Err(Error::coded(errno::EOPNOTSUPP, Code::Path, "the device does not reach this memory, and a lane's peer reads by it")),
         }
     }
@@ -196,7 +196,7 @@ impl prov::Domain for Domain {
 
 impl prov::Source for Cq {
     fn ops(&self, format: CqFormat) -> (&'static CqOps, *const ()) {
-        (table::of_cq(self.inner.threading(), format), (&raw const *self).cast())
+        (table::cq_ops(self.inner.threading(), format), (&raw const *self).cast())
     }
 
     fn poll(&self, force: bool) {

@@ -25,7 +25,7 @@ impl Shared {
     pub fn complete(&self, wc: &ibv_wc, recv: bool, seq: u32) {
         let mut s = self.state.lock();
         if recv {
-            s.arrived(wc, seq)
+            s.rx_completed(wc, seq)
         } else {
             s.tx_completed(wc, seq)
         }

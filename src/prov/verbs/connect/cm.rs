@@ -308,9 +308,11 @@ impl State {
         }
         let peer_data = greeting.map(|g| g.data.to_vec());
         let next = match event.kind {
-            CmEventKind::AddrResolved => self.resolved(domain),
-            CmEventKind::RouteResolved => self.request(domain),
-            CmEventKind::ConnectResponse => self.answered(domain, service).map(|()| Some(peer_data.unwrap_or(event.private_data))),
+            CmEventKind::AddrResolved => self.on_addr_resolved(domain),
+            CmEventKind::RouteResolved => self.on_route_resolved(domain),
+            CmEventKind::ConnectResponse => {
+                self.on_connect_response(domain, service).map(|()| Some(peer_data.unwrap_or(event.private_data)))
+            }
             CmEventKind::Established => Ok(Some(match &self.phase {
                 // The accepting side: the peer's private data came with the request.
                 Phase::Connecting(c) if c.step == ConnectStep::Establish => Vec::new(),
@@ -357,7 +359,7 @@ impl State {
         self.link.id.as_ref().ok_or(Error::fixed(errno::EOPBADSTATE, "ep: no connection identifier"))
     }
 
-    fn resolved(&mut self, domain: &Domain) -> Result<Option<Vec<u8>>> {
+    fn on_addr_resolved(&mut self, domain: &Domain) -> Result<Option<Vec<u8>>> {
         let id = self.id()?;
         self.check_device(domain, id)?;
         id.resolve_route(RESOLVE_MS)?;
@@ -365,7 +367,7 @@ impl State {
         Ok(None)
     }
 
-    fn request(&mut self, domain: &Domain) -> Result<Option<Vec<u8>>> {
+    fn on_route_resolved(&mut self, domain: &Domain) -> Result<Option<Vec<u8>>> {
         let data = match &self.phase {
             Phase::Connecting(c) => c.data.as_slice(),
             _ => &[],
@@ -378,7 +380,7 @@ impl State {
     }
 
     /// The peer has accepted: the queue pairs are moved, and the peer is told.
-    fn answered(&mut self, domain: &Domain, service: Option<u32>) -> Result<()> {
+    fn on_connect_response(&mut self, domain: &Domain, service: Option<u32>) -> Result<()> {
         let Some(id) = self.link.id.take() else { return Err(Error::fixed(errno::EOPBADSTATE, "ep: no connection identifier")) };
         let moved = self.move_queue_pairs(domain, &id, service).and_then(|()| id.establish());
         self.link.id = Some(id);

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sits_nowhere_is_far_unless_a_node_is_known() {
+    fn a_device_without_a_position_is_far_unless_its_node_is_known() {
         assert_eq!(from_gpu("/sys/devices/virtual/net/eth0", None), Distance::System);
         assert_eq!(from_gpu("/sys/devices/virtual/net/eth0", Some(0)), Distance::Node);
         assert_eq!(between(&Topology::default(), &Topology::default()), Distance::System);

@@ -39,7 +39,7 @@ impl State {
         }
         match kind {
             kind::ASK => {
-                let mut words = domain.look_up(parcel.word(1));
+                let mut words = domain.key_info(parcel.word(1));
                 words[0] = parcel.word(0);
                 if words[1] == 0
                     && let Some(lane) = &mut self.lane
@@ -81,7 +81,7 @@ impl State {
 
 impl Domain {
     /// The answer to ASK: the words of TOLD.
-    fn look_up(&self, key: u64) -> [u64; 7] {
+    fn key_info(&self, key: u64) -> [u64; 7] {
         let regions = self.memory.regions.lock();
         let refused = |code: Code| [0, code.0 as u64, 0, 0, 0, 0, 0];
         let Some(region) = regions.find(key) else { return refused(Code::Key) };
@@ -99,7 +99,7 @@ impl Domain {
             let region = regions.find(key).ok_or(Code::Key)?;
             let skip = region.range(addr, what.bytes() as u64, need(what))?;
             // Atomics in these regions are for the card.
-            if region.access.contains(Access::ATOMIC) || region.own.is_nowhere() {
+            if region.access.contains(Access::ATOMIC) || region.own.is_file() {
                 return Err(Code::Path);
             }
             region.enter()?;

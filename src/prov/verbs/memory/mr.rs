@@ -192,7 +192,7 @@ impl VerbsRegion {
         }
     }
 
-    pub fn is_nowhere(&self) -> bool {
+    pub fn is_file(&self) -> bool {
         self.is_file
     }
 }

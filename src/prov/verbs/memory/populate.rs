@@ -23,7 +23,7 @@ fn is_fresh(start: usize, end: usize) -> bool {
 }
 
 /// True if a range of `len` bytes is large enough to gain.
-pub fn may(len: usize) -> bool {
+pub fn may_pay_off(len: usize) -> bool {
     len / SHARE >= 2
 }
 

@@ -96,7 +96,7 @@ mod tests {
     use crate::prov::op::Iov;
 
     #[test]
-    fn what_is_compared_comes_first() {
+    fn the_compare_operand_comes_first() {
         static WORDS: [u64; 2] = [2, 9];
         // SAFETY: the memory is a static, which stays.
         let [swap, compare] = [0, 8].map(|skip| unsafe { Iov::new(WORDS.as_ptr() as usize + skip, 8) });

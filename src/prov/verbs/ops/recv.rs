@@ -96,7 +96,7 @@ impl State {
     }
 
     /// A receive has completed, or was returned.
-    pub(in crate::prov::verbs) fn arrived(&mut self, wc: &ibv_wc, seq: u32) {
+    pub(in crate::prov::verbs) fn rx_completed(&mut self, wc: &ibv_wc, seq: u32) {
         if wc.status != ibv_wc_status::IBV_WC_SUCCESS && self.absorb_failure(wc, true, seq) {
             return;
         }

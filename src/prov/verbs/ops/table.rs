@@ -90,7 +90,7 @@ impl<const LOCKED: bool> FastPath<Message> for Receive<LOCKED> {
 }
 
 /// The read function of a queue that the device fills.
-pub fn of_cq(threading: Threading, format: CqFormat) -> &'static CqOps {
+pub fn cq_ops(threading: Threading, format: CqFormat) -> &'static CqOps {
     match (threading, format) {
         (Threading::Safe, CqFormat::Context) => &CqOps { read: read::<ContextEntry, true> },
         (Threading::Safe, CqFormat::Msg) => &CqOps { read: read::<MsgEntry, true> },
@@ -106,7 +106,7 @@ pub fn of_cq(threading: Threading, format: CqFormat) -> &'static CqOps {
 /// gdrfab_cq_read(): from the device into the caller's array, while the queue of entries is empty.
 ///
 /// # Safety
-/// `cq` is open and has a table of `of_cq`; `buf` is NULL or has room for `count` entries.
+/// `cq` is open and has a table of `cq_ops`; `buf` is NULL or has room for `count` entries.
 unsafe extern "C" fn read<E: Entry, const LOCKED: bool>(cq: *const CqHead, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: the caller of the C API has the queue open and the array; `Source::ops` gave `of`, which lives as long as the queue, and
     // the table for its threading.

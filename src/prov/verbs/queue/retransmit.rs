@@ -297,7 +297,7 @@ mod tests {
     ];
 
     #[test]
-    fn what_the_peer_has_is_not_done_again() {
+    fn delivered_operations_are_not_repeated() {
         for before in [0, 7, u32::MAX - 1] {
             for first in [0, u32::MAX - 3] {
                 let deliveries = |used: u32| {

@@ -458,7 +458,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_number_a_peer_gives_an_error_is_one_of_this_library() {
+    fn an_error_number_of_a_peer_becomes_an_error_of_this_library() {
         let told = |err, code| outcome(&[0, 0, err, code, 0, 0, 0, 0]).map(|e| (e.errno, e.code));
         assert_eq!(told(0, 1), None);
         assert_eq!(told(1 << 32, 1), Some((errno::EKEYREJECTED, Code::Key)));
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_the_peer_has_is_not_said_again() {
+    fn messages_that_arrived_are_not_sent_again() {
         for before in [0, u32::MAX - 1] {
             let left = |used: u32| {
                 let unacked = [(work::BULK, 0), (work::SEND, 0), (work::READ, 1), (work::SEND, 1), (work::BULK, 2)];

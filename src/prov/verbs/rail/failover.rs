@@ -110,13 +110,13 @@ impl State {
         let (end, first) = (outage.end, self.tx.first());
         while self.tx.first() != seq && seq.wrapping_sub(first) <= end.wrapping_sub(first) {
             let Some(op) = self.tx.pop() else { return };
-            self.ended_well(op);
+            self.op_succeeded(op);
         }
     }
 
     /// `tx_succeeded` as a function of its own, for callers that are not on the fast path.
     #[inline(never)]
-    pub(in crate::prov::verbs) fn ended_well(&mut self, op: TxOp) {
+    pub(in crate::prov::verbs) fn op_succeeded(&mut self, op: TxOp) {
         self.tx_succeeded(op);
     }
 
@@ -251,7 +251,7 @@ impl State {
             RailStage::Down { again } if again <= now => {
                 let Some(cqs) = cqs else { return Ok(()) };
                 // The generation of a replacement is the epoch; `create_qp_with` adds one.
-                first.life = epoch.wrapping_sub(1);
+                first.generation = epoch.wrapping_sub(1);
                 match first.create_qp_with(&cqs, 0, asked) {
                     Ok(mut message) => {
                         message[5] = u64::from(service.2);
@@ -272,7 +272,7 @@ impl State {
                 }
                 Ok(())
             }
-            RailStage::Joining => match first.connect_result() {
+            RailStage::Connecting => match first.connect_result() {
                 None => Ok(()),
                 Some(Ok(())) => self.install_first(),
                 Some(Err(e)) => {
@@ -343,7 +343,7 @@ impl State {
     /// A receive of a further rail has completed.
     pub(in crate::prov::verbs) fn on_rail_receive(&mut self, number: usize, wc: &ibv_wc, seq: u32) {
         let Some(rail) = self.rails.as_mut().and_then(|rails| rails.rail(number)) else { return };
-        if wc.status != ibv_wc_status::IBV_WC_SUCCESS || (rail.life as u8) != (seq >> 24) as u8 {
+        if wc.status != ibv_wc_status::IBV_WC_SUCCESS || (rail.generation as u8) != (seq >> 24) as u8 {
             return;
         }
         match rail.take_message(seq, wc.byte_len) {
@@ -372,7 +372,7 @@ impl State {
         match kind {
             kind::FIRST_LOST => _ = outage.peer.get_or_insert([message[1] as u32, message[2] as u32]),
             kind::RAIL_OFFER if outage.peer.is_some() && first.peer.is_none() => {
-                (first.peer, outage.service) = (Some(RailOffer::heard(epoch, message)), message[5] as u32 & 0xff_ffff);
+                (first.peer, outage.service) = (Some(RailOffer::parse(epoch, message)), message[5] as u32 & 0xff_ffff);
             }
             kind::RAIL_READY => first.peer_ready = true,
             _ => {}

@@ -28,18 +28,18 @@ pub const NO_PART: u16 = u16::MAX;
 /// The threads that connect queue pairs. Each attempt takes about a second at most.
 static CONNECTORS: WorkQueue = WorkQueue::new("gdrfab-rail", 8);
 
-pub fn rail_message(kind: u8, number: usize, life: u32) -> Message {
-    [u64::from(kind) | (number as u64) << 8 | u64::from(life) << 32, 0, 0, 0, 0, 0, 0, 0]
+pub fn rail_message(kind: u8, number: usize, generation: u32) -> Message {
+    [u64::from(kind) | (number as u64) << 8 | u64::from(generation) << 32, 0, 0, 0, 0, 0, 0, 0]
 }
 
 impl RailOffer {
-    pub fn heard(life: u32, message: &Message) -> RailOffer {
+    pub fn parse(generation: u32, message: &Message) -> RailOffer {
         let mut gid = [0; 16];
         gid[..8].copy_from_slice(&message[1].to_be_bytes());
         gid[8..].copy_from_slice(&message[2].to_be_bytes());
         // A peer that gives no number serves one read at a time.
         let (lid, reads, mtu) = (message[4] as u16, ((message[4] >> 16) as u8).max(1), (message[4] >> 32) as u32);
-        RailOffer { life, gid, lid, qpn: message[3] as u32 & 0xff_ffff, mtu, reads }
+        RailOffer { generation, gid, lid, qpn: message[3] as u32 & 0xff_ffff, mtu, reads }
     }
 }
 
@@ -56,8 +56,8 @@ impl Rail {
     pub(in crate::prov::verbs) fn create_qp_with(&mut self, cqs: &[Arc<Cq>; 2], number: usize, asked: Capacity) -> Result<Message> {
         let qp = Qp::new(&self.port.pd, &cqs[0].raw, &cqs[1].raw, asked)?;
         qp.init(self.port.number)?;
-        self.life += 1;
-        let mut message = rail_message(kind::RAIL_OFFER, number, self.life);
+        self.generation += 1;
+        let mut message = rail_message(kind::RAIL_OFFER, number, self.generation);
         let (high, low) = self.port.gid.raw.split_at(8);
         message[1] = u64::from_be_bytes(high.try_into().unwrap_or_default());
         message[2] = u64::from_be_bytes(low.try_into().unwrap_or_default());
@@ -78,7 +78,7 @@ impl Rail {
         let (card, cqs, process) = (self.port.clone(), cqs, std::process::id());
         let joining = ConnectingQp::default();
         let wanted = Arc::downgrade(&joining);
-        (self.stage, self.joining) = (RailStage::Joining, Some(joining));
+        (self.stage, self.joining) = (RailStage::Connecting, Some(joining));
         let work = move || {
             if std::process::id() != process {
                 // This is a child of fork(): the queue pair belongs to the parent.
@@ -115,7 +115,7 @@ impl Rail {
         let Some(qp) = &self.qp else { return Ok(()) };
         status::returned(qp.post_empty_write(self.tag.send(self.seq())), "trying a rail")?;
         self.begin(InFlightPart { seq: self.seq(), stripe: 0, part: 0, len: 0, requests: 1 }, now_ns());
-        self.stage = RailStage::Tried;
+        self.stage = RailStage::Probing;
         Ok(())
     }
 
@@ -135,7 +135,7 @@ impl Rail {
         let mut piece = ibv_sge { addr: (ear.address() + place * size) as u64, length: size as u32, lkey: ear.lkey() };
         self.message_buffer = Some(ear);
         let Some(qp) = &self.qp else { return Ok(()) };
-        let wr_id = self.tag.recv(self.life << 24 | place as u32);
+        let wr_id = self.tag.recv(self.generation << 24 | place as u32);
         let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: &mut piece, num_sge: 1 };
         // SAFETY: the request lives for the call and the buffer is ours; the queue pair, and with it the device's access, goes before the
         // buffer does.

@@ -101,12 +101,12 @@ impl State {
                     rail.connect([cq.clone(), cq.clone()], patience)?;
                 }
             }
-            RailStage::Joining => {
+            RailStage::Connecting => {
                 let (Some(joined), Some(peer)) = (rail.connect_result(), rail.peer) else { return Ok(()) };
                 joined?;
                 rail.stage = RailStage::Ready;
-                let mut message = rail_message(kind::RAIL_READY, number, rail.life);
-                message[1] = u64::from(peer.life);
+                let mut message = rail_message(kind::RAIL_READY, number, rail.generation);
+                message[1] = u64::from(peer.generation);
                 self.send_rail_message(message);
                 self.probe_rail(number);
             }
@@ -153,7 +153,7 @@ impl State {
         let Some(was_up) = self.drop_rail(number, &why) else { return };
         if let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) {
             rail.stage = match rail.peer {
-                Some(peer) if was_up => RailStage::Lost { peer: peer.life },
+                Some(peer) if was_up => RailStage::Lost { peer: peer.generation },
                 _ => rail.back_off(now_ns()),
             };
         }
@@ -164,14 +164,14 @@ impl State {
         let rails = self.rails.as_mut()?;
         let name = rails.name(number);
         let rail = rails.rail(number).filter(|r| r.has_pair())?;
-        let (was_up, life) = (rail.is_up(), rail.life);
+        let (was_up, generation) = (rail.is_up(), rail.generation);
         rail.destroy();
         rail.losses += u64::from(was_up);
         // A placeholder: the caller sets the stage.
         rail.stage = RailStage::Down { again: u64::MAX };
         rails.update_threshold();
         crate::log!(Debug, "{name}: {why}");
-        self.send_rail_message(rail_message(kind::RAIL_GONE, number, life));
+        self.send_rail_message(rail_message(kind::RAIL_GONE, number, generation));
         if was_up {
             self.stats.rails_lost += 1;
             self.event(EventKind::Notify, Vec::new(), Some(Error::coded(why.errno, why.code, format!("{name}: {}", why.words))));
@@ -199,13 +199,16 @@ impl State {
     /// A message about rails or keys. A message that names no current rail, queue pair or key is late, or a lie, and changes nothing.
     pub(in crate::prov::verbs) fn on_rail_message(&mut self, memory: &Registered, message: &Message) -> Result<()> {
         let Some(rails) = &mut self.rails else { return Ok(()) };
-        let (number, life) = ((message[0] >> 8 & 0xff) as usize, (message[0] >> 32) as u32);
+        let (number, generation) = ((message[0] >> 8 & 0xff) as usize, (message[0] >> 32) as u32);
         let key = message[1] as u32;
         match message[0] as u8 {
-            kind::RAIL_OFFER => self.on_offer(number, life, message),
+            kind::RAIL_OFFER => self.on_offer(number, generation, message),
             kind::RAIL_READY => {
                 let Some(rail) = rails.rail(number) else { return Ok(()) };
-                if rail.has_pair() && u64::from(rail.life) == message[1] && rail.peer.is_some_and(|peer| peer.life == life) {
+                if rail.has_pair()
+                    && u64::from(rail.generation) == message[1]
+                    && rail.peer.is_some_and(|peer| peer.generation == generation)
+                {
                     rail.peer_ready = true;
                     self.probe_rail(number);
                 }
@@ -213,11 +216,13 @@ impl State {
             kind::RAIL_GONE => {
                 let Some(rail) = rails.rail(number) else { return Ok(()) };
                 match (rail.stage, rail.peer) {
-                    (RailStage::Lost { peer }, _) if peer == life => self.peer_lost_rail(number),
-                    (RailStage::Joining | RailStage::Ready | RailStage::Tried | RailStage::Up, Some(peer)) if peer.life == life => {
+                    (RailStage::Lost { peer }, _) if peer == generation => self.peer_lost_rail(number),
+                    (RailStage::Connecting | RailStage::Ready | RailStage::Probing | RailStage::Up, Some(peer))
+                        if peer.generation == generation =>
+                    {
                         self.peer_lost_rail(number)
                     }
-                    (RailStage::Down { .. } | RailStage::Offered, Some(peer)) if peer.life == life => rail.peer = None,
+                    (RailStage::Down { .. } | RailStage::Offered, Some(peer)) if peer.generation == generation => rail.peer = None,
                     _ => {}
                 }
             }
@@ -251,12 +256,12 @@ impl State {
         Ok(())
     }
 
-    fn on_offer(&mut self, number: usize, life: u32, message: &Message) {
-        let offer = RailOffer::heard(life, message);
+    fn on_offer(&mut self, number: usize, generation: u32, message: &Message) {
+        let offer = RailOffer::parse(generation, message);
         let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
         // An offer of a new generation also says that the one before is gone.
         match rail.stage {
-            RailStage::Joining | RailStage::Ready | RailStage::Tried | RailStage::Up | RailStage::Lost { .. } => {
+            RailStage::Connecting | RailStage::Ready | RailStage::Probing | RailStage::Up | RailStage::Lost { .. } => {
                 self.peer_lost_rail(number)
             }
             _ => {}

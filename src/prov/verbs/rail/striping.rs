@@ -370,7 +370,7 @@ impl State {
 
     fn on_rail_completion(&mut self, number: usize, wc: &ibv_wc, seq: u32) {
         let Some(rail) = self.rails.as_mut().and_then(|r| r.rail(number)) else { return };
-        if rail.qp.is_none() || (rail.life as u8) != (seq >> 24) as u8 {
+        if rail.qp.is_none() || (rail.generation as u8) != (seq >> 24) as u8 {
             return;
         }
         if wc.status == ibv_wc_status::IBV_WC_SUCCESS {

@@ -190,7 +190,7 @@ impl State {
         }
         while let Some(mut op) = self.tx.pop_if(|op| op.ended) {
             match op.error.take() {
-                None => self.ended_well(op),
+                None => self.op_succeeded(op),
                 Some(error) => self.fail_op(&op, *error),
             }
         }

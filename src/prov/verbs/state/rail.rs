@@ -8,7 +8,7 @@
 //!
 //! A side that loses a rail destroys its queue pair at once and tells the peer (RAIL_GONE). The parts that the rail had not finished go
 //! over other rails only after the peer has sent the same message: then no late packet of the old queue pair reaches memory any more.
-//! Each queue pair of a rail has a generation number (`life`), by which the messages name it.
+//! Each queue pair of a rail has a generation number, by which the messages name it.
 
 use super::rail_port::RailPort;
 use crate::error::Result;
@@ -38,7 +38,7 @@ const MEASURE_NS: u64 = 20_000;
 /// The peer's end of a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RailOffer {
-    pub life: u32,
+    pub generation: u32,
     pub gid: [u8; 16],
     pub lid: u16,
     pub qpn: u32,
@@ -62,11 +62,11 @@ pub enum RailStage {
     /// A queue pair was made, and the peer was told.
     Offered,
     /// A thread connects the queue pair to the peer's.
-    Joining,
+    Connecting,
     /// The queue pair is connected to the peer's; the peer's may not be yet.
     Ready,
     /// The probe, a write of no bytes, is in flight.
-    Tried,
+    Probing,
     Up,
     /// The rail was lost and its queue pair destroyed; the peer's queue pair of generation `peer` may still exist.
     Lost {
@@ -182,7 +182,7 @@ pub struct Rail {
     pub message_buffer: Option<Buffer>,
     pub stage: RailStage,
     /// The generation of the current queue pair, or of the last one.
-    pub life: u32,
+    pub generation: u32,
     pub peer: Option<RailOffer>,
     /// The peer's queue pair is connected to this generation.
     pub peer_ready: bool,
@@ -213,7 +213,7 @@ impl Rail {
             joining: None,
             message_buffer: None,
             stage: RailStage::Down { again: 1 },
-            life: 0,
+            generation: 0,
             peer: None,
             peer_ready: false,
             in_flight: VecDeque::new(),
@@ -244,7 +244,7 @@ impl Rail {
         match self.stage {
             RailStage::Down { again } => again,
             RailStage::Offered if self.peer.is_some() => SOON,
-            RailStage::Joining => SOON,
+            RailStage::Connecting => SOON,
             _ => 0,
         }
     }
@@ -252,7 +252,7 @@ impl Rail {
     /// The sequence number of the next work requests. Its upper bits are the generation, so that completions of an earlier queue pair are
     /// recognised.
     pub fn seq(&self) -> u32 {
-        self.life << 24 | self.next & 0xff_ffff
+        self.generation << 24 | self.next & 0xff_ffff
     }
 
     pub fn begin(&mut self, flight: InFlightPart, now: u64) {

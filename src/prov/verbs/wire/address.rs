@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_left_out_has_a_default() {
+    fn optional_fields_have_defaults() {
         assert_eq!(parse("verbs://192.0.2.1").map(|a| a.to_string()).ok().as_deref(), Some("verbs://192.0.2.1:0"));
         let Ok(Address::Qp(qp)) = parse(GOOD) else { panic!("{GOOD}") };
         assert_eq!((qp.service, qp.reads, qp.access, qp.qpn, qp.mtu), (None, 1, 0, 17, 1024));

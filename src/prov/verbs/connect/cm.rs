@@ -16,11 +16,9 @@ use crate::prov::verbs::sys::abi::ibv_qp_state;
 use crate::prov::verbs::sys::cm_channel::Channel;
 use crate::prov::verbs::sys::cm_event::{CmEvent, CmEventKind};
 use crate::prov::verbs::sys::cm_id::{ConnParam, Id};
-use crate::prov::verbs::sys::status;
-use crate::prov::verbs::sys::status::Failed;
+use crate::prov::verbs::sys::status::{self, Failed};
 use crate::prov::verbs::wire::address::{Address, QpAddress};
-use crate::prov::verbs::wire::greeting;
-use crate::prov::verbs::wire::greeting::Greeting;
+use crate::prov::verbs::wire::greeting::{self, Greeting};
 use crate::sys::time::{self, now_ns};
 use std::net::SocketAddr;
 

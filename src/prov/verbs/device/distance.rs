@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The distance of a NIC from an accelerator or another NIC, by the common part of their directories under /sys/devices.
 
-use super::context;
-use super::context::Topology;
+use super::context::{self, Topology};
 use crate::prov::info::Near;
 use std::path::{Path, PathBuf};
 

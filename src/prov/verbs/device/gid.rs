@@ -2,8 +2,7 @@
 //! The addresses of a port: its GIDs, their types, their network interfaces, and the IP address of this host by which rdma_cm reaches the
 //! port.
 
-use super::netdev;
-use super::netdev::Netdev;
+use super::netdev::{self, Netdev};
 use crate::error::Result;
 use crate::prov::verbs::sys::abi::{GidEntry, ibv_context, ibv_gid};
 use crate::prov::verbs::sys::library::{newer, verbs};

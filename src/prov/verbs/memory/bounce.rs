@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bounce buffers: registered host memory between the device and memory that it does not reach.
 
-use super::mr;
-use super::mr::Staged;
+use super::mr::{self, Staged};
 use super::registered::{Buffer, Registered};
 use crate::error::Result;
 use crate::hmem::Site;

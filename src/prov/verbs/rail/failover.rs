@@ -29,8 +29,7 @@ use crate::prov::verbs::state::rail::{Rail, RailOffer, RailStage};
 use crate::prov::verbs::state::rails::Outage;
 use crate::prov::verbs::state::{Phase, State};
 use crate::prov::verbs::sys::abi::*;
-use crate::prov::verbs::sys::status;
-use crate::prov::verbs::sys::status::Failed;
+use crate::prov::verbs::sys::status::{self, Failed};
 use crate::sys::time::{deadline, now_ns};
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Cargo builds the crate. This file does what cargo does not: install a C library, and test it as one.
+# Cargo builds the crate. This file does the rest: it installs the C library and tests it as one.
 #
 #   make help        prints this
 #   make demo        from a machine with Rust to two C processes that move memory
 #   make check       the tests of a working day in ten minutes, with one summary; `make check-<step>` runs one step
 #   make check-all   those and all others in an hour: sanitizers, memory checkers, fuzzers, virtual machine, plugins
-#   make fuzz        looks for what a peer may do that tcp and shm cannot bear; SECONDS=600 for each of three targets
+#   make fuzz        runs the five fuzz targets, whose peers break the rules of tcp, shm and rdm; SECONDS=600 for each
 #   make install     PREFIX=/usr/local LIBDIR=$PREFIX/lib DESTDIR=; `make install-debug` puts the debug information beside it
 #   make bench       gdrfab beside libfabric and UCX; needs `make deps-bench`
 #   make bench-quick gdrfab's main rows in three minutes; BASE=<prefix of another version> puts that one beside them
@@ -13,7 +13,7 @@
 #   make plugin-libfabric  the provider for libfabric; `make install-plugin-libfabric` puts it into LIBDIR/libfabric
 #   make plugin-nixl  the backend for NIXL; `make install-plugin-nixl NIXL=<wheel's plugins folder>` puts it there
 #   make check-gpu   the conformance programs on this machine's NVIDIA GPUs; `make bench-gpu` the speed there
-#   make deps        installs what the tests need; `make header options abi` writes what is generated and committed
+#   make deps        installs what the tests need; `make header options abi` rewrites the generated files that are committed
 
 PREFIX     ?= /usr/local
 BINDIR     ?= $(PREFIX)/bin
@@ -27,12 +27,12 @@ INSTALL    ?= install
 OBJCOPY    ?= objcopy
 NM         ?= nm
 
-# One absolute path for cargo and for the scripts, wherever they are started.
+# An absolute path for cargo and for the scripts, whatever directory they are started in.
 export CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
-# `demo` is built in a minute; what is measured and shipped is `release`.
+# `demo` is built in a minute. Measurements and installed files use `release`.
 PROFILE     ?= release
 OUT         := $(CARGO_TARGET_DIR)/$(PROFILE)
-# What is installed: without debug information, which lies beside it as .debug files.
+# Installed files have no debug information; it lies beside them in .debug files.
 STRIPPED    := $(OUT)/stripped
 SO_OUT      := $(if $(filter release,$(PROFILE)),$(CARGO_TARGET_DIR)/shared,$(OUT))
 TEST_PREFIX := $(CARGO_TARGET_DIR)/prefix
@@ -42,7 +42,7 @@ SO          := libgdrfab.so
 SONAME      := $(SO).$(MAJOR)
 PROGRAMS    := gdrfab-info gdrfab-perf
 PC_FILES    := gdrfab.pc gdrfab-static.pc
-# The process that copies for those who may not call a driver; the library looks for it here, beside itself.
+# The process that copies for processes that may not call a driver. The library looks for it at this path beside itself.
 COPIER      := gdrfab/gdrfab-copier
 EXAMPLES     := $(basename $(notdir $(wildcard examples/*.c)))
 # Examples of several files, each in a directory of its own; a script beside it runs both sides.
@@ -50,31 +50,32 @@ EXAMPLE_DIRS := $(notdir $(patsubst %/main.c,%,$(wildcard examples/*/main.c)))
 EXAMPLES_CXX := $(basename $(notdir $(wildcard examples/*.cpp)))
 EXAMPLES_OUT := $(CARGO_TARGET_DIR)/c-examples
 
-# Where `check`, `demo` and `bench` find what they have just installed, and nothing else.
+# With these variables `check`, `demo` and `bench` find the files that they have just installed, and no others.
 USE_TEST_PREFIX = PKG_CONFIG_PATH=$(TEST_PREFIX)/lib/pkgconfig LD_LIBRARY_PATH=$(TEST_PREFIX)/lib PREFIX=$(TEST_PREFIX)
 INSTALL_TEST_PLUGIN = $(MAKE) --no-print-directory install-plugin-nccl LIBDIR=$(TEST_PREFIX)/lib DESTDIR=
 INSTALL_TEST_FI = $(MAKE) --no-print-directory install-plugin-libfabric LIBDIR=$(TEST_PREFIX)/lib DESTDIR=
-# Others run from the prefix meanwhile: the library is not installed anew.
+# Other tests run from the prefix meanwhile, so the library is not installed anew.
 INSTALL_TEST_NIXL = $(MAKE) --no-print-directory -o check-install install-plugin-nixl NIXL= LIBDIR=$(TEST_PREFIX)/lib DESTDIR=
-# What is the same already keeps its time, so that programs built against it are not built anew.
+# Unchanged files keep their times, so that programs built against them are not built anew.
 INSTALL_TEST_PREFIX = $(MAKE) --no-print-directory install install-debug INSTALL="$(INSTALL) -C" PREFIX=$(TEST_PREFIX) BINDIR=$(TEST_PREFIX)/bin \
 	LIBDIR=$(TEST_PREFIX)/lib INCLUDEDIR=$(TEST_PREFIX)/include DESTDIR=
 
-# Programs and shared libraries of a directory, if they are newer than what was made of them before.
+# Splits the debug information off the programs and shared libraries of a directory, if they are newer than the results.
 split_debug = @mkdir -p $(STRIPPED); cd $(STRIPPED) && for f in $(1); do from=$(or $(2),$(OUT))/$$f; [ $$f -nt $$from ] || { \
 	$(OBJCOPY) --only-keep-debug $$from $$f.debug && chmod 644 $$f.debug && \
 	$(OBJCOPY) --strip-unneeded --add-gnu-debuglink=$$f.debug $$from $$f; } || exit 1; done
 
-# The archive shows nothing but gdrfab_*: another static library in Rust brings its own copy of Rust's runtime. It is one object, as
-# names that several objects share cannot be local. Bitcode of Rust's own library does not survive the joining (-R).
+# Makes an archive that shows only gdrfab_*: another static library in Rust brings its own copy of Rust's runtime. The archive is
+# one object, because names that several objects share cannot be local. Bitcode of Rust's own library does not survive the joining
+# (-R).
 local_archive = @cd $(STRIPPED) && { [ libgdrfab.a -nt $(OUT)/libgdrfab.a ] || { \
 	$(NM) -D --defined-only $(SO_OUT)/$(SO) | sed 's/.* //' >exports && \
 	$(LD) -r --force-group-allocation -o libgdrfab.o $$(sed 's/^/-u /' exports) $(OUT)/libgdrfab.a && \
 	$(OBJCOPY) --strip-debug -R .llvmbc -R .llvmcmd --keep-global-symbols=exports libgdrfab.o && \
 	rm -f libgdrfab.a && $(AR) rcs libgdrfab.a libgdrfab.o && rm libgdrfab.o exports; }; }
 
-# In one run with the rlib that the programs link, rustc keeps all that the rlib offers in the shared library too. That of a
-# release is built alone, at the same time, and is a sixteenth smaller.
+# Built together with the rlib that the programs link, a shared library keeps all that the rlib offers. For a release the shared
+# library is therefore built alone, at the same time, and is a sixteenth smaller.
 all: has-rust $(OUT)/native-static-libs
 ifeq ($(PROFILE),release)
 	@$(CARGO) rustc -q --profile shared --lib --no-default-features --features reserve --crate-type cdylib & shared=$$!; \
@@ -86,12 +87,12 @@ endif
 	$(call split_debug,$(PROGRAMS) $(notdir $(COPIER)))
 	$(call local_archive)
 
-# Said before anything is fetched or built.
+# Checked before anything is fetched or built.
 has-rust:
 	@CARGO="$(CARGO)" RUSTC="$(RUSTC)" tests/deps.sh rust
 
-# What a static link needs besides libgdrfab.a. Only the compiler knows, and it says so only when it links. C compilers add the
-# unwinder (gcc_s) themselves, and it has no archive of that name for -static.
+# The libraries that a static link needs besides libgdrfab.a. Only the compiler knows them, and prints them only when it links. C
+# compilers add the unwinder (gcc_s) themselves, and it has no archive of that name for -static.
 $(OUT)/native-static-libs: Cargo.toml Makefile | has-rust
 	@mkdir -p $(@D)
 	@echo '' | $(RUSTC) --crate-type staticlib --print native-static-libs -o $@.a - 2>&1 | \
@@ -99,14 +100,14 @@ $(OUT)/native-static-libs: Cargo.toml Makefile | has-rust
 	@rm -f $@.a
 	@test -s $@.new && mv $@.new $@
 
-# Makes directories, and notes those that were not there: uninstall takes them away again.
+# Makes directories, and notes those that it made, so that uninstall can remove them.
 NOTED := gdrfab/directories
 make_dirs = @made=; for d in $(1) $(DESTDIR)$(LIBDIR)/gdrfab; do \
 		while [ ! -d "$$d" ] && [ "$$d" != "$(DESTDIR)" ]; do made="$$made $${d\#"$(DESTDIR)"}"; d=$$(dirname "$$d"); done; done; \
 	$(INSTALL) -d $(1) $(DESTDIR)$(LIBDIR)/gdrfab && \
 	for d in $$made; do grep -qxF "$$d" $(DESTDIR)$(LIBDIR)/$(NOTED) 2>/dev/null || echo "$$d" >>$(DESTDIR)$(LIBDIR)/$(NOTED); done
 
-# `sudo make install` often runs without cargo in its PATH: then it installs what `make` has built.
+# `sudo make install` often has no cargo in its PATH: then it installs the files that `make` has built.
 install: $(if $(shell command -v $(CARGO)),all)
 	$(call make_dirs,$(addprefix $(DESTDIR),$(BINDIR) $(LIBDIR)/pkgconfig $(INCLUDEDIR)/gdrfab))
 	$(INSTALL) -m 755 $(STRIPPED)/$(SO) $(DESTDIR)$(LIBDIR)/$(SO).$(VERSION)
@@ -124,7 +125,7 @@ install: $(if $(shell command -v $(CARGO)),all)
 	$(INSTALL) -m 755 $(addprefix $(STRIPPED)/,$(PROGRAMS)) $(DESTDIR)$(BINDIR)
 	$(INSTALL) -m 755 $(STRIPPED)/$(notdir $(COPIER)) $(DESTDIR)$(LIBDIR)/$(COPIER)
 
-# Where gdb, perf and valgrind look: in .debug beside each file.
+# Where gdb, perf and valgrind look for debug information: in .debug beside each file.
 DEBUG_DIRS := $(LIBDIR)/.debug $(LIBDIR)/gdrfab/.debug $(BINDIR)/.debug
 install-debug: $(if $(shell command -v $(CARGO)),all)
 	$(call make_dirs,$(addprefix $(DESTDIR),$(DEBUG_DIRS)))
@@ -132,13 +133,14 @@ install-debug: $(if $(shell command -v $(CARGO)),all)
 	$(INSTALL) -m 644 $(STRIPPED)/$(notdir $(COPIER)).debug $(DESTDIR)$(LIBDIR)/gdrfab/.debug
 	$(INSTALL) -m 644 $(addprefix $(STRIPPED)/,$(addsuffix .debug,$(PROGRAMS))) $(DESTDIR)$(BINDIR)/.debug
 
-# ---- plugins: C on the installed library, built as a user would
+# ---- plugins: C on the installed library, built as a user would build them
 
 NCCL_SO := libnccl-net-gdrfab.so
 NCCL_C  := $(wildcard plugins/nccl/*.c)
 
-# Needs neither NCCL nor CUDA, only gdrfab as pkg-config finds it in what was just installed. At run time the plugin looks
-# for libgdrfab.so beside itself first. What NCCL closes stays loaded (nodelete): it may leave connections open, and helpers.
+# Needs neither NCCL nor CUDA, only gdrfab as pkg-config finds it in the prefix just installed. At run time the plugin looks for
+# libgdrfab.so beside itself first. The library stays loaded when NCCL closes it (nodelete), because connections may be left open
+# and helper threads may still run.
 plugin-nccl: check-install
 	$(CC) -std=c99 -D_GNU_SOURCE -O2 -g -fPIC -fvisibility=hidden -pthread -Wall -Wextra -Wpedantic -Werror -shared \
 		-Wl,-soname,$(NCCL_SO) -Wl,-z,defs -Wl,-z,nodelete -Wl,-rpath,'$$ORIGIN' -o $(OUT)/$(NCCL_SO) $(NCCL_C) \
@@ -152,15 +154,15 @@ install-plugin-nccl: $(if $(shell command -v $(CARGO)),plugin-nccl)
 FI_SO := libgdrfab-fi.so
 FI_C  := $(wildcard plugins/libfabric/*.c)
 
-# Needs libfabric's headers, but links nothing of it: whichever libfabric loads the file is the one that it calls. What
-# libfabric closes stays loaded (nodelete), as gdrfab's threads may still run in it.
+# Needs libfabric's headers, but links none of its libraries: the provider calls whichever libfabric loads the file. It stays loaded
+# when libfabric closes it (nodelete), because gdrfab's threads may still run in it.
 plugin-libfabric: check-install
 	$(CC) -std=c99 -D_GNU_SOURCE -O2 -g -fPIC -fvisibility=hidden -pthread -Wall -Wextra -Wpedantic -Werror -shared \
 		-Wl,-soname,$(FI_SO) -Wl,-z,defs -Wl,-z,nodelete -Wl,-rpath,'$$ORIGIN/..' -o $(OUT)/$(FI_SO) $(FI_C) \
 		$$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab) $$(pkg-config --cflags libfabric) -ldl
 	$(call split_debug,$(FI_SO))
 
-# A directory of its own: FI_PROVIDER_PATH names it, and libfabric loads whatever lies there.
+# A directory of its own: FI_PROVIDER_PATH names it, and libfabric loads every file in it.
 install-plugin-libfabric: $(if $(shell command -v $(CARGO)),plugin-libfabric)
 	$(call make_dirs,$(DESTDIR)$(LIBDIR)/libfabric)
 	$(INSTALL) -m 755 $(STRIPPED)/$(FI_SO) $(DESTDIR)$(LIBDIR)/libfabric/$(FI_SO)
@@ -168,8 +170,8 @@ install-plugin-libfabric: $(if $(shell command -v $(CARGO)),plugin-libfabric)
 NIXL_SO  := libplugin_GDRFAB.so
 NIXL_CXX := $(wildcard plugins/nixl/*.cpp)
 
-# Needs no header of NIXL's. It is opened by a Python that may have an older C++ library than this machine's, so it brings its
-# own; what NIXL closes stays loaded (nodelete), as gdrfab's threads may still run in it.
+# Needs no header of NIXL's. The Python that opens it may have an older C++ library than this machine's, so it brings its own. It
+# stays loaded when NIXL closes it (nodelete), because gdrfab's threads may still run in it.
 plugin-nixl: check-install
 	$(if $(NIXL_INCLUDE),$(CXX) -std=c++20 -fsyntax-only -Iplugins/nixl/tests/quiet $(addprefix -I$(NIXL_INCLUDE)/,src/api/cpp src/utils src/core/telemetry) \
 		plugins/nixl/tests/border.cpp)
@@ -178,7 +180,8 @@ plugin-nixl: check-install
 		-Wl,-rpath,'$$ORIGIN:$$ORIGIN/..' -o $(OUT)/$(NIXL_SO) $(NIXL_CXX) $$($(USE_TEST_PREFIX) pkg-config --cflags --libs gdrfab)
 	$(call split_debug,$(NIXL_SO))
 
-# NIXL has one folder of plugins: NIXL= names it, and the library goes there too. Without, beside the library, for NIXL_PLUGIN_DIR.
+# NIXL has one folder of plugins: NIXL= names it, and the library goes there too. Without NIXL=, the plugin goes beside the library,
+# for NIXL_PLUGIN_DIR.
 install-plugin-nixl: $(if $(shell command -v $(CARGO)),plugin-nixl)
 ifneq ($(NIXL),)
 	$(INSTALL) -d $(NIXL)/gdrfab
@@ -190,7 +193,7 @@ else
 	$(INSTALL) -m 755 $(STRIPPED)/$(NIXL_SO) $(DESTDIR)$(LIBDIR)/nixl/$(NIXL_SO)
 endif
 
-# Everything that install and the plugins' installs have put there, and of directories those that they made and that are empty.
+# Removes all files that install and the plugins' installs have put there, and the directories that they made, if empty.
 uninstall:
 	rm -f $(DESTDIR)$(LIBDIR)/libfabric/$(FI_SO) $(DESTDIR)$(LIBDIR)/nixl/$(NIXL_SO)
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(NCCL_SO) $(SO) $(SONAME) $(SO).$(VERSION) libgdrfab.a $(addprefix pkgconfig/,$(PC_FILES)) $(COPIER))
@@ -206,17 +209,17 @@ help:
 
 # ---- tests: each step stands alone; tests/check.sh runs them and sums up
 
-# First what compiles for most of its time, two at a time: much of that has one thread, and each of install, loom and the others
-# has a target directory, or a profile's, of its own. Then what needs the installed library.
+# First the steps that mostly compile, two at a time: much of that uses one thread, and install, loom and the others have different
+# target directories or profiles. Then the steps that need the installed library.
 CHECKS_BUILD := fmt clippy install rust loom
 CHECKS := c tcp plugins
-# Deeper: alone where limits are those of a quiet machine, and two at a time what waits most of its time; then, where limits are
-# wide or nobody looks at a clock, what does not, the longest first; libfabric-deep has a virtual machine of its own, and takes the
-# turn of the first one.
+# More tests. Steps whose limits need a quiet machine run alone. Steps that mostly wait run two at a time. The others, whose limits
+# are wide or which have none, run last, the longest first; libfabric-deep has a virtual machine of its own, and takes the turn of
+# the first one.
 CHECKS_ALONE := perf modes
 CHECKS_WAIT := nccl libfabric tcp-links examples doc
 CHECKS_PAIRS := verbs memcheck libfabric-deep fuzz tsan nixl guards bindings
-# Programs of c-tests side by side; see c-tests/run.sh. They wait most of the time.
+# The number of c-tests programs that run at a time; see c-tests/run.sh. They wait most of the time.
 JOBS ?= 4
 
 check:
@@ -237,23 +240,23 @@ check-clippy:
 check-doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --lib
 
-# The tests of the vendors' interfaces need stand-ins of their drivers, and say so and pass without.
+# The tests of the vendors' interfaces need the fake drivers; without them they say so and pass.
 check-rust:
 	CC="$(CC)" sh c-tests/fakes/build.sh $(CARGO_TARGET_DIR)/fakes
 	GDRFAB_FAKES=$(CARGO_TARGET_DIR)/fakes $(CARGO) test --no-fail-fast
 
-# The verbs bindings against the C headers, where rdma-sys' bindgen runs.
+# Compares the verbs bindings with the C headers, where rdma-sys' bindgen runs.
 check-bindings:
 	CARGO="$(CARGO)" tests/verbs-layout/run.sh
 
-# Loom swaps the atomics of the whole crate, so the models have a build of their own.
+# Loom replaces the atomics of the whole crate, so the models have a build of their own.
 check-loom:
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test -p gdrfab-loom --target-dir $(CARGO_TARGET_DIR)/loom
 
 check-install:
 	$(INSTALL_TEST_PREFIX)
 
-# As a user would build them: pkg-config, and no warnings.
+# Built as a user would build them: with pkg-config, and without warnings.
 examples: check-install
 	@mkdir -p $(EXAMPLES_OUT)
 	$(USE_TEST_PREFIX) sh -e -c 'for e in $(EXAMPLES); do \
@@ -278,15 +281,15 @@ check-examples: examples
 	$(USE_TEST_PREFIX) sh -e -c 'k=$(EXAMPLES_OUT)/kvmove; $$k --die; GDRFAB_PROVIDER=tcp $$k --die; \
 		LD_LIBRARY_PATH=$(CARGO_TARGET_DIR)/fakes:$$LD_LIBRARY_PATH $$k --mem cuda:0 --size 5000'
 
-# What gdrfab-perf promises. See tests/check-perf.sh.
+# The promises of gdrfab-perf. See tests/check-perf.sh.
 check-perf: check-install
 	$(USE_TEST_PREFIX) tests/check-perf.sh
 
 check-c: check-install
 	$(USE_TEST_PREFIX) c-tests/run.sh --jobs $(JOBS)
 
-# Without locks, where operations take the fast path, with entries in the order of posting, with tags, and between connectionless
-# endpoints.
+# The same programs without locks, where operations take the fast path, with completions in the order of posting, with tags, and
+# between connectionless endpoints.
 check-modes: check-install
 	$(USE_TEST_PREFIX) TEST_THREADING=domain TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma rma_order msg msg_order cq cq_error region_protection
 	$(USE_TEST_PREFIX) TEST_COMP_ORDER=strict TEST_FAST=1 c-tests/run.sh --jobs $(JOBS) rma msg msg_order cq cq_error region_protection deadline fault_injection fault_injection_refuse
@@ -294,8 +297,8 @@ check-modes: check-install
 	$(USE_TEST_PREFIX) TEST_RDM=1 TEST_FAST=1 sh -e -c 'for p in shm tcp; do TEST_PROVIDER=$$p c-tests/run.sh --jobs $(JOBS) \
 		rma rma_order msg msg_order region_protection deadline fault_injection peer_killed wait region_unmapped threads; done'
 
-# One library, made of the dependencies that check-rust has built, serves two guards: it panics on demand, and its debug
-# information says how the compiler laid out what the header declares. It is moved away at once.
+# One build of the library, made with the dependencies that check-rust has built, serves two guards: it panics on demand, and its
+# debug information tells the compiler's layout of the structs that the header declares. It is moved away at once.
 check-guards: check-install
 	$(CARGO) rustc --lib --crate-type cdylib -- --cfg gdrfab_panic -C opt-level=0 -C debuginfo=2
 	@mkdir -p $(CARGO_TARGET_DIR)/panic && mv $(CARGO_TARGET_DIR)/debug/$(SO) $(CARGO_TARGET_DIR)/panic/$(SONAME)
@@ -327,8 +330,8 @@ check-plugins: test-plugins
 	$(USE_TEST_PREFIX) plugins/nccl/tests/check.sh --fast --versions 11 --providers shm --programs "nccl nccl_ranks nccl_tuner nccl_message nccl_group"
 	$(USE_TEST_PREFIX) plugins/libfabric/tests/check.sh --parts "tools pingpong"
 
-# The plugin, driven as NCCL drives it, without NCCL and without a GPU; two at a time, as no call may take long. See plugins/nccl/tests/check.sh.
-# NCCL_WHEELS="2.20.5 ...": whether these NCCLs find an interface in it; see wheels.sh.
+# The plugin driven as NCCL drives it, without NCCL and without a GPU; two programs at a time, as no call may take long. See
+# plugins/nccl/tests/check.sh. NCCL_WHEELS="2.20.5 ...": checks that these NCCLs find an interface in the plugin; see wheels.sh.
 check-nccl: test-plugins
 	$(USE_TEST_PREFIX) plugins/nccl/tests/check.sh --jobs 2
 	$(if $(NCCL_WHEELS),$(USE_TEST_PREFIX) plugins/nccl/tests/wheels.sh $(NCCL_WHEELS))
@@ -342,11 +345,11 @@ check-nixl: check-install
 	$(INSTALL_TEST_NIXL)
 	$(USE_TEST_PREFIX) plugins/nixl/tests/check.sh $(NIXL_FLAGS)
 
-# Under a memory checker and in the virtual machine, which bear a busy machine.
+# The parts with a memory checker and a virtual machine, which tolerate a busy machine.
 check-libfabric-deep: test-plugins
 	$(USE_TEST_PREFIX) TEST_TIME_SCALE=2 plugins/libfabric/tests/check.sh --parts "memcheck verbs"
 
-# Half a minute for each target. See fuzz/run.sh.
+# Half a minute for each target, ten seconds for `seal`. See fuzz/run.sh.
 check-fuzz:
 	fuzz/run.sh decode 30
 	fuzz/run.sh connection 30
@@ -367,7 +370,7 @@ fuzz:
 check-verbs: check-install
 	$(USE_TEST_PREFIX) tests/check-verbs.sh
 
-# Needs GPUs, so `check` leaves it out. Elsewhere built programs run there by tests/check-gpu.sh alone.
+# Needs GPUs, so `check` leaves it out. tests/check-gpu.sh alone runs programs there that were built elsewhere.
 check-gpu: check-install
 	$(USE_TEST_PREFIX) tests/check-gpu.sh
 
@@ -397,7 +400,7 @@ demo:
 	@echo "--- examples/hello.c, built through pkg-config, as two processes:"
 	@$(USE_TEST_PREFIX) examples/hello.sh $(EXAMPLES_OUT)/hello
 
-# As a user would build it.
+# Built as a user would build it.
 hello:
 	@$(INSTALL_TEST_PREFIX)
 	@mkdir -p $(EXAMPLES_OUT)
@@ -407,12 +410,12 @@ bench: deps-bench
 	@$(INSTALL_TEST_PREFIX)
 	$(USE_TEST_PREFIX) KEEP_AS='make bench' benches/keep.sh peers $(MAKE) -C benches/peers bench
 
-# BASE=<prefix>: what is installed there runs in turns with this tree. QUICK_FLAGS: options of benches/peers/quick.py.
+# BASE=<prefix>: the version installed there takes turns with this tree. QUICK_FLAGS: options of benches/peers/quick.py.
 bench-quick:
 	@$(INSTALL_TEST_PREFIX)
 	$(USE_TEST_PREFIX) benches/peers/quick.py $(if $(BASE),--base $(BASE)) $(QUICK_FLAGS)
 
-# A tcp connection beside idle ones: each line is one run.
+# An active tcp connection beside idle ones: each line is one run.
 bench-idle:
 	@$(INSTALL_TEST_PREFIX)
 	@mkdir -p $(EXAMPLES_OUT)
@@ -420,7 +423,7 @@ bench-idle:
 	$(USE_TEST_PREFIX) KEEP_AS='make bench-idle' benches/keep.sh tcp-idle sh -e -c 'for n in 0 99 9999; do \
 		$(EXAMPLES_OUT)/idle $$n; $(EXAMPLES_OUT)/idle $$n 101 poll; done'
 
-# Connectionless endpoints: silent peers beside one that speaks, 1,000 of 10,000 names in use, 256 processes all to all.
+# Connectionless endpoints: an active peer beside silent ones, 1,000 of 10,000 names in use, 256 processes all to all.
 bench-rdm:
 	@$(INSTALL_TEST_PREFIX)
 	@mkdir -p $(EXAMPLES_OUT)
@@ -450,7 +453,7 @@ bench-gpu:
 	benches/keep.sh -a gpu env GDRFAB_CUDA_MAX_CTAS=0 $(EXAMPLES_OUT)/gpu-lists
 	$(USE_TEST_PREFIX) benches/keep.sh -a gpu benches/gpu/tcp.py --perf $(TEST_PREFIX)/bin/gdrfab-perf $(GPU_TCP_FLAGS)
 
-# What torchcomms' benchmark of this name measures, and what the C++ layer adds to the C functions.
+# The measurements of torchcomms' benchmark of this name, and the cost that the C++ layer adds to the C functions.
 bench-rdma-transport:
 	@$(INSTALL_TEST_PREFIX)
 	@mkdir -p $(EXAMPLES_OUT)
@@ -461,7 +464,7 @@ bench-rdma-transport:
 		$(EXAMPLES_OUT)/rdma_transport_bench --two $(RDMA_TRANSPORT_FLAGS)
 	benches/keep.sh -a rdma-transport $(EXAMPLES_OUT)/rdma_transport_bench --overhead
 
-# The provider for libfabric beside gdrfab's own calls, and Open MPI over it beside other ways.
+# The provider for libfabric beside gdrfab's own calls, and Open MPI over it beside other transports.
 bench-libfabric: check-install
 	@$(INSTALL_TEST_FI)
 	$(USE_TEST_PREFIX) KEEP_AS='make bench-libfabric' benches/keep.sh libfabric benches/libfabric/run.sh

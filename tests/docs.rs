@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! README.md, SECURITY.md, CONTRIBUTING.md, CHANGELOG.md and docs/: links lead somewhere, lines fit a terminal, tables are whole,
-//! every page is in the index and names its readers, and no sentence begins with a clause in the place of its subject.
+//! Tests of README.md, SECURITY.md, CONTRIBUTING.md, CHANGELOG.md and docs/: links lead somewhere, lines fit a terminal, tables are
+//! complete, every page is in the index and names its readers, and no sentence begins with a clause in the place of its subject.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Columns of a line; of a row of a table, and of code.
+/// Most columns of a line of text, and of a table's row or of code.
 const COLUMNS: [usize; 2] = [104, 128];
 
 fn root() -> &'static Path {
@@ -30,7 +30,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     })
 }
 
-/// The name by which a link reaches a heading.
+/// The anchor by which a link reaches a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
@@ -47,7 +47,7 @@ fn targets(line: &str) -> Vec<&str> {
     inline.chain(defined).collect()
 }
 
-/// Why a link of a page leads nowhere.
+/// The reason why a link of a page leads nowhere; None if it leads somewhere.
 fn broken(page: &Path, text: &str, target: &str) -> Option<String> {
     if target.starts_with("http") {
         return None;
@@ -134,7 +134,7 @@ fn pages_name_their_readers() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The sentences of a paragraph that begin with a clause in the place of their subject; questions may.
+/// The sentences of a paragraph that begin with a clause in the place of their subject; questions are allowed.
 fn headless(paragraph: &str) -> Vec<&str> {
     const WORDS: [&str; 6] = ["What", "Who", "Which", "Whoever", "Whatever", "Whether"];
     let mut rest = paragraph;
@@ -205,7 +205,7 @@ fn tables_are_whole() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The fuzz peer of shm is written after the format's page, so that a change of the one shows where the other stays behind.
+/// The fuzz peer of shm follows the format's page, so a change of the one must be made in the other too.
 #[test]
 fn the_fuzz_peer_of_shm_has_the_numbers_of_the_format() {
     let page = fs::read_to_string(root().join("docs/shm-format.md")).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A driver that does not return holds up the registration that asked it, and nothing else: with the fake CUDA of
-//! `c-tests/fakes`, which hangs in one function until it is let go. `fakes` says how the cases run.
+//! A driver that does not return delays the registration that called it, and nothing else. Uses the fake CUDA of `c-tests/fakes`, which
+//! hangs in one function until it is released. `fakes` says how the cases run.
 
 mod fakes;
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const CASES: &[Case] = &[("shm", "", &[], shm), ("tcp", "", &[], tcp)];
 
-/// What registering asks the driver, in this order.
+/// The driver's functions that a registration calls, in this order.
 const DETECT: &str = "cuPointerGetAttributes";
 const EXPORT: &str = "cuMemExportToShareableHandle";
 
@@ -57,13 +57,13 @@ fn hangs(provider: &str, function: &str, paths: Paths) {
     // SAFETY: no other thread of this process runs.
     unsafe { std::env::set_var("FAKE_HANG", format!("{function}@{}", file.display())) };
     let (bytes, more) = ([0u8; 64], [0u8; 64]);
-    // SAFETY: both outlive what is done with them.
+    // SAFETY: both buffers outlive their use.
     let host = [&bytes, &more].map(|b| unsafe { Iov::of(b) });
     let earlier = domain.register(&attr(&host, Memory::Host)).unwrap();
     std::fs::write(&file, "").unwrap();
     std::thread::scope(|threads| {
         let hanging = threads.spawn(|| {
-            // SAFETY: memory of the fake driver, which alone touches it.
+            // SAFETY: memory of the fake driver, which no other code touches.
             let device = [unsafe { Iov::new(at, 4096) }];
             let mr = domain.register(&attr(&device, Memory::Device(Site { iface: Iface::Cuda, device: 0 }))).unwrap();
             let found = mr.facts().unwrap().paths;
@@ -71,7 +71,7 @@ fn hangs(provider: &str, function: &str, paths: Paths) {
             mr.put_back();
             found
         });
-        // The driver has taken the file: it is inside, and stays there.
+        // The driver has removed the file: it is inside the call, and stays there.
         let inside = wait(|| !file.exists());
         let others = threads.spawn(|| {
             let mr = domain.register(&attr(&host, Memory::Host)).unwrap();

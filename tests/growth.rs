@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What allocates as many elements as a number says goes through src/fallible.rs, where it can fail, or stands here with what bounds
 //! the number. The reserve (src/reserve.rs) has what is bounded.
+//! Code that allocates a variable number of elements must use src/room.rs, where the allocation can fail, or be listed here with the bound
+//! on the number. The reserve (src/reserve.rs) provides bounded allocations.
 //!
-//! The sources are read as text: a line of a file is known by what it allocates, not by its number.
+//! The sources are read as text: an allocation is recognised by the text of its line, not by the line's number.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Words that allocate as much as they are told.
+/// Calls that allocate the number of elements that they are given.
 const WORDS: [&str; 8] = [
     "Vec::with_capacity(",
     "String::with_capacity(",
@@ -20,7 +22,7 @@ const WORDS: [&str; 8] = [
     "new_uninit_slice(",
 ];
 
-/// Files, how many such places each has, and what bounds them.
+/// Files, the number of such allocations in each, and the bound on them.
 const BOUNDED: &[(&str, usize, &str)] = &[
     ("fabric/domain.rs", 1, "kinds of objects"),
     ("hmem/copier/mod.rs", 1, "ANSWER_BYTES"),
@@ -101,7 +103,7 @@ const BOUNDED: &[(&str, usize, &str)] = &[
     ("sys/tcp.rs", 3, "descriptors that are polled at once"),
 ];
 
-/// `vec![a, b]` has as many elements as are written there, and so have numbers in digits.
+/// Whether a line allocates a variable number: `vec![a, b]` has as many elements as are written, and so does a literal number.
 fn allocates(line: &str) -> bool {
     WORDS.iter().any(|word| match line.find(word).map(|at| &line[at + word.len()..]) {
         Some(rest) if *word == "vec![" => rest.split(']').next().is_some_and(|inside| inside.contains("; ")),
@@ -127,7 +129,7 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The programs may end; tests do.
+/// Whether a file belongs to the library: programs may end for want of memory, and so may tests.
 fn is_of_the_library(name: &str) -> bool {
     !name.starts_with("bin/") && name != "fallible.rs" && !name.ends_with("/tests.rs") && !name.contains("/tests/")
 }
@@ -153,7 +155,7 @@ fn growth_by_a_number_can_fail_or_is_bounded() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-/// The check above is worth what it would catch.
+/// Proves that the check above finds what it must find.
 #[test]
 fn growth_is_seen() {
     for line in

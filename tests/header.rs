@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! include/gdrfab.h is what cbindgen and tests/header/layout.rs make of src/capi, and nothing is lost on the way.
+//! Checks that include/gdrfab.h is what cbindgen and tests/header/layout.rs make of src/capi, and that nothing is lost on the way.
 //!
-//! cbindgen drops what it does not understand with no more than a log line, so its warnings are
-//! failures here, and what it leaves out without a word is counted. `make header` (which sets
-//! `GDRFAB_BLESS=1`) rewrites the committed file.
+//! cbindgen leaves out what it does not understand with no more than a log line. Its warnings are therefore failures here, and items that
+//! it leaves out silently are counted. `make header` (which sets `GDRFAB_BLESS=1`) rewrites the committed file.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,7 +16,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// cbindgen reports through the `log` crate, whose sink is one per process.
+/// cbindgen reports through the `log` crate, which has one sink for each process.
 struct Warnings(Mutex<Vec<String>>);
 
 static WARNINGS: Warnings = Warnings(Mutex::new(Vec::new()));
@@ -36,8 +35,8 @@ impl log::Log for Warnings {
     fn flush(&self) {}
 }
 
-/// A private constant, static or callback of capi is meant to stay out of the header, unless it bears a public name.
-/// Two names are not looked for in capi: `struct iovec` is the system's, and `u64::MAX` is written as UINT64_MAX.
+/// Whether a warning is expected: a private constant, static or callback of capi stays out of the header, unless it has a public name. Two
+/// names are not in capi: `struct iovec` is the system's, and `u64::MAX` is written as UINT64_MAX.
 fn is_expected(warning: &str) -> bool {
     let left_out = warning.contains("(not `pub`)") || warning.contains("(not `no_mangle`");
     let foreign = ["Can't find iovec.", "Can't find u64."].iter().any(|known| warning.starts_with(known));
@@ -72,7 +71,7 @@ fn header_is_current() {
     }
     assert_eq!(committed.len(), made.len(), "include/gdrfab.h is stale: run `make header`");
 
-    // What the generator loses silently.
+    // Items that the generator loses silently.
     let exported = exported_functions(&root().join("src/capi"));
     let declared = declared_functions(&made);
     assert_eq!(exported, declared, "functions of src/capi (left) and of the header (right) differ");
@@ -145,7 +144,7 @@ fn declared_functions(header: &str) -> BTreeSet<String> {
     names
 }
 
-/// A header shares the global namespace of its user.
+/// A header shares the global namespace with its user, so names must have the prefix.
 fn assert_names(header: &str) {
     for line in header.lines() {
         if let Some(name) = line.strip_prefix("#define ") {
@@ -166,7 +165,7 @@ fn assert_constants_have_a_type(header: &str) {
     }
 }
 
-/// A repr(C) struct with a field that cbindgen cannot evaluate turns opaque without a word.
+/// A repr(C) struct with a field that cbindgen cannot evaluate becomes opaque silently.
 fn assert_structs_are_complete(header: &str) {
     let mut files = Vec::new();
     sources(&root().join("src/capi"), &mut files);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! CUDA's interface against a driver: the fake ones in the directory that GDRFAB_FAKES names (see
-//! c-tests/fakes/build.sh), or the machine's own with GDRFAB_FAKES=real. The test runs itself again, with
-//! the library path set, once per kind of driver, and as the process that imports.
+//! CUDA's interface against a driver: the fakes in the directory that GDRFAB_FAKES names (see c-tests/fakes/build.sh), or the machine's own
+//! with GDRFAB_FAKES=real. The test runs itself again, with the library path set, once for each kind of driver, and as the process that
+//! imports.
 
 mod fakes;
 
@@ -57,7 +57,7 @@ fn stage() {
             assert_eq!(cuda::open(true).err().map(|e| e.errno), Some(errno::ENOSYS), "nobody has loaded the driver");
             let theirs = Driver::open(false).unwrap();
             assert_eq!(cuda::open(true).err().map(|e| e.errno), Some(errno::ENODEV), "nobody has initialised it");
-            // SAFETY: no arguments to get wrong.
+            // SAFETY: cuInit takes only a number.
             assert_eq!(unsafe { theirs.cuInit(0) }.unwrap(), 0);
             assert!(!cuda::open(true).unwrap().devices().is_empty());
         }
@@ -73,7 +73,7 @@ struct Program {
 
 macro_rules! call {
     ($of:expr, $name:ident($($arg:expr),*)) => {
-        // SAFETY: the arguments are what the driver wants.
+        // SAFETY: the arguments have the types and values that the driver expects.
         assert_eq!(unsafe { $of.driver.$name($($arg),*) }.unwrap(), 0, stringify!($name))
     };
 }
@@ -81,7 +81,7 @@ macro_rules! call {
 impl Program {
     fn new() -> Program {
         let driver = Driver::open(false).unwrap();
-        // SAFETY: loaded already.
+        // SAFETY: the library is loaded already, so no constructor runs.
         Program { driver, extra: unsafe { libloading::Library::new("libcuda.so.1") }.unwrap() }
     }
 
@@ -188,7 +188,7 @@ fn import() {
         let offer = Offer {
             how: part[0].parse().unwrap(),
             len: part[1].parse().unwrap(),
-            // SAFETY: inherited for this.
+            // SAFETY: the descriptor was inherited for this use.
             fd: (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) }),
             device: unhex(part[3]),
             handle: unhex(part[4]),
@@ -208,7 +208,7 @@ fn import() {
         drop(one);
         assert!(load(up, two.base, BYTES) == pattern(i as u8), "what the other process sees of {}", offer.how);
         let (new, mut stream) = (pattern(100 + i as u8), up.stream(two.device).unwrap());
-        // SAFETY: both outlive the wait.
+        // SAFETY: both buffers outlive the wait below.
         let number = unsafe { stream.post(Dir::ToDevice, two.base, new.as_ptr() as u64, BYTES) }.unwrap();
         wait(&mut *stream, number);
         kept.push(two);
@@ -218,7 +218,8 @@ fn import() {
     assert!(bases.iter().all(|base| !matches!(up.detect(*base), Ok(Some(_)))), "imports are gone");
 }
 
-/// Memory that several need pinned stays so until the last one lets go; what the application pinned, as long as it says.
+/// Memory that several users need pinned stays pinned until the last one releases it. Memory that the application pinned stays so as long
+/// as the application wants.
 fn pinned_together(up: &dyn Interface, program: &Program, memory: &[u8]) {
     let page = gdrfab::sys::mem::page_size() as u64;
     let first = (memory.as_ptr() as u64).next_multiple_of(page);
@@ -230,7 +231,7 @@ fn pinned_together(up: &dyn Interface, program: &Program, memory: &[u8]) {
     assert!(is_pinned(0), "another needs it");
     drop(b);
     assert!(is_pinned(1), "another needs a part");
-    // Reaches over what is pinned.
+    // Reaches beyond the pinned memory.
     let behind = up.pin(at(3), page).unwrap();
     assert!(!up.reaches(0, at(0), 4 * page), "a hole between both");
     let over = up.pin(at(0), 4 * page).unwrap();
@@ -254,7 +255,7 @@ fn whole() {
     assert_eq!(up.detect(host.as_ptr() as u64).unwrap(), None);
     assert!(up.identity(host.as_ptr() as u64).is_none());
 
-    // Detection and the plain allocator; no context of this thread is touched.
+    // Detection and the plain allocator change no context of this thread.
     let made = up.alloc(0, BYTES as u64).unwrap();
     let mut current = std::ptr::null_mut();
     call!(program, cuCtxGetCurrent(&mut current));
@@ -270,7 +271,7 @@ fn whole() {
     assert_eq!(managed.kind, Kind::Managed);
     assert_eq!(up.export(&managed).unwrap_err().errno, errno::EOPNOTSUPP);
 
-    // A freed address is not its successor.
+    // Memory at a reused address is not the freed memory.
     call!(program, cuMemFree_v2(plain));
     let plain = program.plain(BYTES);
     assert_ne!(up.identity(plain), Some(found.id));
@@ -287,7 +288,7 @@ fn whole() {
     assert_ne!(parts[0].id, parts[1].id);
     assert!(hmem::span(up, va, 3 * segment.len).is_err());
 
-    // dma-bufs, unaligned; what the driver refuses has words.
+    // dma-bufs, unaligned; a refusal of the driver has an error text.
     let export = up.export_dmabuf(second + 100, 5000, false).unwrap();
     let page = gdrfab::sys::mem::page_size() as u64;
     assert_eq!((export.offset, export.len % page), ((second + 100) % page, 0));
@@ -299,7 +300,7 @@ fn whole() {
     // SAFETY: both are device memory of that length.
     unsafe { up.copy(0, Dir::Within, made, plain, BYTES) }.unwrap();
     assert!(load(up, made, BYTES) == pattern(1));
-    // SAFETY: refused before it begins.
+    // SAFETY: the copy is refused before it begins.
     let e = unsafe { up.copy(0, Dir::FromDevice, host.as_ptr() as u64, va + 2 * segment.len, 64) }.unwrap_err();
     println!("{e}");
 
@@ -307,7 +308,7 @@ fn whole() {
     let mut stream = up.stream(0).unwrap();
     let (big, mut back) = (pattern(9), vec![0u8; BYTES]);
     pinned_together(up, &program, &back);
-    // Pinned in the middle only, which the driver does not copy in one go.
+    // Pinned only in the middle, which the driver does not copy in one operation.
     let middle = (back.as_ptr() as u64).next_multiple_of(page) + page;
     let _pinned = up.pin(middle, page).unwrap();
     let last = (0..40).map(|i| {
@@ -315,12 +316,12 @@ fn whole() {
         unsafe { stream.post(Dir::ToDevice, plain + i * 2000, big[i as usize * 2000..].as_ptr() as u64, 2000) }.unwrap()
     });
     assert_eq!(last.last(), Some(40));
-    // SAFETY: as above.
+    // SAFETY: both buffers outlive the wait below.
     unsafe { stream.post(Dir::FromDevice, back.as_mut_ptr() as u64, plain, 80_000) }.unwrap();
     std::thread::scope(|s| s.spawn(|| wait(&mut *stream, 41)).join().unwrap());
     assert!(back[..80_000] == big[..80_000]);
 
-    // Behind a stream of the caller.
+    // After a stream of the caller's.
     let mut theirs = std::ptr::null_mut();
     call!(program, cuStreamCreate(&mut theirs, 1));
     call!(program, cuMemcpyHtoDAsync_v2(made, big.as_ptr().cast(), BYTES, theirs));
@@ -346,7 +347,7 @@ fn whole() {
         share(up, &list, &wanted);
         open.push(fds());
     }
-    // Beside those that the driver opens for itself at first use.
+    // Compared after the first use, because the driver opens some for itself then.
     assert!(open.windows(2).all(|w| w[0] == w[1]), "descriptors left open: {open:?}");
 
     timed("identity", || up.identity(plain));
@@ -364,12 +365,12 @@ fn whole() {
     });
     let raw = || {
         call!(program, cuMemcpyAsync(made, plain, 8192, theirs));
-        // SAFETY: a stream of ours.
+        // SAFETY: the stream is this test's own.
         while unsafe { program.driver.cuStreamQuery(theirs) }.unwrap() != 0 {}
     };
     timed("8 KiB, one at a time, the driver alone", raw);
     timed("8 KiB, sixteen deep", || {
-        // SAFETY: as above.
+        // SAFETY: both are device memory.
         number = unsafe { stream.post(Dir::Within, made, plain, 8192) }.unwrap();
         wait(&mut *stream, number.saturating_sub(15));
     });
@@ -426,7 +427,7 @@ fn faults() {
     fault("");
     let (bytes, mut stream) = (pattern(3), up.stream(0).unwrap());
     fault("cuStreamQuery=700,cuEventQuery=700");
-    // SAFETY: the failed stream waits for its copies.
+    // SAFETY: the failed stream waits for its copies, so the buffers outlive them.
     unsafe { stream.post(Dir::ToDevice, made, bytes.as_ptr() as u64, BYTES) }.unwrap();
     assert_eq!(stream.done().unwrap_err().errno, errno::EFAULT);
     fault("");

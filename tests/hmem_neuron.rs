@@ -73,7 +73,7 @@ fn load(from: u64, len: usize) -> Result<Vec<u8>> {
     fakes::load(up(), 0, from, len)
 }
 
-/// What the dma-buf of `[addr, addr+len)` holds, read by its file.
+/// The contents of the dma-buf of `[addr, addr+len)`, read through its file.
 fn exported(addr: u64, len: usize) -> Result<Vec<u8>> {
     let buf = up().export_dmabuf(addr, len as u64, false)?;
     assert!(buf.offset + len as u64 <= buf.len);
@@ -106,7 +106,7 @@ fn ours() {
     // SAFETY: a static slice.
     assert_eq!(unsafe { stream.post(Dir::ToDevice, b, b"static".as_ptr() as u64, 6) }.unwrap(), 1);
     assert_eq!((stream.done().unwrap(), load(b, 6).unwrap()), (1, b"static".to_vec()));
-    // A copy that leaves the tensor for mapped but foreign memory is refused, one into the next tensor is not.
+    // A copy that leaves the tensor for mapped but foreign memory is refused; one that goes on into the next tensor is not.
     assert_eq!(store(b + len - 1, &[1; 8192]).unwrap_err().errno, errno::EINVAL);
     store(a + len - 1, b"xy").unwrap();
     assert_eq!(load(a + len - 1, 2).unwrap(), b"xy");
@@ -134,7 +134,7 @@ fn foreign() {
     assert_eq!(exported(a + 7, bytes.len()).unwrap(), bytes);
     assert_eq!(fds(), before);
     assert_eq!(hmem::detect(&raw const before as u64).unwrap().iface, Iface::System);
-    // What is mapped but not allocated can be asked about, not exported.
+    // Memory that is mapped but not allocated can be queried, but not exported.
     app.free(tensor);
     assert_eq!(exported(a, 1).unwrap_err().errno, errno::EOPNOTSUPP);
 }
@@ -198,7 +198,7 @@ fn faults() {
         let e = exported(a, 4096).unwrap_err();
         assert!(e.errno == errno && e.words.contains(words), "{text}: {e}");
     }
-    // Without a dma-buf there is no way out of foreign memory, and the words say both reasons.
+    // Without a dma-buf there is no way out of foreign memory, and the error text has both reasons.
     let e = load(f, 10).unwrap_err();
     assert!(e.errno == errno::ENOSYS && e.words.contains("4711") && e.words.contains("Bad address"), "{e}");
     fault("nrt_tensor_allocate=4,nrt_tensor_read=6,nrt_tensor_write=5");

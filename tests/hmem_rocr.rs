@@ -65,7 +65,7 @@ fn detection() {
     up.free(a).unwrap();
     assert_eq!(up.identity(a), None);
     fails(up.free(a), errno::EINVAL, "no allocation");
-    // The same address with another allocation, sooner or later.
+    // Sooner or later another allocation has the same address.
     let again = (0..50).map(|_| up.alloc(1, 2 * PAGE).unwrap()).find(|b| *b == a);
     if let Some(b) = again {
         assert_ne!(up.identity(b).unwrap(), found.id);
@@ -130,7 +130,7 @@ fn importer() {
     assert_eq!(load(up, 1, one.base + PAGE, 17).unwrap(), b"from the exporter");
     store(up, 1, one.base + 2 * PAGE - 4, b"imported").unwrap();
     assert_eq!(up.detect(one.base + 1).unwrap().unwrap().kind, Kind::Imported);
-    // Imported memory is not ours to export; the runtime would crash.
+    // Imported memory cannot be exported again: the runtime would crash.
     fails(up.export_dmabuf(one.base, 1, false), errno::EOPNOTSUPP, "imported");
     fails(up.export(&up.detect(one.base).unwrap().unwrap()).map(|_| ()), errno::EOPNOTSUPP, "imported");
     let (two, base) = (open(3 * PAGE).unwrap(), one.base);
@@ -146,7 +146,7 @@ fn importer() {
     assert_eq!(load(up, 1, two.base, 17).unwrap(), b"from the exporter");
     drop((one, two, stream));
     assert!(up.detect(base).unwrap().is_none());
-    // A peer that lies about the length, the handle or the kind.
+    // A peer that gives a wrong length, handle or kind.
     fails(open(64 * PAGE), errno::EINVAL, "has not the");
     fails(up.import(&offer(9, PAGE), None), errno::EINVAL, "kind 9");
     let nothing = Offer { handle: [0; HANDLE_BYTES], ..offer(1, PAGE) };
@@ -162,14 +162,14 @@ fn copies() {
     unsafe { up.copy(0, Dir::Within, b + 50, a + 100, text.len()) }.unwrap();
     assert_eq!(load(up, 1, b + 50, text.len()).unwrap(), text);
 
-    // Every copy reads what the one before wrote: pinned and pageable host memory, both GPUs.
+    // Every copy reads the bytes that the one before wrote: pinned and pageable host memory, both GPUs.
     let (mut pinned_host, mut host) = (vec![0u8; 64], vec![1u8, 2, 3, 4, 5, 6, 7, 8]);
     let pinned = up.pin(pinned_host.as_mut_ptr() as u64, 64).unwrap();
     let (p, h) = (pinned_host.as_mut_ptr() as u64 + 8, host.as_mut_ptr() as u64);
     let mut stream = up.stream(0).unwrap();
     let mut last = 0;
     for round in 0..100 {
-        // SAFETY: all of it lives until the stream is done.
+        // SAFETY: all buffers live until the stream is done.
         unsafe {
             stream.post(Dir::ToDevice, a, h, 8).unwrap();
             stream.post(Dir::Within, b + 8, a, 8).unwrap();
@@ -193,7 +193,7 @@ fn copies() {
     assert_eq!((load(up, 0, a + 24, 8).unwrap(), host), ((1..=8).collect(), (1..=8).collect()));
     assert_eq!(pinned_host[8..16], [1, 2, 3, 4, 5, 6, 7, 8]);
 
-    // Dropped with copies in flight: they end first.
+    // A stream dropped with copies in flight waits for them.
     let mut stream = up.stream(1).unwrap();
     // SAFETY: device memory.
     unsafe {
@@ -224,7 +224,7 @@ fn faults() {
     let within = || unsafe { up.stream(0)?.post(Dir::Within, a, a + 64, 64) }.map(|_| ());
     refuse("hsa_signal_create=0x1008", errno::ENOMEM, &within);
     refuse("hsa_amd_memory_async_copy=0x1004", errno::EINVAL, &within);
-    // Without a notice of its end an allocation has no identity, and is still found.
+    // Without a notification of its end an allocation has no identity, and is found nevertheless.
     let b = up.alloc(0, PAGE).unwrap();
     fault("hsa_amd_register_deallocation_callback=0x1008");
     assert_eq!(up.identity(b), Some(0));

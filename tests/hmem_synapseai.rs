@@ -108,7 +108,7 @@ fn acquired() {
     let before = fds();
     assert_eq!(exported(b + 5000, 9000).unwrap(), b + 5000);
     assert_eq!(fds(), before);
-    // Ours: with an identity, and never at the boundary of a page.
+    // Allocated by the library: such memory has an identity, and never starts at a page boundary.
     app.malloc(256);
     let c = up.alloc(0, 5000).unwrap();
     assert_ne!(c % 4096, 0);
@@ -126,7 +126,7 @@ fn acquired() {
     // SAFETY: a static slice.
     assert_eq!(unsafe { stream.post(Dir::ToDevice, b, b"static".as_ptr() as u64, 6) }.unwrap(), 1);
     assert_eq!((stream.done().unwrap(), load(b, 6).unwrap()), (1, b"static".to_vec()));
-    // A device that is released takes its memory with it; acquired anew, copies work again.
+    // Releasing a device frees its memory; after acquiring it again, copies work again.
     app.release();
     assert!(up.detect(a).unwrap().is_none());
     app.acquire();

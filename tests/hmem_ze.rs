@@ -71,7 +71,7 @@ impl App {
         App(library, context, device)
     }
 
-    /// Device memory that nobody asked to be exportable.
+    /// Device memory that was allocated without a request for export.
     fn device(&self, len: usize) -> u64 {
         type Alloc = unsafe extern "C" fn(*mut c_void, *const Desc, usize, usize, *mut c_void, *mut *mut c_void) -> u32;
         let (desc, mut at) = (Desc { stype: 0x15, next: null_mut(), flags: 0, number: 0 }, null_mut());
@@ -154,7 +154,7 @@ fn application() {
 fn dmabuf() {
     let up = up();
     let a = up.alloc(0, 4 * PAGE).unwrap();
-    // The driver's own descriptor is named each time: closing a duplicate leaves it.
+    // The result is the driver's own descriptor each time: closing a duplicate does not affect it.
     for _ in 0..3 {
         let buf = up.export_dmabuf(a + 100, 200, true).unwrap();
         assert_eq!((buf.offset, buf.len), (100, 4 * PAGE));
@@ -175,7 +175,7 @@ fn ipc() {
     store(up, 1, a + PAGE, b"from the exporter").unwrap();
     let export = up.export(&up.detect(a + 7).unwrap().unwrap()).unwrap();
     assert_eq!((export.base, export.len, export.device), (a, 3 * PAGE, uuid(1)));
-    // The descriptor travels as the importer's standard input.
+    // The descriptor is passed as the importer's standard input.
     assert!(again("importer").env("HANDLE", hex(&export.handle)).stdin(Stdio::from(export.fd.unwrap())).status().unwrap().success());
     assert_eq!(load(up, 1, a + 2 * PAGE - 4, 8).unwrap(), b"imported");
 }
@@ -196,13 +196,13 @@ fn importer() {
     assert_eq!(two.device, 1);
     drop((one, two));
     assert!(up.detect(base).unwrap().is_none());
-    // A peer that lies about the length, the handle, the descriptor or the kind.
+    // A peer that gives a wrong length, handle, descriptor or kind.
     fails(open(64 * PAGE), errno::EINVAL, "its file has");
     fails(up.import(&offer(9, PAGE), None), errno::EINVAL, "kind 9");
     fails(up.import(&Offer { fd: None, ..offer(1, PAGE) }, None), errno::EINVAL, "without a file descriptor");
     fails(up.import(&Offer { fd: Some(null.as_fd()), ..offer(1, PAGE) }, None), errno::EINVAL, "its file has 0");
     fails(up.import(&Offer { handle: [0; HANDLE_BYTES], ..offer(1, PAGE) }, None), errno::EINVAL, "zeMemOpenIpcHandle");
-    // SAFETY: this process has one thread that looks at the environment.
+    // SAFETY: only one thread of this process reads the environment.
     unsafe { std::env::set_var("FAKE_ZE_PEER", "0") };
     fails(up.import(&offer(1, PAGE), Some(0)), errno::EOPNOTSUPP, "cannot reach");
     fails(up.import(&Offer { device: [7; 16], ..offer(1, PAGE) }, None), errno::ENODEV, "not visible");
@@ -223,13 +223,13 @@ fn copies() {
         }
     });
 
-    // Every copy reads what the one before wrote.
+    // Every copy reads the bytes that the one before wrote.
     let mut host = vec![1u8, 2, 3, 4, 5, 6, 7, 8];
     let h = host.as_mut_ptr() as u64;
     let mut stream = up.stream(0).unwrap();
     let mut last = 0;
     for round in 0..100 {
-        // SAFETY: all of it lives until the stream is done.
+        // SAFETY: all buffers live until the stream is done.
         unsafe {
             stream.post(Dir::ToDevice, a, h, 8).unwrap();
             stream.post(Dir::Within, b + 8, a, 8).unwrap();
@@ -248,7 +248,7 @@ fn copies() {
     drop(stream);
     assert_eq!((load(up, 0, a + 16, 8).unwrap(), host), ((1..=8).collect(), (1..=8).collect()));
 
-    // Dropped with copies in flight: they end first.
+    // A stream dropped with copies in flight waits for them.
     let mut stream = up.stream(1).unwrap();
     // SAFETY: device memory.
     unsafe {

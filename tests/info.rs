@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What gdrfab-info says, as text and as JSON, on whatever host this is; and that it says so where nothing can be written.
+//! The output of gdrfab-info, as text and as JSON, on any host, and its error when the output cannot be written.
 #![cfg(feature = "tools")]
 
 use gdrfab::{config, prov};
@@ -80,7 +80,7 @@ fn what_cannot_be_written_is_told() {
         assert!(full.status.code() == Some(1) && complaint.contains("standard output: No space left"), "{words:?}: {complaint}");
     }
     let _ = std::fs::remove_file(key);
-    // Who reads no further wants no words about it.
+    // A reader that stops reading wants no error text about it.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let gone = info(&["-v"]).stdout(writer).output().unwrap();

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A link between two network namespaces that is slow and loses packets, for kernels without netem: a network device in
- * each, and this process in between.
+ * A link between two network namespaces that is slow and loses packets, for kernels without netem: a network device
+ * in each, and this process in between.
  *
  *   lossy-link NAME NETNS DELAY_MS LOSS_PERMILLE [MBIT]
  *
- * The device NAME here and in the namespace at NETNS; runs until killed. MBIT: of each connection each way, as clouds have.
+ * The device NAME is made here and in the namespace at NETNS. Runs until killed. MBIT limits each connection in each
+ * direction, as clouds do.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,7 +26,7 @@
 #include <unistd.h>
 
 #define FLOWS 16
-#define SLOTS 4096 /* of each, a power of two */
+#define SLOTS 4096 /* packets in each queue, a power of two */
 #define QUEUE_US 50000
 #define LARGEST 2048
 
@@ -35,22 +36,22 @@ struct packet {
 	unsigned char bytes[LARGEST];
 };
 
-/* What two ports have to do with each other. */
+/* The traffic of one connection in one direction. */
 struct flow {
 	uint32_t ports;
-	uint64_t free_at; /* when the link has carried what it was given */
+	uint64_t free_at; /* the time at which the link has carried the packets given to it */
 	struct packet *slot;
-	unsigned head, tail; /* taken out, put in */
+	unsigned head, tail; /* next packet to take out, and to put in */
 };
 
 struct direction {
 	struct flow flow[FLOWS];
-	unsigned next; /* who makes room for another */
+	unsigned next; /* the flow to replace next */
 };
 
 static struct {
 	uint64_t delay_us, mbit;
-	uint32_t loss; /* of a million */
+	uint32_t loss; /* per million */
 } path;
 
 static void fail(const char *what)
@@ -87,7 +88,8 @@ static uint32_t random_million(void)
 	return (uint32_t)(state >> 33) % 1000000;
 }
 
-/* Connections beyond so many take each other's place, which costs what they had on the way. */
+/* Finds the flow of a packet. If there are too many connections, they replace each other, which loses the replaced
+ * one's packets. */
 static struct flow *flow_of(struct direction *d, const unsigned char *bytes, size_t len)
 {
 	uint32_t ports = 0;
@@ -102,7 +104,8 @@ static struct flow *flow_of(struct direction *d, const unsigned char *bytes, siz
 	return f;
 }
 
-/* What has come: kept until it is due, unless it is lost or the queue is full, as in any router. */
+/* Takes arrived packets and keeps them until they are due, unless they are lost or the queue is full, as in any
+ * router. */
 static void take(int fd, struct direction *d)
 {
 	unsigned char bytes[LARGEST];
@@ -122,7 +125,7 @@ static void take(int fd, struct direction *d)
 	}
 }
 
-/* Returns microseconds until the next is due, or -1. */
+/* Sends due packets. Returns the microseconds until the next is due, or -1. */
 static int64_t give_of(int fd, struct flow *d)
 {
 	while (d->head != d->tail) {
@@ -130,7 +133,7 @@ static int64_t give_of(int fd, struct flow *d)
 		uint64_t now = now_us();
 		if (p->due > now)
 			return (int64_t)(p->due - now);
-		/* A device that is down or full loses it. */
+		/* A device that is down or full loses the packet. */
 		if (write(fd, p->bytes, p->len) < 0 && errno == EINTR)
 			continue;
 		d->head++;
@@ -179,7 +182,7 @@ int main(int argc, char **argv)
 		int64_t wait = first < 0 || (second >= 0 && second < first) ? second : first;
 		struct timespec limit = {wait / 1000000, wait % 1000000 * 1000};
 		struct pollfd both[2] = {{here, POLLIN, 0}, {other, POLLIN, 0}};
-		/* A device that is down is no reason to spin. */
+		/* Sleeps, because a device that is down reports an error at once and would make the loop spin. */
 		if (ppoll(both, 2, wait < 0 ? NULL : &limit, NULL) > 0 && (both[0].revents | both[1].revents) & ~POLLIN)
 			usleep(1000);
 	}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! docs/options.md is what each provider answers: every option of the header is set on a real endpoint and read back, and
-//! promises are asked for by hints. `make options` (which sets `GDRFAB_BLESS=1`) rewrites the committed file.
+//! docs/options.md is the table of each provider's answers: every option of the header is set on a real endpoint and read back, and hints
+//! ask for promises. `make options` (which sets `GDRFAB_BLESS=1`) rewrites the committed file.
 //!
-//! verbs answers with the fake libibverbs of `c-tests/fakes`; without that, its column is left as it is. That an option which
-//! is taken also does something is shown by c-tests (options, deadline, fault, copier) and by verbs_queues.rs.
+//! verbs answers with the fake libibverbs of `c-tests/fakes`; without it, the column stays as it is. The effect of accepted options is
+//! tested in c-tests (options, deadline, fault, copier) and in verbs_queues.rs.
 
 mod fakes;
 #[path = "fakes/verbs.rs"]
@@ -24,21 +24,21 @@ use std::{env, fs};
 use world::{LIB, NO_CM, World, list};
 
 const PROVIDERS: [&str; 3] = ["shm", "tcp", "verbs"];
-/// The endpoints that are connectionless.
+/// The set of the connectionless endpoints.
 const RDM: &str = "shm+tcp";
 
-/// What an option is set to.
+/// The value to which an option is set.
 enum Value {
     ReadOnly,
     U32(u32),
     U64(u64),
-    /// So many of the paths that the provider knows, the fastest first, are passed over.
+    /// One of the provider's paths: the fastest ones, in this number, are skipped.
     Path(usize),
-    /// A text, that is read back with a NUL.
+    /// A text, which is read back with a NUL.
     Text(&'static str),
 }
 
-/// Every option of the header but the level.
+/// Every option of the header except the level.
 const OPTIONS: &[(&str, Value)] = &[
     ("MIN_MULTI_RECV", Value::U64(128)),
     ("CM_DATA_SIZE", Value::ReadOnly),
@@ -73,7 +73,7 @@ fn options_are_as_documented() {
     let path = root().join("docs/options.md");
     let bless = env::var_os("GDRFAB_BLESS").is_some();
     assert!(has_fake || !bless, "GDRFAB_FAKES names no directory with verbs/libibverbs.so.1, and the table has all providers");
-    // By provider: the answers, in the order of the rows.
+    // The answers by provider, in the order of the rows.
     let mut columns = BTreeMap::new();
     for provider in PROVIDERS.into_iter().chain([RDM]) {
         if provider == "verbs" && !has_fake {
@@ -132,11 +132,11 @@ says what each option means.
 ```
 ";
 
-/// The answers; the words of refusals stand below, each once.
+/// The answers. The texts of refusals are listed below the table, each once.
 #[derive(Default)]
 struct Table {
     rows: Vec<[String; 1 + PROVIDERS.len()]>,
-    /// What connectionless endpoints answer, where tcp answers otherwise.
+    /// Answers of connectionless endpoints where they differ from tcp's.
     rdm: Vec<[String; 2]>,
     notes: Vec<String>,
 }
@@ -182,7 +182,7 @@ impl Table {
     }
 }
 
-/// What `Table` made of an answer, undone.
+/// Recovers an answer from the committed table.
 fn committed_answer(text: &str, row: &str, provider: &str) -> String {
     let at = PROVIDERS.iter().position(|p| *p == provider).unwrap();
     let cells = |line: &str| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(String::from).collect::<Vec<_>>();
@@ -213,7 +213,7 @@ fn row(name: &str, answer: &str) {
 }
 
 fn answers(provider: &str) {
-    // The harness may have begun a line.
+    // The test harness may have begun a line.
     println!();
     options_of(provider);
     promises_of(provider);
@@ -227,7 +227,7 @@ fn hints(provider: &str) -> Info {
     Info { prov_name: Some(provider.into()), ep_type: ep_type(provider), ..world::hints() }
 }
 
-/// `-EOPNOTSUPP`: words without the name of what they are about and without the errno's own.
+/// A refusal such as `-EOPNOTSUPP`, with its text, but without the name of the option and without the errno's own text.
 fn refused(number: i32, words: &str) -> String {
     let name = match number {
         errno::EOPNOTSUPP => "EOPNOTSUPP",
@@ -246,7 +246,7 @@ fn options_of(provider: &str) {
     let known: Vec<&str> = OPTIONS.iter().map(|o| o.0).collect();
     assert!(numbers.len() == known.len() && known.iter().all(|name| numbers.contains_key(*name)), "{numbers:?} and {known:?}");
     let name = CString::new(provider).unwrap();
-    // SAFETY: handles are those that the functions before gave, and what pointers name lives throughout.
+    // SAFETY: handles come from the calls before, and memory behind pointers lives throughout.
     unsafe {
         let (mut list, mut fabric, mut domain, mut ep) = (null_mut(), null_mut(), null_mut(), null_mut());
         let hints = info::gdrfab_dupinfo(null());
@@ -257,7 +257,7 @@ fn options_of(provider: &str) {
         assert_eq!(objects::gdrfab_fabric_open(list, null_mut(), &mut fabric), 0, "{}", last_words());
         assert_eq!(objects::gdrfab_domain_open(fabric, list, null_mut(), &mut domain), 0, "{}", last_words());
         for (name, value) in OPTIONS {
-            // Each a new one: an option may depend on another, and some are set before anything else happens.
+            // A new endpoint each time: an option may depend on another, and some must be set before anything else.
             assert_eq!(objects::gdrfab_ep_open(domain, list, null_mut(), &mut ep), 0, "{}", last_words());
             let nth = |n| Paths::ALL.into_iter().filter(|p| (*list).paths & p.bits() != 0).nth(n).unwrap().bits();
             let wanted = match value {
@@ -279,7 +279,7 @@ fn options_of(provider: &str) {
 }
 
 fn last_words() -> String {
-    // SAFETY: a string of the library's that ends.
+    // SAFETY: a NUL-terminated string of the library's.
     unsafe { CStr::from_ptr(info::gdrfab_last_error()) }.to_string_lossy().into()
 }
 
@@ -288,17 +288,17 @@ fn last_words() -> String {
 unsafe fn ask(ep: *mut objects::gdrfab_ep, option: c_int, wanted: &[u8], kind: &Value) -> String {
     let get = || {
         let (mut value, mut room) = ([0u8; 64], wanted.len());
-        // SAFETY: the caller's promise; the value has room for every option.
+        // SAFETY: the caller promises an open endpoint; the value has room for every option.
         let rc = unsafe { options::gdrfab_ep_getopt(ep, 0, option, value.as_mut_ptr().cast::<c_void>(), &mut room) };
         if rc == 0 { Ok(value[..room].to_vec()) } else { Err((-rc, last_words())) }
     };
-    // Of a number the first bytes are its low ones on every CPU that the library is for.
+    // A number's first bytes are its low ones on every CPU that the library supports.
     let shown = |value: &[u8]| match kind {
         Value::Text(_) => format!("{:?}", String::from_utf8_lossy(value).trim_end_matches('\0')),
         _ => value.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte)).to_string(),
     };
     let before = get();
-    // SAFETY: as above.
+    // SAFETY: the caller promises an open endpoint; the value is live.
     let rc = unsafe { options::gdrfab_ep_setopt(ep, 0, option, wanted.as_ptr().cast::<c_void>(), wanted.len()) };
     let (number, words) = (-rc, last_words());
     match (before.as_deref().map(shown), rc) {
@@ -318,7 +318,7 @@ unsafe fn ask(ep: *mut objects::gdrfab_ep, option: c_int, wanted: &[u8], kind: &
     }
 }
 
-/// Whether hints that ask for it find the provider.
+/// Whether hints that ask for a property find the provider.
 fn asked(provider: &str, ask: impl FnOnce(&mut Info)) -> String {
     let mut hints = hints(provider);
     ask(&mut hints);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sealed connections of the tcp provider, whole: every operation at sizes around those of records, over sockets that take
-//! little at a time and over several streams; and somebody on the path who changes, cuts, repeats and swaps bytes.
+//! Sealed connections of the tcp provider as a whole: every operation at sizes around those of records, over sockets that accept little at
+//! a time and over several streams; and an attacker on the path who changes, cuts, repeats and swaps bytes.
 
 use gdrfab::error::{Code, Error, errno};
 use gdrfab::mr::{Access, Attr, Iov, RegionId, Source};
@@ -22,13 +22,13 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// An event: what it is, and why.
+/// An event: its kind, and the reason.
 type Told = (u32, Option<Error>);
 
-/// Before anything reads a variable: further streams wherever both sides are told of each other by a handshake.
+/// Called before anything reads a variable. Further streams are opened wherever a handshake tells the two sides of each other.
 fn settings() {
     static ONCE: Once = Once::new();
-    // SAFETY: the first thing that a test does, and nothing else of the process looks at variables meanwhile.
+    // SAFETY: the first action of a test, and nothing else in the process reads variables meanwhile.
     ONCE.call_once(|| unsafe { std::env::set_var("GDRFAB_TCP_STREAMS", "4") });
 }
 
@@ -67,7 +67,7 @@ impl Side {
         Side::new(&Info::default()).adopts(socket, seal, short)
     }
 
-    /// Both are dialers, and so wait for no READY.
+    /// Both are dialers, and so neither waits for READY.
     fn adopts(self, socket: UnixStream, seal: Seal, short: Option<usize>) -> Side {
         let side = self;
         socket.set_nonblocking(true).unwrap();
@@ -77,7 +77,7 @@ impl Side {
         side
     }
 
-    /// An entry, if there is one; the error of one that failed.
+    /// Takes an entry, if there is one; or the error of a failed operation.
     fn entry(&self) -> Option<Result<Completion, (i32, Code)>> {
         self.ep.progress(false);
         let mut got = None;
@@ -97,7 +97,7 @@ impl Side {
         self.domain.register(&Attr { source: Source::Iov(&one), ..Attr::plain(Access::REMOTE_WRITE | Access::REMOTE_READ) }).unwrap()
     }
 
-    /// Posts once there is room.
+    /// Posts, repeating until there is room.
     fn post(&self, other: &Side, mut post: impl FnMut(&Endpoint) -> gdrfab::error::Result<()>) {
         let start = Instant::now();
         while let Err(e) = post(&self.ep) {
@@ -129,7 +129,7 @@ fn everything(one: &Side, two: &Side, sizes: &[usize]) {
     let region = two.register(&mut there);
     for (round, &len) in sizes.iter().enumerate() {
         let (from, mut back, mut room) = (pattern(round), vec![0u8; most], vec![0u8; most]);
-        // SAFETY: all of it outlives the operations, whose entries are awaited.
+        // SAFETY: the buffers outlive the operations, whose entries are awaited.
         let (out, back_in, recv) = unsafe {
             (Iov::new(from.as_ptr() as usize, len), Iov::new(back.as_mut_ptr() as usize, len), Iov::new(room.as_mut_ptr() as usize, len))
         };
@@ -148,7 +148,7 @@ fn everything(one: &Side, two: &Side, sizes: &[usize]) {
     }
     // Many at once, both ways.
     let (mut slots, values): (Vec<u64>, Vec<u64>) = (vec![0; 200], (1..=200).collect());
-    // SAFETY: as above.
+    // SAFETY: the buffers outlive the operations, whose entries are awaited.
     let slot = |slots: &mut [u64], i: usize| unsafe { Iov::new(slots[i..].as_mut_ptr() as usize, 8) };
     for i in 0..200 {
         let piece = slot(&mut slots, i);
@@ -156,7 +156,7 @@ fn everything(one: &Side, two: &Side, sizes: &[usize]) {
     }
     let mut sent = 0;
     for i in 0..200 {
-        // SAFETY: as above.
+        // SAFETY: the buffers outlive the operations, whose entries are awaited.
         let piece = unsafe { Iov::new(values[i..].as_ptr() as usize, 8) };
         one.post(two, |ep| ep.send(&[piece], &Common::default(), &[]));
         while let Some(entry) = one.entry() {
@@ -218,7 +218,7 @@ fn everything_over_several_sealed_streams() {
     assert!(words.contains("4 connections") && words.contains("sealed"), "{words}");
 }
 
-/// Passes bytes on from `from` to `to`, changed by `bend`, which is told where in the stream they are.
+/// Passes bytes on from `from` to `to`, changed by `bend`, which gets their position in the stream.
 fn between(mut from: UnixStream, mut to: UnixStream, mut bend: impl FnMut(u64, &mut Vec<u8>) + Send + 'static) {
     std::thread::spawn(move || {
         let (mut buf, mut at) = (vec![0; 64 << 10], 0);
@@ -234,7 +234,7 @@ fn between(mut from: UnixStream, mut to: UnixStream, mut bend: impl FnMut(u64, &
     });
 }
 
-/// What a write of `len` bytes ends with, and whether any byte of it came to be, with somebody between the two.
+/// The result of a write of `len` bytes, and whether any byte of it arrived, with an attacker between the two.
 fn attacked(
     len: usize,
     patience: Duration,
@@ -269,7 +269,7 @@ fn attacked(
 fn somebody_on_the_path_ends_the_connection_and_no_more() {
     let (result, wrote, events) = attacked(1000, LIMIT, |_, _| {});
     assert!(result.is_none() && wrote && events.is_empty());
-    // The words with which the connection ends.
+    // The error text of the connection's end.
     let tells = |events: &[Told]| {
         let (kind, why) = &events[0];
         let why = why.as_ref().expect("a reason");
@@ -277,14 +277,14 @@ fn somebody_on_the_path_ends_the_connection_and_no_more() {
         assert!(why.words.contains("broke the seal"), "{why}");
     };
     let gone = Some((errno::ECONNRESET, Code::PeerGone));
-    // A bit anywhere in a short write: lengths, sealed bytes, tag.
+    // A flipped bit anywhere in a short write: lengths, sealed bytes, tag.
     for place in [0, 1, 2, 30, 500, 1050] {
         let (result, wrote, events) = attacked(1000, if place < 2 { LIMIT / 40 } else { LIMIT }, move |at, bytes| {
             if (at..at + bytes.len() as u64).contains(&place) {
                 bytes[(place - at) as usize] ^= 0x10;
             }
         });
-        // A length that was made longer waits for what never comes, until its side is told by the end.
+        // A receiver waits for a record that was made longer, until the connection's end is reported to its side.
         if events.is_empty() {
             assert!(place < 2 && !wrote, "{place}");
             continue;
@@ -292,21 +292,21 @@ fn somebody_on_the_path_ends_the_connection_and_no_more() {
         assert_eq!((result, wrote), (gone, false), "{place}");
         tells(&events);
     }
-    // The second record of a long one; the first is in its place already, whole or not at all.
+    // The second record of a long write; the first has arrived already, whole or not at all.
     let bit = |at: u64, bytes: &mut Vec<u8>| {
         if (at..at + bytes.len() as u64).contains(&100_000) {
             bytes[(100_000 - at) as usize] ^= 1;
         }
     };
     assert_eq!(attacked(200_000, LIMIT, bit).0, gone);
-    // A record a second time, cut short, or gone.
+    // A record repeated, cut short, or removed.
     let again = |at: u64, bytes: &mut Vec<u8>| {
         if at == 0 {
             bytes.extend_from_within(..);
         }
     };
     let (result, _, events) = attacked(1000, LIMIT, again);
-    // The first may have been answered before the second was looked at.
+    // The first record may have been answered before the second was read.
     assert!(result.is_none() || (result == gone && !events.is_empty()));
     let mut cut = false;
     let first_gone = move |_: u64, bytes: &mut Vec<u8>| {
@@ -320,8 +320,8 @@ fn somebody_on_the_path_ends_the_connection_and_no_more() {
     tells(&events);
 }
 
-/// One question tells of many sockets which of them have something, once for all that came till then. Records that are left
-/// from the turn before come first, and what came behind them is not forgotten for that.
+/// One call asks which of many sockets have data, once for all that have arrived until then. Records left from the turn before come first,
+/// and data that arrived after them must not be forgotten because of that.
 #[test]
 fn of_many_connections_none_forgets_what_came_behind_a_turns_share() {
     settings();
@@ -336,7 +336,7 @@ fn of_many_connections_none_forgets_what_came_behind_a_turns_share() {
     let (bytes, mut room) = ([5u8; 8], [0u8; 8]);
     // SAFETY: both outlive the operations.
     let (out, piece) = unsafe { (Iov::new(bytes.as_ptr() as usize, 8), Iov::of_mut(&mut room)) };
-    // A record each: what is injected waits for no company.
+    // One record for each: an injected message does not wait for others.
     let inject = |n: usize| (0..n).for_each(|_| sender.ep.send(&[out], &Common { flags: INJECT_FLAGS, ..Common::default() }, &[]).unwrap());
     for round in 0..20 {
         let most = 18 + round;
@@ -356,7 +356,7 @@ fn of_many_connections_none_forgets_what_came_behind_a_turns_share() {
                 inject(1);
             }
         }
-        // It is told that there is room again.
+        // The progress call learns that there is room again.
         sender.ep.progress(false);
     }
 }

@@ -61,7 +61,7 @@ fn discovery() {
     let one = list(0, &Info { domain_name: Some("fake7:1:roce-v2".into()), ..hints() }).unwrap();
     assert_eq!(domains(&one), ["fake7:1:roce-v2"]);
     let all = list(flags::GETINFO_ALL, &Info { domain_name: Some("fake3:1:roce-v1".into()), ..hints() }).unwrap();
-    // The devices, and the other providers.
+    // The devices, and one entry for each of the other providers.
     assert!(all.len() == 12 + 2 && all.iter().all(|i| i.reason.as_ref().is_some_and(|e| e.errno != 0)), "{all:?}");
     // If another provider is asked for, no device is opened.
     fault("ibv_open_device=5");

@@ -120,7 +120,7 @@ fn paths() {
             for (dir, flags) in [(Dir::Write, 0), (Dir::Read, 0), (Dir::Write, flags::COMPLETION), (Dir::Write, flags::MORE)] {
                 let before = a.stats();
                 let there = [RmaIov { addr: 0x1000, len: 64, key }];
-                // Twice, so that the fast path is taken if it is open.
+                // Twice, so that the fast path is taken if it is possible.
                 for context in [1, 2] {
                     let last = if context == 2 { flags & !flags::MORE } else { flags };
                     a.rma(dir, &[*at], &there, &Common { context, flags: last, ..Common::default() }, &[mr.desc()]).unwrap();

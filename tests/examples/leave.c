@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Preloaded into an example: the process leaves in place of its LEAVE_AT-th call of the library. LEAVE_AS: `killed` by SIGKILL,
- * or `closed`, with its endpoint closed first. Where the example forks, LEAVE_WHO is parent or child, the side that leaves.
+ * Preloaded into an example: the process ends instead of making its LEAVE_AT-th call of the library. LEAVE_AS:
+ * `killed` by SIGKILL, or `closed`, with its endpoint closed first. If the example forks, LEAVE_WHO says which side
+ * ends: parent or child.
  *
- * The file LEAVE_LOG gets "left NAME", the call that was left out; "asked" once a connection was asked for; and at the end of a
- * process that returns or exits, "ended STATUS". names.h has LEAVE_NAME(name) for each exported function.
+ * The file LEAVE_LOG gets "left NAME", the call that was not made; "asked" once a connection was requested; and
+ * "ended STATUS" when the process returns or exits. names.h has LEAVE_NAME(name) for each exported function.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -16,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* No exported function has more arguments, and each is a number or an address, which registers and stack carry alike. */
+/* No exported function has more arguments. Each is a number or an address, which registers and stack carry alike. */
 #define MOST long a, long b, long c, long d, long e, long f, long g, long h, long i, long j, long k, long l, long m, long n
 typedef long function(MOST);
 

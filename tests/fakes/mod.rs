@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the tests against the fake drivers of `c-tests/fakes` have in common. GDRFAB_FAKES names the
-//! directory that `c-tests/fakes/build.sh` filled. Each case runs in a process of its own, because libraries
-//! are found by LD_LIBRARY_PATH as it was at the start, and an interface is opened once.
+//! Runs tests against the fake drivers of `c-tests/fakes`. GDRFAB_FAKES names the directory that `c-tests/fakes/build.sh` filled. Each case
+//! runs in a process of its own, because libraries are found by the LD_LIBRARY_PATH of the process's start, and an interface is opened only
+//! once.
 
 #![allow(dead_code, reason = "each test is a crate of its own and uses a part of this")]
 
@@ -10,10 +10,10 @@ use gdrfab::hmem::{self, Dir, Iface, Interface};
 use std::path::Path;
 use std::process::Command;
 
-/// (name, directories below GDRFAB_FAKES, environment, what the process does)
+/// (name, directories below GDRFAB_FAKES, environment, body)
 pub type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)], fn());
 
-/// Runs every case; in a process that `again` started, the one that CASE names. `parts` are for processes
+/// Runs every case, each in a process that `again` starts; such a process runs the case that CASE names. `parts` are bodies of processes
 /// that a case starts.
 pub fn each(cases: &[Case], parts: &[(&str, fn())]) {
     let Some(fakes) = std::env::var_os("GDRFAB_FAKES") else {
@@ -32,7 +32,7 @@ pub fn each(cases: &[Case], parts: &[(&str, fn())]) {
     }
 }
 
-/// This program once more. It has one test only, so none is named: with a wrong name nothing would run, and pass.
+/// This program once more. It has one test only, so none is named: with a wrong name nothing would run, and the test would pass.
 pub fn again(case: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.arg("--nocapture").env("CASE", case);
@@ -45,7 +45,7 @@ pub fn fails<T>(result: Result<T>, errno: i32, words: &str) {
     assert!(e.errno == errno && e.words.contains(words), "{e}");
 }
 
-/// The interface does not open.
+/// Checks that the interface does not open.
 #[track_caller]
 pub fn refused(iface: Iface, errno: i32, words: &str) {
     fails(hmem::get(iface), errno, words);
@@ -56,7 +56,7 @@ pub fn fault(list: &str) {
     unsafe { std::env::set_var("FAKE_FAULT", list) }
 }
 
-/// The call fails with the fault, in words that name the function, and succeeds without.
+/// Checks that the call fails with the fault, with an error text that names the function, and succeeds without.
 #[track_caller]
 pub fn refuse(list: &str, errno: i32, call: &dyn Fn() -> Result<()>) {
     fault(list);
@@ -110,7 +110,7 @@ pub fn broken_stream(up: &'static dyn Interface) -> Error {
         }
     };
     assert!(e.words.contains("copy 2 of 4"), "{e}");
-    // SAFETY: nothing is started.
+    // SAFETY: the stream has failed, so nothing is started.
     assert!(stream.done().is_err() && unsafe { stream.post(Dir::Within, a, a + 8, 8) }.is_err());
     e
 }

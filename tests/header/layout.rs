@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lays cbindgen's output out as a reference: by object, with a comment of one line in one line.
+//! Lays out cbindgen's output as a reference: ordered by object, with one-line comments beside their items.
 //!
-//! cbindgen writes all constants, then all types, then all functions. Here they come in the order of src/capi (the `mod`
-//! lines of mod.rs, then the lines of each file), and in sections, which comment lines of the sources name:
+//! cbindgen writes all constants, then all types, then all functions. This module orders them as src/capi does (the `mod` lines of mod.rs,
+//! then the lines of each file), in sections that comment lines of the sources name:
 //!
 //! - `// == Memory ==` begins a section, or continues it, until the next such line of the file. types.rs names all of them,
 //!   in their order; the comment lines right below are the section's text.
 //! - A comment right above a constant's documentation is the caption of a group of constants. A group ends with an empty
 //!   line or with the next caption.
-//! - `// #define NAME` is the place of a macro that cbindgen.toml carries.
+//! - `// #define NAME` is the place of a macro that cbindgen.toml contains.
 //!
-//! Handles stand at the head of the first section, because every section names some.
+//! Handles stand at the head of the first section, because every section uses some.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,7 +18,7 @@ use std::path::Path;
 
 /// Columns of the header.
 const WIDTH: usize = 110;
-/// Lines that a comment may have beside its constant or field; a longer one stands above.
+/// Most lines of a comment beside its constant or field; a longer comment stands above.
 const BESIDE: usize = 3;
 
 #[derive(Default)]
@@ -27,7 +27,7 @@ struct Section {
     text: Vec<String>,
 }
 
-/// Where the sources have an item, and how its group begins, if it is the first of one.
+/// The position of an item in the sources, and the caption of its group, if it is the first of one.
 struct Place {
     section: usize,
     number: usize,
@@ -41,7 +41,7 @@ struct Item {
     code: Vec<String>,
 }
 
-/// The header from cbindgen's output and the sources in `capi`.
+/// Makes the header from cbindgen's output and the sources in `capi`.
 pub fn lay_out(generated: &str, capi: &Path) -> String {
     let (sections, places) = read_sources(capi);
     let blocks: Vec<&str> = generated.split("\n\n").map(|b| b.trim_matches('\n')).collect();
@@ -161,7 +161,7 @@ impl Item {
         self.code.len() == 1 && self.code[0].starts_with("typedef struct ")
     }
 
-    /// What stands in one line, and shares a table with its neighbours.
+    /// Whether the item fits one line, and shares a table with its neighbours.
     fn is_row(&self) -> bool {
         self.is_handle() || self.code[0].starts_with("#define ")
     }
@@ -186,7 +186,7 @@ impl Item {
     }
 }
 
-/// The end of a comment goes beside its last line, if that has room.
+/// Puts the end of a comment on its last line, if that has room.
 fn ended(comment: String, indent: &str) -> String {
     match comment.trim_end().rsplit('\n').next().is_some_and(|last| last.len() + 3 <= WIDTH) {
         true => format!("{} */\n", comment.trim_end()),
@@ -194,14 +194,14 @@ fn ended(comment: String, indent: &str) -> String {
     }
 }
 
-/// A comment above what it is about.
+/// A comment above its item.
 fn above(text: &[String], start: &str, indent: &str) -> String {
     match text {
         [] => String::new(),
         [line] => format!("{indent}{start} {line} */\n"),
         [first, rest @ ..] => {
             let opening = format!("{indent}{start} {first}");
-            // One column more than the others.
+            // One column more than the other lines.
             let (opening, lines) = if opening.chars().count() <= WIDTH { (opening, rest) } else { (format!("{indent}{start}"), text) };
             let body: String = lines.iter().map(|l| format!("{indent} * {l}").trim_end().to_string() + "\n").collect();
             ended(format!("{opening}\n{body}"), indent)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Models of what two processes do to shared words at once: every interleaving (up to a bound of
-//! preemptions) of the ring, of a closing region against a copy, of claims on chunks, and of waking.
+//! Models of two processes that access shared words at once. Loom runs every interleaving (up to a bound of preemptions) of the ring, of a
+//! closing region against a copy, of claims on chunks, and of waking.
 //!
-//! Run by `make check-loom`, which builds the crate with `--cfg loom`; otherwise this file is empty.
-//! The gate is modelled with a fence on both sides. In the product the initiator's may be a compiler
-//! fence, because the owner then runs membarrier(2), which is that fence executed on its behalf.
+//! `make check-loom` runs them and builds the crate with `--cfg loom`; otherwise this file is empty. The gate is modelled with a fence on
+//! both sides. In the library the initiator's may be a compiler fence, because the owner then runs membarrier(2), which executes that fence
+//! on the initiator's behalf.
 #![cfg(loom)]
 
 use gdrfab::sync::area::AREA;
@@ -136,13 +136,13 @@ fn no_copy_runs_after_its_initiator_has_said_that_it_is_through() {
             assert!(me.enter(&b, &g, 5, 3), "nobody closes it before");
             assert_eq!(f.load(Ordering::Relaxed), 0);
             me.leave(&b);
-            // As the line of a ring is handed over.
+            // Handed over like a line of the ring.
             d.store(1, Ordering::Release);
         });
         while done.load(Ordering::Acquire) == 0 {
             thread::yield_now();
         }
-        // Neither a fence nor a look at the mark.
+        // With neither a fence nor a check of the mark.
         gate_word.store(0, Ordering::Release);
         gone.store(1, Ordering::Relaxed);
         assert!(gate::inside(&busy, 3).is_none());
@@ -206,7 +206,7 @@ fn a_report_about_an_ended_operation_does_not_touch_its_successor() {
     });
 }
 
-/// Packets are swallowed by each last look, as the socket's are.
+/// Each last check before sleeping consumes the packets, as it does those of the socket.
 #[test]
 fn nobody_sleeps_while_a_message_waits() {
     loom::model(|| {
@@ -226,7 +226,7 @@ fn nobody_sleeps_while_a_message_waits() {
             packets.swap(0, Ordering::Acquire);
             (said.load(Ordering::Acquire), sleep::is_marked(&word))
         };
-        // Sleeps again after the first message, whether the packet or the look told of it.
+        // Sleeps again after the first message, whether the packet or the check of the counter showed it.
         let (mut heard, mut may_sleep) = last_look();
         if heard == 1 || !may_sleep {
             sleep::clear(&word);
@@ -237,7 +237,7 @@ fn nobody_sleeps_while_a_message_waits() {
     });
 }
 
-/// A counter, who sleeps on it, and the descriptor that wakes them.
+/// A counter, a thread that sleeps on it, and the descriptor that wakes the thread.
 #[derive(Default)]
 struct Counter {
     count: Count,
@@ -279,7 +279,7 @@ fn who_waits_for_a_counter_sees_what_is_set_or_is_woken() {
     }
 }
 
-/// Reading, preparing to wait, waiting: what comes before, between or behind them is told.
+/// Reading, preparing to wait, waiting: a message before, between or after these steps is noticed.
 #[test]
 fn a_counter_that_was_read_is_polled_in_vain_only_while_it_stays() {
     loom::model(|| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The contract of a provider, by an example that keeps it (`provider.rs`): docs/architecture.md, "Adding a provider".
+//! Tests the contract of a provider with an example that keeps it (`provider.rs`); see docs/architecture.md, "Adding a provider".
 
 mod provider;
 
@@ -17,7 +17,7 @@ use provider::{Loopback, SCHEME};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// An endpoint with its queues, as the layer above has it: operations go by the general table.
+/// An endpoint with its queues, as the layer above has it: operations go through the default table.
 struct Side {
     domain: Arc<dyn Domain>,
     core: EndpointCore,
@@ -101,7 +101,7 @@ fn bytes_are_written_and_read_and_messages_arrive() {
         here = [0; 8];
         assert_eq!((ops.read)(raw, buf, 4, null_mut(), 0, base + 12, mr.key, 12 as *mut _), 0);
         assert_eq!((client.entry().unwrap().context, &here[..4]), (12, &b"5678"[..]));
-        // What the remote side refuses is an error entry.
+        // An operation that the remote side refuses is an error entry.
         for (addr, key, why) in [(base + 9, mr.key, errno::ERANGE), (base, mr.key + 1, errno::EKEYREJECTED)] {
             assert_eq!((ops.write)(raw, buf, 8, null_mut(), 0, addr, key, null_mut()), 0);
             assert_eq!(client.entry().err(), Some(why));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A provider that reaches endpoints of the same process: the smallest one that keeps the contract of `prov::contract`.
-//! It has no table of operations and no thread; whoever posts copies, so each operation but a receive is over at once.
+//! A provider that reaches endpoints of the same process: the smallest one that keeps the contract of `prov::contract`. It has no table of
+//! operations and no thread. The posting thread copies, so each operation except a receive is over at once.
 
 use gdrfab::error::{Code, Error, Result, errno};
 use gdrfab::hmem::{Kind, Site};
@@ -62,7 +62,7 @@ impl Provider for Loopback {
 type Regions = Registry<Region<(), ()>>;
 
 struct Local {
-    /// A copy holds the lock, so who closes a region knows that nobody is inside.
+    /// A copy holds the lock, so that the thread that closes a region knows that no copy is inside.
     regions: Arc<Mutex<Regions>>,
     memory: Allocations,
 }
@@ -135,11 +135,11 @@ fn copy(dir: Dir, local: &[Iov], regions: &Regions, remote: &[RmaIov]) -> Result
     Ok(())
 }
 
-/// Listeners of this process, by address, as long as they are there.
+/// The listeners of this process by address, for as long as they exist.
 static LISTENERS: Mutex<BTreeMap<String, Weak<Calls>>> = Mutex::new(BTreeMap::new());
 type Calls = Mutex<Vec<Call>>;
 
-/// A posted receive: its memory, its entry, and whether that is wanted.
+/// A posted receive: its memory, its entry, and whether the entry is wanted.
 type Posted = (Vec<Iov>, Completion, bool);
 
 #[derive(Default)]
@@ -160,7 +160,7 @@ impl State {
         found.cloned().ok_or_else(|| Error::fixed(errno::ENOTCONN, "ep: not connected"))
     }
 
-    /// Admits an operation of this side: its entry is reserved.
+    /// Admits an operation of this side by reserving its entry.
     fn admit(&self, kind: u64, local: &[Iov], c: &Common) -> Result<(Arc<End>, Ending)> {
         let (peer, len, wanted) = (self.peer()?, measure(local, MAX_MSG)?, self.bind.wants_entry(c.flags));
         if !self.bind.reserve(wanted) {
@@ -170,7 +170,7 @@ impl State {
         Ok((peer, self.bind.place(end)))
     }
 
-    /// An operation that was admitted is over.
+    /// Ends an admitted operation.
     fn finish(&mut self, end: &Ending, result: Result<()>) {
         match result {
             Ok(()) if end.kind & flags::RMA == 0 => self.stats.sends += 1,
@@ -180,7 +180,7 @@ impl State {
         result.map_or_else(|why| self.bind.fail(end, why), |()| self.bind.succeed(end))
     }
 
-    /// Messages that came go into receives, as long as the queue has room.
+    /// Puts arrived messages into receives, as long as the queue has room.
     fn deliver(&mut self) {
         while !self.messages.is_empty() && !self.receives.is_empty() && self.bind.rx.as_ref().is_none_or(|q| q.has_room()) {
             let (Some(bytes), Some((to, entry, wanted))) = (self.messages.pop_front(), self.receives.pop_front()) else { return };
@@ -192,7 +192,7 @@ impl State {
         }
     }
 
-    /// The connection is over; this side's receives fail.
+    /// Ends the connection; this side's receives fail.
     fn end(&mut self, code: Code, number: i32) {
         self.stage = Stage::Over;
         for (_, entry, _) in self.receives.drain(..) {
@@ -214,7 +214,7 @@ impl End {
     }
 }
 
-/// Who wants to connect. When it is dropped and was not accepted, it is rejected.
+/// A connection request. One that is dropped without being accepted is rejected.
 struct Call {
     from: Option<Arc<End>>,
     data: Vec<u8>,
@@ -375,7 +375,7 @@ impl Endpoint for Ep {
         Ok(())
     }
 
-    /// Every post does its work at once; only what found no room in the queue waits.
+    /// Every post completes at once; only messages without room in the queue wait for progress.
     fn progress(&self, _force: bool) {
         self.0.state.lock().deliver();
     }

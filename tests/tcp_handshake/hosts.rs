@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Hosts that have keys of their own and know each other's public ones: who gets in, and who is told what.
+//! Hosts that have keys of their own and know each other's public keys: which may connect, and what each side is told.
 
 use crate::peers::*;
 use gdrfab::error::errno;
@@ -24,7 +24,7 @@ fn two_that_know_each_other_meet() {
     }
 }
 
-/// A host whose processes all have one file calls itself.
+/// A host calls itself; all its processes have the same file.
 #[test]
 fn a_host_knows_itself() {
     let key = host(1, &[("127.0.0.1", 1)]);
@@ -62,7 +62,7 @@ fn who_is_not_listed_or_has_something_else_is_told() {
     }
 }
 
-/// Who has seen every public key, and every greeting, has no private one.
+/// An attacker who has seen every public key and every handshake has no private key.
 #[test]
 fn who_knows_the_public_keys_alone_proves_nothing() {
     let mut acceptor = acceptor(host(1, &[("*", 2)]));
@@ -76,7 +76,7 @@ fn who_knows_the_public_keys_alone_proves_nothing() {
         let head = Head::decode(&answer::<HEAD_LEN>(&mut acceptor, &mut raw.stream).unwrap()).unwrap();
         assert_eq!((head.status, head.body, own), (Status::KeyWrong, 0, own));
     }
-    // And a listener that says that it is the first one.
+    // And a listener that claims to be the first host.
     let (listener, id) = (TcpListener::bind(LOOPBACK).unwrap(), host(1, &[("*", 2)]).unwrap().id());
     let at = listener.local_addr().unwrap();
     let thread = std::thread::spawn(move || {
@@ -97,7 +97,7 @@ fn who_knows_the_public_keys_alone_proves_nothing() {
     thread.join().unwrap();
 }
 
-/// Nor is what an introduction lacks ever made up for: cut with its head told of it, or in the middle of the connection.
+/// Nothing missing in an introduction is made up: cut after its length was announced, or in the middle of the connection.
 #[test]
 fn a_shorter_introduction_is_none() {
     let (key, mut acceptor) = (host(2, &[("*", 1)]).unwrap(), acceptor(host(1, &[("*", 2)])));
@@ -129,7 +129,7 @@ fn a_shorter_introduction_is_none() {
     accepted(&mut good);
 }
 
-/// Streams and rails are of the same two: the peer alone may open them, wherever it comes from and calls.
+/// Streams and rails belong to the same two hosts: only the peer may open them, from whatever address, at whatever address.
 #[test]
 fn what_belongs_to_a_connection_is_for_its_peer_alone() {
     let mut acceptor = acceptor(host(1, &[("*", 2), ("*", 3)]));
@@ -164,7 +164,7 @@ fn versions_without_such_keys_are_told() {
         let (mut stream, mut bytes) = (listener.accept().unwrap().0, [0; HELLO_LEN]);
         stream.read_exact(&mut bytes).unwrap();
         assert_eq!((bytes[8], bytes[10], bytes[12] & 8), (6, 7, 8));
-        // A key was asked for, and one that is shared is offered.
+        // The dialer asked for a host's own key, and a shared key is offered.
         stream.write_all(&Hello { lowest: 5, highest: 5, ..hello(true, 1) }.encode()).unwrap();
     });
     let e = failure(None, &mut dial);

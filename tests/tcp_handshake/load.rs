@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A listener among half-open connections, by the thousand.
+//! A listener among thousands of half-open connections.
 
 use crate::peers::*;
 use gdrfab::error::errno;
@@ -19,13 +19,13 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Bytes of memory that this process has in use.
+/// Bytes of memory that this process uses.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
-/// Room for thousands of sockets, as far as this user may have it.
+/// Allows thousands of descriptors, as far as this user may.
 fn more_descriptors() -> usize {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -67,7 +67,7 @@ fn half_open_connections_make_room() {
     assert_eq!(acceptor.pending(), 64);
     let took = serve_one(&mut acceptor, 64);
     assert!(took < Duration::from_secs(2), "{took:?}");
-    // Who had to make room was told.
+    // Connections that were dropped to make room were told so.
     let told = half.iter().filter(|s| {
         s.set_nonblocking(true).unwrap();
         let mut got = [0; HELLO_LEN];
@@ -76,7 +76,7 @@ fn half_open_connections_make_room() {
     assert!(told.count() >= 130);
 }
 
-/// Alone in its process's sums of descriptors and memory it is not, so the bounds have some slack.
+/// Other tests of this process use descriptors and memory too, so the bounds have some slack.
 #[test]
 fn two_thousand_silent_connections_cost_little() {
     let room = more_descriptors();
@@ -160,7 +160,7 @@ fn a_passive_endpoint_tells_its_queue() {
     let request: Request = own_request(event.request.expect("a request")).unwrap();
     request.accept(terms(b"")).unwrap();
     accepted(&mut dial);
-    // The port is taken, and an endpoint's own address is nobody's to listen on.
+    // The port is in use, and an endpoint's own address cannot be listened on.
     let taken = Info { src_addr: Some(pep.address().into()), ..Info::default() };
     let e = open(&taken).err().expect("two listeners on one port");
     assert!(e.errno == errno::EADDRINUSE && e.words.contains(&address.port().to_string()), "{e}");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The handshake of the tcp provider over real sockets of the loopback: with good peers, and with ones that lie, dawdle,
-//! or come by the thousand.
+//! The handshake of the tcp provider over real sockets of the loopback: with good peers, and with peers that lie, are slow, or come by the
+//! thousand.
 
 mod hosts;
 mod load;
@@ -112,7 +112,7 @@ fn keys_must_be_there_on_both_sides_and_be_the_same() {
     }
 }
 
-/// Of a dialer and a listener that may connect: one key, or each its own.
+/// Keys of a dialer and a listener that may connect: a shared one, or one of each host.
 fn pairs() -> [(Key, Key); 2] {
     [(secret(4), secret(4)), (host(4, &[("127.0.0.1", 5)]), host(5, &[("*", 4)]))].map(|(one, other)| (one.unwrap(), other.unwrap()))
 }
@@ -142,7 +142,7 @@ fn an_introduction_is_good_for_one_connection() {
     }
 }
 
-/// What the dialer has seen and what the listener has are two things as soon as anybody between them changes anything.
+/// As soon as anybody between them changes anything, dialer and listener have seen different handshakes.
 #[test]
 fn what_was_changed_on_the_way_is_found() {
     for (key, theirs) in pairs() {
@@ -157,17 +157,17 @@ fn what_was_changed_on_the_way_is_found() {
             assert!(refusal.is_none_or(|status| status == Status::KeyWrong) && acceptor.pending() == 0);
             refusal.is_some()
         };
-        // Another version, no seal, another cipher, another nonce: whoever asked for less, or was answered with less.
+        // Another version, no seal, another cipher, another nonce: changed in the hello or in the challenge.
         for (at, bit) in [(8, 1), (10, 4), (12, 2), (12, 4), (13, 1), (16, 1), (47, 0x80)] {
             assert!(refuses(&|t, _, _| t.hello[at] ^= bit), "{at} {bit}");
-            // The cipher is chosen by the challenge: one that was changed there opens nothing either.
+            // The challenge selects the cipher: one that was changed there opens nothing either.
             assert!(refuses(&|t, _, _| t.challenge[at] ^= bit), "{at} {bit}");
         }
-        // A shared key instead of the host's own, the key of another.
+        // A shared key instead of the host's own; the key of another host.
         for (at, bit) in [(12, 8), (48, 1), (63, 0x80)] {
             assert!(refuses(&|t, _, _| t.hello[at] ^= bit), "{at} {bit}");
         }
-        // A relay: each of the two is somewhere else than the other believes.
+        // A relay: one of the two is at another address than the other believes.
         assert!(refuses(&|_, own, _| own.set_port(own.port() ^ 1)));
         assert!(refuses(&|_, _, peer| peer.set_port(peer.port() ^ 1)));
         assert!(refuses(&|_, own, _| own.set_ip(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2)))));
@@ -176,7 +176,7 @@ fn what_was_changed_on_the_way_is_found() {
     }
 }
 
-/// Two hosts that trust each other, and one between them that passes everything on as it is.
+/// Two hosts that trust each other, and one between them that passes on everything unchanged.
 #[test]
 fn a_relay_gets_nobody_connected() {
     for (key, theirs) in pairs() {
@@ -217,7 +217,7 @@ fn without_a_common_version_the_listener_says_which_it_has() {
     assert!(answer::<1>(&mut acceptor, &mut raw.stream).is_none());
 }
 
-/// A listener made by hand, which answers a HELLO with what `reply` makes of it.
+/// A hand-made listener, which answers a HELLO with the result of `reply`.
 fn listener(reply: impl FnOnce([u8; HELLO_LEN], &mut TcpStream) + Send + 'static) -> (SocketAddr, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind(LOOPBACK).unwrap();
     let at = listener.local_addr().unwrap();
@@ -226,7 +226,7 @@ fn listener(reply: impl FnOnce([u8; HELLO_LEN], &mut TcpStream) + Send + 'static
         let mut hello = [0; HELLO_LEN];
         stream.read_exact(&mut hello).unwrap();
         reply(hello, &mut stream);
-        // Until the dialer hangs up, so that nothing is lost.
+        // Until the dialer disconnects, so that nothing is lost.
         let _ = stream.read_to_end(&mut Vec::new());
     });
     (at, thread)
@@ -281,7 +281,7 @@ fn a_dialer_says_what_it_met() {
     let e = failure(None, &mut dial(at, None));
     assert!(e.errno == errno::ECONNREFUSED && e.code == Code::PeerGone, "{e}");
     thread.join().unwrap();
-    // Bound, so that nobody else gets the port, and deaf.
+    // Bound, so that nobody else gets the port, and not listening.
     let deaf = tcp::bind(LOOPBACK).unwrap();
     let free = tcp::local(deaf.as_fd()).unwrap();
     let e = Dial::new(&Address::of(free, None), None, Purpose::Passive, 0, terms(b""), None).and_then(|mut d| outcome(None, &mut d));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Both sides of a handshake, and a dialer made by hand.
+//! Both sides of a handshake, and a hand-made dialer.
 
 use gdrfab::error::{Error, Result};
 use gdrfab::prov::info::Secret;
@@ -19,7 +19,7 @@ pub fn secret(byte: u8) -> Option<Key> {
     Some(Key::of(Keys::Shared(Secret::new(&[byte; 32]).unwrap()), true).unwrap())
 }
 
-/// A key that decides who may connect, and no more.
+/// A key that decides who may connect, and does not seal the connection.
 pub fn unsealed(byte: u8) -> Option<Key> {
     Some(Key::of(Keys::Shared(Secret::new(&[byte; 32]).unwrap()), false).unwrap())
 }
@@ -107,7 +107,7 @@ pub fn stream(link: Link) -> TcpStream {
     stream
 }
 
-/// A dialer made by hand.
+/// A hand-made dialer.
 pub struct Raw {
     pub stream: TcpStream,
     pub transcript: Transcript,
@@ -128,7 +128,7 @@ pub fn hello(keyed: bool, nonce: u8) -> Hello {
     }
 }
 
-/// That of a dialer with this key.
+/// The hello of a dialer with this key.
 pub fn hello_of(key: &Key, nonce: u8) -> Hello {
     Hello { lowest: key.since(), highest: key.since(), id: key.id(), ..hello(true, nonce) }
 }
@@ -140,10 +140,10 @@ pub fn intro(transcript: &Transcript, key: Option<(&Key, &TcpStream)>, body: &[u
     intro_between(transcript, key, stream.local_addr().unwrap(), stream.peer_addr().unwrap(), body)
 }
 
-/// One under a key, of a dialer that believes both sides to be there.
+/// An introduction under a key, of a dialer that believes both sides to be at these addresses.
 pub fn intro_between(transcript: &Transcript, key: &Key, own: SocketAddr, peer: SocketAddr, body: &[u8]) -> Vec<u8> {
     let mut known = *transcript;
-    // One that cannot be read chooses neither cipher nor key.
+    // An unreadable hello selects neither cipher nor key.
     if Hello::decode(&known.challenge).is_err() {
         let id = key.id().map(|_| known.challenge[48..].try_into().unwrap());
         let first = Hello { id, ..hello_of(key, 0) }.encode();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * libibverbs with registration of dma-bufs for soft-RoCE: rdma-core's provider lacks the call, so this one gives the
- * kernel's command itself. GDRFAB_VERBS_LIBRARY names it in place of libibverbs.so.1; linked with -libverbs, it answers
- * for all other calls through that. It can be preloaded as well.
+ * libibverbs with registration of dma-bufs for soft-RoCE: rdma-core's provider lacks the call, so this library
+ * issues the kernel's command itself. GDRFAB_VERBS_LIBRARY names it in place of libibverbs.so.1. It is linked with
+ * -libverbs, to which it passes all other calls. It can be preloaded as well.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -11,14 +11,14 @@
 #include <stdlib.h>
 
 typedef struct ibv_mr *(*reg_fn)(struct ibv_pd *, uint64_t, size_t, uint64_t, int, int);
-/* Private to rdma-core. Newer ones have the eighth argument, which may be NULL, and older ones do not look at it. */
+/* Private to rdma-core. Newer versions have the eighth argument, which may be NULL; older ones do not read it. */
 typedef int (*command_fn)(struct ibv_pd *, uint64_t, size_t, uint64_t, int, int, void *, void *);
 
 __attribute__((visibility("default"))) struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset,
 									size_t length, uint64_t iova, int fd,
 									int access)
 {
-	/* Opened already, as what this library depends on; a dlopen'ed library is not in the scope of RTLD_DEFAULT. */
+	/* Loaded already as a dependency of this library; a dlopen'ed library is not in the scope of RTLD_DEFAULT. */
 	void *verbs = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
 	if (!verbs) {
 		errno = ENOSYS;
@@ -34,7 +34,7 @@ __attribute__((visibility("default"))) struct ibv_mr *ibv_reg_dmabuf_mr(struct i
 	struct ibv_mr *mr = reg ? reg(pd, offset, length, iova, fd, access) : NULL;
 	if (mr || errno != EOPNOTSUPP || !command)
 		return mr;
-	/* rdma-core keeps the kind and the access flags behind the part of the structure that is public. */
+	/* rdma-core keeps the kind and the access flags after the public part of the structure. */
 	mr = calloc(1, sizeof *mr + 64);
 	if (!mr)
 		return NULL;
@@ -44,7 +44,7 @@ __attribute__((visibility("default"))) struct ibv_mr *ibv_reg_dmabuf_mr(struct i
 		errno = err < 0 ? errno : err;
 		return NULL;
 	}
-	/* As libibverbs fills them in. */
+	/* Filled in as libibverbs does. */
 	mr->context = pd->context;
 	mr->pd = pd;
 	mr->addr = (void *)(uintptr_t)offset;

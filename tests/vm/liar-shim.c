@@ -14,21 +14,22 @@
 
 #define API __attribute__((visibility("default")))
 
-/* From now on each message says that so many more receives are posted than are; and none is posted any more. */
+/* From now on each message claims that `credits` more receives are posted than really are. With `no_receives`, none
+ * is posted any more. */
 API void verbs_lie(int credits, bool no_receives);
 
-/* From now on, of each so many requests that the peer has of soft-RoCE's device of this name, the answer to the last is lost:
- * its queue pair ends as if nobody had answered, with all that follows. 0: none. */
+/* From now on the answer to every `of_each`-th request from soft-RoCE's device of this name is lost: its queue pair
+ * fails as if no answer had come, with all that follows. 0: none is lost. */
 API void verbs_lose_answers(const char *device, int of_each);
 
-/* The next so many times that a queue pair of the device of this name is to be connected, it cannot; 0: no change. Gives how many
- * times that are. */
+/* The next `times` attempts to connect a queue pair of the device of this name fail; 0: no change. Returns the
+ * attempts left. */
 API int verbs_fail_to_connect(const char *device, int times);
 
 static const char *loser = "", *failing = "";
 static int fails;
 static int each, left;
-static uint32_t silent; /* the queue pair that has ended so */
+static uint32_t silent; /* the queue pair that has failed like this */
 static struct {
 	uint32_t number;
 	struct ibv_qp *qp;
@@ -37,7 +38,7 @@ static unsigned count;
 static int (*poll_fn)(struct ibv_cq *, int, struct ibv_wc *);
 static int lie;
 static bool deaf;
-/* What a device posts with, of those that the process has open. */
+/* The posting function of each device that the process has opened. */
 static struct device {
 	struct ibv_context *of;
 	int (*send)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
@@ -57,7 +58,7 @@ API void verbs_lie(int credits, bool no_receives)
 	lie = credits, deaf = no_receives;
 }
 
-/* The upper half of a parcel's first word is what it says of receives. */
+/* The upper half of a packet's first word counts receives. */
 static int send_lies(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	for (struct ibv_send_wr *at = wr; at && lie; at = at->next)
@@ -108,7 +109,7 @@ API int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 static void stop(uint32_t number)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
-	/* The newest of this number: those before it may be gone. */
+	/* The newest queue pair of this number, because older ones may be gone. */
 	for (unsigned i = count; i-- > 0 && count - i <= 64;)
 		if (known[i % 64].number == number) {
 			ibv_modify_qp(known[i % 64].qp, &attr, IBV_QP_STATE);

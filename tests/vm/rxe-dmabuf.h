@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Import of dma-bufs for soft-RoCE (drivers/infiniband/sw/rxe, Linux 6.12), which no kernel has. build-modules.sh has
- * rxe_verbs.c include it. Like the driver itself it moves data with the CPU: it takes the mapping for the kernel that the
- * dma-buf's exporter offers (vmap), since there is no device that could do DMA. That mapping keeps the pages where they are.
+ * Import of dma-bufs for soft-RoCE (drivers/infiniband/sw/rxe, Linux 6.12), which no kernel has. build-modules.sh
+ * includes this file in rxe_verbs.c. Like the driver itself it moves data with the CPU, through the kernel mapping
+ * that the dma-buf's exporter offers (vmap), since no device could do DMA. That mapping keeps the pages in place.
  *
  * Not covered: notice of moved or revoked buffers, buffers in I/O memory, begin and end of CPU access.
  */
@@ -12,8 +12,8 @@
 MODULE_IMPORT_NS(DMA_BUF);
 
 /*
- * The name of a device that refuses dma-bufs as the driver without this file does. An array, so that a change while it is
- * read does no harm.
+ * The name of a device that refuses dma-bufs, as the driver without this file does. An array, so that a change while
+ * it is read does no harm.
  */
 static char rxe_no_dmabuf[IB_DEVICE_NAME_MAX];
 module_param_string(no_dmabuf, rxe_no_dmabuf, sizeof(rxe_no_dmabuf), 0644);
@@ -58,7 +58,7 @@ static struct ib_mr *rxe_reg_dmabuf(struct ib_pd *ibpd, u64 offset, u64 length, 
 
 	if (sysfs_streq(rxe_no_dmabuf, dev_name(&ibpd->device->dev)) || (access & ~RXE_ACCESS_SUPPORTED_MR))
 		return ERR_PTR(-EOPNOTSUPP);
-	/* That offset and iova agree within a page, the kernel has seen to. */
+	/* The kernel has checked that offset and iova agree within a page. */
 	if (!length || check_add_overflow(offset, length, &end))
 		return ERR_PTR(-EINVAL);
 
@@ -80,7 +80,7 @@ static struct ib_mr *rxe_reg_dmabuf(struct ib_pd *ibpd, u64 offset, u64 length, 
 	rxe_get(pd);
 	own->mr.ibmr.pd = ibpd;
 	own->mr.ibmr.device = ibpd->device;
-	rxe_mr_init_dma(access, &own->mr); /* keys and page size; the rest is other */
+	rxe_mr_init_dma(access, &own->mr); /* sets keys and page size; the rest differs */
 	own->mr.state = RXE_MR_STATE_INVALID;
 	own->mr.ibmr.type = IB_MR_TYPE_USER;
 	own->mr.ibmr.iova = iova;
@@ -108,7 +108,7 @@ static int rxe_dereg_any(struct ib_mr *ibmr, struct ib_udata *udata)
 	struct rxe_dmabuf_mr own = {};
 	int err;
 
-	/* A user's region without pinned user pages is one of ours. */
+	/* A user's region without pinned user pages was made by this file. */
 	if (ibmr->type == IB_MR_TYPE_USER && !mr->umem)
 		own = *container_of(mr, struct rxe_dmabuf_mr, mr);
 	err = rxe_dereg_mr(ibmr, udata);

@@ -28,7 +28,7 @@ root=$(cd "$(dirname "$0")/../../.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
 build=${BUILD:-$target/c-tests}
 prefix=${PREFIX:-$target/prefix}
-# Where tests/deps.sh puts MPICH's wheel.
+# The directory where tests/deps.sh puts MPICH's wheel.
 mpich=${GDRFAB_MPICH:-${XDG_CACHE_HOME:-$HOME/.cache}/gdrfab-mpich}
 providers="shm tcp" parts="tools pingpong api rdm mpi memcheck newer verbs" ranks="2 4" claims= build_only= built=
 while [ $# -gt 0 ]; do
@@ -60,7 +60,7 @@ ok() {
 }
 bad() { # <claim> <why> [file whose end tells more]
 	echo "FAIL $1: $2"
-	# Of libfabric's log what the provider says, and warnings.
+	# Of libfabric's log only the provider's lines, and warnings.
 	[ $# -lt 3 ] || grep -vE '^libfabric:.*(fi_param_get|:core:.*<info>)' "$3" | tail -n 25 | sed 's/^/     | /'
 	failed=$((failed + 1))
 }
@@ -74,7 +74,7 @@ finish() {
 	[ "$failed" -eq 0 ] && [ $((passed + skipped)) -gt 0 ]
 	exit
 }
-# Adds up the lines of a program of ours.
+# Adds up the result lines of one of our programs.
 count_lines() { # <claim> <exit status> <output>
 	local good bad_ones gone
 	good=$(grep -c '^ok ' "$3") bad_ones=$(grep -c '^FAIL ' "$3") gone=$(grep -c '^skip ' "$3")
@@ -94,11 +94,11 @@ if [ "$name" = gdrfab ] && [ ! -e "$plugin" ]; then
 	finish
 fi
 
-# ---- the surroundings: what a user has set is not theirs to decide here, and the file has to find the library by itself
+# ---- the environment: the settings of a user are cleared, and the file must find the library by itself
 unset LD_LIBRARY_PATH FI_PROVIDER FI_LOG_LEVEL FI_LOG_PROV FI_LOG_SUBSYS FI_HOOK FI_GDRFAB_PROVIDERS
 unset GDRFAB_TCP_KEY_FILE GDRFAB_LOG GDRFAB_FAULT
 export FI_PROVIDER_PATH=$prefix/lib/libfabric
-# Addresses of this machine's own network are nobody's business here.
+# Only the loopback is used: no address of the machine's own network.
 export GDRFAB_TCP_IFACE=lo
 if [ "$(id -u)" -eq 0 ]; then
 	export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -107,7 +107,7 @@ over() { # <provider>: from here on the provider offers this alone
 	export FI_GDRFAB_PROVIDERS=$1
 }
 
-# Open MPI's own commands, not those of another MPI beside it.
+# Open MPI's own commands, not those of another MPI on the machine.
 mpicc= mpirun=
 for pair in mpicc.openmpi:mpirun.openmpi mpicc:mpirun; do
 	if "${pair%:*}" --showme:version >/dev/null 2>&1 && command -v "${pair#*:}" >/dev/null; then
@@ -116,9 +116,9 @@ for pair in mpicc.openmpi:mpirun.openmpi mpicc:mpirun; do
 	fi
 done
 
-# The log of a run must have endpoints of the provider that was asked for, on which messages went both ways, and none of
-# another. (Of two that connect to each other at once, one is given up unused.) A run over libfabric's own provider has no
-# such lines to look for.
+# Checks the log of a run: it must have endpoints of the requested provider that carried messages both ways, and none of
+# another provider. (If two connect to each other at once, one connection is given up unused.) A run over libfabric's
+# own provider has no such lines.
 carried() { # <claim> <provider> <endpoints at least> <log>
 	local used others
 	used=$(grep -c "gdrfab:.* $2 endpoint to .* closed: [1-9][0-9]* messages sent, [1-9]" "$4")
@@ -164,7 +164,7 @@ fi
 . "$root/plugins/libfabric/tests/tools.sh"
 . "$root/plugins/libfabric/tests/memcheck.sh"
 
-# A port that nobody has; where the server of fi_pingpong and its client meet.
+# Finds a free port, at which the server of fi_pingpong and its client meet.
 free_port() {
 	local port
 	while :; do
@@ -223,8 +223,7 @@ part_api() {
 	done
 }
 
-# Nothing but the provider can carry a byte: no transport of Open MPI's own is permitted, neither for messages nor for
-# windows.
+# Only the provider may carry bytes: no transport of Open MPI's own is permitted, neither for messages nor for windows.
 open_mpi() { # <ranks> <command...>
 	local n=$1
 	shift
@@ -240,7 +239,7 @@ mpich() { # <ranks> <command...>
 		timeout -k 5 $((240 * scale)) "$mpich/bin/mpiexec" -n "$n" "$@"
 }
 
-# Without ofi_rxm: the log must have an endpoint of each rank's.
+# Without ofi_rxm: the log must have an endpoint of each rank.
 part_rdm() {
 	local layers=$name
 	if [ "$name" != gdrfab ]; then
@@ -256,7 +255,7 @@ part_rdm() {
 		open_mpi 2 "$build/mpi" $claims >"$out/mpi" 2>"$out/mpi.err"
 		count_lines "mpi over connectionless endpoints" $? "$out/mpi"
 		carried mpi_carried_rdm shm+tcp 2 "$out/mpi.err"
-		# By RMA and atomics. (4.1.4's btl/ofi follows NULL in MPI_Compare_and_swap.)
+		# By RMA and atomics. (btl/ofi of 4.1.4 dereferences NULL in MPI_Compare_and_swap.)
 		local windows="--mca btl self,ofi --mca btl_ofi_provider_include $name --mca osc rdma"
 		open_mpi 2 "$build/mpi" window accumulate tickets exclusive post_and requests >"$out/mpi" 2>"$out/mpi.err"
 		count_lines "windows over btl/ofi" $? "$out/mpi"
@@ -294,7 +293,7 @@ part_mpi() {
 			count_lines "mpi with threads over $provider, $n ranks" $? "$out/mpi"
 		done
 	done
-	# That such a job cannot run on anything else is shown by taking the provider away.
+	# Without the provider such a job must fail, which shows that nothing else carries it.
 	if [ "$name" = gdrfab ]; then
 		if FI_PROVIDER_PATH=$out/nowhere open_mpi 2 "$build/mpi" split >"$out/mpi" 2>&1; then
 			bad mpi_needs_the_provider "the same job runs without the provider" "$out/mpi"
@@ -304,7 +303,7 @@ part_mpi() {
 	fi
 }
 
-# Over soft-RoCE: messages that want a receive for each write with data, small inject sizes, failures that end connections.
+# Over soft-RoCE: each write with data needs a receive, inject sizes are small, and failures end connections.
 part_verbs() {
 	local stage=$out/guest
 	local pkgs="openmpi-bin openmpi-common libopenmpi3 libpmix2 libmunge2 libfabric1 hostname"

@@ -44,7 +44,7 @@ export FI_PROVIDER_PATH=$prefix/lib/libfabric GDRFAB_TCP_IFACE=lo
 export FI_LOG_LEVEL=${FI_LOG_LEVEL:-warn} FI_LOG_PROV=${FI_LOG_PROV:-gdrfab}
 at=127.0.0.1 passed=0 failed=0 skipped=0
 
-# The worst of the statuses of as many processes as there are to be; a client's failure ends its server.
+# Runs a number of processes and returns their worst status; a client's failure ends its server.
 processes() { # <number> <log> <command...>
 	local number=$1 log=$2 worst=0 status i server clients= limit="timeout -k 2 $((60 * scale))"
 	shift 2
@@ -52,7 +52,7 @@ processes() { # <number> <log> <command...>
 	server=$!
 	sleep 0.6
 	for ((i = 1; i < number; i++)); do
-		# Multi-node tests have one command line; the others name the server.
+		# Multi-node tests have the same command line in all processes; in others the client names the server.
 		if [ "$number" -gt 2 ]; then
 			$limit "$@" -s $at >"$log.client$i" 2>&1 &
 		else
@@ -75,7 +75,7 @@ processes() { # <number> <log> <command...>
 	return "$worst"
 }
 
-# Why a test is not to pass; empty: it is.
+# Prints why a test is not expected to pass; nothing if it is.
 reason() { # <provider> <test>
 	local where pattern why
 	[ "$name" = gdrfab ] || return
@@ -97,7 +97,7 @@ one() { # <list> <provider> <test>
 	esac
 	status=$?
 	why=$(reason "$2" "$test")
-	# They end so where a provider lacks something.
+	# With these statuses tests end if the provider lacks something.
 	case $status in
 	0) words=passes ;;
 	38 | 61) words="does not run ($status)" ;;
@@ -119,7 +119,7 @@ one() { # <list> <provider> <test>
 	fi
 }
 
-# Tests that have nothing to do with this kind of endpoint, or ask for a kind that there is not.
+# Tests for other kinds of endpoints, or for a kind that the provider lacks.
 foreign='dgram|sighandler'
 for provider in $providers; do
 	export FI_GDRFAB_PROVIDERS=$provider

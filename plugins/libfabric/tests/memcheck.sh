@@ -2,9 +2,9 @@
 # shellcheck shell=bash
 # The part "memcheck" of check.sh: fi_pingpong and Open MPI under valgrind.
 
-# Open MPI and libfabric have errors of their own, mostly memory that they keep. What counts is each error with a function
-# of ours in its stack, and each in the program itself. One thing only is left out: Open MPI's windows send structures with
-# gaps that nobody has set, which valgrind sees where they go into a socket, ours or libfabric's.
+# Open MPI and libfabric have errors of their own, mostly memory that they keep. Only these errors count: each with a
+# function of ours in its stack, and each in the program itself. One kind is left out: Open MPI's windows send
+# structures with unset gaps, which valgrind notices where they are written to a socket, ours or libfabric's.
 checker() { # <where the reports go>
 	echo valgrind -q --xml=yes --xml-file="$1.%p.xml" --leak-check=full --show-leak-kinds=definite --num-callers=40 \
 		--keep-debuginfo=yes --fair-sched=try
@@ -18,7 +18,7 @@ judge() { # <claim> <program> <reports...>
 		ours = stack ~ /<obj>[^<]*libgdrfab/
 		if ($0 ~ /<kind>SyscallParam/ && $0 ~ /Syscall param (socketcall[.])?send/ && stack ~ /<fn>ompi_osc_pt2pt/)
 			next
-		# Whose code is at the top, but for the C library and valgrind itself?
+		# The owner of the code at the top of the stack, ignoring the C library and valgrind itself.
 		count = split(stack, frames, /<frame>/)
 		for (i = 2; i <= count && !ours; i++) {
 			if (!match(frames[i], /<obj>[^<]*/)) continue
@@ -58,9 +58,8 @@ part_memcheck() {
 		[ -n "$mpirun" ] || continue
 		rm -f "$out"/vg.*
 		read -r -a tool <<<"$(checker "$out/vg")"
-		# Without GDRFAB_SHM_COOP=0 the peer's process would write a part of large copies, and what valgrind does not see
-		# written it takes for unset.
-		# shellcheck disable=SC2086
+		# Without GDRFAB_SHM_COOP=0 the peer's process would write a part of large copies, and valgrind would
+		# take bytes that it does not see written for unset.
 		GDRFAB_SHM_COOP=0 GDRFAB_SPIN_US=0 TEST_FAST=1 TEST_TIME_SCALE=4 open_mpi 2 "${tool[@]}" "$build/mpi" $claims \
 			>"$out/mpi" 2>"$out/mpi.err"
 		count_lines "mpi under valgrind over $provider" $? "$out/mpi"

@@ -70,7 +70,7 @@ export MPIR_CVAR_NOLOCAL=1 MPIR_CVAR_CH4_NETMOD=ofi
 [ -z "$mpi" ] || export LD_LIBRARY_PATH=$mpi/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 [ "$(id -u)" -ne 0 ] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-# Nothing but the provider can carry a byte.
+# Only the provider may carry bytes.
 launch() { # <provider> <ranks> <seconds> <command...>
 	local provider=$1 n=$2 limit=$3 ways="--mca btl self --mca osc pt2pt"
 	shift 3
@@ -81,7 +81,7 @@ launch() { # <provider> <ranks> <seconds> <command...>
 	if [ -n "$windows" ] && [ "$provider" = gdrfab ]; then
 		ways="--mca btl self,ofi --mca btl_ofi_provider_include gdrfab --mca osc rdma"
 	elif [ "$major" -ge 5 ]; then
-		# 5.0 has no windows by messages.
+		# Open MPI 5.0 has no windows by messages.
 		ways="--mca btl self,sm --mca osc rdma,sm"
 	fi
 	# shellcheck disable=SC2086 # words
@@ -89,7 +89,7 @@ launch() { # <provider> <ranks> <seconds> <command...>
 		--mca mtl_ofi_provider_include "$provider" "$@" </dev/null
 }
 
-# Runs one; what it reports of itself decides, for some end with 0 whatever happened.
+# Runs one test. Its own report decides, because some tests always end with status 0.
 try() { # <provider> <line of a list> <log>
 	local words n limit=60 arguments=() settings=() word
 	read -r -a words <<<"$2"
@@ -112,7 +112,7 @@ try() { # <provider> <line of a list> <log>
 		>"$3" 2>&1 && grep -qE '^ ?(No Errors|Test passed)' "$3"
 }
 
-# Which of a module's cases failed; of a program, and of a module that came to no end: all.
+# Prints the failed cases of a module; for a program, or a module that did not end: all.
 cases() { # <log>
 	local found
 	found=$(sed -n 's/^\(FAIL\|ERROR\): \([^ ]*\) (.*/\2/p' "$1" | sort -u)
@@ -157,7 +157,7 @@ one() { # <line of a list>
 	fi
 	# shellcheck disable=SC2086 # words on one line
 	if [ -z "$left" ]; then
-		# 124 is no end in time.
+		# 124: the time limit ended it.
 		echo "skip $1: status $status, and $theirs over $baseline: "$(cases "$log")
 		skipped=$((skipped + 1))
 	elif [ -n "$why" ]; then
@@ -172,7 +172,7 @@ one() { # <line of a list>
 
 for list in $lists; do
 	if [ $suite = mpi4py ]; then
-		# Spawning and files are nobody's business here.
+		# Spawning and files do not concern the provider.
 		[[ ! ${list%.py} =~ ^test_(spawn|dynproc|file|io|package|toplevel|util_pool)$ && $list =~ $only ]] && one "${list%.py}"
 		continue
 	fi

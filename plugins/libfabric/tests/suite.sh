@@ -22,5 +22,5 @@ if [ "$TEST_FI_PROVIDER" = gdrfab ]; then
 		exit 1
 	fi
 fi
-# The others need not start in every process. The claim that looks for them unsets it.
+# No other provider need start in every process. The claim that looks for them unsets this.
 export FI_PROVIDER=$TEST_FI_PROVIDER

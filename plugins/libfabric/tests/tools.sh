@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # shellcheck shell=bash
-# The part "tools" of check.sh: what fi_info lists, and the words about what it does not.
+# The part "tools" of check.sh: fi_info's list of offers, and the reasons in the log for what it does not list.
 
-# The fabrics of a listing of fi_info, each once, in its order.
+# The fabrics in a listing of fi_info, each once, in order.
 fabrics() {
 	sed -n 's/^ *fabric: //p' | awk '!seen[$0]++' | paste -s -d ' '
 }
@@ -17,7 +17,7 @@ part_tools() {
 		left_out tools "they ask gdrfab alone"
 		return
 	fi
-	# Nothing of libfabric's is linked, so that whichever copy loads the file is the one it calls.
+	# The file links no library of libfabric's, so that it calls whichever copy loads it.
 	if readelf -d "$plugin" | grep -q 'NEEDED.*libfabric'; then
 		bad exports "the file links a libfabric of its own"
 	elif [ "$(readelf -W --dyn-syms "$plugin" | awk '$5 == "GLOBAL" && $7 != "UND" { print $8 }')" != fi_prov_ini ]; then
@@ -41,7 +41,7 @@ part_tools() {
 		else
 			bad "offers_${provider}_with_rxm" "the fabrics are '$got'" "$out/info"
 		fi
-		# Everything of an info can be printed.
+		# Every field of an info can be printed.
 		if timeout 20 fi_info -v -p gdrfab >"$out/info" 2>&1 && grep -q 'fi_domain_attr:' "$out/info"; then
 			ok "prints_all_of_$provider"
 		else
@@ -78,7 +78,7 @@ part_tools() {
 	else
 		bad others_stay "fi_info lists not both tcp and gdrfab" "$out/info"
 	fi
-	# Who asks for what cannot be had learns why.
+	# A request that cannot be met has its reason in the log.
 	FI_LOG_LEVEL=info FI_LOG_PROV=gdrfab timeout 20 fi_info -p gdrfab -t FI_EP_DGRAM >"$out/info" 2>&1
 	if grep -q 'gdrfab:.*ep_attr->type: .* wanted, FI_EP_MSG and FI_EP_RDM offered' "$out/info"; then
 		ok words_in_the_log

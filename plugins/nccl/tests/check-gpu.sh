@@ -31,18 +31,18 @@ programs=$root/plugins/nccl/torch
 prefix=${PREFIX:-${CARGO_TARGET_DIR:-$root/target}/prefix}
 out=${OUT:-${CARGO_TARGET_DIR:-$root/target}/check/nccl-gpu}
 python=${PYTHON:-python3} ranks=${RANKS:-2} backend=${BACKEND:-nccl}
-# Old versions of gloo do not know bfloat16, and say so at the next operation but one.
+# Old versions of gloo lack bfloat16, and report that only two operations later.
 [ "$backend" = nccl ] || : "${COLLECTIVES:=--max-mib 1 --dtypes float32,float16,float64,int32,int64,uint8,int8}"
 plugin=$prefix/lib/libnccl-net-gdrfab.so
 export LD_LIBRARY_PATH=$prefix/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} PYTHONDONTWRITEBYTECODE=1
-# What a transport is made of comes from here alone.
+# Only this script decides the settings of a transport.
 unset NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_SHM_DISABLE NCCL_NET NCCL_NET_PLUGIN NCCL_NET_GDR_LEVEL NCCL_ALGO NCCL_PROTO \
 	NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MAX_CTAS NCCL_BUFFSIZE NCCL_P2P_NET_CHUNKSIZE NCCL_DEBUG_FILE \
 	GDRFAB_NCCL_PROVIDERS GDRFAB_NCCL_GDR GDRFAB_NCCL_TUNE NCCL_TUNER_PLUGIN CUDA_MODULE_LOADING
-# Multicast in the switch is another algorithm, not another transport, and where GPUs are lent it may not be allowed.
+# NVLS uses multicast in the switch: that is another algorithm, not another transport, and may be forbidden on borrowed GPUs.
 export NCCL_NVLS_ENABLE=0
-# Set up once per connection, nothing per operation: whether the path was the one that was meant is asked of every job.
+# The log has a line for each connection and none for each operation, so it costs little and shows the path of every job.
 export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV
 mkdir -p "$out" || exit 1
 out=$(cd "$out" && pwd)
@@ -59,7 +59,7 @@ settings() { # <transport[,NAME=VALUE...]> -> NAME=VALUE...
 	case ${1%%,*} in
 	gdrfab) printf '%s ' NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 "NCCL_NET_PLUGIN=$plugin" ;;
 	gdrfab-fixed) printf '%s ' "$(settings gdrfab)" GDRFAB_NCCL_TUNE=0 NCCL_PROTO=^LL NCCL_NET_GDR_LEVEL=SYS ;;
-	# See docs/nccl.md for what a program must not do then. The programs use a stream of their own.
+	# See docs/nccl.md for the rules that a program must then keep. The programs use a stream of their own.
 	gdrfab-here) printf '%s ' "$(settings gdrfab-host)" GDRFAB_NCCL_GDR=1 NCCL_NET_GDR_LEVEL=SYS CUDA_MODULE_LOADING=EAGER ;;
 	gdrfab-host) printf '%s ' NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 "NCCL_NET_PLUGIN=$plugin" NCCL_NET=gdrfab GDRFAB_NCCL_GDR=0 ;;
 	gdrfab-tcp) printf '%s ' "$(settings gdrfab-host)" GDRFAB_NCCL_PROVIDERS=tcp ;;
@@ -74,7 +74,7 @@ settings() { # <transport[,NAME=VALUE...]> -> NAME=VALUE...
 	printf '%s' "${own//,/ }"
 }
 
-# What NCCL's log must say of each connection, as a pattern. The last may go either way, by NVLink or not at all on a machine without.
+# A pattern that NCCL's log must have for each connection. p2p may use NVLink or, on a machine without it, another path.
 way() { # <transport>
 	case ${1%%,*} in
 	gdrfab | gdrfab-fixed | gdrfab-here) echo 'NET/gdrfab/[0-9]+/GDRDMA' ;;
@@ -95,14 +95,14 @@ path_was() { # <transport> <log>
 		;;
 	esac
 	grep -qE " via $want" "$2" || { fail "$1: no connection via $want ($2)" && return 1; }
-	# One stray channel is enough to measure something else.
+	# A single channel over another path would spoil the measurement.
 	other=$(grep -E 'Channel [0-9]+.* via ' "$2" | grep -vE " via $want" | head -n 1)
 	[ -z "$other" ] || { fail "$1: not only via $want: $other" && return 1; }
 }
 
 port=$((20000 + RANDOM % 8000))
 
-# One job of all ranks, as its user would start it. A hang ends by the program's own limit, with stacks; the rest is timeout's.
+# Runs one job of all ranks as its user would start it. A hang ends by the program's own limit, with stacks, or else by timeout's.
 job() { # <transport> <log> <limit> <program> [arguments...]
 	local words log=$2 limit=$3 program=$4
 	words=$(settings "$1") || exit 2
@@ -114,7 +114,7 @@ job() { # <transport> <log> <limit> <program> [arguments...]
 		--master_addr=127.0.0.1 --master_port=$port "$programs/$program" --backend "$backend" --limit "$limit" "$@" >>"$log" 2>&1
 }
 
-# Why a job failed, from a log that is mostly NCCL telling what it found.
+# Prints the reason of a job's failure, from a log that mostly has NCCL's set-up messages.
 why() { # <log>
 	echo '```'
 	grep -a -E '^FAIL|NCCL WARN|Error|error:|rank [0-9]+: (the|FAIL)|[Tt]imeout|File ".*line' "$1" | grep -v -E 'NCCL INFO|elastic|ChildFailed' | awk '!seen[$0]++' |
@@ -130,7 +130,7 @@ smoke() { # [transport]
 	NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV,TUNING job "$transport" "$log" 120 collectives.py --smoke || { fail "smoke: $transport" && why "$log"; }
 	path_was "$transport" "$log"
 	echo '```'
-	# Rank 0 says what the others say too.
+	# Rank 0's lines are like the other ranks'.
 	grep -a -i -E 'net plugin|Using network|gdrfab|GPU Direct RDMA|coll channels|NCCL version| set by environment|Bytes -> Algo' "$log" |
 		grep -a -E '\[0\] NCCL|NCCL version' | sed -E 's/^[^ ]+:[0-9]+:[0-9]+ //' | awk '!seen[$0]++' | cut -c 1-220 | head -n 60
 	grep -a -E 'Channel [0-9]+.* via ' "$log" | sed -E 's/.*( via .*)/\1/' | sort | uniq -c
@@ -157,7 +157,7 @@ collectives() { # [transports...]
 	done
 }
 
-# Runs the jobs of a list, then looks at the path of each.
+# Runs the jobs of a list, then checks the path of each.
 launch() { # <list> <logs>
 	local name transport rc
 	rm -rf "$2"
@@ -209,11 +209,11 @@ bench() { # [transports...] [NAME=VALUE...]
 	fi
 }
 
-# What the tuner chooses from: as wide as the plugin makes communicators, and narrower.
+# Measures the tuner's choices: communicators as wide as the plugin makes them, and narrower.
 sweep_channels() {
 	local n round own widths table list=$out/sweep.jobs
 	local BENCH=${BENCH:---ops all_reduce,all_gather,reduce_scatter,broadcast --sizes 8K,32K,64K,128K,256K,512K,1M,2M,4M,8M,16M,64M,256M}
-	# The buffers that the plugin would set: with channels that are named, it leaves them alone.
+	# The buffers that the plugin would set: it leaves them alone when the number of channels is set.
 	case ${TRANSPORT:-gdrfab-fixed} in
 	gdrfab-fixed) own=,NCCL_BUFFSIZE=16777216 widths="1 2 4 8 16" table=tuner_table.h ;;
 	gdrfab-host) own=,NCCL_BUFFSIZE=2097152 widths="1 2 4 8 16" table=tuner_table_host.h ;;
@@ -271,7 +271,7 @@ sweep() { # NAME=V1,V2...
 	fi
 }
 
-# A sum of more than two floats depends on who adds first: so many ranks do it in one order whatever carries the bytes.
+# The sum of more than two floats depends on the order of additions, so many ranks need one order over all transports.
 same_order=
 [ "$ranks" -le 2 ] || same_order=,NCCL_ALGO=Ring,NCCL_PROTO=Simple,NCCL_MIN_NCHANNELS=4,NCCL_MAX_NCHANNELS=4
 
@@ -314,7 +314,7 @@ train() { # <seconds>
 	echo '```'
 }
 
-# torchrun would end the survivor itself; launch.py lets it find out.
+# torchrun would end the survivor itself; launch.py lets the survivor notice.
 killed() { # [transport]
 	local transport=${1:-gdrfab} words list=$out/killed.jobs
 	echo "## A rank is killed: $transport"

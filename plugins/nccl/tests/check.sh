@@ -40,7 +40,7 @@ if [ ! -e "$TEST_NCCL_PLUGIN" ]; then
 	echo "0 passed, 1 failed, 0 skipped"
 	exit 1
 fi
-# What a launcher or a user has set is not theirs to decide here.
+# Clears the settings of a launcher or a user.
 unset GDRFAB_NCCL_THREADS GDRFAB_NCCL_PROVIDERS GDRFAB_NCCL_TIMEOUT GDRFAB_NCCL_EAGER GDRFAB_NCCL_GDR GDRFAB_NCCL_TUNE NCCL_P2P_DISABLE NCCL_SHM_DISABLE GDRFAB_TCP_IFACE NCCL_SOCKET_IFNAME
 unset WORLD_SIZE LOCAL_WORLD_SIZE OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_SIZE
 
@@ -53,16 +53,16 @@ mkdir -p "$build"
 
 begin=$SECONDS passed=0 failed=0 skipped=0 broken=
 for provider in $providers; do
-	# Addresses of this machine's own network are nobody's business here.
+	# Only the loopback is used: no address of the machine's own network.
 	[ "$provider" = tcp ] && export GDRFAB_TCP_IFACE=lo
 	for version in $versions; do
 		echo "==== nccl, version $version over $provider"
 		quick=$fast
 		[ "$version" = 11 ] || quick=1
 		these=$programs
-		# What is slow because it waits has nothing to do with the version.
+		# Tests that are slow because they wait do not depend on the version.
 		[ "$version" = 11 ] || [ "$versions" = "$version" ] || these=${programs/nccl_patience/}
-		# Helpers have nothing to do with the version either: one has them.
+		# Nor do helpers, so only one version runs with them.
 		[ "$version" = 12 ] && export GDRFAB_NCCL_THREADS=2 || export GDRFAB_NCCL_THREADS=0
 		# shellcheck disable=SC2086 # a list of words
 		TEST_PROVIDER=$provider TEST_NCCL_ABI=$version TEST_FAST=${TEST_FAST:-$quick} \

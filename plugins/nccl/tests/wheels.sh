@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Whether NCCLs that PyPI has would find an interface in the plugin: fetches their wheels, and looks which versions of a net and of
-# a tuner each one asks a plugin for. What it takes is the newest that both know; check.sh drives every version of ours.
+# Checks that NCCLs from PyPI would find an interface in the plugin: fetches their wheels, and reads the versions of a net and of a
+# tuner that each asks a plugin for. NCCL uses the newest version that both know; check.sh tests every version of ours.
 #
-#   plugins/nccl/tests/wheels.sh VERSION...      2.20.5 2.28.9 ...; some 200 MB each, so `make check-nccl NCCL_WHEELS="..."` alone does it
+#   plugins/nccl/tests/wheels.sh VERSION...      2.20.5 2.28.9 ...; some 200 MB each, so only `make check-nccl NCCL_WHEELS="..."` runs it
 #
-# The plugin is $PREFIX/lib/libnccl-net-gdrfab.so; WHEELS keeps the wheels.
+# The plugin is $PREFIX/lib/libnccl-net-gdrfab.so; WHEELS is the directory that keeps the wheels.
 set -u
 
 root=$(cd "$(dirname "$0")/../../.." && pwd)

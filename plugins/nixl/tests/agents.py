@@ -11,7 +11,7 @@ import time
 import traceback
 
 CLAIMS = []
-# What NIXL says of a transfer to a peer that is gone.
+# The results that NIXL may report for a transfer to a dead peer.
 GONE = ("ERR", "nixlRemoteDisconnectError")
 PATIENCE = float(os.environ.get("TEST_TIME_SCALE", "1"))
 
@@ -181,7 +181,8 @@ def run(entry, over, root):
     name, f, count, _, env, killed = entry
     env = {"GDRFAB_PROVIDER": over, "GDRFAB_TCP_IFACE": "lo", "TEST_ROOT": root, **env}
     fork = multiprocessing.get_context("fork")
-    # One from each to each: whoever is killed while it says something holds up nobody else (-1: from here).
+    # One pipe for each sender and receiver, so that a sender that is killed while it writes delays no other (-1: this
+    # process).
     pipes = [{sender: fork.Pipe(duplex=False) for sender in range(-1, count)} for _ in range(count)]
     with tempfile.TemporaryFile() as log:
         children = [fork.Process(target=child, args=(f, role, count, pipes, root, env, log.fileno())) for role in range(count)]

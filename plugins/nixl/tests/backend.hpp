@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What the programs share that drive the backend without NIXL: agents, what they log, and verdicts. */
+/* Helpers of the programs that drive the backend without NIXL: agents, their log, and verdicts. */
 #pragma once
 
 #include "../engine.hpp"
@@ -25,7 +25,7 @@ inline bool begin_log()
 	return said && dup2(fileno(said), STDERR_FILENO) >= 0;
 }
 
-/* What the log has had since the last call. */
+/* The log's text since the last call. */
 inline std::string take_log()
 {
 	std::string text;

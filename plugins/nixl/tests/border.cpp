@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The border as NIXL's headers have it, and as border.hpp does: make plugin-nixl NIXL_INCLUDE=<NIXL's source> compiles this. */
+/* Compares the interface in NIXL's headers with border.hpp: make plugin-nixl NIXL_INCLUDE=<NIXL's source> compiles
+ * this file. */
 #include "backend/backend_engine.h"
 #include "backend/backend_plugin.h"
 

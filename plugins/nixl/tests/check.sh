@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# The plugin under unmodified NIXL from PyPI, host memory, agents in processes of their own; before that, without NIXL, over
-# each set of connectionless endpoints. Run by make check-nixl.
+# Runs the plugin under unmodified NIXL from PyPI, with host memory and each agent in a process of its own; before that, without
+# NIXL, over each set of connectionless endpoints. Run by make check-nixl.
 #
 #   check.sh [--versions "PACKAGE==VERSION..."] [arguments of run.py]
 #   --all: the oldest and the newest NIXL that are known to work, of CUDA 12 and 13
@@ -29,7 +29,7 @@ command -v python3 >/dev/null || skip "no python3"
 # shellcheck disable=SC2086 # a list of words
 python3 fetch.py $versions || skip "NIXL's wheels are not in the cache, and could not be fetched"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/gdrfab-nixl
-# A copy of links, so that the cache stays as it was unpacked.
+# A copy made of links, so that the cache stays as it was unpacked.
 work=$cache/check.$$
 trap 'rm -rf "$work" "${alone-}"' EXIT
 trap 'exit 1' INT TERM

@@ -29,7 +29,7 @@ def moves(s, thread):
         for _ in range(4):
             who, note = s.note()
             n, at = map(int, note.split()[1:])
-            # The data is there when the notification is.
+            # When the notification is there, the data is too.
             assert mine.get(at, n) == bytes([n % 251 + 2]) * n
             assert who == "agent0", who
             for i in range(500):
@@ -165,7 +165,7 @@ def a_target_that_stops_is_given_up_in_time(s):
         s.do(handle)
         os.kill(pids[1], signal.SIGSTOP)
         state = "DONE"
-        # A thread of the target may still be at work for a moment.
+        # A thread of the target may still be working for a moment.
         while state == "DONE":
             began = time.monotonic()
             state = s.post(handle)
@@ -229,7 +229,7 @@ def an_agent_is_removed_while_a_transfer_is_under_way(s):
         until = time.monotonic() + 10
         while s.state(handle) == "PROC":
             assert time.monotonic() < until
-        # A copy that was begun may still be going on.
+        # A copy that was begun may still be running.
         s.release(handle)
         s.put(1, "end")
     else:

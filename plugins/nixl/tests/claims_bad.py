@@ -39,7 +39,7 @@ def damaged_metadata_is_an_error_and_others_are_served(s):
         at = metadata.index(MARK)
         for cut in list(range(0, len(metadata), 7)) + [len(metadata) - 1]:
             assert refused(lambda: s.agent.add_remote_agent(metadata[:cut])), cut
-        # The plugin's own part, of the same length: each byte of it counts.
+        # The plugin's own part, with its length unchanged: a change of any byte must be noticed.
         for i in range(at, at + 88):
             bad = metadata[:i] + bytes([metadata[i] ^ 0x41]) + metadata[i + 1:]
             assert refused(lambda: s.agent.add_remote_agent(bad)), i
@@ -100,7 +100,7 @@ def only_who_has_the_metadata_connects(s):
         assert mine.get(0, 4096) == b"\x02" * 4096
         return
     metadata, there = s.get(0)
-    # One knows another name, one only where the agent listens.
+    # In one metadata the name is another, in the other only the address at which the agent listens.
     name = s.agent.add_remote_agent(renamed(metadata, 1 if s.role == 1 else None))
     handle = s.handle("WRITE", [(mine.addr, 4096)], [(there, 4096)], name)
     state = s.post(handle)

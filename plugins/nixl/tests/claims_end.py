@@ -19,7 +19,7 @@ def dies(s, size, op, note, first, active):
     if s.role == 1:
         if first:
             assert s.note()[1] == b"first"
-        # Without its thread, nothing goes on here.
+        # Without the progress thread, nothing makes progress here.
         time.sleep(60)
     if s.role == 2:
         assert s.note(40) == ("agent0", b"third")
@@ -36,7 +36,7 @@ def dies(s, size, op, note, first, active):
     if not active:
         state = s.post(handle)
     state = s.wait(handle) if state == "PROC" else state
-    # What was over before the kill was well done.
+    # Transfers that ended before the kill succeeded.
     assert state in GONE or (active and state == "DONE"), state
     assert time.monotonic() - began < 15, "too late"
     mine.put(0, b"k" * size)
@@ -65,7 +65,7 @@ def a_target_that_dies_while_it_is_read(s):
 
 @claim(count=3, killed=(1,))
 def a_target_that_dies_while_it_is_notified(s):
-    # More than its receives take.
+    # More notifications than its receives can take.
     state = dies(s, 4096, "WRITE", b"n" * (32 * MIB), first=True, active=True)
     assert s.role != 0 or state in GONE, state
 

@@ -16,7 +16,7 @@ from agents import Memory
 MIB = 1 << 20
 CLONE_NEWNET = 0x40000000
 LINKS = ("rail0", "rail1")
-# The second is used where the first cannot carry all there is.
+# The second link is used when the first cannot carry everything.
 SHAPE = "tbf rate %s burst 128k latency 20ms"
 NAME = "two links carry it and either may break"
 
@@ -72,7 +72,7 @@ def parted(s):
     mine = s.register(Memory(2 * size, 1 + s.role))
     name, there = s.meet(mine)[1 - s.role]
     if s.role == 1:
-        # Its own progress thread serves.
+        # This agent's own progress thread serves the peer.
         assert s.get(0, timeout=40, drive=False) == "end"
         s.put(0, "end")
         return

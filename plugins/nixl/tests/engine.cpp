@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Two agents of the backend in one process, without NIXL: over each set that the library has connectionless endpoints of, and over
- * what it offers first. */
+/* Two agents of the backend in one process, without NIXL: over each set of the library's connectionless endpoints,
+ * and over the library's first choice. */
 #include "backend.hpp"
 
 #include <cstring>
 
-/* Empty, or what went wrong on the way of a megabyte from a to b. `over`: what the log and the counters are to say. */
+/* Moves a megabyte from a to b. Returns "" or the error. `over`: the path that the log and the counters must report. */
 static std::string move(const std::string &set, const char *over)
 {
 	constexpr size_t BYTES = 1 << 20;
@@ -54,7 +54,7 @@ static std::string move(const std::string &set, const char *over)
 	return wrong;
 }
 
-/* Empty, or what is not said as it should be. */
+/* Checks a refusal. Returns "" or the error. */
 static std::string refused(const std::string &set, const std::string &words)
 {
 	take_log();
@@ -79,11 +79,11 @@ int main()
 	}
 	for (const gdrfab_info *at = all; at; at = at->next) {
 		std::string set = at->prov_name;
-		/* Of several devices each has a candidate. */
+		/* A set has one candidate for each device. */
 		if (set == last)
 			continue;
 		last = set;
-		/* Within a host shm goes first. */
+		/* Within a host shm is preferred. */
 		std::string over = set.substr(0, set.find('+'));
 		if (at->reason_errno)
 			claim(set + " is refused in the library's words", refused(set, at->reason));

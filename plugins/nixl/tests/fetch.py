@@ -14,7 +14,7 @@ import zipfile
 
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "gdrfab-nixl")
 DEFAULT = ["nixl-cu13==1.5.1"]
-# Another project's kernels, and clients of stores of objects: half of the bytes, which no test loads.
+# Kernels of another project, and clients of object stores: half of the bytes, and no test loads them.
 LEFT_OUT = ("nixl_ep", "libucx_perftest", "libaws", "libazure", "libplugin_OBJ", "libplugin_AZURE", "libplugin_GPUNETIO", ".scripts/")
 
 

@@ -93,7 +93,7 @@ def lead(pipe, reps, most, *how):
     metadata, source, target, gpu = pipe.recv()
     name = side.agent.add_remote_agent(metadata)
     pipe.send(side.agent.get_agent_metadata())
-    # A block alone: what it takes to know each other.
+    # One block alone first, which makes the agents connect.
     handle = side.agent.initialize_xfer("READ", side.descs(side.target.data_ptr(), side.gpu, 4 * KIB, [0]),
                                         side.descs(source, gpu, 4 * KIB, [0]), name, b"")
     first, _ = transfer(side.agent, handle)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What agents are told that makes no sense: metadata, lists, notifications; and parts of notifications that lie. */
+/* Wrong data from other agents: metadata, lists, notifications, and parts of notifications that contradict each
+ * other. */
 #include "backend.hpp"
 
 #include <cstring>
@@ -11,7 +12,7 @@
 using border::Status;
 
 static std::mt19937_64 any(4711);
-/* Threads that send are slow then, from the moment that the message has left. */
+/* Makes sending threads slow, from the moment that the message has been sent. */
 static std::atomic<bool> slow{false};
 static thread_local bool has_sent = false;
 constexpr int FILLED = 0x5a;
@@ -31,7 +32,7 @@ extern "C" int pthread_mutex_lock(pthread_mutex_t *mutex)
 	}
 	return real(mutex);
 }
-/* Locks that lay in memory which was freed meanwhile: glibc fills it then. */
+/* Counts unlocks of a lock in freed memory, which glibc fills with a pattern here. */
 static std::atomic<int> freed_locks{0};
 extern "C" int pthread_mutex_unlock(pthread_mutex_t *mutex)
 {
@@ -57,7 +58,7 @@ static long resident_mib()
 	return pages * sysconf(_SC_PAGESIZE) >> 20;
 }
 
-/* Two agents that know each other, each with a page; b's may be written. */
+/* Two agents that know each other, each with a page; b's page may be written. */
 struct Two {
 	std::unique_ptr<Gdrfab> a, b = open_agent("b", "shm");
 	std::vector<char> here = std::vector<char>(4096, 'x'), there = std::vector<char>(4096, '.');
@@ -97,7 +98,7 @@ struct Two {
 		d.addr = reinterpret_cast<uintptr_t>(there.data()) + offset, d.len = len, d.metadata = known;
 		return d;
 	}
-	/* How a write of these ends. */
+	/* Writes these blocks and returns the status. */
 	Status write(const std::vector<border::MetaDesc> &from, const std::vector<border::MetaDesc> &to, const char *note = nullptr)
 	{
 		border::MetaList l{nullptr, border::DRAM, from}, r{nullptr, border::DRAM, to};
@@ -115,7 +116,7 @@ struct Two {
 			usleep(100);
 		return now;
 	}
-	/* It works as before. */
+	/* Checks that everything works as before. */
 	std::string works()
 	{
 		std::fill(there.begin(), there.end(), '.');
@@ -162,7 +163,7 @@ static std::string odd_metadata()
 		}
 	}
 	load(garbage(1 << 20));
-	/* Well made, of nonsense: whom it names is nobody, and where it lies nothing is. */
+	/* Well-formed metadata with nonsense in it: it names no agent, and no memory. */
 	for (int i = 0; i < 300; i++) {
 		wire::decode(t.info_b, agent), wire::decode(t.region_b, region);
 		for (size_t at = any() % agent.name.size(), n = any() % 49; n > 0; n--)
@@ -198,7 +199,7 @@ static std::string odd_lists()
 		    fails({none}, {none}) && fails({none}, {t.remote(0, 0)}) && fails({t.local(0, 0)}, {none});
 	for (size_t len : {SIZE_MAX, SIZE_MAX - 4095, SIZE_MAX / 2 + 1, size_t{1} << 40, size_t{4097}}) {
 		good = good && fails({t.local(0, len)}, {t.remote(0, len)});
-		/* Lengths whose sum is small again. */
+		/* Lengths whose sum overflows to a small number. */
 		good = good && fails({t.local(0, len), t.local(0, 0 - len), t.local(0, 8)}, {t.remote(0, len), t.remote(0, 0 - len), t.remote(0, 8)});
 	}
 	if (!good)
@@ -219,7 +220,7 @@ static std::string odd_lists()
 	return t.works();
 }
 
-/* Empty, or what has become of notifications on their way from an agent of that name. */
+/* Sends odd notifications from an agent of that name. Returns "" or the error. */
 static std::string odd_notifications(const std::string &name)
 {
 	Two t(name);
@@ -240,7 +241,7 @@ static std::string odd_notifications(const std::string &name)
 	return "";
 }
 
-/* Sends to b as a peer that knows its secret, but does not keep to the format. */
+/* Sends to b like a peer that knows its secret, but does not keep to the format. */
 struct Liar final : Operation {
 	Link link;
 	uint64_t index = 0;
@@ -281,7 +282,7 @@ static std::string lying_parts()
 	border::Notifications got;
 	uint64_t number = 0;
 	auto look = [&](size_t want) {
-		liar.says(++number, 5, 0, 1, 5); /* a good one, behind all others */
+		liar.says(++number, 5, 0, 1, 5); /* a good part, after all the others */
 		for (uint64_t until = now_ns() + 60000000000u; now_ns() < until;) {
 			t.b->getNotifs(got);
 			if (!got.empty() && got.back().second == "yyyy")
@@ -291,7 +292,7 @@ static std::string lying_parts()
 		got.clear();
 		return wrong;
 	};
-	/* Who says that much is to come has sent little. */
+	/* An agent that announces much has sent little. */
 	const long before = resident_mib();
 	for (int i = 0; i < 3; i++) {
 		liar.says(++number, MOST, MOST / PART * PART, 1, MOST % PART);
@@ -304,7 +305,7 @@ static std::string lying_parts()
 		wrong = "twelve messages cost " + std::to_string(resident_mib() - before) + " MiB";
 	if (!wrong.empty())
 		return wrong;
-	/* The same part twice, parts that overlap, of several lengths, of no bytes, of totals that differ. */
+	/* The same part twice, overlapping parts, parts of different lengths, empty parts, and different totals. */
 	number += 10;
 	liar.says(number, 2 * PART, 0, 1, PART), liar.says(number, 2 * PART, 0, 1, PART);
 	liar.says(++number, 2 * PART, 0, 1, PART), liar.says(number, 2 * PART, 1, 1, PART);
@@ -319,14 +320,14 @@ static std::string lying_parts()
 	wrong = look(0);
 	if (!wrong.empty())
 		return wrong;
-	/* In any order they come. */
+	/* Parts may come in any order. */
 	liar.says(++number, 2 * PART + 7, 2 * PART, 3, 7), liar.says(number, 2 * PART + 7, 0, 3, PART), liar.says(number, 2 * PART + 7, PART, 3, PART);
 	wrong = look(1);
 	take_log();
 	return wrong.empty() ? t.works() : wrong;
 }
 
-/* The thread that sent a notification is still inside of the call when it has arrived, and its transfer is released. */
+/* A notification arrives, and its transfer is released, while the sending thread is still inside the call. */
 static std::string released_early()
 {
 	Two t("a", "tcp");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* In place of NIXL's header of this name, which needs Abseil. */
+/* Replaces NIXL's header of this name, which needs Abseil. */
 #pragma once
 
 struct Nowhere {

@@ -1,16 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Two containers of one host, as far as namespaces go: conformance programs over shm whose clients are in network, pid, mount, user
-# and ipc namespaces of their own, each alone and all, and at last both sides in all (siblings), with sockets in a directory that
-# both share; as root and as another user, who has namespaces only together with a user namespace. What cannot be had is one line
-# that begins with "skip" and says why.
+# Tests shm between two containers of one host, as far as namespaces go: conformance programs whose clients are in network, pid,
+# mount, user and ipc namespaces of their own, each kind alone and all together, and at last both sides in all of them (siblings),
+# with sockets in a directory that both share. As root and as another user, who has namespaces only inside a user namespace. A case
+# that is not possible prints a line that begins with "skip" and has the reason.
 #
 #   tests/check-containers.sh [options]
 #     --namespaces "N..."  only these: none, net, pid, mount, user, ipc, all, siblings
 #     --programs "P..."    these programs instead; PROGRAM or PROGRAM:TEXT in a claim's name
-#     --jobs N             so many programs at a time (1)
+#     --jobs N             number of programs at a time (1)
 #
-# The library is found by pkg-config, as by c-tests/run.sh; BUILD is where the programs go.
+# The library is found by pkg-config, as by c-tests/run.sh. BUILD is the directory for the programs.
 set -u -o pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)

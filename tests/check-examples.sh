@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Each example with a peer that leaves, killed or closed, before each of its calls of the library in turn:
+# Runs each example with a peer that leaves, killed or closed, before each of its calls of the library in turn:
 #
 #   tests/check-examples.sh PROGRAMS [EXAMPLE...]
 #
-# PROGRAMS is the folder of the built examples. The side that stays ends within twice LIMIT seconds (20), with words and a status
-# that is not 0, or with its work done. A listener that no request has reached serves the next client. Prints a line that begins
-# with "ok" or "FAIL" for each example and side; exit status 1 if one failed.
+# PROGRAMS is the folder of the built examples. The remaining side must end within twice LIMIT seconds (20): with an error message
+# and a status that is not 0, or with its work done. A listener that no request has reached must serve the next client. Prints a line
+# that begins with "ok" or "FAIL" for each example and side; exit status 1 if one failed.
 set -u
 
 programs=${1:?usage: check-examples.sh PROGRAMS [EXAMPLE...]}
@@ -18,7 +18,7 @@ work=$(mktemp -d) || exit 1
 running= failed=0
 # shellcheck disable=SC2317 # called by the trap
 tidy() {
-	# timeout(1) passes this on.
+	# timeout(1) passes the signal on.
 	for pid in $running; do kill "$pid" 2>/dev/null; done
 	rm -rf "$work"
 }
@@ -34,11 +34,11 @@ sed -n '/^```c$/,/^```$/p' "$here/../README.md" | sed '/^```/d' >"$work/readme.c
 ${CC:-cc} -std=c99 -o "$work/readme" "$work/readme.c" $(pkg-config --cflags --libs gdrfab) || exit 1
 head -c 100000 /dev/zero >"$work/file"
 
-# Starts one side: its pid in $started, what it says in $work/<side>.out and .err.
+# Starts one side. $started is its pid; its output goes to $work/<side>.out and .err.
 start() { # <side> <call where it leaves, or 0> <killed|closed> <command...>
 	local side=$1 at=$2 as=$3
 	shift 3
-	# A shell between them tells of a signal by a status, which this one would announce.
+	# With a shell in between, a signal becomes a status; otherwise this shell would print it.
 	# shellcheck disable=SC2016 # for sh
 	timeout -k 1 $((2 * limit)) sh -c '"$@"; exit $?' sh env LD_PRELOAD="$work/leave.so" LEAVE_LOG="$work/$side.log" \
 		LEAVE_AT="$at" LEAVE_AS="$as" "$@" >"$work/$side.out" 2>"$work/$side.err" &
@@ -50,7 +50,7 @@ has_left() { # <side>
 	grep -q '^left ' "$work/$1.log" 2>/dev/null
 }
 
-# The side that was to leave, or had nothing left to do, and ended by another signal.
+# Whether the side that was to leave, or had no call left, ended by another signal.
 crashed() { # <side>
 	! grep -q '^left \|^ended ' "$work/$1.log" 2>/dev/null && { wrong "the $1 ends by a signal" || :; }
 }
@@ -63,7 +63,7 @@ wrong() { # <words>
 	return 1
 }
 
-# The side that stayed: 0 with its last line said, or another status with words.
+# Whether the remaining side ended with 0 after its last line, or with another status and an error message.
 ended_well() { # <side> <status> <what it says when its work is done; empty: the copied file tells>
 	[ "$2" -lt 124 ] || { wrong "the $1 waits for ever, or ends by a signal: $2"; return 1; }
 	if [ "$2" -eq 0 ]; then
@@ -74,7 +74,7 @@ ended_well() { # <side> <status> <what it says when its work is done; empty: the
 	fi
 }
 
-# Waits for a listener's line, or its end; $place is what stands where the line has @.
+# Waits for a listener's line, or its end; $place is the text in place of the line's @.
 listens() { # <pid> <line>
 	place=
 	for _ in $(seq $((limit * 50))); do
@@ -84,7 +84,7 @@ listens() { # <pid> <line>
 	done
 }
 
-# Whether a listener goes on. What was asked may not have reached it; then it knows of nobody who left.
+# Whether a listener keeps waiting. The request may not have reached it; then it does not know that a peer left.
 still_waits() { # <pid>
 	local until=$((SECONDS + limit / 2))
 	while [ $SECONDS -lt $until ]; do
@@ -93,7 +93,7 @@ still_waits() { # <pid>
 	done
 }
 
-# One run: the side <who> leaves at its <at>-th call. 2: it did not get that far.
+# One run: the side <who> leaves at its <at>-th call. Returns 2 if it makes fewer calls.
 pair_once() { # <who> <at> <killed|closed>
 	local server client server_at=0 client_at=0 status
 	rm -f "$work"/{server,client}.{out,err,log} "$work"/copy*
@@ -128,7 +128,7 @@ pair_once() { # <who> <at> <killed|closed>
 	ended_well server $? "$server_done"
 }
 
-# The same of a program that forks its peer. The pipe to cat is open until both have ended.
+# The same for a program that forks its peer. The pipe to cat stays open until both have ended.
 fork_once() { # <parent|child> <at> <killed|closed>
 	local status
 	rm -f "$work"/both.{out,err,log}
@@ -142,7 +142,7 @@ fork_once() { # <parent|child> <at> <killed|closed>
 	ended_well both "$status" "$both_done"
 }
 
-# Every call in turn, and where there are many, the later ones in strides.
+# Every call in turn; if there are many, the later ones in steps.
 every() { # <name> <how to run it once> <sides>
 	local name=$1 once=$2 who as at runs got bad
 	shift 2
@@ -212,7 +212,7 @@ for example in "$@"; do
 		done
 		;;
 	gaudi_pingpong)
-		# The two sides are connected by a socket before they ask for anything.
+		# The two sides are connected by a socket, so neither sends a connection request.
 		asks=
 		server_done='good over' client_done='good over'
 		for provider in shm tcp; do

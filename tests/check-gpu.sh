@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs the conformance programs that are about device memory on the GPUs of this machine, with their real drivers: once
-# with one GPU in view, once with all. Prints tables in Markdown; the output of each program is kept in OUT.
+# Runs the conformance programs for device memory on the GPUs of this machine, with their real drivers: once with one GPU visible,
+# once with all. Prints tables in Markdown; OUT keeps the output of each program.
 #
 #   PREFIX=<installed gdrfab> BUILD=<programs> OUT=<logs> tests/check-gpu.sh [claim text]
 #   PREFIX=<installed gdrfab> tests/check-gpu.sh containers [options]      tests/gpu-containers.sh, which needs no programs
 #
-# The programs may have been built on another machine (c-tests/run.sh --build): then neither cargo, nor pkg-config, nor a
-# compiler is needed here. With compute-sanitizer in PATH some of the claims run under it as well.
+# The programs may have been built on another machine (c-tests/run.sh --build): then neither cargo, nor pkg-config, nor a compiler is
+# needed here. With compute-sanitizer in PATH some of the claims run under it as well.
 set -u
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -41,7 +41,7 @@ run_all() { # <name> [command before the program...]
 	local name=$1 program
 	shift
 	for program in $programs; do
-		# These have claims without the interface's name.
+		# The claims of these programs do not have the interface's name.
 		if [[ $program = *device* || $program = one_process || $program = copier ]] && [ "$claim" = cuda ]; then
 			timeout 900 "$@" "$build/$program" >"$out/$name.$program" 2>&1
 		else
@@ -88,7 +88,7 @@ for program in $programs; do
 	done
 done
 
-# The names of the claims are what the rows say, so the tables need no list of their own.
+# The claims' names are the rows' texts, so the tables need no list of their own.
 all_claims() { # <program> <begin>
 	sed -n -E "s/^(ok|FAIL|skip) ($2[^: ]*).*/\2/p" "$out"/{one,all}."$1" 2>/dev/null | awk '!seen[$0]++'
 }

@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# What gdrfab-perf promises on its command line, by running the installed one as a user would:
+# Tests gdrfab-perf's promises on its command line, by running the installed program as a user would:
 #
 #   tests/check-perf.sh [PART...]
 #
-# A PART is a file tests/perf/PART.sh (default: all). PERF: the program (found in PREFIX/bin, or in PATH); PROVIDERS: those it is
-# run over ("shm tcp"); NODE: where a server of the provider verbs listens. Prints one line for each claim, and at last
+# A PART is a file tests/perf/PART.sh (default: all). PERF: the program (found in PREFIX/bin, or in PATH); PROVIDERS: the providers to
+# use ("shm tcp"); NODE: the address at which a server of the provider verbs listens. Prints one line for each claim, and at last
 # `N passed, N failed, N skipped`.
 #
-# Here it is about whether options do what they say, never about speed.
+# The claims are about the effect of options, never about speed.
 set -u
 
 here=$(cd "$(dirname "$0")/perf" && pwd)
@@ -24,7 +24,7 @@ log=$(mktemp) || exit 1
 trap 'rm -f "$log"' EXIT
 for part in "$@"; do
 	echo "== $part"
-	# A part that ends before its last line has not said all it had to say.
+	# A part that ends before its last line has missed claims.
 	{ timeout 600 bash "$here/$part.sh" 2>&1 || echo "FAIL $part: ended with status $?"; } | tee -a "$log"
 done
 passed=$(grep -c '^ok ' "$log") failed=$(grep -c '^FAIL ' "$log") skipped=$(grep -c '^skip ' "$log")

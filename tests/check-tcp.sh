@@ -1,17 +1,17 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs the conformance programs over tcp: over loopback of both families, with a key that seals all of it, and between two
-# network namespaces that it makes itself, with a link of 1,500-byte packets, a slow one that loses packets, one that is
-# cut, two that are cut in turn, and one that limits each connection. Nothing of the machine's own network is touched. What cannot be had is one line that begins with "skip" and says why.
+# Runs the conformance programs over tcp: over loopback of both families, with a key that seals all traffic, and between two network
+# namespaces that it makes itself, with a link of 1,500-byte packets, a slow one that loses packets, one that is cut, two that are cut in
+# turn, and one that limits each connection. The machine's own network stays untouched. An impossible pass prints a "skip" line with the reason.
 #
 #   tests/check-tcp.sh [options]
 #     --passes "P..."      only these: loopback, sealed (with a key), rails (over two addresses), ipv6, domain (without
 #                          locks), netns (two namespaces), mtu, lossy, cut, links, limited
 #     --programs "P..."    these programs instead of the passes' own; PROGRAM or PROGRAM:TEXT in a claim's name
-#     --jobs N             so many programs at a time (1), but for a link that loses packets
+#     --jobs N             number of programs at a time (1), except over a link that loses packets
 #     --full               without TEST_FAST
 #
-# The library is found by pkg-config, as by c-tests/run.sh; BUILD is where the programs go.
+# The library is found by pkg-config, as by c-tests/run.sh. BUILD is the directory for the programs.
 set -u -o pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -39,7 +39,8 @@ export TEST_PROVIDER=tcp BUILD=$build
 
 # ---- passes
 
-# What a pass repeats of the whole: where a way of connecting, of locking or of losing packets can make a difference.
+# The programs of a pass. Passes other than the first repeat the claims that the way of connecting, locking or losing packets may
+# affect.
 of_pass() { # <pass>
 	case $1 in
 	loopback) (cd "$root/c-tests" && grep -l '^TEST' ./*/*.c ./*/*.cpp | sed 's|.*/||; s|\.[a-z]*$||' | LC_ALL=C sort) |
@@ -88,7 +89,7 @@ wanted() { # <pass>
 	[[ " $passes " = *" $1 "* ]]
 }
 
-# ---- in a network namespace of its own, with a second one beside
+# ---- in a network namespace of its own, beside a second one
 
 link=gdr0
 peer=
@@ -96,7 +97,7 @@ in_peer() {
 	nsenter -t "$peer" -n "$@"
 }
 
-# A pair of devices with this name and packets of 1,500 bytes at most; addresses of both families.
+# Makes a pair of devices of this name with packets of at most 1,500 bytes, and addresses of both families.
 addresses() { # <device> <third byte>
 	ip addr add "10.77.$2.1/24" dev "$1" && in_peer ip addr add "10.77.$2.2/24" dev "$1" &&
 		ip link set "$1" mtu 1500 up && in_peer ip link set "$1" mtu 1500 up || return
@@ -113,7 +114,7 @@ lossy_link() {
 	relayed lossy gdrlossy 1 5 10 && echo "     no netem in this kernel: tests/lossy-link.c, 5 ms and 1 % loss each way"
 }
 
-# A link through a process.
+# Makes a link through a process.
 relayed() { # <pass> <device> <third byte> <how: tests/lossy-link.c>...
 	local pass=$1 device=$2 third=$3 word
 	shift 3
@@ -135,7 +136,7 @@ namespaces() {
 	unshare -n sleep 100000 &
 	peer=$!
 	trap 'kill $peer ${relay_PID:-} 2>/dev/null' EXIT
-	# It has one of its own a moment later.
+	# It enters its own namespace a moment later.
 	for _ in $(seq 100); do
 		[ "$(readlink /proc/$peer/ns/net)" != "$(readlink /proc/$$/ns/net)" ] && break
 		sleep 0.05
@@ -157,7 +158,7 @@ namespaces() {
 		TEST_RAILS=10.77.0.1,10.77.8.1 TEST_CLIENT_RAILS=10.77.0.2,10.77.8.2 TEST_LINKS="$link ${link}b" run_pass links
 	fi
 	if wanted mtu; then
-		# Packets as large as the sender pleases would pass a veth whole.
+		# Otherwise a veth would pass segments of any size unsplit.
 		ip link set dev $link gso_max_segs 1 && in_peer ip link set dev $link gso_max_segs 1 || exit
 		run_pass mtu
 	fi
@@ -171,7 +172,7 @@ namespaces() {
 }
 
 if [ -n "$inside" ]; then
-	# Its addresses are those of the passes.
+	# The passes choose the addresses.
 	unset GDRFAB_TCP_IFACE TEST_NODE
 	namespaces
 	echo "$passed $failed $skipped $broken" >"$inside"

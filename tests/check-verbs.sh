@@ -68,7 +68,7 @@ export BUILD=$build PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 	exit 1
 }
 
-# Another one may run beside this.
+# Another run may use the directory beside this one.
 stage=$(mktemp -d "$target/vm.XXXXXX") || exit 1
 trap 'rm -rf "$stage"' EXIT
 mkdir -p "$stage/gdrfab"/{lib,bin,tests} "$stage/modules" || exit 1
@@ -93,7 +93,7 @@ if [ -n "$examples" ]; then
 	done
 	CXXFLAGS=$use "$root/plugins/nixl/tests/engine.sh" "$stage/gdrfab/examples/nixl_engine" || exit 1
 fi
-# The guest's memory holds all this.
+# The files go into the guest's memory, so they are stripped.
 find "$stage/gdrfab" -type f \( -name '*.so*' -o -perm -100 \) ! -name '*.sh' -exec strip -g {} + 2>/dev/null
 ${CC:-cc} -std=c99 -Wall -Wextra -Wpedantic -Werror -O2 -fPIC -shared -fvisibility=hidden \
 	-o "$stage/gdrfab/lib/libgdrfab-dmabuf.so" "$root"/tests/vm/{dmabuf,liar}-shim.c -Wl,--no-as-needed -libverbs -ldl || exit 1
@@ -106,20 +106,20 @@ if [ -z "$stock" ]; then
 	module_note="$module_note, and siw, $(sha256sum "$stage/modules/siw.ko" | cut -c 1-12)"
 fi
 
-# ---- what runs there
+# ---- the programs of each pass
 if [ -z "$passes" ]; then
 	passes=rxe
 	[ -n "$stock" ] || passes="rxe domain norxe siw rails"
 fi
 list=
-# What is about shm, tcp, CPUs or drivers alone skips here, or is as elsewhere.
+# Programs for shm, tcp, CPUs or drivers alone, which skip here or give the same results as on the host.
 elsewhere="atomic|atomic_end|copier|copier_end|device_fails|device_rma|hmem|hmem_cuda|layout|listen_hostile|one_process|panics"
 elsewhere="$elsewhere|rdma_transport_pieces|shm_[a-z]*|tcp|region_unmapped|verbs_rails_rdm"
 lanes="tagged rdm rdm_match rdm_pieces rdm_end rdm_atomic rdm_bad rdm_lies rdm_many rdm_reuse rdm_cards inject_rest"
 for pass in $passes; do
 	[ "$pass" != shm ] || elsewhere=tcp
 	case $pass in
-	# The other devices repeat only what depends on them.
+	# The other devices repeat only the claims that depend on the device.
 	norxe) default="device device_rma device_fails device_cuda memory:paths_offered rma:_from_ verbs:refused" ;;
 	# Without locks operations take the fast path.
 	domain) default="cq cq_error rma_order:_nic_ rma:every_call_nic msg:every_call_and_size_by region_protection:nic_malloc" ;;

@@ -4,8 +4,8 @@
 #
 #   tests/check.sh NAME MINUTES [--pairs | --alone] STEP...
 #
-# Steps run one after the other; those behind --pairs, which bear a busy machine, two at a time, until --alone, which waits for
-# them. The output of each is kept in $CARGO_TARGET_DIR/check/<step>.log. What failed is shown last, and of that the causes: CI keeps only an end.
+# Steps run one after the other. Those after --pairs tolerate a busy machine and run two at a time, until --alone, which waits for them.
+# The output of each is kept in $CARGO_TARGET_DIR/check/<step>.log. The causes of failures are shown last, because a CI's page shows the end.
 set -u
 
 make=${MAKE:-make}
@@ -25,7 +25,7 @@ for tool in cargo gcc g++ pkg-config readelf abidiff valgrind; do
 	fi
 done
 
-# One line of figures out of a step's log.
+# Prints one line of figures from a step's log.
 figures() { # <step>
 	case $1 in
 	bindings) sed -n 's/^SKIP: //p; s/^test result: ok. \([0-9]* passed\).*/\1/p' "$logs/bindings.log" ;;
@@ -43,7 +43,7 @@ figures() { # <step>
 	esac
 }
 
-# Whatever earlier steps have installed is not made again: two steps would do it at the same time.
+# Targets that earlier steps have installed are not made again: two steps would make them at the same time.
 installed=()
 run_step() { # <step>
 	local step=$1 start=$SECONDS verdict
@@ -54,7 +54,7 @@ run_step() { # <step>
 	else
 		verdict=FAILED
 	fi
-	# A filter that matches nothing passes; a model that does not run proves nothing.
+	# A filter that matches nothing would pass, but no model would have run.
 	if [ "$step" = loom ] && [ "$verdict" = ok ] && ! grep -q '^test result: ok. [1-9]' "$logs/loom.log"; then
 		verdict=FAILED
 		echo "no loom model ran" >>"$logs/loom.log"
@@ -62,7 +62,7 @@ run_step() { # <step>
 	printf '%-15s %-7s %4ds  %s\n' "$step" "$verdict" $((SECONDS - start)) "$(figures "$step")" | tee "$logs/$step.verdict"
 }
 
-# Each failure of a log with what was printed about it: what came since the last good claim, and the indented lines behind.
+# Prints each failure of a log with the lines about it: those since the last good claim, and the indented ones after it.
 excerpt() { # <step>
 	echo "---- $1: from $logs/$1.log"
 	if grep -qE '^FAIL(ED)? ' "$logs/$1.log"; then
@@ -91,7 +91,7 @@ last=$(cat "$logs/$name.seconds" 2>/dev/null)
 echo "$name: ${#steps[@]} steps, about $minutes minutes on two quiet cores from a built tree${last:+; the last one here took $((last / 60)) min $((last % 60)) s}"
 begin=$SECONDS
 for step in "${steps[@]}"; do rm -f "$logs/$step.verdict"; done
-# What a step that has passed installed. Steps that need it never run beside the one that makes it.
+# Notes the targets that a successful step has installed. Steps that need one never run beside the step that makes it.
 note_installed() { # <step>
 	grep -q ' ok ' "$logs/$1.verdict" || return
 	case $1 in
@@ -114,7 +114,7 @@ for word in "$@"; do
 			note_installed "$word"
 			continue
 		fi
-		# Counted, because wait -n may tell of one that an earlier wait has seen end.
+		# Counted, because wait -n may report a job whose end an earlier wait has seen.
 		while [ "$(jobs -pr | wc -l)" -ge 2 ]; do wait -n; done
 		run_step "$word" &
 		beside+=("$word")

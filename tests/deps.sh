@@ -1,21 +1,21 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Installs what a bare Debian or Ubuntu lacks. Does nothing where all of it is present, on any system.
+# Installs the packages that a bare Debian or Ubuntu lacks. Does nothing on a system that has all of them.
 #
-#   tests/deps.sh rust       nothing; says whether there is a Rust that is new enough, as all of these do first
-#   tests/deps.sh demo       what the build, and a C program on the library, need
+#   tests/deps.sh rust       installs nothing; says whether there is a new enough Rust, as all of these do first
+#   tests/deps.sh demo       for the build, and for a C program on the library
 #   tests/deps.sh check      and the tools of `make check`
 #   tests/deps.sh check-all  and those of `make check-all`: Open MPI, MPICH and NIXL
-#   tests/deps.sh bench      the peers that `make bench` measures beside gdrfab
+#   tests/deps.sh bench      the libraries that `make bench` measures beside gdrfab
 set -eu
 
-# Rust comes first: without it nothing that is installed or built helps.
+# Rust comes first: without it all other installed packages are of no use.
 cargo=${CARGO:-cargo} rustc=${RUSTC:-rustc}
 needed=$(sed -n 's/^rust-version *= *"\(.*\)"/\1/p' Cargo.toml)
 new_enough() { # <version>
 	[ -n "$1" ] && [ "$(printf '%s\n' "$needed" "$1" | sort -V | head -n 1)" = "$needed" ]
 }
-# The packages of this distribution, if they are known and new enough. Debian 12 has a newer Rust under names of its own.
+# Prints this distribution's packages, if they are known and new enough. Debian 12 has a newer Rust under other names.
 packaged_rust() {
 	command -v apt-cache >/dev/null 2>&1 || return 0
 	for suffix in '' -web; do
@@ -60,8 +60,8 @@ need_pip() {
 	python3 -c 'import pip' 2>/dev/null || packages="$packages python3-pip ca-certificates"
 }
 
-# MPICH with a libfabric that is newer than any distribution's, for one part of check-libfabric: unpacked here, where the
-# script looks for it. Nothing else needs it, so a machine that cannot have it goes without.
+# MPICH with a libfabric that is newer than any distribution's, for one part of check-libfabric. It is unpacked where that script
+# looks for it. Nothing else needs it, so a machine that cannot have it does without.
 mpich=
 mpich_dir=${XDG_CACHE_HOME:-$HOME/.cache}/gdrfab-mpich
 need_mpich() {
@@ -90,7 +90,7 @@ fetch_mpich() {
 	rm -rf "$mpich_dir.new"
 }
 
-# NIXL, for check-nixl, which is skipped without.
+# NIXL, for check-nixl, which is skipped without it.
 nixl=
 fetch_nixl() {
 	plugins/nixl/tests/fetch.py || echo "note: check-nixl is skipped" >&2
@@ -105,7 +105,7 @@ choose_libclang() {
 		return
 	done
 }
-# Each set by itself; check is in check-all, and demo in both.
+# Each set alone; check-all contains check, and both contain demo.
 demo() {
 	need cc gcc libc6-dev
 	need make make
@@ -123,8 +123,8 @@ check() {
 	need pkg-config:librdmacm librdmacm-dev
 	need pkg-config:libfabric libfabric-dev
 	need fi_info libfabric-bin
-	# Its bindgen understands none newer; without one of these the bindings are not compared with the headers.
-	# libclang-cpp, which may lie there alone, is another library.
+	# rdma-sys' bindgen understands none newer; without one of these the bindings are not compared with the headers.
+	# libclang-cpp, which may be in these directories alone, is another library.
 	if ! ls /usr/lib/llvm-1[1-5]/lib/libclang.so* /usr/lib/llvm-1[1-5]/lib/libclang-[0-9]*so* 2>/dev/null | grep -q .; then
 		libclang=needed
 		choose_libclang
@@ -167,7 +167,7 @@ if [ -n "$packages" ] && command -v apt-get >/dev/null 2>&1; then
 	echo "needed, and not there:$packages"
 	echo "this runs${sudo:+ as root, by sudo}: apt-get update, and apt-get install --no-install-recommends of that with what it depends on"
 	$sudo apt-get update -q
-	# A fresh machine knows of packages only now.
+	# On a fresh machine the list of packages exists only now.
 	[ -z "$libclang" ] || choose_libclang
 	# shellcheck disable=SC2086 # a list of words
 	$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $packages

@@ -51,7 +51,7 @@ flags_of() { # <kind>: options of unshare
 	none) ;;
 	user) echo "--user --map-root-user" ;;
 	net | ipc | mount) echo "--$1" ;;
-	# Without a /proc of the namespace CUDA does not begin.
+	# CUDA does not start without a /proc of the namespace.
 	pid) echo "--pid --fork --kill-child --mount" ;;
 	container) echo "--pid --fork --kill-child --mount --net --ipc --uts" ;;
 	all) echo "--user --map-root-user --pid --fork --kill-child --mount --net --ipc --uts" ;;
@@ -59,7 +59,7 @@ flags_of() { # <kind>: options of unshare
 	esac
 }
 
-# Around the volume the directories are each container's own; of /proc, what its processes would see.
+# Directories around the volume belong to each container; /proc shows the processes of its namespace.
 # shellcheck disable=SC2016 # for the shell inside
 enter='
 set -e
@@ -112,7 +112,7 @@ transfer() { # <kind> <layout> <memory> [options of the client]: a line
 	[ $status -eq 0 ] || kill $server 2>/dev/null
 	wait $server 2>/dev/null
 	if [ $status -eq 0 ] && [ "$(grep -c 'verified$' "$log")" -eq 8 ]; then
-		# Of the longest; and the path, with why no faster one.
+		# The figures of the longest transfer, and the path with the reason against a faster one.
 		line ok "$name: $(awk '/verified$/ { w = $4; r = $6 } END { printf "write %s, read %s GB/s", w, r }' "$log"):" \
 			"$(sed -n 's/^ path *//p' "$log" | head -n 1)"
 	elif [ $status -eq 124 ] || [ $status -eq 137 ]; then

@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# The border of the installed library, seen from outside: what it exports, what it needs, that C and C++ can use it,
-# and that its ABI has not moved: tests/guards.sh [GUARD...]. `make check-guards` sets the environment:
+# Checks the interface of the installed library from outside: its exports, its dependencies, that C and C++ programs can use it, and that
+# its ABI has not changed: tests/guards.sh [GUARD...]. `make check-guards` sets the environment:
 #
-#   PREFIX           where the library is installed        VERSION, SONAME  what they must be
-#   PKG_CONFIG_PATH, LD_LIBRARY_PATH  point into PREFIX     PANIC_DIR        here lies a build of it that panics on demand,
-#   BUILT_SO         the installed library with its symbols                  with full debug information
+#   PREFIX           where the library is installed        VERSION, SONAME  their expected values
+#   PKG_CONFIG_PATH, LD_LIBRARY_PATH  point into PREFIX     PANIC_DIR        directory of a build of the library that panics
+#   BUILT_SO         the installed library with its symbols                  on demand, with full debug information
 #   MAKE             for install and uninstall
 set -u
 export LC_ALL=C
@@ -16,7 +16,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 strict=(-Wall -Wextra -Wpedantic -Werror -fmax-errors=3)
 
-# Each guard prints what is wrong and returns non-zero.
+# Each guard prints its finding and returns non-zero.
 
 guard_needed() { # a program that links gdrfab must start on a host that has nothing but the C library
 	local bad
@@ -74,7 +74,7 @@ guard_symbols() {
 	diff --label exported --label header -u "$work/exported" "$work/declared"
 }
 
-# Calls of a function of Rust's runtime, as objdump prints them: through the global offset table, or direct.
+# A pattern for calls of a function of Rust's runtime, as objdump prints them: through the global offset table, or direct.
 calls_of() { # <part of its mangled name>
 	local at got
 	at=$(nm "$BUILT_SO" | awk -v name="$1" '$3 ~ name { sub(/^0+/, "", $1); print $1; exit }')
@@ -82,8 +82,8 @@ calls_of() { # <part of its mangled name>
 	echo "# (${got%|}) |(call|jmp) .*<[^>]*$1"
 }
 
-# A function that C calls ends the process if it unwinds; where the compiler cannot exclude that, it calls
-# panic_cannot_unwind. One such call belongs to each catch_unwind, for what a panic carries. Any more: a way without it.
+# A function that C calls ends the process if it unwinds. Where the compiler cannot exclude that, it calls panic_cannot_unwind. Each
+# catch_unwind has one such call, for the panic's payload. Any more calls show a path without catch_unwind.
 guard_unwinding() {
 	if [ "$(uname -m)" != x86_64 ]; then
 		echo "skipped: reads the instructions of x86_64"
@@ -95,13 +95,14 @@ guard_unwinding() {
 		$0 ~ held { h[name]++; m++ }
 		END { for (f in e) if (e[f] > h[f]) print f; print n + 0, m + 0 }' >"$work/unwinding"
 	read -r n m < <(tail -n 1 "$work/unwinding")
-	# Of a library that is built alone the compiler can exclude nearly all of the former.
+	# In a library that is built alone the compiler can exclude nearly all calls of the first kind.
 	[ "$n" -gt 5 ] && [ "$m" -gt 50 ] || { echo "found $n and $m calls: does it still read them?"; return 1; }
-	# The runtime library's own: its threads, and what prints a backtrace.
+	# Functions of the runtime library: its threads, and the printing of backtraces.
 	! sed '$d' "$work/unwinding" | grep gdrfab || { echo "^ a panic in these ends the process"; return 1; }
 }
 
-# In a library that panics on demand, every function and every step of the data path; the installed one never does.
+# In a build that panics on demand, a panic in every function and at every step of the data path must be caught. The installed
+# library must not have that switch.
 guard_panics() {
 	local provider said
 	! grep -q GDRFAB_PANIC "$so" || { echo "the installed library can be told to panic"; return 1; }
@@ -208,7 +209,7 @@ guard_layout() { # the header is made from source text; this compares it with wh
 	abidw --load-all-types --no-show-locs --out-file "$work/rust.abi" "$PANIC_DIR/$SONAME" || return 1
 	layout "$work/now.abi" >"$work/layout.c"
 	[ -s "$work/layout.c" ] || { echo "found no struct in the header"; return 1; }
-	# Handles are opaque in C and have a layout in Rust: only what the header defines is compared.
+	# Handles are opaque in C and have a layout in Rust: only structs that the header defines are compared.
 	cut -d' ' -f1 "$work/layout.c" | cut -d. -f1 | sort -u >"$work/public"
 	layout "$work/rust.abi" | awk 'NR == FNR { public[$1]; next } { split($1, part, ".") } part[1] in public' "$work/public" - >"$work/layout.rust"
 	diff --label header --label library -u "$work/layout.c" "$work/layout.rust"
@@ -237,7 +238,7 @@ guard_uninstall() { # with the plugins, into directories that were there and oth
 	done
 	for _ in once again; do
 		(cd "$dest" && find . | sort) >"$work/before"
-		# Without cargo nothing is built, and twice is as once.
+		# Without cargo nothing is built, and a second install must change nothing.
 		for _ in 1 2; do
 			"$MAKE" -s install install-debug install-plugin-nccl install-plugin-libfabric CARGO=none OUT="$out" DESTDIR="$dest" PREFIX=/usr \
 				LIBDIR=/usr/lib/triplet || return 1

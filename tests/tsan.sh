@@ -11,7 +11,7 @@ work=$CARGO_TARGET_DIR/tsan
 host=$(rustc -vV | sed -n 's/^host: //p')
 mkdir -p "$work/prefix/lib/pkgconfig"
 
-# rustc calls these, and the runtime of older gccs lacks them; its own memcpy does the checking.
+# rustc calls these functions, and the runtime of older gccs lacks them; its memcpy does the checking.
 cat >"$work/mem.c" <<'C'
 #include <string.h>
 void *__tsan_memcpy(void *to, const void *from, size_t n) { return memcpy(to, from, n); }
@@ -20,25 +20,24 @@ void *__tsan_memset(void *to, int c, size_t n) { return memset(to, c, n); }
 C
 gcc -O1 -fno-builtin -fPIC -c -o "$work/mem.o" "$work/mem.c"
 
-# The sanitizers are not stable in rustc yet, hence RUSTC_BOOTSTRAP. That the standard library is built without is what
-# tsan.supp is for; newer compilers want to be told that it is meant so.
+# The sanitizers are not stable in rustc yet, hence RUSTC_BOOTSTRAP. The standard library is built without the sanitizer: tsan.supp
+# suppresses the resulting reports, and newer compilers need a flag that allows this.
 export RUSTC_BOOTSTRAP=1
 flags=-Zsanitizer=thread
 meant="-Cunsafe-allow-abi-mismatch=sanitizer"
 if echo 'pub fn f() {}' | rustc --crate-type lib --crate-name probe $flags $meant --out-dir "$work" - 2>/dev/null; then
 	flags="$flags $meant"
 fi
-# With --target the flags stay off build scripts.
-# Unoptimised, each local would be watched.
+# With --target the flags do not apply to build scripts. Without optimisation every local variable would be checked.
 CARGO_PROFILE_DEV_OPT_LEVEL=1 RUSTFLAGS="$flags -Clink-arg=$work/mem.o" cargo build --lib --no-default-features --target "$host" --target-dir "$work"
 
-# The same installation with the other library in it.
+# A copy of the installation with the other library.
 cp -r "$PREFIX/include" "$work/prefix/"
 sed "s|^prefix=.*|prefix=$work/prefix|" "$PREFIX/lib/pkgconfig/gdrfab.pc" >"$work/prefix/lib/pkgconfig/gdrfab.pc"
 cp "$work/$host/debug/libgdrfab.so" "$work/prefix/lib/"
 ln -sf libgdrfab.so "$work/prefix/lib/$(readelf -dW "$work/prefix/lib/libgdrfab.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')"
 
-# Older runtimes cannot place their shadow memory where the kernel randomises widely.
+# Older runtimes cannot place their shadow memory if the kernel randomises addresses widely.
 fixed=()
 setarch "$(uname -m)" -R true 2>/dev/null && fixed=(setarch "$(uname -m)" -R)
 
@@ -53,8 +52,8 @@ if [ $# -gt 0 ]; then
 	run "$@"
 	exit
 fi
-# Of the threaded claims one is left out: that automatic progress has written to memory is told to its reader by
-# another process, and the sanitizer cannot see an order that another process makes.
+# One of the threaded claims is left out: with automatic progress another process tells the reader that memory was written, and the
+# sanitizer cannot see an order that another process makes.
 run threads:one threads:each cntr connection cq cq_error deadline eq fork info info_hints msg msg_order options wait \
 	rdma_transport_races:memory rdma_transport_races:words
 TEST_RDM=1 run threads:one threads:each

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Every test over every provider, with what arrived verified. See tests/check-perf.sh.
+# Runs every test over every provider and verifies the transferred data. See tests/check-perf.sh.
 set -u
 . "$(dirname "$0")/claims.sh"
 

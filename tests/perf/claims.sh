@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# What the parts share: a claim is a name and a command, whose output a failure shows. Sourced under `set -u`.
+# Shared by the parts: a claim is a name and a command, whose output is shown on failure. Sourced under `set -u`.
 
 work=$(mktemp -d) || exit 1
 server=
@@ -27,7 +27,7 @@ skip() { # <name> <why>
 	echo "skip $1: $2"
 }
 
-# gdrfab-perf, server and client in one command, over a provider; it never runs for ever.
+# Runs gdrfab-perf, server and client in one command, over a provider, with a time limit.
 local_run() { # <provider> <arguments...>
 	local provider=$1 at=()
 	shift
@@ -35,7 +35,7 @@ local_run() { # <provider> <arguments...>
 	timeout 60 "$PERF" "$@" --local -p "$provider" ${at[@]+"${at[@]}"}
 }
 
-# The wrong command line ends with status 2 and words that have <text> in them.
+# The wrong command line must end with status 2 and an error message that contains <text>.
 refused() { # <text> <arguments...>
 	local text=$1 status
 	shift

@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Every kind of memory: under test on both sides with what arrived verified, and as mr-reg registers it. Device memory is
-# that of fake drivers, which the CPU cannot touch: GDRFAB_FAKES, or built here from c-tests/fakes. See tests/check-perf.sh.
+# Every kind of memory: under test on both sides with the transferred data verified, and registered by mr-reg. Device memory is that of
+# fake drivers, which the CPU cannot touch: GDRFAB_FAKES, or built here from c-tests/fakes. See tests/check-perf.sh.
 set -u
 . "$(dirname "$0")/claims.sh"
 
-# Three sizes, each verified; what was said stays in $work/out.
+# Three sizes, each verified; the output stays in $work/out.
 verified() { # <provider> <client's> <server's> <test> [arguments...]
 	local provider=$1 here=$2 there=$3 test=$4 status
 	shift 4
@@ -19,7 +19,7 @@ field() { # <name>: its first value in the results
 	sed -n "s/.*\"$1\": \"\{0,1\}\([^\",]*\(,[a-z0-9]*\)*\)\"\{0,1\},\{0,1\}\$/\1/p" "$work/json" | head -n 1
 }
 
-# A run fails with status 1 and words that have <text> in them.
+# A run must fail with status 1 and an error message that contains <text>.
 fails() { # <text> <provider> <arguments...>
 	local text=$1 status
 	shift
@@ -39,7 +39,7 @@ registers() { # <provider> <kind> <path> [arguments...]
 	[ $status -eq 0 ] && [ "$(grep -cE "^ +(4096|8192|16384) +20 .*[ ,]$path(,|\$)" "$work/out")" -eq 3 ]
 }
 
-# ---- what the command line says
+# ---- options of the command line
 swept() { # <client's> <server's> <options...>: the kinds that these options mean
 	local here=$1 there=$2
 	shift 2
@@ -89,7 +89,7 @@ for provider in $PROVIDERS; do
 	for pair in cuda:0:cuda:1 cuda:0,pool:cuda:0,vmm cuda:0,vmm2:cuda:0,managed rocm:0:rocm:0 ze:0:ze:0 neuron:0:neuron:1 \
 		gaudi:0:gaudi:1; do
 		here=${pair%:*:*} there=${pair#"$here":}
-		# Over the slow guest's card one of them each.
+		# The guest is slow, so over its card one of each vendor's.
 		if [ "$provider" = verbs ]; then
 			tests=write-bw
 			[ "${#here}" -eq 6 ] || tests=send-lat
@@ -106,13 +106,13 @@ for provider in $PROVIDERS; do
 		claim "$provider: a dma-buf of a device's is for RDMA devices" fails "provider verbs" "$provider" write-lat --mem rocr:0,dmabuf
 		continue
 	fi
-	# Only what a kernel has made is a dma-buf.
+	# A dma-buf must be made by a kernel.
 	if [ ! -w /dev/udmabuf ]; then
 		skip "$provider: dma-bufs of devices" "no /dev/udmabuf, by which the fakes make them"
 		continue
 	fi
 	export FAKE_PCIE=1
-	# Not ze's: its fake gives the memory file itself.
+	# ze is left out: its fake exports the memory file itself.
 	for pair in cuda:0,dmabuf:cuda:0,pcie rocm:0,dmabuf:rocm:0,pcie neuron:0,dmabuf:neuron:0,dmabuf gaudi:0,dmabuf:gaudi:1,dmabuf; do
 		here=${pair%:*:*} there=${pair#"$here":}
 		claim "$provider: $here and $there" verified "$provider" "$here" "$there" write-bw

@@ -1,10 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# What becomes of results: JSON, CSV, files, drawings, comparison. See tests/check-perf.sh.
+# The output of results: JSON, CSV, files, drawings, comparison. See tests/check-perf.sh.
 #
-# Results are made once; what is read of them then is independent of how fast anything was. Files that somebody else wrote or
-# cut must be refused with their name and the key's, so every such claim looks for both. Python checks the formats, where
-# there is one.
+# Results are made once; the claims about them do not depend on any speed. Files that another program wrote or cut must be refused with an
+# error that names the file and the key, so every such claim looks for both. Python checks the formats, if there is one.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/claims.sh"
@@ -17,7 +16,7 @@ lacks() { # <file> <text>
 	! has_text "$1" "$2"
 }
 
-# The command fails with status <n>, and its complaint has every <text> in it up to "--".
+# The command must fail with status <n>, and its error message must contain every <text> up to "--".
 fails() { # <n> <text...> -- <command...>
 	local wanted=$1 texts=() status text
 	shift
@@ -35,7 +34,7 @@ fails() { # <n> <text...> -- <command...>
 	done
 }
 
-# ---- results of runs: a claim each, and the files for what follows
+# ---- results of runs: one claim for each, and the files for the claims after them
 
 into() { # <file> <command...>
 	local file=$1
@@ -103,7 +102,7 @@ claim "--json and --csv exclude each other" refused exclude write-lat --json --c
 claim "--out of another kind is refused" refused "--out lat.txt" write-lat --local --out lat.txt
 claim "--out at a server is refused" refused "--out lat.json" write-lat --out lat.json
 claim "a place that is not there is found before the run" fails 1 --out none/lat.json -- "$PERF" mr-reg --out none/lat.json
-# The 2500th write of the client loses its connection, which is in the third size.
+# The 2500th write of the client, which is in the third size, loses the connection.
 stops() { # <file>
 	! GDRFAB_FAULT=drop=2500:write local_run "$provider" write-bw -s 8:64 -n 1000 -w 10 --out "$1"
 }
@@ -162,7 +161,7 @@ else
 	skip "plot: the drawing is XML, and nothing is drawn outside" "there is no python3"
 fi
 cp lat.svg kept.svg
-# The limit on files stands for a full disk.
+# A limit on file size stands for a full disk.
 claim "what cannot be written whole leaves the old file" bash -c '
 	! (ulimit -f 1 && trap "" XFSZ && timeout 20 "$PERF" plot -o kept.svg lat.json bw.json 2>err) &&
 	cat err && grep -qF -e "--out kept.svg" err && cmp kept.svg lat.svg'
@@ -223,7 +222,7 @@ claim "compare: one file is not enough" refused "not 1" compare a.json
 claim "compare: a limit is a percentage" refused "--limit x" compare a.json b.json --limit x
 claim "compare --help" bash -c '"$PERF" compare --help | grep -q "B / A"'
 
-# ---- files of somebody else's: refused by both commands, with the file's name and the key's
+# ---- files of other programs: both commands refuse them, with the names of the file and the key
 
 bad() { # <name of the claim> <what is said> <content>
 	printf '%s' "$3" >bad.json

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# How gdrfab-perf drives a transport: lists, both directions, several endpoints, inline data, a limited rate, connecting by
+# The options of gdrfab-perf for transports: lists, both directions, several endpoints, inline data, a limited rate, connecting by
 # exchanged addresses, and rdma-transport. See tests/check-perf.sh.
 set -u
 . "$(dirname "$0")/claims.sh"
@@ -8,7 +8,7 @@ set -u
 # Emulated CPUs are slow.
 slow=${TEST_TIME_SCALE:-1}
 
-# The run over a provider, as JSON in $work/json; it succeeds and each word has to be in there.
+# Runs over a provider with JSON output in $work/json; must succeed, with each word in the output.
 run_json() { # <provider> <word,word...> <arguments...>
 	local provider=$1 words=$2 word
 	shift 2
@@ -23,7 +23,7 @@ run_json() { # <provider> <word,word...> <arguments...>
 	done
 }
 
-# What people read has <text> in it.
+# The text output must contain <text>.
 says() { # <provider> <text> <arguments...>
 	local provider=$1 text=$2
 	shift 2
@@ -34,7 +34,7 @@ says() { # <provider> <text> <arguments...>
 	}
 }
 
-# Fails in <text>'s words, with status 1.
+# Must fail with status 1 and an error message that contains <text>.
 fails() { # <provider> <text> <arguments...>
 	local provider=$1 text=$2 status
 	shift 2
@@ -44,14 +44,14 @@ fails() { # <provider> <text> <arguments...>
 	[ $status -eq 1 ] && grep -qF -e "$text" "$work/err"
 }
 
-# Both directions are in the sum: the server's part is there, and not all of it.
+# The sum must contain both directions: the server's part, and not only that.
 sums() { # <provider> <test>
 	run_json "$1" '"bidirectional": true,"verified": true' "$2" -s 4K:8K -n 2000 -b --verify || return
 	awk -F '[:,]' '/"bw_average_mb_s"/ { sum = $2 } /"bw_server_mb_s"/ { print sum, $2; rows++; bad += !($2 > 0 && sum > $2) }
 		END { exit bad || rows != 2 }' "$work/json"
 }
 
-# A limit far below what any transport does is never passed, and reached; a busy machine may need a few tries for that.
+# A limit far below the speed of any transport is never exceeded, and is reached; on a busy machine that may take a few tries.
 paced() { # <provider> <messages a second> <options...>
 	local provider=$1 rate=$2 try
 	shift 2
@@ -67,7 +67,7 @@ paced() { # <provider> <messages a second> <options...>
 	return 1
 }
 
-# Where a server of the provider listens: options, and what a client is told.
+# Starts a server: the options to listen with a provider, and the address for a client.
 start_server() { # <provider> <arguments...>
 	local provider=$1 where=(--name "check-perf.$$") i
 	shift
@@ -80,7 +80,7 @@ start_server() { # <provider> <arguments...>
 		[ "$provider" != verbs ] || where+=(--name "${NODE:-127.0.0.1}")
 		;;
 	esac
-	# What an earlier one said must not be taken for this one's.
+	# The output of an earlier server must not be read.
 	: >"$work/server"
 	"$PERF" "$@" "${where[@]}" -p "$provider" >"$work/server" 2>"$work/server.err" &
 	server=$!
@@ -93,7 +93,7 @@ start_server() { # <provider> <arguments...>
 	return 1
 }
 
-# The end of process <pid> comes within <seconds>; gives its status.
+# Waits at most <seconds> for the end of process <pid>, and returns its status.
 ends_within() { # <seconds> <pid>
 	local i
 	for ((i = 0; i < $1 * 10; i++)); do
@@ -104,14 +104,14 @@ ends_within() { # <seconds> <pid>
 	wait "$2"
 }
 
-# A client that is killed or stopped with several endpoints ends its server in time, and a server its client.
+# If a client with several endpoints is killed or stopped, its server ends in time; and so does a client if its server is.
 loses_peer() { # <provider> <who> <signal> <connect>
 	local provider=$1 who=$2 signal=$3 connect=$4 client survivor victim status i
 	start_server "$provider" write-bw --connect "$connect" || return
 	: >"$work/client"
 	"$PERF" write-bw -s 4K -D 30 -q 8 -b --deadline $((2000 * slow)) --connect "$connect" -p "$provider" "$at" >"$work/client" 2>&1 &
 	client=$!
-	# Well into the run: its head is out.
+	# The run must have begun: its table's head has been printed.
 	for ((i = 0; i < 100; i++)); do
 		grep -q '^ how ' "$work/client" && break
 		sleep 0.1
@@ -132,27 +132,27 @@ loses_peer() { # <provider> <who> <signal> <connect>
 	[ $status -eq 1 ]
 }
 
-# Says to <host:port> what is on stdin, and does not ask how that is taken.
+# Sends stdin to <host:port>, whatever the receiver does.
 throw() {
 	exec 9<>"/dev/tcp/${1%:*}/${1##*:}" || return
 	cat >&9 2>/dev/null
 	exec 9>&-
 }
 
-# Unknown callers at the control port are turned away, and the next client is served.
+# Invalid data at the control port is rejected, and the next client is served.
 garbage() { # <provider>
 	local status
 	start_server "$1" write-lat --connect addresses --deadline $((1000 * slow)) || return
 	printf 'GET / HTTP/1.0\r\n\r\n' | throw "$at" || return
 	head -c 100000 /dev/urandom | throw "$at" || return
-	# The right beginning and an endless frame; one that ends early; a plan of zeros.
+	# A valid beginning with an endless frame; a frame that ends early; a plan of zeros.
 	printf 'gdrfabc\x01\xff\xff\xff\xff' | throw "$at" || return
 	printf 'gdrfabc\x01\x40\x00\x00\x00abc' | throw "$at" || return
 	{
 		printf 'gdrfabc\x01\x37\x00\x00\x00\x03\x00shm\x30\x00'
 		head -c 48 /dev/zero
 	} | throw "$at" || return
-	# One that says nothing at all.
+	# A connection that sends nothing.
 	exec 9<>"/dev/tcp/${at%:*}/${at##*:}" || return
 	timeout 60 "$PERF" write-lat -s 8 -n 10 --connect addresses -p "$1" "$at" >"$work/client" 2>&1
 	status=$?
@@ -165,7 +165,7 @@ garbage() { # <provider>
 	[ $status -eq 0 ] && [ "$(grep -c 'was turned away' "$work/server.err")" -ge 5 ]
 }
 
-# A server that lets its clients cost it little: a client that wants more is turned away in words, and the next one is served.
+# A server with limits rejects a client that wants more, with an error message, and serves the next one.
 bounded() { # <provider> <text> <connect> <server's options...> -- <client's options...>
 	local provider=$1 text=$2 connect=$3 options=() status next
 	shift 3
@@ -185,7 +185,7 @@ bounded() { # <provider> <text> <connect> <server's options...> -- <client's opt
 	[ $status -eq 1 ] && grep -qF -e "$text" "$work/client" && [ $next -eq 0 ]
 }
 
-# Those who connect and say nothing, or stop halfway, delay nobody.
+# Connections that send nothing, or stop halfway, delay nobody.
 silent() { # <provider>
 	local fds=() fd i status before
 	start_server "$1" write-lat --connect addresses --deadline 60000 || return
@@ -204,14 +204,14 @@ silent() { # <provider>
 	[ $status -eq 0 ] && [ $((SECONDS - before)) -le $((5 * slow)) ]
 }
 
-# Without -p it is the set that the library offers first.
+# Without -p the library's first set is used.
 first_offered() { # <set>
 	timeout 60 "$PERF" send-lat -s 8 -n 50 --ep rdm --tagged --local --json >"$work/json" || return
 	cat "$work/json"
 	grep -qF "\"provider\": \"$1\"" "$work/json" && grep -qF '"tagged": true' "$work/json"
 }
 
-# Apart from each other, two sides of one host take the card.
+# If the two sides of one host cannot share memory, they use the card.
 by_card() {
 	local status
 	GDRFAB_SHM_DIR=$work start_server shm+verbs+tcp write-bw --ep rdm --connect addresses || return
@@ -252,7 +252,7 @@ for provider in $PROVIDERS; do
 	claim "$provider: several endpoints by addresses" run_json "$provider" '"verified": true' send-bw -s 8:4K -n 100 -q 8 -b \
 		--connect addresses --verify
 	rdm=("send-lat --tagged" "send-bw --tagged -q 4 -b" send-bw write-lat read-bw) sizes=8:64K
-	# A guest's time allows less.
+	# The guest is slow, so fewer runs.
 	[ "$provider" != verbs ] || rdm=("send-bw --tagged -q 4 -d 8" write-lat) sizes=4K:16K
 	for test in "${rdm[@]}"; do
 		claim "$provider: $test, connectionless" run_json "$provider" '"ep": "rdm","connect": "addresses","verified": true' $test -s $sizes \

@@ -1,18 +1,18 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Compares the bindings of src/prov/verbs with what rdma-sys makes of this machine's headers.
-# Ends with 77 and the reason where its bindgen cannot run.
+# Compares the bindings of src/prov/verbs with rdma-sys's reading of this machine's headers. Ends with 77 and the reason
+# if its bindgen cannot run.
 set -eu
 cd "$(dirname "$0")/../.."
 
-# libclang in these directories; libclang-cpp, which lies beside it or alone, is another library.
+# Whether these directories have a libclang. libclang-cpp, which may be there beside it or alone, is another library.
 libclang_in() {
 	for directory in "$@"; do
 		ls "$directory"/libclang.so* "$directory"/libclang-[0-9]*so* 2>/dev/null
 	done | grep -q .
 }
 
-# bindgen 0.59 takes the newest libclang that it finds, and understands none after 15.
+# bindgen 0.59 uses the newest libclang that it finds, and understands none after 15.
 if [ -z "${LIBCLANG_PATH:-}" ]; then
 	for version in 15 14 13 11; do
 		if libclang_in /usr/lib/llvm-$version/lib; then
@@ -21,7 +21,8 @@ if [ -z "${LIBCLANG_PATH:-}" ]; then
 		fi
 	done
 fi
-# Where it looks besides. It is compiled for a minute and more before it says that there is none.
+# Also the other places where bindgen looks: otherwise it would compile for a minute or more before it reports that
+# there is none.
 if [ -z "${LIBCLANG_PATH:-}" ] && ! libclang_in /usr/lib* /usr/lib*/* /usr/lib*/*/* /usr/local/lib* /usr/local/lib*/* /usr/local/lib*/*/* \
 	/usr/local/llvm*/lib* "$(llvm-config --libdir 2>/dev/null || echo /nowhere)"; then
 	echo "SKIP: rdma-sys cannot be built here: there is no libclang, and LIBCLANG_PATH names none"
@@ -32,9 +33,10 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 if ! ${CARGO:-cargo} test -p gdrfab-verbs-layout --no-run >"$log" 2>&1; then
 	cat "$log"
-	# A libclang that is missing or too new shows in rdma-sys itself; what is wrong with the test shows after it.
+	# A missing or too new libclang is an error of rdma-sys itself; an error of the test comes after that.
 	if grep -qE 'custom build command for `rdma-sys|could not compile `rdma-sys`' "$log"; then
-		# A panic of the build script says why on the line after, else the compiler's first error does.
+		# A panic of the build script has its reason in the next line; otherwise the compiler's first error is
+		# the reason.
 		why=$(grep -m 1 -A 1 "panicked at" "$log" | tail -n 1 || true)
 		[ -n "$why" ] || why=$(grep -m 1 -E '^error' "$log")
 		echo "SKIP: rdma-sys cannot be built here: $why"

@@ -43,24 +43,25 @@ fetch() {
 			"linux-source-$series/drivers/infiniband/sw/siw" || return 1
 	# shellcheck disable=SC2086
 	rm -f $debs
-	# The headers' own Makefile names the place where they would be installed.
+	# The headers' own Makefile contains the path at which they would be installed.
 	echo "include $build/usr/src/linux-headers-$release-common/Makefile" >"$build/usr/src/linux-headers-$kernel/Makefile"
-	# The first to set an operation prevails.
+	# The first to set an operation wins.
 	cp "$here/rxe-dmabuf.h" "$build/rxe/" &&
 		sed -i -e 's/^static const struct ib_device_ops rxe_dev_ops = {/#include "rxe-dmabuf.h"\n\n&/' \
 			-e 's/^\tib_set_device_ops(dev, &rxe_dev_ops);/\tib_set_device_ops(dev, \&rxe_dmabuf_ops);\n&/' \
 			"$build/rxe/rxe_verbs.c" && [ "$(grep -c 'rxe.dmabuf' "$build/rxe/rxe_verbs.c")" = 2 ] || return 1
-	# The kernel's own fault, and its panic: the rest of a message arrives after the queue pair gave up its receive.
+	# Repairs a defect of the kernel that makes it panic: the rest of a message arrives after the queue pair has
+	# given up its receive.
 	sed -i '/^static enum resp_states send_data_in(/,/^}/s/^\tint err;$/&\n\n\tif (!qp->resp.wqe)\n\t\treturn RESPST_ERR_LENGTH;/' \
 		"$build/rxe/rxe_resp.c" && grep -q '!qp->resp.wqe)$' "$build/rxe/rxe_resp.c" || return 1
-	# Another, and an endless loop: a request that was refused is looked at again if its queue pair was put into the error
-	# state meanwhile, and refused again. The next turn of the receiver drops it.
+	# Repairs another, an endless loop: if the queue pair enters the error state meanwhile, a refused request is
+	# processed and refused again and again. With this change the receiver's next turn drops the request.
 	sed -i '/^static enum resp_states do_complete(/,/^}/s/return RESPST_CHK_RESOURCE;/return RESPST_DONE;/' "$build/rxe/rxe_resp.c" &&
 		[ "$(grep -c 'return RESPST_CHK_RESOURCE;' "$build/rxe/rxe_resp.c")" = 1 ]
 }
 
 compile() { # <directory> <module> <option>
-	# The kernel's own compiler goes by another name; where that is another version, this one does as well.
+	# The kernel was built by a compiler of another name; this machine's gcc will do, even if its version differs.
 	quietly make -s -C "$build/usr/src/linux-headers-$kernel" M="$build/$1" CC=gcc "$3=m" CONFIG_DEBUG_INFO_BTF_MODULES= \
 		-j"$(nproc)" modules && strip -g -o "$build/$2.ko" "$build/$1/$2.ko"
 }

@@ -8,11 +8,11 @@
 set -u
 
 at=/gdrfab node=${1:-10.77.0.1} device=${2:-rxe0}
-# The stand-ins of drivers are for those that are given them, and the devices of this guest are on networks of their own.
+# Only the tests that name them use the fake drivers, and the guest's devices are on networks of their own.
 export LD_LIBRARY_PATH=$at/lib GDRFAB_VERBS_DEVICE=$device
 unset TEST_IFACES
 
-# A program that ends well says so by its status.
+# A program that succeeds says so by its status.
 ends_well() { # <program> [arguments...]
 	local log
 	log=$(timeout 60 "$at/examples/$@" 2>&1) && echo "ok   verbs: $*" && return
@@ -26,21 +26,21 @@ timed() { # <name> <command...>
 	echo "== $name (verbs)"
 	timeout 600 "$@" 2>&1 || case $? in
 	124) echo "FAIL verbs: $name: not through within 600 s" ;;
-	# Its claims have said why.
+	# Its own lines have the reason.
 	1 | 77) echo "     $name: exit status $?" ;;
 	*) echo "FAIL verbs: $name: exit status $?" ;;
 	esac
 	echo "-- $name: $((SECONDS - start))s"
 }
 
-# As long as a side has to be killed at work, and no longer: a guest is slow.
+# Long enough for a side to be killed during the transfer, and no longer, because a guest is slow.
 BIG=${BIG:-24000000} LIMIT=10 timed file_transfer bash $at/examples/file_transfer.sh $at/examples/file_transfer "verbs://$node:0"
 timed gaudi_pingpong bash $at/examples/gaudi_pingpong.sh $at/examples/gaudi_pingpong $at/tests/fakes verbs
 echo "== rdma_transport (verbs)"
 ends_well rdma_transport_pingpong --providers verbs --address "$node" --rounds 100
 ends_well rdma_transport_batch verbs 100
-# Their sums are only parts of the one that counts.
+# Only the total counts, not the sums of its parts.
 timed nixl_engine $at/examples/nixl_engine | grep -vE '^[0-9]+ passed, '
-# Without what it prints and draws, which is the same over any provider.
+# Without the part "output", which is the same over any provider.
 PERF=gdrfab-perf PROVIDERS=verbs NODE=$node GDRFAB_FAKES=$at/tests/fakes timed gdrfab-perf bash $at/check-perf.sh basics memory transport |
 	grep -vE '^[0-9]+ passed, '

@@ -7,7 +7,7 @@ image_modules="rdma_rxe crc32_generic crc32_pclmul siw crc32c_generic libcrc32c 
 	system_heap vgem veth dummy 9pnet_virtio 9p virtio_pci virtio_console"
 image_packages="ibverbs-utils rdmacm-utils perftest"
 image_programs="ip rdma bash dash timeout env nohup"
-# Often opened by name, so that no program's list shows them.
+# Libraries that programs open by name, which no list of dependencies shows.
 image_libraries="libibverbs.so.1 librdmacm.so.1 libstdc++.so.6 libgcc_s.so.1 libpthread.so.0 libdl.so.2 librt.so.1 libm.so.6
 	libnss_files.so.2"
 
@@ -80,7 +80,7 @@ image_put_programs() { # <root> <further packages...>
 	done
 	# busybox's shell would prefer its own ip.
 	ln -sf dash "$root/bin/sh"
-	# What was asked for by name comes whole (valgrind has its tools elsewhere).
+	# Packages that were requested by name are copied whole (valgrind has its tools in other directories).
 	for package in "$@"; do
 		for file in $(files_of "$package" | grep -vE '/$|^(/usr)?/s?bin/|^/usr/share/|^/etc/'); do
 			[ -f "$unpacked$file" ] && name=$unpacked$file || name=$file
@@ -99,7 +99,7 @@ image_put_libraries() { # <root>
 		[ -e "$root/lib/$name" ] || cp -L "$file" "$root/lib/"
 		copy_libraries "$root" "$file"
 	done
-	# Of the verbs providers only those of the guest's devices.
+	# Only the verbs providers of the guest's devices.
 	mkdir -p "$root/lib/$arch/libibverbs" "$root/etc/libibverbs.d" "$root/etc/ld.so.conf.d"
 	for dir in "$unpacked" ""; do
 		for file in "$dir/usr/lib/$arch/libibverbs"/lib{rxe,siw}-rdmav*.so; do

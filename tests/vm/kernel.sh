@@ -25,7 +25,7 @@ kernel_mirror() {
 	echo "${GDRFAB_VM_MIRROR:-$uri}"
 }
 
-# Of the image's package: all but the families of modules that no such guest needs.
+# Unpacks the image's package without the families of modules that no such guest needs.
 kernel_unpack() { # <.deb> <directory>
 	local skip='/kernel/(sound|fs/(nls|btrfs|xfs|ocfs2|gfs2|ntfs3|f2fs|ceph|smb|nfsd?|jfs|ubifs)'
 	skip+='|net/(netfilter|sched|bluetooth|mac80211|wireless|can|atm|ax25)|drivers/(media|iio|usb|platform|hid|hwmon|scsi'
@@ -46,7 +46,7 @@ kernel_find() {
 	kernel_apt=$(apt_state "$suite" "deb [signed-by=$key arch=amd64] $(kernel_mirror) $suite main") || die "cannot write $cache"
 	state=${kernel_apt%/*}
 
-	# Which kernel is the newest is asked once a week; without an answer the last one stays.
+	# The newest kernel is looked up once a week; without an answer the last one stays.
 	if [ -z "$(find "$state/image" -mtime -7 2>/dev/null)" ]; then
 		say "looking up the newest kernel of $suite"
 		image=$(export APT_CONFIG=$kernel_apt && quietly apt-get -q update &&

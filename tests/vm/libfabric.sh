@@ -10,7 +10,7 @@ export FI_PROVIDER_PATH=/fi/lib FI_GDRFAB_PROVIDERS=verbs FI_PROVIDER=gdrfab TES
 # The guest's cards are on networks of their own, and ranks are dealt out to equal cards.
 export GDRFAB_VERBS_DEVICE=rxe0
 cd /fi/bin || exit 1
-# A crash or a time-out is a failure of its own.
+# A crash or a time-out is a failure too.
 run() { # <seconds> <program> [<claim>]
 	local status
 	timeout "$1" "./$2" ${3+"$3"} 2>&1
@@ -24,7 +24,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 done
 shift
 
-# Connectionless endpoints: their fabrics, by what is to be offered; then their messages, tags and RMA over the card alone.
+# Connectionless endpoints: the fabrics for each choice of providers; then messages, tags and RMA over the card alone.
 offers() { # <providers> <fabrics>
 	local got
 	got=$(FI_GDRFAB_PROVIDERS=$1 ./fi_info -p gdrfab -t FI_EP_RDM | sed -n 's/.*fabric: //p' | sort -u | paste -sd' ')
@@ -38,14 +38,14 @@ for claim in tags_sources_data many_messages_in_one_buffer writes_and_reads_with
 	run 60 rdm_msg $claim
 done
 
-# With the fewest ranks over ofi_rxm, which is named as well; with more over connectionless endpoints.
+# The smallest job runs over ofi_rxm, which must be named as well; larger ones over connectionless endpoints.
 unset FI_PROVIDER
 layers="gdrfab;ofi_rxm"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_plm=isolated
 export OMPI_MCA_rmaps_base_oversubscribe=1 TMPDIR=/tmp HOME=/root
 mkdir -p /tmp /root
 for n in "$@"; do
-	# What crashes over ofi_rxm is left out by its name.
+	# Claims that crash over ofi_rxm are left out by name.
 	TEST_FI_PROVIDER=$layers timeout 240 orterun -np "$n" --mca pml cm --mca mtl ofi --mca btl self --mca osc pt2pt \
 		--mca mtl_ofi_provider_include "$layers" -x FI_PROVIDER_PATH -x FI_GDRFAB_PROVIDERS \
 		-x GDRFAB_VERBS_DEVICE -x LD_LIBRARY_PATH -x TEST_FI_PROVIDER ./mpi 2>&1 | sed "s/^==== /== mpi over verbs, $layers: /"

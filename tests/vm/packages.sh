@@ -12,7 +12,7 @@ say() { [ -n "${quiet:-}" ] || echo "vm: $*" >&2; }
 die() { echo "vm: $*" >&2 && exit 2; }
 skip() { echo "SKIP: no virtual machine: $*" >&2 && exit 77; }
 
-# Checks what everything here relies on, makes the cache, and keeps other runs out of it until unlock.
+# Checks the programs that all of this needs, makes the cache, and locks out other runs until unlock.
 lock() {
 	[ "$(uname -sm)" = "Linux x86_64" ] || skip "the guest is Linux on amd64, and this is $(uname -sm)"
 	local tool
@@ -25,7 +25,7 @@ lock() {
 }
 unlock() { exec 9>&-; }
 
-# Says the end of a command's output, if it fails.
+# Runs a command and prints the end of its output if it fails.
 quietly() {
 	local log status
 	log=$(mktemp) || return 1
@@ -67,7 +67,8 @@ download() { # <package[=version]...>
 installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 have() { [ -e "$unpacked/.files-$1" ] || installed "$1"; }
 
-# What apt would install for these packages, as name=version. Only a simulation: nothing is installed or locked.
+# Prints the packages that apt would install for these, as name=version. Only a simulation: nothing is installed or
+# locked.
 would_install() {
 	apt-get -s -o Debug::NoLocking=1 install --no-install-recommends "$@" 2>/dev/null |
 		sed -n 's/^Inst \([^ ]*\) .*(\([^ ]*\) .*/\1=\2/p'
@@ -82,13 +83,13 @@ unpack() { # <.deb...>
 		dpkg-deb -f "$deb" Version >"$unpacked/.version-$name"
 		rm -f "$deb"
 	done
-	# Absolute links (/sbin/depmod -> /bin/kmod) have to stay inside.
+	# Absolute links (/sbin/depmod -> /bin/kmod) must point into the unpacked tree.
 	find "$unpacked" -type l -lname '/*' -printf '%p\t%l\n' | while IFS=$'\t' read -r link target; do
 		case $target in "$cache"/*) ;; *) ln -sfn "$unpacked$target" "$link" ;; esac
 	done
 }
 
-# Makes sure of these packages, with all that they need beyond what the host has.
+# Provides these packages, with all dependencies that the host lacks.
 want() { # <package...>
 	local missing=() name list
 	for name in "$@"; do
@@ -99,7 +100,7 @@ want() { # <package...>
 	list=$(would_install "${missing[@]}")
 	# shellcheck disable=SC2086 # a list of words
 	if [ -z "$list" ] || ! list=$(download $list 2>/dev/null); then
-		# The host's package lists are missing or old. Only root may renew those.
+		# The host's package lists are missing or old, and only root may renew them.
 		local APT_CONFIG
 		APT_CONFIG=$(apt_state host) && export APT_CONFIG && quietly apt-get -q update || return 1
 		list=$(would_install "${missing[@]}")
@@ -112,7 +113,7 @@ want() { # <package...>
 files_of() { cat "$unpacked/.files-$1" 2>/dev/null || dpkg-query -L "$1"; }
 version_of() { cat "$unpacked/.version-$1" 2>/dev/null || dpkg-query -W -f='${Version}\n' "$1" 2>/dev/null; }
 
-# Where a program, a library or a directory is: unpacked, else the host's.
+# Prints the path of a program, library or directory: the unpacked one, else the host's.
 tool() { # <program>
 	local dir
 	for dir in "$unpacked"/{usr/bin,bin,usr/sbin,sbin} /usr/bin /bin /usr/sbin /sbin; do

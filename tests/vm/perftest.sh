@@ -51,7 +51,7 @@ perftest() { # <test> <bytes> <iterations> <operations to a completion>
 	# shellcheck disable=SC2086
 	timeout 120 taskset 2 "$program" $options 127.0.0.1 2>>"$work/err" | tee "$work/perftest.out" |
 		awk -v test="$1" -v bytes="$2" '$1 == bytes {
-			# Of its columns, that with the more digits.
+			# Of the two columns, the one with more digits.
 			print test ~ /lat$/ ? $5 : bytes <= 8192 ? $5 * bytes : $4 * 1.048576
 		}'
 	wait $server
@@ -61,7 +61,8 @@ gdrfab() { # <test> <bytes> <iterations> <operations to a completion> [rdm]
 	[ "$provider" != perftest ] || { perftest "$@" && return; }
 	local options="-p $provider -s $2 -n $3 --cpus 1,0${5:+ --ep $5}" key=t_typical_usec
 	[ "$provider" != verbs ] || options="$options --name $node"
-	# perftest's target of writes and reads sleeps, and so leaves its CPU to the emulated device.
+	# perftest's target of writes and reads sleeps, and so leaves its CPU to the emulated device; gdrfab's does the
+	# same.
 	case $1 in *-bw) options="$options -d $depth -Q $4 --sleep" key=bw_average_mb_s ;; esac
 	# shellcheck disable=SC2086
 	timeout 120 gdrfab-perf "$1" $options --local --json 2>"$work/err" | tee "$work/gdrfab.out" |
@@ -85,7 +86,7 @@ for each in "$@"; do
 	n=$(iterations "$test" "$bytes")
 	rm -f "$work"/{perftest,gdrfab,ratio}
 	for ((round = 0; round < rounds; round++)); do
-		# In turns also within the round.
+		# The order alternates within the round, too.
 		if [ $((round % 2)) -eq 0 ]; then
 			p=$(perftest "$test" "$bytes" "$n" "${every:-1}") g=$(gdrfab "$test" "$bytes" "$n" "${every:-1}" "$kind")
 		else

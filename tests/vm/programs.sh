@@ -28,7 +28,7 @@ done
 export LD_LIBRARY_PATH=$at/lib:$at/tests/fakes GDRFAB_FAKES=$at/tests/fakes PATH=$PATH:$at/bin
 export GDRFAB_VERBS_LIBRARY=$at/lib/libgdrfab-dmabuf.so
 [ ! -e $at/lib/libnccl-net-gdrfab.so ] || export TEST_NCCL_PLUGIN=$at/lib/libnccl-net-gdrfab.so
-# Links and devices of this machine may be taken away.
+# The tests may take away links and devices of this machine.
 export TEST_BREAK=1
 # Emulated CPUs are slow.
 export TEST_FAST=${TEST_FAST:-1} TEST_TIME_SCALE=${TEST_TIME_SCALE:-8}
@@ -53,7 +53,7 @@ choose() { # <pass>
 	esac
 }
 
-# A claim that failed may have left a link down or a device removed.
+# Restores links and devices after a claim that failed.
 restore() {
 	local each device driver link
 	for each in rxe0:rxe:rdma-eth0 rxe1:rxe:rdma-eth1 siw0:siw:rdma-eth2; do
@@ -72,7 +72,7 @@ one() { # <pass> <program> <claim text>
 	timeout -k 5 900 "$at/tests/$2" ${3:+"$3"} 2>&1 | tee "$log"
 	status=${PIPESTATUS[0]}
 	ok=$(grep -c '^ok ' "$log") bad=$(grep -c '^FAIL ' "$log")
-	# An end that no claim accounts for.
+	# An end that no claim explains.
 	if [ "$bad" -eq 0 ] && [ "$status" -ne 0 ] && { [ "$status" -ne 77 ] || [ "$ok" -ne 0 ]; }; then
 		echo "FAIL $2: exit status $status"
 		bad=1
@@ -92,7 +92,7 @@ for pass in "$@"; do
 		text=${claim:-${program#"${program%%:*}"}}
 		one "${pass%%=*}" "${program%%:*}" "${text#:}"
 	done
-	# What fails on one device fails on the next.
+	# A failure on one device would repeat on the next.
 	[ -n "$keep_going" ] || [ $failed -eq 0 ] || break
 done
 if [ -n "$then" ] && { [ -n "$keep_going" ] || [ $failed -eq 0 ]; }; then

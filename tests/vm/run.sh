@@ -114,12 +114,14 @@ done
 rm -rf "$over"
 
 # ---- boot
-# A /dev/kvm alone proves nothing: hosts that are guests themselves may have one under which no ordinary kernel boots.
+# The existence of /dev/kvm proves nothing: a host that is itself a guest may have one under which no ordinary kernel
+# boots.
 if [ "$accel" = auto ]; then
 	accel=tcg
 	[ -w /dev/kvm ] && grep -qE '^flags.* (vmx|svm)( |$)' /proc/cpuinfo && accel=kvm
 fi
-# Emulated, soft-RoCE moves more bytes on an old CPU than on the newest: vector instructions are dear to emulate.
+# In emulation soft-RoCE is faster on an old CPU than on the newest, because vector instructions are expensive to
+# emulate.
 case $accel in
 kvm) machine=(-accel kvm -cpu host) ;;
 *) machine=(-accel "tcg,thread=multi" -cpu Nehalem) ;;
@@ -167,8 +169,8 @@ boot() {
 	wait $tail_pid 2>/dev/null
 }
 
-# While a kernel boots it patches its own code, which two emulated CPUs sometimes do not survive. Nothing of the run has
-# happened then, so it begins anew; a guest that dies later is a failure.
+# A booting kernel patches its own code, which two emulated CPUs sometimes do not survive. Nothing of the run has
+# happened then, so it is started again; a guest that dies later is a failure.
 for attempt in 1 2 3; do
 	boot
 	if [ "$accel" = kvm ] || [ -s "$work/out" ] || [ -s "$work/status" ] || ! grep -q 'Kernel panic' "$work/console"; then

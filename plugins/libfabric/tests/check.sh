@@ -1,26 +1,26 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs the provider for libfabric under those who use libfabric: its own tools, programs of ours, Open MPI, and a newer
+# Tests the provider for libfabric with programs that use libfabric: its own tools, programs of ours, Open MPI, and a newer
 # libfabric under MPICH. Neither a network card nor a GPU is needed.
 #
 #   plugins/libfabric/tests/check.sh [options]
 #     --providers "P..."  only over these (shm tcp)
 #     --parts "P..."      only these:
-#                           tools     fi_info: what is offered, and the words about what is not
+#                           tools     fi_info: its list of offers, and the reasons for what it does not list
 #                           pingpong  fi_pingpong with its data checked, on gdrfab and on "gdrfab;ofi_rxm"
 #                           api       the programs beside this script
 #                           rdm       connectionless endpoints: rdm*.c over shm and tcp together, and Open MPI and MPICH over them
 #                           mpi       the programs of mpi/ under Open MPI
-#                           memcheck  two of the above under valgrind
+#                           memcheck  fi_pingpong and Open MPI under valgrind
 #                           verbs     the programs beside this script, and Open MPI, in the virtual machine of check-verbs
 #                           newer     the same file under the libfabric that MPICH's wheel brings
-#     --ranks "N..."      jobs of so many processes (2 4)
-#     --claims "C..."     of mpi/ only those with one of these letters in their names
+#     --ranks "N..."      numbers of processes of a job (2 4)
+#     --claims "C..."     of mpi/ only the claims with one of these letters in their names
 #     --build             builds, and runs nothing
-#     --built             runs what an earlier --build has made
+#     --built             runs the programs that an earlier --build has made
 #
-# The provider is $PREFIX/lib/libfabric/libgdrfab-fi.so, which finds libgdrfab.so by itself; BUILD is where the programs
-# go. TEST_FI_PROVIDER=tcp runs the same over libfabric's own provider, as far as that means anything: what fails there
+# The provider is $PREFIX/lib/libfabric/libgdrfab-fi.so, which finds libgdrfab.so by itself. BUILD is the directory for the
+# programs. TEST_FI_PROVIDER=tcp runs them over libfabric's own provider, where that is possible: a test that fails there
 # too is not gdrfab's fault.
 set -u -o pipefail
 

@@ -4,14 +4,14 @@
 #
 #   plugins/libfabric/tests/fabtests.sh [options] DIRECTORY
 #     DIRECTORY           where `make install` of fabtests has put them (bin/runfabtests.sh has their lists)
-#     --lists "L..."      of runfabtests.sh's lists these (unit functional short); multinode and others too
+#     --lists "L..."      these of runfabtests.sh's lists (unit functional short); multinode and others too
 #     --providers "P..."  each of these in turn as FI_GDRFAB_PROVIDERS (shm,tcp shm tcp)
-#     --only PATTERN      those whose command matches this extended regular expression
-#     --logs DIRECTORY    what they print, by test
+#     --only PATTERN      tests whose command matches this extended regular expression
+#     --logs DIRECTORY    their output, by test
 #
-# fabtests.txt has those that are not to pass, and why; one of them that passes is told as well. TEST_FI_PROVIDER="tcp;ofi_rxm"
-# runs the same over that provider, and nothing is expected then. Their own script ends every process of the machine that has
-# such a name, so that it is not used.
+# fabtests.txt lists the tests that need not pass, with the reasons; such a test that passes is reported too. With
+# TEST_FI_PROVIDER="tcp;ofi_rxm" the tests run over that provider, and no result is expected. fabtests' own script is not used,
+# because it kills every process of the machine that has a test's name.
 set -u -o pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,20 +1,20 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs the suites of MPICH and of mpi4py, which are built elsewhere: none of their sources is here. What fails over gdrfab runs
-# over libfabric's own provider too, and is a failure of gdrfab's only if it passes there.
+# Runs the suites of MPICH and of mpi4py, which are built elsewhere: none of their sources is here. A test that fails over gdrfab
+# runs over libfabric's own provider too, and is a failure of gdrfab's only if it passes there.
 #
 #   plugins/libfabric/tests/mpisuites.sh [options] DIRECTORY
-#     DIRECTORY          MPICH's test/mpi, configured and built for this MPI, or mpi4py's test/ (a module of it is one test)
-#     --mpi DIRECTORY    where bin/mpiexec and lib are (else what is on PATH): MPICH over ch4:ofi, Open MPI 4.1 or 5
+#     DIRECTORY          MPICH's test/mpi, configured and built for this MPI, or mpi4py's test/ (each module of it is one test)
+#     --mpi DIRECTORY    where bin/mpiexec and lib are (else those on PATH): MPICH over ch4:ofi, Open MPI 4.1 or 5
 #     --lists "L..."     of test/mpi these (pt2pt rma coll; rma.dtp is rma/testlist.dtp); of mpi4py these modules
-#     --ranks N          no more processes than these (4); mpi4py has as many
-#     --windows          Open MPI's by osc/rdma over btl/ofi, not by messages; the baseline's by messages
-#     --baseline NAME    the provider beside it (tcp;ofi_rxm)
-#     --both             what passes runs over that one too
-#     --only PATTERN     those whose line matches this extended regular expression
-#     --logs DIRECTORY   what they print, by test
+#     --ranks N          the most processes (4); mpi4py always has this number
+#     --windows          Open MPI's windows by osc/rdma over btl/ofi, not by messages; the baseline's by messages
+#     --baseline NAME    the provider to compare with (tcp;ofi_rxm)
+#     --both             runs tests that pass over the baseline too
+#     --only PATTERN     tests whose line matches this extended regular expression
+#     --logs DIRECTORY   their output, by test
 #
-# FI_GDRFAB_PROVIDERS is what carries them (shm,tcp). mpisuites.txt has those that are not to pass, and why.
+# FI_GDRFAB_PROVIDERS names the gdrfab providers (shm,tcp). mpisuites.txt lists the tests that need not pass, with the reasons.
 set -u -o pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)

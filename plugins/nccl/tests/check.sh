@@ -7,11 +7,11 @@
 #     --versions "N..."    only these (8 9 10 11 12)
 #     --providers "P..."   only these (shm tcp)
 #     --programs "P..."    only these; PROGRAM or PROGRAM:TEXT in a claim's name
-#     --jobs N             so many programs at a time (1)
-#     --fast               TEST_FAST for version 11 too, which PyTorch takes; the others always have it
+#     --jobs N             number of programs at a time (1)
+#     --fast               TEST_FAST for version 11, which PyTorch uses, too; the other versions always have it
 #
-# The plugin is $PREFIX/lib/libnccl-net-gdrfab.so; the library is found by pkg-config, as by c-tests/run.sh; BUILD is where
-# the programs go.
+# The plugin is $PREFIX/lib/libnccl-net-gdrfab.so. The library is found by pkg-config, as by c-tests/run.sh. BUILD is the
+# directory for the programs.
 set -u -o pipefail
 
 root=$(cd "$(dirname "$0")/../../.." && pwd)

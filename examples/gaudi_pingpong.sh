@@ -107,7 +107,7 @@ killed() { # <provider> <memory> listener|caller
 	claim $? "$1: $2, $3 killed: $(grep '^gaudi_pingpong:' "$work/$survivor.log" | tail -1)"
 }
 
-# Whether the dynamic linker finds a library by itself.
+# Succeeds if the dynamic linker finds a library by itself.
 found() { # <library>
 	local dir path=${LD_LIBRARY_PATH:-}
 	for dir in ${path//:/ } /lib /usr/lib /lib/*-linux-gnu /usr/lib/*-linux-gnu /usr/lib/habanalabs; do

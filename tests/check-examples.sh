@@ -50,7 +50,7 @@ has_left() { # <side>
 	grep -q '^left ' "$work/$1.log" 2>/dev/null
 }
 
-# Whether the side that was to leave, or had no call left, ended by another signal.
+# Succeeds if the side that was to leave, or had no call left, ended by another signal.
 crashed() { # <side>
 	! grep -q '^left \|^ended ' "$work/$1.log" 2>/dev/null && { wrong "the $1 ends by a signal" || :; }
 }
@@ -63,7 +63,7 @@ wrong() { # <words>
 	return 1
 }
 
-# Whether the remaining side ended with 0 after its last line, or with another status and an error message.
+# Succeeds if the remaining side ended with 0 after its last line, or with another status and an error message.
 ended_well() { # <side> <status> <what it says when its work is done; empty: the copied file tells>
 	[ "$2" -lt 124 ] || { wrong "the $1 waits for ever, or ends by a signal: $2"; return 1; }
 	if [ "$2" -eq 0 ]; then
@@ -84,7 +84,7 @@ listens() { # <pid> <line>
 	done
 }
 
-# Whether a listener keeps waiting. The request may not have reached it; then it does not know that a peer left.
+# Succeeds if a listener keeps waiting. The request may not have reached it; then it does not know that a peer left.
 still_waits() { # <pid>
 	local until=$((SECONDS + limit / 2))
 	while [ $SECONDS -lt $until ]; do

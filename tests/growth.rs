@@ -103,7 +103,7 @@ const BOUNDED: &[(&str, usize, &str)] = &[
     ("sys/tcp.rs", 3, "descriptors that are polled at once"),
 ];
 
-/// Whether a line allocates a variable number: `vec![a, b]` has as many elements as are written, and so does a literal number.
+/// True if a line allocates a variable number: `vec![a, b]` has as many elements as are written, and so does a literal number.
 fn allocates(line: &str) -> bool {
     WORDS.iter().any(|word| match line.find(word).map(|at| &line[at + word.len()..]) {
         Some(rest) if *word == "vec![" => rest.split(']').next().is_some_and(|inside| inside.contains("; ")),
@@ -129,7 +129,7 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether a file belongs to the library: programs may end for want of memory, and so may tests.
+/// True if a file belongs to the library: programs may end for want of memory, and so may tests.
 fn is_of_the_library(name: &str) -> bool {
     !name.starts_with("bin/") && name != "fallible.rs" && !name.ends_with("/tests.rs") && !name.contains("/tests/")
 }

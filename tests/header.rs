@@ -35,7 +35,7 @@ impl log::Log for Warnings {
     fn flush(&self) {}
 }
 
-/// Whether a warning is expected: a private constant, static or callback of capi stays out of the header, unless it has a public name. Two
+/// True if a warning is expected: a private constant, static or callback of capi stays out of the header, unless it has a public name. Two
 /// names are not in capi: `struct iovec` is the system's, and `u64::MAX` is written as UINT64_MAX.
 fn is_expected(warning: &str) -> bool {
     let left_out = warning.contains("(not `pub`)") || warning.contains("(not `no_mangle`");

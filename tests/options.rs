@@ -318,7 +318,7 @@ unsafe fn ask(ep: *mut objects::gdrfab_ep, option: c_int, wanted: &[u8], kind: &
     }
 }
 
-/// Whether hints that ask for a property find the provider.
+/// True if hints that ask for a property find the provider.
 fn asked(provider: &str, ask: impl FnOnce(&mut Info)) -> String {
     let mut hints = hints(provider);
     ask(&mut hints);

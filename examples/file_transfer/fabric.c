@@ -293,7 +293,7 @@ int fabric_send(struct fabric *f, const struct message *m)
 	return rc;
 }
 
-/* Whether the connection ends, after the other side has refused an operation or not answered. A process that dies
+/* True if the connection ends, after the other side has refused an operation or not answered. A process that dies
  * loses its regions before its connections, so a refusal may be the first sign of a dead peer that an RDMA card
  * sees. */
 static bool end_follows(struct fabric *f)

@@ -182,7 +182,7 @@ bool fill(struct side *s, int part, int round)
 	return copy(s, part, true);
 }
 
-/* Whether a part holds the bytes that the peer filled in in this round. */
+/* True if a part holds the bytes that the peer filled in in this round. */
 bool verify(struct side *s, int part, int round, const char *what)
 {
 	memset(s->scratch, 0, s->size);

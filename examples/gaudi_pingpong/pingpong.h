@@ -87,7 +87,7 @@ void close_fabric(struct side *s);
 bool post_receive(struct side *s);
 /* Waits for a completion, which sets `flag`, and clears it again. */
 bool await(struct side *s, bool *flag, const char *what);
-/* Whether an errno means that an operation was refused, and not that the peer is gone or silent. */
+/* True if an errno means that an operation was refused, and not that the peer is gone or silent. */
 bool refusal(int error);
 /* tell() sends one line, with its end, over the socket; hear() gets the peer's next line, without its end, in `out`
  * (of sizeof s->line). */

@@ -47,12 +47,12 @@ struct RdmaOptions {
 	std::string address;
 	// tcp: a secret that both sides have, 16 to 1024 bytes; "": the one of GDRFAB_TCP_KEY_FILE, if set.
 	std::string authKey;
-	// How long a wait polls before it sleeps.
+	// The time that a wait polls before it sleeps.
 	std::chrono::microseconds spin{50};
 };
 
-// Whether a write notifies the peer's waitForWrite(), and the value. `true`: the number of the write among the
-// notifying ones, from 1.
+// Makes a write notify the peer's waitForWrite(), with a value. `true`: the value is the number of the write among
+// the notifying ones, from 1.
 struct RdmaNotify {
 	RdmaNotify(bool on = false) noexcept : on(on) {}
 	static RdmaNotify with(uint64_t value) noexcept
@@ -76,7 +76,7 @@ public:
 	RdmaTransport(const RdmaTransport &) = delete;
 	RdmaTransport &operator=(const RdmaTransport &) = delete;
 
-	// Whether any provider can be used here, with an accelerator if one is named. `why`, if given, gets the
+	// True if any provider can be used here, with an accelerator if one is named. `why`, if given, gets the
 	// reasons.
 	static bool supported(int device = -1, std::string *why = nullptr);
 

@@ -313,7 +313,7 @@ static bool keys_copy(struct fi_info *info, const struct fi_info *hints)
 			 OF(hints, domain_attr, auth_key), OF(hints, domain_attr, auth_key_size));
 }
 
-/* Whether this host has an accelerator that gdrfab can use. Called only if the caller asks for FI_HMEM, because it
+/* True if this host has an accelerator that gdrfab can use. Called only if the caller asks for FI_HMEM, because it
  * opens drivers. */
 static bool devices_here(void)
 {

@@ -35,7 +35,7 @@
 #define LIST_DISORDER                                                                                                  \
 	(FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_RAS | FI_ORDER_WAR | FI_ORDER_WAW | FI_ORDER_WAS | FI_ORDER_SAR |      \
 	 FI_ORDER_SAW | FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAR | FI_ORDER_RMA_WAW)
-/* Whether the caller wants operations of more remote pieces than gdrfab's own limit, which must then be posted as
+/* True if the caller wants operations of more remote pieces than gdrfab's own limit, which must then be posted as
  * lists. */
 static inline bool wants_lists(const struct fi_info *info, const gdrfab_info *from)
 {
@@ -48,9 +48,9 @@ static inline uint32_t kind_type(enum kind kind)
 }
 /* Adds the directions: FI_MSG, FI_TAGGED, FI_RMA and FI_ATOMIC without a direction stand for all directions. */
 uint64_t caps_directions(uint64_t caps);
-/* Whether peers may reach the caller's memory. If not, the caller needs neither keys nor addresses for peers. */
+/* True if peers may reach the caller's memory. If not, the caller needs neither keys nor addresses for peers. */
 bool caps_target(uint64_t caps);
-/* Whether mr_mode has the meaning from before version 1.5. */
+/* True if mr_mode has the meaning from before version 1.5. */
 bool mr_mode_old(uint32_t version, int mr_mode);
 
 #endif

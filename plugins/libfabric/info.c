@@ -395,7 +395,7 @@ static int answer(struct list *list, enum kind kind, const struct ask *ask, cons
 	return 0;
 }
 
-/* Whether a candidate is to be answered for `kind`. For connectionless endpoints: only sets of offered providers,
+/* True if a candidate is to be answered for `kind`. For connectionless endpoints: only sets of offered providers,
  * and no set that is part of one already answered. */
 static bool is_of(enum kind kind, const gdrfab_info *at, const gdrfab_info *want, const bool *answered)
 {

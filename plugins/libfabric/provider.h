@@ -49,7 +49,7 @@ extern const char *const kind_names[KINDS + 1];
 /* Prefix of a connectionless fabric's name. gdrfab's own name for it is that of the connected fabric if the set has
  * one lane. */
 #define RDM_FABRIC "rdm:"
-/* Whether endpoints of this kind have socket addresses. */
+/* True if endpoints of this kind have socket addresses. */
 static inline bool kind_has_sockets(enum kind kind)
 {
 	return kind == KIND_TCP || kind == KIND_RDM;
@@ -132,7 +132,7 @@ int address_import(enum kind kind, const void *addr, size_t len, uint32_t addr_f
 uint32_t address_format(const void *addr, uint32_t addr_format);
 /* The family of a format: AF_INET, AF_INET6, or AF_UNSPEC. */
 int address_family(uint32_t addr_format);
-/* Whether an IPv6 address stands for a host of shm, and whether that is this host. */
+/* Tells an IPv6 address that stands for a host of shm: this one or another. */
 enum shm_place { SHM_NOT, SHM_HERE, SHM_ELSEWHERE };
 struct in6_addr;
 enum shm_place address_shm_place(const struct in6_addr *at);
@@ -317,7 +317,7 @@ int address_give(const void *made, size_t len, void *addr, size_t *addrlen);
 
 /* Adds an error entry for a send whose memory cannot be read. False: no memory for the entry. */
 bool cq_add_unreadable(struct cq *q, void *context, uint64_t flags, size_t len, const char *words);
-/* Whether such an entry is the next one to read. */
+/* True if such an entry is the next one to read. */
 static inline bool cq_has_unreadable(const struct cq *q)
 {
 	return __builtin_expect(__atomic_load_n(&q->lost, __ATOMIC_RELAXED) != NULL, 0);

@@ -202,7 +202,7 @@ static void coming_remove(struct listener *listener, int i)
 	memmove(&listener->coming[i], &listener->coming[i + 1], (size_t)(listener->coming_count - i) * sizeof listener->coming[0]);
 }
 
-/* Whether one more request can be taken. If all places are in use and a request waits, the oldest connection is
+/* True if one more request can be taken. If all places are in use and a request waits, the oldest connection is
  * dropped once it has had its part of the time limit. */
 static bool has_room(struct listener *listener, int way)
 {

@@ -19,7 +19,7 @@ static pthread_mutex_t way_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- the interface on which tcp listens */
 
-/* Whether a list in the form of NCCL_SOCKET_IFNAME names an interface: "eth,ib" are prefixes, "=eth0" is a whole
+/* True if a list in the form of NCCL_SOCKET_IFNAME names an interface: "eth,ib" are prefixes, "=eth0" is a whole
  * name, and "^" in front negates the list. */
 static bool named(const char *list, const char *name)
 {
@@ -129,7 +129,7 @@ bool copies_elsewhere(gdrfab_ep *ep)
 /* Paths by which a card reads and writes the memory itself. */
 enum { BY_CARD = GDRFAB_PATH_DMABUF | GDRFAB_PATH_PEER_MEM };
 
-/* Whether memory that no card reaches may be copied through this way. By default another process must copy: a driver
+/* True if memory that no card reaches may be copied through this way. By default another process must copy: a driver
  * call in this process may wait for running kernels, and NCCL's kernels wait for the copies. */
 static bool may_copy(struct way *way, uint64_t paths, char *words, size_t size)
 {
@@ -258,7 +258,7 @@ static struct device *device_add(struct way *way, const char *name)
 	return device;
 }
 
-/* Whether further rails are configured. Messages and answers that a lost rail carried are sent again when both sides
+/* True if further rails are configured. Messages and answers that a lost rail carried are sent again when both sides
  * call the library, but NCCL does not call for requests that are done: progress must then be automatic. */
 static bool has_rails(enum kind kind)
 {
@@ -323,7 +323,7 @@ static void pci_dir(const char *link, char *to, size_t size)
 /* Gbit/s, the most that NCCL assumes for a GPU's link to its host. No device counts as faster. */
 enum { HOST_LINK = 384 };
 
-/* How often NCCL is offered the first way. NCCL gives a send and its receive one channel for each device that it
+/* Number of times that NCCL is offered the first way. NCCL gives a send and its receive one channel for each device that it
  * needs to fill that link, and since 2.28.3 no variable changes this. For wide communicators the first way is
  * therefore offered as often as they have channels. */
 static int times_offered(const struct inventory *it, bool gpus)

@@ -51,7 +51,7 @@ static gdrfab_mr *region_of(const struct memory *memory, struct way *way, const 
  * Simple. LL's buffer is in host memory. */
 enum { OWN_GPU = 2 };
 
-/* Whether this is memory that the user registered, offered for a connection for collectives. Such memory is refused,
+/* True if this is memory that the user registered, offered for a connection for collectives. Such memory is refused,
  * so that NCCL uses its own buffers, with which a wide communicator is several times faster. A connection for send
  * and receive has no LL buffer. */
 static bool is_users(struct comm *comm, int type)

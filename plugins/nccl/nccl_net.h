@@ -64,7 +64,7 @@ typedef void (*ncclDebugLogger_t)(ncclDebugLogLevel level, unsigned long flags, 
 				  const char *fmt, ...);
 typedef ncclResult_t (*ncclProfilerCallback_t)(void **handle, int type, void *parent, int64_t plugin, void *data);
 
-/* How a GPU's kernel would reach the network. The plugin only passes it on. */
+/* Data by which a GPU's kernel would reach the network. The plugin only passes it on. */
 typedef struct {
 	int netDeviceType;
 	int netDeviceVersion;

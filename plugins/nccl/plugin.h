@@ -27,7 +27,7 @@
 
 enum kind { KIND_SHM, KIND_VERBS, KIND_TCP, KINDS };
 
-/* How the memory of GPUs is copied: not at all, by a process of the library's own, or by this process through its
+/* The copier of GPU memory: none, a process of the library's own, or this process through its
  * driver. */
 enum gpu_copies { GPU_BY_NOBODY, GPU_ELSEWHERE, GPU_HERE };
 
@@ -141,7 +141,7 @@ struct device *device_get(int number);
 #define TUNE_WIDTH "16"
 #define TUNE_WIDTH_TCP "8"
 
-/* Whether the calling NCCL looks for a tuner in this library; asked when NCCL uses the oldest version of the net
+/* True if the calling NCCL looks for a tuner in this library; asked when NCCL uses the oldest version of the net
  * interface. */
 bool tune_is_asked_for(void);
 
@@ -155,9 +155,9 @@ void tune_level(const struct inventory *it);
 /* Number of channels that communicators were given and that the tuner may reduce. 0: none was set. */
 int tune_width(void);
 enum tune_way tune_way(void);
-/* Whether collectives are faster without the memory that the user has registered. */
+/* True if collectives are faster without the memory that the user has registered. */
 bool tune_prefers_own_buffers(void);
-/* Whether NCCL_PROTO forbids LL. */
+/* True if NCCL_PROTO forbids LL. */
 bool no_ll(void);
 
 /* ---- memory.c */
@@ -344,7 +344,7 @@ static inline ncclResult_t verdict_of(const struct comm *comm)
 
 enum { LONG = 64 << 10 }; /* messages from this many bytes on go to a helper thread */
 
-/* Whether helpers should move this connection's long messages from or to this memory. */
+/* True if helpers should move this connection's long messages from or to this memory. */
 bool help_is_wanted(const struct comm *comm, const struct memory *memory);
 /* Counts one more long request: the helpers serve the connection until none is left. Returns false if no helper can
  * take it. */

@@ -39,7 +39,7 @@ static inline bool is_free(const struct request *request)
 	return !__atomic_load_n(&request->comm, __ATOMIC_ACQUIRE);
 }
 
-/* Whether helpers drive the connection now. NCCL's thread then leaves it to them. */
+/* True if helpers drive the connection now. NCCL's thread then leaves it to them. */
 static inline bool is_helped(const struct comm *comm)
 {
 	return comm->slot && __atomic_load_n(&comm->slot->long_ones, __ATOMIC_RELAXED) > 0;

@@ -71,7 +71,7 @@ static bool on(const char *name)
 	return text && strtoll(text, NULL, 0) != 0;
 }
 
-/* Whether NCCL's own transports between the GPUs of a host are forbidden. Otherwise NCCL prefers them, and the
+/* True if NCCL's own transports between the GPUs of a host are forbidden. Otherwise NCCL prefers them, and the
  * settings made here would only cost. */
 static bool all_is_ours(void)
 {
@@ -80,7 +80,7 @@ static bool all_is_ours(void)
 	return no_p2p && on("NCCL_SHM_DISABLE");
 }
 
-/* Whether NCCL_PROTO forbids the LL protocol: it is "Simple", "LL128,Simple" or "^LL". */
+/* True if NCCL_PROTO forbids the LL protocol: it is "Simple", "LL128,Simple" or "^LL". */
 bool no_ll(void)
 {
 	const char *list = getenv("NCCL_PROTO");

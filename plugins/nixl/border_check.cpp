@@ -127,7 +127,7 @@ static std::vector<std::string> entries(const File &file, const std::vector<Elf6
 	return names;
 }
 
-/* Whether a mangled name is that of a member function: the name's length precedes it. */
+/* True if a mangled name is that of a member function: the name's length precedes it. */
 static bool is_of(const std::string &mangled, const std::string &method)
 {
 	return mangled.find(std::to_string(method.size()) + method + "E") != std::string::npos;

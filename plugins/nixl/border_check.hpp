@@ -15,7 +15,7 @@ std::string check(const void *caller);
 /* Checks one plugin of NIXL's. `found` tells whether it has a table of an engine. */
 std::string check_file(const std::string &path, bool &found);
 
-/* Whether `init` looks like the parameters of an engine of this backend. */
+/* True if `init` looks like the parameters of an engine of this backend. */
 bool plausible(const InitParams *init);
 
 } // namespace border

@@ -10,9 +10,9 @@
 
 using border::Status;
 
-/* How often, in ms, the progress thread looks at the clock: while transfers are under way, and otherwise. */
+/* Interval in ms at which the progress thread looks at the clock: while transfers are under way, and otherwise. */
 constexpr int BUSY_MS = 50, IDLE_MS = 1000;
-/* How long an agent that ends continues to send notifications that it has accepted. */
+/* Time for which an agent that ends continues to send notifications that it has accepted. */
 constexpr uint64_t LINGER_NS = 1000000000u;
 
 namespace {

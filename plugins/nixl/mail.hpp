@@ -33,7 +33,7 @@ public:
 	/* Sends parts that had to wait. */
 	void flush();
 	bool is_empty();
-	/* Whether a part waits for room in the endpoint. */
+	/* True if a part waits for room in the endpoint. */
 	bool is_held_up();
 
 private:

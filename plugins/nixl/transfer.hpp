@@ -26,7 +26,7 @@ public:
 	border::Status status();
 	/* The key of one of the peer's regions. */
 	uint64_t key() const { return all.keys[0]; }
-	/* Whether no operation of it is in the library any more. */
+	/* True if no operation of it is in the library any more. */
 	bool is_over();
 
 	void ended(const Ending &) override;

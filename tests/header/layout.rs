@@ -161,7 +161,7 @@ impl Item {
         self.code.len() == 1 && self.code[0].starts_with("typedef struct ")
     }
 
-    /// Whether the item fits one line, and shares a table with its neighbours.
+    /// True if the item fits one line, and shares a table with its neighbours.
     fn is_row(&self) -> bool {
         self.is_handle() || self.code[0].starts_with("#define ")
     }

@@ -5,7 +5,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 
-# Whether these directories have a libclang. libclang-cpp, which may be there beside it or alone, is another library.
+# Succeeds if these directories have a libclang. libclang-cpp, which may be there beside it or alone, is another library.
 libclang_in() {
 	for directory in "$@"; do
 		ls "$directory"/libclang.so* "$directory"/libclang-[0-9]*so* 2>/dev/null

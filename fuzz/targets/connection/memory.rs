@@ -71,7 +71,7 @@ impl Area {
         (0..n).map(piece).map(|(addr, len)| unsafe { Iov::new(addr, len) }).collect()
     }
 
-    /// Whether all bytes that must not have changed, from byte `from` on, are unchanged.
+    /// True if all bytes that must not have changed, from byte `from` on, are unchanged.
     fn is_intact(&self, from: usize) -> bool {
         let (Patterns { plain, secret }, len) = (patterns(), self.len());
         let (before, rest) = self.bytes.split_at(GUARD);
@@ -87,7 +87,7 @@ impl Area {
     }
 }
 
-/// Whether data sent to the peer contains a run of the secret. Products are compared, so that the fuzzer cannot learn the secret from the
+/// True if data sent to the peer contains a run of the secret. Products are compared, so that the fuzzer cannot learn the secret from the
 /// comparisons that it observes.
 pub fn has_secret(bytes: &[u8]) -> bool {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;

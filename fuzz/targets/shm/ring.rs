@@ -129,7 +129,7 @@ impl Peer {
         self.put(input, how, kind, flags, &words, len);
     }
 
-    /// Whether the ring that the library reads has this many free lines.
+    /// True if the ring that the library reads has this many free lines.
     fn has_room(&self, lines: u64) -> bool {
         let Some((m, size)) = &self.theirs else { return false };
         self.tail.wrapping_sub(m.word(RETURNED).load(SeqCst)).saturating_add(lines) <= *size as u64

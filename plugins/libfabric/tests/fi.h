@@ -75,12 +75,12 @@ void pair(const struct setup *setup, side_fn server, side_fn client, const void 
 /* TEST_FI_PROVIDER, or gdrfab. */
 const char *fi_provider(void);
 bool is_gdrfab(void);
-/* Whether TEST_PROVIDER, the gdrfab provider under test, is `name`. */
+/* True if TEST_PROVIDER, the gdrfab provider under test, is `name`. */
 bool is_carried_by(const char *name);
 /* The host that both sides use (TEST_NODE), or NULL. */
 const char *node_name(void);
 void skip_unless(bool possible, const char *why);
-/* Whether the connection still works after an operation has failed at the peer, and the error entry is complete.
+/* True if the connection still works after an operation has failed at the peer, and the error entry is complete.
  * Otherwise the connection is over. */
 bool survives_failures(void);
 struct fi_info *hints_new(const struct setup *setup);
@@ -185,7 +185,7 @@ struct remote {
 void mr_publish(struct node *n, struct fid_mr *mr, const void *at, size_t len);
 struct remote mr_fetch(struct node *n);
 
-/* Whether a peer's write with data takes a posted receive. If so, data_room() must have posted one before the peer
+/* True if a peer's write with data takes a posted receive. If so, data_room() must have posted one before the peer
  * writes. */
 bool data_takes_receive(const struct node *n);
 void data_room(struct node *n);

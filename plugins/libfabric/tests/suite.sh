@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# What c-tests/run.sh adds for these programs, which drive a provider through libfabric as a client of libfabric would.
+# Settings of c-tests/run.sh for these programs, which drive a provider through libfabric as a client of libfabric would.
 #
-# TEST_FI_PROVIDER is the provider's name (gdrfab); any other of libfabric's FI_EP_MSG providers shows whether the programs are
-# fair: `TEST_FI_PROVIDER=tcp c-tests/run.sh --suite libfabric`. TEST_PROVIDER is which of gdrfab's own carries it (shm);
-# TEST_NODE the address that they use, TEST_CLIENT_NETNS and TEST_CLIENT_NODE the client's if it is elsewhere. gdrfab is found at
-# FI_PROVIDER_PATH, or else at PREFIX/lib/libfabric, or else at pkg-config's libdir of gdrfab.
+# TEST_FI_PROVIDER is the provider's name (gdrfab); with another of libfabric's FI_EP_MSG providers the programs themselves
+# can be checked: `TEST_FI_PROVIDER=tcp c-tests/run.sh --suite libfabric`. TEST_PROVIDER is the gdrfab provider below it (shm).
+# TEST_NODE is the address that both sides use; TEST_CLIENT_NETNS and TEST_CLIENT_NODE are the client's, if it is elsewhere.
+# gdrfab is found at FI_PROVIDER_PATH, or else at PREFIX/lib/libfabric, or else at pkg-config's libdir of gdrfab.
 if ! pkg-config --exists libfabric; then
 	echo "run.sh: no libfabric to build against (pkg-config does not know it); install libfabric-dev"
 	exit 77

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A hostile peer: it speaks gdrfab and knows the plugin's protocol, but breaks its rules. Whatever it does, the
+ * A hostile peer: it speaks gdrfab and knows the plugin's protocol, but breaks its rules. In every case the
  * plugin's process lives, its call ends with an error that has a reason, and bytes are written only where they may
  * be.
  */

@@ -262,7 +262,7 @@ void op_finish(struct op *op)
 	op_wait(op);
 }
 
-/* Whether it may be posted now, given the state of the others. */
+/* True if it may be posted now, given the state of the others. */
 static bool is_next(const struct op *ops, size_t count, size_t i, size_t window)
 {
 	size_t under_way = 0;

@@ -33,7 +33,7 @@ ncclResult_t tuner_init(struct tuner *t, int version, size_t ranks, size_t nodes
 /* Asks the tuner as for a communicator of NCCL's. Inputs that the tuner ignores are -1, and memory that it must not
  * write follows its table. Returns nChannels, or 0 if the tuner left the choice to NCCL. */
 int ask(struct tuner *t, ncclFunc_t func, size_t bytes, int pipelined, int registered);
-/* Whether the last answer chose NCCL's protocol Simple. */
+/* True if the last answer chose NCCL's protocol Simple. */
 extern bool asked_simple;
 void tuner_end(struct tuner *t);
 /* Checks that NCCL chooses whatever the tuner is asked. */

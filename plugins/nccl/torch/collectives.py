@@ -17,7 +17,7 @@ import torch.distributed as dist
 import common
 
 DTYPES = ["float32", "float16", "bfloat16", "float64", "int32", "int64", "uint8", "int8"]
-# Odd sizes, and the sides of the boundaries between NCCL's protocols and slices.
+# Odd sizes, and sizes just below and above the boundaries between NCCL's protocols and slices.
 SIZES = [1, 2, 3, 5, 17, 255, 1023, 1025, 4099, 65537, 262147, 1048579]
 # From here on an operation with one chunk per rank splits the elements instead of taking as many per chunk.
 SPLIT_FROM = 8192
@@ -89,7 +89,7 @@ def reduce(c):
         parts = [c.values(rank, lane=root) for rank in range(c.world)]
         got = parts[c.rank].clone()
         dist.reduce(got, root)
-        # What the others' buffers hold afterwards is nobody's promise.
+        # Nothing is promised about the contents of the other ranks' buffers afterwards.
         if c.rank == root:
             yield f"to {root}", got, fold(parts, "sum")
 
@@ -242,7 +242,7 @@ class Tally:
             for part, got, want in cases:
                 self.check(f"{name} {part}", got, want)
         except (RuntimeError, NotImplementedError, ValueError) as error:
-            # Only NCCL is on trial. gloo has not all operations for all types.
+            # Only NCCL is tested. gloo lacks some operations for some types.
             if self.job.backend == "nccl":
                 raise
             self.skipped.add(f"{name.split()[0]} ({str(error).splitlines()[0][:60]})")

@@ -22,8 +22,8 @@ def arguments(parser):
 
 def join(args):
     """Joins the job. Returns rank, world, device, backend."""
-    # NCCL writes its log with C's stdout, which holds back 4 KiB and loses them when the process is killed for a hang:
-    # just the lines that would explain it.
+    # NCCL writes its log with C's stdout, which buffers 4 KiB and loses them when the process is killed for a hang:
+    # they are the very lines that would explain the hang.
     libc = ctypes.CDLL(None)
     libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, 1, ctypes.c_size_t(0))
     sys.stdout.reconfigure(line_buffering=True)
@@ -58,7 +58,7 @@ def device_name(device):
 
 
 def barrier(job):
-    # Without device_ids torch guesses the GPU from the rank, and says so in the log.
+    # Without device_ids torch guesses the GPU from the rank, and logs a warning.
     if job.backend == "nccl":
         dist.barrier(device_ids=[job.local])
     else:
@@ -77,7 +77,7 @@ def leave(job, code=0):
     dist.destroy_process_group()
     sys.stdout.flush()
     if job.backend != "nccl":
-        # gloo's threads sometimes hang when the interpreter takes itself down. NCCL's end is on trial like the rest of it.
+        # gloo's threads sometimes hang when the interpreter ends. NCCL's end is tested like everything else of NCCL.
         os._exit(code)
     sys.exit(code)
 
@@ -96,6 +96,6 @@ def holdings(job):
     if job.device.type == "cuda":
         free, total = torch.cuda.mem_get_info()
         found["torch"] = torch.cuda.memory_allocated()
-        # Everybody's on this GPU: exported and imported device memory is in no counter of the process.
+        # Memory of all processes on this GPU: no counter of a single process contains exported and imported device memory.
         found["gpu"] = total - free
     return found

@@ -10,7 +10,7 @@ import os
 import statistics
 import sys
 
-# What may come and go without being a leak. GPU memory is everybody's, and libraries take it in steps of this size.
+# Changes that are no leak. GPU memory is that of all processes, and libraries allocate it in steps of this size.
 ALLOWED = {"fds": 0, "maps": 16, "threads": 0, "rss": 16 << 20, "torch": 0, "gpu": 32 << 20}
 
 

@@ -37,7 +37,7 @@ def child(rank, ranks, port, settings, command, log):
     """Becomes one rank. Does not return."""
     code = 1
     try:
-        # Whoever ends the parent for taking too long means the ranks as well. 1 is PR_SET_PDEATHSIG.
+        # If the parent is killed for taking too long, the ranks end as well. 1 is PR_SET_PDEATHSIG.
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
         fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(fd, 1)
@@ -57,7 +57,7 @@ def child(rank, ranks, port, settings, command, log):
     except BaseException:
         traceback.print_exc()
     finally:
-        # The parent's own cleaning up must not run here, but what NCCL wrote with C's stdout must get out.
+        # The parent's own clean-up must not run here, but NCCL's buffered output of C's stdout must be written.
         sys.stdout.flush()
         sys.stderr.flush()
         ctypes.CDLL(None).fflush(None)
@@ -81,7 +81,7 @@ def run(ranks, settings, command, log, limit, grace):
         if pid in alive:
             rank = alive.pop(pid)
             if status != 0:
-                # How long the others took to notice, each by itself, is worth knowing.
+                # Report the time that each of the other ranks took to notice.
                 after = f"at {now - began:.1f} s" if died is None else f"{now - died:.1f} s later"
                 wrong.append(f"rank {rank} ended with {os.waitstatus_to_exitcode(status)} {after}")
                 if died is None:

@@ -39,7 +39,7 @@ class Block(nn.Module):
     def forward(self, x):
         batch, length, width = x.shape
         q, k, v = self.qkv(self.before(x)).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        # Written out: the fused kernels do not all add up in the same order each time.
+        # Written out, because some fused kernels add in another order each time.
         weights = (q @ k.transpose(-1, -2) * (width // self.heads) ** -0.5 + self.future).softmax(-1)
         x = x + self.out((weights @ v).transpose(1, 2).reshape(batch, length, width))
         return x + self.shrink(functional.gelu(self.grow(self.between(x))))
@@ -135,7 +135,7 @@ def main():
         loss.backward()
         optimizer.step()
         now = time.monotonic()
-        # Rank 0's clock decides for all when to stop; the word travels with the loss.
+        # Rank 0's clock decides for all when to stop; its decision is sent with the loss.
         over = job.rank == 0 and args.seconds is not None and now - began >= args.seconds
         shared = torch.stack([loss.detach().double(), loss.new_tensor(float(over), dtype=torch.float64)])
         dist.all_reduce(shared)

@@ -4,7 +4,7 @@
 #
 #   examples/gaudi_pingpong.sh PROGRAM FAKES [PROVIDER...]
 #
-# FAKES is what c-tests/fakes/build.sh has filled; "" for the machine's own drivers, and then MEMS are the kinds of
+# FAKES is the directory that c-tests/fakes/build.sh has filled; "" for the machine's own drivers, and then MEMS are the kinds of
 # memory that it has (gaudi:0 cuda:0). Without providers: shm and tcp. Prints a line that begins with "ok", "FAIL" or
 # "skip" for each claim; exit status 1 if one failed.
 set -u

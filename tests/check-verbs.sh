@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs the conformance programs over verbs, in a virtual machine: its kernel has soft-RoCE with import of dma-bufs,
-# soft-RoCE without, and soft-iWARP; and when nothing is selected, the examples, what gdrfab-perf promises (tests/perf), and
-# NIXL's backend without NIXL, over soft-RoCE. Nothing is needed but what `make deps` installs and a way to download packages; where
-# there is no virtual machine to be had, one line that begins with "SKIP:" says why, and the exit status is 77.
+# Runs the conformance programs over verbs, in a virtual machine whose kernel has soft-RoCE with import of dma-bufs, soft-RoCE without,
+# and soft-iWARP; if nothing is selected, also the examples, the claims of gdrfab-perf (tests/perf), and NIXL's backend without NIXL,
+# over soft-RoCE. Needs only the packages of `make deps` and a way to download others. If no virtual machine can be had, a line that
+# begins with "SKIP:" has the reason, and the exit status is 77.
 #
 #   tests/check-verbs.sh [options]
 #     --programs "P..."    only these (default: all, on each device those that apply)

@@ -16,8 +16,8 @@ CMA = 'UCX_TLS=posix,cma,self '
 
 # command: (sizes, reps) -> (argv, env); keep: does this result belong to the figure?
 Column = namedtuple('Column', 'needs command keep')
-# who is held against ref at this size; kind '<=' or '<' bounds the ratio of times, '>=' that of rates. Without a ref
-# the limit is one of nanoseconds.
+# At this size column `who` is compared with column `ref`; kind '<=' or '<' bounds the ratio of times, '>=' that of rates.
+# Without a ref the limit is in nanoseconds.
 Bar = namedtuple('Bar', 'size kind limit ref who', defaults=(None, 'gdrfab'))
 Row = namedtuple('Row', 'name sizes columns bars rate', defaults=(False,))
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Ways to copy between two cores, and what decides between them:
+/* Ways to copy between two cores, and the conditions that decide between them:
  *   own     one core copies over and over; target and source each so many bytes into their pages
  *   far     another core reads each copy, so its lines are there when the next one comes
  *   place   messages go round in 2 MiB, the next behind or in front of the last: half a round trip

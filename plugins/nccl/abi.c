@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* ---- the same in all versions */
+/* ---- functions that are the same in all versions, and conversions of arguments */
 
 static ncclResult_t get_devices(int *count)
 {

@@ -24,12 +24,12 @@ ncclResult_t comm_fail(struct comm *comm, int err, const char *doing, const char
 		      err == EPROTO || err == EKEYREJECTED || err == EREMOTEIO || err == ECONNABORTED || err == EHOSTUNREACH;
 	if (comm->verdict != ncclSuccess)
 		return comm->verdict;
-	/* First the words: NCCL's thread, which reads the verdict while a helper is here, takes it as the end. */
+	/* Logged before the verdict is set: NCCL's thread may read the verdict while a helper is here, and then ends. */
 	WARN("%s over %s: %s: %s", comm->sends ? "sending" : "receiving",
 	     comm->device->ways[comm->way]->info->domain_name, doing, words && *words ? words : gdrfab_strerror(err));
 	__atomic_store_n(&comm->verdict, remote ? ncclRemoteError : ncclSystemError, __ATOMIC_RELEASE);
-	/* NCCL looks no more at what else is under way, and a copy of a device ends for the other side when this one looks: it
-	 * ends here, or the other side could not give its memory back. */
+	/* NCCL tests no further requests of this connection, but a copy of device memory ends for the other side only when
+	 * this side makes progress. So the connection is ended here; otherwise the other side could not free its memory. */
 	int r = gdrfab_ep_shutdown(comm->ep, 0);
 	if (r < 0 && r != -ESHUTDOWN && r != -ENOTCONN)
 		INFO("ending a connection that failed: %s", gdrfab_last_error());
@@ -40,7 +40,7 @@ void comm_free(struct comm *comm)
 {
 	if (!comm)
 		return;
-	/* First the endpoint: its operations end, and nothing touches the board or a caller's buffer any more. */
+	/* The endpoint is closed first. This ends its operations, so that nothing touches the board or a caller's buffer. */
 	if (comm->ep && gdrfab_ep_close(comm->ep) < 0)
 		INFO("closing an endpoint: %s", gdrfab_last_error());
 	if (comm->board_region)
@@ -126,7 +126,7 @@ struct comm *comm_new(struct device *device, bool sends)
 		comm->posts_end = &comm->posts;
 		pthread_mutex_init(&comm->reader, NULL);
 		pthread_mutex_init(&comm->lock, NULL);
-		/* Until a record says otherwise. */
+		/* Assumed until a record says otherwise. */
 		comm->peer_takes_host = true;
 	}
 	return comm;

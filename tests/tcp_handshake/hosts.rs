@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Hosts that have keys of their own and know each other's public keys: which may connect, and what each side is told.
+//! Hosts that have keys of their own and know each other's public keys: the permitted connections, and the errors on each side.
 
 use crate::peers::*;
 use gdrfab::error::errno;
@@ -129,7 +129,7 @@ fn a_shorter_introduction_is_none() {
     accepted(&mut good);
 }
 
-/// Streams and rails belong to the same two hosts: only the peer may open them, from whatever address, at whatever address.
+/// Streams and rails belong to the same two hosts: only the peer may open them, from any address and to any address.
 #[test]
 fn what_belongs_to_a_connection_is_for_its_peer_alone() {
     let mut acceptor = acceptor(host(1, &[("*", 2), ("*", 3)]));

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# In the guest: the examples over RDMA, each as the two processes that it is, and what gdrfab-perf promises. Prints a line
+# Runs in the guest: the examples over RDMA, each as two processes, and the claims of gdrfab-perf. Prints a line
 # that begins with "ok", "FAIL" or "skip" for each claim; programs.sh counts them. tests/check-verbs.sh puts the programs
 # and their scripts below /gdrfab.
 #

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # The guest's file system, an initramfs: a base image, cached by kernel and packages, to which each run appends its own
-# files. Sourced after kernel.sh. Programs and libraries are the host's, so that what was built here runs there.
+# files. Sourced after kernel.sh. Programs and libraries are the host's, so that programs built here run there.
 
 image_modules="rdma_rxe crc32_generic crc32_pclmul siw crc32c_generic libcrc32c ib_uverbs rdma_ucm ib_umad udmabuf
 	system_heap vgem veth dummy 9pnet_virtio 9p virtio_pci virtio_console"

@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Debian packages without installing any: what the host has is used, the rest is downloaded by apt-get and unpacked in the
-# cache. So no root is needed, and nothing on the host changes. Sourced by the scripts beside it, under `set -u`.
+# Provides Debian packages without installing any: packages that the host has are used, the others are downloaded by apt-get
+# and unpacked in the cache. So no root is needed, and nothing on the host changes. Sourced by the scripts beside it, under
+# `set -u`.
 
 cache=${GDRFAB_VM_CACHE:-${XDG_CACHE_HOME:-${HOME:-/var/tmp}/.cache}/gdrfab-vm}
 # Programs and libraries of one release do not run with those of another.

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Boots Debian's 6.12 kernel in QEMU with soft-RoCE and runs one command in the guest, as root there and as anybody here.
+# Boots Debian's 6.12 kernel in QEMU with soft-RoCE and runs one command in the guest, as root there and as any user here.
 #
 #   tests/vm/run.sh [options] -- CMD [ARG...]     (a single CMD may be a script: it is given to bash)
 #

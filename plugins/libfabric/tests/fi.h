@@ -48,7 +48,7 @@ struct node {
 	enum test_side side;
 	const struct setup *setup;
 	const void *arg;
-	int oob; /* a socket to the other side, beside the library */
+	int oob; /* a socket to the other side, without the library */
 	pid_t peer;
 	struct fi_info *info;
 	struct fid_fabric *fabric;

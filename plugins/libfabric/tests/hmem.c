@@ -22,7 +22,7 @@ static int ask(const struct setup *setup, struct fi_info **list)
 	return rc;
 }
 
-/* --- what is offered --- */
+/* --- offers --- */
 
 TEST(offered)
 {
@@ -348,7 +348,7 @@ TEST_TABLE(tagged)
 	test_add("tagged_device_to_host", messages, &all[2], 30);
 }
 
-/* --- what is refused --- */
+/* --- refusals --- */
 
 TEST(wrongly_named)
 {

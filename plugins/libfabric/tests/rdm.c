@@ -8,7 +8,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
-/* ---- what is offered */
+/* ---- offers */
 
 /* Offers shm and tcp: MPIs want other hosts reached, which shm alone does not do. */
 static void both(void)

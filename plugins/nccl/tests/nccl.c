@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-/* --- what the file exports --- */
+/* --- exports of the file --- */
 
 static void one_symbol(const char *name, const Elf64_Sym *symbol, bool seen[NEWEST + 1])
 {

@@ -184,7 +184,7 @@ static void stalled(const void *arg)
 			  (unsigned long long)(test_now_ms() - start));
 	message_to_itself(&n, &l, 1000, 1);
 	link_down(&l);
-	/* The first of those that had time left are connected after all. */
+	/* The first of the requests that still had time are connected. */
 	NET(net.close_listen(listener));
 	net_close(&n);
 }

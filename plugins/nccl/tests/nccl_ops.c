@@ -187,7 +187,7 @@ bool op_post(struct op *op)
 	return op->request != NULL;
 }
 
-/* One test; what it reports must fit what was posted. */
+/* Tests a request once; the sizes that it reports must fit the post. */
 static ncclResult_t look(struct op *op)
 {
 	int flag = 0, sizes[GROUP + 1];

@@ -208,7 +208,7 @@ static const struct row of_gpus[] = {
 static const struct sent {
 	const char *name, *providers, *gdr, *threads, *channels, *buffer, *chunk;
 	int wide, devices;
-	size_t ranks, most; /* measured, besides two ranks */
+	size_t ranks, most; /* the ranks measured besides two, and the largest size measured */
 	const struct row *rows;
 	size_t count;
 } sents[] = {

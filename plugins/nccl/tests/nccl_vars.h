@@ -36,7 +36,7 @@ int ask(struct tuner *t, ncclFunc_t func, size_t bytes, int pipelined, int regis
 /* True if the last answer chose NCCL's protocol Simple. */
 extern bool asked_simple;
 void tuner_end(struct tuner *t);
-/* Checks that NCCL chooses whatever the tuner is asked. */
+/* Checks that the tuner leaves every choice to NCCL. */
 void leaves_all_alone(size_t ranks, size_t nodes);
 
 #endif

@@ -65,7 +65,7 @@ int main(int argc, char **argv)
 	for (struct fi_info *at = info; at; at = at->next) {
 		if (strncmp(at->fabric_attr->prov_name, "gdrfab", 6) != 0)
 			continue;
-		/* Its own connectionless endpoints have a fabric of their own; ofi_rxm's are on that of messages. */
+		/* gdrfab's connectionless endpoints have a fabric of their own; ofi_rxm's have the fabric of connected endpoints. */
 		bool rdm = at->ep_attr->type == FI_EP_RDM && strcmp(at->fabric_attr->prov_name, "gdrfab") == 0;
 		snprintf(fabric, sizeof fabric, "%s%s", rdm ? "rdm:" : "", argv[2]);
 		if (strcmp(at->fabric_attr->name, fabric) != 0)

@@ -2,7 +2,7 @@
 /* Messages between two ranks: every size, every way of sending, early and late receives, and many at a time. */
 #include "frame.h"
 
-/* Each rank with each other one, first one way, then the other: a pair that does not connect shows up by itself. */
+/* Every pair of ranks, first one way, then the other: each pair that does not connect fails by itself. */
 CLAIM(blocking_every_size)
 {
 	char *buffer = room((size_t)sizes[sizes_used() - 1]);

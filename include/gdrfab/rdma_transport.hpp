@@ -104,8 +104,8 @@ public:
 	{
 		return operation(view, remote, false, false, timeout);
 	}
-	// Waits for the peer's next write that notifies. Several waits get such writes in the order of their calls. 0
-	// ms: does not wait.
+	// Waits for the peer's next write that notifies. Several waits get such writes in the order of their calls.
+	// A limit of 0 ms does not wait.
 	RdmaFuture<RdmaNotification> waitForWrite(Timeout timeout = {});
 
 	// Completes the operations that can be completed now. For a program without the library's thread, or with its

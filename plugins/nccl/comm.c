@@ -24,7 +24,8 @@ ncclResult_t comm_fail(struct comm *comm, int err, const char *doing, const char
 		      err == EPROTO || err == EKEYREJECTED || err == EREMOTEIO || err == ECONNABORTED || err == EHOSTUNREACH;
 	if (comm->verdict != ncclSuccess)
 		return comm->verdict;
-	/* Logged before the verdict is set: NCCL's thread may read the verdict while a helper is here, and then ends. */
+	/* Logged before the verdict is set: as soon as NCCL's thread reads the verdict, which it may do while a helper is here,
+	 * it takes the connection for ended. */
 	WARN("%s over %s: %s: %s", comm->sends ? "sending" : "receiving",
 	     comm->device->ways[comm->way]->info->domain_name, doing, words && *words ? words : gdrfab_strerror(err));
 	__atomic_store_n(&comm->verdict, remote ? ncclRemoteError : ncclSystemError, __ATOMIC_RELEASE);

@@ -27,8 +27,7 @@
 
 enum kind { KIND_SHM, KIND_VERBS, KIND_TCP, KINDS };
 
-/* The copier of GPU memory: none, a process of the library's own, or this process through its
- * driver. */
+/* The copier of GPU memory: none, a process of the library's own, or this process through its driver. */
 enum gpu_copies { GPU_BY_NOBODY, GPU_ELSEWHERE, GPU_HERE };
 
 struct settings {

@@ -138,8 +138,7 @@ static void client(void)
 
 	memset(&path, 0, sizeof path);
 	path.struct_size = sizeof path;
-	OK(gdrfab_ep_query(ep, accepted.target.key, &path)); /* the path that the bytes will take, and the reason for
-	                                                      * it */
+	OK(gdrfab_ep_query(ep, accepted.target.key, &path)); /* the bytes' path, and the reason for it */
 	OK(gdrfab_tostr(&path.path, GDRFAB_TYPE_PATHS, words, sizeof words));
 	printf("client: path: %s\n", words);
 	OK(gdrfab_ep_explain(ep, accepted.target.key, words, sizeof words));

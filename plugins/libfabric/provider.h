@@ -226,8 +226,7 @@ struct eq {
 	unsigned char error_data[GDRFAB_CM_DATA_MAX]; /* private data of a peer that rejected */
 	char words[512];			      /* text of the last error */
 	unsigned char given[GDRFAB_CM_DATA_MAX];      /* the err_data that the reader was given */
-	struct ep *ended;			      /* endpoints that this side shut down and whose event has not
-	                 			       * been read yet */
+	struct ep *ended;			      /* endpoints that this side shut down; events not read yet */
 };
 
 struct cq {

@@ -316,7 +316,7 @@ check-tsan: check-install
 check-tcp: check-install
 	$(USE_TEST_PREFIX) tests/check-tcp.sh --jobs $(JOBS) --passes loopback
 
-# Over IPv6, without locks, and between network namespaces where this user may make them; and shm between all sorts of them.
+# Over IPv6, without locks, and between network namespaces if this user may make them; and shm between namespaces of all kinds.
 check-tcp-links: check-install
 	$(USE_TEST_PREFIX) tests/check-tcp.sh --jobs $(JOBS) --passes "sealed rails ipv6 domain netns mtu lossy cut links limited"
 	$(USE_TEST_PREFIX) tests/check-containers.sh --jobs $(JOBS)
@@ -357,7 +357,7 @@ check-fuzz:
 	fuzz/run.sh shm 30
 	fuzz/run.sh rdm 30
 
-# For longer: SECONDS for each target.
+# Runs each target for SECONDS.
 fuzz: SECONDS ?= 600
 fuzz:
 	fuzz/run.sh decode $(SECONDS)

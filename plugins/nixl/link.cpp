@@ -47,7 +47,7 @@ std::string Link::open(const Settings &s)
 	attr.struct_size = sizeof attr;
 	attr.format = GDRFAB_CQ_FORMAT_MSG;
 	size_t len = own.size();
-	/* The whole name may be long: only the agent's metadata carries it. */
+	/* Only the agent's metadata has the endpoint's whole name; a peer that lacks the name is refused. */
 	uint32_t whole_name = 1;
 	/* A peer's thread that is only a target sleeps, and must be woken to help with a copy. */
 	uint32_t waking = GDRFAB_COOP_WAKING;

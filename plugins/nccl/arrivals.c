@@ -244,10 +244,10 @@ static void error_came(struct comm *comm)
 		peer_takes_no_more(comm, error.err, words);
 }
 
-/* Posts one send. Over tcp it asks for delivery to be confirmed, so that the peer has a time limit for the bytes it
- * waits for. Records and eager messages do not ask: over tcp they are acknowledged when NCCL at the peer next calls,
- * which may be minutes later. Without the request the same would hold for these bytes, if theirs is the last receive
- * that NCCL there calls for, and the sender would wait. */
+/* Posts one send, with a time limit, because the peer waits for these bytes. Records and eager messages have no limit:
+ * over tcp they are acknowledged when NCCL at the peer next calls, which may be minutes later. The same could happen to
+ * these bytes, if theirs is the last receive that NCCL there calls for, and the sender would wait. So over tcp the write
+ * requests the peer's answer at once (GDRFAB_DELIVERY_COMPLETE). */
 static ssize_t post(struct comm *comm, struct request *request)
 {
 	uint64_t answered = comm->device->ways[comm->way]->kind == KIND_TCP ? GDRFAB_DELIVERY_COMPLETE : 0;

@@ -304,7 +304,7 @@ static void caller_killed(const void *arg)
 
 /* --- closed with requests outstanding --- */
 
-/* Values of `round`: 0: the connection is closed first, 1: the memory; 2: whether requests were under way. */
+/* Bits of `round`: 1: the memory is given back before the connection is closed; 2: requests are under way. */
 static void closes_early(struct node *n)
 {
 	struct link l = fault_up(n), other;

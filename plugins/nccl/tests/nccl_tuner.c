@@ -208,7 +208,7 @@ static const struct row of_gpus[] = {
 static const struct sent {
 	const char *name, *providers, *gdr, *threads, *channels, *buffer, *chunk;
 	int wide, devices;
-	size_t ranks, most; /* the ranks measured besides two, and the largest size measured */
+	size_t ranks, most; /* a number of ranks measured besides two; the largest size measured */
 	const struct row *rows;
 	size_t count;
 } sents[] = {

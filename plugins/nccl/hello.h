@@ -22,8 +22,7 @@ struct hello {
 	uint64_t answers;	/* 1: written by the accepting side */
 	uint64_t addr, key;	/* the half of the board that the peer writes to */
 	uint64_t nonce;		/* chosen by the connecting side; the answer repeats it */
-	uint64_t proof;		/* hash of all fields above, keyed with the listener's secret; the secret itself is
-	               		 * never sent here */
+	uint64_t proof;		/* keyed hash of the fields above; its key, the listener's secret, is never sent */
 };
 
 /* The last byte is the protocol's version. */

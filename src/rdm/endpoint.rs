@@ -326,7 +326,7 @@ impl prov::Endpoint for Endpoint {
     }
 
     fn nap_ns(&self) -> u64 {
-        /// How often a sleeping thread wakes while a peer is to be dialed again, or a lane or region to be closed.
+        /// Longest sleep of a thread while a peer is to be dialed again, or a lane or region to be closed.
         const RECHECK_NS: u64 = 10_000_000;
         let s = self.state.lock();
         let now = time::now_ns();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The state of a connectionless endpoint: its peers and lanes, receives and unexpected messages, operations under way; and the
-//! functions by which every operation ends, with an entry in a queue or a counter.
+//! The state of a connectionless endpoint: its peers and lanes, receives and unexpected messages, operations under way; and the functions
+//! by which every operation ends, with an entry in a queue or a counter.
 
 use super::cq_reader::CqReader;
 use super::wire::parcel::Label;
@@ -49,7 +49,7 @@ pub struct State {
     pub polls_lanes: bool,
     /// Entries of peers' writes with data for which the receive queue had no room, with the peer's index.
     pub held_writes: VecDeque<(Completion, u64)>,
-    /// Whether the fast path may be taken: by sends, by receives, and by untagged receives.
+    /// The fast path may be taken: by sends, by receives, and by untagged receives.
     pub fast_send: bool,
     pub fast_recv: bool,
     pub fast_untagged: bool,

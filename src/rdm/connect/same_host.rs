@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which peers the shm lane can reach: its listeners have names in the file system or the network namespace instead of ports.
+//! The reach of the shm lane, which ends at this host: its listeners have names in the file system or the network namespace instead of
+//! ports.
 
 use crate::config;
 use crate::error::Result;

@@ -22,7 +22,7 @@ use crate::sys::time;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// How long the peer's own call is awaited after both sides called each other, before this side dials again.
+/// Time to wait for the peer's own call after both sides called each other, before this side dials again.
 const CROSSED_WAIT_NS: u64 = 500_000_000;
 /// Pause before a peer that had no room is dialed again, at first and at most.
 const REDIAL_MIN_NS: u64 = 20_000_000;
@@ -209,13 +209,13 @@ impl State {
         Ok(())
     }
 
-    /// Whether the address vector names this very endpoint, by its nonce. An entry with only an address does not.
+    /// True if the address vector names this very endpoint, by its nonce. An entry with only an address does not.
     fn is_named(&self, name: &Name) -> bool {
         let of = |av: &Arc<Av>| av.find(name).and_then(|index| av.get(index).ok());
         self.av.as_ref().and_then(of).is_some_and(|(found, _)| found.nonce == name.nonce)
     }
 
-    /// Whether one more caller that the address vector does not name may connect. If the limit is reached, callers that were inserted
+    /// True if one more caller that the address vector does not name may connect. If the limit is reached, callers that were inserted
     /// meanwhile are no longer counted, and the slowest one that is still connecting is dropped.
     fn has_room_for_unlisted(&mut self) -> bool {
         if self.unlisted < UNLISTED_MAX {
@@ -494,7 +494,7 @@ impl State {
     }
 }
 
-/// Whether an attempt failed because the endpoint of this whole name is gone: nobody listens there, or another endpoint does.
+/// True if an attempt failed because the endpoint of this whole name is gone: nobody listens there, or another endpoint does.
 fn is_gone_for_good(name: &Name, why: &Error) -> bool {
     name.nonce != 0 && (why.code == Code::PeerGone || (why.errno == errno::ECONNREFUSED && why.code == Code::None))
 }

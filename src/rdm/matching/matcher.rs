@@ -260,7 +260,7 @@ impl<R, U> Matcher<R, U> {
         self.posted.record_fill(number, source);
     }
 
-    /// Whether a receive can be posted again at its old position: no later receive has been filled since by a message that might have been
+    /// True if a receive can be posted again at its old position: no later receive has been filled since by a message that might have been
     /// its own. `source`: the sender's current index.
     pub fn can_repost(&self, (number, want): &RecvPosition, source: u64) -> bool {
         self.posted.newest_filled((want.source != UNSPEC).then_some(source)) <= *number

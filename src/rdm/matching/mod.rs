@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which message goes to which receive: the rules of sources, tags and masks, and nothing else.
+//! Matching of messages and receives: the rules of sources, tags and masks, and nothing else.
 //!
 //! In come receives that the program posts, and messages for which no receive was posted. Out goes, for a new message, the oldest receive
 //! that fits it, and for a new receive, the oldest message. The room knows no peers, lanes or buffers: both kinds of entries are type

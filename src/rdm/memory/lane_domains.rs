@@ -68,7 +68,7 @@ impl Domain {
         })
     }
 
-    /// Whether some lane lets the target carry a part of large copies.
+    /// True if some lane lets the target carry a part of large copies.
     pub fn shares_copies(&self) -> bool {
         self.lanes.iter().any(|lane| lane.provider.reach() == Reach::Host)
     }
@@ -90,7 +90,7 @@ impl Domain {
         self.draw() & !(DEVICE_KEY | CARD_KEY) | CHOSEN_KEY | device | card
     }
 
-    /// Whether a peer's key says that atomics on its region are carried out by the card alone. Keys that programs choose say nothing.
+    /// True if a peer's key says that atomics on its region are carried out by the card alone. Keys that programs choose say nothing.
     pub fn is_card_key(&self, key: u64) -> bool {
         const MARKS: u64 = CHOSEN_KEY | CARD_KEY;
         key & MARKS == MARKS && !self.user_keys
@@ -212,7 +212,7 @@ impl Domain {
         self.regions.lock().cache.counts
     }
 
-    /// Whether an exposed region can be closed while the peer may be reading it, so that only that read fails.
+    /// True if an exposed region can be closed while the peer may be reading it, so that only that read fails.
     pub fn can_revoke(&self, lane: usize) -> bool {
         self.lanes.get(lane).is_none_or(|lane| lane.domain.can_cut_off())
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How many regions of a domain the program may register, and how many its messages may expose to peers. Neither takes the other's part.
+//! Limits on the regions of a domain: those that the program registers, and those that its messages expose to peers. Neither takes the
+//! other's part.
 
 use crate::error::{Error, errno};
 use crate::mr::key::OWN_REGIONS;
@@ -41,7 +42,7 @@ impl RegionQuota {
         self.most_program
     }
 
-    /// Whether `more` regions may be exposed to a peer that has `has` already. Of one half of all regions, a peer may have at most as many
+    /// True if `more` regions may be exposed to a peer that has `has` already. Of one half of all regions, a peer may have at most as many
     /// as it leaves free. The other half is for peers that have few, so that slow peers do not stop the messages to others.
     pub fn may_expose(&self, more: usize, has: usize) -> bool {
         let (all, has) = (self.exposed(), has.saturating_add(more));
@@ -63,7 +64,7 @@ impl RegionQuota {
     }
 }
 
-/// Whether an error means that there is no room at present, so that waiting may help.
+/// True if an error means that there is no room at present, so that waiting may help.
 pub fn is_out_of_room(e: &Error) -> bool {
     e.is_again() || matches!(e.errno, errno::ENOSPC | errno::ENOMEM | errno::EMFILE | errno::ENFILE | errno::ENOBUFS)
 }

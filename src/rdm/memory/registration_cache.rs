@@ -38,7 +38,7 @@ impl CacheKey {
         (allocation != 0 && within).then_some(CacheKey { lane, site, addr, len, allocation, owner })
     }
 
-    /// Whether `old` names an allocation that was at this place and is gone.
+    /// True if `old` names an allocation that was at this place and is gone.
     fn replaces(&self, old: &CacheKey) -> bool {
         self.site == old.site && self.allocation != old.allocation && self.addr < old.addr + old.len && old.addr < self.addr + self.len
     }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How often progress polls the listeners for callers: the less often, the longer nobody has called. Each poll is a system call per
-//! listener.
+//! The interval at which progress polls the listeners for callers. It grows while nobody calls. Each poll is a system call per listener.
 
 /// Polls of rare matters per poll of the listeners, while callers arrive and when none has for long.
 const MIN_INTERVAL: u32 = 4;
@@ -36,7 +35,7 @@ impl ListenSchedule {
 mod tests {
     use super::*;
 
-    /// How many of `looks` calls were due.
+    /// Counts how many of `looks` calls were due.
     fn due_polls(of: &mut ListenSchedule, looks: u32, busy: bool) -> usize {
         let mut look = || {
             let due = of.is_due();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is outstanding at an endpoint: posted receives, and operations that a lane or a peer works on. Operations have numbers, and a
-//! number that was used names nothing afterwards.
+//! Outstanding work of an endpoint: posted receives, and operations that a lane or a peer works on. Operations have numbers, and a number
+//! that was used names nothing afterwards.
 
 use super::peer::{CompletionInfo, Id};
 use crate::error::{Error, Result};

@@ -29,7 +29,7 @@ pub struct Acceptor {
 /// Record of the one peer of a connected endpoint.
 pub const ONLY_PEER: Id = 0;
 
-/// What a connected endpoint (type MSG) has beyond a connectionless one.
+/// The part of a connected endpoint (type MSG) that goes beyond a connectionless one.
 pub struct Connection {
     pub link: Arc<Link>,
     /// Identifies the program's endpoint object in its events.
@@ -64,7 +64,7 @@ pub enum Phase {
     Loopback,
 }
 
-/// How an operation that this side posted is completed.
+/// The completion of an operation that this side posted: the parts of its entry, and the ways to report it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CompletionInfo {
     pub context: usize,
@@ -149,7 +149,7 @@ pub struct Peer {
     pub dialed_for_list: bool,
     /// Time until which the peer is dialed; 0 if it was not dialed yet.
     pub connect_until: u64,
-    /// How many times in a row the peer had no room for a caller.
+    /// Times in a row that the peer had no room for a caller.
     pub refusals: u8,
     /// Why the shm lane and the device's lane do not lead to the peer, if they were tried.
     pub why_not_local: Option<Box<str>>,

@@ -147,12 +147,12 @@ impl State {
 
     /// Something the program believes sent is still here: an injected message, or the confirmation that an offer was read.
     pub fn has_unsent_promises(&mut self) -> bool {
-        self.ops.each().any(|(_, op)| matches!(op, Op::Offered { end, .. } | Op::Rma { end, .. } if end.silent))
+        self.ops.each().any(|(_, op)| matches!(op, Op::Offered { completion, .. } | Op::Rma { completion, .. } if completion.silent))
             || self
                 .active()
                 .into_iter()
                 .filter_map(|id| self.peers.get(id as usize)?.as_deref())
-                .any(|peer| (!peer.control.is_empty() && peer.ready().is_some()) || peer.waiting.iter().any(|w| w.end.silent))
+                .any(|peer| (!peer.control.is_empty() && peer.ready().is_some()) || peer.waiting.iter().any(|w| w.completion.silent))
     }
 
     pub fn space(&mut self, tagged: bool) -> &mut Space {
@@ -213,16 +213,16 @@ impl State {
     }
 
     #[inline]
-    pub fn succeed(&mut self, end: &CompletionInfo) {
-        if end.part {
-            return self.bind.ends.put(end.context, None);
+    pub fn succeed(&mut self, completion: &CompletionInfo) {
+        if completion.part {
+            return self.bind.ends.put(completion.context, None);
         }
-        if end.wants_entry
+        if completion.wants_entry
             && let Some(q) = &self.bind.tx
         {
-            q.push(Completion { context: end.context, flags: end.kind, len: end.len, buf: end.buf, data: 0 });
+            q.push(Completion { context: completion.context, flags: completion.kind, len: completion.len, buf: completion.buf, data: 0 });
         }
-        if let Some(counter) = self.counter_of(end.kind) {
+        if let Some(counter) = self.counter_of(completion.kind) {
             counter.add(1);
         }
     }
@@ -237,27 +237,27 @@ impl State {
     }
 
     #[cold]
-    pub fn fail(&mut self, end: &CompletionInfo, error: Error) {
+    pub fn fail(&mut self, completion: &CompletionInfo, error: Error) {
         self.stats.errors += 1;
-        if end.part {
-            return self.bind.ends.put(end.context, Some(error));
+        if completion.part {
+            return self.bind.ends.put(completion.context, Some(error));
         }
-        if let Some(counter) = self.counter_of(end.kind) {
+        if let Some(counter) = self.counter_of(completion.kind) {
             counter.add_error(1);
         }
-        if end.silent && error.code == Code::Canceled {
+        if completion.silent && error.code == Code::Canceled {
             return;
         }
         if let Some(q) = &self.bind.tx {
-            let entry = Completion { context: end.context, flags: end.kind, len: 0, buf: end.buf, data: 0 };
-            q.fail_from(entry, Failure { error, olen: 0, block: 0 }, Origin { tag: end.tag, peer: UNSPEC });
+            let entry = Completion { context: completion.context, flags: completion.kind, len: 0, buf: completion.buf, data: 0 };
+            q.fail_from(entry, Failure { error, olen: 0, block: 0 }, Origin { tag: completion.tag, peer: UNSPEC });
         }
     }
 
-    pub fn end(&mut self, end: &CompletionInfo, result: Result<()>) {
+    pub fn finish(&mut self, completion: &CompletionInfo, result: Result<()>) {
         match result {
-            Ok(()) => self.succeed(end),
-            Err(e) => self.fail(end, e),
+            Ok(()) => self.succeed(completion),
+            Err(e) => self.fail(completion, e),
         }
     }
 

@@ -27,7 +27,7 @@ impl State {
         self.links.insert(link.number, ONLY_PEER);
         self.connecting.push((ONLY_PEER, link.clone()));
         self.peers.push(Some(Box::new(Peer::new(Name::NOBODY, UNKNOWN | u64::from(ONLY_PEER)))));
-        self.connection = Some(Box::new(Connection { link, object: 0, context, exchanged: false, why: None }));
+        self.connection = Some(Box::new(Connection { link, object: 0, context, exchanged: false, ended_by: None }));
         Ok(())
     }
 
@@ -50,7 +50,7 @@ impl State {
     /// The error of a call after the end of the connection.
     #[cold]
     pub fn shut_error(&self) -> Error {
-        match self.connection.as_ref().and_then(|connection| connection.why.as_ref()) {
+        match self.connection.as_ref().and_then(|connection| connection.ended_by.as_ref()) {
             Some(why) => Error::coded(errno::ESHUTDOWN, why.code, format!("ep: the connection is over: {}", why.words)),
             None => Error::new(errno::ESHUTDOWN, "ep: it was shut down"),
         }
@@ -151,7 +151,7 @@ impl State {
 
     fn connect_failed(&mut self, why: Error, data: Vec<u8>) {
         if let (Some(connection), Some(eq)) = (&mut self.connection, &self.bind.eq) {
-            connection.why = Some(why.clone());
+            connection.ended_by = Some(why.clone());
             eq.push(Event { data, error: Some(why.clone()), ..connection.event(EventKind::Connected) });
         }
         self.lane_lost(ONLY_PEER, why);
@@ -160,7 +160,7 @@ impl State {
     /// The connection is lost: all receives fail.
     pub fn connection_lost(&mut self, why: Error) {
         let Some(connection) = &mut self.connection else { return };
-        let told = connection.why.replace(why.clone()).is_some();
+        let told = connection.ended_by.replace(why.clone()).is_some();
         // If this side closed the endpoint, its own call reports the end.
         if std::mem::replace(&mut self.closed, true) {
             return;

@@ -175,8 +175,8 @@ impl State {
         let waiting = [&self.tagged, &self.untagged].into_iter().flat_map(|space| space.each_unexpected()).filter_map(|(.., m)| from(m));
         let for_it = |source: u64| (source >= UNKNOWN && source != UNSPEC).then_some(source as Id);
         let posted = [&self.tagged, &self.untagged].into_iter().flat_map(|space| space.posted_sources()).filter_map(for_it);
-        let held = self.faults.iter().flat_map(|faults| faults.delayed_peers());
-        let kept: HashSet<Id> = waiting.chain(posted).chain(held).chain(self.claimed.values().filter_map(|(.., m)| from(m))).collect();
+        let delayed = self.faults.iter().flat_map(|faults| faults.delayed_peers());
+        let kept: HashSet<Id> = waiting.chain(posted).chain(delayed).chain(self.claimed.values().filter_map(|(.., m)| from(m))).collect();
         let routed: HashSet<Id> = self.routes.iter().flatten().map(|(_, id)| *id).collect();
         let mut still = HashSet::new();
         for id in std::mem::take(&mut self.dead) {

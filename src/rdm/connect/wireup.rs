@@ -77,12 +77,12 @@ impl State {
             (_, left) => left,
         };
         let mut last = Error::new(errno::EHOSTUNREACH, format!("{name}: on another host, and no lane of this endpoint leads there"));
-        for (of, lane) in domain.lanes.iter().enumerate().skip(from) {
+        for (lane_index, lane) in domain.lanes.iter().enumerate().skip(from) {
             let (reach, loopback) = (lane.provider.reach(), name.socket().ip().is_loopback());
             if reach == Reach::Host && name.host != 0 && name.host != own.host {
                 continue;
             }
-            let more = of + 1 < domain.lanes.len();
+            let more = lane_index + 1 < domain.lanes.len();
             if reach == Reach::Devices && more && loopback {
                 last = Error::new(errno::EHOSTUNREACH, format!("{}: has no loopback", lane.provider.name()));
                 continue;
@@ -96,7 +96,7 @@ impl State {
             // A peer without such a device may never answer.
             let limit =
                 if reach == Reach::Devices && more { DEVICE_DIAL_NS.min(if left == 0 { DEVICE_DIAL_NS } else { left / 2 }) } else { left };
-            let called = self.open_link(domain, of, limit).and_then(|link| {
+            let called = self.open_link(domain, lane_index, limit).and_then(|link| {
                 link.ep.connect(&address, &self.intro(expected_nonce)?)?;
                 Ok(link)
             });
@@ -110,7 +110,7 @@ impl State {
                     return self.wake();
                 }
                 Err(e) => {
-                    self.note_why_not(domain, id, of, &e);
+                    self.note_why_not(domain, id, lane_index, &e);
                     last = e;
                 }
             }
@@ -211,8 +211,8 @@ impl State {
 
     /// True if the address vector names this very endpoint, by its nonce. An entry with only an address does not.
     fn is_named(&self, name: &Name) -> bool {
-        let of = |av: &Arc<Av>| av.find(name).and_then(|index| av.get(index).ok());
-        self.av.as_ref().and_then(of).is_some_and(|(found, _)| found.nonce == name.nonce)
+        let lane_index = |av: &Arc<Av>| av.find(name).and_then(|index| av.get(index).ok());
+        self.av.as_ref().and_then(lane_index).is_some_and(|(found, _)| found.nonce == name.nonce)
     }
 
     /// True if one more caller that the address vector does not name may connect. If the limit is reached, callers that were inserted
@@ -427,32 +427,32 @@ impl State {
             let _ = link.ep.shutdown();
             self.take_results();
             for space in [&mut self.tagged, &mut self.untagged] {
-                let of_it = |m: &Unexpected| matches!(m, Unexpected::Offered { link: l, .. } if *l == link.number);
-                let gone: Vec<_> = space.each_unexpected().filter(|(.., m)| of_it(m)).map(|(at, ..)| at).collect();
+                let is_its_offer = |m: &Unexpected| matches!(m, Unexpected::Offered { link: l, .. } if *l == link.number);
+                let gone: Vec<_> = space.each_unexpected().filter(|(.., m)| is_its_offer(m)).map(|(at, ..)| at).collect();
                 gone.into_iter().for_each(|at| drop(space.remove_unexpected(at)));
             }
         }
         self.forget_grant(id);
-        let asked = self.routes.iter().enumerate().find(|(_, r)| r.is_some_and(|(_, to)| to == id)).map(|(index, _)| index as u64);
-        let asked = asked.zip(self.av.as_ref()).and_then(|(index, av)| av.lookup(index).ok());
+        let name_in_vector = self.routes.iter().enumerate().find(|(_, r)| r.is_some_and(|(_, to)| to == id)).map(|(index, _)| index as u64);
+        let name_in_vector = name_in_vector.zip(self.av.as_ref()).and_then(|(index, av)| av.lookup(index).ok());
         // An index with the whole name and one with the bare address no longer mean the same endpoint.
         self.routes.iter_mut().filter(|route| route.is_some_and(|(_, to)| to == id)).for_each(|route| *route = None);
         let Some(peer) = self.peer(id) else { return };
         let waiting = std::mem::take(&mut peer.waiting);
         let is_gone = was_ready || is_gone_for_good(&peer.name, &why);
-        let (source, offered, unread) = (peer.source, peer.unanswered_offers, peer.credit.unconsumed());
+        let (source, offered, unconsumed) = (peer.source, peer.unanswered_offers, peer.credit.unconsumed());
         peer.control.clear();
         peer.in_flight = peer.in_flight.saturating_sub(peer.open_offers);
         let reads = std::mem::take(&mut peer.reads);
         (peer.open_offers, peer.exposed, peer.unanswered_offers) = (0, 0, 0);
         (peer.peer_offers, peer.connect_until, peer.refusals) = (HashMap::default(), 0, 0);
         (peer.credit, peer.phase, peer.expected_nonce, peer.fault_plan) = (Credit::default(), Phase::Unconnected, 0, None);
-        if let Some(asked) = asked {
+        if let Some(name_in_vector) = name_in_vector {
             // A bare address stands for the endpoint that listens there next.
-            peer.name = asked;
+            peer.name = name_in_vector;
         }
         self.unanswered_offers = self.unanswered_offers.saturating_sub(offered);
-        self.ended_bytes.add(unread);
+        self.ended_bytes.add(unconsumed);
         for w in waiting {
             self.fail_pending(w, why.clone());
         }
@@ -465,8 +465,8 @@ impl State {
             .filter(|revoked| offered.contains(&revoked.number))
             .for_each(|revoked| (revoked.number, revoked.needs_answer) = (0, false));
         for number in offered {
-            if let Some(Op::Offered { end, exposed, _owned, .. }) = self.ops.take(number) {
-                self.revoked.push_back(RevokedOffer { end, number: 0, exposed, needs_answer: false, why: why.clone(), _owned });
+            if let Some(Op::Offered { completion, exposed, _owned, .. }) = self.ops.take(number) {
+                self.revoked.push_back(RevokedOffer { completion, number: 0, exposed, needs_answer: false, why: why.clone(), _owned });
             }
         }
         self.retry_at = 0;

@@ -85,11 +85,11 @@ impl Credit {
     #[inline]
     pub fn try_receive(&mut self, len: usize) -> bool {
         self.settle();
-        let came = self.received + len as u64 + OVERHEAD;
-        if came - self.advertised > self.grant {
+        let received = self.received + len as u64 + OVERHEAD;
+        if received - self.advertised > self.grant {
             return false;
         }
-        self.received = came;
+        self.received = received;
         self.measure();
         true
     }

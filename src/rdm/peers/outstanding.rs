@@ -22,7 +22,7 @@ pub struct MultiRecv {
     /// The buffer is full when fewer bytes than this are left.
     pub min_room: usize,
     /// The receive and its error, if it fails once the arriving messages are in place.
-    pub end: Option<Box<(Recv, Error)>>,
+    pub fails_with: Option<Box<(Recv, Error)>>,
 }
 
 /// A posted receive, or the part of a multi-receive that one message fills.
@@ -91,13 +91,13 @@ pub struct DelayedRecv {
 pub enum Op {
     Rma {
         peer: Id,
-        end: CompletionInfo,
+        completion: CompletionInfo,
         _owned: Option<Box<[u8]>>,
     },
     /// A message whose memory the peer may read until it answers DONE.
     Offered {
         peer: Id,
-        end: CompletionInfo,
+        completion: CompletionInfo,
         exposed: Vec<(usize, RegionId)>,
         /// Some of the message lies in regions that the program registered. Only the peer's answer shows that it no longer reads there.
         needs_answer: bool,
@@ -124,7 +124,7 @@ pub enum Op {
     },
     /// A message of this endpoint to itself that waits for its receive.
     Loopback {
-        end: CompletionInfo,
+        completion: CompletionInfo,
         pieces: Pieces,
         site: Site,
         _owned: Option<Box<[u8]>>,
@@ -133,7 +133,7 @@ pub enum Op {
 
 /// An offer that was taken back, or whose peer is gone. Its entry is written when the peer can no longer read the memory.
 pub struct RevokedOffer {
-    pub end: CompletionInfo,
+    pub completion: CompletionInfo,
     /// Number of the offer, while the peer may still answer it; 0 afterwards.
     pub number: u64,
     pub exposed: Vec<(usize, RegionId)>,

@@ -38,7 +38,7 @@ pub struct Connection {
     /// Connected by `connect_addr`: both ends were given each other's address.
     pub exchanged: bool,
     /// Why the connection is over.
-    pub why: Option<Error>,
+    pub ended_by: Option<Error>,
 }
 
 impl Connection {
@@ -85,7 +85,7 @@ pub struct CompletionInfo {
 
 /// An operation that waits in its peer's queue and has not started.
 pub struct PendingOp {
-    pub end: CompletionInfo,
+    pub completion: CompletionInfo,
     /// Time until which fault injection delays it; 0 if it is not delayed.
     pub delayed_until: u64,
     pub flags: u64,
@@ -188,8 +188,8 @@ impl Peer {
         self.peer_offers.get(&offer).copied()
     }
 
-    pub fn set_offer_state(&mut self, offer: u64, place: OfferState) {
-        self.peer_offers.insert(offer, place);
+    pub fn set_offer_state(&mut self, offer: u64, state: OfferState) {
+        self.peer_offers.insert(offer, state);
     }
 
     /// The offer was read, or taken back.

@@ -28,10 +28,10 @@ impl State {
         }
         let id = self.route(c.peer)?;
         let local = if op.what.fetches() { op.with.old } else { op.with.operand };
-        let end = self.completion_of(c, op.kind(), &[local], op.what.bytes(), 0);
+        let completion = self.completion_of(c, op.kind(), &[local], op.what.bytes(), 0);
         if self.loopback == Some(id) {
             let done = self.atomic_loopback(domain, op);
-            self.end(&end, done);
+            self.finish(&completion, done);
             return Ok(());
         }
         let operands = op.operands();
@@ -42,7 +42,7 @@ impl State {
             domain,
             id,
             PendingOp {
-                end,
+                completion,
                 delayed_until: 0,
                 flags: c.flags,
                 pieces,

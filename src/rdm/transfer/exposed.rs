@@ -55,7 +55,7 @@ impl State {
         revoked.exposed.retain(|region| revoked.needs_answer && !domain.can_revoke(region.0) || domain.close_is_busy(*region));
         let over = revoked.exposed.is_empty() && !revoked.needs_answer;
         match over {
-            true => self.fail(&revoked.end, revoked.why),
+            true => self.fail(&revoked.completion, revoked.why),
             false => self.revoked.push_back(revoked),
         }
         over
@@ -75,18 +75,19 @@ impl State {
         let (mut result, mut after) = (Err(nothing_to_cancel()), None);
         // A lane may refuse to cancel an operation that it has begun; then the next candidate is tried.
         while result.is_err() {
-            let can_repost = |end: &CompletionInfo, found: CancelOrder| end.context == context && after.is_none_or(|after| found > after);
+            let is_next =
+                |completion: &CompletionInfo, found: CancelOrder| completion.context == context && after.is_none_or(|after| found > after);
             let mut first = None;
             for id in self.active() {
                 let Some(peer) = self.peers.get(id as usize).and_then(Option::as_deref) else { continue };
-                let mut waiting = peer.waiting.iter().enumerate().map(|(at, w)| (&w.end, (w.end.post, false, at as u64, id)));
-                first = earlier(first, waiting.find(|(end, found)| can_repost(end, *found)).map(|(_, found)| found));
+                let mut waiting = peer.waiting.iter().enumerate().map(|(at, w)| (&w.completion, (w.completion.post, false, at as u64, id)));
+                first = earlier(first, waiting.find(|(completion, found)| is_next(completion, *found)).map(|(_, found)| found));
             }
             for (number, op) in self.ops.each() {
-                if let Op::Offered { end, .. } | Op::Loopback { end, .. } | Op::Rma { end, .. } = op
-                    && can_repost(end, (end.post, true, number, 0))
+                if let Op::Offered { completion, .. } | Op::Loopback { completion, .. } | Op::Rma { completion, .. } = op
+                    && is_next(completion, (completion.post, true, number, 0))
                 {
-                    first = earlier(first, Some((end.post, true, number, 0)));
+                    first = earlier(first, Some((completion.post, true, number, 0)));
                 }
             }
             let Some((_, is_under_way, number, id)) = first else { break };
@@ -120,7 +121,7 @@ impl State {
         let Some(op) = self.ops.get(number) else { return };
         let Op::Offered { peer, .. } = op else { return };
         let id = *peer;
-        let Op::Offered { end, exposed, needs_answer, _owned, .. } = std::mem::replace(op, Op::Withdrawn { peer: id }) else {
+        let Op::Offered { completion, exposed, needs_answer, _owned, .. } = std::mem::replace(op, Op::Withdrawn { peer: id }) else {
             return;
         };
         if let Some(peer) = self.peer(id) {
@@ -128,7 +129,7 @@ impl State {
             peer.control.push_back(ParcelWords::withdraw(number));
         }
         self.mark_busy(id);
-        if !self.end_revoked(domain, RevokedOffer { end, number, exposed, needs_answer, why, _owned })
+        if !self.end_revoked(domain, RevokedOffer { completion, number, exposed, needs_answer, why, _owned })
             && let Some(revoked) = self.revoked.back_mut()
         {
             revoked.why.words =
@@ -138,15 +139,15 @@ impl State {
 
     /// Takes back a message of this endpoint to itself that no receive has matched.
     pub fn withdraw_loopback(&mut self, number: u64, why: Error) -> bool {
-        let Some(Op::Loopback { end, .. }) = self.ops.get(number) else { return false };
-        let (end, space) = (*end, if end.kind & flags::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged });
+        let Some(Op::Loopback { completion, .. }) = self.ops.get(number) else { return false };
+        let (completion, space) = (*completion, if completion.kind & flags::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged });
         let mut waiting = space.each_unexpected();
         let found = waiting.find(|(.., m)| matches!(m, Unexpected::Loopback { number: n, .. } if *n == number)).map(|(at, ..)| at);
         drop(waiting);
         let Some(at) = found else { return false };
         space.remove_unexpected(at);
         self.ops.take(number);
-        self.fail(&end, why);
+        self.fail(&completion, why);
         true
     }
 

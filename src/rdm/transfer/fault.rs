@@ -20,12 +20,12 @@ impl FaultInjection {
 
     /// Time at which the next delayed receive is posted; `u64::MAX` if there is none.
     pub fn next(&self) -> u64 {
-        self.delayed.front().map_or(u64::MAX, |held| held.until)
+        self.delayed.front().map_or(u64::MAX, |delayed| delayed.until)
     }
 
     /// Peers that delayed receives are restricted to.
     pub fn delayed_peers(&self) -> impl Iterator<Item = Id> {
-        self.delayed.iter().filter_map(|held| held.from)
+        self.delayed.iter().filter_map(|delayed| delayed.from)
     }
 }
 
@@ -46,7 +46,7 @@ impl State {
         let Some(peer) = self.peer(id).filter(|p| p.ready().is_some()) else { return true };
         let Some(plan) = &mut peer.fault_plan else { return true };
         for waiting in peer.waiting.iter_mut().skip(from) {
-            match plan.post(Op::of(waiting.end.kind)) {
+            match plan.post(Op::of(waiting.completion.kind)) {
                 Verdict::Go => {}
                 Verdict::Hold(until) => waiting.delayed_until = until,
                 Verdict::Lose => {
@@ -87,7 +87,7 @@ impl State {
             Verdict::Go => 0,
         };
         // Delayed receives keep their order.
-        let before = faults.delayed.back().map_or(0, |held| held.until);
+        let before = faults.delayed.back().map_or(0, |delayed| delayed.until);
         if until | before == 0 {
             return self.post_recv(want, recv);
         }
@@ -114,10 +114,10 @@ impl State {
     #[cold]
     pub fn post_delayed_for(&mut self, id: Id, source: u64) {
         let is_only = self.connection.is_some();
-        let Some(FaultInjection { delayed: held, .. }) = self.faults.as_deref_mut() else { return };
-        let last = if is_only { held.len() } else { held.iter().rposition(|h| h.from == Some(id)).map_or(0, |at| at + 1) };
+        let Some(FaultInjection { delayed, .. }) = self.faults.as_deref_mut() else { return };
+        let last = if is_only { delayed.len() } else { delayed.iter().rposition(|h| h.from == Some(id)).map_or(0, |at| at + 1) };
         let mut left = Vec::new();
-        for DelayedRecv { until, from, want, recv } in held.drain(..last).collect::<Vec<_>>() {
+        for DelayedRecv { until, from, want, recv } in delayed.drain(..last).collect::<Vec<_>>() {
             let of_it = RecvFilter { source, ..want };
             let finds = from.is_none_or(|from| from == id) && self.space(recv.tagged).find_unexpected(&of_it).is_some();
             if !finds {
@@ -127,18 +127,18 @@ impl State {
             }
         }
         if let Some(faults) = &mut self.faults {
-            left.into_iter().rev().for_each(|held| faults.delayed.push_front(held));
+            left.into_iter().rev().for_each(|delayed| faults.delayed.push_front(delayed));
         }
     }
 
     /// Fails up to `most` delayed receives for which `which` holds, and returns how many.
     pub fn end_delayed(&mut self, why: &Error, most: usize, mut which: impl FnMut(&DelayedRecv) -> bool) -> usize {
         let Some(faults) = &mut self.faults else { return 0 };
-        let (mut ended, mut stored_descs) = (Vec::new(), VecDeque::new());
-        for held in faults.delayed.drain(..) {
-            if ended.len() < most && which(&held) { ended.push(held.recv) } else { stored_descs.push_back(held) }
+        let (mut ended, mut kept) = (Vec::new(), VecDeque::new());
+        for delayed in faults.delayed.drain(..) {
+            if ended.len() < most && which(&delayed) { ended.push(delayed.recv) } else { kept.push_back(delayed) }
         }
-        faults.delayed = stored_descs;
+        faults.delayed = kept;
         let count = ended.len();
         ended.into_iter().for_each(|recv| self.fail_recv(recv, why.clone(), UNKNOWN));
         count

@@ -40,8 +40,8 @@ impl State {
             return Ok(Native::Blocked);
         }
         let renamed = names_for(domain, link.lane_index, list)?;
-        let end = CompletionInfo { context: c.context, part: true, ..CompletionInfo::default() };
-        let number = self.ops.add(Op::Rma { peer: id, end, _owned: None });
+        let completion = CompletionInfo { context: c.context, part: true, ..CompletionInfo::default() };
+        let number = self.ops.add(Op::Rma { peer: id, completion, _owned: None });
         let c = Common { context: number as usize, flags: c.flags & !flags::FENCE | PART, peer: 0, ..*c };
         let moved = link.ep.list(dir, renamed.as_ref().unwrap_or(list), &c);
         if matches!(moved, Ok(Native::Flying)) {
@@ -72,8 +72,8 @@ impl State {
             return Ok(0);
         }
         let renamed = if pairs.iter().all(|p| p.desc == 0) { None } else { Some(names_of(domain, link.lane_index, pairs)?) };
-        let end = CompletionInfo { context: c.context, part: true, ..CompletionInfo::default() };
-        let number = self.ops.add(Op::Rma { peer: id, end, _owned: None });
+        let completion = CompletionInfo { context: c.context, part: true, ..CompletionInfo::default() };
+        let number = self.ops.add(Op::Rma { peer: id, completion, _owned: None });
         let c = Common { context: number as usize, flags: c.flags & !flags::FENCE | PART, peer: 0, ..*c };
         let posted = link.ep.list_part(dir, runs, renamed.as_deref().unwrap_or(pairs), &c);
         if matches!(posted, Ok(n) if n > 0) {

@@ -147,18 +147,26 @@ impl State {
     }
 
     /// Carries out an RMA operation of this endpoint to itself. It is complete when this returns.
-    pub fn rma_loopback(&mut self, domain: &Domain, dir: Dir, local: (Site, &[Iov]), remote: &[RmaIov], c: &Common, end: &CompletionInfo) {
+    pub fn rma_loopback(
+        &mut self,
+        domain: &Domain,
+        dir: Dir,
+        local: (Site, &[Iov]),
+        remote: &[RmaIov],
+        c: &Common,
+        completion: &CompletionInfo,
+    ) {
         match run(domain, dir, local, remote, self.options.policy) {
             Ok(path) => {
-                self.past_stats.moved(path, end.len);
+                self.past_stats.moved(path, completion.len);
                 if dir == Dir::Write && c.flags & flags::REMOTE_CQ_DATA != 0 {
                     let kind = flags::REMOTE_WRITE | flags::RMA | flags::REMOTE_CQ_DATA;
-                    let entry = Completion { context: 0, flags: kind, len: end.len, buf: 0, data: c.data };
+                    let entry = Completion { context: 0, flags: kind, len: completion.len, buf: 0, data: c.data };
                     self.remote_data_arrived(entry, self.loopback_source());
                 }
-                self.succeed(end);
+                self.succeed(completion);
             }
-            Err(e) => self.fail(end, e),
+            Err(e) => self.fail(completion, e),
         }
     }
 

@@ -15,7 +15,7 @@ impl State {
         let Some(place) = self.multi.get_mut(at as usize) else { return false };
         let Some(multi) = place else { return false };
         multi.arriving = multi.arriving.saturating_sub(1);
-        let over = multi.full && multi.arriving == 0 && multi.end.is_none();
+        let over = multi.full && multi.arriving == 0 && multi.fails_with.is_none();
         if over {
             *place = None;
         }
@@ -28,7 +28,7 @@ impl State {
         let Some((at, _)) = recv.multi() else { return };
         if let Some(Some(multi)) = self.multi.get_mut(at as usize)
             && multi.arriving == 0
-            && let Some(end) = multi.end.take()
+            && let Some(end) = multi.fails_with.take()
         {
             let (recv, why) = *end;
             self.fail_recv(recv, why, UNKNOWN);
@@ -42,7 +42,7 @@ impl State {
         {
             multi.full = true;
             if multi.arriving > 0 {
-                multi.end = Some(Box::new((recv, why)));
+                multi.fails_with = Some(Box::new((recv, why)));
                 return;
             }
             // The entry of the failure itself counts as arriving, so that it is the last one.

@@ -83,8 +83,8 @@ impl State {
                 }
             }
             Unexpected::Loopback { number, .. } => {
-                if let Some(Op::Loopback { end, .. }) = self.ops.take(number) {
-                    self.succeed(&end);
+                if let Some(Op::Loopback { completion, .. }) = self.ops.take(number) {
+                    self.succeed(&completion);
                 }
             }
         }

@@ -95,10 +95,10 @@ impl State {
             return self.progress_closed(domain);
         }
         self.turns = self.turns.wrapping_add(1);
-        let joins = !self.connecting.is_empty();
+        let connecting = !self.connecting.is_empty();
         if force
-            || ((joins || self.turns & 15 == 0)
-                && time::ticks().wrapping_sub(self.last_rare_poll) > if joins { CONNECTING_POLL_TICKS } else { RARE_POLL_TICKS })
+            || ((connecting || self.turns & 15 == 0)
+                && time::ticks().wrapping_sub(self.last_rare_poll) > if connecting { CONNECTING_POLL_TICKS } else { RARE_POLL_TICKS })
         {
             self.poll_rare(domain, force);
         }
@@ -158,16 +158,16 @@ impl State {
     pub fn poll_lane(&mut self, id: Id, link: &Link, force: bool) -> bool {
         // Poll without deferring when a thread is about to sleep or a deadline is set: both rely on nothing being left in the lane.
         let may_defer = !force && self.sleepers == 0 && self.earliest == 0;
-        let mut hand = LaneSink::new(self, id, link, may_defer);
-        let works = link.lane().is_some_and(|lane| lane.take(force, &mut hand));
-        works || hand.progressed
+        let mut sink = LaneSink::new(self, id, link, may_defer);
+        let works = link.lane().is_some_and(|lane| lane.take(force, &mut sink));
+        works || sink.progressed
     }
 
     /// Handles everything the peer has sent by now.
     pub fn drain_lane(&mut self, id: Id, link: &Link) {
-        let mut hand = LaneSink::new(self, id, link, false);
+        let mut sink = LaneSink::new(self, id, link, false);
         if let Some(lane) = link.lane() {
-            lane.take_all(&mut hand);
+            lane.take_all(&mut sink);
         }
     }
 
@@ -270,14 +270,14 @@ impl State {
     }
 
     pub fn rma_ended(&mut self, number: u64, error: Option<Error>) {
-        let Some(Op::Rma { peer: id, end, .. }) = self.ops.take(number) else { return };
+        let Some(Op::Rma { peer: id, completion, .. }) = self.ops.take(number) else { return };
         if let Some(peer) = self.peer(id) {
             peer.in_flight = peer.in_flight.saturating_sub(1);
             if !peer.waiting.is_empty() {
                 self.mark_busy(id);
             }
         }
-        self.end(&end, error.map_or(Ok(()), Err));
+        self.finish(&completion, error.map_or(Ok(()), Err));
     }
 
     /// A peer's write with data has arrived.
@@ -341,14 +341,16 @@ impl State {
         let mut ended = Vec::new();
         for id in self.active() {
             let Some(peer) = self.peer(id) else { continue };
-            let (gone, stored_descs): (Vec<_>, Vec<_>) = peer.waiting.drain(..).partition(|w| is_late(w.end.deadline));
-            peer.waiting.extend(stored_descs);
-            ended.extend(gone);
+            let (expired, waiting): (Vec<_>, Vec<_>) = peer.waiting.drain(..).partition(|w| is_late(w.completion.deadline));
+            peer.waiting.extend(waiting);
+            ended.extend(expired);
         }
         let taken: Vec<u64> = self
             .ops
             .each()
-            .filter(|(_, op)| matches!(op, Op::Offered { end, .. } | Op::Loopback { end, .. } if is_late(end.deadline)))
+            .filter(
+                |(_, op)| matches!(op, Op::Offered { completion, .. } | Op::Loopback { completion, .. } if is_late(completion.deadline)),
+            )
             .map(|(n, _)| n)
             .collect();
         // Only reads that were not posted yet: the lanes enforce the deadlines of the others.
@@ -387,8 +389,8 @@ impl State {
         // Operations that a lane has are ended by the lane; messages of this endpoint to itself have none.
         let own: Vec<u64> = self.ops.each().filter(|(_, op)| matches!(op, Op::Loopback { .. })).map(|(number, _)| number).collect();
         for number in own {
-            if let Some(Op::Loopback { end, .. }) = self.ops.take(number) {
-                self.fail(&end, why.clone());
+            if let Some(Op::Loopback { completion, .. }) = self.ops.take(number) {
+                self.fail(&completion, why.clone());
             }
         }
         self.acceptors.clear();

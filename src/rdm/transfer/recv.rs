@@ -80,7 +80,7 @@ impl State {
                 self.multi.len() - 1
             });
             if let Some(place) = self.multi.get_mut(slot) {
-                *place = Some(MultiRecv { arriving: 0, full: false, min_room: min, end: None });
+                *place = Some(MultiRecv { arriving: 0, full: false, min_room: min, fails_with: None });
             }
             more.multi = Some((slot as u32, 0));
         }
@@ -140,7 +140,7 @@ impl State {
             Some((_, _, Unexpected::Offered { offer, .. })) => offer.len as usize,
             Some((_, _, Unexpected::Loopback { number, .. })) => {
                 let number = *number;
-                self.ops.get(number).map_or(0, |op| if let Op::Loopback { end, .. } = op { end.len } else { 0 })
+                self.ops.get(number).map_or(0, |op| if let Op::Loopback { completion, .. } = op { completion.len } else { 0 })
             }
             None => 0,
         }
@@ -171,8 +171,8 @@ impl State {
                 self.read_offer(from, Some(link), offer, Label { tag, data }, recv, source, turn);
             }
             Unexpected::Loopback { number, data } => {
-                let Some(Op::Loopback { end, pieces, site, _owned }) = self.ops.take(number) else { return };
-                let n = end.len.min(recv.room);
+                let Some(Op::Loopback { completion, pieces, site, _owned }) = self.ops.take(number) else { return };
+                let n = completion.len.min(recv.room);
                 let (from, to) = ((site, pieces.as_slice()), (recv.site(), recv.pieces()));
                 let placed = match n {
                     ..=EAGER_MAX => copy_short(from, to, n),
@@ -180,8 +180,8 @@ impl State {
                 };
                 let on_host = if site.is_host() { pieces } else { Pieces::One(Iov::EMPTY) };
                 let sent = placed.as_ref().copied().map_err(|_| read_failure(&self.user_copy, Code::Fault, &on_host));
-                self.complete_placed(&recv, placed, n, end.len - n, &Label { tag, data }, source);
-                self.end(&end, sent);
+                self.complete_placed(&recv, placed, n, completion.len - n, &Label { tag, data }, source);
+                self.finish(&completion, sent);
             }
         }
     }
@@ -448,12 +448,12 @@ impl State {
 
     /// Sends a message of this endpoint to itself.
     pub fn send_loopback(&mut self, waiting: PendingOp, label: Label) {
-        let PendingOp { end, pieces, site, owned, .. } = waiting;
+        let PendingOp { completion, pieces, site, owned, .. } = waiting;
         let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
         let source = self.loopback_source();
-        let number = self.ops.add(Op::Loopback { end, pieces, site, _owned: owned });
+        let number = self.ops.add(Op::Loopback { completion, pieces, site, _owned: owned });
         let message = Unexpected::Loopback { number, data: label.data };
-        match self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, end.len, source)) {
+        match self.space(tagged).find_posted(source, tag).and_then(|at| self.take_recv(tagged, at, completion.len, source)) {
             Some(recv) => self.deliver(message, recv, label.tag, source, None),
             None => {
                 self.stats.unexpected += 1;

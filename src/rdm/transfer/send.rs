@@ -63,10 +63,10 @@ impl State {
         let id = self.route(c.peer)?;
         let label = Label { tag, data: (c.flags & flags::REMOTE_CQ_DATA != 0).then_some(c.data) };
         let kind = flags::SEND | if tag.is_some() { flags::TAGGED } else { flags::MSG };
-        let end = self.completion_of(c, kind, local, len, tag.unwrap_or(0));
+        let completion = self.completion_of(c, kind, local, len, tag.unwrap_or(0));
         let on_host = descs.iter().all(|d| d & crate::mr::DEVICE_DESC == 0);
         // An inject call has no entry that could tell of the delivery.
-        let flags = match (end.silent, self.deliver) {
+        let flags = match (completion.silent, self.deliver) {
             (true, _) => c.flags & !flags::DELIVERY_COMPLETE,
             (false, true) => c.flags | flags::DELIVERY_COMPLETE,
             (false, false) => c.flags,
@@ -84,7 +84,7 @@ impl State {
             && let Ok(true) = put_eager(link, &label, local)
         {
             peer.credit.sent(len);
-            self.succeed(&end);
+            self.succeed(&completion);
             return Ok(());
         }
         let site = domain.site(descs.first().copied().unwrap_or(0))?;
@@ -92,7 +92,7 @@ impl State {
         self.space(tag.is_some()).room_to_keep()?;
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let mut waiting = PendingOp {
-            end,
+            completion,
             delayed_until: 0,
             flags,
             pieces,
@@ -125,17 +125,17 @@ impl State {
         }
         let id = self.route(c.peer)?;
         let kind = flags::RMA | if dir == Dir::Write { flags::WRITE } else { flags::READ };
-        let end = self.completion_of(c, kind, local, len, 0);
+        let completion = self.completion_of(c, kind, local, len, 0);
         let site = domain.site(descs.first().copied().unwrap_or(0))?;
         if self.loopback == Some(id) {
-            self.rma_loopback(domain, dir, (site, local), remote, c, &end);
+            self.rma_loopback(domain, dir, (site, local), remote, c, &completion);
             return Ok(());
         }
         self.reserve_pending(id)?;
         let pieces = Pieces::from(local).ok_or(Error::invalid("iov_count"))?;
         let what = PendingKind::Rma { dir, remote: remote.to_vec(), data: c.data };
         let mut waiting =
-            PendingOp { end, delayed_until: 0, flags: c.flags, pieces, descs: stored_descs(descs), site, owned: None, kind: what };
+            PendingOp { completion, delayed_until: 0, flags: c.flags, pieces, descs: stored_descs(descs), site, owned: None, kind: what };
         waiting.take_copy(injected)?;
         self.queue(domain, id, waiting);
         Ok(())
@@ -215,7 +215,7 @@ impl State {
             }
             self.returned.extend(exposed);
         }
-        self.fail(&waiting.end, why);
+        self.fail(&waiting.completion, why);
     }
 
     fn start(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut PendingOp) -> StartOutcome {
@@ -229,8 +229,8 @@ impl State {
         }
         let PendingKind::Message { label, offered } = &w.kind else { return StartOutcome::Blocked };
         let (label, fresh) = (*label, offered.is_none());
-        let whole = w.site.is_host() && w.end.len <= link.eager_max && w.flags & flags::DELIVERY_COMPLETE == 0;
-        let may_go = whole && fresh && peer.credit.may_send(w.end.len);
+        let whole = w.site.is_host() && w.completion.len <= link.eager_max && w.flags & flags::DELIVERY_COMPLETE == 0;
+        let may_go = whole && fresh && peer.credit.may_send(w.completion.len);
         // A message waits for credit only if progress will be called: an injected message has no entry that the program would look for, and
         // a sleeping thread does not look either.
         if whole && fresh && !may_go && w.owned.is_none() && sleepers == 0 && peer.credit.is_worth_waiting() {
@@ -239,9 +239,9 @@ impl State {
         if may_go {
             return match put_eager(link, &label, w.pieces.as_slice()) {
                 Ok(true) => {
-                    peer.credit.sent(w.end.len);
-                    let end = w.end;
-                    self.succeed(&end);
+                    peer.credit.sent(w.completion.len);
+                    let completion = w.completion;
+                    self.succeed(&completion);
                     StartOutcome::Started
                 }
                 _ => StartOutcome::Blocked,
@@ -268,7 +268,7 @@ impl State {
             peer.exposed += exposed.len();
             let number = self.ops.add(Op::Offered {
                 peer: id,
-                end: w.end,
+                completion: w.completion,
                 needs_answer: exposed.len() != places.len() || !domain.can_revoke(link.lane_index),
                 exposed,
                 pieces: if w.site.is_host() { w.pieces.clone() } else { Pieces::One(Iov::EMPTY) },
@@ -278,7 +278,7 @@ impl State {
         }
         let PendingKind::Message { offered: Some((number, places)), .. } = &w.kind else { return StartOutcome::Blocked };
         let number = *number;
-        let words = ParcelWords::offer(&label, number, w.end.len as u64, places);
+        let words = ParcelWords::offer(&label, number, w.completion.len as u64, places);
         match put(link, words.as_slice(), &[]) {
             Ok(true) => {
                 if let Some(Op::Offered { _owned, .. }) = self.ops.get(number) {
@@ -298,8 +298,8 @@ impl State {
             Ok(found) => found,
             Err(e) => return StartOutcome::Failed(e),
         };
-        let timeout_ns = time::left(w.end.deadline);
-        let number = self.ops.add(Op::Rma { peer: id, end: w.end, _owned: None });
+        let timeout_ns = time::left(w.completion.deadline);
+        let number = self.ops.add(Op::Rma { peer: id, completion: w.completion, _owned: None });
         // The entry in the lane's queue tells when it is complete. An injected operation is copied by the lane during the call as well.
         let how = w.flags & flags::OP_FLAGS & !flags::MORE | flags::COMPLETION;
         let c = Common { context: number as usize, flags: how, desc: descs[0], timeout_ns, ..Common::default() };
@@ -357,19 +357,19 @@ impl State {
             (peer.open_offers, peer.in_flight) = (peer.open_offers.saturating_sub(1), peer.in_flight.saturating_sub(1));
         }
         match op {
-            Some(Op::Offered { end, exposed, pieces, .. }) => {
+            Some(Op::Offered { completion, exposed, pieces, .. }) => {
                 if let Some(peer) = self.peer(id) {
                     peer.exposed = peer.exposed.saturating_sub(exposed.len());
                 }
                 self.returned.extend(exposed);
-                self.end(&end, if status == Code::None { Ok(()) } else { Err(read_failure(&self.user_copy, status, &pieces)) });
+                self.finish(&completion, if status == Code::None { Ok(()) } else { Err(read_failure(&self.user_copy, status, &pieces)) });
             }
             // The offer was revoked; its entry may wait only for this answer.
             _ => {
                 let at = self.revoked.iter().position(|t| t.number == number);
                 if let Some(revoked) = at.and_then(|at| self.revoked.remove(at)) {
                     self.returned.extend(revoked.exposed);
-                    self.end(&revoked.end, if status == Code::None { Ok(()) } else { Err(revoked.why) });
+                    self.finish(&revoked.completion, if status == Code::None { Ok(()) } else { Err(revoked.why) });
                 }
             }
         }

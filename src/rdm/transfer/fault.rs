@@ -69,11 +69,10 @@ impl State {
     /// Posts an accepted receive, or delays it if the plan says so.
     #[cold]
     pub fn post_faulty(&mut self, from: Option<Id>, want: RecvFilter, recv: Recv) -> Result<()> {
-        let delayed_peers =
-            from.or(self.connection.is_some().then_some(ONLY_PEER)).and_then(|id| self.peers.get_mut(id as usize)?.as_deref_mut());
-        let delayed_peers = delayed_peers.filter(|p| p.ready().is_some());
+        let peer = from.or(self.connection.is_some().then_some(ONLY_PEER)).and_then(|id| self.peers.get_mut(id as usize)?.as_deref_mut());
+        let peer = peer.filter(|p| p.ready().is_some());
         let (id, Some(faults)) = (from.unwrap_or(ONLY_PEER), &mut self.faults) else { return self.post_recv(want, recv) };
-        let verdict = match delayed_peers {
+        let verdict = match peer {
             Some(peer) => peer.fault_plan.as_mut().map_or(Verdict::Go, |plan| plan.post(Op::Recv)),
             None => faults.plan.early(Op::Recv),
         };
@@ -116,18 +115,18 @@ impl State {
         let is_only = self.connection.is_some();
         let Some(FaultInjection { delayed, .. }) = self.faults.as_deref_mut() else { return };
         let last = if is_only { delayed.len() } else { delayed.iter().rposition(|h| h.from == Some(id)).map_or(0, |at| at + 1) };
-        let mut left = Vec::new();
+        let mut remaining = Vec::new();
         for DelayedRecv { until, from, want, recv } in delayed.drain(..last).collect::<Vec<_>>() {
-            let of_it = RecvFilter { source, ..want };
-            let finds = from.is_none_or(|from| from == id) && self.space(recv.tagged).find_unexpected(&of_it).is_some();
+            let for_peer = RecvFilter { source, ..want };
+            let finds = from.is_none_or(|from| from == id) && self.space(recv.tagged).find_unexpected(&for_peer).is_some();
             if !finds {
-                left.push(DelayedRecv { until, from, want, recv });
-            } else if let Err(e) = self.post_recv(if from.is_some() { of_it } else { want }, recv) {
+                remaining.push(DelayedRecv { until, from, want, recv });
+            } else if let Err(e) = self.post_recv(if from.is_some() { for_peer } else { want }, recv) {
                 crate::log!(Warn, "a receive that GDRFAB_FAULT has held: {e}");
             }
         }
         if let Some(faults) = &mut self.faults {
-            left.into_iter().rev().for_each(|delayed| faults.delayed.push_front(delayed));
+            remaining.into_iter().rev().for_each(|delayed| faults.delayed.push_front(delayed));
         }
     }
 

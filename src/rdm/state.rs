@@ -30,8 +30,10 @@ use std::sync::Arc;
 /// Sources from here on stand for peers that the address vector does not name.
 pub const UNKNOWN: u64 = 1 << 63;
 
+/// The matcher of one kind of messages, tagged or untagged.
 pub type Space = Matcher<Recv, Unexpected>;
 
+/// All data of one endpoint. It is behind the endpoint's lock, and the rooms `connect` and `transfer` add its methods.
 pub struct State {
     pub name: Option<Name>,
     pub bind: Bindings,
@@ -43,7 +45,9 @@ pub struct State {
     /// Change count of the address vector when the peers' indexes were last looked up.
     pub av_changes: u64,
     pub closed: bool,
+    /// Receives may name a source (`GDRFAB_DIRECTED_RECV`); otherwise they take messages from any source.
     pub directed: bool,
+    /// Sends complete on delivery unless they are injected (`GDRFAB_DELIVERY_COMPLETE` by default).
     pub deliver: bool,
     /// The endpoint is enabled and open, and the receive queue has room for entries that no receive asked for, so lanes are polled.
     pub polls_lanes: bool,
@@ -55,7 +59,9 @@ pub struct State {
     pub fast_untagged: bool,
     /// A receive without flags writes an entry.
     pub entry_by_default: bool,
+    /// The read of the program's queue that drives this endpoint at present, if any.
     pub reader: CqReader,
+    /// Records of peers, by `Id`. `free_peers` are the unused ones.
     pub peers: Vec<Option<Box<Peer>>>,
     pub free_peers: Vec<Id>,
     /// Peers without lane and without index. Their records are freed once there are `reap_at` of them.
@@ -68,14 +74,17 @@ pub struct State {
     pub by_address: HashMap<std::net::SocketAddr, Vec<Id>>,
     /// By index of the address vector: the generation of the index, and the peer.
     pub routes: Vec<Option<(u32, Id)>>,
+    /// Posted receives and unexpected messages, tagged and untagged.
     pub tagged: Space,
     pub untagged: Space,
     /// Messages claimed by a peek, by the context of that call: source, tag, whether tagged, and the message.
     pub claimed: HashMap<usize, (u64, u64, bool, Unexpected)>,
+    /// Multi-receive buffers, as long as messages go to them.
     pub multi: Vec<Option<MultiRecv>>,
     /// Count of posted receives (tagged and untagged) and of posted operations other than sends of the fast path. It numbers them in the
     /// order of posting.
     pub posts: u64,
+    /// Operations that a lane or a peer works on.
     pub ops: Ops,
     /// Peers that have offers to be read.
     pub reads: Vec<Id>,
@@ -89,11 +98,13 @@ pub struct State {
     pub connecting: Vec<(Id, Arc<Link>)>,
     /// Lanes that are over but cannot be closed yet.
     pub closing: Vec<Arc<Link>>,
+    /// The peer of each link, by the number of the link.
     pub links: HashMap<usize, Id>,
     /// `unlisted`: lanes of callers that the address vector does not name. `unlisted_counted_at`: change count of the address vector when
     /// they were last counted.
     pub unlisted: usize,
     pub unlisted_counted_at: u64,
+    /// Number of the newest link.
     pub next_link: usize,
     /// Lanes whose peers broke the protocol, and how.
     pub violations: Vec<(usize, Error)>,
@@ -106,6 +117,7 @@ pub struct State {
     /// Time of the next attempt to close these regions, and the pause that led to it.
     pub retry_at: u64,
     pub retry_pause: u64,
+    /// The listeners, one per lane.
     pub acceptors: Vec<Acceptor>,
     /// Queue for the results of the lanes' operations. Their events go to `events`.
     pub results: Arc<Queue>,
@@ -121,16 +133,21 @@ pub struct State {
     pub unanswered_offers: usize,
     /// Bytes of unexpected messages whose senders are gone.
     pub ended_bytes: BudgetShare,
+    /// The earliest deadline of anything outstanding; 0 if there is none.
     pub earliest: u64,
+    /// Turns of progress so far; wraps around.
     pub turns: u32,
     /// The last turn in which any lane filled a receive.
     pub last_fill_turn: u32,
+    /// Time of the last poll of rare matters, in ticks, and how many there were.
     pub last_rare_poll: u64,
     pub rare_polls: u32,
     /// Says in which turns the listeners are polled.
     pub listen_schedule: ListenSchedule,
+    /// `stats` counts messages that are matched here, `past_stats` the traffic of lanes that are over and of loopback copies.
     pub stats: Stats,
     pub past_stats: Stats,
+    /// Threads that sleep on the endpoint.
     pub sleepers: u32,
 }
 

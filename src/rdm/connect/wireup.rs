@@ -209,7 +209,7 @@ impl State {
         Ok(())
     }
 
-    /// True if the address vector names this very endpoint, by its nonce. An entry with only an address does not.
+    /// True if the address vector has this name with its nonce. An entry with only an address does not count.
     fn is_named(&self, name: &Name) -> bool {
         let lane_index = |av: &Arc<Av>| av.find(name).and_then(|index| av.get(index).ok());
         self.av.as_ref().and_then(lane_index).is_some_and(|(found, _)| found.nonce == name.nonce)

@@ -29,6 +29,7 @@ pub struct MultiRecv {
 pub struct Recv {
     /// The first piece, nearly always the only one.
     pub first: Iov,
+    /// Bytes that the receive can take.
     pub room: usize,
     pub context: usize,
     pub wants_entry: bool,
@@ -89,26 +90,24 @@ pub struct DelayedRecv {
 
 /// An operation that a lane or a peer works on.
 pub enum Op {
-    Rma {
-        peer: Id,
-        completion: CompletionInfo,
-        _owned: Option<Box<[u8]>>,
-    },
+    /// An RMA operation, an atomic or a part of a block list that a lane carries out. `_owned`, here and below, is the library's copy of the
+    /// program's bytes, kept as long as the operation.
+    Rma { peer: Id, completion: CompletionInfo, _owned: Option<Box<[u8]>> },
     /// A message whose memory the peer may read until it answers DONE.
     Offered {
         peer: Id,
         completion: CompletionInfo,
         exposed: Vec<(usize, RegionId)>,
-        /// Some of the message lies in regions that the program registered. Only the peer's answer shows that it no longer reads there.
+        /// Only the peer's answer shows that it no longer reads: some of the message lies in regions that the program registered, or the
+        /// lane cannot revoke a region while it is read.
         needs_answer: bool,
         /// The message's bytes, if they are in host memory.
         pieces: Pieces,
         _owned: Option<Box<[u8]>>,
     },
     /// An offer that was taken back. Its number stays reserved until the peer answers.
-    Withdrawn {
-        peer: Id,
-    },
+    Withdrawn { peer: Id },
+    /// An offer of the peer that is being read into a receive.
     Reading {
         peer: Id,
         /// Number of the link by which the message was offered.
@@ -123,12 +122,7 @@ pub enum Op {
         queued: bool,
     },
     /// A message of this endpoint to itself that waits for its receive.
-    Loopback {
-        completion: CompletionInfo,
-        pieces: Pieces,
-        site: Site,
-        _owned: Option<Box<[u8]>>,
-    },
+    Loopback { completion: CompletionInfo, pieces: Pieces, site: Site, _owned: Option<Box<[u8]>> },
 }
 
 /// An offer that was taken back, or whose peer is gone. Its entry is written when the peer can no longer read the memory.
@@ -143,6 +137,7 @@ pub struct RevokedOffer {
 }
 
 #[derive(Default)]
+/// Outstanding operations by number. The low half of a number is the index of its slot, the high half counts the uses of the slot.
 pub struct Ops {
     all: Vec<(u32, Option<Op>)>,
     free: Vec<u32>,

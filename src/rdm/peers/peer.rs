@@ -47,6 +47,7 @@ impl Connection {
     }
 }
 
+/// Where the connection to a peer stands.
 pub enum Phase {
     /// No lane: nothing was sent yet, or the last lane is over.
     Unconnected,
@@ -77,6 +78,7 @@ pub struct CompletionInfo {
     pub wants_entry: bool,
     /// Absolute time; 0 means none.
     pub deadline: u64,
+    /// The operation was injected or does not report success: no entry tells of a cancellation.
     pub silent: bool,
     /// The operation is a part of a block list.
     pub part: bool,
@@ -97,6 +99,7 @@ pub struct PendingOp {
     pub kind: PendingKind,
 }
 
+/// The operation itself.
 pub enum PendingKind {
     /// `offered`: number of the offer and its pieces, once the memory is exposed to the peer.
     Message {
@@ -119,6 +122,7 @@ pub enum OfferState {
     Reading(u64),
 }
 
+/// The record of one peer.
 pub struct Peer {
     /// The name as far as it is known. It is complete once a lane was connected.
     pub name: Name,
@@ -127,6 +131,7 @@ pub struct Peer {
     /// Index in the address vector, or a number from `state::UNKNOWN` on.
     pub source: u64,
     pub phase: Phase,
+    /// Operations that have not started, in the order of posting.
     pub waiting: VecDeque<PendingOp>,
     /// Parcels without bytes. They are sent before anything in `waiting`.
     pub control: VecDeque<ParcelWords>,

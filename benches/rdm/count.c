@@ -184,7 +184,7 @@ static void close_pair(struct pair *p)
 
 	side_close(&p->a);
 	OK(gdrfab_ep_close(p->b.ep));
-	/* Spare receives are cancelled. */
+	/* The POSTED receives are cancelled. */
 	while (gdrfab_cq_readerr(p->b.cq, &e, 0) == 1)
 		;
 	if (p->b.av)

@@ -182,7 +182,7 @@ fn parcel(data: &[u8]) {
             let (words, count) = parcel::eager(&label);
             assert_eq!(words[..count], brought.0);
         }
-        Ok(parcel::ParcelHead::Offer(label, offer)) => same(ParcelWords::offer(&label, offer.number, offer.len, &offer.places)),
+        Ok(parcel::ParcelHead::Offer(label, offer)) => same(ParcelWords::offer(&label, offer.number, offer.len, &offer.pieces)),
         Ok(parcel::ParcelHead::Credit(consumed, grant)) => same(ParcelWords::credit(consumed, grant)),
         Ok(parcel::ParcelHead::Done(number, status)) => assert!(brought.0[1] == number && brought.0[2] as u16 as i32 == status.0),
         Ok(parcel::ParcelHead::Withdraw(number)) => same(ParcelWords::withdraw(number)),

@@ -268,7 +268,7 @@ impl prov::Endpoint for Endpoint {
     fn recv(&self, local: &[Iov], common: &Common, descs: &[u64]) -> Result<()> {
         let mut s = self.state.lock();
         s.recv(&self.domain, local, common, descs, None)?;
-        s.run_deferred(&self.domain);
+        s.run_queued_work(&self.domain);
         Ok(())
     }
 
@@ -279,7 +279,7 @@ impl prov::Endpoint for Endpoint {
     fn trecv(&self, local: &[Iov], common: &Common, descs: &[u64], tag: u64, ignore: u64) -> Result<()> {
         let mut s = self.state.lock();
         s.recv(&self.domain, local, common, descs, Some((tag, ignore)))?;
-        s.run_deferred(&self.domain);
+        s.run_queued_work(&self.domain);
         Ok(())
     }
 
@@ -298,7 +298,7 @@ impl prov::Endpoint for Endpoint {
         let mut s = self.state.lock();
         s.sleepers += 1;
         // Messages that wait for credit are offered now, because a sleeping thread does not look for credit.
-        s.run_deferred(&self.domain);
+        s.run_queued_work(&self.domain);
         let mut fences = None;
         for (_, link) in s.ready.iter().chain(&s.connecting) {
             match link.ep.sleep(poller)? {

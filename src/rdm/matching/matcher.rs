@@ -250,7 +250,7 @@ impl<R, U> Matcher<R, U> {
     }
 
     /// The position of a receive, with which it can be posted again.
-    pub fn turn_of(&self, at: EntryId) -> Option<RecvPosition> {
+    pub fn position_of(&self, at: EntryId) -> Option<RecvPosition> {
         self.posted.get(at.0).map(|n| (n.number, want_of(n)))
     }
 
@@ -275,7 +275,7 @@ impl<R, U> Matcher<R, U> {
     /// Removes the receives that only messages of `source` can fill, in the order of posting.
     pub fn take_posted_for(&mut self, source: u64) -> Vec<(u64, RecvFilter, R)> {
         let found = self.posted_for(source).into_iter();
-        found.filter_map(|at| self.turn_of(at).and_then(|(number, want)| Some((number, want, self.withdraw_posted(at)?)))).collect()
+        found.filter_map(|at| self.position_of(at).and_then(|(number, want)| Some((number, want, self.withdraw_posted(at)?)))).collect()
     }
 
     /// Posts receives again as receives from `source` (`UNSPEC` for any). They keep their positions, also relative to receives that are

@@ -114,7 +114,7 @@ pub enum Op {
         link: usize,
         recv: Recv,
         /// Position at which the receive was posted, if the receive is posted again when the sender takes the message back.
-        posted: Option<RecvPosition>,
+        position: Option<RecvPosition>,
         offer: MessageOffer,
         label: Label,
         source: u64,

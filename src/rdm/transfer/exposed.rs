@@ -107,7 +107,7 @@ impl State {
             Some(Op::Rma { peer, .. }) => *peer,
             Some(Op::Offered { .. }) => {
                 self.withdraw(domain, number, why);
-                self.run_deferred(domain);
+                self.run_queued_work(domain);
                 return Ok(());
             }
             _ => return if self.withdraw_loopback(number, why) { Ok(()) } else { Err(nothing_to_cancel()) },

@@ -106,14 +106,14 @@ impl State {
                 space.post(self.posts, want, recv);
                 true
             }
-            Some(at) => self.take_waiting(domain, TAG, at, recv()),
+            Some(at) => self.fill_from_unexpected(domain, TAG, at, recv()),
         }
     }
 
     /// Copies an unexpected message into a receive of one piece of host memory. False if the message is only offered, or longer than the
     /// receive; then nothing was done.
     #[inline(never)]
-    fn take_waiting(&mut self, domain: &Domain, tagged: bool, at: EntryId, recv: Recv) -> bool {
+    fn fill_from_unexpected(&mut self, domain: &Domain, tagged: bool, at: EntryId, recv: Recv) -> bool {
         let space = if tagged { &mut self.tagged } else { &mut self.untagged };
         let Some((source, tag, Unexpected::Eager { from, link, bytes, data })) = space.unexpected(at) else { return false };
         let (from, link, len) = (*from, *link, bytes.len());
@@ -128,7 +128,7 @@ impl State {
         self.consumed(from, link, len);
         self.received(&recv, len, 0, &label, source);
         // Returned credit goes out now: the peer may be waiting for it, and the program may not call again soon.
-        self.run_deferred(domain);
+        self.run_queued_work(domain);
         true
     }
 

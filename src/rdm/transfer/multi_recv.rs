@@ -58,7 +58,7 @@ impl State {
             None => return self.space(tagged).remove_posted(at, source),
         };
         let min = self.multi.get(slot as usize).and_then(Option::as_ref).map_or(1, |m| m.min_room.max(1));
-        if let Some((number, _)) = self.space(tagged).turn_of(at) {
+        if let Some((number, _)) = self.space(tagged).position_of(at) {
             self.space(tagged).record_fill(number, source);
         }
         let recv = self.space(tagged).posted(at)?;

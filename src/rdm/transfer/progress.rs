@@ -49,7 +49,7 @@ impl<'a> LaneSink<'a> {
     }
 
     #[inline(always)]
-    fn accept<P: Parcel + ?Sized>(&mut self, parcel: &P, all: &dyn Parcel) -> bool {
+    fn take_parcel<P: Parcel + ?Sized>(&mut self, parcel: &P, all: &dyn Parcel) -> bool {
         self.progressed = true;
         match self.state.on_fast(self.id, self.link.number, parcel, self.defers) {
             FastOutcome::Filled => {
@@ -71,11 +71,11 @@ impl<'a> LaneSink<'a> {
 
 impl Taker for LaneSink<'_> {
     fn take(&mut self, parcel: &dyn Parcel) -> bool {
-        self.accept(parcel, parcel)
+        self.take_parcel(parcel, parcel)
     }
 
     fn take_brief(&mut self, parcel: Brief<'_>) -> bool {
-        self.accept(&parcel, &parcel)
+        self.take_parcel(&parcel, &parcel)
     }
 }
 
@@ -102,7 +102,7 @@ impl State {
         {
             self.poll_rare(domain, force);
         }
-        self.run_deferred(domain);
+        self.run_queued_work(domain);
     }
 
     #[inline(always)]
@@ -120,23 +120,23 @@ impl State {
     #[inline(never)]
     fn poll_all(&mut self, force: bool) {
         if force {
-            for place in 0..self.ready.len() {
-                self.poll_slot(place, true);
+            for slot in 0..self.ready.len() {
+                self.poll_slot(slot, true);
             }
             return;
         }
         let (active, quiet) = self.ready.turn();
         let mut progressed = false;
         for k in 0..active + quiet {
-            let place = if k < active { self.ready.next_active() } else { self.ready.next_quiet() };
-            progressed |= self.poll_slot(place, false);
+            let slot = if k < active { self.ready.next_active() } else { self.ready.next_quiet() };
+            progressed |= self.poll_slot(slot, false);
         }
         self.ready.end_turn(progressed);
     }
 
     #[inline(always)]
-    fn poll_slot(&mut self, place: usize, force: bool) -> bool {
-        let Some((id, link)) = self.ready.get(place) else { return false };
+    fn poll_slot(&mut self, slot: usize, force: bool) -> bool {
+        let Some((id, link)) = self.ready.get(slot) else { return false };
         let (id, link) = (*id, Arc::as_ptr(link));
         // SAFETY: handling parcels neither connects nor ends a lane, so `ready` keeps its reference to the link, even if the entry moves to
         // another index.
@@ -159,8 +159,8 @@ impl State {
         // Poll without deferring when a thread is about to sleep or a deadline is set: both rely on nothing being left in the lane.
         let may_defer = !force && self.sleepers == 0 && self.earliest == 0;
         let mut sink = LaneSink::new(self, id, link, may_defer);
-        let works = link.lane().is_some_and(|lane| lane.take(force, &mut sink));
-        works || sink.progressed
+        let is_working = link.lane().is_some_and(|lane| lane.take(force, &mut sink));
+        is_working || sink.progressed
     }
 
     /// Handles everything the peer has sent by now.
@@ -176,23 +176,23 @@ impl State {
         if !self.polls_lanes || self.turns.wrapping_sub(self.last_fill_turn) > DEFER_TURNS + 1 {
             return;
         }
-        let left = |(_, link): &&(Id, Arc<Link>)| link.turns_since_fill(self.turns) <= DEFER_TURNS + 1;
-        let lanes: Vec<_> = self.ready.iter().filter(left).cloned().collect();
+        let has_deferred = |(_, link): &&(Id, Arc<Link>)| link.turns_since_fill(self.turns) <= DEFER_TURNS + 1;
+        let lanes: Vec<_> = self.ready.iter().filter(has_deferred).cloned().collect();
         lanes.iter().for_each(|(id, link)| self.drain_lane(*id, link));
     }
 
     /// Carries out what parcels and results have made necessary while no lane could be touched: ends violators, posts reads, sends, closes
     /// regions.
     #[inline(always)]
-    pub fn run_deferred(&mut self, domain: &Domain) {
+    pub fn run_queued_work(&mut self, domain: &Domain) {
         let rest = self.violations.len() | self.reads.len() | self.busy.len() | self.returned.len() | self.lists;
         if rest != 0 || !self.results.is_empty() {
-            self.run_all_deferred(domain);
+            self.run_all_queued_work(domain);
         }
     }
 
     #[inline(never)]
-    fn run_all_deferred(&mut self, domain: &Domain) {
+    fn run_all_queued_work(&mut self, domain: &Domain) {
         self.take_results();
         if !self.violations.is_empty() {
             for (link, why) in std::mem::take(&mut self.violations) {
@@ -227,7 +227,7 @@ impl State {
         }
         while !self.results.is_empty() {
             let mut batch = [Completion::default(); 32];
-            let taken = self.results.take(batch.len(), |i, c| batch.iter_mut().skip(i).take(1).for_each(|place| *place = *c));
+            let taken = self.results.take(batch.len(), |i, c| batch.iter_mut().skip(i).take(1).for_each(|slot| *slot = *c));
             match taken {
                 Taken::Empty => return,
                 Taken::Some(n) => batch.iter().take(n).for_each(|c| self.on_result(c, None)),

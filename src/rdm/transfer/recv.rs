@@ -28,8 +28,8 @@ impl State {
     /// Posts a receive. `tag`: the tag and the bits of it that are ignored; `None` for an untagged receive.
     pub fn recv(&mut self, domain: &Domain, local: &[Iov], c: &Common, descs: &[u64], tag: Option<(u64, u64)>) -> Result<()> {
         // Messages that arrived before the connection ended can still be received.
-        let rest = self.connection.is_some() && self.closed && self.space(tag.is_some()).unexpected_count() != 0;
-        if !rest {
+        let drains_closed = self.connection.is_some() && self.closed && self.space(tag.is_some()).unexpected_count() != 0;
+        if !drains_closed {
             self.check_enabled()?;
         }
         if self.bind.rx.is_none() && self.bind.counters.recv.is_none() {
@@ -147,18 +147,25 @@ impl State {
     }
 
     /// Gives an unexpected message its receive. `turn`: as for `deliver`.
-    fn match_unexpected(&mut self, tagged: bool, at: EntryId, recv: Recv, turn: Option<RecvPosition>) {
+    fn match_unexpected(&mut self, tagged: bool, at: EntryId, recv: Recv, position: Option<RecvPosition>) {
         let Some((source, tag, _)) = self.space(tagged).unexpected(at) else { return };
-        if let Some((number, _)) = turn {
+        if let Some((number, _)) = position {
             self.space(tagged).record_fill(number, source);
         }
         if let Some(message) = self.space(tagged).remove_unexpected(at) {
-            self.deliver(message, recv, tagged.then_some(tag), source, turn);
+            self.deliver(message, recv, tagged.then_some(tag), source, position);
         }
     }
 
     /// Puts a message into a receive. `turn`: position of the receive, if another message may fill it should the sender take this one back.
-    pub(in crate::rdm) fn deliver(&mut self, message: Unexpected, recv: Recv, tag: Option<u64>, source: u64, turn: Option<RecvPosition>) {
+    pub(in crate::rdm) fn deliver(
+        &mut self,
+        message: Unexpected,
+        recv: Recv,
+        tag: Option<u64>,
+        source: u64,
+        position: Option<RecvPosition>,
+    ) {
         match message {
             Unexpected::Eager { from, link, bytes, data } => {
                 let (label, bytes) = (Label { tag, data }, bytes.as_slice());
@@ -168,7 +175,7 @@ impl State {
                 self.complete_placed(&recv, placed, n, bytes.len() - n, &label, source);
             }
             Unexpected::Offered { from, link, offer, data } => {
-                self.read_offer(from, Some(link), offer, Label { tag, data }, recv, source, turn);
+                self.read_offer(from, Some(link), offer, Label { tag, data }, recv, source, position);
             }
             Unexpected::Loopback { number, data } => {
                 let Some(Op::Loopback { completion, pieces, site, _owned }) = self.ops.take(number) else { return };
@@ -302,11 +309,11 @@ impl State {
         }
         let (tagged, tag) = (label.tag.is_some(), label.tag.unwrap_or(0));
         let at = self.space(tagged).find_posted(source, tag);
-        let posted = at.and_then(|at| self.space(tagged).turn_of(at));
+        let position = at.and_then(|at| self.space(tagged).position_of(at));
         match at.and_then(|at| self.take_recv(tagged, at, offer.len as usize, source)) {
             Some(recv) => {
-                let posted = posted.filter(|_| recv.multi().is_none());
-                self.read_offer(id, None, offer, label, recv, source, posted);
+                let position = position.filter(|_| recv.multi().is_none());
+                self.read_offer(id, None, offer, label, recv, source, position);
             }
             None => {
                 self.stats.unexpected += 1;
@@ -331,7 +338,7 @@ impl State {
         label: Label,
         recv: Recv,
         source: u64,
-        posted: Option<RecvPosition>,
+        position: Option<RecvPosition>,
     ) {
         let here = self.peer(from).and_then(|p| p.link()).map(|l| l.number);
         let Some(link) = here.filter(|here| link.is_none_or(|link| link == *here)) else {
@@ -342,7 +349,7 @@ impl State {
             return self.send_done(from, offer.number, Code::None);
         }
         let offered = offer.number;
-        let number = self.ops.add(Op::Reading { peer: from, link, recv, posted, offer, label, source, queued: true });
+        let number = self.ops.add(Op::Reading { peer: from, link, recv, position, offer, label, source, queued: true });
         if let Some(peer) = self.peer(from) {
             peer.set_offer_state(offered, OfferState::Reading(number));
             peer.reads.push_back(number);
@@ -375,7 +382,7 @@ impl State {
             let Some(Op::Reading { recv, offer, .. }) = self.ops.get(number) else { continue };
             let want = recv.room.min(offer.len as usize);
             let (local, descs, deadline) = (clip(recv.pieces(), want), recv.descs().to_vec(), recv.deadline());
-            let remote = clip_remote(&offer.places, want);
+            let remote = clip_remote(&offer.pieces, want);
             let Some(link) = self.peer(id).and_then(|p| p.ready().cloned()) else {
                 self.read_ended(number, Err(sender_gone()));
                 continue;
@@ -412,7 +419,7 @@ impl State {
 
     /// The read of an offer is complete or has failed.
     pub fn read_ended(&mut self, number: u64, result: Result<()>) {
-        let Some(Op::Reading { peer, link, recv, posted, offer, label, source, .. }) = self.ops.take(number) else { return };
+        let Some(Op::Reading { peer, link, recv, position, offer, label, source, .. }) = self.ops.take(number) else { return };
         let status = result.as_ref().map_or_else(|e| if e.code == Code::None { Code::Fault } else { e.code }, |()| Code::None);
         // Another lane may lead to the peer by now, and the process behind it offered nothing.
         let there = self.peer(peer).filter(|p| p.link().is_some_and(|l| l.number == link)).map(|p| p.source);
@@ -420,13 +427,13 @@ impl State {
         if is_there {
             self.send_done(peer, offer.number, status);
         }
-        let posted = posted.filter(|turn| there.is_some_and(|source| self.space(recv.tagged).can_repost(turn, source)));
-        match (result, posted) {
+        let position = position.filter(|position| there.is_some_and(|source| self.space(recv.tagged).can_repost(position, source)));
+        match (result, position) {
             (Ok(()), _) => {
                 let n = recv.room.min(offer.len as usize);
                 self.received(&recv, n, offer.len as usize - n, &label, source);
             }
-            (Err(e), Some(posted)) if e.code == Code::Key => self.repost_unmatched(recv, posted, peer),
+            (Err(e), Some(position)) if e.code == Code::Key => self.repost_unmatched(recv, position, peer),
             (Err(e), None) if e.code == Code::Key => {
                 self.complete_failed_recv(&recv, e.context("the sender has taken the message back"), &label, source)
             }
@@ -479,10 +486,10 @@ fn clip(pieces: &[Iov], len: usize) -> Vec<Iov> {
     parts(pieces, 0, len).collect()
 }
 
-fn clip_remote(places: &[RmaIov], len: usize) -> Vec<RmaIov> {
+fn clip_remote(pieces: &[RmaIov], len: usize) -> Vec<RmaIov> {
     let mut left = len;
-    let mut out = Vec::with_capacity(places.len());
-    for p in places.iter().filter(|p| p.len > 0) {
+    let mut out = Vec::with_capacity(pieces.len());
+    for p in pieces.iter().filter(|p| p.len > 0) {
         let n = p.len.min(left);
         if n > 0 {
             out.push(RmaIov { len: n, ..*p });

@@ -228,15 +228,15 @@ impl State {
             return self.start_rma(domain, id, link, w);
         }
         let PendingKind::Message { label, offered } = &w.kind else { return StartOutcome::Blocked };
-        let (label, fresh) = (*label, offered.is_none());
-        let whole = w.site.is_host() && w.completion.len <= link.eager_max && w.flags & flags::DELIVERY_COMPLETE == 0;
-        let may_go = whole && fresh && peer.credit.may_send(w.completion.len);
+        let (label, not_offered) = (*label, offered.is_none());
+        let fits_eager = w.site.is_host() && w.completion.len <= link.eager_max && w.flags & flags::DELIVERY_COMPLETE == 0;
+        let has_credit = fits_eager && not_offered && peer.credit.may_send(w.completion.len);
         // A message waits for credit only if progress will be called: an injected message has no entry that the program would look for, and
         // a sleeping thread does not look either.
-        if whole && fresh && !may_go && w.owned.is_none() && sleepers == 0 && peer.credit.is_worth_waiting() {
+        if fits_eager && not_offered && !has_credit && w.owned.is_none() && sleepers == 0 && peer.credit.is_worth_waiting() {
             return StartOutcome::Blocked;
         }
-        if may_go {
+        if has_credit {
             return match put_eager(link, &label, w.pieces.as_slice()) {
                 Ok(true) => {
                     peer.credit.sent(w.completion.len);
@@ -247,7 +247,7 @@ impl State {
                 _ => StartOutcome::Blocked,
             };
         }
-        if fresh {
+        if not_offered {
             if peer.open_offers >= OFFERS_MAX || !domain.quota.may_expose(w.pieces.as_slice().len(), peer.exposed) {
                 return StartOutcome::Blocked;
             }
@@ -258,10 +258,10 @@ impl State {
                 }
                 exposed => exposed,
             };
-            let (exposed, places) = match exposed {
+            let (exposed, remote) = match exposed {
                 // Exposed regions that are closed later may make room; and a short message needs no region once the receiver returns
                 // credit.
-                Err(e) if is_out_of_room(&e) && (whole || domain.quota.exposed() > 0) => return StartOutcome::Blocked,
+                Err(e) if is_out_of_room(&e) && (fits_eager || domain.quota.exposed() > 0) => return StartOutcome::Blocked,
                 Err(e) => return StartOutcome::Failed(e),
                 Ok(exposed) => exposed,
             };
@@ -269,16 +269,16 @@ impl State {
             let number = self.ops.add(Op::Offered {
                 peer: id,
                 completion: w.completion,
-                needs_answer: exposed.len() != places.len() || !domain.can_revoke(link.lane_index),
+                needs_answer: exposed.len() != remote.len() || !domain.can_revoke(link.lane_index),
                 exposed,
                 pieces: if w.site.is_host() { w.pieces.clone() } else { Pieces::One(Iov::EMPTY) },
                 _owned: None,
             });
-            w.kind = PendingKind::Message { label, offered: Some((number, places)) };
+            w.kind = PendingKind::Message { label, offered: Some((number, remote)) };
         }
-        let PendingKind::Message { offered: Some((number, places)), .. } = &w.kind else { return StartOutcome::Blocked };
+        let PendingKind::Message { offered: Some((number, remote)), .. } = &w.kind else { return StartOutcome::Blocked };
         let number = *number;
-        let words = ParcelWords::offer(&label, number, w.completion.len as u64, places);
+        let words = ParcelWords::offer(&label, number, w.completion.len as u64, remote);
         match put(link, words.as_slice(), &[]) {
             Ok(true) => {
                 if let Some(Op::Offered { _owned, .. }) = self.ops.get(number) {
@@ -417,14 +417,14 @@ impl PendingOp {
 type Exposed = (Vec<(usize, RegionId)>, Vec<RmaIov>);
 
 fn expose(domain: &Domain, lane: usize, pieces: &[Iov], site: Site, descs: &[u64]) -> Result<Exposed> {
-    let (mut exposed, mut places): Exposed = (Vec::new(), Vec::new());
+    let (mut exposed, mut remote): Exposed = (Vec::new(), Vec::new());
     for (i, piece) in pieces.iter().enumerate().filter(|(_, p)| !p.is_empty()) {
         // The program's own registration is used where the peer may read it: it may have a faster path, and it saves asking the driver
         // about each buffer of device memory.
         let desc = descs.get(i).copied().unwrap_or(0);
         match if desc == 0 { Ok(None) } else { domain.remote_name(lane, desc, *piece) } {
             Ok(Some((addr, key))) => {
-                places.push(RmaIov { addr, len: piece.len(), key });
+                remote.push(RmaIov { addr, len: piece.len(), key });
                 continue;
             }
             Err(e) if !site.is_host() => return Err(e),
@@ -433,7 +433,7 @@ fn expose(domain: &Domain, lane: usize, pieces: &[Iov], site: Site, descs: &[u64
         match domain.expose(lane, site, *piece, desc) {
             Ok((id, addr, key)) => {
                 exposed.push((lane, id));
-                places.push(RmaIov { addr, len: piece.len(), key });
+                remote.push(RmaIov { addr, len: piece.len(), key });
             }
             Err(e) => {
                 domain.adopt(exposed);
@@ -442,5 +442,5 @@ fn expose(domain: &Domain, lane: usize, pieces: &[Iov], site: Site, descs: &[u64
             }
         }
     }
-    Ok((exposed, places))
+    Ok((exposed, remote))
 }

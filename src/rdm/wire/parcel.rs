@@ -91,10 +91,10 @@ impl ParcelWords {
         self.is(kind::CREDIT)
     }
 
-    pub fn offer(label: &Label, number: u64, len: u64, places: &[RmaIov]) -> ParcelWords {
+    pub fn offer(label: &Label, number: u64, len: u64, pieces: &[RmaIov]) -> ParcelWords {
         let mut words = ParcelWords::of(u64::from(kind::OFFER) | label.flags());
         [number, len].iter().chain(&label.tag).chain(&label.data).for_each(|w| words.add(*w));
-        for p in places {
+        for p in pieces {
             [p.addr, p.len as u64, p.key].into_iter().for_each(|w| words.add(w));
         }
         words
@@ -124,7 +124,7 @@ impl ParcelWords {
 pub struct MessageOffer {
     pub number: u64,
     pub len: u64,
-    pub places: Vec<RmaIov>,
+    pub pieces: Vec<RmaIov>,
 }
 
 /// The words of a parcel, decoded.
@@ -162,12 +162,12 @@ impl ParcelHead {
                     len: parcel.word(begin + 3 * k + 1) as usize,
                     key: parcel.word(begin + 3 * k + 2),
                 };
-                let places: Vec<RmaIov> = (0..count).map(place).collect();
-                let sum = places.iter().try_fold(0u64, |sum, p| sum.checked_add(p.len as u64));
+                let pieces: Vec<RmaIov> = (0..count).map(place).collect();
+                let sum = pieces.iter().try_fold(0u64, |sum, p| sum.checked_add(p.len as u64));
                 if sum != Some(numbers.1) {
                     return Err(protocol_error("an offer whose places do not make its length"));
                 }
-                return Ok(ParcelHead::Offer(label, MessageOffer { number: numbers.0, len: numbers.1, places }));
+                return Ok(ParcelHead::Offer(label, MessageOffer { number: numbers.0, len: numbers.1, pieces }));
             }
             kind::DONE if first & FLAGS == 0 => ParcelHead::Done(next(), Code(next() as u16 as i32)),
             kind::CREDIT if first & FLAGS == 0 => ParcelHead::Credit(next(), next()),
@@ -211,11 +211,11 @@ mod tests {
         for label in [None, Some(5)].iter().flat_map(|tag| [None, Some(9)].map(|data| Label { tag: *tag, data })) {
             let (words, count) = eager(&label);
             assert_eq!(ParcelHead::of(&Made(words[..count].to_vec(), 8)).unwrap(), ParcelHead::Eager(label));
-            for places in [vec![], vec![place(10)], vec![place(1); 8]] {
-                let len = places.iter().map(|p| p.len as u64).sum();
-                let words = ParcelWords::offer(&label, 3, len, &places);
-                assert_eq!(made(&words, 0).unwrap(), ParcelHead::Offer(label, MessageOffer { number: 3, len, places: places.clone() }));
-                assert!(made(&words, 1).is_err() && made(&ParcelWords::offer(&label, 3, len + 1, &places), 0).is_err());
+            for pieces in [vec![], vec![place(10)], vec![place(1); 8]] {
+                let len = pieces.iter().map(|p| p.len as u64).sum();
+                let words = ParcelWords::offer(&label, 3, len, &pieces);
+                assert_eq!(made(&words, 0).unwrap(), ParcelHead::Offer(label, MessageOffer { number: 3, len, pieces: pieces.clone() }));
+                assert!(made(&words, 1).is_err() && made(&ParcelWords::offer(&label, 3, len + 1, &pieces), 0).is_err());
                 for cut in 0..words.as_slice().len() {
                     let head = ParcelHead::of(&Made(words.as_slice()[..cut].to_vec(), 0));
                     assert!(head.is_err() || (len == 0 && cut < 3), "{cut} of {label:?}");

@@ -230,7 +230,7 @@ fn a_receive_can_be_reposted_until_a_later_one_is_filled() {
     let mut m = Matcher::<u64, u64>::default();
     let first = m.put(want, || 1);
     m.put(want, || 2);
-    let turn = m.turn_of(first).unwrap();
+    let turn = m.position_of(first).unwrap();
     for _ in 0..2 {
         let at = m.find_posted(1, 7).unwrap();
         let item = m.remove_posted(at, 1).unwrap();

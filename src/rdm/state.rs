@@ -172,10 +172,12 @@ impl State {
                 .any(|peer| (!peer.control.is_empty() && peer.ready().is_some()) || peer.waiting.iter().any(|w| w.completion.silent))
     }
 
+    /// The matcher of tagged or of untagged messages.
     pub fn space(&mut self, tagged: bool) -> &mut Space {
         if tagged { &mut self.tagged } else { &mut self.untagged }
     }
 
+    /// Fails unless operations can be posted.
     pub fn check_enabled(&self) -> Result<()> {
         match (self.closed, self.bind.enabled) {
             (true, _) => Err(self.shut_error()),
@@ -184,6 +186,7 @@ impl State {
         }
     }
 
+    /// The next number in the order of posting.
     pub fn next_post(&mut self) -> u64 {
         self.posts += 1;
         self.posts
@@ -229,6 +232,7 @@ impl State {
         }
     }
 
+    /// Completes an operation successfully.
     #[inline]
     pub fn succeed(&mut self, completion: &CompletionInfo) {
         if completion.part {
@@ -253,6 +257,7 @@ impl State {
         }
     }
 
+    /// Completes an operation with an error.
     #[cold]
     pub fn fail(&mut self, completion: &CompletionInfo, error: Error) {
         self.stats.errors += 1;
@@ -271,6 +276,7 @@ impl State {
         }
     }
 
+    /// Completes an operation with its result.
     pub fn finish(&mut self, completion: &CompletionInfo, result: Result<()>) {
         match result {
             Ok(()) => self.succeed(completion),

@@ -149,6 +149,7 @@ impl State {
         }
     }
 
+    /// The endpoint could not be connected: reports that by an event, and ends.
     fn connect_failed(&mut self, why: Error, data: Vec<u8>) {
         if let (Some(connection), Some(eq)) = (&mut self.connection, &self.bind.eq) {
             connection.ended_by = Some(why.clone());

@@ -24,6 +24,7 @@ impl State {
         }
     }
 
+    /// Looks up an index for the first time, or again after its peer was lost.
     #[cold]
     fn find_route(&mut self, index: u64) -> Result<Id> {
         let Some(av) = self.av.clone() else { return Err(Error::invalid("ep: no address vector")) };
@@ -142,6 +143,7 @@ impl State {
         found.min_by_key(|(_, p)| (p.name.nonce != name.nonce, matches!(p.phase, Phase::Unconnected))).map(|(id, _)| id)
     }
 
+    /// Adds a record for a name.
     pub fn add_peer(&mut self, name: Name) -> Id {
         let id = self.free_peers.pop().unwrap_or_else(|| {
             self.peers.push(None);

@@ -33,6 +33,7 @@ const SLOW_CALLER_NS: u64 = 100_000_000;
 const DEVICE_DIAL_NS: u64 = 3_000_000_000;
 
 impl State {
+    /// Opens and enables an endpoint of a lane.
     fn open_link(&mut self, domain: &Domain, lane_index: usize, connect_timeout_ns: u64) -> Result<Arc<Link>> {
         let link = self.make_link(domain, lane_index)?;
         link.set_options(Options { connect_timeout_ns, ..self.options });
@@ -56,6 +57,7 @@ impl State {
         Ok(Arc::new(Link::new(ep, lane_index, number)))
     }
 
+    /// This endpoint's introduction.
     fn intro(&self, expected_nonce: u64) -> Result<Vec<u8>> {
         let name = self.name.ok_or_else(|| Error::new(errno::EOPBADSTATE, "ep: not enabled"))?;
         Ok(Intro { name, expected_nonce, grant: FIRST_GRANT }.encode())
@@ -136,6 +138,7 @@ impl State {
         called
     }
 
+    /// Accepts or refuses one caller.
     fn answer_caller(&mut self, domain: &Domain, lane_index: usize, request: Box<dyn Request>) -> Result<()> {
         // The address vector may have changed, and with it the index of the caller.
         self.refresh_av();
@@ -252,6 +255,7 @@ impl State {
         }
     }
 
+    /// Forgets a link, which is closed when the lane permits.
     pub fn drop_link(&mut self, link: &Arc<Link>) {
         if link.unlisted_since() != 0 {
             self.unlisted = self.unlisted.saturating_sub(1);
@@ -279,6 +283,7 @@ impl State {
         eq.push(Event { object, context, ..event });
     }
 
+    /// Handles an event of a peer's lane: connected, refused, ended, or a notice about its rails.
     fn on_event(&mut self, domain: &Domain, id: Id, event: Event) {
         // The connection goes on.
         if event.kind == EventKind::Notify as u32 {
@@ -371,6 +376,7 @@ impl State {
         self.await_peer(id, pause);
     }
 
+    /// Pauses dialing a peer.
     fn await_peer(&mut self, id: Id, for_ns: u64) {
         if let Some(peer) = self.peer(id) {
             peer.phase = Phase::Awaiting { until: time::now_ns() + for_ns };
@@ -388,6 +394,7 @@ impl State {
         peer.connect_until.saturating_sub(now)
     }
 
+    /// The lane to a peer is connected: what waits for the peer can be sent.
     pub fn lane_ready(&mut self, domain: &Domain, id: Id, link: Arc<Link>) {
         self.connecting.retain(|(_, l)| l.number != link.number);
         self.ready.push(id, link.clone());
@@ -499,6 +506,7 @@ fn is_gone_for_good(name: &Name, why: &Error) -> bool {
     name.nonce != 0 && (why.code == Code::PeerGone || (why.errno == errno::ECONNREFUSED && why.code == Code::None))
 }
 
+/// The error of a peer that refuses callers which its address vector does not name.
 pub(in crate::rdm) fn no_room_for_callers() -> Error {
     let words = "the peer has as many callers that its address vector does not name as it takes";
     Error::coded(errno::ECONNREFUSED, Code::Busy, words)

@@ -14,6 +14,7 @@ pub struct Neighbours {
 
 const FREE: Neighbours = Neighbours { prev: NONE, next: NONE };
 
+/// The first and the last node of a list.
 #[derive(Clone, Copy)]
 pub struct ListEnds {
     pub first: u32,

@@ -249,6 +249,7 @@ impl Domain {
         self.orphans.lock().extend(regions);
     }
 
+    /// Tries again to close them.
     pub fn close_orphans(&self) {
         let orphans = std::mem::take(&mut *self.orphans.lock());
         self.adopt(orphans.into_iter().filter(|region| self.close_is_busy(*region)));

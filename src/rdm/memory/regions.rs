@@ -13,6 +13,7 @@ use std::sync::Arc;
 /// region open without the table's lock, because a driver may take long.
 pub type LocalRegion = region::Region<(), ()>;
 
+/// A region that is registered with all lanes.
 pub struct Region {
     pub generation: u64,
     /// The region in each lane's domain; `None` once it is closed there.
@@ -37,6 +38,7 @@ pub struct Regions {
 }
 
 impl Regions {
+    /// The region that a descriptor names.
     pub fn named(&self, desc: u64) -> Result<&Region> {
         let region = self.all.get(desc_index(desc) as usize).and_then(Option::as_ref);
         let found = region.filter(|r| desc_fits(desc, r.generation));

@@ -41,6 +41,7 @@ impl Credit {
         (self.received, self.consumed, self.measured) = (self.received + passed, self.consumed + passed, self.headroom);
     }
 
+    /// Computes the headroom anew.
     #[inline]
     fn measure(&mut self) {
         let (granted, untold) = (self.grant.saturating_sub(self.received - self.advertised), self.consumed - self.advertised);
@@ -48,11 +49,13 @@ impl Credit {
         self.measured = self.headroom;
     }
 
+    /// True if a message of this length has credit.
     #[inline]
     pub fn may_send(&self, len: usize) -> bool {
         self.charged - self.returned + len as u64 + OVERHEAD <= self.granted
     }
 
+    /// Charges a message that was sent.
     #[inline]
     pub fn sent(&mut self, len: usize) {
         self.charged += len as u64 + OVERHEAD;
@@ -73,6 +76,7 @@ impl Credit {
         Ok(())
     }
 
+    /// As `try_receive`; a message beyond the grant is an error.
     #[inline]
     pub fn receive(&mut self, len: usize) -> Result<()> {
         if !self.try_receive(len) {
@@ -118,6 +122,7 @@ impl Credit {
         words
     }
 
+    /// The parcel that returns credit. The grant doubles if the budget permits.
     #[cold]
     #[inline(never)]
     fn advertise(&mut self, widen: impl FnOnce(u64) -> bool) -> ParcelWords {

@@ -90,8 +90,8 @@ pub struct DelayedRecv {
 
 /// An operation that a lane or a peer works on.
 pub enum Op {
-    /// An RMA operation, an atomic or a part of a block list that a lane carries out. `_owned`, here and below, is the library's copy of the
-    /// program's bytes, kept as long as the operation.
+    /// An RMA operation, an atomic or a part of a block list that a lane carries out. `_owned`, here and below, is the library's copy of
+    /// the program's bytes, kept as long as the operation.
     Rma { peer: Id, completion: CompletionInfo, _owned: Option<Box<[u8]>> },
     /// A message whose memory the peer may read until it answers DONE.
     Offered {

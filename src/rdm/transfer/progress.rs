@@ -34,10 +34,12 @@ struct LaneSink<'a> {
     state: &'a mut State,
     id: Id,
     link: &'a Link,
+    /// The lane brought something.
     progressed: bool,
     /// A message without a receive may stay with the lane if a receive was filled just before: the program is about to post the next one,
     /// and a message that need not be stored costs half as much.
     may_defer: bool,
+    /// A message without a receive is left with the lane now.
     defers: bool,
 }
 

@@ -134,6 +134,7 @@ impl State {
         }
     }
 
+    /// Length of an unexpected message.
     pub(in crate::rdm) fn len_of(&mut self, tagged: bool, at: EntryId) -> usize {
         match self.space(tagged).unexpected(at) {
             Some((_, _, Unexpected::Eager { bytes, .. })) => bytes.len(),
@@ -146,7 +147,7 @@ impl State {
         }
     }
 
-    /// Gives an unexpected message its receive. `turn`: as for `deliver`.
+    /// Gives an unexpected message its receive. `position`: as for `deliver`.
     fn match_unexpected(&mut self, tagged: bool, at: EntryId, recv: Recv, position: Option<RecvPosition>) {
         let Some((source, tag, _)) = self.space(tagged).unexpected(at) else { return };
         if let Some((number, _)) = position {
@@ -157,7 +158,7 @@ impl State {
         }
     }
 
-    /// Puts a message into a receive. `turn`: position of the receive, if another message may fill it should the sender take this one back.
+    /// Puts a message into a receive. `position`: that of the receive, if another message may fill it should the sender take this one back.
     pub(in crate::rdm) fn deliver(
         &mut self,
         message: Unexpected,
@@ -193,6 +194,7 @@ impl State {
         }
     }
 
+    /// Completes a receive whose bytes were copied, or could not be.
     fn complete_placed(&mut self, recv: &Recv, placed: Result<()>, n: usize, lost: usize, label: &Label, source: u64) {
         match placed {
             Ok(()) => self.received(recv, n, lost, label, source),
@@ -257,6 +259,7 @@ impl State {
         }
     }
 
+    /// Handles a message that came with its bytes: into a receive, or stored.
     #[inline]
     fn on_eager(&mut self, id: Id, link: usize, label: Label, parcel: &dyn Parcel) -> Result<()> {
         let Some(peer) = self.peer(id) else { return Ok(()) };
@@ -285,6 +288,7 @@ impl State {
         Ok(())
     }
 
+    /// Handles an offer: reads it into a receive, or stores it. A peer that exceeds the limits for offers is disconnected.
     fn on_offer(&mut self, id: Id, link: usize, label: Label, offer: MessageOffer) -> Result<()> {
         let Some(peer) = self.peer(id) else { return Ok(()) };
         let source = peer.source;
@@ -359,6 +363,7 @@ impl State {
         }
     }
 
+    /// Answers an offer.
     pub fn send_done(&mut self, to: Id, number: u64, status: Code) {
         if let Some(peer) = self.peer(to) {
             peer.forget_offer(number);

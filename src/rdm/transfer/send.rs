@@ -147,6 +147,7 @@ impl State {
         self.peer(id).map_or(Ok(()), |peer| peer.waiting.room(1))
     }
 
+    /// Queues an operation for its peer, and starts it if possible.
     pub(in crate::rdm) fn queue(&mut self, domain: &Domain, id: Id, waiting: PendingOp) {
         if let Some(peer) = self.peer(id) {
             let last = peer.waiting.len();
@@ -197,6 +198,7 @@ impl State {
         }
     }
 
+    /// Adds the peer to `busy`: progress sends what waits for it.
     pub fn mark_busy(&mut self, id: Id) {
         if let Some(peer) = self.peer(id)
             && !std::mem::replace(&mut peer.busy, true)
@@ -218,6 +220,7 @@ impl State {
         self.fail(&waiting.completion, why);
     }
 
+    /// Starts an operation: sends a message at once, offers it, or posts RMA on the lane. Blocked if there is no room, credit or quota now.
     fn start(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut PendingOp) -> StartOutcome {
         let sleepers = self.sleepers;
         let Some(peer) = self.peer(id) else { return StartOutcome::Blocked };
@@ -293,6 +296,7 @@ impl State {
         }
     }
 
+    /// Posts RMA or an atomic on the peer's lane.
     fn start_rma(&mut self, domain: &Domain, id: Id, link: &Arc<Link>, w: &mut PendingOp) -> StartOutcome {
         let (descs, count) = match domain.descs_of(link.lane_index, &w.descs) {
             Ok(found) => found,
@@ -416,6 +420,7 @@ impl PendingOp {
 /// Memory exposed to a peer: the regions to close afterwards, by lane, and the pieces that the peer is told.
 type Exposed = (Vec<(usize, RegionId)>, Vec<RmaIov>);
 
+/// Exposes the pieces of a message to the peer of a lane.
 fn expose(domain: &Domain, lane: usize, pieces: &[Iov], site: Site, descs: &[u64]) -> Result<Exposed> {
     let (mut exposed, mut remote): Exposed = (Vec::new(), Vec::new());
     for (i, piece) in pieces.iter().enumerate().filter(|(_, p)| !p.is_empty()) {

@@ -209,8 +209,9 @@ impl prov::Domain for Domain {
     }
 
     fn free(&self, addr: usize) -> Result<()> {
-        // Only the lane knows how long the memory is, and the lane has no record of such a region any more: so any such region prevents it.
-        if self.regions.lock().all.iter().flatten().any(|r| r.local.users.is_shut() && !r.local.users.is_empty()) {
+        // Only the lane knows how long the memory is, and the lane has no record of such a region any more: so any such region prevents
+        // freeing.
+        if self.regions.lock().all.iter().flatten().any(|r| r.local.door.is_shut() && !r.local.door.is_empty()) {
             return Err(Error::fixed(
                 errno::EBUSY,
                 "addr: an endpoint of this process copies in a region that is being closed; close that first",

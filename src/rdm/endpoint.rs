@@ -334,7 +334,7 @@ impl prov::Endpoint for Endpoint {
         let own = if s.earliest == 0 { u64::MAX } else { until(s.earliest) };
         let own = s.faults.as_ref().map_or(own, |faults| own.min(until(faults.next())));
         let idle = s.awaiting.is_empty() && s.closing.is_empty() && s.pending_close.is_empty() && s.revoked.is_empty();
-        // Nothing announces that the program has made room in its queue, so it is looked at as often.
+        // Nothing announces that the program has made room in its queue, so a sleeping thread wakes for that too.
         let own = if idle && (s.polls_lanes || s.closed) { own } else { own.min(RECHECK_NS) };
         let nap = s.ready.iter().chain(&s.connecting).map(|(_, link)| link.ep.nap_ns()).fold(own, u64::min);
         s.bind.sleeps(now, nap)

@@ -55,7 +55,7 @@ impl State {
         let Some(id) = self.known(one.addr) else { return false };
         let Some(Some(peer)) = self.peers.get_mut(id as usize) else { return false };
         let Phase::Ready(link) = &peer.phase else { return false };
-        // Compared as a whole: the program's length may be any number.
+        // Checked before anything is added to it: the program's length may be any number.
         if one.local.len() > link.eager_max || !peer.waiting.is_empty() || !peer.control.is_empty() {
             return false;
         }

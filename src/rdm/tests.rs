@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 mod budget;
 mod card_atomics;
+mod deferred_messages;
 mod failures;
-mod held_messages;
 mod hostile_peer;
 mod loopback;
 mod poll_schedule;

@@ -20,20 +20,20 @@ use std::sync::Arc;
 impl Domain {
     /// Closes a region with `close`. `limit_ms`: how long to wait for copies that endpoints of this process are making.
     fn close_by(&self, id: RegionId, limit_ms: u64, close: impl Fn(&dyn prov::Domain, RegionId) -> Result<()>) -> Result<()> {
-        let (ids, own) = {
+        let (ids, local) = {
             let mut regions = self.regions.lock();
-            let (ids, own) = regions.get(id).map(|r| (r.ids.clone(), r.local.clone()))?;
-            if regions.by_key.get(&own.key) == Some(&id.index()) {
-                regions.by_key.remove(&own.key);
+            let (ids, local) = regions.get(id).map(|r| (r.ids.clone(), r.local.clone()))?;
+            if regions.by_key.get(&local.key) == Some(&id.index()) {
+                regions.by_key.remove(&local.key);
             }
-            (ids, own)
+            (ids, local)
         };
-        own.users.shut();
+        local.door.shut();
         // All lanes refuse new accesses before an error is returned. Once one lane is busy, the others are only tried.
-        let mut shut = if own.site().is_host() { Ok(()) } else { self.close_cached(id.generation) };
+        let mut shut = if local.site().is_host() { Ok(()) } else { self.close_cached(id.generation) };
         for (at, lane) in self.lanes.iter().enumerate() {
-            if let Some(of_lane) = ids.get(at).copied().flatten() {
-                match if shut.is_ok() { close(&*lane.domain, of_lane) } else { lane.domain.try_close_region(of_lane) } {
+            if let Some(lane_region) = ids.get(at).copied().flatten() {
+                match if shut.is_ok() { close(&*lane.domain, lane_region) } else { lane.domain.try_close_region(lane_region) } {
                     Ok(()) => {
                         if let Some(place) = self.regions.lock().get(id)?.ids.get_mut(at) {
                             *place = None;
@@ -45,7 +45,7 @@ impl Domain {
         }
         shut?;
         wait_until(limit_ms, "an endpoint of this process still copies from or to the region; call mr_close again", || {
-            Ok(own.users.is_empty())
+            Ok(local.door.is_empty())
         })?;
         let mut regions = self.regions.lock();
         if let Some(place) = regions.all.get_mut(id.index() as usize) {
@@ -137,8 +137,8 @@ impl prov::Domain for Domain {
         let readable = attr.access.contains(Access::REMOTE_READ) && matches!(attr.source, Source::Iov([_]) | Source::File { .. });
         let Facts { site, kind, base, len, paths, .. } = facts;
         let pieces = Pieces::of(if let Source::Iov(iovs) = attr.source { iovs } else { &[] }, |_| ());
-        let own = Arc::new(LocalRegion::new(attr, key, base, paths, Location { pieces, base, len, site, kind }, ()));
-        let region = Some(Region { generation, ids, start, local: own, counter: None, readable });
+        let local = Arc::new(LocalRegion::new(attr, key, base, paths, Location { pieces, base, len, site, kind }, ()));
+        let region = Some(Region { generation, ids, start, local, counter: None, readable });
         let index = match free.pop() {
             Some(index) => index,
             None => {
@@ -164,8 +164,8 @@ impl prov::Domain for Domain {
     fn facts(&self, id: RegionId) -> Result<Facts> {
         let mut all: Option<Facts> = None;
         let ids = self.regions.lock().get(id)?.ids.clone();
-        for (lane, of_lane) in self.lanes.iter().zip(ids) {
-            let facts = lane.domain.facts(of_lane.ok_or_else(|| Error::invalid("mr: it is being closed"))?)?;
+        for (lane, lane_region) in self.lanes.iter().zip(ids) {
+            let facts = lane.domain.facts(lane_region.ok_or_else(|| Error::invalid("mr: it is being closed"))?)?;
             match &mut all {
                 Some(all) => all.paths |= facts.paths,
                 None => all = Some(facts),
@@ -177,18 +177,18 @@ impl prov::Domain for Domain {
     fn explain_region(&self, id: RegionId) -> Result<String> {
         let ids = self.regions.lock().get(id)?.ids.clone();
         let mut text = String::new();
-        for (lane, of_lane) in self.lanes.iter().zip(ids) {
-            let of_lane = of_lane.ok_or_else(|| Error::invalid("mr: it is being closed"))?;
-            text += &format!("over {}:\n{}\n", lane.provider.name(), lane.domain.explain_region(of_lane)?.trim_end());
+        for (lane, lane_region) in self.lanes.iter().zip(ids) {
+            let lane_region = lane_region.ok_or_else(|| Error::invalid("mr: it is being closed"))?;
+            text += &format!("over {}:\n{}\n", lane.provider.name(), lane.domain.explain_region(lane_region)?.trim_end());
         }
         Ok(text)
     }
 
     fn bind_counter(&self, id: RegionId, counter: Arc<Counter>) -> Result<()> {
         let ids = self.regions.lock().get(id)?.ids.clone();
-        for (lane, of_lane) in self.lanes.iter().zip(ids) {
-            if let Some(of_lane) = of_lane {
-                lane.domain.bind_counter(of_lane, counter.clone())?;
+        for (lane, lane_region) in self.lanes.iter().zip(ids) {
+            if let Some(lane_region) = lane_region {
+                lane.domain.bind_counter(lane_region, counter.clone())?;
             }
         }
         self.regions.lock().get(id)?.counter = Some(counter);
@@ -197,8 +197,8 @@ impl prov::Domain for Domain {
 
     fn regions_covering(&self, addr: u64, len: u64) -> usize {
         // A region whose lanes are closed still counts while an endpoint of this process copies there.
-        let own = self.regions.lock().all.iter().flatten().filter(|r| r.local.touches(addr, len)).count();
-        self.lanes.first().map_or(0, |lane| lane.domain.regions_covering(addr, len)).max(own)
+        let local = self.regions.lock().all.iter().flatten().filter(|r| r.local.touches(addr, len)).count();
+        self.lanes.first().map_or(0, |lane| lane.domain.regions_covering(addr, len)).max(local)
     }
 
     fn allocate(&self, len: usize) -> Result<usize> {

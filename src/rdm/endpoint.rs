@@ -107,7 +107,7 @@ impl Endpoint {
             results: Arc::new(Queue::new(RESULTS, domain.threading)?),
             events: Arc::new(EventQueue::default()),
             drivers: Arc::default(),
-            user_copy: domain.user.clone(),
+            user_copy: domain.user_copy.clone(),
             extra_grants: BudgetShare::of(&domain.grants),
             unanswered_offers: 0,
             ended_bytes: BudgetShare::of(&domain.ended),

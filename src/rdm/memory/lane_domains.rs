@@ -41,7 +41,7 @@ pub struct Domain {
     /// The program chooses the keys of regions.
     pub user_keys: bool,
     /// Copies within this process by system calls, which report pages that are missing.
-    pub user: Arc<UserCopy>,
+    pub user_copy: Arc<UserCopy>,
 }
 
 impl Domain {
@@ -64,7 +64,7 @@ impl Domain {
             grants: Arc::default(),
             ended: Arc::default(),
             user_keys: info.mr_mode & flags::MR_MODE_PROV_KEY == 0,
-            user: Arc::new(UserCopy::new()?),
+            user_copy: Arc::new(UserCopy::new()?),
         })
     }
 

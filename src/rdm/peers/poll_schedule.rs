@@ -23,8 +23,8 @@ pub struct PollSchedule {
     lanes: Vec<(Id, Arc<Link>)>,
     active: usize,
     /// Index of the last polled active lane, and of the last polled quiet one.
-    at: usize,
-    silent_at: usize,
+    active_at: usize,
+    quiet_at: usize,
     /// Consecutive turns that brought nothing.
     idle: u32,
     turns: u32,
@@ -110,14 +110,15 @@ impl PollSchedule {
     /// already.
     #[inline]
     pub fn next_active(&mut self) -> usize {
-        self.at = if (1..=self.active).contains(&self.at) { self.at } else { self.active } - usize::from(self.active > 0);
-        self.at
+        self.active_at =
+            if (1..=self.active).contains(&self.active_at) { self.active_at } else { self.active } - usize::from(self.active > 0);
+        self.active_at
     }
 
     #[inline]
     pub fn next_quiet(&mut self) -> usize {
-        let next = self.silent_at + 1;
-        self.silent_at = if next < self.lanes.len() { next.max(self.active) } else { self.active };
-        self.silent_at
+        let next = self.quiet_at + 1;
+        self.quiet_at = if next < self.lanes.len() { next.max(self.active) } else { self.active };
+        self.quiet_at
     }
 }

@@ -130,7 +130,7 @@ fn run(domain: &Domain, dir: Dir, local: Run<&[Iov]>, remote: &[RmaIov], policy:
             // `close_region` waits for `inside`, and the counter may be closed right after; so the counter is used before `inside` is
             // dropped.
             let (inside, skip, counter) = domain.regions.lock().range(&part, need, policy)?;
-            copy_pieces(&domain.user, dir, local, at, (inside.site(), parts_of(&inside, skip, n)))?;
+            copy_pieces(&domain.user_copy, dir, local, at, (inside.site(), parts_of(&inside, skip, n)))?;
             at += n;
             if let (Dir::Write, Some(counter), true) = (dir, counter, done + n == r.len) {
                 counter.add(1);

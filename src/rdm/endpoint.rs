@@ -25,7 +25,7 @@ use crate::rdm::connect::same_host;
 use crate::rdm::connect::wireup::no_room_for_callers;
 use crate::rdm::matching::matcher::Matcher;
 use crate::rdm::memory::lane_domains::Domain;
-use crate::rdm::memory::registration_cache::Counts;
+use crate::rdm::memory::registration_cache::CacheCounts;
 use crate::rdm::peers::budget::BudgetShare;
 use crate::rdm::peers::listen_schedule::ListenSchedule;
 use crate::rdm::peers::outstanding::{FaultInjection, Ops};
@@ -468,7 +468,7 @@ impl prov::Endpoint for Endpoint {
         let s = self.state.lock();
         let mut all = s.past_stats;
         s.ready.iter().for_each(|(_, link)| all.add(&link.ep.stats()));
-        let Counts { hits, misses, evictions } = self.domain.cached();
+        let CacheCounts { hits, misses, evictions } = self.domain.cached();
         Stats {
             sends: s.stats.sends,
             recvs: s.stats.recvs,

@@ -14,18 +14,18 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 /// A set of lanes under one name. For each peer they are tried in this order.
-pub struct Rdm {
+pub struct LaneSet {
     name: &'static str,
     lanes: &'static [&'static str],
 }
 
 /// In the order of preference.
-pub static SETS: &[Rdm] = &[
-    Rdm { name: "shm+verbs+tcp", lanes: &["shm", "verbs", "tcp"] },
-    Rdm { name: "shm+tcp", lanes: &["shm", "tcp"] },
-    Rdm { name: "verbs", lanes: &["verbs"] },
-    Rdm { name: "shm", lanes: &["shm"] },
-    Rdm { name: "tcp", lanes: &["tcp"] },
+pub static SETS: &[LaneSet] = &[
+    LaneSet { name: "shm+verbs+tcp", lanes: &["shm", "verbs", "tcp"] },
+    LaneSet { name: "shm+tcp", lanes: &["shm", "tcp"] },
+    LaneSet { name: "verbs", lanes: &["verbs"] },
+    LaneSet { name: "shm", lanes: &["shm"] },
+    LaneSet { name: "tcp", lanes: &["tcp"] },
 ];
 
 /// The set that an info names.
@@ -70,7 +70,7 @@ fn address_of(ask: &Ask<'_>, default_ip_of: impl FnOnce() -> IpAddr) -> Result<O
     Ok(Some(format!("{SCHEME}{at}")))
 }
 
-impl Rdm {
+impl LaneSet {
     fn providers(&self) -> Result<Vec<&'static dyn Provider>> {
         self.lanes.iter().map(|name| prov::get(Some(name))).collect()
     }
@@ -145,7 +145,7 @@ fn join(all: Option<Info>, lane: Info, reach: Reach) -> Info {
     }
 }
 
-impl Provider for Rdm {
+impl Provider for LaneSet {
     fn name(&self) -> &'static str {
         self.name
     }

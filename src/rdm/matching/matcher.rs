@@ -8,7 +8,7 @@
 
 use super::message_lists::{EMPTY, ListEnds, MessageLists, step};
 use super::posted_receives;
-use super::posted_receives::{Key, NONE, NodeFilter, Posted};
+use super::posted_receives::{MatchKey, NONE, NodeFilter, PostedReceives};
 use super::tag_hash::TagHashBuilder;
 use crate::error::Result;
 use crate::prov::av::UNSPEC;
@@ -48,28 +48,28 @@ pub fn in_order(mut found: Vec<(u64, (bool, EntryId))>) -> Vec<(bool, EntryId)> 
 }
 
 #[derive(Clone, Copy)]
-struct Class {
+struct MatchClass {
     ignore: u64,
     any_source: bool,
     /// Posted receives of this class.
     posted: usize,
 }
 
-impl Class {
+impl MatchClass {
     #[inline(always)]
-    fn key(&self, class: usize, source: u64, tag: u64) -> Key {
-        Key { class: class as u8, source: if self.any_source { 0 } else { source }, tag: tag & !self.ignore }
+    fn key(&self, class: usize, source: u64, tag: u64) -> MatchKey {
+        MatchKey { class: class as u8, source: if self.any_source { 0 } else { source }, tag: tag & !self.ignore }
     }
 }
 
 /// `R`: a posted receive, `U`: an unexpected message.
 pub struct Matcher<R, U> {
-    classes: Vec<Class>,
-    posted: Posted<R>,
+    classes: Vec<MatchClass>,
+    posted: PostedReceives<R>,
     unexpected: MessageLists<U, { CLASSES + 1 }>,
     /// Every message is in the list of all messages, `arrivals`, and in one list of each class, found by `by_key`. Messages from
     /// `unindexed` on are in `arrivals` only: most are received in the order of arrival, and then the classes are never asked.
-    by_key: HashMap<Key, ListEnds, TagHashBuilder>,
+    by_key: HashMap<MatchKey, ListEnds, TagHashBuilder>,
     arrivals: ListEnds,
     unindexed: u32,
     /// Messages stored so far, which numbers them.
@@ -82,7 +82,7 @@ impl<R, U> Default for Matcher<R, U> {
     fn default() -> Self {
         Matcher {
             classes: Vec::new(),
-            posted: Posted::new(),
+            posted: PostedReceives::new(),
             unexpected: MessageLists::new(),
             by_key: HashMap::default(),
             arrivals: EMPTY,
@@ -99,7 +99,7 @@ fn want_of<R>(node: &posted_receives::RecvNode<R>) -> RecvFilter {
     RecvFilter { source, tag, ignore }
 }
 
-const OTHER_KEY: Key = Key { class: OTHERS, source: 0, tag: 0 };
+const OTHER_KEY: MatchKey = MatchKey { class: OTHERS, source: 0, tag: 0 };
 
 impl<R, U> Matcher<R, U> {
     #[inline]
@@ -125,15 +125,15 @@ impl<R, U> Matcher<R, U> {
             return None;
         }
         self.index_all();
-        let class = Class { ignore: want.ignore, any_source, posted: 0 };
+        let class = MatchClass { ignore: want.ignore, any_source, posted: 0 };
         let c = self.classes.len();
         self.classes.push(class);
         let mut at = self.arrivals.first;
         while let Some(node) = self.unexpected.get(at) {
             let key = class.key(c, node.source, node.tag);
-            let behind = node.links[CLASSES].next;
+            let next = node.links[CLASSES].next;
             self.unexpected.link(c, self.by_key.entry(key).or_insert(EMPTY), at);
-            at = behind;
+            at = next;
         }
         Some(c)
     }
@@ -163,8 +163,8 @@ impl<R, U> Matcher<R, U> {
             },
             None => OTHER_KEY,
         };
-        let asked = NodeFilter { source: want.source, tag: want.tag, ignore: want.ignore };
-        EntryId(self.posted.add(key, number, asked, item))
+        let filter = NodeFilter { source: want.source, tag: want.tag, ignore: want.ignore };
+        EntryId(self.posted.add(key, number, filter, item))
     }
 
     /// The oldest receive that takes a message from `source` with `tag`.
@@ -205,11 +205,11 @@ impl<R, U> Matcher<R, U> {
         let mut at = self.posted.first(&OTHER_KEY);
         while let Some(node) = self.posted.get(at).filter(|n| n.number < number) {
             self.probe();
-            let NodeFilter { source: wanted, tag: asked, ignore } = node.filter;
-            if (RecvFilter { source: wanted, tag: asked, ignore }).takes(source, tag) {
+            let NodeFilter { source: wanted, tag: wanted_tag, ignore } = node.filter;
+            if (RecvFilter { source: wanted, tag: wanted_tag, ignore }).takes(source, tag) {
                 return at;
             }
-            at = self.posted.behind(at);
+            at = self.posted.next_of(at);
         }
         best
     }
@@ -299,7 +299,7 @@ impl<R, U> Matcher<R, U> {
         }
     }
 
-    fn key_of(&mut self, want: &RecvFilter) -> Key {
+    fn key_of(&mut self, want: &RecvFilter) -> MatchKey {
         let class = self.class_of(want).and_then(|c| Some((c, *self.classes.get(c)?)));
         class.map_or(OTHER_KEY, |(c, class)| class.key(c, want.source, want.tag))
     }
@@ -338,16 +338,16 @@ impl<R, U> Matcher<R, U> {
     #[inline(never)]
     fn index_all(&mut self) {
         let mut at = std::mem::replace(&mut self.unindexed, NONE);
-        while let Some((source, tag, behind)) = self.unexpected.get(at).map(|n| (n.source, n.tag, n.links[CLASSES].next)) {
+        while let Some((source, tag, next)) = self.unexpected.get(at).map(|n| (n.source, n.tag, n.links[CLASSES].next)) {
             self.index_message(at, source, tag, false);
-            at = behind;
+            at = next;
         }
     }
 
     fn remove_links(&mut self, at: u32, source: u64, tag: u64) {
-        let Some((indexed, behind)) = self.unexpected.get(at).map(|n| (n.indexed, n.links[CLASSES].next)) else { return };
+        let Some((indexed, next)) = self.unexpected.get(at).map(|n| (n.indexed, n.links[CLASSES].next)) else { return };
         if self.unindexed == at {
-            self.unindexed = behind;
+            self.unindexed = next;
         }
         if indexed {
             self.unindex(at, source, tag, false);
@@ -416,11 +416,11 @@ impl<R, U> Matcher<R, U> {
 
     /// Stored messages in the order of arrival.
     pub fn each_unexpected(&self) -> impl Iterator<Item = (EntryId, &U)> {
-        let mut behind = self.arrivals.first;
+        let mut next = self.arrivals.first;
         std::iter::from_fn(move || {
             step();
-            let (at, node) = (behind, self.unexpected.get(behind)?);
-            behind = node.links[CLASSES].next;
+            let (at, node) = (next, self.unexpected.get(next)?);
+            next = node.links[CLASSES].next;
             Some((EntryId(at), node.item.as_ref()?))
         })
     }

@@ -14,7 +14,7 @@ const SENDER_CLASSES: usize = 64;
 
 /// Class, source and tag of a receive, masked. Peers choose tags, and must not be able to choose buckets: the hash has a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
+pub struct MatchKey {
     pub class: u8,
     pub source: u64,
     pub tag: u64,
@@ -33,7 +33,7 @@ pub struct RecvNode<R> {
     pub item: Option<R>,
     /// Number in the order of posting.
     pub number: u64,
-    key: Key,
+    key: MatchKey,
     hash: u32,
     pub filter: NodeFilter,
     /// The previous and the next receive with the same key.
@@ -45,7 +45,7 @@ pub struct RecvNode<R> {
     next_in_bucket: u32,
 }
 
-pub struct Posted<R> {
+pub struct PostedReceives<R> {
     nodes: Vec<RecvNode<R>>,
     free: u32,
     count: usize,
@@ -66,10 +66,10 @@ impl<R> RecvNode<R> {
     }
 }
 
-impl<R> Posted<R> {
+impl<R> PostedReceives<R> {
     pub fn new() -> Self {
         let secret = [1u8, 2].map(|n| RandomState::new().hash_one(n));
-        Posted {
+        PostedReceives {
             nodes: Vec::new(),
             free: NONE,
             count: 0,
@@ -82,7 +82,7 @@ impl<R> Posted<R> {
     }
 
     #[inline(always)]
-    fn hash_of(&self, key: &Key) -> u32 {
+    fn hash_of(&self, key: &MatchKey) -> u32 {
         let [one, two] = self.secret;
         let product = u128::from(one ^ key.source.wrapping_add(u64::from(key.class) << 48)) * u128::from(two ^ key.tag);
         (product as u64 ^ (product >> 64) as u64) as u32
@@ -109,13 +109,13 @@ impl<R> Posted<R> {
     }
 
     /// The next receive with the same key.
-    pub fn behind(&self, at: u32) -> u32 {
+    pub fn next_of(&self, at: u32) -> u32 {
         self.get(at).map_or(NONE, |n| n.next)
     }
 
     /// The oldest receive with this key, or `NONE`.
     #[inline(always)]
-    pub fn first(&self, key: &Key) -> u32 {
+    pub fn first(&self, key: &MatchKey) -> u32 {
         match self.nodes.get(self.sole as usize) {
             Some(node) => {
                 if node.key == *key {
@@ -129,7 +129,7 @@ impl<R> Posted<R> {
     }
 
     #[inline(always)]
-    fn first_at(&self, hash: u32, key: &Key) -> u32 {
+    fn first_at(&self, hash: u32, key: &MatchKey) -> u32 {
         let mut at = self.buckets.get(hash as usize & (self.buckets.len() - 1)).copied().unwrap_or(NONE);
         while let Some(node) = self.nodes.get(at as usize) {
             if node.key == *key {
@@ -142,7 +142,7 @@ impl<R> Posted<R> {
 
     /// Adds a receive after those with the same key. `number` grows with each call.
     #[inline(always)]
-    pub fn add(&mut self, key: Key, number: u64, filter: NodeFilter, item: impl FnOnce() -> R) -> u32 {
+    pub fn add(&mut self, key: MatchKey, number: u64, filter: NodeFilter, item: impl FnOnce() -> R) -> u32 {
         // Callers that must not fail have called `room` before.
         if self.free == NONE {
             self.put_free();
@@ -182,14 +182,14 @@ impl<R> Posted<R> {
     #[cold]
     #[inline(never)]
     fn put_free(&mut self) {
-        let (key, filter) = (Key { class: 0, source: 0, tag: 0 }, NodeFilter { source: 0, tag: 0, ignore: 0 });
+        let (key, filter) = (MatchKey { class: 0, source: 0, tag: 0 }, NodeFilter { source: 0, tag: 0, ignore: 0 });
         self.free = self.nodes.len() as u32;
         self.nodes.push(RecvNode { item: None, number: 0, key, hash: 0, filter, prev: NONE, next: NONE, last: NONE, next_in_bucket: NONE });
     }
 
     /// `add` while there are several keys.
     #[inline(never)]
-    fn add_hashed(&mut self, key: Key, number: u64, filter: NodeFilter, item: R) -> u32 {
+    fn add_hashed(&mut self, key: MatchKey, number: u64, filter: NodeFilter, item: R) -> u32 {
         if self.sole != NONE {
             self.move_sole_to_hash();
         }
@@ -225,7 +225,7 @@ impl<R> Posted<R> {
     fn place(
         &mut self,
         at: u32,
-        (key, hash, next_in_bucket): (Key, u32, u32),
+        (key, hash, next_in_bucket): (MatchKey, u32, u32),
         number: u64,
         filter: NodeFilter,
         (prev, last): (u32, u32),

@@ -4,7 +4,7 @@
 
 use super::region_quota::RegionQuota;
 use super::regions::Regions;
-use super::registration_cache::{CacheKey, Counts};
+use super::registration_cache::{CacheCounts, CacheKey};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
 use crate::mr::registry::{CARD_KEY, CHOSEN_KEY, DEVICE_KEY, full};
@@ -208,7 +208,7 @@ impl Domain {
         all
     }
 
-    pub fn cached(&self) -> Counts {
+    pub fn cached(&self) -> CacheCounts {
         self.regions.lock().cache.counts
     }
 

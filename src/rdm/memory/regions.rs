@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The table of the program's registered regions in one domain.
 
-use super::registration_cache::Cache;
+use super::registration_cache::RegistrationCache;
 use crate::error::{Error, Result};
 use crate::mr::key::{desc_fits, desc_index};
 use crate::mr::{RegionId, region};
@@ -34,7 +34,7 @@ pub struct Regions {
     /// Open regions by key.
     pub by_key: HashMap<u64, u32>,
     /// Further registrations of these regions with cards, for messages.
-    pub cache: Cache,
+    pub cache: RegistrationCache,
 }
 
 impl Regions {

@@ -45,13 +45,13 @@ impl CacheKey {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct CacheCounts {
     pub hits: u64,
     pub misses: u64,
     pub evictions: u64,
 }
 
-struct Entry {
+struct CacheEntry {
     key: CacheKey,
     region: RegionId,
     /// A peer may be reading, so the entry is neither evicted nor used for another message.
@@ -62,12 +62,12 @@ struct Entry {
 
 /// Entries in order of last use, oldest first.
 #[derive(Default)]
-pub struct Cache {
-    entries: Vec<Entry>,
-    pub counts: Counts,
+pub struct RegistrationCache {
+    entries: Vec<CacheEntry>,
+    pub counts: CacheCounts,
 }
 
-impl Cache {
+impl RegistrationCache {
     /// Takes a registration of this memory that no message is using.
     pub fn take(&mut self, key: &CacheKey) -> Option<RegionId> {
         let e = self.entries.iter_mut().rfind(|e| e.key == *key && !e.in_use && !e.closing)?;
@@ -92,7 +92,7 @@ impl Cache {
             }
         }
         if !full {
-            self.entries.push(Entry { key, region, in_use: true, closing: false });
+            self.entries.push(CacheEntry { key, region, in_use: true, closing: false });
         }
         gone
     }
@@ -160,19 +160,19 @@ mod tests {
 
     #[test]
     fn another_allocation_at_the_same_address_is_never_found() {
-        let mut cache = Cache::default();
+        let mut cache = RegistrationCache::default();
         assert_eq!((cache.take(&key(4096, 64, 7)), cache.keep(key(4096, 64, 7), region(1))), (None, vec![]));
         assert!(cache.put_back(0, region(1)));
         assert_eq!(cache.take(&key(4096, 64, 8)), None);
         // The entry of the freed allocation is evicted once another allocation lies there.
         assert_eq!(cache.keep(key(4000, 97, 8), region(2)), [(0, region(1))]);
         assert_eq!((cache.take(&key(4096, 64, 7)), cache.put_back(0, region(1))), (None, false));
-        assert_eq!(cache.counts, Counts { hits: 0, misses: 2, evictions: 1 });
+        assert_eq!(cache.counts, CacheCounts { hits: 0, misses: 2, evictions: 1 });
     }
 
     #[test]
     fn a_registration_in_use_is_neither_shared_nor_evicted() {
-        let mut cache = Cache::default();
+        let mut cache = RegistrationCache::default();
         let at = |n: u64| key(4096 * n as usize, 64, n);
         for n in 1..=ENTRIES as u64 {
             assert_eq!(cache.keep(at(n), region(n)), []);
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn bytes_are_bounded() {
-        let mut cache = Cache::default();
+        let mut cache = RegistrationCache::default();
         let at = |n: usize, len| key(n * BYTES, len, n as u64);
         assert_eq!((cache.keep(at(1, BYTES / 2), region(1)), cache.put_back(0, region(1))), (vec![], true));
         assert_eq!((cache.keep(at(2, BYTES + 1), region(2)), cache.put_back(0, region(2))), (vec![], false));
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_closed_region_takes_its_registrations_with_it() {
-        let mut cache = Cache::default();
+        let mut cache = RegistrationCache::default();
         cache.keep(key(4096, 64, 7), region(1));
         cache.keep(key(4096, 64, 7), region(2));
         cache.keep(CacheKey { owner: 2, ..key(4096, 64, 7) }, region(3));

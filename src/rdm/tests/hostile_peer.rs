@@ -9,14 +9,14 @@ use crate::rdm::wire::hello::Intro;
 use crate::rdm::wire::parcel::{Label, OVERHEAD, ParcelWords, eager, kind};
 use crate::sync::cursor::Brief;
 
-pub struct Liar {
+pub struct HostilePeer {
     ep: Box<dyn Endpoint>,
     name: Name,
     _domain: Arc<dyn Domain>,
 }
 
-impl Liar {
-    pub fn call(lane: &str, to: &mut Side) -> Liar {
+impl HostilePeer {
+    pub fn call(lane: &str, to: &mut Side) -> HostilePeer {
         let name: Name = "rdm://192.0.2.1:7000/0000000000000001/0000000000000001".parse().unwrap();
         to.av.insert(name).unwrap();
         let info = info(lane);
@@ -37,7 +37,7 @@ impl Liar {
             ep.progress(true);
             assert!(begun.elapsed() < Duration::from_secs(20), "no answer");
         }
-        Liar { ep, name, _domain: domain }
+        HostilePeer { ep, name, _domain: domain }
     }
 
     pub fn say(&self, words: &[u64], bytes: &[u8]) {
@@ -62,30 +62,30 @@ impl Liar {
 }
 
 /// The parcels that a liar sends until it is disconnected, and a part of the reason that is given.
-type Lie = (&'static str, fn(&Liar));
+type HostileParcels = (&'static str, fn(&HostilePeer));
 
-const LIES: &[Lie] = &[
-    ("more than it was granted", |liar| {
+const LIES: &[HostileParcels] = &[
+    ("more than it was granted", |hostile| {
         let (words, count) = eager(&Label::default());
-        (0..FIRST_GRANT / (8000 + OVERHEAD) + 1).for_each(|_| liar.say(&words[..count], &[7; 8000]));
+        (0..FIRST_GRANT / (8000 + OVERHEAD) + 1).for_each(|_| hostile.say(&words[..count], &[7; 8000]));
     }),
-    ("counts what was not sent", |liar| liar.say(ParcelWords::credit(1 << 40, FIRST_GRANT).as_slice(), &[])),
-    ("takes back what it granted", |liar| liar.say(ParcelWords::credit(0, 1).as_slice(), &[])),
-    ("never made", |liar| liar.say(ParcelWords::done(77 << 32 | 1, Code::None).as_slice(), &[])),
-    ("do not make its length", |liar| {
+    ("counts what was not sent", |hostile| hostile.say(ParcelWords::credit(1 << 40, FIRST_GRANT).as_slice(), &[])),
+    ("takes back what it granted", |hostile| hostile.say(ParcelWords::credit(0, 1).as_slice(), &[])),
+    ("never made", |hostile| hostile.say(ParcelWords::done(77 << 32 | 1, Code::None).as_slice(), &[])),
+    ("do not make its length", |hostile| {
         let place = RmaIov { addr: 4096, len: 10, key: 1 };
-        liar.say(ParcelWords::offer(&Label::default(), 1, 11, &[place]).as_slice(), &[]);
+        hostile.say(ParcelWords::offer(&Label::default(), 1, 11, &[place]).as_slice(), &[]);
     }),
-    ("two messages under one number", |liar| {
+    ("two messages under one number", |hostile| {
         let place = RmaIov { addr: 4096, len: 10, key: 1 };
-        (0..2).for_each(|_| liar.say(ParcelWords::offer(&Label::default(), 1, 10, &[place]).as_slice(), &[]));
+        (0..2).for_each(|_| hostile.say(ParcelWords::offer(&Label::default(), 1, 10, &[place]).as_slice(), &[]));
     }),
-    ("more than a message may have", |liar| {
+    ("more than a message may have", |hostile| {
         let place = RmaIov { addr: 4096, len: 1 << 50, key: 1 };
-        liar.say(ParcelWords::offer(&Label::default(), 1, 1 << 50, &[place]).as_slice(), &[]);
+        hostile.say(ParcelWords::offer(&Label::default(), 1, 1 << 50, &[place]).as_slice(), &[]);
     }),
-    ("another length than its kind", |liar| liar.say(&[u64::from(kind::CREDIT), 1], &[])),
-    ("does not exist", |liar| liar.say(&[99], &[])),
+    ("another length than its kind", |hostile| hostile.say(&[u64::from(kind::CREDIT), 1], &[])),
+    ("does not exist", |hostile| hostile.say(&[99], &[])),
 ];
 
 #[test]
@@ -93,12 +93,12 @@ fn a_peer_that_lies_is_cut_off_and_others_are_served() {
     for lane in ["shm", "tcp"] {
         for (words, lie) in LIES {
             let (mut a, mut b) = pair(lane);
-            let liar = Liar::call(lane, &mut a);
-            let index = a.av.find(&liar.name).unwrap();
+            let hostile = HostilePeer::call(lane, &mut a);
+            let index = a.av.find(&hostile.name).unwrap();
             let (mut never, mut word) = ([0; 8], [0; 8]);
             a.recv(index, &mut never, 5, 0, 1);
             a.recv(UNSPEC, &mut word, 6, 0, 2);
-            lie(&liar);
+            lie(&hostile);
             until(&mut [&mut a], |s| !s[0].failed.is_empty());
             let (_, why, _) = a.take_failed(1).expect("what only it could fill");
             assert_eq!((why.error.errno, why.error.code), (errno::EPROTO, Code::PeerBroke), "{lane}: {words}");
@@ -106,7 +106,7 @@ fn a_peer_that_lies_is_cut_off_and_others_are_served() {
             b.send(0, b"served", 6, 3);
             both(&mut a, &mut b, |s| s[0].take(2).is_some());
             assert!(word.starts_with(b"served") && a.failed.is_empty() && a.done.is_empty());
-            drop(liar);
+            drop(hostile);
             a.ep.close().unwrap();
         }
     }
@@ -116,12 +116,12 @@ fn a_peer_that_lies_is_cut_off_and_others_are_served() {
 #[test]
 fn answers_to_a_peer_that_reads_none_are_bounded() {
     let (mut a, _b) = pair("shm");
-    let liar = Liar::call("shm", &mut a);
-    let (index, mut never) = (a.av.find(&liar.name).unwrap(), [0; 8]);
+    let hostile = HostilePeer::call("shm", &mut a);
+    let (index, mut never) = (a.av.find(&hostile.name).unwrap(), [0; 8]);
     a.recv(index, &mut never, 5, 0, 1);
     for number in 0..2 * OFFERS_MAX as u64 {
         let offer = ParcelWords::offer(&Label { tag: Some(9), data: None }, number, 0, &[]);
-        if !liar.say_without_reading(&mut a, &offer) || !liar.say_without_reading(&mut a, &ParcelWords::withdraw(number)) {
+        if !hostile.say_without_reading(&mut a, &offer) || !hostile.say_without_reading(&mut a, &ParcelWords::withdraw(number)) {
             break;
         }
     }
@@ -145,17 +145,17 @@ fn an_offer_that_was_not_made_cannot_be_answered() {
         }
     }
     let (mut a, _b) = pair("shm");
-    let liar = Liar::call("shm", &mut a);
-    let (index, long) = (a.av.find(&liar.name).unwrap(), vec![1; EAGER_MAX + 1]);
+    let hostile = HostilePeer::call("shm", &mut a);
+    let (index, long) = (a.av.find(&hostile.name).unwrap(), vec![1; EAGER_MAX + 1]);
     a.send(index, &long, 1, 1000);
     let mut first = First(None);
     while first.0.is_none() {
         a.turn();
-        liar.ep.lane().unwrap().take_all(&mut first);
+        hostile.ep.lane().unwrap().take_all(&mut first);
     }
     (1..COUNT).for_each(|i| a.send(index, &long, 1, 1000 + i));
     for i in 0..COUNT as u64 {
-        if !liar.say_without_reading(&mut a, &ParcelWords::done(first.0.unwrap() + i, Code::None)) {
+        if !hostile.say_without_reading(&mut a, &ParcelWords::done(first.0.unwrap() + i, Code::None)) {
             break;
         }
     }

@@ -5,16 +5,16 @@ use super::*;
 use crate::sys::socket;
 
 /// Answers in place of the shm listener, whose endpoint is stopped: each caller gets a refusal of docs/shm-format.md.
-struct Refuses {
+struct RefusingListener {
     listener: std::os::fd::OwnedFd,
     why: u32,
     calls: usize,
 }
 
-impl Refuses {
-    fn at(side: &Side, why: u32) -> Refuses {
+impl RefusingListener {
+    fn at(side: &Side, why: u32) -> RefusingListener {
         let name = format!("gdrfab/rdm.{}", side.name.socket().to_string().replace(':', "_"));
-        Refuses { listener: socket::listen(&name, 8).unwrap(), why, calls: 0 }
+        RefusingListener { listener: socket::listen(&name, 8).unwrap(), why, calls: 0 }
     }
 
     fn turn(&mut self) {
@@ -28,10 +28,10 @@ impl Refuses {
 }
 
 /// `a` dials `b`, whose shm listener refuses with `why`. Returns both, the listener, and whether `b` was reached within so many seconds.
-fn call(why: u32, seconds: u64) -> (Side, Side, Refuses, bool) {
+fn call(why: u32, seconds: u64) -> (Side, Side, RefusingListener, bool) {
     let (mut a, mut b) = (Side::open(&info("shm+tcp")), Side::open(&info("tcp")));
     assert_eq!(a.av.insert(b.name).unwrap(), 0);
-    let mut refuses = Refuses::at(&b, why);
+    let mut refuses = RefusingListener::at(&b, why);
     let mut to = [0u8; 8];
     b.recv(UNSPEC, &mut to, 1, 0, 2);
     a.send(0, &[7; 8], 1, 1);

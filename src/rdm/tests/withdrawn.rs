@@ -60,8 +60,8 @@ fn withdrawing_an_offer_does_not_walk_through_others() {
         s[1].take(1);
         s[1].take_failed(1).is_some() && s[0].failed.len() == COUNT
     });
-    let liar = hostile_peer::Liar::call("shm", &mut b);
-    (0..100).for_each(|i| liar.say(ParcelWords::withdraw(i).as_slice(), &[]));
+    let hostile = hostile_peer::HostilePeer::call("shm", &mut b);
+    (0..100).for_each(|i| hostile.say(ParcelWords::withdraw(i).as_slice(), &[]));
     (0..100).for_each(|_| b.turn());
     assert!(STEPS.get() < COUNT, "{} steps", STEPS.get());
 }

@@ -91,15 +91,15 @@ fn copy(user: &UserCopy, (there, to): (Site, Iov), (here, from): (Site, Iov)) ->
 }
 
 /// Memory at one site, in pieces.
-type Run<I> = (Site, I);
+type SitePieces<I> = (Site, I);
 
 /// Copies between `local`, from byte `at` on, and the pieces of `remote`, without gathering all bytes in between.
 pub(in crate::rdm) fn copy_pieces(
     user: &UserCopy,
     dir: Dir,
-    (here, local): Run<&[Iov]>,
+    (here, local): SitePieces<&[Iov]>,
     mut at: usize,
-    (there, remote): Run<impl Iterator<Item = Iov>>,
+    (there, remote): SitePieces<impl Iterator<Item = Iov>>,
 ) -> Result<()> {
     for remote in remote {
         let mut moved = 0;
@@ -115,7 +115,7 @@ pub(in crate::rdm) fn copy_pieces(
 }
 
 /// Moves the bytes of an operation. All ranges are checked before the first byte is copied.
-fn run(domain: &Domain, dir: Dir, local: Run<&[Iov]>, remote: &[RmaIov], policy: PathPolicy) -> Result<Paths> {
+fn copy_all_ranges(domain: &Domain, dir: Dir, local: SitePieces<&[Iov]>, remote: &[RmaIov], policy: PathPolicy) -> Result<Paths> {
     let need = if dir == Dir::Write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
     let mut path = Paths::DIRECT;
     for r in remote {
@@ -156,7 +156,7 @@ impl State {
         c: &Common,
         completion: &CompletionInfo,
     ) {
-        match run(domain, dir, local, remote, self.options.policy) {
+        match copy_all_ranges(domain, dir, local, remote, self.options.policy) {
             Ok(path) => {
                 self.past_stats.moved(path, completion.len);
                 if dir == Dir::Write && c.flags & flags::REMOTE_CQ_DATA != 0 {

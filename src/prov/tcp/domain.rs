@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A domain of the tcp provider: its regions, its memory, and what its endpoints' connections begin with.
+//! A domain of the tcp provider: its regions, its allocations, its key, and its endpoints.
 
 use super::pollset::PollSet;
 use super::state::State;
@@ -23,16 +23,16 @@ use std::sync::Arc;
 pub struct Domain {
     pub threading: Threading,
     pub modes: Modes,
-    /// A thread of the library drives the endpoints: what is posted goes out at once.
+    /// A thread of the library drives the endpoints, so posted operations are sent at once.
     pub auto: bool,
     pub regions: Serial<Regions>,
-    /// Faults on demand.
+    /// Fault injection.
     pub(super) faults: Option<Box<Plan>>,
-    /// What both sides of a connection must know.
+    /// The key that both sides of a connection must prove, if there is one.
     pub key: Option<Key>,
     pub(super) memory: Allocations,
     pub pollset: PollSet,
-    /// Those whose copies a closing region may have to wait for.
+    /// Endpoints whose copies a closing region may have to wait for.
     pub(super) endpoints: Serial<Vec<Arc<Serial<State>>>>,
 }
 
@@ -64,7 +64,7 @@ impl Domain {
         self.endpoints.lock().retain(|s| !Arc::ptr_eq(s, state));
     }
 
-    /// Where the local pieces lie that an operation describes by `desc`; they are still what was registered.
+    /// The device or host that an operation's local pieces lie on, by its `desc`. Fails if the region's memory was freed meanwhile.
     pub fn local_site(&self, desc: u64, local: &[Iov]) -> Result<Site> {
         let found = self.regions.lock().local(desc, local)?;
         found.check()

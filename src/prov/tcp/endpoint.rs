@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the layer above calls of an endpoint, each call under the endpoint's lock.
+//! `prov::Endpoint`: the calls of the layer above, each under the endpoint's lock.
 
 use super::locked::Endpoint;
 use super::state::{ConnectStage, Phase};
@@ -32,7 +32,7 @@ impl prov::Endpoint for Endpoint {
         self.state.lock().object = object;
     }
 
-    /// Bytes of private data that connect and accept take.
+    /// Most bytes of private data in connect and accept.
     fn cm_data_size(&self) -> usize {
         DATA_MAX
     }
@@ -41,7 +41,7 @@ impl prov::Endpoint for Endpoint {
         self.state.lock().bind.bind(what)
     }
 
-    /// No operation takes the way without a lock or call: false.
+    /// tcp's table of operations does not depend on the flags, so only the phase changes.
     fn enable(&self, op_flags: OpFlags) -> Result<()> {
         let mut s = self.state.lock();
         s.bind.check_can_enable()?;
@@ -70,7 +70,7 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    /// Accepts; on failure the request is lost, as its peer is.
+    /// Accepts a request. On failure the request is lost; its peer is rejected or gone.
     fn accept(&self, request: Box<dyn prov::Request>, data: &[u8]) -> Result<()> {
         let request: Request = own_request(request)?;
         let mut s = self.state.lock();
@@ -91,7 +91,7 @@ impl prov::Endpoint for Endpoint {
         }
     }
 
-    /// Says goodbye and ends everything outstanding.
+    /// Sends BYE and completes everything outstanding with an error.
     fn shutdown(&self) -> Result<()> {
         self.with_state(|s| {
             if s.conn.is_none() && !matches!(s.phase, Phase::Connecting { .. }) {
@@ -102,7 +102,7 @@ impl prov::Endpoint for Endpoint {
         })
     }
 
-    /// The endpoint ends; posted receives get their error entries.
+    /// Ends the endpoint; posted receives complete with an error.
     fn close(&self) -> Result<()> {
         let mut s = self.state.lock();
         self.disconnect(&mut s);
@@ -148,13 +148,13 @@ impl prov::Endpoint for Endpoint {
         Some(self)
     }
 
-    /// Cancels the first operation or receive of `context` that has not ended.
+    /// Cancels the first operation or receive with this `context` that has not completed.
     fn cancel(&self, context: usize) -> Result<()> {
         self.with_state(|s| s.cancel(context))
     }
 
-    /// One turn of progress. Another thread that is inside is turn enough, unless `force` says that this
-    /// is the last look before sleeping.
+    /// One turn of progress. If another thread is inside, its turn is enough, unless `force` says that this is the last turn before
+    /// sleeping.
     #[inline]
     fn progress(&self, force: bool) {
         if force {
@@ -183,7 +183,7 @@ impl prov::Endpoint for Endpoint {
         s.sleepers += 1;
         if let Some(conn) = &s.conn {
             match conn.dying.is_some() && conn.rx.is_gathering() {
-                // Its end is known.
+                // The socket's end is known, and would wake the thread at once.
                 true => poller.remove(conn.socket()),
                 false => poller.watch(conn.socket(), conn.waits_for_room())?,
             }
@@ -203,7 +203,7 @@ impl prov::Endpoint for Endpoint {
         Ok(None)
     }
 
-    /// Changes when there is something else to watch than before; a greeter watches its pending connections itself.
+    /// A value that changes when other descriptors are to be watched. An acceptor watches its own attempts.
     fn watched(&self) -> u64 {
         let s = self.state.lock();
         let dial = match &s.phase {
@@ -217,13 +217,13 @@ impl prov::Endpoint for Endpoint {
         }) ^ streams.rotate_left(51)
     }
 
-    /// After the look that follows `sleep`: whether nothing waits that no socket announces.
+    /// After the turn that follows `sleep`: whether nothing waits that no socket announces.
     fn may_sleep(&self) -> bool {
         let s = self.state.lock();
         s.conn.as_ref().is_none_or(|c| !c.rx.holds_more() && (!c.rx.has_bytes() || c.rx.body.is_some() || c.rx.bytes().len() < HEADER))
     }
 
-    /// Undoes one `sleep`: a socket that somebody watches costs each packet a look at who that is.
+    /// Undoes one `sleep`. Sockets leave the poller, because the kernel does more work for each packet of a watched socket.
     fn awake(&self, poller: Option<&Poller>) {
         let mut s = self.state.lock();
         s.sleepers = s.sleepers.saturating_sub(1);
@@ -236,11 +236,11 @@ impl prov::Endpoint for Endpoint {
         }
     }
 
-    /// How long a sleeper may sleep before this endpoint has something to do by itself.
+    /// How long a thread may sleep before this endpoint has work without an arrival.
     fn nap_ns(&self) -> u64 {
         const LONG: u64 = u64::MAX;
         const SHORT: u64 = 1_000_000;
-        /// A host with several addresses gets the next one tried after a while.
+        /// The next address of a host is tried after a while.
         const NEXT_ADDRESS: u64 = 250_000_000;
         let s = self.state.lock();
         let now = time::now_ns();
@@ -256,7 +256,7 @@ impl prov::Endpoint for Endpoint {
         s.bind.sleeps(now, nap)
     }
 
-    /// Whether a device's copies are awaited, which no socket announces.
+    /// Whether a device's copies are awaited, whose end no socket announces.
     fn is_stalled(&self) -> bool {
         let s = self.state.lock();
         s.conn.as_ref().is_some_and(|c| c.rx.awaits_device() || c.tx.awaits_device())
@@ -279,7 +279,7 @@ impl prov::Endpoint for Endpoint {
         Ok(())
     }
 
-    /// The memory of this side and the key decide: whether the peer has such a region, only an operation tells.
+    /// Decided from the local memory and the key alone: whether the peer has such a region is known only once an operation asks.
     fn report(&self, key: u64, desc: u64) -> Result<PathReport> {
         let s = self.state.lock();
         let Some(conn) = &s.conn else { return Err(s.not_connected()) };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An endpoint as a lane of a connectionless one: a parcel is a message whose data says with how many words it begins.
+//! `prov::Lane`: an endpoint that carries parcels for a connectionless endpoint. A parcel is a message; its remote data holds the
+//! number of words that it begins with.
 
 use super::conn::Conn;
 use super::limits::TX_SIZE;
@@ -13,7 +14,7 @@ use crate::prov::tcp::stream::tx::QUEUE_MAX;
 use crate::prov::tcp::wire::frame::{DATA, Header, Kind, WHOLE_MAX, protocol_error};
 use crate::prov::{Lane, Taker};
 
-/// Words that a parcel may begin with.
+/// Most words at the beginning of a parcel.
 const WORDS: usize = 32;
 
 impl State {
@@ -37,7 +38,7 @@ impl State {
     }
 }
 
-/// Whether a parcel leaves now, and the peer has room for it: what was put counts as sent, and whoever posted it may rest.
+/// Whether a parcel can be sent now and fits into the peer's window. A parcel that was put counts as sent, and its sender may rest.
 fn may_go(conn: &Conn, len: usize) -> bool {
     conn.dying.is_none()
         && !conn.tx.blocked
@@ -67,10 +68,10 @@ impl Lane for Endpoint {
         words.iter().for_each(|w| conn.tx.put_word(*w));
         conn.tx.put_pieces(bytes);
         s.stats.sends += 1;
-        // Whoever has posted it may not come back soon.
+        // The caller may not come back soon to send it.
         s.flush();
         match s.conn.as_deref().and_then(|conn| conn.dying.clone()) {
-            // The parcel has not left, or not to anybody.
+            // The parcel was not sent, or reached nobody.
             Some(why) => Err(why),
             None => Ok(true),
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Many connections of a domain that are lanes: then one question tells which of them have something, in place of one to each.
-//! Few are asked directly, which is sooner.
+//! One epoll set for the lanes of a domain. With many lanes, one system call finds those with arrivals, instead of one call for
+//! each. Few lanes are read directly, which is faster.
 
 use crate::error::Result;
 use crate::sys::epoll::Edges;
@@ -9,31 +9,31 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Up to so many connections are asked one by one.
+/// Up to this many connections are read directly.
 const FEW: usize = 4;
 
 #[derive(Default)]
 pub struct PollSet {
     edges: OnceLock<Edges>,
-    /// By their numbers in the set: who is told that something came.
+    /// By number in the set: a flag that says that something has arrived.
     members: Mutex<Vec<Option<Arc<AtomicBool>>>>,
     count: AtomicUsize,
-    /// Begins anew when somebody has his second turn in it: then the question is asked.
+    /// Number of the current round. A round ends when a member takes its second turn in it; then the set is polled.
     round: AtomicUsize,
 }
 
-/// A place in the set; given back with `leave`.
+/// A connection's membership in the set; ended by `leave`.
 pub struct Member {
     number: usize,
     came: Arc<AtomicBool>,
-    /// Its socket is in the set.
+    /// Its socket is in the epoll set.
     asked: bool,
-    /// Of its last turn.
+    /// The round of its last turn.
     round: usize,
 }
 
 impl Member {
-    /// There is more than was taken.
+    /// More has arrived than was read.
     pub fn put_back(&self) {
         self.came.store(true, Ordering::Relaxed);
     }
@@ -52,7 +52,7 @@ impl PollSet {
         Member { number, came, asked: false, round: usize::MAX }
     }
 
-    /// The connection is over; its socket leaves the set when it is closed.
+    /// Ends a membership. The socket leaves the epoll set when it is closed.
     pub fn leave(&self, member: &Member) {
         if let Some(place) = self.members.lock().get_mut(member.number) {
             *place = None;
@@ -65,8 +65,7 @@ impl PollSet {
         self.count.load(Ordering::Relaxed) <= FEW
     }
 
-    /// A turn of one of the connections: whether something may have come. In each round of those that have turns the
-    /// question is asked once.
+    /// A turn of one member: whether something may have arrived for it. The set is polled once in each round.
     #[inline]
     pub fn turn(&self, member: &mut Member, fd: BorrowedFd<'_>) -> bool {
         let count = self.count.load(Ordering::Relaxed);
@@ -75,7 +74,7 @@ impl PollSet {
 
     #[cold]
     fn turn_of_many(&self, member: &mut Member, fd: BorrowedFd<'_>) -> bool {
-        // Only now: a socket that is in a set costs each packet a look at it.
+        // Added only now, because the kernel does more work for each packet of a socket in an epoll set.
         if !member.asked && self.enter(member, fd).is_err() {
             return true;
         }
@@ -87,7 +86,7 @@ impl PollSet {
         } else {
             member.round = round;
         }
-        // Acquire is not needed: the socket itself orders what it brings.
+        // Relaxed is enough: the flag carries no data, and the socket orders its own.
         member.came.swap(false, Ordering::Relaxed)
     }
 

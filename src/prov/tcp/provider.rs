@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the layer above calls: the provider, and a domain of it.
+//! `prov::Provider` and `prov::Domain`: the calls of the layer above for the provider and its domains.
 
 use super::domain::Domain;
 use super::locked::Endpoint;
@@ -21,7 +21,7 @@ use crate::sys::tcp;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// How long closing a region waits for a copy that touches it.
+/// How long closing a region waits for a device's copy that uses it.
 const CLOSE_MS: u64 = 1000;
 
 /// The provider.
@@ -58,7 +58,7 @@ impl Domain {
         wait_until(limit_ms, "a device's copy still touches the region; call mr_close again", || {
             let quiet = self.regions.lock().shut(id)?;
             if !quiet {
-                // Copies end in the turns of the endpoints that began them.
+                // A copy is completed in a turn of the endpoint that began it.
                 let endpoints = self.endpoints.lock().clone();
                 endpoints.iter().filter_map(|s| s.try_lock()).for_each(|mut s| s.progress(self, true));
             }
@@ -85,7 +85,7 @@ impl prov::Domain for Domain {
     fn rails(&self, words: Option<&str>) -> Result<RailList> {
         let Some(words) = words else { return connector::usual() };
         let rails = connector::own(words)?;
-        // Whether each is this host's shows by taking any port of it for a moment.
+        // An address is this host's if a socket can be bound to it.
         rails.iter().try_for_each(|ip| tcp::bind(SocketAddr::new(ip, 0)).map(|_| ()))?;
         Ok(rails)
     }
@@ -96,13 +96,13 @@ impl prov::Domain for Domain {
 
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
         let refused = self.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())?;
-        // Drivers are asked without the lock.
+        // Drivers are called without the lock on the regions.
         let located = locate::locate(attr, &self.memory)?;
         self.regions.lock().register(self.modes, attr, refused, located)
     }
 
-    /// When this returns `Ok`, nothing of a peer's touches the memory, nor will: a transfer that is under way goes on
-    /// without it, and fails.
+    /// When this returns `Ok`, no peer's operation touches the memory any more; a transfer under way continues without it, and
+    /// fails.
     fn close_region(&self, id: RegionId) -> Result<()> {
         self.close_within(id, CLOSE_MS)
     }

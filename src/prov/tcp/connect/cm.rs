@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connecting: what an endpoint does until it has a connection, and the moment when it has one.
+//! Connecting: dials, waits for or accepts a peer, and puts the new connection into the endpoint's state. Events report the
+//! outcome.
 
 use super::info::own_ip;
 use super::streams;
@@ -28,7 +29,8 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 impl State {
-    /// Bytes of unexpected messages that the peer may send. Parcels of a lane are taken within a few turns, and cannot be asked for.
+    /// Bytes of unexpected messages that the peer may send. A lane takes the largest parcel whole, because its parcels cannot be
+    /// fetched after an offer; it also takes them within a few turns.
     fn budget(&self) -> u32 {
         let budget = config::get().tcp.budget;
         if self.bind.is_lane() { budget.max(WHOLE_MAX as u32) } else { budget }
@@ -40,7 +42,7 @@ impl State {
         Terms { window: config.window, budget: self.budget(), address, data: data.to_vec(), ..Terms::default() }
     }
 
-    /// Begins to call a passive endpoint.
+    /// Begins to connect to a passive endpoint.
     pub fn dial(&mut self, domain: &Domain, address: &str, data: &[u8]) -> Result<()> {
         let to: Address = address.parse()?;
         if to.token.is_some() {
@@ -61,7 +63,7 @@ impl State {
         };
         match begun {
             Ok(stage) => self.phase = Phase::Connecting { stage, deadline },
-            // What cannot even begin, the event queue tells as well as what fails later.
+            // Other failures come as an event, whether they happen now or later.
             Err(e) if e.errno != errno::EINVAL => self.give_up(domain, e, Vec::new()),
             Err(e) => return Err(e),
         }
@@ -87,7 +89,7 @@ impl State {
         Ok(ConnectStage::Dial(Box::new(dial)))
     }
 
-    /// Connects by exchanged addresses: the endpoint with the smaller token calls, the other waits.
+    /// Connects two endpoints that have exchanged their addresses: the one with the smaller token dials, the other waits.
     pub fn connect_by_address(&mut self, domain: &Domain, address: &str) -> Result<()> {
         name::check_plain(address)?;
         let to: Address = address.parse()?;
@@ -110,7 +112,7 @@ impl State {
         }
     }
 
-    /// The address by which a peer's endpoint can reach this one: it listens from now on.
+    /// The address by which a peer's endpoint can connect to this one, which listens from now on.
     pub fn own_address(&mut self, domain: &Domain) -> Result<String> {
         if let Some(known) = &self.address {
             return Ok(known.clone());
@@ -120,7 +122,7 @@ impl State {
         let token = u64::from_le_bytes(raw).max(1);
         let at = SocketAddr::new(self.source.map_or_else(|| own_ip(self.family_hint), |at| Ok(at.ip()))?, 0);
         let address = match (&self.phase, &self.conn) {
-            // Once it is connecting nobody can use the address any more, but it still identifies.
+            // Once the endpoint is connecting, no peer can connect to the address, but it still identifies the endpoint.
             (Phase::Fresh | Phase::Enabled, _) => {
                 let acceptor = HandshakeAcceptor::listen(at, Purpose::Endpoint, token, domain.key.clone())?;
                 let address = Address::of(acceptor.local(), Some(token));
@@ -133,7 +135,7 @@ impl State {
         Ok(self.address.insert(address.to_string()).clone())
     }
 
-    /// Accepts a request: the connection is there, and told of when the dialer has said that it knows.
+    /// Accepts a request. The connection exists from now on; its event follows when the dialer has sent READY.
     pub fn accept(&mut self, domain: &Domain, request: Request, data: &[u8]) -> Result<()> {
         let mut terms = request.terms().clone();
         let deadline = time::deadline(self.options.connect_timeout_ns);
@@ -146,7 +148,7 @@ impl State {
             terms.rails.clear();
             None
         };
-        // Rails carry what streams would.
+        // With rails, further streams are not needed.
         let offer = if acceptors.is_some() { StreamsOffer::None } else { streams::offer(&request, &self.options) };
         offer.tell(&mut ours);
         match request.accept(ours).and_then(|link| self.establish(domain, link, &terms, false)) {
@@ -158,7 +160,7 @@ impl State {
                 self.phase = Phase::Connecting { stage: ConnectStage::AwaitReady, deadline };
                 Ok(())
             }
-            // The request is lost, and nothing else.
+            // Only the request is lost: the endpoint can accept another.
             Err(e) if e.code != Code::PeerGone => Err(e),
             Err(e) => {
                 let words = format!("the peer that asked to connect is gone: {}", e.words);
@@ -183,7 +185,7 @@ impl State {
         Ok(())
     }
 
-    /// Those of the connection, if it has several.
+    /// The connection's rails, if it has several.
     fn rails(&self) -> Option<SharedRails> {
         self.conn.as_deref().and_then(Conn::rails)
     }
@@ -194,7 +196,7 @@ impl State {
         }
     }
 
-    /// Moves on what has to do with rails, and tells of those that are lost and back; whether that is over.
+    /// Advances the rails and queues events for lost and restored ones. True: the connection is over.
     #[cold]
     pub fn look_at_rails(&mut self, now: u64) -> bool {
         let Some(conn) = self.conn.as_deref_mut() else { return false };
@@ -212,7 +214,7 @@ impl State {
         is_over
     }
 
-    /// The stream of frames begins.
+    /// Creates the connection of a link.
     #[allow(clippy::too_many_arguments)]
     pub fn begin_connection(
         &mut self,
@@ -225,7 +227,7 @@ impl State {
         short: Option<usize>,
     ) -> Result<()> {
         let member = self.bind.is_lane().then(|| domain.pollset.join());
-        // What is left of the terms was agreed on.
+        // Both sides have agreed on the rails that `terms` still has.
         let rails = if terms.rails.is_empty() { None } else { Some(connector::begin()?) };
         if let (Some(rails), Some(faults)) = (&rails, &self.faults) {
             rails.lock().injected_losses = faults.rails();
@@ -235,7 +237,7 @@ impl State {
         Ok(())
     }
 
-    /// The attempt failed: an error event, and the endpoint is over.
+    /// The attempt has failed: queues its event and ends the endpoint.
     fn give_up(&mut self, domain: &Domain, why: Error, data: Vec<u8>) {
         self.end_everything(domain, &why);
         self.phase = Phase::Down(why.clone());
@@ -245,7 +247,7 @@ impl State {
 }
 
 impl State {
-    /// The dialer knows that it was accepted. Told here, ahead of what it sent behind that, so that it can be answered.
+    /// READY has arrived. The event is queued before the frames behind READY are handled, so that the program can answer them.
     pub fn on_ready(&mut self) {
         if matches!(self.phase, Phase::Connecting { stage: ConnectStage::AwaitReady, .. }) {
             self.phase = Phase::Connected;
@@ -254,7 +256,7 @@ impl State {
     }
 }
 
-/// Moves a connection attempt on; its outcome goes to the event queue.
+/// Advances a connection attempt. Its outcome becomes an event.
 pub fn advance(state: &mut State, domain: &Domain) {
     let _held = cancel::CancelDisabled::off();
     if let Err(e) = try_advance(state, domain) {

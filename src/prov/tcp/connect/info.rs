@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Discovery: the one candidate of this host, its addresses, and what the host lets the provider do.
+//! Discovery: the provider's one candidate, with its addresses, and the facts about this host that `gdrfab-info` prints.
 
 use crate::config;
 use crate::error::{Error, Result, errno};
@@ -19,8 +19,8 @@ use std::os::fd::AsFd;
 
 const NAME: &str = "tcp";
 
-/// The address of this side where nobody names one: that of the interface of `GDRFAB_TCP_IFACE`, else the loopback.
-/// `like`: an address whose family it should have.
+/// The address of this host to use where none is named: that of the interface of `GDRFAB_TCP_IFACE`, else the loopback. `like`: an
+/// address whose family it should have.
 pub fn own_ip(like: Option<IpAddr>) -> Result<IpAddr> {
     let v6 = like.is_some_and(|ip| ip.is_ipv6());
     match (&config::get().tcp.iface, v6) {
@@ -29,7 +29,7 @@ pub fn own_ip(like: Option<IpAddr>) -> Result<IpAddr> {
         (Some(name), _) => {
             let words = |e: Error| e.context("GDRFAB_TCP_IFACE");
             match tcp::interface_address(name, v6) {
-                // Without a peer to fit, an interface that has only the other family serves as well.
+                // No peer demands a family, so an interface that has only IPv6 serves as well.
                 Err(e) if like.is_none() && e.errno == errno::EADDRNOTAVAIL => tcp::interface_address(name, true).map_err(words),
                 found => found.map_err(words),
             }
@@ -54,7 +54,7 @@ fn info() -> Info {
     }
 }
 
-/// A port's number, or the name that this host's list of services has for it.
+/// A port number, or the number of a service that this host knows by name.
 fn port(service: &str) -> Result<u16> {
     let number = service.bytes().all(|b| b.is_ascii_digit()).then(|| service.parse::<u16>().ok());
     number.unwrap_or_else(|| tcp::service_port(service)).ok_or_else(|| {
@@ -62,7 +62,7 @@ fn port(service: &str) -> Result<u16> {
     })
 }
 
-/// What node and service name; none: neither was given.
+/// The address that node and service name. `None`: neither was given.
 fn named(ask: &Ask<'_>) -> Result<Option<Address>> {
     if let Some(whole) = ask.service.filter(|s| s.starts_with(SCHEME)) {
         return whole.parse().map(Some).map_err(|e: Error| e.context("service"));
@@ -77,12 +77,13 @@ fn named(ask: &Ask<'_>) -> Result<Option<Address>> {
     Ok(Some(Address { host, token: None }))
 }
 
-/// Fills in the addresses that were asked for, or tells why this candidate cannot serve them.
+/// Fills in the addresses that were asked for. An error says why this candidate cannot serve them.
 fn answer(info: &mut Info, ask: &Ask<'_>) -> Result<()> {
     let named = named(ask)?;
     usable()?;
     let found = match (&named, ask.node) {
-        // A name is looked up so that an unknown one is told of here. It stays a name, for all of its addresses.
+        // The name is resolved here to report an unknown one early. The address keeps the name, so that all of the host's addresses
+        // are tried later.
         (Some(address), Some(node)) => address.resolve().map_err(|e| e.context(format_args!("node {node:?}")))?,
         _ => Vec::new(),
     };
@@ -97,7 +98,7 @@ fn answer(info: &mut Info, ask: &Ask<'_>) -> Result<()> {
         info.dest_addr = Some(address.to_string());
         return own(info, like);
     }
-    // Whether it is this host's shows by taking any port of it for a moment.
+    // An address is this host's if a socket can be bound to it.
     let ours = |at: &SocketAddr| {
         let mut any = *at;
         any.set_port(0);
@@ -110,7 +111,7 @@ fn answer(info: &mut Info, ask: &Ask<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Connections leave from the interface that was chosen; without a choice the routes decide.
+/// Connections leave from the interface that was configured; otherwise the routes decide.
 fn own(info: &mut Info, like: Option<IpAddr>) -> Result<()> {
     if config::get().tcp.iface.is_some() {
         info.src_addr = Some(Address::of(SocketAddr::new(own_ip(like)?, 0), None).to_string());
@@ -118,7 +119,7 @@ fn own(info: &mut Info, like: Option<IpAddr>) -> Result<()> {
     Ok(())
 }
 
-/// The one candidate of this host.
+/// The provider's one candidate.
 pub fn candidates(ask: &Ask<'_>) -> Vec<Info> {
     let mut info = info();
     if let Err(e) = check_congestion().and_then(|()| connector::usual()).and_then(|_| answer(&mut info, ask)) {
@@ -131,13 +132,13 @@ pub fn check_address(address: &str) -> Result<()> {
     address.parse::<Address>().map(|_| ())
 }
 
-/// Whether there are sockets at all, of either family.
+/// Whether this host has sockets at all, of either family.
 fn usable() -> Result<()> {
     let of = |ip: IpAddr| tcp::bind(SocketAddr::new(ip, 0)).map(|_| ());
     of(IpAddr::V4(Ipv4Addr::UNSPECIFIED)).or_else(|e| of(IpAddr::V6(Ipv6Addr::UNSPECIFIED)).map_err(|_| e))
 }
 
-/// The algorithm that the environment names must be one that this host lets the user choose.
+/// Whether the kernel lets this user choose the configured congestion control.
 fn check_congestion() -> Result<()> {
     let Some(name) = &config::get().tcp.congestion else { return Ok(()) };
     let any = tcp::bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0))
@@ -189,7 +190,7 @@ fn authentication() -> Fact {
     }
 }
 
-/// The kernel's limits of the buffers that it sizes by itself: least, initial, most.
+/// The kernel's limits for the buffers that it sizes itself: minimum, initial, maximum.
 fn buffers() -> Fact {
     let read = |name: &str| {
         let path = format!("/proc/sys/net/ipv4/{name}");
@@ -199,7 +200,7 @@ fn buffers() -> Fact {
     Ok(format!("tcp_rmem {}; tcp_wmem {}", read("tcp_rmem")?, read("tcp_wmem")?))
 }
 
-/// What this host lets the provider do.
+/// The facts about this host that decide what the provider can do.
 pub fn offer() -> Offer {
     let facts: [(&str, Fact); 4] =
         [("sockets", sockets()), ("interfaces", interfaces()), ("authentication", authentication()), ("buffers", buffers())];

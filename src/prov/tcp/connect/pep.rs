@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a passive endpoint listens with: a port, at which introductions come in.
+//! The passive endpoint: a port on which connection requests arrive.
 
 use super::info as discovery;
 use crate::error::{Error, Result, errno};
@@ -17,13 +17,13 @@ use std::os::fd::{AsFd, OwnedFd};
 
 pub struct Listener {
     address: SocketAddr,
-    /// Has its port from the beginning, so that it can be told, and listens when it is told to.
+    /// The bound socket. The port is taken at once, so that it can be named, and listens later.
     bound: Option<OwnedFd>,
     key: Option<Key>,
     acceptor: Option<HandshakeAcceptor>,
 }
 
-/// The first of the host's addresses that is this host's.
+/// Binds to the first of the host's addresses that belongs to this host.
 fn bind(address: &Address) -> Result<OwnedFd> {
     if address.token.is_some() {
         return Err(Error::invalid(format!("info->src_addr: {address} is an endpoint's own address; nobody else can listen there")));
@@ -39,8 +39,8 @@ fn bind(address: &Address) -> Result<OwnedFd> {
 }
 
 impl Listener {
-    /// Takes the port of `info->src_addr`; without one, any port of the interface of `GDRFAB_TCP_IFACE` or else of the
-    /// loopback, which nobody outside this host can reach.
+    /// Binds to `info->src_addr`; without it, to any port of the interface of `GDRFAB_TCP_IFACE`, or else of the loopback, which no
+    /// other host can reach.
     pub fn open(info: &Info) -> Result<Listener> {
         let key = auth::key(info)?;
         let fd = match info.src_addr.as_deref() {
@@ -62,7 +62,7 @@ impl prov::Listener for Listener {
     }
 
     fn listen(&mut self) -> Result<()> {
-        // A call that failed has given the port back.
+        // A listen call that failed has closed the socket, so the port is bound again.
         let fd = self.bound.take().map_or_else(|| tcp::bind(self.address), Ok)?;
         self.acceptor = Some(HandshakeAcceptor::start(fd, Purpose::Passive, 0, self.key.clone())?);
         Ok(())
@@ -74,7 +74,7 @@ impl prov::Listener for Listener {
         (requests, acceptor.trouble())
     }
 
-    /// A greeter watches its pending connections itself.
+    /// The acceptor watches its own attempts, so the set of descriptors changes only once.
     fn watched(&self) -> u64 {
         u64::from(self.acceptor.is_some())
     }

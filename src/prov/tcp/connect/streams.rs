@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Further streams of a connection, for long bodies: agreed on when it begins, called for by the dialer once there is a
-//! body that is long enough, and used from its word on that all of them are there. Where they cannot be had, the first
-//! stream carries everything.
+//! Further streams of a connection, for long bodies. Both sides agree on them when they connect, the dialer dials them when the
+//! first long body comes, and both use them once the dialer has sent STREAMS. If they cannot be set up, the first stream carries
+//! everything.
+//!
+//! Where the number is left to the library, `stream::tuner` decides whether they help, before they are dialed and while they are
+//! used.
 
 use crate::config;
 use crate::error::{Error, Result, errno};
@@ -27,14 +30,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-/// Time between two looks at sockets that have mostly nothing to say.
+/// Least time between two looks at the streams, which change rarely.
 const LOOK_NS: u64 = 1_000_000;
-/// Bytes that such a stream takes ahead of what it can send: what it has, no other can carry.
+/// Bound of a further stream's unsent bytes in the kernel: bytes that one socket has buffered, no other can carry.
 const UNSENT: i32 = 128 << 10;
-/// How many are asked for where the number is left to the library.
+/// Number of streams that the library asks for by itself.
 const AUTOMATIC: u32 = 4;
 
-/// How many this side would use; true: once they would help.
+/// Number of streams that this side wants; true: only once the tuner finds that they would help.
 pub fn wanted(options: &Options) -> (u32, bool) {
     match options.tcp_streams.unwrap_or(config::get().tcp.streams) {
         0 => (AUTOMATIC, true),
@@ -43,7 +46,7 @@ pub fn wanted(options: &Options) -> (u32, bool) {
     }
 }
 
-/// What a listener answers who would use further streams.
+/// A listener's answer to a dialer that wants further streams.
 pub enum StreamsOffer {
     None,
     Later(u32),
@@ -67,7 +70,7 @@ pub fn offer(request: &Request, options: &Options) -> StreamsOffer {
     }
 }
 
-/// Where streams call, and what they name there.
+/// Listens for further streams; returns the token that they must name.
 fn listen_for_streams(mut at: SocketAddr, key: Option<Key>) -> Result<(u64, HandshakeAcceptor)> {
     at.set_port(0);
     let mut raw = [0; 8];
@@ -76,7 +79,7 @@ fn listen_for_streams(mut at: SocketAddr, key: Option<Key>) -> Result<(u64, Hand
     Ok((token, HandshakeAcceptor::listen(at, Purpose::Stream, token, key)?))
 }
 
-/// Both ends are this host's: no network is between them.
+/// Whether both ends are on this host, so that no network is between them.
 fn is_here(own: IpAddr, peer: IpAddr) -> bool {
     own == peer || peer.is_loopback()
 }
@@ -92,7 +95,7 @@ impl StreamsOffer {
 }
 
 impl State {
-    /// The offer was made.
+    /// The offer was sent with ANSWER: keeps what it promised.
     pub fn keep_offer(&mut self, offer: StreamsOffer) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         match offer {
@@ -111,7 +114,7 @@ fn until() -> u64 {
 }
 
 impl Conn {
-    /// What a dialer may do by what the listener has answered.
+    /// Acts on the listener's answer about further streams.
     pub fn agree(&mut self, terms: &Terms, options: &Options) {
         match terms.streams {
             0 if wanted(options).0 > 0 && terms.rails.is_empty() && !self.is_near() => {
@@ -139,7 +142,8 @@ impl Conn {
         self.tuner = Some(Box::new(StreamTuner::new()));
         self.streams_state = match self.is_near() {
             false => StreamsState::OnDemand(count),
-            // Whoever relays the connection is; the peer, which sees a network, may still ask.
+            // The socket's other end is on this host, so more sockets do not help. If that end is a relay, the peer sees a network
+            // and may still ask.
             true => StreamsState::Refused(Box::new(Error::fixed(errno::EOPNOTSUPP, "the peer is on this host"))),
         };
     }
@@ -149,7 +153,7 @@ impl Conn {
         self.streams_state = StreamsState::Refused(Box::new(why));
     }
 
-    /// What the kernel says of all its sockets.
+    /// The kernel's counters, summed over all sockets of the connection.
     fn tally(&self) -> Option<Tally> {
         let mut sum = Tally::of(self.socket())?;
         if let Some(streams) = &self.rx.streams {
@@ -162,7 +166,7 @@ impl Conn {
         Some(sum)
     }
 
-    /// For people.
+    /// One line of text about the streams.
     pub fn streams_lines(&self) -> String {
         let why = self.tuner.as_ref().map_or(String::new(), |tuner| tuner.words());
         let count = self.rx.streams.as_ref().map_or(0, |streams| streams.count());
@@ -179,7 +183,7 @@ impl Conn {
         }
     }
 
-    /// The streams are there: from now on both sides may use them.
+    /// All streams are connected: both directions may use them from now on.
     fn open_streams(&mut self, links: Vec<Link>) -> Result<()> {
         let (mut ins, mut outs) = (Vec::new(), Vec::new());
         for Link { socket, seal, room, .. } in links {
@@ -201,7 +205,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Watches them; a stream that is over has nothing more to tell.
+    /// Watches the streams' sockets, except those that have ended.
     pub fn watch_streams(&self, poller: &Poller) -> Result<()> {
         let Some(streams) = &self.rx.streams else { return Ok(()) };
         let scattering = self.tx.is_scattering();
@@ -211,7 +215,7 @@ impl Conn {
             if result.is_ok() && !streams.is_over() {
                 result = poller.watch_for(fd, read, write);
             } else if read || write {
-                // Hung up, which would wake at once: looked at often instead.
+                // A hung-up socket would wake the thread at once, again and again; `streams_nap_ns` has it looked at instead.
                 poller.remove(fd);
             }
         });
@@ -224,7 +228,7 @@ impl Conn {
         }
     }
 
-    /// Changes when there is something else to watch.
+    /// A value that changes when other sockets, or other events of them, are to be watched.
     pub fn watched_streams(&self) -> u64 {
         let Some(streams) = &self.rx.streams else { return 0 };
         let scattering = self.tx.is_scattering();
@@ -236,20 +240,20 @@ impl Conn {
         sum
     }
 
-    /// How long a sleeper may sleep before they want to be looked at.
+    /// How long a thread may sleep before the streams are to be looked at.
     pub fn streams_nap_ns(&self) -> u64 {
         let looked_at = matches!(self.streams_state, StreamsState::Dialing { .. })
             || (self.wants_more && matches!(self.streams_state, StreamsState::MayDial { .. }));
         match &self.rx.streams {
             Some(streams) if streams.is_over() || (self.dying.is_some() && self.rx.is_gathering()) => 5 * LOOK_NS,
             _ if looked_at => LOOK_NS,
-            // A door is shut in time.
+            // The listening socket has to be closed in time.
             _ if matches!(self.streams_state, StreamsState::Awaiting { until, .. } if until != u64::MAX) => 100 * LOOK_NS,
             _ => u64::MAX,
         }
     }
 
-    /// A body that goes out: in stripes if it is long enough and there are streams.
+    /// Prepares a body to be sent: cuts it into stripes if it is long enough and the streams are used.
     pub fn body(&mut self, mut body: crate::prov::tcp::stream::body::Body) -> crate::prov::tcp::stream::body::Body {
         if body.len >= STRIPED_MIN {
             self.wants_more = true;
@@ -268,7 +272,7 @@ impl Conn {
 }
 
 impl State {
-    /// Moves on what has to do with further streams.
+    /// Advances whatever is under way with further streams.
     #[cold]
     pub fn look_at_streams(&mut self, now: u64) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
@@ -308,19 +312,19 @@ impl State {
                 }
                 Err(e) => self.give_up_streams(e),
             },
-            // Nobody has come: all of them would be there now, or be the dialer's to tell of.
+            // The dialer has not connected in time. With all streams connected it would have sent STREAMS, or will.
             StreamsState::Awaiting { count, links, until } if now > *until && (links.len() as u32) < *count => {
                 conn.refuse_more(Error::fixed(errno::ETIMEDOUT, "the peer did not call in time"));
                 self.acceptor = None;
             }
             StreamsState::Awaiting { count, links, .. } => {
                 let requests = self.acceptor.as_mut().map_or(Vec::new(), HandshakeAcceptor::poll);
-                // Attempts that the dialer has given up.
+                // Removes streams whose dialer has hung up.
                 let fds: Vec<_> = links.iter().map(|link| link.socket.as_fd()).collect();
                 let mut hung = tcp::hung_up(&fds).into_iter();
                 links.retain(|_| !hung.next().unwrap_or(false));
                 for request in requests {
-                    // One too many is turned down by being dropped.
+                    // A request too many is dropped, which rejects it.
                     if (links.len() as u32) < *count {
                         match request.accept(Terms::default()) {
                             Ok(link) => links.push(link),
@@ -332,7 +336,7 @@ impl State {
         }
     }
 
-    /// The dialer's calls came to nothing, which the listener need not wait for.
+    /// Dialing the streams failed. The listener is told, so that it does not wait for them.
     fn give_up_streams(&mut self, why: Error) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         conn.refuse_more(why);
@@ -342,7 +346,7 @@ impl State {
         }
     }
 
-    /// Asks for streams, once they would help.
+    /// Lets the tuner look at the connection, and asks for streams once it finds that they would help.
     #[cold]
     pub fn tune_streams(&mut self, now: u64) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
@@ -367,7 +371,7 @@ impl State {
         self.flush();
     }
 
-    /// The listener opens a door, once in the life of a connection, and says where.
+    /// The listener's side: listens for streams, at most once in the life of a connection, and sends DOOR with the port and token.
     pub fn invite(&mut self, count: u32) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         let opened = tcp::local(conn.socket()).and_then(|at| listen_for_streams(at, conn.key.clone()));
@@ -386,12 +390,13 @@ impl State {
         conn.put_words(Kind::Door, 0, count.into(), &[port.into(), token]);
         self.flush();
         if self.sleepers > 0 {
-            // They do not watch the door yet.
+            // Sleeping threads do not watch the new listening socket yet.
             self.bind.rouse();
         }
     }
 
-    /// From the dialer: it wants so many, or has given up. From the listener: where to call, or that it cannot be had.
+    /// Handles DOOR. From the dialer: it asks for a port, or (count 0) has given up. From the listener: the port and token, or
+    /// (count 0) a refusal.
     pub fn on_door(&mut self, count: u64, port: u64, token: u64) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         if conn.tuner.is_none() {
@@ -404,14 +409,14 @@ impl State {
                     conn.refuse_more(Error::fixed(errno::ECONNREFUSED, "the peer could not call"));
                     self.acceptor = None;
                 }
-                // It was answered, or they cross.
+                // The request was answered already, or both sides' frames crossed.
                 _ => {}
             }
             return Ok(());
         }
         let most = match conn.streams_state {
             StreamsState::OnDemand(most) | StreamsState::Asked(most) => most,
-            // It shuts in time.
+            // The listener closes its port in time.
             StreamsState::Refused(_) => return Ok(()),
             _ => return Err(protocol_error("a second door for streams")),
         };
@@ -426,7 +431,7 @@ impl State {
         Ok(())
     }
 
-    /// The dialer says that all streams are there.
+    /// Handles STREAMS: the dialer has connected all streams.
     pub fn on_streams(&mut self, count: u64) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         match std::mem::replace(&mut conn.streams_state, StreamsState::None) {
@@ -438,7 +443,7 @@ impl State {
     }
 }
 
-/// Moves calls on; true: all were answered.
+/// Advances dials; true: all have been accepted.
 fn advance_dials(dials: &mut Vec<Dial>, links: &mut Vec<Link>, late: bool) -> Result<bool> {
     for mut dial in std::mem::take(dials) {
         match dial.advance()? {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A listener and those who have connected to it and are not known yet. Whoever connects is hostile until its
-//! introduction has been checked, so what it can cost is bounded here: one descriptor, a little memory, a little time.
+//! A listening socket and its connection attempts. Every caller is hostile until its INTRO has been checked, so the cost of an
+//! attempt is bounded: one descriptor, a little memory, and a little time.
 
 use super::exchange::Link;
 use super::pending::{Introduced, ListenParams, Pending};
@@ -19,21 +19,21 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Connections that the kernel keeps while there is no room; it may be set to keep fewer (net.core.somaxconn).
+/// Length of the kernel's queue of connections that were not accepted yet; `net.core.somaxconn` may lower it.
 const BACKLOG: i32 = 4096;
-/// Requests that wait for the program's answer; more are refused.
+/// Most requests that wait for the program's answer. Further ones are refused.
 const REQUESTS: usize = 1024;
-/// Pending connections where a rail is awaited.
+/// Most attempts at once where a rail is awaited.
 const RAIL_PENDING: usize = 8;
-/// Who has said nothing for so long makes room for others.
+/// If there are too many attempts, one that has sent nothing for this long makes room for another.
 const SILENCE_NS: u64 = 100_000_000;
 
-/// A connection request. Dropped, it is rejected.
+/// A connection request, whose INTRO is valid. Dropping it rejects it.
 pub struct Request {
     introduced: Option<Introduced>,
     peer: SocketAddr,
     terms: Terms,
-    /// Counted by its greeter as long as it is there.
+    /// Shared with the acceptor, which counts its open requests by it.
     _counted: Arc<()>,
 }
 
@@ -51,23 +51,23 @@ impl Request {
         self.peer
     }
 
-    /// The key for it alone.
+    /// The key that applies to this peer.
     pub fn key(&self) -> Option<Key> {
         self.introduced.as_ref().and_then(|introduced| introduced.key.clone())
     }
 
-    /// Of the format, that both speak.
+    /// The version of the format that both sides speak.
     pub fn version(&self) -> u16 {
         self.introduced.as_ref().map_or(0, |introduced| introduced.version)
     }
 
-    /// Where on this host it has called.
+    /// The address of this host that the peer dialed.
     pub fn called_at(&self) -> Option<SocketAddr> {
         self.introduced.as_ref().and_then(|introduced| tcp::local(introduced.socket.as_fd()).ok())
     }
 
-    /// Tells the peer that it is accepted. What its socket has next is its first frame. Without a descriptor for a sealed
-    /// connection it is told that instead.
+    /// Accepts: sends ANSWER, after which the peer's next byte belongs to its first frame. If a sealed connection cannot get its
+    /// buffer, ANSWER says BUSY.
     pub fn accept(mut self, terms: Terms) -> Result<Link> {
         let Some(mut introduced) = self.introduced.take() else {
             return Err(Error::invalid("handle: this connection request has been answered"));
@@ -83,7 +83,7 @@ impl Request {
 }
 
 impl prov::Request for Request {
-    /// As the socket has it.
+    /// The address that the socket has, not one that the peer claims.
     fn from(&self) -> String {
         Address::of(self.peer, None).to_string()
     }
@@ -110,12 +110,12 @@ impl Drop for Request {
     }
 }
 
-/// A listening socket and its pending connections, which have not introduced themselves yet.
+/// A listening socket and its attempts.
 pub struct HandshakeAcceptor {
     acceptor: Acceptor,
     at: SocketAddr,
     door: ListenParams,
-    /// Oldest first.
+    /// The oldest attempt first.
     pending: Vec<Pending>,
     refused: RefusedKeys,
     most: usize,
@@ -130,7 +130,7 @@ impl HandshakeAcceptor {
         HandshakeAcceptor::start(tcp::bind(at)?, purpose, token, key)
     }
 
-    /// Listens on a bound socket.
+    /// Listens on a socket that is bound already.
     pub fn start(bound: OwnedFd, purpose: Purpose, token: u64, key: Option<Key>) -> Result<HandshakeAcceptor> {
         let at = tcp::local(bound.as_fd())?;
         tcp::start(bound.as_fd(), BACKLOG).map_err(|e| e.context(at))?;
@@ -141,7 +141,7 @@ impl HandshakeAcceptor {
             door: ListenParams { purpose, token, key },
             pending: Vec::new(),
             refused: RefusedKeys::default(),
-            // One dialer alone is awaited there, as long as the connection lasts.
+            // Only one dialer is expected there, for as long as the connection lasts.
             most: if matches!(purpose, Purpose::Rail) { config.pending.min(RAIL_PENDING) } else { config.pending },
             requests: Arc::default(),
             most_requests: REQUESTS,
@@ -153,28 +153,28 @@ impl HandshakeAcceptor {
         self.at
     }
 
-    /// How many have connected and are not known yet.
+    /// Number of attempts whose INTRO has not been checked.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// Who has been silent for longest, and since when.
+    /// The attempt that has sent nothing for longest (index, time of its last byte).
     fn most_silent(&self) -> Option<(usize, u64)> {
         self.pending.iter().map(Pending::heard).enumerate().min_by_key(|(_, introduced)| *introduced)
     }
 
-    /// When the next connection can be taken; now, if that is past.
+    /// When the next connection can be accepted; a time in the past: now.
     fn room_at(&self) -> u64 {
         let full = self.pending.len() >= self.most;
         self.most_silent().filter(|_| full).map_or(0, |(_, introduced)| introduced + SILENCE_NS)
     }
 
-    /// Why connections cannot be taken, or were refused for their key, if the owner was not told yet.
+    /// Why connections cannot be accepted, or were refused for their key, unless this was reported already.
     pub fn trouble(&mut self) -> Option<Error> {
         self.acceptor.trouble().or_else(|| self.refused.tell(time::now_ns()))
     }
 
-    /// What becomes readable when `poll` has something to do.
+    /// Calls `each` with the descriptor that becomes readable when `poll` has work.
     pub fn each_fd(&self, mut each: impl FnMut(BorrowedFd<'_>)) {
         each(self.acceptor.set.as_fd());
     }
@@ -183,7 +183,7 @@ impl HandshakeAcceptor {
         poller.add(self.acceptor.set.as_fd())
     }
 
-    /// Takes what has come: requests that introduced themselves well.
+    /// Accepts and advances attempts; returns new requests.
     pub fn poll(&mut self) -> Vec<Request> {
         let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.acceptor.fd()).chain(self.pending.iter().map(Pending::fd)).collect();
         let ready = tcp::readable(&fds);
@@ -212,10 +212,10 @@ impl HandshakeAcceptor {
         match pending.advance(&self.door) {
             Ok(Ok(mut introduced)) => {
                 self.acceptor.set.remove(introduced.socket.as_fd());
-                // One is ours.
+                // The acceptor itself holds one reference.
                 if Arc::strong_count(&self.requests) > self.most_requests {
                     crate::log!(Info, "{peer} is refused: {} connection requests wait for an answer", self.most_requests);
-                    // It learns it from the end of the connection too.
+                    // If ANSWER is lost, the peer still sees the connection end.
                     let _ = introduced.answer(Status::Busy, &Terms::default());
                     return;
                 }
@@ -237,7 +237,7 @@ impl HandshakeAcceptor {
         }
     }
 
-    /// Takes connections out of the kernel's queue while there is room for them, and no more than a turn's.
+    /// Accepts connections from the kernel's queue while there is room for attempts, and `MOST` in one turn.
     fn take(&mut self, now: u64, requests: &mut Vec<Request>) {
         for _ in 0..MOST {
             if self.room_at() > now {
@@ -287,7 +287,7 @@ mod tests {
             assert!(acceptor.poll().is_empty());
             std::thread::sleep(Duration::from_millis(1));
         }
-        // It keeps talking, which gives it no more time; the timer wakes whoever sleeps.
+        // It keeps sending, which gives it no more time; the timer wakes a sleeping thread.
         slow.write_all(b"GDR").unwrap();
         while acceptor.pending() == 1 && acceptor.acceptor.set.wait(Some(20_000_000)) == Woken::Ready {
             assert!(acceptor.poll().is_empty());
@@ -311,7 +311,7 @@ mod tests {
         assert!(acceptor.poll().is_empty() && acceptor.pending() == 1);
     }
 
-    /// Drives both sides until the dialer knows, or the greeter has a request.
+    /// Drives both sides until the dial is over, or the acceptor has a request.
     fn call(acceptor: &mut HandshakeAcceptor) -> (Result<Dialed>, Dial, Vec<Request>) {
         let to = Address::of(acceptor.local(), None);
         let mut dial = Dial::new(&to, None, Purpose::Passive, 0, Terms::default(), None).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The dialer's side of the handshake: a connection that this side begins.
+//! The dialer's side of the handshake: connects to the first address of a host that answers, then exchanges the four messages.
 
 use super::exchange::{Inbox, Link, handshake_error, nonce, read_message, write_message};
 use super::socket_options::keep_alive;
@@ -16,11 +16,11 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A host with several addresses gets the next one tried after this long without an answer.
+/// The next address of a host is tried if one has not answered for this long.
 const NEXT_NS: u64 = 2_000_000_000;
 
-/// What a status of the listener means to the dialer. `Code::Rejected` is the program's own refusal alone: with it goes the
-/// program's data, with the others words.
+/// The error for a status that the listener answered with. Only `Status::Rejected` gives `Code::Rejected`, since only that is a
+/// decision of the peer's program.
 fn refused(status: Status, key: Option<&Key>) -> Error {
     let (errno, code, words) = match status {
         Status::Version => (errno::EPROTONOSUPPORT, Code::PeerBroke, "the listener speaks no version of the format that this library does"),
@@ -48,14 +48,14 @@ fn refused(status: Status, key: Option<&Key>) -> Error {
     Error::coded(errno, code, words)
 }
 
-/// What a dial has come to.
+/// The outcome of `Dial::advance`.
 pub enum Dialed {
     Waiting,
     Accepted {
         link: Link,
         terms: Terms,
     },
-    /// The program at the other side turned it down, with this data.
+    /// The peer's program rejected the connection, with this data.
     Rejected(Vec<u8>),
 }
 
@@ -67,7 +67,7 @@ enum DialStep {
     Over,
 }
 
-/// A connection that this side begins.
+/// A connection attempt of this side.
 pub struct Dial {
     socket: Option<OwnedFd>,
     at: SocketAddr,
@@ -78,10 +78,10 @@ pub struct Dial {
     purpose: Purpose,
     token: u64,
     terms: Terms,
-    /// As what it is called.
+    /// The host as the caller named it, by which its key is found.
     host: Host,
     key: Option<Key>,
-    /// Of `key`, what is for the address that is tried.
+    /// The part of `key` that applies to the address being tried.
     for_address: Option<Key>,
     transcript: Transcript,
     noise: Option<Box<Noise>>,
@@ -91,13 +91,13 @@ pub struct Dial {
 }
 
 impl Dial {
-    /// Begins to connect to `to`, which is no name. `token`: that of the endpoint that is called, 0 for a passive one. Fails
-    /// at once where nothing can come of it.
+    /// Begins to connect to `to`, whose host is an IP address. `token`: that of the peer's endpoint, 0 for a passive endpoint.
+    /// Fails at once if the attempt cannot succeed.
     pub fn new(to: &Address, from: Option<SocketAddr>, purpose: Purpose, token: u64, terms: Terms, key: Option<Key>) -> Result<Dial> {
         Dial::to_any(to, to.resolve()?, from, purpose, token, terms, key)
     }
 
-    /// As `new`, to the first of the addresses that `to` has which takes it.
+    /// As `new`, to the first of the addresses `found` that answers.
     pub fn to_any(
         to: &Address,
         found: Vec<SocketAddr>,
@@ -150,7 +150,7 @@ impl Dial {
         Ok(dial)
     }
 
-    /// Begins to connect to the next address; without one left, `why` is the result.
+    /// Begins to connect to the next address. If none is left, the result is `why`.
     fn next(&mut self, mut why: Option<Error>) -> Result<()> {
         self.socket = None;
         while let Some(at) = self.others.pop_front() {
@@ -170,8 +170,8 @@ impl Dial {
         Err(why.unwrap_or(Error::fixed(errno::EADDRNOTAVAIL, "addr: leads nowhere")))
     }
 
-    /// What to sleep on: until it is writable if `wants_write`, else readable. `None` once the dial is over; it may be
-    /// another one after each `advance`.
+    /// The descriptor to wait for: until it is writable if `wants_write`, else until it is readable. It can change with each
+    /// `advance`. `None`: the attempt is over.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(AsFd::as_fd)
     }
@@ -180,17 +180,17 @@ impl Dial {
         matches!(self.step, DialStep::Connecting) || !self.out.is_empty()
     }
 
-    /// Whether somebody is there.
+    /// Whether a listener is there: the TCP connection is up.
     pub fn is_heard(&self) -> bool {
         !matches!(self.step, DialStep::Connecting | DialStep::Over)
     }
 
-    /// Where it is connecting to.
+    /// The address that is being tried.
     pub fn peer(&self) -> SocketAddr {
         self.at
     }
 
-    /// Does what can be done now. After anything but `Waiting` the dial is over.
+    /// Goes on as far as possible without blocking. After any other outcome than `Dialed::Waiting`, the attempt is over.
     pub fn advance(&mut self) -> Result<Dialed> {
         let result = self.steps();
         if !matches!(result, Ok(Dialed::Waiting)) {
@@ -244,10 +244,10 @@ impl Dial {
         }
     }
 
-    /// The listener has answered HELLO.
+    /// CHALLENGE has arrived: checks it, and sends INTRO.
     fn challenged(&mut self) -> Result<()> {
         let bytes = self.inbox.array()?;
-        // A port that nobody listens on can be given to the very socket that calls it, which then hears itself.
+        // TCP can connect a socket to itself, if the kernel happens to give it the very port that it dials.
         if bytes == self.transcript.hello {
             return Err(Error::fixed(errno::ECONNREFUSED, "nobody listens there"));
         }
@@ -326,7 +326,7 @@ impl Dial {
     }
 }
 
-/// A listener that hangs up in the middle.
+/// The error for a listener that closes the connection in the middle of the handshake.
 fn no_answer(e: Error) -> Error {
     if e.code != Code::PeerGone {
         return e;

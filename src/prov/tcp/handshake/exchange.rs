@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The handshake over sockets that never block: what the dialer's side (`dial`) and the listener's (`pending`) have in common.
-//! Each is driven by calling `advance` when its socket has something, and reads not a byte more than the handshake has:
-//! what follows belongs to the connection.
+//! The parts of the handshake that dialer (`dial`) and listener (`pending`) share: reading and writing messages on sockets that
+//! never block, and `Link`, the result. Neither side reads a byte beyond the handshake: the next byte belongs to the connection.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::tcp::secure::auth::Key;
@@ -22,7 +21,7 @@ pub fn nonce() -> Result<[u8; NONCE_LEN]> {
     Ok(nonce)
 }
 
-/// Bytes that are awaited, and how many have come. Nothing behind them is read.
+/// Receives exactly as many bytes as are expected, and none behind them.
 pub struct Inbox {
     pub bytes: Vec<u8>,
     pub have: usize,
@@ -33,7 +32,7 @@ impl Inbox {
         Inbox { bytes: vec![0; len], have: 0 }
     }
 
-    /// Takes what has come. True: all of it.
+    /// Reads received bytes; true: all are here.
     pub fn fill(&mut self, fd: BorrowedFd<'_>) -> Result<bool> {
         while self.have < self.bytes.len() {
             match tcp::recv(fd, &mut self.bytes[self.have..])? {
@@ -49,17 +48,17 @@ impl Inbox {
     }
 }
 
-/// A connection whose handshake is over.
+/// A connection whose handshake has succeeded.
 pub struct Link {
     pub socket: OwnedFd,
-    /// Of the format, that both speak.
+    /// The version of the format that both sides speak.
     pub version: u16,
-    /// Of a connection that is sealed.
+    /// The ciphers, if the connection is sealed.
     pub seal: Option<Box<Seal>>,
-    /// For this peer alone: what further connections with it begin with.
+    /// The key that applies to this peer; further connections to it begin with it.
     pub key: Option<Key>,
-    /// A buffer for what it sends, if that was asked for before.
-    pub room: Option<GatherBuffer>,
+    /// The buffer for sealed records to send, if it was allocated beforehand.
+    pub room: Option<Landing>,
 }
 
 impl Link {
@@ -69,7 +68,7 @@ impl Link {
     }
 }
 
-/// A head and body of this side, under its key if there is one.
+/// Encodes an INTRO or ANSWER (head and body), encrypted if there is a key.
 pub fn write_message(noise: Option<&mut Noise>, status: Status, token: u64, body: &[u8]) -> Result<Vec<u8>> {
     let plain = |len, status, token| Head { body: len, status, token, ephemeral: [0; EPHEMERAL] };
     let Some(noise) = noise else { return Ok([&plain(body.len(), status, token).encode(), body].concat()) };
@@ -80,7 +79,8 @@ pub fn write_message(noise: Option<&mut Noise>, status: Status, token: u64, body
     Ok([&Head { ephemeral: *ephemeral, ..plain(sealed.len(), Status::Good, 0) }.encode(), sealed].concat())
 }
 
-/// What a head and body of the peer say: status, token, body. `None`: it has another key, or has seen something else.
+/// Decodes an INTRO or ANSWER: (status, token, body). `None`: it does not decrypt, because the peer has another key or has seen
+/// another transcript.
 pub fn read_message(noise: Option<&mut Noise>, head: &Head, body: &[u8]) -> Result<Option<(Status, u64, Vec<u8>)>> {
     let Some(noise) = noise else { return Ok(Some((head.status, head.token, body.to_vec()))) };
     let Ok(said) = noise.read(&[&head.ephemeral, body].concat()) else { return Ok(None) };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Hosts' names, looked up on threads of the library's own: a name server may take longer to answer than a caller has
-//! time, and the C library's resolver cannot be interrupted.
+//! Resolves host names on threads of the library: a name server can take longer to answer than the caller has time, and the C
+//! library's resolver cannot be interrupted.
 
 use crate::error::{Error, Result, errno};
 use crate::prov::tcp::wire::address::Address;
@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 
-/// Each thread is held up by one name at most; further names wait for a thread, as long as somebody wants them.
+/// One name blocks one thread at most. Further names wait for a free thread, as long as their lookup is not dropped.
 static RESOLVERS: WorkQueue = WorkQueue::new("gdrfab-resolve", 16);
 
 struct Answer {
@@ -19,7 +19,7 @@ struct Answer {
     bell: Poller,
 }
 
-/// A name that is being looked up. Dropped, its answer is of no interest.
+/// A name that is being resolved. When it is dropped, the answer is discarded.
 pub struct Lookup(Arc<Answer>);
 
 impl Lookup {
@@ -46,12 +46,12 @@ impl Lookup {
         }
     }
 
-    /// The answer, once it is there.
+    /// The answer, once it is here.
     pub fn take(&self) -> Option<Result<Vec<SocketAddr>>> {
         self.0.found.lock().take()
     }
 
-    /// Readable once the answer is there.
+    /// Readable once the answer is here.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.bell.as_fd()
     }

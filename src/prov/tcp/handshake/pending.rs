@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The listener's side of the handshake: a pending connection, hostile until its introduction has been checked.
+//! The listener's side of the handshake. The peer is hostile until its INTRO has been checked.
 
 use super::exchange::{Inbox, Link, handshake_error, nonce, read_message, write_message};
 use crate::error::{Code, Error, Result, errno};
@@ -14,11 +14,11 @@ use crate::sys::{tcp, time};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// What a listener offers to those who come.
+/// The parameters of a listening socket, which callers are checked against.
 #[derive(Clone)]
 pub struct ListenParams {
     pub purpose: Purpose,
-    /// What an INTRO must name; 0 for a passive endpoint.
+    /// The token that an INTRO must name; 0 for a passive endpoint.
     pub token: u64,
     pub key: Option<Key>,
 }
@@ -29,47 +29,47 @@ enum PendingStep {
     Body(Head),
 }
 
-/// A connection whose introduction has not been checked yet.
+/// A connection attempt whose INTRO has not been checked.
 pub struct Pending {
     socket: OwnedFd,
     peer: SocketAddr,
     transcript: Box<Transcript>,
     inbox: Inbox,
     turn: PendingStep,
-    /// The version that both speak.
+    /// The version that both sides speak.
     version: u16,
-    /// The lowest that this side speaks.
+    /// The lowest version that this side speaks.
     lowest: u16,
-    /// When it last said anything.
+    /// When the caller last sent something.
     heard: u64,
-    /// When to give it up.
+    /// When to give the attempt up.
     until: u64,
 }
 
-/// One whose introduction is good, and waits for its answer.
+/// A connection attempt whose INTRO is valid. It waits for the program's answer.
 pub struct Introduced {
     pub socket: OwnedFd,
     pub peer: SocketAddr,
     pub terms: Terms,
     pub version: u16,
     noise: Option<Box<Noise>>,
-    /// For this peer alone.
+    /// The key that applies to this peer.
     pub key: Option<Key>,
 }
 
 impl Introduced {
-    /// Answers; a socket that does not take it all is as good as lost.
+    /// Sends ANSWER. A socket that does not take it at once counts as lost.
     pub fn answer(&mut self, status: Status, terms: &Terms) -> Result<()> {
         let answer = write_message(self.noise.as_deref_mut(), status, 0, &terms.encode()?)?;
         send_whole(self.socket.as_fd(), &answer)
     }
 
-    /// Whether the connection is going to be sealed.
+    /// Whether the connection will be sealed.
     pub fn seals(&self) -> bool {
         self.key.as_ref().is_some_and(|key| key.seal)
     }
 
-    /// The connection, once it was accepted.
+    /// Turns an accepted attempt into a link.
     pub fn link(self) -> Result<Link> {
         Link::new(self.socket, self.version, self.noise, self.key)
     }
@@ -83,7 +83,7 @@ fn send_whole(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<()> {
 }
 
 impl Pending {
-    /// `patience_ns`: how long it has to introduce itself.
+    /// `patience_ns`: how long the caller has for HELLO and INTRO.
     pub fn new(socket: OwnedFd, peer: SocketAddr, patience_ns: u64) -> Result<Pending> {
         tcp::set_no_delay(socket.as_fd())?;
         let now = time::now_ns();
@@ -109,19 +109,19 @@ impl Pending {
         self.peer
     }
 
-    /// When it last said anything.
+    /// When the caller last sent something.
     pub fn heard(&self) -> u64 {
         self.heard
     }
 
-    /// When its time is over.
+    /// When the attempt is given up.
     pub fn until(&self) -> u64 {
         self.until
     }
 
-    /// Sends it away, with the reason where its turn allows one.
+    /// Refuses the attempt, with the reason in the message that is due: CHALLENGE or ANSWER.
     pub fn refuse(&self, status: Status) {
-        // It may be gone, or deaf: nothing is lost by that.
+        // A caller that has gone misses the reason, which does no harm.
         let _ = match self.turn {
             PendingStep::Hello => send_whole(self.fd(), &self.refusal(status).encode()),
             _ => {
@@ -131,7 +131,7 @@ impl Pending {
         };
     }
 
-    /// A CHALLENGE that is none. For want of a common version it says which ones there are.
+    /// A CHALLENGE with an error. If no version is common, it names the versions of this side.
     fn refusal(&self, status: Status) -> Hello {
         let (lowest, highest) = match status {
             Status::Version => (self.lowest, HIGHEST),
@@ -140,14 +140,14 @@ impl Pending {
         Hello { lowest, highest, keyed: false, sealed: false, aes: false, purpose: 0, status, nonce: [0; NONCE_LEN], id: None }
     }
 
-    /// As `refuse`, of one that is closed at once: what it has said already is read, because a socket that is closed with
-    /// bytes unread takes its answer back.
+    /// `refuse` for an attempt that is closed at once. Received bytes are read first, because closing a socket with unread bytes
+    /// resets the connection, and the refusal would be lost.
     pub fn refuse_and_close(mut self, status: Status) {
         let _ = self.inbox.fill(self.socket.as_fd());
         self.refuse(status);
     }
 
-    /// Reads what has come. Gives back the connection if there is more to wait for; an error is the end of it.
+    /// Reads and handles received messages. Returns `Introduced` once INTRO is valid, else the attempt itself; an error ends it.
     pub fn advance(mut self, door: &ListenParams) -> Result<std::result::Result<Introduced, Pending>> {
         loop {
             let before = self.inbox.have;
@@ -178,7 +178,7 @@ impl Pending {
         Error::fixed(errno, words)
     }
 
-    /// HELLO is there: CHALLENGE goes out.
+    /// HELLO has arrived: checks it, and sends CHALLENGE.
     fn answer_hello(&mut self, door: &ListenParams) -> Result<()> {
         self.transcript.hello = self.inbox.array()?;
         self.lowest = door.key.as_ref().map_or(LOWEST, Key::since);
@@ -224,13 +224,13 @@ impl Pending {
         Ok(())
     }
 
-    /// The key for who said HELLO.
+    /// The key that applies to the caller who sent HELLO.
     fn key_of(&self, key: &Key) -> Result<Key> {
         let id = Hello::decode(&self.transcript.hello)?.id;
         key.for_peer(id).ok_or(Error::fixed(errno::EKEYREJECTED, "has a key that GDRFAB_TCP_KEY_FILE does not have"))
     }
 
-    /// INTRO is there. What it says under a key is nobody's until that is found to be ours.
+    /// INTRO has arrived. With a key, nothing in it is trusted before it decrypts.
     fn introduced(self, head: &Head, door: &ListenParams) -> Result<Introduced> {
         let here = tcp::local(self.socket.as_fd())?;
         let key = door.key.as_ref().map(|key| self.key_of(key)).transpose()?;
@@ -244,7 +244,7 @@ impl Pending {
         if status != Status::Good {
             return Err(handshake_error("the introduction has a status"));
         }
-        // In one piece: how much of a guess was right must not show.
+        // Compared as one number, so that the time does not tell how much of a guess is right.
         if token ^ door.token != 0 {
             return Err(self.refuse_with(Status::WrongDoor, errno::ECONNREFUSED, "named an endpoint that is not here"));
         }

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Callers whose key a listener refused, for its owner: the first at once, further ones together, because anybody may call as
-//! often as they like.
+//! Reports of callers whose key a listener refused. The first is reported at once, later ones together, because anybody may connect
+//! as often as they like.
 
 use crate::error::{Error, errno};
 use std::net::SocketAddr;
 
-/// Its owner is told no more often.
+/// Least time between two reports.
 const PAUSE_NS: u64 = 1_000_000_000;
 
 #[derive(Default)]
 pub struct RefusedKeys {
-    /// When the owner was told last.
+    /// When the last report was made.
     told: Option<u64>,
-    /// Of those that the owner was not told of: the last, and how many there are.
+    /// Refusals since the last report: the latest, and their number.
     last: Option<(SocketAddr, Error)>,
     count: u64,
 }
 
-/// Whether a caller was sent away for its key.
+/// Whether a caller was refused because of its key.
 fn is_of_key(why: &Error) -> bool {
     matches!(why.errno, errno::EACCES | errno::EKEYREJECTED)
 }
@@ -30,7 +30,7 @@ impl RefusedKeys {
         }
     }
 
-    /// What the owner is to be told at this time.
+    /// The report that is due now, if there is one.
     pub fn tell(&mut self, now: u64) -> Option<Error> {
         if self.last.is_none() || self.told.is_some_and(|told| now.saturating_sub(told) < PAUSE_NS) {
             return None;

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How a connected socket is set.
+//! Options of a connected socket.
 
 use crate::config;
 use crate::error::Result;
 use crate::sys::tcp;
 use std::os::fd::BorrowedFd;
 
-/// Congestion control of a connection within one host, which has no path to be careful with: every kernel has it, and it
-/// paces nothing.
+/// Congestion control within one host, where there is no shared network. Every kernel has reno, and it does not pace.
 const LOCAL_CONGESTION: &str = "reno";
 
-/// A peer whose host dies is noticed, while its answer is awaited too: a call may have no limit.
+/// Turns on TCP keepalive, so that a dead host is noticed even while this side waits for an answer without a time limit.
 pub fn keep_alive(socket: BorrowedFd<'_>) -> Result<()> {
     match config::get().tcp.timeout_ms {
         0 => Ok(()),
@@ -18,7 +17,7 @@ pub fn keep_alive(socket: BorrowedFd<'_>) -> Result<()> {
     }
 }
 
-/// Makes a connected socket what a connection's should be.
+/// Sets all options of a connection's socket.
 pub fn tune(socket: BorrowedFd<'_>) -> Result<()> {
     let config = &config::get().tcp;
     let (local, peer) = (tcp::local(socket)?, tcp::peer(socket)?);

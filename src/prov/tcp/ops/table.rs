@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The table of operations of a tcp endpoint: RMA of one short piece of host memory has entries of its own. What they do not
-//! take, and messages, go the general way (`prov/general.rs`).
+//! The tcp endpoint's table of operations. RMA of one short piece of host memory has entries of its own; everything that they
+//! decline, and messages, take the general path (`prov::general`).
 
 use crate::prov::bind::INJECT_FLAGS;
 use crate::prov::fast::{FastPath, fast_inject_write, fast_rma};
@@ -29,7 +29,7 @@ pub fn choose(threading: Threading) -> &'static EpOps {
     }
 }
 
-/// gdrfab_write() and gdrfab_read() of one piece of host memory.
+/// gdrfab_write() and gdrfab_read() with one piece of host memory.
 struct Copy<const WRITE: bool, const LOCKED: bool>;
 
 impl<const WRITE: bool, const LOCKED: bool> FastPath<Rma> for Copy<WRITE, LOCKED> {
@@ -42,7 +42,7 @@ impl<const WRITE: bool, const LOCKED: bool> FastPath<Rma> for Copy<WRITE, LOCKED
             return None;
         }
         let One { local, addr, key, context, .. } = one;
-        // SAFETY: `choose` gave the table of the threading that the domain was opened with.
+        // SAFETY: `choose` selects the table by the domain's threading, so `LOCKED` matches it.
         unsafe { of.rma_fast::<WRITE, LOCKED>(local, addr, key, context, head.tx_op_flags()) }.result()
     }
 }
@@ -57,7 +57,7 @@ impl<const LOCKED: bool> FastPath<InjectWrite> for InjectCopy<LOCKED> {
     #[inline(always)]
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
         let One { local, addr, key, .. } = one;
-        // SAFETY: `choose` gave the table of the threading that the domain was opened with.
+        // SAFETY: `choose` selects the table by the domain's threading, so `LOCKED` matches it.
         unsafe { of.rma_fast::<true, LOCKED>(local, addr, key, 0, INJECT_FLAGS | head.tx_op_flags()) }.result()
     }
 }

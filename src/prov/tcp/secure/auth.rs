@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who may connect: where keys come from, what they are used for, and what a handshake with them is bound to.
+//! Keys of connections: their sources, the checks of a key file, and the transcript that a handshake with a key is bound to.
 
 use super::known;
 use super::known::KnownHosts;
@@ -22,15 +22,15 @@ use zeroize::Zeroizing;
 const FILE: &str = "GDRFAB_TCP_KEY_FILE";
 const MODE: &str = "GDRFAB_TCP_SECURITY";
 
-/// What a file, or a program, has.
+/// The content of a key file, or a program's `auth_key`.
 pub enum Keys {
-    /// One that all share.
+    /// One secret that all peers share.
     Shared(Secret),
-    /// One for each host.
+    /// A key pair for each host.
     Hosts(KnownHosts),
 }
 
-/// The key that an object opened with `info` uses: the program's own, else that of the file, else none.
+/// The key of an object opened with `info`: the program's own, else that of the key file, else none.
 pub fn key(info: &Info) -> Result<Option<Key>> {
     let keys = match &info.auth_key {
         Some(own) => Some(Keys::Shared(own.clone())),
@@ -39,7 +39,7 @@ pub fn key(info: &Info) -> Result<Option<Key>> {
     with(config::get().tcp.security.as_deref(), keys)
 }
 
-/// What `mode` makes of a key; one that asks for what there is not is refused.
+/// The key for a value of `GDRFAB_TCP_SECURITY`. Fails if the value demands a key that is missing, or forbids one that is set.
 fn with(mode: Option<&str>, keys: Option<Keys>) -> Result<Option<Key>> {
     match (mode, keys) {
         (Some("none"), Some(_)) => Err(Error::invalid(format!("{MODE}=none, but a key is set (auth_key, {FILE})"))),
@@ -48,22 +48,23 @@ fn with(mode: Option<&str>, keys: Option<Keys>) -> Result<Option<Key>> {
     }
 }
 
-/// The keys of `GDRFAB_TCP_KEY_FILE`; none where that is unset.
+/// The content of the file that `GDRFAB_TCP_KEY_FILE` names, if it names one.
 pub fn of_file() -> Result<Option<Keys>> {
     config::get().tcp.key_file.as_deref().map(read).transpose()
 }
 
-/// Reads keys. A file that others may read has no secret, and one that others may write no list of who may connect.
+/// Reads a key file. A file that others can read holds no secret, and one that others can write does not say who may connect, so
+/// both are refused.
 fn read(path: &str) -> Result<Keys> {
     let io = |e: std::io::Error| Error::new(e.raw_os_error().unwrap_or(errno::EIO), format!("{FILE}={path}: {e}"));
     let refuse = |why: String| Error::new(errno::EACCES, format!("{FILE}={path}: {why}"));
-    // A pipe under that name must not make the open wait.
+    // O_NONBLOCK: opening a pipe must not block.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path).map_err(io)?;
     let facts = file.metadata().map_err(io)?;
     if !facts.is_file() {
         return Err(refuse("is no regular file".into()));
     }
-    // Root could have read it anyhow; anybody else who owns it chose the key.
+    // Root can read any file anyway; any other owner could have chosen the key.
     if facts.uid() != 0 && facts.uid() != process::euid() {
         return Err(refuse(format!(
             "belongs to user {}; a key's file belongs to who uses it ({}), or to root",
@@ -74,7 +75,7 @@ fn read(path: &str) -> Result<Keys> {
     if facts.mode() & 0o077 != 0 {
         return Err(refuse(format!("group or others have rights to it (mode {:03o}); chmod 600", facts.mode() & 0o777)));
     }
-    // Room for all of it: a vector that grows leaves what it had behind.
+    // With enough capacity from the start the vector is never moved, which would leave a copy of the key in freed memory.
     let mut bytes = Zeroizing::new(Vec::with_capacity(facts.len().min(known::FILE_MAX as u64) as usize + 64));
     file.take(known::FILE_MAX as u64 + 1).read_to_end(&mut bytes).map_err(io)?;
     if KnownHosts::has(&bytes) {
@@ -93,17 +94,17 @@ fn read(path: &str) -> Result<Keys> {
 
 #[derive(Clone)]
 enum KeyKind {
-    /// Derived from what both sides know.
+    /// Derived from the shared secret.
     Shared(Zeroizing<[u8; KEY]>),
-    /// Each side's own.
+    /// A key pair for each host.
     Hosts(KnownHosts),
 }
 
-/// What both sides of a connection must prove, and what it is for.
+/// The key that both sides of a connection must prove.
 #[derive(Clone)]
 pub struct Key {
     kind: KeyKind,
-    /// What follows the handshake is sealed.
+    /// Whether the frames are sealed after the handshake.
     pub seal: bool,
 }
 
@@ -120,12 +121,12 @@ impl Key {
         Ok(Key { kind, seal })
     }
 
-    /// The first version of the format that knows of such keys.
+    /// The first version of the format that knows this kind of key.
     pub fn since(&self) -> u16 {
         if self.id().is_some() { STATIC_SINCE } else { NOISE_SINCE }
     }
 
-    /// Names this host's key, if it has one of its own.
+    /// The name of this host's own key, if it has one.
     pub fn id(&self) -> Option<Id> {
         match &self.kind {
             KeyKind::Shared(_) => None,
@@ -133,7 +134,7 @@ impl Key {
         }
     }
 
-    /// The key for whoever is called at `at`, as which `to` is known.
+    /// The part of the key that applies to a peer dialed at `at`, which the caller named `to`.
     pub fn for_address(&self, to: &Host, at: SocketAddr) -> Result<Key> {
         let kind = match &self.kind {
             KeyKind::Shared(_) => self.kind.clone(),
@@ -142,7 +143,7 @@ impl Key {
         Ok(Key { kind, seal: self.seal })
     }
 
-    /// The key for the peer that says that it has this one; none if it may not connect with it.
+    /// The part of the key that applies to the caller that names this key in HELLO. `None`: it may not connect.
     pub fn for_peer(&self, peer: Option<Id>) -> Option<Key> {
         let kind = match (&self.kind, peer) {
             (KeyKind::Shared(_), None) => self.kind.clone(),
@@ -153,7 +154,7 @@ impl Key {
     }
 }
 
-/// What both sides of a connection have said before they prove anything; the nonces in it are this connection's alone.
+/// The messages that both sides sent before any proof. Their nonces are fresh for each connection.
 #[derive(Clone, Copy)]
 pub struct Transcript {
     pub hello: [u8; HELLO_LEN],
@@ -161,8 +162,8 @@ pub struct Transcript {
 }
 
 impl Transcript {
-    /// What both sides must have seen alike: all of it, and where each is, so that nobody can stand between two hosts that
-    /// trust each other.
+    /// The data that both sides must agree on, or the handshake fails: both messages, and both sides' addresses as each sees them,
+    /// so that nobody can relay between two hosts that trust each other.
     pub fn prologue(&self, dialer: SocketAddr, listener: SocketAddr) -> Vec<u8> {
         let mut seen = b"gdrfab tcp 3".to_vec();
         seen.extend_from_slice(&self.hello);
@@ -178,7 +179,7 @@ impl Transcript {
         seen
     }
 
-    /// The handshake of a side with a key, once CHALLENGE is known.
+    /// Begins the Noise handshake, once CHALLENGE is known.
     pub fn noise(&self, key: &Key, dialer: SocketAddr, listener: SocketAddr, is_dialer: bool) -> Result<Noise> {
         let challenge = Hello::decode(&self.challenge)?;
         let proof = match &key.kind {
@@ -279,7 +280,7 @@ mod tests {
             let e = with(bytes, mode).unwrap_err();
             assert!(e.errno == errno::EACCES && e.words.contains(words) && e.words.contains(name), "{e}");
         }
-        // The same of keys of hosts; the words name the file and the line.
+        // The same for files with keys of hosts; the error names file and line.
         for (file, mode, errno, words) in [
             (b"private 00\n".to_vec(), 0o600, errno::EINVAL, "line 1"),
             (b"private 00\n".to_vec(), 0o644, errno::EACCES, "644"),
@@ -288,7 +289,7 @@ mod tests {
             let e = with(&file, mode).unwrap_err();
             assert!(e.errno == errno && e.words.contains(words) && e.words.contains(name), "{e}");
         }
-        // Only root can make a file that is another's.
+        // Only root can create a file that belongs to somebody else.
         if process::euid() == 0 {
             with(b"0123456789abcdef", 0o600).unwrap();
             std::os::unix::fs::chown(&path, Some(12345), None).unwrap();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Keys of hosts: this one's own and those of the peers that it knows, and the file that has them, in the manner of ssh's
-//! known_hosts.
+//! A host's own key pair and the public keys of the hosts that it trusts, read from a file in the manner of ssh's `known_hosts`.
 
 use super::noise::{public_of, shared_secret};
 use super::seal::KEY;
@@ -18,19 +17,19 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// The longest file: more than ten thousand peers.
+/// The longest file: enough for more than ten thousand peers.
 pub const FILE_MAX: usize = 1 << 20;
 
 const PRIVATE: &str = "private";
 const PEER: &str = "peer";
 
-/// The first half of its SHA-256: who never saw the key cannot guess it.
+/// The first half of the key's SHA-256: only somebody who has seen the key knows it.
 fn id_of(public: &[u8; KEY]) -> Id {
     let digest: [u8; 32] = Sha256::digest(public).into();
     std::array::from_fn(|i| digest[i])
 }
 
-/// Whom a line stands for.
+/// A host that a line of the file names.
 #[derive(Clone, PartialEq, Eq)]
 enum HostPattern {
     Any,
@@ -52,22 +51,22 @@ struct OwnKey {
     id: Id,
 }
 
-/// The keys that a host has.
+/// A host's own key pair and its trusted peers.
 #[derive(Clone)]
 pub struct KnownHosts {
     own: Arc<OwnKey>,
-    /// In the order of their ids, of which each is there once.
+    /// Sorted by id; each id occurs once.
     peers: Arc<[TrustedPeer]>,
 }
 
 impl KnownHosts {
-    /// Whether a file has keys of hosts: one of its lines begins so. Any other is a shared key.
+    /// Whether a file holds keys of hosts: one of its lines begins with `private` or `peer`. Any other file holds a shared key.
     pub fn has(file: &[u8]) -> bool {
         let mut words = file.split(|b| *b == b'\n').filter_map(|line| line.split(u8::is_ascii_whitespace).find(|word| !word.is_empty()));
         words.any(|word| [PRIVATE, PEER].map(str::as_bytes).contains(&word))
     }
 
-    /// Nothing that a line says is repeated in the words about it: it may be the private key.
+    /// Parses a file. No error repeats the text of a line, which may be the private key.
     pub fn parse(file: &[u8]) -> Result<KnownHosts> {
         let text = std::str::from_utf8(file).map_err(|_| Error::invalid("is no text"))?;
         let (mut private, mut peers) = (None, Vec::new());
@@ -108,12 +107,12 @@ impl KnownHosts {
         Ok(KnownHosts { own: Arc::new(OwnKey { private, public, id: id_of(&public) }), peers: peers.into() })
     }
 
-    /// Of this host's own key.
+    /// The id of this host's own key.
     pub fn id(&self) -> Id {
         self.own.id
     }
 
-    /// This host's own, as a peer's file has it.
+    /// This host's public key, as a peer's file states it.
     pub fn public(&self) -> String {
         hex(&self.own.public)
     }
@@ -126,12 +125,12 @@ impl KnownHosts {
         self.peers.binary_search_by_key(id, |peer| peer.id).ok().and_then(|at| self.peers.get(at))
     }
 
-    /// This host's private key and that peer's public one.
+    /// This host's private key and the public key of that peer.
     pub fn pair(&self, peer: &Id) -> Option<(&[u8; KEY], &[u8; KEY])> {
         self.peer(peer).map(|peer| (&*self.own.private, &peer.key))
     }
 
-    /// The same without any other peer, wherever this one is: for what belongs to a connection with it.
+    /// A copy with only this peer, at any address: for further connections to it.
     pub fn for_peer(&self, peer: &Id) -> Option<KnownHosts> {
         self.peer(peer).map(|peer| self.of(peer))
     }
@@ -141,7 +140,7 @@ impl KnownHosts {
         KnownHosts { own: self.own.clone(), peers: Arc::new([one]) }
     }
 
-    /// The one whose line names where `to` leads, else the one line for any.
+    /// A copy with only the peer whose line names the address or host that is dialed, else with the one whose line is for any host.
     pub fn for_address(&self, to: &Host, at: SocketAddr) -> Result<KnownHosts> {
         let names_it = |name: &HostPattern| match (name, to) {
             (HostPattern::Ip(ip), _) => *ip == at.ip().to_canonical(),
@@ -191,13 +190,13 @@ fn unhex(text: &str) -> Option<[u8; KEY]> {
 
 fn hex(key: &[u8; KEY]) -> String {
     key.iter().fold(String::with_capacity(2 * KEY), |mut text, byte| {
-        // Memory takes every byte.
+        // Writing to a String cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     })
 }
 
-/// Makes a file with a new private key, which only its owner may read; gives the public one. A file that is there stays.
+/// Creates a file with a new private key, readable by its owner alone; returns the public key. An existing file is not changed.
 pub fn make(path: &str) -> Result<String> {
     let io = |e: std::io::Error| Error::new(e.raw_os_error().unwrap_or(errno::EIO), format!("{path}: {e}"));
     let mut private = Zeroizing::new([0; KEY]);
@@ -214,7 +213,7 @@ mod tests {
     use super::*;
     use crate::prov::tcp::wire::hello::ID_LEN;
 
-    /// The public key of a private one that is this byte over and over.
+    /// The public key of a private key whose bytes all are `byte`.
     fn public(byte: u8) -> String {
         hex(&public_of(&[byte; KEY]))
     }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The Noise handshake of two sides that have keys, by the crate snow with the primitives of ring, sha2 and curve25519-dalek:
-//! `NNpsk0` where they share one, `KK` where each has its own and knows the other's public one. It knows neither sockets nor
-//! what its messages say.
+//! The Noise handshake, by the crate `snow` with primitives of ring, sha2 and curve25519-dalek: `NNpsk0` for a shared key, `KK` for
+//! hosts that have their own key pairs. Only in memory: sockets and the messages' meaning are elsewhere.
 
 use super::seal::{Cipher, CipherState, KEY, Seal, TAG};
 use crate::error::{Error, Result, errno};
@@ -18,26 +17,27 @@ use snow::types::{self, Dh, Hash, Random};
 use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
 
-/// Bytes by which a message is longer than what it says.
+/// Bytes that a message has beyond its payload.
 pub const OVERHEAD: usize = EPHEMERAL + TAG;
 
-/// The public key of a private one.
+/// The public key of a private key.
 pub fn public_of(private: &[u8; KEY]) -> [u8; KEY] {
     X25519_BASEPOINT.mul_clamped(*private).to_bytes()
 }
 
-/// What a private key and a public one agree on; nothing with one of low order, with which anybody would agree on the same.
+/// The X25519 shared secret of a private and a public key. `None` for a public key of low order, with which everybody would get the
+/// same secret.
 pub fn shared_secret(private: &[u8; KEY], public: &[u8; KEY]) -> Option<[u8; KEY]> {
     let shared = MontgomeryPoint(*public).mul_clamped(*private);
     (!shared.is_identity()).then(|| shared.to_bytes())
 }
 
-/// What a side proves in its handshake, and wants proven.
+/// The proof that a side gives, and demands from its peer.
 #[derive(Clone, Copy)]
 pub enum Proof<'a> {
-    /// That it knows this.
+    /// That it knows this shared key.
     Shared(&'a [u8; KEY]),
-    /// That it has this private key; of the other, that it has the private one of this public key.
+    /// That it has this private key; of the peer, that it has the private key of this public key.
     Own { private: &'a [u8; KEY], peer: &'a [u8; KEY] },
 }
 
@@ -48,7 +48,7 @@ pub struct Noise {
     is_dialer: bool,
 }
 
-/// What a message of the peer came to.
+/// The peer's message does not decrypt: it has another key, or has seen another transcript.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeMismatch;
 
@@ -58,7 +58,7 @@ fn failed(e: snow::Error) -> Error {
 }
 
 impl Noise {
-    /// `prologue`: what both have seen, or the handshake fails.
+    /// `prologue`: the data that both sides must have seen alike, or the handshake fails.
     pub fn new(proof: Proof<'_>, cipher: Cipher, prologue: &[u8], is_dialer: bool) -> Result<Noise> {
         let name = match (proof, cipher) {
             (Proof::Shared(_), Cipher::ChaCha) => "Noise_NNpsk0_25519_ChaChaPoly_SHA256",
@@ -77,7 +77,7 @@ impl Noise {
         Ok(Noise { state: build().map_err(failed)?, cipher, is_dialer })
     }
 
-    /// This side's message, with its ephemeral key first.
+    /// Encrypts this side's message; its ephemeral key comes first.
     pub fn write(&mut self, says: &[u8]) -> Result<Vec<u8>> {
         let mut message = vec![0; says.len() + OVERHEAD];
         let n = self.state.write_message(says, &mut message).map_err(failed)?;
@@ -85,7 +85,7 @@ impl Noise {
         Ok(message)
     }
 
-    /// What the peer's message says; `HandshakeMismatch`: the peer does not know the key, or has seen something else.
+    /// Decrypts the peer's message.
     pub fn read(&mut self, message: &[u8]) -> std::result::Result<Vec<u8>, HandshakeMismatch> {
         let mut says = vec![0; message.len()];
         let n = self.state.read_message(message, &mut says).map_err(|_| HandshakeMismatch)?;
@@ -93,7 +93,7 @@ impl Noise {
         Ok(says)
     }
 
-    /// The session's keys, once both messages were said.
+    /// The connection's ciphers, after both messages.
     pub fn split(mut self) -> Result<Seal> {
         if !self.state.is_handshake_finished() {
             return Err(Error::fixed(errno::EIO, "the handshake is not over"));
@@ -104,7 +104,7 @@ impl Noise {
     }
 }
 
-/// Where snow gets its primitives.
+/// The primitives for snow.
 struct Primitives;
 
 impl CryptoResolver for Primitives {
@@ -137,7 +137,7 @@ impl Random for KernelRandom {
     }
 }
 
-/// A key of X25519: a host's own, or one that is made for one handshake.
+/// An X25519 key pair: a host's own, or an ephemeral one.
 #[derive(Default)]
 struct KeyPair {
     private: Zeroizing<[u8; KEY]>,
@@ -234,7 +234,7 @@ impl types::Cipher for NoiseCipher {
         }
     }
 
-    /// Nothing, if there is no room: a message without its end is no message.
+    /// Returns 0 if `out` is too short: a part of a message is of no use.
     fn encrypt(&self, number: u64, seen: &[u8], says: &[u8], out: &mut [u8]) -> usize {
         let Some((text, rest)) = out.split_at_mut_checked(says.len()) else { return 0 };
         let Some(place) = rest.first_chunk_mut::<TAG>() else { return 0 };
@@ -295,7 +295,7 @@ mod tests {
         }
     }
 
-    /// snow itself opens what ours seals, over a change of keys.
+    /// snow itself opens records that `seal` makes, over a change of keys.
     #[test]
     fn a_record_is_a_transport_message_of_noise() {
         for cipher in CIPHERS {
@@ -338,7 +338,7 @@ mod tests {
         }
     }
 
-    /// A dialer or listener that has one private key and believes the peer to have another.
+    /// A dialer or listener with one private key that expects the peer to have another.
     fn own(private: u8, peer: u8, is_dialer: bool) -> Noise {
         Noise::new(Proof::Own { private: &[private; KEY], peer: &public_of(&[peer; KEY]) }, Cipher::Aes, b"seen", is_dialer).unwrap()
     }
@@ -351,7 +351,7 @@ mod tests {
         let second = listener.write(b"").unwrap();
         assert_eq!((second.len(), dialer.read(&second).unwrap()), (OVERHEAD, Vec::new()));
         assert!(dialer.split().is_ok() && listener.split().is_ok());
-        // Another private key, another that is expected, a shared one: neither message is believed.
+        // Another private key, another expected key, or a shared key: neither message is accepted.
         assert_eq!(own(2, 3, false).read(&first), Err(HandshakeMismatch));
         assert_eq!(own(3, 1, false).read(&first), Err(HandshakeMismatch));
         assert_eq!(
@@ -360,7 +360,7 @@ mod tests {
         );
         let mut dialer = own(1, 2, true);
         let (first, mut other) = (dialer.write(b"").unwrap(), own(3, 1, false));
-        // It has the ephemeral key, and so all that is public.
+        // It has the peer's ephemeral key, and so everything that is public.
         other.read(&own(1, 3, true).write(b"").unwrap()).unwrap();
         assert_eq!(dialer.read(&other.write(b"").unwrap()), Err(HandshakeMismatch));
         for len in 0..first.len() {
@@ -371,7 +371,7 @@ mod tests {
         }
     }
 
-    /// With a point of low order everybody would agree on the same.
+    /// With a public key of low order, everybody would get the same secret.
     #[test]
     fn a_key_that_proves_nothing_is_refused() {
         let mut eight = [0; KEY];

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The seal of a stream: its bytes in records that only the two ends of a handshake can make and open. Bytes in, bytes out:
-//! nothing here knows a socket. `docs/tcp-wire.md` has the layout.
+//! Sealed records: a stream of bytes is encrypted and authenticated in records, which only the two ends of a handshake can make and
+//! open. Only in memory: sockets are in `sealed`. `docs/tcp-wire.md` has the layout.
 
 use crate::error::{Code, Error, Result, errno};
 use ring::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 
 /// Bytes of a key.
 pub const KEY: usize = 32;
-/// Bytes by which a record is longer than what is in it.
+/// Bytes of the tag at the end of a record.
 pub const TAG: usize = 16;
-/// Bytes of the length that stands before a record.
+/// Bytes of the length in front of a record.
 pub const LENGTH: usize = 2;
-/// The longest record, and what the longest has in it.
+/// Most bytes of a record, and most of its plain text.
 pub const RECORD_MAX: usize = u16::MAX as usize;
 pub const PLAIN_MAX: usize = RECORD_MAX - TAG;
-/// What a sender puts into one at most: whole blocks of the cipher.
+/// Most plain text that the sender puts into a record: whole blocks of the cipher.
 pub const FILL: usize = PLAIN_MAX & !15;
-/// Records under one key.
+/// Number of records after which the key is changed.
 pub const REKEY: u64 = 1 << 16;
 
-/// What seals: the handshake chooses.
+/// The cipher of a connection, which the handshake chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cipher {
     /// ChaCha20-Poly1305.
@@ -29,7 +29,7 @@ pub enum Cipher {
 }
 
 impl Cipher {
-    /// Whether this CPU has instructions for AES and for GCM's sums.
+    /// Whether this CPU has instructions for AES and for GCM's multiplication.
     pub fn is_aes_fast() -> bool {
         #[cfg(target_arch = "x86_64")]
         return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
@@ -47,7 +47,7 @@ impl Cipher {
         UnboundKey::new(algorithm, raw).ok().map(LessSafeKey::new)
     }
 
-    /// As Noise has it: four zeros, and the number in the order of bytes that the cipher has.
+    /// The nonce as Noise specifies it: four zeros, then the number in the cipher's byte order.
     pub fn nonce(self, number: u64) -> Nonce {
         let mut bytes = [0; 12];
         bytes[4..].copy_from_slice(&match self {
@@ -58,14 +58,14 @@ impl Cipher {
     }
 }
 
-/// A direction's key, and the number of its next record. Every number is used once: a record comes out of order for nobody.
+/// One direction's key, and the number of its next record. Each number is used once, and records come in order.
 pub struct CipherState {
     cipher: Cipher,
     key: LessSafeKey,
     number: u64,
 }
 
-/// Both directions of a stream.
+/// The ciphers of both directions.
 pub struct Seal {
     pub out: CipherState,
     pub incoming: CipherState,
@@ -86,7 +86,7 @@ impl CipherState {
         Ok(CipherState { cipher, key: cipher.key(raw).ok_or_else(useless)?, number: 0 })
     }
 
-    /// The nonce of the next record; a new key when this one has had its share, as Noise's REKEY makes it.
+    /// The nonce of the next record. Every `REKEY` records it first changes the key, by Noise's Rekey.
     #[inline]
     fn next(&mut self) -> Result<Nonce> {
         if self.number != 0 && self.number.is_multiple_of(REKEY) {
@@ -100,7 +100,7 @@ impl CipherState {
         Ok(nonce)
     }
 
-    /// Seals `record` but for its last `TAG` bytes, which the tag becomes.
+    /// Encrypts `record` in place; its last `TAG` bytes become the tag.
     #[inline]
     fn seal(&mut self, record: &mut [u8]) -> Result<()> {
         let nonce = self.next()?;
@@ -110,7 +110,7 @@ impl CipherState {
         Ok(())
     }
 
-    /// Opens a record in its place; all but its last `TAG` bytes are what was in it.
+    /// Decrypts `record` in place; its plain text is all but the last `TAG` bytes.
     #[inline]
     fn open(&mut self, record: &mut [u8]) -> Result<()> {
         let nonce = self.next()?;
@@ -121,15 +121,15 @@ impl CipherState {
     }
 }
 
-/// Makes records in their writer's buffer: one at a time, which has left before the next is made.
+/// Makes records in a buffer of the writer's, one at a time: a record must have left before the next is made.
 pub struct Sealer {
     half: CipherState,
-    /// Of the buffer, what is on the wire, and all.
+    /// Bytes of the record that are on the wire, and its end.
     sent: usize,
     end: usize,
 }
 
-/// Bytes of that buffer.
+/// Bytes that the writer's buffer must have.
 pub const OUT: usize = LENGTH + FILL + TAG;
 
 impl Sealer {
@@ -137,7 +137,7 @@ impl Sealer {
         Sealer { half, sent: 0, end: 0 }
     }
 
-    /// What is still to be sent.
+    /// The bytes that are still to be sent.
     #[inline]
     pub fn rest<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
         buf.get(self.sent..self.end).unwrap_or(&[])
@@ -148,14 +148,14 @@ impl Sealer {
         self.sent == self.end
     }
 
-    /// So many bytes of the rest are on the wire.
+    /// `n` more bytes are on the wire.
     #[inline]
     pub fn left(&mut self, n: usize) {
         self.sent = (self.sent + n).min(self.end);
     }
 
-    /// Makes a record of the `n` bytes, 1 to `FILL`, that lie in the buffer behind room for the length. Not before the last
-    /// record has left.
+    /// Makes a record of `n` bytes, 1 to `FILL`, which lie in the buffer behind room for the length. The last record must have
+    /// left.
     #[inline]
     pub fn seal(&mut self, buf: &mut [u8], n: usize) -> Result<()> {
         let len = n + TAG;
@@ -167,20 +167,20 @@ impl Sealer {
     }
 }
 
-/// Bytes that a buffer for records must have: the longest, and as much again before it has to be moved.
+/// Bytes that a reader's buffer must have: the longest record, and as much again before bytes have to be moved.
 pub const BUFFER: usize = 2 * (LENGTH + RECORD_MAX);
 
-/// Opens records in their reader's buffer. What was opened is a window there, whose bytes the reader takes; what is not
-/// open yet follows.
+/// Opens records in a buffer of the reader's. The opened bytes are a window in the buffer, from which the reader takes; bytes of
+/// records that are not opened yet follow.
 pub struct Opener {
     half: CipherState,
-    /// Bytes of records that are not open yet: from and to where in the buffer.
+    /// Where in the buffer the unopened bytes begin and end.
     next: usize,
     end: usize,
     failed: Option<Error>,
 }
 
-/// The bytes of a buffer that are open: from, to.
+/// The opened bytes of a buffer: first and end.
 pub type Window = (usize, usize);
 
 impl Opener {
@@ -188,7 +188,7 @@ impl Opener {
         Opener { half, next: 0, end: 0, failed: None }
     }
 
-    /// The length of the record that comes next, as soon as it is known; an error if there is none of that length.
+    /// The length of the next record, once it is here. An invalid length is an error.
     fn length(&self, buf: &[u8]) -> Result<Option<usize>> {
         let Some(bytes) = buf.get(self.next..self.end).and_then(|have| have.first_chunk::<LENGTH>()) else { return Ok(None) };
         match usize::from(u16::from_le_bytes(*bytes)) {
@@ -197,19 +197,19 @@ impl Opener {
         }
     }
 
-    /// Whether a record is there whole, so that no socket will announce it.
+    /// Whether a complete record is here, which no socket announces.
     pub fn holds_record(&self, buf: &[u8]) -> bool {
         let have = self.end - self.next;
         self.failed.is_some() || self.length(buf).map_or(true, |n| n.is_some_and(|n| have >= LENGTH + n))
     }
 
-    /// Whether a record has begun that is not whole.
+    /// Whether an incomplete record is here.
     pub fn is_amid(&self) -> bool {
         self.next < self.end
     }
 
-    /// Opens the next record if it is there whole; gives the window, with what was left of the last one before it. After a
-    /// failure there is nothing but that failure.
+    /// Opens the next record if it is complete. Returns the new window, which begins with the bytes left in the old one. After a
+    /// failure every call fails.
     pub fn open(&mut self, buf: &mut [u8], window: Window) -> Result<Option<Window>> {
         if let Some(why) = &self.failed {
             return Err(why.clone());
@@ -230,17 +230,17 @@ impl Opener {
         self.next = begin + len;
         let rest = to.saturating_sub(from);
         if rest > 0 {
-            // What stood before the record is open and taken, or a length: there is room.
+            // Everything in front of the record was taken, or is its length field, so the bytes fit there.
             buf.copy_within(from..to, begin - rest);
         }
         Ok(Some((begin - rest, begin + len - TAG)))
     }
 
-    /// Room for more bytes of records, behind those that are there, with the window's new place.
+    /// Room for more received bytes; the window moves if bytes have to be moved.
     pub fn room<'a>(&mut self, buf: &'a mut [u8], window: Window) -> (&'a mut [u8], Window) {
         let (mut from, mut to) = window;
         if from >= to {
-            // Nothing is open: what is not goes to the front once it is cheap, or has to.
+            // No opened bytes are left: the unopened ones move to the front when that costs nothing, or has to be.
             (from, to) = (self.next, self.next);
         }
         let needed = LENGTH + RECORD_MAX;
@@ -255,7 +255,7 @@ impl Opener {
         (buf.get_mut(self.end..).unwrap_or(&mut []), window)
     }
 
-    /// So many bytes have come into that room.
+    /// `n` bytes were received into that room.
     pub fn came(&mut self, n: usize) {
         self.end += n;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A sealed stream over its socket: what `stream` does with a bare one, a record at a time.
+//! Sealed records on a socket: the sending end (`SealedOut`) and the receiving end (`SealedIn`).
 
 use super::seal::{BUFFER, CipherState, FILL, LENGTH, OUT, Opener, Sealer, Window};
 use crate::error::Result;
@@ -8,20 +8,20 @@ use crate::sys::stream::{self, Moved};
 use crate::sys::usercopy::GatherBuffer;
 use std::os::fd::BorrowedFd;
 
-/// The sender's end: at most one record of it is on its way.
+/// The sending end, with at most one record on its way.
 pub struct SealedOut {
     sealer: Sealer,
     buf: GatherBuffer,
 }
 
 impl SealedOut {
-    /// Its buffer, which takes a descriptor: whoever promises a sealed connection has that first.
-    pub fn room() -> Result<GatherBuffer> {
-        GatherBuffer::new(OUT)
+    /// Allocates the buffer. It takes a descriptor, so it comes before a sealed connection is promised.
+    pub fn room() -> Result<Landing> {
+        Landing::new(OUT)
     }
 
-    /// `room`: the buffer, if it is there already.
-    pub fn new(half: CipherState, room: Option<GatherBuffer>) -> Result<SealedOut> {
+    /// `room`: the buffer, if it was allocated before.
+    pub fn new(half: CipherState, room: Option<Landing>) -> Result<SealedOut> {
         let buf = room.map_or_else(SealedOut::room, Ok)?;
         Ok(SealedOut { sealer: Sealer::new(half), buf })
     }
@@ -31,7 +31,7 @@ impl SealedOut {
         self.sealer.is_out()
     }
 
-    /// Sends what is left of the record; true: all of it is out. `short`: bytes of one call at most.
+    /// Sends the rest of the record; true: all of it is out. `short`: the most bytes of one system call (fault injection).
     #[inline]
     pub fn push(&mut self, fd: BorrowedFd<'_>, short: usize) -> Result<bool> {
         while !self.sealer.is_out() {
@@ -44,7 +44,7 @@ impl SealedOut {
         Ok(true)
     }
 
-    /// Seals the first of these bytes, once the last record is out; gives how many.
+    /// Seals the first of `bytes`, at most `FILL`; returns how many. The last record must be out.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) -> Result<usize> {
         let n = bytes.len().min(FILL);
@@ -54,7 +54,7 @@ impl SealedOut {
         Ok(n)
     }
 
-    /// The same of pieces, `FILL` bytes at most, whose pages may be gone.
+    /// As `put`, from pieces of up to `FILL` bytes, whose pages may have been unmapped.
     pub fn gather(&mut self, pieces: &[Iov]) -> Result<Moved> {
         let moved = self.buf.gather(LENGTH, pieces)?;
         if let Moved::Bytes(n) = moved {
@@ -64,14 +64,14 @@ impl SealedOut {
     }
 }
 
-/// The receiver's end: opens records in its reader's buffer.
+/// The receiving end, which opens records in its reader's buffer.
 pub struct SealedIn {
     opener: Opener,
     /// In this turn the socket gave less than there was room for.
     drained: bool,
 }
 
-/// A buffer for them.
+/// A buffer of the size that `SealedIn` needs.
 pub fn buffer() -> Box<[u8]> {
     vec![0; BUFFER].into()
 }
@@ -81,13 +81,13 @@ impl SealedIn {
         SealedIn { opener: Opener::new(half), drained: false }
     }
 
-    /// Whether there is more in the buffer than is open, which no socket announces.
+    /// Whether a complete record waits in the buffer, which no socket announces.
     pub fn holds_record(&self, buf: &[u8]) -> bool {
         self.opener.holds_record(buf)
     }
 
-    /// Opens the next record, if need be with what the socket has: `Bytes`, and the window is another. `Ended` in the
-    /// middle of a record is the end as well, since only the peer's goodbye, which is sealed, tells an end from a cut.
+    /// Opens the next record, after reading from the socket if necessary. `Moved::Bytes`: the window has changed. An end within a
+    /// record is reported as an end too: only the peer's sealed BYE proves that nothing was cut off.
     #[inline]
     pub fn read(&mut self, fd: BorrowedFd<'_>, buf: &mut [u8], window: &mut Window, short: usize) -> Result<Moved> {
         loop {
@@ -115,12 +115,12 @@ impl SealedIn {
         }
     }
 
-    /// Something may have come since the last turn: the socket is asked before it counts as drained again.
+    /// A new turn: the socket is read before it counts as drained again.
     pub fn begin_turn(&mut self) {
         self.drained = false;
     }
 
-    /// Whether another read may give something.
+    /// Whether another read may bring something.
     pub fn may_have(&self, buf: &[u8]) -> bool {
         !self.drained || self.opener.holds_record(buf)
     }

@@ -1,51 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether further streams would carry long bodies faster: asked for where the path holds one connection up, and not the
-//! peer or this host; then tried, because a link of its own and a share of a wide one look alike from here. Whichever was
-//! faster is kept, and the other tried again after pauses that grow.
+//! Decides whether further streams carry long bodies faster than one. They are asked for if the network limits one connection, and
+//! neither the peer nor this host does. Then they are tried, because a link of our own and a share of a wide link look alike from
+//! here. The faster way is kept, and the other one tried again after growing pauses.
 
 use crate::sys::health::Tally;
 
-/// Time between two looks, and what is worth a verdict: time with something to send, and bytes.
+/// Time between two looks at the kernel's counters; and the least of a sample, in time with data to send, and in bytes.
 const LOOK_NS: u64 = 10_000_000;
 const SAMPLE_NS: u64 = 400_000_000;
 const SAMPLE_BYTES: u64 = 1 << 20;
-/// The same in round trips, of long paths: windows open within some.
+/// The least of a sample in round trips: on long paths a window takes several to open.
 const SAMPLE_TRIPS: u64 = 16;
-/// Bytes under way from which on there is something to send; less is the talk between bodies.
+/// With fewer bytes than this in flight and no body queued, the connection counts as idle.
 const BUSY: u64 = 64 << 10;
-/// Stretches that a trial of one and of several takes at most: windows that begin small grow for seconds on a path that
-/// loses packets. And between two trials; so many times more where several are used, which a trial costs most of.
+/// Most samples of a trial with one stream, and with several: on a path that loses packets, small windows take seconds to grow.
+/// `PAUSES`: samples between two trials, at first and at most; `USED` times as many while several streams are used, because a trial
+/// of one costs more then.
 const TRIALS: [u32; 2] = [2, 10];
 const PAUSES: (u32, u32) = (16, 256);
 const USED: u32 = 4;
-/// Percent of one's rate that several must have to be taken, and to be kept: on a path that loses packets rates swing for
-/// seconds, and one that has rested begins well.
+/// The rate of several streams, in percent of one's, from which on they are taken, and below which they are given up. The two
+/// differ because rates vary for seconds on a path that loses packets, and a rested stream begins fast.
 const TAKE_PERCENT: u64 = 115;
 const KEEP_PERCENT: u64 = 95;
-/// Percent of what was before: it grows.
+/// A sample of this many percent of the mean or more counts as growth.
 const GROW_PERCENT: u64 = 105;
 
-/// What has passed while there was something to send.
+/// A stretch of time in which there was data to send.
 #[derive(Clone, Copy, Default)]
 pub struct Sample {
     pub ns: u64,
     pub bytes: u64,
-    /// Looks, and those that found bytes held up here as the one before did: one right behind a post always does.
+    /// Number of looks; and of those that found unsent bytes, as the look before did. Right behind a post there always are some.
     pub looks: u32,
     pub waits: u32,
-    /// Time on the wire, and of that with the window of a peer that takes nothing.
+    /// Time with data in flight; and of that, time with the peer's window closed.
     pub busy_us: u64,
     pub shut_us: u64,
 }
 
 impl Sample {
-    /// Bytes were held up most of the time, and not by the peer. Where processors are what is slow, the wire is idle half
-    /// of the time, even with a socket that is full at every look.
+    /// Whether data had to wait most of the time, and not for the peer. On a host whose CPUs are the limit, nothing is in flight
+    /// half of the time, even if the socket is full at every look.
     pub fn is_held_up(&self) -> bool {
         2 * self.waits >= self.looks && self.busy_us >= self.ns / 10_000 * 9 && 4 * self.shut_us <= self.busy_us
     }
 
-    /// KB/s.
+    /// In KB/s.
     fn rate(&self) -> u64 {
         self.bytes.saturating_mul(1_000_000) / self.ns.max(1)
     }
@@ -53,27 +54,28 @@ impl Sample {
 
 #[derive(Clone, Copy, PartialEq)]
 enum TunerStage {
-    /// One connection; the last stretch was held up.
+    /// One stream is used; true: the network limited the last sample.
     One(bool),
-    /// Others were asked for.
+    /// Further streams were asked for.
     Asked,
-    /// They are there: in the middle of a trial, or so many stretches before the next.
+    /// Further streams are connected. `trial`: one way is being tried, for `left` more samples; else `left` samples remain before
+    /// the next trial.
     Open { trial: bool, left: u32 },
 }
 
 pub struct StreamTuner {
     stage: TunerStage,
     uses: bool,
-    /// What comes next is not counted: windows open first.
+    /// The next sample does not count, because windows have to open first.
     fresh: bool,
     pause: u32,
-    /// Of one connection, and of several: means of what came last.
+    /// Mean rates of late, with one stream and with several.
     rates: [u64; 2],
-    /// When the kernel is asked next; and when it was last and what it said, while there is something to send, and whether
-    /// bytes were held up.
+    /// When the kernel is asked next; and, while there is data to send, the time and counters of the last look and whether bytes
+    /// were waiting then.
     due: u64,
     last: Option<(u64, Tally, bool)>,
-    /// There was a long body since.
+    /// A long body was posted since the connection was last idle.
     had_body: bool,
     widest: u32,
     sample: Sample,
@@ -99,7 +101,7 @@ impl StreamTuner {
         self.had_body = true;
     }
 
-    /// Whether bodies go over the streams that are there.
+    /// Whether bodies go over the further streams.
     pub fn uses(&self) -> bool {
         self.uses
     }
@@ -108,8 +110,8 @@ impl StreamTuner {
         self.had_body && now >= self.due
     }
 
-    /// What the kernel says of all streams together; `in_stripes`: whether the body that leaves goes over the others;
-    /// `blocked`: there is no room for it. True: others are to be asked for.
+    /// Looks at the counters of all streams. `in_stripes`: whether the body being sent is striped; `blocked`: it waits for room.
+    /// True: ask for further streams.
     pub fn look(&mut self, now: u64, sum: &Tally, in_stripes: Option<bool>, blocked: bool) -> bool {
         self.due = now + LOOK_NS;
         self.widest = self.widest.max(sum.window);
@@ -117,7 +119,7 @@ impl StreamTuner {
             (self.had_body, self.last) = (false, None);
             return false;
         }
-        // Those that were begun in the other way end in it.
+        // Bodies that were begun in the other way are finished in it, and not counted.
         if in_stripes.is_some_and(|way| way != self.uses) {
             self.last = None;
             return false;
@@ -130,7 +132,8 @@ impl StreamTuner {
             s.looks += 1;
             s.waits += u32::from(held && was_held);
             s.busy_us += sum.busy_us.saturating_sub(last.busy_us);
-            // A window that is full and open is a buffer too small for the path.
+            // The window is full, but not smaller than it has been: the receiver's buffer is too small for the path, which more
+            // streams cure.
             if sum.window / 3 * 4 < self.widest {
                 s.shut_us += sum.full_us.saturating_sub(last.full_us);
             }
@@ -168,7 +171,7 @@ impl StreamTuner {
                 self.uses = better;
                 self.stage = TunerStage::Open { trial: false, left: if better { USED * self.pause } else { self.pause } };
             }
-            // They have become slower than one was.
+            // The streams have become slower than one was.
             TunerStage::Open { .. } if self.uses && !self.reaches(KEEP_PERCENT) => self.switch(),
             TunerStage::Open { left: 0, .. } if self.uses || held_up => self.switch(),
             TunerStage::Open { left, .. } => self.stage = TunerStage::Open { trial: false, left: left.saturating_sub(1) },
@@ -176,18 +179,18 @@ impl StreamTuner {
         self.stage == TunerStage::Asked
     }
 
-    /// Whether several have so many percent of one's rate.
+    /// Whether the rate of several streams is at least this many percent of one's.
     fn reaches(&self, percent: u64) -> bool {
         self.rates[1] >= self.rates[0] / 100 * percent
     }
 
-    /// Tries the other.
+    /// Begins a trial of the other way.
     fn switch(&mut self) {
         (self.uses, self.fresh, self.sample) = (!self.uses, true, Sample::default());
         self.stage = TunerStage::Open { trial: true, left: TRIALS[usize::from(self.uses)] };
     }
 
-    /// Streams are there: who has asked for them tries them.
+    /// Further streams are connected. The side that asked for them begins a trial.
     pub fn open(&mut self) {
         match self.stage {
             TunerStage::Asked => self.switch(),
@@ -196,7 +199,7 @@ impl StreamTuner {
         self.last = None;
     }
 
-    /// For people.
+    /// A sentence about the decision, for people.
     pub fn words(&self) -> String {
         let [one, several] = self.rates.map(|kb| kb / 1000);
         match self.stage {
@@ -215,15 +218,15 @@ mod tests {
     const MS: u64 = 1_000_000;
     const WINDOW: u32 = 3 << 20;
 
-    /// A sender of long bodies, and what its kernel counts.
+    /// A sender of long bodies, with its kernel's counters.
     struct Sender {
         tuner: StreamTuner,
         now: u64,
         sum: Tally,
     }
 
-    /// What a look finds: KB that arrived, percent of the time on the wire and with a full window, how open that is, and bytes
-    /// that wait.
+    /// The findings of a look: KB that arrived, percent of the time with data in flight and with a full window, the size of the
+    /// window, and bytes unsent.
     struct Look {
         kb: u64,
         busy: u64,
@@ -240,7 +243,7 @@ mod tests {
             Sender { tuner: StreamTuner::new(), now: MS, sum }
         }
 
-        /// Looks for so long, or until others are asked for.
+        /// Looks for `ms` milliseconds, or until further streams are asked for.
         fn sends(&mut self, ms: u64, look: &Look) -> bool {
             let end = self.now + ms * MS;
             while self.now < end {
@@ -279,9 +282,9 @@ mod tests {
         assert!(!s.sends(1000, &LIMITED) && s.sends(1000, &LIMITED));
         assert!(s.tuner.words().contains("at 10 MB/s"), "{}", s.tuner.words());
         assert!(!s.sends(5000, &LIMITED) && !s.tuner.uses());
-        // A receiver's buffer that is small for the path is full and open; a sender's leaves nothing unsent to be seen.
+        // A receiver's buffer that is too small for the path is full but open.
         assert!(Sender::new().sends(2000, &Look { full: 95, ..LIMITED }));
-        // Where round trips are long, so are stretches.
+        // On long paths samples take longer.
         let mut far = Sender::new();
         far.sum.rtt_us = 100;
         assert!(!far.sends(1000, &LIMITED));
@@ -299,14 +302,14 @@ mod tests {
             assert!(!s.sends(10_000, &look));
             assert!(s.tuner.words().contains("nothing shows"));
         }
-        // It acknowledges late what it takes late: each second look is right behind a post.
+        // A peer that reads late acknowledges late: each second look comes right behind a post.
         let mut s = Sender::new();
         for _ in 0..1000 {
             for unsent in [1 << 20, 0] {
                 assert!(!s.sends(10, &Look { unsent, ..LIMITED }));
             }
         }
-        // Too little for a verdict.
+        // Too few bytes for a sample.
         assert!(!Sender::new().sends(1000, &Look { kb: 1, ..LIMITED }));
     }
 
@@ -316,14 +319,14 @@ mod tests {
         assert!(s.tuner.uses());
         s.sends(1300, &Look { kb: 350, ..LIMITED });
         assert!(s.tuner.uses() && s.tuner.words().starts_with("35 MB/s over several connections, 10 over one"));
-        // One is tried again after a while, and no better.
+        // One stream is tried again after a while, and is no faster.
         let mut alone = 0;
         for _ in 0..100 {
             s.sends(400, &Look { kb: if s.tuner.uses() { 350 } else { 100 }, ..LIMITED });
             alone += u32::from(!s.tuner.uses());
         }
         assert!(s.tuner.uses() && (2..6).contains(&alone), "{alone}");
-        // Several that become slower than one was are found out before that.
+        // Streams that become slower than one was are found out before the next trial.
         for _ in 0..20 {
             s.sends(400, &Look { kb: if s.tuner.uses() { 50 } else { 100 }, ..LIMITED });
         }
@@ -339,7 +342,7 @@ mod tests {
         }
         s.sends(2000, &Look { kb: 140, ..LIMITED });
         assert!(s.tuner.uses(), "{}", s.tuner.words());
-        // They do not open at all.
+        // The windows do not open at all.
         let mut s = Sender::opened(&LIMITED);
         s.sends(1300, &Look { kb: 50, ..LIMITED });
         assert!(!s.tuner.uses());

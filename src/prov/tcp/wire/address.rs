@@ -1,37 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Addresses as text: what getname gives, and what a program hands to its peer by a bootstrap of its own.
+//! Addresses as text, which `gdrfab_ep_getname()` returns and programs exchange by means of their own.
 //!
-//! - `tcp://192.0.2.1:7000`, `tcp://[2001:db8::1]:7000`, `tcp://[fe80::1%3]:7000`, `tcp://host.example:7000`: where a
-//!   passive endpoint listens. A name stays a name until it is used, so that all of its addresses can be tried.
-//! - `tcp://192.0.2.1:41234/0123456789abcdef`: an endpoint's own. The token behind the port, which nobody can guess, is
-//!   its door: a peer that does not name it is sent away.
+//! - `tcp://192.0.2.1:7000`, `tcp://[2001:db8::1]:7000`, `tcp://[fe80::1%3]:7000`, `tcp://host.example:7000`: a passive endpoint. A
+//!   host name is resolved when the address is used, so that all of the host's addresses can be tried.
+//! - `tcp://192.0.2.1:41234/0123456789abcdef`: an endpoint's own address. It ends with a random token; callers that do not name it
+//!   are refused.
 //!
-//! Addresses come from outside the process, so each part is bounded here, once.
+//! Addresses come from outside the process, so the length and form of each part are checked here.
 
 use crate::error::{Error, Result, errno};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
 use std::str::FromStr;
 
-/// Every address begins so.
+/// The beginning of every address.
 pub const SCHEME: &str = "tcp://";
-/// No address is longer.
+/// Most bytes of an address.
 pub const MAX: usize = super::hello::ADDRESS_MAX;
-/// The longest name of the DNS.
+/// Most bytes of a DNS name.
 const NAME_MAX: usize = 253;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
-    /// The port in it is the address's.
+    /// An IP address and the address's port.
     Ip(SocketAddr),
-    /// A name, or a v6 address with the name of an interface.
+    /// A host name, or an IPv6 address with an interface name; and the port.
     Name(String, u16),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub host: Host,
-    /// The door of an endpoint, never 0.
+    /// The token of an endpoint's own address; never 0.
     pub token: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ fn invalid(part: &str, why: impl fmt::Display) -> Error {
 }
 
 fn number(part: &str, text: &str, max: u64) -> Result<u64> {
-    // `parse` would take a sign.
+    // `parse` would accept a sign.
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     match text.parse::<u64>() {
         Ok(n) if digits && n <= max => Ok(n),
@@ -48,7 +48,7 @@ fn number(part: &str, text: &str, max: u64) -> Result<u64> {
     }
 }
 
-/// What follows the host: ":7000", or nothing, which means 0.
+/// The text behind the host: a colon and the port, or nothing, which means port 0.
 fn port(text: &str) -> Result<u16> {
     match text.strip_prefix(':') {
         None if text.is_empty() => Ok(0),
@@ -57,8 +57,7 @@ fn port(text: &str) -> Result<u16> {
     }
 }
 
-/// The v6 address between brackets, perhaps with its interface: a number, or a name that only this host's
-/// resolver knows.
+/// An IPv6 address without its brackets, perhaps with an interface: a number, or a name that only this host's resolver knows.
 fn v6(text: &str, port: u16) -> Result<Host> {
     let (ip, scope) = match text.split_once('%') {
         Some((ip, scope)) => (ip, Some(scope)),
@@ -78,7 +77,7 @@ fn v6(text: &str, port: u16) -> Result<Host> {
     }
 }
 
-/// A host as a user types it: an address, with or without brackets, or a name.
+/// A host as a user types it: an IP address, with or without brackets, or a name.
 pub fn host(text: &str, port: u16) -> Result<Host> {
     if let Some(inner) = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')) {
         return v6(inner, port);
@@ -90,7 +89,7 @@ pub fn host(text: &str, port: u16) -> Result<Host> {
         return Ok(Host::Ip(SocketAddr::new(IpAddr::V4(ip), port)));
     }
     let good = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
-    // What looks like a v4 address and is none would otherwise become a question to the DNS.
+    // A malformed IPv4 address must not become a DNS query.
     let numeric = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     if text.is_empty() || text.len() > NAME_MAX || !text.bytes().all(good) || numeric {
         return Err(invalid("host", format_args!("{text:?} is neither an IP address nor a host's name")));
@@ -110,7 +109,7 @@ impl Address {
         }
     }
 
-    /// Port 0 is nobody's to be called at.
+    /// Fails for port 0, which cannot be dialed.
     pub fn check_port(&self) -> Result<()> {
         match self.port() {
             0 => Err(Error::invalid(format!("addr: {self} has no port"))),
@@ -118,7 +117,7 @@ impl Address {
         }
     }
 
-    /// Where it leads, best first; a name is looked up now, for as long as name servers take.
+    /// The IP addresses of the host, best first. Resolving a name can take as long as the name servers take.
     pub fn resolve(&self) -> Result<Vec<SocketAddr>> {
         match &self.host {
             Host::Ip(at) => Ok(vec![*at]),
@@ -168,7 +167,7 @@ impl FromStr for Address {
         if address.token.is_some() && address.port() == 0 {
             return Err(invalid("port", "an endpoint's address has one"));
         }
-        // What is told to others has the port in any case.
+        // The printed address always has a port, and must not be too long either.
         if address.to_string().len() > MAX {
             return Err(Error::invalid(format!("addr: longer than {MAX} bytes with its port")));
         }
@@ -265,7 +264,7 @@ mod tests {
         }
         assert!(parse(&format!("tcp://{}:1", "a".repeat(254))).is_err());
         assert!(parse(&format!("tcp://{}", "a".repeat(247))).is_ok() && parse(&format!("tcp://{}", "a".repeat(248))).is_err());
-        // Every one-byte change of a good address either fails or reads as another good one, and never panics.
+        // Every one-byte change of a valid address either fails or parses as another valid one, and never panics.
         for i in 0..OWN.len() {
             for c in ["", "&", "=", "/", "0", "f", "é", "\u{0}", "%", "[", ":"] {
                 let text = format!("{}{c}{}", &OWN[..i], &OWN[i + 1..]);

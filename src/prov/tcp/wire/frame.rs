@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Frames: what stands on the wire ahead of every body. `docs/tcp-wire.md` is the contract. Reading one here means
-//! checking all of it that does not depend on the connection's state.
+//! Frames: the header in front of every body, and the layout of bodies. `docs/tcp-wire.md` specifies them. `Header::decode` checks
+//! everything that does not depend on the connection's state.
 
 use crate::error::{Code, Error, Result, errno};
 use crate::prov::op::IOV_LIMIT;
 
-/// Bytes of a frame's header.
+/// Bytes of a header.
 pub const HEADER: usize = 16;
-/// The most words behind it: data, number, and three for each piece.
+/// Most words behind a header: data, number, and three for each piece.
 pub const WORDS: usize = 2 + 3 * IOV_LIMIT;
-/// Bytes of a whole head.
+/// Most bytes of a header and its words.
 pub const HEAD_MAX: usize = HEADER + 8 * WORDS;
-/// The longest body without parts.
+/// The longest body that is sent without parts.
 pub const WHOLE_MAX: u64 = 16 << 10;
 /// Bytes of a part.
 pub const PART: u64 = 256 << 10;
 /// The longest body.
 pub const BODY_MAX: u64 = 1 << 40;
-/// Bytes of a stripe of a body that goes over several streams.
+/// Bytes of a stripe, for bodies that go over further streams.
 pub const STRIPE: u64 = 64 << 10;
-/// The shortest body that does.
+/// The shortest body that may go in stripes.
 pub const STRIPED_MIN: u64 = 256 << 10;
-/// Blocks of a list in one frame, and bytes of each there: address, length, key.
+/// Most blocks of a list in one frame, and the bytes of each: address, length, key.
 pub const BLOCKS_MAX: usize = 4096;
 pub const BLOCK: usize = 24;
-/// Bytes before each stripe, and of what ends such a body on the first stream.
+/// Bytes in front of each stripe, and of the words that end a striped body on the first stream.
 pub const STRIPE_HEAD: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,12 +75,12 @@ pub const FAILED: u8 = 16;
 pub const STRIPED: u8 = 32;
 pub const LIST: u8 = 64;
 
-/// The header's `paths`.
+/// Bits of the header's `paths`.
 pub const SOCKET: u8 = 1;
 pub const STAGED: u8 = 2;
 
 impl Kind {
-    /// Flags that make sense with it.
+    /// The flags that this kind may have.
     fn flags(self) -> u8 {
         match self {
             Kind::Write => DATA | PROMPT | PARTS | STRIPED | LIST,
@@ -102,7 +102,7 @@ impl Kind {
         matches!(self, Kind::Write | Kind::Answered | Kind::Send | Kind::Taken | Kind::Atomic)
     }
 
-    /// Words behind data and number that are no pieces.
+    /// Number of words behind data and number that are not pieces.
     fn plain_words(self, flags: u8) -> usize {
         match self {
             Kind::Send => usize::from(flags & ACK != 0),
@@ -145,14 +145,14 @@ impl Header {
         bytes
     }
 
-    /// Reads a header; an error ends the connection.
+    /// Decodes and checks a header. An error ends the connection.
     #[inline]
     pub fn decode(bytes: &[u8; HEADER]) -> Result<Header> {
         let [kind, flags, pieces, paths, done @ .., _, _, _, _, _, _, _, _] = *bytes;
         let len = u64::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11], bytes[12], bytes[13], bytes[14], bytes[15]]);
         let Some(kind) = KINDS.get(kind as usize).copied() else { return Err(protocol_error("a frame of a kind that does not exist")) };
         let header = Header { kind, flags, pieces, paths, done: u32::from_le_bytes(done), len };
-        // Most are short writes of one piece.
+        // Most frames are short writes of one piece, which pass with one test.
         let common = (kind == Kind::Write) & (flags & !PROMPT == 0) & (pieces == 1) & (paths <= SOCKET | STAGED) & (len <= WHOLE_MAX);
         if !common {
             header.check()?;
@@ -187,7 +187,7 @@ impl Header {
         self.flags & flag != 0
     }
 
-    /// Words that follow.
+    /// Number of words behind the header.
     #[inline]
     pub fn words(&self) -> usize {
         usize::from(self.has(DATA)) + usize::from(self.has(LIST)) + self.kind.plain_words(self.flags) + 3 * usize::from(self.pieces)
@@ -200,51 +200,51 @@ pub fn word(words: &[u8], index: usize) -> u64 {
     words.get(8 * index..8 * index + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-/// The peer broke the protocol.
+/// The peer violated the protocol.
 #[cold]
 pub fn protocol_error(words: &'static str) -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, format!("the peer sent {words}"))
 }
 
-/// A status word for an error.
+/// The status word for an error.
 pub fn status_of(code: Code) -> u64 {
     match code {
-        // What has no code of its own is memory that could not be reached.
+        // An error without a code of its own is memory that could not be accessed.
         Code(0) => Code::Fault.0 as u64,
         Code(n) => n as u64,
     }
 }
 
-/// What a status word says.
+/// The error that a status word stands for.
 pub fn error_of(status: u64) -> Result<()> {
     let code = || Code(i32::try_from(status).unwrap_or(Code::PeerBroke.0));
     if status == 0 { Ok(()) } else { Err(Error::reported(code())) }
 }
 
-/// A status word for an error of a list: which of the frame's blocks it is about, and how many bytes of that are good, if that
-/// is known.
+/// The status word for an error of a list: also the block that failed, and how many of its bytes lie inside the region, if that is
+/// known.
 pub fn list_status(why: &Error) -> u64 {
     let place = why.piece.map_or(0, |(block, good)| u64::from(good) << 32 | (u64::from(block) + 1) << 16);
     status_of(why.code) & 0xffff | place
 }
 
-/// What such a word says.
+/// The error that such a status word stands for.
 pub fn error_of_list(status: u64) -> Result<()> {
     let piece = (status as u32 >> 16).checked_sub(1).map(|block| (block as u16, (status >> 32) as u32));
     error_of(status & 0xffff).map_err(|e| Error { piece, ..e })
 }
 
-/// Where byte `at` of a body on the wire lies, words between its parts included.
+/// What stands at one byte position of a body on the wire, where the body may have words between its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WirePosition {
-    /// In the word before a part: byte of the word.
+    /// This byte of a word between parts.
     Word(u8),
-    /// Byte of the body itself, and how many follow in this part.
+    /// This byte of the body, and the number of bytes from it to the end of its part.
     Byte(u64, u64),
     End,
 }
 
-/// Two words, as they stand before a stripe and behind the last.
+/// Two words, as they stand in front of a stripe and at the end of a striped body.
 pub fn two_words(first: u64, second: u64) -> [u8; STRIPE_HEAD] {
     let mut bytes = [0; STRIPE_HEAD];
     bytes[..8].copy_from_slice(&first.to_le_bytes());
@@ -252,7 +252,7 @@ pub fn two_words(first: u64, second: u64) -> [u8; STRIPE_HEAD] {
     bytes
 }
 
-/// Bytes that a body of `len` takes on the wire.
+/// Bytes of a body of `len` on the wire, with the words between parts.
 pub fn wire_len(len: u64, parts: bool) -> u64 {
     if parts { len + 8 * (len.div_ceil(PART) + 1) } else { len }
 }

@@ -1,52 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The words of the handshake as bytes; docs/tcp-wire.md has their layout. Nothing here touches a socket: whoever reads
-//! bytes of a pending connection asks this file what they mean.
+//! The messages of the handshake as bytes; `docs/tcp-wire.md` has their layout. Decoding checks everything that does not depend on
+//! the connection attempt's state.
 
 use super::segment::RAILS_MAX;
 use crate::error::{Code, Error, Result, errno};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// Versions of the format that this library speaks.
+/// The versions of the format that this library speaks.
 pub const LOWEST: u16 = 1;
 pub const HIGHEST: u16 = 7;
-/// The first that knows of several streams.
+/// The first version with several streams.
 pub const STREAMS_SINCE: u16 = 2;
-/// The first with the Noise handshake, and from which on a key is known.
+/// The first version with the Noise handshake, and so with keys.
 pub const NOISE_SINCE: u16 = 3;
-/// The first with atomic operations.
+/// The first version with atomic operations.
 pub const ATOMICS_SINCE: u16 = 3;
-/// The first with lists.
+/// The first version with lists.
 pub const LISTS_SINCE: u16 = 4;
-/// The first one with rails.
+/// The first version with rails.
 pub const RAILS_SINCE: u16 = 5;
-/// The first in which hosts have keys of their own.
+/// The first version in which hosts have keys of their own.
 pub const STATIC_SINCE: u16 = 6;
-/// The first in which streams may be called for later.
+/// The first version in which streams can be requested later.
 pub const LATER_SINCE: u16 = 7;
-/// The most streams.
+/// Most further streams of a connection.
 pub const STREAMS_MAX: u32 = 16;
 /// Bytes of HELLO and of CHALLENGE.
 pub const HELLO_LEN: usize = 64;
 /// Bytes of INTRO and of ANSWER before their body.
 pub const HEAD_LEN: usize = 48;
-/// Of these, what stands before the ephemeral key.
+/// Bytes of such a head in front of the ephemeral key.
 pub const HEAD_WORDS: usize = 16;
-/// The longest body.
+/// Most bytes of a body.
 pub const BODY_MAX: usize = 1024;
-/// The longest address in a body.
+/// Most bytes of an address in a body.
 pub const ADDRESS_MAX: usize = 255;
-/// The most private data of accept, reject and connect.
+/// Most bytes of private data in connect, accept and reject.
 pub const DATA_MAX: usize = 256;
 pub const NONCE_LEN: usize = 32;
 /// Bytes of an ephemeral key, with which each message of a Noise handshake begins.
 pub const EPHEMERAL: usize = 32;
 pub const ID_LEN: usize = 16;
-/// What names a public key.
+/// The name of a public key: half of its hash.
 pub type Id = [u8; ID_LEN];
 
 const MAGIC: [u8; 8] = *b"GDRFABt\0";
-/// Flags of HELLO and CHALLENGE: this side has a key and insists on one; it seals what follows, and insists on that; it is
-/// fast at AES, in CHALLENGE both are; its key is its own, and it insists on one that is the peer's.
+/// Flags of HELLO and CHALLENGE: this side has a key, and demands one; it seals, and demands that; it is fast at AES (in CHALLENGE:
+/// both sides are); its key is its host's own, and it demands the same of the peer.
 const KEYED: u8 = 1;
 const SEALED: u8 = 2;
 const AES: u8 = 4;
@@ -56,21 +56,21 @@ fn handshake_error(words: &'static str) -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, words)
 }
 
-/// Whom a dialer wants to speak to.
+/// The kind of endpoint or connection that a dialer wants to reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Purpose {
     /// A passive endpoint.
     Passive = 0,
-    /// An endpoint, whose address was exchanged.
+    /// An endpoint whose address was exchanged.
     Endpoint = 1,
-    /// A connection that is there: one more stream for it.
+    /// An existing connection: this is a further stream of it.
     Stream = 2,
-    /// The same: a rail of it comes up.
+    /// An existing connection: this is a rail of it.
     Rail = 3,
 }
 
-/// Why a connection goes no further.
+/// The reason for which a handshake ends, or `Good`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Status {
@@ -111,11 +111,11 @@ pub struct Hello {
     pub keyed: bool,
     pub sealed: bool,
     pub aes: bool,
-    /// `Purpose`, or one that nobody has heard of.
+    /// A `Purpose`, or a number that this version does not know.
     pub purpose: u8,
     pub status: Status,
     pub nonce: [u8; NONCE_LEN],
-    /// Which key it is, of a side that has its own.
+    /// The name of the side's key, if its host has a key of its own.
     pub id: Option<Id>,
 }
 
@@ -142,7 +142,7 @@ impl Hello {
         out
     }
 
-    /// Other versions may fill what is zero in ours, so without a common one only the versions count.
+    /// Other versions may use fields that are zero in ours, so without a common version only the version fields are read.
     pub fn decode(bytes: &[u8; HELLO_LEN]) -> Result<Hello> {
         if bytes[..8] != MAGIC {
             return Err(handshake_error("the peer does not speak gdrfab's tcp"));
@@ -180,25 +180,25 @@ impl Hello {
         Ok(hello)
     }
 
-    /// Whether there is a version that both sides speak.
+    /// Whether the two sides have a common version.
     pub fn speaks_ours(&self) -> bool {
         self.lowest <= HIGHEST && self.highest >= LOWEST
     }
 
-    /// The highest of them, if there is one.
+    /// The highest common version, if there is one.
     pub fn common(&self) -> u16 {
         self.highest.min(HIGHEST)
     }
 }
 
-/// What INTRO and ANSWER have before their body.
+/// The head of INTRO and ANSWER, in front of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// At most `BODY_MAX`.
+    /// Bytes of the body; at most `BODY_MAX`.
     pub body: usize,
     pub status: Status,
     pub token: u64,
-    /// Of the side that has a key; else zeros.
+    /// The ephemeral key of a side that has a key; else zeros.
     pub ephemeral: [u8; EPHEMERAL],
 }
 
@@ -210,7 +210,7 @@ impl Head {
         out
     }
 
-    /// What stands before the ephemeral key, and at the beginning of what is said under a key.
+    /// The bytes in front of the ephemeral key. With a key, the encrypted payload begins with the same fields.
     pub fn words(&self) -> [u8; HEAD_WORDS] {
         let mut out = [0; HEAD_WORDS];
         out[..4].copy_from_slice(&(self.body as u32).to_le_bytes());
@@ -235,24 +235,25 @@ impl Head {
     }
 }
 
-/// What a side tells of itself: the body of INTRO and ANSWER.
+/// The body of INTRO and ANSWER.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// Messages that may wait here for their receives.
+    /// Messages that may wait at this side for their receives.
     pub window: u32,
-    /// Bytes of them.
+    /// Bytes of those messages.
     pub budget: u32,
     pub address: String,
     pub data: Vec<u8>,
-    /// Further streams that this side would use.
+    /// Number of further streams: wanted (INTRO) or agreed on (ANSWER).
     pub streams: u32,
-    /// They are called for once there is evidence that they help.
+    /// The streams are dialed only once one side has found that they would help.
     pub later: bool,
-    /// Where they call, and what they name there: of a listener that agrees.
+    /// In ANSWER: the port that streams dial, and the token that they name.
     pub door: (u16, u64),
-    /// Addresses for rails: of a dialer without ports; of a listener that agrees where they call, the first for the first.
+    /// Addresses for rails. INTRO: the dialer's, without ports. ANSWER: the listener's, with the ports to dial, that of rail 0
+    /// first.
     pub rails: Vec<SocketAddr>,
-    /// What they name there.
+    /// The token that rails name.
     pub rail_token: u64,
 }
 
@@ -326,13 +327,13 @@ impl Terms {
 const DOOR: usize = 10;
 const RAIL: usize = 18;
 
-/// An address for a rail: IPv6, or IPv4 as IPv6 maps it, and a port.
+/// A rail's address: IPv6, or IPv4 mapped to IPv6, and a port.
 fn rail(bytes: &[u8]) -> Option<SocketAddr> {
     let (ip, port) = bytes.split_first_chunk::<16>()?;
     Some(SocketAddr::new(Ipv6Addr::from(*ip).to_canonical(), u16::from_le_bytes(*port.first_chunk()?)))
 }
 
-/// Two bytes of length, and as many bytes.
+/// Splits off a field with a length of two bytes in front.
 fn counted(bytes: &[u8], max: usize) -> Result<(&[u8], &[u8])> {
     let Some((len, rest)) = bytes.split_first_chunk::<2>() else {
         return Err(handshake_error("the handshake has a body that ends too early"));

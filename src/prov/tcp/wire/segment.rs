@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What travels over rails: segments of the stream of frames, each behind the number of its first byte, so that it does not
-//! matter over which rail one comes, or how often.
+//! Segments: the pieces of the stream of frames that rails carry. Each names the position of its first byte in the stream, so it
+//! can come over any rail, and more than once.
 //!
-//! INTRO and ANSWER may end with a token of 8 bytes and, for each rail, 16 bytes of IPv6 (IPv4 mapped) and 2 of port. INTRO
-//! has the dialer's addresses, with zeros for token and ports. If the listener has some as well, its ANSWER has those where it
-//! awaits rails, first the one that was called, a random token, and no streams.
-//! The connection itself is rail 0; the dialer connects from its other addresses to the others with purpose 3, the token of
-//! ANSWER, and as private data the rail's number (1 byte) and a generation (4 bytes), which is larger at each attempt and 1 of
-//! the connection itself. A rail that is lost is called for again in the same way, rail 0 too; another one of a number takes
-//! the place of the one before. A number for which ANSWER has no address, an old generation, and one within 50 ms of the one
-//! before are REJECTED. What follows each handshake, in records where the connection is sealed, are segments:
+//! Rails are agreed on in the handshake. INTRO and ANSWER may end with a token of 8 bytes and, for each rail, 16 bytes of IPv6
+//! address (IPv4 mapped) and 2 bytes of port. INTRO has the dialer's addresses, with token and ports zero. If the listener wants
+//! rails too, its ANSWER has the addresses and ports where it awaits them, beginning with the address that was dialed, a random
+//! token, and no streams. The connection itself is rail 0. The dialer connects from its other addresses to the listener's others,
+//! with purpose 3, ANSWER's token, and 5 bytes of private data: the rail's number (1 byte) and a generation (4 bytes), which grows
+//! with each attempt and is 1 for the connection itself. A lost rail, also rail 0, is dialed again in the same way; a new
+//! connection with the same number replaces the old one. The listener REJECTS a number for which ANSWER has no address, a
+//! generation that is not new, and a connection within 50 ms of the one before. After each handshake come segments, in records if
+//! the connection is sealed:
 //!
 //! ```text
 //! bytes  field
@@ -20,37 +21,38 @@
 //! 16-23  taken   bytes of the other direction's stream that were taken, in order
 //! ```
 //!
-//! A segment may come again, cut in the same way, over another rail; it is passed over. At most 8 MiB and 2,048 segments are
-//! sent beyond what was taken. Who reads a rail no more says DOWN over another. A lie about numbers ends the connection, with EPROTO.
+//! A segment may come again over another rail, with the same bounds; the receiver skips it. At most 8 MiB and 2,048 segments may be
+//! sent beyond `taken`. A side that has lost a rail sends DOWN over another. Positions that contradict each other end the
+//! connection with EPROTO.
 
 use super::frame::protocol_error;
 use crate::error::Result;
 pub use crate::prov::bind::RAILS_MAX;
 
-/// Bytes before a segment.
+/// Bytes of a segment's head.
 pub const SEGMENT_HEAD: usize = 24;
-/// Bytes of one at most: with its head it fits into one record of a seal.
+/// Most bytes of data in a segment: with its head it fits into one sealed record.
 pub const SEGMENT: usize = 60 << 10;
-/// Bytes and segments of a direction that may be on their way and not known to have come.
+/// Most bytes and segments of one direction that may be unacknowledged.
 pub const WINDOW: u64 = 8 << 20;
 pub const SEGMENTS: usize = 2048;
 
 const DATA: u8 = 0;
 const DOWN: u8 = 1;
 
-/// What stands in a segment's head.
+/// The content of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentKind {
-    /// So many bytes of the stream follow, from this one on; none: only what was taken is told.
+    /// `len` bytes of the stream, from byte `from` on. With `len` 0 the segment only acknowledges.
     Data { from: u64, len: usize },
-    /// The sender reads this rail no more, as it came up for the so-manieth time.
+    /// The sender has lost this rail, in this generation, and does not read it any more.
     Down { rail: usize, generation: u32 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHead {
     pub word: SegmentKind,
-    /// The stream of the other direction was taken up to this byte.
+    /// Acknowledgement: the stream of the other direction was received up to this byte.
     pub taken: u64,
 }
 
@@ -68,11 +70,11 @@ impl SegmentHead {
         bytes
     }
 
-    /// Reads a head; an error ends the connection.
+    /// Decodes and checks a head. An error ends the connection.
     pub fn decode(bytes: &[u8; SEGMENT_HEAD]) -> Result<SegmentHead> {
         let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
         let (first, from, taken) = (word(0), word(8), word(16));
-        // Its upper three bytes must be zero.
+        // Bytes 1 to 3 must be zero: `kind` is all four bytes.
         let (kind, len) = (first as u32, (first >> 32) as usize);
         let word = match (u8::try_from(kind).unwrap_or(u8::MAX), len) {
             (DATA, len) if len <= SEGMENT && from.checked_add(len as u64).is_some() => SegmentKind::Data { from, len },

@@ -20,7 +20,7 @@ fn text(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| ((i + seed) * 31 % 251) as u8).collect()
 }
 
-/// A reader of records, which takes all but `keep` bytes of what is open before it asks for more.
+/// A reader of records that leaves `keep` opened bytes before it asks for more.
 struct Reader {
     opener: Opener,
     buf: Vec<u8>,
@@ -41,7 +41,7 @@ impl Reader {
         self.window = if until == to { (0, 0) } else { (until, to) };
     }
 
-    /// Gives it bytes in runs of `run`, and opens whatever can be.
+    /// Gives the reader bytes in runs of `run`, and opens every complete record.
     fn feed(&mut self, mut wire: &[u8], run: usize) -> Result<()> {
         loop {
             while let Some(window) = self.opener.open(&mut self.buf, self.window)? {
@@ -98,7 +98,7 @@ fn every_length_opens() {
         reader.feed(&wire, usize::MAX).unwrap();
         assert!(reader.taken == plain, "{len}");
     }
-    // A sender never makes it; a reader takes it.
+    // A sender never makes a record this long, but a reader accepts it.
     let (half, mut longest) = (CipherState::new(Cipher::Aes, &KEY_OF).unwrap(), vec![5; PLAIN_MAX + TAG]);
     CipherState { number: reader.opener.half.number, ..half }.seal(&mut longest).unwrap();
     reader.taken.clear();
@@ -132,7 +132,7 @@ fn a_changed_bit_ends_it_for_good() {
             let mut bad = wire.clone();
             bad[at / 8] ^= 1 << (at % 8);
             record(&mut sealer, &text(40, 1));
-            // What follows makes up the length where that was made longer.
+            // Where the length field was made larger, the following bytes fill the record up.
             let rest: Vec<u8> = (0..3).flat_map(|_| record(&mut sealer, &text(FILL, 2))).collect();
             bad.extend(&rest);
             let e = reader.feed(&bad, usize::MAX).unwrap_err();
@@ -199,7 +199,7 @@ fn keys_change_on_both_sides_at_once() {
             reader.feed(&record(&mut sealer, &plain), usize::MAX).unwrap();
             assert_eq!(reader.taken, plain);
         }
-        // Without the change it is no record any more.
+        // Without the change of keys the record does not open.
         let mut still = CipherState::new(cipher, &KEY_OF).unwrap();
         still.number = REKEY;
         let mut fresh = CipherState::new(cipher, &KEY_OF).unwrap();

@@ -44,7 +44,7 @@ const IDLE_TURNS: u8 = 2;
 /// Most bytes of answers that wait because the peer does not read them.
 const UNSENT_ANSWERS: usize = 8 << 20;
 
-/// Whether the completion of a write has been reported.
+/// The state of a write's completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteStatus {
     /// It has not been reported.
@@ -146,7 +146,7 @@ pub struct Conn {
     pub peer: String,
     pub tx: Tx,
     pub rx: Rx,
-    /// Whether the connection's version has atomics, and lists.
+    /// True if the connection's version has atomics, and lists.
     pub has_atomics: bool,
     pub has_lists: bool,
     pub is_sealed: bool,
@@ -273,7 +273,7 @@ impl Conn {
         }
     }
 
-    /// Whether sending waits for room in the first socket, and not in those of further streams.
+    /// True if sending waits for room in the first socket, and not in those of further streams.
     pub fn waits_for_room(&self) -> bool {
         self.tx.blocked && (self.tx.is_passing() || !(self.tx.streams.is_some() && self.tx.is_scattering()))
     }
@@ -284,14 +284,14 @@ impl Conn {
         self.writes.len() + self.reads.len() + self.sends.len() + self.tx.ends()
     }
 
-    /// Whether an injected operation has to be refused for now: the socket has no room, and since nobody awaits its completion, no
+    /// True if an injected operation has to be refused for now: the socket has no room, and since nobody awaits its completion, no
     /// later call may come to send it.
     #[inline]
     pub fn keeps_back(&self, op_flags: u64) -> bool {
         self.tx.blocked & (op_flags & INJECT_FLAGS == INJECT_FLAGS)
     }
 
-    /// Whether waiting frames may wait for further ones: they are too few for a system call of their own, and the last call was a
+    /// True if waiting frames may wait for further ones: they are too few for a system call of their own, and the last call was a
     /// moment ago.
     #[inline]
     pub fn may_batch(&self) -> bool {
@@ -339,25 +339,25 @@ impl Conn {
         self.tx.put_head(&header, words);
     }
 
-    /// Whether nothing waits to be sent, nothing has arrived, and the connection is not ending.
+    /// True if nothing waits to be sent, nothing has arrived, and the connection is not ending.
     #[inline(always)]
     pub fn is_quiet(&self) -> bool {
         self.tx.is_empty() && !self.rx.is_amid() && self.dying.is_none()
     }
 
-    /// Whether a message of `len` bytes can be sent at once, without an offer.
+    /// True if a message of `len` bytes can be sent at once, without an offer.
     #[inline]
     pub fn may_go_whole(&self, len: u64) -> bool {
         self.has_window() && self.used.1 - self.freed.1 + len <= self.budget
     }
 
-    /// Whether an injected message has to be refused for now, because the peer's budget has no room for it until other messages are
+    /// True if an injected message has to be refused for now, because the peer's budget has no room for it until other messages are
     /// matched. A message longer than the whole budget is offered instead.
     pub fn waits_for_budget(&self, op_flags: u64, len: u64) -> bool {
         op_flags & INJECT_FLAGS == INJECT_FLAGS && len <= self.budget && !self.may_go_whole(len)
     }
 
-    /// Whether the peer's window has room for another message.
+    /// True if the peer's window has room for another message.
     #[inline]
     pub fn has_window(&self) -> bool {
         self.used.0 - self.freed.0 < self.window
@@ -448,7 +448,7 @@ impl Conn {
         }
     }
 
-    /// Whether writes were carried out that the peer has no acknowledgement of.
+    /// True if writes were carried out that the peer has no acknowledgement of.
     pub fn owes_ack(&self) -> bool {
         self.done != self.acked_to_peer
     }

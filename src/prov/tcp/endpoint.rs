@@ -236,7 +236,7 @@ impl prov::Endpoint for Endpoint {
         }
     }
 
-    /// How long a thread may sleep before this endpoint has work without an arrival.
+    /// The time that a thread may sleep before this endpoint has work without an arrival.
     fn nap_ns(&self) -> u64 {
         const LONG: u64 = u64::MAX;
         const SHORT: u64 = 1_000_000;
@@ -256,7 +256,7 @@ impl prov::Endpoint for Endpoint {
         s.bind.sleeps(now, nap)
     }
 
-    /// Whether a device's copies are awaited, whose end no socket announces.
+    /// True if a device's copies are awaited, whose end no socket announces.
     fn is_stalled(&self) -> bool {
         let s = self.state.lock();
         s.conn.as_ref().is_some_and(|c| c.rx.awaits_device() || c.tx.awaits_device())

@@ -38,7 +38,7 @@ impl State {
     }
 }
 
-/// Whether a parcel can be sent now and fits into the peer's window. A parcel that was put counts as sent, and its sender may rest.
+/// True if a parcel can be sent now and fits into the peer's window. A parcel that was put counts as sent, and its sender may rest.
 fn may_go(conn: &Conn, len: usize) -> bool {
     conn.dying.is_none()
         && !conn.tx.blocked

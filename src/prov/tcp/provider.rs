@@ -21,7 +21,7 @@ use crate::sys::tcp;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// How long closing a region waits for a device's copy that uses it.
+/// Bound of the time that closing a region waits for a device's copy that uses it.
 const CLOSE_MS: u64 = 1000;
 
 /// The provider.

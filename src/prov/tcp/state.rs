@@ -130,7 +130,7 @@ impl State {
         }
     }
 
-    /// Whether the endpoint may begin to connect.
+    /// Fails if the endpoint may not begin to connect.
     pub fn check_can_connect(&self) -> Result<()> {
         self.bind.check_can_connect(match self.phase {
             Phase::Fresh => Stage::Fresh,

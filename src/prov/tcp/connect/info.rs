@@ -132,13 +132,13 @@ pub fn check_address(address: &str) -> Result<()> {
     address.parse::<Address>().map(|_| ())
 }
 
-/// Whether this host has sockets at all, of either family.
+/// Fails if this host has no sockets of either family.
 fn usable() -> Result<()> {
     let of = |ip: IpAddr| tcp::bind(SocketAddr::new(ip, 0)).map(|_| ());
     of(IpAddr::V4(Ipv4Addr::UNSPECIFIED)).or_else(|e| of(IpAddr::V6(Ipv6Addr::UNSPECIFIED)).map_err(|_| e))
 }
 
-/// Whether the kernel lets this user choose the configured congestion control.
+/// Fails if the kernel does not let this user choose the configured congestion control.
 fn check_congestion() -> Result<()> {
     let Some(name) = &config::get().tcp.congestion else { return Ok(()) };
     let any = tcp::bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0))

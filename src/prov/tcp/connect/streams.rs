@@ -79,7 +79,7 @@ fn listen_for_streams(mut at: SocketAddr, key: Option<Key>) -> Result<(u64, Hand
     Ok((token, HandshakeAcceptor::listen(at, Purpose::Stream, token, key)?))
 }
 
-/// Whether both ends are on this host, so that no network is between them.
+/// True if both ends are on this host, so that no network is between them.
 fn is_here(own: IpAddr, peer: IpAddr) -> bool {
     own == peer || peer.is_loopback()
 }
@@ -240,7 +240,7 @@ impl Conn {
         sum
     }
 
-    /// How long a thread may sleep before the streams are to be looked at.
+    /// The time that a thread may sleep before the streams are to be looked at.
     pub fn streams_nap_ns(&self) -> u64 {
         let looked_at = matches!(self.streams_state, StreamsState::Dialing { .. })
             || (self.wants_more && matches!(self.streams_state, StreamsState::MayDial { .. }));

@@ -180,7 +180,7 @@ impl Dial {
         matches!(self.step, DialStep::Connecting) || !self.out.is_empty()
     }
 
-    /// Whether a listener is there: the TCP connection is up.
+    /// True if a listener is there: the TCP connection is up.
     pub fn is_heard(&self) -> bool {
         !matches!(self.step, DialStep::Connecting | DialStep::Over)
     }

@@ -64,7 +64,7 @@ impl Introduced {
         send_whole(self.socket.as_fd(), &answer)
     }
 
-    /// Whether the connection will be sealed.
+    /// True if the connection will be sealed.
     pub fn seals(&self) -> bool {
         self.key.as_ref().is_some_and(|key| key.seal)
     }

@@ -17,7 +17,7 @@ pub struct RefusedKeys {
     count: u64,
 }
 
-/// Whether a caller was refused because of its key.
+/// True if a caller was refused because of its key.
 fn is_of_key(why: &Error) -> bool {
     matches!(why.errno, errno::EACCES | errno::EKEYREJECTED)
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 pub const MAX_REGIONS: usize = OWN_REGIONS;
 
-/// Whether a key names device memory; `None`: the key was chosen by its owner and does not say.
+/// `Some(true)`: the key names device memory. `None`: the key was chosen by its owner and does not say.
 pub fn names_device(key: u64) -> Option<bool> {
     (key & CHOSEN_KEY != 0).then_some(key & DEVICE_KEY != 0)
 }
@@ -90,12 +90,12 @@ impl Region {
         Ok(())
     }
 
-    /// Whether the memory's pages can vanish without notice, so that only the kernel may copy them.
+    /// True if the memory's pages can vanish without notice, so that only the kernel may copy them.
     pub fn may_be_gone(&self) -> bool {
         !self.own.own
     }
 
-    /// Whether the region is a mapping of a descriptor that the caller gave.
+    /// True if the region is a mapping of a descriptor that the caller gave.
     pub fn is_file(&self) -> bool {
         self.own.file.is_some()
     }

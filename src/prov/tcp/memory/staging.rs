@@ -141,7 +141,7 @@ impl StagingLanes {
         self.all.retain(|l| l.site != site);
     }
 
-    /// Whether the lane with this number still exists.
+    /// True if the lane with this number still exists.
     fn has(&self, site: Site, number: u64) -> bool {
         self.all.iter().any(|l| l.site == site && l.number == number)
     }
@@ -196,7 +196,7 @@ impl DeviceSource {
         DeviceSource { place, len, chunk: chunk(len), posted: 0, flights: VecDeque::new(), lane: 0 }
     }
 
-    /// Whether the lane of this body's copies was dropped on behalf of another body.
+    /// True if the lane of this body's copies was dropped on behalf of another body.
     fn is_orphan(&self, lanes: &StagingLanes) -> bool {
         !self.flights.is_empty() && !lanes.has(self.place.site, self.lane)
     }
@@ -366,7 +366,7 @@ impl DeviceSink {
         lanes.give_up(self.place.site);
     }
 
-    /// Whether all bytes that came are in the device's memory.
+    /// True if all bytes that came are in the device's memory.
     pub fn settled(&mut self, lanes: &mut StagingLanes) -> Result<bool> {
         self.retire(lanes)?;
         Ok(self.flights.is_empty())

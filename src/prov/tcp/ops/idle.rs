@@ -9,11 +9,11 @@ use crate::sys::time::now_ns;
 use std::sync::Arc;
 
 impl State {
-    /// Whether all further work is announced by the socket or comes with a post.
+    /// True if all further work is announced by the socket or comes with a post.
     fn is_idle(&self) -> bool {
         let quiet = match self.conn.as_deref() {
             Some(conn) => {
-                // Whether further streams would help is found when long bodies are posted, so these states need no visits.
+                // Posted bodies show if further streams would help, so these states need no visits.
                 let one = matches!(
                     conn.streams_state,
                     StreamsState::None | StreamsState::Refused(_) | StreamsState::OnDemand(_) | StreamsState::Asked(_)

@@ -55,7 +55,7 @@ impl State {
         self.end_turn(came, force || self.is_unattended(domain))
     }
 
-    /// Whether nothing may be left waiting for a later call: a thread of the library, or one that is about to sleep, drives this
+    /// True if nothing may be left waiting for a later call: a thread of the library, or one that is about to sleep, drives this
     /// endpoint, and the program itself may never call again.
     #[inline]
     pub fn is_unattended(&self, domain: &Domain) -> bool {

@@ -106,7 +106,7 @@ pub fn refused(code: Code) -> Error {
     Error::coded(errno::EACCES, code, "refused here")
 }
 
-/// Whether copying a list's blocks is cheaper than naming each to the kernel.
+/// True if copying a list's blocks is cheaper than naming each to the kernel.
 pub fn are_short(blocks: usize, total: u64) -> bool {
     total / (blocks as u64).max(1) < SHORT
 }

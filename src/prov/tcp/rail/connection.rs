@@ -120,7 +120,7 @@ impl Rail {
         self.seal.is_some()
     }
 
-    /// Whether a segment has begun to be sent and is not out.
+    /// True if a segment has begun to be sent and is not out.
     pub fn is_sending(&self) -> bool {
         self.sending.is_some()
     }
@@ -188,7 +188,7 @@ impl Rail {
         Ok(true)
     }
 
-    /// Whether bytes were read ahead, which the socket does not announce again.
+    /// True if bytes were read ahead, which the socket does not announce again.
     pub fn holds_more(&self) -> bool {
         self.window.0 < self.window.1 || self.opens.as_ref().is_some_and(|opens| opens.holds_record(&self.stash))
     }

@@ -87,7 +87,7 @@ pub struct RailConnector {
     looked: u64,
 }
 
-/// How long an attempt may take.
+/// Time limit of an attempt.
 fn patience_ms() -> u32 {
     config::get().tcp.rail_timeout_ms.max(500)
 }
@@ -195,7 +195,7 @@ impl RailConnector {
         told
     }
 
-    /// How long a thread may sleep before `look` is due.
+    /// The time that a thread may sleep before `look` is due.
     pub fn nap_ns(&self) -> u64 {
         let rails = self.rails.lock();
         let calling = match &self.role {

@@ -42,7 +42,7 @@ impl Reorder {
         }
     }
 
-    /// Whether the next bytes are here.
+    /// True if the next bytes are here.
     pub fn is_ready(&self) -> bool {
         self.ready.is_some() || self.early.front().is_some_and(|h| h.from == self.expected)
     }

@@ -64,17 +64,17 @@ impl Rails {
         Ok(moved)
     }
 
-    /// Whether nothing waits here to be sent.
+    /// True if nothing waits here to be sent.
     pub fn is_out(&self) -> bool {
         self.unassigned.is_empty() && !self.ack_due && self.downs.is_empty() && !self.slots.iter().flat_map(|b| &b.up).any(Rail::is_sending)
     }
 
-    /// Whether the peer has acknowledged everything.
+    /// True if the peer has acknowledged everything.
     pub fn all_taken(&self) -> bool {
         self.acked == self.next
     }
 
-    /// Whether the peer has acknowledged everything, or its kernel has received it.
+    /// True if the peer has acknowledged everything, or its kernel has received it.
     pub fn is_settled(&mut self) -> bool {
         self.begin_turn();
         if self.fill(usize::MAX).is_err() || self.all_taken() {

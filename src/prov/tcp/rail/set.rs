@@ -50,7 +50,7 @@ pub struct RailSlot {
     pub up: Option<Rail>,
     /// Addresses of this side and of the peer; `None` until the rail first came up.
     pub ends: Option<(IpAddr, IpAddr)>,
-    /// How often the rail came up, and when it did last.
+    /// Number of times that the rail came up, and the time of the last.
     pub generation: u32,
     pub since: u64,
     /// Bytes of segments sent and received over the rail.
@@ -275,7 +275,7 @@ impl Rails {
         }
     }
 
-    /// Whether the last rail is lost and it is still open whether another one replaces it.
+    /// True if the last rail is lost and it is still open whether another one replaces it.
     pub fn is_undecided(&self) -> bool {
         self.gone.is_some() && self.count_up() == 0 && !self.is_over
     }
@@ -381,7 +381,7 @@ impl Rails {
         Ok(())
     }
 
-    /// Whether a complete segment, or bytes read ahead, wait here. No socket announces them.
+    /// True if a complete segment, or bytes read ahead, wait here. No socket announces them.
     pub fn holds_more(&self) -> bool {
         self.incoming.is_ready() || self.slots.iter().flat_map(|b| &b.up).any(Rail::holds_more)
     }
@@ -421,7 +421,7 @@ impl Rails {
         }
     }
 
-    /// How long a thread may sleep before `look_after` is due.
+    /// The time that a thread may sleep before `look_after` is due.
     pub fn nap_ns(&self, silence_ms: u32) -> u64 {
         let busy = !self.all_taken() || !self.is_out();
         if busy { 20_000_000 } else { u64::from(silence_ms) * 500_000 }

@@ -97,7 +97,7 @@ impl ReadTransport {
         }
     }
 
-    /// Whether received bytes wait here that no socket announces.
+    /// True if received bytes wait here that no socket announces.
     pub fn holds_more(&self, buf: &[u8]) -> bool {
         match self {
             ReadTransport::Sealed(seal) => seal.holds_record(buf),

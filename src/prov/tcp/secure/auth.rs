@@ -104,7 +104,7 @@ enum KeyKind {
 #[derive(Clone)]
 pub struct Key {
     kind: KeyKind,
-    /// Whether the frames are sealed after the handshake.
+    /// True if the frames are sealed after the handshake.
     pub seal: bool,
 }
 

@@ -60,7 +60,7 @@ pub struct KnownHosts {
 }
 
 impl KnownHosts {
-    /// Whether a file holds keys of hosts: one of its lines begins with `private` or `peer`. Any other file holds a shared key.
+    /// True if a file holds keys of hosts: one of its lines begins with `private` or `peer`. Any other file holds a shared key.
     pub fn has(file: &[u8]) -> bool {
         let mut words = file.split(|b| *b == b'\n').filter_map(|line| line.split(u8::is_ascii_whitespace).find(|word| !word.is_empty()));
         words.any(|word| [PRIVATE, PEER].map(str::as_bytes).contains(&word))

@@ -29,7 +29,7 @@ pub enum Cipher {
 }
 
 impl Cipher {
-    /// Whether this CPU has instructions for AES and for GCM's multiplication.
+    /// True if this CPU has instructions for AES and for GCM's multiplication.
     pub fn is_aes_fast() -> bool {
         #[cfg(target_arch = "x86_64")]
         return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
@@ -197,13 +197,13 @@ impl Opener {
         }
     }
 
-    /// Whether a complete record is here, which no socket announces.
+    /// True if a complete record is here, which no socket announces.
     pub fn holds_record(&self, buf: &[u8]) -> bool {
         let have = self.end - self.next;
         self.failed.is_some() || self.length(buf).map_or(true, |n| n.is_some_and(|n| have >= LENGTH + n))
     }
 
-    /// Whether an incomplete record is here.
+    /// True if an incomplete record is here.
     pub fn is_amid(&self) -> bool {
         self.next < self.end
     }

@@ -81,7 +81,7 @@ impl SealedIn {
         SealedIn { opener: Opener::new(half), drained: false }
     }
 
-    /// Whether a complete record waits in the buffer, which no socket announces.
+    /// True if a complete record waits in the buffer, which no socket announces.
     pub fn holds_record(&self, buf: &[u8]) -> bool {
         self.opener.holds_record(buf)
     }
@@ -120,7 +120,7 @@ impl SealedIn {
         self.drained = false;
     }
 
-    /// Whether another read may bring something.
+    /// True if another read may bring something.
     pub fn may_have(&self, buf: &[u8]) -> bool {
         !self.drained || self.opener.holds_record(buf)
     }

@@ -80,12 +80,12 @@ impl Body {
         self.wire_end().saturating_sub(self.at)
     }
 
-    /// Whether the body is neither in parts nor in stripes, so that nothing can cut it short.
+    /// True if the body is neither in parts nor in stripes, so that nothing can cut it short.
     pub fn is_whole(&self) -> bool {
         !self.in_parts && self.stripes.is_none()
     }
 
-    /// Whether the body was given up.
+    /// True if the body was given up.
     pub fn is_cut(&self) -> bool {
         self.why.is_some()
     }

@@ -114,13 +114,13 @@ impl Gather {
         self.over != 0
     }
 
-    /// Whether a sealed stream holds bytes that can be taken and that no socket announces.
+    /// True if a sealed stream holds bytes that can be taken and that no socket announces.
     pub fn holds_more(&self) -> bool {
         let held = |s: &Sealed| s.window.0 < s.window.1 || s.opens.holds_record(&s.buf);
         self.streams.iter().any(|s| !s.waits && !s.ended && s.seal.as_ref().is_some_and(held))
     }
 
-    /// Whether more may still come.
+    /// True if more may still come.
     pub fn lives(&self) -> bool {
         self.streams.iter().any(|s| !s.ended) && time::now_ns() - self.last < GRACE_NS
     }

@@ -93,7 +93,7 @@ impl Incoming {
         self.failed.get_or_insert(why);
     }
 
-    /// Whether all bytes that came have reached their memory; a device's copies take some time.
+    /// True if all bytes that came have reached their memory; a device's copies take some time.
     pub fn settled(&mut self, lanes: &mut StagingLanes) -> bool {
         let BodySink::Device(storing, _) = &mut self.sink else { return true };
         match storing.settled(lanes) {
@@ -247,7 +247,7 @@ impl Incoming {
         }
     }
 
-    /// Whether bytes can be taken now: a device's slots may all be in use.
+    /// True if bytes can be taken now: a device's slots may all be in use.
     pub fn is_ready(&mut self, lanes: &mut StagingLanes) -> bool {
         match wire_position(self.at, self.len, self.in_parts) {
             WirePosition::Byte(at, _) if self.stripes.is_none() => self.is_ready_at(at, lanes),
@@ -299,7 +299,7 @@ impl Incoming {
     }
 }
 
-/// Whether `count` of at most `most` pieces, with `bytes` in all, are worth a scattered read.
+/// True if `count` of at most `most` pieces, with `bytes` in all, are worth a scattered read.
 fn is_worth_it(count: usize, bytes: u64, most: usize) -> bool {
     count < most || bytes >= most as u64 * PIECE_MIN
 }

@@ -154,7 +154,7 @@ impl Rx {
         }
     }
 
-    /// Whether bytes wait here that no socket announces, beyond those that `has_bytes` and `body` tell of.
+    /// True if bytes wait here that no socket announces, beyond those that `has_bytes` and `body` tell of.
     pub fn holds_more(&self) -> bool {
         self.read_transport.as_ref().is_some_and(|read_transport| read_transport.holds_more(&self.buf))
             || (self.is_gathering() && self.streams.as_ref().is_some_and(|streams| streams.holds_more()))
@@ -206,12 +206,12 @@ impl Rx {
         }
     }
 
-    /// Whether a body in stripes is incomplete.
+    /// True if a body in stripes is incomplete.
     pub fn is_gathering(&self) -> bool {
         self.body.as_ref().is_some_and(|b| b.stripes.as_ref().is_some_and(|s| !s.all_came()))
     }
 
-    /// Whether the rest of such a body may still come, though the first stream has ended.
+    /// True if the rest of such a body may still come, though the first stream has ended.
     pub fn awaits_stripes(&self) -> bool {
         self.is_gathering() && self.streams.as_ref().is_some_and(|streams| streams.lives())
     }
@@ -232,17 +232,17 @@ impl Rx {
         Ok(())
     }
 
-    /// Whether there is something to go on with even if nothing more arrives.
+    /// True if there is something to go on with even if nothing more arrives.
     pub fn is_amid(&self) -> bool {
         self.body.is_some() || self.has_bytes()
     }
 
-    /// Whether unhandled bytes are in the buffer.
+    /// True if unhandled bytes are in the buffer.
     pub fn has_bytes(&self) -> bool {
         self.start < self.end
     }
 
-    /// Whether the current body goes to a device, whose copies no socket announces.
+    /// True if the current body goes to a device, whose copies no socket announces.
     pub fn awaits_device(&self) -> bool {
         self.body.as_ref().is_some_and(|b| matches!(b.sink, BodySink::Device(..)))
     }

@@ -44,7 +44,7 @@ impl Scatter {
         Scatter { fds: fds.into(), seals: seals.into(), number: 0, blocked }
     }
 
-    /// Whether a body can go in stripes. A device's staging slots are filled in order, so its bodies use the first stream.
+    /// True if a body can go in stripes. A device's staging slots are filled in order, so its bodies use the first stream.
     pub fn takes(body: &Body) -> bool {
         body.len >= STRIPED_MIN && !matches!(body.source, BodySource::Device(_) | BodySource::Nothing)
     }
@@ -58,7 +58,7 @@ impl Scatter {
         body.cut_up(SentStripes::new(self.number, body.len, self.fds.len()));
     }
 
-    /// Whether the stream with this index waits for room.
+    /// True if the stream with this index waits for room.
     pub fn is_blocked(&self, index: usize) -> bool {
         self.blocked.get(index).is_some_and(|b| *b)
     }

@@ -40,7 +40,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Whether data had to wait most of the time, and not for the peer. On a host whose CPUs are the limit, nothing is in flight
+    /// True if data had to wait most of the time, and not for the peer. On a host whose CPUs are the limit, nothing is in flight
     /// half of the time, even if the socket is full at every look.
     pub fn is_held_up(&self) -> bool {
         2 * self.waits >= self.looks && self.busy_us >= self.ns / 10_000 * 9 && 4 * self.shut_us <= self.busy_us
@@ -101,7 +101,7 @@ impl StreamTuner {
         self.had_body = true;
     }
 
-    /// Whether bodies go over the further streams.
+    /// True if bodies go over the further streams.
     pub fn uses(&self) -> bool {
         self.uses
     }
@@ -179,7 +179,7 @@ impl StreamTuner {
         self.stage == TunerStage::Asked
     }
 
-    /// Whether the rate of several streams is at least this many percent of one's.
+    /// True if the rate of several streams is at least this many percent of one's.
     fn reaches(&self, percent: u64) -> bool {
         self.rates[1] >= self.rates[0] / 100 * percent
     }

@@ -84,22 +84,22 @@ impl Tx {
             && self.write_transport.as_ref().is_none_or(|write_transport| write_transport.is_out())
     }
 
-    /// Whether nothing was sent for a while. Always false with rails, which have several sockets.
+    /// True if nothing was sent for a while. Always false with rails, which have several sockets.
     pub fn has_rested(&self) -> bool {
         !matches!(self.write_transport, Some(WriteTransport::Rails(_))) && ticks().wrapping_sub(self.last) > REST
     }
 
-    /// Whether the rails' window is full.
+    /// True if the rails' window is full.
     pub fn is_full(&self) -> bool {
         self.write_transport.as_ref().is_some_and(|write_transport| write_transport.room() == 0)
     }
 
-    /// Whether the transport holds bytes that are not out.
+    /// True if the transport holds bytes that are not out.
     pub fn is_passing(&self) -> bool {
         self.write_transport.as_ref().is_some_and(|write_transport| !write_transport.is_out())
     }
 
-    /// Whether the queue is worth a system call of its own.
+    /// True if the queue is worth a system call of its own.
     #[inline]
     pub fn is_worth_a_call(&self) -> bool {
         self.bodies > 0 || self.frames >= BATCH_FRAMES || self.waiting() >= BATCH
@@ -117,13 +117,13 @@ impl Tx {
         self.ends
     }
 
-    /// Whether a long body is queued.
+    /// True if a long body is queued.
     #[inline]
     pub fn has_bodies(&self) -> bool {
         self.bodies > 0
     }
 
-    /// Whether a body waits for a device's copies, whose end no socket announces.
+    /// True if a body waits for a device's copies, whose end no socket announces.
     pub fn awaits_device(&self) -> bool {
         self.items.iter().any(|(_, i)| matches!(i, QueueItem::Body(b) if matches!(b.source, BodySource::Device(_))))
     }
@@ -178,13 +178,13 @@ impl Tx {
         pieces.iter().for_each(|v| v.append_to(&mut self.out));
     }
 
-    /// Whether the body at the head of the queue still has stripes to send over further streams.
+    /// True if the body at the head of the queue still has stripes to send over further streams.
     pub fn is_scattering(&self) -> bool {
         let first = self.items.front().filter(|(stand, _)| *stand == self.base + self.sent as u64);
         first.is_some_and(|(_, item)| matches!(item, QueueItem::Body(b) if b.stripes.as_ref().is_some_and(|s| !s.are_out())))
     }
 
-    /// Whether the first body goes in stripes; `None`: no body is queued.
+    /// `Some(true)`: the first body goes in stripes. `None`: no body is queued.
     pub fn is_in_stripes(&self) -> Option<bool> {
         self.items.iter().find_map(|(_, item)| if let QueueItem::Body(body) = item { Some(body.stripes.is_some()) } else { None })
     }
@@ -256,7 +256,7 @@ impl Tx {
         self.owners().find_map(|o| if let Owner::Write(sequence) = o { Some(sequence) } else { None })
     }
 
-    /// Whether the message with this number has not left completely.
+    /// True if the message with this number has not left completely.
     pub fn holds_message(&self, number: u64) -> bool {
         self.owners().any(|o| o == Owner::Send(Some(number)))
     }

@@ -234,7 +234,7 @@ pub fn error_of_list(status: u64) -> Result<()> {
     error_of(status & 0xffff).map_err(|e| Error { piece, ..e })
 }
 
-/// What stands at one byte position of a body on the wire, where the body may have words between its parts.
+/// The content of one byte position of a body on the wire, where the body may have words between its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WirePosition {
     /// This byte of a word between parts.

@@ -180,7 +180,7 @@ impl Hello {
         Ok(hello)
     }
 
-    /// Whether the two sides have a common version.
+    /// True if the two sides have a common version.
     pub fn speaks_ours(&self) -> bool {
         self.lowest <= HIGHEST && self.highest >= LOWEST
     }

@@ -156,7 +156,7 @@ pub struct Conn {
     pub ready: bool,
     pub is_dialer: bool,
     /// The reason for which the connection ends once everything that arrived before has been processed.
-    pub dying: Option<Error>,
+    pub end_reason: Option<Error>,
 
     pub sequence: u32,
     pub acked: u32,
@@ -181,7 +181,7 @@ pub struct Conn {
     own_budget: u64,
     came: (u64, u64),
     matched: (u64, u64),
-    matched_told: (u64, u64),
+    matched_reported: (u64, u64),
     pub fetches: VecDeque<Fetch>,
     pub answers: usize,
     /// Answers to READs of lists among `answers`.
@@ -227,7 +227,7 @@ impl Conn {
             member,
             ready: is_dialer,
             is_dialer,
-            dying: None,
+            end_reason: None,
             sequence: 0,
             acked: 0,
             writes: VecDeque::new(),
@@ -246,7 +246,7 @@ impl Conn {
             own_budget: u64::from(ours.1),
             came: (0, 0),
             matched: (0, 0),
-            matched_told: (0, 0),
+            matched_reported: (0, 0),
             fetches: VecDeque::new(),
             answers: 0,
             list_answers: 0,
@@ -342,7 +342,7 @@ impl Conn {
     /// True if nothing waits to be sent, nothing has arrived, and the connection is not ending.
     #[inline(always)]
     pub fn is_quiet(&self) -> bool {
-        self.tx.is_empty() && !self.rx.is_amid() && self.dying.is_none()
+        self.tx.is_empty() && !self.rx.is_amid() && self.end_reason.is_none()
     }
 
     /// True if a message of `len` bytes can be sent at once, without an offer.
@@ -401,7 +401,7 @@ impl Conn {
     pub fn count_arrival(&mut self, bytes: u64) -> Result<()> {
         self.came.0 += 1;
         self.came.1 += bytes;
-        if self.came.0 - self.matched_told.0 > self.own_window || self.came.1 - self.matched_told.1 > self.own_budget {
+        if self.came.0 - self.matched_reported.0 > self.own_window || self.came.1 - self.matched_reported.1 > self.own_budget {
             return Err(protocol_error("more messages than it was granted"));
         }
         Ok(())
@@ -411,14 +411,14 @@ impl Conn {
     pub fn count_match(&mut self, bytes: u64) {
         self.matched.0 += 1;
         self.matched.1 += bytes;
-        let news = (self.matched.0 - self.matched_told.0, self.matched.1 - self.matched_told.1);
+        let news = (self.matched.0 - self.matched_reported.0, self.matched.1 - self.matched_reported.1);
         if news.0 >= self.own_window.div_ceil(4) || (news.1 > 0 && news.1 >= self.own_budget / 4) {
-            self.tell_matched();
+            self.report_matched();
         }
     }
 
-    fn tell_matched(&mut self) {
-        self.matched_told = self.matched;
+    fn report_matched(&mut self) {
+        self.matched_reported = self.matched;
         self.put_words(Kind::Matched, 0, 0, &[self.matched.0, self.matched.1]);
     }
 
@@ -443,8 +443,8 @@ impl Conn {
         if owed > 0 && (self.prompt || now || owed >= ACK_AFTER || self.idle >= IDLE_TURNS) {
             self.put(Header::new(Kind::Nothing, 0, 0));
         }
-        if now && self.matched != self.matched_told {
-            self.tell_matched();
+        if now && self.matched != self.matched_reported {
+            self.report_matched();
         }
     }
 

@@ -182,7 +182,7 @@ impl prov::Endpoint for Endpoint {
         let mut s = self.state.lock();
         s.sleepers += 1;
         if let Some(conn) = &s.conn {
-            match conn.dying.is_some() && conn.rx.is_gathering() {
+            match conn.end_reason.is_some() && conn.rx.is_gathering() {
                 // The socket's end is known, and would wake the thread at once.
                 true => poller.remove(conn.socket()),
                 false => poller.watch(conn.socket(), conn.waits_for_room())?,

@@ -81,7 +81,7 @@ impl Faults {
 
     /// The deadlines of held operations; 0 where there is none.
     pub fn deadlines(&self) -> impl Iterator<Item = u64> {
-        self.held.iter().map(|(_, job)| match job {
+        self.held.iter().map(|(_, accepted)| match accepted {
             AcceptedOp::Rma { posted, .. } | AcceptedOp::Send(posted) => posted.end.deadline,
             AcceptedOp::Recv(recv) => recv.deadline,
         })
@@ -99,12 +99,12 @@ impl Faults {
     /// Removes up to `most` held operations and receives that the predicates pick.
     pub fn take(&mut self, operation: impl Fn(&Ending) -> bool, receive: impl Fn(&Recv) -> bool, most: usize) -> (Vec<Ending>, Vec<Recv>) {
         let (mut ends, mut receives) = (Vec::new(), Vec::new());
-        for (until, job) in std::mem::take(&mut self.held) {
+        for (until, accepted) in std::mem::take(&mut self.held) {
             let room = ends.len() + receives.len() < most;
-            match job {
+            match accepted {
                 AcceptedOp::Rma { posted, .. } | AcceptedOp::Send(posted) if room && operation(&posted.end) => ends.push(posted.end),
                 AcceptedOp::Recv(recv) if room && receive(&recv) => receives.push(recv),
-                job => self.held.push_back((until, job)),
+                accepted => self.held.push_back((until, accepted)),
             }
         }
         (ends, receives)

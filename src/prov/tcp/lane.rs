@@ -40,7 +40,7 @@ impl State {
 
 /// True if a parcel can be sent now and fits into the peer's window. A parcel that was put counts as sent, and its sender may rest.
 fn may_go(conn: &Conn, len: usize) -> bool {
-    conn.dying.is_none()
+    conn.end_reason.is_none()
         && !conn.tx.blocked
         && conn.outstanding() < TX_SIZE
         && conn.tx.waiting() <= QUEUE_MAX
@@ -70,7 +70,7 @@ impl Lane for Endpoint {
         s.stats.sends += 1;
         // The caller may not come back soon to send it.
         s.flush();
-        match s.conn.as_deref().and_then(|conn| conn.dying.clone()) {
+        match s.conn.as_deref().and_then(|conn| conn.end_reason.clone()) {
             // The parcel was not sent, or reached nobody.
             Some(why) => Err(why),
             None => Ok(true),

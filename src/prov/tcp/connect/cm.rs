@@ -203,7 +203,7 @@ impl State {
         let Some(connector) = &mut conn.connector else { return false };
         let news = connector.look(conn.key.as_ref(), conn.tx.short, now, self.bind.has_event_room());
         let is_over = conn.rails().is_some_and(|rails| rails.lock().end().is_some());
-        if conn.dying.is_none() {
+        if conn.end_reason.is_none() {
             for RailEvent { words, errno, is_up, .. } in news {
                 crate::log!(Info, "{words}");
                 let (data, why) = if is_up { (words.into_bytes(), None) } else { (Vec::new(), Some(Error::new(errno, words))) };
@@ -277,7 +277,7 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
             }
         }
         ConnectStage::AwaitReady => match &state.conn {
-            Some(conn) if conn.dying.is_some() => {
+            Some(conn) if conn.end_reason.is_some() => {
                 return Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer that asked to connect is gone"));
             }
             Some(_) if late => {

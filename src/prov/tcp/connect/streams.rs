@@ -245,7 +245,7 @@ impl Conn {
         let looked_at = matches!(self.streams_state, StreamsState::Dialing { .. })
             || (self.wants_more && matches!(self.streams_state, StreamsState::MayDial { .. }));
         match &self.rx.streams {
-            Some(streams) if streams.is_over() || (self.dying.is_some() && self.rx.is_gathering()) => 5 * LOOK_NS,
+            Some(streams) if streams.is_over() || (self.end_reason.is_some() && self.rx.is_gathering()) => 5 * LOOK_NS,
             _ if looked_at => LOOK_NS,
             // The listening socket has to be closed in time.
             _ if matches!(self.streams_state, StreamsState::Awaiting { until, .. } if until != u64::MAX) => 100 * LOOK_NS,
@@ -284,7 +284,7 @@ impl State {
             StreamsState::None | StreamsState::Refused(_) | StreamsState::OnDemand(_) | StreamsState::Asked(_) => {}
             StreamsState::Open => {
                 if let Some(Err(e)) = conn.rx.streams.as_mut().map(|streams| streams.check(now)) {
-                    conn.dying.get_or_insert(e);
+                    conn.end_reason.get_or_insert(e);
                 }
             }
             StreamsState::MayDial { at, token, count } if conn.wants_more => {

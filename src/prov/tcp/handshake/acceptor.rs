@@ -114,7 +114,7 @@ impl Drop for Request {
 pub struct HandshakeAcceptor {
     acceptor: Acceptor,
     at: SocketAddr,
-    door: ListenParams,
+    params: ListenParams,
     /// The oldest attempt first.
     pending: Vec<Pending>,
     refused: RefusedKeys,
@@ -138,7 +138,7 @@ impl HandshakeAcceptor {
         Ok(HandshakeAcceptor {
             acceptor: Acceptor::new(bound, matches!(purpose, Purpose::Passive))?,
             at,
-            door: ListenParams { purpose, token, key },
+            params: ListenParams { purpose, token, key },
             pending: Vec::new(),
             refused: RefusedKeys::default(),
             // Only one dialer is expected there, for as long as the connection lasts.
@@ -209,7 +209,7 @@ impl HandshakeAcceptor {
 
     fn read_from(&mut self, pending: Pending, now: u64, requests: &mut Vec<Request>) {
         let peer = pending.peer();
-        match pending.advance(&self.door) {
+        match pending.advance(&self.params) {
             Ok(Ok(mut introduced)) => {
                 self.acceptor.set.remove(introduced.socket.as_fd());
                 // The acceptor itself holds one reference.

@@ -82,7 +82,7 @@ pub struct Dial {
     host: Host,
     key: Option<Key>,
     /// The part of `key` that applies to the address being tried.
-    for_address: Option<Key>,
+    address_key: Option<Key>,
     transcript: Transcript,
     noise: Option<Box<Noise>>,
     out: Vec<u8>,
@@ -139,7 +139,7 @@ impl Dial {
             terms,
             host: to.host.clone(),
             key,
-            for_address: None,
+            address_key: None,
             transcript,
             noise: None,
             out: Vec::new(),
@@ -159,7 +159,7 @@ impl Dial {
             let key = self.key.as_ref().map(|key| key.for_address(&self.host, at)).transpose();
             match key.and_then(|key| Ok((tcp::connect(at, self.from)?, key))) {
                 Ok((socket, key)) => {
-                    self.for_address = key;
+                    self.address_key = key;
                     self.socket = Some(socket);
                     return Ok(());
                 }
@@ -253,7 +253,7 @@ impl Dial {
         }
         let challenge = Hello::decode(&bytes)?;
         let versions = (challenge.lowest, challenge.highest);
-        let key = self.for_address.as_ref();
+        let key = self.address_key.as_ref();
         let lowest = key.map_or(LOWEST, Key::since);
         let key_needed = challenge.status == Status::Good && challenge.keyed != key.is_some();
         match challenge.status {
@@ -298,7 +298,7 @@ impl Dial {
     fn answered(&mut self, head: &Head) -> Result<Dialed> {
         let has_key = self.noise.is_some();
         if !matches!(head.status, Status::Good | Status::Rejected) {
-            return Err(refused(head.status, self.for_address.as_ref()));
+            return Err(refused(head.status, self.address_key.as_ref()));
         }
         let unproven = || Error::coded(errno::EACCES, Code::PeerBroke, "the listener has not proven that it knows the key");
         if has_key && head.status != Status::Good {
@@ -309,7 +309,7 @@ impl Dial {
         match status {
             Status::Good => {}
             Status::Rejected => return Ok(Dialed::Rejected(terms.data)),
-            status => return Err(refused(status, self.for_address.as_ref())),
+            status => return Err(refused(status, self.address_key.as_ref())),
         }
         let version = Hello::decode(&self.transcript.challenge)?.highest;
         let called_for = if terms.later { version >= LATER_SINCE } else { !self.terms.later && terms.door.0 != 0 };
@@ -320,7 +320,7 @@ impl Dial {
             return Err(handshake_error("the listener wants rails that it was not offered"));
         }
         match self.socket.take() {
-            Some(socket) => Ok(Dialed::Accepted { link: Link::new(socket, version, self.noise.take(), self.for_address.take())?, terms }),
+            Some(socket) => Ok(Dialed::Accepted { link: Link::new(socket, version, self.noise.take(), self.address_key.take())?, terms }),
             None => Err(Error::fixed(errno::EOPBADSTATE, "the attempt is over")),
         }
     }

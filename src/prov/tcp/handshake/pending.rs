@@ -35,7 +35,7 @@ pub struct Pending {
     peer: SocketAddr,
     transcript: Box<Transcript>,
     inbox: Inbox,
-    turn: PendingStep,
+    step: PendingStep,
     /// The version that both sides speak.
     version: u16,
     /// The lowest version that this side speaks.
@@ -93,7 +93,7 @@ impl Pending {
             peer,
             transcript,
             inbox: Inbox::of(HELLO_LEN),
-            turn: PendingStep::Hello,
+            step: PendingStep::Hello,
             version: HIGHEST,
             lowest: LOWEST,
             heard: now,
@@ -122,7 +122,7 @@ impl Pending {
     /// Refuses the attempt, with the reason in the message that is due: CHALLENGE or ANSWER.
     pub fn refuse(&self, status: Status) {
         // A caller that has gone misses the reason, which does no harm.
-        let _ = match self.turn {
+        let _ = match self.step {
             PendingStep::Hello => send_whole(self.fd(), &self.refusal(status).encode()),
             _ => {
                 let head = Head { body: 0, status, token: 0, ephemeral: [0; EPHEMERAL] };
@@ -148,7 +148,7 @@ impl Pending {
     }
 
     /// Reads and handles received messages. Returns `Introduced` once INTRO is valid, else the attempt itself; an error ends it.
-    pub fn advance(mut self, door: &ListenParams) -> Result<std::result::Result<Introduced, Pending>> {
+    pub fn advance(mut self, params: &ListenParams) -> Result<std::result::Result<Introduced, Pending>> {
         loop {
             let before = self.inbox.have;
             let all = self.inbox.fill(self.socket.as_fd())?;
@@ -158,17 +158,17 @@ impl Pending {
             if !all {
                 return Ok(Err(self));
             }
-            match self.turn {
-                PendingStep::Hello => self.answer_hello(door)?,
+            match self.step {
+                PendingStep::Hello => self.answer_hello(params)?,
                 PendingStep::Head => {
                     let head = Head::decode(&self.inbox.array()?)?;
                     if head.status != Status::Good {
                         return Err(handshake_error("the introduction has a status"));
                     }
                     self.inbox = Inbox::of(head.body);
-                    self.turn = PendingStep::Body(head);
+                    self.step = PendingStep::Body(head);
                 }
-                PendingStep::Body(head) => return self.introduced(&head, door).map(Ok),
+                PendingStep::Body(head) => return self.introduced(&head, params).map(Ok),
             }
         }
     }
@@ -179,9 +179,9 @@ impl Pending {
     }
 
     /// HELLO has arrived: checks it, and sends CHALLENGE.
-    fn answer_hello(&mut self, door: &ListenParams) -> Result<()> {
+    fn answer_hello(&mut self, params: &ListenParams) -> Result<()> {
         self.transcript.hello = self.inbox.array()?;
-        self.lowest = door.key.as_ref().map_or(LOWEST, Key::since);
+        self.lowest = params.key.as_ref().map_or(LOWEST, Key::since);
         let hello = Hello::decode(&self.transcript.hello)?;
         if !hello.speaks_ours() {
             return Err(self.refuse_with(
@@ -194,12 +194,12 @@ impl Pending {
         if hello.status != Status::Good {
             return Err(handshake_error("the greeting has a status"));
         }
-        match (hello.keyed, &door.key) {
+        match (hello.keyed, &params.key) {
             (false, Some(_)) => return Err(self.refuse_with(Status::KeyNeeded, errno::EACCES, "has no key, which this side insists on")),
             (true, None) => return Err(self.refuse_with(Status::KeyNeeded, errno::EACCES, "insists on a key, and this side has none")),
             _ => {}
         }
-        if let Some(key) = &door.key {
+        if let Some(key) = &params.key {
             if hello.highest < self.lowest {
                 return Err(self.refuse_with(Status::Version, errno::EPROTONOSUPPORT, "speaks no version in which such a key is known"));
             }
@@ -213,14 +213,14 @@ impl Pending {
                 return Err(self.refuse_with(Status::KeyWrong, errno::EKEYREJECTED, "has a key that GDRFAB_TCP_KEY_FILE does not have"));
             }
         }
-        if hello.purpose != door.purpose as u8 {
+        if hello.purpose != params.purpose as u8 {
             return Err(self.refuse_with(Status::WrongDoor, errno::ECONNREFUSED, "meant another kind of endpoint"));
         }
-        let flags = Hello { aes: hello.aes && Cipher::is_aes_fast(), id: door.key.as_ref().and_then(Key::id), ..hello };
+        let flags = Hello { aes: hello.aes && Cipher::is_aes_fast(), id: params.key.as_ref().and_then(Key::id), ..hello };
         self.transcript.challenge = Hello { nonce: nonce()?, lowest: self.version, highest: self.version, ..flags }.encode();
         send_whole(self.socket.as_fd(), &self.transcript.challenge)?;
         self.inbox = Inbox::of(HEAD_LEN);
-        self.turn = PendingStep::Head;
+        self.step = PendingStep::Head;
         Ok(())
     }
 
@@ -231,9 +231,9 @@ impl Pending {
     }
 
     /// INTRO has arrived. With a key, nothing in it is trusted before it decrypts.
-    fn introduced(self, head: &Head, door: &ListenParams) -> Result<Introduced> {
+    fn introduced(self, head: &Head, params: &ListenParams) -> Result<Introduced> {
         let here = tcp::local(self.socket.as_fd())?;
-        let key = door.key.as_ref().map(|key| self.key_of(key)).transpose()?;
+        let key = params.key.as_ref().map(|key| self.key_of(key)).transpose()?;
         let mut noise = match &key {
             Some(key) => Some(Box::new(self.transcript.noise(key, self.peer, here, false)?)),
             None => None,
@@ -245,7 +245,7 @@ impl Pending {
             return Err(handshake_error("the introduction has a status"));
         }
         // Compared as one number, so that the time does not tell how much of a guess is right.
-        if token ^ door.token != 0 {
+        if token ^ params.token != 0 {
             return Err(self.refuse_with(Status::WrongDoor, errno::ECONNREFUSED, "named an endpoint that is not here"));
         }
         let terms = Terms::decode(&body)?;

@@ -430,7 +430,7 @@ mod tests {
         }
     }
 
-    fn loading(bytes: &[u8]) -> DeviceSource {
+    fn device_source(bytes: &[u8]) -> DeviceSource {
         // SAFETY: no byte is copied.
         let pieces = Pieces::One(unsafe { Iov::of(bytes) });
         DeviceSource::new(DeviceMemory::new(SITE, pieces, Vec::new()), bytes.len() as u64)
@@ -440,7 +440,7 @@ mod tests {
     fn a_body_whose_lane_another_gave_up_is_not_sent_from_the_next_one() {
         let bytes = [0; 100];
         let mut lanes = StagingLanes { all: vec![lane(1, 0)], made: 1 };
-        let (mut first, mut second) = (loading(&bytes), loading(&bytes));
+        let (mut first, mut second) = (device_source(&bytes), device_source(&bytes));
         assert!(first.pump(&mut lanes).unwrap() && second.pump(&mut lanes).unwrap());
         second.end(&mut lanes);
         assert!(lanes.all.is_empty());
@@ -451,7 +451,7 @@ mod tests {
         assert_eq!(lanes.all[0].free.len(), usize::from(COUNT));
         assert_eq!(first.pump(&mut lanes).unwrap_err().errno, errno::EIO);
         // The error is reported once; a body that begins afterwards uses the new lane.
-        let mut third = loading(&bytes);
+        let mut third = device_source(&bytes);
         assert!(third.pump(&mut lanes).unwrap());
         assert_eq!(third.lane, 2);
     }

@@ -55,7 +55,7 @@ impl State {
             conn.sequence = conn.sequence.wrapping_add(1);
             conn.writes.push_back(WriteOp { end, at, status: WriteStatus::Pending, refused: None });
         }
-        self.kick(domain, c.flags);
+        self.send_or_batch(domain, c.flags);
         Ok(())
     }
 
@@ -64,22 +64,22 @@ impl State {
     pub fn atomic_fast(&mut self, domain: &Domain, h: &Header, size: usize) -> Result<bool> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(false) };
         let bytes = conn.rx.bytes();
-        let wanted = wanted(h, &bytes[HEADER..size])?;
+        let request = decode_request(h, &bytes[HEADER..size])?;
         let Some(operands) = bytes.get(size..size + h.len as usize) else { return Ok(false) };
         let operands: Box<[u8]> = operands.into();
         conn.rx.consume(size + operands.len());
-        conn.serve(domain, &wanted, &operands);
+        conn.serve(domain, &request, &operands);
         Ok(true)
     }
 
     /// A peer's operation whose operands are still to come.
     pub fn on_atomic(&mut self, h: &Header, words: &[u8]) -> Result<()> {
-        let wanted = wanted(h, words)?;
-        self.begin(BodySink::Buffer(granted(h.len as usize)?), BodyEnd::Atomic(wanted), h, None)
+        let request = decode_request(h, words)?;
+        self.begin(BodySink::Buffer(granted(h.len as usize)?), BodyEnd::Atomic(request), h, None)
     }
 }
 
-fn wanted(h: &Header, words: &[u8]) -> Result<AtomicRequest> {
+fn decode_request(h: &Header, words: &[u8]) -> Result<AtomicRequest> {
     match Atomic::decode(word(words, 0)) {
         Some(what) if what.operands() as u64 == h.len && !(what.fetches() && h.has(PROMPT)) => {
             Ok(AtomicRequest { what, addr: word(words, 1), key: word(words, 2), paths: h.paths, prompt: h.has(PROMPT) })
@@ -90,10 +90,10 @@ fn wanted(h: &Header, words: &[u8]) -> Result<AtomicRequest> {
 
 impl Conn {
     /// Carries out a peer's operation and answers it.
-    pub fn serve(&mut self, domain: &Domain, wanted: &AtomicRequest, operands: &[u8]) {
-        let what = wanted.what;
+    pub fn serve(&mut self, domain: &Domain, request: &AtomicRequest, operands: &[u8]) {
+        let what = request.what;
         let mut old = vec![0; if what.fetches() { what.bytes() } else { 0 }];
-        let done = self.carry_out(domain, wanted, operands, &mut old);
+        let done = self.carry_out(domain, request, operands, &mut old);
         if what.fetches() {
             let answered = done.and_then(|()| {
                 self.answer(old.len() as u64, |out| {
@@ -111,13 +111,13 @@ impl Conn {
             self.put_words(Kind::Report, 0, 0, &[u64::from(sequence), status_of(code)]);
         }
         self.done = sequence;
-        self.prompt |= wanted.prompt;
+        self.prompt |= request.prompt;
     }
 
-    fn carry_out(&mut self, domain: &Domain, wanted: &AtomicRequest, operands: &[u8], old: &mut [u8]) -> std::result::Result<(), Code> {
-        let what = wanted.what;
-        let region = self.look_up(domain, wanted.key).ok_or(Code::Key)?;
-        let skip = region.check(wanted.addr, what.bytes() as u64, need(what), paths_of(wanted.paths))?;
+    fn carry_out(&mut self, domain: &Domain, request: &AtomicRequest, operands: &[u8], old: &mut [u8]) -> std::result::Result<(), Code> {
+        let what = request.what;
+        let region = self.look_up(domain, request.key).ok_or(Code::Key)?;
+        let skip = region.check(request.addr, what.bytes() as u64, need(what), paths_of(request.paths))?;
         if region.is_stale() {
             return Err(Code::Fault);
         }

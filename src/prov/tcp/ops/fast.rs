@@ -89,7 +89,7 @@ impl State {
         } else {
             conn.reads.push_back(ReadOp { end, at: RemoteAddr { addr, key }, pieces: Pieces::One(local), site: Site::HOST, over: false });
         }
-        self.kick(domain, op_flags);
+        self.send_or_batch(domain, op_flags);
         Fast::Done
     }
 
@@ -125,7 +125,7 @@ impl State {
         conn.admit(one.len() as u64);
         conn.put(Header::new(Kind::Send, 0, one.len() as u64));
         conn.tx.put_pieces(std::slice::from_ref(one));
-        self.kick(domain, c.flags);
+        self.send_or_batch(domain, c.flags);
         self.end_when_out(&end);
         Fast::Done
     }

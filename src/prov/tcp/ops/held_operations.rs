@@ -11,25 +11,25 @@ impl State {
     /// Applies fault injection to an accepted operation. Returns the operation if it is to be started now; without faults, and for
     /// lanes (the layer above injects its own), always.
     #[inline]
-    pub fn apply_faults(&mut self, domain: &Domain, job: AcceptedOp) -> Option<AcceptedOp> {
-        if self.faults.is_none() || self.bind.is_lane() { Some(job) } else { self.judge(domain, job) }
+    pub fn apply_faults(&mut self, domain: &Domain, accepted: AcceptedOp) -> Option<AcceptedOp> {
+        if self.faults.is_none() || self.bind.is_lane() { Some(accepted) } else { self.judge(domain, accepted) }
     }
 
     #[cold]
-    fn judge(&mut self, domain: &Domain, job: AcceptedOp) -> Option<AcceptedOp> {
+    fn judge(&mut self, domain: &Domain, accepted: AcceptedOp) -> Option<AcceptedOp> {
         let connected = matches!(self.phase, Phase::Connected);
         let faults = self.faults.as_mut().filter(|_| connected || matches!(self.phase, Phase::Enabled | Phase::Connecting { .. }));
         // The connection is over: a delay has no meaning any more.
-        let Some(faults) = faults else { return Some(job) };
-        let op = match &job {
+        let Some(faults) = faults else { return Some(accepted) };
+        let op = match &accepted {
             AcceptedOp::Rma { dir, .. } => Op::from(*dir),
             AcceptedOp::Send(_) => Op::Send,
             AcceptedOp::Recv(_) => Op::Recv,
         };
         match faults.judge(op, connected) {
-            Verdict::Go => return Some(job),
+            Verdict::Go => return Some(accepted),
             Verdict::Hold(until) => {
-                let owned = match job {
+                let owned = match accepted {
                     AcceptedOp::Rma { dir, remote, posted } => {
                         let end = posted.end;
                         posted.own().map(|posted| AcceptedOp::Rma { dir, remote, posted }).map_err(|e| (e, end))
@@ -41,7 +41,7 @@ impl State {
                     recv => Ok(recv),
                 };
                 match owned {
-                    Ok(job) => faults.held.push_back((until, job)),
+                    Ok(accepted) => faults.held.push_back((until, accepted)),
                     Err((e, end)) => self.fail(&end, e),
                 }
             }
@@ -49,7 +49,7 @@ impl State {
                 tell_end(self.object, &self.peer_address(), &Plan::gone());
                 // Operations complete in the order of posting: the earlier ones first.
                 self.end_everything(domain, &Plan::gone());
-                match job {
+                match accepted {
                     AcceptedOp::Rma { posted, .. } | AcceptedOp::Send(posted) => self.fail(&posted.end, Plan::gone()),
                     AcceptedOp::Recv(recv) => self.abandon(&recv, Plan::gone()),
                 }
@@ -65,11 +65,11 @@ impl State {
         while let Some(faults) = &mut self.faults
             && faults.held.front().is_some_and(|(until, _)| *until <= now)
         {
-            let Some((until, job)) = faults.held.pop_front() else { return };
+            let Some((until, accepted)) = faults.held.pop_front() else { return };
             // A message may have to wait for room in the peer's window, and the operations behind it wait with it.
-            if let Some(job) = self.start(domain, job) {
+            if let Some(accepted) = self.start(domain, accepted) {
                 if let Some(faults) = &mut self.faults {
-                    faults.held.push_front((until, job));
+                    faults.held.push_front((until, accepted));
                 }
                 return;
             }
@@ -77,8 +77,8 @@ impl State {
     }
 
     /// Starts an accepted operation. A message for which the peer's window has no room is returned.
-    pub fn start(&mut self, domain: &Domain, job: AcceptedOp) -> Option<AcceptedOp> {
-        match job {
+    pub fn start(&mut self, domain: &Domain, accepted: AcceptedOp) -> Option<AcceptedOp> {
+        match accepted {
             AcceptedOp::Rma { dir, remote, posted: p } => self.start_rma(domain, dir, p.pieces, &remote, &p.c, p.end, p.site),
             AcceptedOp::Send(p) if self.conn.as_ref().is_some_and(|c| !c.has_window()) => return Some(AcceptedOp::Send(p)),
             AcceptedOp::Send(p) => self.start_send(domain, p.pieces, &p.c, p.end, p.site),

@@ -55,13 +55,13 @@ impl State {
                 Ok(ReadResult::Nothing) => return Ok(came),
                 Ok(ReadResult::Ended) => {
                     let why = "the peer closed the connection or died";
-                    conn.dying.get_or_insert(Error::coded(errno::ECONNRESET, Code::PeerGone, why));
+                    conn.end_reason.get_or_insert(Error::coded(errno::ECONNRESET, Code::PeerGone, why));
                     return Ok(came);
                 }
                 // After a record that fails authentication, or a violation of the protocol, nothing is handled or sent any more.
                 Err(e) if e.code == Code::PeerBroke => return Err(e),
                 Err(e) => {
-                    conn.dying.get_or_insert(gone(&e));
+                    conn.end_reason.get_or_insert(gone(&e));
                     return Ok(came);
                 }
             }
@@ -88,8 +88,8 @@ impl State {
                     conn.rx.body = Some(body);
                     return Ok(false);
                 }
-                if let (BodyEnd::Atomic(wanted), BodySink::Buffer(operands)) = (&body.at_end, &body.sink) {
-                    conn.serve(domain, wanted, operands);
+                if let (BodyEnd::Atomic(request), BodySink::Buffer(operands)) = (&body.at_end, &body.sink) {
+                    conn.serve(domain, request, operands);
                     continue;
                 }
                 if let (BodyEnd::List(header, data), BodySink::Buffer(blocks)) = (&body.at_end, &body.sink) {
@@ -174,7 +174,7 @@ impl State {
             Kind::Streams => self.on_streams(h.len),
             Kind::Door => self.on_door(h.len, word(words, 0), word(words, 1)),
             Kind::Bye => {
-                conn.dying = Some(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection"));
+                conn.end_reason = Some(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection"));
                 Ok(())
             }
         }

@@ -59,7 +59,7 @@ impl State {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         let Some(why) = conn.check_peer(now) else { return };
         // Frames that the peer sent before are handled first.
-        conn.dying.get_or_insert(why);
+        conn.end_reason.get_or_insert(why);
         if let Err(e) = self.end_turn(false, false) {
             self.fail_connection(domain, e);
         }

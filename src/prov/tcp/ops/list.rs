@@ -118,7 +118,7 @@ impl State {
             Dir::Write => self.put_list(runs, pairs, c, end, pieces, site, paths),
             Dir::Read => self.ask_for_list(runs, pairs, end, pieces, site, paths),
         }
-        self.kick(domain, c.flags);
+        self.send_or_batch(domain, c.flags);
         Ok(count)
     }
 

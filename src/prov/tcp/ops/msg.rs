@@ -56,8 +56,8 @@ impl State {
         let end = self.bind.place(Ending::of(c, kind, total, pieces.first(), wanted, deadline));
         self.stats.sends += 1;
         if self.faults.is_some() {
-            if let Some(job) = self.apply_faults(domain, AcceptedOp::Send(PostedOp::new(pieces, site, c, end))) {
-                self.start(domain, job);
+            if let Some(accepted) = self.apply_faults(domain, AcceptedOp::Send(PostedOp::new(pieces, site, c, end))) {
+                self.start(domain, accepted);
             }
             return Ok(());
         }
@@ -80,7 +80,7 @@ impl State {
                 self.fail(&end, e);
             }
             Ok(ends_when_out) => {
-                self.kick(domain, c.flags);
+                self.send_or_batch(domain, c.flags);
                 if ends_when_out {
                     self.end_when_out(&end);
                 }
@@ -232,7 +232,7 @@ impl State {
             self.match_unexpected();
             // The sender may wait for the window that this match frees, and the program, which has its message, may not call again
             // soon.
-            self.kick(domain, flags::INJECT);
+            self.send_or_batch(domain, flags::INJECT);
         }
     }
 

@@ -76,7 +76,7 @@ impl State {
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         // Frames that the peer sent before the connection ended are handled first, in as many turns as they take.
-        if conn.dying.is_some() && !came {
+        if conn.end_reason.is_some() && !came {
             return self.die();
         }
         Ok(())
@@ -95,7 +95,7 @@ impl State {
             return Ok(());
         }
         let copying = conn.rx.body.as_ref().is_some_and(|b| b.all_came());
-        match conn.dying.clone() {
+        match conn.end_reason.clone() {
             Some(why) if !copying => Err(why),
             _ => Ok(()),
         }
@@ -110,7 +110,7 @@ impl State {
             conn.tx.blocked &= conn.tx.is_full();
             return;
         }
-        let Conn { fd, tx, dying, writes, .. } = conn;
+        let Conn { fd, tx, end_reason, writes, .. } = conn;
         let waited = tx.blocked;
         // After a pause: the kernel would accept one call more for a connection that the peer has closed, and those bytes would be
         // lost unnoticed.
@@ -120,7 +120,7 @@ impl State {
         };
         if let Err(e) = sent {
             // The peer may have sent something before it closed, which is still to be read.
-            dying.get_or_insert(if e.code == Code::Fault { e } else { super::inbound::gone(&e) });
+            end_reason.get_or_insert(if e.code == Code::Fault { e } else { super::inbound::gone(&e) });
             if let Some(last) = writes.back_mut() {
                 // This very call injected the operation, so its failure can still be reported.
                 last.end.silent = false;
@@ -432,7 +432,7 @@ impl State {
     pub fn say_goodbye(&mut self) {
         let until = time::now_ns() + GOODBYE_MS * 1_000_000;
         let Some(conn) = self.conn.as_deref_mut() else { return };
-        if conn.dying.is_some() || !conn.ready {
+        if conn.end_reason.is_some() || !conn.ready {
             return;
         }
         if !conn.tx.has_bodies() {
@@ -449,7 +449,7 @@ impl State {
                 Some(rails) => conn.tx.is_empty() && rails.lock().is_settled(),
                 None => conn.tx.is_empty(),
             };
-            if over || conn.dying.is_some() || now > until {
+            if over || conn.end_reason.is_some() || now > until {
                 return;
             }
             if rails.is_some() {

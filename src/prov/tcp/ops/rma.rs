@@ -108,8 +108,8 @@ impl State {
         self.stats.moved(path_of(site, remote.first().map_or(0, |r| r.key)), total);
         if self.faults.is_some() {
             let posted = PostedOp::new(pieces, site, c, end);
-            if let Some(job) = self.apply_faults(domain, AcceptedOp::Rma { dir, remote: remote.into(), posted }) {
-                self.start(domain, job);
+            if let Some(accepted) = self.apply_faults(domain, AcceptedOp::Rma { dir, remote: remote.into(), posted }) {
+                self.start(domain, accepted);
             }
             return Ok(());
         }
@@ -125,7 +125,7 @@ impl State {
             Dir::Write => self.put_write(remote, c, end, pieces, site, paths),
             Dir::Read => self.put_read(remote, end, pieces, site, paths),
         }
-        self.kick(domain, c.flags);
+        self.send_or_batch(domain, c.flags);
     }
 
     fn put_write(&mut self, remote: &[RmaIov], c: &Common, end: Ending, pieces: Pieces, site: Site, paths: u8) {
@@ -193,7 +193,7 @@ impl State {
     /// Sends the queue, unless further operations are expected. Injected operations are sent at once: nobody awaits their
     /// completion, so no later call may come to send them.
     #[inline]
-    pub fn kick(&mut self, domain: &Domain, op_flags: u64) {
+    pub fn send_or_batch(&mut self, domain: &Domain, op_flags: u64) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         if conn.tx.blocked {
             return;

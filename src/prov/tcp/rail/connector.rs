@@ -147,12 +147,12 @@ impl RailConnector {
 
     /// For the side that dialed the connection. Its first rail goes from `own` to `peer`.
     pub fn dialer(rails: SharedRails, terms: &Terms, own: IpAddr, peer: IpAddr, options: &Options) -> RailConnector {
-        let call = |(from, to)| RailDial { from, to, dial: None, generation: 1, until: 0, pause: PAUSE_NS };
+        let attempt = |(from, to)| RailDial { from, to, dial: None, generation: 1, until: 0, pause: PAUSE_NS };
         let first = terms.rails.first().copied().unwrap_or(SocketAddr::new(peer, 0));
         let mine: Vec<IpAddr> = wanted(options).iter().map(SocketAddr::ip).filter(|ip| *ip != own).collect();
         let others = pairs(&mine, terms.rails.get(1..).unwrap_or(&[]));
-        let calls = std::iter::once((own, first)).chain(others).take(RAILS_MAX).map(call).collect();
-        RailConnector { rails, role: Role::Dials(calls, terms.rail_token), looked: 0 }
+        let attempts = std::iter::once((own, first)).chain(others).take(RAILS_MAX).map(attempt).collect();
+        RailConnector { rails, role: Role::Dials(attempts, terms.rail_token), looked: 0 }
     }
 
     /// Advances attempts and finds silent rails. Returns events for the program once they are old enough (`TELL_NS`) and the
@@ -163,9 +163,9 @@ impl RailConnector {
         }
         self.looked = now;
         match &mut self.role {
-            Role::Dials(calls, token) => {
-                for (number, call) in calls.iter_mut().enumerate() {
-                    call.look(number, &self.rails, *token, key, now);
+            Role::Dials(attempts, token) => {
+                for (number, attempt) in attempts.iter_mut().enumerate() {
+                    attempt.look(number, &self.rails, *token, key, now);
                 }
             }
             Role::Listens(acceptors) => {
@@ -178,7 +178,7 @@ impl RailConnector {
             }
         }
         let comes = match &self.role {
-            Role::Dials(calls, _) => calls.iter().any(|call| call.dial.as_ref().is_some_and(|dial| dial.is_heard())),
+            Role::Dials(attempts, _) => attempts.iter().any(|attempt| attempt.dial.as_ref().is_some_and(|dial| dial.is_heard())),
             Role::Listens(acceptors) => acceptors.iter().any(|acceptor| acceptor.pending() > 0),
         };
         let mut rails = self.rails.lock();
@@ -199,7 +199,7 @@ impl RailConnector {
     pub fn nap_ns(&self) -> u64 {
         let rails = self.rails.lock();
         let calling = match &self.role {
-            Role::Dials(calls, _) => (0..calls.len()).any(|i| !rails.is_up(i)),
+            Role::Dials(attempts, _) => (0..attempts.len()).any(|i| !rails.is_up(i)),
             Role::Listens(_) => false,
         };
         let nap = rails.nap_ns(config::get().tcp.rail_timeout_ms);
@@ -419,8 +419,8 @@ mod tests {
         /// Ends all pauses.
         fn wait(&mut self) {
             self.rails.lock().slots.iter_mut().for_each(|b| b.since = b.since.saturating_sub(2 * TOO_SOON_NS));
-            if let Some(RailConnector { role: Role::Dials(calls, _), .. }) = &mut self.connector {
-                calls.iter_mut().filter(|call| call.dial.is_none()).for_each(|call| call.until = 0);
+            if let Some(RailConnector { role: Role::Dials(attempts, _), .. }) = &mut self.connector {
+                attempts.iter_mut().filter(|attempt| attempt.dial.is_none()).for_each(|attempt| attempt.until = 0);
             }
         }
     }
@@ -428,11 +428,11 @@ mod tests {
     fn pair() -> [Side; 2] {
         let ips = [1, 2].map(|n| IpAddr::from([127, 0, 0, n]));
         let acceptors = ips.map(|ip| HandshakeAcceptor::listen(SocketAddr::new(ip, 0), Purpose::Rail, TOKEN, None).unwrap());
-        let call = |i: usize| RailDial { from: ips[i], to: acceptors[i].local(), dial: None, generation: 1, until: 0, pause: PAUSE_NS };
-        let calls = vec![call(0), call(1)];
+        let attempt = |i: usize| RailDial { from: ips[i], to: acceptors[i].local(), dial: None, generation: 1, until: 0, pause: PAUSE_NS };
+        let attempts = vec![attempt(0), attempt(1)];
         let listener = TcpListener::bind((ips[0], 0)).unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let dialer = Side::new(socket, |rails| RailConnector { rails, role: Role::Dials(calls, TOKEN), looked: 0 });
+        let dialer = Side::new(socket, |rails| RailConnector { rails, role: Role::Dials(attempts, TOKEN), looked: 0 });
         [dialer, Side::new(listener.accept().unwrap().0, |rails| RailConnector::listener(rails, acceptors.into()))]
     }
 

@@ -66,7 +66,10 @@ impl Rails {
 
     /// True if nothing waits here to be sent.
     pub fn is_out(&self) -> bool {
-        self.unassigned.is_empty() && !self.ack_due && self.downs.is_empty() && !self.slots.iter().flat_map(|b| &b.up).any(Rail::is_sending)
+        self.unassigned.is_empty()
+            && !self.ack_due
+            && self.lost_reports.is_empty()
+            && !self.slots.iter().flat_map(|b| &b.up).any(Rail::is_sending)
     }
 
     /// True if the peer has acknowledged everything.
@@ -94,7 +97,7 @@ impl Rails {
 
     /// Picks the rail for the next segment: the first with room, unless the fastest rail would finish the whole backlog sooner.
     fn choose(&mut self, now: u64) -> Option<usize> {
-        let waits: u64 = self.behind + self.next - self.unassigned.front().copied().unwrap_or(self.next);
+        let waits: u64 = self.backlog + self.next - self.unassigned.front().copied().unwrap_or(self.next);
         let free = |rail: &Rail| !rail.blocked && !rail.is_sending();
         let first = self.slots.iter().position(|b| b.up.as_ref().is_some_and(free))?;
         if self.count_up() == 1 {
@@ -134,12 +137,12 @@ impl Rails {
                 self.step(i, short);
             }
         }
-        while !self.unassigned.is_empty() || !self.downs.is_empty() {
+        while !self.unassigned.is_empty() || !self.lost_reports.is_empty() {
             if now == 0 {
                 now = time::now_ns();
             }
             let Some(i) = self.choose(now) else { break };
-            let (word, at) = if let Some((rail, generation)) = self.downs.pop_front() {
+            let (word, at) = if let Some((rail, generation)) = self.lost_reports.pop_front() {
                 (SegmentKind::Down { rail, generation }, 0)
             } else {
                 let Some(from) = self.unassigned.pop_front() else { break };
@@ -199,7 +202,7 @@ impl Rails {
 
     pub fn begin(&mut self, i: usize, word: SegmentKind, at: usize, now: u64) {
         let head = SegmentHead { word, taken: self.incoming.expected };
-        (self.told, self.segments_since_ack, self.ack_due) = (self.incoming.expected, 0, false);
+        (self.ack_sent, self.segments_since_ack, self.ack_due) = (self.incoming.expected, 0, false);
         if let Some(slot) = self.slots.get_mut(i)
             && let Some(rail) = &mut slot.up
         {
@@ -239,7 +242,7 @@ impl Rails {
     /// If the fastest rail is idle: finds the oldest segment that a slow rail holds up. Returns (index in `unacked`, fastest
     /// rail).
     fn late(&mut self, now: u64) -> Option<(usize, usize)> {
-        if self.unacked.is_empty() || self.count_up() < 2 || (self.behind > 0 && self.room() > 0) {
+        if self.unacked.is_empty() || self.count_up() < 2 || (self.backlog > 0 && self.room() > 0) {
             return None;
         }
         let (fastest, health) = self.ask(now)?;

@@ -84,13 +84,13 @@ pub struct Rails {
     /// First bytes of the segments that no rail carries, in order.
     pub unassigned: VecDeque<u64>,
     /// Numbers and generations of lost rails that the peer is still to be told of.
-    pub downs: VecDeque<(usize, u32)>,
+    pub lost_reports: VecDeque<(usize, u32)>,
     /// Bytes that wait above for room in the ring, as far as they are known.
-    pub behind: u64,
+    pub backlog: u64,
 
     pub incoming: Reorder,
     /// The acknowledgement that was sent last.
-    pub told: u64,
+    pub ack_sent: u64,
     pub segments_since_ack: u32,
     pub ack_due: bool,
     /// The rail over which something arrived last.
@@ -127,10 +127,10 @@ impl Rails {
             begun: 0,
             unacked: VecDeque::new(),
             unassigned: VecDeque::new(),
-            downs: VecDeque::new(),
-            behind: 0,
+            lost_reports: VecDeque::new(),
+            backlog: 0,
             incoming: Reorder::default(),
-            told: 0,
+            ack_sent: 0,
             segments_since_ack: 0,
             ack_due: false,
             last: 0,
@@ -170,7 +170,7 @@ impl Rails {
             self.slots.push(RailSlot::default());
         }
         if self.drop_rail(number) {
-            self.tell(number, errno::ECONNRESET, false, "the peer has lost it, and calls again");
+            self.push_event(number, errno::ECONNRESET, false, "the peer has lost it, and calls again");
         }
         self.set.add(rail.socket.as_fd())?;
         let Some(slot) = self.slots.get_mut(number) else { return Ok(()) };
@@ -180,7 +180,7 @@ impl Rails {
         self.ack_due |= is_back;
         self.gone = self.gone.take().filter(|why| why.code == Code::PeerBroke);
         if is_back {
-            self.tell(number, errno::EPERM, true, "is up again");
+            self.push_event(number, errno::EPERM, true, "is up again");
         }
         Ok(())
     }
@@ -201,7 +201,7 @@ impl Rails {
         }
     }
 
-    fn tell(&mut self, number: usize, errno: i32, is_up: bool, why: &str) {
+    fn push_event(&mut self, number: usize, errno: i32, is_up: bool, why: &str) {
         let words = format!("{}: {why}", self.name(number));
         if let Some(slot) = self.slots.get_mut(number) {
             slot.losses += u64::from(!is_up);
@@ -263,9 +263,9 @@ impl Rails {
             slot.lost_at = time::now_ns();
         }
         let generation = self.slots.get(number).map_or(0, |b| b.generation);
-        self.downs.retain(|(other, _)| *other != number);
-        self.downs.push_back((number, generation));
-        self.tell(number, why.errno, false, &why.words);
+        self.lost_reports.retain(|(other, _)| *other != number);
+        self.lost_reports.push_back((number, generation));
+        self.push_event(number, why.errno, false, &why.words);
         if self.count_up() == 0 {
             self.gone.get_or_insert(lost(&format!("the last of its rails is lost: {}", why.words)));
             self.lost_at = time::now_ns();
@@ -303,7 +303,7 @@ impl Rails {
             return false;
         }
         self.segments_since_ack += 1;
-        self.ack_due |= self.incoming.expected - self.told >= ACK_BYTES || self.segments_since_ack >= ACK_SEGMENTS;
+        self.ack_due |= self.incoming.expected - self.ack_sent >= ACK_BYTES || self.segments_since_ack >= ACK_SEGMENTS;
         true
     }
 
@@ -322,27 +322,27 @@ impl Rails {
     /// Reads segments from the rails; true: at least one arrived. After a violation of the protocol every call returns the same
     /// error.
     pub fn fill(&mut self, short: usize) -> Result<bool> {
-        if let Some(lie) = self.gone.as_ref().filter(|why| why.code == Code::PeerBroke) {
-            return Err(lie.clone());
+        if let Some(violation) = self.gone.as_ref().filter(|why| why.code == Code::PeerBroke) {
+            return Err(violation.clone());
         }
-        let came = self.take_segments(short);
-        if let Err(lie) = &came {
-            self.gone = Some(lie.clone());
+        let arrived = self.take_segments(short);
+        if let Err(violation) = &arrived {
+            self.gone = Some(violation.clone());
         }
-        came
+        arrived
     }
 
     fn take_segments(&mut self, short: usize) -> Result<bool> {
-        let mut came = false;
+        let mut arrived = false;
         for i in 0..self.slots.len() {
             for _ in 0..TURN {
                 let Rails { slots, incoming, .. } = self;
                 let Some(rail) = slots.get_mut(i).and_then(|b| b.up.as_mut()) else { break };
                 match rail.receive(short, &mut || incoming.buffer()) {
                     Ok(Received::Segment(head, bytes)) => {
-                        came = true;
+                        arrived = true;
                         self.last = i;
-                        self.came(i, head, bytes)?;
+                        self.on_segment(i, head, bytes)?;
                     }
                     Ok(Received::Nothing) => break,
                     Ok(Received::Ended) => self.lose(i, &lost("the peer closed it, or died")),
@@ -352,10 +352,10 @@ impl Rails {
                 }
             }
         }
-        Ok(came)
+        Ok(arrived)
     }
 
-    fn came(&mut self, number: usize, head: SegmentHead, bytes: Option<Buf>) -> Result<()> {
+    fn on_segment(&mut self, number: usize, head: SegmentHead, bytes: Option<Buf>) -> Result<()> {
         if head.taken > self.begun {
             return Err(protocol_error("word that it took bytes which were never sent"));
         }

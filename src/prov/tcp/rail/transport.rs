@@ -30,14 +30,14 @@ impl WriteTransport {
         }
     }
 
-    /// Sends the bytes that were taken; true: there is room for more. `behind`: the number of bytes that wait for room.
+    /// Sends the bytes that were taken; true: there is room for more. `backlog`: the number of bytes that wait for room.
     #[inline]
-    pub fn push(&mut self, fd: BorrowedFd<'_>, short: usize, behind: impl FnOnce() -> u64) -> Result<bool> {
+    pub fn push(&mut self, fd: BorrowedFd<'_>, short: usize, backlog: impl FnOnce() -> u64) -> Result<bool> {
         match self {
             WriteTransport::Sealed(seal) => seal.push(fd, short),
             WriteTransport::Rails(rails) => {
                 let mut rails = rails.lock();
-                rails.behind = behind();
+                rails.backlog = backlog();
                 rails.push(short)
             }
         }

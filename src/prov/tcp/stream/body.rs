@@ -107,8 +107,8 @@ impl Body {
             return taken;
         }
         let byte = self.byte_at(self.at);
-        if let BodySource::Device(loading) = &mut self.source {
-            loading.release(lanes, byte);
+        if let BodySource::Device(device_source) = &mut self.source {
+            device_source.release(lanes, byte);
         }
         taken
     }
@@ -142,10 +142,10 @@ impl Body {
         let (first, run) = if self.in_parts { (first, run) } else { (self.at, self.len - self.at) };
         self.source = match std::mem::replace(&mut self.source, BodySource::Nothing) {
             BodySource::Pieces(pieces) if keep && run > 0 => BodySource::Owned(gather(pieces.as_slice(), first, run), first),
-            BodySource::Device(mut loading) => {
-                let saved = loading.find(lanes, first).filter(|slot| keep && run > 0 && slot.len() as u64 >= run);
+            BodySource::Device(mut device_source) => {
+                let saved = device_source.find(lanes, first).filter(|slot| keep && run > 0 && slot.len() as u64 >= run);
                 let saved = saved.map(|slot| gather(&[slot], 0, run));
-                loading.end(lanes);
+                device_source.end(lanes);
                 saved.map_or(BodySource::Nothing, |bytes| BodySource::Owned(bytes, first))
             }
             owned @ BodySource::Owned(..) => owned,
@@ -223,7 +223,7 @@ impl Body {
 
     fn is_there(&self, byte: u64, lanes: &mut StagingLanes) -> bool {
         match &self.source {
-            BodySource::Device(loading) => loading.find(lanes, byte).is_some(),
+            BodySource::Device(device_source) => device_source.find(lanes, byte).is_some(),
             _ => true,
         }
     }
@@ -245,8 +245,8 @@ impl Body {
                     }
                 }
             }
-            BodySource::Device(loading) => {
-                if let Some(slot) = loading.find(lanes, byte) {
+            BodySource::Device(device_source) => {
+                if let Some(slot) = device_source.find(lanes, byte) {
                     n = call.add(slot.part(0, run as usize));
                 }
             }

@@ -86,8 +86,8 @@ impl Incoming {
 
     /// Stops the writing into the sink's memory; the bytes that still come are discarded.
     pub fn divert(&mut self, lanes: &mut StagingLanes, why: Error) {
-        if let BodySink::Device(storing, _) = &mut self.sink {
-            storing.end(lanes);
+        if let BodySink::Device(device_sink, _) = &mut self.sink {
+            device_sink.end(lanes);
         }
         self.sink = BodySink::Nothing;
         self.failed.get_or_insert(why);
@@ -95,8 +95,8 @@ impl Incoming {
 
     /// True if all bytes that came have reached their memory; a device's copies take some time.
     pub fn settled(&mut self, lanes: &mut StagingLanes) -> bool {
-        let BodySink::Device(storing, _) = &mut self.sink else { return true };
-        match storing.settled(lanes) {
+        let BodySink::Device(device_sink, _) = &mut self.sink else { return true };
+        match device_sink.settled(lanes) {
             Ok(settled) => settled,
             Err(e) => {
                 self.divert(lanes, e);
@@ -154,8 +154,8 @@ impl Incoming {
 
     /// The bytes before `at` are in place.
     pub fn after(&mut self, at: u64, lanes: &mut StagingLanes) {
-        if let BodySink::Device(storing, room) = &mut self.sink
-            && let Err(e) = storing.filled(lanes, at.min(*room), at >= *room)
+        if let BodySink::Device(device_sink, room) = &mut self.sink
+            && let Err(e) = device_sink.filled(lanes, at.min(*room), at >= *room)
         {
             self.divert(lanes, e);
         }
@@ -166,8 +166,8 @@ impl Incoming {
         let all = bytes.len();
         match &mut self.sink {
             BodySink::Nothing => all,
-            BodySink::Buffer(kept) => {
-                kept.extend_from_slice(bytes);
+            BodySink::Buffer(buffer) => {
+                buffer.extend_from_slice(bytes);
                 all
             }
             BodySink::Pieces(pieces, room) => {
@@ -181,7 +181,7 @@ impl Incoming {
                 all
             }
             BodySink::Device(_, room) if at >= *room => all,
-            BodySink::Device(storing, room) => match storing.find(lanes, at) {
+            BodySink::Device(device_sink, room) => match device_sink.find(lanes, at) {
                 Ok(None) => 0,
                 Ok(Some(slot)) => {
                     let n = all.min(slot.len()).min((*room - at) as usize);
@@ -227,7 +227,7 @@ impl Incoming {
                 }
                 return if is_worth_it(count, bytes, most) { (count, bytes) } else { (0, 0) };
             }
-            BodySink::Device(storing, room) if at < *room => match storing.find(lanes, at) {
+            BodySink::Device(device_sink, room) if at < *room => match device_sink.find(lanes, at) {
                 Ok(Some(slot)) => add(slot.part(0, run.min(*room - at) as usize)),
                 Ok(None) => {}
                 Err(e) => self.divert(lanes, e),
@@ -258,7 +258,7 @@ impl Incoming {
     /// The same for byte `at`.
     pub fn is_ready_at(&mut self, at: u64, lanes: &mut StagingLanes) -> bool {
         match &mut self.sink {
-            BodySink::Device(storing, room) if at < *room => match storing.find(lanes, at) {
+            BodySink::Device(device_sink, room) if at < *room => match device_sink.find(lanes, at) {
                 Ok(place) => place.is_some(),
                 Err(e) => {
                     self.divert(lanes, e);

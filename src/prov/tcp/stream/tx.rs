@@ -441,8 +441,8 @@ impl Tx {
     fn pump_devices(&mut self) {
         for (_, item) in &mut self.items {
             let QueueItem::Body(body) = item else { continue };
-            let BodySource::Device(loading) = &mut body.source else { continue };
-            match loading.pump(&mut self.lanes) {
+            let BodySource::Device(device_source) = &mut body.source else { continue };
+            match device_source.pump(&mut self.lanes) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(e) => body.give_up(&mut self.lanes, e, false),

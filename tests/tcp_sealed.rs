@@ -32,7 +32,7 @@ fn settings() {
     ONCE.call_once(|| unsafe { std::env::set_var("GDRFAB_TCP_STREAMS", "4") });
 }
 
-/// The keys of a handshake, for dialer and listener.
+/// The ciphers after a handshake, for dialer and listener.
 fn seals(cipher: Cipher) -> (Seal, Seal) {
     let new = |is_dialer| Noise::new(Proof::Shared(&[3; 32]), cipher, b"", is_dialer).unwrap();
     let (mut dialer, mut listener) = (new(true), new(false));
@@ -108,7 +108,7 @@ impl Side {
     }
 }
 
-/// Drives both until this one has an entry.
+/// Drives both sides until `one` has a completion.
 fn await_entry(one: &Side, other: &Side) -> Completion {
     let start = Instant::now();
     loop {

@@ -54,7 +54,7 @@ fn who_is_not_listed_or_has_something_else_is_told() {
         let dialed = Dial::new(&to, None, Purpose::Passive, 0, terms(b"hello"), ours);
         let e = dialed.map_or_else(|e| e, |mut dial| failure(Some(&mut acceptor), &mut dial));
         assert!(e.errno == errno && e.words.contains(words), "{words}: {e}");
-        // One that gives up by itself is not heard of at once.
+        // A dialer that gives up is noticed only when the listener is polled.
         while acceptor.pending() > 0 {
             assert!(acceptor.poll().is_empty());
             nap();
@@ -68,7 +68,7 @@ fn who_knows_the_public_keys_alone_proves_nothing() {
     let mut acceptor = acceptor(host(1, &[("*", 2)]));
     let good = host(2, &[("*", 1)]).unwrap();
     for own in [9, 1] {
-        // It says that it is the second host.
+        // It claims to be the second host.
         let mut raw = Raw::greet(&mut acceptor, hello_of(&good, 5));
         assert_eq!((raw.challenge().status, raw.challenge().id), (Status::Good, host(1, &[("*", 2)]).unwrap().id()));
         let body = terms(b"let me in").encode().unwrap();
@@ -157,7 +157,7 @@ fn versions_without_such_keys_are_told() {
     let mut raw = Raw::greet(&mut acceptor, Hello { highest: STATIC_SINCE - 1, ..hello(true, 1) });
     assert_eq!((raw.challenge().status, raw.transcript.challenge[8..12].to_vec()), (Status::Version, vec![6, 0, 7, 0]));
     assert!(answer::<1>(&mut acceptor, &mut raw.stream).is_none());
-    // A HELLO that a listener of before would understand gets it: its lowest version is too high for it.
+    // A HELLO that an older listener would understand reaches it, but its lowest version is too high for that listener.
     let listener = TcpListener::bind(LOOPBACK).unwrap();
     let mut dial = dial(listener.local_addr().unwrap(), host(2, &[("*", 1)]));
     let thread = std::thread::spawn(move || {

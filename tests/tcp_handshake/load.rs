@@ -34,7 +34,7 @@ fn more_descriptors() -> usize {
     getrlimit(Resource::Nofile).current.map_or(usize::MAX, |n| n as usize)
 }
 
-/// Serves a dialer that comes behind everybody who is there already; how long that took.
+/// Serves a dialer that comes behind all pending ones; returns the time that it took.
 fn serve_one(acceptor: &mut HandshakeAcceptor, most: usize) -> Duration {
     let start = Instant::now();
     let mut good = dial(acceptor.local(), None);
@@ -55,7 +55,7 @@ fn serve_one(acceptor: &mut HandshakeAcceptor, most: usize) -> Duration {
 #[test]
 fn half_open_connections_make_room() {
     let mut acceptor = acceptor(None);
-    // Each says half of a greeting and no more.
+    // Each sends half of a HELLO and no more.
     let half: Vec<TcpStream> = (0..200)
         .map(|i| {
             let mut s = TcpStream::connect(acceptor.local()).unwrap();
@@ -110,7 +110,7 @@ fn a_full_listener_lets_its_sleeper_sleep_and_wakes_it_in_time() {
         assert!(acceptor.poll().is_empty() && start.elapsed() < LIMIT);
     }
     acceptor.watch(&poller).unwrap();
-    // Sixteen wait in the kernel's queue, and there is nothing to do about them yet.
+    // Sixteen wait in the kernel's queue, and the acceptor has nothing to do about them yet.
     let woken = poller.wait(Some(30_000_000));
     assert!(woken == Woken::Timeout || start.elapsed() > Duration::from_millis(90));
     assert!(poller.wait(Some(1_000_000_000)) == Woken::Ready && start.elapsed() > Duration::from_millis(90));

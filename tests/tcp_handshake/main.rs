@@ -40,7 +40,7 @@ fn good_peers_meet_and_nothing_behind_the_handshake_is_taken() {
         let request = request(&mut acceptor, &mut dial);
         assert_eq!((request.data(), request.terms()), (&[9; 256][..], &terms(&[9; 256])));
         assert_eq!((request.peer().ip(), acceptor.pending()), (at.ip(), 0));
-        // The first frame of the accepting side comes right behind its answer.
+        // The first frame of the accepting side follows its ANSWER at once.
         let mut theirs = stream(request.accept(terms(b"welcome")).unwrap());
         theirs.write_all(b"frame").unwrap();
         std::thread::sleep(Duration::from_millis(5));
@@ -53,7 +53,7 @@ fn good_peers_meet_and_nothing_behind_the_handshake_is_taken() {
         ours.read_exact(&mut buf).unwrap();
         assert_eq!(&buf, b"frame");
         ours.write_all(b"ready").unwrap();
-        // That is no longer the listener's: whoever sleeps on it sleeps on.
+        // That byte belongs to the connection now, so the acceptor does not wake anybody for it.
         assert!(acceptor.poll().is_empty());
         assert!(poller.wait(Some(5_000_000)) == Woken::Timeout);
         theirs.read_exact(&mut buf).unwrap();
@@ -126,14 +126,14 @@ fn an_introduction_is_good_for_one_connection() {
         let good = intro(&first.transcript, Some((&key, &first.stream)), &body);
         first.stream.write_all(&good).unwrap();
         drop(one_request(&mut acceptor));
-        // The same nonce of the dialer, and the same introduction: the listener's nonce is another one.
+        // The dialer replays its nonce and its INTRO, but the listener's nonce is a new one.
         let mut again = Raw::greet(&mut acceptor, hello_of(&key, 5));
         assert_ne!(again.challenge().nonce, first.challenge().nonce);
         again.stream.write_all(&good).unwrap();
         let head = Head::decode(&answer::<HEAD_LEN>(&mut acceptor, &mut again.stream).unwrap()).unwrap();
         assert_eq!((head.status, head.body, head.ephemeral), (Status::KeyWrong, 0, [0; 32]));
         assert!(answer::<1>(&mut acceptor, &mut again.stream).is_none());
-        // Nor does a changed body pass.
+        // A changed body is not accepted either.
         let mut third = Raw::greet(&mut acceptor, hello_of(&key, 6));
         let mut bent = intro(&third.transcript, Some((&key, &third.stream)), &body);
         *bent.last_mut().unwrap() ^= 1;

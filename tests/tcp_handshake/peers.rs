@@ -28,7 +28,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// The keys of a host whose private key is this byte over and over, and which knows such peers.
+/// The keys of a host whose private key has `own` in each byte, and which trusts these peers.
 pub fn known(own: u8, peers: &[(&str, u8)]) -> KnownHosts {
     let line = |(names, byte): &(&str, u8)| format!("peer {names} {}\n", hex(&public_of(&[*byte; 32])));
     let text = format!("private {}\n{}", hex(&[own; 32]), peers.iter().map(line).collect::<String>());
@@ -55,7 +55,7 @@ pub fn nap() {
     std::thread::sleep(Duration::from_micros(200));
 }
 
-/// Drives both until the listener has a request.
+/// Drives both sides until the listener has a request.
 pub fn request(acceptor: &mut HandshakeAcceptor, dial: &mut Dial) -> Request {
     let start = Instant::now();
     while start.elapsed() < LIMIT {
@@ -68,7 +68,7 @@ pub fn request(acceptor: &mut HandshakeAcceptor, dial: &mut Dial) -> Request {
     panic!("no request")
 }
 
-/// Drives the dialer, and the listener too if there is one, until the dial is over; nothing may be announced.
+/// Drives the dialer, and the listener if there is one, until the dial is over. The listener must not get a request.
 pub fn outcome(mut acceptor: Option<&mut HandshakeAcceptor>, dial: &mut Dial) -> Result<Dialed> {
     let start = Instant::now();
     while start.elapsed() < LIMIT {
@@ -133,7 +133,7 @@ pub fn hello_of(key: &Key, nonce: u8) -> Hello {
     Hello { lowest: key.since(), highest: key.since(), id: key.id(), ..hello(true, nonce) }
 }
 
-/// An introduction as bytes.
+/// An INTRO as bytes.
 pub fn intro(transcript: &Transcript, key: Option<(&Key, &TcpStream)>, body: &[u8]) -> Vec<u8> {
     let head = Head { body: body.len(), status: Status::Good, token: 0, ephemeral: [0; 32] };
     let Some((key, stream)) = key else { return [&head.encode(), body].concat() };
@@ -175,7 +175,7 @@ pub fn answer<const N: usize>(acceptor: &mut HandshakeAcceptor, stream: &mut Tcp
 }
 
 impl Raw {
-    /// Says `hello` and hears the challenge.
+    /// Sends `hello` and reads the challenge.
     pub fn greet(acceptor: &mut HandshakeAcceptor, hello: Hello) -> Raw {
         let mut stream = TcpStream::connect(acceptor.local()).unwrap();
         let hello = hello.encode();

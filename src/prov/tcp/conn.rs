@@ -82,6 +82,7 @@ pub struct SentOp {
     pub offered: Option<Offered>,
 }
 
+/// An offered message's memory, or a copy of its bytes (`owned`) if the call was injected.
 pub struct Offered {
     pub pieces: Pieces,
     pub site: Site,
@@ -141,6 +142,7 @@ pub struct Keepalive {
     pub clear: u64,
 }
 
+/// A connection and everything that is outstanding on it. Guarded by the endpoint's lock.
 pub struct Conn {
     pub fd: OwnedFd,
     pub peer: String,
@@ -158,6 +160,7 @@ pub struct Conn {
     /// The reason for which the connection ends once everything that arrived before has been processed.
     pub end_reason: Option<Error>,
 
+    /// Sequence of the last WRITE sent, and of the last one that the peer has acknowledged.
     pub sequence: u32,
     pub acked: u32,
     pub writes: VecDeque<WriteOp>,
@@ -171,6 +174,8 @@ pub struct Conn {
     used: (u64, u64),
     pub freed: (u64, u64),
 
+    /// Number of the peer's writes that were carried out, and how many of them were acknowledged. `prompt`: the peer waits for the
+    /// acknowledgement; `idle`: turns without an arrival.
     pub done: u32,
     acked_to_peer: u32,
     pub prompt: bool,
@@ -182,7 +187,9 @@ pub struct Conn {
     came: (u64, u64),
     matched: (u64, u64),
     matched_reported: (u64, u64),
+    /// Offers of the peer whose bytes were asked for.
     pub fetches: VecDeque<Fetch>,
+    /// Bodies of answers that are queued in `tx`.
     pub answers: usize,
     /// Answers to READs of lists among `answers`.
     pub list_answers: usize,

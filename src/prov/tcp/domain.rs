@@ -20,6 +20,7 @@ use crate::sync::serial::{Serial, Threading};
 use crate::sys::usercopy::UserCopy;
 use std::sync::Arc;
 
+/// A domain, shared by its endpoints.
 pub struct Domain {
     pub threading: Threading,
     pub modes: Modes,

@@ -18,6 +18,7 @@ use crate::sync::serial::Serial;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// An endpoint as the layer above holds it.
 pub struct Endpoint {
     pub(super) domain: Arc<Domain>,
     pub(super) state: Arc<Serial<State>>,

@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock};
 /// Up to this many connections are read directly.
 const FEW: usize = 4;
 
+/// The poll set of a domain.
 #[derive(Default)]
 pub struct PollSet {
     edges: OnceLock<Edges>,

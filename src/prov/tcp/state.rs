@@ -58,6 +58,7 @@ impl ConnectStage {
     }
 }
 
+/// The phase of an endpoint's life.
 pub enum Phase {
     Fresh,
     Enabled,
@@ -70,6 +71,7 @@ pub enum Phase {
     Down(Error),
 }
 
+/// An endpoint's state. The rooms `connect` and `ops` add methods to it.
 pub struct State {
     pub phase: Phase,
     pub bind: Bindings,
@@ -99,6 +101,7 @@ pub struct State {
     pub rests_until: u64,
     /// Something arrived since the last turn as a lane.
     pub came: bool,
+    /// Turns of progress so far, and when (in ticks) the rare work of a turn was last done.
     pub turns: u32,
     pub last_look: u64,
 }

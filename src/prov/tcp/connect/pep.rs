@@ -15,6 +15,7 @@ use crate::sys::tcp;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
+/// A passive endpoint: bound, and listening once it is told to.
 pub struct Listener {
     address: SocketAddr,
     /// The bound socket. The port is taken at once, so that it can be named, and listens later.

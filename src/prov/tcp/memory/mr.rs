@@ -134,6 +134,7 @@ pub fn check_path(path: Paths, process: Paths, policy: &PathPolicy) -> Result<()
     Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words))
 }
 
+/// The regions of a domain.
 pub struct Regions {
     registry: Registry<Arc<Region>>,
     user: Arc<UserCopy>,

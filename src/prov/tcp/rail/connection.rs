@@ -54,6 +54,7 @@ pub enum Received {
     Ended,
 }
 
+/// A rail that is up.
 pub struct Rail {
     pub socket: OwnedFd,
     seal: Option<SealedOut>,

@@ -75,12 +75,14 @@ struct RailDial {
     pause: u64,
 }
 
+/// The side of the connection: the dialer dials rails, the listener accepts them.
 enum Role {
     /// The dialer's rails by number, and the token that the peer's listeners want to see.
     Dials(Vec<RailDial>, u64),
     Listens(Vec<HandshakeAcceptor>),
 }
 
+/// Brings up a connection's rails, for as long as the connection lasts.
 pub struct RailConnector {
     pub rails: SharedRails,
     role: Role,

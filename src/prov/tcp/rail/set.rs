@@ -70,12 +70,15 @@ pub struct RailEvent {
     pub at: u64,
 }
 
+/// All rails of one connection.
 pub struct Rails {
+    /// The epoll set of the rails' sockets.
     pub set: Poller,
     pub slots: Vec<RailSlot>,
     /// Unacknowledged bytes: byte n of the stream lies at n minus `origin`, modulo the ring's length.
     pub ring: GatherBuffer,
     pub origin: u64,
+    /// Stream position of the next byte to be put, and of the first unacknowledged one.
     pub next: u64,
     pub acked: u64,
     /// The end of the last segment whose sending has begun. An acknowledgement beyond it is a protocol error.
@@ -88,6 +91,7 @@ pub struct Rails {
     /// Bytes that wait above for room in the ring, as far as they are known.
     pub backlog: u64,
 
+    /// The receiving side: segments that are in order, and those that wait for others.
     pub incoming: Reorder,
     /// The acknowledgement that was sent last.
     pub ack_sent: u64,

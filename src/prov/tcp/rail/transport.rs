@@ -16,6 +16,7 @@ use std::sync::Arc;
 /// is never contended.
 pub type SharedRails = Arc<Mutex<Rails>>;
 
+/// The sending end.
 pub enum WriteTransport {
     Sealed(Box<SealedOut>),
     Rails(SharedRails),
@@ -70,6 +71,7 @@ impl WriteTransport {
     }
 }
 
+/// The receiving end.
 pub enum ReadTransport {
     Sealed(Box<SealedIn>),
     Rails(SharedRails),

@@ -24,6 +24,7 @@ pub enum Owner {
     Answer { list: bool },
 }
 
+/// A body that is being sent.
 pub struct Body {
     pub source: BodySource,
     pub owner: Owner,

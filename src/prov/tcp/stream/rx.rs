@@ -22,6 +22,7 @@ const REACH_MAX: usize = 64 << 10;
 const AHEAD: usize = 512;
 const PIECES: usize = 64;
 
+/// The receiving end of a connection.
 pub struct Rx {
     buf: Box<[u8]>,
     start: usize,

@@ -63,6 +63,7 @@ enum TunerStage {
     Open { trial: bool, left: u32 },
 }
 
+/// Measures and decides. `uses`: bodies go over the further streams; `pause`: samples between two trials.
 pub struct StreamTuner {
     stage: TunerStage,
     uses: bool,

@@ -46,6 +46,7 @@ pub enum Departed {
     Body(Box<Body>),
 }
 
+/// The send queue of a connection.
 #[derive(Default)]
 pub struct Tx {
     out: Vec<u8>,

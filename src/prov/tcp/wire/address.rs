@@ -20,6 +20,7 @@ pub const MAX: usize = super::hello::ADDRESS_MAX;
 /// Most bytes of a DNS name.
 const NAME_MAX: usize = 253;
 
+/// The host of an address, with the port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
     /// An IP address and the address's port.
@@ -28,6 +29,7 @@ pub enum Host {
     Name(String, u16),
 }
 
+/// A parsed address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub host: Host,

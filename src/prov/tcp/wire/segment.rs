@@ -49,6 +49,7 @@ pub enum SegmentKind {
     Down { rail: usize, generation: u32 },
 }
 
+/// A segment's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHead {
     pub word: SegmentKind,

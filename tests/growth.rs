@@ -53,6 +53,7 @@ const BOUNDED: &[(&str, usize, &str)] = &[
     ("prov/tcp/handshake/acceptor.rs", 1, "private data of a connection"),
     ("prov/tcp/handshake/dial.rs", 1, "a hello"),
     ("prov/tcp/stream/gather.rs", 1, "STRIPE"),
+    ("prov/tcp/handshake/acceptor.rs", 1, "private data of a connection"),
     ("prov/tcp/wire/hello.rs", 2, "an address and private data"),
     ("prov/tcp/rail/connector.rs", 1, "streams of a connection"),
     ("prov/tcp/secure/known.rs", 1, "KEY"),

@@ -6,11 +6,13 @@
 use gdrfab::prov::Parcel;
 use gdrfab::prov::name::Name;
 use gdrfab::prov::tcp::Address;
+use gdrfab::prov::tcp::secure::known::KnownHosts;
 use gdrfab::prov::tcp::wire::frame;
-use gdrfab::prov::tcp::wire::frame::{BODY_MAX, HEAD_MAX, HEADER, Header, LIST, PART, PARTS, STRIPED, STRIPED_MIN, WirePosition, WHOLE_MAX, wire_position, wire_len};
+use gdrfab::prov::tcp::wire::frame::{
+    BODY_MAX, HEAD_MAX, HEADER, Header, LIST, PART, PARTS, STRIPED, STRIPED_MIN, WHOLE_MAX, WirePosition, wire_len, wire_position,
+};
 use gdrfab::prov::tcp::wire::hello;
 use gdrfab::prov::tcp::wire::hello::{HEAD_LEN, HELLO_LEN, Head, Hello, Terms};
-use gdrfab::prov::tcp::secure::known::KnownHosts;
 use gdrfab::prov::tcp::wire::segment::{RAILS_MAX, SEGMENT, SEGMENT_HEAD, SegmentHead, SegmentKind};
 use gdrfab::rdm::wire::hello::{Intro, Refusal};
 use gdrfab::rdm::wire::parcel::{self, ParcelWords};
@@ -81,7 +83,7 @@ fn walk(len: u64, in_parts: bool, from: u64) {
     for _ in 0..8 {
         match wire_position(at, len, in_parts) {
             WirePosition::End => return assert!(at >= end),
-            WirePosition::SegmentKind(k) => {
+            WirePosition::Word(k) => {
                 assert!(in_parts && k < 8 && at + 8 - u64::from(k) <= end);
                 at += 8 - u64::from(k);
             }

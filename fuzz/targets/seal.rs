@@ -3,7 +3,7 @@
 //! their order, and after the first record that is not, nothing is opened.
 #![no_main]
 
-use gdrfab::prov::tcp::secure::seal::{BUFFER, Cipher, FILL, CipherState, KEY, LENGTH, OUT, Opener, Sealer};
+use gdrfab::prov::tcp::secure::seal::{BUFFER, Cipher, CipherState, FILL, KEY, LENGTH, OUT, Opener, Sealer};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {

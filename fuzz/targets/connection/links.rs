@@ -4,7 +4,7 @@
 
 use super::input::Input;
 use super::memory::has_secret;
-use gdrfab::prov::tcp::wire::segment::{SEGMENT, SEGMENT_HEAD, SegmentHead, WINDOW, SegmentKind};
+use gdrfab::prov::tcp::wire::segment::{SEGMENT, SEGMENT_HEAD, SegmentHead, SegmentKind, WINDOW};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;

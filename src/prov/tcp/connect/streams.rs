@@ -272,7 +272,7 @@ impl Conn {
 }
 
 impl State {
-    /// Advances whatever is under way with further streams.
+    /// Advances the setting up of further streams, and finds those that have ended.
     #[cold]
     pub fn look_at_streams(&mut self, now: u64) {
         let Some(conn) = self.conn.as_deref_mut() else { return };

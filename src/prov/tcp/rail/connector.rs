@@ -116,7 +116,7 @@ fn pairs(own: &[IpAddr], peer: &[SocketAddr]) -> Vec<(IpAddr, SocketAddr)> {
     found
 }
 
-/// If both sides want rails: the listening sockets of this side, and what ANSWER says of them (addresses and token).
+/// If both sides want rails: the listening sockets of this side, and their addresses and token for ANSWER.
 pub fn acceptors(request: &Request, options: &Options) -> Option<(Vec<HandshakeAcceptor>, Vec<SocketAddr>, u64)> {
     let own = wanted(options);
     let first = request.called_at().filter(|_| !own.is_empty() && !request.terms().rails.is_empty())?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The formats of what two endpoints send each other, as `docs/tcp-wire.md` specifies them. Nothing here touches a socket.
+//! The formats of the bytes that two endpoints exchange, as `docs/tcp-wire.md` specifies them. Nothing here touches a socket.
 //!
 //! In: bytes that a peer sent, not trusted. Out: values that are within their bounds, or an error that ends the connection.
 //! Checks that need the connection's state are made where that state is.

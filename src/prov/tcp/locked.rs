@@ -103,8 +103,8 @@ impl Endpoint {
 
     /// The fast path of an RMA operation. `Fast::Declined`: nothing was posted.
     ///
+    /// # Safety
     /// `LOCKED` is true, or the domain was opened with `Threading::Promised`.
-    /// `LOCKED` is true, or the domain was opened without locks (`Threading::Domain`).
     #[inline(always)]
     pub unsafe fn rma_fast<const WRITE: bool, const LOCKED: bool>(
         &self,

@@ -323,7 +323,7 @@ fn somebody_on_the_path_ends_the_connection_and_no_more() {
 /// One call asks which of many sockets have data, once for all that have arrived until then. Records left from the turn before come first,
 /// and data that arrived after them must not be forgotten because of that.
 #[test]
-fn of_many_connections_none_forgets_what_came_behind_a_turns_share() {
+fn many_connections_forget_nothing_behind_a_turns_share() {
     settings();
     const MANY: usize = 6;
     let domain = Arc::new(Domain::open(&Info::default(), Threading::Safe).unwrap());

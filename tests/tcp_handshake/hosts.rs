@@ -35,7 +35,7 @@ fn a_host_knows_itself() {
 }
 
 #[test]
-fn who_is_not_listed_or_has_something_else_is_told() {
+fn a_peer_that_is_not_listed_or_has_another_kind_of_key_gets_a_reason() {
     let listener = || host(1, &[("*", 2)]);
     let unsealed = |own, peer| Some(Key::of(Keys::Hosts(known(own, &[("*", peer)])), false).unwrap());
     for (ours, theirs, errno, words) in [
@@ -64,7 +64,7 @@ fn who_is_not_listed_or_has_something_else_is_told() {
 
 /// An attacker who has seen every public key and every handshake has no private key.
 #[test]
-fn who_knows_the_public_keys_alone_proves_nothing() {
+fn public_keys_alone_prove_nothing() {
     let mut acceptor = acceptor(host(1, &[("*", 2)]));
     let good = host(2, &[("*", 1)]).unwrap();
     for own in [9, 1] {
@@ -131,7 +131,7 @@ fn a_shorter_introduction_is_none() {
 
 /// Streams and rails belong to the same two hosts: only the peer may open them, from any address and to any address.
 #[test]
-fn what_belongs_to_a_connection_is_for_its_peer_alone() {
+fn streams_and_rails_are_for_the_connections_peer_alone() {
     let mut acceptor = acceptor(host(1, &[("*", 2), ("*", 3)]));
     let ours = host(2, &[("localhost", 1)]);
     let to = format!("tcp://localhost:{}", acceptor.local().port()).parse().unwrap();

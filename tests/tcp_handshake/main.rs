@@ -144,7 +144,7 @@ fn an_introduction_is_good_for_one_connection() {
 
 /// As soon as anybody between them changes anything, dialer and listener have seen different handshakes.
 #[test]
-fn what_was_changed_on_the_way_is_found() {
+fn changes_on_the_path_are_found() {
     for (key, theirs) in pairs() {
         let mut acceptor = acceptor(Some(theirs));
         let body = terms(b"x").encode().unwrap();
@@ -322,7 +322,7 @@ fn another_door_stays_shut() {
 }
 
 #[test]
-fn what_does_not_fit_closes_its_connection_and_no_other() {
+fn an_invalid_message_closes_its_connection_and_no_other() {
     let mut acceptor = acceptor(None);
     let body = terms(b"x").encode().unwrap();
     let head = |len: u32, status: u16, rest: &[u8]| {

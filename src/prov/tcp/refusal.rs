@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_asked_for_is_named() {
+    fn a_refusal_names_the_range() {
         let end = Ending { len: 64, kind: flags::WRITE, ..Ending::default() };
         for code in [Code::Key, Code::Bounds, Code::Access, Code::Path, Code::Fault] {
             let e = refused(Error::reported(code), &end, RemoteAddr { addr: 0x1000, key: 0x77 });

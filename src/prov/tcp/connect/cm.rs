@@ -150,7 +150,7 @@ impl State {
         };
         // With rails, further streams are not needed.
         let offer = if acceptors.is_some() { StreamsOffer::None } else { streams::offer(&request, &self.options) };
-        offer.tell(&mut ours);
+        offer.write_to(&mut ours);
         match request.accept(ours).and_then(|link| self.establish(domain, link, &terms, false)) {
             Ok(()) => {
                 self.keep_offer(offer);

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_has_a_reason() {
+    fn a_candidate_that_cannot_serve_has_a_reason() {
         for (node, service, source, errno, words) in [
             (None, Some("no-such-service"), false, errno::ENODATA, "no-such-service"),
             (None, Some("65536"), false, errno::ENODATA, "65536"),

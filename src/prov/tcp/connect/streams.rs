@@ -85,7 +85,7 @@ fn is_here(own: IpAddr, peer: IpAddr) -> bool {
 }
 
 impl StreamsOffer {
-    pub fn tell(&self, terms: &mut Terms) {
+    pub fn write_to(&self, terms: &mut Terms) {
         match self {
             StreamsOffer::None => {}
             StreamsOffer::Later(count) => (terms.streams, terms.later) = (*count, true),
@@ -109,7 +109,7 @@ impl State {
     }
 }
 
-fn until() -> u64 {
+fn greeting_deadline() -> u64 {
     time::now_ns() + config::get().tcp.greeting_ms.saturating_mul(1_000_000)
 }
 
@@ -292,7 +292,7 @@ impl State {
                 let from = tcp::local(conn.socket()).map(|at| SocketAddr::new(at.ip(), 0)).ok();
                 let dial = |_| Dial::new(&to, from, Purpose::Stream, token, Terms::default(), conn.key.clone());
                 match (0..count).map(dial).collect() {
-                    Ok(dials) => conn.streams_state = StreamsState::Dialing { dials, links: Vec::new(), until: until() },
+                    Ok(dials) => conn.streams_state = StreamsState::Dialing { dials, links: Vec::new(), until: greeting_deadline() },
                     Err(e) => self.give_up_streams(e),
                 }
             }
@@ -377,7 +377,8 @@ impl State {
         let opened = tcp::local(conn.socket()).and_then(|at| listen_for_streams(at, conn.key.clone()));
         let (count, port, token) = match opened {
             Ok((token, acceptor)) => {
-                conn.streams_state = StreamsState::Awaiting { count, links: Vec::new(), until: until() + until() - time::now_ns() };
+                conn.streams_state =
+                    StreamsState::Awaiting { count, links: Vec::new(), until: greeting_deadline() + greeting_deadline() - time::now_ns() };
                 let port = acceptor.local().port();
                 self.acceptor = Some(acceptor);
                 (count, port, token)

@@ -276,7 +276,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn who_does_not_introduce_itself_in_time_is_gone() {
+    fn a_caller_without_an_introduction_is_dropped_in_time() {
         let mut acceptor = HandshakeAcceptor::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
         acceptor.patience_ns = 400_000_000;
         let mut slow = TcpStream::connect(acceptor.local()).unwrap();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_an_answer_notices_a_host_that_dies() {
+    fn a_dialer_that_waits_for_an_answer_notices_a_dead_host() {
         let mut acceptor = HandshakeAcceptor::listen((Ipv4Addr::LOCALHOST, 0).into(), Purpose::Passive, 0, None).unwrap();
         let (dialed, dial, held) = call(&mut acceptor);
         assert!(matches!(dialed, Ok(Dialed::Waiting)) && held.len() == 1);

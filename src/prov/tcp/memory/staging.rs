@@ -66,8 +66,8 @@ impl StagingLane {
     ///
     /// # Safety
     /// The pieces stay valid until the copies are done.
-    unsafe fn post(&mut self, dir: Dir, slot: u8, place: &mut DeviceMemory, skip: u64, len: usize) -> Result<u64> {
-        let DeviceMemory { site, pieces, reach, .. } = place;
+    unsafe fn post(&mut self, dir: Dir, slot: u8, memory: &mut DeviceMemory, skip: u64, len: usize) -> Result<u64> {
+        let DeviceMemory { site, pieces, reach, .. } = memory;
         let mut at = self.slot(slot).addr() as u64;
         let mut parts = pieces.parts(skip as usize, len).peekable();
         let mut ticket = 0;
@@ -182,7 +182,7 @@ fn chunk(len: u64) -> u64 {
 
 /// A body that is sent from a device.
 pub struct DeviceSource {
-    place: DeviceMemory,
+    memory: DeviceMemory,
     len: u64,
     chunk: u64,
     posted: u64,
@@ -192,13 +192,13 @@ pub struct DeviceSource {
 }
 
 impl DeviceSource {
-    pub fn new(place: DeviceMemory, len: u64) -> DeviceSource {
-        DeviceSource { place, len, chunk: chunk(len), posted: 0, flights: VecDeque::new(), lane: 0 }
+    pub fn new(memory: DeviceMemory, len: u64) -> DeviceSource {
+        DeviceSource { memory, len, chunk: chunk(len), posted: 0, flights: VecDeque::new(), lane: 0 }
     }
 
     /// True if the lane of this body's copies was dropped on behalf of another body.
     fn is_orphan(&self, lanes: &StagingLanes) -> bool {
-        !self.flights.is_empty() && !lanes.has(self.place.site, self.lane)
+        !self.flights.is_empty() && !lanes.has(self.memory.site, self.lane)
     }
 
     /// Posts copies into free slots; true: all are posted, so the next body may begin.
@@ -210,20 +210,20 @@ impl DeviceSource {
         let outcome = self.try_pump(lanes);
         if outcome.is_err() {
             self.flights.clear();
-            lanes.give_up(self.place.site);
+            lanes.give_up(self.memory.site);
         }
         outcome
     }
 
     fn try_pump(&mut self, lanes: &mut StagingLanes) -> Result<bool> {
-        let lane = lanes.of(self.place.site)?;
+        let lane = lanes.of(self.memory.site)?;
         self.lane = lane.number;
         while self.posted < self.len {
             let Some(slot) = lane.free.pop() else { break };
             let len = (self.len - self.posted).min(self.chunk);
             // SAFETY: `DeviceMemory` holds the regions of a peer's operation; the caller of the C API keeps local memory until the
             // operation completes.
-            match unsafe { lane.post(Dir::FromDevice, slot, &mut self.place, self.posted, len as usize) } {
+            match unsafe { lane.post(Dir::FromDevice, slot, &mut self.memory, self.posted, len as usize) } {
                 Ok(ticket) => self.flights.push_back(CopyInFlight { slot, ticket, first: self.posted, len }),
                 Err(e) => {
                     lane.free.push(slot);
@@ -244,7 +244,7 @@ impl DeviceSource {
         if self.is_orphan(lanes) {
             return None;
         }
-        let lane = lanes.of(self.place.site).ok()?;
+        let lane = lanes.of(self.memory.site).ok()?;
         let flight = self.flights.iter().find(|f| at >= f.first && at - f.first < f.len && f.ticket <= lane.done)?;
         let skip = at - flight.first;
         Some(lane.slot(flight.slot).part(skip as usize, (flight.len - skip) as usize))
@@ -255,7 +255,7 @@ impl DeviceSource {
         if self.is_orphan(lanes) {
             return;
         }
-        let Ok(lane) = lanes.of(self.place.site) else { return };
+        let Ok(lane) = lanes.of(self.memory.site) else { return };
         while let Some(flight) = self.flights.front().filter(|f| f.first + f.len <= at) {
             lane.free.push(flight.slot);
             self.flights.pop_front();
@@ -269,7 +269,7 @@ impl DeviceSource {
         }
         let until = now_ns() + PATIENCE_NS;
         loop {
-            let Ok(lane) = lanes.of(self.place.site) else { return };
+            let Ok(lane) = lanes.of(self.memory.site) else { return };
             let quiet = match lane.poll() {
                 Ok(done) => self.flights.iter().all(|f| f.ticket <= done),
                 Err(_) => false,
@@ -281,7 +281,7 @@ impl DeviceSource {
             if now_ns() > until || lane.poll().is_err() {
                 // Dropping the lane's stream waits for its copies.
                 self.flights.clear();
-                return lanes.give_up(self.place.site);
+                return lanes.give_up(self.memory.site);
             }
             std::thread::yield_now();
         }
@@ -290,7 +290,7 @@ impl DeviceSource {
 
 /// A body that is received into a device.
 pub struct DeviceSink {
-    place: DeviceMemory,
+    memory: DeviceMemory,
     chunk: u64,
     /// The slot that is being filled, and the body's byte that it begins with.
     filling: Option<(u8, u64)>,
@@ -298,22 +298,22 @@ pub struct DeviceSink {
 }
 
 impl DeviceSink {
-    pub fn new(place: DeviceMemory, len: u64) -> DeviceSink {
-        DeviceSink { place, chunk: chunk(len), filling: None, flights: VecDeque::new() }
+    pub fn new(memory: DeviceMemory, len: u64) -> DeviceSink {
+        DeviceSink { memory, chunk: chunk(len), filling: None, flights: VecDeque::new() }
     }
 
     /// The room in a slot for byte `at` and those behind it; `None`: no slot is free.
     pub fn find(&mut self, lanes: &mut StagingLanes, at: u64) -> Result<Option<Iov>> {
         if self.filling.is_none() {
             // Asking is a call of the driver, so it is done only if no slot is free.
-            if lanes.of(self.place.site)?.free.is_empty() {
+            if lanes.of(self.memory.site)?.free.is_empty() {
                 self.retire(lanes)?;
             }
-            let Some(slot) = lanes.of(self.place.site)?.free.pop() else { return Ok(None) };
+            let Some(slot) = lanes.of(self.memory.site)?.free.pop() else { return Ok(None) };
             self.filling = Some((slot, at - at % self.chunk));
         }
         let Some((slot, first)) = self.filling else { return Ok(None) };
-        let lane = lanes.of(self.place.site)?;
+        let lane = lanes.of(self.memory.site)?;
         let skip = at - first;
         Ok(Some(lane.slot(slot).part(skip as usize, (self.chunk - skip) as usize)))
     }
@@ -325,10 +325,10 @@ impl DeviceSink {
             return Ok(());
         }
         self.filling = None;
-        let lane = lanes.of(self.place.site)?;
+        let lane = lanes.of(self.memory.site)?;
         // SAFETY: `DeviceMemory` holds the regions of a peer's operation; the caller of the C API keeps local memory until the
         // operation completes.
-        match unsafe { lane.post(Dir::ToDevice, slot, &mut self.place, first, (at - first) as usize) } {
+        match unsafe { lane.post(Dir::ToDevice, slot, &mut self.memory, first, (at - first) as usize) } {
             Ok(ticket) => {
                 self.flights.push_back(CopyInFlight { slot, ticket, first, len: at - first });
                 Ok(())
@@ -345,7 +345,7 @@ impl DeviceSink {
         if self.flights.is_empty() {
             return Ok(());
         }
-        let lane = lanes.of(self.place.site)?;
+        let lane = lanes.of(self.memory.site)?;
         let done = match lane.poll() {
             Ok(done) => done,
             Err(e) => {
@@ -363,7 +363,7 @@ impl DeviceSink {
     fn fail(&mut self, lanes: &mut StagingLanes) {
         self.filling = None;
         self.flights.clear();
-        lanes.give_up(self.place.site);
+        lanes.give_up(self.memory.site);
     }
 
     /// True if all bytes that came are in the device's memory.
@@ -375,7 +375,7 @@ impl DeviceSink {
     /// Discards the slot that is being filled, and waits for the copies in flight.
     pub fn end(&mut self, lanes: &mut StagingLanes) {
         if let Some((slot, _)) = self.filling.take()
-            && let Ok(lane) = lanes.of(self.place.site)
+            && let Ok(lane) = lanes.of(self.memory.site)
         {
             lane.free.push(slot);
         }

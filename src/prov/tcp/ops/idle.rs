@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_asked_for_streams_and_wants_none_stays_connected() {
+    fn a_peer_that_wants_no_streams_stays_connected_when_asked() {
         let ends = connected();
         let dialer = ends.iter().position(|ep| ep.state.lock().conn.as_ref().is_some_and(|c| c.is_dialer)).unwrap();
         may_have(&ends[dialer], StreamsState::Refused(Box::new(Error::fixed(1, "the peer is on this host"))));

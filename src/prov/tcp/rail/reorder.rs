@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_any_order_and_twice_leaves_once_and_in_order() {
+    fn segments_in_any_order_and_twice_are_delivered_once_and_in_order() {
         let (mut r, mut buf) = (Reorder::default(), buffer());
         assert!(segment(&mut r, 100, 50).unwrap() && segment(&mut r, 61_590, 400).unwrap() && segment(&mut r, 150, SEGMENT).unwrap());
         assert!(!segment(&mut r, 150, SEGMENT).unwrap() && !r.is_ready());
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_about_numbers_are_found() {
+    fn contradicting_positions_are_refused() {
         let mut r = Reorder::default();
         assert!(segment(&mut r, 0, 100).unwrap() && segment(&mut r, 200, 100).unwrap() && segment(&mut r, 400, 100).unwrap());
         for (from, len) in
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded() {
+    fn waiting_segments_are_bounded() {
         let weight = |r: &Reorder| r.early.iter().map(|h| h.bytes.len()).sum::<usize>() + r.spare.iter().map(|b| b.len()).sum::<usize>();
         let mut r = Reorder::default();
         // One byte each, from the last to the first.

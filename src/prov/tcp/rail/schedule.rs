@@ -17,7 +17,7 @@ use std::os::fd::AsFd;
 const ASK_NS: u64 = 2_000_000;
 /// Fault injection loses a rail only while another has been up for this long.
 const LASTS_NS: u64 = 200_000_000;
-/// Number of the oldest unacknowledged segments that `late` examines.
+/// Number of the oldest unacknowledged segments that `find_late` examines.
 const LATE_MOST: usize = 256;
 
 impl Rails {
@@ -38,7 +38,7 @@ impl Rails {
         SEGMENT.min(WINDOW as usize - self.ring_offset(self.next))
     }
 
-    fn keep(&mut self, len: usize) {
+    fn append_segment(&mut self, len: usize) {
         if len > 0 {
             self.unacked.push_back(SentSegment { from: self.next, len, on: NO_RAIL, again: false });
             self.unassigned.push_back(self.next);
@@ -51,7 +51,7 @@ impl Rails {
         let n = bytes.len().min(self.room());
         let at = self.ring_offset(self.next);
         self.ring.bytes_mut()[at..at + n].copy_from_slice(&bytes[..n]);
-        self.keep(n);
+        self.append_segment(n);
         n
     }
 
@@ -59,7 +59,7 @@ impl Rails {
     pub fn gather(&mut self, pieces: &[Iov]) -> Result<Moved> {
         let moved = self.ring.gather(self.ring_offset(self.next), pieces)?;
         if let Moved::Bytes(n) = moved {
-            self.keep(n);
+            self.append_segment(n);
         }
         Ok(moved)
     }
@@ -157,7 +157,7 @@ impl Rails {
             self.inject_loss(i, now);
         }
         while self.unassigned.is_empty()
-            && let Some((found, i)) = self.late(time::now_ns())
+            && let Some((found, i)) = self.find_late(time::now_ns())
             && let Some(unacked) = self.unacked.get_mut(found)
         {
             (unacked.on, unacked.again) = (i as u8, true);
@@ -241,7 +241,7 @@ impl Rails {
 
     /// If the fastest rail is idle: finds the oldest segment that a slow rail holds up. Returns (index in `unacked`, fastest
     /// rail).
-    fn late(&mut self, now: u64) -> Option<(usize, usize)> {
+    fn find_late(&mut self, now: u64) -> Option<(usize, usize)> {
         if self.unacked.is_empty() || self.count_up() < 2 || (self.backlog > 0 && self.room() > 0) {
             return None;
         }

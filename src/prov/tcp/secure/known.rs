@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_by_its_line_and_not_repeated() {
+    fn an_error_names_the_line_and_does_not_repeat_it() {
         let (own, peer) = (private(0xab), format!("peer * {}", public(2)));
         let zeros = "0".repeat(64);
         for (text, errno, words) in [

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_faster_is_kept() {
+    fn the_faster_way_is_kept() {
         let mut s = Sender::opened(&LIMITED);
         assert!(s.tuner.uses());
         s.sends(1300, &Look { kb: 350, ..LIMITED });
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_faster_rests_and_is_tried_less_and_less() {
+    fn streams_that_are_no_faster_rest_and_are_tried_less_and_less() {
         let mut s = Sender::opened(&LIMITED);
         s.sends(1300, &Look { kb: 105, ..LIMITED });
         assert!(!s.tuner.uses());
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_not_held_up_does_not_try_what_the_peer_asked_for() {
+    fn a_side_that_was_not_held_up_does_not_try_the_peers_streams() {
         let mut s = Sender::new();
         s.tuner.open();
         s.sends(5000, &Look { busy: 50, ..LIMITED });

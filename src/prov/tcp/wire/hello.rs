@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_be_zero_is() {
+    fn reserved_bytes_are_zero() {
         for at in 48..64 {
             let mut bytes = hello().encode();
             bytes[at] = 1;
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn of_another_version_only_the_versions_are_read() {
+    fn without_a_common_version_only_the_versions_are_read() {
         let mut bytes = Hello { lowest: HIGHEST + 1, highest: 9, ..hello() }.encode();
         bytes[12] = 0xff;
         bytes[60] = 1;

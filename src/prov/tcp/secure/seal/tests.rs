@@ -65,7 +65,7 @@ impl Reader {
 const CIPHERS: [Cipher; 2] = [Cipher::ChaCha, Cipher::Aes];
 
 #[test]
-fn what_is_sealed_opens_however_it_is_cut() {
+fn records_open_however_they_are_cut() {
     for cipher in CIPHERS {
         for (run, keep) in [(usize::MAX, 0), (usize::MAX, 3), (1000, 200), (65_537, 15), (7, 0)] {
             let (mut sealer, opener) = pair(cipher);

@@ -94,7 +94,8 @@ impl StagingLane {
     }
 }
 
-/// Remembers which memory of one operation the device's kernels can access. Cannot change while the operation holds the memory.
+/// Remembers the memory of one operation that the device's kernels can access. The answer cannot change while the operation holds
+/// the memory.
 #[derive(Default)]
 struct DeviceReach {
     /// Bounds of the allocation that was asked about last.

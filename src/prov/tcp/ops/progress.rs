@@ -77,14 +77,14 @@ impl State {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         // Frames that the peer sent before the connection ended are handled first, in as many turns as they take.
         if conn.end_reason.is_some() && !came {
-            return self.die();
+            return self.end_if_drained();
         }
         Ok(())
     }
 
     /// Ends the connection, unless frames that arrived before its end are still to be handled.
     #[cold]
-    fn die(&mut self) -> Result<()> {
+    fn end_if_drained(&mut self) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         // The completion queue is full: arrived messages are delivered once the program has read it.
         let full = self.bind.rx.as_ref().is_some_and(|q| !q.has_room());
@@ -130,15 +130,15 @@ impl State {
             // The sleeping threads do not watch the socket for room yet.
             self.bind.rouse();
         }
-        if !tx.left.is_empty() {
-            self.end_left();
+        if !tx.departed.is_empty() {
+            self.complete_departed();
         }
     }
 
-    fn end_left(&mut self) {
+    fn complete_departed(&mut self) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
-        for left in std::mem::take(&mut conn.tx.left) {
-            match left {
+        for departed in std::mem::take(&mut conn.tx.departed) {
+            match departed {
                 Departed::Mark(end) => self.bind.succeed(&end),
                 Departed::Body(body) => {
                     let Some(conn) = self.conn.as_deref_mut() else { return };
@@ -386,8 +386,8 @@ impl State {
                 receives.extend(recv);
             }
         }
-        for left in conn.tx.take_all() {
-            let end = match left {
+        for departed in conn.tx.take_all() {
+            let end = match departed {
                 Departed::Mark(end) => Some(end),
                 Departed::Body(body) => body.end,
             };

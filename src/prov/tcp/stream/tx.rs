@@ -65,7 +65,7 @@ pub struct Tx {
     pub streams: Option<Box<Scatter>>,
     /// A seal or rails, through which all bytes go. `None`: they go to the socket.
     pub write_transport: Option<WriteTransport>,
-    pub left: Vec<Departed>,
+    pub departed: Vec<Departed>,
     /// The socket or the transport takes no more for now.
     pub blocked: bool,
     /// When something was last sent, in ticks.
@@ -277,7 +277,7 @@ impl Tx {
     pub fn take_all(&mut self) -> Vec<Departed> {
         // The staging lanes go first: dropping a lane waits for its copies, and then nothing touches the bodies' memory.
         self.lanes = StagingLanes::default();
-        let mut all = std::mem::take(&mut self.left);
+        let mut all = std::mem::take(&mut self.departed);
         all.extend(self.items.drain(..).filter_map(|(_, i)| match i {
             QueueItem::Body(b) => Some(Departed::Body(b)),
             QueueItem::Mark(end, _) => end.map(Departed::Mark),
@@ -426,12 +426,12 @@ impl Tx {
             match self.items.pop_front() {
                 Some((_, QueueItem::Mark(end, _))) => {
                     self.ends -= usize::from(end.is_some());
-                    self.left.extend(end.map(Departed::Mark));
+                    self.departed.extend(end.map(Departed::Mark));
                 }
                 Some((_, QueueItem::Body(body))) => {
                     self.ends -= usize::from(body.end.is_some());
                     self.bodies -= 1;
-                    self.left.push(Departed::Body(body));
+                    self.departed.push(Departed::Body(body));
                 }
                 None => return,
             }

@@ -41,7 +41,7 @@ impl prov::Endpoint for Endpoint {
         self.state.lock().bind.bind(what)
     }
 
-    /// tcp's table of operations does not depend on the flags, so only the phase changes.
+    /// Enables the endpoint. tcp has nothing to prepare for it: sockets come with connect and accept.
     fn enable(&self, op_flags: OpFlags) -> Result<()> {
         let mut s = self.state.lock();
         s.bind.check_can_enable()?;

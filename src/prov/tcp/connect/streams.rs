@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 /// Least time between two looks at the streams, which change rarely.
 const LOOK_NS: u64 = 1_000_000;
-/// Bound of a further stream's unsent bytes in the kernel: bytes that one socket has buffered, no other can carry.
+/// Bound of a further stream's unsent bytes in the kernel. Bytes in one socket's buffer cannot go over another stream.
 const UNSENT: i32 = 128 << 10;
 /// Number of streams that the library asks for by itself.
 const AUTOMATIC: u32 = 4;
@@ -95,7 +95,7 @@ impl StreamsOffer {
 }
 
 impl State {
-    /// The offer was sent with ANSWER: keeps what it promised.
+    /// ANSWER with the offer was sent: the connection's state follows it.
     pub fn keep_offer(&mut self, offer: StreamsOffer) {
         let Some(conn) = self.conn.as_deref_mut() else { return };
         match offer {
@@ -215,7 +215,8 @@ impl Conn {
             if result.is_ok() && !streams.is_over() {
                 result = poller.watch_for(fd, read, write);
             } else if read || write {
-                // A hung-up socket would wake the thread at once, again and again; `streams_nap_ns` has it looked at instead.
+                // A hung-up socket would wake the thread again and again, so it is not watched but examined often
+                // (`streams_nap_ns`).
                 poller.remove(fd);
             }
         });

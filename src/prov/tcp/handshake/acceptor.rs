@@ -83,7 +83,7 @@ impl Request {
 }
 
 impl prov::Request for Request {
-    /// The address that the socket has, not one that the peer claims.
+    /// The address of the peer's socket, not one that the peer claims.
     fn from(&self) -> String {
         Address::of(self.peer, None).to_string()
     }
@@ -169,7 +169,7 @@ impl HandshakeAcceptor {
         self.most_silent().filter(|_| full).map_or(0, |(_, introduced)| introduced + SILENCE_NS)
     }
 
-    /// Why connections cannot be accepted, or were refused for their key, unless this was reported already.
+    /// Why connections cannot be accepted, or were refused for their key; `None` if that was reported already.
     pub fn trouble(&mut self) -> Option<Error> {
         self.acceptor.trouble().or_else(|| self.refused.tell(time::now_ns()))
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Resting: an endpoint that only its socket, a post or its next deadline can give work is taken out of the set of endpoints that a
-//! thread visits (`prov::rest`).
+//! Resting: a thread that drives many endpoints does not visit those that can get work only from their socket, a post, or their
+//! next deadline (`prov::rest`). The endpoint decides here when it may rest, and calls the thread back.
 
 use crate::prov::rest::Rest;
 use crate::prov::tcp::conn::StreamsState;

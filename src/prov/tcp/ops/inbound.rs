@@ -188,7 +188,7 @@ impl State {
         if news > conn.writes.len() {
             return Err(protocol_error("an acknowledgement of writes that were never sent"));
         }
-        // Such an acknowledgement would return memory to the caller that is still being sent.
+        // Accepting it would complete a write whose memory is still being sent.
         if conn.tx.first_write().is_some_and(|first| (first.wrapping_sub(conn.acked) as usize) <= news) {
             return Err(protocol_error("an acknowledgement of a write that is still on its way"));
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Detects a dead peer by its kernel: it acknowledges data however long the peer's program computes without reading. While no data
-//! is unacknowledged, TCP keepalive of this side's kernel watches the peer. Rails are watched by `rail`.
+//! Detects a dead peer: the kernel of a live peer acknowledges data, however long its program computes without reading. While no
+//! data is unacknowledged, this side's kernel watches the peer by TCP keepalive. Rails are watched by `rail`.
 
 use crate::config;
 use crate::error::{Code, Error, errno};

@@ -40,7 +40,7 @@ const FEW_LINKS: usize = 64;
 impl Links {
     /// Drops links that are over on both sides.
     fn sweep(&mut self) {
-        self.all.retain(|l| !(l.is_torn() && quiesce::is_out(l)));
+        self.all.retain(|l| !(l.is_torn() && quiesce::is_finished(l)));
         self.sweep_at = (2 * self.all.len()).max(16);
         self.swept = time::ticks();
     }
@@ -117,18 +117,18 @@ impl Domain {
     }
 
     /// The local pieces as the process knows them that copies for this one, mapped there for its device `device` when first asked.
-    pub fn elsewhere(&self, desc: u64, local: &[Iov], copier: &'static Copier, device: u32) -> Result<Vec<Iov>> {
+    pub fn pieces_in_copier(&self, desc: u64, local: &[Iov], copier: &'static Copier, device: u32) -> Result<Vec<Iov>> {
         loop {
-            let away = match self.regions.lock().elsewhere(desc, local, copier)? {
+            let unmapped = match self.regions.lock().pieces_in_copier(desc, local, copier)? {
                 Ok(runs) => return Ok(runs),
-                Err(away) => away,
+                Err(unmapped) => unmapped,
             };
-            let Export { how, device: of, handle, len, fd, .. } = &away.export;
+            let Export { how, device: of, handle, len, fd, .. } = &unmapped.export;
             let offer = Offer { how: *how, device: *of, handle: *handle, fd: fd.as_ref().map(OwnedFd::as_fd), len: *len };
-            let import = copier.import(away.iface, &offer, Some(device));
+            let import = copier.import(unmapped.iface, &offer, Some(device));
             let import = import.map_err(|e| e.context("mapping the local memory in the process that copies"))?;
-            let spare = match self.regions.lock().files.get_mut(away.file) {
-                Some(file) => file.keep_away(copier, import),
+            let spare = match self.regions.lock().files.get_mut(unmapped.file) {
+                Some(file) => file.keep_copier_mapping(copier, import),
                 None => Some(import),
             };
             drop(spare);

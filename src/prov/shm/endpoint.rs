@@ -2,7 +2,7 @@
 //! An endpoint: the calls of the layer above, each under the endpoint's lock.
 
 use super::domain::Domain;
-use super::state::{Connecting, Faults, How, Phase, State};
+use super::state::{ConnectStage, Connecting, Faults, Phase, State};
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier;
@@ -16,12 +16,12 @@ use crate::prov::report::{MESSAGES, PathReport, Stats};
 use crate::prov::request::own_request;
 use crate::prov::shm::connect::cm;
 use crate::prov::shm::connect::leaving;
-use crate::prov::shm::handshake::acceptor::{Greeter, Request};
+use crate::prov::shm::handshake::acceptor::{HandshakeAcceptor, Request};
 use crate::prov::shm::ops::rma::SLOW_FLAGS;
 use crate::prov::shm::ops::table;
 pub use crate::prov::shm::ops::table::Endpoint;
 use crate::prov::shm::state::job::Job;
-use crate::prov::shm::state::posted_receives::Posted;
+use crate::prov::shm::state::posted_receives::PostedReceives;
 use crate::prov::shm::wire::address::{SCHEME, check_address, fresh_name};
 use crate::prov::shm::wire::frame::DATA_MAX;
 use crate::prov::shm::wire::layout::{MIN_LINES, Segment};
@@ -68,7 +68,7 @@ impl Endpoint {
             leaving: None,
             rx: None,
             segment: None,
-            recvs: Posted::default(),
+            recvs: PostedReceives::default(),
             unexpected: VecDeque::new(),
             parcels: VecDeque::new(),
             taking: false,
@@ -83,7 +83,7 @@ impl Endpoint {
             controls: 0,
             recv_deadline: 0,
             peer_name: None,
-            greeter: None,
+            acceptor: None,
             address: None,
             copier: None,
         };
@@ -101,14 +101,14 @@ impl Endpoint {
 
     fn leave(&self, s: &mut State) {
         let why = Error::coded(errno::ECANCELED, Code::Canceled, "this side shut the connection down");
-        if matches!(&s.phase, Phase::Connecting(c) if matches!(c.how, How::Joining(_)))
+        if matches!(&s.phase, Phase::Connecting(c) if matches!(c.stage, ConnectStage::Joining(_)))
             && let Phase::Connecting(c) = std::mem::replace(&mut s.phase, Phase::Enabled)
-            && let How::Joining(conn) = c.how
+            && let ConnectStage::Joining(conn) = c.stage
         {
             s.conn = Some(conn);
         }
         s.tear(&self.domain, &why);
-        s.greeter = None;
+        s.acceptor = None;
         s.segment = None;
         if !matches!(s.phase, Phase::Down(_)) {
             s.phase = Phase::Down(why);
@@ -127,7 +127,7 @@ impl prov::Endpoint for Endpoint {
         let mut s = self.state.lock();
         s.bind.bind(what)?;
         if s.bind.enabled {
-            s.settle_fast();
+            s.choose_fast_paths();
             s.fast &= s.bind.is_fast();
         }
         Ok(())
@@ -144,7 +144,7 @@ impl prov::Endpoint for Endpoint {
         s.phase = Phase::Enabled;
         s.bind.enable(op_flags);
         s.deliver = op_flags.tx & flags::DELIVERY_COMPLETE != 0;
-        s.settle_fast();
+        s.choose_fast_paths();
         let promised = self.state.threading().is_promised();
         s.fast = promised && s.faults.is_none() && s.bind.is_fast() && op_flags.tx & (SLOW_FLAGS | flags::INJECT) == 0;
         Ok(())
@@ -162,8 +162,8 @@ impl prov::Endpoint for Endpoint {
         let name = check_address(address)?.to_string();
         debug_assert!(data.len() <= DATA_MAX);
         let deadline = time::deadline(s.options.connect_timeout_ns);
-        let how = How::Dial { name, by_name: false, socket: None };
-        s.phase = Phase::Connecting(Box::new(Connecting { how, deadline, data: data.to_vec() }));
+        let stage = ConnectStage::Dial { name, by_name: false, socket: None };
+        s.phase = Phase::Connecting(Box::new(Connecting { stage, deadline, data: data.to_vec() }));
         cm::advance(&mut s, &self.domain);
         Ok(())
     }
@@ -195,7 +195,7 @@ impl prov::Endpoint for Endpoint {
         let address = format!("{SCHEME}{name}");
         // Once it is connecting nobody can use the name any more, but it still identifies.
         if matches!(s.phase, Phase::Fresh | Phase::Enabled) {
-            s.greeter = Some(Greeter::listen(name, false)?);
+            s.acceptor = Some(HandshakeAcceptor::listen(name, false)?);
         }
         s.address = Some(address.clone());
         Ok(address)
@@ -226,7 +226,7 @@ impl prov::Endpoint for Endpoint {
         self.leave(&mut self.state.lock());
         loop {
             let mut s = self.state.lock();
-            s.settle();
+            s.end_quiet_operations();
             let Some(leaving) = &s.leaving else {
                 s.unexpected.clear();
                 s.bind = Bindings::default();
@@ -331,14 +331,14 @@ impl prov::Endpoint for Endpoint {
             return Ok(Some(conn.link.fences));
         }
         if let Phase::Connecting(c) = &s.phase {
-            match &c.how {
-                How::Dial { socket: Some(fd), .. } => poller.add(fd.as_fd())?,
-                How::Joining(conn) => poller.add(conn.link.socket.as_fd())?,
+            match &c.stage {
+                ConnectStage::Dial { socket: Some(fd), .. } => poller.add(fd.as_fd())?,
+                ConnectStage::Joining(conn) => poller.add(conn.link.socket.as_fd())?,
                 _ => {}
             }
         }
-        if let Some(greeter) = &s.greeter {
-            poller.add(greeter.fd())?;
+        if let Some(acceptor) = &s.acceptor {
+            poller.add(acceptor.fd())?;
         }
         Ok(None)
     }
@@ -347,14 +347,14 @@ impl prov::Endpoint for Endpoint {
     fn watched(&self) -> u64 {
         let s = self.state.lock();
         let connecting = match &s.phase {
-            Phase::Connecting(c) => match &c.how {
-                How::Dial { socket, .. } => 1 + u64::from(socket.is_some()),
-                How::Joining(_) => 3,
-                How::Await { .. } => 4,
+            Phase::Connecting(c) => match &c.stage {
+                ConnectStage::Dial { socket, .. } => 1 + u64::from(socket.is_some()),
+                ConnectStage::Joining(_) => 3,
+                ConnectStage::Await { .. } => 4,
             },
             _ => 0,
         };
-        connecting | u64::from(s.conn.is_some()) << 3 | u64::from(s.greeter.is_some()) << 4
+        connecting | u64::from(s.conn.is_some()) << 3 | u64::from(s.acceptor.is_some()) << 4
     }
 
     /// After the look that follows `sleep`: whether nothing has woken this endpoint since.
@@ -386,7 +386,7 @@ impl prov::Endpoint for Endpoint {
         let now = time::now_ns();
         let mut nap = LONG;
         if let Phase::Connecting(c) = &s.phase {
-            let dialing = matches!(&c.how, How::Dial { socket: None, .. });
+            let dialing = matches!(&c.stage, ConnectStage::Dial { socket: None, .. });
             nap = match c.deadline {
                 _ if dialing => SHORT,
                 0 => LONG,
@@ -429,7 +429,7 @@ impl prov::Endpoint for Endpoint {
         s.shared_from = shared_from(s.options.coop, s.faults.is_some());
         let allowed = self.domain.modes.paths & s.options.policy.allowed();
         if let Some(conn) = &mut s.conn {
-            conn.remotes.rule(allowed);
+            conn.remotes.set_allowed(allowed);
         }
     }
 

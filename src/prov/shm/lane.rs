@@ -10,7 +10,7 @@ use crate::error::{Error, Result, errno};
 use crate::prov::op::{IOV_LIMIT, Iov, total};
 use crate::prov::shm::ops::msg::credit;
 use crate::prov::shm::state::conn::Conn;
-use crate::prov::shm::state::parcel::Held;
+use crate::prov::shm::state::parcel::QueuedParcel;
 use crate::prov::shm::wire::layout::SegmentRef;
 use crate::prov::shm::wire::message::{broken, kind, protocol};
 use crate::prov::{Lane, Taker};
@@ -35,7 +35,7 @@ impl State {
         let mut bytes = vec![0u8; message.header.bytes.into()];
         message.copy_into(0, &mut bytes);
         let words = (0..message.header.words.into()).map(|i| message.word(i)).collect();
-        self.parcels.push_back(Held { words, bytes: bytes.into() });
+        self.parcels.push_back(QueuedParcel { words, bytes: bytes.into() });
         Ok(())
     }
 
@@ -308,7 +308,7 @@ mod tests {
         }
 
         fn take_brief(&mut self, _parcel: Brief<'_>) -> bool {
-            self.take(&Held { words: Box::default(), bytes: Box::default() })
+            self.take(&QueuedParcel { words: Box::default(), bytes: Box::default() })
         }
     }
 

@@ -11,7 +11,7 @@ use crate::prov::info::{Ask, Info};
 use crate::prov::queue::Counter;
 use crate::prov::shm::connect::info;
 use crate::prov::shm::connect::pep::Listener;
-use crate::prov::shm::memory::locate::Asked;
+use crate::prov::shm::memory::locate::Probe;
 use crate::prov::shm::peer::link::Link;
 use crate::prov::shm::peer::quiesce;
 use crate::prov::shm::wire::address::{self, check_address};
@@ -140,13 +140,13 @@ impl prov::Domain for Domain {
     /// Drivers are asked without the regions' lock: one that hangs holds up nobody else.
     fn register(&self, attr: &Attr<'_>) -> Result<RegionId> {
         let refused = self.regions.lock().refused()?;
-        let mut asked = Asked::of(attr, (self.modes.paths - refused) & attr.policy.allowed())?;
+        let mut probe = Probe::of(attr, (self.modes.paths - refused) & attr.policy.allowed())?;
         loop {
-            if let Some(id) = self.regions.lock().register(&self.table, self.modes, attr, refused, &mut asked)? {
+            if let Some(id) = self.regions.lock().register(&self.table, self.modes, attr, refused, &mut probe)? {
                 return Ok(id);
             }
             // What is known now may be closed by the time that it is needed: then this comes again.
-            asked.export(|of| self.regions.lock().files.known_device(of).is_some());
+            probe.export(|of| self.regions.lock().files.known_device(of).is_some());
         }
     }
 

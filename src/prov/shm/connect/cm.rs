@@ -8,13 +8,13 @@ use crate::mr::Paths;
 use crate::prov::event::EventKind;
 use crate::prov::name;
 use crate::prov::shm::domain::Domain;
-use crate::prov::shm::handshake::acceptor::{Brought, Request, check_intro};
+use crate::prov::shm::handshake::acceptor::{IntroDescriptors, Request, check_intro};
 use crate::prov::shm::handshake::control::Control;
 use crate::prov::shm::handshake::credentials::check_peer;
 use crate::prov::shm::memory::table::Table;
 use crate::prov::shm::peer::link::Link;
 use crate::prov::shm::state::conn::Conn;
-use crate::prov::shm::state::{Connecting, How, Phase, State};
+use crate::prov::shm::state::{ConnectStage, Connecting, Phase, State};
 use crate::prov::shm::wire::address::{self, SCHEME, check_address};
 use crate::prov::shm::wire::frame::{self, Frame, Intro};
 use crate::prov::shm::wire::layout::Segment;
@@ -58,9 +58,9 @@ impl State {
     }
 
     /// Becomes connected to a peer that introduced itself.
-    fn join(&mut self, domain: &Domain, socket: Arc<Control>, pid: i32, intro: &Intro, brought: Brought) -> Result<()> {
-        let peer = Segment::attach(brought.segment.as_fd(), intro.ring_lines as usize)?;
-        let table = Table::attach(brought.table.as_fd())?;
+    fn join(&mut self, domain: &Domain, socket: Arc<Control>, pid: i32, intro: &Intro, descriptors: IntroDescriptors) -> Result<()> {
+        let peer = Segment::attach(descriptors.segment.as_fd(), intro.ring_lines as usize)?;
+        let table = Table::attach(descriptors.table.as_fd())?;
         let fences = if intro.fences_remote && domain.remote_fences { Fences::Remote } else { Fences::Full };
         let guard = Guard { addr: intro.guard_addr, word: intro.guard_word };
         let space = match domain.modes.paths.contains(Paths::CMA) {
@@ -68,7 +68,7 @@ impl State {
             false => Err(Error::fixed(errno::EACCES, "ruled out by GDRFAB_SHM_PATHS")),
         };
         let Some((mine, _)) = self.segment.take() else { return Err(Error::new(errno::EOPBADSTATE, "ep: not enabled")) };
-        let link = Arc::new(Link::new(mine.clone(), peer, table, socket, pid, fences, space).with_copier(brought.copier));
+        let link = Arc::new(Link::new(mine.clone(), peer, table, socket, pid, fences, space).with_copier(descriptors.copier));
         domain.add_link(link.clone());
         self.rx = Some(Consumer::new(mine));
         let fragment = self.faults.as_ref().and_then(|f| f.plan.short());
@@ -80,7 +80,7 @@ impl State {
         self.conn = Some(Box::new(conn));
         self.phase = Phase::Connected;
         self.peer_name = Some(intro.name.clone());
-        self.greeter = None;
+        self.acceptor = None;
         Ok(())
     }
 
@@ -92,15 +92,15 @@ impl State {
         let segment = crate::sys::mem::duplicate(segment)?;
         self.choose_copier()?;
         let (socket, intro) = (request.socket.clone(), request.intro.clone());
-        let Some(brought) = request.brought.take() else { return Err(Error::new(errno::EOPBADSTATE, "the request was answered")) };
-        self.join(domain, socket, request.pid, &intro, brought)?;
+        let Some(descriptors) = request.descriptors.take() else { return Err(Error::new(errno::EOPBADSTATE, "the request was answered")) };
+        self.join(domain, socket, request.pid, &intro, descriptors)?;
         request.answered();
         let sent = self.introduce(&request.socket, &packet, &segment, domain);
         let why = match sent {
             Ok(true) => {
                 let deadline = time::deadline(self.options.connect_timeout_ns);
                 if let Some(conn) = self.conn.take() {
-                    self.phase = Phase::Connecting(Box::new(Connecting { how: How::Joining(conn), deadline, data: Vec::new() }));
+                    self.phase = Phase::Connecting(Box::new(Connecting { stage: ConnectStage::Joining(conn), deadline, data: Vec::new() }));
                 }
                 return Ok(());
             }
@@ -126,18 +126,18 @@ fn give_up(state: &mut State, domain: &Domain, why: Error, data: Vec<u8>) {
     state.tear(domain, &why);
     state.phase = Phase::Down(why.clone());
     state.segment = None;
-    state.greeter = None;
+    state.acceptor = None;
     state.event(EventKind::Connected, data, Some(why));
 }
 
 fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
     let Phase::Connecting(mut c) = std::mem::replace(&mut state.phase, Phase::Enabled) else { return Ok(()) };
-    if let How::Joining(conn) = c.how {
+    if let ConnectStage::Joining(conn) = c.stage {
         let heard = has_joined(&conn);
         if !matches!(heard, Ok(false)) {
             state.conn = Some(conn);
         } else if c.deadline == 0 || time::now_ns() <= c.deadline {
-            c.how = How::Joining(conn);
+            c.stage = ConnectStage::Joining(conn);
             state.phase = Phase::Connecting(c);
             return Ok(());
         } else {
@@ -152,8 +152,8 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
     if c.deadline != 0 && time::now_ns() > c.deadline {
         return Err(Error::coded(errno::ETIMEDOUT, Code::Deadline, "the peer did not answer the connection request in time"));
     }
-    match &mut c.how {
-        How::Dial { name, by_name, socket } => {
+    match &mut c.stage {
+        ConnectStage::Dial { name, by_name, socket } => {
             if socket.is_none() {
                 match address::dial(name)? {
                     socket::Connect::Busy => {}
@@ -174,9 +174,9 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
             } else if let Some(fd) = socket.take() {
                 match read_answer(&fd)? {
                     None => *socket = Some(fd),
-                    Some(Answer::Accepted(intro, brought)) => {
+                    Some(Answer::Accepted(intro, descriptors)) => {
                         let pid = check_peer(fd.as_fd(), name)?;
-                        state.join(domain, fd, pid, &intro, brought)?;
+                        state.join(domain, fd, pid, &intro, descriptors)?;
                         // An endpoint that accepted has no name of its own: it is its listener that was called.
                         if intro.name.is_empty() {
                             state.peer_name = Some(name.clone());
@@ -196,9 +196,9 @@ fn try_advance(state: &mut State, domain: &Domain) -> Result<()> {
                 }
             }
         }
-        How::Joining(_) => return Ok(()),
-        How::Await { name } => {
-            let requests = state.greeter.as_mut().map_or(Vec::new(), |g| g.poll(true));
+        ConnectStage::Joining(_) => return Ok(()),
+        ConnectStage::Await { name } => {
+            let requests = state.acceptor.as_mut().map_or(Vec::new(), |g| g.poll(true));
             for request in requests {
                 if request.name() == name.as_str() {
                     return state.accept(domain, request, &[]);
@@ -223,7 +223,7 @@ fn has_joined(conn: &Conn) -> Result<bool> {
 }
 
 enum Answer {
-    Accepted(Intro, Brought),
+    Accepted(Intro, IntroDescriptors),
     Rejected(Vec<u8>),
 }
 
@@ -239,7 +239,7 @@ fn read_answer(fd: &Arc<Control>) -> Result<Option<Answer>> {
     match Frame::decode(&buf[..len])? {
         Frame::Accept(intro) => {
             check_intro(&intro)?;
-            Ok(Some(Answer::Accepted(intro, Brought::new(fds, lacking)?)))
+            Ok(Some(Answer::Accepted(intro, IntroDescriptors::new(fds, lacking)?)))
         }
         Frame::Reject(data) => Ok(Some(Answer::Rejected(data))),
         Frame::Refuse(why) => Err(why.error()),
@@ -251,17 +251,17 @@ fn read_answer(fd: &Arc<Control>) -> Result<Option<Answer>> {
 pub fn by_address(state: &mut State, peer: &str, deadline: u64) -> Result<()> {
     name::check_plain(peer)?;
     let peer = check_address(peer)?.to_string();
-    let Some(greeter) = &state.greeter else {
+    let Some(acceptor) = &state.acceptor else {
         return Err(Error::new(
             errno::EOPBADSTATE,
             "ep: the peer cannot know this endpoint's address, because ep_getname was never called on it",
         ));
     };
-    let how = match greeter.name.as_str().cmp(&peer) {
-        std::cmp::Ordering::Less => How::Dial { name: peer, by_name: true, socket: None },
-        std::cmp::Ordering::Greater => How::Await { name: peer },
+    let stage = match acceptor.name.as_str().cmp(&peer) {
+        std::cmp::Ordering::Less => ConnectStage::Dial { name: peer, by_name: true, socket: None },
+        std::cmp::Ordering::Greater => ConnectStage::Await { name: peer },
         std::cmp::Ordering::Equal => return Err(Error::invalid("addr: this is the endpoint's own address")),
     };
-    state.phase = Phase::Connecting(Box::new(Connecting { how, deadline, data: Vec::new() }));
+    state.phase = Phase::Connecting(Box::new(Connecting { stage, deadline, data: Vec::new() }));
     Ok(())
 }

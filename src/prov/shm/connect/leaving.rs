@@ -12,14 +12,14 @@ use crate::prov::shm::state::arrivals::Unexpected;
 use crate::prov::shm::state::conn::Conn;
 use crate::prov::shm::state::in_flight::Flight;
 use crate::prov::shm::state::job::Job;
-use crate::prov::shm::state::{Leaving, Phase, State};
+use crate::prov::shm::state::{EndedConnection, Phase, State};
 use crate::prov::shm::wire::frame::Frame;
 use crate::prov::shm::wire::message::{STATUS_SEND_FRAGMENTS, kind, mark, slot_word};
 use crate::sync::ring::Header;
 use crate::sys::{cancel, socket, time};
 use std::os::fd::AsFd;
 
-impl Leaving {
+impl EndedConnection {
     /// Why the endpoint cannot be closed yet.
     pub fn busy(&self) -> Error {
         let words = match self.conn.devices.len() {
@@ -35,7 +35,7 @@ impl Leaving {
 }
 
 impl State {
-    /// Ends everything that hangs on the connection: at once what is quiet, the rest by [`State::settle`].
+    /// Ends everything that hangs on the connection: at once what is quiet, the rest by [`State::end_quiet_operations`].
     pub fn tear(&mut self, domain: &Domain, why: &Error) {
         self.rx = None;
         let Some(mut conn) = self.conn.take() else {
@@ -47,11 +47,11 @@ impl State {
         domain.sweep_links();
         let backlog = std::mem::take(&mut conn.backlog);
         let incoming = std::mem::take(&mut conn.rendezvous_in);
-        self.leaving = Some(Box::new(Leaving { conn, why: why.clone() }));
+        self.leaving = Some(Box::new(EndedConnection { conn, why: why.clone() }));
         // Copies of a device end by themselves; the peer, who may wait for them, learns it here rather than at a next turn.
         let until = time::now_ns() + config::get().close_ms * 1_000_000;
         loop {
-            self.settle();
+            self.end_quiet_operations();
             if self.leaving.as_ref().is_none_or(|l| l.conn.devices.is_idle()) || time::now_ns() > until {
                 break;
             }
@@ -69,7 +69,7 @@ impl State {
     }
 
     /// Ends the operations of a connection that is over whose buffers have become quiet.
-    pub fn settle(&mut self) {
+    pub fn end_quiet_operations(&mut self) {
         let Some(mut leaving) = self.leaving.take() else { return };
         let conn = &mut *leaving.conn;
         for end in conn.devices.take_ended(&conn.link) {

@@ -2,14 +2,14 @@
 //! What a passive endpoint listens with: a name, under which introductions come in.
 
 use crate::error::{Error, Result};
-use crate::prov::shm::handshake::acceptor::Greeter;
+use crate::prov::shm::handshake::acceptor::HandshakeAcceptor;
 use crate::prov::shm::wire::address::{SCHEME, check_address, fresh_name};
 use crate::prov::{self, Request};
 use crate::sys::epoll::Poller;
 
 pub struct Listener {
     name: String,
-    greeter: Option<Greeter>,
+    acceptor: Option<HandshakeAcceptor>,
 }
 
 impl Listener {
@@ -19,7 +19,7 @@ impl Listener {
             Some(a) => check_address(a)?.to_string(),
             None => fresh_name()?,
         };
-        Ok(Listener { name, greeter: None })
+        Ok(Listener { name, acceptor: None })
     }
 }
 
@@ -29,24 +29,24 @@ impl prov::Listener for Listener {
     }
 
     fn listen(&mut self) -> Result<()> {
-        self.greeter = Some(Greeter::listen(self.name.clone(), true)?);
+        self.acceptor = Some(HandshakeAcceptor::listen(self.name.clone(), true)?);
         Ok(())
     }
 
     fn poll(&mut self) -> (Vec<Box<dyn Request>>, Option<Error>) {
-        let Some(greeter) = &mut self.greeter else { return (Vec::new(), None) };
-        let requests = greeter.poll(false).into_iter().map(|r| Box::new(r) as Box<dyn Request>).collect();
-        (requests, greeter.trouble())
+        let Some(acceptor) = &mut self.acceptor else { return (Vec::new(), None) };
+        let requests = acceptor.poll(false).into_iter().map(|r| Box::new(r) as Box<dyn Request>).collect();
+        (requests, acceptor.trouble())
     }
 
     /// A greeter watches who has come itself.
     fn watched(&self) -> u64 {
-        u64::from(self.greeter.is_some())
+        u64::from(self.acceptor.is_some())
     }
 
     fn watch(&self, poller: &Poller) -> Result<()> {
-        match &self.greeter {
-            Some(greeter) => poller.add(greeter.fd()),
+        match &self.acceptor {
+            Some(acceptor) => poller.add(acceptor.fd()),
             None => Ok(()),
         }
     }

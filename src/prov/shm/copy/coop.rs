@@ -17,10 +17,10 @@ use crate::prov::flags;
 use crate::prov::op::{Dir, IOV_LIMIT, Iov, Pieces, RmaIov, parts};
 use crate::prov::shm::domain::Domain;
 use crate::prov::shm::limits::MAX_MSG;
-use crate::prov::shm::peer::regions::{Remote, no_such_key};
+use crate::prov::shm::peer::regions::{RemoteRegion, no_such_key};
 use crate::prov::shm::state::State;
 use crate::prov::shm::state::conn::Conn;
-use crate::prov::shm::state::in_flight::{Flight, Helping, Offered, Part, Shared, Work};
+use crate::prov::shm::state::in_flight::{CopyWork, Flight, HelpedCopy, HelperPart, OfferedWork, SharedCopy};
 use crate::prov::shm::state::job::{RmaJob, Step};
 use crate::prov::shm::wire::message::{gone, kind, mark, protocol, unpack_slot};
 use crate::sync::claim::MAX_CHUNKS;
@@ -43,7 +43,7 @@ fn chunk_size(len: usize, path: Paths) -> usize {
 }
 
 /// Offers a large operation to the target and does our part. `None`: not an operation to share.
-pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, offset: u64) -> Result<Option<Step>> {
+pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &RemoteRegion, offset: u64) -> Result<Option<Step>> {
     let ([local], config) = (job.local.as_slice(), config::get()) else { return Ok(None) };
     if local.len() < config.coop_min.max(2 * TAIL) || !state.options.coop.is_on() || place.more.is_some() {
         return Ok(None);
@@ -59,8 +59,8 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, o
     };
     let failed = claim.copy_front(conn, |conn, i| copy_chunk(conn, place, job.dir, local, offset, chunk, i));
     state.stats.moved(place.path, len + TAIL);
-    let what = Work::One { place: place.clone(), local: *local, tail, offset, chunk };
-    let shared = Shared {
+    let what = CopyWork::One { place: place.clone(), local: *local, tail, offset, chunk };
+    let shared = SharedCopy {
         end: job.end,
         dir: job.dir,
         data: job.has_data().then_some(job.data),
@@ -74,13 +74,13 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &Remote, o
         None => {
             conn.coop += 1;
             conn.slots.launch(claim.slot, Flight::Coop(Box::new(shared)));
-            Ok(Some(Step::Flying))
+            Ok(Some(Step::InFlight))
         }
     }
 }
 
 /// Copies chunk `i`, bypassing the cache if the whole operation is large.
-fn copy_chunk(conn: &mut Conn, place: &Remote, dir: Dir, local: &Iov, offset: u64, chunk: usize, i: u32) -> Result<()> {
+fn copy_chunk(conn: &mut Conn, place: &RemoteRegion, dir: Dir, local: &Iov, offset: u64, chunk: usize, i: u32) -> Result<()> {
     let at = i as usize * chunk;
     let n = chunk.min(local.len() - at);
     if place.path == Paths::DIRECT && local.len() >= config::get().nt_threshold {
@@ -100,8 +100,8 @@ fn copy_chunk(conn: &mut Conn, place: &Remote, dir: Dir, local: &Iov, offset: u6
 }
 
 /// The helper is through. All chunks are copied, or it failed and its part is done again here, or ours failed before.
-pub fn finish(state: &mut State, shared: &Shared, status: u16) -> Result<()> {
-    let Work::One { place, local, tail, offset, chunk } = &shared.what else { return Ok(()) };
+pub fn finish(state: &mut State, shared: &SharedCopy, status: u16) -> Result<()> {
+    let CopyWork::One { place, local, tail, offset, chunk } = &shared.what else { return Ok(()) };
     if let Some(e) = &shared.failed {
         return Err(e.clone());
     }
@@ -121,8 +121,8 @@ pub fn finish(state: &mut State, shared: &Shared, status: u16) -> Result<()> {
 }
 
 /// Whether the peer's pages are there that the rest of a shared copy may need.
-pub fn is_there(reach: &mut Reach, shared: &Shared) -> bool {
-    let Work::One { place, local, offset, .. } = &shared.what else { return true };
+pub fn pages_are_present(reach: &mut Reach, shared: &SharedCopy) -> bool {
+    let CopyWork::One { place, local, offset, .. } = &shared.what else { return true };
     if place.path != Paths::CMA {
         return true;
     }
@@ -131,8 +131,8 @@ pub fn is_there(reach: &mut Reach, shared: &Shared) -> bool {
 }
 
 /// The whole operation, once more: by the path that the region has now.
-pub fn again(shared: &Shared) -> Option<RmaJob> {
-    let Work::One { place, local, tail, offset, .. } = &shared.what else { return None };
+pub fn again(shared: &SharedCopy) -> Option<RmaJob> {
+    let CopyWork::One { place, local, tail, offset, .. } = &shared.what else { return None };
     let total = local.len() + tail.len();
     let mut remote = [RmaIov::default(); IOV_LIMIT];
     remote[0] = RmaIov { addr: place.base + offset, len: total, key: place.key };
@@ -150,7 +150,7 @@ pub fn again(shared: &Shared) -> Option<RmaJob> {
         end: shared.end,
         owned: None,
         stream: None,
-        held: 0,
+        held_until: 0,
     })
 }
 
@@ -176,16 +176,16 @@ pub fn join(conn: &mut Conn, marks: u8, words: [u64; 8]) -> Result<()> {
         None
     };
     if mapped.is_some() || (conn.link.why_no_cma().is_none() && allowed.contains(Paths::CMA)) {
-        let part = Part { slot, generation, chunks: len.div_ceil(chunk) as u32, done: 0 };
-        conn.helping = Some(Helping { part, read, what: Offered::One { key, addr, len, chunk, source, mapped } });
+        let part = HelperPart { slot, generation, chunks: len.div_ceil(chunk) as u32, done: 0 };
+        conn.helping = Some(HelpedCopy { part, read, what: OfferedWork::One { key, addr, len, chunk, source, mapped } });
     }
     Ok(())
 }
 
 /// Target's side: copies some chunks. True: the next turn goes on.
 #[cold]
-pub fn help(conn: &mut Conn, domain: &Domain, h: &mut Helping) -> bool {
-    let Offered::One { key, addr, len, chunk, source, mapped } = &h.what else { return false };
+pub fn help(conn: &mut Conn, domain: &Domain, h: &mut HelpedCopy) -> bool {
+    let OfferedWork::One { key, addr, len, chunk, source, mapped } = &h.what else { return false };
     let need = if h.read { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
     let Ok(pin) = domain.pin(*key, *addr, *len, need, conn.may_call_drivers()) else { return false };
     // Where our pages may be gone, the kernel copies, if it does; otherwise the initiator does all.

@@ -3,7 +3,7 @@
 //! By cross-memory attach alone: through mappings, blocks of some KiB are copied before a helper has looked.
 
 use super::direct::notify;
-use super::list::{attach, pages_are_there};
+use super::list::{attach, pages_are_present};
 use super::shared_copy::{Claim, copy_back, report};
 use crate::config;
 use crate::error::{Code, Error, Result};
@@ -14,10 +14,10 @@ use crate::prov::list::{LIST_MAX, List, Native, Run};
 use crate::prov::op::{Dir, Iov, parts};
 use crate::prov::shm::domain::Domain;
 use crate::prov::shm::memory::region::Pin;
-use crate::prov::shm::peer::regions::Remote;
+use crate::prov::shm::peer::regions::RemoteRegion;
 use crate::prov::shm::state::State;
 use crate::prov::shm::state::conn::Conn;
-use crate::prov::shm::state::in_flight::{Flight, Helping, Offered, Part, Row, Shared, SharedList, Work};
+use crate::prov::shm::state::in_flight::{CopyWork, Flight, HelpedCopy, HelperPart, OfferedWork, Row, SharedCopy, SharedListCopy};
 use crate::prov::shm::wire::message::{gone, kind, mark, protocol, unpack_slot};
 use crate::sys::space::{Attach, Batch, Reach, piece};
 use std::ops::Range;
@@ -68,7 +68,7 @@ pub fn start(
     state: &mut State,
     dir: Dir,
     list: &List,
-    places: &[Remote],
+    places: &[RemoteRegion],
     end: Ending,
     data: Option<u64>,
     events: &[(u64, bool, usize)],
@@ -108,9 +108,9 @@ pub fn start(
             Ok(Some(Native::Done))
         }
         None => {
-            let failed = failed.map(|why| named(list, block, why));
-            let what = Work::List(SharedList { list: kept, places: places.to_vec(), _rows: rows, per, events: events.to_vec() });
-            let shared = Shared { end, dir, data, chunks, front: claim.front, failed, what };
+            let failed = failed.map(|why| with_position(list, block, why));
+            let what = CopyWork::List(SharedListCopy { list: kept, places: places.to_vec(), _rows: rows, per, events: events.to_vec() });
+            let shared = SharedCopy { end, dir, data, chunks, front: claim.front, failed, what };
             conn.coop += 1;
             conn.slots.launch(claim.slot, Flight::Coop(Box::new(shared)));
             Ok(Some(Native::Flying))
@@ -122,7 +122,7 @@ pub fn start(
 fn end_of(
     state: &mut State,
     list: &List,
-    places: &[Remote],
+    places: &[RemoteRegion],
     dir: Dir,
     rest: Range<usize>,
     status: u16,
@@ -136,28 +136,28 @@ fn end_of(
 }
 
 /// The helper reported on a flight, and there is room for the notices.
-pub fn finish(state: &mut State, shared: &Shared, status: u16) -> Result<()> {
-    let Work::List(SharedList { list, places, per, events, .. }) = &shared.what else { return Ok(()) };
+pub fn finish(state: &mut State, shared: &SharedCopy, status: u16) -> Result<()> {
+    let CopyWork::List(SharedListCopy { list, places, per, events, .. }) = &shared.what else { return Ok(()) };
     if let Some(why) = &shared.failed {
         return Err(why.clone());
     }
     let rest = rest(shared.front, *per, list.runs.len());
-    end_of(state, list, places, shared.dir, rest, status).map_err(|(block, why)| named(list, block, why))?;
+    end_of(state, list, places, shared.dir, rest, status).map_err(|(block, why)| with_position(list, block, why))?;
     let conn = state.conn.as_deref_mut().ok_or_else(gone)?;
     notify(conn, shared.dir, shared.data, list.total, events);
     Ok(())
 }
 
 /// Says which run the failure is about, and how many bytes of it are good, as far as that can be said.
-fn named(list: &List, block: usize, why: Error) -> Error {
+fn with_position(list: &List, block: usize, why: Error) -> Error {
     let run = list.runs.partition_point(|r| r.first as usize <= block).saturating_sub(1);
     let before = list.blocks_of(run).iter().take_while(|b| (b.first as usize) < block).map(|b| b.len()).sum::<usize>();
     Error { piece: u16::try_from(run).ok().zip(u32::try_from(before).ok()), ..why }
 }
 
 /// Whether the peer's pages are there that the rest of a list may need.
-pub fn is_there(reach: &mut Reach, dir: Dir, work: &SharedList) -> bool {
-    pages_are_there(reach, &work.list, &work.places, dir)
+pub fn listed_pages_are_present(reach: &mut Reach, dir: Dir, work: &SharedListCopy) -> bool {
+    pages_are_present(reach, &work.list, &work.places, dir)
 }
 
 /// Target's side: looks at a list that a peer offers.
@@ -170,16 +170,16 @@ pub fn join(conn: &mut Conn, marks: u8, words: [u64; 4]) -> Result<()> {
     }
     if conn.link.why_no_cma().is_none() && conn.remotes.allowed.contains(Paths::CMA) {
         let (rows, per) = (rows as usize, per as usize);
-        let part = Part { slot, generation, chunks: rows.div_ceil(per) as u32, done: 0 };
-        conn.helping = Some(Helping { part, read: marks & mark::READ != 0, what: Offered::List { table, rows, per } });
+        let part = HelperPart { slot, generation, chunks: rows.div_ceil(per) as u32, done: 0 };
+        conn.helping = Some(HelpedCopy { part, read: marks & mark::READ != 0, what: OfferedWork::List { table, rows, per } });
     }
     Ok(())
 }
 
 /// Target's side: copies some chunks. True: the next turn goes on.
 #[cold]
-pub fn help(conn: &mut Conn, domain: &Domain, h: &mut Helping) -> bool {
-    let Offered::List { table, rows, per } = h.what else { return false };
+pub fn help(conn: &mut Conn, domain: &Domain, h: &mut HelpedCopy) -> bool {
+    let OfferedWork::List { table, rows, per } = h.what else { return false };
     // Without memory the initiator copies the rest.
     let Ok(mut buf) = filled(Row::default(), per.min(rows)) else { return false };
     let took = copy_back(conn, &mut h.part, |conn, i| {

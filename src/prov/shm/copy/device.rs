@@ -11,18 +11,18 @@ use crate::prov::bind::Ending;
 use crate::prov::list::{List, Native, Run};
 use crate::prov::op::{Dir, IOV_LIMIT, Iov, parts};
 use crate::prov::shm::domain::Domain;
-use crate::prov::shm::peer::import::still_there;
-use crate::prov::shm::peer::regions::{Remote, no_such_key};
+use crate::prov::shm::peer::import::check_identity;
+use crate::prov::shm::peer::regions::{RemoteRegion, no_such_key};
 use crate::prov::shm::state::State;
 use crate::prov::shm::state::conn::Conn;
-use crate::prov::shm::state::device_streams::{Flying, Words};
+use crate::prov::shm::state::device_streams::{DeviceCopy, FlightBits};
 use crate::prov::shm::state::job::{RmaJob, Step, needs_driver};
 use crate::prov::shm::wire::layout::FLIGHTS;
 use crate::sync::gate;
 use crate::sync::primitive::Ordering;
 
 /// Starts an operation that a device's driver has to carry out, to all regions; `None`: the CPU can.
-pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Vec<(Remote, u64)>) -> Result<Option<Step>> {
+pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Vec<(RemoteRegion, u64)>) -> Result<Option<Step>> {
     let remote = places.iter().find(|(p, _)| p.path == Paths::IPC).map(|(p, _)| p.site);
     let site = match remote {
         None if job.site.is_host() => return Ok(None),
@@ -34,7 +34,7 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Ve
     }
     let Some(at) = conn.devices.stream_for(site)? else { return Ok(Some(Step::Blocked)) };
     let elsewhere = match conn.devices.copier {
-        Some(copier) => Some(domain.elsewhere(job.desc, job.local.as_slice(), copier, site.device)?),
+        Some(copier) => Some(domain.pieces_in_copier(job.desc, job.local.as_slice(), copier, site.device)?),
         None => None,
     };
     let local = elsewhere.as_deref().unwrap_or(job.local.as_slice());
@@ -68,8 +68,8 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Ve
             let events = places.iter().zip(job.remote()).map(|((p, _), r)| (p.key, p.event, r.len)).collect();
             let data = job.has_data().then_some(job.data);
             let (_places, _owned) = (std::mem::take(places), job.owned.take());
-            conn.devices.flights.push_back(Flying { ticket, end: job.end, words, dir: job.dir, data, events, _places, _owned });
-            Ok(Some(Step::Flying))
+            conn.devices.flights.push_back(DeviceCopy { ticket, end: job.end, words, dir: job.dir, data, events, _places, _owned });
+            Ok(Some(Step::InFlight))
         }
         Err(e) => {
             // What was posted before must not run on when the failure is reported: a stream's end waits.
@@ -90,7 +90,7 @@ pub fn start_list(
     dir: Dir,
     list: &List,
     name: Option<u64>,
-    mut places: Vec<Remote>,
+    mut places: Vec<RemoteRegion>,
     end: Ending,
     data: Option<u64>,
     events: Vec<(u64, bool, usize)>,
@@ -115,7 +115,7 @@ pub fn start_list(
                 place.extents().iter().for_each(|extent| extent.pin(site));
             }
             let all = place.walk(0, place.len as usize);
-            all.map(|(there, _)| there).try_for_each(|there| still_there(place.site, there.here, there.id))
+            all.map(|(there, _)| there).try_for_each(|there| check_identity(place.site, there.here, there.id))
         });
         if let Err(e) = ready {
             let block = list.runs.iter().find(|r| r.pair as usize == i).map_or(0, |r| r.first as usize);
@@ -133,7 +133,7 @@ pub fn start_list(
     match unsafe { post_blocks(conn, domain, at, local, dir, list, name, &places) } {
         Ok(ticket) => {
             kept.extend(places.drain(..).map(|p| (p, 0)));
-            conn.devices.flights.push_back(Flying { ticket, end, words, dir, data, events, _places: kept, _owned: None });
+            conn.devices.flights.push_back(DeviceCopy { ticket, end, words, dir, data, events, _places: kept, _owned: None });
             Ok(Native::Flying)
         }
         Err((block, e)) => {
@@ -163,15 +163,15 @@ unsafe fn post_blocks(
     dir: Dir,
     list: &List,
     name: Option<u64>,
-    places: &[Remote],
+    places: &[RemoteRegion],
 ) -> std::result::Result<u64, (usize, Error)> {
     if let Some(name) = name
         && list.pairs.iter().all(|p| domain.local_pieces(p.desc).is_ok())
-        && places.iter().all(|p| p.one.is_kept())
+        && places.iter().all(|p| p.one.stays_reachable())
     {
         // SAFETY: both sides stay, as the caller says: blocks and regions are those that were posted under the name.
         let again = unsafe { conn.devices.streams[at].stream.post_again(name) };
-        if let Some(ticket) = again.map_err(|e| blame(&list.runs, e))? {
+        if let Some(ticket) = again.map_err(|e| failed_block(&list.runs, e))? {
             return Ok(ticket);
         }
     }
@@ -203,7 +203,7 @@ unsafe fn post_blocks(
         }
         if copies.len() >= COPIES || i + 1 == list.runs.len() {
             // SAFETY: both sides of each copy stay until it is done, as the caller says.
-            ticket = unsafe { stream.post_list(&copies, reached, name) }.map_err(|e| blame(&list.runs[first..=i], e))?;
+            ticket = unsafe { stream.post_list(&copies, reached, name) }.map_err(|e| failed_block(&list.runs[first..=i], e))?;
             copies.clear();
             first = i + 1;
         }
@@ -212,7 +212,7 @@ unsafe fn post_blocks(
 }
 
 /// The driver does not say which of the blocks it was given at once it refused.
-fn blame(runs: &[Run], e: Error) -> (usize, Error) {
+fn failed_block(runs: &[Run], e: Error) -> (usize, Error) {
     match runs {
         [first, .., last] => (first.first as usize, e.context(format_args!("one of the blocks from there to {}", last.first))),
         _ => (runs.first().map_or(0, |r| r.first as usize), e),
@@ -220,7 +220,7 @@ fn blame(runs: &[Run], e: Error) -> (usize, Error) {
 }
 
 /// Whether a kernel of the stream's device can touch both sides, wherever they lie.
-fn are_reached(conn: &mut Conn, domain: &Domain, at: usize, local: Site, list: &List, places: &[Remote]) -> bool {
+fn are_reached(conn: &mut Conn, domain: &Domain, at: usize, local: Site, list: &List, places: &[RemoteRegion]) -> bool {
     let site = conn.devices.streams[at].site;
     let Ok(up) = hmem::get(site.iface) else { return false };
     let known = &mut conn.devices.reached;
@@ -230,7 +230,8 @@ fn are_reached(conn: &mut Conn, domain: &Domain, at: usize, local: Site, list: &
     // Neither a generation nor a descriptor is used for other memory again; the peer's may be mapped elsewhere by and by.
     let theirs = places.iter().all(|p| {
         let ask = || p.walk(0, p.len as usize).all(|(there, n)| up.reaches(site.device, there.here as u64, n as u64));
-        p.extents().iter().all(|e| e.is_kept()) && *known.entry((site.device, p.key, p.generation, p.whereabouts())).or_insert_with(ask)
+        p.extents().iter().all(|e| e.stays_reachable())
+            && *known.entry((site.device, p.key, p.generation, p.mapping_hash())).or_insert_with(ask)
     });
     theirs
         && list.pairs.iter().enumerate().all(|(i, pair)| {
@@ -243,7 +244,7 @@ fn are_reached(conn: &mut Conn, domain: &Domain, at: usize, local: Site, list: &
 }
 
 /// Only copies between device memory and device memory can be made elsewhere.
-pub fn check_no_driver(job: &RmaJob, places: &[(Remote, u64)]) -> Result<()> {
+pub fn check_no_driver(job: &RmaJob, places: &[(RemoteRegion, u64)]) -> Result<()> {
     let on_devices = places.iter().filter(|(p, _)| p.path == Paths::IPC).count();
     match (job.site.is_host(), on_devices) {
         (true, 0) => Ok(()),
@@ -254,7 +255,7 @@ pub fn check_no_driver(job: &RmaJob, places: &[(Remote, u64)]) -> Result<()> {
 }
 
 /// Marks a word for a copy in the peer's region and checks that the region is open.
-fn enter(conn: &mut Conn, place: &Remote) -> Result<Words> {
+fn enter(conn: &mut Conn, place: &RemoteRegion) -> Result<FlightBits> {
     let devices = &mut conn.devices;
     let k = (!devices.held).trailing_zeros() as usize;
     if k >= FLIGHTS {
@@ -284,7 +285,7 @@ unsafe fn post(
     at: usize,
     job: &RmaJob,
     local: &[Iov],
-    place: &Remote,
+    place: &RemoteRegion,
     offset: u64,
     skip: usize,
     len: usize,
@@ -300,7 +301,7 @@ unsafe fn post(
     let fault = |e: Error| Error::coded(e.errno, Code::Fault, e.words);
     let mut ticket = last;
     for (there, run) in place.walk(offset, len) {
-        still_there(place.site, there.here, there.id).map_err(fault)?;
+        check_identity(place.site, there.here, there.id).map_err(fault)?;
         let mut here = there.here as u64;
         for part in parts(local, done, run) {
             let (to, from) = if write { (here, part.addr() as u64) } else { (part.addr() as u64, here) };
@@ -321,7 +322,7 @@ pub fn poll(state: &mut State) -> Result<()> {
         Some(Ok(done)) => done,
         Some(Err(e)) => return failed(state, e),
         // The stream was given up, and waited for what it held.
-        None => match conn.devices.fate.take() {
+        None => match conn.devices.stream_error.take() {
             None => u64::MAX,
             Some(e) => return failed(state, e),
         },
@@ -332,11 +333,11 @@ pub fn poll(state: &mut State) -> Result<()> {
         if !conn.room(notices(IOV_LIMIT))? {
             return Ok(());
         }
-        let Some(flown) = conn.devices.flights.pop_front() else { return Ok(()) };
+        let Some(copy) = conn.devices.flights.pop_front() else { return Ok(()) };
         let link = conn.link.clone();
-        conn.devices.release(&link, flown.words);
-        notify(conn, flown.dir, flown.data, flown.end.len, &flown.events);
-        state.end(&flown.end, Ok(()));
+        conn.devices.release(&link, copy.words);
+        notify(conn, copy.dir, copy.data, copy.end.len, &copy.events);
+        state.end(&copy.end, Ok(()));
     }
     Ok(())
 }

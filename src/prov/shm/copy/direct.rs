@@ -9,7 +9,7 @@ use crate::hmem::Site;
 use crate::mr::Paths;
 use crate::mr::piece::store;
 use crate::prov::op::{Dir, Iov, parts};
-use crate::prov::shm::peer::regions::{Remote, no_such_key};
+use crate::prov::shm::peer::regions::{RemoteRegion, no_such_key};
 use crate::prov::shm::state::conn::Conn;
 use crate::prov::shm::wire::layout::SegmentRef;
 use crate::prov::shm::wire::message::{kind, mark};
@@ -22,7 +22,7 @@ use crate::sys::space::{Attach, Piece, Reach, piece};
 #[allow(clippy::too_many_arguments)]
 pub fn copy_now(
     conn: &mut Conn,
-    place: &Remote,
+    place: &RemoteRegion,
     dir: Dir,
     local: &[Iov],
     skip: usize,
@@ -62,7 +62,7 @@ pub fn copy_now(
     result.map_err(|e| conn.attach_failed(place, e))
 }
 
-fn attach_run(reach: &Reach, place: &Remote, dir: Dir, local: &[Iov], skip: usize, offset: u64, len: usize) -> Result<()> {
+fn attach_run(reach: &Reach, place: &RemoteRegion, dir: Dir, local: &[Iov], skip: usize, offset: u64, len: usize) -> Result<()> {
     if len == 0 {
         return Ok(());
     }

@@ -5,7 +5,7 @@ use super::mixed_paths::attach_of;
 use crate::error::{Error, errno};
 use crate::prov::list::{List, Run};
 use crate::prov::op::Dir;
-use crate::prov::shm::peer::regions::{Remote, no_such_key};
+use crate::prov::shm::peer::regions::{RemoteRegion, no_such_key};
 use crate::prov::shm::state::conn::Conn;
 use crate::sync::gate;
 use crate::sys::copy;
@@ -17,7 +17,7 @@ const MARK_BYTES: usize = 64 << 20;
 const MARK_RUNS: usize = 16 << 10;
 
 /// Enters all regions under one mark; the place of one that is closed.
-fn enter(conn: &mut Conn, places: &[Remote]) -> std::result::Result<(), usize> {
+fn enter(conn: &mut Conn, places: &[RemoteRegion]) -> std::result::Result<(), usize> {
     conn.gate.mark(conn.link.mine.busy());
     let shut = places.iter().position(|p| !gate::shows(&conn.link.table.entry(p.index).gate, p.generation));
     let Some(i) = shut else { return Ok(()) };
@@ -31,10 +31,10 @@ fn first_of(list: &List, from: usize, pair: usize) -> usize {
     list.runs[from..].iter().find(|r| r.pair as usize == pair).map_or(list.runs[from].first, |r| r.first) as usize
 }
 
-pub type Moved = std::result::Result<(), (usize, Error)>;
+pub type CopyResult = std::result::Result<(), (usize, Error)>;
 
 /// Copies through mappings.
-pub fn pass(conn: &mut Conn, list: &List, places: &[Remote], dir: Dir, deliver: bool, streaming_from: usize) -> Moved {
+pub fn copy_mapped(conn: &mut Conn, list: &List, places: &[RemoteRegion], dir: Dir, deliver: bool, streaming_from: usize) -> CopyResult {
     let streaming = if list.total >= streaming_from { streaming_from.min(64 << 10) } else { usize::MAX };
     let simple = places.iter().all(|p| p.more.is_none());
     // Where a byte of each region lies here, less its address.
@@ -45,16 +45,16 @@ pub fn pass(conn: &mut Conn, list: &List, places: &[Remote], dir: Dir, deliver: 
         let until = list.runs.len().min(at + MARK_RUNS);
         let runs = &list.runs[at..until];
         at += match (simple, &shifts[..], dir) {
-            (false, ..) => moved(runs, |run| pieces(run, &places[run.pair as usize], dir, streaming)),
+            (false, ..) => copy_marked(runs, |run| pieces(run, &places[run.pair as usize], dir, streaming)),
             // SAFETY: the local blocks stay, as the C caller says; the remote ones were checked against their region, whose entry
             // holds the mapping.
-            (_, &[shift], Dir::Write) => moved(runs, |run| unsafe { put(run, shift, streaming) }),
+            (_, &[shift], Dir::Write) => copy_marked(runs, |run| unsafe { copy_to_region(run, shift, streaming) }),
             // SAFETY: as above.
-            (_, &[shift], Dir::Read) => moved(runs, |run| unsafe { get(run, shift, streaming) }),
+            (_, &[shift], Dir::Read) => copy_marked(runs, |run| unsafe { copy_from_region(run, shift, streaming) }),
             // SAFETY: as above.
-            (.., Dir::Write) => moved(runs, |run| unsafe { put(run, shifts[run.pair as usize], streaming) }),
+            (.., Dir::Write) => copy_marked(runs, |run| unsafe { copy_to_region(run, shifts[run.pair as usize], streaming) }),
             // SAFETY: as above.
-            (.., Dir::Read) => moved(runs, |run| unsafe { get(run, shifts[run.pair as usize], streaming) }),
+            (.., Dir::Read) => copy_marked(runs, |run| unsafe { copy_from_region(run, shifts[run.pair as usize], streaming) }),
         };
         let busy = conn.link.mine.busy();
         if deliver && at == list.runs.len() { conn.gate.leave_delivered(busy) } else { conn.gate.leave(busy) }
@@ -64,7 +64,7 @@ pub fn pass(conn: &mut Conn, list: &List, places: &[Remote], dir: Dir, deliver: 
 
 /// Moves the first of some runs, as many as one mark allows; how many.
 #[inline(always)]
-fn moved(runs: &[Run], each: impl Fn(&Run)) -> usize {
+fn copy_marked(runs: &[Run], each: impl Fn(&Run)) -> usize {
     let mut bytes = 0;
     for (i, run) in runs.iter().enumerate() {
         each(run);
@@ -81,7 +81,7 @@ fn moved(runs: &[Run], each: impl Fn(&Run)) -> usize {
 /// # Safety
 /// The block and its place in the region are there.
 #[inline(always)]
-unsafe fn put(run: &Run, shift: u64, streaming: usize) {
+unsafe fn copy_to_region(run: &Run, shift: u64, streaming: usize) {
     // SAFETY: as the caller says.
     unsafe { copy::copy(run.addr.wrapping_add(shift) as *mut u8, run.buf() as *const u8, run.len(), streaming) };
 }
@@ -89,26 +89,26 @@ unsafe fn put(run: &Run, shift: u64, streaming: usize) {
 /// Copies a block from there.
 ///
 /// # Safety
-/// As for `put`.
+/// As for `copy_to_region`.
 #[inline(always)]
-unsafe fn get(run: &Run, shift: u64, streaming: usize) {
+unsafe fn copy_from_region(run: &Run, shift: u64, streaming: usize) {
     // SAFETY: as the caller says.
     unsafe { copy::copy(run.buf() as *mut u8, run.addr.wrapping_add(shift) as *const u8, run.len(), streaming) };
 }
 
-/// As `pass` of a block whose region has several pieces.
-fn pieces(run: &Run, place: &Remote, dir: Dir, streaming: usize) {
+/// As `copy_mapped` of a block whose region has several pieces.
+fn pieces(run: &Run, place: &RemoteRegion, dir: Dir, streaming: usize) {
     let mut local = run.buf();
     for (there, n) in place.walk(run.addr - place.base, run.len()) {
         let (to, from) = if dir == Dir::Write { (there.here, local) } else { (local, there.here) };
-        // SAFETY: as in `pass`.
+        // SAFETY: as in `copy_mapped`.
         unsafe { copy::copy(to as *mut u8, from as *const u8, n, streaming) };
         local += n;
     }
 }
 
 /// Whether the peer's pages are there that the kernel is to copy.
-pub fn pages_are_there(reach: &mut Reach, list: &List, places: &[Remote], dir: Dir) -> bool {
+pub fn pages_are_present(reach: &mut Reach, list: &List, places: &[RemoteRegion], dir: Dir) -> bool {
     if places.iter().all(|place| place.more.is_none()) {
         let shifts: Vec<u64> = places.iter().map(|place| place.one.addr().wrapping_sub(place.base)).collect();
         return reach.has(attach_of(dir), list.runs.iter().map(|run| (run.addr.wrapping_add(shifts[run.pair as usize]), run.len())));
@@ -121,7 +121,7 @@ pub fn pages_are_there(reach: &mut Reach, list: &List, places: &[Remote], dir: D
 }
 
 /// Has the kernel copy some runs, as many at a time as it takes.
-pub fn attach(conn: &mut Conn, list: &List, places: &[Remote], dir: Dir, which: Range<usize>) -> Moved {
+pub fn attach(conn: &mut Conn, list: &List, places: &[RemoteRegion], dir: Dir, which: Range<usize>) -> CopyResult {
     let how = attach_of(dir);
     let mut batch = Batch::default();
     let mut at = which.start;
@@ -141,19 +141,26 @@ pub fn attach(conn: &mut Conn, list: &List, places: &[Remote], dir: Dir, which: 
         }
         enter(conn, places).map_err(|i| (first_of(list, first, i), no_such_key(places[i].key)))?;
         let moved = conn.reach.copy_batch(how, &mut batch, bytes);
-        let blame = moved.map_err(|e| match e.errno {
-            errno::EFAULT => blame(conn, list, places, how, first..at, e),
+        let result = moved.map_err(|e| match e.errno {
+            errno::EFAULT => find_failed_block(conn, list, places, how, first..at, e),
             _ => (list.runs[first].first as usize, list.runs[first].pair, e),
         });
         conn.gate.leave(conn.link.mine.busy());
-        blame.map_err(|(block, pair, e)| (block, conn.attach_failed(&places[pair as usize], e)))?;
+        result.map_err(|(block, pair, e)| (block, conn.attach_failed(&places[pair as usize], e)))?;
     }
     Ok(())
 }
 
 /// Which of the blocks that one call moved is it that the kernel could not, and of which pair.
 #[cold]
-fn blame(conn: &Conn, list: &List, places: &[Remote], how: Attach, among: Range<usize>, all: Error) -> (usize, u32, Error) {
+fn find_failed_block(
+    conn: &Conn,
+    list: &List,
+    places: &[RemoteRegion],
+    how: Attach,
+    among: Range<usize>,
+    all: Error,
+) -> (usize, u32, Error) {
     let first = &list.runs[among.start];
     let (first, pair) = (first.first as usize, first.pair);
     for i in among {

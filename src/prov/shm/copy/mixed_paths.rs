@@ -9,22 +9,22 @@ use crate::mr::{Paths, piece};
 use crate::prov::flags;
 use crate::prov::op::{Dir, Iov, parts};
 use crate::prov::report::Stats;
-use crate::prov::shm::peer::import::still_there;
-use crate::prov::shm::peer::regions::{Remote, no_such_key};
+use crate::prov::shm::peer::import::check_identity;
+use crate::prov::shm::peer::regions::{RemoteRegion, no_such_key};
 use crate::prov::shm::state::conn::Conn;
-use crate::prov::shm::state::job::{RmaJob, settle};
+use crate::prov::shm::state::job::{RmaJob, wait_for_stream};
 use crate::sys::space::{self, Attach};
 
 /// Bytes of the bounce buffer between device memory and cross-memory attach.
 const BOUNCE: usize = 4 << 20;
 
 /// Whether a device's driver copies between memory at `local` and the region.
-fn by_driver(local: Site, place: &Remote) -> bool {
+fn by_driver(local: Site, place: &RemoteRegion) -> bool {
     place.path == Paths::IPC || (!local.is_host() && place.path == Paths::DIRECT)
 }
 
 /// Whether neither one stream nor the CPU can do all of it. An error: no driver copies between two of the places.
-pub fn are_several(local: Site, places: &[(Remote, u64)]) -> Result<bool> {
+pub fn need_several_paths(local: Site, places: &[(RemoteRegion, u64)]) -> Result<bool> {
     let mut ifaces = places.iter().filter(|(p, _)| p.path == Paths::IPC).map(|(p, _)| p.site);
     if let Some(other) = ifaces.clone().find(|s| !local.is_host() && s.iface != local.iface) {
         let words = format!("no driver copies between {local} and {other}; forbid the ipc path, or go through host memory");
@@ -38,7 +38,7 @@ pub fn are_several(local: Site, places: &[(Remote, u64)]) -> Result<bool> {
 }
 
 /// Whether the peer's pages are there that the kernel is to copy.
-pub fn are_there(conn: &mut Conn, job: &RmaJob, places: &[(Remote, u64)]) -> bool {
+pub fn pages_are_present(conn: &mut Conn, job: &RmaJob, places: &[(RemoteRegion, u64)]) -> bool {
     let attached = places.iter().zip(job.remote()).filter(|((place, _), _)| place.path == Paths::CMA);
     if attached.clone().next().is_none() {
         return true;
@@ -52,7 +52,7 @@ pub fn attach_of(dir: Dir) -> Attach {
 }
 
 /// Moves all but what goes through the ring; gives key, whether it counts writes, and bytes, of each region.
-pub fn move_all(conn: &mut Conn, job: &mut RmaJob, places: &[(Remote, u64)], stats: &mut Stats) -> Result<Vec<(u64, bool, usize)>> {
+pub fn move_all(conn: &mut Conn, job: &mut RmaJob, places: &[(RemoteRegion, u64)], stats: &mut Stats) -> Result<Vec<(u64, bool, usize)>> {
     let (mut skip, mut moved) = (0, Vec::with_capacity(places.len()));
     for (i, (place, offset)) in places.iter().enumerate() {
         let len = job.remote[i].len;
@@ -67,7 +67,7 @@ pub fn move_all(conn: &mut Conn, job: &mut RmaJob, places: &[(Remote, u64)], sta
 }
 
 /// Moves the bytes of one region, which begin with byte `skip` of the operation.
-fn move_now(conn: &mut Conn, job: &mut RmaJob, place: &Remote, offset: u64, skip: usize, len: usize) -> Result<()> {
+fn move_now(conn: &mut Conn, job: &mut RmaJob, place: &RemoteRegion, offset: u64, skip: usize, len: usize) -> Result<()> {
     let deliver = job.flags & flags::DELIVERY_COMPLETE != 0;
     if by_driver(job.site, place) {
         return drive(conn, job, place, offset, skip, len);
@@ -79,7 +79,7 @@ fn move_now(conn: &mut Conn, job: &mut RmaJob, place: &Remote, offset: u64, skip
 }
 
 /// Enters the region's gate; the caller leaves it.
-fn enter(conn: &mut Conn, place: &Remote) -> Result<()> {
+fn enter(conn: &mut Conn, place: &RemoteRegion) -> Result<()> {
     if conn.gate.enter(conn.link.mine.busy(), &conn.link.table.entry(place.index).gate, place.generation, place.index) {
         return Ok(());
     }
@@ -88,9 +88,9 @@ fn enter(conn: &mut Conn, place: &Remote) -> Result<()> {
 }
 
 /// Has the driver copy, and waits for it.
-fn drive(conn: &mut Conn, job: &mut RmaJob, place: &Remote, offset: u64, skip: usize, len: usize) -> Result<()> {
+fn drive(conn: &mut Conn, job: &mut RmaJob, place: &RemoteRegion, offset: u64, skip: usize, len: usize) -> Result<()> {
     let site = if place.path == Paths::IPC && job.site.is_host() { place.site } else { job.site };
-    settle(site, &mut job.stream_after)?;
+    wait_for_stream(site, &mut job.stream_after)?;
     let (up, write) = (hmem::get(site.iface)?, job.dir == Dir::Write);
     let how = match (job.site.is_host(), place.site.is_host(), write) {
         (false, false, _) => hmem::Dir::Within,
@@ -101,7 +101,7 @@ fn drive(conn: &mut Conn, job: &mut RmaJob, place: &Remote, offset: u64, skip: u
     let mut moved = Ok(());
     let mut at = skip;
     for (there, run) in place.walk(offset, len) {
-        moved = moved.and_then(|()| still_there(place.site, there.here, there.id));
+        moved = moved.and_then(|()| check_identity(place.site, there.here, there.id));
         let mut here = there.here as u64;
         for part in parts(job.local.as_slice(), at, run) {
             let (to, from) = if write { (here, part.addr() as u64) } else { (part.addr() as u64, here) };
@@ -117,8 +117,8 @@ fn drive(conn: &mut Conn, job: &mut RmaJob, place: &Remote, offset: u64, skip: u
 }
 
 /// Between device memory here and a peer's private host memory: through a bounce buffer.
-fn bounce(conn: &mut Conn, job: &mut RmaJob, place: &Remote, offset: u64, skip: usize, len: usize) -> Result<()> {
-    settle(job.site, &mut job.stream_after)?;
+fn bounce(conn: &mut Conn, job: &mut RmaJob, place: &RemoteRegion, offset: u64, skip: usize, len: usize) -> Result<()> {
+    wait_for_stream(job.site, &mut job.stream_after)?;
     let mut buffer = vec![0u8; len.min(BOUNCE)];
     let mut done = 0;
     while done < len {
@@ -136,7 +136,7 @@ fn bounce(conn: &mut Conn, job: &mut RmaJob, place: &Remote, offset: u64, skip: 
 }
 
 /// Between the bounce buffer and the peer's memory: the kernel copies.
-fn across(conn: &mut Conn, dir: Dir, place: &Remote, offset: u64, buffer: &mut [u8]) -> Result<()> {
+fn across(conn: &mut Conn, dir: Dir, place: &RemoteRegion, offset: u64, buffer: &mut [u8]) -> Result<()> {
     enter(conn, place)?;
     let theirs: Vec<_> = place.walk(offset, buffer.len()).map(|(run, n)| space::piece(run.addr, n)).collect();
     let how = attach_of(dir);

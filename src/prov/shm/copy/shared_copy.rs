@@ -9,7 +9,7 @@ use crate::error::{Code, Error, Result};
 use crate::prov::bind::Coop;
 use crate::prov::op::Dir;
 use crate::prov::shm::state::conn::Conn;
-use crate::prov::shm::state::in_flight::Part;
+use crate::prov::shm::state::in_flight::HelperPart;
 use crate::prov::shm::wire::message::{broken, mark, slot_word, status_of};
 use crate::sync::ring::Header;
 use crate::sys::time;
@@ -91,17 +91,21 @@ impl Claim {
 }
 
 /// What a helper did in one turn.
-pub struct Took {
+pub struct HelpReport {
     before: u32,
     status: u16,
     over: bool,
 }
 
 /// Target's side: copies some chunks from the back, as `copy` does, which says how many bytes. [`report`] comes next.
-pub fn copy_back(conn: &mut Conn, part: &mut Part, mut copy: impl FnMut(&mut Conn, u32) -> std::result::Result<usize, Code>) -> Took {
+pub fn copy_back(
+    conn: &mut Conn,
+    part: &mut HelperPart,
+    mut copy: impl FnMut(&mut Conn, u32) -> std::result::Result<usize, Code>,
+) -> HelpReport {
     let theirs = conn.link.peer.clone();
     let slot = theirs.slot(part.slot as usize);
-    let (mut took, mut bytes) = (Took { before: part.done, status: 0, over: false }, 0);
+    let (mut took, mut bytes) = (HelpReport { before: part.done, status: 0, over: false }, 0);
     // No more than there are chunks in all, whatever the peer writes into the claim meanwhile.
     while part.done < part.chunks && bytes < HELP_BYTES {
         let Some(i) = slot.claim_back(part.generation) else {
@@ -121,7 +125,7 @@ pub fn copy_back(conn: &mut Conn, part: &mut Part, mut copy: impl FnMut(&mut Con
 }
 
 /// Tells the initiator of a turn. True: the next one goes on.
-pub fn report(conn: &Conn, part: &Part, took: &Took) -> bool {
+pub fn report(conn: &Conn, part: &HelperPart, took: &HelpReport) -> bool {
     if part.done > took.before || took.status != 0 {
         conn.link.peer.slot(part.slot as usize).report(part.generation, took.status, part.done);
         conn.link.nudge();

@@ -8,8 +8,8 @@ use crate::error::{Error, Result, errno};
 use crate::prov;
 use crate::prov::accept::{Acceptor, MOST, Taken};
 use crate::prov::shm::wire::address::{self, SCHEME};
-use crate::prov::shm::wire::frame::{self, Frame, Intro, Why};
-use crate::sys::path_socket::BoundPath;
+use crate::prov::shm::wire::frame::{self, Frame, Intro, RefusalReason};
+use crate::sys::path_socket::Place;
 use crate::sys::{discard, process, socket, time};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const REQUESTS: usize = 256;
 pub struct Request {
     pub socket: Arc<Control>,
     pub intro: Intro,
-    pub brought: Option<Brought>,
+    pub descriptors: Option<IntroDescriptors>,
     pub pid: i32,
     answered: bool,
     /// Counted by its greeter as long as it is there.
@@ -77,7 +77,7 @@ struct Pending {
 }
 
 /// A listening socket and the connections that have not spoken yet.
-pub struct Greeter {
+pub struct HandshakeAcceptor {
     pub name: String,
     /// Where the listener is a file.
     _place: Option<BoundPath>,
@@ -87,11 +87,11 @@ pub struct Greeter {
     requests: Arc<()>,
 }
 
-impl Greeter {
+impl HandshakeAcceptor {
     /// `tells`: callers are turned away with a reason where there is no descriptor for them.
-    pub fn listen(name: String, tells: bool) -> Result<Greeter> {
+    pub fn listen(name: String, tells: bool) -> Result<HandshakeAcceptor> {
         let (listener, _place) = address::listen(&name, BACKLOG)?;
-        Ok(Greeter { name, _place, acceptor: Acceptor::new(listener, tells)?, pending: Vec::new(), requests: Arc::default() })
+        Ok(HandshakeAcceptor { name, _place, acceptor: Acceptor::new(listener, tells)?, pending: Vec::new(), requests: Arc::default() })
     }
 
     /// What becomes readable when `poll` has something to do.
@@ -118,7 +118,7 @@ impl Greeter {
         }
         let (mut requests, now) = (Vec::new(), time::now_ns());
         for one in std::mem::take(&mut self.pending) {
-            self.hear(one, by_name, now, &mut requests);
+            self.advance_pending(one, by_name, now, &mut requests);
         }
         for _ in 0..MOST {
             if self.room_at() > now {
@@ -129,7 +129,7 @@ impl Greeter {
                 Taken::One(socket) if discard::is_full() => {
                     let socket = Control::from(socket);
                     let _ = frame::recv(&socket, &mut [0; frame::MAX]);
-                    refuse(&socket, Why::Descriptors);
+                    refuse(&socket, RefusalReason::Descriptors);
                 }
                 // Other users are turned away at the door.
                 Taken::One(socket) => {
@@ -139,7 +139,7 @@ impl Greeter {
                             if self.pending.len() >= PENDING {
                                 self.pending.remove(0);
                             }
-                            self.hear(Pending { socket, until: now + PATIENCE_NS }, by_name, now, &mut requests);
+                            self.advance_pending(Pending { socket, until: now + PATIENCE_NS }, by_name, now, &mut requests);
                         }
                         Err(e) => crate::log!(Info, "{e}"),
                     }
@@ -148,7 +148,7 @@ impl Greeter {
                     let socket = Control::from(socket);
                     // A socket that is closed with a packet unread takes its answer back.
                     let _ = frame::recv(&socket, &mut [0; frame::MAX]);
-                    refuse(&socket, Why::Descriptors);
+                    refuse(&socket, RefusalReason::Descriptors);
                 }
                 Taken::Nobody => break,
             }
@@ -158,15 +158,15 @@ impl Greeter {
         requests
     }
 
-    fn hear(&mut self, one: Pending, by_name: bool, now: u64, requests: &mut Vec<Request>) {
+    fn advance_pending(&mut self, one: Pending, by_name: bool, now: u64, requests: &mut Vec<Request>) {
         // One is ours.
         let full = Arc::strong_count(&self.requests) > REQUESTS;
         match self.read_hello(one, by_name, full) {
-            Ok(Heard::Request(request)) => {
+            Ok(Introduction::Done(request)) => {
                 self.acceptor.set.remove(request.socket.as_fd());
                 requests.push(*request);
             }
-            Ok(Heard::Silence(one)) if now < one.until => self.pending.push(one),
+            Ok(Introduction::Pending(one)) if now < one.until => self.pending.push(one),
             Ok(_) => {}
             Err(e) => {
                 crate::log!(Info, "a connection attempt was dropped: {e}");
@@ -179,19 +179,19 @@ impl Greeter {
 
     /// The caller's number, if its user may come in; else it is told so.
     fn admit(&self, socket: &Control) -> Result<i32> {
-        check_peer(socket.as_fd(), &self.name).inspect_err(|_| refuse(socket, Why::User))
+        check_peer(socket.as_fd(), &self.name).inspect_err(|_| refuse(socket, RefusalReason::User))
     }
 
-    fn read_hello(&self, one: Pending, by_name: bool, full: bool) -> Result<Heard> {
+    fn read_hello(&self, one: Pending, by_name: bool, full: bool) -> Result<Introduction> {
         let mut buf = [0u8; frame::MAX];
         let (len, fds, lacking) = match frame::recv(&one.socket, &mut buf)? {
-            socket::Received::Nothing => return Ok(Heard::Silence(one)),
-            socket::Received::Closed => return Ok(Heard::Nobody),
+            socket::Received::Nothing => return Ok(Introduction::Pending(one)),
+            socket::Received::Closed => return Ok(Introduction::Closed),
             socket::Received::Packet { len, fds, lacking } => (len, fds, lacking),
         };
         let frame = Frame::decode(&buf[..len]).inspect_err(|e| {
             if e.errno == errno::EPROTONOSUPPORT {
-                refuse(&one.socket, Why::Version);
+                refuse(&one.socket, RefusalReason::Version);
             }
         })?;
         let Frame::Hello(intro) = frame else {
@@ -203,52 +203,52 @@ impl Greeter {
             return Err(Error::fixed(errno::EPROTO, "meant for another kind of endpoint"));
         }
         if lacking || full {
-            refuse(&one.socket, if lacking { Why::Descriptors } else { Why::Requests });
+            refuse(&one.socket, if lacking { RefusalReason::Descriptors } else { RefusalReason::Requests });
         }
-        let brought = Some(Brought::new(fds, lacking)?);
+        let descriptors = Some(IntroDescriptors::new(fds, lacking)?);
         if full {
             return Err(Error::new(errno::EAGAIN, format!("{REQUESTS} connection requests wait for an answer")));
         }
         let (socket, _counted) = (Arc::new(one.socket), self.requests.clone());
-        Ok(Heard::Request(Box::new(Request { socket, intro, brought, pid, answered: false, _counted })))
+        Ok(Introduction::Done(Box::new(Request { socket, intro, descriptors, pid, answered: false, _counted })))
     }
 }
 
-impl Drop for Greeter {
+impl Drop for HandshakeAcceptor {
     fn drop(&mut self) {
         control::empty(self.acceptor.fd());
     }
 }
 
-fn refuse(socket: &Control, why: Why) {
+fn refuse(socket: &Control, why: RefusalReason) {
     // It may be gone: nothing is lost by that.
     let _ = socket::send(socket.as_fd(), &Frame::Refuse(why).encode(), &[]);
 }
 
-enum Heard {
-    Request(Box<Request>),
-    Silence(Pending),
-    Nobody,
+enum Introduction {
+    Done(Box<Request>),
+    Pending(Pending),
+    Closed,
 }
 
 /// What comes with an introduction.
-pub struct Brought {
+pub struct IntroDescriptors {
     pub segment: OwnedFd,
     pub table: OwnedFd,
     /// A pidfd of the process that copies for the peer.
     pub copier: Option<OwnedFd>,
 }
 
-impl Brought {
+impl IntroDescriptors {
     /// `lacking`: this process had no place for all that came.
-    pub fn new(fds: Vec<OwnedFd>, lacking: bool) -> Result<Brought> {
+    pub fn new(fds: Vec<OwnedFd>, lacking: bool) -> Result<IntroDescriptors> {
         if lacking {
             return Err(Error::fixed(errno::EMFILE, "taking the descriptors of an introduction"));
         }
         let mut fds = fds.into_iter();
         match (fds.next(), fds.next(), fds.next(), fds.next()) {
             (Some(segment), Some(table), copier, None) if copier.as_ref().is_none_or(process::is_pidfd) => {
-                Ok(Brought { segment, table, copier })
+                Ok(IntroDescriptors { segment, table, copier })
             }
             _ => Err(Error::fixed(errno::EPROTO, "other descriptors arrived than an introduction has")),
         }
@@ -258,7 +258,7 @@ impl Brought {
 pub fn check_intro(intro: &Intro) -> Result<()> {
     let ours = process::host_id()?;
     if intro.host != ours {
-        return Err(Error::new(errno::EHOSTUNREACH, address::elsewhere(intro.host, ours)));
+        return Err(Error::new(errno::EHOSTUNREACH, address::other_host_words(intro.host, ours)));
     }
     Ok(())
 }
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn who_speaks_another_version_is_told_so() {
         let name = format!("gdrfab-test-{}-version", process::pid());
-        let mut greeter = Greeter::listen(name.clone(), true).unwrap();
+        let mut acceptor = HandshakeAcceptor::listen(name.clone(), true).unwrap();
         let Ok(socket::Connect::Done(caller)) = address::dial(&name) else { panic!("nobody listens") };
         let intro = Intro {
             host: process::host_id().unwrap(),
@@ -285,10 +285,10 @@ mod tests {
         let mut hello = Frame::Hello(intro).encode();
         hello[8..12].copy_from_slice(&(frame::VERSION + 1).to_le_bytes());
         socket::send(caller.as_fd(), &hello, &[]).unwrap();
-        assert!(greeter.poll(false).is_empty());
+        assert!(acceptor.poll(false).is_empty());
         let mut buf = [0; frame::MAX];
         let Ok(socket::Received::Packet { len, .. }) = frame::recv(&caller, &mut buf) else { panic!("no answer") };
-        assert_eq!(Frame::decode(&buf[..len]).unwrap(), Frame::Refuse(Why::Version));
-        assert_eq!(Why::Version.error().errno, errno::EPROTONOSUPPORT);
+        assert_eq!(Frame::decode(&buf[..len]).unwrap(), Frame::Refuse(RefusalReason::Version));
+        assert_eq!(RefusalReason::Version.error().errno, errno::EPROTONOSUPPORT);
     }
 }

@@ -27,7 +27,7 @@ impl AsFd for Control {
 impl Drop for Control {
     fn drop(&mut self) {
         socket::end_receiving(&self.0);
-        discard::drain(&self.0, leave);
+        discard::drain(&self.0, close_descriptors);
     }
 }
 
@@ -43,8 +43,8 @@ pub fn empty(listener: BorrowedFd<'_>) {
 }
 
 /// Closes descriptors that came: the kernel's own here, others where nobody waits.
-fn leave(fds: Vec<OwnedFd>) {
-    if !fds.iter().all(process::is_kernel_file) {
+fn close_descriptors(fds: Vec<OwnedFd>) {
+    if !fds.iter().all(process::is_the_kernels) {
         discard::discard(fds);
     }
 }

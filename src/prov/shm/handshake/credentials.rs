@@ -48,10 +48,10 @@ pub fn check_peer(fd: BorrowedFd<'_>, name: &str) -> Result<i32> {
 
 /// The pidfds of peers, by their number or, where they have none here, by what the kernel calls them: connections to one
 /// process share one.
-static KNOWN: Mutex<Option<HashMap<Known, Weak<OwnedFd>>>> = Mutex::new(None);
+static PIDFDS: Mutex<Option<HashMap<PidfdKey, Weak<OwnedFd>>>> = Mutex::new(None);
 
 #[derive(PartialEq, Eq, Hash)]
-enum Known {
+enum PidfdKey {
     Pid(i32),
     Inode(u64),
 }
@@ -62,9 +62,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// A pidfd of the process at the other end. None: the kernel (before Linux 6.5) does not tell, and the peer has no number in this
 /// pid namespace; or the process has ended.
 pub fn process_of(fd: BorrowedFd<'_>, pid: i32) -> Option<Arc<OwnedFd>> {
-    let known = (pid > 0).then_some(Known::Pid(pid));
+    let known = (pid > 0).then_some(PidfdKey::Pid(pid));
     if let Some(known) = &known
-        && let Some(all) = KNOWN.try_lock_for(PATIENCE)
+        && let Some(all) = PIDFDS.try_lock_for(PATIENCE)
         && let Some(same) = all.as_ref().and_then(|all| all.get(known)).and_then(Weak::upgrade)
         // No other process gets the number of one that has not ended.
         && !process::ended(&same)
@@ -72,8 +72,8 @@ pub fn process_of(fd: BorrowedFd<'_>, pid: i32) -> Option<Arc<OwnedFd>> {
         return Some(same);
     }
     let fresh = socket::peer_process(fd).or_else(|| process::open(pid).ok())?;
-    let Some(known) = known.or_else(|| process::identity(fresh.as_fd()).map(Known::Inode)) else { return Some(Arc::new(fresh)) };
-    let Some(mut guard) = KNOWN.try_lock_for(PATIENCE) else { return Some(Arc::new(fresh)) };
+    let Some(known) = known.or_else(|| process::identity(fresh.as_fd()).map(PidfdKey::Inode)) else { return Some(Arc::new(fresh)) };
+    let Some(mut guard) = PIDFDS.try_lock_for(PATIENCE) else { return Some(Arc::new(fresh)) };
     let all = guard.get_or_insert_default();
     if let Some(same) = all.get(&known).and_then(Weak::upgrade).filter(|same| !process::ended(same)) {
         return Some(same);

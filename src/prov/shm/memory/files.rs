@@ -14,23 +14,23 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 pub struct MemFile {
     pub id: u64,
-    pub what: What,
+    pub backing: Backing,
     /// Regions that lie in it.
     pub regions: u32,
 }
 
-pub enum What {
+pub enum Backing {
     Host(HostFile),
     Device {
         of: Allocation,
         export: Export,
         /// Its mapping in the process that copies for this one, and that process.
-        away: Option<(&'static Copier, Import)>,
+        mapped_by: Option<(&'static Copier, Import)>,
     },
 }
 
 /// Where a file is in the process that copies for this one.
-pub enum Elsewhere {
+pub enum CopierMapping {
     Mapped(u64),
     NotYet(Iface, Export),
 }
@@ -49,52 +49,52 @@ pub struct HostFile {
 
 impl MemFile {
     pub fn size(&self) -> u64 {
-        match &self.what {
-            What::Host(file) => file.map.len() as u64,
-            What::Device { export, .. } => export.len,
+        match &self.backing {
+            Backing::Host(file) => file.map.len() as u64,
+            Backing::Device { export, .. } => export.len,
         }
     }
 
     /// The descriptor that a peer needs to map it.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        match &self.what {
-            What::Host(file) => Some(file.fd.as_fd()),
-            What::Device { export, .. } => export.fd.as_ref().map(OwnedFd::as_fd),
+        match &self.backing {
+            Backing::Host(file) => Some(file.fd.as_fd()),
+            Backing::Device { export, .. } => export.fd.as_ref().map(OwnedFd::as_fd),
         }
     }
 
     pub fn host(&self) -> Option<&HostFile> {
-        match &self.what {
-            What::Host(file) => Some(file),
-            What::Device { .. } => None,
+        match &self.backing {
+            Backing::Host(file) => Some(file),
+            Backing::Device { .. } => None,
         }
     }
 
     /// Its first byte as the process knows it that copies for this one, or what that needs to map it.
-    pub fn elsewhere(&self, copier: &'static Copier) -> Result<Elsewhere> {
-        match &self.what {
-            What::Device { away: Some((by, import)), .. } if std::ptr::eq(*by, copier) => Ok(Elsewhere::Mapped(import.base)),
-            What::Device { of, export, .. } => {
+    pub fn copier_mapping(&self, copier: &'static Copier) -> Result<CopierMapping> {
+        match &self.backing {
+            Backing::Device { mapped_by: Some((by, import)), .. } if std::ptr::eq(*by, copier) => Ok(CopierMapping::Mapped(import.base)),
+            Backing::Device { of, export, .. } => {
                 let fd = export.fd.as_ref().map(|fd| mem::duplicate(fd.as_fd())).transpose()?;
-                Ok(Elsewhere::NotYet(of.iface, Export { fd, ..*export }))
+                Ok(CopierMapping::NotYet(of.iface, Export { fd, ..*export }))
             }
-            What::Host(_) => Err(Error::fixed(errno::EOPNOTSUPP, "host memory is not mapped by the process that copies")),
+            Backing::Host(_) => Err(Error::fixed(errno::EOPNOTSUPP, "host memory is not mapped by the process that copies")),
         }
     }
 
     /// Keeps the mapping of another process; gives back what is to be dropped without the regions' lock.
-    pub fn keep_away(&mut self, copier: &'static Copier, import: Import) -> Option<Import> {
-        match &mut self.what {
-            What::Device { away: Some((by, _)), .. } if std::ptr::eq(*by, copier) => Some(import),
-            What::Device { away, .. } => away.replace((copier, import)).map(|(_, old)| old),
-            What::Host(_) => Some(import),
+    pub fn keep_copier_mapping(&mut self, copier: &'static Copier, import: Import) -> Option<Import> {
+        match &mut self.backing {
+            Backing::Device { mapped_by: Some((by, _)), .. } if std::ptr::eq(*by, copier) => Some(import),
+            Backing::Device { mapped_by, .. } => mapped_by.replace((copier, import)).map(|(_, old)| old),
+            Backing::Host(_) => Some(import),
         }
     }
 
     /// An error while another process may copy here of which that cannot be known.
     fn check_quiet(&self) -> Result<()> {
-        match &self.what {
-            What::Device { away: Some((copier, _)), .. } => copier.check_quiet(),
+        match &self.backing {
+            Backing::Device { mapped_by: Some((copier, _)), .. } => copier.check_quiet(),
             _ => Ok(()),
         }
     }
@@ -129,9 +129,9 @@ impl Files {
         let record = table.file(file.id);
         record.size.store(file.size(), Ordering::Relaxed);
         record.fd.store(file.fd().map_or(NO_FD, |fd| fd.as_raw_fd() as u64), Ordering::Relaxed);
-        match &file.what {
-            What::Host(_) => record.how.store(0, Ordering::Relaxed),
-            What::Device { of, export, .. } => {
+        match &file.backing {
+            Backing::Host(_) => record.how.store(0, Ordering::Relaxed),
+            Backing::Device { of, export, .. } => {
                 record.describe(of.iface, export);
                 if let Some(exports) = &table.exports {
                     exports.note(file.id, *of);
@@ -140,7 +140,7 @@ impl Files {
         }
         // Release: whoever sees the id sees size and descriptor.
         record.id.store(file.id, Ordering::Release);
-        if let What::Host(HostFile { allocated: true, map, .. }) = &file.what {
+        if let Backing::Host(HostFile { allocated: true, map, .. }) = &file.backing {
             self.by_addr.insert(map.as_ptr() as usize, slot);
         }
         let id = file.id;
@@ -151,13 +151,13 @@ impl Files {
     fn remove(&mut self, table: &Table, slot: usize) {
         if let Some(file) = self.slots[slot].take() {
             table.file(file.id).id.store(0, Ordering::Release);
-            if let (What::Device { .. }, Some(exports)) = (&file.what, &table.exports) {
+            if let (Backing::Device { .. }, Some(exports)) = (&file.backing, &table.exports) {
                 exports.forget(file.id);
             }
-            if let What::Host(HostFile { allocated: true, map, .. }) = &file.what {
+            if let Backing::Host(HostFile { allocated: true, map, .. }) = &file.backing {
                 self.by_addr.remove(&(map.as_ptr() as usize));
             }
-            if let What::Device { away: Some(_), .. } = &file.what {
+            if let Backing::Device { mapped_by: Some(_), .. } = &file.backing {
                 self.gone.push(file);
             }
         }
@@ -184,7 +184,7 @@ impl Files {
         let addr = map.as_ptr() as usize;
         let (identity, _) = mem::file_id(fd.as_fd())?;
         let file = HostFile { fd, map, view: None, identity, allocated: true, writable: true, mappable: Mappable::Yes };
-        self.insert(table, MemFile { id: 0, what: What::Host(file), regions: 0 })?;
+        self.insert(table, MemFile { id: 0, backing: Backing::Host(file), regions: 0 })?;
         Ok(addr)
     }
 
@@ -203,7 +203,7 @@ impl Files {
     /// Where this process copies for peers what lies at byte `offset` of file `id`: not where the caller knows it.
     pub fn view(&mut self, id: u64, offset: u64, len: usize) -> Result<Iov> {
         let gone = Error::fixed(errno::EIO, "the file of a region is gone");
-        let Some(What::Host(file)) = self.get_mut(id).map(|f| &mut f.what) else { return Err(gone) };
+        let Some(Backing::Host(file)) = self.get_mut(id).map(|f| &mut f.backing) else { return Err(gone) };
         let base = match &file.view {
             Some(view) => view,
             None if !file.allocated => &file.map,
@@ -242,12 +242,12 @@ impl Files {
             .map_err(|e| e.context("dmabuf->fd cannot be mapped for the access asked"))?;
         let mappable = mem::make_mappable(own.as_fd());
         let file = HostFile { fd: own, map, view: None, identity, allocated: false, writable: write, mappable };
-        self.insert(table, MemFile { id: 0, what: What::Host(file), regions: 0 })
+        self.insert(table, MemFile { id: 0, backing: Backing::Host(file), regions: 0 })
     }
 
     /// The export that a device's allocation already has.
     pub fn known_device(&self, of: &Allocation) -> Option<u64> {
-        let same = |f: &&MemFile| matches!(&f.what, What::Device { of: known, .. } if known == of && of.id != 0);
+        let same = |f: &&MemFile| matches!(&f.backing, Backing::Device { of: known, .. } if known == of && of.id != 0);
         self.slots.iter().flatten().find(same).map(|f| f.id)
     }
 
@@ -257,7 +257,7 @@ impl Files {
             return Ok(known);
         }
         let export = export.take().ok_or(Error::fixed(errno::EIO, "the driver was not asked to export this allocation"))?;
-        self.insert(table, MemFile { id: 0, what: What::Device { of: *of, export, away: None }, regions: 0 })
+        self.insert(table, MemFile { id: 0, backing: Backing::Device { of: *of, export, mapped_by: None }, regions: 0 })
     }
 
     /// An error while nobody can say whether a process that copied for this one still does, in file `id`.

@@ -3,7 +3,7 @@
 //! which paths that memory permits.
 
 use super::files::Files;
-use super::region::{Located, Obstacles, PRIVATE, Piece, Place};
+use super::region::{FileLocation, Located, Obstacles, PRIVATE, Piece};
 use super::table::Table;
 use crate::error::{Error, Result, errno};
 use crate::hmem::{self, Allocation, Export, Interface, Kind, Pinned, Site};
@@ -15,15 +15,15 @@ use std::os::fd::BorrowedFd;
 
 /// What can be found out about memory without the regions' lock: what drivers are asked for. One that takes long, or hangs,
 /// holds up nobody but this registration.
-pub enum Asked {
+pub enum Probe {
     Host { base: u64, len: u64 },
     File,
     Pinned(Option<Located>),
-    Device(OnDevice),
+    Device(DeviceProbe),
 }
 
 /// Allocations of a device that a region lies in, and what its driver makes of them for other processes.
-pub struct OnDevice {
+pub struct DeviceProbe {
     up: &'static dyn Interface,
     site: Site,
     kind: Kind,
@@ -36,44 +36,45 @@ pub struct OnDevice {
     ipc: Result<()>,
 }
 
-impl OnDevice {
+impl DeviceProbe {
     fn is_known(&self, files: &Files, i: usize) -> bool {
         let (_, of) = &self.parts[i];
         files.known_device(of).is_some() || (of.id != 0 && self.parts[..i].iter().any(|(_, before)| before == of))
     }
 
     /// Whether the driver has to be asked to export something first.
-    fn lacks(&self, files: &Files) -> bool {
+    fn needs_export(&self, files: &Files) -> bool {
         self.ipc.is_ok() && (0..self.parts.len()).any(|i| self.exports[i].is_none() && !self.is_known(files, i))
     }
 }
 
-impl Asked {
-    pub fn of(attr: &Attr<'_>, wanted: Paths) -> Result<Asked> {
-        let Source::Iov(iovs) = attr.source else { return Ok(Asked::File) };
+impl Probe {
+    pub fn of(attr: &Attr<'_>, wanted: Paths) -> Result<Probe> {
+        let Source::Iov(iovs) = attr.source else { return Ok(Probe::File) };
         let (base, len) = location::extent(iovs)?;
         let Some(site) = location::site_of(attr.memory, base)? else {
             location::refuse_device_memory(iovs)?;
-            return Ok(Asked::Host { base, len });
+            return Ok(Probe::Host { base, len });
         };
         let up = hmem::get(site.iface).map_err(|e| e.context("attr->iface"))?;
         let mut parts = Vec::with_capacity(1);
-        let kind =
-            location::each_allocation(up, site, iovs, |iov, at, of| parts.push((Piece::within(iov, at, of, Place::default()), *of)))?;
+        let kind = location::each_allocation(up, site, iovs, |iov, at, of| {
+            parts.push((Piece::within(iov, at, of, FileLocation::default()), *of))
+        })?;
         if kind == Kind::Pinned {
-            return Ok(Asked::Pinned(Some(pinned(parts.into_iter().map(|(p, _)| p).collect(), (base, len)))));
+            return Ok(Probe::Pinned(Some(pinned(parts.into_iter().map(|(p, _)| p).collect(), (base, len)))));
         }
         let exports = parts.iter().map(|_| None).collect();
         let ipc = match wanted.contains(Paths::IPC) {
             true => Ok(()),
             false => Err(Error::fixed(errno::EACCES, "not wanted, so nothing was exported")),
         };
-        Ok(Asked::Device(OnDevice { up, site, kind, base, len, parts, exports, ipc }))
+        Ok(Probe::Device(DeviceProbe { up, site, kind, base, len, parts, exports, ipc }))
     }
 
     /// Has the driver export what peers cannot map yet.
     pub fn export(&mut self, known: impl Fn(&Allocation) -> bool) {
-        let Asked::Device(d) = self else { return };
+        let Probe::Device(d) = self else { return };
         for i in 0..d.parts.len() {
             let (_, of) = d.parts[i];
             let before = of.id != 0 && d.parts[..i].iter().any(|(_, other)| *other == of);
@@ -92,16 +93,16 @@ impl Asked {
 }
 
 /// Finds the memory among the domain's files; `None`: the driver has to export something first.
-pub fn locate(files: &mut Files, table: &Table, attr: &Attr<'_>, asked: &mut Asked) -> Result<Option<Located>> {
-    match (asked, &attr.source) {
+pub fn locate(files: &mut Files, table: &Table, attr: &Attr<'_>, probe: &mut Probe) -> Result<Option<Located>> {
+    match (probe, &attr.source) {
         (_, Source::File { fd, offset, len, base_addr }) => {
             locate_file(files, table, attr.access, *fd, *offset, *len, *base_addr).map(Some)
         }
-        (Asked::Host { base, len }, Source::Iov(iovs)) => Ok(Some(locate_host(files, iovs, (*base, *len)))),
-        (Asked::Pinned(located), _) => Ok(located.take()),
-        (Asked::Device(d), _) if d.lacks(files) => Ok(None),
-        (Asked::Device(d), _) => Ok(Some(locate_device(files, table, d))),
-        (Asked::File, _) => Err(Error::fixed(errno::EINVAL, "attr: no memory")),
+        (Probe::Host { base, len }, Source::Iov(iovs)) => Ok(Some(locate_host(files, iovs, (*base, *len)))),
+        (Probe::Pinned(located), _) => Ok(located.take()),
+        (Probe::Device(d), _) if d.needs_export(files) => Ok(None),
+        (Probe::Device(d), _) => Ok(Some(locate_device(files, table, d))),
+        (Probe::File, _) => Err(Error::fixed(errno::EINVAL, "attr: no memory")),
     }
 }
 
@@ -110,7 +111,7 @@ fn locate_host(files: &Files, iovs: &[Iov], (base, len): (u64, u64)) -> Located 
         .iter()
         .map(|iov| {
             let (file, offset) = files.find(iov.addr(), iov.len()).unwrap_or((0, 0));
-            Piece { iov: *iov, id: 0, at: Place { file, offset } }
+            Piece { iov: *iov, id: 0, at: FileLocation { file, offset } }
         })
         .collect();
     let obstacles = Obstacles::host(unmappable(files, &list));
@@ -126,7 +127,7 @@ fn unmappable(files: &Files, pieces: &[Piece]) -> Option<&'static str> {
     })
 }
 
-fn locate_device(files: &mut Files, table: &Table, d: &mut OnDevice) -> Located {
+fn locate_device(files: &mut Files, table: &Table, d: &mut DeviceProbe) -> Located {
     let mut ipc = std::mem::replace(&mut d.ipc, Ok(()));
     let mut list = Vec::with_capacity(d.parts.len());
     for ((piece, of), export) in d.parts.iter().zip(&mut d.exports) {
@@ -137,7 +138,7 @@ fn locate_device(files: &mut Files, table: &Table, d: &mut OnDevice) -> Located 
             }),
             Err(_) => 0,
         };
-        list.push(Piece { at: Place { file, offset: piece.iov.addr() as u64 - of.base }, ..*piece });
+        list.push(Piece { at: FileLocation { file, offset: piece.iov.addr() as u64 - of.base }, ..*piece });
     }
     if ipc.is_err() {
         list.iter_mut().for_each(|p| p.at.file = 0);
@@ -180,7 +181,7 @@ fn locate_file(
     let base = file::base_of(offset, len, map.len() as u64, base_addr)?;
     // SAFETY: `base_of` found the bytes inside of the mapping, which stays as long as its region.
     let iov = unsafe { Iov::new(map.as_ptr() as usize + offset as usize, len) };
-    let piece = Piece { iov, id: 0, at: Place { file: id, offset } };
+    let piece = Piece { iov, id: 0, at: FileLocation { file: id, offset } };
     let mut obstacles = Obstacles::host(unmappable(files, &[piece]));
     if mem::is_dmabuf(fd) {
         obstacles.cma = Some("the mapping of a dma-buf has no pages that the kernel would copy".into());

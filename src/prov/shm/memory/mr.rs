@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Regions of a domain as shm has them: each is published in the domain's table, which peers map and read.
 
-use super::files::{Elsewhere, Files};
-use super::locate::{self, Asked};
-use super::region::{Located, Obstacles, PRIVATE, Piece, Pin, Place, Region, Shared};
+use super::files::{CopierMapping, Files};
+use super::locate::{self, Probe};
+use super::region::{FileLocation, Located, Obstacles, PRIVATE, Piece, Pin, Region, RegionState};
 use super::table::{self, MAX_EXTENTS, Table};
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::copier::Copier;
@@ -90,9 +90,9 @@ impl Regions {
         modes: Modes,
         attr: &Attr<'_>,
         refused: Paths,
-        asked: &mut Asked,
+        probe: &mut Probe,
     ) -> Result<Option<RegionId>> {
-        let located = locate::locate(&mut self.files, table, attr, asked);
+        let located = locate::locate(&mut self.files, table, attr, probe);
         let result = located.and_then(|found| match found {
             None => Ok(None),
             Some(mut l) => {
@@ -147,9 +147,9 @@ impl Regions {
         entry.place(addr, file, offset);
         entry.open(reserved, base, len, table::pack_rights(access, paths, 0));
         let (id, region) = self.registry.occupy(reserved, false);
-        let pieces = Pieces::One(Piece { iov, id: 0, at: Place { file, offset } });
+        let pieces = Pieces::One(Piece { iov, id: 0, at: FileLocation { file, offset } });
         let location = Location { pieces, base: addr, len, site: Site::HOST, kind: Kind::Host };
-        let own = Shared { obstacles: Obstacles::host(direct), pins: Vec::new(), counter: None, extents: None };
+        let own = RegionState { obstacles: Obstacles::host(direct), pins: Vec::new(), counter: None, extents: None };
         *region = Some(Region::new(&attr, reserved.key, base, paths, location, own));
         Some(id)
     }
@@ -195,7 +195,7 @@ impl Regions {
         }
         let extra = if attr.event { table::EVENT } else { 0 } | if extents.is_some() { table::MULTI } else { 0 };
         entry.open(reserved, base, len, table::pack_rights(attr.access, paths, extra));
-        let shared = Shared { obstacles, pins: Vec::new(), counter: None, extents };
+        let shared = RegionState { obstacles, pins: Vec::new(), counter: None, extents };
         let location = Location { pieces, base: natural, len, site, kind };
         Ok(self.registry.fill(reserved, Region::new(attr, reserved.key, base, paths, location, shared)))
     }
@@ -207,8 +207,8 @@ impl Regions {
         let Ok(region) = self.registry.get(id) else { return false };
         // What a driver has a part in is not dropped here, nor are keys of callers' choice.
         let fast = region.site().is_host() && region.own.is_plain() && id.key == id.generation;
-        let Pieces::One(Piece { at: Place { file, .. }, .. }) = region.location.pieces else { return false };
-        if !fast || !region.users.is_idle() || (file != 0 && self.files.check_quiet(file).is_err()) {
+        let Pieces::One(Piece { at: FileLocation { file, .. }, .. }) = region.location.pieces else { return false };
+        if !fast || !region.door.is_idle() || (file != 0 && self.files.check_quiet(file).is_err()) {
             return false;
         }
         // Nobody is between its check and its copy, as the caller knows.
@@ -336,7 +336,12 @@ impl Regions {
 
     /// The local pieces as the process knows them that copies for this one. They were checked by `local`. The second:
     /// a file that is not mapped there yet, and what that process needs for it.
-    pub fn elsewhere(&mut self, desc: u64, local: &[Iov], copier: &'static Copier) -> Result<std::result::Result<Vec<Iov>, Away>> {
+    pub fn pieces_in_copier(
+        &mut self,
+        desc: u64,
+        local: &[Iov],
+        copier: &'static Copier,
+    ) -> Result<std::result::Result<Vec<Iov>, UnmappedFile>> {
         let region = self.registry.described(desc).ok_or(Error::fixed(errno::EINVAL, "desc: names no open region of this domain"))?;
         let mut runs = Vec::with_capacity(local.len());
         for iov in local {
@@ -347,9 +352,9 @@ impl Regions {
                     let words = format!("the local memory cannot be mapped by another process: ipc: {why}");
                     return Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
                 };
-                let base = match file.elsewhere(copier)? {
-                    Elsewhere::Mapped(base) => base,
-                    Elsewhere::NotYet(iface, export) => return Ok(Err(Away { file: piece.at.file, iface, export })),
+                let base = match file.copier_mapping(copier)? {
+                    CopierMapping::Mapped(base) => base,
+                    CopierMapping::NotYet(iface, export) => return Ok(Err(UnmappedFile { file: piece.at.file, iface, export })),
                 };
                 // SAFETY: an address of that process; here only its driver is given it.
                 runs.push(unsafe { Iov::new(base as usize + piece.at.offset as usize + from, n) });
@@ -405,7 +410,7 @@ fn no_path(modes: Modes, attr: &Attr<'_>, obstacles: &Obstacles) -> Error {
 }
 
 /// A file that the process that copies for this one has not mapped yet.
-pub struct Away {
+pub struct UnmappedFile {
     pub file: u64,
     pub iface: Iface,
     pub export: Export,

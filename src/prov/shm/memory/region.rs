@@ -14,22 +14,22 @@ pub const PRIVATE: &str = "private memory of this process, not from mem_alloc an
 
 /// Where a peer that maps the file finds a piece; file 0: nowhere.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Place {
+pub struct FileLocation {
     pub file: u64,
     pub offset: u64,
 }
 
-pub type Piece = region::Piece<Place>;
-pub type Region = region::Region<Place, Shared>;
+pub type Piece = region::Piece<FileLocation>;
+pub type Region = region::Region<FileLocation, RegionState>;
 
 /// Memory that was found to be what the caller says.
 pub struct Located {
-    pub location: Location<Place>,
+    pub location: Location<FileLocation>,
     pub obstacles: Obstacles,
 }
 
 /// What shm keeps of a region.
-pub struct Shared {
+pub struct RegionState {
     pub obstacles: Obstacles,
     /// Host memory that was pinned for a vendor's copies, and for which vendors that was tried.
     pub pins: Vec<(Site, Option<Pinned>)>,
@@ -38,7 +38,7 @@ pub struct Shared {
     pub extents: Option<(u32, u32)>,
 }
 
-impl Shared {
+impl RegionState {
     /// Nothing of it is to be dropped.
     #[inline(always)]
     pub fn is_plain(&self) -> bool {

@@ -6,7 +6,7 @@
 //! gate, the fields, and the gate again; and once more under its busy mark before each copy.
 
 use super::exports::Exports;
-use super::window::Window;
+use super::window::RowWindow;
 use crate::error::{Error, Result, errno};
 use crate::hmem::{Export, HANDLE_BYTES, Iface, Offer};
 use crate::mr::registry::{CHOSEN_KEY, Reserved};
@@ -163,10 +163,10 @@ pub fn unpack_rights(raw: u64) -> (Access, Paths) {
 
 /// The table, mapped by its owner, or by a peer as far as it has used it.
 pub struct Table {
-    files: Window<File>,
-    extents: Window<Extent>,
-    entries: Window<Entry>,
-    keys: Window<AtomicU64>,
+    files: RowWindow<File>,
+    extents: RowWindow<Extent>,
+    entries: RowWindow<Entry>,
+    keys: RowWindow<AtomicU64>,
     /// Its beginning, or all of it.
     map: Mapping,
     /// What its owner has exported, if that is a domain of this process.
@@ -199,10 +199,10 @@ impl Table {
         // shrinks, and the mapping moves into the table, behind them.
         unsafe {
             Table {
-                files: Window::new(offset_of!(Layout, files), MAX_FILES, whole),
-                extents: Window::new(offset_of!(Layout, extents), MAX_EXTENTS, whole),
-                entries: Window::new(offset_of!(Layout, entries), ENTRIES, whole),
-                keys: Window::new(offset_of!(Layout, keys), KEY_PLACES, whole),
+                files: RowWindow::new(offset_of!(Layout, files), MAX_FILES, whole),
+                extents: RowWindow::new(offset_of!(Layout, extents), MAX_EXTENTS, whole),
+                entries: RowWindow::new(offset_of!(Layout, entries), ENTRIES, whole),
+                keys: RowWindow::new(offset_of!(Layout, keys), KEY_PLACES, whole),
                 map,
                 exports,
             }
@@ -237,7 +237,7 @@ impl Table {
     pub fn file(&self, id: u64) -> &File {
         self.files.reach(id as usize, &self.map).unwrap_or_else(|e| {
             crate::log!(Error, "a memory file of the peer is out of reach: {e}");
-            Window::nothing()
+            RowWindow::nothing()
         })
     }
 

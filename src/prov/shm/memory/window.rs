@@ -17,7 +17,7 @@ const WORDS: usize = if cfg!(loom) { 1 << 12 } else { 24 };
 static ZEROS: Zeros = Zeros([const { AtomicU64::new(0) }; WORDS]);
 
 /// Rows of a file, of which all words are atomic and of which 0 means that there is nothing.
-pub struct Window<T: 'static> {
+pub struct RowWindow<T: 'static> {
     rows: AtomicPtr<T>,
     /// One less than how many there are, a power of two.
     mask: AtomicUsize,
@@ -28,18 +28,18 @@ pub struct Window<T: 'static> {
     kept: Mutex<Vec<Mapping>>,
 }
 
-impl<T> Window<T> {
+impl<T> RowWindow<T> {
     /// Of the `most` rows from byte `at` of the file on. `whole`: they are all there, in this mapping of the file.
     ///
     /// # Safety
     /// `T` has atomic words alone, and the file as many bytes. The mapping lives as long as the window.
-    pub unsafe fn new(at: usize, most: usize, whole: Option<&Mapping>) -> Window<T> {
+    pub unsafe fn new(at: usize, most: usize, whole: Option<&Mapping>) -> RowWindow<T> {
         const { assert!(size_of::<T>() <= size_of::<Zeros>() && align_of::<T>() <= align_of::<Zeros>()) };
         let (rows, mask) = match whole {
             Some(map) => (map.as_ptr().wrapping_add(at).cast(), most - 1),
             None => ((&raw const ZEROS.0).cast_mut().cast(), 0),
         };
-        Window { rows: AtomicPtr::new(rows), mask: AtomicUsize::new(mask), at, most, kept: Mutex::new(Vec::new()) }
+        RowWindow { rows: AtomicPtr::new(rows), mask: AtomicUsize::new(mask), at, most, kept: Mutex::new(Vec::new()) }
     }
 
     /// A row without anything in it.

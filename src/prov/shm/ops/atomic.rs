@@ -15,7 +15,7 @@ use crate::prov::queue::Completion;
 use crate::prov::shm::copy::direct::notify;
 use crate::prov::shm::domain::Domain;
 use crate::prov::shm::limits::TX_SIZE;
-use crate::prov::shm::peer::regions::{Remote, no_such_key};
+use crate::prov::shm::peer::regions::{RemoteRegion, no_such_key};
 use crate::prov::shm::state::State;
 use crate::prov::shm::state::in_flight::{Flight, ReadOut};
 use crate::prov::shm::state::job::{AtomicJob, Job, Step};
@@ -49,17 +49,17 @@ impl State {
             return Err(Error::AGAIN);
         }
         let end = self.place(op.ending(c, wanted, self.deadline(c)));
-        let mut job = AtomicJob { op: *op, operands: op.operands(), flags: c.flags, end, held: 0 };
+        let mut job = AtomicJob { op: *op, operands: op.operands(), flags: c.flags, end, held_until: 0 };
         let verdict = self.judge(if op.what.fetches() { Dir::Read } else { Dir::Write }.into());
         if let Verdict::Hold(until) = verdict {
-            job.held = until;
+            job.held_until = until;
         }
         let queued = verdict != Verdict::Go || self.conn.as_ref().is_some_and(|conn| !conn.backlog.is_empty());
         // Nobody comes back for what was injected: it goes now, or its caller asks again.
         let injected = c.flags & INJECT_FLAGS == INJECT_FLAGS && verdict == Verdict::Go && job.end.ticket.is_none();
         match if queued { Step::Blocked } else { self.start_atomic(&job) } {
             Step::Done(result) => self.end_posted(&job.end, result),
-            Step::Flying => {}
+            Step::InFlight => {}
             Step::Blocked if injected => return Err(Error::AGAIN),
             Step::Blocked => {
                 if let Some(conn) = &mut self.conn {
@@ -158,11 +158,11 @@ impl State {
         };
         conn.slots.launch(slot, flight);
         self.stats.moved(Paths::STAGED, bytes);
-        Ok(Step::Flying)
+        Ok(Step::InFlight)
     }
 
     /// Carries it out in the mapping of the region.
-    fn run_mapped(&mut self, place: &Remote, offset: u64, job: &AtomicJob) -> Result<()> {
+    fn run_mapped(&mut self, place: &RemoteRegion, offset: u64, job: &AtomicJob) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Err(gone()) };
         let (what, busy) = (job.op.what, conn.link.mine.busy());
         if !conn.gate.enter(busy, &conn.link.table.entry(place.index).gate, place.generation, place.index) {

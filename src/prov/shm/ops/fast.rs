@@ -7,15 +7,15 @@ pub const LOCKED: u8 = 0;
 /// its entry, and nothing else.
 pub const UNLOCKED: u8 = 1;
 /// RMA of one word.
-pub const WORD: u8 = 2;
+pub const COPY_8: u8 = 2;
 /// RMA of a few bytes.
-pub const FEW: u8 = 3;
+pub const COPY_SHORT: u8 = 3;
 /// A message of one line of the ring.
-pub const LINE: u8 = 4;
+pub const SEND_LINE: u8 = 4;
 /// A message whose bytes lie out of line.
-pub const OUT_OF_LINE: u8 = 5;
+pub const SEND_OUT_OF_LINE: u8 = 5;
 
 /// Whether the operation may be any.
-pub const fn is_any(how: u8) -> bool {
-    matches!(how, LOCKED | UNLOCKED)
+pub const fn is_generic(variant: u8) -> bool {
+    matches!(variant, LOCKED | UNLOCKED)
 }

@@ -13,9 +13,9 @@ use crate::prov::op::{Common, Dir, IOV_LIMIT};
 use crate::prov::shm::copy::coop_list;
 use crate::prov::shm::copy::device;
 use crate::prov::shm::copy::direct::{notices, notify};
-use crate::prov::shm::copy::list::{attach, pages_are_there, pass};
+use crate::prov::shm::copy::list::{attach, copy_mapped, pages_are_present};
 use crate::prov::shm::domain::Domain;
-use crate::prov::shm::peer::regions::{Remote, Resolved, no_such_key};
+use crate::prov::shm::peer::regions::{RemoteRegion, Resolved, no_such_key};
 use crate::prov::shm::state::State;
 use crate::prov::shm::state::conn::Conn;
 use crate::prov::shm::wire::layout::FLIGHTS;
@@ -24,7 +24,7 @@ use crate::prov::shm::wire::layout::FLIGHTS;
 const REGIONS: usize = FLIGHTS / 2;
 
 /// What the path is that all blocks of a list take.
-enum Way {
+enum ListPath {
     Direct,
     Attach,
     Device,
@@ -56,20 +56,20 @@ impl State {
             Ok(places) => places,
             Err(native) => return Ok(native),
         };
-        let Some(way) = way(site, &places, drivers) else { return Ok(Native::Pieces) };
-        let name = if matches!(way, Way::Device) { conn.devices.name_of(list.number, dir, &places) } else { None };
+        let Some(path) = path(site, &places, drivers) else { return Ok(Native::Pieces) };
+        let name = if matches!(path, ListPath::Device) { conn.devices.name_of(list.number, dir, &places) } else { None };
         if name.is_none()
             && let Err((block, why)) = check(list, &places, dir)
         {
             return Ok(Native::Failed(block, why));
         }
-        let shares = self.options.coop.is_on() && matches!(way, Way::Attach) && coop_list::fits(list);
+        let shares = self.options.coop.is_on() && matches!(path, ListPath::Attach) && coop_list::fits(list);
         // The target carries a part of each large block, if it polls.
         let large = list.total / list.runs.len() >= config::get().coop_min;
-        if self.options.coop.is_on() && large && !shares && matches!(way, Way::Direct | Way::Attach) {
+        if self.options.coop.is_on() && large && !shares && matches!(path, ListPath::Direct | ListPath::Attach) {
             return Ok(Native::Pieces);
         }
-        if matches!(way, Way::Attach) && !pages_are_there(&mut conn.reach, list, &places, dir) {
+        if matches!(path, ListPath::Attach) && !pages_are_present(&mut conn.reach, list, &places, dir) {
             return Ok(Native::Blocked);
         }
         let events: Vec<(u64, bool, usize)> = if dir == Dir::Write { counted(list, &places) } else { Vec::new() };
@@ -88,8 +88,8 @@ impl State {
             return Ok(self.settled(domain, native));
         }
         let Some(conn) = self.conn.as_deref_mut() else { return Err(self.not_connected()) };
-        let moved = match way {
-            Way::Device => {
+        let moved = match path {
+            ListPath::Device => {
                 let end = self.part(dir, list, c);
                 let Some(conn) = self.conn.as_deref_mut() else { return Err(self.not_connected()) };
                 conn.devices.after = (self.options.stream != 0).then_some(self.options.stream);
@@ -100,8 +100,8 @@ impl State {
                 return Ok(native);
             }
             _ if !conn.devices.is_idle() => return Ok(Native::Blocked),
-            Way::Direct => pass(conn, list, &places, dir, c.flags & flags::DELIVERY_COMPLETE != 0, self.streaming_from),
-            Way::Attach => attach(conn, list, &places, dir, 0..list.runs.len()),
+            ListPath::Direct => copy_mapped(conn, list, &places, dir, c.flags & flags::DELIVERY_COMPLETE != 0, self.streaming_from),
+            ListPath::Attach => attach(conn, list, &places, dir, 0..list.runs.len()),
         };
         if let Err((block, why)) = moved {
             return Ok(self.settled(domain, Native::Failed(block, why)));
@@ -161,9 +161,9 @@ fn local_site(domain: &Domain, list: &List, known: bool) -> Result<Site> {
 }
 
 /// The peer's regions, one for each pair; the second: what the list comes to without them.
-fn find(conn: &mut Conn, site: Site, list: &List) -> Result<std::result::Result<Vec<Remote>, Native>> {
+fn find(conn: &mut Conn, site: Site, list: &List) -> Result<std::result::Result<Vec<RemoteRegion>, Native>> {
     conn.remotes.map_for(site);
-    let mut places: Vec<Remote> = Vec::with_capacity(list.pairs.len());
+    let mut places: Vec<RemoteRegion> = Vec::with_capacity(list.pairs.len());
     for (i, pair) in list.pairs.iter().enumerate() {
         match conn.remotes.resolve(&conn.link, pair.key) {
             Ok(Resolved::Wait) => {
@@ -180,25 +180,25 @@ fn find(conn: &mut Conn, site: Site, list: &List) -> Result<std::result::Result<
     Ok(Ok(places))
 }
 
-fn way(site: Site, places: &[Remote], drivers: bool) -> Option<Way> {
+fn path(site: Site, places: &[RemoteRegion], drivers: bool) -> Option<ListPath> {
     let all = |path: Paths| places.iter().all(|p| p.path == path);
     let peer = places.iter().find(|p| p.path == Paths::IPC).map(|p| p.site);
     match peer {
-        None if site.is_host() && all(Paths::DIRECT) => Some(Way::Direct),
-        None if site.is_host() && all(Paths::CMA) => Some(Way::Attach),
+        None if site.is_host() && all(Paths::DIRECT) => Some(ListPath::Direct),
+        None if site.is_host() && all(Paths::CMA) => Some(ListPath::Attach),
         None if site.is_host() => None,
         _ if !drivers => None,
         // One stream serves all, and one kind of copy.
-        None if all(Paths::DIRECT) => Some(Way::Device),
+        None if all(Paths::DIRECT) => Some(ListPath::Device),
         Some(peer) if all(Paths::IPC) && places.iter().all(|p| p.site == peer) && (site.is_host() || site.iface == peer.iface) => {
-            Some(Way::Device)
+            Some(ListPath::Device)
         }
         _ => None,
     }
 }
 
 /// Checks every block against its region.
-fn check(list: &List, places: &[Remote], dir: Dir) -> std::result::Result<(), (usize, Error)> {
+fn check(list: &List, places: &[RemoteRegion], dir: Dir) -> std::result::Result<(), (usize, Error)> {
     let need = if dir == Dir::Write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
     if let [place] = places
         && place.access.contains(need)
@@ -221,7 +221,7 @@ fn check(list: &List, places: &[Remote], dir: Dir) -> std::result::Result<(), (u
 }
 
 /// Regions that count writes: once for a list.
-fn counted(list: &List, places: &[Remote]) -> Vec<(u64, bool, usize)> {
+fn counted(list: &List, places: &[RemoteRegion]) -> Vec<(u64, bool, usize)> {
     let mut events: Vec<(u64, bool, usize)> = Vec::new();
     for (i, place) in places.iter().enumerate().filter(|(_, p)| p.event) {
         let bytes = list.runs.iter().filter(|r| r.pair as usize == i).map(|r| r.len()).sum::<usize>();

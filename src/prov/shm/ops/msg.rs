@@ -2,7 +2,7 @@
 //! Sending messages. Short ones travel in the ring, some longer ones too, from memory that the receiver cannot
 //! map; the others are offered (`rendezvous.rs`).
 
-use super::fast::{LINE, LOCKED as ANY, OUT_OF_LINE, is_any};
+use super::fast::{LOCKED as GENERIC, SEND_LINE, SEND_OUT_OF_LINE, is_generic};
 use super::rendezvous;
 use crate::config;
 use crate::error::{Error, Result, errno};
@@ -19,7 +19,7 @@ use crate::prov::shm::limits::{INJECT_SIZE, MAX_MSG, TX_SIZE, WINDOW};
 use crate::prov::shm::state::State;
 use crate::prov::shm::state::conn::Conn;
 use crate::prov::shm::state::in_flight::Flight;
-use crate::prov::shm::state::job::{Job, SendJob, Step, needs_driver, settle};
+use crate::prov::shm::state::job::{Job, SendJob, Step, needs_driver, wait_for_stream};
 use crate::prov::shm::wire::message::{broken, gone, kind, mark, protocol, slot_word};
 use crate::sync::area;
 use crate::sync::cache_line::LINE_BYTES;
@@ -40,8 +40,8 @@ impl State {
     pub fn send(&mut self, domain: &Domain, local: &[Iov], c: &Common) -> Result<()> {
         if let [one] = local
             && c.desc & DEVICE_DESC == 0
-            // SAFETY: `ANY` asks for nothing.
-            && unsafe { self.send_fast::<ANY, false>(domain, None, one, c) } == Fast::Done
+            // SAFETY: `GENERIC` asks for nothing.
+            && unsafe { self.send_fast::<GENERIC, false>(domain, None, one, c) } == Fast::Done
         {
             return Ok(());
         }
@@ -75,18 +75,18 @@ impl State {
             desc: c.desc,
             end,
             owned: None,
-            held: 0,
+            held_until: 0,
         };
         let verdict = self.judge(Op::Send);
         if let Verdict::Hold(until) = verdict {
-            job.held = until;
+            job.held_until = until;
         }
         let step = if queued || verdict != Verdict::Go { Step::Blocked } else { self.start_send(domain, &mut job) };
         match step {
             Step::Done(result) => self.end_posted(&job.end, result),
-            Step::Flying => {}
+            Step::InFlight => {}
             Step::Blocked => {
-                if let Err(e) = job.own_bytes() {
+                if let Err(e) = job.copy_injected() {
                     self.end(&job.end, Err(e));
                     return Ok(());
                 }
@@ -105,20 +105,20 @@ impl State {
     /// anything is done: after `Declined` nothing was.
     ///
     /// # Safety
-    /// If `HOW` is not any: `tx` is the queue of what is sent, and it and the state are without locks.
+    /// If `VARIANT` is not any: `tx` is the queue of what is sent, and it and the state are without locks.
     #[inline(always)]
-    pub unsafe fn send_fast<const HOW: u8, const SILENT: bool>(
+    pub unsafe fn send_fast<const VARIANT: u8, const SILENT: bool>(
         &mut self,
         domain: &Domain,
         tx: Option<&Queue>,
         one: &Iov,
         c: &Common,
     ) -> Fast {
-        let any = const { is_any(HOW) };
+        let any = const { is_generic(VARIANT) };
         // Admitted?
-        let (from, end) = match HOW {
-            LINE => (0, self.line_end),
-            OUT_OF_LINE => (area::FROM, self.out_of_line_end),
+        let (from, end) = match VARIANT {
+            SEND_LINE => (0, self.line_end),
+            SEND_OUT_OF_LINE => (area::FROM, self.out_of_line_end),
             _ => (0, self.eager_end_of(c)),
         };
         let special = any && c.flags & (flags::DELIVERY_COMPLETE | flags::FENCE) != 0;
@@ -146,7 +146,7 @@ impl State {
         let has_entry = match (any, queue) {
             (true, Some(q)) => !wanted || q.has_room(),
             (true, None) => true,
-            // SAFETY: `HOW` is not any: as the caller says, the queue is without locks.
+            // SAFETY: `VARIANT` is not any: as the caller says, the queue is without locks.
             (false, Some(q)) => SILENT || unsafe { q.reach::<false>() }.is_open(),
             (false, None) => false,
         };
@@ -154,10 +154,12 @@ impl State {
             return Fast::Declined;
         }
         let len = one.len();
-        match HOW {
-            OUT_OF_LINE if !conn.tx.write_bytes_out_of_line(kind::SEND, &[], *one) => return Fast::Declined,
-            OUT_OF_LINE => {}
-            _ if HOW != LINE && (has_data || len > LINE_BYTES) => conn.tx.write(header, &[c.data][..usize::from(has_data)], &[*one]),
+        match VARIANT {
+            SEND_OUT_OF_LINE if !conn.tx.write_bytes_out_of_line(kind::SEND, &[], *one) => return Fast::Declined,
+            SEND_OUT_OF_LINE => {}
+            _ if VARIANT != SEND_LINE && (has_data || len > LINE_BYTES) => {
+                conn.tx.write(header, &[c.data][..usize::from(has_data)], &[*one])
+            }
             _ => conn.tx.write_line(kind::SEND, *one),
         }
         conn.tx.claim_ahead(self.rx.as_ref().map_or(0, |rx| rx.passed()));
@@ -259,9 +261,9 @@ fn try_send(conn: &mut Conn, domain: &Domain, job: &mut SendJob) -> Result<Step>
     }
     let has_data = job.flags & flags::REMOTE_CQ_DATA != 0;
     let eager_max = config::get().eager_max;
-    settle(job.site, &mut job.stream_after)?;
+    wait_for_stream(job.site, &mut job.stream_after)?;
     if !job.site.is_host() && job.total <= eager_max {
-        job.hold_copy()?;
+        job.take_copy()?;
     }
     if job.total > eager_max {
         let place = match job.pieces.as_slice() {
@@ -270,7 +272,7 @@ fn try_send(conn: &mut Conn, domain: &Domain, job: &mut SendJob) -> Result<Step>
         };
         // Memory of a device that the peer cannot map itself travels as a copy.
         if !job.site.is_host() && place.is_none() {
-            job.hold_copy()?;
+            job.take_copy()?;
         }
         if place.is_some() || job.total > config::get().ring_max(true) {
             return rendezvous::offer(conn, job, has_data, place.unwrap_or((0, 0)));
@@ -303,7 +305,7 @@ fn try_send(conn: &mut Conn, domain: &Domain, job: &mut SendJob) -> Result<Step>
     conn.sent += 1;
     let Some((index, _)) = slot else { return Ok(Step::Done(Ok(()))) };
     conn.slots.launch(index, Flight::Ack { end: job.end, staged: None });
-    Ok(Step::Flying)
+    Ok(Step::InFlight)
 }
 
 /// Out of line, so that whoever sends keeps nothing for calls that are hardly ever made.

@@ -13,7 +13,7 @@ use crate::prov::shm::copy::direct::notices;
 use crate::prov::shm::copy::{coop, coop_list, device};
 use crate::prov::shm::domain::Domain;
 use crate::prov::shm::limits::{BUDGET, FETCH_BYTES};
-use crate::prov::shm::state::in_flight::{Flight, Offered, Work};
+use crate::prov::shm::state::in_flight::{CopyWork, Flight, OfferedWork};
 use crate::prov::shm::state::job::{Job, Step, gather};
 use crate::prov::shm::state::{Phase, State};
 use crate::prov::shm::wire::frame::{self, Frame};
@@ -64,8 +64,8 @@ impl State {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         if let Some(mut helping) = conn.helping.take() {
             let goes_on = match helping.what {
-                Offered::One { .. } => coop::help(conn, domain, &mut helping),
-                Offered::List { .. } => coop_list::help(conn, domain, &mut helping),
+                OfferedWork::One { .. } => coop::help(conn, domain, &mut helping),
+                OfferedWork::List { .. } => coop_list::help(conn, domain, &mut helping),
             };
             conn.helping = goes_on.then_some(helping);
             if let Some(why) = conn.reach.end() {
@@ -232,8 +232,8 @@ impl State {
         }
         if let Some(Flight::Coop(shared)) = conn.slots.flight(index)
             && !match &shared.what {
-                Work::One { .. } => coop::is_there(&mut conn.reach, shared),
-                Work::List(work) => coop_list::is_there(&mut conn.reach, shared.dir, work),
+                CopyWork::One { .. } => coop::pages_are_present(&mut conn.reach, shared),
+                CopyWork::List(work) => coop_list::listed_pages_are_present(&mut conn.reach, shared.dir, work),
             }
         {
             return Ok(());
@@ -241,8 +241,8 @@ impl State {
         let Some(Flight::Coop(shared)) = conn.slots.land(index) else { return Ok(()) };
         conn.coop -= 1;
         let result = match shared.what {
-            Work::One { .. } => coop::finish(self, &shared, status),
-            Work::List(_) => coop_list::finish(self, &shared, status),
+            CopyWork::One { .. } => coop::finish(self, &shared, status),
+            CopyWork::List(_) => coop_list::finish(self, &shared, status),
         };
         if let (Err(Error { code: Code::Path, .. }), Some(conn)) = (&result, &mut self.conn)
             && let Some(job) = coop::again(&shared)
@@ -278,7 +278,7 @@ impl State {
                     self.end(&end, result);
                     gone?;
                 }
-                Step::Flying => {}
+                Step::InFlight => {}
                 Step::Blocked => {
                     if let Some(conn) = &mut self.conn {
                         conn.backlog.push_front(job);
@@ -328,7 +328,7 @@ impl State {
         {
             conn.remotes.sweep(&conn.link);
         }
-        self.settle();
+        self.end_quiet_operations();
         let now = time::now_ns();
         if self.faults.is_some() {
             self.release_held(now);
@@ -367,7 +367,7 @@ impl State {
                     }
                 }
                 Frame::FileBring { id, size, found } => {
-                    conn.remotes.brought(&conn.link, id, size, found, fds.first().filter(|_| found).map(|f| f.as_fd()))
+                    conn.remotes.file_answered(&conn.link, id, size, found, fds.first().filter(|_| found).map(|f| f.as_fd()))
                 }
                 Frame::Bye => return self.peer_left(domain),
                 _ => return Err(protocol("the peer introduced itself twice")),

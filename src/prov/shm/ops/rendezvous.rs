@@ -11,9 +11,9 @@ use crate::prov::shm::copy::direct::deliver;
 use crate::prov::shm::limits::MAX_MSG;
 use crate::prov::shm::peer::import::Import;
 use crate::prov::shm::peer::link::Link;
-use crate::prov::shm::peer::regions::Remotes;
+use crate::prov::shm::peer::regions::RemoteRegions;
 use crate::prov::shm::state::State;
-use crate::prov::shm::state::arrivals::{Offered, Recv, RendezvousIn, Unexpected};
+use crate::prov::shm::state::arrivals::{OfferedMessage, Recv, RendezvousIn, Unexpected};
 use crate::prov::shm::state::conn::{Conn, attach_error};
 use crate::prov::shm::state::in_flight::Flight;
 use crate::prov::shm::state::job::{SendJob, Step};
@@ -40,7 +40,7 @@ impl State {
         if pieces.iter().try_fold(0usize, |sum, p| sum.checked_add(p.1)) != Some(total as usize) {
             return Err(protocol("the pieces of an offered message do not sum to its length"));
         }
-        let offered = Offered {
+        let offered = OfferedMessage {
             slot,
             generation,
             total: total as usize,
@@ -61,7 +61,7 @@ impl State {
 
     /// Fetches an offered message into the first receive, or asks for it in fragments. Where the peer's pages are not there yet, the
     /// message stays the first of the unexpected ones, and is offered again.
-    pub fn accept_offer(&mut self, offered: Offered) -> Result<()> {
+    pub fn accept_offer(&mut self, offered: OfferedMessage) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let Some(Some(first)) = self.recvs.first(1).first() else { return Ok(()) };
         if conn.rendezvous_in.get(offered.slot as usize).is_some_and(Option::is_some) {
@@ -168,7 +168,7 @@ pub fn offer(conn: &mut Conn, job: &mut SendJob, has_data: bool, place: (u64, u6
         return Ok(Step::Blocked);
     }
     let Some((slot, generation)) = conn.slots.reserve() else { return Ok(Step::Blocked) };
-    if let Err(e) = job.own_bytes() {
+    if let Err(e) = job.copy_injected() {
         conn.slots.release(slot);
         return Err(e);
     }
@@ -184,7 +184,7 @@ pub fn offer(conn: &mut Conn, job: &mut SendJob, has_data: bool, place: (u64, u6
         slot,
         Flight::Rendezvous { end: job.end, pieces: job.pieces.clone(), site: job.site, _owned: job.owned.take(), sent: None },
     );
-    Ok(Step::Flying)
+    Ok(Step::InFlight)
 }
 
 /// Where the bytes of an offered message are found.
@@ -197,7 +197,7 @@ enum Source<'a> {
     Nowhere,
 }
 
-fn find<'a>(remotes: &'a mut Remotes, link: &Link, offered: &Offered, to: Site, n: usize) -> Source<'a> {
+fn find<'a>(remotes: &'a mut RemoteRegions, link: &Link, offered: &OfferedMessage, to: Site, n: usize) -> Source<'a> {
     let (path, allowed) = (if offered.on_device { Paths::IPC } else { Paths::DIRECT }, remotes.allowed);
     if offered.file != 0
         && allowed.contains(path)

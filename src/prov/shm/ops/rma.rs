@@ -2,7 +2,7 @@
 //! RMA, the initiator's side: copy at once where the path allows it, otherwise stream through the
 //! ring; and in any case in the order of posting.
 
-use super::fast::{FEW, LOCKED as ANY, WORD, is_any};
+use super::fast::{COPY_8, COPY_SHORT, LOCKED as GENERIC, is_generic};
 use super::staged;
 use crate::error::{Code, Error, Result, errno};
 use crate::hmem::Site;
@@ -18,9 +18,9 @@ use crate::prov::shm::copy::direct::{notices, notify};
 use crate::prov::shm::copy::{coop, device, mixed_paths};
 use crate::prov::shm::domain::Domain;
 use crate::prov::shm::limits::{INJECT_SIZE, MAX_MSG, TX_SIZE};
-use crate::prov::shm::peer::regions::Remote;
+use crate::prov::shm::peer::regions::RemoteRegion;
 use crate::prov::shm::state::State;
-use crate::prov::shm::state::job::{Job, RmaJob, Step, Stream, needs_driver, settle};
+use crate::prov::shm::state::job::{Job, RmaJob, Step, Stream, needs_driver, wait_for_stream};
 use crate::prov::shm::wire::message::gone;
 use crate::sync::gate;
 use crate::sync::primitive::AtomicU64;
@@ -36,10 +36,10 @@ impl State {
     /// to notify. Everything is looked at before anything is done: after `Declined` nothing was.
     ///
     /// # Safety
-    /// If `HOW` is not any: `tx` is the queue of what is sent, it and the state are without locks, `Bindings::is_fast`, and
+    /// If `VARIANT` is not any: `tx` is the queue of what is sent, it and the state are without locks, `Bindings::is_fast`, and
     /// operations by default are without `SLOW_FLAGS`.
     #[inline(always)]
-    pub unsafe fn rma_fast<const WRITE: bool, const HOW: u8, const SILENT: bool>(
+    pub unsafe fn rma_fast<const WRITE: bool, const VARIANT: u8, const SILENT: bool>(
         &mut self,
         tx: Option<&Queue>,
         local: Iov,
@@ -48,9 +48,9 @@ impl State {
         context: usize,
         op_flags: u64,
     ) -> Fast {
-        let (any, word) = (const { is_any(HOW) }, HOW == WORD);
+        let (any, word) = (const { is_generic(VARIANT) }, VARIANT == COPY_8);
         let (buf, len) = (local.addr(), local.len());
-        if (word && len != 8) || (HOW == FEW && len > copy::SHORT) {
+        if (word && len != 8) || (VARIANT == COPY_SHORT && len > copy::SHORT) {
             return Fast::Declined;
         }
         let len = if word { 8 } else { len };
@@ -69,7 +69,7 @@ impl State {
         let wanted = if any { self.bind.wants_entry(op_flags) } else { !SILENT };
         let queue = if any { self.bind.tx.as_deref() } else { tx };
         if !any {
-            // SAFETY: `HOW` is not any: as the caller says, the queue is without locks.
+            // SAFETY: `VARIANT` is not any: as the caller says, the queue is without locks.
             let open = queue.is_some_and(|q| SILENT || unsafe { q.reach::<false>() }.is_open());
             if !open {
                 return Fast::Declined;
@@ -169,11 +169,11 @@ impl State {
             && l.len() == r.len
             && c.desc & DEVICE_DESC == 0
         {
-            // SAFETY: `ANY` asks for nothing.
+            // SAFETY: `GENERIC` asks for nothing.
             let fast = unsafe {
                 match dir {
-                    Dir::Write => self.rma_fast::<true, ANY, false>(None, *l, r.addr, r.key, c.context, c.flags),
-                    Dir::Read => self.rma_fast::<false, ANY, false>(None, *l, r.addr, r.key, c.context, c.flags),
+                    Dir::Write => self.rma_fast::<true, GENERIC, false>(None, *l, r.addr, r.key, c.context, c.flags),
+                    Dir::Read => self.rma_fast::<false, GENERIC, false>(None, *l, r.addr, r.key, c.context, c.flags),
                 }
             };
             match fast {
@@ -224,7 +224,7 @@ impl State {
             end: Ending::of(c, kind, total, buf, wanted, self.deadline(c)),
             owned: None,
             stream: None,
-            held: 0,
+            held_until: 0,
         };
         if self.conn.as_ref().is_some_and(|conn| conn.outstanding() >= TX_SIZE) || !self.reserve(wanted) {
             return Err(Error::AGAIN);
@@ -232,7 +232,7 @@ impl State {
         job.end = self.place(job.end);
         let verdict = self.judge(dir.into());
         if let Verdict::Hold(until) = verdict {
-            job.held = until;
+            job.held_until = until;
         }
         let queued = verdict != Verdict::Go || self.conn.as_ref().is_some_and(|conn| !conn.backlog.is_empty());
         // Nobody comes back for what was injected: it goes now, or its caller asks again.
@@ -247,10 +247,10 @@ impl State {
                 gone = result.as_ref().err().filter(|e| e.code == Code::PeerGone).cloned();
                 self.end_posted(&job.end, result)
             }
-            Step::Flying => {}
+            Step::InFlight => {}
             Step::Blocked if injected => return Err(Error::AGAIN),
             Step::Blocked => {
-                if let Err(e) = job.own_bytes() {
+                if let Err(e) = job.copy_injected() {
                     self.end(&job.end, Err(e));
                     return Ok(());
                 }
@@ -270,7 +270,7 @@ impl State {
     /// Starts an operation, or goes on streaming it.
     pub fn start_rma(&mut self, domain: &Domain, job: &mut RmaJob) -> Step {
         let free = match &mut self.conn {
-            Some(conn) if job.flags & ANY_PATH != 0 => conn.remotes.rule(domain.modes.paths),
+            Some(conn) if job.flags & ANY_PATH != 0 => conn.remotes.set_allowed(domain.modes.paths),
             _ => None,
         };
         let mut step = self.try_rma(domain, job);
@@ -282,7 +282,7 @@ impl State {
             step = self.try_rma(domain, job);
         }
         if let (Some(ruled), Some(conn)) = (free, &mut self.conn) {
-            conn.remotes.rule(ruled);
+            conn.remotes.set_allowed(ruled);
         }
         match step {
             Ok(step) => step,
@@ -309,7 +309,7 @@ impl State {
         conn.remotes.map_for(job.site);
         let injected = job.flags & flags::INJECT != 0 && job.dir == Dir::Write;
         let meanwhile = if injected { Paths::CMA | Paths::STAGED } else { Paths::empty() };
-        let mut places: Vec<(Remote, u64)> = Vec::with_capacity(job.count);
+        let mut places: Vec<(RemoteRegion, u64)> = Vec::with_capacity(job.count);
         for r in job.remote() {
             let Some(place) = conn.reach(r.key, meanwhile)? else { return Ok(Step::Blocked) };
             let offset = place.check(r.addr, r.len, job.need())?;
@@ -318,7 +318,7 @@ impl State {
         if conn.devices.copier.is_some() {
             device::check_no_driver(job, &places)?;
         }
-        if !mixed_paths::are_there(conn, job, &places) {
+        if !mixed_paths::pages_are_present(conn, job, &places) {
             return Ok(Step::Blocked);
         }
         let notes = notices(job.count);
@@ -331,9 +331,9 @@ impl State {
             if mixed && (conn.staged > 0 || (has_notes && !conn.room(notes)?)) {
                 return Ok(Step::Blocked);
             }
-            settle(job.site, &mut job.stream_after)?;
+            wait_for_stream(job.site, &mut job.stream_after)?;
             if !job.site.is_host() && job.dir == Dir::Write {
-                job.hold_copy()?;
+                job.take_copy()?;
             }
             let whole = Header { words: 5, bytes: job.total.min(INJECT_SIZE) as u16, ..Header::default() };
             if job.flags & INJECT_FLAGS == INJECT_FLAGS && !conn.room(whole)? {
@@ -344,7 +344,7 @@ impl State {
             job.stream = Some(Stream { slot, generation, at: 0, inside: 0, sent: 0 });
             conn.link.mine.slot(slot as usize).open(generation, 1);
             if mixed {
-                mixed_paths::are_several(job.site, &places)?;
+                mixed_paths::need_several_paths(job.site, &places)?;
                 let moved = mixed_paths::move_all(conn, job, &places, &mut self.stats)?;
                 notify(conn, job.dir, None, job.total, &moved);
                 job.keep(|i| places[i].0.path == Paths::STAGED);
@@ -357,9 +357,9 @@ impl State {
         }
         // An inject call's buffer is the caller's again on return, and a driver's copy runs on.
         if job.flags & flags::INJECT != 0 && (!job.site.is_host() || places.iter().any(|(p, _)| p.path == Paths::IPC)) {
-            job.own_bytes()?;
+            job.copy_injected()?;
         }
-        let several = mixed_paths::are_several(job.site, &places)?;
+        let several = mixed_paths::need_several_paths(job.site, &places)?;
         conn.devices.after = (self.options.stream != 0).then_some(self.options.stream);
         let path = places.first().map_or(Paths::IPC, |(p, _)| p.path);
         if !several && let Some(step) = device::start(conn, domain, job, &mut places)? {

@@ -193,7 +193,7 @@ pub fn stream(conn: &mut Conn, job: &mut RmaJob) -> Result<Step> {
         Dir::Read => Flight::Read { end: job.end, pieces: job.local.clone(), want: job.total, got: 0, bounce, atomic: false },
     };
     conn.slots.launch(s.slot, flight);
-    Ok(Step::Flying)
+    Ok(Step::InFlight)
 }
 
 /// Sends bytes of reads that peers asked for; a peer that takes them at once gets no more in one turn than others.

@@ -3,7 +3,7 @@
 //! that takes the rest; the last is the general one (`prov/general.rs`), which comes back through `Endpoint::rma`, `send` and
 //! `recv`.
 
-use super::fast::{FEW, LINE, LOCKED, OUT_OF_LINE, UNLOCKED, WORD, is_any};
+use super::fast::{COPY_8, COPY_SHORT, LOCKED, SEND_LINE, SEND_OUT_OF_LINE, UNLOCKED, is_generic};
 use crate::error::errno;
 use crate::guard::{attempt, hold};
 use crate::prov::bind::INJECT_FLAGS;
@@ -20,34 +20,34 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 /// The endpoints of a domain with locks.
-static OF_LOCKED: EpOps = table::<LOCKED>();
+static LOCKED_OPS: EpOps = table::<LOCKED>();
 /// Those of one without.
-static OF_UNLOCKED: EpOps = table::<UNLOCKED>();
+static UNLOCKED_OPS: EpOps = table::<UNLOCKED>();
 /// Those that, besides, give each operation its entry, and nothing else. A word, a few bytes and a line are leaf functions. A few
 /// bytes have an entry of their own (56 bytes injected are 131 instructions by it and 203 by the next), and not one with words,
 /// which would save registers for the longer copy; so has what is sent out of line, which would cost a line 15 instructions.
-static OF_FAST: EpOps = EpOps {
-    write: fast_rma::<Copy<true, WORD>>,
-    read: fast_rma::<Copy<false, WORD>>,
-    inject_write: fast_inject_write::<InjectCopy<WORD>>,
-    send: fast_message::<Send<LINE>>,
-    inject: fast_inject::<InjectSend<LINE>>,
+static FAST_OPS: EpOps = EpOps {
+    write: fast_rma::<Copy<true, COPY_8>>,
+    read: fast_rma::<Copy<false, COPY_8>>,
+    inject_write: fast_inject_write::<InjectCopy<COPY_8>>,
+    send: fast_message::<Send<SEND_LINE>>,
+    inject: fast_inject::<InjectSend<SEND_LINE>>,
     ..table::<UNLOCKED>()
 };
 
-const fn table<const HOW: u8>() -> EpOps {
-    let arrive = if HOW == LOCKED {
+const fn table<const VARIANT: u8>() -> EpOps {
+    let arrive = if VARIANT == LOCKED {
         None
     } else {
         Some([arrivals::<ContextEntry>(), arrivals::<MsgEntry>(), arrivals::<DataEntry>(), arrivals::<TaggedEntry>()])
     };
     EpOps {
-        write: fast_rma::<Copy<true, HOW>>,
-        read: fast_rma::<Copy<false, HOW>>,
-        inject_write: fast_inject_write::<InjectCopy<HOW>>,
-        send: fast_message::<Send<HOW>>,
-        inject: fast_inject::<InjectSend<HOW>>,
-        recv: fast_message::<Recv<HOW>>,
+        write: fast_rma::<Copy<true, VARIANT>>,
+        read: fast_rma::<Copy<false, VARIANT>>,
+        inject_write: fast_inject_write::<InjectCopy<VARIANT>>,
+        send: fast_message::<Send<VARIANT>>,
+        inject: fast_inject::<InjectSend<VARIANT>>,
+        recv: fast_message::<Recv<VARIANT>>,
         arrive,
         ..general::GENERAL_ENTRIES
     }
@@ -56,9 +56,9 @@ const fn table<const HOW: u8>() -> EpOps {
 /// `fast`: nothing about the endpoint keeps its operations from the fastest entries.
 pub fn choose(threading: Threading, fast: bool) -> &'static EpOps {
     match (threading, fast) {
-        (Threading::Safe, _) => &OF_LOCKED,
-        (Threading::Promised(_), false) => &OF_UNLOCKED,
-        (Threading::Promised(_), true) => &OF_FAST,
+        (Threading::Safe, _) => &LOCKED_OPS,
+        (Threading::Promised(_), false) => &UNLOCKED_OPS,
+        (Threading::Promised(_), true) => &FAST_OPS,
     }
 }
 
@@ -79,15 +79,15 @@ impl Endpoint {
     /// Out of line: what `hold` runs in line goes through memory.
     ///
     /// # Safety
-    /// As for `State::rma_fast`; `HOW` is any, and that of the domain.
+    /// As for `State::rma_fast`; `VARIANT` is any, and that of the domain.
     #[inline(never)]
-    unsafe fn rma_any<const WRITE: bool, const HOW: u8>(&self, one: &One, flags: u64) -> Fast {
+    unsafe fn rma_any<const WRITE: bool, const VARIANT: u8>(&self, one: &One, flags: u64) -> Fast {
         let &One { local, addr, key, context, .. } = one;
-        // SAFETY: `HOW` is the domain's, as the caller says, and asks `rma_fast` for nothing besides.
+        // SAFETY: `VARIANT` is the domain's, as the caller says, and asks `rma_fast` for nothing besides.
         unsafe {
-            match HOW {
-                LOCKED => self.reach::<true>().rma_fast::<WRITE, HOW, false>(None, local, addr, key, context, flags),
-                _ => self.reach::<false>().rma_fast::<WRITE, HOW, false>(None, local, addr, key, context, flags),
+            match VARIANT {
+                LOCKED => self.reach::<true>().rma_fast::<WRITE, VARIANT, false>(None, local, addr, key, context, flags),
+                _ => self.reach::<false>().rma_fast::<WRITE, VARIANT, false>(None, local, addr, key, context, flags),
             }
         }
     }
@@ -95,14 +95,14 @@ impl Endpoint {
     /// As `rma_any`.
     ///
     /// # Safety
-    /// As for `State::send_fast`; `HOW` is any, and that of the domain.
+    /// As for `State::send_fast`; `VARIANT` is any, and that of the domain.
     #[inline(never)]
-    unsafe fn send_any<const HOW: u8>(&self, one: Iov, c: &Common) -> Fast {
-        // SAFETY: `HOW` is the domain's, as the caller says, and asks `send_fast` for nothing besides.
+    unsafe fn send_any<const VARIANT: u8>(&self, one: Iov, c: &Common) -> Fast {
+        // SAFETY: `VARIANT` is the domain's, as the caller says, and asks `send_fast` for nothing besides.
         unsafe {
-            match HOW {
-                LOCKED => self.reach::<true>().send_fast::<HOW, false>(&self.domain, None, &one, c),
-                _ => self.reach::<false>().send_fast::<HOW, false>(&self.domain, None, &one, c),
+            match VARIANT {
+                LOCKED => self.reach::<true>().send_fast::<VARIANT, false>(&self.domain, None, &one, c),
+                _ => self.reach::<false>().send_fast::<VARIANT, false>(&self.domain, None, &one, c),
             }
         }
     }
@@ -119,13 +119,13 @@ unsafe fn tx(head: &EpHead) -> Option<&Queue> {
 }
 
 /// gdrfab_write() and gdrfab_read() of one piece of host memory.
-struct Copy<const WRITE: bool, const HOW: u8>;
+struct Copy<const WRITE: bool, const VARIANT: u8>;
 
-impl<const WRITE: bool, const HOW: u8> FastPath<Rma> for Copy<WRITE, HOW> {
+impl<const WRITE: bool, const VARIANT: u8> FastPath<Rma> for Copy<WRITE, VARIANT> {
     type Of = Endpoint;
-    const NEXT: Rma = match HOW {
-        WORD => fast_rma::<Copy<WRITE, FEW>>,
-        FEW => fast_rma::<Copy<WRITE, UNLOCKED>>,
+    const NEXT: Rma = match VARIANT {
+        COPY_8 => fast_rma::<Copy<WRITE, COPY_SHORT>>,
+        COPY_SHORT => fast_rma::<Copy<WRITE, UNLOCKED>>,
         _ if WRITE => general::write,
         _ => general::read,
     };
@@ -139,9 +139,9 @@ impl<const WRITE: bool, const HOW: u8> FastPath<Rma> for Copy<WRITE, HOW> {
         // SAFETY: `choose` gave the table by the domain's threading, and the faster one only where nothing besides an entry is
         // wanted.
         let fast = unsafe {
-            match const { is_any(HOW) } {
-                true => of.rma_any::<WRITE, HOW>(&one, head.tx_op_flags()),
-                false => of.reach::<false>().rma_fast::<WRITE, HOW, false>(tx(head), local, addr, key, context, 0),
+            match const { is_generic(VARIANT) } {
+                true => of.rma_any::<WRITE, VARIANT>(&one, head.tx_op_flags()),
+                false => of.reach::<false>().rma_fast::<WRITE, VARIANT, false>(tx(head), local, addr, key, context, 0),
             }
         };
         fast.result()
@@ -149,13 +149,13 @@ impl<const WRITE: bool, const HOW: u8> FastPath<Rma> for Copy<WRITE, HOW> {
 }
 
 /// gdrfab_inject_write().
-struct InjectCopy<const HOW: u8>;
+struct InjectCopy<const VARIANT: u8>;
 
-impl<const HOW: u8> FastPath<InjectWrite> for InjectCopy<HOW> {
+impl<const VARIANT: u8> FastPath<InjectWrite> for InjectCopy<VARIANT> {
     type Of = Endpoint;
-    const NEXT: InjectWrite = match HOW {
-        WORD => fast_inject_write::<InjectCopy<FEW>>,
-        FEW => fast_inject_write::<InjectCopy<UNLOCKED>>,
+    const NEXT: InjectWrite = match VARIANT {
+        COPY_8 => fast_inject_write::<InjectCopy<COPY_SHORT>>,
+        COPY_SHORT => fast_inject_write::<InjectCopy<UNLOCKED>>,
         _ => general::inject_write,
     };
 
@@ -164,9 +164,9 @@ impl<const HOW: u8> FastPath<InjectWrite> for InjectCopy<HOW> {
         let One { local, addr, key, .. } = one;
         // SAFETY: as in `Copy`.
         let fast = unsafe {
-            match const { is_any(HOW) } {
-                true => of.rma_any::<true, HOW>(&one, INJECT_FLAGS | head.tx_op_flags()),
-                false => of.reach::<false>().rma_fast::<true, HOW, true>(tx(head), local, addr, key, 0, 0),
+            match const { is_generic(VARIANT) } {
+                true => of.rma_any::<true, VARIANT>(&one, INJECT_FLAGS | head.tx_op_flags()),
+                false => of.reach::<false>().rma_fast::<true, VARIANT, true>(tx(head), local, addr, key, 0, 0),
             }
         };
         fast.result()
@@ -174,13 +174,13 @@ impl<const HOW: u8> FastPath<InjectWrite> for InjectCopy<HOW> {
 }
 
 /// gdrfab_send() of one piece of host memory.
-struct Send<const HOW: u8>;
+struct Send<const VARIANT: u8>;
 
-impl<const HOW: u8> FastPath<Message> for Send<HOW> {
+impl<const VARIANT: u8> FastPath<Message> for Send<VARIANT> {
     type Of = Endpoint;
-    const NEXT: Message = match HOW {
-        LINE => fast_message::<Send<OUT_OF_LINE>>,
-        OUT_OF_LINE => fast_message::<Send<UNLOCKED>>,
+    const NEXT: Message = match VARIANT {
+        SEND_LINE => fast_message::<Send<SEND_OUT_OF_LINE>>,
+        SEND_OUT_OF_LINE => fast_message::<Send<UNLOCKED>>,
         _ => general::send,
     };
 
@@ -192,9 +192,9 @@ impl<const HOW: u8> FastPath<Message> for Send<HOW> {
         let c = Common { context: one.context, ..Common::default() };
         // SAFETY: as in `Copy`.
         let fast = unsafe {
-            match const { is_any(HOW) } {
-                true => of.send_any::<HOW>(one.local, &Common { flags: head.tx_op_flags(), desc: one.desc, ..c }),
-                false => of.reach::<false>().send_fast::<HOW, false>(&of.domain, tx(head), &one.local, &c),
+            match const { is_generic(VARIANT) } {
+                true => of.send_any::<VARIANT>(one.local, &Common { flags: head.tx_op_flags(), desc: one.desc, ..c }),
+                false => of.reach::<false>().send_fast::<VARIANT, false>(&of.domain, tx(head), &one.local, &c),
             }
         };
         fast.result()
@@ -202,12 +202,12 @@ impl<const HOW: u8> FastPath<Message> for Send<HOW> {
 }
 
 /// gdrfab_inject().
-struct InjectSend<const HOW: u8>;
+struct InjectSend<const VARIANT: u8>;
 
-impl<const HOW: u8> FastPath<Inject> for InjectSend<HOW> {
+impl<const VARIANT: u8> FastPath<Inject> for InjectSend<VARIANT> {
     type Of = Endpoint;
-    const NEXT: Inject = match HOW {
-        LINE => fast_inject::<InjectSend<UNLOCKED>>,
+    const NEXT: Inject = match VARIANT {
+        SEND_LINE => fast_inject::<InjectSend<UNLOCKED>>,
         _ => general::inject,
     };
 
@@ -215,9 +215,9 @@ impl<const HOW: u8> FastPath<Inject> for InjectSend<HOW> {
     unsafe fn post(head: &EpHead, of: &Endpoint, one: One) -> Option<isize> {
         // SAFETY: as in `Copy`.
         let fast = unsafe {
-            match const { is_any(HOW) } {
-                true => of.send_any::<HOW>(one.local, &Common { flags: INJECT_FLAGS | head.tx_op_flags(), ..Common::default() }),
-                false => of.reach::<false>().send_fast::<HOW, true>(&of.domain, tx(head), &one.local, &Common::default()),
+            match const { is_generic(VARIANT) } {
+                true => of.send_any::<VARIANT>(one.local, &Common { flags: INJECT_FLAGS | head.tx_op_flags(), ..Common::default() }),
+                false => of.reach::<false>().send_fast::<VARIANT, true>(&of.domain, tx(head), &one.local, &Common::default()),
             }
         };
         fast.result()
@@ -225,9 +225,9 @@ impl<const HOW: u8> FastPath<Inject> for InjectSend<HOW> {
 }
 
 /// gdrfab_recv() of one piece of host memory.
-struct Recv<const HOW: u8>;
+struct Recv<const VARIANT: u8>;
 
-impl<const HOW: u8> FastPath<Message> for Recv<HOW> {
+impl<const VARIANT: u8> FastPath<Message> for Recv<VARIANT> {
     type Of = Endpoint;
     const NEXT: Message = general::recv;
 
@@ -236,7 +236,7 @@ impl<const HOW: u8> FastPath<Message> for Recv<HOW> {
         // SAFETY: as in `Copy`.
         let posted = unsafe {
             one.is_on_host()
-                && match HOW {
+                && match VARIANT {
                     LOCKED => of.reach::<true>().recv_fast(one.local, one.context),
                     _ => of.reach::<false>().recv_fast(one.local, one.context),
                 }

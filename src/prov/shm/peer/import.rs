@@ -27,22 +27,22 @@ static BYTES: AtomicU64 = AtomicU64::new(0);
 static FILES: AtomicU64 = AtomicU64::new(0);
 
 /// A file's part of that; given back when dropped.
-pub struct Share(u64);
+pub struct MappingQuota(u64);
 
-impl Share {
-    fn claim(size: u64) -> Result<Share> {
+impl MappingQuota {
+    fn claim(size: u64) -> Result<MappingQuota> {
         // Relaxed: numbers of their own, which guard nothing else.
-        let share = Share(size);
+        let quota = MappingQuota(size);
         let bytes = BYTES.fetch_add(size, Ordering::Relaxed).saturating_add(size);
         let files = FILES.fetch_add(1, Ordering::Relaxed) + 1;
         if bytes <= MOST_BYTES && files <= MOST_FILES {
-            return Ok(share);
+            return Ok(quota);
         }
         Err(Error::new(errno::ENOMEM, format!("{files} memory files of {bytes} bytes of peers would be mapped here, which is too much")))
     }
 }
 
-impl Drop for Share {
+impl Drop for MappingQuota {
     fn drop(&mut self) {
         BYTES.fetch_sub(self.0, Ordering::Relaxed);
         FILES.fetch_sub(1, Ordering::Relaxed);
@@ -56,7 +56,7 @@ pub enum Import {
         pinned: OnceLock<Option<Pinned>>,
         map: Mapping,
         writable: bool,
-        _share: Share,
+        _quota: MappingQuota,
     },
     Device(hmem::Import),
     /// The peer is in this process: its memory at its own address, and the device that copies.
@@ -109,7 +109,7 @@ impl Import {
     }
 
     /// Whether it stays where kernels reach it for as long as it is mapped.
-    pub fn is_kept(&self) -> bool {
+    pub fn stays_reachable(&self) -> bool {
         if let Import::Host { pinned, .. } = self { matches!(pinned.get(), Some(Some(_))) } else { true }
     }
 }
@@ -252,23 +252,23 @@ impl Imports {
         }
         check_peer_memory(fd, size)?;
         if size == 0 || size > isize::MAX as u64 {
-            return Err(nonsense("a file's size"));
+            return Err(table_error("a file's size"));
         }
-        let share = Share::claim(size)?;
+        let quota = MappingQuota::claim(size)?;
         let map = match Mapping::new(fd, 0, size as usize, if write { Protection::ReadWrite } else { Protection::ReadOnly }) {
             Ok(map) => map,
             Err(e) => return Err(e.context("mapping the peer's memory")),
         };
         crate::log!(Debug, "mapped {size} bytes of the peer (file {file})");
-        self.all.insert((file, None), Arc::new(Import::Host { map, writable: write, pinned: OnceLock::new(), _share: share }));
+        self.all.insert((file, None), Arc::new(Import::Host { map, writable: write, pinned: OnceLock::new(), _quota: quota }));
         Ok(())
     }
 
     fn map_device(&mut self, link: &Link, file: u64, fd: Option<BorrowedFd<'_>>) -> Result<()> {
-        let (iface, offer) = link.table.file(file).offer(fd).ok_or_else(|| nonsense("a file without a descriptor"))?;
-        let iface = Iface::from_raw(iface).filter(|i| *i != Iface::System).ok_or_else(|| nonsense("a device interface"))?;
+        let (iface, offer) = link.table.file(file).offer(fd).ok_or_else(|| table_error("a file without a descriptor"))?;
+        let iface = Iface::from_raw(iface).filter(|i| *i != Iface::System).ok_or_else(|| table_error("a device interface"))?;
         if offer.len == 0 || offer.len > isize::MAX as u64 {
-            return Err(nonsense("an allocation's size"));
+            return Err(table_error("an allocation's size"));
         }
         let import = match self.copier {
             Some(copier) => copier.import(iface, &offer, self.mapped_for),
@@ -276,7 +276,7 @@ impl Imports {
         };
         let import = import.map_err(|e| e.context("mapping the peer's device memory"))?;
         if import.len < offer.len {
-            return Err(nonsense("an allocation's size"));
+            return Err(table_error("an allocation's size"));
         }
         crate::log!(Debug, "mapped {} bytes of the peer's {} memory (file {file})", import.len, iface.name());
         self.all.insert((file, self.mapped_for), Arc::new(Import::Device(import)));
@@ -284,7 +284,7 @@ impl Imports {
     }
 
     /// The peer answered a question for a file, which it has if it was `found`.
-    pub fn brought(&mut self, link: &Link, file: u64, size: u64, found: bool, fd: Option<BorrowedFd<'_>>) {
+    pub fn answered(&mut self, link: &Link, file: u64, size: u64, found: bool, fd: Option<BorrowedFd<'_>>) {
         if !matches!(self.missing.get(&file), Some(Missing::Asked)) {
             return;
         }
@@ -327,13 +327,13 @@ impl Imports {
 
 /// Whether what lies at a peer's own address in this process is what the peer registered.
 #[inline]
-pub fn still_there(site: Site, here: usize, id: u64) -> Result<()> {
+pub fn check_identity(site: Site, here: usize, id: u64) -> Result<()> {
     if id == 0 || hmem::get(site.iface)?.identity(here as u64) == Some(id) {
         return Ok(());
     }
     Err(Error::coded(errno::EFAULT, Code::Fault, format!("the peer's {site} memory at {here:#x} was freed after it was registered")))
 }
 
-pub fn nonsense(what: &str) -> Error {
+pub fn table_error(what: &str) -> Error {
     Error::coded(errno::EPROTO, Code::PeerBroke, format!("the peer's region table makes no sense: {what}"))
 }

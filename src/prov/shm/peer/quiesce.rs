@@ -11,18 +11,18 @@ use crate::sys::time::now_ns;
 use std::sync::Arc;
 
 /// Initiators that may be inside a copy which began before a region was shut.
-pub type Initiators = Vec<(Arc<Link>, Inside)>;
+pub type Initiators = Vec<(Arc<Link>, OngoingCopy)>;
 
 /// Who may be inside the region `index`. Call after the barrier.
 pub fn initiators(links: &[Arc<Link>], index: u32) -> Initiators {
     // The mark of a short copy says "some region", that of a long one which, as does a device copy's word.
     let mut inside = Initiators::new();
     for l in links.iter().filter(|l| used(l, index)) {
-        inside.extend(gate::inside(l.peer.busy(), index).map(|mark| (l.clone(), Inside::Copy(mark))));
+        inside.extend(gate::inside(l.peer.busy(), index).map(|mark| (l.clone(), OngoingCopy::Copy(mark))));
         for k in 0..FLIGHTS {
             let word = l.peer.flight(k).load(Ordering::Acquire);
             if word as u32 == index + 1 {
-                inside.push((l.clone(), Inside::Flight(k, word)));
+                inside.push((l.clone(), OngoingCopy::Flight(k, word)));
             }
         }
     }
@@ -38,7 +38,7 @@ pub fn wait_for(inside: &mut Initiators, limit_ms: u64) -> Result<()> {
         rounds += 1;
         let late = limit_ms == 0 || now_ns() > deadline;
         if late || rounds.is_multiple_of(1024) {
-            inside.retain(|(l, inside)| !inside.is_void(l));
+            inside.retain(|(l, inside)| !inside.is_abandoned(l));
         }
         let Some((stuck, _)) = inside.first() else { return Ok(()) };
         if late {
@@ -57,30 +57,30 @@ pub fn wait_for(inside: &mut Initiators, limit_ms: u64) -> Result<()> {
 }
 
 /// What a peer was seen doing.
-pub enum Inside {
+pub enum OngoingCopy {
     Copy(u64),
     Flight(usize, u64),
 }
 
-impl Inside {
+impl OngoingCopy {
     fn is_over(&self, link: &Link) -> bool {
         match *self {
-            Inside::Copy(mark) => gate::left(link.peer.busy(), mark),
-            Inside::Flight(k, word) => link.peer.flight(k).load(Ordering::Acquire) != word,
+            OngoingCopy::Copy(mark) => gate::left(link.peer.busy(), mark),
+            OngoingCopy::Flight(k, word) => link.peer.flight(k).load(Ordering::Acquire) != word,
         }
     }
 
     /// Whether nobody is left who could go on with it.
-    fn is_void(&self, link: &Link) -> bool {
+    fn is_abandoned(&self, link: &Link) -> bool {
         match self {
-            Inside::Copy(_) => link.peer_left(),
-            Inside::Flight(..) => link.is_quiet(),
+            OngoingCopy::Copy(_) => link.peer_left(),
+            OngoingCopy::Flight(..) => link.is_quiet(),
         }
     }
 }
 
 /// Whether nothing of the peer's can reach memory of ours by this link any more.
-pub fn is_out(link: &Link) -> bool {
+pub fn is_finished(link: &Link) -> bool {
     let flies = || (0..FLIGHTS).any(|k| link.peer.flight(k).load(Ordering::Acquire) != 0);
     link.peer_left() && (!flies() || link.is_quiet())
 }

@@ -2,7 +2,7 @@
 //! A peer's regions as seen from an endpoint: looked up in the peer's table at first use, kept in a
 //! small cache, checked against the gate at every use.
 
-use super::import::{Import, Imports, MappedFor, nonsense, still_there};
+use super::import::{Import, Imports, MappedFor, check_identity, table_error};
 use super::link::Link;
 use crate::error::{Code, Error, Result, errno};
 use crate::fallible::with_room;
@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 /// Entries of the cache; a power of two.
 const CACHE: usize = 128;
 /// Regions that are remembered because the kernel does not copy them; more are tried anew.
-const WITHHELD: usize = 1024;
+const CMA_REFUSED: usize = 1024;
 
 /// A contiguous piece of a peer's region.
 #[derive(Clone, Default)]
@@ -35,7 +35,7 @@ pub struct Extent {
 
 /// A part of an extent; good as long as that is there.
 #[derive(Clone, Copy)]
-pub struct Run {
+pub struct ExtentPart {
     /// Address in the peer.
     pub addr: u64,
     /// Address here, if mapped.
@@ -71,15 +71,15 @@ impl Extent {
         }
     }
 
-    /// As [`Import::is_kept`].
-    pub fn is_kept(&self) -> bool {
-        self.map.as_ref().is_some_and(|map| map.is_kept())
+    /// As [`Import::stays_reachable`].
+    pub fn stays_reachable(&self) -> bool {
+        self.map.as_ref().is_some_and(|map| map.stays_reachable())
     }
 }
 
 /// What is known of a peer's region; whoever has it holds the mappings that its extents lie in.
 #[derive(Clone, Default)]
-pub struct Remote {
+pub struct RemoteRegion {
     pub key: u64,
     pub base: u64,
     pub len: u64,
@@ -104,7 +104,7 @@ pub struct Remote {
     pub more: Option<Arc<[Extent]>>,
 }
 
-impl Remote {
+impl RemoteRegion {
     pub fn extents(&self) -> &[Extent] {
         match &self.more {
             Some(list) => list,
@@ -113,7 +113,7 @@ impl Remote {
     }
 
     /// Tells one mapping of it from another.
-    pub fn whereabouts(&self) -> u64 {
+    pub fn mapping_hash(&self) -> u64 {
         let mut all = DefaultHasher::new();
         self.extents().iter().for_each(|e| all.write_usize(e.here));
         all.finish()
@@ -157,11 +157,11 @@ impl Remote {
 
     /// The parts of `[offset, offset+len)`.
     #[inline]
-    pub fn walk(&self, offset: u64, len: usize) -> impl Iterator<Item = (Run, usize)> + Clone + '_ {
+    pub fn walk(&self, offset: u64, len: usize) -> impl Iterator<Item = (ExtentPart, usize)> + Clone + '_ {
         piece::walk(self.extents(), offset as usize, len).map(|(e, from, n)| {
             let here = if e.here == 0 { 0 } else { e.here + from };
             let id = e.map.as_ref().map_or(0, |map| map.id());
-            (Run { addr: e.addr + from as u64, here, id }, n)
+            (ExtentPart { addr: e.addr + from as u64, here, id }, n)
         })
     }
 }
@@ -177,37 +177,37 @@ pub enum Resolved {
     Wait,
 }
 
-pub struct Remotes {
+pub struct RemoteRegions {
     /// One that all share, until there is something in it.
-    cache: Arc<[Remote; CACHE]>,
+    cache: Arc<[RemoteRegion; CACHE]>,
     pub imports: Imports,
     filter: Vec<u64>,
     /// What this endpoint's options and environment permit.
     pub allowed: Paths,
     /// Regions, by key and generation, whose memory the kernel copies for no other process.
-    withheld: HashMap<u64, (u64, Error)>,
+    cma_refused: HashMap<u64, (u64, Error)>,
 }
 
 /// An empty cache.
-fn no_remotes() -> Arc<[Remote; CACHE]> {
-    static NONE: OnceLock<Arc<[Remote; CACHE]>> = OnceLock::new();
-    NONE.get_or_init(|| Arc::new(std::array::from_fn(|_| Remote::default()))).clone()
+fn no_remotes() -> Arc<[RemoteRegion; CACHE]> {
+    static NONE: OnceLock<Arc<[RemoteRegion; CACHE]>> = OnceLock::new();
+    NONE.get_or_init(|| Arc::new(std::array::from_fn(|_| RemoteRegion::default()))).clone()
 }
 
 /// Out of `resolve`, whose first lines are those of every operation.
 #[inline(never)]
-fn tell_path(link: &Link, r: &Remote) {
+fn log_path(link: &Link, r: &RemoteRegion) {
     crate::log!(Debug, "{}: its region {:#x} is reached by the path {}", link.who(), r.key, r.path.words());
 }
 
-impl Remotes {
-    pub fn new(allowed: Paths) -> Remotes {
-        Remotes {
+impl RemoteRegions {
+    pub fn new(allowed: Paths) -> RemoteRegions {
+        RemoteRegions {
             cache: no_remotes(),
             imports: Imports::default(),
             filter: vec![0; crate::prov::shm::wire::layout::FILTER_BITS / 64],
             allowed,
-            withheld: HashMap::new(),
+            cma_refused: HashMap::new(),
         }
     }
 
@@ -227,14 +227,14 @@ impl Remotes {
 
     /// The cached entry of `key`, if there is one; the gate decides whether it still holds.
     #[inline(always)]
-    pub fn cached(&self, key: u64) -> Option<&Remote> {
+    pub fn cached(&self, key: u64) -> Option<&RemoteRegion> {
         let r = &self.cache[Self::place(key)];
         (r.generation != 0 && r.key == key).then_some(r)
     }
 
     /// The cached entry of `key` if it is for the fast path and permits `need`.
     #[inline(always)]
-    pub fn fast(&self, key: u64, need: Access) -> Option<&Remote> {
+    pub fn fast(&self, key: u64, need: Access) -> Option<&RemoteRegion> {
         let r = &self.cache[Self::place(key)];
         // An empty entry permits nothing.
         (r.key == key && r.fast.contains(need)).then_some(r)
@@ -242,7 +242,7 @@ impl Remotes {
 
     /// The cached entry of `key` if only the kernel reaches it, as one piece, nobody is to be notified, and it permits `need`.
     #[inline]
-    pub fn attached(&self, key: u64, need: Access) -> Option<&Remote> {
+    pub fn attached(&self, key: u64, need: Access) -> Option<&RemoteRegion> {
         self.cached(key).filter(|r| r.path == Paths::CMA && r.access.contains(need) && !r.event && r.more.is_none())
     }
 
@@ -250,13 +250,13 @@ impl Remotes {
     pub fn evict(&mut self, key: u64) {
         let place = Self::place(key);
         if self.cache[place].key == key {
-            Arc::make_mut(&mut self.cache)[place] = Remote::default();
+            Arc::make_mut(&mut self.cache)[place] = RemoteRegion::default();
         }
     }
 
     /// Forgets which paths were chosen, after the options changed.
     /// Other paths are permitted from now on; gives those that were, if it makes a difference.
-    pub fn rule(&mut self, allowed: Paths) -> Option<Paths> {
+    pub fn set_allowed(&mut self, allowed: Paths) -> Option<Paths> {
         if allowed == self.allowed {
             return None;
         }
@@ -285,21 +285,21 @@ impl Remotes {
             Err(_) if link.table.entry(fresh.index).gate.load(Ordering::Acquire) != fresh.generation => return Err(no_such_key(key)),
             Err(e) => return Err(e),
         }
-        tell_path(link, &fresh);
+        log_path(link, &fresh);
         Arc::make_mut(&mut self.cache)[Self::place(key)] = fresh;
         Ok(Resolved::Ready)
     }
 
     /// The region, by one of these paths, which need no memory file; `None`: it has none of them.
     #[cold]
-    pub fn without_files(&mut self, link: &Link, key: u64, paths: Paths) -> Result<Option<Remote>> {
+    pub fn without_files(&mut self, link: &Link, key: u64, paths: Paths) -> Result<Option<RemoteRegion>> {
         let mut r = self.look_up(link, key)?;
         r.offered &= paths;
         let chosen = self.choose(link, &mut r);
         Ok(chosen.is_ok().then_some(r))
     }
 
-    fn look_up(&mut self, link: &Link, key: u64) -> Result<Remote> {
+    fn look_up(&mut self, link: &Link, key: u64) -> Result<RemoteRegion> {
         let index = link.table.find(key)?.ok_or_else(|| no_such_key(key))?;
         // The owner must know that we use this region before we trust the gate.
         let (word, bit) = link.mine.filter(index);
@@ -311,7 +311,7 @@ impl Remotes {
         let generation = e.gate.load(Ordering::Acquire);
         let (access, offered) = table::unpack_rights(e.rights.load(Ordering::Relaxed));
         let rights = e.rights.load(Ordering::Relaxed);
-        let mut fresh = Remote {
+        let mut fresh = RemoteRegion {
             key,
             base: e.base.load(Ordering::Relaxed),
             len: e.len.load(Ordering::Relaxed),
@@ -334,7 +334,7 @@ impl Remotes {
         if rights & table::MULTI != 0 {
             let count = offset;
             if count == 0 || addr.checked_add(count).is_none_or(|end| end > MAX_EXTENTS as u64) {
-                return Err(nonsense("its number of iovecs"));
+                return Err(table_error("its number of iovecs"));
             }
             let mut list = with_room(count as usize)?;
             files.clear();
@@ -354,7 +354,7 @@ impl Remotes {
         }
         let sum = fresh.extents().iter().try_fold(0u64, |s, x| x.addr.checked_add(x.len).and(s.checked_add(x.len)));
         if sum != Some(fresh.len) || fresh.base.checked_add(fresh.len).is_none() {
-            return Err(nonsense("its lengths"));
+            return Err(table_error("its lengths"));
         }
         self.map_files(link, &mut fresh, &files);
         Ok(fresh)
@@ -362,7 +362,7 @@ impl Remotes {
 
     /// Maps what a region lies in, where a path through mappings is offered and wanted; extents that
     /// could not be mapped keep `here` = 0.
-    fn map_files(&mut self, link: &Link, fresh: &mut Remote, files: &[(u64, u64)]) {
+    fn map_files(&mut self, link: &Link, fresh: &mut RemoteRegion, files: &[(u64, u64)]) {
         if (fresh.offered & self.allowed).intersects(Paths::DIRECT | Paths::IPC) {
             let mut extents: Vec<Extent> = fresh.extents().to_vec();
             if files.iter().any(|(file, _)| self.imports.is_new(link, *file)) {
@@ -395,13 +395,13 @@ impl Remotes {
         }
         let import = self.imports.get(link, file, false).filter(|i| !elsewhere || i.site().is_host())?;
         let here = import.at(offset, len)?;
-        still_there(import.site(), here, import.id()).ok()?;
+        check_identity(import.site(), here, import.id()).ok()?;
         Some((import, here))
     }
 
     /// The peer answered a question for a file.
-    pub fn brought(&mut self, link: &Link, file: u64, size: u64, found: bool, fd: Option<BorrowedFd<'_>>) {
-        self.imports.brought(link, file, size, found, fd);
+    pub fn file_answered(&mut self, link: &Link, file: u64, size: u64, found: bool, fd: Option<BorrowedFd<'_>>) {
+        self.imports.answered(link, file, size, found, fd);
     }
 
     /// Lets go of what the peer has freed or closed; what is in use stays mapped as long as it is.
@@ -412,7 +412,7 @@ impl Remotes {
     }
 
     /// Chooses the path. `Ok(true)`: wait for a memory file first.
-    fn choose(&mut self, link: &Link, r: &mut Remote) -> Result<bool> {
+    fn choose(&mut self, link: &Link, r: &mut RemoteRegion) -> Result<bool> {
         let usable = r.offered & self.allowed;
         if usable.intersects(Paths::DIRECT | Paths::IPC) {
             let path = if r.site.is_host() { Paths::DIRECT } else { Paths::IPC };
@@ -428,7 +428,7 @@ impl Remotes {
                 return Ok(true);
             }
         }
-        if usable.contains(Paths::CMA) && link.why_no_cma().is_none() && self.why_withheld(r).is_none() {
+        if usable.contains(Paths::CMA) && link.why_no_cma().is_none() && self.why_cma_refused(r).is_none() {
             r.path = Paths::CMA;
         } else if usable.contains(Paths::STAGED) {
             r.path = Paths::STAGED;
@@ -443,19 +443,19 @@ impl Remotes {
     }
 
     /// The kernel does not copy the region's memory: it is reached by another path from now on.
-    pub fn refuse(&mut self, r: &Remote, why: Error) {
-        if self.withheld.len() >= WITHHELD {
-            self.withheld.clear();
+    pub fn refuse(&mut self, r: &RemoteRegion, why: Error) {
+        if self.cma_refused.len() >= CMA_REFUSED {
+            self.cma_refused.clear();
         }
-        self.withheld.insert(r.key, (r.generation, why));
+        self.cma_refused.insert(r.key, (r.generation, why));
         self.evict(r.key);
     }
 
-    fn why_withheld(&self, r: &Remote) -> Option<&Error> {
-        self.withheld.get(&r.key).filter(|(generation, _)| *generation == r.generation).map(|(_, why)| why)
+    fn why_cma_refused(&self, r: &RemoteRegion) -> Option<&Error> {
+        self.cma_refused.get(&r.key).filter(|(generation, _)| *generation == r.generation).map(|(_, why)| why)
     }
 
-    pub fn refusals(&self, link: &Link, r: &Remote) -> Refusals {
+    pub fn refusals(&self, link: &Link, r: &RemoteRegion) -> Refusals {
         let policy = |path: Paths| {
             if !r.offered.contains(path) {
                 return Some(Error::fixed(errno::ENODEV, "the peer's region does not offer it (its mr_explain tells why)"));
@@ -468,14 +468,14 @@ impl Remotes {
         Refusals {
             direct: policy(Paths::DIRECT).or_else(|| r.extents().iter().any(|x| x.here == 0).then(|| self.imports.why_not())),
             ipc: policy(Paths::IPC).or_else(|| r.extents().iter().any(|x| x.here == 0).then(|| self.imports.why_not())),
-            cma: policy(Paths::CMA).or_else(|| link.why_no_cma().or(self.why_withheld(r)).cloned()),
+            cma: policy(Paths::CMA).or_else(|| link.why_no_cma().or(self.why_cma_refused(r)).cloned()),
             staged: policy(Paths::STAGED),
             ..Refusals::refused("no path of shm: the peer is a process of this host")
         }
     }
 
     /// One line per path: chosen, possible, or why not.
-    pub fn words(&self, link: &Link, r: &Remote) -> String {
+    pub fn words(&self, link: &Link, r: &RemoteRegion) -> String {
         let mut text = self.refusals(link, r).lines(r.path);
         if let Some(copier) = self.imports.copier {
             text.push_str(&format!("  no driver is called here: device memory is mapped and copied by process {}\n", copier.pid));
@@ -484,7 +484,7 @@ impl Remotes {
     }
 
     /// A region's entry for questions: resolved without waiting.
-    pub fn inspect(&mut self, link: &Link, key: u64) -> Result<Remote> {
+    pub fn inspect(&mut self, link: &Link, key: u64) -> Result<RemoteRegion> {
         self.evict(key);
         let mut r = self.look_up(link, key)?;
         let _ = self.choose(link, &mut r);

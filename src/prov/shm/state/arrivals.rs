@@ -6,11 +6,11 @@ pub use crate::prov::outstanding::Recv;
 /// A message that came before its receive.
 pub enum Unexpected {
     Eager { bytes: Box<[u8]>, data: Option<u64>, ack: Option<(u16, u16)> },
-    Rendezvous(Offered),
+    Rendezvous(OfferedMessage),
 }
 
 /// A long message that the peer offers.
-pub struct Offered {
+pub struct OfferedMessage {
     pub slot: u16,
     pub generation: u16,
     pub total: usize,

@@ -3,8 +3,8 @@
 //! operations that wait for the peer's report in a slot.
 
 use super::arrivals::RendezvousIn;
-use super::device_streams::Devices;
-use super::in_flight::{Helping, ReadOut, Slots};
+use super::device_streams::DeviceStreams;
+use super::in_flight::{HelpedCopy, ReadOut, Slots};
 use super::job::Job;
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
@@ -12,7 +12,7 @@ use crate::hmem::copier::Copier;
 use crate::mr::Paths;
 use crate::prov::shm::limits::WINDOW;
 use crate::prov::shm::peer::link::Link;
-use crate::prov::shm::peer::regions::{Remote, Remotes, Resolved, no_such_key};
+use crate::prov::shm::peer::regions::{RemoteRegion, RemoteRegions, Resolved, no_such_key};
 use crate::prov::shm::wire::frame::Frame;
 use crate::prov::shm::wire::layout::{SLOTS, SegmentRef};
 use crate::prov::shm::wire::message::{FRAGMENT_BYTES, broken};
@@ -38,8 +38,8 @@ pub struct Conn {
     /// Address of our busy word.
     pub busy: usize,
     /// Before the mappings, which must outlive the copies.
-    pub devices: Devices,
-    pub remotes: Remotes,
+    pub devices: DeviceStreams,
+    pub remotes: RemoteRegions,
     pub slots: Slots,
     pub backlog: VecDeque<Job>,
     /// Staged operations in flight: copies of our own must not overtake them.
@@ -58,7 +58,7 @@ pub struct Conn {
     pub staged_in: Vec<(u16, u16)>,
     pub reads_out: VecDeque<ReadOut>,
     /// The peer's copy that this side shares.
-    pub helping: Option<Helping>,
+    pub helping: Option<HelpedCopy>,
     /// By slot of the peer, as far as any was used.
     pub rendezvous_in: Vec<Option<RendezvousIn>>,
     /// When the peer's process was last known to live, in ticks.
@@ -79,8 +79,8 @@ impl Conn {
             tx: Producer::new(link.peer.clone(), config::get().area_max),
             gate: Initiator::new(link.fences),
             busy: std::ptr::from_ref(link.mine.busy()) as usize,
-            devices: Devices::default(),
-            remotes: Remotes::new(allowed),
+            devices: DeviceStreams::default(),
+            remotes: RemoteRegions::new(allowed),
             slots: Slots::new(),
             backlog: VecDeque::new(),
             staged: 0,
@@ -150,7 +150,7 @@ impl Conn {
 
     /// The peer's region, as it is reached now; `None`: once the peer has handed its memory over. What is injected goes by one of
     /// the paths `meanwhile`, as nobody may come back for it.
-    pub fn reach(&mut self, key: u64, meanwhile: Paths) -> Result<Option<Remote>> {
+    pub fn reach(&mut self, key: u64, meanwhile: Paths) -> Result<Option<RemoteRegion>> {
         match self.remotes.resolve(&self.link, key)? {
             Resolved::Ready => self.remotes.cached(key).cloned().map(Some).ok_or_else(|| no_such_key(key)),
             Resolved::Wait => {
@@ -163,7 +163,7 @@ impl Conn {
     /// A copy with a region has failed. Where only cross-memory attach is to blame, the region is reached by another path from now
     /// on; gives what the operation ends with otherwise.
     #[cold]
-    pub fn attach_failed(&mut self, place: &Remote, e: Error) -> Error {
+    pub fn attach_failed(&mut self, place: &RemoteRegion, e: Error) -> Error {
         if e.code == Code::Path {
             if self.link.why_no_cma().is_some() {
                 self.remotes.evict_all();

@@ -12,7 +12,7 @@ use crate::hmem::{self, Site, Stream};
 use crate::prov::bind::Ending;
 use crate::prov::op::Dir;
 use crate::prov::shm::peer::link::Link;
-use crate::prov::shm::peer::regions::Remote;
+use crate::prov::shm::peer::regions::RemoteRegion;
 use crate::prov::shm::wire::layout::FLIGHTS;
 use crate::sync::primitive::Ordering;
 use crate::sys::time;
@@ -25,22 +25,22 @@ pub struct DeviceStream {
 }
 
 /// A copy in flight.
-pub struct Flying {
+pub struct DeviceCopy {
     pub ticket: u64,
     pub end: Ending,
-    pub words: Words,
+    pub words: FlightBits,
     pub dir: Dir,
     pub data: Option<u64>,
     /// Key, whether it counts writes, and bytes, of each region.
     pub events: Vec<(u64, bool, usize)>,
     /// The regions, and with them the mappings in which the driver copies.
-    pub _places: Vec<(Remote, u64)>,
+    pub _places: Vec<(RemoteRegion, u64)>,
     /// Bytes of an inject call.
     pub _owned: Option<Box<[u8]>>,
 }
 
 /// A prepared list that a stream may have kept.
-struct Kept {
+struct PreparedList {
     list: u64,
     dir: Dir,
     /// Key, generation, and place here of each region.
@@ -49,30 +49,30 @@ struct Kept {
 }
 
 /// Prepared lists that are remembered.
-const KEPT: usize = 32;
+const PREPARED_LISTS: usize = 32;
 
 /// Words of the segment that a copy holds: a bit each.
-pub type Words = u64;
+pub type FlightBits = u64;
 
-fn place_of(p: &Remote) -> (u64, u64, usize) {
+fn place_of(p: &RemoteRegion) -> (u64, u64, usize) {
     (p.key, p.generation, p.one.here())
 }
 
 #[derive(Default)]
-pub struct Devices {
+pub struct DeviceStreams {
     pub streams: Vec<DeviceStream>,
     /// The stream of everything in flight; none: what it held is done.
     pub current: usize,
-    pub flights: VecDeque<Flying>,
-    pub held: Words,
+    pub flights: VecDeque<DeviceCopy>,
+    pub held: FlightBits,
     pub turn: u32,
     /// How the copies of a stream that was given up failed, if they did.
-    pub fate: Option<Error>,
+    pub stream_error: Option<Error>,
     /// Whether kernels of a device reach the memory of a key and generation, as it is mapped here, or of a descriptor.
     pub reached: HashMap<(u32, u64, u64, u64), bool>,
     /// Prepared lists, the oldest first, and the last one's name.
-    kept: VecDeque<Kept>,
-    named: u64,
+    prepared: VecDeque<PreparedList>,
+    last_name: u64,
     /// Whether copies may be under way that nobody can know to have ended: then their words stay.
     pub unquiet: bool,
     /// The caller's stream behind which copies go.
@@ -81,9 +81,9 @@ pub struct Devices {
     pub copier: Option<&'static Copier>,
 }
 
-const _: () = assert!(FLIGHTS <= Words::BITS as usize);
+const _: () = assert!(FLIGHTS <= FlightBits::BITS as usize);
 
-impl Devices {
+impl DeviceStreams {
     #[inline(always)]
     pub fn is_idle(&self) -> bool {
         self.flights.is_empty()
@@ -105,27 +105,27 @@ impl Devices {
 
     /// Whether the list was checked on this side.
     pub fn knows(&self, list: u64) -> bool {
-        list != 0 && self.kept.iter().any(|k| k.list == list)
+        list != 0 && self.prepared.iter().any(|k| k.list == list)
     }
 
     /// The name under which a list was posted to these very places, all of whose blocks were checked.
-    pub fn name_of(&self, list: u64, dir: Dir, places: &[Remote]) -> Option<u64> {
-        let is_it = |k: &&Kept| k.list == list && k.dir == dir && k.places.iter().copied().eq(places.iter().map(place_of));
-        if list == 0 { None } else { self.kept.iter().find(is_it).map(|k| k.name) }
+    pub fn name_of(&self, list: u64, dir: Dir, places: &[RemoteRegion]) -> Option<u64> {
+        let is_it = |k: &&PreparedList| k.list == list && k.dir == dir && k.places.iter().copied().eq(places.iter().map(place_of));
+        if list == 0 { None } else { self.prepared.iter().find(is_it).map(|k| k.name) }
     }
 
     /// A name for a list that has been checked; 0: it gets none.
-    pub fn keep(&mut self, list: u64, dir: Dir, places: &[Remote]) -> u64 {
+    pub fn keep(&mut self, list: u64, dir: Dir, places: &[RemoteRegion]) -> u64 {
         if list == 0 || places.iter().any(|p| p.more.is_some()) {
             return 0;
         }
-        self.kept.retain(|k| k.list != list || k.dir != dir);
-        if self.kept.len() == KEPT {
-            self.kept.pop_front();
+        self.prepared.retain(|k| k.list != list || k.dir != dir);
+        if self.prepared.len() == PREPARED_LISTS {
+            self.prepared.pop_front();
         }
-        self.named += 1;
-        self.kept.push_back(Kept { list, dir, places: places.iter().map(place_of).collect(), name: self.named });
-        self.named
+        self.last_name += 1;
+        self.prepared.push_back(PreparedList { list, dir, places: places.iter().map(place_of).collect(), name: self.last_name });
+        self.last_name
     }
 
     /// The stream for `site`; another one than is in use only if nothing is in flight.
@@ -148,7 +148,7 @@ impl Devices {
         Ok(Some(at))
     }
 
-    pub fn release(&mut self, link: &Link, words: Words) {
+    pub fn release(&mut self, link: &Link, words: FlightBits) {
         if self.unquiet {
             return;
         }
@@ -163,7 +163,7 @@ impl Devices {
         let last = self.flights.back().map_or(0, |f| f.ticket);
         let mut of = self.streams.remove(at);
         let until = time::now_ns() + config::get().close_ms * 1_000_000;
-        self.fate = loop {
+        self.stream_error = loop {
             match of.stream.done() {
                 Err(e) => break Some(e),
                 Ok(done) if done >= last => break None,
@@ -221,9 +221,9 @@ impl Devices {
         };
         let mut ends = Vec::new();
         while self.flights.front().is_some_and(|f| f.ticket <= done) {
-            let Some(flown) = self.flights.pop_front() else { break };
-            self.release(link, flown.words);
-            ends.push(flown.end);
+            let Some(copy) = self.flights.pop_front() else { break };
+            self.release(link, copy.words);
+            ends.push(copy.end);
         }
         ends
     }

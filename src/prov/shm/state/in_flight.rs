@@ -7,7 +7,7 @@ use crate::prov::bind::Ending;
 use crate::prov::list::List;
 use crate::prov::op::{Dir, Iov, Pieces};
 use crate::prov::shm::peer::import::Import;
-use crate::prov::shm::peer::regions::Remote;
+use crate::prov::shm::peer::regions::RemoteRegion;
 use crate::prov::shm::wire::layout::SLOTS;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub enum Flight {
     /// For device memory they gather in `bounce` first.
     Read { end: Ending, pieces: Pieces, want: usize, got: usize, bounce: Option<(Site, Box<[u8]>)>, atomic: bool },
     /// A shared copy whose last chunks the helper still has.
-    Coop(Box<Shared>),
+    Coop(Box<SharedCopy>),
 }
 
 impl Flight {
@@ -119,7 +119,7 @@ pub struct ReadOut {
 }
 
 /// A copy whose own part is over and whose helper has not reported yet.
-pub struct Shared {
+pub struct SharedCopy {
     pub end: Ending,
     pub dir: Dir,
     pub data: Option<u64>,
@@ -128,25 +128,25 @@ pub struct Shared {
     pub front: u32,
     /// What ended our own part early; the helper's is waited for all the same, as it touches the caller's buffer.
     pub failed: Option<Error>,
-    pub what: Work,
+    pub what: CopyWork,
 }
 
 /// What is copied.
-pub enum Work {
+pub enum CopyWork {
     One {
-        place: Remote,
+        place: RemoteRegion,
         /// The shared part of the local buffer, and the end of it, which is copied here.
         local: Iov,
         tail: Iov,
         offset: u64,
         chunk: usize,
     },
-    List(SharedList),
+    List(SharedListCopy),
 }
 
-pub struct SharedList {
+pub struct SharedListCopy {
     pub list: List,
-    pub places: Vec<Remote>,
+    pub places: Vec<RemoteRegion>,
     /// What the helper reads.
     pub _rows: Box<[Row]>,
     /// Rows of a chunk.
@@ -168,21 +168,21 @@ pub struct Row {
 }
 
 /// Target's side: a copy that a peer offered.
-pub struct Helping {
-    pub part: Part,
+pub struct HelpedCopy {
+    pub part: HelperPart,
     pub read: bool,
-    pub what: Offered,
+    pub what: OfferedWork,
 }
 
 /// How much of it was done here. Between turns no chunk of it is claimed, so whatever becomes of this side, the initiator goes on.
-pub struct Part {
+pub struct HelperPart {
     pub slot: u16,
     pub generation: u16,
     pub chunks: u32,
     pub done: u32,
 }
 
-pub enum Offered {
+pub enum OfferedWork {
     One {
         key: u64,
         addr: u64,
@@ -196,7 +196,7 @@ pub enum Offered {
     List { table: u64, rows: usize, per: usize },
 }
 
-impl Shared {
+impl SharedCopy {
     /// How many chunks the helper still owes.
     pub fn owed(&self) -> u32 {
         self.chunks - self.front

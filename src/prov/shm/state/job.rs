@@ -41,7 +41,7 @@ pub struct RmaJob {
     pub owned: Option<Box<[u8]>>,
     pub stream: Option<Stream>,
     /// A fault on demand keeps it until then; 0 = none does.
-    pub held: u64,
+    pub held_until: u64,
 }
 
 impl RmaJob {
@@ -61,16 +61,16 @@ impl RmaJob {
     }
 
     /// Keeps a copy of the bytes of an inject call, whose buffer the caller gets back now.
-    pub fn own_bytes(&mut self) -> Result<()> {
+    pub fn copy_injected(&mut self) -> Result<()> {
         if self.flags & flags::INJECT == 0 || self.owned.is_some() || self.dir == Dir::Read {
             return Ok(());
         }
-        self.hold_copy()
+        self.take_copy()
     }
 
     /// Works on a copy of the caller's bytes from now on.
-    pub fn hold_copy(&mut self) -> Result<()> {
-        settle(self.site, &mut self.stream_after)?;
+    pub fn take_copy(&mut self) -> Result<()> {
+        wait_for_stream(self.site, &mut self.stream_after)?;
         let bytes = gather(self.site, self.local.as_slice(), self.total)?;
         // SAFETY: the bytes stay with the operation.
         self.local = Pieces::One(unsafe { Iov::of(&bytes) });
@@ -111,7 +111,7 @@ pub struct AtomicJob {
     pub flags: u64,
     pub end: Ending,
     /// A fault on demand keeps it until then; 0 = none does.
-    pub held: u64,
+    pub held_until: u64,
 }
 
 /// A send that could not start at once.
@@ -127,19 +127,19 @@ pub struct SendJob {
     pub end: Ending,
     pub owned: Option<Box<[u8]>>,
     /// A fault on demand keeps it until then; 0 = none does.
-    pub held: u64,
+    pub held_until: u64,
 }
 
 impl SendJob {
-    pub fn own_bytes(&mut self) -> Result<()> {
+    pub fn copy_injected(&mut self) -> Result<()> {
         if self.flags & flags::INJECT == 0 || self.owned.is_some() {
             return Ok(());
         }
-        self.hold_copy()
+        self.take_copy()
     }
 
     /// Works on a copy of the caller's bytes from now on.
-    pub fn hold_copy(&mut self) -> Result<()> {
+    pub fn take_copy(&mut self) -> Result<()> {
         let bytes = gather(self.site, self.pieces.as_slice(), self.total)?;
         (self.site, self.desc) = (Site::HOST, 0);
         // SAFETY: the bytes stay with the operation.
@@ -160,9 +160,9 @@ impl Job {
     /// Whether a fault on demand keeps it from starting.
     pub fn is_held(&self) -> bool {
         let until = match self {
-            Job::Rma(job) => job.held,
-            Job::Atomic(job) => job.held,
-            Job::Send(job) => job.held,
+            Job::Rma(job) => job.held_until,
+            Job::Atomic(job) => job.held_until,
+            Job::Send(job) => job.held_until,
         };
         until != 0 && time::now_ns() < until
     }
@@ -181,7 +181,7 @@ pub enum Step {
     /// It is over.
     Done(Result<()>),
     /// It waits in a slot for the peer.
-    Flying,
+    InFlight,
     /// Not now: try again after progress.
     Blocked,
 }
@@ -203,7 +203,7 @@ pub fn gather(site: Site, pieces: &[Iov], total: usize) -> Result<Box<[u8]>> {
 
 /// Waits for what the caller's stream holds now, for copies that go to no stream of ours; once, then
 /// `stream` is 0.
-pub fn settle(site: Site, stream: &mut u64) -> Result<()> {
+pub fn wait_for_stream(site: Site, stream: &mut u64) -> Result<()> {
     let theirs = std::mem::take(stream);
     if theirs != 0 && !site.is_host() {
         // The end of a stream waits for all that it holds.

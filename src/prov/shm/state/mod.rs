@@ -26,13 +26,13 @@ use crate::prov::flags;
 use crate::prov::op::Common;
 use crate::prov::queue::{Completion, Failure};
 use crate::prov::report::Stats;
-use crate::prov::shm::handshake::acceptor::Greeter;
+use crate::prov::shm::handshake::acceptor::HandshakeAcceptor;
 use crate::prov::shm::handshake::control::Control;
 use crate::prov::shm::state::arrivals::{Recv, Unexpected};
 use crate::prov::shm::state::conn::Conn;
 use crate::prov::shm::state::in_flight::Flight;
-use crate::prov::shm::state::parcel::Held;
-use crate::prov::shm::state::posted_receives::Posted;
+use crate::prov::shm::state::parcel::QueuedParcel;
+use crate::prov::shm::state::posted_receives::PostedReceives;
 use crate::prov::shm::wire::address::SCHEME;
 use crate::prov::shm::wire::layout::SegmentRef;
 use crate::prov::shm::wire::message::protocol;
@@ -53,7 +53,7 @@ pub enum Phase {
 }
 
 /// How an endpoint gets its peer.
-pub enum How {
+pub enum ConnectStage {
     /// Knocks at a listener.
     Dial { name: String, by_name: bool, socket: Option<Arc<Control>> },
     /// Waits for the endpoint of that name to knock at its own listener.
@@ -63,13 +63,13 @@ pub enum How {
 }
 
 pub struct Connecting {
-    pub how: How,
+    pub stage: ConnectStage,
     pub deadline: u64,
     pub data: Vec<u8>,
 }
 
 /// A connection that is over.
-pub struct Leaving {
+pub struct EndedConnection {
     pub conn: Box<Conn>,
     pub why: Error,
 }
@@ -109,14 +109,14 @@ pub struct State {
     pub context: usize,
     pub conn: Option<Box<Conn>>,
     /// What is left of a connection that is over while a buffer of its operations is not quiet.
-    pub leaving: Option<Box<Leaving>>,
+    pub leaving: Option<Box<EndedConnection>>,
     pub rx: Option<Consumer<SegmentRef>>,
     /// Our segment, made when enabled, handed to the peer when connecting.
     pub segment: Option<(SegmentRef, OwnedFd)>,
-    pub recvs: Posted,
+    pub recvs: PostedReceives,
     pub unexpected: VecDeque<Unexpected>,
     /// Of an endpoint that is a lane: parcels that came amid other messages.
-    pub parcels: VecDeque<Held>,
+    pub parcels: VecDeque<QueuedParcel>,
     /// Whoever takes parcels looks at the ring again behind this turn of progress.
     pub taking: bool,
     /// Turns in a row in which nobody wanted the first parcel.
@@ -135,7 +135,7 @@ pub struct State {
     /// Earliest deadline of a receive; 0 = none.
     pub recv_deadline: u64,
     pub peer_name: Option<String>,
-    pub greeter: Option<Greeter>,
+    pub acceptor: Option<HandshakeAcceptor>,
     /// This endpoint's own address, once somebody asked.
     pub address: Option<String>,
     /// The process that makes its device copies, where this one may call no driver.
@@ -144,7 +144,7 @@ pub struct State {
 
 impl State {
     /// From what is bound, which nothing changes any more: which fast paths operations may take.
-    pub fn settle_fast(&mut self) {
+    pub fn choose_fast_paths(&mut self) {
         let b = &self.bind;
         let calm = self.faults.is_none();
         let sends = calm && b.tx.is_some() && !b.tx_selective && b.counters.send.is_none() && !self.deliver;

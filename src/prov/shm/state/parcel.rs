@@ -7,12 +7,12 @@ use crate::prov::shm::wire::layout::SegmentRef;
 use crate::sync::consumer::Message;
 
 /// A parcel that other messages of the ring were taken with.
-pub struct Held {
+pub struct QueuedParcel {
     pub words: Box<[u64]>,
     pub bytes: Box<[u8]>,
 }
 
-impl Parcel for Held {
+impl Parcel for QueuedParcel {
     fn words(&self) -> usize {
         self.words.len()
     }

@@ -10,7 +10,7 @@ use crate::fallible::with_room;
 const FIRST: usize = 4;
 
 #[derive(Default)]
-pub struct Posted {
+pub struct PostedReceives {
     /// None, or a power of two of them.
     places: Box<[Option<Recv>]>,
     /// Receives taken and posted so far; each lies at its number modulo the places.
@@ -18,7 +18,7 @@ pub struct Posted {
     posted: usize,
 }
 
-impl Posted {
+impl PostedReceives {
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.posted.wrapping_sub(self.taken)
@@ -123,30 +123,30 @@ mod tests {
     }
 
     /// A ring of 8 places whose receives 6 to 13 lie across its end.
-    fn wrapped() -> Posted {
-        let mut ring = Posted::default();
+    fn wrapped() -> PostedReceives {
+        let mut ring = PostedReceives::default();
         (0..8).for_each(|i| add(&mut ring, recv(i)));
         (0..6).for_each(|i| assert_eq!(ring.pop_front().map(|r| r.context), Some(i)));
         (8..14).for_each(|i| assert!(ring.post(|| recv(i))));
         ring
     }
 
-    fn add(ring: &mut Posted, recv: Recv) {
+    fn add(ring: &mut PostedReceives, recv: Recv) {
         ring.room().unwrap();
         ring.push_back(recv);
     }
 
-    fn firsts(ring: &Posted) -> Vec<usize> {
+    fn firsts(ring: &PostedReceives) -> Vec<usize> {
         ring.first(usize::MAX).iter().flatten().map(|r| r.context).collect()
     }
 
-    fn contexts(mut ring: Posted) -> Vec<usize> {
+    fn contexts(mut ring: PostedReceives) -> Vec<usize> {
         std::iter::from_fn(|| ring.pop_front()).map(|r| r.context).collect()
     }
 
     #[test]
     fn posting_in_place_never_grows() {
-        let mut ring = Posted::default();
+        let mut ring = PostedReceives::default();
         assert!(ring.is_empty() && ring.pop_front().is_none() && ring.first(9).is_empty());
         assert!(!ring.post(|| unreachable!("there is no place")));
         assert_eq!(ring.len(), 0);
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn any_steps_do_what_they_do_to_a_queue() {
-        let (mut ring, mut queue, mut random) = (Posted::default(), VecDeque::new(), 1u64);
+        let (mut ring, mut queue, mut random) = (PostedReceives::default(), VecDeque::new(), 1u64);
         for i in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let draw = (random >> 33) as usize;

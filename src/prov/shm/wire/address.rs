@@ -38,7 +38,7 @@ pub fn check_address(address: &str) -> Result<&str> {
             Some(theirs) => {
                 let ours = process::host_id()?;
                 if theirs != ours {
-                    let why = elsewhere(theirs, ours);
+                    let why = other_host_words(theirs, ours);
                     return Err(Error::new(errno::EHOSTUNREACH, format!("addr: {address:?}: {why}")));
                 }
             }
@@ -49,7 +49,7 @@ pub fn check_address(address: &str) -> Result<&str> {
 }
 
 /// Why a process whose host is `theirs` is out of reach of one whose host is `ours`.
-pub fn elsewhere(theirs: u32, ours: u32) -> String {
+pub fn other_host_words(theirs: u32, ours: u32) -> String {
     match (theirs, ours) {
         (_, process::HOST_UNKNOWN) => format!("this process cannot read {}, which tells its host", process::BOOT_ID),
         (process::HOST_UNKNOWN, _) => format!("the peer cannot read {}, which tells its host", process::BOOT_ID),
@@ -117,10 +117,10 @@ mod tests {
 
     #[test]
     fn who_does_not_know_its_host_is_not_on_another() {
-        assert!(elsewhere(1, 2).contains("another host"));
+        assert!(other_host_words(1, 2).contains("another host"));
         for (theirs, ours) in [(1, process::HOST_UNKNOWN), (process::HOST_UNKNOWN, 1)] {
-            assert!(elsewhere(theirs, ours).contains(process::BOOT_ID));
-            assert!(!elsewhere(theirs, ours).contains("another host"));
+            assert!(other_host_words(theirs, ours).contains(process::BOOT_ID));
+            assert!(!other_host_words(theirs, ours).contains("another host"));
         }
     }
 }

@@ -55,27 +55,27 @@ pub enum Kind {
 /// Why a listener turns a caller away: it has no room now, or it never takes this one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
-pub enum Why {
+pub enum RefusalReason {
     Requests = 1,
     Descriptors = 2,
     User = 3,
     Version = 4,
 }
 
-impl Why {
+impl RefusalReason {
     /// What it means to the caller.
     pub fn error(self) -> Error {
         let (errno, code, words) = match self {
-            Why::Requests => {
+            RefusalReason::Requests => {
                 (errno::ECONNREFUSED, Code::Busy, "the listener has too many connection requests that its program has not answered")
             }
-            Why::Descriptors => (
+            RefusalReason::Descriptors => (
                 errno::ECONNREFUSED,
                 Code::Busy,
                 "the listener's process has no descriptor left (RLIMIT_NOFILE; its event queue tells its owner)",
             ),
-            Why::User => (errno::EACCES, Code::None, "the listener does not let this process's user in (GDRFAB_SHM_USERS there)"),
-            Why::Version => (errno::EPROTONOSUPPORT, Code::PeerBroke, "the listener speaks another version of the shm protocol"),
+            RefusalReason::User => (errno::EACCES, Code::None, "the listener does not let this process's user in (GDRFAB_SHM_USERS there)"),
+            RefusalReason::Version => (errno::EPROTONOSUPPORT, Code::PeerBroke, "the listener speaks another version of the shm protocol"),
         };
         Error::coded(errno, code, words)
     }
@@ -105,7 +105,7 @@ pub enum Frame {
     FileBring { id: u64, size: u64, found: bool },
     Bye,
     Ready,
-    Refuse(Why),
+    Refuse(RefusalReason),
 }
 
 struct Out(Vec<u8>);
@@ -254,10 +254,10 @@ impl Frame {
             7 => Frame::Bye,
             8 => Frame::Ready,
             9 => Frame::Refuse(match from.u32()? {
-                1 => Why::Requests,
-                2 => Why::Descriptors,
-                3 => Why::User,
-                4 => Why::Version,
+                1 => RefusalReason::Requests,
+                2 => RefusalReason::Descriptors,
+                3 => RefusalReason::User,
+                4 => RefusalReason::Version,
                 _ => return None,
             }),
             _ => return None,
@@ -290,10 +290,10 @@ mod tests {
             Frame::FileBring { id: 1, size: 2, found: true },
             Frame::Bye,
             Frame::Ready,
-            Frame::Refuse(Why::Requests),
-            Frame::Refuse(Why::Descriptors),
-            Frame::Refuse(Why::User),
-            Frame::Refuse(Why::Version),
+            Frame::Refuse(RefusalReason::Requests),
+            Frame::Refuse(RefusalReason::Descriptors),
+            Frame::Refuse(RefusalReason::User),
+            Frame::Refuse(RefusalReason::Version),
         ]
     }
 

@@ -40,7 +40,7 @@ struct Header {
 
 /// Written by the owner as consumer of its ring.
 #[repr(C, align(64))]
-struct Returned {
+struct ConsumerCounters {
     lines: AtomicU64,
     messages: AtomicU64,
     area: AtomicU64,
@@ -49,7 +49,7 @@ struct Returned {
 
 /// One word alone on its line.
 #[repr(C, align(64))]
-struct Lone {
+struct PaddedWord {
     word: AtomicU64,
     pad: [u64; 7],
 }
@@ -57,11 +57,11 @@ struct Lone {
 #[repr(C, align(64))]
 struct Fixed {
     header: Header,
-    returned: Returned,
+    returned: ConsumerCounters,
     /// The owner's mark while it copies into or out of the peer's regions.
-    busy: Lone,
+    busy: PaddedWord,
     /// Not 0 while the owner sleeps and wants a wake packet.
-    sleeping: Lone,
+    sleeping: PaddedWord,
     filter: [AtomicU64; FILTER_BITS / 64],
     /// The owner's device copies in flight: the peer's region index + 1, and a number from bit 32; 0: none.
     flights: [AtomicU64; FLIGHTS],

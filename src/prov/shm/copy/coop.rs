@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Large operations carried by two cores: the initiator copies from the front, and a target that happens to poll joins from
-//! the back. A target that does not poll costs one line in the ring; one that sleeps is woken if the initiator's option
-//! says so, when there is enough to copy.
+//! Large operations that two cores carry: the initiator copies from the front, and a target that happens to poll copies from the
+//! back. A target that does not poll costs one line in the ring. A sleeping target is woken if the initiator's option says so and
+//! there is enough to copy.
 //!
-//! The last bytes are left out of the sharing and copied by the initiator when everything else is in
-//! place, so that a target that polls its buffer's end sees the whole.
+//! The last bytes are not shared. The initiator copies them when everything else is in place, so that a target that polls the end of
+//! its buffer sees all bytes of the operation.
 
 use super::direct::{copy_now, notify};
 use super::mixed_paths::attach_of;
@@ -27,22 +27,21 @@ use crate::sync::claim::MAX_CHUNKS;
 use crate::sys::copy;
 use crate::sys::space::{Attach, Reach, piece};
 
-/// Bytes at the end that are not shared.
+/// Bytes at the end of an operation that the initiator copies alone, last.
 const TAIL: usize = 64;
 
-/// Sizes of chunks: what an initiator makes, and a helper takes.
+/// Bounds of a chunk's size, for the initiator that chooses it and for the helper that checks it.
 const CHUNK_MIN: usize = 64 << 10;
 const CHUNK_MAX: usize = 512 << 10;
 
-/// Small chunks let both sides end together; each costs a hand-over of the claim's line, and on the
-/// cross-memory path a system call in which both sides want the same locks of the kernel: there, halves
-/// up to 1 MiB are a third faster than sixteenths.
+/// Small chunks let both sides end together. Each chunk costs a hand-over of the cache line of the claim and, by cross-memory attach,
+/// a system call in which both sides take the same locks of the kernel; so there a chunk is half of the operation, up to `CHUNK_MAX`.
 fn chunk_size(len: usize, path: Paths) -> usize {
     let parts = if path == Paths::DIRECT { 16 } else { 2 };
     (len / parts).clamp(CHUNK_MIN, CHUNK_MAX).next_multiple_of(4096)
 }
 
-/// Offers a large operation to the target and does our part. `None`: not an operation to share.
+/// Offers a large operation to the target and copies this side's part. `None`: the operation is not one to share.
 pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &RemoteRegion, offset: u64) -> Result<Option<Step>> {
     let ([local], config) = (job.local.as_slice(), config::get()) else { return Ok(None) };
     if local.len() < config.coop_min.max(2 * TAIL) || !state.options.coop.is_on() || place.more.is_some() {
@@ -79,7 +78,7 @@ pub fn start(state: &mut State, domain: &Domain, job: &RmaJob, place: &RemoteReg
     }
 }
 
-/// Copies chunk `i`, bypassing the cache if the whole operation is large.
+/// Copies chunk `i`, around the cache if the whole operation is large.
 fn copy_chunk(conn: &mut Conn, place: &RemoteRegion, dir: Dir, local: &Iov, offset: u64, chunk: usize, i: u32) -> Result<()> {
     let at = i as usize * chunk;
     let n = chunk.min(local.len() - at);
@@ -99,7 +98,8 @@ fn copy_chunk(conn: &mut Conn, place: &RemoteRegion, dir: Dir, local: &Iov, offs
     copy_now(conn, place, dir, std::slice::from_ref(local), at, offset + at as u64, n, false)
 }
 
-/// The helper is through. All chunks are copied, or it failed and its part is done again here, or ours failed before.
+/// Ends a shared operation after the helper's report. If the helper failed, its part is copied again here; if this side's part failed
+/// before, that error is the result.
 pub fn finish(state: &mut State, shared: &SharedCopy, status: u16) -> Result<()> {
     let CopyWork::One { place, local, tail, offset, chunk } = &shared.what else { return Ok(()) };
     if let Some(e) = &shared.failed {
@@ -120,7 +120,7 @@ pub fn finish(state: &mut State, shared: &SharedCopy, status: u16) -> Result<()>
     Ok(())
 }
 
-/// Whether the peer's pages are there that the rest of a shared copy may need.
+/// Whether the peer's pages that ending a shared operation may touch are present.
 pub fn pages_are_present(reach: &mut Reach, shared: &SharedCopy) -> bool {
     let CopyWork::One { place, local, offset, .. } = &shared.what else { return true };
     if place.path != Paths::CMA {
@@ -130,7 +130,7 @@ pub fn pages_are_present(reach: &mut Reach, shared: &SharedCopy) -> bool {
     reach.has(attach_of(shared.dir), whole)
 }
 
-/// The whole operation, once more: by the path that the region has now.
+/// The whole operation as a new job, which takes the path that the region has now.
 pub fn again(shared: &SharedCopy) -> Option<RmaJob> {
     let CopyWork::One { place, local, tail, offset, .. } = &shared.what else { return None };
     let total = local.len() + tail.len();
@@ -154,7 +154,8 @@ pub fn again(shared: &SharedCopy) -> Option<RmaJob> {
     })
 }
 
-/// Target's side: looks at a copy that a peer offers. Whatever does not fit is left to the initiator.
+/// Target's side: accepts an operation that the peer offers. An operation that does not fit is left to the initiator, without an
+/// error.
 pub fn join(conn: &mut Conn, marks: u8, words: [u64; 8]) -> Result<()> {
     let (slot, generation) = unpack_slot(words[0])?;
     let [_, key, addr, len, chunk, source, file, file_offset] = words;
@@ -182,14 +183,13 @@ pub fn join(conn: &mut Conn, marks: u8, words: [u64; 8]) -> Result<()> {
     Ok(())
 }
 
-/// Target's side: copies some chunks. True: the next turn goes on.
+/// Target's side: copies some chunks of an accepted operation. True: chunks are left for the next turn.
 #[cold]
 pub fn help(conn: &mut Conn, domain: &Domain, h: &mut HelpedCopy) -> bool {
     let OfferedWork::One { key, addr, len, chunk, source, mapped } = &h.what else { return false };
     let need = if h.read { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
     let Ok(pin) = domain.pin(*key, *addr, *len, need, conn.may_call_drivers()) else { return false };
-    // Where our pages may be gone, the kernel copies, if it does; otherwise the initiator does all.
-    // SAFETY: the mapping covers the source, and is held as long as `h` is.
+    // Where pages of this side may be gone, only the kernel may copy; if it cannot, the initiator copies everything.
     let map = mapped.as_ref().filter(|_| pin.stays).map(|(_held, address)| unsafe { Iov::new(*address, *len) });
     if !pin.site.is_host() || (map.is_none() && conn.link.why_no_cma().is_some()) {
         domain.regions.lock().unpin(pin);
@@ -209,7 +209,7 @@ pub fn help(conn: &mut Conn, domain: &Domain, h: &mut HelpedCopy) -> bool {
     report(conn, &h.part, &took)
 }
 
-/// What fails here is done by the initiator.
+/// Copies one contiguous part of a chunk. After an error the initiator copies the helper's part itself.
 fn help_run(
     reach: &mut Reach,
     mapped: Option<Iov>,

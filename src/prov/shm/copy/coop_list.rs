@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists that two cores carry: a target that polls or wakes takes rows from the back, which it reads in the initiator's memory.
-//! By cross-memory attach alone: through mappings, blocks of some KiB are copied before a helper has looked.
+//! Lists that two cores carry: a target that polls or wakes copies rows from the back. It reads the rows, which describe the blocks,
+//! in the initiator's memory.
+//!
+//! Only lists that go by cross-memory attach are shared. Through mappings, blocks of a few KiB are copied before a helper has looked.
 
 use super::direct::notify;
 use super::list::{attach, pages_are_present};
@@ -22,22 +24,22 @@ use crate::prov::shm::wire::message::{gone, kind, mark, protocol, unpack_slot};
 use crate::sys::space::{Attach, Batch, Reach, piece};
 use std::ops::Range;
 
-/// A list is shared from so many times the bytes on that a single operation is.
+/// A list is shared from this many times the bytes from which a single operation is shared.
 const COOP_MINS: usize = 4;
-/// Bytes of a run, on average: shorter ones are for one call of the kernel.
+/// Average bytes of a run from which a list is shared. Lists of shorter runs are one call of the kernel.
 const RUN_MIN: usize = 4 << 10;
-/// Bytes of a row: longer ones are shared one by one.
+/// Most bytes of a row. Lists with longer blocks are not shared as lists; their blocks are shared one by one.
 const ROW_MAX: usize = 2 << 20;
-/// Bytes of a chunk that an initiator aims at, and that a helper takes at most.
+/// Bounds of the bytes of a chunk that an initiator aims at, and the most that a helper accepts (`CHUNK_MOST`).
 const CHUNK_MIN: usize = 128 << 10;
 const CHUNK_MAX: usize = 1 << 20;
 const CHUNK_MOST: usize = 16 << 20;
-/// Rows that a chunk has at most; a helper takes those that one call of the kernel does.
+/// Most rows of a chunk. The initiator takes no more than one call of the kernel copies.
 const ROWS: u64 = 1024;
-/// Regions that a helper pins for one chunk.
+/// Most regions that a helper pins for one chunk.
 const SPANS: usize = 64;
 
-/// Whether a list is worth it.
+/// Whether a list is large enough to be shared, of runs that are neither too short nor too long.
 pub fn fits(list: &List) -> bool {
     list.total >= COOP_MINS * config::get().coop_min && list.total / list.runs.len() >= RUN_MIN && longest(list) <= ROW_MAX
 }
@@ -46,7 +48,7 @@ fn longest(list: &List) -> usize {
     list.runs.iter().map(|r| r.len()).max().unwrap_or(0)
 }
 
-/// Rows of a chunk.
+/// How many rows a chunk of this list has.
 fn rows_of_chunk(list: &List) -> usize {
     let bytes = (list.total / 32).clamp(CHUNK_MIN, CHUNK_MAX);
     let average = list.total / list.runs.len();
@@ -58,12 +60,13 @@ fn runs(i: u32, per: usize, all: usize) -> Range<usize> {
     first..all.min(first + per)
 }
 
-/// What is left from chunk `front` on.
+/// The runs from chunk `front` on, which are the helper's part.
 fn rest(front: u32, per: usize, all: usize) -> Range<usize> {
     all.min(front as usize * per)..all
 }
 
-/// Offers the list and does our part; everything is checked. `None`: there is no room for an offer.
+/// Offers the list to the target and copies this side's part. The caller has checked every block. `None`: there is no room for an
+/// offer.
 pub fn start(
     state: &mut State,
     dir: Dir,
@@ -118,7 +121,7 @@ pub fn start(
     }
 }
 
-/// The helper is through with `rest`; if it failed, that is copied here.
+/// Ends the helper's part, `rest`: counts it, or copies it again here if the helper failed.
 fn end_of(
     state: &mut State,
     list: &List,
@@ -135,7 +138,7 @@ fn end_of(
     attach(conn, list, places, dir, rest)
 }
 
-/// The helper reported on a flight, and there is room for the notices.
+/// Ends a shared list after the helper's report. The caller has checked that the ring has room for the notices.
 pub fn finish(state: &mut State, shared: &SharedCopy, status: u16) -> Result<()> {
     let CopyWork::List(SharedListCopy { list, places, per, events, .. }) = &shared.what else { return Ok(()) };
     if let Some(why) = &shared.failed {
@@ -148,19 +151,19 @@ pub fn finish(state: &mut State, shared: &SharedCopy, status: u16) -> Result<()>
     Ok(())
 }
 
-/// Says which run the failure is about, and how many bytes of it are good, as far as that can be said.
+/// Adds to an error the run in which it happened and the bytes of the run that were copied before, where both fit the error's fields.
 fn with_position(list: &List, block: usize, why: Error) -> Error {
     let run = list.runs.partition_point(|r| r.first as usize <= block).saturating_sub(1);
     let before = list.blocks_of(run).iter().take_while(|b| (b.first as usize) < block).map(|b| b.len()).sum::<usize>();
     Error { piece: u16::try_from(run).ok().zip(u32::try_from(before).ok()), ..why }
 }
 
-/// Whether the peer's pages are there that the rest of a list may need.
+/// Whether the peer's pages that ending a shared list may touch are present.
 pub fn listed_pages_are_present(reach: &mut Reach, dir: Dir, work: &SharedListCopy) -> bool {
     pages_are_present(reach, &work.list, &work.places, dir)
 }
 
-/// Target's side: looks at a list that a peer offers.
+/// Target's side: accepts a list that the peer offers. A list that this side cannot copy is left to the initiator, without an error.
 pub fn join(conn: &mut Conn, marks: u8, words: [u64; 4]) -> Result<()> {
     let (slot, generation) = unpack_slot(words[0])?;
     let [_, table, rows, per] = words;
@@ -176,11 +179,11 @@ pub fn join(conn: &mut Conn, marks: u8, words: [u64; 4]) -> Result<()> {
     Ok(())
 }
 
-/// Target's side: copies some chunks. True: the next turn goes on.
+/// Target's side: copies some chunks of an accepted list. True: chunks are left for the next turn.
 #[cold]
 pub fn help(conn: &mut Conn, domain: &Domain, h: &mut HelpedCopy) -> bool {
     let OfferedWork::List { table, rows, per } = h.what else { return false };
-    // Without memory the initiator copies the rest.
+    // Without memory for the rows, the helper gives up, and the initiator copies everything.
     let Ok(mut buf) = filled(Row::default(), per.min(rows)) else { return false };
     let took = copy_back(conn, &mut h.part, |conn, i| {
         let which = runs(i, per, rows);
@@ -197,7 +200,7 @@ pub fn help(conn: &mut Conn, domain: &Domain, h: &mut HelpedCopy) -> bool {
     report(conn, &h.part, &took)
 }
 
-/// What of one region a chunk touches.
+/// The range of one region that a chunk touches.
 struct Span {
     key: u64,
     low: u64,
@@ -205,7 +208,7 @@ struct Span {
     pin: Option<Pin>,
 }
 
-/// The bytes of some rows, checked: they are the peer's.
+/// Collects the ranges that some rows touch, and their bytes. The rows are the peer's and may be hostile, so each is checked.
 fn spans_of(rows: &[Row]) -> std::result::Result<(Vec<Span>, usize), Code> {
     let (mut spans, mut bytes): (Vec<Span>, usize) = (Vec::new(), 0);
     for row in rows {
@@ -218,7 +221,7 @@ fn spans_of(rows: &[Row]) -> std::result::Result<(Vec<Span>, usize), Code> {
     }
     match bytes > CHUNK_MOST {
         true => Err(Code::PeerBroke),
-        // The initiator does these itself.
+        // Too many regions for one chunk: the initiator copies it.
         false if spans.len() > SPANS => Err(Code::Fault),
         false => Ok((spans, bytes)),
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Operations that a device's driver carries out: it copies between local memory and a mapping of the
-//! peer's, device or host on either side, while the caller goes on.
+//! Operations that a device's driver carries out: the driver copies between local memory and a mapping of the peer's memory, device
+//! or host on either side, while the caller goes on. `start` and `start_list` put copies on a stream; `poll` ends the operations
+//! whose copies are done.
 
 use super::direct::{notices, notify};
 use crate::config;
@@ -21,7 +22,7 @@ use crate::prov::shm::wire::layout::FLIGHTS;
 use crate::sync::gate;
 use crate::sync::primitive::Ordering;
 
-/// Starts an operation that a device's driver has to carry out, to all regions; `None`: the CPU can.
+/// Starts an operation on all its regions by a device's driver. `None`: the CPU can carry it out.
 pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Vec<(RemoteRegion, u64)>) -> Result<Option<Step>> {
     let remote = places.iter().find(|(p, _)| p.path == Paths::IPC).map(|(p, _)| p.site);
     let site = match remote {
@@ -45,7 +46,7 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Ve
         conn.devices.streams[at].stream.after(stream)?;
     }
     let mut words = 0;
-    // A run of no bytes posts nothing: the operation is over when what was posted before it is.
+    // A run of no bytes posts no copy: the operation is over when the copies before it are.
     let mut outcome = Ok(conn.devices.flights.back().map_or(0, |f| f.ticket));
     let mut done = 0;
     for ((place, offset), r) in places.iter().zip(job.remote()) {
@@ -54,8 +55,8 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Ve
             if place.site.is_host() {
                 place.extents().iter().for_each(|extent| extent.pin(site));
             }
-            // SAFETY: local pieces are memory until the completion (`Iov::new`); the remote ones lie in
-            // mappings that `places` holds: until the stream's end if this fails, with the flight else.
+            // SAFETY: the caller promised by `Iov::new` that local pieces are memory until the completion. The remote ones lie in
+            // mappings that `places` holds: until the stream's end if this fails, else as long as the copy is in flight.
             unsafe { post(conn, at, job, local, place, *offset, done, r.len, last) }
         });
         if outcome.is_err() {
@@ -81,7 +82,8 @@ pub fn start(conn: &mut Conn, domain: &Domain, job: &mut RmaJob, places: &mut Ve
     }
 }
 
-/// As `start`, of a list: every block is checked, and goes behind what the stream holds. `name`: it was posted under that before.
+/// Starts a list by a device's driver, behind the copies that the stream holds. Every block was checked. `name`: the name under which
+/// the stream has the same list from an earlier call.
 #[allow(clippy::too_many_arguments)]
 pub fn start_list(
     conn: &mut Conn,
@@ -128,8 +130,8 @@ pub fn start_list(
         conn.devices.release(&link, words);
         return Ok(Native::Failed(block, e));
     }
-    // SAFETY: local blocks stay until completion, as the C caller says; the remote ones lie in mappings that the flight holds, or
-    // `places` until the stream's end.
+    // SAFETY: the C caller promised that local blocks stay until the completion. The remote ones lie in mappings that the copy in
+    // flight holds, or `places` until the stream's end.
     match unsafe { post_blocks(conn, domain, at, local, dir, list, name, &places) } {
         Ok(ticket) => {
             kept.extend(places.drain(..).map(|p| (p, 0)));
@@ -145,15 +147,15 @@ pub fn start_list(
     }
 }
 
-/// Copies of a list that go to the stream at once.
+/// Most copies of a list that are given to the stream in one call.
 const COPIES: usize = 64 << 10;
-/// Answers about what kernels reach that are kept.
+/// Most entries of the cache of ranges that device kernels reach.
 const REACHED_MOST: usize = 1024;
 
-/// Posts the blocks of a list; gives the last copy's number.
+/// Posts the blocks of a list; returns the ticket of the last copy.
 ///
 /// # Safety
-/// Both sides stay valid until the copies are done.
+/// Local and remote memory stay valid until the copies are done.
 #[allow(clippy::too_many_arguments)]
 unsafe fn post_blocks(
     conn: &mut Conn,
@@ -169,7 +171,7 @@ unsafe fn post_blocks(
         && list.pairs.iter().all(|p| domain.local_pieces(p.desc).is_ok())
         && places.iter().all(|p| p.one.stays_reachable())
     {
-        // SAFETY: both sides stay, as the caller says: blocks and regions are those that were posted under the name.
+        // SAFETY: the caller promises that both sides stay. Blocks and regions are those that were posted under the name.
         let again = unsafe { conn.devices.streams[at].stream.post_again(name) };
         if let Some(ticket) = again.map_err(|e| failed_block(&list.runs, e))? {
             return Ok(ticket);
@@ -202,7 +204,7 @@ unsafe fn post_blocks(
             }
         }
         if copies.len() >= COPIES || i + 1 == list.runs.len() {
-            // SAFETY: both sides of each copy stay until it is done, as the caller says.
+            // SAFETY: the caller promises that both sides of each copy stay until it is done.
             ticket = unsafe { stream.post_list(&copies, reached, name) }.map_err(|e| failed_block(&list.runs[first..=i], e))?;
             copies.clear();
             first = i + 1;
@@ -211,7 +213,7 @@ unsafe fn post_blocks(
     Ok(ticket)
 }
 
-/// The driver does not say which of the blocks it was given at once it refused.
+/// The first of the blocks that a driver refused; the driver does not tell which of the blocks of one call it refused.
 fn failed_block(runs: &[Run], e: Error) -> (usize, Error) {
     match runs {
         [first, .., last] => (first.first as usize, e.context(format_args!("one of the blocks from there to {}", last.first))),
@@ -219,7 +221,7 @@ fn failed_block(runs: &[Run], e: Error) -> (usize, Error) {
     }
 }
 
-/// Whether a kernel of the stream's device can touch both sides, wherever they lie.
+/// Whether a kernel of the stream's device can access all memory of both sides.
 fn are_reached(conn: &mut Conn, domain: &Domain, at: usize, local: Site, list: &List, places: &[RemoteRegion]) -> bool {
     let site = conn.devices.streams[at].site;
     let Ok(up) = hmem::get(site.iface) else { return false };
@@ -227,7 +229,8 @@ fn are_reached(conn: &mut Conn, domain: &Domain, at: usize, local: Site, list: &
     if known.len() > REACHED_MOST {
         known.clear();
     }
-    // Neither a generation nor a descriptor is used for other memory again; the peer's may be mapped elsewhere by and by.
+    // Generations and descriptors are never used again for other memory, so cached answers stay true. A peer's region may be mapped
+    // elsewhere later, so its mappings are part of the cache's key.
     let theirs = places.iter().all(|p| {
         let ask = || p.walk(0, p.len as usize).all(|(there, n)| up.reaches(site.device, there.here as u64, n as u64));
         p.extents().iter().all(|e| e.stays_reachable())
@@ -243,7 +246,8 @@ fn are_reached(conn: &mut Conn, domain: &Domain, at: usize, local: Site, list: &
         })
 }
 
-/// Only copies between device memory and device memory can be made elsewhere.
+/// Checks that this process need not call a driver: only copies between device memory and device memory can be made by the copier
+/// process.
 pub fn check_no_driver(job: &RmaJob, places: &[(RemoteRegion, u64)]) -> Result<()> {
     let on_devices = places.iter().filter(|(p, _)| p.path == Paths::IPC).count();
     match (job.site.is_host(), on_devices) {
@@ -254,14 +258,14 @@ pub fn check_no_driver(job: &RmaJob, places: &[(RemoteRegion, u64)]) -> Result<(
     }
 }
 
-/// Marks a word for a copy in the peer's region and checks that the region is open.
+/// Takes a word of the segment for a copy in the peer's region, and checks that the region is still open.
 fn enter(conn: &mut Conn, place: &RemoteRegion) -> Result<FlightBits> {
     let devices = &mut conn.devices;
     let k = (!devices.held).trailing_zeros() as usize;
     if k >= FLIGHTS {
         return Err(Error::AGAIN);
     }
-    // A number of its own in the high half: the peer must tell this copy from the next in the region.
+    // A number in the high half lets the peer tell this copy from the next one in the same region.
     devices.turn = devices.turn.wrapping_add(1);
     let word = conn.link.mine.flight(k);
     word.store((u64::from(place.index) + 1) | (u64::from(devices.turn) << 32), Ordering::SeqCst);
@@ -275,10 +279,10 @@ fn enter(conn: &mut Conn, place: &RemoteRegion) -> Result<FlightBits> {
     Ok(1 << k)
 }
 
-/// Posts the copies of one run; gives the last one's number, or `last` if the run has no bytes.
+/// Posts the copies of one region; returns the ticket of the last copy, or `last` if there are no bytes.
 ///
 /// # Safety
-/// Both sides stay valid until the copies are done.
+/// Local and remote memory stay valid until the copies are done.
 #[allow(clippy::too_many_arguments)]
 unsafe fn post(
     conn: &mut Conn,
@@ -305,7 +309,8 @@ unsafe fn post(
         let mut here = there.here as u64;
         for part in parts(local, done, run) {
             let (to, from) = if write { (here, part.addr() as u64) } else { (part.addr() as u64, here) };
-            // SAFETY: the part is memory until the operation is over, and the caller keeps the mapping of the peer's so long.
+            // SAFETY: the caller promises that local parts are memory until the operation is over, and that the peer's mapping stays
+            // as long.
             ticket = unsafe { stream.post(how, to, from, part.len()) }.map_err(fault)?;
             here += part.len() as u64;
         }
@@ -314,14 +319,14 @@ unsafe fn post(
     Ok(ticket)
 }
 
-/// Ends the copies that are done.
+/// Ends the operations whose copies are done.
 pub fn poll(state: &mut State) -> Result<()> {
     let Some(conn) = state.conn.as_deref_mut() else { return Ok(()) };
     let current = conn.devices.current;
     let done = match conn.devices.streams.get_mut(current).map(|of| of.stream.done()) {
         Some(Ok(done)) => done,
         Some(Err(e)) => return failed(state, e),
-        // The stream was given up, and waited for what it held.
+        // The stream was dropped, which waited for its copies.
         None => match conn.devices.stream_error.take() {
             None => u64::MAX,
             Some(e) => return failed(state, e),
@@ -342,7 +347,7 @@ pub fn poll(state: &mut State) -> Result<()> {
     Ok(())
 }
 
-/// The driver gave the stream up: everything on it failed.
+/// The stream failed: all operations on it fail.
 #[cold]
 fn failed(state: &mut State, e: Error) -> Result<()> {
     let Some(conn) = state.conn.as_deref_mut() else { return Ok(()) };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copies between local memory and a peer's region, under the region's gate, or out of the ring; and how the peer learns of
-//! them.
+//! Copies between local memory and a peer's region within the call, and the notices that tell the peer of a write. Each copy runs
+//! inside the region's gate, so that the peer does not close the region under it. `deliver` takes bytes out of a message in the ring.
 
 use crate::config;
 use crate::error::Result;
@@ -18,7 +18,8 @@ use crate::sync::ring::Header;
 use crate::sys::copy;
 use crate::sys::space::{Attach, Piece, Reach, piece};
 
-/// Copies one run between local pieces and a peer's region by its path, under the gate.
+/// Copies `len` bytes between local pieces (from byte `skip` on) and a peer's region (from `offset` on), by the region's path, inside
+/// its gate.
 #[allow(clippy::too_many_arguments)]
 pub fn copy_now(
     conn: &mut Conn,
@@ -72,13 +73,13 @@ fn attach_run(reach: &Reach, place: &RemoteRegion, dir: Dir, local: &[Iov], skip
     reach.copy(how, &ours, &theirs)
 }
 
-/// What `notify` takes of the ring at most, for so many regions.
+/// The most that `notify` takes of the ring for `events` regions.
 pub fn notices(events: usize) -> Header {
     Header { words: 3, bytes: ((events + 1) * 64) as u16, ..Header::default() }
 }
 
-/// Tells the target of a write that wants to be known: by data, or because the region counts. The
-/// ring's room was checked before the copy.
+/// Tells the target of a write: by a message with the caller's data, and by one for each region that counts writes. The caller has
+/// checked the room of the ring before the copy.
 pub fn notify(conn: &mut Conn, dir: Dir, data: Option<u64>, total: usize, events: &[(u64, bool, usize)]) {
     if dir == Dir::Read {
         return;
@@ -93,7 +94,7 @@ pub fn notify(conn: &mut Conn, dir: Dir, data: Option<u64>, total: usize, events
     }
 }
 
-/// Puts bytes of a ring message into pieces of memory at `site`, from byte `skip` of them on.
+/// Copies `len` bytes of a ring message into pieces of memory at `site`, from byte `skip` of the pieces on.
 pub fn deliver(message: &Message<'_, SegmentRef>, site: Site, pieces: &[Iov], skip: usize, len: usize) -> Result<()> {
     if site.is_host() {
         let mut at = 0;

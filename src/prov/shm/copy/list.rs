@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How the blocks of a list are copied: through mappings, or by as many as one call of the kernel takes.
+//! Copies the blocks of a list: by the CPU through mappings (`copy_mapped`), or by the kernel (`attach`), with as many blocks in one
+//! system call as it takes. The caller (`ops/list.rs`) has checked every block.
 
 use super::mixed_paths::attach_of;
 use crate::error::{Error, errno};
@@ -12,11 +13,12 @@ use crate::sys::copy;
 use crate::sys::space::{Attach, Batch, Piece, Reach, STEP, piece};
 use std::ops::Range;
 
-/// Bytes, and blocks, copied under one mark, so that a region is closed in bounded time.
+/// Bounds of the bytes and of the blocks that are copied under one busy mark. The owner of a region waits for the mark when it closes
+/// the region, so these bound the wait.
 const MARK_BYTES: usize = 64 << 20;
 const MARK_RUNS: usize = 16 << 10;
 
-/// Enters all regions under one mark; the place of one that is closed.
+/// Sets the busy mark for all regions at once. `Err`: the index in `places` of a region that is closed.
 fn enter(conn: &mut Conn, places: &[RemoteRegion]) -> std::result::Result<(), usize> {
     conn.gate.mark(conn.link.mine.busy());
     let shut = places.iter().position(|p| !gate::shows(&conn.link.table.entry(p.index).gate, p.generation));
@@ -26,18 +28,18 @@ fn enter(conn: &mut Conn, places: &[RemoteRegion]) -> std::result::Result<(), us
     Err(i)
 }
 
-/// The first block from run `from` on of a pair.
+/// The first block of `pair` from run `from` on; the first block of `from` if there is none.
 fn first_of(list: &List, from: usize, pair: usize) -> usize {
     list.runs[from..].iter().find(|r| r.pair as usize == pair).map_or(list.runs[from].first, |r| r.first) as usize
 }
 
 pub type CopyResult = std::result::Result<(), (usize, Error)>;
 
-/// Copies through mappings.
+/// Copies all blocks through the mappings of the regions. `deliver`: the last copy is complete before the mark is taken away.
 pub fn copy_mapped(conn: &mut Conn, list: &List, places: &[RemoteRegion], dir: Dir, deliver: bool, streaming_from: usize) -> CopyResult {
     let streaming = if list.total >= streaming_from { streaming_from.min(64 << 10) } else { usize::MAX };
     let simple = places.iter().all(|p| p.more.is_none());
-    // Where a byte of each region lies here, less its address.
+    // For each region: the address of its mapping here minus its address in the peer.
     let shifts: Vec<u64> = places.iter().map(|p| (p.one.here() as u64).wrapping_sub(p.base)).collect();
     let mut at = 0;
     while at < list.runs.len() {
@@ -62,7 +64,7 @@ pub fn copy_mapped(conn: &mut Conn, list: &List, places: &[RemoteRegion], dir: D
     Ok(())
 }
 
-/// Moves the first of some runs, as many as one mark allows; how many.
+/// Copies runs by `each` until one mark's bytes are reached; returns how many runs were copied.
 #[inline(always)]
 fn copy_marked(runs: &[Run], each: impl Fn(&Run)) -> usize {
     let mut bytes = 0;
@@ -76,27 +78,27 @@ fn copy_marked(runs: &[Run], each: impl Fn(&Run)) -> usize {
     runs.len()
 }
 
-/// Copies a block to a region that is mapped here, `shift` from the peer's addresses.
+/// Copies a block to a region whose mapping here lies `shift` bytes from the peer's addresses.
 ///
 /// # Safety
-/// The block and its place in the region are there.
+/// The block is readable, and its place in the mapped region is writable.
 #[inline(always)]
 unsafe fn copy_to_region(run: &Run, shift: u64, streaming: usize) {
     // SAFETY: as the caller says.
     unsafe { copy::copy(run.addr.wrapping_add(shift) as *mut u8, run.buf() as *const u8, run.len(), streaming) };
 }
 
-/// Copies a block from there.
+/// Copies a block from a region whose mapping here lies `shift` bytes from the peer's addresses.
 ///
 /// # Safety
-/// As for `copy_to_region`.
+/// The block is writable, and its place in the mapped region is readable.
 #[inline(always)]
 unsafe fn copy_from_region(run: &Run, shift: u64, streaming: usize) {
     // SAFETY: as the caller says.
     unsafe { copy::copy(run.buf() as *mut u8, run.addr.wrapping_add(shift) as *const u8, run.len(), streaming) };
 }
 
-/// As `copy_mapped` of a block whose region has several pieces.
+/// Copies one block of a region that has several pieces.
 fn pieces(run: &Run, place: &RemoteRegion, dir: Dir, streaming: usize) {
     let mut local = run.buf();
     for (there, n) in place.walk(run.addr - place.base, run.len()) {
@@ -107,7 +109,7 @@ fn pieces(run: &Run, place: &RemoteRegion, dir: Dir, streaming: usize) {
     }
 }
 
-/// Whether the peer's pages are there that the kernel is to copy.
+/// Whether the peer's pages are present, so that the kernel copies them without a page fault.
 pub fn pages_are_present(reach: &mut Reach, list: &List, places: &[RemoteRegion], dir: Dir) -> bool {
     if places.iter().all(|place| place.more.is_none()) {
         let shifts: Vec<u64> = places.iter().map(|place| place.one.addr().wrapping_sub(place.base)).collect();
@@ -120,7 +122,7 @@ pub fn pages_are_present(reach: &mut Reach, list: &List, places: &[RemoteRegion]
     reach.has(attach_of(dir), ranges)
 }
 
-/// Has the kernel copy some runs, as many at a time as it takes.
+/// Has the kernel copy the runs in `which`, as many in one call as it takes.
 pub fn attach(conn: &mut Conn, list: &List, places: &[RemoteRegion], dir: Dir, which: Range<usize>) -> CopyResult {
     let how = attach_of(dir);
     let mut batch = Batch::default();
@@ -151,7 +153,8 @@ pub fn attach(conn: &mut Conn, list: &List, places: &[RemoteRegion], dir: Dir, w
     Ok(())
 }
 
-/// Which of the blocks that one call moved is it that the kernel could not, and of which pair.
+/// Finds the block that made a cross-memory copy of several runs fail: repeats the call block by block. Returns the block, its pair,
+/// and the error; the first block and the error of the whole call if no block fails alone.
 #[cold]
 fn find_failed_block(
     conn: &Conn,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Operations that no single copier can carry out: their regions are reached by different paths, or one takes a bounce buffer.
-//! Each region is moved by its own path, within the call, once nothing is under way that this could overtake.
+//! Operations that no single copier can carry out, because their regions are reached by different paths or one needs a bounce buffer.
+//! Each region is copied by its own path, within the call, and only when no earlier operation is in flight that a copy could
+//! overtake.
 
 use super::direct::copy_now;
 use crate::error::{Code, Error, Result, errno};
@@ -18,12 +19,12 @@ use crate::sys::space::{self, Attach};
 /// Bytes of the bounce buffer between device memory and cross-memory attach.
 const BOUNCE: usize = 4 << 20;
 
-/// Whether a device's driver copies between memory at `local` and the region.
+/// Whether a device's driver copies between local memory at `local` and the region.
 fn by_driver(local: Site, place: &RemoteRegion) -> bool {
     place.path == Paths::IPC || (!local.is_host() && place.path == Paths::DIRECT)
 }
 
-/// Whether neither one stream nor the CPU can do all of it. An error: no driver copies between two of the places.
+/// Whether neither one stream of a driver nor the CPU can copy all regions. `Err`: no driver copies between two of the places.
 pub fn need_several_paths(local: Site, places: &[(RemoteRegion, u64)]) -> Result<bool> {
     let mut ifaces = places.iter().filter(|(p, _)| p.path == Paths::IPC).map(|(p, _)| p.site);
     if let Some(other) = ifaces.clone().find(|s| !local.is_host() && s.iface != local.iface) {
@@ -37,7 +38,7 @@ pub fn need_several_paths(local: Site, places: &[(RemoteRegion, u64)]) -> Result
     Ok(vendors || bounced || (count != 0 && count != places.len()))
 }
 
-/// Whether the peer's pages are there that the kernel is to copy.
+/// Whether the peer's pages that the kernel is to copy are present.
 pub fn pages_are_present(conn: &mut Conn, job: &RmaJob, places: &[(RemoteRegion, u64)]) -> bool {
     let attached = places.iter().zip(job.remote()).filter(|((place, _), _)| place.path == Paths::CMA);
     if attached.clone().next().is_none() {
@@ -51,7 +52,8 @@ pub fn attach_of(dir: Dir) -> Attach {
     if dir == Dir::Write { Attach::Write } else { Attach::Read }
 }
 
-/// Moves all but what goes through the ring; gives key, whether it counts writes, and bytes, of each region.
+/// Copies all regions except those that go through the ring. For each copied region returns its key, whether it counts writes, and
+/// the bytes.
 pub fn move_all(conn: &mut Conn, job: &mut RmaJob, places: &[(RemoteRegion, u64)], stats: &mut Stats) -> Result<Vec<(u64, bool, usize)>> {
     let (mut skip, mut moved) = (0, Vec::with_capacity(places.len()));
     for (i, (place, offset)) in places.iter().enumerate() {
@@ -66,7 +68,7 @@ pub fn move_all(conn: &mut Conn, job: &mut RmaJob, places: &[(RemoteRegion, u64)
     Ok(moved)
 }
 
-/// Moves the bytes of one region, which begin with byte `skip` of the operation.
+/// Copies the bytes of one region, which begin at byte `skip` of the operation.
 fn move_now(conn: &mut Conn, job: &mut RmaJob, place: &RemoteRegion, offset: u64, skip: usize, len: usize) -> Result<()> {
     let deliver = job.flags & flags::DELIVERY_COMPLETE != 0;
     if by_driver(job.site, place) {
@@ -78,7 +80,7 @@ fn move_now(conn: &mut Conn, job: &mut RmaJob, place: &RemoteRegion, offset: u64
     bounce(conn, job, place, offset, skip, len)
 }
 
-/// Enters the region's gate; the caller leaves it.
+/// Enters the region's gate. The caller leaves it after the copy.
 fn enter(conn: &mut Conn, place: &RemoteRegion) -> Result<()> {
     if conn.gate.enter(conn.link.mine.busy(), &conn.link.table.entry(place.index).gate, place.generation, place.index) {
         return Ok(());
@@ -87,7 +89,7 @@ fn enter(conn: &mut Conn, place: &RemoteRegion) -> Result<()> {
     Err(no_such_key(place.key))
 }
 
-/// Has the driver copy, and waits for it.
+/// Has the device's driver copy, and waits for the copy.
 fn drive(conn: &mut Conn, job: &mut RmaJob, place: &RemoteRegion, offset: u64, skip: usize, len: usize) -> Result<()> {
     let site = if place.path == Paths::IPC && job.site.is_host() { place.site } else { job.site };
     wait_for_stream(site, &mut job.stream_after)?;
@@ -105,8 +107,8 @@ fn drive(conn: &mut Conn, job: &mut RmaJob, place: &RemoteRegion, offset: u64, s
         let mut here = there.here as u64;
         for part in parts(job.local.as_slice(), at, run) {
             let (to, from) = if write { (here, part.addr() as u64) } else { (part.addr() as u64, here) };
-            // SAFETY: the part is memory until the operation is over (`Iov::new`); the remote run was checked against its region, and
-            // `place` holds the mapping that it lies in.
+            // SAFETY: the caller promised by `Iov::new` that the part is memory until the operation is over. The remote run was
+            // checked against its region, and `place` holds the mapping that the run lies in.
             moved = moved.and_then(|()| unsafe { up.copy(site.device, how, to, from, part.len()) });
             here += part.len() as u64;
         }
@@ -116,7 +118,7 @@ fn drive(conn: &mut Conn, job: &mut RmaJob, place: &RemoteRegion, offset: u64, s
     moved.map_err(|e| Error::coded(e.errno, Code::Fault, e.words))
 }
 
-/// Between device memory here and a peer's private host memory: through a bounce buffer.
+/// Copies between device memory of this side and private host memory of the peer, through a bounce buffer.
 fn bounce(conn: &mut Conn, job: &mut RmaJob, place: &RemoteRegion, offset: u64, skip: usize, len: usize) -> Result<()> {
     wait_for_stream(job.site, &mut job.stream_after)?;
     let mut buffer = vec![0u8; len.min(BOUNCE)];
@@ -135,12 +137,12 @@ fn bounce(conn: &mut Conn, job: &mut RmaJob, place: &RemoteRegion, offset: u64, 
     Ok(())
 }
 
-/// Between the bounce buffer and the peer's memory: the kernel copies.
+/// Has the kernel copy between the bounce buffer and the peer's memory.
 fn across(conn: &mut Conn, dir: Dir, place: &RemoteRegion, offset: u64, buffer: &mut [u8]) -> Result<()> {
     enter(conn, place)?;
     let theirs: Vec<_> = place.walk(offset, buffer.len()).map(|(run, n)| space::piece(run.addr, n)).collect();
     let how = attach_of(dir);
-    // SAFETY: `buffer` is borrowed, by us alone, until the copy below has returned.
+    // SAFETY: `buffer` is borrowed exclusively until the copy below has returned.
     let ours = unsafe { Iov::of_mut(buffer) };
     let moved = conn.reach.copy(how, &[ours], &theirs);
     conn.gate.leave(conn.link.mine.busy());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copies that two sides carry: the initiator takes chunks from the front, a target that helps from the back. What one
-//! operation and a list have in common.
+//! Copies that two sides carry, for single operations (`coop.rs`) and lists (`coop_list.rs`): the initiator claims chunks from the
+//! front, and a helping target claims chunks from the back.
 //!
-//! A helper that has claimed a chunk may be held up before it copies it, so the operation ends, whatever became of our own
-//! part, only when the helper has reported or is known to be gone.
+//! A helper can be delayed between the claim of a chunk and its copy. So even after a failure of its own part the initiator ends the
+//! operation only when the helper has reported or is known to be gone.
 
 use crate::error::{Code, Error, Result};
 use crate::prov::bind::Coop;
@@ -14,13 +14,14 @@ use crate::prov::shm::wire::message::{broken, mark, slot_word, status_of};
 use crate::sync::ring::Header;
 use crate::sys::time;
 
-/// How long the initiator waits inside the posting call for the helper's last chunk.
+/// How long the initiator waits for the helper's last chunk inside the posting call.
 const LINGER_NS: u64 = 200_000;
 
-/// Bytes that are worth waking a sleeping target for: it takes as long as a tenth of them, and looks on for a while.
+/// Offered bytes that are worth waking a sleeping target for. Waking takes about a tenth of the time of copying them, and a woken
+/// target looks on for a while.
 const WAKE_BYTES: usize = 1 << 20;
 
-/// Bytes that a helper copies in one turn of its progress.
+/// Bytes after which a helper ends its turn of progress.
 const HELP_BYTES: usize = 4 << 20;
 
 /// The initiator's side of one offer.
@@ -28,14 +29,15 @@ pub struct Claim {
     pub slot: u16,
     generation: u16,
     pub chunks: u32,
-    /// The next chunk from the front; in the end the first of the helper's part.
+    /// The next chunk from the front; at the end, the first chunk of the helper's part.
     pub front: u32,
 }
 
 impl Claim {
-    /// Offers `len` bytes in `chunks`; the first of the words is filled in. `None`: there is no room for an offer.
+    /// Offers `len` bytes in `chunks` chunks, by a ring message of `words`, whose first word is filled in here. `None`: there is no
+    /// room for an offer.
     pub fn offer(conn: &mut Conn, coop: Coop, kind: u8, dir: Dir, chunks: u32, len: usize, words: &mut [u64]) -> Result<Option<Claim>> {
-        // A peer that does not poll must not find its ring full of invitations.
+        // Leaves room in the ring: a peer that does not poll must not find it full of offers.
         if !conn.tx.is_roomy().map_err(broken)? {
             return Ok(None);
         }
@@ -52,7 +54,7 @@ impl Claim {
         Ok(Some(Claim { slot, generation, chunks, front: 0 }))
     }
 
-    /// Copies chunks until the helper has the rest; gives what ended that early.
+    /// Copies chunks until the helper has claimed the rest. `Some`: the error that ended the copying early.
     pub fn copy_front(&mut self, conn: &mut Conn, mut copy: impl FnMut(&mut Conn, u32) -> Result<()>) -> Option<Error> {
         let ours = conn.link.mine.clone();
         let slot = ours.slot(self.slot as usize);
@@ -65,14 +67,14 @@ impl Claim {
             let copied = copy(conn, self.front);
             self.front += 1;
             if let Err(e) = copied {
-                // The gate closed or a page vanished: the helper begins nothing more.
+                // The region was closed or a page vanished: the helper may claim no further chunk.
                 self.front = slot.stop(self.generation, self.front, self.chunks).unwrap_or(self.front);
                 return Some(e);
             }
         }
     }
 
-    /// Waits a little for the helper's part; gives its status, and the slot back.
+    /// Waits up to `LINGER_NS` for the helper's report; returns its status and frees the slot.
     pub fn linger(&self, conn: &mut Conn) -> Option<u16> {
         let ours = conn.link.mine.clone();
         let until = time::now_ns() + LINGER_NS;
@@ -90,14 +92,15 @@ impl Claim {
     }
 }
 
-/// What a helper did in one turn.
+/// The work of a helper in one turn, for its report to the initiator.
 pub struct HelpReport {
     before: u32,
     status: u16,
     over: bool,
 }
 
-/// Target's side: copies some chunks from the back, as `copy` does, which says how many bytes. [`report`] comes next.
+/// Target's side: claims chunks from the back and copies each by `copy`, which returns the bytes copied. The caller calls [`report`]
+/// next.
 pub fn copy_back(
     conn: &mut Conn,
     part: &mut HelperPart,
@@ -106,7 +109,7 @@ pub fn copy_back(
     let theirs = conn.link.peer.clone();
     let slot = theirs.slot(part.slot as usize);
     let (mut took, mut bytes) = (HelpReport { before: part.done, status: 0, over: false }, 0);
-    // No more than there are chunks in all, whatever the peer writes into the claim meanwhile.
+    // At most all chunks, whatever the peer writes into the claim meanwhile.
     while part.done < part.chunks && bytes < HELP_BYTES {
         let Some(i) = slot.claim_back(part.generation) else {
             took.over = true;
@@ -124,7 +127,7 @@ pub fn copy_back(
     took
 }
 
-/// Tells the initiator of a turn. True: the next one goes on.
+/// Reports a turn to the initiator. True: chunks are left for the next turn.
 pub fn report(conn: &Conn, part: &HelperPart, took: &HelpReport) -> bool {
     if part.done > took.before || took.status != 0 {
         conn.link.peer.slot(part.slot as usize).report(part.generation, took.status, part.done);

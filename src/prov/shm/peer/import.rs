@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A peer's memory files and device allocations, mapped here. A mapping lives as long as somebody holds it: this set
-//! until the peer has freed the memory, a region's entry, an operation in flight. Whoever takes an address from one
-//! keeps it, because the peer decides when the set lets go.
+//! A peer's memory files and device allocations, mapped into this process.
+//!
+//! A mapping stays as long as someone holds it: the set of imports (until the peer frees the memory), an entry of a region, or an
+//! operation in flight. Code that takes an address from a mapping also holds the mapping, because the peer decides when the set drops
+//! it.
 
 use super::link::Link;
 use crate::config;
@@ -18,20 +20,20 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
-/// What the files of all peers may take of this process's address space, and of the mappings that the kernel lets it have
-/// (vm.max_map_count, 65530 as a rule): half and a quarter.
+/// Bounds of the address space and of the number of mappings that the files of all peers may take together: half of a 47-bit address
+/// space, and a quarter of the kernel's usual limit (vm.max_map_count, 65530).
 const MOST_BYTES: u64 = 1 << 46;
 const MOST_FILES: u64 = 1 << 14;
 
 static BYTES: AtomicU64 = AtomicU64::new(0);
 static FILES: AtomicU64 = AtomicU64::new(0);
 
-/// A file's part of that; given back when dropped.
+/// One mapping's part of the bounds above; given back when dropped.
 pub struct MappingQuota(u64);
 
 impl MappingQuota {
     fn claim(size: u64) -> Result<MappingQuota> {
-        // Relaxed: numbers of their own, which guard nothing else.
+        // Relaxed: the counters order no other memory.
         let quota = MappingQuota(size);
         let bytes = BYTES.fetch_add(size, Ordering::Relaxed).saturating_add(size);
         let files = FILES.fetch_add(1, Ordering::Relaxed) + 1;
@@ -52,14 +54,14 @@ impl Drop for MappingQuota {
 /// A peer's memory file or device allocation, mapped here.
 pub enum Import {
     Host {
-        /// Undone before the mapping is; none: not tried, or refused.
+        /// Undone before the mapping is (fields are dropped in order). None: pinning was not tried, or was refused.
         pinned: OnceLock<Option<Pinned>>,
         map: Mapping,
         writable: bool,
         _quota: MappingQuota,
     },
     Device(hmem::Import),
-    /// The peer is in this process: its memory at its own address, and the device that copies.
+    /// Memory of a peer in this process: used at the owner's address, and copied by `device`.
     Own {
         of: Allocation,
         device: u32,
@@ -91,12 +93,13 @@ impl Import {
         }
     }
 
-    /// Identity of the memory if it is the owner's own address, which nothing keeps; 0: a mapping of ours.
+    /// Identity of memory that is used at the owner's own address and that nothing keeps allocated; 0: a mapping of ours, which
+    /// stays.
     pub fn id(&self) -> u64 {
         if let Import::Own { of, .. } = self { of.id } else { 0 }
     }
 
-    /// Address of `[offset, offset+len)`, if that lies inside.
+    /// Address of `[offset, offset+len)`, if the range lies inside.
     pub fn at(&self, offset: u64, len: u64) -> Option<usize> {
         (offset.checked_add(len)? <= self.len()).then(|| self.base() + offset as usize)
     }
@@ -108,25 +111,25 @@ impl Import {
         }
     }
 
-    /// Whether it stays where kernels reach it for as long as it is mapped.
+    /// Whether device kernels reach the memory as long as it is mapped: device memory, or host memory that was pinned.
     pub fn stays_reachable(&self) -> bool {
         if let Import::Host { pinned, .. } = self { matches!(pinned.get(), Some(Some(_))) } else { true }
     }
 }
 
-/// Why a peer's file is not mapped here yet.
+/// Why a peer's file is not mapped.
 #[derive(Clone, Debug)]
 enum Missing {
-    /// The peer was asked over the socket.
+    /// The peer was asked for the file over the control socket.
     Asked,
-    /// It cannot be had.
+    /// The file cannot be mapped.
     Never(Error),
-    /// This process lacked a descriptor or memory; it is tried again from this time on.
+    /// This process had no descriptor or memory left; mapping is tried again from this time on.
     Later(Error, u64),
 }
 
 impl Missing {
-    /// How long a file is left alone that this process had no room for.
+    /// How long to wait after this process lacked a descriptor or memory for a file.
     const REST_NS: u64 = 100_000_000;
 
     fn of(e: Error) -> Missing {
@@ -145,23 +148,23 @@ impl Missing {
     }
 }
 
-/// The device that a mapping is for, if it matters.
+/// The device that a mapping is for; none: any device.
 pub type MappedFor = Option<u32>;
 
-/// What of one peer is mapped here, and what could not be.
+/// The imports of one peer: its mapped files, and the files that could not be mapped.
 #[derive(Default)]
 pub struct Imports {
-    /// By file and, for device memory, the device it was mapped for: a driver copies at full speed only
-    /// through a mapping of the device that copies.
+    /// By file and, for device memory, the device that it was mapped for: a driver copies at full speed only through a mapping made
+    /// for the device that copies.
     all: HashMap<(u64, MappedFor), Arc<Import>>,
     missing: HashMap<u64, Missing>,
-    /// Files that the caller has to ask the peer for.
+    /// Files that the endpoint must ask the peer for over the control socket.
     pub to_ask: Vec<u64>,
-    /// Device that the peer's memory is mapped for; none: any will do.
+    /// Device that the peer's memory is mapped for; none: any device.
     pub mapped_for: MappedFor,
-    /// Last reasons, for explanations.
+    /// Last reason why a descriptor could not be fetched by pidfd, for explanations.
     pidfd_refused: Option<Error>,
-    /// The process in which device memory is mapped instead of here.
+    /// The process that maps device memory instead of this one.
     pub copier: Option<&'static Copier>,
 }
 
@@ -171,16 +174,16 @@ impl Imports {
         (file, self.mapped_for.filter(|_| on_device))
     }
 
-    /// Whether `get` would have to map the file, or to find out why it cannot.
+    /// Whether the file is neither mapped nor known to be missing, so that `get` would try to map it.
     pub fn is_new(&self, link: &Link, file: u64) -> bool {
         !self.all.contains_key(&self.place(link, file)) && !self.missing.contains_key(&file)
     }
 
-    /// The mapping of `file`, made now if it can be had at once.
+    /// The mapping of `file`, made now if that is possible without waiting for the peer.
     pub fn get(&mut self, link: &Link, file: u64, write: bool) -> Option<&Arc<Import>> {
         let place = self.place(link, file);
         if self.all.get(&place).is_some_and(|i| write && matches!(**i, Import::Host { writable: false, .. })) {
-            // Regions that may only be read keep the mapping that they have.
+            // Regions that may only be read keep the old, read-only mapping.
             self.all.remove(&place);
         }
         if self.is_new(link, file) {
@@ -194,7 +197,7 @@ impl Imports {
         self.all.get(&place)
     }
 
-    /// Maps a file by what the peer's record says, or notes what is missing for that.
+    /// Maps a file by the peer's record of it, or notes why that is not possible.
     fn obtain(&mut self, link: &Link, file: u64, write: bool) {
         if let Some(own) = self.own(link, file) {
             self.all.insert((file, self.mapped_for), Arc::new(own));
@@ -205,9 +208,9 @@ impl Imports {
         let result = if without { self.map_device(link, file, None) } else { self.fetch(link, file, write) };
         match result {
             Ok(()) => {}
-            // The peer could hand the file over, but this process could not take it.
-            Err(e) if without || e.is_shortage() => drop(self.missing.insert(file, Missing::of(e))),
-            // Without ptrace permission the peer itself hands the file over, at its next progress.
+            // The peer could send the descriptor, but this process could not take it.
+            Err(e) if without || e.is_for_want() => drop(self.missing.insert(file, Missing::of(e))),
+            // Without ptrace permission the peer itself sends the descriptor, at its next progress.
             Err(e) => {
                 self.pidfd_refused = Some(e);
                 self.missing.insert(file, Missing::Asked);
@@ -216,7 +219,7 @@ impl Imports {
         }
     }
 
-    /// Device memory of a peer in this process, where the vendor reaches it at the address that it has.
+    /// Device memory of a peer in this process, if the vendor's driver reaches it at the owner's address.
     fn own(&self, link: &Link, file: u64) -> Option<Import> {
         let of = link.exports.as_ref().filter(|_| self.copier.is_none())?.allocation(file)?;
         match hmem::get(of.iface).and_then(|up| up.reach(&of, self.mapped_for)) {
@@ -237,7 +240,7 @@ impl Imports {
         let (size, number) = (record.size.load(Ordering::Relaxed), record.fd.load(Ordering::Relaxed));
         let fd = process::fetch_fd(pidfd, number as i32)?;
         match self.map_host(link, file, size, fd.as_fd(), write) {
-            // The fd is there; what fails from here on would fail with the peer's help as well.
+            // The descriptor is here. A failure from here on would happen with the peer's help as well, so the peer is not asked.
             Err(e) if record.how.load(Ordering::Relaxed) != 0 => {
                 self.missing.insert(file, Missing::of(e));
                 Ok(())
@@ -283,7 +286,8 @@ impl Imports {
         Ok(())
     }
 
-    /// The peer answered a question for a file, which it has if it was `found`.
+    /// The peer answered a request for a file. `found`: the peer has the file, and `fd` is its descriptor unless this process could
+    /// take none.
     pub fn answered(&mut self, link: &Link, file: u64, size: u64, found: bool, fd: Option<BorrowedFd<'_>>) {
         if !matches!(self.missing.get(&file), Some(Missing::Asked)) {
             return;
@@ -299,7 +303,8 @@ impl Imports {
         };
     }
 
-    /// Lets go of what the peer has freed or closed, and of reasons that may be over. True: what was found out no longer holds.
+    /// Drops imports that the peer has freed or closed, and reasons that may no longer hold. True: cached regions must be looked up
+    /// again.
     pub fn sweep(&mut self, link: &Link) -> bool {
         let lives = |id: u64| link.table.file(id).id.load(Ordering::Acquire) == id;
         let is_due = self.missing.values().any(Missing::is_due);
@@ -310,12 +315,12 @@ impl Imports {
         self.all.len() < before || is_due
     }
 
-    /// The peer was asked for a file and has not answered.
+    /// Whether the peer was asked for a file and has not answered yet.
     pub fn is_waiting(&self) -> bool {
         self.missing.values().any(|m| matches!(m, Missing::Asked))
     }
 
-    /// Why something of the peer is not mapped.
+    /// A reason why a file of the peer is not mapped.
     pub fn why_not(&self) -> Error {
         if self.is_waiting() {
             return Error::fixed(errno::EAGAIN, "the peer was asked for its memory file and has not answered yet");
@@ -325,7 +330,7 @@ impl Imports {
     }
 }
 
-/// Whether what lies at a peer's own address in this process is what the peer registered.
+/// Checks that memory used at the owner's address is still the memory that the owner registered.
 #[inline]
 pub fn check_identity(site: Site, here: usize, id: u64) -> Result<()> {
     if id == 0 || hmem::get(site.iface)?.identity(here as u64) == Some(id) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finding out what a caller wants registered: host memory, a file, or allocations of a device; and
-//! which paths that memory permits.
+//! Finds the memory that a caller registers (host memory, a file, or allocations of a device) and the paths that this memory permits.
+//!
+//! `Probe` asks drivers, without the regions' lock; `locate` then finds the files, under the lock.
 
 use super::files::Files;
 use super::region::{FileLocation, Located, Obstacles, PRIVATE, Piece};
@@ -13,8 +14,8 @@ use crate::sys::mem::{self, Mappable};
 use crate::sys::space;
 use std::os::fd::BorrowedFd;
 
-/// What can be found out about memory without the regions' lock: what drivers are asked for. One that takes long, or hangs,
-/// holds up nobody but this registration.
+/// The answers of drivers about memory, asked for without the regions' lock. A driver that takes long, or hangs, then delays only
+/// this registration.
 pub enum Probe {
     Host { base: u64, len: u64 },
     File,
@@ -22,17 +23,17 @@ pub enum Probe {
     Device(DeviceProbe),
 }
 
-/// Allocations of a device that a region lies in, and what its driver makes of them for other processes.
+/// Allocations of a device in which a region lies, and their exports for other processes.
 pub struct DeviceProbe {
     up: &'static dyn Interface,
     site: Site,
     kind: Kind,
     base: u64,
     len: u64,
-    /// Each piece, and the allocation that it lies in.
+    /// Each piece and the allocation in which it lies.
     parts: Vec<(Piece, Allocation)>,
     exports: Vec<Option<Export>>,
-    /// Why it makes nothing of them.
+    /// Why there is no export for other processes.
     ipc: Result<()>,
 }
 
@@ -42,7 +43,7 @@ impl DeviceProbe {
         files.known_device(of).is_some() || (of.id != 0 && self.parts[..i].iter().any(|(_, before)| before == of))
     }
 
-    /// Whether the driver has to be asked to export something first.
+    /// Whether the driver must export an allocation first.
     fn needs_export(&self, files: &Files) -> bool {
         self.ipc.is_ok() && (0..self.parts.len()).any(|i| self.exports[i].is_none() && !self.is_known(files, i))
     }
@@ -72,7 +73,7 @@ impl Probe {
         Ok(Probe::Device(DeviceProbe { up, site, kind, base, len, parts, exports, ipc }))
     }
 
-    /// Has the driver export what peers cannot map yet.
+    /// Has the driver export the allocations that peers cannot map yet.
     pub fn export(&mut self, known: impl Fn(&Allocation) -> bool) {
         let Probe::Device(d) = self else { return };
         for i in 0..d.parts.len() {
@@ -92,7 +93,7 @@ impl Probe {
     }
 }
 
-/// Finds the memory among the domain's files; `None`: the driver has to export something first.
+/// Finds the memory among the domain's files; `None`: the driver must export an allocation first.
 pub fn locate(files: &mut Files, table: &Table, attr: &Attr<'_>, probe: &mut Probe) -> Result<Option<Located>> {
     match (probe, &attr.source) {
         (_, Source::File { fd, offset, len, base_addr }) => {
@@ -118,7 +119,7 @@ fn locate_host(files: &Files, iovs: &[Iov], (base, len): (u64, u64)) -> Located 
     Located { location: Location { pieces: list.into(), base, len, site: Site::HOST, kind: Kind::Host }, obstacles }
 }
 
-/// What keeps peers from mapping the pieces.
+/// Why peers cannot map the pieces, if they cannot.
 fn unmappable(files: &Files, pieces: &[Piece]) -> Option<&'static str> {
     pieces.iter().find_map(|piece| match files.get(piece.at.file).and_then(|f| f.host()).map(|f| &f.mappable) {
         None => Some(PRIVATE),
@@ -148,8 +149,8 @@ fn locate_device(files: &mut Files, table: &Table, d: &mut DeviceProbe) -> Locat
     Located { location: Location { pieces: list.into(), base: d.base, len: d.len, site: d.site, kind: d.kind }, obstacles }
 }
 
-/// Host memory that the vendor made: the CPU reaches it, but whether the kernel reads it for another
-/// process depends on how it was mapped, so that is tried.
+/// Host memory that a vendor's driver made. The CPU reaches it. Whether the kernel reads it for another process depends on the
+/// driver's mapping, so one byte of each piece is tried.
 fn pinned(mut list: Vec<Piece>, (base, len): (u64, u64)) -> Located {
     list.iter_mut().for_each(|p| p.id = 0);
     let mut obstacles = Obstacles::host(Some(PRIVATE));
@@ -179,7 +180,7 @@ fn locate_file(
     let id = files.adopt(table, fd, access.is_written())?;
     let map = files.get(id).and_then(|f| f.host()).map(|f| &f.map).ok_or(Error::fixed(errno::EIO, "an adopted file vanished"))?;
     let base = file::base_of(offset, len, map.len() as u64, base_addr)?;
-    // SAFETY: `base_of` found the bytes inside of the mapping, which stays as long as its region.
+    // SAFETY: `base_of` checked that the bytes lie inside the mapping, which stays as long as its region.
     let iov = unsafe { Iov::new(map.as_ptr() as usize + offset as usize, len) };
     let piece = Piece { iov, id: 0, at: FileLocation { file: id, offset } };
     let mut obstacles = Obstacles::host(unmappable(files, &[piece]));
@@ -190,7 +191,7 @@ fn locate_file(
     Ok(Located { location, obstacles })
 }
 
-/// Pins host memory for a vendor's copies; what cannot be pinned is copied more slowly.
+/// Pins host memory for a vendor's copies. Copies of memory that cannot be pinned are slower.
 pub fn pin(site: Site, addr: u64, len: u64) -> Option<Pinned> {
     let page = mem::page_size() as u64;
     let start = addr & !(page - 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Regions of a domain as shm has them: each is published in the domain's table, which peers map and read.
+//! The regions of a domain. Each region is published in the domain's table, which peers map and read.
 
 use super::files::{CopierMapping, Files};
 use super::locate::{self, Probe};
@@ -37,7 +37,7 @@ impl Extents {
         Some(first)
     }
 
-    /// Writes the pieces of a region of several; gives their run.
+    /// Writes the pieces of a region that has several into the table; returns their run, (first, count).
     fn publish(&mut self, table: &Table, pieces: &[Piece]) -> Result<(u32, u32)> {
         let count = pieces.len() as u32;
         let first = self.reserve(count).ok_or(Error::fixed(errno::ENOSPC, "the domain's table of iovecs is full"))?;
@@ -57,8 +57,7 @@ pub struct Regions {
     extents: Extents,
     pub files: Files,
     faults: Option<Box<Plan>>,
-    /// Nothing keeps registrations from the fast path: keys and addresses are the provider's, and there are no faults on
-    /// demand.
+    /// Registrations may take the fast path: keys and addresses are the provider's choice, and there is no fault injection.
     fast: bool,
 }
 
@@ -78,12 +77,13 @@ impl Regions {
         self.registry.make_room();
     }
 
-    /// Paths that a fault on demand keeps from the next registration.
+    /// Paths that fault injection refuses to the next registration.
     pub fn refused(&self) -> Result<Paths> {
         self.faults.as_ref().map_or(Ok(Paths::empty()), |plan| plan.register())
     }
 
-    /// Registers; nothing is left behind on failure. `None`: the driver has to export something first, without the lock.
+    /// Registers a region; after a failure nothing is left behind. `None`: the driver must export an allocation first, without the
+    /// lock.
     pub fn register(
         &mut self,
         table: &Table,
@@ -107,14 +107,14 @@ impl Regions {
         result
     }
 
-    /// As `register` for what most callers register: one range that the caller has checked, any path, keys and addresses
-    /// of the provider's choosing. `None`: `register` finds out what there is to it; nothing is done.
+    /// The fast path of `register`: one range that the caller has checked, any path, keys and addresses of the provider's choice.
+    /// `None`: nothing was done, and `register` must be called.
     #[inline]
     pub fn register_fast(&mut self, table: &Table, modes: Modes, iov: Iov, access: Access) -> Option<RegionId> {
         if self.fast { self.register_one(table, modes, iov, access) } else { None }
     }
 
-    /// As `register_fast`, whoever chooses keys and addresses otherwise.
+    /// As `register_fast`, also in domains whose callers choose keys and addresses.
     #[inline]
     pub fn lend(&mut self, table: &Table, modes: Modes, iov: Iov) -> Option<RegionId> {
         let simple = self.faults.is_none() && location::check_range(&iov, 0).is_ok();
@@ -154,7 +154,7 @@ impl Regions {
         Some(id)
     }
 
-    /// Gives the region its names, and writes it where peers read it.
+    /// Gives the region its key and descriptor, and writes it into the table.
     fn publish(&mut self, table: &Table, modes: Modes, key: KeyOf, attr: &Attr<'_>, located: Located) -> Result<RegionId> {
         let Located { location, obstacles } = located;
         let Location { pieces, base: natural, len, site, kind } = location;
@@ -200,18 +200,18 @@ impl Regions {
         Ok(self.registry.fill(reserved, Region::new(attr, reserved.key, base, paths, location, shared)))
     }
 
-    /// Closes a region at once, where no peer is in it or can come, and nothing of this process copies. False: not so simple,
-    /// nothing was done.
+    /// Closes a region at once, if no peer is in it or can enter it, and this process copies nothing there. False: nothing was done,
+    /// and the slow way must be taken.
     #[inline]
     pub fn close_fast(&mut self, table: &Table, id: RegionId) -> bool {
         let Ok(region) = self.registry.get(id) else { return false };
-        // What a driver has a part in is not dropped here, nor are keys of callers' choice.
+        // Regions with resources of a driver, and regions with keys of callers' choice, take the slow way.
         let fast = region.site().is_host() && region.own.is_plain() && id.key == id.generation;
         let Pieces::One(Piece { at: FileLocation { file, .. }, .. }) = region.location.pieces else { return false };
         if !fast || !region.door.is_idle() || (file != 0 && self.files.check_quiet(file).is_err()) {
             return false;
         }
-        // Nobody is between its check and its copy, as the caller knows.
+        // The caller knows that no peer is between its check of the gate and its copy.
         table.entry(id.index()).gate.store(0, Ordering::Release);
         self.registry.forget_region(id);
         if file != 0 {
@@ -220,7 +220,7 @@ impl Regions {
         true
     }
 
-    /// An error while nobody can say whether a process that copied for this one still does.
+    /// `Err`: it cannot be known whether the copier process still copies in the region.
     #[inline]
     fn check_quiet(&self, region: &Region) -> Result<()> {
         region.pieces().iter().filter(|p| p.at.file != 0).try_for_each(|p| self.files.check_quiet(p.at.file))
@@ -231,7 +231,7 @@ impl Regions {
     pub fn shut(&mut self, table: &Table, id: RegionId) -> Result<()> {
         self.registry.shut(id)?;
         gate::close(&table.entry(id.index()).gate);
-        // Of keys that the library chose none is listed.
+        // Keys of the library's choice are not listed.
         if id.key != id.generation {
             table.unlist_key(id.key, id.index());
         }
@@ -243,7 +243,8 @@ impl Regions {
         self.registry.get(id).map_or(true, |r| r.users.is_empty())
     }
 
-    /// Last step: nobody copies any more. What is given back holds pinned memory, and is dropped without the lock.
+    /// Last step of closing: no copy is running any more. The returned region holds pinned memory; the caller drops it without the
+    /// lock.
     pub fn forget(&mut self, table: &Table, id: RegionId) -> Option<Region> {
         let region = self.registry.remove(id)?;
         for piece in region.pieces().iter().filter(|p| p.at.file != 0) {
@@ -255,7 +256,7 @@ impl Regions {
         Some(region)
     }
 
-    /// From now on peers that look the region up report their writes, as all do if it was registered so.
+    /// From now on, peers that look the region up report their writes, as for a region registered with an event.
     pub fn bind_counter(&mut self, table: &Table, id: RegionId, counter: Arc<Counter>) -> Result<()> {
         self.registry.get_mut(id)?.own.counter = Some(counter);
         table.entry(id.index()).rights.fetch_or(table::EVENT, Ordering::Relaxed);
@@ -281,8 +282,8 @@ impl Regions {
         Ok(text)
     }
 
-    /// Checks an operation of a peer against our own truth and holds the region open for a copy of this process, which may
-    /// have to be one without `drivers`.
+    /// Checks an operation of a peer against this side's own data, not the table, and holds the region open for a copy of this
+    /// process. Without `drivers`, only host memory may be copied.
     pub fn pin(&mut self, key: u64, addr: u64, len: usize, need: Access, drivers: bool) -> std::result::Result<Pin, Code> {
         let index = self.registry.index_of(key);
         let region = self.registry.find(key).ok_or(Code::Key)?;
@@ -334,8 +335,8 @@ impl Regions {
         Ok((region.site(), shared))
     }
 
-    /// The local pieces as the process knows them that copies for this one. They were checked by `local`. The second:
-    /// a file that is not mapped there yet, and what that process needs for it.
+    /// The local pieces at their addresses in the copier process. They were checked by `local`. The inner `Err`: a file that is not
+    /// mapped there yet, and its export.
     pub fn pieces_in_copier(
         &mut self,
         desc: u64,
@@ -356,25 +357,25 @@ impl Regions {
                     CopierMapping::Mapped(base) => base,
                     CopierMapping::NotYet(iface, export) => return Ok(Err(UnmappedFile { file: piece.at.file, iface, export })),
                 };
-                // SAFETY: an address of that process; here only its driver is given it.
+                // SAFETY: an address of the copier process, which this process passes only to that process's driver.
                 runs.push(unsafe { Iov::new(base as usize + piece.at.offset as usize + from, n) });
             }
         }
         Ok(Ok(runs))
     }
 
-    /// All that the region of a descriptor consists of.
+    /// All pieces of the region that `desc` names.
     pub fn local_pieces(&self, desc: u64) -> Result<Local> {
         self.registry.local_pieces(desc)
     }
 
-    /// The host memory of the region `desc` names, if it is to be pinned for copies of `site`'s vendor: once, and the region
-    /// stays until `pinned`.
+    /// Begins to pin the host memory of the region `desc` names for copies of `site`'s vendor, once; the region stays open until
+    /// `pinned`. `None`: there is nothing to pin.
     pub fn begin_pin(&mut self, desc: u64, site: Site) -> Option<Pin> {
         let index = self.registry.described(desc).map(|_| desc_index(desc))?;
         let region = self.registry.at_mut(index)?;
         let pins = &mut region.own.pins;
-        // What was found pinned may be so for another region's sake: that of CUDA's is kept.
+        // Memory that was pinned before may be unpinned with another region; CUDA's own pinned memory stays.
         let theirs = region.location.kind == Kind::Pinned && site.iface != Iface::Cuda;
         if !region.location.site.is_host() || theirs || pins.iter().any(|(s, _)| s.iface == site.iface) {
             return None;
@@ -409,7 +410,7 @@ fn no_path(modes: Modes, attr: &Attr<'_>, obstacles: &Obstacles) -> Error {
     Error::coded(number, Code::Path, words)
 }
 
-/// A file that the process that copies for this one has not mapped yet.
+/// A file that the copier process has not mapped yet.
 pub struct UnmappedFile {
     pub file: u64,
     pub iface: Iface,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a region is beyond what every provider's is: the files that its pieces lie in, and the paths that its memory permits.
+//! The part of a region that only shm has: the files in which its pieces lie, and the paths that its memory permits.
 
 use crate::error::{Error, Result};
 use crate::hmem::{Pinned, Site};
@@ -9,10 +9,10 @@ use crate::prov::fault;
 use crate::prov::queue::Counter;
 use std::sync::Arc;
 
-/// Why memory that nobody shares cannot be mapped.
+/// Why private memory cannot be mapped by peers.
 pub const PRIVATE: &str = "private memory of this process, not from mem_alloc and not given as a file descriptor";
 
-/// Where a peer that maps the file finds a piece; file 0: nowhere.
+/// Where a piece lies in a file that peers can map; file 0: in none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FileLocation {
     pub file: u64,
@@ -22,16 +22,16 @@ pub struct FileLocation {
 pub type Piece = region::Piece<FileLocation>;
 pub type Region = region::Region<FileLocation, RegionState>;
 
-/// Memory that was found to be what the caller says.
+/// Memory whose location was found, with the paths that it does not permit.
 pub struct Located {
     pub location: Location<FileLocation>,
     pub obstacles: Obstacles,
 }
 
-/// What shm keeps of a region.
+/// The state that shm adds to a region.
 pub struct RegionState {
     pub obstacles: Obstacles,
-    /// Host memory that was pinned for a vendor's copies, and for which vendors that was tried.
+    /// Host memory pinned for a vendor's copies, and the vendors for which pinning was tried.
     pub pins: Vec<(Site, Option<Pinned>)>,
     pub counter: Option<Arc<Counter>>,
     /// Its run in the table of extents, if it has several pieces.
@@ -39,7 +39,7 @@ pub struct RegionState {
 }
 
 impl RegionState {
-    /// Nothing of it is to be dropped.
+    /// Whether dropping the region drops nothing that needs a destructor.
     #[inline(always)]
     pub fn is_plain(&self) -> bool {
         let refused = matches!(self.obstacles.ipc, Ipc::Refused(_)) || self.obstacles.cma.is_some();
@@ -47,13 +47,13 @@ impl RegionState {
     }
 }
 
-/// What keeps paths from the memory itself. Small, because each registration moves it into its slot.
+/// Why paths do not reach the memory. Small, because each registration copies it into a slot.
 #[derive(Debug)]
 pub struct Obstacles {
     pub direct: Option<&'static str>,
     pub cma: Option<Box<str>>,
     pub ipc: Ipc,
-    /// Those that faults on demand refuse, whatever else speaks against them.
+    /// Paths that fault injection refuses, whatever the other reasons.
     pub refused: Paths,
 }
 
@@ -66,7 +66,7 @@ pub enum Ipc {
     Refused(Box<Error>),
 }
 
-/// What keeps the CPU's paths from device memory.
+/// Why the CPU's paths do not reach device memory.
 const ON_DEVICE: &str = "device memory: the CPU does not reach it";
 
 impl Obstacles {
@@ -80,7 +80,7 @@ impl Obstacles {
         Obstacles { direct: Some(ON_DEVICE), cma: Some(ON_DEVICE.into()), ipc, refused: Paths::empty() }
     }
 
-    /// The paths that nothing keeps away.
+    /// The paths that reach the memory.
     #[inline]
     pub fn paths(&self) -> Paths {
         let mut paths = Paths::STAGED;
@@ -90,7 +90,7 @@ impl Obstacles {
         paths - self.refused
     }
 
-    /// What is to be said of `path`.
+    /// The state of `path` in words.
     pub fn words(&self, path: Paths) -> String {
         if self.refused.contains(path) {
             return fault::refusal(path).to_string();
@@ -109,14 +109,14 @@ impl Obstacles {
     }
 }
 
-/// A region held open while this process copies: must be given back with `unpin`.
+/// A region held open while this process copies. The holder gives it back with `unpin`.
 pub struct Pin {
     pub index: u32,
     pub site: Site,
     pub pieces: Vec<Iov>,
-    /// Of each piece of device memory, its allocation's identity when it was registered.
+    /// For each piece of device memory: the identity that its allocation had at registration.
     pub ids: Vec<u64>,
-    /// The pieces are host memory in a mapping of the library's own whose pages stay: of `mem_alloc`, or a file that cannot
-    /// shrink. Other pages may be gone when the CPU comes.
+    /// The pieces are host memory in a mapping of the library's own whose pages stay (of `mem_alloc`, or of a file that cannot
+    /// shrink). Pages of other memory may be gone when the CPU copies.
     pub stays: bool,
 }

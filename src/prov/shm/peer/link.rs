@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What two connected endpoints share: both segments, the peer's region table, its process, and the
-//! socket between them. The domain keeps links too, to find out who may be inside a closing region, and keeps
-//! those whose endpoint is over until the peer can reach nothing through them any more.
+//! What two connected endpoints share: both segments, the peer's region table, its process, and the control socket.
+//!
+//! The domain keeps all links too, to find the peers that may be inside a region that is being closed. It keeps the link of an ended
+//! endpoint until the peer can reach no memory through it any more.
 
 use crate::error::{Error, Result};
 use crate::prov::shm::handshake::control::Control;
@@ -24,16 +25,16 @@ pub struct Link {
     pub socket: Arc<Control>,
     pub pid: i32,
     pub fences: Fences,
-    /// The peer's memory, if cross-memory attach worked when connecting.
+    /// The peer's address space, if cross-memory attach worked when connecting.
     pub space: Result<Arc<AddressSpace>>,
     /// The endpoint is over on this side.
     torn: AtomicBool,
-    /// What the peer has exported, if it is a domain of this process.
+    /// The peer's device allocations, if the peer is a domain of this process.
     pub exports: Option<Arc<Exports>>,
-    /// None if neither kernel nor a number here gives it.
+    /// None if the kernel gives none, and the peer has no process number here.
     pidfd: Option<Arc<OwnedFd>>,
-    /// A pidfd of the process that makes the peer's device copies, if it has one: those of a peer that ended are over when
-    /// both have.
+    /// A pidfd of the process that makes the peer's device copies, if there is one. The copies of an ended peer are over when that
+    /// process has ended too.
     copier: Option<OwnedFd>,
 }
 
@@ -52,7 +53,7 @@ impl Link {
         Link { mine, peer, table, socket, pid, fences, space, torn: AtomicBool::new(false), exports, pidfd, copier: None }
     }
 
-    /// With what the peer sent to tell when its device copies are over after its own end.
+    /// Adds the pidfd that the peer sent of the process that copies for it.
     pub fn with_copier(self, copier: Option<OwnedFd>) -> Link {
         Link { copier, ..self }
     }
@@ -69,16 +70,16 @@ impl Link {
         self.pidfd.as_deref()
     }
 
-    /// Whether the peer's process has ended, so that nothing of it can still copy.
+    /// Whether the peer's process has ended, so that it cannot copy any more.
     pub fn peer_ended(&self) -> bool {
         match self.pidfd() {
             Some(fd) => process::ended(fd),
-            // A peer of another pid namespace has no number here: before Linux 6.5 only its socket tells.
+            // A peer of another pid namespace has no number here; before Linux 6.5 only its socket tells that it ended.
             None => self.pid > 0 && !process::exists(self.pid),
         }
     }
 
-    /// Says that this side's endpoint is over.
+    /// Notes that this side's endpoint is over.
     pub fn tear(&self) {
         self.torn.store(true, Ordering::Release);
     }
@@ -87,25 +88,25 @@ impl Link {
         self.torn.load(Ordering::Acquire)
     }
 
-    /// Tells the peer that nothing of this process touches its memory any more, nor ever will by this link.
+    /// Tells the peer that this process does not touch its memory any more, and never will by this link.
     pub fn leave(&self) {
         socket::end_sending(&self.socket);
     }
 
-    /// Whether no CPU of the peer touches memory of ours any more, nor ever will by this link: it has left, or its
-    /// process has ended.
+    /// Whether no CPU of the peer touches this side's memory any more, nor ever will by this link: the peer said so, or its process
+    /// has ended.
     pub fn peer_left(&self) -> bool {
         socket::hung_up(&self.socket) || self.peer_ended()
     }
 
-    /// Whether no device copies for the peer any more: its process has ended, and the one that copies for it.
+    /// Whether no device copies for the peer any more: its process and the process that copies for it have ended.
     pub fn is_quiet(&self) -> bool {
         let ended = if self.pidfd.is_some() || self.pid > 0 { self.peer_ended() } else { socket::hung_up(&self.socket) };
         ended && self.copier.as_ref().is_none_or(process::ended)
     }
 
-    /// Where the peer runs, in words for reports: its number here, and the namespaces that are not this process's as far as
-    /// the kernel tells.
+    /// Where the peer runs, in words for reports: its process number here, and its namespaces that differ from this process's as far
+    /// as the kernel tells.
     pub fn place(&self) -> String {
         if self.pid <= 0 {
             return "a process of another pid namespace".into();
@@ -117,7 +118,7 @@ impl Link {
         }
     }
 
-    /// Who may still copy, in words.
+    /// The process that may still copy, in words.
     pub fn who(&self) -> String {
         match self.copier.as_ref().filter(|_| self.peer_ended()).map(process::pid_of) {
             None if self.pid <= 0 => "a process of another pid namespace".into(),
@@ -127,7 +128,7 @@ impl Link {
         }
     }
 
-    /// Wakes the peer if it sleeps; called after anything that it may wait for was stored.
+    /// Wakes the peer if it sleeps. Call after storing anything that the peer may wait for.
     #[inline]
     pub fn nudge(&self) {
         if self.must_wake() {
@@ -135,7 +136,7 @@ impl Link {
         }
     }
 
-    /// Whether the peer sleeps, so that `wake` is owed to it; asked at the same place as `nudge`.
+    /// Whether the peer sleeps, so that the caller must call `wake`. Call where `nudge` would be called.
     #[inline(always)]
     pub fn must_wake(&self) -> bool {
         sleep::must_wake(self.peer.sleeping(), self.fences)
@@ -143,17 +144,18 @@ impl Link {
 
     #[cold]
     pub fn wake(&self) {
-        // A full socket wakes it as well.
+        // A peer whose socket is full wakes as well.
         let _ = socket::send(self.socket.as_fd(), &crate::prov::shm::wire::frame::wake(), &[]);
     }
 
-    /// Marks this side asleep. After the barrier, either our next look finds what the peer stored, or
-    /// the peer finds the mark. [`Link::may_sleep`] comes last.
+    /// Marks this side asleep. After the barrier, either this side's next look finds what the peer stored, or the peer finds the
+    /// mark. The caller calls [`Link::may_sleep`] last.
     pub fn sleep(&self) {
         sleep::mark(self.mine.sleeping());
     }
 
-    /// The same where a thread sleeps already, and another one has taken what was to wake it. A look comes next.
+    /// Marks this side asleep again for a thread that sleeps already, after another thread took its wake packet. The caller looks
+    /// once more afterwards.
     pub fn renew_sleep(&self) {
         self.sleep();
         if let Err(e) = gate::barrier(self.fences) {
@@ -165,7 +167,7 @@ impl Link {
         sleep::clear(self.mine.sleeping());
     }
 
-    /// After the last look: false if a waker came before or during it, whose packet may be gone.
+    /// After the last look: whether the mark still stands. False: a waker came before or during the look, and its packet may be gone.
     pub fn may_sleep(&self) -> bool {
         sleep::is_marked(self.mine.sleeping())
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Waiting until no peer copies any more: the second half of closing a region, after its gate was shut
-//! and the barrier ran. Who was inside then is remembered between attempts: later copies are of other regions.
+//! Waits until no peer copies in a region: the second half of closing the region, after its gate was closed and the barrier ran. The
+//! peers that were inside then are remembered between attempts to close, because later copies of these peers are in other regions.
 
 use super::link::Link;
 use crate::error::{Error, Result, errno};
@@ -10,12 +10,12 @@ use crate::sync::primitive::Ordering;
 use crate::sys::time::now_ns;
 use std::sync::Arc;
 
-/// Initiators that may be inside a copy which began before a region was shut.
+/// Peers that may be inside a copy that began before the region's gate was closed.
 pub type Initiators = Vec<(Arc<Link>, OngoingCopy)>;
 
-/// Who may be inside the region `index`. Call after the barrier.
+/// The peers that may be inside region `index`. Call after the barrier.
 pub fn initiators(links: &[Arc<Link>], index: u32) -> Initiators {
-    // The mark of a short copy says "some region", that of a long one which, as does a device copy's word.
+    // The mark of a short copy names no region; the marks of long copies and the words of device copies name theirs.
     let mut inside = Initiators::new();
     for l in links.iter().filter(|l| used(l, index)) {
         inside.extend(gate::inside(l.peer.busy(), index).map(|mark| (l.clone(), OngoingCopy::Copy(mark))));
@@ -29,7 +29,7 @@ pub fn initiators(links: &[Arc<Link>], index: u32) -> Initiators {
     inside
 }
 
-/// Waits until none of them is inside any more; 0: looks once. `Err` names a peer that is stuck.
+/// Waits until none of the peers is inside any more; with limit 0, looks once. `Err` names a peer that is stuck.
 pub fn wait_for(inside: &mut Initiators, limit_ms: u64) -> Result<()> {
     let deadline = now_ns() + limit_ms * 1_000_000;
     let mut rounds = 0u32;
@@ -56,7 +56,7 @@ pub fn wait_for(inside: &mut Initiators, limit_ms: u64) -> Result<()> {
     }
 }
 
-/// What a peer was seen doing.
+/// A copy that a peer had begun.
 pub enum OngoingCopy {
     Copy(u64),
     Flight(usize, u64),
@@ -70,7 +70,7 @@ impl OngoingCopy {
         }
     }
 
-    /// Whether nobody is left who could go on with it.
+    /// Whether no process is left that could go on with the copy.
     fn is_abandoned(&self, link: &Link) -> bool {
         match self {
             OngoingCopy::Copy(_) => link.peer_left(),
@@ -79,7 +79,7 @@ impl OngoingCopy {
     }
 }
 
-/// Whether nothing of the peer's can reach memory of ours by this link any more.
+/// Whether neither the peer nor its device copies can reach this side's memory by this link any more.
 pub fn is_finished(link: &Link) -> bool {
     let flies = || (0..FLIGHTS).any(|k| link.peer.flight(k).load(Ordering::Acquire) != 0);
     link.peer_left() && (!flies() || link.is_quiet())

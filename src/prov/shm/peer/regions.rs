@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A peer's regions as seen from an endpoint: looked up in the peer's table at first use, kept in a
-//! small cache, checked against the gate at every use.
+//! The peer's regions as an endpoint sees them. A region is looked up in the peer's table at its first use, a path is chosen, and the
+//! result stays in a small cache. Each use checks the region's gate, so an entry of a closed region is noticed.
 
 use super::import::{Import, Imports, MappedFor, check_identity, table_error};
 use super::link::Link;
@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 
 /// Entries of the cache; a power of two.
 const CACHE: usize = 128;
-/// Regions that are remembered because the kernel does not copy them; more are tried anew.
+/// Most regions that are remembered because the kernel does not copy their memory; beyond that all are forgotten and tried again.
 const CMA_REFUSED: usize = 1024;
 
 /// A contiguous piece of a peer's region.
@@ -28,20 +28,20 @@ pub struct Extent {
     /// Address in the peer.
     addr: u64,
     len: u64,
-    /// Address here, if mapped: inside of `map`, which nobody undoes as long as this is there.
+    /// Address here, if mapped: inside of `map`, which keeps the mapping alive.
     here: usize,
     map: Option<Arc<Import>>,
 }
 
-/// A part of an extent; good as long as that is there.
+/// A part of an extent; valid as long as the extent is held.
 #[derive(Clone, Copy)]
 pub struct ExtentPart {
     /// Address in the peer.
     pub addr: u64,
     /// Address here, if mapped.
     pub here: usize,
-    /// Identity of the memory there if it is the owner's own address, which nothing keeps: asked before each copy.
-    /// 0: a mapping of ours.
+    /// Identity of the memory if it is used at the owner's own address, where nothing keeps it allocated, so that it is checked
+    /// before each copy. 0: a mapping of ours.
     pub id: u64,
 }
 
@@ -64,7 +64,7 @@ impl Extent {
         self.here
     }
 
-    /// Pins what it lies in for copies of `site`'s vendor, once.
+    /// Pins the file in which the extent lies for copies of `site`'s vendor, once.
     pub fn pin(&self, site: Site) {
         if let Some(map) = &self.map {
             map.pin(site);
@@ -77,7 +77,7 @@ impl Extent {
     }
 }
 
-/// What is known of a peer's region; whoever has it holds the mappings that its extents lie in.
+/// A region of the peer. It holds the mappings in which its extents lie.
 #[derive(Clone, Default)]
 pub struct RemoteRegion {
     pub key: u64,
@@ -89,13 +89,14 @@ pub struct RemoteRegion {
     pub gate: usize,
     pub access: Access,
     pub event: bool,
-    /// The rights, if it is mapped, of one piece, and nobody is to be notified: what the fast path asks. Otherwise none.
+    /// The rights that the fast path checks: those of the region if it is mapped, of one piece, and no write needs a notice.
+    /// Otherwise none.
     pub fast: Access,
     /// Offsets at which eight bytes fit.
     pub words: u64,
     /// The path that operations take.
     pub path: Paths,
-    /// Who copies what is mapped here, and for whom it was mapped.
+    /// Where the mapped memory lies, which decides who copies it, and the device that it was mapped for.
     pub site: Site,
     pub mapped_for: MappedFor,
     pub offered: Paths,
@@ -112,7 +113,7 @@ impl RemoteRegion {
         }
     }
 
-    /// Tells one mapping of it from another.
+    /// A hash of the addresses at which the region is mapped here.
     pub fn mapping_hash(&self) -> u64 {
         let mut all = DefaultHasher::new();
         self.extents().iter().for_each(|e| all.write_usize(e.here));
@@ -126,7 +127,7 @@ impl RemoteRegion {
         addr >= self.base && offset <= self.len && self.len - offset >= len as u64
     }
 
-    /// Checks a range; gives the offset of its first byte in the region.
+    /// Checks a range and the rights; returns the offset of the first byte in the region.
     #[inline]
     pub fn check(&self, addr: u64, len: usize, need: Access) -> std::result::Result<u64, Error> {
         let offset = addr.wrapping_sub(self.base);
@@ -170,7 +171,7 @@ pub fn no_such_key(key: u64) -> Error {
     Error::coded(errno::EKEYREJECTED, Code::Key, format!("the peer has no region with key {key:#x}: it is stale, foreign, or closed"))
 }
 
-/// What resolving came to.
+/// Result of resolving a key.
 pub enum Resolved {
     Ready,
     /// The peer was asked for a memory file: try again after progress.
@@ -178,11 +179,11 @@ pub enum Resolved {
 }
 
 pub struct RemoteRegions {
-    /// One that all share, until there is something in it.
+    /// All connections share one empty cache until they resolve a first region.
     cache: Arc<[RemoteRegion; CACHE]>,
     pub imports: Imports,
     filter: Vec<u64>,
-    /// What this endpoint's options and environment permit.
+    /// Paths that this endpoint's options and the environment permit.
     pub allowed: Paths,
     /// Regions, by key and generation, whose memory the kernel copies for no other process.
     cma_refused: HashMap<u64, (u64, Error)>,
@@ -194,7 +195,7 @@ fn no_remotes() -> Arc<[RemoteRegion; CACHE]> {
     NONE.get_or_init(|| Arc::new(std::array::from_fn(|_| RemoteRegion::default()))).clone()
 }
 
-/// Out of `resolve`, whose first lines are those of every operation.
+/// Not in `resolve`, whose first lines run for every operation.
 #[inline(never)]
 fn log_path(link: &Link, r: &RemoteRegion) {
     crate::log!(Debug, "{}: its region {:#x} is reached by the path {}", link.who(), r.key, r.path.words());
@@ -211,8 +212,8 @@ impl RemoteRegions {
         }
     }
 
-    /// From now on the peer's memory is mapped for the device of this local buffer. For one of the host any will do,
-    /// and going back and forth would map everything twice.
+    /// From now on the peer's memory is mapped for the device of this local buffer. For a buffer in host memory any mapping will do,
+    /// and changing back and forth would map everything twice.
     pub fn map_for(&mut self, site: Site) {
         if !site.is_host() {
             self.imports.mapped_for = Some(site.device);
@@ -254,8 +255,7 @@ impl RemoteRegions {
         }
     }
 
-    /// Forgets which paths were chosen, after the options changed.
-    /// Other paths are permitted from now on; gives those that were, if it makes a difference.
+    /// Permits other paths from now on and forgets the chosen ones; returns the paths that were permitted before, if they differ.
     pub fn set_allowed(&mut self, allowed: Paths) -> Option<Paths> {
         if allowed == self.allowed {
             return None;
@@ -290,7 +290,7 @@ impl RemoteRegions {
         Ok(Resolved::Ready)
     }
 
-    /// The region, by one of these paths, which need no memory file; `None`: it has none of them.
+    /// The region by one of `paths`, which need no memory file; `None`: the region offers none of them.
     #[cold]
     pub fn without_files(&mut self, link: &Link, key: u64, paths: Paths) -> Result<Option<RemoteRegion>> {
         let mut r = self.look_up(link, key)?;
@@ -347,7 +347,7 @@ impl RemoteRegions {
         } else {
             fresh.one = Extent { addr, len: fresh.len, ..Extent::default() };
         }
-        // Relaxed field loads above, then the gate again: unchanged means that they belong together.
+        // The fields were loaded relaxed. If the gate is unchanged now, they belong together.
         fence(Ordering::Acquire);
         if generation == 0 || e.gate.load(Ordering::Acquire) != generation || e.key.load(Ordering::Relaxed) != key {
             return Err(no_such_key(key));
@@ -360,8 +360,8 @@ impl RemoteRegions {
         Ok(fresh)
     }
 
-    /// Maps what a region lies in, where a path through mappings is offered and wanted; extents that
-    /// could not be mapped keep `here` = 0.
+    /// Maps the files of a region where a path through mappings is offered and permitted. Extents that could not be mapped keep
+    /// `here` = 0.
     fn map_files(&mut self, link: &Link, fresh: &mut RemoteRegion, files: &[(u64, u64)]) {
         if (fresh.offered & self.allowed).intersects(Paths::DIRECT | Paths::IPC) {
             let mut extents: Vec<Extent> = fresh.extents().to_vec();
@@ -386,8 +386,8 @@ impl RemoteRegions {
         }
     }
 
-    /// The mapping in which a peer's buffer, said to lie in `file` at `offset`, is found, and its address there; only
-    /// if it can be mapped at once.
+    /// The mapping of a peer's buffer that lies in `file` at `offset`, and the buffer's address here; only if it can be mapped at
+    /// once.
     pub fn mapped(&mut self, link: &Link, file: u64, offset: u64, len: u64) -> Option<(&Arc<Import>, usize)> {
         let elsewhere = self.imports.copier.is_some();
         if self.imports.is_new(link, file) {
@@ -399,12 +399,12 @@ impl RemoteRegions {
         Some((import, here))
     }
 
-    /// The peer answered a question for a file.
+    /// The peer answered a request for a file.
     pub fn file_answered(&mut self, link: &Link, file: u64, size: u64, found: bool, fd: Option<BorrowedFd<'_>>) {
         self.imports.answered(link, file, size, found, fd);
     }
 
-    /// Lets go of what the peer has freed or closed; what is in use stays mapped as long as it is.
+    /// Drops imports that the peer has freed or closed. Mappings in use stay until their users drop them.
     pub fn sweep(&mut self, link: &Link) {
         if self.imports.sweep(link) {
             self.evict_all();
@@ -442,7 +442,7 @@ impl RemoteRegions {
         Ok(false)
     }
 
-    /// The kernel does not copy the region's memory: it is reached by another path from now on.
+    /// Notes that the kernel does not copy the region's memory, so that the region is reached by another path from now on.
     pub fn refuse(&mut self, r: &RemoteRegion, why: Error) {
         if self.cma_refused.len() >= CMA_REFUSED {
             self.cma_refused.clear();
@@ -483,7 +483,7 @@ impl RemoteRegions {
         text
     }
 
-    /// A region's entry for questions: resolved without waiting.
+    /// The region and its path for a query: resolved without waiting for the peer.
     pub fn inspect(&mut self, link: &Link, key: u64) -> Result<RemoteRegion> {
         self.evict(key);
         let mut r = self.look_up(link, key)?;

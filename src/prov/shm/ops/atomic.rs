@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Atomics. Where the region is mapped here, this side's CPU carries them out; else the target's does, in its progress. Both
-//! run the same instructions on the same pages, so they are atomic with each other.
+//! Atomics. If the region is mapped here, this side's CPU carries them out; else the target's CPU does, in its progress. Both run the
+//! same instructions on the same pages, so they are atomic with each other.
 
 use super::rma::SLOW_FLAGS;
 use crate::error::{Code, Error, Result, errno};
@@ -28,7 +28,7 @@ use crate::sync::ring::Header;
 use crate::sys::atomics::run;
 
 impl State {
-    /// Posts an atomic operation, which was checked.
+    /// Posts an atomic operation that the layer above has checked.
     #[inline]
     pub fn atomic(&mut self, domain: &Domain, op: &AtomicOp, c: &Common) -> Result<()> {
         match self.atomic_now(op, c) {
@@ -38,7 +38,7 @@ impl State {
         }
     }
 
-    /// The same of any, in its order.
+    /// Posts an atomic operation of any kind, in the order of posting.
     #[inline(never)]
     fn atomic_later(&mut self, domain: &Domain, op: &AtomicOp, c: &Common) -> Result<()> {
         if self.conn.is_none() {
@@ -55,7 +55,7 @@ impl State {
             job.held_until = until;
         }
         let queued = verdict != Verdict::Go || self.conn.as_ref().is_some_and(|conn| !conn.backlog.is_empty());
-        // Nobody comes back for what was injected: it goes now, or its caller asks again.
+        // An injected operation leaves no entry to wait for: it goes now, or its caller gets EAGAIN.
         let injected = c.flags & INJECT_FLAGS == INJECT_FLAGS && verdict == Verdict::Go && job.end.ticket.is_none();
         match if queued { Step::Blocked } else { self.start_atomic(&job) } {
             Step::Done(result) => self.end_posted(&job.end, result),
@@ -73,7 +73,8 @@ impl State {
         Ok(())
     }
 
-    /// Carries it out at once, if the region is mapped here as one piece, nothing is overtaken and nobody is to be notified.
+    /// Carries the operation out at once, if the region is mapped here as one piece, nothing is overtaken and no write needs a
+    /// notice.
     #[inline(always)]
     fn atomic_now(&mut self, op: &AtomicOp, c: &Common) -> Fast {
         let (wanted, len) = (self.bind.wants_entry(c.flags), op.what.bytes());
@@ -88,15 +89,16 @@ impl State {
         if queue.is_some_and(|q| !q.has_room()) {
             return Fast::Again;
         }
-        // SAFETY: a word of our own segment, which the link of this connection maps.
+        // SAFETY: a word of this side's segment, which the link of this connection keeps mapped.
         let busy = unsafe { &*(conn.busy as *const AtomicU64) };
         conn.gate.mark(busy);
-        // SAFETY: the gate word of the region's entry in the peer's table, which the link maps as well.
+        // SAFETY: the gate word of the region's entry in the peer's table, which the link keeps mapped.
         if !gate::shows(unsafe { &*(place.gate as *const AtomicU64) }, place.generation) {
             conn.gate.leave(busy);
             return Fast::Declined;
         }
-        // SAFETY: inside of the region, whose entry holds the mapping, and aligned; the caller's operands are there.
+        // SAFETY: the address is inside the region, whose entry holds the mapping, and aligned. The caller promises that its operands
+        // are valid.
         unsafe { run(op.what, &[Iov::new(here, len)], op.with) };
         conn.gate.leave(busy);
         self.stats.moved(Paths::DIRECT, len);
@@ -141,7 +143,7 @@ impl State {
             return Err(Error::coded(errno::EOPNOTSUPP, Code::Path, words));
         }
         let header = Header { kind: kind::ATOMIC, words: 4, bytes: job.operands.len() as u16, flags: 0 };
-        // The target answers reads as it has room, and this one at once.
+        // The target answers staged reads when it has room, but atomics at once, so this one must wait for the reads.
         if conn.slots.is_reading() || !conn.room(header)? {
             return Ok(Step::Blocked);
         }
@@ -161,7 +163,7 @@ impl State {
         Ok(Step::InFlight)
     }
 
-    /// Carries it out in the mapping of the region.
+    /// Carries the operation out in the mapping of the region.
     fn run_mapped(&mut self, place: &RemoteRegion, offset: u64, job: &AtomicJob) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Err(gone()) };
         let (what, busy) = (job.op.what, conn.link.mine.busy());
@@ -169,7 +171,7 @@ impl State {
             conn.remotes.evict(place.key);
             return Err(no_such_key(place.key));
         }
-        // SAFETY: runs of the region, whose entry holds the mappings.
+        // SAFETY: these are runs of the region, whose entry holds the mappings.
         let pieces: Vec<Iov> = place.walk(offset, what.bytes()).map(|(run, n)| unsafe { Iov::new(run.here, n) }).collect();
         // SAFETY: the operands stay with the operation.
         let with = Operands::joined(what, unsafe { Iov::of(&job.operands) }, job.op.with.old);
@@ -181,7 +183,7 @@ impl State {
         Ok(())
     }
 
-    /// A peer's, whose memory this process reaches and the peer does not.
+    /// Target's side: carries out an atomic operation of a peer that has no mapping of the region.
     pub fn on_atomic(&mut self, domain: &Domain, message: &Message<'_, SegmentRef>) -> Result<()> {
         let (slot, generation) = unpack_slot(message.word(0))?;
         let (key, addr) = (message.word(1), message.word(2));

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is known of an operation when its entry is compiled. Each operation has one body, which is made for each of these.
+//! The variants in which the body of an operation is compiled, by what is known of its operations. Each operation has one generic
+//! body; `table.rs` makes one function of it for each variant.
 
-/// Nothing is known of the operation; the library locks.
+/// Any operation; the library locks.
 pub const LOCKED: u8 = 0;
-/// As `LOCKED`, where the caller serialises its threads. So for all that follow, which are for endpoints that give each operation
-/// its entry, and nothing else.
+/// Any operation; the caller serialises its threads. The variants below also do without locks, and serve endpoints on which each
+/// operation gives one entry and nothing else.
 pub const UNLOCKED: u8 = 1;
 /// RMA of one word.
 pub const COPY_8: u8 = 2;
@@ -15,7 +16,7 @@ pub const SEND_LINE: u8 = 4;
 /// A message whose bytes lie out of line.
 pub const SEND_OUT_OF_LINE: u8 = 5;
 
-/// Whether the operation may be any.
+/// Whether the variant takes any operation.
 pub const fn is_generic(variant: u8) -> bool {
     matches!(variant, LOCKED | UNLOCKED)
 }

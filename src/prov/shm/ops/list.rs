@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists of blocks, moved as one: in one pass through mappings, by as many blocks as one call of the kernel takes, by that and
-//! the target's, or by a device. Everything is checked before the first byte moves.
+//! Lists of blocks, moved as one operation: by the CPU in one pass through mappings, by the kernel with many blocks in one call, by
+//! both sides' cores, or by a device's driver. Every block is checked before the first byte moves. Lists that fit none of these go
+//! piece by piece (`Native::Pieces`).
 
 use crate::config;
 use crate::error::{Code, Error, Result};
@@ -20,10 +21,10 @@ use crate::prov::shm::state::State;
 use crate::prov::shm::state::conn::Conn;
 use crate::prov::shm::wire::layout::FLIGHTS;
 
-/// Regions of a list at most: what the words of device copies are enough for.
+/// Most regions of a list, so that a list leaves half of the words for device copies free.
 const REGIONS: usize = FLIGHTS / 2;
 
-/// What the path is that all blocks of a list take.
+/// The path that all blocks of a list take.
 enum ListPath {
     Direct,
     Attach,
@@ -64,7 +65,7 @@ impl State {
             return Ok(Native::Failed(block, why));
         }
         let shares = self.options.coop.is_on() && matches!(path, ListPath::Attach) && coop_list::fits(list);
-        // The target carries a part of each large block, if it polls.
+        // Large blocks are shared with the target one by one, as single operations are.
         let large = list.total / list.runs.len() >= config::get().coop_min;
         if self.options.coop.is_on() && large && !shares && matches!(path, ListPath::Direct | ListPath::Attach) {
             return Ok(Native::Pieces);
@@ -111,7 +112,7 @@ impl State {
         Ok(Native::Done)
     }
 
-    /// What a list comes to whose copies failed: one that other paths can carry goes piece by piece, and a peer that is gone ends
+    /// The outcome of a list whose copies failed: a list that other paths can carry goes piece by piece, and a peer that is gone ends
     /// the connection.
     fn settled(&mut self, domain: &Domain, native: Native) -> Native {
         let Native::Failed(_, why) = &native else { return native };
@@ -137,8 +138,8 @@ impl State {
     }
 }
 
-/// Where the blocks of device memory lie; checked to be inside of their regions unless that is `known`, and these to be what
-/// was registered.
+/// Where the blocks of device memory lie. Checks that they lie inside their regions, unless the list is `known`, and that the
+/// regions' memory is still what was registered.
 fn local_site(domain: &Domain, list: &List, known: bool) -> Result<Site> {
     let mut site = None;
     for (i, pair) in list.pairs.iter().enumerate() {
@@ -160,7 +161,7 @@ fn local_site(domain: &Domain, list: &List, known: bool) -> Result<Site> {
     Ok(site.unwrap_or(Site::HOST))
 }
 
-/// The peer's regions, one for each pair; the second: what the list comes to without them.
+/// The peer's regions, one for each pair. The inner `Err`: the outcome of the list without them.
 fn find(conn: &mut Conn, site: Site, list: &List) -> Result<std::result::Result<Vec<RemoteRegion>, Native>> {
     conn.remotes.map_for(site);
     let mut places: Vec<RemoteRegion> = Vec::with_capacity(list.pairs.len());
@@ -188,7 +189,7 @@ fn path(site: Site, places: &[RemoteRegion], drivers: bool) -> Option<ListPath> 
         None if site.is_host() && all(Paths::CMA) => Some(ListPath::Attach),
         None if site.is_host() => None,
         _ if !drivers => None,
-        // One stream serves all, and one kind of copy.
+        // One stream and one kind of copy serve all blocks.
         None if all(Paths::DIRECT) => Some(ListPath::Device),
         Some(peer) if all(Paths::IPC) && places.iter().all(|p| p.site == peer) && (site.is_host() || site.iface == peer.iface) => {
             Some(ListPath::Device)
@@ -220,7 +221,7 @@ fn check(list: &List, places: &[RemoteRegion], dir: Dir) -> std::result::Result<
     Ok(())
 }
 
-/// Regions that count writes: once for a list.
+/// Regions that count writes, each once for the list.
 fn counted(list: &List, places: &[RemoteRegion]) -> Vec<(u64, bool, usize)> {
     let mut events: Vec<(u64, bool, usize)> = Vec::new();
     for (i, place) in places.iter().enumerate().filter(|(_, p)| p.event) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sending messages. Short ones travel in the ring, some longer ones too, from memory that the receiver cannot
-//! map; the others are offered (`rendezvous.rs`).
+//! Sending messages. Short messages travel in the ring, and so do somewhat longer ones from memory that the receiver cannot map. All
+//! other messages are offered to the receiver (`rendezvous.rs`).
 
 use super::fast::{LOCKED as GENERIC, SEND_LINE, SEND_OUT_OF_LINE, is_generic};
 use super::rendezvous;
@@ -26,7 +26,7 @@ use crate::sync::cache_line::LINE_BYTES;
 use crate::sync::primitive::Ordering;
 use crate::sync::ring::{Header, RingError};
 
-/// Where the memory of a message lies. `drivers`: those of devices may be called here.
+/// Where the memory of a message lies. `drivers`: this process may call drivers of devices.
 pub fn site_of_message(domain: &Domain, drivers: bool, local: &[Iov], c: &Common) -> Result<Site> {
     match (c.desc & DEVICE_DESC != 0, drivers) {
         (false, _) => Ok(Site::HOST),
@@ -40,7 +40,7 @@ impl State {
     pub fn send(&mut self, domain: &Domain, local: &[Iov], c: &Common) -> Result<()> {
         if let [one] = local
             && c.desc & DEVICE_DESC == 0
-            // SAFETY: `GENERIC` asks for nothing.
+            // SAFETY: `GENERIC` has no precondition.
             && unsafe { self.send_fast::<GENERIC, false>(domain, None, one, c) } == Fast::Done
         {
             return Ok(());
@@ -58,7 +58,7 @@ impl State {
         let site = site_of_message(domain, self.options.driver_calls, local, c)?;
         let Some(conn) = self.conn.as_deref_mut() else { return Err(self.not_connected()) };
         let queued = !conn.backlog.is_empty();
-        // Nobody comes back for what was injected: it goes now, or its caller asks again.
+        // An injected operation leaves no entry to wait for: it goes now, or its caller gets EAGAIN.
         let injected = c.flags & INJECT_FLAGS == INJECT_FLAGS && site.is_host() && self.faults.is_none();
         if conn.outstanding() >= TX_SIZE || (injected && (queued || !takes_now(conn, c.flags, total)?)) || !self.reserve(wanted) {
             return Err(Error::AGAIN);
@@ -101,11 +101,11 @@ impl State {
         Ok(())
     }
 
-    /// Sends one piece of host memory through the ring, or out of line, with nothing in front of it. Everything is looked at before
-    /// anything is done: after `Declined` nothing was.
+    /// Sends one piece of host memory through the ring, in a line or out of line, if no operation waits in front of it. Everything is
+    /// checked before anything is done: after `Declined`, nothing was done.
     ///
     /// # Safety
-    /// If `VARIANT` is not any: `tx` is the queue of what is sent, and it and the state are without locks.
+    /// If `VARIANT` is not generic: `tx` is the queue of the endpoint's sends, and the queue and the state are without locks.
     #[inline(always)]
     pub unsafe fn send_fast<const VARIANT: u8, const SILENT: bool>(
         &mut self,
@@ -146,7 +146,7 @@ impl State {
         let has_entry = match (any, queue) {
             (true, Some(q)) => !wanted || q.has_room(),
             (true, None) => true,
-            // SAFETY: `VARIANT` is not any: as the caller says, the queue is without locks.
+            // SAFETY: `VARIANT` is not generic, so the caller promises that the queue is without locks.
             (false, Some(q)) => SILENT || unsafe { q.reach::<false>() }.is_open(),
             (false, None) => false,
         };
@@ -170,7 +170,7 @@ impl State {
         }
         conn.sent += 1;
         self.stats.sends += 1;
-        // Of what is known all calls come last, so that nothing is kept for them.
+        // In the variants for known operations all calls come last, so that no register is saved for them.
         let mut armed = false;
         if let Some(q) = queue
             && wanted
@@ -179,7 +179,8 @@ impl State {
             match any {
                 true => q.push(done),
                 false => {
-                    // SAFETY: as above; it is open.
+                    // SAFETY: `VARIANT` is not generic, so the caller promises that the queue is without locks; it was found open
+                    // above.
                     unsafe { q.reach::<false>() }.push_open(done);
                     armed = q.waiter.is_armed();
                 }
@@ -203,7 +204,7 @@ impl State {
         if c.flags & flags::INJECT != 0 { end.min(INJECT_SIZE + 1) } else { end }
     }
 
-    /// The ring turned out to be of no more use while this side was posting.
+    /// Ends the connection after the ring failed while this side was posting.
     #[cold]
     fn broke_down(&mut self, domain: &Domain, trouble: RingError) -> Fast {
         self.down(domain, broken(trouble));
@@ -223,7 +224,7 @@ impl State {
     }
 }
 
-/// Whether the receiver can take another message unmatched.
+/// Whether the receiver can hold another unmatched message.
 pub fn credit(conn: &mut Conn) -> Result<bool> {
     if conn.sent < conn.sends_until {
         return Ok(true);
@@ -270,7 +271,7 @@ fn try_send(conn: &mut Conn, domain: &Domain, job: &mut SendJob) -> Result<Step>
             [one] if job.desc != 0 => domain.regions.lock().shared_place(job.desc, *one),
             _ => None,
         };
-        // Memory of a device that the peer cannot map itself travels as a copy.
+        // Device memory that the peer cannot map is copied before it is offered.
         if !job.site.is_host() && place.is_none() {
             job.take_copy()?;
         }
@@ -308,7 +309,7 @@ fn try_send(conn: &mut Conn, domain: &Domain, job: &mut SendJob) -> Result<Step>
     Ok(Step::InFlight)
 }
 
-/// Out of line, so that whoever sends keeps nothing for calls that are hardly ever made.
+/// Wakes the peer and the queue's reader where needed. Out of line, so that senders save no registers for calls that are seldom made.
 #[cold]
 #[inline(never)]
 fn see_to_rest(conn: &mut Conn, asleep: bool, queue: Option<&Queue>) {

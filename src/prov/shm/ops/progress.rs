@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Progress of an endpoint: takes what arrived, looks at reports, goes on with what waits, and now
-//! and then looks at the control socket and the deadlines.
+//! Progress of an endpoint. One turn takes messages from the ring, reads reports in the slots, and goes on with operations that wait.
+//! Now and then it reads the control socket and checks deadlines.
 
 use super::{recv, rendezvous, staged};
 use crate::config;
@@ -23,15 +23,15 @@ use crate::sync::consumer::Message;
 use crate::sys::{cancel, socket, time};
 use std::os::fd::AsFd;
 
-/// Ticks that the operations which wait may take of one turn.
+/// Ticks of one turn that starting waiting operations may take.
 const BACKLOG_TICKS: u64 = 2_000_000;
 /// Ticks between two looks at the control socket.
 const CONTROL_TICKS: u64 = 100_000;
-/// Ticks between two such looks from which on each asks for the peer's process as well.
+/// Ticks since the last look at the control socket from which on a look also asks whether the peer's process lives.
 const SELDOM_TICKS: u64 = 2_000_000;
 
 impl State {
-    /// One turn. `force`: look at the control socket now.
+    /// One turn of progress. `force`: look at the control socket now.
     #[inline]
     pub fn progress(&mut self, domain: &Domain, force: bool) {
         if matches!(self.phase, Phase::Connected)
@@ -81,7 +81,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes what has come; `up_to_parcels`: as far as a parcel, which stays.
+    /// Takes messages from the ring. `up_to_parcels`: stop at a parcel, which stays in the ring.
     fn drain(&mut self, domain: &Domain, up_to_parcels: bool) -> Result<()> {
         if self.is_fast_receiver() {
             self.queue_fast(BUDGET);
@@ -131,7 +131,7 @@ impl State {
                 let helps = self.options.coop.is_on() && config::get().coop;
                 let Some(conn) = self.conn.as_deref_mut().filter(|_| helps) else { return Ok(()) };
                 let flags = message.header.flags;
-                // A new offer: that before it is over.
+                // A new offer means that the operation offered before is over.
                 conn.helping = None;
                 match message.header.kind {
                     kind::COOP => coop::join(conn, flags, std::array::from_fn(|i| message.word(i))),
@@ -160,7 +160,7 @@ impl State {
 
     fn poll_slots(&mut self) -> Result<()> {
         let mut k = 0;
-        // A staged operation ends only after those before it, however the reports race.
+        // Staged operations end in their order, whatever the order of their reports.
         let mut staged_waits = false;
         loop {
             let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
@@ -174,12 +174,13 @@ impl State {
                     if !site.is_host() {
                         match gather(*site, pieces.as_slice(), end.len) {
                             Ok(bytes) => {
-                                // SAFETY: the bytes stay with the flight.
+                                // SAFETY: the bytes stay allocated as long as the operation is in flight.
                                 *pieces = Pieces::One(unsafe { Iov::of(&bytes) });
                                 (*_owned, *site) = (Some(bytes), Site::HOST);
                             }
                             Err(e) => {
-                                // The receiver learns that nothing comes; if it cannot yet, this is tried again.
+                                // The receiver must learn that no more fragments come. If the ring has no room for that, the next
+                                // turn tries again.
                                 if leaving::give_up(conn, index) {
                                     self.land(index, Err(e));
                                 }
@@ -224,7 +225,7 @@ impl State {
         }
     }
 
-    /// The helper reported on a flight: ends it, if the ring has room for the notices.
+    /// Ends a shared operation after the helper's report, if the ring has room for the notices.
     fn land_shared(&mut self, index: u16, status: u16) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         if !conn.room(notices(IOV_LIMIT))? {
@@ -273,7 +274,7 @@ impl State {
             match step {
                 Step::Done(result) => {
                     let (mut end, gone) = (*job.ending(), peer_gone(&result));
-                    // What found it has an entry, injected or not.
+                    // The operation that found the peer gone gets an entry, injected or not.
                     end.silent &= gone.is_ok();
                     self.end(&end, result);
                     gone?;
@@ -292,7 +293,7 @@ impl State {
         }
     }
 
-    /// Whether the next turn has something to do that nobody will announce: turns end before all is done.
+    /// Whether the next turn has work that no packet announces, because turns end before all work is done.
     pub fn has_more(&self) -> bool {
         let room = self.bind.rx.as_ref().is_none_or(|q| q.has_room());
         let waits = self.conn.as_ref().is_some_and(|conn| conn.offer_waits);
@@ -301,7 +302,7 @@ impl State {
         room && came || self.conn.as_ref().is_some_and(|conn| conn.helping.is_some())
     }
 
-    /// Looks at the control socket and the deadlines.
+    /// Reads the control socket and checks the deadlines. `thorough`: also ask whether the peer's process lives.
     #[cold]
     pub fn control(&mut self, domain: &Domain, thorough: bool) {
         let _held = cancel::CancelDisabled::off();
@@ -312,7 +313,7 @@ impl State {
             Phase::Connecting(_) => cm::advance(self, domain),
             Phase::Connected => {
                 let mut result = self.read_packets(domain);
-                // The socket tells of a peer's end unless a child of the peer still holds it.
+                // The socket shows the peer's end, unless a child of the peer still holds it.
                 let due = thorough || since > SELDOM_TICKS || self.controls & 63 == 0;
                 if result.is_ok() && due && self.conn.as_ref().is_some_and(|c| c.link.peer_ended()) {
                     result = self.peer_left(domain);
@@ -376,8 +377,8 @@ impl State {
         Ok(())
     }
 
-    /// A thread has taken the packet that was to wake another one, which sleeps on: the mark is made anew, and what came
-    /// before it is taken here.
+    /// Another thread may have taken the wake packet of a thread that still sleeps: sets the mark again, and takes the messages that
+    /// came before.
     #[cold]
     fn renew_sleep(&mut self, domain: &Domain) -> Result<()> {
         if let Some(conn) = &self.conn {
@@ -386,23 +387,23 @@ impl State {
         self.turn(domain)
     }
 
-    /// The peer closed or died: takes what it had finished writing, then goes down.
+    /// The peer closed or died: takes the messages that it had finished writing, then ends the connection.
     fn peer_left(&mut self, domain: &Domain) -> Result<()> {
-        // No more than the ring holds, whatever it still writes.
+        // At most the messages that the ring holds now, whatever the peer still writes.
         let end = self.rx.as_ref().map_or(0, |rx| rx.passed() + rx.lines() as u64);
         while self.rx.as_ref().is_some_and(|rx| !rx.is_empty() && rx.passed() < end) {
             if self.bind.rx.as_ref().is_some_and(|q| !q.has_room()) {
-                // What waits in the ring is taken when the caller has read.
+                // Messages stay in the ring until the caller has read entries and made room in the queue.
                 return Ok(());
             }
-            // Nobody takes parcels out of the ring afterwards.
+            // After the end of the connection, no caller takes parcels out of the ring.
             self.drain(domain, false)?;
         }
         let _ = self.poll_slots();
         Err(Error::coded(errno::ECONNRESET, Code::PeerGone, "the peer closed the connection or died"))
     }
 
-    /// Ends operations whose deadline passed, as soon as the peer cannot touch their buffers.
+    /// Ends operations whose deadline has passed, as soon as the peer cannot touch their buffers.
     fn expire(&mut self, domain: &Domain, now: u64) {
         let late = |end: &Ending| end.deadline != 0 && end.deadline <= now;
         let Some(conn) = self.conn.as_deref_mut() else { return };
@@ -431,7 +432,7 @@ impl State {
     }
 }
 
-/// An operation that found the peer's process gone ends the connection.
+/// The error of an operation that found the peer's process gone, which ends the connection.
 fn peer_gone(result: &Result<()>) -> Result<()> {
     match result {
         Err(e) if e.code == Code::PeerGone => Err(e.clone()),

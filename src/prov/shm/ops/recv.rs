@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Receiving messages: posting receives, and joining them with what arrives in the ring.
+//! Receiving messages: posts receives, and matches them with messages that arrive in the ring. Messages that arrive before their
+//! receive wait among the unexpected messages.
 
 use super::msg::site_of_message;
 use crate::error::{Code, Error, Result, errno};
@@ -20,7 +21,7 @@ use crate::prov::shm::wire::message::{kind, mark, status_of, unpack_slot};
 use crate::sync::consumer::Message;
 use crate::sys::copy::copy_any;
 
-/// Turns that only receive before a full one, which looks after the rest.
+/// Turns that only receive messages between two full turns of progress.
 const FULL_TURN: u32 = 15;
 
 impl State {
@@ -57,14 +58,15 @@ impl State {
         Ok(())
     }
 
-    /// As `match_unexpected` for a receive that was accepted: a broken peer ends the connection, and not the call.
+    /// Matches unexpected messages after a receive was accepted. An error of the peer ends the connection instead of failing the
+    /// call.
     pub fn match_posted(&mut self, domain: &Domain) {
         if let Err(e) = self.match_unexpected(domain) {
             self.down(domain, e);
         }
     }
 
-    /// Joins messages that came early with receives, as far as the queue has room.
+    /// Matches unexpected messages with receives, as far as the completion queue has room.
     pub fn match_unexpected(&mut self, _domain: &Domain) -> Result<()> {
         self.fetched = 0;
         while !self.recvs.is_empty() && self.fetched < FETCH_BYTES && self.bind.rx.as_ref().is_none_or(|q| q.has_room()) {
@@ -89,7 +91,7 @@ impl State {
         Ok(())
     }
 
-    /// A short message was put into its receive, or could not be.
+    /// Completes a receive after its short message was copied, or could not be.
     fn placed(&mut self, recv: &Recv, outcome: Result<()>, n: usize, lost: usize, data: Option<u64>, ack: Option<(u16, u16)>) {
         match outcome {
             Ok(()) => {
@@ -110,7 +112,7 @@ impl State {
         }
     }
 
-    /// A short message arrived.
+    /// Takes a short message from the ring.
     pub fn on_send(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
         let header = message.header;
         let data = (header.flags & mark::DATA != 0).then(|| message.word(0));
@@ -138,7 +140,7 @@ impl State {
         Ok(())
     }
 
-    /// Posts a receive with faults.
+    /// Posts a receive of an endpoint with fault injection.
     #[cold]
     pub fn recv_faulty(&mut self, domain: &Domain, recv: Recv) -> Result<()> {
         if self.recvs.len() + self.faults.as_ref().map_or(0, |f| f.held.len()) >= RX_SIZE {
@@ -161,7 +163,7 @@ impl State {
         }
     }
 
-    /// Posts a receive of one piece of host memory. False: nothing was done.
+    /// Posts a receive of one piece of host memory by the fast path. False: nothing was done.
     #[inline(always)]
     pub fn recv_fast(&mut self, local: Iov, context: usize) -> bool {
         let fast = self.fast_receives & self.conn.is_some() & self.unexpected.is_empty() & (self.options.recv_deadline_ns == 0);
@@ -173,8 +175,8 @@ impl State {
         self.recvs.post(one)
     }
 
-    /// Whether messages may go straight to the reader of the empty `queue`, and whether there are any. `None`: something wants
-    /// a full turn.
+    /// Whether messages may be completed straight to the reader of the empty `queue`, and if so whether there are any. `None`: a full
+    /// turn of progress is needed.
     #[inline(always)]
     pub fn may_arrive(&mut self, queue: &Queue) -> Option<bool> {
         let conn = self.conn.as_deref()?;
@@ -188,8 +190,8 @@ impl State {
         Some(some)
     }
 
-    /// After `may_arrive` found some: a turn of progress that hands up to `most` of them to `each`. `None`: something wants a
-    /// full turn, and nothing was done.
+    /// After `may_arrive` found messages: a turn of progress that hands up to `most` of them to `each`. `None`: a full turn is
+    /// needed, and nothing was done.
     #[inline(always)]
     pub fn arrive(&mut self, most: usize, each: impl FnMut(usize, &Completion)) -> Option<usize> {
         let n = self.receive_fast(most, each)?;
@@ -197,14 +199,13 @@ impl State {
         Some(n)
     }
 
-    /// Whether a message may go straight into the first receive.
+    /// Whether a message may be copied straight into the first receive.
     #[inline(always)]
     pub fn is_fast_receiver(&self) -> bool {
         self.fast_receives && self.unexpected.is_empty() && self.bind.none_arriving()
     }
 
-    /// Puts messages into their receives, as long as they are bytes alone. `None`: the first is
-    /// not, or has no receive.
+    /// Copies messages into their receives, as long as they are plain bytes. `None`: the first message is not, or has no receive.
     #[inline(always)]
     pub fn receive_fast(&mut self, most: usize, mut each: impl FnMut(usize, &Completion)) -> Option<usize> {
         let rx = self.rx.as_mut()?;
@@ -225,8 +226,8 @@ impl State {
             if len > one.len() || !site.is_host() {
                 break;
             }
-            // SAFETY: the receive's piece is memory (`Iov::new`), and takes `len`; so many bytes lie there, where the peer may
-            // scribble over what is its own message.
+            // SAFETY: the receive's caller promised by `Iov::new` that its piece is memory, and it holds `len` bytes. The message has
+            // as many bytes in the ring, which the peer may overwrite, but these are its own message's.
             unsafe {
                 match there {
                     None => cursor.copy_out(one.addr() as *mut u8, len),
@@ -257,7 +258,7 @@ impl State {
         Some(n)
     }
 
-    /// As `receive_fast` into the queue that is bound, where the reader is somebody else.
+    /// As `receive_fast`, with completions in the bound queue, for an endpoint whose queue another thread reads.
     pub fn queue_fast(&mut self, most: usize) {
         let Some(queue) = self.bind.rx.take() else { return };
         let most = most.min(queue.free());
@@ -266,7 +267,7 @@ impl State {
     }
 }
 
-/// Ends receives whose deadline passed; gives the next deadline, 0 = none.
+/// Ends receives whose deadline has passed, and notes the next deadline; 0: none.
 pub fn expire_receives(state: &mut State, now: u64) {
     if state.recv_deadline == 0 || now < state.recv_deadline {
         return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Long messages: the sender offers its buffer, and the receiver, once it has a receive, fetches the
-//! bytes itself (by mapping, by a device's driver, by cross-memory attach) or asks for fragments.
+//! Long messages. The sender offers its buffer. The receiver, once it has a receive, fetches the bytes itself (through a mapping, by
+//! a device's driver, or by cross-memory attach) or asks for fragments through the ring.
 
 use crate::config;
 use crate::error::{Code, Error, Result, errno};
@@ -27,7 +27,7 @@ use crate::sys::space::{Attach, Piece, Reach, piece};
 const OFFER_WORDS: usize = 6;
 
 impl State {
-    /// A long message was offered.
+    /// Takes the offer of a long message.
     pub fn on_offer(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
         let (slot, generation) = unpack_slot(message.word(0))?;
         let (total, count) = (message.word(1), message.word(2) as usize);
@@ -59,8 +59,8 @@ impl State {
         Ok(())
     }
 
-    /// Fetches an offered message into the first receive, or asks for it in fragments. Where the peer's pages are not there yet, the
-    /// message stays the first of the unexpected ones, and is offered again.
+    /// Fetches an offered message into the first receive, or asks for fragments. If pages of the peer's buffer are not present yet,
+    /// the message stays the first of the unexpected ones and is tried again.
     pub fn accept_offer(&mut self, offered: OfferedMessage) -> Result<()> {
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
         let Some(Some(first)) = self.recvs.first(1).first() else { return Ok(()) };
@@ -81,7 +81,7 @@ impl State {
         let peer = conn.link.peer.clone();
         let slot = peer.slot(offered.slot as usize);
         if slot.claim_back(offered.generation).is_none() {
-            // The sender cancelled it: as if it had never come.
+            // The sender cancelled the message: this side behaves as if it had never come.
             self.count_match();
             return Ok(());
         }
@@ -119,7 +119,7 @@ impl State {
         ended
     }
 
-    /// A part of a long message arrived.
+    /// Takes a fragment of a long message.
     pub fn on_fragment(&mut self, message: &Message<'_, SegmentRef>) -> Result<()> {
         let (index, generation) = unpack_slot(message.word(0))?;
         let Some(conn) = self.conn.as_deref_mut() else { return Ok(()) };
@@ -159,7 +159,7 @@ impl State {
     }
 }
 
-/// Offers a long message.
+/// Offers a long message to the receiver. `place`: the file and offset at which the receiver can map the buffer; 0: none.
 pub fn offer(conn: &mut Conn, job: &mut SendJob, has_data: bool, place: (u64, u64)) -> Result<Step> {
     let count = job.pieces.as_slice().len();
     let header =
@@ -187,13 +187,13 @@ pub fn offer(conn: &mut Conn, job: &mut SendJob, has_data: bool, place: (u64, u6
     Ok(Step::InFlight)
 }
 
-/// Where the bytes of an offered message are found.
+/// How the receiver gets the bytes of an offered message.
 enum Source<'a> {
-    /// In a mapping here, from this address on.
+    /// From a mapping here that begins at this address.
     Mapped(&'a Import, usize),
-    /// In the peer's memory, by the kernel.
+    /// From the peer's memory, by the kernel.
     Attached(Vec<Piece>),
-    /// The sender has to send them.
+    /// The sender must send fragments.
     Nowhere,
 }
 
@@ -231,7 +231,8 @@ fn fetch(reach: &Reach, source: Source<'_>, recv: &Recv, n: usize) -> Fetched {
         Source::Mapped(_held, from) => {
             let mut at = 0;
             for to in parts(recv.pieces.as_slice(), 0, n) {
-                // SAFETY: the mapping, borrowed here, covers the offered bytes; `to` is memory of the receive's.
+                // SAFETY: the mapping, borrowed for the call, covers the offered bytes; `to` is memory of the receive, as its caller
+                // promised.
                 unsafe { copy::copy(to.as_ptr(), (from + at) as *const u8, to.len(), config::get().nt_threshold) };
                 at += to.len();
             }
@@ -250,9 +251,9 @@ fn fetch(reach: &Reach, source: Source<'_>, recv: &Recv, n: usize) -> Fetched {
     }
 }
 
-/// Device memory on one side or both, mapped: one blocking copy per piece.
+/// Fetches where device memory is on one side or both: one blocking copy for each piece.
 fn fetch_by_driver(recv: &Recv, n: usize, from: u64, site: Site) -> Fetched {
-    // What is mapped here for one device can be reached by the others; the receive's memory need not be.
+    // Other devices of the vendor reach memory that is mapped for one of them, but they need not reach the receive's memory.
     let of = if recv.site.is_host() { site } else { recv.site };
     if !site.is_host() && !recv.site.is_host() && site.iface != recv.site.iface {
         return Fetched::Impossible;
@@ -268,7 +269,7 @@ fn fetch_by_driver(recv: &Recv, n: usize, from: u64, site: Site) -> Fetched {
     };
     let mut at = 0u64;
     for to in parts(recv.pieces.as_slice(), 0, n) {
-        // SAFETY: the mapping covers the offered bytes; `to` is memory of the receive's.
+        // SAFETY: the mapping covers the offered bytes; `to` is memory of the receive, as its caller promised.
         if let Err(e) = unsafe { up.copy(of.device, dir, to.addr() as u64, from + at, to.len()) } {
             return Fetched::Failed(Error::coded(e.errno, Code::Fault, e.words));
         }
@@ -277,7 +278,7 @@ fn fetch_by_driver(recv: &Recv, n: usize, from: u64, site: Site) -> Fetched {
     Fetched::Done
 }
 
-/// Puts fragments of an offered message into the ring, from byte `sent`; gives the new count.
+/// Puts fragments of an offered message into the ring, from byte `sent` on; returns the new count of sent bytes.
 pub fn send_fragments(conn: &mut Conn, slot: u16, pieces: &Pieces, total: usize, mut sent: usize) -> Result<usize> {
     let word = slot_word(slot, conn.slots.generation[slot as usize]);
     while sent < total || total == 0 {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! RMA through the ring, with the target's progress: the way that always works.
+//! RMA through the ring, with the target's progress: the path that always works. The initiator streams the bytes of a write, or asks
+//! for those of a read. The target's progress copies them into its region or sends them.
 
 use crate::error::{Code, Result};
 use crate::fallible::zeroed;
@@ -104,15 +105,15 @@ impl State {
     }
 }
 
-/// Puts the bytes of a staged write into the region that is pinned.
+/// Copies the bytes of a staged write into the pinned region.
 fn place(domain: &Domain, message: &Message<'_, SegmentRef>, pin: &Pin, len: usize) -> Result<()> {
     if pin.stays || !pin.site.is_host() {
         return deliver(message, pin.site, &pin.pieces, 0, len);
     }
     let mut bytes = Vec::<u8>::with_capacity(len);
-    // SAFETY: the room is ours, and there for `len` bytes.
+    // SAFETY: the reserved room of the vector is writable for `len` bytes.
     if message.copy_out(0, unsafe { Iov::new(bytes.as_mut_ptr() as usize, len) }) {
-        // SAFETY: all of them were copied.
+        // SAFETY: `copy_out` has written all `len` bytes.
         unsafe { bytes.set_len(len) };
     }
     let mut rest = bytes.as_slice();
@@ -124,7 +125,7 @@ fn place(domain: &Domain, message: &Message<'_, SegmentRef>, pin: &Pin, len: usi
     Ok(())
 }
 
-/// Replaces `into` by the first `n` bytes of the region that is pinned.
+/// Replaces `into` by the first `n` bytes of the pinned region.
 fn fetch(domain: &Domain, pin: &Pin, n: usize, into: &mut Vec<u8>) -> Result<()> {
     into.clear();
     if !pin.site.is_host() {
@@ -137,10 +138,10 @@ fn fetch(domain: &Domain, pin: &Pin, n: usize, into: &mut Vec<u8>) -> Result<()>
     Ok(())
 }
 
-/// Puts as much of a staged operation into the ring as there is room for.
+/// Puts as much of a staged operation into the ring as has room there.
 pub fn stream(conn: &mut Conn, job: &mut RmaJob) -> Result<Step> {
     let Some(mut s) = job.stream else { return Ok(Step::Blocked) };
-    // What a device reads comes here first. Once the peer is asked, nothing may fail.
+    // Reads into device memory gather in this buffer first. It is made before the peer is asked, because nothing may fail afterwards.
     let bounce = match job.dir {
         Dir::Read if !job.site.is_host() => Some((job.site, zeroed(job.total)?)),
         _ => None,
@@ -196,7 +197,7 @@ pub fn stream(conn: &mut Conn, job: &mut RmaJob) -> Result<Step> {
     Ok(Step::InFlight)
 }
 
-/// Sends bytes of reads that peers asked for; a peer that takes them at once gets no more in one turn than others.
+/// Sends bytes of reads that the peer asked for. A bound for each turn keeps a fast peer from holding up other endpoints.
 pub fn pump_reads(conn: &mut Conn, domain: &Domain) -> Result<()> {
     let mut fetched = Vec::new();
     for _ in 0..BUDGET {
@@ -238,7 +239,7 @@ pub fn pump_reads(conn: &mut Conn, domain: &Domain) -> Result<()> {
                         domain.regions.lock().unpin(pin);
                         continue;
                     }
-                    // SAFETY: what was fetched stays until it is in the ring.
+                    // SAFETY: the fetched bytes stay allocated until they are in the ring.
                     pieces = vec![unsafe { Iov::of(&fetched) }];
                 }
                 if n > 0 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tables of operations of a shm endpoint. Each entry is a fast path for what is known of its operations, and names the one
-//! that takes the rest; the last is the general one (`prov/general.rs`), which comes back through `Endpoint::rma`, `send` and
+//! The tables of entry points of a shm endpoint. Each entry is a fast path for operations of a known kind and names the entry that
+//! takes all others. The last one is the general entry (`prov/general.rs`), which comes back through `Endpoint::rma`, `send` and
 //! `recv`.
 
 use super::fast::{COPY_8, COPY_SHORT, LOCKED, SEND_LINE, SEND_OUT_OF_LINE, UNLOCKED, is_generic};
@@ -19,13 +19,15 @@ use crate::sync::serial::{Reached, Serial, Threading};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// The endpoints of a domain with locks.
+/// Entries for endpoints of a domain with locks.
 static LOCKED_OPS: EpOps = table::<LOCKED>();
-/// Those of one without.
+/// Entries for endpoints of a domain without locks.
 static UNLOCKED_OPS: EpOps = table::<UNLOCKED>();
-/// Those that, besides, give each operation its entry, and nothing else. A word, a few bytes and a line are leaf functions. A few
-/// bytes have an entry of their own (56 bytes injected are 131 instructions by it and 203 by the next), and not one with words,
-/// which would save registers for the longer copy; so has what is sent out of line, which would cost a line 15 instructions.
+/// Entries for endpoints of a domain without locks on which each operation gives one entry and nothing else.
+///
+/// The entries for one word, for a few bytes and for one line are leaf functions. A few bytes have an entry apart from the one for a
+/// word, because the longer copy would make that one save registers. Messages out of line have one apart from the one for a line for
+/// the same reason.
 static FAST_OPS: EpOps = EpOps {
     write: fast_rma::<Copy<true, COPY_8>>,
     read: fast_rma::<Copy<false, COPY_8>>,
@@ -53,7 +55,7 @@ const fn table<const VARIANT: u8>() -> EpOps {
     }
 }
 
-/// `fast`: nothing about the endpoint keeps its operations from the fastest entries.
+/// The table of an endpoint. `fast`: nothing about the endpoint keeps its operations from the fastest entries.
 pub fn choose(threading: Threading, fast: bool) -> &'static EpOps {
     match (threading, fast) {
         (Threading::Safe, _) => &LOCKED_OPS,
@@ -72,18 +74,18 @@ impl Endpoint {
     /// `LOCKED`, or the domain is one without locks.
     #[inline(always)]
     unsafe fn reach<const LOCKED: bool>(&self) -> Reached<'_, State, LOCKED> {
-        // SAFETY: the caller says that the domain is one without locks, if this takes none.
+        // SAFETY: without `LOCKED`, the caller promises that the domain is one without locks.
         unsafe { self.state.reach() }
     }
 
-    /// Out of line: what `hold` runs in line goes through memory.
+    /// Out of line, because code that `hold` runs inline keeps its values in memory.
     ///
     /// # Safety
-    /// As for `State::rma_fast`; `VARIANT` is any, and that of the domain.
+    /// As for `State::rma_fast`; `VARIANT` is generic and fits the domain's threading.
     #[inline(never)]
     unsafe fn rma_any<const WRITE: bool, const VARIANT: u8>(&self, one: &One, flags: u64) -> Fast {
         let &One { local, addr, key, context, .. } = one;
-        // SAFETY: `VARIANT` is the domain's, as the caller says, and asks `rma_fast` for nothing besides.
+        // SAFETY: the caller promises that `VARIANT` fits the domain's threading; a generic variant has no other precondition.
         unsafe {
             match VARIANT {
                 LOCKED => self.reach::<true>().rma_fast::<WRITE, VARIANT, false>(None, local, addr, key, context, flags),
@@ -92,13 +94,13 @@ impl Endpoint {
         }
     }
 
-    /// As `rma_any`.
+    /// As `rma_any`, for messages.
     ///
     /// # Safety
-    /// As for `State::send_fast`; `VARIANT` is any, and that of the domain.
+    /// As for `State::send_fast`; `VARIANT` is generic and fits the domain's threading.
     #[inline(never)]
     unsafe fn send_any<const VARIANT: u8>(&self, one: Iov, c: &Common) -> Fast {
-        // SAFETY: `VARIANT` is the domain's, as the caller says, and asks `send_fast` for nothing besides.
+        // SAFETY: the caller promises that `VARIANT` fits the domain's threading; a generic variant has no other precondition.
         unsafe {
             match VARIANT {
                 LOCKED => self.reach::<true>().send_fast::<VARIANT, false>(&self.domain, None, &one, c),
@@ -108,13 +110,13 @@ impl Endpoint {
     }
 }
 
-/// The queue of what an endpoint sends.
+/// The completion queue of an endpoint's sends and RMA.
 ///
 /// # Safety
-/// The endpoint is open, and has a table of this file.
+/// The endpoint is open and has a table of this file.
 #[inline(always)]
 unsafe fn tx(head: &EpHead) -> Option<&Queue> {
-    // SAFETY: `Endpoint::dispatch` gave it, and it lives as long as the head.
+    // SAFETY: `Endpoint::dispatch` set it, and it lives as long as the head.
     unsafe { head.tx().as_ref() }
 }
 
@@ -136,8 +138,8 @@ impl<const WRITE: bool, const VARIANT: u8> FastPath<Rma> for Copy<WRITE, VARIANT
             return None;
         }
         let One { local, addr, key, context, .. } = one;
-        // SAFETY: `choose` gave the table by the domain's threading, and the faster one only where nothing besides an entry is
-        // wanted.
+        // SAFETY: `choose` picks the table by the domain's threading, and the fast table only for endpoints whose operations want an
+        // entry and nothing else.
         let fast = unsafe {
             match const { is_generic(VARIANT) } {
                 true => of.rma_any::<WRITE, VARIANT>(&one, head.tx_op_flags()),
@@ -248,19 +250,20 @@ impl<const VARIANT: u8> FastPath<Message> for Recv<VARIANT> {
 /// The endpoint of a head.
 ///
 /// # Safety
-/// `ep` is open, and has a table of this file; so for all that follow.
+/// `ep` is open and has a table of this file.
 #[inline(always)]
 unsafe fn endpoint<'a>(ep: *const EpHead) -> &'a Endpoint {
     // SAFETY: `Endpoint::dispatch` gave it, and it lives as long as the head.
     unsafe { &*(*ep).of().cast::<Endpoint>() }
 }
 
-/// A leaf function, because most looks are in vain.
+/// A leaf function, because most looks find nothing.
 ///
 /// # Safety
-/// As for `endpoint`; the domain is one without locks, and `buf` holds `most` entries.
+/// `ep` is open and has a table of this file; the domain is one without locks, and `buf` holds `most` entries.
 unsafe fn arrive<E: Entry>(ep: *const EpHead, queue: &Queue, buf: *mut c_void, most: usize) -> isize {
-    // SAFETY: the endpoint is open and has a table of this file, without locks; `buf` holds `most`: so the caller says.
+    // SAFETY: the caller promises that the endpoint is open and has a table of this file without locks, and that `buf` holds `most`
+    // entries.
     unsafe {
         match endpoint(ep).reach::<false>().may_arrive(queue) {
             Some(true) => arrive_some::<E>(ep, queue, buf, most),
@@ -274,7 +277,7 @@ unsafe fn arrive<E: Entry>(ep: *const EpHead, queue: &Queue, buf: *mut c_void, m
 /// As for `arrive`.
 #[inline(never)]
 unsafe fn arrive_some<E: Entry>(ep: *const EpHead, _queue: &Queue, buf: *mut c_void, most: usize) -> isize {
-    // SAFETY: the endpoint is open and without locks, and `buf` holds `most` entries, as the caller says.
+    // SAFETY: the caller promises that the endpoint is open and without locks, and that `buf` holds `most` entries.
     unsafe { endpoint(ep).reach::<false>().arrive(most, |i, c| E::put(buf, i, c)).map_or(-1, |n| n as isize) }
 }
 
@@ -293,7 +296,7 @@ unsafe extern "C" fn read_sole<E: Entry>(cq: *const CqHead, buf: *mut c_void, co
         match hold(|_| None, || own.reach::<false>().may_arrive(&*head.queue)) {
             Some(true) => read_some::<E>(cq, buf, count, ep),
             Some(false) => {
-                // Gives way to a sibling thread of the core, and leaves the line with its writer a little longer.
+                // Lets a sibling thread of the core run, and leaves the cache line with its writer a little longer.
                 std::hint::spin_loop();
                 -errno::EAGAIN as isize
             }
